@@ -1,0 +1,81 @@
+#pragma once
+// Storage owns memory of one device; Tensor is a view of it and never owns or copies. A tensor is
+// channels-last, rows x channels with a stride between rows, so that a range of channels of a
+// concatenated tensor is itself a tensor and concatenation needs no copy.
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <utility>
+
+#include "lockstep/core/check.h"
+#include "lockstep/core/dtype.h"
+#include "lockstep/core/shape.h"
+
+namespace lockstep {
+
+/// Owns a block of memory of one device and returns it when destroyed. Move-only; used by one thread.
+class Storage {
+ public:
+  using Release = std::function<void(void*)>;
+
+  Storage() = default;
+  Storage(void* data, std::size_t bytes, Release release)
+      : data_(data), bytes_(bytes), release_(std::move(release)) {}
+  Storage(Storage&& other) noexcept { swap(other); }
+  Storage& operator=(Storage&& other) noexcept {
+    Storage(std::move(other)).swap(*this);
+    return *this;
+  }
+  Storage(const Storage&) = delete;
+  Storage& operator=(const Storage&) = delete;
+  ~Storage() {
+    if (data_ != nullptr && release_) release_(data_);
+  }
+
+  void* data() const { return data_; }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  void swap(Storage& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    std::swap(release_, other.release_);
+  }
+
+  void* data_ = nullptr;
+  std::size_t bytes_ = 0;
+  Release release_;
+};
+
+/// A view of device memory. Row r, channel c lies at data[r * row_stride + c].
+struct Tensor {
+  void* data = nullptr;
+  Shape shape;
+  DType dtype = DType::kFloat32;
+  std::int64_t row_stride = 0;  // elements; shape.channels() when dense
+
+  Tensor() = default;
+  /// A dense tensor.
+  Tensor(void* memory, const Shape& extents, DType type = DType::kFloat32)
+      : data(memory), shape(extents), dtype(type), row_stride(extents.channels()) {}
+
+  explicit operator bool() const { return data != nullptr; }
+  bool dense() const { return row_stride == shape.channels(); }
+
+  float* floats() const {
+    LOCKSTEP_CHECK(dtype == DType::kFloat32, "expected an fp32 tensor, got ", to_string(dtype));
+    return static_cast<float*>(data);
+  }
+  std::uint8_t* bytes() const {
+    LOCKSTEP_CHECK(dtype == DType::kUInt8, "expected a uint8 tensor, got ", to_string(dtype));
+    return static_cast<std::uint8_t*>(data);
+  }
+
+  /// Channels [begin, begin + count) of every row. REQUIRES: they exist.
+  Tensor channel_range(std::int64_t begin, std::int64_t count) const;
+  /// Samples [begin, begin + count). REQUIRES: they exist.
+  Tensor sample_range(std::int64_t begin, std::int64_t count) const;
+};
+
+}  // namespace lockstep

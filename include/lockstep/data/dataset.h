@@ -1,0 +1,90 @@
+#pragma once
+// Data sets: numbered samples of an RGB image and a label map of equal size. A sample is a pure function of
+// its index; decoding is safe from several threads at once.
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace lockstep {
+
+/// 8-bit RGB, [height, width, 3].
+struct Image {
+  int height = 0, width = 0;
+  std::vector<std::uint8_t> pixels;
+};
+
+/// Class of every pixel, [height, width].
+struct LabelMap {
+  int height = 0, width = 0;
+  std::vector<std::uint8_t> pixels;
+};
+
+struct Sample {
+  Image image;
+  LabelMap labels;
+};
+
+enum class DataLayout : std::uint8_t { kFolder, kCamvid, kStreets };
+enum class Split : std::uint8_t { kTrain, kVal };
+
+struct Size {
+  int height = 0, width = 0;
+  friend bool operator==(const Size&, const Size&) = default;
+};
+
+/// x becomes x*g + o*(1-g) per image: g log-uniform in [lo, 1], o uniform in [0, offset] (of 255), a function
+/// of (seed, split, sample) only: a camera whose exposure varies. Train and val alike.
+struct ExposureOptions {
+  float lo = 1;
+  float offset = 0;
+};
+
+struct AugmentOptions {
+  std::optional<Size> crop;
+  float scale_lo = 1, scale_hi = 1;  // random scale, uniform
+  float hflip = 0;                   // probability
+  bool photometric = false;          // brightness, contrast, saturation, hue
+};
+
+struct DataOptions {
+  DataLayout layout = DataLayout::kFolder;
+  std::filesystem::path root;
+  std::string train = "train", val = "val";
+  int num_classes = 0;
+  int ignore_index = 255;
+  std::vector<std::string> classes;  // names, for tables; may be empty
+  std::array<float, 3> mean{0.485F, 0.456F, 0.406F};  // of RGB in 0..1
+  std::array<float, 3> std{0.229F, 0.224F, 0.225F};
+  std::optional<Size> resize;
+  std::optional<ExposureOptions> exposure;
+  bool shuffle = true;
+  int workers = 2;
+  Size size{180, 240};                  // streets: size of the generated images
+  int train_images = 400, val_images = 100;  // streets: how many
+  std::optional<AugmentOptions> augment;
+};
+
+class Dataset {
+ public:
+  virtual ~Dataset() = default;
+  virtual std::int64_t size() const = 0;
+  /// The decoded sample, before resizing and augmentation. Thread-safe.
+  /// Throws DataError naming the file (and value and pixel for a label that is neither a class nor ignored).
+  virtual Sample load(std::int64_t index) const = 0;
+  /// What to call sample `index` in messages: its file, mostly.
+  virtual std::string describe(std::int64_t index) const = 0;
+};
+
+/// Finds the samples of a split. Throws DataError when the root or the split is missing or empty, or when an
+/// image has no mask or a mask no image (naming the first few), ConfigError for options that do not fit.
+std::unique_ptr<Dataset> make_dataset(const DataOptions& options, Split split, std::uint64_t seed);
+
+/// Names of the classes: `options.classes`, else the layout's own, else "class_0", ...
+std::vector<std::string> class_names(const DataOptions& options);
+
+}  // namespace lockstep

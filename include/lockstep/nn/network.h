@@ -1,0 +1,113 @@
+#pragma once
+// A static network: layers in topological order, all memory planned for one input shape. Built by a
+// NetworkBuilder that reads like a PyTorch `forward`:
+//
+//   NetworkBuilder net(backend, store, bn_options);
+//   Value* x = net.input({8, 176, 240, 3});
+//   x = net.batch_norm_relu(net.conv2d(x, "stem.conv", {.out_channels = 16, .kernel = 3, .padding = 1}), "stem.bn");
+//   std::unique_ptr<Network> network = net.build(x, {.training = true});
+//
+// A layer (and its parameters) may be called several times: use its name again.
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/nn/batch_norm_options.h"
+#include "lockstep/nn/layer.h"
+#include "lockstep/nn/parameter_store.h"
+
+namespace lockstep {
+
+class BatchNormLayer;
+
+/// Square windows; use `geometry` fields of the layer for others.
+struct Conv2dOptions {
+  std::int64_t out_channels = 0;
+  std::int64_t kernel = 1;
+  std::int64_t stride = 1;
+  std::int64_t padding = 0;
+  std::int64_t dilation = 1;
+  std::int64_t groups = 1;
+  bool bias = false;
+};
+
+struct PlanOptions {
+  bool training = true;      // false: forward only; activations share memory
+  bool input_grad = false;   // whether the gradient of the input is wanted (tests)
+};
+
+class Network {
+ public:
+  ~Network();
+
+  /// The batch of the following passes: at most the planned one, may be 0 (the replica then only takes part
+  /// in exchanges). Sets the views of all values.
+  void set_batch(std::int64_t batch);
+  std::int64_t planned_batch() const;
+
+  const Tensor& input() const;        // write the images here before `forward`
+  const Tensor& input_grad() const;   // null unless planned
+  const Tensor& output() const;       // e.g. logits [n, H, W, classes]
+  const Tensor& output_grad() const;  // write the loss gradient here before `backward`
+
+  void forward(const StepContext& context);
+  /// In reverse order. Adds to the parameters' gradients: zero them first (`zero_grad`).
+  void backward(const StepContext& context);
+  void zero_grad();
+
+  ParameterStore& parameters() const;
+  Backend& backend() const;
+  std::span<const std::unique_ptr<Layer>> layers() const;
+  /// Every BatchNorm call in forward order.
+  std::span<BatchNormLayer* const> batch_norms() const;
+  /// Bytes of the plan: activations, gradients and what layers save.
+  std::size_t planned_bytes() const;
+
+ private:
+  friend class NetworkBuilder;
+  struct Impl;
+  explicit Network(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Declares layers in execution order. Every method returns the layer's output; names of layers without
+/// parameters are chosen by the builder. Throws Error when shapes do not fit, naming the layer.
+class NetworkBuilder {
+ public:
+  /// `store` may hold parameters of an earlier network of the same configuration: they are then shared.
+  NetworkBuilder(Backend& backend, ParameterStore& store, const BatchNormOptions& batch_norm);
+  ~NetworkBuilder();
+
+  Value* input(const Shape& shape);
+  Value* conv2d(Value* x, const std::string& name, const Conv2dOptions& options);
+  Value* conv2d(Value* x, const std::string& name, const ConvGeometry& geometry, bool bias);
+  Value* batch_norm(Value* x, const std::string& name);
+  Value* batch_norm_relu(Value* x, const std::string& name);
+  Value* batch_norm_add_relu(Value* x, Value* residual, const std::string& name);
+  /// As above with every choice: `options` instead of the network's, frozen: running statistics also in training.
+  struct BatchNormCall {
+    bool relu = false;
+    Value* residual = nullptr;
+    bool frozen = false;
+  };
+  Value* batch_norm(Value* x, const std::string& name, const BatchNormCall& call);
+  Value* relu(Value* x);
+  Value* max_pool2d(Value* x, const PoolGeometry& geometry);
+  Value* avg_pool2d(Value* x, const PoolGeometry& geometry);
+  Value* global_avg_pool(Value* x);  // [N, 1, 1, C]
+  Value* upsample_bilinear(Value* x, std::int64_t height, std::int64_t width, bool align_corners);
+  Value* concat(const std::vector<Value*>& parts);  // along channels
+  Value* add(Value* a, Value* b);
+  Value* dropout(Value* x, float p);
+
+  /// Allocates the store if it is not yet, plans memory and prepares every layer. Once.
+  std::unique_ptr<Network> build(Value* output, const PlanOptions& options);
+
+ private:
+  std::unique_ptr<Network::Impl> impl_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,55 @@
+#pragma once
+// safetensors files (https://github.com/huggingface/safetensors): u64 little-endian header length, a JSON
+// header, raw little-endian data. Written to a temporary file, synced and renamed: a crash leaves the old file.
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "lockstep/nn/parameter_store.h"
+
+namespace lockstep {
+
+/// One named tensor on the host. `dtype` as safetensors writes it: "F32", "F64", "I64", "U8".
+struct HostTensor {
+  std::string dtype = "F32";
+  std::vector<std::int64_t> shape;
+  std::vector<std::byte> data;
+};
+
+using TensorMap = std::map<std::string, HostTensor>;
+using Metadata = std::map<std::string, std::string>;
+
+struct SafetensorsFile {
+  TensorMap tensors;
+  Metadata metadata;
+};
+
+/// Throws Error naming file and cause when writing fails (disk full, ...); the target is then untouched.
+void write_safetensors(const std::filesystem::path& path, const SafetensorsFile& file);
+/// Throws DataError naming file, what was expected and what came for a damaged or foreign file.
+SafetensorsFile read_safetensors(const std::filesystem::path& path);
+
+/// Writes `bytes` beside `path`, syncs file and directory, and renames. Throws Error; `path` is then untouched.
+void write_file_atomically(const std::filesystem::path& path, const std::string& bytes);
+
+/// All parameters and BatchNorm states under PyTorch's names (running_mean, running_var,
+/// num_batches_tracked [I64 scalar]).
+TensorMap export_weights(const ParameterStore& store, Backend& backend);
+
+/// What `import_weights` did.
+struct ImportSummary {
+  int loaded = 0;
+  std::vector<std::string> skipped;     // "head.weight: [21, 16, 1, 1] in the file, [11, 16, 1, 1] here"
+  std::vector<std::string> missing;     // parameters of the network that the file lacks
+  std::vector<std::string> unexpected;  // tensors of the file that the network lacks
+};
+
+/// Copies tensors by name; tolerates a "module." prefix and missing num_batches_tracked. `strict`: throws
+/// DataError when anything is skipped, missing (num_batches_tracked excepted) or unexpected.
+ImportSummary import_weights(const TensorMap& tensors, ParameterStore& store, Backend& backend,
+                             bool strict);
+
+}  // namespace lockstep

@@ -1,0 +1,98 @@
+#pragma once
+// DataParallel in one process: replicate, scatter, parallel_apply, gather. One replica per device, built from
+// the same configuration and equal in parameters at every step.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "lockstep/core/device.h"
+#include "lockstep/data/loader.h"
+#include "lockstep/nn/models/unet.h"
+#include "lockstep/nn/network.h"
+#include "lockstep/optim/sgd.h"
+#include "lockstep/parallel/replica_group.h"
+
+namespace lockstep {
+
+/// Sizes of torch.chunk(batch, parts): ceil(batch / parts) each until used up, then 0: 5 over 4 -> 2, 2, 1, 0.
+std::vector<std::int64_t> chunk_sizes(std::int64_t batch, int parts);
+
+/// Builds a replica's network. Called on the replica's thread, for training and for evaluation alike.
+using NetworkFactory = std::function<std::unique_ptr<Network>(
+    const Shape& input, const PlanOptions& plan, Backend& backend, ParameterStore& store)>;
+
+struct DataParallelOptions {
+  std::vector<Device> devices;
+  BatchNormOptions bn;
+  SgdOptions sgd;
+  std::vector<float> class_weight;  // empty: all 1
+  int num_classes = 0;
+  int ignore_index = 255;
+  std::int64_t global_batch = 0;  // the largest that will come
+  Size size;                      // of training images
+  std::uint64_t seed = 0;         // of initial weights and dropout
+  CommunicatorOptions communicator;
+};
+
+/// What a step took, in seconds: means over ranks.
+struct StepTimes {
+  double compute = 0;        // forward and backward, without waiting
+  double batch_norm_wait = 0;  // for other replicas in BatchNorm exchanges
+  double gradient_exchange = 0;  // waiting for gradients, sum, update and write-back
+};
+
+struct StepResult {
+  double loss = 0;  // global mean over valid pixels (weighted by class weights)
+  StepTimes times;
+};
+
+/// One rank's state. Built and used on the rank's thread; read by others only between steps.
+struct Replica {
+  int rank = 0;
+  std::unique_ptr<Backend> backend;
+  ParameterStore store;
+  std::unique_ptr<Network> network;       // training
+  std::unique_ptr<Network> eval_network;  // for the last evaluated size; shares the store
+  Storage velocity;                       // momentum of the shard this rank owns
+};
+
+class DataParallel {
+ public:
+  /// Starts the threads, builds the replicas, initialises rank 0 from the seed and mirrors it.
+  DataParallel(const DataParallelOptions& options, const NetworkFactory& factory);
+  ~DataParallel();
+
+  /// One optimizer step on a global batch (its sizes may be below the planned ones). All ranks' parameters
+  /// are bitwise equal afterwards. Throws as ReplicaGroup::run, and NonFiniteError when the loss is not finite.
+  StepResult train_step(const Batch& batch, std::int64_t step, float lr);
+
+  /// Confusion matrix [classes, classes] (row: label) of `count` images that `load(index)` gives, spread over
+  /// the ranks; every image counts once. `loss`: += sum of losses over valid pixels / number of valid pixels.
+  struct EvalResult {
+    std::vector<std::int64_t> confusion;
+    double loss = 0;
+  };
+  EvalResult evaluate(std::int64_t count, const std::function<Batch(std::int64_t index)>& load);
+
+  /// Copies rank 0's parameters and BatchNorm states (and nothing else) to the other ranks.
+  void replicate();
+
+  int size() const;
+  Replica& replica(int rank);
+  ReplicaGroup& group();
+  CommunicatorGroup& communicators();
+  const DataParallelOptions& options() const;
+
+  /// Momentum of all parameters in their flat order, on the host, gathered from and scattered to the owners.
+  std::vector<float> velocity() const;
+  void set_velocity(std::span<const float> values);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,74 @@
+#pragma once
+// How BatchNorm statistics travel between replicas. A layer knows only this interface: it hands in its
+// partial statistics and gets the slots to combine, whatever the transport. All transports give the same bits.
+
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/backend/backend.h"
+#include "lockstep/sync/sync_master.h"
+
+namespace lockstep {
+
+/// One rank's end. Used by that rank's thread, on that rank's device.
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  /// Exchanges partial statistics ([2, call.channels] floats on this rank's device) with the sync group.
+  /// Forward slots are (mean, M2), backward slots sums; direction says which merge applies. The result is one
+  /// slot that is already merged (`host`), or one per rank of the group in rank order (`event`): the
+  /// consumer merges what it gets. Valid until the second exchange after this one.
+  /// Throws as SyncMaster::exchange.
+  virtual std::span<const StatSlot> exchange(const SyncCall& call, const StatSlot& local) = 0;
+
+  /// Total count behind the last `exchange`, known on the host.
+  virtual std::int64_t last_count() const = 0;
+
+  /// Waits for all ranks of the run (not only the sync group): on a GPU orders their streams.
+  /// `where` names the place in reports.
+  virtual void barrier(const char* where) = 0;
+
+  /// Where this rank is, for the watchdog (sync/progress.h).
+  virtual void enter(const char* activity, const char* place) = 0;
+
+  /// Seconds this rank has spent waiting for others in `exchange` and in `barrier` since construction.
+  virtual double exchange_wait_seconds() const = 0;
+  virtual double barrier_wait_seconds() const = 0;
+};
+
+struct CommunicatorOptions {
+  int sync_group = 0;                 // devices per BatchNorm group, 0: all; must divide the device count
+  std::string transport = "host";     // host; event and nccl need the CUDA backend
+  std::chrono::milliseconds stall_timeout{60'000};
+  /// Called before each exchange and barrier of a rank, for tests that delay or break a replica: it may sleep,
+  /// throw, or return false to leave this call out (the rank then goes on with its own statistics).
+  std::function<bool(int rank, const SyncCall& call)> hook;
+};
+
+/// All ranks' ends, the watchdog and the way to stop them. Owned by the run; outlives the replicas.
+class CommunicatorGroup {
+ public:
+  virtual ~CommunicatorGroup() = default;
+
+  virtual Communicator& at(int rank) = 0;
+  /// Makes every present and future wait throw PeerAborted. The first cause is kept. Safe from any thread.
+  virtual void abort(std::exception_ptr cause) = 0;
+  /// The first cause given to `abort` (by the watchdog, say); null when none.
+  virtual std::exception_ptr failure() const = 0;
+  virtual Progress& progress() = 0;
+};
+
+/// Throws ConfigError when the sync group does not divide the devices or the transport does not fit them.
+std::unique_ptr<CommunicatorGroup> make_communicators(std::span<const Device> devices,
+                                                      const CommunicatorOptions& options);
+
+}  // namespace lockstep

@@ -1,0 +1,70 @@
+#pragma once
+// The configuration file (TOML), resolved. Each module owns the struct of its section; this file gathers
+// them and knows how to read, check and write them. Unknown keys are errors with file, line and a suggestion.
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/data/dataset.h"
+#include "lockstep/nn/batch_norm_options.h"
+#include "lockstep/nn/models/unet.h"
+#include "lockstep/optim/schedule.h"
+#include "lockstep/optim/sgd.h"
+
+namespace lockstep {
+
+struct RunOptions {
+  std::string name;                      // default: the configuration file's stem
+  std::filesystem::path work_dir = "runs";
+  std::uint64_t seed = 0;
+  std::optional<std::int64_t> max_iters; // exactly one of max_iters and epochs
+  std::optional<std::int64_t> epochs;
+  std::int64_t val_every = 0;            // iterations; 0: at the end only
+  std::int64_t checkpoint_every = 0;     // iterations; 0: at the end only
+  int keep = 3;                          // iter_N checkpoints kept
+  std::int64_t log_every = 50;
+  std::string precision = "fp32";
+  std::string transport = "host";
+  double stall_timeout = 60;             // seconds
+};
+
+struct BatchOptions {
+  std::optional<std::int64_t> global;      // exactly one of the two
+  std::optional<std::int64_t> per_device;
+  bool drop_last = true;
+};
+
+struct LossOptions {
+  std::string type = "cross_entropy";
+  std::vector<float> class_weight;  // empty: all 1
+};
+
+struct Config {
+  RunOptions run;
+  DataOptions data;
+  BatchOptions batch;
+  std::string arch = "unet";
+  UnetOptions model;
+  BatchNormOptions bn;
+  LossOptions loss;
+  SgdOptions optim;
+  ScheduleOptions schedule;
+
+  /// Samples of a global batch on `devices` devices.
+  std::int64_t global_batch(int devices) const;
+  /// Iterations of the run, given an epoch's.
+  std::int64_t max_iters(std::int64_t batches_per_epoch) const;
+};
+
+/// Reads and checks `path`, with `-s key=value` overrides (value in TOML syntax; a bare word is a string)
+/// applied. Reports all errors at once, each as "file:line:column: error: ..." with the line and a "did you
+/// mean". Throws ConfigError.
+Config load_config(const std::filesystem::path& path, const std::vector<std::string>& overrides);
+
+/// The resolved configuration as TOML that `load_config` reads back to the same values.
+std::string to_toml(const Config& config);
+
+}  // namespace lockstep

@@ -1,0 +1,51 @@
+#include "lockstep/core/shape.h"
+
+#include "lockstep/core/check.h"
+
+namespace lockstep {
+
+Shape::Shape(std::initializer_list<std::int64_t> extents) {
+  LOCKSTEP_CHECK(extents.size() <= kMaxRank, "a shape has at most ", kMaxRank, " extents, got ",
+                 extents.size());
+  for (const std::int64_t extent : extents) {
+    LOCKSTEP_CHECK(extent >= 0, "extents are not negative, got ", extent);
+    extents_[static_cast<std::size_t>(rank_++)] = extent;
+  }
+}
+
+std::int64_t Shape::rows() const {
+  if (rank_ == 0) return 0;
+  std::int64_t product = 1;
+  for (int axis = 0; axis + 1 < rank_; ++axis) product *= (*this)[axis];
+  return product;
+}
+
+std::int64_t Shape::rows_per_sample() const {
+  std::int64_t product = 1;
+  for (int axis = 1; axis + 1 < rank_; ++axis) product *= (*this)[axis];
+  return product;
+}
+
+Shape Shape::with_batch(std::int64_t batch) const {
+  Shape changed = *this;
+  changed.extents_[0] = batch;
+  return changed;
+}
+
+Shape Shape::with_channels(std::int64_t channels) const {
+  LOCKSTEP_CHECK(rank_ > 0, "an empty shape has no channels");
+  Shape changed = *this;
+  changed.extents_[static_cast<std::size_t>(rank_ - 1)] = channels;
+  return changed;
+}
+
+std::string to_string(const Shape& shape) {
+  std::string text = "[";
+  for (int axis = 0; axis < shape.rank(); ++axis) {
+    if (axis > 0) text += ", ";
+    text += std::to_string(shape[axis]);
+  }
+  return text + "]";
+}
+
+}  // namespace lockstep
