@@ -1,0 +1,78 @@
+#pragma once
+// The CPU backend: one virtual device of the host. Each file beside this one holds one family of operations.
+// All operations are done when they return. Parallel loops use `threads_` OpenMP threads and cut rows
+// into ranges that depend on the thread count and the shape only, so results are reproducible.
+
+#include <cstdint>
+#include <memory>
+
+#include "lockstep/backend/backend.h"
+
+namespace lockstep {
+
+class ConvCache;  // oneDNN primitives of a backend (conv2d.cpp)
+
+class CpuBackend final : public Backend {
+ public:
+  CpuBackend(const Device& device, int threads);
+  ~CpuBackend() override;
+
+  const Device& device() const override { return device_; }
+
+  Storage allocate(std::size_t bytes) override;
+  std::size_t allocated_bytes() const override;
+  void upload(const Tensor& destination, const void* source) override;
+  void download(void* destination, const Tensor& source) override;
+  void synchronize() override {}
+  void fill(const Tensor& tensor, float value) override;
+  void copy(const Tensor& source, const Tensor& destination, bool accumulate) override;
+
+  void prepare_conv2d(const ConvGeometry& geometry, const Shape& input, bool backward,
+                      bool grad_input) override;
+  void conv2d_forward(const ConvGeometry& geometry, const Tensor& x, const float* weight,
+                      const float* bias, const Tensor& y) override;
+  void conv2d_backward_data(const ConvGeometry& geometry, const Tensor& grad_y, const float* weight,
+                            const Tensor& grad_x) override;
+  void conv2d_backward_weights(const ConvGeometry& geometry, const Tensor& x, const Tensor& grad_y,
+                               float* grad_weight, float* grad_bias) override;
+
+  void batch_norm_moments(const Tensor& x, float* slot) override;
+  void batch_norm_forward(const BatchNormForward& arguments) override;
+  void batch_norm_inference(const BatchNormInference& arguments) override;
+  void batch_norm_backward_reduce(const BatchNormBackwardReduce& arguments) override;
+  void batch_norm_backward_apply(const BatchNormBackwardApply& arguments) override;
+
+  void relu_forward(const Tensor& x, const Tensor& y) override;
+  void relu_backward(const Tensor& y, const Tensor& grad_y, const Tensor& grad_x,
+                     bool accumulate) override;
+  void add(const Tensor& a, const Tensor& b, const Tensor& y) override;
+  void dropout(const Tensor& x, const Tensor& y, float p, std::uint64_t seed,
+               std::int64_t sample_offset, bool accumulate) override;
+  void max_pool_forward(const PoolGeometry& geometry, const Tensor& x, const Tensor& y,
+                        const Tensor& winners) override;
+  void max_pool_backward(const PoolGeometry& geometry, const Tensor& winners, const Tensor& grad_y,
+                         const Tensor& grad_x, bool accumulate) override;
+  void avg_pool_forward(const PoolGeometry& geometry, const Tensor& x, const Tensor& y) override;
+  void avg_pool_backward(const PoolGeometry& geometry, const Tensor& grad_y, const Tensor& grad_x,
+                         bool accumulate) override;
+  void upsample_bilinear_forward(const Tensor& x, const Tensor& y, bool align_corners) override;
+  void upsample_bilinear_backward(const Tensor& grad_y, const Tensor& grad_x, bool align_corners,
+                                  bool accumulate) override;
+
+  void cross_entropy(const CrossEntropy& arguments) override;
+  void confusion_matrix(const Tensor& logits, const Tensor& labels, std::int64_t* matrix) override;
+  void sgd_update(const SgdShard& shard) override;
+
+  /// Scratch memory of at least `bytes`, shared by all operations of this backend (none nests). It grows while
+  /// shapes are new and then stays.
+  void* scratch(std::size_t bytes);
+
+ private:
+  const Device device_;
+  const int threads_;
+  std::shared_ptr<std::size_t> allocated_;  // shared with the release functions of Storage
+  Storage scratch_;
+  std::unique_ptr<ConvCache> conv_cache_;
+};
+
+}  // namespace lockstep
