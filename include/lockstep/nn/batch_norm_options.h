@@ -33,6 +33,7 @@ struct BatchNormOptions {
   bool affine = true;
   bool track_running_stats = true;
   EvalStats eval_stats = EvalStats::kDevice0;
+  std::int64_t precise_iters = 50;  // kPrecise: training batches behind the statistics
 };
 
 }  // namespace lockstep

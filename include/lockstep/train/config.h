@@ -1,6 +1,7 @@
 #pragma once
-// The configuration file (TOML), resolved. Each module owns the struct of its section; this file gathers
-// them and knows how to read, check and write them. Unknown keys are errors with file, line and a suggestion.
+// The configuration file (TOML), resolved. Each module owns the struct of its section; this file
+// gathers them and knows how to read, check and write them. Unknown keys are errors with file, line
+// and a suggestion.
 
 #include <cstdint>
 #include <filesystem>
@@ -17,22 +18,24 @@
 namespace lockstep {
 
 struct RunOptions {
-  std::string name;                      // default: the configuration file's stem
+  std::string name;  // default: the configuration file's stem
   std::filesystem::path work_dir = "runs";
   std::uint64_t seed = 0;
-  std::optional<std::int64_t> max_iters; // exactly one of max_iters and epochs
+  std::optional<std::int64_t> max_iters;  // exactly one of max_iters and epochs; neither: 20 epochs
   std::optional<std::int64_t> epochs;
-  std::int64_t val_every = 0;            // iterations; 0: at the end only
-  std::int64_t checkpoint_every = 0;     // iterations; 0: at the end only
-  int keep = 3;                          // iter_N checkpoints kept
+  std::int64_t val_every = 0;         // iterations; 0: at the end only
+  std::int64_t checkpoint_every = 0;  // iterations; 0: at the end only
+  int keep = 3;                       // iter_N checkpoints kept
   std::int64_t log_every = 50;
   std::string precision = "fp32";
   std::string transport = "host";
-  double stall_timeout = 60;             // seconds
+  double stall_timeout = 60;  // seconds
+  bool eval_all_stats =
+      false;  // local, several devices: evaluate device0, mean and pooled at the end
 };
 
 struct BatchOptions {
-  std::optional<std::int64_t> global;      // exactly one of the two
+  std::optional<std::int64_t> global;  // exactly one of the two; neither: global = 8
   std::optional<std::int64_t> per_device;
   bool drop_last = true;
 };
@@ -59,12 +62,28 @@ struct Config {
   std::int64_t max_iters(std::int64_t batches_per_epoch) const;
 };
 
-/// Reads and checks `path`, with `-s key=value` overrides (value in TOML syntax; a bare word is a string)
-/// applied. Reports all errors at once, each as "file:line:column: error: ..." with the line and a "did you
-/// mean". Throws ConfigError.
-Config load_config(const std::filesystem::path& path, const std::vector<std::string>& overrides);
+const char* to_string(BatchNormMode mode);
+const char* to_string(EvalStats stats);
+const char* to_string(DataLayout layout);
+
+/// Reads and checks `path`, with `-s key=value` overrides (value in TOML syntax; a bare word is a
+/// string) applied. Reports all errors at once, each as "file:line:column: error: ..." with the
+/// line and a "did you mean". An override of one key of an exclusive pair (max_iters and epochs,
+/// global and per_device) takes the other one's place. A relative data.root is looked for in the
+/// current directory, then beside `path`. Throws ConfigError. `warnings` (may be null) receives
+/// what is allowed but suspicious.
+Config load_config(const std::filesystem::path& path, const std::vector<std::string>& overrides,
+                   std::vector<std::string>* warnings = nullptr);
 
 /// The resolved configuration as TOML that `load_config` reads back to the same values.
 std::string to_toml(const Config& config);
+
+/// 16 hex digits over every key that can change the trained weights or the final metrics: equal
+/// hashes mean the same training (given the same number of devices). Names, folders and the rhythm
+/// of logs do not count.
+std::string config_hash(const Config& config);
+
+/// "cuda:all" where a GPU answers, else "cpu:1".
+std::string default_devices();
 
 }  // namespace lockstep

@@ -1,0 +1,57 @@
+#pragma once
+// Evaluation of the validation split under chosen BatchNorm statistics. The replicas' training
+// statistics are put aside, and back bit for bit: evaluating never changes a training run.
+
+#include <atomic>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/parallel/data_parallel.h"
+#include "lockstep/train/config.h"
+#include "lockstep/train/summary.h"
+
+namespace lockstep {
+
+/// Used by the trainer's thread, between steps. `replicas` outlives it.
+class Evaluator {
+ public:
+  /// Opens the validation split. Throws DataError.
+  Evaluator(const Config& config, DataParallel& replicas);
+  ~Evaluator();
+
+  /// Statistics as `stats` says; kPrecise runs bn.precise_iters training batches forward (from the
+  /// start of epoch 0, with the present weights), merges the layers' moments over devices and
+  /// batches in double, and takes the unbiased variance.
+  Evaluation evaluate(EvalStats stats);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+struct EvalRequest {
+  std::filesystem::path target;        // a run folder (its last checkpoint) or a checkpoint file
+  std::filesystem::path config;        // empty: the run's config.toml
+  std::vector<std::string> overrides;  // -s
+  std::string devices;                 // empty: default_devices()
+};
+
+struct EvalReport {
+  std::filesystem::path checkpoint;
+  std::int64_t iteration = -1;  // of the checkpoint; -1: unknown
+  std::string devices;
+  std::vector<std::string> classes;
+  Evaluation evaluation;
+  std::vector<std::string> warnings;
+};
+
+/// Loads a checkpoint and evaluates it. Throws ConfigError, DataError, ReplicaError.
+EvalReport evaluate_checkpoint(const EvalRequest& request);
+
+/// The per-class table and the means as text, as `train` and `eval` show them.
+std::string format_evaluation(const Evaluation& evaluation,
+                              const std::vector<std::string>& classes);
+
+}  // namespace lockstep

@@ -1,0 +1,47 @@
+#pragma once
+// A training run from configuration to summary: steps, evaluation, checkpoints, logs. No arithmetic
+// and no threads of its own. The one rule: whatever is written to scalars.json and to checkpoints
+// is a function of configuration and device count only; anything that time touches goes to
+// timing.jsonl.
+
+#include <atomic>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/train/config.h"
+#include "lockstep/train/summary.h"
+
+namespace lockstep {
+
+/// Where the lines for people go; run.log always has them.
+enum class Console : std::uint8_t { kStdout, kStderr, kQuiet };
+
+struct TrainRequest {
+  Config config;
+  std::vector<std::string> warnings;  // from load_config; logged at the start
+  std::string devices;                // DEVICES argument; empty: default_devices()
+  std::filesystem::path output;       // the run folder; empty: <work_dir>/<name>/<time>-s<seed>
+  std::filesystem::path init;         // weights to start from; empty: random from the seed
+  std::optional<std::string>
+      resume;  // a checkpoint, or "auto": the newest good one of the run folder
+  const std::atomic<bool>* stop =
+      nullptr;  // becomes true: finish the step, save, return kInterrupted
+  Console console = Console::kStdout;
+  std::string program = "lockstep";  // how to call this program in the commands that are shown
+};
+
+/// A replica thread could not be stopped: the process must end at once, without running
+/// destructors.
+class StuckReplica : public ReplicaError {
+ public:
+  using ReplicaError::ReplicaError;
+};
+
+/// Trains. Throws ConfigError (also when the run folder already holds a run and `resume` is not
+/// set), DataError, NonFiniteError, ReplicaError, StuckReplica, or Error (disk full, ...). The run
+/// folder's last good checkpoint survives all of them, and its events.jsonl ends with the reason.
+TrainSummary train(const TrainRequest& request);
+
+}  // namespace lockstep

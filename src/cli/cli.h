@@ -1,0 +1,66 @@
+#pragma once
+// The command line: parsed into plain structs in cli.cpp (the only file that knows CLI11), carried
+// out by one function per subcommand, each in its own file. Commands return an exit code or throw;
+// only `main` turns exceptions into exit codes.
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace lockstep {
+
+inline constexpr int kExitDone = 0;
+inline constexpr int kExitFailure = 1;
+inline constexpr int kExitUsage = 2;
+inline constexpr int kExitData = 3;
+inline constexpr int kExitNonFinite = 4;
+inline constexpr int kExitReplica = 5;
+inline constexpr int kExitInterrupted = 130;
+
+/// What several subcommands share.
+struct CommonArguments {
+  std::string program = "lockstep";    // argv[0], for commands that are shown
+  std::string devices;                 // -d; empty: the default
+  std::vector<std::string> overrides;  // -s key=value, and --seed, --max-iters as such
+  std::filesystem::path output;        // -o; empty: not given
+  bool json = false;                   // --json: nothing but JSON on stdout
+};
+
+struct TrainArguments {
+  CommonArguments common;
+  std::filesystem::path config;
+  std::filesystem::path init;         // --init
+  std::optional<std::string> resume;  // --resume [CKPT|auto]; without a value "auto"
+};
+
+struct EvalArguments {
+  CommonArguments common;
+  std::filesystem::path target;  // run folder or checkpoint
+  std::filesystem::path config;  // --config; empty: the run's
+};
+
+struct CompareArguments {
+  CommonArguments common;
+  std::vector<std::filesystem::path> inputs;  // one CONFIG, or run folders
+  std::vector<std::string> modes;             // --modes local,sync,virtual
+  int seeds = 3;                              // --seeds N: seeds 0 .. N-1
+};
+
+struct BenchArguments {
+  CommonArguments common;
+  std::string what;              // step, batch_norm, exchange
+  std::filesystem::path config;  // step
+  int iters = 0;                 // --iters; 0: the benchmark's default
+};
+
+/// Parses and dispatches. Throws ConfigError for an unknown subcommand or option, with a
+/// suggestion.
+int run_cli(int argc, const char* const* argv);
+
+int run_train(const TrainArguments& arguments);
+int run_eval(const EvalArguments& arguments);
+int run_compare(const CompareArguments& arguments);
+int run_bench(const BenchArguments& arguments);
+
+}  // namespace lockstep
