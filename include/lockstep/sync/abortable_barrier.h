@@ -1,6 +1,6 @@
 #pragma once
-// A reusable barrier that can be aborted. Waits are on (generation, failure), never on a bare count, so a
-// fast thread that comes round again cannot be mistaken for a late one.
+// A reusable barrier that can be aborted. Waits are on (generation, failure), never on a bare
+// count, so a fast thread that comes round again cannot be mistaken for a late one.
 
 #include <chrono>
 #include <condition_variable>
@@ -31,6 +31,8 @@ class AbortableBarrier {
   std::optional<Wait> waiting() const;
 
  private:
+  [[noreturn]] void throw_aborted(int rank) const;
+
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   const int parties_;

@@ -1,6 +1,7 @@
 #pragma once
-// How BatchNorm statistics travel between replicas. A layer knows only this interface: it hands in its
-// partial statistics and gets the slots to combine, whatever the transport. All transports give the same bits.
+// How BatchNorm statistics travel between replicas. A layer knows only this interface: it hands in
+// its partial statistics and gets the slots to combine, whatever the transport. All transports give
+// the same bits.
 
 #include <chrono>
 #include <exception>
@@ -23,11 +24,11 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  /// Exchanges partial statistics ([2, call.channels] floats on this rank's device) with the sync group.
-  /// Forward slots are (mean, M2), backward slots sums; direction says which merge applies. The result is one
-  /// slot that is already merged (`host`), or one per rank of the group in rank order (`event`): the
-  /// consumer merges what it gets. Valid until the second exchange after this one.
-  /// Throws as SyncMaster::exchange.
+  /// Exchanges partial statistics ([2, call.channels] floats on this rank's device) with the sync
+  /// group. Forward slots are (mean, M2), backward slots sums; direction says which merge applies.
+  /// The result is one slot that is already merged (`host`), or one per rank of the group in rank
+  /// order (`event`): the consumer merges what it gets. Valid until the second exchange after this
+  /// one. Throws as SyncMaster::exchange.
   virtual std::span<const StatSlot> exchange(const SyncCall& call, const StatSlot& local) = 0;
 
   /// Total count behind the last `exchange`, known on the host.
@@ -40,17 +41,19 @@ class Communicator {
   /// Where this rank is, for the watchdog (sync/progress.h).
   virtual void enter(const char* activity, const char* place) = 0;
 
-  /// Seconds this rank has spent waiting for others in `exchange` and in `barrier` since construction.
+  /// Seconds this rank has spent waiting for others in `exchange` and in `barrier` since
+  /// construction.
   virtual double exchange_wait_seconds() const = 0;
   virtual double barrier_wait_seconds() const = 0;
 };
 
 struct CommunicatorOptions {
-  int sync_group = 0;                 // devices per BatchNorm group, 0: all; must divide the device count
-  std::string transport = "host";     // host; event and nccl need the CUDA backend
-  std::chrono::milliseconds stall_timeout{60'000};
-  /// Called before each exchange and barrier of a rank, for tests that delay or break a replica: it may sleep,
-  /// throw, or return false to leave this call out (the rank then goes on with its own statistics).
+  int sync_group = 0;  // devices per BatchNorm group, 0: all; must divide the device count
+  std::string transport = "host";                   // host; event and nccl need the CUDA backend
+  std::chrono::milliseconds stall_timeout{60'000};  // of the watchdog; 0: none
+  /// Called before each exchange and barrier of a rank, for tests that delay or break a replica: it
+  /// may sleep, throw, or return false to leave this call out (the rank then goes on with its own
+  /// statistics).
   std::function<bool(int rank, const SyncCall& call)> hook;
 };
 
@@ -60,14 +63,16 @@ class CommunicatorGroup {
   virtual ~CommunicatorGroup() = default;
 
   virtual Communicator& at(int rank) = 0;
-  /// Makes every present and future wait throw PeerAborted. The first cause is kept. Safe from any thread.
+  /// Makes every present and future wait throw PeerAborted. The first cause is kept. Safe from any
+  /// thread.
   virtual void abort(std::exception_ptr cause) = 0;
   /// The first cause given to `abort` (by the watchdog, say); null when none.
   virtual std::exception_ptr failure() const = 0;
   virtual Progress& progress() = 0;
 };
 
-/// Throws ConfigError when the sync group does not divide the devices or the transport does not fit them.
+/// Throws ConfigError when the sync group does not divide the devices or the transport does not fit
+/// them.
 std::unique_ptr<CommunicatorGroup> make_communicators(std::span<const Device> devices,
                                                       const CommunicatorOptions& options);
 

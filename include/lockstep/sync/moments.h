@@ -1,5 +1,6 @@
 #pragma once
-// Merging of per-replica BatchNorm statistics: the reference that every transport must equal bit by bit.
+// Merging of per-replica BatchNorm statistics: the reference that every transport must equal bit by
+// bit.
 
 #include <cstdint>
 #include <span>
@@ -8,8 +9,8 @@
 
 namespace lockstep {
 
-/// Merges (mean, M2) slots in order by Chan's formula, in double, and rounds once to fp32. An empty slot
-/// changes nothing. `merged` [2, C]. Returns the total count; with total 0 `merged` is zeros.
+/// Merges (mean, M2) slots in order by Chan's formula, in double, and rounds once to fp32. An empty
+/// slot changes nothing. `merged` [2, C]. Returns the total count; with total 0 `merged` is zeros.
 std::int64_t merge_moments(std::span<const StatSlot> slots, std::int64_t channels, float* merged);
 
 /// Adds [2, C] slots in order, in double, and rounds once to fp32. Returns the total count.

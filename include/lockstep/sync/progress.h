@@ -14,13 +14,13 @@ class Progress {
  public:
   explicit Progress(int ranks);
 
-  /// Notes that `rank` now does `activity` in `place` (a layer, say); both must outlive the Progress
-  /// (string literals, layer names). Cheap; no lock.
+  /// Notes that `rank` now does `activity` in `place` (a layer, say); both must outlive the
+  /// Progress (string literals, layer names). Cheap; no lock.
   void enter(int rank, const char* activity, const char* place);
   void set_step(int rank, std::int64_t step);
 
   int ranks() const { return ranks_; }
-  /// "rank 2: backward in encoder.1.0.bn, step 812, for 61.0 s".
+  /// "replica 2: backward in encoder.1.0.bn, step 812, for 61.0 s".
   std::string describe(int rank) const;
 
  private:

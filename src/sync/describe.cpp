@@ -1,0 +1,48 @@
+#include "sync/describe.h"
+
+#include <cstdio>
+#include <cstring>
+
+#include "lockstep/core/check.h"
+
+namespace lockstep {
+
+bool same_call(const SyncCall& a, const SyncCall& b) {
+  return a.direction == b.direction && a.index == b.index && a.channels == b.channels &&
+         (a.layer == b.layer || std::strcmp(a.layer, b.layer) == 0);
+}
+
+std::string describe(const SyncCall& call) {
+  if (call.direction == Direction::kOther && call.channels == 0) {
+    return concat("the barrier '", call.layer, "'");
+  }
+  return concat("the ", to_string(call.direction), " call ", call.index, " of '", call.layer, "' (",
+                call.channels, " channels)");
+}
+
+std::string describe_ranks(std::span<const int> ranks) {
+  std::string text = ranks.size() == 1 ? "replica " : "replicas ";
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (i > 0) text += i + 1 == ranks.size() ? " and " : ", ";
+    text += std::to_string(ranks[i]);
+  }
+  return text;
+}
+
+std::string describe(const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "an unknown exception";
+  }
+}
+
+std::string describe_seconds(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f s", seconds);
+  return text;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,65 @@
+#include "lockstep/sync/moments.h"
+
+#include <algorithm>
+#include <array>
+
+#include "lockstep/backend/formulas.h"
+
+namespace lockstep {
+namespace {
+
+// Channels are worked through in blocks that live on the stack: the merge runs in every step of a
+// training and may not allocate.
+constexpr std::int64_t kBlock = 128;
+
+std::int64_t total_count(std::span<const StatSlot> slots) {
+  std::int64_t count = 0;
+  for (const StatSlot& slot : slots) count += slot.count;
+  return count;
+}
+
+void merge_moments_block(std::span<const StatSlot> slots, std::int64_t channels, std::int64_t begin,
+                         std::int64_t size, float* merged) {
+  std::array<ChannelMoments, kBlock> moments{};
+  for (const StatSlot& slot : slots) {
+    if (slot.count == 0) continue;
+    const float* mean = slot.data + begin;
+    const float* m2 = mean + channels;
+    for (std::int64_t c = 0; c < size; ++c) {
+      moments[c] = merge(moments[c], {slot.count, mean[c], m2[c]});
+    }
+  }
+  for (std::int64_t c = 0; c < size; ++c) {
+    merged[begin + c] = static_cast<float>(moments[c].mean);
+    merged[channels + begin + c] = static_cast<float>(moments[c].m2);
+  }
+}
+
+void merge_sums_block(std::span<const StatSlot> slots, std::int64_t begin, std::int64_t size,
+                      float* merged) {
+  std::array<double, kBlock> sums{};
+  for (const StatSlot& slot : slots) {
+    if (slot.count == 0) continue;
+    for (std::int64_t i = 0; i < size; ++i) sums[i] += static_cast<double>(slot.data[begin + i]);
+  }
+  for (std::int64_t i = 0; i < size; ++i) merged[begin + i] = static_cast<float>(sums[i]);
+}
+
+}  // namespace
+
+std::int64_t merge_moments(std::span<const StatSlot> slots, std::int64_t channels, float* merged) {
+  for (std::int64_t begin = 0; begin < channels; begin += kBlock) {
+    merge_moments_block(slots, channels, begin, std::min(kBlock, channels - begin), merged);
+  }
+  return total_count(slots);
+}
+
+std::int64_t merge_sums(std::span<const StatSlot> slots, std::int64_t channels, float* merged) {
+  const std::int64_t elements = 2 * channels;
+  for (std::int64_t begin = 0; begin < elements; begin += kBlock) {
+    merge_sums_block(slots, begin, std::min(kBlock, elements - begin), merged);
+  }
+  return total_count(slots);
+}
+
+}  // namespace lockstep

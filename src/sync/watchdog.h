@@ -1,0 +1,44 @@
+#pragma once
+// Ends waits that last too long: a thread that looks at the barriers now and then and aborts them
+// with a report. It never touches a device, so it works when everything else is stuck.
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "lockstep/sync/sync_master.h"
+
+namespace lockstep {
+
+/// Owned by a communicator group; joins its thread when destroyed.
+class Watchdog {
+ public:
+  /// Both are called on the watchdog's thread. `longest_wait`: nullopt when nobody waits; its
+  /// report is the error's text. `on_stall` is called at most once.
+  using LongestWait = std::function<std::optional<SyncMaster::Wait>()>;
+  using OnStall = std::function<void(std::exception_ptr)>;
+
+  /// A `timeout` of 0 starts no thread.
+  Watchdog(std::chrono::milliseconds timeout, LongestWait longest_wait, OnStall on_stall);
+  ~Watchdog();
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+
+ private:
+  void watch();
+  bool check() const;
+
+  const std::chrono::milliseconds timeout_;
+  const LongestWait longest_wait_;
+  const OnStall on_stall_;
+  std::mutex mutex_;
+  std::condition_variable stopped_;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace lockstep
