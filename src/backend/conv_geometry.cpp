@@ -1,0 +1,77 @@
+#include "lockstep/backend/conv_geometry.h"
+
+#include "lockstep/core/check.h"
+
+namespace lockstep {
+namespace {
+
+struct Window {
+  std::int64_t kernel, stride, padding, dilation;
+};
+
+std::int64_t output_extent(const char* axis, std::int64_t input, const Window& window) {
+  const std::int64_t reach = window.dilation * (window.kernel - 1) + 1;
+  const std::int64_t padded = input + 2 * window.padding;
+  LOCKSTEP_CHECK(padded >= reach, "the window does not fit: it spans ", reach, " in ", axis,
+                 ", but the padded input has ", padded);
+  return (padded - reach) / window.stride + 1;
+}
+
+void check_input_rank(const Shape& input) {
+  LOCKSTEP_CHECK(input.rank() == 4, "expected an input of shape [N, H, W, C], got ",
+                 to_string(input));
+}
+
+}  // namespace
+
+void ConvGeometry::check() const {
+  LOCKSTEP_CHECK(in_channels > 0 && out_channels > 0, "channels must be positive, got ",
+                 in_channels, " in and ", out_channels, " out");
+  LOCKSTEP_CHECK(kernel_h > 0 && kernel_w > 0, "the kernel must be positive, got ", kernel_h, "x",
+                 kernel_w);
+  LOCKSTEP_CHECK(stride_h > 0 && stride_w > 0, "the stride must be positive, got ", stride_h, "x",
+                 stride_w);
+  LOCKSTEP_CHECK(dilation_h > 0 && dilation_w > 0, "the dilation must be positive, got ",
+                 dilation_h, "x", dilation_w);
+  LOCKSTEP_CHECK(padding_h >= 0 && padding_w >= 0, "padding must not be negative, got ", padding_h,
+                 "x", padding_w);
+  LOCKSTEP_CHECK(groups > 0 && in_channels % groups == 0 && out_channels % groups == 0, groups,
+                 " groups must divide ", in_channels, " input and ", out_channels,
+                 " output channels");
+}
+
+Shape ConvGeometry::weight_shape() const {
+  return {out_channels, in_channels / groups, kernel_h, kernel_w};
+}
+
+Shape ConvGeometry::output_shape(const Shape& input) const {
+  check_input_rank(input);
+  LOCKSTEP_CHECK(input.channels() == in_channels, "expected ", in_channels,
+                 " input channels, got an input of shape ", to_string(input));
+  const Window vertical{kernel_h, stride_h, padding_h, dilation_h};
+  const Window horizontal{kernel_w, stride_w, padding_w, dilation_w};
+  return {input.batch(), output_extent("height", input.height(), vertical),
+          output_extent("width", input.width(), horizontal), out_channels};
+}
+
+void PoolGeometry::check() const {
+  LOCKSTEP_CHECK(kernel_h > 0 && kernel_w > 0, "the window must be positive, got ", kernel_h, "x",
+                 kernel_w);
+  LOCKSTEP_CHECK(stride_h > 0 && stride_w > 0, "the stride must be positive, got ", stride_h, "x",
+                 stride_w);
+  LOCKSTEP_CHECK(kernel_h * kernel_w <= 255, "a pooling window has at most 255 positions, got ",
+                 kernel_h, "x", kernel_w);
+  LOCKSTEP_CHECK(
+      padding_h >= 0 && padding_w >= 0 && 2 * padding_h <= kernel_h && 2 * padding_w <= kernel_w,
+      "padding must be between 0 and half the window, got ", padding_h, "x", padding_w,
+      " for a window of ", kernel_h, "x", kernel_w);
+}
+
+Shape PoolGeometry::output_shape(const Shape& input) const {
+  check_input_rank(input);
+  return {
+      input.batch(), output_extent("height", input.height(), {kernel_h, stride_h, padding_h, 1}),
+      output_extent("width", input.width(), {kernel_w, stride_w, padding_w, 1}), input.channels()};
+}
+
+}  // namespace lockstep

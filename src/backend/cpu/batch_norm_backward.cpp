@@ -1,0 +1,238 @@
+// Gradients of BatchNorm (+ add, + ReLU). Two passes over memory: one reads x and dy, one reads
+// both and writes dx. With dy' = dy masked by the ReLU, N rows in all and x^ = (x - mu) * invstd:
+//   dbeta = sum dy',  dgamma = sum dy' * x^,
+//   dx = gamma * invstd * (dy' - sum(dy') / N - (x - mu) * invstd^2 * sum(dy' * (x - mu)) / N).
+
+#include "backend/cpu/batch_norm_kernels.h"
+#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/parallel_for.h"
+
+namespace lockstep {
+namespace {
+
+// Where the ReLU's mask comes from.
+enum class Mask { kNone, kFromX, kFromY };
+
+// The rows that a kernel looks at.
+struct MaskedGradient {
+  Tensor x, grad_y, y;
+  ChannelScale scale;
+};
+
+Mask mask_kind(bool relu, const Tensor& y) {
+  if (!relu) return Mask::kNone;
+  return y ? Mask::kFromY : Mask::kFromX;
+}
+
+// dy' of one element; `y` is read only for kFromY. `<= 0` lets NaN pass, as the forward pass does.
+template <Mask kMask>
+inline float masked(float grad, float x, float y, float mean, float scale, float shift) {
+  if constexpr (kMask == Mask::kNone) return grad;
+  const float output = kMask == Mask::kFromY ? y : normalize(x, mean, scale, shift);
+  return output <= 0.0F ? 0.0F : grad;
+}
+
+struct RowPointers {
+  const float* x;
+  const float* grad_y;
+  const float* y;  // grad_y where no y is needed: readable, never used
+  std::int64_t x_stride, grad_y_stride, y_stride;
+
+  RowPointers(const MaskedGradient& g, std::int64_t row)
+      : x(g.x.floats() + row * g.x.row_stride),
+        grad_y(g.grad_y.floats() + row * g.grad_y.row_stride),
+        y(g.y ? g.y.floats() + row * g.y.row_stride : grad_y),
+        x_stride(g.x.row_stride),
+        grad_y_stride(g.grad_y.row_stride),
+        y_stride(g.y ? g.y.row_stride : grad_y_stride) {}
+  void advance(std::int64_t rows) {
+    x += rows * x_stride;
+    grad_y += rows * grad_y_stride;
+    y += rows * y_stride;
+  }
+};
+
+// sums [2, C] += (sum dy', sum dy' * (x - mu)) over kRows rows.
+template <Mask kMask, int kRows>
+void add_gradients(const RowPointers& rows, const ChannelScale& channel, std::int64_t channels,
+                   float* __restrict sums) {
+  const float* __restrict mean = channel.mean;
+  const float* __restrict scale = channel.scale;
+  const float* __restrict shift = channel.shift;
+  const RowPointers at = rows;
+#pragma omp simd
+  for (std::int64_t c = 0; c < channels; ++c) {
+    float sum = 0;
+    float product = 0;
+#pragma GCC unroll 8
+    for (int k = 0; k < kRows; ++k) {
+      const float x = at.x[k * at.x_stride + c];
+      const float grad = masked<kMask>(at.grad_y[k * at.grad_y_stride + c], x,
+                                       at.y[k * at.y_stride + c], mean[c], scale[c], shift[c]);
+      sum += grad;
+      product += grad * (x - mean[c]);
+    }
+    sums[c] += sum;
+    sums[channels + c] += product;
+  }
+}
+
+// partial [2, C] = both sums over rows [begin, end); `sums` [2, C] is work space.
+template <Mask kMask>
+void block_sums(const MaskedGradient& g, std::int64_t begin, std::int64_t end, float* sums,
+                double* partial) {
+  const std::int64_t channels = g.x.shape.channels();
+  std::fill_n(partial, 2 * channels, 0.0);
+  RowPointers rows(g, begin);
+  for (std::int64_t run = begin; run < end; run += kRunRows) {
+    std::fill_n(sums, 2 * channels, 0.0F);
+    const std::int64_t run_end = std::min(run + kRunRows, end);
+    std::int64_t row = run;
+    for (; row + 8 <= run_end; row += 8, rows.advance(8)) {
+      add_gradients<kMask, 8>(rows, g.scale, channels, sums);
+    }
+    for (; row < run_end; ++row, rows.advance(1)) {
+      add_gradients<kMask, 1>(rows, g.scale, channels, sums);
+    }
+#pragma omp simd
+    for (std::int64_t i = 0; i < 2 * channels; ++i) partial[i] += sums[i];
+  }
+}
+
+struct InputGradient {
+  MaskedGradient gradient;
+  const float* mean_gradient;  // [C] sum(dy') / N
+  const float* projection;     // [C] invstd^2 * sum(dy' * (x - mu)) / N, or 0
+  Tensor grad_x, grad_residual;
+  bool accumulate_residual;
+};
+
+// Before grad_x is written, because that may be the same memory as grad_y.
+template <Mask kMask>
+void residual_row(const RowPointers& rows, const ChannelScale& channel, std::int64_t channels,
+                  float* grad_residual, bool accumulate) {
+  const RowPointers at = rows;
+#pragma omp simd
+  for (std::int64_t c = 0; c < channels; ++c) {
+    const float grad = masked<kMask>(at.grad_y[c], at.x[c], at.y[c], channel.mean[c],
+                                     channel.scale[c], channel.shift[c]);
+    grad_residual[c] = accumulate ? grad_residual[c] + grad : grad;
+  }
+}
+
+template <Mask kMask>
+void input_gradient_rows(const InputGradient& a, std::int64_t begin, std::int64_t end) {
+  const MaskedGradient& g = a.gradient;
+  const std::int64_t channels = g.x.shape.channels();
+  const float* __restrict mean = g.scale.mean;
+  const float* __restrict scale = g.scale.scale;
+  const float* __restrict shift = g.scale.shift;
+  const float* __restrict mean_gradient = a.mean_gradient;
+  const float* __restrict projection = a.projection;
+  RowPointers rows(g, begin);
+  for (std::int64_t row = begin; row < end; ++row, rows.advance(1)) {
+    if (a.grad_residual) {
+      residual_row<kMask>(rows, g.scale, channels,
+                          a.grad_residual.floats() + row * a.grad_residual.row_stride,
+                          a.accumulate_residual);
+    }
+    const RowPointers at = rows;
+    float* grad_x = a.grad_x.floats() + row * a.grad_x.row_stride;
+#pragma omp simd
+    for (std::int64_t c = 0; c < channels; ++c) {
+      const float grad = masked<kMask>(at.grad_y[c], at.x[c], at.y[c], mean[c], scale[c], shift[c]);
+      const float centred = at.x[c] - mean[c];
+      grad_x[c] = scale[c] * (grad - mean_gradient[c] - centred * projection[c]);
+    }
+  }
+}
+
+// The two per-channel terms of dx from the merged sums, which are rounded once to fp32 as
+// sync/moments.h does, so that sums merged beforehand give the same bits.
+void merge_gradient_sums(const BatchNormBackwardApply& a, std::int64_t channels,
+                         float* mean_gradient, float* projection) {
+  std::int64_t count = 0;
+  for (const StatSlot& slot : a.slots) count += slot.count;
+  LOCKSTEP_CHECK(count > 0, "batch_norm_backward_apply: the slots count no rows, but x has some");
+  const auto total = static_cast<double>(count);
+  for (std::int64_t c = 0; c < channels; ++c) {
+    double sum = 0;
+    double product = 0;
+    for (const StatSlot& slot : a.slots) {
+      if (slot.count == 0) continue;
+      sum += slot.data[c];
+      product += slot.data[channels + c];
+    }
+    mean_gradient[c] = static_cast<float>(static_cast<float>(sum) / total);
+    projection[c] = static_cast<float>(static_cast<double>(a.saved.data[2 * channels + c]) *
+                                       static_cast<float>(product) / total);
+  }
+}
+
+void check_shapes(const Tensor& x, const Tensor& grad_y, const Tensor& y) {
+  LOCKSTEP_CHECK(x.shape == grad_y.shape && (!y || y.shape == x.shape), "batch_norm: x is ",
+                 to_string(x.shape), ", grad_y ", to_string(grad_y.shape), ", y ",
+                 to_string(y.shape));
+}
+
+}  // namespace
+
+void CpuBackend::batch_norm_backward_reduce(const BatchNormBackwardReduce& a) {
+  check_shapes(a.x, a.grad_y, a.y);
+  const std::int64_t channels = a.x.shape.channels();
+  const RowBlocks blocks(a.x.shape.rows());
+  const std::size_t reduction_bytes = ReductionScratch::bytes(blocks, channels);
+  auto* memory = static_cast<std::byte*>(scratch(reduction_bytes + ChannelScale::bytes(channels)));
+  const ReductionScratch work(memory, blocks, channels);
+  const ChannelScale scale(memory + reduction_bytes, a.saved.data, a.saved.data + channels,
+                           a.affine, channels);
+  const MaskedGradient gradient{a.x, a.grad_y, a.y, scale};
+  const Mask mask = mask_kind(a.relu, a.y);
+  const auto kernel = mask == Mask::kNone    ? block_sums<Mask::kNone>
+                      : mask == Mask::kFromX ? block_sums<Mask::kFromX>
+                                             : block_sums<Mask::kFromY>;
+  parallel_for(blocks.count, blocks.block_rows * channels, threads_,
+               [&](std::int64_t first, std::int64_t last) {
+                 for (std::int64_t b = first; b < last; ++b) {
+                   kernel(gradient, blocks.begin(b), blocks.end(b), work.runs + b * 2 * channels,
+                          work.partials + b * 2 * channels);
+                 }
+               });
+  for (std::int64_t c = 0; c < channels; ++c) {
+    double sum = 0;
+    double product = 0;
+    for (std::int64_t b = 0; b < blocks.count; ++b) {
+      sum += work.partials[b * 2 * channels + c];
+      product += work.partials[b * 2 * channels + channels + c];
+    }
+    a.sums[c] = static_cast<float>(sum);
+    a.sums[channels + c] = static_cast<float>(product);
+    if (a.grad_weight != nullptr) {
+      a.grad_weight[c] += static_cast<float>(product * a.saved.data[channels + c]);
+    }
+    if (a.grad_bias != nullptr) a.grad_bias[c] += static_cast<float>(sum);
+  }
+}
+
+void CpuBackend::batch_norm_backward_apply(const BatchNormBackwardApply& a) {
+  check_shapes(a.x, a.grad_y, a.y);
+  if (a.x.shape.rows() == 0) return;
+  const std::int64_t channels = a.x.shape.channels();
+  auto* memory =
+      static_cast<float*>(scratch(4 * static_cast<std::size_t>(channels) * sizeof(float)));
+  float* mean_gradient = memory + 2 * channels;
+  float* projection = memory + 3 * channels;
+  merge_gradient_sums(a, channels, mean_gradient, projection);
+  const ChannelScale scale(memory, a.saved.data, a.saved.data + channels, a.affine, channels);
+  const InputGradient work{
+      {a.x, a.grad_y, a.y, scale}, mean_gradient, projection, a.grad_x, a.grad_residual,
+      a.accumulate_residual};
+  const Mask mask = mask_kind(a.relu, a.y);
+  const auto kernel = mask == Mask::kNone    ? input_gradient_rows<Mask::kNone>
+                      : mask == Mask::kFromX ? input_gradient_rows<Mask::kFromX>
+                                             : input_gradient_rows<Mask::kFromY>;
+  parallel_for(a.x.shape.rows(), channels, threads_,
+               [&](std::int64_t begin, std::int64_t end) { kernel(work, begin, end); });
+}
+
+}  // namespace lockstep

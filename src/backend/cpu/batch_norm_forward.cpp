@@ -1,0 +1,179 @@
+// Moments and normalisation. Two passes over memory: one reads x, one reads x and writes y.
+
+#include "backend/cpu/batch_norm_kernels.h"
+#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/parallel_for.h"
+
+namespace lockstep {
+namespace {
+
+// sums [2, C] += (sum d, sum d*d) over kRows rows, d = x - pivot. Subtracting a value of the data
+// itself first is what keeps the variance when |mean| is much larger than the standard deviation.
+template <int kRows>
+void add_deviations(const float* __restrict x, std::int64_t row_stride, std::int64_t channels,
+                    const float* __restrict pivot, float* __restrict sums) {
+#pragma omp simd
+  for (std::int64_t c = 0; c < channels; ++c) {
+    float sum = 0;
+    float squares = 0;
+#pragma GCC unroll 8
+    for (int k = 0; k < kRows; ++k) {
+      const float d = x[k * row_stride + c] - pivot[c];
+      sum += d;
+      squares += d * d;
+    }
+    sums[c] += sum;
+    sums[channels + c] += squares;
+  }
+}
+
+// Merges one run's moments about its first row into `partial` [2, C] = (mean, M2) of `count` rows.
+void merge_run(const float* __restrict pivot, const float* __restrict sums, std::int64_t rows,
+               std::int64_t count, std::int64_t channels, double* __restrict partial) {
+  const double inverse = 1.0 / static_cast<double>(rows);
+#pragma omp simd
+  for (std::int64_t c = 0; c < channels; ++c) {
+    const double sum = sums[c];
+    const double m2 = sums[channels + c] - sum * sum * inverse;
+    const ChannelMoments run{rows, pivot[c] + sum * inverse, m2 > 0 ? m2 : 0.0};
+    const ChannelMoments merged = merge({count, partial[c], partial[channels + c]}, run);
+    partial[c] = merged.mean;
+    partial[channels + c] = merged.m2;
+  }
+}
+
+// partial [2, C] = (mean, M2) of rows [begin, end); `sums` [2, C] is work space.
+void block_moments(const Tensor& x, std::int64_t begin, std::int64_t end, float* sums,
+                   double* partial) {
+  const std::int64_t channels = x.shape.channels();
+  const std::int64_t stride = x.row_stride;
+  std::fill_n(partial, 2 * channels, 0.0);
+  for (std::int64_t run = begin; run < end; run += kRunRows) {
+    const std::int64_t rows = std::min(kRunRows, end - run);
+    const float* first = x.floats() + run * stride;
+    std::fill_n(sums, 2 * channels, 0.0F);
+    std::int64_t r = 0;
+    for (; r + 8 <= rows; r += 8)
+      add_deviations<8>(first + r * stride, stride, channels, first, sums);
+    for (; r < rows; ++r) add_deviations<1>(first + r * stride, stride, channels, first, sums);
+    merge_run(first, sums, rows, run - begin, channels, partial);
+  }
+}
+
+// Statistics of the merged slots, rounded once to fp32 as sync/moments.h does, so that slots merged
+// beforehand give the same bits; then what the backward pass and evaluation need.
+void finish_statistics(const BatchNormForward& a, std::int64_t channels) {
+  for (std::int64_t c = 0; c < channels; ++c) {
+    ChannelMoments total;
+    for (const StatSlot& slot : a.slots) {
+      total = merge(total, {slot.count, slot.data[c], slot.data[channels + c]});
+    }
+    const auto mean = static_cast<float>(total.mean);
+    const double m2 = static_cast<float>(total.m2);
+    const double var = m2 / static_cast<double>(total.count);
+    const double invstd = inverse_std(var, a.eps, a.eps_mode);
+    a.saved.data[c] = mean;
+    a.saved.data[channels + c] = static_cast<float>(invstd);
+    a.saved.data[2 * channels + c] =
+        variance_has_gradient(var, a.eps, a.eps_mode) ? static_cast<float>(invstd * invstd) : 0.0F;
+    if (a.running.mean != nullptr) {
+      a.running.mean[c] = update_running(a.running.mean[c], mean, a.running.momentum);
+    }
+    if (a.running.var != nullptr) {
+      const double unbiased = m2 / static_cast<double>(total.count - 1);
+      a.running.var[c] = update_running(a.running.var[c], unbiased, a.running.momentum);
+    }
+  }
+}
+
+struct Normalization {
+  Tensor x, residual, y;
+  ChannelScale scale;
+  bool relu;
+};
+
+template <bool kResidual, bool kRelu>
+void normalize_rows(const Normalization& n, std::int64_t begin, std::int64_t end) {
+  const std::int64_t channels = n.x.shape.channels();
+  const float* __restrict mean = n.scale.mean;
+  const float* __restrict scale = n.scale.scale;
+  const float* __restrict shift = n.scale.shift;
+  for (std::int64_t row = begin; row < end; ++row) {
+    const float* __restrict x = n.x.floats() + row * n.x.row_stride;
+    const float* residual = kResidual ? n.residual.floats() + row * n.residual.row_stride : nullptr;
+    float* y = n.y.floats() + row * n.y.row_stride;
+#pragma omp simd
+    for (std::int64_t c = 0; c < channels; ++c) {
+      float value = normalize(x[c], mean[c], scale[c], shift[c]);
+      if (kResidual) value += residual[c];
+      if (kRelu) value = value < 0.0F ? 0.0F : value;  // NaN passes
+      y[c] = value;
+    }
+  }
+}
+
+void normalize_tensor(const Normalization& n, int threads) {
+  LOCKSTEP_CHECK(n.x.shape == n.y.shape, "batch_norm: x is ", to_string(n.x.shape), ", y ",
+                 to_string(n.y.shape));
+  LOCKSTEP_CHECK(!n.residual || n.residual.shape == n.x.shape, "batch_norm: x is ",
+                 to_string(n.x.shape), ", the residual ", to_string(n.residual.shape));
+  const auto kernel = n.residual
+                          ? (n.relu ? normalize_rows<true, true> : normalize_rows<true, false>)
+                          : (n.relu ? normalize_rows<false, true> : normalize_rows<false, false>);
+  parallel_for(n.x.shape.rows(), n.x.shape.channels(), threads,
+               [&](std::int64_t begin, std::int64_t end) { kernel(n, begin, end); });
+}
+
+std::int64_t total_count(std::span<const StatSlot> slots) {
+  std::int64_t count = 0;
+  for (const StatSlot& slot : slots) count += slot.count;
+  return count;
+}
+
+}  // namespace
+
+void CpuBackend::batch_norm_moments(const Tensor& x, float* slot) {
+  const std::int64_t channels = x.shape.channels();
+  const RowBlocks blocks(x.shape.rows());
+  const ReductionScratch work(scratch(ReductionScratch::bytes(blocks, channels)), blocks, channels);
+  parallel_for(blocks.count, blocks.block_rows * channels, threads_,
+               [&](std::int64_t first, std::int64_t last) {
+                 for (std::int64_t b = first; b < last; ++b) {
+                   block_moments(x, blocks.begin(b), blocks.end(b), work.runs + b * 2 * channels,
+                                 work.partials + b * 2 * channels);
+                 }
+               });
+  for (std::int64_t c = 0; c < channels; ++c) {
+    ChannelMoments total;
+    for (std::int64_t b = 0; b < blocks.count; ++b) {
+      const double* partial = work.partials + b * 2 * channels;
+      total = merge(total, {blocks.end(b) - blocks.begin(b), partial[c], partial[channels + c]});
+    }
+    slot[c] = static_cast<float>(total.mean);
+    slot[channels + c] = static_cast<float>(total.m2);
+  }
+}
+
+void CpuBackend::batch_norm_forward(const BatchNormForward& a) {
+  const std::int64_t channels = a.x.shape.channels();
+  const std::int64_t count = total_count(a.slots);
+  if (count == 0 && a.x.shape.rows() == 0) return;
+  LOCKSTEP_CHECK(count >= 2, "batch_norm_forward: training needs at least 2 rows, got ", count);
+  finish_statistics(a, channels);
+  const ChannelScale scale(scratch(ChannelScale::bytes(channels)), a.saved.data,
+                           a.saved.data + channels, a.affine, channels);
+  normalize_tensor({a.x, a.residual, a.y, scale, a.relu}, threads_);
+}
+
+void CpuBackend::batch_norm_inference(const BatchNormInference& a) {
+  const std::int64_t channels = a.x.shape.channels();
+  auto* memory =
+      static_cast<float*>(scratch(3 * static_cast<std::size_t>(channels) * sizeof(float)));
+  for (std::int64_t c = 0; c < channels; ++c) {
+    memory[c] = static_cast<float>(inverse_std(a.var[c], a.eps, a.eps_mode));
+  }
+  const ChannelScale scale(memory + channels, a.mean, memory, a.affine, channels);
+  normalize_tensor({a.x, a.residual, a.y, scale, a.relu}, threads_);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,104 @@
+#include "backend/cpu/cpu_backend.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "backend/cpu/convolution.h"
+#include "backend/cpu/parallel_for.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::size_t kAlignment = 256;
+
+std::size_t tensor_bytes(const Tensor& tensor) {
+  return static_cast<std::size_t>(tensor.shape.elements()) * size_of(tensor.dtype);
+}
+
+void check_dense(const Tensor& tensor) {
+  LOCKSTEP_CHECK(tensor.dense() || tensor.shape.rows() == 0,
+                 "upload and download take dense tensors, got shape ", to_string(tensor.shape),
+                 " with row stride ", tensor.row_stride);
+}
+
+// bf16 is the upper half of fp32; rounded to nearest, ties to even. Not meant for NaN.
+std::uint16_t to_bfloat16(float value) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return static_cast<std::uint16_t>((bits + 0x7FFFU + ((bits >> 16) & 1U)) >> 16);
+}
+
+template <typename T>
+void fill_elements(const Tensor& tensor, T value, int threads) {
+  T* data = static_cast<T*>(tensor.data);
+  for_each_stretch<1>(tensor.shape, {tensor.row_stride}, threads,
+                      [&](const auto& at, auto count) { std::fill_n(data + at[0], count, value); });
+}
+
+}  // namespace
+
+CpuBackend::CpuBackend(const Device& device, int threads)
+    : device_(device),
+      threads_(threads),
+      allocated_(std::make_shared<std::size_t>(0)),
+      conv_cache_(std::make_unique<ConvCache>()) {
+  LOCKSTEP_CHECK(device.kind == DeviceKind::kCpu, "expected a CPU device, got ", to_string(device));
+  omp_set_num_threads(threads);  // of the calling thread; oneDNN asks OpenMP how many it may use
+}
+
+CpuBackend::~CpuBackend() = default;
+
+Storage CpuBackend::allocate(std::size_t bytes) {
+  const std::size_t rounded =
+      std::max(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+  void* data = std::aligned_alloc(kAlignment, rounded);
+  LOCKSTEP_CHECK(data != nullptr, to_string(device_), ": no memory for ", bytes,
+                 " bytes; use a smaller batch, crop or model");
+  std::memset(data, 0, rounded);
+  *allocated_ += rounded;
+  return Storage(data, bytes, [allocated = allocated_, rounded](void* memory) {
+    *allocated -= rounded;
+    std::free(memory);
+  });
+}
+
+std::size_t CpuBackend::allocated_bytes() const { return *allocated_; }
+
+void* CpuBackend::scratch(std::size_t bytes) {
+  if (bytes > scratch_.bytes()) {
+    scratch_ = Storage();  // gives the old block back first
+    scratch_ = allocate(bytes);
+  }
+  return scratch_.data();
+}
+
+void CpuBackend::upload(const Tensor& destination, const void* source) {
+  check_dense(destination);
+  if (const std::size_t bytes = tensor_bytes(destination); bytes > 0) {
+    std::memcpy(destination.data, source, bytes);
+  }
+}
+
+void CpuBackend::download(void* destination, const Tensor& source) {
+  check_dense(source);
+  if (const std::size_t bytes = tensor_bytes(source); bytes > 0) {
+    std::memcpy(destination, source.data, bytes);
+  }
+}
+
+void CpuBackend::fill(const Tensor& tensor, float value) {
+  switch (tensor.dtype) {
+    case DType::kFloat32:
+      return fill_elements(tensor, value, threads_);
+    case DType::kBFloat16:
+      return fill_elements(tensor, to_bfloat16(value), threads_);
+    case DType::kUInt8:
+      return fill_elements(tensor, static_cast<std::uint8_t>(value), threads_);
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,134 @@
+// Operations that look at one element at a time: copy, ReLU, sum, dropout.
+
+#include <cstring>
+
+#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/parallel_for.h"
+#include "lockstep/core/rng.h"
+
+namespace lockstep {
+namespace {
+
+void check_same_shape(const char* operation, const Tensor& a, const Tensor& b) {
+  LOCKSTEP_CHECK(a.shape == b.shape, operation, ": shapes differ, ", to_string(a.shape), " and ",
+                 to_string(b.shape));
+}
+
+void copy_elements(const Tensor& source, const Tensor& destination, int threads) {
+  const auto size = static_cast<std::int64_t>(size_of(source.dtype));
+  const auto* from = static_cast<const std::byte*>(source.data);
+  auto* to = static_cast<std::byte*>(destination.data);
+  for_each_stretch<2>(source.shape, {source.row_stride, destination.row_stride}, threads,
+                      [&](const auto& at, std::int64_t count) {
+                        std::memcpy(to + at[1] * size, from + at[0] * size,
+                                    static_cast<std::size_t>(count * size));
+                      });
+}
+
+// y[i] = f(a[i]), or += with `accumulate`. y may alias a.
+template <typename Function>
+void map(const Tensor& a, const Tensor& y, bool accumulate, int threads, const Function& f) {
+  const float* from = a.floats();
+  float* to = y.floats();
+  for_each_stretch<2>(a.shape, {a.row_stride, y.row_stride}, threads,
+                      [&](const auto& at, std::int64_t count) {
+                        const float* source = from + at[0];
+                        float* target = to + at[1];
+                        if (accumulate) {
+#pragma omp simd
+                          for (std::int64_t i = 0; i < count; ++i) target[i] += f(source[i]);
+                        } else {
+#pragma omp simd
+                          for (std::int64_t i = 0; i < count; ++i) target[i] = f(source[i]);
+                        }
+                      });
+}
+
+// y[i] = f(a[i], b[i]), or += with `accumulate`. y may alias a or b.
+template <typename Function>
+void map(const Tensor& a, const Tensor& b, const Tensor& y, bool accumulate, int threads,
+         const Function& f) {
+  const float* left = a.floats();
+  const float* right = b.floats();
+  float* to = y.floats();
+  for_each_stretch<3>(a.shape, {a.row_stride, b.row_stride, y.row_stride}, threads,
+                      [&](const auto& at, std::int64_t count) {
+                        const float* x0 = left + at[0];
+                        const float* x1 = right + at[1];
+                        float* target = to + at[2];
+                        if (accumulate) {
+#pragma omp simd
+                          for (std::int64_t i = 0; i < count; ++i) target[i] += f(x0[i], x1[i]);
+                        } else {
+#pragma omp simd
+                          for (std::int64_t i = 0; i < count; ++i) target[i] = f(x0[i], x1[i]);
+                        }
+                      });
+}
+
+struct Dropout {
+  float p;
+  std::uint64_t seed;
+  bool accumulate;
+};
+
+// Element e of a sample takes the e-th number of the sample's own stream.
+void drop_sample(const Tensor& x, const Tensor& y, const Dropout& dropout, std::uint64_t sample) {
+  const float scale = 1.0F / (1.0F - dropout.p);
+  Rng rng(dropout.seed, RngPurpose::kDropout, sample);
+  for (std::int64_t row = 0; row < x.shape.rows(); ++row) {
+    const float* from = x.floats() + row * x.row_stride;
+    float* to = y.floats() + row * y.row_stride;
+    for (std::int64_t c = 0; c < x.shape.channels(); ++c) {
+      const float value = rng.uniform() >= dropout.p ? from[c] * scale : 0.0F;
+      to[c] = dropout.accumulate ? to[c] + value : value;
+    }
+  }
+}
+
+}  // namespace
+
+void CpuBackend::copy(const Tensor& source, const Tensor& destination, bool accumulate) {
+  check_same_shape("copy", source, destination);
+  if (accumulate) return map(source, destination, true, threads_, [](float x) { return x; });
+  LOCKSTEP_CHECK(source.dtype == destination.dtype, "copy: types differ, ", to_string(source.dtype),
+                 " and ", to_string(destination.dtype));
+  copy_elements(source, destination, threads_);
+}
+
+void CpuBackend::relu_forward(const Tensor& x, const Tensor& y) {
+  check_same_shape("relu_forward", x, y);
+  // Written so that NaN passes: a broken activation must reach the loss, where it is noticed.
+  map(x, y, false, threads_, [](float value) { return value < 0.0F ? 0.0F : value; });
+}
+
+void CpuBackend::relu_backward(const Tensor& y, const Tensor& grad_y, const Tensor& grad_x,
+                               bool accumulate) {
+  check_same_shape("relu_backward", y, grad_y);
+  check_same_shape("relu_backward", y, grad_x);
+  map(y, grad_y, grad_x, accumulate, threads_,
+      [](float value, float grad) { return value <= 0.0F ? 0.0F : grad; });
+}
+
+void CpuBackend::add(const Tensor& a, const Tensor& b, const Tensor& y) {
+  check_same_shape("add", a, b);
+  check_same_shape("add", a, y);
+  map(a, b, y, false, threads_, [](float left, float right) { return left + right; });
+}
+
+void CpuBackend::dropout(const Tensor& x, const Tensor& y, float p, std::uint64_t seed,
+                         std::int64_t sample_offset, bool accumulate) {
+  check_same_shape("dropout", x, y);
+  LOCKSTEP_CHECK(p >= 0.0F && p < 1.0F, "dropout: expected 0 <= p < 1, got ", p);
+  const Dropout dropout{p, seed, accumulate};
+  const std::int64_t sample_elements = x.shape.rows_per_sample() * x.shape.channels();
+  parallel_for(x.shape.batch(), sample_elements, threads_,
+               [&](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t n = begin; n < end; ++n) {
+                   drop_sample(x.sample_range(n, 1), y.sample_range(n, 1), dropout,
+                               static_cast<std::uint64_t>(sample_offset + n));
+                 }
+               });
+}
+
+}  // namespace lockstep
