@@ -10,14 +10,16 @@ enum class ScheduleType : std::uint8_t { kPoly, kConstant, kStep, kCosine };
 
 struct ScheduleOptions {
   ScheduleType type = ScheduleType::kPoly;
-  double power = 0.9;                  // poly: lr * (1 - i / max)^power
-  double gamma = 0.1;                  // step: factor at each milestone
-  std::vector<double> milestones;      // step: fractions of max_iters in (0, 1); default {2/3, 8/9}
-  std::int64_t warmup_iters = 0;       // linear from warmup_ratio * lr
+  double power = 0.9;              // poly: lr * (1 - i / max)^power
+  double gamma = 0.1;              // step: factor at each milestone
+  std::vector<double> milestones;  // step: fractions of max_iters in (0, 1); default {2/3, 8/9}
+  std::int64_t warmup_iters = 0;   // linear from warmup_ratio * lr
   double warmup_ratio = 0.01;
 };
 
-/// Learning rate of 0-based iteration `iter` of `max_iters`.
+/// Learning rate of 0-based iteration `iter` of `max_iters`. During warm-up the schedule runs on
+/// and is scaled by warmup_ratio + (1 - warmup_ratio) * iter / warmup_iters. Throws Error when
+/// `iter` is out of range.
 double learning_rate(const ScheduleOptions& options, double base_lr, std::int64_t iter,
                      std::int64_t max_iters);
 

@@ -1,6 +1,7 @@
 #pragma once
-// SGD with momentum over the flat parameters of all replicas, sharded: the owner of a range sums its
-// gradient over the ranks, updates it and writes the new weights to every replica (backend.sgd_update).
+// SGD with momentum over the flat parameters of all replicas, sharded: the owner of a range sums
+// its gradient over the ranks, updates it and writes the new weights to every replica
+// (backend.sgd_update).
 
 #include <cstdint>
 #include <vector>
@@ -23,9 +24,11 @@ struct ParameterRange {
 };
 
 /// Neighbouring parameters with equal weight decay joined; covers every parameter, in order.
-std::vector<ParameterRange> parameter_ranges(const ParameterStore& store, const SgdOptions& options);
+std::vector<ParameterRange> parameter_ranges(const ParameterStore& store,
+                                             const SgdOptions& options);
 
-/// The part of `ranges` that `owner` of `owners` updates: [elements] cut into equal pieces at multiples of 16.
+/// The part of `ranges` that `owner` of `owners` updates: [elements] cut into equal pieces at
+/// multiples of 16.
 std::vector<ParameterRange> owned_ranges(const std::vector<ParameterRange>& ranges,
                                          std::int64_t elements, int owner, int owners);
 
