@@ -4,6 +4,7 @@
 // receives its answer. The one rule: every rank posts the same calls in the same order; a rank that
 // does not is named in the error everyone gets.
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -106,8 +107,9 @@ class SyncMaster {
   std::vector<Slot> slots_;            // [rank]
   std::vector<SyncMessage> messages_;  // [rank], as the callback sees them
   std::vector<SyncAnswer> answers_;    // [rank]
-  int posted_ = 0;
-  std::uint64_t generation_ = 0;
+  std::atomic<int> posted_{
+      0};  // this and the next are written under the mutex, and polled without it
+  std::atomic<std::uint64_t> generation_{0};
   bool running_ =
       false;  // the callback reads the payloads: nobody may leave, not even after an abort
   std::exception_ptr failure_;
