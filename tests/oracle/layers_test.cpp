@@ -1,0 +1,129 @@
+// Every layer without state against PyTorch: outputs and all gradients.
+
+#include <doctest/doctest.h>
+
+#include "lockstep/nn/network.h"
+#include "oracle/golden.h"
+
+namespace lockstep::oracle {
+namespace {
+
+using Json = nlohmann::json;
+
+PoolGeometry pool_geometry(const Json& about) {
+  return {.kernel_h = about["kernel"][0],
+          .kernel_w = about["kernel"][1],
+          .stride_h = about["stride"][0],
+          .stride_w = about["stride"][1],
+          .padding_h = about["padding"][0],
+          .padding_w = about["padding"][1]};
+}
+
+ConvGeometry conv_geometry(const Json& about, const std::vector<std::int64_t>& weight) {
+  const std::int64_t groups = about["groups"];
+  return {.in_channels = weight[1] * groups,
+          .out_channels = weight[0],
+          .kernel_h = about["kernel"][0],
+          .kernel_w = about["kernel"][1],
+          .stride_h = about["stride"][0],
+          .stride_w = about["stride"][1],
+          .padding_h = about["padding"][0],
+          .padding_w = about["padding"][1],
+          .dilation_h = about["dilation"][0],
+          .dilation_w = about["dilation"][1],
+          .groups = groups};
+}
+
+Value* add_layer(NetworkBuilder& net, Value* x, const Golden& golden, const std::string& name) {
+  const Json about = golden.metadata(name);
+  const std::string op = about["op"];
+  if (op == "conv") {
+    const auto& weight = golden.tensors().at(name + ".weight").shape;
+    return net.conv2d(x, "conv", conv_geometry(about, weight), about["bias"].get<bool>());
+  }
+  if (op == "bilinear") {
+    return net.upsample_bilinear(x, about["size"][0], about["size"][1],
+                                 about["align_corners"].get<bool>());
+  }
+  if (op == "max_pool") return net.max_pool2d(x, pool_geometry(about));
+  if (op == "avg_pool") return net.avg_pool2d(x, pool_geometry(about));
+  LOCKSTEP_CHECK(op == "global_pool", "unknown operation ", op);
+  return net.global_avg_pool(x);
+}
+
+void set_parameter(const Golden& golden, const std::string& name, Backend& backend,
+                   const Parameter& parameter) {
+  const std::vector<float> values = golden.floats(name);
+  upload(backend, Tensor(parameter.value, Shape{1, parameter.elements}), values.data());
+}
+
+void check_layer(const Golden& golden, const std::string& name) {
+  const std::unique_ptr<Backend> backend = make_backend(Device{}, 2);
+  ParameterStore store;
+  NetworkBuilder net(*backend, store, {});
+  Value* x = net.input(golden.shape(name + ".x"));
+  Value* y = add_layer(net, x, golden, name);
+  const std::unique_ptr<Network> network = net.build(y, {.training = true, .input_grad = true});
+  network->set_batch(network->planned_batch());
+  for (const auto& parameter : store.parameters()) {
+    set_parameter(golden, name + parameter->name.substr(4), *backend, *parameter);
+  }
+  upload(*backend, network->input(), golden.floats(name + ".x").data());
+  network->zero_grad();
+  network->forward({});
+  check_result(golden, name + ".y", download(*backend, network->output()));
+  upload(*backend, network->output_grad(), golden.floats(name + ".grad_y").data());
+  network->backward({});
+  check_result(golden, name + ".grad_x", download(*backend, network->input_grad()));
+  for (const auto& parameter : store.parameters()) {
+    const std::string kind = parameter->name.substr(5);
+    check_result(golden, name + ".grad_" + kind,
+                 download(*backend, parameter->grad, parameter->elements));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("layers against PyTorch") {
+  const auto golden = load_golden("layers");
+  if (!golden) return;
+  for (const std::string& name : golden->cases()) check_layer(*golden, name);
+}
+
+TEST_CASE("cross entropy against PyTorch") {
+  const auto golden = load_golden("losses");
+  if (!golden) return;
+  const std::unique_ptr<Backend> backend = make_backend(Device{}, 2);
+  for (const std::string& name : golden->cases()) {
+    const Shape shape = golden->shape(name + ".logits");
+    const std::vector<std::uint8_t> labels = golden->bytes(name + ".labels");
+    const std::vector<float> weight = golden->floats(name + ".class_weight");
+    double normalizer = 0;
+    for (const std::uint8_t label : labels) normalizer += label == 255 ? 0.0 : weight[label];
+
+    const Storage memory = backend->allocate(shape.elements() * sizeof(float));
+    const Storage gradient = backend->allocate(shape.elements() * sizeof(float));
+    const Storage label_memory = backend->allocate(labels.size());
+    const Storage weight_memory = backend->allocate(weight.size() * sizeof(float));
+    const Storage loss_memory = backend->allocate(sizeof(double));
+    const Tensor logits(memory.data(), shape);
+    const Tensor label_tensor(label_memory.data(), shape.with_channels(1), DType::kUInt8);
+    upload(*backend, logits, golden->floats(name + ".logits").data());
+    backend->upload(label_tensor, labels.data());
+    upload(*backend, Tensor(weight_memory.data(), Shape{1, shape.channels()}), weight.data());
+    backend->cross_entropy({.logits = logits,
+                            .labels = label_tensor,
+                            .class_weight = static_cast<const float*>(weight_memory.data()),
+                            .normalizer = normalizer,
+                            .grad_logits = Tensor(gradient.data(), shape),
+                            .loss = static_cast<double*>(loss_memory.data())});
+    double loss = 0;
+    backend->download(&loss, Tensor(loss_memory.data(), Shape{1, sizeof(double)}, DType::kUInt8));
+    backend->synchronize();
+    check_result(*golden, name + ".loss", {static_cast<float>(loss)});
+    check_result(*golden, name + ".grad_logits",
+                 download(*backend, Tensor(gradient.data(), shape)));
+  }
+}
+
+}  // namespace lockstep::oracle

@@ -1,0 +1,301 @@
+#!/usr/bin/env python3
+"""Writes inputs and PyTorch's results, in float64 and in float32, for the oracle tests.
+
+    make_golden.py FOLDER
+
+Activations are written channels-last, parameters in PyTorch's order. Of every result `name` the files hold
+`name.f64`, the reference, and `name.f32`, whose distance to it says what float32 can be asked for.
+"""
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
+
+try:
+    import torch
+    import torch.nn.functional as F
+except ImportError as error:
+    print(f"SKIPPED: PyTorch is not installed for {sys.executable} ({error}); tools/setup --dev installs it")
+    sys.exit(0)
+
+import safetensors_writer
+from torch_unet import UNet, make_sgd, train_step
+
+
+class Golden:
+    """Collects the tensors and the metadata of one file."""
+
+    def __init__(self, folder, name):
+        self.path = folder / f"{name}.safetensors"
+        self.tensors = {}
+        self.metadata = {"torch": torch.__version__}
+
+    def put(self, name, tensor, activation=False):
+        tensor = tensor.detach()
+        if activation and tensor.dim() == 4:
+            tensor = tensor.permute(0, 2, 3, 1)
+        self.tensors[name] = tensor.contiguous().numpy().copy()
+
+    def put_result(self, name, run, activation=True):
+        """run(dtype) -> {name: tensor} of results; activations unless the name says weight or bias."""
+        for dtype, suffix in ((torch.float64, "f64"), (torch.float32, "f32")):
+            for key, value in run(dtype).items():
+                is_activation = activation and "weight" not in key and "bias" not in key
+                self.put(f"{name}.{key}.{suffix}", value.to(dtype), is_activation)
+
+    def save(self):
+        safetensors_writer.write(self.path, self.tensors, self.metadata)
+
+
+def leaf(tensor, dtype):
+    return tensor.to(dtype).clone().requires_grad_(True)
+
+
+# --- layers -----------------------------------------------------------------------------------------------
+
+CONVOLUTIONS = {  # in, out, kernel, stride, padding, dilation, groups, bias, [h, w]
+    "conv_3x3": (5, 7, (3, 3), (1, 1), (1, 1), (1, 1), 1, False, (9, 11)),
+    "conv_1x1_bias": (6, 3, (1, 1), (1, 1), (0, 0), (1, 1), 1, True, (7, 5)),
+    "conv_stride": (3, 8, (3, 3), (2, 2), (1, 1), (1, 1), 1, True, (10, 13)),
+    "conv_dilated": (4, 6, (3, 3), (1, 1), (2, 2), (2, 2), 1, False, (9, 8)),
+    "conv_groups": (6, 4, (3, 3), (1, 1), (1, 1), (1, 1), 2, True, (8, 9)),
+    "conv_depthwise": (5, 5, (3, 3), (1, 1), (1, 1), (1, 1), 5, False, (6, 7)),
+    "conv_5x3": (3, 4, (5, 3), (2, 1), (2, 0), (1, 1), 1, False, (12, 9)),
+    "conv_7x7": (3, 16, (7, 7), (2, 2), (3, 3), (1, 1), 1, False, (17, 15)),
+    "conv_one_channel": (1, 1, (3, 3), (1, 1), (1, 1), (1, 1), 1, True, (5, 5)),
+}
+
+
+def add_convolution(golden, name, case):
+    in_c, out_c, kernel, stride, padding, dilation, groups, bias, size = case
+    x = torch.randn(3, in_c, *size)
+    weight = torch.randn(out_c, in_c // groups, *kernel) / (in_c * kernel[0] * kernel[1]) ** 0.5
+    b = torch.randn(out_c) if bias else None
+    y = F.conv2d(x, weight, b, stride, padding, dilation, groups)
+    grad_y = torch.randn_like(y)
+
+    def run(dtype):
+        xs, ws = leaf(x, dtype), leaf(weight, dtype)
+        bs = leaf(b, dtype) if bias else None
+        out = F.conv2d(xs, ws, bs, stride, padding, dilation, groups)
+        out.backward(grad_y.to(dtype))
+        results = {"y": out, "grad_x": xs.grad, "grad_weight": ws.grad}
+        if bias:
+            results["grad_bias"] = bs.grad
+        return results
+
+    golden.put(f"{name}.x", x, True)
+    golden.put(f"{name}.grad_y", grad_y, True)
+    golden.put(f"{name}.weight", weight)
+    if bias:
+        golden.put(f"{name}.bias", b)
+    golden.metadata[name] = {"op": "conv", "kernel": kernel, "stride": stride, "padding": padding,
+                             "dilation": dilation, "groups": groups, "bias": bias}
+    golden.put_result(name, run)
+
+
+def add_function(golden, name, shape, function, metadata):
+    x = torch.randn(*shape)
+    grad_y = torch.randn_like(function(x))
+
+    def run(dtype):
+        xs = leaf(x, dtype)
+        out = function(xs)
+        out.backward(grad_y.to(dtype))
+        return {"y": out, "grad_x": xs.grad}
+
+    golden.put(f"{name}.x", x, True)
+    golden.put(f"{name}.grad_y", grad_y, True)
+    golden.metadata[name] = metadata
+    golden.put_result(name, run)
+
+
+def make_layers(folder):
+    golden = Golden(folder, "layers")
+    for name, case in CONVOLUTIONS.items():
+        add_convolution(golden, name, case)
+    for align in (False, True):
+        for tag, size, out in (("up", (5, 7), (10, 14)), ("odd", (4, 6), (9, 17)), ("down", (9, 8), (4, 3)),
+                               ("one", (1, 1), (4, 5))):
+            add_function(golden, f"bilinear_{tag}_{int(align)}", (2, 3, *size),
+                         lambda x: F.interpolate(x, size=out, mode="bilinear", align_corners=align),
+                         {"op": "bilinear", "size": out, "align_corners": align})
+    for tag, kernel, stride, padding in (("2x2", 2, 2, 0), ("3x3", 3, 2, 1), ("3x2", (3, 2), (1, 2), (1, 0))):
+        pair = lambda v: list(v) if isinstance(v, tuple) else [v, v]
+        window = {"kernel": pair(kernel), "stride": pair(stride), "padding": pair(padding)}
+        add_function(golden, f"max_pool_{tag}", (2, 3, 8, 11),
+                     lambda x: F.max_pool2d(x, kernel, stride, padding), {"op": "max_pool", **window})
+        add_function(golden, f"avg_pool_{tag}", (2, 3, 8, 11),
+                     lambda x: F.avg_pool2d(x, kernel, stride, padding), {"op": "avg_pool", **window})
+    add_function(golden, "global_pool", (3, 5, 6, 7), lambda x: F.adaptive_avg_pool2d(x, 1), {"op": "global_pool"})
+    golden.save()
+
+
+def make_losses(folder):
+    golden = Golden(folder, "losses")
+    for name, classes, weighted, ignored in (("plain", 11, False, 0.0), ("ignore", 11, False, 0.4),
+                                             ("weighted", 5, True, 0.3), ("two", 2, True, 0.0),
+                                             ("large", 4, False, 0.1)):
+        logits = torch.randn(3, classes, 7, 9) * (40 if name == "large" else 2)
+        labels = torch.randint(0, classes, (3, 7, 9))
+        labels[torch.rand(labels.shape) < ignored] = 255
+        weight = torch.rand(classes) + 0.2 if weighted else None
+
+        def run(dtype):
+            x = leaf(logits, dtype)
+            loss = F.cross_entropy(x, labels, weight.to(dtype) if weighted else None, ignore_index=255)
+            loss.backward()
+            return {"loss": loss.reshape(1), "grad_logits": x.grad}
+
+        golden.put(f"{name}.logits", logits, True)
+        golden.put(f"{name}.labels", labels.to(torch.uint8))
+        golden.put(f"{name}.class_weight", weight if weighted else torch.ones(classes))
+        golden.metadata[name] = {"weighted": weighted}
+        golden.put_result(name, run)
+    golden.save()
+
+
+# --- BatchNorm --------------------------------------------------------------------------------------------
+
+BATCH_NORMS = {  # batch, chunks (1: whole batch), options
+    "whole": (5, 1, {}),
+    "chunked_2": (5, 2, {}),
+    "chunked_4": (7, 4, {}),
+    "cumulative": (5, 1, {"momentum": None}),
+    "large_momentum": (6, 3, {"momentum": 0.7}),
+    "not_affine": (5, 1, {"affine": False}),
+    "not_tracked": (5, 2, {"track_running_stats": False}),
+    "large_eps": (5, 1, {"eps": 0.5}),
+    "shifted": (5, 1, {"shift": 100.0}),
+    "relu": (5, 1, {"relu": True}),
+    "add_relu": (5, 2, {"relu": True, "residual": True}),
+}
+
+
+def add_batch_norm(golden, name, batch, chunks, options):
+    """Three training passes, then one in evaluation, of one layer."""
+    channels = 6
+    settings = {key: options[key] for key in ("momentum", "affine", "track_running_stats", "eps") if key in options}
+    scale, shift = torch.rand(channels) * 3 + 0.1, torch.randn(channels) * 2 + options.get("shift", 0.0)
+    xs = [torch.randn(batch, channels, 5, 4) * scale.view(-1, 1, 1) + shift.view(-1, 1, 1)
+          + torch.randn(batch, channels, 1, 1) for _ in range(3)]
+    residuals = [torch.randn_like(x) for x in xs]
+    grads = [torch.randn_like(x) for x in xs]
+    weight, bias = torch.rand(channels) + 0.5, torch.randn(channels)
+    residual, relu = options.get("residual", False), options.get("relu", False)
+    affine = options.get("affine", True)
+
+    def activation(y, r):
+        y = y + r if residual else y
+        return F.relu(y) if relu else y
+
+    def run(dtype):
+        from torch_unet import ChunkedBatchNorm2d
+        layer = ChunkedBatchNorm2d(channels, **settings).to(dtype)
+        layer.chunks = chunks
+        if affine:
+            layer.weight.data.copy_(weight)
+            layer.bias.data.copy_(bias)
+        results = {}
+        for i, (x, r, g) in enumerate(zip(xs, residuals, grads)):
+            x_leaf, r_leaf = leaf(x, dtype), leaf(r, dtype)
+            layer.zero_grad()
+            y = activation(layer(x_leaf), r_leaf)
+            y.backward(g.to(dtype))
+            results |= {f"y{i}": y, f"grad_x{i}": x_leaf.grad}
+            if residual:
+                results[f"grad_residual{i}"] = r_leaf.grad
+            if affine:
+                results |= {f"grad_weight{i}": layer.weight.grad.clone(), f"grad_bias{i}": layer.bias.grad.clone()}
+            if layer.track_running_stats:
+                results |= {f"running_mean{i}": layer.running_mean.clone(),
+                            f"running_var{i}": layer.running_var.clone()}
+        layer.eval()
+        if layer.track_running_stats:
+            results["y_eval"] = activation(layer(xs[0].to(dtype)), residuals[0].to(dtype))
+        return results
+
+    for i in range(3):
+        golden.put(f"{name}.x{i}", xs[i], True)
+        golden.put(f"{name}.residual{i}", residuals[i], True)
+        golden.put(f"{name}.grad_y{i}", grads[i], True)
+    golden.put(f"{name}.weight", weight)
+    golden.put(f"{name}.bias", bias)
+    golden.metadata[name] = {"chunks": chunks, "relu": relu, "residual": residual, "affine": affine,
+                             "momentum": options.get("momentum", 0.1), "eps": options.get("eps", 1e-5),
+                             "track_running_stats": options.get("track_running_stats", True)}
+    golden.put_result(name, run)
+
+
+def make_batch_norms(folder):
+    golden = Golden(folder, "batch_norm")
+    for name, (batch, chunks, options) in BATCH_NORMS.items():
+        add_batch_norm(golden, name, batch, chunks, options)
+    golden.save()
+
+
+# --- whole training steps ---------------------------------------------------------------------------------
+
+UNETS = {  # width, depth, batch, chunks, class weights
+    "whole_5": (6, 3, 5, 1, False),
+    "whole_7": (4, 3, 7, 1, True),
+    "whole_8": (8, 3, 8, 1, False),
+    "chunked_4_of_7": (4, 3, 7, 4, False),
+    "chunked_4_of_8": (6, 3, 8, 4, False),
+}
+
+
+def make_unet(folder, name, width, depth, batch, chunks, weighted):
+    golden = Golden(folder, f"unet_{name}")
+    classes, height, width_px, steps = 5, 16, 24, 5
+    sgd = {"lr": 0.05, "momentum": 0.9, "weight_decay": 1e-2, "norm_weight_decay": 2e-3}
+    initial = UNet(width, depth, classes).state_dict()
+    for key, value in initial.items():
+        if ".bn." in key and value.dim() == 1:
+            value.copy_(torch.rand_like(value) + 0.5 if "var" in key or "weight" in key else torch.randn_like(value) / 4)
+    images = torch.randn(steps, batch, 3, height, width_px) + torch.randn(steps, batch, 3, 1, 1)
+    labels = torch.randint(0, classes, (steps, batch, height, width_px))
+    for step in range(steps):  # sample n ignores a share that grows with n, so that devices differ
+        for n in range(batch):
+            labels[step, n][torch.rand(height, width_px) < 0.9 * n / batch] = 255
+    class_weight = torch.rand(classes) + 0.5 if weighted else None
+
+    def run(dtype):
+        net = UNet(width, depth, classes)
+        net.load_state_dict(initial)
+        net = net.to(dtype)
+        for module in net.modules():
+            if hasattr(module, "chunks"):
+                module.chunks = chunks
+        optimizer = make_sgd(net, **sgd)
+        weight = class_weight.to(dtype) if weighted else None
+        losses = [train_step(net, optimizer, images[s].to(dtype), labels[s], weight) for s in range(steps)]
+        results = {key: value for key, value in net.state_dict().items() if value.dim() > 0}
+        return results | {"losses": torch.tensor(losses, dtype=dtype)}
+
+    for key, value in initial.items():
+        golden.put(f"initial.{key}", value)
+    golden.put("images", images.permute(0, 1, 3, 4, 2))
+    golden.put("labels", labels.to(torch.uint8))
+    golden.metadata["case"] = {"width": width, "depth": depth, "classes": classes, "batch": batch, "chunks": chunks,
+                               "steps": steps, "size": [height, width_px], **sgd,
+                               "class_weight": class_weight.tolist() if weighted else []}
+    golden.put_result("final", run, activation=False)
+    golden.save()
+
+
+def main():
+    folder = pathlib.Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(20)
+    torch.set_num_threads(1)
+    make_layers(folder)
+    make_losses(folder)
+    make_batch_norms(folder)
+    for name, case in UNETS.items():
+        make_unet(folder, name, *case)
+    print(f"golden results of PyTorch {torch.__version__} in {folder}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+// Whole training steps of the U-Net against PyTorch: forward, backward, gradient exchange and SGD,
+// on one to eight devices, with uneven batches and devices that have different numbers of labelled
+// pixels.
+
+#include <doctest/doctest.h>
+
+#include <cstring>
+
+#include "lockstep/parallel/data_parallel.h"
+#include "oracle/golden.h"
+
+namespace lockstep::oracle {
+namespace {
+
+using Json = nlohmann::json;
+
+Batch batch_of(const Golden& golden, const Json& about, std::int64_t step) {
+  Batch batch;
+  const std::int64_t count = about["batch"];
+  batch.size = {about["size"][0], about["size"][1]};
+  const std::int64_t pixels = count * batch.size.height * batch.size.width;
+  const std::vector<float> images = golden.floats("images");
+  const std::vector<std::uint8_t> labels = golden.bytes("labels");
+  batch.images.assign(images.begin() + step * pixels * 3, images.begin() + (step + 1) * pixels * 3);
+  batch.labels.assign(labels.begin() + step * pixels, labels.begin() + (step + 1) * pixels);
+  batch.class_pixels.resize(about["classes"]);
+  for (const std::uint8_t label : batch.labels) {
+    if (label != 255) ++batch.class_pixels[label];
+  }
+  for (std::int64_t n = 0; n < count; ++n) batch.samples.push_back(step * count + n);
+  return batch;
+}
+
+DataParallelOptions options_of(const Json& about, BatchNormMode mode, int devices,
+                               int virtual_devices) {
+  DataParallelOptions options;
+  for (int rank = 0; rank < devices; ++rank) options.devices.push_back({DeviceKind::kCpu, rank, 0});
+  options.bn.mode = mode;
+  options.bn.virtual_devices = virtual_devices;
+  options.sgd = {.lr = about["lr"],
+                 .momentum = about["momentum"],
+                 .weight_decay = about["weight_decay"],
+                 .norm_weight_decay = about["norm_weight_decay"]};
+  options.class_weight = about["class_weight"].get<std::vector<float>>();
+  options.num_classes = about["classes"];
+  options.global_batch = about["batch"];
+  options.size = {about["size"][0], about["size"][1]};
+  return options;
+}
+
+TensorMap initial_weights(const Golden& golden) {
+  const std::string prefix = "initial.";
+  TensorMap weights;
+  for (const auto& [name, tensor] : golden.tensors()) {
+    if (name.starts_with(prefix)) weights[name.substr(prefix.size())] = tensor;
+  }
+  return weights;
+}
+
+/// Squared errors and squares of the reference, summed.
+struct Norms {
+  double ours = 0, torch = 0, reference = 0;
+
+  void add(const Norms& other) {
+    ours += other.ours, torch += other.torch, reference += other.reference;
+  }
+};
+
+Norms norms(const std::vector<double>& reference, const std::vector<float>& torch,
+            const std::vector<float>& ours) {
+  REQUIRE(ours.size() == reference.size());
+  Norms sum;
+  for (std::size_t i = 0; i < reference.size(); ++i) {
+    sum.ours += (ours[i] - reference[i]) * (ours[i] - reference[i]);
+    sum.torch += (torch[i] - reference[i]) * (torch[i] - reference[i]);
+    sum.reference += reference[i] * reference[i];
+  }
+  return sum;
+}
+
+void check_norms(const std::string& what, const Norms& sum) {
+  CAPTURE(what);
+  CAPTURE(std::sqrt(sum.torch / sum.reference));
+  CAPTURE(std::sqrt(sum.ours / sum.reference));
+  // Not <=: a NaN must fail. The floor is one rounding of every value.
+  CHECK(std::sqrt(sum.ours) < kFactor * std::sqrt(sum.torch) + 0x1p-24 * std::sqrt(sum.reference));
+}
+
+void check_weights(const Golden& golden, const TensorMap& weights) {
+  Norms parameters, statistics;
+  for (const auto& [name, tensor] : weights) {
+    if (tensor.dtype != "F32") continue;
+    std::vector<float> ours(tensor.data.size() / sizeof(float));
+    std::memcpy(ours.data(), tensor.data.data(), tensor.data.size());
+    const std::string golden_name = "final." + name;
+    const Norms sum =
+        norms(golden.doubles(golden_name + ".f64"), golden.floats(golden_name + ".f32"), ours);
+    (name.find("running") == std::string::npos ? parameters : statistics).add(sum);
+  }
+  check_norms("parameters", parameters);
+  check_norms("running statistics", statistics);
+}
+
+void check_training(const Golden& golden, BatchNormMode mode, int devices, int virtual_devices) {
+  CAPTURE(devices);
+  const Json about = golden.metadata("case");
+  const DataParallelOptions options = options_of(about, mode, devices, virtual_devices);
+  const UnetOptions unet{about["width"], about["depth"], about["classes"]};
+  DataParallel training(options, [&](const Shape& input, const PlanOptions& plan, Backend& backend,
+                                     ParameterStore& store) {
+    return make_unet(unet, options.bn, input, plan, backend, store);
+  });
+  Replica& first = training.replica(0);
+  import_weights(initial_weights(golden), first.store, *first.backend, true);
+  training.replicate();
+  std::vector<float> losses;
+  for (std::int64_t step = 0; step < about["steps"].get<std::int64_t>(); ++step) {
+    const StepResult result =
+        training.train_step(batch_of(golden, about, step), step, options.sgd.lr);
+    losses.push_back(static_cast<float>(result.loss));
+  }
+  check_norms("losses",
+              norms(golden.doubles("final.losses.f64"), golden.floats("final.losses.f32"), losses));
+  check_weights(golden, export_weights(first.store, *first.backend));
+}
+
+}  // namespace
+
+TEST_CASE("synchronized training equals PyTorch on the whole batch, on any number of devices") {
+  for (const char* name : {"unet_whole_5", "unet_whole_7", "unet_whole_8"}) {
+    CAPTURE(name);
+    const auto golden = load_golden(name);
+    if (!golden) continue;
+    for (const int devices : {1, 2, 4, 8}) {
+      check_training(*golden, BatchNormMode::kSync, devices, 1);
+    }
+  }
+}
+
+TEST_CASE("local training on 4 devices and virtual training equal PyTorch chunk by chunk") {
+  for (const char* name : {"unet_chunked_4_of_7", "unet_chunked_4_of_8"}) {
+    CAPTURE(name);
+    const auto golden = load_golden(name);
+    if (!golden) continue;
+    check_training(*golden, BatchNormMode::kLocal, 4, 1);
+    check_training(*golden, BatchNormMode::kVirtual, 1, 4);
+  }
+}
+
+}  // namespace lockstep::oracle

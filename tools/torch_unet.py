@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+"""The U-Net of Lockstep in PyTorch, with the same names of parameters, and a timer of its training step.
+
+tests/oracle uses the network as an independent reference; tools/bench_vs_torch runs this file:
+    python3 torch_unet.py --width 16 --depth 4 --batch 8 --size 176 240 --format channels_last
+prints one JSON object with the milliseconds of every timed step and the peak memory of the process.
+"""
+import argparse
+import json
+import resource
+import time
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class ChunkedBatchNorm2d(nn.BatchNorm2d):
+    """BatchNorm as `chunks` devices with per-device statistics compute it; the first feeds the running ones."""
+
+    chunks = 1
+
+    def forward(self, x):
+        if not self.training or self.chunks == 1:
+            return super().forward(x)
+        parts = x.chunk(self.chunks)
+        first = super().forward(parts[0])
+        rest = [F.batch_norm(p, None, None, self.weight, self.bias, True, 0.0, self.eps) for p in parts[1:]]
+        return torch.cat([first, *rest])
+
+
+class Block(nn.Module):
+    def __init__(self, in_channels, out_channels):
+        super().__init__()
+        self.conv = nn.Conv2d(in_channels, out_channels, 3, padding=1, bias=False)
+        self.bn = ChunkedBatchNorm2d(out_channels)
+
+    def forward(self, x):
+        return F.relu(self.bn(self.conv(x)), inplace=True)
+
+
+class UNet(nn.Module):
+    def __init__(self, width, depth, num_classes):
+        super().__init__()
+        widths = [width << k for k in range(depth)]
+        inputs = [3] + widths[:-1]
+        self.encoder = nn.ModuleList(
+            nn.Sequential(Block(i, o), Block(o, o)) for i, o in zip(inputs, widths))
+        self.decoder = nn.ModuleList(
+            nn.Sequential(Block(3 * o, o), Block(o, o)) for o in reversed(widths[:-1]))
+        self.head = nn.Conv2d(width, num_classes, 1)
+
+    def forward(self, x):
+        skips = []
+        for k, stage in enumerate(self.encoder):
+            x = stage(x if k == 0 else F.max_pool2d(x, 2))
+            skips.append(x)
+        for stage, skip in zip(self.decoder, reversed(skips[:-1])):
+            up = F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=False)
+            x = stage(torch.cat([skip, up], 1))
+        return self.head(x)
+
+
+def make_sgd(net, lr, momentum, weight_decay, norm_weight_decay):
+    norm = [p for m in net.modules() if isinstance(m, nn.BatchNorm2d) for p in m.parameters()]
+    ids = {id(p) for p in norm}
+    other = [p for p in net.parameters() if id(p) not in ids]
+    groups = [{"params": other, "weight_decay": weight_decay},
+              {"params": norm, "weight_decay": norm_weight_decay}]
+    return torch.optim.SGD(groups, lr=lr, momentum=momentum)
+
+
+def train_step(net, optimizer, images, labels, class_weight=None):
+    optimizer.zero_grad()
+    loss = F.cross_entropy(net(images), labels, weight=class_weight, ignore_index=255)
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--width", type=int, default=16)
+    parser.add_argument("--depth", type=int, default=4)
+    parser.add_argument("--classes", type=int, default=11)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--size", type=int, nargs=2, default=[176, 240])
+    parser.add_argument("--format", choices=["contiguous", "channels_last"], default="channels_last")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--warmup", type=int, default=3)
+    parser.add_argument("--iters", type=int, default=10)
+    args = parser.parse_args()
+
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(0)
+    net = UNet(args.width, args.depth, args.classes)
+    images = torch.randn(args.batch, 3, *args.size)
+    if args.format == "channels_last":
+        net = net.to(memory_format=torch.channels_last)
+        images = images.contiguous(memory_format=torch.channels_last)
+    labels = torch.randint(0, args.classes, (args.batch, *args.size))
+    optimizer = make_sgd(net, 0.01, 0.9, 1e-4, 0.0)
+    steps = []
+    for i in range(args.warmup + args.iters):
+        start = time.perf_counter()
+        train_step(net, optimizer, images, labels)
+        if i >= args.warmup:
+            steps.append(1000 * (time.perf_counter() - start))
+    print(json.dumps({"torch": torch.__version__, "format": args.format, "threads": args.threads,
+                      "steps_ms": steps,
+                      "peak_rss_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}))
+
+
+if __name__ == "__main__":
+    main()
