@@ -1,0 +1,313 @@
+// Max- and average-pooling. Every loop runs over rows of pixels in parallel and over channels in
+// vectors. Backward passes gather (each input pixel asks the windows that cover it), so no two
+// threads write the same value and the order of additions is fixed.
+
+#include <algorithm>
+
+#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/parallel_for.h"
+
+namespace lockstep {
+namespace {
+
+/// Positions [begin, end) of something along one axis.
+struct Range {
+  std::int64_t begin, end;
+};
+
+/// Input positions that window `o` covers, clipped to the input.
+Range covered_inputs(std::int64_t o, std::int64_t kernel, std::int64_t stride, std::int64_t padding,
+                     std::int64_t input) {
+  const std::int64_t first = o * stride - padding;
+  return {std::max<std::int64_t>(first, 0), std::min(first + kernel, input)};
+}
+
+/// Windows that cover input position `i`.
+Range covering_windows(std::int64_t i, std::int64_t kernel, std::int64_t stride,
+                       std::int64_t padding, std::int64_t output) {
+  const std::int64_t last = i + padding;
+  const std::int64_t first = last - kernel + 1;
+  return {first <= 0 ? 0 : (first + stride - 1) / stride, std::min(last / stride + 1, output)};
+}
+
+void check_pool(const PoolGeometry& geometry, const Shape& x, const Shape& y) {
+  const Shape expected = geometry.output_shape(x);
+  LOCKSTEP_CHECK(y == expected, "pooling an input ", to_string(x), " gives ", to_string(expected),
+                 ", got ", to_string(y));
+}
+
+void check_winners(const Tensor& winners, const Shape& y) {
+  LOCKSTEP_CHECK(winners.shape == y && winners.dtype == DType::kUInt8 && winners.dense(),
+                 "winners must be a dense uint8 tensor of shape ", to_string(y));
+}
+
+bool is_two_by_two(const PoolGeometry& g) { return g == PoolGeometry{}; }
+
+/// A pixel that wins keeps the earliest of equals; NaN wins over everything, as in PyTorch.
+inline bool wins(float candidate, float best) { return candidate > best || candidate != candidate; }
+
+/// One pixel of y from the four pixels below it.
+void max_of_four(const float* top, const float* bottom, std::int64_t stride, std::int64_t channels,
+                 float* y, std::uint8_t* winners) {
+#pragma omp simd
+  for (std::int64_t c = 0; c < channels; ++c) {
+    float best = top[c];
+    std::int32_t winner = 0;
+    const float candidates[3] = {top[stride + c], bottom[c], bottom[stride + c]};
+    for (std::int32_t k = 0; k < 3; ++k) {
+      const bool better = wins(candidates[k], best);
+      best = better ? candidates[k] : best;
+      winner = better ? k + 1 : winner;
+    }
+    y[c] = best;
+    winners[c] = static_cast<std::uint8_t>(winner);
+  }
+}
+
+/// One pixel of y from any window.
+void max_of_window(const PoolGeometry& g, const Tensor& x, std::int64_t sample, std::int64_t oy,
+                   std::int64_t ox, float* y, std::uint8_t* winners) {
+  const std::int64_t channels = x.shape.channels();
+  const Range rows = covered_inputs(oy, g.kernel_h, g.stride_h, g.padding_h, x.shape.height());
+  const Range columns = covered_inputs(ox, g.kernel_w, g.stride_w, g.padding_w, x.shape.width());
+  bool first = true;
+  for (std::int64_t iy = rows.begin; iy < rows.end; ++iy) {
+    for (std::int64_t ix = columns.begin; ix < columns.end; ++ix) {
+      const float* source =
+          x.floats() + ((sample * x.shape.height() + iy) * x.shape.width() + ix) * x.row_stride;
+      const auto position = static_cast<std::uint8_t>(
+          (iy + g.padding_h - oy * g.stride_h) * g.kernel_w + (ix + g.padding_w - ox * g.stride_w));
+      for (std::int64_t c = 0; c < channels; ++c) {
+        const bool better = first || wins(source[c], y[c]);
+        y[c] = better ? source[c] : y[c];
+        winners[c] = better ? position : winners[c];
+      }
+      first = false;
+    }
+  }
+}
+
+void max_pool_row(const PoolGeometry& g, const Tensor& x, const Tensor& y, const Tensor& winners,
+                  std::int64_t row) {
+  const std::int64_t channels = y.shape.channels();
+  const std::int64_t sample = row / y.shape.height();
+  const std::int64_t oy = row % y.shape.height();
+  const bool four = is_two_by_two(g);
+  const float* top =
+      x.floats() + (sample * x.shape.height() + 2 * oy) * x.shape.width() * x.row_stride;
+  for (std::int64_t ox = 0; ox < y.shape.width(); ++ox) {
+    const std::int64_t pixel = row * y.shape.width() + ox;
+    float* best = y.floats() + pixel * y.row_stride;
+    std::uint8_t* winner = winners.bytes() + pixel * channels;
+    if (four) {
+      const float* source = top + 2 * ox * x.row_stride;
+      max_of_four(source, source + x.shape.width() * x.row_stride, x.row_stride, channels, best,
+                  winner);
+    } else {
+      max_of_window(g, x, sample, oy, ox, best, winner);
+    }
+  }
+}
+
+/// target = value or target += value.
+template <bool kAccumulate>
+inline void put(float& target, float value) {
+  if constexpr (kAccumulate) {
+    target += value;
+  } else {
+    target = value;
+  }
+}
+
+/// One row of grad_x. The first window writes when not accumulating, the others add.
+template <bool kAccumulate>
+void max_pool_grad_row(const PoolGeometry& g, const Tensor& winners, const Tensor& grad_y,
+                       const Tensor& grad_x, std::int64_t row) {
+  const Shape& in = grad_x.shape;
+  const Shape& out = grad_y.shape;
+  const std::int64_t channels = in.channels();
+  const std::int64_t sample = row / in.height();
+  const std::int64_t iy = row % in.height();
+  const Range rows = covering_windows(iy, g.kernel_h, g.stride_h, g.padding_h, out.height());
+  for (std::int64_t ix = 0; ix < in.width(); ++ix) {
+    float* target = grad_x.floats() + (row * in.width() + ix) * grad_x.row_stride;
+    if constexpr (!kAccumulate) std::fill_n(target, channels, 0.0F);
+    const Range columns = covering_windows(ix, g.kernel_w, g.stride_w, g.padding_w, out.width());
+    for (std::int64_t oy = rows.begin; oy < rows.end; ++oy) {
+      for (std::int64_t ox = columns.begin; ox < columns.end; ++ox) {
+        const std::int64_t pixel = (sample * out.height() + oy) * out.width() + ox;
+        const float* gradient = grad_y.floats() + pixel * grad_y.row_stride;
+        const std::uint8_t* winner = winners.bytes() + pixel * channels;
+        const std::int32_t position =
+            static_cast<std::int32_t>((iy + g.padding_h - oy * g.stride_h) * g.kernel_w +
+                                      (ix + g.padding_w - ox * g.stride_w));
+#pragma omp simd
+        for (std::int64_t c = 0; c < channels; ++c) {
+          target[c] += winner[c] == position ? gradient[c] : 0.0F;
+        }
+      }
+    }
+  }
+}
+
+/// The 2x2 case: one row of windows writes two rows of grad_x.
+template <bool kAccumulate>
+void max_pool_grad_two_rows(const Tensor& winners, const Tensor& grad_y, const Tensor& grad_x,
+                            std::int64_t row) {
+  const std::int64_t channels = grad_y.shape.channels();
+  const std::int64_t stride = grad_x.row_stride;
+  const std::int64_t width = grad_x.shape.width();
+  const std::int64_t sample = row / grad_y.shape.height();
+  const std::int64_t iy = 2 * (row % grad_y.shape.height());
+  float* top = grad_x.floats() + (sample * grad_x.shape.height() + iy) * width * stride;
+  for (std::int64_t ox = 0; ox < grad_y.shape.width(); ++ox, top += 2 * stride) {
+    const std::int64_t pixel = row * grad_y.shape.width() + ox;
+    const float* gradient = grad_y.floats() + pixel * grad_y.row_stride;
+    const std::uint8_t* winner = winners.bytes() + pixel * channels;
+    float* bottom = top + width * stride;
+#pragma omp simd
+    for (std::int64_t c = 0; c < channels; ++c) {
+      const std::int32_t position = winner[c];
+      put<kAccumulate>(top[c], position == 0 ? gradient[c] : 0.0F);
+      put<kAccumulate>(top[stride + c], position == 1 ? gradient[c] : 0.0F);
+      put<kAccumulate>(bottom[c], position == 2 ? gradient[c] : 0.0F);
+      put<kAccumulate>(bottom[stride + c], position == 3 ? gradient[c] : 0.0F);
+    }
+  }
+}
+
+template <bool kAccumulate>
+void max_pool_backward_rows(const PoolGeometry& g, const Tensor& winners, const Tensor& grad_y,
+                            const Tensor& grad_x, int threads) {
+  const Shape& in = grad_x.shape;
+  const Shape& out = grad_y.shape;
+  const std::int64_t row_elements = in.width() * in.channels();
+  // Odd extents leave a row or column that no window covers: the general code writes its zeros.
+  if (is_two_by_two(g) && in.height() % 2 == 0 && in.width() % 2 == 0) {
+    parallel_for(out.batch() * out.height(), 2 * row_elements, threads,
+                 [&](std::int64_t begin, std::int64_t end) {
+                   for (std::int64_t row = begin; row < end; ++row) {
+                     max_pool_grad_two_rows<kAccumulate>(winners, grad_y, grad_x, row);
+                   }
+                 });
+    return;
+  }
+  parallel_for(in.batch() * in.height(), row_elements, threads,
+               [&](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t row = begin; row < end; ++row) {
+                   max_pool_grad_row<kAccumulate>(g, winners, grad_y, grad_x, row);
+                 }
+               });
+}
+
+/// One pixel of y. Rows of the window are summed first, then the rows' sums: a long sum in one run
+/// would lose accuracy in global average pooling.
+void average_of_window(const PoolGeometry& g, const Tensor& x, std::int64_t sample, std::int64_t oy,
+                       std::int64_t ox, float* y) {
+  const std::int64_t channels = x.shape.channels();
+  const auto scale = 1.0 / static_cast<double>(g.kernel_h * g.kernel_w);
+  const Range rows = covered_inputs(oy, g.kernel_h, g.stride_h, g.padding_h, x.shape.height());
+  const Range columns = covered_inputs(ox, g.kernel_w, g.stride_w, g.padding_w, x.shape.width());
+  constexpr std::int64_t kBlock = 32;  // channels whose sums stay in registers
+  for (std::int64_t begin = 0; begin < channels; begin += kBlock) {
+    const std::int64_t count = std::min(kBlock, channels - begin);
+    double sums[kBlock] = {};
+    for (std::int64_t iy = rows.begin; iy < rows.end; ++iy) {
+      float row_sums[kBlock] = {};
+      const float* source =
+          x.floats() + begin +
+          ((sample * x.shape.height() + iy) * x.shape.width() + columns.begin) * x.row_stride;
+      for (std::int64_t ix = columns.begin; ix < columns.end; ++ix, source += x.row_stride) {
+#pragma omp simd
+        for (std::int64_t c = 0; c < count; ++c) row_sums[c] += source[c];
+      }
+      for (std::int64_t c = 0; c < count; ++c) sums[c] += static_cast<double>(row_sums[c]);
+    }
+    for (std::int64_t c = 0; c < count; ++c) y[begin + c] = static_cast<float>(sums[c] * scale);
+  }
+}
+
+/// One row of grad_x.
+void avg_pool_grad_row(const PoolGeometry& g, const Tensor& grad_y, const Tensor& grad_x,
+                       bool accumulate, std::int64_t row) {
+  const Shape& in = grad_x.shape;
+  const Shape& out = grad_y.shape;
+  const auto scale = static_cast<float>(1.0 / static_cast<double>(g.kernel_h * g.kernel_w));
+  const std::int64_t sample = row / in.height();
+  const Range rows =
+      covering_windows(row % in.height(), g.kernel_h, g.stride_h, g.padding_h, out.height());
+  for (std::int64_t ix = 0; ix < in.width(); ++ix) {
+    float* target = grad_x.floats() + (row * in.width() + ix) * grad_x.row_stride;
+    if (!accumulate) std::fill_n(target, in.channels(), 0.0F);
+    const Range columns = covering_windows(ix, g.kernel_w, g.stride_w, g.padding_w, out.width());
+    for (std::int64_t oy = rows.begin; oy < rows.end; ++oy) {
+      for (std::int64_t ox = columns.begin; ox < columns.end; ++ox) {
+        const float* gradient =
+            grad_y.floats() + ((sample * out.height() + oy) * out.width() + ox) * grad_y.row_stride;
+#pragma omp simd
+        for (std::int64_t c = 0; c < in.channels(); ++c) target[c] += gradient[c] * scale;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void CpuBackend::max_pool_forward(const PoolGeometry& geometry, const Tensor& x, const Tensor& y,
+                                  const Tensor& winners) {
+  if (x.shape.batch() == 0) return;
+  check_pool(geometry, x.shape, y.shape);
+  check_winners(winners, y.shape);
+  LOCKSTEP_CHECK(geometry.kernel_h * geometry.kernel_w <= 255,
+                 "max-pooling stores the winner's position in a byte; a window of ",
+                 geometry.kernel_h, "x", geometry.kernel_w, " has too many");
+  const std::int64_t item = y.shape.width() * y.shape.channels() * geometry.kernel_h;
+  parallel_for(y.shape.batch() * y.shape.height(), item, threads_,
+               [&](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t row = begin; row < end; ++row) {
+                   max_pool_row(geometry, x, y, winners, row);
+                 }
+               });
+}
+
+void CpuBackend::max_pool_backward(const PoolGeometry& geometry, const Tensor& winners,
+                                   const Tensor& grad_y, const Tensor& grad_x, bool accumulate) {
+  if (grad_x.shape.batch() == 0) return;
+  check_pool(geometry, grad_x.shape, grad_y.shape);
+  check_winners(winners, grad_y.shape);
+  if (accumulate) {
+    max_pool_backward_rows<true>(geometry, winners, grad_y, grad_x, threads_);
+  } else {
+    max_pool_backward_rows<false>(geometry, winners, grad_y, grad_x, threads_);
+  }
+}
+
+void CpuBackend::avg_pool_forward(const PoolGeometry& geometry, const Tensor& x, const Tensor& y) {
+  if (x.shape.batch() == 0) return;
+  check_pool(geometry, x.shape, y.shape);
+  const std::int64_t width = y.shape.width();
+  const std::int64_t per_sample = y.shape.height() * width;
+  const std::int64_t item = y.shape.channels() * geometry.kernel_h * geometry.kernel_w;
+  parallel_for(y.shape.batch() * per_sample, item, threads_,
+               [&](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t pixel = begin; pixel < end; ++pixel) {
+                   average_of_window(geometry, x, pixel / per_sample, pixel % per_sample / width,
+                                     pixel % width, y.floats() + pixel * y.row_stride);
+                 }
+               });
+}
+
+void CpuBackend::avg_pool_backward(const PoolGeometry& geometry, const Tensor& grad_y,
+                                   const Tensor& grad_x, bool accumulate) {
+  if (grad_x.shape.batch() == 0) return;
+  check_pool(geometry, grad_x.shape, grad_y.shape);
+  const std::int64_t item = grad_x.shape.width() * grad_x.shape.channels();
+  parallel_for(grad_x.shape.batch() * grad_x.shape.height(), item, threads_,
+               [&](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t row = begin; row < end; ++row) {
+                   avg_pool_grad_row(geometry, grad_y, grad_x, accumulate, row);
+                 }
+               });
+}
+
+}  // namespace lockstep

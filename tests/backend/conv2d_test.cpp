@@ -1,0 +1,271 @@
+// Convolutions against loops in double, for every kind of geometry, and properties that hold
+// exactly.
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <string>
+
+#include "backend/operand.h"
+
+namespace lockstep::test {
+namespace {
+
+using Doubles = std::vector<double>;
+
+struct Case {
+  const char* name;
+  ConvGeometry geometry;
+  Shape input;
+  Margins margins;  // of every tensor
+};
+
+ConvGeometry geometry(std::int64_t in, std::int64_t out, std::int64_t kernel,
+                      std::int64_t padding = 0) {
+  ConvGeometry g;
+  g.in_channels = in;
+  g.out_channels = out;
+  g.kernel_h = g.kernel_w = kernel;
+  g.padding_h = g.padding_w = padding;
+  return g;
+}
+
+std::vector<Case> cases() {
+  ConvGeometry strided = geometry(5, 7, 3, 1);
+  strided.stride_h = strided.stride_w = 2;
+  ConvGeometry dilated = geometry(8, 8, 3, 2);
+  dilated.dilation_h = dilated.dilation_w = 2;
+  ConvGeometry uneven{4, 6, 3, 5, 2, 1, 0, 2, 1, 2, 1};
+  ConvGeometry grouped = geometry(8, 12, 3, 1);
+  grouped.groups = 4;
+  ConvGeometry depthwise = geometry(16, 16, 3, 1);
+  depthwise.groups = 16;
+  return {
+      {"3x3 of the network", geometry(16, 32, 3, 1), {2, 12, 20, 16}, {}},
+      {"3x3 after a concatenation", geometry(48, 16, 3, 1), {1, 11, 13, 48}, {}},
+      {"3x3 of a channel range", geometry(16, 16, 3, 1), {2, 9, 10, 16}, {16, 8}},
+      {"3x3 with channels that fill no vector", geometry(7, 11, 3, 1), {2, 7, 9, 7}, {1, 2}},
+      {"3x3 without padding", geometry(16, 16, 3), {2, 8, 9, 16}, {}},
+      {"3x3 with padding 2", geometry(16, 16, 3, 2), {1, 6, 5, 16}, {}},
+      {"3x3 of a single pixel", geometry(16, 24, 3, 1), {3, 1, 1, 16}, {}},
+      {"3x3 of a single row", geometry(32, 16, 3, 1), {2, 1, 17, 32}, {}},
+      {"first layer", geometry(3, 16, 3, 1), {2, 17, 15, 3}, {}},
+      {"one channel", geometry(1, 1, 3, 1), {2, 5, 6, 1}, {}},
+      {"one channel in", geometry(1, 16, 3, 1), {2, 6, 5, 1}, {0, 3}},
+      {"1x1 head", geometry(16, 11, 1), {2, 9, 7, 16}, {}},
+      {"1x1 of channel ranges", geometry(16, 32, 1), {2, 5, 5, 16}, {3, 1}},
+      {"5x5", geometry(6, 8, 5, 2), {2, 9, 8, 6}, {}},
+      {"stride 2", strided, {2, 11, 12, 5}, {}},
+      {"dilation 2", dilated, {2, 10, 9, 8}, {}},
+      {"uneven everything", uneven, {2, 13, 15, 4}, {}},
+      {"groups", grouped, {2, 7, 8, 8}, {}},
+      {"depthwise", depthwise, {2, 7, 8, 16}, {}},
+  };
+}
+
+/// Calls visit(x index, weight index, y index) for every product of the convolution.
+template <typename Visit>
+void for_each_product(const ConvGeometry& g, const Shape& in, const Visit& visit) {
+  const Shape out = g.output_shape(in);
+  const std::int64_t in_group = g.in_channels / g.groups, out_group = g.out_channels / g.groups;
+  for (std::int64_t pixel = 0; pixel < out.rows(); ++pixel) {
+    const std::int64_t n = pixel / (out.height() * out.width());
+    const std::int64_t oy = pixel / out.width() % out.height(), ox = pixel % out.width();
+    for (std::int64_t tap = 0; tap < g.kernel_h * g.kernel_w; ++tap) {
+      const std::int64_t iy = oy * g.stride_h - g.padding_h + tap / g.kernel_w * g.dilation_h;
+      const std::int64_t ix = ox * g.stride_w - g.padding_w + tap % g.kernel_w * g.dilation_w;
+      if (iy < 0 || iy >= in.height() || ix < 0 || ix >= in.width()) continue;
+      const std::int64_t x_row = (n * in.height() + iy) * in.width() + ix;
+      for (std::int64_t o = 0; o < g.out_channels; ++o) {
+        for (std::int64_t i = 0; i < in_group; ++i) {
+          visit(static_cast<std::size_t>(x_row * g.in_channels + o / out_group * in_group + i),
+                static_cast<std::size_t>((o * in_group + i) * g.kernel_h * g.kernel_w + tap),
+                static_cast<std::size_t>(pixel * g.out_channels + o));
+        }
+      }
+    }
+  }
+}
+
+/// Everything one case needs, with random values.
+struct Setup {
+  Shape in, out, weight_shape;
+  Values x, weight, bias, grad_y;
+
+  explicit Setup(const Case& c)
+      : in(c.input),
+        out(c.geometry.output_shape(c.input)),
+        weight_shape(c.geometry.weight_shape()),
+        x(random_values(in, 1)),
+        weight(random_values(weight_shape, 2, 0.2F)),
+        bias(random_values({c.geometry.out_channels}, 3)),
+        grad_y(random_values(out, 4)) {}
+};
+
+constexpr double kTolerance = 2e-5;
+
+std::unique_ptr<Backend> cpu(int threads) { return make_backend(Device{}, threads); }
+
+void check_forward(Backend& backend, const Case& c, const Setup& s, bool with_bias) {
+  Doubles expected(s.grad_y.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    expected[i] = with_bias ? static_cast<double>(s.bias[i % s.bias.size()]) : 0.0;
+  }
+  for_each_product(c.geometry, s.in, [&](std::size_t x, std::size_t w, std::size_t y) {
+    expected[y] += static_cast<double>(s.x[x]) * static_cast<double>(s.weight[w]);
+  });
+  const Operand x(backend, s.in, s.x, c.margins);
+  const Operand weight(backend, s.weight_shape, s.weight);
+  const Operand bias(backend, {1, c.geometry.out_channels}, s.bias);
+  const Operand y(backend, s.out, c.margins);
+  backend.conv2d_forward(c.geometry, x.tensor(), weight.floats(),
+                         with_bias ? bias.floats() : nullptr, y.tensor());
+  CHECK(relative_error(y.get(), expected) < kTolerance);
+  CHECK(y.margins_untouched());
+}
+
+void check_backward_data(Backend& backend, const Case& c, const Setup& s) {
+  Doubles expected(s.x.size());
+  for_each_product(c.geometry, s.in, [&](std::size_t x, std::size_t w, std::size_t y) {
+    expected[x] += static_cast<double>(s.grad_y[y]) * static_cast<double>(s.weight[w]);
+  });
+  const Operand grad_y(backend, s.out, s.grad_y, c.margins);
+  const Operand weight(backend, s.weight_shape, s.weight);
+  const Operand grad_x(backend, s.in, c.margins);
+  backend.conv2d_backward_data(c.geometry, grad_y.tensor(), weight.floats(), grad_x.tensor());
+  CHECK(relative_error(grad_x.get(), expected) < kTolerance);
+  CHECK(grad_x.margins_untouched());
+}
+
+void check_backward_weights(Backend& backend, const Case& c, const Setup& s) {
+  // Both gradients are added to what is there.
+  Doubles expected = widen(s.weight);
+  for_each_product(c.geometry, s.in, [&](std::size_t x, std::size_t w, std::size_t y) {
+    expected[w] += static_cast<double>(s.grad_y[y]) * static_cast<double>(s.x[x]);
+  });
+  Doubles expected_bias = widen(s.bias);
+  for (std::size_t i = 0; i < s.grad_y.size(); ++i) {
+    expected_bias[i % s.bias.size()] += static_cast<double>(s.grad_y[i]);
+  }
+  const Operand x(backend, s.in, s.x, c.margins);
+  const Operand grad_y(backend, s.out, s.grad_y, c.margins);
+  const Operand grad_weight(backend, s.weight_shape, s.weight);
+  const Operand grad_bias(backend, {1, c.geometry.out_channels}, s.bias);
+  backend.conv2d_backward_weights(c.geometry, x.tensor(), grad_y.tensor(), grad_weight.floats(),
+                                  grad_bias.floats());
+  CHECK(relative_error(grad_weight.get(), expected) < kTolerance);
+  CHECK(relative_error(grad_bias.get(), expected_bias) < kTolerance);
+}
+
+TEST_CASE("convolutions and their gradients match loops in double") {
+  for (const int threads : {1, 3}) {
+    const auto backend = cpu(threads);
+    for (const Case& c : cases()) {
+      CAPTURE(std::string(c.name));
+      CAPTURE(threads);
+      const Setup s(c);
+      backend->prepare_conv2d(c.geometry, c.input, true, true);
+      check_forward(*backend, c, s, false);
+      check_forward(*backend, c, s, true);
+      check_backward_data(*backend, c, s);
+      check_backward_weights(*backend, c, s);
+    }
+  }
+}
+
+double dot(const Values& a, const Values& b) {
+  double sum = 0;
+  for (std::size_t i = 0; i < a.size(); ++i)
+    sum += static_cast<double>(a[i]) * static_cast<double>(b[i]);
+  return sum;
+}
+
+TEST_CASE("the gradients are the adjoints of the convolution at the network's sizes") {
+  // <conv(x, w), g> = <x, conv_data(g, w)> = <w, conv_weights(x, g)>
+  const auto backend = cpu(2);
+  const Case c{"", geometry(48, 16, 3, 1), {2, 44, 60, 48}, {}};
+  const Setup s(c);
+  const Operand x(*backend, s.in, s.x), weight(*backend, s.weight_shape, s.weight);
+  const Operand grad_y(*backend, s.out, s.grad_y), y(*backend, s.out), grad_x(*backend, s.in);
+  const Operand grad_weight(*backend, s.weight_shape, Values(s.weight.size(), 0.0F));
+  backend->conv2d_forward(c.geometry, x.tensor(), weight.floats(), nullptr, y.tensor());
+  backend->conv2d_backward_data(c.geometry, grad_y.tensor(), weight.floats(), grad_x.tensor());
+  backend->conv2d_backward_weights(c.geometry, x.tensor(), grad_y.tensor(), grad_weight.floats(),
+                                   nullptr);
+  const double scale = std::sqrt(dot(s.grad_y, s.grad_y) * dot(y.get(), y.get()));
+  CHECK(std::abs(dot(y.get(), s.grad_y) - dot(s.x, grad_x.get())) < 1e-6 * scale);
+  CHECK(std::abs(dot(y.get(), s.grad_y) - dot(s.weight, grad_weight.get())) < 1e-6 * scale);
+}
+
+TEST_CASE("a sample's result does not depend on the batch around it") {
+  const auto backend = cpu(2);
+  const ConvGeometry g = geometry(16, 16, 3, 1);
+  const Shape shape{5, 13, 14, 16};
+  const Operand x(*backend, shape, random_values(shape, 7)), y(*backend, shape),
+      part(*backend, shape);
+  const Operand weight(*backend, g.weight_shape(), random_values(g.weight_shape(), 8));
+  backend->conv2d_forward(g, x.tensor(), weight.floats(), nullptr, y.tensor());
+  backend->conv2d_forward(g, x.tensor().sample_range(0, 2), weight.floats(), nullptr,
+                          part.tensor().sample_range(0, 2));
+  backend->conv2d_forward(g, x.tensor().sample_range(2, 3), weight.floats(), nullptr,
+                          part.tensor().sample_range(2, 3));
+  CHECK(y.get() == part.get());
+}
+
+TEST_CASE("repeated gradients are bitwise equal") {
+  const auto backend = cpu(3);
+  const ConvGeometry g = geometry(16, 32, 3, 1);
+  const Shape in{3, 21, 18, 16};
+  const Shape out = g.output_shape(in);
+  const Operand x(*backend, in, random_values(in, 9)),
+      grad_y(*backend, out, random_values(out, 10));
+  const Operand grad_weight(*backend, g.weight_shape());
+  Values first;
+  for (int repeat = 0; repeat < 5; ++repeat) {
+    CAPTURE(repeat);
+    backend->fill(grad_weight.tensor(), 0.0F);
+    backend->conv2d_backward_weights(g, x.tensor(), grad_y.tensor(), grad_weight.floats(), nullptr);
+    if (repeat == 0) first = grad_weight.get();
+    CHECK(grad_weight.get() == first);
+  }
+}
+
+TEST_CASE("preparing twice or running after preparation takes no memory") {
+  const auto backend = cpu(2);
+  const ConvGeometry g = geometry(16, 16, 3, 1);
+  const Shape shape{2, 12, 12, 16};
+  backend->prepare_conv2d(g, shape, true, true);
+  const Operand x(*backend, shape, random_values(shape, 1)), y(*backend, shape);
+  const Operand weight(*backend, g.weight_shape(), random_values(g.weight_shape(), 8));
+  const std::size_t prepared = backend->allocated_bytes();
+  backend->prepare_conv2d(g, shape, true, true);
+  backend->conv2d_forward(g, x.tensor(), weight.floats(), nullptr, y.tensor());
+  backend->conv2d_backward_data(g, x.tensor(), weight.floats(), y.tensor());
+  backend->conv2d_backward_weights(g, x.tensor(), y.tensor(), weight.floats(), nullptr);
+  CHECK(backend->allocated_bytes() == prepared);
+}
+
+TEST_CASE("an empty batch reads and writes nothing") {
+  const auto backend = cpu(2);
+  const ConvGeometry g = geometry(16, 16, 3, 1);
+  const Tensor empty(nullptr, {0, 8, 8, 16});
+  backend->prepare_conv2d(g, empty.shape, true, true);
+  Values gradient(static_cast<std::size_t>(g.weight_elements()), 1.0F);
+  const Values before = gradient;
+  backend->conv2d_forward(g, empty, nullptr, nullptr, empty);
+  backend->conv2d_backward_data(g, empty, nullptr, empty);
+  backend->conv2d_backward_weights(g, empty, empty, gradient.data(), nullptr);
+  CHECK(gradient == before);
+}
+
+TEST_CASE("a wrong output shape is an error") {
+  const auto backend = cpu(1);
+  const ConvGeometry g = geometry(4, 4, 3);
+  const Operand x(*backend, {1, 6, 6, 4}), y(*backend, {1, 6, 6, 4});
+  const Operand weight(*backend, g.weight_shape());
+  CHECK_THROWS_AS(backend->conv2d_forward(g, x.tensor(), weight.floats(), nullptr, y.tensor()),
+                  Error);
+}
+
+}  // namespace
+}  // namespace lockstep::test
