@@ -1,0 +1,79 @@
+#pragma once
+// Compares finished runs that differ in their BatchNorm mode. The rule: modes are compared seed by
+// seed, because runs of one seed share initial weights, order of images and augmentation.
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/report/statistics.h"
+#include "lockstep/train/summary.h"
+
+namespace lockstep {
+
+/// The level that the report speaks of, and the confidence of its intervals.
+constexpr double kLevel = 0.05;
+
+/// What one BatchNorm layer's parts look like, as means over the runs of a mode.
+struct LayerComparison {
+  std::string layer;
+  std::int64_t count = 0;    // values per channel in the whole batch
+  double ratio_mean = 0;     // variance between parts / variance within, mean over channels
+  double ratio_max = 0;      // of the worst channel
+  double log_var_ratio = 0;  // |log| of a part's variance over the whole batch's
+};
+
+/// All runs of one mode, in order of seeds.
+struct ModeResult {
+  std::string mode;
+  std::string devices;
+  std::map<std::uint64_t, double>
+      m_iou;  // [seed], in percent; runs without a defined mIoU are left out
+  MeanSpread m_iou_spread;
+  MeanSpread val_loss;
+  MeanSpread train_loss;
+  MeanSpread step_ms;        // medians of the runs' steps
+  MeanSpread waiting_share;  // of a step, waiting for other replicas in BatchNorm; 0 to 1
+  MeanSpread images_per_second;
+  MeanSpread peak_memory_mb;
+  std::map<std::string, MeanSpread> other_stats;  // [eval_stats] mIoU of the same weights
+  std::vector<LayerComparison> layers;            // in forward order
+};
+
+/// mIoU of mode `a` minus that of mode `b`, seed by seed.
+struct PairedDifference {
+  std::string a, b;
+  std::vector<std::uint64_t> seeds;  // that both have
+  std::vector<double> differences;   // [seed]
+  MeanSpread spread;
+  std::optional<Interval> interval;  // 1 - kLevel, Student's t
+  std::optional<double> p_value;     // exact sign-flip test
+  std::optional<double> p_holm;      // adjusted for all pairs of the comparison
+  double smallest_p = 1;             // that so many seeds can give
+};
+
+struct Comparison {
+  std::vector<ModeResult> modes;
+  std::vector<PairedDifference> pairs;  // later mode minus earlier mode
+  std::vector<std::string> warnings;    // why the runs may not be comparable
+};
+
+/// Groups the runs by mode (in the order of first appearance). Throws ConfigError when two runs
+/// have the same mode and seed, or there are none.
+Comparison compare_runs(std::span<const TrainSummary> runs);
+
+/// What can be known before any run: which p-values so many seeds can give for so many modes.
+std::string describe_power(int seeds, int modes);
+
+/// The answer in one line: "sync - local = +13.1 mIoU [11.0, 15.2], 3 seeds, p = 0.25 (...)".
+std::string answer(const PairedDifference& pair);
+
+/// The whole report; the first lines are the answers.
+std::string to_markdown(const Comparison& comparison);
+/// comparison.json: everything in `comparison`, undefined figures as null.
+std::string to_json(const Comparison& comparison);
+
+}  // namespace lockstep

@@ -1,0 +1,175 @@
+#include "lockstep/report/comparison.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "lockstep/core/check.h"
+#include "lockstep/train/config.h"
+
+namespace lockstep {
+namespace {
+
+using Runs = std::vector<const TrainSummary*>;
+
+struct Group {
+  std::string mode;
+  Runs runs;  // in order of seeds
+};
+
+std::vector<Group> group_by_mode(std::span<const TrainSummary> runs) {
+  std::vector<Group> groups;
+  for (const TrainSummary& run : runs) {
+    auto group = std::find_if(groups.begin(), groups.end(),
+                              [&](const Group& g) { return g.mode == run.bn_mode; });
+    if (group == groups.end()) group = groups.insert(groups.end(), {run.bn_mode, {}});
+    for (const TrainSummary* other : group->runs) {
+      if (other->seed == run.seed) {
+        throw ConfigError(concat("two runs of mode ", run.bn_mode, " with seed ", run.seed, ": ",
+                                 other->run.string(), " and ", run.run.string(),
+                                 "; leave one of them out"));
+      }
+    }
+    group->runs.push_back(&run);
+  }
+  for (Group& group : groups) {
+    std::sort(group.runs.begin(), group.runs.end(),
+              [](const TrainSummary* a, const TrainSummary* b) { return a->seed < b->seed; });
+  }
+  return groups;
+}
+
+/// Mean and spread over runs of what `value` gives; runs where it gives nothing are left out.
+MeanSpread over(const Runs& runs,
+                const std::function<std::optional<double>(const TrainSummary&)>& value) {
+  std::vector<double> values;
+  for (const TrainSummary* run : runs) {
+    if (const std::optional<double> v = value(*run)) values.push_back(*v);
+  }
+  return mean_spread(values);
+}
+
+std::vector<LayerComparison> mean_layers(const Runs& runs) {
+  std::vector<LayerComparison> layers;
+  std::vector<int> counts;
+  for (const TrainSummary* run : runs) {
+    for (std::size_t i = 0; i < run->batch_norms.size(); ++i) {
+      const BatchNormLens& lens = run->batch_norms[i];
+      if (i == layers.size())
+        layers.push_back({lens.layer, lens.count, 0, 0, 0}), counts.push_back(0);
+      // Runs of other networks have been warned about; their layers must not be mixed.
+      if (layers[i].layer != lens.layer) continue;
+      layers[i].ratio_mean += lens.ratio_mean;
+      layers[i].ratio_max += lens.ratio_max;
+      layers[i].log_var_ratio += lens.log_var_ratio;
+      ++counts[i];
+    }
+  }
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    layers[i].ratio_mean /= counts[i];
+    layers[i].ratio_max /= counts[i];
+    layers[i].log_var_ratio /= counts[i];
+  }
+  return layers;
+}
+
+void add_other_stats(ModeResult& result, const Runs& runs) {
+  std::map<std::string, std::vector<double>> values;
+  for (const TrainSummary* run : runs) {
+    for (const Evaluation& evaluation : run->other_stats) {
+      if (const auto m_iou = evaluation.metrics.m_iou) {
+        values[to_string(evaluation.eval_stats)].push_back(*m_iou);
+      }
+    }
+  }
+  for (const auto& [stats, of_runs] : values) result.other_stats[stats] = mean_spread(of_runs);
+}
+
+ModeResult summarize(const Group& group) {
+  ModeResult result;
+  result.mode = group.mode;
+  result.devices = group.runs.front()->devices;
+  for (const TrainSummary* run : group.runs) {
+    if (const auto m_iou = run->evaluation.metrics.m_iou) result.m_iou[run->seed] = *m_iou;
+  }
+  const Runs& runs = group.runs;
+  result.m_iou_spread = over(runs, [](const auto& run) { return run.evaluation.metrics.m_iou; });
+  result.val_loss = over(runs, [](const auto& run) { return run.evaluation.loss; });
+  result.train_loss = over(runs, [](const auto& run) { return run.train_loss; });
+  result.step_ms = over(runs, [](const auto& run) { return 1000 * run.times.median_step; });
+  result.waiting_share = over(runs, [](const auto& run) { return run.waiting_share; });
+  result.images_per_second = over(runs, [](const auto& run) { return run.images_per_second; });
+  result.peak_memory_mb = over(runs, [](const auto& run) { return run.peak_memory_mb; });
+  add_other_stats(result, runs);
+  result.layers = mean_layers(runs);
+  return result;
+}
+
+PairedDifference difference(const ModeResult& a, const ModeResult& b) {
+  PairedDifference pair;
+  pair.a = a.mode;
+  pair.b = b.mode;
+  for (const auto& [seed, m_iou] : a.m_iou) {
+    const auto other = b.m_iou.find(seed);
+    if (other == b.m_iou.end()) continue;
+    pair.seeds.push_back(seed);
+    pair.differences.push_back(m_iou - other->second);
+  }
+  pair.spread = mean_spread(pair.differences);
+  pair.interval = t_interval(pair.differences, 1 - kLevel);
+  pair.p_value = sign_flip_p_value(pair.differences);
+  pair.smallest_p = smallest_p_value(static_cast<int>(pair.seeds.size()));
+  return pair;
+}
+
+void adjust(std::vector<PairedDifference>& pairs) {
+  std::vector<double> p_values;
+  for (const PairedDifference& pair : pairs) {
+    if (pair.p_value) p_values.push_back(*pair.p_value);
+  }
+  const std::vector<double> adjusted = holm_adjust(p_values);
+  auto next = adjusted.begin();
+  for (PairedDifference& pair : pairs) {
+    if (pair.p_value) pair.p_holm = *next++;
+  }
+}
+
+/// Runs are comparable when they agree in everything but mode and seed, as far as their summaries
+/// say.
+std::vector<std::string> find_warnings(std::span<const TrainSummary> runs) {
+  std::vector<std::string> warnings;
+  const TrainSummary& first = runs.front();
+  const auto differ = [&](const TrainSummary& run, const char* what, auto ours, auto theirs) {
+    if (ours == theirs) return;
+    warnings.push_back(concat(run.run.string(), " has ", what, " ", theirs, ", ",
+                              first.run.string(), " has ", ours));
+  };
+  for (const TrainSummary& run : runs) {
+    differ(run, "max_iters", first.max_iters, run.max_iters);
+    differ(run, "global batch", first.global_batch, run.global_batch);
+    differ(run, "parameters", first.parameters, run.parameters);
+    differ(run, "validation images", first.evaluation.images, run.evaluation.images);
+    if (run.iterations != run.max_iters) {
+      warnings.push_back(concat(run.run.string(), " stopped after ", run.iterations, " of ",
+                                run.max_iters, " iterations"));
+    }
+  }
+  return warnings;
+}
+
+}  // namespace
+
+Comparison compare_runs(std::span<const TrainSummary> runs) {
+  if (runs.empty()) throw ConfigError("there are no finished runs to compare");
+  Comparison comparison;
+  for (const Group& group : group_by_mode(runs)) comparison.modes.push_back(summarize(group));
+  for (std::size_t b = 0; b < comparison.modes.size(); ++b) {
+    for (std::size_t a = b + 1; a < comparison.modes.size(); ++a) {
+      comparison.pairs.push_back(difference(comparison.modes[a], comparison.modes[b]));
+    }
+  }
+  adjust(comparison.pairs);
+  comparison.warnings = find_warnings(runs);
+  return comparison;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,82 @@
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/report/comparison.h"
+
+namespace lockstep {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json number(std::optional<double> value) {
+  if (!value || !std::isfinite(*value)) return nullptr;
+  return *value;
+}
+
+Json spread_json(const MeanSpread& spread) {
+  return {{"n", spread.count},
+          {"mean", number(spread.mean)},
+          {"sd", number(spread.standard_deviation)}};
+}
+
+Json layers_json(const std::vector<LayerComparison>& layers) {
+  Json list = Json::array();
+  for (const LayerComparison& layer : layers) {
+    list.push_back({{"layer", layer.layer},
+                    {"count", layer.count},
+                    {"between_within_mean", number(layer.ratio_mean)},
+                    {"between_within_max", number(layer.ratio_max)},
+                    {"log_var_ratio", number(layer.log_var_ratio)}});
+  }
+  return list;
+}
+
+Json mode_json(const ModeResult& mode) {
+  Json seeds = Json::object();
+  for (const auto& [seed, m_iou] : mode.m_iou) seeds[std::to_string(seed)] = m_iou;
+  Json other = Json::object();
+  for (const auto& [stats, spread] : mode.other_stats) other[stats] = spread_json(spread);
+  return {{"mode", mode.mode},
+          {"devices", mode.devices},
+          {"mIoU", spread_json(mode.m_iou_spread)},
+          {"mIoU_by_seed", seeds},
+          {"mIoU_by_eval_stats", other},
+          {"val_loss", spread_json(mode.val_loss)},
+          {"train_loss", spread_json(mode.train_loss)},
+          {"ms_per_step", spread_json(mode.step_ms)},
+          {"images_per_second", spread_json(mode.images_per_second)},
+          {"waiting_share", spread_json(mode.waiting_share)},
+          {"peak_memory_mb", spread_json(mode.peak_memory_mb)},
+          {"batch_norms", layers_json(mode.layers)}};
+}
+
+Json pair_json(const PairedDifference& pair) {
+  Json interval = nullptr;
+  if (pair.interval) interval = {pair.interval->low, pair.interval->high};
+  return {{"a", pair.a},
+          {"b", pair.b},
+          {"answer", answer(pair)},
+          {"seeds", pair.seeds},
+          {"differences", pair.differences},
+          {"mean", number(pair.spread.mean)},
+          {"sd", number(pair.spread.standard_deviation)},
+          {"confidence", 1 - kLevel},
+          {"interval", interval},
+          {"p_value", number(pair.p_value)},
+          {"p_holm", number(pair.p_holm)},
+          {"smallest_p", pair.smallest_p}};
+}
+
+}  // namespace
+
+std::string to_json(const Comparison& comparison) {
+  Json modes = Json::array();
+  for (const ModeResult& mode : comparison.modes) modes.push_back(mode_json(mode));
+  Json pairs = Json::array();
+  for (const PairedDifference& pair : comparison.pairs) pairs.push_back(pair_json(pair));
+  const Json root{
+      {"schema", 1}, {"modes", modes}, {"pairs", pairs}, {"warnings", comparison.warnings}};
+  return root.dump(2) + "\n";
+}
+
+}  // namespace lockstep

@@ -1,0 +1,164 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "lockstep/report/comparison.h"
+#include "lockstep/report/table.h"
+
+namespace lockstep {
+namespace {
+
+std::string count_of(int count, const char* noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
+std::string plus_minus(const MeanSpread& spread, int digits, double factor = 1) {
+  if (spread.count == 0) return "-";
+  const std::string mean = format_number(factor * spread.mean, digits);
+  if (!spread.standard_deviation) return mean;
+  return mean + " ± " + format_number(factor * *spread.standard_deviation, digits);
+}
+
+std::string bracket(const std::optional<Interval>& interval) {
+  if (!interval) return "-";
+  return fmt::format("[{:+.2f}, {:+.2f}]", interval->low, interval->high);
+}
+
+std::set<std::uint64_t> all_seeds(const Comparison& comparison) {
+  std::set<std::uint64_t> seeds;
+  for (const ModeResult& mode : comparison.modes) {
+    for (const auto& [seed, m_iou] : mode.m_iou) seeds.insert(seed);
+  }
+  return seeds;
+}
+
+std::string accuracy_table(const Comparison& comparison) {
+  const std::set<std::uint64_t> seeds = all_seeds(comparison);
+  Table table{{"mode", "mIoU", "val loss", "train loss"}, {}};
+  for (const std::uint64_t seed : seeds) table.header.push_back(fmt::format("seed {}", seed));
+  for (const ModeResult& mode : comparison.modes) {
+    std::vector<std::string> row{mode.mode, plus_minus(mode.m_iou_spread, 2),
+                                 plus_minus(mode.val_loss, 3), plus_minus(mode.train_loss, 3)};
+    for (const std::uint64_t seed : seeds) {
+      const auto found = mode.m_iou.find(seed);
+      row.push_back(found == mode.m_iou.end() ? "-" : format_number(found->second, 2));
+    }
+    table.rows.push_back(std::move(row));
+  }
+  return to_markdown(table);
+}
+
+std::string pair_table(const Comparison& comparison) {
+  Table table{
+      {"difference in mIoU", "mean", "95 % interval", "p", "p (Holm)", "smallest p", "seeds"}, {}};
+  for (const PairedDifference& pair : comparison.pairs) {
+    table.rows.push_back({pair.a + " - " + pair.b, format_signed(pair.spread.mean, 2),
+                          bracket(pair.interval), format_number(pair.p_value, 3),
+                          format_number(pair.p_holm, 3), format_number(pair.smallest_p, 3),
+                          std::to_string(pair.seeds.size())});
+  }
+  return to_markdown(table);
+}
+
+std::string time_table(const Comparison& comparison) {
+  Table table{{"mode", "devices", "ms per step", "images/s", "waiting in BatchNorm", "peak MB"},
+              {}};
+  for (const ModeResult& mode : comparison.modes) {
+    table.rows.push_back({mode.mode, mode.devices, plus_minus(mode.step_ms, 1),
+                          plus_minus(mode.images_per_second, 1),
+                          plus_minus(mode.waiting_share, 1, 100) + " %",
+                          format_number(mode.peak_memory_mb.mean, 0)});
+  }
+  return to_markdown(table);
+}
+
+std::string other_stats_table(const Comparison& comparison) {
+  Table table{{"mode", "running statistics", "mIoU"}, {}};
+  for (const ModeResult& mode : comparison.modes) {
+    for (const auto& [stats, spread] : mode.other_stats) {
+      table.rows.push_back({mode.mode, stats, plus_minus(spread, 2)});
+    }
+  }
+  return table.rows.empty() ? "" : to_markdown(table);
+}
+
+/// The layers of one mode, those whose parts differ most first.
+std::string layer_table(const ModeResult& mode) {
+  std::vector<LayerComparison> layers = mode.layers;
+  std::stable_sort(layers.begin(), layers.end(),
+                   [](const auto& a, const auto& b) { return a.ratio_mean > b.ratio_mean; });
+  Table table{{"layer", "values per channel", "between/within", "worst channel", "|log var ratio|"},
+              {}};
+  for (const LayerComparison& layer : layers) {
+    table.rows.push_back({layer.layer, std::to_string(layer.count),
+                          format_number(layer.ratio_mean, 4), format_number(layer.ratio_max, 3),
+                          format_number(layer.log_var_ratio, 3)});
+  }
+  return to_markdown(table);
+}
+
+bool has_parts(const ModeResult& mode) {
+  return std::any_of(mode.layers.begin(), mode.layers.end(),
+                     [](const LayerComparison& layer) { return layer.ratio_max > 0; });
+}
+
+std::string answers(const Comparison& comparison) {
+  std::string text;
+  for (const PairedDifference& pair : comparison.pairs) text += answer(pair) + "\n";
+  if (comparison.pairs.empty()) {
+    text = "One mode only (" + comparison.modes.front().mode + "): nothing to compare\n";
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string describe_power(int seeds, int modes) {
+  const int pairs = std::max(1, modes * (modes - 1) / 2);
+  const double smallest = smallest_p_value(seeds);
+  std::string text =
+      fmt::format("{}: the smallest possible p-value is {:.3g}", count_of(seeds, "seed"), smallest);
+  const int needed = pairs_needed(kLevel / pairs);
+  if (smallest * pairs > kLevel) {
+    text += fmt::format("; to reach {} for {} (Holm) takes {} seeds", kLevel,
+                        count_of(pairs, "difference"), needed);
+  }
+  return text;
+}
+
+std::string answer(const PairedDifference& pair) {
+  const auto seeds = static_cast<int>(pair.seeds.size());
+  if (seeds == 0) return fmt::format("{} - {}: no seed in common", pair.a, pair.b);
+  std::string text = fmt::format("{} - {} = {:+.2f} mIoU", pair.a, pair.b, pair.spread.mean);
+  if (pair.interval) text += " " + bracket(pair.interval);
+  text += ", " + count_of(seeds, "seed");
+  if (seeds == 1) return text + ": no interval and no test without a second one";
+  if (!pair.p_value) return text;
+  text += fmt::format(", p = {:.3g}", *pair.p_value);
+  if (*pair.p_value <= pair.smallest_p) {
+    text += fmt::format(" (the smallest possible with {})", count_of(seeds, "seed"));
+  }
+  return text;
+}
+
+std::string to_markdown(const Comparison& comparison) {
+  std::string text = answers(comparison);
+  for (const std::string& warning : comparison.warnings) text += "Warning: " + warning + "\n";
+  text += "\n" + accuracy_table(comparison);
+  if (!comparison.pairs.empty()) text += "\n" + pair_table(comparison);
+  const std::string other = other_stats_table(comparison);
+  if (!other.empty())
+    text += "\nThe same weights evaluated with other running statistics:\n\n" + other;
+  text += "\n" + time_table(comparison);
+  for (const ModeResult& mode : comparison.modes) {
+    if (!has_parts(mode)) continue;
+    text += fmt::format(
+        "\nBatchNorm layers in mode {}: variance between the parts of a batch over the variance "
+        "within them, last step:\n\n{}",
+        mode.mode, layer_table(mode));
+  }
+  return text;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,160 @@
+#include "lockstep/report/comparison.h"
+
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "lockstep/core/check.h"
+#include "lockstep/report/table.h"
+
+namespace lockstep {
+namespace {
+
+TrainSummary run(const std::string& mode, std::uint64_t seed, double m_iou) {
+  TrainSummary summary;
+  summary.run = "out/" + mode + "-s" + std::to_string(seed);
+  summary.bn_mode = mode;
+  summary.seed = seed;
+  summary.devices = "cpu:4";
+  summary.iterations = summary.max_iters = 100;
+  summary.global_batch = 4;
+  summary.evaluation.metrics.m_iou = m_iou;
+  summary.evaluation.loss = 1 - m_iou / 100;
+  summary.train_loss = 0.5;
+  summary.times.median_step = 0.2;
+  summary.waiting_share = mode == "sync" ? 0.1 : 0.0;
+  return summary;
+}
+
+BatchNormLens lens(const std::string& layer, double ratio) {
+  BatchNormLens result;
+  result.layer = layer;
+  result.count = 1000;
+  result.parts = 4;
+  result.ratio_mean = ratio;
+  result.ratio_max = 2 * ratio;
+  return result;
+}
+
+std::vector<TrainSummary> three_seeds() {
+  // The seeds differ much, the modes within a seed by 12, 13 and 14: pairing must see the latter.
+  return {run("local", 0, 20), run("sync", 0, 32), run("local", 1, 30),
+          run("sync", 1, 43),  run("sync", 2, 54), run("local", 2, 40)};
+}
+
+}  // namespace
+
+TEST_CASE("differences are taken seed by seed") {
+  const Comparison comparison = compare_runs(three_seeds());
+  REQUIRE(comparison.modes.size() == 2);
+  CHECK(comparison.modes[0].mode == "local");
+  CHECK(comparison.modes[0].m_iou_spread.mean == doctest::Approx(30));
+  CHECK(comparison.modes[0].m_iou_spread.standard_deviation.value() == doctest::Approx(10));
+  CHECK(comparison.modes[1].waiting_share.mean == doctest::Approx(0.1));
+  REQUIRE(comparison.pairs.size() == 1);
+  const PairedDifference& pair = comparison.pairs[0];
+  CHECK(pair.a == "sync");
+  CHECK(pair.differences == std::vector<double>{12, 13, 14});
+  CHECK(pair.interval->low == doctest::Approx(13 - 2.48414).epsilon(1e-4));
+  CHECK(pair.p_value.value() == 0.25);
+  CHECK(pair.smallest_p == 0.25);
+  CHECK(answer(pair) ==
+        "sync - local = +13.00 mIoU [+10.52, +15.48], 3 seeds, p = 0.25 "
+        "(the smallest possible with 3 seeds)");
+  CHECK(comparison.warnings.empty());
+}
+
+TEST_CASE("seeds that one mode lacks are left out of the differences") {
+  std::vector<TrainSummary> runs = three_seeds();
+  runs.pop_back();
+  const Comparison comparison = compare_runs(runs);
+  CHECK(comparison.pairs[0].seeds == std::vector<std::uint64_t>{0, 1});
+  CHECK(comparison.modes[1].m_iou_spread.count == 3);
+}
+
+TEST_CASE("one seed gives a difference and claims nothing more") {
+  const std::vector<TrainSummary> runs{run("local", 7, 20), run("sync", 7, 32)};
+  const Comparison comparison = compare_runs(runs);
+  CHECK_FALSE(comparison.pairs[0].interval);
+  CHECK(answer(comparison.pairs[0]) ==
+        "sync - local = +12.00 mIoU, 1 seed: no interval and no test without a second one");
+  const auto json = nlohmann::json::parse(to_json(comparison));
+  CHECK(json["pairs"][0]["interval"].is_null());
+  CHECK(json["modes"][0]["mIoU"]["sd"].is_null());
+}
+
+TEST_CASE("three modes make three differences, adjusted together") {
+  std::vector<TrainSummary> runs = three_seeds();
+  for (const int seed : {0, 1, 2}) runs.push_back(run("virtual", seed, 20 + 10 * seed));
+  const Comparison comparison = compare_runs(runs);
+  REQUIRE(comparison.pairs.size() == 3);
+  CHECK(comparison.pairs[0].p_holm.value() == doctest::Approx(0.75));
+  CHECK(comparison.pairs[1].a == "virtual");
+  CHECK(comparison.pairs[1].b == "local");
+  CHECK(comparison.pairs[1].p_value.value() == 1.0);
+}
+
+TEST_CASE("what few seeds can show is said beforehand") {
+  CHECK(describe_power(3, 2) ==
+        "3 seeds: the smallest possible p-value is 0.25; to reach 0.05 for 1 difference (Holm) "
+        "takes 6 seeds");
+  CHECK(describe_power(6, 2) == "6 seeds: the smallest possible p-value is 0.0312");
+  CHECK(describe_power(6, 3).find("takes 7 seeds") != std::string::npos);
+}
+
+TEST_CASE("runs that are not comparable are refused or warned about") {
+  CHECK_THROWS_AS(compare_runs({}), ConfigError);
+  std::vector<TrainSummary> runs{run("sync", 1, 20), run("sync", 1, 30)};
+  CHECK_THROWS_WITH_AS(compare_runs(runs),
+                       "two runs of mode sync with seed 1: out/sync-s1 and out/sync-s1; leave one "
+                       "of them out",
+                       ConfigError);
+  runs[1] = run("local", 1, 30);
+  runs[1].max_iters = 200;
+  const Comparison comparison = compare_runs(runs);
+  CHECK(comparison.warnings.size() == 2);
+}
+
+TEST_CASE("an undefined mIoU is left out, never 0") {
+  std::vector<TrainSummary> runs = three_seeds();
+  runs[0].evaluation.metrics.m_iou.reset();
+  const Comparison comparison = compare_runs(runs);
+  CHECK(comparison.modes[0].m_iou_spread.count == 2);
+  CHECK(comparison.pairs[0].seeds == std::vector<std::uint64_t>{1, 2});
+}
+
+TEST_CASE("layers are means over seeds, the worst first in the report") {
+  std::vector<TrainSummary> runs{run("local", 0, 20), run("local", 1, 21)};
+  runs[0].batch_norms = {lens("stem.bn", 0.1), lens("deep.bn", 0.8)};
+  runs[1].batch_norms = {lens("stem.bn", 0.3), lens("deep.bn", 0.4)};
+  const Comparison comparison = compare_runs(runs);
+  CHECK(comparison.modes[0].layers[0].ratio_mean == doctest::Approx(0.2));
+  CHECK(comparison.modes[0].layers[1].ratio_max == doctest::Approx(1.2));
+  const std::string report = to_markdown(comparison);
+  CHECK(report.find("deep.bn") < report.find("stem.bn"));
+}
+
+TEST_CASE("the first line of the report is the answer") {
+  const std::string report = to_markdown(compare_runs(three_seeds()));
+  CHECK(report.starts_with("sync - local = +13.00 mIoU"));
+  const auto json = nlohmann::json::parse(to_json(compare_runs(three_seeds())));
+  CHECK(json["schema"] == 1);
+  CHECK(json["modes"][1]["mIoU_by_seed"]["2"] == 54.0);
+  CHECK(json["pairs"][0]["differences"].size() == 3);
+  CHECK(json["pairs"][0]["interval"].size() == 2);
+}
+
+TEST_CASE("tables are aligned by characters, not bytes") {
+  const Table table{{"mode", "mIoU"}, {{"a", "1 ± 2"}, {"long", "3"}}};
+  CHECK(to_markdown(table) ==
+        "| mode |  mIoU |\n"
+        "|:-----|------:|\n"
+        "| a    | 1 ± 2 |\n"
+        "| long |     3 |\n");
+  CHECK(format_number(std::nullopt, 2) == "-");
+  CHECK(format_signed(1.25, 1) == "+1.2");
+}
+
+}  // namespace lockstep
