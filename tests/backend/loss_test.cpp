@@ -1,0 +1,265 @@
+// Cross-entropy against its definition in double, and the confusion matrix against counting.
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "backend/cpu/fast_exp.h"
+#include "backend/operand.h"
+
+namespace lockstep::test {
+namespace {
+
+using Doubles = std::vector<double>;
+using Labels = std::vector<std::uint8_t>;
+
+std::unique_ptr<Backend> cpu(int threads) { return make_backend(Device{}, threads); }
+
+Labels random_labels(std::int64_t count, std::int64_t classes, int ignore_index,
+                     std::uint32_t seed) {
+  std::mt19937 generator(seed);
+  Labels labels(static_cast<std::size_t>(count));
+  for (auto& label : labels) {
+    const bool ignored = ignore_index >= 0 && generator() % 4 == 0;
+    label = static_cast<std::uint8_t>(ignored ? static_cast<std::uint32_t>(ignore_index)
+                                              : generator() % static_cast<std::uint32_t>(classes));
+  }
+  return labels;
+}
+
+struct DeviceLabels {
+  Storage storage;
+  Tensor tensor;
+  DeviceLabels(Backend& backend, const Shape& logits, const Labels& labels)
+      : storage(backend.allocate(labels.size())),
+        tensor(storage.data(), logits.with_channels(1), DType::kUInt8) {
+    backend.upload(tensor, labels.data());
+    backend.synchronize();
+  }
+};
+
+/// A double in device memory.
+struct DeviceDouble {
+  Storage storage;
+  Tensor tensor;  // as bytes
+  explicit DeviceDouble(Backend& backend)
+      : storage(backend.allocate(sizeof(double))),
+        tensor(storage.data(), {1, sizeof(double)}, DType::kUInt8) {}
+  double* pointer() const { return static_cast<double*>(storage.data()); }
+  double get(Backend& backend) const {
+    double value = 0;
+    backend.download(&value, tensor);
+    backend.synchronize();
+    return value;
+  }
+};
+
+struct Reference {
+  double loss = 0;
+  Doubles gradient;
+};
+
+Reference reference(const Values& logits, const Labels& labels, const Values& weights,
+                    int ignore_index, double normalizer) {
+  const std::size_t classes = logits.size() / labels.size();
+  Reference r{0, Doubles(logits.size())};
+  for (std::size_t p = 0; p < labels.size(); ++p) {
+    if (labels[p] == ignore_index) continue;
+    const float* pixel = &logits[p * classes];
+    const double largest = static_cast<double>(*std::max_element(pixel, pixel + classes));
+    double sum = 0;
+    for (std::size_t c = 0; c < classes; ++c)
+      sum += std::exp(static_cast<double>(pixel[c]) - largest);
+    const double weight = weights.empty() ? 1.0 : static_cast<double>(weights[labels[p]]);
+    r.loss +=
+        weight * (std::log(sum) + largest - static_cast<double>(pixel[labels[p]])) / normalizer;
+    for (std::size_t c = 0; c < classes; ++c) {
+      const double softmax = std::exp(static_cast<double>(pixel[c]) - largest) / sum;
+      r.gradient[p * classes + c] = weight * (softmax - (c == labels[p] ? 1 : 0)) / normalizer;
+    }
+  }
+  return r;
+}
+
+struct Case {
+  Shape logits;
+  float scale;  // of the logits
+  bool weighted;
+  int ignore_index;
+  Margins margins;
+};
+
+void check_case(Backend& backend, const Case& c) {
+  const Values logits = random_values(c.logits, 1, c.scale);
+  const Labels labels = random_labels(c.logits.rows(), c.logits.channels(), c.ignore_index, 2);
+  Values weights;
+  if (c.weighted) {
+    weights = random_values({1, c.logits.channels()}, 3);
+    for (float& weight : weights) weight = std::abs(weight);
+  }
+  const double normalizer = 0.5 * static_cast<double>(c.logits.rows()) + 3;
+  const Reference expected = reference(logits, labels, weights, c.ignore_index, normalizer);
+  const Operand x(backend, c.logits, logits, c.margins), gradient(backend, c.logits, c.margins);
+  const Operand class_weight(backend, {1, c.logits.channels()}, weights);
+  const DeviceLabels device_labels(backend, c.logits, labels);
+  const DeviceDouble loss(backend);
+  backend.cross_entropy({x.tensor(), device_labels.tensor, c.ignore_index,
+                         c.weighted ? class_weight.floats() : nullptr, normalizer,
+                         gradient.tensor(), loss.pointer()});
+  CHECK(loss.get(backend) == doctest::Approx(expected.loss).epsilon(1e-6));
+  CHECK(relative_error(gradient.get(), expected.gradient) < 2e-6);
+  CHECK(gradient.margins_untouched());
+  // Without a gradient the loss is the same, and it is added to what is there.
+  backend.cross_entropy({x.tensor(),
+                         device_labels.tensor,
+                         c.ignore_index,
+                         c.weighted ? class_weight.floats() : nullptr,
+                         normalizer,
+                         {},
+                         loss.pointer()});
+  CHECK(loss.get(backend) == doctest::Approx(2 * expected.loss).epsilon(1e-6));
+}
+
+TEST_CASE("cross-entropy and its gradient match the definition") {
+  for (const int threads : {1, 3}) {
+    const auto backend = cpu(threads);
+    for (const Case& c : std::vector<Case>{
+             {{2, 7, 9, 11}, 2.0F, false, 255, {}},
+             {{2, 7, 9, 11}, 2.0F, true, 255, {}},
+             {{1, 5, 33, 19}, 8.0F, true, 0, {4, 1}},
+             {{3, 40, 50, 16}, 1.0F, false, 3, {}},
+             {{1, 3, 5, 1}, 1.0F, false, -1, {}},
+             {{1, 3, 5, 2}, 30.0F, true, -1, {0, 5}},
+             {{1, 4, 9, 256}, 3.0F, false, -1, {}},
+         }) {
+      CAPTURE(to_string(c.logits));
+      CAPTURE(c.weighted);
+      check_case(*backend, c);
+    }
+  }
+}
+
+TEST_CASE("logits of ten thousand neither overflow nor lose the loss") {
+  const auto backend = cpu(1);
+  const Shape shape{1, 1, 3, 2};
+  const Operand logits(*backend, shape, {1e4F, -1e4F, 1e4F, -1e4F, -1e4F, -1e4F});
+  const Operand gradient(*backend, shape);
+  const DeviceLabels labels(*backend, shape, {0, 1, 0});
+  const DeviceDouble loss(*backend);
+  backend->cross_entropy(
+      {logits.tensor(), labels.tensor, 255, nullptr, 1, gradient.tensor(), loss.pointer()});
+  CHECK(loss.get(*backend) == doctest::Approx(2e4 + std::log(2.0)));
+  CHECK(gradient.get() == Values{0, 0, 1, -1, -0.5F, 0.5F});
+}
+
+TEST_CASE("a logit that is not finite makes the loss not finite") {
+  const auto backend = cpu(1);
+  const Shape shape{1, 1, 2, 3};
+  for (const float bad :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    for (const std::size_t at : {0, 1, 2}) {
+      Values values{1, 2, 3, 4, 5, 6};
+      values[at] = bad;
+      const Operand logits(*backend, shape, values);
+      const DeviceLabels labels(*backend, shape, {1, 1});
+      const DeviceDouble loss(*backend);
+      backend->cross_entropy({logits.tensor(), labels.tensor, 255, nullptr, 1, {}, loss.pointer()});
+      CHECK_FALSE(std::isfinite(loss.get(*backend)));
+    }
+  }
+}
+
+TEST_CASE("a batch of ignored pixels has no loss and zero gradients") {
+  const auto backend = cpu(2);
+  const Shape shape{2, 30, 40, 11};
+  const Operand logits(*backend, shape, random_values(shape, 1)), gradient(*backend, shape);
+  const DeviceLabels labels(*backend, shape, Labels(static_cast<std::size_t>(shape.rows()), 255));
+  const DeviceDouble loss(*backend);
+  backend->cross_entropy(
+      {logits.tensor(), labels.tensor, 255, nullptr, 1, gradient.tensor(), loss.pointer()});
+  CHECK(loss.get(*backend) == 0.0);
+  CHECK(gradient.get() == Values(static_cast<std::size_t>(shape.elements()), 0.0F));
+}
+
+TEST_CASE("the loss does not depend on the number of threads") {
+  const Shape shape{3, 61, 53, 11};
+  std::vector<double> losses;
+  std::vector<Values> gradients;
+  for (const int threads : {1, 2, 5}) {
+    const auto backend = cpu(threads);
+    const Operand logits(*backend, shape, random_values(shape, 1)), gradient(*backend, shape);
+    const DeviceLabels labels(*backend, shape, random_labels(shape.rows(), 11, 255, 2));
+    const DeviceDouble loss(*backend);
+    backend->cross_entropy(
+        {logits.tensor(), labels.tensor, 255, nullptr, 7, gradient.tensor(), loss.pointer()});
+    losses.push_back(loss.get(*backend));
+    gradients.push_back(gradient.get());
+  }
+  CHECK(losses == std::vector<double>(3, losses[0]));
+  CHECK(gradients == std::vector<Values>(3, gradients[0]));
+}
+
+TEST_CASE("a label that is no class is an error that names the pixel") {
+  const auto backend = cpu(1);
+  const Shape shape{1, 1, 3, 4};
+  const Operand logits(*backend, shape, random_values(shape, 1));
+  const DeviceLabels labels(*backend, shape, {1, 7, 255});
+  const DeviceDouble loss(*backend);
+  CHECK_THROWS_WITH_AS(
+      backend->cross_entropy({logits.tensor(), labels.tensor, 255, nullptr, 1, {}, loss.pointer()}),
+      doctest::Contains("label 7 of pixel 1"), Error);
+}
+
+TEST_CASE("the confusion matrix counts labels against the largest logits") {
+  for (const int threads : {1, 3}) {
+    const auto backend = cpu(threads);
+    for (const Margins& margins : {Margins{}, Margins{2, 3}}) {
+      const Shape shape{2, 37, 41, 5};
+      Values values = random_values(shape, 1);
+      for (float& value : values) value = std::round(value);  // ties: the first wins
+      const Labels labels = random_labels(shape.rows(), 5, 255, 2);
+      std::vector<std::int64_t> expected(25, 100);
+      for (std::size_t p = 0; p < labels.size(); ++p) {
+        const float* pixel = &values[p * 5];
+        if (labels[p] < 5) ++expected[labels[p] * 5 + (std::max_element(pixel, pixel + 5) - pixel)];
+      }
+      const Operand logits(*backend, shape, values, margins);
+      const DeviceLabels device_labels(*backend, shape, labels);
+      const Storage storage = backend->allocate(25 * sizeof(std::int64_t));
+      const Tensor bytes(storage.data(), {1, 25 * sizeof(std::int64_t)}, DType::kUInt8);
+      std::vector<std::int64_t> matrix(25, 100);
+      backend->upload(bytes, matrix.data());
+      backend->confusion_matrix(logits.tensor(), device_labels.tensor,
+                                static_cast<std::int64_t*>(storage.data()));
+      backend->download(matrix.data(), bytes);
+      backend->synchronize();
+      CHECK(matrix == expected);
+    }
+  }
+}
+
+TEST_CASE("an empty batch reads and writes nothing") {
+  const auto backend = cpu(2);
+  const Tensor logits(nullptr, {0, 4, 4, 3}), labels(nullptr, {0, 4, 4, 1}, DType::kUInt8);
+  backend->cross_entropy({logits, labels, 255, nullptr, 1, logits, nullptr});
+  backend->confusion_matrix(logits, labels, nullptr);
+}
+
+TEST_CASE("the vectorised exponential is within two units in the last place") {
+  for (int i = 0; i <= 873000; ++i) {
+    const float x = -1e-4F * static_cast<float>(i);
+    const double exact = std::exp(static_cast<double>(x));
+    const double error = std::abs(static_cast<double>(exp_of_non_positive(x)) - exact);
+    if (error > 2 * 1.2e-7 * exact) {
+      FAIL("exp(", x, ") is off by ", error / exact);
+    }
+  }
+  CHECK(exp_of_non_positive(0.0F) == 1.0F);
+  CHECK(exp_of_non_positive(-200.0F) == 0.0F);
+  CHECK(exp_of_non_positive(-std::numeric_limits<float>::infinity()) == 0.0F);
+  CHECK(std::isnan(exp_of_non_positive(std::numeric_limits<float>::quiet_NaN())));
+}
+
+}  // namespace
+}  // namespace lockstep::test
