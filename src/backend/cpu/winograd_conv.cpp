@@ -1,0 +1,276 @@
+#include "backend/cpu/winograd_conv.h"
+
+#include <omp.h>
+
+#include <algorithm>
+
+#include "backend/cpu/winograd_gemm.h"
+#include "backend/cpu/winograd_transforms.h"
+#include "backend/cpu/winograd_vec.h"
+
+namespace lockstep {
+
+namespace {
+
+using namespace winograd;
+
+constexpr std::int64_t kBlockBytes = 128 * 1024;  // transformed tiles of one block
+constexpr std::int64_t kLine = 16;                // floats of a cache line
+constexpr std::int64_t kMaxSums = 16;             // partial sums of the gradient of the weights
+constexpr std::int64_t kTilesPerSum = 256;  // a sum over fewer costs more to merge than it saves
+constexpr std::int64_t kSumBytes = 4 * 1024 * 1024;
+constexpr std::int64_t kSliceOut = 64, kSliceIn = 128;
+
+std::int64_t padded(std::int64_t channels) { return (channels + kPanel - 1) / kPanel * kPanel; }
+
+/// Distance of two points of a block. One line more than the data: power-of-two distances would
+/// send all sixteen points of a channel to the same few lines of the cache.
+std::int64_t point_stride(std::int64_t tiles, std::int64_t channels) {
+  return tiles * channels + kLine;
+}
+
+/// Tiles per block such that their points fill `kBlockBytes`, rounded to the micro-kernel's rows.
+std::int64_t tiles_per_block(std::int64_t channels) {
+  const std::int64_t fit = kBlockBytes / (kPoints * channels * std::int64_t{sizeof(float)});
+  return std::clamp<std::int64_t>(fit / kRows, 2, 32) * kRows;
+}
+
+/// Channels [begin, begin + count), `padded` of them when transformed.
+struct Slice {
+  std::int64_t begin, count, padded;
+};
+
+/// Channels in slices of at most `most` (a multiple of kPanel) of nearly equal size.
+class Slices {
+ public:
+  Slices(std::int64_t channels, std::int64_t most)
+      : channels_(channels),
+        count_((channels + most - 1) / most),
+        size_(padded((channels + count_ - 1) / count_)) {}
+
+  std::int64_t count() const { return count_; }
+  std::int64_t size() const { return size_; }
+  Slice operator[](std::int64_t index) const {
+    const std::int64_t begin = index * size_;
+    const std::int64_t count = std::min(size_, channels_ - begin);
+    return {begin, count, padded(count)};
+  }
+
+ private:
+  std::int64_t channels_, count_, size_;
+};
+
+/// How the gradient of the weights is cut into independent sums, by the shape only: per slice of
+/// the output's and slice of the input's channels, `parts` sums over a part of the tiles each.
+struct WeightPlan {
+  Slices in, out;
+  std::int64_t tiles;
+  std::int64_t parts;
+  std::int64_t sum_floats;  // room of one sum
+
+  WeightPlan(const ConvGeometry& geometry, std::int64_t tile_count)
+      : in(geometry.in_channels, kSliceIn),
+        out(geometry.out_channels, kSliceOut),
+        tiles(tile_count),
+        parts(0),
+        sum_floats(kPoints * in.size() * out.size()) {
+    const std::int64_t slices = in.count() * out.count();
+    const std::int64_t most = kSumBytes / (slices * sum_floats * std::int64_t{sizeof(float)});
+    parts = std::clamp<std::int64_t>(std::min(tiles / kTilesPerSum, most), 1, kMaxSums);
+  }
+
+  std::int64_t sums() const { return out.count() * in.count() * parts; }
+  /// The first sum of a pair of slices; the others follow.
+  std::int64_t first_sum(std::int64_t out_slice, std::int64_t in_slice) const {
+    return (out_slice * in.count() + in_slice) * parts;
+  }
+  /// The tiles of one part.
+  TileRange part(std::int64_t index) const {
+    const std::int64_t begin = tiles * index / parts;
+    return {begin, tiles * (index + 1) / parts - begin};
+  }
+};
+
+class WinogradConvolution final : public Convolution {
+ public:
+  WinogradConvolution(const ConvGeometry& geometry, const Shape& input, int threads)
+      : geometry_(geometry),
+        threads_(threads),
+        in_(padded(geometry.in_channels)),
+        out_(padded(geometry.out_channels)),
+        block_(tiles_per_block(in_ + out_)),
+        plan_(geometry, TileGrid(geometry.output_shape(input)).count) {}
+
+  void prepare_backward(bool) override { backward_ = true; }
+  std::size_t scratch_bytes(bool strided) const override;
+  void forward(const Tensor& x, const float* weight, const float* bias, const Tensor& y,
+               void* scratch) override;
+  void backward_data(const Tensor& grad_y, const float* weight, const Tensor& grad_x,
+                     void* scratch) override;
+  void backward_weights(const Tensor& x, const Tensor& grad_y, float* grad_weight,
+                        void* scratch) override;
+
+ private:
+  /// One thread's transformed tiles of both sides, on padded channels.
+  std::int64_t block_floats() const {
+    return point_stride(block_, in_) * kPoints + point_stride(block_, out_) * kPoints;
+  }
+  void convolve(const Tensor& x, std::int64_t padding_h, std::int64_t padding_w,
+                const KernelSource& kernels, const float* bias, const Tensor& y,
+                float* scratch) const;
+  void sum_tiles(const Tensor& x, const Tensor& grad_y, const WeightPlan& plan, std::int64_t index,
+                 float* sum, float* block) const;
+  void merge_sums(const WeightPlan& plan, const float* sums, std::int64_t out_channel,
+                  float* grad_weight) const;
+
+  const ConvGeometry geometry_;
+  const int threads_;
+  const std::int64_t in_, out_;  // padded channels
+  const std::int64_t block_;     // tiles
+  const WeightPlan plan_;
+  bool backward_ = false;
+};
+
+std::size_t WinogradConvolution::scratch_bytes(bool) const {
+  const std::int64_t kernels = kPoints * (in_ * out_ + kLine);
+  const std::int64_t sums = backward_ ? plan_.sums() * plan_.sum_floats : 0;
+  const std::int64_t floats = std::max(kernels, sums) + threads_ * block_floats();
+  return static_cast<std::size_t>(floats) * sizeof(float);
+}
+
+void WinogradConvolution::forward(const Tensor& x, const float* weight, const float* bias,
+                                  const Tensor& y, void* scratch) {
+  const std::int64_t in = geometry_.in_channels;
+  const KernelSource kernels{weight, in, 9, geometry_.out_channels, 9 * in, false};
+  convolve(x, geometry_.padding_h, geometry_.padding_w, kernels, bias, y,
+           static_cast<float*>(scratch));
+}
+
+void WinogradConvolution::backward_data(const Tensor& grad_y, const float* weight,
+                                        const Tensor& grad_x, void* scratch) {
+  // The transposed convolution: kernels turned by 180 degrees, channels exchanged, and the padding
+  // that makes the output of this as large as the input of the forward pass.
+  const std::int64_t in = geometry_.in_channels;
+  const KernelSource kernels{weight, geometry_.out_channels, 9 * in, in, 9, true};
+  convolve(grad_y, 2 - geometry_.padding_h, 2 - geometry_.padding_w, kernels, nullptr, grad_x,
+           static_cast<float*>(scratch));
+}
+
+void WinogradConvolution::convolve(const Tensor& x, std::int64_t padding_h, std::int64_t padding_w,
+                                   const KernelSource& kernels, const float* bias, const Tensor& y,
+                                   float* scratch) const {
+  const TileGrid grid(y.shape);
+  const std::int64_t depth = padded(kernels.depth);
+  const std::int64_t lanes = padded(kernels.lanes);
+  const PointKernels u{scratch, depth * lanes + kLine, depth, lanes};
+  float* blocks = scratch + kPoints * u.stride;
+#pragma omp parallel num_threads(threads_) if (threads_ > 1)
+  {
+#pragma omp for schedule(static)
+    for (std::int64_t lane = 0; lane < lanes; lane += kLanes) transform_kernels(kernels, lane, u);
+
+    float* block = blocks + omp_get_thread_num() * block_floats();
+    const PointTiles v{block, point_stride(block_, depth), depth};
+    const PointTiles m{block + kPoints * v.stride, point_stride(block_, lanes), lanes};
+#pragma omp for schedule(dynamic)
+    for (std::int64_t first = 0; first < grid.count; first += block_) {
+      const TileRange range{first, std::min(block_, grid.count - first)};
+      transform_input(x, padding_h, padding_w, grid, range, v);
+      // The micro-kernel computes whole groups of rows; what is left of a former block beyond the
+      // range would do no harm, but be work on undefined values.
+      const std::int64_t rows = (range.count + kRows - 1) / kRows * kRows;
+      for (std::int64_t p = 0; p < kPoints; ++p) {
+        float* a = v.data + p * v.stride;
+        std::fill(a + range.count * depth, a + rows * depth, 0.0F);
+        multiply(a, u.data + p * u.stride, m.data + p * m.stride, rows, depth, lanes);
+      }
+      transform_output(m, grid, range, bias, y);
+    }
+  }
+}
+
+void WinogradConvolution::backward_weights(const Tensor& x, const Tensor& grad_y,
+                                           float* grad_weight, void* scratch) {
+  if (x.shape.batch() == 0) return;  // a sum over no tiles would not even be zeroed
+  const WeightPlan plan(geometry_, TileGrid(grad_y.shape).count);
+  auto* sums = static_cast<float*>(scratch);
+  float* blocks = sums + plan.sums() * plan.sum_floats;
+#pragma omp parallel num_threads(threads_) if (threads_ > 1)
+  {
+    float* block = blocks + omp_get_thread_num() * block_floats();
+#pragma omp for schedule(dynamic)
+    for (std::int64_t index = 0; index < plan.sums(); ++index) {
+      sum_tiles(x, grad_y, plan, index, sums + index * plan.sum_floats, block);
+    }
+#pragma omp for schedule(static)
+    for (std::int64_t o = 0; o < geometry_.out_channels; ++o) {
+      merge_sums(plan, sums, o, grad_weight + o * geometry_.in_channels * 9);
+    }
+  }
+}
+
+void WinogradConvolution::sum_tiles(const Tensor& x, const Tensor& grad_y, const WeightPlan& plan,
+                                    std::int64_t index, float* sum, float* block) const {
+  const std::int64_t slices = index / plan.parts;
+  const Slice out = plan.out[slices / plan.in.count()];
+  const Slice in = plan.in[slices % plan.in.count()];
+  const Tensor x_slice = x.channel_range(in.begin, in.count);
+  const Tensor grad_slice = grad_y.channel_range(out.begin, out.count);
+  const TileGrid grid(grad_y.shape);
+  const PointTiles v{block, point_stride(block_, in.padded), in.padded};
+  const PointTiles z{block + kPoints * v.stride, point_stride(block_, out.padded), out.padded};
+
+  const TileRange part = plan.part(index % plan.parts);
+  for (std::int64_t done = 0; done < part.count; done += block_) {
+    const TileRange range{part.first + done, std::min(block_, part.count - done)};
+    transform_input(x_slice, geometry_.padding_h, geometry_.padding_w, grid, range, v);
+    transform_grad_output(grad_slice, grid, range, z);
+    for (std::int64_t p = 0; p < kPoints; ++p) {
+      multiply_transposed(z.data + p * z.stride, v.data + p * v.stride,
+                          sum + p * out.padded * in.padded, out.padded, range.count, in.padded,
+                          done > 0);
+    }
+  }
+}
+
+void WinogradConvolution::merge_sums(const WeightPlan& plan, const float* sums,
+                                     std::int64_t out_channel, float* grad_weight) const {
+  const std::int64_t out_slice = out_channel / plan.out.size();
+  const Slice out = plan.out[out_slice];
+  for (std::int64_t i = 0; i < plan.in.count(); ++i) {
+    const Slice in = plan.in[i];
+    const float* first = sums + plan.first_sum(out_slice, i) * plan.sum_floats;
+    add_weight_gradient(first + (out_channel - out.begin) * in.padded, plan.parts, plan.sum_floats,
+                        out.padded * in.padded, in.count, grad_weight + in.begin * 9);
+  }
+}
+
+}  // namespace
+
+bool winograd_supports(const ConvGeometry& geometry) {
+  const auto is = [](std::int64_t h, std::int64_t w, std::int64_t value) {
+    return h == value && w == value;
+  };
+  return is(geometry.kernel_h, geometry.kernel_w, 3) &&
+         is(geometry.stride_h, geometry.stride_w, 1) &&
+         is(geometry.dilation_h, geometry.dilation_w, 1) && geometry.groups == 1 &&
+         geometry.padding_h <= 2 && geometry.padding_w <= 2;
+}
+
+bool winograd_pays(const ConvGeometry& geometry) {
+  const std::int64_t in = geometry.in_channels;
+  const std::int64_t out = geometry.out_channels;
+  // Against the 2.25 times fewer products; half of that goes to the transforms.
+  return winograd_supports(geometry) && in >= kPanel && out >= kPanel &&
+         4 * padded(in) * padded(out) <= 5 * in * out;
+}
+
+std::unique_ptr<Convolution> make_winograd_convolution(const ConvGeometry& geometry,
+                                                       const Shape& input, int threads) {
+  LOCKSTEP_CHECK(winograd_supports(geometry), "no Winograd convolution for a kernel of ",
+                 geometry.kernel_h, "x", geometry.kernel_w, ", stride ", geometry.stride_h, "x",
+                 geometry.stride_w, ", groups ", geometry.groups);
+  return std::make_unique<WinogradConvolution>(geometry, input, threads);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,24 @@
+#pragma once
+// 3x3 convolutions by Winograd's F(2x2, 3x3) on blocks of tiles that fit the second-level cache;
+// the formulas are in winograd_transforms.h. Results do not depend on the number of threads.
+
+#include <memory>
+
+#include "backend/cpu/convolution.h"
+
+namespace lockstep {
+
+/// Whether the geometry can be computed at all: 3x3, stride 1, dilation 1, one group, padding up
+/// to 2.
+bool winograd_supports(const ConvGeometry& geometry);
+
+/// Whether it is worth it: supported, and at least 16 channels on both sides, nearly multiples of
+/// 16 (the rest of a group of 16 costs as much as if it were there).
+bool winograd_pays(const ConvGeometry& geometry);
+
+/// `input` is the largest input: smaller batches may be passed to the same object.
+/// REQUIRES: winograd_supports(geometry).
+std::unique_ptr<Convolution> make_winograd_convolution(const ConvGeometry& geometry,
+                                                       const Shape& input, int threads);
+
+}  // namespace lockstep

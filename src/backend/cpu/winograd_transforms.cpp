@@ -1,0 +1,345 @@
+#include "backend/cpu/winograd_transforms.h"
+
+#include <algorithm>
+
+#include "backend/cpu/winograd_gemm.h"
+#include "backend/cpu/winograd_vec.h"
+
+namespace lockstep::winograd {
+
+namespace {
+
+/// Four values down a column of a tile, or a transformed column.
+struct Column {
+  Vec v0, v1, v2, v3;
+};
+
+/// B^T d.
+Column input_column(Vec d0, Vec d1, Vec d2, Vec d3) { return {d0 - d2, d1 + d2, d2 - d1, d1 - d3}; }
+
+/// A^T m of four values.
+struct Pair {
+  Vec v0, v1;
+};
+Pair output_pair(Vec m0, Vec m1, Vec m2, Vec m3) { return {m0 + m1 + m2, m1 - m2 - m3}; }
+
+/// A y.
+Column gradient_column(Vec y0, Vec y1) { return {y0, y0 + y1, y0 - y1, -y1}; }
+
+/// G g of three values.
+Column kernel_column(Vec g0, Vec g1, Vec g2) {
+  const Vec even = 0.5F * (g0 + g2);
+  const Vec odd = 0.5F * g1;
+  return {g0, even + odd, even - odd, g2};
+}
+
+/// G^T q of four values.
+struct Triple {
+  Vec v0, v1, v2;
+};
+Triple kernel_triple(Vec q0, Vec q1, Vec q2, Vec q3) {
+  const Vec even = 0.5F * (q1 + q2);
+  return {q0 + even, 0.5F * (q1 - q2), even + q3};
+}
+
+/// Loads and stores of whole vectors, and of those that end beyond the channels of a pixel.
+struct WholeVec {
+  Vec load(const float* from) const { return winograd::load(from); }
+  void store(float* to, Vec v) const { winograd::store(to, v); }
+};
+struct PartialVec {
+  std::int64_t count;
+  Vec load(const float* from) const { return load_partial(from, count); }
+  void store(float* to, Vec v) const { store_partial(to, v, count); }
+};
+
+/// body(c, io) for each eighth channel c below `padded`; io accesses the channels that exist.
+template <class Body>
+void for_each_vec(std::int64_t channels, std::int64_t padded, Body&& body) {
+  std::int64_t c = 0;
+  for (; c + kLanes <= channels; c += kLanes) body(c, WholeVec{});
+  for (; c < padded; c += kLanes) {
+    body(c, PartialVec{std::max<std::int64_t>(channels - c, 0)});
+  }
+}
+
+/// Consecutive tiles of one row of tiles.
+struct Run {
+  std::int64_t sample, row, column;
+  std::int64_t count;
+  std::int64_t offset;  // of the first one within the range
+};
+
+template <class Body>
+void for_each_run(const TileGrid& grid, TileRange range, Body&& body) {
+  for (std::int64_t done = 0; done < range.count;) {
+    const std::int64_t tile = range.first + done;
+    const std::int64_t row = tile / grid.columns;
+    const std::int64_t column = tile % grid.columns;
+    const std::int64_t count = std::min(grid.columns - column, range.count - done);
+    body(Run{row / grid.rows, row % grid.rows, column, count, done});
+    done += count;
+  }
+}
+
+void store_row(float* to, std::int64_t stride, Vec b0, Vec b1, Vec b2, Vec b3) {
+  store(to, b0 - b2);
+  store(to + stride, b1 + b2);
+  store(to + 2 * stride, b2 - b1);
+  store(to + 3 * stride, b1 - b3);
+}
+
+/// (B^T d) B, from the transformed columns.
+void store_input_points(float* to, std::int64_t stride, const Column& b0, const Column& b1,
+                        const Column& b2, const Column& b3) {
+  store_row(to, stride, b0.v0, b1.v0, b2.v0, b3.v0);
+  store_row(to + 4 * stride, stride, b0.v1, b1.v1, b2.v1, b3.v1);
+  store_row(to + 8 * stride, stride, b0.v2, b1.v2, b2.v2, b3.v2);
+  store_row(to + 12 * stride, stride, b0.v3, b1.v3, b2.v3, b3.v3);
+}
+
+/// An image of one sample.
+struct Image {
+  float* data;
+  std::int64_t height, width, channels;
+  std::int64_t pixel_stride, row_stride;  // elements
+
+  Image(const Tensor& tensor, std::int64_t sample)
+      : data(tensor.floats() + sample * tensor.shape.rows_per_sample() * tensor.row_stride),
+        height(tensor.shape.height()),
+        width(tensor.shape.width()),
+        channels(tensor.shape.channels()),
+        pixel_stride(tensor.row_stride),
+        row_stride(width * pixel_stride) {}
+
+  bool contains(std::int64_t y, std::int64_t x) const {
+    return y >= 0 && y < height && x >= 0 && x < width;
+  }
+  float* pixel(std::int64_t y, std::int64_t x) const {
+    return data + y * row_stride + x * pixel_stride;
+  }
+};
+
+/// Tiles whose 4x4 pixels all exist. Neighbours share two columns, which are transformed once.
+void transform_inner_tiles(const Image& image, std::int64_t y, std::int64_t x, std::int64_t count,
+                           float* to, const PointTiles& v) {
+  const std::int64_t step = image.pixel_stride;
+  for_each_vec(image.channels, v.channels, [&](std::int64_t c, auto io) {
+    const float* row0 = image.pixel(y, x) + c;
+    const float* row1 = row0 + image.row_stride;
+    const float* row2 = row1 + image.row_stride;
+    const float* row3 = row2 + image.row_stride;
+    const auto column = [&](std::int64_t offset) {
+      return input_column(io.load(row0 + offset), io.load(row1 + offset), io.load(row2 + offset),
+                          io.load(row3 + offset));
+    };
+    Column b0 = column(0);
+    Column b1 = column(step);
+    float* out = to + c;
+    for (std::int64_t t = 0, offset = 2 * step; t < count; ++t, offset += 2 * step) {
+      const Column b2 = column(offset);
+      const Column b3 = column(offset + step);
+      store_input_points(out, v.stride, b0, b1, b2, b3);
+      b0 = b2;
+      b1 = b3;
+      out += v.channels;
+    }
+  });
+}
+
+/// A tile with pixels outside the image.
+void transform_edge_tile(const Image& image, std::int64_t y, std::int64_t x, float* to,
+                         const PointTiles& v) {
+  const float* pixels[4][4];
+  for (int i = 0; i < 4; ++i) {
+    for (int j = 0; j < 4; ++j) {
+      pixels[i][j] = image.contains(y + i, x + j) ? image.pixel(y + i, x + j) : nullptr;
+    }
+  }
+  for_each_vec(image.channels, v.channels, [&](std::int64_t c, auto io) {
+    const auto value = [&](int i, int j) {
+      return pixels[i][j] == nullptr ? Vec{} : io.load(pixels[i][j] + c);
+    };
+    const auto column = [&](int j) {
+      return input_column(value(0, j), value(1, j), value(2, j), value(3, j));
+    };
+    store_input_points(to + c, v.stride, column(0), column(1), column(2), column(3));
+  });
+}
+
+/// A tile of the gradient; `rows`, `columns` (1 or 2): how much of it lies inside the image.
+void transform_gradient_tile(const Image& image, const float* from, bool two_rows, bool two_columns,
+                             float* to, const PointTiles& z) {
+  for_each_vec(image.channels, z.channels, [&](std::int64_t c, auto io) {
+    const float* y = from + c;
+    const Vec zero{};
+    const Vec y00 = io.load(y);
+    const Vec y01 = two_columns ? io.load(y + image.pixel_stride) : zero;
+    const Vec y10 = two_rows ? io.load(y + image.row_stride) : zero;
+    const Vec y11 =
+        two_rows && two_columns ? io.load(y + image.row_stride + image.pixel_stride) : zero;
+    const Column left = gradient_column(y00, y10);
+    const Column right = gradient_column(y01, y11);
+    const auto store_points = [&](float* row, Vec a, Vec b) {
+      const Column points = gradient_column(a, b);
+      store(row, points.v0);
+      store(row + z.stride, points.v1);
+      store(row + 2 * z.stride, points.v2);
+      store(row + 3 * z.stride, points.v3);
+    };
+    store_points(to + c, left.v0, right.v0);
+    store_points(to + c + 4 * z.stride, left.v1, right.v1);
+    store_points(to + c + 8 * z.stride, left.v2, right.v2);
+    store_points(to + c + 12 * z.stride, left.v3, right.v3);
+  });
+}
+
+/// The output tile from its points; what lies outside the image is dropped.
+void transform_output_tile(const float* from, const PointTiles& m, const float* bias,
+                           const Image& image, float* to, bool two_rows, bool two_columns) {
+  for_each_vec(image.channels, image.channels, [&](std::int64_t c, auto io) {
+    const auto column = [&](std::int64_t j) {
+      const float* points = from + j * m.stride + c;
+      return output_pair(load(points), load(points + 4 * m.stride), load(points + 8 * m.stride),
+                         load(points + 12 * m.stride));
+    };
+    const Pair p0 = column(0);
+    const Pair p1 = column(1);
+    const Pair p2 = column(2);
+    const Pair p3 = column(3);
+    Pair top = output_pair(p0.v0, p1.v0, p2.v0, p3.v0);
+    Pair bottom = output_pair(p0.v1, p1.v1, p2.v1, p3.v1);
+    if (bias != nullptr) {
+      const Vec b = io.load(bias + c);
+      top = {top.v0 + b, top.v1 + b};
+      bottom = {bottom.v0 + b, bottom.v1 + b};
+    }
+    float* y = to + c;
+    io.store(y, top.v0);
+    if (two_columns) io.store(y + image.pixel_stride, top.v1);
+    if (two_rows) io.store(y + image.row_stride, bottom.v0);
+    if (two_rows && two_columns) io.store(y + image.row_stride + image.pixel_stride, bottom.v1);
+  });
+}
+
+/// The nine values of up to eight kernels that lie `lane_stride` apart, one kernel per lane.
+struct Kernels {
+  Vec g[9];
+};
+Kernels load_kernels(const float* from, std::int64_t lane_stride, std::int64_t count) {
+  alignas(sizeof(Vec)) float lanes[9][kLanes] = {};
+  for (std::int64_t lane = 0; lane < count; ++lane) {
+    for (int i = 0; i < 9; ++i) lanes[i][lane] = from[lane * lane_stride + i];
+  }
+  Kernels kernels;
+  for (int i = 0; i < 9; ++i) kernels.g[i] = load(lanes[i]);
+  return kernels;
+}
+
+/// G g G^T.
+void store_kernel_points(const Kernels& k, float* to, std::int64_t stride) {
+  const Column c0 = kernel_column(k.g[0], k.g[3], k.g[6]);
+  const Column c1 = kernel_column(k.g[1], k.g[4], k.g[7]);
+  const Column c2 = kernel_column(k.g[2], k.g[5], k.g[8]);
+  const auto store_points = [&](float* row, Vec g0, Vec g1, Vec g2) {
+    const Column points = kernel_column(g0, g1, g2);
+    store(row, points.v0);
+    store(row + stride, points.v1);
+    store(row + 2 * stride, points.v2);
+    store(row + 3 * stride, points.v3);
+  };
+  store_points(to, c0.v0, c1.v0, c2.v0);
+  store_points(to + 4 * stride, c0.v1, c1.v1, c2.v1);
+  store_points(to + 8 * stride, c0.v2, c1.v2, c2.v2);
+  store_points(to + 12 * stride, c0.v3, c1.v3, c2.v3);
+}
+
+}  // namespace
+
+void transform_input(const Tensor& x, std::int64_t padding_h, std::int64_t padding_w,
+                     const TileGrid& grid, TileRange range, const PointTiles& v) {
+  for_each_run(grid, range, [&](const Run& run) {
+    const Image image(x, run.sample);
+    const std::int64_t y = 2 * run.row - padding_h;
+    const bool inner_row = y >= 0 && y + 4 <= image.height;
+    float* to = v.data + run.offset * v.channels;
+    for (std::int64_t t = 0; t < run.count;) {
+      const std::int64_t first_pixel = 2 * (run.column + t) - padding_w;
+      const std::int64_t fit = first_pixel < 0 ? 0 : (image.width - first_pixel - 2) / 2;
+      const std::int64_t inner = inner_row ? std::clamp<std::int64_t>(fit, 0, run.count - t) : 0;
+      if (inner > 0) {
+        transform_inner_tiles(image, y, first_pixel, inner, to + t * v.channels, v);
+      } else {
+        transform_edge_tile(image, y, first_pixel, to + t * v.channels, v);
+      }
+      t += std::max<std::int64_t>(inner, 1);
+    }
+  });
+}
+
+void transform_grad_output(const Tensor& grad_y, const TileGrid& grid, TileRange range,
+                           const PointTiles& z) {
+  for_each_run(grid, range, [&](const Run& run) {
+    const Image image(grad_y, run.sample);
+    const bool two_rows = 2 * run.row + 1 < image.height;
+    for (std::int64_t t = 0; t < run.count; ++t) {
+      const std::int64_t x = 2 * (run.column + t);
+      transform_gradient_tile(image, image.pixel(2 * run.row, x), two_rows, x + 1 < image.width,
+                              z.data + (run.offset + t) * z.channels, z);
+    }
+  });
+}
+
+void transform_output(const PointTiles& m, const TileGrid& grid, TileRange range, const float* bias,
+                      const Tensor& y) {
+  for_each_run(grid, range, [&](const Run& run) {
+    const Image image(y, run.sample);
+    const bool two_rows = 2 * run.row + 1 < image.height;
+    for (std::int64_t t = 0; t < run.count; ++t) {
+      const std::int64_t x = 2 * (run.column + t);
+      transform_output_tile(m.data + (run.offset + t) * m.channels, m, bias, image,
+                            image.pixel(2 * run.row, x), two_rows, x + 1 < image.width);
+    }
+  });
+}
+
+void transform_kernels(const KernelSource& source, std::int64_t first_lane, const PointKernels& u) {
+  const std::int64_t count = std::clamp<std::int64_t>(source.lanes - first_lane, 0, kLanes);
+  const float* from = source.data + first_lane * source.lane_stride;
+  float* to = u.data + first_lane / kPanel * u.depth * kPanel + first_lane % kPanel;
+  for (std::int64_t k = 0; k < u.depth; ++k, from += source.depth_stride, to += kPanel) {
+    Kernels kernels{};
+    if (k < source.depth) kernels = load_kernels(from, source.lane_stride, count);
+    if (source.rotated) std::reverse(kernels.g, kernels.g + 9);
+    store_kernel_points(kernels, to, u.stride);
+  }
+}
+
+void add_weight_gradient(const float* q, std::int64_t sums, std::int64_t sum_stride,
+                         std::int64_t point_stride, std::int64_t in_channels, float* grad_weight) {
+  for (std::int64_t c = 0; c < in_channels; c += kLanes, q += kLanes) {
+    Triple column[4];
+    for (int j = 0; j < 4; ++j) {
+      Vec point[4];
+      for (int i = 0; i < 4; ++i) {
+        const float* from = q + (4 * i + j) * point_stride;
+        point[i] = load(from);
+        for (std::int64_t s = 1; s < sums; ++s) point[i] += load(from + s * sum_stride);
+      }
+      column[j] = kernel_triple(point[0], point[1], point[2], point[3]);
+    }
+    const Triple rows[3] = {kernel_triple(column[0].v0, column[1].v0, column[2].v0, column[3].v0),
+                            kernel_triple(column[0].v1, column[1].v1, column[2].v1, column[3].v1),
+                            kernel_triple(column[0].v2, column[1].v2, column[2].v2, column[3].v2)};
+    const std::int64_t lanes = std::min(kLanes, in_channels - c);
+    for (std::int64_t lane = 0; lane < lanes; ++lane, grad_weight += 9) {
+      for (int i = 0; i < 3; ++i) {
+        grad_weight[3 * i] += rows[i].v0[lane];
+        grad_weight[3 * i + 1] += rows[i].v1[lane];
+        grad_weight[3 * i + 2] += rows[i].v2[lane];
+      }
+    }
+  }
+}
+
+}  // namespace lockstep::winograd

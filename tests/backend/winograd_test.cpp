@@ -1,0 +1,298 @@
+// Winograd's convolution by itself (the backend chooses it by the processor): against loops in
+// double, its accuracy against a direct convolution in fp32, and bits that do not depend on
+// threads.
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <string>
+
+#include "backend/cpu/winograd_conv.h"
+#include "backend/operand.h"
+
+namespace lockstep::test {
+namespace {
+
+using Doubles = std::vector<double>;
+
+ConvGeometry geometry(std::int64_t in, std::int64_t out, std::int64_t padding_h,
+                      std::int64_t padding_w) {
+  ConvGeometry g;
+  g.in_channels = in;
+  g.out_channels = out;
+  g.kernel_h = g.kernel_w = 3;
+  g.padding_h = padding_h;
+  g.padding_w = padding_w;
+  return g;
+}
+
+/// Calls visit(x index, weight index, y index) for every product of a 3x3 convolution.
+template <typename Visit>
+void for_each_product(const ConvGeometry& g, const Shape& in, const Visit& visit) {
+  const Shape out = g.output_shape(in);
+  for (std::int64_t pixel = 0; pixel < out.rows(); ++pixel) {
+    const std::int64_t n = pixel / (out.height() * out.width());
+    for (std::int64_t tap = 0; tap < 9; ++tap) {
+      const std::int64_t y = pixel / out.width() % out.height() + tap / 3 - g.padding_h;
+      const std::int64_t x = pixel % out.width() + tap % 3 - g.padding_w;
+      if (y < 0 || y >= in.height() || x < 0 || x >= in.width()) continue;
+      const std::int64_t row = (n * in.height() + y) * in.width() + x;
+      for (std::int64_t o = 0; o < g.out_channels; ++o) {
+        for (std::int64_t i = 0; i < g.in_channels; ++i) {
+          visit(static_cast<std::size_t>(row * g.in_channels + i),
+                static_cast<std::size_t>((o * g.in_channels + i) * 9 + tap),
+                static_cast<std::size_t>(pixel * g.out_channels + o));
+        }
+      }
+    }
+  }
+}
+
+/// The three results of a convolution, from random operands.
+template <typename Number>
+struct Results {
+  std::vector<Number> y, grad_x, grad_weight;
+  friend bool operator==(const Results&, const Results&) = default;
+};
+
+struct Problem {
+  ConvGeometry geometry;
+  Shape in;
+  Margins margins;  // of x, y and their gradients
+  bool with_bias = false;
+  Shape out = geometry.output_shape(in);
+  Values x = random_values(in, 1);
+  Values weight = random_values(geometry.weight_shape(), 2, 0.1F);
+  Values bias = random_values({1, geometry.out_channels}, 3);
+  Values grad_y = random_values(out, 4);
+  Values grad_weight = random_values(geometry.weight_shape(), 5);  // is added to
+};
+
+/// By loops, every sum in Number.
+template <typename Number>
+Results<Number> reference(const Problem& p) {
+  Results<Number> results{std::vector<Number>(p.grad_y.size()), std::vector<Number>(p.x.size()),
+                          std::vector<Number>(p.grad_weight.begin(), p.grad_weight.end())};
+  for (std::size_t i = 0; i < p.grad_y.size() && p.with_bias; ++i) {
+    results.y[i] = static_cast<Number>(p.bias[i % p.bias.size()]);
+  }
+  for_each_product(p.geometry, p.in, [&](std::size_t x, std::size_t w, std::size_t y) {
+    const auto vx = static_cast<Number>(p.x[x]), vw = static_cast<Number>(p.weight[w]),
+               vg = static_cast<Number>(p.grad_y[y]);
+    results.y[y] += vx * vw;
+    results.grad_x[x] += vg * vw;
+    results.grad_weight[w] += vg * vx;
+  });
+  return results;
+}
+
+/// Memory that ends where the convolution said it would; filled with NaN, so that nothing can rely
+/// on zeros.
+class Scratch {
+ public:
+  explicit Scratch(std::size_t bytes)
+      : floats_(bytes / sizeof(float)),
+        data_(static_cast<float*>(
+            std::aligned_alloc(64, (floats_ * sizeof(float) + 4 * 64) / 64 * 64))) {
+    std::fill(data_, data_ + floats_, std::nanf(""));
+    std::fill(data_ + floats_, data_ + floats_ + kGuard, kMarker);
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  ~Scratch() { std::free(data_); }
+  void* data() const { return data_; }
+  bool guard_untouched() const {
+    return std::all_of(data_ + floats_, data_ + floats_ + kGuard,
+                       [](float value) { return value == kMarker; });
+  }
+
+ private:
+  static constexpr std::size_t kGuard = 32;
+  static constexpr float kMarker = 54321.0F;
+  std::size_t floats_;
+  float* data_;
+};
+
+Results<float> winograd(const Problem& p, int threads) {
+  const auto backend = make_backend(Device{}, 1);
+  const auto convolution = make_winograd_convolution(p.geometry, p.in, threads);
+  convolution->prepare_backward(true);
+  const Scratch scratch(convolution->scratch_bytes(true));
+  const Operand x(*backend, p.in, p.x, p.margins), y(*backend, p.out, p.margins);
+  const Operand grad_y(*backend, p.out, p.grad_y, p.margins), grad_x(*backend, p.in, p.margins);
+  Values grad_weight = p.grad_weight;
+  convolution->forward(x.tensor(), p.weight.data(), p.with_bias ? p.bias.data() : nullptr,
+                       y.tensor(), scratch.data());
+  convolution->backward_data(grad_y.tensor(), p.weight.data(), grad_x.tensor(), scratch.data());
+  convolution->backward_weights(x.tensor(), grad_y.tensor(), grad_weight.data(), scratch.data());
+  CHECK(y.margins_untouched());
+  CHECK(grad_x.margins_untouched());
+  CHECK(scratch.guard_untouched());
+  return {y.get(), grad_x.get(), grad_weight};
+}
+
+TEST_CASE("Winograd convolutions match loops in double at every size") {
+  const std::vector<Shape> inputs = {{2, 1, 1, 16},   {1, 1, 2, 16},  {3, 3, 5, 16}, {2, 7, 7, 32},
+                                     {1, 22, 30, 48}, {2, 2, 17, 24}, {1, 5, 4, 7},  {2, 6, 9, 1}};
+  for (const Shape& in : inputs) {
+    for (const std::int64_t out_channels : {1, 16, 21, 48}) {
+      for (const bool strided : {false, true}) {
+        CAPTURE(to_string(in));
+        CAPTURE(out_channels);
+        CAPTURE(strided);
+        const Problem p{geometry(in.channels(), out_channels, 1, 1), in,
+                        strided ? Margins{3, 2} : Margins{}, strided};
+        const Results<double> expected = reference<double>(p);
+        const Results<float> results = winograd(p, 1);
+        CHECK(relative_error(results.y, expected.y) < 2e-6);
+        CHECK(relative_error(results.grad_x, expected.grad_x) < 2e-6);
+        CHECK(relative_error(results.grad_weight, expected.grad_weight) < 2e-6);
+      }
+    }
+  }
+}
+
+TEST_CASE("Winograd convolutions with other paddings match loops in double") {
+  for (const auto& [h, w] : {std::pair{0, 0}, {2, 2}, {0, 2}, {1, 0}}) {
+    for (const Shape& in : {Shape{2, 7, 6, 16}, Shape{1, 3, 8, 16}}) {
+      CAPTURE(h);
+      CAPTURE(w);
+      const Problem p{geometry(16, 16, h, w), in, {}};
+      const Results<double> expected = reference<double>(p);
+      const Results<float> results = winograd(p, 1);
+      CHECK(relative_error(results.y, expected.y) < 2e-6);
+      CHECK(relative_error(results.grad_x, expected.grad_x) < 2e-6);
+      CHECK(relative_error(results.grad_weight, expected.grad_weight) < 2e-6);
+    }
+  }
+}
+
+TEST_CASE("Winograd's gradient of the weights is cut and merged right in every plan") {
+  // Several slices of both channels, and several partial sums of uneven parts.
+  const std::vector<std::pair<Shape, std::int64_t>> cases = {
+      {{1, 4, 6, 136}, 72}, {{1, 4, 4, 272}, 16}, {{2, 33, 47, 16}, 72}, {{3, 31, 41, 20}, 8}};
+  for (const auto& [in, out_channels] : cases) {
+    CAPTURE(to_string(in));
+    const Problem p{geometry(in.channels(), out_channels, 1, 1), in, {}};
+    const Results<double> expected = reference<double>(p);
+    const Results<float> results = winograd(p, 2);
+    CHECK(relative_error(results.y, expected.y) < 2e-6);
+    CHECK(relative_error(results.grad_x, expected.grad_x) < 2e-6);
+    CHECK(relative_error(results.grad_weight, expected.grad_weight) < 2e-6);
+  }
+}
+
+TEST_CASE("Winograd's bits depend on neither threads nor repetition") {
+  for (const Shape& in : {Shape{3, 31, 37, 32}, Shape{1, 5, 7, 80}}) {
+    const Problem p{geometry(in.channels(), 72, 1, 1), in, {}, true};
+    const Results<float> expected = winograd(p, 1);
+    CHECK(winograd(p, 1) == expected);
+    CHECK(winograd(p, 2) == expected);
+    CHECK(winograd(p, 5) == expected);
+  }
+}
+
+TEST_CASE("a smaller batch through the same Winograd convolution is a prefix") {
+  const ConvGeometry g = geometry(16, 16, 1, 1);
+  const Shape planned{4, 24, 40, 16}, in{1, 24, 40, 16};
+  const Problem p{g, in, {}};
+  const auto convolution = make_winograd_convolution(g, planned, 2);
+  convolution->prepare_backward(true);
+  const Scratch scratch(convolution->scratch_bytes(false));
+  Results<float> results{Values(p.grad_y.size()), Values(p.x.size()), p.grad_weight};
+  Problem copy = p;
+  const Tensor x(copy.x.data(), in), grad_y(copy.grad_y.data(), in);
+  convolution->forward(x, p.weight.data(), nullptr, Tensor(results.y.data(), in), scratch.data());
+  convolution->backward_data(grad_y, p.weight.data(), Tensor(results.grad_x.data(), in),
+                             scratch.data());
+  convolution->backward_weights(x, grad_y, results.grad_weight.data(), scratch.data());
+  CHECK(results == winograd(p, 1));
+  CHECK(scratch.guard_untouched());
+}
+
+TEST_CASE("an empty batch of a Winograd convolution reads and writes nothing") {
+  const ConvGeometry g = geometry(16, 16, 1, 1);
+  const auto convolution = make_winograd_convolution(g, {2, 8, 8, 16}, 2);
+  convolution->prepare_backward(true);
+  const Scratch scratch(convolution->scratch_bytes(false));
+  const Tensor empty(nullptr, {0, 8, 8, 16});
+  const Values weight(static_cast<std::size_t>(g.weight_elements()), 1.0F);
+  Values gradient = weight;
+  convolution->forward(empty, weight.data(), nullptr, empty, scratch.data());
+  convolution->backward_data(empty, weight.data(), empty, scratch.data());
+  convolution->backward_weights(empty, empty, gradient.data(), scratch.data());
+  CHECK(gradient == weight);
+}
+
+/// Root of the mean square of the error, relative to that of the values.
+template <typename Number>
+double rms_error(const std::vector<Number>& values, const Doubles& reference) {
+  double error = 0, square = 0;
+  for (std::size_t i = 0; i < reference.size(); ++i) {
+    const double difference = static_cast<double>(values[i]) - reference[i];
+    error += difference * difference;
+    square += reference[i] * reference[i];
+  }
+  return std::sqrt(error / square);
+}
+
+TEST_CASE("Winograd is about as accurate as a direct convolution in fp32") {
+  Problem p{geometry(32, 32, 1, 1), {2, 44, 60, 32}, {}};
+  for (float& value : p.x) value = std::max(value, 0.0F);  // as after a ReLU: sums do not cancel
+  const Results<double> exact = reference<double>(p);
+  const Results<float> direct = reference<float>(p);
+  const Results<float> results = winograd(p, 2);
+  CHECK(rms_error(results.y, exact.y) < 2 * rms_error(direct.y, exact.y));
+  CHECK(rms_error(results.grad_x, exact.grad_x) < 2 * rms_error(direct.grad_x, exact.grad_x));
+  CHECK(rms_error(results.grad_weight, exact.grad_weight) <
+        2 * rms_error(direct.grad_weight, exact.grad_weight));
+  MESSAGE("relative rms error, Winograd and direct: y ", rms_error(results.y, exact.y), " ",
+          rms_error(direct.y, exact.y), ", grad_x ", rms_error(results.grad_x, exact.grad_x), " ",
+          rms_error(direct.grad_x, exact.grad_x), ", grad_weight ",
+          rms_error(results.grad_weight, exact.grad_weight), " ",
+          rms_error(direct.grad_weight, exact.grad_weight));
+}
+
+TEST_CASE("Winograd's gradients are the adjoints of its convolution") {
+  // <conv(x, w), g> = <x, conv_data(g, w)> = <w, conv_weights(x, g)>
+  Problem p{geometry(48, 16, 1, 1), {2, 33, 41, 48}, {}};
+  std::fill(p.grad_weight.begin(), p.grad_weight.end(), 0.0F);
+  const Results<float> results = winograd(p, 2);
+  const auto dot = [](const Values& a, const Values& b) {
+    double sum = 0;
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      sum += static_cast<double>(a[i]) * static_cast<double>(b[i]);
+    }
+    return sum;
+  };
+  const double scale = std::sqrt(dot(results.y, results.y) * dot(p.grad_y, p.grad_y));
+  const double product = dot(results.y, p.grad_y);
+  CHECK(std::abs(product - dot(p.x, results.grad_x)) < 1e-7 * scale);
+  CHECK(std::abs(product - dot(p.weight, results.grad_weight)) < 1e-7 * scale);
+}
+
+TEST_CASE("geometries that Winograd cannot compute are refused") {
+  const ConvGeometry good = geometry(16, 16, 1, 1);
+  CHECK(winograd_supports(good));
+  const auto refused = [&](auto&& change) {
+    ConvGeometry g = good;
+    change(g);
+    CHECK_FALSE(winograd_supports(g));
+    CHECK_FALSE(winograd_pays(g));
+    CHECK_THROWS_AS(make_winograd_convolution(g, {1, 16, 16, 16}, 1), Error);
+  };
+  refused([](ConvGeometry& g) { g.kernel_h = 1; });
+  refused([](ConvGeometry& g) { g.kernel_w = 5; });
+  refused([](ConvGeometry& g) { g.stride_w = 2; });
+  refused([](ConvGeometry& g) { g.dilation_h = 2; });
+  refused([](ConvGeometry& g) { g.groups = 2; });
+  refused([](ConvGeometry& g) { g.padding_h = 3; });
+  CHECK(winograd_pays(good));
+  CHECK(winograd_pays(geometry(48, 16, 1, 1)));
+  CHECK_FALSE(winograd_pays(geometry(3, 16, 1, 1)));
+  CHECK_FALSE(winograd_pays(geometry(17, 32, 1, 1)));
+}
+
+}  // namespace
+}  // namespace lockstep::test
