@@ -1,0 +1,178 @@
+#include "lockstep/train/config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "lockstep/core/check.h"
+#include "train/config_schema.h"
+#include "train/config_source.h"
+#include "train/diagnostics.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::int64_t kDefaultEpochs = 20;
+constexpr std::int64_t kDefaultGlobalBatch = 8;
+constexpr float kDefaultFlip = 0.5F;
+constexpr int kLayoutClasses = 11;  // of camvid and streets
+constexpr int kCamvidVoid = 11;
+
+/// Gives the written keys their meaning: values, defaults and what must hold between them.
+class ConfigReader {
+ public:
+  ConfigReader(const std::filesystem::path& path, const std::vector<std::string>& overrides)
+      : source_(path, overrides, diagnostics_) {}
+
+  Config read(std::vector<std::string>* warnings);
+
+ private:
+  bool read_values();  // false: a value was wrong
+  void fill_defaults();
+  void resolve_root();
+  void convert_momentum();
+  void check();
+  void check_exclusive(const std::string& a, const std::string& b);
+  void check_image_size();
+  bool has(const std::string& key) const { return source_.has(key); }
+  void error(const std::string& key, const std::string& message, const std::string& hint = "") {
+    diagnostics_.error(source_.span(key), message, hint);
+  }
+
+  Diagnostics diagnostics_;
+  ConfigSource source_;
+  ConfigDraft draft_;
+};
+
+bool ConfigReader::read_values() {
+  bool good = true;
+  for (const ConfigKey& key : config_keys()) {
+    const toml::node* node = source_.find(key.path);
+    if (node == nullptr) continue;
+    const std::string wrong = key.read(draft_, *node);
+    if (!wrong.empty()) error(key.path, key.path + ": " + wrong);
+    good = good && wrong.empty();
+  }
+  return good;
+}
+
+void ConfigReader::check_exclusive(const std::string& a, const std::string& b) {
+  if (has(a) && has(b)) error(b, fmt::format("`{}` and `{}` exclude each other", a, b), "keep one");
+}
+
+void ConfigReader::fill_defaults() {
+  Config& config = draft_.config;
+  if (!has("run.name")) config.run.name = source_.path().stem().string();
+  if (!has("run.max_iters") && !has("run.epochs")) config.run.epochs = kDefaultEpochs;
+  if (!has("batch.global") && !has("batch.per_device")) config.batch.global = kDefaultGlobalBatch;
+  const bool generated = config.data.layout == DataLayout::kStreets;
+  const bool camvid = config.data.layout == DataLayout::kCamvid;
+  if (!has("data.num_classes") && (generated || camvid)) config.data.num_classes = kLayoutClasses;
+  if (!has("data.ignore_index") && camvid) config.data.ignore_index = kCamvidVoid;
+  config.model.num_classes = config.data.num_classes;
+  resolve_root();
+  convert_momentum();
+}
+
+// A root that is nowhere stays as given: the data set names it when it is opened.
+void ConfigReader::resolve_root() {
+  std::filesystem::path& root = draft_.config.data.root;
+  if (root.empty() || draft_.config.data.layout == DataLayout::kStreets) return;
+  std::error_code ignored;
+  const std::filesystem::path beside = source_.path().parent_path() / root;
+  if (root.is_relative() && !std::filesystem::exists(root, ignored) &&
+      std::filesystem::exists(beside, ignored)) {
+    root = beside;
+  }
+  root = std::filesystem::absolute(root, ignored).lexically_normal();
+}
+
+void ConfigReader::convert_momentum() {
+  std::optional<double>& momentum = draft_.config.bn.momentum;
+  if (!momentum || !has("bn.momentum")) return;
+  if (draft_.keras_momentum) {
+    // Rounded to twelve digits, so that 0.99 becomes 0.01 and not 0.010000000000000009.
+    momentum = std::round((1 - *momentum) * 1e12) / 1e12;
+  } else if (*momentum > 0.5) {
+    diagnostics_.warning(
+        source_.span("bn.momentum"),
+        fmt::format(
+            "bn.momentum = {} is the weight of the new value and nearly forgets the old one; if it "
+            "comes from Keras, set bn.momentum_convention = \"keras\"",
+            *momentum));
+  }
+}
+
+// Without crop and resize the size of a folder's images is known only when they are read.
+void ConfigReader::check_image_size() {
+  const Config& config = draft_.config;
+  std::optional<Size> size;
+  std::string from;
+  if (config.data.augment && config.data.augment->crop) {
+    size = config.data.augment->crop, from = "data.augment.crop";
+  } else if (config.data.resize) {
+    size = config.data.resize, from = "data.resize";
+  } else if (config.data.layout == DataLayout::kStreets) {
+    size = config.data.size, from = "data.size";
+  }
+  const std::int64_t divisor = unet_size_divisor(config.model);
+  if (!size || (size->height % divisor == 0 && size->width % divisor == 0)) return;
+  const auto down = [&](int extent) { return std::max(divisor, extent / divisor * divisor); };
+  error(from,
+        fmt::format("{} is [{}, {}], but a U-Net of depth {} needs multiples of {}", from,
+                    size->height, size->width, config.model.depth, divisor),
+        fmt::format("set data.augment.crop = [{}, {}]", down(size->height), down(size->width)));
+}
+
+void ConfigReader::check() {
+  const Config& config = draft_.config;
+  check_exclusive("run.max_iters", "run.epochs");
+  check_exclusive("batch.global", "batch.per_device");
+  const auto classes = static_cast<std::size_t>(config.data.num_classes);
+  if (config.data.layout != DataLayout::kStreets && !has("data.root")) {
+    error("data.root", "data.root is missing",
+          "the folder of the data set, for example root = \"data/mine\"");
+  }
+  if (classes == 0) error("data.num_classes", "data.num_classes is missing");
+  if (!config.data.classes.empty() && classes != 0 && config.data.classes.size() != classes) {
+    error("data.classes", fmt::format("data.classes has {} names, but data.num_classes is {}",
+                                      config.data.classes.size(), classes));
+  }
+  if (!config.loss.class_weight.empty() && config.loss.class_weight.size() != classes) {
+    error("loss.class_weight",
+          fmt::format("loss.class_weight has {} weights, but there are {} classes",
+                      config.loss.class_weight.size(), classes));
+  }
+}
+
+Config ConfigReader::read(std::vector<std::string>* warnings) {
+  if (source_.has_augment_section()) {
+    draft_.config.data.augment.emplace();
+    draft_.config.data.augment->hflip = kDefaultFlip;
+  }
+  const bool good = read_values();
+  fill_defaults();
+  check();
+  if (good) check_image_size();
+  diagnostics_.throw_if_errors();
+  if (warnings != nullptr) *warnings = diagnostics_.warnings();
+  return draft_.config;
+}
+
+}  // namespace
+
+Config load_config(const std::filesystem::path& path, const std::vector<std::string>& overrides,
+                   std::vector<std::string>* warnings) {
+  return ConfigReader(path, overrides).read(warnings);
+}
+
+std::int64_t Config::global_batch(int devices) const {
+  return batch.global ? *batch.global : batch.per_device.value_or(1) * devices;
+}
+
+std::int64_t Config::max_iters(std::int64_t batches_per_epoch) const {
+  return run.max_iters ? *run.max_iters : run.epochs.value_or(kDefaultEpochs) * batches_per_epoch;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,337 @@
+#include "train/config_schema.h"
+
+#include "train/schema_types.h"
+
+namespace lockstep {
+namespace {
+
+using namespace schema;
+using Keys = std::vector<ConfigKey>;
+
+constexpr Range kPositive{.lo = 0, .above = true};
+constexpr Range kNotNegative{.lo = 0};
+constexpr Range kAtLeastOne{.lo = 1};
+constexpr Range kShare{.lo = 0, .hi = 1};
+constexpr Range kClassCount{.lo = 1, .hi = 255};
+
+/// The way from a configuration, const or not, to one field.
+template <typename Section, typename Field>
+auto field(Section Config::*section, Field Section::*member) {
+  return [=](auto& config) -> auto& { return config.*section.*member; };
+}
+
+/// The key does not count: it cannot change weights or final metrics.
+ConfigKey uncounted(ConfigKey key) {
+  key.counts = false;
+  return key;
+}
+
+/// The key is written only where `present` holds.
+ConfigKey only_if(bool (*present)(const Config&), ConfigKey key) {
+  key.write = [present, write = key.write](const Config& c) { return present(c) ? write(c) : ""; };
+  return key;
+}
+
+/// A key with one possible value as yet.
+ConfigKey only_word(std::string path, const std::string& word) {
+  auto read = [word](ConfigDraft&, const toml::node& node) -> std::string {
+    return node.value_or(std::string()) == word ? "" : expected_choice({word}, node);
+  };
+  return {std::move(path), "", read, [word](const Config&) { return quoted(word); }};
+}
+
+ConfigKey precision_key() {
+  ConfigKey key =
+      text("run.precision", field(&Config::run, &RunOptions::precision), "storage of activations");
+  key.read = [](ConfigDraft&, const toml::node& node) -> std::string {
+    const std::string value = node.value_or(std::string());
+    if (node.is_string() && value == "fp32") return "";
+    if (node.is_string() && value == "bf16")
+      return "precision bf16 is not available yet; use \"fp32\"";
+    return expected_choice({"fp32", "bf16"}, node);
+  };
+  return key;
+}
+
+void add_run(Keys& keys) {
+  const auto run = [](auto member) { return field(&Config::run, member); };
+  keys.push_back(uncounted(text("run.name", run(&RunOptions::name), "of the run folder")));
+  keys.push_back(
+      uncounted({"run.work_dir", "run folders without -o lie here, as <name>/<time>-s<seed>",
+                 [](ConfigDraft& draft, const toml::node& node) -> std::string {
+                   if (!node.is_string()) return expected("a string", node);
+                   draft.config.run.work_dir = *node.value<std::string>();
+                   return "";
+                 },
+                 [](const Config& c) { return quoted(c.run.work_dir.string()); }}));
+  keys.push_back(integer("run.seed", run(&RunOptions::seed), kNotNegative,
+                         "of initial weights, order, augmentation"));
+  keys.push_back(integer("run.max_iters", run(&RunOptions::max_iters), kAtLeastOne,
+                         "this or epochs; neither: 20 epochs"));
+  keys.push_back(integer("run.epochs", run(&RunOptions::epochs), kAtLeastOne, "this or max_iters"));
+  keys.push_back(uncounted(integer("run.val_every", run(&RunOptions::val_every), kNotNegative,
+                                   "iterations; 0: at the end")));
+  keys.push_back(uncounted(integer("run.checkpoint_every", run(&RunOptions::checkpoint_every),
+                                   kNotNegative, "iterations; 0: at the end")));
+  keys.push_back(uncounted(integer("run.keep", run(&RunOptions::keep), {.lo = 1, .hi = 1e6},
+                                   "newest iter_N checkpoints that stay")));
+  keys.push_back(uncounted(integer("run.log_every", run(&RunOptions::log_every), kAtLeastOne,
+                                   "iterations per log line")));
+  keys.push_back(precision_key());
+  keys.push_back(uncounted(text("run.transport", run(&RunOptions::transport),
+                                "of BatchNorm statistics: host (cpu), event, nccl (cuda)")));
+  keys.push_back(uncounted(real("run.stall_timeout", run(&RunOptions::stall_timeout), kPositive,
+                                "seconds until a waiting replica is a failure")));
+  keys.push_back(uncounted(boolean("run.eval_all_stats", run(&RunOptions::eval_all_stats),
+                                   "at the end also evaluate under the other eval_stats")));
+}
+
+template <typename Get>
+ConfigKey rgb(std::string path, Get get, Range range, std::string doc) {
+  auto read = [get, range](ConfigDraft& draft, const toml::node& node) -> std::string {
+    const auto values = number_list(node, 3, range);
+    if (!values) return expected("[r, g, b], each " + describe(range, "a number"), node);
+    for (std::size_t i = 0; i < 3; ++i) get(draft.config)[i] = static_cast<float>((*values)[i]);
+    return "";
+  };
+  return {std::move(path), std::move(doc), read,
+          [get](const Config& c) { return to_list(get(c)); }};
+}
+
+ConfigKey classes_key() {
+  auto read = [](ConfigDraft& draft, const toml::node& node) -> std::string {
+    const toml::array* names = node.as_array();
+    if (names == nullptr) return expected("a list of class names", node);
+    draft.config.data.classes.clear();
+    for (const toml::node& name : *names) {
+      if (!name.is_string()) return expected("a list of class names", name);
+      draft.config.data.classes.push_back(*name.value<std::string>());
+    }
+    return "";
+  };
+  auto write = [](const Config& c) {
+    return c.data.classes.empty() ? std::string() : to_list(c.data.classes);
+  };
+  return {"data.classes", "names, for tables", read, write};
+}
+
+ConfigKey exposure_key() {
+  auto read = [](ConfigDraft& draft, const toml::node& node) -> std::string {
+    const auto values = number_list(node, 2, {.lo = 0, .hi = 255});
+    if (!values || (*values)[0] <= 0 || (*values)[0] > 1) {
+      return expected("[lo, offset], lo > 0 and <= 1, offset >= 0 and <= 255", node);
+    }
+    draft.config.data.exposure =
+        ExposureOptions{static_cast<float>((*values)[0]), static_cast<float>((*values)[1])};
+    return "";
+  };
+  auto write = [](const Config& c) -> std::string {
+    if (!c.data.exposure) return "";
+    return fmt::format("[{}, {}]", c.data.exposure->lo, c.data.exposure->offset);
+  };
+  return {"data.exposure", "[lo, offset]: a camera whose exposure varies", read, write};
+}
+
+ConfigKey root_key() {
+  auto read = [](ConfigDraft& draft, const toml::node& node) -> std::string {
+    if (!node.is_string()) return expected("a folder", node);
+    draft.config.data.root = *node.value<std::string>();
+    return "";
+  };
+  auto write = [](const Config& c) {
+    return c.data.root.empty() ? std::string() : quoted(c.data.root.string());
+  };
+  return {"data.root", "folder of the data set", read, write};
+}
+
+void add_data(Keys& keys) {
+  const auto data = [](auto member) { return field(&Config::data, member); };
+  keys.push_back(choice("data.layout", data(&DataOptions::layout),
+                        {{"folder", DataLayout::kFolder},
+                         {"camvid", DataLayout::kCamvid},
+                         {"streets", DataLayout::kStreets}},
+                        "folder, camvid, streets (generated)"));
+  keys.push_back(root_key());
+  keys.push_back(text("data.train", data(&DataOptions::train), "name of the split"));
+  keys.push_back(text("data.val", data(&DataOptions::val), "name of the split"));
+  keys.push_back(integer("data.num_classes", data(&DataOptions::num_classes), kClassCount, ""));
+  keys.push_back(integer("data.ignore_index", data(&DataOptions::ignore_index),
+                         {.lo = -1, .hi = 255}, "label value that does not count; -1: none"));
+  keys.push_back(classes_key());
+  keys.push_back(rgb("data.mean", data(&DataOptions::mean), {}, "of RGB in 0..1"));
+  keys.push_back(rgb("data.std", data(&DataOptions::std), kPositive, "of RGB in 0..1"));
+  keys.push_back(size("data.resize", data(&DataOptions::resize), "[height, width]"));
+  keys.push_back(exposure_key());
+  keys.push_back(boolean("data.shuffle", data(&DataOptions::shuffle), ""));
+  keys.push_back(uncounted(integer("data.workers", data(&DataOptions::workers),
+                                   {.lo = 1, .hi = 256}, "threads that decode and augment")));
+  keys.push_back(
+      size("data.size", data(&DataOptions::size), "streets: [height, width] of its images"));
+  keys.push_back(integer("data.train_images", data(&DataOptions::train_images),
+                         {.lo = 1, .hi = 1e9}, "streets: how many"));
+  keys.push_back(integer("data.val_images", data(&DataOptions::val_images), {.lo = 1, .hi = 1e9},
+                         "streets: how many"));
+}
+
+void add_augment(Keys& keys) {
+  const auto present = [](const Config& c) { return c.data.augment.has_value(); };
+  const auto add = [&](ConfigKey key) { keys.push_back(only_if(present, std::move(key))); };
+  add(size(
+      "data.augment.crop", [](auto& c) -> auto& { return c.data.augment->crop; },
+      "random crop [height, width]"));
+  add({"data.augment.scale", "random scale [lo, hi]",
+       [](ConfigDraft& draft, const toml::node& node) -> std::string {
+         const auto values = number_list(node, 2, {.lo = 0, .hi = 100, .above = true});
+         if (!values || (*values)[0] > (*values)[1]) {
+           return expected("[lo, hi], 0 < lo <= hi <= 100", node);
+         }
+         draft.config.data.augment->scale_lo = static_cast<float>((*values)[0]);
+         draft.config.data.augment->scale_hi = static_cast<float>((*values)[1]);
+         return "";
+       },
+       [](const Config& c) {
+         return fmt::format("[{}, {}]", c.data.augment->scale_lo, c.data.augment->scale_hi);
+       }});
+  add(real(
+      "data.augment.hflip", [](auto& c) -> auto& { return c.data.augment->hflip; }, kShare,
+      "probability of a horizontal flip"));
+  add(boolean(
+      "data.augment.photometric", [](auto& c) -> auto& { return c.data.augment->photometric; },
+      "brightness, contrast, saturation, hue"));
+}
+
+void add_batch_and_model(Keys& keys) {
+  keys.push_back(integer("batch.global", field(&Config::batch, &BatchOptions::global), kAtLeastOne,
+                         "images per step on all devices; this or per_device"));
+  keys.push_back(integer("batch.per_device", field(&Config::batch, &BatchOptions::per_device),
+                         kAtLeastOne, "images per step and device"));
+  keys.push_back(boolean("batch.drop_last", field(&Config::batch, &BatchOptions::drop_last),
+                         "leave out the last, smaller batch of an epoch"));
+  keys.push_back(choice(
+      "model.arch", [](auto& c) -> auto& { return c.arch; }, {{"unet", "unet"}}, ""));
+  keys.push_back(integer("model.width", field(&Config::model, &UnetOptions::width),
+                         {.lo = 1, .hi = 4096}, "channels of the first stage"));
+  keys.push_back(integer("model.depth", field(&Config::model, &UnetOptions::depth),
+                         {.lo = 1, .hi = 10}, "stages"));
+}
+
+ConfigKey momentum_key() {
+  auto read = [](ConfigDraft& draft, const toml::node& node) -> std::string {
+    std::optional<double>& momentum = draft.config.bn.momentum;
+    if (node.is_string() && *node.value<std::string>() == "cumulative") {
+      momentum.reset();
+      return "";
+    }
+    if (!node.is_number() || !contains(kShare, *node.value<double>())) {
+      return expected("a number >= 0 and <= 1, or \"cumulative\"", node);
+    }
+    momentum = *node.value<double>();
+    return "";
+  };
+  auto write = [](const Config& c) {
+    return c.bn.momentum ? to_value(*c.bn.momentum) : quoted("cumulative");
+  };
+  return {"bn.momentum", "weight of the new value, or \"cumulative\"", read, write};
+}
+
+ConfigKey momentum_convention_key() {
+  auto read = [](ConfigDraft& draft, const toml::node& node) -> std::string {
+    const std::string value = node.value_or(std::string());
+    if (!node.is_string() || (value != "torch" && value != "keras")) {
+      return expected_choice({"torch", "keras"}, node);
+    }
+    draft.keras_momentum = value == "keras";
+    return "";
+  };
+  return {"bn.momentum_convention", "keras: momentum is the weight of the old value", read,
+          [](const Config&) { return quoted("torch"); }};
+}
+
+void add_batch_norm(Keys& keys) {
+  const auto bn = [](auto member) { return field(&Config::bn, member); };
+  keys.push_back(choice("bn.mode", bn(&BatchNormOptions::mode),
+                        {{"local", BatchNormMode::kLocal},
+                         {"sync", BatchNormMode::kSync},
+                         {"virtual", BatchNormMode::kVirtual}},
+                        "local (per device), sync, virtual (slices of each device's batch)"));
+  keys.push_back(integer("bn.virtual_devices", bn(&BatchNormOptions::virtual_devices),
+                         {.lo = 1, .hi = 65536}, "virtual: slices per device"));
+  keys.push_back(integer("bn.sync_group", bn(&BatchNormOptions::sync_group), {.lo = 0, .hi = 65536},
+                         "sync: devices per group, 0: all"));
+  keys.push_back(real("bn.eps", bn(&BatchNormOptions::eps), kPositive, ""));
+  keys.push_back(choice("bn.eps_mode", bn(&BatchNormOptions::eps_mode),
+                        {{"add", EpsMode::kAdd}, {"clamp", EpsMode::kClamp}},
+                        "1/sqrt(var + eps) or 1/sqrt(max(var, eps))"));
+  keys.push_back(momentum_key());
+  keys.push_back(momentum_convention_key());
+  keys.push_back(boolean("bn.affine", bn(&BatchNormOptions::affine), ""));
+  keys.push_back(boolean("bn.track_running_stats", bn(&BatchNormOptions::track_running_stats), ""));
+  keys.push_back(choice("bn.eval_stats", bn(&BatchNormOptions::eval_stats),
+                        {{"device0", EvalStats::kDevice0},
+                         {"mean", EvalStats::kMean},
+                         {"pooled", EvalStats::kPooled},
+                         {"precise", EvalStats::kPrecise}},
+                        "what evaluation uses: device0, mean, pooled, precise"));
+  keys.push_back(integer("bn.precise_iters", bn(&BatchNormOptions::precise_iters), kAtLeastOne,
+                         "precise: training batches behind the statistics"));
+}
+
+void add_loss_and_optimizer(Keys& keys) {
+  const auto optim = [](auto member) { return field(&Config::optim, member); };
+  keys.push_back(choice("loss.type", field(&Config::loss, &LossOptions::type),
+                        {{"cross_entropy", "cross_entropy"}}, ""));
+  keys.push_back(numbers("loss.class_weight", field(&Config::loss, &LossOptions::class_weight),
+                         kNotNegative, "one per class"));
+  keys.push_back(only_word("optim.type", "sgd"));
+  keys.push_back(real("optim.lr", optim(&SgdOptions::lr), kNotNegative, ""));
+  keys.push_back(
+      real("optim.momentum", optim(&SgdOptions::momentum), {.lo = 0, .hi = 1, .below = true}, ""));
+  keys.push_back(real("optim.weight_decay", optim(&SgdOptions::weight_decay), kNotNegative, ""));
+  keys.push_back(real("optim.norm_weight_decay", optim(&SgdOptions::norm_weight_decay),
+                      kNotNegative, "of gamma and beta"));
+}
+
+void add_schedule(Keys& keys) {
+  const auto schedule = [](auto member) { return field(&Config::schedule, member); };
+  keys.push_back(choice("schedule.type", schedule(&ScheduleOptions::type),
+                        {{"poly", ScheduleType::kPoly},
+                         {"constant", ScheduleType::kConstant},
+                         {"step", ScheduleType::kStep},
+                         {"cosine", ScheduleType::kCosine}},
+                        "poly, constant, step, cosine"));
+  keys.push_back(real("schedule.power", schedule(&ScheduleOptions::power), kNotNegative, "poly"));
+  keys.push_back(real("schedule.gamma", schedule(&ScheduleOptions::gamma), kNotNegative,
+                      "step: factor at each milestone"));
+  keys.push_back(numbers("schedule.milestones", schedule(&ScheduleOptions::milestones),
+                         {.lo = 0, .hi = 1, .above = true, .below = true},
+                         "step: shares of max_iters; default [2/3, 8/9]"));
+  keys.push_back(integer("schedule.warmup_iters", schedule(&ScheduleOptions::warmup_iters),
+                         kNotNegative, "linear warm-up"));
+  keys.push_back(real("schedule.warmup_ratio", schedule(&ScheduleOptions::warmup_ratio), kShare,
+                      "first learning rate / lr"));
+}
+
+Keys make_keys() {
+  Keys keys;
+  add_run(keys);
+  add_data(keys);
+  add_augment(keys);
+  add_batch_and_model(keys);
+  add_batch_norm(keys);
+  add_loss_and_optimizer(keys);
+  add_schedule(keys);
+  return keys;
+}
+
+}  // namespace
+
+const std::vector<ConfigKey>& config_keys() {
+  static const Keys keys = make_keys();
+  return keys;
+}
+
+std::string section_of(const std::string& path) { return path.substr(0, path.rfind('.')); }
+
+std::string name_of(const std::string& path) { return path.substr(path.rfind('.') + 1); }
+
+}  // namespace lockstep

@@ -1,0 +1,72 @@
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include "lockstep/train/config.h"
+#include "train/config_schema.h"
+
+namespace lockstep {
+
+const char* to_string(BatchNormMode mode) {
+  switch (mode) {
+    case BatchNormMode::kLocal:
+      return "local";
+    case BatchNormMode::kSync:
+      return "sync";
+    case BatchNormMode::kVirtual:
+      return "virtual";
+  }
+  return "?";
+}
+
+const char* to_string(EvalStats stats) {
+  switch (stats) {
+    case EvalStats::kDevice0:
+      return "device0";
+    case EvalStats::kMean:
+      return "mean";
+    case EvalStats::kPooled:
+      return "pooled";
+    case EvalStats::kPrecise:
+      return "precise";
+  }
+  return "?";
+}
+
+const char* to_string(DataLayout layout) {
+  switch (layout) {
+    case DataLayout::kFolder:
+      return "folder";
+    case DataLayout::kCamvid:
+      return "camvid";
+    case DataLayout::kStreets:
+      return "streets";
+  }
+  return "?";
+}
+
+std::string to_toml(const Config& config) {
+  std::string text, section;
+  for (const ConfigKey& key : config_keys()) {
+    const std::string value = key.write(config);
+    if (value.empty()) continue;
+    if (section_of(key.path) != section) {
+      section = section_of(key.path);
+      text += fmt::format("{}[{}]\n", text.empty() ? "" : "\n", section);
+    }
+    const std::string line = fmt::format("{} = {}", name_of(key.path), value);
+    text += key.doc.empty() ? line + "\n" : fmt::format("{:<36}  # {}\n", line, key.doc);
+  }
+  return text;
+}
+
+std::string config_hash(const Config& config) {
+  std::string text;
+  for (const ConfigKey& key : config_keys()) {
+    if (key.counts) text += fmt::format("{}={}\n", key.path, key.write(config));
+  }
+  return fmt::format("{:016x}", XXH3_64bits(text.data(), text.size()));
+}
+
+std::string default_devices() { return cuda_device_count() > 0 ? "cuda:all" : "cpu:1"; }
+
+}  // namespace lockstep

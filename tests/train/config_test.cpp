@@ -1,0 +1,206 @@
+#include "lockstep/train/config.h"
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include "lockstep/core/check.h"
+#include "train/temporary_folder.h"
+
+namespace lockstep {
+namespace {
+
+using test::TemporaryFolder;
+
+const char* const kStreets = R"([data]
+layout = "streets"
+size = [32, 32]
+)";
+
+std::string error_of(const std::string& text, const std::vector<std::string>& overrides = {}) {
+  const TemporaryFolder folder;
+  try {
+    load_config(folder.write("camvid.toml", text), overrides);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+Config config_of(const std::string& text, const std::vector<std::string>& overrides = {},
+                 std::vector<std::string>* warnings = nullptr) {
+  const TemporaryFolder folder;
+  return load_config(folder.write("camvid.toml", text), overrides, warnings);
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  INFO("in: ", text);
+  INFO("expected: ", part);
+  const bool found = text.find(part) != std::string::npos;
+  CHECK(found);
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("a misspelt key is shown as a compiler shows an error") {
+  const std::string error =
+      error_of("[data]\nlayout = \"streets\"\nsize = [32, 32]\n[bn]\nmomntum = 0.1\n");
+  contains(error,
+           "camvid.toml:5:1: error: unknown key `momntum` in [bn]\n"
+           "     5 | momntum = 0.1\n"
+           "       | ^^^^^^^ did you mean `momentum`?");
+}
+
+TEST_CASE("all errors come at once, in the order of the file") {
+  const std::string error = error_of(
+      "[optim]\nlr = -1\n[bn]\nmode = \"snc\"\n[bnn]\neps = 1\n[run]\nlr = 1\n"
+      "max_iters = 3\nepochs = 2\n[data]\nlayout = \"streets\"\nsize = 32\n");
+  contains(error, ":2:6: error: optim.lr: expected a number >= 0, got -1");
+  contains(error, "got \"snc\"; did you mean \"sync\"?");
+  contains(error, ":5:2: error: unknown section [bnn]");
+  contains(error, "did you mean [bn]?");
+  contains(error, "unknown key `lr` in [run]");
+  contains(error, "did you mean `optim.lr`?");
+  contains(error, "`run.max_iters` and `run.epochs` exclude each other");
+  contains(error, "data.size: expected [height, width] in pixels, got 32");
+  CHECK(error.find(":2:6") < error.find(":5:2"));
+}
+
+TEST_CASE("a syntax error has its place") {
+  contains(error_of("[data\nlayout = 1\n"), "camvid.toml:1:");
+  contains(error_of("[data\nlayout = 1\n"), "     1 | [data\n");
+}
+
+TEST_CASE("a missing file, root and class count are named") {
+  CHECK_THROWS_AS(load_config("/nowhere/at/all.toml", {}), ConfigError);
+  const std::string error = error_of("[data]\nlayout = \"folder\"\n");
+  contains(error, "data.root is missing");
+  contains(error, "data.num_classes is missing");
+}
+
+TEST_CASE("ranges") {
+  const std::vector<std::pair<std::string, std::string>> wrong{
+      {"optim.momentum=1", "expected a number >= 0 and < 1, got 1"},
+      {"optim.momentum=-0.1", "expected a number"},
+      {"optim.lr=nan", "expected a number >= 0"},
+      {"run.max_iters=0", "expected an integer >= 1, got 0"},
+      {"run.max_iters=2.5", "expected an integer >= 1, got 2.5"},
+      {"run.seed=-1", "expected an integer >= 0"},
+      {"bn.eps=0", "expected a number > 0, got 0"},
+      {"bn.momentum=2", "or \"cumulative\""},
+      {"bn.momentum_convention=tf", "one of \"torch\", \"keras\""},
+      {"data.augment.scale=[2,1]", "0 < lo <= hi"},
+      {"data.augment.hflip=1.5", "expected a number >= 0 and <= 1"},
+      {"data.exposure=[0,1]", "lo > 0"},
+      {"data.mean=[1,2]", "[r, g, b]"},
+      {"data.shuffle=1", "expected true or false"},
+      {"data.classes=[1]", "expected a list of class names"},
+      {"data.classes=['a']", "has 1 names, but data.num_classes is 11"},
+      {"loss.class_weight=[1,2]", "has 2 weights, but there are 11 classes"},
+      {"loss.class_weight=[-1]", "expected a list, each a number >= 0"},
+      {"model.arch=unett", "did you mean \"unet\"?"},
+      {"run.precision=bf16", "not available yet"},
+      {"optim.type=adam", "one of \"sgd\""},
+      {"schedule.milestones=[0.5,1]", "expected a list"},
+      {"data.augment.crop=[20,32]", "needs multiples of 8; set data.augment.crop = [16, 32]"},
+  };
+  for (const auto& [override_text, message] : wrong) {
+    CAPTURE(override_text);
+    const std::string error = error_of(kStreets, {override_text});
+    contains(error, "-s " + override_text + ": error: ");
+    contains(error, message);
+  }
+}
+
+TEST_CASE("overrides: TOML values, bare words, the other key of a pair, unknown keys") {
+  const Config config =
+      config_of(std::string(kStreets) + "[run]\nepochs = 3\n[batch]\nglobal = 4\n",
+                {"bn.mode=sync", "optim.lr=1e-4", "data.augment.crop=[16, 24]", "run.max_iters=7",
+                 "batch.per_device=2", "run.name=\"a b\""});
+  CHECK(config.bn.mode == BatchNormMode::kSync);
+  CHECK(config.optim.lr == 1e-4F);
+  CHECK(config.data.augment.value().crop.value() == Size{16, 24});
+  CHECK(config.run.max_iters == 7);
+  CHECK_FALSE(config.run.epochs);
+  CHECK(config.global_batch(3) == 6);
+  CHECK(config.max_iters(100) == 7);
+  CHECK(config.run.name == "a b");
+  contains(error_of(kStreets, {"bn.mod=sync"}),
+           "-s bn.mod=sync: error: unknown key `mod` in [bn]; did you mean `mode`?");
+  contains(error_of(kStreets, {"bn.mode"}), "expected key=value");
+  contains(error_of(kStreets, {"mode=sync"}), "did you mean `bn.mode`?");
+}
+
+TEST_CASE("defaults") {
+  const Config config = config_of(kStreets);
+  CHECK(config.run.name == "camvid");
+  CHECK(config.run.epochs == 20);
+  CHECK(config.max_iters(10) == 200);
+  CHECK(config.global_batch(4) == 8);
+  CHECK(config.data.num_classes == 11);
+  CHECK(config.model.num_classes == 11);
+  CHECK(config.data.ignore_index == 255);
+  CHECK_FALSE(config.data.augment);
+  const Config augmented = config_of(std::string(kStreets) + "[data.augment]\n");
+  CHECK(augmented.data.augment.value().hflip == 0.5F);
+}
+
+TEST_CASE("Keras' momentum is converted, and a momentum that looks like Keras' warns") {
+  std::vector<std::string> warnings;
+  const Config keras =
+      config_of(std::string(kStreets) + "[bn]\nmomentum = 0.99\nmomentum_convention = \"keras\"\n",
+                {}, &warnings);
+  CHECK(keras.bn.momentum == 0.01);
+  CHECK(warnings.empty());
+  config_of(std::string(kStreets) + "[bn]\nmomentum = 0.99\n", {}, &warnings);
+  REQUIRE(warnings.size() == 1);
+  contains(warnings[0], "camvid.toml:5:12: bn.momentum = 0.99");
+  CHECK_FALSE(config_of(kStreets, {"bn.momentum=cumulative"}).bn.momentum);
+}
+
+TEST_CASE("a relative root is looked for here, then beside the configuration") {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder.path() / "images_of_mine");
+  const auto path = folder.write("a.toml", "[data]\nroot = \"images_of_mine\"\nnum_classes = 2\n");
+  CHECK(load_config(path, {}).data.root == folder.path() / "images_of_mine");
+  CHECK(load_config(path, {"data.root=tests"}).data.root == std::filesystem::absolute("tests"));
+}
+
+TEST_CASE("the resolved configuration loads as is, to the same values") {
+  const std::vector<std::vector<std::string>> cases{
+      {},
+      {"bn.mode=virtual", "bn.momentum=0.3", "bn.momentum_convention=keras", "optim.lr=0.1"},
+      {"data.augment.scale=[0.5,2]", "data.exposure=[0.15,80]", "run.name='q\"\\x'",
+       "loss.class_weight=[1,1,1,1,1,1,1,1,1,1,0.3]", "bn.momentum=cumulative",
+       "batch.per_device=3"},
+      {"data.layout=camvid", "data.root=/tmp", "data.resize=[176,240]", "schedule.type=step",
+       "schedule.milestones=[0.5,0.75]", "bn.eps_mode=clamp", "bn.eval_stats=precise"}};
+  for (const auto& overrides : cases) {
+    CAPTURE(overrides.empty() ? std::string("defaults") : overrides.front());
+    const Config config = config_of(kStreets, overrides);
+    const std::string text = to_toml(config);
+    const Config again = config_of(text);
+    CHECK(to_toml(again) == text);
+    CHECK(config_hash(again) == config_hash(config));
+    CHECK(again.bn.momentum == config.bn.momentum);
+    CHECK(again.optim.lr == config.optim.lr);
+    CHECK(again.run.name == config.run.name);
+  }
+}
+
+TEST_CASE("the hash covers what changes the result and nothing else") {
+  const std::string base = config_hash(config_of(kStreets));
+  CHECK(base.size() == 16);
+  for (const char* same :
+       {"run.name=x", "run.work_dir=/x", "run.log_every=3", "run.keep=9", "data.workers=7"}) {
+    CHECK(config_hash(config_of(kStreets, {same})) == base);
+  }
+  for (const char* other :
+       {"run.seed=1", "optim.lr=0.011", "bn.mode=sync", "data.train_images=3"}) {
+    CHECK(config_hash(config_of(kStreets, {other})) != base);
+  }
+}
+
+}  // namespace lockstep
