@@ -1,6 +1,7 @@
 #pragma once
-// Data sets: numbered samples of an RGB image and a label map of equal size. A sample is a pure function of
-// its index; decoding is safe from several threads at once.
+// Data sets: numbered samples of an RGB image and a label map of equal size. A sample is a pure
+// function of its index; decoding is safe from several threads at once. A label is a class or
+// `ignore_index`, never anything else: who loads a sample need not check again.
 
 #include <array>
 #include <cstdint>
@@ -37,8 +38,8 @@ struct Size {
   friend bool operator==(const Size&, const Size&) = default;
 };
 
-/// x becomes x*g + o*(1-g) per image: g log-uniform in [lo, 1], o uniform in [0, offset] (of 255), a function
-/// of (seed, split, sample) only: a camera whose exposure varies. Train and val alike.
+/// x becomes x*g + o*(1-g) per image: g log-uniform in [lo, 1], o uniform in [0, offset] (of 255),
+/// a function of (seed, split, sample) only: a camera whose exposure varies. Train and val alike.
 struct ExposureOptions {
   float lo = 1;
   float offset = 0;
@@ -57,14 +58,15 @@ struct DataOptions {
   std::string train = "train", val = "val";
   int num_classes = 0;
   int ignore_index = 255;
-  std::vector<std::string> classes;  // names, for tables; may be empty
+  std::vector<std::string> classes;                   // names, for tables; may be empty
   std::array<float, 3> mean{0.485F, 0.456F, 0.406F};  // of RGB in 0..1
   std::array<float, 3> std{0.229F, 0.224F, 0.225F};
   std::optional<Size> resize;
   std::optional<ExposureOptions> exposure;
   bool shuffle = true;
-  int workers = 2;
-  Size size{180, 240};                  // streets: size of the generated images
+  int workers = 2;  // background threads of the training loader; 0: decode in the caller's thread
+  int cache_mb = 512;   // memory for decoded, resized samples, per split; 0: decode every epoch
+  Size size{180, 240};  // streets: size of the generated images
   int train_images = 400, val_images = 100;  // streets: how many
   std::optional<AugmentOptions> augment;
 };
@@ -73,16 +75,25 @@ class Dataset {
  public:
   virtual ~Dataset() = default;
   virtual std::int64_t size() const = 0;
-  /// The decoded sample, before resizing and augmentation. Thread-safe.
-  /// Throws DataError naming the file (and value and pixel for a label that is neither a class nor ignored).
-  virtual Sample load(std::int64_t index) const = 0;
+  /// Decodes sample `index`, before resizing and augmentation, into `sample`, whose buffers are
+  /// reused. Thread-safe. Throws DataError naming the file (and value and pixel for a label that is
+  /// neither a class nor ignored).
+  virtual void load(std::int64_t index, Sample& sample) const = 0;
+  Sample load(std::int64_t index) const;
+  /// Size of the image, from the file's header alone.
+  virtual Size image_size(std::int64_t index) const = 0;
   /// What to call sample `index` in messages: its file, mostly.
   virtual std::string describe(std::int64_t index) const = 0;
 };
 
-/// Finds the samples of a split. Throws DataError when the root or the split is missing or empty, or when an
-/// image has no mask or a mask no image (naming the first few), ConfigError for options that do not fit.
+/// Finds the samples of a split. Throws DataError when the root or the split is missing or empty,
+/// or when an image has no mask or a mask no image (naming the first few), ConfigError for options
+/// that do not fit.
 std::unique_ptr<Dataset> make_dataset(const DataOptions& options, Split split, std::uint64_t seed);
+
+/// `options.num_classes`, else the number of classes of a layout that has its own (camvid, streets:
+/// 11). Throws ConfigError for a layout that has none.
+int class_count(const DataOptions& options);
 
 /// Names of the classes: `options.classes`, else the layout's own, else "class_0", ...
 std::vector<std::string> class_names(const DataOptions& options);

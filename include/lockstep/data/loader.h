@@ -1,6 +1,7 @@
 #pragma once
-// Batches, decoded and augmented on background threads ahead of the step. The order and every augmentation
-// are functions of (seed, epoch, sample) only: neither the number of workers nor of devices changes a batch.
+// Batches, decoded and augmented on background threads ahead of the step. The order and every
+// augmentation are functions of (seed, epoch, sample) only: neither the number of workers nor of
+// devices changes a batch.
 
 #include <cstdint>
 #include <memory>
@@ -17,7 +18,8 @@ struct Batch {
   std::vector<std::int64_t> samples;  // [N] index in the data set
   Size size;                          // H, W
   std::int64_t epoch = 0;
-  std::vector<std::int64_t> class_pixels;  // [num_classes] pixels of each class, ignored ones left out
+  std::vector<std::int64_t>
+      class_pixels;  // [num_classes] pixels of each class, ignored ones left out
 
   std::int64_t count() const { return static_cast<std::int64_t>(samples.size()); }
 };
@@ -26,22 +28,23 @@ struct LoaderOptions {
   std::int64_t batch = 8;
   bool drop_last = true;
   std::uint64_t seed = 0;
-  int prefetch = 4;  // batches decoded ahead
+  int prefetch = 4;              // batches decoded ahead
   std::int64_t first_batch = 0;  // position to start from (a resumed run), counted over all epochs
 };
 
-/// Endless training batches, in order. Used by one thread (the trainer's); owns its workers and joins them.
+/// Endless training batches, in order. Used by one thread (the trainer's); owns its workers and
+/// joins them.
 class TrainLoader {
  public:
-  /// Throws ConfigError when drop_last leaves no batch or images differ in size and neither resize nor crop
-  /// makes them equal.
+  /// Throws ConfigError when drop_last leaves no batch or images differ in size and neither resize
+  /// nor crop makes them equal.
   TrainLoader(const DataOptions& data, const LoaderOptions& options);
   ~TrainLoader();
 
   std::int64_t batches_per_epoch() const;
   Size size() const;  // of every batch
-  /// The next batch; blocks until it is decoded. The batch stays valid until the next call (its buffers are
-  /// then reused). Throws what decoding threw.
+  /// The next batch; blocks until it is decoded. The batch stays valid until the next call (its
+  /// buffers are then reused). Throws what decoding threw.
   const Batch& next();
 
  private:
@@ -49,15 +52,15 @@ class TrainLoader {
   std::unique_ptr<Impl> impl_;
 };
 
-/// The validation split in order, resized if the configuration says so, never augmented, never repeated.
-/// Sizes may differ from image to image.
+/// The validation split in order, resized if the configuration says so, never augmented, never
+/// repeated. Sizes may differ from image to image.
 class ValLoader {
  public:
   ValLoader(const DataOptions& data, std::uint64_t seed);
   ~ValLoader();
   std::int64_t size() const;
-  /// Image `index` as a batch of one, normalised, its right and bottom edge padded to multiples of `divisor`
-  /// with zeros (the mean colour) and ignore_index. Thread-safe.
+  /// Image `index` as a batch of one, normalised, its right and bottom edge padded to multiples of
+  /// `divisor` with zeros (the mean colour) and ignore_index. Thread-safe.
   Batch load(std::int64_t index, int divisor) const;
 
  private:

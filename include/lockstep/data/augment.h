@@ -1,0 +1,77 @@
+#pragma once
+// From a decoded sample to the floats of a batch: scale, crop, flip, photometric, normalise, pad,
+// in this order. Labels follow the image through every geometric step. All random numbers of a
+// sample are a function of (seed, sample, epoch), drawn in one place and always in the same number,
+// so that switching one augmentation on does not change another's numbers.
+
+#include <array>
+#include <cstdint>
+
+#include "lockstep/data/dataset.h"
+#include "lockstep/data/resize.h"
+
+namespace lockstep {
+
+/// Applies the exposure of sample `index`: x*g + o*(1-g), rounded, to the 8-bit image.
+void expose(const ExposureOptions& options, std::uint64_t seed, Split split, std::int64_t index,
+            Image& image);
+
+/// Turns 8-bit RGB into (x/255 - mean) / std. Immutable, so safe from several threads.
+class Normalizer {
+ public:
+  explicit Normalizer(const DataOptions& options);
+  /// Fills `result` [padded.height, padded.width, 3]; right and bottom of the image are zeros, the
+  /// mean colour. REQUIRES: the image is not larger than `padded`.
+  void apply(const Image& image, Size padded, float* result) const;
+
+ private:
+  std::array<std::array<float, 256>, 3> table_;  // [channel][value]
+};
+
+/// Copies labels to `result` [padded.height, padded.width]; right and bottom of them are
+/// `ignore_index`.
+void pad_labels(const LabelMap& labels, Size padded, int ignore_index, std::uint8_t* result);
+
+/// What chance decides about one sample in one epoch.
+struct AugmentDraw {
+  Size scaled;    // size of the whole image after scaling
+  Window window;  // the crop, within `scaled`
+  bool flip = false;
+  bool brightness = false, contrast = false, saturation = false, hue = false;  // applied or not
+  bool contrast_last = false;  // after saturation and hue instead of before them
+  float brightness_shift = 0;  // of 255
+  float contrast_factor = 1, saturation_factor = 1;
+  float hue_shift = 0;  // degrees
+};
+
+/// Draws from the stream (seed, sample, epoch). Without `crop`, the window is the whole scaled
+/// image.
+AugmentDraw draw_augment(const AugmentOptions& options, Size image, std::uint64_t seed,
+                         std::int64_t sample, std::int64_t epoch);
+
+/// Brightness, contrast, saturation and hue in place, as SSD's and mmsegmentation's photometric
+/// distortion: shift by +-32, factors 0.5..1.5, +-18 degrees, each applied with probability 1/2;
+/// values are clamped to 0..255 after each step and rounded at the end.
+void distort_colors(const AugmentDraw& draw, Image& image);
+
+/// Augments sample after sample, keeping its scratch memory. Used by one thread.
+class Augmenter {
+ public:
+  /// Samples leave with `size`, which the loader has chosen.
+  Augmenter(const DataOptions& options, std::uint64_t seed, Size size);
+  /// Fills `image` [size.height, size.width, 3] and `labels` [size.height, size.width].
+  void apply(const Sample& sample, std::int64_t index, std::int64_t epoch, float* image,
+             std::uint8_t* labels);
+
+ private:
+  AugmentOptions options_;
+  int ignore_index_;
+  std::uint64_t seed_;
+  Size size_;
+  Normalizer normalizer_;
+  Resizer resizer_;
+  Image image_;
+  LabelMap labels_;
+};
+
+}  // namespace lockstep

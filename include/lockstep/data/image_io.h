@@ -1,0 +1,31 @@
+#pragma once
+// Reading JPEG and PNG, writing PNG. A file is complete and valid, or it is an error: a truncated
+// image must never train silently. The format is told from the file's first bytes, not from its
+// name. Every function is safe from any thread, and throws DataError naming the file, what was
+// expected and what came.
+
+#include <filesystem>
+
+#include "lockstep/data/dataset.h"
+
+namespace lockstep {
+
+/// Reads a JPEG (gray or colour) or a PNG (gray, palette, RGB, with or without alpha) as RGB into
+/// `image`, whose buffer is reused. Alpha is dropped; 16-bit PNGs are scaled to 8; EXIF orientation
+/// is not applied.
+void read_image(const std::filesystem::path& path, Image& image);
+
+/// Reads a label PNG: 8-bit (or 4, 2, 1) gray or palette, the RAW value or index of every pixel.
+/// Gray is not scaled and a palette not looked up. Any other kind of PNG is an error that says so.
+void read_labels(const std::filesystem::path& path, LabelMap& labels);
+
+/// Size of a JPEG or PNG, from its header.
+Size read_image_size(const std::filesystem::path& path);
+
+/// Writes an 8-bit RGB PNG.
+void write_png(const std::filesystem::path& path, const Image& image);
+
+/// Writes an 8-bit gray PNG, value = class.
+void write_png(const std::filesystem::path& path, const LabelMap& labels);
+
+}  // namespace lockstep

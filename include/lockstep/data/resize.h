@@ -1,0 +1,48 @@
+#pragma once
+// Resampling with half-pixel centres: pixel i covers [i, i+1). Labels follow the image: the same
+// geometry, but the nearest pixel instead of a mean.
+
+#include <vector>
+
+#include "lockstep/data/dataset.h"
+
+namespace lockstep {
+
+/// The part of an image at rows [top, top+height) and columns [left, left+width).
+struct Window {
+  int top = 0, left = 0;
+  Size size;
+};
+
+/// Resamples and keeps its scratch memory from call to call. Used by one thread.
+class Resizer {
+ public:
+  /// The `window` of `source` resized to `full`: bilinear when growing; when shrinking, the
+  /// triangle's support grows with the factor, so that every source pixel counts (Pillow's
+  /// BILINEAR, PyTorch's `antialias=True`). Halving weighs four pixels 1:3:3:1 per axis. Rounded to
+  /// 8 bits once, at the end.
+  void resize(const Image& source, Size full, const Window& window, Image& result);
+  /// Nearest: pixel floor((i + 0.5) * source / full).
+  void resize(const LabelMap& source, Size full, const Window& window, LabelMap& result);
+
+ private:
+  // Weights of the source pixels [first, first + count) for one result pixel, at
+  // weights_[offset...].
+  struct Tap {
+    int first = 0, count = 0;
+    std::size_t offset = 0;
+  };
+  struct Axis {
+    std::vector<Tap> taps;
+    std::vector<float> weights;
+  };
+  static void plan(int source, int full, int begin, int count, Axis& axis);
+  void blend_rows(const Image& source, const Tap& tap, std::size_t first, std::size_t end);
+  void blend_columns(std::uint8_t* result) const;
+
+  Axis rows_, columns_;
+  std::vector<float> row_;  // [source width, 3] one result row before its columns are blended
+  std::vector<int> nearest_;
+};
+
+}  // namespace lockstep

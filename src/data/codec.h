@@ -1,0 +1,26 @@
+#pragma once
+// The two image formats, decoding from memory. `name` is the file's, for messages. All throw
+// DataError.
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "lockstep/data/dataset.h"
+
+namespace lockstep {
+
+using FileBytes = std::span<const std::uint8_t>;
+
+bool is_jpeg(FileBytes file);
+bool is_png(FileBytes file);
+
+Size jpeg_size(FileBytes file, const std::string& name);
+void decode_jpeg(FileBytes file, const std::string& name, Image& image);
+
+/// Works on the first 24 bytes of a file too.
+Size png_size(FileBytes file, const std::string& name);
+void decode_png(FileBytes file, const std::string& name, Image& image);
+void decode_png_labels(FileBytes file, const std::string& name, LabelMap& labels);
+
+}  // namespace lockstep

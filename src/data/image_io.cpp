@@ -1,0 +1,99 @@
+#include "lockstep/data/image_io.h"
+
+#include <png.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <vector>
+
+#include "data/codec.h"
+#include "lockstep/core/check.h"
+
+namespace lockstep {
+namespace {
+
+// Enough for the header of nearly every file, large EXIF blocks excepted.
+constexpr std::size_t kHeaderBytes = 65536;
+
+std::vector<std::uint8_t> read_bytes(const std::filesystem::path& path, std::size_t limit) {
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  std::error_code no_size;
+  const std::uintmax_t size = std::filesystem::file_size(path, no_size);
+  if (!file || no_size)
+    throw DataError(concat(path.string(), ": cannot be read: ", std::strerror(errno)));
+  std::vector<std::uint8_t> bytes(std::min<std::size_t>(static_cast<std::size_t>(size), limit));
+  file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  if (!file) throw DataError(concat(path.string(), ": reading its ", size, " bytes failed"));
+  return bytes;
+}
+
+// The first bytes as a person would recognise them: "GIF89a" or "II*.".
+std::string beginning(FileBytes file) {
+  if (file.empty()) return "is empty";
+  std::string text = "starts with \"";
+  for (const std::uint8_t byte : file.first(std::min<std::size_t>(file.size(), 8))) {
+    text += byte >= 0x20 && byte < 0x7F ? static_cast<char>(byte) : '.';
+  }
+  return text + "\"";
+}
+
+void write_png(const std::filesystem::path& path, Size size, png_uint_32 format,
+               const void* pixels) {
+  png_image image{};
+  image.version = PNG_IMAGE_VERSION;
+  image.width = static_cast<png_uint_32>(size.width);
+  image.height = static_cast<png_uint_32>(size.height);
+  image.format = format;
+  if (png_image_write_to_file(&image, path.c_str(), 0, pixels, 0, nullptr) == 0) {
+    throw DataError(concat(path.string(), ": writing a PNG failed: ", image.message));
+  }
+}
+
+}  // namespace
+
+void read_image(const std::filesystem::path& path, Image& image) {
+  const std::vector<std::uint8_t> file = read_bytes(path, SIZE_MAX);
+  if (is_jpeg(file)) return decode_jpeg(file, path.string(), image);
+  if (is_png(file)) return decode_png(file, path.string(), image);
+  throw DataError(
+      concat(path.string(), ": expected a JPEG or PNG image, but the file ", beginning(file)));
+}
+
+void read_labels(const std::filesystem::path& path, LabelMap& labels) {
+  const std::vector<std::uint8_t> file = read_bytes(path, SIZE_MAX);
+  if (is_png(file)) return decode_png_labels(file, path.string(), labels);
+  if (is_jpeg(file)) {
+    throw DataError(concat(path.string(),
+                           ": expected labels as PNG, got a JPEG, whose lossy compression ",
+                           "changes classes; export the labels again as PNG"));
+  }
+  throw DataError(
+      concat(path.string(), ": expected labels as PNG, but the file ", beginning(file)));
+}
+
+Size read_image_size(const std::filesystem::path& path) {
+  const std::vector<std::uint8_t> head = read_bytes(path, kHeaderBytes);
+  if (is_png(head)) return png_size(head, path.string());
+  if (is_jpeg(head)) {
+    try {
+      return jpeg_size(head, path.string());
+    } catch (const DataError&) {
+      return jpeg_size(read_bytes(path, SIZE_MAX), path.string());
+    }
+  }
+  throw DataError(
+      concat(path.string(), ": expected a JPEG or PNG image, but the file ", beginning(head)));
+}
+
+void write_png(const std::filesystem::path& path, const Image& image) {
+  write_png(path, {image.height, image.width}, PNG_FORMAT_RGB, image.pixels.data());
+}
+
+void write_png(const std::filesystem::path& path, const LabelMap& labels) {
+  write_png(path, {labels.height, labels.width}, PNG_FORMAT_GRAY, labels.pixels.data());
+}
+
+}  // namespace lockstep

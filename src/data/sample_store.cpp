@@ -1,0 +1,88 @@
+#include "data/sample_store.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "lockstep/core/check.h"
+#include "lockstep/data/augment.h"
+
+namespace lockstep {
+namespace {
+
+void check(const DataOptions& options) {
+  if (options.resize && (options.resize->height < 1 || options.resize->width < 1)) {
+    throw ConfigError(concat("data.resize = [", options.resize->height, ", ", options.resize->width,
+                             "]: expected [height, width] of at least 1"));
+  }
+  if (options.exposure) {
+    const auto [lo, offset] = *options.exposure;
+    if (!(lo > 0 && lo <= 1 && offset >= 0 && offset <= 255)) {
+      throw ConfigError(concat("data.exposure = [", lo, ", ", offset,
+                               "]: expected a lowest gain in (0, 1] and an offset in 0..255"));
+    }
+  }
+}
+
+}  // namespace
+
+SampleStore::SampleStore(const DataOptions& options, Split split, std::uint64_t seed)
+    : resize_(options.resize),
+      exposure_(options.exposure),
+      split_(split),
+      seed_(seed),
+      budget_(static_cast<std::size_t>(std::max(options.cache_mb, 0)) << 20) {
+  check(options);
+  dataset_ = make_dataset(options, split, seed);
+  kept_.resize(static_cast<std::size_t>(dataset_->size()));
+}
+
+Size SampleStore::image_size(std::int64_t index) const {
+  return resize_ ? *resize_ : dataset_->image_size(index);
+}
+
+const Sample& SampleStore::fetch(std::int64_t index, SampleScratch& scratch) const {
+  if (const Sample* sample = kept(index)) return *sample;
+  Sample& sample = decode(index, scratch);
+  keep(index, sample);
+  return sample;
+}
+
+Sample& SampleStore::decode(std::int64_t index, SampleScratch& scratch) const {
+  dataset_->load(index, scratch.decoded);
+  Sample* sample = &scratch.decoded;
+  if (resize_) {
+    scratch.resizer.resize(scratch.decoded.image, *resize_, {0, 0, *resize_},
+                           scratch.resized.image);
+    scratch.resizer.resize(scratch.decoded.labels, *resize_, {0, 0, *resize_},
+                           scratch.resized.labels);
+    sample = &scratch.resized;
+  }
+  if (exposure_) expose(*exposure_, seed_, split_, index, sample->image);
+  return *sample;
+}
+
+const Sample* SampleStore::kept(std::int64_t index) const {
+  const std::lock_guard lock(mutex_);
+  return kept_.at(static_cast<std::size_t>(index)).get();
+}
+
+void SampleStore::keep(std::int64_t index, const Sample& sample) const {
+  const std::size_t bytes =
+      sizeof(Sample) + sample.image.pixels.size() + sample.labels.pixels.size();
+  {
+    const std::lock_guard lock(mutex_);
+    // Two threads may have decoded the same sample, for two epochs; the first one in stays.
+    if (bytes > budget_ || kept_[static_cast<std::size_t>(index)] != nullptr) return;
+    budget_ -= bytes;
+  }
+  auto copy = std::make_unique<const Sample>(sample);
+  const std::lock_guard lock(mutex_);
+  std::unique_ptr<const Sample>& place = kept_[static_cast<std::size_t>(index)];
+  if (place == nullptr) {
+    place = std::move(copy);
+  } else {
+    budget_ += bytes;
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,51 @@
+#pragma once
+// The samples of a split as the loaders want them: decoded, resized, exposed; kept in memory within
+// a budget, because decoding a photograph costs more than everything that happens to it later. What
+// is not kept is decoded again each time: the budget changes speed, never a value.
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/data/dataset.h"
+#include "lockstep/data/resize.h"
+
+namespace lockstep {
+
+/// Memory of one thread that fetches samples.
+struct SampleScratch {
+  Sample decoded, resized;
+  Resizer resizer;
+};
+
+/// Safe from several threads, each with its own scratch.
+class SampleStore {
+ public:
+  SampleStore(const DataOptions& options, Split split, std::uint64_t seed);
+
+  std::int64_t size() const { return dataset_->size(); }
+  std::string describe(std::int64_t index) const { return dataset_->describe(index); }
+  /// Size of sample `index` after resizing; reads a header at most.
+  Size image_size(std::int64_t index) const;
+  /// The sample, in the store or in `scratch`: valid until the scratch is used again.
+  const Sample& fetch(std::int64_t index, SampleScratch& scratch) const;
+
+ private:
+  Sample& decode(std::int64_t index, SampleScratch& scratch) const;
+  const Sample* kept(std::int64_t index) const;
+  void keep(std::int64_t index, const Sample& sample) const;
+
+  std::unique_ptr<Dataset> dataset_;
+  std::optional<Size> resize_;
+  std::optional<ExposureOptions> exposure_;
+  Split split_;
+  std::uint64_t seed_;
+  mutable std::mutex mutex_;
+  mutable std::vector<std::unique_ptr<const Sample>> kept_;  // [sample]; guarded by mutex_
+  mutable std::size_t budget_;                               // bytes left; guarded by mutex_
+};
+
+}  // namespace lockstep

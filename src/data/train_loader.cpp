@@ -1,0 +1,264 @@
+#include <algorithm>
+#include <array>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <stop_token>
+#include <thread>
+#include <vector>
+
+#include "data/sample_store.h"
+#include "lockstep/core/check.h"
+#include "lockstep/data/augment.h"
+#include "lockstep/data/loader.h"
+#include "lockstep/data/sampler.h"
+
+namespace lockstep {
+namespace {
+
+std::string to_text(Size size) { return concat(size.width, "x", size.height); }
+
+// The size of every batch: the crop, else the images' own, which then must be one.
+Size batch_size(const DataOptions& data, const SampleStore& store) {
+  const AugmentOptions augment = data.augment.value_or(AugmentOptions{});
+  if (augment.crop) return *augment.crop;
+  if (augment.scale_lo != 1 || augment.scale_hi != 1) {
+    throw ConfigError(
+        "data.augment.scale makes images of different sizes; set data.augment.crop as well");
+  }
+  const Size size = store.image_size(0);
+  if (data.resize) return size;
+  for (std::int64_t i = 1; i < store.size(); ++i) {
+    const Size other = store.image_size(i);
+    if (other == size) continue;
+    throw ConfigError(concat("images of different sizes cannot form a batch: ", store.describe(0),
+                             " is ", to_text(size), ", ", store.describe(i), " is ", to_text(other),
+                             "; set data.resize or data.augment.crop"));
+  }
+  return size;
+}
+
+void check(const DataOptions& data) {
+  const AugmentOptions augment = data.augment.value_or(AugmentOptions{});
+  if (augment.crop && (augment.crop->height < 1 || augment.crop->width < 1)) {
+    throw ConfigError("data.augment.crop: expected [height, width] of at least 1");
+  }
+  if (!(augment.scale_lo > 0 && augment.scale_lo <= augment.scale_hi)) {
+    throw ConfigError(concat("data.augment.scale = [", augment.scale_lo, ", ", augment.scale_hi,
+                             "]: expected 0 < lo <= hi"));
+  }
+  if (!(augment.hflip >= 0 && augment.hflip <= 1)) {
+    throw ConfigError(concat("data.augment.hflip = ", augment.hflip, ": expected a probability"));
+  }
+  if (data.workers < 0 || data.workers > 256) {
+    throw ConfigError(concat("data.workers = ", data.workers, ": expected 0..256"));
+  }
+}
+
+// A place of the ring: one batch that is being filled, waits for its turn, or is the caller's.
+struct Slot {
+  Batch batch;
+  std::int64_t missing = 0;  // samples not decoded yet
+  std::int64_t failed_position = 0;
+  std::exception_ptr failure;
+};
+
+// One sample to decode.
+struct Ticket {
+  Slot* slot = nullptr;
+  std::int64_t position = 0;  // in the batch
+  std::int64_t sample = 0;
+};
+
+// What one thread needs to fill a place in a batch.
+struct Decoder {
+  SampleScratch scratch;
+  Augmenter augmenter;
+};
+
+}  // namespace
+
+// Tickets are handed out in the order of training, so a worker's only decision is which thread
+// decodes a sample. The mutex guards everything below it but the contents of batches: those belong
+// to the workers that hold tickets, then, when nothing is missing, to the caller.
+struct TrainLoader::Impl {
+  Impl(const DataOptions& data_options, const LoaderOptions& loader_options);
+
+  const Batch& next();
+
+  std::int64_t batches_per_epoch = 0;
+  Size size;
+
+ private:
+  void work(const std::stop_token& stop);
+  bool ticket_ready() const {
+    return next_batch_ < held_ + static_cast<std::int64_t>(ring_.size());
+  }
+  Ticket take_ticket();
+  void open_batch(Slot& slot);
+  void decode(const Ticket& ticket, Decoder& decoder);
+  void fill(const Ticket& ticket, Decoder& decoder, std::array<std::int64_t, 256>& histogram) const;
+  Decoder make_decoder() const { return {{}, Augmenter(data_, options_.seed, size)}; }
+  Slot& slot_of(std::int64_t batch) {
+    return ring_[static_cast<std::size_t>(batch) % ring_.size()];
+  }
+
+  const DataOptions data_;
+  const LoaderOptions options_;
+  const SampleStore store_;
+  const std::size_t classes_;
+
+  std::mutex mutex_;
+  std::condition_variable_any free_, filled_;  // a slot became free; a batch became complete
+  std::vector<Slot> ring_;
+  std::int64_t held_;        // the caller's batch, or the one it will get first
+  std::int64_t position_;    // the batch that next() returns next
+  std::int64_t next_batch_;  // batch and place of the next ticket
+  std::int64_t next_place_ = 0;
+  std::vector<std::int64_t> order_;  // of epoch order_epoch_
+  std::int64_t order_epoch_ = -1;
+  std::optional<Decoder> own_decoder_;  // without workers
+  std::vector<std::jthread> workers_;   // last: stopped and joined before anything they use goes
+};
+
+TrainLoader::Impl::Impl(const DataOptions& data_options, const LoaderOptions& loader_options)
+    : data_(data_options),
+      options_(loader_options),
+      store_(data_options, Split::kTrain, loader_options.seed),
+      classes_(static_cast<std::size_t>(class_count(data_options))),
+      ring_(static_cast<std::size_t>(
+          data_options.workers > 0 ? std::max(loader_options.prefetch, 1) + 1 : 1)),
+      held_(loader_options.first_batch),
+      position_(loader_options.first_batch),
+      next_batch_(loader_options.first_batch) {
+  check(data_);
+  LOCKSTEP_CHECK(options_.batch > 0 && options_.first_batch >= 0, "a batch of ", options_.batch,
+                 " from ", options_.first_batch);
+  const std::int64_t rest = options_.drop_last ? 0 : options_.batch - 1;
+  batches_per_epoch = (store_.size() + rest) / options_.batch;
+  if (batches_per_epoch == 0) {
+    throw ConfigError(concat(
+        "the training split has ", store_.size(), " images, fewer than a batch of ", options_.batch,
+        ", and batch.drop_last leaves none: use a smaller batch or ", "batch.drop_last = false"));
+  }
+  size = batch_size(data_, store_);
+  if (data_.workers == 0) own_decoder_.emplace(make_decoder());
+  for (int i = 0; i < data_.workers; ++i) {
+    workers_.emplace_back([this](const std::stop_token& stop) { work(stop); });
+  }
+}
+
+const Batch& TrainLoader::Impl::next() {
+  std::unique_lock lock(mutex_);
+  held_ = position_++;
+  Slot& slot = slot_of(held_);
+  if (own_decoder_) {
+    do {
+      const Ticket ticket = take_ticket();
+      lock.unlock();
+      decode(ticket, *own_decoder_);
+      lock.lock();
+    } while (slot.missing > 0);
+  } else {
+    free_.notify_all();
+    filled_.wait(lock, [&] { return next_batch_ > held_ && slot.missing == 0; });
+  }
+  if (slot.failure) std::rethrow_exception(slot.failure);
+  return slot.batch;
+}
+
+void TrainLoader::Impl::work(const std::stop_token& stop) {
+  Decoder decoder = make_decoder();
+  while (true) {
+    Ticket ticket;
+    {
+      std::unique_lock lock(mutex_);
+      if (!free_.wait(lock, stop, [&] { return ticket_ready(); }) || stop.stop_requested()) return;
+      ticket = take_ticket();
+    }
+    decode(ticket, decoder);
+  }
+}
+
+// REQUIRES: mutex_ held, ticket_ready().
+Ticket TrainLoader::Impl::take_ticket() {
+  Slot& slot = slot_of(next_batch_);
+  if (next_place_ == 0) open_batch(slot);
+  const Ticket ticket{&slot, next_place_,
+                      slot.batch.samples[static_cast<std::size_t>(next_place_)]};
+  if (++next_place_ == slot.batch.count()) {
+    next_place_ = 0;
+    ++next_batch_;
+  }
+  return ticket;
+}
+
+// Sizes the buffers of batch `next_batch_` and writes down its samples.
+void TrainLoader::Impl::open_batch(Slot& slot) {
+  const std::int64_t epoch = next_batch_ / batches_per_epoch;
+  if (epoch != order_epoch_) {
+    epoch_order(store_.size(), data_.shuffle, options_.seed, epoch, order_);
+    order_epoch_ = epoch;
+  }
+  const std::int64_t begin = next_batch_ % batches_per_epoch * options_.batch;
+  const std::int64_t count = std::min(options_.batch, store_.size() - begin);
+  const std::size_t pixels = static_cast<std::size_t>(count) *
+                             static_cast<std::size_t>(size.height) *
+                             static_cast<std::size_t>(size.width);
+  Batch& batch = slot.batch;
+  batch.images.resize(pixels * 3);
+  batch.labels.resize(pixels);
+  batch.samples.assign(order_.begin() + begin, order_.begin() + begin + count);
+  batch.size = size;
+  batch.epoch = epoch;
+  batch.class_pixels.assign(classes_, 0);
+  slot.missing = count;
+  slot.failure = nullptr;
+}
+
+void TrainLoader::Impl::decode(const Ticket& ticket, Decoder& decoder) {
+  std::array<std::int64_t, 256> histogram{};
+  std::exception_ptr failure;
+  try {
+    fill(ticket, decoder, histogram);
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  const std::lock_guard lock(mutex_);
+  Slot& slot = *ticket.slot;
+  for (std::size_t c = 0; c < classes_; ++c) slot.batch.class_pixels[c] += histogram[c];
+  // Of several failures the first in the batch is told, whichever thread was faster.
+  if (failure && (!slot.failure || ticket.position < slot.failed_position)) {
+    slot.failure = failure;
+    slot.failed_position = ticket.position;
+  }
+  if (--slot.missing == 0) filled_.notify_all();
+}
+
+void TrainLoader::Impl::fill(const Ticket& ticket, Decoder& decoder,
+                             std::array<std::int64_t, 256>& histogram) const {
+  Batch& batch = ticket.slot->batch;
+  const std::size_t pixels =
+      static_cast<std::size_t>(size.height) * static_cast<std::size_t>(size.width);
+  const std::size_t begin = static_cast<std::size_t>(ticket.position) * pixels;
+  std::uint8_t* labels = batch.labels.data() + begin;
+  const Sample& sample = store_.fetch(ticket.sample, decoder.scratch);
+  decoder.augmenter.apply(sample, ticket.sample, batch.epoch, batch.images.data() + begin * 3,
+                          labels);
+  for (std::size_t i = 0; i < pixels; ++i) ++histogram[labels[i]];
+  histogram[static_cast<std::size_t>(data_.ignore_index)] = 0;
+}
+
+TrainLoader::TrainLoader(const DataOptions& data, const LoaderOptions& options)
+    : impl_(std::make_unique<Impl>(data, options)) {}
+
+TrainLoader::~TrainLoader() = default;
+
+std::int64_t TrainLoader::batches_per_epoch() const { return impl_->batches_per_epoch; }
+
+Size TrainLoader::size() const { return impl_->size; }
+
+const Batch& TrainLoader::next() { return impl_->next(); }
+
+}  // namespace lockstep
