@@ -1,6 +1,6 @@
 #pragma once
-// DataParallel in one process: replicate, scatter, parallel_apply, gather. One replica per device, built from
-// the same configuration and equal in parameters at every step.
+// DataParallel in one process: replicate, scatter, parallel_apply, gather. One replica per device,
+// built from the same configuration and equal in parameters at every step.
 
 #include <cstdint>
 #include <functional>
@@ -17,10 +17,12 @@
 
 namespace lockstep {
 
-/// Sizes of torch.chunk(batch, parts): ceil(batch / parts) each until used up, then 0: 5 over 4 -> 2, 2, 1, 0.
+/// Sizes of torch.chunk(batch, parts): ceil(batch / parts) each until used up, then 0: 5 over 4 ->
+/// 2, 2, 1, 0.
 std::vector<std::int64_t> chunk_sizes(std::int64_t batch, int parts);
 
-/// Builds a replica's network. Called on the replica's thread, for training and for evaluation alike.
+/// Builds a replica's network. Called on the replica's thread, for training and for evaluation
+/// alike.
 using NetworkFactory = std::function<std::unique_ptr<Network>(
     const Shape& input, const PlanOptions& plan, Backend& backend, ParameterStore& store)>;
 
@@ -39,8 +41,8 @@ struct DataParallelOptions {
 
 /// What a step took, in seconds: means over ranks.
 struct StepTimes {
-  double compute = 0;        // forward and backward, without waiting
-  double batch_norm_wait = 0;  // for other replicas in BatchNorm exchanges
+  double compute = 0;            // forward and backward, without waiting
+  double batch_norm_wait = 0;    // for other replicas in BatchNorm exchanges
   double gradient_exchange = 0;  // waiting for gradients, sum, update and write-back
 };
 
@@ -56,21 +58,31 @@ struct Replica {
   ParameterStore store;
   std::unique_ptr<Network> network;       // training
   std::unique_ptr<Network> eval_network;  // for the last evaluated size; shares the store
-  Storage velocity;                       // momentum of the shard this rank owns
+  Storage velocity;                       // momentum of the range of parameters this rank owns
 };
 
 class DataParallel {
  public:
   /// Starts the threads, builds the replicas, initialises rank 0 from the seed and mirrors it.
+  /// The sync group is `bn.sync_group` in mode kSync; `communicator.sync_group` is not read.
   DataParallel(const DataParallelOptions& options, const NetworkFactory& factory);
   ~DataParallel();
 
-  /// One optimizer step on a global batch (its sizes may be below the planned ones). All ranks' parameters
-  /// are bitwise equal afterwards. Throws as ReplicaGroup::run, and NonFiniteError when the loss is not finite.
+  /// One optimizer step on a global batch (its sizes may be below the planned ones). All ranks'
+  /// parameters are bitwise equal afterwards. Throws as ReplicaGroup::run, and NonFiniteError
+  /// naming the first replica whose part of the loss is not finite: all ranks then leave parameters
+  /// and momentum untouched, and go on working.
   StepResult train_step(const Batch& batch, std::int64_t step, float lr);
 
-  /// Confusion matrix [classes, classes] (row: label) of `count` images that `load(index)` gives, spread over
-  /// the ranks; every image counts once. `loss`: += sum of losses over valid pixels / number of valid pixels.
+  /// The training-mode forward pass alone: no loss, no update, running statistics as they were.
+  /// What the layers' `local_moments` tell of it can be read afterwards.
+  void forward(const Batch& batch);
+
+  /// Confusion matrix [classes, classes] (row: label) of `count` images that `load(index)` gives,
+  /// spread over the ranks; every image counts once. `loss`: sum of losses over valid pixels /
+  /// number of valid pixels, without class weights. `load` is called on the ranks' threads. The
+  /// result does not depend on the number of ranks, if their running statistics are equal: every
+  /// replica uses its own (train/evaluator.h sees to that).
   struct EvalResult {
     std::vector<std::int64_t> confusion;
     double loss = 0;
@@ -86,11 +98,14 @@ class DataParallel {
   CommunicatorGroup& communicators();
   const DataParallelOptions& options() const;
 
-  /// Momentum of all parameters in their flat order, on the host, gathered from and scattered to the owners.
+  /// Momentum of all parameters in their flat order, on the host, gathered from and scattered to
+  /// the owners.
   std::vector<float> velocity() const;
   void set_velocity(std::span<const float> values);
 
  private:
+  void leave_stuck_threads();
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

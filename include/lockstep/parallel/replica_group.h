@@ -1,6 +1,7 @@
 #pragma once
-// One dedicated thread per rank for the whole run. Nothing escapes a replica thread: the first failure is
-// sticky, wakes everyone who waits, and is rethrown to the caller with its rank and device.
+// One dedicated thread per rank for the whole run. Nothing escapes a replica thread: the first
+// failure is sticky, wakes everyone who waits, and is rethrown to the caller with its rank and
+// device.
 
 #include <functional>
 #include <memory>
@@ -20,11 +21,11 @@ class ReplicaGroup {
 
   int size() const;
 
-  /// Runs `work(rank)` on every rank's thread and returns when all are done. If any throws, aborts the
-  /// communicators, waits for the others (they leave their waits at once) and rethrows the root cause as
-  /// ReplicaError "replica 2 (cpu:2): ..." (DataError, NonFiniteError and ConfigError keep their type).
-  /// A rank that has not returned a second after the abort is reported as stuck and left behind.
-  /// The group is unusable after a failure: further calls throw the same error.
+  /// Runs `work(rank)` on every rank's thread and returns when all are done. If any throws, aborts
+  /// the communicators, waits for the others (they leave their waits at once) and rethrows the root
+  /// cause as ReplicaError "replica 2 (cpu:2): ..." (DataError, NonFiniteError and ConfigError keep
+  /// their type). A rank that has not returned a second after the abort is reported as stuck and
+  /// left behind. The group is unusable after a failure: further calls throw the same error.
   void run(const std::function<void(int rank)>& work);
 
   /// Whether a thread had to be left behind: the process must then end without running destructors.

@@ -1,0 +1,106 @@
+#include "lockstep/parallel/data_parallel.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <thread>
+
+#include "lockstep/core/check.h"
+#include "parallel/data_parallel_impl.h"
+
+namespace lockstep {
+namespace {
+
+/// Host threads that each of `replicas` may use for its own operations.
+int threads_per_replica(int replicas) {
+  int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const char* limit = std::getenv("OMP_NUM_THREADS");
+  if (limit != nullptr && std::atoi(limit) > 0) cores = std::min(cores, std::atoi(limit));
+  return std::max(1, cores / replicas);
+}
+
+CommunicatorOptions communicator_options(const DataParallelOptions& options) {
+  CommunicatorOptions result = options.communicator;
+  result.sync_group = options.bn.mode == BatchNormMode::kSync ? options.bn.sync_group : 0;
+  return result;
+}
+
+}  // namespace
+
+DataParallel::Impl::Impl(const DataParallelOptions& run_options,
+                         const NetworkFactory& network_factory)
+    : options(run_options),
+      factory(network_factory),
+      communicators(make_communicators(options.devices, communicator_options(options))),
+      replicas(options.devices.size()),
+      states(options.devices.size()),
+      outcomes(options.devices.size()) {
+  check_options();
+  group = std::make_unique<ReplicaGroup>(options.devices, *communicators);
+}
+
+void DataParallel::Impl::check_options() const {
+  LOCKSTEP_CHECK(options.global_batch > 0, "expected a global batch of at least 1, got ",
+                 options.global_batch);
+  LOCKSTEP_CHECK(options.num_classes > 0, "expected at least 1 class, got ", options.num_classes);
+  const std::size_t weights = options.class_weight.size();
+  if (weights == 0 || weights == static_cast<std::size_t>(options.num_classes)) return;
+  throw ConfigError(concat("loss.class_weight has ", weights, " values for ", options.num_classes,
+                           " classes; give one per class, or none"));
+}
+
+void DataParallel::Impl::build() {
+  const int threads = threads_per_replica(ranks());
+  group->run([this, threads](int rank) { build_rank(rank, threads); });
+  group->run([this](int rank) {
+    states[rank].gradients = std::make_unique<GradientExchange>(replicas, rank, options.sgd);
+    if (rank == 0) initialize_parameters(replicas[0].store, *replicas[0].backend, options.seed);
+  });
+}
+
+void DataParallel::Impl::build_rank(int rank, int threads) {
+  communicators->progress().enter(rank, "building", "the replica");
+  Replica& replica = replicas[rank];
+  RankState& state = states[rank];
+  replica.rank = rank;
+  replica.backend = make_backend(options.devices[rank], threads);
+  Backend& backend = *replica.backend;
+  const std::int64_t batch = shard_of(options.global_batch, ranks(), 0).count;
+  const Shape input{batch, options.size.height, options.size.width, 3};
+  replica.network = factory(input, {.training = true}, backend, replica.store);
+  state.labels = backend.allocate(static_cast<std::size_t>(input.rows()));
+  state.loss = backend.allocate(sizeof(double));
+  const auto classes = static_cast<std::size_t>(options.num_classes);
+  state.confusion = backend.allocate(classes * classes * sizeof(std::int64_t));
+  if (options.class_weight.empty()) return;
+  state.class_weight = backend.allocate(classes * sizeof(float));
+  backend.upload(Tensor(state.class_weight.data(), Shape{1, options.num_classes}),
+                 options.class_weight.data());
+  backend.synchronize();
+}
+
+DataParallel::DataParallel(const DataParallelOptions& options, const NetworkFactory& factory)
+    : impl_(std::make_unique<Impl>(options, factory)) {
+  try {
+    impl_->build();
+    replicate();
+  } catch (...) {
+    leave_stuck_threads();
+    throw;
+  }
+}
+
+DataParallel::~DataParallel() { leave_stuck_threads(); }
+
+void DataParallel::leave_stuck_threads() {
+  // A thread that could not be stopped still works on the replicas: they must outlive it, so they
+  // stay.
+  if (impl_->group->has_stuck_thread()) static_cast<void>(impl_.release());
+}
+
+int DataParallel::size() const { return impl_->ranks(); }
+Replica& DataParallel::replica(int rank) { return impl_->replicas[rank]; }
+ReplicaGroup& DataParallel::group() { return *impl_->group; }
+CommunicatorGroup& DataParallel::communicators() { return *impl_->communicators; }
+const DataParallelOptions& DataParallel::options() const { return impl_->options; }
+
+}  // namespace lockstep

@@ -1,0 +1,43 @@
+#include "parallel/root_cause.h"
+
+#include "lockstep/core/check.h"
+#include "sync/describe.h"
+
+namespace lockstep {
+namespace {
+
+std::string prefix(const std::exception_ptr& cause, std::span<const std::exception_ptr> thrown,
+                   std::span<const Device> devices) {
+  int throwers = 0;
+  std::size_t thrower = 0;
+  for (std::size_t rank = 0; rank < thrown.size(); ++rank) {
+    if (!thrown[rank] || (thrown[rank] != cause && describe(thrown[rank]) != describe(cause))) {
+      continue;
+    }
+    thrower = rank;
+    ++throwers;
+  }
+  if (throwers != 1) return "";
+  return concat("replica ", thrower, " (", to_string(devices[thrower]), "): ");
+}
+
+}  // namespace
+
+std::exception_ptr attribute_failure(const std::exception_ptr& cause,
+                                     std::span<const std::exception_ptr> thrown,
+                                     std::span<const Device> devices, const std::string& remark) {
+  const std::string text = prefix(cause, thrown, devices) + describe(cause) + remark;
+  try {
+    std::rethrow_exception(cause);
+  } catch (const ConfigError&) {
+    return std::make_exception_ptr(ConfigError(text));
+  } catch (const DataError&) {
+    return std::make_exception_ptr(DataError(text));
+  } catch (const NonFiniteError&) {
+    return std::make_exception_ptr(NonFiniteError(text));
+  } catch (...) {
+    return std::make_exception_ptr(ReplicaError(text));
+  }
+}
+
+}  // namespace lockstep
