@@ -41,6 +41,9 @@ class Convolution {
 std::unique_ptr<Convolution> make_dnnl_convolution(const ConvGeometry& geometry, const Shape& input,
                                                    int threads);
 
+/// Whether oneDNN has AVX-512 kernels for this processor.
+bool dnnl_uses_avx512();
+
 /// The convolutions of one backend; a few dozen at most, so a linear search is enough.
 class ConvCache {
  public:

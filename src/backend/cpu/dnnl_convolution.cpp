@@ -333,4 +333,10 @@ std::unique_ptr<Convolution> make_dnnl_convolution(const ConvGeometry& geometry,
   return std::make_unique<DnnlConvolution>(geometry, input, threads);
 }
 
+bool dnnl_uses_avx512() {
+  // A set of bits, not an order: AVX2 with VNNI has a larger value than AVX-512.
+  constexpr auto kAvx512 = static_cast<unsigned>(dnnl::cpu_isa::avx512_core);
+  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & kAvx512) == kAvx512;
+}
+
 }  // namespace lockstep
