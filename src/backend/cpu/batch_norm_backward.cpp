@@ -3,6 +3,8 @@
 //   dbeta = sum dy',  dgamma = sum dy' * x^,
 //   dx = gamma * invstd * (dy' - sum(dy') / N - (x - mu) * invstd^2 * sum(dy' * (x - mu)) / N).
 
+#include <bit>
+
 #include "backend/cpu/batch_norm_kernels.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/parallel_for.h"
@@ -19,17 +21,22 @@ struct MaskedGradient {
   ChannelScale scale;
 };
 
-Mask mask_kind(bool relu, const Tensor& y) {
-  if (!relu) return Mask::kNone;
-  return y ? Mask::kFromY : Mask::kFromX;
+// The kernel for this ReLU: of the output as it is, recomputed from x, or read from y.
+template <typename Kernel>
+Kernel* choose_mask(bool relu, const Tensor& y, Kernel* none, Kernel* from_x, Kernel* from_y) {
+  if (!relu) return none;
+  return y ? from_y : from_x;
 }
 
-// dy' of one element; `y` is read only for kFromY. `<= 0` lets NaN pass, as the forward pass does.
+// dy' of one element; `y` is used only for kFromY. `<= 0` lets NaN pass, as the forward pass does.
+// A bit mask, because GCC turns a choice between 0 and the gradient into a branch and then does not
+// vectorise.
 template <Mask kMask>
 inline float masked(float grad, float x, float y, float mean, float scale, float shift) {
   if constexpr (kMask == Mask::kNone) return grad;
   const float output = kMask == Mask::kFromY ? y : normalize(x, mean, scale, shift);
-  return output <= 0.0F ? 0.0F : grad;
+  const std::uint32_t keep = output <= 0.0F ? 0U : ~0U;
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(grad) & keep);
 }
 
 struct RowPointers {
@@ -45,6 +52,11 @@ struct RowPointers {
         x_stride(g.x.row_stride),
         grad_y_stride(g.grad_y.row_stride),
         y_stride(g.y ? g.y.row_stride : grad_y_stride) {}
+  [[gnu::always_inline]] void prefetch(std::int64_t row, std::int64_t channels) const {
+    prefetch_row(x + row * x_stride, x_stride, channels);
+    prefetch_row(grad_y + row * grad_y_stride, grad_y_stride, channels);
+    if (y != grad_y) prefetch_row(y + row * y_stride, y_stride, channels);
+  }
   void advance(std::int64_t rows) {
     x += rows * x_stride;
     grad_y += rows * grad_y_stride;
@@ -64,16 +76,31 @@ void add_gradients(const RowPointers& rows, const ChannelScale& channel, std::in
   for (std::int64_t c = 0; c < channels; ++c) {
     float sum = 0;
     float product = 0;
-#pragma GCC unroll 8
-    for (int k = 0; k < kRows; ++k) {
+    unroll<kRows>([&](int k) {
       const float x = at.x[k * at.x_stride + c];
       const float grad = masked<kMask>(at.grad_y[k * at.grad_y_stride + c], x,
                                        at.y[k * at.y_stride + c], mean[c], scale[c], shift[c]);
       sum += grad;
       product += grad * (x - mean[c]);
-    }
+    });
     sums[c] += sum;
     sums[channels + c] += product;
+  }
+}
+
+// sums [2, C] = both sums over rows [begin, end).
+template <Mask kMask, int kGroup>
+void sum_run(const MaskedGradient& g, std::int64_t begin, std::int64_t end, float* sums) {
+  const std::int64_t channels = g.x.shape.channels();
+  std::fill_n(sums, 2 * channels, 0.0F);
+  RowPointers rows(g, begin);
+  std::int64_t row = begin;
+  for (; row + kGroup <= end; row += kGroup, rows.advance(kGroup)) {
+    for (int k = 0; k < kGroup; ++k) rows.prefetch(k, channels);
+    add_gradients<kMask, kGroup>(rows, g.scale, channels, sums);
+  }
+  for (; row < end; ++row, rows.advance(1)) {
+    add_gradients<kMask, 1>(rows, g.scale, channels, sums);
   }
 }
 
@@ -82,18 +109,10 @@ template <Mask kMask>
 void block_sums(const MaskedGradient& g, std::int64_t begin, std::int64_t end, float* sums,
                 double* partial) {
   const std::int64_t channels = g.x.shape.channels();
+  const auto sum = channels < kWideRow ? sum_run<kMask, 8> : sum_run<kMask, 2>;
   std::fill_n(partial, 2 * channels, 0.0);
-  RowPointers rows(g, begin);
   for (std::int64_t run = begin; run < end; run += kRunRows) {
-    std::fill_n(sums, 2 * channels, 0.0F);
-    const std::int64_t run_end = std::min(run + kRunRows, end);
-    std::int64_t row = run;
-    for (; row + 8 <= run_end; row += 8, rows.advance(8)) {
-      add_gradients<kMask, 8>(rows, g.scale, channels, sums);
-    }
-    for (; row < run_end; ++row, rows.advance(1)) {
-      add_gradients<kMask, 1>(rows, g.scale, channels, sums);
-    }
+    sum(g, run, std::min(run + kRunRows, end), sums);
 #pragma omp simd
     for (std::int64_t i = 0; i < 2 * channels; ++i) partial[i] += sums[i];
   }
@@ -136,8 +155,10 @@ void input_gradient_rows(const InputGradient& a, std::int64_t begin, std::int64_
                           a.grad_residual.floats() + row * a.grad_residual.row_stride,
                           a.accumulate_residual);
     }
+    rows.prefetch(0, channels);
     const RowPointers at = rows;
     float* grad_x = a.grad_x.floats() + row * a.grad_x.row_stride;
+    prefetch_row_to_write(grad_x, a.grad_x.row_stride, channels);
 #pragma omp simd
     for (std::int64_t c = 0; c < channels; ++c) {
       const float grad = masked<kMask>(at.grad_y[c], at.x[c], at.y[c], mean[c], scale[c], shift[c]);
@@ -175,6 +196,25 @@ void check_shapes(const Tensor& x, const Tensor& grad_y, const Tensor& y) {
                  to_string(y.shape));
 }
 
+// The blocks' sums in block order, and what they add to the gradients of gamma and beta.
+void finish_sums(const BatchNormBackwardReduce& a, const double* partials, std::int64_t blocks,
+                 std::int64_t channels) {
+  for (std::int64_t c = 0; c < channels; ++c) {
+    double sum = 0;
+    double product = 0;
+    for (std::int64_t b = 0; b < blocks; ++b) {
+      sum += partials[b * 2 * channels + c];
+      product += partials[b * 2 * channels + channels + c];
+    }
+    a.sums[c] = static_cast<float>(sum);
+    a.sums[channels + c] = static_cast<float>(product);
+    if (a.grad_weight != nullptr) {
+      a.grad_weight[c] += static_cast<float>(product * a.saved.data[channels + c]);
+    }
+    if (a.grad_bias != nullptr) a.grad_bias[c] += static_cast<float>(sum);
+  }
+}
+
 }  // namespace
 
 void CpuBackend::batch_norm_backward_reduce(const BatchNormBackwardReduce& a) {
@@ -187,10 +227,8 @@ void CpuBackend::batch_norm_backward_reduce(const BatchNormBackwardReduce& a) {
   const ChannelScale scale(memory + reduction_bytes, a.saved.data, a.saved.data + channels,
                            a.affine, channels);
   const MaskedGradient gradient{a.x, a.grad_y, a.y, scale};
-  const Mask mask = mask_kind(a.relu, a.y);
-  const auto kernel = mask == Mask::kNone    ? block_sums<Mask::kNone>
-                      : mask == Mask::kFromX ? block_sums<Mask::kFromX>
-                                             : block_sums<Mask::kFromY>;
+  const auto kernel = choose_mask(a.relu, a.y, block_sums<Mask::kNone>, block_sums<Mask::kFromX>,
+                                  block_sums<Mask::kFromY>);
   parallel_for(blocks.count, blocks.block_rows * channels, threads_,
                [&](std::int64_t first, std::int64_t last) {
                  for (std::int64_t b = first; b < last; ++b) {
@@ -198,24 +236,13 @@ void CpuBackend::batch_norm_backward_reduce(const BatchNormBackwardReduce& a) {
                           work.partials + b * 2 * channels);
                  }
                });
-  for (std::int64_t c = 0; c < channels; ++c) {
-    double sum = 0;
-    double product = 0;
-    for (std::int64_t b = 0; b < blocks.count; ++b) {
-      sum += work.partials[b * 2 * channels + c];
-      product += work.partials[b * 2 * channels + channels + c];
-    }
-    a.sums[c] = static_cast<float>(sum);
-    a.sums[channels + c] = static_cast<float>(product);
-    if (a.grad_weight != nullptr) {
-      a.grad_weight[c] += static_cast<float>(product * a.saved.data[channels + c]);
-    }
-    if (a.grad_bias != nullptr) a.grad_bias[c] += static_cast<float>(sum);
-  }
+  finish_sums(a, work.partials, blocks.count, channels);
 }
 
 void CpuBackend::batch_norm_backward_apply(const BatchNormBackwardApply& a) {
   check_shapes(a.x, a.grad_y, a.y);
+  LOCKSTEP_CHECK(a.grad_x.shape == a.x.shape, "batch_norm: x is ", to_string(a.x.shape),
+                 ", grad_x ", to_string(a.grad_x.shape));
   if (a.x.shape.rows() == 0) return;
   const std::int64_t channels = a.x.shape.channels();
   auto* memory =
@@ -227,10 +254,9 @@ void CpuBackend::batch_norm_backward_apply(const BatchNormBackwardApply& a) {
   const InputGradient work{
       {a.x, a.grad_y, a.y, scale}, mean_gradient, projection, a.grad_x, a.grad_residual,
       a.accumulate_residual};
-  const Mask mask = mask_kind(a.relu, a.y);
-  const auto kernel = mask == Mask::kNone    ? input_gradient_rows<Mask::kNone>
-                      : mask == Mask::kFromX ? input_gradient_rows<Mask::kFromX>
-                                             : input_gradient_rows<Mask::kFromY>;
+  const auto kernel =
+      choose_mask(a.relu, a.y, input_gradient_rows<Mask::kNone>, input_gradient_rows<Mask::kFromX>,
+                  input_gradient_rows<Mask::kFromY>);
   parallel_for(a.x.shape.rows(), channels, threads_,
                [&](std::int64_t begin, std::int64_t end) { kernel(work, begin, end); });
 }

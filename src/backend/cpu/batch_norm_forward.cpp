@@ -16,15 +16,29 @@ void add_deviations(const float* __restrict x, std::int64_t row_stride, std::int
   for (std::int64_t c = 0; c < channels; ++c) {
     float sum = 0;
     float squares = 0;
-#pragma GCC unroll 8
-    for (int k = 0; k < kRows; ++k) {
+    unroll<kRows>([&](int k) {
       const float d = x[k * row_stride + c] - pivot[c];
       sum += d;
       squares += d * d;
-    }
+    });
     sums[c] += sum;
     sums[channels + c] += squares;
   }
+}
+
+// sums [2, C] = the deviations of `rows` rows from the first of them.
+template <int kGroup>
+void sum_run(const float* x, std::int64_t row_stride, std::int64_t rows, std::int64_t channels,
+             float* sums) {
+  std::fill_n(sums, 2 * channels, 0.0F);
+  std::int64_t r = 0;
+  for (; r + kGroup <= rows; r += kGroup) {
+    for (int k = 0; k < kGroup; ++k) {
+      prefetch_row(x + (r + k) * row_stride, row_stride, channels);
+    }
+    add_deviations<kGroup>(x + r * row_stride, row_stride, channels, x, sums);
+  }
+  for (; r < rows; ++r) add_deviations<1>(x + r * row_stride, row_stride, channels, x, sums);
 }
 
 // Merges one run's moments about its first row into `partial` [2, C] = (mean, M2) of `count` rows.
@@ -47,15 +61,12 @@ void block_moments(const Tensor& x, std::int64_t begin, std::int64_t end, float*
                    double* partial) {
   const std::int64_t channels = x.shape.channels();
   const std::int64_t stride = x.row_stride;
+  const auto sum = channels < kWideRow ? sum_run<8> : sum_run<2>;
   std::fill_n(partial, 2 * channels, 0.0);
   for (std::int64_t run = begin; run < end; run += kRunRows) {
     const std::int64_t rows = std::min(kRunRows, end - run);
     const float* first = x.floats() + run * stride;
-    std::fill_n(sums, 2 * channels, 0.0F);
-    std::int64_t r = 0;
-    for (; r + 8 <= rows; r += 8)
-      add_deviations<8>(first + r * stride, stride, channels, first, sums);
-    for (; r < rows; ++r) add_deviations<1>(first + r * stride, stride, channels, first, sums);
+    sum(first, stride, rows, channels, sums);
     merge_run(first, sums, rows, run - begin, channels, partial);
   }
 }
@@ -102,6 +113,8 @@ void normalize_rows(const Normalization& n, std::int64_t begin, std::int64_t end
     const float* __restrict x = n.x.floats() + row * n.x.row_stride;
     const float* residual = kResidual ? n.residual.floats() + row * n.residual.row_stride : nullptr;
     float* y = n.y.floats() + row * n.y.row_stride;
+    prefetch_row(x, n.x.row_stride, channels);
+    prefetch_row_to_write(y, n.y.row_stride, channels);
 #pragma omp simd
     for (std::int64_t c = 0; c < channels; ++c) {
       float value = normalize(x[c], mean[c], scale[c], shift[c]);
