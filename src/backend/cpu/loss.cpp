@@ -56,21 +56,25 @@ void store_transposed(const Block& block, std::int64_t pixels, std::int64_t clas
 
 /// values = exp(value - largest), sum = their sum.
 void exponentiate(Block& block, std::int64_t classes) {
-  std::copy_n(block.values[0], kBlock, block.largest);
+  Lanes largest, sum = {};
+  std::copy_n(block.values[0], kBlock, largest);
   for (std::int64_t c = 1; c < classes; ++c) {
+    const Lanes& values = block.values[c];
     for (std::int64_t p = 0; p < kBlock; ++p) {
-      const float value = block.values[c][p];
-      block.largest[p] = value > block.largest[p] ? value : block.largest[p];
+      largest[p] = values[p] > largest[p] ? values[p] : largest[p];
     }
   }
-  std::fill_n(block.sum, kBlock, 0.0F);
   for (std::int64_t c = 0; c < classes; ++c) {
+    Lanes& values = block.values[c];
     for (std::int64_t p = 0; p < kBlock; ++p) {
-      const float e = exp_of_non_positive(block.values[c][p] - block.largest[p]);
-      block.values[c][p] = e;
-      block.sum[p] += e;
+      const float difference = values[p] - largest[p];
+      values[p] = difference < kFastExpLowest ? kFastExpLowest : difference;
     }
+    for (std::int64_t p = 0; p < kBlock; ++p) values[p] = fast_exp(values[p]);
+    for (std::int64_t p = 0; p < kBlock; ++p) sum[p] += values[p];
   }
+  std::copy_n(largest, kBlock, block.largest);
+  std::copy_n(sum, kBlock, block.sum);
 }
 
 /// One call's arguments and what its blocks share.
