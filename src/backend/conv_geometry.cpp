@@ -59,8 +59,6 @@ void PoolGeometry::check() const {
                  kernel_w);
   LOCKSTEP_CHECK(stride_h > 0 && stride_w > 0, "the stride must be positive, got ", stride_h, "x",
                  stride_w);
-  LOCKSTEP_CHECK(kernel_h * kernel_w <= 255, "a pooling window has at most 255 positions, got ",
-                 kernel_h, "x", kernel_w);
   LOCKSTEP_CHECK(
       padding_h >= 0 && padding_w >= 0 && 2 * padding_h <= kernel_h && 2 * padding_w <= kernel_w,
       "padding must be between 0 and half the window, got ", padding_h, "x", padding_w,

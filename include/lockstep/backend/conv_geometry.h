@@ -38,8 +38,8 @@ struct PoolGeometry {
 
   friend bool operator==(const PoolGeometry&, const PoolGeometry&) = default;
 
-  /// Throws Error when an extent is not positive, the padding exceeds half the kernel, or the kernel has more
-  /// than 255 positions (max-pooling stores the winner's position in a byte).
+  /// Throws Error when an extent is not positive or the padding exceeds half the kernel. Max-pooling
+  /// takes at most 255 positions besides: it stores the winner's position in a byte.
   void check() const;
   /// [N, H', W', C]. Throws Error when the window does not fit.
   Shape output_shape(const Shape& input) const;

@@ -2,8 +2,11 @@
 
 #include <omp.h>
 
+#include <algorithm>
+
 #include "backend/cpu/convolution.h"
 #include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/parallel_for.h"
 #include "backend/cpu/winograd_conv.h"
 
 namespace lockstep {
@@ -15,41 +18,69 @@ void check_shapes(const ConvGeometry& geometry, const Tensor& x, const Tensor& y
                  to_string(expected), ", got ", to_string(y.shape));
 }
 
-/// grad_bias += column sums of grad_y; in double, so that the order of a long sum costs no
-/// accuracy.
-void add_column_sums(const Tensor& grad_y, float* grad_bias, int threads) {
+constexpr std::int64_t kRowsPerSum = 1024;  // fixed: the sums do not depend on the thread count
+
+/// sums [C] = column sums of rows [begin, end).
+void sum_rows(const Tensor& tensor, std::int64_t begin, std::int64_t end, double* sums) {
+  const std::int64_t channels = tensor.shape.channels();
+  std::fill_n(sums, channels, 0.0);
+  for (std::int64_t r = begin; r < end; ++r) {
+    const float* source = tensor.floats() + r * tensor.row_stride;
+#pragma omp simd
+    for (std::int64_t c = 0; c < channels; ++c) sums[c] += static_cast<double>(source[c]);
+  }
+}
+
+std::int64_t partial_sums(const Shape& shape) {
+  return (shape.rows() + kRowsPerSum - 1) / kRowsPerSum;
+}
+
+std::size_t column_sums_bytes(const Shape& shape) {
+  return static_cast<std::size_t>(partial_sums(shape) * shape.channels()) * sizeof(double);
+}
+
+/// grad_bias += column sums of grad_y, by parts whose sums lie in `sums` [parts, C].
+void add_column_sums(const Tensor& grad_y, float* grad_bias, double* sums, int threads) {
   const std::int64_t rows = grad_y.shape.rows();
   const std::int64_t channels = grad_y.shape.channels();
-  const float* source = grad_y.floats();
-#pragma omp parallel for num_threads(threads) schedule(static)
-  for (std::int64_t c = 0; c < channels; ++c) {
-    double sum = 0;
-    for (std::int64_t r = 0; r < rows; ++r) {
-      sum += static_cast<double>(source[r * grad_y.row_stride + c]);
+  const std::int64_t parts = partial_sums(grad_y.shape);
+  parallel_for(parts, kRowsPerSum * channels, threads, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t part = begin; part < end; ++part) {
+      sum_rows(grad_y, part * kRowsPerSum, std::min(rows, (part + 1) * kRowsPerSum),
+               sums + part * channels);
     }
-    grad_bias[c] += static_cast<float>(sum);
+  });
+  for (std::int64_t c = 0; c < channels; ++c) {
+    double total = 0;
+    for (std::int64_t part = 0; part < parts; ++part) total += sums[part * channels + c];
+    grad_bias[c] += static_cast<float>(total);
   }
 }
 
 /// oneDNN's AVX-512 kernels run channels-last convolutions near the processor's peak. Without
 /// AVX-512 they reach a third of it, and 3x3 convolutions by Winograd take less than half their
 /// time.
-std::unique_ptr<Convolution> make_convolution(const ConvGeometry& geometry, const Shape& input,
-                                              int threads) {
-  if (winograd_pays(geometry) && !dnnl_uses_avx512()) {
-    return make_winograd_convolution(geometry, input, threads);
-  }
-  return make_dnnl_convolution(geometry, input, threads);
+bool use_winograd(const ConvGeometry& geometry) {
+  return winograd_pays(geometry) && !dnnl_uses_avx512();
 }
 
 }  // namespace
 
 Convolution& ConvCache::get(const ConvGeometry& geometry, const Shape& input, int threads) {
+  // oneDNN asks OpenMP how many threads the calling thread may use, when it creates a primitive and
+  // when it runs one; another backend of this thread may have asked for another number.
+  omp_set_num_threads(threads);
+  const bool winograd = use_winograd(geometry);  // takes smaller batches, too
   for (const Entry& entry : entries_) {
-    if (entry.geometry == geometry && entry.input == input) return *entry.convolution;
+    const bool fits = winograd ? input.batch() <= entry.input.batch() &&
+                                     input == entry.input.with_batch(input.batch())
+                               : input == entry.input;
+    if (fits && entry.geometry == geometry) return *entry.convolution;
   }
   geometry.check();
-  entries_.push_back({geometry, input, make_convolution(geometry, input, threads)});
+  entries_.push_back({geometry, input,
+                      winograd ? make_winograd_convolution(geometry, input, threads)
+                               : make_dnnl_convolution(geometry, input, threads)});
   return *entries_.back().convolution;
 }
 
@@ -59,6 +90,7 @@ void CpuBackend::prepare_conv2d(const ConvGeometry& geometry, const Shape& input
   Convolution& convolution = conv_cache_->get(geometry, input, threads_);
   if (backward) convolution.prepare_backward(grad_input);
   scratch(convolution.scratch_bytes(false));
+  if (backward) scratch(column_sums_bytes(geometry.output_shape(input)));
 }
 
 void CpuBackend::conv2d_forward(const ConvGeometry& geometry, const Tensor& x, const float* weight,
@@ -89,7 +121,9 @@ void CpuBackend::conv2d_backward_weights(const ConvGeometry& geometry, const Ten
   convolution.prepare_backward(false);
   const bool strided = !x.dense() || !grad_y.dense();
   convolution.backward_weights(x, grad_y, grad_weight, scratch(convolution.scratch_bytes(strided)));
-  if (grad_bias != nullptr) add_column_sums(grad_y, grad_bias, threads_);
+  if (grad_bias == nullptr) return;
+  auto* sums = static_cast<double*>(scratch(column_sums_bytes(grad_y.shape)));
+  add_column_sums(grad_y, grad_bias, sums, threads_);
 }
 
 }  // namespace lockstep

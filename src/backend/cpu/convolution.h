@@ -47,7 +47,8 @@ bool dnnl_uses_avx512();
 /// The convolutions of one backend; a few dozen at most, so a linear search is enough.
 class ConvCache {
  public:
-  /// The convolution for this geometry and input shape, created at the first call.
+  /// The convolution for this geometry and input shape, created at the first call. oneDNN's are for
+  /// one batch size, others also serve smaller batches. REQUIRES: the batch is not empty.
   Convolution& get(const ConvGeometry& geometry, const Shape& input, int threads);
 
  private:
