@@ -8,15 +8,9 @@
 #include <string>
 #include <vector>
 
-namespace lockstep {
+#include "lockstep/train/exit_code.h"
 
-inline constexpr int kExitDone = 0;
-inline constexpr int kExitFailure = 1;
-inline constexpr int kExitUsage = 2;
-inline constexpr int kExitData = 3;
-inline constexpr int kExitNonFinite = 4;
-inline constexpr int kExitReplica = 5;
-inline constexpr int kExitInterrupted = 130;
+namespace lockstep {
 
 /// What several subcommands share.
 struct CommonArguments {

@@ -17,7 +17,6 @@ constexpr std::int64_t kDefaultEpochs = 20;
 constexpr std::int64_t kDefaultGlobalBatch = 8;
 constexpr float kDefaultFlip = 0.5F;
 constexpr int kLayoutClasses = 11;  // of camvid and streets
-constexpr int kCamvidVoid = 11;
 
 /// Gives the written keys their meaning: values, defaults and what must hold between them.
 class ConfigReader {
@@ -66,10 +65,8 @@ void ConfigReader::fill_defaults() {
   if (!has("run.name")) config.run.name = source_.path().stem().string();
   if (!has("run.max_iters") && !has("run.epochs")) config.run.epochs = kDefaultEpochs;
   if (!has("batch.global") && !has("batch.per_device")) config.batch.global = kDefaultGlobalBatch;
-  const bool generated = config.data.layout == DataLayout::kStreets;
-  const bool camvid = config.data.layout == DataLayout::kCamvid;
-  if (!has("data.num_classes") && (generated || camvid)) config.data.num_classes = kLayoutClasses;
-  if (!has("data.ignore_index") && camvid) config.data.ignore_index = kCamvidVoid;
+  const bool own_classes = config.data.layout != DataLayout::kFolder;
+  if (!has("data.num_classes") && own_classes) config.data.num_classes = kLayoutClasses;
   config.model.num_classes = config.data.num_classes;
   resolve_root();
   convert_momentum();

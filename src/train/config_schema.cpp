@@ -156,7 +156,7 @@ void add_data(Keys& keys) {
   keys.push_back(text("data.val", data(&DataOptions::val), "name of the split"));
   keys.push_back(integer("data.num_classes", data(&DataOptions::num_classes), kClassCount, ""));
   keys.push_back(integer("data.ignore_index", data(&DataOptions::ignore_index),
-                         {.lo = -1, .hi = 255}, "label value that does not count; -1: none"));
+                         {.lo = 0, .hi = 255}, "label value that does not count"));
   keys.push_back(classes_key());
   keys.push_back(rgb("data.mean", data(&DataOptions::mean), {}, "of RGB in 0..1"));
   keys.push_back(rgb("data.std", data(&DataOptions::std), kPositive, "of RGB in 0..1"));
@@ -164,7 +164,9 @@ void add_data(Keys& keys) {
   keys.push_back(exposure_key());
   keys.push_back(boolean("data.shuffle", data(&DataOptions::shuffle), ""));
   keys.push_back(uncounted(integer("data.workers", data(&DataOptions::workers),
-                                   {.lo = 1, .hi = 256}, "threads that decode and augment")));
+                                   {.lo = 0, .hi = 256}, "threads that decode and augment")));
+  keys.push_back(uncounted(integer("data.cache_mb", data(&DataOptions::cache_mb),
+                                   {.lo = 0, .hi = 1e6}, "memory for decoded images, per split")));
   keys.push_back(
       size("data.size", data(&DataOptions::size), "streets: [height, width] of its images"));
   keys.push_back(integer("data.train_images", data(&DataOptions::train_images),

@@ -1,0 +1,122 @@
+#include "lockstep/train/bn_lens.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "lockstep/nn/layers/batch_norm_layer.h"
+#include "lockstep/train/running_statistics.h"
+
+namespace lockstep {
+namespace {
+
+// One channel over all parts, in double.
+struct Channel {
+  double within = 0, between = 0, log_ratio = 0;
+};
+
+Channel compare_channel(std::span<const PartMoments> parts, std::size_t c, double total,
+                        double eps) {
+  double mean = 0;
+  for (const PartMoments& part : parts) {
+    mean += static_cast<double>(part.count) / total * static_cast<double>(part.mean[c]);
+  }
+  Channel channel;
+  for (const PartMoments& part : parts) {
+    const double distance = static_cast<double>(part.mean[c]) - mean;
+    channel.within += static_cast<double>(part.m2[c]) / total;
+    channel.between += static_cast<double>(part.count) / total * distance * distance;
+  }
+  const double whole = channel.within + channel.between + eps;
+  for (const PartMoments& part : parts) {
+    const double own = static_cast<double>(part.m2[c]) / static_cast<double>(part.count) + eps;
+    channel.log_ratio += std::abs(std::log(own / whole)) / static_cast<double>(parts.size());
+  }
+  return channel;
+}
+
+// The parts of BatchNorm call `call` of one replica.
+void append_parts(Replica& replica, std::size_t call, std::vector<PartMoments>& parts) {
+  BatchNormLayer& layer = *replica.network->batch_norms()[call];
+  const std::int64_t channels = layer.output()->shape.channels();
+  std::vector<float> slot(static_cast<std::size_t>(2 * channels));
+  for (const StatSlot& local : layer.local_moments()) {
+    if (local.count == 0) continue;
+    // The backend only reads through this pointer.
+    replica.backend->download(slot.data(), Tensor(const_cast<float*>(local.data), {2, channels}));
+    replica.backend->synchronize();
+    parts.push_back({local.count,
+                     {slot.begin(), slot.begin() + channels},
+                     {slot.begin() + channels, slot.end()}});
+  }
+}
+
+// Largest distance of any device's running mean of `layer` from device 0's.
+double running_mean_spread(const std::vector<ReplicaStatistics>& statistics,
+                           const std::string& layer) {
+  double spread = 0;
+  for (std::size_t s = 0; s < statistics.front().size(); ++s) {
+    const std::vector<float>& first = statistics.front()[s].mean;
+    if (statistics.front()[s].layer != layer) continue;
+    for (const ReplicaStatistics& replica : statistics) {
+      for (std::size_t c = 0; c < first.size(); ++c) {
+        spread = std::max(spread, std::abs(static_cast<double>(replica[s].mean[c]) -
+                                           static_cast<double>(first[c])));
+      }
+    }
+  }
+  return spread;
+}
+
+}  // namespace
+
+BatchNormLens compare_parts(std::span<const PartMoments> all, double eps) {
+  std::vector<PartMoments> parts;
+  for (const PartMoments& part : all) {
+    if (part.count > 0) parts.push_back(part);
+  }
+  BatchNormLens lens;
+  lens.parts = static_cast<int>(parts.size());
+  if (parts.empty()) return lens;
+  lens.channels = static_cast<std::int64_t>(parts.front().mean.size());
+  for (const PartMoments& part : parts) lens.count += part.count;
+  const auto channels = static_cast<double>(lens.channels);
+  for (std::size_t c = 0; c < parts.front().mean.size(); ++c) {
+    const Channel channel = compare_channel(parts, c, static_cast<double>(lens.count), eps);
+    const double ratio = channel.between / (channel.within + eps);
+    lens.within += channel.within / channels;
+    lens.between += channel.between / channels;
+    lens.ratio_mean += ratio / channels;
+    lens.ratio_max = std::max(lens.ratio_max, ratio);
+    lens.log_var_ratio += channel.log_ratio / channels;
+  }
+  return lens;
+}
+
+std::vector<BatchNormLens> read_batch_norm_lens(DataParallel& replicas, std::int64_t step) {
+  const std::size_t calls = replicas.replica(0).network->batch_norms().size();
+  const auto ranks = static_cast<std::size_t>(replicas.size());
+  std::vector<std::vector<std::vector<PartMoments>>> parts(  // [rank][call]
+      ranks, std::vector<std::vector<PartMoments>>(calls));
+  replicas.group().run([&](int rank) {
+    for (std::size_t call = 0; call < calls; ++call) {
+      append_parts(replicas.replica(rank), call, parts[static_cast<std::size_t>(rank)][call]);
+    }
+  });
+  const std::vector<ReplicaStatistics> running = read_running_statistics(replicas);
+  std::vector<BatchNormLens> lenses;
+  for (std::size_t call = 0; call < calls; ++call) {
+    const BatchNormLayer& layer = *replicas.replica(0).network->batch_norms()[call];
+    if (layer.config().frozen) continue;
+    std::vector<PartMoments> all;
+    for (const auto& of_rank : parts)
+      all.insert(all.end(), of_rank[call].begin(), of_rank[call].end());
+    BatchNormLens lens = compare_parts(all, static_cast<double>(layer.config().options.eps));
+    lens.layer = layer.name();
+    lens.step = step;
+    lens.running_mean_spread = running_mean_spread(running, layer.name());
+    lenses.push_back(std::move(lens));
+  }
+  return lenses;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,67 @@
+#include "lockstep/train/evaluator.h"
+
+#include <chrono>
+
+#include "lockstep/nn/models/unet.h"
+#include "lockstep/train/running_statistics.h"
+
+namespace lockstep {
+
+struct Evaluator::Impl {
+  Impl(const Config& options, DataParallel& group)
+      : config(options), replicas(group), loader(options.data, options.run.seed) {}
+
+  ReplicaStatistics statistics(EvalStats stats, const std::vector<ReplicaStatistics>& training);
+
+  Config config;
+  DataParallel& replicas;
+  ValLoader loader;
+};
+
+Evaluator::Evaluator(const Config& config, DataParallel& replicas)
+    : impl_(std::make_unique<Impl>(config, replicas)) {}
+
+Evaluator::~Evaluator() = default;
+
+ReplicaStatistics Evaluator::Impl::statistics(EvalStats stats,
+                                              const std::vector<ReplicaStatistics>& training) {
+  switch (stats) {
+    case EvalStats::kDevice0:
+      break;
+    case EvalStats::kMean:
+      return merge_running_statistics(training, false);
+    case EvalStats::kPooled:
+      return merge_running_statistics(training, true);
+    case EvalStats::kPrecise: {
+      TrainLoader batches(config.data, {.batch = config.global_batch(replicas.size()),
+                                        .drop_last = config.batch.drop_last,
+                                        .seed = config.run.seed});
+      return precise_statistics(replicas, batches, config.bn.precise_iters);
+    }
+  }
+  return training.front();
+}
+
+Evaluation Evaluator::evaluate(EvalStats stats) {
+  const auto start = std::chrono::steady_clock::now();
+  DataParallel& replicas = impl_->replicas;
+  const std::vector<ReplicaStatistics> training = read_running_statistics(replicas);
+  const std::vector<ReplicaStatistics> used(training.size(), impl_->statistics(stats, training));
+  write_running_statistics(replicas, used);
+  const int divisor = static_cast<int>(unet_size_divisor(impl_->config.model));
+  const DataParallel::EvalResult result = replicas.evaluate(
+      impl_->loader.size(), [&](std::int64_t index) { return impl_->loader.load(index, divisor); });
+  write_running_statistics(replicas, training);
+
+  Evaluation evaluation;
+  evaluation.eval_stats = stats;
+  evaluation.metrics = segmentation_metrics(result.confusion, impl_->config.data.num_classes);
+  if (evaluation.metrics.a_acc) evaluation.loss = result.loss;
+  evaluation.images = impl_->loader.size();
+  evaluation.confusion = result.confusion;
+  evaluation.seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return evaluation;
+}
+
+}  // namespace lockstep

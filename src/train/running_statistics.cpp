@@ -1,0 +1,162 @@
+#include "lockstep/train/running_statistics.h"
+
+#include <algorithm>
+#include <map>
+
+#include "lockstep/core/check.h"
+#include "lockstep/nn/layers/batch_norm_layer.h"
+
+namespace lockstep {
+namespace {
+
+ReplicaStatistics read_replica(Replica& replica) {
+  ReplicaStatistics statistics;
+  for (const auto& state : replica.store.batch_norms()) {
+    const auto channels = static_cast<std::size_t>(state->channels);
+    BatchNormStatistics layer{state->name, std::vector<float>(channels),
+                              std::vector<float>(channels), state->num_batches_tracked};
+    replica.backend->download(layer.mean.data(), Tensor(state->running_mean, {1, state->channels}));
+    replica.backend->download(layer.var.data(), Tensor(state->running_var, {1, state->channels}));
+    statistics.push_back(std::move(layer));
+  }
+  replica.backend->synchronize();
+  return statistics;
+}
+
+void write_replica(Replica& replica, const ReplicaStatistics& statistics) {
+  const auto states = replica.store.batch_norms();
+  LOCKSTEP_CHECK(statistics.size() == states.size(), "statistics of ", statistics.size(),
+                 " BatchNorm layers for a network with ", states.size());
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    BatchNormState& state = *states[i];
+    const BatchNormStatistics& layer = statistics[i];
+    LOCKSTEP_CHECK(layer.layer == state.name &&
+                       layer.mean.size() == static_cast<std::size_t>(state.channels) &&
+                       layer.var.size() == layer.mean.size(),
+                   "statistics of ", layer.layer, " with ", layer.mean.size(), " channels for ",
+                   state.name, " with ", state.channels);
+    replica.backend->upload(Tensor(state.running_mean, {1, state.channels}), layer.mean.data());
+    replica.backend->upload(Tensor(state.running_var, {1, state.channels}), layer.var.data());
+    state.num_batches_tracked = layer.num_batches_tracked;
+  }
+  replica.backend->synchronize();
+}
+
+/// Chan's merge of one layer's moments, in double.
+struct LayerMoments {
+  std::int64_t count = 0;
+  std::vector<double> mean, m2;  // [C]
+
+  void add(std::int64_t other_count, const double* other_mean, const double* other_m2,
+           std::size_t channels) {
+    if (other_count == 0) return;
+    mean.resize(channels);
+    m2.resize(channels);
+    const auto total = static_cast<double>(count + other_count);
+    for (std::size_t c = 0; c < channels; ++c) {
+      const double delta = other_mean[c] - mean[c];
+      mean[c] += delta * static_cast<double>(other_count) / total;
+      m2[c] += other_m2[c] + delta * delta * static_cast<double>(count) *
+                                 static_cast<double>(other_count) / total;
+    }
+    count += other_count;
+  }
+  void add(const LayerMoments& other) {
+    add(other.count, other.mean.data(), other.m2.data(), other.mean.size());
+  }
+};
+
+using MomentsByLayer = std::map<std::string, LayerMoments>;
+
+// Adds what the last forward pass of a replica saw. A layer called several times has one set of
+// statistics.
+void add_replica(Replica& replica, MomentsByLayer& moments) {
+  for (const BatchNormLayer* layer : replica.network->batch_norms()) {
+    if (layer->config().frozen || layer->state() == nullptr) continue;
+    const std::int64_t channels = layer->output()->shape.channels();
+    std::vector<float> slot(static_cast<std::size_t>(2 * channels));
+    for (const StatSlot& local : layer->local_moments()) {
+      if (local.count == 0) continue;
+      // The backend only reads through this pointer.
+      replica.backend->download(slot.data(), Tensor(const_cast<float*>(local.data), {2, channels}));
+      replica.backend->synchronize();
+      const std::vector<double> values(slot.begin(), slot.end());
+      moments[layer->state()->name].add(local.count, values.data(), values.data() + channels,
+                                        static_cast<std::size_t>(channels));
+    }
+  }
+}
+
+void take_moments(const LayerMoments& moments, BatchNormStatistics& layer) {
+  const auto degrees = static_cast<double>(std::max<std::int64_t>(1, moments.count - 1));
+  for (std::size_t c = 0; c < moments.mean.size(); ++c) {
+    layer.mean[c] = static_cast<float>(moments.mean[c]);
+    layer.var[c] = static_cast<float>(moments.m2[c] / degrees);
+  }
+}
+
+}  // namespace
+
+std::vector<ReplicaStatistics> read_running_statistics(DataParallel& replicas) {
+  std::vector<ReplicaStatistics> statistics(static_cast<std::size_t>(replicas.size()));
+  replicas.group().run([&](int rank) {
+    statistics[static_cast<std::size_t>(rank)] = read_replica(replicas.replica(rank));
+  });
+  return statistics;
+}
+
+void write_running_statistics(DataParallel& replicas,
+                              std::span<const ReplicaStatistics> statistics) {
+  LOCKSTEP_CHECK(statistics.size() == static_cast<std::size_t>(replicas.size()), "statistics of ",
+                 statistics.size(), " replicas for ", replicas.size());
+  replicas.group().run([&](int rank) {
+    write_replica(replicas.replica(rank), statistics[static_cast<std::size_t>(rank)]);
+  });
+}
+
+ReplicaStatistics merge_running_statistics(std::span<const ReplicaStatistics> devices,
+                                           bool pooled) {
+  LOCKSTEP_CHECK(!devices.empty(), "no statistics to merge");
+  ReplicaStatistics merged = devices.front();
+  const auto count = static_cast<double>(devices.size());
+  for (std::size_t layer = 0; layer < merged.size(); ++layer) {
+    for (std::size_t c = 0; c < merged[layer].mean.size(); ++c) {
+      double mean = 0, var = 0, spread = 0;
+      for (const ReplicaStatistics& device : devices) {
+        mean += static_cast<double>(device[layer].mean[c]) / count;
+        var += static_cast<double>(device[layer].var[c]) / count;
+      }
+      for (const ReplicaStatistics& device : devices) {
+        const double distance = static_cast<double>(device[layer].mean[c]) - mean;
+        spread += distance * distance / count;
+      }
+      merged[layer].mean[c] = static_cast<float>(mean);
+      merged[layer].var[c] = static_cast<float>(pooled ? var + spread : var);
+    }
+  }
+  return merged;
+}
+
+ReplicaStatistics precise_statistics(DataParallel& replicas, TrainLoader& loader,
+                                     std::int64_t batches) {
+  std::vector<MomentsByLayer> by_rank(static_cast<std::size_t>(replicas.size()));
+  for (std::int64_t i = 0; i < batches; ++i) {
+    replicas.forward(loader.next());
+    replicas.group().run([&](int rank) {
+      add_replica(replicas.replica(rank), by_rank[static_cast<std::size_t>(rank)]);
+    });
+  }
+  MomentsByLayer merged;
+  for (const MomentsByLayer& rank : by_rank) {
+    for (const auto& [layer, moments] : rank) merged[layer].add(moments);
+  }
+  ReplicaStatistics statistics = read_running_statistics(replicas).front();
+  for (BatchNormStatistics& layer : statistics) {
+    if (const auto found = merged.find(layer.layer); found != merged.end()) {
+      take_moments(found->second, layer);
+    }
+  }
+  return statistics;
+}
+
+}  // namespace lockstep
