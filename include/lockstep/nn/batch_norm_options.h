@@ -11,7 +11,8 @@ namespace lockstep {
 enum class BatchNormMode : std::uint8_t {
   kLocal,    // every device normalises by its own part of the batch
   kSync,     // all devices (of a sync group) normalise by their common batch
-  kVirtual,  // every device's part is split into slices that are normalised apart and share gamma and beta
+  kVirtual,  // every device's part is split into slices that are normalised apart and share gamma
+             // and beta
 };
 
 /// Which statistics an evaluation uses when the devices' running statistics differ.

@@ -1,6 +1,7 @@
 #pragma once
-// A Layer object is one call of a layer: it knows its input and output values and the parameters it shares
-// with other calls of the same name. To add a layer: derive from Layer, give the NetworkBuilder a method.
+// A Layer object is one call of a layer: it knows its input and output values and the parameters it
+// shares with other calls of the same name. To add a layer: derive from Layer, give the
+// NetworkBuilder a method.
 
 #include <cstdint>
 #include <memory>
@@ -23,13 +24,13 @@ struct StepContext {
   std::int64_t sample_offset = 0;        // of this replica's first sample in the global batch
 };
 
-/// A tensor that flows through the network. Shapes are those planned; `Network::set_batch` sets the views.
+/// A tensor that flows through the network. Shapes are those planned; `Network::set_batch` sets the
+/// views.
 struct Value {
   std::string name;
-  Shape shape;              // as planned
-  Tensor data;              // view of the current batch
-  Tensor grad;              // null when no gradient flows here
-  bool needs_grad = false;
+  Shape shape;  // as planned
+  Tensor data;  // view of the current batch
+  Tensor grad;  // null when no gradient flows here
 };
 
 /// One input's gradient in a backward pass.
@@ -38,12 +39,14 @@ struct GradTarget {
   bool accumulate = false;  // another consumer has written already: add
 };
 
-/// What a backward pass reads, for memory planning: everything else may be overwritten after forward.
+/// What a backward pass reads, for memory planning: everything else may be overwritten after
+/// forward.
 struct BackwardReads {
-  bool inputs = false;
+  bool input = false;  // of input 0
   bool output = false;
 };
 
+/// One call of a layer. Owned by its network; used by the replica's thread.
 class Layer {
  public:
   Layer(std::string name, std::vector<Value*> inputs, Value* output)
@@ -56,18 +59,39 @@ class Layer {
   std::span<Value* const> inputs() const { return inputs_; }
   Value* output() const { return output_; }
 
-  /// Chooses implementations for the planned shapes. `training`: backward will follow.
-  virtual void prepare(Backend& backend, bool training) { (void)backend, (void)training; }
-  /// Bytes kept from forward to backward beside the values (saved statistics, winners).
+  // --- what the memory planner asks ---
+  /// Whether the layer has parameters: its backward pass then runs even if no input needs a
+  /// gradient.
+  virtual bool has_parameters() const { return false; }
+  /// Bytes kept from forward to backward beside the values (saved statistics, winners), for the
+  /// planned batch.
   virtual std::size_t saved_bytes() const { return 0; }
-  virtual void set_saved(void* memory) { (void)memory; }
+  /// Whether the saved memory keeps its contents after the step, until the next forward pass.
+  virtual bool saved_persists() const { return false; }
   virtual BackwardReads backward_reads() const = 0;
-  /// Whether grad of input 0 may lie in the memory of the output's grad (the layer can work in place).
+  /// Whether grad of input 0 may lie in the memory of the output's grad (the layer can work in
+  /// place).
   virtual bool grad_in_place() const { return false; }
+  /// Whether `backward` can add to the gradient of this input. Where not, the network adds for it.
+  virtual bool accumulates(std::size_t input) const {
+    (void)input;
+    return true;
+  }
+  /// Whether the layer is slow on strided tensors: its values are then kept out of concatenations.
+  virtual bool prefers_dense() const { return false; }
+  /// Whether the inputs are channel ranges of the output, side by side, and may be placed inside
+  /// it.
+  virtual bool concatenates() const { return false; }
+
+  // --- set-up ---
+  virtual void set_saved(void* memory) { (void)memory; }
+  /// Chooses implementations for the shapes of the present views. `training`: backward may follow.
+  virtual void prepare(Backend& backend, bool training) { (void)backend, (void)training; }
 
   /// Reads inputs()[i]->data, writes output()->data.
   virtual void forward(Backend& backend, const StepContext& context) = 0;
-  /// Reads output()->grad, writes or adds to `grads` [input] and to its parameters' gradients.
+  /// Reads output()->grad, writes or adds to `grads` [input] and to its parameters' gradients. The
+  /// context is that of the forward pass.
   virtual void backward(Backend& backend, const StepContext& context,
                         std::span<const GradTarget> grads) = 0;
 

@@ -4,13 +4,14 @@
 //
 //   NetworkBuilder net(backend, store, bn_options);
 //   Value* x = net.input({8, 176, 240, 3});
-//   x = net.batch_norm_relu(net.conv2d(x, "stem.conv", {.out_channels = 16, .kernel = 3, .padding = 1}), "stem.bn");
-//   std::unique_ptr<Network> network = net.build(x, {.training = true});
+//   x = net.batch_norm_relu(net.conv2d(x, "stem.conv", {.out_channels = 16, .kernel = 3, .padding =
+//   1}), "stem.bn"); std::unique_ptr<Network> network = net.build(x, {.training = true});
 //
 // A layer (and its parameters) may be called several times: use its name again.
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -37,14 +38,15 @@ struct Conv2dOptions {
 struct PlanOptions {
   bool training = true;      // false: forward only; activations share memory
   bool input_grad = false;   // whether the gradient of the input is wanted (tests)
+  bool share_memory = true;  // false: every tensor in memory of its own (tests, debugging)
 };
 
 class Network {
  public:
   ~Network();
 
-  /// The batch of the following passes: at most the planned one, may be 0 (the replica then only takes part
-  /// in exchanges). Sets the views of all values.
+  /// The batch of the following passes: at most the planned one, may be 0 (the replica then only
+  /// takes part in exchanges). Sets the views of all values.
   void set_batch(std::int64_t batch);
   std::int64_t planned_batch() const;
 
@@ -73,11 +75,13 @@ class Network {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Declares layers in execution order. Every method returns the layer's output; names of layers without
-/// parameters are chosen by the builder. Throws Error when shapes do not fit, naming the layer.
+/// Declares layers in execution order. Every method returns the layer's output; names of layers
+/// without parameters are chosen by the builder. Throws Error when shapes do not fit, naming the
+/// layer.
 class NetworkBuilder {
  public:
-  /// `store` may hold parameters of an earlier network of the same configuration: they are then shared.
+  /// `store` may hold parameters of an earlier network of the same configuration: they are then
+  /// shared.
   NetworkBuilder(Backend& backend, ParameterStore& store, const BatchNormOptions& batch_norm);
   ~NetworkBuilder();
 
@@ -87,11 +91,13 @@ class NetworkBuilder {
   Value* batch_norm(Value* x, const std::string& name);
   Value* batch_norm_relu(Value* x, const std::string& name);
   Value* batch_norm_add_relu(Value* x, Value* residual, const std::string& name);
-  /// As above with every choice: `options` instead of the network's, frozen: running statistics also in training.
+  /// As above with every choice: `options` instead of the network's, frozen: running statistics
+  /// also in training.
   struct BatchNormCall {
     bool relu = false;
     Value* residual = nullptr;
     bool frozen = false;
+    std::optional<BatchNormOptions> options = {};
   };
   Value* batch_norm(Value* x, const std::string& name, const BatchNormCall& call);
   Value* relu(Value* x);
@@ -107,6 +113,10 @@ class NetworkBuilder {
   std::unique_ptr<Network> build(Value* output, const PlanOptions& options);
 
  private:
+  Value* new_value(const std::string& name, const Shape& shape);
+  Value* append(std::unique_ptr<Layer> layer);
+  std::string numbered(const char* kind) const;
+
   std::unique_ptr<Network::Impl> impl_;
 };
 

@@ -1,7 +1,8 @@
 #pragma once
-// The learnable parameters and BatchNorm states of one replica, by name, in one flat allocation each, so that
-// replicas are mirrored, exchanged and updated as plain ranges. Replicas built from one configuration have
-// equal layouts. Used by the replica's thread; other threads only between steps.
+// The learnable parameters and BatchNorm states of one replica, by name, in one flat allocation
+// each, so that replicas are mirrored, exchanged and updated as plain ranges. Replicas built from
+// one configuration have equal layouts. Used by the replica's thread; other threads only between
+// steps.
 
 #include <cstdint>
 #include <memory>
@@ -40,13 +41,15 @@ struct BatchNormState {
 class ParameterStore {
  public:
   /// The parameter of that name, declared at its first mention.
-  /// Throws Error when it exists with another shape or kind, or after `allocate`, when it does not exist.
+  /// Throws Error when it exists with another shape or kind, or after `allocate`, when it does not
+  /// exist.
   Parameter& parameter(const std::string& name, const Shape& shape, ParameterKind kind,
                        std::int64_t fan_in = 0);
   BatchNormState& batch_norm(const std::string& name, std::int64_t channels);
 
-  /// Allocates values, gradients and states and sets them to their constant initial values (weights and
-  /// biases 0, gamma 1, beta 0, running_mean 0, running_var 1). Once, after the first network was declared.
+  /// Allocates values, gradients and states and sets them to their constant initial values (weights
+  /// and biases 0, gamma 1, beta 0, running_mean 0, running_var 1). Once, after the first network
+  /// was declared.
   void allocate(Backend& backend);
   bool allocated() const { return allocated_; }
 
@@ -55,8 +58,8 @@ class ParameterStore {
   std::span<const std::unique_ptr<BatchNormState>> batch_norms() const { return batch_norms_; }
   Parameter* find(std::string_view name) const;
 
-  /// Flat device memory of all parameters, `elements()` floats each. Every parameter starts at a multiple of
-  /// 16 elements; the gaps are zero and stay zero.
+  /// Flat device memory of all parameters, `elements()` floats each. Every parameter starts at a
+  /// multiple of 16 elements; the gaps are zero and stay zero.
   float* values() const { return values_; }
   float* grads() const { return grads_; }
   std::int64_t elements() const { return elements_; }

@@ -1,6 +1,7 @@
 #pragma once
-// safetensors files (https://github.com/huggingface/safetensors): u64 little-endian header length, a JSON
-// header, raw little-endian data. Written to a temporary file, synced and renamed: a crash leaves the old file.
+// safetensors files (https://github.com/huggingface/safetensors): u64 little-endian header length,
+// a JSON header, raw little-endian data. Written to a temporary file, synced and renamed: a crash
+// leaves the old file.
 
 #include <cstdint>
 #include <filesystem>
@@ -27,12 +28,14 @@ struct SafetensorsFile {
   Metadata metadata;
 };
 
-/// Throws Error naming file and cause when writing fails (disk full, ...); the target is then untouched.
+/// Throws Error naming file and cause when writing fails (disk full, ...); the target is then
+/// untouched.
 void write_safetensors(const std::filesystem::path& path, const SafetensorsFile& file);
 /// Throws DataError naming file, what was expected and what came for a damaged or foreign file.
 SafetensorsFile read_safetensors(const std::filesystem::path& path);
 
-/// Writes `bytes` beside `path`, syncs file and directory, and renames. Throws Error; `path` is then untouched.
+/// Writes `bytes` beside `path`, syncs file and directory, and renames. Throws Error; `path` is
+/// then untouched.
 void write_file_atomically(const std::filesystem::path& path, const std::string& bytes);
 
 /// All parameters and BatchNorm states under PyTorch's names (running_mean, running_var,
@@ -42,13 +45,14 @@ TensorMap export_weights(const ParameterStore& store, Backend& backend);
 /// What `import_weights` did.
 struct ImportSummary {
   int loaded = 0;
-  std::vector<std::string> skipped;     // "head.weight: [21, 16, 1, 1] in the file, [11, 16, 1, 1] here"
+  std::vector<std::string>
+      skipped;  // "head.weight: [21, 16, 1, 1] in the file, [11, 16, 1, 1] here"
   std::vector<std::string> missing;     // parameters of the network that the file lacks
   std::vector<std::string> unexpected;  // tensors of the file that the network lacks
 };
 
-/// Copies tensors by name; tolerates a "module." prefix and missing num_batches_tracked. `strict`: throws
-/// DataError when anything is skipped, missing (num_batches_tracked excepted) or unexpected.
+/// Copies tensors by name; tolerates a "module." prefix and missing num_batches_tracked. `strict`:
+/// throws DataError when anything is skipped, missing (num_batches_tracked excepted) or unexpected.
 ImportSummary import_weights(const TensorMap& tensors, ParameterStore& store, Backend& backend,
                              bool strict);
 

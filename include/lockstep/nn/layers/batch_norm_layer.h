@@ -1,6 +1,6 @@
 #pragma once
-// BatchNorm in training: partial moments of the local rows, an exchange if the mode asks for one, then
-// normalise (+ add, + ReLU). local, sync and virtual differ only in which slots are merged.
+// BatchNorm in training: partial moments of the local rows, an exchange if the mode asks for one,
+// then normalise (+ add, + ReLU). local, sync and virtual differ only in which slots are merged.
 
 #include <cstdint>
 #include <vector>
@@ -19,17 +19,23 @@ class BatchNormLayer : public Layer {
     int call_index = 0;   // of this BatchNorm call in the network's forward order
   };
 
-  /// inputs: x, or x and the residual. `weight`, `bias` null when not affine; `state` null when running
-  /// statistics are not tracked.
+  /// inputs: x, or x and the residual. `weight`, `bias` null when not affine; `state` null when
+  /// running statistics are not tracked.
   BatchNormLayer(std::string name, std::vector<Value*> inputs, Value* output, const Config& config,
                  Parameter* weight, Parameter* bias, BatchNormState* state);
 
-  void prepare(Backend& backend, bool training) override;
+  bool has_parameters() const override { return weight_ != nullptr; }
   std::size_t saved_bytes() const override;
-  void set_saved(void* memory) override;
+  bool saved_persists() const override { return true; }
+  /// The output is read only where a residual was added before the ReLU; else its mask comes from
+  /// x.
   BackwardReads backward_reads() const override;
-  bool grad_in_place() const override;
-  /// Throws Error naming the layer when the merged count is 1 in training ("needs more than one value").
+  bool grad_in_place() const override { return true; }
+  bool accumulates(std::size_t input) const override { return input == 1; }
+  void set_saved(void* memory) override;
+  void prepare(Backend& backend, bool training) override;
+  /// Throws Error naming the layer when the merged count is 1 ("needs more than one value per
+  /// channel").
   void forward(Backend& backend, const StepContext& context) override;
   void backward(Backend& backend, const StepContext& context,
                 std::span<const GradTarget> grads) override;
@@ -37,12 +43,42 @@ class BatchNormLayer : public Layer {
   const Config& config() const { return config_; }
   BatchNormState* state() const { return state_; }
 
-  /// Partial statistics of this replica in the last training forward pass, for reports: one slot per slice
-  /// (one unless the mode is virtual), each [2, C] device memory of (mean, M2). Valid until the next forward.
+  /// Partial statistics of this replica in the last training forward pass, for reports: one slot
+  /// per slice (one unless the mode is virtual), each [2, C] device memory of (mean, M2). Valid
+  /// until the next forward.
   std::span<const StatSlot> local_moments() const { return local_; }
 
  private:
+  /// The rows of one slice, which are normalised together.
+  struct Slice {
+    Tensor x, residual, y;
+    float* moments;  // [2, C] (mean, M2)
+    float* saved;    // [3, C] as BatchNormSaved
+    float* sums;     // [2, C] of the backward pass
+  };
+
   std::int64_t channels() const { return output()->shape.channels(); }
+  bool uses_running_statistics(const StepContext& context) const;
+  bool exchanges(const StepContext& context) const;
+  std::int64_t slice_samples(std::int64_t batch, bool split) const;
+  int slice_count(const StepContext& context) const;
+  Slice slice(int index, const StepContext& context) const;
+  Tensor slice_of(const Tensor& tensor, int index, const StepContext& context) const;
+  AffineParameters affine() const;
+
+  void forward_by_batch(Backend& backend, const StepContext& context);
+  void normalize_slice(Backend& backend, const StepContext& context, int index);
+  void forward_by_running_statistics(Backend& backend, const StepContext& context);
+  void infer(Backend& backend);
+  std::span<const StatSlot> merged(const StepContext& context, Direction direction,
+                                   const StatSlot& local) const;
+  std::int64_t checked_count(const StepContext& context, std::span<const StatSlot> slots,
+                             std::int64_t rows) const;
+  RunningStatistics running_statistics(const StepContext& context, int index);
+  void backward_slice(Backend& backend, const StepContext& context, int index,
+                      std::span<const GradTarget> grads);
+  void backward_residual(Backend& backend, const Slice& part, const Tensor& grad_y,
+                         const GradTarget& target) const;
 
   Config config_;
   Parameter* weight_;
@@ -50,6 +86,7 @@ class BatchNormLayer : public Layer {
   BatchNormState* state_;
   std::vector<StatSlot> local_;  // [slice]
   float* saved_ = nullptr;
+  bool keeps_for_backward_ = false;
 };
 
 }  // namespace lockstep

@@ -1,0 +1,20 @@
+#pragma once
+// Concatenation along channels. An input that the memory plan has placed inside the output is not
+// copied, and neither is its gradient.
+
+#include "lockstep/nn/layer.h"
+
+namespace lockstep {
+
+class ConcatLayer : public Layer {
+ public:
+  ConcatLayer(std::string name, std::vector<Value*> inputs, Value* output);
+
+  BackwardReads backward_reads() const override { return {}; }
+  bool concatenates() const override { return true; }
+  void forward(Backend& backend, const StepContext& context) override;
+  void backward(Backend& backend, const StepContext& context,
+                std::span<const GradTarget> grads) override;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,32 @@
+#pragma once
+// A 2-D convolution with an optional bias. The gradient of the input is left out where nobody needs
+// it.
+
+#include "lockstep/nn/layer.h"
+
+namespace lockstep {
+
+class Conv2dLayer : public Layer {
+ public:
+  /// `bias` null for none.
+  Conv2dLayer(std::string name, Value* input, Value* output, const ConvGeometry& geometry,
+              Parameter* weight, Parameter* bias);
+
+  bool has_parameters() const override { return true; }
+  BackwardReads backward_reads() const override { return {.input = true, .output = false}; }
+  bool accumulates(std::size_t) const override { return false; }
+  bool prefers_dense() const override { return true; }
+  void prepare(Backend& backend, bool training) override;
+  void forward(Backend& backend, const StepContext& context) override;
+  void backward(Backend& backend, const StepContext& context,
+                std::span<const GradTarget> grads) override;
+
+  const ConvGeometry& geometry() const { return geometry_; }
+
+ private:
+  ConvGeometry geometry_;
+  Parameter* weight_;
+  Parameter* bias_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,52 @@
+#pragma once
+// Layers that look at one element at a time.
+
+#include <cstdint>
+
+#include "lockstep/nn/layer.h"
+
+namespace lockstep {
+
+class ReluLayer : public Layer {
+ public:
+  ReluLayer(std::string name, Value* input, Value* output);
+
+  BackwardReads backward_reads() const override { return {.input = false, .output = true}; }
+  bool grad_in_place() const override { return true; }
+  void forward(Backend& backend, const StepContext& context) override;
+  void backward(Backend& backend, const StepContext& context,
+                std::span<const GradTarget> grads) override;
+};
+
+class AddLayer : public Layer {
+ public:
+  AddLayer(std::string name, Value* a, Value* b, Value* output);
+
+  BackwardReads backward_reads() const override { return {}; }
+  bool grad_in_place() const override { return true; }
+  void forward(Backend& backend, const StepContext& context) override;
+  void backward(Backend& backend, const StepContext& context,
+                std::span<const GradTarget> grads) override;
+};
+
+/// Keeps nothing: the backward pass draws the same numbers again.
+class DropoutLayer : public Layer {
+ public:
+  /// `call` tells the dropout layers of one network apart.
+  DropoutLayer(std::string name, Value* input, Value* output, float p, std::uint64_t call);
+
+  BackwardReads backward_reads() const override { return {}; }
+  bool grad_in_place() const override { return true; }
+  void forward(Backend& backend, const StepContext& context) override;
+  void backward(Backend& backend, const StepContext& context,
+                std::span<const GradTarget> grads) override;
+
+ private:
+  void apply(Backend& backend, const StepContext& context, const Tensor& from, const Tensor& to,
+             bool accumulate) const;
+
+  float p_;
+  std::uint64_t call_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,270 @@
+#include "lockstep/nn/layers/batch_norm_layer.h"
+
+#include <algorithm>
+
+namespace lockstep {
+namespace {
+
+// Every array of the saved memory starts at a multiple of this many floats.
+constexpr std::int64_t kAlignment = 64;
+
+std::int64_t padded(std::int64_t floats) {
+  return (floats + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+std::int64_t total_count(std::span<const StatSlot> slots) {
+  std::int64_t count = 0;
+  for (const StatSlot& slot : slots) count += slot.count;
+  return count;
+}
+
+}  // namespace
+
+BatchNormLayer::BatchNormLayer(std::string name, std::vector<Value*> inputs, Value* output,
+                               const Config& config, Parameter* weight, Parameter* bias,
+                               BatchNormState* state)
+    : Layer(std::move(name), std::move(inputs), output),
+      config_(config),
+      weight_(weight),
+      bias_(bias),
+      state_(state) {
+  LOCKSTEP_CHECK(!config.frozen || state != nullptr, this->name(),
+                 ": a frozen layer needs running statistics (track_running_stats = true)");
+  LOCKSTEP_CHECK(config.options.virtual_devices >= 1, this->name(),
+                 ": virtual_devices must be at least 1, got ", config.options.virtual_devices);
+}
+
+BackwardReads BatchNormLayer::backward_reads() const {
+  return {.input = true, .output = config_.relu && inputs().size() == 2};
+}
+
+// --- slices and their memory ---
+
+bool BatchNormLayer::uses_running_statistics(const StepContext& context) const {
+  return config_.frozen || (!context.training && state_ != nullptr);
+}
+
+// Without running statistics an evaluation normalises the local batch as one, whatever the mode.
+bool BatchNormLayer::exchanges(const StepContext& context) const {
+  return config_.options.mode == BatchNormMode::kSync && context.training && !config_.frozen &&
+         context.communicator != nullptr && context.communicator->size() > 1;
+}
+
+// torch.chunk's: ceil(batch / parts) samples each until used up.
+std::int64_t BatchNormLayer::slice_samples(std::int64_t batch, bool split) const {
+  const std::int64_t parts = split ? config_.options.virtual_devices : 1;
+  return std::max<std::int64_t>(1, (batch + parts - 1) / parts);
+}
+
+int BatchNormLayer::slice_count(const StepContext& context) const {
+  const bool split = config_.options.mode == BatchNormMode::kVirtual && context.training &&
+                     !uses_running_statistics(context);
+  const std::int64_t batch = output()->data.shape.batch();
+  if (!split || batch == 0) return 1;
+  const std::int64_t samples = slice_samples(batch, true);
+  return static_cast<int>((batch + samples - 1) / samples);
+}
+
+std::size_t BatchNormLayer::saved_bytes() const {
+  const bool split = config_.options.mode == BatchNormMode::kVirtual;
+  const std::int64_t slices =
+      split ? std::min<std::int64_t>(config_.options.virtual_devices, output()->shape.batch()) : 1;
+  const std::int64_t floats = 2 * padded(2 * channels()) + padded(3 * channels());
+  return static_cast<std::size_t>(slices * floats) * sizeof(float);
+}
+
+void BatchNormLayer::set_saved(void* memory) {
+  saved_ = static_cast<float*>(memory);
+  local_.reserve(static_cast<std::size_t>(std::max(1, config_.options.virtual_devices)));
+}
+
+void BatchNormLayer::prepare(Backend&, bool training) { keeps_for_backward_ = training; }
+
+Tensor BatchNormLayer::slice_of(const Tensor& tensor, int index, const StepContext& context) const {
+  if (!tensor || slice_count(context) == 1) return tensor;
+  const std::int64_t batch = tensor.shape.batch();
+  const std::int64_t samples = slice_samples(batch, true);
+  const std::int64_t begin = index * samples;
+  return tensor.sample_range(begin, std::min(samples, batch - begin));
+}
+
+BatchNormLayer::Slice BatchNormLayer::slice(int index, const StepContext& context) const {
+  Slice part;
+  part.x = slice_of(inputs()[0]->data, index, context);
+  if (inputs().size() == 2) part.residual = slice_of(inputs()[1]->data, index, context);
+  part.y = slice_of(output()->data, index, context);
+  part.moments = saved_ + index * (2 * padded(2 * channels()) + padded(3 * channels()));
+  part.sums = part.moments + padded(2 * channels());
+  part.saved = part.sums + padded(2 * channels());
+  return part;
+}
+
+AffineParameters BatchNormLayer::affine() const {
+  if (weight_ == nullptr) return {};
+  return {weight_->value, bias_->value};
+}
+
+// --- forward ---
+
+void BatchNormLayer::forward(Backend& backend, const StepContext& context) {
+  if (context.training && context.communicator != nullptr) {
+    context.communicator->enter("forward", name().c_str());
+  }
+  if (!uses_running_statistics(context)) return forward_by_batch(backend, context);
+  if (keeps_for_backward_) return forward_by_running_statistics(backend, context);
+  infer(backend);
+}
+
+void BatchNormLayer::forward_by_batch(Backend& backend, const StepContext& context) {
+  const int slices = slice_count(context);
+  local_.clear();
+  for (int i = 0; i < slices; ++i) {
+    const Slice part = slice(i, context);
+    backend.batch_norm_moments(part.x, part.moments);
+    local_.push_back({part.x.shape.rows(), part.moments});
+  }
+  for (int i = 0; i < slices; ++i) normalize_slice(backend, context, i);
+}
+
+void BatchNormLayer::normalize_slice(Backend& backend, const StepContext& context, int index) {
+  const Slice part = slice(index, context);
+  const std::span<const StatSlot> slots =
+      merged(context, Direction::kForward, local_[static_cast<std::size_t>(index)]);
+  if (checked_count(context, slots, part.x.shape.rows()) == 0) return;
+  const RunningStatistics running = running_statistics(context, index);
+  backend.batch_norm_forward({.x = part.x,
+                              .residual = part.residual,
+                              .y = part.y,
+                              .affine = affine(),
+                              .slots = slots,
+                              .eps = config_.options.eps,
+                              .eps_mode = config_.options.eps_mode,
+                              .relu = config_.relu,
+                              .saved = {part.saved},
+                              .running = running});
+}
+
+std::span<const StatSlot> BatchNormLayer::merged(const StepContext& context, Direction direction,
+                                                 const StatSlot& local) const {
+  if (!exchanges(context)) return {&local, 1};
+  const SyncCall call{name().c_str(), direction, config_.call_index, channels()};
+  return context.communicator->exchange(call, local);
+}
+
+std::int64_t BatchNormLayer::checked_count(const StepContext& context,
+                                           std::span<const StatSlot> slots,
+                                           std::int64_t rows) const {
+  const std::int64_t count = total_count(slots);
+  LOCKSTEP_CHECK(
+      count != 1, name(), ": batch statistics need more than one value per channel, got 1",
+      exchanges(context) ? " from all devices together" : "", " (this device: ", rows, " of ",
+      inputs()[0]->data.shape.rows(), " rows, input ", to_string(inputs()[0]->data.shape),
+      "); use a larger batch or images, mode \"sync\", or fewer virtual devices");
+  return count;
+}
+
+// The first slice of a device stands for it, as device 0 does for DataParallel.
+RunningStatistics BatchNormLayer::running_statistics(const StepContext& context, int index) {
+  if (state_ == nullptr || !context.training || !context.update_running_stats || index != 0) {
+    return {};
+  }
+  ++state_->num_batches_tracked;
+  const double momentum =
+      config_.options.momentum.value_or(1.0 / static_cast<double>(state_->num_batches_tracked));
+  return {state_->running_mean, state_->running_var, momentum};
+}
+
+void BatchNormLayer::infer(Backend& backend) {
+  backend.batch_norm_inference({.x = inputs()[0]->data,
+                                .residual = inputs().size() == 2 ? inputs()[1]->data : Tensor{},
+                                .y = output()->data,
+                                .affine = affine(),
+                                .mean = state_->running_mean,
+                                .var = state_->running_var,
+                                .eps = config_.options.eps,
+                                .eps_mode = config_.options.eps_mode,
+                                .relu = config_.relu});
+}
+
+// Normalises by a slot made of the running statistics, so that the backward pass finds its saved
+// statistics. Two rows with M2 = 2 var have exactly the variance var; invstd^2 = 0 says that the
+// statistics are constants.
+void BatchNormLayer::forward_by_running_statistics(Backend& backend, const StepContext& context) {
+  const Slice part = slice(0, context);
+  const Shape row{1, channels()};
+  const Tensor var(state_->running_var, row);
+  const Tensor m2(part.moments + channels(), row);
+  backend.copy(Tensor(state_->running_mean, row), Tensor(part.moments, row), false);
+  backend.copy(var, m2, false);
+  backend.copy(var, m2, true);
+  const StatSlot running{2, part.moments};
+  backend.batch_norm_forward({.x = part.x,
+                              .residual = part.residual,
+                              .y = part.y,
+                              .affine = affine(),
+                              .slots = {&running, 1},
+                              .eps = config_.options.eps,
+                              .eps_mode = config_.options.eps_mode,
+                              .relu = config_.relu,
+                              .saved = {part.saved},
+                              .running = {}});
+  backend.fill(Tensor(part.saved + 2 * channels(), row), 0.0F);
+  local_.clear();
+}
+
+// --- backward ---
+
+void BatchNormLayer::backward(Backend& backend, const StepContext& context,
+                              std::span<const GradTarget> grads) {
+  if (context.training && context.communicator != nullptr) {
+    context.communicator->enter("backward", name().c_str());
+  }
+  const int slices = slice_count(context);
+  for (int i = 0; i < slices; ++i) backward_slice(backend, context, i, grads);
+}
+
+void BatchNormLayer::backward_slice(Backend& backend, const StepContext& context, int index,
+                                    std::span<const GradTarget> grads) {
+  const Slice part = slice(index, context);
+  const std::int64_t rows = part.x.shape.rows();
+  if (rows == 0 && !exchanges(context)) return;
+  const Tensor grad_y = slice_of(output()->grad, index, context);
+  const Tensor mask = backward_reads().output ? part.y : Tensor{};
+  backend.batch_norm_backward_reduce({.x = part.x,
+                                      .grad_y = grad_y,
+                                      .y = mask,
+                                      .affine = affine(),
+                                      .saved = {part.saved},
+                                      .relu = config_.relu,
+                                      .sums = part.sums,
+                                      .grad_weight = weight_ ? weight_->grad : nullptr,
+                                      .grad_bias = bias_ ? bias_->grad : nullptr});
+  GradTarget residual = grads.size() == 2 ? grads[1] : GradTarget{};
+  residual.tensor = slice_of(residual.tensor, index, context);
+  // Every rank has the same plan, so that all or none exchange.
+  if (!grads[0].tensor) return backward_residual(backend, part, grad_y, residual);
+  if (uses_running_statistics(context)) {
+    backend.fill(Tensor(part.sums, Shape{2, channels()}), 0.0F);  // constants pass no gradient on
+  }
+  const StatSlot local{rows, part.sums};
+  const std::span<const StatSlot> slots = merged(context, Direction::kBackward, local);
+  backend.batch_norm_backward_apply({.x = part.x,
+                                     .grad_y = grad_y,
+                                     .y = mask,
+                                     .affine = affine(),
+                                     .saved = {part.saved},
+                                     .relu = config_.relu,
+                                     .slots = slots,
+                                     .grad_x = slice_of(grads[0].tensor, index, context),
+                                     .grad_residual = residual.tensor,
+                                     .accumulate_residual = residual.accumulate});
+}
+
+void BatchNormLayer::backward_residual(Backend& backend, const Slice& part, const Tensor& grad_y,
+                                       const GradTarget& target) const {
+  if (!target.tensor) return;
+  if (config_.relu) return backend.relu_backward(part.y, grad_y, target.tensor, target.accumulate);
+  backend.copy(grad_y, target.tensor, target.accumulate);
+}
+
+}  // namespace lockstep

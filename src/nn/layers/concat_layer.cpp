@@ -1,0 +1,31 @@
+#include "lockstep/nn/layers/concat_layer.h"
+
+namespace lockstep {
+
+ConcatLayer::ConcatLayer(std::string name, std::vector<Value*> inputs, Value* output)
+    : Layer(std::move(name), std::move(inputs), output) {}
+
+void ConcatLayer::forward(Backend& backend, const StepContext&) {
+  std::int64_t channel = 0;
+  for (const Value* part : inputs()) {
+    const std::int64_t channels = part->shape.channels();
+    const Tensor place = output()->data.channel_range(channel, channels);
+    if (part->data.data != place.data) backend.copy(part->data, place, false);
+    channel += channels;
+  }
+}
+
+void ConcatLayer::backward(Backend& backend, const StepContext&,
+                           std::span<const GradTarget> grads) {
+  std::int64_t channel = 0;
+  for (std::size_t k = 0; k < grads.size(); ++k) {
+    const std::int64_t channels = inputs()[k]->shape.channels();
+    const Tensor place = output()->grad.channel_range(channel, channels);
+    if (grads[k].tensor && grads[k].tensor.data != place.data) {
+      backend.copy(place, grads[k].tensor, grads[k].accumulate);
+    }
+    channel += channels;
+  }
+}
+
+}  // namespace lockstep

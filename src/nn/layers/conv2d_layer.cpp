@@ -1,0 +1,29 @@
+#include "lockstep/nn/layers/conv2d_layer.h"
+
+namespace lockstep {
+
+Conv2dLayer::Conv2dLayer(std::string name, Value* input, Value* output,
+                         const ConvGeometry& geometry, Parameter* weight, Parameter* bias)
+    : Layer(std::move(name), {input}, output), geometry_(geometry), weight_(weight), bias_(bias) {}
+
+void Conv2dLayer::prepare(Backend& backend, bool training) {
+  const Value& x = *inputs()[0];
+  backend.prepare_conv2d(geometry_, x.data.shape, training, static_cast<bool>(x.grad));
+}
+
+void Conv2dLayer::forward(Backend& backend, const StepContext&) {
+  const float* bias = bias_ == nullptr ? nullptr : bias_->value;
+  backend.conv2d_forward(geometry_, inputs()[0]->data, weight_->value, bias, output()->data);
+}
+
+void Conv2dLayer::backward(Backend& backend, const StepContext&,
+                           std::span<const GradTarget> grads) {
+  float* grad_bias = bias_ == nullptr ? nullptr : bias_->grad;
+  const Tensor& grad_y = output()->grad;
+  backend.conv2d_backward_weights(geometry_, inputs()[0]->data, grad_y, weight_->grad, grad_bias);
+  if (grads[0].tensor) {
+    backend.conv2d_backward_data(geometry_, grad_y, weight_->value, grads[0].tensor);
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,63 @@
+#include "lockstep/nn/layers/pointwise_layers.h"
+
+namespace lockstep {
+namespace {
+
+// A gradient that is passed on unchanged; one planned in place is there already.
+void pass_on(Backend& backend, const Tensor& grad_y, const GradTarget& target) {
+  if (!target.tensor || target.tensor.data == grad_y.data) return;
+  backend.copy(grad_y, target.tensor, target.accumulate);
+}
+
+}  // namespace
+
+ReluLayer::ReluLayer(std::string name, Value* input, Value* output)
+    : Layer(std::move(name), {input}, output) {}
+
+void ReluLayer::forward(Backend& backend, const StepContext&) {
+  backend.relu_forward(inputs()[0]->data, output()->data);
+}
+
+void ReluLayer::backward(Backend& backend, const StepContext&, std::span<const GradTarget> grads) {
+  if (!grads[0].tensor) return;
+  backend.relu_backward(output()->data, output()->grad, grads[0].tensor, grads[0].accumulate);
+}
+
+AddLayer::AddLayer(std::string name, Value* a, Value* b, Value* output)
+    : Layer(std::move(name), {a, b}, output) {}
+
+void AddLayer::forward(Backend& backend, const StepContext&) {
+  backend.add(inputs()[0]->data, inputs()[1]->data, output()->data);
+}
+
+void AddLayer::backward(Backend& backend, const StepContext&, std::span<const GradTarget> grads) {
+  pass_on(backend, output()->grad, grads[0]);
+  pass_on(backend, output()->grad, grads[1]);
+}
+
+DropoutLayer::DropoutLayer(std::string name, Value* input, Value* output, float p,
+                           std::uint64_t call)
+    : Layer(std::move(name), {input}, output), p_(p), call_(call) {}
+
+void DropoutLayer::forward(Backend& backend, const StepContext& context) {
+  apply(backend, context, inputs()[0]->data, output()->data, false);
+}
+
+void DropoutLayer::backward(Backend& backend, const StepContext& context,
+                            std::span<const GradTarget> grads) {
+  if (!grads[0].tensor) return;
+  apply(backend, context, output()->grad, grads[0].tensor, grads[0].accumulate);
+}
+
+void DropoutLayer::apply(Backend& backend, const StepContext& context, const Tensor& from,
+                         const Tensor& to, bool accumulate) const {
+  if (context.training && p_ > 0.0F) {
+    // Multiples of an odd number: distinct calls get distinct seeds, which the generator mixes.
+    const std::uint64_t seed = context.seed + (call_ + 1) * 0x9E3779B97F4A7C15ULL;
+    backend.dropout(from, to, p_, seed, context.sample_offset, accumulate);
+  } else if (to.data != from.data) {
+    backend.copy(from, to, accumulate);
+  }
+}
+
+}  // namespace lockstep

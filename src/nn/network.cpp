@@ -1,0 +1,139 @@
+#include "lockstep/nn/network.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "nn/network_impl.h"
+
+namespace lockstep {
+
+// Channels-last fp32; the batch is the planned one.
+Graph Network::Impl::describe(const PlanOptions& options) const {
+  Graph graph;
+  std::unordered_map<const Value*, int> index;
+  for (const auto& value : values) {
+    index[value.get()] = static_cast<int>(graph.values.size());
+    graph.values.push_back({static_cast<std::size_t>(value->shape.elements()) * sizeof(float),
+                            value->shape.channels()});
+  }
+  for (const auto& layer : layers) {
+    GraphLayer described;
+    for (std::size_t k = 0; k < layer->inputs().size(); ++k) {
+      described.inputs.push_back(index.at(layer->inputs()[k]));
+      described.accumulates.push_back(layer->accumulates(k));
+    }
+    described.output = index.at(layer->output());
+    described.has_parameters = layer->has_parameters();
+    described.reads_input = layer->backward_reads().input;
+    described.reads_output = layer->backward_reads().output;
+    described.grad_in_place = layer->grad_in_place();
+    described.prefers_dense = layer->prefers_dense();
+    described.concatenates = layer->concatenates();
+    described.saved_bytes = layer->saved_bytes();
+    described.saved_persists = layer->saved_persists();
+    graph.layers.push_back(std::move(described));
+  }
+  graph.input = index.at(input);
+  graph.output = index.at(output);
+  graph.training = options.training;
+  graph.input_grad = options.input_grad;
+  graph.share_memory = options.share_memory;
+  return graph;
+}
+
+void Network::Impl::allocate(const PlanOptions& options) {
+  training = options.training;
+  plan = plan_memory(describe(options));
+  arena = backend.allocate(plan.bytes);
+  auto* memory = static_cast<std::byte*>(arena.data());
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    if (plan.saved[i] >= 0) layers[i]->set_saved(memory + plan.buffers[plan.saved[i]].offset);
+    targets.emplace_back(layers[i]->inputs().size());
+  }
+  prepared.assign(static_cast<std::size_t>(input->shape.batch()) + 1, false);
+}
+
+Tensor Network::Impl::place(const Placement& placement, const Value& value) const {
+  if (placement.buffer < 0) return {};
+  auto* memory = static_cast<std::byte*>(arena.data()) + plan.buffers[placement.buffer].offset;
+  Tensor tensor(reinterpret_cast<float*>(memory) + placement.first_channel,
+                value.shape.with_batch(batch));
+  tensor.row_stride = placement.row_stride;
+  return tensor;
+}
+
+void Network::Impl::set_views() {
+  for (std::size_t v = 0; v < values.size(); ++v) {
+    values[v]->data = place(plan.data[v], *values[v]);
+    values[v]->grad = place(plan.grad[v], *values[v]);
+  }
+}
+
+void Network::Impl::set_targets() {
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    for (std::size_t k = 0; k < targets[i].size(); ++k) {
+      const GradDelivery& delivery = plan.deliveries[i][k];
+      const Value& value = *layers[i]->inputs()[k];
+      if (!delivery.needed) continue;
+      if (delivery.temporary >= 0) {
+        targets[i][k] = {place({delivery.temporary, 0, value.shape.channels()}, value), false};
+      } else {
+        targets[i][k] = {value.grad, delivery.accumulate};
+      }
+    }
+  }
+}
+
+void Network::Impl::set_batch(std::int64_t new_batch) {
+  LOCKSTEP_CHECK(new_batch >= 0 && new_batch <= input->shape.batch(), "a batch of ", new_batch,
+                 " samples; the network is planned for 0 to ", input->shape.batch());
+  batch = new_batch;
+  set_views();
+  set_targets();
+  if (prepared[static_cast<std::size_t>(batch)]) return;
+  for (const auto& layer : layers) layer->prepare(backend, training);
+  prepared[static_cast<std::size_t>(batch)] = true;
+}
+
+Network::Network(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Network::~Network() = default;
+
+void Network::set_batch(std::int64_t batch) {
+  if (batch != impl_->batch) impl_->set_batch(batch);
+}
+
+std::int64_t Network::planned_batch() const { return impl_->input->shape.batch(); }
+const Tensor& Network::input() const { return impl_->input->data; }
+const Tensor& Network::input_grad() const { return impl_->input->grad; }
+const Tensor& Network::output() const { return impl_->output->data; }
+const Tensor& Network::output_grad() const { return impl_->output->grad; }
+
+void Network::forward(const StepContext& context) {
+  for (const auto& layer : impl_->layers) layer->forward(impl_->backend, context);
+}
+
+void Network::backward(const StepContext& context) {
+  LOCKSTEP_CHECK(impl_->training, "this network was planned without gradients: build it with ",
+                 "PlanOptions{.training = true}");
+  for (std::size_t i = impl_->layers.size(); i-- > 0;) {
+    if (!impl_->plan.runs_backward[i]) continue;
+    Layer& layer = *impl_->layers[i];
+    layer.backward(impl_->backend, context, impl_->targets[i]);
+    for (std::size_t k = 0; k < impl_->targets[i].size(); ++k) {
+      if (impl_->plan.deliveries[i][k].temporary < 0) continue;
+      impl_->backend.copy(impl_->targets[i][k].tensor, layer.inputs()[k]->grad, true);
+    }
+  }
+}
+
+void Network::zero_grad() {
+  impl_->backend.fill(Tensor(impl_->store.grads(), Shape{1, impl_->store.elements()}), 0.0F);
+}
+
+ParameterStore& Network::parameters() const { return impl_->store; }
+Backend& Network::backend() const { return impl_->backend; }
+std::span<const std::unique_ptr<Layer>> Network::layers() const { return impl_->layers; }
+std::span<BatchNormLayer* const> Network::batch_norms() const { return impl_->batch_norms; }
+std::size_t Network::planned_bytes() const { return impl_->plan.bytes; }
+
+}  // namespace lockstep

@@ -1,0 +1,45 @@
+#pragma once
+// What NetworkBuilder fills and Network runs.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/nn/layers/batch_norm_layer.h"
+#include "lockstep/nn/network.h"
+#include "nn/liveness.h"
+
+namespace lockstep {
+
+struct Network::Impl {
+  Impl(Backend& backend_, ParameterStore& store_, const BatchNormOptions& batch_norm)
+      : backend(backend_), store(store_), batch_norm_options(batch_norm) {}
+
+  /// Plans the memory, allocates it and gives layers their saved memory.
+  void allocate(const PlanOptions& options);
+  void set_batch(std::int64_t batch);
+
+  Backend& backend;
+  ParameterStore& store;
+  const BatchNormOptions batch_norm_options;
+  std::vector<std::unique_ptr<Value>> values;
+  std::vector<std::unique_ptr<Layer>> layers;
+  std::vector<BatchNormLayer*> batch_norms;
+  Value* input = nullptr;
+  Value* output = nullptr;
+
+  bool training = true;
+  MemoryPlan plan;
+  Storage arena;
+  std::int64_t batch = 0;
+  std::vector<bool> prepared;                    // [batch] whether the layers know this batch
+  std::vector<std::vector<GradTarget>> targets;  // [layer][input] what its backward pass writes
+
+ private:
+  Graph describe(const PlanOptions& options) const;
+  void set_views();
+  void set_targets();
+  Tensor place(const Placement& placement, const Value& value) const;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,97 @@
+#include "lockstep/nn/parameter_store.h"
+
+#include <algorithm>
+#include <string>
+
+namespace lockstep {
+namespace {
+
+// Every parameter and statistic starts at a multiple of this many elements: whole cache lines.
+constexpr std::int64_t kAlignment = 16;
+
+std::int64_t padded(std::int64_t elements) {
+  return (elements + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+// Of PyTorch's extents, all of which count (Shape::elements is that of channels-last tensors, too).
+std::int64_t product(const Shape& shape) {
+  std::int64_t elements = 1;
+  for (int axis = 0; axis < shape.rank(); ++axis) elements *= shape[axis];
+  return elements;
+}
+
+template <typename T>
+T* find_named(std::span<const std::unique_ptr<T>> items, std::string_view name) {
+  const auto found = std::find_if(items.begin(), items.end(),
+                                  [&](const auto& item) { return item->name == name; });
+  return found == items.end() ? nullptr : found->get();
+}
+
+}  // namespace
+
+Parameter& ParameterStore::parameter(const std::string& name, const Shape& shape,
+                                     ParameterKind kind, std::int64_t fan_in) {
+  if (Parameter* existing = find(name)) {
+    LOCKSTEP_CHECK(existing->shape == shape && existing->kind == kind, "parameter ", name,
+                   " exists with shape ", to_string(existing->shape), ", asked for ",
+                   to_string(shape), "; calls that share a name must agree");
+    return *existing;
+  }
+  LOCKSTEP_CHECK(!allocated_, "no parameter ", name,
+                 ": a network that shares parameters must be built from the same configuration");
+  auto created = std::make_unique<Parameter>();
+  created->name = name;
+  created->shape = shape;
+  created->kind = kind;
+  created->fan_in = fan_in;
+  created->offset = elements_;
+  created->elements = product(shape);
+  elements_ += padded(created->elements);
+  parameters_.push_back(std::move(created));
+  return *parameters_.back();
+}
+
+BatchNormState& ParameterStore::batch_norm(const std::string& name, std::int64_t channels) {
+  if (BatchNormState* existing = find_named<BatchNormState>(batch_norms_, name)) {
+    LOCKSTEP_CHECK(existing->channels == channels, "running statistics of ", name, " have ",
+                   existing->channels, " channels, asked for ", channels);
+    return *existing;
+  }
+  LOCKSTEP_CHECK(!allocated_, "no running statistics ", name,
+                 ": a network that shares them must be built from the same configuration");
+  batch_norms_.push_back(std::make_unique<BatchNormState>());
+  batch_norms_.back()->name = name;
+  batch_norms_.back()->channels = channels;
+  statistics_elements_ += 2 * padded(channels);
+  return *batch_norms_.back();
+}
+
+void ParameterStore::allocate(Backend& backend) {
+  LOCKSTEP_CHECK(!allocated_, "the parameters are allocated already");
+  storage_ = backend.allocate(static_cast<std::size_t>(2 * elements_ + statistics_elements_) *
+                              sizeof(float));
+  values_ = static_cast<float*>(storage_.data());
+  grads_ = values_ + elements_;
+  statistics_ = grads_ + elements_;
+  for (const auto& parameter : parameters_) {
+    parameter->value = values_ + parameter->offset;
+    parameter->grad = grads_ + parameter->offset;
+    if (parameter->kind == ParameterKind::kNorm && parameter->name.ends_with(".weight")) {
+      backend.fill(Tensor(parameter->value, Shape{1, parameter->elements}), 1.0F);
+    }
+  }
+  float* next = statistics_;
+  for (const auto& state : batch_norms_) {
+    state->running_mean = next;
+    state->running_var = next + padded(state->channels);
+    next += 2 * padded(state->channels);
+    backend.fill(Tensor(state->running_var, Shape{1, state->channels}), 1.0F);
+  }
+  allocated_ = true;
+}
+
+Parameter* ParameterStore::find(std::string_view name) const {
+  return find_named<Parameter>(parameters_, name);
+}
+
+}  // namespace lockstep
