@@ -2,6 +2,7 @@
 // and 3.
 
 #include <omp.h>
+#include <oneapi/dnnl/dnnl_version.h>
 
 #include <algorithm>
 #include <cstring>
