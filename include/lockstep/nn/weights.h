@@ -3,6 +3,7 @@
 // a JSON header, raw little-endian data. Written to a temporary file, synced and renamed: a crash
 // leaves the old file.
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <map>
