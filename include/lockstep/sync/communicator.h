@@ -54,7 +54,7 @@ struct CommunicatorOptions {
   /// Called before each exchange and barrier of a rank, for tests that delay or break a replica: it
   /// may sleep, throw, or return false to leave this call out (the rank then goes on with its own
   /// statistics).
-  std::function<bool(int rank, const SyncCall& call)> hook;
+  std::function<bool(int rank, const SyncCall& call)> hook = nullptr;
 };
 
 /// All ranks' ends, the watchdog and the way to stop them. Owned by the run; outlives the replicas.
