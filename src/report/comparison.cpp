@@ -98,7 +98,6 @@ ModeResult summarize(const Group& group) {
   result.step_ms = over(runs, [](const auto& run) { return 1000 * run.times.median_step; });
   result.waiting_share = over(runs, [](const auto& run) { return run.waiting_share; });
   result.images_per_second = over(runs, [](const auto& run) { return run.images_per_second; });
-  result.peak_memory_mb = over(runs, [](const auto& run) { return run.peak_memory_mb; });
   add_other_stats(result, runs);
   result.layers = mean_layers(runs);
   return result;

@@ -46,7 +46,6 @@ Json mode_json(const ModeResult& mode) {
           {"ms_per_step", spread_json(mode.step_ms)},
           {"images_per_second", spread_json(mode.images_per_second)},
           {"waiting_share", spread_json(mode.waiting_share)},
-          {"peak_memory_mb", spread_json(mode.peak_memory_mb)},
           {"batch_norms", layers_json(mode.layers)}};
 }
 

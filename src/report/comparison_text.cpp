@@ -62,13 +62,11 @@ std::string pair_table(const Comparison& comparison) {
 }
 
 std::string time_table(const Comparison& comparison) {
-  Table table{{"mode", "devices", "ms per step", "images/s", "waiting in BatchNorm", "peak MB"},
-              {}};
+  Table table{{"mode", "devices", "ms per step", "images/s", "waiting in BatchNorm"}, {}};
   for (const ModeResult& mode : comparison.modes) {
     table.rows.push_back({mode.mode, mode.devices, plus_minus(mode.step_ms, 1),
                           plus_minus(mode.images_per_second, 1),
-                          plus_minus(mode.waiting_share, 1, 100) + " %",
-                          format_number(mode.peak_memory_mb.mean, 0)});
+                          plus_minus(mode.waiting_share, 1, 100) + " %"});
   }
   return to_markdown(table);
 }

@@ -19,6 +19,15 @@ TEST_CASE("mean and spread of a few values") {
   CHECK(std::isnan(mean_spread({}).mean));
 }
 
+TEST_CASE("percentiles lie between the nearest values") {
+  const Percentiles result = percentiles(std::vector<double>{30, 10, 20, 50, 40});
+  CHECK(result.median == doctest::Approx(30));
+  CHECK(result.p10 == doctest::Approx(14));
+  CHECK(result.p90 == doctest::Approx(46));
+  CHECK(percentiles(std::vector<double>{7}).p90 == 7);
+  CHECK(std::isnan(percentiles({}).median));
+}
+
 TEST_CASE("Student's t interval against published quantiles") {
   // t(0.975) is 4.30265 for 2 and 2.57058 for 5 degrees of freedom.
   const std::vector<double> three{1, 2, 3};

@@ -38,7 +38,6 @@ struct ModeResult {
   MeanSpread step_ms;        // medians of the runs' steps
   MeanSpread waiting_share;  // of a step, waiting for other replicas in BatchNorm; 0 to 1
   MeanSpread images_per_second;
-  MeanSpread peak_memory_mb;
   std::map<std::string, MeanSpread> other_stats;  // [eval_stats] mIoU of the same weights
   std::vector<LayerComparison> layers;            // in forward order
 };

@@ -18,6 +18,14 @@ struct MeanSpread {
 
 MeanSpread mean_spread(std::span<const double> values);
 
+/// For times, whose spread is skewed.
+struct Percentiles {
+  int count = 0;
+  double p10 = 0, median = 0, p90 = 0;  // linear between the two nearest values; NaN without values
+};
+
+Percentiles percentiles(std::span<const double> values);
+
 /// Confidence interval of a mean.
 struct Interval {
   double low = 0, high = 0;

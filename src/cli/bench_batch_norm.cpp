@@ -1,0 +1,189 @@
+// BatchNorm + ReLU alone. A training pass reads x for the moments, reads x and writes y (3 tensor
+// sizes), reads x and dy for the sums, reads x and dy and writes dx (5): bandwidth counts these 8
+// and nothing else. The yardstick is a copy by all threads in the same run, counting 2 tensor
+// sizes.
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <thread>
+
+#include "cli/bench.h"
+#include "lockstep/backend/backend.h"
+#include "lockstep/core/rng.h"
+#include "lockstep/report/table.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int kTensorPasses = 8;
+constexpr int kDefaultIters = 15;
+constexpr std::int64_t kChannels[] = {16, 64, 256};
+
+/// Several times the last cache, so that nothing is left of one tensor when the next is done.
+std::int64_t tensor_bytes() {
+  const std::int64_t cache = std::max<std::int64_t>(0, sysconf(_SC_LEVEL3_CACHE_SIZE));
+  return std::clamp<std::int64_t>(4 * cache, std::int64_t{128} << 20, std::int64_t{1} << 30);
+}
+
+int host_threads() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
+
+/// Device memory of one case.
+struct BatchNormCase {
+  BatchNormCase(Backend& backend, std::int64_t channels)
+      : shape{tensor_bytes() / static_cast<std::int64_t>(sizeof(float)) / channels, channels},
+        memory(backend.allocate(3 * bytes())),
+        small(backend.allocate(8 * static_cast<std::size_t>(channels) * sizeof(float))) {
+    auto* base = static_cast<float*>(memory.data());
+    x = Tensor(base, shape);
+    y = Tensor(base + shape.elements(), shape);
+    grad = Tensor(base + 2 * shape.elements(), shape);
+    fill(backend);
+  }
+
+  std::size_t bytes() const { return static_cast<std::size_t>(shape.elements()) * sizeof(float); }
+  float* row(int index) const {
+    return static_cast<float*>(small.data()) + index * shape.channels();
+  }
+
+  void fill(Backend& backend) const {
+    std::vector<float> values(static_cast<std::size_t>(shape.elements()));
+    Rng rng(0, RngPurpose::kTest, static_cast<std::uint64_t>(shape.channels()));
+    for (float& value : values) value = rng.uniform(-1, 1);
+    backend.upload(x, values.data());
+    backend.upload(grad, values.data());
+    backend.synchronize();
+    const std::vector<float> ones(static_cast<std::size_t>(shape.channels()), 1.0F);
+    backend.upload(Tensor(row(0), Shape{1, shape.channels()}), ones.data());
+    backend.synchronize();
+  }
+
+  Shape shape;
+  Storage memory, small;
+  Tensor x, y, grad;  // the gradient is replaced in place
+};
+
+void forward_backward(Backend& backend, const BatchNormCase& c) {
+  const AffineParameters affine{c.row(0), c.row(1)};
+  float* moments = c.row(2);
+  float* sums = c.row(2);
+  const BatchNormSaved saved{c.row(4)};
+  const StatSlot slot{c.shape.rows(), moments};
+  backend.batch_norm_moments(c.x, moments);
+  BatchNormForward forward;
+  forward.x = c.x;
+  forward.y = c.y;
+  forward.affine = affine;
+  forward.slots = {&slot, 1};
+  forward.relu = true;
+  forward.saved = saved;
+  backend.batch_norm_forward(forward);
+  BatchNormBackwardReduce reduce;
+  reduce.x = c.x;
+  reduce.grad_y = c.grad;
+  reduce.affine = affine;
+  reduce.saved = saved;
+  reduce.relu = true;
+  reduce.sums = sums;
+  backend.batch_norm_backward_reduce(reduce);
+  BatchNormBackwardApply apply;
+  apply.x = c.x;
+  apply.grad_y = c.grad;
+  apply.affine = affine;
+  apply.saved = saved;
+  apply.relu = true;
+  apply.slots = {&slot, 1};
+  apply.grad_x = c.grad;
+  backend.batch_norm_backward_apply(apply);
+  backend.synchronize();
+}
+
+/// y = x by all threads (CPU) or by the device's own copy.
+void copy_tensor(Backend& backend, const BatchNormCase& c) {
+  if (backend.device().kind != DeviceKind::kCpu) {
+    backend.copy(c.x, c.y, false);
+    backend.synchronize();
+    return;
+  }
+  const auto threads = static_cast<std::size_t>(host_threads());
+  const std::size_t piece = c.bytes() / threads;
+#pragma omp parallel for num_threads(host_threads()) schedule(static)
+  for (std::size_t i = 0; i < threads; ++i) {
+    std::memcpy(static_cast<char*>(c.y.data) + i * piece,
+                static_cast<const char*>(c.x.data) + i * piece, piece);
+  }
+}
+
+struct BatchNormTimes {
+  std::int64_t rows = 0, channels = 0;
+  double bytes = 0;              // of a tensor
+  Percentiles batch_norm, copy;  // seconds
+
+  double bandwidth() const { return kTensorPasses * bytes / batch_norm.median / 1e9; }
+  double copy_bandwidth() const { return 2 * bytes / copy.median / 1e9; }
+  double ratio() const { return bandwidth() / copy_bandwidth(); }
+};
+
+BatchNormTimes measure(Backend& backend, std::int64_t channels, int iters) {
+  const BatchNormCase c(backend, channels);
+  std::vector<double> batch_norm, copy;
+  forward_backward(backend, c);
+  copy_tensor(backend, c);
+  for (int i = 0; i < iters; ++i) {  // alternating: both see the same machine
+    copy.push_back(seconds_of([&] { copy_tensor(backend, c); }));
+    batch_norm.push_back(seconds_of([&] { forward_backward(backend, c); }));
+  }
+  return {c.shape.rows(), channels, static_cast<double>(c.bytes()), percentiles(batch_norm),
+          percentiles(copy)};
+}
+
+void print_json(const Device& device, const std::vector<BatchNormTimes>& all) {
+  nlohmann::ordered_json cases = nlohmann::ordered_json::array();
+  for (const BatchNormTimes& times : all) {
+    cases.push_back({{"rows", times.rows},
+                     {"channels", times.channels},
+                     {"tensor_bytes", times.bytes},
+                     {"seconds", percentiles_json(times.batch_norm)},
+                     {"gb_per_s", times.bandwidth()},
+                     {"copy_gb_per_s", times.copy_bandwidth()},
+                     {"ratio", times.ratio()}});
+  }
+  const nlohmann::ordered_json root = {{"bench", "batch_norm"},
+                                       {"device", to_string(device)},
+                                       {"threads", host_threads()},
+                                       {"tensor_passes", kTensorPasses},
+                                       {"cases", cases}};
+  fmt::print("{}\n", root.dump(2));
+}
+
+void print_table(const Device& device, const std::vector<BatchNormTimes>& all) {
+  fmt::print("BatchNorm + ReLU, forward and backward, on {} with {} host threads\n\n",
+             to_string(device), host_threads());
+  Table table{{"rows x channels", "MB per tensor", "ms", "GB/s", "copy GB/s", "ratio"}, {}};
+  for (const BatchNormTimes& times : all) {
+    Percentiles ms = times.batch_norm;
+    ms.p10 *= 1000, ms.median *= 1000, ms.p90 *= 1000;
+    table.rows.push_back(
+        {fmt::format("{} x {}", times.rows, times.channels), format_number(times.bytes / 1e6, 0),
+         format_percentiles(ms, 1), format_number(times.bandwidth(), 1),
+         format_number(times.copy_bandwidth(), 1), format_number(times.ratio(), 2)});
+  }
+  fmt::print("{}", to_markdown(table));
+}
+
+}  // namespace
+
+int bench_batch_norm(const BenchArguments& arguments) {
+  const Device device = bench_devices(arguments).front();
+  const std::unique_ptr<Backend> backend = make_backend(device, host_threads());
+  const int iters = arguments.iters > 0 ? arguments.iters : kDefaultIters;
+  std::vector<BatchNormTimes> all;
+  for (const std::int64_t channels : kChannels) all.push_back(measure(*backend, channels, iters));
+  arguments.common.json ? print_json(device, all) : print_table(device, all);
+  return kExitDone;
+}
+
+}  // namespace lockstep

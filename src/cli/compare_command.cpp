@@ -1,0 +1,279 @@
+// lockstep compare: trains the cells (mode, seed) that are missing, each an ordinary run folder,
+// and reports on all of them; given run folders it only reads.
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/cli.h"
+#include "cli/signals.h"
+#include "lockstep/backend/backend.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/device.h"
+#include "lockstep/nn/weights.h"
+#include "lockstep/report/comparison.h"
+#include "lockstep/train/config.h"
+#include "lockstep/train/trainer.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Cell {
+  std::string mode;
+  TrainRequest request;
+};
+
+/// Lines for people: stdout, or stderr when stdout is for JSON.
+void say(const CompareArguments& arguments, const std::string& line) {
+  std::FILE* out = arguments.common.json ? stderr : stdout;
+  fmt::print(out, "{}\n", line);
+  std::fflush(out);
+}
+
+bool is_virtual(const std::string& mode) { return mode == to_string(BatchNormMode::kVirtual); }
+
+/// One device of the same kind, for mode virtual.
+std::string single_device(const Device& device) {
+  return device.kind == DeviceKind::kCpu ? "cpu:1" : "cuda:" + std::to_string(device.ordinal);
+}
+
+bool overrides_key(const std::vector<std::string>& overrides, const std::string& key) {
+  return std::any_of(overrides.begin(), overrides.end(),
+                     [&](const std::string& text) { return text.starts_with(key + "="); });
+}
+
+std::vector<std::string> modes_of(const CompareArguments& arguments) {
+  std::vector<std::string> modes = arguments.modes;
+  if (modes.empty()) {
+    modes = {to_string(BatchNormMode::kLocal), to_string(BatchNormMode::kSync)};
+  }
+  for (auto mode = modes.begin(); mode != modes.end(); ++mode) {
+    if (std::find(modes.begin(), mode, *mode) != mode) {
+      throw ConfigError("--modes names " + *mode + " twice");
+    }
+  }
+  return modes;
+}
+
+/// The overrides that make a cell of the configuration. A virtual device of mode `virtual` takes
+/// the place of a device: one device, as many slices as there are devices, the same global batch.
+std::vector<std::string> cell_overrides(const CompareArguments& arguments, const std::string& mode,
+                                        int seed, int devices, std::int64_t global_batch) {
+  std::vector<std::string> overrides = arguments.common.overrides;
+  overrides.push_back("bn.mode=" + mode);
+  overrides.push_back("run.seed=" + std::to_string(seed));
+  // Whether other running statistics would close the gap is part of the answer.
+  if (!overrides_key(overrides, "run.eval_all_stats")) {
+    overrides.push_back("run.eval_all_stats=true");
+  }
+  if (is_virtual(mode)) {
+    overrides.push_back("batch.global=" + std::to_string(global_batch));
+    if (devices > 1 && !overrides_key(overrides, "bn.virtual_devices")) {
+      overrides.push_back("bn.virtual_devices=" + std::to_string(devices));
+    }
+  }
+  return overrides;
+}
+
+struct Plan {
+  fs::path folder;
+  std::string devices;
+  int device_count = 0;
+  std::vector<std::string> modes;
+  std::vector<Cell> cells;  // seed by seed, so that an unfinished comparison has whole seeds
+};
+
+TrainRequest make_request(const CompareArguments& arguments, const Plan& plan,
+                          const std::string& mode, int seed, std::int64_t global_batch) {
+  const std::vector<Device> devices = parse_devices(plan.devices, cuda_device_count());
+  TrainRequest request;
+  request.config = load_config(
+      arguments.inputs.front(),
+      cell_overrides(arguments, mode, seed, plan.device_count, global_batch), &request.warnings);
+  request.devices = is_virtual(mode) ? single_device(devices.front()) : plan.devices;
+  request.output = plan.folder / fmt::format("{}-s{}", mode, seed);
+  const bool terminal = isatty(STDOUT_FILENO) != 0;
+  request.console = terminal && !arguments.common.json ? Console::kStdout : Console::kQuiet;
+  request.program = arguments.common.program;
+  return request;
+}
+
+Plan make_plan(const CompareArguments& arguments) {
+  if (arguments.seeds < 1) throw ConfigError("--seeds is the number of seeds, at least 1");
+  const Config config = load_config(arguments.inputs.front(), arguments.common.overrides);
+  Plan plan;
+  plan.devices = arguments.common.devices.empty() ? default_devices() : arguments.common.devices;
+  plan.device_count = static_cast<int>(parse_devices(plan.devices, cuda_device_count()).size());
+  plan.modes = modes_of(arguments);
+  plan.folder = arguments.common.output.empty()
+                    ? config.run.work_dir / (config.run.name + "-compare")
+                    : arguments.common.output;
+  const std::int64_t global_batch = config.global_batch(plan.device_count);
+  for (int seed = 0; seed < arguments.seeds; ++seed) {
+    for (const std::string& mode : plan.modes) {
+      plan.cells.push_back({mode, make_request(arguments, plan, mode, seed, global_batch)});
+    }
+  }
+  return plan;
+}
+
+void announce(const CompareArguments& arguments, const Plan& plan) {
+  say(arguments, fmt::format("compare: {} runs in {}", plan.cells.size(), plan.folder.string()));
+  for (std::size_t i = 0; i < plan.modes.size(); ++i) {
+    const TrainRequest& request = plan.cells[i].request;
+    std::string line = fmt::format("  {}: {}", plan.modes[i], request.devices);
+    if (is_virtual(plan.modes[i])) {
+      line += fmt::format(", {} virtual devices", request.config.bn.virtual_devices);
+    }
+    say(arguments, line);
+  }
+  if (plan.device_count == 1 && plan.modes.size() > 1) {
+    say(arguments, "  note: on one device local and sync are the same; -d cpu:4 makes four of it");
+  }
+  say(arguments, "  " + describe_power(arguments.seeds, static_cast<int>(plan.modes.size())));
+}
+
+/// Throws ConfigError unless the run in the cell's folder is a run of this very cell.
+void check_same(const Cell& cell, const std::string& hash, const std::string& devices) {
+  const std::string expected = config_hash(cell.request.config);
+  if (hash == expected && (devices.empty() || devices == cell.request.devices)) return;
+  throw ConfigError(fmt::format(
+      "{} holds a run with another configuration{}; choose another folder with -o, or remove it",
+      cell.request.output.string(),
+      hash == expected ? " (devices " + devices + ", now " + cell.request.devices + ")" : ""));
+}
+
+/// The cell's finished run, if there is one. An unfinished one is prepared to be resumed.
+std::optional<TrainSummary> finished_run(Cell& cell) {
+  const fs::path& folder = cell.request.output;
+  if (std::optional<TrainSummary> summary = read_summary(folder)) {
+    check_same(cell, summary->config_hash, summary->devices);
+    return summary;
+  }
+  if (fs::exists(folder / "config.toml")) {
+    check_same(cell, config_hash(load_config(folder / "config.toml", {})), "");
+    cell.request.resume = "auto";
+  }
+  return std::nullopt;
+}
+
+std::string describe_cell(const TrainSummary& summary) {
+  const std::optional<double> m_iou = summary.evaluation.metrics.m_iou;
+  return fmt::format("mIoU {}, train loss {:.3f}, {:.0f} ms per step",
+                     m_iou ? fmt::format("{:.2f}", *m_iou) : "undefined", summary.train_loss,
+                     1000 * summary.times.median_step);
+}
+
+/// Trains what is missing. Returns nothing when interrupted.
+std::optional<std::vector<TrainSummary>> run_cells(const CompareArguments& arguments, Plan& plan) {
+  const StopSignals signals;
+  std::vector<TrainSummary> runs;
+  for (std::size_t i = 0; i < plan.cells.size(); ++i) {
+    Cell& cell = plan.cells[i];
+    const std::string name = fmt::format("[{}/{}] {} seed {}", i + 1, plan.cells.size(), cell.mode,
+                                         cell.request.config.run.seed);
+    if (std::optional<TrainSummary> have = finished_run(cell)) {
+      say(arguments, name + ": done before, " + describe_cell(*have));
+      runs.push_back(std::move(*have));
+      continue;
+    }
+    say(arguments,
+        fmt::format("{}: {} (log: {})", name, cell.request.resume ? "resuming" : "training",
+                    (cell.request.output / "run.log").string()));
+    cell.request.stop = &signals.requested();
+    runs.push_back(train(cell.request));
+    if (runs.back().status == TrainStatus::kInterrupted) return std::nullopt;
+    say(arguments, name + ": " + describe_cell(runs.back()));
+  }
+  return runs;
+}
+
+/// Hash of a run's configuration without what a comparison varies: mode, slices and seed.
+std::string common_hash(const TrainSummary& run) {
+  Config config = load_config(run.run / "config.toml", {});
+  config.run.seed = 0;
+  config.bn.mode = BatchNormMode::kLocal;
+  config.bn.virtual_devices = 1;
+  config.batch.global = run.global_batch;
+  config.batch.per_device.reset();
+  return config_hash(config);
+}
+
+std::vector<std::string> find_config_differences(const std::vector<TrainSummary>& runs) {
+  std::vector<std::string> warnings;
+  const std::string first = common_hash(runs.front());
+  for (const TrainSummary& run : runs) {
+    if (common_hash(run) == first) continue;
+    warnings.push_back(
+        fmt::format("the configurations of {} and {} differ in more than mode and seed",
+                    runs.front().run.string(), run.run.string()));
+  }
+  return warnings;
+}
+
+void report(const CompareArguments& arguments, const std::vector<TrainSummary>& runs,
+            const fs::path& folder) {
+  Comparison comparison = compare_runs(runs);
+  for (std::string& warning : find_config_differences(runs)) {
+    comparison.warnings.push_back(std::move(warning));
+  }
+  const std::string json = to_json(comparison);
+  const std::string text = to_markdown(comparison);
+  if (!folder.empty()) {
+    write_file_atomically(folder / "comparison.json", json);
+    write_file_atomically(folder / "comparison.md", text);
+  }
+  fmt::print("{}{}", arguments.common.json ? "" : "\n", arguments.common.json ? json : text);
+}
+
+int train_and_compare(const CompareArguments& arguments) {
+  Plan plan = make_plan(arguments);
+  announce(arguments, plan);
+  const auto runs = run_cells(arguments, plan);
+  if (!runs) {
+    say(arguments, "compare: interrupted; the same command continues where this one stopped");
+    return kExitInterrupted;
+  }
+  report(arguments, *runs, plan.folder);
+  return kExitDone;
+}
+
+int compare_folders(const CompareArguments& arguments) {
+  std::vector<TrainSummary> runs;
+  for (const fs::path& folder : arguments.inputs) {
+    std::optional<TrainSummary> summary = read_summary(folder);
+    if (!summary) {
+      throw DataError(folder.string() + " holds no finished run (expected a folder that " +
+                      "`lockstep train` or `lockstep compare` made)");
+    }
+    runs.push_back(std::move(*summary));
+  }
+  // Only what was asked for is written: reading leaves the runs' folders alone.
+  report(arguments, runs, arguments.common.output);
+  return kExitDone;
+}
+
+}  // namespace
+
+int run_compare(const CompareArguments& arguments) {
+  if (arguments.inputs.empty()) {
+    throw ConfigError("compare needs a configuration file or run folders");
+  }
+  const bool folders = fs::is_directory(arguments.inputs.front());
+  if (folders) return compare_folders(arguments);
+  if (arguments.inputs.size() > 1) {
+    throw ConfigError("compare takes one configuration file, or run folders: " +
+                      arguments.inputs.front().string() + " is not a folder");
+  }
+  return train_and_compare(arguments);
+}
+
+}  // namespace lockstep
