@@ -10,6 +10,9 @@
 
 namespace lockstep {
 
+/// Throws for a size that only a damaged header claims, before memory is asked for.
+void check_image_size(Size size, const std::string& name);
+
 using FileBytes = std::span<const std::uint8_t>;
 
 bool is_jpeg(FileBytes file);

@@ -54,6 +54,14 @@ void write_png(const std::filesystem::path& path, Size size, png_uint_32 format,
 
 }  // namespace
 
+void check_image_size(Size size, const std::string& name) {
+  constexpr std::int64_t kMostPixels = std::int64_t{1} << 28;
+  if (size.height < 1 || size.width < 1 || std::int64_t{size.height} * size.width > kMostPixels) {
+    throw DataError(concat(name, ": expected an image of 1 to ", kMostPixels,
+                           " pixels, but its header says ", size.width, "x", size.height));
+  }
+}
+
 void read_image(const std::filesystem::path& path, Image& image) {
   const std::vector<std::uint8_t> file = read_bytes(path, SIZE_MAX);
   if (is_jpeg(file)) return decode_jpeg(file, path.string(), image);

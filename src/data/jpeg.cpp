@@ -32,6 +32,7 @@ Header read_header(const Decompressor& decompressor, FileBytes file, const std::
     throw DataError(concat(name, ": expected a complete JPEG, but its header cannot be read (",
                            tjGetErrorStr2(decompressor.get()), ")"));
   }
+  check_image_size(header.size, name);
   return header;
 }
 

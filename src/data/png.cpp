@@ -140,13 +140,16 @@ bool is_png(FileBytes file) {
 Size png_size(FileBytes file, const std::string& name) {
   if (file.size() < 24)
     throw DataError(concat(name, ": expected a PNG, but the file ends in its header"));
-  return {static_cast<int>(big_endian(file.data() + 20)),
-          static_cast<int>(big_endian(file.data() + 16))};
+  const Size size{static_cast<int>(big_endian(file.data() + 20)),
+                  static_cast<int>(big_endian(file.data() + 16))};
+  check_image_size(size, name);
+  return size;
 }
 
 void decode_png(FileBytes file, const std::string& name, Image& image) {
   PngDecoder decoder(file);
   if (!decoder.read_header() || !decoder.convert_to_rgb()) throw_damaged(decoder, file, name);
+  check_image_size(decoder.size(), name);
   const std::size_t row_bytes = set_size(image, decoder.size(), 3);
   if (!decoder.read_pixels(image.pixels.data(), row_bytes)) throw_damaged(decoder, file, name);
 }
@@ -163,6 +166,7 @@ void decode_png_labels(FileBytes file, const std::string& name, LabelMap& labels
                            "; convert colours to class numbers first"));
   }
   if (!decoder.keep_raw_values()) throw_damaged(decoder, file, name);
+  check_image_size(decoder.size(), name);
   const std::size_t row_bytes = set_size(labels, decoder.size(), 1);
   if (!decoder.read_pixels(labels.pixels.data(), row_bytes)) throw_damaged(decoder, file, name);
 }

@@ -3,7 +3,6 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
-#include <optional>
 #include <stop_token>
 #include <thread>
 #include <vector>
@@ -91,7 +90,7 @@ struct TrainLoader::Impl {
   Size size;
 
  private:
-  void work(const std::stop_token& stop);
+  void work(const std::stop_token& stop, Decoder& decoder);
   bool ticket_ready() const {
     return next_batch_ < held_ + static_cast<std::int64_t>(ring_.size());
   }
@@ -99,7 +98,6 @@ struct TrainLoader::Impl {
   void open_batch(Slot& slot);
   void decode(const Ticket& ticket, Decoder& decoder);
   void fill(const Ticket& ticket, Decoder& decoder, std::array<std::int64_t, 256>& histogram) const;
-  Decoder make_decoder() const { return {{}, Augmenter(data_, options_.seed, size)}; }
   Slot& slot_of(std::int64_t batch) {
     return ring_[static_cast<std::size_t>(batch) % ring_.size()];
   }
@@ -118,8 +116,8 @@ struct TrainLoader::Impl {
   std::int64_t next_place_ = 0;
   std::vector<std::int64_t> order_;  // of epoch order_epoch_
   std::int64_t order_epoch_ = -1;
-  std::optional<Decoder> own_decoder_;  // without workers
-  std::vector<std::jthread> workers_;   // last: stopped and joined before anything they use goes
+  std::vector<Decoder> decoders_;      // [worker], or the caller's
+  std::vector<std::jthread> workers_;  // last: stopped and joined before anything they use goes
 };
 
 TrainLoader::Impl::Impl(const DataOptions& data_options, const LoaderOptions& loader_options)
@@ -143,9 +141,13 @@ TrainLoader::Impl::Impl(const DataOptions& data_options, const LoaderOptions& lo
         ", and batch.drop_last leaves none: use a smaller batch or ", "batch.drop_last = false"));
   }
   size = batch_size(data_, store_);
-  if (data_.workers == 0) own_decoder_.emplace(make_decoder());
+  // Before any thread starts: a vector that grows would move what a thread uses.
+  for (int i = 0; i < std::max(data_.workers, 1); ++i) {
+    decoders_.push_back({{}, Augmenter(data_, options_.seed, size)});
+  }
   for (int i = 0; i < data_.workers; ++i) {
-    workers_.emplace_back([this](const std::stop_token& stop) { work(stop); });
+    Decoder& decoder = decoders_[static_cast<std::size_t>(i)];
+    workers_.emplace_back([this, &decoder](const std::stop_token& stop) { work(stop, decoder); });
   }
 }
 
@@ -153,11 +155,11 @@ const Batch& TrainLoader::Impl::next() {
   std::unique_lock lock(mutex_);
   held_ = position_++;
   Slot& slot = slot_of(held_);
-  if (own_decoder_) {
+  if (workers_.empty()) {
     do {
       const Ticket ticket = take_ticket();
       lock.unlock();
-      decode(ticket, *own_decoder_);
+      decode(ticket, decoders_.front());
       lock.lock();
     } while (slot.missing > 0);
   } else {
@@ -168,8 +170,7 @@ const Batch& TrainLoader::Impl::next() {
   return slot.batch;
 }
 
-void TrainLoader::Impl::work(const std::stop_token& stop) {
-  Decoder decoder = make_decoder();
+void TrainLoader::Impl::work(const std::stop_token& stop, Decoder& decoder) {
   while (true) {
     Ticket ticket;
     {

@@ -46,7 +46,7 @@ struct ExposureOptions {
 };
 
 struct AugmentOptions {
-  std::optional<Size> crop;
+  std::optional<Size> crop = std::nullopt;
   float scale_lo = 1, scale_hi = 1;  // random scale, uniform
   float hflip = 0;                   // probability
   bool photometric = false;          // brightness, contrast, saturation, hue

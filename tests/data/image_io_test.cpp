@@ -1,0 +1,183 @@
+#include "lockstep/data/image_io.h"
+
+#include <doctest/doctest.h>
+#include <png.h>
+
+#include <cstdlib>
+
+#include "data/fixtures.h"
+#include "lockstep/core/check.h"
+
+namespace lockstep {
+namespace {
+
+using Rows = std::vector<std::vector<std::uint8_t>>;
+using Bytes = std::vector<std::uint8_t>;
+
+Image read(const std::filesystem::path& path) {
+  Image image;
+  read_image(path, image);
+  return image;
+}
+
+LabelMap labels_of(const std::filesystem::path& path) {
+  LabelMap labels;
+  read_labels(path, labels);
+  return labels;
+}
+
+TEST_CASE("an RGB PNG comes back as it was written") {
+  const TempFolder folder;
+  const Image image = random_image({5, 7}, 1);
+  write_png(folder.file("a.png"), image);
+  CHECK(read(folder.file("a.png")).pixels == image.pixels);
+  CHECK(read_image_size(folder.file("a.png")) == Size{5, 7});
+}
+
+TEST_CASE("every kind of PNG becomes RGB") {
+  const TempFolder folder;
+  const auto path = folder.file("a.png");
+  SUBCASE("gray") {
+    write_png_file(path, {PNG_COLOR_TYPE_GRAY}, {1, 2}, {{0, 200}});
+    CHECK(read(path).pixels == Bytes{0, 0, 0, 200, 200, 200});
+  }
+  SUBCASE("1-bit gray") {
+    write_png_file(path, {PNG_COLOR_TYPE_GRAY, 1}, {1, 3}, {{0b10100000}});
+    CHECK(read(path).pixels == Bytes{255, 255, 255, 0, 0, 0, 255, 255, 255});
+  }
+  SUBCASE("RGBA") {
+    write_png_file(path, {PNG_COLOR_TYPE_RGB_ALPHA}, {1, 2}, {{1, 2, 3, 0, 4, 5, 6, 255}});
+    CHECK(read(path).pixels == Bytes{1, 2, 3, 4, 5, 6});
+  }
+  SUBCASE("gray with alpha") {
+    write_png_file(path, {PNG_COLOR_TYPE_GRAY_ALPHA}, {1, 2}, {{9, 0, 8, 255}});
+    CHECK(read(path).pixels == Bytes{9, 9, 9, 8, 8, 8});
+  }
+  SUBCASE("palette") {
+    write_png_file(path, {PNG_COLOR_TYPE_PALETTE}, {1, 2}, {{3, 100}});
+    CHECK(read(path).pixels == Bytes{3, 6, 252, 100, 200, 155});
+  }
+  SUBCASE("4-bit palette") {
+    write_png_file(path, {PNG_COLOR_TYPE_PALETTE, 4}, {1, 3}, {{0x1F, 0x20}});
+    CHECK(read(path).pixels == Bytes{1, 2, 254, 15, 30, 240, 2, 4, 253});
+  }
+  SUBCASE("16-bit RGB") {
+    write_png_file(path, {PNG_COLOR_TYPE_RGB, 16}, {1, 1}, {{0xFF, 0xFF, 0x80, 0x80, 0, 0}});
+    CHECK(read(path).pixels == Bytes{255, 128, 0});
+  }
+  SUBCASE("interlaced") {
+    const Rows rows = {{1, 2, 3, 4, 5, 6, 7, 8, 9}, {11, 12, 13, 14, 15, 16, 17, 18, 19}};
+    write_png_file(path, {PNG_COLOR_TYPE_RGB, 8, true}, {2, 3}, rows);
+    CHECK(read(path).pixels ==
+          Bytes{1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 15, 16, 17, 18, 19});
+  }
+}
+
+TEST_CASE("labels keep the raw value, gray or palette, at every depth") {
+  const TempFolder folder;
+  const auto path = folder.file("a.png");
+  for (const int color : {PNG_COLOR_TYPE_GRAY, PNG_COLOR_TYPE_PALETTE}) {
+    CAPTURE(color);
+    write_png_file(path, {color, 8}, {1, 3}, {{0, 11, 255}});
+    CHECK(labels_of(path).pixels == Bytes{0, 11, 255});
+    write_png_file(path, {color, 4}, {1, 3}, {{0x1F, 0x20}});
+    CHECK(labels_of(path).pixels == Bytes{1, 15, 2});
+    write_png_file(path, {color, 2}, {2, 3}, {{0b00011100}, {0b11100100}});
+    CHECK(labels_of(path).pixels == Bytes{0, 1, 3, 3, 2, 1});
+    write_png_file(path, {color, 1}, {1, 9}, {{0b10110001, 0b10000000}});
+    CHECK(labels_of(path).pixels == Bytes{1, 0, 1, 1, 0, 0, 0, 1, 1});
+    write_png_file(path, {color, 8, true}, {2, 2}, {{1, 2}, {3, 4}});
+    CHECK(labels_of(path).pixels == Bytes{1, 2, 3, 4});
+  }
+  const LabelMap labels = random_labels({4, 3}, 256, 3);
+  write_png(path, labels);
+  CHECK(labels_of(path).pixels == labels.pixels);
+}
+
+TEST_CASE("labels of another kind are refused and named") {
+  const TempFolder folder;
+  const auto path = folder.file("mask.png");
+  const auto refusal = [&] { return message_of<DataError>([&] { labels_of(path); }); };
+  write_png_file(path, {PNG_COLOR_TYPE_RGB}, {1, 1}, {{1, 2, 3}});
+  CHECK(contains(refusal(), "mask.png"));
+  CHECK(contains(refusal(), "got 8-bit RGB"));
+  write_png_file(path, {PNG_COLOR_TYPE_GRAY, 16}, {1, 1}, {{0, 3}});
+  CHECK(contains(refusal(), "got 16-bit gray"));
+  write_png_file(path, {PNG_COLOR_TYPE_GRAY_ALPHA}, {1, 1}, {{3, 255}});
+  CHECK(contains(refusal(), "gray with alpha"));
+  write_jpeg_file(path, random_image({8, 8}, 1));
+  CHECK(contains(refusal(), "got a JPEG"));
+}
+
+TEST_CASE("a JPEG is close to what was compressed") {
+  const TempFolder folder;
+  Image image{16, 24, std::vector<std::uint8_t>(16 * 24 * 3)};
+  for (std::size_t i = 0; i < image.pixels.size(); ++i)
+    image.pixels[i] = static_cast<std::uint8_t>(i % 3 * 60 + i / 24);
+  write_jpeg_file(folder.file("a.jpg"), image);
+  const Image decoded = read(folder.file("a.jpg"));
+  REQUIRE(decoded.height == 16);
+  REQUIRE(decoded.width == 24);
+  CHECK(read_image_size(folder.file("a.jpg")) == Size{16, 24});
+  for (std::size_t i = 0; i < image.pixels.size(); ++i) {
+    CHECK(std::abs(int{decoded.pixels[i]} - int{image.pixels[i]}) < 12);
+  }
+}
+
+TEST_CASE("a file cut anywhere is an error that names it") {
+  const TempFolder folder;
+  const Image image = random_image({12, 17}, 4);
+  write_png(folder.file("whole.png"), image);
+  write_jpeg_file(folder.file("whole.jpg"), image);
+  write_png(folder.file("labels.png"), random_labels({12, 17}, 11, 4));
+  const auto cut = folder.file("cut");
+  for (const char* name : {"whole.png", "whole.jpg", "labels.png"}) {
+    const Bytes bytes = read_file(folder.file(name));
+    for (std::size_t count = 0; count < bytes.size(); ++count) {
+      write_file(cut, Bytes(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(count)));
+      CAPTURE(name);
+      CAPTURE(count);
+      CHECK(contains(message_of<DataError>([&] { read(cut); }), cut.string()));
+      if (std::string(name) == "labels.png") CHECK_THROWS_AS(labels_of(cut), DataError);
+    }
+  }
+}
+
+TEST_CASE("damaged pixels of a PNG are an error") {
+  const TempFolder folder;
+  const auto path = folder.file("a.png");
+  write_png(path, random_image({12, 17}, 5));
+  Bytes bytes = read_file(path);
+  bytes[bytes.size() / 2] ^= 0x10;
+  write_file(path, bytes);
+  CHECK_THROWS_AS(read(path), DataError);
+}
+
+TEST_CASE("a header that claims an absurd size is an error, not an allocation") {
+  const TempFolder folder;
+  const auto path = folder.file("a.png");
+  write_png(path, random_image({2, 2}, 5));
+  Bytes bytes = read_file(path);
+  bytes[17] = 0x0F;  // width: 0x000F0002
+  bytes[21] = 0x0F;  // height
+  write_file(path, bytes);
+  CHECK_THROWS_AS(read_image_size(path), DataError);
+  CHECK_THROWS_AS(read(path), DataError);
+}
+
+TEST_CASE("foreign, empty and missing files say what came") {
+  const TempFolder folder;
+  const auto path = folder.file("a.jpg");
+  write_file(path, std::string("GIF89a and so on"));
+  CHECK(contains(message_of<DataError>([&] { read(path); }), "GIF89a"));
+  CHECK(contains(message_of<DataError>([&] { labels_of(path); }), "GIF89a"));
+  CHECK_THROWS_AS(read_image_size(path), DataError);
+  write_file(path, std::string());
+  CHECK(contains(message_of<DataError>([&] { read(path); }), "is empty"));
+  CHECK(contains(message_of<DataError>([&] { read(folder.path() / "none.png"); }), "No such file"));
+  CHECK(contains(message_of<DataError>([&] { read(folder.path()); }), folder.path().string()));
+  CHECK_THROWS_AS(write_png(folder.path() / "no" / "a.png", random_image({2, 2}, 1)), DataError);
+}
+
+}  // namespace
+}  // namespace lockstep

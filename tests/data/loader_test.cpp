@@ -1,0 +1,287 @@
+#include "lockstep/data/loader.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "data/fixtures.h"
+#include "lockstep/core/check.h"
+#include "lockstep/data/image_io.h"
+#include "lockstep/data/sampler.h"
+#include "lockstep/data/streets.h"
+
+namespace lockstep {
+namespace {
+
+DataOptions street_options(int images = 10) {
+  DataOptions data;
+  data.layout = DataLayout::kStreets;
+  data.num_classes = 11;
+  data.size = {20, 28};
+  data.train_images = images;
+  data.val_images = 3;
+  data.augment = AugmentOptions{
+      .crop = Size{16, 24}, .scale_lo = 0.7F, .scale_hi = 1.4F, .hflip = 0.5F, .photometric = true};
+  return data;
+}
+
+std::vector<Batch> take(TrainLoader& loader, int count) {
+  std::vector<Batch> batches;
+  for (int i = 0; i < count; ++i) batches.push_back(loader.next());
+  return batches;
+}
+
+void check_equal(const Batch& a, const Batch& b) {
+  CHECK(a.samples == b.samples);
+  CHECK(a.epoch == b.epoch);
+  CHECK(a.size == b.size);
+  CHECK(a.images == b.images);
+  CHECK(a.labels == b.labels);
+  CHECK(a.class_pixels == b.class_pixels);
+}
+
+TEST_CASE("an epoch's order is a permutation that depends on seed and epoch") {
+  std::vector<std::int64_t> first;
+  epoch_order(100, true, 1, 0, first);
+  CHECK(std::set<std::int64_t>(first.begin(), first.end()).size() == 100);
+  CHECK(*std::max_element(first.begin(), first.end()) == 99);
+  std::vector<std::int64_t> other;
+  epoch_order(100, true, 1, 0, other);
+  CHECK(first == other);
+  epoch_order(100, true, 1, 1, other);
+  CHECK(first != other);
+  epoch_order(100, true, 2, 0, other);
+  CHECK(first != other);
+  epoch_order(3, false, 2, 0, other);
+  CHECK(other == std::vector<std::int64_t>{0, 1, 2});
+  epoch_order(0, true, 2, 0, other);
+  CHECK(other.empty());
+}
+
+TEST_CASE("every place of the order is equally likely") {
+  std::vector<int> at_front(5, 0);
+  std::vector<std::int64_t> order;
+  for (int seed = 0; seed < 2000; ++seed) {
+    epoch_order(5, true, static_cast<std::uint64_t>(seed), 0, order);
+    ++at_front[static_cast<std::size_t>(order[0])];
+  }
+  for (const int count : at_front) CHECK(std::abs(count - 400) < 80);
+}
+
+TEST_CASE("batches do not depend on workers, prefetch or cache") {
+  const LoaderOptions options{.batch = 3, .seed = 5};
+  DataOptions data = street_options();
+  data.workers = 0;
+  TrainLoader reference(data, options);
+  const std::vector<Batch> expected = take(reference, 14);
+  for (const int workers : {1, 3}) {
+    for (const int prefetch : {1, 4}) {
+      data.workers = workers;
+      data.cache_mb = prefetch == 1 ? 0 : 512;
+      TrainLoader loader(data, {.batch = 3, .seed = 5, .prefetch = prefetch});
+      CHECK(loader.batches_per_epoch() == 3);
+      CHECK(loader.size() == Size{16, 24});
+      for (const Batch& batch : expected) check_equal(loader.next(), batch);
+    }
+  }
+}
+
+TEST_CASE("a loader started at any batch continues exactly") {
+  DataOptions data = street_options(7);
+  const LoaderOptions options{.batch = 2, .drop_last = false, .seed = 6};
+  TrainLoader whole(data, options);
+  const std::vector<Batch> expected = take(whole, 12);
+  for (std::int64_t first : {0, 1, 3, 4, 7, 11}) {
+    LoaderOptions later = options;
+    later.first_batch = first;
+    TrainLoader loader(data, later);
+    check_equal(loader.next(), expected[static_cast<std::size_t>(first)]);
+  }
+}
+
+TEST_CASE("an epoch shows every sample once; the last batch is smaller or dropped") {
+  DataOptions data = street_options(7);
+  TrainLoader keeping(data, {.batch = 3, .drop_last = false, .seed = 1});
+  CHECK(keeping.batches_per_epoch() == 3);
+  for (std::int64_t epoch = 0; epoch < 3; ++epoch) {
+    std::set<std::int64_t> seen;
+    for (const std::int64_t count : {3, 3, 1}) {
+      const Batch& batch = keeping.next();
+      CHECK(batch.epoch == epoch);
+      CHECK(batch.count() == count);
+      CHECK(batch.images.size() == static_cast<std::size_t>(count * 16 * 24 * 3));
+      CHECK(batch.labels.size() == static_cast<std::size_t>(count * 16 * 24));
+      seen.insert(batch.samples.begin(), batch.samples.end());
+    }
+    CHECK(seen.size() == 7);
+  }
+  TrainLoader dropping(data, {.batch = 3, .seed = 1});
+  CHECK(dropping.batches_per_epoch() == 2);
+  for (int i = 0; i < 5; ++i) CHECK(dropping.next().count() == 3);
+}
+
+TEST_CASE("an epoch's augmentation differs from the next one's") {
+  DataOptions data = street_options(2);
+  data.shuffle = false;
+  TrainLoader loader(data, {.batch = 2});
+  const Batch first = loader.next();
+  const Batch& second = loader.next();
+  CHECK(first.samples == second.samples);
+  CHECK(first.images != second.images);
+}
+
+TEST_CASE("class_pixels counts what is not ignored") {
+  DataOptions data = street_options();
+  TrainLoader loader(data, {.batch = 4, .seed = 2});
+  for (int i = 0; i < 4; ++i) {
+    const Batch& batch = loader.next();
+    REQUIRE(batch.class_pixels.size() == 11);
+    std::int64_t valid = 0;
+    for (std::size_t c = 0; c < 11; ++c) {
+      CHECK(batch.class_pixels[c] == std::count(batch.labels.begin(), batch.labels.end(), c));
+      valid += batch.class_pixels[c];
+    }
+    CHECK(valid == static_cast<std::int64_t>(batch.labels.size()) -
+                       std::count(batch.labels.begin(), batch.labels.end(), 255));
+  }
+  data.ignore_index = 3;  // the road: a class of the data set may be ignored
+  TrainLoader roadless(data, {.batch = 4, .seed = 2});
+  CHECK(roadless.next().class_pixels[3] == 0);
+}
+
+TEST_CASE("buffers are reused") {
+  const DataOptions data = street_options(8);
+  TrainLoader loader(data, {.batch = 2, .drop_last = false, .prefetch = 2});
+  std::set<const float*> buffers;
+  for (int i = 0; i < 40; ++i) buffers.insert(loader.next().images.data());
+  CHECK(buffers.size() == 3);
+}
+
+TEST_CASE("a loader stops at any time") {
+  for (int taken = 0; taken < 8; ++taken) {
+    DataOptions data = street_options();
+    data.workers = taken % 4;
+    TrainLoader loader(data, {.batch = 3, .prefetch = 2});
+    for (int i = 0; i < taken; ++i) loader.next();
+  }
+}
+
+TEST_CASE("a sample that fails fails its own batch, whatever the workers, and no other") {
+  const TempFolder folder;
+  DataOptions data = street_options(6);
+  write_streets(folder.path(), data, 1);
+  data.layout = DataLayout::kFolder;
+  data.root = folder.path();
+  data.shuffle = false;
+  std::vector<std::uint8_t> bytes = read_file(folder.path() / "images/train/00003.png");
+  bytes.resize(bytes.size() / 2);
+  write_file(folder.path() / "images/train/00003.png", bytes);
+  for (const int workers : {0, 1, 3}) {
+    data.workers = workers;
+    TrainLoader loader(data, {.batch = 2});
+    for (int epoch = 0; epoch < 2; ++epoch) {
+      CHECK(loader.next().samples == std::vector<std::int64_t>{0, 1});
+      CHECK(contains(message_of<DataError>([&] { loader.next(); }), "00003.png"));
+      CHECK(loader.next().samples == std::vector<std::int64_t>{4, 5});
+    }
+  }
+}
+
+TEST_CASE("too few images for a batch, and images of different sizes, are told with advice") {
+  DataOptions data = street_options(3);
+  CHECK(contains(message_of<ConfigError>([&] { TrainLoader(data, {.batch = 4}); }),
+                 "drop_last = false"));
+  CHECK(TrainLoader(data, {.batch = 4, .drop_last = false}).next().count() == 3);
+
+  const TempFolder folder;
+  for (const int width : {20, 24}) {
+    write_png(folder.file(concat("images/train/", width, ".png")), random_image({16, width}, 1));
+    write_png(folder.file(concat("masks/train/", width, ".png")),
+              random_labels({16, width}, 11, 1));
+  }
+  data.layout = DataLayout::kFolder;
+  data.root = folder.path();
+  data.augment.reset();
+  const std::string text = message_of<ConfigError>([&] { TrainLoader(data, {.batch = 2}); });
+  for (const char* part : {"20.png", "24.png", "20x16", "24x16", "data.resize"})
+    CHECK(contains(text, part));
+  data.resize = Size{8, 10};
+  CHECK(TrainLoader(data, {.batch = 2}).next().size == Size{8, 10});
+  data.resize.reset();
+  data.augment = AugmentOptions{.crop = Size{18, 22}};
+  CHECK(TrainLoader(data, {.batch = 2}).next().size == Size{18, 22});
+}
+
+TEST_CASE("options that cannot work are refused") {
+  const auto refused = [](const DataOptions& data) {
+    return !message_of<ConfigError>([&] { TrainLoader(data, {.batch = 2}); }).empty();
+  };
+  DataOptions data = street_options();
+  CHECK_FALSE(refused(data));
+  data.augment->crop.reset();
+  CHECK(refused(data));  // scales differ
+  data = street_options();
+  data.augment->scale_lo = 0;
+  CHECK(refused(data));
+  data = street_options();
+  data.augment->hflip = 1.5F;
+  CHECK(refused(data));
+  data = street_options();
+  data.workers = -1;
+  CHECK(refused(data));
+  data = street_options();
+  data.std[1] = 0;
+  CHECK(refused(data));
+  data = street_options();
+  data.exposure = ExposureOptions{0, 10};
+  CHECK(refused(data));
+  data = street_options();
+  data.resize = Size{0, 10};
+  CHECK(refused(data));
+}
+
+TEST_CASE("exposure changes images and no labels, in train and val alike, and not with the epoch") {
+  DataOptions data = street_options(4);
+  data.augment.reset();
+  data.shuffle = false;
+  TrainLoader plain(data, {.batch = 4, .seed = 3});
+  const ValLoader plain_val(data, 3);
+  data.exposure = ExposureOptions{0.15F, 80};
+  TrainLoader exposed(data, {.batch = 4, .seed = 3});
+  const ValLoader exposed_val(data, 3);
+  const Batch first = exposed.next();
+  CHECK(first.images != plain.next().images);
+  CHECK(first.images == exposed.next().images);
+  CHECK(first.labels == plain.next().labels);
+  CHECK(exposed_val.load(0, 1).images != plain_val.load(0, 1).images);
+  CHECK(exposed_val.load(0, 1).labels == plain_val.load(0, 1).labels);
+}
+
+TEST_CASE(
+    "validation pads to the divisor with the mean colour and ignore_index, and never augments") {
+  const DataOptions data = street_options();
+  const ValLoader loader(data, 4);
+  CHECK(loader.size() == 3);
+  const Batch exact = loader.load(2, 1);
+  CHECK(exact.size == Size{20, 28});
+  CHECK(exact.count() == 1);
+  CHECK(exact.samples[0] == 2);
+  const Batch padded = loader.load(2, 16);
+  REQUIRE(padded.size == Size{32, 32});
+  CHECK(padded.class_pixels == exact.class_pixels);
+  for (std::size_t y = 0; y < 32; ++y) {
+    for (std::size_t x = 0; x < 32; ++x) {
+      const bool inside = y < 20 && x < 28;
+      const std::size_t to = y * 32 + x;
+      CHECK(padded.labels[to] == (inside ? exact.labels[y * 28 + x] : 255));
+      CHECK(padded.images[to * 3] == (inside ? exact.images[(y * 28 + x) * 3] : 0.0F));
+    }
+  }
+  const Sample drawn = make_dataset(data, Split::kVal, 4)->load(2);
+  CHECK(exact.labels == drawn.labels.pixels);
+  CHECK_THROWS_AS(loader.load(2, 0), Error);
+}
+
+}  // namespace
+}  // namespace lockstep
