@@ -1,0 +1,175 @@
+// Whole small networks: outputs against a naive network in double, and every gradient against
+// central differences of that network, through a random projection of the output.
+
+#include "nn/harness.h"
+
+namespace lockstep::test {
+namespace {
+
+using Run = std::function<ReferenceTensor(ReferenceNet&, const ReferenceTensor&)>;
+
+double projection(const ReferenceTensor& y, const Floats& weights) {
+  double sum = 0;
+  for (std::size_t i = 0; i < weights.size(); ++i) sum += y.values[i] * weights[i];
+  return sum;
+}
+
+/// Central differences of f with respect to `values`.
+Doubles numeric_gradient(Doubles& values, const std::function<double()>& f) {
+  constexpr double kStep = 1e-6;
+  Doubles gradient;
+  for (double& value : values) {
+    const double kept = value;
+    value = kept + kStep;
+    const double above = f();
+    value = kept - kStep;
+    gradient.push_back((above - f()) / (2 * kStep));
+    value = kept;
+  }
+  return gradient;
+}
+
+struct Check {
+  Shape input;
+  Describe describe;
+  Run run;
+  std::vector<std::int64_t> slices;  // of BatchNorm; empty: running statistics
+  BatchNormOptions options = {};
+  StepContext context = {};
+};
+
+void check_gradients(const Check& check) {
+  TestNetwork net(check.describe, check.input, {true, true}, check.options);
+  const Floats input = random_floats(check.input.elements(), 77);
+  ReferenceNet reference = net.reference();
+  reference.slices = check.slices;
+  reference.clamp = check.options.eps_mode == EpsMode::kClamp;
+  reference.eps = check.options.eps;
+  ReferenceTensor x{check.input, Doubles(input.begin(), input.end())};
+  const StepResult result = net.step(input, 5, check.context);
+  const Floats weights = random_floats(net.network->output().shape.elements(), 5);
+  const auto f = [&] { return projection(check.run(reference, x), weights); };
+
+  CHECK(relative_error(result.output, check.run(reference, x).values) < 1e-5);
+  CHECK(relative_error(result.input_grad, numeric_gradient(x.values, f)) < 1e-4);
+  for (const auto& [name, grad] : result.grads) {
+    CAPTURE(name);
+    CHECK(relative_error(grad, numeric_gradient(reference.parameters.at(name), f)) < 1e-4);
+  }
+}
+
+/// The same description for both kinds of network.
+template <typename Function>
+Check make_check(const Shape& input, const Function& describe) {
+  return {input,
+          [=](NetworkBuilder& net, Value* x) { return describe(net, x); },
+          [=](ReferenceNet& net, const ReferenceTensor& x) { return describe(net, x); },
+          {input.batch()}};
+}
+
+}  // namespace
+
+TEST_CASE("gradients of convolutions, pooling and upsampling") {
+  check_gradients(make_check({2, 7, 6, 3}, [](auto& net, auto x) {
+    x = net.conv2d(x, "a", {.out_channels = 4, .kernel = 3, .padding = 1, .bias = true});
+    x = net.relu(net.max_pool2d(x, PoolGeometry{}));
+    x = net.conv2d(
+        x, "b",
+        {.out_channels = 6, .kernel = 3, .stride = 2, .padding = 2, .dilation = 2, .groups = 2});
+    x = net.avg_pool2d(x, PoolGeometry{2, 2, 1, 1, 1, 1});
+    return net.upsample_bilinear(x, 5, 7, false);
+  }));
+  check_gradients(make_check({1, 4, 5, 2}, [](auto& net, auto x) {
+    auto pooled = net.conv2d(net.global_avg_pool(x), "pool", {.out_channels = 3, .bias = true});
+    return net.concat({net.upsample_bilinear(pooled, 4, 5, true), x});
+  }));
+}
+
+TEST_CASE("gradients of a small U-Net with batch statistics") {
+  Check check = make_check({3, 6, 4, 3}, [](auto& net, auto x) {
+    auto skip = net.batch_norm_relu(
+        net.conv2d(x, "e0", {.out_channels = 4, .kernel = 3, .padding = 1}), "e0.bn");
+    auto y = net.max_pool2d(skip, PoolGeometry{});
+    y = net.batch_norm_relu(net.conv2d(y, "e1", {.out_channels = 5, .kernel = 3, .padding = 1}),
+                            "e1.bn");
+    y = net.concat({skip, net.upsample_bilinear(y, 6, 4, false)});
+    y = net.batch_norm_relu(net.conv2d(y, "d0", {.out_channels = 4, .kernel = 3, .padding = 1}),
+                            "d0.bn");
+    return net.conv2d(y, "head", {.out_channels = 3, .bias = true});
+  });
+  check.options.eps = 1e-3F;
+  check_gradients(check);
+  SUBCASE("virtual devices: 2 of 3 samples and 1") {
+    check.options.mode = BatchNormMode::kVirtual;
+    check.options.virtual_devices = 2;
+    check.slices = {2, 1};
+    check_gradients(check);
+  }
+  SUBCASE("running statistics are constants in the gradient") {
+    check.slices = {};
+    check.context.training = false;
+    check_gradients(check);
+  }
+  SUBCASE("clamped variance") {
+    check.options.eps_mode = EpsMode::kClamp;
+    check.options.eps = 0.3F;  // above some channels' variance and below others'
+    check_gradients(check);
+  }
+}
+
+TEST_CASE("gradients where a layer is called twice and values have several consumers") {
+  check_gradients(make_check({2, 5, 4, 3}, [](auto& net, auto x) {
+    const Conv2dOptions conv{.out_channels = 3, .kernel = 3, .padding = 1};
+    auto a = net.batch_norm_relu(net.conv2d(x, "shared", conv), "bn");
+    auto b = net.batch_norm_relu(net.conv2d(a, "shared", conv), "bn");
+    auto c = net.conv2d(a, "other", {.out_channels = 3});
+    auto d = net.add(net.add(a, b), net.add(c, c));
+    return net.concat({net.relu(d), a, net.conv2d(d, "last", {.out_channels = 2})});
+  }));
+}
+
+TEST_CASE("gradients of residual blocks") {
+  Check check = make_check({2, 4, 4, 3}, [](auto& net, auto x) {
+    const Conv2dOptions conv{.out_channels = 4, .kernel = 3, .padding = 1};
+    auto a = net.batch_norm(net.conv2d(x, "a", conv), "a.bn");
+    auto b = net.batch_norm_add_relu(net.conv2d(a, "b", conv), a, "b.bn");
+    auto c = net.batch_norm_add_relu(b, b, "c.bn");  // one value as both inputs
+    return net.add(c, net.batch_norm_add_relu(a, c, "d.bn"));
+  });
+  check_gradients(check);
+  check.options.mode = BatchNormMode::kVirtual;
+  check.options.virtual_devices = 2;
+  check.slices = {1, 1};
+  check_gradients(check);
+}
+
+TEST_CASE("gradients of frozen BatchNorm inside training") {
+  const auto describe = [](auto& net, auto x, auto call) {
+    auto a = net.batch_norm_relu(net.conv2d(x, "a", {.out_channels = 4}), "a.bn");
+    call.relu = true;
+    call.frozen = true;
+    auto b = net.batch_norm(net.conv2d(a, "b", {.out_channels = 4}), "b.bn", call);
+    return net.conv2d(b, "c", {.out_channels = 2});
+  };
+  check_gradients({{3, 2, 3, 2},
+                   [=](NetworkBuilder& net, Value* x) {
+                     return describe(net, x, NetworkBuilder::BatchNormCall{});
+                   },
+                   [=](ReferenceNet& net, const ReferenceTensor& x) {
+                     return describe(net, x, ReferenceNet::BatchNormCall{});
+                   },
+                   {3}});
+}
+
+TEST_CASE("gradients of nested concatenations") {
+  check_gradients(make_check({2, 3, 4, 2}, [](auto& net, auto x) {
+    auto a = net.relu(net.conv2d(x, "a", {.out_channels = 3}));
+    auto b = net.relu(net.conv2d(x, "b", {.out_channels = 2}));
+    auto inner = net.concat({a, b});
+    auto middle = net.batch_norm_relu(inner, "bn");
+    auto outer = net.concat({inner, net.relu(b), middle});
+    return net.conv2d(outer, "head", {.out_channels = 2, .bias = true});
+  }));
+}
+
+}  // namespace lockstep::test
