@@ -14,24 +14,31 @@ namespace {
 
 using namespace winograd;
 
-constexpr std::int64_t kBlockBytes = 128 * 1024;  // transformed tiles of one block
-constexpr std::int64_t kLine = 16;                // floats of a cache line
-constexpr std::int64_t kMaxSums = 16;             // partial sums of the gradient of the weights
+// Transformed tiles of one block: beside the transformed kernels, or one sum, they should stay in a
+// second-level cache. The sums want longer blocks: each block reads and writes its whole sum.
+constexpr std::int64_t kBlockBytes = 128 * 1024;
+constexpr std::int64_t kSumBlockBytes = 256 * 1024;
+constexpr std::int64_t kLine = 16;          // floats of a cache line
+constexpr std::int64_t kMaxSums = 16;       // partial sums of the gradient of the weights
 constexpr std::int64_t kTilesPerSum = 256;  // a sum over fewer costs more to merge than it saves
 constexpr std::int64_t kSumBytes = 4 * 1024 * 1024;
 constexpr std::int64_t kSliceOut = 64, kSliceIn = 128;
 
 std::int64_t padded(std::int64_t channels) { return (channels + kPanel - 1) / kPanel * kPanel; }
 
-/// Distance of two points of a block. One line more than the data: power-of-two distances would
-/// send all sixteen points of a channel to the same few lines of the cache.
+/// Transformed tiles in memory. The points lie one line further apart than the data needs:
+/// power-of-two distances would send all sixteen points of a channel to the same few lines of the
+/// cache.
 std::int64_t point_stride(std::int64_t tiles, std::int64_t channels) {
   return tiles * channels + kLine;
 }
+std::int64_t tile_floats(std::int64_t tiles, std::int64_t channels) {
+  return kPoints * point_stride(tiles, channels);
+}
 
-/// Tiles per block such that their points fill `kBlockBytes`, rounded to the micro-kernel's rows.
-std::int64_t tiles_per_block(std::int64_t channels) {
-  const std::int64_t fit = kBlockBytes / (kPoints * channels * std::int64_t{sizeof(float)});
+/// Tiles per block such that their points fill `bytes`, rounded to the micro-kernel's rows.
+std::int64_t tiles_per_block(std::int64_t channels, std::int64_t bytes) {
+  const std::int64_t fit = bytes / (kPoints * channels * std::int64_t{sizeof(float)});
   return std::clamp<std::int64_t>(fit / kRows, 2, 32) * kRows;
 }
 
@@ -67,13 +74,15 @@ struct WeightPlan {
   std::int64_t tiles;
   std::int64_t parts;
   std::int64_t sum_floats;  // room of one sum
+  std::int64_t block;       // tiles transformed at once; the sums' order depends on it
 
   WeightPlan(const ConvGeometry& geometry, std::int64_t tile_count)
       : in(geometry.in_channels, kSliceIn),
         out(geometry.out_channels, kSliceOut),
         tiles(tile_count),
         parts(0),
-        sum_floats(kPoints * in.size() * out.size()) {
+        sum_floats(kPoints * in.size() * out.size()),
+        block(tiles_per_block(in.size() + out.size(), kSumBlockBytes)) {
     const std::int64_t slices = in.count() * out.count();
     const std::int64_t most = kSumBytes / (slices * sum_floats * std::int64_t{sizeof(float)});
     parts = std::clamp<std::int64_t>(std::min(tiles / kTilesPerSum, most), 1, kMaxSums);
@@ -98,7 +107,7 @@ class WinogradConvolution final : public Convolution {
         threads_(threads),
         in_(padded(geometry.in_channels)),
         out_(padded(geometry.out_channels)),
-        block_(tiles_per_block(in_ + out_)),
+        block_(tiles_per_block(in_ + out_, kBlockBytes)),
         plan_(geometry, TileGrid(geometry.output_shape(input)).count) {}
 
   void prepare_backward(bool) override { backward_ = true; }
@@ -111,9 +120,11 @@ class WinogradConvolution final : public Convolution {
                         void* scratch) override;
 
  private:
-  /// One thread's transformed tiles of both sides, on padded channels.
+  /// One thread's transformed tiles.
   std::int64_t block_floats() const {
-    return point_stride(block_, in_) * kPoints + point_stride(block_, out_) * kPoints;
+    return std::max(
+        tile_floats(block_, in_) + tile_floats(block_, out_),
+        tile_floats(plan_.block, plan_.in.size()) + tile_floats(plan_.block, plan_.out.size()));
   }
   void convolve(const Tensor& x, std::int64_t padding_h, std::int64_t padding_w,
                 const KernelSource& kernels, const float* bias, const Tensor& y,
@@ -217,12 +228,12 @@ void WinogradConvolution::sum_tiles(const Tensor& x, const Tensor& grad_y, const
   const Tensor x_slice = x.channel_range(in.begin, in.count);
   const Tensor grad_slice = grad_y.channel_range(out.begin, out.count);
   const TileGrid grid(grad_y.shape);
-  const PointTiles v{block, point_stride(block_, in.padded), in.padded};
-  const PointTiles z{block + kPoints * v.stride, point_stride(block_, out.padded), out.padded};
+  const PointTiles v{block, point_stride(plan.block, in.padded), in.padded};
+  const PointTiles z{block + kPoints * v.stride, point_stride(plan.block, out.padded), out.padded};
 
   const TileRange part = plan.part(index % plan.parts);
-  for (std::int64_t done = 0; done < part.count; done += block_) {
-    const TileRange range{part.first + done, std::min(block_, part.count - done)};
+  for (std::int64_t done = 0; done < part.count; done += plan.block) {
+    const TileRange range{part.first + done, std::min(plan.block, part.count - done)};
     transform_input(x_slice, geometry_.padding_h, geometry_.padding_w, grid, range, v);
     transform_grad_output(grad_slice, grid, range, z);
     for (std::int64_t p = 0; p < kPoints; ++p) {

@@ -71,19 +71,18 @@ void multiply(const float* a, const float* b, float* c, std::int64_t rows, std::
 
 void multiply_transposed(const float* a, const float* b, float* c, std::int64_t rows,
                          std::int64_t depth, std::int64_t columns, bool accumulate) {
+  // Sixes, and fives for what is not a multiple of six: fewer rows would be too few independent
+  // sums to fill the latency of the multiply-add units.
+  const std::int64_t sixes = rows - (kRows - rows % kRows) % kRows * (kRows - 1);
   for (std::int64_t n = 0; n < columns; n += kPanel) {
-    for (std::int64_t m = 0; m < rows;) {
-      // A multiple of 16 is a sum of sixes and fours; the last 8 or 4 rows are fours.
-      const std::int64_t left = rows - m;
-      if (left % kRows == 0 || left > 8) {
-        panel_product_transposed<kRows>(a + m, rows, b + n, columns, depth, c + m * columns + n,
-                                        accumulate);
-        m += kRows;
-      } else {
-        panel_product_transposed<4>(a + m, rows, b + n, columns, depth, c + m * columns + n,
-                                    accumulate);
-        m += 4;
-      }
+    std::int64_t m = 0;
+    for (; m < sixes; m += kRows) {
+      panel_product_transposed<kRows>(a + m, rows, b + n, columns, depth, c + m * columns + n,
+                                      accumulate);
+    }
+    for (; m < rows; m += kRows - 1) {
+      panel_product_transposed<kRows - 1>(a + m, rows, b + n, columns, depth, c + m * columns + n,
+                                          accumulate);
     }
   }
 }

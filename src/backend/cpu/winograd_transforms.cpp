@@ -14,9 +14,6 @@ struct Column {
   Vec v0, v1, v2, v3;
 };
 
-/// B^T d.
-Column input_column(Vec d0, Vec d1, Vec d2, Vec d3) { return {d0 - d2, d1 + d2, d2 - d1, d1 - d3}; }
-
 /// A^T m of four values.
 struct Pair {
   Vec v0, v1;
@@ -82,20 +79,25 @@ void for_each_run(const TileGrid& grid, TileRange range, Body&& body) {
   }
 }
 
-void store_row(float* to, std::int64_t stride, Vec b0, Vec b1, Vec b2, Vec b3) {
-  store(to, b0 - b2);
-  store(to + stride, b1 + b2);
-  store(to + 2 * stride, b2 - b1);
-  store(to + 3 * stride, b1 - b3);
-}
-
-/// (B^T d) B, from the transformed columns.
-void store_input_points(float* to, std::int64_t stride, const Column& b0, const Column& b1,
-                        const Column& b2, const Column& b3) {
-  store_row(to, stride, b0.v0, b1.v0, b2.v0, b3.v0);
-  store_row(to + 4 * stride, stride, b0.v1, b1.v1, b2.v1, b3.v1);
-  store_row(to + 8 * stride, stride, b0.v2, b1.v2, b2.v2, b3.v2);
-  store_row(to + 12 * stride, stride, b0.v3, b1.v3, b2.v3, b3.v3);
+/// B^T d B of value(row, column). One column of the result at a time, though that loads each value
+/// twice: all sixteen values at once would fill the registers, and each spilled one costs a load
+/// and a store.
+template <class Value>
+void store_input_points(Value&& value, float* to, std::int64_t stride) {
+  const auto store_column = [&](float* column, Vec d0, Vec d1, Vec d2, Vec d3) {
+    store(column, d0 - d2);
+    store(column + 4 * stride, d1 + d2);
+    store(column + 8 * stride, d2 - d1);
+    store(column + 12 * stride, d1 - d3);
+  };
+  store_column(to, value(0, 0) - value(0, 2), value(1, 0) - value(1, 2), value(2, 0) - value(2, 2),
+               value(3, 0) - value(3, 2));
+  store_column(to + stride, value(0, 1) + value(0, 2), value(1, 1) + value(1, 2),
+               value(2, 1) + value(2, 2), value(3, 1) + value(3, 2));
+  store_column(to + 2 * stride, value(0, 2) - value(0, 1), value(1, 2) - value(1, 1),
+               value(2, 2) - value(2, 1), value(3, 2) - value(3, 1));
+  store_column(to + 3 * stride, value(0, 1) - value(0, 3), value(1, 1) - value(1, 3),
+               value(2, 1) - value(2, 3), value(3, 1) - value(3, 3));
 }
 
 /// An image of one sample.
@@ -120,30 +122,13 @@ struct Image {
   }
 };
 
-/// Tiles whose 4x4 pixels all exist. Neighbours share two columns, which are transformed once.
-void transform_inner_tiles(const Image& image, std::int64_t y, std::int64_t x, std::int64_t count,
-                           float* to, const PointTiles& v) {
-  const std::int64_t step = image.pixel_stride;
+/// A tile whose 4x4 pixels all exist.
+void transform_inner_tile(const Image& image, const float* from, float* to, const PointTiles& v) {
+  const float* rows[4] = {from, from + image.row_stride, from + 2 * image.row_stride,
+                          from + 3 * image.row_stride};
   for_each_vec(image.channels, v.channels, [&](std::int64_t c, auto io) {
-    const float* row0 = image.pixel(y, x) + c;
-    const float* row1 = row0 + image.row_stride;
-    const float* row2 = row1 + image.row_stride;
-    const float* row3 = row2 + image.row_stride;
-    const auto column = [&](std::int64_t offset) {
-      return input_column(io.load(row0 + offset), io.load(row1 + offset), io.load(row2 + offset),
-                          io.load(row3 + offset));
-    };
-    Column b0 = column(0);
-    Column b1 = column(step);
-    float* out = to + c;
-    for (std::int64_t t = 0, offset = 2 * step; t < count; ++t, offset += 2 * step) {
-      const Column b2 = column(offset);
-      const Column b3 = column(offset + step);
-      store_input_points(out, v.stride, b0, b1, b2, b3);
-      b0 = b2;
-      b1 = b3;
-      out += v.channels;
-    }
+    store_input_points([&](int i, int j) { return io.load(rows[i] + j * image.pixel_stride + c); },
+                       to + c, v.stride);
   });
 }
 
@@ -157,13 +142,9 @@ void transform_edge_tile(const Image& image, std::int64_t y, std::int64_t x, flo
     }
   }
   for_each_vec(image.channels, v.channels, [&](std::int64_t c, auto io) {
-    const auto value = [&](int i, int j) {
-      return pixels[i][j] == nullptr ? Vec{} : io.load(pixels[i][j] + c);
-    };
-    const auto column = [&](int j) {
-      return input_column(value(0, j), value(1, j), value(2, j), value(3, j));
-    };
-    store_input_points(to + c, v.stride, column(0), column(1), column(2), column(3));
+    store_input_points(
+        [&](int i, int j) { return pixels[i][j] == nullptr ? Vec{} : io.load(pixels[i][j] + c); },
+        to + c, v.stride);
   });
 }
 
@@ -268,7 +249,10 @@ void transform_input(const Tensor& x, std::int64_t padding_h, std::int64_t paddi
       const std::int64_t fit = first_pixel < 0 ? 0 : (image.width - first_pixel - 2) / 2;
       const std::int64_t inner = inner_row ? std::clamp<std::int64_t>(fit, 0, run.count - t) : 0;
       if (inner > 0) {
-        transform_inner_tiles(image, y, first_pixel, inner, to + t * v.channels, v);
+        for (std::int64_t i = 0; i < inner; ++i) {
+          transform_inner_tile(image, image.pixel(y, first_pixel + 2 * i),
+                               to + (t + i) * v.channels, v);
+        }
       } else {
         transform_edge_tile(image, y, first_pixel, to + t * v.channels, v);
       }
