@@ -6,7 +6,9 @@
 #include <cmath>
 #include <string>
 
+#include "backend/cpu/convolution.h"
 #include "backend/operand.h"
+#include "support/backends.h"
 
 namespace lockstep::test {
 namespace {
@@ -158,11 +160,10 @@ void check_backward_weights(Backend& backend, const Case& c, const Setup& s) {
 }
 
 TEST_CASE("convolutions and their gradients match loops in double") {
-  for (const int threads : {1, 3}) {
-    const auto backend = cpu(threads);
+  for (const auto& [name, backend] : available_backends()) {
+    CAPTURE(name);
     for (const Case& c : cases()) {
       CAPTURE(std::string(c.name));
-      CAPTURE(threads);
       const Setup s(c);
       backend->prepare_conv2d(c.geometry, c.input, true, true);
       check_forward(*backend, c, s, false);
@@ -170,6 +171,36 @@ TEST_CASE("convolutions and their gradients match loops in double") {
       check_backward_data(*backend, c, s);
       check_backward_weights(*backend, c, s);
     }
+  }
+}
+
+TEST_CASE("oneDNN alone gives the same, whatever the backend chose for this processor") {
+  const auto backend = cpu(2);
+  for (const Case& c : cases()) {
+    CAPTURE(std::string(c.name));
+    const Setup s(c);
+    const ConvGeometry& g = c.geometry;
+    const Operand x(*backend, s.in, s.x, c.margins), grad_y(*backend, s.out, s.grad_y, c.margins);
+    const Operand weight(*backend, s.weight_shape, s.weight),
+        bias(*backend, {1, g.out_channels}, s.bias);
+    const Operand y(*backend, s.out, c.margins), y1(*backend, s.out, c.margins);
+    const Operand grad_x(*backend, s.in, c.margins), grad_x1(*backend, s.in, c.margins);
+    const Operand grad_w(*backend, s.weight_shape, s.weight),
+        grad_w1(*backend, s.weight_shape, s.weight);
+    backend->conv2d_forward(g, x.tensor(), weight.floats(), bias.floats(), y.tensor());
+    backend->conv2d_backward_data(g, grad_y.tensor(), weight.floats(), grad_x.tensor());
+    backend->conv2d_backward_weights(g, x.tensor(), grad_y.tensor(), grad_w.floats(), nullptr);
+    const auto dnnl = make_dnnl_convolution(g, s.in, 2);
+    dnnl->prepare_backward(true);
+    const Storage scratch = backend->allocate(dnnl->scratch_bytes(true));
+    dnnl->forward(x.tensor(), weight.floats(), bias.floats(), y1.tensor(), scratch.data());
+    dnnl->backward_data(grad_y.tensor(), weight.floats(), grad_x1.tensor(), scratch.data());
+    dnnl->backward_weights(x.tensor(), grad_y.tensor(), grad_w1.floats(), scratch.data());
+    CHECK(relative_error(y1.get(), widen(y.get())) < kTolerance);
+    CHECK(relative_error(grad_x1.get(), widen(grad_x.get())) < kTolerance);
+    CHECK(relative_error(grad_w1.get(), widen(grad_w.get())) < kTolerance);
+    CHECK(y1.margins_untouched());
+    CHECK(grad_x1.margins_untouched());
   }
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "backend/operand.h"
+#include "support/backends.h"
 
 namespace lockstep::test {
 namespace {
@@ -157,8 +158,8 @@ void check_avg_pool(Backend& backend, const Case& c) {
 }
 
 TEST_CASE("max-pooling matches a loop over windows, first of equals, gradients zero elsewhere") {
-  for (const int threads : {1, 3}) {
-    const auto backend = cpu(threads);
+  for (const auto& [name, backend] : available_backends()) {
+    CAPTURE(name);
     for (const Case& c : cases()) {
       CAPTURE(std::string(c.name));
       check_max_pool(*backend, c);
@@ -167,8 +168,8 @@ TEST_CASE("max-pooling matches a loop over windows, first of equals, gradients z
 }
 
 TEST_CASE("average-pooling matches a loop over windows, padding counted") {
-  for (const int threads : {1, 3}) {
-    const auto backend = cpu(threads);
+  for (const auto& [name, backend] : available_backends()) {
+    CAPTURE(name);
     for (const Case& c : cases()) {
       CAPTURE(std::string(c.name));
       check_avg_pool(*backend, c);

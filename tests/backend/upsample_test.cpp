@@ -7,6 +7,7 @@
 #include <string>
 
 #include "backend/operand.h"
+#include "support/backends.h"
 
 namespace lockstep::test {
 namespace {
@@ -98,8 +99,8 @@ void check_case(Backend& backend, const Case& c, bool align) {
 }
 
 TEST_CASE("interpolation and its gradient match the definition") {
-  for (const int threads : {1, 3}) {
-    const auto backend = cpu(threads);
+  for (const auto& [name, backend] : available_backends()) {
+    CAPTURE(name);
     for (const Case& c : cases()) {
       for (const bool align : {false, true}) {
         CAPTURE(std::string(c.name));
