@@ -48,10 +48,6 @@ struct BenchArguments {
   int iters = 0;                 // --iters; 0: the benchmark's default
 };
 
-/// Parses and dispatches. Throws ConfigError for an unknown subcommand or option, with a
-/// suggestion.
-int run_cli(int argc, const char* const* argv);
-
 int run_train(const TrainArguments& arguments);
 int run_eval(const EvalArguments& arguments);
 int run_compare(const CompareArguments& arguments);

@@ -50,6 +50,10 @@ struct EvalReport {
 /// Loads a checkpoint and evaluates it. Throws ConfigError, DataError, ReplicaError.
 EvalReport evaluate_checkpoint(const EvalRequest& request);
 
+/// The report as one JSON object: "checkpoint", "iteration", "devices", "classes", then as an
+/// `eval` event. Percent are not rounded, null means undefined.
+std::string to_json(const EvalReport& report);
+
 /// The per-class table and the means as text, as `train` and `eval` show them.
 std::string format_evaluation(const Evaluation& evaluation,
                               const std::vector<std::string>& classes);

@@ -30,6 +30,7 @@ struct TrainRequest {
       nullptr;  // becomes true: finish the step, save, return kInterrupted
   Console console = Console::kStdout;
   std::string program = "lockstep";  // how to call this program in the commands that are shown
+  std::string fault;  // train/fault_injection.h; empty: the environment variable LOCKSTEP_FAULT
 };
 
 /// A replica thread could not be stopped: the process must end at once, without running

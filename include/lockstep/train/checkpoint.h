@@ -1,0 +1,64 @@
+#pragma once
+// Checkpoints: NAME.safetensors holds the model (device 0's, under PyTorch's names),
+// NAME.state.safetensors beside it what a training run needs to go on bit for bit. The state is
+// written first and both carry the same hash, so that a pair is either whole or recognised as
+// broken. Random numbers need no state.
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/nn/weights.h"
+#include "lockstep/train/running_statistics.h"
+
+namespace lockstep {
+
+struct TrainingState {
+  std::int64_t iteration = 0;               // steps done; the next batch has this number
+  std::vector<float> velocity;              // of all parameters, in their flat order
+  std::vector<ReplicaStatistics> replicas;  // [rank]; they differ in local mode
+  std::vector<double> losses;               // [iteration] of every step
+  std::optional<double> best_m_iou;
+  std::int64_t best_iter = 0;
+  std::string config_hash;
+  std::string devices;
+};
+
+struct Checkpoint {
+  TensorMap weights;
+  TrainingState state;
+};
+
+/// "ckpt/last.state.safetensors" of "ckpt/last.safetensors".
+std::filesystem::path state_path(const std::filesystem::path& weights);
+
+/// Writes both files, each atomically, the state first. Throws Error (disk full, ...): files of
+/// this name that were there are then unchanged, or recognisably not a pair.
+void save_checkpoint(const std::filesystem::path& path, const Checkpoint& checkpoint);
+
+/// Throws DataError naming the file and what is wrong: missing, damaged (hash), foreign, or not of
+/// one pair.
+Checkpoint load_checkpoint(const std::filesystem::path& path);
+
+/// The weights alone, also of files that other programs wrote; checks the hash if there is one.
+SafetensorsFile load_weights(const std::filesystem::path& path);
+
+/// iter_N.safetensors in `folder`, newest first.
+std::vector<std::filesystem::path> numbered_checkpoints(const std::filesystem::path& folder);
+
+/// Removes all but the newest `keep` numbered checkpoints.
+void prune_checkpoints(const std::filesystem::path& folder, int keep);
+
+struct FoundCheckpoint {
+  std::filesystem::path path;
+  Checkpoint checkpoint;
+};
+
+/// The newest whole checkpoint of `folder` (last, iter_N, best); nullopt when there is none. What
+/// could not be loaded is said in `warnings`.
+std::optional<FoundCheckpoint> find_newest_checkpoint(const std::filesystem::path& folder,
+                                                      std::vector<std::string>& warnings);
+
+}  // namespace lockstep

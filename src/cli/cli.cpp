@@ -1,0 +1,199 @@
+#include "cli/cli.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <functional>
+#include <map>
+
+#include "lockstep/cli/run_cli.h"
+#include "lockstep/core/check.h"
+#include "lockstep/train/suggest.h"
+
+namespace lockstep {
+namespace {
+
+/// The parsed command line: one struct per subcommand, and what to run.
+struct CommandLine {
+  CommonArguments common;
+  std::string seed, max_iters, resume;
+  TrainArguments train;
+  EvalArguments eval;
+  CompareArguments compare;
+  BenchArguments bench;
+};
+
+void add_devices_and_overrides(CLI::App& command, CommandLine& line) {
+  command.add_option(
+      "-d,--devices", line.common.devices,
+      "cpu:4 (virtual devices), cuda:0,1, cuda:all, cuda:0x4; default: all GPUs, else cpu:1");
+  command
+      .add_option("-s,--set", line.common.overrides,
+                  "key=value, for example bn.mode=sync; may be repeated")
+      ->expected(-1)
+      ->allow_extra_args(false);
+}
+
+void add_output(CLI::App& command, CommandLine& line, const std::string& what) {
+  command.add_option("-o,--output", line.common.output, what);
+}
+
+void add_json(CLI::App& command, CommandLine& line) {
+  command.add_flag("--json", line.common.json, "print JSON and nothing else");
+}
+
+CLI::App& add_train(CLI::App& app, CommandLine& line) {
+  CLI::App& command = *app.add_subcommand("train", "Train a network from a configuration");
+  command.add_option("CONFIG", line.train.config, "configuration (TOML)")->required();
+  add_devices_and_overrides(command, line);
+  add_output(command, line, "run folder; default: <work_dir>/<name>/<time>-s<seed>");
+  command.add_option("--init", line.train.init, "weights to start from (safetensors)");
+  command
+      .add_option("--resume", line.resume,
+                  "continue: a checkpoint, or auto (the default): the newest good one")
+      ->expected(0, 1)
+      ->type_name("[CKPT|auto]");
+  command.add_option("--seed", line.seed, "short for -s run.seed=N");
+  command.add_option("--max-iters", line.max_iters, "short for -s run.max_iters=N");
+  return command;
+}
+
+CLI::App& add_eval(CLI::App& app, CommandLine& line) {
+  CLI::App& command =
+      *app.add_subcommand("eval", "Evaluate a run or a checkpoint on the validation split");
+  command.add_option("TARGET", line.eval.target, "run folder (its last checkpoint) or checkpoint")
+      ->required();
+  command.add_option("-c,--config", line.eval.config, "configuration; default: the run's own");
+  add_devices_and_overrides(command, line);
+  add_json(command, line);
+  return command;
+}
+
+CLI::App& add_compare(CLI::App& app, CommandLine& line) {
+  CLI::App& command = *app.add_subcommand(
+      "compare", "Train a configuration in several BatchNorm modes and seeds, or compare runs");
+  command.add_option("INPUT", line.compare.inputs, "one configuration, or run folders")->required();
+  command.add_option("--modes", line.compare.modes, "of local, sync, virtual; default: local,sync")
+      ->delimiter(',');
+  command.add_option("--seeds", line.compare.seeds, "how many: seeds 0 .. N-1")
+      ->capture_default_str();
+  add_devices_and_overrides(command, line);
+  add_output(command, line, "folder of the comparison");
+  add_json(command, line);
+  return command;
+}
+
+CLI::App& add_bench(CLI::App& app, CommandLine& line) {
+  CLI::App& command =
+      *app.add_subcommand("bench", "Measure a training step, BatchNorm or its exchange");
+  command.add_option("WHAT", line.bench.what, "step, batch_norm or exchange")->required();
+  command.add_option("CONFIG", line.bench.config, "step: configuration");
+  command.add_option("--iters", line.bench.iters,
+                     "measured iterations; 0: the benchmark's default");
+  add_devices_and_overrides(command, line);
+  add_json(command, line);
+  return command;
+}
+
+std::vector<std::string> option_names(const CLI::App& command) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    for (const std::string& name : option->get_snames()) names.push_back("-" + name);
+  }
+  return names;
+}
+
+std::string did_you_mean(const std::string& word, const std::vector<std::string>& known) {
+  const auto nearest = nearest_word(word, known);
+  return nearest ? fmt::format("; did you mean `{}`?", *nearest) : "";
+}
+
+// CLI11 only says that a subcommand is required, so the word is looked at before it parses.
+void check_subcommand(const CLI::App& app, int argc, const char* const* argv) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    names.push_back(command->get_name());
+  }
+  const std::string list = fmt::format("{}", fmt::join(names, ", "));
+  if (argc < 2) throw ConfigError("expected a subcommand: " + list + "; --help says more");
+  const std::string word = argv[1];
+  if (word.starts_with("-") || std::find(names.begin(), names.end(), word) != names.end()) return;
+  const std::string hint = did_you_mean(word, names);
+  throw ConfigError(fmt::format("unknown subcommand `{}`{}", word,
+                                hint.empty() ? "; expected one of " + list : hint));
+}
+
+// The options of a subcommand are checked here, for the same reason.
+void check_leftovers(const CLI::App& command) {
+  for (const std::string& word : command.remaining()) {
+    const bool option = word.starts_with("-");
+    throw ConfigError(fmt::format(
+        "{}: unexpected {} `{}`{}", command.get_name(), option ? "option" : "argument", word,
+        option ? did_you_mean(word.substr(0, word.find('=')), option_names(command)) : ""));
+  }
+}
+
+// --seed and --max-iters come last: they win over -s.
+CommonArguments common_arguments(const CommandLine& line, const char* program) {
+  CommonArguments common = line.common;
+  common.program = program;
+  if (!line.seed.empty()) common.overrides.push_back("run.seed=" + line.seed);
+  if (!line.max_iters.empty()) common.overrides.push_back("run.max_iters=" + line.max_iters);
+  return common;
+}
+
+int dispatch(CommandLine& line, const std::string& name, const CLI::App& command,
+             const char* program) {
+  const CommonArguments common = common_arguments(line, program);
+  if (name == "train") {
+    line.train.common = common;
+    if (command.count("--resume") > 0)
+      line.train.resume = line.resume.empty() ? "auto" : line.resume;
+    return run_train(line.train);
+  }
+  if (name == "eval") {
+    line.eval.common = common;
+    return run_eval(line.eval);
+  }
+  if (name == "compare") {
+    line.compare.common = common;
+    return run_compare(line.compare);
+  }
+  line.bench.common = common;
+  return run_bench(line.bench);
+}
+
+}  // namespace
+
+int run_cli(int argc, const char* const* argv) {
+  CommandLine line;
+  CLI::App app(
+      "Trains semantic-segmentation networks on every device of one workstation, and compares "
+      "per-device, "
+      "synchronized and virtual-device BatchNorm.",
+      "lockstep");
+  app.set_version_flag("--version", std::string("lockstep ") + LOCKSTEP_VERSION);
+  app.footer(
+      "Exit codes: 0 done, 1 failure, 2 usage or configuration, 3 data, 4 non-finite loss, 5 "
+      "replica stalled or "
+      "failed, 130 interrupted.");
+  for (CLI::App* command : {&add_train(app, line), &add_eval(app, line), &add_compare(app, line),
+                            &add_bench(app, line)}) {
+    command->allow_extras();
+  }
+  check_subcommand(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    throw ConfigError(error.what());
+  }
+  const auto chosen = app.get_subcommands();
+  if (chosen.empty()) throw ConfigError("expected a subcommand; --help says more");
+  check_leftovers(*chosen.front());
+  return dispatch(line, chosen.front()->get_name(), *chosen.front(), argv[0]);
+}
+
+}  // namespace lockstep

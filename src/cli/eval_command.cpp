@@ -1,0 +1,26 @@
+// lockstep eval: the validation split under a checkpoint.
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "cli/cli.h"
+#include "lockstep/train/evaluator.h"
+
+namespace lockstep {
+
+int run_eval(const EvalArguments& arguments) {
+  const EvalReport report = evaluate_checkpoint(
+      {arguments.target, arguments.config, arguments.common.overrides, arguments.common.devices});
+  for (const std::string& warning : report.warnings) fmt::print(stderr, "warning: {}\n", warning);
+  if (arguments.common.json) {
+    fmt::print("{}\n", to_json(report));
+    return kExitDone;
+  }
+  fmt::print("{}, step {}, on {}{}\n", report.checkpoint.string(), report.iteration, report.devices,
+             arguments.common.devices.empty() ? " (the default; choose with -d)" : "");
+  fmt::print("{}", format_evaluation(report.evaluation, report.classes));
+  return kExitDone;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,33 @@
+#include "cli/signals.h"
+
+#include <csignal>
+
+namespace lockstep {
+namespace {
+
+std::atomic<bool> stop_requested{false};
+static_assert(std::atomic<bool>::is_always_lock_free,
+              "a signal handler may touch lock-free atomics only");
+
+// The default action comes back with the first signal, so the second one ends the process.
+void request_stop(int signal) {
+  stop_requested = true;
+  std::signal(signal, SIG_DFL);
+}
+
+}  // namespace
+
+StopSignals::StopSignals() {
+  stop_requested = false;
+  std::signal(SIGINT, request_stop);
+  std::signal(SIGTERM, request_stop);
+}
+
+StopSignals::~StopSignals() {
+  std::signal(SIGINT, SIG_DFL);
+  std::signal(SIGTERM, SIG_DFL);
+}
+
+const std::atomic<bool>& StopSignals::requested() const { return stop_requested; }
+
+}  // namespace lockstep

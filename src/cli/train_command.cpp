@@ -1,0 +1,23 @@
+// lockstep train: one run from a configuration.
+
+#include "cli/cli.h"
+#include "cli/signals.h"
+#include "lockstep/train/trainer.h"
+
+namespace lockstep {
+
+int run_train(const TrainArguments& arguments) {
+  const StopSignals signals;
+  TrainRequest request;
+  request.config = load_config(arguments.config, arguments.common.overrides, &request.warnings);
+  request.devices = arguments.common.devices;
+  request.output = arguments.common.output;
+  request.init = arguments.init;
+  request.resume = arguments.resume;
+  request.stop = &signals.requested();
+  request.program = arguments.common.program;
+  const TrainSummary summary = train(request);
+  return summary.status == TrainStatus::kInterrupted ? kExitInterrupted : kExitDone;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,18 @@
+#pragma once
+// What a run ran on and with: env.json.
+
+#include <cstdint>
+#include <span>
+
+#include "lockstep/core/device.h"
+#include "train/run_log.h"
+
+namespace lockstep {
+
+/// Versions, compiler, libraries, processor, cores, memory, devices, host name, time.
+Json describe_environment(std::span<const Device> devices);
+
+/// Largest memory the process has held, in MB (2^20 bytes).
+double peak_memory_mb();
+
+}  // namespace lockstep

@@ -1,0 +1,105 @@
+#include "train/report_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "lockstep/train/config.h"
+#include "lockstep/train/evaluator.h"
+
+namespace lockstep {
+namespace {
+
+std::string share(double part, double whole) {
+  return fmt::format("{:6.1f} ms {:5.1f} %", part * 1e3, whole > 0 ? 100 * part / whole : 0.0);
+}
+
+std::string format_times(const MeanTimes& times, double images_per_second) {
+  const double parts = times.data + times.compute + times.batch_norm_wait + times.gradient_exchange;
+  std::string text = fmt::format("step {:.1f} ms (median {:.1f} ms), {:.1f} images/s\n",
+                                 times.step * 1e3, times.median_step * 1e3, images_per_second);
+  text += fmt::format("  data          {}\n", share(times.data, times.step));
+  text += fmt::format("  compute       {}\n", share(times.compute, times.step));
+  text += fmt::format("  bn wait       {}\n", share(times.batch_norm_wait, times.step));
+  text += fmt::format("  exchange      {}\n", share(times.gradient_exchange, times.step));
+  text += fmt::format("  other         {}\n", share(std::max(0.0, times.step - parts), times.step));
+  return text;
+}
+
+}  // namespace
+
+std::string format_duration(double seconds) {
+  const auto total = static_cast<std::int64_t>(std::llround(std::max(0.0, seconds)));
+  const std::int64_t days = total / 86400;
+  return fmt::format("{}{}:{:02}:{:02}", days > 0 ? fmt::format("{} d ", days) : "",
+                     total / 3600 % 24, total / 60 % 60, total % 60);
+}
+
+std::string format_percent(const std::optional<double>& value) {
+  return value ? fmt::format("{:.2f}", *value) : "-";
+}
+
+std::string format_step(const StepReport& report) {
+  const auto width = std::to_string(report.max_iters).size();
+  return fmt::format(
+      "Iter(train) [{:>{}}/{}]  lr: {:.4e}  eta: {}  time: {:.4f}  data_time: {:.4f}  compute: "
+      "{:.4f}  "
+      "bn_wait: {:.4f}  exchange: {:.4f}  memory: {:.0f}  loss: {:.4f}",
+      report.iteration, width, report.max_iters, report.lr, format_duration(report.eta),
+      report.time, report.data_time, report.compute, report.batch_norm_wait, report.exchange,
+      report.memory, report.loss);
+}
+
+std::string format_validation(const Evaluation& evaluation) {
+  const auto value = [](const std::optional<double>& number) {
+    return number ? fmt::format("{:.4f}", *number) : std::string("-");
+  };
+  const SegmentationMetrics& metrics = evaluation.metrics;
+  return fmt::format(
+      "Iter(val) [{}/{}]  aAcc: {}  mIoU: {}  mAcc: {}  loss: {}  eval_stats: {}  time: {:.4f}",
+      evaluation.images, evaluation.images, value(metrics.a_acc), value(metrics.m_iou),
+      value(metrics.m_acc), value(evaluation.loss), to_string(evaluation.eval_stats),
+      evaluation.seconds / static_cast<double>(std::max<std::int64_t>(1, evaluation.images)));
+}
+
+std::string format_evaluation(const Evaluation& evaluation,
+                              const std::vector<std::string>& classes) {
+  std::size_t width = 5;
+  for (const std::string& name : classes) width = std::max(width, name.size());
+  const std::string rule = fmt::format("+-{:-<{}}-+--------+--------+\n", "", width);
+  std::string text = rule + fmt::format("| {:<{}} |    IoU |    Acc |\n", "class", width) + rule;
+  const SegmentationMetrics& metrics = evaluation.metrics;
+  for (std::size_t c = 0; c < metrics.iou.size(); ++c) {
+    const std::string name = c < classes.size() ? classes[c] : fmt::format("{}", c);
+    text += fmt::format("| {:<{}} | {:>6} | {:>6} |\n", name, width, format_percent(metrics.iou[c]),
+                        format_percent(metrics.acc[c]));
+  }
+  text += rule;
+  text += fmt::format("mIoU {} %  mAcc {} %  aAcc {} %  mIoU_present {} %",
+                      format_percent(metrics.m_iou), format_percent(metrics.m_acc),
+                      format_percent(metrics.a_acc), format_percent(metrics.m_iou_present));
+  if (evaluation.loss) text += fmt::format("  loss {:.4f}", *evaluation.loss);
+  return text + fmt::format("  ({} images, eval_stats {})\n", evaluation.images,
+                            to_string(evaluation.eval_stats));
+}
+
+std::string format_summary(const TrainSummary& summary, const std::string& program) {
+  std::string text = format_evaluation(summary.evaluation, summary.classes);
+  for (const Evaluation& other : summary.other_stats) {
+    text += fmt::format("with eval_stats {}: mIoU {} %\n", to_string(other.eval_stats),
+                        format_percent(other.metrics.m_iou));
+  }
+  text += fmt::format("best mIoU {} % after step {}; train loss {:.4f}; peak memory {:.0f} MB\n",
+                      format_percent(summary.best_m_iou), summary.best_iter, summary.train_loss,
+                      summary.peak_memory_mb);
+  text += format_times(summary.times, summary.images_per_second);
+  const std::string run = summary.run.string();
+  text += fmt::format("everything is in {}\nnext:\n", run);
+  text += fmt::format("  {} eval {}\n", program, run);
+  text += fmt::format("  {} train {}/config.toml -d {} -s bn.mode={}\n", program, run,
+                      summary.devices, summary.bn_mode == "sync" ? "local" : "sync");
+  return text;
+}
+
+}  // namespace lockstep

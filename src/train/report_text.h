@@ -1,0 +1,35 @@
+#pragma once
+// What a run says to people: step lines, the card at the end, times.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lockstep/train/summary.h"
+
+namespace lockstep {
+
+/// Means over the steps since the last log line; times in seconds.
+struct StepReport {
+  std::int64_t iteration = 0;  // steps done
+  std::int64_t max_iters = 0;
+  std::int64_t epoch = 0;
+  double lr = 0;
+  double loss = 0;
+  double time = 0, data_time = 0, compute = 0, batch_norm_wait = 0, exchange = 0;
+  double eta = 0;     // seconds to the last step
+  double memory = 0;  // MB
+};
+
+/// mmengine's line: "Iter(train) [  50/400]  lr: 9.9891e-03  eta: 0:05:20  time: 0.5012  ...".
+std::string format_step(const StepReport& report);
+/// "Iter(val) [100/100]  aAcc: 81.2000  mIoU: 40.6000  mAcc: 51.1600  loss: 0.6123  time: 0.0510".
+std::string format_validation(const Evaluation& evaluation);
+/// "1:02:03".
+std::string format_duration(double seconds);
+/// "41.20", or "-" when undefined.
+std::string format_percent(const std::optional<double>& value);
+/// The card at the end: metrics, classes, time split, what to do next.
+std::string format_summary(const TrainSummary& summary, const std::string& program);
+
+}  // namespace lockstep

@@ -1,0 +1,169 @@
+#include "train/run_log.h"
+
+#include <fmt/format.h>
+#include <spdlog/logger.h>
+#include <spdlog/pattern_formatter.h>
+#include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <sstream>
+#include <vector>
+
+#include "lockstep/core/check.h"
+#include "lockstep/nn/weights.h"
+
+namespace lockstep {
+namespace {
+
+/// INFO, WARNING, ERROR as mmengine writes them.
+class UpperLevel : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, const std::tm&,
+              spdlog::memory_buf_t& destination) override {
+    std::string name(message.level == spdlog::level::warn
+                         ? "WARNING"
+                         : spdlog::level::to_string_view(message.level).data());
+    std::transform(name.begin(), name.end(), name.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+    destination.append(name.data(), name.data() + name.size());
+  }
+  std::unique_ptr<custom_flag_formatter> clone() const override {
+    return spdlog::details::make_unique<UpperLevel>();
+  }
+};
+
+std::unique_ptr<spdlog::formatter> prefixed() {
+  auto formatter = std::make_unique<spdlog::pattern_formatter>();
+  formatter->add_flag<UpperLevel>('*').set_pattern("%m/%d %H:%M:%S - %n - %^%*%$ - %v");
+  return formatter;
+}
+
+std::unique_ptr<spdlog::formatter> unprefixed() {
+  return std::make_unique<spdlog::pattern_formatter>("%v");
+}
+
+spdlog::sink_ptr console_sink(Console console) {
+  const auto color = std::getenv("NO_COLOR") != nullptr ? spdlog::color_mode::never
+                                                        : spdlog::color_mode::automatic;
+  if (console == Console::kStdout)
+    return std::make_shared<spdlog::sinks::stdout_color_sink_mt>(color);
+  return std::make_shared<spdlog::sinks::stderr_color_sink_mt>(color);
+}
+
+std::shared_ptr<spdlog::logger> make_logger(const std::vector<spdlog::sink_ptr>& sinks) {
+  auto logger = std::make_shared<spdlog::logger>("lockstep", sinks.begin(), sinks.end());
+  logger->flush_on(spdlog::level::info);
+  return logger;
+}
+
+// Sinks carry their formatter, so every logger has its own; both append to the same file.
+std::vector<spdlog::sink_ptr> sinks_for(const RunFolder& folder, Console console,
+                                        std::unique_ptr<spdlog::formatter> (*formatter)()) {
+  std::vector<spdlog::sink_ptr> sinks{
+      std::make_shared<spdlog::sinks::basic_file_sink_mt>(folder.log().string())};
+  if (console != Console::kQuiet) sinks.push_back(console_sink(console));
+  for (const spdlog::sink_ptr& sink : sinks) sink->set_formatter(formatter());
+  return sinks;
+}
+
+std::int64_t now_ms() {
+  using namespace std::chrono;
+  return duration_cast<milliseconds>(steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+JsonLines::JsonLines(std::filesystem::path path)
+    : path_(std::move(path)), stream_(path_, std::ios::app | std::ios::binary) {
+  if (!stream_) throw Error(concat("cannot write ", path_.string()));
+}
+
+void JsonLines::write(const Json& line) {
+  stream_ << line.dump() << '\n';
+  stream_.flush();
+  if (!stream_) throw Error(concat("cannot write ", path_.string(), ": is the disk full?"));
+}
+
+int trim_json_lines(const std::filesystem::path& path, std::int64_t step) {
+  std::ifstream stream(path, std::ios::binary);
+  std::ostringstream kept;
+  int removed = 0;
+  for (std::string line; std::getline(stream, line);) {
+    const Json json = Json::parse(line, nullptr, false);
+    if (json.is_object() && !stream.eof() && json.value("step", std::int64_t{0}) <= step) {
+      kept << line << '\n';
+    } else {
+      ++removed;
+    }
+  }
+  stream.close();
+  if (removed > 0) write_file_atomically(path, kept.str());
+  return removed;
+}
+
+std::int64_t last_validated_step(const std::filesystem::path& scalars) {
+  std::ifstream stream(scalars, std::ios::binary);
+  std::int64_t last = -1;
+  for (std::string line; std::getline(stream, line);) {
+    const Json json = Json::parse(line, nullptr, false);
+    if (json.is_object() && json.value("mode", "") == "val") last = json.value("step", last);
+  }
+  return last;
+}
+
+RunLog::RunLog(const RunFolder& folder, Console console)
+    : logger_(make_logger(sinks_for(folder, console, prefixed))),
+      file_(make_logger(sinks_for(folder, Console::kQuiet, prefixed))),
+      bare_(make_logger(sinks_for(folder, console, unprefixed))),
+      bar_(console != Console::kQuiet && ::isatty(STDERR_FILENO) == 1),
+      scalars_(folder.scalars()),
+      timing_(folder.timing()),
+      events_(folder.events()) {}
+
+RunLog::~RunLog() { clear_progress(); }
+
+void RunLog::info(const std::string& text) {
+  clear_progress();
+  logger_->info(text);
+}
+
+void RunLog::warning(const std::string& text) {
+  clear_progress();
+  logger_->warn(text);
+}
+
+void RunLog::record_error(const std::string& text) {
+  clear_progress();
+  file_->error(text);
+}
+
+void RunLog::plain(const std::string& text) {
+  clear_progress();
+  bare_->info(text);
+}
+
+void RunLog::show_progress(std::int64_t done, std::int64_t total, const std::string& text) {
+  constexpr std::int64_t kIntervalMs = 100;
+  constexpr std::int64_t kCells = 30;
+  if (!bar_ || total <= 0 || now_ms() - bar_drawn_ms_ < kIntervalMs) return;
+  bar_drawn_ms_ = now_ms();
+  const auto filled = static_cast<std::size_t>(done * kCells / total);
+  fmt::print(stderr, "\r\033[K[{}{}] {}/{}  {}", std::string(filled, '='),
+             std::string(static_cast<std::size_t>(kCells) - filled, ' '), done, total, text);
+  std::fflush(stderr);
+  bar_shown_ = true;
+}
+
+void RunLog::clear_progress() {
+  if (!bar_shown_) return;
+  fmt::print(stderr, "\r\033[K");
+  std::fflush(stderr);
+  bar_shown_ = false;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,75 @@
+#pragma once
+// The files of a run that grow: run.log (lines for people, also on the console), scalars.json (what
+// only configuration and device count decide), timing.jsonl (what time touches) and events.jsonl
+// (typed). Every line is flushed when written; a write that fails is an Error that names the file.
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "lockstep/train/run_folder.h"
+#include "lockstep/train/trainer.h"
+
+namespace spdlog {
+class logger;
+}
+
+namespace lockstep {
+
+using Json = nlohmann::ordered_json;
+
+/// A file of JSON lines. Appends; used by one thread.
+class JsonLines {
+ public:
+  explicit JsonLines(std::filesystem::path path);
+  void write(const Json& line);
+
+ private:
+  std::filesystem::path path_;
+  std::ofstream stream_;
+};
+
+/// Removes from a file of JSON lines what lies after `step` (it will be written again) and a last
+/// line that a crash cut off. Returns how many lines went.
+int trim_json_lines(const std::filesystem::path& path, std::int64_t step);
+
+/// The last step that scalars.json has a validation of; -1: none.
+std::int64_t last_validated_step(const std::filesystem::path& scalars);
+
+/// The trainer's, used by its thread.
+class RunLog {
+ public:
+  RunLog(const RunFolder& folder, Console console);
+  ~RunLog();
+
+  /// A line for people: console and run.log.
+  void info(const std::string& text);
+  void warning(const std::string& text);
+  /// run.log only: who throws an error leaves it to `main` to show it.
+  void record_error(const std::string& text);
+  /// Lines without time and level.
+  void plain(const std::string& text);
+
+  /// A bar on the terminal's last line; nothing when stderr is no terminal.
+  void show_progress(std::int64_t done, std::int64_t total, const std::string& text);
+
+  JsonLines& scalars() { return scalars_; }
+  JsonLines& timing() { return timing_; }
+  JsonLines& events() { return events_; }
+
+ private:
+  void clear_progress();
+
+  std::shared_ptr<spdlog::logger> logger_;  // console and file
+  std::shared_ptr<spdlog::logger> file_;    // run.log alone
+  std::shared_ptr<spdlog::logger> bare_;    // console and file, no prefix
+  bool bar_ = false;                        // stderr is a terminal
+  bool bar_shown_ = false;
+  std::int64_t bar_drawn_ms_ = 0;
+  JsonLines scalars_, timing_, events_;
+};
+
+}  // namespace lockstep

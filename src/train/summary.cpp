@@ -1,0 +1,211 @@
+#include "lockstep/train/summary.h"
+
+#include <fstream>
+#include <functional>
+
+#include "lockstep/core/check.h"
+#include "lockstep/train/config.h"
+#include "lockstep/train/evaluator.h"
+#include "lockstep/train/run_folder.h"
+#include "train/summary_json.h"
+
+namespace lockstep {
+namespace {
+
+std::optional<double> to_optional(const Json& value) {
+  return value.is_null() ? std::nullopt : std::optional(value.get<double>());
+}
+
+EvalStats to_eval_stats(const std::string& name) {
+  for (const EvalStats stats : {EvalStats::kDevice0, EvalStats::kMean, EvalStats::kPooled}) {
+    if (name == to_string(stats)) return stats;
+  }
+  return EvalStats::kPrecise;
+}
+
+Json confusion_json(const std::vector<std::int64_t>& confusion, std::size_t classes) {
+  Json rows = Json::array();
+  for (std::size_t row = 0; classes > 0 && row < confusion.size() / classes; ++row) {
+    rows.push_back(std::vector<std::int64_t>(confusion.begin() + row * classes,
+                                             confusion.begin() + (row + 1) * classes));
+  }
+  return rows;
+}
+
+// The confusion matrix says all: the metrics are computed again from it.
+Evaluation evaluation_from(const Json& json) {
+  Evaluation evaluation;
+  evaluation.eval_stats = to_eval_stats(json.at("eval_stats"));
+  evaluation.loss = to_optional(json.at("loss"));
+  evaluation.images = json.at("images");
+  evaluation.seconds = json.at("seconds");
+  const Json& rows = json.at("confusion");
+  for (const Json& row : rows) {
+    for (const Json& value : row) evaluation.confusion.push_back(value);
+  }
+  if (!rows.empty()) {
+    evaluation.metrics = segmentation_metrics(evaluation.confusion, static_cast<int>(rows.size()));
+  }
+  return evaluation;
+}
+
+BatchNormLens lens_from(const Json& json) {
+  BatchNormLens lens;
+  lens.layer = json.at("layer");
+  lens.step = json.at("step");
+  lens.count = json.at("count");
+  lens.parts = json.at("parts");
+  lens.channels = json.at("channels");
+  lens.within = json.at("within");
+  lens.between = json.at("between");
+  lens.ratio_mean = json.at("ratio_mean");
+  lens.ratio_max = json.at("ratio_max");
+  lens.log_var_ratio = json.at("log_var_ratio");
+  lens.running_mean_spread = json.at("running_mean_spread");
+  return lens;
+}
+
+MeanTimes times_from(const Json& json) {
+  return {json.at("step"),    json.at("data"),     json.at("compute"),
+          json.at("bn_wait"), json.at("exchange"), json.at("median_step")};
+}
+
+TrainSummary summary_from(const Json& json) {
+  TrainSummary summary;
+  summary.config_hash = json.at("config_hash");
+  summary.bn_mode = json.at("bn_mode");
+  summary.seed = json.at("seed");
+  summary.devices = json.at("devices");
+  summary.device_count = json.at("device_count");
+  summary.global_batch = json.at("global_batch");
+  summary.iterations = json.at("iterations");
+  summary.max_iters = json.at("max_iters");
+  summary.parameters = json.at("parameters");
+  summary.classes = json.at("classes").get<std::vector<std::string>>();
+  summary.evaluation = evaluation_from(json.at("evaluation"));
+  for (const Json& other : json.at("other_stats")) {
+    summary.other_stats.push_back(evaluation_from(other));
+  }
+  summary.best_m_iou = to_optional(json.at("best_mIoU"));
+  summary.best_iter = json.at("best_iter");
+  summary.train_loss = json.at("train_loss");
+  summary.times = times_from(json.at("times"));
+  summary.images_per_second = json.at("images_per_second");
+  summary.waiting_share = json.at("waiting_share");
+  summary.peak_memory_mb = json.at("peak_memory_mb");
+  for (const Json& lens : json.at("batch_norms")) summary.batch_norms.push_back(lens_from(lens));
+  return summary;
+}
+
+// The last `end` line that says done, unless a `resume` line follows it.
+std::optional<Json> find_summary(const std::filesystem::path& path) {
+  std::ifstream stream(path, std::ios::binary);
+  std::optional<Json> summary;
+  for (std::string line; std::getline(stream, line);) {
+    const Json json = Json::parse(line, nullptr, false);
+    if (!json.is_object() || !json.contains("type")) continue;
+    if (json["type"] == "header" || json["type"] == "resume") summary.reset();
+    if (json["type"] == "end" && json.value("status", "") == "done") summary = json.at("summary");
+  }
+  return summary;
+}
+
+}  // namespace
+
+Json to_json(const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); }
+
+Json to_json(const BatchNormLens& lens) {
+  return {{"type", "bn"},
+          {"step", lens.step},
+          {"layer", lens.layer},
+          {"parts", lens.parts},
+          {"count", lens.count},
+          {"channels", lens.channels},
+          {"within", lens.within},
+          {"between", lens.between},
+          {"ratio_mean", lens.ratio_mean},
+          {"ratio_max", lens.ratio_max},
+          {"log_var_ratio", lens.log_var_ratio},
+          {"running_mean_spread", lens.running_mean_spread}};
+}
+
+Json metrics_json(const Evaluation& evaluation, const std::vector<std::string>& classes) {
+  const SegmentationMetrics& metrics = evaluation.metrics;
+  Json json{{"eval_stats", to_string(evaluation.eval_stats)},
+            {"aAcc", to_json(metrics.a_acc)},
+            {"mIoU", to_json(metrics.m_iou)},
+            {"mAcc", to_json(metrics.m_acc)},
+            {"mIoU_present", to_json(metrics.m_iou_present)},
+            {"loss", to_json(evaluation.loss)}};
+  for (std::size_t c = 0; c < metrics.iou.size() && c < classes.size(); ++c) {
+    json["IoU." + classes[c]] = to_json(metrics.iou[c]);
+    json["Acc." + classes[c]] = to_json(metrics.acc[c]);
+  }
+  return json;
+}
+
+Json to_json(const Evaluation& evaluation, const std::vector<std::string>& classes) {
+  Json json = metrics_json(evaluation, classes);
+  json["images"] = evaluation.images;
+  json["seconds"] = evaluation.seconds;
+  json["confusion"] = confusion_json(evaluation.confusion, classes.size());
+  return json;
+}
+
+Json to_json(const TrainSummary& summary) {
+  Json others = Json::array(), lenses = Json::array();
+  for (const Evaluation& other : summary.other_stats) {
+    others.push_back(to_json(other, summary.classes));
+  }
+  for (const BatchNormLens& lens : summary.batch_norms) lenses.push_back(to_json(lens));
+  return {{"config_hash", summary.config_hash},
+          {"bn_mode", summary.bn_mode},
+          {"seed", summary.seed},
+          {"devices", summary.devices},
+          {"device_count", summary.device_count},
+          {"global_batch", summary.global_batch},
+          {"iterations", summary.iterations},
+          {"max_iters", summary.max_iters},
+          {"parameters", summary.parameters},
+          {"classes", summary.classes},
+          {"evaluation", to_json(summary.evaluation, summary.classes)},
+          {"other_stats", others},
+          {"best_mIoU", to_json(summary.best_m_iou)},
+          {"best_iter", summary.best_iter},
+          {"train_loss", summary.train_loss},
+          {"times",
+           {{"step", summary.times.step},
+            {"data", summary.times.data},
+            {"compute", summary.times.compute},
+            {"bn_wait", summary.times.batch_norm_wait},
+            {"exchange", summary.times.gradient_exchange},
+            {"median_step", summary.times.median_step}}},
+          {"images_per_second", summary.images_per_second},
+          {"waiting_share", summary.waiting_share},
+          {"peak_memory_mb", summary.peak_memory_mb},
+          {"batch_norms", lenses}};
+}
+
+std::string to_json(const EvalReport& report) {
+  Json json{{"checkpoint", report.checkpoint.string()},
+            {"iteration", report.iteration},
+            {"devices", report.devices},
+            {"classes", report.classes}};
+  json.update(to_json(report.evaluation, report.classes));
+  return json.dump(2);
+}
+
+std::optional<TrainSummary> read_summary(const std::filesystem::path& run) {
+  const std::filesystem::path events = RunFolder{run}.events();
+  try {
+    const std::optional<Json> json = find_summary(events);
+    if (!json) return std::nullopt;
+    TrainSummary summary = summary_from(*json);
+    summary.run = run;
+    return summary;
+  } catch (const Json::exception& error) {
+    throw DataError(concat(events.string(), ": damaged: ", error.what()));
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,19 @@
+#pragma once
+// JSON forms of what a run reports. Percent are not rounded; null means undefined.
+
+#include "lockstep/train/bn_lens.h"
+#include "lockstep/train/summary.h"
+#include "train/run_log.h"
+
+namespace lockstep {
+
+Json to_json(const std::optional<double>& value);
+/// A line of type "bn".
+Json to_json(const BatchNormLens& lens);
+/// "eval_stats", "aAcc", "mIoU", "mAcc", "mIoU_present", "loss", "IoU.<class>", "Acc.<class>".
+Json metrics_json(const Evaluation& evaluation, const std::vector<std::string>& classes);
+/// Everything, to be read again; `type`: "eval" in events.jsonl.
+Json to_json(const Evaluation& evaluation, const std::vector<std::string>& classes);
+Json to_json(const TrainSummary& summary);
+
+}  // namespace lockstep

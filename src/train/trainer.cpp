@@ -1,0 +1,141 @@
+#include "lockstep/train/trainer.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+
+#include "lockstep/core/check.h"
+#include "lockstep/optim/schedule.h"
+#include "lockstep/train/exit_code.h"
+#include "train/report_text.h"
+#include "train/summary_json.h"
+#include "train/trainer_impl.h"
+
+namespace lockstep {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+}  // namespace
+
+TrainSummary Trainer::run() {
+  try {
+    train_until_stopped();
+    return finished() ? finish() : interrupt();
+  } catch (const std::exception& error) {
+    fail(error);
+  }
+}
+
+void Trainer::train_until_stopped() {
+  while (!finished() && !stop_requested()) {
+    train_step();
+    if (due(config_.run.log_every)) log_step();
+    if (due(config_.run.val_every)) validate();
+    if (due(config_.run.checkpoint_every)) save_progress();
+  }
+}
+
+// One step: the next global batch, every replica's forward and backward pass and the update, one
+// record.
+void Trainer::train_step() {
+  const Clock::time_point start = Clock::now();
+  const Batch& batch = loader_->next();
+  const double data_seconds = seconds_since(start);
+  lr_ = static_cast<float>(learning_rate(config_.schedule, static_cast<double>(config_.optim.lr),
+                                         iteration_, max_iters_));
+  fault_.set_step(iteration_);
+  const StepResult result = replicas_->train_step(batch, iteration_, lr_);
+  ++iteration_;
+  epoch_ = batch.epoch;
+  losses_.push_back(result.loss);
+  seconds_.push_back({seconds_since(start), data_seconds, result.times});
+  log_->show_progress(iteration_, max_iters_, fmt::format("loss {:.4f}", result.loss));
+}
+
+void Trainer::validate() {
+  if (validated_iteration_ == iteration_) return;
+  validated_iteration_ = iteration_;
+  evaluation_ = evaluator_->evaluate(config_.bn.eval_stats);
+  log_evaluation(evaluation_);
+  const std::optional<double> m_iou = evaluation_.metrics.m_iou;
+  if (!m_iou || (best_m_iou_ && *m_iou <= *best_m_iou_)) return;
+  best_m_iou_ = m_iou;
+  best_iter_ = iteration_;
+  save("best");
+}
+
+void Trainer::save(const std::string& name) {
+  Checkpoint checkpoint = read_checkpoint(*replicas_);
+  checkpoint.state.iteration = iteration_;
+  checkpoint.state.losses = losses_;
+  checkpoint.state.best_m_iou = best_m_iou_;
+  checkpoint.state.best_iter = best_iter_;
+  checkpoint.state.config_hash = config_hash(config_);
+  checkpoint.state.devices = devices_text_;
+  save_checkpoint(folder_.checkpoint(name), checkpoint);
+  log_->events().write({{"type", "checkpoint"},
+                        {"step", iteration_},
+                        {"path", fmt::format("ckpt/{}.safetensors", name)}});
+}
+
+// The numbered one first: while `last` is rewritten there is always a whole checkpoint of this
+// step.
+void Trainer::save_progress() {
+  save(fmt::format("iter_{}", iteration_));
+  save("last");
+  prune_checkpoints(folder_.checkpoints(), config_.run.keep);
+}
+
+TrainSummary Trainer::finish() {
+  validate();
+  const bool differ = config_.bn.mode == BatchNormMode::kLocal && devices_.size() > 1;
+  if (config_.run.eval_all_stats && differ) {
+    for (const EvalStats stats : {EvalStats::kDevice0, EvalStats::kMean, EvalStats::kPooled}) {
+      if (stats == config_.bn.eval_stats) continue;
+      other_stats_.push_back(evaluator_->evaluate(stats));
+      log_evaluation(other_stats_.back());
+    }
+  }
+  TrainSummary summary = summarize(TrainStatus::kDone);
+  log_end("done", kExitDone, {{"summary", to_json(summary)}});
+  log_->plain("\n" + format_summary(summary, request_.program));
+  return summary;
+}
+
+TrainSummary Trainer::interrupt() {
+  save_progress();
+  const std::string run = folder_.root.string();
+  const std::string command = fmt::format("{} train {} -d {} -o {} --resume", request_.program,
+                                          folder_.config().string(), devices_text_, run);
+  log_->warning(fmt::format("interrupted after step {}; saved {}", iteration_,
+                            folder_.checkpoint("last").string()));
+  log_->plain("go on with:\n  " + command);
+  log_end("interrupted", kExitInterrupted, {{"resume", command}});
+  return summarize(TrainStatus::kInterrupted);
+}
+
+// Says what happened in the run's own files; the caller hears it by exception.
+void Trainer::fail(const std::exception& error) {
+  const std::string what = error.what();
+  const bool stuck = replicas_->group().has_stuck_thread();
+  try {
+    log_->record_error(what);
+    if (what.find("stalled") != std::string::npos) {
+      log_->events().write({{"type", "stall"}, {"step", iteration_}, {"text", what}});
+    }
+    log_end("failed", exit_code_of(error), {{"error", what}});
+  } catch (const Error&) {
+    // The disk may be full: the first error is the one to report.
+  }
+  if (stuck) throw StuckReplica(what);
+  throw;
+}
+
+TrainSummary train(const TrainRequest& request) { return Trainer(request).run(); }
+
+}  // namespace lockstep

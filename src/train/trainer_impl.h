@@ -1,0 +1,98 @@
+#pragma once
+// The trainer's state. Set-up, steps and reports are in trainer_setup.cpp, trainer.cpp and
+// trainer_log.cpp.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/train/evaluator.h"
+#include "lockstep/train/fault_injection.h"
+#include "lockstep/train/run_folder.h"
+#include "lockstep/train/trainer.h"
+#include "train/run_log.h"
+#include "train/training.h"
+
+namespace lockstep {
+
+/// Used by one thread, the caller's.
+class Trainer {
+ public:
+  explicit Trainer(const TrainRequest& request);
+
+  TrainSummary run();
+
+ private:
+  /// Seconds that one step took.
+  struct StepSeconds {
+    double step = 0, data = 0;
+    StepTimes replicas;
+  };
+
+  // --- set-up ---
+  void choose_folder();
+  void load_resume_point();
+  void build();
+  void set_aside_newer_checkpoints();
+  void restore();
+  void load_initial_weights();
+  void open_folder();
+  void write_config();
+  void log_start();
+
+  // --- the loop ---
+  bool finished() const { return iteration_ >= max_iters_; }
+  bool stop_requested() const { return request_.stop != nullptr && request_.stop->load(); }
+  bool due(std::int64_t every) const {
+    return finished() || (every > 0 && iteration_ % every == 0);
+  }
+  void train_until_stopped();
+  void train_step();
+  void validate();
+  void save(const std::string& name);
+  void save_progress();
+  TrainSummary finish();
+  TrainSummary interrupt();
+  [[noreturn]] void fail(const std::exception& error);
+
+  // --- reports ---
+  void log_step();
+  void log_batch_norms();
+  void log_evaluation(const Evaluation& evaluation);
+  void log_end(const std::string& status, int exit_code, Json details);
+  MeanTimes mean_times() const;
+  double tail_loss() const;
+  TrainSummary summarize(TrainStatus status);
+
+  TrainRequest request_;
+  const Config& config_;
+  std::vector<std::string> warnings_;
+  std::string devices_text_;
+  std::vector<Device> devices_;
+  RunFolder folder_;
+  FaultInjection fault_;
+  std::optional<FoundCheckpoint> resumed_;
+
+  std::unique_ptr<TrainLoader> loader_;
+  std::unique_ptr<DataParallel> replicas_;
+  std::unique_ptr<Evaluator> evaluator_;
+  std::unique_ptr<RunLog> log_;
+  std::vector<std::string> classes_;
+
+  std::int64_t max_iters_ = 0;
+  std::int64_t iteration_ = 0;        // steps done
+  std::int64_t epoch_ = 0;
+  float lr_ = 0;
+  std::vector<double> losses_;        // [iteration_]
+  std::vector<StepSeconds> seconds_;  // of this process's steps
+  std::int64_t logged_iteration_ = 0;
+  std::int64_t validated_iteration_ = -1;  // in this process
+  std::int64_t recorded_validation_ = -1;  // in scalars.json when the process started
+  std::optional<double> best_m_iou_;
+  std::int64_t best_iter_ = 0;
+  Evaluation evaluation_;  // the last one with bn.eval_stats
+  std::vector<Evaluation> other_stats_;
+  std::vector<BatchNormLens> lenses_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,189 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "lockstep/train/bn_lens.h"
+#include "train/environment.h"
+#include "train/report_text.h"
+#include "train/summary_json.h"
+#include "train/trainer_impl.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::int64_t kSchema = 1;
+
+std::string describe_mode(const Config& config, std::size_t devices) {
+  const BatchNormOptions& bn = config.bn;
+  if (bn.mode == BatchNormMode::kLocal)
+    return "local: every device normalises its own part of the batch";
+  if (bn.mode == BatchNormMode::kVirtual) {
+    return fmt::format("virtual: every device's part is cut into {} slices", bn.virtual_devices);
+  }
+  const std::size_t group = bn.sync_group > 0 ? static_cast<std::size_t>(bn.sync_group) : devices;
+  return fmt::format("sync: groups of {} of {} devices normalise their common batch", group,
+                     devices);
+}
+
+}  // namespace
+
+void Trainer::log_start() {
+  const auto count = static_cast<int>(devices_.size());
+  const std::int64_t batch = config_.global_batch(count);
+  log_->info(fmt::format("lockstep {}: {}, seed {}, configuration {}", LOCKSTEP_VERSION,
+                         config_.run.name, config_.run.seed, config_hash(config_)));
+  log_->info(fmt::format("devices: {} ({}), transport {}", devices_text_,
+                         request_.devices.empty() ? "the default; choose with -d" : "as asked",
+                         config_.run.transport));
+  log_->info(fmt::format("model: {}, width {}, depth {}, {} classes, {} parameters", config_.arch,
+                         config_.model.width, config_.model.depth, config_.model.num_classes,
+                         parameter_count(*replicas_)));
+  log_->info(fmt::format(
+      "batch: {} images of {}x{} = {} on {} devices; {} steps per epoch, {} in all", batch,
+      loader_->size().height, loader_->size().width, fmt::join(chunk_sizes(batch, count), " + "),
+      count, loader_->batches_per_epoch(), max_iters_));
+  log_->info("batch_norm: " + describe_mode(config_, devices_.size()) +
+             fmt::format("; evaluation uses {}", to_string(config_.bn.eval_stats)));
+  log_->info(fmt::format("logs: {}", folder_.root.string()));
+  log_->events().write({{"type", resumed_ ? "resume" : "header"},
+                        {"schema", kSchema},
+                        {"step", iteration_},
+                        {"run", config_.run.name},
+                        {"config_hash", config_hash(config_)},
+                        {"devices", devices_text_},
+                        {"bn_mode", to_string(config_.bn.mode)},
+                        {"seed", config_.run.seed},
+                        {"max_iters", max_iters_},
+                        {"environment", describe_environment(devices_)}});
+  if (resumed_)
+    log_->info(fmt::format("resumed {} at step {}", resumed_->path.string(), iteration_));
+  if (fault_.active()) warnings_.push_back("faults are injected (LOCKSTEP_FAULT)");
+  for (const std::string& text : warnings_) {
+    log_->warning(text);
+    log_->events().write({{"type", "warning"}, {"step", iteration_}, {"text", text}});
+  }
+}
+
+void Trainer::log_step() {
+  StepReport report{.iteration = iteration_, .max_iters = max_iters_, .epoch = epoch_};
+  const auto steps = iteration_ - logged_iteration_;
+  report.loss =
+      std::accumulate(losses_.end() - steps, losses_.end(), 0.0) / static_cast<double>(steps);
+  logged_iteration_ = iteration_;
+  const auto timed = std::min<std::int64_t>(steps, static_cast<std::int64_t>(seconds_.size()));
+  const auto share = 1.0 / static_cast<double>(timed);
+  for (auto step = seconds_.end() - timed; step != seconds_.end(); ++step) {
+    report.time += step->step * share;
+    report.data_time += step->data * share;
+    report.compute += step->replicas.compute * share;
+    report.batch_norm_wait += step->replicas.batch_norm_wait * share;
+    report.exchange += step->replicas.gradient_exchange * share;
+  }
+  report.lr = static_cast<double>(lr_);
+  report.eta = report.time * static_cast<double>(max_iters_ - iteration_);
+  report.memory = peak_memory_mb();
+  log_->info(format_step(report));
+  log_->scalars().write({{"mode", "train"},
+                         {"step", iteration_},
+                         {"iter", iteration_},
+                         {"epoch", epoch_},
+                         {"lr", report.lr},
+                         {"loss", report.loss}});
+  log_->timing().write({{"mode", "train"},
+                        {"step", iteration_},
+                        {"time", report.time},
+                        {"data_time", report.data_time},
+                        {"compute", report.compute},
+                        {"bn_wait", report.batch_norm_wait},
+                        {"exchange", report.exchange},
+                        {"memory", report.memory},
+                        {"eta", report.eta}});
+  log_batch_norms();
+}
+
+void Trainer::log_batch_norms() {
+  lenses_ = read_batch_norm_lens(*replicas_, iteration_);
+  for (const BatchNormLens& lens : lenses_) log_->events().write(to_json(lens));
+}
+
+void Trainer::log_evaluation(const Evaluation& evaluation) {
+  log_->info(format_validation(evaluation));
+  Json event{{"type", "eval"}, {"step", iteration_}};
+  event.update(to_json(evaluation, classes_));
+  log_->events().write(event);
+  if (evaluation.eval_stats != config_.bn.eval_stats || recorded_validation_ == iteration_) return;
+  Json scalars{{"mode", "val"}, {"step", iteration_}, {"iter", iteration_}};
+  scalars.update(metrics_json(evaluation, classes_));
+  log_->scalars().write(scalars);
+  log_->timing().write({{"mode", "val"},
+                        {"step", iteration_},
+                        {"time", evaluation.seconds},
+                        {"images", evaluation.images}});
+}
+
+void Trainer::log_end(const std::string& status, int exit_code, Json details) {
+  Json event{{"type", "end"}, {"step", iteration_}, {"status", status}, {"exit_code", exit_code}};
+  event.update(details);
+  log_->events().write(event);
+}
+
+// The first steps warm caches and allocators up and are left out, a quarter at most.
+MeanTimes Trainer::mean_times() const {
+  const std::size_t skipped = std::min<std::size_t>(5, seconds_.size() / 4);
+  const auto count = static_cast<double>(seconds_.size() - skipped);
+  MeanTimes means;
+  if (seconds_.empty()) return means;
+  std::vector<double> steps;
+  for (std::size_t i = skipped; i < seconds_.size(); ++i) {
+    const StepSeconds& step = seconds_[i];
+    means.step += step.step / count;
+    means.data += step.data / count;
+    means.compute += step.replicas.compute / count;
+    means.batch_norm_wait += step.replicas.batch_norm_wait / count;
+    means.gradient_exchange += step.replicas.gradient_exchange / count;
+    steps.push_back(step.step);
+  }
+  std::nth_element(steps.begin(), steps.begin() + steps.size() / 2, steps.end());
+  means.median_step = steps[steps.size() / 2];
+  return means;
+}
+
+double Trainer::tail_loss() const {
+  if (losses_.empty()) return 0;
+  const auto count =
+      std::clamp<std::ptrdiff_t>(static_cast<std::ptrdiff_t>(losses_.size() / 10), 1, 100);
+  return std::accumulate(losses_.end() - count, losses_.end(), 0.0) / static_cast<double>(count);
+}
+
+TrainSummary Trainer::summarize(TrainStatus status) {
+  TrainSummary summary;
+  summary.status = status;
+  summary.run = folder_.root;
+  summary.config_hash = config_hash(config_);
+  summary.bn_mode = to_string(config_.bn.mode);
+  summary.seed = config_.run.seed;
+  summary.devices = devices_text_;
+  summary.device_count = static_cast<int>(devices_.size());
+  summary.global_batch = config_.global_batch(summary.device_count);
+  summary.iterations = iteration_;
+  summary.max_iters = max_iters_;
+  summary.parameters = parameter_count(*replicas_);
+  summary.classes = classes_;
+  summary.evaluation = evaluation_;
+  summary.other_stats = other_stats_;
+  summary.best_m_iou = best_m_iou_;
+  summary.best_iter = best_iter_;
+  summary.train_loss = tail_loss();
+  summary.times = mean_times();
+  if (summary.times.step > 0) {
+    summary.images_per_second = static_cast<double>(summary.global_batch) / summary.times.step;
+    summary.waiting_share = summary.times.batch_norm_wait / summary.times.step;
+  }
+  summary.peak_memory_mb = peak_memory_mb();
+  summary.batch_norms = lenses_;
+  return summary;
+}
+
+}  // namespace lockstep

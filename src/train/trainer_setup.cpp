@@ -1,0 +1,187 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+#include "lockstep/core/check.h"
+#include "lockstep/nn/weights.h"
+#include "train/environment.h"
+#include "train/trainer_impl.h"
+
+namespace lockstep {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+std::string fault_of(const TrainRequest& request) {
+  if (!request.fault.empty()) return request.fault;
+  const char* from_environment = std::getenv("LOCKSTEP_FAULT");
+  return from_environment == nullptr ? "" : from_environment;
+}
+
+bool is_auto(const std::string& resume) { return resume.empty() || resume == "auto"; }
+
+// The run folder of RUN/ckpt/NAME.safetensors; empty for a checkpoint that lies elsewhere.
+fs::path run_of(const fs::path& checkpoint) {
+  const fs::path parent = fs::absolute(checkpoint).parent_path();
+  return parent.filename() == "ckpt" ? parent.parent_path() : fs::path();
+}
+
+}  // namespace
+
+Trainer::Trainer(const TrainRequest& request)
+    : request_(request),
+      config_(request_.config),
+      warnings_(request.warnings),
+      devices_text_(request.devices.empty() ? default_devices() : request.devices),
+      devices_(parse_devices(devices_text_, cuda_device_count())),
+      fault_(fault_of(request)) {
+  choose_folder();
+  load_resume_point();
+  build();
+  if (resumed_) {
+    restore();
+  } else {
+    load_initial_weights();
+  }
+  open_folder();
+  log_start();
+}
+
+void Trainer::choose_folder() {
+  folder_.root = request_.output;
+  if (folder_.root.empty() && request_.resume) {
+    folder_ = is_auto(*request_.resume) ? newest_run_folder(config_)
+                                        : RunFolder{run_of(*request_.resume)};
+  }
+  if (folder_.root.empty()) folder_ = new_run_folder(config_);
+  if (folder_.holds_run() && !request_.resume) {
+    throw ConfigError(concat(
+        folder_.root.string(),
+        " already holds a run: continue it with --resume, or choose another folder with -o"));
+  }
+}
+
+void Trainer::load_resume_point() {
+  if (!request_.resume) return;
+  if (is_auto(*request_.resume)) {
+    resumed_ = find_newest_checkpoint(folder_.checkpoints(), warnings_);
+    if (!resumed_) {
+      warnings_.push_back(
+          concat("nothing to resume in ", folder_.root.string(), ": starting from step 0"));
+    }
+    return;
+  }
+  const fs::path path = *request_.resume;
+  if (!fs::exists(path)) throw ConfigError(concat("--resume: there is no file ", path.string()));
+  resumed_ = FoundCheckpoint{path, load_checkpoint(path)};
+}
+
+void Trainer::build() {
+  const int count = static_cast<int>(devices_.size());
+  const std::int64_t batch = config_.global_batch(count);
+  iteration_ = resumed_ ? resumed_->checkpoint.state.iteration : 0;
+  logged_iteration_ = iteration_;
+  loader_ = std::make_unique<TrainLoader>(config_.data,
+                                          LoaderOptions{.batch = batch,
+                                                        .drop_last = config_.batch.drop_last,
+                                                        .seed = config_.run.seed,
+                                                        .first_batch = iteration_});
+  max_iters_ = config_.max_iters(loader_->batches_per_epoch());
+  if (iteration_ > max_iters_) {
+    throw ConfigError(concat(resumed_->path.string(), " is of step ", iteration_, ", beyond the ",
+                             max_iters_, " steps of this run"));
+  }
+  replicas_ = make_replicas(config_, devices_, batch, loader_->size(), fault_.hook());
+  evaluator_ = std::make_unique<Evaluator>(config_, *replicas_);
+  classes_ = class_names(config_.data);
+  losses_.reserve(static_cast<std::size_t>(max_iters_));
+  seconds_.reserve(static_cast<std::size_t>(max_iters_));
+}
+
+// Newer ones would be overwritten, and count as the newest when the next resume looks.
+void Trainer::set_aside_newer_checkpoints() {
+  for (const fs::path& path : numbered_checkpoints(folder_.checkpoints())) {
+    const fs::path own = folder_.checkpoint(fmt::format("iter_{}", iteration_));
+    if (path == own) return;
+    if (!is_auto(*request_.resume)) {
+      throw ConfigError(
+          concat(folder_.root.string(), " has a newer checkpoint, ", path.filename().string(),
+                 ": continue from it with --resume auto, or train into another folder with -o"));
+    }
+    for (const fs::path& file : {path, state_path(path)}) {
+      if (!fs::exists(file)) continue;
+      fs::rename(file, fs::path(file).concat(".damaged"));
+      warnings_.push_back(concat("kept the unusable ", file.filename().string(), " as ",
+                                 file.filename().string(), ".damaged"));
+    }
+  }
+}
+
+void Trainer::restore() {
+  const TrainingState& state = resumed_->checkpoint.state;
+  if (run_of(resumed_->path) == fs::absolute(folder_.root).lexically_normal())
+    set_aside_newer_checkpoints();
+  if (state.config_hash != config_hash(config_)) {
+    warnings_.push_back(concat("the configuration is not the one that ", resumed_->path.string(),
+                               " was trained with: the result will be that of neither"));
+  }
+  restore_checkpoint(*replicas_, resumed_->checkpoint, config_.bn.mode, warnings_);
+  losses_ = state.losses;
+  losses_.reserve(static_cast<std::size_t>(max_iters_));
+  best_m_iou_ = state.best_m_iou;
+  best_iter_ = state.best_iter;
+  // A log line covers the steps since the last one, also when the run was cut in between.
+  logged_iteration_ = iteration_ / config_.run.log_every * config_.run.log_every;
+}
+
+void Trainer::load_initial_weights() {
+  if (request_.init.empty()) return;
+  const ImportSummary summary =
+      load_into_replicas(*replicas_, load_weights(request_.init).tensors, false);
+  if (summary.loaded == 0) {
+    throw DataError(concat(request_.init.string(), ": no tensor of it fits this network"));
+  }
+  for (const std::string& text : summary.skipped) warnings_.push_back("--init: skipped " + text);
+  for (const std::string& name : summary.missing)
+    warnings_.push_back("--init: the file lacks " + name);
+  for (const std::string& name : summary.unexpected)
+    warnings_.push_back("--init: not used: " + name);
+}
+
+void Trainer::open_folder() {
+  folder_.create();
+  int trimmed = 0;
+  if (folder_.holds_run()) {
+    trimmed = trim_json_lines(folder_.scalars(), iteration_);
+    trim_json_lines(folder_.timing(), iteration_);
+    recorded_validation_ = last_validated_step(folder_.scalars());
+  }
+  log_ = std::make_unique<RunLog>(folder_, request_.console);
+  if (trimmed > 0) {
+    log_->warning(fmt::format(
+        "{} lines of scalars.json after step {} are taken back: these steps are trained again",
+        trimmed, iteration_));
+  }
+  write_config();
+  if (!fs::exists(folder_.environment())) {
+    write_file_atomically(folder_.environment(), describe_environment(devices_).dump(2) + "\n");
+  }
+}
+
+// An earlier part of the run may have had another configuration; it stays beside the present one.
+void Trainer::write_config() {
+  const std::string text = to_toml(config_);
+  std::ostringstream earlier;
+  earlier << std::ifstream(folder_.config(), std::ios::binary).rdbuf();
+  if (earlier.str() == text) return;
+  if (fs::exists(folder_.config())) {
+    fs::rename(folder_.config(), folder_.root / fmt::format("config.until_{}.toml", iteration_));
+  }
+  write_file_atomically(folder_.config(), text);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,44 @@
+#pragma once
+// What a training run consists of, built from a configuration, and how its state goes into a
+// checkpoint and comes back. Knows no loop and no logs.
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/data/loader.h"
+#include "lockstep/parallel/data_parallel.h"
+#include "lockstep/train/checkpoint.h"
+#include "lockstep/train/config.h"
+
+namespace lockstep {
+
+using FaultHook = std::function<bool(int rank, const SyncCall& call)>;
+
+/// One replica per device. `size`: of training images.
+std::unique_ptr<DataParallel> make_replicas(const Config& config,
+                                            const std::vector<Device>& devices,
+                                            std::int64_t global_batch, const Size& size,
+                                            const FaultHook& hook);
+
+/// Device 0's model under PyTorch's names.
+TensorMap read_weights(DataParallel& replicas);
+
+/// Gives all replicas the weights. Throws DataError when `strict` and a name or shape does not fit.
+ImportSummary load_into_replicas(DataParallel& replicas, const TensorMap& weights, bool strict);
+
+/// Weights, momentum and running statistics as they are; the rest of the state is the caller's.
+Checkpoint read_checkpoint(DataParallel& replicas);
+
+/// Brings all replicas to the state of a checkpoint. With another number of devices than it was
+/// written with all get device 0's running statistics (said in `warnings`); throws ConfigError for
+/// a mode in which every device has its own.
+void restore_checkpoint(DataParallel& replicas, const Checkpoint& checkpoint, BatchNormMode mode,
+                        std::vector<std::string>& warnings);
+
+/// Learnable parameters.
+std::int64_t parameter_count(DataParallel& replicas);
+
+}  // namespace lockstep
