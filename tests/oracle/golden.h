@@ -22,9 +22,10 @@
 namespace lockstep::oracle {
 
 constexpr double kFactor = 3;
-/// Errors below this many units in the last place of the largest value are rounding, whoever makes
-/// them.
-constexpr double kFloorUlps = 4;
+/// Roundings of the largest value that sums of a few hundred float32 values may differ by, in
+/// whatever order they are taken (PyTorch sums some of them in double, and is then closer than
+/// float32 can be asked to be).
+constexpr double kFloorUlps = 16;
 
 class Golden {
  public:
