@@ -1,0 +1,182 @@
+// Offsets by brute force, lifetimes by hand, and networks whose shared memory must not change a
+// bit.
+
+#include "nn/memory_planner.h"
+
+#include <iostream>
+
+#include "lockstep/nn/models/unet.h"
+#include "nn/harness.h"
+#include "nn/liveness.h"
+#include "nn/network_impl.h"
+
+namespace lockstep::test {
+namespace {
+
+void check_no_overlap(const std::vector<Buffer>& buffers, std::size_t arena) {
+  for (const Buffer& a : buffers) {
+    CHECK(a.offset % kBufferAlignment == 0);
+    CHECK(a.offset + a.bytes <= arena);
+    for (const Buffer& b : buffers) {
+      if (&a == &b || a.bytes == 0 || b.bytes == 0) continue;
+      const bool alive_together = a.first <= b.last && b.first <= a.last;
+      const bool overlap = a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes;
+      CHECK_FALSE((alive_together && overlap));
+    }
+  }
+}
+
+std::vector<Buffer> random_buffers(std::mt19937& random) {
+  std::vector<Buffer> buffers(random() % 40);
+  for (Buffer& buffer : buffers) {
+    buffer.bytes = random() % 5 == 0 ? random() % 4 : random() % 100000;
+    buffer.first = static_cast<int>(random() % 50);
+    buffer.last = buffer.first + static_cast<int>(random() % 20);
+  }
+  return buffers;
+}
+
+/// A random network of all layers that keep memory interesting, on values of one size.
+Value* random_network(NetworkBuilder& net, Value* input, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  const Conv2dOptions conv{.out_channels = 3, .kernel = 3, .padding = 1};
+  std::vector<Value*> values{net.conv2d(input, "stem", conv)};
+  const auto any = [&] { return values[random() % values.size()]; };
+  const auto with_channels = [&](std::int64_t channels) {
+    Value* found = values[0];
+    for (Value* value : values) {
+      if (value->shape.channels() == channels && random() % 3 != 0) found = value;
+    }
+    return found;
+  };
+  for (int i = 0; i < 14; ++i) {
+    const std::string name = "l" + std::to_string(i);
+    Value* x = any();
+    switch (random() % 9) {
+      case 0:
+        values.push_back(net.conv2d(x, name, conv));
+        break;
+      case 1:
+        values.push_back(net.relu(x));
+        break;
+      case 2:
+        values.push_back(net.batch_norm_relu(x, name));
+        break;
+      case 3:
+        values.push_back(net.batch_norm_add_relu(with_channels(3), with_channels(3), name));
+        break;
+      case 4:
+        values.push_back(net.add(with_channels(3), with_channels(3)));
+        break;
+      case 5:
+        values.push_back(net.dropout(x, 0.3F));
+        break;
+      case 6:
+        values.push_back(net.upsample_bilinear(net.max_pool2d(x, PoolGeometry{}), 4, 4, false));
+        break;
+      default:
+        values.push_back(net.concat({x, any()}));
+    }
+  }
+  Value* last = values.back();
+  if (random() % 2 == 0) last = net.concat({last, any(), any()});
+  return random() % 2 == 0 ? last : net.conv2d(last, "head", {.out_channels = 2, .bias = true});
+}
+
+void check_sharing(const Describe& describe, const Shape& input, const PlanOptions& plan) {
+  PlanOptions apart = plan;
+  apart.share_memory = false;
+  TestNetwork shared(describe, input, plan);
+  TestNetwork separate(describe, input, apart);
+  CHECK(shared.network->planned_bytes() <= separate.network->planned_bytes());
+  const StepContext context{.training = plan.training, .seed = 9};
+  for (std::uint32_t step = 0; step < 2; ++step) {
+    const Floats images = random_floats(input.elements(), 40 + step);
+    CHECK(shared.step(images, step, context) == separate.step(images, step, context));
+  }
+}
+
+/// A chain of layers of one input, each value of the given bytes.
+Graph chain(std::vector<std::size_t> bytes) {
+  Graph graph;
+  for (const std::size_t size : bytes) graph.values.push_back({size, 1});
+  for (int i = 0; i + 1 < static_cast<int>(bytes.size()); ++i) {
+    GraphLayer layer;
+    layer.inputs = {i};
+    layer.output = i + 1;
+    layer.accumulates = {true};
+    graph.layers.push_back(layer);
+  }
+  graph.output = static_cast<int>(bytes.size()) - 1;
+  return graph;
+}
+
+}  // namespace
+
+TEST_CASE("offsets: buffers alive together never overlap") {
+  std::mt19937 random(1);
+  for (int trial = 0; trial < 200; ++trial) {
+    std::vector<Buffer> buffers = random_buffers(random);
+    const std::size_t arena = assign_offsets(buffers);
+    check_no_overlap(buffers, arena);
+    CHECK(arena >= largest_live_bytes(buffers));
+  }
+}
+
+TEST_CASE("offsets: a freed block is used again, the tightest that fits") {
+  std::vector<Buffer> buffers{{1024, 0, 1}, {512, 0, 9}, {256, 2, 3}, {768, 2, 3}};
+  CHECK(assign_offsets(buffers) == 1536);
+  CHECK(assign_offsets(std::span<Buffer>{}) == 0);
+}
+
+TEST_CASE("liveness: an evaluation keeps two values of a chain and the input") {
+  Graph graph = chain({256, 512, 512, 512, 512, 256});
+  graph.training = false;
+  CHECK(plan_memory(graph).bytes == 256 + 512 + 512);
+}
+
+TEST_CASE("liveness: gradients exist only between something to learn and the output") {
+  Graph graph = chain({256, 256, 256, 256});
+  graph.layers[1].has_parameters = true;
+  graph.values.push_back({256, 1});
+  GraphLayer dead;  // nobody reads its output
+  dead.inputs = {2};
+  dead.output = 4;
+  dead.accumulates = {true};
+  dead.has_parameters = true;
+  graph.layers.push_back(dead);
+  const MemoryPlan plan = plan_memory(graph);
+  CHECK(plan.runs_backward == std::vector<bool>{false, true, true, false});
+  CHECK(plan.grad[0].buffer == -1);
+  CHECK(plan.grad[1].buffer == -1);
+  CHECK(plan.grad[2].buffer >= 0);
+  CHECK(plan.grad[4].buffer == -1);
+}
+
+TEST_CASE("random networks: memory that is shared changes no bit") {
+  for (std::uint32_t seed = 0; seed < 60; ++seed) {
+    CAPTURE(seed);
+    const Describe describe = [=](NetworkBuilder& net, Value* x) {
+      return random_network(net, x, seed);
+    };
+    check_sharing(describe, {3, 4, 4, 2}, {.training = true, .input_grad = seed % 2 == 0});
+    check_sharing(describe, {3, 4, 4, 2}, {.training = false});
+  }
+}
+
+TEST_CASE("U-Net: the plan is sound and close to what is alive at once") {
+  const std::unique_ptr<Backend> backend = make_backend(Device{}, 1);
+  for (const bool training : {true, false}) {
+    ParameterStore store;
+    NetworkBuilder net(*backend, store, {});
+    const Shape input{2, 64, 96, 3};
+    const auto network = make_unet({16, 4, 11}, {}, input, {.training = training}, *backend, store);
+    const double megabytes = static_cast<double>(network->planned_bytes()) / 1e6;
+    const double pixels = static_cast<double>(input.rows());
+    std::cout << "U-Net width 16, depth 4, " << (training ? "training" : "evaluation") << ": "
+              << megabytes << " MB, " << megabytes * 1e6 / 4 / pixels << " floats per pixel\n";
+    CHECK(megabytes * 1e6 / 4 / pixels < (training ? 420 : 120));
+  }
+}
+
+}  // namespace lockstep::test

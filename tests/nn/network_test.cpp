@@ -1,0 +1,193 @@
+// What a network promises beside correct numbers: prefixes, shared layers, no allocation in a step,
+// errors.
+
+#include "lockstep/nn/network.h"
+
+#include "nn/count_allocations.h"
+#include "nn/harness.h"
+
+namespace lockstep::test {
+namespace {
+
+Value* small_unet(NetworkBuilder& net, Value* x) {
+  const Conv2dOptions conv{.out_channels = 4, .kernel = 3, .padding = 1};
+  Value* skip = net.batch_norm_relu(net.conv2d(x, "e0", conv), "e0.bn");
+  Value* y = net.batch_norm_relu(net.conv2d(net.max_pool2d(skip, {}), "e1", conv), "e1.bn");
+  y = net.concat({skip, net.upsample_bilinear(y, x->shape.height(), x->shape.width(), false)});
+  y = net.dropout(net.batch_norm_relu(net.conv2d(y, "d0", conv), "d0.bn"), 0.25F);
+  return net.conv2d(y, "head", {.out_channels = 3, .bias = true});
+}
+
+Floats head(const Floats& values, std::int64_t count) {
+  return Floats(values.begin(), values.begin() + count);
+}
+
+}  // namespace
+
+TEST_CASE("a smaller batch equals a network planned for it") {
+  const Shape planned{5, 6, 4, 3};
+  TestNetwork net(small_unet, planned);
+  const StepContext context{.update_running_stats = false, .seed = 3, .sample_offset = 2};
+  const auto step = [&](std::int64_t batch) {
+    const Floats input = random_floats(planned.with_batch(batch).elements(), 8);
+    net.network->set_batch(batch);
+    CHECK(net.network->input().shape == planned.with_batch(batch));
+    const StepResult prefix = net.step(input, 4, context);
+    const auto exact = net.build(small_unet, planned.with_batch(batch), {true, true});
+    CHECK(prefix == net.step(*exact, input, 4, context));
+  };
+  for (const std::int64_t batch : {3, 1, 5, 2}) step(batch);
+}
+
+TEST_CASE("an empty batch changes nothing") {
+  TestNetwork net(small_unet, {2, 4, 4, 3});
+  net.network->set_batch(0);
+  const Doubles before = net.reference().parameters.at("e0.bn.running_mean");
+  const StepResult result = net.step({}, 1);
+  CHECK(result.output.empty());
+  for (const auto& [name, grad] : result.grads) CHECK(grad == Floats(grad.size(), 0.0F));
+  CHECK(net.reference().parameters.at("e0.bn.running_mean") == before);
+  CHECK(net.store.batch_norms()[0]->num_batches_tracked == 0);
+}
+
+TEST_CASE("a step allocates nothing") {
+  const auto allocations_of_steps = [](const Describe& describe) {
+    TestNetwork net(describe, {4, 8, 8, 3});
+    const auto steps = [&] {
+      for (const std::int64_t batch : {4, 3, 4}) {
+        net.network->set_batch(batch);
+        net.network->zero_grad();
+        net.network->forward({.seed = 1});
+        net.network->backward({.seed = 1});
+      }
+    };
+    steps();
+    const std::size_t device_bytes = net.backend->allocated_bytes();
+    const long before = allocation_count();
+    steps();
+    const long after = allocation_count();
+    CHECK(net.backend->allocated_bytes() == device_bytes);
+    return after - before;
+  };
+  // oneDNN makes a list of arguments at each call, so that only layers of our own are counted on
+  // the host.
+  allocations_of_steps(small_unet);
+  CHECK(allocations_of_steps([](NetworkBuilder& net, Value* x) {
+          Value* skip = net.batch_norm_relu(x, "a");
+          Value* y = net.batch_norm_add_relu(net.max_pool2d(skip, {}),
+                                             net.relu(net.avg_pool2d(x, {})), "b");
+          y = net.concat({skip, net.dropout(net.upsample_bilinear(y, 8, 8, true), 0.5F), x});
+          return net.batch_norm(net.add(y, y), "c");
+        }) == 0);
+}
+
+TEST_CASE("gradients of parameters add up until they are zeroed") {
+  TestNetwork net(small_unet, {2, 4, 4, 3}, {}, {}, 3);
+  const Floats input = random_floats(net.network->input().shape.elements(), 1);
+  const StepContext context{.update_running_stats = false};
+  const StepResult once = net.step(input, 6, context);
+  net.network->forward(context);
+  upload(*net.backend, net.network->output_grad(),
+         random_floats(net.network->output().shape.elements(), 6));
+  net.network->backward(context);
+  for (const auto& parameter : net.store.parameters()) {
+    Floats twice = once.grads.at(parameter->name);
+    for (float& value : twice) value *= 2;
+    CHECK(download(*net.backend, parameter->grad, parameter->elements) == twice);
+  }
+}
+
+TEST_CASE("concatenation in place equals concatenation by copy, bit for bit") {
+  const auto describe = [](bool copies) {
+    return [copies](NetworkBuilder& net, Value* x) {
+      Value* a = net.relu(net.conv2d(x, "a", {.out_channels = 3}));
+      Value* b = net.batch_norm_relu(net.conv2d(x, "b", {.out_channels = 2}), "bn");
+      Value* both = net.concat({a, b});
+      // A convolution asks for dense inputs, even if nobody reads it: nothing then lies in place.
+      if (copies) net.conv2d(a, "unused_a", {.out_channels = 1});
+      if (copies) net.conv2d(b, "unused_b", {.out_channels = 1});
+      return net.conv2d(both, "head", {.out_channels = 3});
+    };
+  };
+  TestNetwork copied(describe(true), {2, 9, 10, 2});
+  TestNetwork in_place(describe(false), {2, 9, 10, 2});
+  for (const auto& parameter : in_place.store.parameters()) {
+    upload(
+        *in_place.backend, parameter->value,
+        download(*copied.backend, copied.store.find(parameter->name)->value, parameter->elements));
+  }
+  const Floats input = random_floats(360, 2);
+  const StepResult a = copied.step(input, 3);
+  const StepResult b = in_place.step(input, 3);
+  CHECK(a.output == b.output);
+  CHECK(a.input_grad == b.input_grad);
+  for (const auto& [name, grad] : b.grads) CHECK(grad == a.grads.at(name));
+  CHECK(in_place.network->planned_bytes() < copied.network->planned_bytes());
+}
+
+TEST_CASE("dropout depends on the seed, the layer and the sample's place in the global batch") {
+  const Describe describe = [](NetworkBuilder& net, Value* x) {
+    return net.concat({net.dropout(x, 0.5F), net.dropout(x, 0.5F)});
+  };
+  TestNetwork net(describe, {4, 3, 3, 2});
+  const Floats ones(72, 1.0F);
+  const auto run = [&](std::uint64_t seed, std::int64_t offset, bool training = true) {
+    return net.step(ones, 1, {.training = training, .seed = seed, .sample_offset = offset}).output;
+  };
+  const Floats whole = run(1, 0);
+  CHECK(whole == run(1, 0));
+  CHECK(whole != run(2, 0));
+  CHECK(head(run(1, 2), 72) == Floats(whole.begin() + 72, whole.end()));
+  CHECK(run(1, 0, false) == Floats(144, 1.0F));
+  bool layers_differ = false;
+  for (std::size_t i = 0; i < whole.size(); i += 4) layers_differ |= whole[i] != whole[i + 2];
+  CHECK(layers_differ);
+  // The gradient passes exactly where the values passed.
+  const Floats grad_y = random_floats(144, 1);
+  const Floats grad_x = net.step(ones, 1, {.seed = 1}).input_grad;
+  for (std::size_t i = 0; i < grad_x.size(); ++i) {
+    const std::size_t at = i / 2 * 4 + i % 2;
+    CHECK(grad_x[i] == whole[at] * grad_y[at] + whole[at + 2] * grad_y[at + 2]);
+  }
+}
+
+TEST_CASE("two networks share the parameters of one store") {
+  TestNetwork net(small_unet, {2, 4, 4, 3});
+  const auto larger = net.build(small_unet, {1, 8, 6, 3}, {.training = false});
+  CHECK(larger->output().shape == Shape{1, 8, 6, 3});
+  CHECK_FALSE(larger->output_grad());
+  CHECK_THROWS_WITH_AS(larger->backward({}), doctest::Contains("planned without gradients"), Error);
+  CHECK_THROWS_WITH_AS(
+      net.build([](NetworkBuilder& other,
+                   Value* x) { return other.conv2d(x, "e9", {.out_channels = 1}); },
+                {1, 4, 4, 3}, {}),
+      doctest::Contains("no parameter e9.weight"), Error);
+}
+
+TEST_CASE("errors name the layer and both sides") {
+  const std::unique_ptr<Backend> backend = make_backend(Device{}, 1);
+  ParameterStore store;
+  NetworkBuilder net(*backend, store, {});
+  Value* x = net.input({2, 4, 4, 3});
+  CHECK_THROWS_WITH_AS(net.input({1, 1}), doctest::Contains("one input"), Error);
+  CHECK_THROWS_WITH_AS(net.conv2d(x, "stem", {.out_channels = 4, .kernel = 7}),
+                       doctest::Contains("stem: "), Error);
+  CHECK_THROWS_WITH_AS(net.conv2d(x, "stem", {.out_channels = 4, .groups = 2}),
+                       doctest::Contains("stem: "), Error);
+  Value* pooled = net.max_pool2d(x, {});
+  CHECK_THROWS_WITH_AS(net.add(x, pooled), doctest::Contains("[2, 4, 4, 3] and [2, 2, 2, 3]"),
+                       Error);
+  CHECK_THROWS_WITH_AS(net.concat({x, pooled}), doctest::Contains("[2, 2, 2, 3]"), Error);
+  CHECK_THROWS_WITH_AS(net.batch_norm_add_relu(x, pooled, "bn"), doctest::Contains("bn: "), Error);
+  CHECK_THROWS_AS(net.dropout(x, 1.0F), Error);
+  CHECK_THROWS_AS(net.upsample_bilinear(x, 0, 4, false), Error);
+  CHECK_THROWS_AS(net.build(x, {}), Error);
+  Value* y = net.conv2d(x, "stem", {.out_channels = 4});
+  CHECK_THROWS_WITH_AS(net.conv2d(x, "stem", {.out_channels = 5}),
+                       doctest::Contains("[4, 3, 1, 1]"), Error);
+  const auto network = net.build(y, {});
+  CHECK_THROWS_WITH_AS(network->set_batch(3), doctest::Contains("planned for 0 to 2"), Error);
+  CHECK_THROWS_AS(net.build(y, {}), Error);
+}
+
+}  // namespace lockstep::test
