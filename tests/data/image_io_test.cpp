@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 
+#include "data/codec.h"
 #include "data/fixtures.h"
 #include "lockstep/core/check.h"
 
@@ -124,22 +125,45 @@ TEST_CASE("a JPEG is close to what was compressed") {
   }
 }
 
-TEST_CASE("a file cut anywhere is an error that names it") {
+TEST_CASE("an image cut anywhere is an error that names it") {
   const TempFolder folder;
   const Image image = random_image({12, 17}, 4);
-  write_png(folder.file("whole.png"), image);
-  write_jpeg_file(folder.file("whole.jpg"), image);
-  write_png(folder.file("labels.png"), random_labels({12, 17}, 11, 4));
-  const auto cut = folder.file("cut");
-  for (const char* name : {"whole.png", "whole.jpg", "labels.png"}) {
-    const Bytes bytes = read_file(folder.file(name));
-    for (std::size_t count = 0; count < bytes.size(); ++count) {
-      write_file(cut, Bytes(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(count)));
-      CAPTURE(name);
-      CAPTURE(count);
-      CHECK(contains(message_of<DataError>([&] { read(cut); }), cut.string()));
-      if (std::string(name) == "labels.png") CHECK_THROWS_AS(labels_of(cut), DataError);
-    }
+  write_png(folder.file("a.png"), image);
+  write_jpeg_file(folder.file("a.jpg"), image);
+  const Bytes png = read_file(folder.file("a.png"));
+  const Bytes jpeg = read_file(folder.file("a.jpg"));
+  Image decoded;
+  LabelMap labels;
+  CHECK_NOTHROW(decode_png(png, "name", decoded));
+  CHECK_NOTHROW(decode_jpeg(jpeg, "name", decoded));
+  for (std::size_t count = 0; count < png.size(); ++count) {
+    const FileBytes cut(png.data(), count);
+    CAPTURE(count);
+    CHECK(contains(message_of<DataError>([&] { decode_png(cut, "name", decoded); }),
+                   "name: expected"));
+    CHECK_THROWS_AS(decode_png_labels(cut, "name", labels), DataError);
+  }
+  for (std::size_t count = 0; count < jpeg.size(); ++count) {
+    const FileBytes cut(jpeg.data(), count);
+    CAPTURE(count);
+    CHECK(contains(message_of<DataError>([&] { decode_jpeg(cut, "name", decoded); }),
+                   "name: expected"));
+  }
+}
+
+TEST_CASE("labels cut anywhere are an error, and a cut file is named") {
+  const TempFolder folder;
+  const auto path = folder.file("a.png");
+  write_png(path, random_labels({12, 17}, 11, 4));
+  const Bytes png = read_file(path);
+  LabelMap labels;
+  for (std::size_t count = 0; count < png.size(); ++count) {
+    CAPTURE(count);
+    CHECK_THROWS_AS(decode_png_labels(FileBytes(png.data(), count), "name", labels), DataError);
+  }
+  for (const std::size_t count : {png.size() - 1, png.size() / 2, std::size_t{20}}) {
+    std::filesystem::resize_file(path, count);
+    CHECK(contains(message_of<DataError>([&] { labels_of(path); }), path.string()));
   }
 }
 
