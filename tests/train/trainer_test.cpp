@@ -1,0 +1,349 @@
+#include "lockstep/train/trainer.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "lockstep/core/check.h"
+#include "lockstep/train/checkpoint.h"
+#include "lockstep/train/evaluator.h"
+#include "lockstep/train/run_folder.h"
+#include "train/temporary_folder.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using test::read_text;
+using test::TemporaryFolder;
+
+const char* const kConfig = R"(
+[run]
+max_iters = 10
+log_every = 3
+val_every = 4
+checkpoint_every = 4
+stall_timeout = 20
+[data]
+layout = "streets"
+size = [32, 32]
+train_images = 14
+val_images = 5
+[data.augment]
+hflip = 0.5
+[batch]
+global = 6
+[model]
+width = 4
+depth = 2
+[optim]
+lr = 0.05
+)";
+
+/// A folder with the configuration and room for runs.
+class Runs {
+ public:
+  Runs() : config_(folder_.write("tiny.toml", kConfig)) {}
+
+  TrainRequest request(const std::string& run, std::vector<std::string> overrides = {}) const {
+    TrainRequest request;
+    request.config = load_config(config_, overrides);
+    request.devices = "cpu:4";
+    request.output = folder_.path() / run;
+    request.console = Console::kQuiet;
+    return request;
+  }
+  RunFolder folder(const std::string& run) const { return {folder_.path() / run}; }
+  const fs::path& path() const { return folder_.path(); }
+
+ private:
+  TemporaryFolder folder_;
+  fs::path config_;
+};
+
+std::vector<json> lines_of(const fs::path& path) {
+  std::vector<json> lines;
+  std::istringstream stream(read_text(path));
+  for (std::string line; std::getline(stream, line);) lines.push_back(json::parse(line));
+  return lines;
+}
+
+void check_same_run(const RunFolder& a, const RunFolder& b) {
+  CHECK(read_text(a.scalars()) == read_text(b.scalars()));
+  for (const char* name : {"last", "best", "iter_8", "iter_10"}) {
+    CAPTURE(name);
+    CHECK(fs::exists(a.checkpoint(name)));
+    CHECK(read_text(a.checkpoint(name)) == read_text(b.checkpoint(name)));
+    CHECK(read_text(state_path(a.checkpoint(name))) == read_text(state_path(b.checkpoint(name))));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a run leaves what the design says, with logs on time") {
+  const Runs runs;
+  const TrainSummary summary = train(runs.request("a"));
+  const RunFolder folder = runs.folder("a");
+  CHECK(summary.status == TrainStatus::kDone);
+  CHECK(summary.iterations == 10);
+  CHECK(summary.best_m_iou.has_value());
+  CHECK(std::isfinite(summary.train_loss));
+
+  std::vector<std::pair<std::string, int>> expected{
+      {"train", 3}, {"val", 4}, {"train", 6}, {"val", 8}, {"train", 9}, {"train", 10}, {"val", 10}};
+  std::vector<std::pair<std::string, int>> got;
+  for (const json& line : lines_of(folder.scalars())) {
+    got.emplace_back(line.at("mode"), line.at("step"));
+    for (const char* timed : {"time", "data_time", "memory", "eta"})
+      CHECK_FALSE(line.contains(timed));
+    if (line.at("mode") == "val") CHECK(line.contains("IoU.sky"));
+    if (line.at("mode") == "train") CHECK(line.at("loss").get<double>() > 0);
+  }
+  CHECK(got == expected);
+  CHECK(lines_of(folder.timing()).size() == expected.size());
+  for (const char* name : {"iter_4", "iter_8", "iter_10", "last", "best"}) {
+    CHECK(load_checkpoint(folder.checkpoint(name)).state.replicas.size() == 4);
+  }
+  CHECK(load_config(folder.config(), {}).run.max_iters == 10);
+  CHECK(json::parse(read_text(folder.environment())).at("devices").size() == 4);
+  CHECK(read_text(folder.log()).find("Iter(train) [ 3/10]  lr: ") != std::string::npos);
+}
+
+TEST_CASE("events: header first, one bn line per layer and log step, end last") {
+  const Runs runs;
+  train(runs.request("a"));
+  const std::vector<json> events = lines_of(runs.folder("a").events());
+  CHECK(events.front().at("type") == "header");
+  CHECK(events.front().at("schema") == 1);
+  CHECK(events.back().at("type") == "end");
+  CHECK(events.back().at("status") == "done");
+  int layers = 0;
+  for (const json& event : events) {
+    if (event.at("type") != "bn" || event.at("step") != 9) continue;
+    ++layers;
+    CHECK(event.at("parts") == 3);  // chunks of 6 over 4: 2, 2, 2, 0
+    CHECK(event.at("within").get<double>() > 0);
+    CHECK(event.at("between").get<double>() > 0);
+  }
+  CHECK(layers == 6);
+}
+
+TEST_CASE("the summary in the folder is the one that was returned") {
+  const Runs runs;
+  const TrainSummary summary = train(runs.request("a", {"run.eval_all_stats=true"}));
+  const TrainSummary read = read_summary(runs.folder("a").root).value();
+  CHECK(read.config_hash == summary.config_hash);
+  CHECK(read.evaluation.confusion == summary.evaluation.confusion);
+  CHECK(read.evaluation.metrics.m_iou == summary.evaluation.metrics.m_iou);
+  CHECK(read.evaluation.loss == summary.evaluation.loss);
+  CHECK(read.best_m_iou == summary.best_m_iou);
+  CHECK(read.train_loss == summary.train_loss);
+  CHECK(read.times.median_step == summary.times.median_step);
+  CHECK(read.batch_norms.size() == 6);
+  CHECK(read.batch_norms[2].ratio_max == summary.batch_norms[2].ratio_max);
+  REQUIRE(read.other_stats.size() == 2);
+  CHECK(read.other_stats[1].eval_stats == EvalStats::kPooled);
+  CHECK(read.other_stats[1].confusion == summary.other_stats[1].confusion);
+  CHECK_FALSE(read_summary(runs.path() / "nowhere"));
+}
+
+TEST_CASE(
+    "two runs with one seed are equal to the bit, under random delays, other workers and no "
+    "cache") {
+  for (const char* mode : {"bn.mode=local", "bn.mode=sync"}) {
+    CAPTURE(mode);
+    const Runs runs;
+    train(runs.request("a", {mode}));
+    TrainRequest delayed =
+        runs.request("b", {mode, "data.workers=1", "data.cache_mb=0", "run.keep=3"});
+    delayed.fault = "delay:seed=7,max_us=300";
+    train(delayed);
+    check_same_run(runs.folder("a"), runs.folder("b"));
+  }
+}
+
+TEST_CASE("a run that was cut off and resumed is the run that was not") {
+  for (const std::vector<std::string>& mode : {std::vector<std::string>{"bn.mode=local"},
+                                               {"bn.mode=sync"},
+                                               {"bn.mode=virtual", "bn.virtual_devices=2"}}) {
+    CAPTURE(mode.front());
+    const Runs runs;
+    train(runs.request("whole", mode));
+    TrainRequest cut = runs.request("cut", mode);
+    cut.fault = "throw:rank=2,step=7";
+    CHECK_THROWS_WITH_AS(train(cut),
+                         doctest::Contains("replica 2 (cpu:2): injected failure in step 7"),
+                         ReplicaError);
+    CHECK(lines_of(runs.folder("cut").events()).back().at("exit_code") == 5);
+    CHECK_FALSE(read_summary(runs.folder("cut").root));
+    cut.fault.clear();
+    cut.resume = "auto";
+    CHECK(train(cut).iterations == 10);
+    check_same_run(runs.folder("whole"), runs.folder("cut"));
+    CHECK(read_summary(runs.folder("cut").root).has_value());
+  }
+}
+
+TEST_CASE("a stop is asked for: the step is finished, saved, and the rest can follow") {
+  const Runs runs;
+  train(runs.request("whole"));
+  TrainRequest stopped = runs.request("stopped");
+  const std::atomic<bool> stop{true};
+  stopped.stop = &stop;
+  const TrainSummary summary = train(stopped);
+  CHECK(summary.status == TrainStatus::kInterrupted);
+  CHECK(summary.iterations == 0);
+  CHECK(lines_of(runs.folder("stopped").events()).back().at("status") == "interrupted");
+  CHECK(read_text(runs.folder("stopped").log()).find(" --resume") != std::string::npos);
+  stopped.stop = nullptr;
+  stopped.resume = runs.folder("stopped").checkpoint("last").string();
+  stopped.output.clear();
+  train(stopped);
+  check_same_run(runs.folder("whole"), runs.folder("stopped"));
+}
+
+TEST_CASE("resuming a finished run repeats nothing") {
+  const Runs runs;
+  TrainRequest request = runs.request("a");
+  const TrainSummary first = train(request);
+  const std::string scalars = read_text(runs.folder("a").scalars());
+  request.resume = "auto";
+  const TrainSummary again = train(request);
+  CHECK(again.evaluation.confusion == first.evaluation.confusion);
+  CHECK(read_text(runs.folder("a").scalars()) == scalars);
+}
+
+TEST_CASE("a folder that holds a run is not written to unless it is resumed") {
+  const Runs runs;
+  train(runs.request("a"));
+  CHECK_THROWS_WITH_AS(train(runs.request("a")), doctest::Contains("--resume"), ConfigError);
+}
+
+TEST_CASE("an older checkpoint is resumed only into another folder") {
+  const Runs runs;
+  train(runs.request("a"));
+  TrainRequest request = runs.request("a");
+  request.resume = runs.folder("a").checkpoint("iter_8").string();
+  CHECK_THROWS_WITH_AS(train(request), doctest::Contains("iter_10"), ConfigError);
+  request.output = runs.path() / "b";
+  train(request);
+  CHECK(read_text(runs.folder("b").checkpoint("last")) ==
+        read_text(runs.folder("a").checkpoint("last")));
+}
+
+TEST_CASE("resume falls back to an older checkpoint when the newest is damaged") {
+  const Runs runs;
+  train(runs.request("whole"));
+  train(runs.request("a", {"run.keep=1"}));
+  fs::resize_file(runs.folder("a").checkpoint("last"), 100);
+  fs::resize_file(runs.folder("a").checkpoint("iter_10"), 100);
+  fs::remove(runs.folder("a").checkpoint("best"));
+  for (const char* end : {".safetensors", ".state.safetensors"}) {
+    fs::copy(runs.folder("whole").checkpoints() / ("iter_8" + std::string(end)),
+             runs.folder("a").checkpoints() / ("iter_8" + std::string(end)));
+  }
+  TrainRequest request = runs.request("a");
+  request.resume = "auto";
+  train(request);
+  check_same_run(runs.folder("whole"), runs.folder("a"));
+  CHECK(fs::exists(runs.folder("a").checkpoints() / "iter_10.safetensors.damaged"));
+}
+
+TEST_CASE("other devices: sync goes on with a warning, local refuses") {
+  const Runs runs;
+  for (const char* mode : {"sync", "local"}) {
+    TrainRequest request = runs.request(mode, {"bn.mode=" + std::string(mode)});
+    request.fault = "throw:rank=0,step=5";
+    CHECK_THROWS_AS(train(request), ReplicaError);
+    request.fault.clear();
+    request.devices = "cpu:2";
+    request.resume = "auto";
+    if (std::string(mode) == "local") {
+      CHECK_THROWS_WITH_AS(train(request), doctest::Contains("use -d cpu:4"), ConfigError);
+      continue;
+    }
+    CHECK(train(request).iterations == 10);
+    CHECK(read_text(runs.folder(mode).log()).find("of 4 devices") != std::string::npos);
+  }
+}
+
+TEST_CASE("a loss that is not finite ends the run and leaves the last good checkpoint") {
+  const Runs runs;
+  TrainRequest request =
+      runs.request("a", {"optim.lr=1e38", "run.checkpoint_every=1", "schedule.type=constant"});
+  CHECK_THROWS_AS(train(request), NonFiniteError);
+  const json end = lines_of(runs.folder("a").events()).back();
+  CHECK(end.at("exit_code") == 4);
+  const std::int64_t step = end.at("step");
+  CHECK(load_checkpoint(runs.folder("a").checkpoint("last")).state.iteration == step);
+}
+
+TEST_CASE("initial weights come from a file, as far as it fits") {
+  const Runs runs;
+  train(runs.request("a"));
+  TrainRequest request =
+      runs.request("b", {"data.num_classes=11", "run.max_iters=1", "optim.lr=0"});
+  request.init = runs.folder("a").checkpoint("last");
+  train(request);
+  const auto before = load_weights(request.init).tensors,
+             after = load_weights(runs.folder("b").checkpoint("last")).tensors;
+  CHECK(before.at("encoder.1.0.conv.weight").data == after.at("encoder.1.0.conv.weight").data);
+  CHECK(before.at("head.bias").data == after.at("head.bias").data);
+}
+
+TEST_CASE("evaluation leaves a training run as it was, whatever statistics it uses") {
+  const Runs runs;
+  train(runs.request("a", {"run.val_every=0"}));
+  for (const char* stats : {"mean", "pooled", "precise"}) {
+    CAPTURE(stats);
+    train(runs.request(
+        stats, {"run.val_every=1", "bn.precise_iters=2", "bn.eval_stats=" + std::string(stats)}));
+    CHECK(load_weights(runs.folder("a").checkpoint("last"))
+              .tensors.at("encoder.0.0.bn.running_mean")
+              .data == load_weights(runs.folder(stats).checkpoint("last"))
+                           .tensors.at("encoder.0.0.bn.running_mean")
+                           .data);
+    CHECK(load_checkpoint(runs.folder("a").checkpoint("last")).state.velocity ==
+          load_checkpoint(runs.folder(stats).checkpoint("last")).state.velocity);
+  }
+}
+
+TEST_CASE("evaluating a checkpoint gives what training said") {
+  const Runs runs;
+  for (const char* stats : {"device0", "mean", "pooled", "precise"}) {
+    CAPTURE(stats);
+    const TrainSummary summary =
+        train(runs.request(stats, {"bn.precise_iters=3", "bn.eval_stats=" + std::string(stats)}));
+    // Precise statistics depend on how training batches are spread; the others are the checkpoint's
+    // own.
+    const bool precise = std::string(stats) == "precise";
+    for (const char* devices : {"cpu:4", "cpu:1"}) {
+      if (precise && std::string(devices) == "cpu:1") continue;
+      const EvalReport report = evaluate_checkpoint({runs.folder(stats).root, {}, {}, devices});
+      CHECK(report.evaluation.confusion == summary.evaluation.confusion);
+      CHECK(report.iteration == 10);
+      CHECK(json::parse(to_json(report)).at("eval_stats") == stats);
+    }
+  }
+  CHECK_THROWS_AS(evaluate_checkpoint({runs.path() / "nowhere", {}, {}, "cpu:1"}), DataError);
+}
+
+TEST_CASE("precise statistics are those of all training images, on any number of devices") {
+  // The first BatchNorm sees the same values however they are spread; with an odd batch one device
+  // has fewer.
+  const Runs runs;
+  std::vector<double> losses;
+  for (const char* devices : {"cpu:1", "cpu:3"}) {
+    TrainRequest request =
+        runs.request(devices, {"bn.mode=sync", "bn.eval_stats=precise", "bn.precise_iters=2",
+                               "run.max_iters=1", "batch.global=5", "optim.lr=0"});
+    request.devices = devices;
+    losses.push_back(train(request).evaluation.loss.value());
+  }
+  CHECK(losses[0] == doctest::Approx(losses[1]).epsilon(1e-4));
+}
+
+}  // namespace lockstep
