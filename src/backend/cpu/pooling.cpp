@@ -6,6 +6,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/parallel_for.h"
+#include "backend/cpu/prefetch.h"
 
 namespace lockstep {
 namespace {
@@ -131,6 +132,7 @@ void max_pool_grad_row(const PoolGeometry& g, const Tensor& winners, const Tenso
   const Range rows = covering_windows(iy, g.kernel_h, g.stride_h, g.padding_h, out.height());
   for (std::int64_t ix = 0; ix < in.width(); ++ix) {
     float* target = grad_x.floats() + (row * in.width() + ix) * grad_x.row_stride;
+    prefetch_to_write(grad_x, target);
     if constexpr (!kAccumulate) std::fill_n(target, channels, 0.0F);
     const Range columns = covering_windows(ix, g.kernel_w, g.stride_w, g.padding_w, out.width());
     for (std::int64_t oy = rows.begin; oy < rows.end; ++oy) {
@@ -165,6 +167,9 @@ void max_pool_grad_two_rows(const Tensor& winners, const Tensor& grad_y, const T
     const float* gradient = grad_y.floats() + pixel * grad_y.row_stride;
     const std::uint8_t* winner = winners.bytes() + pixel * channels;
     float* bottom = top + width * stride;
+    for (const float* target : {top, top + stride, bottom, bottom + stride}) {
+      prefetch_to_write(grad_x, target);
+    }
 #pragma omp simd
     for (std::int64_t c = 0; c < channels; ++c) {
       const std::int32_t position = winner[c];
@@ -238,6 +243,7 @@ void avg_pool_grad_row(const PoolGeometry& g, const Tensor& grad_y, const Tensor
       covering_windows(row % in.height(), g.kernel_h, g.stride_h, g.padding_h, out.height());
   for (std::int64_t ix = 0; ix < in.width(); ++ix) {
     float* target = grad_x.floats() + (row * in.width() + ix) * grad_x.row_stride;
+    prefetch_to_write(grad_x, target);
     if (!accumulate) std::fill_n(target, in.channels(), 0.0F);
     const Range columns = covering_windows(ix, g.kernel_w, g.stride_w, g.padding_w, out.width());
     for (std::int64_t oy = rows.begin; oy < rows.end; ++oy) {
