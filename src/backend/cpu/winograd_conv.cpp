@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "backend/cpu/winograd_gemm.h"
+#include "backend/cpu/winograd_plan.h"
 #include "backend/cpu/winograd_transforms.h"
 #include "backend/cpu/winograd_vec.h"
 
@@ -13,92 +14,6 @@ namespace lockstep {
 namespace {
 
 using namespace winograd;
-
-// Transformed tiles of one block: beside the transformed kernels, or one sum, they should stay in a
-// second-level cache. The sums want longer blocks: each block reads and writes its whole sum.
-constexpr std::int64_t kBlockBytes = 128 * 1024;
-constexpr std::int64_t kSumBlockBytes = 256 * 1024;
-constexpr std::int64_t kLine = 16;          // floats of a cache line
-constexpr std::int64_t kMaxSums = 16;       // partial sums of the gradient of the weights
-constexpr std::int64_t kTilesPerSum = 256;  // a sum over fewer costs more to merge than it saves
-constexpr std::int64_t kSumBytes = 4 * 1024 * 1024;
-constexpr std::int64_t kSliceOut = 64, kSliceIn = 128;
-
-std::int64_t padded(std::int64_t channels) { return (channels + kPanel - 1) / kPanel * kPanel; }
-
-/// Transformed tiles in memory. The points lie one line further apart than the data needs:
-/// power-of-two distances would send all sixteen points of a channel to the same few lines of the
-/// cache.
-std::int64_t point_stride(std::int64_t tiles, std::int64_t channels) {
-  return tiles * channels + kLine;
-}
-std::int64_t tile_floats(std::int64_t tiles, std::int64_t channels) {
-  return kPoints * point_stride(tiles, channels);
-}
-
-/// Tiles per block such that their points fill `bytes`, rounded to the micro-kernel's rows.
-std::int64_t tiles_per_block(std::int64_t channels, std::int64_t bytes) {
-  const std::int64_t fit = bytes / (kPoints * channels * std::int64_t{sizeof(float)});
-  return std::clamp<std::int64_t>(fit / kRows, 2, 32) * kRows;
-}
-
-/// Channels [begin, begin + count), `padded` of them when transformed.
-struct Slice {
-  std::int64_t begin, count, padded;
-};
-
-/// Channels in slices of at most `most` (a multiple of kPanel) of nearly equal size.
-class Slices {
- public:
-  Slices(std::int64_t channels, std::int64_t most)
-      : channels_(channels),
-        count_((channels + most - 1) / most),
-        size_(padded((channels + count_ - 1) / count_)) {}
-
-  std::int64_t count() const { return count_; }
-  std::int64_t size() const { return size_; }
-  Slice operator[](std::int64_t index) const {
-    const std::int64_t begin = index * size_;
-    const std::int64_t count = std::min(size_, channels_ - begin);
-    return {begin, count, padded(count)};
-  }
-
- private:
-  std::int64_t channels_, count_, size_;
-};
-
-/// How the gradient of the weights is cut into independent sums, by the shape only: per slice of
-/// the output's and slice of the input's channels, `parts` sums over a part of the tiles each.
-struct WeightPlan {
-  Slices in, out;
-  std::int64_t tiles;
-  std::int64_t parts;
-  std::int64_t sum_floats;  // room of one sum
-  std::int64_t block;       // tiles transformed at once; the sums' order depends on it
-
-  WeightPlan(const ConvGeometry& geometry, std::int64_t tile_count)
-      : in(geometry.in_channels, kSliceIn),
-        out(geometry.out_channels, kSliceOut),
-        tiles(tile_count),
-        parts(0),
-        sum_floats(kPoints * in.size() * out.size()),
-        block(tiles_per_block(in.size() + out.size(), kSumBlockBytes)) {
-    const std::int64_t slices = in.count() * out.count();
-    const std::int64_t most = kSumBytes / (slices * sum_floats * std::int64_t{sizeof(float)});
-    parts = std::clamp<std::int64_t>(std::min(tiles / kTilesPerSum, most), 1, kMaxSums);
-  }
-
-  std::int64_t sums() const { return out.count() * in.count() * parts; }
-  /// The first sum of a pair of slices; the others follow.
-  std::int64_t first_sum(std::int64_t out_slice, std::int64_t in_slice) const {
-    return (out_slice * in.count() + in_slice) * parts;
-  }
-  /// The tiles of one part.
-  TileRange part(std::int64_t index) const {
-    const std::int64_t begin = tiles * index / parts;
-    return {begin, tiles * (index + 1) / parts - begin};
-  }
-};
 
 class WinogradConvolution final : public Convolution {
  public:
@@ -126,9 +41,19 @@ class WinogradConvolution final : public Convolution {
         tile_floats(block_, in_) + tile_floats(block_, out_),
         tile_floats(plan_.block, plan_.in.size()) + tile_floats(plan_.block, plan_.out.size()));
   }
+  /// The convolution without the kernels' transform, block by block.
+  struct Task {
+    const Tensor& x;
+    std::int64_t padding_h, padding_w;
+    const float* bias;
+    const Tensor& y;
+    TileGrid grid;
+    PointKernels kernels;
+  };
   void convolve(const Tensor& x, std::int64_t padding_h, std::int64_t padding_w,
                 const KernelSource& kernels, const float* bias, const Tensor& y,
                 float* scratch) const;
+  void convolve_block(const Task& task, std::int64_t first, float* block) const;
   void sum_tiles(const Tensor& x, const Tensor& grad_y, const WeightPlan& plan, std::int64_t index,
                  float* sum, float* block) const;
   void merge_sums(const WeightPlan& plan, const float* sums, std::int64_t out_channel,
@@ -170,34 +95,46 @@ void WinogradConvolution::backward_data(const Tensor& grad_y, const float* weigh
 void WinogradConvolution::convolve(const Tensor& x, std::int64_t padding_h, std::int64_t padding_w,
                                    const KernelSource& kernels, const float* bias, const Tensor& y,
                                    float* scratch) const {
-  const TileGrid grid(y.shape);
   const std::int64_t depth = padded(kernels.depth);
   const std::int64_t lanes = padded(kernels.lanes);
   const PointKernels u{scratch, depth * lanes + kLine, depth, lanes};
+  const Task task{x, padding_h, padding_w, bias, y, TileGrid(y.shape), u};
   float* blocks = scratch + kPoints * u.stride;
+  // Neighbouring blocks go to one thread, which prefetches; a few turns per thread even out its
+  // delays.
+  const std::int64_t count = (task.grid.count + block_ - 1) / block_;
+  const std::int64_t turn = std::max<std::int64_t>(count / (8 * threads_), 1);
 #pragma omp parallel num_threads(threads_) if (threads_ > 1)
   {
 #pragma omp for schedule(static)
     for (std::int64_t lane = 0; lane < lanes; lane += kLanes) transform_kernels(kernels, lane, u);
-
-    float* block = blocks + omp_get_thread_num() * block_floats();
-    const PointTiles v{block, point_stride(block_, depth), depth};
-    const PointTiles m{block + kPoints * v.stride, point_stride(block_, lanes), lanes};
-#pragma omp for schedule(dynamic)
-    for (std::int64_t first = 0; first < grid.count; first += block_) {
-      const TileRange range{first, std::min(block_, grid.count - first)};
-      transform_input(x, padding_h, padding_w, grid, range, v);
-      // The micro-kernel computes whole groups of rows; what is left of a former block beyond the
-      // range would do no harm, but be work on undefined values.
-      const std::int64_t rows = (range.count + kRows - 1) / kRows * kRows;
-      for (std::int64_t p = 0; p < kPoints; ++p) {
-        float* a = v.data + p * v.stride;
-        std::fill(a + range.count * depth, a + rows * depth, 0.0F);
-        multiply(a, u.data + p * u.stride, m.data + p * m.stride, rows, depth, lanes);
-      }
-      transform_output(m, grid, range, bias, y);
+#pragma omp for schedule(dynamic, turn)
+    for (std::int64_t index = 0; index < count; ++index) {
+      convolve_block(task, index * block_, blocks + omp_get_thread_num() * block_floats());
     }
   }
+}
+
+void WinogradConvolution::convolve_block(const Task& task, std::int64_t first, float* block) const {
+  const PointKernels& u = task.kernels;
+  const PointTiles v{block, point_stride(block_, u.depth), u.depth};
+  const PointTiles m{block + kPoints * v.stride, point_stride(block_, u.lanes), u.lanes};
+  const TileRange range = task.grid.range(first, block_);
+  const TileRange next = task.grid.range(first + block_, block_);
+  transform_input(task.x, task.padding_h, task.padding_w, task.grid, range, v);
+  // The micro-kernel computes whole groups of rows; what is left of a former block beyond the
+  // range would do no harm, but be work on undefined values.
+  const std::int64_t rows = (range.count + kRows - 1) / kRows * kRows;
+  for (std::int64_t p = 0; p < kPoints; ++p) {
+    float* a = v.data + p * v.stride;
+    std::fill(a + range.count * u.depth, a + rows * u.depth, 0.0F);
+    multiply(a, u.data + p * u.stride, m.data + p * m.stride, rows, u.depth, u.lanes);
+    if (p < kPrefetchShares) {
+      prefetch_pixels(task.x, 2 - task.padding_h, task.grid, next, p);
+      prefetch_pixels(task.y, 0, task.grid, range, p);
+    }
+  }
+  transform_output(m, task.grid, range, task.bias, task.y);
 }
 
 void WinogradConvolution::backward_weights(const Tensor& x, const Tensor& grad_y,
@@ -232,14 +169,20 @@ void WinogradConvolution::sum_tiles(const Tensor& x, const Tensor& grad_y, const
   const PointTiles z{block + kPoints * v.stride, point_stride(plan.block, out.padded), out.padded};
 
   const TileRange part = plan.part(index % plan.parts);
-  for (std::int64_t done = 0; done < part.count; done += plan.block) {
-    const TileRange range{part.first + done, std::min(plan.block, part.count - done)};
+  const std::int64_t end = part.first + part.count;
+  for (std::int64_t first = part.first; first < end; first += plan.block) {
+    const TileRange range{first, std::min(plan.block, end - first)};
+    const TileRange next = grid.range(first + plan.block, plan.block);
     transform_input(x_slice, geometry_.padding_h, geometry_.padding_w, grid, range, v);
     transform_grad_output(grad_slice, grid, range, z);
     for (std::int64_t p = 0; p < kPoints; ++p) {
       multiply_transposed(z.data + p * z.stride, v.data + p * v.stride,
                           sum + p * out.padded * in.padded, out.padded, range.count, in.padded,
-                          done > 0);
+                          first > part.first);
+      if (p < kPrefetchShares) {
+        prefetch_pixels(x_slice, 2 - geometry_.padding_h, grid, next, p);
+        prefetch_pixels(grad_slice, 0, grid, next, p);
+      }
     }
   }
 }

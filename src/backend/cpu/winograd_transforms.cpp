@@ -1,3 +1,5 @@
+// The transforms of tiles.
+
 #include "backend/cpu/winograd_transforms.h"
 
 #include <algorithm>
@@ -22,22 +24,6 @@ Pair output_pair(Vec m0, Vec m1, Vec m2, Vec m3) { return {m0 + m1 + m2, m1 - m2
 
 /// A y.
 Column gradient_column(Vec y0, Vec y1) { return {y0, y0 + y1, y0 - y1, -y1}; }
-
-/// G g of three values.
-Column kernel_column(Vec g0, Vec g1, Vec g2) {
-  const Vec even = 0.5F * (g0 + g2);
-  const Vec odd = 0.5F * g1;
-  return {g0, even + odd, even - odd, g2};
-}
-
-/// G^T q of four values.
-struct Triple {
-  Vec v0, v1, v2;
-};
-Triple kernel_triple(Vec q0, Vec q1, Vec q2, Vec q3) {
-  const Vec even = 0.5F * (q1 + q2);
-  return {q0 + even, 0.5F * (q1 - q2), even + q3};
-}
 
 /// Loads and stores of whole vectors, and of those that end beyond the channels of a pixel.
 struct WholeVec {
@@ -203,38 +189,6 @@ void transform_output_tile(const float* from, const PointTiles& m, const float* 
   });
 }
 
-/// The nine values of up to eight kernels that lie `lane_stride` apart, one kernel per lane.
-struct Kernels {
-  Vec g[9];
-};
-Kernels load_kernels(const float* from, std::int64_t lane_stride, std::int64_t count) {
-  alignas(sizeof(Vec)) float lanes[9][kLanes] = {};
-  for (std::int64_t lane = 0; lane < count; ++lane) {
-    for (int i = 0; i < 9; ++i) lanes[i][lane] = from[lane * lane_stride + i];
-  }
-  Kernels kernels;
-  for (int i = 0; i < 9; ++i) kernels.g[i] = load(lanes[i]);
-  return kernels;
-}
-
-/// G g G^T.
-void store_kernel_points(const Kernels& k, float* to, std::int64_t stride) {
-  const Column c0 = kernel_column(k.g[0], k.g[3], k.g[6]);
-  const Column c1 = kernel_column(k.g[1], k.g[4], k.g[7]);
-  const Column c2 = kernel_column(k.g[2], k.g[5], k.g[8]);
-  const auto store_points = [&](float* row, Vec g0, Vec g1, Vec g2) {
-    const Column points = kernel_column(g0, g1, g2);
-    store(row, points.v0);
-    store(row + stride, points.v1);
-    store(row + 2 * stride, points.v2);
-    store(row + 3 * stride, points.v3);
-  };
-  store_points(to, c0.v0, c1.v0, c2.v0);
-  store_points(to + 4 * stride, c0.v1, c1.v1, c2.v1);
-  store_points(to + 8 * stride, c0.v2, c1.v2, c2.v2);
-  store_points(to + 12 * stride, c0.v3, c1.v3, c2.v3);
-}
-
 }  // namespace
 
 void transform_input(const Tensor& x, std::int64_t padding_h, std::int64_t padding_w,
@@ -244,19 +198,30 @@ void transform_input(const Tensor& x, std::int64_t padding_h, std::int64_t paddi
     const std::int64_t y = 2 * run.row - padding_h;
     const bool inner_row = y >= 0 && y + 4 <= image.height;
     float* to = v.data + run.offset * v.channels;
-    for (std::int64_t t = 0; t < run.count;) {
-      const std::int64_t first_pixel = 2 * (run.column + t) - padding_w;
-      const std::int64_t fit = first_pixel < 0 ? 0 : (image.width - first_pixel - 2) / 2;
-      const std::int64_t inner = inner_row ? std::clamp<std::int64_t>(fit, 0, run.count - t) : 0;
-      if (inner > 0) {
-        for (std::int64_t i = 0; i < inner; ++i) {
-          transform_inner_tile(image, image.pixel(y, first_pixel + 2 * i),
-                               to + (t + i) * v.channels, v);
-        }
+    for (std::int64_t t = 0; t < run.count; ++t, to += v.channels) {
+      const std::int64_t left = 2 * (run.column + t) - padding_w;
+      if (inner_row && left >= 0 && left + 4 <= image.width) {
+        transform_inner_tile(image, image.pixel(y, left), to, v);
       } else {
-        transform_edge_tile(image, y, first_pixel, to + t * v.channels, v);
+        transform_edge_tile(image, y, left, to, v);
       }
-      t += std::max<std::int64_t>(inner, 1);
+    }
+  });
+}
+
+void prefetch_pixels(const Tensor& tensor, std::int64_t row_offset, const TileGrid& grid,
+                     TileRange range, std::int64_t share) {
+  for_each_run(grid, range, [&](const Run& run) {
+    const Image image(tensor, run.sample);
+    const std::int64_t end = std::min(2 * (run.column + run.count), image.width);
+    for (std::int64_t y = 2 * run.row + row_offset; y < 2 * run.row + row_offset + 2; ++y) {
+      if (y < 0 || y >= image.height) continue;
+      for (std::int64_t x = 2 * run.column + share; x < end; x += kPrefetchShares) {
+        const float* pixel = image.pixel(y, x);
+        // To the second-level cache: the first one belongs to the products that run now.
+        for (std::int64_t c = 0; c < image.channels; c += kLine)
+          __builtin_prefetch(pixel + c, 0, 2);
+      }
     }
   });
 }
@@ -285,45 +250,6 @@ void transform_output(const PointTiles& m, const TileGrid& grid, TileRange range
                             image.pixel(2 * run.row, x), two_rows, x + 1 < image.width);
     }
   });
-}
-
-void transform_kernels(const KernelSource& source, std::int64_t first_lane, const PointKernels& u) {
-  const std::int64_t count = std::clamp<std::int64_t>(source.lanes - first_lane, 0, kLanes);
-  const float* from = source.data + first_lane * source.lane_stride;
-  float* to = u.data + first_lane / kPanel * u.depth * kPanel + first_lane % kPanel;
-  for (std::int64_t k = 0; k < u.depth; ++k, from += source.depth_stride, to += kPanel) {
-    Kernels kernels{};
-    if (k < source.depth) kernels = load_kernels(from, source.lane_stride, count);
-    if (source.rotated) std::reverse(kernels.g, kernels.g + 9);
-    store_kernel_points(kernels, to, u.stride);
-  }
-}
-
-void add_weight_gradient(const float* q, std::int64_t sums, std::int64_t sum_stride,
-                         std::int64_t point_stride, std::int64_t in_channels, float* grad_weight) {
-  for (std::int64_t c = 0; c < in_channels; c += kLanes, q += kLanes) {
-    Triple column[4];
-    for (int j = 0; j < 4; ++j) {
-      Vec point[4];
-      for (int i = 0; i < 4; ++i) {
-        const float* from = q + (4 * i + j) * point_stride;
-        point[i] = load(from);
-        for (std::int64_t s = 1; s < sums; ++s) point[i] += load(from + s * sum_stride);
-      }
-      column[j] = kernel_triple(point[0], point[1], point[2], point[3]);
-    }
-    const Triple rows[3] = {kernel_triple(column[0].v0, column[1].v0, column[2].v0, column[3].v0),
-                            kernel_triple(column[0].v1, column[1].v1, column[2].v1, column[3].v1),
-                            kernel_triple(column[0].v2, column[1].v2, column[2].v2, column[3].v2)};
-    const std::int64_t lanes = std::min(kLanes, in_channels - c);
-    for (std::int64_t lane = 0; lane < lanes; ++lane, grad_weight += 9) {
-      for (int i = 0; i < 3; ++i) {
-        grad_weight[3 * i] += rows[i].v0[lane];
-        grad_weight[3 * i + 1] += rows[i].v1[lane];
-        grad_weight[3 * i + 2] += rows[i].v2[lane];
-      }
-    }
-  }
 }
 
 }  // namespace lockstep::winograd

@@ -19,6 +19,7 @@
 // channels are a matrix product (winograd_gemm.h). Channels of transformed data are padded with
 // zeros to multiples of kPanel.
 
+#include <algorithm>
 #include <cstdint>
 
 #include "lockstep/core/tensor.h"
@@ -26,6 +27,11 @@
 namespace lockstep::winograd {
 
 inline constexpr std::int64_t kPoints = 16;
+
+/// Consecutive tiles of a grid.
+struct TileRange {
+  std::int64_t first = 0, count = 0;
+};
 
 /// Tiles of 2x2 over an output [batch, height, width, channels]; the last row and column may stick
 /// out. Tiles are counted along rows, then columns of tiles, then samples.
@@ -37,11 +43,11 @@ struct TileGrid {
       : rows((output.height() + 1) / 2),
         columns((output.width() + 1) / 2),
         count(output.batch() * rows * columns) {}
-};
 
-/// Consecutive tiles of a grid.
-struct TileRange {
-  std::int64_t first = 0, count = 0;
+  /// [first, first + tiles), as far as the grid goes.
+  TileRange range(std::int64_t first, std::int64_t tiles) const {
+    return {first, std::clamp<std::int64_t>(count - first, 0, tiles)};
+  }
 };
 
 /// Transformed tiles: point p, tile t (within a range), channel c at data[p * stride + t * channels
@@ -74,6 +80,14 @@ struct KernelSource {
 /// padding_w), and pixels outside x are zero.
 void transform_input(const Tensor& x, std::int64_t padding_h, std::int64_t padding_w,
                      const TileGrid& grid, TileRange range, const PointTiles& v);
+
+/// Asks the memory for the pixels of two rows per tile of the range, from row 2r + row_offset of
+/// the tensor on, or rather for one of kPrefetchShares shares of them: called between products, it
+/// brings what the next transform reads or writes while the processor computes. Changes nothing but
+/// time.
+inline constexpr std::int64_t kPrefetchShares = 4;
+void prefetch_pixels(const Tensor& tensor, std::int64_t row_offset, const TileGrid& grid,
+                     TileRange range, std::int64_t share);
 
 /// z = A dY A^T of the range's tiles of the gradient of the output; pixels outside it are zero.
 void transform_grad_output(const Tensor& grad_y, const TileGrid& grid, TileRange range,

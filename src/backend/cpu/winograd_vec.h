@@ -11,6 +11,7 @@
 namespace lockstep::winograd {
 
 inline constexpr std::int64_t kLanes = 8;
+inline constexpr std::int64_t kLine = 16;  // floats of a cache line
 typedef float Vec __attribute__((vector_size(32)));
 
 inline Vec load(const float* from) {

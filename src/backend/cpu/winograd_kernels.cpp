@@ -1,0 +1,107 @@
+// The transforms of the weights and of their gradient.
+
+#include <algorithm>
+
+#include "backend/cpu/winograd_gemm.h"
+#include "backend/cpu/winograd_transforms.h"
+#include "backend/cpu/winograd_vec.h"
+
+namespace lockstep::winograd {
+
+namespace {
+
+/// Four values down a column of transformed points.
+struct Column {
+  Vec v0, v1, v2, v3;
+};
+
+/// G g of three values.
+Column kernel_column(Vec g0, Vec g1, Vec g2) {
+  const Vec even = 0.5F * (g0 + g2);
+  const Vec odd = 0.5F * g1;
+  return {g0, even + odd, even - odd, g2};
+}
+
+/// G^T q of four values.
+struct Triple {
+  Vec v0, v1, v2;
+};
+Triple kernel_triple(Vec q0, Vec q1, Vec q2, Vec q3) {
+  const Vec even = 0.5F * (q1 + q2);
+  return {q0 + even, 0.5F * (q1 - q2), even + q3};
+}
+
+/// The nine values of up to eight kernels that lie `lane_stride` apart, one kernel per lane.
+struct Kernels {
+  Vec g[9];
+};
+Kernels load_kernels(const float* from, std::int64_t lane_stride, std::int64_t count) {
+  alignas(sizeof(Vec)) float lanes[9][kLanes] = {};
+  for (std::int64_t lane = 0; lane < count; ++lane) {
+    for (int i = 0; i < 9; ++i) lanes[i][lane] = from[lane * lane_stride + i];
+  }
+  Kernels kernels;
+  for (int i = 0; i < 9; ++i) kernels.g[i] = load(lanes[i]);
+  return kernels;
+}
+
+/// G g G^T.
+void store_kernel_points(const Kernels& k, float* to, std::int64_t stride) {
+  const Column c0 = kernel_column(k.g[0], k.g[3], k.g[6]);
+  const Column c1 = kernel_column(k.g[1], k.g[4], k.g[7]);
+  const Column c2 = kernel_column(k.g[2], k.g[5], k.g[8]);
+  const auto store_points = [&](float* row, Vec g0, Vec g1, Vec g2) {
+    const Column points = kernel_column(g0, g1, g2);
+    store(row, points.v0);
+    store(row + stride, points.v1);
+    store(row + 2 * stride, points.v2);
+    store(row + 3 * stride, points.v3);
+  };
+  store_points(to, c0.v0, c1.v0, c2.v0);
+  store_points(to + 4 * stride, c0.v1, c1.v1, c2.v1);
+  store_points(to + 8 * stride, c0.v2, c1.v2, c2.v2);
+  store_points(to + 12 * stride, c0.v3, c1.v3, c2.v3);
+}
+
+}  // namespace
+
+void transform_kernels(const KernelSource& source, std::int64_t first_lane, const PointKernels& u) {
+  const std::int64_t count = std::clamp<std::int64_t>(source.lanes - first_lane, 0, kLanes);
+  const float* from = source.data + first_lane * source.lane_stride;
+  float* to = u.data + first_lane / kPanel * u.depth * kPanel + first_lane % kPanel;
+  for (std::int64_t k = 0; k < u.depth; ++k, from += source.depth_stride, to += kPanel) {
+    Kernels kernels{};
+    if (k < source.depth) kernels = load_kernels(from, source.lane_stride, count);
+    if (source.rotated) std::reverse(kernels.g, kernels.g + 9);
+    store_kernel_points(kernels, to, u.stride);
+  }
+}
+
+void add_weight_gradient(const float* q, std::int64_t sums, std::int64_t sum_stride,
+                         std::int64_t point_stride, std::int64_t in_channels, float* grad_weight) {
+  for (std::int64_t c = 0; c < in_channels; c += kLanes, q += kLanes) {
+    Triple column[4];
+    for (int j = 0; j < 4; ++j) {
+      Vec point[4];
+      for (int i = 0; i < 4; ++i) {
+        const float* from = q + (4 * i + j) * point_stride;
+        point[i] = load(from);
+        for (std::int64_t s = 1; s < sums; ++s) point[i] += load(from + s * sum_stride);
+      }
+      column[j] = kernel_triple(point[0], point[1], point[2], point[3]);
+    }
+    const Triple rows[3] = {kernel_triple(column[0].v0, column[1].v0, column[2].v0, column[3].v0),
+                            kernel_triple(column[0].v1, column[1].v1, column[2].v1, column[3].v1),
+                            kernel_triple(column[0].v2, column[1].v2, column[2].v2, column[3].v2)};
+    const std::int64_t lanes = std::min(kLanes, in_channels - c);
+    for (std::int64_t lane = 0; lane < lanes; ++lane, grad_weight += 9) {
+      for (int i = 0; i < 3; ++i) {
+        grad_weight[3 * i] += rows[i].v0[lane];
+        grad_weight[3 * i + 1] += rows[i].v1[lane];
+        grad_weight[3 * i + 2] += rows[i].v2[lane];
+      }
+    }
+  }
+}
+
+}  // namespace lockstep::winograd

@@ -1,0 +1,104 @@
+#pragma once
+// How a Winograd convolution is cut into blocks and sums. The sums of the weights' gradient are cut
+// by the shape only, so that their order, and with it every bit, is the same for any number of
+// threads.
+
+#include <algorithm>
+#include <cstdint>
+
+#include "backend/cpu/winograd_gemm.h"
+#include "backend/cpu/winograd_transforms.h"
+#include "backend/cpu/winograd_vec.h"
+#include "lockstep/backend/conv_geometry.h"
+
+namespace lockstep::winograd {
+
+// Transformed tiles of one block: beside the transformed kernels, or one sum, they should stay in a
+// second-level cache. The sums want longer blocks: each block reads and writes its whole sum.
+inline constexpr std::int64_t kBlockBytes = 128 * 1024;
+inline constexpr std::int64_t kSumBlockBytes = 256 * 1024;
+inline constexpr std::int64_t kMaxSums = 16;  // partial sums of the gradient of the weights
+inline constexpr std::int64_t kTilesPerSum =
+    256;  // a sum over fewer costs more to merge than it saves
+inline constexpr std::int64_t kSumBytes = 4 * 1024 * 1024;
+inline constexpr std::int64_t kSliceOut = 64, kSliceIn = 128;
+
+inline std::int64_t padded(std::int64_t channels) {
+  return (channels + kPanel - 1) / kPanel * kPanel;
+}
+
+/// Transformed tiles in memory. The points lie one line further apart than the data needs:
+/// power-of-two distances would send all sixteen points of a channel to the same few lines of the
+/// cache.
+inline std::int64_t point_stride(std::int64_t tiles, std::int64_t channels) {
+  return tiles * channels + kLine;
+}
+inline std::int64_t tile_floats(std::int64_t tiles, std::int64_t channels) {
+  return kPoints * point_stride(tiles, channels);
+}
+
+/// Tiles per block such that their points fill `bytes`, rounded to the micro-kernel's rows.
+inline std::int64_t tiles_per_block(std::int64_t channels, std::int64_t bytes) {
+  const std::int64_t fit = bytes / (kPoints * channels * std::int64_t{sizeof(float)});
+  return std::clamp<std::int64_t>(fit / kRows, 2, 32) * kRows;
+}
+
+/// Channels [begin, begin + count), `padded` of them when transformed.
+struct Slice {
+  std::int64_t begin, count, padded;
+};
+
+/// Channels in slices of at most `most` (a multiple of kPanel) of nearly equal size.
+class Slices {
+ public:
+  Slices(std::int64_t channels, std::int64_t most)
+      : channels_(channels),
+        count_((channels + most - 1) / most),
+        size_(padded((channels + count_ - 1) / count_)) {}
+
+  std::int64_t count() const { return count_; }
+  std::int64_t size() const { return size_; }
+  Slice operator[](std::int64_t index) const {
+    const std::int64_t begin = index * size_;
+    const std::int64_t count = std::min(size_, channels_ - begin);
+    return {begin, count, padded(count)};
+  }
+
+ private:
+  std::int64_t channels_, count_, size_;
+};
+
+/// How the gradient of the weights is cut into independent sums, by the shape only: per slice of
+/// the output's and slice of the input's channels, `parts` sums over a part of the tiles each.
+struct WeightPlan {
+  Slices in, out;
+  std::int64_t tiles;
+  std::int64_t parts;
+  std::int64_t sum_floats;  // room of one sum
+  std::int64_t block;       // tiles transformed at once; the sums' order depends on it
+
+  WeightPlan(const ConvGeometry& geometry, std::int64_t tile_count)
+      : in(geometry.in_channels, kSliceIn),
+        out(geometry.out_channels, kSliceOut),
+        tiles(tile_count),
+        parts(0),
+        sum_floats(kPoints * in.size() * out.size()),
+        block(tiles_per_block(in.size() + out.size(), kSumBlockBytes)) {
+    const std::int64_t slices = in.count() * out.count();
+    const std::int64_t most = kSumBytes / (slices * sum_floats * std::int64_t{sizeof(float)});
+    parts = std::clamp<std::int64_t>(std::min(tiles / kTilesPerSum, most), 1, kMaxSums);
+  }
+
+  std::int64_t sums() const { return out.count() * in.count() * parts; }
+  /// The first sum of a pair of slices; the others follow.
+  std::int64_t first_sum(std::int64_t out_slice, std::int64_t in_slice) const {
+    return (out_slice * in.count() + in_slice) * parts;
+  }
+  /// The tiles of one part.
+  TileRange part(std::int64_t index) const {
+    const std::int64_t begin = tiles * index / parts;
+    return {begin, tiles * (index + 1) / parts - begin};
+  }
+};
+
+}  // namespace lockstep::winograd
