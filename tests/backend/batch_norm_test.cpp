@@ -16,8 +16,13 @@ namespace {
 constexpr double kForwardTolerance = 2e-6;
 constexpr double kGradientTolerance = 1e-5;
 
-// A single replica.
-BatchNormProblem problem(const Shape& shape) { return {shape, {shape.batch()}}; }
+// A single replica. With two rows and a small eps the true gradient is almost zero and its relative
+// error says nothing.
+BatchNormProblem problem(const Shape& shape) {
+  BatchNormProblem p(shape, {shape.batch()});
+  if (shape.rows() < 4) p.eps = 0.5F;
+  return p;
+}
 
 // Mean, variance and invstd of every rank, and the running statistics, against the whole batch.
 void check_statistics(const BatchNormProblem& p, const BatchNormResult& result) {
@@ -133,6 +138,7 @@ TEST_CASE("replicas with uneven and empty parts equal one batch") {
 
 TEST_CASE("one value per replica is enough when the group has more") {
   BatchNormProblem p({2, 3}, {1, 1});
+  p.eps = 0.5F;
   p.draw(950);
   check_on_all_backends(p);
 }
