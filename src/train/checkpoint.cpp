@@ -240,6 +240,15 @@ void prune_checkpoints(const fs::path& folder, int keep) {
   }
 }
 
+void remove_unfinished_files(const fs::path& folder) {
+  std::vector<fs::path> unfinished;
+  std::error_code missing;
+  for (const auto& entry : fs::directory_iterator(folder, missing)) {
+    if (entry.path().extension() == ".tmp") unfinished.push_back(entry.path());
+  }
+  for (const fs::path& path : unfinished) fs::remove(path);
+}
+
 std::optional<FoundCheckpoint> find_newest_checkpoint(const fs::path& folder,
                                                       std::vector<std::string>& warnings) {
   std::vector<fs::path> candidates = numbered_checkpoints(folder);

@@ -1,5 +1,7 @@
 #include "train/config_schema.h"
 
+#include <fmt/format.h>
+
 #include "train/schema_types.h"
 
 namespace lockstep {

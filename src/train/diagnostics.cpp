@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <sstream>
+#include <tuple>
 
 #include "lockstep/core/check.h"
 
@@ -65,7 +66,10 @@ void Diagnostics::throw_if_errors() const {
   if (errors_.empty()) return;
   std::vector<Entry> sorted = errors_;
   std::stable_sort(sorted.begin(), sorted.end(), [](const Entry& a, const Entry& b) {
-    return std::pair(a.line, a.column) < std::pair(b.line, b.column);
+    const auto place = [](const Entry& entry) {  // what concerns the whole text comes last
+      return std::tuple(entry.line == 0, entry.line, entry.column);
+    };
+    return place(a) < place(b);
   });
   std::string all;
   for (const Entry& entry : sorted) all += (all.empty() ? "" : "\n") + entry.text;

@@ -147,14 +147,14 @@ void RunLog::plain(const std::string& text) {
   bare_->info(text);
 }
 
-void RunLog::show_progress(std::int64_t done, std::int64_t total, const std::string& text) {
+void RunLog::show_progress(std::int64_t done, std::int64_t total, double loss) {
   constexpr std::int64_t kIntervalMs = 100;
   constexpr std::int64_t kCells = 30;
   if (!bar_ || total <= 0 || now_ms() - bar_drawn_ms_ < kIntervalMs) return;
   bar_drawn_ms_ = now_ms();
   const auto filled = static_cast<std::size_t>(done * kCells / total);
-  fmt::print(stderr, "\r\033[K[{}{}] {}/{}  {}", std::string(filled, '='),
-             std::string(static_cast<std::size_t>(kCells) - filled, ' '), done, total, text);
+  fmt::print(stderr, "\r\033[K[{}{}] {}/{}  loss {:.4f}", std::string(filled, '='),
+             std::string(static_cast<std::size_t>(kCells) - filled, ' '), done, total, loss);
   std::fflush(stderr);
   bar_shown_ = true;
 }

@@ -53,8 +53,8 @@ class RunLog {
   /// Lines without time and level.
   void plain(const std::string& text);
 
-  /// A bar on the terminal's last line; nothing when stderr is no terminal.
-  void show_progress(std::int64_t done, std::int64_t total, const std::string& text);
+  /// A bar on the terminal's last line; nothing, at no cost, when stderr is no terminal.
+  void show_progress(std::int64_t done, std::int64_t total, double loss);
 
   JsonLines& scalars() { return scalars_; }
   JsonLines& timing() { return timing_; }

@@ -1,5 +1,7 @@
 #include "train/schema_types.h"
 
+#include <fmt/format.h>
+
 #include <sstream>
 
 #include "lockstep/train/suggest.h"
@@ -44,6 +46,17 @@ std::string quoted(const std::string& text) {
     }
   }
   return out + "\"";
+}
+
+std::string to_value(bool value) { return value ? "true" : "false"; }
+std::string to_value(int value) { return fmt::format("{}", value); }
+std::string to_value(std::int64_t value) { return fmt::format("{}", value); }
+std::string to_value(std::uint64_t value) { return fmt::format("{}", value); }
+std::string to_value(float value) { return fmt::format("{}", value); }
+std::string to_value(double value) { return fmt::format("{}", value); }
+std::string to_value(const std::string& value) { return quoted(value); }
+std::string to_value(const Size& value) {
+  return fmt::format("[{}, {}]", value.height, value.width);
 }
 
 std::string expected(const std::string& what, const toml::node& node) {

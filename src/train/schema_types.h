@@ -2,9 +2,8 @@
 // Rows of the configuration's schema by type of value. `Get` is a generic lambda from a Config to
 // the field.
 
-#include <fmt/format.h>
-
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <map>
 #include <optional>
@@ -41,17 +40,15 @@ std::optional<std::vector<double>> number_list(const toml::node& node, std::size
                                                const Range& range);
 std::optional<Size> size_pair(const toml::node& node);
 
-inline std::string to_value(const Size& size) {
-  return fmt::format("[{}, {}]", size.height, size.width);
-}
-template <typename T>
-std::string to_value(const T& value) {
-  if constexpr (std::is_same_v<T, std::string>) {
-    return quoted(value);
-  } else {
-    return fmt::format("{}", value);
-  }
-}
+/// `value` as TOML; numbers in the shortest form that reads back to the same value.
+std::string to_value(bool value);
+std::string to_value(int value);
+std::string to_value(std::int64_t value);
+std::string to_value(std::uint64_t value);
+std::string to_value(float value);
+std::string to_value(double value);
+std::string to_value(const std::string& value);
+std::string to_value(const Size& value);
 template <typename T>
 std::string to_value(const std::optional<T>& value) {
   return value ? to_value(*value) : "";

@@ -54,7 +54,7 @@ void Trainer::train_step() {
   epoch_ = batch.epoch;
   losses_.push_back(result.loss);
   seconds_.push_back({seconds_since(start), data_seconds, result.times});
-  log_->show_progress(iteration_, max_iters_, fmt::format("loss {:.4f}", result.loss));
+  log_->show_progress(iteration_, max_iters_, result.loss);
 }
 
 void Trainer::validate() {
@@ -125,6 +125,10 @@ void Trainer::fail(const std::exception& error) {
   const bool stuck = replicas_->group().has_stuck_thread();
   try {
     log_->record_error(what);
+    if (std::filesystem::exists(folder_.checkpoint("last"))) {
+      log_->warning(fmt::format("the last good checkpoint is {}; --resume goes on from it",
+                                folder_.checkpoint("last").string()));
+    }
     if (what.find("stalled") != std::string::npos) {
       log_->events().write({{"type", "stall"}, {"step", iteration_}, {"text", what}});
     }

@@ -80,7 +80,7 @@ class Trainer {
   std::vector<std::string> classes_;
 
   std::int64_t max_iters_ = 0;
-  std::int64_t iteration_ = 0;        // steps done
+  std::int64_t iteration_ = 0;  // steps done
   std::int64_t epoch_ = 0;
   float lr_ = 0;
   std::vector<double> losses_;        // [iteration_]

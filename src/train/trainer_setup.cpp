@@ -156,6 +156,8 @@ void Trainer::open_folder() {
   folder_.create();
   int trimmed = 0;
   if (folder_.holds_run()) {
+    remove_unfinished_files(folder_.checkpoints());
+    remove_unfinished_files(folder_.root);
     trimmed = trim_json_lines(folder_.scalars(), iteration_);
     trim_json_lines(folder_.timing(), iteration_);
     recorded_validation_ = last_validated_step(folder_.scalars());

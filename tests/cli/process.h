@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
@@ -26,6 +27,7 @@ struct Outcome {
 class Process {
  public:
   Process(const std::vector<std::string>& arguments, const std::string& fault = "") {
+    std::fflush(nullptr);  // or the child would write this process's buffers again
     pid_ = fork();
     if (pid_ != 0) return;
     redirect("out", STDOUT_FILENO);

@@ -149,6 +149,9 @@ TEST_CASE("the newest whole checkpoint is found, whatever else lies there") {
   CHECK(find_newest_checkpoint(folder.path(), warnings).value().path.filename() ==
         "iter_100.safetensors");
   CHECK(warnings.size() == 2);
+  remove_unfinished_files(folder.path());
+  CHECK_FALSE(fs::exists(folder.path() / "iter_120.safetensors.tmp"));
+  CHECK(fs::exists(folder.path() / "iter_100.safetensors"));
 }
 
 TEST_CASE("only the newest numbered checkpoints stay") {

@@ -51,6 +51,9 @@ std::vector<std::filesystem::path> numbered_checkpoints(const std::filesystem::p
 /// Removes all but the newest `keep` numbered checkpoints.
 void prune_checkpoints(const std::filesystem::path& folder, int keep);
 
+/// Removes the half-written files that a killed process left.
+void remove_unfinished_files(const std::filesystem::path& folder);
+
 struct FoundCheckpoint {
   std::filesystem::path path;
   Checkpoint checkpoint;
