@@ -1,0 +1,117 @@
+// A replica that fails, sleeps or strays at any point of a training: everyone leaves, and the
+// report names it.
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "lockstep/core/check.h"
+#include "parallel/toy_training.h"
+#include "support/errors.h"
+#include "support/with_timeout.h"
+
+namespace lockstep {
+namespace {
+
+using namespace test;
+
+using Hook = std::function<bool(int rank, const SyncCall& call)>;
+
+/// What training under `hook` throws. The whole run, with its threads, is gone afterwards.
+std::exception_ptr failure_under(DataParallelOptions options, const Hook& hook) {
+  options.communicator.hook = hook;
+  std::exception_ptr thrown;
+  with_timeout(std::chrono::seconds(30), [&] {
+    const auto run = make_toy(options);
+    try {
+      train(*run);
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+    CHECK_FALSE(run->group().has_stuck_thread());
+    CHECK_THROWS(train(*run));
+  });
+  return thrown;
+}
+
+/// True the n-th time that `rank` comes to an exchange or barrier.
+Hook at_call(int rank, int n, std::function<bool()> then) {
+  auto calls = std::make_shared<std::atomic<int>>(0);
+  return [=](int at, const SyncCall&) { return at != rank || (*calls)++ != n ? true : then(); };
+}
+
+/// Exchanges and barriers of a step: 6 BatchNorm layers forward and backward, 2 barriers.
+constexpr int kCallsPerStep = 14;
+
+}  // namespace
+
+TEST_CASE("a replica that throws, at any rank and any call of a step") {
+  for (int rank = 0; rank < 3; ++rank) {
+    for (int n = kCallsPerStep - 2; n < 2 * kCallsPerStep; ++n) {
+      CAPTURE(n);
+      const std::exception_ptr thrown =
+          failure_under(toy_options(3, BatchNormMode::kSync),
+                        at_call(rank, n, []() -> bool { throw std::bad_alloc(); }));
+      CHECK(is_a<ReplicaError>(thrown));
+      CHECK(text_of(thrown) == concat("replica ", rank, " (cpu:", rank, "): std::bad_alloc"));
+    }
+  }
+}
+
+TEST_CASE("a replica that leaves out a call, at any rank and any call of a step") {
+  for (int rank = 0; rank < 3; ++rank) {
+    for (int n = kCallsPerStep; n < 2 * kCallsPerStep - 1; ++n) {
+      CAPTURE(n);
+      const std::exception_ptr thrown = failure_under(toy_options(3, BatchNormMode::kSync),
+                                                      at_call(rank, n, [] { return false; }));
+      CHECK(is_a<ReplicaError>(thrown));
+      CHECK(contains(text_of(thrown), concat("replica ", rank, " is at the ")));
+      CHECK(contains(text_of(thrown), "every replica must make the same BatchNorm calls"));
+    }
+  }
+}
+
+TEST_CASE("a replica that ends its step while the others wait is named by the watchdog") {
+  DataParallelOptions options = toy_options(3, BatchNormMode::kSync);
+  options.communicator.stall_timeout = std::chrono::milliseconds(200);
+  const std::exception_ptr thrown =
+      failure_under(options, at_call(1, kCallsPerStep - 1, [] { return false; }));
+  CHECK(is_a<ReplicaError>(thrown));
+  CHECK(contains(text_of(thrown), " s in the barrier 'weight update'; replica 1 is missing"));
+}
+
+TEST_CASE("a replica that sleeps is named by the watchdog") {
+  DataParallelOptions options = toy_options(4, BatchNormMode::kSync);
+  options.communicator.stall_timeout = std::chrono::milliseconds(200);
+  const std::exception_ptr thrown =
+      failure_under(options, at_call(2, kCallsPerStep + 3, [] {
+                      std::this_thread::sleep_for(std::chrono::milliseconds(500));
+                      return true;
+                    }));
+  CHECK(is_a<ReplicaError>(thrown));
+  CHECK(contains(text_of(thrown), "stalled: no progress within 0.2 s"));
+  CHECK(contains(text_of(thrown), "last seen: replica 2: forward in decoder.0.0.bn, step 1"));
+}
+
+TEST_CASE("a failure while the replicas are built") {
+  const DataParallelOptions options = toy_options(3, BatchNormMode::kSync);
+  const NetworkFactory factory = [](const Shape& input, const PlanOptions& plan, Backend& backend,
+                                    ParameterStore& store) {
+    if (backend.device().ordinal == 1) throw ConfigError("no such network");
+    return toy_unet({})(input, plan, backend, store);
+  };
+  CHECK_THROWS_WITH_AS(DataParallel(options, factory), "replica 1 (cpu:1): no such network",
+                       ConfigError);
+}
+
+TEST_CASE("an image that does not load ends an evaluation and names its rank") {
+  const auto run = make_toy(toy_options(3, BatchNormMode::kSync));
+  const auto load = [](std::int64_t index) {
+    if (index == 4) throw DataError("image 4 is damaged");
+    return toy_batch(1, index);
+  };
+  CHECK_THROWS_WITH_AS(run->evaluate(9, load), "replica 1 (cpu:1): image 4 is damaged", DataError);
+}
+
+}  // namespace lockstep

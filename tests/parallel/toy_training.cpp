@@ -1,0 +1,127 @@
+#include "parallel/toy_training.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "lockstep/core/rng.h"
+
+namespace lockstep::test {
+namespace {
+
+std::vector<float> download(DataParallel& run, int rank, float* data, std::int64_t elements) {
+  std::vector<float> values(static_cast<std::size_t>(elements));
+  Backend& backend = *run.replica(rank).backend;
+  backend.download(values.data(), Tensor(data, Shape{1, elements}));
+  backend.synchronize();
+  return values;
+}
+
+void upload(Replica& replica, float* data, const std::vector<float>& values) {
+  const auto elements = static_cast<std::int64_t>(values.size());
+  replica.backend->upload(Tensor(data, Shape{1, elements}), values.data());
+  replica.backend->synchronize();
+}
+
+std::vector<float> random_values(std::int64_t count, float lo, float hi, std::uint64_t item) {
+  Rng rng(5, RngPurpose::kTest, item);
+  std::vector<float> values(static_cast<std::size_t>(count));
+  for (float& value : values) value = rng.uniform(lo, hi);
+  return values;
+}
+
+}  // namespace
+
+std::vector<Device> cpus(int count) {
+  std::vector<Device> devices;
+  for (int k = 0; k < count; ++k) devices.push_back({DeviceKind::kCpu, k, 0});
+  return devices;
+}
+
+DataParallelOptions toy_options(int ranks, BatchNormMode mode, std::int64_t batch) {
+  DataParallelOptions options;
+  options.devices = cpus(ranks);
+  options.bn.mode = mode;
+  options.num_classes = kClasses;
+  options.global_batch = batch;
+  options.size = kSize;
+  options.seed = 9;
+  options.sgd.weight_decay = 1e-3F;
+  return options;
+}
+
+NetworkFactory toy_unet(const BatchNormOptions& batch_norm) {
+  return [batch_norm](const Shape& input, const PlanOptions& plan, Backend& backend,
+                      ParameterStore& store) {
+    return make_unet({.width = 4, .depth = 2, .num_classes = kClasses}, batch_norm, input, plan,
+                     backend, store);
+  };
+}
+
+std::unique_ptr<DataParallel> make_toy(const DataParallelOptions& options) {
+  auto run = std::make_unique<DataParallel>(options, toy_unet(options.bn));
+  Replica& first = run->replica(0);
+  std::uint64_t item = 1'000;
+  for (const auto& parameter : first.store.parameters()) {
+    if (parameter->kind != ParameterKind::kNorm) continue;
+    upload(first, parameter->value, random_values(parameter->elements, -0.5F, 1.5F, ++item));
+  }
+  for (const auto& layer : first.store.batch_norms()) {
+    upload(first, layer->running_mean, random_values(layer->channels, -1, 1, ++item));
+    upload(first, layer->running_var, random_values(layer->channels, 0.5F, 2, ++item));
+    layer->num_batches_tracked = 3;
+  }
+  run->replicate();
+  return run;
+}
+
+Batch toy_batch(std::int64_t count, std::int64_t step, Size size) {
+  Batch batch;
+  batch.size = size;
+  batch.class_pixels.assign(kClasses, 0);
+  const std::int64_t pixels = std::int64_t{size.height} * size.width;
+  for (std::int64_t n = 0; n < count; ++n) {
+    batch.samples.push_back(n);
+    Rng rng(13, RngPurpose::kTest, static_cast<std::uint64_t>(n), static_cast<std::uint32_t>(step));
+    const float level = rng.uniform(-1, 1);
+    for (std::int64_t i = 0; i < pixels; ++i) {
+      for (int c = 0; c < 3; ++c) batch.images.push_back(level + rng.normal());
+      const auto label = static_cast<std::uint8_t>(rng.below(kClasses));
+      const bool ignored =
+          count > 1 && rng.uniform() < static_cast<float>(n) / static_cast<float>(count - 1);
+      batch.labels.push_back(ignored ? 255 : label);
+      if (!ignored) ++batch.class_pixels[label];
+    }
+  }
+  return batch;
+}
+
+std::vector<float> parameters(DataParallel& run, int rank) {
+  const ParameterStore& store = run.replica(rank).store;
+  return download(run, rank, store.values(), store.elements());
+}
+
+std::vector<float> statistics(DataParallel& run, int rank) {
+  const ParameterStore& store = run.replica(rank).store;
+  return download(run, rank, store.statistics(), store.statistics_elements());
+}
+
+std::vector<double> train(DataParallel& run) {
+  std::vector<double> losses;
+  std::int64_t step = 0;
+  for (const std::int64_t count : {5, 5, 3}) {
+    losses.push_back(run.train_step(toy_batch(count, step), step, 0.1F).loss);
+    ++step;
+  }
+  return losses;
+}
+
+double distance(const std::vector<float>& a, const std::vector<float>& b) {
+  if (a.size() != b.size()) return INFINITY;
+  double largest = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    largest = std::max(largest, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
+  }
+  return largest;
+}
+
+}  // namespace lockstep::test

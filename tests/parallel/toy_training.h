@@ -1,0 +1,40 @@
+#pragma once
+// A tiny U-Net, random batches with uneven ignored pixels, and ways to look at all replicas of a
+// run.
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "lockstep/parallel/data_parallel.h"
+
+namespace lockstep::test {
+
+constexpr int kClasses = 3;
+constexpr Size kSize{16, 16};
+
+std::vector<Device> cpus(int count);
+
+/// `ranks` virtual devices; whole batch at most `batch`.
+DataParallelOptions toy_options(int ranks, BatchNormMode mode, std::int64_t batch = 5);
+
+NetworkFactory toy_unet(const BatchNormOptions& batch_norm);
+
+/// A run whose gamma, beta and running statistics are far from their initial values.
+std::unique_ptr<DataParallel> make_toy(const DataParallelOptions& options);
+
+/// `count` random images; the more pixels are ignored the higher an image's number, all of the last
+/// one.
+Batch toy_batch(std::int64_t count, std::int64_t step, Size size = kSize);
+
+/// All parameters or all running statistics of a rank.
+std::vector<float> parameters(DataParallel& run, int rank);
+std::vector<float> statistics(DataParallel& run, int rank);
+
+/// Three steps on uneven batches of 5, 5 and 3 images; the losses.
+std::vector<double> train(DataParallel& run);
+
+/// Largest |a - b|.
+double distance(const std::vector<float>& a, const std::vector<float>& b);
+
+}  // namespace lockstep::test
