@@ -3,6 +3,7 @@
 // backend: partial moments, all slots to everyone, normalise; then the same with the backward sums.
 
 #include <cstdint>
+#include <deque>
 #include <span>
 #include <vector>
 
@@ -62,7 +63,7 @@ class BatchNormGroup {
  public:
   BatchNormGroup(Backend& backend, const BatchNormProblem& problem);
 
-  std::vector<BatchNormReplica>& replicas() { return replicas_; }
+  std::deque<BatchNormReplica>& replicas() { return replicas_; }
   BatchNormReplica& replica(std::size_t rank) { return replicas_[rank]; }
 
   BatchNormForward forward_arguments(BatchNormReplica& r, std::span<const StatSlot> slots) const;
@@ -84,7 +85,7 @@ class BatchNormGroup {
 
   Backend& backend_;
   const BatchNormProblem& problem_;
-  std::vector<BatchNormReplica> replicas_;
+  std::deque<BatchNormReplica> replicas_;  // not a vector: they never move
 };
 
 /// Forward and backward pass of the whole group.
