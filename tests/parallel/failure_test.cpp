@@ -91,7 +91,7 @@ TEST_CASE("a replica that sleeps is named by the watchdog") {
                     }));
   CHECK(is_a<ReplicaError>(thrown));
   CHECK(contains(text_of(thrown), "stalled: no progress within 0.2 s"));
-  CHECK(contains(text_of(thrown), "last seen: replica 2: forward in decoder.0.0.bn, step 1"));
+  CHECK(contains(text_of(thrown), "last seen: replica 2: forward in encoder.1.1.bn, step 1"));
 }
 
 TEST_CASE("a failure while the replicas are built") {
