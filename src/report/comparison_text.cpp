@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "lockstep/report/comparison.h"
 #include "lockstep/report/table.h"
@@ -81,24 +82,54 @@ std::string other_stats_table(const Comparison& comparison) {
   return table.rows.empty() ? "" : to_markdown(table);
 }
 
-/// The layers of one mode, those whose parts differ most first.
-std::string layer_table(const ModeResult& mode) {
-  std::vector<LayerComparison> layers = mode.layers;
-  std::stable_sort(layers.begin(), layers.end(),
-                   [](const auto& a, const auto& b) { return a.ratio_mean > b.ratio_mean; });
-  Table table{{"layer", "values per channel", "between/within", "worst channel", "|log var ratio|"},
-              {}};
-  for (const LayerComparison& layer : layers) {
-    table.rows.push_back({layer.layer, std::to_string(layer.count),
-                          format_number(layer.ratio_mean, 4), format_number(layer.ratio_max, 3),
-                          format_number(layer.log_var_ratio, 3)});
-  }
-  return to_markdown(table);
-}
-
+/// Whether the mode's batches had more than one part, so that there is something to compare.
 bool has_parts(const ModeResult& mode) {
   return std::any_of(mode.layers.begin(), mode.layers.end(),
                      [](const LayerComparison& layer) { return layer.ratio_max > 0; });
+}
+
+const LayerComparison* find_layer(const ModeResult& mode, const std::string& name) {
+  const auto found =
+      std::find_if(mode.layers.begin(), mode.layers.end(),
+                   [&](const LayerComparison& layer) { return layer.layer == name; });
+  return found == mode.layers.end() ? nullptr : &*found;
+}
+
+/// One row per layer, the layer whose parts differ most in any mode first.
+std::string layer_table(const std::vector<const ModeResult*>& modes) {
+  Table table{{"layer", "values per channel"}, {}};
+  for (const ModeResult* mode : modes) table.header.push_back("between/within " + mode->mode);
+  for (const ModeResult* mode : modes) table.header.push_back("log var ratio " + mode->mode);
+  std::vector<std::pair<double, std::vector<std::string>>> rows;
+  for (const LayerComparison& layer : modes.front()->layers) {
+    double worst = 0;
+    std::vector<std::string> row{layer.layer, std::to_string(layer.count)};
+    std::vector<std::string> log_var;
+    for (const ModeResult* mode : modes) {
+      const LayerComparison* found = find_layer(*mode, layer.layer);
+      row.push_back(found == nullptr ? "-" : format_number(found->ratio_mean, 4));
+      log_var.push_back(found == nullptr ? "-" : format_number(found->log_var_ratio, 3));
+      if (found != nullptr) worst = std::max(worst, found->ratio_mean);
+    }
+    row.insert(row.end(), log_var.begin(), log_var.end());
+    rows.emplace_back(worst, std::move(row));
+  }
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  for (auto& [worst, row] : rows) table.rows.push_back(std::move(row));
+  return to_markdown(table);
+}
+
+std::string layers_section(const Comparison& comparison) {
+  std::vector<const ModeResult*> modes;
+  for (const ModeResult& mode : comparison.modes) {
+    if (has_parts(mode)) modes.push_back(&mode);
+  }
+  if (modes.empty()) return "";
+  return "\nBatchNorm layers in the last step: variance between the means of the parts of a batch "
+         "over the variance within\nthem, and the mean |log| of a part's variance over the whole "
+         "batch's (0: all parts are alike):\n\n" +
+         layer_table(modes);
 }
 
 std::string answers(const Comparison& comparison) {
@@ -149,13 +180,7 @@ std::string to_markdown(const Comparison& comparison) {
   if (!other.empty())
     text += "\nThe same weights evaluated with other running statistics:\n\n" + other;
   text += "\n" + time_table(comparison);
-  for (const ModeResult& mode : comparison.modes) {
-    if (!has_parts(mode)) continue;
-    text += fmt::format(
-        "\nBatchNorm layers in mode {}: variance between the parts of a batch over the variance "
-        "within them, last step:\n\n{}",
-        mode.mode, layer_table(mode));
-  }
+  text += layers_section(comparison);
   return text;
 }
 

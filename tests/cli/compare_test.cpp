@@ -1,0 +1,151 @@
+// compare and bench as a user runs them.
+
+#include <doctest/doctest.h>
+
+#include <csignal>
+#include <nlohmann/json.hpp>
+
+#include "cli/process.h"
+
+namespace lockstep {
+namespace {
+
+using Json = nlohmann::json;
+using test::Outcome;
+using test::Process;
+using test::read_text;
+using test::run_lockstep;
+using test::TemporaryFolder;
+
+const char* const kConfig = R"([run]
+max_iters = 6
+checkpoint_every = 1
+[data]
+layout = "streets"
+size = [32, 32]
+train_images = 8
+val_images = 2
+[batch]
+per_device = 2
+[model]
+width = 4
+depth = 2
+)";
+
+struct Workplace {
+  TemporaryFolder folder;
+  std::string config = folder.write("tiny.toml", kConfig).string();
+  std::string output = (folder.path() / "out").string();
+
+  std::vector<std::string> compare(const std::string& modes,
+                                   std::vector<std::string> more = {}) const {
+    std::vector<std::string> arguments{"compare", config,    "-d",  "cpu:2",   "-o",
+                                       output,    "--modes", modes, "--seeds", "2"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  }
+  std::string cell(const std::string& name) const { return output + "/" + name; }
+};
+
+void check_contains(const std::string& text, const std::string& part) {
+  CAPTURE(text);
+  CAPTURE(part);
+  const bool found = text.find(part) != std::string::npos;
+  CHECK(found);
+}
+
+std::string scalars(const Workplace& place, const std::string& cell) {
+  return read_text(place.cell(cell) + "/scalars.json");
+}
+
+}  // namespace
+
+TEST_CASE("compare trains every cell once") {
+  const Workplace place;
+  const Outcome first = run_lockstep(place.compare("local,sync,virtual"));
+  CAPTURE(first.err);
+  REQUIRE(first.exit_code == 0);
+  check_contains(first.out, "the smallest possible p-value is 0.5");
+  check_contains(first.out, "virtual: cpu:1, 2 virtual devices");
+  check_contains(first.out, "[6/6] virtual seed 1: training");
+  check_contains(first.out, "sync - local = ");
+
+  const Json report = Json::parse(read_text(place.cell("comparison.json")));
+  REQUIRE(report["modes"].size() == 3);
+  CHECK(report["pairs"].size() == 3);
+  CHECK(report["modes"][0]["mIoU_by_seed"].size() == 2);
+  CHECK(report["warnings"].empty());
+  // A virtual device is a device: the losses agree to rounding.
+  const double local = report["modes"][0]["train_loss"]["mean"];
+  const double slices = report["modes"][2]["train_loss"]["mean"];
+  CHECK(local == doctest::Approx(slices).epsilon(1e-4));
+  check_contains(read_text(place.cell("comparison.md")), "| local");
+
+  const Outcome again = run_lockstep(place.compare("local,sync,virtual"));
+  CHECK(again.exit_code == 0);
+  check_contains(again.out, "[6/6] virtual seed 1: done before");
+  CHECK(again.out.find("training") == std::string::npos);
+
+  const Outcome other = run_lockstep(place.compare("local,sync", {"-s", "optim.lr=0.5"}));
+  CHECK(other.exit_code == 2);
+  check_contains(other.err, "holds a run with another configuration");
+}
+
+TEST_CASE("an interrupted comparison continues where it stopped") {
+  const Workplace whole;
+  REQUIRE(run_lockstep(whole.compare("local,sync", {"-s", "run.max_iters=40"})).exit_code == 0);
+  const Workplace place;
+  const std::vector<std::string> command = place.compare("local,sync", {"-s", "run.max_iters=40"});
+  Process process(command);
+  REQUIRE(process.wait_for("[2/4] sync seed 0: training"));
+  process.send(SIGINT);
+  const Outcome interrupted = process.wait();
+  CHECK(interrupted.exit_code == 130);
+  check_contains(interrupted.out, "the same command continues");
+  const Outcome resumed = run_lockstep(command);
+  CAPTURE(resumed.err);
+  CHECK(resumed.exit_code == 0);
+  check_contains(resumed.out, "[1/4] local seed 0: done before");
+  for (const char* cell : {"local-s0", "sync-s0", "local-s1", "sync-s1"}) {
+    CAPTURE(cell);
+    CHECK(scalars(place, cell) == scalars(whole, cell));
+  }
+}
+
+TEST_CASE("compare reads finished runs and changes nothing") {
+  const Workplace place;
+  REQUIRE(run_lockstep(place.compare("local,sync")).exit_code == 0);
+  const Outcome outcome =
+      run_lockstep({"compare", place.cell("local-s0"), place.cell("sync-s0"), "--json"});
+  CAPTURE(outcome.err);
+  CHECK(outcome.exit_code == 0);
+  const Json report = Json::parse(outcome.out);
+  CHECK(report["pairs"][0]["seeds"].size() == 1);
+  CHECK(report["warnings"].empty());
+  const Outcome twice = run_lockstep({"compare", place.cell("local-s0"), place.cell("local-s0")});
+  CHECK(twice.exit_code == 2);
+  check_contains(twice.err, "two runs of mode local with seed 0");
+  const Outcome nothing = run_lockstep({"compare", place.folder.path().string()});
+  CHECK(nothing.exit_code == 3);
+  check_contains(nothing.err, "no finished run");
+}
+
+TEST_CASE("bench prints figures for scripts") {
+  const Workplace place;
+  const Outcome step = run_lockstep({"bench", "step", place.config, "-d", "cpu:2", "-s",
+                                     "bn.mode=sync", "--iters", "3", "--json"});
+  CAPTURE(step.err);
+  REQUIRE(step.exit_code == 0);
+  const Json figures = Json::parse(step.out);
+  CHECK(figures["ms_per_step"]["n"] == 3);
+  CHECK(figures["global_batch"] == 4);
+  CHECK(figures["images_per_second"].get<double>() > 0);
+  CHECK(figures["phases_ms"].contains("batch_norm_wait"));
+  const Outcome exchange =
+      run_lockstep({"bench", "exchange", "-d", "cpu:2", "--iters", "2", "--json"});
+  CHECK(exchange.exit_code == 0);
+  CHECK(Json::parse(exchange.out)["cases"].size() == 6);
+  CHECK(run_lockstep({"bench", "sleep"}).exit_code == 2);
+}
+
+}  // namespace lockstep
