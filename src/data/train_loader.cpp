@@ -55,6 +55,17 @@ void check(const DataOptions& data) {
   }
 }
 
+std::int64_t count_batches(const LoaderOptions& options, std::int64_t samples) {
+  const std::int64_t rest = options.drop_last ? 0 : options.batch - 1;
+  const std::int64_t count = (samples + rest) / options.batch;
+  if (count == 0) {
+    throw ConfigError(concat("the training split has ", samples, " images, fewer than a batch of ",
+                             options.batch, ", and batch.drop_last leaves none: use a smaller ",
+                             "batch or batch.drop_last = false"));
+  }
+  return count;
+}
+
 // A place of the ring: one batch that is being filled, waits for its turn, or is the caller's.
 struct Slot {
   Batch batch;
@@ -133,13 +144,7 @@ TrainLoader::Impl::Impl(const DataOptions& data_options, const LoaderOptions& lo
   check(data_);
   LOCKSTEP_CHECK(options_.batch > 0 && options_.first_batch >= 0, "a batch of ", options_.batch,
                  " from ", options_.first_batch);
-  const std::int64_t rest = options_.drop_last ? 0 : options_.batch - 1;
-  batches_per_epoch = (store_.size() + rest) / options_.batch;
-  if (batches_per_epoch == 0) {
-    throw ConfigError(concat(
-        "the training split has ", store_.size(), " images, fewer than a batch of ", options_.batch,
-        ", and batch.drop_last leaves none: use a smaller batch or ", "batch.drop_last = false"));
-  }
+  batches_per_epoch = count_batches(options_, store_.size());
   size = batch_size(data_, store_);
   // Before any thread starts: a vector that grows would move what a thread uses.
   for (int i = 0; i < std::max(data_.workers, 1); ++i) {
