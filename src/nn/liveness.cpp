@@ -91,16 +91,15 @@ class Liveness {
     }
   }
 
-  // Not the network's input and output, which are copied from and to the host whole. All other
-  // consumers come before the concatenation, because the first to write the gradient, in backward
-  // order, must be the consumer of the whole.
+  // Not the network's input and output, which are copied from and to the host whole, and in one
+  // place only.
   bool may_lie_inside(int value, int concatenation) const {
     if (value == graph_.input || value == graph_.output) return false;
     for (int i = 0; i < layers_; ++i) {
       const GraphLayer& other = layer(i);
       const auto uses = std::count(other.inputs.begin(), other.inputs.end(), value);
       if (uses == 0 && other.output != value) continue;
-      if (other.prefers_dense || i > concatenation) return false;
+      if (other.prefers_dense) return false;
       if (i == concatenation ? uses != 1 : uses != 0 && other.concatenates) return false;
     }
     return true;
@@ -169,6 +168,8 @@ class Liveness {
   Placement first_gradient(int i, std::size_t k) {
     const int value = layer(i).inputs[k];
     const int output = layer(i).output;
+    // Where another consumer delivers first the gradient is dense, and the concatenation adds its
+    // part.
     if (parent_[value] == output) return inside(value, plan_.grad[output]);
     if (k == 0 && works_in_place(i)) return dense(value, plan_.grad[output].buffer);
     return new_gradient(value, backward_step(i));

@@ -62,6 +62,23 @@ void check_training(const Case& test, const std::function<double(int)>& momentum
   }
 }
 
+/// One of two ranks, whose peer never comes.
+class LonelyCommunicator : public Communicator {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 2; }
+  std::span<const StatSlot> exchange(const SyncCall& call, const StatSlot&) override {
+    throw ReplicaError(std::string("exchange in ") + call.layer);
+  }
+  std::int64_t last_count() const override { return 0; }
+  void barrier(const char*) override {}
+  void enter(const char*, const char* place) override { last_place = place; }
+  double exchange_wait_seconds() const override { return 0; }
+  double barrier_wait_seconds() const override { return 0; }
+
+  std::string last_place;
+};
+
 double default_momentum(int) { return 0.1; }
 
 }  // namespace
@@ -175,6 +192,46 @@ TEST_CASE("a frozen layer gives evaluation's bits in training and keeps its stat
   // One row is enough for constants.
   TestNetwork single(frozen, {1, 1, 1, 5});
   CHECK_NOTHROW(single.step(random_floats(5, 1), 1));
+}
+
+TEST_CASE("evaluation and frozen layers never exchange") {
+  LonelyCommunicator communicator;
+  BatchNormOptions options;
+  options.mode = BatchNormMode::kSync;
+  const Shape shape{3, 2, 2, 5};
+  const Floats input = random_floats(60, 3);
+  StepContext context{.training = false, .communicator = &communicator};
+  TestNetwork tracked(normalize, shape, {true, true}, options);
+  CHECK_NOTHROW(tracked.step(input, 1, context));
+  options.track_running_stats = false;
+  TestNetwork untracked(normalize, shape, {true, true}, options);
+  CHECK_NOTHROW(untracked.step(input, 1, context));
+  options.track_running_stats = true;
+  const Describe frozen = [](NetworkBuilder& net, Value* x) {
+    return net.batch_norm(x, "bn", {.relu = false, .residual = nullptr, .frozen = true});
+  };
+  context.training = true;
+  CHECK_NOTHROW(TestNetwork(frozen, shape, {true, true}, options).step(input, 1, context));
+  CHECK(communicator.last_place == "bn");
+  CHECK_THROWS_WITH_AS(tracked.step(input, 1, context), "exchange in bn", ReplicaError);
+  options.track_running_stats = false;
+  CHECK_THROWS_WITH_AS(TestNetwork(frozen, shape, {true, true}, options),
+                       doctest::Contains("bn: a frozen layer needs running statistics"), Error);
+}
+
+TEST_CASE("a call may have options of its own") {
+  BatchNormOptions own;
+  own.affine = false;
+  own.track_running_stats = false;
+  const Describe describe = [own](NetworkBuilder& net, Value* x) {
+    return net.batch_norm(net.batch_norm(x, "a"), "b", {.options = own});
+  };
+  TestNetwork net(describe, {2, 2, 2, 3});
+  CHECK(net.store.find("a.weight") != nullptr);
+  CHECK(net.store.find("b.weight") == nullptr);
+  CHECK(net.store.batch_norms().size() == 1);
+  CHECK(net.network->batch_norms()[0]->state() == net.store.batch_norms()[0].get());
+  CHECK(net.network->batch_norms()[1]->state() == nullptr);
 }
 
 TEST_CASE("training statistics that must not be recorded are not") {

@@ -109,6 +109,9 @@ TEST_CASE("U-Net: initial weights depend on seed and name only") {
   };
   CHECK(values(small, "encoder.1.0.conv.weight") == values(deep, "encoder.1.0.conv.weight"));
   CHECK(values(small, "encoder.0.1.conv.weight") != values(small, "decoder.0.1.conv.weight"));
+  const Floats first = values(small, "encoder.0.1.conv.weight");
+  const Floats second = values(small, "encoder.1.1.conv.weight");
+  CHECK(first[0] / first[1] != doctest::Approx(second[0] / second[1]));
   CHECK(values(small, "encoder.0.0.bn.weight") == Floats(8, 1.0F));
   CHECK(values(small, "encoder.0.0.bn.bias") == Floats(8, 0.0F));
   CHECK(values(small, "head.bias") == Floats(3, 0.0F));

@@ -41,19 +41,21 @@ struct PlanOptions {
   bool share_memory = true;  // false: every tensor in memory of its own (tests, debugging)
 };
 
+/// Owned by its replica and used by that replica's thread; the backend and the store outlive it.
 class Network {
  public:
   ~Network();
 
   /// The batch of the following passes: at most the planned one, may be 0 (the replica then only
-  /// takes part in exchanges). Sets the views of all values.
+  /// takes part in exchanges). Sets the views of all values; the first time a batch comes, layers
+  /// may prepare for it.
   void set_batch(std::int64_t batch);
   std::int64_t planned_batch() const;
 
-  const Tensor& input() const;        // write the images here before `forward`
-  const Tensor& input_grad() const;   // null unless planned
-  const Tensor& output() const;       // e.g. logits [n, H, W, classes]
-  const Tensor& output_grad() const;  // write the loss gradient here before `backward`
+  const Tensor& input() const;        // write the images here before `forward`, which keeps them
+  const Tensor& input_grad() const;   // null unless planned; valid after `backward`
+  const Tensor& output() const;       // e.g. logits [n, H, W, classes]; valid until `backward`
+  const Tensor& output_grad() const;  // write the loss gradient here after `forward`
 
   void forward(const StepContext& context);
   /// In reverse order. Adds to the parameters' gradients: zero them first (`zero_grad`).

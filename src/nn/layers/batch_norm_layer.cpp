@@ -187,8 +187,7 @@ void BatchNormLayer::infer(Backend& backend) {
 }
 
 // Normalises by a slot made of the running statistics, so that the backward pass finds its saved
-// statistics. Two rows with M2 = 2 var have exactly the variance var; invstd^2 = 0 says that the
-// statistics are constants.
+// statistics. Two rows with M2 = 2 var have exactly the variance var.
 void BatchNormLayer::forward_by_running_statistics(Backend& backend, const StepContext& context) {
   const Slice part = slice(0, context);
   const Shape row{1, channels()};
@@ -208,7 +207,6 @@ void BatchNormLayer::forward_by_running_statistics(Backend& backend, const StepC
                               .relu = config_.relu,
                               .saved = {part.saved},
                               .running = {}});
-  backend.fill(Tensor(part.saved + 2 * channels(), row), 0.0F);
   local_.clear();
 }
 
