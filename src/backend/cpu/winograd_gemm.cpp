@@ -6,7 +6,7 @@ namespace lockstep::winograd {
 
 namespace {
 
-constexpr std::int64_t kUnroll = 8;  // of the depth; divides kPanel
+constexpr std::int64_t kUnroll = 4;  // of the depth; divides kPanel
 
 /// kRows x kPanel sums in registers. `lda` stays a run-time value, but each row has its own
 /// pointer: with constant offsets from those in the unrolled loop there is no address arithmetic
