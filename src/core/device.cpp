@@ -63,8 +63,10 @@ std::vector<Device> parse_cuda(std::string_view whole, std::string_view list, in
     const std::size_t comma = list.find(',');
     for (const Device& device : parse_cuda_item(whole, list.substr(0, comma), available)) {
       if (std::find(devices.begin(), devices.end(), device) != devices.end()) {
-        reject(whole, concat("GPU ", device.ordinal, " is listed twice (for several replicas on one GPU "
-                             "write cuda:", device.ordinal, "xCOUNT)"));
+        reject(whole, concat("GPU ", device.ordinal,
+                             " is listed twice (for several replicas on one GPU "
+                             "write cuda:",
+                             device.ordinal, "xCOUNT)"));
       }
       devices.push_back(device);
     }

@@ -10,7 +10,8 @@
 namespace lockstep {
 namespace {
 
-// The seed's halves and the sub-index share Philox's 64-bit key; mixing keeps (seed, sub_index) pairs apart.
+// The seed's halves and the sub-index share Philox's 64-bit key; mixing keeps (seed, sub_index)
+// pairs apart.
 std::uint64_t mix(std::uint64_t value) {
   value += 0x9E3779B97F4A7C15ULL;
   value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9ULL;

@@ -18,12 +18,15 @@ TEST_CASE("every accepted form of DEVICES") {
 }
 
 TEST_CASE("what DEVICES rejects") {
-  for (const char* text : {"cpu:0", "cpu:x", "cpu:-1", "cuda:0", "cuda:all", "tpu:1", "", "cuda:", "cpu:1000"}) {
+  for (const char* text :
+       {"cpu:0", "cpu:x", "cpu:-1", "cuda:0", "cuda:all", "tpu:1", "", "cuda:", "cpu:1000"}) {
     CAPTURE(text);
     CHECK_THROWS_AS(parse_devices(text, 0), ConfigError);
   }
-  CHECK_THROWS_WITH_AS(parse_devices("cuda:0,0", 1), doctest::Contains("listed twice"), ConfigError);
-  CHECK_THROWS_WITH_AS(parse_devices("cuda:5", 2), doctest::Contains("2 CUDA devices answer"), ConfigError);
+  CHECK_THROWS_WITH_AS(parse_devices("cuda:0,0", 1), doctest::Contains("listed twice"),
+                       ConfigError);
+  CHECK_THROWS_WITH_AS(parse_devices("cuda:5", 2), doctest::Contains("2 CUDA devices answer"),
+                       ConfigError);
 }
 
 TEST_CASE("devices print as they are written") {

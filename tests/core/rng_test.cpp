@@ -9,10 +9,11 @@
 namespace lockstep {
 
 TEST_CASE("a stream is a function of its four coordinates") {
-  const auto draw = [](std::uint64_t seed, RngPurpose purpose, std::uint64_t index, std::uint32_t sub) {
+  const auto draw = [](std::uint64_t seed, RngPurpose purpose, std::uint64_t index,
+                       std::uint32_t sub) {
     Rng rng(seed, purpose, index, sub);
-    return std::vector<std::uint32_t>{rng.next_u32(), rng.next_u32(), rng.next_u32(), rng.next_u32(),
-                                      rng.next_u32()};
+    return std::vector<std::uint32_t>{rng.next_u32(), rng.next_u32(), rng.next_u32(),
+                                      rng.next_u32(), rng.next_u32()};
   };
   const auto base = draw(1, RngPurpose::kTest, 2, 3);
   CHECK(base == draw(1, RngPurpose::kTest, 2, 3));

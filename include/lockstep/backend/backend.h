@@ -1,9 +1,9 @@
 #pragma once
-// Everything one replica may do on its device. A Backend is used by one thread, its replica's; on a GPU all
-// operations are asynchronous on the replica's stream, on the CPU they are done when they return.
-// Tensors are channels-last views (core/tensor.h); pointers to floats are device memory of this backend.
-// After planning (`prepare_*`, `allocate`) no operation allocates. Empty tensors (batch 0) are allowed
-// everywhere: they read and write nothing.
+// Everything one replica may do on its device. A Backend is used by one thread, its replica's; on a
+// GPU all operations are asynchronous on the replica's stream, on the CPU they are done when they
+// return. Tensors are channels-last views (core/tensor.h); pointers to floats are device memory of
+// this backend. After planning (`prepare_*`, `allocate`) no operation allocates. Empty tensors
+// (batch 0) are allowed everywhere: they read and write nothing.
 
 #include <cstdint>
 #include <memory>
@@ -21,8 +21,9 @@ enum class EpsMode : std::uint8_t {
   kClamp,  // 1 / sqrt(max(var, eps))
 };
 
-/// Partial statistics of one part of a batch: for BatchNorm's forward pass [2, C] = (mean, M2), for its
-/// backward pass [2, C] = (sum dy, sum dy*(x-mu)). `count` is the number of rows behind them; may be 0.
+/// Partial statistics of one part of a batch: for BatchNorm's forward pass [2, C] = (mean, M2), for
+/// its backward pass [2, C] = (sum dy, sum dy*(x-mu)). `count` is the number of rows behind them;
+/// may be 0.
 struct StatSlot {
   std::int64_t count = 0;
   const float* data = nullptr;  // [2, C]
@@ -40,7 +41,8 @@ struct BatchNormSaved {
   float* data = nullptr;  // [3, C]
 };
 
-/// Running statistics to update; null pointers when they are not tracked or this call must not touch them.
+/// Running statistics to update; null pointers when they are not tracked or this call must not
+/// touch them.
 struct RunningStatistics {
   float* mean = nullptr;  // [C]
   float* var = nullptr;   // [C]
@@ -75,13 +77,15 @@ struct BatchNormInference {
 /// The local sums of a backward pass.
 struct BatchNormBackwardReduce {
   Tensor x, grad_y;
-  Tensor y;  // needed for the ReLU mask when a residual was added; else null: the mask is recomputed from x
+  Tensor y;  // needed for the ReLU mask when a residual was added; else null: the mask is
+             // recomputed from x
   AffineParameters affine;
   BatchNormSaved saved;
   bool relu = false;
-  float* sums = nullptr;         // [2, C]: sum dy', sum dy'*(x-mu), dy' = dy masked by the ReLU
-  float* grad_weight = nullptr;  // [C], += sum dy'*(x-mu)*invstd of this replica; null when not affine
-  float* grad_bias = nullptr;    // [C], += sum dy' of this replica
+  float* sums = nullptr;  // [2, C]: sum dy', sum dy'*(x-mu), dy' = dy masked by the ReLU
+  float* grad_weight =
+      nullptr;  // [C], += sum dy'*(x-mu)*invstd of this replica; null when not affine
+  float* grad_bias = nullptr;  // [C], += sum dy' of this replica
 };
 
 /// dx (and the residual's gradient) from the merged sums. grad_x may alias grad_y.
@@ -108,9 +112,10 @@ struct CrossEntropy {
   double* loss = nullptr;               // device memory of one double: += sum(w*nll) / normalizer
 };
 
-/// One owner's share of the optimizer step, over every replica's parameters (design §2, gradient exchange):
-/// g = sum over ranks of grads[rank][i] in rank order; v = momentum*v + g + weight_decay*w; w -= lr*v;
-/// the new w goes to weights[rank][i] of every rank (PyTorch's SGD, dampening 0).
+/// One owner's share of the optimizer step, over every replica's parameters (design §2, gradient
+/// exchange): g = sum over ranks of grads[rank][i] in rank order; v = momentum*v + g +
+/// weight_decay*w; w -= lr*v; the new w goes to weights[rank][i] of every rank (PyTorch's SGD,
+/// dampening 0).
 struct SgdShard {
   std::span<const float* const> grads;  // [rank]
   std::span<float* const> weights;      // [rank]
@@ -125,12 +130,14 @@ class Backend {
 
   virtual const Device& device() const = 0;
 
-  // --- memory -------------------------------------------------------------------------------------------
+  // --- memory
+  // -------------------------------------------------------------------------------------------
   /// Memory of this device, aligned to 256 bytes, zeroed. Set-up only.
   virtual Storage allocate(std::size_t bytes) = 0;
   /// Bytes that `allocate` and the prepared operations hold now.
   virtual std::size_t allocated_bytes() const = 0;
-  /// Host to device; the host memory may be reused after `synchronize` (at once on the CPU). Dense tensors.
+  /// Host to device; the host memory may be reused after `synchronize` (at once on the CPU). Dense
+  /// tensors.
   virtual void upload(const Tensor& destination, const void* source) = 0;
   /// Device to host; complete after `synchronize`. Dense tensors.
   virtual void download(void* destination, const Tensor& source) = 0;
@@ -140,9 +147,11 @@ class Backend {
   /// destination = source, or += with `accumulate`; equal shapes, any row strides.
   virtual void copy(const Tensor& source, const Tensor& destination, bool accumulate) = 0;
 
-  // --- convolution --------------------------------------------------------------------------------------
-  /// Chooses and caches the implementation for inputs of this shape; `backward` and `grad_input` say which
-  /// gradients will be asked for. Set-up only; calling it again with the same arguments costs nothing.
+  // --- convolution
+  // --------------------------------------------------------------------------------------
+  /// Chooses and caches the implementation for inputs of this shape; `backward` and `grad_input`
+  /// say which gradients will be asked for. Set-up only; calling it again with the same arguments
+  /// costs nothing.
   virtual void prepare_conv2d(const ConvGeometry& geometry, const Shape& input, bool backward,
                               bool grad_input) = 0;
   /// y = x * weight + bias; bias null for none. weight [out, in/groups, kh, kw], bias [out].
@@ -155,7 +164,8 @@ class Backend {
                                        const Tensor& grad_y, float* grad_weight,
                                        float* grad_bias) = 0;
 
-  // --- BatchNorm (Ioffe and Szegedy 2015; merge: Chan, Golub, LeVeque 1979) --------------------------------
+  // --- BatchNorm (Ioffe and Szegedy 2015; merge: Chan, Golub, LeVeque 1979)
+  // --------------------------------
   /// slot [2, C] = (mean, M2) of the rows of x; zeros when there are none.
   virtual void batch_norm_moments(const Tensor& x, float* slot) = 0;
   /// REQUIRES: the slots' counts sum to at least 2 (the layer checks and names itself).
@@ -164,16 +174,19 @@ class Backend {
   virtual void batch_norm_backward_reduce(const BatchNormBackwardReduce& arguments) = 0;
   virtual void batch_norm_backward_apply(const BatchNormBackwardApply& arguments) = 0;
 
-  // --- element-wise and window operations; `accumulate`: the gradient is added to, not written -------------
+  // --- element-wise and window operations; `accumulate`: the gradient is added to, not written
+  // -------------
   virtual void relu_forward(const Tensor& x, const Tensor& y) = 0;
   virtual void relu_backward(const Tensor& y, const Tensor& grad_y, const Tensor& grad_x,
                              bool accumulate) = 0;
   virtual void add(const Tensor& a, const Tensor& b, const Tensor& y) = 0;
-  /// y = x * keep / (1 - p); keep is a function of (seed, sample_offset + n, position) only, so that it does
-  /// not depend on how samples are spread over devices. The backward pass is the same call on the gradient.
+  /// y = x * keep / (1 - p); keep is a function of (seed, sample_offset + n, position) only, so
+  /// that it does not depend on how samples are spread over devices. The backward pass is the same
+  /// call on the gradient.
   virtual void dropout(const Tensor& x, const Tensor& y, float p, std::uint64_t seed,
                        std::int64_t sample_offset, bool accumulate) = 0;
-  /// `winners`: uint8 of y's shape, dense; the window position of each maximum (the first of equals).
+  /// `winners`: uint8 of y's shape, dense; the window position of each maximum (the first of
+  /// equals).
   virtual void max_pool_forward(const PoolGeometry& geometry, const Tensor& x, const Tensor& y,
                                 const Tensor& winners) = 0;
   virtual void max_pool_backward(const PoolGeometry& geometry, const Tensor& winners,
@@ -187,16 +200,19 @@ class Backend {
   virtual void upsample_bilinear_backward(const Tensor& grad_y, const Tensor& grad_x,
                                           bool align_corners, bool accumulate) = 0;
 
-  // --- loss, metrics, optimizer -----------------------------------------------------------------------------
+  // --- loss, metrics, optimizer
+  // -----------------------------------------------------------------------------
   virtual void cross_entropy(const CrossEntropy& arguments) = 0;
-  /// matrix [classes, classes] (row: label, column: the largest logit, first of equals) += counts of pixels
-  /// whose label is below `classes`. Device memory.
-  virtual void confusion_matrix(const Tensor& logits, const Tensor& labels, std::int64_t* matrix) = 0;
+  /// matrix [classes, classes] (row: label, column: the largest logit, first of equals) += counts
+  /// of pixels whose label is below `classes`. Device memory.
+  virtual void confusion_matrix(const Tensor& logits, const Tensor& labels,
+                                std::int64_t* matrix) = 0;
   virtual void sgd_update(const SgdShard& shard) = 0;
 };
 
-/// The backend of a device. `threads`: host threads this replica may use for CPU operations (at least 1);
-/// call it on the thread that will use the backend. Throws Error for a CUDA device in a build without CUDA.
+/// The backend of a device. `threads`: host threads this replica may use for CPU operations (at
+/// least 1); call it on the thread that will use the backend. Throws Error for a CUDA device in a
+/// build without CUDA.
 std::unique_ptr<Backend> make_backend(const Device& device, int threads);
 
 /// Number of CUDA devices that answer; 0 in a build without CUDA or on a machine without a driver.

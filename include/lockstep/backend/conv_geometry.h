@@ -7,7 +7,8 @@
 
 namespace lockstep {
 
-/// A 2-D convolution. Weights are [out_channels, in_channels / groups, kernel_h, kernel_w], as in PyTorch.
+/// A 2-D convolution. Weights are [out_channels, in_channels / groups, kernel_h, kernel_w], as in
+/// PyTorch.
 struct ConvGeometry {
   std::int64_t in_channels = 0;
   std::int64_t out_channels = 0;
@@ -19,14 +20,16 @@ struct ConvGeometry {
 
   friend bool operator==(const ConvGeometry&, const ConvGeometry&) = default;
 
-  /// Throws Error when an extent is not positive, padding is negative or groups do not divide the channels.
+  /// Throws Error when an extent is not positive, padding is negative or groups do not divide the
+  /// channels.
   void check() const;
   /// Shape of the weights (not channels-last: the order is PyTorch's).
   Shape weight_shape() const;
   std::int64_t weight_elements() const {
     return out_channels * (in_channels / groups) * kernel_h * kernel_w;
   }
-  /// [N, H', W', out_channels] for an input [N, H, W, in_channels]. Throws Error when the window does not fit.
+  /// [N, H', W', out_channels] for an input [N, H, W, in_channels]. Throws Error when the window
+  /// does not fit.
   Shape output_shape(const Shape& input) const;
 };
 
@@ -38,8 +41,8 @@ struct PoolGeometry {
 
   friend bool operator==(const PoolGeometry&, const PoolGeometry&) = default;
 
-  /// Throws Error when an extent is not positive or the padding exceeds half the kernel. Max-pooling
-  /// takes at most 255 positions besides: it stores the winner's position in a byte.
+  /// Throws Error when an extent is not positive or the padding exceeds half the kernel.
+  /// Max-pooling takes at most 255 positions besides: it stores the winner's position in a byte.
   void check() const;
   /// [N, H', W', C]. Throws Error when the window does not fit.
   Shape output_shape(const Shape& input) const;

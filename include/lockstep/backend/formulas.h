@@ -1,5 +1,6 @@
 #pragma once
-// Element formulas, written once and used by the CPU and the GPU code. No state, no includes of a device.
+// Element formulas, written once and used by the CPU and the GPU code. No state, no includes of a
+// device.
 
 #include <cmath>
 #include <cstdint>
@@ -21,8 +22,8 @@ struct ChannelMoments {
   double m2 = 0;
 };
 
-/// Chan, Golub and LeVeque (1979), eq. 2.1: moments of the union of two disjoint sets. Exact in counts; a
-/// set without samples changes nothing.
+/// Chan, Golub and LeVeque (1979), eq. 2.1: moments of the union of two disjoint sets. Exact in
+/// counts; a set without samples changes nothing.
 LOCKSTEP_HOST_DEVICE inline ChannelMoments merge(const ChannelMoments& a, const ChannelMoments& b) {
   if (b.count == 0) return a;
   if (a.count == 0) return b;
@@ -39,13 +40,15 @@ LOCKSTEP_HOST_DEVICE inline double inverse_std(double var, double eps, EpsMode m
   return 1.0 / std::sqrt(var > eps ? var : eps);
 }
 
-/// Whether the gradient flows through the variance: `clamp` stops it where eps replaced the variance.
+/// Whether the gradient flows through the variance: `clamp` stops it where eps replaced the
+/// variance.
 LOCKSTEP_HOST_DEVICE inline bool variance_has_gradient(double var, double eps, EpsMode mode) {
   return mode == EpsMode::kAdd || var > eps;
 }
 
-/// (x - mean) * scale + shift, scale = gamma * invstd. Not x * scale + shift': that cancels when |mean| is
-/// much larger than the standard deviation. The backward pass recomputes the ReLU mask by this expression.
+/// (x - mean) * scale + shift, scale = gamma * invstd. Not x * scale + shift': that cancels when
+/// |mean| is much larger than the standard deviation. The backward pass recomputes the ReLU mask by
+/// this expression.
 LOCKSTEP_HOST_DEVICE inline float normalize(float x, float mean, float scale, float shift) {
   return (x - mean) * scale + shift;
 }

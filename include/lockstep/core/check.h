@@ -1,6 +1,6 @@
 #pragma once
-// Errors and preconditions. Everything below `main` reports failure by throwing; only `main` turns an
-// exception into an exit code. A message says what was expected, what came and what to do.
+// Errors and preconditions. Everything below `main` reports failure by throwing; only `main` turns
+// an exception into an exit code. A message says what was expected, what came and what to do.
 
 #include <sstream>
 #include <stdexcept>
@@ -57,13 +57,14 @@ namespace detail {
                                       const std::string& message);
 }  // namespace detail
 
-/// Throws `Error` with the message (streamed arguments), the condition and file:line unless `condition` holds.
-#define LOCKSTEP_CHECK(condition, ...)                                                     \
-  do {                                                                                     \
-    if (!(condition)) {                                                                    \
-      ::lockstep::detail::throw_check_failure(#condition, __FILE__, __LINE__,              \
-                                              ::lockstep::concat(__VA_ARGS__));            \
-    }                                                                                      \
+/// Throws `Error` with the message (streamed arguments), the condition and file:line unless
+/// `condition` holds.
+#define LOCKSTEP_CHECK(condition, ...)                                          \
+  do {                                                                          \
+    if (!(condition)) {                                                         \
+      ::lockstep::detail::throw_check_failure(#condition, __FILE__, __LINE__,   \
+                                              ::lockstep::concat(__VA_ARGS__)); \
+    }                                                                           \
   } while (false)
 
 }  // namespace lockstep

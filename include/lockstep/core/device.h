@@ -1,6 +1,6 @@
 #pragma once
-// Where a replica runs. `cpu:k` is the k-th virtual device of the host: a thread with its own replica and
-// memory. `cuda:k` is GPU k; several replicas may share it and then differ by `slot`.
+// Where a replica runs. `cpu:k` is the k-th virtual device of the host: a thread with its own
+// replica and memory. `cuda:k` is GPU k; several replicas may share it and then differ by `slot`.
 
 #include <string>
 #include <string_view>
@@ -21,9 +21,9 @@ struct Device {
 /// "cpu:2", "cuda:0", "cuda:0#1" (second replica on GPU 0).
 std::string to_string(const Device& device);
 
-/// Parses a DEVICES argument into one device per rank: "cpu:4" (four virtual devices), "cuda:0,1,3",
-/// "cuda:0x4" (four replicas on GPU 0), "cuda:all" (`cuda_device_count` GPUs).
-/// Throws ConfigError naming the accepted forms, for an unknown form, a count below 1, a GPU listed twice,
+/// Parses a DEVICES argument into one device per rank: "cpu:4" (four virtual devices),
+/// "cuda:0,1,3", "cuda:0x4" (four replicas on GPU 0), "cuda:all" (`cuda_device_count` GPUs). Throws
+/// ConfigError naming the accepted forms, for an unknown form, a count below 1, a GPU listed twice,
 /// or a GPU that is not there.
 std::vector<Device> parse_devices(std::string_view text, int cuda_device_count);
 

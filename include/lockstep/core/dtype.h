@@ -1,5 +1,6 @@
 #pragma once
-// Element types of tensors. Statistics and parameters are always kFloat32, whatever activations are.
+// Element types of tensors. Statistics and parameters are always kFloat32, whatever activations
+// are.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,7 @@
 #pragma once
-// Counter-based random numbers (Philox4x32-10; Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
-// SC 2011). A stream is a pure function of (seed, purpose, index): there is no state to save, and the
-// numbers do not depend on threads, devices or the order of use.
+// Counter-based random numbers (Philox4x32-10; Salmon et al., "Parallel random numbers: as easy as
+// 1, 2, 3", SC 2011). A stream is a pure function of (seed, purpose, index): there is no state to
+// save, and the numbers do not depend on threads, devices or the order of use.
 
 #include <cstdint>
 

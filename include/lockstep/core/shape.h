@@ -1,6 +1,6 @@
 #pragma once
-// Extents of a channels-last tensor: the first extent is the batch, the last one the channels, and what
-// lies between is spatial: (N,C), (N,L,C), (N,H,W,C) or (N,D,H,W,C).
+// Extents of a channels-last tensor: the first extent is the batch, the last one the channels, and
+// what lies between is spatial: (N,C), (N,L,C), (N,H,W,C) or (N,D,H,W,C).
 
 #include <array>
 #include <cstdint>

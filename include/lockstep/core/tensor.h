@@ -14,7 +14,8 @@
 
 namespace lockstep {
 
-/// Owns a block of memory of one device and returns it when destroyed. Move-only; used by one thread.
+/// Owns a block of memory of one device and returns it when destroyed. Move-only; used by one
+/// thread.
 class Storage {
  public:
   using Release = std::function<void(void*)>;

@@ -1,7 +1,8 @@
 #pragma once
-// The CPU backend: one virtual device of the host. Each file beside this one holds one family of operations.
-// All operations are done when they return. Parallel loops use `threads_` OpenMP threads and cut rows
-// into ranges that depend on the thread count and the shape only, so results are reproducible.
+// The CPU backend: one virtual device of the host. Each file beside this one holds one family of
+// operations. All operations are done when they return. Parallel loops use `threads_` OpenMP
+// threads and cut rows into ranges that depend on the thread count and the shape only, so results
+// are reproducible.
 
 #include <cstdint>
 #include <memory>
@@ -63,8 +64,8 @@ class CpuBackend final : public Backend {
   void confusion_matrix(const Tensor& logits, const Tensor& labels, std::int64_t* matrix) override;
   void sgd_update(const SgdShard& shard) override;
 
-  /// Scratch memory of at least `bytes`, shared by all operations of this backend (none nests). It grows while
-  /// shapes are new and then stays.
+  /// Scratch memory of at least `bytes`, shared by all operations of this backend (none nests). It
+  /// grows while shapes are new and then stays.
   void* scratch(std::size_t bytes);
 
  private:
