@@ -1,7 +1,7 @@
 #include "lockstep/sync/abortable_barrier.h"
 
 #include "lockstep/core/check.h"
-#include "sync/describe.h"
+#include "lockstep/sync/describe.h"
 
 namespace lockstep {
 

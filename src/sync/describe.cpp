@@ -1,4 +1,4 @@
-#include "sync/describe.h"
+#include "lockstep/sync/describe.h"
 
 #include <cstdio>
 #include <cstring>

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "lockstep/core/check.h"
+#include "lockstep/sync/describe.h"
 #include "lockstep/sync/moments.h"
-#include "sync/describe.h"
 
 namespace lockstep {
 namespace {

@@ -3,7 +3,7 @@
 #include <string_view>
 
 #include "lockstep/core/check.h"
-#include "sync/describe.h"
+#include "lockstep/sync/describe.h"
 
 namespace lockstep {
 namespace {

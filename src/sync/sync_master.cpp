@@ -1,24 +1,11 @@
 #include "lockstep/sync/sync_master.h"
 
 #include <algorithm>
-#include <thread>
 
 #include "lockstep/core/check.h"
-#include "sync/describe.h"
+#include "lockstep/sync/describe.h"
 
 namespace lockstep {
-namespace {
-
-// Gives the core to others a few times before a rank sleeps: where replicas outnumber cores the
-// answer often comes meanwhile, and going to sleep and being woken costs several times as much.
-// Never a busy loop.
-template <typename Predicate>
-void yield_until(const Predicate& done) {
-  constexpr int kYields = 8;
-  for (int i = 0; i < kYields && !done(); ++i) std::this_thread::yield();
-}
-
-}  // namespace
 
 const char* to_string(Direction direction) {
   switch (direction) {
@@ -60,12 +47,10 @@ void SyncMaster::post(int rank, const SyncMessage& message) {
   ++posted_;
 }
 
+// Waits sleep at once. Yielding first looks cheaper while nothing else runs, but behind any other
+// busy thread (one that decodes images, say) a rank that yields comes back milliseconds later than
+// one that is woken.
 void SyncMaster::wait_as_master(std::unique_lock<std::mutex>& lock) {
-  if (posted_ < size()) {
-    lock.unlock();
-    yield_until([&] { return posted_ == size(); });
-    lock.lock();
-  }
   all_posted_.wait(lock, [&] { return posted_ == size() || failure_; });
   if (failure_) return;
   run_callback(lock);
@@ -76,12 +61,12 @@ void SyncMaster::wait_as_master(std::unique_lock<std::mutex>& lock) {
 
 void SyncMaster::wait_as_worker(std::unique_lock<std::mutex>& lock) {
   const std::uint64_t mine = generation_;
-  const bool last = posted_ == size();
-  lock.unlock();
-  // Notified without the lock: the master would wake only to wait for it.
-  if (last) all_posted_.notify_one();
-  yield_until([&] { return generation_ != mine; });
-  lock.lock();
+  if (posted_ == size()) {
+    // Notified without the lock: the master would wake only to wait for it.
+    lock.unlock();
+    all_posted_.notify_one();
+    lock.lock();
+  }
   answered_.wait(lock, [&] { return generation_ != mine || (failure_ && !running_); });
 }
 

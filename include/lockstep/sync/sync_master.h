@@ -4,7 +4,6 @@
 // receives its answer. The one rule: every rank posts the same calls in the same order; a rank that
 // does not is named in the error everyone gets.
 
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
