@@ -38,8 +38,8 @@ class WinogradConvolution final : public Convolution {
   /// One thread's transformed tiles.
   std::int64_t block_floats() const {
     return std::max(
-        tile_floats(block_, in_) + tile_floats(block_, out_),
-        tile_floats(plan_.block, plan_.in.size()) + tile_floats(plan_.block, plan_.out.size()));
+        point_floats(block_, in_) + point_floats(block_, out_),
+        point_floats(plan_.block, plan_.in.size()) + point_floats(plan_.block, plan_.out.size()));
   }
   /// The convolution without the kernels' transform, block by block.
   struct Task {
@@ -68,7 +68,7 @@ class WinogradConvolution final : public Convolution {
 };
 
 std::size_t WinogradConvolution::scratch_bytes(bool) const {
-  const std::int64_t kernels = kPoints * (in_ * out_ + kLine);
+  const std::int64_t kernels = point_floats(in_, out_);
   const std::int64_t sums = backward_ ? plan_.sums() * plan_.sum_floats : 0;
   const std::int64_t floats = std::max(kernels, sums) + threads_ * block_floats();
   return static_cast<std::size_t>(floats) * sizeof(float);
@@ -97,7 +97,7 @@ void WinogradConvolution::convolve(const Tensor& x, std::int64_t padding_h, std:
                                    float* scratch) const {
   const std::int64_t depth = padded(kernels.depth);
   const std::int64_t lanes = padded(kernels.lanes);
-  const PointKernels u{scratch, depth * lanes + kLine, depth, lanes};
+  const PointKernels u{scratch, point_stride(depth, lanes), depth, lanes};
   const Task task{x, padding_h, padding_w, bias, y, TileGrid(y.shape), u};
   float* blocks = scratch + kPoints * u.stride;
   // Neighbouring blocks go to one thread, which prefetches; a few turns per thread even out its
@@ -177,8 +177,8 @@ void WinogradConvolution::sum_tiles(const Tensor& x, const Tensor& grad_y, const
     transform_grad_output(grad_slice, grid, range, z);
     for (std::int64_t p = 0; p < kPoints; ++p) {
       multiply_transposed(z.data + p * z.stride, v.data + p * v.stride,
-                          sum + p * out.padded * in.padded, out.padded, range.count, in.padded,
-                          first > part.first);
+                          sum + p * point_stride(out.padded, in.padded), out.padded, range.count,
+                          in.padded, first > part.first);
       if (p < kPrefetchShares) {
         prefetch_pixels(x_slice, 2 - geometry_.padding_h, grid, next, p);
         prefetch_pixels(grad_slice, 0, grid, next, p);
@@ -195,7 +195,7 @@ void WinogradConvolution::merge_sums(const WeightPlan& plan, const float* sums,
     const Slice in = plan.in[i];
     const float* first = sums + plan.first_sum(out_slice, i) * plan.sum_floats;
     add_weight_gradient(first + (out_channel - out.begin) * in.padded, plan.parts, plan.sum_floats,
-                        out.padded * in.padded, in.count, grad_weight + in.begin * 9);
+                        point_stride(out.padded, in.padded), in.count, grad_weight + in.begin * 9);
   }
 }
 

@@ -31,18 +31,31 @@ Triple kernel_triple(Vec q0, Vec q1, Vec q2, Vec q3) {
   return {q0 + even, 0.5F * (q1 - q2), even + q3};
 }
 
+/// body(lane) for the first `count` lanes; without a loop for whole vectors, which then stay in
+/// registers.
+template <class Body>
+void for_each_lane(std::int64_t count, Body&& body) {
+  if (count == kLanes) {
+    unrolled<kLanes>(body);
+  } else {
+    for (std::int64_t lane = 0; lane < count; ++lane) body(lane);
+  }
+}
+
 /// The nine values of up to eight kernels that lie `lane_stride` apart, one kernel per lane.
 struct Kernels {
   Vec g[9];
 };
 Kernels load_kernels(const float* from, std::int64_t lane_stride, std::int64_t count) {
-  alignas(sizeof(Vec)) float lanes[9][kLanes] = {};
-  for (std::int64_t lane = 0; lane < count; ++lane) {
-    for (int i = 0; i < 9; ++i) lanes[i][lane] = from[lane * lane_stride + i];
-  }
-  Kernels kernels;
-  for (int i = 0; i < 9; ++i) kernels.g[i] = load(lanes[i]);
-  return kernels;
+  Vec rows[kLanes] = {};  // the first eight values of each kernel, then of each position
+  Vec ninth{};
+  for_each_lane(
+      count, [&](std::int64_t lane) __attribute__((always_inline)) {
+        rows[lane] = load(from + lane * lane_stride);
+        ninth[lane] = from[lane * lane_stride + 8];
+      });
+  transpose(rows);
+  return {rows[0], rows[1], rows[2], rows[3], rows[4], rows[5], rows[6], rows[7], ninth};
 }
 
 /// G g G^T.
@@ -63,6 +76,17 @@ void store_kernel_points(const Kernels& k, float* to, std::int64_t stride) {
   store_points(to + 12 * stride, c0.v3, c1.v3, c2.v3);
 }
 
+/// Adds the values of `count` kernels, one kernel per lane: the first eight positions and the
+/// ninth.
+void add_kernels(Vec (&first)[kLanes], Vec ninth, std::int64_t count, float* to) {
+  transpose(first);
+  for_each_lane(
+      count, [&](std::int64_t lane) __attribute__((always_inline)) {
+        store(to + 9 * lane, load(to + 9 * lane) + first[lane]);
+        to[9 * lane + 8] += ninth[lane];
+      });
+}
+
 }  // namespace
 
 void transform_kernels(const KernelSource& source, std::int64_t first_lane, const PointKernels& u) {
@@ -79,7 +103,7 @@ void transform_kernels(const KernelSource& source, std::int64_t first_lane, cons
 
 void add_weight_gradient(const float* q, std::int64_t sums, std::int64_t sum_stride,
                          std::int64_t point_stride, std::int64_t in_channels, float* grad_weight) {
-  for (std::int64_t c = 0; c < in_channels; c += kLanes, q += kLanes) {
+  for (std::int64_t c = 0; c < in_channels; c += kLanes, q += kLanes, grad_weight += 9 * kLanes) {
     Triple column[4];
     for (int j = 0; j < 4; ++j) {
       Vec point[4];
@@ -90,17 +114,14 @@ void add_weight_gradient(const float* q, std::int64_t sums, std::int64_t sum_str
       }
       column[j] = kernel_triple(point[0], point[1], point[2], point[3]);
     }
-    const Triple rows[3] = {kernel_triple(column[0].v0, column[1].v0, column[2].v0, column[3].v0),
-                            kernel_triple(column[0].v1, column[1].v1, column[2].v1, column[3].v1),
-                            kernel_triple(column[0].v2, column[1].v2, column[2].v2, column[3].v2)};
-    const std::int64_t lanes = std::min(kLanes, in_channels - c);
-    for (std::int64_t lane = 0; lane < lanes; ++lane, grad_weight += 9) {
-      for (int i = 0; i < 3; ++i) {
-        grad_weight[3 * i] += rows[i].v0[lane];
-        grad_weight[3 * i + 1] += rows[i].v1[lane];
-        grad_weight[3 * i + 2] += rows[i].v2[lane];
-      }
-    }
+    const auto row = [&](Vec Triple::*v) {
+      return kernel_triple(column[0].*v, column[1].*v, column[2].*v, column[3].*v);
+    };
+    const Triple r0 = row(&Triple::v0);
+    const Triple r1 = row(&Triple::v1);
+    const Triple r2 = row(&Triple::v2);
+    Vec first[kLanes] = {r0.v0, r0.v1, r0.v2, r1.v0, r1.v1, r1.v2, r2.v0, r2.v1};
+    add_kernels(first, r2.v2, std::min(kLanes, in_channels - c), grad_weight);
   }
 }
 

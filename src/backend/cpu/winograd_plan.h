@@ -20,21 +20,21 @@ inline constexpr std::int64_t kSumBlockBytes = 256 * 1024;
 inline constexpr std::int64_t kMaxSums = 16;  // partial sums of the gradient of the weights
 inline constexpr std::int64_t kTilesPerSum =
     256;  // a sum over fewer costs more to merge than it saves
-inline constexpr std::int64_t kSumBytes = 4 * 1024 * 1024;
+inline constexpr std::int64_t kSumBytes = 5 * 1024 * 1024;
 inline constexpr std::int64_t kSliceOut = 64, kSliceIn = 128;
 
 inline std::int64_t padded(std::int64_t channels) {
   return (channels + kPanel - 1) / kPanel * kPanel;
 }
 
-/// Transformed tiles in memory. The points lie one line further apart than the data needs:
-/// power-of-two distances would send all sixteen points of a channel to the same few lines of the
-/// cache.
-inline std::int64_t point_stride(std::int64_t tiles, std::int64_t channels) {
-  return tiles * channels + kLine;
+/// Distance of two points of transformed data, rows x columns for each. They lie one line further
+/// apart than the data needs: power-of-two distances would send all sixteen points to the same few
+/// lines of the cache.
+inline std::int64_t point_stride(std::int64_t rows, std::int64_t columns) {
+  return rows * columns + kLine;
 }
-inline std::int64_t tile_floats(std::int64_t tiles, std::int64_t channels) {
-  return kPoints * point_stride(tiles, channels);
+inline std::int64_t point_floats(std::int64_t rows, std::int64_t columns) {
+  return kPoints * point_stride(rows, columns);
 }
 
 /// Tiles per block such that their points fill `bytes`, rounded to the micro-kernel's rows.
@@ -82,7 +82,7 @@ struct WeightPlan {
         out(geometry.out_channels, kSliceOut),
         tiles(tile_count),
         parts(0),
-        sum_floats(kPoints * in.size() * out.size()),
+        sum_floats(point_floats(in.size(), out.size())),
         block(tiles_per_block(in.size() + out.size(), kSumBlockBytes)) {
     const std::int64_t slices = in.count() * out.count();
     const std::int64_t most = kSumBytes / (slices * sum_floats * std::int64_t{sizeof(float)});

@@ -33,6 +33,29 @@ inline void store_partial(float* to, Vec v, std::int64_t count) {
   std::memcpy(to, &v, static_cast<std::size_t>(count) * sizeof(float));
 }
 
+/// Transposes the 8x8 values of eight vectors: lane i of rows[j] and lane j of rows[i] change
+/// places.
+inline void transpose(Vec (&rows)[8]) {
+  Vec pairs[8];  // lanes of two rows interleaved
+  for (int i = 0; i < 8; i += 2) {
+    pairs[i] = __builtin_shufflevector(rows[i], rows[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+    pairs[i + 1] = __builtin_shufflevector(rows[i], rows[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
+  }
+  Vec fours[8];
+  for (int i = 0; i < 8; i += 4) {
+    for (int j = 0; j < 2; ++j) {
+      const Vec a = pairs[i + j];
+      const Vec b = pairs[i + j + 2];
+      fours[i + 2 * j] = __builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13);
+      fours[i + 2 * j + 1] = __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15);
+    }
+  }
+  for (int i = 0; i < 4; ++i) {
+    rows[i] = __builtin_shufflevector(fours[i], fours[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+    rows[i + 4] = __builtin_shufflevector(fours[i], fours[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+  }
+}
+
 /// body(0), body(1), ... body(kCount - 1), without a loop: sums indexed by constants live in
 /// registers, also where the compiler deems a loop over them too long to unroll.
 template <int kCount, class Body>
