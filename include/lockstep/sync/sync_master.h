@@ -106,11 +106,9 @@ class SyncMaster {
   std::vector<Slot> slots_;            // [rank]
   std::vector<SyncMessage> messages_;  // [rank], as the callback sees them
   std::vector<SyncAnswer> answers_;    // [rank]
-  std::atomic<int> posted_{
-      0};  // this and the next are written under the mutex, and polled without it
-  std::atomic<std::uint64_t> generation_{0};
-  bool running_ =
-      false;  // the callback reads the payloads: nobody may leave, not even after an abort
+  int posted_ = 0;
+  std::uint64_t generation_ = 0;
+  bool running_ = false;  // the callback reads the payloads: nobody may leave, not even after abort
   std::exception_ptr failure_;
   bool failed_here_ = false;  // failure_ is this exchange's own, not one handed to abort()
   std::int64_t callbacks_ = 0;
