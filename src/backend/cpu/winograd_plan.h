@@ -17,10 +17,13 @@ namespace lockstep::winograd {
 // second-level cache. The sums want longer blocks: each block reads and writes its whole sum.
 inline constexpr std::int64_t kBlockBytes = 128 * 1024;
 inline constexpr std::int64_t kSumBlockBytes = 256 * 1024;
-inline constexpr std::int64_t kMaxSums = 16;  // partial sums of the gradient of the weights
-inline constexpr std::int64_t kTilesPerSum =
-    256;  // a sum over fewer costs more to merge than it saves
+// Partial sums of the gradient of the weights: enough for the threads of a large processor, but of
+// so many tiles each that merging them costs little, and of so many bytes together that they stay
+// in a cache.
+inline constexpr std::int64_t kMaxSums = 16;
+inline constexpr std::int64_t kTilesPerSum = 256;
 inline constexpr std::int64_t kSumBytes = 5 * 1024 * 1024;
+// Channels of one sum, which is 512 KiB at most.
 inline constexpr std::int64_t kSliceOut = 64, kSliceIn = 128;
 
 inline std::int64_t padded(std::int64_t channels) {
