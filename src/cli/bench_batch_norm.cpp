@@ -26,7 +26,7 @@ constexpr std::int64_t kChannels[] = {16, 64, 256};
 /// Several times the last cache, so that nothing is left of one tensor when the next is done.
 std::int64_t tensor_bytes() {
   const std::int64_t cache = std::max<std::int64_t>(0, sysconf(_SC_LEVEL3_CACHE_SIZE));
-  return std::clamp<std::int64_t>(4 * cache, std::int64_t{128} << 20, std::int64_t{1} << 30);
+  return std::clamp<std::int64_t>(4 * cache, std::int64_t{128} << 20, std::int64_t{256} << 20);
 }
 
 int host_threads() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }

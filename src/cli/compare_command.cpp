@@ -246,15 +246,31 @@ int train_and_compare(const CompareArguments& arguments) {
   return kExitDone;
 }
 
+/// The run itself, or all finished runs of a comparison's folder, in order of their names.
+std::vector<TrainSummary> read_runs(const fs::path& folder) {
+  if (std::optional<TrainSummary> summary = read_summary(folder)) return {std::move(*summary)};
+  std::vector<fs::path> inside;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (entry.is_directory()) inside.push_back(entry.path());
+  }
+  std::sort(inside.begin(), inside.end());
+  std::vector<TrainSummary> runs;
+  for (const fs::path& path : inside) {
+    if (std::optional<TrainSummary> summary = read_summary(path)) {
+      runs.push_back(std::move(*summary));
+    }
+  }
+  if (runs.empty()) {
+    throw DataError(folder.string() + " holds no finished run (expected a folder that " +
+                    "`lockstep train` or `lockstep compare` made)");
+  }
+  return runs;
+}
+
 int compare_folders(const CompareArguments& arguments) {
   std::vector<TrainSummary> runs;
   for (const fs::path& folder : arguments.inputs) {
-    std::optional<TrainSummary> summary = read_summary(folder);
-    if (!summary) {
-      throw DataError(folder.string() + " holds no finished run (expected a folder that " +
-                      "`lockstep train` or `lockstep compare` made)");
-    }
-    runs.push_back(std::move(*summary));
+    for (TrainSummary& run : read_runs(folder)) runs.push_back(std::move(run));
   }
   // Only what was asked for is written: reading leaves the runs' folders alone.
   report(arguments, runs, arguments.common.output);

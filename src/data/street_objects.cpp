@@ -42,11 +42,11 @@ class Objects {
   }
 
   void pole() {
-    const float z = distance(rng_, 6, 45);
+    const float z = distance(rng_, 5, 30);
     const float X = near_kerb();
     const float height = rng_.uniform(3.5F, 8);
     const Rgb color = Rgb{96, 98, 98} * (rng_.uniform(0.4F, 1.5F) * side_light(X));
-    canvas_.billboard(X, 0, rng_.uniform(0.12F, 0.24F), height, z,
+    canvas_.billboard(X, 0, rng_.uniform(0.16F, 0.36F), height, z,
                       [&](float u, float) { return opaque(kPole, color * (1 - 0.2F * u)); });
     if (rng_.uniform() < 0.5F) {
       const float arm = X < 0 ? 0.7F : -0.7F;
@@ -56,10 +56,10 @@ class Objects {
   }
 
   void sign() {
-    const float z = distance(rng_, 5, 30);
+    const float z = distance(rng_, 4, 18);
     const float X = near_kerb();
     const float foot = rng_.uniform(1.9F, 2.6F);
-    const float extent = rng_.uniform(0.6F, 1.1F);
+    const float extent = rng_.uniform(0.8F, 1.5F);
     const float light = side_light(X);
     canvas_.billboard(X, 0, 0.09F, foot, z, [&](float, float) {
       return opaque(kPole, Rgb{130, 132, 134} * light);
@@ -84,13 +84,13 @@ class Objects {
     const float wall = left ? scene_.wall_left + 0.3F : scene_.wall_right - 0.3F;
     const float X = rng_.uniform() < 0.5F ? kerb : wall;
     const float begin = distance(rng_, 4, 25);
-    const float height = rng_.uniform(0.9F, 1.7F);
+    const float height = rng_.uniform(1.1F, 2);
     const float pitch = rng_.uniform(0.3F, 0.9F);
     const Rgb color = mix({70, 74, 72}, {196, 192, 180}, rng_.uniform()) * side_light(X);
     canvas_.wall(X, 0, height, begin, begin + rng_.uniform(6, 25), [&](float z, float h) {
       const float slat = z / pitch - std::floor(z / pitch);
       const bool rail = h > height * 0.85F || (h > height * 0.2F && h < height * 0.32F);
-      return slat < 0.35F || rail ? opaque(kFence, color) : see_through(kFence);
+      return slat < 0.6F || rail ? opaque(kFence, color) : see_through(kFence);
     });
   }
 
@@ -128,7 +128,7 @@ class Objects {
   }
 
   void pedestrian() {
-    const float z = distance(rng_, 4.5F, 30);
+    const float z = distance(rng_, 4.5F, 20);
     const float X =
         rng_.uniform() < 0.85F ? on_pavement() : rng_.uniform(scene_.road_left, scene_.road_right);
     const Rgb top = cloth(rng_);
@@ -140,7 +140,7 @@ class Objects {
   }
 
   void cyclist() {
-    const float z = distance(rng_, 5, 25);
+    const float z = distance(rng_, 4.5F, 18);
     const float X = rng_.uniform(scene_.road_left + 0.5F, scene_.road_right - 0.5F);
     const Rgb top = cloth(rng_);
     const Rgb legs = cloth(rng_) * 0.6F;
@@ -276,13 +276,13 @@ void paint_objects(const StreetScene& scene, Rng& rng, int void_label, StreetCan
     for (std::uint32_t i = 0, count = rng.below(most + 1); i < count; ++i) paint();
   };
   repeat(7, [&] { objects.tree(); });
-  repeat(2, [&] { objects.fence(); });
+  repeat(4, [&] { objects.fence(); });
   repeat(2, [&] { objects.parked_cars(); });
   repeat(3, [&] { objects.moving_car(); });
-  repeat(6, [&] { objects.pole(); });
-  repeat(4, [&] { objects.sign(); });
-  repeat(5, [&] { objects.pedestrian(); });
-  repeat(2, [&] { objects.cyclist(); });
+  repeat(7, [&] { objects.pole(); });
+  repeat(5, [&] { objects.sign(); });
+  repeat(8, [&] { objects.pedestrian(); });
+  repeat(3, [&] { objects.cyclist(); });
   repeat(2, [&] { objects.unnamed(void_label); });
   if (rng.uniform() < 0.3F) objects.bonnet(void_label);
 }

@@ -53,12 +53,12 @@ void draw_sky(Rng& rng, StreetScene& scene) {
 
 StreetLight draw_light(Rng& rng, const Rgb& sky_low) {
   StreetLight light;
-  const float exposure = std::exp(rng.uniform(std::log(0.4F), std::log(1.45F)));
+  const float exposure = std::exp(rng.uniform(std::log(0.5F), std::log(1.4F)));
   const float warmth = rng.uniform(-0.16F, 0.16F);
   light.tint = {exposure * (1 + warmth), exposure * rng.uniform(0.97F, 1.03F),
                 exposure * (1 - warmth)};
   light.contrast = rng.uniform(0.65F, 1.2F);
-  light.haze = rng.uniform() < 0.4F ? rng.uniform(0.006F, 0.03F) : rng.uniform(0.0005F, 0.005F);
+  light.haze = rng.uniform() < 0.4F ? rng.uniform(0.005F, 0.02F) : rng.uniform(0.0005F, 0.005F);
   light.haze_color = mix(sky_low, {210, 212, 216}, rng.uniform());
   light.noise = rng.uniform(1, 6);
   const bool sunny = rng.uniform() < 0.5F;

@@ -1,6 +1,7 @@
 #include "lockstep/train/checkpoint.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <xxhash.h>
 
 #include <algorithm>

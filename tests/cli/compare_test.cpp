@@ -122,6 +122,8 @@ TEST_CASE("compare reads finished runs and changes nothing") {
   const Json report = Json::parse(outcome.out);
   CHECK(report["pairs"][0]["seeds"].size() == 1);
   CHECK(report["warnings"].empty());
+  const Outcome all = run_lockstep({"compare", place.output, "--json"});
+  CHECK(all.out == read_text(place.cell("comparison.json")));
   const Outcome twice = run_lockstep({"compare", place.cell("local-s0"), place.cell("local-s0")});
   CHECK(twice.exit_code == 2);
   check_contains(twice.err, "two runs of mode local with seed 0");
