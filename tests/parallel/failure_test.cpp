@@ -59,9 +59,11 @@ TEST_CASE("a replica that throws, at any rank and any call of a step") {
   }
 }
 
-TEST_CASE("a replica that leaves out a call, at any rank and any call of a step") {
+// Not the barrier before the gradient exchange: who walks through that reads gradients while they
+// are written.
+TEST_CASE("a replica that leaves out a BatchNorm call, at any rank and any call of a step") {
   for (int rank = 0; rank < 3; ++rank) {
-    for (int n = kCallsPerStep; n < 2 * kCallsPerStep - 1; ++n) {
+    for (int n = kCallsPerStep; n < 2 * kCallsPerStep - 2; ++n) {
       CAPTURE(n);
       const std::exception_ptr thrown = failure_under(toy_options(3, BatchNormMode::kSync),
                                                       at_call(rank, n, [] { return false; }));
