@@ -17,8 +17,17 @@ enum class Mask { kNone, kFromX, kFromY };
 
 // The rows that a kernel looks at.
 struct MaskedGradient {
+  MaskedGradient(const Tensor& x_, const Tensor& grad_y_, const Tensor& y_,
+                 const ChannelScale& scale_)
+      : x(x_),
+        grad_y(grad_y_),
+        y(y_),
+        scale(scale_),
+        dense(x.dense() && grad_y.dense() && (!y || y.dense())) {}
+
   Tensor x, grad_y, y;
   ChannelScale scale;
+  bool dense;  // rows follow one another in all of them
 };
 
 // The kernel for this ReLU: of the output as it is, recomputed from x, or read from y.
@@ -64,55 +73,58 @@ struct RowPointers {
   }
 };
 
-// sums [2, C] += (sum dy', sum dy' * (x - mu)) over kRows rows.
-template <Mask kMask, int kRows>
-void add_gradients(const RowPointers& rows, const ChannelScale& channel, std::int64_t channels,
-                   float* __restrict sums) {
+// sums += dy', products += dy' * (x - mu) of one row; both [width], as are the channel's constants.
+template <Mask kMask>
+void add_gradients(const RowPointers& row, std::int64_t width, const ChannelScale& channel,
+                   float* __restrict sums, float* __restrict products) {
   const float* __restrict mean = channel.mean;
   const float* __restrict scale = channel.scale;
   const float* __restrict shift = channel.shift;
-  const RowPointers at = rows;
+  const RowPointers at = row;
 #pragma omp simd
-  for (std::int64_t c = 0; c < channels; ++c) {
-    float sum = 0;
-    float product = 0;
-    unroll<kRows>([&](int k) {
-      const float x = at.x[k * at.x_stride + c];
-      const float grad = masked<kMask>(at.grad_y[k * at.grad_y_stride + c], x,
-                                       at.y[k * at.y_stride + c], mean[c], scale[c], shift[c]);
-      sum += grad;
-      product += grad * (x - mean[c]);
-    });
-    sums[c] += sum;
-    sums[channels + c] += product;
+  for (std::int64_t i = 0; i < width; ++i) {
+    const float x = at.x[i];
+    const float grad = masked<kMask>(at.grad_y[i], x, at.y[i], mean[i], scale[i], shift[i]);
+    sums[i] += grad;
+    products[i] += grad * (x - mean[i]);
   }
 }
 
-// sums [2, C] = both sums over rows [begin, end).
-template <Mask kMask, int kGroup>
-void sum_run(const MaskedGradient& g, std::int64_t begin, std::int64_t end, float* sums) {
+// sums [2, k * C]: its first [2, C] = both sums over rows [begin, end).
+template <Mask kMask>
+void sum_run(const MaskedGradient& g, std::int64_t begin, std::int64_t end, std::int64_t k,
+             float* sums) {
   const std::int64_t channels = g.x.shape.channels();
-  std::fill_n(sums, 2 * channels, 0.0F);
+  const std::int64_t width = k * channels;
+  float* products = sums + width;
+  std::fill_n(sums, 2 * width, 0.0F);
   RowPointers rows(g, begin);
   std::int64_t row = begin;
-  for (; row + kGroup <= end; row += kGroup, rows.advance(kGroup)) {
-    for (int k = 0; k < kGroup; ++k) rows.prefetch(k, channels);
-    add_gradients<kMask, kGroup>(rows, g.scale, channels, sums);
+  for (; row + k <= end; row += k) {
+    if (g.dense) {
+      add_gradients<kMask>(rows, width, g.scale, sums, products);
+      rows.advance(k);
+      continue;
+    }
+    for (std::int64_t i = 0; i < k; ++i, rows.advance(1)) {
+      rows.prefetch(0, channels);
+      add_gradients<kMask>(rows, channels, g.scale, sums + i * channels, products + i * channels);
+    }
   }
+  fold_sums(sums, channels, k);
   for (; row < end; ++row, rows.advance(1)) {
-    add_gradients<kMask, 1>(rows, g.scale, channels, sums);
+    add_gradients<kMask>(rows, channels, g.scale, sums, sums + channels);
   }
 }
 
-// partial [2, C] = both sums over rows [begin, end); `sums` [2, C] is work space.
+// partial [2, C] = both sums over rows [begin, end); `sums` [2, k * C] is work space.
 template <Mask kMask>
-void block_sums(const MaskedGradient& g, std::int64_t begin, std::int64_t end, float* sums,
-                double* partial) {
+void block_sums(const MaskedGradient& g, std::int64_t begin, std::int64_t end, std::int64_t k,
+                float* sums, double* partial) {
   const std::int64_t channels = g.x.shape.channels();
-  const auto sum = channels < kWideRow ? sum_run<kMask, 8> : sum_run<kMask, 2>;
   std::fill_n(partial, 2 * channels, 0.0);
   for (std::int64_t run = begin; run < end; run += kRunRows) {
-    sum(g, run, std::min(run + kRunRows, end), sums);
+    sum_run<kMask>(g, run, std::min(run + kRunRows, end), k, sums);
 #pragma omp simd
     for (std::int64_t i = 0; i < 2 * channels; ++i) partial[i] += sums[i];
   }
@@ -221,19 +233,21 @@ void CpuBackend::batch_norm_backward_reduce(const BatchNormBackwardReduce& a) {
   check_shapes(a.x, a.grad_y, a.y);
   const std::int64_t channels = a.x.shape.channels();
   const RowBlocks blocks(a.x.shape.rows());
-  const std::size_t reduction_bytes = ReductionScratch::bytes(blocks, channels);
-  auto* memory = static_cast<std::byte*>(scratch(reduction_bytes + ChannelScale::bytes(channels)));
-  const ReductionScratch work(memory, blocks, channels);
+  const std::int64_t k = rows_per_pass(channels);
+  const std::size_t reduction_bytes = ReductionScratch::bytes(blocks, channels, k);
+  auto* memory =
+      static_cast<std::byte*>(scratch(reduction_bytes + ChannelScale::bytes(channels, k)));
+  const ReductionScratch work(memory, blocks, channels, k);
   const ChannelScale scale(memory + reduction_bytes, a.saved.data, a.saved.data + channels,
-                           a.affine, channels);
+                           a.affine, channels, k);
   const MaskedGradient gradient{a.x, a.grad_y, a.y, scale};
   const auto kernel = choose_mask(a.relu, a.y, block_sums<Mask::kNone>, block_sums<Mask::kFromX>,
                                   block_sums<Mask::kFromY>);
   parallel_for(blocks.count, blocks.block_rows * channels, threads_,
                [&](std::int64_t first, std::int64_t last) {
                  for (std::int64_t b = first; b < last; ++b) {
-                   kernel(gradient, blocks.begin(b), blocks.end(b), work.runs + b * 2 * channels,
-                          work.partials + b * 2 * channels);
+                   kernel(gradient, blocks.begin(b), blocks.end(b), k, work.run(b),
+                          work.partial(b));
                  }
                });
   finish_sums(a, work.partials, blocks.count, channels);
@@ -246,9 +260,9 @@ void CpuBackend::batch_norm_backward_apply(const BatchNormBackwardApply& a) {
   if (a.x.shape.rows() == 0) return;
   const std::int64_t channels = a.x.shape.channels();
   auto* memory =
-      static_cast<float*>(scratch(4 * static_cast<std::size_t>(channels) * sizeof(float)));
-  float* mean_gradient = memory + 2 * channels;
-  float* projection = memory + 3 * channels;
+      static_cast<float*>(scratch(5 * static_cast<std::size_t>(channels) * sizeof(float)));
+  float* mean_gradient = memory + 3 * channels;
+  float* projection = memory + 4 * channels;
   merge_gradient_sums(a, channels, mean_gradient, projection);
   const ChannelScale scale(memory, a.saved.data, a.saved.data + channels, a.affine, channels);
   const InputGradient work{

@@ -7,41 +7,66 @@
 namespace lockstep {
 namespace {
 
-// sums [2, C] += (sum d, sum d*d) over kRows rows, d = x - pivot. Subtracting a value of the data
-// itself first is what keeps the variance when |mean| is much larger than the standard deviation.
-template <int kRows>
-void add_deviations(const float* __restrict x, std::int64_t row_stride, std::int64_t channels,
-                    const float* __restrict pivot, float* __restrict sums) {
+/// Rows of a run behind its pivot.
+constexpr std::int64_t kPivotRows = 8;
+
+// pivot [C] = about the mean of `rows` rows: that of a few of them, spread over all. Deviations
+// from it are small, so that their squares do not cancel: not when |mean| is much larger than the
+// standard deviation, and not when the first row is an outlier. Of equal rows it is their very
+// value.
+void choose_pivot(const float* x, std::int64_t row_stride, std::int64_t rows, std::int64_t channels,
+                  float* __restrict pivot) {
+  const std::int64_t step = std::max<std::int64_t>(1, rows / kPivotRows);
+  std::fill_n(pivot, channels, 0.0F);
+  std::int64_t taken = 0;
+  for (std::int64_t r = 0; r < rows; r += step, ++taken) {
+    const float* row = x + r * row_stride;
+    for (std::int64_t c = 0; c < channels; ++c) pivot[c] += row[c] - x[c];
+  }
+  const float share = 1.0F / static_cast<float>(taken);
+  for (std::int64_t c = 0; c < channels; ++c) pivot[c] = x[c] + pivot[c] * share;
+}
+
+// sums += d, squares += d*d of one row, d = x - pivot; all [width].
+void add_deviations(const float* __restrict x, std::int64_t width, const float* __restrict pivot,
+                    float* __restrict sums, float* __restrict squares) {
 #pragma omp simd
-  for (std::int64_t c = 0; c < channels; ++c) {
-    float sum = 0;
-    float squares = 0;
-    unroll<kRows>([&](int k) {
-      const float d = x[k * row_stride + c] - pivot[c];
-      sum += d;
-      squares += d * d;
-    });
-    sums[c] += sum;
-    sums[channels + c] += squares;
+  for (std::int64_t i = 0; i < width; ++i) {
+    const float d = x[i] - pivot[i];
+    sums[i] += d;
+    squares[i] += d * d;
   }
 }
 
-// sums [2, C] = the deviations of `rows` rows from the first of them.
-template <int kGroup>
+// work [3, k * C]: the first [2, C] = sums of the deviations of `rows` rows and of their squares,
+// the last [k * C] = what they deviate from.
 void sum_run(const float* x, std::int64_t row_stride, std::int64_t rows, std::int64_t channels,
-             float* sums) {
-  std::fill_n(sums, 2 * channels, 0.0F);
+             std::int64_t k, float* work) {
+  const std::int64_t width = k * channels;
+  float* squares = work + width;
+  float* pivot = work + 2 * width;
+  std::fill_n(work, 2 * width, 0.0F);
+  choose_pivot(x, row_stride, rows, channels, pivot);
+  for (std::int64_t i = 1; i < k; ++i) std::copy_n(pivot, channels, pivot + i * channels);
   std::int64_t r = 0;
-  for (; r + kGroup <= rows; r += kGroup) {
-    for (int k = 0; k < kGroup; ++k) {
-      prefetch_row(x + (r + k) * row_stride, row_stride, channels);
+  for (; r + k <= rows; r += k) {
+    if (row_stride == channels) {
+      add_deviations(x + r * row_stride, width, pivot, work, squares);
+      continue;
     }
-    add_deviations<kGroup>(x + r * row_stride, row_stride, channels, x, sums);
+    for (std::int64_t i = 0; i < k; ++i) {
+      const float* row = x + (r + i) * row_stride;
+      prefetch_row(row, row_stride, channels);
+      add_deviations(row, channels, pivot, work + i * channels, squares + i * channels);
+    }
   }
-  for (; r < rows; ++r) add_deviations<1>(x + r * row_stride, row_stride, channels, x, sums);
+  fold_sums(work, channels, k);
+  for (; r < rows; ++r) {
+    add_deviations(x + r * row_stride, channels, pivot, work, work + channels);
+  }
 }
 
-// Merges one run's moments about its first row into `partial` [2, C] = (mean, M2) of `count` rows.
+// Merges one run's moments about its pivot into `partial` [2, C] = (mean, M2) of `count` rows.
 void merge_run(const float* __restrict pivot, const float* __restrict sums, std::int64_t rows,
                std::int64_t count, std::int64_t channels, double* __restrict partial) {
   const double inverse = 1.0 / static_cast<double>(rows);
@@ -56,18 +81,17 @@ void merge_run(const float* __restrict pivot, const float* __restrict sums, std:
   }
 }
 
-// partial [2, C] = (mean, M2) of rows [begin, end); `sums` [2, C] is work space.
-void block_moments(const Tensor& x, std::int64_t begin, std::int64_t end, float* sums,
-                   double* partial) {
+// partial [2, C] = (mean, M2) of rows [begin, end); `work` [3, k * C].
+void block_moments(const Tensor& x, std::int64_t begin, std::int64_t end, std::int64_t k,
+                   float* work, double* partial) {
   const std::int64_t channels = x.shape.channels();
   const std::int64_t stride = x.row_stride;
-  const auto sum = channels < kWideRow ? sum_run<8> : sum_run<2>;
   std::fill_n(partial, 2 * channels, 0.0);
   for (std::int64_t run = begin; run < end; run += kRunRows) {
     const std::int64_t rows = std::min(kRunRows, end - run);
     const float* first = x.floats() + run * stride;
-    sum(first, stride, rows, channels, sums);
-    merge_run(first, sums, rows, run - begin, channels, partial);
+    sum_run(first, stride, rows, channels, k, work);
+    merge_run(work + 2 * k * channels, work, rows, run - begin, channels, partial);
   }
 }
 
@@ -148,18 +172,20 @@ std::int64_t total_count(std::span<const StatSlot> slots) {
 void CpuBackend::batch_norm_moments(const Tensor& x, float* slot) {
   const std::int64_t channels = x.shape.channels();
   const RowBlocks blocks(x.shape.rows());
-  const ReductionScratch work(scratch(ReductionScratch::bytes(blocks, channels)), blocks, channels);
+  const std::int64_t k = rows_per_pass(channels);
+  const ReductionScratch work(scratch(ReductionScratch::bytes(blocks, channels, k)), blocks,
+                              channels, k);
   parallel_for(blocks.count, blocks.block_rows * channels, threads_,
                [&](std::int64_t first, std::int64_t last) {
                  for (std::int64_t b = first; b < last; ++b) {
-                   block_moments(x, blocks.begin(b), blocks.end(b), work.runs + b * 2 * channels,
-                                 work.partials + b * 2 * channels);
+                   block_moments(x, blocks.begin(b), blocks.end(b), k, work.run(b),
+                                 work.partial(b));
                  }
                });
   for (std::int64_t c = 0; c < channels; ++c) {
     ChannelMoments total;
     for (std::int64_t b = 0; b < blocks.count; ++b) {
-      const double* partial = work.partials + b * 2 * channels;
+      const double* partial = work.partial(b);
       total = merge(total, {blocks.end(b) - blocks.begin(b), partial[c], partial[channels + c]});
     }
     slot[c] = static_cast<float>(total.mean);
@@ -181,7 +207,7 @@ void CpuBackend::batch_norm_forward(const BatchNormForward& a) {
 void CpuBackend::batch_norm_inference(const BatchNormInference& a) {
   const std::int64_t channels = a.x.shape.channels();
   auto* memory =
-      static_cast<float*>(scratch(3 * static_cast<std::size_t>(channels) * sizeof(float)));
+      static_cast<float*>(scratch(4 * static_cast<std::size_t>(channels) * sizeof(float)));
   for (std::int64_t c = 0; c < channels; ++c) {
     memory[c] = static_cast<float>(inverse_std(a.var[c], a.eps, a.eps_mode));
   }

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <utility>
 
 #include "lockstep/backend/backend.h"
 #include "lockstep/backend/formulas.h"
@@ -17,10 +16,34 @@ namespace lockstep {
 /// Rows summed in fp32 before they join a double: few enough to keep about 1e-7 of relative error.
 inline constexpr std::int64_t kRunRows = 128;
 
-/// Narrow rows are summed eight at a time, which keeps the sums in registers longer; of rows of
-/// this many channels or more only two, because the processor's prefetcher loses track of many
-/// distant streams.
+/// The reductions want rows of at least this many values: shorter ones spend their time on the loop
+/// around them.
 inline constexpr std::int64_t kWideRow = 64;
+
+/// How many rows a reduction takes as one: k rows of C channels are one row of k * C values whose
+/// per-channel constants are repeated k times, and its k sums per channel are added at the end of a
+/// run. Whether the rows are dense does not change which sum a row joins, nor so the bits. A power
+/// of two, so that a run is whole passes. Never several rows side by side: of interleaved streams
+/// the processor's prefetcher loses track (half the bandwidth from 128 channels on).
+inline std::int64_t rows_per_pass(std::int64_t channels) {
+  std::int64_t rows = 1;
+  while (rows * channels < kWideRow) rows *= 2;
+  return rows;
+}
+
+/// sums [2, C] = sums [2, k * C] with the k sums of a channel added up, in place.
+inline void fold_sums(float* sums, std::int64_t channels, std::int64_t k) {
+  if (k == 1) return;
+  for (std::int64_t half = 0; half < 2; ++half) {
+    const float* wide = sums + half * k * channels;
+    float* narrow = sums + half * channels;
+    for (std::int64_t c = 0; c < channels; ++c) {
+      float sum = wide[c];
+      for (std::int64_t i = 1; i < k; ++i) sum += wide[i * channels + c];
+      narrow[c] = sum;
+    }
+  }
+}
 
 /// Rows that the two functions below look ahead.
 inline constexpr std::int64_t kRowsAhead = 16;
@@ -40,14 +63,6 @@ inline constexpr std::int64_t kRowsAhead = 16;
   if (row_stride != channels) __builtin_prefetch(row + kRowsAhead * row_stride, 1);
 }
 
-/// body(0), ..., body(kCount - 1) without a loop: GCC vectorises a loop over channels only when the
-/// loop over a few rows inside it is gone before it looks.
-template <int kCount, typename Body>
-inline void unroll(const Body& body) {
-  [&]<int... k>(std::integer_sequence<int, k...>) { (body(k), ...); }
-  (std::make_integer_sequence<int, kCount>{});
-}
-
 /// The rows of a tensor cut into at most `kMaxBlocks` blocks of whole runs.
 struct RowBlocks {
   static constexpr std::int64_t kMaxBlocks = 64;
@@ -65,36 +80,45 @@ struct RowBlocks {
   std::int64_t count;
 };
 
-/// Views into the backend's scratch memory for a reduction over rows, one entry per block.
+/// Views into the backend's scratch memory for a reduction over rows, one entry per block. k:
+/// rows_per_pass.
 struct ReductionScratch {
   double* partials;  // [blocks, 2, C]
-  float* runs;       // [blocks, 2, C]
+  float* runs;       // [blocks, 3, k * C]: two sums and, for the moments, the pivot
+  std::int64_t partial_size, run_size;
 
-  static std::size_t bytes(const RowBlocks& blocks, std::int64_t channels) {
-    return static_cast<std::size_t>(blocks.count * 2 * channels) * (sizeof(double) + sizeof(float));
+  static std::size_t bytes(const RowBlocks& blocks, std::int64_t channels, std::int64_t k) {
+    return static_cast<std::size_t>(blocks.count * channels) *
+           (2 * sizeof(double) + 3 * static_cast<std::size_t>(k) * sizeof(float));
   }
-  ReductionScratch(void* memory, const RowBlocks& blocks, std::int64_t channels)
+  ReductionScratch(void* memory, const RowBlocks& blocks, std::int64_t channels, std::int64_t k)
       : partials(static_cast<double*>(memory)),
-        runs(reinterpret_cast<float*>(partials + blocks.count * 2 * channels)) {}
+        runs(reinterpret_cast<float*>(partials + blocks.count * 2 * channels)),
+        partial_size(2 * channels),
+        run_size(3 * k * channels) {}
+  double* partial(std::int64_t block) const { return partials + block * partial_size; }
+  float* run(std::int64_t block) const { return runs + block * run_size; }
 };
 
-/// Per-channel constants of y = (x - mean) * scale + shift. Forward and backward passes take them
-/// from the same fp32 values by the same expressions, so that the backward pass recomputes y's sign
-/// exactly.
+/// Per-channel constants of y = (x - mean) * scale + shift, repeated k times (rows_per_pass).
+/// Forward and backward passes take them from the same fp32 values by the same expressions, so that
+/// the backward pass recomputes y's sign exactly.
 struct ChannelScale {
-  const float* mean;  // [C]
-  float* scale;       // [C] gamma * invstd
-  float* shift;       // [C] beta
+  float* mean;   // [k * C]
+  float* scale;  // [k * C] gamma * invstd
+  float* shift;  // [k * C] beta
 
-  static std::size_t bytes(std::int64_t channels) {
-    return static_cast<std::size_t>(channels) * 2 * sizeof(float);
+  static std::size_t bytes(std::int64_t channels, std::int64_t k = 1) {
+    return static_cast<std::size_t>(k * channels) * 3 * sizeof(float);
   }
-  ChannelScale(void* memory, const float* mean_, const float* invstd,
-               const AffineParameters& affine, std::int64_t channels)
-      : mean(mean_), scale(static_cast<float*>(memory)), shift(scale + channels) {
-    for (std::int64_t c = 0; c < channels; ++c) {
-      scale[c] = affine.weight != nullptr ? affine.weight[c] * invstd[c] : invstd[c];
-      shift[c] = affine.bias != nullptr ? affine.bias[c] : 0.0F;
+  ChannelScale(void* memory, const float* mean_of, const float* invstd,
+               const AffineParameters& affine, std::int64_t channels, std::int64_t k = 1)
+      : mean(static_cast<float*>(memory)), scale(mean + k * channels), shift(scale + k * channels) {
+    for (std::int64_t i = 0; i < k * channels; ++i) {
+      const std::int64_t c = i % channels;
+      mean[i] = mean_of[c];
+      scale[i] = affine.weight != nullptr ? affine.weight[c] * invstd[c] : invstd[c];
+      shift[i] = affine.bias != nullptr ? affine.bias[c] : 0.0F;
     }
   }
 };
