@@ -257,6 +257,7 @@ std::optional<FoundCheckpoint> find_newest_checkpoint(const fs::path& folder,
     if (fs::exists(folder / name)) candidates.push_back(folder / name);
   }
   std::optional<FoundCheckpoint> newest;
+  std::string damage;
   for (const fs::path& path : candidates) {
     const auto iteration = iteration_of(path);
     if (newest && iteration && *iteration <= newest->checkpoint.state.iteration) continue;
@@ -267,7 +268,14 @@ std::optional<FoundCheckpoint> find_newest_checkpoint(const fs::path& folder,
       }
     } catch (const DataError& error) {
       warnings.push_back(error.what());
+      damage += concat("\n  ", error.what());
     }
+  }
+  // Starting anew would write over the logs of a run that may yet be saved by hand.
+  if (!newest && !candidates.empty()) {
+    throw DataError(
+        concat("none of the ", candidates.size(), " checkpoints in ", folder.string(),
+               " can be read; restore one, or train into another folder with -o:", damage));
   }
   return newest;
 }

@@ -252,6 +252,19 @@ TEST_CASE("resume falls back to an older checkpoint when the newest is damaged")
   CHECK(fs::exists(runs.folder("a").checkpoints() / "iter_10.safetensors.damaged"));
 }
 
+TEST_CASE("resume refuses to start anew over a run whose checkpoints are all damaged") {
+  const Runs runs;
+  train(runs.request("a"));
+  for (const auto& entry : fs::directory_iterator(runs.folder("a").checkpoints())) {
+    fs::resize_file(entry.path(), 100);
+  }
+  const std::string logged = read_text(runs.folder("a").root / "scalars.json");
+  TrainRequest request = runs.request("a");
+  request.resume = "auto";
+  CHECK_THROWS_WITH_AS(train(request), doctest::Contains("can be read; restore one"), DataError);
+  CHECK(read_text(runs.folder("a").root / "scalars.json") == logged);
+}
+
 TEST_CASE("other devices: sync goes on with a warning, local refuses") {
   const Runs runs;
   for (const char* mode : {"sync", "local"}) {
