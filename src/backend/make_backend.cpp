@@ -2,15 +2,34 @@
 #include "lockstep/backend/backend.h"
 
 namespace lockstep {
+namespace {
+
+CudaBackends& cuda_backends() {
+  static CudaBackends backends;  // filled before main
+  return backends;
+}
+
+}  // namespace
 
 std::unique_ptr<Backend> make_backend(const Device& device, int threads) {
   LOCKSTEP_CHECK(threads >= 1, "a backend needs at least 1 thread, got ", threads);
   if (device.kind == DeviceKind::kCpu) return std::make_unique<CpuBackend>(device, threads);
+  if (cuda_backends().make != nullptr) return cuda_backends().make(device);
   throw Error(concat(to_string(device),
                      ": this build of lockstep has no CUDA backend; use -d cpu:N",
                      " (N virtual devices on the CPU), or build with CUDA"));
 }
 
-int cuda_device_count() { return 0; }
+int cuda_device_count() {
+  return cuda_backends().device_count == nullptr ? 0 : cuda_backends().device_count();
+}
+
+std::vector<Finding> examine_cuda() {
+  if (cuda_backends().examine != nullptr) return cuda_backends().examine();
+  return {{true, "CUDA", "this build is for the CPU only",
+           "to use GPUs: install the CUDA Toolkit, cuDNN and NCCL, and build again"}};
+}
+
+void provide_cuda_backends(const CudaBackends& backends) { cuda_backends() = backends; }
 
 }  // namespace lockstep

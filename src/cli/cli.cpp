@@ -23,6 +23,7 @@ struct CommandLine {
   EvalArguments eval;
   CompareArguments compare;
   BenchArguments bench;
+  DoctorArguments doctor;
 };
 
 void add_devices_and_overrides(CLI::App& command, CommandLine& line) {
@@ -97,6 +98,13 @@ CLI::App& add_bench(CLI::App& app, CommandLine& line) {
   return command;
 }
 
+CLI::App& add_doctor(CLI::App& app, CommandLine& line) {
+  CLI::App& command = *app.add_subcommand(
+      "doctor", "Examine the machine and this build, and test an exchange on it");
+  add_json(command, line);
+  return command;
+}
+
 std::vector<std::string> option_names(const CLI::App& command) {
   std::vector<std::string> names;
   for (const CLI::Option* option : command.get_options()) {
@@ -162,6 +170,10 @@ int dispatch(CommandLine& line, const std::string& name, const CLI::App& command
     line.compare.common = common;
     return run_compare(line.compare);
   }
+  if (name == "doctor") {
+    line.doctor.common = common;
+    return run_doctor(line.doctor);
+  }
   line.bench.common = common;
   return run_bench(line.bench);
 }
@@ -181,7 +193,7 @@ int run_cli(int argc, const char* const* argv) {
       "replica stalled or "
       "failed, 130 interrupted.");
   for (CLI::App* command : {&add_train(app, line), &add_eval(app, line), &add_compare(app, line),
-                            &add_bench(app, line)}) {
+                            &add_bench(app, line), &add_doctor(app, line)}) {
     command->allow_extras();
   }
   check_subcommand(app, argc, argv);

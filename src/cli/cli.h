@@ -48,9 +48,14 @@ struct BenchArguments {
   int iters = 0;                 // --iters; 0: the benchmark's default
 };
 
+struct DoctorArguments {
+  CommonArguments common;
+};
+
 int run_train(const TrainArguments& arguments);
 int run_eval(const EvalArguments& arguments);
 int run_compare(const CompareArguments& arguments);
 int run_bench(const BenchArguments& arguments);
+int run_doctor(const DoctorArguments& arguments);
 
 }  // namespace lockstep

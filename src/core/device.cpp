@@ -31,16 +31,19 @@ int parse_count(std::string_view whole, std::string_view text) {
   return *count;
 }
 
-void require_gpu(std::string_view whole, int ordinal, int available) {
+// The text is right and the machine lacks the device: a failure, not a usage error.
+void require_gpu(int ordinal, int available) {
   if (ordinal < available) return;
-  reject(whole, concat("cuda:", ordinal, " is not there (", available, " CUDA devices answer)"));
+  throw Error(concat("cuda:", ordinal, " is not there: ", available,
+                     available == 1 ? " CUDA device answers" : " CUDA devices answer",
+                     "; use -d cpu:N for N virtual devices on the CPU"));
 }
 
 std::vector<Device> parse_cuda_item(std::string_view whole, std::string_view item, int available) {
   const std::size_t times = item.find('x');
   const std::optional<int> ordinal = parse_int(item.substr(0, times));
   if (!ordinal) reject(whole, concat("'", item, "' is not a GPU number"));
-  require_gpu(whole, *ordinal, available);
+  require_gpu(*ordinal, available);
   const int replicas =
       times == std::string_view::npos ? 1 : parse_count(whole, item.substr(times + 1));
   std::vector<Device> devices;
@@ -53,7 +56,7 @@ std::vector<Device> parse_cuda_item(std::string_view whole, std::string_view ite
 std::vector<Device> parse_cuda(std::string_view whole, std::string_view list, int available) {
   std::vector<Device> devices;
   if (list == "all") {
-    require_gpu(whole, 0, available);
+    require_gpu(0, available);
     for (int ordinal = 0; ordinal < available; ++ordinal) {
       devices.push_back({DeviceKind::kCuda, ordinal, 0});
     }

@@ -64,6 +64,7 @@ void DataParallel::Impl::build_rank(int rank, int threads) {
   replica.rank = rank;
   replica.backend = make_backend(options.devices[rank], threads);
   Backend& backend = *replica.backend;
+  communicators->at(rank).attach(backend);
   const std::int64_t batch = shard_of(options.global_batch, ranks(), 0).count;
   const Shape input{batch, options.size.height, options.size.width, 3};
   replica.network = factory(input, {.training = true}, backend, replica.store);

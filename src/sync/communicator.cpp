@@ -14,29 +14,76 @@ void check_sync_group(int sync_group, int ranks) {
                            " devices; give a divisor, or 0 for one group of all devices"));
 }
 
-void check_transport(const std::string& transport, std::span<const Device> devices) {
-  if (transport != "host" && transport != "event" && transport != "nccl") {
-    throw ConfigError(concat("unknown transport '", transport, "'; expected host, event or nccl"));
+struct GpuTransport {
+  const char* name;
+  MakeGpuCommunicators make;
+};
+
+std::vector<GpuTransport>& gpu_transports() {
+  static std::vector<GpuTransport> transports;  // filled before main, in any order
+  return transports;
+}
+
+std::string gpu_transport_names() {
+  std::string names;
+  for (const GpuTransport& transport : gpu_transports()) {
+    names += (names.empty() ? "" : ", ") + std::string(transport.name);
   }
-  const auto gpu = std::find_if(devices.begin(), devices.end(), [](const Device& device) {
-    return device.kind == DeviceKind::kCuda;
-  });
-  if (transport == "host" && gpu == devices.end()) return;
-  const std::string what =
-      gpu != devices.end() ? to_string(*gpu) : "the transport '" + transport + "'";
-  throw ConfigError(concat("this build has no CUDA backend, which ", what,
-                           " needs; use cpu devices and the transport 'host'"));
+  return names;
+}
+
+bool on_gpu(const Device& device) { return device.kind == DeviceKind::kCuda; }
+
+MakeGpuCommunicators find_gpu_transport(const std::string& name, const Device& gpu) {
+  for (const GpuTransport& transport : gpu_transports()) {
+    if (transport.name == name) return transport.make;
+  }
+  if (gpu_transports().empty()) {
+    throw ConfigError(concat("this build has no CUDA backend, which ", to_string(gpu),
+                             " needs; use cpu devices and the transport 'host'"));
+  }
+  throw ConfigError(concat("this build has no transport '", name, "' between GPUs; it has ",
+                           gpu_transport_names()));
+}
+
+void check_cpu_transport(const std::string& name) {
+  if (name == "host") return;
+  if (gpu_transports().empty()) {
+    throw ConfigError(concat("this build has no CUDA backend, which the transport '", name,
+                             "' needs; use cpu devices and the transport 'host'"));
+  }
+  throw ConfigError(
+      concat("the transport '", name, "' is one between GPUs; cpu devices have 'host'"));
 }
 
 }  // namespace
+
+std::string resolve_transport(const std::string& wanted, std::span<const Device> devices) {
+  if (wanted != "auto") return wanted;
+  return std::any_of(devices.begin(), devices.end(), on_gpu) ? "event" : "host";
+}
 
 std::unique_ptr<CommunicatorGroup> make_communicators(std::span<const Device> devices,
                                                       const CommunicatorOptions& options) {
   if (devices.empty()) throw ConfigError("no devices: expected at least one, such as cpu:1");
   const int ranks = static_cast<int>(devices.size());
   check_sync_group(options.sync_group, ranks);
-  check_transport(options.transport, devices);
-  return std::make_unique<HostCommunicatorGroup>(ranks, options);
+  const auto gpus = std::count_if(devices.begin(), devices.end(), on_gpu);
+  const std::string transport = resolve_transport(options.transport, devices);
+  if (transport != "host" && transport != "event" && transport != "nccl") {
+    throw ConfigError(
+        concat("unknown transport '", transport, "'; expected auto, host, event or nccl"));
+  }
+  if (gpus == 0) {
+    check_cpu_transport(transport);
+    return make_host_communicators(ranks, options);
+  }
+  if (gpus != ranks) throw ConfigError("expected cpu devices or cuda devices, got some of both");
+  return find_gpu_transport(transport, devices.front())(devices, options);
+}
+
+void provide_gpu_transport(const char* name, MakeGpuCommunicators make) {
+  gpu_transports().push_back({name, make});
 }
 
 }  // namespace lockstep

@@ -36,7 +36,7 @@ void Trainer::log_start() {
                          config_.run.name, config_.run.seed, config_hash(config_)));
   log_->info(fmt::format("devices: {} ({}), transport {}", devices_text_,
                          request_.devices.empty() ? "the default; choose with -d" : "as asked",
-                         config_.run.transport));
+                         resolve_transport(config_.run.transport, devices_)));
   log_->info(fmt::format("model: {}, width {}, depth {}, {} classes, {} parameters", config_.arch,
                          config_.model.width, config_.model.depth, config_.model.num_classes,
                          parameter_count(*replicas_)));

@@ -59,13 +59,12 @@ void check_contains(const std::string& text, const std::string& part) {
 TEST_CASE("usage errors end with 2 and say what was meant") {
   const Workplace place;
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases{
-      {{}, "expected a subcommand: train, eval, compare, bench"},
+      {{}, "expected a subcommand: train, eval, compare, bench, doctor"},
       {{"trian"}, "unknown subcommand `trian`; did you mean `train`?"},
-      {{"frobnicate"}, "expected one of train, eval, compare, bench"},
+      {{"frobnicate"}, "expected one of train, eval, compare, bench, doctor"},
       {{"train"}, "CONFIG is required"},
       {{"train", place.config, "--reume"}, "unexpected option `--reume`; did you mean `--resume`?"},
       {{"train", place.config, "-d", "gpu:1"}, "unknown device kind 'gpu'"},
-      {{"train", place.config, "-d", "cuda:7"}, "cuda:7"},
       {{"train", place.config, "-s", "bn.mod=sync"}, "did you mean `mode`?"},
       {{"train", place.config, "--seed", "x"},
        "-s run.seed=x: error: run.seed: expected an integer >= 0, got \"x\""},
@@ -79,6 +78,13 @@ TEST_CASE("usage errors end with 2 and say what was meant") {
     check_contains(outcome.err, message);
     CHECK(outcome.out.empty());
   }
+}
+
+TEST_CASE("a GPU that is not there ends with 1") {
+  const Workplace place;
+  const Outcome outcome = run_lockstep({"train", place.config, "-d", "cuda:77"});
+  CHECK(outcome.exit_code == 1);
+  check_contains(outcome.err, "cuda:77 is not there");
 }
 
 TEST_CASE("help and version end with 0") {

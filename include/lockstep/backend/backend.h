@@ -10,6 +10,7 @@
 #include <span>
 
 #include "lockstep/backend/conv_geometry.h"
+#include "lockstep/backend/examine.h"
 #include "lockstep/core/device.h"
 #include "lockstep/core/tensor.h"
 
@@ -217,5 +218,14 @@ std::unique_ptr<Backend> make_backend(const Device& device, int threads);
 
 /// Number of CUDA devices that answer; 0 in a build without CUDA or on a machine without a driver.
 int cuda_device_count();
+
+/// What a build with CUDA adds to the functions above.
+struct CudaBackends {
+  int (*device_count)() = nullptr;
+  std::unique_ptr<Backend> (*make)(const Device& device) = nullptr;
+  std::vector<Finding> (*examine)() = nullptr;
+};
+/// Called before `main` by such a build.
+void provide_cuda_backends(const CudaBackends& backends);
 
 }  // namespace lockstep

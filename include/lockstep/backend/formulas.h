@@ -1,6 +1,7 @@
 #pragma once
 // Element formulas, written once and used by the CPU and the GPU code. No state, no includes of a
-// device.
+// device. Products and sums are fused by hand (std::fma): compilers would choose differently where
+// to fuse, and the same bits are promised on every device.
 
 #include <cmath>
 #include <cstdint>
@@ -31,7 +32,8 @@ LOCKSTEP_HOST_DEVICE inline ChannelMoments merge(const ChannelMoments& a, const 
   const auto nb = static_cast<double>(b.count);
   const double delta = b.mean - a.mean;
   const double share = nb / (na + nb);
-  return {a.count + b.count, a.mean + delta * share, a.m2 + b.m2 + delta * delta * na * share};
+  return {a.count + b.count, std::fma(delta, share, a.mean),
+          std::fma(delta * delta * na, share, a.m2 + b.m2)};
 }
 
 /// Inverse standard deviation from the biased variance.
@@ -50,19 +52,91 @@ LOCKSTEP_HOST_DEVICE inline bool variance_has_gradient(double var, double eps, E
 /// |mean| is much larger than the standard deviation. The backward pass recomputes the ReLU mask by
 /// this expression.
 LOCKSTEP_HOST_DEVICE inline float normalize(float x, float mean, float scale, float shift) {
-  return (x - mean) * scale + shift;
+  return std::fma(x - mean, scale, shift);
 }
 
 /// running = (1 - momentum) * running + momentum * value.
 LOCKSTEP_HOST_DEVICE inline float update_running(float running, double value, double momentum) {
-  return static_cast<float>((1.0 - momentum) * static_cast<double>(running) + momentum * value);
+  return static_cast<float>(
+      std::fma(1.0 - momentum, static_cast<double>(running), momentum * value));
 }
 
 /// One element of PyTorch's SGD; returns the new weight and updates the velocity.
 LOCKSTEP_HOST_DEVICE inline float sgd_element(float weight, float grad, float& velocity, float lr,
                                               float momentum, float weight_decay) {
-  velocity = momentum * velocity + (grad + weight_decay * weight);
-  return weight - lr * velocity;
+  velocity = std::fma(momentum, velocity, std::fma(weight_decay, weight, grad));
+  return std::fma(-lr, velocity, weight);
+}
+
+/// Positions [begin, end) of something along one axis.
+struct IndexRange {
+  std::int64_t begin, end;
+};
+
+/// Input positions that window `o` of a pooling covers, clipped to the input.
+LOCKSTEP_HOST_DEVICE inline IndexRange covered_inputs(std::int64_t o, std::int64_t kernel,
+                                                      std::int64_t stride, std::int64_t padding,
+                                                      std::int64_t input) {
+  const std::int64_t first = o * stride - padding;
+  return {first < 0 ? 0 : first, first + kernel < input ? first + kernel : input};
+}
+
+/// Windows of a pooling that cover input position `i`.
+LOCKSTEP_HOST_DEVICE inline IndexRange covering_windows(std::int64_t i, std::int64_t kernel,
+                                                        std::int64_t stride, std::int64_t padding,
+                                                        std::int64_t output) {
+  const std::int64_t last = i + padding;
+  const std::int64_t first = last - kernel + 1;
+  const std::int64_t end = last / stride + 1;
+  return {first <= 0 ? 0 : (first + stride - 1) / stride, end < output ? end : output};
+}
+
+/// Whether `candidate`, a later position of a pooling window, replaces `best`: the earliest of
+/// equals stays; NaN wins over everything, as in PyTorch.
+LOCKSTEP_HOST_DEVICE inline bool wins(float candidate, float best) {
+  return candidate > best || candidate != candidate;
+}
+
+/// The two inputs that one output position of an interpolation reads along one axis.
+struct alignas(16) InterpolationSource {
+  std::int32_t low, high;
+  float low_weight, high_weight;
+};
+
+/// As area_pixel_compute_source_index of PyTorch, in fp32 like PyTorch; fused by hand, so that all
+/// compilers round alike. `low` and `high` grow with the output position.
+LOCKSTEP_HOST_DEVICE inline InterpolationSource interpolation_source(std::int64_t output_position,
+                                                                     std::int64_t input,
+                                                                     std::int64_t output,
+                                                                     bool align_corners) {
+  if (input == output) {
+    const auto same = static_cast<std::int32_t>(output_position);
+    return {same, same, 1.0F, 0.0F};
+  }
+  const auto o = static_cast<float>(output_position);
+  float position = 0;
+  if (align_corners) {
+    const float scale =
+        output > 1 ? static_cast<float>(input - 1) / static_cast<float>(output - 1) : 0.0F;
+    position = o * scale;
+  } else {
+    const float scale = static_cast<float>(input) / static_cast<float>(output);
+    const float centred = std::fma(scale, o + 0.5F, -0.5F);
+    position = centred > 0.0F ? centred : 0.0F;
+  }
+  const auto last = static_cast<std::int32_t>(input - 1);
+  const auto whole = static_cast<std::int32_t>(position);
+  const std::int32_t low = whole < last ? whole : last;
+  float fraction = position - static_cast<float>(low);
+  fraction = fraction < 0.0F ? 0.0F : fraction > 1.0F ? 1.0F : fraction;
+  return {low, low < last ? low + 1 : last, 1.0F - fraction, fraction};
+}
+
+/// How much an output position takes from input position `i`.
+LOCKSTEP_HOST_DEVICE inline float interpolation_weight(const InterpolationSource& source,
+                                                       std::int64_t i) {
+  return (source.low == i ? source.low_weight : 0.0F) +
+         (source.high == i ? source.high_weight : 0.0F);
 }
 
 }  // namespace lockstep

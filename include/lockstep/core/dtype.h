@@ -7,7 +7,7 @@
 
 namespace lockstep {
 
-enum class DType : std::uint8_t { kFloat32, kBFloat16, kUInt8 };
+enum class DType : std::uint8_t { kFloat32, kBFloat16, kFloat16, kUInt8 };
 
 /// Bytes of one element.
 constexpr std::size_t size_of(DType dtype) {
@@ -15,6 +15,7 @@ constexpr std::size_t size_of(DType dtype) {
     case DType::kFloat32:
       return 4;
     case DType::kBFloat16:
+    case DType::kFloat16:
       return 2;
     case DType::kUInt8:
       return 1;
@@ -28,6 +29,8 @@ constexpr const char* to_string(DType dtype) {
       return "fp32";
     case DType::kBFloat16:
       return "bf16";
+    case DType::kFloat16:
+      return "fp16";
     case DType::kUInt8:
       return "uint8";
   }

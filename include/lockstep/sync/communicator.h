@@ -24,6 +24,10 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
+  /// Tells a transport of GPUs whose stream it orders. Called once by the rank's thread, after its
+  /// backend is there and before its first exchange; the backend outlives the last one.
+  virtual void attach(Backend& backend) { static_cast<void>(backend); }
+
   /// Exchanges partial statistics ([2, call.channels] floats on this rank's device) with the sync
   /// group. Forward slots are (mean, M2), backward slots sums; direction says which merge applies.
   /// The result is one slot that is already merged (`host`), or one per rank of the group in rank
@@ -49,7 +53,7 @@ class Communicator {
 
 struct CommunicatorOptions {
   int sync_group = 0;  // devices per BatchNorm group, 0: all; must divide the device count
-  std::string transport = "host";                   // host; event and nccl need the CUDA backend
+  std::string transport = "auto";                   // host, event, nccl; see make_communicators
   std::chrono::milliseconds stall_timeout{60'000};  // of the watchdog; 0: none
   /// Called before each exchange and barrier of a rank, for tests that delay or break a replica: it
   /// may sleep, throw, or return false to leave this call out (the rank then goes on with its own
@@ -71,9 +75,21 @@ class CommunicatorGroup {
   virtual Progress& progress() = 0;
 };
 
-/// Throws ConfigError when the sync group does not divide the devices or the transport does not fit
-/// them.
+/// The transport that `wanted` means: "auto" is "host" between virtual CPU devices, which have no
+/// other, and "event" between GPUs.
+std::string resolve_transport(const std::string& wanted, std::span<const Device> devices);
+
+/// Throws ConfigError when the sync group does not divide the devices or the transport does
+/// not fit them.
 std::unique_ptr<CommunicatorGroup> make_communicators(std::span<const Device> devices,
                                                       const CommunicatorOptions& options);
+
+/// Makes the communicators of replicas on GPUs for one transport.
+using MakeGpuCommunicators = std::unique_ptr<CommunicatorGroup> (*)(std::span<const Device> devices,
+                                                                    const CommunicatorOptions&);
+
+/// A build with CUDA says here, before `main`, which transports it has between GPUs. `name` is a
+/// literal.
+void provide_gpu_transport(const char* name, MakeGpuCommunicators make);
 
 }  // namespace lockstep

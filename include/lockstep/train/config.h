@@ -28,7 +28,7 @@ struct RunOptions {
   int keep = 3;                       // iter_N checkpoints kept
   std::int64_t log_every = 50;
   std::string precision = "fp32";
-  std::string transport = "host";
+  std::string transport = "auto";
   double stall_timeout = 60;  // seconds
   bool eval_all_stats =
       false;  // local, several devices: evaluate device0, mean and pooled at the end

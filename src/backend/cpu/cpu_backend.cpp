@@ -108,6 +108,8 @@ void CpuBackend::fill(const Tensor& tensor, float value) {
       return fill_elements(tensor, value, threads_);
     case DType::kBFloat16:
       return fill_elements(tensor, to_bfloat16(value), threads_);
+    case DType::kFloat16:
+      throw Error("fp16 tensors live on GPUs only; the CPU has fp32 and bf16");
     case DType::kUInt8:
       return fill_elements(tensor, static_cast<std::uint8_t>(value), threads_);
   }

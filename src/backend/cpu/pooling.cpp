@@ -7,29 +7,10 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/parallel_for.h"
 #include "backend/cpu/prefetch.h"
+#include "lockstep/backend/formulas.h"
 
 namespace lockstep {
 namespace {
-
-/// Positions [begin, end) of something along one axis.
-struct Range {
-  std::int64_t begin, end;
-};
-
-/// Input positions that window `o` covers, clipped to the input.
-Range covered_inputs(std::int64_t o, std::int64_t kernel, std::int64_t stride, std::int64_t padding,
-                     std::int64_t input) {
-  const std::int64_t first = o * stride - padding;
-  return {std::max<std::int64_t>(first, 0), std::min(first + kernel, input)};
-}
-
-/// Windows that cover input position `i`.
-Range covering_windows(std::int64_t i, std::int64_t kernel, std::int64_t stride,
-                       std::int64_t padding, std::int64_t output) {
-  const std::int64_t last = i + padding;
-  const std::int64_t first = last - kernel + 1;
-  return {first <= 0 ? 0 : (first + stride - 1) / stride, std::min(last / stride + 1, output)};
-}
 
 void check_pool(const PoolGeometry& geometry, const Shape& x, const Shape& y) {
   const Shape expected = geometry.output_shape(x);
@@ -43,9 +24,6 @@ void check_winners(const Tensor& winners, const Shape& y) {
 }
 
 bool is_two_by_two(const PoolGeometry& g) { return g == PoolGeometry{}; }
-
-/// A pixel that wins keeps the earliest of equals; NaN wins over everything, as in PyTorch.
-inline bool wins(float candidate, float best) { return candidate > best || candidate != candidate; }
 
 /// One pixel of y from the four pixels below it.
 void max_of_four(const float* top, const float* bottom, std::int64_t stride, std::int64_t channels,
@@ -69,8 +47,9 @@ void max_of_four(const float* top, const float* bottom, std::int64_t stride, std
 void max_of_window(const PoolGeometry& g, const Tensor& x, std::int64_t sample, std::int64_t oy,
                    std::int64_t ox, float* y, std::uint8_t* winners) {
   const std::int64_t channels = x.shape.channels();
-  const Range rows = covered_inputs(oy, g.kernel_h, g.stride_h, g.padding_h, x.shape.height());
-  const Range columns = covered_inputs(ox, g.kernel_w, g.stride_w, g.padding_w, x.shape.width());
+  const IndexRange rows = covered_inputs(oy, g.kernel_h, g.stride_h, g.padding_h, x.shape.height());
+  const IndexRange columns =
+      covered_inputs(ox, g.kernel_w, g.stride_w, g.padding_w, x.shape.width());
   bool first = true;
   for (std::int64_t iy = rows.begin; iy < rows.end; ++iy) {
     for (std::int64_t ix = columns.begin; ix < columns.end; ++ix) {
@@ -129,12 +108,13 @@ void max_pool_grad_row(const PoolGeometry& g, const Tensor& winners, const Tenso
   const std::int64_t channels = in.channels();
   const std::int64_t sample = row / in.height();
   const std::int64_t iy = row % in.height();
-  const Range rows = covering_windows(iy, g.kernel_h, g.stride_h, g.padding_h, out.height());
+  const IndexRange rows = covering_windows(iy, g.kernel_h, g.stride_h, g.padding_h, out.height());
   for (std::int64_t ix = 0; ix < in.width(); ++ix) {
     float* target = grad_x.floats() + (row * in.width() + ix) * grad_x.row_stride;
     prefetch_to_write(grad_x, target);
     if constexpr (!kAccumulate) std::fill_n(target, channels, 0.0F);
-    const Range columns = covering_windows(ix, g.kernel_w, g.stride_w, g.padding_w, out.width());
+    const IndexRange columns =
+        covering_windows(ix, g.kernel_w, g.stride_w, g.padding_w, out.width());
     for (std::int64_t oy = rows.begin; oy < rows.end; ++oy) {
       for (std::int64_t ox = columns.begin; ox < columns.end; ++ox) {
         const std::int64_t pixel = (sample * out.height() + oy) * out.width() + ox;
@@ -211,8 +191,9 @@ void average_of_window(const PoolGeometry& g, const Tensor& x, std::int64_t samp
                        std::int64_t ox, float* y) {
   const std::int64_t channels = x.shape.channels();
   const auto scale = 1.0 / static_cast<double>(g.kernel_h * g.kernel_w);
-  const Range rows = covered_inputs(oy, g.kernel_h, g.stride_h, g.padding_h, x.shape.height());
-  const Range columns = covered_inputs(ox, g.kernel_w, g.stride_w, g.padding_w, x.shape.width());
+  const IndexRange rows = covered_inputs(oy, g.kernel_h, g.stride_h, g.padding_h, x.shape.height());
+  const IndexRange columns =
+      covered_inputs(ox, g.kernel_w, g.stride_w, g.padding_w, x.shape.width());
   constexpr std::int64_t kBlock = 32;  // channels whose sums stay in registers
   for (std::int64_t begin = 0; begin < channels; begin += kBlock) {
     const std::int64_t count = std::min(kBlock, channels - begin);
@@ -239,13 +220,14 @@ void avg_pool_grad_row(const PoolGeometry& g, const Tensor& grad_y, const Tensor
   const Shape& out = grad_y.shape;
   const auto scale = static_cast<float>(1.0 / static_cast<double>(g.kernel_h * g.kernel_w));
   const std::int64_t sample = row / in.height();
-  const Range rows =
+  const IndexRange rows =
       covering_windows(row % in.height(), g.kernel_h, g.stride_h, g.padding_h, out.height());
   for (std::int64_t ix = 0; ix < in.width(); ++ix) {
     float* target = grad_x.floats() + (row * in.width() + ix) * grad_x.row_stride;
     prefetch_to_write(grad_x, target);
     if (!accumulate) std::fill_n(target, in.channels(), 0.0F);
-    const Range columns = covering_windows(ix, g.kernel_w, g.stride_w, g.padding_w, out.width());
+    const IndexRange columns =
+        covering_windows(ix, g.kernel_w, g.stride_w, g.padding_w, out.width());
     for (std::int64_t oy = rows.begin; oy < rows.end; ++oy) {
       for (std::int64_t ox = columns.begin; ox < columns.end; ++ox) {
         const float* gradient =

@@ -5,58 +5,25 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/parallel_for.h"
+#include "lockstep/backend/formulas.h"
 
 namespace lockstep {
 namespace {
 
-/// The two inputs that one output position reads along one axis.
-struct Source {
-  std::int64_t low, high;
-  float low_weight, high_weight;
-};
-
-/// The outputs [begin, end) that read one input position along one axis.
-struct Readers {
-  std::int64_t begin, end;
-};
-
-/// As area_pixel_compute_source_index of PyTorch, in fp32 like PyTorch.
-Source source_of(std::int64_t output_position, std::int64_t input, std::int64_t output,
-                 bool align_corners) {
-  if (input == output) return {output_position, output_position, 1.0F, 0.0F};
-  const auto o = static_cast<float>(output_position);
-  float position = 0;
-  if (align_corners) {
-    const float scale =
-        output > 1 ? static_cast<float>(input - 1) / static_cast<float>(output - 1) : 0.0F;
-    position = o * scale;
-  } else {
-    const float scale = static_cast<float>(input) / static_cast<float>(output);
-    position = std::max(0.0F, scale * (o + 0.5F) - 0.5F);
+void fill_sources(InterpolationSource* sources, std::int64_t input, std::int64_t output,
+                  bool align_corners) {
+  for (std::int64_t o = 0; o < output; ++o) {
+    sources[o] = interpolation_source(o, input, output, align_corners);
   }
-  const std::int64_t low = std::min(static_cast<std::int64_t>(position), input - 1);
-  const float fraction = std::clamp(position - static_cast<float>(low), 0.0F, 1.0F);
-  return {low, std::min(low + 1, input - 1), 1.0F - fraction, fraction};
-}
-
-/// How much output position `o` takes from input position `i`.
-float weight_of(const Source& source, std::int64_t i) {
-  return (source.low == i ? source.low_weight : 0.0F) +
-         (source.high == i ? source.high_weight : 0.0F);
-}
-
-void fill_sources(Source* sources, std::int64_t input, std::int64_t output, bool align_corners) {
-  for (std::int64_t o = 0; o < output; ++o) sources[o] = source_of(o, input, output, align_corners);
 }
 
 /// Both ends of a source grow with the output position, so the readers of an input are one range.
-void fill_readers(Readers* readers, const Source* sources, std::int64_t input,
+void fill_readers(IndexRange* readers, const InterpolationSource* sources, std::int64_t input,
                   std::int64_t output) {
-  std::fill_n(readers, input, Readers{output, 0});
+  std::fill_n(readers, input, IndexRange{output, 0});
   for (std::int64_t o = 0; o < output; ++o) {
     for (const std::int64_t i : {sources[o].low, sources[o].high}) {
       readers[i] = {std::min(readers[i].begin, o), std::max(readers[i].end, o + 1)};
@@ -66,21 +33,22 @@ void fill_readers(Readers* readers, const Source* sources, std::int64_t input,
 
 /// Tables of one call, and one row of sums per thread, in the backend's scratch memory.
 struct Plan {
-  Source *rows, *columns;
-  Readers *row_readers, *column_readers;
+  InterpolationSource *rows, *columns;
+  IndexRange *row_readers, *column_readers;
   float* row_sums;  // [threads, output width * channels]
 
   static std::size_t bytes(const Shape& in, const Shape& out, int threads) {
     const auto sources = static_cast<std::size_t>(out.height() + out.width());
     const auto readers = static_cast<std::size_t>(in.height() + in.width());
     const auto sums = static_cast<std::size_t>(threads * out.width() * out.channels());
-    return sources * sizeof(Source) + readers * sizeof(Readers) + sums * sizeof(float);
+    return sources * sizeof(InterpolationSource) + readers * sizeof(IndexRange) +
+           sums * sizeof(float);
   }
 
   Plan(void* scratch, const Shape& in, const Shape& out, bool align_corners)
-      : rows(static_cast<Source*>(scratch)),
+      : rows(static_cast<InterpolationSource*>(scratch)),
         columns(rows + out.height()),
-        row_readers(reinterpret_cast<Readers*>(columns + out.width())),
+        row_readers(reinterpret_cast<IndexRange*>(columns + out.width())),
         column_readers(row_readers + in.height()),
         row_sums(reinterpret_cast<float*>(column_readers + in.width())) {
     fill_sources(rows, in.height(), out.height(), align_corners);
@@ -99,13 +67,13 @@ void check_upsample(const Shape& x, const Shape& y) {
 void upsample_row(const Plan& plan, const Tensor& x, const Tensor& y, std::int64_t row) {
   const std::int64_t channels = x.shape.channels();
   const std::int64_t sample = row / y.shape.height();
-  const Source& vertical = plan.rows[row % y.shape.height()];
+  const InterpolationSource& vertical = plan.rows[row % y.shape.height()];
   const float* image = x.floats() + sample * x.shape.height() * x.shape.width() * x.row_stride;
   const float* top = image + vertical.low * x.shape.width() * x.row_stride;
   const float* bottom = image + vertical.high * x.shape.width() * x.row_stride;
   float* target = y.floats() + row * y.shape.width() * y.row_stride;
   for (std::int64_t ox = 0; ox < y.shape.width(); ++ox, target += y.row_stride) {
-    const Source& horizontal = plan.columns[ox];
+    const InterpolationSource& horizontal = plan.columns[ox];
     const std::int64_t left = horizontal.low * x.row_stride;
     const std::int64_t right = horizontal.high * x.row_stride;
     const float w00 = vertical.low_weight * horizontal.low_weight;
@@ -125,10 +93,10 @@ void sum_output_rows(const Plan& plan, const Tensor& grad_y, std::int64_t sample
                      float* sums) {
   const Shape& out = grad_y.shape;
   const std::int64_t channels = out.channels();
-  const Readers readers = plan.row_readers[iy];
+  const IndexRange readers = plan.row_readers[iy];
   std::fill_n(sums, out.width() * channels, 0.0F);
   for (std::int64_t oy = readers.begin; oy < readers.end; ++oy) {
-    const float weight = weight_of(plan.rows[oy], iy);
+    const float weight = interpolation_weight(plan.rows[oy], iy);
     const float* source =
         grad_y.floats() + (sample * out.height() + oy) * out.width() * grad_y.row_stride;
     for (std::int64_t ox = 0; ox < out.width(); ++ox, source += grad_y.row_stride) {
@@ -148,9 +116,9 @@ void upsample_grad_row(const Plan& plan, const Tensor& grad_y, const Tensor& gra
   for (std::int64_t ix = 0; ix < width; ++ix) {
     float* target = grad_x.floats() + (row * width + ix) * grad_x.row_stride;
     if (!accumulate) std::fill_n(target, channels, 0.0F);
-    const Readers readers = plan.column_readers[ix];
+    const IndexRange readers = plan.column_readers[ix];
     for (std::int64_t ox = readers.begin; ox < readers.end; ++ox) {
-      const float weight = weight_of(plan.columns[ox], ix);
+      const float weight = interpolation_weight(plan.columns[ox], ix);
       const float* source = sums + ox * channels;
 #pragma omp simd
       for (std::int64_t c = 0; c < channels; ++c) target[c] += weight * source[c];

@@ -1,0 +1,130 @@
+#include "kernels/cuda_backend.h"
+
+#include "kernels/bias.h"
+#include "kernels/check_cuda.h"
+
+namespace lockstep::gpu {
+namespace {
+
+std::size_t tensor_bytes(const Tensor& tensor) {
+  return static_cast<std::size_t>(tensor.shape.elements()) * size_of(tensor.dtype);
+}
+
+void check_dense(const Tensor& tensor) {
+  LOCKSTEP_CHECK(tensor.dense() || tensor.shape.rows() == 0,
+                 "upload and download take dense tensors, got shape ", to_string(tensor.shape),
+                 " with row stride ", tensor.row_stride);
+}
+
+void check_shapes(const ConvGeometry& geometry, const Tensor& x, const Tensor& y) {
+  const Shape expected = geometry.output_shape(x.shape);
+  LOCKSTEP_CHECK(y.shape == expected, "conv2d of an input ", to_string(x.shape), " gives ",
+                 to_string(expected), ", got ", to_string(y.shape));
+}
+
+/// Of a device that is there.
+int checked_ordinal(const Device& device) {
+  LOCKSTEP_CHECK(device.kind == DeviceKind::kCuda, "expected a CUDA device, got ",
+                 to_string(device));
+  const int count = device_count();
+  if (device.ordinal >= 0 && device.ordinal < count) return device.ordinal;
+  throw Error(concat(to_string(device), ": is not there (", count,
+                     " CUDA devices answer); use one that is, or -d cpu:N (N virtual devices on",
+                     " the CPU)"));
+}
+
+}  // namespace
+
+CudaBackend::CudaBackend(const Device& device)
+    : device_(device),
+      stream_(checked_ordinal(device)),
+      memory_(device.ordinal, stream_.get()),
+      counters_(memory_.allocate(Context::kCounters * sizeof(unsigned))),
+      kernel_scratch_(memory_),
+      convolution_scratch_(memory_),
+      uploads_(device.ordinal),
+      peers_(device.ordinal),
+      convolutions_(device.ordinal, prepared_context(),
+                    {[this](std::size_t bytes) { return memory_.allocate(bytes); },
+                     [this](std::size_t bytes) { return convolution_scratch_.get(bytes); }},
+                    {}) {}
+
+const Context& CudaBackend::prepared_context() {
+  Context& own = context();
+  own.stream = stream_.get();
+  own.multiprocessors = describe_device(device_.ordinal).multiprocessors;
+  own.counters = static_cast<unsigned*>(counters_.data());
+  own.scratch = [this](std::size_t bytes) { return kernel_scratch_.get(bytes); };
+  return own;
+}
+
+CudaBackend::~CudaBackend() { static_cast<void>(cudaStreamSynchronize(stream_.get())); }
+
+void CudaBackend::enter() { check_cuda(cudaSetDevice(device_.ordinal), "cudaSetDevice"); }
+
+void CudaBackend::upload(const Tensor& destination, const void* source) {
+  check_dense(destination);
+  const DeviceGuard guard(device_.ordinal);
+  uploads_.upload(destination.data, source, tensor_bytes(destination), stream_.get());
+}
+
+void CudaBackend::download(void* destination, const Tensor& source) {
+  check_dense(source);
+  const std::size_t bytes = tensor_bytes(source);
+  if (bytes == 0) return;
+  const DeviceGuard guard(device_.ordinal);
+  check_cuda(
+      cudaMemcpyAsync(destination, source.data, bytes, cudaMemcpyDeviceToHost, stream_.get()),
+      "cudaMemcpyAsync from the device");
+}
+
+void CudaBackend::synchronize() {
+  const DeviceGuard guard(device_.ordinal);
+  check_cuda(cudaStreamSynchronize(stream_.get()), "cudaStreamSynchronize");
+}
+
+void CudaBackend::prepare_conv2d(const ConvGeometry& geometry, const Shape& input, bool backward,
+                                 bool grad_input) {
+  if (input.batch() == 0) return;
+  enter();
+  convolutions_.prepare(geometry, input, backward, grad_input);
+}
+
+void CudaBackend::conv2d_forward(const ConvGeometry& geometry, const Tensor& x, const float* weight,
+                                 const float* bias, const Tensor& y) {
+  if (x.shape.batch() == 0) return;
+  check_shapes(geometry, x, y);
+  enter();
+  convolutions_.forward(geometry, x, weight, y);
+  if (bias != nullptr) add_bias(context(), bias, y);
+}
+
+void CudaBackend::conv2d_backward_data(const ConvGeometry& geometry, const Tensor& grad_y,
+                                       const float* weight, const Tensor& grad_x) {
+  if (grad_x.shape.batch() == 0) return;
+  check_shapes(geometry, grad_x, grad_y);
+  enter();
+  convolutions_.backward_data(geometry, grad_y, weight, grad_x);
+}
+
+void CudaBackend::conv2d_backward_weights(const ConvGeometry& geometry, const Tensor& x,
+                                          const Tensor& grad_y, float* grad_weight,
+                                          float* grad_bias) {
+  if (x.shape.batch() == 0) return;
+  check_shapes(geometry, x, grad_y);
+  enter();
+  convolutions_.backward_weights(geometry, x, grad_y, grad_weight);
+  if (grad_bias != nullptr) bias_gradient(context(), grad_y, grad_bias);
+}
+
+void CudaBackend::sgd_update(const SgdShard& shard) {
+  if (peers_.reaches(shard)) return GpuOperations::sgd_update(shard);
+  enter();
+  PeerStaging::Staged staged = peers_.stage(shard, stream_.get(), [this](std::size_t bytes) {
+    return convolution_scratch_.get(bytes);  // no convolution is under way
+  });
+  GpuOperations::sgd_update(staged.shard);
+  peers_.write_back(shard, staged, stream_.get());
+}
+
+}  // namespace lockstep::gpu

@@ -1,0 +1,57 @@
+#pragma once
+// The backend of one replica on a GPU: its stream, its memory and its convolutions. The other
+// operations are the kernels of GpuOperations. Several replicas may share a GPU; each has a backend
+// of its own.
+
+#include "kernels/cudnn_convolution.h"
+#include "kernels/device.h"
+#include "kernels/device_memory.h"
+#include "kernels/gpu_operations.h"
+#include "kernels/peer_staging.h"
+#include "kernels/upload_ring.h"
+
+namespace lockstep::gpu {
+
+class CudaBackend final : public GpuOperations {
+ public:
+  /// Throws Error when the GPU does not answer.
+  explicit CudaBackend(const Device& device);
+  /// Waits for the stream.
+  ~CudaBackend() override;
+
+  const Device& device() const override { return device_; }
+
+  Storage allocate(std::size_t bytes) override { return memory_.allocate(bytes); }
+  std::size_t allocated_bytes() const override { return memory_.allocated_bytes(); }
+  void upload(const Tensor& destination, const void* source) override;
+  void download(void* destination, const Tensor& source) override;
+  void synchronize() override;
+
+  void prepare_conv2d(const ConvGeometry& geometry, const Shape& input, bool backward,
+                      bool grad_input) override;
+  void conv2d_forward(const ConvGeometry& geometry, const Tensor& x, const float* weight,
+                      const float* bias, const Tensor& y) override;
+  void conv2d_backward_data(const ConvGeometry& geometry, const Tensor& grad_y, const float* weight,
+                            const Tensor& grad_x) override;
+  void conv2d_backward_weights(const ConvGeometry& geometry, const Tensor& x, const Tensor& grad_y,
+                               float* grad_weight, float* grad_bias) override;
+
+  /// Also where a peer's memory cannot be reached from this GPU.
+  void sgd_update(const SgdShard& shard) override;
+
+ private:
+  void enter() override;
+  const Context& prepared_context();
+
+  const Device device_;
+  StreamOwner stream_;
+  DeviceMemory memory_;
+  Storage counters_;
+  DeviceScratch kernel_scratch_;
+  DeviceScratch convolution_scratch_;
+  UploadRing uploads_;
+  PeerStaging peers_;
+  CudnnConvolutions convolutions_;
+};
+
+}  // namespace lockstep::gpu

@@ -1,0 +1,111 @@
+#pragma once
+// Convolutions described to cuDNN's graph interface (cudnn_graph.h): one operation per graph, the
+// engines that cuDNN proposes for it, and plans made of them. Nothing here runs on a GPU.
+
+#include <cudnn.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/backend/conv_geometry.h"
+
+namespace lockstep::gpu {
+
+/// A descriptor of cuDNN's backend interface, owned.
+class CudnnDescriptor {
+ public:
+  CudnnDescriptor() = default;
+  explicit CudnnDescriptor(cudnnBackendDescriptorType_t type);
+
+  cudnnBackendDescriptor_t get() const { return descriptor_.get(); }
+
+  /// One value, or all of `values`.
+  template <typename T>
+  void set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, const T& value) {
+    set_values(name, type, 1, &value);
+  }
+  template <typename T>
+  void set_all(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+               std::span<const T> values) {
+    set_values(name, type, static_cast<std::int64_t>(values.size()), values.data());
+  }
+  void set(cudnnBackendAttributeName_t name, const CudnnDescriptor& value) {
+    const cudnnBackendDescriptor_t raw = value.get();
+    set_values(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &raw);
+  }
+
+  /// Ends the description: a descriptor never changes afterwards. Throws Error when it is wrong.
+  void finalize(const char* what);
+  /// The same for one that cuDNN may have no implementation for.
+  cudnnStatus_t try_finalize() { return cudnnBackendFinalize(get()); }
+
+ private:
+  struct Destroy {
+    void operator()(void* descriptor) const { cudnnBackendDestroyDescriptor(descriptor); }
+  };
+
+  void set_values(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                  std::int64_t count, const void* values);
+
+  std::unique_ptr<void, Destroy> descriptor_;
+};
+
+enum class ConvPass : std::uint8_t { kForward, kBackwardData, kBackwardWeights };
+
+const char* to_string(ConvPass pass);
+
+/// Order of the weights in memory; activations are channels-last in both.
+enum class WeightOrder : std::uint8_t {
+  kOutInTaps,  // PyTorch's [out, in / groups, kh, kw]
+  kOutTapsIn,  // [out, kh, kw, in / groups]
+};
+
+/// Ids of the tensors of every graph, in a variant pack.
+enum : std::int64_t { kInputId = 1, kOutputId = 2, kWeightId = 3 };
+
+/// One pass of a convolution in fp32.
+struct ConvProblem {
+  ConvGeometry geometry;
+  Shape input;  // dense, its batch at least 1
+  ConvPass pass = ConvPass::kForward;
+  bool tf32 = false;  // products of inputs rounded to 10 bits, on tensor cores
+
+  friend bool operator==(const ConvProblem&, const ConvProblem&) = default;
+};
+
+/// For whom plans are made: a handle, that is the GPU it was made for, or with a null handle the
+/// GPU that a description (CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR) tells of, which need not be there.
+struct CudnnTarget {
+  cudnnHandle_t handle = nullptr;
+  const CudnnDescriptor* properties = nullptr;
+};
+
+/// The engines of cuDNN that give the same bits in every run and keep fp32 (or TF32, where asked
+/// for), the most promising first; at most `limit`. The same list in every process with the same
+/// library and GPU model. `fallback`: those of the last resort.
+std::vector<CudnnDescriptor> find_engines(const ConvProblem& problem, WeightOrder order,
+                                          const CudnnTarget& target, bool fallback,
+                                          std::size_t limit);
+
+/// What cuDNN executes.
+struct CudnnPlan {
+  CudnnDescriptor engine;
+  CudnnDescriptor plan;
+  std::size_t workspace = 0;  // bytes
+};
+
+/// A plan with its descriptors, or one with a null plan when the engine does not take the problem;
+/// `reason` then says why.
+CudnnPlan make_plan(CudnnDescriptor engine, std::string& reason);
+
+/// Tensors of a plan by address, in the order input, output, weight. REQUIRES: aligned to
+/// kCudnnAlignment.
+CudnnDescriptor make_variant_pack(std::span<void* const> tensors, void* workspace);
+
+inline constexpr std::int64_t kCudnnAlignment = 16;  // bytes
+
+}  // namespace lockstep::gpu

@@ -1,0 +1,150 @@
+#include "sync/rendezvous.h"
+
+#include <algorithm>
+
+#include "lockstep/core/check.h"
+#include "lockstep/sync/describe.h"
+
+namespace lockstep {
+namespace {
+
+/// Adds the life time of the object, in seconds, to a total.
+class WaitTimer {
+ public:
+  explicit WaitTimer(double& total) : total_(total) {}
+  WaitTimer(const WaitTimer&) = delete;
+  WaitTimer& operator=(const WaitTimer&) = delete;
+  ~WaitTimer() {
+    total_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+
+ private:
+  double& total_;
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace
+
+int RendezvousEnd::size() const { return group_.size(); }
+
+bool RendezvousEnd::hook_allows(const SyncCall& call) const {
+  const auto& hook = group_.options().hook;
+  return !hook || hook(rank_, call);
+}
+
+SyncAnswer RendezvousEnd::meet(const SyncMessage& message) {
+  const WaitTimer timer(message.call.direction == Direction::kOther ? barrier_wait_
+                                                                    : exchange_wait_);
+  return group_.exchange(rank_, message);
+}
+
+std::span<const StatSlot> RendezvousEnd::exchange(const SyncCall& call, const StatSlot& local) {
+  enter(to_string(call.direction), call.layer);
+  turn_ = 1 - turn_;
+  own_[turn_] = local;
+  std::span<const StatSlot> slots(&own_[turn_], 1);
+  if (hook_allows(call)) slots = exchange_in_group(call, local);
+  last_count_ = 0;
+  for (const StatSlot& slot : slots) last_count_ += slot.count;
+  return slots;
+}
+
+void RendezvousEnd::barrier(const char* where) {
+  const SyncCall call{where, Direction::kOther, 0, 0};
+  enter("barrier", where);
+  if (!hook_allows(call)) return;
+  before_barrier();
+  // Through the callback barrier: a rank that left out its last BatchNorm call of a step meets the
+  // others' call here and is named at once, where a plain barrier would leave both sides waiting.
+  meet({call, 0, nullptr});
+  {
+    const WaitTimer timer(barrier_wait_);
+    group_.wait_for_all_groups(rank_);
+  }
+  after_barrier();
+}
+
+void RendezvousEnd::enter(const char* activity, const char* place) {
+  group_.progress().enter(rank_, activity, place);
+}
+
+RendezvousGroup::RendezvousGroup(int ranks, const CommunicatorOptions& options,
+                                 const MakeCallback& make_callback, const MakeEnd& make_end)
+    : ranks_(ranks),
+      options_(options),
+      progress_(ranks),
+      masters_([&] {
+        const int width = options.sync_group == 0 ? ranks : options.sync_group;
+        std::vector<std::unique_ptr<SyncMaster>> masters;
+        for (int first = 0; first < ranks; first += width) {
+          masters.push_back(
+              std::make_unique<SyncMaster>(width, make_callback(first, width), &progress_, first));
+        }
+        return masters;
+      }()),
+      all_ranks_(ranks),
+      ends_([&] {
+        std::vector<std::unique_ptr<RendezvousEnd>> ends;
+        for (int rank = 0; rank < ranks; ++rank) ends.push_back(make_end(*this, rank));
+        return ends;
+      }()),
+      watchdog_(
+          options.stall_timeout, [this] { return longest_wait(); },
+          [this](std::exception_ptr stall) { abort(std::move(stall)); }) {}
+
+SyncAnswer RendezvousGroup::exchange(int rank, const SyncMessage& message) {
+  try {
+    return masters_[rank / ranks_per_group()]->exchange(rank % ranks_per_group(), message);
+  } catch (const PeerAborted&) {
+    throw;
+  } catch (...) {
+    // The failure of one sync group must also end the waits of the others.
+    abort(std::current_exception());
+    throw;
+  }
+}
+
+void RendezvousGroup::wait_for_all_groups(int rank) {
+  if (masters_.size() > 1) all_ranks_.arrive_and_wait(rank);
+}
+
+void RendezvousGroup::abort(std::exception_ptr cause) {
+  bool first = false;
+  {
+    const std::lock_guard lock(failure_mutex_);
+    first = !failure_;
+    if (first) failure_ = cause;
+  }
+  for (const auto& master : masters_) master->abort(cause);
+  all_ranks_.abort(cause);
+  if (!first) return;
+  for (const auto& end : ends_) end->abort();
+}
+
+std::exception_ptr RendezvousGroup::failure() const {
+  const std::lock_guard lock(failure_mutex_);
+  return failure_;
+}
+
+std::optional<SyncMaster::Wait> RendezvousGroup::longest_wait() const {
+  std::optional<SyncMaster::Wait> all;
+  const auto add = [&](std::chrono::steady_clock::duration longest, const std::string& report) {
+    if (!all) {
+      all = {longest, report};
+      return;
+    }
+    all->longest = std::max(all->longest, longest);
+    all->report += "; " + report;
+  };
+  for (const auto& master : masters_) {
+    if (const auto wait = master->waiting()) add(wait->longest, wait->report);
+  }
+  if (const auto wait = all_ranks_.waiting()) {
+    const double seconds = std::chrono::duration<double>(wait->longest).count();
+    add(wait->longest, concat(describe_ranks(wait->waiting), " waited up to ",
+                              describe_seconds(seconds), " for the other sync groups"));
+  }
+  return all;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,152 @@
+// Convolutions as cuDNN sees them, planned for GPUs that need not be there: cuDNN builds plans from
+// a description of a device. So this runs on a machine without a driver, too.
+
+#include "kernels/cudnn_graph.h"
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include "lockstep/core/check.h"
+
+namespace lockstep::gpu {
+namespace {
+
+/// A device description in cuDNN's format (CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION).
+std::string device_json(const char* name, int version, int multiprocessors, int shared_bytes) {
+  return concat(
+      R"({"maxGridSize": [2147483647, 65535, 65535], "maxBlockSize": [1024, 1024, 64],)",
+      R"("regsPerBlock": 65536, "multiProcessorCount": )", multiprocessors, R"(, "warpSize": 32,)",
+      R"("maxSharedMemoryPerBlock": 49152, "maxSharedMemoryPerBlockOptin": )", shared_bytes,
+      R"(, "reservedSharedMemoryPerBlock": 1024, "maxRegistersPerSM": 65536, "maxCtasPerSM": 32,)",
+      R"("maxThreadsPerBlock": 1024, "maxThreadsPerSM": 2048, "pciDeviceId": 0, "isTccDriver": 0,)",
+      R"("supportCoopLaunch": 1, "totalGlobalMem": 85899345920, "smClockRateKHz": 1410000,)",
+      R"("memClockRateKHz": 1593000, "l2CacheSize": 41943040, "cudaDeviceId": 0, "deviceVer": )",
+      version, R"(, "driverVer": 13000, "deviceName": ")", name, R"("})");
+}
+
+/// Null when this cuDNN knows no descriptions of devices.
+CudnnDescriptor describe_device(const std::string& json) {
+  try {
+    CudnnDescriptor properties(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
+    properties.set_all<char>(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, json);
+    properties.finalize("describing a device");
+    return properties;
+  } catch (const Error& error) {
+    MESSAGE("SKIPPED: this cuDNN does not plan for absent devices: " << error.what());
+    return {};
+  }
+}
+
+struct Case {
+  const char* name;
+  ConvGeometry geometry;
+  Shape input;
+};
+
+ConvGeometry geometry(std::int64_t in, std::int64_t out, std::int64_t kernel,
+                      std::int64_t padding) {
+  ConvGeometry g;
+  g.in_channels = in;
+  g.out_channels = out;
+  g.kernel_h = g.kernel_w = kernel;
+  g.padding_h = g.padding_w = padding;
+  return g;
+}
+
+std::vector<Case> cases() {
+  ConvGeometry strided = geometry(5, 7, 3, 1);
+  strided.stride_h = strided.stride_w = 2;
+  ConvGeometry dilated = geometry(8, 8, 3, 2);
+  dilated.dilation_h = dilated.dilation_w = 2;
+  const ConvGeometry uneven{4, 6, 3, 5, 2, 1, 0, 2, 1, 2, 1};
+  ConvGeometry grouped = geometry(8, 12, 3, 1);
+  grouped.groups = 4;
+  ConvGeometry depthwise = geometry(16, 16, 3, 1);
+  depthwise.groups = 16;
+  return {{"first layer", geometry(3, 16, 3, 1), {8, 180, 240, 3}},
+          {"3x3", geometry(16, 16, 3, 1), {8, 180, 240, 16}},
+          {"after a concatenation", geometry(48, 16, 3, 1), {1, 90, 120, 48}},
+          {"deepest stage", geometry(128, 128, 3, 1), {2, 22, 30, 128}},
+          {"head", geometry(16, 11, 1, 0), {8, 180, 240, 16}},
+          {"one channel", geometry(1, 1, 3, 1), {2, 5, 6, 1}},
+          {"single pixel", geometry(16, 24, 3, 1), {3, 1, 1, 16}},
+          {"stride 2", strided, {2, 11, 12, 5}},
+          {"dilation 2", dilated, {2, 10, 9, 8}},
+          {"uneven everything", uneven, {2, 13, 15, 4}},
+          {"groups", grouped, {2, 7, 8, 8}},
+          {"depthwise", depthwise, {2, 7, 8, 16}}};
+}
+
+constexpr std::size_t kLimit = 6;
+
+/// Plans among the first engines that fit into the workspace of ConvolutionOptions.
+std::size_t count_plans(const ConvProblem& problem, WeightOrder order, const CudnnTarget& target) {
+  std::size_t plans = 0;
+  std::string reason;
+  for (CudnnDescriptor& engine : find_engines(problem, order, target, false, kLimit)) {
+    const CudnnPlan plan = make_plan(std::move(engine), reason);
+    plans += plan.plan.get() != nullptr && plan.workspace <= std::size_t{512} << 20 ? 1 : 0;
+  }
+  return plans;
+}
+
+void check_every_case(const std::string& device) {
+  CAPTURE(device);
+  const CudnnDescriptor properties = describe_device(device);
+  if (properties.get() == nullptr) return;
+  const CudnnTarget target{nullptr, &properties};
+  for (const Case& c : cases()) {
+    CAPTURE(std::string(c.name));
+    for (const ConvPass pass :
+         {ConvPass::kForward, ConvPass::kBackwardData, ConvPass::kBackwardWeights}) {
+      CAPTURE(std::string(to_string(pass)));
+      const ConvProblem problem{c.geometry, c.input, pass};
+      CHECK(count_plans(problem, WeightOrder::kOutInTaps, target) > 0);
+      CHECK(count_plans(problem, WeightOrder::kOutTapsIn, target) > 0);
+    }
+  }
+}
+
+TEST_CASE("every geometry and pass has deterministic fp32 plans, on Ampere and on Hopper") {
+  check_every_case(device_json("NVIDIA A100-SXM4-80GB", 800, 108, 166912));
+  check_every_case(device_json("NVIDIA H100 80GB HBM3", 900, 132, 232448));
+}
+
+TEST_CASE("TF32 is taken where it is asked for only") {
+  const CudnnDescriptor properties =
+      describe_device(device_json("NVIDIA H100 80GB HBM3", 900, 132, 232448));
+  if (properties.get() == nullptr) return;
+  const CudnnTarget target{nullptr, &properties};
+  ConvProblem problem{geometry(128, 128, 3, 1), {2, 22, 30, 128}, ConvPass::kForward};
+  const auto engines = [&] {
+    return find_engines(problem, WeightOrder::kOutTapsIn, target, false, 1000).size();
+  };
+  const std::size_t exact = engines();
+  problem.tf32 = true;
+  CHECK(engines() > exact);
+}
+
+TEST_CASE("what cuDNN cannot take is an error, or a plan that is not there") {
+  const CudnnDescriptor properties =
+      describe_device(device_json("NVIDIA H100 80GB HBM3", 900, 132, 232448));
+  if (properties.get() == nullptr) return;
+  ConvProblem wrong{geometry(16, 16, 3, 1), {2, 8, 8, 15}, ConvPass::kForward};
+  CHECK_THROWS_AS(
+      find_engines(wrong, WeightOrder::kOutInTaps, {nullptr, &properties}, false, kLimit), Error);
+  std::string reason;
+  const CudnnPlan plan = make_plan(CudnnDescriptor(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR), reason);
+  CHECK(plan.plan.get() == nullptr);
+  CHECK(reason != "");
+}
+
+TEST_CASE("a variant pack binds three tensors") {
+  float memory[12] = {};
+  void* tensors[3] = {memory, memory + 4, memory + 8};
+  CHECK(make_variant_pack(tensors, nullptr).get() != nullptr);
+  CHECK_THROWS_AS(make_variant_pack(std::span<void* const>(tensors, 2), nullptr), Error);
+}
+
+}  // namespace
+}  // namespace lockstep::gpu

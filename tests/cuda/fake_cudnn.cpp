@@ -1,0 +1,255 @@
+// The part of cuDNN that CudnnConvolutions uses, without a GPU: descriptors are kept as they are
+// set, and a plan is executed by plain loops over the tensors' strides, at once, in host memory. Of
+// the engines it lists only one may be taken; the others are not deterministic, round, fail, or ask
+// for too much. The one for an odd number of input channels wants the weights channels-last.
+
+#include <cudnn.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <vector>
+
+namespace {
+
+struct Descriptor {
+  cudnnBackendDescriptorType_t type;
+  std::map<int, std::vector<std::byte>> values;
+  bool final = false;
+  int engine = 0;
+  Descriptor* graph = nullptr;
+};
+
+Descriptor& at(void* raw) { return *static_cast<Descriptor*>(raw); }
+
+template <typename T>
+T value(const Descriptor& from, int name, std::size_t index = 0) {
+  T result;
+  std::memcpy(&result, from.values.at(name).data() + index * sizeof(T), sizeof(T));
+  return result;
+}
+
+std::size_t bytes_of(cudnnBackendAttributeType_t type) {
+  switch (type) {
+    case CUDNN_TYPE_DATA_TYPE:
+    case CUDNN_TYPE_CONVOLUTION_MODE:
+    case CUDNN_TYPE_HEUR_MODE:
+    case CUDNN_TYPE_FLOAT:
+      return 4;
+    default:
+      return 8;
+  }
+}
+
+enum Engine { kRandom, kRounding, kFailing, kGreedy, kGood, kEngines };
+constexpr std::int64_t kWorkspace = 1000;
+
+struct Strided {
+  float* data = nullptr;
+  std::array<std::int64_t, 4> extents{}, strides{};
+
+  float& operator()(std::int64_t a, std::int64_t b, std::int64_t c, std::int64_t d) const {
+    return data[a * strides[0] + b * strides[1] + c * strides[2] + d * strides[3]];
+  }
+};
+
+Strided bind(const Descriptor& tensor, const Descriptor& pack) {
+  Strided result;
+  for (std::size_t i = 0; i < 4; ++i) {
+    result.extents[i] = value<std::int64_t>(tensor, CUDNN_ATTR_TENSOR_DIMENSIONS, i);
+    result.strides[i] = value<std::int64_t>(tensor, CUDNN_ATTR_TENSOR_STRIDES, i);
+  }
+  const auto id = value<std::int64_t>(tensor, CUDNN_ATTR_TENSOR_UNIQUE_ID);
+  for (std::size_t i = 0; i < 3; ++i) {
+    if (value<std::int64_t>(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, i) != id) continue;
+    result.data = value<float*>(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, i);
+  }
+  return result;
+}
+
+void clear(const Strided& tensor) {
+  const auto& e = tensor.extents;
+  for (std::int64_t a = 0; a < e[0]; ++a) {
+    for (std::int64_t b = 0; b < e[1]; ++b) {
+      for (std::int64_t i = 0; i < e[2] * e[3]; ++i) tensor(a, b, i / e[3], i % e[3]) = 0;
+    }
+  }
+}
+
+/// Calls visit(x, w, y) for every product.
+template <typename Visit>
+void for_each_product(const Strided& x, const Strided& w, const Strided& y,
+                      const Descriptor& window, const Visit& visit) {
+  const auto pair = [&](cudnnBackendAttributeName_t name) {
+    return std::array{value<std::int64_t>(window, name, 0), value<std::int64_t>(window, name, 1)};
+  };
+  const auto padding = pair(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS);
+  const auto stride = pair(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES);
+  const auto dilation = pair(CUDNN_ATTR_CONVOLUTION_DILATIONS);
+  const std::int64_t groups = x.extents[1] / w.extents[1], outs = w.extents[0] / groups;
+  for (std::int64_t n = 0; n < y.extents[0]; ++n) {
+    for (std::int64_t p = 0; p < y.extents[2] * y.extents[3]; ++p) {
+      const std::int64_t oy = p / y.extents[3], ox = p % y.extents[3];
+      for (std::int64_t t = 0; t < w.extents[2] * w.extents[3]; ++t) {
+        const std::int64_t ky = t / w.extents[3], kx = t % w.extents[3];
+        const std::int64_t iy = oy * stride[0] - padding[0] + ky * dilation[0];
+        const std::int64_t ix = ox * stride[1] - padding[1] + kx * dilation[1];
+        if (iy < 0 || iy >= x.extents[2] || ix < 0 || ix >= x.extents[3]) continue;
+        for (std::int64_t o = 0; o < w.extents[0]; ++o) {
+          for (std::int64_t i = 0; i < w.extents[1]; ++i) {
+            visit(x(n, o / outs * w.extents[1] + i, iy, ix), w(o, i, ky, kx), y(n, o, oy, ox));
+          }
+        }
+      }
+    }
+  }
+}
+
+/// Whether no engine takes the weights as they lie.
+bool wants_channels_last(const Descriptor& graph) {
+  const auto& operation = at(value<void*>(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS));
+  const int name = operation.type == CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR
+                       ? CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W
+                   : operation.type == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR
+                       ? CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W
+                       : CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW;
+  const auto& weight = at(value<void*>(operation, name));
+  const auto extent = [&](std::size_t i) {
+    return value<std::int64_t>(weight, CUDNN_ATTR_TENSOR_DIMENSIONS, i);
+  };
+  if (extent(1) % 2 == 0 || extent(1) == 1 || extent(2) * extent(3) == 1) return false;
+  return value<std::int64_t>(weight, CUDNN_ATTR_TENSOR_STRIDES, 1) != 1;
+}
+
+}  // namespace
+
+extern "C" {
+
+struct cudnnContext {};
+
+std::size_t cudnnGetVersion() { return CUDNN_VERSION; }
+cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
+  *handle = new cudnnContext;
+  return CUDNN_STATUS_SUCCESS;
+}
+cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) {
+  delete handle;
+  return CUDNN_STATUS_SUCCESS;
+}
+cudnnStatus_t cudnnSetStream(cudnnHandle_t, cudaStream_t) { return CUDNN_STATUS_SUCCESS; }
+const char* cudnnGetErrorString(cudnnStatus_t) { return "an error of the fake cuDNN"; }
+void cudnnGetLastErrorString(char* text, std::size_t size) {
+  if (size > 0) text[0] = '\0';
+}
+
+cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type,
+                                           cudnnBackendDescriptor_t* descriptor) {
+  // For the rest of the process: graphs refer to what their makers destroy.
+  static std::deque<Descriptor> all;
+  *descriptor = &all.emplace_back(Descriptor{type, {}, false, 0, nullptr});
+  return CUDNN_STATUS_SUCCESS;
+}
+cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t) {
+  return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor,
+                                       cudnnBackendAttributeName_t name,
+                                       cudnnBackendAttributeType_t type, std::int64_t count,
+                                       const void* values) {
+  if (at(descriptor).final) return CUDNN_STATUS_BAD_PARAM;
+  const auto* begin = static_cast<const std::byte*>(values);
+  const std::size_t bytes = static_cast<std::size_t>(count) * bytes_of(type);
+  at(descriptor).values[name].assign(begin, begin + bytes);
+  return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t raw) {
+  Descriptor& descriptor = at(raw);
+  descriptor.final = true;
+  if (descriptor.type != CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) return CUDNN_STATUS_SUCCESS;
+  const auto& config = at(value<void*>(descriptor, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG));
+  descriptor.engine = config.engine;
+  descriptor.graph = config.graph;
+  return config.engine == kFailing ? CUDNN_STATUS_NOT_SUPPORTED : CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const raw,
+                                       cudnnBackendAttributeName_t name,
+                                       cudnnBackendAttributeType_t, std::int64_t most,
+                                       std::int64_t* count, void* values) {
+  const Descriptor& descriptor = at(raw);
+  const auto put = [&](auto result) {
+    *count = 1;
+    std::memcpy(values, &result, sizeof result);
+    return CUDNN_STATUS_SUCCESS;
+  };
+  *count = 0;
+  switch (static_cast<int>(name)) {
+    case CUDNN_ATTR_ENGINEHEUR_RESULTS: {
+      auto& graph = at(value<void*>(descriptor, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH));
+      *count = wants_channels_last(graph) ? kEngines - 1 : kEngines;
+      for (std::int64_t i = 0; i < std::min(most, *count); ++i) {
+        Descriptor& config = at(static_cast<void**>(values)[i]);
+        config.engine = static_cast<int>(i);
+        config.graph = &graph;
+      }
+      return CUDNN_STATUS_SUCCESS;
+    }
+    case CUDNN_ATTR_ENGINECFG_ENGINE:
+      at(*static_cast<void**>(values)).engine = descriptor.engine;
+      *count = 1;
+      return CUDNN_STATUS_SUCCESS;
+    case CUDNN_ATTR_ENGINE_NUMERICAL_NOTE:
+      if (descriptor.engine == kRandom) return put(CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC);
+      if (descriptor.engine == kRounding) return put(CUDNN_NUMERICAL_NOTE_TENSOR_CORE);
+      return CUDNN_STATUS_SUCCESS;
+    case CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE:
+      return put(descriptor.engine == kGreedy ? std::int64_t{1} << 40 : kWorkspace);
+    default:
+      return CUDNN_STATUS_SUCCESS;
+  }
+}
+
+cudnnStatus_t cudnnBackendExecute(cudnnHandle_t, cudnnBackendDescriptor_t raw_plan,
+                                  cudnnBackendDescriptor_t raw_pack) {
+  const Descriptor& plan = at(raw_plan);
+  const Descriptor& pack = at(raw_pack);
+  if (plan.engine != kGood) return CUDNN_STATUS_EXECUTION_FAILED;
+  std::memset(value<void*>(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE), 0xff, kWorkspace);
+  const auto& operation = at(value<void*>(*plan.graph, CUDNN_ATTR_OPERATIONGRAPH_OPS));
+  const auto tensor = [&](cudnnBackendAttributeName_t name) {
+    return bind(at(value<void*>(operation, name)), pack);
+  };
+  const auto window = [&](cudnnBackendAttributeName_t name) -> const Descriptor& {
+    return at(value<void*>(operation, name));
+  };
+  if (operation.type == CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR) {
+    const Strided y = tensor(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y);
+    clear(y);
+    for_each_product(tensor(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X),
+                     tensor(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W), y,
+                     window(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC),
+                     [](float a, float b, float& out) { out += a * b; });
+  } else if (operation.type == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR) {
+    const Strided x = tensor(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX);
+    clear(x);
+    for_each_product(x, tensor(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W),
+                     tensor(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY),
+                     window(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC),
+                     [](float& out, float b, float c) { out += b * c; });
+  } else {
+    const Strided w = tensor(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW);
+    clear(w);
+    for_each_product(tensor(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X), w,
+                     tensor(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY),
+                     window(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC),
+                     [](float a, float& out, float c) { out += a * c; });
+  }
+  return CUDNN_STATUS_SUCCESS;
+}
+
+}  // extern "C"

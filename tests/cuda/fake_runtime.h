@@ -1,0 +1,25 @@
+#pragma once
+// A CUDA runtime without a GPU, for tests of what is issued to streams: device memory is host
+// memory, every stream is a thread that does its work in order and takes its time, and nothing else
+// orders work. Under ThreadSanitizer a missing event is a data race.
+
+#include <functional>
+
+#include "kernels/stream.h"
+
+namespace lockstep::fake_runtime {
+
+struct Machine {
+  int devices = 1;
+  bool peer_access = true;
+};
+/// Of the calls that follow. No stream exists.
+void use(const Machine& machine);
+
+/// Work as a kernel would do it.
+void enqueue(gpu::Stream stream, std::function<void()> work);
+
+/// Copies between memory of different devices since `use`.
+int peer_copies();
+
+}  // namespace lockstep::fake_runtime

@@ -1,0 +1,120 @@
+// Training on replicas of a GPU: equal to one replica, to the CPU and to itself. Several replicas
+// share the first GPU, so that one card shows all of it; without one every case says SKIPPED.
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "lockstep/core/check.h"
+#include "lockstep/core/rng.h"
+#include "parallel/toy_training.h"
+
+namespace lockstep::test {
+namespace {
+
+bool no_gpu() {
+  if (cuda_device_count() > 0) return false;
+  MESSAGE("SKIPPED: no CUDA device answers");
+  return true;
+}
+
+std::vector<Device> replicas_of_gpu(int count) {
+  std::vector<Device> devices;
+  for (int slot = 0; slot < count; ++slot) devices.push_back({DeviceKind::kCuda, 0, slot});
+  return devices;
+}
+
+/// What training leaves behind.
+struct Trained {
+  std::vector<double> losses;
+  std::vector<float> parameters, statistics;
+
+  bool operator==(const Trained&) const = default;
+};
+
+Trained trained(const DataParallelOptions& options) {
+  const auto run = make_toy(options);
+  Trained result;
+  result.losses = train(*run);
+  result.parameters = parameters(*run, 0);
+  result.statistics = statistics(*run, 0);
+  for (int rank = 1; rank < run->size(); ++rank) {
+    CHECK(parameters(*run, rank) == result.parameters);
+    if (options.bn.mode == BatchNormMode::kSync) {
+      CHECK(statistics(*run, rank) == result.statistics);
+    }
+  }
+  return result;
+}
+
+DataParallelOptions on_gpu(int ranks, BatchNormMode mode, const std::string& transport) {
+  DataParallelOptions options = toy_options(ranks, mode);
+  options.devices = replicas_of_gpu(ranks);
+  options.communicator.transport = transport;
+  return options;
+}
+
+void check_close(const Trained& a, const Trained& b, double tolerance) {
+  CHECK(distance(a.parameters, b.parameters) < tolerance);
+  CHECK(distance(a.statistics, b.statistics) < tolerance);
+  for (std::size_t step = 0; step < a.losses.size(); ++step) {
+    CHECK(a.losses[step] == doctest::Approx(b.losses[step]).epsilon(tolerance));
+  }
+}
+
+TEST_CASE("one replica on the GPU trains as one on the CPU") {
+  if (no_gpu()) return;
+  check_close(trained(on_gpu(1, BatchNormMode::kLocal, "event")),
+              trained(toy_options(1, BatchNormMode::kLocal)), 2e-4);
+}
+
+TEST_CASE("sync on N replicas of a GPU is one replica with the whole batch") {
+  if (no_gpu()) return;
+  const Trained whole = trained(on_gpu(1, BatchNormMode::kLocal, "event"));
+  for (const int ranks : {2, 4, 8}) {
+    CAPTURE(ranks);
+    check_close(trained(on_gpu(ranks, BatchNormMode::kSync, "event")), whole, 2e-4);
+  }
+}
+
+TEST_CASE("virtual on one replica is local on several") {
+  if (no_gpu()) return;
+  DataParallelOptions slices = on_gpu(1, BatchNormMode::kVirtual, "event");
+  slices.bn.virtual_devices = 4;
+  check_close(trained(slices), trained(on_gpu(4, BatchNormMode::kLocal, "event")), 2e-4);
+}
+
+TEST_CASE("the transports give the same bits, and so do two runs, one with delays") {
+  if (no_gpu()) return;
+  for (const int ranks : {2, 4}) {
+    CAPTURE(ranks);
+    const Trained event = trained(on_gpu(ranks, BatchNormMode::kSync, "event"));
+    CHECK(trained(on_gpu(ranks, BatchNormMode::kSync, "host")) == event);
+    DataParallelOptions delayed = on_gpu(ranks, BatchNormMode::kSync, "event");
+    delayed.communicator.hook = [](int rank, const SyncCall& call) {
+      Rng rng(3, RngPurpose::kTest, static_cast<std::uint64_t>(rank),
+              static_cast<std::uint32_t>(call.channels));
+      std::this_thread::sleep_for(std::chrono::microseconds(rng.below(500)));
+      return true;
+    };
+    CHECK(trained(delayed) == event);
+  }
+}
+
+TEST_CASE("a replica that throws ends the step of all") {
+  if (no_gpu()) return;
+  DataParallelOptions options = on_gpu(4, BatchNormMode::kSync, "event");
+  options.communicator.hook = [](int rank, const SyncCall& call) {
+    if (rank == 2 && call.direction == Direction::kBackward) throw Error("broken on purpose");
+    return true;
+  };
+  const auto run = make_toy(options);
+  CHECK_THROWS_WITH_AS(train(*run), doctest::Contains("broken on purpose"), ReplicaError);
+}
+
+}  // namespace
+}  // namespace lockstep::test

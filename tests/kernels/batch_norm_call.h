@@ -1,0 +1,329 @@
+#pragma once
+// A BatchNorm call of several replicas by the launchers of kernels/batch_norm.h, under the
+// emulation and in any storage type; one operation of it can be run again with a fault planted.
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+#include <vector>
+
+#include "backend/operand.h"
+#include "kernels/batch_norm.h"
+#include "kernels/element.h"
+#include "kernels/emulated_context.h"
+#include "kernels/launch.h"
+#include "support/reference_batch_norm.h"
+
+namespace lockstep::test::batch_norm_call {
+
+/// Activations of a type, maybe a channel range of wider rows.
+class Activations {
+ public:
+  Activations(DType dtype, std::int64_t rows, std::int64_t channels, Margins margins)
+      : margins_(margins),
+        wide_({rows, margins.before + channels + margins.after}),
+        memory_(std::max<std::size_t>(1, bytes_of(wide_, dtype))),  // never null
+        all_(memory_.data(), wide_, dtype),
+        tensor_(all_.channel_range(margins.before, channels)) {
+    clear();
+  }
+
+  /// NaN, beside the tensor too.
+  void clear() {
+    for_each(all_, [](auto& element, std::size_t) {
+      element = gpu::from_float<std::remove_reference_t<decltype(element)>>(NAN);
+    });
+  }
+
+  Tensor tensor() const { return tensor_; }
+  void set(const Values& values) {
+    for_each(tensor_, [&](auto& element, std::size_t i) {
+      element = gpu::from_float<std::remove_reference_t<decltype(element)>>(values[i]);
+    });
+  }
+  Values get() const {
+    Values values(static_cast<std::size_t>(tensor_.shape.elements()));
+    for_each(tensor_,
+             [&](const auto& element, std::size_t i) { values[i] = gpu::to_float(element); });
+    return values;
+  }
+  /// Whether nothing beside the tensor was written.
+  bool margins_untouched() const {
+    bool untouched = true;
+    for (const Tensor& side :
+         {all_.channel_range(0, margins_.before),
+          all_.channel_range(wide_.channels() - margins_.after, margins_.after)}) {
+      for_each(side, [&](const auto& element, std::size_t) {
+        untouched = untouched && std::isnan(gpu::to_float(element));
+      });
+    }
+    return untouched;
+  }
+
+ private:
+  template <typename Function>
+  static void for_each(const Tensor& t, const Function& function) {
+    gpu::with_element_type(t.dtype, [&](auto type) {
+      auto* data = static_cast<decltype(type)*>(t.data);
+      const std::int64_t channels = t.shape.channels();
+      for (std::int64_t i = 0; i < t.shape.elements(); ++i) {
+        function(data[i / channels * t.row_stride + i % channels], static_cast<std::size_t>(i));
+      }
+    });
+  }
+
+  static std::size_t bytes_of(const Shape& shape, DType dtype) {
+    return static_cast<std::size_t>(shape.elements()) * size_of(dtype);
+  }
+
+  Margins margins_;
+  Shape wide_;
+  std::vector<std::byte> memory_;
+  Tensor all_, tensor_;
+};
+
+struct BatchNormCase {
+  DType dtype = DType::kFloat32;
+  std::vector<std::int64_t> shards;  // rows of each replica
+  std::int64_t channels = 1;
+  Margins margins;
+  float offset = 1;
+  bool affine = true, residual = false, relu = true;
+  EpsMode eps_mode = EpsMode::kAdd;
+  float eps = 1e-3F;
+  int multiprocessors = 2;
+};
+
+enum Operation { kMoments, kForward, kReduce, kApply, kOperations };
+
+/// What everybody computed: activations one replica after another, gradients of gamma and beta
+/// added up, the rest of the first replica.
+struct Result {
+  Values moments, saved, running_mean, running_var, y;
+  Values sums, weight_gradient, bias_gradient, dx, dresidual;
+  int barriers[kOperations] = {};
+
+  std::vector<std::uint32_t> bits() const {
+    std::vector<std::uint32_t> all;
+    for (const Values* values : {&moments, &saved, &running_mean, &running_var, &y, &sums,
+                                 &weight_gradient, &bias_gradient, &dx, &dresidual}) {
+      for (const float value : *values) all.push_back(std::bit_cast<std::uint32_t>(value));
+    }
+    return all;
+  }
+};
+
+/// What goes in, of all replicas and as the storage type has it, and what should come out.
+struct Inputs {
+  Values x, residual, dy;  // [rows, C]
+  Values weight, bias;     // [C]
+  ReferenceBatchNorm reference;
+  ReferenceBatchNorm::Output output;
+
+  explicit Inputs(const BatchNormCase& p) {
+    std::int64_t rows = 0;
+    for (const std::int64_t shard : p.shards) rows += shard;
+    const Shape shape{rows, p.channels};
+    weight = random_values({p.channels}, 7);
+    bias = random_values({p.channels}, 8);
+    x = random_values(shape, 1);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      x[i] += p.offset * (1 + bias[i % bias.size()] / 4);
+    }
+    x = stored(p.dtype, shape, x);
+    residual = stored(p.dtype, shape, random_values(shape, 2));
+    dy = stored(p.dtype, shape, random_values(shape, 3));
+    reference = {static_cast<std::size_t>(p.channels),
+                 widen(x),
+                 p.residual ? widen(residual) : Doubles{},
+                 p.affine ? widen(weight) : Doubles{},
+                 p.affine ? widen(bias) : Doubles{},
+                 p.eps,
+                 p.eps_mode == EpsMode::kClamp,
+                 p.relu};
+    output = reference.forward();
+    for (std::size_t i = 0; i < dy.size(); ++i) {  // none where the ReLU has its kink
+      if (p.relu && std::abs(output.linear[i]) < 1e-3) dy[i] = 0;
+    }
+  }
+
+ private:
+  static Values stored(DType dtype, const Shape& shape, const Values& values) {
+    Activations activations(dtype, shape[0], shape[1], {});
+    activations.set(values);
+    return activations.get();
+  }
+};
+
+/// A GPU's memory that the launchers use beside their arguments.
+struct EmulatedGpu {
+  std::vector<unsigned> counters = std::vector<unsigned>(gpu::Context::kCounters);
+  std::vector<float> scratch;
+  gpu::Context context;
+
+  explicit EmulatedGpu(int multiprocessors) {
+    context.multiprocessors = multiprocessors;
+    context.counters = counters.data();
+    context.scratch = [this](std::size_t bytes) -> void* {
+      scratch = Values(bytes / sizeof(float), std::numeric_limits<float>::quiet_NaN());
+      return scratch.data();
+    };
+  }
+};
+
+struct Replica {
+  Activations x, residual, dy, y, dx, dresidual;
+  Values moments, saved, sums, running_mean, running_var, weight_gradient, bias_gradient;
+
+  Replica(const BatchNormCase& p, const Inputs& inputs, std::int64_t first_row, std::int64_t rows)
+      : x(p.dtype, rows, p.channels, p.margins),
+        residual(p.dtype, rows, p.channels, p.margins),
+        dy(p.dtype, rows, p.channels, p.margins),
+        y(p.dtype, rows, p.channels, p.margins),
+        dx(p.dtype, rows, p.channels, p.margins),
+        dresidual(p.dtype, rows, p.channels, p.margins) {
+    const auto c = static_cast<std::size_t>(p.channels);
+    moments = sums = Values(2 * c);
+    saved = Values(3 * c);
+    running_mean = running_var = weight_gradient = bias_gradient = Values(c);
+    for (const Operation operation : {kMoments, kForward, kReduce, kApply}) forget(operation);
+    const auto part = [&](const Values& whole) {
+      const auto begin = whole.begin() + first_row * p.channels;
+      return Values(begin, begin + rows * p.channels);
+    };
+    x.set(part(inputs.x));
+    residual.set(part(inputs.residual));
+    dy.set(part(inputs.dy));
+  }
+
+  /// Puts everything that the operation writes back to what it was before.
+  void forget(Operation operation) {
+    if (operation == kMoments) std::ranges::fill(moments, NAN);
+    if (operation == kForward) {
+      std::ranges::fill(saved, NAN);
+      std::ranges::fill(running_mean, 0.5F);
+      std::ranges::fill(running_var, 2.0F);
+      y.clear();
+    }
+    if (operation == kReduce) {
+      std::ranges::fill(sums, NAN);
+      std::ranges::fill(weight_gradient, 0.0F);
+      std::ranges::fill(bias_gradient, 0.0F);
+    }
+    if (operation == kApply) {
+      dx.clear();
+      dresidual.clear();
+    }
+  }
+};
+
+inline void append(Values& all, const Values& more) {
+  all.insert(all.end(), more.begin(), more.end());
+}
+
+/// A whole BatchNorm call: its launchers, one operation of all replicas after another.
+class BatchNormCall {
+ public:
+  BatchNormCall(const BatchNormCase& problem, const Inputs& inputs)
+      : p_(problem), inputs_(inputs), gpu_(problem.multiprocessors) {
+    std::int64_t first = 0;
+    replicas_.reserve(p_.shards.size());
+    for (const std::int64_t rows : p_.shards) {
+      replicas_.emplace_back(p_, inputs, first, rows);
+      first += rows;
+    }
+    for (Replica& r : replicas_) {
+      const std::int64_t rows = r.x.tensor().shape.rows();
+      slots_.push_back({rows, r.moments.data()});
+      sums_.push_back({rows, r.sums.data()});
+    }
+    if (p_.affine) affine_ = {inputs_.weight.data(), inputs_.bias.data()};
+  }
+
+  Result run(const emulation::Options& options) {
+    Result result;
+    for (const Operation now : {kMoments, kForward, kReduce, kApply}) {
+      perform(now, options);
+      result.barriers[now] = emulation::barriers_of_last_launch();
+    }
+    collect(result);
+    return result;
+  }
+
+  /// After `run`: one operation once more, from the same state as before it.
+  Result repeat(Operation operation, const emulation::Options& options) {
+    std::ranges::fill(gpu_.counters, 0U);  // a fault may have left them anywhere
+    for (Replica& r : replicas_) r.forget(operation);
+    perform(operation, options);
+    Result result;
+    collect(result);
+    return result;
+  }
+
+  bool counters_are_zero = true;
+  bool margins_untouched = true;
+
+ private:
+  Tensor residual(const Activations& a) const { return p_.residual ? a.tensor() : Tensor{}; }
+
+  void perform(Operation operation, const emulation::Options& options) {
+    const WithOptions order(options);
+    for (Replica& r : replicas_) perform(operation, r);
+  }
+
+  void perform(Operation operation, Replica& r) {
+    const gpu::Context& context = gpu_.context;
+    const BatchNormSaved saved{r.saved.data()};
+    if (operation == kMoments) {
+      gpu::batch_norm_moments(context, r.x.tensor(), r.moments.data());
+    } else if (operation == kForward) {
+      const RunningStatistics running{r.running_mean.data(), r.running_var.data(), 0.1};
+      gpu::batch_norm_forward(context, {r.x.tensor(), residual(r.residual), r.y.tensor(), affine_,
+                                        slots_, p_.eps, p_.eps_mode, p_.relu, saved, running});
+    } else if (operation == kReduce) {
+      float* weight_gradient = p_.affine ? r.weight_gradient.data() : nullptr;
+      float* bias_gradient = p_.affine ? r.bias_gradient.data() : nullptr;
+      gpu::batch_norm_backward_reduce(
+          context, {r.x.tensor(), r.dy.tensor(), residual(r.y), affine_, saved, p_.relu,
+                    r.sums.data(), weight_gradient, bias_gradient});
+    } else {
+      gpu::batch_norm_backward_apply(
+          context, {r.x.tensor(), r.dy.tensor(), residual(r.y), affine_, saved, p_.relu, sums_,
+                    r.dx.tensor(), residual(r.dresidual), false});
+    }
+  }
+
+  void collect(Result& result) {
+    counters_are_zero = std::ranges::all_of(gpu_.counters, [](unsigned n) { return n == 0; });
+    const auto channels = static_cast<std::size_t>(p_.channels);
+    result.weight_gradient = result.bias_gradient = Values(channels);
+    for (const Replica& r : replicas_) {
+      append(result.y, r.y.get());
+      append(result.dx, r.dx.get());
+      append(result.dresidual, r.dresidual.get());
+      for (std::size_t c = 0; c < channels; ++c) {
+        result.weight_gradient[c] += r.weight_gradient[c];
+        result.bias_gradient[c] += r.bias_gradient[c];
+      }
+      margins_untouched = margins_untouched && r.y.margins_untouched() &&
+                          r.dx.margins_untouched() && r.dresidual.margins_untouched();
+    }
+    result.moments = replicas_[0].moments;
+    result.saved = replicas_[0].saved;
+    result.running_mean = replicas_[0].running_mean;
+    result.running_var = replicas_[0].running_var;
+    result.sums = replicas_[0].sums;
+  }
+
+  const BatchNormCase& p_;
+  const Inputs& inputs_;
+  EmulatedGpu gpu_;
+  std::vector<Replica> replicas_;
+  AffineParameters affine_;
+  std::vector<StatSlot> slots_, sums_;
+};
+
+}  // namespace lockstep::test::batch_norm_call

@@ -1,0 +1,241 @@
+// BatchNorm's kernels under the emulation: against loops in double in every storage type, the same
+// bits whatever the order of threads, the GPU's size and the alignment, and faults that must show.
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <span>
+#include <stdexcept>
+#include <string>
+
+#include "kernels/batch_norm_call.h"
+
+namespace lockstep::test::batch_norm_call {
+namespace {
+
+const std::vector<DType> kTypes = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
+
+/// What rounding to a storage type may add to a relative error.
+double rounding(DType dtype) {
+  return dtype == DType::kFloat32 ? 0 : dtype == DType::kBFloat16 ? 0x1p-8 : 0x1p-11;
+}
+
+Result run(const BatchNormCase& p, const Inputs& inputs, const emulation::Options& options = {}) {
+  BatchNormCall call(p, inputs);
+  Result result = call.run(options);
+  CHECK(call.counters_are_zero);
+  CHECK(call.margins_untouched);
+  return result;
+}
+
+void check_against_reference(const BatchNormCase& p) {
+  const Inputs inputs(p);
+  const Result result = run(p, inputs, {.seed = 5});
+  const auto& expected = inputs.output;
+  const auto gradients = inputs.reference.backward(expected, widen(inputs.dy));
+  const auto channels = static_cast<std::size_t>(p.channels);
+  const auto n = static_cast<double>(inputs.reference.rows());
+  for (std::size_t c = 0; c < channels; ++c) {
+    CHECK(result.saved[c] == doctest::Approx(expected.mean[c]).epsilon(1e-6));
+    CHECK(result.saved[channels + c] == doctest::Approx(expected.invstd[c]).epsilon(1e-6));
+    CHECK(result.running_mean[c] == doctest::Approx(0.45 + 0.1 * expected.mean[c]).epsilon(1e-6));
+    CHECK(result.running_var[c] ==
+          doctest::Approx(1.8 + 0.1 * expected.var[c] * n / (n - 1)).epsilon(1e-6));
+  }
+  CHECK(relative_error(result.y, expected.y) < 2e-6 + rounding(p.dtype));
+  CHECK(relative_error(result.dx, gradients.x) < 1e-5 + rounding(p.dtype));
+  if (p.residual) CHECK(relative_error(result.dresidual, gradients.residual) == 0);
+  if (p.affine) {
+    CHECK(relative_error(result.weight_gradient, gradients.weight) < 1e-5);
+    CHECK(relative_error(result.bias_gradient, gradients.bias) < 1e-5);
+  }
+}
+
+/// Several blocks in every kernel and several slabs of whole packs.
+BatchNormCase several_blocks(DType dtype) {
+  BatchNormCase p;
+  p.dtype = dtype;
+  p.channels = 72;
+  p.shards = {901};
+  return p;
+}
+
+/// Whether some order of threads gives another result of the operation than the right one, or none.
+bool fault_shows(BatchNormCall& call, const std::vector<std::uint32_t>& right, Operation operation,
+                 emulation::Options fault) {
+  for (fault.seed = 0; fault.seed < 100; ++fault.seed) {
+    try {
+      if (call.repeat(operation, fault).bits() != right) return true;
+    } catch (const std::logic_error&) {
+      return true;  // threads wait for others that have gone
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("BatchNorm kernels match the reference for every storage type and width") {
+  for (const DType dtype : kTypes) {
+    for (const std::int64_t channels : {1, 3, 8, 11, 64, 72, 257}) {
+      for (const Margins margins : {Margins{}, Margins{3, 5}, Margins{8, 8}}) {
+        if (margins.before == 8 && channels != 64) continue;  // a range of whole packs
+        CAPTURE(std::string(to_string(dtype)));
+        CAPTURE(channels);
+        CAPTURE(margins.before);
+        BatchNormCase p;
+        p.dtype = dtype;
+        p.channels = channels;
+        p.margins = margins;
+        p.shards = {channels < 16 ? 4501 : 333};
+        if (margins.before > 0) p.shards = {131};
+        check_against_reference(p);
+      }
+    }
+  }
+}
+
+TEST_CASE("BatchNorm kernels match the reference with every option, over uneven and empty shards") {
+  for (int bits = 0; bits < 16; ++bits) {
+    CAPTURE(bits);
+    BatchNormCase p;
+    p.dtype = kTypes[static_cast<std::size_t>(bits) % 3];
+    p.channels = bits % 2 == 0 ? 24 : 5;
+    p.shards = {301, 0, 1, 77};
+    p.affine = (bits & 1) != 0;
+    p.residual = (bits & 2) != 0;
+    p.relu = (bits & 4) != 0;
+    p.eps_mode = (bits & 8) != 0 ? EpsMode::kClamp : EpsMode::kAdd;
+    p.eps = 1.0F;  // about the variance, so that `clamp` cuts some of them
+    check_against_reference(p);
+  }
+}
+
+TEST_CASE("the variance stays accurate far from zero in every storage type") {
+  for (const DType dtype : kTypes) {
+    BatchNormCase p = several_blocks(dtype);
+    p.offset = 1e4F;
+    const Inputs inputs(p);
+    const Result result = run(p, inputs);
+    for (std::size_t c = 0; c < 72; ++c) {
+      CHECK(result.moments[72 + c] / 901 == doctest::Approx(inputs.output.var[c]).epsilon(1e-6));
+    }
+  }
+}
+
+TEST_CASE("the bits depend neither on the order of threads nor on the GPU's size or alignment") {
+  for (const DType dtype : kTypes) {
+    BatchNormCase p = several_blocks(dtype);
+    p.residual = true;
+    const Inputs inputs(p);
+    const auto expected = run(p, inputs).bits();
+    for (std::uint64_t seed = 1; seed < 4; ++seed) {
+      CHECK(run(p, inputs, {.seed = seed}).bits() == expected);
+    }
+    p.multiprocessors = 7;
+    CHECK(run(p, inputs).bits() == expected);
+    p.margins = {3, 0};
+    CHECK(run(p, inputs).bits() == expected);
+  }
+}
+
+TEST_CASE("every barrier and every block of the BatchNorm kernels is needed") {
+  BatchNormCase p;
+  p.dtype = DType::kBFloat16;
+  p.channels = 64;
+  p.shards = {300};  // two blocks in each kernel
+  const Inputs inputs(p);
+  for (const Operation operation : {kMoments, kForward, kReduce, kApply}) {
+    CAPTURE(operation);
+    BatchNormCall call(p, inputs);
+    const Result result = call.run({});
+    const auto right = result.bits();
+    CHECK(call.repeat(operation, {}).bits() == right);
+    const int barriers = result.barriers[operation];
+    const bool reduction = operation == kMoments || operation == kReduce;
+    CHECK(barriers > (reduction ? 7 : 0));
+    for (int barrier = 0; barrier < barriers; ++barrier) {
+      // Before a block is counted: needs a rare order among so many threads, see reduce_test.cpp.
+      if (reduction && barrier == barriers - 3) continue;
+      CAPTURE(barrier);
+      CHECK(fault_shows(call, right, operation, {.skipped_barrier = barrier}));
+    }
+    for (const int block : {0, 1}) {
+      CAPTURE(block);
+      CHECK(fault_shows(call, right, operation, {.skipped_block = block}));
+    }
+  }
+}
+
+TEST_CASE("the BatchNorm kernels agree with the CPU") {
+  const BatchNormCase p = several_blocks(DType::kFloat32);
+  const Inputs inputs(p);
+  const Result result = run(p, inputs);
+  const auto cpu = make_backend({DeviceKind::kCpu, 0, 0}, 1);
+  Values x = inputs.x, dy = inputs.dy, y(x.size()), dx(x.size());
+  Values moments(144), saved(216), sums(144);
+  const auto tensor = [](Values& values) { return Tensor(values.data(), {901, 72}); };
+  const AffineParameters affine{inputs.weight.data(), inputs.bias.data()};
+  const BatchNormSaved kept{saved.data()};
+  const StatSlot slot{901, moments.data()}, sum_slot{901, sums.data()};
+  cpu->batch_norm_moments(tensor(x), moments.data());
+  cpu->batch_norm_forward({tensor(x),
+                           {},
+                           tensor(y),
+                           affine,
+                           {&slot, 1},
+                           p.eps,
+                           p.eps_mode,
+                           p.relu,
+                           kept,
+                           RunningStatistics{}});
+  cpu->batch_norm_backward_reduce(
+      {tensor(x), tensor(dy), {}, affine, kept, p.relu, sums.data(), nullptr, nullptr});
+  cpu->batch_norm_backward_apply(
+      {tensor(x), tensor(dy), {}, affine, kept, p.relu, {&sum_slot, 1}, tensor(dx), {}, false});
+  CHECK(relative_error(result.moments, widen(moments)) < 1e-6);
+  CHECK(relative_error(result.saved, widen(saved)) < 1e-6);
+  CHECK(relative_error(result.y, widen(y)) < 1e-6);
+  CHECK(relative_error(result.sums, widen(sums)) < 1e-6);
+  CHECK(relative_error(result.dx, widen(dx)) < 2e-6);
+}
+
+TEST_CASE("a replica without rows hands in zeros and still gets the statistics") {
+  BatchNormCase p;
+  p.channels = 12;
+  p.shards = {0, 300};
+  const Inputs inputs(p);
+  const Result empty = run(p, inputs);
+  CHECK(empty.moments == Values(24));
+  CHECK(empty.sums == Values(24));
+  p.shards = {300, 0};
+  const Result full = run(p, inputs);
+  CHECK(empty.saved == full.saved);
+  CHECK(empty.running_mean == full.running_mean);
+  CHECK(empty.running_var == full.running_var);
+  CHECK(empty.y == full.y);
+}
+
+TEST_CASE("slots that cannot be merged and types without a kernel are errors") {
+  EmulatedGpu gpu(1);
+  Values x(4, 1), y(4), moments = {1, 0}, saved(3);
+  std::vector<StatSlot> slots(65, StatSlot{1, moments.data()});
+  BatchNormForward a;
+  a.x = Tensor(x.data(), {4, 1});
+  a.y = Tensor(y.data(), {4, 1});
+  a.saved = {saved.data()};
+  a.slots = slots;
+  CHECK_THROWS_WITH_AS(gpu::batch_norm_forward(gpu.context, a), doctest::Contains("at most 64"),
+                       Error);
+  slots[5] = StatSlot{};  // an empty one takes no place
+  gpu::batch_norm_forward(gpu.context, a);
+  CHECK(saved[0] == 1);
+  a.slots = std::span(slots).first(1);
+  CHECK_THROWS_WITH_AS(gpu::batch_norm_forward(gpu.context, a),
+                       doctest::Contains("at least 2 rows"), Error);
+  const Tensor bytes(x.data(), {4, 1}, DType::kUInt8);
+  CHECK_THROWS_WITH_AS(gpu::batch_norm_moments(gpu.context, bytes, moments.data()),
+                       doctest::Contains("got uint8"), Error);
+}
+
+}  // namespace lockstep::test::batch_norm_call

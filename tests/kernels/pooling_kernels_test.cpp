@@ -1,0 +1,156 @@
+// Pooling kernels against the CPU's backend, bit for bit.
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "backend/operand.h"
+#include "kernels/emulated_context.h"
+#include "kernels/pooling.h"
+
+namespace lockstep::test {
+namespace {
+
+struct Case {
+  PoolGeometry geometry;
+  Shape input;
+  Margins margins;
+};
+
+std::vector<Case> cases() {
+  return {
+      {{}, {2, 6, 8, 8}, {}},
+      {{}, {2, 7, 5, 8}, {4, 8}},
+      {{}, {2, 4, 7, 5}, {1, 0}},
+      {{3, 3, 2, 2, 1, 1}, {2, 9, 8, 12}, {}},
+      {{3, 3, 1, 1, 0, 0}, {1, 6, 5, 7}, {0, 3}},
+      {{3, 2, 4, 3, 0, 0}, {1, 11, 10, 4}, {}},
+      {{12, 11, 6, 5, 3, 2}, {1, 20, 19, 40}, {}},  // as large as a block's
+      {{35, 5, 35, 5, 0, 0}, {2, 35, 5, 3}, {2, 2}},
+  };
+}
+
+struct Winners {
+  std::vector<std::uint8_t> values;
+  Tensor tensor;
+  explicit Winners(const Shape& shape)
+      : values(static_cast<std::size_t>(shape.elements()), 99),
+        tensor(values.data(), shape, DType::kUInt8) {}
+};
+
+struct Results {
+  Values max, max_gradient, average, average_gradient;
+  std::vector<std::uint8_t> winners;
+  friend bool operator==(const Results&, const Results&) = default;
+};
+
+struct Operands {
+  Operand x, y, grad_x;
+  Winners winners;
+  Operands(Backend& backend, const Case& c, const Values& values)
+      : x(backend, c.input, values, c.margins),
+        y(backend, c.geometry.output_shape(c.input), c.margins),
+        grad_x(backend, c.input, random_values(c.input, 2), c.margins),
+        winners(y.tensor().shape) {}
+  bool margins_untouched() const { return y.margins_untouched() && grad_x.margins_untouched(); }
+};
+
+Values values_with_ties(const Shape& shape) {
+  Values values = random_values(shape, 1, 2.0F);
+  for (float& value : values) value = std::round(value);
+  return values;
+}
+
+bool is_small(const Case& c) { return c.geometry.kernel_h * c.geometry.kernel_w <= 255; }
+
+Results on_cpu(const Case& c, bool accumulate) {
+  const auto cpu = cpu_backend();
+  const Operands o(*cpu, c, values_with_ties(c.input));
+  const Tensor x = o.x.tensor(), y = o.y.tensor(), grad_x = o.grad_x.tensor();
+  Results r;
+  if (is_small(c)) {
+    cpu->max_pool_forward(c.geometry, x, y, o.winners.tensor);
+    r.max = o.y.get();
+    cpu->max_pool_backward(c.geometry, o.winners.tensor, y, grad_x, accumulate);
+    r.max_gradient = o.grad_x.get();
+  }
+  cpu->avg_pool_forward(c.geometry, x, y);
+  r.average = o.y.get();
+  cpu->avg_pool_backward(c.geometry, y, grad_x, accumulate);
+  r.average_gradient = o.grad_x.get();
+  r.winners = o.winners.values;
+  return r;
+}
+
+Results on_gpu(const gpu::Context& context, const Case& c, bool accumulate) {
+  const auto cpu = cpu_backend();
+  const Operands o(*cpu, c, values_with_ties(c.input));
+  const Tensor x = o.x.tensor(), y = o.y.tensor(), grad_x = o.grad_x.tensor();
+  Results r;
+  if (is_small(c)) {
+    gpu::max_pool_forward(context, c.geometry, x, y, o.winners.tensor);
+    r.max = o.y.get();
+    gpu::max_pool_backward(context, c.geometry, o.winners.tensor, y, grad_x, accumulate);
+    r.max_gradient = o.grad_x.get();
+  }
+  gpu::avg_pool_forward(context, c.geometry, x, y);
+  r.average = o.y.get();
+  gpu::avg_pool_backward(context, c.geometry, y, grad_x, accumulate);
+  r.average_gradient = o.grad_x.get();
+  r.winners = o.winners.values;
+  CHECK(o.margins_untouched());
+  return r;
+}
+
+TEST_CASE("pooling has the CPU's bits and winners") {
+  for (const Case& c : cases()) {
+    for (const bool accumulate : {false, true}) {
+      CAPTURE(to_string(c.input));
+      CAPTURE(c.geometry.kernel_h);
+      CAPTURE(accumulate);
+      check_in_all_orders(on_cpu(c, accumulate), [&](const gpu::Context& context) {
+        return on_gpu(context, c, accumulate);
+      });
+    }
+  }
+}
+
+TEST_CASE("NaN wins as on the CPU") {
+  const auto cpu = cpu_backend();
+  const EmulatedContext context;
+  for (const Shape& shape : {Shape{1, 4, 6, 4}, Shape{1, 4, 6, 3}}) {
+    const Case c{{}, shape, {}};
+    Values values = values_with_ties(shape);
+    for (std::size_t i = 0; i < values.size(); i += 5) {
+      values[i] = std::numeric_limits<float>::quiet_NaN();
+    }
+    const Operands a(*cpu, c, values), b(*cpu, c, values);
+    cpu->max_pool_forward(c.geometry, a.x.tensor(), a.y.tensor(), a.winners.tensor);
+    gpu::max_pool_forward(context, c.geometry, b.x.tensor(), b.y.tensor(), b.winners.tensor);
+    CHECK(a.winners.values == b.winners.values);
+  }
+}
+
+TEST_CASE("a missing barrier or block of the average over large windows is seen") {
+  const Case c{{20, 7, 20, 7, 0, 0}, {3, 20, 7, 33}, {}};
+  const auto cpu = cpu_backend();
+  const EmulatedContext context(1);
+  Operands o(*cpu, c, random_values(c.input, 3));
+  const auto run = [&] {
+    o.y.set(Values(99, 0.0F));
+    gpu::avg_pool_forward(context, c.geometry, o.x.tensor(), o.y.tensor());
+    return o.y.get();
+  };
+  const Values expected = run();
+  const int barriers = emulation::barriers_of_last_launch();
+  CHECK(barriers == 2 * 2 * 2);  // two results of a block, in two rounds each
+  for (int barrier = 0; barrier < barriers; ++barrier) {
+    CAPTURE(barrier);
+    CHECK(is_seen({.skipped_barrier = barrier}, expected, run) == (barrier + 1 < barriers));
+  }
+  CHECK(is_seen({.skipped_block = 3}, expected, run));
+}
+
+}  // namespace
+}  // namespace lockstep::test

@@ -1,0 +1,15 @@
+#include "support/backends.h"
+
+namespace lockstep::test {
+
+std::vector<NamedBackend> available_backends() {
+  std::vector<NamedBackend> backends;
+  backends.push_back({"cpu, 1 thread", make_backend({DeviceKind::kCpu, 0, 0}, 1)});
+  backends.push_back({"cpu, 3 threads", make_backend({DeviceKind::kCpu, 1, 0}, 3)});
+  if (cuda_device_count() > 0) {
+    backends.push_back({"cuda", make_backend({DeviceKind::kCuda, 0, 0}, 1)});
+  }
+  return backends;
+}
+
+}  // namespace lockstep::test
