@@ -87,18 +87,21 @@ def main():
     parser.add_argument("--size", type=int, nargs=2, default=[176, 240])
     parser.add_argument("--format", choices=["contiguous", "channels_last"], default="channels_last")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", default="cpu", help="cpu or cuda; TF32 stays off")
     parser.add_argument("--warmup", type=int, default=3)
     parser.add_argument("--iters", type=int, default=10)
     args = parser.parse_args()
 
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
-    net = UNet(args.width, args.depth, args.classes)
-    images = torch.randn(args.batch, 3, *args.size)
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = True
+    net = UNet(args.width, args.depth, args.classes).to(args.device)
+    images = torch.randn(args.batch, 3, *args.size, device=args.device)
     if args.format == "channels_last":
         net = net.to(memory_format=torch.channels_last)
         images = images.contiguous(memory_format=torch.channels_last)
-    labels = torch.randint(0, args.classes, (args.batch, *args.size))
+    labels = torch.randint(0, args.classes, (args.batch, *args.size), device=args.device)
     optimizer = make_sgd(net, 0.01, 0.9, 1e-4, 0.0)
     steps = []
     for i in range(args.warmup + args.iters):
@@ -106,7 +109,8 @@ def main():
         train_step(net, optimizer, images, labels)
         if i >= args.warmup:
             steps.append(1000 * (time.perf_counter() - start))
-    print(json.dumps({"torch": torch.__version__, "format": args.format, "threads": args.threads,
+    print(json.dumps({"torch": torch.__version__, "device": args.device, "format": args.format,
+                      "threads": args.threads,
                       "steps_ms": steps,
                       "peak_rss_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}))
 

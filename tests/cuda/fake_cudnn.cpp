@@ -218,7 +218,7 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t, cudnnBackendDescriptor_t raw_pl
                                   cudnnBackendDescriptor_t raw_pack) {
   const Descriptor& plan = at(raw_plan);
   const Descriptor& pack = at(raw_pack);
-  if (plan.engine != kGood) return CUDNN_STATUS_EXECUTION_FAILED;
+  if (plan.engine != kGood) return CUDNN_STATUS_SUCCESS;  // and wrong results
   std::memset(value<void*>(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE), 0xff, kWorkspace);
   const auto& operation = at(value<void*>(*plan.graph, CUDNN_ATTR_OPERATIONGRAPH_OPS));
   const auto tensor = [&](cudnnBackendAttributeName_t name) {
