@@ -23,8 +23,8 @@ std::string to_string(const Device& device);
 
 /// Parses a DEVICES argument into one device per rank: "cpu:4" (four virtual devices),
 /// "cuda:0,1,3", "cuda:0x4" (four replicas on GPU 0), "cuda:all" (`cuda_device_count` GPUs). Throws
-/// ConfigError naming the accepted forms, for an unknown form, a count below 1 or a GPU listed twice;
-/// Error for a GPU that is not there.
+/// ConfigError naming the accepted forms, for an unknown form, a count below 1 or a GPU listed
+/// twice; Error for a GPU that is not there.
 std::vector<Device> parse_devices(std::string_view text, int cuda_device_count);
 
 }  // namespace lockstep

@@ -60,7 +60,8 @@ struct FoundCheckpoint {
 };
 
 /// The newest whole checkpoint of `folder` (last, iter_N, best); nullopt when there is none. What
-/// could not be loaded is said in `warnings`. Throws DataError when there are some and none is whole.
+/// could not be loaded is said in `warnings`. Throws DataError when there are some and none is
+/// whole.
 std::optional<FoundCheckpoint> find_newest_checkpoint(const std::filesystem::path& folder,
                                                       std::vector<std::string>& warnings);
 
