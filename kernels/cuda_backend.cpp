@@ -2,19 +2,10 @@
 
 #include "kernels/bias.h"
 #include "kernels/check_cuda.h"
+#include "lockstep/backend/operand_checks.h"
 
 namespace lockstep::gpu {
 namespace {
-
-std::size_t tensor_bytes(const Tensor& tensor) {
-  return static_cast<std::size_t>(tensor.shape.elements()) * size_of(tensor.dtype);
-}
-
-void check_dense(const Tensor& tensor) {
-  LOCKSTEP_CHECK(tensor.dense() || tensor.shape.rows() == 0,
-                 "upload and download take dense tensors, got shape ", to_string(tensor.shape),
-                 " with row stride ", tensor.row_stride);
-}
 
 void check_shapes(const ConvGeometry& geometry, const Tensor& x, const Tensor& y) {
   const Shape expected = geometry.output_shape(x.shape);
@@ -63,14 +54,14 @@ CudaBackend::~CudaBackend() { static_cast<void>(cudaStreamSynchronize(stream_.ge
 void CudaBackend::enter() { check_cuda(cudaSetDevice(device_.ordinal), "cudaSetDevice"); }
 
 void CudaBackend::upload(const Tensor& destination, const void* source) {
-  check_dense(destination);
+  check_transfer(destination);
   const DeviceGuard guard(device_.ordinal);
-  uploads_.upload(destination.data, source, tensor_bytes(destination), stream_.get());
+  uploads_.upload(destination.data, source, dense_bytes(destination), stream_.get());
 }
 
 void CudaBackend::download(void* destination, const Tensor& source) {
-  check_dense(source);
-  const std::size_t bytes = tensor_bytes(source);
+  check_transfer(source);
+  const std::size_t bytes = dense_bytes(source);
   if (bytes == 0) return;
   const DeviceGuard guard(device_.ordinal);
   check_cuda(

@@ -9,6 +9,7 @@
 #include "kernels/pack.h"
 #include "kernels/pooling.h"
 #include "lockstep/backend/formulas.h"
+#include "lockstep/backend/operand_checks.h"
 
 namespace lockstep::gpu {
 namespace {
@@ -249,17 +250,6 @@ __global__ void average_backward_kernel(AverageBackward pool) {
     }
     store_pack<kWidth>(target, sum);
   }
-}
-
-void check_pool(const PoolGeometry& geometry, const Shape& x, const Shape& y) {
-  const Shape expected = geometry.output_shape(x);
-  LOCKSTEP_CHECK(y == expected, "pooling an input ", to_string(x), " gives ", to_string(expected),
-                 ", got ", to_string(y));
-}
-
-void check_winners(const Tensor& winners, const Shape& y) {
-  LOCKSTEP_CHECK(winners.shape == y && winners.dtype == DType::kUInt8 && winners.dense(),
-                 "winners must be a dense uint8 tensor of shape ", to_string(y));
 }
 
 /// Starts `packed` or `single`, instances of one kernel that take kPackWidth channels or one.

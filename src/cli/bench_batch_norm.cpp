@@ -32,8 +32,8 @@ std::int64_t tensor_bytes() {
 int host_threads() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
 
 /// Between two tensors, so that they do not lie an exact power of two apart: caches and prefetchers
-/// then take their lines for one another's (a third less bandwidth was seen), which happens to
-/// no network's buffers.
+/// then take their lines for one another's (a third less bandwidth was seen), an accident of this
+/// benchmark's sizes.
 constexpr std::int64_t kGapElements = 532480;
 
 /// Device memory of one case.

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "cli/process.h"
@@ -85,6 +86,17 @@ TEST_CASE("a GPU that is not there ends with 1") {
   const Outcome outcome = run_lockstep({"train", place.config, "-d", "cuda:77"});
   CHECK(outcome.exit_code == 1);
   check_contains(outcome.err, "cuda:77 is not there");
+}
+
+TEST_CASE("doctor examines the machine and tests an exchange") {
+  const auto findings = nlohmann::json::parse(run_lockstep({"doctor", "--json"}).out);
+  const auto exchange = std::find_if(findings.begin(), findings.end(), [](const auto& finding) {
+    return finding["topic"] == "exchange on cpu:4";
+  });
+  REQUIRE(exchange != findings.end());
+  CHECK((*exchange)["good"] == true);
+  check_contains((*exchange)["text"], "4 replicas agree");
+  check_contains(run_lockstep({"doctor"}).out, "CUDA");
 }
 
 TEST_CASE("help and version end with 0") {

@@ -1,5 +1,4 @@
-#include <vector>
-
+#include "kernels/emulated_context.h"
 #include "kernels/gpu_operations.h"
 #include "support/backends.h"
 
@@ -10,16 +9,7 @@ namespace {
 /// convolutions are the CPU's.
 class EmulatedBackend final : public gpu::GpuOperations {
  public:
-  EmulatedBackend() : host_(make_backend(Device{}, 1)), counters_(gpu::Context::kCounters) {
-    context().multiprocessors = 3;
-    context().counters = counters_.data();
-    // A new block each time, so that AddressSanitizer sees reads past its end and of the last one.
-    context().scratch = [this](std::size_t bytes) {
-      scratch_ = Storage();
-      scratch_ = host_->allocate(bytes);
-      return scratch_.data();
-    };
-  }
+  EmulatedBackend() : host_(make_backend(Device{}, 1)) { context() = emulated_; }
 
   const Device& device() const override { return host_->device(); }
   Storage allocate(std::size_t bytes) override { return host_->allocate(bytes); }
@@ -51,8 +41,7 @@ class EmulatedBackend final : public gpu::GpuOperations {
 
  private:
   std::unique_ptr<Backend> host_;
-  std::vector<unsigned> counters_;
-  Storage scratch_;
+  EmulatedContext emulated_;
 };
 
 }  // namespace

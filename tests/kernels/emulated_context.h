@@ -1,6 +1,8 @@
 #pragma once
 // What tests of single kernels need: a context over host memory, and conditions of the emulation.
 
+#include <doctest/doctest.h>
+
 #include <cstddef>
 #include <cstring>
 #include <memory>

@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "kernels/emulated_context.h"
 #include "kernels/launch.h"
 
 namespace lockstep {
@@ -16,6 +17,7 @@ namespace {
 using gpu::block_shared;
 using gpu::kWholeWarp;
 using gpu::launch;
+using test::WithOptions;
 
 constexpr unsigned kThreads = 96;
 
@@ -70,14 +72,6 @@ std::vector<float> ascending(std::size_t size) {
   std::iota(values.begin(), values.end(), 1.0F);
   return values;
 }
-
-/// Options for the life time of the object.
-struct WithOptions {
-  explicit WithOptions(const emulation::Options& options) { emulation::options() = options; }
-  ~WithOptions() { emulation::options() = {}; }
-  WithOptions(const WithOptions&) = delete;
-  WithOptions& operator=(const WithOptions&) = delete;
-};
 
 std::vector<float> block_sums() {
   const std::vector<float> in = ascending(5 * kThreads);

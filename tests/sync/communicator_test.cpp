@@ -216,6 +216,12 @@ TEST_CASE("after an abort everything throws, for ever") {
   }
 }
 
+TEST_CASE("the transport that auto means") {
+  CHECK(resolve_transport("auto", cpus(2)) == "host");
+  CHECK(resolve_transport("auto", std::vector<Device>{{DeviceKind::kCuda, 0, 0}}) == "event");
+  CHECK(resolve_transport("nccl", cpus(2)) == "nccl");
+}
+
 TEST_CASE("wrong groups and transports are configuration errors") {
   CHECK_THROWS_AS(make_communicators({}, {}), ConfigError);
   CHECK_THROWS_WITH_AS(make_communicators(cpus(4), {.sync_group = 3}),

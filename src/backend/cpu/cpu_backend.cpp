@@ -10,6 +10,7 @@
 
 #include "backend/cpu/convolution.h"
 #include "backend/cpu/parallel_for.h"
+#include "lockstep/backend/operand_checks.h"
 
 namespace lockstep {
 namespace {
@@ -25,16 +26,6 @@ void* allocate_aligned(std::size_t bytes) {
   if (posix_memalign(&data, kHugePage, bytes) != 0) return nullptr;
   madvise(data, bytes, MADV_HUGEPAGE);  // a wish: without it everything works, only slower
   return data;
-}
-
-std::size_t tensor_bytes(const Tensor& tensor) {
-  return static_cast<std::size_t>(tensor.shape.elements()) * size_of(tensor.dtype);
-}
-
-void check_dense(const Tensor& tensor) {
-  LOCKSTEP_CHECK(tensor.dense() || tensor.shape.rows() == 0,
-                 "upload and download take dense tensors, got shape ", to_string(tensor.shape),
-                 " with row stride ", tensor.row_stride);
 }
 
 // bf16 is the upper half of fp32; rounded to nearest, ties to even. Not meant for NaN.
@@ -89,15 +80,15 @@ void* CpuBackend::scratch(std::size_t bytes) {
 }
 
 void CpuBackend::upload(const Tensor& destination, const void* source) {
-  check_dense(destination);
-  if (const std::size_t bytes = tensor_bytes(destination); bytes > 0) {
+  check_transfer(destination);
+  if (const std::size_t bytes = dense_bytes(destination); bytes > 0) {
     std::memcpy(destination.data, source, bytes);
   }
 }
 
 void CpuBackend::download(void* destination, const Tensor& source) {
-  check_dense(source);
-  if (const std::size_t bytes = tensor_bytes(source); bytes > 0) {
+  check_transfer(source);
+  if (const std::size_t bytes = dense_bytes(source); bytes > 0) {
     std::memcpy(destination, source.data, bytes);
   }
 }

@@ -8,20 +8,10 @@
 #include "backend/cpu/parallel_for.h"
 #include "backend/cpu/prefetch.h"
 #include "lockstep/backend/formulas.h"
+#include "lockstep/backend/operand_checks.h"
 
 namespace lockstep {
 namespace {
-
-void check_pool(const PoolGeometry& geometry, const Shape& x, const Shape& y) {
-  const Shape expected = geometry.output_shape(x);
-  LOCKSTEP_CHECK(y == expected, "pooling an input ", to_string(x), " gives ", to_string(expected),
-                 ", got ", to_string(y));
-}
-
-void check_winners(const Tensor& winners, const Shape& y) {
-  LOCKSTEP_CHECK(winners.shape == y && winners.dtype == DType::kUInt8 && winners.dense(),
-                 "winners must be a dense uint8 tensor of shape ", to_string(y));
-}
 
 bool is_two_by_two(const PoolGeometry& g) { return g == PoolGeometry{}; }
 
