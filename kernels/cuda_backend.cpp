@@ -1,7 +1,7 @@
 #include "kernels/cuda_backend.h"
 
-#include "kernels/bias.h"
-#include "kernels/check_cuda.h"
+#include "kernels/device/check_cuda.h"
+#include "kernels/operations/bias.h"
 #include "lockstep/backend/operand_checks.h"
 
 namespace lockstep::gpu {

@@ -3,12 +3,12 @@
 // operations are the kernels of GpuOperations. Several replicas may share a GPU; each has a backend
 // of its own.
 
-#include "kernels/cudnn_convolution.h"
-#include "kernels/device.h"
-#include "kernels/device_memory.h"
-#include "kernels/gpu_operations.h"
-#include "kernels/peer_staging.h"
-#include "kernels/upload_ring.h"
+#include "kernels/cudnn/cudnn_convolution.h"
+#include "kernels/device/device.h"
+#include "kernels/device/device_memory.h"
+#include "kernels/device/upload_ring.h"
+#include "kernels/operations/gpu_operations.h"
+#include "kernels/transport/peer_staging.h"
 
 namespace lockstep::gpu {
 

@@ -5,7 +5,7 @@
 
 #include <numeric>
 
-#include "kernels/device.h"
+#include "kernels/device/device.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep::gpu {

@@ -2,9 +2,9 @@
 // nothing of CUDA: linking this folder's objects is enough.
 
 #include "kernels/cuda_backend.h"
-#include "kernels/device.h"
+#include "kernels/device/device.h"
 #include "kernels/examine.h"
-#include "kernels/gpu_communicator.h"
+#include "kernels/transport/gpu_communicator.h"
 
 namespace lockstep::gpu {
 namespace {

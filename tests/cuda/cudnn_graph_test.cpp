@@ -1,7 +1,7 @@
 // Convolutions as cuDNN sees them, planned for GPUs that need not be there: cuDNN builds plans from
 // a description of a device. So this runs on a machine without a driver, too.
 
-#include "kernels/cudnn_graph.h"
+#include "kernels/cudnn/cudnn_graph.h"
 
 #include <doctest/doctest.h>
 

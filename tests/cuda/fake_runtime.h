@@ -5,7 +5,7 @@
 
 #include <functional>
 
-#include "kernels/stream.h"
+#include "kernels/device/stream.h"
 
 namespace lockstep::fake_runtime {
 

@@ -2,7 +2,7 @@
 // on one GPU, GPUs that cannot reach each other's memory. What a consumer reads in its stream must
 // be what every peer wrote in the same call, although local statistics are overwritten at once.
 
-#include "kernels/gpu_communicator.h"
+#include "kernels/transport/gpu_communicator.h"
 
 #include <doctest/doctest.h>
 
@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "cuda/fake_runtime.h"
-#include "kernels/device_memory.h"
-#include "kernels/peer_staging.h"
-#include "kernels/upload_ring.h"
+#include "kernels/device/device_memory.h"
+#include "kernels/device/upload_ring.h"
+#include "kernels/transport/peer_staging.h"
 #include "lockstep/sync/moments.h"
 #include "support/errors.h"
 #include "support/with_timeout.h"

@@ -1,6 +1,6 @@
 #pragma once
-// A BatchNorm call of several replicas by the launchers of kernels/batch_norm.h, under the
-// emulation and in any storage type; one operation of it can be run again with a fault planted.
+// A BatchNorm call of several replicas by the launchers of kernels/operations/batch_norm.h, under
+// the emulation and in any storage type; one operation of it can be run again with a fault planted.
 
 #include <algorithm>
 #include <bit>
@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "backend/operand.h"
-#include "kernels/batch_norm.h"
-#include "kernels/element.h"
 #include "kernels/emulated_context.h"
-#include "kernels/launch.h"
+#include "kernels/operations/batch_norm.h"
+#include "kernels/primitives/element.h"
+#include "kernels/primitives/launch.h"
 #include "support/reference_batch_norm.h"
 
 namespace lockstep::test::batch_norm_call {

@@ -1,6 +1,6 @@
 // The storage types of kernels: every value survives, and rounding is to the nearest, ties to even.
 
-#include "kernels/element.h"
+#include "kernels/primitives/element.h"
 
 #include <doctest/doctest.h>
 

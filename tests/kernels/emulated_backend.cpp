@@ -1,5 +1,5 @@
 #include "kernels/emulated_context.h"
-#include "kernels/gpu_operations.h"
+#include "kernels/operations/gpu_operations.h"
 #include "support/backends.h"
 
 namespace lockstep::test {

@@ -10,8 +10,8 @@
 #include <stdexcept>
 #include <vector>
 
-#include "kernels/context.h"
-#include "kernels/launch.h"
+#include "kernels/operations/context.h"
+#include "kernels/primitives/launch.h"
 #include "lockstep/backend/backend.h"
 
 namespace lockstep::test {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "kernels/emulated_context.h"
-#include "kernels/launch.h"
+#include "kernels/primitives/launch.h"
 
 namespace lockstep {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "backend/operand.h"
 #include "kernels/emulated_context.h"
-#include "kernels/loss.h"
+#include "kernels/operations/loss.h"
 
 namespace lockstep::test {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "backend/operand.h"
 #include "kernels/emulated_context.h"
-#include "kernels/philox.h"
-#include "kernels/pointwise.h"
+#include "kernels/operations/pointwise.h"
+#include "kernels/primitives/philox.h"
 
 namespace lockstep::test {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "backend/operand.h"
 #include "kernels/emulated_context.h"
-#include "kernels/pooling.h"
+#include "kernels/operations/pooling.h"
 
 namespace lockstep::test {
 namespace {

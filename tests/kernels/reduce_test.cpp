@@ -1,7 +1,7 @@
 // The count of blocks that ends a reduction, with blocks so small that a missing barrier shows:
 // which block is last, and that it sees what all others wrote.
 
-#include "kernels/reduce.h"
+#include "kernels/primitives/reduce.h"
 
 #include <doctest/doctest.h>
 

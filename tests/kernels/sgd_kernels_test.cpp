@@ -4,7 +4,7 @@
 
 #include "backend/operand.h"
 #include "kernels/emulated_context.h"
-#include "kernels/sgd.h"
+#include "kernels/operations/sgd.h"
 
 namespace lockstep::test {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "backend/operand.h"
 #include "kernels/emulated_context.h"
-#include "kernels/upsample.h"
+#include "kernels/operations/upsample.h"
 
 namespace lockstep::test {
 namespace {

@@ -8,9 +8,9 @@
 #include <numeric>
 #include <vector>
 
-#include "kernels/bias.h"
-#include "kernels/launch.h"
-#include "kernels/weights.h"
+#include "kernels/operations/bias.h"
+#include "kernels/operations/weights.h"
+#include "kernels/primitives/launch.h"
 
 namespace lockstep {
 namespace {

@@ -7,7 +7,7 @@
 // the end gives wrong values in some order, or a report of AddressSanitizer. A kernel whose threads
 // do not all reach a barrier is an error, not a hang.
 //
-// Stands in for <cuda_runtime.h> in kernels/launch.h. One thread at a time may launch.
+// Stands in for <cuda_runtime.h> in kernels/primitives/launch.h. One thread at a time may launch.
 
 #include <algorithm>
 #include <bit>
@@ -19,7 +19,7 @@
 #include <typeinfo>
 #include <utility>
 
-#include "kernels/stream.h"
+#include "kernels/device/stream.h"
 
 #define __global__
 #define __device__

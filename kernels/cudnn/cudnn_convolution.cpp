@@ -1,0 +1,307 @@
+#include "kernels/cudnn/cudnn_convolution.h"
+
+#include <algorithm>
+#include <limits>
+#include <mutex>
+#include <optional>
+
+#include "kernels/cudnn/check_cudnn.h"
+#include "kernels/device/device.h"
+#include "kernels/operations/pointwise.h"
+#include "kernels/operations/weights.h"
+
+namespace lockstep::gpu {
+namespace {
+
+constexpr std::size_t kAlignment = 256;        // of pieces of scratch memory
+constexpr std::size_t kMostEngines = 6;        // timed per order of the weights
+constexpr std::size_t kMostBindings = 16;      // per plan: layers of one geometry share it
+constexpr int kRounds = 3, kRunsPerRound = 2;  // of timing
+// An engine must be faster than an earlier one by more than this to be preferred: cuDNN lists the
+// most promising first, and the noise of the clock is not to decide.
+constexpr float kClearlyFaster = 0.95F;
+
+bool aligned(const void* address) {
+  return reinterpret_cast<std::uintptr_t>(address) % kCudnnAlignment == 0;
+}
+
+/// Whether cuDNN can take the tensor as it lies: plans are made for dense, aligned ones.
+bool usable(const Tensor& tensor) { return tensor.dense() && aligned(tensor.data); }
+
+std::size_t padded(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+std::size_t bytes_of(const Shape& shape) {
+  return padded(static_cast<std::size_t>(shape.elements()) * sizeof(float));
+}
+
+std::size_t weight_bytes(const ConvGeometry& geometry) {
+  return padded(static_cast<std::size_t>(geometry.weight_elements()) * sizeof(float));
+}
+
+Tensor flat(const float* data, std::int64_t elements) {
+  return {const_cast<float*>(data), Shape{1, elements}};  // read only where it is an input
+}
+
+/// Hands out aligned pieces of the scratch memory in order.
+class Pieces {
+ public:
+  explicit Pieces(void* base) : next_(static_cast<std::byte*>(base)) {}
+
+  void* take(std::size_t bytes) {
+    std::byte* piece = next_;
+    next_ += padded(bytes);
+    return piece;
+  }
+
+ private:
+  std::byte* next_;
+};
+
+/// Orders of the weights that differ in memory.
+std::vector<WeightOrder> weight_orders(const ConvGeometry& g) {
+  if (g.in_channels == g.groups || g.kernel_h * g.kernel_w == 1) return {WeightOrder::kOutInTaps};
+  return {WeightOrder::kOutInTaps, WeightOrder::kOutTapsIn};
+}
+
+std::string describe(const ConvProblem& problem) {
+  const ConvGeometry& g = problem.geometry;
+  return concat("the ", to_string(problem.pass), " pass of a convolution with weights ",
+                to_string(g.weight_shape()), ", stride ", g.stride_h, "x", g.stride_w, ", padding ",
+                g.padding_h, "x", g.padding_w, ", dilation ", g.dilation_h, "x", g.dilation_w, ", ",
+                g.groups, " groups, input ", to_string(problem.input));
+}
+
+}  // namespace
+
+/// What has been chosen in this process. Its lock is held while engines are timed, so that replicas
+/// on one GPU do not disturb each other's clock, and the second one finds the choice made.
+struct CudnnConvolutions::Choices {
+  struct Entry {
+    std::string model;
+    std::size_t most_workspace;
+    ConvProblem problem;
+    Choice choice;
+  };
+  std::mutex mutex;
+  std::vector<Entry> entries;
+};
+
+CudnnConvolutions::Choices& CudnnConvolutions::choices() {
+  static Choices all;
+  return all;
+}
+
+CudnnConvolutions::CudnnConvolutions(int ordinal, const Context& context, ConvolutionMemory memory,
+                                     const ConvolutionOptions& options)
+    : ordinal_(ordinal),
+      context_(context),
+      memory_(std::move(memory)),
+      options_(options),
+      model_(concat(to_string(describe_device(ordinal)), ", cuDNN ", cudnnGetVersion())) {
+  const DeviceGuard guard(ordinal);
+  cudnnHandle_t handle = nullptr;
+  check_cudnn(cudnnCreate(&handle), "cudnnCreate");
+  handle_.reset(handle);
+  check_cudnn(cudnnSetStream(handle, context.stream), "cudnnSetStream");
+}
+
+CudnnConvolutions::~CudnnConvolutions() = default;
+
+// --- the passes ---
+
+ConvProblem CudnnConvolutions::problem(const ConvGeometry& geometry, const Shape& input,
+                                       ConvPass pass) const {
+  return {geometry, input, pass, options_.tf32};
+}
+
+void CudnnConvolutions::prepare(const ConvGeometry& geometry, const Shape& input, bool backward,
+                                bool grad_input) {
+  std::vector<ConvPass> passes{ConvPass::kForward};
+  if (backward) passes.push_back(ConvPass::kBackwardWeights);
+  if (backward && grad_input) passes.push_back(ConvPass::kBackwardData);
+  for (const ConvPass pass : passes) {
+    const Plan& plan = plan_for(problem(geometry, input, pass));
+    memory_.scratch(padded(plan.cudnn.workspace) + weight_bytes(geometry));
+  }
+}
+
+void CudnnConvolutions::forward(const ConvGeometry& geometry, const Tensor& x, const float* weight,
+                                const Tensor& y) {
+  Plan& plan = plan_for(problem(geometry, x.shape, ConvPass::kForward));
+  run(plan, {x, y, const_cast<float*>(weight)}, nullptr);
+}
+
+void CudnnConvolutions::backward_data(const ConvGeometry& geometry, const Tensor& grad_y,
+                                      const float* weight, const Tensor& grad_x) {
+  Plan& plan = plan_for(problem(geometry, grad_x.shape, ConvPass::kBackwardData));
+  run(plan, {grad_x, grad_y, const_cast<float*>(weight)}, nullptr);
+}
+
+void CudnnConvolutions::backward_weights(const ConvGeometry& geometry, const Tensor& x,
+                                         const Tensor& grad_y, float* grad_weight) {
+  Plan& plan = plan_for(problem(geometry, x.shape, ConvPass::kBackwardWeights));
+  run(plan, {x, grad_y, grad_weight}, nullptr);
+}
+
+// --- running a plan ---
+
+/// `scratch`: null for that of the run.
+void CudnnConvolutions::run(Plan& plan, const Operands& operands, void* scratch) {
+  const ConvPass pass = plan.problem.pass;
+  const auto& [x, y, weight] = operands;
+  const bool own_x = !usable(x), own_y = !usable(y);
+  const bool own_weight = pass == ConvPass::kBackwardWeights ||
+                          plan.order == WeightOrder::kOutTapsIn || !aligned(weight);
+  if (scratch == nullptr) {
+    scratch = memory_.scratch(padded(plan.cudnn.workspace) + weight_bytes(plan.problem.geometry) +
+                              (own_x ? bytes_of(x.shape) : 0) + (own_y ? bytes_of(y.shape) : 0));
+  }
+  Pieces pieces(scratch);
+  void* workspace = pieces.take(plan.cudnn.workspace);
+  float* w = weight;
+  if (own_weight) w = static_cast<float*>(pieces.take(weight_bytes(plan.problem.geometry)));
+  const Tensor dense_x = own_x ? Tensor(pieces.take(bytes_of(x.shape)), x.shape) : x;
+  const Tensor dense_y = own_y ? Tensor(pieces.take(bytes_of(y.shape)), y.shape) : y;
+
+  if (own_x && pass != ConvPass::kBackwardData) gpu::copy(context_, x, dense_x, false);
+  if (own_y && pass != ConvPass::kForward) gpu::copy(context_, y, dense_y, false);
+  if (own_weight && pass != ConvPass::kBackwardWeights) take_weight(plan, weight, w);
+  execute(plan, {dense_x.data, dense_y.data, w, workspace});
+  if (own_x && pass == ConvPass::kBackwardData) gpu::copy(context_, dense_x, x, false);
+  if (own_y && pass == ConvPass::kForward) gpu::copy(context_, dense_y, y, false);
+  if (pass == ConvPass::kBackwardWeights) add_weight_gradient(plan, w, weight);
+}
+
+void CudnnConvolutions::take_weight(const Plan& plan, const float* from, float* to) {
+  const ConvGeometry& g = plan.problem.geometry;
+  const std::int64_t elements = g.weight_elements();
+  if (plan.order == WeightOrder::kOutInTaps) {
+    return gpu::copy(context_, flat(from, elements), flat(to, elements), false);
+  }
+  const Matrices in_by_taps{g.out_channels, g.in_channels / g.groups, g.kernel_h * g.kernel_w};
+  transpose(context_, in_by_taps, from, to, false);
+}
+
+void CudnnConvolutions::add_weight_gradient(const Plan& plan, const float* from, float* to) {
+  const ConvGeometry& g = plan.problem.geometry;
+  const std::int64_t elements = g.weight_elements();
+  if (plan.order == WeightOrder::kOutInTaps) {
+    return gpu::copy(context_, flat(from, elements), flat(to, elements), true);
+  }
+  const Matrices taps_by_in{g.out_channels, g.kernel_h * g.kernel_w, g.in_channels / g.groups};
+  transpose(context_, taps_by_in, from, to, true);
+}
+
+// A variant pack cannot be changed once it is finalized, and making one allocates host memory:
+// those of the last addresses are kept.
+void CudnnConvolutions::execute(Plan& plan, const std::array<void*, 4>& addresses) {
+  std::vector<Binding>& bindings = plan.bindings;
+  auto binding = std::find_if(bindings.begin(), bindings.end(), [&](const Binding& candidate) {
+    return candidate.addresses == addresses;
+  });
+  if (binding == bindings.end()) {
+    const std::span<void* const> tensors(addresses.data(), 3);
+    Binding made{addresses, make_variant_pack(tensors, addresses[3])};
+    if (bindings.size() < kMostBindings) {
+      binding = bindings.insert(bindings.end(), std::move(made));
+    } else {
+      binding = bindings.begin() + static_cast<std::ptrdiff_t>(plan.next_binding);
+      *binding = std::move(made);
+      plan.next_binding = (plan.next_binding + 1) % kMostBindings;
+    }
+  }
+  check_cudnn(cudnnBackendExecute(handle_.get(), plan.cudnn.plan.get(), binding->pack.get()),
+              "cudnnBackendExecute");
+}
+
+// --- choosing a plan ---
+
+CudnnConvolutions::Plan& CudnnConvolutions::plan_for(const ConvProblem& problem) {
+  for (const auto& plan : plans_) {
+    if (plan->problem == problem) return *plan;
+  }
+  problem.geometry.check();
+  plans_.push_back(std::make_unique<Plan>(make_chosen(problem, choose(problem))));
+  return *plans_.back();
+}
+
+CudnnConvolutions::Plan CudnnConvolutions::make_chosen(const ConvProblem& problem,
+                                                       const Choice& choice) {
+  auto engines = find_engines(problem, choice.order, target(), choice.fallback, kMostEngines);
+  LOCKSTEP_CHECK(choice.index < engines.size(), "cuDNN lists ", engines.size(), " engines for ",
+                 describe(problem), ", but number ", choice.index, " was chosen before");
+  std::string reason;
+  Plan plan{problem, choice.order, make_plan(std::move(engines[choice.index]), reason), {}, 0};
+  LOCKSTEP_CHECK(plan.cudnn.plan.get() != nullptr, describe(problem), ": ", reason);
+  return plan;
+}
+
+CudnnConvolutions::Choice CudnnConvolutions::choose(const ConvProblem& problem) {
+  Choices& all = choices();
+  const std::lock_guard lock(all.mutex);
+  for (const Choices::Entry& entry : all.entries) {
+    if (entry.problem == problem && entry.model == model_ &&
+        entry.most_workspace == options_.most_workspace) {
+      return entry.choice;
+    }
+  }
+  std::string reason = "none is deterministic";
+  Choice choice = fastest(problem, false, reason);
+  if (choice.index == kMostEngines) choice = fastest(problem, true, reason);
+  LOCKSTEP_CHECK(choice.index < kMostEngines, model_, " has no engine for ", describe(problem),
+                 " in fp32", problem.tf32 ? "" : " without TF32", " (", reason, ")");
+  all.entries.push_back({model_, options_.most_workspace, problem, choice});
+  return choice;
+}
+
+/// Index kMostEngines when there is none; `reason` then says why, if anything is known.
+CudnnConvolutions::Choice CudnnConvolutions::fastest(const ConvProblem& problem, bool fallback,
+                                                     std::string& reason) {
+  const Shape output = problem.geometry.output_shape(problem.input);
+  const Storage x = memory_.allocate(bytes_of(problem.input));
+  const Storage y = memory_.allocate(bytes_of(output));
+  const Storage weight = memory_.allocate(weight_bytes(problem.geometry));
+  const Operands operands{Tensor(x.data(), problem.input), Tensor(y.data(), output),
+                          static_cast<float*>(weight.data())};
+  Choice best{.index = kMostEngines};
+  float least = std::numeric_limits<float>::infinity();
+  for (const WeightOrder order : weight_orders(problem.geometry)) {
+    auto engines = find_engines(problem, order, target(), fallback, kMostEngines);
+    for (std::size_t i = 0; i < engines.size(); ++i) {
+      Plan plan{problem, order, make_plan(std::move(engines[i]), reason), {}, 0};
+      if (plan.cudnn.plan.get() == nullptr) continue;
+      if (plan.cudnn.workspace > options_.most_workspace) {
+        reason = concat("it asks for ", plan.cudnn.workspace, " bytes of workspace");
+        continue;
+      }
+      try {
+        const float time = milliseconds(plan, operands);
+        if (time >= kClearlyFaster * least) continue;
+        least = time;
+        best = {order, fallback, i};
+      } catch (const Error& error) {
+        reason = error.what();  // an engine that fails is not taken; the next may do
+      }
+    }
+  }
+  return best;
+}
+
+/// Of a whole pass, with what is done to the weights.
+float CudnnConvolutions::milliseconds(Plan& plan, const Operands& operands) {
+  const Storage scratch =
+      memory_.allocate(padded(plan.cudnn.workspace) + weight_bytes(plan.problem.geometry));
+  Event begin(ordinal_, Event::Kind::kTime), end(ordinal_, Event::Kind::kTime);
+  run(plan, operands, scratch.data());  // the first run loads the kernels
+  float least = std::numeric_limits<float>::infinity();
+  for (int round = 0; round < kRounds; ++round) {
+    begin.record(context_.stream);
+    for (int i = 0; i < kRunsPerRound; ++i) run(plan, operands, scratch.data());
+    end.record(context_.stream);
+    end.synchronize();
+    least = std::min(least, begin.milliseconds_until(end) / kRunsPerRound);
+  }
+  return least;
+}
+
+}  // namespace lockstep::gpu

@@ -1,0 +1,271 @@
+#include "kernels/cudnn/cudnn_graph.h"
+
+#include <algorithm>
+#include <array>
+
+#include "kernels/cudnn/check_cudnn.h"
+
+namespace lockstep::gpu {
+namespace {
+
+using Extents = std::array<std::int64_t, 4>;  // cuDNN's order: batch, channels, height, width
+
+Extents channels_last_strides(const Extents& e) {
+  return {e[1] * e[2] * e[3], 1, e[3] * e[1], e[1]};
+}
+Extents channels_first_strides(const Extents& e) {
+  return {e[1] * e[2] * e[3], e[2] * e[3], e[3], 1};
+}
+
+CudnnDescriptor describe_tensor(std::int64_t id, const Extents& extents, const Extents& strides) {
+  CudnnDescriptor tensor(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+  tensor.set(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT);
+  tensor.set_all<std::int64_t>(CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, extents);
+  tensor.set_all<std::int64_t>(CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, strides);
+  tensor.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, kCudnnAlignment);
+  tensor.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, id);
+  tensor.finalize("describing a tensor");
+  return tensor;
+}
+
+CudnnDescriptor describe_activation(std::int64_t id, const Shape& shape) {
+  const Extents extents{shape.batch(), shape.channels(), shape.height(), shape.width()};
+  return describe_tensor(id, extents, channels_last_strides(extents));
+}
+
+// The number of groups is the input's channels over the weights'.
+CudnnDescriptor describe_weight(const ConvGeometry& g, WeightOrder order) {
+  const Extents extents{g.out_channels, g.in_channels / g.groups, g.kernel_h, g.kernel_w};
+  return describe_tensor(kWeightId, extents,
+                         order == WeightOrder::kOutInTaps ? channels_first_strides(extents)
+                                                          : channels_last_strides(extents));
+}
+
+CudnnDescriptor describe_window(const ConvGeometry& g) {
+  using Pair = std::array<std::int64_t, 2>;
+  CudnnDescriptor window(CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
+  const Pair padding{g.padding_h, g.padding_w};
+  const Pair dilation{g.dilation_h, g.dilation_w};
+  const Pair stride{g.stride_h, g.stride_w};
+  window.set(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT);
+  window.set(CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE,
+             CUDNN_CROSS_CORRELATION);
+  window.set(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, std::int64_t{2});
+  window.set_all<std::int64_t>(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, padding);
+  window.set_all<std::int64_t>(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, padding);
+  window.set_all<std::int64_t>(CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, dilation);
+  window.set_all<std::int64_t>(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, stride);
+  window.finalize("describing a convolution");
+  return window;
+}
+
+/// How the three passes are called in cuDNN.
+struct OperationNames {
+  cudnnBackendDescriptorType_t type;
+  cudnnBackendAttributeName_t x, w, y, window, alpha, beta;
+};
+
+OperationNames operation_names(ConvPass pass) {
+  switch (pass) {
+    case ConvPass::kForward:
+      return {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA};
+    case ConvPass::kBackwardData:
+      return {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA};
+    case ConvPass::kBackwardWeights:
+      break;
+  }
+  return {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
+          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
+          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
+          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
+          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA};
+}
+
+/// Null when no engine of cuDNN can take such a graph.
+CudnnDescriptor make_graph(const ConvProblem& problem, WeightOrder order,
+                           const CudnnTarget& target) {
+  const OperationNames names = operation_names(problem.pass);
+  const ConvGeometry& g = problem.geometry;
+  CudnnDescriptor operation(names.type);
+  operation.set(names.x, describe_activation(kInputId, problem.input));
+  operation.set(names.w, describe_weight(g, order));
+  operation.set(names.y, describe_activation(kOutputId, g.output_shape(problem.input)));
+  operation.set(names.window, describe_window(g));
+  operation.set(names.alpha, CUDNN_TYPE_FLOAT, 1.0F);
+  operation.set(names.beta, CUDNN_TYPE_FLOAT, 0.0F);
+  operation.finalize("describing a pass of a convolution");
+
+  CudnnDescriptor graph(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+  graph.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, operation);
+  if (target.handle != nullptr) {
+    graph.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, target.handle);
+  }
+  const cudnnStatus_t status = graph.try_finalize();
+  if (CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_NOT_SUPPORTED) return {};
+  check_cudnn(status, "building an operation graph");
+  return graph;
+}
+
+std::vector<CudnnDescriptor> ask_heuristics(const CudnnDescriptor& graph, const CudnnTarget& target,
+                                            cudnnBackendHeurMode_t mode) {
+  CudnnDescriptor heuristics(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+  heuristics.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
+  heuristics.set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, mode);
+  if (target.handle == nullptr) {
+    heuristics.set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, *target.properties);
+  }
+  const cudnnStatus_t status = heuristics.try_finalize();
+  if (CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_NOT_SUPPORTED) return {};
+  check_cudnn(status, "asking for engines");
+
+  std::int64_t count = 0;
+  check_cudnn(cudnnBackendGetAttribute(heuristics.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                       CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &count, nullptr),
+              "counting engines");
+  std::vector<CudnnDescriptor> engines;
+  std::vector<cudnnBackendDescriptor_t> raw;
+  for (std::int64_t i = 0; i < count; ++i) {
+    raw.push_back(engines.emplace_back(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR).get());
+  }
+  if (count == 0) return engines;
+  check_cudnn(cudnnBackendGetAttribute(heuristics.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                       CUDNN_TYPE_BACKEND_DESCRIPTOR, count, &count, raw.data()),
+              "listing engines");
+  engines.resize(static_cast<std::size_t>(count));
+  return engines;
+}
+
+template <typename Note, std::size_t kMost>
+bool has_note(const CudnnDescriptor& engine, cudnnBackendAttributeName_t name,
+              cudnnBackendAttributeType_t type, std::span<const Note> notes) {
+  std::array<Note, kMost> found{};
+  std::int64_t count = 0;
+  check_cudnn(cudnnBackendGetAttribute(engine.get(), name, type, kMost, &count, found.data()),
+              "reading an engine's notes");
+  const auto end = found.begin() + std::min<std::int64_t>(count, kMost);
+  return std::find_first_of(found.begin(), end, notes.begin(), notes.end()) != end;
+}
+
+/// What cuDNN says of one engine.
+class EngineNotes {
+ public:
+  explicit EngineNotes(const CudnnDescriptor& config) : engine_(CUDNN_BACKEND_ENGINE_DESCRIPTOR) {
+    cudnnBackendDescriptor_t raw = engine_.get();
+    std::int64_t count = 0;
+    check_cudnn(cudnnBackendGetAttribute(config.get(), CUDNN_ATTR_ENGINECFG_ENGINE,
+                                         CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &raw),
+                "reading an engine");
+  }
+
+  bool any(std::span<const cudnnBackendNumericalNote_t> notes) const {
+    return has_note<cudnnBackendNumericalNote_t, CUDNN_NUMERICAL_NOTE_TYPE_COUNT>(
+        engine_, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, notes);
+  }
+  bool compiles_at_run_time() const {
+    constexpr std::array notes{CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION};
+    return has_note<cudnnBackendBehaviorNote_t, CUDNN_BEHAVIOR_NOTE_TYPE_COUNT>(
+        engine_, CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, CUDNN_TYPE_BEHAVIOR_NOTE, notes);
+  }
+
+ private:
+  CudnnDescriptor engine_;
+};
+
+// Winograd's larger tiles and sums in reduced precision lose digits that a direct sum keeps.
+bool is_exact_enough(const EngineNotes& notes, bool tf32) {
+  constexpr std::array never{
+      CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC, CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION,
+      CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_6x6, CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13};
+  constexpr std::array with_tf32{CUDNN_NUMERICAL_NOTE_TENSOR_CORE,
+                                 CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS};
+  return !notes.any(never) && (tf32 || !notes.any(with_tf32));
+}
+
+}  // namespace
+
+CudnnDescriptor::CudnnDescriptor(cudnnBackendDescriptorType_t type) {
+  cudnnBackendDescriptor_t descriptor = nullptr;
+  check_cudnn(cudnnBackendCreateDescriptor(type, &descriptor), "cudnnBackendCreateDescriptor");
+  descriptor_.reset(descriptor);
+}
+
+void CudnnDescriptor::finalize(const char* what) { check_cudnn(try_finalize(), what); }
+
+void CudnnDescriptor::set_values(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                                 std::int64_t count, const void* values) {
+  check_cudnn(cudnnBackendSetAttribute(get(), name, type, count, values),
+              "cudnnBackendSetAttribute");
+}
+
+const char* to_string(ConvPass pass) {
+  switch (pass) {
+    case ConvPass::kForward:
+      return "forward";
+    case ConvPass::kBackwardData:
+      return "backward data";
+    case ConvPass::kBackwardWeights:
+      return "backward weights";
+  }
+  return "?";
+}
+
+std::vector<CudnnDescriptor> find_engines(const ConvProblem& problem, WeightOrder order,
+                                          const CudnnTarget& target, bool fallback,
+                                          std::size_t limit) {
+  const CudnnDescriptor graph = make_graph(problem, order, target);
+  if (graph.get() == nullptr) return {};
+  std::vector<CudnnDescriptor> engines, compiled;
+  for (CudnnDescriptor& engine :
+       ask_heuristics(graph, target, fallback ? CUDNN_HEUR_MODE_FALLBACK : CUDNN_HEUR_MODE_A)) {
+    const EngineNotes notes(engine);
+    if (!is_exact_enough(notes, problem.tf32)) continue;
+    // Compiling takes a second, and a network has a hundred plans to choose: the others come first.
+    (notes.compiles_at_run_time() ? compiled : engines).push_back(std::move(engine));
+  }
+  for (CudnnDescriptor& engine : compiled) engines.push_back(std::move(engine));
+  if (engines.size() > limit) engines.resize(limit);
+  return engines;
+}
+
+CudnnPlan make_plan(CudnnDescriptor engine, std::string& reason) {
+  CudnnDescriptor plan(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+  plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, engine);
+  const cudnnStatus_t status = plan.try_finalize();
+  if (status != CUDNN_STATUS_SUCCESS) {
+    reason = describe_cudnn(status);
+    static_cast<void>(cudaGetLastError());  // what an engine that gives up may leave behind
+    return {};
+  }
+  std::int64_t count = 0, workspace = 0;
+  check_cudnn(cudnnBackendGetAttribute(plan.get(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+                                       CUDNN_TYPE_INT64, 1, &count, &workspace),
+              "reading a plan's workspace");
+  return {std::move(engine), std::move(plan), static_cast<std::size_t>(workspace)};
+}
+
+CudnnDescriptor make_variant_pack(std::span<void* const> tensors, void* workspace) {
+  constexpr std::array<std::int64_t, 3> ids{kInputId, kOutputId, kWeightId};
+  LOCKSTEP_CHECK(tensors.size() == ids.size(), "expected 3 tensors, got ", tensors.size());
+  CudnnDescriptor pack(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
+  pack.set_all<std::int64_t>(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, ids);
+  pack.set_all<void*>(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, tensors);
+  pack.set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, workspace);
+  pack.finalize("binding tensors");
+  return pack;
+}
+
+}  // namespace lockstep::gpu

@@ -1,0 +1,158 @@
+#include "kernels/device/device.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "kernels/device/check_cuda.h"
+
+namespace lockstep::gpu {
+namespace {
+
+/// Whether `status` only says that there is no GPU to use here.
+bool means_no_device(cudaError_t status) {
+  return status == cudaErrorNoDevice || status == cudaErrorInsufficientDriver ||
+         status == cudaErrorStubLibrary || status == cudaErrorSystemDriverMismatch ||
+         status == cudaErrorCompatNotSupportedOnDevice;
+}
+
+std::string version_text(int version) { return concat(version / 1000, ".", version % 1000 / 10); }
+
+int attribute(int ordinal, cudaDeviceAttr name) {
+  int value = 0;
+  check_cuda(cudaDeviceGetAttribute(&value, name, ordinal), "cudaDeviceGetAttribute");
+  return value;
+}
+
+/// False where the machine cannot, or the device has as many peers as it may.
+bool enable_access(int device, int peer) {
+  int possible = 0;
+  check_cuda(cudaDeviceCanAccessPeer(&possible, device, peer), "cudaDeviceCanAccessPeer");
+  if (possible == 0) return false;
+  const DeviceGuard guard(device);
+  const cudaError_t status = cudaDeviceEnablePeerAccess(peer, 0);
+  if (status == cudaErrorPeerAccessAlreadyEnabled || status == cudaErrorTooManyPeers) {
+    static_cast<void>(cudaGetLastError());  // expected: no later call is to find it
+    return status == cudaErrorPeerAccessAlreadyEnabled;
+  }
+  check_cuda(status, "cudaDeviceEnablePeerAccess");
+  return true;
+}
+
+}  // namespace
+
+int device_count() {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (means_no_device(status)) {
+    static_cast<void>(cudaGetLastError());
+    return 0;
+  }
+  check_cuda(status, "cudaGetDeviceCount");
+  return count;
+}
+
+DeviceDescription describe_device(int ordinal) {
+  cudaDeviceProp properties;
+  check_cuda(cudaGetDeviceProperties(&properties, ordinal), "cudaGetDeviceProperties");
+  DeviceDescription device;
+  device.name = properties.name;
+  device.bytes = properties.totalGlobalMem;
+  device.major = properties.major;
+  device.minor = properties.minor;
+  device.multiprocessors = attribute(ordinal, cudaDevAttrMultiProcessorCount);
+  check_cuda(cudaDriverGetVersion(&device.driver), "cudaDriverGetVersion");
+  check_cuda(cudaRuntimeGetVersion(&device.runtime), "cudaRuntimeGetVersion");
+  return device;
+}
+
+std::string to_string(const DeviceDescription& device) {
+  char gibibytes[32];
+  std::snprintf(gibibytes, sizeof gibibytes, "%.1f", static_cast<double>(device.bytes) / (1 << 30));
+  return concat(device.name, " (", gibibytes, " GiB, sm_", device.major, device.minor, ", ",
+                device.multiprocessors, " multiprocessors, driver ", version_text(device.driver),
+                ", runtime ", version_text(device.runtime), ")");
+}
+
+PeerAccess::PeerAccess(std::span<const int> ordinals) {
+  std::vector<int> devices(ordinals.begin(), ordinals.end());
+  std::sort(devices.begin(), devices.end());
+  devices.erase(std::unique(devices.begin(), devices.end()), devices.end());
+  for (const int device : devices) {
+    for (const int peer : devices) {
+      if (device == peer || enable_access(device, peer)) granted_.emplace_back(device, peer);
+    }
+  }
+}
+
+bool PeerAccess::between(int device, int peer) const {
+  return std::find(granted_.begin(), granted_.end(), std::pair(device, peer)) != granted_.end();
+}
+
+DeviceGuard::DeviceGuard(int ordinal) {
+  check_cuda(cudaGetDevice(&previous_), "cudaGetDevice");
+  if (previous_ == ordinal) {
+    previous_ = -1;  // nothing to restore
+    return;
+  }
+  check_cuda(cudaSetDevice(ordinal), "cudaSetDevice");
+}
+
+// What a destructor calls may fail after an error of the device, or while the process ends: there
+// is nobody left to tell.
+DeviceGuard::~DeviceGuard() {
+  if (previous_ >= 0) static_cast<void>(cudaSetDevice(previous_));
+}
+
+void ReleaseStream::operator()(CUstream_st* stream) const {
+  static_cast<void>(cudaStreamDestroy(stream));
+}
+void ReleaseEvent::operator()(CUevent_st* event) const {
+  static_cast<void>(cudaEventDestroy(event));
+}
+void ReleasePinned::operator()(void* memory) const { static_cast<void>(cudaFreeHost(memory)); }
+
+StreamOwner::StreamOwner(int ordinal) {
+  const DeviceGuard guard(ordinal);
+  cudaStream_t stream = nullptr;
+  check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
+             "cudaStreamCreateWithFlags");
+  stream_.reset(stream);
+}
+
+Event::Event(int ordinal, Kind kind) {
+  const DeviceGuard guard(ordinal);
+  cudaEvent_t event = nullptr;
+  // Without time stamps waiting for an event costs the least.
+  const unsigned flags = kind == Kind::kTime ? cudaEventDefault : cudaEventDisableTiming;
+  check_cuda(cudaEventCreateWithFlags(&event, flags), "cudaEventCreateWithFlags");
+  event_.reset(event);
+}
+
+void Event::record(Stream stream) {
+  check_cuda(cudaEventRecord(event_.get(), stream), "cudaEventRecord");
+}
+
+void Event::make_wait(Stream stream) const {
+  check_cuda(cudaStreamWaitEvent(stream, event_.get(), cudaEventWaitDefault),
+             "cudaStreamWaitEvent");
+}
+
+void Event::synchronize() const {
+  check_cuda(cudaEventSynchronize(event_.get()), "cudaEventSynchronize");
+}
+
+float Event::milliseconds_until(const Event& end) const {
+  float milliseconds = 0;
+  check_cuda(cudaEventElapsedTime(&milliseconds, event_.get(), end.event_.get()),
+             "cudaEventElapsedTime");
+  return milliseconds;
+}
+
+PinnedMemory::PinnedMemory(int ordinal, std::size_t bytes) : bytes_(bytes) {
+  const DeviceGuard guard(ordinal);
+  void* memory = nullptr;
+  check_cuda(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable), "cudaHostAlloc");
+  memory_.reset(memory);
+}
+
+}  // namespace lockstep::gpu

@@ -1,0 +1,116 @@
+#pragma once
+// GPUs and the objects of the CUDA runtime that have an owner: streams, events, pinned memory.
+// Every object belongs to the device it was made for, whatever the calling thread's current device
+// is. Only the runtime is used, never libcuda: a build with CUDA starts on a machine without a
+// driver.
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/device/stream.h"
+
+struct CUevent_st;
+
+namespace lockstep::gpu {
+
+/// GPUs that answer; 0 without a driver, with one that is too old, or without a GPU.
+int device_count();
+
+struct DeviceDescription {
+  std::string name;
+  std::size_t bytes = 0;     // of memory
+  int major = 0, minor = 0;  // compute capability
+  int multiprocessors = 0;
+  int driver = 0, runtime = 0;  // versions, 1000 * major + 10 * minor
+};
+/// REQUIRES: the device is there (throws Error otherwise).
+DeviceDescription describe_device(int ordinal);
+/// "NVIDIA H100 (79.1 GiB, sm_90, 132 multiprocessors, driver 13.0, runtime 13.0)".
+std::string to_string(const DeviceDescription& device);
+
+/// Whether the first device's kernels may read and write the second one's memory.
+class PeerAccess {
+ public:
+  /// Enables it both ways between all of `ordinals` (repetitions count once), wherever the machine
+  /// can.
+  explicit PeerAccess(std::span<const int> ordinals);
+
+  bool between(int device, int peer) const;
+
+ private:
+  std::vector<std::pair<int, int>> granted_;  // (device, peer)
+};
+
+/// Makes a device the thread's current one for the life time of the object.
+class DeviceGuard {
+ public:
+  explicit DeviceGuard(int ordinal);
+  ~DeviceGuard();
+  DeviceGuard(const DeviceGuard&) = delete;
+  DeviceGuard& operator=(const DeviceGuard&) = delete;
+
+ private:
+  int previous_ = 0;
+};
+
+struct ReleaseStream {
+  void operator()(CUstream_st* stream) const;
+};
+struct ReleaseEvent {
+  void operator()(CUevent_st* event) const;
+};
+struct ReleasePinned {
+  void operator()(void* memory) const;
+};
+
+/// A stream that does not wait for the null stream, nor it for this one.
+class StreamOwner {
+ public:
+  explicit StreamOwner(int ordinal);
+  Stream get() const { return stream_.get(); }
+
+ private:
+  std::unique_ptr<CUstream_st, ReleaseStream> stream_;
+};
+
+/// A point in a stream, for other streams and hosts to wait for. Before the first `record` there is
+/// nothing to wait for.
+class Event {
+ public:
+  enum class Kind { kOrder, kTime };
+
+  explicit Event(int ordinal, Kind kind = Kind::kOrder);
+
+  /// What `stream` has been given until now. REQUIRES: a stream of this event's device.
+  void record(Stream stream);
+  /// `stream`, of any device, goes on when what was recorded is done.
+  void make_wait(Stream stream) const;
+  /// The host waits for what was recorded.
+  void synchronize() const;
+  /// From this event to `end`, both done. REQUIRES: both are of Kind::kTime.
+  float milliseconds_until(const Event& end) const;
+
+ private:
+  std::unique_ptr<CUevent_st, ReleaseEvent> event_;
+};
+
+/// Host memory that every GPU copies from and to without the driver's staging.
+class PinnedMemory {
+ public:
+  PinnedMemory() = default;
+  /// `ordinal`: a device that uses it.
+  PinnedMemory(int ordinal, std::size_t bytes);
+
+  void* data() const { return memory_.get(); }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  std::unique_ptr<void, ReleasePinned> memory_;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace lockstep::gpu

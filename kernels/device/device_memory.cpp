@@ -1,0 +1,61 @@
+#include "kernels/device/device_memory.h"
+
+#include <algorithm>
+
+#include "kernels/device/check_cuda.h"
+#include "kernels/device/device.h"
+
+namespace lockstep::gpu {
+namespace {
+
+constexpr std::size_t kAlignment = 256;  // of cudaMalloc
+
+/// After the device has done what may still use the memory. A failure has nobody to be told to.
+void release(int ordinal, void* memory) {
+  int previous = 0;
+  static_cast<void>(cudaGetDevice(&previous));
+  static_cast<void>(cudaSetDevice(ordinal));
+  static_cast<void>(cudaDeviceSynchronize());
+  static_cast<void>(cudaFree(memory));
+  static_cast<void>(cudaSetDevice(previous));
+}
+
+}  // namespace
+
+DeviceMemory::DeviceMemory(int ordinal, Stream stream)
+    : ordinal_(ordinal),
+      stream_(stream),
+      allocated_(std::make_shared<std::atomic<std::size_t>>(0)) {}
+
+Storage DeviceMemory::allocate(std::size_t bytes) {
+  const DeviceGuard guard(ordinal_);
+  const std::size_t rounded =
+      std::max(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+  void* data = nullptr;
+  const cudaError_t status = cudaMalloc(&data, rounded);
+  if (status == cudaErrorMemoryAllocation) {
+    static_cast<void>(cudaGetLastError());
+    throw Error(concat("cuda:", ordinal_, ": no memory for ", bytes, " bytes beside the ",
+                       allocated_bytes(), " of this replica; use a smaller batch, crop or model"));
+  }
+  check_cuda(status, "cudaMalloc");
+  *allocated_ += rounded;
+  Storage storage(data, bytes, [ordinal = ordinal_, allocated = allocated_, rounded](void* memory) {
+    *allocated -= rounded;
+    release(ordinal, memory);
+  });
+  check_cuda(cudaMemsetAsync(data, 0, rounded, stream_), "cudaMemsetAsync");
+  // Other streams may be the first to use the memory.
+  check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+  return storage;
+}
+
+void* DeviceScratch::get(std::size_t bytes) {
+  if (bytes > storage_.bytes()) {
+    storage_ = Storage();  // gives the old block back first
+    storage_ = memory_.allocate(bytes);
+  }
+  return storage_.data();
+}
+
+}  // namespace lockstep::gpu

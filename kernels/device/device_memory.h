@@ -1,0 +1,46 @@
+#pragma once
+// Device memory of a backend: counted, zeroed where the Backend's contract says so, and the growing
+// scratch memory of operations.
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+
+#include "kernels/device/stream.h"
+#include "lockstep/core/tensor.h"
+
+namespace lockstep::gpu {
+
+/// Allocates on one device. What it hands out may outlive it, and may be given back by any thread.
+class DeviceMemory {
+ public:
+  /// `stream`: of the device; outlives the object.
+  DeviceMemory(int ordinal, Stream stream);
+
+  /// Aligned to 256 bytes and zeroed when it returns. Throws Error with a way out when there is no
+  /// more.
+  Storage allocate(std::size_t bytes);
+  /// Bytes handed out and not given back yet.
+  std::size_t allocated_bytes() const { return *allocated_; }
+
+ private:
+  const int ordinal_;
+  const Stream stream_;
+  std::shared_ptr<std::atomic<std::size_t>> allocated_;  // shared with the Storages
+};
+
+/// Memory that operations of one stream share, one after another. It grows while shapes are new,
+/// and waits for the stream then.
+class DeviceScratch {
+ public:
+  explicit DeviceScratch(DeviceMemory& memory) : memory_(memory) {}
+
+  /// At least this many bytes, aligned to 256, unset; valid until the next call.
+  void* get(std::size_t bytes);
+
+ private:
+  DeviceMemory& memory_;
+  Storage storage_;
+};
+
+}  // namespace lockstep::gpu

@@ -1,0 +1,338 @@
+// BatchNorm's backward pass: the reduce kernel reads x and dy and writes [2, C] sums; the apply
+// kernel reads both again and writes dx (and the residual's gradient). channel_slabs.h says how
+// threads lie over a tensor. The reduce kernel sweeps from the end to the start and the apply
+// kernel from the start to the end, so that each begins with what is still in the L2 cache. With
+// dy' = dy masked by the ReLU, N rows of all replicas and x^ = (x - mu) * invstd:
+//   dbeta = sum dy',  dgamma = sum dy' * x^,
+//   dx = gamma * invstd * (dy' - sum(dy') / N - (x - mu) * invstd^2 * sum(dy' * (x - mu)) / N).
+//
+// A thread sums runs of kRunRows rows, then its runs, a block its threads pairwise, all in fp32;
+// the chunks are added up in double.
+
+#include "kernels/operations/batch_norm.h"
+#include "kernels/operations/batch_norm_channels.h"
+#include "kernels/operations/batch_norm_gradient.h"
+#include "kernels/primitives/reduce.h"
+
+namespace lockstep::gpu {
+namespace {
+
+constexpr int kThreads = ChannelSlabs::kThreads;
+constexpr int kRunRows = 32;
+constexpr int kBlocks = 2;  // of a multiprocessor
+
+// --- reduce
+
+template <typename T>
+struct ReduceArguments {
+  GradientRows<T> rows;
+  AffineParameters affine;
+  const float* saved;  // [3, C]
+  float* partials;     // [chunks, 2, C]
+  unsigned* counters;
+  float* sums;         // [2, C]
+  float* grad_weight;  // [C] or null
+  float* grad_bias;    // [C] or null
+};
+
+template <int kPack>
+struct SumsShared {
+  float sums[kPack][kThreads], products[kPack][kThreads];
+};
+
+// sum dy' and sum dy' * (x - mu) of a thread's channels.
+template <int kPack>
+struct ThreadSums {
+  float sums[kPack] = {}, products[kPack] = {};
+
+  __device__ void add(const ThreadSums& other) {
+    LOCKSTEP_UNROLL
+    for (int v = 0; v < kPack; ++v) {
+      sums[v] += other.sums[v];
+      products[v] += other.products[v];
+    }
+  }
+  template <bool kPartial, Mask kMask, int kRows, typename T>
+  __device__ void add_rows(const GradientPacks<kMask, kRows, T>& packs, int rows,
+                           const PackConstants<kPack>& constants) {
+    LOCKSTEP_UNROLL
+    for (int i = 0; i < kRows; ++i) {
+      if (kPartial && i >= rows) break;
+      LOCKSTEP_UNROLL
+      for (int v = 0; v < kPack; ++v) {
+        const float grad = packs.masked(i, v, constants);
+        sums[v] += grad;
+        products[v] += grad * (packs.x[i][v] - constants.mean[v]);
+      }
+    }
+  }
+};
+
+template <Mask kMask, bool kWhole, typename T, int kPack>
+__device__ void reduce_thread(const ReduceArguments<T>& a, const SlabThread& thread,
+                              ThreadSums<kPack>& total) {
+  constexpr int kRows = kRowsAtOnce<kMask, kWhole>;
+  const std::int64_t channels = a.rows.slabs.channels;
+  PackConstants<kPack> constants = {};
+  for (int v = 0; v < kPack; ++v) {
+    if (v >= thread.valid) break;
+    const std::int64_t c = thread.channel + v;
+    const ChannelConstants of = channel_constants(a.affine, c, a.saved[c], a.saved[channels + c]);
+    constants.mean[v] = of.mean;
+    constants.scale[v] = of.scale;
+    constants.shift[v] = of.shift;
+  }
+  GradientWalk<kMask, T> walk(a.rows, thread, true);
+  for (std::int64_t left = thread.count; left > 0; left -= kRunRows) {
+    ThreadSums<kPack> run;
+    take_rows<kRows>(left < kRunRows ? left : kRunRows, [&](int rows, auto partial) {
+      constexpr bool kPartial = decltype(partial)::value;
+      GradientPacks<kMask, kRows, T> packs;
+      packs.template load<kWhole, kPartial>(walk, rows, thread.valid);
+      run.template add_rows<kPartial>(packs, rows, constants);
+      walk.advance(rows);
+    });
+    total.add(run);
+  }
+}
+
+// The result, and what it adds to the gradients of gamma and beta. The last block's threads call
+// it.
+template <typename T>
+__device__ void finish_sums(const ReduceArguments<T>& a, int slab) {
+  const ChannelSlabs& slabs = a.rows.slabs;
+  const ChannelSums total =
+      sum_chunks(slabs, slab, a.partials, [](ChannelSums& s, int, double sum, double product) {
+        s.first += sum;
+        s.second += product;
+      });
+  const auto column = static_cast<int>(threadIdx.x);
+  if (column >= slabs.width(slab)) return;
+  const std::int64_t c = slabs.first_channel(slab) + column;
+  a.sums[c] = static_cast<float>(total.first);
+  a.sums[slabs.channels + c] = static_cast<float>(total.second);
+  if (a.grad_weight != nullptr) {
+    const double invstd = a.saved[slabs.channels + c];
+    a.grad_weight[c] += static_cast<float>(total.second * invstd);
+  }
+  if (a.grad_bias != nullptr) a.grad_bias[c] += static_cast<float>(total.first);
+}
+
+template <typename T, bool kWhole, Mask kMask>
+__global__ void __launch_bounds__(kThreads, kBlocks) backward_reduce_kernel(ReduceArguments<T> a) {
+  constexpr int kPack = ElementPack<T>::kSize;
+  SumsShared<kPack>& shared = block_shared<SumsShared<kPack>>();
+  const ChannelSlabs& slabs = a.rows.slabs;
+  const SlabThread thread(slabs);
+  ThreadSums<kPack> mine;
+  reduce_thread<kMask, kWhole>(a, thread, mine);
+  LOCKSTEP_UNROLL
+  for (int v = 0; v < kPack; ++v) {
+    shared.sums[v][threadIdx.x] = mine.sums[v];
+    shared.products[v][threadIdx.x] = mine.products[v];
+  }
+  fold_row_lanes(slabs, thread, [&](int to, int from) {
+    LOCKSTEP_UNROLL
+    for (int v = 0; v < kPack; ++v) {
+      shared.sums[v][to] += shared.sums[v][from];
+      shared.products[v][to] += shared.products[v][from];
+    }
+  });
+  if (thread.row_lane == 0) {
+    float* partial = a.partials + 2 * thread.chunk * slabs.channels + thread.channel;
+    for (int v = 0; v < thread.valid; ++v) {
+      partial[v] = shared.sums[v][threadIdx.x];
+      partial[slabs.channels + v] = shared.products[v][threadIdx.x];
+    }
+  }
+  unsigned* counter = slab_counter(a.counters, Context::kCounters, thread.slab);
+  if (!arrives_last(counter, static_cast<unsigned>(slabs.chunks))) return;
+  finish_sums(a, thread.slab);
+}
+
+// --- apply
+
+template <typename T>
+struct ApplyArguments {
+  GradientRows<T> rows;
+  SlotTable slots;
+  AffineParameters affine;
+  const float* saved;  // [3, C]
+  Rows<T> grad_x, grad_residual;
+  bool accumulate_residual;
+};
+
+// What dx needs of a channel.
+struct GradientConstants {
+  ChannelConstants forward;
+  float mean_gradient;  // sum(dy') / N
+  float projection;     // invstd^2 * sum(dy' * (x - mu)) / N, or 0
+};
+
+struct GradientConstantsShared {
+  GradientConstants channels[ChannelSlabs::kMaxWidth];
+};
+
+// The merged sums are rounded once to fp32, so that sums merged beforehand give the same bits.
+template <typename T>
+__device__ GradientConstants gradient_constants(const ApplyArguments<T>& a, std::int64_t c) {
+  const std::int64_t channels = a.rows.slabs.channels;
+  double sum = 0;
+  double product = 0;
+  for (int s = 0; s < a.slots.size; ++s) {
+    sum += a.slots.data[s][c];
+    product += a.slots.data[s][channels + c];
+  }
+  const auto total = static_cast<double>(a.slots.count);
+  const double invstd_squared = a.saved[2 * channels + c];
+  return {channel_constants(a.affine, c, a.saved[c], a.saved[channels + c]),
+          static_cast<float>(static_cast<float>(sum) / total),
+          static_cast<float>(invstd_squared * static_cast<float>(product) / total)};
+}
+
+template <int kPack>
+struct PackGradientConstants {
+  PackConstants<kPack> forward;
+  float mean_gradient[kPack], projection[kPack];
+};
+
+// One thread per channel of the slab derives its constants; all threads take theirs.
+template <typename T, int kPack>
+__device__ void prepare_constants(const ApplyArguments<T>& a, const SlabThread& thread,
+                                  PackGradientConstants<kPack>& constants) {
+  GradientConstantsShared& shared = block_shared<GradientConstantsShared>();
+  const ChannelSlabs& slabs = a.rows.slabs;
+  const auto column = static_cast<int>(threadIdx.x);
+  if (column < slabs.width(thread.slab)) {
+    shared.channels[column] = gradient_constants(a, slabs.first_channel(thread.slab) + column);
+  }
+  __syncthreads();
+  LOCKSTEP_UNROLL
+  for (int v = 0; v < kPack; ++v) {
+    const GradientConstants c = shared.channels[thread.column(slabs) + v];
+    constants.forward.mean[v] = c.forward.mean;
+    constants.forward.scale[v] = c.forward.scale;
+    constants.forward.shift[v] = c.forward.shift;
+    constants.mean_gradient[v] = c.mean_gradient;
+    constants.projection[v] = c.projection;
+  }
+}
+
+// dx of row i, and the residual's gradient where that is not null.
+template <bool kWhole, Mask kMask, int kRows, typename T, int kPack>
+__device__ void write_gradients(const GradientPacks<kMask, kRows, T>& packs, int i, int valid,
+                                const PackGradientConstants<kPack>& constants, T* grad_x,
+                                T* grad_residual, bool accumulate) {
+  ElementPack<T> out = {};
+  ElementPack<T> residual = {};
+  if (accumulate) residual = load_elements<kWhole>(static_cast<const T*>(grad_residual), valid);
+  LOCKSTEP_UNROLL
+  for (int v = 0; v < kPack; ++v) {
+    const float grad = packs.masked(i, v, constants.forward);
+    const float centred = packs.x[i][v] - constants.forward.mean[v];
+    const float gradient = grad - constants.mean_gradient[v] - centred * constants.projection[v];
+    out.set(v, from_float<T>(constants.forward.scale[v] * gradient));
+    residual.set(v, from_float<T>(accumulate ? residual[v] + grad : grad));
+  }
+  store_elements<kWhole>(grad_x, out, valid);
+  if (grad_residual != nullptr) store_elements<kWhole>(grad_residual, residual, valid);
+}
+
+template <typename T, bool kWhole, Mask kMask>
+__global__ void __launch_bounds__(kThreads, kBlocks) backward_apply_kernel(ApplyArguments<T> a) {
+  constexpr int kRows = kRowsAtOnce<kMask, kWhole>;
+  const SlabThread thread(a.rows.slabs);
+  PackGradientConstants<ElementPack<T>::kSize> constants;
+  prepare_constants(a, thread, constants);
+  const bool residual = a.grad_residual.data != nullptr;
+  GradientWalk<kMask, T> walk(a.rows, thread, false);
+  RowWalk<T> grad_x(a.grad_x, a.rows.slabs, thread, false);
+  RowWalk<T> grad_residual(residual ? a.grad_residual : a.grad_x, a.rows.slabs, thread, false);
+  take_rows<kRows>(thread.count, [&](int rows, auto partial) {
+    constexpr bool kPartial = decltype(partial)::value;
+    GradientPacks<kMask, kRows, T> packs;
+    packs.template load<kWhole, kPartial>(walk, rows, thread.valid);
+    LOCKSTEP_UNROLL
+    for (int i = 0; i < kRows; ++i) {
+      if (kPartial && i >= rows) break;
+      write_gradients<kWhole>(packs, i, thread.valid, constants, grad_x.row(i),
+                              residual ? grad_residual.row(i) : nullptr, a.accumulate_residual);
+    }
+    walk.advance(rows);
+    grad_x.advance(rows);
+    grad_residual.advance(rows);
+  });
+}
+
+// The kernel for this ReLU and alignment.
+template <typename Kernel>
+Kernel* choose(bool whole, bool relu, const Tensor& y, Kernel* const (&kernels)[2][3]) {
+  const int mask = !relu ? 0 : y ? 2 : 1;
+  return kernels[whole ? 1 : 0][mask];
+}
+
+}  // namespace
+
+void batch_norm_backward_reduce(const Context& context, const BatchNormBackwardReduce& a) {
+  check_same_shape("grad_y", a.grad_y, a.x);
+  check_same_shape("y", a.y, a.x);
+  const ChannelSlabs slabs(a.x, kMostRows, ChannelSlabs::kReductionBlocks);
+  auto* partials = static_cast<float*>(context.scratch(slabs.partial_bytes()));
+  const bool whole = rows_are_packs(a.x) && rows_are_packs(a.grad_y) && rows_are_packs(a.y);
+  const bool any = a.x.shape.rows() > 0;  // else `saved` may never have been written
+  with_element_type(a.x.dtype, [&](auto element) {
+    using T = decltype(element);
+    const ReduceArguments<T> arguments{gradient_rows<T>(slabs, a.x, a.grad_y, a.y),
+                                       a.affine,
+                                       a.saved.data,
+                                       partials,
+                                       context.counters,
+                                       a.sums,
+                                       any ? a.grad_weight : nullptr,
+                                       any ? a.grad_bias : nullptr};
+    const auto kernel =
+        choose<void(ReduceArguments<T>)>(whole, a.relu, a.y,
+                                         {{backward_reduce_kernel<T, false, Mask::kNone>,
+                                           backward_reduce_kernel<T, false, Mask::kFromX>,
+                                           backward_reduce_kernel<T, false, Mask::kFromY>},
+                                          {backward_reduce_kernel<T, true, Mask::kNone>,
+                                           backward_reduce_kernel<T, true, Mask::kFromX>,
+                                           backward_reduce_kernel<T, true, Mask::kFromY>}});
+    launch(kernel, slabs.grid(), kThreads, context.stream, arguments);
+  });
+}
+
+void batch_norm_backward_apply(const Context& context, const BatchNormBackwardApply& a) {
+  check_same_shape("grad_y", a.grad_y, a.x);
+  check_same_shape("y", a.y, a.x);
+  check_same_shape("grad_x", a.grad_x, a.x);
+  check_same_shape("grad_residual", a.grad_residual, a.x);
+  if (a.x.shape.rows() == 0) return;
+  const SlotTable slots(a.slots);
+  LOCKSTEP_CHECK(slots.count > 0,
+                 "batch_norm_backward_apply: the slots count no rows, but x has some");
+  const std::int64_t blocks = std::int64_t{kBlocks} * context.multiprocessors;
+  const ChannelSlabs slabs(a.x, kMostRows, blocks);
+  const bool whole = rows_are_packs(a.x) && rows_are_packs(a.grad_y) && rows_are_packs(a.y) &&
+                     rows_are_packs(a.grad_x) && rows_are_packs(a.grad_residual);
+  with_element_type(a.x.dtype, [&](auto element) {
+    using T = decltype(element);
+    const ApplyArguments<T> arguments{gradient_rows<T>(slabs, a.x, a.grad_y, a.y),
+                                      slots,
+                                      a.affine,
+                                      a.saved.data,
+                                      Rows<T>(a.grad_x),
+                                      Rows<T>(a.grad_residual),
+                                      a.accumulate_residual && a.grad_residual};
+    const auto kernel = choose<void(ApplyArguments<T>)>(
+        whole, a.relu, a.y,
+        {{backward_apply_kernel<T, false, Mask::kNone>,
+          backward_apply_kernel<T, false, Mask::kFromX>,
+          backward_apply_kernel<T, false, Mask::kFromY>},
+         {backward_apply_kernel<T, true, Mask::kNone>, backward_apply_kernel<T, true, Mask::kFromX>,
+          backward_apply_kernel<T, true, Mask::kFromY>}});
+    launch(kernel, slabs.grid(), kThreads, context.stream, arguments);
+  });
+}
+
+}  // namespace lockstep::gpu

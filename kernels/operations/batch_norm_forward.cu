@@ -1,0 +1,196 @@
+// BatchNorm's normalisation: one kernel reads x (and the residual) and writes y. channel_slabs.h
+// says how threads lie over a tensor. Every block first merges the replicas' statistics of its
+// channels itself, which are few, and one of each slab keeps them for the backward pass and
+// evaluation. The sweep goes from the start to the end: the moments kernel ended at the start,
+// which the L2 cache holds.
+
+#include <limits>
+
+#include "kernels/operations/batch_norm.h"
+#include "kernels/operations/batch_norm_channels.h"
+
+namespace lockstep::gpu {
+namespace {
+
+constexpr int kThreads = ChannelSlabs::kThreads;
+constexpr int kNormalizeRows = 4;    // in flight
+constexpr int kNormalizeBlocks = 3;  // of a multiprocessor
+
+// The statistics of a training forward pass: those of all replicas.
+struct MergedStatistics {
+  SlotTable slots;
+  AffineParameters affine;
+  float eps;
+  EpsMode eps_mode;
+  float* saved;  // [3, C]
+  RunningStatistics running;
+
+  // Rounded once to fp32 before anything is derived, so that slots merged beforehand give the same
+  // bits. `publish`: also keeps what the backward pass and evaluation need.
+  __device__ ChannelConstants operator()(std::int64_t c, std::int64_t channels,
+                                         bool publish) const {
+    ChannelMoments total;
+    for (int s = 0; s < slots.size; ++s) {
+      const float* slot = slots.data[s];
+      total = merge(total, {slots.counts[s], slot[c], slot[channels + c]});
+    }
+    const auto mean = static_cast<float>(total.mean);
+    const double m2 = static_cast<float>(total.m2);
+    const double var = m2 / static_cast<double>(total.count);
+    const double invstd = inverse_std(var, eps, eps_mode);
+    if (publish) {
+      saved[c] = mean;
+      saved[channels + c] = static_cast<float>(invstd);
+      saved[2 * channels + c] =
+          variance_has_gradient(var, eps, eps_mode) ? static_cast<float>(invstd * invstd) : 0.0F;
+      if (running.mean != nullptr) {
+        running.mean[c] = update_running(running.mean[c], mean, running.momentum);
+      }
+      if (running.var != nullptr) {
+        const double unbiased = m2 / static_cast<double>(total.count - 1);
+        running.var[c] = update_running(running.var[c], unbiased, running.momentum);
+      }
+    }
+    return channel_constants(affine, c, mean, static_cast<float>(invstd));
+  }
+};
+
+struct GivenStatistics {
+  AffineParameters affine;
+  float eps;
+  EpsMode eps_mode;
+  const float* mean;  // [C]
+  const float* var;   // [C]
+
+  __device__ ChannelConstants operator()(std::int64_t c, std::int64_t, bool) const {
+    const double invstd = inverse_std(var[c], eps, eps_mode);
+    return channel_constants(affine, c, mean[c], static_cast<float>(invstd));
+  }
+};
+
+template <typename T, typename Statistics>
+struct NormalizeArguments {
+  ChannelSlabs slabs;
+  Rows<const T> x, residual;
+  Rows<T> y;
+  float lowest;  // of y: 0 for the ReLU, else minus infinity
+  Statistics statistics;
+};
+
+struct ConstantsShared {
+  ChannelConstants channels[ChannelSlabs::kMaxWidth];
+};
+
+// One thread per channel of the slab derives its constants; all threads take theirs.
+template <typename T, typename Statistics, int kPack>
+__device__ void prepare_constants(const NormalizeArguments<T, Statistics>& a,
+                                  const SlabThread& thread, PackConstants<kPack>& constants) {
+  ConstantsShared& shared = block_shared<ConstantsShared>();
+  const auto column = static_cast<int>(threadIdx.x);
+  if (column < a.slabs.width(thread.slab)) {
+    shared.channels[column] = a.statistics(a.slabs.first_channel(thread.slab) + column,
+                                           a.slabs.channels, thread.chunk == 0);
+  }
+  __syncthreads();
+  LOCKSTEP_UNROLL
+  for (int v = 0; v < kPack; ++v) {
+    const ChannelConstants c = shared.channels[thread.column(a.slabs) + v];
+    constants.mean[v] = c.mean;
+    constants.scale[v] = c.scale;
+    constants.shift[v] = c.shift;
+  }
+}
+
+// y of kRows rows, or of the first `rows` of them.
+template <int kRows, bool kWhole, bool kPartial, bool kResidual, typename T, int kPack>
+__device__ void normalize_rows(const RowWalk<const T>& x, const RowWalk<const T>& residual,
+                               const RowWalk<T>& y, int rows, int valid,
+                               const PackConstants<kPack>& constants, float lowest) {
+  ElementPack<T> packs[kRows] = {};
+  ElementPack<T> residuals[kRows] = {};
+  load_rows<kRows, kWhole, kPartial>(x, rows, valid, packs);
+  if constexpr (kResidual) load_rows<kRows, kWhole, kPartial>(residual, rows, valid, residuals);
+  LOCKSTEP_UNROLL
+  for (int i = 0; i < kRows; ++i) {
+    if (kPartial && i >= rows) break;
+    ElementPack<T> out = {};
+    LOCKSTEP_UNROLL
+    for (int v = 0; v < kPack; ++v) {
+      float value =
+          normalize(packs[i][v], constants.mean[v], constants.scale[v], constants.shift[v]);
+      if constexpr (kResidual) value += residuals[i][v];
+      out.set(v, from_float<T>(value < lowest ? lowest : value));  // NaN passes
+    }
+    store_elements<kWhole>(y.row(i), out, valid);
+  }
+}
+
+template <typename T, bool kWhole, bool kResidual, typename Statistics>
+__global__ void __launch_bounds__(kThreads, kNormalizeBlocks)
+    normalize_kernel(NormalizeArguments<T, Statistics> a) {
+  constexpr int kRows = kWhole ? kNormalizeRows : 1;
+  const SlabThread thread(a.slabs);
+  PackConstants<ElementPack<T>::kSize> constants;
+  prepare_constants(a, thread, constants);
+  RowWalk<const T> x(a.x, a.slabs, thread, false);
+  RowWalk<const T> residual(kResidual ? a.residual : a.x, a.slabs, thread, false);
+  RowWalk<T> y(a.y, a.slabs, thread, false);
+  take_rows<kRows>(thread.count, [&](int rows, auto partial) {
+    normalize_rows<kRows, kWhole, decltype(partial)::value, kResidual>(
+        x, residual, y, rows, thread.valid, constants, a.lowest);
+    x.advance(rows);
+    residual.advance(rows);
+    y.advance(rows);
+  });
+}
+
+template <typename T, typename Statistics>
+void launch_normalize(const Context& context, const Tensor& x, const Tensor& residual,
+                      const Tensor& y, bool relu, const Statistics& statistics) {
+  const std::int64_t blocks = std::int64_t{kNormalizeBlocks} * context.multiprocessors;
+  const ChannelSlabs slabs(x, kNormalizeRows, blocks);
+  const NormalizeArguments<T, Statistics> arguments{
+      slabs,
+      Rows<const T>(x),
+      Rows<const T>(residual),
+      Rows<T>(y),
+      relu ? 0.0F : -std::numeric_limits<float>::infinity(),
+      statistics};
+  const bool whole = rows_are_packs(x) && rows_are_packs(residual) && rows_are_packs(y);
+  const auto kernel = whole ? (residual ? normalize_kernel<T, true, true, Statistics>
+                                        : normalize_kernel<T, true, false, Statistics>)
+                            : (residual ? normalize_kernel<T, false, true, Statistics>
+                                        : normalize_kernel<T, false, false, Statistics>);
+  launch(kernel, slabs.grid(), kThreads, context.stream, arguments);
+}
+
+template <typename Statistics>
+void normalize_tensor(const Context& context, const Tensor& x, const Tensor& residual,
+                      const Tensor& y, bool relu, const Statistics& statistics) {
+  check_same_shape("the residual", residual, x);
+  LOCKSTEP_CHECK(y.shape == x.shape && y.dtype == x.dtype, "batch_norm: x is ", to_string(x.shape),
+                 " in ", to_string(x.dtype), ", y ", to_string(y.shape), " in ",
+                 to_string(y.dtype));
+  with_element_type(x.dtype, [&](auto element) {
+    launch_normalize<decltype(element)>(context, x, residual, y, relu, statistics);
+  });
+}
+
+}  // namespace
+
+void batch_norm_forward(const Context& context, const BatchNormForward& a) {
+  const SlotTable slots(a.slots);
+  if (slots.count == 0 && a.x.shape.rows() == 0) return;
+  LOCKSTEP_CHECK(slots.count >= 2, "batch_norm_forward: training needs at least 2 rows, got ",
+                 slots.count);
+  normalize_tensor(context, a.x, a.residual, a.y, a.relu,
+                   MergedStatistics{slots, a.affine, a.eps, a.eps_mode, a.saved.data, a.running});
+}
+
+void batch_norm_inference(const Context& context, const BatchNormInference& a) {
+  if (a.x.shape.rows() == 0) return;
+  normalize_tensor(context, a.x, a.residual, a.y, a.relu,
+                   GivenStatistics{a.affine, a.eps, a.eps_mode, a.mean, a.var});
+}
+
+}  // namespace lockstep::gpu

@@ -1,0 +1,224 @@
+// BatchNorm's moments: one kernel reads x once and writes [2, C]. channel_slabs.h says how threads
+// lie over a tensor. The convolution before has written the tail of x last, so the kernel sweeps
+// from the end to the start: it begins with what is in the L2 cache, and leaves the start there for
+// the kernel that normalises.
+//
+// Moments are (count, mean, M2) at every level, never sums of squares about zero:
+//   run     of kRunRows rows of a thread: sums of d and d*d, d = x - pivot, the mean of a few of
+//   the
+//           thread's rows. Merged by Chan's formula into the thread's moments, whose mean counts
+//           from the pivot, so that fp32 does not round away what is small beside it.
+//   block   the threads' moments, about a base that all blocks agree on: the mean of a few rows of
+//   the
+//           tensor. Chan's formula pairwise.
+//   tensor  the chunks' moments in double: Chan's formula for all of them at once,
+//           mean = base + S / N, M2 = sum(M2_i + n_i m_i^2) - S^2 / N, S = sum(n_i m_i).
+
+#include "kernels/operations/batch_norm.h"
+#include "kernels/primitives/channel_slabs.h"
+#include "kernels/primitives/reduce.h"
+
+namespace lockstep::gpu {
+namespace {
+
+constexpr int kThreads = ChannelSlabs::kThreads;
+constexpr int kMomentRows = 8;  // in flight
+constexpr int kPivotRows = 4;
+constexpr int kBaseRows = 8;
+constexpr int kRunRows = 32;
+
+template <typename T>
+struct MomentsArguments {
+  ChannelSlabs slabs;
+  Rows<const T> x;
+  float* partials;  // [chunks, 2, C] mean less the base, M2
+  unsigned* counters;
+  float* slot;  // [2, C]
+};
+
+template <int kPack>
+struct MomentsShared {
+  float base[ChannelSlabs::kMaxWidth];
+  float mean[kPack][kThreads];  // less the base
+  float m2[kPack][kThreads];
+  float count[kThreads];
+};
+
+// About the mean of `count` rows: that of the first kRows. Of equal rows their very value.
+template <int kRows, bool kWhole, typename T>
+__device__ void mean_of_few(const T* first, std::int64_t step, std::int64_t count, int valid,
+                            float (&mean)[ElementPack<T>::kSize]) {
+  ElementPack<T> packs[kRows];
+  LOCKSTEP_UNROLL
+  for (int i = 0; i < kRows; ++i) {
+    packs[i] = load_elements<kWhole>(first + (i < count ? i : count - 1) * step, valid);
+  }
+  LOCKSTEP_UNROLL
+  for (int v = 0; v < ElementPack<T>::kSize; ++v) {
+    float sum = 0;
+    LOCKSTEP_UNROLL
+    for (int i = 1; i < kRows; ++i) sum += packs[i][v] - packs[0][v];
+    mean[v] = packs[0][v] + sum * (1.0F / kRows);
+  }
+}
+
+// What a thread knows of its rows; the means count from the pivots.
+template <int kPack>
+struct ThreadMoments {
+  float count = 0;
+  float pivot[kPack] = {}, mean[kPack] = {}, m2[kPack] = {};
+
+  // Chan's formula; sums and squares of the deviations of `rows` rows from the pivots.
+  __device__ void add_run(int rows, const float (&sums)[kPack], const float (&squares)[kPack]) {
+    const auto n = static_cast<float>(rows);
+    const float inverse = 1.0F / n;
+    const float share = n / (count + n);
+    LOCKSTEP_UNROLL
+    for (int v = 0; v < kPack; ++v) {
+      const float run_mean = sums[v] * inverse;
+      const float run_m2 = squares[v] - sums[v] * run_mean;
+      const float delta = run_mean - mean[v];
+      mean[v] += delta * share;
+      m2[v] += (run_m2 < 0.0F ? 0.0F : run_m2) + delta * delta * (count * share);  // NaN stays
+    }
+    count += n;
+  }
+};
+
+// Sums of the deviations of kRows rows, or of the first `rows` of them.
+template <int kRows, bool kWhole, bool kPartial, typename T, int kPack>
+__device__ void add_deviations(const RowWalk<const T>& x, int rows, int valid,
+                               const float (&pivot)[kPack], float (&sums)[kPack],
+                               float (&squares)[kPack]) {
+  ElementPack<T> packs[kRows] = {};
+  load_rows<kRows, kWhole, kPartial>(x, rows, valid, packs);
+  LOCKSTEP_UNROLL
+  for (int i = 0; i < kRows; ++i) {
+    if (kPartial && i >= rows) break;
+    LOCKSTEP_UNROLL
+    for (int v = 0; v < kPack; ++v) {
+      const float d = packs[i][v] - pivot[v];
+      sums[v] += d;
+      squares[v] += d * d;
+    }
+  }
+}
+
+template <bool kWhole, typename T, int kPack>
+__device__ void reduce_thread(const MomentsArguments<T>& a, const SlabThread& thread,
+                              ThreadMoments<kPack>& moments) {
+  constexpr int kRows = kWhole ? kMomentRows : 1;
+  RowWalk<const T> x(a.x, a.slabs, thread, true);
+  if (thread.count == 0) return;
+  mean_of_few<kPivotRows, kWhole>(x.address, x.step, thread.count, thread.valid, moments.pivot);
+  for (std::int64_t left = thread.count; left > 0; left -= kRunRows) {
+    const int run = left < kRunRows ? static_cast<int>(left) : kRunRows;
+    float sums[kPack] = {};
+    float squares[kPack] = {};
+    take_rows<kRows>(run, [&](int rows, auto partial) {
+      add_deviations<kRows, kWhole, decltype(partial)::value>(x, rows, thread.valid, moments.pivot,
+                                                              sums, squares);
+      x.advance(rows);
+    });
+    moments.add_run(run, sums, squares);
+  }
+}
+
+// The threads' moments about the base to shared memory. Every thread calls it.
+template <bool kWhole, typename T, int kPack>
+__device__ void share_moments(const MomentsArguments<T>& a, const SlabThread& thread,
+                              const ThreadMoments<kPack>& moments, MomentsShared<kPack>& shared) {
+  const int column = thread.column(a.slabs);
+  if (thread.row_lane == 0 && thread.count > 0) {
+    float base[kPack];
+    const std::int64_t apart = a.slabs.rows < kBaseRows ? 1 : a.slabs.rows / kBaseRows;
+    mean_of_few<kBaseRows, kWhole>(a.x.data + thread.channel, apart * a.x.stride, a.slabs.rows,
+                                   thread.valid, base);
+    LOCKSTEP_UNROLL
+    for (int v = 0; v < kPack; ++v) shared.base[column + v] = base[v];
+  }
+  __syncthreads();
+  shared.count[threadIdx.x] = moments.count;
+  LOCKSTEP_UNROLL
+  for (int v = 0; v < kPack; ++v) {
+    const bool any = moments.count > 0.0F;
+    shared.mean[v][threadIdx.x] =
+        any ? (moments.pivot[v] - shared.base[column + v]) + moments.mean[v] : 0.0F;
+    shared.m2[v][threadIdx.x] = any ? moments.m2[v] : 0.0F;
+  }
+}
+
+// Chan's formula for all channels of threads a and b.
+template <int kPack>
+__device__ void merge_threads(MomentsShared<kPack>& shared, int a, int b) {
+  const float na = shared.count[a];
+  const float nb = shared.count[b];
+  if (nb == 0.0F) return;
+  const float share = nb / (na + nb);
+  LOCKSTEP_UNROLL
+  for (int v = 0; v < kPack; ++v) {
+    const float delta = shared.mean[v][b] - shared.mean[v][a];
+    shared.mean[v][a] += delta * share;
+    shared.m2[v][a] += shared.m2[v][b] + delta * delta * (na * share);
+  }
+  shared.count[a] = na + nb;
+}
+
+// slot from the partials of all chunks. The last block's threads call it.
+template <typename T>
+__device__ void finish_moments(const MomentsArguments<T>& a, int slab, const float* base) {
+  const ChannelSums sums =
+      sum_chunks(a.slabs, slab, a.partials, [&](ChannelSums& s, int chunk, double mean, double m2) {
+        const double weighted = static_cast<double>(a.slabs.chunk_rows(chunk)) * mean;
+        s.first += weighted;
+        s.second += m2 + weighted * mean;
+      });
+  const auto column = static_cast<int>(threadIdx.x);
+  if (column >= a.slabs.width(slab)) return;
+  const std::int64_t channel = a.slabs.first_channel(slab) + column;
+  double mean = 0;
+  double m2 = 0;
+  if (a.slabs.rows > 0) {
+    const double shift = sums.first / static_cast<double>(a.slabs.rows);
+    mean = base[column] + shift;
+    m2 = sums.second - sums.first * shift;
+  }
+  a.slot[channel] = static_cast<float>(mean);
+  a.slot[a.slabs.channels + channel] = static_cast<float>(m2 < 0 ? 0.0 : m2);
+}
+
+template <typename T, bool kWhole>
+__global__ void __launch_bounds__(kThreads, 2) moments_kernel(MomentsArguments<T> a) {
+  constexpr int kPack = ElementPack<T>::kSize;
+  MomentsShared<kPack>& shared = block_shared<MomentsShared<kPack>>();
+  const SlabThread thread(a.slabs);
+  ThreadMoments<kPack> moments;
+  reduce_thread<kWhole>(a, thread, moments);
+  share_moments<kWhole>(a, thread, moments, shared);
+  fold_row_lanes(a.slabs, thread, [&](int mine, int other) { merge_threads(shared, mine, other); });
+  if (thread.row_lane == 0) {
+    float* partial = a.partials + 2 * thread.chunk * a.slabs.channels + thread.channel;
+    for (int v = 0; v < thread.valid; ++v) {
+      partial[v] = shared.mean[v][threadIdx.x];
+      partial[a.slabs.channels + v] = shared.m2[v][threadIdx.x];
+    }
+  }
+  unsigned* counter = slab_counter(a.counters, Context::kCounters, thread.slab);
+  if (!arrives_last(counter, static_cast<unsigned>(a.slabs.chunks))) return;
+  finish_moments(a, thread.slab, shared.base);
+}
+
+}  // namespace
+
+void batch_norm_moments(const Context& context, const Tensor& x, float* slot) {
+  const ChannelSlabs slabs(x, kMomentRows, ChannelSlabs::kReductionBlocks);
+  auto* partials = static_cast<float*>(context.scratch(slabs.partial_bytes()));
+  with_element_type(x.dtype, [&](auto element) {
+    using T = decltype(element);
+    const MomentsArguments<T> arguments{slabs, Rows<const T>(x), partials, context.counters, slot};
+    launch(rows_are_packs(x) ? moments_kernel<T, true> : moments_kernel<T, false>, slabs.grid(),
+           kThreads, context.stream, arguments);
+  });
+}
+
+}  // namespace lockstep::gpu

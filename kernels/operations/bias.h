@@ -1,0 +1,15 @@
+#pragma once
+// The bias of a convolution, which cuDNN's plain convolutions leave out.
+
+#include "kernels/operations/context.h"
+#include "lockstep/core/tensor.h"
+
+namespace lockstep::gpu {
+
+/// y += bias [C] in every row.
+void add_bias(const Context& context, const float* bias, const Tensor& y);
+
+/// grad_bias [C] += column sums of grad_y, summed in double.
+void bias_gradient(const Context& context, const Tensor& grad_y, float* grad_bias);
+
+}  // namespace lockstep::gpu

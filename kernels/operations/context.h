@@ -1,0 +1,28 @@
+#pragma once
+// What the launchers of this folder need to know of the replica that calls them. A launcher has the
+// name and the arguments of the Backend operation that it serves, after a Context; it checks its
+// arguments, starts its kernels on the context's stream and returns.
+
+#include <cstddef>
+#include <functional>
+
+#include "kernels/device/stream.h"
+
+namespace lockstep::gpu {
+
+/// Used by the replica's thread. Kernels of one context run one after another, so that all share
+/// the scratch memory and the counters.
+struct Context {
+  static constexpr int kCounters = 4096;
+
+  Stream stream = nullptr;
+  int multiprocessors = 1;
+  /// [kCounters] in device memory, all zero between kernels: a kernel that counts its blocks counts
+  /// with atomicInc, whose limit wraps the counter back to zero.
+  unsigned* counters = nullptr;
+  /// Device memory of at least this many bytes, aligned to 256, unset; valid until the next call.
+  /// Grows in the first step.
+  std::function<void*(std::size_t bytes)> scratch;
+};
+
+}  // namespace lockstep::gpu

@@ -1,0 +1,97 @@
+#include "kernels/operations/gpu_operations.h"
+
+#include "kernels/operations/batch_norm.h"
+#include "kernels/operations/loss.h"
+#include "kernels/operations/pointwise.h"
+#include "kernels/operations/pooling.h"
+#include "kernels/operations/sgd.h"
+#include "kernels/operations/upsample.h"
+
+namespace lockstep::gpu {
+
+void GpuOperations::fill(const Tensor& tensor, float value) { gpu::fill(entered(), tensor, value); }
+
+void GpuOperations::copy(const Tensor& source, const Tensor& destination, bool accumulate) {
+  gpu::copy(entered(), source, destination, accumulate);
+}
+
+void GpuOperations::batch_norm_moments(const Tensor& x, float* slot) {
+  gpu::batch_norm_moments(entered(), x, slot);
+}
+
+void GpuOperations::batch_norm_forward(const BatchNormForward& arguments) {
+  gpu::batch_norm_forward(entered(), arguments);
+}
+
+void GpuOperations::batch_norm_inference(const BatchNormInference& arguments) {
+  gpu::batch_norm_inference(entered(), arguments);
+}
+
+void GpuOperations::batch_norm_backward_reduce(const BatchNormBackwardReduce& arguments) {
+  gpu::batch_norm_backward_reduce(entered(), arguments);
+}
+
+void GpuOperations::batch_norm_backward_apply(const BatchNormBackwardApply& arguments) {
+  gpu::batch_norm_backward_apply(entered(), arguments);
+}
+
+void GpuOperations::relu_forward(const Tensor& x, const Tensor& y) {
+  gpu::relu_forward(entered(), x, y);
+}
+
+void GpuOperations::relu_backward(const Tensor& y, const Tensor& grad_y, const Tensor& grad_x,
+                                  bool accumulate) {
+  gpu::relu_backward(entered(), y, grad_y, grad_x, accumulate);
+}
+
+void GpuOperations::add(const Tensor& a, const Tensor& b, const Tensor& y) {
+  gpu::add(entered(), a, b, y);
+}
+
+void GpuOperations::dropout(const Tensor& x, const Tensor& y, float p, std::uint64_t seed,
+                            std::int64_t sample_offset, bool accumulate) {
+  gpu::dropout(entered(), x, y, p, seed, sample_offset, accumulate);
+}
+
+void GpuOperations::max_pool_forward(const PoolGeometry& geometry, const Tensor& x, const Tensor& y,
+                                     const Tensor& winners) {
+  gpu::max_pool_forward(entered(), geometry, x, y, winners);
+}
+
+void GpuOperations::max_pool_backward(const PoolGeometry& geometry, const Tensor& winners,
+                                      const Tensor& grad_y, const Tensor& grad_x, bool accumulate) {
+  gpu::max_pool_backward(entered(), geometry, winners, grad_y, grad_x, accumulate);
+}
+
+void GpuOperations::avg_pool_forward(const PoolGeometry& geometry, const Tensor& x,
+                                     const Tensor& y) {
+  gpu::avg_pool_forward(entered(), geometry, x, y);
+}
+
+void GpuOperations::avg_pool_backward(const PoolGeometry& geometry, const Tensor& grad_y,
+                                      const Tensor& grad_x, bool accumulate) {
+  gpu::avg_pool_backward(entered(), geometry, grad_y, grad_x, accumulate);
+}
+
+void GpuOperations::upsample_bilinear_forward(const Tensor& x, const Tensor& y,
+                                              bool align_corners) {
+  gpu::upsample_bilinear_forward(entered(), x, y, align_corners);
+}
+
+void GpuOperations::upsample_bilinear_backward(const Tensor& grad_y, const Tensor& grad_x,
+                                               bool align_corners, bool accumulate) {
+  gpu::upsample_bilinear_backward(entered(), grad_y, grad_x, align_corners, accumulate);
+}
+
+void GpuOperations::cross_entropy(const CrossEntropy& arguments) {
+  gpu::cross_entropy(entered(), arguments);
+}
+
+void GpuOperations::confusion_matrix(const Tensor& logits, const Tensor& labels,
+                                     std::int64_t* matrix) {
+  gpu::confusion_matrix(entered(), logits, labels, matrix);
+}
+
+void GpuOperations::sgd_update(const SgdShard& shard) { gpu::sgd_update(entered(), shard); }
+
+}  // namespace lockstep::gpu

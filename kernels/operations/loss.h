@@ -1,0 +1,17 @@
+#pragma once
+// Softmax cross-entropy with its gradient, and the confusion matrix. At most 256 classes.
+
+#include <cstdint>
+
+#include "kernels/operations/context.h"
+#include "lockstep/backend/backend.h"
+
+namespace lockstep::gpu {
+
+/// A label that is neither a class nor ignored cannot be reported without waiting for the GPU: it
+/// makes the loss, and its pixel's gradient, NaN.
+void cross_entropy(const Context& context, const CrossEntropy& arguments);
+void confusion_matrix(const Context& context, const Tensor& logits, const Tensor& labels,
+                      std::int64_t* matrix);
+
+}  // namespace lockstep::gpu

@@ -1,0 +1,20 @@
+#pragma once
+// Operations that look at one element at a time. Bits as on the CPU.
+
+#include <cstdint>
+
+#include "kernels/operations/context.h"
+#include "lockstep/core/tensor.h"
+
+namespace lockstep::gpu {
+
+void fill(const Context& context, const Tensor& tensor, float value);
+void copy(const Context& context, const Tensor& source, const Tensor& destination, bool accumulate);
+void relu_forward(const Context& context, const Tensor& x, const Tensor& y);
+void relu_backward(const Context& context, const Tensor& y, const Tensor& grad_y,
+                   const Tensor& grad_x, bool accumulate);
+void add(const Context& context, const Tensor& a, const Tensor& b, const Tensor& y);
+void dropout(const Context& context, const Tensor& x, const Tensor& y, float p, std::uint64_t seed,
+             std::int64_t sample_offset, bool accumulate);
+
+}  // namespace lockstep::gpu

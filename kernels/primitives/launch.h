@@ -1,0 +1,59 @@
+#pragma once
+// How kernels are written and started. Every kernel file includes this one and no header of CUDA,
+// so that nvcc compiles it for GPUs and the C++ compiler for the emulation of the tests
+// (tests/kernels/emulation), which gives the same names a meaning on the CPU. Kernels use
+// threadIdx, blockIdx, blockDim, gridDim, __syncthreads, the *_sync warp operations, atomics and
+// block_shared; nothing else of CUDA.
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/device/stream.h"
+
+#if defined(__CUDACC__)
+
+#include <cuda_runtime.h>
+
+#include "kernels/device/check_cuda.h"
+
+namespace lockstep::gpu {
+
+/// Memory of one T shared by the threads of a block; unset at first. The same for every call with
+/// the same T in a kernel.
+template <typename T>
+__device__ T& block_shared() {
+  __shared__ alignas(alignof(T) < 16 ? 16 : alignof(T)) unsigned char storage[sizeof(T)];
+  return *reinterpret_cast<T*>(storage);
+}
+
+/// Starts kernel<<<grid, block>>>(arguments...) on `stream`. Throws Error naming the kernel's file
+/// and line when the start fails. A grid without blocks starts nothing.
+template <typename... Parameters, typename... Arguments>
+void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, Stream stream,
+            const Arguments&... arguments) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+  kernel<<<grid, block, 0, stream>>>(static_cast<Parameters>(arguments)...);
+  check_cuda(cudaGetLastError(), "kernel launch");
+}
+
+}  // namespace lockstep::gpu
+
+#else
+
+#include "kernels/emulation.h"
+
+#endif
+
+namespace lockstep::gpu {
+
+inline constexpr int kWarpSize = 32;
+inline constexpr unsigned kWholeWarp = 0xffffffffU;
+
+/// Blocks of `per_block` items that cover `items`, at most `limit` (kernels then take several
+/// rounds; a grid's x extent may reach 2^31 - 1).
+inline unsigned blocks_for(std::int64_t items, std::int64_t per_block, std::int64_t limit) {
+  const std::int64_t blocks = (items + per_block - 1) / per_block;
+  return static_cast<unsigned>(blocks < limit ? blocks : limit);
+}
+
+}  // namespace lockstep::gpu

@@ -1,0 +1,44 @@
+#pragma once
+// Sums in double that do not depend on the order of threads and blocks: within a block by warps,
+// over blocks by partial sums that the last block adds up. Who computes which partial sum is the
+// kernel's choice; what belongs to it must be a function of the shapes alone. For .cu files only.
+
+#include <cstdint>
+
+#include "kernels/primitives/launch.h"
+#include "kernels/primitives/reduce.h"
+
+namespace lockstep::gpu {
+
+struct WarpSums {
+  double sums[32];
+};
+
+/// The sum over the block's threads; of use in thread 0 only. Every thread calls it.
+__device__ inline double block_sum(double mine) {
+  WarpSums& shared = block_shared<WarpSums>();
+  for (int bits = kWarpSize / 2; bits > 0; bits /= 2) {
+    mine += __shfl_xor_sync(kWholeWarp, mine, bits);
+  }
+  __syncthreads();  // thread 0 has read the sums of the call before
+  if (threadIdx.x % kWarpSize == 0) shared.sums[threadIdx.x / kWarpSize] = mine;
+  __syncthreads();
+  double total = 0;
+  if (threadIdx.x == 0) {
+    for (unsigned warp = 0; warp < blockDim.x / kWarpSize; ++warp) total += shared.sums[warp];
+  }
+  return total;
+}
+
+/// *result += (sum of partials [count]) / divisor, by the block that comes here last. Every thread
+/// of the grid calls it at its end; thread 0 of the blocks has written the partials.
+__device__ inline void add_partials(const double* partials, std::int64_t count, unsigned* counter,
+                                    double divisor, double* result) {
+  if (!arrives_last(counter, gridDim.x)) return;
+  double mine = 0;
+  for (std::int64_t i = threadIdx.x; i < count; i += blockDim.x) mine += partials[i];
+  const double total = block_sum(mine);
+  if (threadIdx.x == 0) *result += total / divisor;
+}
+
+}  // namespace lockstep::gpu

@@ -1,0 +1,97 @@
+#pragma once
+// What follows when every thread has reduced its rows (channel_slabs.h). First the block folds its
+// row lanes pairwise. Then it writes two values per channel to global memory, and the block of the
+// slab that happens to finish last adds up those of all chunks, in their order and in double. So
+// one kernel does the whole reduction, and its bits do not depend on which block that is.
+
+#include <cstdint>
+
+#include "kernels/primitives/channel_slabs.h"
+#include "kernels/primitives/launch.h"
+
+namespace lockstep::gpu {
+
+/// merge(a, b) takes the result of thread b into that of thread a, in shared memory, until row lane
+/// 0 holds everything. What a thread wrote before is seen. Every thread calls it.
+template <typename Merge>
+__device__ void fold_row_lanes(const ChannelSlabs& slabs, const SlabThread& thread,
+                               const Merge& merge) {
+  for (int live = slabs.row_lanes; live > 1;) {
+    const int half = (live + 1) / 2;
+    __syncthreads();
+    const int mine = static_cast<int>(threadIdx.x);
+    if (thread.row_lane + half < live) merge(mine, mine + half * slabs.lanes);
+    live = half;
+  }
+}
+
+struct LastBlockTicket {
+  unsigned arrived;  // before this block
+};
+
+/// Whether the calling block is the last of `blocks` that arrive at `counter`. It sees everything
+/// that the others wrote before. Every thread calls it.
+__device__ inline bool arrives_last(unsigned* counter, unsigned blocks) {
+  LastBlockTicket& shared = block_shared<LastBlockTicket>();
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    shared.arrived = atomicInc(counter, blocks - 1);
+    __threadfence();
+  }
+  __syncthreads();
+  return shared.arrived == blocks - 1;
+}
+
+/// The counter of a slab. With more slabs than counters some share one, but then every slab is a
+/// single chunk, which counts from 0 to 0.
+__device__ inline unsigned* slab_counter(unsigned* counters, int counter_count, int slab) {
+  return counters + slab % counter_count;
+}
+
+/// Two sums of one channel.
+struct ChannelSums {
+  double first = 0, second = 0;
+};
+
+struct ChunkSumsShared {
+  static constexpr int kGroups = 16;
+  double first[ChannelSlabs::kThreads], second[ChannelSlabs::kThreads];
+};
+
+/// partials [chunks, 2, C]: the sums over all chunks for the slab's channel threadIdx.x, which is
+/// meaningful in the first `width(slab)` threads. `add(sums, chunk, a, b)` adds one chunk's pair.
+/// Groups of threads take runs of chunks and are added up in order. Every thread calls it.
+template <typename Add>
+__device__ ChannelSums sum_chunks(const ChannelSlabs& slabs, int slab, const float* partials,
+                                  const Add& add) {
+  ChunkSumsShared& shared = block_shared<ChunkSumsShared>();
+  const int thread = static_cast<int>(threadIdx.x);
+  const int width = slabs.width(slab);
+  const int fitting = ChannelSlabs::kThreads / width;
+  const int groups = fitting < ChunkSumsShared::kGroups ? fitting : ChunkSumsShared::kGroups;
+  const int per_group = (slabs.chunks + groups - 1) / groups;
+  const int group = thread / width;
+  if (group < groups) {
+    const int begin = group * per_group;
+    const int end = begin + per_group < slabs.chunks ? begin + per_group : slabs.chunks;
+    const float* at = partials + slabs.first_channel(slab) + thread % width;
+    ChannelSums sums;
+    for (int chunk = begin; chunk < end; ++chunk) {
+      const float* pair = at + 2 * chunk * slabs.channels;
+      add(sums, chunk, pair[0], pair[slabs.channels]);
+    }
+    shared.first[thread] = sums.first;
+    shared.second[thread] = sums.second;
+  }
+  __syncthreads();
+  ChannelSums total;
+  if (thread >= width) return total;
+  for (int g = 0; g < groups; ++g) {
+    total.first += shared.first[g * width + thread];
+    total.second += shared.second[g * width + thread];
+  }
+  return total;
+}
+
+}  // namespace lockstep::gpu

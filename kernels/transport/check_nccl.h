@@ -1,0 +1,19 @@
+#pragma once
+// Every call of NCCL goes through check_nccl, as every call of the runtime through check_cuda.
+
+#include <nccl.h>
+
+#include "kernels/device/check_cuda.h"
+
+namespace lockstep::gpu {
+
+/// Throws Error with `what` unless `result` is ncclSuccess. A communicator that does not block
+/// answers ncclInProgress first: its callers wait before they check.
+inline void check_nccl(ncclResult_t result, const char* what,
+                       const std::source_location& where = std::source_location::current()) {
+  if (result == ncclSuccess) return;
+  throw Error(concat("NCCL: ", what, " failed: ", ncclGetErrorString(result), ": ",
+                     ncclGetLastError(nullptr), describe_place(where)));
+}
+
+}  // namespace lockstep::gpu

@@ -1,0 +1,135 @@
+// The transport "event". A rank copies its partial statistics into a mailbox of its own and records
+// an event; at the rendezvous every rank learns where the others' mailboxes are and which events to
+// wait for, and issues the waits. The kernels that merge then read the mailboxes in place. A copy,
+// because the layer's own memory is reused as soon as its stream is done with it.
+
+#include <array>
+
+#include "kernels/device/check_cuda.h"
+#include "kernels/transport/gpu_communicator.h"
+
+namespace lockstep::gpu {
+namespace {
+
+/// What a rank posts.
+struct Mail {
+  const float* data = nullptr;  // [2, C] on the rank's device
+  const Event* written = nullptr;
+  int ordinal = 0;  // of that device
+};
+
+/// What the ranks of a sync group have posted in one call.
+struct Mails {
+  std::vector<Mail> mails;      // [rank in the group]
+  std::vector<StatSlot> slots;  // [rank in the group]
+};
+
+/// Hands every rank all mails. The answers are used in turn.
+class Gather {
+ public:
+  explicit Gather(int ranks) {
+    for (Mails& answer : answers_) {
+      answer.mails.resize(static_cast<std::size_t>(ranks));
+      answer.slots.resize(static_cast<std::size_t>(ranks));
+    }
+  }
+
+  void gather(std::span<const SyncMessage> messages, std::span<SyncAnswer> answers) {
+    if (messages.front().call.direction == Direction::kOther) return;
+    turn_ = 1 - turn_;
+    Mails& all = answers_[turn_];
+    std::int64_t count = 0;
+    for (std::size_t rank = 0; rank < messages.size(); ++rank) {
+      all.mails[rank] = *static_cast<const Mail*>(messages[rank].payload);
+      all.slots[rank] = {messages[rank].count, all.mails[rank].data};
+      count += messages[rank].count;
+    }
+    for (SyncAnswer& answer : answers) answer = {count, &all};
+  }
+
+ private:
+  std::array<Mails, 2> answers_;
+  std::size_t turn_ = 0;
+};
+
+class EventEnd final : public GpuEnd {
+ public:
+  using GpuEnd::GpuEnd;
+
+  void attach(Backend& own) override {
+    GpuEnd::attach(own);
+    for (Box& box : boxes_) box.written.emplace_back(ordinal());
+  }
+
+ private:
+  // Used in turn: a rank writes for call i + 2 after its stream has waited for every peer's event
+  // of call i + 1, which the peer recorded after it had issued its reads of call i.
+  struct Box {
+    Storage memory;              // [2, C]
+    std::vector<Event> written;  // one
+    Storage fetched;             // [ranks, 2, C]: of peers whose memory cannot be read from here
+    std::vector<StatSlot> slots;
+  };
+
+  std::span<const StatSlot> exchange_in_group(const SyncCall& call,
+                                              const StatSlot& local) override {
+    const DeviceGuard guard(ordinal());
+    turn_ = 1 - turn_;
+    Box& box = boxes_[turn_];
+    const std::int64_t floats = 2 * call.channels;
+    mail_ = write_mail(box, local, floats);
+    const SyncAnswer answer = meet({call, local.count, &mail_});
+    const auto& all = *static_cast<const Mails*>(answer.payload);
+    box.slots.assign(all.slots.begin(), all.slots.end());
+    const auto own = static_cast<std::size_t>(rank() - group().first_rank(rank()));
+    for (std::size_t peer = 0; peer < all.mails.size(); ++peer) {
+      if (peer == own) continue;
+      const Mail& mail = all.mails[peer];
+      mail.written->make_wait(stream());
+      if (run().peers.between(ordinal(), mail.ordinal)) continue;
+      box.slots[peer].data = fetch(box, mail, peer, all.mails.size(), floats);
+    }
+    return box.slots;
+  }
+
+  Mail write_mail(Box& box, const StatSlot& local, std::int64_t floats) const {
+    float* data = grown(box.memory, floats);
+    check_cuda(cudaMemcpyAsync(data, local.data, static_cast<std::size_t>(floats) * sizeof(float),
+                               cudaMemcpyDeviceToDevice, stream()),
+               "cudaMemcpyAsync of statistics");
+    box.written.front().record(stream());
+    return {data, &box.written.front(), ordinal()};
+  }
+
+  const float* fetch(Box& box, const Mail& mail, std::size_t peer, std::size_t ranks,
+                     std::int64_t floats) const {
+    float* all = grown(box.fetched, static_cast<std::int64_t>(ranks) * floats);
+    float* data = all + static_cast<std::int64_t>(peer) * floats;
+    check_cuda(cudaMemcpyPeerAsync(data, ordinal(), mail.data, mail.ordinal,
+                                   static_cast<std::size_t>(floats) * sizeof(float), stream()),
+               "cudaMemcpyPeerAsync of statistics");
+    return data;
+  }
+
+  std::array<Box, 2> boxes_;
+  std::size_t turn_ = 0;
+  Mail mail_;  // read by the callback while this rank waits
+};
+
+}  // namespace
+
+std::unique_ptr<CommunicatorGroup> make_event_communicators(std::span<const Device> devices,
+                                                            const CommunicatorOptions& options) {
+  const auto run = std::make_shared<const GpuRun>(devices);
+  return std::make_unique<RendezvousGroup>(
+      static_cast<int>(devices.size()), options,
+      [](int, int ranks) {
+        const auto gather = std::make_shared<Gather>(ranks);
+        return [gather](auto messages, auto answers) { gather->gather(messages, answers); };
+      },
+      [run](RendezvousGroup& group, int rank) {
+        return std::make_unique<EventEnd>(group, rank, run);
+      });
+}
+
+}  // namespace lockstep::gpu

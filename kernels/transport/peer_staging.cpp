@@ -1,0 +1,68 @@
+#include "kernels/transport/peer_staging.h"
+
+#include <algorithm>
+#include <array>
+
+#include "kernels/device/check_cuda.h"
+#include "kernels/device/device.h"
+
+namespace lockstep::gpu {
+
+const PeerStaging::Place& PeerStaging::place_of(const void* address) {
+  const auto known = std::find_if(places_.begin(), places_.end(),
+                                  [&](const Place& place) { return place.address == address; });
+  if (known != places_.end()) return *known;
+  cudaPointerAttributes attributes;
+  check_cuda(cudaPointerGetAttributes(&attributes, address), "cudaPointerGetAttributes");
+  LOCKSTEP_CHECK(attributes.type == cudaMemoryTypeDevice, "cuda:", ordinal_,
+                 ": a shard lies in memory of no GPU");
+  const std::array<int, 2> pair{ordinal_, attributes.device};
+  const bool reachable = PeerAccess(pair).between(ordinal_, attributes.device);
+  return places_.emplace_back(Place{address, attributes.device, reachable});
+}
+
+bool PeerStaging::reaches(const SgdShard& shard) {
+  if (shard.begin == shard.end) return true;
+  const auto reachable = [this](const void* address) { return place_of(address).reachable; };
+  return std::all_of(shard.grads.begin(), shard.grads.end(), reachable) &&
+         std::all_of(shard.weights.begin(), shard.weights.end(), reachable);
+}
+
+PeerStaging::Staged PeerStaging::stage(const SgdShard& shard, Stream stream,
+                                       const std::function<void*(std::size_t bytes)>& scratch) {
+  const std::int64_t size = shard.end - shard.begin;
+  const auto bytes = static_cast<std::size_t>(size) * sizeof(float);
+  auto* next = static_cast<float*>(scratch(bytes * (shard.grads.size() + shard.weights.size())));
+  const auto local = [&](const float* address) -> float* {
+    const Place place = place_of(address);
+    if (place.reachable) return const_cast<float*>(address) + shard.begin;
+    float* copy = next;
+    next += size;
+    check_cuda(
+        cudaMemcpyPeerAsync(copy, ordinal_, address + shard.begin, place.ordinal, bytes, stream),
+        "cudaMemcpyPeerAsync from a peer");
+    return copy;
+  };
+  Staged staged{shard, {}, {}};
+  for (const float* grads : shard.grads) staged.grads.push_back(local(grads));
+  for (const float* weights : shard.weights) staged.weights.push_back(local(weights));
+  staged.shard.grads = staged.grads;
+  staged.shard.weights = staged.weights;
+  staged.shard.velocity = shard.velocity + shard.begin;
+  staged.shard.begin = 0;
+  staged.shard.end = size;
+  return staged;
+}
+
+void PeerStaging::write_back(const SgdShard& shard, const Staged& staged, Stream stream) {
+  const auto bytes = static_cast<std::size_t>(shard.end - shard.begin) * sizeof(float);
+  for (std::size_t rank = 0; rank < shard.weights.size(); ++rank) {
+    const Place place = place_of(shard.weights[rank]);
+    if (place.reachable) continue;
+    check_cuda(cudaMemcpyPeerAsync(shard.weights[rank] + shard.begin, place.ordinal,
+                                   staged.weights[rank], ordinal_, bytes, stream),
+               "cudaMemcpyPeerAsync to a peer");
+  }
+}
+
+}  // namespace lockstep::gpu

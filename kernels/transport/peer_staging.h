@@ -1,0 +1,48 @@
+#pragma once
+// The optimizer step reads every replica's gradients and writes every replica's weights in place.
+// On machines whose GPUs cannot reach each other's memory, those of the others are copied here
+// before and back afterwards; the update sees local memory only, and computes the same bits.
+
+#include <cstddef>
+#include <functional>
+#include <vector>
+
+#include "kernels/device/stream.h"
+#include "lockstep/backend/backend.h"
+
+namespace lockstep::gpu {
+
+/// Used by a replica's thread.
+class PeerStaging {
+ public:
+  explicit PeerStaging(int ordinal) : ordinal_(ordinal) {}
+
+  /// Whether this GPU reaches all memory of the shard.
+  bool reaches(const SgdShard& shard);
+
+  /// A shard whose memory is all within reach: elements [begin, end) of the original as [0, n).
+  struct Staged {
+    SgdShard shard;
+    std::vector<const float*> grads;  // [rank]
+    std::vector<float*> weights;      // [rank]
+  };
+  /// Copies what is out of reach into scratch memory.
+  Staged stage(const SgdShard& shard, Stream stream,
+               const std::function<void*(std::size_t bytes)>& scratch);
+  /// Copies the new weights of `staged` to where the original keeps them.
+  void write_back(const SgdShard& shard, const Staged& staged, Stream stream);
+
+ private:
+  /// Memory by its first address, as parameters have: where it is and whether that is within reach.
+  struct Place {
+    const void* address = nullptr;
+    int ordinal = 0;
+    bool reachable = true;
+  };
+  const Place& place_of(const void* address);
+
+  const int ordinal_;
+  std::vector<Place> places_;  // two per replica
+};
+
+}  // namespace lockstep::gpu
