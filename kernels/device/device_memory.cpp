@@ -20,6 +20,12 @@ void release(int ordinal, void* memory) {
   static_cast<void>(cudaSetDevice(previous));
 }
 
+bool is_capturing(Stream stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check_cuda(cudaStreamIsCapturing(stream, &status), "cudaStreamIsCapturing");
+  return status != cudaStreamCaptureStatusNone;
+}
+
 }  // namespace
 
 DeviceMemory::DeviceMemory(int ordinal, Stream stream)
@@ -52,9 +58,12 @@ Storage DeviceMemory::allocate(std::size_t bytes) {
 
 void* DeviceScratch::get(std::size_t bytes) {
   if (bytes > storage_.bytes()) {
+    if (recorded_) kept_.push_back(std::move(storage_));
+    recorded_ = false;
     storage_ = Storage();  // gives the old block back first
     storage_ = memory_.allocate(bytes);
   }
+  recorded_ = recorded_ || is_capturing(stream_);
   return storage_.data();
 }
 

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <memory>
+#include <vector>
 
 #include "kernels/device/stream.h"
 #include "lockstep/core/tensor.h"
@@ -30,17 +31,22 @@ class DeviceMemory {
 };
 
 /// Memory that operations of one stream share, one after another. It grows while shapes are new,
-/// and waits for the stream then.
+/// and waits for the stream then. What a recording of the stream uses stays: a replay will use it
+/// again.
 class DeviceScratch {
  public:
-  explicit DeviceScratch(DeviceMemory& memory) : memory_(memory) {}
+  /// `stream`: of the operations; outlives the object.
+  DeviceScratch(DeviceMemory& memory, Stream stream) : memory_(memory), stream_(stream) {}
 
   /// At least this many bytes, aligned to 256, unset; valid until the next call.
   void* get(std::size_t bytes);
 
  private:
   DeviceMemory& memory_;
+  const Stream stream_;
   Storage storage_;
+  bool recorded_ = false;  // whether a recording uses storage_
+  std::vector<Storage> kept_;
 };
 
 }  // namespace lockstep::gpu

@@ -48,8 +48,9 @@ void GpuOperations::add(const Tensor& a, const Tensor& b, const Tensor& y) {
   gpu::add(entered(), a, b, y);
 }
 
-void GpuOperations::dropout(const Tensor& x, const Tensor& y, float p, std::uint64_t seed,
-                            std::int64_t sample_offset, bool accumulate) {
+void GpuOperations::dropout(const Tensor& x, const Tensor& y, float p,
+                            DeviceScalar<std::uint64_t> seed, std::int64_t sample_offset,
+                            bool accumulate) {
   gpu::dropout(entered(), x, y, p, seed, sample_offset, accumulate);
 }
 

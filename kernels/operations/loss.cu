@@ -34,8 +34,7 @@ struct Loss {
   const std::uint8_t* labels;
   std::int64_t labels_stride;
   const float* class_weight;  // null: all 1
-  double normalizer;
-  float share;      // 1 / normalizer
+  DeviceScalar<double> normalizer = 1.0;
   float* gradient;  // null: only the loss
   std::int64_t gradient_stride;
   double* partials;  // [chunks]
@@ -74,8 +73,14 @@ __device__ void for_each_pack(int pixels, int classes, const Body& body) {
   }
 }
 
-/// Weight * nll of one pixel. `values` are its logits, and its gradient afterwards.
-__device__ double pixel_loss(const Loss& task, std::int64_t row, float* values) {
+/// What one unit of weight contributes to the gradient: all pixels share it.
+__device__ double share_of(double weight, double normalizer) {
+  return normalizer == 0 ? 0 : weight / normalizer;
+}
+
+/// Weight * nll of one pixel. `values` are its logits, and its gradient afterwards. `pixel_share`:
+/// that of a pixel of weight 1.
+__device__ double pixel_loss(const Loss& task, float pixel_share, std::int64_t row, float* values) {
   const int label = task.labels[row * task.labels_stride];
   if (label == task.ignore_index) {
     for (int c = 0; c < task.classes; ++c) values[c] = 0;
@@ -92,10 +97,10 @@ __device__ double pixel_loss(const Loss& task, std::int64_t row, float* values) 
   }
   const float nll = std::log(sum) + (largest - logit);
   double weight = 1;
-  float share = known ? task.share : logit;
+  float share = known ? pixel_share : logit;
   if (task.class_weight != nullptr && known) {
     weight = static_cast<double>(task.class_weight[label]);
-    share = static_cast<float>(weight / task.normalizer);
+    share = static_cast<float>(share_of(weight, task.normalizer.get()));
   }
   const float scale = share / sum;
   for (int c = 0; c < task.classes; ++c) {
@@ -108,6 +113,7 @@ __device__ double pixel_loss(const Loss& task, std::int64_t row, float* values) 
 template <int kWidth>
 __device__ double chunk_loss(const Loss& task, Tile& tile, std::int64_t begin, std::int64_t end) {
   const int pitch = task.pixel_floats();
+  const auto share = static_cast<float>(share_of(1.0, task.normalizer.get()));
   double loss = 0;
   for (std::int64_t first = begin; first < end; first += task.tile_pixels()) {
     const std::int64_t left = end - first;
@@ -118,7 +124,8 @@ __device__ double chunk_loss(const Loss& task, Tile& tile, std::int64_t begin, s
     });
     __syncthreads();
     const int thread = static_cast<int>(threadIdx.x);
-    if (thread < pixels) loss += pixel_loss(task, first + thread, tile.values + thread * pitch);
+    if (thread < pixels)
+      loss += pixel_loss(task, share, first + thread, tile.values + thread * pitch);
     __syncthreads();
     if (task.gradient == nullptr) continue;
     for_each_pack<kWidth>(pixels, task.classes, [&](int pixel, int c) {
@@ -139,7 +146,7 @@ __global__ void cross_entropy_kernel(Loss task) {
     const double sum = block_sum(chunk_loss<kWidth>(task, tile, begin, end));
     if (threadIdx.x == 0) task.partials[chunk] = sum;
   }
-  add_partials(task.partials, task.chunks(), task.counter, task.normalizer, task.loss);
+  add_partials(task.partials, task.chunks(), task.counter, task.normalizer.get(), task.loss);
 }
 
 struct Confusion {
@@ -221,7 +228,6 @@ Loss loss_of(const CrossEntropy& arguments) {
   task.labels_stride = arguments.labels.row_stride;
   task.class_weight = arguments.class_weight;
   task.normalizer = arguments.normalizer;
-  task.share = static_cast<float>(1.0 / arguments.normalizer);
   task.loss = arguments.loss;
   if (arguments.grad_logits) {
     LOCKSTEP_CHECK(arguments.grad_logits.shape == arguments.logits.shape, "the gradient of logits ",

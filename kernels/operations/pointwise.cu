@@ -204,7 +204,7 @@ struct Dropout {
   std::int64_t x_stride, y_stride;
   float p, scale;
   bool accumulate;
-  PhiloxKey key;
+  DeviceScalar<std::uint64_t> seed = 0;
   std::uint64_t first_sample;
 };
 
@@ -223,12 +223,13 @@ __device__ float scaled(float x, float scale) {
 template <int kWidth>
 __global__ void dropout_kernel(Dropout drop) {
   const std::int64_t packs = drop.channels / kWidth;
+  const PhiloxKey key = philox_key(drop.seed.get());
   for (std::int64_t i = first_item(); i < drop.rows * packs; i += item_stride()) {
     const std::int64_t row = i / packs;
     const std::int64_t c = (i - row * packs) * kWidth;
     const std::int64_t sample = row / drop.rows_per_sample;
     const std::int64_t e = (row - sample * drop.rows_per_sample) * drop.channels + c;
-    const auto random = philox_block(drop.key, RngPurpose::kDropout,
+    const auto random = philox_block(key, RngPurpose::kDropout,
                                      drop.first_sample + static_cast<std::uint64_t>(sample),
                                      static_cast<std::uint64_t>(e / 4));
     const auto x = load_pack<kWidth>(drop.x + row * drop.x_stride + c);
@@ -299,8 +300,8 @@ void add(const Context& context, const Tensor& a, const Tensor& b, const Tensor&
   launch_map<Sum>(context, map_of(a, &b, y, false));
 }
 
-void dropout(const Context& context, const Tensor& x, const Tensor& y, float p, std::uint64_t seed,
-             std::int64_t sample_offset, bool accumulate) {
+void dropout(const Context& context, const Tensor& x, const Tensor& y, float p,
+             DeviceScalar<std::uint64_t> seed, std::int64_t sample_offset, bool accumulate) {
   check_same_shape("dropout", x, y);
   LOCKSTEP_CHECK(p >= 0.0F && p < 1.0F, "dropout: expected 0 <= p < 1, got ", p);
   Dropout drop{};
@@ -309,7 +310,7 @@ void dropout(const Context& context, const Tensor& x, const Tensor& y, float p, 
   drop.p = p;
   drop.scale = 1.0F / (1.0F - p);
   drop.accumulate = accumulate;
-  drop.key = philox_key(seed);
+  drop.seed = seed;
   drop.first_sample = static_cast<std::uint64_t>(sample_offset);
   if (x.dense() && y.dense()) {  // a sample is a row
     drop.rows = x.shape.batch();

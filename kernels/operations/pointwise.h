@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "kernels/operations/context.h"
+#include "lockstep/backend/device_scalar.h"
 #include "lockstep/core/tensor.h"
 
 namespace lockstep::gpu {
@@ -14,7 +15,7 @@ void relu_forward(const Context& context, const Tensor& x, const Tensor& y);
 void relu_backward(const Context& context, const Tensor& y, const Tensor& grad_y,
                    const Tensor& grad_x, bool accumulate);
 void add(const Context& context, const Tensor& a, const Tensor& b, const Tensor& y);
-void dropout(const Context& context, const Tensor& x, const Tensor& y, float p, std::uint64_t seed,
-             std::int64_t sample_offset, bool accumulate);
+void dropout(const Context& context, const Tensor& x, const Tensor& y, float p,
+             DeviceScalar<std::uint64_t> seed, std::int64_t sample_offset, bool accumulate);
 
 }  // namespace lockstep::gpu

@@ -4,6 +4,9 @@
 // the shard are taken one by one. A sum of squares has one partial sum per chunk of elements,
 // whatever the grid; the last block adds them up.
 
+#include <algorithm>
+#include <cmath>
+
 #include "kernels/operations/sgd.h"
 #include "kernels/primitives/ordered_sum.h"
 #include "kernels/primitives/pack.h"
@@ -15,9 +18,12 @@ namespace {
 struct Replicas {
   const float* grads[kMaxRanks];
   float* weights[kMaxRanks];
+  const double* losses[kMaxRanks];
   float* velocity;
   int ranks;
-  float lr, momentum, weight_decay;
+  int loss_count;  // `ranks`, or 0: not looked at
+  DeviceScalar<float> lr = 0.0F;
+  float momentum, weight_decay;
 };
 
 /// Elements [begin, end): those of [first, last) in packs.
@@ -25,8 +31,16 @@ struct Parts {
   std::int64_t begin, first, last, end;
 };
 
+__device__ bool losses_are_finite(const Replicas& replicas) {
+  bool finite = true;
+  for (int rank = 0; rank < replicas.loss_count; ++rank) {
+    finite = finite && std::isfinite(*replicas.losses[rank]);
+  }
+  return finite;
+}
+
 template <int kWidth>
-__device__ void update(const Replicas& replicas, std::int64_t at) {
+__device__ void update(const Replicas& replicas, float lr, std::int64_t at) {
   Pack<float, kWidth> gradient{};
   for (int rank = 0; rank < replicas.ranks; ++rank) {
     const auto part = load_pack<kWidth>(replicas.grads[rank] + at);
@@ -35,8 +49,8 @@ __device__ void update(const Replicas& replicas, std::int64_t at) {
   auto weight = load_pack<kWidth>(static_cast<const float*>(replicas.weights[0] + at));
   auto velocity = load_pack<kWidth>(static_cast<const float*>(replicas.velocity + at));
   for (int k = 0; k < kWidth; ++k) {
-    weight.values[k] = sgd_element(weight.values[k], gradient.values[k], velocity.values[k],
-                                   replicas.lr, replicas.momentum, replicas.weight_decay);
+    weight.values[k] = sgd_element(weight.values[k], gradient.values[k], velocity.values[k], lr,
+                                   replicas.momentum, replicas.weight_decay);
   }
   store_pack<kWidth>(replicas.velocity + at, velocity);
   for (int rank = 0; rank < replicas.ranks; ++rank) {
@@ -45,16 +59,19 @@ __device__ void update(const Replicas& replicas, std::int64_t at) {
 }
 
 __global__ void sgd_kernel(Replicas replicas, Parts parts) {
+  if (!losses_are_finite(replicas)) return;
+  const float lr = replicas.lr.get();
   const std::int64_t packs = (parts.last - parts.first) / kPackWidth;
   const std::int64_t before = parts.first - parts.begin;
   const std::int64_t singles = before + (parts.end - parts.last);
   for (std::int64_t i = first_item(); i < packs + singles; i += item_stride()) {
     if (i < packs) {
-      update<kPackWidth>(replicas, parts.first + i * kPackWidth);
+      update<kPackWidth>(replicas, lr, parts.first + i * kPackWidth);
       continue;
     }
     const std::int64_t single = i - packs;
-    update<1>(replicas, single < before ? parts.begin + single : parts.last + (single - before));
+    update<1>(replicas, lr,
+              single < before ? parts.begin + single : parts.last + (single - before));
   }
 }
 
@@ -97,10 +114,15 @@ void sgd_update(const Context& context, const SgdShard& shard) {
                  shard.grads.size(), " and ", shard.weights.size());
   LOCKSTEP_CHECK(shard.grads.size() <= std::size_t{kMaxRanks}, "sgd_update: at most ", kMaxRanks,
                  " ranks, got ", shard.grads.size());
+  LOCKSTEP_CHECK(shard.losses.empty() || shard.losses.size() == shard.grads.size(),
+                 "sgd_update: expected the losses of ", shard.grads.size(), " ranks, or none, got ",
+                 shard.losses.size());
   Replicas replicas{};
   replicas.velocity = shard.velocity;
   replicas.ranks = static_cast<int>(shard.grads.size());
   replicas.lr = shard.lr;
+  replicas.loss_count = static_cast<int>(shard.losses.size());
+  std::copy(shard.losses.begin(), shard.losses.end(), replicas.losses);
   replicas.momentum = shard.momentum;
   replicas.weight_decay = shard.weight_decay;
   bool aligned = is_aligned(shard.velocity, 16);

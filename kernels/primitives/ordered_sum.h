@@ -30,15 +30,16 @@ __device__ inline double block_sum(double mine) {
   return total;
 }
 
-/// *result += (sum of partials [count]) / divisor, by the block that comes here last. Every thread
-/// of the grid calls it at its end; thread 0 of the blocks has written the partials.
+/// *result += (sum of partials [count]) / divisor, or nothing when that is 0, by the block that
+/// comes here last. Every thread of the grid calls it at its end; thread 0 of the blocks has
+/// written the partials.
 __device__ inline void add_partials(const double* partials, std::int64_t count, unsigned* counter,
                                     double divisor, double* result) {
   if (!arrives_last(counter, gridDim.x)) return;
   double mine = 0;
   for (std::int64_t i = threadIdx.x; i < count; i += blockDim.x) mine += partials[i];
   const double total = block_sum(mine);
-  if (threadIdx.x == 0) *result += total / divisor;
+  if (threadIdx.x == 0 && divisor != 0) *result += total / divisor;
 }
 
 }  // namespace lockstep::gpu

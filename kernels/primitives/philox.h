@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/primitives/launch.h"
+#include "lockstep/backend/host_device.h"
 #include "lockstep/core/rng.h"
 
 namespace lockstep::gpu {
@@ -19,7 +20,7 @@ struct PhiloxBlock {
 };
 
 /// The key of Rng(seed, ...) with sub-index 0.
-inline PhiloxKey philox_key(std::uint64_t seed) {
+LOCKSTEP_HOST_DEVICE inline PhiloxKey philox_key(std::uint64_t seed) {
   std::uint64_t value = seed;
   for (int round = 0; round < 2; ++round) {
     value += 0x9E3779B97F4A7C15ULL;

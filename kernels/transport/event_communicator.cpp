@@ -7,6 +7,7 @@
 
 #include "kernels/device/check_cuda.h"
 #include "kernels/transport/gpu_communicator.h"
+#include "kernels/transport/step_graph.h"
 
 namespace lockstep::gpu {
 namespace {
@@ -54,11 +55,45 @@ class Gather {
 
 class EventEnd final : public GpuEnd {
  public:
-  using GpuEnd::GpuEnd;
+  EventEnd(RendezvousGroup& group, int rank, std::shared_ptr<const GpuRun> run,
+           std::shared_ptr<StepGraph> graph)
+      : GpuEnd(group, rank, std::move(run)), graph_(std::move(graph)) {}
 
   void attach(Backend& own) override {
     GpuEnd::attach(own);
     for (Box& box : boxes_) box.written.emplace_back(ordinal());
+    graph_->attach(rank());
+  }
+
+  bool can_record() const override { return true; }
+
+  void record_step(const std::function<void()>& issue) override {
+    const DeviceGuard guard(ordinal());
+    if (rank() == 0) graph_->begin(stream());
+    const Abandon abandon{*graph_, stream(), rank()};
+    meet_all("the begin of a recording");
+    capture(issue);
+    meet_all("the end of a recording");
+    if (rank() == 0) graph_->finish(stream());
+    meet_all("the recorded step");
+  }
+
+  void replay_step() override {
+    enter("replay", "the recorded step");
+    const DeviceGuard guard(ordinal());
+    if (rank() != 0) graph_->arrive(rank(), stream());
+    meet_all("the recorded step");
+    if (rank() == 0) graph_->launch(stream());
+    meet_all("the launched step");
+    if (rank() != 0) graph_->follow(stream());
+  }
+
+ protected:
+  void before_wait() override {
+    if (issuing_) graph_->give_turn();
+  }
+  void after_wait() override {
+    if (issuing_) graph_->take_turn();
   }
 
  private:
@@ -69,6 +104,41 @@ class EventEnd final : public GpuEnd {
     std::vector<Event> written;  // one
     Storage fetched;             // [ranks, 2, C]: of peers whose memory cannot be read from here
     std::vector<StatSlot> slots;
+  };
+
+  /// Ends a capture that an exception has left open.
+  struct Abandon {
+    StepGraph& graph;
+    Stream stream;
+    int rank;
+    ~Abandon() {
+      if (rank == 0) graph.abandon(stream);
+    }
+  };
+
+  void capture(const std::function<void()>& issue) {
+    const Issuing issuing(*this);
+    if (rank() != 0) graph_->join(stream());
+    issue();
+    if (rank() != 0) graph_->leave(rank(), stream());
+  }
+
+  /// Holds the turn, except while this rank waits.
+  class Issuing {
+   public:
+    explicit Issuing(EventEnd& end) : end_(end) {
+      end_.graph_->take_turn();
+      end_.issuing_ = true;
+    }
+    ~Issuing() {
+      end_.issuing_ = false;
+      end_.graph_->give_turn();
+    }
+    Issuing(const Issuing&) = delete;
+    Issuing& operator=(const Issuing&) = delete;
+
+   private:
+    EventEnd& end_;
   };
 
   std::span<const StatSlot> exchange_in_group(const SyncCall& call,
@@ -111,6 +181,8 @@ class EventEnd final : public GpuEnd {
     return data;
   }
 
+  const std::shared_ptr<StepGraph> graph_;
+  bool issuing_ = false;  // into a capture
   std::array<Box, 2> boxes_;
   std::size_t turn_ = 0;
   Mail mail_;  // read by the callback while this rank waits
@@ -121,14 +193,15 @@ class EventEnd final : public GpuEnd {
 std::unique_ptr<CommunicatorGroup> make_event_communicators(std::span<const Device> devices,
                                                             const CommunicatorOptions& options) {
   const auto run = std::make_shared<const GpuRun>(devices);
+  const auto graph = std::make_shared<StepGraph>(run->ordinals);
   return std::make_unique<RendezvousGroup>(
       static_cast<int>(devices.size()), options,
       [](int, int ranks) {
         const auto gather = std::make_shared<Gather>(ranks);
         return [gather](auto messages, auto answers) { gather->gather(messages, answers); };
       },
-      [run](RendezvousGroup& group, int rank) {
-        return std::make_unique<EventEnd>(group, rank, run);
+      [run, graph](RendezvousGroup& group, int rank) {
+        return std::make_unique<EventEnd>(group, rank, run, graph);
       });
 }
 

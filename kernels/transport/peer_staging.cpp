@@ -25,29 +25,42 @@ bool PeerStaging::reaches(const SgdShard& shard) {
   if (shard.begin == shard.end) return true;
   const auto reachable = [this](const void* address) { return place_of(address).reachable; };
   return std::all_of(shard.grads.begin(), shard.grads.end(), reachable) &&
-         std::all_of(shard.weights.begin(), shard.weights.end(), reachable);
+         std::all_of(shard.weights.begin(), shard.weights.end(), reachable) &&
+         std::all_of(shard.losses.begin(), shard.losses.end(), reachable);
+}
+
+const std::byte* PeerStaging::within_reach(const Place& place, const void* from, std::size_t bytes,
+                                           Stream stream, std::byte** next) const {
+  if (place.reachable) return static_cast<const std::byte*>(from);
+  std::byte* copy = *next;
+  *next += bytes;
+  check_cuda(cudaMemcpyPeerAsync(copy, ordinal_, from, place.ordinal, bytes, stream),
+             "cudaMemcpyPeerAsync from a peer");
+  return copy;
 }
 
 PeerStaging::Staged PeerStaging::stage(const SgdShard& shard, Stream stream,
                                        const std::function<void*(std::size_t bytes)>& scratch) {
   const std::int64_t size = shard.end - shard.begin;
   const auto bytes = static_cast<std::size_t>(size) * sizeof(float);
-  auto* next = static_cast<float*>(scratch(bytes * (shard.grads.size() + shard.weights.size())));
-  const auto local = [&](const float* address) -> float* {
-    const Place place = place_of(address);
-    if (place.reachable) return const_cast<float*>(address) + shard.begin;
-    float* copy = next;
-    next += size;
-    check_cuda(
-        cudaMemcpyPeerAsync(copy, ordinal_, address + shard.begin, place.ordinal, bytes, stream),
-        "cudaMemcpyPeerAsync from a peer");
-    return copy;
+  auto* next = static_cast<std::byte*>(
+      scratch(shard.losses.size() * sizeof(double) + 2 * shard.grads.size() * bytes));
+  Staged staged{shard, {}, {}, {}};
+  for (const double* loss : shard.losses) {  // first: their copies are aligned to their size
+    const auto* near = within_reach(place_of(loss), loss, sizeof(double), stream, &next);
+    staged.losses.push_back(reinterpret_cast<const double*>(near));
+  }
+  const auto part = [&](const float* all) {
+    const auto* near = within_reach(place_of(all), all + shard.begin, bytes, stream, &next);
+    return reinterpret_cast<const float*>(near);
   };
-  Staged staged{shard, {}, {}};
-  for (const float* grads : shard.grads) staged.grads.push_back(local(grads));
-  for (const float* weights : shard.weights) staged.weights.push_back(local(weights));
+  for (const float* grads : shard.grads) staged.grads.push_back(part(grads));
+  for (const float* weights : shard.weights) {
+    staged.weights.push_back(const_cast<float*>(part(weights)));
+  }
   staged.shard.grads = staged.grads;
   staged.shard.weights = staged.weights;
+  staged.shard.losses = staged.losses;
   staged.shard.velocity = shard.velocity + shard.begin;
   staged.shard.begin = 0;
   staged.shard.end = size;

@@ -25,6 +25,7 @@ class PeerStaging {
     SgdShard shard;
     std::vector<const float*> grads;  // [rank]
     std::vector<float*> weights;      // [rank]
+    std::vector<const double*> losses;
   };
   /// Copies what is out of reach into scratch memory.
   Staged stage(const SgdShard& shard, Stream stream,
@@ -40,9 +41,12 @@ class PeerStaging {
     bool reachable = true;
   };
   const Place& place_of(const void* address);
+  /// `bytes` at `from` as memory within reach: itself, or a copy at `*next`, which moves on.
+  const std::byte* within_reach(const Place& place, const void* from, std::size_t bytes,
+                                Stream stream, std::byte** next) const;
 
   const int ordinal_;
-  std::vector<Place> places_;  // two per replica
+  std::vector<Place> places_;  // three per replica
 };
 
 }  // namespace lockstep::gpu

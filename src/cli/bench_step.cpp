@@ -9,9 +9,9 @@
 #include "cli/bench.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/rng.h"
-#include "lockstep/parallel/data_parallel.h"
 #include "lockstep/report/table.h"
 #include "lockstep/train/config.h"
+#include "lockstep/train/training.h"
 
 namespace lockstep {
 namespace {
@@ -58,28 +58,6 @@ Batch random_batch(const StepBench& bench) {
   }
   for (std::int64_t n = 0; n < bench.batch; ++n) batch.samples.push_back(n);
   return batch;
-}
-
-std::unique_ptr<DataParallel> make_training(const StepBench& bench) {
-  const Config& config = bench.config;
-  DataParallelOptions options;
-  options.devices = bench.devices;
-  options.bn = config.bn;
-  options.sgd = config.optim;
-  options.class_weight = config.loss.class_weight;
-  options.num_classes = config.data.num_classes;
-  options.ignore_index = config.data.ignore_index;
-  options.global_batch = bench.batch;
-  options.size = bench.size;
-  options.seed = config.run.seed;
-  options.communicator.transport = config.run.transport;
-  UnetOptions unet = config.model;
-  unet.num_classes = config.data.num_classes;
-  return std::make_unique<DataParallel>(
-      options, [unet, bn = config.bn](const Shape& input, const PlanOptions& plan, Backend& backend,
-                                      ParameterStore& store) {
-        return make_unet(unet, bn, input, plan, backend, store);
-      });
 }
 
 void time_step(StepBench& bench, DataParallel& training, const Batch& batch, std::int64_t step) {
@@ -144,10 +122,9 @@ int bench_step(const BenchArguments& arguments) {
   bench.devices = bench_devices(arguments);
   bench.batch = bench.config.global_batch(static_cast<int>(bench.devices.size()));
   bench.size = training_size(bench.config.data);
-  const std::unique_ptr<DataParallel> training = make_training(bench);
-  for (const auto& parameter : training->replica(0).store.parameters()) {
-    bench.parameters += parameter->elements;
-  }
+  const auto training =
+      make_replicas(bench.config, bench.devices, bench.batch, bench.size, nullptr);
+  bench.parameters = parameter_count(*training);
   const Batch batch = random_batch(bench);
   const int iters = arguments.iters > 0 ? arguments.iters : kDefaultIters;
   for (int step = 0; step < kWarmupSteps + iters; ++step) time_step(bench, *training, batch, step);

@@ -35,6 +35,7 @@ DataParallel::Impl::Impl(const DataParallelOptions& run_options,
       states(options.devices.size()),
       outcomes(options.devices.size()) {
   check_options();
+  check_recording();
   group = std::make_unique<ReplicaGroup>(options.devices, *communicators);
 }
 
@@ -48,11 +49,34 @@ void DataParallel::Impl::check_options() const {
                            " classes; give one per class, or none"));
 }
 
+void DataParallel::Impl::check_recording() const {
+  if (!options.cuda_graph) return;
+  if (!communicators->at(0).can_record()) {
+    throw ConfigError(
+        "run.cuda_graph = true needs replicas on GPUs and the transport 'event'; set it to false");
+  }
+  if (!options.bn.momentum) {
+    throw ConfigError(
+        "run.cuda_graph = true replays every step with one momentum: bn.momentum = \"cumulative\" "
+        "changes from step to step; give a number, or set run.cuda_graph to false");
+  }
+  if (options.communicator.hook) {
+    throw ConfigError(
+        "run.cuda_graph = true replays exchanges without the host, so that nothing can be injected "
+        "into them; set it to false");
+  }
+}
+
 void DataParallel::Impl::build() {
   const int threads = threads_per_replica(ranks());
   group->run([this, threads](int rank) { build_rank(rank, threads); });
   group->run([this](int rank) {
-    states[rank].gradients = std::make_unique<GradientExchange>(replicas, rank, options.sgd);
+    std::vector<const double*> losses;
+    for (const RankState& state : states) {
+      losses.push_back(static_cast<const double*>(state.loss.data()));
+    }
+    states[rank].gradients = std::make_unique<GradientExchange>(
+        replicas, rank, options.sgd, &scalars(rank).lr, std::move(losses));
     if (rank == 0) initialize_parameters(replicas[0].store, *replicas[0].backend, options.seed);
   });
 }
@@ -70,6 +94,7 @@ void DataParallel::Impl::build_rank(int rank, int threads) {
   replica.network = factory(input, {.training = true}, backend, replica.store);
   state.labels = backend.allocate(static_cast<std::size_t>(input.rows()));
   state.loss = backend.allocate(sizeof(double));
+  state.scalars = backend.allocate(sizeof(StepScalars));
   const auto classes = static_cast<std::size_t>(options.num_classes);
   state.confusion = backend.allocate(classes * classes * sizeof(std::int64_t));
   if (options.class_weight.empty()) return;

@@ -12,14 +12,25 @@
 
 namespace lockstep {
 
+/// What changes from step to step beside the batch. Operations read it from device memory, so that
+/// a recorded step can be replayed.
+struct StepScalars {
+  double normalizer = 0;  // sum of class weights over the valid pixels of the global batch
+  std::uint64_t dropout_seed = 0;
+  float lr = 0;
+  float unused = 0;  // the size is a whole number of floats anyway; this makes it explicit
+};
+
 /// What a rank needs beside its replica. Used by the rank's thread.
 struct RankState {
   Storage labels;        // uint8 [planned batch, H, W, 1]
   Storage class_weight;  // [classes]; empty: all 1
   Storage loss;          // one double
+  Storage scalars;       // StepScalars
   Storage confusion;     // int64 [classes, classes]
   Storage eval_labels;   // as labels, for the network of the last evaluated size
   std::unique_ptr<GradientExchange> gradients;
+  std::vector<std::int64_t> tracked;  // [BatchNorm state] batches that a recorded step counts
 };
 
 /// One rank's share of a step's outcome. Written by the rank, read by all after the barrier.
@@ -28,13 +39,19 @@ struct alignas(64) RankOutcome {
   StepTimes times;
 };
 
+/// How the ranks come to a step's work.
+enum class StepMode : std::uint8_t {
+  kIssue,   // operation by operation
+  kRecord,  // operation by operation into a recording, which is then replayed
+  kReplay,  // from the recording
+};
+
 /// A step's input, the same for all ranks.
 struct StepInput {
   const Batch& batch;
   std::int64_t step = 0;
-  float lr = 0;
-  double normalizer = 0;  // sum of class weights over the valid pixels of the global batch
-  std::uint64_t dropout_seed = 0;
+  StepScalars scalars = {};
+  StepMode mode = StepMode::kIssue;
 };
 
 struct EvalSums;
@@ -46,16 +63,21 @@ struct DataParallel::Impl {
   void build();
   void build_rank(int rank, int threads);
   void check_options() const;
+  void check_recording() const;
 
   // The step (train_step.cpp).
   void check_batch(const Batch& batch) const;
   double normalizer(const Batch& batch) const;
+  StepMode next_mode(const Batch& batch);
   void train_rank(int rank, const StepInput& input);
-  StepContext context(int rank, const StepInput& input, const Shard& shard);
-  Shard scatter(int rank, const Batch& batch);
-  void compute_loss(int rank, const StepInput& input, const Shard& shard);
+  Shard scatter(int rank, const StepInput& input);
+  void do_step(int rank, StepMode mode, const Shard& shard);
+  void issue_step(int rank, const Shard& shard);
+  void record_step(int rank, const Shard& shard);
+  void replay_step(int rank, const Shard& shard);
+  StepContext context(int rank, const Shard& shard);
+  void compute_loss(int rank, const Shard& shard);
   double read_loss(int rank);
-  void update(int rank, float lr);
   StepResult gather(std::int64_t step) const;
 
   // Evaluation (evaluate.cpp).
@@ -64,6 +86,10 @@ struct DataParallel::Impl {
   void prepare_eval(int rank, const Batch& batch);
   double evaluate_batch(int rank, const Batch& batch);
 
+  /// Addresses in device memory.
+  const StepScalars& scalars(int rank) const {
+    return *static_cast<const StepScalars*>(states[rank].scalars.data());
+  }
   int ranks() const { return static_cast<int>(options.devices.size()); }
   Tensor loss_tensor(int rank) const { return {states[rank].loss.data(), Shape{1, 2}}; }
   Tensor confusion_tensor(int rank) const {
@@ -74,10 +100,11 @@ struct DataParallel::Impl {
   const DataParallelOptions options;
   const NetworkFactory factory;
   std::unique_ptr<CommunicatorGroup> communicators;
-  std::vector<Replica> replicas;        // [rank]
-  std::vector<RankState> states;        // [rank]
-  std::vector<RankOutcome> outcomes;    // [rank]
-  std::unique_ptr<ReplicaGroup> group;  // last: its threads use everything above
+  std::vector<Replica> replicas;           // [rank]
+  std::vector<RankState> states;           // [rank]
+  std::vector<RankOutcome> outcomes;       // [rank]
+  StepMode full_batch = StepMode::kIssue;  // how the next full batch is done, with `cuda_graph`
+  std::unique_ptr<ReplicaGroup> group;     // last: its threads use everything above
 };
 
 }  // namespace lockstep

@@ -4,8 +4,12 @@
 
 namespace lockstep {
 
-GradientExchange::GradientExchange(std::span<Replica> replicas, int rank, const SgdOptions& options)
-    : backend_(*replicas[rank].backend), momentum_(options.momentum) {
+GradientExchange::GradientExchange(std::span<Replica> replicas, int rank, const SgdOptions& options,
+                                   const float* lr, std::vector<const double*> losses)
+    : backend_(*replicas[rank].backend),
+      lr_(lr),
+      losses_(std::move(losses)),
+      momentum_(options.momentum) {
   const ParameterStore& own = replicas[rank].store;
   ranges_ = owned_ranges(parameter_ranges(own, options), own.elements(), rank,
                          static_cast<int>(replicas.size()));
@@ -28,8 +32,12 @@ GradientExchange::GradientExchange(std::span<Replica> replicas, int rank, const 
   velocity_ = Tensor(replicas[rank].velocity.data(), Shape{1, size});
 }
 
-void GradientExchange::update(float lr) {
-  SgdShard shard{.grads = grads_, .weights = weights_, .lr = lr, .momentum = momentum_};
+void GradientExchange::update() {
+  SgdShard shard{.grads = grads_,
+                 .weights = weights_,
+                 .lr = {0.0F, lr_},
+                 .momentum = momentum_,
+                 .losses = losses_};
   if (velocity_) shard.velocity = velocity_.floats();
   for (const ParameterRange& range : ranges_) {
     shard.begin = range.begin;

@@ -15,11 +15,14 @@ namespace lockstep {
 /// Owned by the run, used by its rank's thread.
 class GradientExchange {
  public:
-  /// Allocates `replicas[rank].velocity`. All replicas are built already.
-  GradientExchange(std::span<Replica> replicas, int rank, const SgdOptions& options);
+  /// Allocates `replicas[rank].velocity`. All replicas are built already. `lr`: device memory of
+  /// this rank; `losses` [rank]: of every rank.
+  GradientExchange(std::span<Replica> replicas, int rank, const SgdOptions& options,
+                   const float* lr, std::vector<const double*> losses);
 
-  /// Sums the owned gradients over the ranks in rank order, updates, and writes to every replica.
-  void update(float lr);
+  /// Sums the owned gradients over the ranks in rank order, updates, and writes to every replica;
+  /// changes nothing when one of the losses is not finite.
+  void update();
 
   /// Momentum of the owned elements, [1, size] on this rank's device, and where they start.
   const Tensor& velocity() const { return velocity_; }
@@ -31,6 +34,8 @@ class GradientExchange {
   std::vector<ParameterRange> ranges_;  // relative to begin_
   std::vector<const float*> grads_;     // [rank], at begin_
   std::vector<float*> weights_;         // [rank], at begin_
+  const float* lr_;
+  std::vector<const double*> losses_;  // [rank]
   Tensor velocity_;
   float momentum_;
 };

@@ -1,12 +1,12 @@
 // The step of every rank, in the order of the data: scatter, forward, loss, backward, gradient
 // exchange.
 
-#include <algorithm>
 #include <chrono>
 #include <cmath>
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/rng.h"
+#include "lockstep/nn/layers/batch_norm_layer.h"
 #include "parallel/data_parallel_impl.h"
 
 namespace lockstep {
@@ -47,43 +47,40 @@ double DataParallel::Impl::normalizer(const Batch& batch) const {
   return sum;
 }
 
+// The first full batch is issued as any other, which makes what is made on first use; the second is
+// recorded.
+StepMode DataParallel::Impl::next_mode(const Batch& batch) {
+  if (!options.cuda_graph || batch.count() != options.global_batch) return StepMode::kIssue;
+  const StepMode mode = full_batch;
+  full_batch = mode == StepMode::kIssue ? StepMode::kRecord : StepMode::kReplay;
+  return mode;
+}
+
 void DataParallel::Impl::train_rank(int rank, const StepInput& input) {
   Communicator& communicator = communicators->at(rank);
-  Network& network = *replicas[rank].network;
   RankOutcome& outcome = outcomes[rank];
   communicators->progress().set_step(rank, input.step);
+  outcome.times = {};
   const auto start = std::chrono::steady_clock::now();
   const double waited = communicator.exchange_wait_seconds();
 
-  const Shard shard = scatter(rank, input.batch);
-  const StepContext step = context(rank, input, shard);
-  network.zero_grad();
-  communicator.enter("forward", "the network");
-  network.forward(step);
-  compute_loss(rank, input, shard);
-  communicator.enter("backward", "the network");
-  network.backward(step);
-  outcome.loss = read_loss(rank);
-  outcome.times.batch_norm_wait = communicator.exchange_wait_seconds() - waited;
-  outcome.times.compute = seconds_since(start) - outcome.times.batch_norm_wait;
+  const Shard shard = scatter(rank, input);
+  do_step(rank, input.mode, shard);
+  outcome.loss = read_loss(rank);  // waits for the device, as nothing before it does
 
-  const auto computed = std::chrono::steady_clock::now();
-  communicator.barrier("gradient exchange");
-  update(rank, input.lr);
-  communicator.barrier("weight update");
-  outcome.times.gradient_exchange = seconds_since(computed);
+  const bool streams_wait = options.devices[rank].kind == DeviceKind::kCuda;
+  if (!streams_wait) outcome.times.batch_norm_wait = communicator.exchange_wait_seconds() - waited;
+  outcome.times.compute =
+      seconds_since(start) - outcome.times.batch_norm_wait - outcome.times.gradient_exchange;
 }
 
-StepContext DataParallel::Impl::context(int rank, const StepInput& input, const Shard& shard) {
-  return {.communicator = &communicators->at(rank),
-          .seed = input.dropout_seed,
-          .sample_offset = shard.begin};
-}
-
-Shard DataParallel::Impl::scatter(int rank, const Batch& batch) {
+Shard DataParallel::Impl::scatter(int rank, const StepInput& input) {
   communicators->at(rank).enter("scatter", "the batch");
   Backend& backend = *replicas[rank].backend;
   Network& network = *replicas[rank].network;
+  const Batch& batch = input.batch;
+  const Shape scalars{1, sizeof(StepScalars) / sizeof(float)};
+  backend.upload(Tensor(states[rank].scalars.data(), scalars), &input.scalars);
   const Shard shard = shard_of(batch.count(), ranks(), rank);
   network.set_batch(shard.count);
   if (shard.count == 0) return shard;
@@ -95,20 +92,79 @@ Shard DataParallel::Impl::scatter(int rank, const Batch& batch) {
   return shard;
 }
 
-void DataParallel::Impl::compute_loss(int rank, const StepInput& input, const Shard& shard) {
+void DataParallel::Impl::do_step(int rank, StepMode mode, const Shard& shard) {
+  switch (mode) {
+    case StepMode::kIssue:
+      return issue_step(rank, shard);
+    case StepMode::kRecord:
+      return record_step(rank, shard);
+    case StepMode::kReplay:
+      return replay_step(rank, shard);
+  }
+}
+
+// On a GPU nothing here waits for the device, and nothing that changes from step to step is an
+// argument: that lies in device memory.
+void DataParallel::Impl::issue_step(int rank, const Shard& shard) {
+  Communicator& communicator = communicators->at(rank);
+  Network& network = *replicas[rank].network;
+  const StepContext step = context(rank, shard);
+  network.zero_grad();
+  communicator.enter("forward", "the network");
+  network.forward(step);
+  compute_loss(rank, shard);
+  communicator.enter("backward", "the network");
+  network.backward(step);
+
+  const auto computed = std::chrono::steady_clock::now();
+  communicator.barrier("gradient exchange");
+  states[rank].gradients->update();
+  communicator.barrier("weight update");
+  outcomes[rank].times.gradient_exchange = seconds_since(computed);
+}
+
+void DataParallel::Impl::record_step(int rank, const Shard& shard) {
+  std::vector<std::int64_t>& tracked = states[rank].tracked;
+  const auto& batch_norms = replicas[rank].store.batch_norms();
+  tracked.clear();
+  for (const auto& state : batch_norms) tracked.push_back(-state->num_batches_tracked);
+  Communicator& communicator = communicators->at(rank);
+  communicator.record_step([&] { issue_step(rank, shard); });
+  for (std::size_t i = 0; i < tracked.size(); ++i)
+    tracked[i] += batch_norms[i]->num_batches_tracked;
+  communicator.replay_step();
+}
+
+// The device does all of the step; what the layers keep on the host follows.
+void DataParallel::Impl::replay_step(int rank, const Shard& shard) {
+  communicators->at(rank).replay_step();
+  const auto& batch_norms = replicas[rank].store.batch_norms();
+  for (std::size_t i = 0; i < batch_norms.size(); ++i) {
+    batch_norms[i]->num_batches_tracked += states[rank].tracked[i];
+  }
+  for (BatchNormLayer* layer : replicas[rank].network->batch_norms()) {
+    layer->set_local_moments(context(rank, shard));
+  }
+}
+
+StepContext DataParallel::Impl::context(int rank, const Shard& shard) {
+  return {.communicator = &communicators->at(rank),
+          .seed = {0, &scalars(rank).dropout_seed},
+          .sample_offset = shard.begin};
+}
+
+void DataParallel::Impl::compute_loss(int rank, const Shard& shard) {
   Backend& backend = *replicas[rank].backend;
   const Network& network = *replicas[rank].network;
   const RankState& state = states[rank];
   backend.fill(loss_tensor(rank), 0);
-  // Not one pixel with a label: nothing to divide by, and nothing to learn.
-  if (input.normalizer == 0) return backend.fill(network.output_grad(), 0);
   const Shape labels{shard.count, options.size.height, options.size.width, 1};
   CrossEntropy loss;
   loss.logits = network.output();
   loss.labels = Tensor(state.labels.data(), labels, DType::kUInt8);
   loss.ignore_index = options.ignore_index;
   loss.class_weight = static_cast<const float*>(state.class_weight.data());
-  loss.normalizer = input.normalizer;
+  loss.normalizer = {0.0, &scalars(rank).normalizer};
   loss.grad_logits = network.output_grad();
   loss.loss = static_cast<double*>(state.loss.data());
   backend.cross_entropy(loss);
@@ -119,14 +175,6 @@ double DataParallel::Impl::read_loss(int rank) {
   replicas[rank].backend->download(&loss, loss_tensor(rank));
   replicas[rank].backend->synchronize();
   return loss;
-}
-
-void DataParallel::Impl::update(int rank, float lr) {
-  // Every rank sees every rank's loss after the barrier, so all update or none does.
-  const bool finite = std::all_of(outcomes.begin(), outcomes.end(), [](const RankOutcome& outcome) {
-    return std::isfinite(outcome.loss);
-  });
-  if (finite) states[rank].gradients->update(lr);
 }
 
 StepResult DataParallel::Impl::gather(std::int64_t step) const {
@@ -149,8 +197,11 @@ StepResult DataParallel::Impl::gather(std::int64_t step) const {
 
 StepResult DataParallel::train_step(const Batch& batch, std::int64_t step, float lr) {
   impl_->check_batch(batch);
-  const StepInput input{batch, step, lr, impl_->normalizer(batch),
-                        dropout_seed(impl_->options.seed, step)};
+  const StepInput input{
+      .batch = batch,
+      .step = step,
+      .scalars = {impl_->normalizer(batch), dropout_seed(impl_->options.seed, step), lr},
+      .mode = impl_->next_mode(batch)};
   impl_->group->run([impl = impl_.get(), &input](int rank) { impl->train_rank(rank, input); });
   return impl_->gather(step);
 }
@@ -159,8 +210,8 @@ void DataParallel::forward(const Batch& batch) {
   impl_->check_batch(batch);
   const StepInput input{.batch = batch};
   impl_->group->run([impl = impl_.get(), &input](int rank) {
-    const Shard shard = impl->scatter(rank, input.batch);
-    StepContext context = impl->context(rank, input, shard);
+    const Shard shard = impl->scatter(rank, input);
+    StepContext context = impl->context(rank, shard);
     context.update_running_stats = false;
     impl->replicas[rank].network->forward(context);
     impl->replicas[rank].backend->synchronize();

@@ -58,6 +58,12 @@ void check_cpu_transport(const std::string& name) {
 
 }  // namespace
 
+void Communicator::record_step(const std::function<void()>&) {
+  throw Error("this transport cannot record a step");
+}
+
+void Communicator::replay_step() { throw Error("this transport cannot replay a step"); }
+
 std::string resolve_transport(const std::string& wanted, std::span<const Device> devices) {
   if (wanted != "auto") return wanted;
   return std::any_of(devices.begin(), devices.end(), on_gpu) ? "event" : "host";

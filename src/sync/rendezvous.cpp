@@ -25,6 +25,18 @@ class WaitTimer {
 
 }  // namespace
 
+/// Calls before_wait, and after_wait at the end of its life.
+class RendezvousEnd::Waiting {
+ public:
+  explicit Waiting(RendezvousEnd& end) : end_(end) { end_.before_wait(); }
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+  ~Waiting() { end_.after_wait(); }
+
+ private:
+  RendezvousEnd& end_;
+};
+
 int RendezvousEnd::size() const { return group_.size(); }
 
 bool RendezvousEnd::hook_allows(const SyncCall& call) const {
@@ -33,6 +45,7 @@ bool RendezvousEnd::hook_allows(const SyncCall& call) const {
 }
 
 SyncAnswer RendezvousEnd::meet(const SyncMessage& message) {
+  const Waiting waiting(*this);
   const WaitTimer timer(message.call.direction == Direction::kOther ? barrier_wait_
                                                                     : exchange_wait_);
   return group_.exchange(rank_, message);
@@ -50,18 +63,20 @@ std::span<const StatSlot> RendezvousEnd::exchange(const SyncCall& call, const St
 }
 
 void RendezvousEnd::barrier(const char* where) {
-  const SyncCall call{where, Direction::kOther, 0, 0};
   enter("barrier", where);
-  if (!hook_allows(call)) return;
+  if (!hook_allows({where, Direction::kOther, 0, 0})) return;
   before_barrier();
+  meet_all(where);
+  after_barrier();
+}
+
+void RendezvousEnd::meet_all(const char* where) {
   // Through the callback barrier: a rank that left out its last BatchNorm call of a step meets the
   // others' call here and is named at once, where a plain barrier would leave both sides waiting.
-  meet({call, 0, nullptr});
-  {
-    const WaitTimer timer(barrier_wait_);
-    group_.wait_for_all_groups(rank_);
-  }
-  after_barrier();
+  meet({SyncCall{where, Direction::kOther, 0, 0}, 0, nullptr});
+  const Waiting waiting(*this);
+  const WaitTimer timer(barrier_wait_);
+  group_.wait_for_all_groups(rank_);
 }
 
 void RendezvousEnd::enter(const char* activity, const char* place) {

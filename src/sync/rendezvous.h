@@ -45,10 +45,18 @@ class RendezvousEnd : public Communicator {
   virtual void after_barrier() {}
 
   RendezvousGroup& group() { return group_; }
+  /// Around every wait for other ranks.
+  virtual void before_wait() {}
+  virtual void after_wait() {}
+
   /// Posts to the sync group's callback barrier and waits for the answer.
   SyncAnswer meet(const SyncMessage& message);
+  /// Waits on the host for all ranks of the run, which come here with the same `where`.
+  void meet_all(const char* where);
 
  private:
+  class Waiting;
+
   bool hook_allows(const SyncCall& call) const;
 
   RendezvousGroup& group_;

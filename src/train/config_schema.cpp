@@ -82,6 +82,8 @@ void add_run(Keys& keys) {
   keys.push_back(precision_key());
   keys.push_back(uncounted(text("run.transport", run(&RunOptions::transport),
                                 "of BatchNorm statistics: auto, host, event (cuda), nccl (cuda)")));
+  keys.push_back(uncounted(boolean("run.cuda_graph", run(&RunOptions::cuda_graph),
+                                   "replay steps from a CUDA graph; the same bits (cuda)")));
   keys.push_back(uncounted(real("run.stall_timeout", run(&RunOptions::stall_timeout), kPositive,
                                 "seconds until a waiting replica is a failure")));
   keys.push_back(uncounted(boolean("run.eval_all_stats", run(&RunOptions::eval_all_stats),

@@ -4,7 +4,7 @@
 #include "lockstep/nn/models/unet.h"
 #include "lockstep/train/evaluator.h"
 #include "lockstep/train/run_folder.h"
-#include "train/training.h"
+#include "lockstep/train/training.h"
 
 namespace lockstep {
 namespace {

@@ -10,8 +10,8 @@
 #include "lockstep/train/fault_injection.h"
 #include "lockstep/train/run_folder.h"
 #include "lockstep/train/trainer.h"
+#include "lockstep/train/training.h"
 #include "train/run_log.h"
-#include "train/training.h"
 
 namespace lockstep {
 

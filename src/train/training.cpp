@@ -1,4 +1,4 @@
-#include "train/training.h"
+#include "lockstep/train/training.h"
 
 #include <algorithm>
 #include <cmath>
@@ -23,6 +23,7 @@ std::unique_ptr<DataParallel> make_replicas(const Config& config,
   options.size = size;
   options.seed = config.run.seed;
   options.communicator.transport = config.run.transport;
+  options.cuda_graph = config.run.cuda_graph;
   options.communicator.stall_timeout =
       std::chrono::milliseconds(std::llround(config.run.stall_timeout * 1e3));
   options.communicator.hook = hook;

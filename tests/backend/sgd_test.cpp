@@ -33,7 +33,7 @@ class SgdReplicas {
 
   SgdShard shard(const SgdCase& c) const {
     return {grad_pointers_, weight_pointers_, velocity_.floats(), c.begin, c.end,
-            c.lr,           c.momentum,       c.weight_decay};
+            c.lr,           c.momentum,       c.weight_decay,     {}};
   }
   Values weights(std::size_t rank) const { return weights_[rank].get(); }
   Values grads(std::size_t rank) const { return grads_[rank].get(); }

@@ -1,7 +1,8 @@
 // The part of cuDNN that CudnnConvolutions uses, without a GPU: descriptors are kept as they are
-// set, and a plan is executed by plain loops over the tensors' strides, at once, in host memory. Of
-// the engines it lists only one may be taken; the others are not deterministic, round, fail, or ask
-// for too much. The one for an odd number of input channels wants the weights channels-last.
+// set, and a plan is executed by plain loops over the tensors' strides, in the stream's turn, in
+// host memory. Of the engines it lists only one may be taken; the others are not deterministic,
+// round, fail, or ask for too much. The one for an odd number of input channels wants the weights
+// channels-last.
 
 #include <cudnn.h>
 
@@ -11,7 +12,10 @@
 #include <cstring>
 #include <deque>
 #include <map>
+#include <mutex>
 #include <vector>
+
+#include "cuda/fake_runtime.h"
 
 namespace {
 
@@ -124,11 +128,46 @@ bool wants_channels_last(const Descriptor& graph) {
   return value<std::int64_t>(weight, CUDNN_ATTR_TENSOR_STRIDES, 1) != 1;
 }
 
+void execute(const Descriptor& plan, const Descriptor& pack) {
+  std::memset(value<void*>(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE), 0xff, kWorkspace);
+  const auto& operation = at(value<void*>(*plan.graph, CUDNN_ATTR_OPERATIONGRAPH_OPS));
+  const auto tensor = [&](cudnnBackendAttributeName_t name) {
+    return bind(at(value<void*>(operation, name)), pack);
+  };
+  const auto window = [&](cudnnBackendAttributeName_t name) -> const Descriptor& {
+    return at(value<void*>(operation, name));
+  };
+  if (operation.type == CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR) {
+    const Strided y = tensor(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y);
+    clear(y);
+    for_each_product(tensor(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X),
+                     tensor(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W), y,
+                     window(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC),
+                     [](float a, float b, float& out) { out += a * b; });
+  } else if (operation.type == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR) {
+    const Strided x = tensor(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX);
+    clear(x);
+    for_each_product(x, tensor(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W),
+                     tensor(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY),
+                     window(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC),
+                     [](float& out, float b, float c) { out += b * c; });
+  } else {
+    const Strided w = tensor(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW);
+    clear(w);
+    for_each_product(tensor(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X), w,
+                     tensor(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY),
+                     window(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC),
+                     [](float a, float& out, float c) { out += a * c; });
+  }
+}
+
 }  // namespace
 
 extern "C" {
 
-struct cudnnContext {};
+struct cudnnContext {
+  cudaStream_t stream = nullptr;
+};
 
 std::size_t cudnnGetVersion() { return CUDNN_VERSION; }
 cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
@@ -139,7 +178,10 @@ cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) {
   delete handle;
   return CUDNN_STATUS_SUCCESS;
 }
-cudnnStatus_t cudnnSetStream(cudnnHandle_t, cudaStream_t) { return CUDNN_STATUS_SUCCESS; }
+cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
+  handle->stream = stream;
+  return CUDNN_STATUS_SUCCESS;
+}
 const char* cudnnGetErrorString(cudnnStatus_t) { return "an error of the fake cuDNN"; }
 void cudnnGetLastErrorString(char* text, std::size_t size) {
   if (size > 0) text[0] = '\0';
@@ -149,6 +191,8 @@ cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type,
                                            cudnnBackendDescriptor_t* descriptor) {
   // For the rest of the process: graphs refer to what their makers destroy.
   static std::deque<Descriptor> all;
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
   *descriptor = &all.emplace_back(Descriptor{type, {}, false, 0, nullptr});
   return CUDNN_STATUS_SUCCESS;
 }
@@ -214,41 +258,12 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const raw,
   }
 }
 
-cudnnStatus_t cudnnBackendExecute(cudnnHandle_t, cudnnBackendDescriptor_t raw_plan,
-                                  cudnnBackendDescriptor_t raw_pack) {
-  const Descriptor& plan = at(raw_plan);
-  const Descriptor& pack = at(raw_pack);
-  if (plan.engine != kGood) return CUDNN_STATUS_SUCCESS;  // and wrong results
-  std::memset(value<void*>(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE), 0xff, kWorkspace);
-  const auto& operation = at(value<void*>(*plan.graph, CUDNN_ATTR_OPERATIONGRAPH_OPS));
-  const auto tensor = [&](cudnnBackendAttributeName_t name) {
-    return bind(at(value<void*>(operation, name)), pack);
-  };
-  const auto window = [&](cudnnBackendAttributeName_t name) -> const Descriptor& {
-    return at(value<void*>(operation, name));
-  };
-  if (operation.type == CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR) {
-    const Strided y = tensor(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y);
-    clear(y);
-    for_each_product(tensor(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X),
-                     tensor(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W), y,
-                     window(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC),
-                     [](float a, float b, float& out) { out += a * b; });
-  } else if (operation.type == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR) {
-    const Strided x = tensor(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX);
-    clear(x);
-    for_each_product(x, tensor(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W),
-                     tensor(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY),
-                     window(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC),
-                     [](float& out, float b, float c) { out += b * c; });
-  } else {
-    const Strided w = tensor(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW);
-    clear(w);
-    for_each_product(tensor(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X), w,
-                     tensor(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY),
-                     window(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC),
-                     [](float a, float& out, float c) { out += a * c; });
-  }
+cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
+                                  cudnnBackendDescriptor_t pack) {
+  if (at(plan).engine != kGood) return CUDNN_STATUS_SUCCESS;  // and wrong results
+  // The plan outlives its executions, the pack need not.
+  lockstep::fake_runtime::enqueue(handle->stream,
+                                  [&plan = at(plan), pack = at(pack)] { execute(plan, pack); });
   return CUDNN_STATUS_SUCCESS;
 }
 

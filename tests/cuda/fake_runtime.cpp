@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -15,6 +16,8 @@
 #include <set>
 #include <thread>
 #include <vector>
+
+#include "kernels/dispatch.h"
 
 namespace lockstep::fake_runtime {
 namespace {
@@ -37,6 +40,65 @@ struct Point {
     changed.wait(lock, [this] { return reached; });
   }
 };
+
+/// One thing that a captured stream was given, and what must be done before it.
+struct Node {
+  std::function<void()> work;
+  std::vector<std::size_t> after;
+};
+
+/// What streams are captured into. One thread at a time may add to it.
+struct Capture {
+  explicit Capture(CUstream_st* first) : origin(first) {}
+
+  std::size_t add(Node node) {
+    const bool alone = !busy.exchange(true);
+    std::this_thread::sleep_for(std::chrono::microseconds(50));  // for others to come in
+    valid = valid && alone;
+    const std::lock_guard lock(mutex);
+    nodes.push_back(std::move(node));
+    busy = false;
+    return nodes.size() - 1;
+  }
+  /// Whether all nodes are done before those that follow `last`.
+  bool all_lead_to(const std::vector<std::size_t>& last) const {
+    std::vector<bool> leads(nodes.size());
+    std::vector<std::size_t> open = last;
+    while (!open.empty()) {
+      const std::size_t node = open.back();
+      open.pop_back();
+      if (leads[node]) continue;
+      leads[node] = true;
+      open.insert(open.end(), nodes[node].after.begin(), nodes[node].after.end());
+    }
+    return std::find(leads.begin(), leads.end(), false) == leads.end();
+  }
+
+  CUstream_st* const origin;
+  std::atomic<bool> busy{false}, valid{true}, ended{false};
+  std::mutex mutex;
+  std::vector<Node> nodes;
+};
+
+/// Does the nodes one by one, in any order that they allow.
+void run_nodes(const std::vector<Node>& nodes, std::mt19937& random) {
+  std::vector<std::size_t> waits(nodes.size()), ready;
+  std::vector<std::vector<std::size_t>> followers(nodes.size());
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    waits[i] = nodes[i].after.size();
+    for (const std::size_t before : nodes[i].after) followers[before].push_back(i);
+    if (waits[i] == 0) ready.push_back(i);
+  }
+  while (!ready.empty()) {
+    std::swap(ready[random() % ready.size()], ready.back());
+    const std::size_t node = ready.back();
+    ready.pop_back();
+    nodes[node].work();
+    for (const std::size_t next : followers[node]) {
+      if (--waits[next] == 0) ready.push_back(next);
+    }
+  }
+}
 
 Machine machine;
 std::atomic<int> copies_between_peers{0};
@@ -66,16 +128,31 @@ int device_of(const void* address) {
 }  // namespace
 }  // namespace lockstep::fake_runtime
 
+using lockstep::fake_runtime::Capture;
 using lockstep::fake_runtime::Point;
+
+struct CUgraph_st {
+  std::vector<lockstep::fake_runtime::Node> nodes;
+};
+struct CUgraphExec_st {
+  std::vector<lockstep::fake_runtime::Node> nodes;
+  std::mt19937 random{1};
+};
 
 struct CUstream_st {
   explicit CUstream_st(int owner) : device(owner), thread([this] { work(); }) {}
   ~CUstream_st() {
+    capture = nullptr;
     enqueue(nullptr);
     thread.join();
   }
 
   void enqueue(std::function<void()> task) {
+    if (capture != nullptr) {
+      const std::size_t node = capture->add({std::move(task), tail});
+      tail.assign(1, node);
+      return;
+    }
     {
       const std::lock_guard lock(mutex);
       tasks.push_back(std::move(task));
@@ -109,6 +186,8 @@ struct CUstream_st {
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<std::function<void()>> tasks;
+  std::shared_ptr<Capture> capture;  // null: tasks are done
+  std::vector<std::size_t> tail;     // of the capture: what the next task follows
   std::thread thread;
 };
 
@@ -116,6 +195,8 @@ struct CUevent_st {
   int device = 0;
   std::mutex mutex;
   std::shared_ptr<Point> point;
+  std::shared_ptr<Capture> capture;  // instead of a point
+  std::vector<std::size_t> tail;
 
   std::shared_ptr<Point> recorded() {
     const std::lock_guard lock(mutex);
@@ -133,6 +214,27 @@ void use(const Machine& next) {
 }
 
 void enqueue(gpu::Stream stream, std::function<void()> work) { stream->enqueue(std::move(work)); }
+
+namespace {
+
+// The emulation runs one kernel at a time.
+void enqueue_kernel(gpu::Stream stream, std::function<void()> work) {
+  stream->enqueue([work = std::move(work)] {
+    static std::mutex mutex;
+    const std::lock_guard lock(mutex);
+    work();
+  });
+}
+
+const bool kernels_wait_their_turn = (emulation::dispatch() = enqueue_kernel, true);
+
+/// An operation that a capture does not allow.
+cudaError_t spoil(cudaStream_t stream) {
+  stream->capture->valid = false;
+  return fail(cudaErrorStreamCaptureUnsupported);
+}
+
+}  // namespace
 
 int peer_copies() { return copies_between_peers; }
 
@@ -188,7 +290,9 @@ cudaError_t cudaDeviceSynchronize() {
   {
     const std::lock_guard lock(streams_mutex);
     for (CUstream_st* stream : streams) {
-      if (stream->device == current_device) ends.push_back(stream->record());
+      if (stream->device != current_device) continue;
+      if (stream->capture != nullptr) return spoil(stream);
+      ends.push_back(stream->record());
     }
   }
   for (const auto& end : ends) end->wait();
@@ -209,6 +313,10 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
   return cudaSuccess;
 }
 
+cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
+  *free = *total = std::size_t{80} << 30;
+  return cudaSuccess;
+}
 cudaError_t cudaMalloc(void** data, std::size_t bytes) {
   if (bytes > std::size_t{1} << 40) return fail(cudaErrorMemoryAllocation);
   *data = std::aligned_alloc(256, bytes);
@@ -252,6 +360,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
       from_device != (device_of(from) == stream->device)) {
     return fail(cudaErrorInvalidValue);
   }
+  if (stream->capture != nullptr && kind != cudaMemcpyDeviceToDevice) return spoil(stream);
   stream->enqueue([=] { std::memcpy(to, from, bytes); });
   return cudaSuccess;
 }
@@ -281,11 +390,27 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (stream->capture != nullptr) return spoil(stream);
   stream->record()->wait();
   return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
-  if (const auto point = event->recorded()) stream->enqueue([point] { point->wait(); });
+  const std::lock_guard lock(event->mutex);
+  if (event->capture != nullptr) {
+    if (event->capture->ended) return fail(cudaErrorCapturedEvent);
+    if (stream->capture == nullptr) {
+      stream->capture = event->capture;
+      stream->tail.clear();
+    }
+    if (stream->capture != event->capture) return fail(cudaErrorStreamCaptureMerge);
+    stream->tail.insert(stream->tail.end(), event->tail.begin(), event->tail.end());
+    return cudaSuccess;
+  }
+  if (stream->capture != nullptr) {
+    stream->capture->valid = false;
+    return fail(cudaErrorStreamCaptureIsolation);
+  }
+  if (const auto point = event->point) stream->enqueue([point] { point->wait(); });
   return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
@@ -299,13 +424,61 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   if (event->device != stream->device) return fail(cudaErrorInvalidResourceHandle);
-  const auto point = stream->record();
+  const auto point = stream->capture == nullptr ? stream->record() : nullptr;
   const std::lock_guard lock(event->mutex);
   event->point = point;
+  event->capture = stream->capture;
+  event->tail = stream->tail;
   return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  if (event->capture != nullptr) return fail(cudaErrorCapturedEvent);
   if (const auto point = event->recorded()) point->wait();
+  return cudaSuccess;
+}
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
+  if (mode != cudaStreamCaptureModeRelaxed) return fail(cudaErrorNotSupported);
+  if (stream->capture != nullptr) return fail(cudaErrorIllegalState);
+  stream->capture = std::make_shared<Capture>(stream);
+  stream->tail.clear();
+  return cudaSuccess;
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  *status =
+      stream->capture == nullptr ? cudaStreamCaptureStatusNone : cudaStreamCaptureStatusActive;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  *graph = nullptr;
+  const std::shared_ptr<Capture> capture = stream->capture;
+  if (capture == nullptr || capture->origin != stream) return fail(cudaErrorIllegalState);
+  const bool joined = capture->all_lead_to(stream->tail);
+  capture->ended = true;
+  const std::lock_guard lock(streams_mutex);
+  for (CUstream_st* member : streams) {
+    if (member->capture == capture) member->capture = nullptr;
+  }
+  if (!capture->valid) return fail(cudaErrorStreamCaptureInvalidated);
+  if (!joined) return fail(cudaErrorStreamCaptureUnjoined);
+  *graph = new CUgraph_st{capture->nodes};
+  return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
+                                 unsigned long long) {
+  *executable = new CUgraphExec_st{graph->nodes, {}};
+  return cudaSuccess;
+}
+cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
+  stream->enqueue([graph] { run_nodes(graph->nodes, graph->random); });
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
+  delete graph;
   return cudaSuccess;
 }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t, cudaEvent_t) {

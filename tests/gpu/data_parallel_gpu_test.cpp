@@ -6,7 +6,7 @@
 #include <chrono>
 #include <string>
 #include <thread>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "lockstep/core/check.h"
@@ -102,6 +102,36 @@ TEST_CASE("the transports give the same bits, and so do two runs, one with delay
       return true;
     };
     CHECK(trained(delayed) == event);
+  }
+}
+
+/// Six steps, the fourth one on a smaller batch.
+Trained trained_long(const DataParallelOptions& options) {
+  const auto run = make_toy(options);
+  Trained result;
+  for (std::int64_t step = 0; step < 6; ++step) {
+    const Batch batch = toy_batch(step == 3 ? 4 : 5, step);
+    result.losses.push_back(
+        run->train_step(batch, step, 0.05F / static_cast<float>(1 + step)).loss);
+  }
+  result.parameters = parameters(*run, 0);
+  result.statistics = statistics(*run, 0);
+  for (const auto& layer : run->replica(0).store.batch_norms()) {
+    result.statistics.push_back(static_cast<float>(layer->num_batches_tracked));
+  }
+  return result;
+}
+
+TEST_CASE("a step that is replayed from a CUDA graph has the bits of one that is issued") {
+  if (no_gpu()) return;
+  for (const auto& [ranks, mode] :
+       {std::pair{1, BatchNormMode::kVirtual}, std::pair{2, BatchNormMode::kLocal},
+        std::pair{4, BatchNormMode::kSync}}) {
+    CAPTURE(ranks);
+    DataParallelOptions options = on_gpu(ranks, mode, "event");
+    const Trained issued = trained_long(options);
+    options.cuda_graph = true;
+    CHECK(trained_long(options) == issued);
   }
 }
 

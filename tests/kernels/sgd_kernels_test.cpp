@@ -44,8 +44,15 @@ std::vector<Values> state_after(const Case& c, const Update& update) {
       grads.push_back(data);
     }
   }
-  update(SgdShard{grads, weights, memory[0]->floats() + c.misaligned, c.begin, c.end, kLr,
-                  kMomentum, kWeightDecay});
+  update(SgdShard{grads,
+                  weights,
+                  memory[0]->floats() + c.misaligned,
+                  c.begin,
+                  c.end,
+                  kLr,
+                  kMomentum,
+                  kWeightDecay,
+                  {}});
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = memory[i]->get();
   return values;
 }
@@ -66,7 +73,7 @@ TEST_CASE("SGD refuses more ranks than a kernel's arguments hold") {
   const EmulatedContext context;
   const std::vector<const float*> grads(gpu::kMaxRanks + 1);
   const std::vector<float*> weights(gpu::kMaxRanks + 1);
-  CHECK_THROWS_AS(gpu::sgd_update(context, {grads, weights, nullptr, 0, 1, 0, 0, 0}), Error);
+  CHECK_THROWS_AS(gpu::sgd_update(context, {grads, weights, nullptr, 0, 1, 0.0F, 0, 0, {}}), Error);
 }
 
 TEST_CASE("a sum of squares is accurate, is added, and depends on nothing but the values") {

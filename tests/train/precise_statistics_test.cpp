@@ -4,8 +4,8 @@
 #include <doctest/doctest.h>
 
 #include "lockstep/train/running_statistics.h"
+#include "lockstep/train/training.h"
 #include "train/temporary_folder.h"
-#include "train/training.h"
 
 namespace lockstep {
 namespace {

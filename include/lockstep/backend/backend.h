@@ -10,6 +10,7 @@
 #include <span>
 
 #include "lockstep/backend/conv_geometry.h"
+#include "lockstep/backend/device_scalar.h"
 #include "lockstep/backend/examine.h"
 #include "lockstep/core/device.h"
 #include "lockstep/core/tensor.h"
@@ -108,21 +109,25 @@ struct CrossEntropy {
   Tensor labels;                        // uint8 [N,H,W,1]
   int ignore_index = 255;               // a label value that does not count; -1: none
   const float* class_weight = nullptr;  // [C], null: all 1
-  double normalizer = 1;                // the global sum of the class weights of valid pixels
-  Tensor grad_logits;                   // null: only the loss
-  double* loss = nullptr;               // device memory of one double: += sum(w*nll) / normalizer
+  /// The global sum of the class weights of valid pixels. 0, when there are none: the loss is 0
+  /// and its gradient, too.
+  DeviceScalar<double> normalizer = 1.0;
+  Tensor grad_logits;      // null: only the loss
+  double* loss = nullptr;  // device memory of one double: += sum(w*nll) / normalizer
 };
 
 /// One owner's share of the optimizer step, over every replica's parameters (design §2, gradient
 /// exchange): g = sum over ranks of grads[rank][i] in rank order; v = momentum*v + g +
 /// weight_decay*w; w -= lr*v; the new w goes to weights[rank][i] of every rank (PyTorch's SGD,
-/// dampening 0).
+/// dampening 0). Nothing is changed when one of the losses is not finite.
 struct SgdShard {
   std::span<const float* const> grads;  // [rank]
   std::span<float* const> weights;      // [rank]
   float* velocity = nullptr;
   std::int64_t begin = 0, end = 0;  // element range, the same in all of the above
-  float lr = 0, momentum = 0, weight_decay = 0;
+  DeviceScalar<float> lr = 0.0F;
+  float momentum = 0, weight_decay = 0;
+  std::span<const double* const> losses = {};  // [rank], one double each; empty: not looked at
 };
 
 class Backend {
@@ -184,7 +189,7 @@ class Backend {
   /// y = x * keep / (1 - p); keep is a function of (seed, sample_offset + n, position) only, so
   /// that it does not depend on how samples are spread over devices. The backward pass is the same
   /// call on the gradient.
-  virtual void dropout(const Tensor& x, const Tensor& y, float p, std::uint64_t seed,
+  virtual void dropout(const Tensor& x, const Tensor& y, float p, DeviceScalar<std::uint64_t> seed,
                        std::int64_t sample_offset, bool accumulate) = 0;
   /// `winners`: uint8 of y's shape, dense; the window position of each maximum (the first of
   /// equals).

@@ -7,12 +7,7 @@
 #include <cstdint>
 
 #include "lockstep/backend/backend.h"
-
-#if defined(__CUDACC__)
-#define LOCKSTEP_HOST_DEVICE __host__ __device__
-#else
-#define LOCKSTEP_HOST_DEVICE
-#endif
+#include "lockstep/backend/host_device.h"
 
 namespace lockstep {
 

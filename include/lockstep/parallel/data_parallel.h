@@ -37,9 +37,14 @@ struct DataParallelOptions {
   Size size;                      // of training images
   std::uint64_t seed = 0;         // of initial weights and dropout
   CommunicatorOptions communicator;
+  /// Replays steps with a full global batch from a recording (Communicator::record_step); the
+  /// results are the same bits. Needs a transport that can, and a momentum of BatchNorm that is a
+  /// number; no `communicator.hook`, which a replay would not call.
+  bool cuda_graph = false;
 };
 
-/// What a step took, in seconds: means over ranks.
+/// What a step took, in seconds: means over ranks. On GPUs, where streams do the waiting, all of it
+/// counts as `compute`.
 struct StepTimes {
   double compute = 0;            // forward and backward, without waiting
   double batch_norm_wait = 0;    // for other replicas in BatchNorm exchanges

@@ -42,6 +42,18 @@ class Communicator {
   /// `where` names the place in reports.
   virtual void barrier(const char* where) = 0;
 
+  /// Whether steps can be recorded and replayed: where streams do all the waiting (`event`).
+  virtual bool can_record() const { return false; }
+  /// Calls `issue`, which gives this rank's stream its part of a step of all ranks; nothing of it
+  /// is done, it becomes the recording that `replay_step` does, in place of an earlier one. All
+  /// ranks call it at the same time. What was issued has been issued once before (it allocates
+  /// nothing), and keeps its addresses. Throws Error when `can_record` is false, or when something
+  /// in it cannot be recorded.
+  virtual void record_step(const std::function<void()>& issue);
+  /// Gives all ranks' streams the recorded step, after what they have been given before. All ranks
+  /// call it at the same time.
+  virtual void replay_step();
+
   /// Where this rank is, for the watchdog (sync/progress.h).
   virtual void enter(const char* activity, const char* place) = 0;
 

@@ -47,7 +47,7 @@ class CpuBackend final : public Backend {
   void relu_backward(const Tensor& y, const Tensor& grad_y, const Tensor& grad_x,
                      bool accumulate) override;
   void add(const Tensor& a, const Tensor& b, const Tensor& y) override;
-  void dropout(const Tensor& x, const Tensor& y, float p, std::uint64_t seed,
+  void dropout(const Tensor& x, const Tensor& y, float p, DeviceScalar<std::uint64_t> seed,
                std::int64_t sample_offset, bool accumulate) override;
   void max_pool_forward(const PoolGeometry& geometry, const Tensor& x, const Tensor& y,
                         const Tensor& winners) override;

@@ -83,13 +83,17 @@ struct Task {
   const float* logits;
   const std::uint8_t* labels;
   std::int64_t classes;
+  double normalizer;
 
   explicit Task(const CrossEntropy& a)
       : arguments(a),
         logits(a.logits.floats()),
         labels(a.labels.bytes()),
-        classes(a.logits.shape.channels()) {}
+        classes(a.logits.shape.channels()),
+        normalizer(a.normalizer.get()) {}
 
+  /// Of the global mean.
+  double share(double weighted) const { return normalizer == 0 ? 0 : weighted / normalizer; }
   int label(std::int64_t row) const { return labels[row * arguments.labels.row_stride]; }
   double weight(int label) const {
     return arguments.class_weight == nullptr ? 1.0
@@ -108,7 +112,7 @@ double block_loss(const Task& task, std::int64_t begin, std::int64_t pixels, Blo
     const float logit = task.logits[(begin + p) * task.arguments.logits.row_stride + label];
     const float nll = std::log(block.sum[p]) + (block.largest[p] - logit);
     loss += weight * static_cast<double>(nll);
-    block.scale[p] = static_cast<float>(weight / task.arguments.normalizer) / block.sum[p];
+    block.scale[p] = static_cast<float>(task.share(weight)) / block.sum[p];
   }
   return loss;
 }
@@ -188,7 +192,7 @@ void CpuBackend::cross_entropy(const CrossEntropy& arguments) {
                });
   double loss = 0;
   for (std::int64_t t = 0; t < tasks; ++t) loss += losses[t];
-  *arguments.loss += loss / arguments.normalizer;
+  *arguments.loss += task.share(loss);
 }
 
 void CpuBackend::confusion_matrix(const Tensor& logits, const Tensor& labels,

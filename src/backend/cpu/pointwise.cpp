@@ -116,11 +116,12 @@ void CpuBackend::add(const Tensor& a, const Tensor& b, const Tensor& y) {
   map(a, b, y, false, threads_, [](float left, float right) { return left + right; });
 }
 
-void CpuBackend::dropout(const Tensor& x, const Tensor& y, float p, std::uint64_t seed,
-                         std::int64_t sample_offset, bool accumulate) {
+void CpuBackend::dropout(const Tensor& x, const Tensor& y, float p,
+                         DeviceScalar<std::uint64_t> seed, std::int64_t sample_offset,
+                         bool accumulate) {
   check_same_shape("dropout", x, y);
   LOCKSTEP_CHECK(p >= 0.0F && p < 1.0F, "dropout: expected 0 <= p < 1, got ", p);
-  const Dropout dropout{p, seed, accumulate};
+  const Dropout dropout{p, seed.get(), accumulate};
   const std::int64_t sample_elements = x.shape.rows_per_sample() * x.shape.channels();
   parallel_for(x.shape.batch(), sample_elements, threads_,
                [&](std::int64_t begin, std::int64_t end) {

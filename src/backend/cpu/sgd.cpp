@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/parallel_for.h"
@@ -10,7 +11,7 @@ namespace {
 // Small enough for the first cache with all ranks' parts in flight, long enough for vector loops.
 constexpr std::int64_t kChunk = 512;
 
-void update_chunk(const SgdShard& shard, std::int64_t begin, std::int64_t count) {
+void update_chunk(const SgdShard& shard, float lr, std::int64_t begin, std::int64_t count) {
   float gradient[kChunk] = {};
   float updated[kChunk];
   for (const float* grads : shard.grads) {
@@ -21,8 +22,8 @@ void update_chunk(const SgdShard& shard, std::int64_t begin, std::int64_t count)
   float* velocity = shard.velocity + begin;
 #pragma omp simd
   for (std::int64_t i = 0; i < count; ++i) {
-    updated[i] = sgd_element(weights[i], gradient[i], velocity[i], shard.lr, shard.momentum,
-                             shard.weight_decay);
+    updated[i] =
+        sgd_element(weights[i], gradient[i], velocity[i], lr, shard.momentum, shard.weight_decay);
   }
   for (float* replica : shard.weights) std::copy_n(updated, count, replica + begin);
 }
@@ -33,11 +34,18 @@ void CpuBackend::sgd_update(const SgdShard& shard) {
   LOCKSTEP_CHECK(!shard.grads.empty() && shard.grads.size() == shard.weights.size(),
                  "sgd_update: expected gradients and weights of the same ranks, got ",
                  shard.grads.size(), " and ", shard.weights.size());
+  LOCKSTEP_CHECK(shard.losses.empty() || shard.losses.size() == shard.grads.size(),
+                 "sgd_update: expected the losses of ", shard.grads.size(), " ranks, or none, got ",
+                 shard.losses.size());
+  const bool finite = std::all_of(shard.losses.begin(), shard.losses.end(),
+                                  [](const double* loss) { return std::isfinite(*loss); });
+  if (!finite) return;
+  const float lr = shard.lr.get();
   const auto ranks = static_cast<std::int64_t>(shard.grads.size());
   parallel_for(shard.end - shard.begin, 2 * ranks, threads_,
                [&](std::int64_t first, std::int64_t last) {
                  for (std::int64_t i = first; i < last; i += kChunk) {
-                   update_chunk(shard, shard.begin + i, std::min(kChunk, last - i));
+                   update_chunk(shard, lr, shard.begin + i, std::min(kChunk, last - i));
                  }
                });
 }

@@ -117,13 +117,21 @@ void BatchNormLayer::forward(Backend& backend, const StepContext& context) {
 
 void BatchNormLayer::forward_by_batch(Backend& backend, const StepContext& context) {
   const int slices = slice_count(context);
-  local_.clear();
+  set_local_moments(context);
   for (int i = 0; i < slices; ++i) {
     const Slice part = slice(i, context);
     backend.batch_norm_moments(part.x, part.moments);
-    local_.push_back({part.x.shape.rows(), part.moments});
   }
   for (int i = 0; i < slices; ++i) normalize_slice(backend, context, i);
+}
+
+void BatchNormLayer::set_local_moments(const StepContext& context) {
+  local_.clear();
+  if (uses_running_statistics(context)) return;
+  for (int i = 0; i < slice_count(context); ++i) {
+    const Slice part = slice(i, context);
+    local_.push_back({part.x.shape.rows(), part.moments});
+  }
 }
 
 void BatchNormLayer::normalize_slice(Backend& backend, const StepContext& context, int index) {
@@ -207,7 +215,7 @@ void BatchNormLayer::forward_by_running_statistics(Backend& backend, const StepC
                               .relu = config_.relu,
                               .saved = {part.saved},
                               .running = {}});
-  local_.clear();
+  set_local_moments(context);
 }
 
 // --- backward ---

@@ -53,7 +53,8 @@ void DropoutLayer::apply(Backend& backend, const StepContext& context, const Ten
                          const Tensor& to, bool accumulate) const {
   if (context.training && p_ > 0.0F) {
     // Multiples of an odd number: distinct calls get distinct seeds, which the generator mixes.
-    const std::uint64_t seed = context.seed + (call_ + 1) * 0x9E3779B97F4A7C15ULL;
+    DeviceScalar<std::uint64_t> seed = context.seed;
+    seed.value += (call_ + 1) * 0x9E3779B97F4A7C15ULL;
     backend.dropout(from, to, p_, seed, context.sample_offset, accumulate);
   } else if (to.data != from.data) {
     backend.copy(from, to, accumulate);

@@ -271,6 +271,10 @@ void Scheduler::run(dim3 grid, dim3 block_size, const std::function<void()>& thr
 
 Position& here() { return scheduler().current().position; }
 Options& options() { return current_options; }
+Dispatch& dispatch() {
+  static Dispatch current = nullptr;
+  return current;
+}
 int barriers_of_last_launch() { return scheduler().most_barriers; }
 std::int64_t launches() { return launch_count; }
 

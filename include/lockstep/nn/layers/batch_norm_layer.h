@@ -47,6 +47,9 @@ class BatchNormLayer : public Layer {
   /// per slice (one unless the mode is virtual), each [2, C] device memory of (mean, M2). Valid
   /// until the next forward.
   std::span<const StatSlot> local_moments() const { return local_; }
+  /// Makes `local_moments` speak of the present batch, after a forward pass whose device part was
+  /// replayed from a recording.
+  void set_local_moments(const StepContext& context);
 
  private:
   /// The rows of one slice, which are normalised together.

@@ -16,10 +16,12 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <tuple>
 #include <typeinfo>
 #include <utility>
 
 #include "kernels/device/stream.h"
+#include "kernels/dispatch.h"
 
 #define __global__
 #define __device__
@@ -174,10 +176,14 @@ T& block_shared() {
 }
 
 template <typename... Parameters, typename... Arguments>
-void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, Stream,
+void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, Stream stream,
             const Arguments&... arguments) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
-  emulation::run(grid, block, [&] { kernel(static_cast<Parameters>(arguments)...); });
+  const auto work = [=, values = std::tuple<Parameters...>(static_cast<Parameters>(arguments)...)] {
+    emulation::run(grid, block, [&] { std::apply(kernel, values); });
+  };
+  if (emulation::dispatch() == nullptr) return work();
+  emulation::dispatch()(stream, work);
 }
 
 }  // namespace lockstep::gpu

@@ -1,0 +1,93 @@
+// Recorded steps on the fake runtime, which does the nodes of a graph in any order that its edges
+// allow, and sees when two threads add to it at the same time.
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <limits>
+#include <thread>
+
+#include "cuda/fake_runtime.h"
+#include "kernels/operations/gpu_operations.h"
+#include "lockstep/core/check.h"
+#include "parallel/toy_training.h"
+#include "support/errors.h"
+
+namespace lockstep::test {
+namespace {
+
+DataParallelOptions on_gpus(int ranks, int gpus, BatchNormMode mode) {
+  DataParallelOptions options = toy_options(ranks, mode);
+  for (int rank = 0; rank < ranks; ++rank) {
+    options.devices[rank] = {DeviceKind::kCuda, rank % gpus, rank / gpus};
+  }
+  return options;
+}
+
+struct Trained {
+  std::vector<double> losses;
+  std::vector<std::vector<float>> parameters;  // [rank]
+
+  bool operator==(const Trained&) const = default;
+};
+
+Trained trained(const DataParallelOptions& options) {
+  const auto run = make_toy(options);
+  Trained result;
+  auto& last = dynamic_cast<gpu::GpuOperations&>(*run->replica(run->size() - 1).backend);
+  for (std::int64_t step = 0; step < 5; ++step) {
+    // Uploads come late on one rank.
+    fake_runtime::enqueue(last.stream(),
+                          [] { std::this_thread::sleep_for(std::chrono::milliseconds(10)); });
+    result.losses.push_back(run->train_step(toy_batch(5, step), step, 0.05F).loss);
+  }
+  for (int rank = 0; rank < run->size(); ++rank) {
+    result.parameters.push_back(parameters(*run, rank));
+  }
+  return result;
+}
+
+TEST_CASE("a graph over several GPUs has the bits of issued steps, with and without peer access") {
+  for (const bool peer_access : {true, false}) {
+    CAPTURE(peer_access);
+    fake_runtime::use({.devices = 2, .peer_access = peer_access});
+    DataParallelOptions options = on_gpus(4, 2, BatchNormMode::kSync);
+    const Trained issued = trained(options);
+    options.cuda_graph = true;
+    CHECK(trained(options) == issued);
+  }
+}
+
+TEST_CASE("a recorded step reads its scalars anew, and leaves weights alone after a bad loss") {
+  fake_runtime::use({.devices = 1});
+  DataParallelOptions options = on_gpus(2, 1, BatchNormMode::kSync);
+  options.cuda_graph = true;
+  const auto run = make_toy(options);
+  for (std::int64_t step = 0; step < 3; ++step) {
+    static_cast<void>(run->train_step(toy_batch(5, step), step, 0.05F));
+  }
+  const std::vector<float> before = parameters(*run, 1);
+  Batch bad = toy_batch(5, 3);
+  bad.images[7] = std::numeric_limits<float>::quiet_NaN();
+  CHECK_THROWS_AS(static_cast<void>(run->train_step(bad, 3, 0.05F)), NonFiniteError);
+  CHECK(parameters(*run, 1) == before);
+  static_cast<void>(run->train_step(toy_batch(5, 4), 4, 0.05F));
+  CHECK(parameters(*run, 1) != before);
+}
+
+TEST_CASE("what cannot be recorded is refused with a way out") {
+  fake_runtime::use({.devices = 1});
+  DataParallelOptions options = on_gpus(2, 1, BatchNormMode::kSync);
+  options.cuda_graph = true;
+  DataParallelOptions host = options, cumulative = options, faults = options, cpus = options;
+  host.communicator.transport = "host";
+  cumulative.bn.momentum.reset();
+  faults.communicator.hook = [](int, const SyncCall&) { return true; };
+  cpus.devices = toy_options(2, BatchNormMode::kSync).devices;
+  for (const DataParallelOptions& refused : {host, cumulative, faults, cpus}) {
+    CHECK_THROWS_WITH_AS(make_toy(refused), doctest::Contains("run.cuda_graph"), ConfigError);
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::test

@@ -1,0 +1,16 @@
+#pragma once
+// Where the emulation's launches go. Apart from emulation.h, whose names are those of CUDA's own
+// headers.
+
+#include <functional>
+
+#include "kernels/device/stream.h"
+
+namespace lockstep::emulation {
+
+/// `dispatch(stream, work)` has `work` done in the stream's turn, by one thread at a time. Null,
+/// the default: done at once.
+using Dispatch = void (*)(gpu::Stream stream, std::function<void()> work);
+Dispatch& dispatch();
+
+}  // namespace lockstep::emulation
