@@ -36,9 +36,9 @@ Trained trained(const DataParallelOptions& options) {
   Trained result;
   auto& slow = dynamic_cast<gpu::GpuOperations&>(*run->replica(1).backend);
   for (std::int64_t step = 0; step < 5; ++step) {
-    // Uploads come late on one rank.
-    fake_runtime::enqueue(slow.stream(),
-                          [] { std::this_thread::sleep_for(std::chrono::milliseconds(10)); });
+    // Late enough to come after nodes that read the images, if these do not wait.
+    const auto delay = std::chrono::milliseconds(step == 3 ? 200 : 0);
+    fake_runtime::enqueue(slow.stream(), [delay] { std::this_thread::sleep_for(delay); });
     result.losses.push_back(run->train_step(toy_batch(5, step), step, 0.05F).loss);
   }
   for (int rank = 0; rank < run->size(); ++rank) {
