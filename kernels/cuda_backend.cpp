@@ -29,6 +29,9 @@ int checked_ordinal(const Device& device) {
 CudaBackend::CudaBackend(const Device& device)
     : device_(device),
       stream_(checked_ordinal(device)),
+      staging_stream_(device.ordinal),
+      staged_(device.ordinal),
+      taken_(device.ordinal),
       memory_(device.ordinal, stream_.get()),
       counters_(memory_.allocate(Context::kCounters * sizeof(unsigned))),
       kernel_scratch_(memory_, stream_.get()),
@@ -49,7 +52,10 @@ const Context& CudaBackend::prepared_context() {
   return own;
 }
 
-CudaBackend::~CudaBackend() { static_cast<void>(cudaStreamSynchronize(stream_.get())); }
+CudaBackend::~CudaBackend() {
+  static_cast<void>(cudaStreamSynchronize(staging_stream_.get()));
+  static_cast<void>(cudaStreamSynchronize(stream_.get()));
+}
 
 void CudaBackend::enter() { check_cuda(cudaSetDevice(device_.ordinal), "cudaSetDevice"); }
 
@@ -67,6 +73,21 @@ void CudaBackend::download(void* destination, const Tensor& source) {
   check_cuda(
       cudaMemcpyAsync(destination, source.data, bytes, cudaMemcpyDeviceToHost, stream_.get()),
       "cudaMemcpyAsync from the device");
+}
+
+void CudaBackend::stage(const Tensor& staged, const void* source) {
+  check_transfer(staged);
+  const DeviceGuard guard(device_.ordinal);
+  taken_.make_wait(staging_stream_.get());
+  uploads_.upload(staged.data, source, dense_bytes(staged), staging_stream_.get());
+  staged_.record(staging_stream_.get());
+}
+
+void CudaBackend::take_staged(const Tensor& staged, const Tensor& destination) {
+  const DeviceGuard guard(device_.ordinal);
+  staged_.make_wait(stream_.get());
+  copy(staged, destination, false);
+  taken_.record(stream_.get());
 }
 
 void CudaBackend::synchronize() {

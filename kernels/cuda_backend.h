@@ -16,7 +16,7 @@ class CudaBackend final : public GpuOperations {
  public:
   /// Throws Error when the GPU does not answer.
   explicit CudaBackend(const Device& device);
-  /// Waits for the stream.
+  /// Waits for the streams.
   ~CudaBackend() override;
 
   const Device& device() const override { return device_; }
@@ -25,6 +25,8 @@ class CudaBackend final : public GpuOperations {
   std::size_t allocated_bytes() const override { return memory_.allocated_bytes(); }
   void upload(const Tensor& destination, const void* source) override;
   void download(void* destination, const Tensor& source) override;
+  void stage(const Tensor& staged, const void* source) override;
+  void take_staged(const Tensor& staged, const Tensor& destination) override;
   void synchronize() override;
 
   void prepare_conv2d(const ConvGeometry& geometry, const Shape& input, bool backward,
@@ -45,6 +47,9 @@ class CudaBackend final : public GpuOperations {
 
   const Device device_;
   StreamOwner stream_;
+  StreamOwner staging_stream_;
+  Event staged_;  // in the staging stream
+  Event taken_;   // in the replica's
   DeviceMemory memory_;
   Storage counters_;
   DeviceScratch kernel_scratch_;

@@ -93,6 +93,11 @@ void DataParallel::Impl::build_rank(int rank, int threads) {
   const Shape input{batch, options.size.height, options.size.width, 3};
   replica.network = factory(input, {.training = true}, backend, replica.store);
   state.labels = backend.allocate(static_cast<std::size_t>(input.rows()));
+  if (stages(rank)) {
+    state.staged_images =
+        backend.allocate(sizeof(float) * static_cast<std::size_t>(input.elements()));
+    state.staged_labels = backend.allocate(static_cast<std::size_t>(input.rows()));
+  }
   state.loss = backend.allocate(sizeof(double));
   state.scalars = backend.allocate(sizeof(StepScalars));
   const auto classes = static_cast<std::size_t>(options.num_classes);

@@ -3,6 +3,7 @@
 // (data_parallel.cpp), the step (train_step.cpp), evaluation (evaluate.cpp), what is mirrored,
 // saved and restored (state.cpp).
 
+#include <chrono>
 #include <memory>
 #include <vector>
 
@@ -23,7 +24,10 @@ struct StepScalars {
 
 /// What a rank needs beside its replica. Used by the rank's thread.
 struct RankState {
-  Storage labels;        // uint8 [planned batch, H, W, 1]
+  Storage labels;  // uint8 [planned batch, H, W, 1]
+  // The next batch on its way, ahead of its step; empty on the CPU, which gains nothing by it.
+  Storage staged_images;  // [planned batch, H, W, 3]
+  Storage staged_labels;
   Storage class_weight;  // [classes]; empty: all 1
   Storage loss;          // one double
   Storage scalars;       // StepScalars
@@ -37,6 +41,7 @@ struct RankState {
 struct alignas(64) RankOutcome {
   double loss = 0;
   StepTimes times;
+  std::chrono::steady_clock::time_point start;
 };
 
 /// How the ranks come to a step's work.
@@ -52,7 +57,16 @@ struct StepInput {
   std::int64_t step = 0;
   StepScalars scalars = {};
   StepMode mode = StepMode::kIssue;
+  bool staged = false;  // whether the batch has been staged
 };
+
+/// `count` images or their labels in device memory.
+inline Tensor image_tensor(const Storage& memory, std::int64_t count, const Size& size) {
+  return {memory.data(), Shape{count, size.height, size.width, 3}};
+}
+inline Tensor label_tensor(const Storage& memory, std::int64_t count, const Size& size) {
+  return {memory.data(), Shape{count, size.height, size.width, 1}, DType::kUInt8};
+}
 
 struct EvalSums;
 
@@ -69,8 +83,11 @@ struct DataParallel::Impl {
   void check_batch(const Batch& batch) const;
   double normalizer(const Batch& batch) const;
   StepMode next_mode(const Batch& batch);
-  void train_rank(int rank, const StepInput& input);
+  void begin_rank(int rank, const StepInput& input);
+  void finish_rank(int rank);
   Shard scatter(int rank, const StepInput& input);
+  bool stages(int rank) const { return options.devices[rank].kind == DeviceKind::kCuda; }
+  void stage(int rank, const Batch& batch);
   void do_step(int rank, StepMode mode, const Shard& shard);
   void issue_step(int rank, const Shard& shard);
   void record_step(int rank, const Shard& shard);
@@ -103,6 +120,8 @@ struct DataParallel::Impl {
   std::vector<Replica> replicas;           // [rank]
   std::vector<RankState> states;           // [rank]
   std::vector<RankOutcome> outcomes;       // [rank]
+  std::int64_t last_step = 0;              // begun
+  std::vector<std::int64_t> staged;        // samples of the staged batch; empty: none
   StepMode full_batch = StepMode::kIssue;  // how the next full batch is done, with `cuda_graph`
   std::unique_ptr<ReplicaGroup> group;     // last: its threads use everything above
 };

@@ -16,14 +16,7 @@ struct EvalSums {
   std::vector<std::vector<std::int64_t>> confusion;  // [rank][classes * classes]
 };
 
-namespace {
-
-Tensor label_tensor(const Storage& storage, const Batch& batch) {
-  return {storage.data(), Shape{batch.count(), batch.size.height, batch.size.width, 1},
-          DType::kUInt8};
-}
-
-}  // namespace
+namespace {}  // namespace
 
 void DataParallel::Impl::prepare_eval(int rank, const Batch& batch) {
   Replica& replica = replicas[rank];
@@ -44,7 +37,7 @@ double DataParallel::Impl::evaluate_batch(int rank, const Batch& batch) {
   Backend& backend = *replicas[rank].backend;
   prepare_eval(rank, batch);
   Network& network = *replicas[rank].eval_network;
-  const Tensor labels = label_tensor(states[rank].eval_labels, batch);
+  const Tensor labels = label_tensor(states[rank].eval_labels, batch.count(), batch.size);
   backend.upload(network.input(), batch.images.data());
   backend.upload(labels, batch.labels.data());
   network.forward({.training = false});

@@ -22,6 +22,14 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+const float* images_of(const Batch& batch, const Shard& shard) {
+  return batch.images.data() + 3 * shard.begin * batch.size.height * batch.size.width;
+}
+
+const std::uint8_t* labels_of(const Batch& batch, const Shard& shard) {
+  return batch.labels.data() + shard.begin * batch.size.height * batch.size.width;
+}
+
 }  // namespace
 
 void DataParallel::Impl::check_batch(const Batch& batch) const {
@@ -56,22 +64,26 @@ StepMode DataParallel::Impl::next_mode(const Batch& batch) {
   return mode;
 }
 
-void DataParallel::Impl::train_rank(int rank, const StepInput& input) {
+void DataParallel::Impl::begin_rank(int rank, const StepInput& input) {
   Communicator& communicator = communicators->at(rank);
   RankOutcome& outcome = outcomes[rank];
   communicators->progress().set_step(rank, input.step);
   outcome.times = {};
-  const auto start = std::chrono::steady_clock::now();
+  outcome.start = std::chrono::steady_clock::now();
   const double waited = communicator.exchange_wait_seconds();
-
   const Shard shard = scatter(rank, input);
   do_step(rank, input.mode, shard);
-  outcome.loss = read_loss(rank);  // waits for the device, as nothing before it does
-
   const bool streams_wait = options.devices[rank].kind == DeviceKind::kCuda;
   if (!streams_wait) outcome.times.batch_norm_wait = communicator.exchange_wait_seconds() - waited;
-  outcome.times.compute =
-      seconds_since(start) - outcome.times.batch_norm_wait - outcome.times.gradient_exchange;
+}
+
+// Waits for the device, as nothing before it does.
+void DataParallel::Impl::finish_rank(int rank) {
+  communicators->at(rank).enter("loss", "the device");
+  RankOutcome& outcome = outcomes[rank];
+  outcome.loss = read_loss(rank);
+  outcome.times.compute = seconds_since(outcome.start) - outcome.times.batch_norm_wait -
+                          outcome.times.gradient_exchange;
 }
 
 Shard DataParallel::Impl::scatter(int rank, const StepInput& input) {
@@ -84,12 +96,29 @@ Shard DataParallel::Impl::scatter(int rank, const StepInput& input) {
   const Shard shard = shard_of(batch.count(), ranks(), rank);
   network.set_batch(shard.count);
   if (shard.count == 0) return shard;
-  const std::int64_t pixels = shard.begin * batch.size.height * batch.size.width;
-  const Shape labels{shard.count, batch.size.height, batch.size.width, 1};
-  backend.upload(network.input(), batch.images.data() + 3 * pixels);
-  backend.upload(Tensor(states[rank].labels.data(), labels, DType::kUInt8),
-                 batch.labels.data() + pixels);
+  const RankState& state = states[rank];
+  const Tensor labels = label_tensor(state.labels, shard.count, options.size);
+  if (stages(rank)) {
+    if (!input.staged) stage(rank, batch);
+    backend.take_staged(image_tensor(state.staged_images, shard.count, options.size),
+                        network.input());
+    backend.take_staged(label_tensor(state.staged_labels, shard.count, options.size), labels);
+  } else {
+    backend.upload(network.input(), images_of(batch, shard));
+    backend.upload(labels, labels_of(batch, shard));
+  }
   return shard;
+}
+
+void DataParallel::Impl::stage(int rank, const Batch& batch) {
+  communicators->at(rank).enter("staging", "the next batch");
+  const Shard shard = shard_of(batch.count(), ranks(), rank);
+  if (shard.count == 0) return;
+  Backend& backend = *replicas[rank].backend;
+  backend.stage(image_tensor(states[rank].staged_images, shard.count, options.size),
+                images_of(batch, shard));
+  backend.stage(label_tensor(states[rank].staged_labels, shard.count, options.size),
+                labels_of(batch, shard));
 }
 
 void DataParallel::Impl::do_step(int rank, StepMode mode, const Shard& shard) {
@@ -158,10 +187,9 @@ void DataParallel::Impl::compute_loss(int rank, const Shard& shard) {
   const Network& network = *replicas[rank].network;
   const RankState& state = states[rank];
   backend.fill(loss_tensor(rank), 0);
-  const Shape labels{shard.count, options.size.height, options.size.width, 1};
   CrossEntropy loss;
   loss.logits = network.output();
-  loss.labels = Tensor(state.labels.data(), labels, DType::kUInt8);
+  loss.labels = label_tensor(state.labels, shard.count, options.size);
   loss.ignore_index = options.ignore_index;
   loss.class_weight = static_cast<const float*>(state.class_weight.data());
   loss.normalizer = {0.0, &scalars(rank).normalizer};
@@ -195,19 +223,42 @@ StepResult DataParallel::Impl::gather(std::int64_t step) const {
   return result;
 }
 
-StepResult DataParallel::train_step(const Batch& batch, std::int64_t step, float lr) {
+void DataParallel::begin_step(const Batch& batch, std::int64_t step, float lr) {
   impl_->check_batch(batch);
+  const bool staged = !impl_->staged.empty();
+  LOCKSTEP_CHECK(!staged || impl_->staged == batch.samples, "step ", step,
+                 " got another batch than the one that was staged for it");
+  impl_->staged.clear();
+  impl_->last_step = step;
   const StepInput input{
       .batch = batch,
       .step = step,
       .scalars = {impl_->normalizer(batch), dropout_seed(impl_->options.seed, step), lr},
-      .mode = impl_->next_mode(batch)};
-  impl_->group->run([impl = impl_.get(), &input](int rank) { impl->train_rank(rank, input); });
-  return impl_->gather(step);
+      .mode = impl_->next_mode(batch),
+      .staged = staged};
+  impl_->group->run([impl = impl_.get(), &input](int rank) { impl->begin_rank(rank, input); });
+}
+
+void DataParallel::stage_next(const Batch& batch) {
+  if (!impl_->stages(0)) return;
+  impl_->check_batch(batch);
+  impl_->group->run([impl = impl_.get(), &batch](int rank) { impl->stage(rank, batch); });
+  impl_->staged = batch.samples;
+}
+
+StepResult DataParallel::finish_step() {
+  impl_->group->run([impl = impl_.get()](int rank) { impl->finish_rank(rank); });
+  return impl_->gather(impl_->last_step);
+}
+
+StepResult DataParallel::train_step(const Batch& batch, std::int64_t step, float lr) {
+  begin_step(batch, step, lr);
+  return finish_step();
 }
 
 void DataParallel::forward(const Batch& batch) {
   impl_->check_batch(batch);
+  impl_->staged.clear();  // this batch takes its place
   const StepInput input{.batch = batch};
   impl_->group->run([impl = impl_.get(), &input](int rank) {
     const Shard shard = impl->scatter(rank, input);

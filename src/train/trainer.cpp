@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <utility>
 
 #include "lockstep/core/check.h"
 #include "lockstep/optim/schedule.h"
@@ -44,17 +45,38 @@ void Trainer::train_until_stopped() {
 // record.
 void Trainer::train_step() {
   const Clock::time_point start = Clock::now();
-  const Batch& batch = loader_->next();
+  const Batch& batch = next_batch();
   const double data_seconds = seconds_since(start);
   lr_ = static_cast<float>(learning_rate(config_.schedule, static_cast<double>(config_.optim.lr),
                                          iteration_, max_iters_));
   fault_.set_step(iteration_);
-  const StepResult result = replicas_->train_step(batch, iteration_, lr_);
-  ++iteration_;
+  replicas_->begin_step(batch, iteration_, lr_);
   epoch_ = batch.epoch;
+  stage_next_batch();  // `batch` is gone
+  const StepResult result = replicas_->finish_step();
+  ++iteration_;
   losses_.push_back(result.loss);
   seconds_.push_back({seconds_since(start), data_seconds, result.times});
   log_->show_progress(iteration_, max_iters_, result.loss);
+}
+
+const Batch& Trainer::next_batch() {
+  if (ahead_failure_) std::rethrow_exception(ahead_failure_);
+  const Batch* ahead = std::exchange(ahead_, nullptr);
+  return ahead != nullptr ? *ahead : loader_->next();
+}
+
+// While the devices work. What goes wrong with the next batch is of no concern to the present step,
+// whose record and checkpoint come first.
+void Trainer::stage_next_batch() {
+  if (iteration_ + 1 >= max_iters_) return;
+  try {
+    ahead_ = &loader_->next();
+  } catch (...) {
+    ahead_failure_ = std::current_exception();
+    return;
+  }
+  replicas_->stage_next(*ahead_);
 }
 
 void Trainer::validate() {

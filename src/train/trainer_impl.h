@@ -48,6 +48,8 @@ class Trainer {
   }
   void train_until_stopped();
   void train_step();
+  const Batch& next_batch();
+  void stage_next_batch();
   void validate();
   void save(const std::string& name);
   void save_progress();
@@ -79,6 +81,8 @@ class Trainer {
   std::unique_ptr<RunLog> log_;
   std::vector<std::string> classes_;
 
+  const Batch* ahead_ = nullptr;      // the next step's batch, fetched during the present one
+  std::exception_ptr ahead_failure_;  // why there is none
   std::int64_t max_iters_ = 0;
   std::int64_t iteration_ = 0;  // steps done
   std::int64_t epoch_ = 0;

@@ -361,7 +361,12 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
     return fail(cudaErrorInvalidValue);
   }
   if (stream->capture != nullptr && kind != cudaMemcpyDeviceToDevice) return spoil(stream);
-  stream->enqueue([=] { std::memcpy(to, from, bytes); });
+  const std::chrono::milliseconds delay(kind == cudaMemcpyHostToDevice ? machine.upload_milliseconds
+                                                                       : 0);
+  stream->enqueue([=] {
+    std::this_thread::sleep_for(delay);
+    std::memcpy(to, from, bytes);
+  });
   return cudaSuccess;
 }
 cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int from_device,

@@ -12,6 +12,7 @@ namespace lockstep::fake_runtime {
 struct Machine {
   int devices = 1;
   bool peer_access = true;
+  int upload_milliseconds = 0;  // of every copy from the host
 };
 /// Of the calls that follow. No stream exists.
 void use(const Machine& machine);

@@ -1,5 +1,5 @@
-// Recorded steps on the fake runtime, which does the nodes of a graph in any order that its edges
-// allow, and sees when two threads add to it at the same time.
+// Recorded steps, and batches ahead of their steps, on the fake runtime, which does the nodes of a
+// graph in any order that its edges allow, and sees when two threads add to it at the same time.
 
 #include <doctest/doctest.h>
 
@@ -73,6 +73,25 @@ TEST_CASE("a recorded step reads its scalars anew, and leaves weights alone afte
   CHECK(parameters(*run, 1) == before);
   static_cast<void>(run->train_step(toy_batch(5, 4), 4, 0.05F));
   CHECK(parameters(*run, 1) != before);
+}
+
+TEST_CASE("batches that are staged ahead of their steps come in the right order") {
+  fake_runtime::use({.devices = 1, .upload_milliseconds = 5});
+  const DataParallelOptions options = on_gpus(2, 1, BatchNormMode::kSync);
+  const auto plain = make_toy(options), staging = make_toy(options);
+  auto& slow = dynamic_cast<gpu::GpuOperations&>(*staging->replica(1).backend);
+  for (std::int64_t step = 0; step < 4; ++step) {
+    // A batch that did not wait for its predecessor to be taken would overwrite it.
+    fake_runtime::enqueue(slow.stream(),
+                          [] { std::this_thread::sleep_for(std::chrono::milliseconds(50)); });
+    staging->begin_step(toy_batch(5, step), step, 0.05F);
+    staging->stage_next(toy_batch(5, step + 1));
+    CHECK(staging->finish_step().loss == plain->train_step(toy_batch(5, step), step, 0.05F).loss);
+    if (step == 1) staging->forward(toy_batch(4, 9));
+  }
+  CHECK(parameters(*staging, 0) == parameters(*plain, 0));
+  CHECK_THROWS_WITH_AS(static_cast<void>(staging->train_step(toy_batch(3, 0), 4, 0.05F)),
+                       doctest::Contains("another batch"), Error);
 }
 
 TEST_CASE("what cannot be recorded is refused with a way out") {

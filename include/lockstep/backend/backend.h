@@ -147,6 +147,13 @@ class Backend {
   virtual void upload(const Tensor& destination, const void* source) = 0;
   /// Device to host; complete after `synchronize`. Dense tensors.
   virtual void download(void* destination, const Tensor& source) = 0;
+  /// Brings host memory to `staged`, memory of this device that is for this purpose alone, beside
+  /// what has been issued, and ahead of its use; the host memory may be reused when it returns.
+  virtual void stage(const Tensor& staged, const void* source) { upload(staged, source); }
+  /// destination = staged, once it is there. `stage` may be called again afterwards.
+  virtual void take_staged(const Tensor& staged, const Tensor& destination) {
+    copy(staged, destination, false);
+  }
   /// Waits until everything issued so far is done and throws what failed on the device.
   virtual void synchronize() = 0;
   virtual void fill(const Tensor& tensor, float value) = 0;

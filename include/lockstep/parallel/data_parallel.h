@@ -79,6 +79,13 @@ class DataParallel {
   /// and momentum untouched, and go on working.
   StepResult train_step(const Batch& batch, std::int64_t step, float lr);
 
+  /// The same in parts, so that the host can prepare the next batch while GPUs work on this one:
+  /// begin_step, stage_next (or not), finish_step. A batch may be given up when the call that got
+  /// it has returned. After `stage_next` the next step takes that batch.
+  void begin_step(const Batch& batch, std::int64_t step, float lr);
+  void stage_next(const Batch& batch);
+  StepResult finish_step();
+
   /// The training-mode forward pass alone: no loss, no update, running statistics as they were.
   /// What the layers' `local_moments` tell of it can be read afterwards.
   void forward(const Batch& batch);
