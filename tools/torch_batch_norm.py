@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Times PyTorch's SyncBatchNorm + ReLU, forward and backward, on GPU 0, channels-last.
+"""Times PyTorch's SyncBatchNorm + ReLU, forward and backward, and its copy, on GPU 0, channels-last.
 
     python3 torch_batch_norm.py [--megabytes 4 32 64 256] [--channels 64] [--dtypes fp32 bf16] [--json]
 
@@ -36,6 +36,20 @@ def channels_last(shape, dtype):
     return torch.rand(shape, device="cuda").mul_(2).sub_(1).to(dtype).contiguous(memory_format=torch.channels_last)
 
 
+def seconds_of(work, passes, rounds):
+    """Median over rounds of what one of `passes` calls takes the device; the first round is not counted."""
+    seconds = []
+    for _ in range(rounds + 1):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        for _ in range(passes):
+            work()
+        end.record()
+        end.synchronize()
+        seconds.append(begin.elapsed_time(end) / 1000 / passes)
+    return statistics.median(seconds[1:])
+
+
 def measure(megabytes, channels, dtype, rounds):
     element = torch.empty(0, dtype=DTYPES[dtype]).element_size()
     images = max(1, round(megabytes * 1e6 / (element * channels * SIDE * SIDE)))
@@ -52,18 +66,11 @@ def measure(megabytes, channels, dtype, rounds):
     expected = F.relu(F.batch_norm(x.detach().float(), None, None, training=True))
     right = torch.allclose(forward().detach().float(), expected, rtol=1e-2, atol=1e-2)
     passes = max(10, min(200, int(4e9 / (megabytes * 1e6))))
-    seconds = []
-    for _ in range(rounds + 1):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        for _ in range(passes):
-            forward_backward()
-        end.record()
-        end.synchronize()
-        seconds.append(begin.elapsed_time(end) / 1000 / passes)
+    source = x.detach()
     return {"dtype": dtype, "channels": channels, "rows": images * SIDE * SIDE,
             "tensor_bytes": x.numel() * element, "passes": passes, "right": right,
-            "seconds": statistics.median(seconds[1:])}
+            "seconds": seconds_of(forward_backward, passes, rounds),
+            "copy_seconds": seconds_of(lambda: grad.copy_(source), passes, rounds)}
 
 
 def main():
