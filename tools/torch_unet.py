@@ -70,28 +70,72 @@ def make_sgd(net, lr, momentum, weight_decay, norm_weight_decay):
     return torch.optim.SGD(groups, lr=lr, momentum=momentum)
 
 
-def train_step(net, optimizer, images, labels, class_weight=None):
+def loss_of(net, images, labels, class_weight=None, amp=False):
+    """Cross-entropy; with `amp` under autocast to bf16. Every weight is cast once a step, so a cache would not help."""
+    with torch.autocast(images.device.type, torch.bfloat16, enabled=amp, cache_enabled=False):
+        return F.cross_entropy(net(images), labels, weight=class_weight, ignore_index=255)
+
+
+def train_step(net, optimizer, images, labels, class_weight=None, amp=False):
     optimizer.zero_grad()
-    loss = F.cross_entropy(net(images), labels, weight=class_weight, ignore_index=255)
+    loss = loss_of(net, images, labels, class_weight, amp)
     loss.backward()
     optimizer.step()
     return loss.item()
 
 
-def main():
-    parser = argparse.ArgumentParser()
+def captured_step(net, optimizer, images, labels, amp):
+    """The training step as a CUDA graph: a function that runs it on what `images` and `labels` hold then."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):  # momentum and library workspaces must be there before the capture
+        for _ in range(3):
+            train_step(net, optimizer, images, labels, amp=amp)
+    torch.cuda.current_stream().wait_stream(side)
+    optimizer.zero_grad(set_to_none=True)  # the capture makes gradients of its own, which every replay overwrites
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss = loss_of(net, images, labels, amp=amp)
+        loss.backward()
+        optimizer.step()
+
+    def replay():
+        graph.replay()
+        return loss.item()
+    return replay
+
+
+def host_batch(images, labels):
+    """A function that copies the batch from pinned host memory to where it is, as a training loop does every step."""
+    host_images = images.cpu().contiguous(memory_format=torch.channels_last).pin_memory()
+    host_labels = labels.to(torch.uint8).cpu().pin_memory()
+
+    def upload():
+        images.copy_(host_images, non_blocking=True)
+        labels.copy_(host_labels.to(labels.device, non_blocking=True))
+    return upload
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--width", type=int, default=16)
     parser.add_argument("--depth", type=int, default=4)
     parser.add_argument("--classes", type=int, default=11)
     parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--size", type=int, nargs=2, default=[176, 240])
+    parser.add_argument("--size", type=int, nargs=2, default=[176, 240], metavar=("HEIGHT", "WIDTH"))
     parser.add_argument("--format", choices=["contiguous", "channels_last"], default="channels_last")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cpu", help="cpu or cuda; TF32 stays off")
+    parser.add_argument("--amp", action="store_true", help="autocast to bf16")
+    parser.add_argument("--graph", action="store_true", help="the step as a CUDA graph")
+    parser.add_argument("--upload", action="store_true", help="copy the batch from pinned host memory in every step")
     parser.add_argument("--warmup", type=int, default=3)
     parser.add_argument("--iters", type=int, default=10)
-    args = parser.parse_args()
+    return parser.parse_args()
 
+
+def main():
+    args = parse_arguments()
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     torch.backends.cudnn.allow_tf32 = False
@@ -103,14 +147,21 @@ def main():
         images = images.contiguous(memory_format=torch.channels_last)
     labels = torch.randint(0, args.classes, (args.batch, *args.size), device=args.device)
     optimizer = make_sgd(net, 0.01, 0.9, 1e-4, 0.0)
+    upload = host_batch(images, labels) if args.upload else lambda: None
+    if args.graph:
+        step = captured_step(net, optimizer, images, labels, args.amp)
+    else:
+        def step():
+            return train_step(net, optimizer, images, labels, amp=args.amp)
     steps = []
     for i in range(args.warmup + args.iters):
         start = time.perf_counter()
-        train_step(net, optimizer, images, labels)
+        upload()
+        step()
         if i >= args.warmup:
             steps.append(1000 * (time.perf_counter() - start))
-    print(json.dumps({"torch": torch.__version__, "device": args.device, "format": args.format,
-                      "threads": args.threads,
+    print(json.dumps({"torch": torch.__version__, "device": args.device, "format": args.format, "amp": args.amp,
+                      "graph": args.graph, "threads": args.threads,
                       "steps_ms": steps,
                       "peak_rss_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}))
 

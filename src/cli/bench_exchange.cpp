@@ -1,6 +1,7 @@
-// One exchange of BatchNorm statistics: every rank hands in [2, channels] floats, the master merges
-// them and all get the result. The ranks do nothing else, so this is the cost of the rendezvous and
-// the merge.
+// One exchange of BatchNorm statistics: every rank hands in [2, channels] floats of its device and
+// gets those of all, merged or one by one as the transport has it. The ranks do nothing else, so
+// this is the cost of the rendezvous and, on the CPU, of the merge; on GPUs of what it issues to
+// their streams, until these are done.
 
 #include <fmt/format.h>
 
@@ -8,6 +9,7 @@
 #include <memory>
 
 #include "cli/bench.h"
+#include "lockstep/backend/backend.h"
 #include "lockstep/parallel/replica_group.h"
 #include "lockstep/report/table.h"
 #include "lockstep/sync/communicator.h"
@@ -26,37 +28,54 @@ struct ExchangeTimes {
   Percentiles microseconds;  // per exchange
 };
 
-ExchangeTimes measure(int ranks, std::int64_t channels, int iters) {
-  const std::vector<Device> devices =
-      parse_devices("cpu:" + std::to_string(ranks), cuda_device_count());
+/// A rank's backend and its statistics there.
+struct Rank {
+  std::unique_ptr<Backend> backend;
+  Storage moments;  // [2, channels]
+};
+
+ExchangeTimes measure(std::span<const Device> devices, std::int64_t channels, int iters) {
   const std::unique_ptr<CommunicatorGroup> communicators = make_communicators(devices, {});
+  std::vector<Rank> ranks(devices.size());
   ReplicaGroup group(devices, *communicators);
+  group.run([&](int rank) {
+    Rank& own = ranks[static_cast<std::size_t>(rank)];
+    own.backend = make_backend(devices[static_cast<std::size_t>(rank)], 1);
+    own.moments = own.backend->allocate(2 * static_cast<std::size_t>(channels) * sizeof(float));
+    own.backend->fill(Tensor(own.moments.data(), Shape{2, channels}), 0.5F);
+    communicators->at(rank).attach(*own.backend);
+  });
   const auto exchange_many = [&](int rank) {
-    const std::vector<float> moments(2 * static_cast<std::size_t>(channels), 0.5F);
+    const Rank& own = ranks[static_cast<std::size_t>(rank)];
     const SyncCall call{"bench", Direction::kForward, 0, channels};
+    const StatSlot local{1, static_cast<const float*>(own.moments.data())};
     Communicator& communicator = communicators->at(rank);
-    for (int i = 0; i < kExchangesPerIter; ++i) communicator.exchange(call, {1, moments.data()});
+    for (int i = 0; i < kExchangesPerIter; ++i) communicator.exchange(call, local);
+    own.backend->synchronize();
   };
   group.run(exchange_many);
   std::vector<double> times;
   for (int i = 0; i < iters; ++i) {
     times.push_back(1e6 * seconds_of([&] { group.run(exchange_many); }) / kExchangesPerIter);
   }
-  return {ranks, channels, percentiles(times)};
+  return {static_cast<int>(devices.size()), channels, percentiles(times)};
 }
 
 }  // namespace
 
 int bench_exchange(const BenchArguments& arguments) {
   const int iters = arguments.iters > 0 ? arguments.iters : kDefaultIters;
-  const int most = arguments.common.devices.empty()
-                       ? kMostRanks
-                       : static_cast<int>(bench_devices(arguments).size());
+  const std::vector<Device> devices =
+      arguments.common.devices.empty()
+          ? parse_devices("cpu:" + std::to_string(kMostRanks), cuda_device_count())
+          : bench_devices(arguments);
+  const int most = static_cast<int>(devices.size());
   nlohmann::ordered_json cases = nlohmann::ordered_json::array();
   Table table{{"ranks", "channels", "microseconds per exchange"}, {}};
   for (int ranks = 1; ranks <= most; ranks = std::min(2 * ranks, std::max(most, ranks + 1))) {
     for (const std::int64_t channels : kChannels) {
-      const ExchangeTimes times = measure(ranks, channels, iters);
+      const ExchangeTimes times =
+          measure(std::span(devices).first(static_cast<std::size_t>(ranks)), channels, iters);
       cases.push_back({{"ranks", ranks},
                        {"channels", channels},
                        {"microseconds", percentiles_json(times.microseconds)}});
@@ -65,7 +84,9 @@ int bench_exchange(const BenchArguments& arguments) {
     }
   }
   if (arguments.common.json) {
-    fmt::print("{}\n", nlohmann::ordered_json{{"bench", "exchange"}, {"cases", cases}}.dump(2));
+    const nlohmann::ordered_json root = {
+        {"bench", "exchange"}, {"device", to_string(devices.front())}, {"cases", cases}};
+    fmt::print("{}\n", root.dump(2));
   } else {
     fmt::print("{}", to_markdown(table));
   }

@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+"""Runs tools/gpu_bench on stand-ins and reads its rows."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+HERE = pathlib.Path(__file__).resolve().parent
+GPU_BENCH = HERE.parents[1] / "tools/gpu_bench"
+FIGURES = {"ms": {"cuda:0 local": 10, "cuda:0x4 sync": 10.5, "cuda:0x4 local": 10.4},
+           "torch_ms": {"eager": 31.5, "graph": 12.6}, "speed": 90, "copy": 100, "torch_copy": 80, "us": 4,
+           "seconds": 1e-5, "torch_seconds": 3e-5}
+
+
+def rows_of(rounds=1, **changes):
+    """({what: (result, details)}, exit status)"""
+    with tempfile.TemporaryDirectory() as folder:
+        program = pathlib.Path(folder) / "stand_in"
+        program.write_text(f"#!{sys.executable} -B\n" + (HERE / "stand_in.py").read_text())
+        program.chmod(0o755)
+        done = subprocess.run(
+            [sys.executable, "-B", GPU_BENCH, "--lockstep", program, "--python", program, "--rounds", str(rounds),
+             "--tsv"],
+            capture_output=True, text=True, env=dict(os.environ, STAND_IN=json.dumps({**FIGURES, **changes})))
+    lines = [line.split("\t") for line in done.stdout.splitlines()]
+    return {what: (result, details) for what, result, details in lines}, done.returncode
+
+
+def find(rows, words):
+    """The only row whose name has these words."""
+    found = [row for what, row in rows.items() if words in what]
+    assert len(found) == 1, f"{len(found)} rows have '{words}': {list(rows)}"
+    return found[0]
+
+
+class GpuBench(unittest.TestCase):
+    def test_figures_and_targets(self):
+        rows, status = rows_of(rounds=2)
+        self.assertEqual(status, 0)
+        self.assertEqual(find(rows, "copy, fp32, 64 MB"),
+                         ("met", "0.90, target >= 0.85; 16 channels 0.91, 64 channels 0.90; copy 100 GB/s"))
+        self.assertEqual(find(rows, "copy, fp32, 4 MB")[0], "measured")
+        self.assertEqual(find(rows, "ours, fp32, 64 channels, 64 MB"), ("met", "3.00, target >= 1.80; 30 us / 10 us"))
+        self.assertEqual(find(rows, "ours, fp32, 64 channels, 4 MB")[0], "MISSED")
+        self.assertEqual(find(rows, "an exchange alone"), ("met", "4.00 us, target <= 5.00 us; 16 channels 4.0 us"))
+        large = "U-Net 64, 8 of 360x480, bf16, CUDA graph"
+        self.assertEqual(find(rows, f"one with their images, {large}"), ("met", "1.05, target <= 1.10"))
+        self.assertEqual(find(rows, f"an exchange in a step, R = 4, {large}"),
+                         ("met", "3.57 us, target <= 5.00 us; (sync - local) / 28"))
+        self.assertEqual(find(rows, f"PyTorch eager / 4 replicas with sync, {large}"), ("met", "3.00, target >= 2.00"))
+        self.assertEqual(find(rows, f"PyTorch CUDA graph / 4 replicas with sync, {large}"),
+                         ("MISSED", "1.20, target >= 1.25"))
+        self.assertNotIn("FAILED", [result for result, _ in rows.values()])
+
+    def test_misses_are_said_and_no_failure(self):
+        slow = {"cuda:0 local": 10, "cuda:0x4 sync": 12, "cuda:0x4 local": 10}
+        rows, status = rows_of(ms=slow, torch_copy=110, us=6)
+        self.assertEqual(status, 0)
+        self.assertIn("0.82, target >= 0.85", find(rows, "copy, fp32, 64 MB")[1])  # of the faster copy
+        for words in ("copy, fp32, 64 MB", "an exchange alone", "one with their images, U-Net 64",
+                      "an exchange in a step, R = 4, U-Net 16"):
+            self.assertEqual(find(rows, words)[0], "MISSED", words)
+
+    def test_a_refused_setting_skips_what_needs_it_and_says_why(self):
+        for key, name in (("precision", "fp32, CUDA graph"), ("cuda_graph", "bf16")):
+            rows, status = rows_of(refused=key)
+            self.assertEqual(status, 0)
+            self.assertEqual(find(rows, "beside PyTorch"), ("SKIPPED", f"exit 2: run.{key}: not known"))
+            self.assertEqual(find(rows, f"one with their images, U-Net 64, 8 of 360x480, {name}")[0], "met")
+
+    def test_no_pytorch_skips_what_needs_it(self):
+        rows, status = rows_of(broken="-c")
+        self.assertEqual(status, 0)
+        self.assertEqual(find(rows, "beside PyTorch SyncBatchNorm")[0], "SKIPPED")
+        self.assertEqual(find(rows, "U-Net 64, 8 of 360x480, bf16, beside PyTorch")[0], "SKIPPED")
+
+    def test_a_broken_program_fails_its_rows_only(self):
+        rows, status = rows_of(broken="exchange")
+        self.assertEqual(status, 1)
+        self.assertEqual(rows["exchange"], ("FAILED", "Failure: exit 1: it broke"))
+        self.assertEqual(find(rows, "one with their images, U-Net 64")[0], "met")
+        rows, status = rows_of(broken="run.cuda_graph=true")
+        self.assertEqual(status, 1)
+        self.assertEqual(rows["a step with run.cuda_graph=true"][0], "FAILED")
+
+
+if __name__ == "__main__":
+    unittest.main()

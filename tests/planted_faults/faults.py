@@ -1,0 +1,66 @@
+"""The faults that planted_faults.py plants. Each replaces a text that is in its file exactly once.
+
+They are the mistakes that kernels and exchanges are known for: a barrier left out, an index or a bound off by one, a
+term that is missing from a formula, two ranks exchanged, an event that nobody waits for.
+"""
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Fault:
+    what: str
+    file: str  # where it is, from the root of the project
+    old: str
+    new: str
+    cases: str  # doctest's pattern of the test cases that must fail
+    test: str = "test_kernels"
+    source: str = ""  # what is compiled where `file` is a header
+
+
+MOMENTS = "kernels/operations/batch_norm_moments.cu"
+BACKWARD = "kernels/operations/batch_norm_backward.cu"
+FORWARD = "kernels/operations/batch_norm_forward.cu"
+SGD = "kernels/operations/sgd.cu"
+EVENT = "kernels/transport/event_communicator.cpp"
+
+FAULTS = [
+    Fault("BatchNorm's moments: no __syncthreads() between writing the base and reading it", MOMENTS,
+          "  __syncthreads();\n  shared.count[threadIdx.x]", "  shared.count[threadIdx.x]",
+          "the bits depend neither on the order of threads*"),
+    Fault("a block's reduction: no __syncthreads() between its halvings", "kernels/primitives/reduce.h",
+          "    __syncthreads();\n    const int mine", "    const int mine",
+          "a replica without rows*", source=MOMENTS),
+    Fault("BatchNorm's moments: one row too many of an incomplete run", MOMENTS,
+          "if (kPartial && i >= rows) break;", "if (kPartial && i > rows) break;",
+          "BatchNorm kernels match the reference with every option*"),
+    Fault("a sweep from the end of a tensor: begins one row behind it", "kernels/primitives/channel_slabs.h",
+          "slabs.rows - 1 - thread.first", "slabs.rows - thread.first",
+          "the BatchNorm kernels agree with the CPU", source=MOMENTS),
+    Fault("Chan's merge: without the term of the means' difference", MOMENTS,
+          "shared.m2[v][b] + delta * delta * (na * share);", "shared.m2[v][b];",
+          "the BatchNorm kernels agree with the CPU"),
+    Fault("BatchNorm's forward pass: the first replica's statistics are left out", FORWARD,
+          "for (int s = 0; s < slots.size; ++s)", "for (int s = 1; s < slots.size; ++s)",
+          "BatchNorm kernels match the reference with every option*"),
+    Fault("BatchNorm's backward pass: without the mean of the gradient", BACKWARD,
+          " - constants.mean_gradient[v] - centred", " - centred", "the BatchNorm kernels agree with the CPU"),
+    Fault("max-pooling backward: a window below the last row of an odd height", "kernels/operations/pooling.cu",
+          "y < out.height ? y + 1 : y", "y <= out.height ? y + 1 : y", "pooling has the CPU's bits*"),
+    Fault("upsampling backward: the last reader of an input pixel is left out", "kernels/operations/upsample.cu",
+          "return source.low > i;", "return source.low >= i;", "interpolation has the CPU's bits"),
+    Fault("SGD: gradients of ranks 1 and 2 are added in exchanged order", SGD,
+          "replicas.grads[rank] + at",
+          "replicas.grads[replicas.ranks > 2 && (rank == 1 || rank == 2) ? 3 - rank : rank] + at",
+          "SGD has the CPU's bits*"),
+    Fault("SGD: the last rank's weights are not written", SGD,
+          "rank < replicas.ranks; ++rank) {\n    store_pack", "rank < replicas.ranks - 1; ++rank) {\n    store_pack",
+          "SGD has the CPU's bits*"),
+    Fault("transport event: the first two ranks' statistics are exchanged", EVENT,
+          "    for (SyncAnswer& answer : answers) answer = {count, &all};",
+          "    if (messages.size() > 1) std::swap(all.slots[0].data, all.slots[1].data);\n"
+          "    for (SyncAnswer& answer : answers) answer = {count, &all};",
+          "event: every stream reads*", test="test_gpu_host"),
+    Fault("transport event: nobody waits for a peer's event", EVENT,
+          "      mail.written->make_wait(stream());\n", "",
+          "event: every stream reads*", test="test_gpu_host"),
+]

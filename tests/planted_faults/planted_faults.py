@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+"""Plants the faults of faults.py in copies of the sources, one at a time, and demands that the tests see each.
+
+    planted_faults.py --build FOLDER [--ninja NINJA] [--only WORDS] TEST...    (TEST: test_kernels, test_gpu_host)
+
+For every fault: a copy of its file, an object compiled from it with the build's own command, the executable linked
+with this object in place of the right one, and the test cases that must fail then, by an assertion of doctest or the
+report of a sanitizer. A compiler's error, a timeout or a crash without a report is not seeing; neither is a failure of
+the right executable, or a text that is no longer in its file exactly once: the list follows the code.
+"""
+import argparse
+import concurrent.futures
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+from faults import FAULTS
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+AT_ONCE = max(2, min(8, os.cpu_count() or 1))
+HANGS_AFTER = 600  # seconds: far beyond the slowest machine's, so that only a hang ends there
+
+
+class Problem(Exception):
+    """Why a fault could not be planted, or was not seen."""
+
+
+def shell(command, folder):
+    done = subprocess.run(command, shell=True, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if done.returncode != 0:
+        raise Problem(f"{command}\nended with {done.returncode}:\n{done.stdout[-4000:]}")
+    return done.stdout.strip()
+
+
+def run_cases(executable, cases):
+    """(exit status, doctest's counts as {'passed', 'failed', 'failed assertions'}, output) of the test cases."""
+    try:
+        done = subprocess.run([executable, f"-tc={cases}", "--abort-after=1"], cwd=ROOT, text=True, errors="replace",
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=HANGS_AFTER)
+    except subprocess.TimeoutExpired:
+        raise Problem(f"{executable.name} still ran after {HANGS_AFTER} s") from None
+    counts = {}
+    for key, line in (("", "test cases"), (" assertions", "assertions")):
+        found = re.search(rf"\[doctest\] {line}: *\d+ *\| *(\d+) passed *\| *(\d+) failed", done.stdout)
+        counts["passed" + key], counts["failed" + key] = map(int, found.groups()) if found else (0, 0)
+    return done.returncode, counts, done.stdout
+
+
+def check_right(executable, cases):
+    """The executable as it was built passes these test cases, and there are some."""
+    status, counts, output = run_cases(executable, cases)
+    if status != 0 or counts["failed"] > 0:
+        raise Problem(f"{executable.name} fails without a fault:\n{output[-4000:]}")
+    if counts["passed"] == 0:
+        raise Problem(f"no test case of {executable.name} is called '{cases}'")
+
+
+def plant(fault, folder):
+    """Writes the copy with the fault; the name of its file."""
+    text = (ROOT / fault.file).read_text()
+    if text.count(fault.old) != 1:
+        raise Problem(f"{fault.file} has this text {text.count(fault.old)} times, expected once; change faults.py:\n"
+                      f"{fault.old}")
+    copy = folder / fault.file
+    copy.parent.mkdir(parents=True)
+    copy.write_text(text.replace(fault.old, fault.new))
+    return copy
+
+
+def build_faulty(fault, folder, args):
+    """The test's executable with the fault in it."""
+    copy = plant(fault, folder)
+    source = fault.source or fault.file
+    link = shell(f"{args.ninja} -t commands -s bin/{fault.test}", args.build)
+    right = next((word for word in link.split() if word.endswith(f"/__/{source}.o")), None)
+    if right is None:
+        raise Problem(f"{fault.test} does not link {source}")
+    faulty, executable = folder / "faulty.o", folder / fault.test
+    compilation = shell(f"{args.ninja} -t commands -s {right}", args.build).replace(right, str(faulty))
+    if source == fault.file:
+        compilation = compilation.replace(str(ROOT / source), str(copy))
+    shell(compilation.replace(" -I", f" -I{folder} -I", 1), args.build)
+    # In front: of an inline function that several objects have, the first one's copy is taken.
+    shell(link.replace(f" {right} ", " ").replace(f" -o bin/{fault.test} ", f" {faulty} -o {executable} "), args.build)
+    return executable
+
+
+def check_seen(executable, cases):
+    """What the test cases said about the fault."""
+    status, counts, output = run_cases(executable, cases)
+    report = re.search(r"(ERROR: AddressSanitizer: [\w-]+|runtime error: .*)", output)
+    if status != 0 and report:
+        return report.group(1)
+    if status != 0 and counts["failed"] > 0 and counts["failed assertions"] > 0:
+        return "an assertion failed"
+    raise Problem(f"not seen by '{cases}': exit status {status}, {counts}\n{output[-2000:]}")
+
+
+def check_fault(number, fault, args):
+    folder = args.build / "planted_faults" / str(number)
+    start = time.monotonic()
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        executable = build_faulty(fault, folder, args)
+        seen, built = True, time.monotonic()
+        message = check_seen(executable, fault.cases)
+        message += f" ({built - start:.0f} s to build, {time.monotonic() - built:.0f} s to see)"
+        shutil.rmtree(folder)
+    except Problem as problem:
+        seen, message = False, "\n    | ".join(str(problem).splitlines())
+    print(f"{'seen' if seen else 'FAILED'}: {fault.what}: {message}", flush=True)
+    return seen
+
+
+def check_right_one(test, cases, args):
+    try:
+        check_right(args.build / "bin" / test, cases)
+        return True
+    except Problem as problem:
+        print("FAILED:", "\n    | ".join(str(problem).splitlines()), flush=True)
+        return False
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=pathlib.Path, required=True, help="a folder that tools/build has built")
+    parser.add_argument("--ninja", default="ninja")
+    parser.add_argument("--only", default="", help="only faults whose description has these words")
+    parser.add_argument("tests", nargs="+", metavar="TEST", help="the executables that this build has")
+    args = parser.parse_args()
+    args.build = args.build.resolve()
+    faults = [fault for fault in FAULTS if fault.test in args.tests and args.only in fault.what]
+    for test in sorted({fault.test for fault in FAULTS} - set(args.tests)):
+        print(f"SKIPPED: the faults of {test}, which this build does not have")
+    with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+        work = [pool.submit(check_fault, number, fault, args) for number, fault in enumerate(faults)]
+        work += [pool.submit(check_right_one, *pair, args)
+                 for pair in sorted({(fault.test, fault.cases) for fault in faults})]
+        results = [each.result() for each in work]
+    print(f"{sum(results[:len(faults)])} of {len(faults)} planted faults are seen")
+    sys.exit(0 if faults and all(results) else 1)
+
+
+if __name__ == "__main__":
+    main()
