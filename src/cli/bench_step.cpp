@@ -73,6 +73,7 @@ std::unique_ptr<DataParallel> make_training(const StepBench& bench) {
   options.size = bench.size;
   options.seed = config.run.seed;
   options.communicator.transport = config.run.transport;
+  options.gradient_exchange.kind = config.run.gradient_exchange;
   UnetOptions unet = config.model;
   unet.num_classes = config.data.num_classes;
   return std::make_unique<DataParallel>(

@@ -45,6 +45,7 @@ struct DataParallel::Impl {
   // Construction (data_parallel.cpp); the two methods with a rank run on that rank's thread.
   void build();
   void build_rank(int rank, int threads);
+  std::unique_ptr<GradientExchange> make_gradients(int rank);
   void check_options() const;
 
   // The step (train_step.cpp).
@@ -54,6 +55,7 @@ struct DataParallel::Impl {
   StepContext context(int rank, const StepInput& input, const Shard& shard);
   Shard scatter(int rank, const Batch& batch);
   void compute_loss(int rank, const StepInput& input, const Shard& shard);
+  void backward(int rank, const StepInput& input, const StepContext& step);
   double read_loss(int rank);
   void update(int rank, float lr);
   StepResult gather(std::int64_t step) const;
@@ -73,6 +75,7 @@ struct DataParallel::Impl {
 
   const DataParallelOptions options;
   const NetworkFactory factory;
+  const GradientExchangeChoice exchange;
   std::unique_ptr<CommunicatorGroup> communicators;
   std::vector<Replica> replicas;        // [rank]
   std::vector<RankState> states;        // [rank]

@@ -54,6 +54,7 @@ void DataParallel::Impl::train_rank(int rank, const StepInput& input) {
   communicators->progress().set_step(rank, input.step);
   const auto start = std::chrono::steady_clock::now();
   const double waited = communicator.exchange_wait_seconds();
+  const double reduced = communicator.all_reduce_seconds();
 
   const Shard shard = scatter(rank, input.batch);
   const StepContext step = context(rank, input, shard);
@@ -62,16 +63,18 @@ void DataParallel::Impl::train_rank(int rank, const StepInput& input) {
   network.forward(step);
   compute_loss(rank, input, shard);
   communicator.enter("backward", "the network");
-  network.backward(step);
+  backward(rank, input, step);
   outcome.loss = read_loss(rank);
   outcome.times.batch_norm_wait = communicator.exchange_wait_seconds() - waited;
-  outcome.times.compute = seconds_since(start) - outcome.times.batch_norm_wait;
+  outcome.times.gradient_exchange = communicator.all_reduce_seconds() - reduced;
+  outcome.times.compute =
+      seconds_since(start) - outcome.times.batch_norm_wait - outcome.times.gradient_exchange;
 
   const auto computed = std::chrono::steady_clock::now();
   communicator.barrier("gradient exchange");
   update(rank, input.lr);
   communicator.barrier("weight update");
-  outcome.times.gradient_exchange = seconds_since(computed);
+  outcome.times.gradient_exchange += seconds_since(computed);
 }
 
 StepContext DataParallel::Impl::context(int rank, const StepInput& input, const Shard& shard) {
@@ -114,6 +117,13 @@ void DataParallel::Impl::compute_loss(int rank, const StepInput& input, const Sh
   backend.cross_entropy(loss);
 }
 
+void DataParallel::Impl::backward(int rank, const StepInput& input, const StepContext& step) {
+  GradientExchange& gradients = *states[rank].gradients;
+  gradients.begin(input.batch.count());
+  replicas[rank].network->backward(
+      step, [&gradients](std::size_t layer) { gradients.layer_done(layer); });
+}
+
 double DataParallel::Impl::read_loss(int rank) {
   double loss = 0;
   replicas[rank].backend->download(&loss, loss_tensor(rank));
@@ -126,6 +136,7 @@ void DataParallel::Impl::update(int rank, float lr) {
   const bool finite = std::all_of(outcomes.begin(), outcomes.end(), [](const RankOutcome& outcome) {
     return std::isfinite(outcome.loss);
   });
+  states[rank].gradients->finish();
   if (finite) states[rank].gradients->update(lr);
 }
 

@@ -76,7 +76,7 @@ std::unique_ptr<CommunicatorGroup> make_communicators(std::span<const Device> de
   }
   if (gpus == 0) {
     check_cpu_transport(transport);
-    return make_host_communicators(ranks, options);
+    return make_host_communicators(devices, options);
   }
   if (gpus != ranks) throw ConfigError("expected cpu devices or cuda devices, got some of both");
   return find_gpu_transport(transport, devices.front())(devices, options);

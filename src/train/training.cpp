@@ -23,6 +23,7 @@ std::unique_ptr<DataParallel> make_replicas(const Config& config,
   options.size = size;
   options.seed = config.run.seed;
   options.communicator.transport = config.run.transport;
+  options.gradient_exchange.kind = config.run.gradient_exchange;
   options.communicator.stall_timeout =
       std::chrono::milliseconds(std::llround(config.run.stall_timeout * 1e3));
   options.communicator.hook = hook;

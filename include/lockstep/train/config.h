@@ -29,6 +29,7 @@ struct RunOptions {
   std::int64_t log_every = 50;
   std::string precision = "fp32";
   std::string transport = "auto";
+  std::string gradient_exchange = "auto";
   double stall_timeout = 60;  // seconds
   bool eval_all_stats =
       false;  // local, several devices: evaluate device0, mean and pooled at the end
