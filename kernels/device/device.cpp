@@ -88,6 +88,13 @@ bool PeerAccess::between(int device, int peer) const {
   return std::find(granted_.begin(), granted_.end(), std::pair(device, peer)) != granted_.end();
 }
 
+bool PeerAccess::between_all(std::span<const int> ordinals) const {
+  return std::all_of(ordinals.begin(), ordinals.end(), [&](int device) {
+    return std::all_of(ordinals.begin(), ordinals.end(),
+                       [&](int peer) { return between(device, peer); });
+  });
+}
+
 DeviceGuard::DeviceGuard(int ordinal) {
   check_cuda(cudaGetDevice(&previous_), "cudaGetDevice");
   if (previous_ == ordinal) {

@@ -40,6 +40,8 @@ class PeerAccess {
   explicit PeerAccess(std::span<const int> ordinals);
 
   bool between(int device, int peer) const;
+  /// Between every two of `ordinals`, both ways.
+  bool between_all(std::span<const int> ordinals) const;
 
  private:
   std::vector<std::pair<int, int>> granted_;  // (device, peer)

@@ -21,7 +21,7 @@ struct Replicas {
   const double* losses[kMaxRanks];
   float* velocity;
   int ranks;
-  int loss_count;  // `ranks`, or 0: not looked at
+  int loss_count;
   DeviceScalar<float> lr = 0.0F;
   float momentum, weight_decay;
 };
@@ -114,9 +114,8 @@ void sgd_update(const Context& context, const SgdShard& shard) {
                  shard.grads.size(), " and ", shard.weights.size());
   LOCKSTEP_CHECK(shard.grads.size() <= std::size_t{kMaxRanks}, "sgd_update: at most ", kMaxRanks,
                  " ranks, got ", shard.grads.size());
-  LOCKSTEP_CHECK(shard.losses.empty() || shard.losses.size() == shard.grads.size(),
-                 "sgd_update: expected the losses of ", shard.grads.size(), " ranks, or none, got ",
-                 shard.losses.size());
+  LOCKSTEP_CHECK(shard.losses.size() <= std::size_t{kMaxRanks}, "sgd_update: at most ", kMaxRanks,
+                 " losses, got ", shard.losses.size());
   Replicas replicas{};
   replicas.velocity = shard.velocity;
   replicas.ranks = static_cast<int>(shard.grads.size());

@@ -195,7 +195,7 @@ std::unique_ptr<CommunicatorGroup> make_event_communicators(std::span<const Devi
   const auto run = std::make_shared<const GpuRun>(devices);
   const auto graph = std::make_shared<StepGraph>(run->ordinals);
   return std::make_unique<RendezvousGroup>(
-      static_cast<int>(devices.size()), options,
+      devices, options,
       [](int, int ranks) {
         const auto gather = std::make_shared<Gather>(ranks);
         return [gather](auto messages, auto answers) { gather->gather(messages, answers); };

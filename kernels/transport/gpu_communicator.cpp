@@ -18,6 +18,7 @@ std::vector<int> ordinals_of(std::span<const Device> devices) {
 GpuRun::GpuRun(std::span<const Device> devices) : ordinals(ordinals_of(devices)), peers(ordinals) {}
 
 void GpuEnd::attach(Backend& backend) {
+  RendezvousEnd::attach(backend);
   backend_ = dynamic_cast<GpuOperations*>(&backend);
   LOCKSTEP_CHECK(backend_ != nullptr, "replica ", rank(), " is on ", to_string(backend.device()),
                  ", but its communicator is one between GPUs");

@@ -53,8 +53,7 @@ std::unique_ptr<CommunicatorGroup> make_gpu_host_communicators(std::span<const D
                                                                const CommunicatorOptions& options) {
   const auto run = std::make_shared<const GpuRun>(devices);
   return std::make_unique<RendezvousGroup>(
-      static_cast<int>(devices.size()), options,
-      [](int, int ranks) { return make_host_merge(ranks); },
+      devices, options, [](int, int ranks) { return make_host_merge(ranks); },
       [run](RendezvousGroup& group, int rank) {
         return std::make_unique<GpuHostEnd>(group, rank, run);
       });

@@ -1,17 +1,13 @@
 // The transport "nccl", between distinct GPUs: an all-gather of the partial statistics, which every
 // rank then merges in rank order as with the other transports. The host rendezvous comes first: it
 // carries the counts and checks that all ranks mean the same call, so that no rank starts a
-// collective that the others do not. Communicators do not block, so that a failing run can end them
-// at any time.
+// collective that the others do not. Memory grows before it: growing waits for the GPU, which may
+// wait for a peer's collective by then.
 
-#include <algorithm>
 #include <array>
-#include <chrono>
-#include <mutex>
-#include <thread>
 
-#include "kernels/transport/check_nccl.h"
 #include "kernels/transport/gpu_communicator.h"
+#include "kernels/transport/nccl_rank.h"
 
 namespace lockstep::gpu {
 namespace {
@@ -40,70 +36,6 @@ class GatherCounts {
   std::size_t turn_ = 0;
 };
 
-/// A communicator of NCCL that another thread may abort.
-class NcclRank {
- public:
-  ~NcclRank() { abort(); }  // nothing is under way any more: this only frees
-
-  /// Waits for the other ranks, which call this at the same time. The device is the current one.
-  void connect(int rank, int ranks, const ncclUniqueId& id) {
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
-    {
-      const std::lock_guard lock(mutex_);
-      throw_if_aborted();
-      accept(ncclCommInitRankConfig(&communicator_, ranks, id, rank, &config),
-             "ncclCommInitRankConfig");
-    }
-    finish("ncclCommInitRankConfig");
-  }
-
-  void all_gather(const float* from, float* to, std::size_t floats, Stream stream) {
-    {
-      const std::lock_guard lock(mutex_);
-      throw_if_aborted();
-      accept(ncclAllGather(from, to, floats, ncclFloat, communicator_, stream), "ncclAllGather");
-    }
-    finish("ncclAllGather");
-  }
-
-  /// Ends what is under way, also on the GPU. Safe from any thread.
-  void abort() {
-    const std::lock_guard lock(mutex_);
-    aborted_ = true;
-    if (communicator_ != nullptr) static_cast<void>(ncclCommAbort(communicator_));
-    communicator_ = nullptr;
-  }
-
- private:
-  static void accept(ncclResult_t result, const char* what) {
-    if (result != ncclInProgress) check_nccl(result, what);
-  }
-
-  /// Waits until what has been issued is in the stream; throws errors of earlier collectives, too.
-  void finish(const char* what) {
-    while (true) {
-      {
-        const std::lock_guard lock(mutex_);
-        throw_if_aborted();
-        ncclResult_t state = ncclSuccess;
-        check_nccl(ncclCommGetAsyncError(communicator_, &state), "ncclCommGetAsyncError");
-        accept(state, what);
-        if (state == ncclSuccess) return;
-      }
-      std::this_thread::sleep_for(std::chrono::microseconds(20));
-    }
-  }
-
-  void throw_if_aborted() const {
-    if (aborted_) throw PeerAborted("the NCCL communicator was aborted");
-  }
-
-  std::mutex mutex_;
-  ncclComm_t communicator_ = nullptr;
-  bool aborted_ = false;
-};
-
 using UniqueIds = std::vector<ncclUniqueId>;  // [sync group]
 
 class NcclEnd final : public GpuEnd {
@@ -125,12 +57,15 @@ class NcclEnd final : public GpuEnd {
   std::span<const StatSlot> exchange_in_group(const SyncCall& call,
                                               const StatSlot& local) override {
     const DeviceGuard guard(ordinal());
-    const SyncAnswer answer = meet({call, local.count, nullptr});
-    const auto& counts = *static_cast<const std::vector<std::int64_t>*>(answer.payload);
     turn_ = 1 - turn_;
     const std::int64_t floats = 2 * call.channels;
-    const auto ranks = static_cast<std::int64_t>(counts.size());
+    const std::int64_t ranks = group().ranks_per_group();
     float* gathered = grown(gathered_[turn_], ranks * floats);
+    const SyncAnswer answer = meet({call, local.count, nullptr});
+    const auto& counts = *static_cast<const std::vector<std::int64_t>*>(answer.payload);
+    // One collective of a GPU at a time (nccl_rank.h). Sums that start later follow this one,
+    // because they follow the replica's stream.
+    if (AllReduce* const sums = all_reduce()) sums->finish();
     nccl_.all_gather(local.data, gathered, static_cast<std::size_t>(floats), stream());
     std::vector<StatSlot>& slots = slots_[turn_];
     slots.resize(counts.size());
@@ -148,27 +83,16 @@ class NcclEnd final : public GpuEnd {
   std::size_t turn_ = 0;
 };
 
-void check_distinct(std::span<const Device> devices) {
-  for (std::size_t i = 0; i < devices.size(); ++i) {
-    for (std::size_t j = 0; j < i; ++j) {
-      if (devices[i].ordinal != devices[j].ordinal) continue;
-      throw ConfigError(concat("the transport 'nccl' needs a GPU per replica, but ",
-                               to_string(devices[j]), " and ", to_string(devices[i]),
-                               " share one; use the transport 'event'"));
-    }
-  }
-}
-
 std::unique_ptr<CommunicatorGroup> make_nccl_communicators(std::span<const Device> devices,
                                                            const CommunicatorOptions& options) {
-  check_distinct(devices);
+  check_distinct_gpus(devices, "the transport 'nccl'", "the transport 'event'");
   const auto run = std::make_shared<const GpuRun>(devices);
   const int ranks = static_cast<int>(devices.size());
   UniqueIds ids(options.sync_group == 0 ? 1 : static_cast<std::size_t>(ranks / options.sync_group));
-  for (ncclUniqueId& id : ids) check_nccl(ncclGetUniqueId(&id), "ncclGetUniqueId");
+  for (ncclUniqueId& id : ids) id = make_nccl_id();
   const auto shared_ids = std::make_shared<const UniqueIds>(std::move(ids));
   return std::make_unique<RendezvousGroup>(
-      ranks, options,
+      devices, options,
       [](int, int width) {
         const auto gather = std::make_shared<GatherCounts>(width);
         return [gather](auto messages, auto answers) { gather->gather(messages, answers); };

@@ -23,7 +23,7 @@ Graph Network::Impl::describe(const PlanOptions& options) const {
       described.accumulates.push_back(layer->accumulates(k));
     }
     described.output = index.at(layer->output());
-    described.has_parameters = layer->has_parameters();
+    described.has_parameters = !layer->parameters().empty();
     described.reads_input = layer->backward_reads().input;
     described.reads_output = layer->backward_reads().output;
     described.grad_in_place = layer->grad_in_place();
@@ -112,17 +112,21 @@ void Network::forward(const StepContext& context) {
   for (const auto& layer : impl_->layers) layer->forward(impl_->backend, context);
 }
 
-void Network::backward(const StepContext& context) {
+void Network::backward(const StepContext& context, const AfterLayer& after_layer) {
   LOCKSTEP_CHECK(impl_->training, "this network was planned without gradients: build it with ",
                  "PlanOptions{.training = true}");
   for (std::size_t i = impl_->layers.size(); i-- > 0;) {
-    if (!impl_->plan.runs_backward[i]) continue;
-    Layer& layer = *impl_->layers[i];
-    layer.backward(impl_->backend, context, impl_->targets[i]);
-    for (std::size_t k = 0; k < impl_->targets[i].size(); ++k) {
-      if (impl_->plan.deliveries[i][k].temporary < 0) continue;
-      impl_->backend.copy(impl_->targets[i][k].tensor, layer.inputs()[k]->grad, true);
-    }
+    if (impl_->plan.runs_backward[i]) impl_->run_backward(i, context);
+    if (after_layer) after_layer(i);
+  }
+}
+
+void Network::Impl::run_backward(std::size_t i, const StepContext& context) {
+  Layer& layer = *layers[i];
+  layer.backward(backend, context, targets[i]);
+  for (std::size_t k = 0; k < targets[i].size(); ++k) {
+    if (plan.deliveries[i][k].temporary < 0) continue;
+    backend.copy(targets[i][k].tensor, layer.inputs()[k]->grad, true);
   }
 }
 

@@ -18,6 +18,8 @@ struct Network::Impl {
   /// Plans the memory, allocates it and gives layers their saved memory.
   void allocate(const PlanOptions& options);
   void set_batch(std::int64_t batch);
+  /// The backward pass of one layer.
+  void run_backward(std::size_t layer, const StepContext& context);
 
   Backend& backend;
   ParameterStore& store;

@@ -18,8 +18,10 @@ int threads_per_replica(int replicas) {
   return std::max(1, cores / replicas);
 }
 
-CommunicatorOptions communicator_options(const DataParallelOptions& options) {
+CommunicatorOptions communicator_options(const DataParallelOptions& options,
+                                         const GradientExchangeChoice& exchange) {
   CommunicatorOptions result = options.communicator;
+  result.all_reduce = exchange.kind == "all_reduce";
   result.sync_group = options.bn.mode == BatchNormMode::kSync ? options.bn.sync_group : 0;
   return result;
 }
@@ -30,7 +32,8 @@ DataParallel::Impl::Impl(const DataParallelOptions& run_options,
                          const NetworkFactory& network_factory)
     : options(run_options),
       factory(network_factory),
-      communicators(make_communicators(options.devices, communicator_options(options))),
+      exchange(choose_gradient_exchange(options.gradient_exchange.kind, options.devices)),
+      communicators(make_communicators(options.devices, communicator_options(options, exchange))),
       replicas(options.devices.size()),
       states(options.devices.size()),
       outcomes(options.devices.size()) {
@@ -55,6 +58,11 @@ void DataParallel::Impl::check_recording() const {
     throw ConfigError(
         "run.cuda_graph = true needs replicas on GPUs and the transport 'event'; set it to false");
   }
+  if (exchange.kind == "all_reduce") {
+    throw ConfigError(concat(
+        "run.cuda_graph = true needs run.gradient_exchange = \"owner\"; it is \"all_reduce\" (",
+        exchange.reason, ")"));
+  }
   if (!options.bn.momentum) {
     throw ConfigError(
         "run.cuda_graph = true replays every step with one momentum: bn.momentum = \"cumulative\" "
@@ -71,14 +79,25 @@ void DataParallel::Impl::build() {
   const int threads = threads_per_replica(ranks());
   group->run([this, threads](int rank) { build_rank(rank, threads); });
   group->run([this](int rank) {
-    std::vector<const double*> losses;
-    for (const RankState& state : states) {
-      losses.push_back(static_cast<const double*>(state.loss.data()));
-    }
-    states[rank].gradients = std::make_unique<GradientExchange>(
-        replicas, rank, options.sgd, &scalars(rank).lr, std::move(losses));
+    states[rank].gradients = make_gradients(rank);
     if (rank == 0) initialize_parameters(replicas[0].store, *replicas[0].backend, options.seed);
   });
+}
+
+std::unique_ptr<GradientExchange> DataParallel::Impl::make_gradients(int rank) {
+  std::unique_ptr<BucketedSum> sums;
+  if (exchange.kind == "all_reduce") {
+    const Replica& replica = replicas[rank];
+    sums = std::make_unique<BucketedSum>(
+        communicators->at(rank), replica.store.grads(),
+        plan_gradient_buckets(*replica.network, options.gradient_exchange));
+  }
+  StepMemory memory{&scalars(rank).lr, {}};
+  for (const RankState& state : states) {
+    memory.losses.push_back(static_cast<const double*>(state.loss.data()));
+  }
+  return std::make_unique<GradientExchange>(replicas, rank, options.sgd, std::move(memory),
+                                            std::move(sums));
 }
 
 void DataParallel::Impl::build_rank(int rank, int threads) {
@@ -132,6 +151,7 @@ int DataParallel::size() const { return impl_->ranks(); }
 Replica& DataParallel::replica(int rank) { return impl_->replicas[rank]; }
 ReplicaGroup& DataParallel::group() { return *impl_->group; }
 CommunicatorGroup& DataParallel::communicators() { return *impl_->communicators; }
+const GradientExchangeChoice& DataParallel::gradient_exchange() const { return impl_->exchange; }
 const DataParallelOptions& DataParallel::options() const { return impl_->options; }
 
 }  // namespace lockstep

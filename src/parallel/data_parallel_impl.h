@@ -41,6 +41,7 @@ struct RankState {
 struct alignas(64) RankOutcome {
   double loss = 0;
   StepTimes times;
+  double exchange_seconds = 0;  // of the rank's thread
   std::chrono::steady_clock::time_point start;
 };
 
@@ -76,6 +77,7 @@ struct DataParallel::Impl {
   // Construction (data_parallel.cpp); the two methods with a rank run on that rank's thread.
   void build();
   void build_rank(int rank, int threads);
+  std::unique_ptr<GradientExchange> make_gradients(int rank);
   void check_options() const;
   void check_recording() const;
 
@@ -88,9 +90,9 @@ struct DataParallel::Impl {
   Shard scatter(int rank, const StepInput& input);
   bool stages(int rank) const { return options.devices[rank].kind == DeviceKind::kCuda; }
   void stage(int rank, const Batch& batch);
-  void do_step(int rank, StepMode mode, const Shard& shard);
-  void issue_step(int rank, const Shard& shard);
-  void record_step(int rank, const Shard& shard);
+  void do_step(int rank, const StepInput& input, const Shard& shard);
+  void issue_step(int rank, const StepInput& input, const Shard& shard);
+  void record_step(int rank, const StepInput& input, const Shard& shard);
   void replay_step(int rank, const Shard& shard);
   StepContext context(int rank, const Shard& shard);
   void compute_loss(int rank, const Shard& shard);
@@ -116,6 +118,7 @@ struct DataParallel::Impl {
 
   const DataParallelOptions options;
   const NetworkFactory factory;
+  const GradientExchangeChoice exchange;
   std::unique_ptr<CommunicatorGroup> communicators;
   std::vector<Replica> replicas;           // [rank]
   std::vector<RankState> states;           // [rank]

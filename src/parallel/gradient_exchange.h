@@ -1,42 +1,72 @@
 #pragma once
-// One rank's part of the gradient exchange: reduce-scatter, SGD and all-gather in one pass over the
-// parameters it owns. It reads every replica's gradients and writes every replica's weights, so all
-// ranks must have finished their backward pass before it and must not start a forward pass until
-// all are done.
+// One rank's part of the gradient exchange. Two ways lead to equal weights everywhere:
+//
+//   owner:      reduce-scatter, SGD and all-gather in one pass over the parameters that the rank
+//               owns. It reads every replica's gradients and writes every replica's weights.
+//   all_reduce: gradients are summed everywhere during the backward pass, and every rank updates
+//               all its own weights; it is then the owner of everything among itself alone.
+//
+// Either way all ranks must have finished their backward pass before the update and must not start
+// a forward pass until all are done.
 
+#include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "lockstep/optim/sgd.h"
 #include "lockstep/parallel/data_parallel.h"
+#include "parallel/bucketed_sum.h"
+#include "sync/all_reduce.h"
 
 namespace lockstep {
+
+/// What GradientExchangeOptions::kind = `wanted` means on these devices. "auto" is "owner", whose
+/// sums in rank order are the same bits on any devices, but for GPUs that cannot all reach each
+/// other's memory: there it is "all_reduce", if the build has NCCL. Throws ConfigError for another
+/// word. `gpus`: what the build has; null for none.
+GradientExchangeChoice choose_gradient_exchange(const std::string& wanted,
+                                                std::span<const Device> devices,
+                                                const GpuAllReduce* gpus = gpu_all_reduce());
+
+/// What an update reads from device memory, because it changes from step to step.
+struct StepMemory {
+  const float* lr = nullptr;          // of this rank's device
+  std::vector<const double*> losses;  // [rank]
+};
 
 /// Owned by the run, used by its rank's thread.
 class GradientExchange {
  public:
-  /// Allocates `replicas[rank].velocity`. All replicas are built already. `lr`: device memory of
-  /// this rank; `losses` [rank]: of every rank.
+  /// The way "owner", or with `sums` (of this rank) "all_reduce". Allocates
+  /// `replicas[rank].velocity`. All replicas are built already.
   GradientExchange(std::span<Replica> replicas, int rank, const SgdOptions& options,
-                   const float* lr, std::vector<const double*> losses);
+                   StepMemory memory, std::unique_ptr<BucketedSum> sums = nullptr);
+
+  // The steps of BucketedSum; the way "owner" has nothing to do in them.
+  void begin(std::int64_t batch);
+  void layer_done(std::size_t layer);
+  void finish();
 
   /// Sums the owned gradients over the ranks in rank order, updates, and writes to every replica;
   /// changes nothing when one of the losses is not finite.
   void update();
 
-  /// Momentum of the owned elements, [1, size] on this rank's device, and where they start.
-  const Tensor& velocity() const { return velocity_; }
-  std::int64_t begin() const { return begin_; }
+  /// Momentum between this rank and its place in that of all parameters, on the host. Where all
+  /// ranks have all of it, rank 0 gives it.
+  void save_velocity(std::span<float> all) const;
+  void restore_velocity(std::span<const float> all);
 
  private:
   Backend& backend_;
+  const int rank_;
+  const StepMemory memory_;
+  const std::unique_ptr<BucketedSum> sums_;
   std::int64_t begin_ = 0;              // of the owned elements, in the flat parameters
   std::vector<ParameterRange> ranges_;  // relative to begin_
-  std::vector<const float*> grads_;     // [rank], at begin_
-  std::vector<float*> weights_;         // [rank], at begin_
-  const float* lr_;
-  std::vector<const double*> losses_;  // [rank]
-  Tensor velocity_;
+  std::vector<const float*> grads_;     // [rank], at begin_; all_reduce: one, the sums
+  std::vector<float*> weights_;         // [rank], at begin_; all_reduce: one, the rank's own
+  Tensor velocity_;                     // [1, owned elements]
   float momentum_;
 };
 

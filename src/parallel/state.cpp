@@ -1,6 +1,6 @@
 // What replicas have in common, between steps: mirrored parameters and BatchNorm states, and the
-// momentum that is spread over their owners. It goes through host memory, so replicas may live on
-// any mix of devices.
+// momentum, which is spread over owners or the same everywhere. It goes through host memory, so
+// replicas may live on any mix of devices.
 
 #include <algorithm>
 
@@ -62,12 +62,7 @@ void DataParallel::replicate() {
 
 std::vector<float> DataParallel::velocity() const {
   std::vector<float> values(static_cast<std::size_t>(impl_->replicas[0].store.elements()));
-  impl_->group->run([&](int rank) {
-    const GradientExchange& owner = *impl_->states[rank].gradients;
-    if (!owner.velocity()) return;
-    impl_->replicas[rank].backend->download(values.data() + owner.begin(), owner.velocity());
-    impl_->replicas[rank].backend->synchronize();
-  });
+  impl_->group->run([&](int rank) { impl_->states[rank].gradients->save_velocity(values); });
   return values;
 }
 
@@ -75,12 +70,7 @@ void DataParallel::set_velocity(std::span<const float> values) {
   const std::int64_t elements = impl_->replicas[0].store.elements();
   LOCKSTEP_CHECK(static_cast<std::int64_t>(values.size()) == elements, "expected the momentum of ",
                  elements, " parameter elements, got ", values.size());
-  impl_->group->run([&](int rank) {
-    const GradientExchange& owner = *impl_->states[rank].gradients;
-    if (!owner.velocity()) return;
-    impl_->replicas[rank].backend->upload(owner.velocity(), values.data() + owner.begin());
-    impl_->replicas[rank].backend->synchronize();
-  });
+  impl_->group->run([&](int rank) { impl_->states[rank].gradients->restore_velocity(values); });
 }
 
 }  // namespace lockstep

@@ -72,9 +72,10 @@ void DataParallel::Impl::begin_rank(int rank, const StepInput& input) {
   outcome.start = std::chrono::steady_clock::now();
   const double waited = communicator.exchange_wait_seconds();
   const Shard shard = scatter(rank, input);
-  do_step(rank, input.mode, shard);
-  const bool streams_wait = options.devices[rank].kind == DeviceKind::kCuda;
-  if (!streams_wait) outcome.times.batch_norm_wait = communicator.exchange_wait_seconds() - waited;
+  do_step(rank, input, shard);
+  if (options.devices[rank].kind == DeviceKind::kCuda) return;  // streams wait, not the thread
+  outcome.times.batch_norm_wait = communicator.exchange_wait_seconds() - waited;
+  outcome.times.gradient_exchange = outcome.exchange_seconds;
 }
 
 // Waits for the device, as nothing before it does.
@@ -121,12 +122,12 @@ void DataParallel::Impl::stage(int rank, const Batch& batch) {
                 labels_of(batch, shard));
 }
 
-void DataParallel::Impl::do_step(int rank, StepMode mode, const Shard& shard) {
-  switch (mode) {
+void DataParallel::Impl::do_step(int rank, const StepInput& input, const Shard& shard) {
+  switch (input.mode) {
     case StepMode::kIssue:
-      return issue_step(rank, shard);
+      return issue_step(rank, input, shard);
     case StepMode::kRecord:
-      return record_step(rank, shard);
+      return record_step(rank, input, shard);
     case StepMode::kReplay:
       return replay_step(rank, shard);
   }
@@ -134,31 +135,36 @@ void DataParallel::Impl::do_step(int rank, StepMode mode, const Shard& shard) {
 
 // On a GPU nothing here waits for the device, and nothing that changes from step to step is an
 // argument: that lies in device memory.
-void DataParallel::Impl::issue_step(int rank, const Shard& shard) {
+void DataParallel::Impl::issue_step(int rank, const StepInput& input, const Shard& shard) {
   Communicator& communicator = communicators->at(rank);
   Network& network = *replicas[rank].network;
+  GradientExchange& gradients = *states[rank].gradients;
   const StepContext step = context(rank, shard);
   network.zero_grad();
   communicator.enter("forward", "the network");
   network.forward(step);
   compute_loss(rank, shard);
   communicator.enter("backward", "the network");
-  network.backward(step);
+  const double reduced = communicator.all_reduce_seconds();
+  gradients.begin(input.batch.count());
+  network.backward(step, [&gradients](std::size_t layer) { gradients.layer_done(layer); });
 
   const auto computed = std::chrono::steady_clock::now();
   communicator.barrier("gradient exchange");
-  states[rank].gradients->update();
+  gradients.finish();
+  gradients.update();
   communicator.barrier("weight update");
-  outcomes[rank].times.gradient_exchange = seconds_since(computed);
+  outcomes[rank].exchange_seconds =
+      communicator.all_reduce_seconds() - reduced + seconds_since(computed);
 }
 
-void DataParallel::Impl::record_step(int rank, const Shard& shard) {
+void DataParallel::Impl::record_step(int rank, const StepInput& input, const Shard& shard) {
   std::vector<std::int64_t>& tracked = states[rank].tracked;
   const auto& batch_norms = replicas[rank].store.batch_norms();
   tracked.clear();
   for (const auto& state : batch_norms) tracked.push_back(-state->num_batches_tracked);
   Communicator& communicator = communicators->at(rank);
-  communicator.record_step([&] { issue_step(rank, shard); });
+  communicator.record_step([&] { issue_step(rank, input, shard); });
   for (std::size_t i = 0; i < tracked.size(); ++i)
     tracked[i] += batch_norms[i]->num_batches_tracked;
   communicator.replay_step();

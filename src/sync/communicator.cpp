@@ -58,6 +58,10 @@ void check_cpu_transport(const std::string& name) {
 
 }  // namespace
 
+void Communicator::start_all_reduce(float*, std::int64_t) {
+  throw Error("this communicator has no all-reduce");
+}
+
 void Communicator::record_step(const std::function<void()>&) {
   throw Error("this transport cannot record a step");
 }
@@ -82,7 +86,7 @@ std::unique_ptr<CommunicatorGroup> make_communicators(std::span<const Device> de
   }
   if (gpus == 0) {
     check_cpu_transport(transport);
-    return make_host_communicators(ranks, options);
+    return make_host_communicators(devices, options);
   }
   if (gpus != ranks) throw ConfigError("expected cpu devices or cuda devices, got some of both");
   return find_gpu_transport(transport, devices.front())(devices, options);

@@ -16,6 +16,10 @@ std::string describe(const SyncCall& call) {
   if (call.direction == Direction::kOther && call.channels == 0) {
     return concat("the barrier '", call.layer, "'");
   }
+  if (call.direction == Direction::kOther) {
+    return concat("the all-reduce ", call.index, " of ", call.layer, " (", call.channels,
+                  " values)");
+  }
   return concat("the ", to_string(call.direction), " call ", call.index, " of '", call.layer, "' (",
                 call.channels, " channels)");
 }

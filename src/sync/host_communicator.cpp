@@ -63,10 +63,10 @@ SyncMaster::Callback make_host_merge(int ranks) {
   return [merge](auto messages, auto answers) { merge->merge(messages, answers); };
 }
 
-std::unique_ptr<CommunicatorGroup> make_host_communicators(int ranks,
+std::unique_ptr<CommunicatorGroup> make_host_communicators(std::span<const Device> devices,
                                                            const CommunicatorOptions& options) {
   return std::make_unique<RendezvousGroup>(
-      ranks, options, [](int, int width) { return make_host_merge(width); },
+      devices, options, [](int, int width) { return make_host_merge(width); },
       [](RendezvousGroup& group, int rank) {
         return std::make_unique<HostCommunicator>(group, rank);
       });

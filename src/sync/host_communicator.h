@@ -13,8 +13,8 @@ namespace lockstep {
 /// each with the merged ones.
 SyncMaster::Callback make_host_merge(int ranks);
 
-/// REQUIRES: options.sync_group is 0 or divides `ranks`.
-std::unique_ptr<CommunicatorGroup> make_host_communicators(int ranks,
+/// REQUIRES: options.sync_group is 0 or divides the number of devices, all of the CPU.
+std::unique_ptr<CommunicatorGroup> make_host_communicators(std::span<const Device> devices,
                                                            const CommunicatorOptions& options);
 
 }  // namespace lockstep

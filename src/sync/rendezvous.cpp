@@ -39,6 +39,12 @@ class RendezvousEnd::Waiting {
 
 int RendezvousEnd::size() const { return group_.size(); }
 
+AllReduce* RendezvousEnd::all_reduce() const { return group_.all_reduce(rank_); }
+
+void RendezvousEnd::attach(Backend& backend) {
+  if (AllReduce* const sums = all_reduce()) sums->attach(backend);
+}
+
 bool RendezvousEnd::hook_allows(const SyncCall& call) const {
   const auto& hook = group_.options().hook;
   return !hook || hook(rank_, call);
@@ -70,37 +76,57 @@ void RendezvousEnd::barrier(const char* where) {
   after_barrier();
 }
 
-void RendezvousEnd::meet_all(const char* where) {
-  // Through the callback barrier: a rank that left out its last BatchNorm call of a step meets the
-  // others' call here and is named at once, where a plain barrier would leave both sides waiting.
-  meet({SyncCall{where, Direction::kOther, 0, 0}, 0, nullptr});
+// Through the callback barrier: a rank that left out its last BatchNorm call of a step meets the
+// others' call here and is named at once, where a plain barrier would leave both sides waiting.
+void RendezvousEnd::meet_all(const SyncCall& call) {
+  meet({call, 0, nullptr});
   const Waiting waiting(*this);
   const WaitTimer timer(barrier_wait_);
   group_.wait_for_all_groups(rank_);
+}
+
+// The meeting comes first, so that no rank starts a sum that the others do not.
+void RendezvousEnd::start_all_reduce(float* data, std::int64_t count) {
+  LOCKSTEP_CHECK(all_reduce() != nullptr,
+                 "this run has no all-reduce; make its communicators with all_reduce = true");
+  LOCKSTEP_CHECK(count > 0, "expected an all-reduce of at least 1 value, got ", count);
+  const WaitTimer timer(all_reduce_seconds_);
+  const SyncCall call{"gradients", Direction::kOther, all_reduces_++, count};
+  enter("all-reduce", call.layer);
+  if (!hook_allows(call)) return;
+  meet_all(call);
+  all_reduce()->start(data, count);
+}
+
+void RendezvousEnd::finish_all_reduces() {
+  all_reduces_ = 0;
+  if (AllReduce* const sums = all_reduce()) sums->finish();
 }
 
 void RendezvousEnd::enter(const char* activity, const char* place) {
   group_.progress().enter(rank_, activity, place);
 }
 
-RendezvousGroup::RendezvousGroup(int ranks, const CommunicatorOptions& options,
+RendezvousGroup::RendezvousGroup(std::span<const Device> devices,
+                                 const CommunicatorOptions& options,
                                  const MakeCallback& make_callback, const MakeEnd& make_end)
-    : ranks_(ranks),
+    : ranks_(static_cast<int>(devices.size())),
       options_(options),
-      progress_(ranks),
+      progress_(ranks_),
       masters_([&] {
-        const int width = options.sync_group == 0 ? ranks : options.sync_group;
+        const int width = options.sync_group == 0 ? ranks_ : options.sync_group;
         std::vector<std::unique_ptr<SyncMaster>> masters;
-        for (int first = 0; first < ranks; first += width) {
+        for (int first = 0; first < ranks_; first += width) {
           masters.push_back(
               std::make_unique<SyncMaster>(width, make_callback(first, width), &progress_, first));
         }
         return masters;
       }()),
-      all_ranks_(ranks),
+      all_ranks_(ranks_),
+      all_reduces_(options.all_reduce ? make_all_reduces(devices) : AllReduces()),
       ends_([&] {
         std::vector<std::unique_ptr<RendezvousEnd>> ends;
-        for (int rank = 0; rank < ranks; ++rank) ends.push_back(make_end(*this, rank));
+        for (int rank = 0; rank < ranks_; ++rank) ends.push_back(make_end(*this, rank));
         return ends;
       }()),
       watchdog_(
@@ -133,6 +159,7 @@ void RendezvousGroup::abort(std::exception_ptr cause) {
   for (const auto& master : masters_) master->abort(cause);
   all_ranks_.abort(cause);
   if (!first) return;
+  for (const auto& sums : all_reduces_) sums->abort(cause);
   for (const auto& end : ends_) end->abort();
 }
 

@@ -13,6 +13,7 @@
 
 #include "lockstep/sync/abortable_barrier.h"
 #include "lockstep/sync/communicator.h"
+#include "sync/all_reduce.h"
 #include "sync/watchdog.h"
 
 namespace lockstep {
@@ -26,12 +27,17 @@ class RendezvousEnd : public Communicator {
 
   int rank() const final { return rank_; }
   int size() const final;
+  /// An override calls this first.
+  void attach(Backend& backend) override;
   std::span<const StatSlot> exchange(const SyncCall& call, const StatSlot& local) final;
   std::int64_t last_count() const final { return last_count_; }
   void barrier(const char* where) final;
+  void start_all_reduce(float* data, std::int64_t count) final;
+  void finish_all_reduces() final;
   void enter(const char* activity, const char* place) final;
   double exchange_wait_seconds() const final { return exchange_wait_; }
   double barrier_wait_seconds() const final { return barrier_wait_; }
+  double all_reduce_seconds() const final { return all_reduce_seconds_; }
 
   /// Ends what this rank's device waits for; called once when the run fails, by any thread.
   virtual void abort() {}
@@ -49,10 +55,13 @@ class RendezvousEnd : public Communicator {
   virtual void before_wait() {}
   virtual void after_wait() {}
 
+  /// Null when the run has none.
+  AllReduce* all_reduce() const;
   /// Posts to the sync group's callback barrier and waits for the answer.
   SyncAnswer meet(const SyncMessage& message);
-  /// Waits on the host for all ranks of the run, which come here with the same `where`.
-  void meet_all(const char* where);
+  /// Waits on the host for all ranks of the run, which come here with the same `call`.
+  void meet_all(const SyncCall& call);
+  void meet_all(const char* where) { meet_all({where, Direction::kOther, 0, 0}); }
 
  private:
   class Waiting;
@@ -66,6 +75,8 @@ class RendezvousEnd : public Communicator {
   std::int64_t last_count_ = 0;
   double exchange_wait_ = 0;
   double barrier_wait_ = 0;
+  int all_reduces_ = 0;  // started since the last `finish_all_reduces`
+  double all_reduce_seconds_ = 0;
 };
 
 /// All ranks' ends.
@@ -76,14 +87,18 @@ class RendezvousGroup final : public CommunicatorGroup {
   using MakeCallback = std::function<SyncMaster::Callback(int first_rank, int ranks)>;
   using MakeEnd = std::function<std::unique_ptr<RendezvousEnd>(RendezvousGroup& group, int rank)>;
 
-  /// REQUIRES: options.sync_group is 0 or divides `ranks`.
-  RendezvousGroup(int ranks, const CommunicatorOptions& options, const MakeCallback& make_callback,
-                  const MakeEnd& make_end);
+  /// REQUIRES: options.sync_group is 0 or divides the number of devices.
+  RendezvousGroup(std::span<const Device> devices, const CommunicatorOptions& options,
+                  const MakeCallback& make_callback, const MakeEnd& make_end);
 
   RendezvousEnd& at(int rank) override { return *ends_[rank]; }
   void abort(std::exception_ptr cause) override;
   std::exception_ptr failure() const override;
   Progress& progress() override { return progress_; }
+  /// Of a rank; null when the run has none.
+  AllReduce* all_reduce(int rank) const {
+    return all_reduces_.empty() ? nullptr : all_reduces_[static_cast<std::size_t>(rank)].get();
+  }
 
   int size() const { return ranks_; }
   int ranks_per_group() const { return ranks_ / static_cast<int>(masters_.size()); }
@@ -107,6 +122,7 @@ class RendezvousGroup final : public CommunicatorGroup {
   AbortableBarrier all_ranks_;
   mutable std::mutex failure_mutex_;
   std::exception_ptr failure_;
+  const AllReduces all_reduces_;                      // [rank], or none
   std::vector<std::unique_ptr<RendezvousEnd>> ends_;  // [rank]
   Watchdog watchdog_;                                 // last: its thread reads the members above
 };

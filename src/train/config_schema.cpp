@@ -82,6 +82,10 @@ void add_run(Keys& keys) {
   keys.push_back(precision_key());
   keys.push_back(uncounted(text("run.transport", run(&RunOptions::transport),
                                 "of BatchNorm statistics: auto, host, event (cuda), nccl (cuda)")));
+  // It counts: NCCL adds in an order of its own.
+  keys.push_back(choice("run.gradient_exchange", run(&RunOptions::gradient_exchange),
+                        {{"auto", "auto"}, {"owner", "owner"}, {"all_reduce", "all_reduce"}},
+                        "auto, owner (sums in rank order), all_reduce (cuda: NCCL)"));
   keys.push_back(uncounted(boolean("run.cuda_graph", run(&RunOptions::cuda_graph),
                                    "replay steps from a CUDA graph; the same bits (cuda)")));
   keys.push_back(uncounted(real("run.stall_timeout", run(&RunOptions::stall_timeout), kPositive,

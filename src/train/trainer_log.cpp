@@ -37,6 +37,8 @@ void Trainer::log_start() {
   log_->info(fmt::format("devices: {} ({}), transport {}", devices_text_,
                          request_.devices.empty() ? "the default; choose with -d" : "as asked",
                          resolve_transport(config_.run.transport, devices_)));
+  const GradientExchangeChoice& exchange = replicas_->gradient_exchange();
+  log_->info(fmt::format("gradient exchange: {} ({})", exchange.kind, exchange.reason));
   log_->info(fmt::format("model: {}, width {}, depth {}, {} classes, {} parameters", config_.arch,
                          config_.model.width, config_.model.depth, config_.model.num_classes,
                          parameter_count(*replicas_)));
@@ -54,6 +56,7 @@ void Trainer::log_start() {
                         {"config_hash", config_hash(config_)},
                         {"devices", devices_text_},
                         {"bn_mode", to_string(config_.bn.mode)},
+                        {"gradient_exchange", exchange.kind},
                         {"seed", config_.run.seed},
                         {"max_iters", max_iters_},
                         {"environment", describe_environment(devices_)}});

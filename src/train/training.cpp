@@ -24,6 +24,7 @@ std::unique_ptr<DataParallel> make_replicas(const Config& config,
   options.seed = config.run.seed;
   options.communicator.transport = config.run.transport;
   options.cuda_graph = config.run.cuda_graph;
+  options.gradient_exchange.kind = config.run.gradient_exchange;
   options.communicator.stall_timeout =
       std::chrono::milliseconds(std::llround(config.run.stall_timeout * 1e3));
   options.communicator.hook = hook;

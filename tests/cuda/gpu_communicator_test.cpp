@@ -1,6 +1,5 @@
 // The transports between GPUs on the fake runtime: streams that take their time, several replicas
-// on one GPU, GPUs that cannot reach each other's memory. What a consumer reads in its stream must
-// be what every peer wrote in the same call, although local statistics are overwritten at once.
+// on one GPU, GPUs that cannot reach each other's memory.
 
 #include "kernels/transport/gpu_communicator.h"
 
@@ -11,11 +10,10 @@
 #include <thread>
 #include <vector>
 
+#include "cuda/exchange_checks.h"
 #include "cuda/fake_runtime.h"
-#include "kernels/device/device_memory.h"
 #include "kernels/device/upload_ring.h"
 #include "kernels/transport/peer_staging.h"
-#include "lockstep/sync/moments.h"
 #include "support/errors.h"
 #include "support/with_timeout.h"
 
@@ -23,130 +21,8 @@ namespace lockstep::gpu {
 namespace {
 
 using test::contains;
-using test::is_a;
 using test::run_ranks;
 using test::text_of;
-
-constexpr std::int64_t kChannels = 5;
-
-/// Memory and a stream; no operations.
-class StreamBackend final : public GpuOperations {
- public:
-  explicit StreamBackend(const Device& device)
-      : device_(device), stream_(device.ordinal), memory_(device.ordinal, stream_.get()) {
-    context().stream = stream_.get();
-  }
-
-  const Device& device() const override { return device_; }
-  Storage allocate(std::size_t bytes) override { return memory_.allocate(bytes); }
-  std::size_t allocated_bytes() const override { return memory_.allocated_bytes(); }
-  void upload(const Tensor&, const void*) override {}
-  void download(void*, const Tensor&) override {}
-  void synchronize() override {
-    Event end(device_.ordinal);
-    end.record(stream_.get());
-    end.synchronize();
-  }
-  void prepare_conv2d(const ConvGeometry&, const Shape&, bool, bool) override {}
-  void conv2d_forward(const ConvGeometry&, const Tensor&, const float*, const float*,
-                      const Tensor&) override {}
-  void conv2d_backward_data(const ConvGeometry&, const Tensor&, const float*,
-                            const Tensor&) override {}
-  void conv2d_backward_weights(const ConvGeometry&, const Tensor&, const Tensor&, float*,
-                               float*) override {}
-
- private:
-  const Device device_;
-  StreamOwner stream_;
-  DeviceMemory memory_;
-};
-
-/// `ranks` replicas, spread evenly over the GPUs in turn.
-std::vector<Device> spread(int ranks, int gpus) {
-  std::vector<Device> devices;
-  for (int rank = 0; rank < ranks; ++rank) {
-    devices.push_back({DeviceKind::kCuda, rank % gpus, rank / gpus});
-  }
-  return devices;
-}
-
-float value_of(int rank, int call, std::int64_t element) {
-  return static_cast<float>(rank * 1000 + call * 10) + static_cast<float>(element) / 16;
-}
-
-std::int64_t count_of(int rank, int call) { return rank == 2 ? 0 : rank + call + 1; }
-
-/// What a consumer must find in the slots of `call`: one per rank of the group, or one merged.
-bool right(std::span<const StatSlot> slots, int first, int width, int call, std::int64_t channels,
-           bool merged) {
-  std::vector<std::vector<float>> values(static_cast<std::size_t>(width));
-  std::vector<StatSlot> expected;
-  for (int i = 0; i < width; ++i) {
-    for (std::int64_t e = 0; e < 2 * channels; ++e) {
-      values[static_cast<std::size_t>(i)].push_back(value_of(first + i, call, e));
-    }
-    expected.push_back({count_of(first + i, call), values[static_cast<std::size_t>(i)].data()});
-  }
-  std::vector<float> result(static_cast<std::size_t>(2 * channels));
-  if (merged) {
-    const std::int64_t count = merge_moments(expected, channels, result.data());
-    expected.assign(1, {count, result.data()});
-  }
-  if (slots.size() != expected.size()) return false;
-  for (std::size_t i = 0; i < slots.size(); ++i) {
-    if (slots[i].count != expected[i].count) return false;
-    if (!std::equal(expected[i].data, expected[i].data + 2 * channels, slots[i].data)) return false;
-  }
-  return true;
-}
-
-struct Run {
-  int ranks = 4, gpus = 2, sync_group = 0;
-  bool peer_access = true;
-};
-
-/// One rank's calls; counts what its "kernels" find wrong.
-void exchange_many(Communicator& own, StreamBackend& backend, const Run& run, bool merged,
-                   std::atomic<int>& wrong) {
-  const int rank = own.rank();
-  const int width = run.sync_group == 0 ? run.ranks : run.sync_group;
-  const Storage local = backend.allocate(4 * kChannels * sizeof(float));
-  auto* data = static_cast<float*>(local.data());
-  for (int call = 0; call < 60; ++call) {
-    const std::int64_t channels = call < 20 ? kChannels : 2 * kChannels;  // mailboxes grow
-    fake_runtime::enqueue(backend.stream(), [=] {
-      for (std::int64_t e = 0; e < 2 * channels; ++e) data[e] = value_of(rank, call, e);
-    });
-    const SyncCall at{"bn", Direction::kForward, call, channels};
-    const auto slots = own.exchange(at, {count_of(rank, call), data});
-    const std::vector<StatSlot> copy(slots.begin(), slots.end());
-    std::int64_t count = 0;
-    for (const StatSlot& slot : copy) count += slot.count;
-    wrong += count != own.last_count();
-    fake_runtime::enqueue(backend.stream(), [=, &wrong] {
-      wrong += !right(copy, rank / width * width, width, call, channels, merged);
-    });
-    if (call % 7 == 6) own.barrier("end of step");
-  }
-  own.barrier("end");
-  backend.synchronize();
-}
-
-void check_exchanges(MakeGpuCommunicators make, const Run& run, bool merged) {
-  fake_runtime::use({.devices = run.gpus, .peer_access = run.peer_access});
-  const std::vector<Device> devices = spread(run.ranks, run.gpus);
-  const auto communicators = make(devices, {.sync_group = run.sync_group});
-  std::vector<std::unique_ptr<StreamBackend>> backends(devices.size());
-  std::atomic<int> wrong{0};
-  const auto thrown = run_ranks(run.ranks, [&](int rank) {
-    auto& backend = backends[static_cast<std::size_t>(rank)];
-    backend = std::make_unique<StreamBackend>(devices[static_cast<std::size_t>(rank)]);
-    communicators->at(rank).attach(*backend);
-    exchange_many(communicators->at(rank), *backend, run, merged, wrong);
-  });
-  for (const auto& failure : thrown) CHECK(text_of(failure) == "");
-  CHECK(wrong == 0);
-}
 
 const Run kRuns[] = {{1, 1}, {2, 1}, {4, 2}, {3, 3}, {6, 2, 3}, {4, 2, 1}, {8, 2}};
 
@@ -174,19 +50,18 @@ TEST_CASE("host: every stream reads the merged statistics") {
 // after the second, as the gradient exchange does.
 void exchange_weights(const Run& run) {
   fake_runtime::use({.devices = run.gpus});
-  const std::vector<Device> devices = spread(run.ranks, run.gpus);
+  const std::vector<Device> devices = devices_of(run);
   const auto communicators = make_event_communicators(devices, {.sync_group = run.sync_group});
-  std::vector<std::unique_ptr<StreamBackend>> backends(devices.size());
-  std::vector<Storage> memory(devices.size());
   std::atomic<int> wrong{0};
+  std::vector<Storage> memory(devices.size());
+  Replicas replicas(devices);
   const auto body = [&](int rank) {
     const auto index = static_cast<std::size_t>(rank);
-    backends[index] = std::make_unique<StreamBackend>(devices[index]);
     Communicator& own = communicators->at(rank);
-    own.attach(*backends[index]);
-    memory[index] = backends[index]->allocate(devices.size() * sizeof(float));
+    StreamBackend& backend = replicas.attach(own);
+    memory[index] = backend.allocate(devices.size() * sizeof(float));
     own.barrier("set-up");
-    const Stream stream = backends[index]->stream();
+    const Stream stream = backend.stream();
     for (int step = 0; step < 30; ++step) {
       fake_runtime::enqueue(stream, [&, index, step] {
         const auto* all = static_cast<const float*>(memory[index].data());
@@ -203,7 +78,7 @@ void exchange_weights(const Run& run) {
       });
       own.barrier("weight update");
     }
-    backends[index]->synchronize();
+    backend.synchronize();
   };
   for (const auto& failure : run_ranks(run.ranks, body)) CHECK(text_of(failure) == "");
   CHECK(wrong == 0);
@@ -214,29 +89,28 @@ TEST_CASE("a barrier orders all ranks' streams, also across sync groups") {
 }
 
 TEST_CASE("a rank that leaves out a call is named, and nobody waits on") {
-  fake_runtime::use({.devices = 2});
-  const std::vector<Device> devices = spread(4, 2);
+  const Run run{4, 2};
+  fake_runtime::use({.devices = run.gpus});
   CommunicatorOptions options;
   options.hook = [](int rank, const SyncCall& at) { return rank != 2 || at.index != 3; };
-  const auto communicators = make_event_communicators(devices, options);
-  std::vector<std::unique_ptr<StreamBackend>> backends(devices.size());
+  const auto communicators = make_event_communicators(devices_of(run), options);
+  std::atomic<int> wrong{0};
+  Replicas replicas(devices_of(run));
   const auto thrown = run_ranks(4, [&](int rank) {
-    auto& backend = backends[static_cast<std::size_t>(rank)];
-    backend = std::make_unique<StreamBackend>(devices[static_cast<std::size_t>(rank)]);
-    communicators->at(rank).attach(*backend);
-    std::atomic<int> wrong{0};
-    exchange_many(communicators->at(rank), *backend, {}, false, wrong);
+    Communicator& own = communicators->at(rank);
+    StreamBackend& backend = replicas.attach(own);
+    StatisticsOfRank statistics(own, backend, run, false);
+    for (int call = 0; call < 10; ++call) statistics.exchange(call, 5, wrong);
   });
   for (const auto& failure : thrown) {
     CHECK(contains(text_of(failure), "replica 2 is at the forward call 4 of 'bn'"));
   }
-  // The streams' work refers to what the ranks' bodies owned.
-  for (const auto& backend : backends) backend->synchronize();
+  replicas.synchronize();
 }
 
 TEST_CASE("an end without a backend, or with one of the CPU, is an error") {
   fake_runtime::use({.devices = 1});
-  const auto communicators = make_event_communicators(spread(1, 1), {});
+  const auto communicators = make_event_communicators(devices_of({1, 1}), {});
   CHECK_THROWS_WITH_AS(communicators->at(0).barrier("end"), doctest::Contains("not attached"),
                        Error);
   const auto cpu = make_backend(Device{}, 1);

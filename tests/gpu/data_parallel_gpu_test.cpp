@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <string>
 #include <thread>
@@ -133,6 +134,32 @@ TEST_CASE("a step that is replayed from a CUDA graph has the bits of one that is
     options.cuda_graph = true;
     CHECK(trained_long(options) == issued);
   }
+}
+
+// NCCL with one rank is the identity: the bits must be the owner's.
+TEST_CASE("gradients summed by NCCL, on every GPU there is") {
+  if (no_gpu()) return;
+  const int gpus = std::min(cuda_device_count(), 8);
+  DataParallelOptions options = toy_options(gpus, BatchNormMode::kSync);
+  for (int rank = 0; rank < gpus; ++rank) options.devices[rank] = {DeviceKind::kCuda, rank, 0};
+  const Trained owner = trained(options);
+  for (const std::size_t bucket_bytes : {std::size_t{1}, std::size_t{3000}}) {
+    options.gradient_exchange = {"all_reduce", bucket_bytes, bucket_bytes};
+    for (const char* transport : {"event", "nccl"}) {
+      options.communicator.transport = transport;
+      const Trained sums = trained(options);
+      check_close(sums, owner, 1e-5);
+      if (gpus == 1) CHECK(sums == owner);
+      CHECK(trained(options) == sums);
+    }
+  }
+}
+
+TEST_CASE("replicas that share a GPU cannot sum by NCCL") {
+  if (no_gpu()) return;
+  DataParallelOptions options = on_gpu(2, BatchNormMode::kSync, "event");
+  options.gradient_exchange.kind = "all_reduce";
+  CHECK_THROWS_AS(make_toy(options), ConfigError);
 }
 
 TEST_CASE("a replica that throws ends the step of all") {

@@ -41,6 +41,14 @@ Hook at_call(int rank, int n, std::function<bool()> then) {
   return [=](int at, const SyncCall&) { return at != rank || (*calls)++ != n ? true : then(); };
 }
 
+/// Sums gradients by three all-reduces per step, beside the backward pass from the second step of
+/// a size on.
+DataParallelOptions all_reduced(DataParallelOptions options) {
+  options.gradient_exchange = {"all_reduce", 1000, 2000};
+  return options;
+}
+constexpr int kSums = 3;
+
 /// Exchanges and barriers of a step: 6 BatchNorm layers forward and backward, 2 barriers.
 constexpr int kCallsPerStep = 14;
 
@@ -94,6 +102,48 @@ TEST_CASE("a replica that sleeps is named by the watchdog") {
   CHECK(is_a<ReplicaError>(thrown));
   CHECK(contains(text_of(thrown), "stalled: no progress within 0.2 s"));
   CHECK(contains(text_of(thrown), "last seen: replica 2: forward in encoder.1.1.bn, step 1"));
+}
+
+TEST_CASE("a replica that throws among all-reduces") {
+  const DataParallelOptions options = all_reduced(toy_options(3, BatchNormMode::kSync));
+  constexpr int kCalls = kCallsPerStep + kSums;
+  for (int rank = 0; rank < 3; ++rank) {
+    for (int n = kCalls - 2 - kSums; n < 2 * kCalls; ++n) {
+      CAPTURE(n);
+      const std::exception_ptr thrown =
+          failure_under(options, at_call(rank, n, []() -> bool { throw std::bad_alloc(); }));
+      CHECK(is_a<ReplicaError>(thrown));
+      CHECK(text_of(thrown) == concat("replica ", rank, " (cpu:", rank, "): std::bad_alloc"));
+    }
+  }
+}
+
+TEST_CASE("a replica that leaves out an all-reduce or a BatchNorm call among them") {
+  const DataParallelOptions options = all_reduced(toy_options(3, BatchNormMode::kSync));
+  constexpr int kCalls = kCallsPerStep + kSums;
+  for (int rank = 0; rank < 3; ++rank) {
+    for (int n = kCalls + 6; n < 2 * kCalls - 2; ++n) {
+      CAPTURE(n);
+      const std::exception_ptr thrown =
+          failure_under(options, at_call(rank, n, [] { return false; }));
+      CHECK(is_a<ReplicaError>(thrown));
+      CHECK(contains(text_of(thrown), concat("replica ", rank, " is at the ")));
+    }
+  }
+}
+
+TEST_CASE("a replica that sleeps in an all-reduce is named by the watchdog") {
+  DataParallelOptions options = all_reduced(toy_options(3, BatchNormMode::kLocal));
+  options.communicator.stall_timeout = std::chrono::milliseconds(200);
+  const std::exception_ptr thrown = failure_under(options, [](int rank, const SyncCall& call) {
+    if (rank == 1 && call.channels > 0 && call.index == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    }
+    return true;
+  });
+  CHECK(is_a<ReplicaError>(thrown));
+  CHECK(contains(text_of(thrown), " s in the all-reduce 1 of gradients ("));
+  CHECK(contains(text_of(thrown), "last seen: replica 1: all-reduce in gradients, step 0"));
 }
 
 TEST_CASE("a failure while the replicas are built") {

@@ -105,6 +105,13 @@ std::vector<float> statistics(DataParallel& run, int rank) {
   return download(run, rank, store.statistics(), store.statistics_elements());
 }
 
+void copy_parameters(DataParallel& from, DataParallel& to) {
+  Replica& first = to.replica(0);
+  upload(first, first.store.values(), parameters(from, 0));
+  upload(first, first.store.statistics(), statistics(from, 0));
+  to.replicate();
+}
+
 std::vector<double> train(DataParallel& run) {
   std::vector<double> losses;
   std::int64_t step = 0;

@@ -31,6 +31,9 @@ Batch toy_batch(std::int64_t count, std::int64_t step, Size size = kSize);
 std::vector<float> parameters(DataParallel& run, int rank);
 std::vector<float> statistics(DataParallel& run, int rank);
 
+/// Gives all of `to` the parameters and running statistics of rank 0 of `from`.
+void copy_parameters(DataParallel& from, DataParallel& to);
+
 /// Three steps on uneven batches of 5, 5 and 3 images; the losses.
 std::vector<double> train(DataParallel& run);
 

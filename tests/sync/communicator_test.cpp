@@ -10,6 +10,7 @@
 #include "lockstep/sync/moments.h"
 #include "support/errors.h"
 #include "support/with_timeout.h"
+#include "sync/all_reduce.h"
 
 namespace lockstep {
 namespace {
@@ -139,6 +140,54 @@ TEST_CASE("an answer lives until the second exchange after it") {
   CHECK(wrong == 0);
 }
 
+TEST_CASE("an all-reduce is the sum in rank order over all ranks of the run") {
+  for (const int sync_group : {0, 1, 2}) {
+    for (const int ranks : {1, 2, 4, 8}) {
+      if (sync_group > ranks) continue;
+      CommunicatorOptions options;
+      options.sync_group = sync_group;
+      options.all_reduce = true;
+      const auto group = make_communicators(cpus(ranks), options);
+      std::vector<std::vector<float>> data(static_cast<std::size_t>(ranks));
+      for (const std::size_t count : {1U, 7U, 512U, 5001U}) {
+        std::vector<float> sums(count);
+        for (int rank = 0; rank < ranks; ++rank) {
+          Rng rng(3, RngPurpose::kTest, static_cast<std::uint64_t>(rank));
+          std::vector<float>& own = data[static_cast<std::size_t>(rank)];
+          own.resize(count);
+          for (std::size_t i = 0; i < count; ++i) sums[i] += own[i] = rng.uniform(-1, 1);
+        }
+        const auto thrown = run_ranks(ranks, [&](int rank) {
+          float* own = data[static_cast<std::size_t>(rank)].data();
+          group->at(rank).start_all_reduce(own, static_cast<std::int64_t>(count));
+          group->at(rank).finish_all_reduces();
+        });
+        for (const auto& failure : thrown) CHECK(text_of(failure) == "");
+        for (const auto& own : data) CHECK(own == sums);
+      }
+      CHECK(group->at(0).all_reduce_seconds() > 0);
+    }
+  }
+}
+
+TEST_CASE("ranks that sum different numbers of values, or one that does not, are named") {
+  CommunicatorOptions options;
+  options.all_reduce = true;
+  std::vector<float> data(30);
+  const auto group = make_communicators(cpus(3), options);
+  const auto thrown = run_ranks(3, [&](int rank) {
+    group->at(rank).start_all_reduce(&data[static_cast<std::size_t>(10 * rank)], rank == 1 ? 4 : 5);
+  });
+  for (const auto& failure : thrown) {
+    CHECK(contains(text_of(failure),
+                   "replica 1 is at the all-reduce 0 of gradients (4 values) while replicas 0 and "
+                   "2 are at the all-reduce 0 of gradients (5 values)"));
+  }
+  const auto without = make_communicators(cpus(1), {});
+  CHECK_THROWS_WITH_AS(without->at(0).start_all_reduce(data.data(), 1),
+                       doctest::Contains("all_reduce = true"), Error);
+}
+
 TEST_CASE("a rank that leaves out a call is named at once") {
   CommunicatorOptions options;
   options.hook = [](int rank, const SyncCall& at) { return rank != 2 || at.index != 1; };
@@ -233,6 +282,7 @@ TEST_CASE("wrong groups and transports are configuration errors") {
                        doctest::Contains("no CUDA backend"), ConfigError);
   const std::vector<Device> gpu{{DeviceKind::kCuda, 0, 0}};
   CHECK_THROWS_WITH_AS(make_communicators(gpu, {}), doctest::Contains("cuda:0"), ConfigError);
+  CHECK_THROWS_WITH_AS(make_all_reduces(gpu), doctest::Contains("use \"owner\""), ConfigError);
 }
 
 }  // namespace lockstep

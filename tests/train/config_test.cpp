@@ -197,8 +197,8 @@ TEST_CASE("the hash covers what changes the result and nothing else") {
        {"run.name=x", "run.work_dir=/x", "run.log_every=3", "run.keep=9", "data.workers=7"}) {
     CHECK(config_hash(config_of(kStreets, {same})) == base);
   }
-  for (const char* other :
-       {"run.seed=1", "optim.lr=0.011", "bn.mode=sync", "data.train_images=3"}) {
+  for (const char* other : {"run.seed=1", "optim.lr=0.011", "bn.mode=sync", "data.train_images=3",
+                            "run.gradient_exchange=all_reduce"}) {
     CHECK(config_hash(config_of(kStreets, {other})) != base);
   }
 }

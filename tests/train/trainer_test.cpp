@@ -187,6 +187,29 @@ TEST_CASE("a run that was cut off and resumed is the run that was not") {
   }
 }
 
+TEST_CASE("a run goes on with the other gradient exchange, and says which it has") {
+  for (const char* next : {"owner", "all_reduce"}) {
+    const std::string first = next == std::string("owner") ? "all_reduce" : "owner";
+    const Runs runs;
+    train(runs.request("whole", {"bn.mode=sync", "run.gradient_exchange=" + first}));
+    TrainRequest cut = runs.request("cut", {"bn.mode=sync", "run.gradient_exchange=" + first});
+    cut.fault = "throw:rank=2,step=7";
+    CHECK_THROWS_AS(train(cut), ReplicaError);
+    TrainRequest rest =
+        runs.request("cut", {"bn.mode=sync", std::string("run.gradient_exchange=") + next});
+    rest.resume = "auto";
+    train(rest);
+    CHECK(read_text(runs.folder("whole").scalars()) == read_text(runs.folder("cut").scalars()));
+    const Checkpoint whole = load_checkpoint(runs.folder("whole").checkpoint("last"));
+    const Checkpoint both = load_checkpoint(runs.folder("cut").checkpoint("last"));
+    CHECK(both.state.velocity == whole.state.velocity);
+    const auto events = lines_of(runs.folder("cut").events());
+    CHECK(events.front().at("gradient_exchange") == first);
+    const std::string log = read_text(runs.folder("cut").log());
+    CHECK(log.find(std::string("gradient exchange: ") + next + " (as asked)") != std::string::npos);
+  }
+}
+
 TEST_CASE("a stop is asked for: the step is finished, saved, and the rest can follow") {
   const Runs runs;
   train(runs.request("whole"));

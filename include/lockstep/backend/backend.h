@@ -127,7 +127,7 @@ struct SgdShard {
   std::int64_t begin = 0, end = 0;  // element range, the same in all of the above
   DeviceScalar<float> lr = 0.0F;
   float momentum = 0, weight_decay = 0;
-  std::span<const double* const> losses = {};  // [rank], one double each; empty: not looked at
+  std::span<const double* const> losses = {};  // one double each, of any number of ranks
 };
 
 class Backend {

@@ -59,10 +59,11 @@ class Layer {
   std::span<Value* const> inputs() const { return inputs_; }
   Value* output() const { return output_; }
 
+  /// Whose gradients `backward` adds to. A layer that has some runs its backward pass even if no
+  /// input needs a gradient. Set-up only.
+  virtual std::vector<const Parameter*> parameters() const { return {}; }
+
   // --- what the memory planner asks ---
-  /// Whether the layer has parameters: its backward pass then runs even if no input needs a
-  /// gradient.
-  virtual bool has_parameters() const { return false; }
   /// Bytes kept from forward to backward beside the values (saved statistics, winners), for the
   /// planned batch.
   virtual std::size_t saved_bytes() const { return 0; }

@@ -10,6 +10,7 @@
 // A layer (and its parameters) may be called several times: use its name again.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -58,8 +59,12 @@ class Network {
   const Tensor& output_grad() const;  // write the loss gradient here after `forward`
 
   void forward(const StepContext& context);
+  /// Hears during a backward pass that it has left `layer` (of `layers()`) behind: the gradients of
+  /// the parameters that only this layer and later ones use are issued.
+  using AfterLayer = std::function<void(std::size_t layer)>;
   /// In reverse order. Adds to the parameters' gradients: zero them first (`zero_grad`).
-  void backward(const StepContext& context);
+  /// `after_layer` may be null; it is called for every layer.
+  void backward(const StepContext& context, const AfterLayer& after_layer = nullptr);
   void zero_grad();
 
   ParameterStore& parameters() const;

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "lockstep/core/device.h"
@@ -26,6 +27,22 @@ std::vector<std::int64_t> chunk_sizes(std::int64_t batch, int parts);
 using NetworkFactory = std::function<std::unique_ptr<Network>(
     const Shape& input, const PlanOptions& plan, Backend& backend, ParameterStore& store)>;
 
+struct GradientExchangeOptions {
+  std::string kind = "auto";  // or owner, all_reduce
+  // all_reduce: gradients are summed in buckets, beside the backward pass. The sizes are those of
+  // PyTorch's DistributedDataParallel: large enough for the full bandwidth of any link, small
+  // enough that most of the pass is still to come when the first ones start; the first is small,
+  // because nothing is on the way before it.
+  std::size_t first_bucket_bytes = std::size_t{1} << 20;
+  std::size_t bucket_bytes = std::size_t{25} << 20;
+};
+
+/// Which exchange a run has, and why.
+struct GradientExchangeChoice {
+  std::string kind;    // owner or all_reduce
+  std::string reason;  // "as asked", "replicas share a GPU"
+};
+
 struct DataParallelOptions {
   std::vector<Device> devices;
   BatchNormOptions bn;
@@ -33,10 +50,11 @@ struct DataParallelOptions {
   std::vector<float> class_weight;  // empty: all 1
   int num_classes = 0;
   int ignore_index = 255;
-  std::int64_t global_batch = 0;  // the largest that will come
-  Size size;                      // of training images
-  std::uint64_t seed = 0;         // of initial weights and dropout
-  CommunicatorOptions communicator;
+  std::int64_t global_batch = 0;     // the largest that will come
+  Size size;                         // of training images
+  std::uint64_t seed = 0;            // of initial weights and dropout
+  CommunicatorOptions communicator;  // its `all_reduce` is not read
+  GradientExchangeOptions gradient_exchange;
   /// Replays steps with a full global batch from a recording (Communicator::record_step); the
   /// results are the same bits. Needs a transport that can, and a momentum of BatchNorm that is a
   /// number; no `communicator.hook`, which a replay would not call.
@@ -63,7 +81,7 @@ struct Replica {
   ParameterStore store;
   std::unique_ptr<Network> network;       // training
   std::unique_ptr<Network> eval_network;  // for the last evaluated size; shares the store
-  Storage velocity;                       // momentum of the range of parameters this rank owns
+  Storage velocity;                       // momentum of the parameters that this rank updates
 };
 
 class DataParallel {
@@ -108,10 +126,11 @@ class DataParallel {
   Replica& replica(int rank);
   ReplicaGroup& group();
   CommunicatorGroup& communicators();
+  const GradientExchangeChoice& gradient_exchange() const;
   const DataParallelOptions& options() const;
 
-  /// Momentum of all parameters in their flat order, on the host, gathered from and scattered to
-  /// the owners.
+  /// Momentum of all parameters in their flat order, on the host, the same for every exchange and
+  /// number of devices.
   std::vector<float> velocity() const;
   void set_velocity(std::span<const float> values);
 

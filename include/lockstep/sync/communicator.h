@@ -1,7 +1,7 @@
 #pragma once
 // How BatchNorm statistics travel between replicas. A layer knows only this interface: it hands in
 // its partial statistics and gets the slots to combine, whatever the transport. All transports give
-// the same bits.
+// the same bits. Sums over all ranks, of gradients, take the same way.
 
 #include <chrono>
 #include <exception>
@@ -42,6 +42,15 @@ class Communicator {
   /// `where` names the place in reports.
   virtual void barrier(const char* where) = 0;
 
+  /// Begins to sum data[0, count), device memory of this rank, in place over all ranks of the run,
+  /// behind what the rank's stream has been given until now; on a GPU beside what it is given next.
+  /// All ranks get the same bits. A meeting like `exchange`: all ranks make the same calls in the
+  /// same order, and the one that does not is named. REQUIRES: CommunicatorOptions::all_reduce.
+  virtual void start_all_reduce(float* data, std::int64_t count);
+  /// What the rank's stream is given from now on follows all sums started. Until then their data is
+  /// neither read nor written. Once per step, also when nothing was started.
+  virtual void finish_all_reduces() {}
+
   /// Whether steps can be recorded and replayed: where streams do all the waiting (`event`).
   virtual bool can_record() const { return false; }
   /// Calls `issue`, which gives this rank's stream its part of a step of all ranks; nothing of it
@@ -61,15 +70,18 @@ class Communicator {
   /// construction.
   virtual double exchange_wait_seconds() const = 0;
   virtual double barrier_wait_seconds() const = 0;
+  /// Seconds this rank's thread has spent in `start_all_reduce`, waiting and working.
+  virtual double all_reduce_seconds() const { return 0; }
 };
 
 struct CommunicatorOptions {
   int sync_group = 0;  // devices per BatchNorm group, 0: all; must divide the device count
   std::string transport = "auto";                   // host, event, nccl; see make_communicators
+  bool all_reduce = false;                          // whether sums will be asked for
   std::chrono::milliseconds stall_timeout{60'000};  // of the watchdog; 0: none
-  /// Called before each exchange and barrier of a rank, for tests that delay or break a replica: it
-  /// may sleep, throw, or return false to leave this call out (the rank then goes on with its own
-  /// statistics).
+  /// Called before each exchange, barrier and all-reduce of a rank, for tests that delay or break a
+  /// replica: it may sleep, throw, or return false to leave this call out (the rank then goes on
+  /// with its own statistics).
   std::function<bool(int rank, const SyncCall& call)> hook = nullptr;
 };
 
@@ -91,8 +103,8 @@ class CommunicatorGroup {
 /// other, and "event" between GPUs.
 std::string resolve_transport(const std::string& wanted, std::span<const Device> devices);
 
-/// Throws ConfigError when the sync group does not divide the devices or the transport does
-/// not fit them.
+/// Throws ConfigError when the sync group does not divide the devices, or the transport or the
+/// all-reduce does not fit them.
 std::unique_ptr<CommunicatorGroup> make_communicators(std::span<const Device> devices,
                                                       const CommunicatorOptions& options);
 

@@ -30,6 +30,7 @@ struct RunOptions {
   std::string precision = "fp32";
   std::string transport = "auto";
   bool cuda_graph = false;
+  std::string gradient_exchange = "auto";
   double stall_timeout = 60;  // seconds
   bool eval_all_stats =
       false;  // local, several devices: evaluate device0, mean and pooled at the end

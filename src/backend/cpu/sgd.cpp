@@ -34,9 +34,6 @@ void CpuBackend::sgd_update(const SgdShard& shard) {
   LOCKSTEP_CHECK(!shard.grads.empty() && shard.grads.size() == shard.weights.size(),
                  "sgd_update: expected gradients and weights of the same ranks, got ",
                  shard.grads.size(), " and ", shard.weights.size());
-  LOCKSTEP_CHECK(shard.losses.empty() || shard.losses.size() == shard.grads.size(),
-                 "sgd_update: expected the losses of ", shard.grads.size(), " ranks, or none, got ",
-                 shard.losses.size());
   const bool finite = std::all_of(shard.losses.begin(), shard.losses.end(),
                                   [](const double* loss) { return std::isfinite(*loss); });
   if (!finite) return;

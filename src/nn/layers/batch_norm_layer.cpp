@@ -34,6 +34,11 @@ BatchNormLayer::BatchNormLayer(std::string name, std::vector<Value*> inputs, Val
                  ": virtual_devices must be at least 1, got ", config.options.virtual_devices);
 }
 
+std::vector<const Parameter*> BatchNormLayer::parameters() const {
+  if (weight_ == nullptr) return {};
+  return {weight_, bias_};
+}
+
 BackwardReads BatchNormLayer::backward_reads() const {
   return {.input = true, .output = config_.relu && inputs().size() == 2};
 }

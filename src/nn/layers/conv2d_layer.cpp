@@ -6,6 +6,11 @@ Conv2dLayer::Conv2dLayer(std::string name, Value* input, Value* output,
                          const ConvGeometry& geometry, Parameter* weight, Parameter* bias)
     : Layer(std::move(name), {input}, output), geometry_(geometry), weight_(weight), bias_(bias) {}
 
+std::vector<const Parameter*> Conv2dLayer::parameters() const {
+  if (bias_ == nullptr) return {weight_};
+  return {weight_, bias_};
+}
+
 void Conv2dLayer::prepare(Backend& backend, bool training) {
   const Value& x = *inputs()[0];
   backend.prepare_conv2d(geometry_, x.data.shape, training, static_cast<bool>(x.grad));

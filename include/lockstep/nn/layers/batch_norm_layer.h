@@ -24,7 +24,7 @@ class BatchNormLayer : public Layer {
   BatchNormLayer(std::string name, std::vector<Value*> inputs, Value* output, const Config& config,
                  Parameter* weight, Parameter* bias, BatchNormState* state);
 
-  bool has_parameters() const override { return weight_ != nullptr; }
+  std::vector<const Parameter*> parameters() const override;
   std::size_t saved_bytes() const override;
   bool saved_persists() const override { return true; }
   /// The output is read only where a residual was added before the ReLU; else its mask comes from

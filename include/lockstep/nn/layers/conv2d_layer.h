@@ -12,7 +12,7 @@ class Conv2dLayer : public Layer {
   Conv2dLayer(std::string name, Value* input, Value* output, const ConvGeometry& geometry,
               Parameter* weight, Parameter* bias);
 
-  bool has_parameters() const override { return true; }
+  std::vector<const Parameter*> parameters() const override;
   BackwardReads backward_reads() const override { return {.input = true, .output = false}; }
   bool accumulates(std::size_t) const override { return false; }
   bool prefers_dense() const override { return true; }

@@ -1,0 +1,93 @@
+// The sum of gradients between distinct GPUs: NCCL's all-reduce in a stream of its own, so that it
+// runs beside the backward pass that goes on in the replica's.
+
+#include <optional>
+
+#include "kernels/device/device.h"
+#include "kernels/operations/gpu_operations.h"
+#include "kernels/transport/nccl_rank.h"
+#include "lockstep/core/check.h"
+#include "sync/all_reduce.h"
+
+namespace lockstep::gpu {
+namespace {
+
+class NcclAllReduce final : public AllReduce {
+ public:
+  NcclAllReduce(const Device& device, int rank, int ranks, const ncclUniqueId& id)
+      : ordinal_(device.ordinal), rank_(rank), ranks_(ranks), id_(id) {}
+
+  void attach(Backend& backend) override {
+    backend_ = dynamic_cast<GpuOperations*>(&backend);
+    LOCKSTEP_CHECK(backend_ != nullptr, "replica ", rank_, " is on ", to_string(backend.device()),
+                   ", but its all-reduce is one between GPUs");
+    const DeviceGuard guard(ordinal_);
+    own_.emplace(ordinal_);
+    nccl_.connect(rank_, ranks_, id_);
+  }
+
+  // A wait for an event is for its latest record at that time: one event serves all sums.
+  void start(float* data, std::int64_t count) override {
+    Own& own = attached();
+    const DeviceGuard guard(ordinal_);
+    own.given.record(backend_->stream());
+    own.given.make_wait(own.stream.get());
+    nccl_.all_reduce(data, static_cast<std::size_t>(count), own.stream.get());
+  }
+
+  void finish() override {
+    Own& own = attached();
+    const DeviceGuard guard(ordinal_);
+    own.summed.record(own.stream.get());
+    own.summed.make_wait(backend_->stream());
+  }
+
+  void abort(const std::exception_ptr&) override { nccl_.abort(); }
+
+ private:
+  struct Own {
+    explicit Own(int ordinal) : stream(ordinal), given(ordinal), summed(ordinal) {}
+
+    StreamOwner stream;
+    Event given;   // what the replica's stream had been given when the last sum was started
+    Event summed;  // all sums started until then
+  };
+
+  Own& attached() {
+    LOCKSTEP_CHECK(own_, "the all-reduce of replica ", rank_, " is not attached to a backend");
+    return *own_;
+  }
+
+  const int ordinal_, rank_, ranks_;
+  const ncclUniqueId id_;
+  GpuOperations* backend_ = nullptr;
+  std::optional<Own> own_;
+  NcclRank nccl_;  // last: what it still does in the stream ends first
+};
+
+AllReduces make_nccl_all_reduces(std::span<const Device> devices) {
+  check_distinct_gpus(devices, "run.gradient_exchange = \"all_reduce\"", "\"owner\"");
+  const ncclUniqueId id = make_nccl_id();
+  const int ranks = static_cast<int>(devices.size());
+  AllReduces all;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Device& device = devices[static_cast<std::size_t>(rank)];
+    all.push_back(std::make_unique<NcclAllReduce>(device, rank, ranks, id));
+  }
+  return all;
+}
+
+bool reach_each_other(std::span<const Device> devices) {
+  std::vector<int> ordinals;
+  for (const Device& device : devices) ordinals.push_back(device.ordinal);
+  return PeerAccess(ordinals).between_all(ordinals);
+}
+
+// Here and not in register.cpp: a build without NCCL leaves this file out.
+struct Registration {
+  Registration() { provide_gpu_all_reduce({make_nccl_all_reduces, reach_each_other}); }
+};
+const Registration registration;
+
+}  // namespace
+}  // namespace lockstep::gpu

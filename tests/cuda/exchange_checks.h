@@ -1,0 +1,89 @@
+#pragma once
+// Replicas of the fake runtime that exchange statistics: what a consumer reads in its stream must
+// be what every peer wrote in the same call, although local statistics are overwritten at once.
+
+#include <atomic>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kernels/device/device.h"
+#include "kernels/device/device_memory.h"
+#include "kernels/operations/gpu_operations.h"
+#include "lockstep/sync/communicator.h"
+
+namespace lockstep::gpu {
+
+/// Memory and a stream; no operations. What is issued to the stream may use `values` to its end.
+class StreamBackend final : public GpuOperations {
+ public:
+  explicit StreamBackend(const Device& device);
+
+  const Device& device() const override { return device_; }
+  Storage allocate(std::size_t bytes) override { return memory_.allocate(bytes); }
+  std::size_t allocated_bytes() const override { return memory_.allocated_bytes(); }
+  void upload(const Tensor&, const void*) override {}
+  void download(void*, const Tensor&) override {}
+  void synchronize() override;
+  float* values() const { return static_cast<float*>(values_.data()); }  // [kValues]
+  static constexpr std::int64_t kValues = 1000;
+
+  void prepare_conv2d(const ConvGeometry&, const Shape&, bool, bool) override {}
+  void conv2d_forward(const ConvGeometry&, const Tensor&, const float*, const float*,
+                      const Tensor&) override {}
+  void conv2d_backward_data(const ConvGeometry&, const Tensor&, const float*,
+                            const Tensor&) override {}
+  void conv2d_backward_weights(const ConvGeometry&, const Tensor&, const Tensor&, float*,
+                               float*) override {}
+
+ private:
+  Storage values_;  // goes after the stream
+  const Device device_;
+  StreamOwner stream_;
+  DeviceMemory memory_;
+};
+
+struct Run {
+  int ranks = 4, gpus = 2, sync_group = 0;
+  bool peer_access = true;
+};
+
+/// The replicas of a run, spread evenly over the GPUs in turn.
+std::vector<Device> devices_of(const Run& run);
+
+/// Replicas whose backends outlive what their threads have issued.
+class Replicas {
+ public:
+  explicit Replicas(const std::vector<Device>& devices)
+      : devices_(devices), backends_(devices.size()) {}
+
+  /// Makes the backend of a rank and attaches its end. On the rank's thread.
+  StreamBackend& attach(Communicator& end);
+  StreamBackend& at(int rank) { return *backends_[static_cast<std::size_t>(rank)]; }
+  void synchronize();
+
+ private:
+  const std::vector<Device> devices_;
+  std::vector<std::unique_ptr<StreamBackend>> backends_;  // [rank]
+};
+
+/// What rank `own` hands in in a call, at the start of its backend's values, and a check of what it
+/// gets. `merged`: one slot, not one per rank.
+class StatisticsOfRank {
+ public:
+  StatisticsOfRank(Communicator& own, StreamBackend& backend, const Run& run, bool merged);
+
+  /// Exchanges; counts in `wrong` what the replica's "kernels" find wrong.
+  void exchange(int call, std::int64_t channels, std::atomic<int>& wrong);
+
+ private:
+  Communicator& own_;
+  StreamBackend& backend_;
+  const int width_;
+  const bool merged_;
+};
+
+/// Ranks of a new run make many exchanges and barriers; checks that all they read was right.
+void check_exchanges(MakeGpuCommunicators make, const Run& run, bool merged);
+
+}  // namespace lockstep::gpu

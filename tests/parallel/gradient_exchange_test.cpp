@@ -1,0 +1,271 @@
+// The two ways of the gradient exchange: which one a run takes, what is summed together and when,
+// and that both lead to the same bits where sums are taken in rank order.
+
+#include "parallel/gradient_exchange.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <limits>
+#include <string>
+
+#include "lockstep/core/check.h"
+#include "parallel/gradient_buckets.h"
+#include "parallel/toy_training.h"
+
+namespace lockstep {
+namespace {
+
+using namespace test;
+
+constexpr std::size_t kOneParameter = 1;
+constexpr std::size_t kEverything = std::size_t{1} << 40;
+
+std::vector<Device> gpus(const std::vector<int>& ordinals) {
+  std::vector<Device> devices;
+  for (const int ordinal : ordinals) {
+    const auto slot = std::count_if(devices.begin(), devices.end(),
+                                    [&](const Device& other) { return other.ordinal == ordinal; });
+    devices.push_back({DeviceKind::kCuda, ordinal, static_cast<int>(slot)});
+  }
+  return devices;
+}
+
+DataParallelOptions all_reduced(DataParallelOptions options, std::size_t bucket_bytes) {
+  options.gradient_exchange.kind = "all_reduce";
+  options.gradient_exchange.first_bucket_bytes = bucket_bytes;
+  options.gradient_exchange.bucket_bytes = bucket_bytes;
+  return options;
+}
+
+struct Outcome {
+  std::vector<float> parameters, statistics, velocity;
+  std::vector<double> losses;
+  friend bool operator==(const Outcome&, const Outcome&) = default;
+};
+
+/// After two rounds of steps: the second one's batches are all known.
+Outcome outcome_of(DataParallel& run) {
+  Outcome outcome;
+  outcome.losses = train(run);
+  const std::vector<double> again = train(run);
+  outcome.losses.insert(outcome.losses.end(), again.begin(), again.end());
+  outcome.parameters = parameters(run, 0);
+  outcome.statistics = statistics(run, 0);
+  outcome.velocity = run.velocity();
+  for (int rank = 1; rank < run.size(); ++rank) CHECK(parameters(run, rank) == outcome.parameters);
+  return outcome;
+}
+
+/// Two calls of convolution "twice", one early and one late.
+std::unique_ptr<Network> make_sharing_net(const Shape& input, const PlanOptions& plan,
+                                          Backend& backend, ParameterStore& store) {
+  BatchNormOptions batch_norm;
+  batch_norm.mode = BatchNormMode::kSync;
+  NetworkBuilder net(backend, store, batch_norm);
+  const Conv2dOptions same{.out_channels = 6, .kernel = 3, .padding = 1, .bias = true};
+  Value* x = net.input(input);
+  x = net.batch_norm_relu(net.conv2d(x, "stem", {.out_channels = 6}), "bn0");
+  x = net.batch_norm_relu(net.conv2d(x, "twice", same), "bn1");
+  x = net.batch_norm_relu(net.conv2d(x, "between", same), "bn2");
+  x = net.conv2d(x, "twice", same);
+  return net.build(net.conv2d(x, "head", {.out_channels = kClasses, .bias = true}), plan);
+}
+
+std::vector<GradientBucket> buckets_of(const NetworkFactory& factory, std::size_t first,
+                                       std::size_t others, ParameterStore& store) {
+  const auto backend = make_backend(Device{}, 1);
+  const auto network = factory(Shape{2, 16, 16, 3}, {}, *backend, store);
+  return plan_gradient_buckets(*network, {.first_bucket_bytes = first, .bucket_bytes = others});
+}
+
+/// The calls of a rank in a step, one letter each: f and b for BatchNorm's, a for an all-reduce, |
+/// for a barrier.
+std::string calls_of_steps(DataParallelOptions options, const std::vector<std::int64_t>& batches) {
+  std::string calls;
+  options.communicator.hook = [&calls](int rank, const SyncCall& call) {
+    if (rank != 1) return true;
+    const bool barrier = call.direction == Direction::kOther && call.channels == 0;
+    calls += call.direction == Direction::kForward    ? 'f'
+             : call.direction == Direction::kBackward ? 'b'
+             : barrier                                ? '|'
+                                                      : 'a';
+    return true;
+  };
+  const auto run = make_toy(options);
+  for (std::size_t step = 0; step < batches.size(); ++step) {
+    if (step > 0) calls += ' ';
+    const auto number = static_cast<std::int64_t>(step);
+    run->train_step(toy_batch(batches[step], number), number, 0.1F);
+  }
+  return calls;
+}
+
+}  // namespace
+
+TEST_CASE("auto is the owner's sum, but for GPUs that do not reach each other") {
+  const GpuAllReduce reachable{nullptr, [](std::span<const Device>) { return true; }};
+  const GpuAllReduce apart{nullptr, [](std::span<const Device>) { return false; }};
+  const auto chosen = [](const std::vector<Device>& devices, const GpuAllReduce* build) {
+    const GradientExchangeChoice choice = choose_gradient_exchange("auto", devices, build);
+    return choice.kind + ": " + choice.reason;
+  };
+  CHECK(chosen(cpus(4), nullptr) == "owner: replicas on the CPU");
+  CHECK(chosen(gpus({2}), &apart) == "owner: one replica");
+  CHECK(chosen(gpus({0, 0}), &apart) == "owner: replicas share a GPU");
+  CHECK(chosen(gpus({0, 1}), nullptr) == "owner: no NCCL in this build");
+  CHECK(chosen(gpus({0, 1}), &reachable) == "owner: all GPUs reach each other's memory");
+  CHECK(chosen(gpus({0, 1}), &apart) == "all_reduce: not all GPUs reach each other's memory");
+  CHECK(choose_gradient_exchange("all_reduce", cpus(1)).reason == "as asked");
+  CHECK_THROWS_WITH_AS(choose_gradient_exchange("ring", cpus(1)),
+                       doctest::Contains("expected auto, owner or all_reduce"), ConfigError);
+}
+
+TEST_CASE("buckets are ranges from the end of the gradients on, of the sizes asked for") {
+  const NetworkFactory unet = toy_unet({});
+  for (const std::size_t size : {kOneParameter, std::size_t{3000}, kEverything}) {
+    ParameterStore store;
+    const auto buckets = buckets_of(unet, size, size, store);
+    if (size == kOneParameter) CHECK(buckets.size() == store.parameters().size());
+    if (size == kEverything) CHECK(buckets.size() == 1);
+    std::int64_t end = store.elements();
+    std::size_t layer = std::numeric_limits<std::size_t>::max();
+    for (const GradientBucket& bucket : buckets) {
+      CHECK(bucket.end == end);
+      CHECK(bucket.ready_after <= layer);
+      end = bucket.begin;
+      layer = bucket.ready_after;
+      if (end > 0) CHECK((bucket.end - bucket.begin) * 4 >= static_cast<std::int64_t>(size));
+    }
+    CHECK(end == 0);
+    CHECK(layer == 0);
+  }
+  ParameterStore store;
+  const auto buckets = buckets_of(unet, kOneParameter, kEverything, store);
+  CHECK(buckets.size() == 2);
+  CHECK(buckets[0].begin == store.find("head.bias")->offset);
+}
+
+TEST_CASE("a parameter that several calls share is complete after the first of them") {
+  ParameterStore store;
+  const auto buckets = buckets_of(make_sharing_net, kOneParameter, kOneParameter, store);
+  const auto ready_after = [&](const char* name) {
+    const std::int64_t offset = store.find(name)->offset;
+    const auto found = std::find_if(buckets.begin(), buckets.end(),
+                                    [&](const auto& bucket) { return bucket.begin == offset; });
+    return found->ready_after;
+  };
+  CHECK(ready_after("stem.weight") == 0);
+  CHECK(ready_after("twice.weight") == 2);  // and not 6
+  CHECK(ready_after("twice.bias") == 2);
+  CHECK(ready_after("between.weight") == 4);
+  CHECK(ready_after("head.weight") == 7);
+}
+
+TEST_CASE("a store in another order: each bucket still starts when it is complete") {
+  ParameterStore store;
+  store.parameter("head.bias", Shape{kClasses}, ParameterKind::kBias);
+  const auto buckets = buckets_of(toy_unet({}), kOneParameter, kOneParameter, store);
+  CHECK(buckets[1].begin == 0);  // with the weights of the last layer
+  CHECK(std::is_sorted(buckets.begin(), buckets.end(),
+                       [](const auto& a, const auto& b) { return a.ready_after > b.ready_after; }));
+}
+
+TEST_CASE("the sums of all-reduces give the owners' bits") {
+  for (const BatchNormMode mode : {BatchNormMode::kSync, BatchNormMode::kLocal}) {
+    for (const int ranks : {1, 2, 3, 4, 8}) {
+      const DataParallelOptions options = toy_options(ranks, mode);
+      const Outcome owners = outcome_of(*make_toy(options));
+      for (const std::size_t bytes : {kOneParameter, std::size_t{3000}, kEverything}) {
+        CAPTURE(ranks);
+        CAPTURE(bytes);
+        CHECK(outcome_of(*make_toy(all_reduced(options, bytes))) == owners);
+      }
+    }
+  }
+}
+
+TEST_CASE("all-reduces are over all ranks, also across sync groups") {
+  DataParallelOptions options = toy_options(4, BatchNormMode::kSync, 8);
+  options.bn.sync_group = 2;
+  const auto outcome = [](const DataParallelOptions& how) {
+    const auto run = make_toy(how);
+    for (std::int64_t step = 0; step < 4; ++step) run->train_step(toy_batch(8, step), step, 0.1F);
+    return parameters(*run, 3);
+  };
+  CHECK(outcome(all_reduced(options, 3000)) == outcome(options));
+}
+
+TEST_CASE("shared parameters: both ways give the same bits, and those of one replica") {
+  const auto outcome = [](const DataParallelOptions& options) {
+    DataParallel run(options, make_sharing_net);
+    return outcome_of(run);
+  };
+  const Outcome owners = outcome(toy_options(3, BatchNormMode::kSync));
+  for (const std::size_t bytes : {kOneParameter, kEverything}) {
+    CHECK(outcome(all_reduced(toy_options(3, BatchNormMode::kSync), bytes)) == owners);
+  }
+  const Outcome one = outcome(all_reduced(toy_options(1, BatchNormMode::kSync), kOneParameter));
+  CHECK(distance(one.parameters, owners.parameters) < 1e-5);
+}
+
+// The toy U-Net has 6 BatchNorm layers and 20 parameters.
+TEST_CASE("buckets start within the backward pass, but not for a batch of a new size") {
+  const DataParallelOptions options =
+      all_reduced(toy_options(2, BatchNormMode::kSync), kOneParameter);
+  const std::string sums(20, 'a');
+  const std::string first = "ffffffbbbbbb|" + sums + "|";
+  // head (2), then per block gamma and beta behind the exchange, and the convolution's weights.
+  const std::string later = "ffffffaabaaabaaabaaabaaabaaabaaa||";
+  CHECK(calls_of_steps(options, {5, 5, 3, 5, 3}) ==
+        first + " " + later + " " + first + " " + later + " " + later);
+  CHECK(calls_of_steps(all_reduced(options, kEverything), {5, 5}) ==
+        "ffffffbbbbbb|a| ffffffbbbbbba||");
+  CHECK(calls_of_steps(toy_options(2, BatchNormMode::kSync), {5}) == "ffffffbbbbbb||");
+}
+
+TEST_CASE("training goes on with the other exchange and another number of devices") {
+  const auto state_after = [](DataParallel& run, DataParallel* before) {
+    if (before != nullptr) {
+      run.set_velocity(before->velocity());
+      copy_parameters(*before, run);
+    }
+    train(run);
+    return std::pair(parameters(run, 0), run.velocity());
+  };
+  const DataParallelOptions owners = toy_options(3, BatchNormMode::kSync);
+  const DataParallelOptions sums = all_reduced(owners, 3000);
+  std::vector<std::pair<std::vector<float>, std::vector<float>>> ends;
+  for (const auto* first : {&owners, &sums}) {
+    for (const auto* second : {&owners, &sums}) {
+      const auto before = make_toy(*first);
+      state_after(*before, nullptr);
+      const auto run = make_toy(*second);
+      ends.push_back(state_after(*run, before.get()));
+      CHECK(ends.back() == ends.front());
+    }
+  }
+  const auto before = make_toy(sums);
+  train(*before);
+  const auto pair = make_toy(all_reduced(toy_options(2, BatchNormMode::kSync), 3000));
+  CHECK(distance(state_after(*pair, before.get()).first, ends.front().first) < 1e-5);
+}
+
+TEST_CASE("a loss that is not finite ends a step whose sums are on the way") {
+  const auto run = make_toy(all_reduced(toy_options(4, BatchNormMode::kLocal), kOneParameter));
+  const auto other = make_toy(toy_options(4, BatchNormMode::kLocal));
+  for (DataParallel* each : {run.get(), other.get()}) {
+    train(*each);
+    const std::vector<float> before = parameters(*each, 0);
+    const std::vector<float> momentum = each->velocity();
+    Batch batch = toy_batch(5, 1);
+    batch.images[5] = std::numeric_limits<float>::quiet_NaN();
+    CHECK_THROWS_AS(each->train_step(batch, 1, 0.1F), NonFiniteError);
+    for (int rank = 0; rank < 4; ++rank) CHECK(parameters(*each, rank) == before);
+    CHECK(each->velocity() == momentum);
+    each->train_step(toy_batch(5, 2), 2, 0.1F);
+  }
+  CHECK(parameters(*run, 3) == parameters(*other, 0));
+}
+
+}  // namespace lockstep
