@@ -132,6 +132,9 @@ TEST_CASE("cross-entropy and its gradient match the definition") {
              {{1, 3, 5, 1}, 1.0F, false, -1, {}},
              {{1, 3, 5, 2}, 30.0F, true, -1, {0, 5}},
              {{1, 4, 9, 256}, 3.0F, false, -1, {}},
+             {{1, 9, 31, 16}, 2.0F, true, 3, {8, 8}},
+             {{1, 9, 31, 16}, 2.0F, true, 3, {3, 5}},
+             {{1, 9, 31, 16}, 2.0F, true, 3, {8, 1}},
          }) {
       CAPTURE(to_string(c.logits));
       CAPTURE(c.weighted);
@@ -211,30 +214,41 @@ TEST_CASE("a label that is no class is an error that names the pixel") {
       doctest::Contains("label 7 of pixel 1"), Error);
 }
 
+void check_confusion_matrix(const TypedBackend& on, std::int64_t classes, Margins margins) {
+  const Shape shape{2, 37, 41, classes};
+  Values values = random_values(shape, 1);
+  for (float& value : values) value = std::round(value);                   // ties: the first wins
+  const Labels labels = random_labels(shape.rows(), classes + 2, 255, 2);  // also no class
+  const auto count = static_cast<std::size_t>(classes);
+  const std::size_t entries = count * count + 5;  // five behind the matrix must stay as they are
+  std::vector<std::int64_t> expected(entries, 100), matrix = expected;
+  for (std::size_t p = 0; p < labels.size(); ++p) {
+    const float* pixel = &values[p * count];
+    if (labels[p] >= count) continue;
+    const auto best = std::max_element(pixel, pixel + classes) - pixel;
+    ++expected[labels[p] * count + static_cast<std::size_t>(best)];
+  }
+  const Operand logits(on, shape, values, margins);
+  const DeviceLabels device_labels(on.backend, shape, labels);
+  const std::size_t bytes = entries * sizeof(std::int64_t);
+  const Storage storage = on->allocate(bytes);
+  const Tensor counters(storage.data(), {1, static_cast<std::int64_t>(bytes)}, DType::kUInt8);
+  on->upload(counters, matrix.data());
+  on->confusion_matrix(logits.tensor(), device_labels.tensor,
+                       static_cast<std::int64_t*>(storage.data()));
+  on->download(matrix.data(), counters);
+  on->synchronize();
+  CHECK(matrix == expected);
+}
+
 TEST_CASE("the confusion matrix counts labels against the largest logits") {
   for_each_type([](const TypedBackend& on) {
-    for (const Margins& margins : {Margins{}, Margins{2, 3}}) {
-      const Shape shape{2, 37, 41, 5};
-      Values values = random_values(shape, 1);
-      for (float& value : values) value = std::round(value);         // ties: the first wins
-      const Labels labels = random_labels(shape.rows(), 7, 255, 2);  // also no class
-      // Five counters behind the matrix must stay as they are.
-      std::vector<std::int64_t> expected(30, 100);
-      for (std::size_t p = 0; p < labels.size(); ++p) {
-        const float* pixel = &values[p * 5];
-        if (labels[p] < 5) ++expected[labels[p] * 5 + (std::max_element(pixel, pixel + 5) - pixel)];
+    for (const std::int64_t classes : {5, 16, 40}) {
+      for (const Margins& margins : {Margins{}, Margins{2, 3}, Margins{8, 8}}) {
+        CAPTURE(classes);
+        CAPTURE(margins.before);
+        check_confusion_matrix(on, classes, margins);
       }
-      const Operand logits(on, shape, values, margins);
-      const DeviceLabels device_labels(on.backend, shape, labels);
-      const Storage storage = on->allocate(30 * sizeof(std::int64_t));
-      const Tensor bytes(storage.data(), {1, 30 * sizeof(std::int64_t)}, DType::kUInt8);
-      std::vector<std::int64_t> matrix(30, 100);
-      on->upload(bytes, matrix.data());
-      on->confusion_matrix(logits.tensor(), device_labels.tensor,
-                           static_cast<std::int64_t*>(storage.data()));
-      on->download(matrix.data(), bytes);
-      on->synchronize();
-      CHECK(matrix == expected);
     }
   });
 }

@@ -28,11 +28,11 @@ std::vector<Case> cases() {
       {"one row, one column", 1, 5, 4, 5, 2, {}},
       {"to one pixel", 6, 7, 1, 1, 4, {}},
       {"the same size", 5, 4, 5, 4, 9, {1, 2}},
-      {"not an integer ratio", 5, 7, 13, 11, 8, {}},
+      {"not an integer ratio", 5, 7, 13, 11, 8, {3, 5}},
       {"down", 11, 13, 4, 5, 6, {3, 1}},
       {"down in one axis, up in the other", 9, 3, 4, 10, 1, {}},
       {"x8", 3, 2, 24, 16, 5, {}},
-      {"x2 and one more", 6, 5, 13, 11, 16, {}},
+      {"x2 and one more", 6, 5, 13, 11, 16, {8, 1}},
   };
 }
 
