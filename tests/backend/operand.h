@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "lockstep/backend/backend.h"
-#include "lockstep/backend/operand_checks.h"
 #include "support/backends.h"
 #include "support/storage_type.h"
 
@@ -41,7 +40,7 @@ inline Values random_values(const Shape& shape, std::uint32_t seed, float scale 
 struct TypedBackend {
   Backend& backend;
   DType dtype;
-  std::vector<DType> types;  // all that it has
+  std::vector<DType> types;  // all that the backend has; empty unless for_each_type() made this
 
   TypedBackend(Backend& where, DType type = DType::kFloat32, std::vector<DType> all = {})
       : backend(where), dtype(type), types(std::move(all)) {}
@@ -78,7 +77,7 @@ class Operand {
         shape_(shape),
         margins_(margins),
         wide_(shape.with_channels(margins.before + shape.channels() + margins.after)),
-        storage_(on->allocate(dense_bytes(whole()))) {
+        storage_(on->allocate(static_cast<std::size_t>(wide_.elements()) * size_of(on.dtype))) {
     set(Values(static_cast<std::size_t>(shape.elements()), kMarker));
   }
   Operand(const TypedBackend& on, const Shape& shape, const Values& values, Margins margins = {})
