@@ -179,7 +179,7 @@ void CudnnConvolutions::take_weight(const Plan& plan, const float* from, float* 
     return gpu::copy(context_, flat(from, elements), flat(to, elements), false);
   }
   const Matrices in_by_taps{g.out_channels, g.in_channels / g.groups, g.kernel_h * g.kernel_w};
-  transpose(context_, in_by_taps, from, to, false);
+  transpose(context_, in_by_taps, flat(from, elements), flat(to, elements), false);
 }
 
 void CudnnConvolutions::add_weight_gradient(const Plan& plan, const float* from, float* to) {
@@ -189,7 +189,7 @@ void CudnnConvolutions::add_weight_gradient(const Plan& plan, const float* from,
     return gpu::copy(context_, flat(from, elements), flat(to, elements), true);
   }
   const Matrices taps_by_in{g.out_channels, g.kernel_h * g.kernel_w, g.in_channels / g.groups};
-  transpose(context_, taps_by_in, from, to, true);
+  transpose(context_, taps_by_in, flat(from, elements), flat(to, elements), true);
 }
 
 // A variant pack cannot be changed once it is finalized, and making one allocates host memory:

@@ -160,16 +160,17 @@ void check_backward_weights(Backend& backend, const Case& c, const Setup& s) {
 }
 
 TEST_CASE("convolutions and their gradients match loops in double") {
-  for (const auto& [name, backend] : available_backends()) {
-    CAPTURE(name);
+  for (NamedBackend& named : available_backends()) {
+    Backend& backend = *named.backend;
+    CAPTURE(named.name);
     for (const Case& c : cases()) {
       CAPTURE(std::string(c.name));
       const Setup s(c);
-      backend->prepare_conv2d(c.geometry, c.input, true, true);
-      check_forward(*backend, c, s, false);
-      check_forward(*backend, c, s, true);
-      check_backward_data(*backend, c, s);
-      check_backward_weights(*backend, c, s);
+      backend.prepare_conv2d(c.geometry, c.input, true, true);
+      check_forward(backend, c, s, false);
+      check_forward(backend, c, s, true);
+      check_backward_data(backend, c, s);
+      check_backward_weights(backend, c, s);
     }
   }
 }

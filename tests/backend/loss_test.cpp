@@ -91,8 +91,8 @@ struct Case {
   Margins margins;
 };
 
-void check_case(Backend& backend, const Case& c) {
-  const Values logits = random_values(c.logits, 1, c.scale);
+void check_case(const TypedBackend& on, const Case& c) {
+  const Values logits = on.random(c.logits, 1, c.scale);
   const Labels labels = random_labels(c.logits.rows(), c.logits.channels(), c.ignore_index, 2);
   Values weights;
   if (c.weighted) {
@@ -101,30 +101,29 @@ void check_case(Backend& backend, const Case& c) {
   }
   const double normalizer = 0.5 * static_cast<double>(c.logits.rows()) + 3;
   const Reference expected = reference(logits, labels, weights, c.ignore_index, normalizer);
-  const Operand x(backend, c.logits, logits, c.margins), gradient(backend, c.logits, c.margins);
-  const Operand class_weight(backend, {1, c.logits.channels()}, weights);
-  const DeviceLabels device_labels(backend, c.logits, labels);
-  const DeviceDouble loss(backend);
-  backend.cross_entropy({x.tensor(), device_labels.tensor, c.ignore_index,
-                         c.weighted ? class_weight.floats() : nullptr, normalizer,
-                         gradient.tensor(), loss.pointer()});
-  CHECK(loss.get(backend) == doctest::Approx(expected.loss).epsilon(1e-6));
-  CHECK(relative_error(gradient.get(), expected.gradient) < 2e-6);
+  const Operand x(on, c.logits, logits, c.margins), gradient(on, c.logits, c.margins);
+  const Operand class_weight(on.backend, {1, c.logits.channels()}, weights);
+  const DeviceLabels device_labels(on.backend, c.logits, labels);
+  const DeviceDouble loss(on.backend);
+  on->cross_entropy({x.tensor(), device_labels.tensor, c.ignore_index,
+                     c.weighted ? class_weight.floats() : nullptr, normalizer, gradient.tensor(),
+                     loss.pointer()});
+  CHECK(loss.get(on.backend) == doctest::Approx(expected.loss).epsilon(1e-6));
+  CHECK(relative_error(gradient, expected.gradient) < 2e-6);
   CHECK(gradient.margins_untouched());
   // Without a gradient the loss is the same, and it is added to what is there.
-  backend.cross_entropy({x.tensor(),
-                         device_labels.tensor,
-                         c.ignore_index,
-                         c.weighted ? class_weight.floats() : nullptr,
-                         normalizer,
-                         {},
-                         loss.pointer()});
-  CHECK(loss.get(backend) == doctest::Approx(2 * expected.loss).epsilon(1e-6));
+  on->cross_entropy({x.tensor(),
+                     device_labels.tensor,
+                     c.ignore_index,
+                     c.weighted ? class_weight.floats() : nullptr,
+                     normalizer,
+                     {},
+                     loss.pointer()});
+  CHECK(loss.get(on.backend) == doctest::Approx(2 * expected.loss).epsilon(1e-6));
 }
 
 TEST_CASE("cross-entropy and its gradient match the definition") {
-  for (const auto& [name, backend] : available_backends()) {
-    CAPTURE(name);
+  for_each_type([](const TypedBackend& on) {
     for (const Case& c : std::vector<Case>{
              {{2, 7, 9, 11}, 2.0F, false, 255, {}},
              {{2, 7, 9, 11}, 2.0F, true, 255, {}},
@@ -133,12 +132,15 @@ TEST_CASE("cross-entropy and its gradient match the definition") {
              {{1, 3, 5, 1}, 1.0F, false, -1, {}},
              {{1, 3, 5, 2}, 30.0F, true, -1, {0, 5}},
              {{1, 4, 9, 256}, 3.0F, false, -1, {}},
+             {{1, 9, 31, 16}, 2.0F, true, 3, {8, 8}},
+             {{1, 9, 31, 16}, 2.0F, true, 3, {3, 5}},
+             {{1, 9, 31, 16}, 2.0F, true, 3, {8, 1}},
          }) {
       CAPTURE(to_string(c.logits));
       CAPTURE(c.weighted);
-      check_case(*backend, c);
+      check_case(on, c);
     }
-  }
+  });
 }
 
 TEST_CASE("logits of ten thousand neither overflow nor lose the loss") {
@@ -212,33 +214,43 @@ TEST_CASE("a label that is no class is an error that names the pixel") {
       doctest::Contains("label 7 of pixel 1"), Error);
 }
 
-TEST_CASE("the confusion matrix counts labels against the largest logits") {
-  for (const auto& [name, backend] : available_backends()) {
-    CAPTURE(name);
-    for (const Margins& margins : {Margins{}, Margins{2, 3}}) {
-      const Shape shape{2, 37, 41, 5};
-      Values values = random_values(shape, 1);
-      for (float& value : values) value = std::round(value);         // ties: the first wins
-      const Labels labels = random_labels(shape.rows(), 7, 255, 2);  // also no class
-      // Five counters behind the matrix must stay as they are.
-      std::vector<std::int64_t> expected(30, 100);
-      for (std::size_t p = 0; p < labels.size(); ++p) {
-        const float* pixel = &values[p * 5];
-        if (labels[p] < 5) ++expected[labels[p] * 5 + (std::max_element(pixel, pixel + 5) - pixel)];
-      }
-      const Operand logits(*backend, shape, values, margins);
-      const DeviceLabels device_labels(*backend, shape, labels);
-      const Storage storage = backend->allocate(30 * sizeof(std::int64_t));
-      const Tensor bytes(storage.data(), {1, 30 * sizeof(std::int64_t)}, DType::kUInt8);
-      std::vector<std::int64_t> matrix(30, 100);
-      backend->upload(bytes, matrix.data());
-      backend->confusion_matrix(logits.tensor(), device_labels.tensor,
-                                static_cast<std::int64_t*>(storage.data()));
-      backend->download(matrix.data(), bytes);
-      backend->synchronize();
-      CHECK(matrix == expected);
-    }
+void check_confusion_matrix(const TypedBackend& on, std::int64_t classes, Margins margins) {
+  const Shape shape{2, 37, 41, classes};
+  Values values = random_values(shape, 1);
+  for (float& value : values) value = std::round(value);                   // ties: the first wins
+  const Labels labels = random_labels(shape.rows(), classes + 2, 255, 2);  // also no class
+  const auto count = static_cast<std::size_t>(classes);
+  const std::size_t entries = count * count + 5;  // five behind the matrix must stay as they are
+  std::vector<std::int64_t> expected(entries, 100), matrix = expected;
+  for (std::size_t p = 0; p < labels.size(); ++p) {
+    const float* pixel = &values[p * count];
+    if (labels[p] >= count) continue;
+    const auto best = std::max_element(pixel, pixel + classes) - pixel;
+    ++expected[labels[p] * count + static_cast<std::size_t>(best)];
   }
+  const Operand logits(on, shape, values, margins);
+  const DeviceLabels device_labels(on.backend, shape, labels);
+  const std::size_t bytes = entries * sizeof(std::int64_t);
+  const Storage storage = on->allocate(bytes);
+  const Tensor counters(storage.data(), {1, static_cast<std::int64_t>(bytes)}, DType::kUInt8);
+  on->upload(counters, matrix.data());
+  on->confusion_matrix(logits.tensor(), device_labels.tensor,
+                       static_cast<std::int64_t*>(storage.data()));
+  on->download(matrix.data(), counters);
+  on->synchronize();
+  CHECK(matrix == expected);
+}
+
+TEST_CASE("the confusion matrix counts labels against the largest logits") {
+  for_each_type([](const TypedBackend& on) {
+    for (const std::int64_t classes : {5, 16, 40}) {
+      for (const Margins& margins : {Margins{}, Margins{2, 3}, Margins{8, 8}}) {
+        CAPTURE(classes);
+        CAPTURE(margins.before);
+        check_confusion_matrix(on, classes, margins);
+      }
+    }
+  });
 }
 
 TEST_CASE("an empty batch reads and writes nothing") {
