@@ -72,6 +72,8 @@ std::unique_ptr<DataParallel> make_training(const StepBench& bench) {
   options.global_batch = bench.batch;
   options.size = bench.size;
   options.seed = config.run.seed;
+  options.activations = config.run.precision;
+  options.backend.tf32 = config.run.tf32;
   options.communicator.transport = config.run.transport;
   UnetOptions unet = config.model;
   unet.num_classes = config.data.num_classes;

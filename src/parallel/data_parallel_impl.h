@@ -18,7 +18,9 @@ struct RankState {
   Storage class_weight;  // [classes]; empty: all 1
   Storage loss;          // one double
   Storage confusion;     // int64 [classes, classes]
-  Storage eval_labels;   // as labels, for the network of the last evaluated size
+  Storage images;  // fp32, on their way into the network; empty where it takes them as they are
+  Storage eval_labels;  // as labels, for the network of the last evaluated size
+  Storage eval_images;  // as images, likewise
   std::unique_ptr<GradientExchange> gradients;
 };
 
@@ -46,6 +48,7 @@ struct DataParallel::Impl {
   void build();
   void build_rank(int rank, int threads);
   void check_options() const;
+  void check_precision() const;
 
   // The step (train_step.cpp).
   void check_batch(const Batch& batch) const;

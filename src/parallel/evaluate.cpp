@@ -5,6 +5,7 @@
 
 #include "lockstep/core/check.h"
 #include "parallel/data_parallel_impl.h"
+#include "parallel/image_upload.h"
 
 namespace lockstep {
 
@@ -34,7 +35,9 @@ void DataParallel::Impl::prepare_eval(int rank, const Batch& batch) {
                     network->input().shape.width() == input.width();
   if (!fits) {
     replica.eval_network.reset();  // first, so that two plans never lie in memory together
-    replica.eval_network = factory(input, {.training = false}, *replica.backend, replica.store);
+    replica.eval_network = factory(input, {.training = false, .activations = options.activations},
+                                   *replica.backend, replica.store);
+    states[rank].eval_images = allocate_staging(*replica.backend, replica.eval_network->input());
     states[rank].eval_labels = replica.backend->allocate(static_cast<std::size_t>(input.rows()));
   }
   replica.eval_network->set_batch(batch.count());
@@ -45,7 +48,7 @@ double DataParallel::Impl::evaluate_batch(int rank, const Batch& batch) {
   prepare_eval(rank, batch);
   Network& network = *replicas[rank].eval_network;
   const Tensor labels = label_tensor(states[rank].eval_labels, batch);
-  backend.upload(network.input(), batch.images.data());
+  upload_images(backend, batch.images.data(), states[rank].eval_images, network.input());
   backend.upload(labels, batch.labels.data());
   network.forward({.training = false});
 

@@ -8,6 +8,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/rng.h"
 #include "parallel/data_parallel_impl.h"
+#include "parallel/image_upload.h"
 
 namespace lockstep {
 namespace {
@@ -89,7 +90,7 @@ Shard DataParallel::Impl::scatter(int rank, const Batch& batch) {
   if (shard.count == 0) return shard;
   const std::int64_t pixels = shard.begin * batch.size.height * batch.size.width;
   const Shape labels{shard.count, batch.size.height, batch.size.width, 1};
-  backend.upload(network.input(), batch.images.data() + 3 * pixels);
+  upload_images(backend, batch.images.data() + 3 * pixels, states[rank].images, network.input());
   backend.upload(Tensor(states[rank].labels.data(), labels, DType::kUInt8),
                  batch.labels.data() + pixels);
   return shard;

@@ -165,7 +165,7 @@ TEST_CASE("convolutions and their gradients match loops in double") {
     for (const Case& c : cases()) {
       CAPTURE(std::string(c.name));
       const Setup s(c);
-      backend->prepare_conv2d(c.geometry, c.input, true, true);
+      backend->prepare_conv2d(c.geometry, c.input, DType::kFloat32, true, true);
       check_forward(*backend, c, s, false);
       check_forward(*backend, c, s, true);
       check_backward_data(*backend, c, s);
@@ -265,11 +265,11 @@ TEST_CASE("preparing twice or running after preparation takes no memory") {
   const auto backend = cpu(2);
   const ConvGeometry g = geometry(16, 16, 3, 1);
   const Shape shape{2, 12, 12, 16};
-  backend->prepare_conv2d(g, shape, true, true);
+  backend->prepare_conv2d(g, shape, DType::kFloat32, true, true);
   const Operand x(*backend, shape, random_values(shape, 1)), y(*backend, shape);
   const Operand weight(*backend, g.weight_shape(), random_values(g.weight_shape(), 8));
   const std::size_t prepared = backend->allocated_bytes();
-  backend->prepare_conv2d(g, shape, true, true);
+  backend->prepare_conv2d(g, shape, DType::kFloat32, true, true);
   backend->conv2d_forward(g, x.tensor(), weight.floats(), nullptr, y.tensor());
   backend->conv2d_backward_data(g, x.tensor(), weight.floats(), y.tensor());
   backend->conv2d_backward_weights(g, x.tensor(), y.tensor(), weight.floats(), nullptr);
@@ -282,7 +282,7 @@ TEST_CASE("an empty batch reads and writes nothing") {
   const auto backend = cpu(2);
   const ConvGeometry g = geometry(16, 16, 3, 1);
   const Tensor empty(nullptr, {0, 8, 8, 16});
-  backend->prepare_conv2d(g, empty.shape, true, true);
+  backend->prepare_conv2d(g, empty.shape, DType::kFloat32, true, true);
   Values gradient(static_cast<std::size_t>(g.weight_elements()), 1.0F);
   const Values before = gradient;
   backend->conv2d_forward(g, empty, nullptr, nullptr, empty);

@@ -47,7 +47,7 @@ class StreamBackend final : public GpuOperations {
     end.record(stream_.get());
     end.synchronize();
   }
-  void prepare_conv2d(const ConvGeometry&, const Shape&, bool, bool) override {}
+  void prepare_conv2d(const ConvGeometry&, const Shape&, DType, bool, bool) override {}
   void conv2d_forward(const ConvGeometry&, const Tensor&, const float*, const float*,
                       const Tensor&) override {}
   void conv2d_backward_data(const ConvGeometry&, const Tensor&, const float*,

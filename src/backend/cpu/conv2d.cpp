@@ -84,8 +84,11 @@ Convolution& ConvCache::get(const ConvGeometry& geometry, const Shape& input, in
   return *entries_.back().convolution;
 }
 
-void CpuBackend::prepare_conv2d(const ConvGeometry& geometry, const Shape& input, bool backward,
-                                bool grad_input) {
+void CpuBackend::prepare_conv2d(const ConvGeometry& geometry, const Shape& input, DType dtype,
+                                bool backward, bool grad_input) {
+  LOCKSTEP_CHECK(dtype == DType::kFloat32, to_string(device_),
+                 ": expected activations in fp32, got ", to_string(dtype),
+                 "; the CPU computes in fp32 only, use a GPU for others");
   if (input.batch() == 0) return;
   Convolution& convolution = conv_cache_->get(geometry, input, threads_);
   if (backward) convolution.prepare_backward(grad_input);

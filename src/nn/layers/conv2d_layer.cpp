@@ -8,7 +8,8 @@ Conv2dLayer::Conv2dLayer(std::string name, Value* input, Value* output,
 
 void Conv2dLayer::prepare(Backend& backend, bool training) {
   const Value& x = *inputs()[0];
-  backend.prepare_conv2d(geometry_, x.data.shape, training, static_cast<bool>(x.grad));
+  backend.prepare_conv2d(geometry_, x.data.shape, x.data.dtype, training,
+                         static_cast<bool>(x.grad));
 }
 
 void Conv2dLayer::forward(Backend& backend, const StepContext&) {
