@@ -11,8 +11,7 @@ void check_operands(const ConvGeometry& geometry, const Tensor& x, const Tensor&
   const Shape expected = geometry.output_shape(x.shape);
   LOCKSTEP_CHECK(y.shape == expected, "conv2d of an input ", to_string(x.shape), " gives ",
                  to_string(expected), ", got ", to_string(y.shape));
-  LOCKSTEP_CHECK(x.dtype == y.dtype, "conv2d: expected activations of one type, got ",
-                 to_string(x.dtype), " and ", to_string(y.dtype));
+  check_same_type("conv2d", {&x, &y});
 }
 
 /// Of a device that is there.

@@ -180,26 +180,20 @@ void CudnnConvolutions::run(Plan& plan, const Operands& operands, void* scratch)
 
 void CudnnConvolutions::take_weight(const Plan& plan, const float* from, void* to) {
   const ConvGeometry& g = plan.problem.geometry;
-  const DType dtype = plan.problem.dtype;
-  if (plan.order == WeightOrder::kOutInTaps) {
-    const std::int64_t elements = g.weight_elements();
-    return gpu::copy(context_, flat(from, elements, DType::kFloat32), flat(to, elements, dtype),
-                     false);
-  }
+  const Tensor master = flat(from, g.weight_elements(), DType::kFloat32);
+  const Tensor taken = flat(to, g.weight_elements(), plan.problem.dtype);
+  if (plan.order == WeightOrder::kOutInTaps) return gpu::copy(context_, master, taken, false);
   const Matrices in_by_taps{g.out_channels, g.in_channels / g.groups, g.kernel_h * g.kernel_w};
-  transpose(context_, in_by_taps, from, static_cast<float*>(to), false);
+  transpose(context_, in_by_taps, master, taken, false);
 }
 
 void CudnnConvolutions::add_weight_gradient(const Plan& plan, const void* from, float* to) {
   const ConvGeometry& g = plan.problem.geometry;
-  const DType dtype = plan.problem.dtype;
-  if (plan.order == WeightOrder::kOutInTaps) {
-    const std::int64_t elements = g.weight_elements();
-    return gpu::copy(context_, flat(from, elements, dtype), flat(to, elements, DType::kFloat32),
-                     true);
-  }
+  const Tensor computed = flat(from, g.weight_elements(), plan.problem.dtype);
+  const Tensor master = flat(to, g.weight_elements(), DType::kFloat32);
+  if (plan.order == WeightOrder::kOutInTaps) return gpu::copy(context_, computed, master, true);
   const Matrices taps_by_in{g.out_channels, g.kernel_h * g.kernel_w, g.in_channels / g.groups};
-  transpose(context_, taps_by_in, static_cast<const float*>(from), to, true);
+  transpose(context_, taps_by_in, computed, master, true);
 }
 
 // A variant pack cannot be changed once it is finalized, and making one allocates host memory:

@@ -120,7 +120,7 @@ __device__ void finish_sums(const ReduceArguments<T>& a, int slab) {
 
 template <typename T, bool kWhole, Mask kMask>
 __global__ void __launch_bounds__(kThreads, kBlocks) backward_reduce_kernel(ReduceArguments<T> a) {
-  constexpr int kPack = ElementPack<T>::kSize;
+  constexpr int kPack = kPackWidth<T>;
   SumsShared<kPack>& shared = block_shared<SumsShared<kPack>>();
   const ChannelSlabs& slabs = a.rows.slabs;
   const SlabThread thread(slabs);
@@ -223,9 +223,9 @@ template <bool kWhole, Mask kMask, int kRows, typename T, int kPack>
 __device__ void write_gradients(const GradientPacks<kMask, kRows, T>& packs, int i, int valid,
                                 const PackGradientConstants<kPack>& constants, T* grad_x,
                                 T* grad_residual, bool accumulate) {
-  ElementPack<T> out = {};
-  ElementPack<T> residual = {};
-  if (accumulate) residual = load_elements<kWhole>(static_cast<const T*>(grad_residual), valid);
+  Pack<T> out = {};
+  Pack<T> residual = {};
+  if (accumulate) residual = load_elements<kWhole>(grad_residual, valid);
   LOCKSTEP_UNROLL
   for (int v = 0; v < kPack; ++v) {
     const float grad = packs.masked(i, v, constants.forward);
@@ -242,7 +242,7 @@ template <typename T, bool kWhole, Mask kMask>
 __global__ void __launch_bounds__(kThreads, kBlocks) backward_apply_kernel(ApplyArguments<T> a) {
   constexpr int kRows = kRowsAtOnce<kMask, kWhole>;
   const SlabThread thread(a.rows.slabs);
-  PackGradientConstants<ElementPack<T>::kSize> constants;
+  PackGradientConstants<kPackWidth<T>> constants;
   prepare_constants(a, thread, constants);
   const bool residual = a.grad_residual.data != nullptr;
   GradientWalk<kMask, T> walk(a.rows, thread, false);
@@ -274,14 +274,13 @@ Kernel* choose(bool whole, bool relu, const Tensor& y, Kernel* const (&kernels)[
 }  // namespace
 
 void batch_norm_backward_reduce(const Context& context, const BatchNormBackwardReduce& a) {
-  check_same_shape("grad_y", a.grad_y, a.x);
-  check_same_shape("y", a.y, a.x);
+  check_alike("batch_norm_backward_reduce", {&a.x, &a.grad_y, &a.y});
   const ChannelSlabs slabs(a.x, kMostRows, ChannelSlabs::kReductionBlocks);
   auto* partials = static_cast<float*>(context.scratch(slabs.partial_bytes()));
-  const bool whole = rows_are_packs(a.x) && rows_are_packs(a.grad_y) && rows_are_packs(a.y);
   const bool any = a.x.shape.rows() > 0;  // else `saved` may never have been written
   with_element_type(a.x.dtype, [&](auto element) {
     using T = decltype(element);
+    const bool whole = rows_are_packs(kPackWidth<T>, {&a.x, &a.grad_y, &a.y});
     const ReduceArguments<T> arguments{gradient_rows<T>(slabs, a.x, a.grad_y, a.y),
                                        a.affine,
                                        a.saved.data,
@@ -303,20 +302,17 @@ void batch_norm_backward_reduce(const Context& context, const BatchNormBackwardR
 }
 
 void batch_norm_backward_apply(const Context& context, const BatchNormBackwardApply& a) {
-  check_same_shape("grad_y", a.grad_y, a.x);
-  check_same_shape("y", a.y, a.x);
-  check_same_shape("grad_x", a.grad_x, a.x);
-  check_same_shape("grad_residual", a.grad_residual, a.x);
+  check_alike("batch_norm_backward_apply", {&a.x, &a.grad_y, &a.y, &a.grad_x, &a.grad_residual});
   if (a.x.shape.rows() == 0) return;
   const SlotTable slots(a.slots);
   LOCKSTEP_CHECK(slots.count > 0,
                  "batch_norm_backward_apply: the slots count no rows, but x has some");
   const std::int64_t blocks = std::int64_t{kBlocks} * context.multiprocessors;
   const ChannelSlabs slabs(a.x, kMostRows, blocks);
-  const bool whole = rows_are_packs(a.x) && rows_are_packs(a.grad_y) && rows_are_packs(a.y) &&
-                     rows_are_packs(a.grad_x) && rows_are_packs(a.grad_residual);
   with_element_type(a.x.dtype, [&](auto element) {
     using T = decltype(element);
+    const bool whole =
+        rows_are_packs(kPackWidth<T>, {&a.x, &a.grad_y, &a.y, &a.grad_x, &a.grad_residual});
     const ApplyArguments<T> arguments{gradient_rows<T>(slabs, a.x, a.grad_y, a.y),
                                       slots,
                                       a.affine,

@@ -8,7 +8,7 @@
 
 #include "kernels/operations/batch_norm.h"
 #include "kernels/primitives/channel_slabs.h"
-#include "lockstep/core/check.h"
+#include "lockstep/backend/operand_checks.h"
 
 namespace lockstep::gpu {
 
@@ -49,12 +49,5 @@ template <int kPack>
 struct PackConstants {
   float mean[kPack], scale[kPack], shift[kPack];
 };
-
-inline void check_same_shape(const char* name, const Tensor& tensor, const Tensor& x) {
-  if (!tensor) return;
-  LOCKSTEP_CHECK(tensor.shape == x.shape && tensor.dtype == x.dtype, "batch_norm: x is ",
-                 to_string(x.shape), " in ", to_string(x.dtype), ", ", name, " ",
-                 to_string(tensor.shape), " in ", to_string(tensor.dtype));
-}
 
 }  // namespace lockstep::gpu

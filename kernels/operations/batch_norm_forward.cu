@@ -106,14 +106,14 @@ template <int kRows, bool kWhole, bool kPartial, bool kResidual, typename T, int
 __device__ void normalize_rows(const RowWalk<const T>& x, const RowWalk<const T>& residual,
                                const RowWalk<T>& y, int rows, int valid,
                                const PackConstants<kPack>& constants, float lowest) {
-  ElementPack<T> packs[kRows] = {};
-  ElementPack<T> residuals[kRows] = {};
+  Pack<T> packs[kRows] = {};
+  Pack<T> residuals[kRows] = {};
   load_rows<kRows, kWhole, kPartial>(x, rows, valid, packs);
   if constexpr (kResidual) load_rows<kRows, kWhole, kPartial>(residual, rows, valid, residuals);
   LOCKSTEP_UNROLL
   for (int i = 0; i < kRows; ++i) {
     if (kPartial && i >= rows) break;
-    ElementPack<T> out = {};
+    Pack<T> out = {};
     LOCKSTEP_UNROLL
     for (int v = 0; v < kPack; ++v) {
       float value =
@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(kThreads, kNormalizeBlocks)
     normalize_kernel(NormalizeArguments<T, Statistics> a) {
   constexpr int kRows = kWhole ? kNormalizeRows : 1;
   const SlabThread thread(a.slabs);
-  PackConstants<ElementPack<T>::kSize> constants;
+  PackConstants<kPackWidth<T>> constants;
   prepare_constants(a, thread, constants);
   RowWalk<const T> x(a.x, a.slabs, thread, false);
   RowWalk<const T> residual(kResidual ? a.residual : a.x, a.slabs, thread, false);
@@ -156,7 +156,7 @@ void launch_normalize(const Context& context, const Tensor& x, const Tensor& res
       Rows<T>(y),
       relu ? 0.0F : -std::numeric_limits<float>::infinity(),
       statistics};
-  const bool whole = rows_are_packs(x) && rows_are_packs(residual) && rows_are_packs(y);
+  const bool whole = rows_are_packs(kPackWidth<T>, {&x, &residual, &y});
   const auto kernel = whole ? (residual ? normalize_kernel<T, true, true, Statistics>
                                         : normalize_kernel<T, true, false, Statistics>)
                             : (residual ? normalize_kernel<T, false, true, Statistics>
@@ -167,10 +167,7 @@ void launch_normalize(const Context& context, const Tensor& x, const Tensor& res
 template <typename Statistics>
 void normalize_tensor(const Context& context, const Tensor& x, const Tensor& residual,
                       const Tensor& y, bool relu, const Statistics& statistics) {
-  check_same_shape("the residual", residual, x);
-  LOCKSTEP_CHECK(y.shape == x.shape && y.dtype == x.dtype, "batch_norm: x is ", to_string(x.shape),
-                 " in ", to_string(x.dtype), ", y ", to_string(y.shape), " in ",
-                 to_string(y.dtype));
+  check_alike("batch_norm", {&x, &residual, &y});
   with_element_type(x.dtype, [&](auto element) {
     launch_normalize<decltype(element)>(context, x, residual, y, relu, statistics);
   });

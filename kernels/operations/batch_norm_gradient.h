@@ -44,9 +44,9 @@ struct GradientWalk {
 /// Packs of kRows rows.
 template <Mask kMask, int kRows, typename T>
 struct GradientPacks {
-  ElementPack<T> x[kRows] = {};
-  ElementPack<T> grad_y[kRows] = {};
-  ElementPack<T> y[kMask == Mask::kFromY ? kRows : 1] = {};
+  Pack<T> x[kRows] = {};
+  Pack<T> grad_y[kRows] = {};
+  Pack<T> y[kMask == Mask::kFromY ? kRows : 1] = {};
 
   template <bool kWhole, bool kPartial>
   __device__ void load(const GradientWalk<kMask, T>& walk, int rows, int valid) {

@@ -47,14 +47,14 @@ struct MomentsShared {
 // About the mean of `count` rows: that of the first kRows. Of equal rows their very value.
 template <int kRows, bool kWhole, typename T>
 __device__ void mean_of_few(const T* first, std::int64_t step, std::int64_t count, int valid,
-                            float (&mean)[ElementPack<T>::kSize]) {
-  ElementPack<T> packs[kRows];
+                            float (&mean)[kPackWidth<T>]) {
+  Pack<T> packs[kRows];
   LOCKSTEP_UNROLL
   for (int i = 0; i < kRows; ++i) {
     packs[i] = load_elements<kWhole>(first + (i < count ? i : count - 1) * step, valid);
   }
   LOCKSTEP_UNROLL
-  for (int v = 0; v < ElementPack<T>::kSize; ++v) {
+  for (int v = 0; v < kPackWidth<T>; ++v) {
     float sum = 0;
     LOCKSTEP_UNROLL
     for (int i = 1; i < kRows; ++i) sum += packs[i][v] - packs[0][v];
@@ -90,7 +90,7 @@ template <int kRows, bool kWhole, bool kPartial, typename T, int kPack>
 __device__ void add_deviations(const RowWalk<const T>& x, int rows, int valid,
                                const float (&pivot)[kPack], float (&sums)[kPack],
                                float (&squares)[kPack]) {
-  ElementPack<T> packs[kRows] = {};
+  Pack<T> packs[kRows] = {};
   load_rows<kRows, kWhole, kPartial>(x, rows, valid, packs);
   LOCKSTEP_UNROLL
   for (int i = 0; i < kRows; ++i) {
@@ -189,7 +189,7 @@ __device__ void finish_moments(const MomentsArguments<T>& a, int slab, const flo
 
 template <typename T, bool kWhole>
 __global__ void __launch_bounds__(kThreads, 2) moments_kernel(MomentsArguments<T> a) {
-  constexpr int kPack = ElementPack<T>::kSize;
+  constexpr int kPack = kPackWidth<T>;
   MomentsShared<kPack>& shared = block_shared<MomentsShared<kPack>>();
   const SlabThread thread(a.slabs);
   ThreadMoments<kPack> moments;
@@ -216,8 +216,9 @@ void batch_norm_moments(const Context& context, const Tensor& x, float* slot) {
   with_element_type(x.dtype, [&](auto element) {
     using T = decltype(element);
     const MomentsArguments<T> arguments{slabs, Rows<const T>(x), partials, context.counters, slot};
-    launch(rows_are_packs(x) ? moments_kernel<T, true> : moments_kernel<T, false>, slabs.grid(),
-           kThreads, context.stream, arguments);
+    const bool whole = rows_are_packs(kPackWidth<T>, {&x});
+    launch(whole ? moments_kernel<T, true> : moments_kernel<T, false>, slabs.grid(), kThreads,
+           context.stream, arguments);
   });
 }
 

@@ -1,5 +1,6 @@
 #pragma once
-// The bias of a convolution, which cuDNN's plain convolutions leave out.
+// The bias of a convolution, which cuDNN's plain convolutions leave out. A bias and its gradient
+// are fp32, activations fp32, bf16 or fp16.
 
 #include "kernels/operations/context.h"
 #include "lockstep/core/tensor.h"

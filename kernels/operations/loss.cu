@@ -13,8 +13,11 @@
 #include <limits>
 
 #include "kernels/operations/loss.h"
+#include "kernels/primitives/grid_loop.h"
 #include "kernels/primitives/ordered_sum.h"
 #include "kernels/primitives/pack.h"
+#include "kernels/primitives/views.h"
+#include "lockstep/backend/operand_checks.h"
 
 namespace lockstep::gpu {
 namespace {
@@ -25,19 +28,17 @@ constexpr std::int64_t kChunkPixels = 256;      // of one partial loss
 constexpr int kTileFloats = 33 * kLossThreads;  // 128 pixels of up to 33 classes, 16 of 256
 constexpr int kSharedClasses = 32;              // of a confusion matrix in shared memory
 
+template <typename T>
 struct Loss {
-  std::int64_t rows;
+  std::int64_t pixels;
   int classes;
   int ignore_index;
-  const float* logits;
-  std::int64_t logits_stride;
-  const std::uint8_t* labels;
-  std::int64_t labels_stride;
+  Rows<const T> logits;
+  Rows<const std::uint8_t> labels;
   const float* class_weight;  // null: all 1
   double normalizer;
-  float share;      // 1 / normalizer
-  float* gradient;  // null: only the loss
-  std::int64_t gradient_stride;
+  float share;       // 1 / normalizer
+  Rows<T> gradient;  // null: only the loss
   double* partials;  // [chunks]
   unsigned* counter;
   double* loss;
@@ -48,10 +49,11 @@ struct Loss {
     const int fitting = kTileFloats / pixel_floats();
     return fitting < kLossThreads ? fitting : kLossThreads;
   }
-  __host__ __device__ std::int64_t chunks() const {
-    return (rows + kChunkPixels - 1) / kChunkPixels;
-  }
 };
+
+__host__ __device__ std::int64_t chunks_of(std::int64_t pixels) {
+  return (pixels + kChunkPixels - 1) / kChunkPixels;
+}
 
 struct Tile {
   float values[kTileFloats];
@@ -75,8 +77,9 @@ __device__ void for_each_pack(int pixels, int classes, const Body& body) {
 }
 
 /// Weight * nll of one pixel. `values` are its logits, and its gradient afterwards.
-__device__ double pixel_loss(const Loss& task, std::int64_t row, float* values) {
-  const int label = task.labels[row * task.labels_stride];
+template <typename T>
+__device__ double pixel_loss(const Loss<T>& task, std::int64_t pixel, float* values) {
+  const int label = *task.labels.row(pixel);
   if (label == task.ignore_index) {
     for (int c = 0; c < task.classes; ++c) values[c] = 0;
     return 0;
@@ -105,63 +108,65 @@ __device__ double pixel_loss(const Loss& task, std::int64_t row, float* values) 
 }
 
 /// Loss of the calling thread's pixels of one chunk; writes the chunk's gradient.
-template <int kWidth>
-__device__ double chunk_loss(const Loss& task, Tile& tile, std::int64_t begin, std::int64_t end) {
+template <typename T, int kWidth>
+__device__ double chunk_loss(const Loss<T>& task, Tile& tile, std::int64_t begin,
+                             std::int64_t end) {
   const int pitch = task.pixel_floats();
   double loss = 0;
   for (std::int64_t first = begin; first < end; first += task.tile_pixels()) {
     const std::int64_t left = end - first;
     const int pixels = left < task.tile_pixels() ? static_cast<int>(left) : task.tile_pixels();
     for_each_pack<kWidth>(pixels, task.classes, [&](int pixel, int c) {
-      const auto logits = load_pack<kWidth>(task.logits + (first + pixel) * task.logits_stride + c);
-      for (int k = 0; k < kWidth; ++k) tile.values[pixel * pitch + c + k] = logits.values[k];
+      const auto logits = load_pack<kWidth>(task.logits.row(first + pixel) + c);
+      for (int k = 0; k < kWidth; ++k) tile.values[pixel * pitch + c + k] = logits[k];
     });
     __syncthreads();
     const int thread = static_cast<int>(threadIdx.x);
     if (thread < pixels) loss += pixel_loss(task, first + thread, tile.values + thread * pitch);
     __syncthreads();
-    if (task.gradient == nullptr) continue;
+    if (task.gradient.data == nullptr) continue;
     for_each_pack<kWidth>(pixels, task.classes, [&](int pixel, int c) {
-      Pack<float, kWidth> gradient;
-      for (int k = 0; k < kWidth; ++k) gradient.values[k] = tile.values[pixel * pitch + c + k];
-      store_pack<kWidth>(task.gradient + (first + pixel) * task.gradient_stride + c, gradient);
+      float gradient[kWidth];
+      for (int k = 0; k < kWidth; ++k) gradient[k] = tile.values[pixel * pitch + c + k];
+      store_rounded(task.gradient.row(first + pixel) + c, gradient);
     });
   }
   return loss;
 }
 
-template <int kWidth>
-__global__ void cross_entropy_kernel(Loss task) {
+template <typename T, int kWidth>
+__global__ void cross_entropy_kernel(Loss<T> task) {
   Tile& tile = block_shared<Tile>();
-  for (std::int64_t chunk = blockIdx.x; chunk < task.chunks(); chunk += gridDim.x) {
+  const std::int64_t chunks = chunks_of(task.pixels);
+  for (std::int64_t chunk = blockIdx.x; chunk < chunks; chunk += gridDim.x) {
     const std::int64_t begin = chunk * kChunkPixels;
-    const std::int64_t end = begin + kChunkPixels < task.rows ? begin + kChunkPixels : task.rows;
-    const double sum = block_sum(chunk_loss<kWidth>(task, tile, begin, end));
+    const std::int64_t end =
+        begin + kChunkPixels < task.pixels ? begin + kChunkPixels : task.pixels;
+    const double sum = block_sum(chunk_loss<T, kWidth>(task, tile, begin, end));
     if (threadIdx.x == 0) task.partials[chunk] = sum;
   }
-  add_partials(task.partials, task.chunks(), task.counter, task.normalizer, task.loss);
+  add_partials(task.partials, chunks, task.counter, task.normalizer, task.loss);
 }
 
+template <typename T>
 struct Confusion {
-  std::int64_t rows;
+  std::int64_t pixels;
   int classes;
-  const float* logits;
-  std::int64_t logits_stride;
-  const std::uint8_t* labels;
-  std::int64_t labels_stride;
+  Rows<const T> logits;
+  Rows<const std::uint8_t> labels;
   unsigned long long* matrix;  // [classes, classes]
 };
 
 /// The largest logit's class, the first of equals.
-template <int kWidth>
-__device__ int prediction(const float* logits, int classes) {
+template <int kWidth, typename T>
+__device__ int prediction(const T* logits, int classes) {
   int best = 0;
-  float largest = logits[0];
+  float largest = to_float(logits[0]);
   for (int c = 0; c < classes; c += kWidth) {
     const auto pack = load_pack<kWidth>(logits + c);
     for (int k = 0; k < kWidth; ++k) {
-      const bool larger = pack.values[k] > largest;
-      largest = larger ? pack.values[k] : largest;
+      const bool larger = pack[k] > largest;
+      largest = larger ? pack[k] : largest;
       best = larger ? c + k : best;
     }
   }
@@ -169,13 +174,12 @@ __device__ int prediction(const float* logits, int classes) {
 }
 
 /// Calls count(entry) for every counted pixel of the calling thread.
-template <int kWidth, typename Count>
-__device__ void for_each_entry(const Confusion& task, const Count& count) {
-  for (std::int64_t row = first_item(); row < task.rows; row += item_stride()) {
-    const int label = task.labels[row * task.labels_stride];
+template <int kWidth, typename T, typename Count>
+__device__ void for_each_entry(const Confusion<T>& task, const Count& count) {
+  for (std::int64_t pixel = first_item(); pixel < task.pixels; pixel += item_stride()) {
+    const int label = *task.labels.row(pixel);
     if (label >= task.classes) continue;
-    count(label * task.classes +
-          prediction<kWidth>(task.logits + row * task.logits_stride, task.classes));
+    count(label * task.classes + prediction<kWidth>(task.logits.row(pixel), task.classes));
   }
 }
 
@@ -183,8 +187,8 @@ struct Counts {
   unsigned values[kSharedClasses * kSharedClasses];
 };
 
-template <int kWidth>
-__global__ void shared_confusion_kernel(Confusion task) {
+template <typename T, int kWidth>
+__global__ void shared_confusion_kernel(Confusion<T> task) {
   Counts& shared = block_shared<Counts>();
   const unsigned entries = static_cast<unsigned>(task.classes * task.classes);
   for (unsigned i = threadIdx.x; i < entries; i += blockDim.x) shared.values[i] = 0;
@@ -197,8 +201,8 @@ __global__ void shared_confusion_kernel(Confusion task) {
   }
 }
 
-template <int kWidth>
-__global__ void confusion_kernel(Confusion task) {
+template <typename T, int kWidth>
+__global__ void confusion_kernel(Confusion<T> task) {
   for_each_entry<kWidth>(task, [&](int entry) { atomicAdd(task.matrix + entry, 1ULL); });
 }
 
@@ -210,66 +214,55 @@ void check_labels_shape(const Shape& logits, const Tensor& labels) {
                  " classes, got ", logits.channels());
 }
 
-Loss loss_of(const CrossEntropy& arguments) {
-  Loss task{};
-  task.rows = arguments.logits.shape.rows();
-  task.classes = static_cast<int>(arguments.logits.shape.channels());
-  task.ignore_index = arguments.ignore_index;
-  task.logits = arguments.logits.floats();
-  task.logits_stride = arguments.logits.row_stride;
-  task.labels = arguments.labels.bytes();
-  task.labels_stride = arguments.labels.row_stride;
-  task.class_weight = arguments.class_weight;
-  task.normalizer = arguments.normalizer;
-  task.share = static_cast<float>(1.0 / arguments.normalizer);
-  task.loss = arguments.loss;
-  if (arguments.grad_logits) {
-    LOCKSTEP_CHECK(arguments.grad_logits.shape == arguments.logits.shape, "the gradient of logits ",
-                   to_string(arguments.logits.shape), " has shape ",
-                   to_string(arguments.grad_logits.shape));
-    task.gradient = arguments.grad_logits.floats();
-    task.gradient_stride = arguments.grad_logits.row_stride;
-  }
-  return task;
+template <typename T>
+Loss<T> loss_of(const Context& context, const CrossEntropy& arguments) {
+  const std::int64_t pixels = arguments.logits.shape.rows();
+  const auto bytes = static_cast<std::size_t>(chunks_of(pixels)) * sizeof(double);
+  return {pixels,
+          static_cast<int>(arguments.logits.shape.channels()),
+          arguments.ignore_index,
+          Rows<const T>(arguments.logits),
+          Rows<const std::uint8_t>(arguments.labels),
+          arguments.class_weight,
+          arguments.normalizer,
+          static_cast<float>(1.0 / arguments.normalizer),
+          Rows<T>(arguments.grad_logits),
+          static_cast<double*>(context.scratch(bytes)),
+          context.counters,
+          arguments.loss};
 }
 
 }  // namespace
 
 void cross_entropy(const Context& context, const CrossEntropy& arguments) {
-  if (arguments.logits.shape.rows() == 0) return;
-  check_labels_shape(arguments.logits.shape, arguments.labels);
-  Loss task = loss_of(arguments);
-  task.partials = static_cast<double*>(
-      context.scratch(static_cast<std::size_t>(task.chunks()) * sizeof(double)));
-  task.counter = context.counters;
-  const unsigned blocks = blocks_for(task.chunks(), 1, std::int64_t{12} * context.multiprocessors);
-  const bool packs = allow_packs({&arguments.logits}) &&
-                     (task.gradient == nullptr || allow_packs({&arguments.grad_logits}));
-  launch(packs ? cross_entropy_kernel<kPackWidth> : cross_entropy_kernel<1>, blocks, kLossThreads,
-         context.stream, task);
+  const Tensor& logits = arguments.logits;
+  if (logits.shape.rows() == 0) return;
+  check_labels_shape(logits.shape, arguments.labels);
+  check_alike("cross_entropy", {&logits, &arguments.grad_logits});
+  with_packs({&logits, &arguments.grad_logits}, [&](auto element, auto width) {
+    using T = decltype(element);
+    const Loss<T> task = loss_of<T>(context, arguments);
+    const unsigned blocks =
+        blocks_for(chunks_of(task.pixels), 1, std::int64_t{12} * context.multiprocessors);
+    launch(cross_entropy_kernel<T, width()>, blocks, kLossThreads, context.stream, task);
+  });
 }
 
 void confusion_matrix(const Context& context, const Tensor& logits, const Tensor& labels,
                       std::int64_t* matrix) {
-  const std::int64_t rows = logits.shape.rows();
-  if (rows == 0) return;
+  const std::int64_t pixels = logits.shape.rows();
+  if (pixels == 0) return;
   check_labels_shape(logits.shape, labels);
-  const Confusion task{rows,
-                       static_cast<int>(logits.shape.channels()),
-                       logits.floats(),
-                       logits.row_stride,
-                       labels.bytes(),
-                       labels.row_stride,
-                       reinterpret_cast<unsigned long long*>(matrix)};
-  const bool packs = allow_packs({&logits});
-  const unsigned blocks = blocks_for_items(context, rows);
-  if (task.classes <= kSharedClasses) {
-    launch(packs ? shared_confusion_kernel<kPackWidth> : shared_confusion_kernel<1>, blocks,
-           kPackThreads, context.stream, task);
-  } else {
-    launch(packs ? confusion_kernel<kPackWidth> : confusion_kernel<1>, blocks, kPackThreads,
-           context.stream, task);
-  }
+  const auto classes = static_cast<int>(logits.shape.channels());
+  with_packs({&logits}, [&](auto element, auto width) {
+    using T = decltype(element);
+    const auto kernel = classes <= kSharedClasses ? shared_confusion_kernel<T, width()>
+                                                  : confusion_kernel<T, width()>;
+    launch_loop(
+        context, pixels, kernel,
+        Confusion<T>{pixels, classes, Rows<const T>(logits), Rows<const std::uint8_t>(labels),
+                     reinterpret_cast<unsigned long long*>(matrix)});
+  });
 }
 
 }  // namespace lockstep::gpu

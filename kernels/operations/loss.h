@@ -1,5 +1,7 @@
 #pragma once
-// Softmax cross-entropy with its gradient, and the confusion matrix. At most 256 classes.
+// Softmax cross-entropy with its gradient, and the confusion matrix. At most 256 classes. Logits
+// and their gradient may be fp32, bf16 or fp16, one type within a call; losses are always computed
+// in fp32 and added in double.
 
 #include <cstdint>
 

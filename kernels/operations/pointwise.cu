@@ -2,21 +2,20 @@
 // packs of all rows in memory order. Where all tensors are dense, they are a single row: then
 // nothing is divided, and packs need not end with the channels.
 
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <cstddef>
 
 #include "kernels/operations/pointwise.h"
-#include "kernels/primitives/element.h"
+#include "kernels/primitives/grid_loop.h"
 #include "kernels/primitives/pack.h"
 #include "kernels/primitives/philox.h"
+#include "kernels/primitives/views.h"
+#include "lockstep/backend/operand_checks.h"
 
 namespace lockstep::gpu {
 namespace {
-
-void check_same_shape(const char* operation, const Tensor& a, const Tensor& b) {
-  LOCKSTEP_CHECK(a.shape == b.shape, operation, ": shapes differ, ", to_string(a.shape), " and ",
-                 to_string(b.shape));
-}
 
 /// Where item `i` lies among rows of `packs` packs.
 struct Place {
@@ -27,7 +26,7 @@ __device__ Place place_of(std::int64_t i, std::int64_t rows, std::int64_t packs)
   return {row, i - row * packs};
 }
 
-// --- copy and fill: any element type, in units of up to 16 bytes
+// --- fill, and copies that convert nothing: any element type, in units of up to 16 bytes
 
 template <typename Unit>
 struct Copy {
@@ -67,8 +66,7 @@ void copy_units(const Context& context, const ByteRows& bytes, Unit value) {
                         bytes.from_stride / kSize,
                         bytes.to_stride / kSize,
                         value};
-  launch(copy_kernel<Unit>, blocks_for_items(context, copy.rows * copy.units), kPackThreads,
-         context.stream, copy);
+  launch_loop(context, copy.rows * copy.units, copy_kernel<Unit>, copy);
 }
 
 /// With the largest unit that all addresses and extents are multiples of.
@@ -122,11 +120,11 @@ std::uint32_t fill_pattern(DType dtype, float value) {
 
 // --- functions of one or two elements
 
+template <typename T, typename Y>
 struct Map {
   std::int64_t rows, channels;
-  const float *a, *b;
-  float* y;
-  std::int64_t a_stride, b_stride, y_stride;
+  Rows<const T> a, b;
+  Rows<Y> y;
   bool accumulate;
 };
 
@@ -149,59 +147,70 @@ struct Sum {
 };
 
 /// y = f(a, b), or += f(a, b). y may be a or b.
-template <typename Function, int kWidth>
-__global__ void map_kernel(Map map) {
+template <typename Function, typename T, typename Y, int kWidth>
+__global__ void map_kernel(Map<T, Y> map) {
   const std::int64_t packs = map.channels / kWidth;
   for (std::int64_t i = first_item(); i < map.rows * packs; i += item_stride()) {
     const Place at = place_of(i, map.rows, packs);
     const std::int64_t c = at.pack * kWidth;
-    const auto a = load_pack<kWidth>(map.a + at.row * map.a_stride + c);
-    Pack<float, kWidth> b{}, before{}, y;
-    if constexpr (Function::kTwoInputs) b = load_pack<kWidth>(map.b + at.row * map.b_stride + c);
-    float* target = map.y + at.row * map.y_stride + c;
-    if (map.accumulate) before = load_pack<kWidth>(static_cast<const float*>(target));
+    const auto a = load_pack<kWidth>(map.a.row(at.row) + c);
+    Pack<T, kWidth> b = {};
+    Pack<Y, kWidth> before = {};
+    if constexpr (Function::kTwoInputs) b = load_pack<kWidth>(map.b.row(at.row) + c);
+    Y* target = map.y.row(at.row) + c;
+    if (map.accumulate) before = load_pack<kWidth>(target);
+    float y[kWidth];
     for (int k = 0; k < kWidth; ++k) {
-      const float value = Function()(a.values[k], b.values[k]);
-      y.values[k] = map.accumulate ? before.values[k] + value : value;
+      const float value = Function()(a[k], b[k]);
+      y[k] = map.accumulate ? before[k] + value : value;
     }
-    store_pack<kWidth>(target, y);
+    store_rounded(target, y);
   }
 }
 
+/// Makes every sample a single row (one sample: all that there is), where all tensors are dense.
+template <std::size_t kCount>
+void flatten(std::array<Tensor, kCount>& tensors, std::int64_t samples) {
+  for (const Tensor& tensor : tensors) {
+    if (tensor && !tensor.dense()) return;
+  }
+  for (Tensor& tensor : tensors) {
+    const std::int64_t elements = tensor.shape.elements();
+    const Shape flat{samples, samples == 0 ? 0 : elements / samples};
+    if (tensor) tensor = Tensor(tensor.data, flat, tensor.dtype);
+  }
+}
+
+/// a and b have the element type T, y has Y. b: null for functions of one element.
+template <typename Function, typename T, typename Y>
+void launch_map(const Context& context, std::array<Tensor, 3> tensors, bool accumulate) {
+  flatten(tensors, 1);
+  const auto& [a, b, y] = tensors;
+  const std::int64_t channels = y.shape.channels();
+  const Map<T, Y> map{y.shape.rows(),   channels,   Rows<const T>(a),
+                      Rows<const T>(b), Rows<Y>(y), accumulate};
+  with_width<std::min(kPackWidth<T>, kPackWidth<Y>)>({&a, &b, &y}, [&](auto width) {
+    launch_loop(context, map.rows * channels / width, map_kernel<Function, T, Y, width()>, map);
+  });
+}
+
+/// All have one element type.
 template <typename Function>
-void launch_map(const Context& context, Map map) {
-  const std::int64_t elements = map.rows * map.channels;
-  const bool packs =
-      (map.channels | map.a_stride | map.b_stride | map.y_stride) % kPackWidth == 0 &&
-      is_aligned(map.a, 16) && is_aligned(map.b, 16) && is_aligned(map.y, 16);
-  if (packs) {
-    launch(map_kernel<Function, kPackWidth>, blocks_for_items(context, elements / kPackWidth),
-           kPackThreads, context.stream, map);
-  } else {
-    launch(map_kernel<Function, 1>, blocks_for_items(context, elements), kPackThreads,
-           context.stream, map);
-  }
-}
-
-Map map_of(const Tensor& a, const Tensor* b, const Tensor& y, bool accumulate) {
-  Map map{1, y.shape.elements(), a.floats(), b == nullptr ? nullptr : b->floats(), y.floats(), 0, 0,
-          0, accumulate};
-  if (a.dense() && y.dense() && (b == nullptr || b->dense())) return map;
-  map.rows = y.shape.rows();
-  map.channels = y.shape.channels();
-  map.a_stride = a.row_stride;
-  map.b_stride = b == nullptr ? 0 : b->row_stride;
-  map.y_stride = y.row_stride;
-  return map;
+void map_activations(const Context& context, const Tensor& a, const Tensor& b, const Tensor& y,
+                     bool accumulate) {
+  with_element_type(y.dtype, [&](auto element) {
+    using T = decltype(element);
+    launch_map<Function, T, T>(context, {a, b, y}, accumulate);
+  });
 }
 
 // --- dropout
 
+template <typename T>
 struct Dropout {
   std::int64_t rows, channels, rows_per_sample;
-  const float* x;
-  float* y;
-  std::int64_t x_stride, y_stride;
+  Rows<const T> x;
+  Rows<T> y;
   float p, scale;
   bool accumulate;
   PhiloxKey key;
@@ -218,47 +227,46 @@ __device__ float scaled(float x, float scale) {
 #endif
 }
 
-/// Element e of a sample takes the e-th number of the sample's stream: a pack takes a whole block
-/// of Philox, a single element computes the block around it.
+/// Random words of elements e, ..., e + kWidth - 1 of a sample. Element e takes the e-th word of
+/// the sample's stream: a pack takes whole blocks of Philox, a single element the block around it.
 template <int kWidth>
-__global__ void dropout_kernel(Dropout drop) {
+__device__ void random_words(PhiloxKey key, std::uint64_t sample, std::int64_t e,
+                             std::uint32_t (&words)[kWidth]) {
+  LOCKSTEP_UNROLL
+  for (int k = 0; k < kWidth; k += 4) {
+    const auto block =
+        philox_block(key, RngPurpose::kDropout, sample, static_cast<std::uint64_t>((e + k) / 4));
+    if constexpr (kWidth == 1) {
+      const auto lower = e % 2 == 0 ? block.words[0] : block.words[1];
+      const auto upper = e % 2 == 0 ? block.words[2] : block.words[3];
+      words[0] = e % 4 < 2 ? lower : upper;
+    } else {
+      LOCKSTEP_UNROLL
+      for (int w = 0; w < 4; ++w) words[k + w] = block.words[w];
+    }
+  }
+}
+
+template <typename T, int kWidth>
+__global__ void dropout_kernel(Dropout<T> drop) {
   const std::int64_t packs = drop.channels / kWidth;
   for (std::int64_t i = first_item(); i < drop.rows * packs; i += item_stride()) {
     const std::int64_t row = i / packs;
     const std::int64_t c = (i - row * packs) * kWidth;
     const std::int64_t sample = row / drop.rows_per_sample;
     const std::int64_t e = (row - sample * drop.rows_per_sample) * drop.channels + c;
-    const auto random = philox_block(drop.key, RngPurpose::kDropout,
-                                     drop.first_sample + static_cast<std::uint64_t>(sample),
-                                     static_cast<std::uint64_t>(e / 4));
-    const auto x = load_pack<kWidth>(drop.x + row * drop.x_stride + c);
-    float* target = drop.y + row * drop.y_stride + c;
-    Pack<float, kWidth> before{}, y;
-    if (drop.accumulate) before = load_pack<kWidth>(static_cast<const float*>(target));
+    std::uint32_t words[kWidth];
+    random_words(drop.key, drop.first_sample + static_cast<std::uint64_t>(sample), e, words);
+    const auto x = load_pack<kWidth>(drop.x.row(row) + c);
+    T* target = drop.y.row(row) + c;
+    Pack<T, kWidth> before = {};
+    if (drop.accumulate) before = load_pack<kWidth>(target);
+    float y[kWidth];
     for (int k = 0; k < kWidth; ++k) {
-      std::uint32_t word = random.words[k];
-      if constexpr (kWidth == 1) {
-        const auto lower = e % 2 == 0 ? random.words[0] : random.words[1];
-        const auto upper = e % 2 == 0 ? random.words[2] : random.words[3];
-        word = e % 4 < 2 ? lower : upper;
-      }
-      const float value = to_uniform(word) >= drop.p ? scaled(x.values[k], drop.scale) : 0.0F;
-      y.values[k] = drop.accumulate ? before.values[k] + value : value;
+      const float value = to_uniform(words[k]) >= drop.p ? scaled(x[k], drop.scale) : 0.0F;
+      y[k] = drop.accumulate ? before[k] + value : value;
     }
-    store_pack<kWidth>(target, y);
-  }
-}
-
-void launch_dropout(const Context& context, const Dropout& drop) {
-  const std::int64_t elements = drop.rows * drop.channels;
-  const bool packs = (drop.channels | drop.x_stride | drop.y_stride) % kPackWidth == 0 &&
-                     is_aligned(drop.x, 16) && is_aligned(drop.y, 16);
-  if (packs) {
-    launch(dropout_kernel<kPackWidth>, blocks_for_items(context, elements / kPackWidth),
-           kPackThreads, context.stream, drop);
-  } else {
-    launch(dropout_kernel<1>, blocks_for_items(context, elements), kPackThreads, context.stream,
-           drop);
+    store_rounded(target, y);
   }
 }
 
@@ -272,58 +280,55 @@ void fill(const Context& context, const Tensor& tensor, float value) {
 
 void copy(const Context& context, const Tensor& source, const Tensor& destination,
           bool accumulate) {
-  check_same_shape("copy", source, destination);
-  if (accumulate) {
-    return launch_map<Identity>(context, map_of(source, nullptr, destination, true));
+  check_same_shape("copy", {&source, &destination});
+  if (source.dtype == destination.dtype && !accumulate) {
+    return copy_rows(context, byte_rows(&source, destination));
   }
-  LOCKSTEP_CHECK(source.dtype == destination.dtype, "copy: types differ, ", to_string(source.dtype),
-                 " and ", to_string(destination.dtype));
-  copy_rows(context, byte_rows(&source, destination));
+  with_element_type(source.dtype, [&](auto from) {
+    with_element_type(destination.dtype, [&](auto to) {
+      launch_map<Identity, decltype(from), decltype(to)>(context, {source, {}, destination},
+                                                         accumulate);
+    });
+  });
 }
 
 void relu_forward(const Context& context, const Tensor& x, const Tensor& y) {
-  check_same_shape("relu_forward", x, y);
-  launch_map<Relu>(context, map_of(x, nullptr, y, false));
+  check_alike("relu_forward", {&x, &y});
+  map_activations<Relu>(context, x, {}, y, false);
 }
 
 void relu_backward(const Context& context, const Tensor& y, const Tensor& grad_y,
                    const Tensor& grad_x, bool accumulate) {
-  check_same_shape("relu_backward", y, grad_y);
-  check_same_shape("relu_backward", y, grad_x);
-  launch_map<ReluGradient>(context, map_of(y, &grad_y, grad_x, accumulate));
+  check_alike("relu_backward", {&y, &grad_y, &grad_x});
+  map_activations<ReluGradient>(context, y, grad_y, grad_x, accumulate);
 }
 
 void add(const Context& context, const Tensor& a, const Tensor& b, const Tensor& y) {
-  check_same_shape("add", a, b);
-  check_same_shape("add", a, y);
-  launch_map<Sum>(context, map_of(a, &b, y, false));
+  check_alike("add", {&a, &b, &y});
+  map_activations<Sum>(context, a, b, y, false);
 }
 
 void dropout(const Context& context, const Tensor& x, const Tensor& y, float p, std::uint64_t seed,
              std::int64_t sample_offset, bool accumulate) {
-  check_same_shape("dropout", x, y);
+  check_alike("dropout", {&x, &y});
   LOCKSTEP_CHECK(p >= 0.0F && p < 1.0F, "dropout: expected 0 <= p < 1, got ", p);
-  Dropout drop{};
-  drop.x = x.floats();
-  drop.y = y.floats();
-  drop.p = p;
-  drop.scale = 1.0F / (1.0F - p);
-  drop.accumulate = accumulate;
-  drop.key = philox_key(seed);
-  drop.first_sample = static_cast<std::uint64_t>(sample_offset);
-  if (x.dense() && y.dense()) {  // a sample is a row
-    drop.rows = x.shape.batch();
-    drop.rows_per_sample = 1;
-    drop.channels = x.shape.rows_per_sample() * x.shape.channels();
-    drop.x_stride = drop.y_stride = drop.channels;
-  } else {
-    drop.rows = x.shape.rows();
-    drop.rows_per_sample = x.shape.rows_per_sample();
-    drop.channels = x.shape.channels();
-    drop.x_stride = x.row_stride;
-    drop.y_stride = y.row_stride;
-  }
-  launch_dropout(context, drop);
+  std::array<Tensor, 2> tensors{x, y};
+  flatten(tensors, x.shape.batch());
+  const Shape& shape = tensors[0].shape;
+  with_packs({&tensors[0], &tensors[1]}, [&](auto element, auto width) {
+    using T = decltype(element);
+    const Dropout<T> drop{shape.rows(),
+                          shape.channels(),
+                          shape.rows_per_sample(),
+                          Rows<const T>(tensors[0]),
+                          Rows<T>(tensors[1]),
+                          p,
+                          1.0F / (1.0F - p),
+                          accumulate,
+                          philox_key(seed),
+                          static_cast<std::uint64_t>(sample_offset)};
+    launch_loop(context, shape.elements() / width, dropout_kernel<T, width()>, drop);
+  });
 }
 
 }  // namespace lockstep::gpu

@@ -1,5 +1,6 @@
 #pragma once
-// Max- and average-pooling. Bits and winners as on the CPU.
+// Max- and average-pooling of fp32, bf16 or fp16, one type within a call. Bits and winners as on
+// the CPU.
 
 #include "kernels/operations/context.h"
 #include "lockstep/backend/conv_geometry.h"

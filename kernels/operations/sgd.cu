@@ -5,12 +5,15 @@
 // whatever the grid; the last block adds them up.
 
 #include "kernels/operations/sgd.h"
+#include "kernels/primitives/grid_loop.h"
 #include "kernels/primitives/ordered_sum.h"
 #include "kernels/primitives/pack.h"
 #include "lockstep/backend/formulas.h"
 
 namespace lockstep::gpu {
 namespace {
+
+constexpr int kWidest = kPackWidth<float>;
 
 struct Replicas {
   const float* grads[kMaxRanks];
@@ -27,30 +30,32 @@ struct Parts {
 
 template <int kWidth>
 __device__ void update(const Replicas& replicas, std::int64_t at) {
-  Pack<float, kWidth> gradient{};
+  float gradient[kWidth] = {};
   for (int rank = 0; rank < replicas.ranks; ++rank) {
     const auto part = load_pack<kWidth>(replicas.grads[rank] + at);
-    for (int k = 0; k < kWidth; ++k) gradient.values[k] += part.values[k];
+    for (int k = 0; k < kWidth; ++k) gradient[k] += part[k];
   }
-  auto weight = load_pack<kWidth>(static_cast<const float*>(replicas.weights[0] + at));
-  auto velocity = load_pack<kWidth>(static_cast<const float*>(replicas.velocity + at));
+  const auto weight = load_pack<kWidth>(replicas.weights[0] + at);
+  const auto velocity = load_pack<kWidth>(replicas.velocity + at);
+  float new_weight[kWidth], new_velocity[kWidth];
   for (int k = 0; k < kWidth; ++k) {
-    weight.values[k] = sgd_element(weight.values[k], gradient.values[k], velocity.values[k],
-                                   replicas.lr, replicas.momentum, replicas.weight_decay);
+    new_velocity[k] = velocity[k];
+    new_weight[k] = sgd_element(weight[k], gradient[k], new_velocity[k], replicas.lr,
+                                replicas.momentum, replicas.weight_decay);
   }
-  store_pack<kWidth>(replicas.velocity + at, velocity);
+  store_rounded(replicas.velocity + at, new_velocity);
   for (int rank = 0; rank < replicas.ranks; ++rank) {
-    store_pack<kWidth>(replicas.weights[rank] + at, weight);
+    store_rounded(replicas.weights[rank] + at, new_weight);
   }
 }
 
 __global__ void sgd_kernel(Replicas replicas, Parts parts) {
-  const std::int64_t packs = (parts.last - parts.first) / kPackWidth;
+  const std::int64_t packs = (parts.last - parts.first) / kWidest;
   const std::int64_t before = parts.first - parts.begin;
   const std::int64_t singles = before + (parts.end - parts.last);
   for (std::int64_t i = first_item(); i < packs + singles; i += item_stride()) {
     if (i < packs) {
-      update<kPackWidth>(replicas, parts.first + i * kPackWidth);
+      update<kWidest>(replicas, parts.first + i * kWidest);
       continue;
     }
     const std::int64_t single = i - packs;
@@ -60,7 +65,7 @@ __global__ void sgd_kernel(Replicas replicas, Parts parts) {
 
 constexpr unsigned kSumThreads = 256;
 constexpr std::int64_t kRounds = 8;  // packs that a thread takes of a chunk
-constexpr std::int64_t kChunk = kRounds * kSumThreads * kPackWidth;
+constexpr std::int64_t kChunk = kRounds * kSumThreads * kWidest;
 
 /// A thread takes the same elements with and without packs.
 template <bool kPacks>
@@ -70,17 +75,14 @@ __global__ void sum_of_squares_kernel(const float* data, std::int64_t elements, 
   for (std::int64_t chunk = blockIdx.x; chunk < chunks; chunk += gridDim.x) {
     double mine = 0;
     for (std::int64_t round = 0; round < kRounds; ++round) {
-      const std::int64_t at = chunk * kChunk + (round * kSumThreads + threadIdx.x) * kPackWidth;
-      Pack<float, kPackWidth> values{};
-      if (kPacks && at + kPackWidth <= elements) {
-        values = load_pack<kPackWidth>(data + at);
-      } else {
-        for (int k = 0; k < kPackWidth; ++k) {
-          if (at + k < elements) values.values[k] = data[at + k];
-        }
-      }
-      for (const float value : values.values) {
-        mine += static_cast<double>(value) * static_cast<double>(value);  // the product is exact
+      const std::int64_t at = chunk * kChunk + (round * kSumThreads + threadIdx.x) * kWidest;
+      const std::int64_t left = elements - at;
+      const int count = left < kWidest ? static_cast<int>(left) : kWidest;
+      const auto values = kPacks && count == kWidest ? load_elements<true>(data + at, count)
+                                                     : load_elements<false>(data + at, count);
+      for (int k = 0; k < kWidest; ++k) {
+        const auto value = static_cast<double>(values[k]);
+        mine += value * value;  // the product is exact
       }
     }
     const double sum = block_sum(mine);
@@ -110,13 +112,12 @@ void sgd_update(const Context& context, const SgdShard& shard) {
     aligned = aligned && is_aligned(shard.grads[rank], 16) && is_aligned(shard.weights[rank], 16);
   }
   Parts parts{shard.begin, shard.end, shard.end, shard.end};
-  const std::int64_t first = (shard.begin + kPackWidth - 1) / kPackWidth * kPackWidth;
-  const std::int64_t last = shard.end / kPackWidth * kPackWidth;
+  const std::int64_t first = (shard.begin + kWidest - 1) / kWidest * kWidest;
+  const std::int64_t last = shard.end / kWidest * kWidest;
   if (aligned && first < last) parts = {shard.begin, first, last, shard.end};
-  const std::int64_t packs = (parts.last - parts.first) / kPackWidth;
+  const std::int64_t packs = (parts.last - parts.first) / kWidest;
   const std::int64_t items = packs + (parts.first - parts.begin) + (parts.end - parts.last);
-  launch(sgd_kernel, blocks_for_items(context, items), kPackThreads, context.stream, replicas,
-         parts);
+  launch_loop(context, items, sgd_kernel, replicas, parts);
 }
 
 void sum_of_squares(const Context& context, const float* data, std::int64_t elements,

@@ -10,8 +10,11 @@
 #include <limits>
 
 #include "kernels/operations/upsample.h"
+#include "kernels/primitives/grid_loop.h"
 #include "kernels/primitives/pack.h"
+#include "kernels/primitives/views.h"
 #include "lockstep/backend/formulas.h"
+#include "lockstep/backend/operand_checks.h"
 
 namespace lockstep::gpu {
 namespace {
@@ -32,47 +35,45 @@ struct AxisTables {
   IndexRange* readers;           // [input]: output positions that read it
 };
 
+template <typename T>
 struct Upsample {
   Axis vertical, horizontal;
   std::int64_t pixels, channels;  // of what is written
-  const float* from;
-  float* to;
-  std::int64_t from_stride, to_stride;
+  Images<const T> from;
+  Images<T> to;
+
+  /// Backward, `source` has the output's shape.
+  Upsample(const Tensor& source, const Tensor& target, const Shape& input, const Shape& output,
+           bool align_corners)
+      : vertical{input.height(), output.height(), align_corners},
+        horizontal{input.width(), output.width(), align_corners},
+        pixels(target.shape.rows()),
+        channels(target.shape.channels()),
+        from(source),
+        to(target) {}
 };
 
-struct Pixel {
-  std::int64_t sample, y, x;
-};
-__device__ Pixel pixel_of(std::int64_t index, std::int64_t height, std::int64_t width) {
-  const std::int64_t row = index / width;
-  const std::int64_t sample = row / height;
-  return {sample, row - sample * height, index - row * width};
-}
-
-template <int kWidth>
-__global__ void upsample_forward_kernel(Upsample up) {
+template <typename T, int kWidth>
+__global__ void upsample_forward_kernel(Upsample<T> up) {
   const std::int64_t packs = up.channels / kWidth;
   for (std::int64_t i = first_item(); i < up.pixels * packs; i += item_stride()) {
-    const std::int64_t index = i / packs;
-    const std::int64_t c = (i - index * packs) * kWidth;
-    const Pixel o = pixel_of(index, up.vertical.output, up.horizontal.output);
+    const std::int64_t row = i / packs;
+    const std::int64_t c = (i - row * packs) * kWidth;
+    const Pixel o = up.to.pixel(row);
     const InterpolationSource v = up.vertical.source(o.y), h = up.horizontal.source(o.x);
-    const std::int64_t top = (o.sample * up.vertical.input + v.low) * up.horizontal.input;
-    const std::int64_t bottom = (o.sample * up.vertical.input + v.high) * up.horizontal.input;
-    const float* from = up.from + c;
-    const auto x00 = load_pack<kWidth>(from + (top + h.low) * up.from_stride);
-    const auto x01 = load_pack<kWidth>(from + (top + h.high) * up.from_stride);
-    const auto x10 = load_pack<kWidth>(from + (bottom + h.low) * up.from_stride);
-    const auto x11 = load_pack<kWidth>(from + (bottom + h.high) * up.from_stride);
+    const auto x00 = load_pack<kWidth>(up.from.at(o.sample, v.low, h.low) + c);
+    const auto x01 = load_pack<kWidth>(up.from.at(o.sample, v.low, h.high) + c);
+    const auto x10 = load_pack<kWidth>(up.from.at(o.sample, v.high, h.low) + c);
+    const auto x11 = load_pack<kWidth>(up.from.at(o.sample, v.high, h.high) + c);
     const float w00 = v.low_weight * h.low_weight, w01 = v.low_weight * h.high_weight;
     const float w10 = v.high_weight * h.low_weight, w11 = v.high_weight * h.high_weight;
-    Pack<float, kWidth> y;
+    float y[kWidth];
     for (int k = 0; k < kWidth; ++k) {
-      float sum = std::fma(w00, x00.values[k], w01 * x01.values[k]);
-      sum = std::fma(w10, x10.values[k], sum);
-      y.values[k] = std::fma(w11, x11.values[k], sum);
+      float sum = std::fma(w00, x00[k], w01 * x01[k]);
+      sum = std::fma(w10, x10[k], sum);
+      y[k] = std::fma(w11, x11[k], sum);
     }
-    store_pack<kWidth>(up.to + index * up.to_stride + c, y);
+    store_rounded(up.to.rows.row(row) + c, y);
   }
 }
 
@@ -115,36 +116,29 @@ __global__ void tables_kernel(Axis vertical, Axis horizontal, AxisTables rows, A
   }
 }
 
-template <int kWidth>
-__global__ void upsample_backward_kernel(Upsample up, AxisTables rows, AxisTables columns,
+template <typename T, int kWidth>
+__global__ void upsample_backward_kernel(Upsample<T> up, AxisTables rows, AxisTables columns,
                                          bool accumulate) {
   const std::int64_t packs = up.channels / kWidth;
   for (std::int64_t i = first_item(); i < up.pixels * packs; i += item_stride()) {
-    const std::int64_t index = i / packs;
-    const std::int64_t c = (i - index * packs) * kWidth;
-    const Pixel in = pixel_of(index, up.vertical.input, up.horizontal.input);
+    const std::int64_t row = i / packs;
+    const std::int64_t c = (i - row * packs) * kWidth;
+    const Pixel in = up.to.pixel(row);
     const IndexRange above = rows.readers[in.y], beside = columns.readers[in.x];
-    const float* image =
-        up.from + in.sample * up.vertical.output * up.horizontal.output * up.from_stride + c;
-    float* target = up.to + index * up.to_stride + c;
-    Pack<float, kWidth> total{};
-    if (accumulate) total = load_pack<kWidth>(static_cast<const float*>(target));
+    T* target = up.to.rows.row(row) + c;
+    float total[kWidth] = {};
+    if (accumulate) load_values(target, total);
     for (std::int64_t ox = beside.begin; ox < beside.end; ++ox) {
-      Pack<float, kWidth> column{};
+      float column[kWidth] = {};
       for (std::int64_t oy = above.begin; oy < above.end; ++oy) {
         const float weight = interpolation_weight(rows.sources[oy], in.y);
-        const auto gradient =
-            load_pack<kWidth>(image + (oy * up.horizontal.output + ox) * up.from_stride);
-        for (int k = 0; k < kWidth; ++k) {
-          column.values[k] = std::fma(weight, gradient.values[k], column.values[k]);
-        }
+        const auto gradient = load_pack<kWidth>(up.from.at(in.sample, oy, ox) + c);
+        for (int k = 0; k < kWidth; ++k) column[k] = std::fma(weight, gradient[k], column[k]);
       }
       const float weight = interpolation_weight(columns.sources[ox], in.x);
-      for (int k = 0; k < kWidth; ++k) {
-        total.values[k] = std::fma(weight, column.values[k], total.values[k]);
-      }
+      for (int k = 0; k < kWidth; ++k) total[k] = std::fma(weight, column[k], total[k]);
     }
-    store_pack<kWidth>(target, total);
+    store_rounded(target, total);
   }
 }
 
@@ -157,17 +151,23 @@ void check_upsample(const Shape& x, const Shape& y) {
                  "upsampling takes images of up to 2^31 - 1 pixels a side, got ", to_string(x));
 }
 
-Upsample upsample_of(const Shape& small, const Shape& large, const Tensor& from, const Tensor& to,
-                     bool align_corners) {
-  return {{small.height(), large.height(), align_corners},
-          {small.width(), large.width(), align_corners},
-          to.shape.rows(),
-          to.shape.channels(),
-          from.floats(),
-          to.floats(),
-          from.row_stride,
-          to.row_stride};
-}
+/// Tables of both axes in the scratch memory.
+struct Tables {
+  AxisTables rows, columns;
+
+  Tables(const Context& context, const Axis& vertical, const Axis& horizontal) {
+    const std::int64_t sources = vertical.output + horizontal.output;
+    const std::int64_t readers = vertical.input + horizontal.input;
+    const std::size_t source_bytes =
+        static_cast<std::size_t>(sources) * sizeof(InterpolationSource);
+    const std::size_t reader_bytes = static_cast<std::size_t>(readers) * sizeof(IndexRange);
+    rows.sources = static_cast<InterpolationSource*>(context.scratch(source_bytes + reader_bytes));
+    columns.sources = rows.sources + vertical.output;
+    rows.readers = reinterpret_cast<IndexRange*>(columns.sources + horizontal.output);
+    columns.readers = rows.readers + vertical.input;
+    launch_loop(context, sources + readers, tables_kernel, vertical, horizontal, rows, columns);
+  }
+};
 
 }  // namespace
 
@@ -175,35 +175,26 @@ void upsample_bilinear_forward(const Context& context, const Tensor& x, const Te
                                bool align_corners) {
   if (x.shape.elements() == 0 || y.shape.elements() == 0) return;
   check_upsample(x.shape, y.shape);
-  const Upsample up = upsample_of(x.shape, y.shape, x, y, align_corners);
-  const bool packs = allow_packs({&x, &y});
-  const std::int64_t items = y.shape.elements() / (packs ? kPackWidth : 1);
-  launch(packs ? upsample_forward_kernel<kPackWidth> : upsample_forward_kernel<1>,
-         blocks_for_items(context, items), kPackThreads, context.stream, up);
+  check_same_type("upsample_bilinear_forward", {&x, &y});
+  with_packs({&x, &y}, [&](auto element, auto width) {
+    using T = decltype(element);
+    launch_loop(context, y.shape.elements() / width, upsample_forward_kernel<T, width()>,
+                Upsample<T>(x, y, x.shape, y.shape, align_corners));
+  });
 }
 
 void upsample_bilinear_backward(const Context& context, const Tensor& grad_y, const Tensor& grad_x,
                                 bool align_corners, bool accumulate) {
-  const Shape& in = grad_x.shape;
-  const Shape& out = grad_y.shape;
-  if (in.elements() == 0 || out.elements() == 0) return;
-  check_upsample(in, out);
-  const Upsample up = upsample_of(in, out, grad_y, grad_x, align_corners);
-  const auto sources = static_cast<std::size_t>(out.height() + out.width());
-  const auto readers = static_cast<std::size_t>(in.height() + in.width());
-  AxisTables rows{}, columns{};
-  rows.sources = static_cast<InterpolationSource*>(
-      context.scratch(sources * sizeof(InterpolationSource) + readers * sizeof(IndexRange)));
-  columns.sources = rows.sources + out.height();
-  rows.readers = reinterpret_cast<IndexRange*>(columns.sources + out.width());
-  columns.readers = rows.readers + in.height();
-  launch(tables_kernel, blocks_for_items(context, static_cast<std::int64_t>(sources + readers)),
-         kPackThreads, context.stream, up.vertical, up.horizontal, rows, columns);
-  const bool packs = allow_packs({&grad_y, &grad_x});
-  const std::int64_t items = in.elements() / (packs ? kPackWidth : 1);
-  launch(packs ? upsample_backward_kernel<kPackWidth> : upsample_backward_kernel<1>,
-         blocks_for_items(context, items), kPackThreads, context.stream, up, rows, columns,
-         accumulate);
+  if (grad_x.shape.elements() == 0 || grad_y.shape.elements() == 0) return;
+  check_upsample(grad_x.shape, grad_y.shape);
+  check_same_type("upsample_bilinear_backward", {&grad_y, &grad_x});
+  with_packs({&grad_y, &grad_x}, [&](auto element, auto width) {
+    using T = decltype(element);
+    const Upsample<T> up(grad_y, grad_x, grad_x.shape, grad_y.shape, align_corners);
+    const Tables tables(context, up.vertical, up.horizontal);
+    launch_loop(context, grad_x.shape.elements() / width, upsample_backward_kernel<T, width()>, up,
+                tables.rows, tables.columns, accumulate);
+  });
 }
 
 }  // namespace lockstep::gpu

@@ -1,6 +1,7 @@
 #pragma once
-// Bilinear interpolation. Bits as on the CPU; with aligned corners, weights may differ from the
-// CPU's by their rounding (a compiler may fuse the position's product with what follows).
+// Bilinear interpolation of fp32, bf16 or fp16, one type within a call. Bits as on the CPU; with
+// aligned corners, weights may differ from the CPU's by their rounding (a compiler may fuse the
+// position's product with what follows).
 
 #include "kernels/operations/context.h"
 #include "lockstep/core/tensor.h"

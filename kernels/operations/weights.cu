@@ -3,8 +3,8 @@
 // elements. Tiles are numbered over all matrices, and a block takes every gridDim-th.
 
 #include "kernels/operations/weights.h"
+#include "kernels/primitives/element.h"
 #include "kernels/primitives/launch.h"
-#include "lockstep/core/check.h"
 
 namespace lockstep::gpu {
 namespace {
@@ -17,8 +17,9 @@ struct Tile {
   float values[kTile][kTile + 1];  // one more: a column's elements lie in different banks
 };
 
-__global__ void transpose_kernel(Matrices shape, const float* __restrict__ from,
-                                 float* __restrict__ to, bool accumulate) {
+template <typename From, typename To>
+__global__ void transpose_kernel(Matrices shape, const From* __restrict__ from, To* __restrict__ to,
+                                 bool accumulate) {
   Tile& tile = block_shared<Tile>();
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
@@ -33,7 +34,7 @@ __global__ void transpose_kernel(Matrices shape, const float* __restrict__ from,
       const std::int64_t row = first_row + i;
       const std::int64_t column = first_column + lane;
       if (row < shape.rows && column < shape.columns) {
-        tile.values[i][lane] = from[matrix + row * shape.columns + column];
+        tile.values[i][lane] = to_float(from[matrix + row * shape.columns + column]);
       }
     }
     __syncthreads();
@@ -41,8 +42,9 @@ __global__ void transpose_kernel(Matrices shape, const float* __restrict__ from,
       const std::int64_t row = first_row + lane;
       const std::int64_t column = first_column + i;
       if (row < shape.rows && column < shape.columns) {
-        float& target = to[matrix + column * shape.rows + row];
-        target = accumulate ? target + tile.values[lane][i] : tile.values[lane][i];
+        To& target = to[matrix + column * shape.rows + row];
+        const float value = tile.values[lane][i];
+        target = from_float<To>(accumulate ? to_float(target) + value : value);
       }
     }
     __syncthreads();  // the next tile overwrites this one
@@ -51,15 +53,28 @@ __global__ void transpose_kernel(Matrices shape, const float* __restrict__ from,
 
 }  // namespace
 
-void transpose(const Context& context, const Matrices& shape, const float* from, float* to,
+void transpose(const Context& context, const Matrices& shape, const Tensor& from, const Tensor& to,
                bool accumulate) {
+  const std::int64_t elements = shape.batch * shape.rows * shape.columns;
   LOCKSTEP_CHECK(shape.batch >= 0 && shape.rows >= 0 && shape.columns >= 0,
-                 "expected extents of at least 0, got ", shape.batch, " matrices of ", shape.rows,
-                 " x ", shape.columns);
+                 "transpose: expected extents of at least 0, got ", shape.batch, " matrices of ",
+                 shape.rows, " x ", shape.columns);
+  for (const Tensor* tensor : {&from, &to}) {
+    LOCKSTEP_CHECK(tensor->dense() && tensor->shape.elements() == elements,
+                   "transpose: expected a dense tensor of ", elements, " elements, got ",
+                   to_string(tensor->shape), " with row stride ", tensor->row_stride);
+  }
   const std::int64_t tiles =
       shape.batch * ((shape.rows + kTile - 1) / kTile) * ((shape.columns + kTile - 1) / kTile);
-  launch(transpose_kernel, blocks_for(tiles, 1, kMostBlocks), kWarps * kWarpSize, context.stream,
-         shape, from, to, accumulate);
+  with_element_type(from.dtype, [&](auto source) {
+    with_element_type(to.dtype, [&](auto target) {
+      using From = decltype(source);
+      using To = decltype(target);
+      launch(transpose_kernel<From, To>, blocks_for(tiles, 1, kMostBlocks), kWarps * kWarpSize,
+             context.stream, shape, static_cast<const From*>(from.data), static_cast<To*>(to.data),
+             accumulate);
+    });
+  });
 }
 
 }  // namespace lockstep::gpu

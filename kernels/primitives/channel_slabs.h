@@ -14,8 +14,9 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/primitives/element.h"
 #include "kernels/primitives/launch.h"
+#include "kernels/primitives/pack.h"
+#include "kernels/primitives/views.h"
 
 namespace lockstep::gpu {
 
@@ -108,17 +109,6 @@ struct SlabThread {
   __device__ int column(const ChannelSlabs& slabs) const { return lane * slabs.pack; }
 };
 
-/// A tensor as kernels take it.
-template <typename T>
-struct Rows {
-  T* data = nullptr;
-  std::int64_t stride = 0;  // elements
-
-  Rows() = default;
-  explicit Rows(const Tensor& tensor)
-      : data(static_cast<T*>(tensor.data)), stride(tensor.row_stride) {}
-};
-
 /// Walks over a tensor's rows: the address of `channel` in the thread's i-th row.
 template <typename T>
 struct RowWalk {
@@ -131,7 +121,7 @@ struct RowWalk {
       : address(nullptr), step((backwards ? -slabs.row_step() : slabs.row_step()) * rows.stride) {
     if (thread.count == 0) return;
     const std::int64_t row = backwards ? slabs.rows - 1 - thread.first : thread.first;
-    address = rows.data + row * rows.stride + thread.channel;
+    address = rows.row(row) + thread.channel;
   }
   __device__ T* row(int i) const { return address + i * step; }
   __device__ void advance(int rows_taken) { address += rows_taken * step; }
@@ -148,7 +138,7 @@ __device__ void take_rows(std::int64_t count, const Take& take) {
 /// Packs of rows 0 to kRows - 1 of a walk; of the first `rows` where kPartial.
 template <int kRows, bool kWhole, bool kPartial, typename T>
 __device__ void load_rows(const RowWalk<const T>& walk, int rows, int valid,
-                          ElementPack<T> (&packs)[kRows]) {
+                          Pack<T> (&packs)[kRows]) {
   LOCKSTEP_UNROLL
   for (int i = 0; i < kRows; ++i) {
     if (!kPartial || i < rows) packs[i] = load_elements<kWhole>(walk.row(i), valid);

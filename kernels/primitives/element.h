@@ -1,7 +1,7 @@
 #pragma once
-// Elements of activations in GPU memory: fp32, bf16 or fp16 there, always fp32 in registers. Packs
-// carry 16 bytes of them at a time. The conversions round to the nearest, ties to even, and give
-// the same bits on the host and on the device (a NaN becomes the canonical NaN of the narrow type).
+// Elements of activations in GPU memory: fp32, bf16 or fp16 there, always fp32 in registers. The
+// conversions round to the nearest, ties to even, and give the same bits on the host and on the
+// device (a NaN becomes the canonical NaN of the narrow type).
 
 #include <bit>
 #include <cstdint>
@@ -106,69 +106,6 @@ LOCKSTEP_HOST_DEVICE T from_float(float value) {
 #endif
     return result;
   }
-}
-
-/// 16 bytes of elements that follow one another. Made of words: out of these the compiler takes
-/// halves by shifts, where it would spend a register on every element of an array.
-template <typename T>
-struct [[gnu::may_alias]] alignas(16) ElementPack {
-  static constexpr int kSize = 16 / static_cast<int>(sizeof(T));
-  std::uint32_t words[4];
-
-  LOCKSTEP_HOST_DEVICE float operator[](int i) const { return to_float(element(i)); }
-  LOCKSTEP_HOST_DEVICE T element(int i) const {
-    if constexpr (sizeof(T) == 4) {
-      return std::bit_cast<T>(words[i]);
-    } else {
-      return std::bit_cast<T>(static_cast<std::uint16_t>(words[i / 2] >> 16 * (i % 2)));
-    }
-  }
-  LOCKSTEP_HOST_DEVICE void set(int i, T value) {
-    if constexpr (sizeof(T) == 4) {
-      words[i] = std::bit_cast<std::uint32_t>(value);
-    } else {
-      const std::uint32_t half = std::bit_cast<std::uint16_t>(value);
-      const std::uint32_t other = words[i / 2] & 0xffff0000U >> 16 * (i % 2);
-      words[i / 2] = other | half << 16 * (i % 2);
-    }
-  }
-};
-
-/// The pack at `from`. kWhole: in one access, for which `from` must be aligned to 16 bytes. Else
-/// one by one, the first `count` elements only; the others are zero.
-template <bool kWhole, typename T>
-LOCKSTEP_HOST_DEVICE ElementPack<T> load_elements(const T* from, int count) {
-  if constexpr (kWhole) {
-    return *reinterpret_cast<const ElementPack<T>*>(from);
-  } else {
-    ElementPack<T> pack = {};
-    LOCKSTEP_UNROLL
-    for (int i = 0; i < ElementPack<T>::kSize; ++i) {
-      if (i < count) pack.set(i, from[i]);
-    }
-    return pack;
-  }
-}
-
-/// Writes a pack as load_elements reads it.
-template <bool kWhole, typename T>
-LOCKSTEP_HOST_DEVICE void store_elements(T* to, const ElementPack<T>& pack, int count) {
-  if constexpr (kWhole) {
-    *reinterpret_cast<ElementPack<T>*>(to) = pack;
-  } else {
-    LOCKSTEP_UNROLL
-    for (int i = 0; i < ElementPack<T>::kSize; ++i) {
-      if (i < count) to[i] = pack.element(i);
-    }
-  }
-}
-
-/// Whether every row of `tensor` is whole aligned packs. A null tensor is: nobody reads it.
-inline bool rows_are_packs(const Tensor& tensor) {
-  if (!tensor) return true;
-  const auto bytes = static_cast<std::int64_t>(size_of(tensor.dtype));
-  return reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0 &&
-         tensor.shape.channels() * bytes % 16 == 0 && tensor.row_stride * bytes % 16 == 0;
 }
 
 /// Calls function(T{}) with the element type T of `dtype`. Throws Error for types that activations

@@ -6,9 +6,26 @@
 #include <cstdint>
 
 #include "kernels/primitives/launch.h"
-#include "kernels/primitives/reduce.h"
 
 namespace lockstep::gpu {
+
+struct LastBlockTicket {
+  unsigned arrived;  // before this block
+};
+
+/// Whether the calling block is the last of `blocks` that arrive at `counter`. It sees everything
+/// that the others wrote before. Every thread calls it.
+__device__ inline bool arrives_last(unsigned* counter, unsigned blocks) {
+  LastBlockTicket& shared = block_shared<LastBlockTicket>();
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    shared.arrived = atomicInc(counter, blocks - 1);
+    __threadfence();
+  }
+  __syncthreads();
+  return shared.arrived == blocks - 1;
+}
 
 struct WarpSums {
   double sums[32];

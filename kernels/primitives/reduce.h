@@ -8,6 +8,7 @@
 
 #include "kernels/primitives/channel_slabs.h"
 #include "kernels/primitives/launch.h"
+#include "kernels/primitives/ordered_sum.h"
 
 namespace lockstep::gpu {
 
@@ -23,24 +24,6 @@ __device__ void fold_row_lanes(const ChannelSlabs& slabs, const SlabThread& thre
     if (thread.row_lane + half < live) merge(mine, mine + half * slabs.lanes);
     live = half;
   }
-}
-
-struct LastBlockTicket {
-  unsigned arrived;  // before this block
-};
-
-/// Whether the calling block is the last of `blocks` that arrive at `counter`. It sees everything
-/// that the others wrote before. Every thread calls it.
-__device__ inline bool arrives_last(unsigned* counter, unsigned blocks) {
-  LastBlockTicket& shared = block_shared<LastBlockTicket>();
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    shared.arrived = atomicInc(counter, blocks - 1);
-    __threadfence();
-  }
-  __syncthreads();
-  return shared.arrived == blocks - 1;
 }
 
 /// The counter of a slab. With more slabs than counters some share one, but then every slab is a

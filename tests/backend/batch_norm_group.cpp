@@ -62,15 +62,25 @@ void BatchNormProblem::refresh() {
   expected_gradients = reference.backward(expected, widen(grad_y));
 }
 
+BatchNormProblem BatchNormProblem::stored_as(DType type) const {
+  BatchNormProblem p = *this;
+  p.dtype = type;
+  for (Values* activations : {&p.x, &p.residual_values, &p.grad_y}) {
+    for (float& value : *activations) value = stored(type, value);
+  }
+  p.refresh();
+  return p;
+}
+
 BatchNormReplica::BatchNormReplica(Backend& backend, const BatchNormProblem& p, std::int64_t begin,
                                    std::int64_t batch)
     : shape(p.shape.with_batch(batch)),
-      x(backend, shape, part(p.x, shape, begin), p.margins),
-      residual(backend, shape, part(p.residual_values, shape, begin), p.margins),
-      grad_y(backend, shape, part(p.grad_y, shape, begin), p.margins),
-      y(backend, shape, p.margins),
-      grad_x(backend, shape, p.margins),
-      grad_residual(backend, shape, p.margins),
+      x({backend, p.dtype}, shape, part(p.x, shape, begin), p.margins),
+      residual({backend, p.dtype}, shape, part(p.residual_values, shape, begin), p.margins),
+      grad_y({backend, p.dtype}, shape, part(p.grad_y, shape, begin), p.margins),
+      y({backend, p.dtype}, shape, p.margins),
+      grad_x({backend, p.dtype}, shape, p.margins),
+      grad_residual({backend, p.dtype}, shape, p.margins),
       weight(backend, per_channel(p, 1), p.weight),
       bias(backend, per_channel(p, 1), p.bias),
       running_mean(backend, per_channel(p, 1), p.running_mean),

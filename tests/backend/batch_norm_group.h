@@ -16,6 +16,7 @@ struct BatchNormProblem {
   Shape shape;                        // of the whole batch
   std::vector<std::int64_t> batches;  // samples of each replica; may hold zeros
   Margins margins;                    // of every tensor of activations
+  DType dtype = DType::kFloat32;      // of activations
   bool affine = true;
   bool residual = false;
   bool relu = false;
@@ -37,6 +38,8 @@ struct BatchNormProblem {
   void draw(std::uint32_t seed, float offset = 1.0F);
   /// Recomputes what is expected after values were changed.
   void refresh();
+  /// The same problem with activations of a type.
+  BatchNormProblem stored_as(DType type) const;
 };
 
 /// What all replicas computed: activations concatenated, the rest per replica.

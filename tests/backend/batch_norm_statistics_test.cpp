@@ -47,13 +47,14 @@ TEST_CASE("the variance stays accurate however far the mean is from zero") {
     p.draw(10, 0.0F);
     for (float& value : p.x) value += mean;
     p.refresh();
-    for (NamedBackend& named : available_backends()) {
-      CAPTURE(named.name);
+    for_each_type([&](const TypedBackend& on) {
       CAPTURE(mean);
-      BatchNormGroup group(*named.backend, p);
+      if (spacing(on.dtype, mean) > 0.5) return;  // rounding leaves nothing of the spread
+      const BatchNormProblem typed = p.stored_as(on.dtype);
+      BatchNormGroup group(on.backend, typed);
       group.moment_slots();
-      CHECK(variance_error(p, group.result().moments[0]) < 1e-6);
-    }
+      CHECK(variance_error(typed, group.result().moments[0]) < 1e-6);
+    });
   }
 }
 
@@ -178,36 +179,44 @@ TEST_CASE("`clamp` stops the variance's gradient exactly where it replaced the v
   }
 }
 
+// y of the running statistics.
+Doubles inference_reference(const BatchNormProblem& p) {
+  const auto channels = static_cast<std::size_t>(p.shape.channels());
+  Doubles expected(p.x.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const std::size_t c = i % channels;
+    const double var = p.running_var[c], eps = p.eps;
+    const double guarded = p.eps_mode == EpsMode::kClamp ? std::max(var, eps) : var + eps;
+    const double gamma = p.affine ? p.weight[c] : 1.0, beta = p.affine ? p.bias[c] : 0.0;
+    expected[i] = gamma * (p.x[i] - p.running_mean[c]) / std::sqrt(guarded) + beta;
+    if (p.residual) expected[i] += p.residual_values[i];
+    if (p.relu) expected[i] = std::max(expected[i], 0.0);
+  }
+  return expected;
+}
+
 TEST_CASE("inference normalises by the given statistics") {
   for (int bits = 0; bits < 16; ++bits) {
-    BatchNormProblem p({2, 7, 9, 13}, {2});
-    p.affine = (bits & 1) != 0;
-    p.residual = (bits & 2) != 0;
-    p.relu = (bits & 4) != 0;
-    p.eps_mode = (bits & 8) != 0 ? EpsMode::kClamp : EpsMode::kAdd;
-    p.eps = 3.0F;
-    p.margins = {2, 1};
-    p.draw(90);
-    Doubles expected(p.x.size());
-    for (std::size_t i = 0; i < expected.size(); ++i) {
-      const std::size_t c = i % 13;
-      const double guarded = (bits & 8) != 0 ? std::max(2.5, 3.0) : 2.5 + 3.0;
-      const double gamma = p.affine ? p.weight[c] : 1.0, beta = p.affine ? p.bias[c] : 0.0;
-      expected[i] = gamma * (p.x[i] - p.running_mean[c]) / std::sqrt(guarded) + beta;
-      if (p.residual) expected[i] += p.residual_values[i];
-      if (p.relu) expected[i] = std::max(expected[i], 0.0);
-    }
-    for (NamedBackend& named : available_backends()) {
-      CAPTURE(bits);
-      BatchNormGroup group(*named.backend, p);
+    CAPTURE(bits);
+    BatchNormProblem fp32({2, 7, 9, 13}, {2});
+    fp32.affine = (bits & 1) != 0;
+    fp32.residual = (bits & 2) != 0;
+    fp32.relu = (bits & 4) != 0;
+    fp32.eps_mode = (bits & 8) != 0 ? EpsMode::kClamp : EpsMode::kAdd;
+    fp32.eps = 3.0F;  // above the variance: `clamp` takes it
+    fp32.margins = {2, 1};
+    fp32.draw(90);
+    for_each_type([&](const TypedBackend& on) {
+      const BatchNormProblem p = fp32.stored_as(on.dtype);
+      BatchNormGroup group(on.backend, p);
       BatchNormReplica& r = group.replica(0);
       const BatchNormForward training = group.forward_arguments(r, {});
-      named.backend->batch_norm_inference({training.x, training.residual, training.y,
-                                           training.affine, r.running_mean.floats(),
-                                           r.running_var.floats(), p.eps, p.eps_mode, p.relu});
-      CHECK(relative_error(r.y.get(), expected) < 1e-6);
+      on->batch_norm_inference({training.x, training.residual, training.y, training.affine,
+                                r.running_mean.floats(), r.running_var.floats(), p.eps, p.eps_mode,
+                                p.relu});
+      CHECK(relative_error(r.y, inference_reference(p)) < 1e-6);
       CHECK(group.margins_untouched());
-    }
+    });
   }
 }
 
@@ -216,12 +225,12 @@ TEST_CASE("a NaN reaches the output and the gradient through the ReLU") {
   p.relu = true;
   p.draw(95);
   p.x[7] = std::numeric_limits<float>::quiet_NaN();
-  for (NamedBackend& named : available_backends()) {
-    const BatchNormResult result = run_batch_norm(*named.backend, p);
+  for_each_type([&](const TypedBackend& on) {
+    const BatchNormResult result = run_batch_norm(on.backend, p.stored_as(on.dtype));
     CHECK(std::isnan(result.y[7]));
     CHECK(std::isnan(result.grad_x[7]));
     CHECK(std::isfinite(result.y[6]));
-  }
+  });
 }
 
 }  // namespace lockstep::test

@@ -44,9 +44,9 @@ void check_statistics(const BatchNormProblem& p, const BatchNormResult& result) 
 }
 
 void check_against_reference(const BatchNormProblem& p, const BatchNormResult& result) {
-  CHECK(relative_error(result.y, p.expected.y) < kForwardTolerance);
+  CHECK(relative_error(result.y, p.expected.y, p.dtype) < kForwardTolerance);
   check_statistics(p, result);
-  CHECK(relative_error(result.grad_x, p.expected_gradients.x) < kGradientTolerance);
+  CHECK(relative_error(result.grad_x, p.expected_gradients.x, p.dtype) < kGradientTolerance);
   if (p.residual) {
     CHECK(relative_error(result.grad_residual, p.expected_gradients.residual) == 0);
   }
@@ -56,15 +56,15 @@ void check_against_reference(const BatchNormProblem& p, const BatchNormResult& r
   }
 }
 
-void check_on_all_backends(const BatchNormProblem& p) {
-  for (NamedBackend& named : available_backends()) {
-    CAPTURE(named.name);
-    BatchNormGroup group(*named.backend, p);
+void check_on_all_backends(const BatchNormProblem& fp32) {
+  for_each_type([&](const TypedBackend& on) {
+    const BatchNormProblem p = fp32.stored_as(on.dtype);
+    BatchNormGroup group(on.backend, p);
     group.forward();
     group.backward();
     CHECK(group.margins_untouched());
     check_against_reference(p, group.result());
-  }
+  });
 }
 
 }  // namespace
@@ -194,11 +194,11 @@ TEST_CASE("the ReLU mask recomputed from x is exactly that of the output") {
       p.relu = true;
       p.margins = margins;
       p.draw(1200 + static_cast<std::uint32_t>(channels));
-      p.grad_y = Values(p.x.size(), 1.0F);  // sum dy' counts the elements that pass
-      for (NamedBackend& named : available_backends()) {
-        CAPTURE(named.name);
+      for_each_type([&](const TypedBackend& on) {
         CAPTURE(channels);
-        BatchNormGroup group(*named.backend, p);
+        BatchNormProblem typed = p.stored_as(on.dtype);
+        typed.grad_y = Values(p.x.size(), 1.0F);  // sum dy' counts the elements that pass
+        BatchNormGroup group(on.backend, typed);
         group.forward();
         group.sum_slots();
         const BatchNormResult result = group.result();
@@ -207,20 +207,20 @@ TEST_CASE("the ReLU mask recomputed from x is exactly that of the output") {
           passed[i % passed.size()] += result.y[i] > 0 ? 1.0F : 0.0F;
         }
         CHECK(Values(result.sums[0].begin(), result.sums[0].begin() + channels) == passed);
-      }
+      });
     }
   }
 }
 
 TEST_CASE("grad_x may be the memory of grad_y; a residual's gradient may accumulate") {
-  BatchNormProblem p = problem({2, 9, 10, 16});
-  p.relu = true;
-  p.residual = true;
-  p.draw(1300);
-  for (NamedBackend& named : available_backends()) {
-    CAPTURE(named.name);
-    const BatchNormResult separate = run_batch_norm(*named.backend, p);
-    BatchNormGroup group(*named.backend, p);
+  BatchNormProblem fp32 = problem({2, 9, 10, 16});
+  fp32.relu = true;
+  fp32.residual = true;
+  fp32.draw(1300);
+  for_each_type([&](const TypedBackend& on) {
+    const BatchNormProblem p = fp32.stored_as(on.dtype);
+    const BatchNormResult separate = run_batch_norm(on.backend, p);
+    BatchNormGroup group(on.backend, p);
     BatchNormReplica& replica = group.replica(0);
     group.forward();
     const std::vector<StatSlot> sums = group.sum_slots();
@@ -228,12 +228,12 @@ TEST_CASE("grad_x may be the memory of grad_y; a residual's gradient may accumul
     replica.grad_residual.set(p.residual_values);
     a.grad_x = a.grad_y;
     a.accumulate_residual = true;
-    named.backend->batch_norm_backward_apply(a);
+    on->batch_norm_backward_apply(a);
     CHECK(replica.grad_y.get() == separate.grad_x);
     Values added = p.residual_values;
     for (std::size_t i = 0; i < added.size(); ++i) added[i] += separate.grad_residual[i];
-    CHECK(replica.grad_residual.get() == added);
-  }
+    CHECK(replica.grad_residual.get() == on.stored(added));
+  });
 }
 
 TEST_CASE("gradients of gamma and beta are added to what is there") {

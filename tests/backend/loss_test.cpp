@@ -91,8 +91,8 @@ struct Case {
   Margins margins;
 };
 
-void check_case(Backend& backend, const Case& c) {
-  const Values logits = random_values(c.logits, 1, c.scale);
+void check_case(const TypedBackend& on, const Case& c) {
+  const Values logits = on.random(c.logits, 1, c.scale);
   const Labels labels = random_labels(c.logits.rows(), c.logits.channels(), c.ignore_index, 2);
   Values weights;
   if (c.weighted) {
@@ -101,30 +101,29 @@ void check_case(Backend& backend, const Case& c) {
   }
   const double normalizer = 0.5 * static_cast<double>(c.logits.rows()) + 3;
   const Reference expected = reference(logits, labels, weights, c.ignore_index, normalizer);
-  const Operand x(backend, c.logits, logits, c.margins), gradient(backend, c.logits, c.margins);
-  const Operand class_weight(backend, {1, c.logits.channels()}, weights);
-  const DeviceLabels device_labels(backend, c.logits, labels);
-  const DeviceDouble loss(backend);
-  backend.cross_entropy({x.tensor(), device_labels.tensor, c.ignore_index,
-                         c.weighted ? class_weight.floats() : nullptr, normalizer,
-                         gradient.tensor(), loss.pointer()});
-  CHECK(loss.get(backend) == doctest::Approx(expected.loss).epsilon(1e-6));
-  CHECK(relative_error(gradient.get(), expected.gradient) < 2e-6);
+  const Operand x(on, c.logits, logits, c.margins), gradient(on, c.logits, c.margins);
+  const Operand class_weight(on.backend, {1, c.logits.channels()}, weights);
+  const DeviceLabels device_labels(on.backend, c.logits, labels);
+  const DeviceDouble loss(on.backend);
+  on->cross_entropy({x.tensor(), device_labels.tensor, c.ignore_index,
+                     c.weighted ? class_weight.floats() : nullptr, normalizer, gradient.tensor(),
+                     loss.pointer()});
+  CHECK(loss.get(on.backend) == doctest::Approx(expected.loss).epsilon(1e-6));
+  CHECK(relative_error(gradient, expected.gradient) < 2e-6);
   CHECK(gradient.margins_untouched());
   // Without a gradient the loss is the same, and it is added to what is there.
-  backend.cross_entropy({x.tensor(),
-                         device_labels.tensor,
-                         c.ignore_index,
-                         c.weighted ? class_weight.floats() : nullptr,
-                         normalizer,
-                         {},
-                         loss.pointer()});
-  CHECK(loss.get(backend) == doctest::Approx(2 * expected.loss).epsilon(1e-6));
+  on->cross_entropy({x.tensor(),
+                     device_labels.tensor,
+                     c.ignore_index,
+                     c.weighted ? class_weight.floats() : nullptr,
+                     normalizer,
+                     {},
+                     loss.pointer()});
+  CHECK(loss.get(on.backend) == doctest::Approx(2 * expected.loss).epsilon(1e-6));
 }
 
 TEST_CASE("cross-entropy and its gradient match the definition") {
-  for (const auto& [name, backend] : available_backends()) {
-    CAPTURE(name);
+  for_each_type([](const TypedBackend& on) {
     for (const Case& c : std::vector<Case>{
              {{2, 7, 9, 11}, 2.0F, false, 255, {}},
              {{2, 7, 9, 11}, 2.0F, true, 255, {}},
@@ -136,9 +135,9 @@ TEST_CASE("cross-entropy and its gradient match the definition") {
          }) {
       CAPTURE(to_string(c.logits));
       CAPTURE(c.weighted);
-      check_case(*backend, c);
+      check_case(on, c);
     }
-  }
+  });
 }
 
 TEST_CASE("logits of ten thousand neither overflow nor lose the loss") {
@@ -213,8 +212,7 @@ TEST_CASE("a label that is no class is an error that names the pixel") {
 }
 
 TEST_CASE("the confusion matrix counts labels against the largest logits") {
-  for (const auto& [name, backend] : available_backends()) {
-    CAPTURE(name);
+  for_each_type([](const TypedBackend& on) {
     for (const Margins& margins : {Margins{}, Margins{2, 3}}) {
       const Shape shape{2, 37, 41, 5};
       Values values = random_values(shape, 1);
@@ -226,19 +224,19 @@ TEST_CASE("the confusion matrix counts labels against the largest logits") {
         const float* pixel = &values[p * 5];
         if (labels[p] < 5) ++expected[labels[p] * 5 + (std::max_element(pixel, pixel + 5) - pixel)];
       }
-      const Operand logits(*backend, shape, values, margins);
-      const DeviceLabels device_labels(*backend, shape, labels);
-      const Storage storage = backend->allocate(30 * sizeof(std::int64_t));
+      const Operand logits(on, shape, values, margins);
+      const DeviceLabels device_labels(on.backend, shape, labels);
+      const Storage storage = on->allocate(30 * sizeof(std::int64_t));
       const Tensor bytes(storage.data(), {1, 30 * sizeof(std::int64_t)}, DType::kUInt8);
       std::vector<std::int64_t> matrix(30, 100);
-      backend->upload(bytes, matrix.data());
-      backend->confusion_matrix(logits.tensor(), device_labels.tensor,
-                                static_cast<std::int64_t*>(storage.data()));
-      backend->download(matrix.data(), bytes);
-      backend->synchronize();
+      on->upload(bytes, matrix.data());
+      on->confusion_matrix(logits.tensor(), device_labels.tensor,
+                           static_cast<std::int64_t*>(storage.data()));
+      on->download(matrix.data(), bytes);
+      on->synchronize();
       CHECK(matrix == expected);
     }
-  }
+  });
 }
 
 TEST_CASE("an empty batch reads and writes nothing") {

@@ -1,15 +1,24 @@
 #pragma once
 // Operands of the operation tests: a tensor of a backend that may be a channel range of a wider
 // one, and random values for it. Works with any backend: values travel by upload and download only.
+// A body of tests that takes a TypedBackend runs with activations of every type: it computes what
+// it expects from values that the type can hold, and compares without the rounding of the result.
+
+#include <doctest/doctest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <memory>
 #include <random>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/backend/backend.h"
+#include "lockstep/backend/operand_checks.h"
+#include "support/backends.h"
+#include "support/storage_type.h"
 
 namespace lockstep::test {
 
@@ -28,32 +37,64 @@ inline Values random_values(const Shape& shape, std::uint32_t seed, float scale 
   return values;
 }
 
-/// A tensor in device memory. The margins hold a marker that no operation may change.
+/// A backend, and the type that activations have on it.
+struct TypedBackend {
+  Backend& backend;
+  DType dtype;
+  std::vector<DType> types;  // all that it has
+
+  TypedBackend(Backend& where, DType type = DType::kFloat32, std::vector<DType> all = {})
+      : backend(where), dtype(type), types(std::move(all)) {}
+
+  Backend* operator->() const { return &backend; }
+  /// Values as a tensor holds them.
+  Values stored(Values values) const {
+    for (float& value : values) value = test::stored(dtype, value);
+    return values;
+  }
+  Values random(const Shape& shape, std::uint32_t seed, float scale = 1.0F) const {
+    return stored(random_values(shape, seed, scale));
+  }
+};
+
+/// Calls body(on) for every backend and every type of activations that it has.
+template <typename Body>
+void for_each_type(const Body& body) {
+  for (NamedBackend& named : available_backends()) {
+    for (const DType dtype : named.types) {
+      CAPTURE(named.name);
+      CAPTURE(std::string(to_string(dtype)));
+      body(TypedBackend(*named.backend, dtype, named.types));
+    }
+  }
+}
+
+/// A tensor in device memory, in fp32 unless `on` says otherwise. The margins hold a marker that no
+/// operation may change.
 class Operand {
  public:
-  Operand(Backend& backend, const Shape& shape, Margins margins = {})
-      : backend_(backend),
+  Operand(const TypedBackend& on, const Shape& shape, Margins margins = {})
+      : on_(on),
         shape_(shape),
         margins_(margins),
         wide_(shape.with_channels(margins.before + shape.channels() + margins.after)),
-        storage_(backend.allocate(static_cast<std::size_t>(wide_.elements()) * sizeof(float))) {
+        storage_(on->allocate(dense_bytes(whole()))) {
     set(Values(static_cast<std::size_t>(shape.elements()), kMarker));
   }
-  Operand(Backend& backend, const Shape& shape, const Values& values, Margins margins = {})
-      : Operand(backend, shape, margins) {
+  Operand(const TypedBackend& on, const Shape& shape, const Values& values, Margins margins = {})
+      : Operand(on, shape, margins) {
     set(values);
   }
 
-  Tensor tensor() const {
-    return Tensor(storage_.data(), wide_).channel_range(margins_.before, shape_.channels());
-  }
+  DType dtype() const { return on_.dtype; }
+  Tensor tensor() const { return whole().channel_range(margins_.before, shape_.channels()); }
   float* floats() const { return tensor().floats(); }
 
+  /// Rounds the values to the operand's type.
   void set(const Values& values) {
     Values wide(static_cast<std::size_t>(wide_.elements()), kMarker);
     for (std::size_t i = 0; i < values.size(); ++i) wide[wide_index(i)] = values[i];
-    backend_.upload(Tensor(storage_.data(), wide_), wide.data());
-    backend_.synchronize();
+    upload(on_.stored(wide));
   }
   Values get() const {
     const Values wide = download();
@@ -69,38 +110,66 @@ class Operand {
   }
 
  private:
-  static constexpr float kMarker = 12345.0F;
+  static constexpr float kMarker = 12352.0F;  // every type can hold it
 
   std::size_t wide_index(std::size_t i) const {
     const auto channels = static_cast<std::size_t>(shape_.channels());
     return i / channels * static_cast<std::size_t>(wide_.channels()) +
            static_cast<std::size_t>(margins_.before) + i % channels;
   }
+  /// With the margins.
+  Tensor whole() const { return {storage_.data(), wide_, on_.dtype}; }
+
+  void upload(const Values& wide) const {
+    std::vector<std::uint16_t> bits;
+    if (dtype() == DType::kFloat32) {
+      on_->upload(whole(), wide.data());
+    } else {
+      for (const float value : wide) bits.push_back(to_bits(dtype(), value));
+      on_->upload(whole(), bits.data());
+    }
+    on_->synchronize();
+  }
   Values download() const {
     Values wide(static_cast<std::size_t>(wide_.elements()));
-    backend_.download(wide.data(), Tensor(storage_.data(), wide_));
-    backend_.synchronize();
+    std::vector<std::uint16_t> bits(wide.size());
+    if (dtype() == DType::kFloat32) {
+      on_->download(wide.data(), whole());
+      on_->synchronize();
+      return wide;
+    }
+    on_->download(bits.data(), whole());
+    on_->synchronize();
+    for (std::size_t i = 0; i < wide.size(); ++i) wide[i] = from_bits(dtype(), bits[i]);
     return wide;
   }
 
-  Backend& backend_;
+  TypedBackend on_;
   Shape shape_;
   Margins margins_;
   Shape wide_;
   Storage storage_;
 };
 
-/// The largest difference from a reference in double, relative to the reference's largest value;
-/// NaN when any difference is.
-inline double relative_error(const Values& values, const std::vector<double>& reference) {
+/// The largest difference from a reference in double, relative to the reference's largest value,
+/// beyond what rounding the values to `dtype` explains (half the distance of its numbers); NaN when
+/// any difference is.
+inline double relative_error(const Values& values, const std::vector<double>& reference,
+                             DType dtype = DType::kFloat32) {
   double error = 0, largest = 1e-30;
   for (std::size_t i = 0; i < reference.size(); ++i) {
     const double difference = std::abs(static_cast<double>(values[i]) - reference[i]);
     if (std::isnan(difference)) return difference;
-    error = std::max(error, difference);
+    const double rounding = dtype == DType::kFloat32 ? 0 : spacing(dtype, reference[i]) / 2;
+    error = std::max(error, difference - rounding);
     largest = std::max(largest, std::abs(reference[i]));
   }
   return error / largest;
+}
+
+/// Of what an operation left in an operand.
+inline double relative_error(const Operand& result, const std::vector<double>& reference) {
+  return relative_error(result.get(), reference, result.dtype());
 }
 
 inline std::vector<double> widen(const Values& values) { return {values.begin(), values.end()}; }

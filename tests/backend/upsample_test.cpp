@@ -72,18 +72,18 @@ void for_each_weight(const Shape& in, const Shape& out, bool align, const Visit&
 
 std::unique_ptr<Backend> cpu(int threads) { return make_backend(Device{}, threads); }
 
-void check_case(Backend& backend, const Case& c, bool align) {
+void check_case(const TypedBackend& on, const Case& c, bool align) {
   const Shape in{2, c.in_height, c.in_width, c.channels},
       out{2, c.out_height, c.out_width, c.channels};
-  const Values x_values = random_values(in, 1), gradient = random_values(out, 2);
-  const Values before = random_values(in, 3);
+  const Values x_values = on.random(in, 1), gradient = on.random(out, 2);
+  const Values before = on.random(in, 3);
   Doubles expected(gradient.size());
   for_each_weight(in, out, align, [&](std::int64_t x, std::int64_t y, double w) {
     expected[y] += w * static_cast<double>(x_values[x]);
   });
-  const Operand x(backend, in, x_values, c.margins), y(backend, out, c.margins);
-  backend.upsample_bilinear_forward(x.tensor(), y.tensor(), align);
-  CHECK(relative_error(y.get(), expected) < 2e-6);
+  const Operand x(on, in, x_values, c.margins), y(on, out, c.margins);
+  on->upsample_bilinear_forward(x.tensor(), y.tensor(), align);
+  CHECK(relative_error(y, expected) < 2e-6);
   CHECK(y.margins_untouched());
 
   for (const bool accumulate : {false, true}) {
@@ -91,24 +91,23 @@ void check_case(Backend& backend, const Case& c, bool align) {
     for_each_weight(in, out, align, [&](std::int64_t i, std::int64_t o, double w) {
       expected_x[i] += w * static_cast<double>(gradient[o]);
     });
-    const Operand grad_y(backend, out, gradient, c.margins), grad_x(backend, in, before, c.margins);
-    backend.upsample_bilinear_backward(grad_y.tensor(), grad_x.tensor(), align, accumulate);
-    CHECK(relative_error(grad_x.get(), expected_x) < 4e-6);
+    const Operand grad_y(on, out, gradient, c.margins), grad_x(on, in, before, c.margins);
+    on->upsample_bilinear_backward(grad_y.tensor(), grad_x.tensor(), align, accumulate);
+    CHECK(relative_error(grad_x, expected_x) < 4e-6);
     CHECK(grad_x.margins_untouched());
   }
 }
 
 TEST_CASE("interpolation and its gradient match the definition") {
-  for (const auto& [name, backend] : available_backends()) {
-    CAPTURE(name);
+  for_each_type([](const TypedBackend& on) {
     for (const Case& c : cases()) {
       for (const bool align : {false, true}) {
         CAPTURE(std::string(c.name));
         CAPTURE(align);
-        check_case(*backend, c, align);
+        check_case(on, c, align);
       }
     }
-  }
+  });
 }
 
 TEST_CASE("values of torch.nn.functional.interpolate") {

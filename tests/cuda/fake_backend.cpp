@@ -12,8 +12,9 @@ std::vector<NamedBackend> available_backends() {
   fake_runtime::use({.devices = 1});
   setenv("LOCKSTEP_CUDNN_ENGINES", "", 0);  // not the user's file
   std::vector<NamedBackend> backends;
-  backends.push_back(
-      {"cuda without a GPU", std::make_unique<gpu::CudaBackend>(Device{DeviceKind::kCuda, 0, 0})});
+  backends.push_back({"cuda without a GPU",
+                      std::make_unique<gpu::CudaBackend>(Device{DeviceKind::kCuda, 0, 0}),
+                      kGpuTypes});
   return backends;
 }
 

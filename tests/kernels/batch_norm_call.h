@@ -6,84 +6,15 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
-#include <limits>
-#include <type_traits>
+#include <memory>
 #include <vector>
 
 #include "backend/operand.h"
 #include "kernels/emulated_context.h"
 #include "kernels/operations/batch_norm.h"
-#include "kernels/primitives/element.h"
-#include "kernels/primitives/launch.h"
 #include "support/reference_batch_norm.h"
 
 namespace lockstep::test::batch_norm_call {
-
-/// Activations of a type, maybe a channel range of wider rows.
-class Activations {
- public:
-  Activations(DType dtype, std::int64_t rows, std::int64_t channels, Margins margins)
-      : margins_(margins),
-        wide_({rows, margins.before + channels + margins.after}),
-        memory_(std::max<std::size_t>(1, bytes_of(wide_, dtype))),  // never null
-        all_(memory_.data(), wide_, dtype),
-        tensor_(all_.channel_range(margins.before, channels)) {
-    clear();
-  }
-
-  /// NaN, beside the tensor too.
-  void clear() {
-    for_each(all_, [](auto& element, std::size_t) {
-      element = gpu::from_float<std::remove_reference_t<decltype(element)>>(NAN);
-    });
-  }
-
-  Tensor tensor() const { return tensor_; }
-  void set(const Values& values) {
-    for_each(tensor_, [&](auto& element, std::size_t i) {
-      element = gpu::from_float<std::remove_reference_t<decltype(element)>>(values[i]);
-    });
-  }
-  Values get() const {
-    Values values(static_cast<std::size_t>(tensor_.shape.elements()));
-    for_each(tensor_,
-             [&](const auto& element, std::size_t i) { values[i] = gpu::to_float(element); });
-    return values;
-  }
-  /// Whether nothing beside the tensor was written.
-  bool margins_untouched() const {
-    bool untouched = true;
-    for (const Tensor& side :
-         {all_.channel_range(0, margins_.before),
-          all_.channel_range(wide_.channels() - margins_.after, margins_.after)}) {
-      for_each(side, [&](const auto& element, std::size_t) {
-        untouched = untouched && std::isnan(gpu::to_float(element));
-      });
-    }
-    return untouched;
-  }
-
- private:
-  template <typename Function>
-  static void for_each(const Tensor& t, const Function& function) {
-    gpu::with_element_type(t.dtype, [&](auto type) {
-      auto* data = static_cast<decltype(type)*>(t.data);
-      const std::int64_t channels = t.shape.channels();
-      for (std::int64_t i = 0; i < t.shape.elements(); ++i) {
-        function(data[i / channels * t.row_stride + i % channels], static_cast<std::size_t>(i));
-      }
-    });
-  }
-
-  static std::size_t bytes_of(const Shape& shape, DType dtype) {
-    return static_cast<std::size_t>(shape.elements()) * size_of(dtype);
-  }
-
-  Margins margins_;
-  Shape wide_;
-  std::vector<std::byte> memory_;
-  Tensor all_, tensor_;
-};
 
 struct BatchNormCase {
   DType dtype = DType::kFloat32;
@@ -133,9 +64,11 @@ struct Inputs {
     for (std::size_t i = 0; i < x.size(); ++i) {
       x[i] += p.offset * (1 + bias[i % bias.size()] / 4);
     }
-    x = stored(p.dtype, shape, x);
-    residual = stored(p.dtype, shape, random_values(shape, 2));
-    dy = stored(p.dtype, shape, random_values(shape, 3));
+    residual = random_values(shape, 2);
+    dy = random_values(shape, 3);
+    for (Values* activations : {&x, &residual, &dy}) {
+      for (float& value : *activations) value = stored(p.dtype, value);
+    }
     reference = {static_cast<std::size_t>(p.channels),
                  widen(x),
                  p.residual ? widen(residual) : Doubles{},
@@ -149,42 +82,20 @@ struct Inputs {
       if (p.relu && std::abs(output.linear[i]) < 1e-3) dy[i] = 0;
     }
   }
-
- private:
-  static Values stored(DType dtype, const Shape& shape, const Values& values) {
-    Activations activations(dtype, shape[0], shape[1], {});
-    activations.set(values);
-    return activations.get();
-  }
-};
-
-/// A GPU's memory that the launchers use beside their arguments.
-struct EmulatedGpu {
-  std::vector<unsigned> counters = std::vector<unsigned>(gpu::Context::kCounters);
-  std::vector<float> scratch;
-  gpu::Context context;
-
-  explicit EmulatedGpu(int multiprocessors) {
-    context.multiprocessors = multiprocessors;
-    context.counters = counters.data();
-    context.scratch = [this](std::size_t bytes) -> void* {
-      scratch = Values(bytes / sizeof(float), std::numeric_limits<float>::quiet_NaN());
-      return scratch.data();
-    };
-  }
 };
 
 struct Replica {
-  Activations x, residual, dy, y, dx, dresidual;
+  Operand x, residual, dy, y, dx, dresidual;
   Values moments, saved, sums, running_mean, running_var, weight_gradient, bias_gradient;
 
-  Replica(const BatchNormCase& p, const Inputs& inputs, std::int64_t first_row, std::int64_t rows)
-      : x(p.dtype, rows, p.channels, p.margins),
-        residual(p.dtype, rows, p.channels, p.margins),
-        dy(p.dtype, rows, p.channels, p.margins),
-        y(p.dtype, rows, p.channels, p.margins),
-        dx(p.dtype, rows, p.channels, p.margins),
-        dresidual(p.dtype, rows, p.channels, p.margins) {
+  Replica(const TypedBackend& on, const BatchNormCase& p, const Inputs& inputs,
+          std::int64_t first_row, std::int64_t rows)
+      : x(on, {rows, p.channels}, p.margins),
+        residual(on, {rows, p.channels}, p.margins),
+        dy(on, {rows, p.channels}, p.margins),
+        y(on, {rows, p.channels}, p.margins),
+        dx(on, {rows, p.channels}, p.margins),
+        dresidual(on, {rows, p.channels}, p.margins) {
     const auto c = static_cast<std::size_t>(p.channels);
     moments = sums = Values(2 * c);
     saved = Values(3 * c);
@@ -206,7 +117,7 @@ struct Replica {
       std::ranges::fill(saved, NAN);
       std::ranges::fill(running_mean, 0.5F);
       std::ranges::fill(running_var, 2.0F);
-      y.clear();
+      forget(y);
     }
     if (operation == kReduce) {
       std::ranges::fill(sums, NAN);
@@ -214,9 +125,14 @@ struct Replica {
       std::ranges::fill(bias_gradient, 0.0F);
     }
     if (operation == kApply) {
-      dx.clear();
-      dresidual.clear();
+      forget(dx);
+      forget(dresidual);
     }
+  }
+
+ private:
+  static void forget(Operand& operand) {
+    operand.set(Values(static_cast<std::size_t>(operand.tensor().shape.elements()), NAN));
   }
 };
 
@@ -228,11 +144,11 @@ inline void append(Values& all, const Values& more) {
 class BatchNormCall {
  public:
   BatchNormCall(const BatchNormCase& problem, const Inputs& inputs)
-      : p_(problem), inputs_(inputs), gpu_(problem.multiprocessors) {
+      : p_(problem), inputs_(inputs), context_(problem.multiprocessors) {
     std::int64_t first = 0;
     replicas_.reserve(p_.shards.size());
     for (const std::int64_t rows : p_.shards) {
-      replicas_.emplace_back(p_, inputs, first, rows);
+      replicas_.emplace_back(TypedBackend(*host_, p_.dtype), p_, inputs, first, rows);
       first += rows;
     }
     for (Replica& r : replicas_) {
@@ -255,7 +171,7 @@ class BatchNormCall {
 
   /// After `run`: one operation once more, from the same state as before it.
   Result repeat(Operation operation, const emulation::Options& options) {
-    std::ranges::fill(gpu_.counters, 0U);  // a fault may have left them anywhere
+    std::ranges::fill(context_.counters(), 0U);  // a fault may have left them anywhere
     for (Replica& r : replicas_) r.forget(operation);
     perform(operation, options);
     Result result;
@@ -267,7 +183,7 @@ class BatchNormCall {
   bool margins_untouched = true;
 
  private:
-  Tensor residual(const Activations& a) const { return p_.residual ? a.tensor() : Tensor{}; }
+  Tensor residual(const Operand& a) const { return p_.residual ? a.tensor() : Tensor{}; }
 
   void perform(Operation operation, const emulation::Options& options) {
     const WithOptions order(options);
@@ -275,7 +191,7 @@ class BatchNormCall {
   }
 
   void perform(Operation operation, Replica& r) {
-    const gpu::Context& context = gpu_.context;
+    const gpu::Context& context = context_;
     const BatchNormSaved saved{r.saved.data()};
     if (operation == kMoments) {
       gpu::batch_norm_moments(context, r.x.tensor(), r.moments.data());
@@ -297,7 +213,7 @@ class BatchNormCall {
   }
 
   void collect(Result& result) {
-    counters_are_zero = std::ranges::all_of(gpu_.counters, [](unsigned n) { return n == 0; });
+    counters_are_zero = std::ranges::all_of(context_.counters(), [](unsigned n) { return n == 0; });
     const auto channels = static_cast<std::size_t>(p_.channels);
     result.weight_gradient = result.bias_gradient = Values(channels);
     for (const Replica& r : replicas_) {
@@ -320,7 +236,8 @@ class BatchNormCall {
 
   const BatchNormCase& p_;
   const Inputs& inputs_;
-  EmulatedGpu gpu_;
+  EmulatedContext context_;
+  std::unique_ptr<Backend> host_ = cpu_backend();  // of the operands
   std::vector<Replica> replicas_;
   AffineParameters affine_;
   std::vector<StatSlot> slots_, sums_;

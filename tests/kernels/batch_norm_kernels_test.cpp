@@ -13,13 +13,6 @@
 namespace lockstep::test::batch_norm_call {
 namespace {
 
-const std::vector<DType> kTypes = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
-
-/// What rounding to a storage type may add to a relative error.
-double rounding(DType dtype) {
-  return dtype == DType::kFloat32 ? 0 : dtype == DType::kBFloat16 ? 0x1p-8 : 0x1p-11;
-}
-
 Result run(const BatchNormCase& p, const Inputs& inputs, const emulation::Options& options = {}) {
   BatchNormCall call(p, inputs);
   Result result = call.run(options);
@@ -42,8 +35,8 @@ void check_against_reference(const BatchNormCase& p) {
     CHECK(result.running_var[c] ==
           doctest::Approx(1.8 + 0.1 * expected.var[c] * n / (n - 1)).epsilon(1e-6));
   }
-  CHECK(relative_error(result.y, expected.y) < 2e-6 + rounding(p.dtype));
-  CHECK(relative_error(result.dx, gradients.x) < 1e-5 + rounding(p.dtype));
+  CHECK(relative_error(result.y, expected.y, p.dtype) < 2e-6);
+  CHECK(relative_error(result.dx, gradients.x, p.dtype) < 1e-5);
   if (p.residual) CHECK(relative_error(result.dresidual, gradients.residual) == 0);
   if (p.affine) {
     CHECK(relative_error(result.weight_gradient, gradients.weight) < 1e-5);
@@ -76,7 +69,7 @@ bool fault_shows(BatchNormCall& call, const std::vector<std::uint32_t>& right, O
 }  // namespace
 
 TEST_CASE("BatchNorm kernels match the reference for every storage type and width") {
-  for (const DType dtype : kTypes) {
+  for (const DType dtype : kGpuTypes) {
     for (const std::int64_t channels : {1, 3, 8, 11, 64, 72, 257}) {
       for (const Margins margins : {Margins{}, Margins{3, 5}, Margins{8, 8}}) {
         if (margins.before == 8 && channels != 64) continue;  // a range of whole packs
@@ -99,7 +92,7 @@ TEST_CASE("BatchNorm kernels match the reference with every option, over uneven 
   for (int bits = 0; bits < 16; ++bits) {
     CAPTURE(bits);
     BatchNormCase p;
-    p.dtype = kTypes[static_cast<std::size_t>(bits) % 3];
+    p.dtype = kGpuTypes[static_cast<std::size_t>(bits) % 3];
     p.channels = bits % 2 == 0 ? 24 : 5;
     p.shards = {301, 0, 1, 77};
     p.affine = (bits & 1) != 0;
@@ -112,7 +105,7 @@ TEST_CASE("BatchNorm kernels match the reference with every option, over uneven 
 }
 
 TEST_CASE("the variance stays accurate far from zero in every storage type") {
-  for (const DType dtype : kTypes) {
+  for (const DType dtype : kGpuTypes) {
     BatchNormCase p = several_blocks(dtype);
     p.offset = 1e4F;
     const Inputs inputs(p);
@@ -124,7 +117,7 @@ TEST_CASE("the variance stays accurate far from zero in every storage type") {
 }
 
 TEST_CASE("the bits depend neither on the order of threads nor on the GPU's size or alignment") {
-  for (const DType dtype : kTypes) {
+  for (const DType dtype : kGpuTypes) {
     BatchNormCase p = several_blocks(dtype);
     p.residual = true;
     const Inputs inputs(p);
@@ -217,7 +210,7 @@ TEST_CASE("a replica without rows hands in zeros and still gets the statistics")
 }
 
 TEST_CASE("slots that cannot be merged and types without a kernel are errors") {
-  EmulatedGpu gpu(1);
+  const EmulatedContext context(1);
   Values x(4, 1), y(4), moments = {1, 0}, saved(3);
   std::vector<StatSlot> slots(65, StatSlot{1, moments.data()});
   BatchNormForward a;
@@ -225,16 +218,15 @@ TEST_CASE("slots that cannot be merged and types without a kernel are errors") {
   a.y = Tensor(y.data(), {4, 1});
   a.saved = {saved.data()};
   a.slots = slots;
-  CHECK_THROWS_WITH_AS(gpu::batch_norm_forward(gpu.context, a), doctest::Contains("at most 64"),
-                       Error);
+  CHECK_THROWS_WITH_AS(gpu::batch_norm_forward(context, a), doctest::Contains("at most 64"), Error);
   slots[5] = StatSlot{};  // an empty one takes no place
-  gpu::batch_norm_forward(gpu.context, a);
+  gpu::batch_norm_forward(context, a);
   CHECK(saved[0] == 1);
   a.slots = std::span(slots).first(1);
-  CHECK_THROWS_WITH_AS(gpu::batch_norm_forward(gpu.context, a),
-                       doctest::Contains("at least 2 rows"), Error);
+  CHECK_THROWS_WITH_AS(gpu::batch_norm_forward(context, a), doctest::Contains("at least 2 rows"),
+                       Error);
   const Tensor bytes(x.data(), {4, 1}, DType::kUInt8);
-  CHECK_THROWS_WITH_AS(gpu::batch_norm_moments(gpu.context, bytes, moments.data()),
+  CHECK_THROWS_WITH_AS(gpu::batch_norm_moments(context, bytes, moments.data()),
                        doctest::Contains("got uint8"), Error);
 }
 

@@ -89,7 +89,7 @@ class EmulatedBackend final : public gpu::GpuOperations {
 
 std::vector<NamedBackend> available_backends() {
   std::vector<NamedBackend> backends;
-  backends.push_back({"emulated GPU", std::make_unique<EmulatedBackend>()});
+  backends.push_back({"emulated GPU", std::make_unique<EmulatedBackend>(), kGpuTypes});
   return backends;
 }
 

@@ -34,6 +34,7 @@ class EmulatedContext {
   EmulatedContext& operator=(const EmulatedContext&) = delete;
 
   operator const gpu::Context&() const { return context_; }
+  std::vector<unsigned>& counters() { return counters_; }
 
  private:
   static constexpr std::align_val_t kAlignment{256};

@@ -1,67 +1,56 @@
-// Transposition of weights and the bias of a convolution: exact results in every order of threads,
-// and what a missing barrier or block does to them.
+// Transposition of weights and the bias of a convolution: exact results for all types and in every
+// order of threads, and what a missing barrier or block does to them.
 
 #include <doctest/doctest.h>
 
 #include <cmath>
-#include <limits>
-#include <numeric>
+#include <string>
 #include <vector>
 
+#include "backend/operand.h"
+#include "kernels/emulated_context.h"
 #include "kernels/operations/bias.h"
 #include "kernels/operations/weights.h"
-#include "kernels/primitives/launch.h"
 
-namespace lockstep {
+namespace lockstep::test {
 namespace {
 
 using gpu::Matrices;
 
-/// Options for the life time of the object.
-struct WithOptions {
-  explicit WithOptions(const emulation::Options& options) { emulation::options() = options; }
-  ~WithOptions() { emulation::options() = {}; }
-  WithOptions(const WithOptions&) = delete;
-  WithOptions& operator=(const WithOptions&) = delete;
-};
-
-/// A context whose scratch memory is new, to the byte, at every call.
-struct Scratch {
-  gpu::Context context;
-  std::vector<double> memory;
-
-  Scratch() {
-    context.scratch = [this](std::size_t bytes) {
-      memory.assign(bytes / sizeof(double), std::numeric_limits<double>::quiet_NaN());
-      memory.shrink_to_fit();
-      return static_cast<void*>(memory.data());
-    };
-  }
-};
-
-std::vector<float> counted(std::int64_t size, float first) {
-  std::vector<float> values(static_cast<std::size_t>(size));
-  std::iota(values.begin(), values.end(), first);
+/// Integers that every type can hold, sums of two of them included.
+Values integers(const Shape& shape, std::uint32_t seed) {
+  std::mt19937 generator(seed);
+  Values values(static_cast<std::size_t>(shape.elements()));
+  for (float& value : values) value = static_cast<float>(generator() % 255) - 127;
   return values;
 }
 
-/// Transposes 1, 2, 3, ... onto what counts from 1000.
-std::vector<float> transposed(const Matrices& shape, bool accumulate) {
-  const std::int64_t size = shape.batch * shape.rows * shape.columns;
-  const std::vector<float> from = counted(size, 1);
-  std::vector<float> to = counted(size, 1000);
-  gpu::transpose({}, shape, from.data(), to.data(), accumulate);
-  return to;
+struct Transposition {
+  Matrices shape;
+  bool accumulate = false;
+  DType from = DType::kFloat32, to = DType::kFloat32;
+
+  Shape flat() const { return {1, shape.batch * shape.rows * shape.columns}; }
+};
+
+Values transposed(const Transposition& t) {
+  const auto cpu = cpu_backend();
+  const Operand from({*cpu, t.from}, t.flat(), integers(t.flat(), 1));
+  const Operand to({*cpu, t.to}, t.flat(), integers(t.flat(), 2));
+  gpu::transpose({}, t.shape, from.tensor(), to.tensor(), t.accumulate);
+  return to.get();
 }
 
-std::vector<float> expected(const Matrices& s, bool accumulate) {
-  std::vector<float> to = counted(s.batch * s.rows * s.columns, 1000);
+Values expected(const Transposition& t) {
+  const Values from = integers(t.flat(), 1);
+  Values to = integers(t.flat(), 2);
+  const Matrices& s = t.shape;
   for (std::int64_t b = 0; b < s.batch; ++b) {
     for (std::int64_t r = 0; r < s.rows; ++r) {
       for (std::int64_t c = 0; c < s.columns; ++c) {
         float& target = to[static_cast<std::size_t>((b * s.columns + c) * s.rows + r)];
-        const auto value = static_cast<float>((b * s.rows + r) * s.columns + c + 1);
-        target = accumulate ? target + value : value;
+        const float value = from[static_cast<std::size_t>((b * s.rows + r) * s.columns + c)];
+        target = t.accumulate ? target + value : value;
       }
     }
   }
@@ -78,98 +67,118 @@ TEST_CASE("transposition of every shape, in every order of threads") {
     for (std::uint64_t seed = 0; seed < 3; ++seed) {
       const WithOptions order({.seed = seed});
       for (const bool accumulate : {false, true}) {
-        CHECK(transposed(shape, accumulate) == expected(shape, accumulate));
+        const Transposition t{shape, accumulate};
+        CHECK(transposed(t) == expected(t));
+      }
+    }
+  }
+}
+
+TEST_CASE("transposition between all types") {
+  for (const DType from : kGpuTypes) {
+    for (const DType to : kGpuTypes) {
+      for (const bool accumulate : {false, true}) {
+        CAPTURE(std::string(to_string(from)));
+        CAPTURE(std::string(to_string(to)));
+        const Transposition t{{2, 40, 33}, accumulate, from, to};
+        CHECK(transposed(t) == expected(t));
       }
     }
   }
 }
 
 TEST_CASE("a transposition without its first barrier, or without a block, is wrong") {
-  const Matrices shape{2, 40, 33};
+  const Transposition t{{2, 40, 33}};
   {
     const WithOptions broken({.seed = 2, .skipped_barrier = 0});
-    const std::vector<float> result = transposed(shape, false);
     bool unset = false;
-    for (const float value : result) unset = unset || std::isnan(value);
+    for (const float value : transposed(t)) unset = unset || std::isnan(value);
     CHECK(unset);
   }
   const WithOptions broken({.skipped_block = 5});
-  CHECK(transposed(shape, false) != expected(shape, false));
+  CHECK(transposed(t) != expected(t));
+}
+
+TEST_CASE("a transposition refuses tensors that are not the matrices") {
+  const auto cpu = cpu_backend();
+  const Operand six(*cpu, {1, 6}), seven(*cpu, {1, 7}), range(*cpu, {2, 3}, Margins{1, 0});
+  const Matrices shape{1, 2, 3};
+  CHECK_THROWS_AS(gpu::transpose({}, shape, six.tensor(), seven.tensor(), false), Error);
+  CHECK_THROWS_AS(gpu::transpose({}, shape, range.tensor(), six.tensor(), false), Error);
 }
 
 struct Bias {
-  std::int64_t rows, channels, stride;
+  Shape shape;
+  Margins margins;
 };
 
-constexpr Bias kBiases[] = {{1, 1, 1},      {7, 11, 11},   {513, 3, 3}, {1025, 33, 40},
-                            {1536, 32, 32}, {600, 70, 71}, {0, 5, 5}};
+const std::vector<Bias> kBiases = {{{1, 1}, {}},         {{7, 11}, {}},    {{513, 3}, {}},
+                                   {{1025, 33}, {0, 7}}, {{1536, 32}, {}}, {{600, 70}, {1, 0}},
+                                   {{70, 16}, {8, 0}},   {{0, 5}, {}}};
 
-/// A tensor with a channel range's stride in a block that ends with its last element.
-struct Strided {
-  std::vector<float> memory;
-  Tensor tensor;
-
-  explicit Strided(const Bias& b)
-      : memory(counted(b.rows == 0 ? 0 : (b.rows - 1) * b.stride + b.channels, -40)) {
-    for (float& value : memory) value = std::fmod(value, 97.0F) / 8;
-    tensor = Tensor(memory.data(), {b.rows, b.channels});
-    tensor.row_stride = b.stride;
-  }
-};
+/// Eighths, whose sums of columns are exact.
+Values eighths(const Shape& shape, std::uint32_t seed) {
+  Values values = integers(shape, seed);
+  for (float& value : values) value /= 8;
+  return values;
+}
 
 TEST_CASE("a bias is added to every row and to nothing else") {
-  for (const Bias& b : kBiases) {
-    Strided y(b);
-    std::vector<float> wanted = y.memory;
-    const std::vector<float> bias = counted(b.channels, 0.5F);
-    for (std::int64_t r = 0; r < b.rows; ++r) {
-      for (std::int64_t c = 0; c < b.channels; ++c) {
-        wanted[static_cast<std::size_t>(r * b.stride + c)] += bias[static_cast<std::size_t>(c)];
-      }
+  const auto cpu = cpu_backend();
+  for (const DType dtype : kGpuTypes) {
+    for (const Bias& b : kBiases) {
+      CAPTURE(std::string(to_string(dtype)));
+      CAPTURE(to_string(b.shape));
+      const TypedBackend on(*cpu, dtype);
+      const Values before = eighths(b.shape, 1), bias = random_values({b.shape.channels()}, 2);
+      Values wanted = before;
+      for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] += bias[i % bias.size()];
+      const Operand y(on, b.shape, before, b.margins);
+      gpu::add_bias({}, bias.data(), y.tensor());
+      CHECK(y.get() == on.stored(wanted));
+      CHECK(y.margins_untouched());
     }
-    gpu::add_bias({}, bias.data(), y.tensor);
-    CHECK(y.memory == wanted);
   }
 }
 
-std::vector<float> bias_gradient(const Bias& b) {
-  const Strided grad_y(b);
-  Scratch scratch;
-  std::vector<float> gradient = counted(b.channels, 0.25F);
-  gpu::bias_gradient(scratch.context, grad_y.tensor, gradient.data());
+Values bias_gradient(const Bias& b, DType dtype) {
+  const auto cpu = cpu_backend();
+  const EmulatedContext context;
+  const Operand grad_y({*cpu, dtype}, b.shape, eighths(b.shape, 1), b.margins);
+  Values gradient = eighths({b.shape.channels()}, 2);
+  gpu::bias_gradient(context, grad_y.tensor(), gradient.data());
   return gradient;
 }
 
 TEST_CASE("a bias's gradient adds the column sums, the same bits in every order of threads") {
   for (const Bias& b : kBiases) {
-    CAPTURE(b.rows);
-    CAPTURE(b.channels);
-    const Strided grad_y(b);
-    std::vector<float> wanted = counted(b.channels, 0.25F);
-    for (std::int64_t c = 0; c < b.channels; ++c) {
-      double sum = 0;  // of multiples of 1/8: exact
-      for (std::int64_t r = 0; r < b.rows; ++r) {
-        sum += static_cast<double>(grad_y.memory[static_cast<std::size_t>(r * b.stride + c)]);
-      }
-      wanted[static_cast<std::size_t>(c)] += static_cast<float>(sum);
+    CAPTURE(to_string(b.shape));
+    const Values grad_y = eighths(b.shape, 1);
+    Values wanted = eighths({b.shape.channels()}, 2);
+    std::vector<double> sums(wanted.size());
+    for (std::size_t i = 0; i < grad_y.size(); ++i) {
+      sums[i % sums.size()] += static_cast<double>(grad_y[i]);
     }
-    for (std::uint64_t seed = 0; seed < 3; ++seed) {
-      const WithOptions order({.seed = seed});
-      CHECK(bias_gradient(b) == wanted);
+    for (std::size_t c = 0; c < sums.size(); ++c) wanted[c] += static_cast<float>(sums[c]);
+    for (const DType dtype : kGpuTypes) {
+      for (std::uint64_t seed = 0; seed < 2; ++seed) {
+        const WithOptions order({.seed = seed});
+        CHECK(bias_gradient(b, dtype) == wanted);
+      }
     }
   }
 }
 
 TEST_CASE("a bias's gradient without a barrier, or without a block, is wrong") {
-  const Bias b{1025, 33, 33};
-  const std::vector<float> right = bias_gradient(b);
+  const Bias b{{1025, 33}, {}};
+  const Values right = bias_gradient(b, DType::kFloat32);
   {
     const WithOptions broken({.seed = 1, .skipped_barrier = 0});
-    CHECK(bias_gradient(b) != right);
+    CHECK(bias_gradient(b, DType::kFloat32) != right);
   }
   const WithOptions broken({.skipped_block = 1});
-  CHECK(bias_gradient(b) != right);
+  CHECK(bias_gradient(b, DType::kFloat32) != right);
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::test

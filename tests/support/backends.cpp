@@ -7,7 +7,7 @@ std::vector<NamedBackend> available_backends() {
   backends.push_back({"cpu, 1 thread", make_backend({DeviceKind::kCpu, 0, 0}, 1)});
   backends.push_back({"cpu, 3 threads", make_backend({DeviceKind::kCpu, 1, 0}, 3)});
   if (cuda_device_count() > 0) {
-    backends.push_back({"cuda", make_backend({DeviceKind::kCuda, 0, 0}, 1)});
+    backends.push_back({"cuda", make_backend({DeviceKind::kCuda, 0, 0}, 1), kGpuTypes});
   }
   return backends;
 }

@@ -12,7 +12,11 @@ namespace lockstep::test {
 struct NamedBackend {
   std::string name;
   std::unique_ptr<Backend> backend;
+  std::vector<DType> types = {DType::kFloat32};  // of activations that it computes on
 };
+
+/// What GPUs compute on.
+inline const std::vector<DType> kGpuTypes = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
 
 /// In test_backend: the CPU with one thread and with three (an uneven split), and the first GPU if
 /// one answers. In test_kernels: the emulated GPU.

@@ -2,6 +2,7 @@
 // What every backend asks of the operands that it is given.
 
 #include <cstddef>
+#include <initializer_list>
 
 #include "lockstep/backend/conv_geometry.h"
 #include "lockstep/core/check.h"
@@ -19,6 +20,43 @@ inline void check_transfer(const Tensor& tensor) {
   LOCKSTEP_CHECK(tensor.dense() || tensor.shape.rows() == 0,
                  "upload and download take dense tensors, got shape ", to_string(tensor.shape),
                  " with row stride ", tensor.row_stride);
+}
+
+/// Throws Error unless `operands` have one shape. Null ones have any: they are not there.
+inline void check_same_shape(const char* operation, std::initializer_list<const Tensor*> operands) {
+  const Tensor& first = **operands.begin();
+  for (const Tensor* operand : operands) {
+    LOCKSTEP_CHECK(!*operand || operand->shape == first.shape, operation,
+                   ": expected operands of one shape, got ", to_string(first.shape), " and ",
+                   to_string(operand->shape));
+  }
+}
+
+/// Throws Error unless `activations` have one element type. Null ones have any.
+inline void check_same_type(const char* operation,
+                            std::initializer_list<const Tensor*> activations) {
+  const Tensor& first = **activations.begin();
+  for (const Tensor* activation : activations) {
+    LOCKSTEP_CHECK(!*activation || activation->dtype == first.dtype, operation,
+                   ": expected activations of one type, got ", to_string(first.dtype), " and ",
+                   to_string(activation->dtype), "; `copy` converts them");
+  }
+}
+
+/// Throws Error unless `activations` have one shape and one element type. Null ones have any.
+inline void check_alike(const char* operation, std::initializer_list<const Tensor*> activations) {
+  check_same_shape(operation, activations);
+  check_same_type(operation, activations);
+}
+
+/// Throws Error unless `activations` are fp32, which is all that the CPU computes in. Null ones may
+/// be anything.
+inline void check_fp32(const char* operation, std::initializer_list<const Tensor*> activations) {
+  for (const Tensor* activation : activations) {
+    LOCKSTEP_CHECK(!*activation || activation->dtype == DType::kFloat32, operation,
+                   ": the CPU expects activations in fp32, got ", to_string(activation->dtype),
+                   "; only GPUs compute on bf16 and fp16");
+  }
 }
 
 /// Throws Error unless pooling an input of shape x gives y.

@@ -8,6 +8,7 @@
 #include "backend/cpu/batch_norm_kernels.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/parallel_for.h"
+#include "lockstep/backend/operand_checks.h"
 
 namespace lockstep {
 namespace {
@@ -202,12 +203,6 @@ void merge_gradient_sums(const BatchNormBackwardApply& a, std::int64_t channels,
   }
 }
 
-void check_shapes(const Tensor& x, const Tensor& grad_y, const Tensor& y) {
-  LOCKSTEP_CHECK(x.shape == grad_y.shape && (!y || y.shape == x.shape), "batch_norm: x is ",
-                 to_string(x.shape), ", grad_y ", to_string(grad_y.shape), ", y ",
-                 to_string(y.shape));
-}
-
 // The blocks' sums in block order, and what they add to the gradients of gamma and beta.
 void finish_sums(const BatchNormBackwardReduce& a, const double* partials, std::int64_t blocks,
                  std::int64_t channels) {
@@ -230,7 +225,8 @@ void finish_sums(const BatchNormBackwardReduce& a, const double* partials, std::
 }  // namespace
 
 void CpuBackend::batch_norm_backward_reduce(const BatchNormBackwardReduce& a) {
-  check_shapes(a.x, a.grad_y, a.y);
+  check_same_shape("batch_norm_backward_reduce", {&a.x, &a.grad_y, &a.y});
+  check_fp32("batch_norm_backward_reduce", {&a.x, &a.grad_y, &a.y});
   const std::int64_t channels = a.x.shape.channels();
   const RowBlocks blocks(a.x.shape.rows());
   const std::int64_t k = rows_per_pass(channels);
@@ -254,9 +250,9 @@ void CpuBackend::batch_norm_backward_reduce(const BatchNormBackwardReduce& a) {
 }
 
 void CpuBackend::batch_norm_backward_apply(const BatchNormBackwardApply& a) {
-  check_shapes(a.x, a.grad_y, a.y);
-  LOCKSTEP_CHECK(a.grad_x.shape == a.x.shape, "batch_norm: x is ", to_string(a.x.shape),
-                 ", grad_x ", to_string(a.grad_x.shape));
+  const auto activations = {&a.x, &a.grad_y, &a.y, &a.grad_x, &a.grad_residual};
+  check_same_shape("batch_norm_backward_apply", activations);
+  check_fp32("batch_norm_backward_apply", activations);
   if (a.x.shape.rows() == 0) return;
   const std::int64_t channels = a.x.shape.channels();
   auto* memory =

@@ -3,6 +3,7 @@
 #include "backend/cpu/batch_norm_kernels.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/parallel_for.h"
+#include "lockstep/backend/operand_checks.h"
 
 namespace lockstep {
 namespace {
@@ -150,10 +151,8 @@ void normalize_rows(const Normalization& n, std::int64_t begin, std::int64_t end
 }
 
 void normalize_tensor(const Normalization& n, int threads) {
-  LOCKSTEP_CHECK(n.x.shape == n.y.shape, "batch_norm: x is ", to_string(n.x.shape), ", y ",
-                 to_string(n.y.shape));
-  LOCKSTEP_CHECK(!n.residual || n.residual.shape == n.x.shape, "batch_norm: x is ",
-                 to_string(n.x.shape), ", the residual ", to_string(n.residual.shape));
+  check_same_shape("batch_norm", {&n.x, &n.residual, &n.y});
+  check_fp32("batch_norm", {&n.x, &n.residual, &n.y});
   const auto kernel = n.residual
                           ? (n.relu ? normalize_rows<true, true> : normalize_rows<true, false>)
                           : (n.relu ? normalize_rows<false, true> : normalize_rows<false, false>);
@@ -170,6 +169,7 @@ std::int64_t total_count(std::span<const StatSlot> slots) {
 }  // namespace
 
 void CpuBackend::batch_norm_moments(const Tensor& x, float* slot) {
+  check_fp32("batch_norm_moments", {&x});
   const std::int64_t channels = x.shape.channels();
   const RowBlocks blocks(x.shape.rows());
   const std::int64_t k = rows_per_pass(channels);

@@ -8,14 +8,16 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/parallel_for.h"
 #include "backend/cpu/winograd_conv.h"
+#include "lockstep/backend/operand_checks.h"
 
 namespace lockstep {
 namespace {
 
-void check_shapes(const ConvGeometry& geometry, const Tensor& x, const Tensor& y) {
+void check_operands(const ConvGeometry& geometry, const Tensor& x, const Tensor& y) {
   const Shape expected = geometry.output_shape(x.shape);
   LOCKSTEP_CHECK(y.shape == expected, "conv2d of an input ", to_string(x.shape), " gives ",
                  to_string(expected), ", got ", to_string(y.shape));
+  check_fp32("conv2d", {&x, &y});
 }
 
 constexpr std::int64_t kRowsPerSum = 1024;  // fixed: the sums do not depend on the thread count
@@ -86,9 +88,8 @@ Convolution& ConvCache::get(const ConvGeometry& geometry, const Shape& input, in
 
 void CpuBackend::prepare_conv2d(const ConvGeometry& geometry, const Shape& input, DType dtype,
                                 bool backward, bool grad_input) {
-  LOCKSTEP_CHECK(dtype == DType::kFloat32, to_string(device_),
-                 ": expected activations in fp32, got ", to_string(dtype),
-                 "; the CPU computes in fp32 only, use a GPU for others");
+  LOCKSTEP_CHECK(dtype == DType::kFloat32, "conv2d: the CPU expects activations in fp32, got ",
+                 to_string(dtype), "; only GPUs compute on bf16 and fp16");
   if (input.batch() == 0) return;
   Convolution& convolution = conv_cache_->get(geometry, input, threads_);
   if (backward) convolution.prepare_backward(grad_input);
@@ -99,7 +100,7 @@ void CpuBackend::prepare_conv2d(const ConvGeometry& geometry, const Shape& input
 void CpuBackend::conv2d_forward(const ConvGeometry& geometry, const Tensor& x, const float* weight,
                                 const float* bias, const Tensor& y) {
   if (x.shape.batch() == 0) return;
-  check_shapes(geometry, x, y);
+  check_operands(geometry, x, y);
   Convolution& convolution = conv_cache_->get(geometry, x.shape, threads_);
   const bool strided = !x.dense() || !y.dense();
   convolution.forward(x, weight, bias, y, scratch(convolution.scratch_bytes(strided)));
@@ -108,7 +109,7 @@ void CpuBackend::conv2d_forward(const ConvGeometry& geometry, const Tensor& x, c
 void CpuBackend::conv2d_backward_data(const ConvGeometry& geometry, const Tensor& grad_y,
                                       const float* weight, const Tensor& grad_x) {
   if (grad_x.shape.batch() == 0) return;
-  check_shapes(geometry, grad_x, grad_y);
+  check_operands(geometry, grad_x, grad_y);
   Convolution& convolution = conv_cache_->get(geometry, grad_x.shape, threads_);
   convolution.prepare_backward(true);
   const bool strided = !grad_y.dense() || !grad_x.dense();
@@ -119,7 +120,7 @@ void CpuBackend::conv2d_backward_weights(const ConvGeometry& geometry, const Ten
                                          const Tensor& grad_y, float* grad_weight,
                                          float* grad_bias) {
   if (x.shape.batch() == 0) return;
-  check_shapes(geometry, x, grad_y);
+  check_operands(geometry, x, grad_y);
   Convolution& convolution = conv_cache_->get(geometry, x.shape, threads_);
   convolution.prepare_backward(false);
   const bool strided = !x.dense() || !grad_y.dense();

@@ -10,6 +10,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/fast_exp.h"
 #include "backend/cpu/parallel_for.h"
+#include "lockstep/backend/operand_checks.h"
 
 namespace lockstep {
 namespace {
@@ -176,6 +177,7 @@ void CpuBackend::cross_entropy(const CrossEntropy& arguments) {
   const std::int64_t rows = arguments.logits.shape.rows();
   if (rows == 0) return;
   check_labels_shape(arguments.logits.shape, arguments.labels);
+  check_fp32("cross_entropy", {&arguments.logits, &arguments.grad_logits});
   const Task task(arguments);
   check_labels(task, rows, threads_);
   const std::int64_t tasks = (rows + kTaskRows - 1) / kTaskRows;
@@ -196,6 +198,7 @@ void CpuBackend::confusion_matrix(const Tensor& logits, const Tensor& labels,
   const std::int64_t rows = logits.shape.rows();
   if (rows == 0) return;
   check_labels_shape(logits.shape, labels);
+  check_fp32("confusion_matrix", {&logits});
   const std::int64_t classes = logits.shape.channels();
   auto* predictions = static_cast<std::uint8_t*>(scratch(static_cast<std::size_t>(rows)));
   parallel_for(rows, classes, threads_, [&](std::int64_t begin, std::int64_t end) {

@@ -4,15 +4,11 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/parallel_for.h"
+#include "lockstep/backend/operand_checks.h"
 #include "lockstep/core/rng.h"
 
 namespace lockstep {
 namespace {
-
-void check_same_shape(const char* operation, const Tensor& a, const Tensor& b) {
-  LOCKSTEP_CHECK(a.shape == b.shape, operation, ": shapes differ, ", to_string(a.shape), " and ",
-                 to_string(b.shape));
-}
 
 void copy_elements(const Tensor& source, const Tensor& destination, int threads) {
   const auto size = static_cast<std::int64_t>(size_of(source.dtype));
@@ -89,36 +85,39 @@ void drop_sample(const Tensor& x, const Tensor& y, const Dropout& dropout, std::
 }  // namespace
 
 void CpuBackend::copy(const Tensor& source, const Tensor& destination, bool accumulate) {
-  check_same_shape("copy", source, destination);
-  if (accumulate) return map(source, destination, true, threads_, [](float x) { return x; });
-  LOCKSTEP_CHECK(source.dtype == destination.dtype, "copy: types differ, ", to_string(source.dtype),
-                 " and ", to_string(destination.dtype));
-  copy_elements(source, destination, threads_);
+  check_same_shape("copy", {&source, &destination});
+  if (source.dtype == destination.dtype && !accumulate) {
+    return copy_elements(source, destination, threads_);
+  }
+  check_fp32("copy that converts or accumulates", {&source, &destination});
+  map(source, destination, true, threads_, [](float x) { return x; });
 }
 
 void CpuBackend::relu_forward(const Tensor& x, const Tensor& y) {
-  check_same_shape("relu_forward", x, y);
+  check_same_shape("relu_forward", {&x, &y});
+  check_fp32("relu_forward", {&x, &y});
   // Written so that NaN passes: a broken activation must reach the loss, where it is noticed.
   map(x, y, false, threads_, [](float value) { return value < 0.0F ? 0.0F : value; });
 }
 
 void CpuBackend::relu_backward(const Tensor& y, const Tensor& grad_y, const Tensor& grad_x,
                                bool accumulate) {
-  check_same_shape("relu_backward", y, grad_y);
-  check_same_shape("relu_backward", y, grad_x);
+  check_same_shape("relu_backward", {&y, &grad_y, &grad_x});
+  check_fp32("relu_backward", {&y, &grad_y, &grad_x});
   map(y, grad_y, grad_x, accumulate, threads_,
       [](float value, float grad) { return value <= 0.0F ? 0.0F : grad; });
 }
 
 void CpuBackend::add(const Tensor& a, const Tensor& b, const Tensor& y) {
-  check_same_shape("add", a, b);
-  check_same_shape("add", a, y);
+  check_same_shape("add", {&a, &b, &y});
+  check_fp32("add", {&a, &b, &y});
   map(a, b, y, false, threads_, [](float left, float right) { return left + right; });
 }
 
 void CpuBackend::dropout(const Tensor& x, const Tensor& y, float p, std::uint64_t seed,
                          std::int64_t sample_offset, bool accumulate) {
-  check_same_shape("dropout", x, y);
+  check_same_shape("dropout", {&x, &y});
+  check_fp32("dropout", {&x, &y});
   LOCKSTEP_CHECK(p >= 0.0F && p < 1.0F, "dropout: expected 0 <= p < 1, got ", p);
   const Dropout dropout{p, seed, accumulate};
   const std::int64_t sample_elements = x.shape.rows_per_sample() * x.shape.channels();

@@ -236,6 +236,7 @@ void CpuBackend::max_pool_forward(const PoolGeometry& geometry, const Tensor& x,
   if (x.shape.batch() == 0) return;
   check_pool(geometry, x.shape, y.shape);
   check_winners(winners, y.shape);
+  check_fp32("max_pool_forward", {&x, &y});
   LOCKSTEP_CHECK(geometry.kernel_h * geometry.kernel_w <= 255,
                  "max-pooling stores the winner's position in a byte; a window of ",
                  geometry.kernel_h, "x", geometry.kernel_w, " has too many");
@@ -253,6 +254,7 @@ void CpuBackend::max_pool_backward(const PoolGeometry& geometry, const Tensor& w
   if (grad_x.shape.batch() == 0) return;
   check_pool(geometry, grad_x.shape, grad_y.shape);
   check_winners(winners, grad_y.shape);
+  check_fp32("max_pool_backward", {&grad_y, &grad_x});
   if (accumulate) {
     max_pool_backward_rows<true>(geometry, winners, grad_y, grad_x, threads_);
   } else {
@@ -263,6 +265,7 @@ void CpuBackend::max_pool_backward(const PoolGeometry& geometry, const Tensor& w
 void CpuBackend::avg_pool_forward(const PoolGeometry& geometry, const Tensor& x, const Tensor& y) {
   if (x.shape.batch() == 0) return;
   check_pool(geometry, x.shape, y.shape);
+  check_fp32("avg_pool_forward", {&x, &y});
   const std::int64_t width = y.shape.width();
   const std::int64_t per_sample = y.shape.height() * width;
   const std::int64_t item = y.shape.channels() * geometry.kernel_h * geometry.kernel_w;
@@ -279,6 +282,7 @@ void CpuBackend::avg_pool_backward(const PoolGeometry& geometry, const Tensor& g
                                    const Tensor& grad_x, bool accumulate) {
   if (grad_x.shape.batch() == 0) return;
   check_pool(geometry, grad_x.shape, grad_y.shape);
+  check_fp32("avg_pool_backward", {&grad_y, &grad_x});
   const std::int64_t item = grad_x.shape.width() * grad_x.shape.channels();
   parallel_for(grad_x.shape.batch() * grad_x.shape.height(), item, threads_,
                [&](std::int64_t begin, std::int64_t end) {

@@ -9,6 +9,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/parallel_for.h"
 #include "lockstep/backend/formulas.h"
+#include "lockstep/backend/operand_checks.h"
 
 namespace lockstep {
 namespace {
@@ -131,6 +132,7 @@ void upsample_grad_row(const Plan& plan, const Tensor& grad_y, const Tensor& gra
 void CpuBackend::upsample_bilinear_forward(const Tensor& x, const Tensor& y, bool align_corners) {
   if (x.shape.elements() == 0 || y.shape.elements() == 0) return;
   check_upsample(x.shape, y.shape);
+  check_fp32("upsample_bilinear_forward", {&x, &y});
   const Plan plan(scratch(Plan::bytes(x.shape, y.shape, threads_)), x.shape, y.shape,
                   align_corners);
   parallel_for(y.shape.batch() * y.shape.height(), y.shape.width() * y.shape.channels(), threads_,
@@ -145,6 +147,7 @@ void CpuBackend::upsample_bilinear_backward(const Tensor& grad_y, const Tensor& 
   const Shape& out = grad_y.shape;
   if (in.elements() == 0 || out.elements() == 0) return;
   check_upsample(in, out);
+  check_fp32("upsample_bilinear_backward", {&grad_y, &grad_x});
   const Plan plan(scratch(Plan::bytes(in, out, threads_)), in, out, align_corners);
   const std::int64_t sums_per_thread = out.width() * out.channels();
   const std::int64_t item = sums_per_thread * out.height() / in.height();

@@ -1,0 +1,113 @@
+// Max-pooling; pooling_windows.h says what a thread does.
+
+#include "kernels/operations/pooling.h"
+#include "kernels/operations/pooling_windows.h"
+#include "kernels/primitives/grid_loop.h"
+#include "kernels/primitives/pack.h"
+#include "lockstep/backend/operand_checks.h"
+
+namespace lockstep::gpu {
+namespace {
+
+/// Where input pixel (iy, ix) lies in window (oy, ox).
+__device__ std::int32_t window_position(const PoolGeometry& g, std::int64_t iy, std::int64_t ix,
+                                        std::int64_t oy, std::int64_t ox) {
+  return static_cast<std::int32_t>((iy + g.padding_h - oy * g.stride_h) * g.kernel_w +
+                                   (ix + g.padding_w - ox * g.stride_w));
+}
+
+template <typename T, int kWidth, bool kTwoByTwo>
+__global__ void max_forward_kernel(Pooling<T> pool, Images<std::uint8_t> positions) {
+  const PoolGeometry g = kTwoByTwo ? PoolGeometry{} : pool.window;
+  const std::int64_t packs = pool.channels / kWidth;
+  for (std::int64_t i = first_item(); i < pool.pixels * packs; i += item_stride()) {
+    const std::int64_t row = i / packs;
+    const std::int64_t c = (i - row * packs) * kWidth;
+    const Pixel o = pool.to.pixel(row);
+    const Area area = area_below<kTwoByTwo>(g, o, pool.from);
+    float best[kWidth] = {};
+    std::int32_t winners[kWidth] = {};
+    bool first = true;
+    for (std::int64_t iy = area.rows.begin; iy < area.rows.end; ++iy) {
+      for (std::int64_t ix = area.columns.begin; ix < area.columns.end; ++ix) {
+        const auto x = load_pack<kWidth>(pool.from.at(o.sample, iy, ix) + c);
+        const std::int32_t position = window_position(g, iy, ix, o.y, o.x);
+        for (int k = 0; k < kWidth; ++k) {
+          const bool better = first || wins(x[k], best[k]);
+          best[k] = better ? x[k] : best[k];
+          winners[k] = better ? position : winners[k];
+        }
+        first = false;
+      }
+    }
+    store_rounded(pool.to.rows.row(row) + c, best);
+    Pack<std::uint8_t, kWidth> bytes = {};
+    for (int k = 0; k < kWidth; ++k) bytes.set(k, static_cast<std::uint8_t>(winners[k]));
+    store_pack(positions.rows.row(row) + c, bytes);
+  }
+}
+
+template <typename T, int kWidth, bool kTwoByTwo>
+__global__ void max_backward_kernel(Pooling<T> pool, Images<const std::uint8_t> positions,
+                                    bool accumulate) {
+  const PoolGeometry g = kTwoByTwo ? PoolGeometry{} : pool.window;
+  const std::int64_t packs = pool.channels / kWidth;
+  for (std::int64_t i = first_item(); i < pool.pixels * packs; i += item_stride()) {
+    const std::int64_t row = i / packs;
+    const std::int64_t c = (i - row * packs) * kWidth;
+    const Pixel in = pool.to.pixel(row);
+    const Area windows = windows_above<kTwoByTwo>(g, in, pool.from);
+    T* target = pool.to.rows.row(row) + c;
+    float sum[kWidth] = {};
+    if (accumulate) load_values(target, sum);
+    for (std::int64_t oy = windows.rows.begin; oy < windows.rows.end; ++oy) {
+      for (std::int64_t ox = windows.columns.begin; ox < windows.columns.end; ++ox) {
+        const auto gradient = load_pack<kWidth>(pool.from.at(in.sample, oy, ox) + c);
+        const auto winners = load_pack<kWidth>(positions.at(in.sample, oy, ox) + c);
+        const std::int32_t position = window_position(g, in.y, in.x, oy, ox);
+        for (int k = 0; k < kWidth; ++k) {
+          sum[k] += winners.element(k) == position ? gradient[k] : 0.0F;
+        }
+      }
+    }
+    store_rounded(target, sum);
+  }
+}
+
+}  // namespace
+
+void max_pool_forward(const Context& context, const PoolGeometry& geometry, const Tensor& x,
+                      const Tensor& y, const Tensor& winners) {
+  if (x.shape.batch() == 0) return;
+  check_pool(geometry, x.shape, y.shape);
+  check_same_type("max_pool_forward", {&x, &y});
+  check_winners(winners, y.shape);
+  LOCKSTEP_CHECK(geometry.kernel_h * geometry.kernel_w <= 255,
+                 "max-pooling stores the winner's position in a byte; a window of ",
+                 geometry.kernel_h, "x", geometry.kernel_w, " has too many");
+  with_packs({&x, &y, &winners}, [&](auto element, auto width) {
+    using T = decltype(element);
+    const auto kernel = geometry == PoolGeometry{} ? max_forward_kernel<T, width(), true>
+                                                   : max_forward_kernel<T, width(), false>;
+    launch_loop(context, y.shape.elements() / width, kernel, Pooling<T>(geometry, x, y),
+                Images<std::uint8_t>(winners));
+  });
+}
+
+void max_pool_backward(const Context& context, const PoolGeometry& geometry, const Tensor& winners,
+                       const Tensor& grad_y, const Tensor& grad_x, bool accumulate) {
+  if (grad_x.shape.batch() == 0) return;
+  check_pool(geometry, grad_x.shape, grad_y.shape);
+  check_same_type("max_pool_backward", {&grad_y, &grad_x});
+  check_winners(winners, grad_y.shape);
+  with_packs({&grad_y, &grad_x, &winners}, [&](auto element, auto width) {
+    using T = decltype(element);
+    const auto kernel = geometry == PoolGeometry{} ? max_backward_kernel<T, width(), true>
+                                                   : max_backward_kernel<T, width(), false>;
+    launch_loop(context, grad_x.shape.elements() / width, kernel,
+                Pooling<T>(geometry, grad_y, grad_x), Images<const std::uint8_t>(winners),
+                accumulate);
+  });
+}
+
+}  // namespace lockstep::gpu

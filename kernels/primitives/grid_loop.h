@@ -1,0 +1,31 @@
+#pragma once
+// The loop that most kernels are: the threads of the grid take its items in turn, so that
+// neighbours take neighbouring ones. For .cu files only.
+
+#include <cstdint>
+
+#include "kernels/operations/context.h"
+#include "kernels/primitives/launch.h"
+
+namespace lockstep::gpu {
+
+inline constexpr unsigned kLoopThreads = 256;  // of a block
+
+/// The first of a thread's items, and from one to the next.
+__device__ inline std::int64_t first_item() {
+  return static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+}
+__device__ inline std::int64_t item_stride() {
+  return static_cast<std::int64_t>(gridDim.x) * blockDim.x;
+}
+
+/// Starts a kernel that loops over `items`, with as many blocks as run at the same time, at most.
+template <typename... Parameters, typename... Arguments>
+void launch_loop(const Context& context, std::int64_t items, void (*kernel)(Parameters...),
+                 const Arguments&... arguments) {
+  const unsigned blocks =
+      blocks_for(items, kLoopThreads, std::int64_t{8} * context.multiprocessors);
+  launch(kernel, blocks, kLoopThreads, context.stream, arguments...);
+}
+
+}  // namespace lockstep::gpu
