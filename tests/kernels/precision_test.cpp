@@ -17,13 +17,12 @@
 namespace lockstep::test {
 namespace {
 
-// A value passes 13 rounded activations and 7 rounded weights on its way through kSmall, whose
-// errors are independent, and so grow with the root of their number; a half of the largest is a
-// typical one. Gradients pass twice as many, and where rounding moves a value across zero the
-// ReLU's mask lets a gradient through or stops it whole.
-constexpr double kRounding = 0x1p-8;
-constexpr double kForwardTolerance = 4 * kRounding;
-constexpr double kBackwardTolerance = 40 * kRounding;
+// A value passes 15 rounded activations and 7 rounded weights on its way through kSmall. Their
+// errors are independent, so that they grow with the root of their number.
+const double kForwardTolerance = std::sqrt(15 + 7) * 0x1p-8;
+// A value within its error of zero may change sides, and with it the ReLU's mask, which is an error
+// of the whole gradient there. A share of about kForwardTolerance does, at each of 6 ReLUs.
+const double kBackwardTolerance = std::sqrt(6 * kForwardTolerance);
 
 std::unique_ptr<Backend> emulated_gpu() { return std::move(available_backends().front().backend); }
 
@@ -50,6 +49,11 @@ struct Unet {
     upload_images(*backend, values.data(), allocate_staging(*backend, tensor), tensor);
   }
   Floats gradients() { return download(*backend, store.grads(), store.elements()); }
+  Floats gradient(const char* name) {
+    const Parameter* parameter = store.find(name);
+    REQUIRE(parameter != nullptr);
+    return download(*backend, parameter->grad, parameter->elements);
+  }
 
   /// The output; afterwards the parameters' gradients have grown by those of a random projection.
   Floats step(std::uint32_t seed, const StepContext& context = {}) {
@@ -79,8 +83,8 @@ double relative_distance(const Floats& a, const Floats& b) {
 
 bool is_bfloat16(float value) { return (std::bit_cast<std::uint32_t>(value) & 0xFFFFU) == 0; }
 
-constexpr UnetOptions kSmall{4, 2, 3};
-const Shape kSmallInput{2, 8, 8, 3};
+constexpr UnetOptions kSmall{8, 2, 3};
+const Shape kSmallInput{2, 16, 16, 3};
 
 /// Makes the emulated GPU the only CUDA device of this executable.
 void provide_emulated_gpu() {
@@ -112,12 +116,18 @@ TEST_CASE("a U-Net in bf16 is that of fp32 up to rounding, forward and backward"
   Unet bf16(kSmall, kSmallInput, {.activations = DType::kBFloat16});
   CHECK(bf16.network->input().dtype == DType::kBFloat16);
   CHECK(bf16.network->output_grad().dtype == DType::kBFloat16);
-  const double forward = relative_distance(bf16.step(1), fp32.step(1));
-  const double backward = relative_distance(bf16.gradients(), fp32.gradients());
-  MESSAGE("forward " << forward << " backward " << backward);
-  CHECK(forward > 0);
-  CHECK(forward < kForwardTolerance);
-  CHECK(backward < kBackwardTolerance);
+  for (const std::uint32_t seed : {1U, 11U, 21U}) {
+    fp32.network->zero_grad();
+    bf16.network->zero_grad();
+    const double forward = relative_distance(bf16.step(seed), fp32.step(seed));
+    const double head =
+        relative_distance(bf16.gradient("head.weight"), fp32.gradient("head.weight"));
+    const double backward = relative_distance(bf16.gradients(), fp32.gradients());
+    CHECK(forward > 0);
+    CHECK(forward < kForwardTolerance);
+    CHECK(head < kForwardTolerance);
+    CHECK(backward < kBackwardTolerance);
+  }
 }
 
 TEST_CASE("gradients of parameters add up in fp32") {
@@ -167,8 +177,7 @@ TEST_CASE("a run in bf16 learns as one in fp32 does, and evaluates in bf16, too"
     const double expected = fp32->train_step(batch, step, 0.1F).loss;
     CHECK(losses.back() == doctest::Approx(expected).epsilon(kForwardTolerance));
   }
-  MESSAGE(losses.front() << " " << losses.back());
-  CHECK(losses.back() < 0.9 * losses.front());
+  CHECK(losses.back() < 0.8 * losses.front());
   CHECK(bf16->replica(0).network->input().dtype == DType::kBFloat16);
 
   const auto load = [](std::int64_t index) { return toy_batch(1, index, {24, 16}); };
