@@ -7,10 +7,11 @@
 namespace lockstep::gpu {
 namespace {
 
-void check_shapes(const ConvGeometry& geometry, const Tensor& x, const Tensor& y) {
+void check_operands(const ConvGeometry& geometry, const Tensor& x, const Tensor& y) {
   const Shape expected = geometry.output_shape(x.shape);
   LOCKSTEP_CHECK(y.shape == expected, "conv2d of an input ", to_string(x.shape), " gives ",
                  to_string(expected), ", got ", to_string(y.shape));
+  check_same_type("conv2d", {&x, &y});
 }
 
 /// Of a device that is there.
@@ -26,7 +27,7 @@ int checked_ordinal(const Device& device) {
 
 }  // namespace
 
-CudaBackend::CudaBackend(const Device& device)
+CudaBackend::CudaBackend(const Device& device, const BackendOptions& options)
     : device_(device),
       stream_(checked_ordinal(device)),
       staging_stream_(device.ordinal),
@@ -41,7 +42,7 @@ CudaBackend::CudaBackend(const Device& device)
       convolutions_(device.ordinal, prepared_context(),
                     {[this](std::size_t bytes) { return memory_.allocate(bytes); },
                      [this](std::size_t bytes) { return convolution_scratch_.get(bytes); }},
-                    {}) {}
+                    {.tf32 = options.tf32, .engine_file = EngineFile::default_path()}) {}
 
 const Context& CudaBackend::prepared_context() {
   Context& own = context();
@@ -95,17 +96,17 @@ void CudaBackend::synchronize() {
   check_cuda(cudaStreamSynchronize(stream_.get()), "cudaStreamSynchronize");
 }
 
-void CudaBackend::prepare_conv2d(const ConvGeometry& geometry, const Shape& input, bool backward,
-                                 bool grad_input) {
+void CudaBackend::prepare_conv2d(const ConvGeometry& geometry, const Shape& input, DType dtype,
+                                 bool backward, bool grad_input) {
   if (input.batch() == 0) return;
   enter();
-  convolutions_.prepare(geometry, input, backward, grad_input);
+  convolutions_.prepare(geometry, input, dtype, backward, grad_input);
 }
 
 void CudaBackend::conv2d_forward(const ConvGeometry& geometry, const Tensor& x, const float* weight,
                                  const float* bias, const Tensor& y) {
   if (x.shape.batch() == 0) return;
-  check_shapes(geometry, x, y);
+  check_operands(geometry, x, y);
   enter();
   convolutions_.forward(geometry, x, weight, y);
   if (bias != nullptr) add_bias(context(), bias, y);
@@ -114,7 +115,7 @@ void CudaBackend::conv2d_forward(const ConvGeometry& geometry, const Tensor& x, 
 void CudaBackend::conv2d_backward_data(const ConvGeometry& geometry, const Tensor& grad_y,
                                        const float* weight, const Tensor& grad_x) {
   if (grad_x.shape.batch() == 0) return;
-  check_shapes(geometry, grad_x, grad_y);
+  check_operands(geometry, grad_x, grad_y);
   enter();
   convolutions_.backward_data(geometry, grad_y, weight, grad_x);
 }
@@ -123,7 +124,7 @@ void CudaBackend::conv2d_backward_weights(const ConvGeometry& geometry, const Te
                                           const Tensor& grad_y, float* grad_weight,
                                           float* grad_bias) {
   if (x.shape.batch() == 0) return;
-  check_shapes(geometry, x, grad_y);
+  check_operands(geometry, x, grad_y);
   enter();
   convolutions_.backward_weights(geometry, x, grad_y, grad_weight);
   if (grad_bias != nullptr) bias_gradient(context(), grad_y, grad_bias);

@@ -15,7 +15,7 @@ namespace lockstep::gpu {
 class CudaBackend final : public GpuOperations {
  public:
   /// Throws Error when the GPU does not answer.
-  explicit CudaBackend(const Device& device);
+  explicit CudaBackend(const Device& device, const BackendOptions& options = {});
   /// Waits for the streams.
   ~CudaBackend() override;
 
@@ -29,7 +29,7 @@ class CudaBackend final : public GpuOperations {
   void take_staged(const Tensor& staged, const Tensor& destination) override;
   void synchronize() override;
 
-  void prepare_conv2d(const ConvGeometry& geometry, const Shape& input, bool backward,
+  void prepare_conv2d(const ConvGeometry& geometry, const Shape& input, DType dtype, bool backward,
                       bool grad_input) override;
   void conv2d_forward(const ConvGeometry& geometry, const Tensor& x, const float* weight,
                       const float* bias, const Tensor& y) override;

@@ -9,8 +9,8 @@
 namespace lockstep::gpu {
 namespace {
 
-std::unique_ptr<Backend> make_cuda_backend(const Device& device) {
-  return std::make_unique<CudaBackend>(device);
+std::unique_ptr<Backend> make_cuda_backend(const Device& device, const BackendOptions& options) {
+  return std::make_unique<CudaBackend>(device, options);
 }
 
 struct Registration {

@@ -30,16 +30,18 @@ bool usable(const Tensor& tensor) { return tensor.dense() && aligned(tensor.data
 
 std::size_t padded(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-std::size_t bytes_of(const Shape& shape) {
-  return padded(static_cast<std::size_t>(shape.elements()) * sizeof(float));
+std::size_t bytes_of(const Shape& shape, DType dtype) {
+  return padded(static_cast<std::size_t>(shape.elements()) * size_of(dtype));
 }
 
-std::size_t weight_bytes(const ConvGeometry& geometry) {
-  return padded(static_cast<std::size_t>(geometry.weight_elements()) * sizeof(float));
+/// Of the weights in the type of a plan.
+std::size_t weight_bytes(const ConvProblem& problem) {
+  return padded(static_cast<std::size_t>(problem.geometry.weight_elements()) *
+                size_of(problem.dtype));
 }
 
-Tensor flat(const float* data, std::int64_t elements) {
-  return {const_cast<float*>(data), Shape{1, elements}};  // read only where it is an input
+Tensor flat(const void* data, std::int64_t elements, DType dtype) {
+  return {const_cast<void*>(data), Shape{1, elements}, dtype};  // read only where it is an input
 }
 
 /// Hands out aligned pieces of the scratch memory in order.
@@ -68,7 +70,8 @@ std::string describe(const ConvProblem& problem) {
   return concat("the ", to_string(problem.pass), " pass of a convolution with weights ",
                 to_string(g.weight_shape()), ", stride ", g.stride_h, "x", g.stride_w, ", padding ",
                 g.padding_h, "x", g.padding_w, ", dilation ", g.dilation_h, "x", g.dilation_w, ", ",
-                g.groups, " groups, input ", to_string(problem.input));
+                g.groups, " groups, input ", to_string(problem.input), " in ",
+                to_string(problem.dtype), problem.tf32 ? " with TF32" : "");
 }
 
 }  // namespace
@@ -79,8 +82,9 @@ struct CudnnConvolutions::Choices {
   struct Entry {
     std::string model;
     std::size_t most_workspace;
+    std::filesystem::path file;  // another one may know another choice
     ConvProblem problem;
-    Choice choice;
+    EngineChoice choice;
   };
   std::mutex mutex;
   std::vector<Entry> entries;
@@ -110,36 +114,36 @@ CudnnConvolutions::~CudnnConvolutions() = default;
 // --- the passes ---
 
 ConvProblem CudnnConvolutions::problem(const ConvGeometry& geometry, const Shape& input,
-                                       ConvPass pass) const {
-  return {geometry, input, pass, options_.tf32};
+                                       DType dtype, ConvPass pass) const {
+  return {geometry, input, pass, dtype, options_.tf32 && dtype == DType::kFloat32};
 }
 
-void CudnnConvolutions::prepare(const ConvGeometry& geometry, const Shape& input, bool backward,
-                                bool grad_input) {
+void CudnnConvolutions::prepare(const ConvGeometry& geometry, const Shape& input, DType dtype,
+                                bool backward, bool grad_input) {
   std::vector<ConvPass> passes{ConvPass::kForward};
   if (backward) passes.push_back(ConvPass::kBackwardWeights);
   if (backward && grad_input) passes.push_back(ConvPass::kBackwardData);
   for (const ConvPass pass : passes) {
-    const Plan& plan = plan_for(problem(geometry, input, pass));
-    memory_.scratch(padded(plan.cudnn.workspace) + weight_bytes(geometry));
+    const Plan& plan = plan_for(problem(geometry, input, dtype, pass));
+    memory_.scratch(padded(plan.cudnn.workspace) + weight_bytes(plan.problem));
   }
 }
 
 void CudnnConvolutions::forward(const ConvGeometry& geometry, const Tensor& x, const float* weight,
                                 const Tensor& y) {
-  Plan& plan = plan_for(problem(geometry, x.shape, ConvPass::kForward));
+  Plan& plan = plan_for(problem(geometry, x.shape, x.dtype, ConvPass::kForward));
   run(plan, {x, y, const_cast<float*>(weight)}, nullptr);
 }
 
 void CudnnConvolutions::backward_data(const ConvGeometry& geometry, const Tensor& grad_y,
                                       const float* weight, const Tensor& grad_x) {
-  Plan& plan = plan_for(problem(geometry, grad_x.shape, ConvPass::kBackwardData));
+  Plan& plan = plan_for(problem(geometry, grad_x.shape, grad_x.dtype, ConvPass::kBackwardData));
   run(plan, {grad_x, grad_y, const_cast<float*>(weight)}, nullptr);
 }
 
 void CudnnConvolutions::backward_weights(const ConvGeometry& geometry, const Tensor& x,
                                          const Tensor& grad_y, float* grad_weight) {
-  Plan& plan = plan_for(problem(geometry, x.shape, ConvPass::kBackwardWeights));
+  Plan& plan = plan_for(problem(geometry, x.shape, x.dtype, ConvPass::kBackwardWeights));
   run(plan, {x, grad_y, grad_weight}, nullptr);
 }
 
@@ -149,19 +153,21 @@ void CudnnConvolutions::backward_weights(const ConvGeometry& geometry, const Ten
 void CudnnConvolutions::run(Plan& plan, const Operands& operands, void* scratch) {
   const ConvPass pass = plan.problem.pass;
   const auto& [x, y, weight] = operands;
-  const bool own_x = !usable(x), own_y = !usable(y);
-  const bool own_weight = pass == ConvPass::kBackwardWeights ||
+  const DType dtype = plan.problem.dtype;
+  const std::size_t x_bytes = usable(x) ? 0 : bytes_of(x.shape, dtype);
+  const std::size_t y_bytes = usable(y) ? 0 : bytes_of(y.shape, dtype);
+  const bool own_x = x_bytes != 0, own_y = y_bytes != 0;
+  const bool own_weight = pass == ConvPass::kBackwardWeights || dtype != DType::kFloat32 ||
                           plan.order == WeightOrder::kOutTapsIn || !aligned(weight);
+  const std::size_t w_bytes = own_weight ? weight_bytes(plan.problem) : 0;
   if (scratch == nullptr) {
-    scratch = memory_.scratch(padded(plan.cudnn.workspace) + weight_bytes(plan.problem.geometry) +
-                              (own_x ? bytes_of(x.shape) : 0) + (own_y ? bytes_of(y.shape) : 0));
+    scratch = memory_.scratch(padded(plan.cudnn.workspace) + w_bytes + x_bytes + y_bytes);
   }
   Pieces pieces(scratch);
   void* workspace = pieces.take(plan.cudnn.workspace);
-  float* w = weight;
-  if (own_weight) w = static_cast<float*>(pieces.take(weight_bytes(plan.problem.geometry)));
-  const Tensor dense_x = own_x ? Tensor(pieces.take(bytes_of(x.shape)), x.shape) : x;
-  const Tensor dense_y = own_y ? Tensor(pieces.take(bytes_of(y.shape)), y.shape) : y;
+  void* w = own_weight ? pieces.take(w_bytes) : weight;
+  const Tensor dense_x = own_x ? Tensor(pieces.take(x_bytes), x.shape, dtype) : x;
+  const Tensor dense_y = own_y ? Tensor(pieces.take(y_bytes), y.shape, dtype) : y;
 
   if (own_x && pass != ConvPass::kBackwardData) gpu::copy(context_, x, dense_x, false);
   if (own_y && pass != ConvPass::kForward) gpu::copy(context_, y, dense_y, false);
@@ -172,24 +178,22 @@ void CudnnConvolutions::run(Plan& plan, const Operands& operands, void* scratch)
   if (pass == ConvPass::kBackwardWeights) add_weight_gradient(plan, w, weight);
 }
 
-void CudnnConvolutions::take_weight(const Plan& plan, const float* from, float* to) {
+void CudnnConvolutions::take_weight(const Plan& plan, const float* from, void* to) {
   const ConvGeometry& g = plan.problem.geometry;
-  const std::int64_t elements = g.weight_elements();
-  if (plan.order == WeightOrder::kOutInTaps) {
-    return gpu::copy(context_, flat(from, elements), flat(to, elements), false);
-  }
+  const Tensor master = flat(from, g.weight_elements(), DType::kFloat32);
+  const Tensor taken = flat(to, g.weight_elements(), plan.problem.dtype);
+  if (plan.order == WeightOrder::kOutInTaps) return gpu::copy(context_, master, taken, false);
   const Matrices in_by_taps{g.out_channels, g.in_channels / g.groups, g.kernel_h * g.kernel_w};
-  transpose(context_, in_by_taps, flat(from, elements), flat(to, elements), false);
+  transpose(context_, in_by_taps, master, taken, false);
 }
 
-void CudnnConvolutions::add_weight_gradient(const Plan& plan, const float* from, float* to) {
+void CudnnConvolutions::add_weight_gradient(const Plan& plan, const void* from, float* to) {
   const ConvGeometry& g = plan.problem.geometry;
-  const std::int64_t elements = g.weight_elements();
-  if (plan.order == WeightOrder::kOutInTaps) {
-    return gpu::copy(context_, flat(from, elements), flat(to, elements), true);
-  }
+  const Tensor computed = flat(from, g.weight_elements(), plan.problem.dtype);
+  const Tensor master = flat(to, g.weight_elements(), DType::kFloat32);
+  if (plan.order == WeightOrder::kOutInTaps) return gpu::copy(context_, computed, master, true);
   const Matrices taps_by_in{g.out_channels, g.kernel_h * g.kernel_w, g.in_channels / g.groups};
-  transpose(context_, taps_by_in, flat(from, elements), flat(to, elements), true);
+  transpose(context_, taps_by_in, computed, master, true);
 }
 
 // A variant pack cannot be changed once it is finalized, and making one allocates host memory:
@@ -221,49 +225,77 @@ CudnnConvolutions::Plan& CudnnConvolutions::plan_for(const ConvProblem& problem)
     if (plan->problem == problem) return *plan;
   }
   problem.geometry.check();
-  plans_.push_back(std::make_unique<Plan>(make_chosen(problem, choose(problem))));
+  std::string reason;
+  Plan plan = make_chosen(problem, choose(problem), reason);
+  LOCKSTEP_CHECK(plan.cudnn.plan.get() != nullptr, describe(problem), ": ", reason);
+  plans_.push_back(std::make_unique<Plan>(std::move(plan)));
   return *plans_.back();
 }
 
+/// With a null plan when the engine is not there or does not take the problem; `reason` says why.
 CudnnConvolutions::Plan CudnnConvolutions::make_chosen(const ConvProblem& problem,
-                                                       const Choice& choice) {
+                                                       const EngineChoice& choice,
+                                                       std::string& reason) {
   auto engines = find_engines(problem, choice.order, target(), choice.fallback, kMostEngines);
-  LOCKSTEP_CHECK(choice.index < engines.size(), "cuDNN lists ", engines.size(), " engines for ",
-                 describe(problem), ", but number ", choice.index, " was chosen before");
-  std::string reason;
-  Plan plan{problem, choice.order, make_plan(std::move(engines[choice.index]), reason), {}, 0};
-  LOCKSTEP_CHECK(plan.cudnn.plan.get() != nullptr, describe(problem), ": ", reason);
-  return plan;
+  if (choice.index >= engines.size()) {
+    reason = concat("cuDNN lists ", engines.size(), " engines, but number ", choice.index,
+                    " was chosen before");
+    return {problem, choice.order, {}, {}, 0};
+  }
+  return {problem, choice.order, make_plan(std::move(engines[choice.index]), reason), {}, 0};
 }
 
-CudnnConvolutions::Choice CudnnConvolutions::choose(const ConvProblem& problem) {
+EngineChoice CudnnConvolutions::choose(const ConvProblem& problem) {
   Choices& all = choices();
   const std::lock_guard lock(all.mutex);
   for (const Choices::Entry& entry : all.entries) {
-    if (entry.problem == problem && entry.model == model_ &&
+    if (entry.problem == problem && entry.model == model_ && entry.file == options_.engine_file &&
         entry.most_workspace == options_.most_workspace) {
       return entry.choice;
     }
   }
+  const EngineChoice choice = choose_by_file(problem);
+  all.entries.push_back({model_, options_.most_workspace, options_.engine_file, problem, choice});
+  return choice;
+}
+
+/// By the clock where the file knows nothing of use.
+EngineChoice CudnnConvolutions::choose_by_file(const ConvProblem& problem) {
+  const EngineFile file(options_.engine_file);
+  const std::string name =
+      concat(describe(problem), ", at most ", options_.most_workspace, " bytes of workspace");
+  const std::optional<EngineChoice> kept = file.find(model_, name);
+  if (kept) {
+    std::string ignored;
+    const Plan plan = make_chosen(problem, *kept, ignored);
+    if (plan.cudnn.plan.get() != nullptr && plan.cudnn.workspace <= options_.most_workspace) {
+      return *kept;
+    }
+  }
+  return file.settle(model_, name, choose_by_time(problem), kept);
+}
+
+EngineChoice CudnnConvolutions::choose_by_time(const ConvProblem& problem) {
   std::string reason = "none is deterministic";
-  Choice choice = fastest(problem, false, reason);
+  EngineChoice choice = fastest(problem, false, reason);
   if (choice.index == kMostEngines) choice = fastest(problem, true, reason);
   LOCKSTEP_CHECK(choice.index < kMostEngines, model_, " has no engine for ", describe(problem),
-                 " in fp32", problem.tf32 ? "" : " without TF32", " (", reason, ")");
-  all.entries.push_back({model_, options_.most_workspace, problem, choice});
+                 " (", reason, ")");
   return choice;
 }
 
 /// Index kMostEngines when there is none; `reason` then says why, if anything is known.
-CudnnConvolutions::Choice CudnnConvolutions::fastest(const ConvProblem& problem, bool fallback,
-                                                     std::string& reason) {
+EngineChoice CudnnConvolutions::fastest(const ConvProblem& problem, bool fallback,
+                                        std::string& reason) {
   const Shape output = problem.geometry.output_shape(problem.input);
-  const Storage x = memory_.allocate(bytes_of(problem.input));
-  const Storage y = memory_.allocate(bytes_of(output));
-  const Storage weight = memory_.allocate(weight_bytes(problem.geometry));
-  const Operands operands{Tensor(x.data(), problem.input), Tensor(y.data(), output),
+  const DType dtype = problem.dtype;
+  const Storage x = memory_.allocate(bytes_of(problem.input, dtype));
+  const Storage y = memory_.allocate(bytes_of(output, dtype));
+  const Storage weight =
+      memory_.allocate(bytes_of(problem.geometry.weight_shape(), DType::kFloat32));
+  const Operands operands{Tensor(x.data(), problem.input, dtype), Tensor(y.data(), output, dtype),
                           static_cast<float*>(weight.data())};
-  Choice best{.index = kMostEngines};
+  EngineChoice best{.index = kMostEngines};
   float least = std::numeric_limits<float>::infinity();
   for (const WeightOrder order : weight_orders(problem.geometry)) {
     auto engines = find_engines(problem, order, target(), fallback, kMostEngines);
@@ -290,7 +322,7 @@ CudnnConvolutions::Choice CudnnConvolutions::fastest(const ConvProblem& problem,
 /// Of a whole pass, with what is done to the weights.
 float CudnnConvolutions::milliseconds(Plan& plan, const Operands& operands) {
   const Storage scratch =
-      memory_.allocate(padded(plan.cudnn.workspace) + weight_bytes(plan.problem.geometry));
+      memory_.allocate(padded(plan.cudnn.workspace) + weight_bytes(plan.problem));
   Event begin(ordinal_, Event::Kind::kTime), end(ordinal_, Event::Kind::kTime);
   run(plan, operands, scratch.data());  // the first run loads the kernels
   float least = std::numeric_limits<float>::infinity();

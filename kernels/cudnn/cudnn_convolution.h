@@ -1,25 +1,31 @@
 #pragma once
-// Convolutions of one replica by cuDNN, channels-last in fp32. For every geometry, input shape and
-// pass the fastest of cuDNN's deterministic engines is found by timing a few and kept; all replicas
-// of a process whose GPUs are of one model take the same one, and so compute the same bits.
+// Convolutions of one replica by cuDNN, channels-last in fp32, bf16 or fp16. For every geometry,
+// input shape, type and pass the fastest of cuDNN's deterministic engines is found by timing a few
+// and kept, in a file too: all replicas whose GPUs are of one model take the same one, in this
+// process and in later ones on this machine, and so compute the same bits. Weights and their
+// gradients are fp32 outside; a plan of a narrower type gets rounded copies of the weights, and
+// what it computes of their gradients is added up in fp32.
 
 #include <cudnn.h>
 
 #include <array>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "kernels/cudnn/cudnn_graph.h"
+#include "kernels/cudnn/engine_file.h"
 #include "kernels/operations/context.h"
 #include "lockstep/core/tensor.h"
 
 namespace lockstep::gpu {
 
 struct ConvolutionOptions {
-  bool tf32 = false;
+  bool tf32 = false;                                    // of fp32 tensors
   std::size_t most_workspace = std::size_t{512} << 20;  // bytes that an engine may ask for
+  std::filesystem::path engine_file = {};               // of EngineFile
 };
 
 /// Device memory for planning and for running.
@@ -39,8 +45,9 @@ class CudnnConvolutions {
                     const ConvolutionOptions& options);
   ~CudnnConvolutions();
 
-  void prepare(const ConvGeometry& geometry, const Shape& input, bool backward, bool grad_input);
-  /// y = x * weight.
+  void prepare(const ConvGeometry& geometry, const Shape& input, DType dtype, bool backward,
+               bool grad_input);
+  /// y = x * weight. In all three, x and y have one type.
   void forward(const ConvGeometry& geometry, const Tensor& x, const float* weight, const Tensor& y);
   void backward_data(const ConvGeometry& geometry, const Tensor& grad_y, const float* weight,
                      const Tensor& grad_x);
@@ -51,12 +58,6 @@ class CudnnConvolutions {
  private:
   struct DestroyHandle {
     void operator()(cudnnContext* handle) const { cudnnDestroy(handle); }
-  };
-  /// Which of cuDNN's engines: the same for the same problem, library and GPU model.
-  struct Choice {
-    WeightOrder order = WeightOrder::kOutInTaps;
-    bool fallback = false;
-    std::size_t index = 0;  // in find_engines
   };
   /// A plan's tensors by address. They rarely change: a layer's tensors lie where they lie.
   struct Binding {
@@ -79,16 +80,19 @@ class CudnnConvolutions {
   static Choices& choices();
   CudnnTarget target() const { return {handle_.get(), nullptr}; }
 
-  ConvProblem problem(const ConvGeometry& geometry, const Shape& input, ConvPass pass) const;
+  ConvProblem problem(const ConvGeometry& geometry, const Shape& input, DType dtype,
+                      ConvPass pass) const;
   Plan& plan_for(const ConvProblem& problem);
-  Plan make_chosen(const ConvProblem& problem, const Choice& choice);
-  Choice choose(const ConvProblem& problem);
-  Choice fastest(const ConvProblem& problem, bool fallback, std::string& reason);
+  Plan make_chosen(const ConvProblem& problem, const EngineChoice& choice, std::string& reason);
+  EngineChoice choose(const ConvProblem& problem);
+  EngineChoice choose_by_file(const ConvProblem& problem);
+  EngineChoice choose_by_time(const ConvProblem& problem);
+  EngineChoice fastest(const ConvProblem& problem, bool fallback, std::string& reason);
   float milliseconds(Plan& plan, const Operands& operands);
 
   void run(Plan& plan, const Operands& operands, void* scratch);
-  void take_weight(const Plan& plan, const float* from, float* to);
-  void add_weight_gradient(const Plan& plan, const float* from, float* to);
+  void take_weight(const Plan& plan, const float* from, void* to);
+  void add_weight_gradient(const Plan& plan, const void* from, float* to);
   void execute(Plan& plan, const std::array<void*, 4>& addresses);
 
   const int ordinal_;

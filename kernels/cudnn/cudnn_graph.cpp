@@ -17,9 +17,24 @@ Extents channels_first_strides(const Extents& e) {
   return {e[1] * e[2] * e[3], e[2] * e[3], e[3], 1};
 }
 
-CudnnDescriptor describe_tensor(std::int64_t id, const Extents& extents, const Extents& strides) {
+cudnnDataType_t cudnn_type(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return CUDNN_DATA_FLOAT;
+    case DType::kBFloat16:
+      return CUDNN_DATA_BFLOAT16;
+    case DType::kFloat16:
+      return CUDNN_DATA_HALF;
+    case DType::kUInt8:
+      break;
+  }
+  throw Error(concat("expected a convolution in fp32, bf16 or fp16, got ", to_string(dtype)));
+}
+
+CudnnDescriptor describe_tensor(std::int64_t id, DType dtype, const Extents& extents,
+                                const Extents& strides) {
   CudnnDescriptor tensor(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
-  tensor.set(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT);
+  tensor.set(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, cudnn_type(dtype));
   tensor.set_all<std::int64_t>(CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, extents);
   tensor.set_all<std::int64_t>(CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, strides);
   tensor.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, kCudnnAlignment);
@@ -28,15 +43,15 @@ CudnnDescriptor describe_tensor(std::int64_t id, const Extents& extents, const E
   return tensor;
 }
 
-CudnnDescriptor describe_activation(std::int64_t id, const Shape& shape) {
+CudnnDescriptor describe_activation(std::int64_t id, DType dtype, const Shape& shape) {
   const Extents extents{shape.batch(), shape.channels(), shape.height(), shape.width()};
-  return describe_tensor(id, extents, channels_last_strides(extents));
+  return describe_tensor(id, dtype, extents, channels_last_strides(extents));
 }
 
 // The number of groups is the input's channels over the weights'.
-CudnnDescriptor describe_weight(const ConvGeometry& g, WeightOrder order) {
+CudnnDescriptor describe_weight(const ConvGeometry& g, DType dtype, WeightOrder order) {
   const Extents extents{g.out_channels, g.in_channels / g.groups, g.kernel_h, g.kernel_w};
-  return describe_tensor(kWeightId, extents,
+  return describe_tensor(kWeightId, dtype, extents,
                          order == WeightOrder::kOutInTaps ? channels_first_strides(extents)
                                                           : channels_last_strides(extents));
 }
@@ -101,9 +116,10 @@ CudnnDescriptor make_graph(const ConvProblem& problem, WeightOrder order,
   const OperationNames names = operation_names(problem.pass);
   const ConvGeometry& g = problem.geometry;
   CudnnDescriptor operation(names.type);
-  operation.set(names.x, describe_activation(kInputId, problem.input));
-  operation.set(names.w, describe_weight(g, order));
-  operation.set(names.y, describe_activation(kOutputId, g.output_shape(problem.input)));
+  operation.set(names.x, describe_activation(kInputId, problem.dtype, problem.input));
+  operation.set(names.w, describe_weight(g, problem.dtype, order));
+  operation.set(names.y,
+                describe_activation(kOutputId, problem.dtype, g.output_shape(problem.input)));
   operation.set(names.window, describe_window(g));
   operation.set(names.alpha, CUDNN_TYPE_FLOAT, 1.0F);
   operation.set(names.beta, CUDNN_TYPE_FLOAT, 0.0F);
@@ -185,14 +201,17 @@ class EngineNotes {
   CudnnDescriptor engine_;
 };
 
-// Winograd's larger tiles and sums in reduced precision lose digits that a direct sum keeps.
-bool is_exact_enough(const EngineNotes& notes, bool tf32) {
+// Winograd's larger tiles and sums in reduced precision lose digits that a direct sum keeps. On
+// tensor cores fp32 is TF32, while narrower types are multiplied exactly.
+bool is_exact_enough(const EngineNotes& notes, const ConvProblem& problem) {
   constexpr std::array never{
       CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC, CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION,
       CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_6x6, CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13};
-  constexpr std::array with_tf32{CUDNN_NUMERICAL_NOTE_TENSOR_CORE,
-                                 CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS};
-  return !notes.any(never) && (tf32 || !notes.any(with_tf32));
+  constexpr std::array tensor_core{CUDNN_NUMERICAL_NOTE_TENSOR_CORE};
+  constexpr std::array down_convert{CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS};
+  if (notes.any(never)) return false;
+  const bool fp32 = problem.dtype == DType::kFloat32;
+  return (problem.tf32 && fp32) || (!notes.any(down_convert) && (!fp32 || !notes.any(tensor_core)));
 }
 
 }  // namespace
@@ -232,7 +251,7 @@ std::vector<CudnnDescriptor> find_engines(const ConvProblem& problem, WeightOrde
   for (CudnnDescriptor& engine :
        ask_heuristics(graph, target, fallback ? CUDNN_HEUR_MODE_FALLBACK : CUDNN_HEUR_MODE_A)) {
     const EngineNotes notes(engine);
-    if (!is_exact_enough(notes, problem.tf32)) continue;
+    if (!is_exact_enough(notes, problem)) continue;
     // Compiling takes a second, and a network has a hundred plans to choose: the others come first.
     (notes.compiles_at_run_time() ? compiled : engines).push_back(std::move(engine));
   }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lockstep/backend/conv_geometry.h"
+#include "lockstep/core/dtype.h"
 
 namespace lockstep::gpu {
 
@@ -67,12 +68,13 @@ enum class WeightOrder : std::uint8_t {
 /// Ids of the tensors of every graph, in a variant pack.
 enum : std::int64_t { kInputId = 1, kOutputId = 2, kWeightId = 3 };
 
-/// One pass of a convolution in fp32.
+/// One pass of a convolution. Input, output and weights have one type; products are summed in fp32.
 struct ConvProblem {
   ConvGeometry geometry;
   Shape input;  // dense, its batch at least 1
   ConvPass pass = ConvPass::kForward;
-  bool tf32 = false;  // products of inputs rounded to 10 bits, on tensor cores
+  DType dtype = DType::kFloat32;  // or kBFloat16, kFloat16
+  bool tf32 = false;  // of fp32: operands rounded to 10 bits of mantissa, for tensor cores
 
   friend bool operator==(const ConvProblem&, const ConvProblem&) = default;
 };
@@ -84,9 +86,10 @@ struct CudnnTarget {
   const CudnnDescriptor* properties = nullptr;
 };
 
-/// The engines of cuDNN that give the same bits in every run and keep fp32 (or TF32, where asked
-/// for), the most promising first; at most `limit`. The same list in every process with the same
-/// library and GPU model. `fallback`: those of the last resort.
+/// The engines of cuDNN that give the same bits in every run and round operands no further than the
+/// problem's type (or TF32, where asked for), the most promising first; at most `limit`. The same
+/// list in every process with the same library and GPU model. `fallback`: those of the last resort.
+/// Throws Error for a type that convolutions cannot have.
 std::vector<CudnnDescriptor> find_engines(const ConvProblem& problem, WeightOrder order,
                                           const CudnnTarget& target, bool fallback,
                                           std::size_t limit);

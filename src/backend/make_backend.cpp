@@ -11,10 +11,11 @@ CudaBackends& cuda_backends() {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_backend(const Device& device, int threads) {
+std::unique_ptr<Backend> make_backend(const Device& device, int threads,
+                                      const BackendOptions& options) {
   LOCKSTEP_CHECK(threads >= 1, "a backend needs at least 1 thread, got ", threads);
   if (device.kind == DeviceKind::kCpu) return std::make_unique<CpuBackend>(device, threads);
-  if (cuda_backends().make != nullptr) return cuda_backends().make(device);
+  if (cuda_backends().make != nullptr) return cuda_backends().make(device, options);
   throw Error(concat(to_string(device),
                      ": this build of lockstep has no CUDA backend; use -d cpu:N",
                      " (N virtual devices on the CPU), or build with CUDA"));

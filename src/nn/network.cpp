@@ -7,14 +7,14 @@
 
 namespace lockstep {
 
-// Channels-last fp32; the batch is the planned one.
+// Channels-last; the batch is the planned one.
 Graph Network::Impl::describe(const PlanOptions& options) const {
   Graph graph;
   std::unordered_map<const Value*, int> index;
   for (const auto& value : values) {
     index[value.get()] = static_cast<int>(graph.values.size());
-    graph.values.push_back({static_cast<std::size_t>(value->shape.elements()) * sizeof(float),
-                            value->shape.channels()});
+    const auto elements = static_cast<std::size_t>(value->shape.elements());
+    graph.values.push_back({elements * size_of(options.activations), value->shape.channels()});
   }
   for (const auto& layer : layers) {
     GraphLayer described;
@@ -43,6 +43,7 @@ Graph Network::Impl::describe(const PlanOptions& options) const {
 
 void Network::Impl::allocate(const PlanOptions& options) {
   training = options.training;
+  activations = options.activations;
   plan = plan_memory(describe(options));
   arena = backend.allocate(plan.bytes);
   auto* memory = static_cast<std::byte*>(arena.data());
@@ -56,8 +57,8 @@ void Network::Impl::allocate(const PlanOptions& options) {
 Tensor Network::Impl::place(const Placement& placement, const Value& value) const {
   if (placement.buffer < 0) return {};
   auto* memory = static_cast<std::byte*>(arena.data()) + plan.buffers[placement.buffer].offset;
-  Tensor tensor(reinterpret_cast<float*>(memory) + placement.first_channel,
-                value.shape.with_batch(batch));
+  const auto first = static_cast<std::size_t>(placement.first_channel);
+  Tensor tensor(memory + first * size_of(activations), value.shape.with_batch(batch), activations);
   tensor.row_stride = placement.row_stride;
   return tensor;
 }

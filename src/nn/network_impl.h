@@ -31,6 +31,7 @@ struct Network::Impl {
   Value* output = nullptr;
 
   bool training = true;
+  DType activations = DType::kFloat32;
   MemoryPlan plan;
   Storage arena;
   std::int64_t batch = 0;

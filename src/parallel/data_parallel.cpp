@@ -46,10 +46,22 @@ void DataParallel::Impl::check_options() const {
   LOCKSTEP_CHECK(options.global_batch > 0, "expected a global batch of at least 1, got ",
                  options.global_batch);
   LOCKSTEP_CHECK(options.num_classes > 0, "expected at least 1 class, got ", options.num_classes);
+  check_precision();
   const std::size_t weights = options.class_weight.size();
   if (weights == 0 || weights == static_cast<std::size_t>(options.num_classes)) return;
   throw ConfigError(concat("loss.class_weight has ", weights, " values for ", options.num_classes,
                            " classes; give one per class, or none"));
+}
+
+void DataParallel::Impl::check_precision() const {
+  if (options.activations == DType::kFloat32) return;
+  for (const Device& device : options.devices) {
+    if (device.kind != DeviceKind::kCpu) continue;
+    throw ConfigError(concat("run.precision = \"", to_string(options.activations),
+                             "\" needs GPUs, but ", to_string(device),
+                             " is asked for, and the CPU computes in fp32; use ",
+                             "run.precision = \"fp32\", or -d cuda:all"));
+  }
 }
 
 void DataParallel::Impl::check_recording() const {
@@ -105,12 +117,13 @@ void DataParallel::Impl::build_rank(int rank, int threads) {
   Replica& replica = replicas[rank];
   RankState& state = states[rank];
   replica.rank = rank;
-  replica.backend = make_backend(options.devices[rank], threads);
+  replica.backend = make_backend(options.devices[rank], threads, options.backend);
   Backend& backend = *replica.backend;
   communicators->at(rank).attach(backend);
   const std::int64_t batch = shard_of(options.global_batch, ranks(), 0).count;
   const Shape input{batch, options.size.height, options.size.width, 3};
-  replica.network = factory(input, {.training = true}, backend, replica.store);
+  replica.network = factory(input, {.training = true, .activations = options.activations}, backend,
+                            replica.store);
   state.labels = backend.allocate(static_cast<std::size_t>(input.rows()));
   if (stages(rank)) {
     state.staged_images =

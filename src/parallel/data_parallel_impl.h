@@ -33,6 +33,7 @@ struct RankState {
   Storage scalars;       // StepScalars
   Storage confusion;     // int64 [classes, classes]
   Storage eval_labels;   // as labels, for the network of the last evaluated size
+  Storage eval_images;   // fp32, on their way into it; empty where it takes them as they are
   std::unique_ptr<GradientExchange> gradients;
   std::vector<std::int64_t> tracked;  // [BatchNorm state] batches that a recorded step counts
 };
@@ -80,6 +81,7 @@ struct DataParallel::Impl {
   std::unique_ptr<GradientExchange> make_gradients(int rank);
   void check_options() const;
   void check_recording() const;
+  void check_precision() const;
 
   // The step (train_step.cpp).
   void check_batch(const Batch& batch) const;

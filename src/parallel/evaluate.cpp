@@ -18,6 +18,24 @@ struct EvalSums {
 
 namespace {}  // namespace
 
+namespace {
+
+/// fp32 memory on the way into a network that takes another type; empty where it takes fp32.
+Storage allocate_staging(Backend& backend, const Tensor& input) {
+  if (input.dtype == DType::kFloat32) return {};
+  return backend.allocate(static_cast<std::size_t>(input.shape.elements()) * sizeof(float));
+}
+
+void upload_images(Backend& backend, const Batch& batch, const Storage& staging,
+                   const Tensor& input) {
+  if (!staging.data()) return backend.upload(input, batch.images.data());
+  const Tensor staged = image_tensor(staging, batch.count(), batch.size);
+  backend.upload(staged, batch.images.data());
+  backend.copy(staged, input, false);
+}
+
+}  // namespace
+
 void DataParallel::Impl::prepare_eval(int rank, const Batch& batch) {
   Replica& replica = replicas[rank];
   const Shape input{batch.count(), batch.size.height, batch.size.width, 3};
@@ -27,7 +45,9 @@ void DataParallel::Impl::prepare_eval(int rank, const Batch& batch) {
                     network->input().shape.width() == input.width();
   if (!fits) {
     replica.eval_network.reset();  // first, so that two plans never lie in memory together
-    replica.eval_network = factory(input, {.training = false}, *replica.backend, replica.store);
+    replica.eval_network = factory(input, {.training = false, .activations = options.activations},
+                                   *replica.backend, replica.store);
+    states[rank].eval_images = allocate_staging(*replica.backend, replica.eval_network->input());
     states[rank].eval_labels = replica.backend->allocate(static_cast<std::size_t>(input.rows()));
   }
   replica.eval_network->set_batch(batch.count());
@@ -38,7 +58,7 @@ double DataParallel::Impl::evaluate_batch(int rank, const Batch& batch) {
   prepare_eval(rank, batch);
   Network& network = *replicas[rank].eval_network;
   const Tensor labels = label_tensor(states[rank].eval_labels, batch.count(), batch.size);
-  backend.upload(network.input(), batch.images.data());
+  upload_images(backend, batch, states[rank].eval_images, network.input());
   backend.upload(labels, batch.labels.data());
   network.forward({.training = false});
 

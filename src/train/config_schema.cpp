@@ -42,19 +42,6 @@ ConfigKey only_word(std::string path, const std::string& word) {
   return {std::move(path), "", read, [word](const Config&) { return quoted(word); }};
 }
 
-ConfigKey precision_key() {
-  ConfigKey key =
-      text("run.precision", field(&Config::run, &RunOptions::precision), "storage of activations");
-  key.read = [](ConfigDraft&, const toml::node& node) -> std::string {
-    const std::string value = node.value_or(std::string());
-    if (node.is_string() && value == "fp32") return "";
-    if (node.is_string() && value == "bf16")
-      return "precision bf16 is not available yet; use \"fp32\"";
-    return expected_choice({"fp32", "bf16"}, node);
-  };
-  return key;
-}
-
 void add_run(Keys& keys) {
   const auto run = [](auto member) { return field(&Config::run, member); };
   keys.push_back(uncounted(text("run.name", run(&RunOptions::name), "of the run folder")));
@@ -79,7 +66,11 @@ void add_run(Keys& keys) {
                                    "newest iter_N checkpoints that stay")));
   keys.push_back(uncounted(integer("run.log_every", run(&RunOptions::log_every), kAtLeastOne,
                                    "iterations per log line")));
-  keys.push_back(precision_key());
+  keys.push_back(choice("run.precision", run(&RunOptions::precision),
+                        {{"fp32", DType::kFloat32}, {"bf16", DType::kBFloat16}},
+                        "of activations: fp32, bf16 (cuda)"));
+  keys.push_back(boolean("run.tf32", run(&RunOptions::tf32),
+                         "fp32 convolutions may use TF32 (cuda; no effect with bf16)"));
   keys.push_back(uncounted(text("run.transport", run(&RunOptions::transport),
                                 "of BatchNorm statistics: auto, host, event (cuda), nccl (cuda)")));
   // It counts: NCCL adds in an order of its own.

@@ -27,6 +27,9 @@ std::string describe_mode(const Config& config, std::size_t devices) {
                      devices);
 }
 
+// TF32 is about fp32 convolutions only.
+bool rounds_to_tf32(const RunOptions& run) { return run.tf32 && run.precision == DType::kFloat32; }
+
 }  // namespace
 
 void Trainer::log_start() {
@@ -34,9 +37,11 @@ void Trainer::log_start() {
   const std::int64_t batch = config_.global_batch(count);
   log_->info(fmt::format("lockstep {}: {}, seed {}, configuration {}", LOCKSTEP_VERSION,
                          config_.run.name, config_.run.seed, config_hash(config_)));
-  log_->info(fmt::format("devices: {} ({}), transport {}", devices_text_,
+  log_->info(fmt::format("devices: {} ({}), transport {}, precision {}{}", devices_text_,
                          request_.devices.empty() ? "the default; choose with -d" : "as asked",
-                         resolve_transport(config_.run.transport, devices_)));
+                         resolve_transport(config_.run.transport, devices_),
+                         to_string(config_.run.precision),
+                         rounds_to_tf32(config_.run) ? " with TF32 convolutions" : ""));
   const GradientExchangeChoice& exchange = replicas_->gradient_exchange();
   log_->info(fmt::format("gradient exchange: {} ({})", exchange.kind, exchange.reason));
   log_->info(fmt::format("model: {}, width {}, depth {}, {} classes, {} parameters", config_.arch,
@@ -58,6 +63,8 @@ void Trainer::log_start() {
                         {"bn_mode", to_string(config_.bn.mode)},
                         {"gradient_exchange", exchange.kind},
                         {"seed", config_.run.seed},
+                        {"precision", to_string(config_.run.precision)},
+                        {"tf32", rounds_to_tf32(config_.run)},
                         {"max_iters", max_iters_},
                         {"environment", describe_environment(devices_)}});
   if (resumed_)

@@ -22,6 +22,8 @@ std::unique_ptr<DataParallel> make_replicas(const Config& config,
   options.global_batch = global_batch;
   options.size = size;
   options.seed = config.run.seed;
+  options.activations = config.run.precision;
+  options.backend.tf32 = config.run.tf32;
   options.communicator.transport = config.run.transport;
   options.cuda_graph = config.run.cuda_graph;
   options.gradient_exchange.kind = config.run.gradient_exchange;

@@ -89,58 +89,72 @@ void for_each_product(const ConvGeometry& g, const Shape& in, const Visit& visit
   }
 }
 
-/// Everything one case needs, with random values.
+Values stored_values(DType dtype, Values values) {
+  for (float& value : values) value = stored(dtype, value);
+  return values;
+}
+
+/// Everything one case needs, with random values: those of activations are of `dtype`, the others
+/// fp32.
 struct Setup {
   Shape in, out, weight_shape;
   Values x, weight, bias, grad_y;
 
-  explicit Setup(const Case& c)
+  explicit Setup(const Case& c, DType dtype = DType::kFloat32)
       : in(c.input),
         out(c.geometry.output_shape(c.input)),
         weight_shape(c.geometry.weight_shape()),
-        x(random_values(in, 1)),
+        x(stored_values(dtype, random_values(in, 1))),
         weight(random_values(weight_shape, 2, 0.2F)),
         bias(random_values({c.geometry.out_channels}, 3)),
-        grad_y(random_values(out, 4)) {}
+        grad_y(stored_values(dtype, random_values(out, 4))) {}
 };
 
 constexpr double kTolerance = 2e-5;
 
+/// For what is rounded to the type of activations once more, before a bias or what is there is
+/// added.
+double tolerance_of_sums(DType dtype) {
+  return dtype == DType::kFloat32 ? kTolerance : kTolerance + spacing(dtype, 1);
+}
+
 std::unique_ptr<Backend> cpu(int threads) { return make_backend(Device{}, threads); }
 
-void check_forward(Backend& backend, const Case& c, const Setup& s, bool with_bias) {
+void check_forward(const TypedBackend& on, const Case& c, const Setup& s, bool with_bias) {
   Doubles expected(s.grad_y.size());
   for (std::size_t i = 0; i < expected.size(); ++i) {
     expected[i] = with_bias ? static_cast<double>(s.bias[i % s.bias.size()]) : 0.0;
   }
+  const Values used = on.stored(s.weight);
   for_each_product(c.geometry, s.in, [&](std::size_t x, std::size_t w, std::size_t y) {
-    expected[y] += static_cast<double>(s.x[x]) * static_cast<double>(s.weight[w]);
+    expected[y] += static_cast<double>(s.x[x]) * static_cast<double>(used[w]);
   });
-  const Operand x(backend, s.in, s.x, c.margins);
-  const Operand weight(backend, s.weight_shape, s.weight);
-  const Operand bias(backend, {1, c.geometry.out_channels}, s.bias);
-  const Operand y(backend, s.out, c.margins);
-  backend.conv2d_forward(c.geometry, x.tensor(), weight.floats(),
-                         with_bias ? bias.floats() : nullptr, y.tensor());
-  CHECK(relative_error(y.get(), expected) < kTolerance);
+  const Operand x(on, s.in, s.x, c.margins);
+  const Operand weight(on.backend, s.weight_shape, s.weight);
+  const Operand bias(on.backend, {1, c.geometry.out_channels}, s.bias);
+  const Operand y(on, s.out, c.margins);
+  on->conv2d_forward(c.geometry, x.tensor(), weight.floats(), with_bias ? bias.floats() : nullptr,
+                     y.tensor());
+  CHECK(relative_error(y, expected) < (with_bias ? tolerance_of_sums(on.dtype) : kTolerance));
   CHECK(y.margins_untouched());
 }
 
-void check_backward_data(Backend& backend, const Case& c, const Setup& s) {
+void check_backward_data(const TypedBackend& on, const Case& c, const Setup& s) {
   Doubles expected(s.x.size());
+  const Values used = on.stored(s.weight);
   for_each_product(c.geometry, s.in, [&](std::size_t x, std::size_t w, std::size_t y) {
-    expected[x] += static_cast<double>(s.grad_y[y]) * static_cast<double>(s.weight[w]);
+    expected[x] += static_cast<double>(s.grad_y[y]) * static_cast<double>(used[w]);
   });
-  const Operand grad_y(backend, s.out, s.grad_y, c.margins);
-  const Operand weight(backend, s.weight_shape, s.weight);
-  const Operand grad_x(backend, s.in, c.margins);
-  backend.conv2d_backward_data(c.geometry, grad_y.tensor(), weight.floats(), grad_x.tensor());
-  CHECK(relative_error(grad_x.get(), expected) < kTolerance);
+  const Operand grad_y(on, s.out, s.grad_y, c.margins);
+  const Operand weight(on.backend, s.weight_shape, s.weight);
+  const Operand grad_x(on, s.in, c.margins);
+  on->conv2d_backward_data(c.geometry, grad_y.tensor(), weight.floats(), grad_x.tensor());
+  CHECK(relative_error(grad_x, expected) < kTolerance);
   CHECK(grad_x.margins_untouched());
 }
 
-void check_backward_weights(Backend& backend, const Case& c, const Setup& s) {
-  // Both gradients are added to what is there.
+void check_backward_weights(const TypedBackend& on, const Case& c, const Setup& s) {
+  // Both gradients are fp32, and added to what is there.
   Doubles expected = widen(s.weight);
   for_each_product(c.geometry, s.in, [&](std::size_t x, std::size_t w, std::size_t y) {
     expected[w] += static_cast<double>(s.grad_y[y]) * static_cast<double>(s.x[x]);
@@ -149,30 +163,52 @@ void check_backward_weights(Backend& backend, const Case& c, const Setup& s) {
   for (std::size_t i = 0; i < s.grad_y.size(); ++i) {
     expected_bias[i % s.bias.size()] += static_cast<double>(s.grad_y[i]);
   }
-  const Operand x(backend, s.in, s.x, c.margins);
-  const Operand grad_y(backend, s.out, s.grad_y, c.margins);
-  const Operand grad_weight(backend, s.weight_shape, s.weight);
-  const Operand grad_bias(backend, {1, c.geometry.out_channels}, s.bias);
-  backend.conv2d_backward_weights(c.geometry, x.tensor(), grad_y.tensor(), grad_weight.floats(),
-                                  grad_bias.floats());
-  CHECK(relative_error(grad_weight.get(), expected) < kTolerance);
-  CHECK(relative_error(grad_bias.get(), expected_bias) < kTolerance);
+  const Operand x(on, s.in, s.x, c.margins);
+  const Operand grad_y(on, s.out, s.grad_y, c.margins);
+  const Operand grad_weight(on.backend, s.weight_shape, s.weight);
+  const Operand grad_bias(on.backend, {1, c.geometry.out_channels}, s.bias);
+  on->conv2d_backward_weights(c.geometry, x.tensor(), grad_y.tensor(), grad_weight.floats(),
+                              grad_bias.floats());
+  CHECK(relative_error(grad_weight, expected) < tolerance_of_sums(on.dtype));
+  CHECK(relative_error(grad_bias, expected_bias) < kTolerance);
+  // And what is there is not rounded.
+  const Values before = grad_weight.get();
+  const Operand zero(on, s.in, Values(s.x.size(), 0.0F));
+  on->conv2d_backward_weights(c.geometry, zero.tensor(), grad_y.tensor(), grad_weight.floats(),
+                              nullptr);
+  CHECK(grad_weight.get() == before);
 }
 
 TEST_CASE("convolutions and their gradients match loops in double") {
-  for (NamedBackend& named : available_backends()) {
-    Backend& backend = *named.backend;
-    CAPTURE(named.name);
+  for_each_type([](const TypedBackend& on) {
     for (const Case& c : cases()) {
       CAPTURE(std::string(c.name));
-      const Setup s(c);
-      backend.prepare_conv2d(c.geometry, c.input, true, true);
-      check_forward(backend, c, s, false);
-      check_forward(backend, c, s, true);
-      check_backward_data(backend, c, s);
-      check_backward_weights(backend, c, s);
+      const Setup s(c, on.dtype);
+      on->prepare_conv2d(c.geometry, c.input, on.dtype, true, true);
+      check_forward(on, c, s, false);
+      check_forward(on, c, s, true);
+      check_backward_data(on, c, s);
+      check_backward_weights(on, c, s);
     }
-  }
+  });
+}
+
+TEST_CASE("a convolution's operands have one type, and one that the backend has") {
+  for_each_type([](const TypedBackend& on) {
+    const ConvGeometry g = geometry(4, 4, 3, 1);
+    const Shape shape{1, 4, 4, 4};
+    const Operand weight(on.backend, g.weight_shape());
+    CHECK_THROWS_AS(on->prepare_conv2d(g, shape, DType::kUInt8, true, true), Error);
+    for (const DType other : kGpuTypes) {
+      if (other == on.dtype) continue;
+      const Operand x(on, shape), y({on.backend, other}, shape);
+      CHECK_THROWS_AS(on->conv2d_forward(g, x.tensor(), weight.floats(), nullptr, y.tensor()),
+                      Error);
+      CHECK_THROWS_AS(on->conv2d_backward_data(g, y.tensor(), weight.floats(), x.tensor()), Error);
+      CHECK_THROWS_AS(
+          on->conv2d_backward_weights(g, x.tensor(), y.tensor(), weight.floats(), nullptr), Error);
+    }
+  });
 }
 
 TEST_CASE("oneDNN alone gives the same, whatever the backend chose for this processor") {
@@ -266,11 +302,11 @@ TEST_CASE("preparing twice or running after preparation takes no memory") {
   const auto backend = cpu(2);
   const ConvGeometry g = geometry(16, 16, 3, 1);
   const Shape shape{2, 12, 12, 16};
-  backend->prepare_conv2d(g, shape, true, true);
+  backend->prepare_conv2d(g, shape, DType::kFloat32, true, true);
   const Operand x(*backend, shape, random_values(shape, 1)), y(*backend, shape);
   const Operand weight(*backend, g.weight_shape(), random_values(g.weight_shape(), 8));
   const std::size_t prepared = backend->allocated_bytes();
-  backend->prepare_conv2d(g, shape, true, true);
+  backend->prepare_conv2d(g, shape, DType::kFloat32, true, true);
   backend->conv2d_forward(g, x.tensor(), weight.floats(), nullptr, y.tensor());
   backend->conv2d_backward_data(g, x.tensor(), weight.floats(), y.tensor());
   backend->conv2d_backward_weights(g, x.tensor(), y.tensor(), weight.floats(), nullptr);
@@ -283,7 +319,7 @@ TEST_CASE("an empty batch reads and writes nothing") {
   const auto backend = cpu(2);
   const ConvGeometry g = geometry(16, 16, 3, 1);
   const Tensor empty(nullptr, {0, 8, 8, 16});
-  backend->prepare_conv2d(g, empty.shape, true, true);
+  backend->prepare_conv2d(g, empty.shape, DType::kFloat32, true, true);
   Values gradient(static_cast<std::size_t>(g.weight_elements()), 1.0F);
   const Values before = gradient;
   backend->conv2d_forward(g, empty, nullptr, nullptr, empty);

@@ -92,8 +92,14 @@ std::size_t count_plans(const ConvProblem& problem, WeightOrder order, const Cud
   return plans;
 }
 
-void check_every_case(const std::string& device) {
+struct Precision {
+  DType dtype;
+  bool tf32;
+};
+
+void check_every_case(const std::string& device, const Precision& precision) {
   CAPTURE(device);
+  CAPTURE(std::string(to_string(precision.dtype)));
   const CudnnDescriptor properties = describe_device(device);
   if (properties.get() == nullptr) return;
   const CudnnTarget target{nullptr, &properties};
@@ -102,16 +108,20 @@ void check_every_case(const std::string& device) {
     for (const ConvPass pass :
          {ConvPass::kForward, ConvPass::kBackwardData, ConvPass::kBackwardWeights}) {
       CAPTURE(std::string(to_string(pass)));
-      const ConvProblem problem{c.geometry, c.input, pass};
+      const ConvProblem problem{c.geometry, c.input, pass, precision.dtype, precision.tf32};
       CHECK(count_plans(problem, WeightOrder::kOutInTaps, target) > 0);
       CHECK(count_plans(problem, WeightOrder::kOutTapsIn, target) > 0);
     }
   }
 }
 
-TEST_CASE("every geometry and pass has deterministic fp32 plans, on Ampere and on Hopper") {
-  check_every_case(device_json("NVIDIA A100-SXM4-80GB", 800, 108, 166912));
-  check_every_case(device_json("NVIDIA H100 80GB HBM3", 900, 132, 232448));
+TEST_CASE("every geometry and pass has deterministic plans, on Ampere and on Hopper") {
+  for (const Precision& precision :
+       {Precision{DType::kFloat32, false}, Precision{DType::kFloat32, true},
+        Precision{DType::kBFloat16, false}, Precision{DType::kFloat16, false}}) {
+    check_every_case(device_json("NVIDIA A100-SXM4-80GB", 800, 108, 166912), precision);
+    check_every_case(device_json("NVIDIA H100 80GB HBM3", 900, 132, 232448), precision);
+  }
 }
 
 TEST_CASE("TF32 is taken where it is asked for only") {
@@ -126,6 +136,10 @@ TEST_CASE("TF32 is taken where it is asked for only") {
   const std::size_t exact = engines();
   problem.tf32 = true;
   CHECK(engines() > exact);
+  problem.dtype = DType::kBFloat16;
+  const std::size_t narrow = engines();
+  problem.tf32 = false;
+  CHECK(engines() == narrow);
 }
 
 TEST_CASE("what cuDNN cannot take is an error, or a plan that is not there") {

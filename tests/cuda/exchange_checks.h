@@ -28,7 +28,7 @@ class StreamBackend final : public GpuOperations {
   float* values() const { return static_cast<float*>(values_.data()); }  // [kValues]
   static constexpr std::int64_t kValues = 1000;
 
-  void prepare_conv2d(const ConvGeometry&, const Shape&, bool, bool) override {}
+  void prepare_conv2d(const ConvGeometry&, const Shape&, DType, bool, bool) override {}
   void conv2d_forward(const ConvGeometry&, const Tensor&, const float*, const float*,
                       const Tensor&) override {}
   void conv2d_backward_data(const ConvGeometry&, const Tensor&, const float*,

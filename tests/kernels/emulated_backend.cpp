@@ -5,8 +5,9 @@
 namespace lockstep::test {
 namespace {
 
-/// A backend whose kernels are those of kernels/*.cu, run by the emulation in host memory; its
-/// convolutions are the CPU's.
+/// A backend whose kernels are those of kernels/*.cu, run by the emulation in host memory. Its
+/// convolutions are the CPU's, in fp32: operands of a narrower type are widened, and weights,
+/// results and gradients of weights are rounded to that type as the GPU's plans do.
 class EmulatedBackend final : public gpu::GpuOperations {
  public:
   EmulatedBackend() : host_(make_backend(Device{}, 1)) { context() = emulated_; }
@@ -22,24 +23,64 @@ class EmulatedBackend final : public gpu::GpuOperations {
   }
   void synchronize() override {}
 
-  void prepare_conv2d(const ConvGeometry& geometry, const Shape& input, bool backward,
+  void prepare_conv2d(const ConvGeometry& geometry, const Shape& input, DType, bool backward,
                       bool grad_input) override {
-    host_->prepare_conv2d(geometry, input, backward, grad_input);
+    host_->prepare_conv2d(geometry, input, DType::kFloat32, backward, grad_input);
   }
   void conv2d_forward(const ConvGeometry& geometry, const Tensor& x, const float* weight,
                       const float* bias, const Tensor& y) override {
-    host_->conv2d_forward(geometry, x, weight, bias, y);
+    const Wide wide_y = zeros(y);
+    host_->conv2d_forward(geometry, widened(x).tensor,
+                          rounded(geometry, weight, x.dtype).tensor.floats(), bias, wide_y.tensor);
+    copy(wide_y.tensor, y, false);
   }
   void conv2d_backward_data(const ConvGeometry& geometry, const Tensor& grad_y, const float* weight,
                             const Tensor& grad_x) override {
-    host_->conv2d_backward_data(geometry, grad_y, weight, grad_x);
+    const Wide wide_x = zeros(grad_x);
+    host_->conv2d_backward_data(geometry, widened(grad_y).tensor,
+                                rounded(geometry, weight, grad_y.dtype).tensor.floats(),
+                                wide_x.tensor);
+    copy(wide_x.tensor, grad_x, false);
   }
   void conv2d_backward_weights(const ConvGeometry& geometry, const Tensor& x, const Tensor& grad_y,
                                float* grad_weight, float* grad_bias) override {
-    host_->conv2d_backward_weights(geometry, x, grad_y, grad_weight, grad_bias);
+    const Tensor target = flat(geometry, grad_weight);
+    const Wide sums = zeros(target);
+    host_->conv2d_backward_weights(geometry, widened(x).tensor, widened(grad_y).tensor,
+                                   sums.tensor.floats(), grad_bias);
+    copy(rounded(geometry, sums.tensor.floats(), x.dtype).tensor, target, true);
   }
 
  private:
+  /// A dense fp32 tensor in memory of its own.
+  struct Wide {
+    Storage memory;
+    Tensor tensor;
+  };
+
+  static Tensor flat(const ConvGeometry& geometry, const float* weight) {
+    return {const_cast<float*>(weight), Shape{1, geometry.weight_elements()}};
+  }
+  /// Zeros of the shape of `like`.
+  Wide zeros(const Tensor& like) {
+    Storage memory = allocate(sizeof(float) * static_cast<std::size_t>(like.shape.elements()));
+    const Tensor tensor(memory.data(), like.shape);
+    return {std::move(memory), tensor};
+  }
+  Wide widened(const Tensor& tensor) {
+    Wide wide = zeros(tensor);
+    copy(tensor, wide.tensor, false);
+    return wide;
+  }
+  /// Weights as a plan of `dtype` has them.
+  Wide rounded(const ConvGeometry& geometry, const float* weight, DType dtype) {
+    const Tensor from = flat(geometry, weight);
+    const Wide memory = zeros(from);
+    const Tensor narrow(memory.tensor.data, from.shape, dtype);
+    copy(from, narrow, false);
+    return widened(narrow);
+  }
+
   std::unique_ptr<Backend> host_;
   EmulatedContext emulated_;
 };

@@ -164,6 +164,14 @@ TEST_CASE("two networks share the parameters of one store") {
       doctest::Contains("no parameter e9.weight"), Error);
 }
 
+TEST_CASE("the CPU refuses to plan for a type that it does not compute in") {
+  const Describe conv = [](NetworkBuilder& net, Value* x) {
+    return net.conv2d(x, "stem", {.out_channels = 2});
+  };
+  CHECK_THROWS_WITH_AS(TestNetwork(conv, {1, 4, 4, 3}, {.activations = DType::kBFloat16}),
+                       doctest::Contains("expects activations in fp32, got bf16"), Error);
+}
+
 TEST_CASE("errors name the layer and both sides") {
   const std::unique_ptr<Backend> backend = make_backend(Device{}, 1);
   ParameterStore store;

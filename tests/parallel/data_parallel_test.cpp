@@ -176,6 +176,15 @@ TEST_CASE("class weights enter loss and normalizer alike") {
   CHECK_THROWS_AS(DataParallel(options, toy_unet(options.bn)), ConfigError);
 }
 
+TEST_CASE("bf16 on CPU devices is an error of the configuration that says what to do") {
+  DataParallelOptions options = toy_options(2, BatchNormMode::kLocal);
+  options.activations = DType::kBFloat16;
+  CHECK_THROWS_WITH_AS(DataParallel(options, toy_unet(options.bn)),
+                       doctest::Contains("cpu:0 is asked for, and the CPU computes in fp32; use "
+                                         "run.precision = \"fp32\""),
+                       ConfigError);
+}
+
 TEST_CASE("a batch without a single label has loss 0 and teaches nothing") {
   DataParallelOptions options = toy_options(2, BatchNormMode::kSync);
   options.sgd.weight_decay = 0;

@@ -101,7 +101,9 @@ TEST_CASE("ranges") {
       {"loss.class_weight=[1,2]", "has 2 weights, but there are 11 classes"},
       {"loss.class_weight=[-1]", "expected a list, each a number >= 0"},
       {"model.arch=unett", "did you mean \"unet\"?"},
-      {"run.precision=bf16", "not available yet"},
+      {"run.precision=bf6", "did you mean \"bf16\"?"},
+      {"run.precision=16", "one of \"fp32\", \"bf16\""},
+      {"run.tf32=1", "expected true or false"},
       {"optim.type=adam", "one of \"sgd\""},
       {"schedule.milestones=[0.5,1]", "expected a list"},
       {"data.augment.crop=[20,32]", "needs multiples of 8; set data.augment.crop = [16, 32]"},
@@ -142,6 +144,8 @@ TEST_CASE("defaults") {
   CHECK(config.data.num_classes == 11);
   CHECK(config.model.num_classes == 11);
   CHECK(config.data.ignore_index == 255);
+  CHECK(config.run.precision == DType::kFloat32);
+  CHECK_FALSE(config.run.tf32);
   CHECK_FALSE(config.data.augment);
   const Config augmented = config_of(std::string(kStreets) + "[data.augment]\n");
   CHECK(augmented.data.augment.value().hflip == 0.5F);
@@ -176,7 +180,8 @@ TEST_CASE("the resolved configuration loads as is, to the same values") {
        "loss.class_weight=[1,1,1,1,1,1,1,1,1,1,0.3]", "bn.momentum=cumulative",
        "batch.per_device=3"},
       {"data.layout=camvid", "data.root=/tmp", "data.resize=[176,240]", "schedule.type=step",
-       "schedule.milestones=[0.5,0.75]", "bn.eps_mode=clamp", "bn.eval_stats=precise"}};
+       "schedule.milestones=[0.5,0.75]", "bn.eps_mode=clamp", "bn.eval_stats=precise"},
+      {"run.precision=bf16", "run.tf32=true"}};
   for (const auto& overrides : cases) {
     CAPTURE(overrides.empty() ? std::string("defaults") : overrides.front());
     const Config config = config_of(kStreets, overrides);
@@ -187,6 +192,8 @@ TEST_CASE("the resolved configuration loads as is, to the same values") {
     CHECK(again.bn.momentum == config.bn.momentum);
     CHECK(again.optim.lr == config.optim.lr);
     CHECK(again.run.name == config.run.name);
+    CHECK(again.run.precision == config.run.precision);
+    CHECK(again.run.tf32 == config.run.tf32);
   }
 }
 
@@ -197,8 +204,9 @@ TEST_CASE("the hash covers what changes the result and nothing else") {
        {"run.name=x", "run.work_dir=/x", "run.log_every=3", "run.keep=9", "data.workers=7"}) {
     CHECK(config_hash(config_of(kStreets, {same})) == base);
   }
-  for (const char* other : {"run.seed=1", "optim.lr=0.011", "bn.mode=sync", "data.train_images=3",
-                            "run.gradient_exchange=all_reduce"}) {
+  for (const char* other :
+       {"run.seed=1", "optim.lr=0.011", "bn.mode=sync", "data.train_images=3", "run.precision=bf16",
+        "run.tf32=true", "run.gradient_exchange=all_reduce"}) {
     CHECK(config_hash(config_of(kStreets, {other})) != base);
   }
 }

@@ -117,6 +117,8 @@ TEST_CASE("events: header first, one bn line per layer and log step, end last") 
   train(runs.request("a"));
   const std::vector<json> events = lines_of(runs.folder("a").events());
   CHECK(events.front().at("type") == "header");
+  CHECK(events.front().at("precision") == "fp32");
+  CHECK(events.front().at("tf32") == false);
   CHECK(events.front().at("schema") == 1);
   CHECK(events.back().at("type") == "end");
   CHECK(events.back().at("status") == "done");

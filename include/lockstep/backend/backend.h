@@ -162,12 +162,13 @@ class Backend {
 
   // --- convolution
   // --------------------------------------------------------------------------------------
-  /// Chooses and caches the implementation for inputs of this shape; `backward` and `grad_input`
-  /// say which gradients will be asked for. Set-up only; calling it again with the same arguments
-  /// costs nothing.
-  virtual void prepare_conv2d(const ConvGeometry& geometry, const Shape& input, bool backward,
-                              bool grad_input) = 0;
-  /// y = x * weight + bias; bias null for none. weight [out, in/groups, kh, kw], bias [out].
+  /// Chooses and caches the implementation for inputs of this shape and type; `backward` and
+  /// `grad_input` say which gradients will be asked for. Set-up only; calling it again with the
+  /// same arguments costs nothing. Throws Error for a type that the device does not compute in.
+  virtual void prepare_conv2d(const ConvGeometry& geometry, const Shape& input, DType dtype,
+                              bool backward, bool grad_input) = 0;
+  /// y = x * weight + bias; bias null for none. weight [out, in/groups, kh, kw], bias [out]. x and
+  /// y have one type; where it is narrower than fp32, the weights are rounded to it.
   virtual void conv2d_forward(const ConvGeometry& geometry, const Tensor& x, const float* weight,
                               const float* bias, const Tensor& y) = 0;
   virtual void conv2d_backward_data(const ConvGeometry& geometry, const Tensor& grad_y,
@@ -223,10 +224,17 @@ class Backend {
   virtual void sgd_update(const SgdShard& shard) = 0;
 };
 
+/// How a backend may compute.
+struct BackendOptions {
+  /// Whether convolutions of fp32 tensors may round their operands to TF32's 10 bits (CUDA only).
+  bool tf32 = false;
+};
+
 /// The backend of a device. `threads`: host threads this replica may use for CPU operations (at
 /// least 1); call it on the thread that will use the backend. Throws Error for a CUDA device in a
 /// build without CUDA.
-std::unique_ptr<Backend> make_backend(const Device& device, int threads);
+std::unique_ptr<Backend> make_backend(const Device& device, int threads,
+                                      const BackendOptions& options = {});
 
 /// Number of CUDA devices that answer; 0 in a build without CUDA or on a machine without a driver.
 int cuda_device_count();
@@ -234,7 +242,7 @@ int cuda_device_count();
 /// What a build with CUDA adds to the functions above.
 struct CudaBackends {
   int (*device_count)() = nullptr;
-  std::unique_ptr<Backend> (*make)(const Device& device) = nullptr;
+  std::unique_ptr<Backend> (*make)(const Device& device, const BackendOptions& options) = nullptr;
   std::vector<Finding> (*examine)() = nullptr;
 };
 /// Called before `main` by such a build.

@@ -29,7 +29,7 @@ struct StepContext {
 struct Value {
   std::string name;
   Shape shape;  // as planned
-  Tensor data;  // view of the current batch
+  Tensor data;  // view of the current batch, in the planned type
   Tensor grad;  // null when no gradient flows here
 };
 

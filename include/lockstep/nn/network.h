@@ -40,6 +40,9 @@ struct PlanOptions {
   bool training = true;      // false: forward only; activations share memory
   bool input_grad = false;   // whether the gradient of the input is wanted (tests)
   bool share_memory = true;  // false: every tensor in memory of its own (tests, debugging)
+  /// Of all values, the network's input and output among them, and of their gradients. Parameters,
+  /// their gradients and statistics are fp32 always.
+  DType activations = DType::kFloat32;
 };
 
 /// Owned by its replica and used by that replica's thread; the backend and the store outlive it.

@@ -50,9 +50,11 @@ struct DataParallelOptions {
   std::vector<float> class_weight;  // empty: all 1
   int num_classes = 0;
   int ignore_index = 255;
-  std::int64_t global_batch = 0;     // the largest that will come
-  Size size;                         // of training images
-  std::uint64_t seed = 0;            // of initial weights and dropout
+  std::int64_t global_batch = 0;        // the largest that will come
+  Size size;                            // of training images
+  std::uint64_t seed = 0;               // of initial weights and dropout
+  DType activations = DType::kFloat32;  // in training and in evaluation; others than fp32 need GPUs
+  BackendOptions backend;
   CommunicatorOptions communicator;  // its `all_reduce` is not read
   GradientExchangeOptions gradient_exchange;
   /// Replays steps with a full global batch from a recording (Communicator::record_step); the

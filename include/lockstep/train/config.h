@@ -27,7 +27,8 @@ struct RunOptions {
   std::int64_t checkpoint_every = 0;  // iterations; 0: at the end only
   int keep = 3;                       // iter_N checkpoints kept
   std::int64_t log_every = 50;
-  std::string precision = "fp32";
+  DType precision = DType::kFloat32;  // or kBFloat16: of activations and their gradients
+  bool tf32 = false;                  // fp32 convolutions on GPUs may use TF32 tensor cores
   std::string transport = "auto";
   bool cuda_graph = false;
   std::string gradient_exchange = "auto";

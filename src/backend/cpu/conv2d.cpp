@@ -86,8 +86,10 @@ Convolution& ConvCache::get(const ConvGeometry& geometry, const Shape& input, in
   return *entries_.back().convolution;
 }
 
-void CpuBackend::prepare_conv2d(const ConvGeometry& geometry, const Shape& input, bool backward,
-                                bool grad_input) {
+void CpuBackend::prepare_conv2d(const ConvGeometry& geometry, const Shape& input, DType dtype,
+                                bool backward, bool grad_input) {
+  LOCKSTEP_CHECK(dtype == DType::kFloat32, "conv2d: the CPU expects activations in fp32, got ",
+                 to_string(dtype), "; only GPUs compute on bf16 and fp16");
   if (input.batch() == 0) return;
   Convolution& convolution = conv_cache_->get(geometry, input, threads_);
   if (backward) convolution.prepare_backward(grad_input);

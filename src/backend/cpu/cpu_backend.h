@@ -28,7 +28,7 @@ class CpuBackend final : public Backend {
   void fill(const Tensor& tensor, float value) override;
   void copy(const Tensor& source, const Tensor& destination, bool accumulate) override;
 
-  void prepare_conv2d(const ConvGeometry& geometry, const Shape& input, bool backward,
+  void prepare_conv2d(const ConvGeometry& geometry, const Shape& input, DType dtype, bool backward,
                       bool grad_input) override;
   void conv2d_forward(const ConvGeometry& geometry, const Tensor& x, const float* weight,
                       const float* bias, const Tensor& y) override;

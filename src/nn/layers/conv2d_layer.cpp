@@ -13,7 +13,8 @@ std::vector<const Parameter*> Conv2dLayer::parameters() const {
 
 void Conv2dLayer::prepare(Backend& backend, bool training) {
   const Value& x = *inputs()[0];
-  backend.prepare_conv2d(geometry_, x.data.shape, training, static_cast<bool>(x.grad));
+  backend.prepare_conv2d(geometry_, x.data.shape, x.data.dtype, training,
+                         static_cast<bool>(x.grad));
 }
 
 void Conv2dLayer::forward(Backend& backend, const StepContext&) {

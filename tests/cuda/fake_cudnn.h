@@ -1,0 +1,9 @@
+#pragma once
+// What the fake cuDNN tells of itself.
+
+namespace lockstep::fake_cudnn {
+
+/// How often the second of its two good engines has run. The clock prefers the first.
+int runs_of_the_other_engine();
+
+}  // namespace lockstep::fake_cudnn
