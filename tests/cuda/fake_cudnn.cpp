@@ -147,15 +147,25 @@ void for_each_product(Strided& x, Strided& w, Strided& y, const Descriptor& wind
   }
 }
 
-/// Whether no engine takes the weights as they lie.
-bool wants_channels_last(const Descriptor& graph) {
+/// The weights of a graph's operation.
+const Descriptor& weight_of(const Descriptor& graph) {
   const auto& operation = at(value<void*>(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS));
   const int name = operation.type == CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR
                        ? CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W
                    : operation.type == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR
                        ? CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W
                        : CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW;
-  const auto& weight = at(value<void*>(operation, name));
+  return at(value<void*>(operation, name));
+}
+
+/// Whether there are two good engines: for six output channels only, since all are timed.
+bool offers_other(const Descriptor& graph) {
+  return value<std::int64_t>(weight_of(graph), CUDNN_ATTR_TENSOR_DIMENSIONS, 0) == 6;
+}
+
+/// Whether no engine takes the weights as they lie.
+bool wants_channels_last(const Descriptor& graph) {
+  const Descriptor& weight = weight_of(graph);
   const auto extent = [&](std::size_t i) {
     return value<std::int64_t>(weight, CUDNN_ATTR_TENSOR_DIMENSIONS, i);
   };
@@ -277,7 +287,7 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const raw,
   switch (static_cast<int>(name)) {
     case CUDNN_ATTR_ENGINEHEUR_RESULTS: {
       auto& graph = at(value<void*>(descriptor, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH));
-      *count = wants_channels_last(graph) ? kGood : kEngines;
+      *count = wants_channels_last(graph) ? kGood : offers_other(graph) ? kEngines : kOther;
       for (std::int64_t i = 0; i < std::min(most, *count); ++i) {
         Descriptor& config = at(static_cast<void**>(values)[i]);
         config.engine = static_cast<int>(i);
