@@ -7,7 +7,7 @@
 #include "kernels/operations/gpu_operations.h"
 #include "kernels/transport/nccl_rank.h"
 #include "lockstep/core/check.h"
-#include "sync/all_reduce.h"
+#include "lockstep/sync/all_reduce.h"
 
 namespace lockstep::gpu {
 namespace {

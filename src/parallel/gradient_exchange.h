@@ -16,8 +16,8 @@
 
 #include "lockstep/optim/sgd.h"
 #include "lockstep/parallel/data_parallel.h"
+#include "lockstep/sync/all_reduce.h"
 #include "parallel/bucketed_sum.h"
-#include "sync/all_reduce.h"
 
 namespace lockstep {
 

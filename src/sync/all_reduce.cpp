@@ -1,4 +1,4 @@
-#include "sync/all_reduce.h"
+#include "lockstep/sync/all_reduce.h"
 
 #include <algorithm>
 #include <optional>

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "lockstep/sync/abortable_barrier.h"
+#include "lockstep/sync/all_reduce.h"
 #include "lockstep/sync/communicator.h"
-#include "sync/all_reduce.h"
 #include "sync/watchdog.h"
 
 namespace lockstep {

@@ -13,9 +13,9 @@
 #include "cuda/fake_runtime.h"
 #include "kernels/transport/gpu_communicator.h"
 #include "lockstep/core/check.h"
+#include "lockstep/sync/all_reduce.h"
 #include "support/errors.h"
 #include "support/with_timeout.h"
-#include "sync/all_reduce.h"
 
 namespace lockstep::gpu {
 namespace {

@@ -252,7 +252,13 @@ TEST_CASE("training goes on with the other exchange and another number of device
 }
 
 TEST_CASE("a loss that is not finite ends a step whose sums are on the way") {
-  const auto run = make_toy(all_reduced(toy_options(4, BatchNormMode::kLocal), kOneParameter));
+  DataParallelOptions options = all_reduced(toy_options(4, BatchNormMode::kLocal), kOneParameter);
+  std::vector<int> indices;  // of rank 2's all-reduces
+  options.communicator.hook = [&indices](int rank, const SyncCall& call) {
+    if (rank == 2 && call.channels > 0) indices.push_back(call.index);
+    return true;
+  };
+  const auto run = make_toy(options);
   const auto other = make_toy(toy_options(4, BatchNormMode::kLocal));
   for (DataParallel* each : {run.get(), other.get()}) {
     train(*each);
@@ -266,6 +272,7 @@ TEST_CASE("a loss that is not finite ends a step whose sums are on the way") {
     each->train_step(toy_batch(5, 2), 2, 0.1F);
   }
   CHECK(parameters(*run, 3) == parameters(*other, 0));
+  CHECK(indices.back() == 19);  // each step has finished its sums
 }
 
 }  // namespace lockstep

@@ -7,10 +7,10 @@
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/rng.h"
+#include "lockstep/sync/all_reduce.h"
 #include "lockstep/sync/moments.h"
 #include "support/errors.h"
 #include "support/with_timeout.h"
-#include "sync/all_reduce.h"
 
 namespace lockstep {
 namespace {
