@@ -17,7 +17,7 @@
 
 #include "kernels/cudnn/cudnn_graph.h"
 #include "kernels/cudnn/engine_file.h"
-#include "kernels/operations/context.h"
+#include "kernels/primitives/context.h"
 #include "lockstep/core/tensor.h"
 
 namespace lockstep::gpu {

@@ -2,7 +2,7 @@
 // BatchNorm's operations on a GPU (backend/backend.h says what each does). Activations may be fp32,
 // bf16 or fp16, one type within a call; statistics and parameters are fp32.
 
-#include "kernels/operations/context.h"
+#include "kernels/primitives/context.h"
 #include "lockstep/backend/backend.h"
 
 namespace lockstep::gpu {

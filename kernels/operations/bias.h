@@ -2,7 +2,7 @@
 // The bias of a convolution, which cuDNN's plain convolutions leave out. A bias and its gradient
 // are fp32, activations fp32, bf16 or fp16.
 
-#include "kernels/operations/context.h"
+#include "kernels/primitives/context.h"
 #include "lockstep/core/tensor.h"
 
 namespace lockstep::gpu {

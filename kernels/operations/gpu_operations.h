@@ -3,7 +3,7 @@
 // and convolution. CudaBackend adds those of a real GPU, and the tests add host memory, so that the
 // same launchers run under the emulation.
 
-#include "kernels/operations/context.h"
+#include "kernels/primitives/context.h"
 #include "lockstep/backend/backend.h"
 
 namespace lockstep::gpu {

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "kernels/operations/context.h"
+#include "kernels/primitives/context.h"
 #include "lockstep/backend/device_scalar.h"
 #include "lockstep/core/tensor.h"
 

@@ -2,7 +2,7 @@
 // Max- and average-pooling of fp32, bf16 or fp16, one type within a call. Bits and winners as on
 // the CPU.
 
-#include "kernels/operations/context.h"
+#include "kernels/primitives/context.h"
 #include "lockstep/backend/conv_geometry.h"
 #include "lockstep/core/tensor.h"
 

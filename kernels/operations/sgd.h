@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "kernels/operations/context.h"
+#include "kernels/primitives/context.h"
 #include "lockstep/backend/backend.h"
 
 namespace lockstep::gpu {

@@ -3,7 +3,7 @@
 // aligned corners, weights may differ from the CPU's by their rounding (a compiler may fuse the
 // position's product with what follows).
 
-#include "kernels/operations/context.h"
+#include "kernels/primitives/context.h"
 #include "lockstep/core/tensor.h"
 
 namespace lockstep::gpu {

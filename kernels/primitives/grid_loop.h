@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "kernels/operations/context.h"
+#include "kernels/primitives/context.h"
 #include "kernels/primitives/launch.h"
 
 namespace lockstep::gpu {

@@ -10,7 +10,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "kernels/operations/context.h"
+#include "kernels/primitives/context.h"
 #include "kernels/primitives/launch.h"
 #include "lockstep/backend/backend.h"
 

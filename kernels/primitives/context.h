@@ -1,5 +1,5 @@
 #pragma once
-// What the launchers of this folder need to know of the replica that calls them. A launcher has the
+// What launchers need to know of the replica that calls them. A launcher has the
 // name and the arguments of the Backend operation that it serves, after a Context; it checks its
 // arguments, starts its kernels on the context's stream and returns.
 
