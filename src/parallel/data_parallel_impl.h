@@ -3,7 +3,6 @@
 // (data_parallel.cpp), the step (train_step.cpp), evaluation (evaluate.cpp), what is mirrored,
 // saved and restored (state.cpp).
 
-#include <chrono>
 #include <memory>
 #include <vector>
 
@@ -43,7 +42,6 @@ struct alignas(64) RankOutcome {
   double loss = 0;
   StepTimes times;
   double exchange_seconds = 0;  // of the rank's thread
-  std::chrono::steady_clock::time_point start;
 };
 
 /// How the ranks come to a step's work.

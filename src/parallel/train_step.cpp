@@ -69,22 +69,24 @@ void DataParallel::Impl::begin_rank(int rank, const StepInput& input) {
   RankOutcome& outcome = outcomes[rank];
   communicators->progress().set_step(rank, input.step);
   outcome.times = {};
-  outcome.start = std::chrono::steady_clock::now();
+  const auto start = std::chrono::steady_clock::now();
   const double waited = communicator.exchange_wait_seconds();
   const Shard shard = scatter(rank, input);
   do_step(rank, input, shard);
-  if (options.devices[rank].kind == DeviceKind::kCuda) return;  // streams wait, not the thread
-  outcome.times.batch_norm_wait = communicator.exchange_wait_seconds() - waited;
-  outcome.times.gradient_exchange = outcome.exchange_seconds;
+  if (options.devices[rank].kind == DeviceKind::kCpu) {  // on a GPU streams wait, not the thread
+    outcome.times.batch_norm_wait = communicator.exchange_wait_seconds() - waited;
+    outcome.times.gradient_exchange = outcome.exchange_seconds;
+  }
+  outcome.times.compute =
+      seconds_since(start) - outcome.times.batch_norm_wait - outcome.times.gradient_exchange;
 }
 
 // Waits for the device, as nothing before it does.
 void DataParallel::Impl::finish_rank(int rank) {
   communicators->at(rank).enter("loss", "the device");
-  RankOutcome& outcome = outcomes[rank];
-  outcome.loss = read_loss(rank);
-  outcome.times.compute = seconds_since(outcome.start) - outcome.times.batch_norm_wait -
-                          outcome.times.gradient_exchange;
+  const auto start = std::chrono::steady_clock::now();
+  outcomes[rank].loss = read_loss(rank);
+  outcomes[rank].times.compute += seconds_since(start);
 }
 
 Shard DataParallel::Impl::scatter(int rank, const StepInput& input) {
@@ -165,8 +167,9 @@ void DataParallel::Impl::record_step(int rank, const StepInput& input, const Sha
   for (const auto& state : batch_norms) tracked.push_back(-state->num_batches_tracked);
   Communicator& communicator = communicators->at(rank);
   communicator.record_step([&] { issue_step(rank, input, shard); });
-  for (std::size_t i = 0; i < tracked.size(); ++i)
+  for (std::size_t i = 0; i < tracked.size(); ++i) {
     tracked[i] += batch_norms[i]->num_batches_tracked;
+  }
   communicator.replay_step();
 }
 

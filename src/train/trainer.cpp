@@ -46,13 +46,13 @@ void Trainer::train_until_stopped() {
 void Trainer::train_step() {
   const Clock::time_point start = Clock::now();
   const Batch& batch = next_batch();
-  const double data_seconds = seconds_since(start);
+  double data_seconds = seconds_since(start);
   lr_ = static_cast<float>(learning_rate(config_.schedule, static_cast<double>(config_.optim.lr),
                                          iteration_, max_iters_));
   fault_.set_step(iteration_);
   replicas_->begin_step(batch, iteration_, lr_);
   epoch_ = batch.epoch;
-  stage_next_batch();  // `batch` is gone
+  data_seconds += stage_next_batch();  // `batch` is gone
   const StepResult result = replicas_->finish_step();
   ++iteration_;
   losses_.push_back(result.loss);
@@ -66,17 +66,20 @@ const Batch& Trainer::next_batch() {
   return ahead != nullptr ? *ahead : loader_->next();
 }
 
-// While the devices work. What goes wrong with the next batch is of no concern to the present step,
-// whose record and checkpoint come first.
-void Trainer::stage_next_batch() {
-  if (iteration_ + 1 >= max_iters_) return;
+// While the devices work; returns the seconds of waiting for the loader. What goes wrong with the
+// next batch is of no concern to the present step, whose record and checkpoint come first.
+double Trainer::stage_next_batch() {
+  if (iteration_ + 1 >= max_iters_) return 0;
+  const Clock::time_point start = Clock::now();
   try {
     ahead_ = &loader_->next();
   } catch (...) {
     ahead_failure_ = std::current_exception();
-    return;
+    return 0;
   }
+  const double waited = seconds_since(start);
   replicas_->stage_next(*ahead_);
+  return waited;
 }
 
 void Trainer::validate() {

@@ -49,7 +49,7 @@ class Trainer {
   void train_until_stopped();
   void train_step();
   const Batch& next_batch();
-  void stage_next_batch();
+  double stage_next_batch();
   void validate();
   void save(const std::string& name);
   void save_progress();

@@ -63,8 +63,9 @@ struct DataParallelOptions {
   bool cuda_graph = false;
 };
 
-/// What a step took, in seconds: means over ranks. On GPUs, where streams do the waiting, all of it
-/// counts as `compute`.
+/// What a step took, in seconds of the ranks' threads: means over ranks. On GPUs, where streams do
+/// the waiting, all of it counts as `compute`; what a GPU does while the host prepares the next
+/// batch takes no thread's time.
 struct StepTimes {
   double compute = 0;            // forward and backward, without waiting
   double batch_norm_wait = 0;    // for other replicas in BatchNorm exchanges
