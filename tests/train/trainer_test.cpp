@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "lockstep/core/check.h"
+#include "lockstep/data/image_io.h"
 #include "lockstep/train/checkpoint.h"
 #include "lockstep/train/evaluator.h"
 #include "lockstep/train/run_folder.h"
@@ -317,6 +318,30 @@ TEST_CASE("a loss that is not finite ends the run and leaves the last good check
   CHECK(end.at("exit_code") == 4);
   const std::int64_t step = end.at("step");
   CHECK(load_checkpoint(runs.folder("a").checkpoint("last")).state.iteration == step);
+}
+
+TEST_CASE("a batch that cannot be read ends the run after the step before it was saved") {
+  const Runs runs;
+  const fs::path data = runs.path() / "data";
+  for (const char* split : {"train", "val"}) {
+    fs::create_directories(data / "images" / split);
+    fs::create_directories(data / "masks" / split);
+    for (const char* name : {"1.png", "2.png", "3.png", "4.png"}) {
+      write_png(data / "images" / split / name,
+                Image{16, 16, std::vector<std::uint8_t>(16 * 16 * 3, 7)});
+      write_png(data / "masks" / split / name,
+                LabelMap{16, 16, std::vector<std::uint8_t>(16 * 16, 1)});
+    }
+  }
+  fs::resize_file(data / "images/train/3.png", 60);
+  const TrainRequest request =
+      runs.request("a", {"data.layout=folder", "data.root=" + data.string(), "data.num_classes=2",
+                         "data.shuffle=false", "batch.global=1", "run.checkpoint_every=1"});
+  CHECK_THROWS_AS(train(request), DataError);
+  CHECK(load_checkpoint(runs.folder("a").checkpoint("last")).state.iteration == 2);
+  const json end = lines_of(runs.folder("a").events()).back();
+  CHECK(end.at("exit_code") == 3);
+  CHECK(end.at("step") == 2);
 }
 
 TEST_CASE("initial weights come from a file, as far as it fits") {
