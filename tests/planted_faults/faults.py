@@ -56,6 +56,11 @@ FAULTS = [
           "rank < replicas.ranks; ++rank) {\n    store_rounded",
           "rank < replicas.ranks - 1; ++rank) {\n    store_rounded",
           "SGD has the CPU's bits*"),
+    Fault("SGD: a pack that begins before the shard is taken whole", SGD,
+          "at >= chunks.begin && at + kWidth <= chunks.end", "at + kWidth <= chunks.end",
+          "SGD has the CPU's bits*"),
+    Fault("the squared norm: a block's chunks have one place for their sums", SGD,
+          "norm.partials[chunk] = sum", "norm.partials[blockIdx.x] = sum", "a squared norm's bits*"),
     Fault("transport event: the first two ranks' statistics are exchanged", EVENT,
           "    for (SyncAnswer& answer : answers) answer = {count, &all};",
           "    if (messages.size() > 1) std::swap(all.slots[0].data, all.slots[1].data);\n"
