@@ -1,14 +1,15 @@
-// SGD over replicas, and sums of squares. The update is one pass: a thread takes a pack of
-// elements, adds up the ranks' gradients in rank order, updates velocity and weight in registers
-// and writes the weight to every rank. Elements before the first and behind the last whole pack of
-// the shard are taken one by one. A sum of squares has one partial sum per chunk of elements,
-// whatever the grid; the last block adds them up.
+// SGD over replicas. The update is one pass: a thread takes a pack of elements, adds up the ranks'
+// gradients in rank order, updates velocity and weight in registers and writes the weight to every
+// rank. What of a pack lies outside of the shard is left out, one by one.
+//
+// The gradient's squares are added up on the way. A chunk of elements has one partial sum, whatever
+// the grid; the last block adds them up.
 
 #include <algorithm>
 #include <cmath>
 
 #include "kernels/operations/sgd.h"
-#include "kernels/primitives/grid_loop.h"
+#include "kernels/primitives/launch.h"
 #include "kernels/primitives/ordered_sum.h"
 #include "kernels/primitives/pack.h"
 #include "lockstep/backend/formulas.h"
@@ -29,9 +30,25 @@ struct Replicas {
   float momentum, weight_decay;
 };
 
-/// Elements [begin, end): those of [first, last) in packs.
-struct Parts {
-  std::int64_t begin, first, last, end;
+constexpr unsigned kThreads = 256;
+constexpr int kRounds = 2;  // packs that a thread takes of a chunk
+constexpr int kChunk = kRounds * static_cast<int>(kThreads) * kWidest;
+
+/// Elements [begin, end) in chunks from `first` on, which is a multiple of a pack.
+struct Chunks {
+  std::int64_t begin, end, first, count;
+};
+
+Chunks chunks_of(std::int64_t begin, std::int64_t end) {
+  const std::int64_t first = begin / kWidest * kWidest;
+  return {begin, end, first, (end - first + kChunk - 1) / kChunk};
+}
+
+/// Where the gradient's squares are added up.
+struct SquaredNorm {
+  double* partials;  // [chunks]
+  unsigned* counter;
+  double* result;  // null: not wanted
 };
 
 __device__ bool losses_are_finite(const Replicas& replicas) {
@@ -42,8 +59,9 @@ __device__ bool losses_are_finite(const Replicas& replicas) {
   return finite;
 }
 
+/// Elements [at, at + kWidth); returns the sum of their gradients' squares.
 template <int kWidth>
-__device__ void update(const Replicas& replicas, float lr, std::int64_t at) {
+__device__ double update(const Replicas& replicas, float lr, std::int64_t at) {
   float gradient[kWidth] = {};
   for (int rank = 0; rank < replicas.ranks; ++rank) {
     const auto part = load_pack<kWidth>(replicas.grads[rank] + at);
@@ -52,60 +70,50 @@ __device__ void update(const Replicas& replicas, float lr, std::int64_t at) {
   const auto weight = load_pack<kWidth>(replicas.weights[0] + at);
   const auto velocity = load_pack<kWidth>(replicas.velocity + at);
   float new_weight[kWidth], new_velocity[kWidth];
+  double squares = 0;
   for (int k = 0; k < kWidth; ++k) {
     new_velocity[k] = velocity[k];
     new_weight[k] = sgd_element(weight[k], gradient[k], new_velocity[k], lr, replicas.momentum,
                                 replicas.weight_decay);
+    const auto wide = static_cast<double>(gradient[k]);
+    squares += wide * wide;  // the product is exact
   }
   store_rounded(replicas.velocity + at, new_velocity);
   for (int rank = 0; rank < replicas.ranks; ++rank) {
     store_rounded(replicas.weights[rank] + at, new_weight);
   }
+  return squares;
 }
 
-__global__ void sgd_kernel(Replicas replicas, Parts parts) {
+/// As update(), of those elements that are in the shard.
+template <int kWidth>
+__device__ double update_within(const Replicas& replicas, float lr, const Chunks& chunks,
+                                std::int64_t at) {
+  if (at >= chunks.begin && at + kWidth <= chunks.end) return update<kWidth>(replicas, lr, at);
+  double squares = 0;
+  for (int k = 0; k < kWidth; ++k) {
+    if (at + k >= chunks.begin && at + k < chunks.end) squares += update<1>(replicas, lr, at + k);
+  }
+  return squares;
+}
+
+/// kWidth: of the packs, 1 where memory is not aligned for more.
+template <int kWidth>
+__global__ void sgd_kernel(Replicas replicas, Chunks chunks, SquaredNorm norm) {
   if (!losses_are_finite(replicas)) return;
   const float lr = replicas.lr.get();
-  const std::int64_t packs = (parts.last - parts.first) / kWidest;
-  const std::int64_t before = parts.first - parts.begin;
-  const std::int64_t singles = before + (parts.end - parts.last);
-  for (std::int64_t i = first_item(); i < packs + singles; i += item_stride()) {
-    if (i < packs) {
-      update<kWidest>(replicas, lr, parts.first + i * kWidest);
-      continue;
+  for (std::int64_t chunk = blockIdx.x; chunk < chunks.count; chunk += gridDim.x) {
+    const std::int64_t first = chunks.first + chunk * kChunk;
+    double squares = 0;
+    for (int i = static_cast<int>(threadIdx.x); i < kChunk / kWidth; i += kThreads) {
+      squares += update_within<kWidth>(replicas, lr, chunks, first + i * kWidth);
     }
-    const std::int64_t single = i - packs;
-    update<1>(replicas, lr,
-              single < before ? parts.begin + single : parts.last + (single - before));
+    if (norm.result == nullptr) continue;
+    const double sum = block_sum(squares);
+    if (threadIdx.x == 0) norm.partials[chunk] = sum;
   }
-}
-
-constexpr unsigned kSumThreads = 256;
-constexpr std::int64_t kRounds = 8;  // packs that a thread takes of a chunk
-constexpr std::int64_t kChunk = kRounds * kSumThreads * kWidest;
-
-/// A thread takes the same elements with and without packs.
-template <bool kPacks>
-__global__ void sum_of_squares_kernel(const float* data, std::int64_t elements, double* partials,
-                                      unsigned* counter, double* result) {
-  const std::int64_t chunks = (elements + kChunk - 1) / kChunk;
-  for (std::int64_t chunk = blockIdx.x; chunk < chunks; chunk += gridDim.x) {
-    double mine = 0;
-    for (std::int64_t round = 0; round < kRounds; ++round) {
-      const std::int64_t at = chunk * kChunk + (round * kSumThreads + threadIdx.x) * kWidest;
-      const std::int64_t left = elements - at;
-      const int count = left < kWidest ? static_cast<int>(left) : kWidest;
-      const auto values = kPacks && count == kWidest ? load_elements<true>(data + at, count)
-                                                     : load_elements<false>(data + at, count);
-      for (int k = 0; k < kWidest; ++k) {
-        const auto value = static_cast<double>(values[k]);
-        mine += value * value;  // the product is exact
-      }
-    }
-    const double sum = block_sum(mine);
-    if (threadIdx.x == 0) partials[chunk] = sum;
-  }
-  add_partials(partials, chunks, counter, 1, result);
+  if (norm.result == nullptr) return;
+  add_partials(norm.partials, chunks.count, norm.counter, 1, norm.result);
 }
 
 }  // namespace
@@ -118,6 +126,7 @@ void sgd_update(const Context& context, const SgdShard& shard) {
                  " ranks, got ", shard.grads.size());
   LOCKSTEP_CHECK(shard.losses.size() <= std::size_t{kMaxRanks}, "sgd_update: at most ", kMaxRanks,
                  " losses, got ", shard.losses.size());
+  if (shard.begin == shard.end) return;
   Replicas replicas{};
   replicas.velocity = shard.velocity;
   replicas.ranks = static_cast<int>(shard.grads.size());
@@ -132,24 +141,15 @@ void sgd_update(const Context& context, const SgdShard& shard) {
     replicas.weights[rank] = shard.weights[rank];
     aligned = aligned && is_aligned(shard.grads[rank], 16) && is_aligned(shard.weights[rank], 16);
   }
-  Parts parts{shard.begin, shard.end, shard.end, shard.end};
-  const std::int64_t first = (shard.begin + kWidest - 1) / kWidest * kWidest;
-  const std::int64_t last = shard.end / kWidest * kWidest;
-  if (aligned && first < last) parts = {shard.begin, first, last, shard.end};
-  const std::int64_t packs = (parts.last - parts.first) / kWidest;
-  const std::int64_t items = packs + (parts.first - parts.begin) + (parts.end - parts.last);
-  launch_loop(context, items, sgd_kernel, replicas, parts);
-}
-
-void sum_of_squares(const Context& context, const float* data, std::int64_t elements,
-                    double* result) {
-  if (elements == 0) return;
-  const std::int64_t chunks = (elements + kChunk - 1) / kChunk;
-  auto* partials =
-      static_cast<double*>(context.scratch(static_cast<std::size_t>(chunks) * sizeof(double)));
-  const unsigned blocks = blocks_for(chunks, 1, std::int64_t{8} * context.multiprocessors);
-  launch(is_aligned(data, 16) ? sum_of_squares_kernel<true> : sum_of_squares_kernel<false>, blocks,
-         kSumThreads, context.stream, data, elements, partials, context.counters, result);
+  const Chunks chunks = chunks_of(shard.begin, shard.end);
+  SquaredNorm norm{nullptr, context.counters, shard.squared_norm};
+  if (norm.result != nullptr) {
+    const auto bytes = static_cast<std::size_t>(chunks.count) * sizeof(double);
+    norm.partials = static_cast<double*>(context.scratch(bytes));
+  }
+  const unsigned blocks = blocks_for(chunks.count, 1, std::int64_t{8} * context.multiprocessors);
+  launch(aligned ? sgd_kernel<kWidest> : sgd_kernel<1>, blocks, kThreads, context.stream, replicas,
+         chunks, norm);
 }
 
 }  // namespace lockstep::gpu

@@ -1,7 +1,5 @@
 #pragma once
-// The optimizer step of one owner's shard, and the sum behind a gradient's norm.
-
-#include <cstdint>
+// The optimizer step of one owner's shard.
 
 #include "kernels/primitives/context.h"
 #include "lockstep/backend/backend.h"
@@ -14,10 +12,5 @@ inline constexpr int kMaxRanks = 64;
 /// Bits as on the CPU: gradients are added in rank order from 0 on, and sgd_element says where
 /// products and sums are fused.
 void sgd_update(const Context& context, const SgdShard& shard);
-
-/// *result (device memory) += sum of data[i]^2 in double, in an order that depends on `elements`
-/// only.
-void sum_of_squares(const Context& context, const float* data, std::int64_t elements,
-                    double* result);
 
 }  // namespace lockstep::gpu

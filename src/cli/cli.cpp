@@ -189,9 +189,8 @@ int run_cli(int argc, const char* const* argv) {
       "lockstep");
   app.set_version_flag("--version", std::string("lockstep ") + LOCKSTEP_VERSION);
   app.footer(
-      "Exit codes: 0 done, 1 failure, 2 usage or configuration, 3 data, 4 non-finite loss, 5 "
-      "replica stalled or "
-      "failed, 130 interrupted.");
+      "Exit codes: 0 done, 1 failure, 2 usage or configuration, 3 data, 4 loss or gradient not "
+      "finite, 5 replica stalled or failed, 130 interrupted.");
   for (CLI::App* command : {&add_train(app, line), &add_eval(app, line), &add_compare(app, line),
                             &add_bench(app, line), &add_doctor(app, line)}) {
     command->allow_extras();

@@ -104,10 +104,8 @@ std::unique_ptr<GradientExchange> DataParallel::Impl::make_gradients(int rank) {
         communicators->at(rank), replica.store.grads(),
         plan_gradient_buckets(*replica.network, options.gradient_exchange));
   }
-  StepMemory memory{&scalars(rank).lr, {}};
-  for (const RankState& state : states) {
-    memory.losses.push_back(static_cast<const double*>(state.loss.data()));
-  }
+  StepMemory memory{&scalars(rank).lr, {}, &step_sums(rank).squared_norm};
+  for (int peer = 0; peer < ranks(); ++peer) memory.losses.push_back(&step_sums(peer).loss);
   return std::make_unique<GradientExchange>(replicas, rank, options.sgd, std::move(memory),
                                             std::move(sums));
 }
@@ -130,7 +128,7 @@ void DataParallel::Impl::build_rank(int rank, int threads) {
         backend.allocate(sizeof(float) * static_cast<std::size_t>(input.elements()));
     state.staged_labels = backend.allocate(static_cast<std::size_t>(input.rows()));
   }
-  state.loss = backend.allocate(sizeof(double));
+  state.sums = backend.allocate(sizeof(StepSums));
   state.scalars = backend.allocate(sizeof(StepScalars));
   const auto classes = static_cast<std::size_t>(options.num_classes);
   state.confusion = backend.allocate(classes * classes * sizeof(std::int64_t));

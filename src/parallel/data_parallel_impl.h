@@ -21,6 +21,12 @@ struct StepScalars {
   float unused = 0;  // the size is a whole number of floats anyway; this makes it explicit
 };
 
+/// What a step adds up in device memory; one download brings all of it.
+struct StepSums {
+  double loss = 0;          // of the rank's own pixels
+  double squared_norm = 0;  // of the gradient's elements that the rank updates
+};
+
 /// What a rank needs beside its replica. Used by the rank's thread.
 struct RankState {
   Storage labels;  // uint8 [planned batch, H, W, 1]
@@ -28,7 +34,7 @@ struct RankState {
   Storage staged_images;  // [planned batch, H, W, 3]
   Storage staged_labels;
   Storage class_weight;  // [classes]; empty: all 1
-  Storage loss;          // one double
+  Storage sums;          // StepSums
   Storage scalars;       // StepScalars
   Storage confusion;     // int64 [classes, classes]
   Storage eval_labels;   // as labels, for the network of the last evaluated size
@@ -39,7 +45,7 @@ struct RankState {
 
 /// One rank's share of a step's outcome. Written by the rank, read by all after the barrier.
 struct alignas(64) RankOutcome {
-  double loss = 0;
+  StepSums sums;
   StepTimes times;
   double exchange_seconds = 0;  // of the rank's thread
 };
@@ -96,7 +102,8 @@ struct DataParallel::Impl {
   void replay_step(int rank, const Shard& shard);
   StepContext context(int rank, const Shard& shard);
   void compute_loss(int rank, const Shard& shard);
-  double read_loss(int rank);
+  StepSums read_sums(int rank);
+  double gradient_norm() const;
   StepResult gather(std::int64_t step) const;
 
   // Evaluation (evaluate.cpp).
@@ -109,8 +116,11 @@ struct DataParallel::Impl {
   const StepScalars& scalars(int rank) const {
     return *static_cast<const StepScalars*>(states[rank].scalars.data());
   }
+  StepSums& step_sums(int rank) const { return *static_cast<StepSums*>(states[rank].sums.data()); }
   int ranks() const { return static_cast<int>(options.devices.size()); }
-  Tensor loss_tensor(int rank) const { return {states[rank].loss.data(), Shape{1, 2}}; }
+  Tensor sums_tensor(int rank) const {
+    return {states[rank].sums.data(), Shape{1, sizeof(StepSums) / sizeof(float)}};
+  }
   Tensor confusion_tensor(int rank) const {
     const std::int64_t classes = options.num_classes;
     return {states[rank].confusion.data(), Shape{1, 2 * classes * classes}};

@@ -16,8 +16,6 @@ struct EvalSums {
   std::vector<std::vector<std::int64_t>> confusion;  // [rank][classes * classes]
 };
 
-namespace {}  // namespace
-
 namespace {
 
 /// fp32 memory on the way into a network that takes another type; empty where it takes fp32.
@@ -64,14 +62,14 @@ double DataParallel::Impl::evaluate_batch(int rank, const Batch& batch) {
 
   backend.confusion_matrix(network.output(), labels,
                            static_cast<std::int64_t*>(states[rank].confusion.data()));
-  backend.fill(loss_tensor(rank), 0);
+  backend.fill(sums_tensor(rank), 0);
   CrossEntropy loss;
   loss.logits = network.output();
   loss.labels = labels;
   loss.ignore_index = options.ignore_index;
-  loss.loss = static_cast<double*>(states[rank].loss.data());
+  loss.loss = &step_sums(rank).loss;
   backend.cross_entropy(loss);
-  return read_loss(rank);
+  return read_sums(rank).loss;
 }
 
 void DataParallel::Impl::evaluate_rank(int rank, std::int64_t count,

@@ -78,7 +78,8 @@ void GradientExchange::update() {
                  .weights = weights_,
                  .lr = {0.0F, memory_.lr},
                  .momentum = momentum_,
-                 .losses = memory_.losses};
+                 .losses = memory_.losses,
+                 .squared_norm = memory_.squared_norm};
   if (velocity_) shard.velocity = velocity_.floats();
   for (const ParameterRange& range : ranges_) {
     shard.begin = range.begin;

@@ -29,10 +29,12 @@ GradientExchangeChoice choose_gradient_exchange(const std::string& wanted,
                                                 std::span<const Device> devices,
                                                 const GpuAllReduce* gpus = gpu_all_reduce());
 
-/// What an update reads from device memory, because it changes from step to step.
+/// What an update reads from device memory, because it changes from step to step, and where it
+/// leaves its part of the gradient's squared norm.
 struct StepMemory {
   const float* lr = nullptr;          // of this rank's device
   std::vector<const double*> losses;  // [rank]
+  double* squared_norm = nullptr;     // of this rank's device
 };
 
 /// Owned by the run, used by its rank's thread.
@@ -49,7 +51,8 @@ class GradientExchange {
   void finish();
 
   /// Sums the owned gradients over the ranks in rank order, updates, and writes to every replica;
-  /// changes nothing when one of the losses is not finite.
+  /// adds the squares of the sums to the squared norm. Changes nothing when one of the losses is
+  /// not finite.
   void update();
 
   /// Momentum between this rank and its place in that of all parameters, on the host. Where all

@@ -85,7 +85,7 @@ void DataParallel::Impl::begin_rank(int rank, const StepInput& input) {
 void DataParallel::Impl::finish_rank(int rank) {
   communicators->at(rank).enter("loss", "the device");
   const auto start = std::chrono::steady_clock::now();
-  outcomes[rank].loss = read_loss(rank);
+  outcomes[rank].sums = read_sums(rank);
   outcomes[rank].times.compute += seconds_since(start);
 }
 
@@ -195,7 +195,7 @@ void DataParallel::Impl::compute_loss(int rank, const Shard& shard) {
   Backend& backend = *replicas[rank].backend;
   const Network& network = *replicas[rank].network;
   const RankState& state = states[rank];
-  backend.fill(loss_tensor(rank), 0);
+  backend.fill(sums_tensor(rank), 0);
   CrossEntropy loss;
   loss.logits = network.output();
   loss.labels = label_tensor(state.labels, shard.count, options.size);
@@ -203,31 +203,46 @@ void DataParallel::Impl::compute_loss(int rank, const Shard& shard) {
   loss.class_weight = static_cast<const float*>(state.class_weight.data());
   loss.normalizer = {0.0, &scalars(rank).normalizer};
   loss.grad_logits = network.output_grad();
-  loss.loss = static_cast<double*>(state.loss.data());
+  loss.loss = &step_sums(rank).loss;
   backend.cross_entropy(loss);
 }
 
-double DataParallel::Impl::read_loss(int rank) {
-  double loss = 0;
-  replicas[rank].backend->download(&loss, loss_tensor(rank));
+StepSums DataParallel::Impl::read_sums(int rank) {
+  StepSums sums;
+  replicas[rank].backend->download(&sums, sums_tensor(rank));
   replicas[rank].backend->synchronize();
-  return loss;
+  return sums;
+}
+
+double DataParallel::Impl::gradient_norm() const {
+  // With all_reduce every rank has the whole gradient, and its norm.
+  const int parts = exchange.kind == "all_reduce" ? 1 : ranks();
+  double squares = 0;
+  for (int rank = 0; rank < parts; ++rank) squares += outcomes[rank].sums.squared_norm;
+  return std::sqrt(squares);
 }
 
 StepResult DataParallel::Impl::gather(std::int64_t step) const {
   StepResult result;
   for (int rank = 0; rank < ranks(); ++rank) {
     const RankOutcome& outcome = outcomes[rank];
-    if (!std::isfinite(outcome.loss)) {
+    if (!std::isfinite(outcome.sums.loss)) {
       throw NonFiniteError(concat("step ", step, ": the loss of replica ", rank, " (",
-                                  to_string(options.devices[rank]), ") is ", outcome.loss,
+                                  to_string(options.devices[rank]), ") is ", outcome.sums.loss,
                                   "; the weights were not changed"));
     }
     const double share = 1.0 / ranks();
-    result.loss += outcome.loss;
+    result.loss += outcome.sums.loss;
     result.times.compute += share * outcome.times.compute;
     result.times.batch_norm_wait += share * outcome.times.batch_norm_wait;
     result.times.gradient_exchange += share * outcome.times.gradient_exchange;
+  }
+  result.grad_norm = gradient_norm();
+  if (!std::isfinite(result.grad_norm)) {
+    throw NonFiniteError(concat("step ", step, ": the gradient is not finite (norm ",
+                                result.grad_norm, ") although the loss is; the weights of this ",
+                                "step are not to be used, go on from the last checkpoint ",
+                                "(--resume)"));
   }
   return result;
 }

@@ -45,10 +45,10 @@ std::string format_step(const StepReport& report) {
   return fmt::format(
       "Iter(train) [{:>{}}/{}]  lr: {:.4e}  eta: {}  time: {:.4f}  data_time: {:.4f}  compute: "
       "{:.4f}  "
-      "bn_wait: {:.4f}  exchange: {:.4f}  memory: {:.0f}  loss: {:.4f}",
+      "bn_wait: {:.4f}  exchange: {:.4f}  memory: {:.0f}  grad_norm: {:.4f}  loss: {:.4f}",
       report.iteration, width, report.max_iters, report.lr, format_duration(report.eta),
       report.time, report.data_time, report.compute, report.batch_norm_wait, report.exchange,
-      report.memory, report.loss);
+      report.memory, report.grad_norm, report.loss);
 }
 
 std::string format_validation(const Evaluation& evaluation) {

@@ -9,12 +9,14 @@
 
 namespace lockstep {
 
-/// Means over the steps since the last log line; times in seconds.
+/// Means over the steps since the last log line, but for the rate and the norm, which are those of
+/// the last step; times in seconds.
 struct StepReport {
   std::int64_t iteration = 0;  // steps done
   std::int64_t max_iters = 0;
   std::int64_t epoch = 0;
   double lr = 0;
+  double grad_norm = 0;
   double loss = 0;
   double time = 0, data_time = 0, compute = 0, batch_norm_wait = 0, exchange = 0;
   double eta = 0;     // seconds to the last step

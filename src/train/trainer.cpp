@@ -56,6 +56,7 @@ void Trainer::train_step() {
   const StepResult result = replicas_->finish_step();
   ++iteration_;
   losses_.push_back(result.loss);
+  grad_norm_ = static_cast<float>(result.grad_norm);
   seconds_.push_back({seconds_since(start), data_seconds, result.times});
   log_->show_progress(iteration_, max_iters_, result.loss);
 }

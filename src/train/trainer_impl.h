@@ -87,6 +87,7 @@ class Trainer {
   std::int64_t iteration_ = 0;  // steps done
   std::int64_t epoch_ = 0;
   float lr_ = 0;
+  float grad_norm_ = 0;  // of the last step; a double would show how the exchange cuts the sum
   std::vector<double> losses_;        // [iteration_]
   std::vector<StepSeconds> seconds_;  // of this process's steps
   std::int64_t logged_iteration_ = 0;

@@ -92,6 +92,7 @@ void Trainer::log_step() {
     report.exchange += step->replicas.gradient_exchange * share;
   }
   report.lr = static_cast<double>(lr_);
+  report.grad_norm = static_cast<double>(grad_norm_);
   report.eta = report.time * static_cast<double>(max_iters_ - iteration_);
   report.memory = peak_memory_mb();
   log_->info(format_step(report));
@@ -100,6 +101,7 @@ void Trainer::log_step() {
                          {"iter", iteration_},
                          {"epoch", epoch_},
                          {"lr", report.lr},
+                         {"grad_norm", report.grad_norm},
                          {"loss", report.loss}});
   log_->timing().write({{"mode", "train"},
                         {"step", iteration_},

@@ -5,40 +5,12 @@
 #include <cstring>
 #include <limits>
 
+#include "backend/device_number.h"
 #include "backend/operand.h"
 #include "support/backends.h"
 
 namespace lockstep::test {
 namespace {
-
-/// A number in device memory.
-template <typename T>
-class DeviceNumber {
- public:
-  DeviceNumber(Backend& backend, T value)
-      : backend_(backend), storage_(backend.allocate(sizeof(T))) {
-    set(value);
-  }
-  void set(T value) {
-    backend_.upload(tensor(), &value);
-    backend_.synchronize();
-  }
-  T get() const {
-    T value;
-    backend_.download(&value, tensor());
-    backend_.synchronize();
-    return value;
-  }
-  T* pointer() const { return static_cast<T*>(storage_.data()); }
-
- private:
-  Tensor tensor() const {
-    return {storage_.data(), Shape{1, static_cast<std::int64_t>(sizeof(T))}, DType::kUInt8};
-  }
-
-  Backend& backend_;
-  Storage storage_;
-};
 
 /// Loss and gradient of two pixels, the second one ignored.
 struct PixelLoss {
@@ -113,15 +85,19 @@ TEST_CASE("SGD takes its rate from device memory, and changes nothing after a lo
     SgdShard shard{.grads = grads, .weights = both, .velocity = velocity.floats(), .end = 37};
     shard.lr = {0.0F, lr.pointer()};
     shard.losses = losses;
+    const DeviceNumber<double> squared_norm(backend, 0.0);
+    shard.squared_norm = squared_norm.pointer();
     for (const double bad :
          {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
       second.set(bad);
       backend.sgd_update(shard);
       CHECK(weight.get() == weights);
       CHECK(velocity.get() == velocities);
+      CHECK(squared_norm.get() == 0);
     }
     second.set(1e300);
     backend.sgd_update(shard);
+    CHECK(squared_norm.get() > 0);
     const Values gradient = grad.get(), updated = weight.get();
     for (std::size_t i = 0; i < updated.size(); ++i) {
       CHECK(updated[i] == doctest::Approx(weights[i] - 0.25F * 2 * gradient[i]).epsilon(1e-6));

@@ -1,9 +1,12 @@
-// The optimizer step of a shard against PyTorch's SGD in double.
+// The optimizer step of a shard against PyTorch's SGD in double, and its gradient's norm.
 
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <deque>
+#include <limits>
 
+#include "backend/device_number.h"
 #include "backend/operand.h"
 #include "support/backends.h"
 
@@ -15,6 +18,7 @@ struct SgdCase {
   std::size_t ranks;
   std::int64_t begin, end;
   float lr, momentum, weight_decay;
+  std::int64_t base = 0;  // the element that pointers point to; no multiple of 4: off 16 bytes
 };
 
 // Weights, velocity and per-rank gradients on a device; weights start equal on all ranks.
@@ -26,18 +30,38 @@ class SgdReplicas {
       const auto seed = static_cast<std::uint32_t>(10 + rank);
       grads_.emplace_back(backend, Shape{1, c.elements}, random_values({1, c.elements}, seed));
       weights_.emplace_back(backend, Shape{1, c.elements}, random_values({1, c.elements}, 2));
-      grad_pointers_.push_back(grads_.back().floats());
-      weight_pointers_.push_back(weights_.back().floats());
+      grad_pointers_.push_back(grads_.back().floats() + c.base);
+      weight_pointers_.push_back(weights_.back().floats() + c.base);
     }
   }
 
-  SgdShard shard(const SgdCase& c) const {
-    return {grad_pointers_, weight_pointers_, velocity_.floats(), c.begin, c.end,
-            c.lr,           c.momentum,       c.weight_decay,     {}};
+  SgdShard shard(const SgdCase& c, double* squared_norm = nullptr) const {
+    return {.grads = grad_pointers_,
+            .weights = weight_pointers_,
+            .velocity = velocity_.floats() + c.base,
+            .begin = c.begin - c.base,
+            .end = c.end - c.base,
+            .lr = c.lr,
+            .momentum = c.momentum,
+            .weight_decay = c.weight_decay,
+            .squared_norm = squared_norm};
   }
   Values weights(std::size_t rank) const { return weights_[rank].get(); }
   Values grads(std::size_t rank) const { return grads_[rank].get(); }
   Values velocity() const { return velocity_.get(); }
+  /// In double, of the sums over the ranks in fp32.
+  double squared_norm(const SgdCase& c) const {
+    Values sums(static_cast<std::size_t>(c.elements));
+    for (const Operand& rank : grads_) {
+      const Values grads = rank.get();
+      for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += grads[i];
+    }
+    double squares = 0;
+    for (std::int64_t i = c.begin; i < c.end; ++i) {
+      squares += static_cast<double>(sums[i]) * static_cast<double>(sums[i]);
+    }
+    return squares;
+  }
 
  private:
   Operand velocity_;
@@ -86,10 +110,68 @@ TEST_CASE("a large shard has the same bits with any number of threads") {
   const auto one = make_backend({DeviceKind::kCpu, 0, 0}, 1);
   const auto three = make_backend({DeviceKind::kCpu, 0, 0}, 3);
   const SgdReplicas a(*one, c), b(*three, c);
-  one->sgd_update(a.shard(c));
-  three->sgd_update(b.shard(c));
+  const DeviceNumber<double> norm_of_a(*one, 0.0), norm_of_b(*three, 0.0);
+  one->sgd_update(a.shard(c, norm_of_a.pointer()));
+  three->sgd_update(b.shard(c, norm_of_b.pointer()));
+  CHECK(norm_of_a.get() == norm_of_b.get());
   CHECK(a.weights(2) == b.weights(2));
   CHECK(a.velocity() == b.velocity());
+}
+
+TEST_CASE("the squared norm of a shard's gradient is added, whatever its range and alignment") {
+  for (NamedBackend& named : available_backends()) {
+    CAPTURE(named.name);
+    for (const std::int64_t base : {0, 1}) {
+      CAPTURE(base);
+      for (const SgdCase& c : std::initializer_list<SgdCase>{
+               {40, 1, 1, 2, 0.1F, 0.9F, 0, base},
+               {40, 3, 7, 33, 0.1F, 0.9F, 1e-2F, base},
+               {40, 2, 13, 13, 0.1F, 0.9F, 0, base},
+               {9000, 4, 3, 8990, 0.05F, 0, 0.1F, base},
+               {70001, 2, 1, 70001, 0.05F, 0, 0.1F, base},
+           }) {
+        CAPTURE(c.elements);
+        const SgdReplicas replicas(*named.backend, c), others(*named.backend, c);
+        const DeviceNumber<double> squared_norm(*named.backend, 7.0);
+        named.backend->sgd_update(replicas.shard(c, squared_norm.pointer()));
+        const double expected = 7 + replicas.squared_norm(c);
+        CHECK(squared_norm.get() == doctest::Approx(expected).epsilon(1e-13));
+        // It changes no bit of the rest, and null is not written to.
+        named.backend->sgd_update(others.shard(c));
+        CHECK(replicas.weights(c.ranks - 1) == others.weights(c.ranks - 1));
+        CHECK(replicas.velocity() == others.velocity());
+      }
+    }
+  }
+}
+
+TEST_CASE("the squared norm is finite where the gradient is") {
+  constexpr float kLargest = std::numeric_limits<float>::max();
+  const Shape shape{1, 37};
+  for (NamedBackend& named : available_backends()) {
+    CAPTURE(named.name);
+    Values large(37, kLargest / 2);
+    Operand grad(*named.backend, shape, large);
+    const Operand weight(*named.backend, shape), velocity(*named.backend, shape);
+    const float* grads[] = {grad.floats(), grad.floats()};
+    float* weights[] = {weight.floats(), weight.floats()};
+    DeviceNumber<double> squared_norm(*named.backend, 0.0);
+    const SgdShard shard{.grads = grads,
+                         .weights = weights,
+                         .velocity = velocity.floats(),
+                         .end = 37,
+                         .squared_norm = squared_norm.pointer()};
+    named.backend->sgd_update(shard);
+    const double expected = std::sqrt(37.0) * static_cast<double>(kLargest);
+    CHECK(std::sqrt(squared_norm.get()) == doctest::Approx(expected).epsilon(1e-6));
+    for (const float bad : {kLargest, std::numeric_limits<float>::quiet_NaN()}) {
+      large[36] = bad;  // the sum of two is infinite
+      grad.set(large);
+      squared_norm.set(0.0);
+      named.backend->sgd_update(shard);
+      CHECK_FALSE(std::isfinite(squared_norm.get()));
+    }
+  }
 }
 
 TEST_CASE("SGD refuses ranks that do not match") {

@@ -173,7 +173,14 @@ TEST_CASE("a shard out of reach is staged: the same elements, and the others unt
   float* weight_data[] = {static_cast<float*>(weights[0].data()),
                           static_cast<float*>(weights[1].data())};
   float velocity[10] = {};
-  const SgdShard shard{grad_data, weight_data, velocity, 3, 7, 1, 0, 0};
+  double squared_norm = 0;
+  const SgdShard shard{.grads = grad_data,
+                       .weights = weight_data,
+                       .velocity = velocity,
+                       .begin = 3,
+                       .end = 7,
+                       .lr = 1.0F,
+                       .squared_norm = &squared_norm};
   PeerStaging staging(0);
   CHECK_FALSE(staging.reaches(shard));
   const Storage scratch = first.allocate(4 * bytes);
@@ -182,6 +189,7 @@ TEST_CASE("a shard out of reach is staged: the same elements, and the others unt
   CHECK(staged.shard.begin == 0);
   CHECK(staged.shard.end == 4);
   CHECK(staged.shard.velocity == velocity + 3);
+  CHECK(staged.shard.squared_norm == &squared_norm);
   fake_runtime::enqueue(first.stream(), [&] {
     for (int i = 0; i < 4; ++i) {
       for (float* w : staged.shard.weights) {

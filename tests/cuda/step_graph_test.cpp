@@ -25,7 +25,7 @@ DataParallelOptions on_gpus(int ranks, int gpus, BatchNormMode mode) {
 }
 
 struct Trained {
-  std::vector<double> losses;
+  std::vector<double> losses, norms;
   std::vector<std::vector<float>> parameters;  // [rank]
 
   bool operator==(const Trained&) const = default;
@@ -39,7 +39,9 @@ Trained trained(const DataParallelOptions& options) {
     // Late enough to come after nodes that read the images, if these do not wait.
     const auto delay = std::chrono::milliseconds(step == 3 ? 200 : 0);
     fake_runtime::enqueue(slow.stream(), [delay] { std::this_thread::sleep_for(delay); });
-    result.losses.push_back(run->train_step(toy_batch(5, step), step, 0.05F).loss);
+    const StepResult done = run->train_step(toy_batch(5, step), step, 0.05F);
+    result.losses.push_back(done.loss);
+    result.norms.push_back(done.grad_norm);
   }
   for (int rank = 0; rank < run->size(); ++rank) {
     result.parameters.push_back(parameters(*run, rank));
@@ -53,6 +55,8 @@ TEST_CASE("a graph over several GPUs has the bits of issued steps, with and with
     fake_runtime::use({.devices = 2, .peer_access = peer_access});
     DataParallelOptions options = on_gpus(4, 2, BatchNormMode::kSync);
     const Trained issued = trained(options);
+    CHECK(issued.norms.back() > 0);
+    CHECK(issued.norms.back() != issued.norms.front());
     options.cuda_graph = true;
     CHECK(trained(options) == issued);
   }

@@ -94,10 +94,7 @@ void provide_emulated_gpu() {
     provide_cuda_backends({[] { return 1; },
                            [](const Device&, const BackendOptions&) { return emulated_gpu(); },
                            nullptr});
-    provide_gpu_transport("event",
-                          [](std::span<const Device> devices, const CommunicatorOptions& options) {
-                            return make_host_communicators(devices, options);
-                          });
+    provide_gpu_transport("event", make_host_communicators);
     return true;
   }();
   static_cast<void>(once);

@@ -1,4 +1,4 @@
-// The optimizer's kernel against the CPU's, bit for bit, and sums of squares.
+// The optimizer's kernel against the CPU's, bit for bit, and its sum of the gradient's squares.
 
 #include <doctest/doctest.h>
 
@@ -76,43 +76,42 @@ TEST_CASE("SGD refuses more ranks than a kernel's arguments hold") {
   CHECK_THROWS_AS(gpu::sgd_update(context, {grads, weights, nullptr, 0, 1, 0.0F, 0, 0, {}}), Error);
 }
 
-TEST_CASE("a sum of squares is accurate, is added, and depends on nothing but the values") {
-  for (const std::size_t elements : {1, 3, 1000, 8192, 40001}) {
-    CAPTURE(elements);
-    Values values = random_values({1, static_cast<std::int64_t>(elements)}, 4, 100.0F);
-    double expected = 7;
-    for (const float value : values) {
-      expected += static_cast<double>(value) * static_cast<double>(value);
-    }
-    const auto sum_at = [&](const gpu::Context& context, std::size_t offset) {
-      struct alignas(16) Line {
-        float values[4];
-      };
-      std::vector<Line> memory(elements / 4 + 2);
-      float* data = memory[0].values + offset;
-      std::copy(values.begin(), values.end(), data);
+TEST_CASE("a squared norm's bits depend neither on the order of threads nor on the device's size") {
+  const auto cpu = cpu_backend();
+  std::vector<Case> all = cases();
+  all.push_back({40009, 3, 40002, 2, 0});
+  all.push_back({40009, 3, 40002, 2, 1});
+  for (const Case& c : all) {
+    CAPTURE(c.elements);
+    CAPTURE(c.misaligned);
+    const auto norm_by = [&](const auto& sgd_update) {
       double result = 7;
-      gpu::sum_of_squares(context, data, static_cast<std::int64_t>(elements), &result);
+      state_after(c, [&](SgdShard shard) {
+        shard.squared_norm = &result;
+        sgd_update(shard);
+      });
       return result;
     };
+    const auto norm_in = [&](const gpu::Context& context) {
+      return norm_by([&](const SgdShard& shard) { gpu::sgd_update(context, shard); });
+    };
+    const double expected = norm_by([&](const SgdShard& shard) { cpu->sgd_update(shard); });
     const EmulatedContext some;
-    const double result = sum_at(some, 0);
+    const double result = norm_in(some);
     CHECK(result == doctest::Approx(expected).epsilon(1e-13));
-    CHECK(sum_at(some, 1) == result);
-    check_in_all_orders(result, [&](const gpu::Context& context) { return sum_at(context, 0); });
+    check_in_all_orders(result, norm_in);
   }
-  const EmulatedContext context;
-  double untouched = 7;
-  gpu::sum_of_squares(context, nullptr, 0, &untouched);
-  CHECK(untouched == 7);
 }
 
-TEST_CASE("missing barriers and blocks of a sum of squares are seen") {
-  const Values values = random_values({1, 100000}, 5);
+TEST_CASE("missing barriers and blocks of a squared norm are seen") {
+  const Case c{26000, 0, 26000, 1, 0};
   const auto run = [&] {
     const EmulatedContext context(1);  // eight blocks for thirteen chunks
     double result = 0;
-    gpu::sum_of_squares(context, values.data(), 100000, &result);
+    state_after(c, [&](SgdShard shard) {
+      shard.squared_norm = &result;
+      gpu::sgd_update(context, shard);
+    });
     return result;
   };
   const double expected = run();

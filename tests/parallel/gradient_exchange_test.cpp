@@ -6,12 +6,14 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <string>
 
 #include "lockstep/core/check.h"
 #include "parallel/gradient_buckets.h"
 #include "parallel/toy_training.h"
+#include "support/errors.h"
 
 namespace lockstep {
 namespace {
@@ -273,6 +275,64 @@ TEST_CASE("a loss that is not finite ends a step whose sums are on the way") {
   }
   CHECK(parameters(*run, 3) == parameters(*other, 0));
   CHECK(indices.back() == 19);  // each step has finished its sums
+}
+
+TEST_CASE("the gradient's norm is that of one device with the whole batch, by either exchange") {
+  const auto norms_of = [](DataParallelOptions options) {
+    options.sgd.weight_decay = 0.5F;  // is not of the gradient
+    const auto run = make_toy(options);
+    std::vector<double> norms;
+    for (std::int64_t step = 0; step < 3; ++step) {
+      norms.push_back(run->train_step(toy_batch(5, step), step, 0.01F).grad_norm);
+      if (run->size() > 1) continue;
+      double squares = 0;
+      for (const float g : gradients(*run, 0)) {
+        squares += static_cast<double>(g) * static_cast<double>(g);
+      }
+      CHECK(norms.back() == doctest::Approx(std::sqrt(squares)).epsilon(1e-12));
+    }
+    return norms;
+  };
+  const std::vector<double> one = norms_of(toy_options(1, BatchNormMode::kSync));
+  CHECK(one[0] > 0);
+  CHECK(one[0] != one[1]);
+  const DataParallelOptions four = toy_options(4, BatchNormMode::kSync);
+  for (const DataParallelOptions& options : {four, all_reduced(four, 3000)}) {
+    const std::vector<double> norms = norms_of(options);
+    for (std::size_t step = 0; step < one.size(); ++step) {
+      CHECK(norms[step] == doctest::Approx(one[step]).epsilon(1e-6));
+    }
+  }
+}
+
+TEST_CASE("a gradient that is not finite is an error although the loss is finite") {
+  const DataParallelOptions four = toy_options(4, BatchNormMode::kSync);
+  for (const DataParallelOptions& options :
+       {toy_options(1, BatchNormMode::kSync), four, all_reduced(four, 3000)}) {
+    CAPTURE(options.devices.size());
+    CAPTURE(options.gradient_exchange.kind);
+    const auto run = make_toy(options);
+    run->train_step(toy_batch(5, 0), 0, 0.1F);
+    // Nothing comes out of the convolution, so that large images and a large gamma have nothing to
+    // scale but the gradient.
+    set_parameter(*run, "encoder.0.0.conv.weight", 0.0F);
+    set_parameter(*run, "encoder.0.0.bn.weight", 1e20F);
+    Batch large = toy_batch(5, 1);
+    for (float& value : large.images) value *= 1e30F;
+    std::string error;
+    try {
+      run->train_step(large, 1, 0.1F);
+    } catch (const NonFiniteError& thrown) {
+      error = thrown.what();
+    }
+    CHECK(contains(error, "step 1: the gradient is not finite (norm "));
+    CHECK(contains(error,
+                   ") although the loss is; the weights of this step are not to be used, "
+                   "go on from the last checkpoint (--resume)"));
+    // Of the weights that it has spoiled the loss is.
+    CHECK_THROWS_WITH_AS(run->train_step(toy_batch(5, 2), 2, 0.1F),
+                         doctest::Contains("step 2: the loss of replica 0"), NonFiniteError);
+  }
 }
 
 }  // namespace lockstep

@@ -100,6 +100,11 @@ std::vector<float> parameters(DataParallel& run, int rank) {
   return download(run, rank, store.values(), store.elements());
 }
 
+std::vector<float> gradients(DataParallel& run, int rank) {
+  const ParameterStore& store = run.replica(rank).store;
+  return download(run, rank, store.grads(), store.elements());
+}
+
 std::vector<float> statistics(DataParallel& run, int rank) {
   const ParameterStore& store = run.replica(rank).store;
   return download(run, rank, store.statistics(), store.statistics_elements());
@@ -110,6 +115,14 @@ void copy_parameters(DataParallel& from, DataParallel& to) {
   upload(first, first.store.values(), parameters(from, 0));
   upload(first, first.store.statistics(), statistics(from, 0));
   to.replicate();
+}
+
+void set_parameter(DataParallel& run, const std::string& name, float value) {
+  Replica& first = run.replica(0);
+  const Parameter& parameter = *first.store.find(name);
+  upload(first, parameter.value,
+         std::vector<float>(static_cast<std::size_t>(parameter.elements), value));
+  run.replicate();
 }
 
 std::vector<double> train(DataParallel& run) {

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "lockstep/parallel/data_parallel.h"
@@ -27,12 +28,17 @@ std::unique_ptr<DataParallel> make_toy(const DataParallelOptions& options);
 /// one.
 Batch toy_batch(std::int64_t count, std::int64_t step, Size size = kSize);
 
-/// All parameters or all running statistics of a rank.
+/// All parameters, their gradients (before the sum over the ranks) or all running statistics of a
+/// rank.
 std::vector<float> parameters(DataParallel& run, int rank);
+std::vector<float> gradients(DataParallel& run, int rank);
 std::vector<float> statistics(DataParallel& run, int rank);
 
 /// Gives all of `to` the parameters and running statistics of rank 0 of `from`.
 void copy_parameters(DataParallel& from, DataParallel& to);
+
+/// Gives all elements of a parameter this value, on all ranks.
+void set_parameter(DataParallel& run, const std::string& name, float value);
 
 /// Three steps on uneven batches of 5, 5 and 3 images; the losses.
 std::vector<double> train(DataParallel& run);

@@ -102,6 +102,7 @@ TEST_CASE("a run leaves what the design says, with logs on time") {
       CHECK_FALSE(line.contains(timed));
     if (line.at("mode") == "val") CHECK(line.contains("IoU.sky"));
     if (line.at("mode") == "train") CHECK(line.at("loss").get<double>() > 0);
+    if (line.at("mode") == "train") CHECK(line.at("grad_norm").get<double>() > 0);
   }
   CHECK(got == expected);
   CHECK(lines_of(folder.timing()).size() == expected.size());

@@ -119,7 +119,7 @@ struct CrossEntropy {
 /// One owner's share of the optimizer step, over every replica's parameters (design §2, gradient
 /// exchange): g = sum over ranks of grads[rank][i] in rank order; v = momentum*v + g +
 /// weight_decay*w; w -= lr*v; the new w goes to weights[rank][i] of every rank (PyTorch's SGD,
-/// dampening 0). Nothing is changed when one of the losses is not finite.
+/// dampening 0). Nothing is changed, and nothing added, when one of the losses is not finite.
 struct SgdShard {
   std::span<const float* const> grads;  // [rank]
   std::span<float* const> weights;      // [rank]
@@ -127,7 +127,12 @@ struct SgdShard {
   std::int64_t begin = 0, end = 0;  // element range, the same in all of the above
   DeviceScalar<float> lr = 0.0F;
   float momentum = 0, weight_decay = 0;
-  std::span<const double* const> losses = {};  // one double each, of any number of ranks
+  /// One double each, of every rank, however many `grads` there are; empty: not looked at.
+  std::span<const double* const> losses = {};
+  /// Device memory of one double: += sum of g^2 over the range, in double, where g is the sum over
+  /// the ranks before the weight decay; null: not wanted. Its bits depend on the range and on the
+  /// alignment of the memory, never on threads or on the size of the device.
+  double* squared_norm = nullptr;
 };
 
 class Backend {

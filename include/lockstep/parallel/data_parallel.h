@@ -73,7 +73,8 @@ struct StepTimes {
 };
 
 struct StepResult {
-  double loss = 0;  // global mean over valid pixels (weighted by class weights)
+  double loss = 0;       // global mean over valid pixels (weighted by class weights)
+  double grad_norm = 0;  // Euclidean, of the global loss's gradient, before weight decay
   StepTimes times;
 };
 
@@ -97,7 +98,8 @@ class DataParallel {
   /// One optimizer step on a global batch (its sizes may be below the planned ones). All ranks'
   /// parameters are bitwise equal afterwards. Throws as ReplicaGroup::run, and NonFiniteError
   /// naming the first replica whose part of the loss is not finite: all ranks then leave parameters
-  /// and momentum untouched, and go on working.
+  /// and momentum untouched, and go on working. NonFiniteError, too, when the loss is finite and
+  /// the gradient is not: parameters and momentum have then taken it, and are of no use.
   StepResult train_step(const Batch& batch, std::int64_t step, float lr);
 
   /// The same in parts, so that the host can prepare the next batch while GPUs work on this one:

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/parallel_for.h"
@@ -8,10 +9,12 @@
 namespace lockstep {
 namespace {
 
-// Small enough for the first cache with all ranks' parts in flight, long enough for vector loops.
+// Of one partial sum of squares, too. Small enough for the first cache with all ranks' parts in
+// flight, long enough for vector loops.
 constexpr std::int64_t kChunk = 512;
 
-void update_chunk(const SgdShard& shard, float lr, std::int64_t begin, std::int64_t count) {
+/// Returns the sum of the gradient's squares.
+double update_chunk(const SgdShard& shard, float lr, std::int64_t begin, std::int64_t count) {
   float gradient[kChunk] = {};
   float updated[kChunk];
   for (const float* grads : shard.grads) {
@@ -26,6 +29,13 @@ void update_chunk(const SgdShard& shard, float lr, std::int64_t begin, std::int6
         sgd_element(weights[i], gradient[i], velocity[i], lr, shard.momentum, shard.weight_decay);
   }
   for (float* replica : shard.weights) std::copy_n(updated, count, replica + begin);
+  double squares = 0;
+#pragma omp simd reduction(+ : squares)
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto wide = static_cast<double>(gradient[i]);
+    squares += wide * wide;  // the product is exact
+  }
+  return squares;
 }
 
 }  // namespace
@@ -39,12 +49,16 @@ void CpuBackend::sgd_update(const SgdShard& shard) {
   if (!finite) return;
   const float lr = shard.lr.get();
   const auto ranks = static_cast<std::int64_t>(shard.grads.size());
-  parallel_for(shard.end - shard.begin, 2 * ranks, threads_,
-               [&](std::int64_t first, std::int64_t last) {
-                 for (std::int64_t i = first; i < last; i += kChunk) {
-                   update_chunk(shard, lr, shard.begin + i, std::min(kChunk, last - i));
-                 }
-               });
+  const std::int64_t chunks = (shard.end - shard.begin + kChunk - 1) / kChunk;
+  auto* squares = static_cast<double*>(scratch(static_cast<std::size_t>(chunks) * sizeof(double)));
+  parallel_for(chunks, 2 * ranks * kChunk, threads_, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t chunk = first; chunk < last; ++chunk) {
+      const std::int64_t begin = shard.begin + chunk * kChunk;
+      squares[chunk] = update_chunk(shard, lr, begin, std::min(kChunk, shard.end - begin));
+    }
+  });
+  if (shard.squared_norm == nullptr) return;
+  *shard.squared_norm += std::accumulate(squares, squares + chunks, 0.0);
 }
 
 }  // namespace lockstep
