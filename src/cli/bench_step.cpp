@@ -63,7 +63,12 @@ Batch random_batch(const StepBench& bench) {
 void time_step(StepBench& bench, DataParallel& training, const Batch& batch, std::int64_t step) {
   StepResult result;
   // A tiny rate: random labels teach nothing, and weights that diverge would end the benchmark.
-  const double seconds = seconds_of([&] { result = training.train_step(batch, step, 1e-4F); });
+  // In parts, as the trainer does it: GPUs get the next batch while they work on this one.
+  const double seconds = seconds_of([&] {
+    training.begin_step(batch, step, 1e-4F);
+    training.stage_next(batch);
+    result = training.finish_step();
+  });
   if (step < kWarmupSteps) return;
   const StepTimes& times = result.times;
   bench.step.push_back(1000 * seconds);
