@@ -8,9 +8,7 @@ namespace lockstep::gpu {
 namespace {
 
 void check_operands(const ConvGeometry& geometry, const Tensor& x, const Tensor& y) {
-  const Shape expected = geometry.output_shape(x.shape);
-  LOCKSTEP_CHECK(y.shape == expected, "conv2d of an input ", to_string(x.shape), " gives ",
-                 to_string(expected), ", got ", to_string(y.shape));
+  check_conv2d(geometry, x.shape, y.shape);
   check_same_type("conv2d", {&x, &y});
 }
 

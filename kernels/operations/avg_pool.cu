@@ -22,11 +22,7 @@ constexpr std::int64_t kLanes = kWarpSize;
 /// position.
 template <typename T, int kWidth>
 __global__ void average_forward_kernel(Pooling<T> pool, double share) {
-  const std::int64_t packs = pool.channels / kWidth;
-  for (std::int64_t i = first_item(); i < pool.pixels * packs; i += item_stride()) {
-    const std::int64_t row = i / packs;
-    const std::int64_t c = (i - row * packs) * kWidth;
-    const Pixel o = pool.to.pixel(row);
+  for_each_pack<kWidth>(pool, [&](std::int64_t row, const Pixel& o, std::int64_t c) {
     const Area area = area_below<false>(pool.window, o, pool.from);
     double sums[kWidth] = {};
     for (std::int64_t iy = area.rows.begin; iy < area.rows.end; ++iy) {
@@ -40,7 +36,7 @@ __global__ void average_forward_kernel(Pooling<T> pool, double share) {
     float y[kWidth];
     for (int k = 0; k < kWidth; ++k) y[k] = static_cast<float>(sums[k] * share);
     store_rounded(pool.to.rows.row(row) + c, y);
-  }
+  });
 }
 
 struct WindowRows {
@@ -85,11 +81,7 @@ __global__ void large_average_kernel(Pooling<T> pool, double share) {
 /// Product and sum are fused by hand: the CPU's compiler fuses them too.
 template <typename T, int kWidth>
 __global__ void average_backward_kernel(Pooling<T> pool, float share, bool accumulate) {
-  const std::int64_t packs = pool.channels / kWidth;
-  for (std::int64_t i = first_item(); i < pool.pixels * packs; i += item_stride()) {
-    const std::int64_t row = i / packs;
-    const std::int64_t c = (i - row * packs) * kWidth;
-    const Pixel in = pool.to.pixel(row);
+  for_each_pack<kWidth>(pool, [&](std::int64_t row, const Pixel& in, std::int64_t c) {
     const Area windows = windows_above<false>(pool.window, in, pool.from);
     T* target = pool.to.rows.row(row) + c;
     float sum[kWidth] = {};
@@ -101,7 +93,7 @@ __global__ void average_backward_kernel(Pooling<T> pool, float share, bool accum
       }
     }
     store_rounded(target, sum);
-  }
+  });
 }
 
 double share_of(const PoolGeometry& g) {

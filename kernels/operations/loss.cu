@@ -22,7 +22,6 @@
 namespace lockstep::gpu {
 namespace {
 
-constexpr std::int64_t kMaxClasses = 256;  // labels are bytes
 constexpr int kLossThreads = 128;
 constexpr std::int64_t kChunkPixels = 256;      // of one partial loss
 constexpr int kTileFloats = 33 * kLossThreads;  // 128 pixels of up to 33 classes, 16 of 256
@@ -214,14 +213,6 @@ __global__ void confusion_kernel(Confusion<T> task) {
   for_each_entry<kWidth>(task, [&](int entry) { atomicAdd(task.matrix + entry, 1ULL); });
 }
 
-void check_labels_shape(const Shape& logits, const Tensor& labels) {
-  LOCKSTEP_CHECK(labels.shape == logits.with_channels(1) && labels.dtype == DType::kUInt8,
-                 "labels must be uint8 of shape ", to_string(logits.with_channels(1)), ", got ",
-                 to_string(labels.shape));
-  LOCKSTEP_CHECK(logits.channels() > 0 && logits.channels() <= kMaxClasses, "1 to ", kMaxClasses,
-                 " classes, got ", logits.channels());
-}
-
 template <typename T>
 Loss<T> loss_of(const Context& context, const CrossEntropy& arguments) {
   const std::int64_t pixels = arguments.logits.shape.rows();
@@ -244,7 +235,7 @@ Loss<T> loss_of(const Context& context, const CrossEntropy& arguments) {
 void cross_entropy(const Context& context, const CrossEntropy& arguments) {
   const Tensor& logits = arguments.logits;
   if (logits.shape.rows() == 0) return;
-  check_labels_shape(logits.shape, arguments.labels);
+  check_labels(logits.shape, arguments.labels);
   check_alike("cross_entropy", {&logits, &arguments.grad_logits});
   with_packs({&logits, &arguments.grad_logits}, [&](auto element, auto width) {
     using T = decltype(element);
@@ -259,7 +250,7 @@ void confusion_matrix(const Context& context, const Tensor& logits, const Tensor
                       std::int64_t* matrix) {
   const std::int64_t pixels = logits.shape.rows();
   if (pixels == 0) return;
-  check_labels_shape(logits.shape, labels);
+  check_labels(logits.shape, labels);
   const auto classes = static_cast<int>(logits.shape.channels());
   with_packs({&logits}, [&](auto element, auto width) {
     using T = decltype(element);

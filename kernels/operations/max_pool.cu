@@ -19,11 +19,7 @@ __device__ std::int32_t window_position(const PoolGeometry& g, std::int64_t iy, 
 template <typename T, int kWidth, bool kTwoByTwo>
 __global__ void max_forward_kernel(Pooling<T> pool, Images<std::uint8_t> positions) {
   const PoolGeometry g = kTwoByTwo ? PoolGeometry{} : pool.window;
-  const std::int64_t packs = pool.channels / kWidth;
-  for (std::int64_t i = first_item(); i < pool.pixels * packs; i += item_stride()) {
-    const std::int64_t row = i / packs;
-    const std::int64_t c = (i - row * packs) * kWidth;
-    const Pixel o = pool.to.pixel(row);
+  for_each_pack<kWidth>(pool, [&](std::int64_t row, const Pixel& o, std::int64_t c) {
     const Area area = area_below<kTwoByTwo>(g, o, pool.from);
     float best[kWidth] = {};
     std::int32_t winners[kWidth] = {};
@@ -44,18 +40,14 @@ __global__ void max_forward_kernel(Pooling<T> pool, Images<std::uint8_t> positio
     Pack<std::uint8_t, kWidth> bytes = {};
     for (int k = 0; k < kWidth; ++k) bytes.set(k, static_cast<std::uint8_t>(winners[k]));
     store_pack(positions.rows.row(row) + c, bytes);
-  }
+  });
 }
 
 template <typename T, int kWidth, bool kTwoByTwo>
 __global__ void max_backward_kernel(Pooling<T> pool, Images<const std::uint8_t> positions,
                                     bool accumulate) {
   const PoolGeometry g = kTwoByTwo ? PoolGeometry{} : pool.window;
-  const std::int64_t packs = pool.channels / kWidth;
-  for (std::int64_t i = first_item(); i < pool.pixels * packs; i += item_stride()) {
-    const std::int64_t row = i / packs;
-    const std::int64_t c = (i - row * packs) * kWidth;
-    const Pixel in = pool.to.pixel(row);
+  for_each_pack<kWidth>(pool, [&](std::int64_t row, const Pixel& in, std::int64_t c) {
     const Area windows = windows_above<kTwoByTwo>(g, in, pool.from);
     T* target = pool.to.rows.row(row) + c;
     float sum[kWidth] = {};
@@ -71,7 +63,7 @@ __global__ void max_backward_kernel(Pooling<T> pool, Images<const std::uint8_t> 
       }
     }
     store_rounded(target, sum);
-  }
+  });
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "kernels/primitives/grid_loop.h"
 #include "kernels/primitives/views.h"
 #include "lockstep/backend/conv_geometry.h"
 #include "lockstep/backend/formulas.h"
@@ -28,6 +29,17 @@ struct Pooling {
         from(source),
         to(target) {}
 };
+
+/// The loop of every pooling kernel: calls body(row, pixel, c) for the calling thread's packs, from
+/// channel c on, of the rows of `to`.
+template <int kWidth, typename T, typename Body>
+__device__ void for_each_pack(const Pooling<T>& pool, const Body& body) {
+  const std::int64_t packs = pool.channels / kWidth;
+  for (std::int64_t i = first_item(); i < pool.pixels * packs; i += item_stride()) {
+    const std::int64_t row = i / packs;
+    body(row, pool.to.pixel(row), (i - row * packs) * kWidth);
+  }
+}
 
 struct Area {
   IndexRange rows, columns;

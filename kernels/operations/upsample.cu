@@ -142,15 +142,6 @@ __global__ void upsample_backward_kernel(Upsample<T> up, AxisTables rows, AxisTa
   }
 }
 
-void check_upsample(const Shape& x, const Shape& y) {
-  LOCKSTEP_CHECK(
-      x.rank() == 4 && y.rank() == 4 && x.batch() == y.batch() && x.channels() == y.channels(),
-      "upsampling keeps batch and channels, got ", to_string(x), " and ", to_string(y));
-  constexpr std::int64_t kLongest = std::numeric_limits<std::int32_t>::max();
-  LOCKSTEP_CHECK(x.height() <= kLongest && x.width() <= kLongest,
-                 "upsampling takes images of up to 2^31 - 1 pixels a side, got ", to_string(x));
-}
-
 /// Tables of both axes in the scratch memory.
 struct Tables {
   AxisTables rows, columns;

@@ -120,7 +120,7 @@ class EventEnd final : public GpuEnd {
     const Issuing issuing(*this);
     if (rank() != 0) graph_->join(stream());
     issue();
-    if (rank() != 0) graph_->leave(rank(), stream());
+    if (rank() != 0) graph_->arrive(rank(), stream());
   }
 
   /// Holds the turn, except while this rank waits.

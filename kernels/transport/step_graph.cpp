@@ -33,8 +33,6 @@ void StepGraph::begin(Stream stream) {
 
 void StepGraph::join(Stream stream) { begun_->make_wait(stream); }
 
-void StepGraph::leave(int rank, Stream stream) { arrive(rank, stream); }
-
 void StepGraph::finish(Stream stream) {
   wait_for_others(stream);
   cudaGraph_t captured = nullptr;

@@ -25,8 +25,8 @@ struct ReleaseGraphExec {
 };
 
 /// Owned by the run. The methods with a rank or a stream are called by that rank's thread; the
-/// ranks meet on the host between `begin` and `join`, `leave` and `finish`, `finish` and `arrive`,
-/// `arrive` and `launch`, `launch` and `follow`.
+/// ranks meet on the host between `begin` and `join`, `arrive` and `finish` or `launch`, `finish`
+/// or `launch` and what follows.
 class StepGraph {
  public:
   explicit StepGraph(std::vector<int> ordinals);
@@ -36,17 +36,16 @@ class StepGraph {
 
   /// Rank 0: what `stream` is given from now on is captured, not done.
   void begin(Stream stream);
-  /// The other ranks, holding the turn: their stream takes part in the capture until `leave`.
+  /// The other ranks, holding the turn: their stream takes part in the capture until `arrive`.
   void join(Stream stream);
-  void leave(int rank, Stream stream);
+  /// The other ranks: `finish`, or the next launch, waits for what `stream` has been given.
+  void arrive(int rank, Stream stream);
   /// Rank 0: ends the capture; what was captured replaces an earlier graph. Throws Error with a way
   /// out when something in it cannot be part of a graph.
   void finish(Stream stream);
   /// Rank 0: gives a capture up that did not come to `finish`; does nothing after it.
   void abandon(Stream stream) noexcept;
 
-  /// The other ranks: the next launch waits for what `stream` has been given.
-  void arrive(int rank, Stream stream);
   /// Rank 0: all ranks' work, in the order of `stream`. REQUIRES: finished.
   void launch(Stream stream);
   /// The other ranks: `stream` goes on after the launch.

@@ -18,7 +18,6 @@ struct StepScalars {
   double normalizer = 0;  // sum of class weights over the valid pixels of the global batch
   std::uint64_t dropout_seed = 0;
   float lr = 0;
-  float unused = 0;  // the size is a whole number of floats anyway; this makes it explicit
 };
 
 /// What a step adds up in device memory; one download brings all of it.

@@ -94,8 +94,8 @@ Shard DataParallel::Impl::scatter(int rank, const StepInput& input) {
   Backend& backend = *replicas[rank].backend;
   Network& network = *replicas[rank].network;
   const Batch& batch = input.batch;
-  const Shape scalars{1, sizeof(StepScalars) / sizeof(float)};
-  backend.upload(Tensor(states[rank].scalars.data(), scalars), &input.scalars);
+  const Tensor scalars(states[rank].scalars.data(), Shape{1, sizeof(StepScalars)}, DType::kUInt8);
+  backend.upload(scalars, &input.scalars);
   const Shard shard = shard_of(batch.count(), ranks(), rank);
   network.set_batch(shard.count);
   if (shard.count == 0) return shard;

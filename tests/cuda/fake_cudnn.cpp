@@ -177,42 +177,51 @@ bool wants_channels_last(const Descriptor& graph) {
   return value<std::int64_t>(weight, CUDNN_ATTR_TENSOR_STRIDES, 1) != 1;
 }
 
-const Descriptor& window_of(const Descriptor& operation, cudnnBackendAttributeName_t name) {
-  return at(value<void*>(operation, name));
+/// Where a kind of operation keeps its operands.
+struct Names {
+  cudnnBackendAttributeName_t x, w, y, window;
+};
+
+Names names_of(cudnnBackendDescriptorType_t type) {
+  switch (type) {
+    case CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR:
+      return {CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC};
+    case CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR:
+      return {CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC};
+    default:
+      return {CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC};
+  }
 }
 
 void execute(const Descriptor& plan, const Descriptor& pack) {
   std::memset(value<void*>(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE), 0xff, kWorkspace);
   const auto& operation = at(value<void*>(*plan.graph, CUDNN_ATTR_OPERATIONGRAPH_OPS));
+  const Names names = names_of(operation.type);
   const auto tensor = [&](cudnnBackendAttributeName_t name) {
     return bind(at(value<void*>(operation, name)), pack);
   };
+  Strided x = tensor(names.x), w = tensor(names.w), y = tensor(names.y);
+  const Descriptor& window = at(value<void*>(operation, names.window));
   if (operation.type == CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR) {
-    Strided x = tensor(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X);
-    Strided w = tensor(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W);
-    Strided y = tensor(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y);
     load(x), load(w);
-    for_each_product(x, w, y,
-                     window_of(operation, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC),
-                     [](float a, float b, float& out) { out += a * b; });
+    for_each_product(x, w, y, window, [](float a, float b, float& out) { out += a * b; });
     store(y);
   } else if (operation.type == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR) {
-    Strided x = tensor(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX);
-    Strided w = tensor(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W);
-    Strided y = tensor(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY);
     load(w), load(y);
-    for_each_product(x, w, y,
-                     window_of(operation, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC),
-                     [](float& out, float b, float c) { out += b * c; });
+    for_each_product(x, w, y, window, [](float& out, float b, float c) { out += b * c; });
     store(x);
   } else {
-    Strided x = tensor(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X);
-    Strided w = tensor(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW);
-    Strided y = tensor(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY);
     load(x), load(y);
-    for_each_product(x, w, y,
-                     window_of(operation, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC),
-                     [](float a, float& out, float c) { out += a * c; });
+    for_each_product(x, w, y, window, [](float a, float& out, float c) { out += a * c; });
     store(w);
   }
 }

@@ -29,20 +29,9 @@ std::vector<Device> replicas_of_gpu(int count) {
   return devices;
 }
 
-/// What training leaves behind.
-struct Trained {
-  std::vector<double> losses;
-  std::vector<float> parameters, statistics;
-
-  bool operator==(const Trained&) const = default;
-};
-
-Trained trained(const DataParallelOptions& options) {
+Outcome trained(const DataParallelOptions& options) {
   const auto run = make_toy(options);
-  Trained result;
-  result.losses = train(*run);
-  result.parameters = parameters(*run, 0);
-  result.statistics = statistics(*run, 0);
+  Outcome result = outcome_of(*run, train(*run));
   for (int rank = 1; rank < run->size(); ++rank) {
     CHECK(parameters(*run, rank) == result.parameters);
     if (options.bn.mode == BatchNormMode::kSync) {
@@ -59,7 +48,7 @@ DataParallelOptions on_gpu(int ranks, BatchNormMode mode, const std::string& tra
   return options;
 }
 
-void check_close(const Trained& a, const Trained& b, double tolerance) {
+void check_close(const Outcome& a, const Outcome& b, double tolerance) {
   CHECK(distance(a.parameters, b.parameters) < tolerance);
   CHECK(distance(a.statistics, b.statistics) < tolerance);
   for (std::size_t step = 0; step < a.losses.size(); ++step) {
@@ -75,7 +64,7 @@ TEST_CASE("one replica on the GPU trains as one on the CPU") {
 
 TEST_CASE("sync on N replicas of a GPU is one replica with the whole batch") {
   if (no_gpu()) return;
-  const Trained whole = trained(on_gpu(1, BatchNormMode::kLocal, "event"));
+  const Outcome whole = trained(on_gpu(1, BatchNormMode::kLocal, "event"));
   for (const int ranks : {2, 4, 8}) {
     CAPTURE(ranks);
     check_close(trained(on_gpu(ranks, BatchNormMode::kSync, "event")), whole, 2e-4);
@@ -93,7 +82,7 @@ TEST_CASE("the transports give the same bits, and so do two runs, one with delay
   if (no_gpu()) return;
   for (const int ranks : {2, 4}) {
     CAPTURE(ranks);
-    const Trained event = trained(on_gpu(ranks, BatchNormMode::kSync, "event"));
+    const Outcome event = trained(on_gpu(ranks, BatchNormMode::kSync, "event"));
     CHECK(trained(on_gpu(ranks, BatchNormMode::kSync, "host")) == event);
     DataParallelOptions delayed = on_gpu(ranks, BatchNormMode::kSync, "event");
     delayed.communicator.hook = [](int rank, const SyncCall& call) {
@@ -107,16 +96,14 @@ TEST_CASE("the transports give the same bits, and so do two runs, one with delay
 }
 
 /// Six steps, the fourth one on a smaller batch.
-Trained trained_long(const DataParallelOptions& options) {
+Outcome trained_long(const DataParallelOptions& options) {
   const auto run = make_toy(options);
-  Trained result;
+  std::vector<double> losses;
   for (std::int64_t step = 0; step < 6; ++step) {
     const Batch batch = toy_batch(step == 3 ? 4 : 5, step);
-    result.losses.push_back(
-        run->train_step(batch, step, 0.05F / static_cast<float>(1 + step)).loss);
+    losses.push_back(run->train_step(batch, step, 0.05F / static_cast<float>(1 + step)).loss);
   }
-  result.parameters = parameters(*run, 0);
-  result.statistics = statistics(*run, 0);
+  Outcome result = outcome_of(*run, std::move(losses));
   for (const auto& layer : run->replica(0).store.batch_norms()) {
     result.statistics.push_back(static_cast<float>(layer->num_batches_tracked));
   }
@@ -130,7 +117,7 @@ TEST_CASE("a step that is replayed from a CUDA graph has the bits of one that is
         std::pair{4, BatchNormMode::kSync}}) {
     CAPTURE(ranks);
     DataParallelOptions options = on_gpu(ranks, mode, "event");
-    const Trained issued = trained_long(options);
+    const Outcome issued = trained_long(options);
     options.cuda_graph = true;
     CHECK(trained_long(options) == issued);
   }
@@ -142,12 +129,12 @@ TEST_CASE("gradients summed by NCCL, on every GPU there is") {
   const int gpus = std::min(cuda_device_count(), 8);
   DataParallelOptions options = toy_options(gpus, BatchNormMode::kSync);
   for (int rank = 0; rank < gpus; ++rank) options.devices[rank] = {DeviceKind::kCuda, rank, 0};
-  const Trained owner = trained(options);
+  const Outcome owner = trained(options);
   for (const std::size_t bucket_bytes : {std::size_t{1}, std::size_t{3000}}) {
     options.gradient_exchange = {"all_reduce", bucket_bytes, bucket_bytes};
     for (const char* transport : {"event", "nccl"}) {
       options.communicator.transport = transport;
-      const Trained sums = trained(options);
+      const Outcome sums = trained(options);
       check_close(sums, owner, 1e-5);
       if (gpus == 1) CHECK(sums == owner);
       CHECK(trained(options) == sums);

@@ -18,21 +18,7 @@ namespace {
 
 using namespace test;
 
-/// Parameters, running statistics, momentum and losses after training.
-struct Outcome {
-  std::vector<float> parameters, statistics, velocity;
-  std::vector<double> losses;
-  friend bool operator==(const Outcome&, const Outcome&) = default;
-};
-
-Outcome outcome_of(DataParallel& run) {
-  Outcome outcome;
-  outcome.losses = train(run);
-  outcome.parameters = parameters(run, 0);
-  outcome.statistics = statistics(run, 0);
-  outcome.velocity = run.velocity();
-  return outcome;
-}
+Outcome outcome_of(DataParallel& run) { return test::outcome_of(run, train(run)); }
 
 Outcome outcome_of(const DataParallelOptions& options) { return outcome_of(*make_toy(options)); }
 

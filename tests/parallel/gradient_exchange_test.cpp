@@ -40,21 +40,12 @@ DataParallelOptions all_reduced(DataParallelOptions options, std::size_t bucket_
   return options;
 }
 
-struct Outcome {
-  std::vector<float> parameters, statistics, velocity;
-  std::vector<double> losses;
-  friend bool operator==(const Outcome&, const Outcome&) = default;
-};
-
 /// After two rounds of steps: the second one's batches are all known.
 Outcome outcome_of(DataParallel& run) {
-  Outcome outcome;
-  outcome.losses = train(run);
+  std::vector<double> losses = train(run);
   const std::vector<double> again = train(run);
-  outcome.losses.insert(outcome.losses.end(), again.begin(), again.end());
-  outcome.parameters = parameters(run, 0);
-  outcome.statistics = statistics(run, 0);
-  outcome.velocity = run.velocity();
+  losses.insert(losses.end(), again.begin(), again.end());
+  Outcome outcome = test::outcome_of(run, std::move(losses));
   for (int rank = 1; rank < run.size(); ++rank) CHECK(parameters(run, rank) == outcome.parameters);
   return outcome;
 }

@@ -135,6 +135,10 @@ std::vector<double> train(DataParallel& run) {
   return losses;
 }
 
+Outcome outcome_of(DataParallel& run, std::vector<double> losses) {
+  return {parameters(run, 0), statistics(run, 0), run.velocity(), std::move(losses)};
+}
+
 double distance(const std::vector<float>& a, const std::vector<float>& b) {
   if (a.size() != b.size()) return INFINITY;
   double largest = 0;

@@ -43,6 +43,14 @@ void set_parameter(DataParallel& run, const std::string& name, float value);
 /// Three steps on uneven batches of 5, 5 and 3 images; the losses.
 std::vector<double> train(DataParallel& run);
 
+/// What a run has come to, as rank 0 has it; `losses`: of the steps that led there.
+struct Outcome {
+  std::vector<float> parameters, statistics, velocity;
+  std::vector<double> losses;
+  friend bool operator==(const Outcome&, const Outcome&) = default;
+};
+Outcome outcome_of(DataParallel& run, std::vector<double> losses);
+
 /// Largest |a - b|.
 double distance(const std::vector<float>& a, const std::vector<float>& b);
 

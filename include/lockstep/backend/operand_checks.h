@@ -2,6 +2,7 @@
 // What every backend asks of the operands that it is given.
 
 #include <cstddef>
+#include <cstdint>
 #include <initializer_list>
 
 #include "lockstep/backend/conv_geometry.h"
@@ -57,6 +58,31 @@ inline void check_fp32(const char* operation, std::initializer_list<const Tensor
                    ": the CPU expects activations in fp32, got ", to_string(activation->dtype),
                    "; only GPUs compute on bf16 and fp16");
   }
+}
+
+inline constexpr std::int64_t kMaxClasses = 256;  // labels are bytes
+
+/// Throws Error unless `labels` fit logits of this shape.
+inline void check_labels(const Shape& logits, const Tensor& labels) {
+  LOCKSTEP_CHECK(labels.shape == logits.with_channels(1) && labels.dtype == DType::kUInt8,
+                 "labels must be uint8 of shape ", to_string(logits.with_channels(1)), ", got ",
+                 to_string(labels.shape));
+  LOCKSTEP_CHECK(logits.channels() > 0 && logits.channels() <= kMaxClasses, "1 to ", kMaxClasses,
+                 " classes, got ", logits.channels());
+}
+
+/// Throws Error unless the convolution of an input of shape x gives y.
+inline void check_conv2d(const ConvGeometry& geometry, const Shape& x, const Shape& y) {
+  const Shape expected = geometry.output_shape(x);
+  LOCKSTEP_CHECK(y == expected, "conv2d of an input ", to_string(x), " gives ", to_string(expected),
+                 ", got ", to_string(y));
+}
+
+/// Throws Error unless an image of shape x can be interpolated to shape y.
+inline void check_upsample(const Shape& x, const Shape& y) {
+  LOCKSTEP_CHECK(
+      x.rank() == 4 && y.rank() == 4 && x.batch() == y.batch() && x.channels() == y.channels(),
+      "upsampling keeps batch and channels, got ", to_string(x), " and ", to_string(y));
 }
 
 /// Throws Error unless pooling an input of shape x gives y.

@@ -18,7 +18,6 @@ namespace {
 constexpr std::int64_t kBlock = 32;  // pixels of a transposed block
 constexpr std::int64_t kTaskRows =
     1024;  // pixels per partial sum of the loss: fixed, not per thread
-constexpr std::int64_t kMaxClasses = 256;  // labels are bytes
 constexpr std::int64_t kNoBadLabel = std::numeric_limits<std::int64_t>::max();
 
 using Lanes = float[kBlock];
@@ -29,14 +28,6 @@ struct Block {
       64) Lanes values[kMaxClasses];  // logits, then exponentials, then gradients; [class][pixel]
   alignas(64) Lanes largest, sum, scale;  // per pixel; scale: weight / (normalizer * sum)
 };
-
-void check_labels_shape(const Shape& logits, const Tensor& labels) {
-  LOCKSTEP_CHECK(labels.shape == logits.with_channels(1) && labels.dtype == DType::kUInt8,
-                 "labels must be uint8 of shape ", to_string(logits.with_channels(1)), ", got ",
-                 to_string(labels.shape));
-  LOCKSTEP_CHECK(logits.channels() <= kMaxClasses, "at most ", kMaxClasses, " classes, got ",
-                 logits.channels());
-}
 
 void load_transposed(const float* source, std::int64_t row_stride, std::int64_t pixels,
                      std::int64_t classes, Block& block) {
@@ -149,7 +140,7 @@ double rows_loss(const Task& task, std::int64_t begin, std::int64_t end) {
 }
 
 /// Throws for a label that is neither a class nor ignored.
-void check_labels(const Task& task, std::int64_t rows, int threads) {
+void check_label_values(const Task& task, std::int64_t rows, int threads) {
   std::atomic<std::int64_t> bad = kNoBadLabel;
   parallel_for(rows, 1, threads, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
@@ -180,10 +171,10 @@ int largest_of(const float* logits, std::int64_t classes) {
 void CpuBackend::cross_entropy(const CrossEntropy& arguments) {
   const std::int64_t rows = arguments.logits.shape.rows();
   if (rows == 0) return;
-  check_labels_shape(arguments.logits.shape, arguments.labels);
+  check_labels(arguments.logits.shape, arguments.labels);
   check_fp32("cross_entropy", {&arguments.logits, &arguments.grad_logits});
   const Task task(arguments);
-  check_labels(task, rows, threads_);
+  check_label_values(task, rows, threads_);
   const std::int64_t tasks = (rows + kTaskRows - 1) / kTaskRows;
   auto* losses = static_cast<double*>(scratch(static_cast<std::size_t>(tasks) * sizeof(double)));
   parallel_for(tasks, kTaskRows * task.classes, threads_,
@@ -201,7 +192,7 @@ void CpuBackend::confusion_matrix(const Tensor& logits, const Tensor& labels,
                                   std::int64_t* matrix) {
   const std::int64_t rows = logits.shape.rows();
   if (rows == 0) return;
-  check_labels_shape(logits.shape, labels);
+  check_labels(logits.shape, labels);
   check_fp32("confusion_matrix", {&logits});
   const std::int64_t classes = logits.shape.channels();
   auto* predictions = static_cast<std::uint8_t*>(scratch(static_cast<std::size_t>(rows)));

@@ -59,12 +59,6 @@ struct Plan {
   }
 };
 
-void check_upsample(const Shape& x, const Shape& y) {
-  LOCKSTEP_CHECK(
-      x.rank() == 4 && y.rank() == 4 && x.batch() == y.batch() && x.channels() == y.channels(),
-      "upsampling keeps batch and channels, got ", to_string(x), " and ", to_string(y));
-}
-
 void upsample_row(const Plan& plan, const Tensor& x, const Tensor& y, std::int64_t row) {
   const std::int64_t channels = x.shape.channels();
   const std::int64_t sample = row / y.shape.height();
