@@ -1,6 +1,6 @@
 // Winograd's convolution by itself (the backend chooses it by the processor): against loops in
-// double, its accuracy against a direct convolution in fp32, and bits that do not depend on
-// threads.
+// double, its accuracy against a direct convolution in fp32, and bits that depend neither
+// on threads nor on the width of vectors.
 
 #include <doctest/doctest.h>
 
@@ -114,9 +114,9 @@ class Scratch {
   float* data_;
 };
 
-Results<float> winograd(const Problem& p, int threads) {
+Results<float> winograd(const Problem& p, int threads, int lanes) {
   const auto backend = make_backend(Device{}, 1);
-  const auto convolution = make_winograd_convolution(p.geometry, p.in, threads);
+  const auto convolution = make_winograd_convolution(p.geometry, p.in, threads, lanes);
   convolution->prepare_backward(true);
   const Scratch scratch(convolution->scratch_bytes(true));
   const Operand x(*backend, p.in, p.x, p.margins), y(*backend, p.out, p.margins);
@@ -132,22 +132,32 @@ Results<float> winograd(const Problem& p, int threads) {
   return {y.get(), grad_x.get(), grad_weight};
 }
 
+/// The results in either width: the same bits, near those of loops in double.
+void check_against_loops(const Problem& p, int threads) {
+  const Results<double> expected = reference<double>(p);
+  const Results<float> results = winograd(p, threads, 8);
+  CHECK(relative_error(results.y, expected.y) < 2e-6);
+  CHECK(relative_error(results.grad_x, expected.grad_x) < 2e-6);
+  CHECK(relative_error(results.grad_weight, expected.grad_weight) < 2e-6);
+  const Results<float> wide = winograd(p, threads, 16);
+  CHECK(wide.y == results.y);
+  CHECK(wide.grad_x == results.grad_x);
+  CHECK(wide.grad_weight == results.grad_weight);
+}
+
 TEST_CASE("Winograd convolutions match loops in double at every size") {
-  const std::vector<Shape> inputs = {{2, 1, 1, 16},   {1, 1, 2, 16},  {3, 3, 5, 16}, {2, 7, 7, 32},
-                                     {1, 22, 30, 48}, {2, 2, 17, 24}, {1, 5, 4, 7},  {2, 6, 9, 1}};
+  const std::vector<Shape> inputs = {{2, 1, 1, 16}, {1, 1, 2, 16},   {3, 3, 5, 16},
+                                     {2, 7, 7, 32}, {1, 22, 30, 48}, {2, 2, 17, 24},
+                                     {1, 5, 4, 7},  {2, 6, 9, 1},    {1, 6, 6, 96}};
   for (const Shape& in : inputs) {
-    for (const std::int64_t out_channels : {1, 16, 21, 48}) {
+    for (const std::int64_t out_channels : {1, 16, 21, 48, 64}) {
       for (const bool strided : {false, true}) {
         CAPTURE(to_string(in));
         CAPTURE(out_channels);
         CAPTURE(strided);
         const Problem p{geometry(in.channels(), out_channels, 1, 1), in,
                         strided ? Margins{3, 2} : Margins{}, strided};
-        const Results<double> expected = reference<double>(p);
-        const Results<float> results = winograd(p, 1);
-        CHECK(relative_error(results.y, expected.y) < 2e-6);
-        CHECK(relative_error(results.grad_x, expected.grad_x) < 2e-6);
-        CHECK(relative_error(results.grad_weight, expected.grad_weight) < 2e-6);
+        check_against_loops(p, 1);
       }
     }
   }
@@ -159,11 +169,7 @@ TEST_CASE("Winograd convolutions with other paddings match loops in double") {
       CAPTURE(h);
       CAPTURE(w);
       const Problem p{geometry(16, 16, h, w), in, {}};
-      const Results<double> expected = reference<double>(p);
-      const Results<float> results = winograd(p, 1);
-      CHECK(relative_error(results.y, expected.y) < 2e-6);
-      CHECK(relative_error(results.grad_x, expected.grad_x) < 2e-6);
-      CHECK(relative_error(results.grad_weight, expected.grad_weight) < 2e-6);
+      check_against_loops(p, 1);
     }
   }
 }
@@ -175,21 +181,18 @@ TEST_CASE("Winograd's gradient of the weights is cut and merged right in every p
   for (const auto& [in, out_channels] : cases) {
     CAPTURE(to_string(in));
     const Problem p{geometry(in.channels(), out_channels, 1, 1), in, {}};
-    const Results<double> expected = reference<double>(p);
-    const Results<float> results = winograd(p, 2);
-    CHECK(relative_error(results.y, expected.y) < 2e-6);
-    CHECK(relative_error(results.grad_x, expected.grad_x) < 2e-6);
-    CHECK(relative_error(results.grad_weight, expected.grad_weight) < 2e-6);
+    check_against_loops(p, 2);
   }
 }
 
 TEST_CASE("Winograd's bits depend on neither threads nor repetition") {
   for (const Shape& in : {Shape{3, 31, 37, 32}, Shape{1, 5, 7, 80}}) {
     const Problem p{geometry(in.channels(), 72, 1, 1), in, {}, true};
-    const Results<float> expected = winograd(p, 1);
-    CHECK(winograd(p, 1) == expected);
-    CHECK(winograd(p, 2) == expected);
-    CHECK(winograd(p, 5) == expected);
+    const Results<float> expected = winograd(p, 1, 8);
+    for (const int lanes : {8, 16}) {
+      CAPTURE(lanes);
+      for (const int threads : {1, 2, 5}) CHECK(winograd(p, threads, lanes) == expected);
+    }
   }
 }
 
@@ -197,32 +200,36 @@ TEST_CASE("a smaller batch through the same Winograd convolution is a prefix") {
   const ConvGeometry g = geometry(16, 16, 1, 1);
   const Shape planned{4, 24, 40, 16}, in{1, 24, 40, 16};
   const Problem p{g, in, {}};
-  const auto convolution = make_winograd_convolution(g, planned, 2);
-  convolution->prepare_backward(true);
-  const Scratch scratch(convolution->scratch_bytes(false));
-  Results<float> results{Values(p.grad_y.size()), Values(p.x.size()), p.grad_weight};
-  Problem copy = p;
-  const Tensor x(copy.x.data(), in), grad_y(copy.grad_y.data(), in);
-  convolution->forward(x, p.weight.data(), nullptr, Tensor(results.y.data(), in), scratch.data());
-  convolution->backward_data(grad_y, p.weight.data(), Tensor(results.grad_x.data(), in),
-                             scratch.data());
-  convolution->backward_weights(x, grad_y, results.grad_weight.data(), scratch.data());
-  CHECK(results == winograd(p, 1));
-  CHECK(scratch.guard_untouched());
+  for (const int lanes : {8, 16}) {
+    const auto convolution = make_winograd_convolution(g, planned, 2, lanes);
+    convolution->prepare_backward(true);
+    const Scratch scratch(convolution->scratch_bytes(false));
+    Results<float> results{Values(p.grad_y.size()), Values(p.x.size()), p.grad_weight};
+    Problem copy = p;
+    const Tensor x(copy.x.data(), in), grad_y(copy.grad_y.data(), in);
+    convolution->forward(x, p.weight.data(), nullptr, Tensor(results.y.data(), in), scratch.data());
+    convolution->backward_data(grad_y, p.weight.data(), Tensor(results.grad_x.data(), in),
+                               scratch.data());
+    convolution->backward_weights(x, grad_y, results.grad_weight.data(), scratch.data());
+    CHECK(results == winograd(p, 1, lanes));
+    CHECK(scratch.guard_untouched());
+  }
 }
 
 TEST_CASE("an empty batch of a Winograd convolution reads and writes nothing") {
   const ConvGeometry g = geometry(16, 16, 1, 1);
-  const auto convolution = make_winograd_convolution(g, {2, 8, 8, 16}, 2);
-  convolution->prepare_backward(true);
-  const Scratch scratch(convolution->scratch_bytes(false));
-  const Tensor empty(nullptr, {0, 8, 8, 16});
-  const Values weight(static_cast<std::size_t>(g.weight_elements()), 1.0F);
-  Values gradient = weight;
-  convolution->forward(empty, weight.data(), nullptr, empty, scratch.data());
-  convolution->backward_data(empty, weight.data(), empty, scratch.data());
-  convolution->backward_weights(empty, empty, gradient.data(), scratch.data());
-  CHECK(gradient == weight);
+  for (const int lanes : {8, 16}) {
+    const auto convolution = make_winograd_convolution(g, {2, 8, 8, 16}, 2, lanes);
+    convolution->prepare_backward(true);
+    const Scratch scratch(convolution->scratch_bytes(false));
+    const Tensor empty(nullptr, {0, 8, 8, 16});
+    const Values weight(static_cast<std::size_t>(g.weight_elements()), 1.0F);
+    Values gradient = weight;
+    convolution->forward(empty, weight.data(), nullptr, empty, scratch.data());
+    convolution->backward_data(empty, weight.data(), empty, scratch.data());
+    convolution->backward_weights(empty, empty, gradient.data(), scratch.data());
+    CHECK(gradient == weight);
+  }
 }
 
 /// Root of the mean square of the error, relative to that of the values.
@@ -242,7 +249,7 @@ TEST_CASE("Winograd is about as accurate as a direct convolution in fp32") {
   for (float& value : p.x) value = std::max(value, 0.0F);  // as after a ReLU: sums do not cancel
   const Results<double> exact = reference<double>(p);
   const Results<float> direct = reference<float>(p);
-  const Results<float> results = winograd(p, 2);
+  const Results<float> results = winograd(p, 2, 8);
   const auto check = [](const Values& values, const Values& by_loops, const Doubles& expected) {
     CAPTURE(rms_error(by_loops, expected));
     CHECK(rms_error(values, expected) < 2 * rms_error(by_loops, expected));
@@ -256,7 +263,7 @@ TEST_CASE("Winograd's gradients are the adjoints of its convolution") {
   // <conv(x, w), g> = <x, conv_data(g, w)> = <w, conv_weights(x, g)>
   Problem p{geometry(48, 16, 1, 1), {2, 33, 41, 48}, {}};
   std::fill(p.grad_weight.begin(), p.grad_weight.end(), 0.0F);
-  const Results<float> results = winograd(p, 2);
+  const Results<float> results = winograd(p, 2, 8);
   const auto dot = [](const Values& a, const Values& b) {
     double sum = 0;
     for (std::size_t i = 0; i < a.size(); ++i) {
@@ -278,7 +285,7 @@ TEST_CASE("geometries that Winograd cannot compute are refused") {
     change(g);
     CHECK_FALSE(winograd_supports(g));
     CHECK_FALSE(winograd_pays(g));
-    CHECK_THROWS_AS(make_winograd_convolution(g, {1, 16, 16, 16}, 1), Error);
+    CHECK_THROWS_AS(make_winograd_convolution(g, {1, 16, 16, 16}, 1, 8), Error);
   };
   refused([](ConvGeometry& g) { g.kernel_h = 1; });
   refused([](ConvGeometry& g) { g.kernel_w = 5; });
@@ -286,6 +293,7 @@ TEST_CASE("geometries that Winograd cannot compute are refused") {
   refused([](ConvGeometry& g) { g.dilation_h = 2; });
   refused([](ConvGeometry& g) { g.groups = 2; });
   refused([](ConvGeometry& g) { g.padding_h = 3; });
+  CHECK_THROWS_AS(make_winograd_convolution(good, {1, 16, 16, 16}, 1, 4), Error);
   CHECK(winograd_pays(good));
   CHECK(winograd_pays(geometry(48, 16, 1, 1)));
   CHECK_FALSE(winograd_pays(geometry(3, 16, 1, 1)));

@@ -15,6 +15,8 @@ namespace {
 
 using namespace winograd;
 
+/// With vectors of kLanes floats.
+template <std::int64_t kLanes>
 class WinogradConvolution final : public Convolution {
  public:
   WinogradConvolution(const ConvGeometry& geometry, const Shape& input, int threads)
@@ -22,7 +24,7 @@ class WinogradConvolution final : public Convolution {
         threads_(threads),
         in_(padded(geometry.in_channels)),
         out_(padded(geometry.out_channels)),
-        block_(tiles_per_block(in_ + out_, kBlockBytes)),
+        block_(tiles_per_block(in_ + out_, kBlockBytes, Products::kRows)),
         plan_(geometry, TileGrid(geometry.output_shape(input)).count) {}
 
   void prepare_backward(bool) override { backward_ = true; }
@@ -35,6 +37,9 @@ class WinogradConvolution final : public Convolution {
                         void* scratch) override;
 
  private:
+  using Products = winograd::Products<kLanes>;
+  using TileTransforms = winograd::TileTransforms<kLanes>;
+
   /// One thread's transformed tiles.
   std::int64_t block_floats() const {
     return std::max(
@@ -67,23 +72,26 @@ class WinogradConvolution final : public Convolution {
   bool backward_ = false;
 };
 
-std::size_t WinogradConvolution::scratch_bytes(bool) const {
+template <std::int64_t kLanes>
+std::size_t WinogradConvolution<kLanes>::scratch_bytes(bool) const {
   const std::int64_t kernels = point_floats(in_, out_);
   const std::int64_t sums = backward_ ? plan_.sums() * plan_.sum_floats : 0;
   const std::int64_t floats = std::max(kernels, sums) + threads_ * block_floats();
   return static_cast<std::size_t>(floats) * sizeof(float);
 }
 
-void WinogradConvolution::forward(const Tensor& x, const float* weight, const float* bias,
-                                  const Tensor& y, void* scratch) {
+template <std::int64_t kLanes>
+void WinogradConvolution<kLanes>::forward(const Tensor& x, const float* weight, const float* bias,
+                                          const Tensor& y, void* scratch) {
   const std::int64_t in = geometry_.in_channels;
   const KernelSource kernels{weight, in, 9, geometry_.out_channels, 9 * in, false};
   convolve(x, geometry_.padding_h, geometry_.padding_w, kernels, bias, y,
            static_cast<float*>(scratch));
 }
 
-void WinogradConvolution::backward_data(const Tensor& grad_y, const float* weight,
-                                        const Tensor& grad_x, void* scratch) {
+template <std::int64_t kLanes>
+void WinogradConvolution<kLanes>::backward_data(const Tensor& grad_y, const float* weight,
+                                                const Tensor& grad_x, void* scratch) {
   // The transposed convolution: kernels turned by 180 degrees, channels exchanged, and the padding
   // that makes the output of this as large as the input of the forward pass.
   const std::int64_t in = geometry_.in_channels;
@@ -92,12 +100,14 @@ void WinogradConvolution::backward_data(const Tensor& grad_y, const float* weigh
            static_cast<float*>(scratch));
 }
 
-void WinogradConvolution::convolve(const Tensor& x, std::int64_t padding_h, std::int64_t padding_w,
-                                   const KernelSource& kernels, const float* bias, const Tensor& y,
-                                   float* scratch) const {
+template <std::int64_t kLanes>
+void WinogradConvolution<kLanes>::convolve(const Tensor& x, std::int64_t padding_h,
+                                           std::int64_t padding_w, const KernelSource& kernels,
+                                           const float* bias, const Tensor& y,
+                                           float* scratch) const {
   const std::int64_t depth = padded(kernels.depth);
   const std::int64_t lanes = padded(kernels.lanes);
-  const PointKernels u{scratch, point_stride(depth, lanes), depth, lanes};
+  const PointKernels u{scratch, point_stride(depth, lanes), depth, lanes, Products::kPanel};
   const Task task{x, padding_h, padding_w, bias, y, TileGrid(y.shape), u};
   float* blocks = scratch + kPoints * u.stride;
   // Neighbouring blocks go to one thread, which prefetches; a few turns per thread even out its
@@ -107,7 +117,9 @@ void WinogradConvolution::convolve(const Tensor& x, std::int64_t padding_h, std:
 #pragma omp parallel num_threads(threads_) if (threads_ > 1)
   {
 #pragma omp for schedule(static)
-    for (std::int64_t lane = 0; lane < lanes; lane += kLanes) transform_kernels(kernels, lane, u);
+    for (std::int64_t lane = 0; lane < lanes; lane += kKernelLanes) {
+      transform_kernels(kernels, lane, u);
+    }
 #pragma omp for schedule(dynamic, turn)
     for (std::int64_t index = 0; index < count; ++index) {
       convolve_block(task, index * block_, blocks + omp_get_thread_num() * block_floats());
@@ -115,30 +127,33 @@ void WinogradConvolution::convolve(const Tensor& x, std::int64_t padding_h, std:
   }
 }
 
-void WinogradConvolution::convolve_block(const Task& task, std::int64_t first, float* block) const {
+template <std::int64_t kLanes>
+void WinogradConvolution<kLanes>::convolve_block(const Task& task, std::int64_t first,
+                                                 float* block) const {
   const PointKernels& u = task.kernels;
   const PointTiles v{block, point_stride(block_, u.depth), u.depth};
   const PointTiles m{block + kPoints * v.stride, point_stride(block_, u.lanes), u.lanes};
   const TileRange range = task.grid.range(first, block_);
   const TileRange next = task.grid.range(first + block_, block_);
-  transform_input(task.x, task.padding_h, task.padding_w, task.grid, range, v);
+  TileTransforms::input(task.x, task.padding_h, task.padding_w, task.grid, range, v);
   // The micro-kernel computes whole groups of rows; what is left of a former block beyond the
   // range would do no harm, but be work on undefined values.
-  const std::int64_t rows = (range.count + kRows - 1) / kRows * kRows;
+  const std::int64_t rows = (range.count + Products::kRows - 1) / Products::kRows * Products::kRows;
   for (std::int64_t p = 0; p < kPoints; ++p) {
     float* a = v.data + p * v.stride;
     std::fill(a + range.count * u.depth, a + rows * u.depth, 0.0F);
-    multiply(a, u.data + p * u.stride, m.data + p * m.stride, rows, u.depth, u.lanes);
+    Products::multiply(a, u.data + p * u.stride, m.data + p * m.stride, rows, u.depth, u.lanes);
     if (p < kPrefetchShares) {
       prefetch_pixels(task.x, 2 - task.padding_h, task.grid, next, p);
       prefetch_pixels(task.y, 0, task.grid, range, p);
     }
   }
-  transform_output(m, task.grid, range, task.bias, task.y);
+  TileTransforms::output(m, task.grid, range, task.bias, task.y);
 }
 
-void WinogradConvolution::backward_weights(const Tensor& x, const Tensor& grad_y,
-                                           float* grad_weight, void* scratch) {
+template <std::int64_t kLanes>
+void WinogradConvolution<kLanes>::backward_weights(const Tensor& x, const Tensor& grad_y,
+                                                   float* grad_weight, void* scratch) {
   if (x.shape.batch() == 0) return;  // a sum over no tiles would not even be zeroed
   const WeightPlan plan(geometry_, TileGrid(grad_y.shape).count);
   auto* sums = static_cast<float*>(scratch);
@@ -157,8 +172,10 @@ void WinogradConvolution::backward_weights(const Tensor& x, const Tensor& grad_y
   }
 }
 
-void WinogradConvolution::sum_tiles(const Tensor& x, const Tensor& grad_y, const WeightPlan& plan,
-                                    std::int64_t index, float* sum, float* block) const {
+template <std::int64_t kLanes>
+void WinogradConvolution<kLanes>::sum_tiles(const Tensor& x, const Tensor& grad_y,
+                                            const WeightPlan& plan, std::int64_t index, float* sum,
+                                            float* block) const {
   const std::int64_t slices = index / plan.parts;
   const Slice out = plan.out[slices / plan.in.count()];
   const Slice in = plan.in[slices % plan.in.count()];
@@ -173,12 +190,12 @@ void WinogradConvolution::sum_tiles(const Tensor& x, const Tensor& grad_y, const
   for (std::int64_t first = part.first; first < end; first += plan.block) {
     const TileRange range{first, std::min(plan.block, end - first)};
     const TileRange next = grid.range(first + plan.block, plan.block);
-    transform_input(x_slice, geometry_.padding_h, geometry_.padding_w, grid, range, v);
-    transform_grad_output(grad_slice, grid, range, z);
+    TileTransforms::input(x_slice, geometry_.padding_h, geometry_.padding_w, grid, range, v);
+    TileTransforms::grad_output(grad_slice, grid, range, z);
     for (std::int64_t p = 0; p < kPoints; ++p) {
-      multiply_transposed(z.data + p * z.stride, v.data + p * v.stride,
-                          sum + p * point_stride(out.padded, in.padded), out.padded, range.count,
-                          in.padded, first > part.first);
+      Products::multiply_transposed(z.data + p * z.stride, v.data + p * v.stride,
+                                    sum + p * point_stride(out.padded, in.padded), out.padded,
+                                    range.count, in.padded, first > part.first);
       if (p < kPrefetchShares) {
         prefetch_pixels(x_slice, 2 - geometry_.padding_h, grid, next, p);
         prefetch_pixels(grad_slice, 0, grid, next, p);
@@ -187,8 +204,9 @@ void WinogradConvolution::sum_tiles(const Tensor& x, const Tensor& grad_y, const
   }
 }
 
-void WinogradConvolution::merge_sums(const WeightPlan& plan, const float* sums,
-                                     std::int64_t out_channel, float* grad_weight) const {
+template <std::int64_t kLanes>
+void WinogradConvolution<kLanes>::merge_sums(const WeightPlan& plan, const float* sums,
+                                             std::int64_t out_channel, float* grad_weight) const {
   const std::int64_t out_slice = out_channel / plan.out.size();
   const Slice out = plan.out[out_slice];
   for (std::int64_t i = 0; i < plan.in.count(); ++i) {
@@ -215,16 +233,27 @@ bool winograd_pays(const ConvGeometry& geometry) {
   const std::int64_t in = geometry.in_channels;
   const std::int64_t out = geometry.out_channels;
   // Against the 2.25 times fewer products; half of that goes to the transforms.
-  return winograd_supports(geometry) && in >= kPanel && out >= kPanel &&
+  return winograd_supports(geometry) && in >= kChannelUnit && out >= kChannelUnit &&
          4 * padded(in) * padded(out) <= 5 * in * out;
 }
 
+int winograd_native_lanes() {
+#ifdef __AVX512F__
+  return 16;
+#else
+  return 8;
+#endif
+}
+
 std::unique_ptr<Convolution> make_winograd_convolution(const ConvGeometry& geometry,
-                                                       const Shape& input, int threads) {
+                                                       const Shape& input, int threads, int lanes) {
   LOCKSTEP_CHECK(winograd_supports(geometry), "no Winograd convolution for a kernel of ",
                  geometry.kernel_h, "x", geometry.kernel_w, ", stride ", geometry.stride_h, "x",
                  geometry.stride_w, ", groups ", geometry.groups);
-  return std::make_unique<WinogradConvolution>(geometry, input, threads);
+  LOCKSTEP_CHECK(lanes == 8 || lanes == 16, "no Winograd convolution with vectors of ", lanes,
+                 " floats; there are 8 and 16");
+  if (lanes == 16) return std::make_unique<WinogradConvolution<16>>(geometry, input, threads);
+  return std::make_unique<WinogradConvolution<8>>(geometry, input, threads);
 }
 
 }  // namespace lockstep

@@ -16,9 +16,15 @@ bool winograd_supports(const ConvGeometry& geometry);
 /// 16 (the rest of a group of 16 costs as much as if it were there).
 bool winograd_pays(const ConvGeometry& geometry);
 
-/// `input` is the largest input: smaller batches may be passed to the same object.
+/// Floats in the widest vector that is one register in this build: 16 with AVX-512, else 8.
+int winograd_native_lanes();
+
+/// `input` is the largest input: smaller batches may be passed to the same object. `lanes`: floats
+/// per vector of the computation, 8 or 16. Either works on any processor and gives the same bits,
+/// but one above winograd_native_lanes() is slow.
 /// REQUIRES: winograd_supports(geometry).
 std::unique_ptr<Convolution> make_winograd_convolution(const ConvGeometry& geometry,
-                                                       const Shape& input, int threads);
+                                                       const Shape& input, int threads,
+                                                       int lanes = 8);
 
 }  // namespace lockstep

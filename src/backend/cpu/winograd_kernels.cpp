@@ -10,24 +10,30 @@ namespace lockstep::winograd {
 
 namespace {
 
+// Eight lanes whatever the width of the products: the nine values of a kernel fill one vector of
+// eight and leave one over, and the transforms of kernels are a small part of a convolution.
+constexpr std::int64_t kLanes = kKernelLanes;
+Vec8 load(const float* from) { return winograd::load<kLanes>(from); }
+void store(float* to, Vec8 v) { winograd::store<kLanes>(to, v); }
+
 /// Four values down a column of transformed points.
 struct Column {
-  Vec v0, v1, v2, v3;
+  Vec8 v0, v1, v2, v3;
 };
 
 /// G g of three values.
-Column kernel_column(Vec g0, Vec g1, Vec g2) {
-  const Vec even = 0.5F * (g0 + g2);
-  const Vec odd = 0.5F * g1;
+Column kernel_column(Vec8 g0, Vec8 g1, Vec8 g2) {
+  const Vec8 even = 0.5F * (g0 + g2);
+  const Vec8 odd = 0.5F * g1;
   return {g0, even + odd, even - odd, g2};
 }
 
 /// G^T q of four values.
 struct Triple {
-  Vec v0, v1, v2;
+  Vec8 v0, v1, v2;
 };
-Triple kernel_triple(Vec q0, Vec q1, Vec q2, Vec q3) {
-  const Vec even = 0.5F * (q1 + q2);
+Triple kernel_triple(Vec8 q0, Vec8 q1, Vec8 q2, Vec8 q3) {
+  const Vec8 even = 0.5F * (q1 + q2);
   return {q0 + even, 0.5F * (q1 - q2), even + q3};
 }
 
@@ -44,11 +50,11 @@ void for_each_lane(std::int64_t count, Body&& body) {
 
 /// The nine values of up to eight kernels that lie `lane_stride` apart, one kernel per lane.
 struct Kernels {
-  Vec g[9];
+  Vec8 g[9];
 };
 Kernels load_kernels(const float* from, std::int64_t lane_stride, std::int64_t count) {
-  Vec rows[kLanes] = {};  // the first eight values of each kernel, then of each position
-  Vec ninth{};
+  Vec8 rows[kLanes] = {};  // the first eight values of each kernel, then of each position
+  Vec8 ninth{};
   for_each_lane(
       count, [&](std::int64_t lane) __attribute__((always_inline)) {
         rows[lane] = load(from + lane * lane_stride);
@@ -63,7 +69,7 @@ void store_kernel_points(const Kernels& k, float* to, std::int64_t stride) {
   const Column c0 = kernel_column(k.g[0], k.g[3], k.g[6]);
   const Column c1 = kernel_column(k.g[1], k.g[4], k.g[7]);
   const Column c2 = kernel_column(k.g[2], k.g[5], k.g[8]);
-  const auto store_points = [&](float* row, Vec g0, Vec g1, Vec g2) {
+  const auto store_points = [&](float* row, Vec8 g0, Vec8 g1, Vec8 g2) {
     const Column points = kernel_column(g0, g1, g2);
     store(row, points.v0);
     store(row + stride, points.v1);
@@ -78,7 +84,7 @@ void store_kernel_points(const Kernels& k, float* to, std::int64_t stride) {
 
 /// Adds the values of `count` kernels, one kernel per lane: the first eight positions and the
 /// ninth.
-void add_kernels(Vec (&first)[kLanes], Vec ninth, std::int64_t count, float* to) {
+void add_kernels(Vec8 (&first)[kLanes], Vec8 ninth, std::int64_t count, float* to) {
   transpose(first);
   for_each_lane(
       count, [&](std::int64_t lane) __attribute__((always_inline)) {
@@ -92,8 +98,10 @@ void add_kernels(Vec (&first)[kLanes], Vec ninth, std::int64_t count, float* to)
 void transform_kernels(const KernelSource& source, std::int64_t first_lane, const PointKernels& u) {
   const std::int64_t count = std::clamp<std::int64_t>(source.lanes - first_lane, 0, kLanes);
   const float* from = source.data + first_lane * source.lane_stride;
-  float* to = u.data + first_lane / kPanel * u.depth * kPanel + first_lane % kPanel;
-  for (std::int64_t k = 0; k < u.depth; ++k, from += source.depth_stride, to += kPanel) {
+  const std::int64_t panel = first_lane / u.panel * u.panel;
+  const std::int64_t width = std::min(u.panel, u.lanes - panel);
+  float* to = u.data + panel * u.depth + first_lane - panel;
+  for (std::int64_t k = 0; k < u.depth; ++k, from += source.depth_stride, to += width) {
     Kernels kernels{};
     if (k < source.depth) kernels = load_kernels(from, source.lane_stride, count);
     if (source.rotated) std::reverse(kernels.g, kernels.g + 9);
@@ -106,7 +114,7 @@ void add_weight_gradient(const float* q, std::int64_t sums, std::int64_t sum_str
   for (std::int64_t c = 0; c < in_channels; c += kLanes, q += kLanes, grad_weight += 9 * kLanes) {
     Triple column[4];
     for (int j = 0; j < 4; ++j) {
-      Vec point[4];
+      Vec8 point[4];
       for (int i = 0; i < 4; ++i) {
         const float* from = q + (4 * i + j) * point_stride;
         point[i] = load(from);
@@ -114,13 +122,13 @@ void add_weight_gradient(const float* q, std::int64_t sums, std::int64_t sum_str
       }
       column[j] = kernel_triple(point[0], point[1], point[2], point[3]);
     }
-    const auto row = [&](Vec Triple::*v) {
+    const auto row = [&](Vec8 Triple::*v) {
       return kernel_triple(column[0].*v, column[1].*v, column[2].*v, column[3].*v);
     };
     const Triple r0 = row(&Triple::v0);
     const Triple r1 = row(&Triple::v1);
     const Triple r2 = row(&Triple::v2);
-    Vec first[kLanes] = {r0.v0, r0.v1, r0.v2, r1.v0, r1.v1, r1.v2, r2.v0, r2.v1};
+    Vec8 first[kLanes] = {r0.v0, r0.v1, r0.v2, r1.v0, r1.v1, r1.v2, r2.v0, r2.v1};
     add_kernels(first, r2.v2, std::min(kLanes, in_channels - c), grad_weight);
   }
 }

@@ -23,11 +23,14 @@ inline constexpr std::int64_t kSumBlockBytes = 256 * 1024;
 inline constexpr std::int64_t kMaxSums = 16;
 inline constexpr std::int64_t kTilesPerSum = 256;
 inline constexpr std::int64_t kSumBytes = 5 * 1024 * 1024;
+// Blocks of the weights' gradient are multiples of so many tiles, for vectors of any width: the
+// sums' order, and with it every bit, depends on the block.
+inline constexpr std::int64_t kSumGroup = 6;
 // Channels of one sum, which is 512 KiB at most.
 inline constexpr std::int64_t kSliceOut = 64, kSliceIn = 128;
 
 inline std::int64_t padded(std::int64_t channels) {
-  return (channels + kPanel - 1) / kPanel * kPanel;
+  return (channels + kChannelUnit - 1) / kChannelUnit * kChannelUnit;
 }
 
 /// Distance of two points of transformed data, rows x columns for each. They lie one line further
@@ -40,10 +43,10 @@ inline std::int64_t point_floats(std::int64_t rows, std::int64_t columns) {
   return kPoints * point_stride(rows, columns);
 }
 
-/// Tiles per block such that their points fill `bytes`, rounded to the micro-kernel's rows.
-inline std::int64_t tiles_per_block(std::int64_t channels, std::int64_t bytes) {
+/// Tiles per block such that their points fill `bytes`, rounded to `group` tiles.
+inline std::int64_t tiles_per_block(std::int64_t channels, std::int64_t bytes, std::int64_t group) {
   const std::int64_t fit = bytes / (kPoints * channels * std::int64_t{sizeof(float)});
-  return std::clamp<std::int64_t>(fit / kRows, 2, 32) * kRows;
+  return std::clamp<std::int64_t>(fit / group, 2, 32) * group;
 }
 
 /// Channels [begin, begin + count), `padded` of them when transformed.
@@ -51,7 +54,7 @@ struct Slice {
   std::int64_t begin, count, padded;
 };
 
-/// Channels in slices of at most `most` (a multiple of kPanel) of nearly equal size.
+/// Channels in slices of at most `most` (a multiple of kChannelUnit) of nearly equal size.
 class Slices {
  public:
   Slices(std::int64_t channels, std::int64_t most)
@@ -86,7 +89,7 @@ struct WeightPlan {
         tiles(tile_count),
         parts(0),
         sum_floats(point_floats(in.size(), out.size())),
-        block(tiles_per_block(in.size() + out.size(), kSumBlockBytes)) {
+        block(tiles_per_block(in.size() + out.size(), kSumBlockBytes, kSumGroup)) {
     const std::int64_t slices = in.count() * out.count();
     const std::int64_t most = kSumBytes / (slices * sum_floats * std::int64_t{sizeof(float)});
     parts = std::clamp<std::int64_t>(std::min(tiles / kTilesPerSum, most), 1, kMaxSums);

@@ -12,37 +12,47 @@ namespace lockstep::winograd {
 namespace {
 
 /// Four values down a column of a tile, or a transformed column.
+template <std::int64_t kLanes>
 struct Column {
-  Vec v0, v1, v2, v3;
+  Vec<kLanes> v0, v1, v2, v3;
 };
 
 /// A^T m of four values.
+template <std::int64_t kLanes>
 struct Pair {
-  Vec v0, v1;
+  Vec<kLanes> v0, v1;
 };
-Pair output_pair(Vec m0, Vec m1, Vec m2, Vec m3) { return {m0 + m1 + m2, m1 - m2 - m3}; }
+template <std::int64_t kLanes>
+Pair<kLanes> output_pair(Vec<kLanes> m0, Vec<kLanes> m1, Vec<kLanes> m2, Vec<kLanes> m3) {
+  return {m0 + m1 + m2, m1 - m2 - m3};
+}
 
 /// A y.
-Column gradient_column(Vec y0, Vec y1) { return {y0, y0 + y1, y0 - y1, -y1}; }
+template <std::int64_t kLanes>
+Column<kLanes> gradient_column(Vec<kLanes> y0, Vec<kLanes> y1) {
+  return {y0, y0 + y1, y0 - y1, -y1};
+}
 
 /// Loads and stores of whole vectors, and of those that end beyond the channels of a pixel.
+template <std::int64_t kLanes>
 struct WholeVec {
-  Vec load(const float* from) const { return winograd::load(from); }
-  void store(float* to, Vec v) const { winograd::store(to, v); }
+  Vec<kLanes> load(const float* from) const { return winograd::load<kLanes>(from); }
+  void store(float* to, Vec<kLanes> v) const { winograd::store<kLanes>(to, v); }
 };
+template <std::int64_t kLanes>
 struct PartialVec {
   std::int64_t count;
-  Vec load(const float* from) const { return load_partial(from, count); }
-  void store(float* to, Vec v) const { store_partial(to, v, count); }
+  Vec<kLanes> load(const float* from) const { return load_partial<kLanes>(from, count); }
+  void store(float* to, Vec<kLanes> v) const { store_partial<kLanes>(to, v, count); }
 };
 
-/// body(c, io) for each eighth channel c below `padded`; io accesses the channels that exist.
-template <class Body>
+/// body(c, io) for each kLanes-th channel c below `padded`; io accesses the channels that exist.
+template <std::int64_t kLanes, class Body>
 void for_each_vec(std::int64_t channels, std::int64_t padded, Body&& body) {
   std::int64_t c = 0;
-  for (; c + kLanes <= channels; c += kLanes) body(c, WholeVec{});
+  for (; c + kLanes <= channels; c += kLanes) body(c, WholeVec<kLanes>{});
   for (; c < padded; c += kLanes) {
-    body(c, PartialVec{std::max<std::int64_t>(channels - c, 0)});
+    body(c, PartialVec<kLanes>{std::max<std::int64_t>(channels - c, 0)});
   }
 }
 
@@ -68,13 +78,14 @@ void for_each_run(const TileGrid& grid, TileRange range, Body&& body) {
 /// B^T d B of value(row, column). One column of the result at a time, though that loads each value
 /// twice: all sixteen values at once would fill the registers, and each spilled one costs a load
 /// and a store.
-template <class Value>
+template <std::int64_t kLanes, class Value>
 void store_input_points(Value&& value, float* to, std::int64_t stride) {
-  const auto store_column = [&](float* column, Vec d0, Vec d1, Vec d2, Vec d3) {
-    store(column, d0 - d2);
-    store(column + 4 * stride, d1 + d2);
-    store(column + 8 * stride, d2 - d1);
-    store(column + 12 * stride, d1 - d3);
+  const auto store_column = [&](float* column, Vec<kLanes> d0, Vec<kLanes> d1, Vec<kLanes> d2,
+                                Vec<kLanes> d3) {
+    store<kLanes>(column, d0 - d2);
+    store<kLanes>(column + 4 * stride, d1 + d2);
+    store<kLanes>(column + 8 * stride, d2 - d1);
+    store<kLanes>(column + 12 * stride, d1 - d3);
   };
   store_column(to, value(0, 0) - value(0, 2), value(1, 0) - value(1, 2), value(2, 0) - value(2, 2),
                value(3, 0) - value(3, 2));
@@ -109,16 +120,19 @@ struct Image {
 };
 
 /// A tile whose 4x4 pixels all exist.
+template <std::int64_t kLanes>
 void transform_inner_tile(const Image& image, const float* from, float* to, const PointTiles& v) {
   const float* rows[4] = {from, from + image.row_stride, from + 2 * image.row_stride,
                           from + 3 * image.row_stride};
-  for_each_vec(image.channels, v.channels, [&](std::int64_t c, auto io) {
-    store_input_points([&](int i, int j) { return io.load(rows[i] + j * image.pixel_stride + c); },
-                       to + c, v.stride);
+  for_each_vec<kLanes>(image.channels, v.channels, [&](std::int64_t c, auto io) {
+    store_input_points<kLanes>(
+        [&](int i, int j) { return io.load(rows[i] + j * image.pixel_stride + c); }, to + c,
+        v.stride);
   });
 }
 
 /// A tile with pixels outside the image.
+template <std::int64_t kLanes>
 void transform_edge_tile(const Image& image, std::int64_t y, std::int64_t x, float* to,
                          const PointTiles& v) {
   const float* pixels[4][4];
@@ -127,32 +141,35 @@ void transform_edge_tile(const Image& image, std::int64_t y, std::int64_t x, flo
       pixels[i][j] = image.contains(y + i, x + j) ? image.pixel(y + i, x + j) : nullptr;
     }
   }
-  for_each_vec(image.channels, v.channels, [&](std::int64_t c, auto io) {
-    store_input_points(
-        [&](int i, int j) { return pixels[i][j] == nullptr ? Vec{} : io.load(pixels[i][j] + c); },
+  for_each_vec<kLanes>(image.channels, v.channels, [&](std::int64_t c, auto io) {
+    store_input_points<kLanes>(
+        [&](int i, int j) {
+          return pixels[i][j] == nullptr ? Vec<kLanes>{} : io.load(pixels[i][j] + c);
+        },
         to + c, v.stride);
   });
 }
 
 /// A tile of the gradient; `rows`, `columns` (1 or 2): how much of it lies inside the image.
+template <std::int64_t kLanes>
 void transform_gradient_tile(const Image& image, const float* from, bool two_rows, bool two_columns,
                              float* to, const PointTiles& z) {
-  for_each_vec(image.channels, z.channels, [&](std::int64_t c, auto io) {
+  for_each_vec<kLanes>(image.channels, z.channels, [&](std::int64_t c, auto io) {
     const float* y = from + c;
-    const Vec zero{};
-    const Vec y00 = io.load(y);
-    const Vec y01 = two_columns ? io.load(y + image.pixel_stride) : zero;
-    const Vec y10 = two_rows ? io.load(y + image.row_stride) : zero;
-    const Vec y11 =
+    const Vec<kLanes> zero{};
+    const Vec<kLanes> y00 = io.load(y);
+    const Vec<kLanes> y01 = two_columns ? io.load(y + image.pixel_stride) : zero;
+    const Vec<kLanes> y10 = two_rows ? io.load(y + image.row_stride) : zero;
+    const Vec<kLanes> y11 =
         two_rows && two_columns ? io.load(y + image.row_stride + image.pixel_stride) : zero;
-    const Column left = gradient_column(y00, y10);
-    const Column right = gradient_column(y01, y11);
-    const auto store_points = [&](float* row, Vec a, Vec b) {
-      const Column points = gradient_column(a, b);
-      store(row, points.v0);
-      store(row + z.stride, points.v1);
-      store(row + 2 * z.stride, points.v2);
-      store(row + 3 * z.stride, points.v3);
+    const Column<kLanes> left = gradient_column<kLanes>(y00, y10);
+    const Column<kLanes> right = gradient_column<kLanes>(y01, y11);
+    const auto store_points = [&](float* row, Vec<kLanes> a, Vec<kLanes> b) {
+      const Column<kLanes> points = gradient_column<kLanes>(a, b);
+      store<kLanes>(row, points.v0);
+      store<kLanes>(row + z.stride, points.v1);
+      store<kLanes>(row + 2 * z.stride, points.v2);
+      store<kLanes>(row + 3 * z.stride, points.v3);
     };
     store_points(to + c, left.v0, right.v0);
     store_points(to + c + 4 * z.stride, left.v1, right.v1);
@@ -162,22 +179,24 @@ void transform_gradient_tile(const Image& image, const float* from, bool two_row
 }
 
 /// The output tile from its points; what lies outside the image is dropped.
+template <std::int64_t kLanes>
 void transform_output_tile(const float* from, const PointTiles& m, const float* bias,
                            const Image& image, float* to, bool two_rows, bool two_columns) {
-  for_each_vec(image.channels, image.channels, [&](std::int64_t c, auto io) {
+  for_each_vec<kLanes>(image.channels, image.channels, [&](std::int64_t c, auto io) {
     const auto column = [&](std::int64_t j) {
       const float* points = from + j * m.stride + c;
-      return output_pair(load(points), load(points + 4 * m.stride), load(points + 8 * m.stride),
-                         load(points + 12 * m.stride));
+      return output_pair<kLanes>(load<kLanes>(points), load<kLanes>(points + 4 * m.stride),
+                                 load<kLanes>(points + 8 * m.stride),
+                                 load<kLanes>(points + 12 * m.stride));
     };
-    const Pair p0 = column(0);
-    const Pair p1 = column(1);
-    const Pair p2 = column(2);
-    const Pair p3 = column(3);
-    Pair top = output_pair(p0.v0, p1.v0, p2.v0, p3.v0);
-    Pair bottom = output_pair(p0.v1, p1.v1, p2.v1, p3.v1);
+    const Pair<kLanes> p0 = column(0);
+    const Pair<kLanes> p1 = column(1);
+    const Pair<kLanes> p2 = column(2);
+    const Pair<kLanes> p3 = column(3);
+    Pair<kLanes> top = output_pair<kLanes>(p0.v0, p1.v0, p2.v0, p3.v0);
+    Pair<kLanes> bottom = output_pair<kLanes>(p0.v1, p1.v1, p2.v1, p3.v1);
     if (bias != nullptr) {
-      const Vec b = io.load(bias + c);
+      const Vec<kLanes> b = io.load(bias + c);
       top = {top.v0 + b, top.v1 + b};
       bottom = {bottom.v0 + b, bottom.v1 + b};
     }
@@ -191,8 +210,9 @@ void transform_output_tile(const float* from, const PointTiles& m, const float* 
 
 }  // namespace
 
-void transform_input(const Tensor& x, std::int64_t padding_h, std::int64_t padding_w,
-                     const TileGrid& grid, TileRange range, const PointTiles& v) {
+template <std::int64_t kLanes>
+void TileTransforms<kLanes>::input(const Tensor& x, std::int64_t padding_h, std::int64_t padding_w,
+                                   const TileGrid& grid, TileRange range, const PointTiles& v) {
   for_each_run(grid, range, [&](const Run& run) {
     const Image image(x, run.sample);
     const std::int64_t y = 2 * run.row - padding_h;
@@ -201,9 +221,9 @@ void transform_input(const Tensor& x, std::int64_t padding_h, std::int64_t paddi
     for (std::int64_t t = 0; t < run.count; ++t, to += v.channels) {
       const std::int64_t left = 2 * (run.column + t) - padding_w;
       if (inner_row && left >= 0 && left + 4 <= image.width) {
-        transform_inner_tile(image, image.pixel(y, left), to, v);
+        transform_inner_tile<kLanes>(image, image.pixel(y, left), to, v);
       } else {
-        transform_edge_tile(image, y, left, to, v);
+        transform_edge_tile<kLanes>(image, y, left, to, v);
       }
     }
   });
@@ -226,30 +246,36 @@ void prefetch_pixels(const Tensor& tensor, std::int64_t row_offset, const TileGr
   });
 }
 
-void transform_grad_output(const Tensor& grad_y, const TileGrid& grid, TileRange range,
-                           const PointTiles& z) {
+template <std::int64_t kLanes>
+void TileTransforms<kLanes>::grad_output(const Tensor& grad_y, const TileGrid& grid,
+                                         TileRange range, const PointTiles& z) {
   for_each_run(grid, range, [&](const Run& run) {
     const Image image(grad_y, run.sample);
     const bool two_rows = 2 * run.row + 1 < image.height;
     for (std::int64_t t = 0; t < run.count; ++t) {
       const std::int64_t x = 2 * (run.column + t);
-      transform_gradient_tile(image, image.pixel(2 * run.row, x), two_rows, x + 1 < image.width,
-                              z.data + (run.offset + t) * z.channels, z);
+      transform_gradient_tile<kLanes>(image, image.pixel(2 * run.row, x), two_rows,
+                                      x + 1 < image.width, z.data + (run.offset + t) * z.channels,
+                                      z);
     }
   });
 }
 
-void transform_output(const PointTiles& m, const TileGrid& grid, TileRange range, const float* bias,
-                      const Tensor& y) {
+template <std::int64_t kLanes>
+void TileTransforms<kLanes>::output(const PointTiles& m, const TileGrid& grid, TileRange range,
+                                    const float* bias, const Tensor& y) {
   for_each_run(grid, range, [&](const Run& run) {
     const Image image(y, run.sample);
     const bool two_rows = 2 * run.row + 1 < image.height;
     for (std::int64_t t = 0; t < run.count; ++t) {
       const std::int64_t x = 2 * (run.column + t);
-      transform_output_tile(m.data + (run.offset + t) * m.channels, m, bias, image,
-                            image.pixel(2 * run.row, x), two_rows, x + 1 < image.width);
+      transform_output_tile<kLanes>(m.data + (run.offset + t) * m.channels, m, bias, image,
+                                    image.pixel(2 * run.row, x), two_rows, x + 1 < image.width);
     }
   });
 }
+
+template struct TileTransforms<8>;
+template struct TileTransforms<16>;
 
 }  // namespace lockstep::winograd

@@ -17,7 +17,7 @@
 //
 // The 16 values of a transformed tile are its points; the products of one point over all tiles and
 // channels are a matrix product (winograd_gemm.h). Channels of transformed data are padded with
-// zeros to multiples of kPanel.
+// zeros to multiples of kChannelUnit.
 
 #include <algorithm>
 #include <cstdint>
@@ -58,12 +58,14 @@ struct PointTiles {
   std::int64_t channels = 0;  // padded
 };
 
-/// The layout of transformed kernels: point p at data[p * stride], each as `multiply` wants its
-/// factor b: depth (the channels summed over) x lanes (the channels that come out), both padded.
+/// The layout of transformed kernels: point p at data[p * stride], each as `Products::multiply`
+/// wants its factor b: depth (the channels summed over) x lanes (the channels that come out), both
+/// padded, in panels of `panel` columns.
 struct PointKernels {
   float* data = nullptr;
   std::int64_t stride = 0;
   std::int64_t depth = 0, lanes = 0;
+  std::int64_t panel = 0;
 };
 
 /// What one pass reads of weights [out, in, 3, 3]: which channels are summed over and which come
@@ -76,10 +78,22 @@ struct KernelSource {
       false;  // by 180 degrees: the backward pass is a convolution with the kernel so turned
 };
 
-/// v = B^T d B of the range's input tiles; tile (r, c) starts at pixel (2r - padding_h, 2c -
-/// padding_w), and pixels outside x are zero.
-void transform_input(const Tensor& x, std::int64_t padding_h, std::int64_t padding_w,
-                     const TileGrid& grid, TileRange range, const PointTiles& v);
+/// The transforms of tiles with vectors of 8 or 16 floats. Both widths give the same bits.
+template <std::int64_t kLanes>
+struct TileTransforms {
+  /// v = B^T d B of the range's input tiles; tile (r, c) starts at pixel (2r - padding_h, 2c -
+  /// padding_w), and pixels outside x are zero.
+  static void input(const Tensor& x, std::int64_t padding_h, std::int64_t padding_w,
+                    const TileGrid& grid, TileRange range, const PointTiles& v);
+
+  /// z = A dY A^T of the range's tiles of the gradient of the output; pixels outside it are zero.
+  static void grad_output(const Tensor& grad_y, const TileGrid& grid, TileRange range,
+                          const PointTiles& z);
+
+  /// y = A^T m A + bias at the range's tiles; bias null for none. Pixels outside y are dropped.
+  static void output(const PointTiles& m, const TileGrid& grid, TileRange range, const float* bias,
+                     const Tensor& y);
+};
 
 /// Asks the memory for the pixels of two rows per tile of the range, from row 2r + row_offset of
 /// the tensor on, or rather for one of kPrefetchShares shares of them: called between products, it
@@ -89,20 +103,14 @@ inline constexpr std::int64_t kPrefetchShares = 4;
 void prefetch_pixels(const Tensor& tensor, std::int64_t row_offset, const TileGrid& grid,
                      TileRange range, std::int64_t share);
 
-/// z = A dY A^T of the range's tiles of the gradient of the output; pixels outside it are zero.
-void transform_grad_output(const Tensor& grad_y, const TileGrid& grid, TileRange range,
-                           const PointTiles& z);
-
-/// y = A^T m A + bias at the range's tiles; bias null for none. Pixels outside y are dropped.
-void transform_output(const PointTiles& m, const TileGrid& grid, TileRange range, const float* bias,
-                      const Tensor& y);
-
-/// u = G g G^T for lanes [first_lane, first_lane + 8). REQUIRES: first_lane a multiple of 8.
+inline constexpr std::int64_t kKernelLanes = 8;
+/// u = G g G^T for lanes [first_lane, first_lane + kKernelLanes). REQUIRES: first_lane a multiple
+/// of kKernelLanes.
 void transform_kernels(const KernelSource& source, std::int64_t first_lane, const PointKernels& u);
 
 /// grad_weight += G^T q G for one output channel; `grad_weight` points to its [in, 3, 3], and point
 /// p of input channel c is the sum over s < sums of q[s * sum_stride + p * point_stride + c], in
-/// this order. q holds a multiple of kPanel input channels.
+/// this order. q holds a multiple of kChannelUnit input channels.
 void add_weight_gradient(const float* q, std::int64_t sums, std::int64_t sum_stride,
                          std::int64_t point_stride, std::int64_t in_channels, float* grad_weight);
 

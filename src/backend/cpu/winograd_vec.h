@@ -1,8 +1,9 @@
 #pragma once
-// Eight floats, in the vector extension that GCC and Clang share: registers of the machine where it
-// has them (one with AVX, two with NEON), and no intrinsics of one architecture. Products that are
-// added contract to fused multiply-adds under the compilers' defaults, so sums are reproducible per
-// build, not across builds.
+// Vectors of 8 or 16 floats, in the vector extension that GCC and Clang share: registers of the
+// machine where it has them (8 floats are one with AVX, two with NEON; 16 are one with AVX-512, two
+// with AVX), and no intrinsics of one architecture. Products that are added contract to fused
+// multiply-adds under the compilers' defaults, so sums are reproducible per build, not across
+// builds.
 
 #include <cstdint>
 #include <cstring>
@@ -10,42 +11,54 @@
 
 namespace lockstep::winograd {
 
-inline constexpr std::int64_t kLanes = 8;
 inline constexpr std::int64_t kLine = 16;  // floats of a cache line
-typedef float Vec __attribute__((vector_size(32)));
 
-inline Vec load(const float* from) {
-  Vec v;
+template <std::int64_t kLanes>
+struct VecType {
+  typedef float Type __attribute__((vector_size(kLanes * sizeof(float))));
+};
+template <std::int64_t kLanes>
+using Vec = typename VecType<kLanes>::Type;
+using Vec8 = Vec<8>;
+
+template <std::int64_t kLanes>
+inline Vec<kLanes> load(const float* from) {
+  Vec<kLanes> v;
   std::memcpy(&v, from, sizeof v);
   return v;
 }
 
-inline void store(float* to, Vec v) { std::memcpy(to, &v, sizeof v); }
+template <std::int64_t kLanes>
+inline void store(float* to, Vec<kLanes> v) {
+  std::memcpy(to, &v, sizeof v);
+}
 
 /// The first `count` lanes from memory, zeros in the others.
-inline Vec load_partial(const float* from, std::int64_t count) {
-  Vec v{};
+template <std::int64_t kLanes>
+inline Vec<kLanes> load_partial(const float* from, std::int64_t count) {
+  Vec<kLanes> v{};
   std::memcpy(&v, from, static_cast<std::size_t>(count) * sizeof(float));
   return v;
 }
 
-inline void store_partial(float* to, Vec v, std::int64_t count) {
+template <std::int64_t kLanes>
+inline void store_partial(float* to, Vec<kLanes> v, std::int64_t count) {
   std::memcpy(to, &v, static_cast<std::size_t>(count) * sizeof(float));
 }
 
 /// Transposes the 8x8 values of eight vectors: lane i of rows[j] and lane j of rows[i] change
 /// places.
-inline void transpose(Vec (&rows)[8]) {
-  Vec pairs[8];  // lanes of two rows interleaved
+inline void transpose(Vec8 (&rows)[8]) {
+  Vec8 pairs[8];  // lanes of two rows interleaved
   for (int i = 0; i < 8; i += 2) {
     pairs[i] = __builtin_shufflevector(rows[i], rows[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
     pairs[i + 1] = __builtin_shufflevector(rows[i], rows[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
   }
-  Vec fours[8];
+  Vec8 fours[8];
   for (int i = 0; i < 8; i += 4) {
     for (int j = 0; j < 2; ++j) {
-      const Vec a = pairs[i + j];
-      const Vec b = pairs[i + j + 2];
+      const Vec8 a = pairs[i + j];
+      const Vec8 b = pairs[i + j + 2];
       fours[i + 2 * j] = __builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13);
       fours[i + 2 * j + 1] = __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15);
     }
