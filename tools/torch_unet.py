@@ -3,7 +3,8 @@
 
 tests/oracle uses the network as an independent reference; tools/bench_vs_torch runs this file:
     python3 torch_unet.py --width 16 --depth 4 --batch 8 --size 176 240 --format channels_last
-prints one JSON object with the milliseconds of every timed step and the peak memory of the process.
+prints one JSON object with the milliseconds of every timed step and the peak memory of the process. With --eval a step is
+an evaluation without gradients: the forward pass, whose milliseconds come beside, the confusion matrix and the loss.
 """
 import argparse
 import json
@@ -116,6 +117,21 @@ def host_batch(images, labels):
     return upload
 
 
+def evaluation(net, images, labels, classes):
+    """A function that evaluates the batch and returns the milliseconds of its forward pass."""
+    net.eval()
+
+    def evaluate():
+        with torch.no_grad():
+            start = time.perf_counter()
+            logits = net(images)
+            forward = 1000 * (time.perf_counter() - start)
+            torch.bincount((labels * classes + logits.argmax(1)).flatten(), minlength=classes * classes)
+            F.cross_entropy(logits, labels, ignore_index=255, reduction="sum").item()
+        return forward
+    return evaluate
+
+
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--width", type=int, default=16)
@@ -129,6 +145,7 @@ def parse_arguments():
     parser.add_argument("--amp", action="store_true", help="autocast to bf16")
     parser.add_argument("--graph", action="store_true", help="the step as a CUDA graph")
     parser.add_argument("--upload", action="store_true", help="copy the batch from pinned host memory in every step")
+    parser.add_argument("--eval", action="store_true", help="evaluate instead of training (on the CPU)")
     parser.add_argument("--warmup", type=int, default=3)
     parser.add_argument("--iters", type=int, default=10)
     return parser.parse_args()
@@ -148,21 +165,24 @@ def main():
     labels = torch.randint(0, args.classes, (args.batch, *args.size), device=args.device)
     optimizer = make_sgd(net, 0.01, 0.9, 1e-4, 0.0)
     upload = host_batch(images, labels) if args.upload else lambda: None
-    if args.graph:
+    if args.eval:
+        step = evaluation(net, images, labels, args.classes)
+    elif args.graph:
         step = captured_step(net, optimizer, images, labels, args.amp)
     else:
         def step():
             return train_step(net, optimizer, images, labels, amp=args.amp)
-    steps = []
+    steps, forward = [], []
     for i in range(args.warmup + args.iters):
         start = time.perf_counter()
         upload()
-        step()
+        result = step()
         if i >= args.warmup:
             steps.append(1000 * (time.perf_counter() - start))
+            forward += [result] if args.eval else []
     print(json.dumps({"torch": torch.__version__, "device": args.device, "format": args.format, "amp": args.amp,
                       "graph": args.graph, "threads": args.threads,
-                      "steps_ms": steps,
+                      "steps_ms": steps, "forward_ms": forward,
                       "peak_rss_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}))
 
 

@@ -1,5 +1,5 @@
 #pragma once
-// What the three benchmarks share. Times are wall-clock; every figure is a median with the 10th and
+// What the benchmarks share. Times are wall-clock; every figure is a median with the 10th and
 // 90th percentile beside it.
 
 #include <cstdint>
@@ -31,6 +31,8 @@ std::vector<Device> bench_devices(const BenchArguments& arguments);
 int bench_step(const BenchArguments& arguments);
 /// BatchNorm + ReLU forward and backward on tensors beyond the caches, against the copy bandwidth.
 int bench_batch_norm(const BenchArguments& arguments);
+/// Every layer of a training step, forward and backward apart, beside what the machine can do.
+int bench_layers(const BenchArguments& arguments);
 /// One exchange of BatchNorm statistics between ranks that have nothing else to do.
 int bench_exchange(const BenchArguments& arguments);
 

@@ -5,17 +5,16 @@
 // of one is the device's, or that of its launches where it is small.
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <memory>
-#include <thread>
 
 #include "cli/bench.h"
+#include "cli/bench_machine.h"
 #include "lockstep/backend/backend.h"
 #include "lockstep/core/rng.h"
+#include "lockstep/parallel/data_parallel.h"
 #include "lockstep/report/table.h"
 
 namespace lockstep {
@@ -28,15 +27,6 @@ constexpr DType kGpuTypes[] = {DType::kFloat32, DType::kBFloat16};
 /// Below, about and beyond the L2 cache of a large GPU.
 constexpr std::int64_t kGpuBytes[] = {4'000'000, 32'000'000, 64'000'000, 256'000'000};
 
-/// Of the host: several times the last cache, so that nothing is left of one tensor when the next
-/// is done.
-std::int64_t host_bytes() {
-  const std::int64_t cache = std::max<std::int64_t>(0, sysconf(_SC_LEVEL3_CACHE_SIZE));
-  return std::clamp<std::int64_t>(4 * cache, std::int64_t{128} << 20, std::int64_t{256} << 20);
-}
-
-int host_threads() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
-
 struct Workload {
   DType dtype = DType::kFloat32;
   std::int64_t bytes = 0;  // of a tensor, at most
@@ -47,7 +37,7 @@ std::vector<Workload> workloads(DeviceKind kind) {
   std::vector<Workload> all;
   for (const std::int64_t channels : kChannels) {
     if (kind == DeviceKind::kCpu) {
-      all.push_back({DType::kFloat32, host_bytes(), channels});
+      all.push_back({DType::kFloat32, beyond_caches_bytes(), channels});
       continue;
     }
     for (const DType dtype : kGpuTypes) {
@@ -64,11 +54,6 @@ int passes_of(DeviceKind kind, std::int64_t bytes) {
              ? 1
              : static_cast<int>(std::clamp<std::int64_t>(kBytesOfAll / bytes, 16, 1024));
 }
-
-/// Between two tensors, so that they do not lie an exact power of two apart: caches and prefetchers
-/// then take their lines for one another's (a third less bandwidth was seen), an accident of this
-/// benchmark's sizes.
-constexpr std::int64_t kGapBytes = 2129920;
 
 /// The standard deviation of what fills x. As gamma it keeps the gradient's size from pass to pass,
 /// which replaces it in place.
@@ -153,21 +138,6 @@ void forward_backward(Backend& backend, const BatchNormCase& c) {
   backend.batch_norm_backward_apply(apply);
 }
 
-/// y = x by all threads (CPU) or by the device's own copy.
-void copy_tensor(Backend& backend, const BatchNormCase& c) {
-  if (backend.device().kind != DeviceKind::kCpu) {
-    backend.copy(c.x, c.y, false);
-    return;
-  }
-  const auto threads = static_cast<std::size_t>(host_threads());
-  const std::size_t piece = c.bytes() / threads;
-#pragma omp parallel for num_threads(host_threads()) schedule(static)
-  for (std::size_t i = 0; i < threads; ++i) {
-    std::memcpy(static_cast<char*>(c.y.data) + i * piece,
-                static_cast<const char*>(c.x.data) + i * piece, piece);
-  }
-}
-
 struct BatchNormTimes {
   DType dtype = DType::kFloat32;
   std::int64_t rows = 0, channels = 0;
@@ -185,17 +155,19 @@ BatchNormTimes measure(Backend& backend, const Workload& workload, int iters) {
   const int passes = passes_of(backend.device().kind, workload.bytes);
   const auto seconds_of_one = [&](const auto& pass) {
     return seconds_of([&] {
-             for (int i = 0; i < passes; ++i) pass(backend, c);
+             for (int i = 0; i < passes; ++i) pass();
              backend.synchronize();
            }) /
            passes;
   };
-  seconds_of_one(forward_backward);
-  seconds_of_one(copy_tensor);
+  const auto both_passes = [&] { forward_backward(backend, c); };
+  const auto copy_pass = [&] { copy_tensor(backend, c.x, c.y); };
+  seconds_of_one(both_passes);
+  seconds_of_one(copy_pass);
   std::vector<double> batch_norm, copy;
   for (int i = 0; i < iters; ++i) {  // alternating: both see the same machine
-    copy.push_back(seconds_of_one(copy_tensor));
-    batch_norm.push_back(seconds_of_one(forward_backward));
+    copy.push_back(seconds_of_one(copy_pass));
+    batch_norm.push_back(seconds_of_one(both_passes));
   }
   return {c.dtype, c.shape.rows(),          c.shape.channels(), static_cast<double>(c.bytes()),
           passes,  percentiles(batch_norm), percentiles(copy)};
@@ -216,7 +188,7 @@ void print_json(const Device& device, const std::vector<BatchNormTimes>& all) {
   }
   const nlohmann::ordered_json root = {{"bench", "batch_norm"},
                                        {"device", to_string(device)},
-                                       {"threads", host_threads()},
+                                       {"threads", threads_per_replica(1)},
                                        {"tensor_passes", kTensorPasses},
                                        {"cases", cases}};
   fmt::print("{}\n", root.dump(2));
@@ -224,7 +196,7 @@ void print_json(const Device& device, const std::vector<BatchNormTimes>& all) {
 
 void print_table(const Device& device, const std::vector<BatchNormTimes>& all) {
   fmt::print("BatchNorm + ReLU, forward and backward, on {} with {} host threads\n\n",
-             to_string(device), host_threads());
+             to_string(device), threads_per_replica(1));
   Table table{{"rows x channels", "type", "MB per tensor", "ms", "GB/s", "copy GB/s", "ratio"}, {}};
   for (const BatchNormTimes& times : all) {
     Percentiles ms = times.batch_norm;
@@ -243,7 +215,7 @@ void print_table(const Device& device, const std::vector<BatchNormTimes>& all) {
 
 int bench_batch_norm(const BenchArguments& arguments) {
   const Device device = bench_devices(arguments).front();
-  const std::unique_ptr<Backend> backend = make_backend(device, host_threads());
+  const std::unique_ptr<Backend> backend = make_backend(device, threads_per_replica(1));
   const int iters = arguments.iters > 0 ? arguments.iters : kDefaultIters;
   std::vector<BatchNormTimes> all;
   for (const Workload& workload : workloads(device.kind)) {

@@ -38,11 +38,15 @@ std::vector<Device> bench_devices(const BenchArguments& arguments) {
 }
 
 int run_bench(const BenchArguments& arguments) {
+  if (arguments.eval && arguments.what != "layers") {
+    throw ConfigError("--eval goes with bench layers, not with bench " + arguments.what);
+  }
   if (arguments.what == "step") return bench_step(arguments);
+  if (arguments.what == "layers") return bench_layers(arguments);
   if (arguments.what == "batch_norm") return bench_batch_norm(arguments);
   if (arguments.what == "exchange") return bench_exchange(arguments);
   throw ConfigError("unknown benchmark " + arguments.what +
-                    " (expected step, batch_norm or exchange)");
+                    " (expected step, layers, batch_norm or exchange)");
 }
 
 }  // namespace lockstep

@@ -87,10 +87,12 @@ CLI::App& add_compare(CLI::App& app, CommandLine& line) {
 }
 
 CLI::App& add_bench(CLI::App& app, CommandLine& line) {
-  CLI::App& command =
-      *app.add_subcommand("bench", "Measure a training step, BatchNorm or its exchange");
-  command.add_option("WHAT", line.bench.what, "step, batch_norm or exchange")->required();
-  command.add_option("CONFIG", line.bench.config, "step: configuration");
+  CLI::App& command = *app.add_subcommand(
+      "bench", "Measure a training step, its layers, BatchNorm or its exchange");
+  command.add_option("WHAT", line.bench.what, "step, layers, batch_norm or exchange")->required();
+  command.add_option("CONFIG", line.bench.config, "step, layers: configuration");
+  command.add_flag("--eval", line.bench.eval,
+                   "layers: of an evaluation of one image, not of a training step");
   command.add_option("--iters", line.bench.iters,
                      "measured iterations; 0: the benchmark's default");
   add_devices_and_overrides(command, line);

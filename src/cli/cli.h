@@ -43,8 +43,9 @@ struct CompareArguments {
 
 struct BenchArguments {
   CommonArguments common;
-  std::string what;              // step, batch_norm, exchange
-  std::filesystem::path config;  // step
+  std::string what;              // step, layers, batch_norm, exchange
+  std::filesystem::path config;  // step, layers
+  bool eval = false;             // --eval: layers of an evaluation
   int iters = 0;                 // --iters; 0: the benchmark's default
 };
 

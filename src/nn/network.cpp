@@ -110,14 +110,19 @@ const Tensor& Network::output() const { return impl_->output->data; }
 const Tensor& Network::output_grad() const { return impl_->output->grad; }
 
 void Network::forward(const StepContext& context) {
-  for (const auto& layer : impl_->layers) layer->forward(impl_->backend, context);
+  for (std::size_t i = 0; i < impl_->layers.size(); ++i) {
+    impl_->observed(i, Direction::kForward,
+                    [&] { impl_->layers[i]->forward(impl_->backend, context); });
+  }
 }
 
 void Network::backward(const StepContext& context, const AfterLayer& after_layer) {
   LOCKSTEP_CHECK(impl_->training, "this network was planned without gradients: build it with ",
                  "PlanOptions{.training = true}");
   for (std::size_t i = impl_->layers.size(); i-- > 0;) {
-    if (impl_->plan.runs_backward[i]) impl_->run_backward(i, context);
+    if (impl_->plan.runs_backward[i]) {
+      impl_->observed(i, Direction::kBackward, [&] { impl_->run_backward(i, context); });
+    }
     if (after_layer) after_layer(i);
   }
 }
@@ -133,6 +138,19 @@ void Network::Impl::run_backward(std::size_t i, const StepContext& context) {
 
 void Network::zero_grad() {
   impl_->backend.fill(Tensor(impl_->store.grads(), Shape{1, impl_->store.elements()}), 0.0F);
+}
+
+void Network::observe(LayerObserver* observer) { impl_->observer = observer; }
+
+LayerWork Network::work(std::size_t layer, Direction direction) const {
+  const Layer& at = *impl_->layers[layer];
+  if (direction == Direction::kForward) return at.forward_work();
+  if (!impl_->plan.runs_backward[layer]) return {};
+  std::vector<GradTarget> targets = impl_->targets[layer];
+  for (std::size_t k = 0; k < targets.size(); ++k) {
+    targets[k].accumulate = impl_->plan.deliveries[layer][k].accumulate;  // whoever does the adding
+  }
+  return at.backward_work(targets);
 }
 
 ParameterStore& Network::parameters() const { return impl_->store; }

@@ -18,6 +18,13 @@ struct Network::Impl {
   /// Plans the memory, allocates it and gives layers their saved memory.
   void allocate(const PlanOptions& options);
   void set_batch(std::int64_t batch);
+  /// One layer's share of a pass, within the observer's hearing.
+  template <typename Pass>
+  void observed(std::size_t layer, Direction direction, const Pass& pass) {
+    if (observer != nullptr) observer->begin(layer, direction);
+    pass();
+    if (observer != nullptr) observer->end(layer, direction);
+  }
   /// The backward pass of one layer.
   void run_backward(std::size_t layer, const StepContext& context);
 
@@ -30,6 +37,7 @@ struct Network::Impl {
   Value* input = nullptr;
   Value* output = nullptr;
 
+  LayerObserver* observer = nullptr;
   bool training = true;
   DType activations = DType::kFloat32;
   MemoryPlan plan;

@@ -8,15 +8,15 @@
 #include "parallel/data_parallel_impl.h"
 
 namespace lockstep {
-namespace {
 
-/// Host threads that each of `replicas` may use for its own operations.
 int threads_per_replica(int replicas) {
   int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   const char* limit = std::getenv("OMP_NUM_THREADS");
   if (limit != nullptr && std::atoi(limit) > 0) cores = std::min(cores, std::atoi(limit));
   return std::max(1, cores / replicas);
 }
+
+namespace {
 
 CommunicatorOptions communicator_options(const DataParallelOptions& options,
                                          const GradientExchangeChoice& exchange) {

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <csignal>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "cli/process.h"
@@ -148,6 +149,94 @@ TEST_CASE("bench prints figures for scripts") {
   CHECK(exchange.exit_code == 0);
   CHECK(Json::parse(exchange.out)["cases"].size() == 6);
   CHECK(run_lockstep({"bench", "sleep"}).exit_code == 2);
+}
+
+TEST_CASE("bench layers names every layer, and its sums are consistent") {
+  const Workplace place;
+  const Outcome outcome =
+      run_lockstep({"bench", "layers", place.config, "-d", "cpu:1", "--iters", "3", "--json"});
+  CAPTURE(outcome.err);
+  REQUIRE(outcome.exit_code == 0);
+  const Json figures = Json::parse(outcome.out);
+  const double step = figures["ms_per_step"]["median"];
+  std::map<std::string, Json> rows;
+  double sum = 0;
+  double slowest = figures["rows"][0]["ms"]["median"];
+  for (const Json& row : figures["rows"]) {
+    const double ms = row["ms"]["median"];
+    CHECK(row["ms"]["n"] == 3);
+    CHECK(ms <= slowest);
+    slowest = ms;
+    sum += ms;
+    CHECK(row["share_of_step"].get<double>() == doctest::Approx(ms / step));
+    rows[row["layer"].get<std::string>() + " " + row["pass"].get<std::string>()] = row;
+  }
+  CHECK(figures["sum_ms"].get<double>() == doctest::Approx(sum));
+  CHECK(figures["sum_share_of_step"].get<double>() == doctest::Approx(sum / step));
+  // encoder 2, bottom 2, decoder 2 convolutions with BatchNorm; pool, upsample, concat; the head.
+  CHECK(rows.size() == 2 * (6 + 6 + 3 + 1) + 3);
+  CHECK(rows.count("(loss and its gradient) ") == 1);
+
+  // Batch 2 of 32x32, 4 channels in fp32; the convolution reads 3 channels, with 3x3 kernels.
+  const double tensor = 2 * 32 * 32 * 4 * 4;
+  const Json& norm = rows.at("encoder.0.0.bn forward");
+  CHECK(norm["bytes"] == 3 * tensor);
+  CHECK(rows.at("encoder.0.0.bn backward")["bytes"] == 5 * tensor);
+  CHECK(norm["flops"] == 0);
+  CHECK(norm["gflop_per_s"].is_null());
+  CHECK(norm["gb_per_s"].get<double>() ==
+        doctest::Approx(3 * tensor / norm["ms"]["median"].get<double>() / 1e6));
+  CHECK(norm["share_of_copy"].get<double>() ==
+        doctest::Approx(norm["gb_per_s"].get<double>() / figures["copy_gb_per_s"].get<double>()));
+  const double products = 2.0 * 32 * 32 * 4 * 3 * 9;
+  const Json& first = rows.at("encoder.0.0.conv forward");
+  CHECK(first["flops"] == 2 * products);
+  CHECK(first["bytes"] == tensor + tensor * 3 / 4 + 4 * 3 * 9 * 4);
+  CHECK(first["share_of_peak"].get<double>() ==
+        doctest::Approx(first["gflop_per_s"].get<double>() /
+                        figures["peak_gflop_per_s"].get<double>()));
+  // Nobody needs the gradient of the images.
+  CHECK(rows.at("encoder.0.0.conv backward")["flops"] == 2 * products);
+}
+
+TEST_CASE("bench layers --eval times the forward pass of one image") {
+  const Workplace place;
+  const Outcome outcome = run_lockstep(
+      {"bench", "layers", place.config, "-d", "cpu:1", "--eval", "--iters", "2", "--json"});
+  CAPTURE(outcome.err);
+  REQUIRE(outcome.exit_code == 0);
+  const Json figures = Json::parse(outcome.out);
+  CHECK(figures["eval"] == true);
+  CHECK(figures["global_batch"] == 1);
+  CHECK(figures["rows"].size() == 6 + 6 + 3 + 1 + 2);
+  double forward = 0;
+  for (const Json& row : figures["rows"]) {
+    CHECK(row["pass"] != "backward");
+    if (row["pass"] == "forward") forward += row["ms"]["p10"].get<double>();
+    if (row["layer"] == "encoder.0.0.bn") CHECK(row["bytes"] == 2 * 32 * 32 * 4 * 4);
+  }
+  CHECK(figures["ms_forward"]["p90"].get<double>() >= forward);
+  const Outcome step = run_lockstep({"bench", "step", place.config, "--eval"});
+  CHECK(step.exit_code == 2);
+  check_contains(step.err, "--eval goes with bench layers, not with bench step");
+}
+
+TEST_CASE("bench layers prints a table, and says what it does not measure") {
+  const Workplace place;
+  const Outcome table = run_lockstep(
+      {"bench", "layers", place.config, "-d", "cpu:1", "-s", "bn.mode=sync", "--iters", "1"});
+  CAPTURE(table.err);
+  CHECK(table.exit_code == 0);
+  for (const char* part : {"| layer ", "% of copy", "% of peak", "| decoder.0.1.bn ", "| backward ",
+                           "| head ", "| sum ", "| step "}) {
+    check_contains(table.out, part);
+  }
+  const Outcome two = run_lockstep({"bench", "layers", place.config, "-d", "cpu:2"});
+  CHECK(two.exit_code == 2);
+  check_contains(two.err, "bench layers looks at one device, got 2; use -d cpu:1 or -d cuda:0");
+  const Outcome none = run_lockstep({"bench", "layers"});
+  CHECK(none.exit_code == 2);
+  check_contains(none.err, "bench layers needs a configuration file");
 }
 
 }  // namespace lockstep

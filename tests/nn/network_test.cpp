@@ -3,6 +3,8 @@
 
 #include "lockstep/nn/network.h"
 
+#include <map>
+
 #include "nn/count_allocations.h"
 #include "nn/harness.h"
 
@@ -48,6 +50,86 @@ TEST_CASE("an empty batch changes nothing") {
   for (const auto& [name, grad] : result.grads) CHECK(grad == Floats(grad.size(), 0.0F));
   CHECK(net.reference().parameters.at("e0.bn.running_mean") == before);
   CHECK(net.store.batch_norms()[0]->num_batches_tracked == 0);
+}
+
+TEST_CASE("an observer hears of every layer's share of both passes, in order") {
+  struct Listener : LayerObserver {
+    void begin(std::size_t layer, Direction direction) override { hear("begin", layer, direction); }
+    void end(std::size_t layer, Direction direction) override { hear("end", layer, direction); }
+    void hear(const char* what, std::size_t layer, Direction direction) {
+      heard.push_back(concat(what, " ", to_string(direction), " ", layer));
+    }
+    std::vector<std::string> heard;
+  };
+  const Shape shape{2, 4, 4, 3};
+  TestNetwork net(small_unet, shape, {.training = true, .input_grad = false});
+  const Floats input = random_floats(shape.elements(), 8);
+  const StepContext context{.update_running_stats = false, .seed = 3};
+  const StepResult alone = net.step(input, 4, context);
+  Listener listener;
+  net.network->observe(&listener);
+  CHECK(net.step(input, 4, context) == alone);
+  std::vector<std::string> expected;
+  const std::size_t layers = net.network->layers().size();
+  for (const char* direction : {"forward", "backward"}) {
+    for (std::size_t k = 0; k < layers; ++k) {
+      const std::size_t layer = direction == std::string("forward") ? k : layers - 1 - k;
+      for (const char* what : {"begin", "end"}) {
+        expected.push_back(concat(what, " ", direction, " ", layer));
+      }
+    }
+  }
+  CHECK(listener.heard == expected);
+  net.network->observe(nullptr);
+  listener.heard.clear();
+  net.step(input, 4, context);
+  CHECK(listener.heard.empty());
+}
+
+TEST_CASE("a layer's work counts what must move") {
+  // The residual block reads its input twice: the second gradient is added to the first.
+  const Describe block = [](NetworkBuilder& net, Value* x) {
+    Value* y = net.conv2d(x, "a", {.out_channels = 3, .kernel = 3, .padding = 1});
+    Value* z = net.batch_norm_add_relu(net.conv2d(y, "b", {.out_channels = 3}), y, "n");
+    Value* pooled = net.max_pool2d(z, {});
+    Value* up = net.upsample_bilinear(pooled, 4, 4, false);
+    return net.conv2d(net.concat({z, up}), "head", {.out_channels = 2, .bias = true});
+  };
+  TestNetwork net(block, {2, 4, 4, 3}, {.training = true, .input_grad = false});
+  const double tensor = 2 * 4 * 4 * 3 * 4;
+  const double quarter = tensor / 4;
+  std::map<std::string, std::pair<LayerWork, LayerWork>> work;
+  for (std::size_t i = 0; i < net.network->layers().size(); ++i) {
+    std::string name = net.network->layers()[i]->name();
+    if (const auto number = name.find('_'); number != std::string::npos) name.resize(number);
+    work[name] = {net.network->work(i, Direction::kForward),
+                  net.network->work(i, Direction::kBackward)};
+  }
+  CHECK(work.at("n").first.bytes == 4 * tensor);  // x, x, residual, y
+  // Twice x, dy and the mask's y; dx and the residual's gradient.
+  CHECK(work.at("n").second.bytes == 8 * tensor);
+  CHECK(work.at("max").first.bytes == tensor + quarter + quarter / 4);  // and a byte per output
+  CHECK(work.at("max").second.bytes == quarter + quarter / 4 + 2 * tensor);  // adds to z's gradient
+  CHECK(work.at("upsample").first.bytes == quarter + tensor);
+  CHECK(work.at("upsample").second.bytes == quarter + tensor);
+  CHECK(work.at("concat").first.bytes == 0);  // both parts lie inside
+  CHECK(work.at("concat").second.bytes == 0);
+  CHECK(work.at("b").first.flops == 2.0 * 32 * 3 * 3);
+  CHECK(work.at("b").second.flops == 4.0 * 32 * 3 * 3);
+  CHECK(work.at("b").first.bytes == 2 * tensor + 9 * 4);
+  // x, dy and dw twice; dy, w and dx, which is added to.
+  CHECK(work.at("b").second.bytes == 2 * tensor + 2 * 9 * 4 + tensor + 9 * 4 + 2 * tensor);
+  CHECK(work.at("a").second.flops == 2.0 * 32 * 3 * 27);  // nobody needs the input's gradient
+  CHECK(net.network->work(0, Direction::kForward).flops == 2.0 * 32 * 3 * 27);
+}
+
+TEST_CASE("inference reads what BatchNorm normalises once") {
+  TestNetwork net(small_unet, {2, 4, 4, 3}, {.training = false});
+  for (std::size_t i = 0; i < net.network->layers().size(); ++i) {
+    if (net.network->layers()[i]->name() != "e0.bn") continue;
+    CHECK(net.network->work(i, Direction::kForward).bytes == 2 * 2 * 4 * 4 * 4 * 4);
+    CHECK(net.network->work(i, Direction::kBackward).bytes == 0);
+  }
 }
 
 TEST_CASE("a step allocates nothing") {

@@ -46,6 +46,21 @@ struct BackwardReads {
   bool output = false;
 };
 
+/// The least that one pass of a layer has to do, for the present batch.
+struct LayerWork {
+  /// Read and written: every tensor once for each pass over memory that the operation cannot do
+  /// without. A tensor that is in its place already, such as a part that the memory plan put inside
+  /// its concatenation, does not move.
+  double bytes = 0;
+  /// Multiplications and additions of a convolution by its definition; 0: memory is the bound.
+  double flops = 0;
+};
+
+/// Bytes of the elements of `tensor`; 0 for none.
+double element_bytes(const Tensor& tensor);
+/// Bytes that writing the gradient moves: twice its size where it is added to.
+double element_bytes(const GradTarget& target);
+
 /// One call of a layer. Owned by its network; used by the replica's thread.
 class Layer {
  public:
@@ -83,6 +98,12 @@ class Layer {
   /// Whether the inputs are channel ranges of the output, side by side, and may be placed inside
   /// it.
   virtual bool concatenates() const { return false; }
+
+  // --- what a benchmark asks ---
+  /// By default: reads the inputs, writes the output.
+  virtual LayerWork forward_work() const;
+  /// By default: reads the output's gradient and what `backward_reads` says, writes `grads`.
+  virtual LayerWork backward_work(std::span<const GradTarget> grads) const;
 
   // --- set-up ---
   virtual void set_saved(void* memory) { (void)memory; }

@@ -45,6 +45,16 @@ struct PlanOptions {
   DType activations = DType::kFloat32;
 };
 
+/// Hears of every layer's share of a pass, on the replica's thread. On a GPU `begin` and `end` only
+/// enclose the issuing of work, unless the observer waits for the device itself.
+class LayerObserver {
+ public:
+  virtual ~LayerObserver() = default;
+  /// `layer`: of `Network::layers()`; `direction`: kForward or kBackward.
+  virtual void begin(std::size_t layer, Direction direction) = 0;
+  virtual void end(std::size_t layer, Direction direction) = 0;
+};
+
 /// Owned by its replica and used by that replica's thread; the backend and the store outlive it.
 class Network {
  public:
@@ -69,6 +79,13 @@ class Network {
   /// `after_layer` may be null; it is called for every layer.
   void backward(const StepContext& context, const AfterLayer& after_layer = nullptr);
   void zero_grad();
+
+  /// Of the passes from here on; null: nobody, which costs a comparison per layer. A step that is
+  /// replayed from a recording calls no observer.
+  void observe(LayerObserver* observer);
+  /// The least that a layer's pass has to do for the present batch; nothing where the pass leaves
+  /// the layer out.
+  LayerWork work(std::size_t layer, Direction direction) const;
 
   ParameterStore& parameters() const;
   Backend& backend() const;

@@ -22,6 +22,10 @@ namespace lockstep {
 /// 2, 2, 1, 0.
 std::vector<std::int64_t> chunk_sizes(std::int64_t batch, int parts);
 
+/// Host threads that each of `replicas` uses for its own operations: its share of the cores, or of
+/// OMP_NUM_THREADS where that is less; at least 1.
+int threads_per_replica(int replicas);
+
 /// Builds a replica's network. Called on the replica's thread, for training and for evaluation
 /// alike.
 using NetworkFactory = std::function<std::unique_ptr<Network>(

@@ -109,6 +109,26 @@ AffineParameters BatchNormLayer::affine() const {
   return {weight_->value, bias_->value};
 }
 
+// --- work ---
+
+// Statistics of the batch take a pass over x of their own, which must end before the other begins.
+LayerWork BatchNormLayer::forward_work() const {
+  LayerWork work = Layer::forward_work();
+  const bool by_batch = !config_.frozen && (keeps_for_backward_ || state_ == nullptr);
+  if (by_batch) work.bytes += element_bytes(inputs()[0]->data);
+  return work;
+}
+
+// The sums read x and dy; so does dx, which needs them; the mask may need y in both.
+LayerWork BatchNormLayer::backward_work(std::span<const GradTarget> grads) const {
+  const double mask = backward_reads().output ? element_bytes(output()->data) : 0.0;
+  const double reads = element_bytes(inputs()[0]->data) + element_bytes(output()->grad) + mask;
+  LayerWork work{.bytes = reads};
+  if (grads[0].tensor) work.bytes += reads;
+  for (const GradTarget& target : grads) work.bytes += element_bytes(target);
+  return work;
+}
+
 // --- forward ---
 
 void BatchNormLayer::forward(Backend& backend, const StepContext& context) {

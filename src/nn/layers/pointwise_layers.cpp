@@ -35,6 +35,16 @@ void AddLayer::backward(Backend& backend, const StepContext&, std::span<const Gr
   pass_on(backend, output()->grad, grads[1]);
 }
 
+LayerWork AddLayer::backward_work(std::span<const GradTarget> grads) const {
+  const Tensor& grad_y = output()->grad;
+  LayerWork work;
+  for (const GradTarget& target : grads) {
+    if (!target.tensor || target.tensor.data == grad_y.data) continue;
+    work.bytes += element_bytes(grad_y) + element_bytes(target);
+  }
+  return work;
+}
+
 DropoutLayer::DropoutLayer(std::string name, Value* input, Value* output, float p,
                            std::uint64_t call)
     : Layer(std::move(name), {input}, output), p_(p), call_(call) {}

@@ -14,6 +14,18 @@ Tensor MaxPoolLayer::winners() const {
   return Tensor(winners_, output()->data.shape, DType::kUInt8);
 }
 
+LayerWork MaxPoolLayer::forward_work() const {
+  LayerWork work = Layer::forward_work();
+  work.bytes += element_bytes(winners());
+  return work;
+}
+
+LayerWork MaxPoolLayer::backward_work(std::span<const GradTarget> grads) const {
+  LayerWork work = Layer::backward_work(grads);
+  work.bytes += element_bytes(winners());
+  return work;
+}
+
 void MaxPoolLayer::forward(Backend& backend, const StepContext&) {
   backend.max_pool_forward(geometry_, inputs()[0]->data, output()->data, winners());
 }

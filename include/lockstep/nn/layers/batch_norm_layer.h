@@ -32,6 +32,8 @@ class BatchNormLayer : public Layer {
   BackwardReads backward_reads() const override;
   bool grad_in_place() const override { return true; }
   bool accumulates(std::size_t input) const override { return input == 1; }
+  LayerWork forward_work() const override;
+  LayerWork backward_work(std::span<const GradTarget> grads) const override;
   void set_saved(void* memory) override;
   void prepare(Backend& backend, bool training) override;
   /// Throws Error naming the layer when the merged count is 1 ("needs more than one value per

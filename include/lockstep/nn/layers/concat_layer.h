@@ -12,6 +12,8 @@ class ConcatLayer : public Layer {
 
   BackwardReads backward_reads() const override { return {}; }
   bool concatenates() const override { return true; }
+  LayerWork forward_work() const override;
+  LayerWork backward_work(std::span<const GradTarget> grads) const override;
   void forward(Backend& backend, const StepContext& context) override;
   void backward(Backend& backend, const StepContext& context,
                 std::span<const GradTarget> grads) override;

@@ -16,6 +16,8 @@ class Conv2dLayer : public Layer {
   BackwardReads backward_reads() const override { return {.input = true, .output = false}; }
   bool accumulates(std::size_t) const override { return false; }
   bool prefers_dense() const override { return true; }
+  LayerWork forward_work() const override;
+  LayerWork backward_work(std::span<const GradTarget> grads) const override;
   void prepare(Backend& backend, bool training) override;
   void forward(Backend& backend, const StepContext& context) override;
   void backward(Backend& backend, const StepContext& context,
@@ -24,6 +26,9 @@ class Conv2dLayer : public Layer {
   const ConvGeometry& geometry() const { return geometry_; }
 
  private:
+  double weight_bytes() const;
+  double products() const;  // of the forward pass
+
   ConvGeometry geometry_;
   Parameter* weight_;
   Parameter* bias_;

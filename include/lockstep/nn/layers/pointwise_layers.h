@@ -24,6 +24,7 @@ class AddLayer : public Layer {
 
   BackwardReads backward_reads() const override { return {}; }
   bool grad_in_place() const override { return true; }
+  LayerWork backward_work(std::span<const GradTarget> grads) const override;
   void forward(Backend& backend, const StepContext& context) override;
   void backward(Backend& backend, const StepContext& context,
                 std::span<const GradTarget> grads) override;

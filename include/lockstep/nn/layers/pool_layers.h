@@ -12,6 +12,8 @@ class MaxPoolLayer : public Layer {
 
   BackwardReads backward_reads() const override { return {}; }
   std::size_t saved_bytes() const override;
+  LayerWork forward_work() const override;
+  LayerWork backward_work(std::span<const GradTarget> grads) const override;
   void set_saved(void* memory) override { winners_ = memory; }
   void forward(Backend& backend, const StepContext& context) override;
   void backward(Backend& backend, const StepContext& context,

@@ -1,0 +1,29 @@
+#include "lockstep/nn/layer.h"
+
+namespace lockstep {
+
+double element_bytes(const Tensor& tensor) {
+  return tensor ? static_cast<double>(tensor.shape.elements()) *
+                      static_cast<double>(size_of(tensor.dtype))
+                : 0.0;
+}
+
+double element_bytes(const GradTarget& target) {
+  return (target.accumulate ? 2 : 1) * element_bytes(target.tensor);
+}
+
+LayerWork Layer::forward_work() const {
+  LayerWork work{.bytes = element_bytes(output()->data)};
+  for (const Value* input : inputs()) work.bytes += element_bytes(input->data);
+  return work;
+}
+
+LayerWork Layer::backward_work(std::span<const GradTarget> grads) const {
+  LayerWork work{.bytes = element_bytes(output()->grad)};
+  if (backward_reads().input) work.bytes += element_bytes(inputs()[0]->data);
+  if (backward_reads().output) work.bytes += element_bytes(output()->data);
+  for (const GradTarget& target : grads) work.bytes += element_bytes(target);
+  return work;
+}
+
+}  // namespace lockstep
