@@ -40,7 +40,7 @@ CudaBackend::CudaBackend(const Device& device, const BackendOptions& options)
       convolutions_(device.ordinal, prepared_context(),
                     {[this](std::size_t bytes) { return memory_.allocate(bytes); },
                      [this](std::size_t bytes) { return convolution_scratch_.get(bytes); }},
-                    {.tf32 = options.tf32, .engine_file = EngineFile::default_path()}) {}
+                    {.tf32 = options.tf32, .choices = Autotuner::default_file()}) {}
 
 const Context& CudaBackend::prepared_context() {
   Context& own = context();

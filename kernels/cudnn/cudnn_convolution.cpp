@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <mutex>
-#include <optional>
 
 #include "kernels/cudnn/check_cudnn.h"
 #include "kernels/device/device.h"
@@ -75,25 +73,6 @@ std::string describe(const ConvProblem& problem) {
 }
 
 }  // namespace
-
-/// What has been chosen in this process. Its lock is held while engines are timed, so that replicas
-/// on one GPU do not disturb each other's clock, and the second one finds the choice made.
-struct CudnnConvolutions::Choices {
-  struct Entry {
-    std::string model;
-    std::size_t most_workspace;
-    std::filesystem::path file;  // another one may know another choice
-    ConvProblem problem;
-    EngineChoice choice;
-  };
-  std::mutex mutex;
-  std::vector<Entry> entries;
-};
-
-CudnnConvolutions::Choices& CudnnConvolutions::choices() {
-  static Choices all;
-  return all;
-}
 
 CudnnConvolutions::CudnnConvolutions(int ordinal, const Context& context, ConvolutionMemory memory,
                                      const ConvolutionOptions& options)
@@ -246,47 +225,38 @@ CudnnConvolutions::Plan CudnnConvolutions::make_chosen(const ConvProblem& proble
 }
 
 EngineChoice CudnnConvolutions::choose(const ConvProblem& problem) {
-  Choices& all = choices();
-  const std::lock_guard lock(all.mutex);
-  for (const Choices::Entry& entry : all.entries) {
-    if (entry.problem == problem && entry.model == model_ && entry.file == options_.engine_file &&
-        entry.most_workspace == options_.most_workspace) {
-      return entry.choice;
-    }
-  }
-  const EngineChoice choice = choose_by_file(problem);
-  all.entries.push_back({model_, options_.most_workspace, options_.engine_file, problem, choice});
-  return choice;
-}
-
-/// By the clock where the file knows nothing of use.
-EngineChoice CudnnConvolutions::choose_by_file(const ConvProblem& problem) {
-  const EngineFile file(options_.engine_file);
-  const std::string name =
+  ChoiceRequest request;
+  request.machine = model_;
+  request.problem =
       concat(describe(problem), ", at most ", options_.most_workspace, " bytes of workspace");
-  const std::optional<EngineChoice> kept = file.find(model_, name);
-  if (kept) {
-    std::string ignored;
-    const Plan plan = make_chosen(problem, *kept, ignored);
-    if (plan.cudnn.plan.get() != nullptr && plan.cudnn.workspace <= options_.most_workspace) {
-      return *kept;
-    }
-  }
-  return file.settle(model_, name, choose_by_time(problem), kept);
+  request.usable = [&](const std::string& chosen) {
+    const auto choice = parse_engine(chosen);
+    return choice && usable(problem, *choice);
+  };
+  request.rule = [&] { return try_engines(problem, false).fastest; };
+  request.measure = [&] { return try_engines(problem, true); };
+  return *parse_engine(Autotuner::of(options_.choices).choose(request));
 }
 
-EngineChoice CudnnConvolutions::choose_by_time(const ConvProblem& problem) {
+bool CudnnConvolutions::usable(const ConvProblem& problem, const EngineChoice& choice) {
+  std::string ignored;
+  const Plan plan = make_chosen(problem, choice, ignored);
+  return plan.cudnn.plan.get() != nullptr && plan.cudnn.workspace <= options_.most_workspace;
+}
+
+/// The fastest engine, or without a clock the first one that works, cuDNN's most promising.
+Measurement CudnnConvolutions::try_engines(const ConvProblem& problem, bool by_time) {
   std::string reason = "none is deterministic";
-  EngineChoice choice = fastest(problem, false, reason);
-  if (choice.index == kMostEngines) choice = fastest(problem, true, reason);
-  LOCKSTEP_CHECK(choice.index < kMostEngines, model_, " has no engine for ", describe(problem),
-                 " (", reason, ")");
-  return choice;
+  Measurement measured = try_engines(problem, by_time, false, reason);
+  if (measured.fastest.empty()) measured = try_engines(problem, by_time, true, reason);
+  LOCKSTEP_CHECK(!measured.fastest.empty(), model_, " has no engine for ", describe(problem), " (",
+                 reason, ")");
+  return measured;
 }
 
-/// Index kMostEngines when there is none; `reason` then says why, if anything is known.
-EngineChoice CudnnConvolutions::fastest(const ConvProblem& problem, bool fallback,
-                                        std::string& reason) {
+/// Nothing is the fastest when there is none; `reason` then says why, if anything is known.
+Measurement CudnnConvolutions::try_engines(const ConvProblem& problem, bool by_time, bool fallback,
+                                           std::string& reason) {
   const Shape output = problem.geometry.output_shape(problem.input);
   const DType dtype = problem.dtype;
   const Storage x = memory_.allocate(bytes_of(problem.input, dtype));
@@ -295,7 +265,7 @@ EngineChoice CudnnConvolutions::fastest(const ConvProblem& problem, bool fallbac
       memory_.allocate(bytes_of(problem.geometry.weight_shape(), DType::kFloat32));
   const Operands operands{Tensor(x.data(), problem.input, dtype), Tensor(y.data(), output, dtype),
                           static_cast<float*>(weight.data())};
-  EngineChoice best{.index = kMostEngines};
+  Measurement measured;
   float least = std::numeric_limits<float>::infinity();
   for (const WeightOrder order : weight_orders(problem.geometry)) {
     auto engines = find_engines(problem, order, target(), fallback, kMostEngines);
@@ -306,17 +276,21 @@ EngineChoice CudnnConvolutions::fastest(const ConvProblem& problem, bool fallbac
         reason = concat("it asks for ", plan.cudnn.workspace, " bytes of workspace");
         continue;
       }
+      const std::string name = to_string(EngineChoice{order, fallback, i});
       try {
         const float time = milliseconds(plan, operands);
-        if (time >= kClearlyFaster * least) continue;
-        least = time;
-        best = {order, fallback, i};
+        measured.milliseconds.emplace_back(name, time);
+        if (time < kClearlyFaster * least) {
+          least = time;
+          measured.fastest = name;
+        }
+        if (!by_time) return measured;
       } catch (const Error& error) {
         reason = error.what();  // an engine that fails is not taken; the next may do
       }
     }
   }
-  return best;
+  return measured;
 }
 
 /// Of a whole pass, with what is done to the weights.

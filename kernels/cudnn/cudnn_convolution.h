@@ -16,8 +16,9 @@
 #include <vector>
 
 #include "kernels/cudnn/cudnn_graph.h"
-#include "kernels/cudnn/engine_file.h"
+#include "kernels/cudnn/engine_choice.h"
 #include "kernels/primitives/context.h"
+#include "lockstep/backend/autotuner.h"
 #include "lockstep/core/tensor.h"
 
 namespace lockstep::gpu {
@@ -25,7 +26,7 @@ namespace lockstep::gpu {
 struct ConvolutionOptions {
   bool tf32 = false;                                    // of fp32 tensors
   std::size_t most_workspace = std::size_t{512} << 20;  // bytes that an engine may ask for
-  std::filesystem::path engine_file = {};               // of EngineFile
+  std::filesystem::path choices = {};                   // file of an Autotuner
 };
 
 /// Device memory for planning and for running.
@@ -75,9 +76,6 @@ class CudnnConvolutions {
     Tensor x, y;  // the input and its gradient, the output and its gradient
     float* weight = nullptr;
   };
-  struct Choices;
-
-  static Choices& choices();
   CudnnTarget target() const { return {handle_.get(), nullptr}; }
 
   ConvProblem problem(const ConvGeometry& geometry, const Shape& input, DType dtype,
@@ -85,9 +83,10 @@ class CudnnConvolutions {
   Plan& plan_for(const ConvProblem& problem);
   Plan make_chosen(const ConvProblem& problem, const EngineChoice& choice, std::string& reason);
   EngineChoice choose(const ConvProblem& problem);
-  EngineChoice choose_by_file(const ConvProblem& problem);
-  EngineChoice choose_by_time(const ConvProblem& problem);
-  EngineChoice fastest(const ConvProblem& problem, bool fallback, std::string& reason);
+  bool usable(const ConvProblem& problem, const EngineChoice& choice);
+  Measurement try_engines(const ConvProblem& problem, bool by_time);
+  Measurement try_engines(const ConvProblem& problem, bool by_time, bool fallback,
+                          std::string& reason);
   float milliseconds(Plan& plan, const Operands& operands);
 
   void run(Plan& plan, const Operands& operands, void* scratch);

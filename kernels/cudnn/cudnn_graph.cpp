@@ -230,18 +230,6 @@ void CudnnDescriptor::set_values(cudnnBackendAttributeName_t name, cudnnBackendA
               "cudnnBackendSetAttribute");
 }
 
-const char* to_string(ConvPass pass) {
-  switch (pass) {
-    case ConvPass::kForward:
-      return "forward";
-    case ConvPass::kBackwardData:
-      return "backward data";
-    case ConvPass::kBackwardWeights:
-      return "backward weights";
-  }
-  return "?";
-}
-
 std::vector<CudnnDescriptor> find_engines(const ConvProblem& problem, WeightOrder order,
                                           const CudnnTarget& target, bool fallback,
                                           std::size_t limit) {

@@ -55,10 +55,6 @@ class CudnnDescriptor {
   std::unique_ptr<void, Destroy> descriptor_;
 };
 
-enum class ConvPass : std::uint8_t { kForward, kBackwardData, kBackwardWeights };
-
-const char* to_string(ConvPass pass);
-
 /// Order of the weights in memory; activations are channels-last in both.
 enum class WeightOrder : std::uint8_t {
   kOutInTaps,  // PyTorch's [out, in / groups, kh, kw]

@@ -54,6 +54,25 @@ Shape ConvGeometry::output_shape(const Shape& input) const {
           output_extent("width", input.width(), horizontal), out_channels};
 }
 
+std::string to_string(const ConvGeometry& g) {
+  return concat(g.kernel_h, "x", g.kernel_w, " convolution of ", g.in_channels, " to ",
+                g.out_channels, " channels, stride ", g.stride_h, "x", g.stride_w, ", padding ",
+                g.padding_h, "x", g.padding_w, ", dilation ", g.dilation_h, "x", g.dilation_w,
+                ", groups ", g.groups);
+}
+
+const char* to_string(ConvPass pass) {
+  switch (pass) {
+    case ConvPass::kForward:
+      return "forward";
+    case ConvPass::kBackwardData:
+      return "backward data";
+    case ConvPass::kBackwardWeights:
+      return "backward weights";
+  }
+  return "?";
+}
+
 void PoolGeometry::check() const {
   LOCKSTEP_CHECK(kernel_h > 0 && kernel_w > 0, "the window must be positive, got ", kernel_h, "x",
                  kernel_w);

@@ -3,23 +3,17 @@
 #include <omp.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
-#include <fstream>
+#include <filesystem>
 
-#include "backend/cpu/convolution.h"
+#include "backend/cpu/convolution_choice.h"
+#include "backend/processor.h"
+#include "lockstep/backend/autotuner.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
 namespace {
-
-std::string processor_name() {
-  std::ifstream stream("/proc/cpuinfo");
-  for (std::string line; std::getline(stream, line);) {
-    const std::size_t colon = line.find(": ");
-    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
-  }
-  return "unknown";
-}
 
 double memory_gib(int pages) {
   return static_cast<double>(sysconf(pages)) * static_cast<double>(sysconf(_SC_PAGESIZE)) /
@@ -36,18 +30,36 @@ Finding threads() {
   return {true, "threads", concat(cores, " cores; a virtual device gets its share of them"), ""};
 }
 
+/// Which implementations the file of choices has for this processor.
+Finding convolutions() {
+  const Autotuner& tuner = Autotuner::of(Autotuner::default_file());
+  if (tuner.file().empty()) {
+    return {true, "convolutions", "by a fixed rule, because LOCKSTEP_AUTOTUNE is empty", ""};
+  }
+  const auto kept = tuner.kept(conv_machine());
+  const auto winograd = std::count_if(kept.begin(), kept.end(), [](const auto& choice) {
+    return choice.second != to_string(ConvEngine::kOneDnn);
+  });
+  Finding finding{
+      true, "convolutions",
+      concat("the fastest by the clock: ", kept.size(), " choices for this processor (", winograd,
+             " for Winograd, ", kept.size() - static_cast<std::size_t>(winograd),
+             " for oneDNN) in ", tuner.file().string()),
+      ""};
+  for (const auto& [problem, chosen] : kept) finding.details.push_back(problem + ": " + chosen);
+  return finding;
+}
+
 }  // namespace
 
 std::vector<Finding> examine_cpu() {
-  const bool avx512 = dnnl_uses_avx512();
   return {{true, "processor", processor_name(), ""},
           threads(),
           {true, "memory",
            concat(static_cast<int>(memory_gib(_SC_PHYS_PAGES)), " GiB, ",
                   static_cast<int>(memory_gib(_SC_AVPHYS_PAGES)), " free"),
            ""},
-          {true, "convolutions",
-           avx512 ? "oneDNN with AVX-512" : "3x3 by Winograd F(2x2,3x3), others by oneDNN", ""}};
+          convolutions()};
 }
 
 }  // namespace lockstep

@@ -103,6 +103,8 @@ CLI::App& add_bench(CLI::App& app, CommandLine& line) {
 CLI::App& add_doctor(CLI::App& app, CommandLine& line) {
   CLI::App& command = *app.add_subcommand(
       "doctor", "Examine the machine and this build, and test an exchange on it");
+  command.add_flag("--verbose,-v", line.doctor.verbose,
+                   "also which implementation computes each convolution");
   add_json(command, line);
   return command;
 }

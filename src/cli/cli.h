@@ -51,6 +51,7 @@ struct BenchArguments {
 
 struct DoctorArguments {
   CommonArguments common;
+  bool verbose = false;  // with the details
 };
 
 int run_train(const TrainArguments& arguments);

@@ -130,10 +130,13 @@ int run_doctor(const DoctorArguments& arguments) {
     json.push_back({{"good", finding.good},
                     {"topic", finding.topic},
                     {"text", finding.text},
-                    {"advice", finding.advice}});
+                    {"advice", finding.advice},
+                    {"details", finding.details}});
     if (arguments.common.json) continue;
     fmt::print("{} {:<22} {}\n", finding.good ? "ok  " : "FIX ", finding.topic, finding.text);
     if (!finding.advice.empty()) fmt::print("     {:<22} -> {}\n", "", finding.advice);
+    if (!arguments.verbose) continue;
+    for (const std::string& detail : finding.details) fmt::print("     {:<22} {}\n", "", detail);
   }
   if (arguments.common.json) fmt::print("{}\n", json.dump(2));
   return good ? kExitDone : kExitFailure;

@@ -13,6 +13,8 @@
 #include <fstream>
 #include <thread>
 
+#include "train/choices.h"
+
 namespace lockstep {
 namespace {
 
@@ -55,7 +57,8 @@ Json describe_environment(std::span<const Device> devices) {
           {"devices", names},
           {"compiler", __VERSION__},
           {"cxx", __cplusplus},
-          {"libraries", libraries()}};
+          {"libraries", libraries()},
+          {"choices", describe_choices()}};
 }
 
 double peak_memory_mb() {

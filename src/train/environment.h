@@ -9,7 +9,8 @@
 
 namespace lockstep {
 
-/// Versions, compiler, libraries, processor, cores, memory, devices, host name, time.
+/// Versions, compiler, libraries, processor, cores, memory, devices, host name, time, and what the
+/// clock chose so far.
 Json describe_environment(std::span<const Device> devices);
 
 /// Largest memory the process has held, in MB (2^20 bytes).

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "lockstep/train/bn_lens.h"
+#include "train/choices.h"
 #include "train/environment.h"
 #include "train/report_text.h"
 #include "train/summary_json.h"
@@ -47,6 +48,7 @@ void Trainer::log_start() {
   log_->info(fmt::format("model: {}, width {}, depth {}, {} classes, {} parameters", config_.arch,
                          config_.model.width, config_.model.depth, config_.model.num_classes,
                          parameter_count(*replicas_)));
+  if (const auto choices = summarize_choices()) log_->info("convolutions: " + *choices);
   log_->info(fmt::format(
       "batch: {} images of {}x{} = {} on {} devices; {} steps per epoch, {} in all", batch,
       loader_->size().height, loader_->size().width, fmt::join(chunk_sizes(batch, count), " + "),

@@ -7,6 +7,7 @@
 
 #include "lockstep/core/check.h"
 #include "lockstep/nn/weights.h"
+#include "train/choices.h"
 #include "train/environment.h"
 #include "train/trainer_impl.h"
 
@@ -128,6 +129,10 @@ void Trainer::restore() {
   if (state.config_hash != config_hash(config_)) {
     warnings_.push_back(concat("the configuration is not the one that ", resumed_->path.string(),
                                " was trained with: the result will be that of neither"));
+  }
+  if (const fs::path run = run_of(resumed_->path); !run.empty()) {
+    const auto changed = changed_choices(RunFolder{run}.environment());
+    if (changed) warnings_.push_back(*changed);
   }
   restore_checkpoint(*replicas_, resumed_->checkpoint, config_.bn.mode, warnings_);
   losses_ = state.losses;

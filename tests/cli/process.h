@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "train/temporary_folder.h"
+#include "support/temporary_folder.h"
 
 namespace lockstep::test {
 

@@ -10,7 +10,7 @@ namespace lockstep::test {
 
 std::vector<NamedBackend> available_backends() {
   fake_runtime::use({.devices = 1});
-  setenv("LOCKSTEP_CUDNN_ENGINES", "", 0);  // not the user's file
+  setenv("LOCKSTEP_AUTOTUNE", "", 0);  // not the user's file
   std::vector<NamedBackend> backends;
   backends.push_back({"cuda without a GPU",
                       std::make_unique<gpu::CudaBackend>(Device{DeviceKind::kCuda, 0, 0}),

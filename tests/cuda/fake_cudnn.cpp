@@ -61,7 +61,7 @@ constexpr std::int64_t kWorkspace = 1000;
 int runs_of_other = 0;
 
 // What the fake's clock prefers is not for the user's own file.
-const bool keeps_no_choices = setenv("LOCKSTEP_CUDNN_ENGINES", "", 1) == 0;
+const bool keeps_no_choices = setenv("LOCKSTEP_AUTOTUNE", "", 1) == 0;
 
 /// A tensor whose values are looked at in fp32.
 struct Strided {

@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "lockstep/core/check.h"
-#include "train/temporary_folder.h"
+#include "support/temporary_folder.h"
 
 namespace lockstep {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "lockstep/core/check.h"
-#include "train/temporary_folder.h"
+#include "support/temporary_folder.h"
 
 namespace lockstep {
 namespace {

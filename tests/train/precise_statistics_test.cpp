@@ -5,7 +5,7 @@
 
 #include "lockstep/train/running_statistics.h"
 #include "lockstep/train/training.h"
-#include "train/temporary_folder.h"
+#include "support/temporary_folder.h"
 
 namespace lockstep {
 namespace {

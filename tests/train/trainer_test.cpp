@@ -11,7 +11,7 @@
 #include "lockstep/train/checkpoint.h"
 #include "lockstep/train/evaluator.h"
 #include "lockstep/train/run_folder.h"
-#include "train/temporary_folder.h"
+#include "support/temporary_folder.h"
 
 namespace lockstep {
 namespace {

@@ -2,6 +2,7 @@
 // The window arithmetic of convolutions and pooling, shared by all backends.
 
 #include <cstdint>
+#include <string>
 
 #include "lockstep/core/shape.h"
 
@@ -32,6 +33,14 @@ struct ConvGeometry {
   /// does not fit.
   Shape output_shape(const Shape& input) const;
 };
+
+/// "3x3 convolution of 16 to 32 channels, stride 1x1, padding 1x1, dilation 1x1, groups 1".
+std::string to_string(const ConvGeometry& geometry);
+
+/// The three things that are computed of a convolution, each by an implementation of its own.
+enum class ConvPass : std::uint8_t { kForward, kBackwardData, kBackwardWeights };
+
+const char* to_string(ConvPass pass);
 
 /// A 2-D pooling window without dilation; floor mode, as PyTorch's default.
 struct PoolGeometry {

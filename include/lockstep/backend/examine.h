@@ -11,6 +11,7 @@ struct Finding {
   std::string topic;
   std::string text;
   std::string advice;  // what to do about it; empty when nothing need be done
+  std::vector<std::string> details = {};
 };
 
 /// The processor, its threads and memory, and which convolutions it gets.

@@ -16,6 +16,7 @@ enum class RngPurpose : std::uint32_t {
   kDropout = 5,
   kSynthetic = 6,
   kDelay = 7,
+  kTiming = 8,
   kTest = 100,
 };
 

@@ -1,13 +1,11 @@
-// Convolution: checks, the choice of the implementation and the gradient of the bias.
-
-#include <omp.h>
+// Convolution: checks, and the gradient of the bias.
 
 #include <algorithm>
+#include <vector>
 
 #include "backend/cpu/convolution.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/parallel_for.h"
-#include "backend/cpu/winograd_conv.h"
 #include "lockstep/backend/operand_checks.h"
 
 namespace lockstep {
@@ -57,41 +55,19 @@ void add_column_sums(const Tensor& grad_y, float* grad_bias, double* sums, int t
   }
 }
 
-/// Winograd needs 2.25 times fewer products and so takes half the time of oneDNN's AVX2 kernels,
-/// which already run near the processor's peak. With AVX-512 oneDNN computes twice as much per
-/// instruction as the vectors of our Winograd kernels.
-bool use_winograd(const ConvGeometry& geometry) {
-  return winograd_pays(geometry) && !dnnl_uses_avx512();
-}
-
 }  // namespace
-
-Convolution& ConvCache::get(const ConvGeometry& geometry, const Shape& input, int threads) {
-  // oneDNN asks OpenMP how many threads the calling thread may use, when it creates a primitive and
-  // when it runs one; another backend of this thread may have asked for another number.
-  omp_set_num_threads(threads);
-  const bool winograd = use_winograd(geometry);  // takes smaller batches, too
-  for (const Entry& entry : entries_) {
-    const bool fits = winograd ? input.batch() <= entry.input.batch() &&
-                                     input == entry.input.with_batch(input.batch())
-                               : input == entry.input;
-    if (fits && entry.geometry == geometry) return *entry.convolution;
-  }
-  geometry.check();
-  entries_.push_back({geometry, input,
-                      winograd ? make_winograd_convolution(geometry, input, threads)
-                               : make_dnnl_convolution(geometry, input, threads)});
-  return *entries_.back().convolution;
-}
 
 void CpuBackend::prepare_conv2d(const ConvGeometry& geometry, const Shape& input, DType dtype,
                                 bool backward, bool grad_input) {
   LOCKSTEP_CHECK(dtype == DType::kFloat32, "conv2d: the CPU expects activations in fp32, got ",
                  to_string(dtype), "; only GPUs compute on bf16 and fp16");
   if (input.batch() == 0) return;
-  Convolution& convolution = conv_cache_->get(geometry, input, threads_);
-  if (backward) convolution.prepare_backward(grad_input);
-  scratch(convolution.scratch_bytes(false));
+  std::vector<ConvPass> passes{ConvPass::kForward};
+  if (backward) passes.push_back(ConvPass::kBackwardWeights);
+  if (backward && grad_input) passes.push_back(ConvPass::kBackwardData);
+  for (const ConvPass pass : passes) {
+    scratch(conv_cache_->get(geometry, input, pass, threads_).scratch_bytes(pass, false));
+  }
   if (backward) scratch(column_sums_bytes(geometry.output_shape(input)));
 }
 
@@ -99,19 +75,21 @@ void CpuBackend::conv2d_forward(const ConvGeometry& geometry, const Tensor& x, c
                                 const float* bias, const Tensor& y) {
   if (x.shape.batch() == 0) return;
   check_operands(geometry, x, y);
-  Convolution& convolution = conv_cache_->get(geometry, x.shape, threads_);
+  constexpr auto kPass = ConvPass::kForward;
+  Convolution& convolution = conv_cache_->get(geometry, x.shape, kPass, threads_);
   const bool strided = !x.dense() || !y.dense();
-  convolution.forward(x, weight, bias, y, scratch(convolution.scratch_bytes(strided)));
+  convolution.forward(x, weight, bias, y, scratch(convolution.scratch_bytes(kPass, strided)));
 }
 
 void CpuBackend::conv2d_backward_data(const ConvGeometry& geometry, const Tensor& grad_y,
                                       const float* weight, const Tensor& grad_x) {
   if (grad_x.shape.batch() == 0) return;
   check_operands(geometry, grad_x, grad_y);
-  Convolution& convolution = conv_cache_->get(geometry, grad_x.shape, threads_);
-  convolution.prepare_backward(true);
+  constexpr auto kPass = ConvPass::kBackwardData;
+  Convolution& convolution = conv_cache_->get(geometry, grad_x.shape, kPass, threads_);
   const bool strided = !grad_y.dense() || !grad_x.dense();
-  convolution.backward_data(grad_y, weight, grad_x, scratch(convolution.scratch_bytes(strided)));
+  convolution.backward_data(grad_y, weight, grad_x,
+                            scratch(convolution.scratch_bytes(kPass, strided)));
 }
 
 void CpuBackend::conv2d_backward_weights(const ConvGeometry& geometry, const Tensor& x,
@@ -119,10 +97,11 @@ void CpuBackend::conv2d_backward_weights(const ConvGeometry& geometry, const Ten
                                          float* grad_bias) {
   if (x.shape.batch() == 0) return;
   check_operands(geometry, x, grad_y);
-  Convolution& convolution = conv_cache_->get(geometry, x.shape, threads_);
-  convolution.prepare_backward(false);
+  constexpr auto kPass = ConvPass::kBackwardWeights;
+  Convolution& convolution = conv_cache_->get(geometry, x.shape, kPass, threads_);
   const bool strided = !x.dense() || !grad_y.dense();
-  convolution.backward_weights(x, grad_y, grad_weight, scratch(convolution.scratch_bytes(strided)));
+  convolution.backward_weights(x, grad_y, grad_weight,
+                               scratch(convolution.scratch_bytes(kPass, strided)));
   if (grad_bias == nullptr) return;
   auto* sums = static_cast<double*>(scratch(column_sums_bytes(grad_y.shape)));
   add_column_sums(grad_y, grad_bias, sums, threads_);

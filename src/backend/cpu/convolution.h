@@ -1,29 +1,32 @@
 #pragma once
-// One convolution at one input shape, and the cache that holds them. Weights are PyTorch's
-// [out, in/groups, kh, kw] on both sides; what an implementation prefers stays inside it.
+// One convolution at one input shape by one implementation, and the cache that holds them. Weights
+// are PyTorch's [out, in/groups, kh, kw] on both sides; what an implementation prefers stays inside
+// it.
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <utility>
 #include <vector>
 
+#include "backend/cpu/convolution_choice.h"
 #include "lockstep/backend/conv_geometry.h"
 #include "lockstep/core/tensor.h"
 
 namespace lockstep {
 
-/// An implementation of one convolution for one input shape. Tensors may have any row stride and
-/// are never empty. `scratch` is at least `scratch_bytes` long, aligned to 64 bytes, and free again
-/// on return.
+/// An implementation of one convolution for one input shape. A pass is prepared before it is run.
+/// Tensors may have any row stride and are never empty. `scratch` is at least
+/// scratch_bytes(pass, strided) long, aligned to 64 bytes, and free again on return. The result of
+/// an image depends neither on the other images nor on the number of threads, and the gradient of
+/// the weights is the sum of the images' in the order of image_tree.h.
 class Convolution {
  public:
   virtual ~Convolution() = default;
 
-  /// Sets up the backward pass; `grad_input`: also that of the input. Repeating it costs nothing.
-  virtual void prepare_backward(bool grad_input) = 0;
-  /// Scratch memory for any of the passes prepared so far; `strided`: when a tensor is not dense.
-  virtual std::size_t scratch_bytes(bool strided) const = 0;
+  /// Repeating it costs nothing.
+  virtual void prepare(ConvPass pass) = 0;
+  /// `strided`: when a tensor is not dense.
+  virtual std::size_t scratch_bytes(ConvPass pass, bool strided) const = 0;
 
   /// y = x * weight + bias; bias null for none.
   virtual void forward(const Tensor& x, const float* weight, const float* bias, const Tensor& y,
@@ -36,28 +39,47 @@ class Convolution {
                                 void* scratch) = 0;
 };
 
-/// oneDNN's implementation: any geometry. Created on the thread that will use it, because oneDNN
-/// remembers the number of OpenMP threads.
+/// By the implementation of this name, on the thread that will use it. It serves batches up to that
+/// of `input`, or that one alone: see serves_smaller_batches. REQUIRES: can_compute(engine,
+/// geometry).
+std::unique_ptr<Convolution> make_convolution(ConvEngine engine, const ConvGeometry& geometry,
+                                              const Shape& input, int threads);
+bool serves_smaller_batches(ConvEngine engine);
+
+/// oneDNN's implementation: any geometry, one batch size. Created on the thread that will use it,
+/// because oneDNN remembers the number of OpenMP threads.
 std::unique_ptr<Convolution> make_dnnl_convolution(const ConvGeometry& geometry, const Shape& input,
                                                    int threads);
 
-/// Whether oneDNN has AVX-512 kernels for this processor.
-bool dnnl_uses_avx512();
+/// Version and instruction set, as results may depend on them: "oneDNN 2.6.0 avx2".
+std::string dnnl_version();
 
 /// The convolutions of one backend; a few dozen at most, so a linear search is enough.
 class ConvCache {
  public:
-  /// The convolution for this geometry and input shape, created at the first call. oneDNN's are for
-  /// one batch size, others also serve smaller batches. REQUIRES: the batch is not empty.
-  Convolution& get(const ConvGeometry& geometry, const Shape& input, int threads);
+  /// The chosen implementation, prepared for the pass; created at the first call.
+  /// REQUIRES: the batch is not empty.
+  Convolution& get(const ConvGeometry& geometry, const Shape& input, ConvPass pass, int threads);
 
  private:
   struct Entry {
     ConvGeometry geometry;
-    Shape input;
+    Shape input;  // the largest that it serves
+    ConvEngine engine;
     std::unique_ptr<Convolution> convolution;
   };
+  /// Which entry serves a pass at one input shape.
+  struct Use {
+    ConvGeometry geometry;
+    Shape input;
+    ConvPass pass;
+    Convolution* convolution;
+  };
+  Convolution& find_or_make(const ConvGeometry& geometry, const Shape& input, ConvEngine engine,
+                            int threads);
+
   std::vector<Entry> entries_;
+  std::vector<Use> uses_;
 };
 
 }  // namespace lockstep

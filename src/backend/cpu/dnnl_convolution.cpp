@@ -5,11 +5,19 @@
 #include <oneapi/dnnl/dnnl_version.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <exception>
 #include <oneapi/dnnl/dnnl.hpp>
+#include <optional>
+#include <span>
+#include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "backend/cpu/convolution.h"
+#include "backend/cpu/image_tree.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep {
 namespace {
@@ -119,7 +127,7 @@ class Pieces {
 class Executable {
  public:
   Executable(dnnl::primitive primitive, const dnnl::engine& engine,
-             std::initializer_list<std::pair<int, memory::desc>> arguments)
+             const std::vector<std::pair<int, memory::desc>>& arguments)
       : primitive_(std::move(primitive)) {
     for (const auto& [id, desc] : arguments) {
       arguments_.emplace(id, memory(desc, engine, DNNL_MEMORY_NONE));
@@ -165,19 +173,88 @@ void run_reorder(Executable& reorder, const void* from, void* to, Pieces pieces,
   reorder.run(stream);
 }
 
-/// One pass: the primitive and the reorder of the weights before it or of their gradient after it.
-struct Pass {
-  Executable main;
-  Executable reorder;
+/// Primitives that the calling thread makes and runs meanwhile are for one thread.
+class OneThread {
+ public:
+  OneThread() { omp_set_num_threads(1); }
+  ~OneThread() { omp_set_num_threads(before_); }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  const int before_ = omp_get_max_threads();
 };
 
-std::size_t bytes_of(const Pass& pass, int weight_id) {
-  Pieces pieces(nullptr);
-  pieces.take(pass.main.bytes(weight_id));
-  pieces.take(pass.main.bytes(DNNL_ARG_SCRATCHPAD));
-  pieces.take(pass.reorder.bytes(DNNL_ARG_SCRATCHPAD));
-  return pieces.used();
+/// Whether the result of an image depends on the number of threads and the batch around it: so with
+/// matrix products, which are cut by threads, but not with oneDNN's generated kernels.
+template <typename Desc>
+bool depends_on_threads(const Desc& desc) {
+  const std::string implementation = desc.impl_info_str();
+  return !implementation.starts_with("jit") && !implementation.starts_with("brg");
 }
+
+using Arguments = std::vector<std::pair<int, memory::desc>>;
+
+/// A tensor of a pass: where its first image lies, and how far the next one is (0: all images share
+/// it).
+struct PassOperand {
+  int id;
+  const float* data;
+  std::int64_t image_stride;
+};
+
+/// A pass over a batch: one primitive for all of it on all threads, or one that takes an image on
+/// one thread, while images go to threads. Images lie one after another.
+class BatchPass {
+ public:
+  /// `arguments` without the scratchpad. `workers`: 0 for a primitive of the whole batch.
+  BatchPass(const dnnl::primitive& primitive, const dnnl::engine& engine, Arguments arguments,
+            const memory::desc& scratchpad, int workers)
+      : by_image_(workers > 0) {
+    arguments.emplace_back(DNNL_ARG_SCRATCHPAD, scratchpad);
+    for (int i = 0; i < std::max(workers, 1); ++i) {
+      workers_.push_back({Executable(primitive, engine, arguments), dnnl::stream(engine)});
+    }
+  }
+
+  std::size_t bytes(int id) const { return workers_.front().main.bytes(id); }
+  std::size_t scratch_bytes() const {
+    Pieces pieces(nullptr);
+    for (const Worker& worker : workers_) pieces.take(worker.main.bytes(DNNL_ARG_SCRATCHPAD));
+    return pieces.used();
+  }
+
+  void run(std::int64_t images, std::span<const PassOperand> operands, Pieces pieces) {
+    for (Worker& worker : workers_) worker.main.set_piece(DNNL_ARG_SCRATCHPAD, pieces);
+    if (!by_image_) return workers_.front().run(operands, 0);
+    std::exception_ptr failure;  // none may leave the parallel region
+    const auto threads = static_cast<int>(workers_.size());
+#pragma omp parallel for num_threads(threads) schedule(static, 1)
+    for (std::int64_t image = 0; image < images; ++image) {
+      try {
+        const OneThread also_where_this_is_the_only_one;
+        workers_[static_cast<std::size_t>(omp_get_thread_num())].run(operands, image);
+      } catch (...) {
+#pragma omp critical(lockstep_dnnl_failure)
+        failure = std::current_exception();
+      }
+    }
+    if (failure) std::rethrow_exception(failure);
+  }
+
+ private:
+  struct Worker {
+    Executable main;
+    dnnl::stream stream;
+
+    void run(std::span<const PassOperand> operands, std::int64_t image) {
+      for (const auto& [id, data, stride] : operands) main.set(id, data + image * stride);
+      main.run(stream);
+    }
+  };
+  const bool by_image_;
+  std::vector<Worker> workers_;
+};
 
 void copy_rows(const float* from, std::int64_t from_stride, float* to, std::int64_t to_stride,
                const Shape& shape, int threads) {
@@ -194,74 +271,193 @@ std::size_t dense_bytes(const Shape& shape) {
   return (static_cast<std::size_t>(shape.elements()) * sizeof(float) + 63) / 64 * 64;
 }
 
+/// Elements from one image of a dense tensor to the next.
+std::int64_t image_floats(const Tensor& tensor) {
+  return tensor.shape.rows_per_sample() * tensor.shape.channels();
+}
+
+/// The gradient of the weights. oneDNN's own sum over a batch depends on the number of threads, and
+/// so does that over the pixels of one image; one image on one thread does not. The images'
+/// gradients, in oneDNN's layout, go into a tree.
+class DnnlWeightGradient {
+ public:
+  DnnlWeightGradient(const ConvGeometry& geometry, const Shape& input, int threads)
+      : images_(input.batch()),
+        threads_(static_cast<int>(std::min<std::int64_t>(threads, images_))),
+        engine_(dnnl::engine::kind::cpu, 0),
+        stream_(engine_),
+        image_(geometry, input.with_batch(1)),
+        desc_(describe()),
+        pass_(BackwardWeights(desc_), engine_,
+              {{DNNL_ARG_SRC, image_.x},
+               {DNNL_ARG_DIFF_DST, image_.y},
+               {DNNL_ARG_DIFF_WEIGHTS, desc_.diff_weights_desc()}},
+              desc_.scratchpad_desc(), threads_),
+        reorder_(make_reorder(desc_.diff_weights_desc(), image_.weight_oihw, engine_, true)),
+        floats_(
+            static_cast<std::int64_t>(aligned(pass_.bytes(DNNL_ARG_DIFF_WEIGHTS)) / sizeof(float))),
+        wave_(std::clamp<std::int64_t>(kWaveFloats / floats_, threads_, images_)) {}
+
+  std::size_t scratch_bytes() const {
+    const std::int64_t gradients = (wave_ + image_tree_nodes(images_)) * floats_;
+    return static_cast<std::size_t>(gradients) * sizeof(float) + pass_.scratch_bytes() +
+           aligned(reorder_.bytes(DNNL_ARG_SCRATCHPAD));
+  }
+
+  /// x and grad_y dense.
+  void run(const Tensor& x, const Tensor& grad_y, float* grad_weight, Pieces pieces) {
+    const auto take = [&](std::int64_t gradients) {
+      return static_cast<float*>(
+          pieces.take(static_cast<std::size_t>(gradients * floats_) * sizeof(float)));
+    };
+    float* gradients = take(wave_);
+    float* tree = take(image_tree_nodes(images_));
+    for (std::int64_t first = 0; first < images_; first += wave_) {
+      const std::int64_t count = std::min(wave_, images_ - first);
+      const std::int64_t x_image = image_floats(x), y_image = image_floats(grad_y);
+      const std::array operands{
+          PassOperand{DNNL_ARG_SRC, x.floats() + first * x_image, x_image},
+          PassOperand{DNNL_ARG_DIFF_DST, grad_y.floats() + first * y_image, y_image},
+          PassOperand{DNNL_ARG_DIFF_WEIGHTS, gradients, floats_}};
+      pass_.run(count, operands, pieces);
+      add_to_tree(first, count, gradients, tree);
+    }
+    run_reorder(reorder_, tree, grad_weight, pieces, stream_);
+  }
+
+ private:
+  // Of gradients that wait to be added: few enough for a last-level cache, but one for each thread.
+  static constexpr std::int64_t kWaveFloats = 2 << 20;
+  static constexpr std::int64_t kChunk = 2048;  // elements that stay in a first-level cache
+
+  static std::size_t aligned(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+  BackwardWeights::primitive_desc describe() const {
+    const OneThread of_each_image;
+    return describe_backward_weights(image_, engine_, describe_forward(image_, engine_));
+  }
+
+  void add_to_tree(std::int64_t first, std::int64_t count, const float* gradients, float* tree) {
+#pragma omp parallel for num_threads(threads_) schedule(static)
+    for (std::int64_t begin = 0; begin < floats_; begin += kChunk) {
+      const std::int64_t size = std::min(kChunk, floats_ - begin);
+      for (std::int64_t i = 0; i < count; ++i) {
+        add_image(first + i, gradients + i * floats_ + begin, size, tree + begin, floats_);
+      }
+      if (first + count == images_) finish_image_tree(images_, size, tree + begin, floats_);
+    }
+  }
+
+  const std::int64_t images_;
+  const int threads_;
+  dnnl::engine engine_;
+  dnnl::stream stream_;
+  const Description image_;
+  const BackwardWeights::primitive_desc desc_;
+  BatchPass pass_;
+  Executable reorder_;
+  const std::int64_t floats_;  // of a gradient in oneDNN's layout, padded to a cache line
+  const std::int64_t wave_;    // images whose gradients are computed before they are added
+};
+
+/// A pass that reads the weights, and the reorder of the weights before it.
+struct WeightedPass {
+  BatchPass main;
+  Executable reorder;
+
+  std::size_t scratch_bytes() const {
+    Pieces pieces(nullptr);
+    pieces.take(main.bytes(DNNL_ARG_WEIGHTS));
+    pieces.take(reorder.bytes(DNNL_ARG_SCRATCHPAD));
+    return pieces.used() + main.scratch_bytes();
+  }
+};
+
 class DnnlConvolution final : public Convolution {
  public:
   DnnlConvolution(const ConvGeometry& geometry, const Shape& input, int threads)
-      : threads_(threads),
+      : geometry_(geometry),
+        threads_(threads),
         input_(input),
         output_(geometry.output_shape(input)),
         engine_(dnnl::engine::kind::cpu, 0),
         stream_(engine_),
-        description_(geometry, input),
-        hint_(describe_forward(description_, engine_)),
-        zero_bias_(static_cast<std::size_t>(geometry.out_channels), 0.0F),
-        forward_(make_forward()) {}
+        zero_bias_(static_cast<std::size_t>(geometry.out_channels), 0.0F) {}
 
-  void prepare_backward(bool grad_input) override {
-    if (!backward_weights_) backward_weights_ = std::make_unique<Pass>(make_backward_weights());
-    if (grad_input && !backward_data_) {
-      backward_data_ = std::make_unique<Pass>(make_backward_data());
+  void prepare(ConvPass pass) override {
+    switch (pass) {
+      case ConvPass::kForward:
+        if (!forward_) forward_.emplace(make_forward());
+        break;
+      case ConvPass::kBackwardData:
+        if (!backward_data_) backward_data_.emplace(make_backward_data());
+        break;
+      case ConvPass::kBackwardWeights:
+        if (!backward_weights_) backward_weights_.emplace(geometry_, input_, threads_);
+        break;
     }
   }
 
-  std::size_t scratch_bytes(bool strided) const override {
-    std::size_t most = bytes_of(forward_, DNNL_ARG_WEIGHTS);
-    if (backward_data_) most = std::max(most, bytes_of(*backward_data_, DNNL_ARG_WEIGHTS));
-    if (backward_weights_) {
-      most = std::max(most, bytes_of(*backward_weights_, DNNL_ARG_DIFF_WEIGHTS));
+  std::size_t scratch_bytes(ConvPass pass, bool strided) const override {
+    const std::size_t copies = strided ? dense_bytes(input_) + dense_bytes(output_) : 0;
+    switch (pass) {
+      case ConvPass::kForward:
+        return copies + forward_->scratch_bytes();
+      case ConvPass::kBackwardData:
+        return copies + backward_data_->scratch_bytes();
+      case ConvPass::kBackwardWeights:
+        return copies + backward_weights_->scratch_bytes();
     }
-    return most + (strided ? dense_bytes(input_) + dense_bytes(output_) : 0);
+    return 0;
   }
 
   void forward(const Tensor& x, const float* weight, const float* bias, const Tensor& y,
                void* scratch) override {
-    Pieces pieces(scratch);
-    Executable& main = forward_.main;
-    void* reordered = pieces.take(main.bytes(DNNL_ARG_WEIGHTS));
-    run_reorder(forward_.reorder, weight, reordered, pieces, stream_);
-    main.set(DNNL_ARG_WEIGHTS, reordered);
-    main.set(DNNL_ARG_BIAS, bias != nullptr ? bias : zero_bias_.data());
-    main.set_piece(DNNL_ARG_SCRATCHPAD, pieces);
-    main.set(DNNL_ARG_SRC, dense_input(x, pieces));
-    run_to(main, DNNL_ARG_DST, y, pieces);
+    const float* added = bias != nullptr ? bias : zero_bias_.data();
+    run(*forward_, {DNNL_ARG_SRC, x}, weight, added, {DNNL_ARG_DST, y}, scratch);
   }
 
   void backward_data(const Tensor& grad_y, const float* weight, const Tensor& grad_x,
                      void* scratch) override {
-    Pieces pieces(scratch);
-    Executable& main = backward_data_->main;
-    void* reordered = pieces.take(main.bytes(DNNL_ARG_WEIGHTS));
-    run_reorder(backward_data_->reorder, weight, reordered, pieces, stream_);
-    main.set(DNNL_ARG_WEIGHTS, reordered);
-    main.set_piece(DNNL_ARG_SCRATCHPAD, pieces);
-    main.set(DNNL_ARG_DIFF_DST, dense_input(grad_y, pieces));
-    run_to(main, DNNL_ARG_DIFF_SRC, grad_x, pieces);
+    run(*backward_data_, {DNNL_ARG_DIFF_DST, grad_y}, weight, nullptr, {DNNL_ARG_DIFF_SRC, grad_x},
+        scratch);
   }
 
   void backward_weights(const Tensor& x, const Tensor& grad_y, float* grad_weight,
                         void* scratch) override {
     Pieces pieces(scratch);
-    Executable& main = backward_weights_->main;
-    void* gradient = pieces.take(main.bytes(DNNL_ARG_DIFF_WEIGHTS));
-    main.set(DNNL_ARG_DIFF_WEIGHTS, gradient);
-    main.set_piece(DNNL_ARG_SCRATCHPAD, pieces);
-    main.set(DNNL_ARG_SRC, dense_input(x, pieces));
-    main.set(DNNL_ARG_DIFF_DST, dense_input(grad_y, pieces));
-    main.run(stream_);
-    run_reorder(backward_weights_->reorder, gradient, grad_weight, pieces, stream_);
+    const Tensor dense_x(const_cast<float*>(dense_input(x, pieces)), x.shape);
+    const Tensor dense_y(const_cast<float*>(dense_input(grad_y, pieces)), grad_y.shape);
+    backward_weights_->run(dense_x, dense_y, grad_weight, pieces);
   }
 
  private:
+  struct Named {
+    int id;
+    const Tensor& tensor;
+  };
+
+  /// `bias`: null where the pass takes none.
+  void run(WeightedPass& pass, Named from, const float* weight, const float* bias, Named to,
+           void* scratch) {
+    Pieces pieces(scratch);
+    auto* reordered = static_cast<float*>(pieces.take(pass.main.bytes(DNNL_ARG_WEIGHTS)));
+    run_reorder(pass.reorder, weight, reordered, pieces, stream_);
+    const float* source = dense_input(from.tensor, pieces);
+    const Tensor& result = to.tensor;
+    float* dense = result.dense() ? result.floats()
+                                  : static_cast<float*>(pieces.take(dense_bytes(result.shape)));
+    const std::array<PassOperand, 4> operands{{{DNNL_ARG_WEIGHTS, reordered, 0},
+                                               {from.id, source, image_floats(from.tensor)},
+                                               {to.id, dense, image_floats(result)},
+                                               {DNNL_ARG_BIAS, bias, 0}}};
+    const std::size_t count = bias != nullptr ? 4 : 3;
+    pass.main.run(result.shape.batch(), {operands.data(), count}, pieces);
+    if (result.dense()) return;
+    copy_rows(dense, result.shape.channels(), result.floats(), result.row_stride, result.shape,
+              threads_);
+  }
+
   /// oneDNN's fast NHWC kernels want dense rows: others are copied.
   const float* dense_input(const Tensor& tensor, Pieces& pieces) const {
     if (tensor.dense()) return tensor.floats();
@@ -271,60 +467,56 @@ class DnnlConvolution final : public Convolution {
     return copy;
   }
 
-  /// Runs the primitive with `tensor` as its result.
-  void run_to(Executable& main, int id, const Tensor& tensor, Pieces& pieces) {
-    float* result = tensor.dense() ? tensor.floats()
-                                   : static_cast<float*>(pieces.take(dense_bytes(tensor.shape)));
-    main.set(id, result);
-    main.run(stream_);
-    if (!tensor.dense()) {
-      copy_rows(result, tensor.shape.channels(), tensor.floats(), tensor.row_stride, tensor.shape,
-                threads_);
-    }
+  /// make(description, workers): the pass for the whole batch, or by image where the former's bits
+  /// would depend on threads.
+  template <typename Describe, typename Make>
+  WeightedPass make_pass(const Describe& describe, const Make& make) const {
+    const Description batch(geometry_, input_);
+    const auto of_batch = describe(batch);
+    if (!depends_on_threads(of_batch)) return make(batch, of_batch, 0);
+    const OneThread of_each_image;
+    const Description image(geometry_, input_.with_batch(1));
+    const auto workers = static_cast<int>(std::min<std::int64_t>(threads_, input_.batch()));
+    return make(image, describe(image), workers);
   }
 
-  Pass make_forward() const {
-    const memory::desc weight = hint_.weights_desc();
-    return {Executable(Forward(hint_), engine_,
-                       {{DNNL_ARG_SRC, description_.x},
-                        {DNNL_ARG_WEIGHTS, weight},
-                        {DNNL_ARG_BIAS, description_.bias},
-                        {DNNL_ARG_DST, description_.y},
-                        {DNNL_ARG_SCRATCHPAD, hint_.scratchpad_desc()}}),
-            make_reorder(description_.weight_oihw, weight, engine_, false)};
+  WeightedPass make_forward() const {
+    return make_pass([&](const Description& d) { return describe_forward(d, engine_); },
+                     [&](const Description& d, const auto& desc, int workers) {
+                       const memory::desc weight = desc.weights_desc();
+                       return WeightedPass{BatchPass(Forward(desc), engine_,
+                                                     {{DNNL_ARG_SRC, d.x},
+                                                      {DNNL_ARG_WEIGHTS, weight},
+                                                      {DNNL_ARG_BIAS, d.bias},
+                                                      {DNNL_ARG_DST, d.y}},
+                                                     desc.scratchpad_desc(), workers),
+                                           make_reorder(d.weight_oihw, weight, engine_, false)};
+                     });
   }
 
-  Pass make_backward_data() const {
-    const auto desc = describe_backward_data(description_, engine_, hint_);
-    const memory::desc weight = desc.weights_desc();
-    return {Executable(BackwardData(desc), engine_,
-                       {{DNNL_ARG_DIFF_DST, description_.y},
-                        {DNNL_ARG_WEIGHTS, weight},
-                        {DNNL_ARG_DIFF_SRC, description_.x},
-                        {DNNL_ARG_SCRATCHPAD, desc.scratchpad_desc()}}),
-            make_reorder(description_.weight_oihw, weight, engine_, false)};
+  WeightedPass make_backward_data() const {
+    const auto describe = [&](const Description& d) {
+      return describe_backward_data(d, engine_, describe_forward(d, engine_));
+    };
+    return make_pass(describe, [&](const Description& d, const auto& desc, int workers) {
+      const memory::desc weight = desc.weights_desc();
+      return WeightedPass{
+          BatchPass(
+              BackwardData(desc), engine_,
+              {{DNNL_ARG_DIFF_DST, d.y}, {DNNL_ARG_WEIGHTS, weight}, {DNNL_ARG_DIFF_SRC, d.x}},
+              desc.scratchpad_desc(), workers),
+          make_reorder(d.weight_oihw, weight, engine_, false)};
+    });
   }
 
-  Pass make_backward_weights() const {
-    const auto desc = describe_backward_weights(description_, engine_, hint_);
-    const memory::desc weight = desc.diff_weights_desc();
-    return {Executable(BackwardWeights(desc), engine_,
-                       {{DNNL_ARG_SRC, description_.x},
-                        {DNNL_ARG_DIFF_DST, description_.y},
-                        {DNNL_ARG_DIFF_WEIGHTS, weight},
-                        {DNNL_ARG_SCRATCHPAD, desc.scratchpad_desc()}}),
-            make_reorder(weight, description_.weight_oihw, engine_, true)};
-  }
-
+  const ConvGeometry geometry_;
   const int threads_;
   const Shape input_, output_;
   dnnl::engine engine_;
   dnnl::stream stream_;
-  const Description description_;
-  const Forward::primitive_desc hint_;
   const std::vector<float> zero_bias_;
-  Pass forward_;
-  std::unique_ptr<Pass> backward_data_, backward_weights_;
+  std::optional<WeightedPass> forward_, backward_data_;
+  std::optional<DnnlWeightGradient> backward_weights_;
 };
 
 }  // namespace
@@ -334,10 +526,10 @@ std::unique_ptr<Convolution> make_dnnl_convolution(const ConvGeometry& geometry,
   return std::make_unique<DnnlConvolution>(geometry, input, threads);
 }
 
-bool dnnl_uses_avx512() {
-  // A set of bits, not an order: AVX2 with VNNI has a larger value than AVX-512.
-  constexpr auto kAvx512 = static_cast<unsigned>(dnnl::cpu_isa::avx512_core);
-  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & kAvx512) == kAvx512;
+std::string dnnl_version() {
+  const dnnl_version_t* version = ::dnnl_version();
+  return concat("oneDNN ", version->major, ".", version->minor, ".", version->patch, " isa ",
+                static_cast<unsigned>(dnnl::get_effective_cpu_isa()));
 }
 
 }  // namespace lockstep

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "backend/cpu/image_tree.h"
 #include "backend/cpu/winograd_gemm.h"
 #include "backend/cpu/winograd_plan.h"
 #include "backend/cpu/winograd_transforms.h"
@@ -25,10 +26,11 @@ class WinogradConvolution final : public Convolution {
         in_(padded(geometry.in_channels)),
         out_(padded(geometry.out_channels)),
         block_(tiles_per_block(in_ + out_, kBlockBytes, Products::kRows)),
-        plan_(geometry, TileGrid(geometry.output_shape(input)).count) {}
+        images_(input.batch()),
+        plan_(geometry, TileGrid(geometry.output_shape(input)).count / images_) {}
 
-  void prepare_backward(bool) override { backward_ = true; }
-  std::size_t scratch_bytes(bool strided) const override;
+  void prepare(ConvPass) override {}
+  std::size_t scratch_bytes(ConvPass pass, bool strided) const override;
   void forward(const Tensor& x, const float* weight, const float* bias, const Tensor& y,
                void* scratch) override;
   void backward_data(const Tensor& grad_y, const float* weight, const Tensor& grad_x,
@@ -59,24 +61,35 @@ class WinogradConvolution final : public Convolution {
                 const KernelSource& kernels, const float* bias, const Tensor& y,
                 float* scratch) const;
   void convolve_block(const Task& task, std::int64_t first, float* block) const;
-  void sum_tiles(const Tensor& x, const Tensor& grad_y, const WeightPlan& plan, std::int64_t index,
-                 float* sum, float* block) const;
-  void merge_sums(const WeightPlan& plan, const float* sums, std::int64_t out_channel,
-                  float* grad_weight) const;
+  /// One sum of the gradient of the weights.
+  struct SumTask {
+    const Tensor& x;
+    const Tensor& grad_y;
+    Slice in, out;
+    TileRange tiles;
+  };
+  void sum_tiles(const SumTask& task, float* sum, float* block) const;
+  void finish_image(const Slice& out, std::int64_t channel, const float* sums,
+                    float* gradient) const;
+  std::int64_t row_floats() const { return 9 * geometry_.in_channels; }
 
   const ConvGeometry geometry_;
   const int threads_;
   const std::int64_t in_, out_;  // padded channels
   const std::int64_t block_;     // tiles
+  const std::int64_t images_;    // at most
   const WeightPlan plan_;
-  bool backward_ = false;
 };
 
 template <std::int64_t kLanes>
-std::size_t WinogradConvolution<kLanes>::scratch_bytes(bool) const {
-  const std::int64_t kernels = point_floats(in_, out_);
-  const std::int64_t sums = backward_ ? plan_.sums() * plan_.sum_floats : 0;
-  const std::int64_t floats = std::max(kernels, sums) + threads_ * block_floats();
+std::size_t WinogradConvolution<kLanes>::scratch_bytes(ConvPass pass, bool) const {
+  std::int64_t floats = threads_ * block_floats();
+  if (pass == ConvPass::kBackwardWeights) {
+    floats += plan_.wave(images_) * plan_.sums() * plan_.sum_floats;
+    floats += (image_tree_nodes(images_) * plan_.out.size() + threads_) * row_floats();
+  } else {
+    floats += point_floats(in_, out_);
+  }
   return static_cast<std::size_t>(floats) * sizeof(float);
 }
 
@@ -151,51 +164,70 @@ void WinogradConvolution<kLanes>::convolve_block(const Task& task, std::int64_t 
   TileTransforms::output(m, task.grid, range, task.bias, task.y);
 }
 
+// For a slice of the output's channels: sums of a wave of images on all threads, then each output
+// channel's gradients of these images, one after another into the tree.
 template <std::int64_t kLanes>
 void WinogradConvolution<kLanes>::backward_weights(const Tensor& x, const Tensor& grad_y,
                                                    float* grad_weight, void* scratch) {
-  if (x.shape.batch() == 0) return;  // a sum over no tiles would not even be zeroed
-  const WeightPlan plan(geometry_, TileGrid(grad_y.shape).count);
+  const std::int64_t images = x.shape.batch();
+  if (images == 0) return;
+  const std::int64_t wave = plan_.wave(images);
+  const std::int64_t row = row_floats();
+  const std::int64_t node = plan_.out.size() * row;
   auto* sums = static_cast<float*>(scratch);
-  float* blocks = sums + plan.sums() * plan.sum_floats;
+  float* tree = sums + wave * plan_.sums() * plan_.sum_floats;
+  float* rows = tree + image_tree_nodes(images) * node;
+  float* blocks = rows + threads_ * row;
 #pragma omp parallel num_threads(threads_) if (threads_ > 1)
-  {
-    float* block = blocks + omp_get_thread_num() * block_floats();
+  for (std::int64_t slice = 0; slice < plan_.out.count(); ++slice) {
+    const Slice out = plan_.out[slice];
+    for (std::int64_t first = 0; first < images; first += wave) {
+      const std::int64_t count = std::min(wave, images - first);
 #pragma omp for schedule(dynamic)
-    for (std::int64_t index = 0; index < plan.sums(); ++index) {
-      sum_tiles(x, grad_y, plan, index, sums + index * plan.sum_floats, block);
-    }
+      for (std::int64_t index = 0; index < count * plan_.sums(); ++index) {
+        const std::int64_t image = first + index / plan_.sums();
+        const std::int64_t sum = index % plan_.sums();
+        const SumTask task{x, grad_y, plan_.in[sum / plan_.parts], out,
+                           plan_.part(image, sum % plan_.parts)};
+        sum_tiles(task, sums + index * plan_.sum_floats,
+                  blocks + omp_get_thread_num() * block_floats());
+      }
 #pragma omp for schedule(static)
-    for (std::int64_t o = 0; o < geometry_.out_channels; ++o) {
-      merge_sums(plan, sums, o, grad_weight + o * geometry_.in_channels * 9);
+      for (std::int64_t channel = 0; channel < out.count; ++channel) {
+        float* gradient = rows + omp_get_thread_num() * row;
+        float* nodes = tree + channel * row;
+        for (std::int64_t i = 0; i < count; ++i) {
+          finish_image(out, channel, sums + i * plan_.sums() * plan_.sum_floats, gradient);
+          add_image(first + i, gradient, row, nodes, node);
+        }
+        if (first + count < images) continue;
+        const float* total = finish_image_tree(images, row, nodes, node);
+        float* result = grad_weight + (out.begin + channel) * row;
+        for (std::int64_t i = 0; i < row; ++i) result[i] += total[i];
+      }
     }
   }
 }
 
 template <std::int64_t kLanes>
-void WinogradConvolution<kLanes>::sum_tiles(const Tensor& x, const Tensor& grad_y,
-                                            const WeightPlan& plan, std::int64_t index, float* sum,
-                                            float* block) const {
-  const std::int64_t slices = index / plan.parts;
-  const Slice out = plan.out[slices / plan.in.count()];
-  const Slice in = plan.in[slices % plan.in.count()];
+void WinogradConvolution<kLanes>::sum_tiles(const SumTask& task, float* sum, float* block) const {
+  const auto& [x, grad_y, in, out, tiles] = task;
   const Tensor x_slice = x.channel_range(in.begin, in.count);
   const Tensor grad_slice = grad_y.channel_range(out.begin, out.count);
   const TileGrid grid(grad_y.shape);
-  const PointTiles v{block, point_stride(plan.block, in.padded), in.padded};
-  const PointTiles z{block + kPoints * v.stride, point_stride(plan.block, out.padded), out.padded};
+  const PointTiles v{block, point_stride(plan_.block, in.padded), in.padded};
+  const PointTiles z{block + kPoints * v.stride, point_stride(plan_.block, out.padded), out.padded};
 
-  const TileRange part = plan.part(index % plan.parts);
-  const std::int64_t end = part.first + part.count;
-  for (std::int64_t first = part.first; first < end; first += plan.block) {
-    const TileRange range{first, std::min(plan.block, end - first)};
-    const TileRange next = grid.range(first + plan.block, plan.block);
+  const std::int64_t end = tiles.first + tiles.count;
+  for (std::int64_t first = tiles.first; first < end; first += plan_.block) {
+    const TileRange range{first, std::min(plan_.block, end - first)};
+    const TileRange next = grid.range(first + plan_.block, plan_.block);
     TileTransforms::input(x_slice, geometry_.padding_h, geometry_.padding_w, grid, range, v);
     TileTransforms::grad_output(grad_slice, grid, range, z);
     for (std::int64_t p = 0; p < kPoints; ++p) {
       Products::multiply_transposed(z.data + p * z.stride, v.data + p * v.stride,
                                     sum + p * point_stride(out.padded, in.padded), out.padded,
-                                    range.count, in.padded, first > part.first);
+                                    range.count, in.padded, first > tiles.first);
       if (p < kPrefetchShares) {
         prefetch_pixels(x_slice, 2 - geometry_.padding_h, grid, next, p);
         prefetch_pixels(grad_slice, 0, grid, next, p);
@@ -204,16 +236,17 @@ void WinogradConvolution<kLanes>::sum_tiles(const Tensor& x, const Tensor& grad_
   }
 }
 
+/// gradient [in, 3, 3] = that of one image for one output channel of the slice, from the image's
+/// sums.
 template <std::int64_t kLanes>
-void WinogradConvolution<kLanes>::merge_sums(const WeightPlan& plan, const float* sums,
-                                             std::int64_t out_channel, float* grad_weight) const {
-  const std::int64_t out_slice = out_channel / plan.out.size();
-  const Slice out = plan.out[out_slice];
-  for (std::int64_t i = 0; i < plan.in.count(); ++i) {
-    const Slice in = plan.in[i];
-    const float* first = sums + plan.first_sum(out_slice, i) * plan.sum_floats;
-    add_weight_gradient(first + (out_channel - out.begin) * in.padded, plan.parts, plan.sum_floats,
-                        point_stride(out.padded, in.padded), in.count, grad_weight + in.begin * 9);
+void WinogradConvolution<kLanes>::finish_image(const Slice& out, std::int64_t channel,
+                                               const float* sums, float* gradient) const {
+  std::fill_n(gradient, row_floats(), 0.0F);
+  for (std::int64_t i = 0; i < plan_.in.count(); ++i) {
+    const Slice in = plan_.in[i];
+    const float* first = sums + i * plan_.parts * plan_.sum_floats;
+    add_weight_gradient(first + channel * in.padded, plan_.parts, plan_.sum_floats,
+                        point_stride(out.padded, in.padded), in.count, gradient + in.begin * 9);
   }
 }
 

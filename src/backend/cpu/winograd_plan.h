@@ -17,12 +17,14 @@ namespace lockstep::winograd {
 // second-level cache. The sums want longer blocks: each block reads and writes its whole sum.
 inline constexpr std::int64_t kBlockBytes = 128 * 1024;
 inline constexpr std::int64_t kSumBlockBytes = 256 * 1024;
-// Partial sums of the gradient of the weights: enough for the threads of a large processor, but of
-// so many tiles each that merging them costs little, and of so many bytes together that they stay
-// in a cache.
-inline constexpr std::int64_t kMaxSums = 16;
-inline constexpr std::int64_t kTilesPerSum = 256;
-inline constexpr std::int64_t kSumBytes = 5 * 1024 * 1024;
+// Partial sums of an image's gradient of the weights, so that threads of a large processor have
+// work when there are few images: of so many tiles each that merging them costs little, and of so
+// many bytes together that they stay in a cache.
+inline constexpr std::int64_t kMaxSums = 8;
+inline constexpr std::int64_t kTilesPerSum = 512;
+inline constexpr std::int64_t kSumBytes = 1024 * 1024;
+// Sums of images that are under way together.
+inline constexpr std::int64_t kWaveBytes = 16 * 1024 * 1024;
 // Blocks of the weights' gradient are multiples of so many tiles, for vectors of any width: the
 // sums' order, and with it every bit, depends on the block.
 inline constexpr std::int64_t kSumGroup = 6;
@@ -74,36 +76,38 @@ class Slices {
   std::int64_t channels_, count_, size_;
 };
 
-/// How the gradient of the weights is cut into independent sums, by the shape only: per slice of
-/// the output's and slice of the input's channels, `parts` sums over a part of the tiles each.
+/// How an image's gradient of the weights is cut into independent sums, by its shape only: per
+/// slice of the output's and slice of the input's channels, `parts` sums over a part of its tiles
+/// each.
 struct WeightPlan {
   Slices in, out;
-  std::int64_t tiles;
+  std::int64_t tiles;  // of an image
   std::int64_t parts;
   std::int64_t sum_floats;  // room of one sum
   std::int64_t block;       // tiles transformed at once; the sums' order depends on it
 
-  WeightPlan(const ConvGeometry& geometry, std::int64_t tile_count)
+  WeightPlan(const ConvGeometry& geometry, std::int64_t tiles_per_image)
       : in(geometry.in_channels, kSliceIn),
         out(geometry.out_channels, kSliceOut),
-        tiles(tile_count),
+        tiles(tiles_per_image),
         parts(0),
         sum_floats(point_floats(in.size(), out.size())),
         block(tiles_per_block(in.size() + out.size(), kSumBlockBytes, kSumGroup)) {
-    const std::int64_t slices = in.count() * out.count();
-    const std::int64_t most = kSumBytes / (slices * sum_floats * std::int64_t{sizeof(float)});
+    const std::int64_t most = kSumBytes / (in.count() * sum_floats * std::int64_t{sizeof(float)});
     parts = std::clamp<std::int64_t>(std::min(tiles / kTilesPerSum, most), 1, kMaxSums);
   }
 
-  std::int64_t sums() const { return out.count() * in.count() * parts; }
-  /// The first sum of a pair of slices; the others follow.
-  std::int64_t first_sum(std::int64_t out_slice, std::int64_t in_slice) const {
-    return (out_slice * in.count() + in_slice) * parts;
+  /// Of one image and one slice of the output's channels: `parts` for each slice of the input's.
+  std::int64_t sums() const { return in.count() * parts; }
+  /// How many of `images` images are summed before they are added to the tree.
+  std::int64_t wave(std::int64_t images) const {
+    const std::int64_t bytes = sums() * sum_floats * std::int64_t{sizeof(float)};
+    return std::clamp<std::int64_t>(kWaveBytes / bytes, 1, images);
   }
-  /// The tiles of one part.
-  TileRange part(std::int64_t index) const {
+  /// The tiles of one part of an image.
+  TileRange part(std::int64_t image, std::int64_t index) const {
     const std::int64_t begin = tiles * index / parts;
-    return {begin, tiles * (index + 1) / parts - begin};
+    return {image * tiles + begin, tiles * (index + 1) / parts - begin};
   }
 };
 

@@ -1,0 +1,91 @@
+#pragma once
+// Which implementation of an operation is the fastest on this machine: found by the clock once, and
+// kept on the disk. Another implementation may round otherwise, so that only runs with the same
+// choices give the same bits; hence a choice that was made stays. Problems are described without
+// threads and batch sizes, which must not matter to the bits.
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace lockstep {
+
+/// How a choice came about.
+enum class ChoiceOrigin : std::uint8_t {
+  kMeasured,  // by the clock of this process
+  kFile,      // by that of an earlier one
+  kRule,      // without a clock, because there is no file
+  kForced,    // by the user
+};
+const char* to_string(ChoiceOrigin origin);
+
+/// One problem's implementation.
+struct Choice {
+  std::string machine;  // processor or GPU, and the version of the library
+  std::string problem;  // operation, pass and shapes
+  std::string chosen;   // the implementation
+  ChoiceOrigin origin = ChoiceOrigin::kMeasured;
+
+  friend bool operator==(const Choice&, const Choice&) = default;
+};
+
+/// What the clock said.
+struct Measurement {
+  std::string fastest;
+  std::vector<std::pair<std::string, double>> milliseconds;  // of every candidate, for people
+};
+
+/// A problem, and the ways to solve the question.
+struct ChoiceRequest {
+  std::string machine, problem;
+  std::optional<std::string> forced;
+  /// Whether this process has the implementation: the file may come from another build.
+  std::function<bool(const std::string& chosen)> usable;
+  std::function<std::string()> rule;
+  std::function<Measurement()> measure;
+};
+
+/// The choices of this process, and a file of choices by machine and problem that processes share.
+/// Any thread may call; one problem is timed at a time, so that clocks do not disturb each other,
+/// and whoever asks for the same one meanwhile gets the same answer. Nothing that is wrong with the
+/// file is an error: choices are then made anew, and replace what cannot be read.
+class Autotuner {
+ public:
+  /// `file` empty: nothing is timed, and rules decide.
+  explicit Autotuner(std::filesystem::path file) : file_(std::move(file)) {}
+
+  /// The process's own for this file.
+  static Autotuner& of(const std::filesystem::path& file);
+
+  /// $LOCKSTEP_AUTOTUNE where it is set (to nothing: no file), else lockstep/autotune.json in
+  /// $XDG_CACHE_HOME or ~/.cache.
+  static std::filesystem::path default_file();
+
+  /// The implementation of the problem: what was answered before, what the user forces, what the
+  /// file has, what the clock says. Throws what the request's functions throw.
+  std::string choose(const ChoiceRequest& request);
+
+  /// What `choose` has answered in this process, in the order of the first questions.
+  std::vector<Choice> choices() const;
+  /// What the file has for a machine, as (problem, implementation).
+  std::vector<std::pair<std::string, std::string>> kept(const std::string& machine) const;
+
+  const std::filesystem::path& file() const { return file_; }
+  /// Whether all that was measured here could be written to the file.
+  bool all_kept() const;
+
+ private:
+  Choice decide(const ChoiceRequest& request);
+
+  const std::filesystem::path file_;
+  mutable std::mutex mutex_;
+  std::vector<Choice> choices_;
+  bool all_kept_ = true;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,184 @@
+#include "lockstep/backend/autotuner.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+// Raised when the meaning of a machine's, problem's or implementation's name changes.
+constexpr int kVersion = 1;
+
+/// Machine -> problem -> choice; empty for a file that is none of ours.
+Json read_choices(const fs::path& path) {
+  std::ifstream stream(path);
+  std::ostringstream text;
+  text << stream.rdbuf();  // a failure to read ends the text, and never throws
+  Json root = Json::parse(text.str(), nullptr, false);
+  if (!root.is_object() || root["version"] != kVersion) return Json::object();
+  return std::move(root["choices"]);
+}
+
+std::optional<std::string> find_in(const Json& choices, const std::string& machine,
+                                   const std::string& problem) {
+  try {
+    return choices.at(machine).at(problem).at("choice").get<std::string>();
+  } catch (const Json::exception&) {  // not there, or not what we write
+    return std::nullopt;
+  }
+}
+
+/// Puts the choice where find_in looks for it, in place of whatever else is there.
+void insert(Json& choices, const ChoiceRequest& request, const Measurement& measured) {
+  if (!choices.is_object()) choices = Json::object();
+  Json& problems = choices[request.machine];
+  if (!problems.is_object()) problems = Json::object();
+  Json times = Json::object();
+  for (const auto& [name, milliseconds] : measured.milliseconds) times[name] = milliseconds;
+  problems[request.problem] = {{"choice", measured.fastest}, {"milliseconds", times}};
+}
+
+/// In one piece: a reader sees the old file or the new one. Whether it could be written.
+bool write_choices(const fs::path& path, const Json& choices) {
+  const fs::path fresh = path.string() + "." + std::to_string(getpid()) + ".tmp";
+  std::error_code failed;
+  std::ofstream stream(fresh);
+  stream << Json{{"version", kVersion}, {"choices", choices}}.dump(1) << '\n';
+  stream.close();
+  if (stream) fs::rename(fresh, path, failed);
+  const bool written = stream && !failed;
+  if (!written) fs::remove(fresh, failed);
+  return written;
+}
+
+/// Keeps other processes from writing between our reading and our writing. Where that cannot be
+/// had, files stay whole all the same, and at worst a choice is lost.
+class FileLock {
+ public:
+  explicit FileLock(const fs::path& path)
+      : descriptor_(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)) {
+    if (descriptor_ >= 0) static_cast<void>(flock(descriptor_, LOCK_EX));
+  }
+  ~FileLock() {
+    if (descriptor_ >= 0) close(descriptor_);
+  }
+  FileLock(const FileLock&) = delete;
+  FileLock& operator=(const FileLock&) = delete;
+
+ private:
+  int descriptor_;
+};
+
+/// Keeps what was measured, unless another process has kept something usable since: the first one
+/// counts, and is returned.
+std::string settle(const fs::path& path, const ChoiceRequest& request, const Measurement& measured,
+                   bool& kept) {
+  std::error_code ignored;
+  fs::create_directories(path.parent_path(), ignored);
+  const FileLock lock(path.string() + ".lock");
+  Json choices = read_choices(path);
+  const auto other = find_in(choices, request.machine, request.problem);
+  if (other && request.usable(*other)) return *other;
+  insert(choices, request, measured);
+  kept = write_choices(path, choices) && kept;
+  return measured.fastest;
+}
+
+}  // namespace
+
+const char* to_string(ChoiceOrigin origin) {
+  switch (origin) {
+    case ChoiceOrigin::kMeasured:
+      return "measured";
+    case ChoiceOrigin::kFile:
+      return "file";
+    case ChoiceOrigin::kRule:
+      return "rule";
+    case ChoiceOrigin::kForced:
+      return "forced";
+  }
+  return "?";
+}
+
+Autotuner& Autotuner::of(const fs::path& file) {
+  static std::mutex mutex;
+  static std::map<fs::path, std::unique_ptr<Autotuner>> all;
+  const std::lock_guard lock(mutex);
+  std::unique_ptr<Autotuner>& own = all[file];
+  if (!own) own = std::make_unique<Autotuner>(file);
+  return *own;
+}
+
+fs::path Autotuner::default_file() {
+  if (const char* chosen = std::getenv("LOCKSTEP_AUTOTUNE")) return chosen;
+  const fs::path file = fs::path("lockstep") / "autotune.json";
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  if (cache != nullptr && *cache != '\0') return cache / file;
+  const char* home = std::getenv("HOME");
+  if (home != nullptr && *home != '\0') return home / (".cache" / file);
+  return {};
+}
+
+std::string Autotuner::choose(const ChoiceRequest& request) {
+  const std::lock_guard lock(mutex_);
+  for (const Choice& choice : choices_) {
+    if (choice.machine != request.machine || choice.problem != request.problem) continue;
+    const bool forced = choice.origin == ChoiceOrigin::kForced;
+    if (request.forced ? choice.chosen == *request.forced : !forced) return choice.chosen;
+  }
+  choices_.push_back(decide(request));
+  return choices_.back().chosen;
+}
+
+Choice Autotuner::decide(const ChoiceRequest& request) {
+  Choice choice{request.machine, request.problem, {}, ChoiceOrigin::kForced};
+  if (request.forced) {
+    choice.chosen = *request.forced;
+  } else if (file_.empty()) {
+    choice.origin = ChoiceOrigin::kRule;
+    choice.chosen = request.rule();
+  } else if (const auto kept = find_in(read_choices(file_), request.machine, request.problem);
+             kept && request.usable(*kept)) {
+    choice.origin = ChoiceOrigin::kFile;
+    choice.chosen = *kept;
+  } else {
+    choice.origin = ChoiceOrigin::kMeasured;
+    choice.chosen = settle(file_, request, request.measure(), all_kept_);
+  }
+  return choice;
+}
+
+std::vector<Choice> Autotuner::choices() const {
+  const std::lock_guard lock(mutex_);
+  return choices_;
+}
+
+std::vector<std::pair<std::string, std::string>> Autotuner::kept(const std::string& machine) const {
+  std::vector<std::pair<std::string, std::string>> found;
+  const Json choices = read_choices(file_);
+  if (!choices.is_object() || !choices.contains(machine)) return found;
+  for (const auto& entry : choices.at(machine).items()) {
+    if (const auto choice = find_in(choices, machine, entry.key())) {
+      found.emplace_back(entry.key(), *choice);
+    }
+  }
+  return found;
+}
+
+bool Autotuner::all_kept() const {
+  const std::lock_guard lock(mutex_);
+  return all_kept_;
+}
+
+}  // namespace lockstep

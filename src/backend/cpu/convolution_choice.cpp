@@ -1,0 +1,213 @@
+#include "backend/cpu/convolution_choice.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <limits>
+#include <optional>
+
+#include "backend/cpu/convolution.h"
+#include "backend/cpu/winograd_conv.h"
+#include "backend/processor.h"
+#include "lockstep/backend/autotuner.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/rng.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::array kEngines = {ConvEngine::kOneDnn, ConvEngine::kWinograd8,
+                                 ConvEngine::kWinograd16};
+
+// Raised when an implementation of ours becomes faster or slower: choices are then made anew.
+constexpr int kEnginesVersion = 1;
+
+// With fewer channels, more than half of Winograd's products are of padding.
+constexpr std::int64_t kFewestWinogradChannels = 8;
+
+constexpr int kRounds = 4;  // of timing, candidates in turns
+// What is that much slower in a round is not timed again.
+constexpr double kHopeless = 2.0;
+// An implementation must be faster than an earlier candidate by more than this to be preferred: the
+// noise of the clock is not to decide.
+constexpr double kClearlyFaster = 0.97;
+
+std::optional<ConvEngine> engine_of(const std::string& name) {
+  for (const ConvEngine engine : kEngines) {
+    if (name == to_string(engine)) return engine;
+  }
+  return std::nullopt;
+}
+
+std::optional<ConvEngine> forced_engine() {
+  const char* name = std::getenv("LOCKSTEP_CONVOLUTION");
+  if (name == nullptr || *name == '\0') return std::nullopt;
+  const auto engine = engine_of(name);
+  if (!engine) {
+    std::string known;
+    for (const ConvEngine each : kEngines) known += concat(" ", to_string(each));
+    throw ConfigError(concat("LOCKSTEP_CONVOLUTION: expected one of", known, ", got '", name,
+                             "'; unset it to let the clock choose"));
+  }
+  return engine;
+}
+
+/// Random numbers, aligned as a backend's memory.
+class Operand {
+ public:
+  Operand(const Shape& shape, std::uint64_t index)
+      : shape_(shape),
+        values_(static_cast<std::size_t>(shape.elements()) + kAlignment / sizeof(float)) {
+    Rng rng(0, RngPurpose::kTiming, index);
+    for (float& value : values_) value = rng.uniform(-1.0F, 1.0F);
+  }
+
+  float* floats() {
+    const auto address = reinterpret_cast<std::uintptr_t>(values_.data());
+    return values_.data() + (kAlignment - address % kAlignment) % kAlignment / sizeof(float);
+  }
+  Tensor tensor() { return {floats(), shape_}; }
+
+ private:
+  static constexpr std::size_t kAlignment = 256;
+  Shape shape_;
+  std::vector<float> values_;
+};
+
+/// One pass over one image on the calling thread.
+class Trial {
+ public:
+  Trial(const ConvGeometry& geometry, const Shape& image, ConvPass pass)
+      : geometry_(geometry),
+        pass_(pass),
+        x_(image, 0),
+        y_(geometry.output_shape(image), 1),
+        weight_(geometry.weight_shape(), 2) {}
+
+  /// Seconds; the first run of an implementation prepares it.
+  double run(Convolution& convolution) {
+    convolution.prepare(pass_);
+    const auto bytes = static_cast<std::int64_t>(convolution.scratch_bytes(pass_, false));
+    const auto floats = bytes / static_cast<std::int64_t>(sizeof(float));
+    if (!scratch_ || scratch_floats_ < floats) scratch_.emplace(Shape{1, floats}, 3);
+    scratch_floats_ = std::max(scratch_floats_, floats);
+    using Clock = std::chrono::steady_clock;
+    const Clock::time_point start = Clock::now();
+    switch (pass_) {
+      case ConvPass::kForward:
+        convolution.forward(x_.tensor(), weight_.floats(), nullptr, y_.tensor(),
+                            scratch_->floats());
+        break;
+      case ConvPass::kBackwardData:
+        convolution.backward_data(y_.tensor(), weight_.floats(), x_.tensor(), scratch_->floats());
+        break;
+      case ConvPass::kBackwardWeights:
+        convolution.backward_weights(x_.tensor(), y_.tensor(), weight_.floats(),
+                                     scratch_->floats());
+        break;
+    }
+    return std::chrono::duration<double>(Clock::now() - start).count();
+  }
+
+ private:
+  const ConvGeometry geometry_;
+  const ConvPass pass_;
+  Operand x_, y_, weight_;
+  std::optional<Operand> scratch_;
+  std::int64_t scratch_floats_ = 0;
+};
+
+struct Candidate {
+  ConvEngine engine;
+  std::unique_ptr<Convolution> convolution;
+  double seconds = std::numeric_limits<double>::infinity();  // the least
+};
+
+Measurement measure(const ConvGeometry& geometry, const Shape& image, ConvPass pass) {
+  const int threads = omp_get_max_threads();
+  omp_set_num_threads(1);
+  std::vector<Candidate> candidates;
+  for (const ConvEngine engine : conv_candidates(geometry)) {
+    candidates.push_back({engine, make_convolution(engine, geometry, image, 1)});
+  }
+  Trial trial(geometry, image, pass);
+  for (Candidate& candidate : candidates) trial.run(*candidate.convolution);  // warms up
+  double least = std::numeric_limits<double>::infinity();
+  for (int round = 0; round < kRounds; ++round) {
+    for (Candidate& candidate : candidates) {
+      if (round > 0 && candidate.seconds > kHopeless * least) continue;
+      candidate.seconds = std::min(candidate.seconds, trial.run(*candidate.convolution));
+      least = std::min(least, candidate.seconds);
+    }
+  }
+  omp_set_num_threads(threads);
+
+  Measurement measured;
+  double best = std::numeric_limits<double>::infinity();
+  for (const Candidate& candidate : candidates) {
+    measured.milliseconds.emplace_back(to_string(candidate.engine), 1e3 * candidate.seconds);
+    if (candidate.seconds >= kClearlyFaster * best) continue;
+    best = candidate.seconds;
+    measured.fastest = to_string(candidate.engine);
+  }
+  return measured;
+}
+
+}  // namespace
+
+const char* to_string(ConvEngine engine) {
+  switch (engine) {
+    case ConvEngine::kOneDnn:
+      return "onednn";
+    case ConvEngine::kWinograd8:
+      return "winograd8";
+    case ConvEngine::kWinograd16:
+      return "winograd16";
+  }
+  return "?";
+}
+
+bool can_compute(ConvEngine engine, const ConvGeometry& geometry) {
+  return engine == ConvEngine::kOneDnn || winograd_supports(geometry);
+}
+
+std::vector<ConvEngine> conv_candidates(const ConvGeometry& geometry) {
+  const std::int64_t fewest = std::min(geometry.in_channels, geometry.out_channels);
+  std::vector<ConvEngine> candidates{ConvEngine::kOneDnn};
+  if (!winograd_supports(geometry) || fewest < kFewestWinogradChannels) return candidates;
+  const auto place = winograd_pays(geometry) ? candidates.begin() : candidates.end();
+  candidates.insert(place, ConvEngine::kWinograd8);
+  if (winograd_native_lanes() >= 16) candidates.push_back(ConvEngine::kWinograd16);
+  return candidates;
+}
+
+std::string conv_machine() {
+  static const std::string name =
+      concat(processor_name(), ", ", dnnl_version(), ", convolutions ", kEnginesVersion);
+  return name;
+}
+
+ConvEngine choose_conv_engine(const ConvGeometry& geometry, const Shape& input, ConvPass pass) {
+  const Shape image = input.with_batch(1);
+  const std::vector<ConvEngine> candidates = conv_candidates(geometry);
+  ChoiceRequest request;
+  request.machine = conv_machine();
+  request.problem = concat(to_string(geometry), ", ", to_string(pass), ", image ", image.height(),
+                           "x", image.width());
+  if (const auto forced = forced_engine(); forced && can_compute(*forced, geometry)) {
+    request.forced = to_string(*forced);
+  }
+  request.usable = [&](const std::string& name) {
+    const auto engine = engine_of(name);
+    return engine && std::count(candidates.begin(), candidates.end(), *engine) > 0;
+  };
+  request.rule = [&] { return std::string(to_string(candidates.front())); };
+  request.measure = [&] { return measure(geometry, image, pass); };
+  if (candidates.size() == 1 && !request.forced) return candidates.front();
+  return *engine_of(Autotuner::of(Autotuner::default_file()).choose(request));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,49 @@
+#pragma once
+// Sums over the images of a batch in a binary tree over their indices,
+//
+//   S[a, a + 2^j) = S[a, a + 2^(j-1)) + S[a + 2^(j-1), a + 2^j)     for a a multiple of 2^j,
+//
+// where a half without images is left out. Each image's values are computed by themselves, so that
+// neither the number of threads nor the order in which they finish shows in a bit of the sum.
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+
+namespace lockstep {
+
+/// Partial sums that wait for their other half, at most, while images are added in order.
+inline std::int64_t image_tree_nodes(std::int64_t images) {
+  return images <= 2 ? 1 : std::bit_width(static_cast<std::uint64_t>(images - 1));
+}
+
+/// Adds `count` values of an image; images come in order, from 0. Node i lies at nodes[i * stride].
+inline void add_image(std::int64_t image, const float* values, std::int64_t count, float* nodes,
+                      std::int64_t stride) {
+  const auto add = [count](const float* from, float* to) {
+#pragma omp simd
+    for (std::int64_t i = 0; i < count; ++i) to[i] += from[i];
+  };
+  // The halves that wait are the bits of the number of images that have been added; this one
+  // completes as many of them as that number ends in ones.
+  const auto added = static_cast<std::uint64_t>(image);
+  int node = std::popcount(added);
+  int completed = std::countr_one(added);
+  if (completed == 0) {
+    std::memcpy(nodes + node * stride, values, static_cast<std::size_t>(count) * sizeof(float));
+    return;
+  }
+  add(values, nodes + --node * stride);
+  for (; --completed > 0; --node) add(nodes + node * stride, nodes + (node - 1) * stride);
+}
+
+/// The sum of the `images` images that were added, in node 0.
+inline const float* finish_image_tree(std::int64_t images, std::int64_t count, float* nodes,
+                                      std::int64_t stride) {
+  for (int node = std::popcount(static_cast<std::uint64_t>(images)) - 1; node > 0; --node) {
+    add_image(1, nodes + node * stride, count, nodes + (node - 1) * stride, stride);
+  }
+  return nodes;
+}
+
+}  // namespace lockstep

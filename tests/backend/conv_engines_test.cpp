@@ -1,0 +1,250 @@
+// Every implementation of a convolution on the CPU: the same to the bit for any number of threads
+// and for any cut of the batch, since the clock chooses between them by one image on one thread.
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <cmath>
+#include <cstdlib>
+#include <optional>
+#include <string>
+
+#include "backend/cpu/convolution.h"
+#include "backend/cpu/image_tree.h"
+#include "backend/operand.h"
+#include "lockstep/backend/autotuner.h"
+#include "support/temporary_folder.h"
+
+namespace lockstep::test {
+namespace {
+
+constexpr std::array kEngines = {ConvEngine::kOneDnn, ConvEngine::kWinograd8,
+                                 ConvEngine::kWinograd16};
+
+ConvGeometry geometry(std::int64_t in, std::int64_t out, std::int64_t kernel, std::int64_t stride,
+                      std::int64_t dilation = 1, std::int64_t groups = 1) {
+  const std::int64_t padding = dilation * (kernel / 2);
+  return {in, out, kernel, kernel, stride, stride, padding, padding, dilation, dilation, groups};
+}
+
+struct Case {
+  const char* name;
+  ConvGeometry geometry;
+  std::int64_t height, width;
+};
+
+const std::vector<Case>& cases() {
+  static const std::vector<Case> all{
+      {"the U-Net's first layer", geometry(3, 16, 3, 1), 33, 47},
+      {"its second", geometry(16, 16, 3, 1), 44, 60},
+      {"after a concatenation", geometry(48, 32, 3, 1), 22, 30},
+      {"a deep layer", geometry(128, 160, 3, 1), 11, 15},
+      {"the head", geometry(16, 11, 1, 1), 33, 47},
+      {"a stem", geometry(3, 64, 7, 2), 31, 32},
+      {"a bottleneck", geometry(64, 256, 1, 1), 14, 14},
+      {"stride 2", geometry(64, 64, 3, 2), 17, 18},
+      {"dilation 2", geometry(32, 32, 3, 1, 2), 16, 17},
+      {"groups", geometry(64, 64, 3, 1, 1, 8), 14, 13},
+  };
+  return all;
+}
+
+struct Results {
+  Values y, grad_x, grad_weight;
+};
+
+struct Problem {
+  ConvGeometry geometry;
+  Shape in, out;
+  Values x, weight, grad_y;
+
+  Problem(const Case& c, std::int64_t images)
+      : geometry(c.geometry),
+        in{images, c.height, c.width, c.geometry.in_channels},
+        out(c.geometry.output_shape(in)),
+        x(random_values(in, 1)),
+        weight(random_values(c.geometry.weight_shape(), 2, 0.2F)),
+        grad_y(random_values(out, 3)) {}
+};
+
+/// All passes over images [first, first + count) of the problem.
+Results compute(ConvEngine engine, const Problem& p, int threads, std::int64_t first,
+                std::int64_t count) {
+  const auto backend = make_backend(Device{}, threads);
+  const auto convolution = make_convolution(engine, p.geometry, p.in.with_batch(count), threads);
+  std::size_t bytes = 0;
+  for (const ConvPass pass :
+       {ConvPass::kForward, ConvPass::kBackwardData, ConvPass::kBackwardWeights}) {
+    convolution->prepare(pass);
+    bytes = std::max(bytes, convolution->scratch_bytes(pass, false));
+  }
+  const Storage scratch = backend->allocate(bytes);
+  const Operand x(*backend, p.in, p.x), grad_y(*backend, p.out, p.grad_y);
+  const Operand y(*backend, p.out.with_batch(count)), grad_x(*backend, p.in.with_batch(count));
+  const Operand grad_weight(*backend, p.geometry.weight_shape(), Values(p.weight.size(), 0.0F));
+  const Tensor part_x = x.tensor().sample_range(first, count);
+  const Tensor part_grad_y = grad_y.tensor().sample_range(first, count);
+  convolution->forward(part_x, p.weight.data(), nullptr, y.tensor(), scratch.data());
+  convolution->backward_data(part_grad_y, p.weight.data(), grad_x.tensor(), scratch.data());
+  convolution->backward_weights(part_x, part_grad_y, grad_weight.floats(), scratch.data());
+  return {y.get(), grad_x.get(), grad_weight.get()};
+}
+
+template <typename Check>
+void for_each_engine_and_case(const Check& check) {
+  for (const ConvEngine engine : kEngines) {
+    for (const Case& c : cases()) {
+      if (!can_compute(engine, c.geometry)) continue;
+      CAPTURE(std::string(to_string(engine)));
+      CAPTURE(std::string(c.name));
+      check(engine, c);
+    }
+  }
+}
+
+TEST_CASE("no bit of a convolution depends on the number of threads") {
+  for_each_engine_and_case([](ConvEngine engine, const Case& c) {
+    for (const std::int64_t images : {1, 3, 8}) {
+      CAPTURE(images);
+      const Problem p(c, images);
+      const Results expected = compute(engine, p, 1, 0, images);
+      for (const int threads : {2, 5, 16}) {
+        CAPTURE(threads);
+        const Results results = compute(engine, p, threads, 0, images);
+        CHECK(results.y == expected.y);
+        CHECK(results.grad_x == expected.grad_x);
+        CHECK(results.grad_weight == expected.grad_weight);
+      }
+    }
+  });
+}
+
+Values sum(const Values& a, const Values& b) {
+  Values values = a;
+  for (std::size_t i = 0; i < a.size(); ++i) values[i] += b[i];
+  return values;
+}
+
+/// S[begin, begin + width) by its definition; empty where there are no images.
+Values tree_sum(const std::vector<Values>& images, std::size_t begin, std::size_t width) {
+  if (begin >= images.size()) return {};
+  if (width == 1) return images[begin];
+  const Values lower = tree_sum(images, begin, width / 2);
+  const Values upper = tree_sum(images, begin + width / 2, width / 2);
+  return upper.empty() ? lower : sum(lower, upper);
+}
+
+TEST_CASE(
+    "n images give the bits of n times one image, whose weights' gradients add up in a tree") {
+  for_each_engine_and_case([](ConvEngine engine, const Case& c) {
+    constexpr std::int64_t kImages = 7;
+    const Problem p(c, kImages);
+    const Results whole = compute(engine, p, 2, 0, kImages);
+    Results joined;
+    std::vector<Values> gradients;
+    for (std::int64_t i = 0; i < kImages; ++i) {
+      const Results one = compute(engine, p, 1, i, 1);
+      joined.y.insert(joined.y.end(), one.y.begin(), one.y.end());
+      joined.grad_x.insert(joined.grad_x.end(), one.grad_x.begin(), one.grad_x.end());
+      gradients.push_back(one.grad_weight);
+    }
+    joined.grad_weight = tree_sum(gradients, 0, 8);
+    CHECK(whole.y == joined.y);
+    CHECK(whole.grad_x == joined.grad_x);
+    CHECK(whole.grad_weight == joined.grad_weight);
+  });
+}
+
+TEST_CASE("the tree over images has the order of its definition for any number of images") {
+  constexpr std::int64_t kCount = 5, kStride = 7;
+  for (std::int64_t images = 1; images <= 33; ++images) {
+    CAPTURE(images);
+    std::vector<Values> values;
+    for (std::int64_t i = 0; i < images; ++i) {
+      values.push_back(random_values({1, kCount}, static_cast<std::uint32_t>(i)));
+    }
+    Values nodes(static_cast<std::size_t>(image_tree_nodes(images) * kStride), -1.0F);
+    for (std::int64_t i = 0; i < images; ++i) {
+      add_image(i, values[static_cast<std::size_t>(i)].data(), kCount, nodes.data(), kStride);
+    }
+    const float* total = finish_image_tree(images, kCount, nodes.data(), kStride);
+    CHECK(Values(total, total + kCount) == tree_sum(values, 0, 64));
+    for (std::int64_t i = kCount; i < kStride; ++i) {
+      CHECK(nodes[static_cast<std::size_t>(i)] == -1.0F);  // beyond the count
+    }
+  }
+}
+
+TEST_CASE("the implementations agree as far as their rounding allows") {
+  for_each_engine_and_case([](ConvEngine engine, const Case& c) {
+    if (engine == ConvEngine::kOneDnn) return;
+    const Problem p(c, 2);
+    const Results expected = compute(ConvEngine::kOneDnn, p, 1, 0, 2);
+    const Results results = compute(engine, p, 1, 0, 2);
+    constexpr double kTolerance = 2e-5;
+    CHECK(relative_error(results.y, widen(expected.y)) < kTolerance);
+    CHECK(relative_error(results.grad_x, widen(expected.grad_x)) < kTolerance);
+    CHECK(relative_error(results.grad_weight, widen(expected.grad_weight)) < kTolerance);
+  });
+}
+
+/// An environment variable for the life time of the object.
+class WithVariable {
+ public:
+  WithVariable(const char* name, const std::string& value) : name_(name) {
+    if (const char* before = std::getenv(name)) before_ = before;
+    setenv(name, value.c_str(), 1);
+  }
+  ~WithVariable() { before_ ? setenv(name_, before_->c_str(), 1) : unsetenv(name_); }
+  WithVariable(const WithVariable&) = delete;
+  WithVariable& operator=(const WithVariable&) = delete;
+
+ private:
+  const char* name_;
+  std::optional<std::string> before_;
+};
+
+TEST_CASE("the user's implementation is taken wherever it can compute") {
+  const ConvGeometry undilated = geometry(16, 16, 3, 1), strided = geometry(16, 16, 3, 2);
+  const Shape image{1, 12, 14, 16};
+  {
+    const WithVariable forced("LOCKSTEP_CONVOLUTION", "onednn");
+    CHECK(choose_conv_engine(undilated, image, ConvPass::kForward) == ConvEngine::kOneDnn);
+  }
+  const WithVariable forced("LOCKSTEP_CONVOLUTION", "winograd8");
+  CHECK(choose_conv_engine(undilated, image, ConvPass::kForward) == ConvEngine::kWinograd8);
+  CHECK(choose_conv_engine(strided, image, ConvPass::kForward) == ConvEngine::kOneDnn);
+  const WithVariable unknown("LOCKSTEP_CONVOLUTION", "fft");
+  CHECK_THROWS_AS(choose_conv_engine(undilated, image, ConvPass::kForward), ConfigError);
+}
+
+TEST_CASE("without a file a rule decides, with one the clock, once for any batch") {
+  const ConvGeometry g = geometry(16, 32, 3, 1);
+  const Shape images{4, 10, 18, 16};
+  {
+    const WithVariable no_file("LOCKSTEP_AUTOTUNE", "");
+    CHECK(choose_conv_engine(g, images, ConvPass::kForward) == conv_candidates(g).front());
+    CHECK(conv_candidates(g).front() == ConvEngine::kWinograd8);
+    CHECK(conv_candidates(geometry(3, 16, 3, 1)).front() == ConvEngine::kOneDnn);
+  }
+  const TemporaryFolder folder;
+  const auto file = folder.path() / "autotune.json";
+  const WithVariable place("LOCKSTEP_AUTOTUNE", file.string());
+  Autotuner& tuner = Autotuner::of(file);
+  for (const ConvPass pass :
+       {ConvPass::kForward, ConvPass::kBackwardData, ConvPass::kBackwardWeights}) {
+    const ConvEngine chosen = choose_conv_engine(g, images, pass);
+    CHECK(choose_conv_engine(g, images.with_batch(1), pass) == chosen);
+    REQUIRE(!tuner.choices().empty());
+    CHECK(tuner.choices().back().origin == ChoiceOrigin::kMeasured);
+    CHECK(tuner.choices().back().chosen == to_string(chosen));
+    CHECK(tuner.choices().back().problem.find(to_string(pass)) != std::string::npos);
+  }
+  CHECK(tuner.choices().size() == 3);
+  CHECK(tuner.kept(conv_machine()).size() == 3);
+  choose_conv_engine(g, {1, 10, 19, 16}, ConvPass::kForward);
+  CHECK(tuner.choices().size() == 4);  // another width is another problem
+}
+
+}  // namespace
+}  // namespace lockstep::test
