@@ -231,14 +231,14 @@ EngineChoice CudnnConvolutions::choose(const ConvProblem& problem) {
       concat(describe(problem), ", at most ", options_.most_workspace, " bytes of workspace");
   request.usable = [&](const std::string& chosen) {
     const auto choice = parse_engine(chosen);
-    return choice && usable(problem, *choice);
+    return choice && can_run(problem, *choice);
   };
   request.rule = [&] { return try_engines(problem, false).fastest; };
   request.measure = [&] { return try_engines(problem, true); };
   return *parse_engine(Autotuner::of(options_.choices).choose(request));
 }
 
-bool CudnnConvolutions::usable(const ConvProblem& problem, const EngineChoice& choice) {
+bool CudnnConvolutions::can_run(const ConvProblem& problem, const EngineChoice& choice) {
   std::string ignored;
   const Plan plan = make_chosen(problem, choice, ignored);
   return plan.cudnn.plan.get() != nullptr && plan.cudnn.workspace <= options_.most_workspace;

@@ -83,7 +83,7 @@ class CudnnConvolutions {
   Plan& plan_for(const ConvProblem& problem);
   Plan make_chosen(const ConvProblem& problem, const EngineChoice& choice, std::string& reason);
   EngineChoice choose(const ConvProblem& problem);
-  bool usable(const ConvProblem& problem, const EngineChoice& choice);
+  bool can_run(const ConvProblem& problem, const EngineChoice& choice);
   Measurement try_engines(const ConvProblem& problem, bool by_time);
   Measurement try_engines(const ConvProblem& problem, bool by_time, bool fallback,
                           std::string& reason);

@@ -78,6 +78,8 @@ CLI::App& add_compare(CLI::App& app, CommandLine& line) {
   command.add_option("INPUT", line.compare.inputs, "one configuration, or run folders")->required();
   command.add_option("--modes", line.compare.modes, "of local, sync, virtual; default: local,sync")
       ->delimiter(',');
+  command.add_flag("--verbose,-v", line.compare.verbose,
+                   "print the runs' own lines also where the output is no terminal");
   command.add_option("--seeds", line.compare.seeds, "how many: seeds 0 .. N-1")
       ->capture_default_str();
   add_devices_and_overrides(command, line);

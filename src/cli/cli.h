@@ -39,6 +39,7 @@ struct CompareArguments {
   std::vector<std::filesystem::path> inputs;  // one CONFIG, or run folders
   std::vector<std::string> modes;             // --modes local,sync,virtual
   int seeds = 3;                              // --seeds N: seeds 0 .. N-1
+  bool verbose = false;                       // --verbose: the runs' own lines, too
 };
 
 struct BenchArguments {

@@ -100,8 +100,8 @@ TrainRequest make_request(const CompareArguments& arguments, const Plan& plan,
       cell_overrides(arguments, mode, seed, plan.device_count, global_batch), &request.warnings);
   request.devices = is_virtual(mode) ? single_device(devices.front()) : plan.devices;
   request.output = plan.folder / fmt::format("{}-s{}", mode, seed);
-  const bool terminal = isatty(STDOUT_FILENO) != 0;
-  request.console = terminal && !arguments.common.json ? Console::kStdout : Console::kQuiet;
+  const bool lines = arguments.verbose || isatty(STDOUT_FILENO) != 0;
+  request.console = lines && !arguments.common.json ? Console::kStdout : Console::kQuiet;
   request.program = arguments.common.program;
   return request;
 }
