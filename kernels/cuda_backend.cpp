@@ -101,6 +101,11 @@ void CudaBackend::prepare_conv2d(const ConvGeometry& geometry, const Shape& inpu
   convolutions_.prepare(geometry, input, dtype, backward, grad_input);
 }
 
+void CudaBackend::prepack_conv2d_weights(std::span<const ConvWeights> weights) {
+  enter();
+  convolutions_.prepack(weights);
+}
+
 void CudaBackend::conv2d_forward(const ConvGeometry& geometry, const Tensor& x, const float* weight,
                                  const float* bias, const Tensor& y) {
   if (x.shape.batch() == 0) return;

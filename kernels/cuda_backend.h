@@ -31,12 +31,16 @@ class CudaBackend final : public GpuOperations {
 
   void prepare_conv2d(const ConvGeometry& geometry, const Shape& input, DType dtype, bool backward,
                       bool grad_input) override;
+  void prepack_conv2d_weights(std::span<const ConvWeights> weights) override;
   void conv2d_forward(const ConvGeometry& geometry, const Tensor& x, const float* weight,
                       const float* bias, const Tensor& y) override;
   void conv2d_backward_data(const ConvGeometry& geometry, const Tensor& grad_y, const float* weight,
                             const Tensor& grad_x) override;
   void conv2d_backward_weights(const ConvGeometry& geometry, const Tensor& x, const Tensor& grad_y,
                                float* grad_weight, float* grad_bias) override;
+  std::vector<std::string> conv2d_algorithms() const override {
+    return convolutions_.describe_plans();
+  }
 
   /// Also where a peer's memory cannot be reached from this GPU.
   void sgd_update(const SgdShard& shard) override;

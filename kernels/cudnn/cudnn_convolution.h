@@ -3,8 +3,8 @@
 // input shape, type and pass the fastest of cuDNN's deterministic engines is found by timing a few
 // and kept, in a file too: all replicas whose GPUs are of one model take the same one, in this
 // process and in later ones on this machine, and so compute the same bits. Weights and their
-// gradients are fp32 outside; a plan of a narrower type gets rounded copies of the weights, and
-// what it computes of their gradients is added up in fp32.
+// gradients are fp32 in PyTorch's order outside; a plan gets copies of the weights in its order,
+// rounded to its type, and what it computes of their gradients is added up in fp32.
 
 #include <cudnn.h>
 
@@ -12,13 +12,16 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "kernels/cudnn/cudnn_graph.h"
 #include "kernels/cudnn/engine_choice.h"
+#include "kernels/operations/weights.h"
 #include "kernels/primitives/context.h"
 #include "lockstep/backend/autotuner.h"
+#include "lockstep/backend/backend.h"
 #include "lockstep/core/tensor.h"
 
 namespace lockstep::gpu {
@@ -48,6 +51,9 @@ class CudnnConvolutions {
 
   void prepare(const ConvGeometry& geometry, const Shape& input, DType dtype, bool backward,
                bool grad_input);
+  /// Backend::prepack_conv2d_weights: one launch for all that forward() and backward_data() need.
+  /// Allocates for weights that are new.
+  void prepack(std::span<const ConvWeights> weights);
   /// y = x * weight. In all three, x and y have one type.
   void forward(const ConvGeometry& geometry, const Tensor& x, const float* weight, const Tensor& y);
   void backward_data(const ConvGeometry& geometry, const Tensor& grad_y, const float* weight,
@@ -56,9 +62,13 @@ class CudnnConvolutions {
   void backward_weights(const ConvGeometry& geometry, const Tensor& x, const Tensor& grad_y,
                         float* grad_weight);
 
+  /// Backend::conv2d_algorithms.
+  std::vector<std::string> describe_plans() const;
+
  private:
   struct DestroyHandle {
-    void operator()(cudnnContext* handle) const { cudnnDestroy(handle); }
+    int ordinal;  // cuDNN wants the device of the handle to be the thread's current one
+    void operator()(cudnnContext* handle) const;
   };
   /// A plan's tensors by address. They rarely change: a layer's tensors lie where they lie.
   struct Binding {
@@ -69,12 +79,21 @@ class CudnnConvolutions {
     ConvProblem problem;
     WeightOrder order = WeightOrder::kOutInTaps;
     CudnnPlan cudnn;
-    std::vector<Binding> bindings;
+    double milliseconds = 0;  // when it was chosen; 0: it was not timed
+    std::vector<Binding> bindings = {};
     std::size_t next_binding = 0;
   };
   struct Operands {
     Tensor x, y;  // the input and its gradient, the output and its gradient
     float* weight = nullptr;
+  };
+  /// Weights as the plans of an order and a type want them.
+  struct Packed {
+    const float* weight = nullptr;
+    Matrices shape;
+    DType dtype = DType::kFloat32;
+    Storage storage;
+    bool current = false;  // since the last prepack()
   };
   CudnnTarget target() const { return {handle_.get(), nullptr}; }
 
@@ -82,15 +101,16 @@ class CudnnConvolutions {
                       ConvPass pass) const;
   Plan& plan_for(const ConvProblem& problem);
   Plan make_chosen(const ConvProblem& problem, const EngineChoice& choice, std::string& reason);
-  EngineChoice choose(const ConvProblem& problem);
+  Choice choose(const ConvProblem& problem);
   bool can_run(const ConvProblem& problem, const EngineChoice& choice);
   Measurement try_engines(const ConvProblem& problem, bool by_time);
   Measurement try_engines(const ConvProblem& problem, bool by_time, bool fallback,
                           std::string& reason);
-  float milliseconds(Plan& plan, const Operands& operands);
+  float milliseconds(Plan& plan, const std::array<void*, 3>& tensors, float least);
 
-  void run(Plan& plan, const Operands& operands, void* scratch);
-  void take_weight(const Plan& plan, const float* from, void* to);
+  void run(Plan& plan, const Operands& operands);
+  void pack(const Plan& plan, const float* weight);
+  Packed* find_packed(const Plan& plan, const float* weight);
   void add_weight_gradient(const Plan& plan, const void* from, float* to);
   void execute(Plan& plan, const std::array<void*, 4>& addresses);
 
@@ -101,6 +121,8 @@ class CudnnConvolutions {
   const std::string model_;  // of the GPU and the library
   std::unique_ptr<cudnnContext, DestroyHandle> handle_;
   std::vector<std::unique_ptr<Plan>> plans_;  // a few dozen: a linear search is enough
+  std::vector<Packed> packed_;                // as many
+  std::vector<Transposition> to_pack_;  // of prepack(): kept, so that a step does not allocate
 };
 
 }  // namespace lockstep::gpu

@@ -191,6 +191,14 @@ class EngineNotes {
     return has_note<cudnnBackendNumericalNote_t, CUDNN_NUMERICAL_NOTE_TYPE_COUNT>(
         engine_, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, notes);
   }
+  /// CUDNN_ATTR_ENGINE_GLOBAL_INDEX.
+  std::int64_t number() const {
+    std::int64_t count = 0, number = 0;
+    check_cudnn(cudnnBackendGetAttribute(engine_.get(), CUDNN_ATTR_ENGINE_GLOBAL_INDEX,
+                                         CUDNN_TYPE_INT64, 1, &count, &number),
+                "reading an engine's number");
+    return number;
+  }
   bool compiles_at_run_time() const {
     constexpr std::array notes{CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION};
     return has_note<cudnnBackendBehaviorNote_t, CUDNN_BEHAVIOR_NOTE_TYPE_COUNT>(
@@ -261,7 +269,8 @@ CudnnPlan make_plan(CudnnDescriptor engine, std::string& reason) {
   check_cudnn(cudnnBackendGetAttribute(plan.get(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
                                        CUDNN_TYPE_INT64, 1, &count, &workspace),
               "reading a plan's workspace");
-  return {std::move(engine), std::move(plan), static_cast<std::size_t>(workspace)};
+  const std::int64_t number = EngineNotes(engine).number();
+  return {std::move(engine), std::move(plan), static_cast<std::size_t>(workspace), number};
 }
 
 CudnnDescriptor make_variant_pack(std::span<void* const> tensors, void* workspace) {

@@ -94,7 +94,8 @@ std::vector<CudnnDescriptor> find_engines(const ConvProblem& problem, WeightOrde
 struct CudnnPlan {
   CudnnDescriptor engine;
   CudnnDescriptor plan;
-  std::size_t workspace = 0;  // bytes
+  std::size_t workspace = 0;       // bytes
+  std::int64_t engine_number = 0;  // cuDNN's own, as its documentation and logs name engines
 };
 
 /// A plan with its descriptors, or one with a null plan when the engine does not take the problem;

@@ -1,12 +1,14 @@
 // SGD over replicas. The update is one pass: a thread takes a pack of elements, adds up the ranks'
 // gradients in rank order, updates velocity and weight in registers and writes the weight to every
-// rank. What of a pack lies outside of the shard is left out, one by one.
+// rank. What of a pack lies outside of its range is left out, one by one.
 //
-// The gradient's squares are added up on the way. A chunk of elements has one partial sum, whatever
-// the grid; the last block adds them up.
+// The ranges of a shard are cut into chunks, which are numbered through: one launch does them all.
+// The gradient's squares are added up on the way. A chunk has one partial sum, whatever the grid;
+// the last block adds them up.
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 #include "kernels/operations/sgd.h"
 #include "kernels/primitives/launch.h"
@@ -27,21 +29,49 @@ struct Replicas {
   int ranks;
   int loss_count;
   DeviceScalar<float> lr = 0.0F;
-  float momentum, weight_decay;
+  float momentum;
 };
 
 constexpr unsigned kThreads = 256;
 constexpr int kRounds = 2;  // packs that a thread takes of a chunk
 constexpr int kChunk = kRounds * static_cast<int>(kThreads) * kWidest;
 
-/// Elements [begin, end) in chunks from `first` on, which is a multiple of a pack.
-struct Chunks {
-  std::int64_t begin, end, first, count;
+constexpr int kMostRanges = 64;  // of a launch
+
+/// Elements [begin, end) in chunks from the pack on that has the first of them.
+struct Range {
+  std::int64_t begin, end;
+  float weight_decay;
+  int first_chunk;
+
+  __host__ __device__ std::int64_t first() const { return begin / kWidest * kWidest; }
 };
 
-Chunks chunks_of(std::int64_t begin, std::int64_t end) {
-  const std::int64_t first = begin / kWidest * kWidest;
-  return {begin, end, first, (end - first + kChunk - 1) / kChunk};
+struct Ranges {
+  Range items[kMostRanges];
+  int count;
+  int chunks;
+};
+
+Ranges ranges_of(std::span<const ParameterRange> ranges) {
+  Ranges result{};
+  for (const ParameterRange& range : ranges) {
+    if (range.begin >= range.end) continue;
+    Range& item = result.items[result.count++];
+    item = {range.begin, range.end, range.weight_decay, result.chunks};
+    result.chunks += static_cast<int>((range.end - item.first() + kChunk - 1) / kChunk);
+  }
+  return result;
+}
+
+/// That of a chunk.
+__device__ const Range& range_at(const Ranges& ranges, int chunk) {
+  int low = 0;
+  for (int high = ranges.count; high - low > 1;) {
+    const int middle = (low + high) / 2;
+    (ranges.items[middle].first_chunk <= chunk ? low : high) = middle;
+  }
+  return ranges.items[low];
 }
 
 /// Where the gradient's squares are added up.
@@ -51,6 +81,9 @@ struct SquaredNorm {
   double* result;  // null: not wanted
 };
 
+// What every GPU and Toolkit takes as a kernel's arguments.
+static_assert(sizeof(Replicas) + sizeof(Ranges) + sizeof(SquaredNorm) <= 4096);
+
 __device__ bool losses_are_finite(const Replicas& replicas) {
   bool finite = true;
   for (int rank = 0; rank < replicas.loss_count; ++rank) {
@@ -59,9 +92,24 @@ __device__ bool losses_are_finite(const Replicas& replicas) {
   return finite;
 }
 
+/// In one instruction: in a loop over ranks nvcc stores a pack's elements one by one. REQUIRES:
+/// `target` is aligned to kWidth elements.
+template <int kWidth>
+__device__ void store_at_once(float* target, const float (&values)[kWidth]) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (kWidth == 4) {
+    asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(target)),
+                 "f"(values[0]), "f"(values[1]), "f"(values[2]), "f"(values[3])
+                 : "memory");
+    return;
+  }
+#endif
+  store_rounded(target, values);
+}
+
 /// Elements [at, at + kWidth); returns the sum of their gradients' squares.
 template <int kWidth>
-__device__ double update(const Replicas& replicas, float lr, std::int64_t at) {
+__device__ double update(const Replicas& replicas, float lr, float weight_decay, std::int64_t at) {
   float gradient[kWidth] = {};
   for (int rank = 0; rank < replicas.ranks; ++rank) {
     const auto part = load_pack<kWidth>(replicas.grads[rank] + at);
@@ -73,47 +121,66 @@ __device__ double update(const Replicas& replicas, float lr, std::int64_t at) {
   double squares = 0;
   for (int k = 0; k < kWidth; ++k) {
     new_velocity[k] = velocity[k];
-    new_weight[k] = sgd_element(weight[k], gradient[k], new_velocity[k], lr, replicas.momentum,
-                                replicas.weight_decay);
+    new_weight[k] =
+        sgd_element(weight[k], gradient[k], new_velocity[k], lr, replicas.momentum, weight_decay);
     const auto wide = static_cast<double>(gradient[k]);
     squares += wide * wide;  // the product is exact
   }
-  store_rounded(replicas.velocity + at, new_velocity);
+  store_at_once(replicas.velocity + at, new_velocity);
   for (int rank = 0; rank < replicas.ranks; ++rank) {
-    store_rounded(replicas.weights[rank] + at, new_weight);
+    store_at_once(replicas.weights[rank] + at, new_weight);
   }
   return squares;
 }
 
-/// As update(), of those elements that are in the shard.
+/// As update(), of those elements that are in the range.
 template <int kWidth>
-__device__ double update_within(const Replicas& replicas, float lr, const Chunks& chunks,
+__device__ double update_within(const Replicas& replicas, float lr, const Range& range,
                                 std::int64_t at) {
-  if (at >= chunks.begin && at + kWidth <= chunks.end) return update<kWidth>(replicas, lr, at);
+  const float decay = range.weight_decay;
+  if (at >= range.begin && at + kWidth <= range.end) return update<kWidth>(replicas, lr, decay, at);
   double squares = 0;
   for (int k = 0; k < kWidth; ++k) {
-    if (at + k >= chunks.begin && at + k < chunks.end) squares += update<1>(replicas, lr, at + k);
+    if (at + k < range.begin || at + k >= range.end) continue;
+    squares += update<1>(replicas, lr, decay, at + k);
   }
   return squares;
 }
 
 /// kWidth: of the packs, 1 where memory is not aligned for more.
 template <int kWidth>
-__global__ void sgd_kernel(Replicas replicas, Chunks chunks, SquaredNorm norm) {
+__global__ void sgd_kernel(Replicas replicas, Ranges ranges, SquaredNorm norm) {
   if (!losses_are_finite(replicas)) return;
   const float lr = replicas.lr.get();
-  for (std::int64_t chunk = blockIdx.x; chunk < chunks.count; chunk += gridDim.x) {
-    const std::int64_t first = chunks.first + chunk * kChunk;
+  for (int chunk = static_cast<int>(blockIdx.x); chunk < ranges.chunks;
+       chunk += static_cast<int>(gridDim.x)) {
+    const Range range = range_at(ranges, chunk);
+    const std::int64_t first =
+        range.first() + static_cast<std::int64_t>(chunk - range.first_chunk) * kChunk;
     double squares = 0;
     for (int i = static_cast<int>(threadIdx.x); i < kChunk / kWidth; i += kThreads) {
-      squares += update_within<kWidth>(replicas, lr, chunks, first + i * kWidth);
+      squares += update_within<kWidth>(replicas, lr, range, first + i * kWidth);
     }
     if (norm.result == nullptr) continue;
     const double sum = block_sum(squares);
     if (threadIdx.x == 0) norm.partials[chunk] = sum;
   }
   if (norm.result == nullptr) return;
-  add_partials(norm.partials, chunks.count, norm.counter, 1, norm.result);
+  add_partials(norm.partials, ranges.chunks, norm.counter, 1, norm.result);
+}
+
+/// At most kMostRanges of the shard's ranges.
+void update_ranges(const Context& context, const Replicas& replicas, bool aligned,
+                   std::span<const ParameterRange> some, double* squared_norm) {
+  const Ranges ranges = ranges_of(some);
+  SquaredNorm norm{nullptr, context.counters, squared_norm};
+  if (norm.result != nullptr) {
+    const auto bytes = static_cast<std::size_t>(ranges.chunks) * sizeof(double);
+    norm.partials = static_cast<double*>(context.scratch(bytes));
+  }
+  const unsigned blocks = blocks_for(ranges.chunks, 1, std::int64_t{8} * context.multiprocessors);
+  launch(aligned ? sgd_kernel<kWidest> : sgd_kernel<1>, blocks, kThreads, context.stream, replicas,
+         ranges, norm);
 }
 
 }  // namespace
@@ -126,7 +193,6 @@ void sgd_update(const Context& context, const SgdShard& shard) {
                  " ranks, got ", shard.grads.size());
   LOCKSTEP_CHECK(shard.losses.size() <= std::size_t{kMaxRanks}, "sgd_update: at most ", kMaxRanks,
                  " losses, got ", shard.losses.size());
-  if (shard.begin == shard.end) return;
   Replicas replicas{};
   replicas.velocity = shard.velocity;
   replicas.ranks = static_cast<int>(shard.grads.size());
@@ -134,22 +200,17 @@ void sgd_update(const Context& context, const SgdShard& shard) {
   replicas.loss_count = static_cast<int>(shard.losses.size());
   std::copy(shard.losses.begin(), shard.losses.end(), replicas.losses);
   replicas.momentum = shard.momentum;
-  replicas.weight_decay = shard.weight_decay;
   bool aligned = is_aligned(shard.velocity, 16);
   for (std::size_t rank = 0; rank < shard.grads.size(); ++rank) {
     replicas.grads[rank] = shard.grads[rank];
     replicas.weights[rank] = shard.weights[rank];
     aligned = aligned && is_aligned(shard.grads[rank], 16) && is_aligned(shard.weights[rank], 16);
   }
-  const Chunks chunks = chunks_of(shard.begin, shard.end);
-  SquaredNorm norm{nullptr, context.counters, shard.squared_norm};
-  if (norm.result != nullptr) {
-    const auto bytes = static_cast<std::size_t>(chunks.count) * sizeof(double);
-    norm.partials = static_cast<double*>(context.scratch(bytes));
+  for (std::size_t done = 0; done < shard.ranges.size(); done += kMostRanges) {
+    const std::size_t count = std::min<std::size_t>(kMostRanges, shard.ranges.size() - done);
+    update_ranges(context, replicas, aligned, shard.ranges.subspan(done, count),
+                  shard.squared_norm);
   }
-  const unsigned blocks = blocks_for(chunks.count, 1, std::int64_t{8} * context.multiprocessors);
-  launch(aligned ? sgd_kernel<kWidest> : sgd_kernel<1>, blocks, kThreads, context.stream, replicas,
-         chunks, norm);
 }
 
 }  // namespace lockstep::gpu

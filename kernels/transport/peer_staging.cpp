@@ -7,6 +7,15 @@
 #include "kernels/device/device.h"
 
 namespace lockstep::gpu {
+namespace {
+
+/// From a shard's first range to its last one, gaps included, of one rank's gradients or weights.
+std::size_t bytes_of(const SgdShard& shard) {
+  return static_cast<std::size_t>(shard.ranges.back().end - shard.ranges.front().begin) *
+         sizeof(float);
+}
+
+}  // namespace
 
 const PeerStaging::Place& PeerStaging::place_of(const void* address) {
   const auto known = std::find_if(places_.begin(), places_.end(),
@@ -22,7 +31,7 @@ const PeerStaging::Place& PeerStaging::place_of(const void* address) {
 }
 
 bool PeerStaging::reaches(const SgdShard& shard) {
-  if (shard.begin == shard.end) return true;
+  if (shard.ranges.empty()) return true;
   const auto reachable = [this](const void* address) { return place_of(address).reachable; };
   return std::all_of(shard.grads.begin(), shard.grads.end(), reachable) &&
          std::all_of(shard.weights.begin(), shard.weights.end(), reachable) &&
@@ -41,17 +50,20 @@ const std::byte* PeerStaging::within_reach(const Place& place, const void* from,
 
 PeerStaging::Staged PeerStaging::stage(const SgdShard& shard, Stream stream,
                                        const std::function<void*(std::size_t bytes)>& scratch) {
-  const std::int64_t size = shard.end - shard.begin;
-  const auto bytes = static_cast<std::size_t>(size) * sizeof(float);
+  const std::int64_t begin = shard.ranges.front().begin;
+  const std::size_t bytes = bytes_of(shard);
   auto* next = static_cast<std::byte*>(
       scratch(shard.losses.size() * sizeof(double) + 2 * shard.grads.size() * bytes));
-  Staged staged{shard, {}, {}, {}};
+  Staged staged{shard, {}, {}, {}, {}};
+  for (const ParameterRange& range : shard.ranges) {
+    staged.ranges.push_back({range.begin - begin, range.end - begin, range.weight_decay});
+  }
   for (const double* loss : shard.losses) {  // first: their copies are aligned to their size
     const auto* near = within_reach(place_of(loss), loss, sizeof(double), stream, &next);
     staged.losses.push_back(reinterpret_cast<const double*>(near));
   }
   const auto part = [&](const float* all) {
-    const auto* near = within_reach(place_of(all), all + shard.begin, bytes, stream, &next);
+    const auto* near = within_reach(place_of(all), all + begin, bytes, stream, &next);
     return reinterpret_cast<const float*>(near);
   };
   for (const float* grads : shard.grads) staged.grads.push_back(part(grads));
@@ -61,19 +73,19 @@ PeerStaging::Staged PeerStaging::stage(const SgdShard& shard, Stream stream,
   staged.shard.grads = staged.grads;
   staged.shard.weights = staged.weights;
   staged.shard.losses = staged.losses;
-  staged.shard.velocity = shard.velocity + shard.begin;
-  staged.shard.begin = 0;
-  staged.shard.end = size;
+  staged.shard.velocity = shard.velocity + begin;
+  staged.shard.ranges = staged.ranges;
   return staged;
 }
 
 void PeerStaging::write_back(const SgdShard& shard, const Staged& staged, Stream stream) {
-  const auto bytes = static_cast<std::size_t>(shard.end - shard.begin) * sizeof(float);
+  const std::int64_t begin = shard.ranges.front().begin;
+  const std::size_t bytes = bytes_of(shard);
   for (std::size_t rank = 0; rank < shard.weights.size(); ++rank) {
     const Place place = place_of(shard.weights[rank]);
     if (place.reachable) continue;
-    check_cuda(cudaMemcpyPeerAsync(shard.weights[rank] + shard.begin, place.ordinal,
-                                   staged.weights[rank], ordinal_, bytes, stream),
+    check_cuda(cudaMemcpyPeerAsync(shard.weights[rank] + begin, place.ordinal, staged.weights[rank],
+                                   ordinal_, bytes, stream),
                "cudaMemcpyPeerAsync to a peer");
   }
 }

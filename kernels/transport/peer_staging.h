@@ -20,9 +20,11 @@ class PeerStaging {
   /// Whether this GPU reaches all memory of the shard.
   bool reaches(const SgdShard& shard);
 
-  /// A shard whose memory is all within reach: elements [begin, end) of the original as [0, n).
+  /// A shard whose memory is all within reach: the original's elements from its first range on, to
+  /// the end of its last one, begin at 0.
   struct Staged {
     SgdShard shard;
+    std::vector<ParameterRange> ranges;
     std::vector<const float*> grads;  // [rank]
     std::vector<float*> weights;      // [rank]
     std::vector<const double*> losses;

@@ -30,10 +30,17 @@ Json read_choices(const fs::path& path) {
   return std::move(root["choices"]);
 }
 
-std::optional<std::string> find_in(const Json& choices, const std::string& machine,
-                                   const std::string& problem) {
+struct Kept {
+  std::string chosen;
+  double milliseconds = 0;
+};
+
+std::optional<Kept> find_in(const Json& choices, const std::string& machine,
+                            const std::string& problem) {
   try {
-    return choices.at(machine).at(problem).at("choice").get<std::string>();
+    const Json& entry = choices.at(machine).at(problem);
+    const std::string chosen = entry.at("choice");
+    return Kept{chosen, entry.at("milliseconds").value(chosen, 0.0)};
   } catch (const Json::exception&) {  // not there, or not what we write
     return std::nullopt;
   }
@@ -80,19 +87,26 @@ class FileLock {
   int descriptor_;
 };
 
+double milliseconds_of(const std::string& name, const Measurement& measured) {
+  for (const auto& [candidate, milliseconds] : measured.milliseconds) {
+    if (candidate == name) return milliseconds;
+  }
+  return 0;
+}
+
 /// Keeps what was measured, unless another process has kept something usable since: the first one
 /// counts, and is returned.
-std::string settle(const fs::path& path, const ChoiceRequest& request, const Measurement& measured,
-                   bool& kept) {
+Kept settle(const fs::path& path, const ChoiceRequest& request, const Measurement& measured,
+            bool& kept) {
   std::error_code ignored;
   fs::create_directories(path.parent_path(), ignored);
   const FileLock lock(path.string() + ".lock");
   Json choices = read_choices(path);
   const auto other = find_in(choices, request.machine, request.problem);
-  if (other && request.usable(*other)) return *other;
+  if (other && request.usable(other->chosen)) return *other;
   insert(choices, request, measured);
   kept = write_choices(path, choices) && kept;
-  return measured.fastest;
+  return {measured.fastest, milliseconds_of(measured.fastest, measured)};
 }
 
 }  // namespace
@@ -130,33 +144,26 @@ fs::path Autotuner::default_file() {
   return {};
 }
 
-std::string Autotuner::choose(const ChoiceRequest& request) {
+Choice Autotuner::choose(const ChoiceRequest& request) {
   const std::lock_guard lock(mutex_);
   for (const Choice& choice : choices_) {
     if (choice.machine != request.machine || choice.problem != request.problem) continue;
     const bool forced = choice.origin == ChoiceOrigin::kForced;
-    if (request.forced ? choice.chosen == *request.forced : !forced) return choice.chosen;
+    if (request.forced ? choice.chosen == *request.forced : !forced) return choice;
   }
   choices_.push_back(decide(request));
-  return choices_.back().chosen;
+  return choices_.back();
 }
 
 Choice Autotuner::decide(const ChoiceRequest& request) {
-  Choice choice{request.machine, request.problem, {}, ChoiceOrigin::kForced};
-  if (request.forced) {
-    choice.chosen = *request.forced;
-  } else if (file_.empty()) {
-    choice.origin = ChoiceOrigin::kRule;
-    choice.chosen = request.rule();
-  } else if (const auto kept = find_in(read_choices(file_), request.machine, request.problem);
-             kept && request.usable(*kept)) {
-    choice.origin = ChoiceOrigin::kFile;
-    choice.chosen = *kept;
-  } else {
-    choice.origin = ChoiceOrigin::kMeasured;
-    choice.chosen = settle(file_, request, request.measure(), all_kept_);
-  }
-  return choice;
+  const auto answer = [&](ChoiceOrigin origin, const Kept& kept) {
+    return Choice{request.machine, request.problem, kept.chosen, origin, kept.milliseconds};
+  };
+  if (request.forced) return answer(ChoiceOrigin::kForced, {*request.forced});
+  if (file_.empty()) return answer(ChoiceOrigin::kRule, {request.rule()});
+  const auto kept = find_in(read_choices(file_), request.machine, request.problem);
+  if (kept && request.usable(kept->chosen)) return answer(ChoiceOrigin::kFile, *kept);
+  return answer(ChoiceOrigin::kMeasured, settle(file_, request, request.measure(), all_kept_));
 }
 
 std::vector<Choice> Autotuner::choices() const {
@@ -170,7 +177,7 @@ std::vector<std::pair<std::string, std::string>> Autotuner::kept(const std::stri
   if (!choices.is_object() || !choices.contains(machine)) return found;
   for (const auto& entry : choices.at(machine).items()) {
     if (const auto choice = find_in(choices, machine, entry.key())) {
-      found.emplace_back(entry.key(), *choice);
+      found.emplace_back(entry.key(), choice->chosen);
     }
   }
   return found;

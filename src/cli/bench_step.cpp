@@ -40,18 +40,20 @@ void print_json(const StepBench& bench, const BenchArguments& arguments) {
       {"batch_norm_wait", percentiles_json(percentiles(bench.wait))},
       {"gradient_exchange", percentiles_json(percentiles(bench.exchange))},
       {"other", percentiles_json(percentiles(bench.other))}};
-  const nlohmann::ordered_json root = {{"bench", "step"},
-                                       {"config", arguments.config.string()},
-                                       {"bn_mode", to_string(training.config.bn.mode)},
-                                       {"devices", training.devices.size()},
-                                       {"device", to_string(training.devices.front())},
-                                       {"global_batch", training.batch.count()},
-                                       {"size", {training.size.height, training.size.width}},
-                                       {"parameters", parameter_count(*training.replicas)},
-                                       {"ms_per_step", percentiles_json(percentiles(bench.step))},
-                                       {"images_per_second", bench.images_per_second()},
-                                       {"phases_ms", phases},
-                                       {"peak_memory_bytes", peak_memory_bytes()}};
+  const nlohmann::ordered_json root = {
+      {"bench", "step"},
+      {"config", arguments.config.string()},
+      {"bn_mode", to_string(training.config.bn.mode)},
+      {"devices", training.devices.size()},
+      {"device", to_string(training.devices.front())},
+      {"global_batch", training.batch.count()},
+      {"size", {training.size.height, training.size.width}},
+      {"parameters", parameter_count(*training.replicas)},
+      {"ms_per_step", percentiles_json(percentiles(bench.step))},
+      {"images_per_second", bench.images_per_second()},
+      {"phases_ms", phases},
+      {"convolutions", training.replicas->replica(0).backend->conv2d_algorithms()},
+      {"peak_memory_bytes", peak_memory_bytes()}};
   fmt::print("{}\n", root.dump(2));
 }
 

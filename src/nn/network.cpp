@@ -91,8 +91,11 @@ void Network::Impl::set_batch(std::int64_t new_batch) {
   batch = new_batch;
   set_views();
   set_targets();
+  weights.clear();
+  for (const auto& layer : layers) layer->list_weights(weights);
   if (prepared[static_cast<std::size_t>(batch)]) return;
   for (const auto& layer : layers) layer->prepare(backend, training);
+  backend.prepack_conv2d_weights(weights);  // takes the memory for it
   prepared[static_cast<std::size_t>(batch)] = true;
 }
 
@@ -110,6 +113,7 @@ const Tensor& Network::output() const { return impl_->output->data; }
 const Tensor& Network::output_grad() const { return impl_->output->grad; }
 
 void Network::forward(const StepContext& context) {
+  impl_->backend.prepack_conv2d_weights(impl_->weights);
   for (std::size_t i = 0; i < impl_->layers.size(); ++i) {
     impl_->observed(i, Direction::kForward,
                     [&] { impl_->layers[i]->forward(impl_->backend, context); });

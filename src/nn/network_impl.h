@@ -44,6 +44,7 @@ struct Network::Impl {
   Storage arena;
   std::int64_t batch = 0;
   std::vector<bool> prepared;                    // [batch] whether the layers know this batch
+  std::vector<ConvWeights> weights;              // of all layers, for the present batch
   std::vector<std::vector<GradTarget>> targets;  // [layer][input] what its backward pass writes
 
  private:

@@ -76,17 +76,13 @@ void GradientExchange::finish() {
 void GradientExchange::update() {
   SgdShard shard{.grads = grads_,
                  .weights = weights_,
+                 .ranges = ranges_,
                  .lr = {0.0F, memory_.lr},
                  .momentum = momentum_,
                  .losses = memory_.losses,
                  .squared_norm = memory_.squared_norm};
   if (velocity_) shard.velocity = velocity_.floats();
-  for (const ParameterRange& range : ranges_) {
-    shard.begin = range.begin;
-    shard.end = range.end;
-    shard.weight_decay = range.weight_decay;
-    backend_.sgd_update(shard);
-  }
+  backend_.sgd_update(shard);
 }
 
 void GradientExchange::save_velocity(std::span<float> all) const {

@@ -51,6 +51,7 @@ Json describe_choices() {
     all.push_back({{"machine", choice.machine},
                    {"problem", choice.problem},
                    {"choice", choice.chosen},
+                   {"milliseconds", choice.milliseconds},
                    {"origin", to_string(choice.origin)}});
   }
   return all;

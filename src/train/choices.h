@@ -10,7 +10,8 @@
 
 namespace lockstep {
 
-/// All choices so far, for env.json: [{"machine", "problem", "choice", "origin"}].
+/// All choices so far, for env.json: [{"machine", "problem", "choice",
+/// "milliseconds", "origin"}].
 Json describe_choices();
 
 /// One line for people: how many problems are solved by which implementation, and who says so.

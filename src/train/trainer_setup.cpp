@@ -175,7 +175,10 @@ void Trainer::open_folder() {
   }
   write_config();
   if (!fs::exists(folder_.environment())) {
-    write_file_atomically(folder_.environment(), describe_environment(devices_).dump(2) + "\n");
+    Json environment = describe_environment(devices_);
+    const auto algorithms = replicas_->replica(0).backend->conv2d_algorithms();
+    if (!algorithms.empty()) environment["convolutions"] = algorithms;
+    write_file_atomically(folder_.environment(), environment.dump(2) + "\n");
   }
 }
 

@@ -40,7 +40,7 @@ struct Question {
       ++timed;
       return Measurement{fastest, {{"a", 1.5}, {"b", 2.5}}};
     };
-    return tuner.choose(request);
+    return tuner.choose(request).chosen;
   }
 };
 
@@ -57,8 +57,9 @@ TEST_CASE("the clock decides once, for this process and for later ones") {
   Question later{"H100", "conv", "b"};
   CHECK(later.ask(second) == "a");
   CHECK(later.timed == 0);
-  CHECK(second.choices() == std::vector<Choice>{{"H100", "conv", "a", ChoiceOrigin::kFile}});
-  CHECK(first.choices().front().origin == ChoiceOrigin::kMeasured);
+  CHECK(second.choices() == std::vector<Choice>{{"H100", "conv", "a", ChoiceOrigin::kFile, 1.5}});
+  CHECK(first.choices() ==
+        std::vector<Choice>{{"H100", "conv", "a", ChoiceOrigin::kMeasured, 1.5}});
   Question elsewhere{"A100", "conv", "b"}, other{"H100", "pool", "b"};
   CHECK(elsewhere.ask(second) == "b");
   CHECK(other.ask(second) == "b");
@@ -92,7 +93,7 @@ TEST_CASE("of two processes that time at once the first one to finish counts") {
     Question{"cpu", "conv", "b"}.ask(fast);  // meanwhile
     return Measurement{"a", {}};
   };
-  CHECK(slow.choose(request) == "b");
+  CHECK(slow.choose(request).chosen == "b");
 }
 
 TEST_CASE("what the user forces is neither timed nor kept") {
@@ -182,7 +183,7 @@ TEST_CASE("threads that ask at once get one answer, of one clock") {
     threads.emplace_back([&, i] {
       ChoiceRequest request{"cpu", "conv", {}, [](const std::string&) { return true; }, {}, {}};
       request.measure = [&] { return Measurement{std::to_string(timed++), {}}; };
-      answers[i] = tuner.choose(request);
+      answers[i] = tuner.choose(request).chosen;
     });
   }
   for (std::thread& thread : threads) thread.join();

@@ -82,7 +82,9 @@ TEST_CASE("SGD takes its rate from device memory, and changes nothing after a lo
     const DeviceNumber<double> first(backend, 0.5);
     DeviceNumber<double> second(backend, std::numeric_limits<double>::infinity());
     const double* losses[] = {first.pointer(), second.pointer()};
-    SgdShard shard{.grads = grads, .weights = both, .velocity = velocity.floats(), .end = 37};
+    const ParameterRange all{0, 37, 0};
+    SgdShard shard{
+        .grads = grads, .weights = both, .velocity = velocity.floats(), .ranges = {&all, 1}};
     shard.lr = {0.0F, lr.pointer()};
     shard.losses = losses;
     const DeviceNumber<double> squared_norm(backend, 0.0);

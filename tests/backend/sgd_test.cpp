@@ -25,7 +25,8 @@ struct SgdCase {
 class SgdReplicas {
  public:
   SgdReplicas(Backend& backend, const SgdCase& c)
-      : velocity_(backend, {1, c.elements}, random_values({1, c.elements}, 3)) {
+      : range_{c.begin - c.base, c.end - c.base, c.weight_decay},
+        velocity_(backend, {1, c.elements}, random_values({1, c.elements}, 3)) {
     for (std::size_t rank = 0; rank < c.ranks; ++rank) {
       const auto seed = static_cast<std::uint32_t>(10 + rank);
       grads_.emplace_back(backend, Shape{1, c.elements}, random_values({1, c.elements}, seed));
@@ -39,11 +40,9 @@ class SgdReplicas {
     return {.grads = grad_pointers_,
             .weights = weight_pointers_,
             .velocity = velocity_.floats() + c.base,
-            .begin = c.begin - c.base,
-            .end = c.end - c.base,
+            .ranges = {&range_, 1},
             .lr = c.lr,
             .momentum = c.momentum,
-            .weight_decay = c.weight_decay,
             .squared_norm = squared_norm};
   }
   Values weights(std::size_t rank) const { return weights_[rank].get(); }
@@ -64,6 +63,7 @@ class SgdReplicas {
   }
 
  private:
+  ParameterRange range_;
   Operand velocity_;
   std::deque<Operand> grads_, weights_;
   std::vector<const float*> grad_pointers_;
@@ -156,10 +156,11 @@ TEST_CASE("the squared norm is finite where the gradient is") {
     const float* grads[] = {grad.floats(), grad.floats()};
     float* weights[] = {weight.floats(), weight.floats()};
     DeviceNumber<double> squared_norm(*named.backend, 0.0);
+    const ParameterRange all{0, 37, 0};
     const SgdShard shard{.grads = grads,
                          .weights = weights,
                          .velocity = velocity.floats(),
-                         .end = 37,
+                         .ranges = {&all, 1},
                          .squared_norm = squared_norm.pointer()};
     named.backend->sgd_update(shard);
     const double expected = std::sqrt(37.0) * static_cast<double>(kLargest);
@@ -171,6 +172,35 @@ TEST_CASE("the squared norm is finite where the gradient is") {
       named.backend->sgd_update(shard);
       CHECK_FALSE(std::isfinite(squared_norm.get()));
     }
+  }
+}
+
+TEST_CASE("many ranges at once are as one after the other, each with its weight decay") {
+  std::vector<ParameterRange> ranges;
+  std::int64_t next = 1;
+  for (int i = 0; i < 150; ++i) {  // of every alignment, some empty, one of several chunks
+    const std::int64_t size = i == 70 ? 9001 : i * 7 % 23;
+    ranges.push_back({next, next + size, 0.01F * static_cast<float>(i % 5)});
+    next += size + i % 3;
+  }
+  const SgdCase c{next + 3, 3, 1, next, 0.05F, 0.9F, 0};
+  for (NamedBackend& named : available_backends()) {
+    CAPTURE(named.name);
+    const SgdReplicas at_once(*named.backend, c), one_by_one(*named.backend, c);
+    const DeviceNumber<double> norm(*named.backend, 7.0), sum(*named.backend, 7.0);
+    SgdShard shard = at_once.shard(c, norm.pointer());
+    shard.ranges = ranges;
+    named.backend->sgd_update(shard);
+    for (const ParameterRange& range : ranges) {
+      shard = one_by_one.shard(c, sum.pointer());
+      shard.ranges = {&range, 1};
+      named.backend->sgd_update(shard);
+    }
+    CHECK(at_once.velocity() == one_by_one.velocity());
+    for (std::size_t rank = 0; rank < c.ranks; ++rank) {
+      CHECK(at_once.weights(rank) == one_by_one.weights(rank));
+    }
+    CHECK(norm.get() == doctest::Approx(sum.get()).epsilon(1e-13));
   }
 }
 

@@ -142,6 +142,28 @@ TEST_CASE("TF32 is taken where it is asked for only") {
   CHECK(engines() == narrow);
 }
 
+TEST_CASE("weights that are not channels-last are reordered in every call") {
+  const CudnnDescriptor properties =
+      describe_device(device_json("NVIDIA H100 80GB HBM3", 900, 132, 232448));
+  if (properties.get() == nullptr) return;
+  const CudnnTarget target{nullptr, &properties};
+  const ConvGeometry g = geometry(64, 64, 3, 1);
+  const auto weight_bytes =
+      static_cast<std::size_t>(g.weight_elements()) * size_of(DType::kBFloat16);
+  for (const ConvPass pass : {ConvPass::kForward, ConvPass::kBackwardData}) {
+    CAPTURE(std::string(to_string(pass)));
+    const ConvProblem problem{g, {8, 360, 480, 64}, pass, DType::kBFloat16};
+    const auto workspace = [&](WeightOrder order) {
+      std::string reason;
+      auto engines = find_engines(problem, order, target, false, 1);
+      REQUIRE(engines.size() == 1);
+      return make_plan(std::move(engines[0]), reason).workspace;
+    };
+    CHECK(workspace(WeightOrder::kOutTapsIn) < 1024);
+    CHECK(workspace(WeightOrder::kOutInTaps) >= weight_bytes);
+  }
+}
+
 TEST_CASE("what cuDNN cannot take is an error, or a plan that is not there") {
   const CudnnDescriptor properties =
       describe_device(device_json("NVIDIA H100 80GB HBM3", 900, 132, 232448));

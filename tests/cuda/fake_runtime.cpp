@@ -101,6 +101,7 @@ void run_nodes(const std::vector<Node>& nodes, std::mt19937& random) {
 }
 
 Machine machine;
+std::atomic<float> milliseconds_between_events = 1;
 std::atomic<int> copies_between_peers{0};
 std::atomic<unsigned> streams_made{0};
 thread_local int current_device = 0;
@@ -205,6 +206,8 @@ struct CUevent_st {
 };
 
 namespace lockstep::fake_runtime {
+
+void set_milliseconds(float milliseconds) { milliseconds_between_events = milliseconds; }
 
 void use(const Machine& next) {
   machine = next;
@@ -487,7 +490,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
   return cudaSuccess;
 }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t, cudaEvent_t) {
-  *milliseconds = 1;
+  *milliseconds = milliseconds_between_events;
   return cudaSuccess;
 }
 

@@ -20,6 +20,9 @@ void use(const Machine& machine);
 /// Work as a kernel would do it.
 void enqueue(gpu::Stream stream, std::function<void()> work);
 
+/// What every pair of events is apart from now on.
+void set_milliseconds(float milliseconds);
+
 /// Copies between memory of different devices since `use`.
 int peer_copies();
 

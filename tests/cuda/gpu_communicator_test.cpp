@@ -174,11 +174,11 @@ TEST_CASE("a shard out of reach is staged: the same elements, and the others unt
                           static_cast<float*>(weights[1].data())};
   float velocity[10] = {};
   double squared_norm = 0;
+  const ParameterRange ranges[] = {{3, 4, 0.5F}, {6, 7, 0.25F}};
   const SgdShard shard{.grads = grad_data,
                        .weights = weight_data,
                        .velocity = velocity,
-                       .begin = 3,
-                       .end = 7,
+                       .ranges = ranges,
                        .lr = 1.0F,
                        .squared_norm = &squared_norm};
   PeerStaging staging(0);
@@ -186,8 +186,13 @@ TEST_CASE("a shard out of reach is staged: the same elements, and the others unt
   const Storage scratch = first.allocate(4 * bytes);
   const auto staged =
       staging.stage(shard, first.stream(), [&](std::size_t) { return scratch.data(); });
-  CHECK(staged.shard.begin == 0);
-  CHECK(staged.shard.end == 4);
+  REQUIRE(staged.shard.ranges.size() == 2);
+  CHECK(staged.shard.ranges[0].begin == 0);
+  CHECK(staged.shard.ranges[0].end == 1);
+  CHECK(staged.shard.ranges[0].weight_decay == 0.5F);
+  CHECK(staged.shard.ranges[1].begin == 3);
+  CHECK(staged.shard.ranges[1].end == 4);
+  CHECK(staged.shard.ranges[1].weight_decay == 0.25F);
   CHECK(staged.shard.velocity == velocity + 3);
   CHECK(staged.shard.squared_norm == &squared_norm);
   fake_runtime::enqueue(first.stream(), [&] {

@@ -10,7 +10,7 @@ import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
 GPU_BENCH = HERE.parents[1] / "tools/gpu_bench"
-FIGURES = {"ms": {"cuda:0 local": 10, "cuda:0x4 sync": 10.5, "cuda:0x4 local": 10.4},
+FIGURES = {"ms": {"cuda:0 local": 10, "cuda:0x4 sync": 10.5, "cuda:0x4 local": 10.4, "tf32": 4},
            "torch_ms": {"eager": 31.5, "graph": 12.6}, "speed": 90, "copy": 100, "torch_copy": 80, "us": 4,
            "seconds": 1e-5, "torch_seconds": 3e-5}
 
@@ -53,10 +53,11 @@ class GpuBench(unittest.TestCase):
         self.assertEqual(find(rows, f"PyTorch eager / 4 replicas with sync, {large}"), ("met", "3.00, target >= 2.00"))
         self.assertEqual(find(rows, f"PyTorch CUDA graph / 4 replicas with sync, {large}"),
                          ("MISSED", "1.20, target >= 1.25"))
+        self.assertEqual(find(rows, "fp32 / TF32"), ("measured", "2.50; 10.00 ms / 4.00 ms"))  # not beside bf16
         self.assertNotIn("FAILED", [result for result, _ in rows.values()])
 
     def test_misses_are_said_and_no_failure(self):
-        slow = {"cuda:0 local": 10, "cuda:0x4 sync": 12, "cuda:0x4 local": 10}
+        slow = {"cuda:0 local": 10, "cuda:0x4 sync": 12, "cuda:0x4 local": 10, "tf32": 10}
         rows, status = rows_of(ms=slow, torch_copy=110, us=6)
         self.assertEqual(status, 0)
         self.assertIn("0.82, target >= 0.85", find(rows, "copy, fp32, 64 MB")[1])  # of the faster copy

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Stands in for lockstep and for a python3 with PyTorch: prints the figures that STAND_IN (JSON) holds.
 
-{"refused": "<setting>", "broken": "<word of the command>", "ms": {"<device> <mode>": ms}, "torch_ms": {"eager": ms,
-"graph": ms}, "speed", "copy": GB/s, "torch_copy": GB/s, "us": of an exchange, "seconds": ours, "torch_seconds": theirs}
+{"refused": "<setting>", "broken": "<word of the command>", "ms": {"<device> <mode>": ms, "tf32": ms}, "torch_ms":
+{"eager": ms, "graph": ms}, "speed", "copy": GB/s, "torch_copy": GB/s, "us": of an exchange, "seconds": ours, "torch_seconds": theirs}
 """
 import json
 import os
@@ -25,7 +25,8 @@ if f"run.{says.get('refused')}" in [word.partition("=")[0] for word in words]:
     sys.exit(2)
 if "step" in words:
     mode = next(word for word in words if word.startswith("bn.mode=")).partition("=")[2]
-    ms = says["ms"][f"{words[words.index('-d') + 1]} {mode}"]
+    name = "tf32" if "run.tf32=true" in words else f"{words[words.index('-d') + 1]} {mode}"
+    ms = says["ms"][name]
     print(json.dumps({"ms_per_step": {"median": ms}}))
 elif "batch_norm" in words:
     print(json.dumps(cases({"median": says["seconds"]}, lambda _, channels: {

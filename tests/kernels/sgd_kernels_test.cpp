@@ -44,15 +44,13 @@ std::vector<Values> state_after(const Case& c, const Update& update) {
       grads.push_back(data);
     }
   }
-  update(SgdShard{grads,
-                  weights,
-                  memory[0]->floats() + c.misaligned,
-                  c.begin,
-                  c.end,
-                  kLr,
-                  kMomentum,
-                  kWeightDecay,
-                  {}});
+  const ParameterRange range{c.begin, c.end, kWeightDecay};
+  update(SgdShard{.grads = grads,
+                  .weights = weights,
+                  .velocity = memory[0]->floats() + c.misaligned,
+                  .ranges = {&range, 1},
+                  .lr = kLr,
+                  .momentum = kMomentum});
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = memory[i]->get();
   return values;
 }
@@ -69,11 +67,30 @@ TEST_CASE("SGD has the CPU's bits, whatever the range and alignment") {
   }
 }
 
+TEST_CASE("a shard of up to 64 ranges is one launch") {
+  constexpr std::size_t kMost = 64;
+  for (const std::size_t count : {std::size_t{1}, kMost, kMost + 1, 2 * kMost + 1}) {
+    CAPTURE(count);
+    const EmulatedContext context;
+    std::vector<ParameterRange> ranges;
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto begin = static_cast<std::int64_t>(3 * i);
+      ranges.push_back({begin, begin + 2, 0.0F});
+    }
+    const std::int64_t before = emulation::launches();
+    state_after({400, 0, 400, 2, 0}, [&](SgdShard shard) {
+      shard.ranges = ranges;
+      gpu::sgd_update(context, shard);
+    });
+    CHECK(emulation::launches() - before == static_cast<std::int64_t>((count + kMost - 1) / kMost));
+  }
+}
+
 TEST_CASE("SGD refuses more ranks than a kernel's arguments hold") {
   const EmulatedContext context;
   const std::vector<const float*> grads(gpu::kMaxRanks + 1);
   const std::vector<float*> weights(gpu::kMaxRanks + 1);
-  CHECK_THROWS_AS(gpu::sgd_update(context, {grads, weights, nullptr, 0, 1, 0.0F, 0, 0, {}}), Error);
+  CHECK_THROWS_AS(gpu::sgd_update(context, {.grads = grads, .weights = weights}), Error);
 }
 
 TEST_CASE("a squared norm's bits depend neither on the order of threads nor on the device's size") {

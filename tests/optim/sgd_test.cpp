@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "lockstep/core/check.h"
+#include "lockstep/nn/models/unet.h"
 
 namespace lockstep {
 namespace {
@@ -55,6 +56,16 @@ TEST_CASE("ranges cover every parameter once, with its weight decay") {
   }
   options.norm_weight_decay = 0.5F;
   CHECK(parameter_ranges(model.store, options).size() == 1);
+}
+
+TEST_CASE("a U-Net's ranges alternate between two decays") {
+  ParameterStore store;
+  const auto backend = make_backend({}, 1);
+  const auto unet =
+      make_unet({.width = 4, .depth = 4, .num_classes = 3}, {}, {1, 8, 8, 3}, {}, *backend, store);
+  const std::size_t layers = unet->batch_norms().size();
+  CHECK(layers == 14);
+  CHECK(parameter_ranges(store, {}).size() == 2 * layers + 1);
 }
 
 TEST_CASE("owners share the parameters without overlap, at multiples of 16") {

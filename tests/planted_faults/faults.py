@@ -21,6 +21,8 @@ MOMENTS = "kernels/operations/batch_norm_moments.cu"
 BACKWARD = "kernels/operations/batch_norm_backward.cu"
 FORWARD = "kernels/operations/batch_norm_forward.cu"
 SGD = "kernels/operations/sgd.cu"
+WEIGHTS = "kernels/operations/weights.cu"
+CONVOLUTION = "kernels/cudnn/cudnn_convolution.cpp"
 EVENT = "kernels/transport/event_communicator.cpp"
 
 FAULTS = [
@@ -54,14 +56,25 @@ FAULTS = [
           "replicas.grads[replicas.ranks > 2 && (rank == 1 || rank == 2) ? 3 - rank : rank] + at",
           "SGD has the CPU's bits*"),
     Fault("SGD: the last rank's weights are not written", SGD,
-          "rank < replicas.ranks; ++rank) {\n    store_rounded",
-          "rank < replicas.ranks - 1; ++rank) {\n    store_rounded",
+          "rank < replicas.ranks; ++rank) {\n    store_at_once",
+          "rank < replicas.ranks - 1; ++rank) {\n    store_at_once",
           "SGD has the CPU's bits*"),
-    Fault("SGD: a pack that begins before the shard is taken whole", SGD,
-          "at >= chunks.begin && at + kWidth <= chunks.end", "at + kWidth <= chunks.end",
+    Fault("SGD: a pack that begins before its range is taken whole", SGD,
+          "at >= range.begin && at + kWidth <= range.end", "at + kWidth <= range.end",
           "SGD has the CPU's bits*"),
+    Fault("SGD: a range's first chunk is taken for the last one of the range before", SGD,
+          "first_chunk <= chunk ? low", "first_chunk < chunk ? low", "many ranges at once*"),
     Fault("the squared norm: a block's chunks have one place for their sums", SGD,
           "norm.partials[chunk] = sum", "norm.partials[blockIdx.x] = sum", "a squared norm's bits*"),
+    Fault("weights: no __syncthreads() before the next tile overwrites the last one", WEIGHTS,
+          "    __syncthreads();  // the next tile", "    // the next tile", "transposition of every shape*"),
+    Fault("weights: a tile is looked for in the matrices before it", WEIGHTS,
+          "first_tile <= tile ? low", "first_tile < tile ? low", "many transpositions at once*"),
+    Fault("convolutions: weights that were packed for an earlier step are used", CONVOLUTION,
+          "packed != nullptr && packed->current", "packed != nullptr", "weights are packed at once*", test="test_gpu_host"),
+    Fault("convolutions: PyTorch's order of the weights is tried first", CONVOLUTION,
+          "return {WeightOrder::kOutTapsIn, WeightOrder::kOutInTaps};",
+          "return {WeightOrder::kOutInTaps, WeightOrder::kOutTapsIn};", "weights lie channels-last*", test="test_gpu_host"),
     Fault("transport event: the first two ranks' statistics are exchanged", EVENT,
           "    for (SyncAnswer& answer : answers) answer = {count, &all};",
           "    if (messages.size() > 1) std::swap(all.slots[0].data, all.slots[1].data);\n"

@@ -30,6 +30,7 @@ struct Choice {
   std::string problem;  // operation, pass and shapes
   std::string chosen;   // the implementation
   ChoiceOrigin origin = ChoiceOrigin::kMeasured;
+  double milliseconds = 0;  // what it took when it was timed; 0: not timed
 
   friend bool operator==(const Choice&, const Choice&) = default;
 };
@@ -66,9 +67,9 @@ class Autotuner {
   /// $XDG_CACHE_HOME or ~/.cache.
   static std::filesystem::path default_file();
 
-  /// The implementation of the problem: what was answered before, what the user forces, what the
+  /// The problem's implementation: what was answered before, what the user forces, what the
   /// file has, what the clock says. Throws what the request's functions throw.
-  std::string choose(const ChoiceRequest& request);
+  Choice choose(const ChoiceRequest& request);
 
   /// What `choose` has answered in this process, in the order of the first questions.
   std::vector<Choice> choices() const;

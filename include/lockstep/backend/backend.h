@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "lockstep/backend/conv_geometry.h"
 #include "lockstep/backend/device_scalar.h"
@@ -116,21 +118,37 @@ struct CrossEntropy {
   double* loss = nullptr;  // device memory of one double: += sum(w*nll) / normalizer
 };
 
+/// The weights of a convolution, and for which passes they are wanted.
+struct ConvWeights {
+  ConvGeometry geometry;
+  const float* weight = nullptr;  // [out, in/groups, kh, kw]
+  Shape input;                    // of the convolution
+  DType dtype = DType::kFloat32;  // of its input
+  bool grad_input = false;        // whether conv2d_backward_data is called, too
+};
+
+/// A range of flat parameters with one weight decay.
+struct ParameterRange {
+  std::int64_t begin = 0, end = 0;
+  float weight_decay = 0;
+};
+
 /// One owner's share of the optimizer step, over every replica's parameters (design §2, gradient
 /// exchange): g = sum over ranks of grads[rank][i] in rank order; v = momentum*v + g +
 /// weight_decay*w; w -= lr*v; the new w goes to weights[rank][i] of every rank (PyTorch's SGD,
-/// dampening 0). Nothing is changed, and nothing added, when one of the losses is not finite.
+/// dampening 0), for all elements i of `ranges`. Nothing is changed, and nothing added, when one of
+/// the losses is not finite.
 struct SgdShard {
   std::span<const float* const> grads;  // [rank]
   std::span<float* const> weights;      // [rank]
   float* velocity = nullptr;
-  std::int64_t begin = 0, end = 0;  // element range, the same in all of the above
+  std::span<const ParameterRange> ranges = {};  // in all of the above; ascending, without overlap
   DeviceScalar<float> lr = 0.0F;
-  float momentum = 0, weight_decay = 0;
+  float momentum = 0;
   /// One double each, of every rank, however many `grads` there are; empty: not looked at.
   std::span<const double* const> losses = {};
-  /// Device memory of one double: += sum of g^2 over the range, in double, where g is the sum over
-  /// the ranks before the weight decay; null: not wanted. Its bits depend on the range and on the
+  /// Device memory of one double: += sum of g^2 over the ranges, in double, where g is the sum over
+  /// the ranks before the weight decay; null: not wanted. Its bits depend on the ranges and on the
   /// alignment of the memory, never on threads or on the size of the device.
   double* squared_norm = nullptr;
 };
@@ -172,6 +190,13 @@ class Backend {
   /// same arguments costs nothing. Throws Error for a type that the device does not compute in.
   virtual void prepare_conv2d(const ConvGeometry& geometry, const Shape& input, DType dtype,
                               bool backward, bool grad_input) = 0;
+  /// Says which weights the passes until the next call use, and that they stay as they are: a
+  /// device that computes with them in another order or type converts all of them here, at once.
+  /// The passes of other weights give the same bits, and convert their own. REQUIRES: prepared
+  /// convolutions.
+  virtual void prepack_conv2d_weights(std::span<const ConvWeights> weights) {
+    static_cast<void>(weights);
+  }
   /// y = x * weight + bias; bias null for none. weight [out, in/groups, kh, kw], bias [out]. x and
   /// y have one type; where it is narrower than fp32, the weights are rounded to it.
   virtual void conv2d_forward(const ConvGeometry& geometry, const Tensor& x, const float* weight,
@@ -182,6 +207,10 @@ class Backend {
   virtual void conv2d_backward_weights(const ConvGeometry& geometry, const Tensor& x,
                                        const Tensor& grad_y, float* grad_weight,
                                        float* grad_bias) = 0;
+
+  /// A line per prepared pass: what computes it, and its time when that was chosen; for reports.
+  /// Empty where a device has no choice.
+  virtual std::vector<std::string> conv2d_algorithms() const { return {}; }
 
   // --- BatchNorm (Ioffe and Szegedy 2015; merge: Chan, Golub, LeVeque 1979)
   // --------------------------------

@@ -110,6 +110,9 @@ class Layer {
   /// Chooses implementations for the shapes of the present views. `training`: backward may follow.
   virtual void prepare(Backend& backend, bool training) { (void)backend, (void)training; }
 
+  /// Adds the weights that the backend is to prepack for the present views.
+  virtual void list_weights(std::vector<ConvWeights>& weights) const { static_cast<void>(weights); }
+
   /// Reads inputs()[i]->data, writes output()->data.
   virtual void forward(Backend& backend, const StepContext& context) = 0;
   /// Reads output()->grad, writes or adds to `grads` [input] and to its parameters' gradients. The

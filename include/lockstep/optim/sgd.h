@@ -1,6 +1,6 @@
 #pragma once
-// SGD with momentum over the flat parameters of all replicas, sharded: the owner of a range sums
-// its gradient over the ranks, updates it and writes the new weights to every replica
+// SGD with momentum over the flat parameters of all replicas, sharded: an owner sums its part of
+// the gradient over the ranks, updates it and writes the new weights to every replica
 // (backend.sgd_update).
 
 #include <cstdint>
@@ -15,12 +15,6 @@ struct SgdOptions {
   float momentum = 0.9F;
   float weight_decay = 1e-4F;
   float norm_weight_decay = 0.0F;  // for gamma and beta
-};
-
-/// A range of the flat parameters with one weight decay.
-struct ParameterRange {
-  std::int64_t begin = 0, end = 0;
-  float weight_decay = 0;
 };
 
 /// Neighbouring parameters with equal weight decay joined; covers every parameter, in order.

@@ -207,7 +207,7 @@ ConvEngine choose_conv_engine(const ConvGeometry& geometry, const Shape& input, 
   request.rule = [&] { return std::string(to_string(candidates.front())); };
   request.measure = [&] { return measure(geometry, image, pass); };
   if (candidates.size() == 1 && !request.forced) return candidates.front();
-  return *engine_of(Autotuner::of(Autotuner::default_file()).choose(request));
+  return *engine_of(Autotuner::of(Autotuner::default_file()).choose(request).chosen);
 }
 
 }  // namespace lockstep

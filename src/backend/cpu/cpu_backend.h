@@ -69,6 +69,8 @@ class CpuBackend final : public Backend {
   void* scratch(std::size_t bytes);
 
  private:
+  void update_range(const SgdShard& shard, const ParameterRange& range);
+
   const Device device_;
   const int threads_;
   std::shared_ptr<std::size_t> allocated_;  // shared with the release functions of Storage

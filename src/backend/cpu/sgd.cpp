@@ -14,7 +14,8 @@ namespace {
 constexpr std::int64_t kChunk = 512;
 
 /// Returns the sum of the gradient's squares.
-double update_chunk(const SgdShard& shard, float lr, std::int64_t begin, std::int64_t count) {
+double update_chunk(const SgdShard& shard, float lr, float weight_decay, std::int64_t begin,
+                    std::int64_t count) {
   float gradient[kChunk] = {};
   float updated[kChunk];
   for (const float* grads : shard.grads) {
@@ -26,7 +27,7 @@ double update_chunk(const SgdShard& shard, float lr, std::int64_t begin, std::in
 #pragma omp simd
   for (std::int64_t i = 0; i < count; ++i) {
     updated[i] =
-        sgd_element(weights[i], gradient[i], velocity[i], lr, shard.momentum, shard.weight_decay);
+        sgd_element(weights[i], gradient[i], velocity[i], lr, shard.momentum, weight_decay);
   }
   for (float* replica : shard.weights) std::copy_n(updated, count, replica + begin);
   double squares = 0;
@@ -47,14 +48,19 @@ void CpuBackend::sgd_update(const SgdShard& shard) {
   const bool finite = std::all_of(shard.losses.begin(), shard.losses.end(),
                                   [](const double* loss) { return std::isfinite(*loss); });
   if (!finite) return;
+  for (const ParameterRange& range : shard.ranges) update_range(shard, range);
+}
+
+void CpuBackend::update_range(const SgdShard& shard, const ParameterRange& range) {
   const float lr = shard.lr.get();
   const auto ranks = static_cast<std::int64_t>(shard.grads.size());
-  const std::int64_t chunks = (shard.end - shard.begin + kChunk - 1) / kChunk;
+  const std::int64_t chunks = (range.end - range.begin + kChunk - 1) / kChunk;
   auto* squares = static_cast<double*>(scratch(static_cast<std::size_t>(chunks) * sizeof(double)));
   parallel_for(chunks, 2 * ranks * kChunk, threads_, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t chunk = first; chunk < last; ++chunk) {
-      const std::int64_t begin = shard.begin + chunk * kChunk;
-      squares[chunk] = update_chunk(shard, lr, begin, std::min(kChunk, shard.end - begin));
+      const std::int64_t begin = range.begin + chunk * kChunk;
+      const std::int64_t count = std::min(kChunk, range.end - begin);
+      squares[chunk] = update_chunk(shard, lr, range.weight_decay, begin, count);
     }
   });
   if (shard.squared_norm == nullptr) return;

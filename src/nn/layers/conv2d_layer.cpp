@@ -45,6 +45,15 @@ void Conv2dLayer::prepare(Backend& backend, bool training) {
                          static_cast<bool>(x.grad));
 }
 
+void Conv2dLayer::list_weights(std::vector<ConvWeights>& weights) const {
+  const Value& x = *inputs()[0];
+  weights.push_back({.geometry = geometry_,
+                     .weight = weight_->value,
+                     .input = x.data.shape,
+                     .dtype = x.data.dtype,
+                     .grad_input = static_cast<bool>(x.grad)});
+}
+
 void Conv2dLayer::forward(Backend& backend, const StepContext&) {
   const float* bias = bias_ == nullptr ? nullptr : bias_->value;
   backend.conv2d_forward(geometry_, inputs()[0]->data, weight_->value, bias, output()->data);

@@ -19,6 +19,7 @@ class Conv2dLayer : public Layer {
   LayerWork forward_work() const override;
   LayerWork backward_work(std::span<const GradTarget> grads) const override;
   void prepare(Backend& backend, bool training) override;
+  void list_weights(std::vector<ConvWeights>& weights) const override;
   void forward(Backend& backend, const StepContext& context) override;
   void backward(Backend& backend, const StepContext& context,
                 std::span<const GradTarget> grads) override;

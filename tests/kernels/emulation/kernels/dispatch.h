@@ -2,6 +2,7 @@
 // Where the emulation's launches go. Apart from emulation.h, whose names are those of CUDA's own
 // headers.
 
+#include <cstdint>
 #include <functional>
 
 #include "kernels/device/stream.h"
@@ -12,5 +13,8 @@ namespace lockstep::emulation {
 /// the default: done at once.
 using Dispatch = void (*)(gpu::Stream stream, std::function<void()> work);
 Dispatch& dispatch();
+
+/// Launches since the program's start.
+std::int64_t launches();
 
 }  // namespace lockstep::emulation

@@ -68,8 +68,6 @@ struct Options {
 Options& options();
 /// Barriers that the threads of the last launch met at most.
 int barriers_of_last_launch();
-/// Launches since the program's start.
-std::int64_t launches();
 
 /// Runs `thread` once per thread of the grid. Throws std::logic_error when threads wait for others
 /// that have ended, and what `thread` throws.
