@@ -1,5 +1,8 @@
 #include "kernels/cuda_backend.h"
 
+#include <cstdlib>
+#include <string_view>
+
 #include "kernels/device/check_cuda.h"
 #include "kernels/operations/bias.h"
 #include "lockstep/backend/operand_checks.h"
@@ -10,6 +13,13 @@ namespace {
 void check_operands(const ConvGeometry& geometry, const Tensor& x, const Tensor& y) {
   check_conv2d(geometry, x.shape, y.shape);
   check_same_type("conv2d", {&x, &y});
+}
+
+/// Whether kernels may start while the ones before them end. LOCKSTEP_DEPENDENT_LAUNCH=0 says no,
+/// to tell what goes wrong in such launches from what goes wrong elsewhere.
+bool launches_dependently(const DeviceDescription& device) {
+  const char* wanted = std::getenv("LOCKSTEP_DEPENDENT_LAUNCH");
+  return device.major >= 9 && (wanted == nullptr || std::string_view(wanted) != "0");
 }
 
 /// Of a device that is there.
@@ -45,7 +55,9 @@ CudaBackend::CudaBackend(const Device& device, const BackendOptions& options)
 const Context& CudaBackend::prepared_context() {
   Context& own = context();
   own.stream = stream_.get();
-  own.multiprocessors = describe_device(device_.ordinal).multiprocessors;
+  const DeviceDescription description = describe_device(device_.ordinal);
+  own.multiprocessors = description.multiprocessors;
+  own.dependent_launches = launches_dependently(description);
   own.counters = static_cast<unsigned*>(counters_.data());
   own.scratch = [this](std::size_t bytes) { return kernel_scratch_.get(bytes); };
   return own;

@@ -77,7 +77,8 @@ __device__ void reduce_thread(const ReduceArguments<T>& a, const SlabThread& thr
   for (int v = 0; v < kPack; ++v) {
     if (v >= thread.valid) break;
     const std::int64_t c = thread.channel + v;
-    const ChannelConstants of = channel_constants(a.affine, c, a.saved[c], a.saved[channels + c]);
+    const ChannelConstants of =
+        channel_constants(channel_affine(a.affine, c), a.saved[c], a.saved[channels + c]);
     constants.mean[v] = of.mean;
     constants.scale[v] = of.scale;
     constants.shift[v] = of.shift;
@@ -124,6 +125,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) backward_reduce_kernel(Redu
   SumsShared<kPack>& shared = block_shared<SumsShared<kPack>>();
   const ChannelSlabs& slabs = a.rows.slabs;
   const SlabThread thread(slabs);
+  wait_for_previous_kernel();
   ThreadSums<kPack> mine;
   reduce_thread<kMask, kWhole>(a, thread, mine);
   LOCKSTEP_UNROLL
@@ -145,6 +147,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) backward_reduce_kernel(Redu
       partial[slabs.channels + v] = shared.products[v][threadIdx.x];
     }
   }
+  allow_next_kernel();
   unsigned* counter = slab_counter(a.counters, Context::kCounters, thread.slab);
   if (!arrives_last(counter, static_cast<unsigned>(slabs.chunks))) return;
   finish_sums(a, thread.slab);
@@ -177,15 +180,18 @@ struct GradientConstantsShared {
 template <typename T>
 __device__ GradientConstants gradient_constants(const ApplyArguments<T>& a, std::int64_t c) {
   const std::int64_t channels = a.rows.slabs.channels;
+  const ChannelAffine affine = channel_affine(a.affine, c);
+  const float mean = a.saved[c];
+  const float invstd = a.saved[channels + c];
+  const double invstd_squared = a.saved[2 * channels + c];
   double sum = 0;
   double product = 0;
-  for (int s = 0; s < a.slots.size; ++s) {
-    sum += a.slots.data[s][c];
-    product += a.slots.data[s][channels + c];
-  }
+  for_each_slot(a.slots, c, channels, [&](int, float slot_sum, float slot_product) {
+    sum += slot_sum;
+    product += slot_product;
+  });
   const auto total = static_cast<double>(a.slots.count);
-  const double invstd_squared = a.saved[2 * channels + c];
-  return {channel_constants(a.affine, c, a.saved[c], a.saved[channels + c]),
+  return {channel_constants(affine, mean, invstd),
           static_cast<float>(static_cast<float>(sum) / total),
           static_cast<float>(invstd_squared * static_cast<float>(product) / total)};
 }
@@ -242,6 +248,7 @@ template <typename T, bool kWhole, Mask kMask>
 __global__ void __launch_bounds__(kThreads, kBlocks) backward_apply_kernel(ApplyArguments<T> a) {
   constexpr int kRows = kRowsAtOnce<kMask, kWhole>;
   const SlabThread thread(a.rows.slabs);
+  wait_for_previous_kernel();
   PackGradientConstants<kPackWidth<T>> constants;
   prepare_constants(a, thread, constants);
   const bool residual = a.grad_residual.data != nullptr;
@@ -297,7 +304,8 @@ void batch_norm_backward_reduce(const Context& context, const BatchNormBackwardR
                                           {backward_reduce_kernel<T, true, Mask::kNone>,
                                            backward_reduce_kernel<T, true, Mask::kFromX>,
                                            backward_reduce_kernel<T, true, Mask::kFromY>}});
-    launch(kernel, slabs.grid(), kThreads, context.stream, arguments);
+    launch_dependent(context.dependent_launches, kernel, slabs.grid(), kThreads, context.stream,
+                     arguments);
   });
 }
 
@@ -327,7 +335,8 @@ void batch_norm_backward_apply(const Context& context, const BatchNormBackwardAp
           backward_apply_kernel<T, false, Mask::kFromY>},
          {backward_apply_kernel<T, true, Mask::kNone>, backward_apply_kernel<T, true, Mask::kFromX>,
           backward_apply_kernel<T, true, Mask::kFromY>}});
-    launch(kernel, slabs.grid(), kThreads, context.stream, arguments);
+    launch_dependent(context.dependent_launches && slots.are_own(), kernel, slabs.grid(), kThreads,
+                     context.stream, arguments);
   });
 }
 

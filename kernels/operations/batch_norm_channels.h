@@ -8,40 +8,77 @@
 
 #include "kernels/operations/batch_norm.h"
 #include "kernels/primitives/channel_slabs.h"
+#include "lockstep/backend/formulas.h"
 #include "lockstep/backend/operand_checks.h"
 
 namespace lockstep::gpu {
 
-/// The slots that have rows, as a kernel takes them: by value.
+/// The slots that have rows, as a kernel takes them: by value, with what their counts determine.
+/// Every block merges them, so that a division there would be one per slot and block.
 struct SlotTable {
+  std::size_t handed_in = 0;
   int size = 0;
-  std::int64_t count = 0;  // of all
-  std::int64_t counts[kMaxStatSlots] = {};
-  const float* data[kMaxStatSlots] = {};  // [2, C] each
+  std::int64_t count = 0;                      // of all
+  const float* data[kMaxStatSlots] = {};       // [2, C] each
+  MomentsWeights weights[kMaxStatSlots] = {};  // of Chan's formula; the first's are of no use
 
-  explicit SlotTable(std::span<const StatSlot> slots) {
+  explicit SlotTable(std::span<const StatSlot> slots) : handed_in(slots.size()) {
     for (const StatSlot& slot : slots) {
       if (slot.count == 0) continue;
       LOCKSTEP_CHECK(size < kMaxStatSlots, "batch_norm: at most ", kMaxStatSlots,
                      " slots with rows can be merged on a GPU, got more of ", slots.size(),
                      "; merge them beforehand (transport host)");
-      counts[size] = slot.count;
+      weights[size] = moments_weights(count, slot.count);
       data[size] = slot.data;
       count += slot.count;
       ++size;
     }
   }
+  /// Whether no peer's slot is among them. Behind an exchange the stream waits for several others,
+  /// and of an early start there CUDA says nothing.
+  bool are_own() const { return handed_in == 1; }
 };
+
+/// take(slot, first, second) with a channel's two values of every slot, in order. Loads those of
+/// several slots at once: one after another each would wait for the memory, which may be a peer's.
+template <typename Take>
+__device__ void for_each_slot(const SlotTable& slots, std::int64_t channel, std::int64_t channels,
+                              const Take& take) {
+  constexpr int kAtOnce = 8;
+  for (int begin = 0; begin < slots.size; begin += kAtOnce) {
+    float first[kAtOnce] = {};
+    float second[kAtOnce] = {};
+    LOCKSTEP_UNROLL
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (begin + i >= slots.size) continue;
+      first[i] = slots.data[begin + i][channel];
+      second[i] = slots.data[begin + i][channels + channel];
+    }
+    LOCKSTEP_UNROLL
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (begin + i < slots.size) take(begin + i, first[i], second[i]);
+    }
+  }
+}
+
+/// gamma and beta of a channel, or what stands for them.
+struct ChannelAffine {
+  float weight, bias;
+};
+
+__device__ inline ChannelAffine channel_affine(const AffineParameters& affine,
+                                               std::int64_t channel) {
+  return {affine.weight != nullptr ? affine.weight[channel] : 1.0F,
+          affine.bias != nullptr ? affine.bias[channel] : 0.0F};
+}
 
 struct ChannelConstants {
   float mean, scale, shift;
 };
 
-__device__ inline ChannelConstants channel_constants(const AffineParameters& affine,
-                                                     std::int64_t channel, float mean,
+__device__ inline ChannelConstants channel_constants(const ChannelAffine& affine, float mean,
                                                      float invstd) {
-  return {mean, affine.weight != nullptr ? affine.weight[channel] * invstd : invstd,
-          affine.bias != nullptr ? affine.bias[channel] : 0.0F};
+  return {mean, affine.weight * invstd, affine.bias};
 }
 
 /// The constants of a thread's channels, in registers.

@@ -29,14 +29,20 @@ struct MergedStatistics {
   // bits. `publish`: also keeps what the backward pass and evaluation need.
   __device__ ChannelConstants operator()(std::int64_t c, std::int64_t channels,
                                          bool publish) const {
-    ChannelMoments total;
-    for (int s = 0; s < slots.size; ++s) {
-      const float* slot = slots.data[s];
-      total = merge(total, {slots.counts[s], slot[c], slot[channels + c]});
-    }
-    const auto mean = static_cast<float>(total.mean);
-    const double m2 = static_cast<float>(total.m2);
-    const double var = m2 / static_cast<double>(total.count);
+    const ChannelAffine parameters = channel_affine(affine, c);
+    double total_mean = 0;
+    double total_m2 = 0;
+    for_each_slot(slots, c, channels, [&](int s, float slot_mean, float slot_m2) {
+      if (s == 0) {
+        total_mean = slot_mean;
+        total_m2 = slot_m2;
+      } else {
+        join_moments(total_mean, total_m2, slot_mean, slot_m2, slots.weights[s]);
+      }
+    });
+    const auto mean = static_cast<float>(total_mean);
+    const double m2 = static_cast<float>(total_m2);
+    const double var = m2 / static_cast<double>(slots.count);
     const double invstd = inverse_std(var, eps, eps_mode);
     if (publish) {
       saved[c] = mean;
@@ -47,11 +53,11 @@ struct MergedStatistics {
         running.mean[c] = update_running(running.mean[c], mean, running.momentum);
       }
       if (running.var != nullptr) {
-        const double unbiased = m2 / static_cast<double>(total.count - 1);
+        const double unbiased = m2 / static_cast<double>(slots.count - 1);
         running.var[c] = update_running(running.var[c], unbiased, running.momentum);
       }
     }
-    return channel_constants(affine, c, mean, static_cast<float>(invstd));
+    return channel_constants(parameters, mean, static_cast<float>(invstd));
   }
 };
 
@@ -64,7 +70,7 @@ struct GivenStatistics {
 
   __device__ ChannelConstants operator()(std::int64_t c, std::int64_t, bool) const {
     const double invstd = inverse_std(var[c], eps, eps_mode);
-    return channel_constants(affine, c, mean[c], static_cast<float>(invstd));
+    return channel_constants(channel_affine(affine, c), mean[c], static_cast<float>(invstd));
   }
 };
 
@@ -130,6 +136,7 @@ __global__ void __launch_bounds__(kThreads, kNormalizeBlocks)
     normalize_kernel(NormalizeArguments<T, Statistics> a) {
   constexpr int kRows = kWhole ? kNormalizeRows : 1;
   const SlabThread thread(a.slabs);
+  wait_for_previous_kernel();
   PackConstants<kPackWidth<T>> constants;
   prepare_constants(a, thread, constants);
   RowWalk<const T> x(a.x, a.slabs, thread, false);
@@ -145,7 +152,7 @@ __global__ void __launch_bounds__(kThreads, kNormalizeBlocks)
 }
 
 template <typename T, typename Statistics>
-void launch_normalize(const Context& context, const Tensor& x, const Tensor& residual,
+void launch_normalize(const Context& context, bool early, const Tensor& x, const Tensor& residual,
                       const Tensor& y, bool relu, const Statistics& statistics) {
   const std::int64_t blocks = std::int64_t{kNormalizeBlocks} * context.multiprocessors;
   const ChannelSlabs slabs(x, kNormalizeRows, blocks);
@@ -161,15 +168,15 @@ void launch_normalize(const Context& context, const Tensor& x, const Tensor& res
                                         : normalize_kernel<T, true, false, Statistics>)
                             : (residual ? normalize_kernel<T, false, true, Statistics>
                                         : normalize_kernel<T, false, false, Statistics>);
-  launch(kernel, slabs.grid(), kThreads, context.stream, arguments);
+  launch_dependent(early, kernel, slabs.grid(), kThreads, context.stream, arguments);
 }
 
 template <typename Statistics>
-void normalize_tensor(const Context& context, const Tensor& x, const Tensor& residual,
+void normalize_tensor(const Context& context, bool early, const Tensor& x, const Tensor& residual,
                       const Tensor& y, bool relu, const Statistics& statistics) {
   check_alike("batch_norm", {&x, &residual, &y});
   with_element_type(x.dtype, [&](auto element) {
-    launch_normalize<decltype(element)>(context, x, residual, y, relu, statistics);
+    launch_normalize<decltype(element)>(context, early, x, residual, y, relu, statistics);
   });
 }
 
@@ -180,13 +187,14 @@ void batch_norm_forward(const Context& context, const BatchNormForward& a) {
   if (slots.count == 0 && a.x.shape.rows() == 0) return;
   LOCKSTEP_CHECK(slots.count >= 2, "batch_norm_forward: training needs at least 2 rows, got ",
                  slots.count);
-  normalize_tensor(context, a.x, a.residual, a.y, a.relu,
+  normalize_tensor(context, context.dependent_launches && slots.are_own(), a.x, a.residual, a.y,
+                   a.relu,
                    MergedStatistics{slots, a.affine, a.eps, a.eps_mode, a.saved.data, a.running});
 }
 
 void batch_norm_inference(const Context& context, const BatchNormInference& a) {
   if (a.x.shape.rows() == 0) return;
-  normalize_tensor(context, a.x, a.residual, a.y, a.relu,
+  normalize_tensor(context, context.dependent_launches, a.x, a.residual, a.y, a.relu,
                    GivenStatistics{a.affine, a.eps, a.eps_mode, a.mean, a.var});
 }
 

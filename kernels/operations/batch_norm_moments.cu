@@ -192,6 +192,7 @@ __global__ void __launch_bounds__(kThreads, 2) moments_kernel(MomentsArguments<T
   constexpr int kPack = kPackWidth<T>;
   MomentsShared<kPack>& shared = block_shared<MomentsShared<kPack>>();
   const SlabThread thread(a.slabs);
+  wait_for_previous_kernel();
   ThreadMoments<kPack> moments;
   reduce_thread<kWhole>(a, thread, moments);
   share_moments<kWhole>(a, thread, moments, shared);
@@ -203,6 +204,7 @@ __global__ void __launch_bounds__(kThreads, 2) moments_kernel(MomentsArguments<T
       partial[a.slabs.channels + v] = shared.m2[v][threadIdx.x];
     }
   }
+  allow_next_kernel();
   unsigned* counter = slab_counter(a.counters, Context::kCounters, thread.slab);
   if (!arrives_last(counter, static_cast<unsigned>(a.slabs.chunks))) return;
   finish_moments(a, thread.slab, shared.base);
@@ -217,8 +219,9 @@ void batch_norm_moments(const Context& context, const Tensor& x, float* slot) {
     using T = decltype(element);
     const MomentsArguments<T> arguments{slabs, Rows<const T>(x), partials, context.counters, slot};
     const bool whole = rows_are_packs(kPackWidth<T>, {&x});
-    launch(whole ? moments_kernel<T, true> : moments_kernel<T, false>, slabs.grid(), kThreads,
-           context.stream, arguments);
+    launch_dependent(context.dependent_launches,
+                     whole ? moments_kernel<T, true> : moments_kernel<T, false>, slabs.grid(),
+                     kThreads, context.stream, arguments);
   });
 }
 

@@ -17,6 +17,8 @@ struct Context {
 
   Stream stream = nullptr;
   int multiprocessors = 1;
+  /// Whether a kernel may start while the one before it ends: sm_90 and later.
+  bool dependent_launches = false;
   /// [kCounters] in device memory, all zero between kernels: a kernel that counts its blocks counts
   /// with atomicInc, whose limit wraps the counter back to zero.
   unsigned* counters = nullptr;

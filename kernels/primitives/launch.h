@@ -2,8 +2,8 @@
 // How kernels are written and started. Every kernel file includes this one and no header of CUDA,
 // so that nvcc compiles it for GPUs and the C++ compiler for the emulation of the tests
 // (tests/kernels/emulation), which gives the same names a meaning on the CPU. Kernels use
-// threadIdx, blockIdx, blockDim, gridDim, __syncthreads, the *_sync warp operations, atomics and
-// block_shared; nothing else of CUDA.
+// threadIdx, blockIdx, blockDim, gridDim, __syncthreads, the *_sync warp operations, atomics,
+// block_shared and the two of dependent launches; nothing else of CUDA.
 
 #include <cstddef>
 #include <cstdint>
@@ -34,6 +34,43 @@ void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, Stream stream,
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
   kernel<<<grid, block, 0, stream>>>(static_cast<Parameters>(arguments)...);
   check_cuda(cudaGetLastError(), "kernel launch");
+}
+
+/// As `launch`; where `early`, the kernel may start while the one before it in the stream ends
+/// (programmatic dependent launch, sm_90 and later; in a captured stream the edge of the graph says
+/// so). REQUIRES: every thread of the kernel calls wait_for_previous_kernel.
+template <typename... Parameters, typename... Arguments>
+void launch_dependent(bool early, void (*kernel)(Parameters...), dim3 grid, dim3 block,
+                      Stream stream, const Arguments&... arguments) {
+  if (!early) return launch(kernel, grid, block, stream, arguments...);
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  check_cuda(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...),
+             "kernel launch");
+}
+
+/// Returns when all kernels before this one are done and what they wrote is seen. Until then a
+/// kernel touches no memory but its own arguments.
+__device__ inline void wait_for_previous_kernel() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  cudaGridDependencySynchronize();
+#endif
+}
+
+/// The next kernel's blocks may come to the multiprocessors, once all blocks of this one are here
+/// or done. Late: while they wait they hold room that the kernels of other replicas could use.
+__device__ inline void allow_next_kernel() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  cudaTriggerProgrammaticLaunchCompletion();
+#endif
 }
 
 }  // namespace lockstep::gpu

@@ -7,13 +7,12 @@
 
 namespace lockstep::gpu {
 
-/// Throws Error with `what` unless `result` is ncclSuccess. A communicator that does not block
-/// answers ncclInProgress first: its callers wait before they check.
-inline void check_nccl(ncclResult_t result, const char* what,
+/// Throws Error with `what`, and with `advice` where there is some, unless `result` is ncclSuccess.
+inline void check_nccl(ncclResult_t result, const char* what, const char* advice = "",
                        const std::source_location& where = std::source_location::current()) {
   if (result == ncclSuccess) return;
   throw Error(concat("NCCL: ", what, " failed: ", ncclGetErrorString(result), ": ",
-                     ncclGetLastError(nullptr), describe_place(where)));
+                     ncclGetLastError(nullptr), advice, describe_place(where)));
 }
 
 }  // namespace lockstep::gpu

@@ -1,7 +1,7 @@
-// The transport "event". A rank copies its partial statistics into a mailbox of its own and records
-// an event; at the rendezvous every rank learns where the others' mailboxes are and which events to
-// wait for, and issues the waits. The kernels that merge then read the mailboxes in place. A copy,
-// because the layer's own memory is reused as soon as its stream is done with it.
+// The transport "event". A rank records an event behind its partial statistics; at the rendezvous
+// every rank learns where the others' statistics are and which events to wait for, and issues the
+// waits. The kernels that merge then read them in place: an exchange moves nothing and launches
+// nothing. Statistics of a GPU whose memory cannot be reached from here are copied first.
 
 #include <array>
 
@@ -14,7 +14,7 @@ namespace {
 
 /// What a rank posts.
 struct Mail {
-  const float* data = nullptr;  // [2, C] on the rank's device
+  const float* data = nullptr;  // [2, C] on the rank's device, the layer's own
   const Event* written = nullptr;
   int ordinal = 0;  // of that device
 };
@@ -97,12 +97,12 @@ class EventEnd final : public GpuEnd {
   }
 
  private:
-  // Used in turn: a rank writes for call i + 2 after its stream has waited for every peer's event
-  // of call i + 1, which the peer recorded after it had issued its reads of call i.
+  // Used in turn: a rank records for call i + 2 when every peer has left call i, and so has issued
+  // its wait for the event of that call. Whoever writes the statistics of call i again comes after
+  // the waits for every peer's event of call i + 1, which the peer recorded after it had issued its
+  // reads of call i; or after a barrier of all streams (Communicator::exchange).
   struct Box {
-    Storage memory;              // [2, C]
     std::vector<Event> written;  // one
-    Storage fetched;             // [ranks, 2, C]: of peers whose memory cannot be read from here
     std::vector<StatSlot> slots;
   };
 
@@ -146,8 +146,9 @@ class EventEnd final : public GpuEnd {
     const DeviceGuard guard(ordinal());
     turn_ = 1 - turn_;
     Box& box = boxes_[turn_];
-    const std::int64_t floats = 2 * call.channels;
-    mail_ = write_mail(box, local, floats);
+    Event& written = box.written.front();
+    written.record(stream());
+    mail_ = {local.data, &written, ordinal()};
     const SyncAnswer answer = meet({call, local.count, &mail_});
     const auto& all = *static_cast<const Mails*>(answer.payload);
     box.slots.assign(all.slots.begin(), all.slots.end());
@@ -157,23 +158,13 @@ class EventEnd final : public GpuEnd {
       const Mail& mail = all.mails[peer];
       mail.written->make_wait(stream());
       if (run().peers.between(ordinal(), mail.ordinal)) continue;
-      box.slots[peer].data = fetch(box, mail, peer, all.mails.size(), floats);
+      box.slots[peer].data = fetch(mail, peer, all.mails.size(), 2 * call.channels);
     }
     return box.slots;
   }
 
-  Mail write_mail(Box& box, const StatSlot& local, std::int64_t floats) const {
-    float* data = grown(box.memory, floats);
-    check_cuda(cudaMemcpyAsync(data, local.data, static_cast<std::size_t>(floats) * sizeof(float),
-                               cudaMemcpyDeviceToDevice, stream()),
-               "cudaMemcpyAsync of statistics");
-    box.written.front().record(stream());
-    return {data, &box.written.front(), ordinal()};
-  }
-
-  const float* fetch(Box& box, const Mail& mail, std::size_t peer, std::size_t ranks,
-                     std::int64_t floats) const {
-    float* all = grown(box.fetched, static_cast<std::int64_t>(ranks) * floats);
+  const float* fetch(const Mail& mail, std::size_t peer, std::size_t ranks, std::int64_t floats) {
+    float* all = grown(fetched_, turn_, static_cast<std::int64_t>(ranks) * floats);
     float* data = all + static_cast<std::int64_t>(peer) * floats;
     check_cuda(cudaMemcpyPeerAsync(data, ordinal(), mail.data, mail.ordinal,
                                    static_cast<std::size_t>(floats) * sizeof(float), stream()),
@@ -184,6 +175,7 @@ class EventEnd final : public GpuEnd {
   const std::shared_ptr<StepGraph> graph_;
   bool issuing_ = false;  // into a capture
   std::array<Box, 2> boxes_;
+  TwoBlocks fetched_;  // [ranks, 2, C] each: of peers whose memory cannot be read from here
   std::size_t turn_ = 0;
   Mail mail_;  // read by the callback while this rank waits
 };

@@ -32,14 +32,17 @@ GpuOperations& GpuEnd::backend() const {
   return *backend_;
 }
 
-float* GpuEnd::grown(Storage& storage, std::int64_t floats) const {
+float* GpuEnd::grown(TwoBlocks& memory, std::size_t turn, std::int64_t floats) const {
   const auto bytes = static_cast<std::size_t>(floats) * sizeof(float);
-  if (storage.bytes() < bytes) {
-    const std::size_t size = std::max(bytes, 2 * storage.bytes());
-    storage = Storage();  // gives the old block back first
-    storage = backend().allocate(size);
+  if (memory.blocks[turn].bytes() < bytes) {
+    // Doubled, so that all outgrown blocks together are no larger than a present one.
+    const std::size_t size = std::max(bytes, 2 * memory.blocks[turn].bytes());
+    for (Storage& block : memory.blocks) {
+      memory.outgrown.push_back(std::move(block));
+      block = backend().allocate(size);
+    }
   }
-  return static_cast<float*>(storage.data());
+  return static_cast<float*>(memory.blocks[turn].data());
 }
 
 void GpuEnd::before_barrier() {

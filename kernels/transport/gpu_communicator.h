@@ -4,6 +4,7 @@
 // makes sure that events are recorded before they are waited for, and streams do the waiting. Every
 // wait is issued after what it waits for, so no order of streams can make them wait in a circle.
 
+#include <array>
 #include <memory>
 #include <vector>
 
@@ -39,8 +40,14 @@ class GpuEnd : public RendezvousEnd {
   /// REQUIRES: attached (throws Error otherwise).
   GpuOperations& backend() const;
   Stream stream() const { return backend().stream(); }
-  /// `storage` with at least this many floats; grows in the first step.
-  float* grown(Storage& storage, std::int64_t floats) const;
+  /// Two blocks of device memory that calls use in turn.
+  struct TwoBlocks {
+    std::array<Storage, 2> blocks;
+    std::vector<Storage> outgrown;  // kept: a recorded step, or the last call's slots, may use them
+  };
+  /// Block `turn` with at least this many floats. Both grow together, in the first step: which call
+  /// takes which block may change from step to step, and a step that is recorded allocates nothing.
+  float* grown(TwoBlocks& memory, std::size_t turn, std::int64_t floats) const;
 
  private:
   const std::shared_ptr<const GpuRun> run_;

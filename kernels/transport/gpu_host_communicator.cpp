@@ -34,7 +34,7 @@ class GpuHostEnd final : public GpuEnd {
     std::memcpy(merged_.data(), answer.payload, bytes);
 
     turn_ = 1 - turn_;
-    float* data = grown(answers_[turn_], 2 * call.channels);
+    float* data = grown(answers_, turn_, 2 * call.channels);
     check_cuda(cudaMemcpyAsync(data, merged_.data(), bytes, cudaMemcpyHostToDevice, stream()),
                "cudaMemcpyAsync of statistics from the host");
     slots_[turn_] = {answer.count, data};
@@ -42,7 +42,7 @@ class GpuHostEnd final : public GpuEnd {
   }
 
   PinnedMemory partial_, merged_;
-  std::array<Storage, 2> answers_;  // [2, C], used in turn
+  TwoBlocks answers_;  // [2, C] each
   std::array<StatSlot, 2> slots_{};
   std::size_t turn_ = 0;
 };

@@ -48,6 +48,7 @@ class NcclEnd final : public GpuEnd {
     GpuEnd::attach(own);
     const DeviceGuard guard(ordinal());
     const int ranks = group().ranks_per_group();
+    meet_all("the connection of NCCL");
     nccl_.connect(rank() % ranks, ranks, (*ids_)[static_cast<std::size_t>(rank() / ranks)]);
   }
 
@@ -60,7 +61,7 @@ class NcclEnd final : public GpuEnd {
     turn_ = 1 - turn_;
     const std::int64_t floats = 2 * call.channels;
     const std::int64_t ranks = group().ranks_per_group();
-    float* gathered = grown(gathered_[turn_], ranks * floats);
+    float* gathered = grown(gathered_, turn_, ranks * floats);
     const SyncAnswer answer = meet({call, local.count, nullptr});
     const auto& counts = *static_cast<const std::vector<std::int64_t>*>(answer.payload);
     // One collective of a GPU at a time (nccl_rank.h). Sums that start later follow this one,
@@ -78,7 +79,7 @@ class NcclEnd final : public GpuEnd {
 
   const std::shared_ptr<const UniqueIds> ids_;
   NcclRank nccl_;
-  std::array<Storage, 2> gathered_;             // [ranks, 2, C], used in turn
+  TwoBlocks gathered_;                          // [ranks, 2, C] each
   std::array<std::vector<StatSlot>, 2> slots_;  // [rank in the group]
   std::size_t turn_ = 0;
 };

@@ -1,16 +1,17 @@
 #include "kernels/transport/nccl_rank.h"
 
 #include <chrono>
-#include <thread>
 
 #include "kernels/transport/check_nccl.h"
 
 namespace lockstep::gpu {
 namespace {
 
-void accept(ncclResult_t result, const char* what) {
-  if (result != ncclInProgress) check_nccl(result, what);
-}
+constexpr std::chrono::milliseconds kPatience{200};
+
+constexpr const char* kNetworkAdvice =
+    "; NCCL needs a network interface even within one machine: where there is none but the "
+    "loopback, set NCCL_SOCKET_IFNAME=lo";
 
 }  // namespace
 
@@ -27,15 +28,19 @@ void check_distinct_gpus(std::span<const Device> devices, const std::string& wha
 
 ncclUniqueId make_nccl_id() {
   ncclUniqueId id;
-  check_nccl(ncclGetUniqueId(&id), "ncclGetUniqueId");
+  check_nccl(ncclGetUniqueId(&id), "ncclGetUniqueId", kNetworkAdvice);
   return id;
 }
 
 void NcclRank::connect(int rank, int ranks, const ncclUniqueId& id) {
   issue("ncclCommInitRankConfig", [&] {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
-    return ncclCommInitRankConfig(&communicator_, ranks, id, rank, &config);
+    config.blocking = 1;
+    ncclComm_t made = nullptr;
+    const ncclResult_t result = ncclCommInitRankConfig(&made, ranks, id, rank, &config);
+    if (!aborted_) check_nccl(result, "ncclCommInitRankConfig", kNetworkAdvice);
+    communicator_ = made;
+    return result;
   });
 }
 
@@ -51,39 +56,34 @@ void NcclRank::all_reduce(float* data, std::size_t floats, Stream stream) {
 }
 
 void NcclRank::abort() {
-  const std::lock_guard lock(mutex_);
   aborted_ = true;
-  if (communicator_ != nullptr) static_cast<void>(ncclCommAbort(communicator_));
-  communicator_ = nullptr;
+  const std::unique_lock lock(inside_, kPatience);
+  end_communicator();
 }
 
+void NcclRank::end_communicator() {
+  if (const ncclComm_t own = communicator_.exchange(nullptr)) {
+    static_cast<void>(ncclCommAbort(own));
+  }
+}
+
+// What a call returns after an abort does not matter: it may have been interrupted.
 template <typename Issue>
 void NcclRank::issue(const char* what, const Issue& call) {
-  {
-    const std::lock_guard lock(mutex_);
-    throw_if_aborted();
-    accept(call(), what);
-  }
-  wait_until_issued(what);
-}
-
-// Without the mutex between two looks, so that `abort` gets in.
-void NcclRank::wait_until_issued(const char* what) {
-  while (true) {
-    {
-      const std::lock_guard lock(mutex_);
-      throw_if_aborted();
-      ncclResult_t state = ncclSuccess;
-      check_nccl(ncclCommGetAsyncError(communicator_, &state), "ncclCommGetAsyncError");
-      accept(state, what);
-      if (state == ncclSuccess) return;
+  const std::lock_guard lock(inside_);
+  ncclResult_t result = ncclSuccess;
+  if (!aborted_) {
+    if (const ncclComm_t own = communicator_) {
+      check_nccl(ncclCommGetAsyncError(own, &result), "ncclCommGetAsyncError");
+      check_nccl(result, "an earlier collective");
     }
-    std::this_thread::sleep_for(std::chrono::microseconds(20));
+    result = call();
   }
-}
-
-void NcclRank::throw_if_aborted() const {
-  if (aborted_) throw PeerAborted("the NCCL communicator was aborted");
+  if (aborted_) {
+    end_communicator();  // one that was made meanwhile
+    throw PeerAborted("the NCCL communicator was aborted");
+  }
+  check_nccl(result, what);
 }
 
 }  // namespace lockstep::gpu

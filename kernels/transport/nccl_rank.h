@@ -1,12 +1,16 @@
 #pragma once
-// One rank's communicator of NCCL, for whatever uses NCCL. It does not block, so that a failing run
-// can end it at any time. A GPU may be part of several: their collectives must be issued in the
-// same order on all GPUs, and on each GPU one must be done before another one's starts. A
-// collective holds its part of the GPU until all others have theirs, and there may be no room for
-// two.
+// One rank's communicator of NCCL, for whatever uses NCCL. Its calls block: one that does not has
+// NCCL start a thread for every collective. They are short none the less, since a collective is
+// only given to the stream, and what NCCL does on the host beside it needs the other ranks in the
+// same call, which the host rendezvous has seen come.
+//
+// A GPU may be part of several: their collectives must be issued in the same order on all GPUs, and
+// on each GPU one must be done before another one's starts. A collective holds its part of the GPU
+// until all others have theirs, and there may be no room for two.
 
 #include <nccl.h>
 
+#include <atomic>
 #include <cstddef>
 #include <mutex>
 #include <span>
@@ -33,8 +37,8 @@ class NcclRank {
   NcclRank(const NcclRank&) = delete;
   NcclRank& operator=(const NcclRank&) = delete;
 
-  /// Waits for the other ranks, which call this at the same time. The rank's GPU is the thread's
-  /// current device.
+  /// Waits inside NCCL for the other ranks. The rank's GPU is the thread's current device.
+  /// REQUIRES: all ranks have said on the host that they come: until then nothing ends this wait.
   void connect(int rank, int ranks, const ncclUniqueId& id);
 
   /// to [ranks, floats] = `from` [floats] of every rank.
@@ -42,18 +46,19 @@ class NcclRank {
   /// data [floats] = its sum over the ranks, the same bits on all.
   void all_reduce(float* data, std::size_t floats, Stream stream);
 
-  /// Ends what is under way, also on the GPU. Safe from any thread.
+  /// Ends what is under way, also on the GPU. Safe from any thread: one that finds the rank's
+  /// thread inside NCCL gives it kPatience to come out, since NCCL frees the communicator here; if
+  /// it does not, it waits there for a rank that will not come, and this makes it return.
   void abort();
 
  private:
   template <typename Issue>
   void issue(const char* what, const Issue& call);
-  void wait_until_issued(const char* what);
-  void throw_if_aborted() const;
+  void end_communicator();
 
-  std::mutex mutex_;
-  ncclComm_t communicator_ = nullptr;
-  bool aborted_ = false;
+  std::timed_mutex inside_;  // held inside NCCL
+  std::atomic<ncclComm_t> communicator_{nullptr};
+  std::atomic<bool> aborted_{false};
 };
 
 }  // namespace lockstep::gpu

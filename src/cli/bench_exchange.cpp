@@ -1,14 +1,16 @@
 // One exchange of BatchNorm statistics: every rank hands in [2, channels] floats of its device and
 // gets those of all, merged or one by one as the transport has it. The ranks do nothing else, so
 // this is the cost of the rendezvous and, on the CPU, of the merge; on GPUs of what it issues to
-// their streams, until these are done.
+// their streams, until these are done. There the cost inside a recorded step is measured, too.
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 
 #include "cli/bench.h"
+#include "cli/captured_exchange.h"
 #include "lockstep/backend/backend.h"
 #include "lockstep/parallel/replica_group.h"
 #include "lockstep/report/table.h"
@@ -19,13 +21,15 @@ namespace {
 
 constexpr int kDefaultIters = 20;
 constexpr int kExchangesPerIter = 200;
+constexpr int kCapturedExchanges = 100;  // of a recording
 constexpr int kMostRanks = 8;
 constexpr std::int64_t kChannels[] = {16, 128, 1024};
 
 struct ExchangeTimes {
   int ranks = 0;
   std::int64_t channels = 0;
-  Percentiles microseconds;  // per exchange
+  Percentiles microseconds;             // per exchange
+  std::optional<Percentiles> captured;  // the same, inside a recorded step
 };
 
 /// A rank's backend and its statistics there.
@@ -58,7 +62,23 @@ ExchangeTimes measure(std::span<const Device> devices, std::int64_t channels, in
   for (int i = 0; i < iters; ++i) {
     times.push_back(1e6 * seconds_of([&] { group.run(exchange_many); }) / kExchangesPerIter);
   }
-  return {static_cast<int>(devices.size()), channels, percentiles(times)};
+  return {static_cast<int>(devices.size()), channels, percentiles(times), std::nullopt};
+}
+
+std::optional<Percentiles> measure_captured(std::span<const Device> devices, std::int64_t channels,
+                                            int iters) {
+  const std::vector<double> times =
+      captured_exchange_microseconds(devices, channels, kCapturedExchanges, iters);
+  if (times.empty()) return std::nullopt;
+  return percentiles(times);
+}
+
+nlohmann::ordered_json case_json(const ExchangeTimes& times) {
+  nlohmann::ordered_json json = {{"ranks", times.ranks},
+                                 {"channels", times.channels},
+                                 {"microseconds", percentiles_json(times.microseconds)}};
+  if (times.captured) json["captured_microseconds"] = percentiles_json(*times.captured);
+  return json;
 }
 
 }  // namespace
@@ -71,16 +91,16 @@ int bench_exchange(const BenchArguments& arguments) {
           : bench_devices(arguments);
   const int most = static_cast<int>(devices.size());
   nlohmann::ordered_json cases = nlohmann::ordered_json::array();
-  Table table{{"ranks", "channels", "microseconds per exchange"}, {}};
+  Table table{{"ranks", "channels", "microseconds per exchange", "in a recorded step"}, {}};
   for (int ranks = 1; ranks <= most; ranks = std::min(2 * ranks, std::max(most, ranks + 1))) {
     for (const std::int64_t channels : kChannels) {
-      const ExchangeTimes times =
-          measure(std::span(devices).first(static_cast<std::size_t>(ranks)), channels, iters);
-      cases.push_back({{"ranks", ranks},
-                       {"channels", channels},
-                       {"microseconds", percentiles_json(times.microseconds)}});
+      const auto used = std::span(devices).first(static_cast<std::size_t>(ranks));
+      ExchangeTimes times = measure(used, channels, iters);
+      times.captured = measure_captured(used, channels, iters);
+      cases.push_back(case_json(times));
       table.rows.push_back({std::to_string(ranks), std::to_string(channels),
-                            format_percentiles(times.microseconds, 1)});
+                            format_percentiles(times.microseconds, 1),
+                            times.captured ? format_percentiles(*times.captured, 1) : "-"});
     }
   }
   if (arguments.common.json) {

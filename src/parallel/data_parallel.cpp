@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <exception>
 #include <thread>
 
 #include "lockstep/core/check.h"
@@ -150,7 +151,18 @@ DataParallel::DataParallel(const DataParallelOptions& options, const NetworkFact
   }
 }
 
-DataParallel::~DataParallel() { leave_stuck_threads(); }
+// Replicas read each other's memory on the device: none of it goes before all have done what they
+// were given, also in a run that failed.
+DataParallel::~DataParallel() {
+  leave_stuck_threads();
+  if (!impl_) return;
+  for (const Replica& replica : impl_->replicas) {
+    try {
+      if (replica.backend) replica.backend->synchronize();
+    } catch (const std::exception&) {  // of a device that is broken: it does nothing any more
+    }
+  }
+}
 
 void DataParallel::leave_stuck_threads() {
   // A thread that could not be stopped still works on the replicas: they must outlive it, so they

@@ -1,6 +1,7 @@
 #include "sync/rendezvous.h"
 
 #include <algorithm>
+#include <thread>
 
 #include "lockstep/core/check.h"
 #include "lockstep/sync/describe.h"
@@ -23,6 +24,19 @@ class WaitTimer {
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
+// About what it costs to fall asleep and be woken: whoever waits longer than that loses at most as
+// much again.
+constexpr std::chrono::microseconds kSpin{50};
+
+/// How long a rank looks for the others before it sleeps. The threads of GPUs do little but issue
+/// work, and one that is woken comes tens of microseconds late. Virtual devices on the CPU compute:
+/// the core of a rank that looks is missing to the one that it waits for.
+std::chrono::microseconds spin_of(std::span<const Device> devices) {
+  const bool gpus = devices.front().kind == DeviceKind::kCuda;
+  const bool room = devices.size() <= std::thread::hardware_concurrency();
+  return gpus && room ? kSpin : std::chrono::microseconds{0};
+}
+
 }  // namespace
 
 /// Calls before_wait, and after_wait at the end of its life.
@@ -42,7 +56,10 @@ int RendezvousEnd::size() const { return group_.size(); }
 AllReduce* RendezvousEnd::all_reduce() const { return group_.all_reduce(rank_); }
 
 void RendezvousEnd::attach(Backend& backend) {
-  if (AllReduce* const sums = all_reduce()) sums->attach(backend);
+  AllReduce* const sums = all_reduce();
+  if (sums == nullptr) return;
+  meet_all("the set-up of the all-reduce");
+  sums->attach(backend);
 }
 
 bool RendezvousEnd::hook_allows(const SyncCall& call) const {
@@ -117,8 +134,8 @@ RendezvousGroup::RendezvousGroup(std::span<const Device> devices,
         const int width = options.sync_group == 0 ? ranks_ : options.sync_group;
         std::vector<std::unique_ptr<SyncMaster>> masters;
         for (int first = 0; first < ranks_; first += width) {
-          masters.push_back(
-              std::make_unique<SyncMaster>(width, make_callback(first, width), &progress_, first));
+          masters.push_back(std::make_unique<SyncMaster>(width, make_callback(first, width),
+                                                         &progress_, first, spin_of(devices)));
         }
         return masters;
       }()),

@@ -6,6 +6,16 @@
 #include "lockstep/sync/describe.h"
 
 namespace lockstep {
+namespace {
+
+/// Leaves the core to its other thread for a moment.
+void pause_processor() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
 
 const char* to_string(Direction direction) {
   switch (direction) {
@@ -19,10 +29,12 @@ const char* to_string(Direction direction) {
   return "?";
 }
 
-SyncMaster::SyncMaster(int ranks, Callback callback, Progress* progress, int rank_offset)
+SyncMaster::SyncMaster(int ranks, Callback callback, Progress* progress, int rank_offset,
+                       std::chrono::microseconds spin)
     : callback_(std::move(callback)),
       progress_(progress),
       rank_offset_(rank_offset),
+      spin_(spin),
       slots_(static_cast<std::size_t>(ranks)),
       messages_(slots_.size()),
       answers_(slots_.size()) {
@@ -47,10 +59,22 @@ void SyncMaster::post(int rank, const SyncMessage& message) {
   ++posted_;
 }
 
-// Waits sleep at once. Yielding first looks cheaper while nothing else runs, but behind any other
-// busy thread (one that decodes images, say) a rank that yields comes back milliseconds later than
-// one that is woken.
+// Without `spin_` waits sleep at once. Yielding first looks cheaper while nothing else runs, but
+// behind any other busy thread (one that decodes images, say) a rank that yields comes back
+// milliseconds later than one that is woken.
+template <typename Done>
+void SyncMaster::look_for(const Done& done, std::unique_lock<std::mutex>& lock) const {
+  if (spin_.count() == 0 || done()) return;
+  lock.unlock();
+  const auto end = std::chrono::steady_clock::now() + spin_;
+  do {
+    for (int i = 0; i < 16 && !done(); ++i) pause_processor();
+  } while (!done() && std::chrono::steady_clock::now() < end);
+  lock.lock();
+}
+
 void SyncMaster::wait_as_master(std::unique_lock<std::mutex>& lock) {
+  look_for([&] { return posted_ == size() || failed_; }, lock);
   all_posted_.wait(lock, [&] { return posted_ == size() || failure_; });
   if (failure_) return;
   run_callback(lock);
@@ -67,6 +91,7 @@ void SyncMaster::wait_as_worker(std::unique_lock<std::mutex>& lock) {
     all_posted_.notify_one();
     lock.lock();
   }
+  look_for([&] { return generation_ != mine || failed_; }, lock);
   answered_.wait(lock, [&] { return generation_ != mine || (failure_ && !running_); });
 }
 
@@ -87,6 +112,7 @@ void SyncMaster::run_callback(std::unique_lock<std::mutex>& lock) {
   if (failure_) return;
   if (failure) {
     failure_ = failure;
+    failed_ = true;
     failed_here_ = true;
     return;
   }
@@ -138,6 +164,7 @@ void SyncMaster::abort(std::exception_ptr cause) {
   {
     const std::lock_guard lock(mutex_);
     if (!failure_) failure_ = std::move(cause);
+    failed_ = true;
   }
   all_posted_.notify_all();
   answered_.notify_all();

@@ -13,6 +13,7 @@ namespace lockstep::gpu {
 namespace {
 
 constexpr std::int64_t kChannels = 5;
+constexpr std::int64_t kHalf = 100;  // floats
 
 float value_of(int rank, int call, std::int64_t element) {
   return static_cast<float>(rank * 1000 + call * 10) + static_cast<float>(element) / 16;
@@ -87,7 +88,8 @@ StatisticsOfRank::StatisticsOfRank(Communicator& own, StreamBackend& backend, co
       merged_(merged) {}
 
 void StatisticsOfRank::exchange(int call, std::int64_t channels, std::atomic<int>& wrong) {
-  float* data = backend_.values();
+  float* data = backend_.values() + half_ * kHalf;
+  half_ = 1 - half_;
   const int rank = own_.rank();
   fake_runtime::enqueue(backend_.stream(), [=] {
     for (std::int64_t e = 0; e < 2 * channels; ++e) data[e] = value_of(rank, call, e);
@@ -115,7 +117,9 @@ void check_exchanges(MakeGpuCommunicators make, const Run& run, bool merged) {
     StatisticsOfRank statistics(own, backend, run, merged);
     for (int call = 0; call < 60; ++call) {
       statistics.exchange(call, call < 20 ? kChannels : 2 * kChannels, wrong);  // buffers grow
-      if (call % 7 == 6) own.barrier("end of step");
+      if (call % 7 != 6) continue;
+      own.barrier("end of step");
+      statistics.reuse_memory();
     }
     own.barrier("end");
     backend.synchronize();

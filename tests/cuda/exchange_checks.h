@@ -1,6 +1,7 @@
 #pragma once
 // Replicas of the fake runtime that exchange statistics: what a consumer reads in its stream must
-// be what every peer wrote in the same call, although local statistics are overwritten at once.
+// be what every peer wrote in the same call, although statistics are overwritten as soon as
+// Communicator::exchange allows it.
 
 #include <atomic>
 #include <memory>
@@ -75,12 +76,15 @@ class StatisticsOfRank {
 
   /// Exchanges; counts in `wrong` what the replica's "kernels" find wrong.
   void exchange(int call, std::int64_t channels, std::atomic<int>& wrong);
+  /// After a barrier: the memory of the last call may be written again at once.
+  void reuse_memory() { half_ = 1 - half_; }
 
  private:
   Communicator& own_;
   StreamBackend& backend_;
   const int width_;
   const bool merged_;
+  std::int64_t half_ = 0;  // of its memory, for the next call
 };
 
 /// Ranks of a new run make many exchanges and barriers; checks that all they read was right.

@@ -9,7 +9,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <random>
 #include <set>
 #include <vector>
 
@@ -20,6 +19,9 @@ namespace {
 
 std::atomic<int> overlaps{0};
 std::atomic<int> living{0};
+std::atomic<int> rank_to_stick{-1};
+std::atomic<bool> sticks{false};
+std::atomic<bool> ids_refused{false};
 std::mutex gpus_mutex;
 std::map<int, int> collectives_on;  // [GPU]
 
@@ -113,6 +115,9 @@ void Member::run(int number, Kind kind, const float* from, float* to, std::size_
 
 int take_overlaps() { return overlaps.exchange(0); }
 int communicators() { return living; }
+void get_stuck(int rank) { rank_to_stick = rank; }
+bool is_stuck() { return sticks; }
+void refuse_ids(bool refuse) { ids_refused = refuse; }
 
 }  // namespace lockstep::fake_nccl
 
@@ -121,20 +126,28 @@ using namespace lockstep::fake_nccl;
 struct ncclComm {
   std::shared_ptr<Member> member = std::make_shared<Member>();
   int collectives = 0;
-  std::function<void()> issue;  // the last call, not yet in its stream
-  std::mt19937 random{static_cast<unsigned>(living++)};
 
   ncclResult_t collective(Kind kind, const void* from, void* to, std::size_t count,
                           ncclDataType_t type, cudaStream_t stream) {
     ncclResult_t state = ncclSuccess;
     ncclCommGetAsyncError(this, &state);
     if (state != ncclSuccess || type != ncclFloat) return ncclInvalidUsage;
-    issue = [=, number = collectives++, own = member] {
-      lockstep::fake_runtime::enqueue(stream, [=] {
-        own->run(number, kind, static_cast<const float*>(from), static_cast<float*>(to), count);
-      });
+    if (static_cast<int>(member->rank) == rank_to_stick) return stick(member);
+    const auto work = [=, number = collectives++, own = member] {
+      own->run(number, kind, static_cast<const float*>(from), static_cast<float*>(to), count);
     };
-    return ncclInProgress;
+    lockstep::fake_runtime::enqueue(stream, work);
+    return ncclSuccess;
+  }
+
+  // `ncclCommAbort` deletes the communicator meanwhile.
+  static ncclResult_t stick(std::shared_ptr<Member> own) {
+    rank_to_stick = -1;
+    std::unique_lock lock(own->clique->mutex);
+    sticks = true;
+    own->clique->changed.wait(lock, [&] { return own->aborted; });
+    sticks = false;
+    return ncclInternalError;
   }
 };
 
@@ -145,6 +158,7 @@ const char* ncclGetErrorString(ncclResult_t) { return "an error of the fake NCCL
 const char* ncclGetLastError(ncclComm_t) { return ""; }
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  if (ids_refused) return ncclSystemError;
   const std::lock_guard lock(cliques_mutex);
   const auto number = static_cast<int>(cliques.size());
   cliques[number] = std::make_shared<Clique>();
@@ -155,13 +169,13 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* communicator, int ranks, ncclUniqueId id, int rank,
                                     ncclConfig_t* config) {
-  if (config->magic != 0xcafebeef || config->blocking != 0 || rank < 0 || rank >= ranks) {
+  if (config->magic != 0xcafebeef || config->blocking != 1 || rank < 0 || rank >= ranks) {
     return ncclInvalidArgument;
   }
   int number = 0;
   std::memcpy(&number, id.internal, sizeof number);
-  *communicator = new ncclComm;
-  Member& member = *(*communicator)->member;
+  auto made = std::make_unique<ncclComm>();
+  Member& member = *made->member;
   member.rank = static_cast<std::size_t>(rank);
   cudaGetDevice(&member.device);
   {
@@ -169,26 +183,22 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* communicator, int ranks, ncclUni
     member.clique = cliques.at(number);
   }
   Clique& clique = *member.clique;
-  const std::lock_guard lock(clique.mutex);
+  std::unique_lock lock(clique.mutex);
   clique.ranks = static_cast<std::size_t>(ranks);
   ++clique.joined;
   if (!clique.devices.insert(member.device).second) clique.broken = true;
-  return ncclInProgress;
+  clique.changed.notify_all();
+  clique.changed.wait(lock, [&] { return clique.joined == clique.ranks; });
+  if (clique.broken) return ncclInvalidUsage;
+  *communicator = made.release();
+  ++living;
+  return ncclSuccess;
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t communicator, ncclResult_t* state) {
   Clique& clique = *communicator->member->clique;
-  {
-    const std::lock_guard lock(clique.mutex);
-    *state = clique.broken                  ? ncclInvalidUsage
-             : clique.joined < clique.ranks ? ncclInProgress
-                                            : ncclSuccess;
-  }
-  if (*state != ncclSuccess || !communicator->issue) return ncclSuccess;
-  *state = ncclInProgress;
-  if (communicator->random() % 3 == 0) return ncclSuccess;
-  communicator->issue();
-  communicator->issue = nullptr;
+  const std::lock_guard lock(clique.mutex);
+  *state = clique.broken ? ncclInvalidUsage : ncclSuccess;
   return ncclSuccess;
 }
 

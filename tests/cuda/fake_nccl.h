@@ -1,6 +1,6 @@
 #pragma once
-// NCCL without GPUs: its collectives as work of the fake runtime's streams. Communicators do not
-// block, and are busy for a while after every call. As NCCL's kernels, a collective holds its GPU
+// NCCL without GPUs: its collectives as work of the fake runtime's streams. Communicators block:
+// making one waits for all ranks, come what may. As NCCL's kernels, a collective holds its GPU
 // until all ranks are in it, and ends early only when its own rank's communicator is aborted.
 
 namespace lockstep::fake_nccl {
@@ -10,5 +10,14 @@ int take_overlaps();
 
 /// Communicators that are not aborted yet.
 int communicators();
+
+/// The next collective of this rank (-1: of nobody) is stuck on the host until its communicator is
+/// aborted.
+void get_stuck(int rank);
+/// Whether it is.
+bool is_stuck();
+
+/// Makes ids be refused, as where there is no network interface.
+void refuse_ids(bool refuse);
 
 }  // namespace lockstep::fake_nccl

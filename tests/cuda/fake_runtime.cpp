@@ -41,9 +41,12 @@ struct Point {
   }
 };
 
+enum class Kind { kKernel, kCopy, kFill };
+
 /// One thing that a captured stream was given, and what must be done before it.
 struct Node {
   std::function<void()> work;
+  Kind kind = Kind::kKernel;
   std::vector<std::size_t> after;
 };
 
@@ -103,6 +106,7 @@ void run_nodes(const std::vector<Node>& nodes, std::mt19937& random) {
 Machine machine;
 std::atomic<float> milliseconds_between_events = 1;
 std::atomic<int> copies_between_peers{0};
+GraphNodes nodes_of_last_graph;
 std::atomic<unsigned> streams_made{0};
 thread_local int current_device = 0;
 thread_local cudaError_t last_error = cudaSuccess;
@@ -130,6 +134,7 @@ int device_of(const void* address) {
 }  // namespace lockstep::fake_runtime
 
 using lockstep::fake_runtime::Capture;
+using lockstep::fake_runtime::Kind;
 using lockstep::fake_runtime::Point;
 
 struct CUgraph_st {
@@ -148,9 +153,9 @@ struct CUstream_st {
     thread.join();
   }
 
-  void enqueue(std::function<void()> task) {
+  void enqueue(std::function<void()> task, Kind kind = Kind::kKernel) {
     if (capture != nullptr) {
-      const std::size_t node = capture->add({std::move(task), tail});
+      const std::size_t node = capture->add({std::move(task), kind, tail});
       tail.assign(1, node);
       return;
     }
@@ -212,6 +217,7 @@ void set_milliseconds(float milliseconds) { milliseconds_between_events = millis
 void use(const Machine& next) {
   machine = next;
   copies_between_peers = 0;
+  nodes_of_last_graph = {};
   const std::lock_guard lock(memory_mutex);
   enabled.clear();
 }
@@ -240,6 +246,7 @@ cudaError_t spoil(cudaStream_t stream) {
 }  // namespace
 
 int peer_copies() { return copies_between_peers; }
+GraphNodes last_graph() { return nodes_of_last_graph; }
 
 }  // namespace lockstep::fake_runtime
 
@@ -273,7 +280,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   *properties = {};
   std::strcpy(properties->name, "Fake");
   properties->totalGlobalMem = std::size_t{80} << 30;
-  properties->major = 9;
+  properties->major = machine.major;
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
@@ -352,7 +359,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
 }
 
 cudaError_t cudaMemsetAsync(void* data, int value, std::size_t bytes, cudaStream_t stream) {
-  stream->enqueue([=] { std::memset(data, value, bytes); });
+  stream->enqueue([=] { std::memset(data, value, bytes); }, Kind::kFill);
   return cudaSuccess;
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
@@ -366,10 +373,11 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
   if (stream->capture != nullptr && kind != cudaMemcpyDeviceToDevice) return spoil(stream);
   const std::chrono::milliseconds delay(kind == cudaMemcpyHostToDevice ? machine.upload_milliseconds
                                                                        : 0);
-  stream->enqueue([=] {
+  const auto copy = [=] {
     std::this_thread::sleep_for(delay);
     std::memcpy(to, from, bytes);
-  });
+  };
+  stream->enqueue(copy, Kind::kCopy);
   return cudaSuccess;
 }
 cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int from_device,
@@ -378,7 +386,7 @@ cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int f
     return fail(cudaErrorInvalidValue);
   }
   ++copies_between_peers;
-  stream->enqueue([=] { std::memcpy(to, from, bytes); });
+  stream->enqueue([=] { std::memcpy(to, from, bytes); }, Kind::kCopy);
   return cudaSuccess;
 }
 
@@ -474,6 +482,12 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
                                  unsigned long long) {
   *executable = new CUgraphExec_st{graph->nodes, {}};
+  nodes_of_last_graph = {};
+  for (const auto& node : graph->nodes) {
+    ++(node.kind == Kind::kKernel ? nodes_of_last_graph.kernels
+       : node.kind == Kind::kCopy ? nodes_of_last_graph.copies
+                                  : nodes_of_last_graph.fills);
+  }
   return cudaSuccess;
 }
 cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return cudaSuccess; }

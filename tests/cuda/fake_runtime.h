@@ -13,6 +13,7 @@ struct Machine {
   int devices = 1;
   bool peer_access = true;
   int upload_milliseconds = 0;  // of every copy from the host
+  int major = 9;                // compute capability
 };
 /// Of the calls that follow. No stream exists.
 void use(const Machine& machine);
@@ -25,5 +26,13 @@ void set_milliseconds(float milliseconds);
 
 /// Copies between memory of different devices since `use`.
 int peer_copies();
+
+/// What the graph that was instantiated last, since `use`, consists of.
+struct GraphNodes {
+  int kernels = 0, copies = 0, fills = 0;
+
+  bool operator==(const GraphNodes&) const = default;
+};
+GraphNodes last_graph();
 
 }  // namespace lockstep::fake_runtime

@@ -7,6 +7,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -106,6 +108,39 @@ TEST_CASE("a rank that leaves out a call is named, and nobody waits on") {
     CHECK(contains(text_of(failure), "replica 2 is at the forward call 4 of 'bn'"));
   }
   replicas.synchronize();
+}
+
+// Which call takes which of a rank's two blocks then differs from one step to the next.
+TEST_CASE("a recorded step with an odd number of exchanges allocates nothing") {
+  const Run run{2, 2, 0, false};
+  fake_runtime::use({.devices = run.gpus, .peer_access = run.peer_access});
+  const auto communicators = make_event_communicators(devices_of(run), {});
+  std::atomic<int> wrong{0}, grown{0};
+  Replicas replicas(devices_of(run));
+  const auto thrown = run_ranks(run.ranks, [&](int rank) {
+    Communicator& own = communicators->at(rank);
+    StreamBackend& backend = replicas.attach(own);
+    StatisticsOfRank statistics(own, backend, run, false);
+    const auto step = [&] {
+      for (const int channels : {5, 10, 40}) statistics.exchange(channels, channels, wrong);
+      own.barrier("end of step");
+    };
+    step();
+    const std::size_t bytes = backend.allocated_bytes();
+    own.record_step(step);
+    grown += backend.allocated_bytes() != bytes;
+    for (int i = 0; i < 3; ++i) own.replay_step();
+    backend.synchronize();
+  });
+  for (const auto& failure : thrown) CHECK(text_of(failure) == "");
+  CHECK(grown == 0);
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("the program asks for a queue to the GPU for every stream") {
+  const char* queues = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  REQUIRE(queues != nullptr);
+  CHECK(std::string(queues) == "32");
 }
 
 TEST_CASE("an end without a backend, or with one of the CPU, is an error") {

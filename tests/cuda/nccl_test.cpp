@@ -6,6 +6,7 @@
 #include <atomic>
 #include <future>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "cuda/exchange_checks.h"
@@ -147,6 +148,44 @@ TEST_CASE("an abort ends collectives that wait for a rank, and those that come a
     CHECK(fake_nccl::communicators() == 0);
   }
   fake_nccl::take_overlaps();
+}
+
+TEST_CASE("an abort gets at a rank that is stuck inside NCCL") {
+  const Run run{2, 2};
+  for (const Transport& transport : kTransports) {
+    CAPTURE(transport.name);
+    fake_runtime::use({.devices = run.gpus});
+    CommunicatorOptions options;
+    options.all_reduce = true;
+    const auto communicators = transport.make(devices_of(run), options);
+    Replicas replicas(devices_of(run));
+    const auto thrown = run_ranks(
+        run.ranks,
+        [&](int rank) {
+          Communicator& own = communicators->at(rank);
+          StreamBackend& backend = replicas.attach(own);
+          own.barrier("start");
+          if (rank == 0) fake_nccl::get_stuck(0);
+          own.barrier("stuck");
+          own.start_all_reduce(backend.values(), kBucket);
+          if (rank == 0) return;
+          while (!fake_nccl::is_stuck()) std::this_thread::yield();
+          communicators->abort(std::make_exception_ptr(Error("the watchdog has seen enough")));
+        },
+        std::chrono::seconds(20));
+    CHECK(is_a<PeerAborted>(thrown[0]));
+    CHECK(text_of(thrown[1]) == "");
+    CHECK(fake_nccl::communicators() == 0);
+  }
+  fake_nccl::take_overlaps();
+}
+
+TEST_CASE("a machine without a network interface gets advice") {
+  fake_runtime::use({.devices = 2});
+  fake_nccl::refuse_ids(true);
+  CHECK_THROWS_WITH_AS(make_nccl(devices_of({2, 2}), {}),
+                       doctest::Contains("set NCCL_SOCKET_IFNAME=lo"), Error);
+  fake_nccl::refuse_ids(false);
 }
 
 TEST_CASE("a rank that never connects does not hold up the others once the run fails") {

@@ -4,10 +4,13 @@
 #include <doctest/doctest.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <limits>
 #include <thread>
 
+#include "cli/captured_exchange.h"
 #include "cuda/fake_runtime.h"
+#include "kernels/emulation.h"
 #include "kernels/operations/gpu_operations.h"
 #include "lockstep/core/check.h"
 #include "parallel/toy_training.h"
@@ -60,6 +63,58 @@ TEST_CASE("a graph over several GPUs has the bits of issued steps, with and with
     options.cuda_graph = true;
     CHECK(trained(options) == issued);
   }
+}
+
+// Where statistics can be read in place. Elsewhere each rank copies those of every peer out of
+// reach.
+TEST_CASE("exchanges of statistics add nothing to a graph but edges") {
+  constexpr int kRanks = 4, kPeersOutOfReach = 2;
+  constexpr int kExchanges = 12;  // of the U-Net's six BatchNorm layers, forward and backward
+  const auto nodes = [](bool peer_access, BatchNormMode mode) {
+    fake_runtime::use({.devices = 2, .peer_access = peer_access});
+    DataParallelOptions options = on_gpus(kRanks, 2, mode);
+    options.cuda_graph = true;
+    options.global_batch = kRanks;  // an image each: all have the same work in all modes
+    const auto run = make_toy(options);
+    for (std::int64_t step = 0; step < 2; ++step) {
+      static_cast<void>(run->train_step(toy_batch(kRanks, step), step, 0.05F));
+    }
+    return fake_runtime::last_graph();
+  };
+  const fake_runtime::GraphNodes sync = nodes(true, BatchNormMode::kSync);
+  CHECK(sync.kernels > 0);
+  CHECK(sync == nodes(true, BatchNormMode::kLocal));
+  MESSAGE("a step of ", kRanks, " replicas: ", sync.kernels, " kernels, ", sync.copies, " copies, ",
+          sync.fills, " fills");
+  CHECK(nodes(false, BatchNormMode::kSync).copies - nodes(false, BatchNormMode::kLocal).copies ==
+        kExchanges * kRanks * kPeersOutOfReach);
+}
+
+TEST_CASE("the chains that an exchange is timed by can be recorded") {
+  fake_runtime::use({.devices = 1});
+  const std::vector<Device> devices = on_gpus(2, 1, BatchNormMode::kSync).devices;
+  CHECK(captured_exchange_microseconds(devices, 16, 3, 2).size() == 2);
+  CHECK(fake_runtime::last_graph() == fake_runtime::GraphNodes{.kernels = 2 * 2 * 3});
+  CHECK(captured_exchange_microseconds(toy_options(2, BatchNormMode::kSync).devices, 16, 3, 2)
+            .empty());
+}
+
+std::int64_t dependent_launches_of_step(int major, BatchNormMode mode) {
+  fake_runtime::use({.devices = 1, .major = major});
+  const auto run = make_toy(on_gpus(2, 1, mode));
+  const std::int64_t before = emulation::dependent_launches();
+  static_cast<void>(run->train_step(toy_batch(5, 0), 0, 0.05F));
+  return emulation::dependent_launches() - before;
+}
+
+TEST_CASE("BatchNorm's kernels start early where the GPU and the streams let them") {
+  constexpr int kLayers = 6, kRanks = 2;
+  CHECK(dependent_launches_of_step(8, BatchNormMode::kLocal) == 0);
+  CHECK(dependent_launches_of_step(9, BatchNormMode::kLocal) == 4 * kLayers * kRanks);
+  CHECK(dependent_launches_of_step(9, BatchNormMode::kSync) == 2 * kLayers * kRanks);
+  setenv("LOCKSTEP_DEPENDENT_LAUNCH", "0", 1);
+  CHECK(dependent_launches_of_step(9, BatchNormMode::kLocal) == 0);
+  unsetenv("LOCKSTEP_DEPENDENT_LAUNCH");
 }
 
 TEST_CASE("a recorded step reads its scalars anew, and leaves weights alone after a bad loss") {

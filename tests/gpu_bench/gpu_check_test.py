@@ -86,7 +86,8 @@ class GpuCheck(unittest.TestCase):
             name = pathlib.Path(words[tests[0]]).name
             filters = " ".join(words[tests[0] + 1:]).split(" -")  # a filter may hold spaces
             filters = [word if word.startswith("-") else "-" + word for word in filters]
-            done = subprocess.run([PROGRAMS / name, *filters, "--count", "--no-version"], capture_output=True, text=True)
+            done = subprocess.run([PROGRAMS / name, *filters, "--count", "--no-version"], capture_output=True,
+                                  text=True)
             count = [line for line in done.stdout.splitlines() if "unskipped test cases" in line]
             self.assertTrue(count and int(count[0].split()[-1]) > 0, f"{check}: {words}: {done.stdout}")
 

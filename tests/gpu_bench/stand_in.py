@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Stands in for lockstep and for a python3 with PyTorch: prints the figures that STAND_IN (JSON) holds.
 
-{"refused": "<setting>", "broken": "<word of the command>", "ms": {"<device> <mode>": ms, "tf32": ms}, "torch_ms":
-{"eager": ms, "graph": ms}, "speed", "copy": GB/s, "torch_copy": GB/s, "us": of an exchange, "seconds": ours, "torch_seconds": theirs}
+{"refused": "<setting>", "broken", "hangs": "<word of the command>", "ms": {"<device> <mode>": ms, "tf32": ms}, "torch_ms":
+{"eager": ms, "graph": ms}, "speed", "copy": GB/s, "torch_copy": GB/s, "us": of a recorded exchange, "seconds": ours,
+"torch_seconds": theirs}
 """
 import json
 import os
 import sys
+import time
 
 words = sys.argv[1:]
 says = json.loads(os.environ["STAND_IN"])
@@ -18,6 +20,8 @@ def cases(seconds, others):
                       for channels in (16, 64) for mb in (4, 64)]}
 
 
+if says.get("hangs") in words:
+    time.sleep(60)
 if says.get("broken") in words:
     sys.exit("it broke")
 if f"run.{says.get('refused')}" in [word.partition("=")[0] for word in words]:
@@ -32,8 +36,9 @@ elif "batch_norm" in words:
     print(json.dumps(cases({"median": says["seconds"]}, lambda _, channels: {
         "gb_per_s": says["speed"] + (channels == 16), "copy_gb_per_s": says["copy"]})))
 elif "exchange" in words:
-    print(json.dumps({"cases": [{"ranks": 4, "channels": 16, "microseconds": {"median": says["us"]}},
-                                {"ranks": 2, "channels": 16, "microseconds": {"median": 99}}]}))
+    issued = {"channels": 16, "microseconds": {"median": 40}}
+    print(json.dumps({"cases": [{"ranks": 4, **issued, "captured_microseconds": {"median": says["us"]}},
+                                {"ranks": 2, **issued, "captured_microseconds": {"median": 99}}]}))
 elif words[0].endswith("torch_batch_norm.py"):
     print(json.dumps(cases(says["torch_seconds"], lambda size, _: {
         "copy_seconds": 2 * size / says["torch_copy"] / 1e9})))

@@ -179,6 +179,8 @@ class BatchNormCall {
     return result;
   }
 
+  void use_dependent_launches() { context_.use_dependent_launches(); }
+
   bool counters_are_zero = true;
   bool margins_untouched = true;
 

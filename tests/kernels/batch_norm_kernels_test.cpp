@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <span>
 #include <stdexcept>
@@ -191,6 +192,99 @@ TEST_CASE("the BatchNorm kernels agree with the CPU") {
   CHECK(relative_error(result.y, widen(y)) < 1e-6);
   CHECK(relative_error(result.sums, widen(sums)) < 1e-6);
   CHECK(relative_error(result.dx, widen(dx)) < 2e-6);
+}
+
+/// Slots of many replicas, with uneven counts, some without rows.
+struct ManySlots {
+  std::vector<Values> memory;
+  std::vector<StatSlot> slots;
+
+  ManySlots(int count, std::int64_t channels, std::uint32_t seed) {
+    for (int i = 0; i < count; ++i) {
+      memory.push_back(random_values({2, channels}, seed + static_cast<std::uint32_t>(i)));
+      for (float& value : std::span(memory.back()).last(static_cast<std::size_t>(channels))) {
+        value = std::abs(value) * 7;  // M2
+      }
+    }
+    for (int i = 0; i < count; ++i) {
+      const std::int64_t rows = i % 5 == 3 ? 0 : 1 + i * 37 % 11;
+      slots.push_back({rows, memory[static_cast<std::size_t>(i)].data()});
+    }
+  }
+};
+
+/// saved and running statistics of a call over given slots; dx of rows equal to the mean, which is
+/// the mean gradient's part alone, and of others without a mean gradient: that of the projection.
+/// (Both parts at once would show how a compiler fuses them.)
+template <typename Forward, typename Apply>
+Values merged_results(const ManySlots& moments, const ManySlots& sums, const Forward& forward,
+                      const Apply& apply) {
+  constexpr std::int64_t kChannels = 11;
+  Values x(kChannels, 0.5F), y(kChannels), dx(kChannels), saved(3 * kChannels);
+  Values mean(kChannels, 0.25F), var(kChannels, 2.0F), zeros(kChannels);
+  const auto row = [](Values& values) { return Tensor(values.data(), {1, kChannels}); };
+  BatchNormForward f;
+  f.x = row(x);
+  f.y = row(y);
+  f.slots = moments.slots;
+  f.saved = {saved.data()};
+  f.running = {mean.data(), var.data(), 0.1};
+  forward(f);
+  BatchNormBackwardApply a;
+  a.grad_y = row(zeros);
+  a.saved = {saved.data()};
+  a.slots = sums.slots;
+  a.grad_x = row(dx);
+  Values all = saved;
+  append(all, mean);
+  append(all, var);
+  a.x = Tensor(saved.data(), {1, kChannels});
+  apply(a);
+  append(all, dx);
+  ManySlots products = sums;
+  for (std::size_t i = 0; i < products.memory.size(); ++i) {
+    std::fill_n(products.memory[i].begin(), kChannels, 0.0F);
+    products.slots[i].data = products.memory[i].data();
+  }
+  a.slots = products.slots;
+  a.x = row(x);
+  apply(a);
+  append(all, dx);
+  return all;
+}
+
+TEST_CASE("slots of any number of replicas are merged to the CPU's bits") {
+  const auto cpu = cpu_backend();
+  const EmulatedContext context(2);
+  for (const int count : {1, 2, 3, 7, 8, 9, 10, 16, 17, 64}) {
+    CAPTURE(count);
+    ManySlots moments(count, 11, 100);
+    const ManySlots sums(count, 11, 900);
+    moments.slots[0].count = 6;  // alone it needs more than one row
+    const Values expected = merged_results(
+        moments, sums, [&](const BatchNormForward& a) { cpu->batch_norm_forward(a); },
+        [&](const BatchNormBackwardApply& a) { cpu->batch_norm_backward_apply(a); });
+    const Values merged = merged_results(
+        moments, sums, [&](const BatchNormForward& a) { gpu::batch_norm_forward(context, a); },
+        [&](const BatchNormBackwardApply& a) { gpu::batch_norm_backward_apply(context, a); });
+    CHECK(merged == expected);
+  }
+}
+
+TEST_CASE("kernels may start early, but behind an exchange") {
+  BatchNormCase p;
+  p.channels = 12;
+  for (const bool alone : {true, false}) {
+    p.shards = alone ? std::vector<std::int64_t>{300} : std::vector<std::int64_t>{100, 200};
+    const Inputs inputs(p);
+    BatchNormCall plain(p, inputs), early(p, inputs);
+    early.use_dependent_launches();
+    const std::int64_t before = emulation::dependent_launches();
+    const auto expected = plain.run({}).bits();
+    CHECK(emulation::dependent_launches() == before);
+    CHECK(early.run({}).bits() == expected);
+    CHECK(emulation::dependent_launches() == before + 4);  // moments and reduce of both replicas
+  }
 }
 
 TEST_CASE("a replica without rows hands in zeros and still gets the statistics") {

@@ -35,6 +35,7 @@ class EmulatedContext {
 
   operator const gpu::Context&() const { return context_; }
   std::vector<unsigned>& counters() { return counters_; }
+  void use_dependent_launches() { context_.dependent_launches = true; }
 
  private:
   static constexpr std::align_val_t kAlignment{256};

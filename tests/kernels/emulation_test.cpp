@@ -17,6 +17,8 @@ namespace {
 using gpu::block_shared;
 using gpu::kWholeWarp;
 using gpu::launch;
+using gpu::launch_dependent;
+using gpu::wait_for_previous_kernel;
 using test::WithOptions;
 
 constexpr unsigned kThreads = 96;
@@ -122,6 +124,35 @@ TEST_CASE("the last block sees what the others wrote, whichever it is") {
     launch(last_block_sum, 40, 32, nullptr, in.data(), parts.data(), &counter, &out);
     CHECK(out == 820.0F);
     CHECK(counter == 0);
+  }
+}
+
+void wait_late(float* out) {
+  __syncthreads();
+  wait_for_previous_kernel();
+  *out = 1;
+}
+
+void wait_sometimes(float* out) {
+  if (threadIdx.x != 5) wait_for_previous_kernel();
+  *out = 1;
+}
+
+void wait_first(float* out) {
+  wait_for_previous_kernel();
+  __syncthreads();
+  *out = 1;
+}
+
+TEST_CASE("a kernel that starts early must wait before it does anything") {
+  float out = 0;
+  launch_dependent(true, wait_first, 2, kThreads, nullptr, &out);
+  CHECK(out == 1);
+  for (const auto kernel : {wait_late, wait_sometimes}) {
+    launch_dependent(false, kernel, 2, kThreads, nullptr, &out);
+    CHECK_THROWS_WITH_AS(launch_dependent(true, kernel, 2, kThreads, nullptr, &out),
+                         doctest::Contains("without waiting for the kernel before"),
+                         std::logic_error);
   }
 }
 

@@ -3,6 +3,8 @@
 
 #include "nn/memory_planner.h"
 
+#include <algorithm>
+
 #include "nn/harness.h"
 #include "nn/liveness.h"
 
@@ -147,6 +149,33 @@ TEST_CASE("liveness: gradients exist only between something to learn and the out
   CHECK(plan.grad[1].buffer == -1);
   CHECK(plan.grad[2].buffer >= 0);
   CHECK(plan.grad[4].buffer == -1);
+}
+
+// Peers read it in both directions: neither a value of the forward pass nor a gradient may lie
+// there.
+TEST_CASE("liveness: saved memory that persists is lent to nothing else, other saved memory is") {
+  std::mt19937 random(4);
+  int shared = 0;
+  for (int trial = 0; trial < 100; ++trial) {
+    Graph graph = chain(std::vector<std::size_t>(12, 4096));
+    for (GraphLayer& layer : graph.layers) {
+      layer.has_parameters = random() % 2 == 0;
+      layer.reads_input = random() % 2 == 0;
+      layer.saved_bytes = 1024 + random() % 4096;
+      layer.saved_persists = random() % 2 == 0;
+    }
+    const MemoryPlan plan = plan_memory(graph);
+    for (std::size_t i = 0; i < graph.layers.size(); ++i) {
+      const Buffer& saved = plan.buffers[static_cast<std::size_t>(plan.saved[i])];
+      const auto overlaps = std::ranges::count_if(plan.buffers, [&](const Buffer& other) {
+        return &other != &saved && other.bytes > 0 && saved.offset < other.offset + other.bytes &&
+               other.offset < saved.offset + saved.bytes;
+      });
+      if (graph.layers[i].saved_persists) CHECK(overlaps == 0);
+      if (!graph.layers[i].saved_persists && overlaps > 0) ++shared;
+    }
+  }
+  CHECK(shared > 0);
 }
 
 TEST_CASE("random networks: memory that is shared changes no bit") {

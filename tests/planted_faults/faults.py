@@ -20,6 +20,7 @@ class Fault:
 MOMENTS = "kernels/operations/batch_norm_moments.cu"
 BACKWARD = "kernels/operations/batch_norm_backward.cu"
 FORWARD = "kernels/operations/batch_norm_forward.cu"
+CHANNELS = "kernels/operations/batch_norm_channels.h"
 SGD = "kernels/operations/sgd.cu"
 WEIGHTS = "kernels/operations/weights.cu"
 CONVOLUTION = "kernels/cudnn/cudnn_convolution.cpp"
@@ -42,8 +43,15 @@ FAULTS = [
           "shared.m2[v][b] + delta * delta * (na * share);", "shared.m2[v][b];",
           "the BatchNorm kernels agree with the CPU"),
     Fault("BatchNorm's forward pass: the first replica's statistics are left out", FORWARD,
-          "for (int s = 0; s < slots.size; ++s)", "for (int s = 1; s < slots.size; ++s)",
+          "      if (s == 0) {", "      if (s <= 1) {",
           "BatchNorm kernels match the reference with every option*"),
+    Fault("slots of replicas: those after the first eight are left out", CHANNELS,
+          "begin < slots.size; begin += kAtOnce", "begin < 1; begin += kAtOnce",
+          "slots of any number of replicas*", source=FORWARD),
+    Fault("slots of replicas: a slot's weight is that of the one before it", FORWARD,
+          "slots.weights[s]", "slots.weights[s - 1]", "slots of any number of replicas*"),
+    Fault("BatchNorm's moments: start early and do not wait for the kernel before", MOMENTS,
+          "  wait_for_previous_kernel();\n", "", "kernels may start early*"),
     Fault("BatchNorm's backward pass: without the mean of the gradient", BACKWARD,
           " - constants.mean_gradient[v] - centred", " - centred", "the BatchNorm kernels agree with the CPU"),
     Fault("max-pooling backward: a window below the last row of an odd height", "kernels/operations/pooling_windows.h",
@@ -83,6 +91,12 @@ FAULTS = [
     Fault("transport event: nobody waits for a peer's event", EVENT,
           "      mail.written->make_wait(stream());\n", "",
           "event: every stream reads*", test="test_gpu_host"),
+    Fault("transport event: no event is recorded behind a rank's statistics", EVENT,
+          "    written.record(stream());\n", "", "event: every stream reads*", test="test_gpu_host"),
+    Fault("memory that calls use in turn: the other block grows when it is used",
+          "kernels/transport/gpu_communicator.cpp",
+          "    for (Storage& block : memory.blocks) {\n", "    {\n      Storage& block = memory.blocks[turn];\n",
+          "a recorded step with an odd number*", test="test_gpu_host"),
     Fault("a replayed step: the other ranks do not wait for its end", "kernels/transport/step_graph.cpp",
           "done_->make_wait(stream);", "static_cast<void>(stream);",
           "a graph over several GPUs*", test="test_gpu_host"),

@@ -4,7 +4,10 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
+#include <initializer_list>
 #include <thread>
+#include <utility>
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/rng.h"
@@ -83,9 +86,18 @@ const std::string kRule = ": every replica must make the same BatchNorm calls in
 
 }  // namespace
 
-TEST_CASE("the i-th calls of all ranks meet, whatever their pace") {
-  for (const int ranks : {1, 2, 3, 5, 8}) {
-    SyncMaster master(ranks, adder());
+TEST_CASE("the i-th calls of all ranks meet, whatever their pace and however they wait") {
+  using std::chrono::microseconds;
+  for (const auto& [ranks, spin] :
+       std::initializer_list<std::pair<int, microseconds>>{{1, {}},
+                                                           {2, {}},
+                                                           {3, {}},
+                                                           {5, {}},
+                                                           {8, {}},
+                                                           {1, microseconds(20)},
+                                                           {2, microseconds(20)},
+                                                           {3, microseconds(5)}}) {
+    SyncMaster master(ranks, adder(), nullptr, 0, spin);
     std::atomic<int> wrong{0};
     const int rounds = 500;
     const auto thrown = run_ranks(ranks, [&](int rank) {
@@ -188,9 +200,11 @@ TEST_CASE("an abort before, during and after an exchange") {
     master.abort(kCause);
     CHECK_THROWS_AS(master.exchange(0, {call(0), 1, nullptr}), PeerAborted);
   }
-  SUBCASE("while ranks wait, the master among them or not") {
-    for (const int missing : {0, 2}) {
-      SyncMaster master(3, [](auto, auto) {});
+  SUBCASE("while ranks wait, the master among them or not, asleep or looking") {
+    for (const auto& [missing, spin] :
+         {std::pair{0, 0}, std::pair{2, 0}, std::pair{0, 100'000'000}, std::pair{2, 100'000'000}}) {
+      SyncMaster master(
+          3, [](auto, auto) {}, nullptr, 0, std::chrono::microseconds(spin));
       const auto thrown = run_ranks(3, [&](int rank) {
         if (rank != missing) {
           master.exchange(rank, {call(0), 1, nullptr});

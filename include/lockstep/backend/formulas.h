@@ -18,17 +18,36 @@ struct ChannelMoments {
   double m2 = 0;
 };
 
-/// Chan, Golub and LeVeque (1979), eq. 2.1: moments of the union of two disjoint sets. Exact in
-/// counts; a set without samples changes nothing.
+/// What joins a set to those before it: a number that depends on the counts alone.
+struct MomentsWeights {
+  double before = 0;  // samples before the set
+  double share = 1;   // of the set in the union
+};
+
+LOCKSTEP_HOST_DEVICE inline MomentsWeights moments_weights(std::int64_t before,
+                                                           std::int64_t count) {
+  const auto na = static_cast<double>(before);
+  const auto nb = static_cast<double>(count);
+  return {na, nb / (na + nb)};
+}
+
+/// Chan, Golub and LeVeque (1979), eq. 2.1: (mean, m2) becomes that of the union with a disjoint
+/// set. REQUIRES: both sets have samples.
+LOCKSTEP_HOST_DEVICE inline void join_moments(double& mean, double& m2, double set_mean,
+                                              double set_m2, const MomentsWeights& weights) {
+  const double delta = set_mean - mean;
+  mean = std::fma(delta, weights.share, mean);
+  m2 = std::fma(delta * delta * weights.before, weights.share, m2 + set_m2);
+}
+
+/// Moments of the union of two disjoint sets. Exact in counts; a set without samples changes
+/// nothing.
 LOCKSTEP_HOST_DEVICE inline ChannelMoments merge(const ChannelMoments& a, const ChannelMoments& b) {
   if (b.count == 0) return a;
   if (a.count == 0) return b;
-  const auto na = static_cast<double>(a.count);
-  const auto nb = static_cast<double>(b.count);
-  const double delta = b.mean - a.mean;
-  const double share = nb / (na + nb);
-  return {a.count + b.count, std::fma(delta, share, a.mean),
-          std::fma(delta * delta * na, share, a.m2 + b.m2)};
+  ChannelMoments both{a.count + b.count, a.mean, a.m2};
+  join_moments(both.mean, both.m2, b.mean, b.m2, moments_weights(a.count, b.count));
+  return both;
 }
 
 /// Inverse standard deviation from the biased variance.

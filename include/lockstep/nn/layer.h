@@ -82,7 +82,8 @@ class Layer {
   /// Bytes kept from forward to backward beside the values (saved statistics, winners), for the
   /// planned batch.
   virtual std::size_t saved_bytes() const { return 0; }
-  /// Whether the saved memory keeps its contents after the step, until the next forward pass.
+  /// Whether the saved memory is never lent to anything else: it keeps its contents after the step,
+  /// until the next forward pass, and peers may read it all the time.
   virtual bool saved_persists() const { return false; }
   virtual BackwardReads backward_reads() const = 0;
   /// Whether grad of input 0 may lie in the memory of the output's grad (the layer can work in

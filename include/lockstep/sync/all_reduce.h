@@ -18,7 +18,8 @@ class AllReduce {
  public:
   virtual ~AllReduce() = default;
 
-  /// As Communicator::attach. Waits for the other ranks, which call it at the same time.
+  /// As Communicator::attach. May wait for the other ranks where nothing ends its wait.
+  /// REQUIRES: all ranks have said on the host that they come.
   virtual void attach(Backend& backend) { static_cast<void>(backend); }
 
   /// Begins to sum data[0, count), device memory of this rank, in place over all ranks, behind what

@@ -33,6 +33,10 @@ class Communicator {
   /// The result is one slot that is already merged (`host`), or one per rank of the group in rank
   /// order (`event`): the consumer merges what it gets. Valid until the second exchange after this
   /// one. Throws as SyncMaster::exchange.
+  ///
+  /// On GPUs peers may read `local` in place: what writes it again is issued after the next
+  /// `exchange` or `barrier` has returned, or after all ranks have synchronized their backends and
+  /// met. On the CPU it may be written when this returns.
   virtual std::span<const StatSlot> exchange(const SyncCall& call, const StatSlot& local) = 0;
 
   /// Total count behind the last `exchange`, known on the host.

@@ -4,6 +4,7 @@
 // receives its answer. The one rule: every rank posts the same calls in the same order; a rank that
 // does not is named in the error everyone gets.
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -55,8 +56,10 @@ class SyncMaster {
       std::function<void(std::span<const SyncMessage> messages, std::span<SyncAnswer> answers)>;
 
   /// `rank_offset` is added to ranks in messages (a sync group that starts at a later rank);
-  /// `progress` may be null.
-  SyncMaster(int ranks, Callback callback, Progress* progress = nullptr, int rank_offset = 0);
+  /// `progress` may be null. `spin`: how long a rank that waits keeps looking before it sleeps; of
+  /// use where every rank has a core of its own.
+  SyncMaster(int ranks, Callback callback, Progress* progress = nullptr, int rank_offset = 0,
+             std::chrono::microseconds spin = {});
 
   /// Posts and waits. Throws ReplicaError naming replica, layer and call if the ranks disagree, the
   /// callback's exception, or PeerAborted after `abort`.
@@ -87,6 +90,8 @@ class SyncMaster {
   void post(int rank, const SyncMessage& message);
   void wait_as_master(std::unique_lock<std::mutex>& lock);
   void wait_as_worker(std::unique_lock<std::mutex>& lock);
+  template <typename Done>
+  void look_for(const Done& done, std::unique_lock<std::mutex>& lock) const;
   void run_callback(std::unique_lock<std::mutex>& lock);
   void check_agreement() const;
   [[noreturn]] void throw_disagreement() const;
@@ -96,6 +101,7 @@ class SyncMaster {
   const Callback callback_;
   Progress* const progress_;
   const int rank_offset_;
+  const std::chrono::microseconds spin_;
 
   // Two conditions, so that the last worker to post wakes the master alone and the answer wakes
   // each worker once: with more replicas than cores every needless wake-up is paid by someone's
@@ -106,8 +112,10 @@ class SyncMaster {
   std::vector<Slot> slots_;            // [rank]
   std::vector<SyncMessage> messages_;  // [rank], as the callback sees them
   std::vector<SyncAnswer> answers_;    // [rank]
-  int posted_ = 0;
-  std::uint64_t generation_ = 0;
+  // Written under the mutex; a rank that spins reads these three without it.
+  std::atomic<int> posted_{0};
+  std::atomic<std::uint64_t> generation_{0};
+  std::atomic<bool> failed_{false};  // failure_ is set
   bool running_ = false;  // the callback reads the payloads: nobody may leave, not even after abort
   std::exception_ptr failure_;
   bool failed_here_ = false;  // failure_ is this exchange's own, not one handed to abort()

@@ -97,6 +97,7 @@ struct Fibre {
   Block* block = nullptr;
   State state = State::kReady;
   int barriers = 0;
+  bool has_waited = false;  // for the kernel before
   unsigned warp_round = 0;
   int index = 0;  // in its block
   int lane() const { return index % kWarpLanes; }
@@ -115,10 +116,11 @@ struct Block {
 
 class Scheduler {
  public:
-  void run(dim3 grid, dim3 block, const std::function<void()>& thread);
+  void run(dim3 grid, dim3 block, const std::function<void()>& thread, bool dependent);
   Fibre& current() { return *current_; }
   void yield() { switch_to(current_->context, main_, false); }
   void fibre_main();
+  void check_has_waited() const;
   int most_barriers = 0;
 
  private:
@@ -130,6 +132,7 @@ class Scheduler {
 
   dim3 grid_, block_size_;
   const std::function<void()>* thread_ = nullptr;
+  bool dependent_ = false;
   std::mt19937_64 random_;
   std::vector<std::unique_ptr<Block>> under_way_;
   std::vector<Fibre*> ready_;
@@ -154,6 +157,7 @@ Scheduler& scheduler() {
 
 Options current_options;
 std::int64_t launch_count = 0;
+std::int64_t dependent_count = 0;
 
 void enter_fibre() { scheduler().fibre_main(); }
 
@@ -161,12 +165,19 @@ void Scheduler::fibre_main() {
   arrived(current_->context, &main_);
   try {
     (*thread_)();
+    check_has_waited();
   } catch (...) {
     if (!failure_) failure_ = std::current_exception();
   }
   current_->state = State::kDone;
   ++current_->block->done;
   switch_to(current_->context, main_, true);
+}
+
+void Scheduler::check_has_waited() const {
+  if (!dependent_ || current_->has_waited) return;
+  throw std::logic_error(
+      "emulation: a thread of a dependent launch goes on without waiting for the kernel before it");
 }
 
 void start_on(void* stack, Context& context) {
@@ -235,7 +246,9 @@ void Scheduler::stuck() const {
                          " in warp operations, " + std::to_string(done) + " have ended");
 }
 
-void Scheduler::run(dim3 grid, dim3 block_size, const std::function<void()>& thread) {
+void Scheduler::run(dim3 grid, dim3 block_size, const std::function<void()>& thread,
+                    bool dependent) {
+  dependent_ = dependent;
   grid_ = grid;
   block_size_ = block_size;
   thread_ = &thread;
@@ -277,17 +290,22 @@ Dispatch& dispatch() {
 }
 int barriers_of_last_launch() { return scheduler().most_barriers; }
 std::int64_t launches() { return launch_count; }
+std::int64_t dependent_launches() { return dependent_count; }
 
-void run(dim3 grid, dim3 block, const std::function<void()>& thread) {
+void run(dim3 grid, dim3 block, const std::function<void()>& thread, bool dependent) {
   if (std::size_t{block.x} * block.y * block.z > 1024) {
     throw std::logic_error("emulation: a block has at most 1024 threads");
   }
   ++launch_count;
-  scheduler().run(grid, block, thread);
+  if (dependent) ++dependent_count;
+  scheduler().run(grid, block, thread, dependent);
 }
+
+void wait_for_previous_kernel() { scheduler().current().has_waited = true; }
 
 void sync_threads() {
   Scheduler& s = scheduler();
+  s.check_has_waited();
   Fibre& fibre = s.current();
   Block& block = *fibre.block;
   if (fibre.barriers++ == current_options.skipped_barrier) return give_way();
@@ -301,6 +319,7 @@ void sync_threads() {
 
 void give_way() {
   Scheduler& s = scheduler();
+  s.check_has_waited();
   s.make_ready(s.current());
   s.yield();
 }
@@ -314,6 +333,7 @@ const std::uint64_t* exchange_in_warp(unsigned mask, std::uint64_t mine) {
       std::min<int>(kWarpLanes, static_cast<int>(block.fibres.size()) - warp_index * kWarpLanes);
   const unsigned present = lanes == kWarpLanes ? 0xffffffffU : (1U << lanes) - 1;
   Warp& warp = block.warps[static_cast<std::size_t>(warp_index)];
+  s.check_has_waited();
   const unsigned round = fibre.warp_round++ & 1U;
   if ((mask & present) != present) {
     throw std::logic_error("emulation: kernels use warp operations with whole warps only");

@@ -69,9 +69,15 @@ Options& options();
 /// Barriers that the threads of the last launch met at most.
 int barriers_of_last_launch();
 
+/// Those of them that may start before the kernel in front of them ends.
+std::int64_t dependent_launches();
+
 /// Runs `thread` once per thread of the grid. Throws std::logic_error when threads wait for others
-/// that have ended, and what `thread` throws.
-void run(dim3 grid, dim3 block, const std::function<void()>& thread);
+/// that have ended, when one of a `dependent` launch has not waited for the kernel before it by the
+/// time it meets others or ends, and what `thread` throws.
+void run(dim3 grid, dim3 block, const std::function<void()>& thread, bool dependent = false);
+
+void wait_for_previous_kernel();
 
 void sync_threads();
 void give_way();
@@ -174,14 +180,24 @@ T& block_shared() {
 }
 
 template <typename... Parameters, typename... Arguments>
-void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, Stream stream,
-            const Arguments&... arguments) {
+void launch_dependent(bool early, void (*kernel)(Parameters...), dim3 grid, dim3 block,
+                      Stream stream, const Arguments&... arguments) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
   const auto work = [=, values = std::tuple<Parameters...>(static_cast<Parameters>(arguments)...)] {
-    emulation::run(grid, block, [&] { std::apply(kernel, values); });
+    emulation::run(
+        grid, block, [&] { std::apply(kernel, values); }, early);
   };
   if (emulation::dispatch() == nullptr) return work();
   emulation::dispatch()(stream, work);
 }
+
+template <typename... Parameters, typename... Arguments>
+void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, Stream stream,
+            const Arguments&... arguments) {
+  launch_dependent(false, kernel, grid, block, stream, arguments...);
+}
+
+inline void wait_for_previous_kernel() { emulation::wait_for_previous_kernel(); }
+inline void allow_next_kernel() {}
 
 }  // namespace lockstep::gpu
