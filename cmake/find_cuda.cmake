@@ -35,8 +35,13 @@ if(NOT CUDNN_INCLUDE_DIR OR NOT CUDNN_LIBRARY)
   return()
 endif()
 
-# Ampere's data centre GPUs, and Hopper with code that later ones can translate.
+# The GPUs of workstations and servers since Turing: 75 (RTX 20, T4), 80 (A100), 86 (RTX 30, A40), 89 (RTX 40, L4),
+# 90 (H100) and 120 (RTX 50, RTX PRO). 90 and the newest also as PTX, which the driver translates for what lies behind
+# them (B200, and what comes). The time of nvcc grows with each: tools/check builds for one (CUDAARCHS=90).
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-  set(CMAKE_CUDA_ARCHITECTURES 80-real 90)
+  set(CMAKE_CUDA_ARCHITECTURES 75-real 80-real 86-real 89-real 90)
+  if(CUDAToolkit_VERSION VERSION_GREATER_EQUAL 12.8)
+    list(APPEND CMAKE_CUDA_ARCHITECTURES 120)
+  endif()
 endif()
 set(LOCKSTEP_HAS_CUDA ON)

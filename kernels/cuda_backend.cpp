@@ -4,11 +4,14 @@
 #include <string_view>
 
 #include "kernels/device/check_cuda.h"
+#include "kernels/device/pinned_readback.h"
 #include "kernels/operations/bias.h"
 #include "lockstep/backend/operand_checks.h"
 
 namespace lockstep::gpu {
 namespace {
+
+constexpr int kFirstWithBFloat16 = 8;  // compute capability: Ampere
 
 void check_operands(const ConvGeometry& geometry, const Tensor& x, const Tensor& y) {
   check_conv2d(geometry, x.shape, y.shape);
@@ -56,6 +59,7 @@ const Context& CudaBackend::prepared_context() {
   Context& own = context();
   own.stream = stream_.get();
   const DeviceDescription description = describe_device(device_.ordinal);
+  compute_capability_ = description.major;
   own.multiprocessors = description.multiprocessors;
   own.dependent_launches = launches_dependently(description);
   own.counters = static_cast<unsigned*>(counters_.data());
@@ -101,6 +105,10 @@ void CudaBackend::take_staged(const Tensor& staged, const Tensor& destination) {
   taken_.record(stream_.get());
 }
 
+std::unique_ptr<Readback> CudaBackend::make_readback(const Tensor& source, int slots) {
+  return std::make_unique<PinnedReadback>(device_.ordinal, stream_.get(), source, slots);
+}
+
 void CudaBackend::synchronize() {
   const DeviceGuard guard(device_.ordinal);
   check_cuda(cudaStreamSynchronize(stream_.get()), "cudaStreamSynchronize");
@@ -109,6 +117,10 @@ void CudaBackend::synchronize() {
 void CudaBackend::prepare_conv2d(const ConvGeometry& geometry, const Shape& input, DType dtype,
                                  bool backward, bool grad_input) {
   if (input.batch() == 0) return;
+  if (dtype == DType::kBFloat16 && compute_capability_ < kFirstWithBFloat16) {
+    throw ConfigError(concat(to_string(device_), " has compute capability ", compute_capability_,
+                             ".x and no bf16; use run.precision = \"fp16\" or \"fp32\""));
+  }
   enter();
   convolutions_.prepare(geometry, input, dtype, backward, grad_input);
 }
@@ -153,6 +165,14 @@ void CudaBackend::sgd_update(const SgdShard& shard) {
   });
   GpuOperations::sgd_update(staged.shard);
   peers_.write_back(shard, staged, stream_.get());
+}
+
+void CudaBackend::update_loss_scale(const LossScaleUpdate& update) {
+  enter();
+  const std::span<const double* const> guards =
+      peers_.stage_numbers(update.guards, stream_.get(),
+                           [this](std::size_t bytes) { return convolution_scratch_.get(bytes); });
+  GpuOperations::update_loss_scale({guards, update.state, update.growth_interval});
 }
 
 }  // namespace lockstep::gpu

@@ -20,6 +20,7 @@ class CudaBackend final : public GpuOperations {
   ~CudaBackend() override;
 
   const Device& device() const override { return device_; }
+  bool asynchronous() const override { return true; }
 
   Storage allocate(std::size_t bytes) override { return memory_.allocate(bytes); }
   std::size_t allocated_bytes() const override { return memory_.allocated_bytes(); }
@@ -27,6 +28,7 @@ class CudaBackend final : public GpuOperations {
   void download(void* destination, const Tensor& source) override;
   void stage(const Tensor& staged, const void* source) override;
   void take_staged(const Tensor& staged, const Tensor& destination) override;
+  std::unique_ptr<Readback> make_readback(const Tensor& source, int slots) override;
   void synchronize() override;
 
   void prepare_conv2d(const ConvGeometry& geometry, const Shape& input, DType dtype, bool backward,
@@ -44,6 +46,7 @@ class CudaBackend final : public GpuOperations {
 
   /// Also where a peer's memory cannot be reached from this GPU.
   void sgd_update(const SgdShard& shard) override;
+  void update_loss_scale(const LossScaleUpdate& update) override;
 
  private:
   void enter() override;
@@ -52,8 +55,9 @@ class CudaBackend final : public GpuOperations {
   const Device device_;
   StreamOwner stream_;
   StreamOwner staging_stream_;
-  Event staged_;  // in the staging stream
-  Event taken_;   // in the replica's
+  Event staged_;                // in the staging stream
+  Event taken_;                 // in the replica's
+  int compute_capability_ = 0;  // its major number
   DeviceMemory memory_;
   Storage counters_;
   DeviceScratch kernel_scratch_;

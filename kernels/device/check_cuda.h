@@ -24,8 +24,12 @@ inline std::string describe_place(const std::source_location& where) {
 [[noreturn]] inline void throw_cuda_error(cudaError_t status, const char* what,
                                           const std::source_location& where) {
   static_cast<void>(cudaGetLastError());
+  const char* advice = status == cudaErrorNoKernelImageForDevice
+                           ? "; this build has no code for this GPU: build it with "
+                             "CUDAARCHS=native tools/build on a machine that has one"
+                           : "";
   throw Error(concat("CUDA: ", what, " failed: ", cudaGetErrorString(status), " (",
-                     cudaGetErrorName(status), ")", describe_place(where)));
+                     cudaGetErrorName(status), ")", describe_place(where), advice));
 }
 
 /// Throws Error with `what` (the call, or what it was for) unless `status` is cudaSuccess.

@@ -2,6 +2,7 @@
 
 #include "kernels/operations/batch_norm.h"
 #include "kernels/operations/loss.h"
+#include "kernels/operations/loss_scale.h"
 #include "kernels/operations/pointwise.h"
 #include "kernels/operations/pooling.h"
 #include "kernels/operations/sgd.h"
@@ -88,9 +89,19 @@ void GpuOperations::cross_entropy(const CrossEntropy& arguments) {
   gpu::cross_entropy(entered(), arguments);
 }
 
+void GpuOperations::reset_sums(double* sums, int count) { gpu::reset_sums(entered(), sums, count); }
+
 void GpuOperations::confusion_matrix(const Tensor& logits, const Tensor& labels,
                                      std::int64_t* matrix) {
   gpu::confusion_matrix(entered(), logits, labels, matrix);
+}
+
+void GpuOperations::check_gradients(const GradientCheck& check) {
+  gpu::check_gradients(entered(), check);
+}
+
+void GpuOperations::update_loss_scale(const LossScaleUpdate& update) {
+  gpu::update_loss_scale(entered(), update);
 }
 
 void GpuOperations::sgd_update(const SgdShard& shard) { gpu::sgd_update(entered(), shard); }

@@ -41,8 +41,11 @@ class GpuOperations : public Backend {
                                   bool accumulate) override;
 
   void cross_entropy(const CrossEntropy& arguments) override;
+  void reset_sums(double* sums, int count) override;
   void confusion_matrix(const Tensor& logits, const Tensor& labels, std::int64_t* matrix) override;
+  void check_gradients(const GradientCheck& check) override;
   void sgd_update(const SgdShard& shard) override;
+  void update_loss_scale(const LossScaleUpdate& update) override;
 
  protected:
   /// Filled by the subclass's constructor.

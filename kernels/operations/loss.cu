@@ -17,6 +17,7 @@
 #include "kernels/primitives/ordered_sum.h"
 #include "kernels/primitives/pack.h"
 #include "kernels/primitives/views.h"
+#include "lockstep/backend/formulas.h"
 #include "lockstep/backend/operand_checks.h"
 
 namespace lockstep::gpu {
@@ -36,6 +37,7 @@ struct Loss {
   Rows<const std::uint8_t> labels;
   const float* class_weight;  // null: all 1
   DeviceScalar<double> normalizer;
+  DeviceScalar<float> grad_scale;
   Rows<T> gradient;  // null: only the loss
   double* partials;  // [chunks]
   unsigned* counter;
@@ -74,9 +76,12 @@ __device__ void for_each_pack(int pixels, int classes, const Body& body) {
   }
 }
 
-/// What one unit of weight contributes to the gradient: all pixels share it.
-__device__ double share_of(double weight, double normalizer) {
-  return normalizer == 0 ? 0 : weight / normalizer;
+/// What a pixel of this weight contributes to the gradient.
+template <typename T>
+__device__ float share_of(const Loss<T>& task, double weight) {
+  const double normalizer = task.normalizer.get();
+  const double share = normalizer == 0 ? 0 : weight / normalizer;
+  return task.grad_scale.get() * static_cast<float>(share);
 }
 
 /// Weight * nll of one pixel. `values` are its logits, and its gradient afterwards. `pixel_share`:
@@ -103,7 +108,7 @@ __device__ double pixel_loss(const Loss<T>& task, float pixel_share, std::int64_
   float share = known ? pixel_share : logit;
   if (task.class_weight != nullptr && known) {
     weight = static_cast<double>(task.class_weight[label]);
-    share = static_cast<float>(share_of(weight, task.normalizer.get()));
+    share = share_of(task, weight);
   }
   const float scale = share / sum;
   for (int c = 0; c < task.classes; ++c) {
@@ -117,7 +122,7 @@ template <typename T, int kWidth>
 __device__ double chunk_loss(const Loss<T>& task, Tile& tile, std::int64_t begin,
                              std::int64_t end) {
   const int pitch = task.pixel_floats();
-  const auto share = static_cast<float>(share_of(1.0, task.normalizer.get()));
+  const float share = share_of(task, 1.0);
   double loss = 0;
   for (std::int64_t first = begin; first < end; first += task.tile_pixels()) {
     const std::int64_t left = end - first;
@@ -213,6 +218,10 @@ __global__ void confusion_kernel(Confusion<T> task) {
   for_each_entry<kWidth>(task, [&](int entry) { atomicAdd(task.matrix + entry, 1ULL); });
 }
 
+__global__ void reset_kernel(double* sums, int count) {
+  for (std::int64_t i = first_item(); i < count; i += item_stride()) sums[i] = reset_sum(sums[i]);
+}
+
 template <typename T>
 Loss<T> loss_of(const Context& context, const CrossEntropy& arguments) {
   const std::int64_t pixels = arguments.logits.shape.rows();
@@ -224,6 +233,7 @@ Loss<T> loss_of(const Context& context, const CrossEntropy& arguments) {
           Rows<const std::uint8_t>(arguments.labels),
           arguments.class_weight,
           arguments.normalizer,
+          arguments.grad_scale,
           Rows<T>(arguments.grad_logits),
           static_cast<double*>(context.scratch(bytes)),
           context.counters,
@@ -244,6 +254,10 @@ void cross_entropy(const Context& context, const CrossEntropy& arguments) {
         blocks_for(chunks_of(task.pixels), 1, std::int64_t{12} * context.multiprocessors);
     launch(cross_entropy_kernel<T, width()>, blocks, kLossThreads, context.stream, task);
   });
+}
+
+void reset_sums(const Context& context, double* sums, int count) {
+  launch_loop(context, count, reset_kernel, sums, count);
 }
 
 void confusion_matrix(const Context& context, const Tensor& logits, const Tensor& labels,

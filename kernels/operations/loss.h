@@ -13,6 +13,7 @@ namespace lockstep::gpu {
 /// A label that is neither a class nor ignored cannot be reported without waiting for the GPU: it
 /// makes the loss, and its pixel's gradient, NaN.
 void cross_entropy(const Context& context, const CrossEntropy& arguments);
+void reset_sums(const Context& context, double* sums, int count);
 void confusion_matrix(const Context& context, const Tensor& logits, const Tensor& labels,
                       std::int64_t* matrix);
 

@@ -29,6 +29,7 @@ struct Replicas {
   int ranks;
   int loss_count;
   DeviceScalar<float> lr = 0.0F;
+  DeviceScalar<float> grad_scale = 1.0F;
   float momentum;
 };
 
@@ -109,7 +110,8 @@ __device__ void store_at_once(float* target, const float (&values)[kWidth]) {
 
 /// Elements [at, at + kWidth); returns the sum of their gradients' squares.
 template <int kWidth>
-__device__ double update(const Replicas& replicas, float lr, float weight_decay, std::int64_t at) {
+__device__ double update(const Replicas& replicas, float lr, float grad_scale, float weight_decay,
+                         std::int64_t at) {
   float gradient[kWidth] = {};
   for (int rank = 0; rank < replicas.ranks; ++rank) {
     const auto part = load_pack<kWidth>(replicas.grads[rank] + at);
@@ -120,6 +122,7 @@ __device__ double update(const Replicas& replicas, float lr, float weight_decay,
   float new_weight[kWidth], new_velocity[kWidth];
   double squares = 0;
   for (int k = 0; k < kWidth; ++k) {
+    gradient[k] *= grad_scale;
     new_velocity[k] = velocity[k];
     new_weight[k] =
         sgd_element(weight[k], gradient[k], new_velocity[k], lr, replicas.momentum, weight_decay);
@@ -135,14 +138,16 @@ __device__ double update(const Replicas& replicas, float lr, float weight_decay,
 
 /// As update(), of those elements that are in the range.
 template <int kWidth>
-__device__ double update_within(const Replicas& replicas, float lr, const Range& range,
-                                std::int64_t at) {
+__device__ double update_within(const Replicas& replicas, float lr, float grad_scale,
+                                const Range& range, std::int64_t at) {
   const float decay = range.weight_decay;
-  if (at >= range.begin && at + kWidth <= range.end) return update<kWidth>(replicas, lr, decay, at);
+  if (at >= range.begin && at + kWidth <= range.end) {
+    return update<kWidth>(replicas, lr, grad_scale, decay, at);
+  }
   double squares = 0;
   for (int k = 0; k < kWidth; ++k) {
     if (at + k < range.begin || at + k >= range.end) continue;
-    squares += update<1>(replicas, lr, decay, at + k);
+    squares += update<1>(replicas, lr, grad_scale, decay, at + k);
   }
   return squares;
 }
@@ -151,7 +156,7 @@ __device__ double update_within(const Replicas& replicas, float lr, const Range&
 template <int kWidth>
 __global__ void sgd_kernel(Replicas replicas, Ranges ranges, SquaredNorm norm) {
   if (!losses_are_finite(replicas)) return;
-  const float lr = replicas.lr.get();
+  const float lr = replicas.lr.get(), grad_scale = replicas.grad_scale.get();
   for (int chunk = static_cast<int>(blockIdx.x); chunk < ranges.chunks;
        chunk += static_cast<int>(gridDim.x)) {
     const Range range = range_at(ranges, chunk);
@@ -159,7 +164,7 @@ __global__ void sgd_kernel(Replicas replicas, Ranges ranges, SquaredNorm norm) {
         range.first() + static_cast<std::int64_t>(chunk - range.first_chunk) * kChunk;
     double squares = 0;
     for (int i = static_cast<int>(threadIdx.x); i < kChunk / kWidth; i += kThreads) {
-      squares += update_within<kWidth>(replicas, lr, range, first + i * kWidth);
+      squares += update_within<kWidth>(replicas, lr, grad_scale, range, first + i * kWidth);
     }
     if (norm.result == nullptr) continue;
     const double sum = block_sum(squares);
@@ -197,6 +202,7 @@ void sgd_update(const Context& context, const SgdShard& shard) {
   replicas.velocity = shard.velocity;
   replicas.ranks = static_cast<int>(shard.grads.size());
   replicas.lr = shard.lr;
+  replicas.grad_scale = shard.grad_scale;
   replicas.loss_count = static_cast<int>(shard.losses.size());
   std::copy(shard.losses.begin(), shard.losses.end(), replicas.losses);
   replicas.momentum = shard.momentum;

@@ -78,6 +78,18 @@ PeerStaging::Staged PeerStaging::stage(const SgdShard& shard, Stream stream,
   return staged;
 }
 
+std::span<const double* const> PeerStaging::stage_numbers(
+    std::span<const double* const> numbers, Stream stream,
+    const std::function<void*(std::size_t bytes)>& scratch) {
+  auto* next = static_cast<std::byte*>(scratch(numbers.size() * sizeof(double)));
+  numbers_.clear();
+  for (const double* number : numbers) {
+    const auto* near = within_reach(place_of(number), number, sizeof(double), stream, &next);
+    numbers_.push_back(reinterpret_cast<const double*>(near));
+  }
+  return numbers_;
+}
+
 void PeerStaging::write_back(const SgdShard& shard, const Staged& staged, Stream stream) {
   const std::int64_t begin = shard.ranges.front().begin;
   const std::size_t bytes = bytes_of(shard);

@@ -32,6 +32,11 @@ class PeerStaging {
   /// Copies what is out of reach into scratch memory.
   Staged stage(const SgdShard& shard, Stream stream,
                const std::function<void*(std::size_t bytes)>& scratch);
+  /// Numbers of all ranks, within reach: where they lie, or copies in scratch memory. Valid until
+  /// the next call.
+  std::span<const double* const> stage_numbers(
+      std::span<const double* const> numbers, Stream stream,
+      const std::function<void*(std::size_t bytes)>& scratch);
   /// Copies the new weights of `staged` to where the original keeps them.
   void write_back(const SgdShard& shard, const Staged& staged, Stream stream);
 
@@ -48,7 +53,8 @@ class PeerStaging {
                                 Stream stream, std::byte** next) const;
 
   const int ordinal_;
-  std::vector<Place> places_;  // three per replica
+  std::vector<Place> places_;  // four per replica, at most
+  std::vector<const double*> numbers_;
 };
 
 }  // namespace lockstep::gpu

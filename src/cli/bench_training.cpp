@@ -37,10 +37,14 @@ Batch random_batch(const Config& config, std::int64_t count, const Size& size) {
 
 }  // namespace
 
-StepResult BenchTraining::step(std::int64_t index) {
+void BenchTraining::begin_step(std::int64_t index) {
   // A tiny rate: random labels teach nothing, and weights that diverge would end the benchmark.
   replicas->begin_step(batch, index, 1e-4F);
   replicas->stage_next(batch);
+}
+
+StepResult BenchTraining::step(std::int64_t index) {
+  begin_step(index);
   return replicas->finish_step();
 }
 

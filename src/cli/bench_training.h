@@ -22,8 +22,9 @@ struct BenchTraining {
   std::unique_ptr<DataParallel> replicas;
   Batch batch;  // the global batch of every step; a single image for an evaluation
 
-  /// Step `index`, in parts, as the trainer does it: GPUs get the next batch while they work on
-  /// this one.
+  /// Begins step `index`; GPUs get the next batch while they work on this one.
+  void begin_step(std::int64_t index);
+  /// The whole step, and no other beside it.
   StepResult step(std::int64_t index);
   /// Evaluates the batch, which is a single image then, with the confusion matrix and the loss.
   /// Copies it once, in place of a loader.

@@ -1,6 +1,7 @@
 #include "lockstep/parallel/data_parallel.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <exception>
 #include <thread>
@@ -36,8 +37,8 @@ DataParallel::Impl::Impl(const DataParallelOptions& run_options,
       exchange(choose_gradient_exchange(options.gradient_exchange.kind, options.devices)),
       communicators(make_communicators(options.devices, communicator_options(options, exchange))),
       replicas(options.devices.size()),
-      states(options.devices.size()),
-      outcomes(options.devices.size()) {
+      states(options.devices.size()) {
+  for (auto& slot : outcomes) slot.resize(options.devices.size());
   check_options();
   check_recording();
   group = std::make_unique<ReplicaGroup>(options.devices, *communicators);
@@ -48,6 +49,7 @@ void DataParallel::Impl::check_options() const {
                  options.global_batch);
   LOCKSTEP_CHECK(options.num_classes > 0, "expected at least 1 class, got ", options.num_classes);
   check_precision();
+  check_loss_scale();
   const std::size_t weights = options.class_weight.size();
   if (weights == 0 || weights == static_cast<std::size_t>(options.num_classes)) return;
   throw ConfigError(concat("loss.class_weight has ", weights, " values for ", options.num_classes,
@@ -63,6 +65,17 @@ void DataParallel::Impl::check_precision() const {
                              " is asked for, and the CPU computes in fp32; use ",
                              "run.precision = \"fp32\", or -d cuda:all"));
   }
+}
+
+void DataParallel::Impl::check_loss_scale() const {
+  if (!options.loss_scale) return;
+  int exponent = 0;
+  const float initial = options.loss_scale->initial;
+  LOCKSTEP_CHECK(initial >= 1 && std::isfinite(initial) && std::frexp(initial, &exponent) == 0.5F,
+                 "the initial loss scale must be a power of two and at least 1, is ", initial);
+  LOCKSTEP_CHECK(options.loss_scale->growth_interval > 0,
+                 "expected a growth interval of at least 1 step, got ",
+                 options.loss_scale->growth_interval);
 }
 
 void DataParallel::Impl::check_recording() const {
@@ -106,7 +119,12 @@ std::unique_ptr<GradientExchange> DataParallel::Impl::make_gradients(int rank) {
         plan_gradient_buckets(*replica.network, options.gradient_exchange));
   }
   StepMemory memory{&scalars(rank).lr, {}, &step_sums(rank).squared_norm};
-  for (int peer = 0; peer < ranks(); ++peer) memory.losses.push_back(&step_sums(peer).loss);
+  if (options.loss_scale) memory.grad_scale = &step_sums(rank).scale.inverse;
+  for (int peer = 0; peer < ranks(); ++peer) {
+    const StepSums& added_up = step_sums(peer);
+    memory.losses.push_back(options.loss_scale ? &added_up.guard : &added_up.loss);
+  }
+  if (options.loss_scale) states[rank].guards = memory.losses;
   return std::make_unique<GradientExchange>(replicas, rank, options.sgd, std::move(memory),
                                             std::move(sums));
 }
@@ -130,6 +148,7 @@ void DataParallel::Impl::build_rank(int rank, int threads) {
     state.staged_labels = backend.allocate(static_cast<std::size_t>(input.rows()));
   }
   state.sums = backend.allocate(sizeof(StepSums));
+  state.readback = backend.make_readback(outcome_tensor(rank), kStepSlots);
   state.scalars = backend.allocate(sizeof(StepScalars));
   const auto classes = static_cast<std::size_t>(options.num_classes);
   state.confusion = backend.allocate(classes * classes * sizeof(std::int64_t));
@@ -145,6 +164,7 @@ DataParallel::DataParallel(const DataParallelOptions& options, const NetworkFact
   try {
     impl_->build();
     replicate();
+    if (options.loss_scale) set_loss_scale({.scale = options.loss_scale->initial});
   } catch (...) {
     leave_stuck_threads();
     throw;
@@ -168,6 +188,10 @@ void DataParallel::leave_stuck_threads() {
   // A thread that could not be stopped still works on the replicas: they must outlive it, so they
   // stay.
   if (impl_->group->has_stuck_thread()) static_cast<void>(impl_.release());
+}
+
+int DataParallel::steps_ahead() const {
+  return impl_->replicas[0].backend->asynchronous() ? kStepSlots - 1 : 0;
 }
 
 int DataParallel::size() const { return impl_->ranks(); }

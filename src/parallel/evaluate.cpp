@@ -69,7 +69,7 @@ double DataParallel::Impl::evaluate_batch(int rank, const Batch& batch) {
   loss.ignore_index = options.ignore_index;
   loss.loss = &step_sums(rank).loss;
   backend.cross_entropy(loss);
-  return read_sums(rank).loss;
+  return read_loss(rank);
 }
 
 void DataParallel::Impl::evaluate_rank(int rank, std::int64_t count,
@@ -90,6 +90,7 @@ void DataParallel::Impl::evaluate_rank(int rank, std::int64_t count,
 
 DataParallel::EvalResult DataParallel::evaluate(
     std::int64_t count, const std::function<Batch(std::int64_t index)>& load) {
+  impl_->check_between_steps("evaluate");
   const auto images = static_cast<std::size_t>(count);
   const auto cells =
       static_cast<std::size_t>(impl_->options.num_classes) * impl_->options.num_classes;

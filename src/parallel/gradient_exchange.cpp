@@ -81,6 +81,7 @@ void GradientExchange::update() {
                  .momentum = momentum_,
                  .losses = memory_.losses,
                  .squared_norm = memory_.squared_norm};
+  if (memory_.grad_scale != nullptr) shard.grad_scale = {0.0F, memory_.grad_scale};
   if (velocity_) shard.velocity = velocity_.floats();
   backend_.sgd_update(shard);
 }

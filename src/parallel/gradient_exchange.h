@@ -33,8 +33,9 @@ GradientExchangeChoice choose_gradient_exchange(const std::string& wanted,
 /// leaves its part of the gradient's squared norm.
 struct StepMemory {
   const float* lr = nullptr;          // of this rank's device
-  std::vector<const double*> losses;  // [rank]
+  std::vector<const double*> losses;  // [rank]; with a loss scale the guards (GradientCheck)
   double* squared_norm = nullptr;     // of this rank's device
+  const float* grad_scale = nullptr;  // of this rank's device; null: 1
 };
 
 /// Owned by the run, used by its rank's thread.

@@ -134,6 +134,11 @@ void ReplicaGroup::run(const std::function<void(int rank)>& work) {
   std::rethrow_exception(state.failure);
 }
 
+bool ReplicaGroup::has_failed() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->failure != nullptr;
+}
+
 bool ReplicaGroup::has_stuck_thread() const {
   const std::lock_guard lock(impl_->mutex);
   return impl_->running > 0;

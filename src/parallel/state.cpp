@@ -50,6 +50,7 @@ void upload_state(const HostState& state, Replica& replica) {
 }  // namespace
 
 void DataParallel::replicate() {
+  impl_->check_between_steps("replicate");
   if (size() == 1) return;
   HostState state;
   impl_->group->run([&](int rank) {
@@ -61,16 +62,42 @@ void DataParallel::replicate() {
 }
 
 std::vector<float> DataParallel::velocity() const {
+  impl_->check_between_steps("velocity");
   std::vector<float> values(static_cast<std::size_t>(impl_->replicas[0].store.elements()));
   impl_->group->run([&](int rank) { impl_->states[rank].gradients->save_velocity(values); });
   return values;
 }
 
 void DataParallel::set_velocity(std::span<const float> values) {
+  impl_->check_between_steps("set_velocity");
   const std::int64_t elements = impl_->replicas[0].store.elements();
   LOCKSTEP_CHECK(static_cast<std::int64_t>(values.size()) == elements, "expected the momentum of ",
                  elements, " parameter elements, got ", values.size());
   impl_->group->run([&](int rank) { impl_->states[rank].gradients->restore_velocity(values); });
+}
+
+std::optional<LossScaleState> DataParallel::loss_scale() const {
+  impl_->check_between_steps("loss_scale");
+  if (!impl_->options.loss_scale) return std::nullopt;
+  LossScaleState state;
+  impl_->group->run([&](int rank) {
+    if (rank != 0) return;
+    impl_->replicas[0].backend->download(&state, impl_->scale_tensor(0));
+    impl_->replicas[0].backend->synchronize();
+  });
+  return state;
+}
+
+void DataParallel::set_loss_scale(const LossScaleState& state) {
+  impl_->check_between_steps("set_loss_scale");
+  LOCKSTEP_CHECK(impl_->options.loss_scale, "this run has no loss scale");
+  LossScaleState copied = state;
+  copied.inverse = 1.0F / state.scale;
+  impl_->scale_in_use = state.scale;
+  impl_->group->run([&](int rank) {
+    impl_->replicas[rank].backend->upload(impl_->scale_tensor(rank), &copied);
+    impl_->replicas[rank].backend->synchronize();
+  });
 }
 
 }  // namespace lockstep

@@ -1,8 +1,11 @@
 // The step of every rank, in the order of the data: scatter, forward, loss, backward, gradient
 // exchange.
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
+#include <utility>
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/rng.h"
@@ -66,13 +69,14 @@ StepMode DataParallel::Impl::next_mode(const Batch& batch) {
 
 void DataParallel::Impl::begin_rank(int rank, const StepInput& input) {
   Communicator& communicator = communicators->at(rank);
-  RankOutcome& outcome = outcomes[rank];
+  RankOutcome& outcome = outcomes[input.slot][rank];
   communicators->progress().set_step(rank, input.step);
   outcome.times = {};
   const auto start = std::chrono::steady_clock::now();
   const double waited = communicator.exchange_wait_seconds();
   const Shard shard = scatter(rank, input);
   do_step(rank, input, shard);
+  states[rank].readback->start(input.slot);
   if (options.devices[rank].kind == DeviceKind::kCpu) {  // on a GPU streams wait, not the thread
     outcome.times.batch_norm_wait = communicator.exchange_wait_seconds() - waited;
     outcome.times.gradient_exchange = outcome.exchange_seconds;
@@ -82,11 +86,34 @@ void DataParallel::Impl::begin_rank(int rank, const StepInput& input) {
 }
 
 // Waits for the device, as nothing before it does.
-void DataParallel::Impl::finish_rank(int rank) {
+void DataParallel::Impl::finish_rank(int rank, int slot) {
   communicators->at(rank).enter("loss", "the device");
+  RankOutcome& outcome = outcomes[slot][rank];
   const auto start = std::chrono::steady_clock::now();
-  outcomes[rank].sums = read_sums(rank);
-  outcomes[rank].times.compute += seconds_since(start);
+  outcome.sums = *static_cast<const StepSums*>(states[rank].readback->wait(slot));
+  outcome.times.compute += seconds_since(start);
+}
+
+// After a failure the group runs nothing any more. What the step needs has been issued before.
+void DataParallel::Impl::wait_for(const StepUnderWay& step) {
+  const auto finish = [this, &step](int rank) { finish_rank(rank, step.slot); };
+  if (!group->has_failed() || group->has_stuck_thread()) return group->run(finish);
+  for (int rank = 0; rank < ranks(); ++rank) finish(rank);
+}
+
+// They have left the weights alone, but they and their losses have yet to be forgotten.
+void DataParallel::Impl::give_up_steps() {
+  under_way.clear();
+  if (group->has_failed()) return;
+  group->run([this](int rank) {
+    replicas[rank].backend->fill(sums_tensor(rank), 0);
+    replicas[rank].backend->synchronize();
+  });
+}
+
+void DataParallel::Impl::check_between_steps(const char* what) const {
+  LOCKSTEP_CHECK(under_way.empty(), what, " while step ", under_way.front().step,
+                 " is under way; call finish_step first");
 }
 
 Shard DataParallel::Impl::scatter(int rank, const StepInput& input) {
@@ -152,11 +179,18 @@ void DataParallel::Impl::issue_step(int rank, const StepInput& input, const Shar
   network.backward(step, [&gradients](std::size_t layer) { gradients.layer_done(layer); });
 
   const auto computed = std::chrono::steady_clock::now();
+  const bool sums = exchange.kind == "all_reduce";
+  if (options.loss_scale && !sums) check_gradients(rank);
   communicator.barrier("gradient exchange");
   gradients.finish();
+  if (options.loss_scale && sums) {
+    check_gradients(rank);
+    communicator.barrier("gradient check");
+  }
   gradients.update();
+  update_loss_scale(rank);
   communicator.barrier("weight update");
-  outcomes[rank].exchange_seconds =
+  outcomes[input.slot][rank].exchange_seconds =
       communicator.all_reduce_seconds() - reduced + seconds_since(computed);
 }
 
@@ -195,7 +229,10 @@ void DataParallel::Impl::compute_loss(int rank, const Shard& shard) {
   Backend& backend = *replicas[rank].backend;
   const Network& network = *replicas[rank].network;
   const RankState& state = states[rank];
-  backend.fill(sums_tensor(rank), 0);
+  // A loss that is not finite stays: the update of a step that was begun before the host saw it
+  // must not be done, either.
+  StepSums& sums = step_sums(rank);
+  backend.reset_sums(&sums.loss, 2);  // and the squared norm behind it
   CrossEntropy loss;
   loss.logits = network.output();
   loss.labels = label_tensor(state.labels, shard.count, options.size);
@@ -203,31 +240,47 @@ void DataParallel::Impl::compute_loss(int rank, const Shard& shard) {
   loss.class_weight = static_cast<const float*>(state.class_weight.data());
   loss.normalizer = {0.0, &scalars(rank).normalizer};
   loss.grad_logits = network.output_grad();
-  loss.loss = &step_sums(rank).loss;
+  loss.loss = &sums.loss;
+  if (options.loss_scale) loss.grad_scale = {0.0F, &sums.scale.scale};
   backend.cross_entropy(loss);
 }
 
-StepSums DataParallel::Impl::read_sums(int rank) {
-  StepSums sums;
-  replicas[rank].backend->download(&sums, sums_tensor(rank));
-  replicas[rank].backend->synchronize();
-  return sums;
+// Before a barrier: the updates of all ranks look at all guards.
+void DataParallel::Impl::check_gradients(int rank) {
+  const ParameterStore& store = replicas[rank].store;
+  StepSums& sums = step_sums(rank);
+  replicas[rank].backend->fill(guard_tensor(rank), 0);
+  replicas[rank].backend->check_gradients(
+      {store.grads(), store.elements(), &sums.loss, &sums.guard});
 }
 
-double DataParallel::Impl::gradient_norm() const {
+void DataParallel::Impl::update_loss_scale(int rank) {
+  if (!options.loss_scale) return;
+  replicas[rank].backend->update_loss_scale(
+      {states[rank].guards, &step_sums(rank).scale, options.loss_scale->growth_interval});
+}
+
+double DataParallel::Impl::read_loss(int rank) {
+  StepSums sums;
+  replicas[rank].backend->download(&sums, outcome_tensor(rank));
+  replicas[rank].backend->synchronize();
+  return sums.loss;
+}
+
+double DataParallel::Impl::gradient_norm(int slot) const {
   // With all_reduce every rank has the whole gradient, and its norm.
   const int parts = exchange.kind == "all_reduce" ? 1 : ranks();
   double squares = 0;
-  for (int rank = 0; rank < parts; ++rank) squares += outcomes[rank].sums.squared_norm;
+  for (int rank = 0; rank < parts; ++rank) squares += outcomes[slot][rank].sums.squared_norm;
   return std::sqrt(squares);
 }
 
-StepResult DataParallel::Impl::gather(std::int64_t step) const {
+StepResult DataParallel::Impl::gather(const StepUnderWay& done) {
   StepResult result;
   for (int rank = 0; rank < ranks(); ++rank) {
-    const RankOutcome& outcome = outcomes[rank];
+    const RankOutcome& outcome = outcomes[done.slot][rank];
     if (!std::isfinite(outcome.sums.loss)) {
-      throw NonFiniteError(concat("step ", step, ": the loss of replica ", rank, " (",
+      throw NonFiniteError(concat("step ", done.step, ": the loss of replica ", rank, " (",
                                   to_string(options.devices[rank]), ") is ", outcome.sums.loss,
                                   "; the weights were not changed"));
     }
@@ -237,30 +290,52 @@ StepResult DataParallel::Impl::gather(std::int64_t step) const {
     result.times.batch_norm_wait += share * outcome.times.batch_norm_wait;
     result.times.gradient_exchange += share * outcome.times.gradient_exchange;
   }
-  result.grad_norm = gradient_norm();
-  if (!std::isfinite(result.grad_norm)) {
-    throw NonFiniteError(concat("step ", step, ": the gradient is not finite (norm ",
+  judge_gradient(done, result);
+  return result;
+}
+
+void DataParallel::Impl::judge_gradient(const StepUnderWay& done, StepResult& result) {
+  if (options.loss_scale) {
+    const std::vector<RankOutcome>& ranks = outcomes[done.slot];
+    result.loss_scale = ranks[0].sums.scale;
+    result.skipped = std::any_of(ranks.begin(), ranks.end(), [](const RankOutcome& outcome) {
+      return outcome.sums.guard != 0;
+    });
+    const float scale = std::exchange(scale_in_use, result.loss_scale->scale);
+    if (result.skipped && scale == 1) {
+      throw NonFiniteError(concat("step ", done.step, ": the gradient is not finite although the ",
+                                  "loss is and its scale is down at 1; the weights were not ",
+                                  "changed"));
+    }
+  }
+  result.grad_norm =
+      result.skipped ? std::numeric_limits<double>::quiet_NaN() : gradient_norm(done.slot);
+  if (!result.skipped && !std::isfinite(result.grad_norm)) {
+    throw NonFiniteError(concat("step ", done.step, ": the gradient is not finite (norm ",
                                 result.grad_norm, ") although the loss is; the weights of this ",
                                 "step are not to be used, go on from the last checkpoint ",
                                 "(--resume)"));
   }
-  return result;
 }
 
 void DataParallel::begin_step(const Batch& batch, std::int64_t step, float lr) {
   impl_->check_batch(batch);
+  LOCKSTEP_CHECK(impl_->under_way.size() < kStepSlots, "step ", step, " is begun while ",
+                 impl_->under_way.size(), " are under way; call finish_step first");
   const bool staged = !impl_->staged.empty();
   LOCKSTEP_CHECK(!staged || impl_->staged == batch.samples, "step ", step,
                  " got another batch than the one that was staged for it");
   impl_->staged.clear();
-  impl_->last_step = step;
   const StepInput input{
       .batch = batch,
       .step = step,
       .scalars = {impl_->normalizer(batch), dropout_seed(impl_->options.seed, step), lr},
       .mode = impl_->next_mode(batch),
+      .slot = impl_->next_slot,
       .staged = staged};
   impl_->group->run([impl = impl_.get(), &input](int rank) { impl->begin_rank(rank, input); });
+  impl_->under_way.push_back({step, input.slot});
+  impl_->next_slot = (input.slot + 1) % kStepSlots;
 }
 
 void DataParallel::stage_next(const Batch& batch) {
@@ -271,16 +346,26 @@ void DataParallel::stage_next(const Batch& batch) {
 }
 
 StepResult DataParallel::finish_step() {
-  impl_->group->run([impl = impl_.get()](int rank) { impl->finish_rank(rank); });
-  return impl_->gather(impl_->last_step);
+  LOCKSTEP_CHECK(!impl_->under_way.empty(), "finish_step without a step that was begun");
+  const StepUnderWay step = impl_->under_way.front();
+  impl_->under_way.pop_front();
+  impl_->wait_for(step);
+  try {
+    return impl_->gather(step);
+  } catch (const NonFiniteError&) {
+    impl_->give_up_steps();
+    throw;
+  }
 }
 
 StepResult DataParallel::train_step(const Batch& batch, std::int64_t step, float lr) {
+  impl_->check_between_steps("train_step");
   begin_step(batch, step, lr);
   return finish_step();
 }
 
 void DataParallel::forward(const Batch& batch) {
+  impl_->check_between_steps("forward");
   impl_->check_batch(batch);
   impl_->staged.clear();  // this batch takes its place
   const StepInput input{.batch = batch};

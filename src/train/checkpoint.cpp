@@ -19,6 +19,7 @@ const char* const kHashKey = "lockstep.hash";
 const char* const kPairKey = "lockstep.pair";
 const char* const kKindKey = "lockstep.kind";
 const char* const kIterationKey = "lockstep.iteration";
+const char* const kLossScale = "loss_scale";
 const char* const kSuffix = ".safetensors";
 const char* const kStateSuffix = ".state.safetensors";
 
@@ -143,8 +144,29 @@ SafetensorsFile to_file(const TrainingState& state) {
   std::vector<double> best;
   if (state.best_m_iou) best.push_back(*state.best_m_iou);
   file.tensors["best_m_iou"] = to_tensor("F64", best);
+  if (state.loss_scale) {
+    file.tensors[kLossScale] =
+        to_tensor("F64", std::vector<double>{static_cast<double>(state.loss_scale->scale),
+                                             static_cast<double>(state.loss_scale->good_steps),
+                                             static_cast<double>(state.loss_scale->skipped)});
+  }
   write_replicas(state.replicas, file);
   return file;
+}
+
+/// None in the state of a run without a loss scale.
+std::optional<LossScaleState> read_loss_scale(const SafetensorsFile& file,
+                                              const StateReader& reader) {
+  if (!file.tensors.contains(kLossScale)) return std::nullopt;
+  const std::vector<double> values = reader.values<double>(kLossScale, "F64");
+  if (values.size() != 3 || !(values[0] >= 1)) {
+    reader.fail("loss_scale is not a scale of at least 1 and two counts");
+  }
+  LossScaleState state{.scale = static_cast<float>(values[0])};
+  state.good_steps = static_cast<std::int64_t>(values[1]);
+  state.skipped = static_cast<std::int64_t>(values[2]);
+  state.inverse = 1.0F / state.scale;
+  return state;
 }
 
 TrainingState to_state(const SafetensorsFile& file, const fs::path& path) {
@@ -159,6 +181,7 @@ TrainingState to_state(const SafetensorsFile& file, const fs::path& path) {
   state.losses = reader.values<double>("losses", "F64");
   const std::vector<double> best = reader.values<double>("best_m_iou", "F64");
   if (!best.empty()) state.best_m_iou = best.front();
+  state.loss_scale = read_loss_scale(file, reader);
   state.replicas = read_replicas(reader);
   return state;
 }

@@ -126,6 +126,12 @@ void ConfigReader::check() {
   const Config& config = draft_.config;
   check_exclusive("run.max_iters", "run.epochs");
   check_exclusive("batch.global", "batch.per_device");
+  int exponent = 0;
+  if (std::frexp(config.run.loss_scale, &exponent) != 0.5) {
+    error("run.loss_scale",
+          fmt::format("run.loss_scale is {}, but must be a power of two", config.run.loss_scale),
+          fmt::format("for example {}", std::exp2(exponent)));
+  }
   const auto classes = static_cast<std::size_t>(config.data.num_classes);
   if (config.data.layout != DataLayout::kStreets && !has("data.root")) {
     error("data.root", "data.root is missing",

@@ -14,6 +14,7 @@ constexpr Range kPositive{.lo = 0, .above = true};
 constexpr Range kNotNegative{.lo = 0};
 constexpr Range kAtLeastOne{.lo = 1};
 constexpr Range kShare{.lo = 0, .hi = 1};
+constexpr Range kLossScale{.lo = 1, .hi = 0x1p126};
 constexpr Range kClassCount{.lo = 1, .hi = 255};
 
 /// The way from a configuration, const or not, to one field.
@@ -66,11 +67,15 @@ void add_run(Keys& keys) {
                                    "newest iter_N checkpoints that stay")));
   keys.push_back(uncounted(integer("run.log_every", run(&RunOptions::log_every), kAtLeastOne,
                                    "iterations per log line")));
-  keys.push_back(choice("run.precision", run(&RunOptions::precision),
-                        {{"fp32", DType::kFloat32}, {"bf16", DType::kBFloat16}},
-                        "of activations: fp32, bf16 (cuda)"));
+  keys.push_back(
+      choice("run.precision", run(&RunOptions::precision),
+             {{"fp32", DType::kFloat32}, {"bf16", DType::kBFloat16}, {"fp16", DType::kFloat16}},
+             "of activations: fp32, bf16 (cuda), fp16 (cuda)"));
+  keys.push_back(only_if([](const Config& c) { return c.run.precision == DType::kFloat16; },
+                         real("run.loss_scale", run(&RunOptions::loss_scale), kLossScale,
+                              "fp16: the first one, a power of two; it follows the gradients")));
   keys.push_back(boolean("run.tf32", run(&RunOptions::tf32),
-                         "fp32 convolutions may use TF32 (cuda; no effect with bf16)"));
+                         "fp32 convolutions may use TF32 (cuda; no effect with bf16 and fp16)"));
   keys.push_back(uncounted(text("run.transport", run(&RunOptions::transport),
                                 "of BatchNorm statistics: auto, host, event (cuda), nccl (cuda)")));
   // It counts: NCCL adds in an order of its own.

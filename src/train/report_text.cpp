@@ -42,13 +42,20 @@ std::string format_percent(const std::optional<double>& value) {
 
 std::string format_step(const StepReport& report) {
   const auto width = std::to_string(report.max_iters).size();
-  return fmt::format(
+  const std::string norm =
+      std::isnan(report.grad_norm) ? "-" : fmt::format("{:.4f}", report.grad_norm);
+  std::string text = fmt::format(
       "Iter(train) [{:>{}}/{}]  lr: {:.4e}  eta: {}  time: {:.4f}  data_time: {:.4f}  compute: "
       "{:.4f}  "
-      "bn_wait: {:.4f}  exchange: {:.4f}  memory: {:.0f}  grad_norm: {:.4f}  loss: {:.4f}",
+      "bn_wait: {:.4f}  exchange: {:.4f}  memory: {:.0f}  grad_norm: {}  loss: {:.4f}",
       report.iteration, width, report.max_iters, report.lr, format_duration(report.eta),
       report.time, report.data_time, report.compute, report.batch_norm_wait, report.exchange,
-      report.memory, report.grad_norm, report.loss);
+      report.memory, norm, report.loss);
+  if (report.loss_scale) {
+    text += fmt::format("  loss_scale: {}  skipped: {}", report.loss_scale->scale,
+                        report.loss_scale->skipped);
+  }
+  return text;
 }
 
 std::string format_validation(const Evaluation& evaluation) {

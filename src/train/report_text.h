@@ -2,9 +2,11 @@
 // What a run says to people: step lines, the card at the end, times.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "lockstep/backend/backend.h"
 #include "lockstep/train/summary.h"
 
 namespace lockstep {
@@ -16,7 +18,8 @@ struct StepReport {
   std::int64_t max_iters = 0;
   std::int64_t epoch = 0;
   double lr = 0;
-  double grad_norm = 0;
+  double grad_norm = 0;                           // NaN: that step was left out
+  std::optional<LossScaleState> loss_scale = {};  // with fp16
   double loss = 0;
   double time = 0, data_time = 0, compute = 0, batch_norm_wait = 0, exchange = 0;
   double eta = 0;     // seconds to the last step

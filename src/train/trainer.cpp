@@ -15,10 +15,8 @@
 namespace lockstep {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 }  // namespace
@@ -32,33 +30,73 @@ TrainSummary Trainer::run() {
   }
 }
 
+// GPUs are given the next step before the present one is finished. Where something looks at what a
+// step has left behind, there is none under way.
 void Trainer::train_until_stopped() {
-  while (!finished() && !stop_requested()) {
-    train_step();
-    if (due(config_.run.log_every)) log_step();
-    if (due(config_.run.val_every)) validate();
-    if (due(config_.run.checkpoint_every)) save_progress();
+  while (begun_ < max_iters_ && !stop_requested()) {
+    begin_step();
+    const bool pause = due(begun_, config_.run.log_every) || due(begun_, config_.run.val_every) ||
+                       due(begun_, config_.run.checkpoint_every);
+    finish_steps(pause ? begun_ : begun_ - replicas_->steps_ahead());
+    if (due(begun_, config_.run.log_every)) log_step();
+    if (due(begun_, config_.run.val_every)) validate();
+    if (due(begun_, config_.run.checkpoint_every)) save_progress();
+  }
+  finish_steps(begun_);
+}
+
+// Of a step: the next global batch, every replica's forward and backward pass and the update.
+void Trainer::begin_step() {
+  const std::int64_t before = begun_;
+  try {
+    if (before == iteration_) lap_ = Clock::now();
+    issue_step();
+  } catch (const std::exception&) {
+    finish_before_failure(before);
+    throw;
   }
 }
 
-// One step: the next global batch, every replica's forward and backward pass and the update, one
-// record.
-void Trainer::train_step() {
+void Trainer::issue_step() {
   const Clock::time_point start = Clock::now();
   const Batch& batch = next_batch();
-  double data_seconds = seconds_since(start);
-  lr_ = static_cast<float>(learning_rate(config_.schedule, static_cast<double>(config_.optim.lr),
-                                         iteration_, max_iters_));
-  fault_.set_step(iteration_);
-  replicas_->begin_step(batch, iteration_, lr_);
+  const double data_seconds = seconds_since(start);
+  lr_ = static_cast<float>(
+      learning_rate(config_.schedule, static_cast<double>(config_.optim.lr), begun_, max_iters_));
+  fault_.set_step(begun_);
+  replicas_->begin_step(batch, begun_, lr_);
   epoch_ = batch.epoch;
-  data_seconds += stage_next_batch();  // `batch` is gone
-  const StepResult result = replicas_->finish_step();
-  ++iteration_;
-  losses_.push_back(result.loss);
-  grad_norm_ = static_cast<float>(result.grad_norm);
-  seconds_.push_back({seconds_since(start), data_seconds, result.times});
-  log_->show_progress(iteration_, max_iters_, result.loss);
+  ++begun_;
+  seconds_.push_back({0, data_seconds, {}});
+  seconds_.back().data += stage_next_batch();  // `batch` is gone
+}
+
+// What a step has come to, one record each, until `steps` are done.
+void Trainer::finish_steps(std::int64_t steps) {
+  while (iteration_ < steps) {
+    const StepResult result = replicas_->finish_step();
+    StepSeconds& seconds = *(seconds_.end() - (begun_ - iteration_));
+    ++iteration_;
+    losses_.push_back(result.loss);
+    grad_norm_ = static_cast<float>(result.grad_norm);
+    loss_scale_ = result.loss_scale;
+    const Clock::time_point now = Clock::now();
+    seconds.step = std::chrono::duration<double>(now - lap_).count();
+    seconds.replicas = result.times;
+    lap_ = now;
+    log_->show_progress(iteration_, max_iters_, result.loss);
+  }
+}
+
+// The steps before the failed one count, and a loss of theirs that is not finite is the first
+// failure. If they cannot be finished either, the failure at hand tells more.
+void Trainer::finish_before_failure(std::int64_t steps) {
+  try {
+    finish_steps(steps);
+  } catch (const NonFiniteError&) {
+    throw;
+  } catch (const std::exception&) {
+  }
 }
 
 const Batch& Trainer::next_batch() {
@@ -70,7 +108,7 @@ const Batch& Trainer::next_batch() {
 // While the devices work; returns the seconds of waiting for the loader. What goes wrong with the
 // next batch is of no concern to the present step, whose record and checkpoint come first.
 double Trainer::stage_next_batch() {
-  if (iteration_ + 1 >= max_iters_) return 0;
+  if (begun_ >= max_iters_) return 0;
   const Clock::time_point start = Clock::now();
   try {
     ahead_ = &loader_->next();

@@ -2,6 +2,7 @@
 // The trainer's state. Set-up, steps and reports are in trainer_setup.cpp, trainer.cpp and
 // trainer_log.cpp.
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,7 +24,9 @@ class Trainer {
   TrainSummary run();
 
  private:
-  /// Seconds that one step took.
+  using Clock = std::chrono::steady_clock;
+
+  /// Seconds that one step took; `step`: since the end of the one before, if that was under way.
   struct StepSeconds {
     double step = 0, data = 0;
     StepTimes replicas;
@@ -43,11 +46,14 @@ class Trainer {
   // --- the loop ---
   bool finished() const { return iteration_ >= max_iters_; }
   bool stop_requested() const { return request_.stop != nullptr && request_.stop->load(); }
-  bool due(std::int64_t every) const {
-    return finished() || (every > 0 && iteration_ % every == 0);
+  bool due(std::int64_t steps, std::int64_t every) const {
+    return steps >= max_iters_ || (every > 0 && steps % every == 0);
   }
   void train_until_stopped();
-  void train_step();
+  void begin_step();
+  void issue_step();
+  void finish_steps(std::int64_t steps);
+  void finish_before_failure(std::int64_t steps);
   const Batch& next_batch();
   double stage_next_batch();
   void validate();
@@ -84,12 +90,15 @@ class Trainer {
   const Batch* ahead_ = nullptr;      // the next step's batch, fetched during the present one
   std::exception_ptr ahead_failure_;  // why there is none
   std::int64_t max_iters_ = 0;
+  std::int64_t begun_ = 0;      // steps, of which the last ones may be under way
   std::int64_t iteration_ = 0;  // steps done
+  Clock::time_point lap_;       // when the last step was done, or the first of a row was begun
   std::int64_t epoch_ = 0;
   float lr_ = 0;
   float grad_norm_ = 0;  // of the last step; a double would show how the exchange cuts the sum
-  std::vector<double> losses_;        // [iteration_]
-  std::vector<StepSeconds> seconds_;  // of this process's steps
+  std::optional<LossScaleState> loss_scale_;  // after the last step, with fp16
+  std::vector<double> losses_;                // [iteration_]
+  std::vector<StepSeconds> seconds_;          // of this process's steps
   std::int64_t logged_iteration_ = 0;
   std::int64_t validated_iteration_ = -1;  // in this process
   std::int64_t recorded_validation_ = -1;  // in scalars.json when the process started

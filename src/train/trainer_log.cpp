@@ -95,16 +95,18 @@ void Trainer::log_step() {
   }
   report.lr = static_cast<double>(lr_);
   report.grad_norm = static_cast<double>(grad_norm_);
+  report.loss_scale = loss_scale_;
   report.eta = report.time * static_cast<double>(max_iters_ - iteration_);
   report.memory = peak_memory_mb();
   log_->info(format_step(report));
-  log_->scalars().write({{"mode", "train"},
-                         {"step", iteration_},
-                         {"iter", iteration_},
-                         {"epoch", epoch_},
-                         {"lr", report.lr},
-                         {"grad_norm", report.grad_norm},
-                         {"loss", report.loss}});
+  Json scalars{{"mode", "train"},    {"step", iteration_}, {"iter", iteration_},
+               {"epoch", epoch_},    {"lr", report.lr},    {"grad_norm", report.grad_norm},
+               {"loss", report.loss}};
+  if (loss_scale_) {
+    scalars["loss_scale"] = loss_scale_->scale;
+    scalars["skipped"] = loss_scale_->skipped;
+  }
+  log_->scalars().write(scalars);
   log_->timing().write({{"mode", "train"},
                         {"step", iteration_},
                         {"time", report.time},

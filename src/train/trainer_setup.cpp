@@ -85,6 +85,7 @@ void Trainer::build() {
   const int count = static_cast<int>(devices_.size());
   const std::int64_t batch = config_.global_batch(count);
   iteration_ = resumed_ ? resumed_->checkpoint.state.iteration : 0;
+  begun_ = iteration_;
   logged_iteration_ = iteration_;
   loader_ = std::make_unique<TrainLoader>(config_.data,
                                           LoaderOptions{.batch = batch,

@@ -23,6 +23,9 @@ std::unique_ptr<DataParallel> make_replicas(const Config& config,
   options.size = size;
   options.seed = config.run.seed;
   options.activations = config.run.precision;
+  if (config.run.precision == DType::kFloat16) {
+    options.loss_scale = LossScaleOptions{.initial = static_cast<float>(config.run.loss_scale)};
+  }
   options.backend.tf32 = config.run.tf32;
   options.communicator.transport = config.run.transport;
   options.cuda_graph = config.run.cuda_graph;
@@ -62,6 +65,7 @@ Checkpoint read_checkpoint(DataParallel& replicas) {
   Checkpoint checkpoint;
   checkpoint.weights = read_weights(replicas);
   checkpoint.state.velocity = replicas.velocity();
+  checkpoint.state.loss_scale = replicas.loss_scale();
   checkpoint.state.replicas = read_running_statistics(replicas);
   return checkpoint;
 }
@@ -76,6 +80,7 @@ void restore_checkpoint(DataParallel& replicas, const Checkpoint& checkpoint, Ba
                            " values, this network needs ", expected));
   }
   replicas.set_velocity(state.velocity);
+  if (state.loss_scale && replicas.options().loss_scale) replicas.set_loss_scale(*state.loss_scale);
   const auto devices = static_cast<std::size_t>(replicas.size());
   if (state.replicas.size() == devices) {
     write_running_statistics(replicas, state.replicas);

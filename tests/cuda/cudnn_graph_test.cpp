@@ -124,6 +124,17 @@ TEST_CASE("every geometry and pass has deterministic plans, on Ampere and on Hop
   }
 }
 
+// Turing has no bf16: "no such type" is then the user's to hear (CudaBackend::prepare_conv2d).
+TEST_CASE("workstation GPUs have plans: Turing in fp32 and fp16, Ada and Blackwell in all") {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16}) {
+    check_every_case(device_json("NVIDIA GeForce RTX 2080 Ti", 750, 68, 65536), {dtype, false});
+  }
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+    check_every_case(device_json("NVIDIA GeForce RTX 4090", 890, 128, 101376), {dtype, false});
+    check_every_case(device_json("NVIDIA GeForce RTX 5090", 1200, 170, 101376), {dtype, false});
+  }
+}
+
 TEST_CASE("TF32 is taken where it is asked for only") {
   const CudnnDescriptor properties =
       describe_device(device_json("NVIDIA H100 80GB HBM3", 900, 132, 232448));

@@ -115,6 +115,9 @@ std::map<const void*, std::pair<std::size_t, int>> memory;  // address: (bytes, 
 std::set<std::pair<int, int>> enabled;                      // under memory_mutex
 std::mutex streams_mutex;
 std::set<CUstream_st*> streams;
+std::mutex readbacks_mutex;
+int readbacks_issued = 0;
+std::vector<ReadbackWait> readbacks_waited_for;
 
 cudaError_t fail(cudaError_t error) {
   last_error = error;
@@ -154,6 +157,7 @@ struct CUstream_st {
   }
 
   void enqueue(std::function<void()> task, Kind kind = Kind::kKernel) {
+    ends_with_download = false;
     if (capture != nullptr) {
       const std::size_t node = capture->add({std::move(task), kind, tail});
       tail.assign(1, node);
@@ -192,6 +196,7 @@ struct CUstream_st {
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<std::function<void()>> tasks;
+  bool ends_with_download = false;
   std::shared_ptr<Capture> capture;  // null: tasks are done
   std::vector<std::size_t> tail;     // of the capture: what the next task follows
   std::thread thread;
@@ -199,6 +204,7 @@ struct CUstream_st {
 
 struct CUevent_st {
   int device = 0;
+  int readback = 0;  // number of the copy to the host that was recorded; 0: something else
   std::mutex mutex;
   std::shared_ptr<Point> point;
   std::shared_ptr<Capture> capture;  // instead of a point
@@ -218,6 +224,11 @@ void use(const Machine& next) {
   machine = next;
   copies_between_peers = 0;
   nodes_of_last_graph = {};
+  {
+    const std::lock_guard lock(readbacks_mutex);
+    readbacks_issued = 0;
+    readbacks_waited_for.clear();
+  }
   const std::lock_guard lock(memory_mutex);
   enabled.clear();
 }
@@ -247,6 +258,11 @@ cudaError_t spoil(cudaStream_t stream) {
 
 int peer_copies() { return copies_between_peers; }
 GraphNodes last_graph() { return nodes_of_last_graph; }
+
+std::vector<ReadbackWait> readback_waits() {
+  const std::lock_guard lock(readbacks_mutex);
+  return readbacks_waited_for;
+}
 
 }  // namespace lockstep::fake_runtime
 
@@ -280,7 +296,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   *properties = {};
   std::strcpy(properties->name, "Fake");
   properties->totalGlobalMem = std::size_t{80} << 30;
-  properties->major = machine.major;
+  properties->major = machine.compute_capability;
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
@@ -378,6 +394,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
     std::memcpy(to, from, bytes);
   };
   stream->enqueue(copy, Kind::kCopy);
+  stream->ends_with_download = kind == cudaMemcpyDeviceToHost;
   return cudaSuccess;
 }
 cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int from_device,
@@ -440,6 +457,10 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   if (event->device != stream->device) return fail(cudaErrorInvalidResourceHandle);
+  {
+    const std::lock_guard lock(readbacks_mutex);
+    event->readback = stream->ends_with_download ? ++readbacks_issued : 0;
+  }
   const auto point = stream->capture == nullptr ? stream->record() : nullptr;
   const std::lock_guard lock(event->mutex);
   event->point = point;
@@ -449,6 +470,10 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   if (event->capture != nullptr) return fail(cudaErrorCapturedEvent);
+  if (event->readback > 0) {
+    const std::lock_guard lock(readbacks_mutex);
+    readbacks_waited_for.push_back({event->readback, readbacks_issued});
+  }
   if (const auto point = event->recorded()) point->wait();
   return cudaSuccess;
 }

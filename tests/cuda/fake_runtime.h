@@ -4,6 +4,7 @@
 // orders work. Under ThreadSanitizer a missing event is a data race.
 
 #include <functional>
+#include <vector>
 
 #include "kernels/device/stream.h"
 
@@ -13,7 +14,7 @@ struct Machine {
   int devices = 1;
   bool peer_access = true;
   int upload_milliseconds = 0;  // of every copy from the host
-  int major = 9;                // compute capability
+  int compute_capability = 9;   // its major number
 };
 /// Of the calls that follow. No stream exists.
 void use(const Machine& machine);
@@ -34,5 +35,14 @@ struct GraphNodes {
   bool operator==(const GraphNodes&) const = default;
 };
 GraphNodes last_graph();
+
+/// A host's wait for a copy to the host, by an event that was recorded right behind the copy.
+struct ReadbackWait {
+  int copy = 0;    // the how manieth of these copies it waited for
+  int issued = 0;  // how many had been issued by then
+  bool operator==(const ReadbackWait&) const = default;
+};
+/// Since `use`, in their order.
+std::vector<ReadbackWait> readback_waits();
 
 }  // namespace lockstep::fake_runtime

@@ -100,7 +100,7 @@ TEST_CASE("the chains that an exchange is timed by can be recorded") {
 }
 
 std::int64_t dependent_launches_of_step(int major, BatchNormMode mode) {
-  fake_runtime::use({.devices = 1, .major = major});
+  fake_runtime::use({.devices = 1, .compute_capability = major});
   const auto run = make_toy(on_gpus(2, 1, mode));
   const std::int64_t before = emulation::dependent_launches();
   static_cast<void>(run->train_step(toy_batch(5, 0), 0, 0.05F));

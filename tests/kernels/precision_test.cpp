@@ -1,10 +1,11 @@
-// Networks whose activations are bf16, on the emulated GPU, against the same networks in fp32. A
-// stored value is rounded to 8 bits, that is by at most 2^-8 of itself.
+// Networks whose activations are bf16 or fp16, on the emulated GPU, against the same networks in
+// fp32. A stored value is rounded to 8 or 11 bits, that is by at most 2^-8 or 2^-11 of itself.
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "lockstep/core/check.h"
@@ -100,11 +101,13 @@ void provide_emulated_gpu() {
   static_cast<void>(once);
 }
 
-std::unique_ptr<DataParallel> make_run(DType activations) {
+std::unique_ptr<DataParallel> make_run(DType activations,
+                                       std::optional<LossScaleOptions> loss_scale = {}) {
   provide_emulated_gpu();
   DataParallelOptions options = toy_options(1, BatchNormMode::kLocal, 3);
   options.devices = {{DeviceKind::kCuda, 0, 0}};
   options.activations = activations;
+  options.loss_scale = loss_scale;
   return make_toy(options);
 }
 
@@ -190,6 +193,57 @@ TEST_CASE("a run in bf16 learns as one in fp32 does, and evaluates in bf16, too"
   }
   CHECK(pixels == 2 * 24 * 16);
   CHECK(moved < pixels / 10);
+}
+
+TEST_CASE("a U-Net in fp16 is that of fp32 up to rounding, forward and backward") {
+  constexpr double kFiner = 0x1p-3;  // than bf16
+  Unet fp32(kSmall, kSmallInput, {});
+  Unet fp16(kSmall, kSmallInput, {.activations = DType::kFloat16});
+  CHECK(fp16.network->output_grad().dtype == DType::kFloat16);
+  for (const std::uint32_t seed : {1U, 11U}) {
+    fp32.network->zero_grad();
+    fp16.network->zero_grad();
+    const double forward = relative_distance(fp16.step(seed), fp32.step(seed));
+    const double backward = relative_distance(fp16.gradients(), fp32.gradients());
+    CHECK(forward > 0);
+    CHECK(forward < kFiner * kForwardTolerance);
+    CHECK(backward < std::sqrt(kFiner) * kBackwardTolerance);
+  }
+}
+
+TEST_CASE("a run in fp16 learns as one in fp32 does") {
+  const auto fp16 = make_run(DType::kFloat16, LossScaleOptions{.initial = 65536});
+  const auto fp32 = make_run(DType::kFloat32);
+  const Batch batch = toy_batch(3, 0);
+  double first = 0, last = 0;
+  for (int step = 0; step < 5; ++step) {
+    const lockstep::StepResult got = fp16->train_step(batch, step, 0.1F);
+    const lockstep::StepResult expected = fp32->train_step(batch, step, 0.1F);
+    CHECK_FALSE(got.skipped);
+    CHECK(got.loss == doctest::Approx(expected.loss).epsilon(kForwardTolerance / 8));
+    CHECK(got.grad_norm == doctest::Approx(expected.grad_norm).epsilon(0.02));
+    if (step == 0) first = got.loss;
+    last = got.loss;
+  }
+  CHECK(last < 0.8 * first);
+}
+
+TEST_CASE("in fp16 a scale that overflows skips steps until it fits") {
+  const auto run = make_run(DType::kFloat16, LossScaleOptions{.initial = 0x1p30F});
+  const std::vector<float> before = parameters(*run, 0);
+  std::int64_t step = 0;
+  lockstep::StepResult result = run->train_step(toy_batch(3, 0), step, 0.1F);
+  CHECK(result.skipped);
+  while (result.skipped && step < 30) {
+    CHECK(parameters(*run, 0) == before);
+    CHECK(result.loss_scale->scale == std::ldexp(1.0F, static_cast<int>(29 - step)));
+    CHECK(result.loss_scale->skipped == step + 1);
+    result = run->train_step(toy_batch(3, 0), ++step, 0.1F);
+  }
+  CHECK(result.loss_scale->scale > 65536);
+  CHECK(result.loss_scale->good_steps == 1);
+  CHECK(std::isfinite(result.grad_norm));
+  CHECK(parameters(*run, 0) != before);
 }
 
 }  // namespace lockstep::test

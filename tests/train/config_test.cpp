@@ -102,7 +102,9 @@ TEST_CASE("ranges") {
       {"loss.class_weight=[-1]", "expected a list, each a number >= 0"},
       {"model.arch=unett", "did you mean \"unet\"?"},
       {"run.precision=bf6", "did you mean \"bf16\"?"},
-      {"run.precision=16", "one of \"fp32\", \"bf16\""},
+      {"run.precision=16", "one of \"fp32\", \"bf16\", \"fp16\""},
+      {"run.loss_scale=3", "run.loss_scale is 3, but must be a power of two"},
+      {"run.loss_scale=0.5", "run.loss_scale: "},
       {"run.tf32=1", "expected true or false"},
       {"optim.type=adam", "one of \"sgd\""},
       {"schedule.milestones=[0.5,1]", "expected a list"},
@@ -181,7 +183,8 @@ TEST_CASE("the resolved configuration loads as is, to the same values") {
        "batch.per_device=3"},
       {"data.layout=camvid", "data.root=/tmp", "data.resize=[176,240]", "schedule.type=step",
        "schedule.milestones=[0.5,0.75]", "bn.eps_mode=clamp", "bn.eval_stats=precise"},
-      {"run.precision=bf16", "run.tf32=true"}};
+      {"run.precision=bf16", "run.tf32=true"},
+      {"run.precision=fp16", "run.loss_scale=1024"}};
   for (const auto& overrides : cases) {
     CAPTURE(overrides.empty() ? std::string("defaults") : overrides.front());
     const Config config = config_of(kStreets, overrides);
@@ -194,14 +197,15 @@ TEST_CASE("the resolved configuration loads as is, to the same values") {
     CHECK(again.run.name == config.run.name);
     CHECK(again.run.precision == config.run.precision);
     CHECK(again.run.tf32 == config.run.tf32);
+    CHECK(again.run.loss_scale == config.run.loss_scale);
   }
 }
 
 TEST_CASE("the hash covers what changes the result and nothing else") {
   const std::string base = config_hash(config_of(kStreets));
   CHECK(base.size() == 16);
-  for (const char* same :
-       {"run.name=x", "run.work_dir=/x", "run.log_every=3", "run.keep=9", "data.workers=7"}) {
+  for (const char* same : {"run.name=x", "run.work_dir=/x", "run.log_every=3", "run.keep=9",
+                           "data.workers=7", "run.loss_scale=2"}) {
     CHECK(config_hash(config_of(kStreets, {same})) == base);
   }
   for (const char* other :

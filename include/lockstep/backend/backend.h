@@ -116,6 +116,30 @@ struct CrossEntropy {
   DeviceScalar<double> normalizer = 1.0;
   Tensor grad_logits;      // null: only the loss
   double* loss = nullptr;  // device memory of one double: += sum(w*nll) / normalizer
+  /// The gradient, and not the loss, is multiplied by it.
+  DeviceScalar<float> grad_scale = 1.0F;
+};
+
+/// A loss scale that follows the gradients (PyTorch's GradScaler): the gradient of the loss is
+/// multiplied by `scale`, which brings small gradients into fp16's range, and the optimizer divides
+/// the parameters' gradients by it. Lies in device memory; formulas.h has the rule.
+struct LossScaleState {
+  float scale = 1;    // a power of two, so that it changes no bit but by over- or underflow
+  float inverse = 1;  // 1 / scale
+  std::int64_t good_steps = 0;  // in a row with this scale
+  std::int64_t skipped = 0;     // steps, because their gradients were not finite
+
+  bool operator==(const LossScaleState&) const = default;
+};
+
+/// Whether a rank's gradients can be used.
+struct GradientCheck {
+  const float* grads = nullptr;
+  std::int64_t elements = 0;
+  const double* loss = nullptr;  // of the rank
+  /// Unchanged when loss and gradients are finite; NaN when the loss is not; infinity when only
+  /// gradients are not.
+  double* guard = nullptr;
 };
 
 /// The weights of a convolution, and for which passes they are wanted.
@@ -134,7 +158,7 @@ struct ParameterRange {
 };
 
 /// One owner's share of the optimizer step, over every replica's parameters (design §2, gradient
-/// exchange): g = sum over ranks of grads[rank][i] in rank order; v = momentum*v + g +
+/// exchange): g = grad_scale * sum over ranks of grads[rank][i] in rank order; v = momentum*v + g +
 /// weight_decay*w; w -= lr*v; the new w goes to weights[rank][i] of every rank (PyTorch's SGD,
 /// dampening 0), for all elements i of `ranges`. Nothing is changed, and nothing added, when one of
 /// the losses is not finite.
@@ -145,12 +169,36 @@ struct SgdShard {
   std::span<const ParameterRange> ranges = {};  // in all of the above; ascending, without overlap
   DeviceScalar<float> lr = 0.0F;
   float momentum = 0;
-  /// One double each, of every rank, however many `grads` there are; empty: not looked at.
+  /// One double each, of every rank, however many `grads` there are; empty: not looked at. With a
+  /// loss scale they are the ranks' guards (GradientCheck).
   std::span<const double* const> losses = {};
   /// Device memory of one double: += sum of g^2 over the ranges, in double, where g is the sum over
   /// the ranks before the weight decay; null: not wanted. Its bits depend on the ranges and on the
   /// alignment of the memory, never on threads or on the size of the device.
   double* squared_norm = nullptr;
+  DeviceScalar<float> grad_scale = 1.0F;
+};
+
+/// The next step's loss scale, from what all ranks' gradients have come to. Every rank has a state
+/// of its own, and all are equal.
+struct LossScaleUpdate {
+  std::span<const double* const> guards;  // one double each, of every rank
+  LossScaleState* state = nullptr;        // of this rank
+  std::int64_t growth_interval = 2000;    // good steps until the scale is doubled
+};
+
+/// Copies of a few bytes of device memory on their way to the host, several at a time, each in a
+/// slot of its own (Backend::make_readback). The backend outlives it.
+class Readback {
+ public:
+  virtual ~Readback() = default;
+  /// Copies what the operations that were issued until now leave in the memory. On the backend's
+  /// thread.
+  virtual void start(int slot) = 0;
+  /// Waits until the slot's last copy has come, but for nothing that was issued after it, and
+  /// throws what failed on the device. On any thread; the memory is the slot's until its next
+  /// `start`.
+  virtual const void* wait(int slot) = 0;
 };
 
 class Backend {
@@ -158,6 +206,8 @@ class Backend {
   virtual ~Backend() = default;
 
   virtual const Device& device() const = 0;
+  /// Whether operations may return before they are done.
+  virtual bool asynchronous() const { return false; }
 
   // --- memory
   // -------------------------------------------------------------------------------------------
@@ -177,6 +227,8 @@ class Backend {
   virtual void take_staged(const Tensor& staged, const Tensor& destination) {
     copy(staged, destination, false);
   }
+  /// For copies of `source`, a dense tensor. Set-up only.
+  virtual std::unique_ptr<Readback> make_readback(const Tensor& source, int slots);
   /// Waits until everything issued so far is done and throws what failed on the device.
   virtual void synchronize() = 0;
   virtual void fill(const Tensor& tensor, float value) = 0;
@@ -251,11 +303,16 @@ class Backend {
   // --- loss, metrics, optimizer
   // -----------------------------------------------------------------------------
   virtual void cross_entropy(const CrossEntropy& arguments) = 0;
+  /// Each of `count` doubles in device memory becomes 0, but for those that are not finite, which
+  /// stay: what has gone wrong in a step is not lost before the host has seen it.
+  virtual void reset_sums(double* sums, int count) = 0;
   /// matrix [classes, classes] (row: label, column: the largest logit, first of equals) += counts
   /// of pixels whose label is below `classes`. Device memory.
   virtual void confusion_matrix(const Tensor& logits, const Tensor& labels,
                                 std::int64_t* matrix) = 0;
+  virtual void check_gradients(const GradientCheck& check) = 0;
   virtual void sgd_update(const SgdShard& shard) = 0;
+  virtual void update_loss_scale(const LossScaleUpdate& update) = 0;
 };
 
 /// How a backend may compute.

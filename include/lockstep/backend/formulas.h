@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "lockstep/backend/backend.h"
 #include "lockstep/backend/host_device.h"
@@ -80,6 +81,34 @@ LOCKSTEP_HOST_DEVICE inline float sgd_element(float weight, float grad, float& v
                                               float momentum, float weight_decay) {
   velocity = std::fma(momentum, velocity, std::fma(weight_decay, weight, grad));
   return std::fma(-lr, velocity, weight);
+}
+
+/// What a sum begins the next step with (Backend::reset_sums).
+LOCKSTEP_HOST_DEVICE inline double reset_sum(double sum) { return std::isfinite(sum) ? 0 : sum; }
+
+/// What GradientCheck leaves where loss or gradients are not finite.
+LOCKSTEP_HOST_DEVICE inline double bad_guard(bool loss_is_finite) {
+  return loss_is_finite ? std::numeric_limits<double>::infinity()
+                        : std::numeric_limits<double>::quiet_NaN();
+}
+
+/// GradScaler's rule: half the scale after gradients that are not finite, twice the scale after
+/// `growth_interval` good steps in a row. `guards`: the sum of all ranks' (GradientCheck). A loss
+/// that is not finite is of no concern to the scale. Below 1 the scale does not fall: gradients
+/// that are not finite without being magnified have another cause.
+LOCKSTEP_HOST_DEVICE inline LossScaleState next_loss_scale(LossScaleState state, double guards,
+                                                           std::int64_t growth_interval) {
+  if (std::isnan(guards)) return state;
+  if (guards != 0) {
+    ++state.skipped;
+    state.good_steps = 0;
+    if (state.scale > 1.0F) state.scale *= 0.5F;
+  } else if (++state.good_steps == growth_interval) {
+    state.good_steps = 0;
+    if (std::isfinite(2.0F * state.scale)) state.scale *= 2.0F;
+  }
+  state.inverse = 1.0F / state.scale;
+  return state;
 }
 
 /// Positions [begin, end) of something along one axis.

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -47,6 +48,13 @@ struct GradientExchangeChoice {
   std::string reason;  // "as asked", "replicas share a GPU"
 };
 
+/// A scale of the loss that follows the gradients, as PyTorch's GradScaler has it. A step whose
+/// gradients are not finite is left out by all replicas and halves the scale.
+struct LossScaleOptions {
+  float initial = 65536;                // a power of two, at least 1
+  std::int64_t growth_interval = 2000;  // steps in a row that were not left out, to double it
+};
+
 struct DataParallelOptions {
   std::vector<Device> devices;
   BatchNormOptions bn;
@@ -58,6 +66,7 @@ struct DataParallelOptions {
   Size size;                            // of training images
   std::uint64_t seed = 0;               // of initial weights and dropout
   DType activations = DType::kFloat32;  // in training and in evaluation; others than fp32 need GPUs
+  std::optional<LossScaleOptions> loss_scale;  // fp16 needs one; none: gradients as they are
   BackendOptions backend;
   CommunicatorOptions communicator;  // its `all_reduce` is not read
   GradientExchangeOptions gradient_exchange;
@@ -79,6 +88,9 @@ struct StepTimes {
 struct StepResult {
   double loss = 0;       // global mean over valid pixels (weighted by class weights)
   double grad_norm = 0;  // Euclidean, of the global loss's gradient, before weight decay
+  bool skipped = false;  // left out because of its gradients, which have no norm (NaN)
+  std::optional<LossScaleState>
+      loss_scale;  // of the next step; with DataParallelOptions::loss_scale
   StepTimes times;
 };
 
@@ -103,15 +115,26 @@ class DataParallel {
   /// parameters are bitwise equal afterwards. Throws as ReplicaGroup::run, and NonFiniteError
   /// naming the first replica whose part of the loss is not finite: all ranks then leave parameters
   /// and momentum untouched, and go on working. NonFiniteError, too, when the loss is finite and
-  /// the gradient is not: parameters and momentum have then taken it, and are of no use.
+  /// the gradient is not: parameters and momentum have then taken it, and are of no use. With a
+  /// loss scale such a step is left out instead (StepResult::skipped), unless the scale is down
+  /// at 1.
   StepResult train_step(const Batch& batch, std::int64_t step, float lr);
 
   /// The same in parts, so that the host can prepare the next batch while GPUs work on this one:
   /// begin_step, stage_next (or not), finish_step. A batch may be given up when the call that got
   /// it has returned. After `stage_next` the next step takes that batch.
+  ///
+  /// `steps_ahead()` further steps may be begun before the first is finished, so that GPUs go from
+  /// step to step without waiting for the host; finish_step() then finishes the oldest. Where that
+  /// throws NonFiniteError, the later steps have left parameters and momentum alone, too (with a
+  /// loss that is not finite), and are given up. A step that was begun before one that failed can
+  /// still be finished. Between steps, that is with none under way, and only then, may anything
+  /// else be called.
   void begin_step(const Batch& batch, std::int64_t step, float lr);
   void stage_next(const Batch& batch);
   StepResult finish_step();
+  /// 1 on GPUs; 0 where a step is done when begin_step() returns.
+  int steps_ahead() const;
 
   /// The training-mode forward pass alone: no loss, no update, running statistics as they were.
   /// What the layers' `local_moments` tell of it can be read afterwards.
@@ -142,6 +165,11 @@ class DataParallel {
   /// number of devices.
   std::vector<float> velocity() const;
   void set_velocity(std::span<const float> values);
+
+  /// The loss scale as the next step will have it; none without DataParallelOptions::loss_scale.
+  std::optional<LossScaleState> loss_scale() const;
+  /// REQUIRES: the run has one.
+  void set_loss_scale(const LossScaleState& state);
 
  private:
   void leave_stuck_threads();

@@ -28,6 +28,9 @@ class ReplicaGroup {
   /// left behind. The group is unusable after a failure: further calls throw the same error.
   void run(const std::function<void(int rank)>& work);
 
+  /// Whether a `run` has thrown: all further ones do.
+  bool has_failed() const;
+
   /// Whether a thread had to be left behind: the process must then end without running destructors.
   bool has_stuck_thread() const;
 

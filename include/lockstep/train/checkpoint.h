@@ -16,10 +16,11 @@
 namespace lockstep {
 
 struct TrainingState {
-  std::int64_t iteration = 0;               // steps done; the next batch has this number
-  std::vector<float> velocity;              // of all parameters, in their flat order
-  std::vector<ReplicaStatistics> replicas;  // [rank]; they differ in local mode
-  std::vector<double> losses;               // [iteration] of every step
+  std::int64_t iteration = 0;                // steps done; the next batch has this number
+  std::vector<float> velocity;               // of all parameters, in their flat order
+  std::optional<LossScaleState> loss_scale;  // of the next step, with fp16
+  std::vector<ReplicaStatistics> replicas;   // [rank]; they differ in local mode
+  std::vector<double> losses;                // [iteration] of every step
   std::optional<double> best_m_iou;
   std::int64_t best_iter = 0;
   std::string config_hash;

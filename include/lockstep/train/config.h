@@ -27,8 +27,10 @@ struct RunOptions {
   std::int64_t checkpoint_every = 0;  // iterations; 0: at the end only
   int keep = 3;                       // iter_N checkpoints kept
   std::int64_t log_every = 50;
-  DType precision = DType::kFloat32;  // or kBFloat16: of activations and their gradients
-  bool tf32 = false;                  // fp32 convolutions on GPUs may use TF32 tensor cores
+  // Of activations and their gradients: or, on GPUs, kBFloat16 or kFloat16.
+  DType precision = DType::kFloat32;
+  double loss_scale = 65536;  // fp16: the first one, a power of two
+  bool tf32 = false;          // fp32 convolutions on GPUs may use TF32 tensor cores
   std::string transport = "auto";
   bool cuda_graph = false;
   std::string gradient_exchange = "auto";

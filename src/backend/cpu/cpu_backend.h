@@ -61,8 +61,11 @@ class CpuBackend final : public Backend {
                                   bool accumulate) override;
 
   void cross_entropy(const CrossEntropy& arguments) override;
+  void reset_sums(double* sums, int count) override;
   void confusion_matrix(const Tensor& logits, const Tensor& labels, std::int64_t* matrix) override;
+  void check_gradients(const GradientCheck& check) override;
   void sgd_update(const SgdShard& shard) override;
+  void update_loss_scale(const LossScaleUpdate& update) override;
 
   /// Scratch memory of at least `bytes`, shared by all operations of this backend (none nests). It
   /// grows while shapes are new and then stays.

@@ -10,6 +10,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/fast_exp.h"
 #include "backend/cpu/parallel_for.h"
+#include "lockstep/backend/formulas.h"
 #include "lockstep/backend/operand_checks.h"
 
 namespace lockstep {
@@ -26,7 +27,8 @@ using Lanes = float[kBlock];
 struct Block {
   alignas(
       64) Lanes values[kMaxClasses];  // logits, then exponentials, then gradients; [class][pixel]
-  alignas(64) Lanes largest, sum, scale;  // per pixel; scale: weight / (normalizer * sum)
+  alignas(64) Lanes largest, sum,
+      scale;  // per pixel; scale: weight * grad_scale / (normalizer * sum)
 };
 
 void load_transposed(const float* source, std::int64_t row_stride, std::int64_t pixels,
@@ -76,13 +78,15 @@ struct Task {
   const std::uint8_t* labels;
   std::int64_t classes;
   double normalizer;
+  float grad_scale;
 
   explicit Task(const CrossEntropy& a)
       : arguments(a),
         logits(a.logits.floats()),
         labels(a.labels.bytes()),
         classes(a.logits.shape.channels()),
-        normalizer(a.normalizer.get()) {}
+        normalizer(a.normalizer.get()),
+        grad_scale(a.grad_scale.get()) {}
 
   /// Of the global mean.
   double share(double weighted) const { return normalizer == 0 ? 0 : weighted / normalizer; }
@@ -104,7 +108,7 @@ double block_loss(const Task& task, std::int64_t begin, std::int64_t pixels, Blo
     const float logit = task.logits[(begin + p) * task.arguments.logits.row_stride + label];
     const float nll = std::log(block.sum[p]) + (block.largest[p] - logit);
     loss += weight * static_cast<double>(nll);
-    block.scale[p] = static_cast<float>(task.share(weight)) / block.sum[p];
+    block.scale[p] = task.grad_scale * static_cast<float>(task.share(weight)) / block.sum[p];
   }
   return loss;
 }
@@ -186,6 +190,10 @@ void CpuBackend::cross_entropy(const CrossEntropy& arguments) {
   double loss = 0;
   for (std::int64_t t = 0; t < tasks; ++t) loss += losses[t];
   *arguments.loss += task.share(loss);
+}
+
+void CpuBackend::reset_sums(double* sums, int count) {
+  std::transform(sums, sums + count, sums, reset_sum);
 }
 
 void CpuBackend::confusion_matrix(const Tensor& logits, const Tensor& labels,

@@ -24,8 +24,10 @@ double update_chunk(const SgdShard& shard, float lr, float weight_decay, std::in
   }
   const float* weights = shard.weights[0] + begin;
   float* velocity = shard.velocity + begin;
+  const float grad_scale = shard.grad_scale.get();
 #pragma omp simd
   for (std::int64_t i = 0; i < count; ++i) {
+    gradient[i] *= grad_scale;
     updated[i] =
         sgd_element(weights[i], gradient[i], velocity[i], lr, shard.momentum, weight_decay);
   }

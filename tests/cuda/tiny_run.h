@@ -1,0 +1,52 @@
+#pragma once
+// A training run of a few steps on two replicas of a GPU.
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "lockstep/train/run_folder.h"
+#include "lockstep/train/trainer.h"
+#include "train/temporary_folder.h"
+
+namespace lockstep::test {
+
+inline const char* const kConfig = R"(
+[run]
+max_iters = 6
+log_every = 100
+[data]
+layout = "streets"
+size = [16, 16]
+train_images = 9
+val_images = 2
+[batch]
+global = 4
+drop_last = false
+[model]
+width = 4
+depth = 2
+[optim]
+lr = 0.05
+)";
+
+inline TrainRequest request(const TemporaryFolder& folder, const std::string& run,
+                            const std::vector<std::string>& overrides = {}) {
+  TrainRequest result;
+  result.config = load_config(folder.write("tiny.toml", kConfig), overrides);
+  result.devices = "cuda:0x2";
+  result.output = folder.path() / run;
+  result.console = Console::kQuiet;
+  return result;
+}
+
+inline std::vector<nlohmann::json> lines_of(const std::filesystem::path& path) {
+  std::vector<nlohmann::json> lines;
+  std::istringstream stream(read_text(path));
+  for (std::string line; std::getline(stream, line);) lines.push_back(nlohmann::json::parse(line));
+  return lines;
+}
+
+}  // namespace lockstep::test
