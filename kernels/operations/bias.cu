@@ -1,100 +1,126 @@
-// A bias is added to one pack of channels at a time. Its gradient takes two kernels: a block sums a
-// part of the rows for 32 channels, lanes across channels and warps across rows, so that a warp
-// reads one row at a time; then one thread per channel adds the parts. How rows fall into parts
-// depends on their number only, and every sum has a fixed order.
+// A bias is added to one pack of channels at a time. Its gradient is a reduction like BatchNorm's
+// (reduce.h): a thread sums its rows in double, a block folds its threads' sums, and the block that
+// finishes last adds up those of all blocks. Every sum has an order that depends on the shape and
+// the element's size only.
 
 #include "kernels/operations/bias.h"
-#include "kernels/primitives/grid_loop.h"
+#include "kernels/primitives/for_each.h"
+#include "kernels/primitives/index_runs.h"
 #include "kernels/primitives/pack.h"
+#include "kernels/primitives/reduce.h"
 #include "kernels/primitives/views.h"
+#include "lockstep/backend/formulas.h"
 
 namespace lockstep::gpu {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kWarps = kThreads / kWarpSize;
-constexpr std::int64_t kRowsPerPart = 512;
-
-std::int64_t parts_of(std::int64_t rows) { return (rows + kRowsPerPart - 1) / kRowsPerPart; }
+constexpr int kThreads = ChannelSlabs::kThreads;
+constexpr int kRowsAtOnce = 4;  // of a thread
 
 template <typename T, int kWidth>
-__global__ void add_bias_kernel(const float* __restrict__ bias, Rows<T> y, std::int64_t rows,
-                                std::int64_t channels) {
-  const std::int64_t packs = channels / kWidth;
-  for (std::int64_t i = first_item(); i < rows * packs; i += item_stride()) {
-    const std::int64_t row = i / packs;
-    const std::int64_t c = (i - row * packs) * kWidth;
+struct AddBiasToPack {
+  PackRows rows;
+  const float* bias;
+  Rows<T> y;
+
+  __device__ void operator()(std::int32_t i) const {
+    const auto [row, pack] = rows.place(i);
+    const std::int32_t c = pack * kWidth;
     float values[kWidth];
     load_values(y.row(row) + c, values);
-    for (int k = 0; k < kWidth; ++k) values[k] += bias[c + k];
+    LOCKSTEP_UNROLL
+    for (int k = 0; k < kWidth; ++k) values[k] = Add()(values[k], bias[c + k]);
     store_rounded(y.row(row) + c, values);
   }
-}
-
-struct WarpSums {
-  double sums[kWarps][kWarpSize];
 };
 
-// partial [parts, C]; grid: parts x groups of 32 channels.
 template <typename T>
-__global__ void column_sums_kernel(Rows<const T> x, std::int64_t rows, std::int64_t channels,
-                                   double* __restrict__ partial) {
-  WarpSums& shared = block_shared<WarpSums>();
-  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
-  const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
-  const std::int64_t channel = static_cast<std::int64_t>(blockIdx.y) * kWarpSize + lane;
-  const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x) * kRowsPerPart;
-  const std::int64_t end = begin + kRowsPerPart < rows ? begin + kRowsPerPart : rows;
-  double sum = 0;
-  if (channel < channels) {
-    for (std::int64_t row = begin + warp; row < end; row += kWarps) {
-      sum += static_cast<double>(to_float(x.row(row)[channel]));
-    }
+struct ColumnSums {
+  ChannelSlabs slabs;
+  Rows<const T> x;
+  float* partials;  // [chunks, 2, C] a sum in fp32, and what that leaves of it
+  unsigned* counters;
+  float* result;  // [C]
+};
+
+template <int kPack>
+struct SumsShared {
+  double sums[kPack][kThreads];
+};
+
+template <int kRows, bool kWhole, bool kPartial, typename T, int kPack>
+__device__ void add_rows(const RowWalk<const T>& x, int rows, int valid, double (&sums)[kPack]) {
+  Pack<T> packs[kRows] = {};
+  load_rows<kRows, kWhole, kPartial>(x, rows, valid, packs);
+  LOCKSTEP_UNROLL
+  for (int i = 0; i < kRows; ++i) {
+    if (kPartial && i >= rows) break;
+    LOCKSTEP_UNROLL
+    for (int v = 0; v < kPack; ++v) sums[v] += static_cast<double>(packs[i][v]);
   }
-  shared.sums[warp][lane] = sum;
-  __syncthreads();
-  if (warp != 0 || channel >= channels) return;
-  double total = 0;
-  for (int w = 0; w < kWarps; ++w) total += shared.sums[w][lane];
-  partial[blockIdx.x * channels + channel] = total;
 }
 
-__global__ void add_parts_kernel(const double* __restrict__ partial, std::int64_t parts,
-                                 std::int64_t channels, float* __restrict__ result) {
-  for (std::int64_t channel = first_item(); channel < channels; channel += item_stride()) {
-    double total = 0;
-    for (std::int64_t part = 0; part < parts; ++part) total += partial[part * channels + channel];
-    result[channel] += static_cast<float>(total);
+template <typename T, bool kWhole>
+__global__ void __launch_bounds__(kThreads) column_sums_kernel(ColumnSums<T> a) {
+  constexpr int kPack = kPackWidth<T>;
+  SumsShared<kPack>& shared = block_shared<SumsShared<kPack>>();
+  const SlabThread thread(a.slabs);
+  double sums[kPack] = {};
+  RowWalk<const T> x(a.x, a.slabs, thread, false);
+  take_rows<kRowsAtOnce>(thread.count, [&](int rows, auto partial) {
+    add_rows<kRowsAtOnce, kWhole, decltype(partial)::value>(x, rows, thread.valid, sums);
+    x.advance(rows);
+  });
+  LOCKSTEP_UNROLL
+  for (int v = 0; v < kPack; ++v) shared.sums[v][threadIdx.x] = sums[v];
+  fold_row_lanes(a.slabs, thread, [&](int mine, int other) {
+    LOCKSTEP_UNROLL
+    for (int v = 0; v < kPack; ++v) shared.sums[v][mine] += shared.sums[v][other];
+  });
+  if (thread.row_lane == 0) {
+    float* partial = a.partials + 2 * thread.chunk * a.slabs.channels + thread.channel;
+    for (int v = 0; v < thread.valid; ++v) {
+      const double sum = shared.sums[v][threadIdx.x];
+      const auto rounded = static_cast<float>(sum);
+      partial[v] = rounded;
+      partial[a.slabs.channels + v] = static_cast<float>(sum - static_cast<double>(rounded));
+    }
   }
+  unsigned* counter = slab_counter(a.counters, Context::kCounters, thread.slab);
+  if (!arrives_last(counter, static_cast<unsigned>(a.slabs.chunks))) return;
+  const ChannelSums total =
+      sum_chunks(a.slabs, thread.slab, a.partials,
+                 [](ChannelSums& s, int, double sum, double rest) { s.first += sum + rest; });
+  const int column = static_cast<int>(threadIdx.x);
+  if (column >= a.slabs.width(thread.slab)) return;
+  a.result[a.slabs.first_channel(thread.slab) + column] += static_cast<float>(total.first);
 }
 
 }  // namespace
 
 void add_bias(const Context& context, const float* bias, const Tensor& y) {
-  const std::int64_t rows = y.shape.rows(), channels = y.shape.channels();
   with_packs({&y}, [&](auto element, auto width) {
     using T = decltype(element);
-    launch_loop(context, rows * channels / width, add_bias_kernel<T, width()>, bias, Rows<T>(y),
-                rows, channels);
+    const std::int64_t packs = y.shape.channels() / width;
+    for_row_runs("add_bias", y.shape.rows(), packs, [&](std::int64_t first, std::int64_t count) {
+      const AddBiasToPack<T, width()> add{PackRows(packs), bias, Rows<T>(y).from(first)};
+      for_each(context, static_cast<std::int32_t>(count * packs), add);
+    });
   });
 }
 
 void bias_gradient(const Context& context, const Tensor& grad_y, float* grad_bias) {
-  const std::int64_t rows = grad_y.shape.rows(), channels = grad_y.shape.channels();
-  const std::int64_t parts = parts_of(rows);
-  if (parts == 0 || channels == 0) return;
-  LOCKSTEP_CHECK(parts <= 0x7fffffff && channels <= 65535 * kWarpSize,
-                 "expected a tensor of less rows or channels, got ", to_string(grad_y.shape));
-  const auto bytes = static_cast<std::size_t>(parts * channels) * sizeof(double);
-  auto* partial = static_cast<double*>(context.scratch(bytes));
-  const dim3 grid(static_cast<unsigned>(parts),
-                  static_cast<unsigned>((channels + kWarpSize - 1) / kWarpSize));
+  if (grad_y.shape.elements() == 0) return;
+  const ChannelSlabs slabs(grad_y, kRowsAtOnce, ChannelSlabs::kReductionBlocks);
+  auto* partials = static_cast<float*>(context.scratch(slabs.partial_bytes()));
   with_element_type(grad_y.dtype, [&](auto element) {
     using T = decltype(element);
-    launch(column_sums_kernel<T>, grid, kThreads, context.stream, Rows<const T>(grad_y), rows,
-           channels, partial);
+    const ColumnSums<T> arguments{slabs, Rows<const T>(grad_y), partials, context.counters,
+                                  grad_bias};
+    const bool whole = rows_are_packs(kPackWidth<T>, {&grad_y});
+    launch(whole ? column_sums_kernel<T, true> : column_sums_kernel<T, false>, slabs.grid(),
+           kThreads, context.stream, arguments);
   });
-  launch_loop(context, channels, add_parts_kernel, partial, parts, channels, grad_bias);
 }
 
 }  // namespace lockstep::gpu

@@ -10,22 +10,21 @@ namespace lockstep::gpu {
 namespace {
 
 /// Where input pixel (iy, ix) lies in window (oy, ox).
-__device__ std::int32_t window_position(const PoolGeometry& g, std::int64_t iy, std::int64_t ix,
-                                        std::int64_t oy, std::int64_t ox) {
-  return static_cast<std::int32_t>((iy + g.padding_h - oy * g.stride_h) * g.kernel_w +
-                                   (ix + g.padding_w - ox * g.stride_w));
+__device__ std::int32_t window_position(const Window& g, std::int32_t iy, std::int32_t ix,
+                                        std::int32_t oy, std::int32_t ox) {
+  return (iy + g.padding_h - oy * g.stride_h) * g.kernel_w + (ix + g.padding_w - ox * g.stride_w);
 }
 
 template <typename T, int kWidth, bool kTwoByTwo>
 __global__ void max_forward_kernel(Pooling<T> pool, Images<std::uint8_t> positions) {
-  const PoolGeometry g = kTwoByTwo ? PoolGeometry{} : pool.window;
-  for_each_pack<kWidth>(pool, [&](std::int64_t row, const Pixel& o, std::int64_t c) {
+  const Window g = kTwoByTwo ? Window{} : pool.window;
+  for_each_pack<kWidth>(pool, [&](std::int32_t row, const Pixel& o, std::int32_t c) {
     const Area area = area_below<kTwoByTwo>(g, o, pool.from);
     float best[kWidth] = {};
     std::int32_t winners[kWidth] = {};
     bool first = true;
-    for (std::int64_t iy = area.rows.begin; iy < area.rows.end; ++iy) {
-      for (std::int64_t ix = area.columns.begin; ix < area.columns.end; ++ix) {
+    for (std::int32_t iy = area.rows.begin; iy < area.rows.end; ++iy) {
+      for (std::int32_t ix = area.columns.begin; ix < area.columns.end; ++ix) {
         const auto x = load_pack<kWidth>(pool.from.at(o.sample, iy, ix) + c);
         const std::int32_t position = window_position(g, iy, ix, o.y, o.x);
         for (int k = 0; k < kWidth; ++k) {
@@ -46,14 +45,14 @@ __global__ void max_forward_kernel(Pooling<T> pool, Images<std::uint8_t> positio
 template <typename T, int kWidth, bool kTwoByTwo>
 __global__ void max_backward_kernel(Pooling<T> pool, Images<const std::uint8_t> positions,
                                     bool accumulate) {
-  const PoolGeometry g = kTwoByTwo ? PoolGeometry{} : pool.window;
-  for_each_pack<kWidth>(pool, [&](std::int64_t row, const Pixel& in, std::int64_t c) {
+  const Window g = kTwoByTwo ? Window{} : pool.window;
+  for_each_pack<kWidth>(pool, [&](std::int32_t row, const Pixel& in, std::int32_t c) {
     const Area windows = windows_above<kTwoByTwo>(g, in, pool.from);
     T* target = pool.to.rows.row(row) + c;
     float sum[kWidth] = {};
     if (accumulate) load_values(target, sum);
-    for (std::int64_t oy = windows.rows.begin; oy < windows.rows.end; ++oy) {
-      for (std::int64_t ox = windows.columns.begin; ox < windows.columns.end; ++ox) {
+    for (std::int32_t oy = windows.rows.begin; oy < windows.rows.end; ++oy) {
+      for (std::int32_t ox = windows.columns.begin; ox < windows.columns.end; ++ox) {
         const auto gradient = load_pack<kWidth>(pool.from.at(in.sample, oy, ox) + c);
         const auto winners = load_pack<kWidth>(positions.at(in.sample, oy, ox) + c);
         const std::int32_t position = window_position(g, in.y, in.x, oy, ox);
@@ -70,7 +69,7 @@ __global__ void max_backward_kernel(Pooling<T> pool, Images<const std::uint8_t> 
 
 void max_pool_forward(const Context& context, const PoolGeometry& geometry, const Tensor& x,
                       const Tensor& y, const Tensor& winners) {
-  if (x.shape.batch() == 0) return;
+  if (x.shape.elements() == 0) return;
   check_pool(geometry, x.shape, y.shape);
   check_same_type("max_pool_forward", {&x, &y});
   check_winners(winners, y.shape);
@@ -81,14 +80,18 @@ void max_pool_forward(const Context& context, const PoolGeometry& geometry, cons
     using T = decltype(element);
     const auto kernel = geometry == PoolGeometry{} ? max_forward_kernel<T, width(), true>
                                                    : max_forward_kernel<T, width(), false>;
-    launch_loop(context, y.shape.elements() / width, kernel, Pooling<T>(geometry, x, y),
-                Images<std::uint8_t>(winners));
+    const Window window(geometry, x.shape);
+    for_image_runs("max_pool_forward", width, {&x, &y}, [&](std::int64_t n, std::int64_t count) {
+      const Pooling<T> pool(window, x.sample_range(n, count), y.sample_range(n, count), width);
+      launch_loop(context, pool.items(), kernel, pool,
+                  Images<std::uint8_t>(winners.sample_range(n, count)));
+    });
   });
 }
 
 void max_pool_backward(const Context& context, const PoolGeometry& geometry, const Tensor& winners,
                        const Tensor& grad_y, const Tensor& grad_x, bool accumulate) {
-  if (grad_x.shape.batch() == 0) return;
+  if (grad_x.shape.elements() == 0) return;
   check_pool(geometry, grad_x.shape, grad_y.shape);
   check_same_type("max_pool_backward", {&grad_y, &grad_x});
   check_winners(winners, grad_y.shape);
@@ -96,9 +99,14 @@ void max_pool_backward(const Context& context, const PoolGeometry& geometry, con
     using T = decltype(element);
     const auto kernel = geometry == PoolGeometry{} ? max_backward_kernel<T, width(), true>
                                                    : max_backward_kernel<T, width(), false>;
-    launch_loop(context, grad_x.shape.elements() / width, kernel,
-                Pooling<T>(geometry, grad_y, grad_x), Images<const std::uint8_t>(winners),
-                accumulate);
+    const Window window(geometry, grad_x.shape);
+    for_image_runs(
+        "max_pool_backward", width, {&grad_y, &grad_x}, [&](std::int64_t n, std::int64_t count) {
+          const Pooling<T> pool(window, grad_y.sample_range(n, count),
+                                grad_x.sample_range(n, count), width);
+          launch_loop(context, pool.items(), kernel, pool,
+                      Images<const std::uint8_t>(winners.sample_range(n, count)), accumulate);
+        });
   });
 }
 

@@ -1,6 +1,7 @@
-// Fill, copy, ReLU, sum and dropout. One thread takes one pack of a row after another, the grid all
-// packs of all rows in memory order. Where all tensors are dense, they are a single row: then
-// nothing is divided, and packs need not end with the channels.
+// Fill, copy, ReLU and sum: Thrust's loop over the packs of all rows in memory order, with the
+// element functions of formulas.h. Where all tensors are dense, their rows are one after another:
+// then packs need not end with the channels. Dropout computes more than it moves, and a loop of its
+// own derives the key of its random numbers once per thread, where Thrust's would for every pack.
 
 #include <algorithm>
 #include <array>
@@ -8,44 +9,33 @@
 #include <cstddef>
 
 #include "kernels/operations/pointwise.h"
+#include "kernels/primitives/for_each.h"
 #include "kernels/primitives/grid_loop.h"
+#include "kernels/primitives/index_runs.h"
 #include "kernels/primitives/pack.h"
 #include "kernels/primitives/philox.h"
 #include "kernels/primitives/views.h"
+#include "lockstep/backend/formulas.h"
 #include "lockstep/backend/operand_checks.h"
 
 namespace lockstep::gpu {
 namespace {
 
-/// Where item `i` lies among rows of `packs` packs.
-struct Place {
-  std::int64_t row, pack;
-};
-__device__ Place place_of(std::int64_t i, std::int64_t rows, std::int64_t packs) {
-  const std::int64_t row = rows == 1 ? 0 : i / packs;
-  return {row, i - row * packs};
-}
-
 // --- fill, and copies that convert nothing: any element type, in units of up to 16 bytes
 
 template <typename Unit>
-struct Copy {
-  std::int64_t rows, units;  // units of a row
-  const Unit* from;          // null: fill with `value`
+struct CopyUnit {
+  PackRows rows;
+  const Unit* from;  // null: fill with `value`
   Unit* to;
   std::int64_t from_stride, to_stride;
   Unit value;
-};
 
-template <typename Unit>
-__global__ void copy_kernel(Copy<Unit> copy) {
-  const std::int64_t items = copy.rows * copy.units;
-  for (std::int64_t i = first_item(); i < items; i += item_stride()) {
-    const Place at = place_of(i, copy.rows, copy.units);
-    copy.to[at.row * copy.to_stride + at.pack] =
-        copy.from == nullptr ? copy.value : copy.from[at.row * copy.from_stride + at.pack];
+  __device__ void operator()(std::int32_t i) const {
+    const auto [row, unit] = rows.place(i);
+    to[row * to_stride + unit] = from == nullptr ? value : from[row * from_stride + unit];
   }
-}
+};
 
 /// Rows of bytes; the pattern is what fills four bytes.
 struct ByteRows {
@@ -59,14 +49,22 @@ struct ByteRows {
 template <typename Unit>
 void copy_units(const Context& context, const ByteRows& bytes, Unit value) {
   constexpr std::int64_t kSize = sizeof(Unit);
-  const Copy<Unit> copy{bytes.rows,
-                        bytes.row_bytes / kSize,
-                        reinterpret_cast<const Unit*>(bytes.from),
-                        reinterpret_cast<Unit*>(bytes.to),
-                        bytes.from_stride / kSize,
-                        bytes.to_stride / kSize,
-                        value};
-  launch_loop(context, copy.rows * copy.units, copy_kernel<Unit>, copy);
+  ByteRows all = bytes;
+  if (all.rows == 1) {  // each unit a row: no limit of 32 bits, and nothing to divide
+    all.rows = bytes.row_bytes / kSize;
+    all.row_bytes = all.from_stride = all.to_stride = kSize;
+  }
+  const std::int64_t units = all.row_bytes / kSize;
+  for_row_runs("copy", all.rows, units, [&](std::int64_t first, std::int64_t count) {
+    const std::byte* from = all.from == nullptr ? nullptr : all.from + first * all.from_stride;
+    const CopyUnit<Unit> copy{PackRows(units),
+                              reinterpret_cast<const Unit*>(from),
+                              reinterpret_cast<Unit*>(all.to + first * all.to_stride),
+                              all.from_stride / kSize,
+                              all.to_stride / kSize,
+                              value};
+    for_each(context, static_cast<std::int32_t>(count * units), copy);
+  });
 }
 
 /// With the largest unit that all addresses and extents are multiples of.
@@ -120,63 +118,49 @@ std::uint32_t fill_pattern(DType dtype, float value) {
 
 // --- functions of one or two elements
 
-template <typename T, typename Y>
-struct Map {
-  std::int64_t rows, channels;
+/// One pack of y = f(a, b), or of y = f(a); += with `accumulate`. y may be a or b.
+template <typename Function, typename T, typename Y, int kWidth>
+struct MapPack {
+  static constexpr bool kTwoInputs = std::is_invocable_v<Function, float, float>;
+
+  PackRows rows;
   Rows<const T> a, b;
   Rows<Y> y;
   bool accumulate;
-};
 
-struct Identity {
-  static constexpr bool kTwoInputs = false;
-  __device__ float operator()(float x, float) const { return x; }
-};
-struct Relu {
-  static constexpr bool kTwoInputs = false;
-  // Written so that NaN passes: a broken activation must reach the loss, where it is noticed.
-  __device__ float operator()(float x, float) const { return x < 0.0F ? 0.0F : x; }
-};
-struct ReluGradient {
-  static constexpr bool kTwoInputs = true;
-  __device__ float operator()(float y, float grad) const { return y <= 0.0F ? 0.0F : grad; }
-};
-struct Sum {
-  static constexpr bool kTwoInputs = true;
-  __device__ float operator()(float a, float b) const { return a + b; }
-};
-
-/// y = f(a, b), or += f(a, b). y may be a or b.
-template <typename Function, typename T, typename Y, int kWidth>
-__global__ void map_kernel(Map<T, Y> map) {
-  const std::int64_t packs = map.channels / kWidth;
-  for (std::int64_t i = first_item(); i < map.rows * packs; i += item_stride()) {
-    const Place at = place_of(i, map.rows, packs);
-    const std::int64_t c = at.pack * kWidth;
-    const auto a = load_pack<kWidth>(map.a.row(at.row) + c);
-    Pack<T, kWidth> b = {};
+  __device__ void operator()(std::int32_t i) const {
+    const auto [row, pack] = rows.place(i);
+    const std::int32_t c = pack * kWidth;
+    const auto left = load_pack<kWidth>(a.row(row) + c);
+    Pack<T, kWidth> right = {};
     Pack<Y, kWidth> before = {};
-    if constexpr (Function::kTwoInputs) b = load_pack<kWidth>(map.b.row(at.row) + c);
-    Y* target = map.y.row(at.row) + c;
-    if (map.accumulate) before = load_pack<kWidth>(target);
-    float y[kWidth];
+    if constexpr (kTwoInputs) right = load_pack<kWidth>(b.row(row) + c);
+    Y* target = y.row(row) + c;
+    if (accumulate) before = load_pack<kWidth>(target);
+    float values[kWidth];
+    LOCKSTEP_UNROLL
     for (int k = 0; k < kWidth; ++k) {
-      const float value = Function()(a[k], b[k]);
-      y[k] = map.accumulate ? before[k] + value : value;
+      float value = 0;
+      if constexpr (kTwoInputs) {
+        value = Function()(left[k], right[k]);
+      } else {
+        value = Function()(left[k]);
+      }
+      values[k] = accumulate ? before[k] + value : value;
     }
-    store_rounded(target, y);
+    store_rounded(target, values);
   }
-}
+};
 
-/// Makes every sample a single row (one sample: all that there is), where all tensors are dense.
-template <std::size_t kCount>
-void flatten(std::array<Tensor, kCount>& tensors, std::int64_t samples) {
+/// Where all tensors are dense: rows of `width` elements, or of single ones where these are no
+/// multiple.
+void flatten(std::array<Tensor, 3>& tensors, int width) {
   for (const Tensor& tensor : tensors) {
     if (tensor && !tensor.dense()) return;
   }
   for (Tensor& tensor : tensors) {
     const std::int64_t elements = tensor.shape.elements();
-    const Shape flat{samples, samples == 0 ? 0 : elements / samples};
+    const Shape flat = elements % width == 0 ? Shape{elements / width, width} : Shape{elements, 1};
     if (tensor) tensor = Tensor(tensor.data, flat, tensor.dtype);
   }
 }
@@ -184,13 +168,17 @@ void flatten(std::array<Tensor, kCount>& tensors, std::int64_t samples) {
 /// a and b have the element type T, y has Y. b: null for functions of one element.
 template <typename Function, typename T, typename Y>
 void launch_map(const Context& context, std::array<Tensor, 3> tensors, bool accumulate) {
-  flatten(tensors, 1);
+  constexpr int kPack = std::min(kPackWidth<T>, kPackWidth<Y>);
+  flatten(tensors, kPack);
   const auto& [a, b, y] = tensors;
-  const std::int64_t channels = y.shape.channels();
-  const Map<T, Y> map{y.shape.rows(),   channels,   Rows<const T>(a),
-                      Rows<const T>(b), Rows<Y>(y), accumulate};
-  with_width<std::min(kPackWidth<T>, kPackWidth<Y>)>({&a, &b, &y}, [&](auto width) {
-    launch_loop(context, map.rows * channels / width, map_kernel<Function, T, Y, width()>, map);
+  with_width<kPack>({&a, &b, &y}, [&, &a = a, &b = b, &y = y](auto width) {
+    const std::int64_t packs = y.shape.channels() / width;
+    for_row_runs("map", y.shape.rows(), packs, [&](std::int64_t first, std::int64_t count) {
+      const MapPack<Function, T, Y, width()> map{PackRows(packs), Rows<const T>(a).from(first),
+                                                 Rows<const T>(b).from(first),
+                                                 Rows<Y>(y).from(first), accumulate};
+      for_each(context, static_cast<std::int32_t>(count * packs), map);
+    });
   });
 }
 
@@ -205,27 +193,6 @@ void map_activations(const Context& context, const Tensor& a, const Tensor& b, c
 }
 
 // --- dropout
-
-template <typename T>
-struct Dropout {
-  std::int64_t rows, channels, rows_per_sample;
-  Rows<const T> x;
-  Rows<T> y;
-  float p, scale;
-  bool accumulate;
-  DeviceScalar<std::uint64_t> seed = 0;
-  std::uint64_t first_sample;
-};
-
-/// The kept value, rounded before it is added to anything: the CPU does not fuse the two either.
-__device__ float scaled(float x, float scale) {
-#if defined(__CUDACC__)
-  return __fmul_rn(x, scale);
-#else
-  volatile float product = x * scale;
-  return product;
-#endif
-}
 
 /// Random words of elements e, ..., e + kWidth - 1 of a sample. Element e takes the e-th word of
 /// the sample's stream: a pack takes whole blocks of Philox, a single element the block around it.
@@ -247,14 +214,28 @@ __device__ void random_words(PhiloxKey key, std::uint64_t sample, std::int64_t e
   }
 }
 
+template <typename T>
+struct Dropout {
+  PackRows rows;
+  std::int32_t items;
+  std::int32_t rows_per_sample;
+  Divisor by_rows_per_sample;
+  std::int64_t channels;
+  Rows<const T> x;
+  Rows<T> y;
+  DropoutElement element;
+  bool accumulate;
+  DeviceScalar<std::uint64_t> seed;
+  std::uint64_t first_sample;
+};
+
 template <typename T, int kWidth>
 __global__ void dropout_kernel(Dropout<T> drop) {
-  const std::int64_t packs = drop.channels / kWidth;
   const PhiloxKey key = philox_key(drop.seed.get());
-  for (std::int64_t i = first_item(); i < drop.rows * packs; i += item_stride()) {
-    const std::int64_t row = i / packs;
-    const std::int64_t c = (i - row * packs) * kWidth;
-    const std::int64_t sample = row / drop.rows_per_sample;
+  for_each_item(drop.items, [&](std::int32_t i) {
+    const auto [row, pack] = drop.rows.place(i);
+    const std::int32_t c = pack * kWidth;
+    const std::int32_t sample = row / drop.by_rows_per_sample;
     const std::int64_t e = (row - sample * drop.rows_per_sample) * drop.channels + c;
     std::uint32_t words[kWidth];
     random_words(key, drop.first_sample + static_cast<std::uint64_t>(sample), e, words);
@@ -262,13 +243,23 @@ __global__ void dropout_kernel(Dropout<T> drop) {
     T* target = drop.y.row(row) + c;
     Pack<T, kWidth> before = {};
     if (drop.accumulate) before = load_pack<kWidth>(target);
-    float y[kWidth];
+    float values[kWidth];
+    LOCKSTEP_UNROLL
     for (int k = 0; k < kWidth; ++k) {
-      const float value = to_uniform(words[k]) >= drop.p ? scaled(x[k], drop.scale) : 0.0F;
-      y[k] = drop.accumulate ? before[k] + value : value;
+      const float value = drop.element(x[k], to_uniform(words[k]));
+      values[k] = drop.accumulate ? before[k] + value : value;
     }
-    store_rounded(target, y);
-  }
+    store_rounded(target, values);
+  });
+}
+
+/// Makes every sample a single row, where both tensors are dense.
+void flatten_samples(Tensor& x, Tensor& y) {
+  const std::int64_t samples = x.shape.batch();
+  if (samples == 0 || !x.dense() || !y.dense()) return;
+  const Shape flat{samples, x.shape.elements() / samples};
+  x = Tensor(x.data, flat, x.dtype);
+  y = Tensor(y.data, flat, y.dtype);
 }
 
 }  // namespace
@@ -306,29 +297,35 @@ void relu_backward(const Context& context, const Tensor& y, const Tensor& grad_y
 
 void add(const Context& context, const Tensor& a, const Tensor& b, const Tensor& y) {
   check_alike("add", {&a, &b, &y});
-  map_activations<Sum>(context, a, b, y, false);
+  map_activations<Add>(context, a, b, y, false);
 }
 
 void dropout(const Context& context, const Tensor& x, const Tensor& y, float p,
              DeviceScalar<std::uint64_t> seed, std::int64_t sample_offset, bool accumulate) {
   check_alike("dropout", {&x, &y});
   LOCKSTEP_CHECK(p >= 0.0F && p < 1.0F, "dropout: expected 0 <= p < 1, got ", p);
-  std::array<Tensor, 2> tensors{x, y};
-  flatten(tensors, x.shape.batch());
-  const Shape& shape = tensors[0].shape;
-  with_packs({&tensors[0], &tensors[1]}, [&](auto element, auto width) {
+  Tensor from = x, to = y;
+  flatten_samples(from, to);
+  const std::int64_t rows = from.shape.rows_per_sample();
+  with_packs({&from, &to}, [&](auto element, auto width) {
     using T = decltype(element);
-    const Dropout<T> drop{shape.rows(),
-                          shape.channels(),
-                          shape.rows_per_sample(),
-                          Rows<const T>(tensors[0]),
-                          Rows<T>(tensors[1]),
-                          p,
-                          1.0F / (1.0F - p),
-                          accumulate,
-                          seed,
-                          static_cast<std::uint64_t>(sample_offset)};
-    launch_loop(context, shape.elements() / width, dropout_kernel<T, width()>, drop);
+    const std::int64_t packs = from.shape.channels() / width;
+    for_row_runs("dropout", from.shape.batch(), rows * packs,
+                 [&](std::int64_t first, std::int64_t count) {
+                   const auto items = static_cast<std::int32_t>(count * rows * packs);
+                   const Dropout<T> drop{PackRows(packs),
+                                         items,
+                                         static_cast<std::int32_t>(rows),
+                                         Divisor(rows),
+                                         from.shape.channels(),
+                                         Rows<const T>(from).from(first * rows),
+                                         Rows<T>(to).from(first * rows),
+                                         DropoutElement(p),
+                                         accumulate,
+                                         seed,
+                                         static_cast<std::uint64_t>(sample_offset + first)};
+                   launch_loop(context, items, dropout_kernel<T, width()>, drop);
+                 });
   });
 }
 

@@ -11,6 +11,7 @@
 
 #include "kernels/operations/upsample.h"
 #include "kernels/primitives/grid_loop.h"
+#include "kernels/primitives/index_runs.h"
 #include "kernels/primitives/pack.h"
 #include "kernels/primitives/views.h"
 #include "lockstep/backend/formulas.h"
@@ -19,48 +20,46 @@
 namespace lockstep::gpu {
 namespace {
 
-/// One axis of the interpolation.
-struct Axis {
-  std::int64_t input, output;
-  bool align_corners;
-
-  __device__ InterpolationSource source(std::int64_t o) const {
-    return interpolation_source(o, input, output, align_corners);
-  }
-};
-
 /// Tables of one axis, in device memory.
 struct AxisTables {
   InterpolationSource* sources;  // [output]
-  IndexRange* readers;           // [input]: output positions that read it
+  Range<std::int32_t>* readers;  // [input]: output positions that read it
 };
 
 template <typename T>
 struct Upsample {
-  Axis vertical, horizontal;
-  std::int64_t pixels, channels;  // of what is written
+  InterpolationAxis vertical, horizontal;
+  std::int32_t pixels;  // of what is written
+  PackRows packs;       // of a pixel
   Images<const T> from;
   Images<T> to;
 
-  /// Backward, `source` has the output's shape.
-  Upsample(const Tensor& source, const Tensor& target, const Shape& input, const Shape& output,
-           bool align_corners)
-      : vertical{input.height(), output.height(), align_corners},
-        horizontal{input.width(), output.width(), align_corners},
-        pixels(target.shape.rows()),
-        channels(target.shape.channels()),
+  Upsample(const InterpolationAxis& rows, const InterpolationAxis& columns, const Tensor& source,
+           const Tensor& target, int width)
+      : vertical(rows),
+        horizontal(columns),
+        pixels(static_cast<std::int32_t>(target.shape.rows())),
+        packs(target.shape.channels() / width),
         from(source),
         to(target) {}
+
+  LOCKSTEP_HOST_DEVICE std::int32_t items() const { return pixels * packs.packs; }
 };
+
+/// body(row, pixel, c) for the calling thread's packs of what is written, from channel c on.
+template <int kWidth, typename T, typename Body>
+__device__ void for_each_pack(const Upsample<T>& up, const Body& body) {
+  for_each_item(up.items(), [&](std::int32_t i) {
+    const auto [row, pack] = up.packs.place(i);
+    body(row, up.to.pixel(row), pack * kWidth);
+  });
+}
 
 template <typename T, int kWidth>
 __global__ void upsample_forward_kernel(Upsample<T> up) {
-  const std::int64_t packs = up.channels / kWidth;
-  for (std::int64_t i = first_item(); i < up.pixels * packs; i += item_stride()) {
-    const std::int64_t row = i / packs;
-    const std::int64_t c = (i - row * packs) * kWidth;
-    const Pixel o = up.to.pixel(row);
-    const InterpolationSource v = up.vertical.source(o.y), h = up.horizontal.source(o.x);
+  for_each_pack<kWidth>(up, [&](std::int32_t row, const Pixel& o, std::int32_t c) {
+    const InterpolationSource v = interpolation_source(up.vertical, o.y);
+    const InterpolationSource h = interpolation_source(up.horizontal, o.x);
     const auto x00 = load_pack<kWidth>(up.from.at(o.sample, v.low, h.low) + c);
     const auto x01 = load_pack<kWidth>(up.from.at(o.sample, v.low, h.high) + c);
     const auto x10 = load_pack<kWidth>(up.from.at(o.sample, v.high, h.low) + c);
@@ -74,16 +73,16 @@ __global__ void upsample_forward_kernel(Upsample<T> up) {
       y[k] = std::fma(w11, x11[k], sum);
     }
     store_rounded(up.to.rows.row(row) + c, y);
-  }
+  });
 }
 
 /// The first output position for which `reached` holds; it holds for all after it.
 template <typename Reached>
-__device__ std::int64_t first_output(const Axis& axis, const Reached& reached) {
-  std::int64_t begin = 0, end = axis.output;
+__device__ std::int32_t first_output(const InterpolationAxis& axis, const Reached& reached) {
+  std::int32_t begin = 0, end = axis.output;
   while (begin < end) {
-    const std::int64_t middle = begin + (end - begin) / 2;
-    if (reached(axis.source(middle))) {
+    const std::int32_t middle = begin + (end - begin) / 2;
+    if (reached(interpolation_source(axis, middle))) {
       end = middle;
     } else {
       begin = middle + 1;
@@ -93,9 +92,10 @@ __device__ std::int64_t first_output(const Axis& axis, const Reached& reached) {
 }
 
 /// `i` counts the entries of both tables.
-__device__ void fill_entry(const Axis& axis, const AxisTables& tables, std::int64_t i) {
+__device__ void fill_entry(const InterpolationAxis& axis, const AxisTables& tables,
+                           std::int32_t i) {
   if (i < axis.output) {
-    tables.sources[i] = axis.source(i);
+    tables.sources[i] = interpolation_source(axis, i);
     return;
   }
   i -= axis.output;
@@ -104,33 +104,30 @@ __device__ void fill_entry(const Axis& axis, const AxisTables& tables, std::int6
       first_output(axis, [&](const InterpolationSource& source) { return source.low > i; })};
 }
 
-__global__ void tables_kernel(Axis vertical, Axis horizontal, AxisTables rows, AxisTables columns) {
-  const std::int64_t row_entries = vertical.output + vertical.input;
-  const std::int64_t entries = row_entries + horizontal.output + horizontal.input;
-  for (std::int64_t i = first_item(); i < entries; i += item_stride()) {
+__global__ void tables_kernel(InterpolationAxis vertical, InterpolationAxis horizontal,
+                              AxisTables rows, AxisTables columns) {
+  const std::int32_t row_entries = vertical.output + vertical.input;
+  const std::int32_t entries = row_entries + horizontal.output + horizontal.input;
+  for_each_item(entries, [&](std::int32_t i) {
     if (i < row_entries) {
       fill_entry(vertical, rows, i);
     } else {
       fill_entry(horizontal, columns, i - row_entries);
     }
-  }
+  });
 }
 
 template <typename T, int kWidth>
 __global__ void upsample_backward_kernel(Upsample<T> up, AxisTables rows, AxisTables columns,
                                          bool accumulate) {
-  const std::int64_t packs = up.channels / kWidth;
-  for (std::int64_t i = first_item(); i < up.pixels * packs; i += item_stride()) {
-    const std::int64_t row = i / packs;
-    const std::int64_t c = (i - row * packs) * kWidth;
-    const Pixel in = up.to.pixel(row);
-    const IndexRange above = rows.readers[in.y], beside = columns.readers[in.x];
+  for_each_pack<kWidth>(up, [&](std::int32_t row, const Pixel& in, std::int32_t c) {
+    const Range<std::int32_t> above = rows.readers[in.y], beside = columns.readers[in.x];
     T* target = up.to.rows.row(row) + c;
     float total[kWidth] = {};
     if (accumulate) load_values(target, total);
-    for (std::int64_t ox = beside.begin; ox < beside.end; ++ox) {
+    for (std::int32_t ox = beside.begin; ox < beside.end; ++ox) {
       float column[kWidth] = {};
-      for (std::int64_t oy = above.begin; oy < above.end; ++oy) {
+      for (std::int32_t oy = above.begin; oy < above.end; ++oy) {
         const float weight = interpolation_weight(rows.sources[oy], in.y);
         const auto gradient = load_pack<kWidth>(up.from.at(in.sample, oy, ox) + c);
         for (int k = 0; k < kWidth; ++k) column[k] = std::fma(weight, gradient[k], column[k]);
@@ -139,22 +136,31 @@ __global__ void upsample_backward_kernel(Upsample<T> up, AxisTables rows, AxisTa
       for (int k = 0; k < kWidth; ++k) total[k] = std::fma(weight, column[k], total[k]);
     }
     store_rounded(target, total);
-  }
+  });
+}
+
+/// Throws Error when the extents need more than 32 bits.
+InterpolationAxis axis_of(std::int64_t input, std::int64_t output, bool align_corners) {
+  LOCKSTEP_CHECK(input + output <= kMaxItems / 2, "upsampling: expected extents that add up to at ",
+                 "most ", kMaxItems / 2, ", got ", input, " and ", output);
+  return {input, output, align_corners};
 }
 
 /// Tables of both axes in the scratch memory.
 struct Tables {
   AxisTables rows, columns;
 
-  Tables(const Context& context, const Axis& vertical, const Axis& horizontal) {
-    const std::int64_t sources = vertical.output + horizontal.output;
-    const std::int64_t readers = vertical.input + horizontal.input;
+  Tables(const Context& context, const InterpolationAxis& vertical,
+         const InterpolationAxis& horizontal) {
+    const std::int64_t sources = std::int64_t{vertical.output} + horizontal.output;
+    const std::int64_t readers = std::int64_t{vertical.input} + horizontal.input;
     const std::size_t source_bytes =
         static_cast<std::size_t>(sources) * sizeof(InterpolationSource);
-    const std::size_t reader_bytes = static_cast<std::size_t>(readers) * sizeof(IndexRange);
+    const std::size_t reader_bytes =
+        static_cast<std::size_t>(readers) * sizeof(Range<std::int32_t>);
     rows.sources = static_cast<InterpolationSource*>(context.scratch(source_bytes + reader_bytes));
     columns.sources = rows.sources + vertical.output;
-    rows.readers = reinterpret_cast<IndexRange*>(columns.sources + horizontal.output);
+    rows.readers = reinterpret_cast<Range<std::int32_t>*>(columns.sources + horizontal.output);
     columns.readers = rows.readers + vertical.input;
     launch_loop(context, sources + readers, tables_kernel, vertical, horizontal, rows, columns);
   }
@@ -167,10 +173,16 @@ void upsample_bilinear_forward(const Context& context, const Tensor& x, const Te
   if (x.shape.elements() == 0 || y.shape.elements() == 0) return;
   check_upsample(x.shape, y.shape);
   check_same_type("upsample_bilinear_forward", {&x, &y});
+  const InterpolationAxis vertical = axis_of(x.shape.height(), y.shape.height(), align_corners);
+  const InterpolationAxis horizontal = axis_of(x.shape.width(), y.shape.width(), align_corners);
   with_packs({&x, &y}, [&](auto element, auto width) {
     using T = decltype(element);
-    launch_loop(context, y.shape.elements() / width, upsample_forward_kernel<T, width()>,
-                Upsample<T>(x, y, x.shape, y.shape, align_corners));
+    for_image_runs("upsample_bilinear_forward", width, {&x, &y},
+                   [&](std::int64_t n, std::int64_t count) {
+                     const Upsample<T> up(vertical, horizontal, x.sample_range(n, count),
+                                          y.sample_range(n, count), width);
+                     launch_loop(context, up.items(), upsample_forward_kernel<T, width()>, up);
+                   });
   });
 }
 
@@ -179,12 +191,20 @@ void upsample_bilinear_backward(const Context& context, const Tensor& grad_y, co
   if (grad_x.shape.elements() == 0 || grad_y.shape.elements() == 0) return;
   check_upsample(grad_x.shape, grad_y.shape);
   check_same_type("upsample_bilinear_backward", {&grad_y, &grad_x});
+  const InterpolationAxis vertical =
+      axis_of(grad_x.shape.height(), grad_y.shape.height(), align_corners);
+  const InterpolationAxis horizontal =
+      axis_of(grad_x.shape.width(), grad_y.shape.width(), align_corners);
   with_packs({&grad_y, &grad_x}, [&](auto element, auto width) {
     using T = decltype(element);
-    const Upsample<T> up(grad_y, grad_x, grad_x.shape, grad_y.shape, align_corners);
-    const Tables tables(context, up.vertical, up.horizontal);
-    launch_loop(context, grad_x.shape.elements() / width, upsample_backward_kernel<T, width()>, up,
-                tables.rows, tables.columns, accumulate);
+    const Tables tables(context, vertical, horizontal);
+    for_image_runs("upsample_bilinear_backward", width, {&grad_y, &grad_x},
+                   [&](std::int64_t n, std::int64_t count) {
+                     const Upsample<T> up(vertical, horizontal, grad_y.sample_range(n, count),
+                                          grad_x.sample_range(n, count), width);
+                     launch_loop(context, up.items(), upsample_backward_kernel<T, width()>, up,
+                                 tables.rows, tables.columns, accumulate);
+                   });
   });
 }
 

@@ -19,6 +19,17 @@ __device__ inline std::int64_t item_stride() {
   return static_cast<std::int64_t>(gridDim.x) * blockDim.x;
 }
 
+/// body(i) for the calling thread's items of at most kMaxItems. Unsigned inside: a step may lead
+/// past 2^31.
+template <typename Body>
+__device__ void for_each_item(std::int32_t items, const Body& body) {
+  const std::uint32_t stride = gridDim.x * blockDim.x;
+  for (std::uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+       i < static_cast<std::uint32_t>(items); i += stride) {
+    body(static_cast<std::int32_t>(i));
+  }
+}
+
 /// Starts a kernel that loops over `items`, with as many blocks as run at the same time, at most.
 template <typename... Parameters, typename... Arguments>
 void launch_loop(const Context& context, std::int64_t items, void (*kernel)(Parameters...),

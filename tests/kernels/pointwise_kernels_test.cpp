@@ -9,6 +9,7 @@
 #include "kernels/emulated_context.h"
 #include "kernels/operations/pointwise.h"
 #include "kernels/primitives/philox.h"
+#include "kernels/thrust_loop.h"
 
 namespace lockstep::test {
 namespace {
@@ -77,7 +78,7 @@ TEST_CASE("Philox on the device gives the numbers of Rng") {
   }
 }
 
-TEST_CASE("ReLU, sum and accumulation have the CPU's bits") {
+void check_maps() {
   for (const bool accumulate : {false, true}) {
     check_same_bits([&](Backend& cpu, const Tensor& a, const Tensor&,
                         const Tensor& y) { cpu.copy(a, y, accumulate); },
@@ -109,6 +110,27 @@ TEST_CASE("dropout has the CPU's bits in every layout") {
                           const Tensor& y) { gpu::dropout(context, a, y, p, 17, 3, accumulate); });
     }
   }
+}
+
+TEST_CASE("ReLU, sum and accumulation have the CPU's bits") { check_maps(); }
+
+/// The element functions run in this loop for the life time of the object.
+struct InLoop {
+  explicit InLoop(emulation::Loop loop) { emulation::loop() = loop; }
+  ~InLoop() { emulation::loop() = nullptr; }
+  InLoop(const InLoop&) = delete;
+  InLoop& operator=(const InLoop&) = delete;
+};
+
+TEST_CASE("element functions have the CPU's bits in Thrust's loop on the host") {
+  if (thrust_loop() == nullptr) {
+    MESSAGE("SKIPPED: Thrust is not here; a CUDA Toolkit or Debian's libthrust-dev has it");
+    return;
+  }
+  const InLoop in_thrust(thrust_loop());
+  const std::int64_t launches = emulation::launches();
+  check_maps();
+  CHECK(emulation::launches() == launches);  // nothing ran in the emulation's loop
 }
 
 // A tensor of bytes in the middle of a row of 40, every other byte known.

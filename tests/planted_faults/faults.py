@@ -24,6 +24,7 @@ CHANNELS = "kernels/operations/batch_norm_channels.h"
 SGD = "kernels/operations/sgd.cu"
 WEIGHTS = "kernels/operations/weights.cu"
 CONVOLUTION = "kernels/cudnn/cudnn_convolution.cpp"
+UPSAMPLE = "kernels/operations/upsample.cu"
 EVENT = "kernels/transport/event_communicator.cpp"
 
 FAULTS = [
@@ -57,8 +58,12 @@ FAULTS = [
     Fault("max-pooling backward: a window below the last row of an odd height", "kernels/operations/pooling_windows.h",
           "y < out.height ? y + 1 : y", "y <= out.height ? y + 1 : y", "pooling has the CPU's bits*",
           source="kernels/operations/max_pool.cu"),
-    Fault("upsampling backward: the last reader of an input pixel is left out", "kernels/operations/upsample.cu",
+    Fault("upsampling backward: the last reader of an input pixel is left out", UPSAMPLE,
           "return source.low > i;", "return source.low >= i;", "interpolation has the CPU's bits"),
+    Fault("division by multiplication: the multiplier is rounded down", "kernels/primitives/divisor.h",
+          "(gap << 32) / d + 1", "(gap << 32) / d", "interpolation has the CPU's bits", source=UPSAMPLE),
+    Fault("copies of strided rows: the second row begins where the first ends", "kernels/operations/pointwise.cu",
+          "to[row * to_stride + unit]", "to[row * rows.packs + unit]", "copy and fill take any*"),
     Fault("SGD: gradients of ranks 1 and 2 are added in exchanged order", SGD,
           "replicas.grads[rank] + at",
           "replicas.grads[replicas.ranks > 2 && (rank == 1 || rank == 2) ? 3 - rank : rank] + at",

@@ -111,27 +111,67 @@ LOCKSTEP_HOST_DEVICE inline LossScaleState next_loss_scale(LossScaleState state,
   return state;
 }
 
-/// Positions [begin, end) of something along one axis.
-struct IndexRange {
-  std::int64_t begin, end;
+// --- functions of one element, called by the CPU's loops and by the GPU's threads
+
+struct Identity {
+  LOCKSTEP_HOST_DEVICE float operator()(float x) const { return x; }
 };
 
+/// Written so that NaN passes: a broken activation must reach the loss, where it is noticed.
+struct Relu {
+  LOCKSTEP_HOST_DEVICE float operator()(float x) const { return x < 0.0F ? 0.0F : x; }
+};
+
+/// From the ReLU's result and the gradient of it.
+struct ReluGradient {
+  LOCKSTEP_HOST_DEVICE float operator()(float y, float grad_y) const {
+    return y <= 0.0F ? 0.0F : grad_y;
+  }
+};
+
+struct Add {
+  LOCKSTEP_HOST_DEVICE float operator()(float a, float b) const { return a + b; }
+};
+
+/// Dropout of an element that drew `uniform`. The kept value is rounded before anything is added to
+/// it: no compiler may fuse the two.
+struct DropoutElement {
+  float p, scale;
+
+  explicit DropoutElement(float probability) : p(probability), scale(1.0F / (1.0F - probability)) {}
+  LOCKSTEP_HOST_DEVICE float operator()(float x, float uniform) const {
+#if defined(__CUDA_ARCH__)
+    const float kept = __fmul_rn(x, scale);
+#else
+    const volatile float kept = x * scale;
+#endif
+    return uniform >= p ? kept : 0.0F;
+  }
+};
+
+/// Positions [begin, end) of something along one axis.
+template <typename Int>
+struct Range {
+  Int begin, end;
+};
+using IndexRange = Range<std::int64_t>;
+
 /// Input positions that window `o` of a pooling covers, clipped to the input.
-LOCKSTEP_HOST_DEVICE inline IndexRange covered_inputs(std::int64_t o, std::int64_t kernel,
-                                                      std::int64_t stride, std::int64_t padding,
-                                                      std::int64_t input) {
-  const std::int64_t first = o * stride - padding;
+template <typename Int>
+LOCKSTEP_HOST_DEVICE Range<Int> covered_inputs(Int o, Int kernel, Int stride, Int padding,
+                                               Int input) {
+  const Int first = o * stride - padding;
   return {first < 0 ? 0 : first, first + kernel < input ? first + kernel : input};
 }
 
-/// Windows of a pooling that cover input position `i`.
-LOCKSTEP_HOST_DEVICE inline IndexRange covering_windows(std::int64_t i, std::int64_t kernel,
-                                                        std::int64_t stride, std::int64_t padding,
-                                                        std::int64_t output) {
-  const std::int64_t last = i + padding;
-  const std::int64_t first = last - kernel + 1;
-  const std::int64_t end = last / stride + 1;
-  return {first <= 0 ? 0 : (first + stride - 1) / stride, end < output ? end : output};
+/// Windows of a pooling that cover input position `i`. `stride`: a number, or what divides as one.
+template <typename Int, typename Stride>
+LOCKSTEP_HOST_DEVICE Range<Int> covering_windows(Int i, Int kernel, const Stride& stride,
+                                                 Int padding, Int output) {
+  const Int last = i + padding;
+  const Int before = last - kernel;
+  const Int end = last / stride + 1;
+  return {before < 0 ? 0 : before / stride + 1, end < output ? end : output};
 }
 
 /// Whether `candidate`, a later position of a pooling window, replaces `best`: the earliest of
@@ -146,28 +186,40 @@ struct alignas(16) InterpolationSource {
   float low_weight, high_weight;
 };
 
+/// One axis of an interpolation.
+struct InterpolationAxis {
+  std::int32_t input = 1, output = 1;
+  bool align_corners = false;
+  float scale = 1;  // input positions from one output position to the next
+
+  InterpolationAxis() = default;
+  LOCKSTEP_HOST_DEVICE InterpolationAxis(std::int64_t input_extent, std::int64_t output_extent,
+                                         bool align)
+      : input(static_cast<std::int32_t>(input_extent)),
+        output(static_cast<std::int32_t>(output_extent)),
+        align_corners(align) {
+    if (!align_corners) {
+      scale = static_cast<float>(input) / static_cast<float>(output);
+    } else {
+      scale = output > 1 ? static_cast<float>(input - 1) / static_cast<float>(output - 1) : 0.0F;
+    }
+  }
+};
+
 /// As area_pixel_compute_source_index of PyTorch, in fp32 like PyTorch; fused by hand, so that all
 /// compilers round alike. `low` and `high` grow with the output position.
-LOCKSTEP_HOST_DEVICE inline InterpolationSource interpolation_source(std::int64_t output_position,
-                                                                     std::int64_t input,
-                                                                     std::int64_t output,
-                                                                     bool align_corners) {
-  if (input == output) {
-    const auto same = static_cast<std::int32_t>(output_position);
-    return {same, same, 1.0F, 0.0F};
-  }
+LOCKSTEP_HOST_DEVICE inline InterpolationSource interpolation_source(const InterpolationAxis& axis,
+                                                                     std::int32_t output_position) {
+  if (axis.input == axis.output) return {output_position, output_position, 1.0F, 0.0F};
   const auto o = static_cast<float>(output_position);
   float position = 0;
-  if (align_corners) {
-    const float scale =
-        output > 1 ? static_cast<float>(input - 1) / static_cast<float>(output - 1) : 0.0F;
-    position = o * scale;
+  if (axis.align_corners) {
+    position = o * axis.scale;
   } else {
-    const float scale = static_cast<float>(input) / static_cast<float>(output);
-    const float centred = std::fma(scale, o + 0.5F, -0.5F);
+    const float centred = std::fma(axis.scale, o + 0.5F, -0.5F);
     position = centred > 0.0F ? centred : 0.0F;
   }
-  const auto last = static_cast<std::int32_t>(input - 1);
+  const std::int32_t last = axis.input - 1;
   const auto whole = static_cast<std::int32_t>(position);
   const std::int32_t low = whole < last ? whole : last;
   float fraction = position - static_cast<float>(low);
@@ -176,8 +228,8 @@ LOCKSTEP_HOST_DEVICE inline InterpolationSource interpolation_source(std::int64_
 }
 
 /// How much an output position takes from input position `i`.
-LOCKSTEP_HOST_DEVICE inline float interpolation_weight(const InterpolationSource& source,
-                                                       std::int64_t i) {
+template <typename Int>
+LOCKSTEP_HOST_DEVICE float interpolation_weight(const InterpolationSource& source, Int i) {
   return (source.low == i ? source.low_weight : 0.0F) +
          (source.high == i ? source.high_weight : 0.0F);
 }

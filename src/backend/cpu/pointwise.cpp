@@ -4,6 +4,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/parallel_for.h"
+#include "lockstep/backend/formulas.h"
 #include "lockstep/backend/operand_checks.h"
 #include "lockstep/core/rng.h"
 
@@ -63,20 +64,19 @@ void map(const Tensor& a, const Tensor& b, const Tensor& y, bool accumulate, int
 }
 
 struct Dropout {
-  float p;
+  DropoutElement element;
   std::uint64_t seed;
   bool accumulate;
 };
 
 // Element e of a sample takes the e-th number of the sample's own stream.
 void drop_sample(const Tensor& x, const Tensor& y, const Dropout& dropout, std::uint64_t sample) {
-  const float scale = 1.0F / (1.0F - dropout.p);
   Rng rng(dropout.seed, RngPurpose::kDropout, sample);
   for (std::int64_t row = 0; row < x.shape.rows(); ++row) {
     const float* from = x.floats() + row * x.row_stride;
     float* to = y.floats() + row * y.row_stride;
     for (std::int64_t c = 0; c < x.shape.channels(); ++c) {
-      const float value = rng.uniform() >= dropout.p ? from[c] * scale : 0.0F;
+      const float value = dropout.element(from[c], rng.uniform());
       to[c] = dropout.accumulate ? to[c] + value : value;
     }
   }
@@ -90,28 +90,26 @@ void CpuBackend::copy(const Tensor& source, const Tensor& destination, bool accu
     return copy_elements(source, destination, threads_);
   }
   check_fp32("copy that converts or accumulates", {&source, &destination});
-  map(source, destination, true, threads_, [](float x) { return x; });
+  map(source, destination, true, threads_, Identity());
 }
 
 void CpuBackend::relu_forward(const Tensor& x, const Tensor& y) {
   check_same_shape("relu_forward", {&x, &y});
   check_fp32("relu_forward", {&x, &y});
-  // Written so that NaN passes: a broken activation must reach the loss, where it is noticed.
-  map(x, y, false, threads_, [](float value) { return value < 0.0F ? 0.0F : value; });
+  map(x, y, false, threads_, Relu());
 }
 
 void CpuBackend::relu_backward(const Tensor& y, const Tensor& grad_y, const Tensor& grad_x,
                                bool accumulate) {
   check_same_shape("relu_backward", {&y, &grad_y, &grad_x});
   check_fp32("relu_backward", {&y, &grad_y, &grad_x});
-  map(y, grad_y, grad_x, accumulate, threads_,
-      [](float value, float grad) { return value <= 0.0F ? 0.0F : grad; });
+  map(y, grad_y, grad_x, accumulate, threads_, ReluGradient());
 }
 
 void CpuBackend::add(const Tensor& a, const Tensor& b, const Tensor& y) {
   check_same_shape("add", {&a, &b, &y});
   check_fp32("add", {&a, &b, &y});
-  map(a, b, y, false, threads_, [](float left, float right) { return left + right; });
+  map(a, b, y, false, threads_, Add());
 }
 
 void CpuBackend::dropout(const Tensor& x, const Tensor& y, float p,
@@ -120,7 +118,7 @@ void CpuBackend::dropout(const Tensor& x, const Tensor& y, float p,
   check_same_shape("dropout", {&x, &y});
   check_fp32("dropout", {&x, &y});
   LOCKSTEP_CHECK(p >= 0.0F && p < 1.0F, "dropout: expected 0 <= p < 1, got ", p);
-  const Dropout dropout{p, seed.get(), accumulate};
+  const Dropout dropout{DropoutElement(p), seed.get(), accumulate};
   const std::int64_t sample_elements = x.shape.rows_per_sample() * x.shape.channels();
   parallel_for(x.shape.batch(), sample_elements, threads_,
                [&](std::int64_t begin, std::int64_t end) {

@@ -16,9 +16,8 @@ namespace {
 
 void fill_sources(InterpolationSource* sources, std::int64_t input, std::int64_t output,
                   bool align_corners) {
-  for (std::int64_t o = 0; o < output; ++o) {
-    sources[o] = interpolation_source(o, input, output, align_corners);
-  }
+  const InterpolationAxis axis(input, output, align_corners);
+  for (std::int32_t o = 0; o < axis.output; ++o) sources[o] = interpolation_source(axis, o);
 }
 
 /// Both ends of a source grow with the output position, so the readers of an input are one range.

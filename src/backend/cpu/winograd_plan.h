@@ -13,9 +13,10 @@
 
 namespace lockstep::winograd {
 
-// Transformed tiles of one block: beside the transformed kernels, or one sum, they should stay in a
-// second-level cache. The sums want longer blocks: each block reads and writes its whole sum.
-inline constexpr std::int64_t kBlockBytes = 128 * 1024;
+// Transformed tiles of one block: beside the transformed kernels of one point, or one sum, they
+// should stay in a second-level cache; within that, longer blocks are faster. The bits depend on
+// the second, but not on the first.
+inline constexpr std::int64_t kBlockBytes = 256 * 1024;
 inline constexpr std::int64_t kSumBlockBytes = 256 * 1024;
 // Partial sums of an image's gradient of the weights, so that threads of a large processor have
 // work when there are few images: of so many tiles each that merging them costs little, and of so

@@ -257,8 +257,9 @@ void Scheduler::run(dim3 grid, dim3 block_size, const std::function<void()>& thr
   random_.seed(current_options.seed + static_cast<std::uint64_t>(launch_count));
   ready_.clear();
   under_way_.clear();
-  std::vector<std::size_t> order(std::size_t{grid.x} * grid.y * grid.z);
-  std::iota(order.begin(), order.end(), std::size_t{0});
+  const std::size_t blocks = std::size_t{grid.x} * grid.y * grid.z;
+  std::vector<std::size_t> order(current_options.only_last_block ? 1 : blocks);
+  std::iota(order.begin(), order.end(), blocks - order.size());
   std::shuffle(order.begin(), order.end(), random_);
   while ((!order.empty() || !under_way_.empty()) && !failure_) {
     while (!order.empty() && under_way_.size() < kBlocksUnderWay) {
@@ -286,6 +287,10 @@ Position& here() { return scheduler().current().position; }
 Options& options() { return current_options; }
 Dispatch& dispatch() {
   static Dispatch current = nullptr;
+  return current;
+}
+Loop& loop() {
+  static Loop current = nullptr;
   return current;
 }
 int barriers_of_last_launch() { return scheduler().most_barriers; }

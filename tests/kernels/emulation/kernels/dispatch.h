@@ -17,4 +17,10 @@ Dispatch& dispatch();
 /// Launches since the program's start.
 std::int64_t launches();
 
+/// `loop(items, function)` calls function(i) for i = 0, ..., items - 1. Null, the default: the
+/// emulation's threads do, in random order.
+using Loop = void (*)(std::int32_t items, const std::function<void(std::int32_t)>& function);
+/// In place of Thrust's loop on a GPU.
+Loop& loop();
+
 }  // namespace lockstep::emulation

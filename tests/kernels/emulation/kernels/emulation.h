@@ -63,6 +63,7 @@ struct Options {
   std::uint64_t seed = 0;    // of the order of threads
   int skipped_barrier = -1;  // the barrier (0: the first that a thread meets) left out by everyone
   int skipped_block = -1;    // the block (of x + y * grid.x + ...) that never runs
+  bool only_last_block = false;  // of a grid
 };
 /// Of the launches that follow.
 Options& options();
@@ -201,3 +202,23 @@ inline void wait_for_previous_kernel() { emulation::wait_for_previous_kernel(); 
 inline void allow_next_kernel() {}
 
 }  // namespace lockstep::gpu
+
+namespace lockstep::emulation {
+
+/// Two items per thread, a block's width apart, as Thrust's kernel.
+template <typename Function>
+void for_each_kernel(std::int32_t items, Function function) {
+  const std::int64_t first = std::int64_t{2} * blockIdx.x * blockDim.x + threadIdx.x;
+  for (std::int64_t i = first; i < first + 2 * blockDim.x && i < items; i += blockDim.x) {
+    function(static_cast<std::int32_t>(i));
+  }
+}
+
+template <typename Function>
+void for_each(gpu::Stream stream, std::int32_t items, const Function& function) {
+  if (loop() != nullptr) return loop()(items, function);
+  const unsigned blocks = (static_cast<unsigned>(items) + 511) / 512;
+  gpu::launch(for_each_kernel<Function>, blocks, 256, stream, items, function);
+}
+
+}  // namespace lockstep::emulation
