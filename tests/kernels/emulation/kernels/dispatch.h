@@ -23,4 +23,7 @@ using Loop = void (*)(std::int32_t items, const std::function<void(std::int32_t)
 /// In place of Thrust's loop on a GPU.
 Loop& loop();
 
+/// Launches since the program's start.
+std::int64_t launches();
+
 }  // namespace lockstep::emulation
