@@ -90,6 +90,21 @@ TEST_CASE("exchanges of statistics add nothing to a graph but edges") {
         kExchanges * kRanks * kPeersOutOfReach);
 }
 
+TEST_CASE("a run that fails keeps every replica's memory until no GPU reads it") {
+  fake_runtime::use({.devices = 2});
+  DataParallelOptions options = on_gpus(4, 2, BatchNormMode::kSync);
+  options.communicator.hook = [](int rank, const SyncCall& call) {
+    if (rank == 2 && call.direction == Direction::kBackward) throw Error("broken on purpose");
+    return true;
+  };
+  const auto run = make_toy(options);
+  auto& slow = dynamic_cast<gpu::GpuOperations&>(*run->replica(1).backend);
+  fake_runtime::enqueue(slow.stream(),
+                        [] { std::this_thread::sleep_for(std::chrono::milliseconds(100)); });
+  CHECK_THROWS_WITH_AS(static_cast<void>(run->train_step(toy_batch(5, 0), 0, 0.05F)),
+                       doctest::Contains("broken on purpose"), ReplicaError);
+}
+
 TEST_CASE("the chains that an exchange is timed by can be recorded") {
   fake_runtime::use({.devices = 1});
   const std::vector<Device> devices = on_gpus(2, 1, BatchNormMode::kSync).devices;
