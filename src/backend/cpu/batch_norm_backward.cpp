@@ -8,6 +8,7 @@
 #include "backend/cpu/batch_norm_kernels.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/parallel_for.h"
+#include "backend/cpu/prefetch.h"
 #include "lockstep/backend/operand_checks.h"
 
 namespace lockstep {
@@ -63,9 +64,9 @@ struct RowPointers {
         grad_y_stride(g.grad_y.row_stride),
         y_stride(g.y ? g.y.row_stride : grad_y_stride) {}
   [[gnu::always_inline]] void prefetch(std::int64_t row, std::int64_t channels) const {
-    prefetch_row(x + row * x_stride, x_stride, channels);
-    prefetch_row(grad_y + row * grad_y_stride, grad_y_stride, channels);
-    if (y != grad_y) prefetch_row(y + row * y_stride, y_stride, channels);
+    prefetch_to_read(x + row * x_stride, x_stride, channels);
+    prefetch_to_read(grad_y + row * grad_y_stride, grad_y_stride, channels);
+    if (y != grad_y) prefetch_to_read(y + row * y_stride, y_stride, channels);
   }
   void advance(std::int64_t rows) {
     x += rows * x_stride;
@@ -171,7 +172,7 @@ void input_gradient_rows(const InputGradient& a, std::int64_t begin, std::int64_
     rows.prefetch(0, channels);
     const RowPointers at = rows;
     float* grad_x = a.grad_x.floats() + row * a.grad_x.row_stride;
-    prefetch_row_to_write(grad_x, a.grad_x.row_stride, channels);
+    prefetch_to_write(grad_x, a.grad_x.row_stride, channels);
 #pragma omp simd
     for (std::int64_t c = 0; c < channels; ++c) {
       const float grad = masked<kMask>(at.grad_y[c], at.x[c], at.y[c], mean[c], scale[c], shift[c]);

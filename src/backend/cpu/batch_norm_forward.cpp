@@ -3,6 +3,7 @@
 #include "backend/cpu/batch_norm_kernels.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/parallel_for.h"
+#include "backend/cpu/prefetch.h"
 #include "lockstep/backend/operand_checks.h"
 
 namespace lockstep {
@@ -57,7 +58,7 @@ void sum_run(const float* x, std::int64_t row_stride, std::int64_t rows, std::in
     }
     for (std::int64_t i = 0; i < k; ++i) {
       const float* row = x + (r + i) * row_stride;
-      prefetch_row(row, row_stride, channels);
+      prefetch_to_read(row, row_stride, channels);
       add_deviations(row, channels, pivot, work + i * channels, squares + i * channels);
     }
   }
@@ -138,8 +139,8 @@ void normalize_rows(const Normalization& n, std::int64_t begin, std::int64_t end
     const float* __restrict x = n.x.floats() + row * n.x.row_stride;
     const float* residual = kResidual ? n.residual.floats() + row * n.residual.row_stride : nullptr;
     float* y = n.y.floats() + row * n.y.row_stride;
-    prefetch_row(x, n.x.row_stride, channels);
-    prefetch_row_to_write(y, n.y.row_stride, channels);
+    prefetch_to_read(x, n.x.row_stride, channels);
+    prefetch_to_write(y, n.y.row_stride, channels);
 #pragma omp simd
     for (std::int64_t c = 0; c < channels; ++c) {
       float value = normalize(x[c], mean[c], scale[c], shift[c]);

@@ -45,24 +45,6 @@ inline void fold_sums(float* sums, std::int64_t channels, std::int64_t k) {
   }
 }
 
-/// Rows that the two functions below look ahead.
-inline constexpr std::int64_t kRowsAhead = 16;
-
-/// Fetches a row ahead of `row` into the cache when rows do not follow one another: a channel range
-/// of a concatenation is a stream of single cache lines, which the processor does not foresee (four
-/// times slower without this). Always inlined, because GCC 12 takes a function that only prefetches
-/// for one without effect and drops its calls.
-[[gnu::always_inline]] inline void prefetch_row(const float* row, std::int64_t row_stride,
-                                                std::int64_t channels) {
-  if (row_stride != channels) __builtin_prefetch(row + kRowsAhead * row_stride, 0);
-}
-
-/// As prefetch_row, for rows that will be written.
-[[gnu::always_inline]] inline void prefetch_row_to_write(const float* row, std::int64_t row_stride,
-                                                         std::int64_t channels) {
-  if (row_stride != channels) __builtin_prefetch(row + kRowsAhead * row_stride, 1);
-}
-
 /// The rows of a tensor cut into at most `kMaxBlocks` blocks of whole runs.
 struct RowBlocks {
   static constexpr std::int64_t kMaxBlocks = 64;

@@ -7,11 +7,15 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/parallel_for.h"
 #include "backend/cpu/prefetch.h"
+#include "backend/cpu/vec.h"
 #include "lockstep/backend/formulas.h"
 #include "lockstep/backend/operand_checks.h"
 
 namespace lockstep {
 namespace {
+
+using vec::Floats;
+using vec::Ints;
 
 bool is_two_by_two(const PoolGeometry& g) { return g == PoolGeometry{}; }
 
@@ -57,36 +61,52 @@ void max_of_window(const PoolGeometry& g, const Tensor& x, std::int64_t sample, 
   }
 }
 
+/// One row of y, 2x2 windows.
+void max_pool_two_rows(const Tensor& x, const Tensor& y, const Tensor& winners, std::int64_t row) {
+  const std::int64_t channels = y.shape.channels();
+  const std::int64_t width = y.shape.width();
+  const std::int64_t x_stride = x.row_stride;
+  const std::int64_t y_stride = y.row_stride;
+  const std::int64_t sample = row / y.shape.height();
+  const std::int64_t iy = 2 * (row % y.shape.height());
+  const float* top = x.floats() + (sample * x.shape.height() + iy) * x.shape.width() * x_stride;
+  const float* bottom = top + x.shape.width() * x_stride;
+  float* best = y.floats() + row * width * y_stride;
+  std::uint8_t* winner = winners.bytes() + row * width * channels;
+  for (std::int64_t ox = 0; ox < width; ++ox) {
+    for (const float* pixel : {top, top + x_stride, bottom, bottom + x_stride}) {
+      prefetch_to_read(pixel, x_stride, channels);
+    }
+    max_of_four(top, bottom, x_stride, channels, best, winner);
+    top += 2 * x_stride;
+    bottom += 2 * x_stride;
+    best += y_stride;
+    winner += channels;
+  }
+}
+
 void max_pool_row(const PoolGeometry& g, const Tensor& x, const Tensor& y, const Tensor& winners,
                   std::int64_t row) {
-  const std::int64_t channels = y.shape.channels();
+  if (is_two_by_two(g)) return max_pool_two_rows(x, y, winners, row);
   const std::int64_t sample = row / y.shape.height();
   const std::int64_t oy = row % y.shape.height();
-  const bool four = is_two_by_two(g);
-  const float* top =
-      x.floats() + (sample * x.shape.height() + 2 * oy) * x.shape.width() * x.row_stride;
   for (std::int64_t ox = 0; ox < y.shape.width(); ++ox) {
     const std::int64_t pixel = row * y.shape.width() + ox;
-    float* best = y.floats() + pixel * y.row_stride;
-    std::uint8_t* winner = winners.bytes() + pixel * channels;
-    if (four) {
-      const float* source = top + 2 * ox * x.row_stride;
-      max_of_four(source, source + x.shape.width() * x.row_stride, x.row_stride, channels, best,
-                  winner);
-    } else {
-      max_of_window(g, x, sample, oy, ox, best, winner);
-    }
+    max_of_window(g, x, sample, oy, ox, y.floats() + pixel * y.row_stride,
+                  winners.bytes() + pixel * y.shape.channels());
   }
 }
 
 /// target = value or target += value.
 template <bool kAccumulate>
-inline void put(float& target, float value) {
-  if constexpr (kAccumulate) {
-    target += value;
-  } else {
-    target = value;
-  }
+inline void put(float* target, Floats value, std::int64_t lanes) {
+  if constexpr (kAccumulate) value = vec::load(target, lanes) + value;
+  vec::store(target, value, lanes);
+}
+
+/// The gradient where the window's winner is at `position`.
+inline Floats won(Ints winner, std::int32_t position, Floats gradient) {
+  return winner == position ? gradient : Floats{};
 }
 
 /// One row of grad_x. The first window writes when not accumulating, the others add.
@@ -101,7 +121,7 @@ void max_pool_grad_row(const PoolGeometry& g, const Tensor& winners, const Tenso
   const IndexRange rows = covering_windows(iy, g.kernel_h, g.stride_h, g.padding_h, out.height());
   for (std::int64_t ix = 0; ix < in.width(); ++ix) {
     float* target = grad_x.floats() + (row * in.width() + ix) * grad_x.row_stride;
-    prefetch_to_write(grad_x, target);
+    prefetch_to_write(target, grad_x.row_stride, in.channels());
     if constexpr (!kAccumulate) std::fill_n(target, channels, 0.0F);
     const IndexRange columns =
         covering_windows(ix, g.kernel_w, g.stride_w, g.padding_w, out.width());
@@ -113,10 +133,12 @@ void max_pool_grad_row(const PoolGeometry& g, const Tensor& winners, const Tenso
         const std::int32_t position =
             static_cast<std::int32_t>((iy + g.padding_h - oy * g.stride_h) * g.kernel_w +
                                       (ix + g.padding_w - ox * g.stride_w));
-#pragma omp simd
-        for (std::int64_t c = 0; c < channels; ++c) {
-          target[c] += winner[c] == position ? gradient[c] : 0.0F;
-        }
+        vec::for_each_lanes(channels, [&](std::int64_t c, std::int64_t lanes) {
+          put<true>(
+              target + c,
+              won(vec::load_bytes(winner + c, lanes), position, vec::load(gradient + c, lanes)),
+              lanes);
+        });
       }
     }
   }
@@ -127,27 +149,33 @@ template <bool kAccumulate>
 void max_pool_grad_two_rows(const Tensor& winners, const Tensor& grad_y, const Tensor& grad_x,
                             std::int64_t row) {
   const std::int64_t channels = grad_y.shape.channels();
+  const std::int64_t width = grad_y.shape.width();
   const std::int64_t stride = grad_x.row_stride;
-  const std::int64_t width = grad_x.shape.width();
+  const std::int64_t y_stride = grad_y.row_stride;
   const std::int64_t sample = row / grad_y.shape.height();
   const std::int64_t iy = 2 * (row % grad_y.shape.height());
-  float* top = grad_x.floats() + (sample * grad_x.shape.height() + iy) * width * stride;
-  for (std::int64_t ox = 0; ox < grad_y.shape.width(); ++ox, top += 2 * stride) {
-    const std::int64_t pixel = row * grad_y.shape.width() + ox;
-    const float* gradient = grad_y.floats() + pixel * grad_y.row_stride;
-    const std::uint8_t* winner = winners.bytes() + pixel * channels;
-    float* bottom = top + width * stride;
+  const std::int64_t row_floats = grad_x.shape.width() * stride;
+  float* top = grad_x.floats() + (sample * grad_x.shape.height() + iy) * row_floats;
+  float* bottom = top + row_floats;
+  const float* gradient = grad_y.floats() + row * width * y_stride;
+  const std::uint8_t* winner = winners.bytes() + row * width * channels;
+  for (std::int64_t ox = 0; ox < width; ++ox) {
+    prefetch_to_read(gradient, y_stride, channels);
     for (const float* target : {top, top + stride, bottom, bottom + stride}) {
-      prefetch_to_write(grad_x, target);
+      prefetch_to_write(target, stride, channels);
     }
-#pragma omp simd
-    for (std::int64_t c = 0; c < channels; ++c) {
-      const std::int32_t position = winner[c];
-      put<kAccumulate>(top[c], position == 0 ? gradient[c] : 0.0F);
-      put<kAccumulate>(top[stride + c], position == 1 ? gradient[c] : 0.0F);
-      put<kAccumulate>(bottom[c], position == 2 ? gradient[c] : 0.0F);
-      put<kAccumulate>(bottom[stride + c], position == 3 ? gradient[c] : 0.0F);
-    }
+    vec::for_each_lanes(channels, [&](std::int64_t c, std::int64_t lanes) {
+      const Ints position = vec::load_bytes(winner + c, lanes);
+      const Floats grad = vec::load(gradient + c, lanes);
+      put<kAccumulate>(top + c, won(position, 0, grad), lanes);
+      put<kAccumulate>(top + stride + c, won(position, 1, grad), lanes);
+      put<kAccumulate>(bottom + c, won(position, 2, grad), lanes);
+      put<kAccumulate>(bottom + stride + c, won(position, 3, grad), lanes);
+    });
+    top += 2 * stride;
+    bottom += 2 * stride;
+    gradient += y_stride;
+    winner += channels;
   }
 }
 
@@ -214,7 +242,7 @@ void avg_pool_grad_row(const PoolGeometry& g, const Tensor& grad_y, const Tensor
       covering_windows(row % in.height(), g.kernel_h, g.stride_h, g.padding_h, out.height());
   for (std::int64_t ix = 0; ix < in.width(); ++ix) {
     float* target = grad_x.floats() + (row * in.width() + ix) * grad_x.row_stride;
-    prefetch_to_write(grad_x, target);
+    prefetch_to_write(target, grad_x.row_stride, in.channels());
     if (!accumulate) std::fill_n(target, in.channels(), 0.0F);
     const IndexRange columns =
         covering_windows(ix, g.kernel_w, g.stride_w, g.padding_w, out.width());

@@ -5,14 +5,19 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/parallel_for.h"
+#include "backend/cpu/prefetch.h"
+#include "backend/cpu/vec.h"
 #include "lockstep/backend/formulas.h"
 #include "lockstep/backend/operand_checks.h"
 
 namespace lockstep {
 namespace {
+
+using vec::Floats;
 
 void fill_sources(InterpolationSource* sources, std::int64_t input, std::int64_t output,
                   bool align_corners) {
@@ -20,13 +25,27 @@ void fill_sources(InterpolationSource* sources, std::int64_t input, std::int64_t
   for (std::int32_t o = 0; o < axis.output; ++o) sources[o] = interpolation_source(axis, o);
 }
 
+/// The output positions that read an input position along one axis, and how much of it each takes.
+struct Readers {
+  std::int64_t begin = 0, end = 0;
+  const float* weights = nullptr;  // [end - begin]
+};
+
 /// Both ends of a source grow with the output position, so the readers of an input are one range.
-void fill_readers(IndexRange* readers, const InterpolationSource* sources, std::int64_t input,
-                  std::int64_t output) {
-  std::fill_n(readers, input, IndexRange{output, 0});
+/// `weights` [2 * output], because an output reads at most two inputs.
+void fill_readers(Readers* readers, float* weights, const InterpolationSource* sources,
+                  std::int64_t input, std::int64_t output) {
+  std::fill_n(readers, input, Readers{output, 0});
   for (std::int64_t o = 0; o < output; ++o) {
     for (const std::int64_t i : {sources[o].low, sources[o].high}) {
-      readers[i] = {std::min(readers[i].begin, o), std::max(readers[i].end, o + 1)};
+      readers[i].begin = std::min(readers[i].begin, o);
+      readers[i].end = std::max(readers[i].end, o + 1);
+    }
+  }
+  for (std::int64_t i = 0; i < input; ++i) {
+    readers[i].weights = weights;
+    for (std::int64_t o = readers[i].begin; o < readers[i].end; ++o) {
+      *weights++ = interpolation_weight(sources[o], i);
     }
   }
 }
@@ -34,27 +53,29 @@ void fill_readers(IndexRange* readers, const InterpolationSource* sources, std::
 /// Tables of one call, and one row of sums per thread, in the backend's scratch memory.
 struct Plan {
   InterpolationSource *rows, *columns;
-  IndexRange *row_readers, *column_readers;
+  Readers *row_readers, *column_readers;
+  float* weights;   // of the readers: [2 * (output height + width)]
   float* row_sums;  // [threads, output width * channels]
 
   static std::size_t bytes(const Shape& in, const Shape& out, int threads) {
     const auto sources = static_cast<std::size_t>(out.height() + out.width());
     const auto readers = static_cast<std::size_t>(in.height() + in.width());
     const auto sums = static_cast<std::size_t>(threads * out.width() * out.channels());
-    return sources * sizeof(InterpolationSource) + readers * sizeof(IndexRange) +
+    return sources * (sizeof(InterpolationSource) + 2 * sizeof(float)) + readers * sizeof(Readers) +
            sums * sizeof(float);
   }
 
   Plan(void* scratch, const Shape& in, const Shape& out, bool align_corners)
       : rows(static_cast<InterpolationSource*>(scratch)),
         columns(rows + out.height()),
-        row_readers(reinterpret_cast<IndexRange*>(columns + out.width())),
+        row_readers(reinterpret_cast<Readers*>(columns + out.width())),
         column_readers(row_readers + in.height()),
-        row_sums(reinterpret_cast<float*>(column_readers + in.width())) {
+        weights(reinterpret_cast<float*>(column_readers + in.width())),
+        row_sums(weights + 2 * (out.height() + out.width())) {
     fill_sources(rows, in.height(), out.height(), align_corners);
     fill_sources(columns, in.width(), out.width(), align_corners);
-    fill_readers(row_readers, rows, in.height(), out.height());
-    fill_readers(column_readers, columns, in.width(), out.width());
+    fill_readers(row_readers, weights, rows, in.height(), out.height());
+    fill_readers(column_readers, weights + 2 * out.height(), columns, in.width(), out.width());
   }
 };
 
@@ -67,6 +88,7 @@ void upsample_row(const Plan& plan, const Tensor& x, const Tensor& y, std::int64
   const float* bottom = image + vertical.high * x.shape.width() * x.row_stride;
   float* target = y.floats() + row * y.shape.width() * y.row_stride;
   for (std::int64_t ox = 0; ox < y.shape.width(); ++ox, target += y.row_stride) {
+    prefetch_to_write(target, y.row_stride, channels);
     const InterpolationSource& horizontal = plan.columns[ox];
     const std::int64_t left = horizontal.low * x.row_stride;
     const std::int64_t right = horizontal.high * x.row_stride;
@@ -82,22 +104,57 @@ void upsample_row(const Plan& plan, const Tensor& x, const Tensor& y, std::int64
   }
 }
 
+/// target = the readers' weighted values at source[reader * stride], added in their order to what
+/// is there, or to 0. Some vectors at once: their sums do not wait for one another.
+template <int kVectors>
+inline void sum_readers(const Readers& readers, const float* source, std::int64_t stride,
+                        bool accumulate, float* target) {
+  Floats sums[kVectors] = {};
+  for (int v = 0; accumulate && v < kVectors; ++v) sums[v] = vec::load(target + v * vec::kLanes);
+  for (std::int64_t o = readers.begin; o < readers.end; ++o) {
+    const Floats weight = vec::broadcast(readers.weights[o - readers.begin]);
+    const float* from = source + o * stride;
+    for (int v = 0; v < kVectors; ++v) {
+      sums[v] = vec::fma(weight, vec::load(from + v * vec::kLanes), sums[v]);
+    }
+  }
+  for (int v = 0; v < kVectors; ++v) vec::store(target + v * vec::kLanes, sums[v]);
+}
+
+/// The same of `channels` values.
+void sum_pixels(const Readers& readers, const float* source, std::int64_t stride,
+                std::int64_t channels, bool accumulate, float* target) {
+  constexpr int kMost = 4;
+  std::int64_t c = 0;
+  for (; c + kMost * vec::kLanes <= channels; c += kMost * vec::kLanes) {
+    sum_readers<kMost>(readers, source + c, stride, accumulate, target + c);
+  }
+  for (; c + vec::kLanes <= channels; c += vec::kLanes) {
+    sum_readers<1>(readers, source + c, stride, accumulate, target + c);
+  }
+  for (; c < channels; ++c) {
+    float sum = accumulate ? target[c] : 0.0F;
+    for (std::int64_t o = readers.begin; o < readers.end; ++o) {
+      sum = std::fma(readers.weights[o - readers.begin], source[o * stride + c], sum);
+    }
+    target[c] = sum;
+  }
+}
+
 /// sums [output width, C] = the output rows that read input row iy, weighted.
 void sum_output_rows(const Plan& plan, const Tensor& grad_y, std::int64_t sample, std::int64_t iy,
                      float* sums) {
   const Shape& out = grad_y.shape;
   const std::int64_t channels = out.channels();
-  const IndexRange readers = plan.row_readers[iy];
-  std::fill_n(sums, out.width() * channels, 0.0F);
-  for (std::int64_t oy = readers.begin; oy < readers.end; ++oy) {
-    const float weight = interpolation_weight(plan.rows[oy], iy);
-    const float* source =
-        grad_y.floats() + (sample * out.height() + oy) * out.width() * grad_y.row_stride;
-    for (std::int64_t ox = 0; ox < out.width(); ++ox, source += grad_y.row_stride) {
-      float* target = sums + ox * channels;
-#pragma omp simd
-      for (std::int64_t c = 0; c < channels; ++c) target[c] += weight * source[c];
+  const std::int64_t row_floats = out.width() * grad_y.row_stride;
+  const Readers readers = plan.row_readers[iy];
+  const float* image = grad_y.floats() + sample * out.height() * row_floats;
+  for (std::int64_t ox = 0; ox < out.width(); ++ox, sums += channels) {
+    const float* column = image + ox * grad_y.row_stride;
+    for (std::int64_t oy = readers.begin; oy < readers.end; ++oy) {
+      prefetch_to_read(column + oy * row_floats, grad_y.row_stride, channels);
     }
+    sum_pixels(readers, column, row_floats, channels, false, sums);
   }
 }
 
@@ -109,14 +166,8 @@ void upsample_grad_row(const Plan& plan, const Tensor& grad_y, const Tensor& gra
   sum_output_rows(plan, grad_y, row / height, row % height, sums);
   for (std::int64_t ix = 0; ix < width; ++ix) {
     float* target = grad_x.floats() + (row * width + ix) * grad_x.row_stride;
-    if (!accumulate) std::fill_n(target, channels, 0.0F);
-    const IndexRange readers = plan.column_readers[ix];
-    for (std::int64_t ox = readers.begin; ox < readers.end; ++ox) {
-      const float weight = interpolation_weight(plan.columns[ox], ix);
-      const float* source = sums + ox * channels;
-#pragma omp simd
-      for (std::int64_t c = 0; c < channels; ++c) target[c] += weight * source[c];
-    }
+    const Readers readers = plan.column_readers[ix];
+    sum_pixels(readers, sums, channels, channels, accumulate, target);
   }
 }
 
