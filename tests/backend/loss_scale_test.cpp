@@ -165,10 +165,11 @@ TEST_CASE("SGD divides the scale out of gradients and norm") {
       float* both[] = {weight.floats(), weight.floats()};
       const DeviceNumber<float> inverse(backend, 1 / scale);
       const DeviceNumber<double> norm(backend, 0);
-      SgdShard shard{.grads = grads, .weights = both, .velocity = velocity.floats(), .end = 37};
+      const ParameterRange range{0, 37, 1e-2F};
+      SgdShard shard{.grads = grads, .weights = both, .velocity = velocity.floats()};
+      shard.ranges = {&range, 1};
       shard.lr = 0.25F;
       shard.momentum = 0.9F;
-      shard.weight_decay = 1e-2F;
       shard.squared_norm = norm.pointer();
       shard.grad_scale = {0.0F, inverse.pointer()};
       backend.sgd_update(shard);

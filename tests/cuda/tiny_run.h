@@ -9,7 +9,7 @@
 
 #include "lockstep/train/run_folder.h"
 #include "lockstep/train/trainer.h"
-#include "train/temporary_folder.h"
+#include "support/temporary_folder.h"
 
 namespace lockstep::test {
 
