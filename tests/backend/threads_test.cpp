@@ -221,14 +221,13 @@ Bits sgd(const Bench& b) {
   const Storage norm = b.backend->allocate(sizeof(double));
   const float* grads[] = {grads0.floats(), grads1.floats()};
   float* weights[] = {weights0.floats(), weights1.floats()};
+  const ParameterRange ranges[] = {{3, 250'001, 1e-3F}, {250'001, 600'000, 0}};
   b.backend->sgd_update({.grads = grads,
                          .weights = weights,
                          .velocity = velocity.floats(),
-                         .begin = 3,
-                         .end = 600'000,
+                         .ranges = ranges,
                          .lr = 0.1F,
                          .momentum = 0.9F,
-                         .weight_decay = 1e-3F,
                          .squared_norm = static_cast<double*>(norm.data())});
   Bits bits = bits_of({&weights0, &weights1, &velocity});
   append(bits, norm.data(), sizeof(double));
