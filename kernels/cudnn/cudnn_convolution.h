@@ -106,6 +106,7 @@ class CudnnConvolutions {
   Measurement try_engines(const ConvProblem& problem, bool by_time);
   Measurement try_engines(const ConvProblem& problem, bool by_time, bool fallback,
                           std::string& reason);
+  void run_once(Plan& plan, const std::array<void*, 3>& tensors);
   float milliseconds(Plan& plan, const std::array<void*, 3>& tensors, float least);
 
   void run(Plan& plan, const Operands& operands);

@@ -15,7 +15,7 @@
 namespace lockstep::test {
 namespace {
 
-constexpr std::int64_t kSteps = 5;
+constexpr std::int64_t kSteps = 4;
 
 DataParallelOptions fp16_options(int gpus) {
   DataParallelOptions options = toy_options(3, BatchNormMode::kSync);
@@ -23,7 +23,7 @@ DataParallelOptions fp16_options(int gpus) {
     options.devices[rank] = {DeviceKind::kCuda, rank % gpus, rank / gpus};
   }
   options.activations = DType::kFloat16;
-  options.loss_scale = LossScaleOptions{.initial = 0x1p20F, .growth_interval = 2};
+  options.loss_scale = LossScaleOptions{.initial = 0x1p18F, .growth_interval = 2};
   return options;
 }
 
@@ -64,7 +64,8 @@ TEST_CASE("steps that overflow fp16 are skipped alike by issued, replayed and ea
     const Trained issued = trained(options, false);
     CHECK(issued.scales.back().skipped > 0);
     CHECK(issued.scales.back().skipped < kSteps);
-    if (gpus == 1) CHECK(trained(options, true) == issued);
+    CHECK(trained(options, true) == issued);
+    if (gpus > 1) continue;  // gradients go by all_reduce there, which cannot be recorded
     options.cuda_graph = true;
     CHECK(trained(options, true) == issued);
   }
