@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -241,6 +242,26 @@ TEST_CASE("resuming a finished run repeats nothing") {
   const TrainSummary again = train(request);
   CHECK(again.evaluation.confusion == first.evaluation.confusion);
   CHECK(read_text(runs.folder("a").scalars()) == scalars);
+}
+
+TEST_CASE("a run that goes on with other convolutions says so") {
+  const Runs runs;
+  // With 8 channels there is a choice.
+  const auto run = [&](const char* implementation, std::int64_t iters, bool resume) {
+    TrainRequest request = runs.request("a", {"model.width=8", "run.max_iters=4"});
+    request.config.run.max_iters = iters;
+    if (resume) request.resume = "auto";
+    setenv("LOCKSTEP_CONVOLUTION", implementation, 1);
+    train(request);
+    unsetenv("LOCKSTEP_CONVOLUTION");
+    return read_text(runs.folder("a").log());
+  };
+  const std::string first = run("onednn", 4, false);
+  CHECK(first.find("by onednn") != std::string::npos);
+  const json environment = json::parse(read_text(runs.folder("a").environment()));
+  REQUIRE_FALSE(environment.at("choices").empty());
+  CHECK(run("onednn", 5, true).find("other implementations") == std::string::npos);
+  CHECK(run("winograd8", 6, true).find("other implementations") != std::string::npos);
 }
 
 TEST_CASE("a folder that holds a run is not written to unless it is resumed") {
