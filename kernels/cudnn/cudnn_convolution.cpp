@@ -85,12 +85,9 @@ bool operator==(const Matrices& a, const Matrices& b) {
 }
 
 std::string describe(const ConvProblem& problem) {
-  const ConvGeometry& g = problem.geometry;
-  return concat("the ", to_string(problem.pass), " pass of a convolution with weights ",
-                to_string(g.weight_shape()), ", stride ", g.stride_h, "x", g.stride_w, ", padding ",
-                g.padding_h, "x", g.padding_w, ", dilation ", g.dilation_h, "x", g.dilation_w, ", ",
-                g.groups, " groups, input ", to_string(problem.input), " in ",
-                to_string(problem.dtype), problem.tf32 ? " with TF32" : "");
+  return concat("the ", to_string(problem.pass), " pass of a ", to_string(problem.geometry),
+                ", input ", to_string(problem.input), " in ", to_string(problem.dtype),
+                problem.tf32 ? " with TF32" : "");
 }
 
 }  // namespace

@@ -12,24 +12,27 @@ namespace lockstep {
 inline constexpr std::int64_t kPixelsAhead = 16;
 inline constexpr std::int64_t kLineFloats = 16;  // floats of a cache line
 
-/// Fetches the pixel kPixelsAhead after `pixel`, which will be read, unless the tensor is dense.
-[[gnu::always_inline]] inline void prefetch_to_read(const float* pixel, std::int64_t row_stride,
-                                                    std::int64_t channels) {
+/// Fetches the pixel kPixelsAhead after `pixel` unless the tensor is dense. kWrite: 1 when it will
+/// be written, 0 when it will only be read.
+template <int kWrite>
+[[gnu::always_inline]] inline void prefetch_ahead(const float* pixel, std::int64_t row_stride,
+                                                  std::int64_t channels) {
   if (row_stride == channels) return;
   const float* ahead = pixel + kPixelsAhead * row_stride;
-  __builtin_prefetch(ahead, 0);
-  for (std::int64_t c = kLineFloats; c < channels; c += kLineFloats)
-    __builtin_prefetch(ahead + c, 0);
+  __builtin_prefetch(ahead, kWrite);
+  for (std::int64_t c = kLineFloats; c < channels; c += kLineFloats) {
+    __builtin_prefetch(ahead + c, kWrite);
+  }
 }
 
-/// As prefetch_to_read, for a pixel that will be written.
+[[gnu::always_inline]] inline void prefetch_to_read(const float* pixel, std::int64_t row_stride,
+                                                    std::int64_t channels) {
+  prefetch_ahead<0>(pixel, row_stride, channels);
+}
+
 [[gnu::always_inline]] inline void prefetch_to_write(const float* pixel, std::int64_t row_stride,
                                                      std::int64_t channels) {
-  if (row_stride == channels) return;
-  const float* ahead = pixel + kPixelsAhead * row_stride;
-  __builtin_prefetch(ahead, 1);
-  for (std::int64_t c = kLineFloats; c < channels; c += kLineFloats)
-    __builtin_prefetch(ahead + c, 1);
+  prefetch_ahead<1>(pixel, row_stride, channels);
 }
 
 }  // namespace lockstep
