@@ -15,6 +15,7 @@
 #include "cli/bench_training.h"
 #include "lockstep/core/check.h"
 #include "lockstep/report/table.h"
+#include "parallel/replica.h"
 
 namespace lockstep {
 namespace {
@@ -226,8 +227,8 @@ void print_table(const LayersReport& report, const BenchTraining& training, bool
 
 Yardsticks measure_machine(BenchTraining& training) {
   Yardsticks result;
-  training.replicas->group().run([&](int rank) {  // the backend is its thread's
-    result.copy = copy_bandwidth(*training.replicas->replica(rank).backend);
+  training.replicas->for_each_replica([&](Replica& replica) {  // the backend is its thread's
+    result.copy = copy_bandwidth(replica.backend());
   });
   if (training.devices.front().kind == DeviceKind::kCpu) {
     result.peak = peak_flops(threads_per_replica(1));
@@ -265,7 +266,7 @@ int bench_layers(const BenchArguments& arguments) {
   report.yardsticks = measure_machine(training);
   for (int i = 0; i < kWarmupSteps; ++i) pass(training, arguments.eval, i);
   const Replica& replica = training.replicas->replica(0);
-  Network& network = arguments.eval ? *replica.eval_network : *replica.network;
+  Network& network = arguments.eval ? replica.eval_network() : replica.network();
   LayerTimer timer(network);
   const int iters = arguments.iters > 0 ? arguments.iters : kDefaultIters;
   for (int i = 0; i < iters; ++i) {

@@ -5,6 +5,7 @@
 #include "cli/bench.h"
 #include "cli/bench_training.h"
 #include "lockstep/report/table.h"
+#include "parallel/replica.h"
 
 namespace lockstep {
 namespace {
@@ -54,11 +55,11 @@ void print_json(const StepBench& bench, const BenchArguments& arguments) {
       {"device", to_string(training.devices.front())},
       {"global_batch", training.batch.count()},
       {"size", {training.size.height, training.size.width}},
-      {"parameters", parameter_count(*training.replicas)},
+      {"parameters", training.replicas->parameter_count()},
       {"ms_per_step", percentiles_json(percentiles(bench.step))},
       {"images_per_second", bench.images_per_second()},
       {"phases_ms", phases},
-      {"convolutions", training.replicas->replica(0).backend->conv2d_algorithms()},
+      {"convolutions", training.replicas->replica(0).backend().conv2d_algorithms()},
       {"peak_memory_bytes", peak_memory_bytes()}};
   fmt::print("{}\n", root.dump(2));
 }
@@ -69,7 +70,7 @@ void print_table(const StepBench& bench) {
       "Training step, {} BatchNorm, {} device(s) from {}, batch {} of {}x{}, {} parameters\n\n",
       to_string(training.config.bn.mode), training.devices.size(),
       to_string(training.devices.front()), training.batch.count(), training.size.height,
-      training.size.width, parameter_count(*training.replicas));
+      training.size.width, training.replicas->parameter_count());
   Table table{{"", "ms, median (p10 to p90)"}, {}};
   const auto add = [&](const char* name, const std::vector<double>& values) {
     table.rows.push_back({name, format_percentiles(percentiles(values), 1)});

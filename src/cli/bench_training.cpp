@@ -57,7 +57,8 @@ BenchTraining bench_training(const BenchArguments& arguments) {
     throw ConfigError("bench " + arguments.what + " needs a configuration file");
   }
   BenchTraining training;
-  training.config = load_config(arguments.config, arguments.common.overrides);
+  training.config =
+      load_config(arguments.config, arguments.common.overrides, nullptr, *arguments.common.models);
   training.devices = bench_devices(arguments);
   training.size = training_size(training.config.data, arguments.what);
   const auto devices = static_cast<int>(training.devices.size());

@@ -95,9 +95,10 @@ TrainRequest make_request(const CompareArguments& arguments, const Plan& plan,
                           const std::string& mode, int seed, std::int64_t global_batch) {
   const std::vector<Device> devices = parse_devices(plan.devices, cuda_device_count());
   TrainRequest request;
-  request.config = load_config(
-      arguments.inputs.front(),
-      cell_overrides(arguments, mode, seed, plan.device_count, global_batch), &request.warnings);
+  request.config =
+      load_config(arguments.inputs.front(),
+                  cell_overrides(arguments, mode, seed, plan.device_count, global_batch),
+                  &request.warnings, *arguments.common.models);
   request.devices = is_virtual(mode) ? single_device(devices.front()) : plan.devices;
   request.output = plan.folder / fmt::format("{}-s{}", mode, seed);
   const bool lines = arguments.verbose || isatty(STDOUT_FILENO) != 0;
@@ -108,7 +109,8 @@ TrainRequest make_request(const CompareArguments& arguments, const Plan& plan,
 
 Plan make_plan(const CompareArguments& arguments) {
   if (arguments.seeds < 1) throw ConfigError("--seeds is the number of seeds, at least 1");
-  const Config config = load_config(arguments.inputs.front(), arguments.common.overrides);
+  const Config config = load_config(arguments.inputs.front(), arguments.common.overrides, nullptr,
+                                    *arguments.common.models);
   Plan plan;
   plan.devices = arguments.common.devices.empty() ? default_devices() : arguments.common.devices;
   plan.device_count = static_cast<int>(parse_devices(plan.devices, cuda_device_count()).size());
@@ -159,7 +161,8 @@ std::optional<TrainSummary> finished_run(Cell& cell) {
     return summary;
   }
   if (fs::exists(folder / "config.toml")) {
-    check_same(cell, config_hash(load_config(folder / "config.toml", {})), "");
+    const ModelTable& models = *cell.request.config.models;
+    check_same(cell, config_hash(load_config(folder / "config.toml", {}, nullptr, models)), "");
     cell.request.resume = "auto";
   }
   return std::nullopt;
@@ -197,8 +200,8 @@ std::optional<std::vector<TrainSummary>> run_cells(const CompareArguments& argum
 }
 
 /// Hash of a run's configuration without what a comparison varies: mode, slices and seed.
-std::string common_hash(const TrainSummary& run) {
-  Config config = load_config(run.run / "config.toml", {});
+std::string common_hash(const TrainSummary& run, const ModelTable& models) {
+  Config config = load_config(run.run / "config.toml", {}, nullptr, models);
   config.run.seed = 0;
   config.bn.mode = BatchNormMode::kLocal;
   config.bn.virtual_devices = 1;
@@ -207,11 +210,12 @@ std::string common_hash(const TrainSummary& run) {
   return config_hash(config);
 }
 
-std::vector<std::string> find_config_differences(const std::vector<TrainSummary>& runs) {
+std::vector<std::string> find_config_differences(const std::vector<TrainSummary>& runs,
+                                                 const ModelTable& models) {
   std::vector<std::string> warnings;
-  const std::string first = common_hash(runs.front());
+  const std::string first = common_hash(runs.front(), models);
   for (const TrainSummary& run : runs) {
-    if (common_hash(run) == first) continue;
+    if (common_hash(run, models) == first) continue;
     warnings.push_back(
         fmt::format("the configurations of {} and {} differ in more than mode and seed",
                     runs.front().run.string(), run.run.string()));
@@ -222,7 +226,7 @@ std::vector<std::string> find_config_differences(const std::vector<TrainSummary>
 void report(const CompareArguments& arguments, const std::vector<TrainSummary>& runs,
             const fs::path& folder) {
   Comparison comparison = compare_runs(runs);
-  for (std::string& warning : find_config_differences(runs)) {
+  for (std::string& warning : find_config_differences(runs, *arguments.common.models)) {
     comparison.warnings.push_back(std::move(warning));
   }
   const std::string json = to_json(comparison);

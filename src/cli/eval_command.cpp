@@ -10,8 +10,9 @@
 namespace lockstep {
 
 int run_eval(const EvalArguments& arguments) {
-  const EvalReport report = evaluate_checkpoint(
-      {arguments.target, arguments.config, arguments.common.overrides, arguments.common.devices});
+  const EvalReport report =
+      evaluate_checkpoint({arguments.target, arguments.config, arguments.common.overrides,
+                           arguments.common.devices, arguments.common.models});
   for (const std::string& warning : report.warnings) fmt::print(stderr, "warning: {}\n", warning);
   if (arguments.common.json) {
     fmt::print("{}\n", to_json(report));

@@ -9,7 +9,8 @@ namespace lockstep {
 int run_train(const TrainArguments& arguments) {
   const StopSignals signals;
   TrainRequest request;
-  request.config = load_config(arguments.config, arguments.common.overrides, &request.warnings);
+  request.config = load_config(arguments.config, arguments.common.overrides, &request.warnings,
+                               *arguments.common.models);
   request.devices = arguments.common.devices;
   request.output = arguments.common.output;
   request.init = arguments.init;

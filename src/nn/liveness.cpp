@@ -55,7 +55,8 @@ class Liveness {
     return {whole.buffer, whole.first_channel + first_channel_[value], whole.row_stride};
   }
 
-  // A value has a gradient if something to learn lies before it and the output after it.
+  // A value has a gradient if something to learn lies before it and an output whose gradient is
+  // given after it.
   void find_gradients() {
     if (!graph_.training) return;
     std::vector<bool> wanted(graph_.values.size(), false);
@@ -65,7 +66,9 @@ class Liveness {
           layer.has_parameters || std::any_of(layer.inputs.begin(), layer.inputs.end(),
                                               [&](int input) { return wanted[input]; });
     }
-    has_grad_[graph_.output] = wanted[graph_.output];
+    for (const GraphOutput& output : graph_.outputs) {
+      has_grad_[output.value] = output.grad && wanted[output.value];
+    }
     for (int i = layers_ - 1; i >= 0; --i) {
       if (!has_grad_[layer(i).output]) continue;
       plan_.runs_backward[i] = true;
@@ -91,10 +94,15 @@ class Liveness {
     }
   }
 
-  // Not the network's input and output, which are copied from and to the host whole, and in one
+  bool is_output(int value) const {
+    return std::any_of(graph_.outputs.begin(), graph_.outputs.end(),
+                       [value](const GraphOutput& output) { return output.value == value; });
+  }
+
+  // Not the network's input and outputs, which are copied from and to the host whole, and in one
   // place only.
   bool may_lie_inside(int value, int concatenation) const {
-    if (value == graph_.input || value == graph_.output) return false;
+    if (value == graph_.input || is_output(value)) return false;
     for (int i = 0; i < layers_; ++i) {
       const GraphLayer& other = layer(i);
       const auto uses = std::count(other.inputs.begin(), other.inputs.end(), value);
@@ -112,7 +120,7 @@ class Liveness {
     place_data(graph_.input);
     touch(plan_.data[graph_.input], 0);
     touch(plan_.data[graph_.input], end());  // a second forward pass may want the same input
-    touch(plan_.data[graph_.output], loss_step());
+    for (const GraphOutput& output : graph_.outputs) touch(plan_.data[output.value], loss_step());
     for (int i = 0; i < layers_; ++i) {
       touch(plan_.data[layer(i).output], i);
       for (const int input : layer(i).inputs) touch(plan_.data[input], i);
@@ -130,9 +138,10 @@ class Liveness {
   }
 
   void plan_gradients() {
-    if (has_grad_[graph_.output]) {
-      plan_.grad[graph_.output] = new_gradient(graph_.output, loss_step());
-      written_[graph_.output] = true;
+    for (const GraphOutput& output : graph_.outputs) {
+      if (!output.grad || !has_grad_[output.value]) continue;
+      plan_.grad[output.value] = new_gradient(output.value, loss_step());
+      written_[output.value] = true;
     }
     for (int i = layers_ - 1; i >= 0; --i) {
       if (!plan_.runs_backward[i]) continue;

@@ -32,12 +32,18 @@ struct GraphValue {
   std::int64_t channels = 0;
 };
 
+/// What the network is asked for, and whether its gradient is given before the backward pass.
+struct GraphOutput {
+  int value = 0;
+  bool grad = true;
+};
+
 /// Layers in execution order; every value but the input is the output of exactly one.
 struct Graph {
   std::vector<GraphValue> values;
   std::vector<GraphLayer> layers;
   int input = 0;
-  int output = 0;
+  std::vector<GraphOutput> outputs;  // of different values
   bool training = true;
   bool input_grad = false;
   bool share_memory = true;

@@ -34,7 +34,12 @@ Graph Network::Impl::describe(const PlanOptions& options) const {
     graph.layers.push_back(std::move(described));
   }
   graph.input = index.at(input);
-  graph.output = index.at(output);
+  const std::vector<std::string>& given = options.grad_outputs;
+  for (const Output& output : outputs) {
+    const bool grad =
+        given.empty() || std::find(given.begin(), given.end(), output.name) != given.end();
+    graph.outputs.push_back({index.at(output.value), grad});
+  }
   graph.training = options.training;
   graph.input_grad = options.input_grad;
   graph.share_memory = options.share_memory;
@@ -109,8 +114,27 @@ void Network::set_batch(std::int64_t batch) {
 std::int64_t Network::planned_batch() const { return impl_->input->shape.batch(); }
 const Tensor& Network::input() const { return impl_->input->data; }
 const Tensor& Network::input_grad() const { return impl_->input->grad; }
-const Tensor& Network::output() const { return impl_->output->data; }
-const Tensor& Network::output_grad() const { return impl_->output->grad; }
+
+std::vector<std::string> Network::output_names() const {
+  std::vector<std::string> names;
+  for (const Output& output : impl_->outputs) names.push_back(output.name);
+  return names;
+}
+
+std::size_t Network::output_index(const std::string& name) const {
+  const Outputs& outputs = impl_->outputs;
+  const auto found = std::find_if(outputs.begin(), outputs.end(),
+                                  [&](const Output& output) { return output.name == name; });
+  if (found != outputs.end()) return static_cast<std::size_t>(found - outputs.begin());
+  std::string names;
+  for (const Output& output : outputs) names += (names.empty() ? "" : ", ") + output.name;
+  throw Error(concat("the network has no output '", name, "'; it has ", names));
+}
+
+const Tensor& Network::output(std::size_t index) const { return impl_->outputs[index].value->data; }
+const Tensor& Network::output_grad(std::size_t index) const {
+  return impl_->outputs[index].value->grad;
+}
 
 void Network::forward(const StepContext& context) {
   impl_->backend.prepack_conv2d_weights(impl_->weights);

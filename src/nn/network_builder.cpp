@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <set>
 
 #include "lockstep/nn/layers/concat_layer.h"
 #include "lockstep/nn/layers/conv2d_layer.h"
@@ -36,21 +37,54 @@ void check_average(const PoolGeometry& g) {
                  g.padding_w, " for a window of ", g.kernel_h, "x", g.kernel_w);
 }
 
+void check_outputs(const Outputs& outputs, const Value* input) {
+  LOCKSTEP_CHECK(!outputs.empty(), "a network needs at least one output");
+  std::set<std::string> names;
+  std::set<const Value*> values{input};
+  for (const Output& output : outputs) {
+    LOCKSTEP_CHECK(output.value != nullptr, "output '", output.name, "' has no value");
+    LOCKSTEP_CHECK(names.insert(output.name).second, "two outputs are called '", output.name, "'");
+    LOCKSTEP_CHECK(values.insert(output.value).second, "output '", output.name,
+                   "' is the input, or another output, again");
+  }
+}
+
+void check_norm_call(const Value& x, const std::string& name, const NormLayer& norm,
+                     const NormCall& call) {
+  const int rank = x.shape.rank();
+  LOCKSTEP_CHECK(rank >= norm.least_rank && rank <= norm.most_rank, name, ": expected an input of ",
+                 norm.least_rank,
+                 norm.least_rank == norm.most_rank ? "" : concat(" to ", norm.most_rank),
+                 " dimensions, batch first and channels last, got ", to_string(x.shape));
+  LOCKSTEP_CHECK(call.num_features == 0 || call.num_features == x.shape.channels(), name,
+                 ": expected an input with ", call.num_features, " channels (num_features), got ",
+                 x.shape.channels(), " in ", to_string(x.shape));
+  LOCKSTEP_CHECK(call.residual == nullptr || call.residual->shape == x.shape, name,
+                 ": x has shape ", to_string(x.shape), ", the residual ",
+                 to_string(call.residual == nullptr ? Shape{} : call.residual->shape));
+}
+
 }  // namespace
 
-NetworkBuilder::NetworkBuilder(Backend& backend, ParameterStore& store,
-                               const BatchNormOptions& batch_norm)
-    : impl_(std::make_unique<Network::Impl>(backend, store, batch_norm)) {}
+NetworkBuilder::NetworkBuilder(Backend& backend, ParameterStore& store, const NormLayer& norm)
+    : impl_(std::make_unique<Network::Impl>(backend, store, norm)) {}
 
 NetworkBuilder::~NetworkBuilder() = default;
 
-Value* NetworkBuilder::new_value(const std::string& name, const Shape& shape) {
+Backend& NetworkBuilder::backend() const { return impl_->backend; }
+
+Value* NetworkBuilder::value(const std::string& name, const Shape& shape) {
   impl_->values.push_back(std::make_unique<Value>(Value{name, shape, {}, {}}));
   return impl_->values.back().get();
 }
 
 std::string NetworkBuilder::numbered(const char* kind) const {
   return std::string(kind) + "_" + std::to_string(impl_->layers.size());
+}
+
+Parameter& NetworkBuilder::parameter(const std::string& name, const Shape& shape,
+                                     ParameterKind kind, std::int64_t fan_in) {
+  return impl_->store.parameter(name, shape, kind, fan_in);
 }
 
 Value* NetworkBuilder::append(std::unique_ptr<Layer> layer) {
@@ -62,7 +96,7 @@ Value* NetworkBuilder::input(const Shape& shape) {
   LOCKSTEP_CHECK(impl_->input == nullptr, "a network has one input");
   LOCKSTEP_CHECK(shape.rank() >= 2 && shape.elements() > 0,
                  "the input needs a batch, channels and no empty extent, got ", to_string(shape));
-  return impl_->input = new_value("input", shape);
+  return impl_->input = value("input", shape);
 }
 
 Value* NetworkBuilder::conv2d(Value* x, const std::string& name, const Conv2dOptions& options) {
@@ -92,50 +126,84 @@ Value* NetworkBuilder::conv2d(Value* x, const std::string& name, const ConvGeome
     offset = &impl_->store.parameter(name + ".bias", {geometry.out_channels}, ParameterKind::kBias);
   }
   return append(
-      std::make_unique<Conv2dLayer>(name, x, new_value(name, shape), geometry, &weight, offset));
+      std::make_unique<Conv2dLayer>(name, x, value(name, shape), geometry, &weight, offset));
 }
 
-Value* NetworkBuilder::batch_norm(Value* x, const std::string& name) {
-  return batch_norm(x, name, BatchNormCall{});
+Value* NetworkBuilder::linear(Value* x, const std::string& name, std::int64_t out_features,
+                              bool bias) {
+  LOCKSTEP_CHECK(out_features > 0, name, ": expected at least 1 output feature, got ",
+                 out_features);
+  ConvGeometry geometry;
+  geometry.in_channels = x->shape.channels();
+  geometry.out_channels = out_features;
+  geometry.kernel_h = geometry.kernel_w = 1;
+  Parameter& weight = parameter(name + ".weight", {out_features, geometry.in_channels},
+                                ParameterKind::kWeight, geometry.in_channels);
+  Parameter* offset = nullptr;
+  if (bias) offset = &parameter(name + ".bias", {out_features}, ParameterKind::kBias);
+  Value* y = value(name, x->shape.with_channels(out_features));
+  return append(std::make_unique<Conv2dLayer>(name, x, y, geometry, &weight, offset));
+}
+
+Value* NetworkBuilder::reshape(Value* x, const Shape& shape) {
+  const std::string name = numbered("reshape");
+  LOCKSTEP_CHECK(shape.rank() >= 2 && shape.batch() == x->shape.batch() &&
+                     shape.elements() == x->shape.elements(),
+                 name, ": ", to_string(x->shape), " cannot become ", to_string(shape),
+                 "; the batch and the number of elements stay");
+  return append(std::make_unique<ReshapeLayer>(name, x, value(name, shape)));
+}
+
+Value* NetworkBuilder::batch_norm(Value* x, const std::string& name, const NormCall& call) {
+  return batch_norm(x, name, impl_->norm, call);
 }
 
 Value* NetworkBuilder::batch_norm_relu(Value* x, const std::string& name) {
-  return batch_norm(x, name, BatchNormCall{.relu = true});
+  return batch_norm(x, name, NormCall{.relu = true});
 }
 
 Value* NetworkBuilder::batch_norm_add_relu(Value* x, Value* residual, const std::string& name) {
-  return batch_norm(x, name, BatchNormCall{.relu = true, .residual = residual});
+  return batch_norm(x, name, NormCall{.relu = true, .residual = residual});
 }
 
-Value* NetworkBuilder::batch_norm(Value* x, const std::string& name, const BatchNormCall& call) {
-  LOCKSTEP_CHECK(call.residual == nullptr || call.residual->shape == x->shape, name,
-                 ": x has shape ", to_string(x->shape), ", the residual ",
-                 to_string(call.residual == nullptr ? Shape{} : call.residual->shape));
+Value* NetworkBuilder::batch_norm(Value* x, const std::string& name, const NormLayer& norm,
+                                  const NormCall& call) {
+  check_norm_call(*x, name, norm, call);
   BatchNormLayer::Config config;
-  config.options = call.options.value_or(impl_->batch_norm_options);
+  config.norm = norm;
+  for (std::size_t i = impl_->norm_conversions.size(); i-- > 0;) {
+    impl_->norm_conversions[i](config.norm);
+  }
   config.relu = call.relu;
-  config.frozen = call.frozen;
   config.call_index = static_cast<int>(impl_->batch_norms.size());
   const Shape channels{x->shape.channels()};
   Parameter* weight = nullptr;
   Parameter* bias = nullptr;
-  if (config.options.affine) {
-    weight = &impl_->store.parameter(name + ".weight", channels, ParameterKind::kNorm);
-    bias = &impl_->store.parameter(name + ".bias", channels, ParameterKind::kNorm);
+  if (config.norm.options.affine) {
+    weight = &parameter(name + ".weight", channels, ParameterKind::kNorm);
+    bias = &parameter(name + ".bias", channels, ParameterKind::kNorm);
   }
   BatchNormState* state = nullptr;
-  if (config.options.track_running_stats) state = &impl_->store.batch_norm(name, channels[0]);
+  if (config.norm.options.track_running_stats) state = &impl_->store.batch_norm(name, channels[0]);
   std::vector<Value*> inputs{x};
   if (call.residual != nullptr) inputs.push_back(call.residual);
-  auto layer = std::make_unique<BatchNormLayer>(name, std::move(inputs), new_value(name, x->shape),
+  auto layer = std::make_unique<BatchNormLayer>(name, std::move(inputs), value(name, x->shape),
                                                 config, weight, bias, state);
   impl_->batch_norms.push_back(layer.get());
   return append(std::move(layer));
 }
 
+NetworkBuilder::NormConversion::NormConversion(NetworkBuilder& net,
+                                               std::function<void(NormLayer&)> convert)
+    : net_(net) {
+  net_.impl_->norm_conversions.push_back(std::move(convert));
+}
+
+NetworkBuilder::NormConversion::~NormConversion() { net_.impl_->norm_conversions.pop_back(); }
+
 Value* NetworkBuilder::relu(Value* x) {
   const std::string name = numbered("relu");
-  return append(std::make_unique<ReluLayer>(name, x, new_value(name, x->shape)));
+  return append(std::make_unique<ReluLayer>(name, x, value(name, x->shape)));
 }
 
 Value* NetworkBuilder::max_pool2d(Value* x, const PoolGeometry& geometry) {
@@ -144,7 +212,7 @@ Value* NetworkBuilder::max_pool2d(Value* x, const PoolGeometry& geometry) {
     geometry.check();
     return geometry.output_shape(x->shape);
   });
-  return append(std::make_unique<MaxPoolLayer>(name, x, new_value(name, shape), geometry));
+  return append(std::make_unique<MaxPoolLayer>(name, x, value(name, shape), geometry));
 }
 
 Value* NetworkBuilder::avg_pool2d(Value* x, const PoolGeometry& geometry) {
@@ -153,7 +221,7 @@ Value* NetworkBuilder::avg_pool2d(Value* x, const PoolGeometry& geometry) {
     check_average(geometry);
     return geometry.output_shape(x->shape);
   });
-  return append(std::make_unique<AvgPoolLayer>(name, x, new_value(name, shape), geometry));
+  return append(std::make_unique<AvgPoolLayer>(name, x, value(name, shape), geometry));
 }
 
 Value* NetworkBuilder::global_avg_pool(Value* x) {
@@ -171,7 +239,7 @@ Value* NetworkBuilder::upsample_bilinear(Value* x, std::int64_t height, std::int
   LOCKSTEP_CHECK(height > 0 && width > 0, name, ": the size must be positive, got ", height, "x",
                  width);
   const Shape shape{x->shape.batch(), height, width, x->shape.channels()};
-  return append(std::make_unique<UpsampleLayer>(name, x, new_value(name, shape), align_corners));
+  return append(std::make_unique<UpsampleLayer>(name, x, value(name, shape), align_corners));
 }
 
 Value* NetworkBuilder::concat(const std::vector<Value*>& parts) {
@@ -186,32 +254,36 @@ Value* NetworkBuilder::concat(const std::vector<Value*>& parts) {
     channels += part->shape.channels();
   }
   const Shape shape = parts.front()->shape.with_channels(channels);
-  return append(std::make_unique<ConcatLayer>(name, parts, new_value(name, shape)));
+  return append(std::make_unique<ConcatLayer>(name, parts, value(name, shape)));
 }
 
 Value* NetworkBuilder::add(Value* a, Value* b) {
   const std::string name = numbered("add");
   LOCKSTEP_CHECK(a->shape == b->shape, name, ": shapes differ, ", to_string(a->shape), " and ",
                  to_string(b->shape));
-  return append(std::make_unique<AddLayer>(name, a, b, new_value(name, a->shape)));
+  return append(std::make_unique<AddLayer>(name, a, b, value(name, a->shape)));
 }
 
 Value* NetworkBuilder::dropout(Value* x, float p) {
   const std::string name = numbered("dropout");
   LOCKSTEP_CHECK(p >= 0.0F && p < 1.0F, name, ": the probability must be in [0, 1), got ", p);
   const std::uint64_t call = impl_->layers.size();
-  return append(std::make_unique<DropoutLayer>(name, x, new_value(name, x->shape), p, call));
+  return append(std::make_unique<DropoutLayer>(name, x, value(name, x->shape), p, call));
 }
 
-std::unique_ptr<Network> NetworkBuilder::build(Value* output, const PlanOptions& options) {
+std::unique_ptr<Network> NetworkBuilder::build(const Outputs& outputs, const PlanOptions& options) {
   LOCKSTEP_CHECK(impl_ != nullptr && impl_->input != nullptr && !impl_->layers.empty(),
                  "a network is built once and needs an input and at least one layer");
-  LOCKSTEP_CHECK(output != impl_->input, "the input cannot be the output");
-  impl_->output = output;
+  check_outputs(outputs, impl_->input);
+  impl_->outputs = outputs;
   if (!impl_->store.allocated()) impl_->store.allocate(impl_->backend);
   impl_->allocate(options);
   impl_->set_batch(impl_->input->shape.batch());
   return std::unique_ptr<Network>(new Network(std::move(impl_)));
+}
+
+std::unique_ptr<Network> NetworkBuilder::build(Value* output, const PlanOptions& options) {
+  return build({{"out", output}}, options);
 }
 
 }  // namespace lockstep

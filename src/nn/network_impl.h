@@ -12,8 +12,8 @@
 namespace lockstep {
 
 struct Network::Impl {
-  Impl(Backend& backend_, ParameterStore& store_, const BatchNormOptions& batch_norm)
-      : backend(backend_), store(store_), batch_norm_options(batch_norm) {}
+  Impl(Backend& backend_, ParameterStore& store_, const NormLayer& norm_)
+      : backend(backend_), store(store_), norm(norm_) {}
 
   /// Plans the memory, allocates it and gives layers their saved memory.
   void allocate(const PlanOptions& options);
@@ -30,12 +30,13 @@ struct Network::Impl {
 
   Backend& backend;
   ParameterStore& store;
-  const BatchNormOptions batch_norm_options;
+  const NormLayer norm;
+  std::vector<std::function<void(NormLayer&)>> norm_conversions;  // the outermost first
   std::vector<std::unique_ptr<Value>> values;
   std::vector<std::unique_ptr<Layer>> layers;
   std::vector<BatchNormLayer*> batch_norms;
   Value* input = nullptr;
-  Value* output = nullptr;
+  Outputs outputs;
 
   LayerObserver* observer = nullptr;
   bool training = true;

@@ -234,4 +234,10 @@ void write_safetensors(const fs::path& path, const SafetensorsFile& file) {
 
 SafetensorsFile read_safetensors(const fs::path& path) { return Reader(path).run(); }
 
+void save_safetensors(const fs::path& path, const TensorMap& tensors) {
+  write_safetensors(path, {tensors, {{"format", "pt"}}});
+}
+
+TensorMap load_safetensors(const fs::path& path) { return read_safetensors(path).tensors; }
+
 }  // namespace lockstep

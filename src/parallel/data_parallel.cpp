@@ -1,15 +1,58 @@
 #include "lockstep/parallel/data_parallel.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdlib>
+#include <deque>
 #include <exception>
+#include <limits>
+#include <numeric>
 #include <thread>
+#include <utility>
 
 #include "lockstep/core/check.h"
-#include "parallel/data_parallel_impl.h"
+#include "lockstep/core/rng.h"
+#include "lockstep/parallel/replica_group.h"
+#include "parallel/check_options.h"
+#include "parallel/replica.h"
+#include "parallel/shard.h"
 
 namespace lockstep {
+namespace {
+
+CommunicatorOptions communicator_options(const DataParallelOptions& options,
+                                         const GradientExchangeChoice& exchange) {
+  CommunicatorOptions result = options.communicator;
+  result.all_reduce = exchange.kind == "all_reduce";
+  const BatchNormOptions& norm = options.norm.options;
+  result.sync_group = norm.mode == BatchNormMode::kSync ? norm.sync_group : 0;
+  return result;
+}
+
+std::uint64_t dropout_seed(std::uint64_t seed, std::int64_t step) {
+  Rng rng(seed, RngPurpose::kDropout, static_cast<std::uint64_t>(step));
+  const std::uint64_t high = rng.next_u32();
+  return high << 32U | rng.next_u32();
+}
+
+// Adds the batch's labels of each class.
+void count_labels(const LossNode& loss, const Batch& batch, std::vector<std::int64_t>& counts) {
+  LOCKSTEP_CHECK(batch.class_pixels.empty() || batch.class_pixels.size() == counts.size(),
+                 "expected label counts of ", counts.size(), " classes, got ",
+                 batch.class_pixels.size());
+  for (std::size_t c = 0; c < batch.class_pixels.size(); ++c) counts[c] += batch.class_pixels[c];
+  if (!batch.class_pixels.empty()) return;
+  for (const std::uint8_t label : batch.labels) {
+    if (label == loss.ignore_index()) continue;
+    LOCKSTEP_CHECK(label < counts.size(), "a label is ", int{label}, ", but the output '",
+                   loss.output(), "' has ", counts.size(), " classes; what does not count is ",
+                   loss.ignore_index());
+    ++counts[label];
+  }
+}
+
+}  // namespace
 
 int threads_per_replica(int replicas) {
   int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
@@ -18,153 +61,85 @@ int threads_per_replica(int replicas) {
   return std::max(1, cores / replicas);
 }
 
-namespace {
+struct DataParallel::Impl {
+  /// A step that has been begun.
+  struct StepUnderWay {
+    std::int64_t step = 0;
+    int slot = 0;
+  };
 
-CommunicatorOptions communicator_options(const DataParallelOptions& options,
-                                         const GradientExchangeChoice& exchange) {
-  CommunicatorOptions result = options.communicator;
-  result.all_reduce = exchange.kind == "all_reduce";
-  result.sync_group = options.bn.mode == BatchNormMode::kSync ? options.bn.sync_group : 0;
-  return result;
-}
+  explicit Impl(DataParallelOptions&& run_options);
+  void build();
+  void call_on_replicate();
 
-}  // namespace
+  int ranks() const { return static_cast<int>(options.devices.size()); }
+  void run(const std::function<void(Replica&)>& work) {
+    group->run([&](int rank) { work(*replicas[static_cast<std::size_t>(rank)]); });
+  }
+  void run_on_first(const std::function<void(Replica&)>& work) {
+    run([&](Replica& replica) {
+      if (replica.rank() == 0) work(replica);
+    });
+  }
+  void check_between_steps(const char* what) const;
 
-DataParallel::Impl::Impl(const DataParallelOptions& run_options,
-                         const NetworkFactory& network_factory)
-    : options(run_options),
-      factory(network_factory),
+  void check_batch(const Batch& batch, std::int64_t most) const;
+  std::vector<std::vector<BatchPart>> scatter(const Batch& batch) const;
+  std::vector<std::vector<BatchPart>> scatter(std::span<const Batch> batches) const;
+  StepScalars scalars(std::span<const Batch> batches, std::int64_t step, float lr) const;
+  StepMode next_mode(std::int64_t batch);
+  void begin_step(StepInput input);
+  void wait_for(const StepUnderWay& step);
+  void give_up_steps();
+  double gradient_norm() const;
+  StepResult gather(const StepUnderWay& step);
+  void judge_gradient(const StepUnderWay& step, StepResult& result);
+
+  const DataParallelOptions options;
+  const GradientExchangeChoice exchange;
+  std::unique_ptr<CommunicatorGroup> communicators;
+  std::vector<std::unique_ptr<Replica>> replicas;  // [rank]
+  std::vector<StepOutcome> outcomes;               // [rank] of the step finished last
+  std::deque<StepUnderWay> under_way;              // the oldest first
+  int next_slot = 0;
+  float scale_in_use = 1;                  // the loss scale of the next step to be finished
+  std::vector<std::int64_t> staged;        // samples of the staged batch; empty: none
+  StepMode full_batch = StepMode::kIssue;  // how the next full batch is done, with `cuda_graph`
+  std::unique_ptr<ReplicaGroup> group;     // last: its threads use everything above
+};
+
+// --- replicate ---
+
+DataParallel::Impl::Impl(DataParallelOptions&& run_options)
+    : options(std::move(run_options)),
       exchange(choose_gradient_exchange(options.gradient_exchange.kind, options.devices)),
       communicators(make_communicators(options.devices, communicator_options(options, exchange))),
       replicas(options.devices.size()),
-      states(options.devices.size()) {
-  for (auto& slot : outcomes) slot.resize(options.devices.size());
-  check_options();
-  check_recording();
+      outcomes(options.devices.size()) {
+  check_options(options);
+  if (options.cuda_graph) check_recording(options, exchange, communicators->at(0).can_record());
   group = std::make_unique<ReplicaGroup>(options.devices, *communicators);
-}
-
-void DataParallel::Impl::check_options() const {
-  LOCKSTEP_CHECK(options.global_batch > 0, "expected a global batch of at least 1, got ",
-                 options.global_batch);
-  LOCKSTEP_CHECK(options.num_classes > 0, "expected at least 1 class, got ", options.num_classes);
-  check_precision();
-  check_loss_scale();
-  const std::size_t weights = options.class_weight.size();
-  if (weights == 0 || weights == static_cast<std::size_t>(options.num_classes)) return;
-  throw ConfigError(concat("loss.class_weight has ", weights, " values for ", options.num_classes,
-                           " classes; give one per class, or none"));
-}
-
-void DataParallel::Impl::check_precision() const {
-  if (options.activations == DType::kFloat32) return;
-  for (const Device& device : options.devices) {
-    if (device.kind != DeviceKind::kCpu) continue;
-    throw ConfigError(concat("run.precision = \"", to_string(options.activations),
-                             "\" needs GPUs, but ", to_string(device),
-                             " is asked for, and the CPU computes in fp32; use ",
-                             "run.precision = \"fp32\", or -d cuda:all"));
-  }
-}
-
-void DataParallel::Impl::check_loss_scale() const {
-  if (!options.loss_scale) return;
-  int exponent = 0;
-  const float initial = options.loss_scale->initial;
-  LOCKSTEP_CHECK(initial >= 1 && std::isfinite(initial) && std::frexp(initial, &exponent) == 0.5F,
-                 "the initial loss scale must be a power of two and at least 1, is ", initial);
-  LOCKSTEP_CHECK(options.loss_scale->growth_interval > 0,
-                 "expected a growth interval of at least 1 step, got ",
-                 options.loss_scale->growth_interval);
-}
-
-void DataParallel::Impl::check_recording() const {
-  if (!options.cuda_graph) return;
-  if (!communicators->at(0).can_record()) {
-    throw ConfigError(
-        "run.cuda_graph = true needs replicas on GPUs and the transport 'event'; set it to false");
-  }
-  if (exchange.kind == "all_reduce") {
-    throw ConfigError(concat(
-        "run.cuda_graph = true needs run.gradient_exchange = \"owner\"; it is \"all_reduce\" (",
-        exchange.reason, ")"));
-  }
-  if (!options.bn.momentum) {
-    throw ConfigError(
-        "run.cuda_graph = true replays every step with one momentum: bn.momentum = \"cumulative\" "
-        "changes from step to step; give a number, or set run.cuda_graph to false");
-  }
-  if (options.communicator.hook) {
-    throw ConfigError(
-        "run.cuda_graph = true replays exchanges without the host, so that nothing can be injected "
-        "into them; set it to false");
-  }
 }
 
 void DataParallel::Impl::build() {
   const int threads = threads_per_replica(ranks());
-  group->run([this, threads](int rank) { build_rank(rank, threads); });
-  group->run([this](int rank) {
-    states[rank].gradients = make_gradients(rank);
-    if (rank == 0) initialize_parameters(replicas[0].store, *replicas[0].backend, options.seed);
+  group->run([&](int rank) {
+    replicas[static_cast<std::size_t>(rank)] =
+        std::make_unique<Replica>(options, *communicators, rank, threads);
+  });
+  run([&](Replica& replica) {
+    replica.join(replicas, exchange);
+    if (replica.rank() == 0)
+      initialize_parameters(replica.store(), replica.backend(), options.seed);
   });
 }
 
-std::unique_ptr<GradientExchange> DataParallel::Impl::make_gradients(int rank) {
-  std::unique_ptr<BucketedSum> sums;
-  if (exchange.kind == "all_reduce") {
-    const Replica& replica = replicas[rank];
-    sums = std::make_unique<BucketedSum>(
-        communicators->at(rank), replica.store.grads(),
-        plan_gradient_buckets(*replica.network, options.gradient_exchange));
-  }
-  StepMemory memory{&scalars(rank).lr, {}, &step_sums(rank).squared_norm};
-  if (options.loss_scale) memory.grad_scale = &step_sums(rank).scale.inverse;
-  for (int peer = 0; peer < ranks(); ++peer) {
-    const StepSums& added_up = step_sums(peer);
-    memory.losses.push_back(options.loss_scale ? &added_up.guard : &added_up.loss);
-  }
-  if (options.loss_scale) states[rank].guards = memory.losses;
-  return std::make_unique<GradientExchange>(replicas, rank, options.sgd, std::move(memory),
-                                            std::move(sums));
-}
-
-void DataParallel::Impl::build_rank(int rank, int threads) {
-  communicators->progress().enter(rank, "building", "the replica");
-  Replica& replica = replicas[rank];
-  RankState& state = states[rank];
-  replica.rank = rank;
-  replica.backend = make_backend(options.devices[rank], threads, options.backend);
-  Backend& backend = *replica.backend;
-  communicators->at(rank).attach(backend);
-  const std::int64_t batch = shard_of(options.global_batch, ranks(), 0).count;
-  const Shape input{batch, options.size.height, options.size.width, 3};
-  replica.network = factory(input, {.training = true, .activations = options.activations}, backend,
-                            replica.store);
-  state.labels = backend.allocate(static_cast<std::size_t>(input.rows()));
-  if (stages(rank)) {
-    state.staged_images =
-        backend.allocate(sizeof(float) * static_cast<std::size_t>(input.elements()));
-    state.staged_labels = backend.allocate(static_cast<std::size_t>(input.rows()));
-  }
-  state.sums = backend.allocate(sizeof(StepSums));
-  state.readback = backend.make_readback(outcome_tensor(rank), kStepSlots);
-  state.scalars = backend.allocate(sizeof(StepScalars));
-  const auto classes = static_cast<std::size_t>(options.num_classes);
-  state.confusion = backend.allocate(classes * classes * sizeof(std::int64_t));
-  if (options.class_weight.empty()) return;
-  state.class_weight = backend.allocate(classes * sizeof(float));
-  backend.upload(Tensor(state.class_weight.data(), Shape{1, options.num_classes}),
-                 options.class_weight.data());
-  backend.synchronize();
-}
-
-DataParallel::DataParallel(const DataParallelOptions& options, const NetworkFactory& factory)
-    : impl_(std::make_unique<Impl>(options, factory)) {
+DataParallel::DataParallel(DataParallelOptions options)
+    : impl_(std::make_unique<Impl>(std::move(options))) {
   try {
     impl_->build();
     replicate();
-    if (options.loss_scale) set_loss_scale({.scale = options.loss_scale->initial});
+    if (impl_->options.loss_scale) set_loss_scale({.scale = impl_->options.loss_scale->initial});
   } catch (...) {
     leave_stuck_threads();
     throw;
@@ -176,9 +151,9 @@ DataParallel::DataParallel(const DataParallelOptions& options, const NetworkFact
 DataParallel::~DataParallel() {
   leave_stuck_threads();
   if (!impl_) return;
-  for (const Replica& replica : impl_->replicas) {
+  for (const auto& replica : impl_->replicas) {
     try {
-      if (replica.backend) replica.backend->synchronize();
+      if (replica) replica->backend().synchronize();
     } catch (const std::exception&) {  // of a device that is broken: it does nothing any more
     }
   }
@@ -190,15 +165,383 @@ void DataParallel::leave_stuck_threads() {
   if (impl_->group->has_stuck_thread()) static_cast<void>(impl_.release());
 }
 
+void DataParallel::Impl::call_on_replicate() {
+  if (!options.on_replicate) return;
+  for (int rank = 0; rank < ranks(); ++rank) {
+    run([&](Replica& replica) {
+      if (replica.rank() != rank) return;
+      options.on_replicate(
+          {rank, ranks(), replica.device(), replica.backend(), replica.store(), replica.network()});
+    });
+  }
+}
+
+void DataParallel::replicate() {
+  impl_->check_between_steps("replicate");
+  if (size() > 1) {
+    ReplicaState state;
+    impl_->run_on_first([&](Replica& first) { state = first.read_state(); });
+    impl_->run([&](Replica& replica) {
+      if (replica.rank() != 0) replica.write_state(state);
+    });
+  }
+  impl_->call_on_replicate();
+}
+
+// --- scatter ---
+
+void DataParallel::Impl::check_batch(const Batch& batch, std::int64_t most) const {
+  const Shape& input = options.input;
+  const bool images = input.rank() == 4 && batch.size != Size{};
+  const bool fits =
+      !images || (batch.size.height == input.height() && batch.size.width == input.width());
+  LOCKSTEP_CHECK(batch.count() <= most && fits, "expected at most ", most, " samples for an input ",
+                 "of ", to_string(input), ", got ", batch.count(), " of ", batch.size.height, "x",
+                 batch.size.width);
+  const auto samples = static_cast<std::size_t>(batch.count());
+  const auto rows = static_cast<std::size_t>(input.rows_per_sample());
+  LOCKSTEP_CHECK(batch.images.size() >= samples * rows * static_cast<std::size_t>(input.channels()),
+                 "the batch's images are shorter than its count says");
+  const std::size_t positions = replicas.front()->label_positions();
+  LOCKSTEP_CHECK(batch.labels.size() >= samples * positions, "the batch's labels are shorter than ",
+                 "its count says: expected ", positions, " per sample, got ", batch.labels.size(),
+                 " for ", samples);
+}
+
+std::vector<std::vector<BatchPart>> DataParallel::Impl::scatter(const Batch& batch) const {
+  std::vector<std::vector<BatchPart>> parts(replicas.size());
+  for (int micro = 0; micro < options.accumulate; ++micro) {
+    const Shard whole = shard_of(batch.count(), options.accumulate, micro);
+    for (int rank = 0; rank < ranks(); ++rank) {
+      const Shard own = shard_of(whole.count, ranks(), rank);
+      const std::int64_t begin = whole.begin + own.begin;
+      parts[static_cast<std::size_t>(rank)].push_back({&batch, begin, own.count, begin});
+    }
+  }
+  return parts;
+}
+
+std::vector<std::vector<BatchPart>> DataParallel::Impl::scatter(
+    std::span<const Batch> batches) const {
+  std::vector<std::vector<BatchPart>> parts(replicas.size());
+  std::int64_t before = 0;
+  for (std::size_t rank = 0; rank < batches.size(); ++rank) {
+    const Batch& own = batches[rank];
+    for (int micro = 0; micro < options.accumulate; ++micro) {
+      const Shard shard = shard_of(own.count(), options.accumulate, micro);
+      parts[rank].push_back({&own, shard.begin, shard.count, before + shard.begin});
+    }
+    before += own.count();
+  }
+  return parts;
+}
+
+StepScalars DataParallel::Impl::scalars(std::span<const Batch> batches, std::int64_t step,
+                                        float lr) const {
+  StepScalars scalars{.dropout_seed = dropout_seed(options.seed, step), .lr = lr};
+  for (std::size_t i = 0; i < options.losses.size(); ++i) {
+    const LossNode& loss = replicas.front()->losses()[i];
+    std::vector<std::int64_t> pixels(static_cast<std::size_t>(loss.classes()));
+    for (const Batch& batch : batches) count_labels(loss, batch, pixels);
+    scalars.normalizers[i] = loss_normalizer(options.losses[i].loss, pixels);
+  }
+  return scalars;
+}
+
+// --- parallel_apply ---
+
+// The first full batch is issued as any other, which makes what is made on first use; the second is
+// recorded.
+StepMode DataParallel::Impl::next_mode(std::int64_t batch) {
+  if (!options.cuda_graph || batch != options.input.batch()) return StepMode::kIssue;
+  const StepMode mode = full_batch;
+  full_batch = mode == StepMode::kIssue ? StepMode::kRecord : StepMode::kReplay;
+  return mode;
+}
+
+void DataParallel::Impl::begin_step(StepInput input) {
+  LOCKSTEP_CHECK(under_way.size() < kStepSlots, "step ", input.step, " is begun while ",
+                 under_way.size(), " are under way; call finish_step first");
+  input.mode = next_mode(input.batch);
+  input.slot = next_slot;
+  run([&input](Replica& replica) { replica.begin_step(input); });
+  under_way.push_back({input.step, input.slot});
+  next_slot = (input.slot + 1) % kStepSlots;
+}
+
+void DataParallel::begin_step(const Batch& batch, std::int64_t step, float lr) {
+  impl_->check_batch(batch, impl_->options.input.batch());
+  const bool staged = !impl_->staged.empty();
+  LOCKSTEP_CHECK(!staged || impl_->staged == batch.samples, "step ", step,
+                 " got another batch than the one that was staged for it");
+  impl_->staged.clear();
+  impl_->begin_step({.step = step,
+                     .scalars = impl_->scalars({&batch, 1}, step, lr),
+                     .staged = staged,
+                     .batch = batch.count(),
+                     .parts = impl_->scatter(batch)});
+}
+
+StepResult DataParallel::train_step(const Batch& batch, std::int64_t step, float lr) {
+  impl_->check_between_steps("train_step");
+  begin_step(batch, step, lr);
+  return finish_step();
+}
+
+StepResult DataParallel::train_step(const Batch& batch, std::int64_t step) {
+  return train_step(batch, step, base_learning_rate(impl_->options.optimizer));
+}
+
+StepResult DataParallel::train_step(std::span<const Batch> batches, std::int64_t step, float lr) {
+  impl_->check_between_steps("train_step");
+  LOCKSTEP_CHECK(batches.size() == impl_->replicas.size(), "expected a batch for each of the ",
+                 size(), " devices, got ", batches.size());
+  const int accumulate = impl_->options.accumulate;
+  const std::int64_t most = impl_->replicas.front()->network().planned_batch() * accumulate;
+  std::int64_t count = 0;
+  for (const Batch& batch : batches) {
+    impl_->check_batch(batch, most);
+    count += batch.count();
+  }
+  impl_->staged.clear();
+  impl_->begin_step({.step = step,
+                     .scalars = impl_->scalars(batches, step, lr),
+                     .batch = count,
+                     .parts = impl_->scatter(batches)});
+  return finish_step();
+}
+
+void DataParallel::stage_next(const Batch& batch) {
+  if (!impl_->replicas.front()->stages()) return;
+  impl_->check_batch(batch, impl_->options.input.batch());
+  const auto parts = impl_->scatter(batch);
+  impl_->run([&parts](Replica& replica) {
+    replica.stage(parts[static_cast<std::size_t>(replica.rank())]);
+  });
+  impl_->staged = batch.samples;
+}
+
+void DataParallel::forward(const Batch& batch) {
+  impl_->check_between_steps("forward");
+  impl_->check_batch(batch,
+                     shard_of(impl_->options.input.batch(), impl_->options.accumulate, 0).count);
+  impl_->staged.clear();  // this batch takes its place
+  impl_->run([&](Replica& replica) {
+    const Shard shard = shard_of(batch.count(), size(), replica.rank());
+    replica.forward({&batch, shard.begin, shard.count, shard.begin});
+  });
+}
+
+// --- gather ---
+
+// After a failure the group runs nothing any more. What the step needs has been issued before.
+void DataParallel::Impl::wait_for(const StepUnderWay& step) {
+  const auto finish = [this, &step](Replica& replica) {
+    outcomes[static_cast<std::size_t>(replica.rank())] = replica.finish_step(step.slot);
+  };
+  if (!group->has_failed() || group->has_stuck_thread()) return run(finish);
+  for (const auto& replica : replicas) finish(*replica);
+}
+
+// They have left the weights alone, but they and their losses have yet to be forgotten.
+void DataParallel::Impl::give_up_steps() {
+  under_way.clear();
+  if (group->has_failed()) return;
+  run([](Replica& replica) { replica.clear_sums(); });
+}
+
+double DataParallel::Impl::gradient_norm() const {
+  // With all_reduce every rank has the whole gradient, and its norm.
+  const std::size_t parts = exchange.kind == "all_reduce" ? 1 : outcomes.size();
+  double squares = 0;
+  for (std::size_t rank = 0; rank < parts; ++rank) squares += outcomes[rank].sums.squared_norm;
+  return std::sqrt(squares);
+}
+
+StepResult DataParallel::Impl::gather(const StepUnderWay& done) {
+  StepResult result;
+  result.losses.resize(options.losses.size());
+  for (std::size_t rank = 0; rank < outcomes.size(); ++rank) {
+    const StepOutcome& outcome = outcomes[rank];
+    for (std::size_t i = 0; i < result.losses.size(); ++i) {
+      const double loss = outcome.sums.losses[i];
+      if (!std::isfinite(loss)) {
+        throw NonFiniteError(concat("step ", done.step, ": the loss of replica ", rank, " (",
+                                    to_string(options.devices[rank]), ") is ", loss,
+                                    "; the weights were not changed"));
+      }
+      result.losses[i] += loss;
+    }
+    const double share = 1.0 / ranks();
+    result.times.compute += share * outcome.times.compute;
+    result.times.batch_norm_wait += share * outcome.times.batch_norm_wait;
+    result.times.gradient_exchange += share * outcome.times.gradient_exchange;
+  }
+  result.loss = std::accumulate(result.losses.begin(), result.losses.end(), 0.0);
+  judge_gradient(done, result);
+  return result;
+}
+
+void DataParallel::Impl::judge_gradient(const StepUnderWay& done, StepResult& result) {
+  if (options.loss_scale) {
+    result.loss_scale = outcomes[0].sums.scale;
+    result.skipped = std::any_of(outcomes.begin(), outcomes.end(), [](const StepOutcome& outcome) {
+      return outcome.sums.guard != 0;
+    });
+    const float scale = std::exchange(scale_in_use, result.loss_scale->scale);
+    if (result.skipped && scale == 1) {
+      throw NonFiniteError(concat("step ", done.step, ": the gradient is not finite although the ",
+                                  "loss is and its scale is down at 1; the weights were not ",
+                                  "changed"));
+    }
+  }
+  result.grad_norm = result.skipped ? std::numeric_limits<double>::quiet_NaN() : gradient_norm();
+  if (!result.skipped && !std::isfinite(result.grad_norm)) {
+    throw NonFiniteError(concat("step ", done.step, ": the gradient is not finite (norm ",
+                                result.grad_norm, ") although the loss is; the weights of this ",
+                                "step are not to be used, go on from the last checkpoint ",
+                                "(--resume)"));
+  }
+}
+
+StepResult DataParallel::finish_step() {
+  LOCKSTEP_CHECK(!impl_->under_way.empty(), "finish_step without a step that was begun");
+  const Impl::StepUnderWay step = impl_->under_way.front();
+  impl_->under_way.pop_front();
+  impl_->wait_for(step);
+  try {
+    return impl_->gather(step);
+  } catch (const NonFiniteError&) {
+    impl_->give_up_steps();
+    throw;
+  }
+}
+
 int DataParallel::steps_ahead() const {
-  return impl_->replicas[0].backend->asynchronous() ? kStepSlots - 1 : 0;
+  return impl_->replicas.front()->backend().asynchronous() ? kStepSlots - 1 : 0;
+}
+
+void DataParallel::Impl::check_between_steps(const char* what) const {
+  LOCKSTEP_CHECK(under_way.empty(), what, " while step ", under_way.front().step,
+                 " is under way; call finish_step first");
+}
+
+// --- evaluation ---
+
+// Every image and every rank has its own place: no order of arrival can matter.
+DataParallel::EvalResult DataParallel::evaluate(
+    std::int64_t count, const std::function<Batch(std::int64_t index)>& load) {
+  impl_->check_between_steps("evaluate");
+  std::vector<ImageOutcome> images(static_cast<std::size_t>(count));
+  std::vector<std::vector<std::int64_t>> confusions(impl_->replicas.size());
+  impl_->run([&](Replica& replica) {
+    replica.begin_evaluation();
+    for (std::int64_t index = replica.rank(); index < count; index += size()) {
+      images[static_cast<std::size_t>(index)] = replica.evaluate(load(index));
+    }
+    confusions[static_cast<std::size_t>(replica.rank())] = replica.end_evaluation();
+  });
+
+  EvalResult result{std::vector<std::int64_t>(confusions.front().size()), 0};
+  for (const auto& confusion : confusions) {
+    for (std::size_t i = 0; i < confusion.size(); ++i) result.confusion[i] += confusion[i];
+  }
+  std::int64_t pixels = 0;
+  for (const ImageOutcome& image : images) {
+    result.loss += image.loss;
+    pixels += image.pixels;
+  }
+  result.loss = pixels == 0 ? 0 : result.loss / static_cast<double>(pixels);
+  return result;
+}
+
+// --- state: through host memory, so that replicas may live on any mix of devices ---
+
+TensorMap DataParallel::state_dict() {
+  impl_->check_between_steps("state_dict");
+  TensorMap tensors;
+  impl_->run_on_first(
+      [&](Replica& first) { tensors = export_weights(first.store(), first.backend()); });
+  return tensors;
+}
+
+ImportSummary DataParallel::load_state_dict(const TensorMap& tensors, bool strict) {
+  impl_->check_between_steps("load_state_dict");
+  ImportSummary summary;
+  impl_->run_on_first([&](Replica& first) {
+    summary = import_weights(tensors, first.store(), first.backend(), strict);
+  });
+  replicate();
+  return summary;
+}
+
+OptimizerState DataParallel::optimizer_state() {
+  impl_->check_between_steps("optimizer_state");
+  OptimizerState state{optimizer_name(impl_->options.optimizer), {}};
+  const auto elements = static_cast<std::size_t>(impl_->replicas.front()->store().elements());
+  for (const std::string& slot : optimizer_slots(impl_->options.optimizer)) {
+    state.slots[slot].resize(elements);
+  }
+  impl_->run([&](Replica& replica) { replica.gradients().save_state(state); });
+  return state;
+}
+
+void DataParallel::set_optimizer_state(const OptimizerState& state) {
+  impl_->check_between_steps("set_optimizer_state");
+  const std::string own = optimizer_name(impl_->options.optimizer);
+  if (state.optimizer != own) {
+    throw DataError(concat("the optimizer's state is of '", state.optimizer,
+                           "', this run trains with '", own, "'"));
+  }
+  const std::int64_t elements = impl_->replicas.front()->store().elements();
+  for (const std::string& slot : optimizer_slots(impl_->options.optimizer)) {
+    const auto found = state.slots.find(slot);
+    const std::size_t size = found == state.slots.end() ? 0 : found->second.size();
+    if (static_cast<std::int64_t>(size) == elements) continue;
+    throw DataError(concat("the optimizer's state has ", size, " values of ", slot,
+                           ", this network needs ", elements));
+  }
+  impl_->run([&](Replica& replica) { replica.gradients().restore_state(state); });
+}
+
+std::optional<LossScaleState> DataParallel::loss_scale() {
+  impl_->check_between_steps("loss_scale");
+  if (!impl_->options.loss_scale) return std::nullopt;
+  LossScaleState state;
+  impl_->run_on_first([&](Replica& first) { state = first.loss_scale(); });
+  return state;
+}
+
+void DataParallel::set_loss_scale(const LossScaleState& state) {
+  impl_->check_between_steps("set_loss_scale");
+  LOCKSTEP_CHECK(impl_->options.loss_scale, "this run has no loss scale");
+  LossScaleState copied = state;
+  copied.inverse = 1.0F / state.scale;
+  impl_->scale_in_use = state.scale;
+  impl_->run([&](Replica& replica) { replica.set_loss_scale(copied); });
 }
 
 int DataParallel::size() const { return impl_->ranks(); }
-Replica& DataParallel::replica(int rank) { return impl_->replicas[rank]; }
-ReplicaGroup& DataParallel::group() { return *impl_->group; }
-CommunicatorGroup& DataParallel::communicators() { return *impl_->communicators; }
-const GradientExchangeChoice& DataParallel::gradient_exchange() const { return impl_->exchange; }
 const DataParallelOptions& DataParallel::options() const { return impl_->options; }
+const GradientExchangeChoice& DataParallel::gradient_exchange() const { return impl_->exchange; }
+
+std::int64_t DataParallel::parameter_count() const {
+  std::int64_t count = 0;
+  for (const auto& parameter : impl_->replicas.front()->store().parameters()) {
+    count += parameter->elements;
+  }
+  return count;
+}
+
+void DataParallel::for_each_replica(const std::function<void(Replica&)>& work) {
+  impl_->check_between_steps("for_each_replica");
+  impl_->run(work);
+}
+
+Replica& DataParallel::replica(int rank) {
+  return *impl_->replicas[static_cast<std::size_t>(rank)];
+}
+
+bool DataParallel::has_stuck_thread() const { return impl_->group->has_stuck_thread(); }
 
 }  // namespace lockstep

@@ -31,16 +31,18 @@ GradientExchangeChoice choose_gradient_exchange(const std::string& wanted,
   return {"all_reduce", "not all GPUs reach each other's memory"};
 }
 
-GradientExchange::GradientExchange(std::span<Replica> replicas, int rank, const SgdOptions& options,
-                                   StepMemory memory, std::unique_ptr<BucketedSum> sums)
-    : backend_(*replicas[rank].backend),
+GradientExchange::GradientExchange(Backend& backend, std::span<ParameterStore* const> stores,
+                                   int rank, const Optimizer& optimizer, StepMemory memory,
+                                   std::unique_ptr<BucketedSum> sums)
+    : backend_(backend),
       rank_(rank),
       memory_(std::move(memory)),
       sums_(std::move(sums)),
-      momentum_(options.momentum) {
-  const ParameterStore& own = replicas[rank].store;
-  const std::span<Replica> updated = sums_ ? replicas.subspan(rank, 1) : replicas;
-  ranges_ = owned_ranges(parameter_ranges(own, options), own.elements(), sums_ ? 0 : rank,
+      optimizer_(optimizer) {
+  const auto own_index = static_cast<std::size_t>(rank);
+  const ParameterStore& own = *stores[own_index];
+  const auto updated = sums_ ? stores.subspan(own_index, 1) : stores;
+  ranges_ = owned_ranges(parameter_ranges(own, optimizer), own.elements(), sums_ ? 0 : rank,
                          static_cast<int>(updated.size()));
   begin_ = ranges_.empty() ? 0 : ranges_.front().begin;
   const std::int64_t size = ranges_.empty() ? 0 : ranges_.back().end - begin_;
@@ -48,17 +50,27 @@ GradientExchange::GradientExchange(std::span<Replica> replicas, int rank, const 
     range.begin -= begin_;
     range.end -= begin_;
   }
-  for (const Replica& replica : updated) {
-    LOCKSTEP_CHECK(replica.store.elements() == own.elements(), "replica ", replica.rank, " has ",
-                   replica.store.elements(), " parameter elements, replica ", rank, " has ",
-                   own.elements(), ": all replicas are built from one configuration");
-    grads_.push_back(replica.store.grads() + begin_);
-    weights_.push_back(replica.store.values() + begin_);
+  for (const ParameterStore* store : updated) {
+    LOCKSTEP_CHECK(store->elements() == own.elements(), "a replica has ", store->elements(),
+                   " parameter elements, replica ", rank, " has ", own.elements(),
+                   ": a model declares the same layers on every replica");
+    grads_.push_back(store->grads() + begin_);
+    weights_.push_back(store->values() + begin_);
   }
-  if (size > 0) {
-    replicas[rank].velocity = backend_.allocate(static_cast<std::size_t>(size) * sizeof(float));
+  allocate_slots(size);
+}
+
+void GradientExchange::allocate_slots(std::int64_t elements) {
+  const std::size_t count = optimizer_slots(optimizer_).size();
+  slot_of_.resize(count);
+  if (elements == 0) return;
+  // Every slot starts as its memory does, at a multiple of 64 floats.
+  const std::int64_t stride = (elements + 63) / 64 * 64;
+  slots_ = backend_.allocate(count * static_cast<std::size_t>(stride) * sizeof(float));
+  for (std::size_t slot = 0; slot < count; ++slot) {
+    float* memory = static_cast<float*>(slots_.data()) + static_cast<std::int64_t>(slot) * stride;
+    slot_of_[slot] = Tensor(memory, Shape{1, elements});
   }
-  velocity_ = Tensor(replicas[rank].velocity.data(), Shape{1, size});
 }
 
 void GradientExchange::begin(std::int64_t batch) {
@@ -74,27 +86,35 @@ void GradientExchange::finish() {
 }
 
 void GradientExchange::update() {
+  const auto& sgd = std::get<Sgd>(optimizer_);
   SgdShard shard{.grads = grads_,
                  .weights = weights_,
                  .ranges = ranges_,
                  .lr = {0.0F, memory_.lr},
-                 .momentum = momentum_,
+                 .momentum = sgd.momentum,
                  .losses = memory_.losses,
                  .squared_norm = memory_.squared_norm};
   if (memory_.grad_scale != nullptr) shard.grad_scale = {0.0F, memory_.grad_scale};
-  if (velocity_) shard.velocity = velocity_.floats();
+  if (slot_of_[0]) shard.velocity = slot_of_[0].floats();
   backend_.sgd_update(shard);
 }
 
-void GradientExchange::save_velocity(std::span<float> all) const {
-  if (!velocity_ || (sums_ && rank_ != 0)) return;
-  backend_.download(all.data() + begin_, velocity_);
+void GradientExchange::save_state(OptimizerState& all) const {
+  if (sums_ && rank_ != 0) return;
+  const std::vector<std::string> names = optimizer_slots(optimizer_);
+  for (std::size_t slot = 0; slot < names.size(); ++slot) {
+    if (!slot_of_[slot]) continue;
+    backend_.download(all.slots.at(names[slot]).data() + begin_, slot_of_[slot]);
+  }
   backend_.synchronize();
 }
 
-void GradientExchange::restore_velocity(std::span<const float> all) {
-  if (!velocity_) return;
-  backend_.upload(velocity_, all.data() + begin_);
+void GradientExchange::restore_state(const OptimizerState& all) {
+  const std::vector<std::string> names = optimizer_slots(optimizer_);
+  for (std::size_t slot = 0; slot < names.size(); ++slot) {
+    if (!slot_of_[slot]) continue;
+    backend_.upload(slot_of_[slot], all.slots.at(names[slot]).data() + begin_);
+  }
   backend_.synchronize();
 }
 

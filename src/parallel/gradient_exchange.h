@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/optim/sgd.h"
+#include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/sync/all_reduce.h"
 #include "parallel/bucketed_sum.h"
@@ -38,13 +38,17 @@ struct StepMemory {
   const float* grad_scale = nullptr;  // of this rank's device; null: 1
 };
 
-/// Owned by the run, used by its rank's thread.
+/// Owned by its replica, used by its rank's thread.
 class GradientExchange {
  public:
-  /// The way "owner", or with `sums` (of this rank) "all_reduce". Allocates
-  /// `replicas[rank].velocity`. All replicas are built already.
-  GradientExchange(std::span<Replica> replicas, int rank, const SgdOptions& options,
-                   StepMemory memory, std::unique_ptr<BucketedSum> sums = nullptr);
+  /// The way "owner", or with `sums` (of this rank) "all_reduce". `stores`: of all ranks, on whose
+  /// parameters all of them agree; they outlive the object.
+  GradientExchange(Backend& backend, std::span<ParameterStore* const> stores, int rank,
+                   const Optimizer& optimizer, StepMemory memory,
+                   std::unique_ptr<BucketedSum> sums = nullptr);
+
+  /// Whether this is the way "all_reduce".
+  bool sums_everywhere() const { return sums_ != nullptr; }
 
   // The steps of BucketedSum; the way "owner" has nothing to do in them.
   void begin(std::int64_t batch);
@@ -56,12 +60,14 @@ class GradientExchange {
   /// not finite.
   void update();
 
-  /// Momentum between this rank and its place in that of all parameters, on the host. Where all
-  /// ranks have all of it, rank 0 gives it.
-  void save_velocity(std::span<float> all) const;
-  void restore_velocity(std::span<const float> all);
+  /// The optimizer's state between this rank and its place in that of all parameters, on the host.
+  /// Where all ranks have all of it, rank 0 gives it.
+  void save_state(OptimizerState& all) const;
+  void restore_state(const OptimizerState& all);
 
  private:
+  void allocate_slots(std::int64_t elements);
+
   Backend& backend_;
   const int rank_;
   const StepMemory memory_;
@@ -70,8 +76,9 @@ class GradientExchange {
   std::vector<ParameterRange> ranges_;  // relative to begin_
   std::vector<const float*> grads_;     // [rank], at begin_; all_reduce: one, the sums
   std::vector<float*> weights_;         // [rank], at begin_; all_reduce: one, the rank's own
-  Tensor velocity_;                     // [1, owned elements]
-  float momentum_;
+  const Optimizer optimizer_;
+  Storage slots_;                // [slots, owned elements]
+  std::vector<Tensor> slot_of_;  // [slot] [1, owned elements]
 };
 
 }  // namespace lockstep

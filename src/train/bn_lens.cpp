@@ -5,6 +5,7 @@
 
 #include "lockstep/nn/layers/batch_norm_layer.h"
 #include "lockstep/train/running_statistics.h"
+#include "parallel/replica.h"
 
 namespace lockstep {
 namespace {
@@ -36,14 +37,14 @@ Channel compare_channel(std::span<const PartMoments> parts, std::size_t c, doubl
 
 // The parts of BatchNorm call `call` of one replica.
 void append_parts(Replica& replica, std::size_t call, std::vector<PartMoments>& parts) {
-  BatchNormLayer& layer = *replica.network->batch_norms()[call];
+  BatchNormLayer& layer = *replica.network().batch_norms()[call];
   const std::int64_t channels = layer.output()->shape.channels();
   std::vector<float> slot(static_cast<std::size_t>(2 * channels));
   for (const StatSlot& local : layer.local_moments()) {
     if (local.count == 0) continue;
     // The backend only reads through this pointer.
-    replica.backend->download(slot.data(), Tensor(const_cast<float*>(local.data), {2, channels}));
-    replica.backend->synchronize();
+    replica.backend().download(slot.data(), Tensor(const_cast<float*>(local.data), {2, channels}));
+    replica.backend().synchronize();
     parts.push_back({local.count,
                      {slot.begin(), slot.begin() + channels},
                      {slot.begin() + channels, slot.end()}});
@@ -93,24 +94,24 @@ BatchNormLens compare_parts(std::span<const PartMoments> all, double eps) {
 }
 
 std::vector<BatchNormLens> read_batch_norm_lens(DataParallel& replicas, std::int64_t step) {
-  const std::size_t calls = replicas.replica(0).network->batch_norms().size();
+  const std::size_t calls = replicas.replica(0).network().batch_norms().size();
   const auto ranks = static_cast<std::size_t>(replicas.size());
   std::vector<std::vector<std::vector<PartMoments>>> parts(  // [rank][call]
       ranks, std::vector<std::vector<PartMoments>>(calls));
-  replicas.group().run([&](int rank) {
+  replicas.for_each_replica([&](Replica& replica) {
     for (std::size_t call = 0; call < calls; ++call) {
-      append_parts(replicas.replica(rank), call, parts[static_cast<std::size_t>(rank)][call]);
+      append_parts(replica, call, parts[static_cast<std::size_t>(replica.rank())][call]);
     }
   });
   const std::vector<ReplicaStatistics> running = read_running_statistics(replicas);
   std::vector<BatchNormLens> lenses;
   for (std::size_t call = 0; call < calls; ++call) {
-    const BatchNormLayer& layer = *replicas.replica(0).network->batch_norms()[call];
-    if (layer.config().frozen) continue;
+    const BatchNormLayer& layer = *replicas.replica(0).network().batch_norms()[call];
+    if (layer.config().norm.frozen) continue;
     std::vector<PartMoments> all;
     for (const auto& of_rank : parts)
       all.insert(all.end(), of_rank[call].begin(), of_rank[call].end());
-    BatchNormLens lens = compare_parts(all, static_cast<double>(layer.config().options.eps));
+    BatchNormLens lens = compare_parts(all, static_cast<double>(layer.config().norm.options.eps));
     lens.layer = layer.name();
     lens.step = step;
     lens.running_mean_spread = running_mean_spread(running, layer.name());

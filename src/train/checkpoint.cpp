@@ -20,6 +20,7 @@ const char* const kPairKey = "lockstep.pair";
 const char* const kKindKey = "lockstep.kind";
 const char* const kIterationKey = "lockstep.iteration";
 const char* const kLossScale = "loss_scale";
+const char* const kOptimizer = "optimizer";
 const char* const kSuffix = ".safetensors";
 const char* const kStateSuffix = ".state.safetensors";
 
@@ -132,6 +133,19 @@ std::vector<ReplicaStatistics> read_replicas(const StateReader& reader) {
   return replicas;
 }
 
+/// "optimizer.momentum_buffer".
+std::string slot_key(const std::string& slot) { return concat(kOptimizer, ".", slot); }
+
+OptimizerState read_optimizer(const SafetensorsFile& file, const StateReader& reader) {
+  OptimizerState state{reader.text(kOptimizer), {}};
+  const std::string prefix = slot_key("");
+  for (const auto& [name, tensor] : file.tensors) {
+    if (!name.starts_with(prefix)) continue;
+    state.slots[name.substr(prefix.size())] = reader.values<float>(name, "F32");
+  }
+  return state;
+}
+
 SafetensorsFile to_file(const TrainingState& state) {
   SafetensorsFile file;
   file.metadata = {{kKindKey, "state"},
@@ -139,7 +153,10 @@ SafetensorsFile to_file(const TrainingState& state) {
                    {"best_iter", std::to_string(state.best_iter)},
                    {"config_hash", state.config_hash},
                    {"devices", state.devices}};
-  file.tensors["velocity"] = to_tensor("F32", state.velocity);
+  file.metadata[kOptimizer] = state.optimizer.optimizer;
+  for (const auto& [slot, values] : state.optimizer.slots) {
+    file.tensors[slot_key(slot)] = to_tensor("F32", values);
+  }
   file.tensors["losses"] = to_tensor("F64", state.losses);
   std::vector<double> best;
   if (state.best_m_iou) best.push_back(*state.best_m_iou);
@@ -177,7 +194,7 @@ TrainingState to_state(const SafetensorsFile& file, const fs::path& path) {
   state.best_iter = reader.number("best_iter");
   state.config_hash = reader.text("config_hash");
   state.devices = reader.text("devices");
-  state.velocity = reader.values<float>("velocity", "F32");
+  state.optimizer = read_optimizer(file, reader);
   state.losses = reader.values<double>("losses", "F64");
   const std::vector<double> best = reader.values<double>("best_m_iou", "F64");
   if (!best.empty()) state.best_m_iou = best.front();

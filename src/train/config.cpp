@@ -1,11 +1,13 @@
 #include "lockstep/train/config.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include "lockstep/core/check.h"
+#include "lockstep/train/suggest.h"
 #include "train/config_schema.h"
 #include "train/config_source.h"
 #include "train/diagnostics.h"
@@ -21,8 +23,11 @@ constexpr int kLayoutClasses = 11;  // of camvid and streets
 /// Gives the written keys their meaning: values, defaults and what must hold between them.
 class ConfigReader {
  public:
-  ConfigReader(const std::filesystem::path& path, const std::vector<std::string>& overrides)
-      : source_(path, overrides, diagnostics_) {}
+  ConfigReader(const std::filesystem::path& path, const std::vector<std::string>& overrides,
+               const ModelTable& models)
+      : source_(path, overrides, diagnostics_) {
+    draft_.config.models = &models;
+  }
 
   Config read(std::vector<std::string>* warnings);
 
@@ -33,7 +38,8 @@ class ConfigReader {
   void convert_momentum();
   void check();
   void check_exclusive(const std::string& a, const std::string& b);
-  void check_image_size();
+  void check_model();
+  void check_image_size(const Architecture& architecture);
   bool has(const std::string& key) const { return source_.has(key); }
   void error(const std::string& key, const std::string& message, const std::string& hint = "") {
     diagnostics_.error(source_.span(key), message, hint);
@@ -102,7 +108,21 @@ void ConfigReader::convert_momentum() {
 }
 
 // Without crop and resize the size of a folder's images is known only when they are read.
-void ConfigReader::check_image_size() {
+void ConfigReader::check_model() {
+  const Config& config = draft_.config;
+  std::vector<std::string> names;
+  for (const ModelEntry& entry : *config.models) names.push_back(entry.name);
+  if (std::find(names.begin(), names.end(), config.model.arch) != names.end()) {
+    return check_image_size(config.architecture());
+  }
+  const auto nearest = nearest_word(config.model.arch, names);
+  error("model.arch",
+        fmt::format("model.arch: expected one of: {}, got \"{}\"", fmt::join(names, ", "),
+                    config.model.arch),
+        nearest ? fmt::format("did you mean \"{}\"?", *nearest) : "");
+}
+
+void ConfigReader::check_image_size(const Architecture& architecture) {
   const Config& config = draft_.config;
   std::optional<Size> size;
   std::string from;
@@ -113,12 +133,12 @@ void ConfigReader::check_image_size() {
   } else if (config.data.layout == DataLayout::kStreets) {
     size = config.data.size, from = "data.size";
   }
-  const std::int64_t divisor = unet_size_divisor(config.model);
+  const std::int64_t divisor = architecture.size_divisor;
   if (!size || (size->height % divisor == 0 && size->width % divisor == 0)) return;
   const auto down = [&](int extent) { return std::max(divisor, extent / divisor * divisor); };
   error(from,
-        fmt::format("{} is [{}, {}], but a U-Net of depth {} needs multiples of {}", from,
-                    size->height, size->width, config.model.depth, divisor),
+        fmt::format("{} is [{}, {}], but a {} needs multiples of {}", from, size->height,
+                    size->width, architecture.description, divisor),
         fmt::format("set data.augment.crop = [{}, {}]", down(size->height), down(size->width)));
 }
 
@@ -157,7 +177,7 @@ Config ConfigReader::read(std::vector<std::string>* warnings) {
   const bool good = read_values();
   fill_defaults();
   check();
-  if (good) check_image_size();
+  if (good) check_model();
   diagnostics_.throw_if_errors();
   if (warnings != nullptr) *warnings = diagnostics_.warnings();
   return draft_.config;
@@ -166,8 +186,8 @@ Config ConfigReader::read(std::vector<std::string>* warnings) {
 }  // namespace
 
 Config load_config(const std::filesystem::path& path, const std::vector<std::string>& overrides,
-                   std::vector<std::string>* warnings) {
-  return ConfigReader(path, overrides).read(warnings);
+                   std::vector<std::string>* warnings, const ModelTable& models) {
+  return ConfigReader(path, overrides, models).read(warnings);
 }
 
 std::int64_t Config::global_batch(int devices) const {

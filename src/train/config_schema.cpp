@@ -17,9 +17,9 @@ constexpr Range kShare{.lo = 0, .hi = 1};
 constexpr Range kLossScale{.lo = 1, .hi = 0x1p126};
 constexpr Range kClassCount{.lo = 1, .hi = 255};
 
-/// The way from a configuration, const or not, to one field.
-template <typename Section, typename Field>
-auto field(Section Config::*section, Field Section::*member) {
+/// The way from a configuration, const or not, to one field (of the section, or of its base).
+template <typename Section, typename Owner, typename Field>
+auto field(Section Config::*section, Field Owner::*member) {
   return [=](auto& config) -> auto& { return config.*section.*member; };
 }
 
@@ -213,11 +213,10 @@ void add_batch_and_model(Keys& keys) {
                          kAtLeastOne, "images per step and device"));
   keys.push_back(boolean("batch.drop_last", field(&Config::batch, &BatchOptions::drop_last),
                          "leave out the last, smaller batch of an epoch"));
-  keys.push_back(choice(
-      "model.arch", [](auto& c) -> auto& { return c.arch; }, {{"unet", "unet"}}, ""));
-  keys.push_back(integer("model.width", field(&Config::model, &UnetOptions::width),
+  keys.push_back(text("model.arch", field(&Config::model, &ModelOptions::arch), "unet"));
+  keys.push_back(integer("model.width", field(&Config::model, &ModelOptions::width),
                          {.lo = 1, .hi = 4096}, "channels of the first stage"));
-  keys.push_back(integer("model.depth", field(&Config::model, &UnetOptions::depth),
+  keys.push_back(integer("model.depth", field(&Config::model, &ModelOptions::depth),
                          {.lo = 1, .hi = 10}, "stages"));
 }
 
@@ -272,13 +271,13 @@ void add_batch_norm(Keys& keys) {
   keys.push_back(momentum_convention_key());
   keys.push_back(boolean("bn.affine", bn(&BatchNormOptions::affine), ""));
   keys.push_back(boolean("bn.track_running_stats", bn(&BatchNormOptions::track_running_stats), ""));
-  keys.push_back(choice("bn.eval_stats", bn(&BatchNormOptions::eval_stats),
+  keys.push_back(choice("bn.eval_stats", bn(&BatchNormConfig::eval_stats),
                         {{"device0", EvalStats::kDevice0},
                          {"mean", EvalStats::kMean},
                          {"pooled", EvalStats::kPooled},
                          {"precise", EvalStats::kPrecise}},
                         "what evaluation uses: device0, mean, pooled, precise"));
-  keys.push_back(integer("bn.precise_iters", bn(&BatchNormOptions::precise_iters), kAtLeastOne,
+  keys.push_back(integer("bn.precise_iters", bn(&BatchNormConfig::precise_iters), kAtLeastOne,
                          "precise: training batches behind the statistics"));
 }
 
@@ -289,12 +288,12 @@ void add_loss_and_optimizer(Keys& keys) {
   keys.push_back(numbers("loss.class_weight", field(&Config::loss, &LossOptions::class_weight),
                          kNotNegative, "one per class"));
   keys.push_back(only_word("optim.type", "sgd"));
-  keys.push_back(real("optim.lr", optim(&SgdOptions::lr), kNotNegative, ""));
+  keys.push_back(real("optim.lr", optim(&Sgd::lr), kNotNegative, ""));
   keys.push_back(
-      real("optim.momentum", optim(&SgdOptions::momentum), {.lo = 0, .hi = 1, .below = true}, ""));
-  keys.push_back(real("optim.weight_decay", optim(&SgdOptions::weight_decay), kNotNegative, ""));
-  keys.push_back(real("optim.norm_weight_decay", optim(&SgdOptions::norm_weight_decay),
-                      kNotNegative, "of gamma and beta"));
+      real("optim.momentum", optim(&Sgd::momentum), {.lo = 0, .hi = 1, .below = true}, ""));
+  keys.push_back(real("optim.weight_decay", optim(&Sgd::weight_decay), kNotNegative, ""));
+  keys.push_back(real("optim.norm_weight_decay", optim(&Sgd::norm_weight_decay), kNotNegative,
+                      "of gamma and beta"));
 }
 
 void add_schedule(Keys& keys) {

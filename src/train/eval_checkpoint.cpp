@@ -1,7 +1,6 @@
 #include <algorithm>
 
 #include "lockstep/core/check.h"
-#include "lockstep/nn/models/unet.h"
 #include "lockstep/train/evaluator.h"
 #include "lockstep/train/run_folder.h"
 #include "lockstep/train/training.h"
@@ -65,7 +64,7 @@ std::unique_ptr<DataParallel> replicas_for(const Config& config,
                                            const std::vector<Device>& devices) {
   const int count = static_cast<int>(devices.size());
   if (config.bn.eval_stats != EvalStats::kPrecise) {
-    const int side = static_cast<int>(unet_size_divisor(config.model)) * 2;
+    const int side = static_cast<int>(config.architecture().size_divisor) * 2;
     return make_replicas(config, devices, count, {side, side}, nullptr);
   }
   const TrainLoader loader(config.data, {.batch = config.global_batch(count),
@@ -84,8 +83,8 @@ std::int64_t iteration_of(const SafetensorsFile& weights) {
 EvalReport evaluate_checkpoint(const EvalRequest& request) {
   EvalReport report;
   report.checkpoint = checkpoint_of(request.target);
-  const Config config =
-      load_config(config_of(request, report.checkpoint), request.overrides, &report.warnings);
+  const Config config = load_config(config_of(request, report.checkpoint), request.overrides,
+                                    &report.warnings, *request.models);
   report.devices = request.devices.empty() ? default_devices() : request.devices;
   const std::vector<Device> devices = parse_devices(report.devices, cuda_device_count());
   const EvalStats stats = config.bn.eval_stats;
@@ -93,7 +92,7 @@ EvalReport evaluate_checkpoint(const EvalRequest& request) {
   const auto saved = saved_statistics(report.checkpoint, stats, report.warnings);
 
   const std::unique_ptr<DataParallel> replicas = replicas_for(config, devices);
-  load_into_replicas(*replicas, weights.tensors, true);
+  replicas->load_state_dict(weights.tensors);
   use_saved_statistics(*replicas, saved, stats);
   const bool merged = stats == EvalStats::kMean || stats == EvalStats::kPooled;
   report.iteration = iteration_of(weights);

@@ -2,7 +2,6 @@
 
 #include <chrono>
 
-#include "lockstep/nn/models/unet.h"
 #include "lockstep/train/running_statistics.h"
 
 namespace lockstep {
@@ -48,7 +47,7 @@ Evaluation Evaluator::evaluate(EvalStats stats) {
   const std::vector<ReplicaStatistics> training = read_running_statistics(replicas);
   const std::vector<ReplicaStatistics> used(training.size(), impl_->statistics(stats, training));
   write_running_statistics(replicas, used);
-  const int divisor = static_cast<int>(unet_size_divisor(impl_->config.model));
+  const int divisor = static_cast<int>(impl_->config.architecture().size_divisor);
   const DataParallel::EvalResult result = replicas.evaluate(
       impl_->loader.size(), [&](std::int64_t index) { return impl_->loader.load(index, divisor); });
   write_running_statistics(replicas, training);

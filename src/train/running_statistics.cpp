@@ -5,26 +5,28 @@
 
 #include "lockstep/core/check.h"
 #include "lockstep/nn/layers/batch_norm_layer.h"
+#include "parallel/replica.h"
 
 namespace lockstep {
 namespace {
 
 ReplicaStatistics read_replica(Replica& replica) {
   ReplicaStatistics statistics;
-  for (const auto& state : replica.store.batch_norms()) {
+  for (const auto& state : replica.store().batch_norms()) {
     const auto channels = static_cast<std::size_t>(state->channels);
     BatchNormStatistics layer{state->name, std::vector<float>(channels),
                               std::vector<float>(channels), state->num_batches_tracked};
-    replica.backend->download(layer.mean.data(), Tensor(state->running_mean, {1, state->channels}));
-    replica.backend->download(layer.var.data(), Tensor(state->running_var, {1, state->channels}));
+    replica.backend().download(layer.mean.data(),
+                               Tensor(state->running_mean, {1, state->channels}));
+    replica.backend().download(layer.var.data(), Tensor(state->running_var, {1, state->channels}));
     statistics.push_back(std::move(layer));
   }
-  replica.backend->synchronize();
+  replica.backend().synchronize();
   return statistics;
 }
 
 void write_replica(Replica& replica, const ReplicaStatistics& statistics) {
-  const auto states = replica.store.batch_norms();
+  const auto states = replica.store().batch_norms();
   LOCKSTEP_CHECK(statistics.size() == states.size(), "statistics of ", statistics.size(),
                  " BatchNorm layers for a network with ", states.size());
   for (std::size_t i = 0; i < states.size(); ++i) {
@@ -35,11 +37,11 @@ void write_replica(Replica& replica, const ReplicaStatistics& statistics) {
                        layer.var.size() == layer.mean.size(),
                    "statistics of ", layer.layer, " with ", layer.mean.size(), " channels for ",
                    state.name, " with ", state.channels);
-    replica.backend->upload(Tensor(state.running_mean, {1, state.channels}), layer.mean.data());
-    replica.backend->upload(Tensor(state.running_var, {1, state.channels}), layer.var.data());
+    replica.backend().upload(Tensor(state.running_mean, {1, state.channels}), layer.mean.data());
+    replica.backend().upload(Tensor(state.running_var, {1, state.channels}), layer.var.data());
     state.num_batches_tracked = layer.num_batches_tracked;
   }
-  replica.backend->synchronize();
+  replica.backend().synchronize();
 }
 
 /// Chan's merge of one layer's moments, in double.
@@ -71,15 +73,16 @@ using MomentsByLayer = std::map<std::string, LayerMoments>;
 // Adds what the last forward pass of a replica saw. A layer called several times has one set of
 // statistics.
 void add_replica(Replica& replica, MomentsByLayer& moments) {
-  for (const BatchNormLayer* layer : replica.network->batch_norms()) {
-    if (layer->config().frozen || layer->state() == nullptr) continue;
+  for (const BatchNormLayer* layer : replica.network().batch_norms()) {
+    if (layer->config().norm.frozen || layer->state() == nullptr) continue;
     const std::int64_t channels = layer->output()->shape.channels();
     std::vector<float> slot(static_cast<std::size_t>(2 * channels));
     for (const StatSlot& local : layer->local_moments()) {
       if (local.count == 0) continue;
       // The backend only reads through this pointer.
-      replica.backend->download(slot.data(), Tensor(const_cast<float*>(local.data), {2, channels}));
-      replica.backend->synchronize();
+      replica.backend().download(slot.data(),
+                                 Tensor(const_cast<float*>(local.data), {2, channels}));
+      replica.backend().synchronize();
       const std::vector<double> values(slot.begin(), slot.end());
       moments[layer->state()->name].add(local.count, values.data(), values.data() + channels,
                                         static_cast<std::size_t>(channels));
@@ -99,8 +102,8 @@ void take_moments(const LayerMoments& moments, BatchNormStatistics& layer) {
 
 std::vector<ReplicaStatistics> read_running_statistics(DataParallel& replicas) {
   std::vector<ReplicaStatistics> statistics(static_cast<std::size_t>(replicas.size()));
-  replicas.group().run([&](int rank) {
-    statistics[static_cast<std::size_t>(rank)] = read_replica(replicas.replica(rank));
+  replicas.for_each_replica([&](Replica& replica) {
+    statistics[static_cast<std::size_t>(replica.rank())] = read_replica(replica);
   });
   return statistics;
 }
@@ -109,8 +112,8 @@ void write_running_statistics(DataParallel& replicas,
                               std::span<const ReplicaStatistics> statistics) {
   LOCKSTEP_CHECK(statistics.size() == static_cast<std::size_t>(replicas.size()), "statistics of ",
                  statistics.size(), " replicas for ", replicas.size());
-  replicas.group().run([&](int rank) {
-    write_replica(replicas.replica(rank), statistics[static_cast<std::size_t>(rank)]);
+  replicas.for_each_replica([&](Replica& replica) {
+    write_replica(replica, statistics[static_cast<std::size_t>(replica.rank())]);
   });
 }
 
@@ -142,8 +145,8 @@ ReplicaStatistics precise_statistics(DataParallel& replicas, TrainLoader& loader
   std::vector<MomentsByLayer> by_rank(static_cast<std::size_t>(replicas.size()));
   for (std::int64_t i = 0; i < batches; ++i) {
     replicas.forward(loader.next());
-    replicas.group().run([&](int rank) {
-      add_replica(replicas.replica(rank), by_rank[static_cast<std::size_t>(rank)]);
+    replicas.for_each_replica([&](Replica& replica) {
+      add_replica(replica, by_rank[static_cast<std::size_t>(replica.rank())]);
     });
   }
   MomentsByLayer merged;

@@ -186,7 +186,7 @@ TrainSummary Trainer::interrupt() {
 // Says what happened in the run's own files; the caller hears it by exception.
 void Trainer::fail(const std::exception& error) {
   const std::string what = error.what();
-  const bool stuck = replicas_->group().has_stuck_thread();
+  const bool stuck = replicas_->has_stuck_thread();
   try {
     log_->record_error(what);
     if (std::filesystem::exists(folder_.checkpoint("last"))) {

@@ -45,9 +45,8 @@ void Trainer::log_start() {
                          rounds_to_tf32(config_.run) ? " with TF32 convolutions" : ""));
   const GradientExchangeChoice& exchange = replicas_->gradient_exchange();
   log_->info(fmt::format("gradient exchange: {} ({})", exchange.kind, exchange.reason));
-  log_->info(fmt::format("model: {}, width {}, depth {}, {} classes, {} parameters", config_.arch,
-                         config_.model.width, config_.model.depth, config_.model.num_classes,
-                         parameter_count(*replicas_)));
+  log_->info(fmt::format("model: {}, {} classes, {} parameters", config_.architecture().description,
+                         config_.model.num_classes, replicas_->parameter_count()));
   if (const auto choices = summarize_choices()) log_->info("convolutions: " + *choices);
   log_->info(fmt::format(
       "batch: {} images of {}x{} = {} on {} devices; {} steps per epoch, {} in all", batch,
@@ -185,7 +184,7 @@ TrainSummary Trainer::summarize(TrainStatus status) {
   summary.global_batch = config_.global_batch(summary.device_count);
   summary.iterations = iteration_;
   summary.max_iters = max_iters_;
-  summary.parameters = parameter_count(*replicas_);
+  summary.parameters = replicas_->parameter_count();
   summary.classes = classes_;
   summary.evaluation = evaluation_;
   summary.other_stats = other_stats_;

@@ -7,6 +7,7 @@
 
 #include "lockstep/core/check.h"
 #include "lockstep/nn/weights.h"
+#include "parallel/replica.h"
 #include "train/choices.h"
 #include "train/environment.h"
 #include "train/trainer_impl.h"
@@ -147,7 +148,7 @@ void Trainer::restore() {
 void Trainer::load_initial_weights() {
   if (request_.init.empty()) return;
   const ImportSummary summary =
-      load_into_replicas(*replicas_, load_weights(request_.init).tensors, false);
+      replicas_->load_state_dict(load_weights(request_.init).tensors, false);
   if (summary.loaded == 0) {
     throw DataError(concat(request_.init.string(), ": no tensor of it fits this network"));
   }
@@ -177,7 +178,7 @@ void Trainer::open_folder() {
   write_config();
   if (!fs::exists(folder_.environment())) {
     Json environment = describe_environment(devices_);
-    const auto algorithms = replicas_->replica(0).backend->conv2d_algorithms();
+    const auto algorithms = replicas_->replica(0).backend().conv2d_algorithms();
     if (!algorithms.empty()) environment["convolutions"] = algorithms;
     write_file_atomically(folder_.environment(), environment.dump(2) + "\n");
   }

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "lockstep/core/check.h"
-#include "lockstep/nn/models/unet.h"
 
 namespace lockstep {
 
@@ -14,13 +13,12 @@ std::unique_ptr<DataParallel> make_replicas(const Config& config,
                                             const FaultHook& hook) {
   DataParallelOptions options;
   options.devices = devices;
-  options.bn = config.bn;
-  options.sgd = config.optim;
-  options.class_weight = config.loss.class_weight;
-  options.num_classes = config.data.num_classes;
-  options.ignore_index = config.data.ignore_index;
-  options.global_batch = global_batch;
-  options.size = size;
+  options.model = config.architecture().model;
+  options.norm = NormLayer(config.bn);
+  options.input = {global_batch, size.height, size.width, 3};
+  options.losses = {{"out", CrossEntropyLoss{.class_weight = config.loss.class_weight,
+                                             .ignore_index = config.data.ignore_index}}};
+  options.optimizer = config.optim;
   options.seed = config.run.seed;
   options.activations = config.run.precision;
   if (config.run.precision == DType::kFloat16) {
@@ -33,38 +31,13 @@ std::unique_ptr<DataParallel> make_replicas(const Config& config,
   options.communicator.stall_timeout =
       std::chrono::milliseconds(std::llround(config.run.stall_timeout * 1e3));
   options.communicator.hook = hook;
-  return std::make_unique<DataParallel>(
-      options, [model = config.model, bn = config.bn](const Shape& input, const PlanOptions& plan,
-                                                      Backend& backend, ParameterStore& store) {
-        return make_unet(model, bn, input, plan, backend, store);
-      });
-}
-
-TensorMap read_weights(DataParallel& replicas) {
-  TensorMap weights;
-  replicas.group().run([&](int rank) {
-    if (rank != 0) return;
-    Replica& replica = replicas.replica(0);
-    weights = export_weights(replica.store, *replica.backend);
-  });
-  return weights;
-}
-
-ImportSummary load_into_replicas(DataParallel& replicas, const TensorMap& weights, bool strict) {
-  ImportSummary summary;
-  replicas.group().run([&](int rank) {
-    if (rank != 0) return;
-    Replica& replica = replicas.replica(0);
-    summary = import_weights(weights, replica.store, *replica.backend, strict);
-  });
-  replicas.replicate();
-  return summary;
+  return std::make_unique<DataParallel>(std::move(options));
 }
 
 Checkpoint read_checkpoint(DataParallel& replicas) {
   Checkpoint checkpoint;
-  checkpoint.weights = read_weights(replicas);
-  checkpoint.state.velocity = replicas.velocity();
+  checkpoint.weights = replicas.state_dict();
+  checkpoint.state.optimizer = replicas.optimizer_state();
   checkpoint.state.loss_scale = replicas.loss_scale();
   checkpoint.state.replicas = read_running_statistics(replicas);
   return checkpoint;
@@ -72,14 +45,9 @@ Checkpoint read_checkpoint(DataParallel& replicas) {
 
 void restore_checkpoint(DataParallel& replicas, const Checkpoint& checkpoint, BatchNormMode mode,
                         std::vector<std::string>& warnings) {
-  load_into_replicas(replicas, checkpoint.weights, true);
+  replicas.load_state_dict(checkpoint.weights);
   const TrainingState& state = checkpoint.state;
-  const auto expected = replicas.velocity().size();
-  if (state.velocity.size() != expected) {
-    throw DataError(concat("the checkpoint's momentum has ", state.velocity.size(),
-                           " values, this network needs ", expected));
-  }
-  replicas.set_velocity(state.velocity);
+  replicas.set_optimizer_state(state.optimizer);
   if (state.loss_scale && replicas.options().loss_scale) replicas.set_loss_scale(*state.loss_scale);
   const auto devices = static_cast<std::size_t>(replicas.size());
   if (state.replicas.size() == devices) {
@@ -96,12 +64,6 @@ void restore_checkpoint(DataParallel& replicas, const Checkpoint& checkpoint, Ba
                      ": rounding differs from now on, the run is not the same bit for bit");
   write_running_statistics(replicas,
                            std::vector<ReplicaStatistics>(devices, state.replicas.front()));
-}
-
-std::int64_t parameter_count(DataParallel& replicas) {
-  std::int64_t count = 0;
-  for (const auto& parameter : replicas.replica(0).store.parameters()) count += parameter->elements;
-  return count;
 }
 
 }  // namespace lockstep

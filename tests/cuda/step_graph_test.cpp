@@ -37,7 +37,7 @@ struct Trained {
 Trained trained(const DataParallelOptions& options) {
   const auto run = make_toy(options);
   Trained result;
-  auto& slow = dynamic_cast<gpu::GpuOperations&>(*run->replica(1).backend);
+  auto& slow = dynamic_cast<gpu::GpuOperations&>(run->replica(1).backend());
   for (std::int64_t step = 0; step < 5; ++step) {
     // Late enough to come after nodes that read the images, if these do not wait.
     const auto delay = std::chrono::milliseconds(step == 3 ? 200 : 0);
@@ -74,7 +74,8 @@ TEST_CASE("exchanges of statistics add nothing to a graph but edges") {
     fake_runtime::use({.devices = 2, .peer_access = peer_access});
     DataParallelOptions options = on_gpus(kRanks, 2, mode);
     options.cuda_graph = true;
-    options.global_batch = kRanks;  // an image each: all have the same work in all modes
+    options.input =
+        options.input.with_batch(kRanks);  // an image each: all have the same work in all modes
     const auto run = make_toy(options);
     for (std::int64_t step = 0; step < 2; ++step) {
       static_cast<void>(run->train_step(toy_batch(kRanks, step), step, 0.05F));
@@ -98,7 +99,7 @@ TEST_CASE("a run that fails keeps every replica's memory until no GPU reads it")
     return true;
   };
   const auto run = make_toy(options);
-  auto& slow = dynamic_cast<gpu::GpuOperations&>(*run->replica(1).backend);
+  auto& slow = dynamic_cast<gpu::GpuOperations&>(run->replica(1).backend());
   fake_runtime::enqueue(slow.stream(),
                         [] { std::this_thread::sleep_for(std::chrono::milliseconds(100)); });
   CHECK_THROWS_WITH_AS(static_cast<void>(run->train_step(toy_batch(5, 0), 0, 0.05F)),
@@ -153,7 +154,7 @@ TEST_CASE("batches that are staged ahead of their steps come in the right order"
   fake_runtime::use({.devices = 1, .upload_milliseconds = 5});
   const DataParallelOptions options = on_gpus(2, 1, BatchNormMode::kSync);
   const auto plain = make_toy(options), staging = make_toy(options);
-  auto& slow = dynamic_cast<gpu::GpuOperations&>(*staging->replica(1).backend);
+  auto& slow = dynamic_cast<gpu::GpuOperations&>(staging->replica(1).backend());
   for (std::int64_t step = 0; step < 4; ++step) {
     // A batch that did not wait for its predecessor to be taken would overwrite it.
     fake_runtime::enqueue(slow.stream(),
@@ -174,7 +175,7 @@ TEST_CASE("what cannot be recorded is refused with a way out") {
   options.cuda_graph = true;
   DataParallelOptions host = options, cumulative = options, faults = options, cpus = options;
   host.communicator.transport = "host";
-  cumulative.bn.momentum.reset();
+  cumulative.norm.options.momentum.reset();
   faults.communicator.hook = [](int, const SyncCall&) { return true; };
   cpus.devices = toy_options(2, BatchNormMode::kSync).devices;
   for (const DataParallelOptions& refused : {host, cumulative, faults, cpus}) {

@@ -68,7 +68,7 @@ TEST_CASE("a step is issued as a whole while the device is in the middle of the 
   };
   const auto run = make_toy(options);
   for (int rank = 0; rank < 2; ++rank) {
-    backends[static_cast<std::size_t>(rank)] = run->replica(rank).backend.get();
+    backends[static_cast<std::size_t>(rank)] = &run->replica(rank).backend();
   }
   REQUIRE(run->steps_ahead() == 1);
   run->train_step(toy_batch(5, 0), 0, 0.05F);
@@ -103,7 +103,8 @@ TEST_CASE("no step after one with a bad loss changes the weights, also if it was
     options.cuda_graph = graph;
     const auto run = make_toy(options);
     for (std::int64_t step = 0; step < 3; ++step) run->train_step(toy_batch(5, step), step, 0.05F);
-    const std::vector<float> weights = parameters(*run, 0), momentum = run->velocity();
+    const std::vector<float> weights = parameters(*run, 0);
+    const OptimizerState momentum = run->optimizer_state();
     Batch bad = toy_batch(5, 3);
     bad.images[2 * 3 * 16 * 16 + 5] = std::numeric_limits<float>::quiet_NaN();  // rank 1
     run->begin_step(bad, 3, 0.05F);
@@ -112,7 +113,7 @@ TEST_CASE("no step after one with a bad loss changes the weights, also if it was
                          doctest::Contains("step 3: the loss of replica 1 (cuda:0"),
                          NonFiniteError);
     for (int rank = 0; rank < 3; ++rank) CHECK(parameters(*run, rank) == weights);
-    CHECK(run->velocity() == momentum);
+    CHECK(run->optimizer_state() == momentum);
     // The bad step is over: the next one trains.
     CHECK(run->train_step(toy_batch(5, 5), 5, 0.05F).loss > 0);
     CHECK(parameters(*run, 0) != weights);
@@ -123,7 +124,7 @@ TEST_CASE("with a step under way nothing else is called") {
   fake_runtime::use({.devices = 1});
   const auto run = make_toy(on_gpu(1, BatchNormMode::kLocal));
   run->begin_step(toy_batch(5, 0), 0, 0.05F);
-  CHECK_THROWS_WITH_AS(run->velocity(), doctest::Contains("step 0 is under way"), Error);
+  CHECK_THROWS_WITH_AS(run->optimizer_state(), doctest::Contains("step 0 is under way"), Error);
   CHECK_THROWS_AS(run->forward(toy_batch(5, 1)), Error);
   CHECK_THROWS_AS(run->evaluate(1, [](std::int64_t) { return toy_batch(1, 0); }), Error);
   run->begin_step(toy_batch(5, 1), 1, 0.05F);

@@ -34,7 +34,7 @@ Outcome trained(const DataParallelOptions& options) {
   Outcome result = outcome_of(*run, train(*run));
   for (int rank = 1; rank < run->size(); ++rank) {
     CHECK(parameters(*run, rank) == result.parameters);
-    if (options.bn.mode == BatchNormMode::kSync) {
+    if (options.norm.options.mode == BatchNormMode::kSync) {
       CHECK(statistics(*run, rank) == result.statistics);
     }
   }
@@ -74,7 +74,7 @@ TEST_CASE("sync on N replicas of a GPU is one replica with the whole batch") {
 TEST_CASE("virtual on one replica is local on several") {
   if (no_gpu()) return;
   DataParallelOptions slices = on_gpu(1, BatchNormMode::kVirtual, "event");
-  slices.bn.virtual_devices = 4;
+  slices.norm.options.virtual_devices = 4;
   check_close(trained(slices), trained(on_gpu(4, BatchNormMode::kLocal, "event")), 2e-4);
 }
 
@@ -104,7 +104,7 @@ Outcome trained_long(const DataParallelOptions& options) {
     losses.push_back(run->train_step(batch, step, 0.05F / static_cast<float>(1 + step)).loss);
   }
   Outcome result = outcome_of(*run, std::move(losses));
-  for (const auto& layer : run->replica(0).store.batch_norms()) {
+  for (const auto& layer : run->replica(0).store().batch_norms()) {
     result.statistics.push_back(static_cast<float>(layer->num_batches_tracked));
   }
   return result;

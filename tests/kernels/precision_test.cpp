@@ -33,7 +33,7 @@ struct Unet {
   std::unique_ptr<Network> network;
 
   Unet(const UnetOptions& options, const Shape& input, const PlanOptions& plan)
-      : network(make_unet(options, {}, input, plan, *backend, store)) {
+      : network(build_network(unet(options), {}, input, plan, *backend, store)) {
     initialize_parameters(store, *backend, 3);
   }
 
@@ -180,11 +180,11 @@ TEST_CASE("a run in bf16 learns as one in fp32 does, and evaluates in bf16, too"
     CHECK(losses.back() == doctest::Approx(expected).epsilon(kForwardTolerance));
   }
   CHECK(losses.back() < 0.8 * losses.front());
-  CHECK(bf16->replica(0).network->input().dtype == DType::kBFloat16);
+  CHECK(bf16->replica(0).network().input().dtype == DType::kBFloat16);
 
   const auto load = [](std::int64_t index) { return toy_batch(1, index, {24, 16}); };
   const auto in_bf16 = bf16->evaluate(2, load), in_fp32 = fp32->evaluate(2, load);
-  CHECK(bf16->replica(0).eval_network->input().dtype == DType::kBFloat16);
+  CHECK(bf16->replica(0).eval_network().input().dtype == DType::kBFloat16);
   CHECK(in_bf16.loss == doctest::Approx(in_fp32.loss).epsilon(kForwardTolerance));
   std::int64_t moved = 0, pixels = 0;
   for (std::size_t i = 0; i < in_bf16.confusion.size(); ++i) {

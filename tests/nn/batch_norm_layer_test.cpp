@@ -177,10 +177,7 @@ TEST_CASE(
 
 TEST_CASE("a frozen layer gives evaluation's bits in training and keeps its statistics") {
   const Describe frozen = [](NetworkBuilder& net, Value* x) {
-    NetworkBuilder::BatchNormCall call;
-    call.relu = true;
-    call.frozen = true;
-    return net.batch_norm(x, "bn", call);
+    return FrozenBatchNorm()(net, x, "bn", {.relu = true});
   };
   TestNetwork net(frozen, {3, 2, 2, 5});
   const Floats input = random_floats(60, 3);
@@ -207,8 +204,8 @@ TEST_CASE("evaluation and frozen layers never exchange") {
   TestNetwork untracked(normalize, shape, {true, true}, options);
   CHECK_NOTHROW(untracked.step(input, 1, context));
   options.track_running_stats = true;
-  const Describe frozen = [](NetworkBuilder& net, Value* x) {
-    return net.batch_norm(x, "bn", {.relu = false, .residual = nullptr, .frozen = true});
+  const Describe frozen = [&options](NetworkBuilder& net, Value* x) {
+    return FrozenBatchNorm(options)(net, x, "bn");
   };
   context.training = true;
   CHECK_NOTHROW(TestNetwork(frozen, shape, {true, true}, options).step(input, 1, context));
@@ -224,7 +221,7 @@ TEST_CASE("a call may have options of its own") {
   own.affine = false;
   own.track_running_stats = false;
   const Describe describe = [own](NetworkBuilder& net, Value* x) {
-    return net.batch_norm(net.batch_norm(x, "a"), "b", {.options = own});
+    return net.batch_norm(net.batch_norm(x, "a"), "b", NormLayer(own));
   };
   TestNetwork net(describe, {2, 2, 2, 3});
   CHECK(net.store.find("a.weight") != nullptr);

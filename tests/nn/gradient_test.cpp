@@ -144,21 +144,22 @@ TEST_CASE("gradients of residual blocks") {
 }
 
 TEST_CASE("gradients of frozen BatchNorm inside training") {
-  const auto describe = [](auto& net, auto x, auto call) {
+  const auto describe = [](auto& net, auto x, const auto& frozen) {
     auto a = net.batch_norm_relu(net.conv2d(x, "a", {.out_channels = 4}), "a.bn");
-    call.relu = true;
-    call.frozen = true;
-    auto b = net.batch_norm(net.conv2d(a, "b", {.out_channels = 4}), "b.bn", call);
+    auto b = frozen(net, net.conv2d(a, "b", {.out_channels = 4}));
     return net.conv2d(b, "c", {.out_channels = 2});
   };
-  check_gradients({{3, 2, 3, 2},
-                   [=](NetworkBuilder& net, Value* x) {
-                     return describe(net, x, NetworkBuilder::BatchNormCall{});
-                   },
-                   [=](ReferenceNet& net, const ReferenceTensor& x) {
-                     return describe(net, x, ReferenceNet::BatchNormCall{});
-                   },
-                   {3}});
+  const auto layer = [](NetworkBuilder& net, Value* x) {
+    return FrozenBatchNorm()(net, x, "b.bn", {.relu = true});
+  };
+  const auto reference = [](ReferenceNet& net, const ReferenceTensor& x) {
+    return net.batch_norm(x, "b.bn", {true, nullptr, true});
+  };
+  check_gradients(
+      {{3, 2, 3, 2},
+       [=](NetworkBuilder& net, Value* x) { return describe(net, x, layer); },
+       [=](ReferenceNet& net, const ReferenceTensor& x) { return describe(net, x, reference); },
+       {3}});
 }
 
 TEST_CASE("gradients of nested concatenations") {

@@ -105,7 +105,7 @@ Graph chain(std::vector<std::size_t> bytes) {
     layer.accumulates = {true};
     graph.layers.push_back(layer);
   }
-  graph.output = static_cast<int>(bytes.size()) - 1;
+  graph.outputs = {{static_cast<int>(bytes.size()) - 1, true}};
   return graph;
 }
 

@@ -15,7 +15,7 @@ struct Unet {
   std::unique_ptr<Network> network;
 
   Unet(const UnetOptions& options, const Shape& input, const PlanOptions& plan = {})
-      : network(make_unet(options, {}, input, plan, *backend, store)) {}
+      : network(build_network(unet(options), {}, input, plan, *backend, store)) {}
 };
 
 /// Elements of the parameters, counted from the design alone.

@@ -8,6 +8,7 @@
 
 #include "lockstep/nn/network.h"
 #include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/replica_group.h"
 #include "oracle/golden.h"
 
 namespace lockstep::oracle {
@@ -63,7 +64,7 @@ void build(const Layer& layer, Part& part) {
                           .with_channels(layer.residual ? 2 * channels : channels);
   NetworkBuilder net(*part.backend, part.store, layer.options);
   Value* x = net.input(input);
-  NetworkBuilder::BatchNormCall call{.relu = layer.about["relu"].get<bool>()};
+  NormCall call{.relu = layer.about["relu"].get<bool>()};
   if (layer.residual) {
     call.residual = net.conv2d(x, "pick_residual", {.out_channels = channels});
     x = net.conv2d(x, "pick_x", {.out_channels = channels});

@@ -2,6 +2,8 @@
 // on one to eight devices, with uneven batches and devices that have different numbers of labelled
 // pixels.
 
+#include "lockstep/nn/models/unet.h"
+
 #include <doctest/doctest.h>
 
 #include <cstring>
@@ -35,16 +37,16 @@ DataParallelOptions options_of(const Json& about, BatchNormMode mode, int device
                                int virtual_devices) {
   DataParallelOptions options;
   for (int rank = 0; rank < devices; ++rank) options.devices.push_back({DeviceKind::kCpu, rank, 0});
-  options.bn.mode = mode;
-  options.bn.virtual_devices = virtual_devices;
-  options.sgd = {.lr = about["lr"],
-                 .momentum = about["momentum"],
-                 .weight_decay = about["weight_decay"],
-                 .norm_weight_decay = about["norm_weight_decay"]};
-  options.class_weight = about["class_weight"].get<std::vector<float>>();
-  options.num_classes = about["classes"];
-  options.global_batch = about["batch"];
-  options.size = {about["size"][0], about["size"][1]};
+  options.norm.options.mode = mode;
+  options.norm.options.virtual_devices = virtual_devices;
+  options.model = unet({about["width"], about["depth"], about["classes"]});
+  options.optimizer = Sgd{.lr = about["lr"],
+                          .momentum = about["momentum"],
+                          .weight_decay = about["weight_decay"],
+                          .norm_weight_decay = about["norm_weight_decay"]};
+  options.losses = {
+      {"out", CrossEntropyLoss{.class_weight = about["class_weight"].get<std::vector<float>>()}}};
+  options.input = {about["batch"], about["size"][0], about["size"][1], 3};
   return options;
 }
 
@@ -104,24 +106,16 @@ void check_weights(const Golden& golden, const TensorMap& weights) {
 void check_training(const Golden& golden, BatchNormMode mode, int devices, int virtual_devices) {
   CAPTURE(devices);
   const Json about = golden.metadata("case");
-  const DataParallelOptions options = options_of(about, mode, devices, virtual_devices);
-  const UnetOptions unet{about["width"], about["depth"], about["classes"]};
-  DataParallel training(options, [&](const Shape& input, const PlanOptions& plan, Backend& backend,
-                                     ParameterStore& store) {
-    return make_unet(unet, options.bn, input, plan, backend, store);
-  });
-  Replica& first = training.replica(0);
-  import_weights(initial_weights(golden), first.store, *first.backend, true);
-  training.replicate();
+  DataParallel training(options_of(about, mode, devices, virtual_devices));
+  training.load_state_dict(initial_weights(golden));
   std::vector<float> losses;
   for (std::int64_t step = 0; step < about["steps"].get<std::int64_t>(); ++step) {
-    const StepResult result =
-        training.train_step(batch_of(golden, about, step), step, options.sgd.lr);
+    const StepResult result = training.train_step(batch_of(golden, about, step), step);
     losses.push_back(static_cast<float>(result.loss));
   }
   check_norms("losses",
               norms(golden.doubles("final.losses.f64"), golden.floats("final.losses.f32"), losses));
-  check_weights(golden, export_weights(first.store, *first.backend));
+  check_weights(golden, training.state_dict());
 }
 
 }  // namespace

@@ -23,16 +23,11 @@ Outcome outcome_of(DataParallel& run) { return test::outcome_of(run, train(run))
 Outcome outcome_of(const DataParallelOptions& options) { return outcome_of(*make_toy(options)); }
 
 /// A network with dropout between two convolutions.
-std::unique_ptr<Network> make_dropout_net(const Shape& input, const PlanOptions& plan,
-                                          Backend& backend, ParameterStore& store) {
-  BatchNormOptions batch_norm;
-  batch_norm.mode = BatchNormMode::kSync;
-  NetworkBuilder net(backend, store, batch_norm);
-  Value* x = net.input(input);
+Outputs dropout_net(NetworkBuilder& net, Value* x, const NormLayer&) {
   x = net.batch_norm_relu(
       net.conv2d(x, "a", {.out_channels = 6, .kernel = 3, .stride = 1, .padding = 1}), "bn");
-  x = net.conv2d(net.dropout(x, 0.4F), "head", {.out_channels = kClasses, .bias = true});
-  return net.build(x, plan);
+  return {
+      {"out", net.conv2d(net.dropout(x, 0.4F), "head", {.out_channels = kClasses, .bias = true})}};
 }
 
 void check_close(const Outcome& got, const Outcome& expected) {
@@ -42,7 +37,8 @@ void check_close(const Outcome& got, const Outcome& expected) {
   // A few roundings of fp32: summation in another order is all that may differ.
   CHECK(distance(got.parameters, expected.parameters) < 1e-6);
   CHECK(distance(got.statistics, expected.statistics) < 1e-6);
-  CHECK(distance(got.velocity, expected.velocity) < 2e-6);
+  CHECK(distance(got.optimizer.slots.at("momentum_buffer"),
+                 expected.optimizer.slots.at("momentum_buffer")) < 2e-6);
 }
 
 void check_replicas_equal(DataParallel& run, bool with_statistics) {
@@ -88,7 +84,7 @@ TEST_CASE("sync on any number of devices is one device with the whole batch") {
 
 TEST_CASE("local on W devices is virtual(W) on one") {
   DataParallelOptions options = toy_options(1, BatchNormMode::kVirtual);
-  options.bn.virtual_devices = 4;
+  options.norm.options.virtual_devices = 4;
   check_close(outcome_of(toy_options(4, BatchNormMode::kLocal)), outcome_of(options));
 }
 
@@ -97,7 +93,7 @@ TEST_CASE("all replicas stay bitwise equal") {
   train(*synced);
   check_replicas_equal(*synced, true);
   for (int rank = 0; rank < 4; ++rank) {
-    for (const auto& layer : synced->replica(rank).store.batch_norms()) {
+    for (const auto& layer : synced->replica(rank).store().batch_norms()) {
       CHECK(layer->num_batches_tracked == 6);
     }
   }
@@ -119,7 +115,7 @@ TEST_CASE("delays change no bit") {
 
 TEST_CASE("sync groups share statistics among themselves only") {
   DataParallelOptions options = toy_options(4, BatchNormMode::kSync, 8);
-  options.bn.sync_group = 2;
+  options.norm.options.sync_group = 2;
   const auto run = make_toy(options);
   for (std::int64_t step = 0; step < 2; ++step) run->train_step(toy_batch(8, step), step, 0.05F);
   CHECK(statistics(*run, 0) == statistics(*run, 1));
@@ -136,13 +132,14 @@ TEST_CASE("sync groups share statistics among themselves only") {
 
 TEST_CASE("dropout is a function of the sample, not of the device it lies on") {
   DataParallelOptions options = toy_options(1, BatchNormMode::kSync);
-  DataParallel whole(options, make_dropout_net);
+  options.model = dropout_net;
+  DataParallel whole(options);
   const Outcome one = outcome_of(whole);
   options.devices = cpus(3);
-  DataParallel spread(options, make_dropout_net);
+  DataParallel spread(options);
   check_close(outcome_of(spread), one);
   // Of the step, too: the mask is the same only when the step is.
-  DataParallel same(options, make_dropout_net);
+  DataParallel same(options);
   CHECK(same.train_step(toy_batch(5, 0), 0, 0).loss == same.train_step(toy_batch(5, 0), 0, 0).loss);
   CHECK(same.train_step(toy_batch(5, 0), 0, 0).loss != same.train_step(toy_batch(5, 0), 1, 0).loss);
 }
@@ -150,22 +147,22 @@ TEST_CASE("dropout is a function of the sample, not of the device it lies on") {
 TEST_CASE("class weights enter loss and normalizer alike") {
   DataParallelOptions options = toy_options(1, BatchNormMode::kLocal);
   const Outcome plain = outcome_of(options);
-  options.class_weight = {2, 2, 2};
+  options.losses[0].loss = CrossEntropyLoss{.class_weight = {2, 2, 2}};
   check_close(outcome_of(options), plain);
-  options.class_weight = {1, 4, 0.5F};
+  options.losses[0].loss = CrossEntropyLoss{.class_weight = {1, 4, 0.5F}};
   const Outcome weighted = outcome_of(options);
   CHECK(distance(weighted.parameters, plain.parameters) > 1e-4);
   options.devices = cpus(3);
-  options.bn.mode = BatchNormMode::kSync;
+  options.norm.options.mode = BatchNormMode::kSync;
   check_close(outcome_of(options), weighted);
-  options.class_weight = {1, 2};
-  CHECK_THROWS_AS(DataParallel(options, toy_unet(options.bn)), ConfigError);
+  options.losses[0].loss = CrossEntropyLoss{.class_weight = {1, 2}};
+  CHECK_THROWS_AS(DataParallel{options}, ConfigError);
 }
 
 TEST_CASE("bf16 on CPU devices is an error of the configuration that says what to do") {
   DataParallelOptions options = toy_options(2, BatchNormMode::kLocal);
   options.activations = DType::kBFloat16;
-  CHECK_THROWS_WITH_AS(DataParallel(options, toy_unet(options.bn)),
+  CHECK_THROWS_WITH_AS(DataParallel{options},
                        doctest::Contains("cpu:0 is asked for, and the CPU computes in fp32; use "
                                          "run.precision = \"fp32\""),
                        ConfigError);
@@ -173,7 +170,7 @@ TEST_CASE("bf16 on CPU devices is an error of the configuration that says what t
 
 TEST_CASE("a batch without a single label has loss 0 and teaches nothing") {
   DataParallelOptions options = toy_options(2, BatchNormMode::kSync);
-  options.sgd.weight_decay = 0;
+  options.optimizer = Sgd{.weight_decay = 0};
   const auto run = make_toy(options);
   const std::vector<float> before = parameters(*run, 0);
   Batch batch = toy_batch(4, 0);
@@ -190,7 +187,7 @@ TEST_CASE("a loss that is not finite names step and replica and leaves the weigh
     const auto run = make_toy(toy_options(4, mode));
     run->train_step(toy_batch(5, 0), 0, 0.1F);
     const std::vector<float> before = parameters(*run, 0);
-    const std::vector<float> momentum = run->velocity();
+    const OptimizerState momentum = run->optimizer_state();
     Batch batch = toy_batch(5, 1);
     batch.images[2 * 3 * 16 * 16 + 5] = std::numeric_limits<float>::quiet_NaN();  // image 2: rank 1
     // Synchronized statistics spread it: every replica's loss is then not finite.
@@ -200,7 +197,7 @@ TEST_CASE("a loss that is not finite names step and replica and leaves the weigh
     CHECK_THROWS_WITH_AS(run->train_step(batch, 1, 0.1F), doctest::Contains(expected.c_str()),
                          NonFiniteError);
     for (int rank = 0; rank < 4; ++rank) CHECK(parameters(*run, rank) == before);
-    CHECK(run->velocity() == momentum);
+    CHECK(run->optimizer_state() == momentum);
   }
 }
 
@@ -211,7 +208,7 @@ TEST_CASE("a forward pass alone changes nothing and shows the layers' moments") 
   run->forward(toy_batch(5, 0));
   CHECK(parameters(*run, 0) == weights);
   CHECK(statistics(*run, 1) == running);
-  const auto layers = run->replica(1).network->batch_norms();
+  const auto layers = run->replica(1).network().batch_norms();
   CHECK(layers.front()->local_moments().front().count == 2 * 16 * 16);
 }
 
@@ -219,9 +216,15 @@ TEST_CASE("momentum is gathered, and restored to its owners") {
   const auto a = make_toy(toy_options(3, BatchNormMode::kSync));
   train(*a);
   const auto b = make_toy(toy_options(2, BatchNormMode::kSync));
-  b->set_velocity(a->velocity());
-  CHECK(b->velocity() == a->velocity());
-  CHECK_THROWS_AS(b->set_velocity(std::vector<float>(3)), Error);
+  b->set_optimizer_state(a->optimizer_state());
+  CHECK(b->optimizer_state() == a->optimizer_state());
+  OptimizerState other = a->optimizer_state();
+  other.slots["momentum_buffer"].resize(3);
+  CHECK_THROWS_WITH_AS(b->set_optimizer_state(other),
+                       doctest::Contains("has 3 values of momentum_buffer"), DataError);
+  other.optimizer = "adamw";
+  CHECK_THROWS_WITH_AS(b->set_optimizer_state(other),
+                       doctest::Contains("is of 'adamw', this run trains with 'sgd'"), DataError);
 }
 
 TEST_CASE("batches that do not fit are refused") {

@@ -29,7 +29,7 @@ std::exception_ptr failure_under(DataParallelOptions options, const Hook& hook) 
     } catch (...) {
       thrown = std::current_exception();
     }
-    CHECK_FALSE(run->group().has_stuck_thread());
+    CHECK_FALSE(run->has_stuck_thread());
     CHECK_THROWS(train(*run));
   });
   return thrown;
@@ -147,14 +147,12 @@ TEST_CASE("a replica that sleeps in an all-reduce is named by the watchdog") {
 }
 
 TEST_CASE("a failure while the replicas are built") {
-  const DataParallelOptions options = toy_options(3, BatchNormMode::kSync);
-  const NetworkFactory factory = [](const Shape& input, const PlanOptions& plan, Backend& backend,
-                                    ParameterStore& store) {
-    if (backend.device().ordinal == 1) throw ConfigError("no such network");
-    return toy_unet({})(input, plan, backend, store);
+  DataParallelOptions options = toy_options(3, BatchNormMode::kSync);
+  options.model = [model = options.model](NetworkBuilder& net, Value* x, const NormLayer& norm) {
+    if (net.backend().device().ordinal == 1) throw ConfigError("no such network");
+    return model(net, x, norm);
   };
-  CHECK_THROWS_WITH_AS(DataParallel(options, factory), "replica 1 (cpu:1): no such network",
-                       ConfigError);
+  CHECK_THROWS_WITH_AS(DataParallel{options}, "replica 1 (cpu:1): no such network", ConfigError);
 }
 
 TEST_CASE("an image that does not load ends an evaluation and names its rank") {

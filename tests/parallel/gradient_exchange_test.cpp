@@ -51,24 +51,19 @@ Outcome outcome_of(DataParallel& run) {
 }
 
 /// Two calls of convolution "twice", one early and one late.
-std::unique_ptr<Network> make_sharing_net(const Shape& input, const PlanOptions& plan,
-                                          Backend& backend, ParameterStore& store) {
-  BatchNormOptions batch_norm;
-  batch_norm.mode = BatchNormMode::kSync;
-  NetworkBuilder net(backend, store, batch_norm);
+Outputs sharing_net(NetworkBuilder& net, Value* x, const NormLayer&) {
   const Conv2dOptions same{.out_channels = 6, .kernel = 3, .padding = 1, .bias = true};
-  Value* x = net.input(input);
   x = net.batch_norm_relu(net.conv2d(x, "stem", {.out_channels = 6}), "bn0");
   x = net.batch_norm_relu(net.conv2d(x, "twice", same), "bn1");
   x = net.batch_norm_relu(net.conv2d(x, "between", same), "bn2");
   x = net.conv2d(x, "twice", same);
-  return net.build(net.conv2d(x, "head", {.out_channels = kClasses, .bias = true}), plan);
+  return {{"out", net.conv2d(x, "head", {.out_channels = kClasses, .bias = true})}};
 }
 
-std::vector<GradientBucket> buckets_of(const NetworkFactory& factory, std::size_t first,
-                                       std::size_t others, ParameterStore& store) {
+std::vector<GradientBucket> buckets_of(const Model& model, std::size_t first, std::size_t others,
+                                       ParameterStore& store) {
   const auto backend = make_backend(Device{}, 1);
-  const auto network = factory(Shape{2, 16, 16, 3}, {}, *backend, store);
+  const auto network = build_network(model, {}, {2, 16, 16, 3}, {}, *backend, store);
   return plan_gradient_buckets(*network, {.first_bucket_bytes = first, .bucket_bytes = others});
 }
 
@@ -115,7 +110,7 @@ TEST_CASE("auto is the owner's sum, but for GPUs that do not reach each other") 
 }
 
 TEST_CASE("buckets are ranges from the end of the gradients on, of the sizes asked for") {
-  const NetworkFactory unet = toy_unet({});
+  const Model unet = toy_options(1, BatchNormMode::kLocal).model;
   for (const std::size_t size : {kOneParameter, std::size_t{3000}, kEverything}) {
     ParameterStore store;
     const auto buckets = buckets_of(unet, size, size, store);
@@ -141,7 +136,7 @@ TEST_CASE("buckets are ranges from the end of the gradients on, of the sizes ask
 
 TEST_CASE("a parameter that several calls share is complete after the first of them") {
   ParameterStore store;
-  const auto buckets = buckets_of(make_sharing_net, kOneParameter, kOneParameter, store);
+  const auto buckets = buckets_of(sharing_net, kOneParameter, kOneParameter, store);
   const auto ready_after = [&](const char* name) {
     const std::int64_t offset = store.find(name)->offset;
     const auto found = std::find_if(buckets.begin(), buckets.end(),
@@ -158,7 +153,8 @@ TEST_CASE("a parameter that several calls share is complete after the first of t
 TEST_CASE("a store in another order: each bucket still starts when it is complete") {
   ParameterStore store;
   store.parameter("head.bias", Shape{kClasses}, ParameterKind::kBias);
-  const auto buckets = buckets_of(toy_unet({}), kOneParameter, kOneParameter, store);
+  const auto buckets =
+      buckets_of(toy_options(1, BatchNormMode::kLocal).model, kOneParameter, kOneParameter, store);
   CHECK(buckets[1].begin == 0);  // with the weights of the last layer
   CHECK(std::is_sorted(buckets.begin(), buckets.end(),
                        [](const auto& a, const auto& b) { return a.ready_after > b.ready_after; }));
@@ -180,7 +176,7 @@ TEST_CASE("the sums of all-reduces give the owners' bits") {
 
 TEST_CASE("all-reduces are over all ranks, also across sync groups") {
   DataParallelOptions options = toy_options(4, BatchNormMode::kSync, 8);
-  options.bn.sync_group = 2;
+  options.norm.options.sync_group = 2;
   const auto outcome = [](const DataParallelOptions& how) {
     const auto run = make_toy(how);
     for (std::int64_t step = 0; step < 4; ++step) run->train_step(toy_batch(8, step), step, 0.1F);
@@ -190,8 +186,9 @@ TEST_CASE("all-reduces are over all ranks, also across sync groups") {
 }
 
 TEST_CASE("shared parameters: both ways give the same bits, and those of one replica") {
-  const auto outcome = [](const DataParallelOptions& options) {
-    DataParallel run(options, make_sharing_net);
+  const auto outcome = [](DataParallelOptions options) {
+    options.model = sharing_net;
+    DataParallel run(options);
     return outcome_of(run);
   };
   const Outcome owners = outcome(toy_options(3, BatchNormMode::kSync));
@@ -220,15 +217,15 @@ TEST_CASE("buckets start within the backward pass, but not for a batch of a new 
 TEST_CASE("training goes on with the other exchange and another number of devices") {
   const auto state_after = [](DataParallel& run, DataParallel* before) {
     if (before != nullptr) {
-      run.set_velocity(before->velocity());
+      run.set_optimizer_state(before->optimizer_state());
       copy_parameters(*before, run);
     }
     train(run);
-    return std::pair(parameters(run, 0), run.velocity());
+    return std::pair(parameters(run, 0), run.optimizer_state());
   };
   const DataParallelOptions owners = toy_options(3, BatchNormMode::kSync);
   const DataParallelOptions sums = all_reduced(owners, 3000);
-  std::vector<std::pair<std::vector<float>, std::vector<float>>> ends;
+  std::vector<std::pair<std::vector<float>, OptimizerState>> ends;
   for (const auto* first : {&owners, &sums}) {
     for (const auto* second : {&owners, &sums}) {
       const auto before = make_toy(*first);
@@ -256,12 +253,12 @@ TEST_CASE("a loss that is not finite ends a step whose sums are on the way") {
   for (DataParallel* each : {run.get(), other.get()}) {
     train(*each);
     const std::vector<float> before = parameters(*each, 0);
-    const std::vector<float> momentum = each->velocity();
+    const OptimizerState momentum = each->optimizer_state();
     Batch batch = toy_batch(5, 1);
     batch.images[5] = std::numeric_limits<float>::quiet_NaN();
     CHECK_THROWS_AS(each->train_step(batch, 1, 0.1F), NonFiniteError);
     for (int rank = 0; rank < 4; ++rank) CHECK(parameters(*each, rank) == before);
-    CHECK(each->velocity() == momentum);
+    CHECK(each->optimizer_state() == momentum);
     each->train_step(toy_batch(5, 2), 2, 0.1F);
   }
   CHECK(parameters(*run, 3) == parameters(*other, 0));
@@ -270,7 +267,7 @@ TEST_CASE("a loss that is not finite ends a step whose sums are on the way") {
 
 TEST_CASE("the gradient's norm is that of one device with the whole batch, by either exchange") {
   const auto norms_of = [](DataParallelOptions options) {
-    options.sgd.weight_decay = 0.5F;  // is not of the gradient
+    options.optimizer = Sgd{.weight_decay = 0.5F};  // is not of the gradient
     const auto run = make_toy(options);
     std::vector<double> norms;
     for (std::int64_t step = 0; step < 3; ++step) {

@@ -65,13 +65,14 @@ TEST_CASE("a step whose gradient overflows is left out by all replicas, and the 
     const auto run = make_toy(sums ? all_reduced(options) : options);
     run->train_step(toy_batch(5, 0), 0, 0.1F);
     const Batch batch = overflowing_batch(*run);
-    const std::vector<float> before = parameters(*run, 0), momentum = run->velocity();
+    const std::vector<float> before = parameters(*run, 0);
+    const OptimizerState momentum = run->optimizer_state();
     const StepResult skipped = run->train_step(batch, 1, 0.1F);
     CHECK(skipped.skipped);
     CHECK(std::isfinite(skipped.loss));
     CHECK(std::isnan(skipped.grad_norm));
     for (int rank = 0; rank < 3; ++rank) CHECK(parameters(*run, rank) == before);
-    CHECK(run->velocity() == momentum);
+    CHECK(run->optimizer_state() == momentum);
     CHECK(run->loss_scale() == LossScaleState{0x1p99F, 0x1p-99F, 0, 1});
     CHECK(skipped.loss_scale == run->loss_scale());
   }
@@ -79,7 +80,7 @@ TEST_CASE("a step whose gradient overflows is left out by all replicas, and the 
 
 TEST_CASE("a gradient that overflows on one replica alone is skipped by all") {
   DataParallelOptions options = scaled(4, 65536);
-  options.bn.mode = BatchNormMode::kLocal;
+  options.norm.options.mode = BatchNormMode::kLocal;
   const auto run = make_toy(options);
   const Batch batch = overflowing_batch(*run, 2, 2);  // rank 1's
   const std::vector<float> before = parameters(*run, 0);
@@ -118,7 +119,7 @@ TEST_CASE("a run goes on with its loss scale bit for bit") {
   for (std::int64_t step = 0; step < 9; ++step) whole->train_step(toy_batch(5, step), step, 0.01F);
   for (std::int64_t step = 0; step < 4; ++step) first->train_step(toy_batch(5, step), step, 0.01F);
   copy_parameters(*first, *second);
-  second->set_velocity(first->velocity());
+  second->set_optimizer_state(first->optimizer_state());
   second->set_loss_scale(*first->loss_scale());
   for (std::int64_t step = 4; step < 9; ++step) second->train_step(toy_batch(5, step), step, 0.01F);
   CHECK(whole->loss_scale()->skipped > 0);
@@ -130,7 +131,7 @@ TEST_CASE("a loss that is not finite ends a step with a loss scale, too, and lea
   for (const bool sums : {false, true}) {
     CAPTURE(sums);
     DataParallelOptions options = scaled(4, 65536);
-    options.bn.mode = BatchNormMode::kLocal;
+    options.norm.options.mode = BatchNormMode::kLocal;
     const auto run = make_toy(sums ? all_reduced(options) : options);
     run->train_step(toy_batch(5, 0), 0, 0.1F);
     const std::vector<float> before = parameters(*run, 0);

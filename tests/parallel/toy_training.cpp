@@ -4,13 +4,14 @@
 #include <cmath>
 
 #include "lockstep/core/rng.h"
+#include "lockstep/nn/models/unet.h"
 
 namespace lockstep::test {
 namespace {
 
 std::vector<float> download(DataParallel& run, int rank, float* data, std::int64_t elements) {
   std::vector<float> values(static_cast<std::size_t>(elements));
-  Backend& backend = *run.replica(rank).backend;
+  Backend& backend = run.replica(rank).backend();
   backend.download(values.data(), Tensor(data, Shape{1, elements}));
   backend.synchronize();
   return values;
@@ -18,8 +19,8 @@ std::vector<float> download(DataParallel& run, int rank, float* data, std::int64
 
 void upload(Replica& replica, float* data, const std::vector<float>& values) {
   const auto elements = static_cast<std::int64_t>(values.size());
-  replica.backend->upload(Tensor(data, Shape{1, elements}), values.data());
-  replica.backend->synchronize();
+  replica.backend().upload(Tensor(data, Shape{1, elements}), values.data());
+  replica.backend().synchronize();
 }
 
 std::vector<float> random_values(std::int64_t count, float lo, float hi, std::uint64_t item) {
@@ -40,32 +41,24 @@ std::vector<Device> cpus(int count) {
 DataParallelOptions toy_options(int ranks, BatchNormMode mode, std::int64_t batch) {
   DataParallelOptions options;
   options.devices = cpus(ranks);
-  options.bn.mode = mode;
-  options.num_classes = kClasses;
-  options.global_batch = batch;
-  options.size = kSize;
+  options.model = unet({.width = 4, .depth = 2, .num_classes = kClasses});
+  options.norm.options.mode = mode;
+  options.input = {batch, kSize.height, kSize.width, 3};
+  options.losses = {{"out", CrossEntropyLoss{}}};
   options.seed = 9;
-  options.sgd.weight_decay = 1e-3F;
+  options.optimizer = Sgd{.weight_decay = 1e-3F};
   return options;
 }
 
-NetworkFactory toy_unet(const BatchNormOptions& batch_norm) {
-  return [batch_norm](const Shape& input, const PlanOptions& plan, Backend& backend,
-                      ParameterStore& store) {
-    return make_unet({.width = 4, .depth = 2, .num_classes = kClasses}, batch_norm, input, plan,
-                     backend, store);
-  };
-}
-
 std::unique_ptr<DataParallel> make_toy(const DataParallelOptions& options) {
-  auto run = std::make_unique<DataParallel>(options, toy_unet(options.bn));
+  auto run = std::make_unique<DataParallel>(options);
   Replica& first = run->replica(0);
   std::uint64_t item = 1'000;
-  for (const auto& parameter : first.store.parameters()) {
+  for (const auto& parameter : first.store().parameters()) {
     if (parameter->kind != ParameterKind::kNorm) continue;
     upload(first, parameter->value, random_values(parameter->elements, -0.5F, 1.5F, ++item));
   }
-  for (const auto& layer : first.store.batch_norms()) {
+  for (const auto& layer : first.store().batch_norms()) {
     upload(first, layer->running_mean, random_values(layer->channels, -1, 1, ++item));
     upload(first, layer->running_var, random_values(layer->channels, 0.5F, 2, ++item));
     layer->num_batches_tracked = 3;
@@ -96,30 +89,30 @@ Batch toy_batch(std::int64_t count, std::int64_t step, Size size) {
 }
 
 std::vector<float> parameters(DataParallel& run, int rank) {
-  const ParameterStore& store = run.replica(rank).store;
+  const ParameterStore& store = run.replica(rank).store();
   return download(run, rank, store.values(), store.elements());
 }
 
 std::vector<float> gradients(DataParallel& run, int rank) {
-  const ParameterStore& store = run.replica(rank).store;
+  const ParameterStore& store = run.replica(rank).store();
   return download(run, rank, store.grads(), store.elements());
 }
 
 std::vector<float> statistics(DataParallel& run, int rank) {
-  const ParameterStore& store = run.replica(rank).store;
+  const ParameterStore& store = run.replica(rank).store();
   return download(run, rank, store.statistics(), store.statistics_elements());
 }
 
 void copy_parameters(DataParallel& from, DataParallel& to) {
   Replica& first = to.replica(0);
-  upload(first, first.store.values(), parameters(from, 0));
-  upload(first, first.store.statistics(), statistics(from, 0));
+  upload(first, first.store().values(), parameters(from, 0));
+  upload(first, first.store().statistics(), statistics(from, 0));
   to.replicate();
 }
 
 void set_parameter(DataParallel& run, const std::string& name, float value) {
   Replica& first = run.replica(0);
-  const Parameter& parameter = *first.store.find(name);
+  const Parameter& parameter = *first.store().find(name);
   upload(first, parameter.value,
          std::vector<float>(static_cast<std::size_t>(parameter.elements), value));
   run.replicate();
@@ -136,7 +129,7 @@ std::vector<double> train(DataParallel& run) {
 }
 
 Outcome outcome_of(DataParallel& run, std::vector<double> losses) {
-  return {parameters(run, 0), statistics(run, 0), run.velocity(), std::move(losses)};
+  return {parameters(run, 0), statistics(run, 0), run.optimizer_state(), std::move(losses)};
 }
 
 double distance(const std::vector<float>& a, const std::vector<float>& b) {

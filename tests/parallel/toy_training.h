@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lockstep/parallel/data_parallel.h"
+#include "parallel/replica.h"
 
 namespace lockstep::test {
 
@@ -18,8 +19,6 @@ std::vector<Device> cpus(int count);
 
 /// `ranks` virtual devices; whole batch at most `batch`.
 DataParallelOptions toy_options(int ranks, BatchNormMode mode, std::int64_t batch = 5);
-
-NetworkFactory toy_unet(const BatchNormOptions& batch_norm);
 
 /// A run whose gamma, beta and running statistics are far from their initial values.
 std::unique_ptr<DataParallel> make_toy(const DataParallelOptions& options);
@@ -45,7 +44,8 @@ std::vector<double> train(DataParallel& run);
 
 /// What a run has come to, as rank 0 has it; `losses`: of the steps that led there.
 struct Outcome {
-  std::vector<float> parameters, statistics, velocity;
+  std::vector<float> parameters, statistics;
+  OptimizerState optimizer;
   std::vector<double> losses;
   friend bool operator==(const Outcome&, const Outcome&) = default;
 };

@@ -25,7 +25,8 @@ Checkpoint make_checkpoint(std::int64_t iteration) {
   checkpoint.weights["head.weight"] = tensor;
   TrainingState& state = checkpoint.state;
   state.iteration = iteration;
-  state.velocity = {1.5F, -0.0F, std::numeric_limits<float>::denorm_min()};
+  state.optimizer.slots["momentum_buffer"] = {1.5F, -0.0F,
+                                              std::numeric_limits<float>::denorm_min()};
   state.replicas = {{{"a.bn", {1, 2}, {3, 4}, 5}, {"b.bn", {6}, {7}, 8}},
                     {{"a.bn", {9, 10}, {11, 12}, 5}, {"b.bn", {13}, {14}, 8}}};
   state.losses = {0.1, 1.0 / 3};
@@ -73,7 +74,8 @@ TEST_CASE("a checkpoint comes back as it was") {
   CHECK(loaded.weights.at("head.weight").data == saved.weights.at("head.weight").data);
   CHECK(loaded.weights.at("head.weight").shape == saved.weights.at("head.weight").shape);
   CHECK(loaded.state.iteration == 2);
-  CHECK(std::memcmp(loaded.state.velocity.data(), saved.state.velocity.data(), 12) == 0);
+  CHECK(std::memcmp(loaded.state.optimizer.slots.at("momentum_buffer").data(),
+                    saved.state.optimizer.slots.at("momentum_buffer").data(), 12) == 0);
   CHECK(loaded.state.losses == saved.state.losses);
   CHECK(loaded.state.best_m_iou == saved.state.best_m_iou);
   CHECK(loaded.state.best_iter == 4);

@@ -207,7 +207,7 @@ TEST_CASE("a run goes on with the other gradient exchange, and says which it has
     CHECK(read_text(runs.folder("whole").scalars()) == read_text(runs.folder("cut").scalars()));
     const Checkpoint whole = load_checkpoint(runs.folder("whole").checkpoint("last"));
     const Checkpoint both = load_checkpoint(runs.folder("cut").checkpoint("last"));
-    CHECK(both.state.velocity == whole.state.velocity);
+    CHECK(both.state.optimizer == whole.state.optimizer);
     const auto events = lines_of(runs.folder("cut").events());
     CHECK(events.front().at("gradient_exchange") == first);
     const std::string log = read_text(runs.folder("cut").log());
@@ -391,8 +391,8 @@ TEST_CASE("evaluation leaves a training run as it was, whatever statistics it us
               .data == load_weights(runs.folder(stats).checkpoint("last"))
                            .tensors.at("encoder.0.0.bn.running_mean")
                            .data);
-    CHECK(load_checkpoint(runs.folder("a").checkpoint("last")).state.velocity ==
-          load_checkpoint(runs.folder(stats).checkpoint("last")).state.velocity);
+    CHECK(load_checkpoint(runs.folder("a").checkpoint("last")).state.optimizer ==
+          load_checkpoint(runs.folder(stats).checkpoint("last")).state.optimizer);
   }
 }
 

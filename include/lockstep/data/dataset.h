@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/data/batch.h"
+
 namespace lockstep {
 
 /// 8-bit RGB, [height, width, 3].
@@ -32,11 +34,6 @@ struct Sample {
 
 enum class DataLayout : std::uint8_t { kFolder, kCamvid, kStreets };
 enum class Split : std::uint8_t { kTrain, kVal };
-
-struct Size {
-  int height = 0, width = 0;
-  friend bool operator==(const Size&, const Size&) = default;
-};
 
 /// x becomes x*g + o*(1-g) per image: g log-uniform in [lo, 1], o uniform in [0, offset] (of 255),
 /// a function of (seed, split, sample) only: a camera whose exposure varies. Train and val alike.

@@ -7,22 +7,10 @@
 #include <memory>
 #include <vector>
 
+#include "lockstep/data/batch.h"
 #include "lockstep/data/dataset.h"
 
 namespace lockstep {
-
-/// A global batch on the host, normalised: (x/255 - mean) / std.
-struct Batch {
-  std::vector<float> images;          // [N, H, W, 3]
-  std::vector<std::uint8_t> labels;   // [N, H, W]; ignore_index where nothing is to be learnt
-  std::vector<std::int64_t> samples;  // [N] index in the data set
-  Size size;                          // H, W
-  std::int64_t epoch = 0;
-  std::vector<std::int64_t>
-      class_pixels;  // [num_classes] pixels of each class, ignored ones left out
-
-  std::int64_t count() const { return static_cast<std::int64_t>(samples.size()); }
-};
 
 struct LoaderOptions {
   std::int64_t batch = 8;

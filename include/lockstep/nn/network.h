@@ -1,11 +1,6 @@
 #pragma once
 // A static network: layers in topological order, all memory planned for one input shape. Built by a
-// NetworkBuilder that reads like a PyTorch `forward`:
-//
-//   NetworkBuilder net(backend, store, bn_options);
-//   Value* x = net.input({8, 176, 240, 3});
-//   x = net.batch_norm_relu(net.conv2d(x, "stem.conv", {.out_channels = 16, .kernel = 3, .padding =
-//   1}), "stem.bn"); std::unique_ptr<Network> network = net.build(x, {.training = true});
+// NetworkBuilder, whose methods read like a PyTorch `forward`; a model (nn/model.h) is given one.
 //
 // A layer (and its parameters) may be called several times: use its name again.
 
@@ -17,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/nn/batch_norm_options.h"
 #include "lockstep/nn/layer.h"
+#include "lockstep/nn/norm_layer.h"
 #include "lockstep/nn/parameter_store.h"
 
 namespace lockstep {
@@ -36,6 +31,13 @@ struct Conv2dOptions {
   bool bias = false;
 };
 
+/// What a network is asked for, under a name: logits, say, and those of an auxiliary head.
+struct Output {
+  std::string name;
+  Value* value = nullptr;
+};
+using Outputs = std::vector<Output>;
+
 struct PlanOptions {
   bool training = true;      // false: forward only; activations share memory
   bool input_grad = false;   // whether the gradient of the input is wanted (tests)
@@ -43,6 +45,9 @@ struct PlanOptions {
   /// Of all values, the network's input and output among them, and of their gradients. Parameters,
   /// their gradients and statistics are fp32 always.
   DType activations = DType::kFloat32;
+  /// Names of the outputs whose gradients are given, by losses mostly, before a backward pass; no
+  /// names: of all.
+  std::vector<std::string> grad_outputs = {};
 };
 
 /// Hears of every layer's share of a pass, on the replica's thread. On a GPU `begin` and `end` only
@@ -66,10 +71,16 @@ class Network {
   void set_batch(std::int64_t batch);
   std::int64_t planned_batch() const;
 
-  const Tensor& input() const;        // write the images here before `forward`, which keeps them
-  const Tensor& input_grad() const;   // null unless planned; valid after `backward`
-  const Tensor& output() const;       // e.g. logits [n, H, W, classes]; valid until `backward`
-  const Tensor& output_grad() const;  // write the loss gradient here after `forward`
+  const Tensor& input() const;       // write the images here before `forward`, which keeps them
+  const Tensor& input_grad() const;  // null unless planned; valid after `backward`
+  /// The names of the outputs, in the order of the model's.
+  std::vector<std::string> output_names() const;
+  /// The place of an output. Throws Error naming those there are when there is none of that name.
+  std::size_t output_index(const std::string& name) const;
+  /// E.g. logits [n, H, W, classes]; valid until `backward`.
+  const Tensor& output(std::size_t index = 0) const;
+  /// Write the loss gradient here after `forward`; null where none is wanted.
+  const Tensor& output_grad(std::size_t index = 0) const;
 
   void forward(const StepContext& context);
   /// Hears during a backward pass that it has left `layer` (of `layers()`) behind: the gradients of
@@ -104,29 +115,26 @@ class Network {
 
 /// Declares layers in execution order. Every method returns the layer's output; names of layers
 /// without parameters are chosen by the builder. Throws Error when shapes do not fit, naming the
-/// layer.
+/// layer. Used by one thread, during the call of a model.
 class NetworkBuilder {
  public:
-  /// `store` may hold parameters of an earlier network of the same configuration: they are then
-  /// shared.
-  NetworkBuilder(Backend& backend, ParameterStore& store, const BatchNormOptions& batch_norm);
+  /// `store` may hold parameters of an earlier network of the same model: they are then shared.
+  /// `norm`: what `batch_norm` without a norm layer declares.
+  NetworkBuilder(Backend& backend, ParameterStore& store, const NormLayer& norm = {});
   ~NetworkBuilder();
 
   Value* input(const Shape& shape);
   Value* conv2d(Value* x, const std::string& name, const Conv2dOptions& options);
   Value* conv2d(Value* x, const std::string& name, const ConvGeometry& geometry, bool bias);
-  Value* batch_norm(Value* x, const std::string& name);
+  /// torch.nn.Linear over the channels of any shape: [..., in] to [..., out_features].
+  /// `name`.weight is [out, in].
+  Value* linear(Value* x, const std::string& name, std::int64_t out_features, bool bias = true);
+  Value* batch_norm(Value* x, const std::string& name, const NormLayer& norm,
+                    const NormCall& call = {});
+  /// By the network's norm layer.
+  Value* batch_norm(Value* x, const std::string& name, const NormCall& call = {});
   Value* batch_norm_relu(Value* x, const std::string& name);
   Value* batch_norm_add_relu(Value* x, Value* residual, const std::string& name);
-  /// As above with every choice: `options` instead of the network's, frozen: running statistics
-  /// also in training.
-  struct BatchNormCall {
-    bool relu = false;
-    Value* residual = nullptr;
-    bool frozen = false;
-    std::optional<BatchNormOptions> options = {};
-  };
-  Value* batch_norm(Value* x, const std::string& name, const BatchNormCall& call);
   Value* relu(Value* x);
   Value* max_pool2d(Value* x, const PoolGeometry& geometry);
   Value* avg_pool2d(Value* x, const PoolGeometry& geometry);
@@ -135,13 +143,42 @@ class NetworkBuilder {
   Value* concat(const std::vector<Value*>& parts);  // along channels
   Value* add(Value* a, Value* b);
   Value* dropout(Value* x, float p);
+  /// The same elements in the same order, channels last, in another shape: [N, H, W, C] to [N,
+  /// H*W*C], say. `shape` has as many elements per sample as x; its batch is that of x. To get the
+  /// order of torch.flatten from an image, whose channels come first there, pool it to 1x1 before.
+  Value* reshape(Value* x, const Shape& shape);
+
+  /// Of the replica that the network is for.
+  Backend& backend() const;
+
+  // --- layers of one's own ---
+  /// A new value that a layer of one's own writes. `shape`: with the batch of its input.
+  Value* value(const std::string& name, const Shape& shape);
+  /// A parameter, declared at its first mention (ParameterStore::parameter).
+  Parameter& parameter(const std::string& name, const Shape& shape, ParameterKind kind,
+                       std::int64_t fan_in = 0);
+  /// Appends a call of a layer; its inputs and its output are values of this builder, and nothing
+  /// else writes the output. Returns the output.
+  Value* append(std::unique_ptr<Layer> layer);
+
+  /// While it lives, every norm layer is changed before it is declared.
+  class NormConversion {
+   public:
+    NormConversion(NetworkBuilder& net, std::function<void(NormLayer&)> convert);
+    NormConversion(const NormConversion&) = delete;
+    NormConversion& operator=(const NormConversion&) = delete;
+    ~NormConversion();
+
+   private:
+    NetworkBuilder& net_;
+  };
 
   /// Allocates the store if it is not yet, plans memory and prepares every layer. Once.
+  std::unique_ptr<Network> build(const Outputs& outputs, const PlanOptions& options);
+  /// With one output, "out".
   std::unique_ptr<Network> build(Value* output, const PlanOptions& options);
 
  private:
-  Value* new_value(const std::string& name, const Shape& shape);
-  Value* append(std::unique_ptr<Layer> layer);
   std::string numbered(const char* kind) const;
 
   std::unique_ptr<Network::Impl> impl_;

@@ -39,6 +39,11 @@ SafetensorsFile read_safetensors(const std::filesystem::path& path);
 /// then untouched.
 void write_file_atomically(const std::filesystem::path& path, const std::string& bytes);
 
+/// The tensors of a state dict in a file of their own, as PyTorch's safetensors writes them.
+void save_safetensors(const std::filesystem::path& path, const TensorMap& tensors);
+/// Throws DataError as `read_safetensors`.
+TensorMap load_safetensors(const std::filesystem::path& path);
+
 /// All parameters and BatchNorm states under PyTorch's names (running_mean, running_var,
 /// num_batches_tracked [I64 scalar]).
 TensorMap export_weights(const ParameterStore& store, Backend& backend);

@@ -1,7 +1,8 @@
 #pragma once
 // DataParallel in one process: replicate, scatter, parallel_apply, gather. One replica per device,
-// built from the same configuration and equal in parameters at every step.
+// built from the same model and equal in parameters at every step.
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -11,13 +12,16 @@
 #include <vector>
 
 #include "lockstep/core/device.h"
-#include "lockstep/data/loader.h"
-#include "lockstep/nn/models/unet.h"
-#include "lockstep/nn/network.h"
-#include "lockstep/optim/sgd.h"
-#include "lockstep/parallel/replica_group.h"
+#include "lockstep/data/batch.h"
+#include "lockstep/nn/loss.h"
+#include "lockstep/nn/model.h"
+#include "lockstep/nn/weights.h"
+#include "lockstep/optim/optimizer.h"
+#include "lockstep/sync/communicator.h"
 
 namespace lockstep {
+
+class Replica;
 
 /// Sizes of torch.chunk(batch, parts): ceil(batch / parts) each until used up, then 0: 5 over 4 ->
 /// 2, 2, 1, 0.
@@ -26,11 +30,6 @@ std::vector<std::int64_t> chunk_sizes(std::int64_t batch, int parts);
 /// Host threads that each of `replicas` uses for its own operations: its share of the cores, or of
 /// OMP_NUM_THREADS where that is less; at least 1.
 int threads_per_replica(int replicas);
-
-/// Builds a replica's network. Called on the replica's thread, for training and for evaluation
-/// alike.
-using NetworkFactory = std::function<std::unique_ptr<Network>(
-    const Shape& input, const PlanOptions& plan, Backend& backend, ParameterStore& store)>;
 
 struct GradientExchangeOptions {
   std::string kind = "auto";  // or owner, all_reduce
@@ -55,25 +54,42 @@ struct LossScaleOptions {
   std::int64_t growth_interval = 2000;  // steps in a row that were not left out, to double it
 };
 
+/// Which of a step's micro-batches feed the running statistics.
+enum class MicroBatches : std::uint8_t { kEvery, kFirst, kLast };
+
+/// What a replica is made of, as a callback sees it.
+struct ReplicaContext {
+  int rank = 0, size = 1;
+  Device device;
+  Backend& backend;
+  ParameterStore& store;
+  Network& network;  // of training
+};
+
 struct DataParallelOptions {
   std::vector<Device> devices;
-  BatchNormOptions bn;
-  SgdOptions sgd;
-  std::vector<float> class_weight;  // empty: all 1
-  int num_classes = 0;
-  int ignore_index = 255;
-  std::int64_t global_batch = 0;        // the largest that will come
-  Size size;                            // of training images
+  Model model;
+  NormLayer norm;  // what the model is given; SyncBatchNorm synchronizes over all devices
+  Shape input;     // of the largest global batch that will come, [N, ..., C]
+  std::vector<NamedLoss> losses;  // at least one, at most four
+  Optimizer optimizer = Sgd{};
+  /// Micro-batches per step, one after another through the network: their gradients are added up
+  /// and belong to the global loss of the whole batch; BatchNorm's statistics are of a micro-batch.
+  int accumulate = 1;
+  MicroBatches accumulated_statistics = MicroBatches::kEvery;
   std::uint64_t seed = 0;               // of initial weights and dropout
   DType activations = DType::kFloat32;  // in training and in evaluation; others than fp32 need GPUs
   std::optional<LossScaleOptions> loss_scale;  // fp16 needs one; none: gradients as they are
   BackendOptions backend;
-  CommunicatorOptions communicator;  // its `all_reduce` is not read
+  CommunicatorOptions communicator;  // its `all_reduce` and `sync_group` are not read
   GradientExchangeOptions gradient_exchange;
   /// Replays steps with a full global batch from a recording (Communicator::record_step); the
-  /// results are the same bits. Needs a transport that can, and a momentum of BatchNorm that is a
-  /// number; no `communicator.hook`, which a replay would not call.
+  /// results are the same bits. Needs a transport that can, a momentum of BatchNorm that is a
+  /// number and one micro-batch; no `communicator.hook`, which a replay would not call.
   bool cuda_graph = false;
+  /// Called for every replica when it has been made and given rank 0's state, and after each later
+  /// `replicate`: on its own thread, rank 0 first, each rank after the one before it.
+  std::function<void(const ReplicaContext&)> on_replicate;
 };
 
 /// What a step took, in seconds of the ranks' threads: means over ranks. On GPUs, where streams do
@@ -86,39 +102,37 @@ struct StepTimes {
 };
 
 struct StepResult {
-  double loss = 0;       // global mean over valid pixels (weighted by class weights)
-  double grad_norm = 0;  // Euclidean, of the global loss's gradient, before weight decay
-  bool skipped = false;  // left out because of its gradients, which have no norm (NaN)
+  double loss = 0;             // the sum of all losses, each a global mean times its weight
+  std::vector<double> losses;  // [DataParallelOptions::losses]
+  double grad_norm = 0;        // Euclidean, of the global loss's gradient, before weight decay
+  bool skipped = false;        // left out because of its gradients, which have no norm (NaN)
   std::optional<LossScaleState>
       loss_scale;  // of the next step; with DataParallelOptions::loss_scale
   StepTimes times;
 };
 
-/// One rank's state. Built and used on the rank's thread; read by others only between steps.
-struct Replica {
-  int rank = 0;
-  std::unique_ptr<Backend> backend;
-  ParameterStore store;
-  std::unique_ptr<Network> network;       // training
-  std::unique_ptr<Network> eval_network;  // for the last evaluated size; shares the store
-  Storage velocity;                       // momentum of the parameters that this rank updates
-};
-
+/// Used by one thread, the caller's.
 class DataParallel {
  public:
   /// Starts the threads, builds the replicas, initialises rank 0 from the seed and mirrors it.
-  /// The sync group is `bn.sync_group` in mode kSync; `communicator.sync_group` is not read.
-  DataParallel(const DataParallelOptions& options, const NetworkFactory& factory);
+  /// Throws ConfigError where the options do not fit each other, the devices or the model.
+  explicit DataParallel(DataParallelOptions options);
   ~DataParallel();
 
-  /// One optimizer step on a global batch (its sizes may be below the planned ones). All ranks'
-  /// parameters are bitwise equal afterwards. Throws as ReplicaGroup::run, and NonFiniteError
-  /// naming the first replica whose part of the loss is not finite: all ranks then leave parameters
-  /// and momentum untouched, and go on working. NonFiniteError, too, when the loss is finite and
-  /// the gradient is not: parameters and momentum have then taken it, and are of no use. With a
-  /// loss scale such a step is left out instead (StepResult::skipped), unless the scale is down
-  /// at 1.
+  /// One optimizer step on a global batch (it may be smaller than planned), which is scattered in
+  /// torch.chunk's sizes. All ranks' parameters are bitwise equal afterwards. Throws the first
+  /// failure of any replica, named by rank and device (ReplicaError; ConfigError, DataError and
+  /// NonFiniteError keep their type); after a failure every call throws it again. NonFiniteError
+  /// names the first replica whose part of the loss is not finite: all ranks then leave parameters
+  /// and the optimizer's state untouched, and go on working. NonFiniteError, too, when the loss is
+  /// finite and the gradient is not: parameters and state have then taken it, and are of no use.
+  /// With a loss scale such a step is left out instead (StepResult::skipped), unless the scale is
+  /// down at 1.
   StepResult train_step(const Batch& batch, std::int64_t step, float lr);
+  /// The learning rate of the optimizer as it is.
+  StepResult train_step(const Batch& batch, std::int64_t step);
+  /// A batch for each device, as it is (self-parallel): [rank]. Together they are the global batch.
+  StepResult train_step(std::span<const Batch> batches, std::int64_t step, float lr);
 
   /// The same in parts, so that the host can prepare the next batch while GPUs work on this one:
   /// begin_step, stage_next (or not), finish_step. A batch may be given up when the call that got
@@ -126,10 +140,10 @@ class DataParallel {
   ///
   /// `steps_ahead()` further steps may be begun before the first is finished, so that GPUs go from
   /// step to step without waiting for the host; finish_step() then finishes the oldest. Where that
-  /// throws NonFiniteError, the later steps have left parameters and momentum alone, too (with a
-  /// loss that is not finite), and are given up. A step that was begun before one that failed can
-  /// still be finished. Between steps, that is with none under way, and only then, may anything
-  /// else be called.
+  /// throws NonFiniteError, the later steps have left parameters and state alone, too (with a loss
+  /// that is not finite), and are given up. A step that was begun before one that failed can still
+  /// be finished. Between steps, that is with none under way, and only then, may anything else be
+  /// called.
   void begin_step(const Batch& batch, std::int64_t step, float lr);
   void stage_next(const Batch& batch);
   StepResult finish_step();
@@ -137,14 +151,15 @@ class DataParallel {
   int steps_ahead() const;
 
   /// The training-mode forward pass alone: no loss, no update, running statistics as they were.
-  /// What the layers' `local_moments` tell of it can be read afterwards.
+  /// What the layers' `local_moments` tell of it can be read afterwards. REQUIRES: the batch has at
+  /// most the samples of a micro-batch.
   void forward(const Batch& batch);
 
-  /// Confusion matrix [classes, classes] (row: label) of `count` images that `load(index)` gives,
-  /// spread over the ranks; every image counts once. `loss`: sum of losses over valid pixels /
-  /// number of valid pixels, without class weights. `load` is called on the ranks' threads. The
-  /// result does not depend on the number of ranks, if their running statistics are equal: every
-  /// replica uses its own (train/evaluator.h sees to that).
+  /// Confusion matrix [classes, classes] (row: label) of the first loss's output over `count`
+  /// images that `load(index)` gives, spread over the ranks; every image counts once. `loss`: sum
+  /// of losses over valid pixels / number of valid pixels, without class weights. `load` is called
+  /// on the ranks' threads. The result does not depend on the number of ranks, if their running
+  /// statistics are equal: every replica uses its own (train/evaluator.h sees to that).
   struct EvalResult {
     std::vector<std::int64_t> confusion;
     double loss = 0;
@@ -154,22 +169,36 @@ class DataParallel {
   /// Copies rank 0's parameters and BatchNorm states (and nothing else) to the other ranks.
   void replicate();
 
-  int size() const;
-  Replica& replica(int rank);
-  ReplicaGroup& group();
-  CommunicatorGroup& communicators();
-  const GradientExchangeChoice& gradient_exchange() const;
-  const DataParallelOptions& options() const;
+  /// Rank 0's parameters and running statistics under PyTorch's names.
+  TensorMap state_dict();
+  /// Gives them to all ranks. `strict`: throws DataError when anything is skipped, missing or
+  /// unexpected (nn/weights.h).
+  ImportSummary load_state_dict(const TensorMap& tensors, bool strict = true);
 
-  /// Momentum of all parameters in their flat order, on the host, the same for every exchange and
-  /// number of devices.
-  std::vector<float> velocity() const;
-  void set_velocity(std::span<const float> values);
+  /// The optimizer's state, on the host, the same for every exchange and number of devices.
+  OptimizerState optimizer_state();
+  /// Throws DataError when it is of another optimizer or network.
+  void set_optimizer_state(const OptimizerState& state);
 
   /// The loss scale as the next step will have it; none without DataParallelOptions::loss_scale.
-  std::optional<LossScaleState> loss_scale() const;
+  std::optional<LossScaleState> loss_scale();
   /// REQUIRES: the run has one.
   void set_loss_scale(const LossScaleState& state);
+
+  int size() const;
+  const DataParallelOptions& options() const;
+  const GradientExchangeChoice& gradient_exchange() const;
+  /// Learnable parameters, elements of all of them together.
+  std::int64_t parameter_count() const;
+
+  /// Calls `work` for every replica, all at the same time, each on its replica's thread. Throws as
+  /// `train_step`.
+  void for_each_replica(const std::function<void(Replica& replica)>& work);
+  /// REQUIRES: between steps.
+  Replica& replica(int rank);
+  /// Whether a replica's thread could not be stopped after a failure: the process must then end
+  /// without running destructors.
+  bool has_stuck_thread() const;
 
  private:
   void leave_stuck_threads();

@@ -16,8 +16,8 @@
 namespace lockstep {
 
 struct TrainingState {
-  std::int64_t iteration = 0;                // steps done; the next batch has this number
-  std::vector<float> velocity;               // of all parameters, in their flat order
+  std::int64_t iteration = 0;  // steps done; the next batch has this number
+  OptimizerState optimizer;
   std::optional<LossScaleState> loss_scale;  // of the next step, with fp16
   std::vector<ReplicaStatistics> replicas;   // [rank]; they differ in local mode
   std::vector<double> losses;                // [iteration] of every step

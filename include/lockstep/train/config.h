@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "lockstep/data/dataset.h"
-#include "lockstep/nn/batch_norm_options.h"
-#include "lockstep/nn/models/unet.h"
+#include "lockstep/nn/model.h"
+#include "lockstep/nn/norm_layer.h"
+#include "lockstep/optim/optimizer.h"
 #include "lockstep/optim/schedule.h"
-#include "lockstep/optim/sgd.h"
 
 namespace lockstep {
 
@@ -45,6 +45,20 @@ struct BatchOptions {
   bool drop_last = true;
 };
 
+/// Which statistics an evaluation uses when the devices' running statistics differ.
+enum class EvalStats : std::uint8_t {
+  kDevice0,  // device 0's, as DataParallel keeps them
+  kMean,     // mean over devices of running_mean and of running_var
+  kPooled,   // as kMean, plus the variance of the devices' means
+  kPrecise,  // recomputed from training images with the final weights
+};
+
+/// The norm layer of the network, and what its statistics are taken for.
+struct BatchNormConfig : BatchNormOptions {
+  EvalStats eval_stats = EvalStats::kDevice0;
+  std::int64_t precise_iters = 50;  // kPrecise: training batches behind the statistics
+};
+
 struct LossOptions {
   std::string type = "cross_entropy";
   std::vector<float> class_weight;  // empty: all 1
@@ -54,13 +68,16 @@ struct Config {
   RunOptions run;
   DataOptions data;
   BatchOptions batch;
-  std::string arch = "unet";
-  UnetOptions model;
-  BatchNormOptions bn;
+  ModelOptions model;
+  BatchNormConfig bn;
   LossOptions loss;
-  SgdOptions optim;
+  Sgd optim;
   ScheduleOptions schedule;
+  /// Where model.arch is looked up. Outlives the configuration.
+  const ModelTable* models = &builtin_models();
 
+  /// The model of `model.arch`. Throws ConfigError when there is none.
+  Architecture architecture() const { return find_architecture(*models, model); }
   /// Samples of a global batch on `devices` devices.
   std::int64_t global_batch(int devices) const;
   /// Iterations of the run, given an epoch's.
@@ -76,9 +93,10 @@ const char* to_string(DataLayout layout);
 /// line and a "did you mean". An override of one key of an exclusive pair (max_iters and epochs,
 /// global and per_device) takes the other one's place. A relative data.root is looked for in the
 /// current directory, then beside `path`. Throws ConfigError. `warnings` (may be null) receives
-/// what is allowed but suspicious.
+/// what is allowed but suspicious. `models` outlives the configuration.
 Config load_config(const std::filesystem::path& path, const std::vector<std::string>& overrides,
-                   std::vector<std::string>* warnings = nullptr);
+                   std::vector<std::string>* warnings = nullptr,
+                   const ModelTable& models = builtin_models());
 
 /// The resolved configuration as TOML that `load_config` reads back to the same values.
 std::string to_toml(const Config& config);

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/data/loader.h"
 #include "lockstep/parallel/data_parallel.h"
 
 namespace lockstep {

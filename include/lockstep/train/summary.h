@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/nn/batch_norm_options.h"
 #include "lockstep/train/bn_lens.h"
+#include "lockstep/train/config.h"
 #include "lockstep/train/confusion_matrix.h"
 
 namespace lockstep {

@@ -23,13 +23,8 @@ std::unique_ptr<DataParallel> make_replicas(const Config& config,
                                             std::int64_t global_batch, const Size& size,
                                             const FaultHook& hook);
 
-/// Device 0's model under PyTorch's names.
-TensorMap read_weights(DataParallel& replicas);
-
-/// Gives all replicas the weights. Throws DataError when `strict` and a name or shape does not fit.
-ImportSummary load_into_replicas(DataParallel& replicas, const TensorMap& weights, bool strict);
-
-/// Weights, momentum and running statistics as they are; the rest of the state is the caller's.
+/// Weights, the optimizer's state and running statistics as they are; the rest of the state is the
+/// caller's.
 Checkpoint read_checkpoint(DataParallel& replicas);
 
 /// Brings all replicas to the state of a checkpoint. With another number of devices than it was
@@ -37,8 +32,5 @@ Checkpoint read_checkpoint(DataParallel& replicas);
 /// a mode in which every device has its own.
 void restore_checkpoint(DataParallel& replicas, const Checkpoint& checkpoint, BatchNormMode mode,
                         std::vector<std::string>& warnings);
-
-/// Learnable parameters.
-std::int64_t parameter_count(DataParallel& replicas);
 
 }  // namespace lockstep

@@ -28,10 +28,10 @@ BatchNormLayer::BatchNormLayer(std::string name, std::vector<Value*> inputs, Val
       weight_(weight),
       bias_(bias),
       state_(state) {
-  LOCKSTEP_CHECK(!config.frozen || state != nullptr, this->name(),
+  LOCKSTEP_CHECK(!config.norm.frozen || state != nullptr, this->name(),
                  ": a frozen layer needs running statistics (track_running_stats = true)");
-  LOCKSTEP_CHECK(config.options.virtual_devices >= 1, this->name(),
-                 ": virtual_devices must be at least 1, got ", config.options.virtual_devices);
+  LOCKSTEP_CHECK(config.norm.options.virtual_devices >= 1, this->name(),
+                 ": virtual_devices must be at least 1, got ", config.norm.options.virtual_devices);
 }
 
 std::vector<const Parameter*> BatchNormLayer::parameters() const {
@@ -46,23 +46,23 @@ BackwardReads BatchNormLayer::backward_reads() const {
 // --- slices and their memory ---
 
 bool BatchNormLayer::uses_running_statistics(const StepContext& context) const {
-  return config_.frozen || (!context.training && state_ != nullptr);
+  return config_.norm.frozen || (!context.training && state_ != nullptr);
 }
 
 // Without running statistics an evaluation normalises the local batch as one, whatever the mode.
 bool BatchNormLayer::exchanges(const StepContext& context) const {
-  return config_.options.mode == BatchNormMode::kSync && context.training && !config_.frozen &&
+  return options().mode == BatchNormMode::kSync && context.training && !config_.norm.frozen &&
          context.communicator != nullptr && context.communicator->size() > 1;
 }
 
 // torch.chunk's: ceil(batch / parts) samples each until used up.
 std::int64_t BatchNormLayer::slice_samples(std::int64_t batch, bool split) const {
-  const std::int64_t parts = split ? config_.options.virtual_devices : 1;
+  const std::int64_t parts = split ? options().virtual_devices : 1;
   return std::max<std::int64_t>(1, (batch + parts - 1) / parts);
 }
 
 int BatchNormLayer::slice_count(const StepContext& context) const {
-  const bool split = config_.options.mode == BatchNormMode::kVirtual && context.training &&
+  const bool split = options().mode == BatchNormMode::kVirtual && context.training &&
                      !uses_running_statistics(context);
   const std::int64_t batch = output()->data.shape.batch();
   if (!split || batch == 0) return 1;
@@ -71,16 +71,16 @@ int BatchNormLayer::slice_count(const StepContext& context) const {
 }
 
 std::size_t BatchNormLayer::saved_bytes() const {
-  const bool split = config_.options.mode == BatchNormMode::kVirtual;
+  const bool split = options().mode == BatchNormMode::kVirtual;
   const std::int64_t slices =
-      split ? std::min<std::int64_t>(config_.options.virtual_devices, output()->shape.batch()) : 1;
+      split ? std::min<std::int64_t>(options().virtual_devices, output()->shape.batch()) : 1;
   const std::int64_t floats = 2 * padded(2 * channels()) + padded(3 * channels());
   return static_cast<std::size_t>(slices * floats) * sizeof(float);
 }
 
 void BatchNormLayer::set_saved(void* memory) {
   saved_ = static_cast<float*>(memory);
-  local_.reserve(static_cast<std::size_t>(std::max(1, config_.options.virtual_devices)));
+  local_.reserve(static_cast<std::size_t>(std::max(1, options().virtual_devices)));
 }
 
 void BatchNormLayer::prepare(Backend&, bool training) { keeps_for_backward_ = training; }
@@ -114,7 +114,7 @@ AffineParameters BatchNormLayer::affine() const {
 // Statistics of the batch take a pass over x of their own, which must end before the other begins.
 LayerWork BatchNormLayer::forward_work() const {
   LayerWork work = Layer::forward_work();
-  const bool by_batch = !config_.frozen && (keeps_for_backward_ || state_ == nullptr);
+  const bool by_batch = !config_.norm.frozen && (keeps_for_backward_ || state_ == nullptr);
   if (by_batch) work.bytes += element_bytes(inputs()[0]->data);
   return work;
 }
@@ -170,8 +170,8 @@ void BatchNormLayer::normalize_slice(Backend& backend, const StepContext& contex
                               .y = part.y,
                               .affine = affine(),
                               .slots = slots,
-                              .eps = config_.options.eps,
-                              .eps_mode = config_.options.eps_mode,
+                              .eps = options().eps,
+                              .eps_mode = options().eps_mode,
                               .relu = config_.relu,
                               .saved = {part.saved},
                               .running = running});
@@ -203,7 +203,7 @@ RunningStatistics BatchNormLayer::running_statistics(const StepContext& context,
   }
   ++state_->num_batches_tracked;
   const double momentum =
-      config_.options.momentum.value_or(1.0 / static_cast<double>(state_->num_batches_tracked));
+      options().momentum.value_or(1.0 / static_cast<double>(state_->num_batches_tracked));
   return {state_->running_mean, state_->running_var, momentum};
 }
 
@@ -214,8 +214,8 @@ void BatchNormLayer::infer(Backend& backend) {
                                 .affine = affine(),
                                 .mean = state_->running_mean,
                                 .var = state_->running_var,
-                                .eps = config_.options.eps,
-                                .eps_mode = config_.options.eps_mode,
+                                .eps = options().eps,
+                                .eps_mode = options().eps_mode,
                                 .relu = config_.relu});
 }
 
@@ -235,8 +235,8 @@ void BatchNormLayer::forward_by_running_statistics(Backend& backend, const StepC
                               .y = part.y,
                               .affine = affine(),
                               .slots = {&running, 1},
-                              .eps = config_.options.eps,
-                              .eps_mode = config_.options.eps_mode,
+                              .eps = options().eps,
+                              .eps_mode = options().eps_mode,
                               .relu = config_.relu,
                               .saved = {part.saved},
                               .running = {}});

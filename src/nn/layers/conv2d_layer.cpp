@@ -1,6 +1,18 @@
 #include "lockstep/nn/layers/conv2d_layer.h"
 
 namespace lockstep {
+namespace {
+
+// A convolution is of images; a linear layer's rows, of whatever shape, are one column of pixels.
+Tensor as_image(Tensor tensor) {
+  const Shape& shape = tensor.shape;
+  if (tensor && shape.rank() != 4) {
+    tensor.shape = Shape{shape.batch(), shape.rows_per_sample(), 1, shape.channels()};
+  }
+  return tensor;
+}
+
+}  // namespace
 
 Conv2dLayer::Conv2dLayer(std::string name, Value* input, Value* output,
                          const ConvGeometry& geometry, Parameter* weight, Parameter* bias)
@@ -40,32 +52,34 @@ LayerWork Conv2dLayer::backward_work(std::span<const GradTarget> grads) const {
 }
 
 void Conv2dLayer::prepare(Backend& backend, bool training) {
-  const Value& x = *inputs()[0];
-  backend.prepare_conv2d(geometry_, x.data.shape, x.data.dtype, training,
-                         static_cast<bool>(x.grad));
+  const Tensor x = as_image(inputs()[0]->data);
+  backend.prepare_conv2d(geometry_, x.shape, x.dtype, training,
+                         static_cast<bool>(inputs()[0]->grad));
 }
 
 void Conv2dLayer::list_weights(std::vector<ConvWeights>& weights) const {
-  const Value& x = *inputs()[0];
+  const Tensor x = as_image(inputs()[0]->data);
   weights.push_back({.geometry = geometry_,
                      .weight = weight_->value,
-                     .input = x.data.shape,
-                     .dtype = x.data.dtype,
-                     .grad_input = static_cast<bool>(x.grad)});
+                     .input = x.shape,
+                     .dtype = x.dtype,
+                     .grad_input = static_cast<bool>(inputs()[0]->grad)});
 }
 
 void Conv2dLayer::forward(Backend& backend, const StepContext&) {
   const float* bias = bias_ == nullptr ? nullptr : bias_->value;
-  backend.conv2d_forward(geometry_, inputs()[0]->data, weight_->value, bias, output()->data);
+  backend.conv2d_forward(geometry_, as_image(inputs()[0]->data), weight_->value, bias,
+                         as_image(output()->data));
 }
 
 void Conv2dLayer::backward(Backend& backend, const StepContext&,
                            std::span<const GradTarget> grads) {
   float* grad_bias = bias_ == nullptr ? nullptr : bias_->grad;
-  const Tensor& grad_y = output()->grad;
-  backend.conv2d_backward_weights(geometry_, inputs()[0]->data, grad_y, weight_->grad, grad_bias);
+  const Tensor grad_y = as_image(output()->grad);
+  backend.conv2d_backward_weights(geometry_, as_image(inputs()[0]->data), grad_y, weight_->grad,
+                                  grad_bias);
   if (grads[0].tensor) {
-    backend.conv2d_backward_data(geometry_, grad_y, weight_->value, grads[0].tensor);
+    backend.conv2d_backward_data(geometry_, grad_y, weight_->value, as_image(grads[0].tensor));
   }
 }
 

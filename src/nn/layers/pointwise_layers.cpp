@@ -71,4 +71,27 @@ void DropoutLayer::apply(Backend& backend, const StepContext& context, const Ten
   }
 }
 
+namespace {
+
+// The elements of a dense tensor in the shape of another one.
+Tensor shaped_as(const Tensor& like, const Tensor& tensor) {
+  return {tensor.data, like.shape, tensor.dtype};
+}
+
+}  // namespace
+
+ReshapeLayer::ReshapeLayer(std::string name, Value* input, Value* output)
+    : Layer(std::move(name), {input}, output) {}
+
+void ReshapeLayer::forward(Backend& backend, const StepContext&) {
+  const Tensor& x = inputs()[0]->data;
+  backend.copy(x, shaped_as(x, output()->data), false);
+}
+
+void ReshapeLayer::backward(Backend& backend, const StepContext&,
+                            std::span<const GradTarget> grads) {
+  if (!grads[0].tensor) return;
+  backend.copy(shaped_as(grads[0].tensor, output()->grad), grads[0].tensor, grads[0].accumulate);
+}
+
 }  // namespace lockstep

@@ -5,18 +5,17 @@
 #include <cstdint>
 #include <vector>
 
-#include "lockstep/nn/batch_norm_options.h"
 #include "lockstep/nn/layer.h"
+#include "lockstep/nn/norm_layer.h"
 
 namespace lockstep {
 
 class BatchNormLayer : public Layer {
  public:
   struct Config {
-    BatchNormOptions options;
+    NormLayer norm;
     bool relu = false;
-    bool frozen = false;  // running statistics also in training; never exchanges
-    int call_index = 0;   // of this BatchNorm call in the network's forward order
+    int call_index = 0;  // of this BatchNorm call in the network's forward order
   };
 
   /// inputs: x, or x and the residual. `weight`, `bias` null when not affine; `state` null when
@@ -62,6 +61,7 @@ class BatchNormLayer : public Layer {
     float* sums;     // [2, C] of the backward pass
   };
 
+  const BatchNormOptions& options() const { return config_.norm.options; }
   std::int64_t channels() const { return output()->shape.channels(); }
   bool uses_running_statistics(const StepContext& context) const;
   bool exchanges(const StepContext& context) const;

@@ -1,6 +1,6 @@
 #pragma once
-// A 2-D convolution with an optional bias. The gradient of the input is left out where nobody needs
-// it.
+// A 2-D convolution with an optional bias, or a linear layer: a 1x1 convolution over rows of any
+// shape. The gradient of the input is left out where nobody needs it.
 
 #include "lockstep/nn/layer.h"
 

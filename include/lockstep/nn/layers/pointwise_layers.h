@@ -50,4 +50,16 @@ class DropoutLayer : public Layer {
   std::uint64_t call_;
 };
 
+/// The same elements in another shape.
+class ReshapeLayer : public Layer {
+ public:
+  ReshapeLayer(std::string name, Value* input, Value* output);
+
+  BackwardReads backward_reads() const override { return {}; }
+  bool prefers_dense() const override { return true; }
+  void forward(Backend& backend, const StepContext& context) override;
+  void backward(Backend& backend, const StepContext& context,
+                std::span<const GradTarget> grads) override;
+};
+
 }  // namespace lockstep

@@ -1,12 +1,10 @@
 #pragma once
-// The U-Net of the design (§1): stages of two blocks (3x3 convolution, BatchNorm, ReLU), 2x2
-// max-pool between them; decoder: bilinear x2, concatenate [skip, upsampled], two blocks; a 1x1
-// convolution with bias.
+// The U-Net: stages of two blocks (3x3 convolution, BatchNorm, ReLU), 2x2 max-pool between them;
+// decoder: bilinear x2, concatenate [skip, upsampled], two blocks; a 1x1 convolution with bias.
 
 #include <cstdint>
-#include <memory>
 
-#include "lockstep/nn/network.h"
+#include "lockstep/nn/model.h"
 
 namespace lockstep {
 
@@ -19,16 +17,11 @@ struct UnetOptions {
 /// Images must have heights and widths that are multiples of this: 2^(depth-1).
 std::int64_t unet_size_divisor(const UnetOptions& options);
 
-/// input [N, H, W, 3]; output logits [N, H, W, num_classes]. Throws ConfigError when H or W is not
-/// a multiple of `unet_size_divisor`.
-std::unique_ptr<Network> make_unet(const UnetOptions& options, const BatchNormOptions& batch_norm,
-                                   const Shape& input, const PlanOptions& plan, Backend& backend,
-                                   ParameterStore& store);
+/// input [N, H, W, C]; output "out": logits [N, H, W, num_classes]. The model throws ConfigError
+/// when H or W is not a multiple of `unet_size_divisor`, or for options that do not make a network.
+Model unet(const UnetOptions& options);
 
-/// Kaiming-normal convolution weights (He et al. 2015, eq. 10: std = sqrt(2 / fan_in)) from
-/// counter-based random numbers keyed by seed and parameter name; biases 0, gamma 1, beta 0.
-/// Touches device memory through the backend; the result depends on nothing but (seed, names,
-/// shapes).
-void initialize_parameters(ParameterStore& store, Backend& backend, std::uint64_t seed);
+/// The entry "unet" of `builtin_models`.
+Architecture make_unet(const ModelOptions& options);
 
 }  // namespace lockstep

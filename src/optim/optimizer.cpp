@@ -1,6 +1,7 @@
-#include "lockstep/optim/sgd.h"
+#include "lockstep/optim/optimizer.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "lockstep/core/check.h"
 
@@ -18,12 +19,22 @@ std::int64_t piece_begin(std::int64_t elements, int owner, int owners) {
 
 }  // namespace
 
+float base_learning_rate(const Optimizer& optimizer) {
+  return std::visit([](const auto& any) { return any.lr; }, optimizer);
+}
+
+std::string optimizer_name(const Optimizer&) { return "sgd"; }
+
+std::vector<std::string> optimizer_slots(const Optimizer&) { return {"momentum_buffer"}; }
+
 std::vector<ParameterRange> parameter_ranges(const ParameterStore& store,
-                                             const SgdOptions& options) {
+                                             const Optimizer& optimizer) {
+  const auto [weight_decay, norm_weight_decay] = std::visit(
+      [](const auto& any) { return std::pair(any.weight_decay, any.norm_weight_decay); },
+      optimizer);
   std::vector<ParameterRange> ranges;
   for (const auto& parameter : store.parameters()) {
-    const float decay =
-        parameter->kind == ParameterKind::kNorm ? options.norm_weight_decay : options.weight_decay;
+    const float decay = parameter->kind == ParameterKind::kNorm ? norm_weight_decay : weight_decay;
     const std::int64_t end = parameter->offset + parameter->elements;
     if (!ranges.empty() && ranges.back().weight_decay == decay) {
       ranges.back().end = end;

@@ -1,4 +1,4 @@
-#include "lockstep/optim/sgd.h"
+#include "lockstep/optim/optimizer.h"
 
 #include <doctest/doctest.h>
 
@@ -11,8 +11,8 @@ namespace lockstep {
 namespace {
 
 /// conv, gamma, beta, conv, bias: of odd sizes, so that the flat memory has gaps.
-struct Model {
-  Model() {
+struct Parameters {
+  Parameters() {
     store.parameter("a.weight", Shape{5, 3, 3, 3}, ParameterKind::kWeight, 27);
     store.parameter("bn.weight", Shape{5}, ParameterKind::kNorm);
     store.parameter("bn.bias", Shape{5}, ParameterKind::kNorm);
@@ -38,8 +38,8 @@ void cover(const std::vector<ParameterRange>& ranges, std::vector<int>& times,
 }  // namespace
 
 TEST_CASE("ranges cover every parameter once, with its weight decay") {
-  Model model;
-  SgdOptions options;
+  Parameters model;
+  Sgd options;
   options.weight_decay = 0.5F;
   options.norm_weight_decay = 0.25F;
   const auto ranges = parameter_ranges(model.store, options);
@@ -61,15 +61,15 @@ TEST_CASE("ranges cover every parameter once, with its weight decay") {
 TEST_CASE("a U-Net's ranges alternate between two decays") {
   ParameterStore store;
   const auto backend = make_backend({}, 1);
-  const auto unet =
-      make_unet({.width = 4, .depth = 4, .num_classes = 3}, {}, {1, 8, 8, 3}, {}, *backend, store);
-  const std::size_t layers = unet->batch_norms().size();
+  const auto network =
+      build_network(unet({.width = 4, .depth = 4, .num_classes = 3}), {}, {1, 8, 8, 3}, {}, *backend, store);
+  const std::size_t layers = network->batch_norms().size();
   CHECK(layers == 14);
-  CHECK(parameter_ranges(store, {}).size() == 2 * layers + 1);
+  CHECK(parameter_ranges(store, Sgd{}).size() == 2 * layers + 1);
 }
 
 TEST_CASE("owners share the parameters without overlap, at multiples of 16") {
-  Model model;
+  Parameters model;
   const auto ranges = parameter_ranges(model.store, {});
   std::vector<int> expected(model.store.elements());
   std::vector<float> expected_decay(model.store.elements());

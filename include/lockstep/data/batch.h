@@ -1,0 +1,33 @@
+#pragma once
+// What a training step or an evaluation is given: samples on the host.
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace lockstep {
+
+struct Size {
+  int height = 0, width = 0;
+  friend bool operator==(const Size&, const Size&) = default;
+};
+
+/// A global batch, normalised as the network wants it. Shapes are those of the network's input and
+/// output; for images and label maps [N, H, W, 3] and [N, H, W].
+struct Batch {
+  std::vector<float> images;          // [N, ..., C], channels last
+  std::vector<std::uint8_t> labels;   // [N, ...]; ignore_index where nothing is to be learnt
+  std::vector<std::int64_t> samples;  // [N] index in the data set
+  Size size;                          // H, W of images; zeros for other inputs
+  std::int64_t epoch = 0;
+  /// [num_classes] labels of each class, ignored ones left out; empty: whoever needs it counts.
+  std::vector<std::int64_t> class_pixels;
+  /// Of losses whose target is not a class, by the name of the loss's output: [N, ...] as the
+  /// output.
+  std::map<std::string, std::vector<float>> targets;
+
+  std::int64_t count() const { return static_cast<std::int64_t>(samples.size()); }
+};
+
+}  // namespace lockstep

@@ -1,0 +1,27 @@
+#pragma once
+// Losses, as values: what a network's outputs are trained for.
+
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace lockstep {
+
+/// Softmax cross-entropy of logits [N, ..., classes] against a class per position: the mean over
+/// the valid positions of the whole global batch, weighted by the classes' weights
+/// (torch.nn.CrossEntropyLoss).
+struct CrossEntropyLoss {
+  float weight = 1;                 // of this loss in the sum of all
+  std::vector<float> class_weight;  // [classes]; empty: all 1
+  int ignore_index = 255;           // a label that does not count
+};
+
+using Loss = std::variant<CrossEntropyLoss>;
+
+/// A loss at an output. An output has at most one.
+struct NamedLoss {
+  std::string output;
+  Loss loss;
+};
+
+}  // namespace lockstep

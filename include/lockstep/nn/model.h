@@ -1,0 +1,75 @@
+#pragma once
+// A model is a function that declares a network for an input. It is called once per replica and
+// plan, on the replica's thread, and must declare the same layers every time: its only state are
+// its arguments.
+//
+//   Outputs tiny(NetworkBuilder& net, Value* x, const NormLayer& norm) {
+//     x = net.conv2d(x, "stem.conv", {.out_channels = 16, .kernel = 3, .padding = 1});
+//     x = norm(net, x, "stem.bn", {.relu = true});
+//     return {{"out", net.conv2d(x, "head", {.out_channels = 3, .bias = true})}};
+//   }
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/nn/network.h"
+
+namespace lockstep {
+
+using Model = std::function<Outputs(NetworkBuilder& net, Value* input, const NormLayer& norm)>;
+
+/// The network of a model for inputs of this shape (the batch in front is the largest that will
+/// come). `store` may hold the parameters of an earlier network of the same model: they are shared
+/// then. Throws Error or ConfigError when shapes do not fit, naming the layer.
+std::unique_ptr<Network> build_network(const Model& model, const NormLayer& norm,
+                                       const Shape& input, const PlanOptions& plan,
+                                       Backend& backend, ParameterStore& store);
+
+/// The same model with every BatchNorm synchronized over all devices, whether the norm layer came
+/// from the caller or is the model's own; eps, momentum, affine and tracking stay, and frozen
+/// layers stay frozen (torch.nn.SyncBatchNorm.convert_sync_batchnorm). Names are not touched: the
+/// same weights load into both.
+Model convert_sync_batchnorm(Model model);
+/// The way back: synchronized layers become ones that every device computes by itself.
+Model revert_sync_batchnorm(Model model);
+
+/// What a configuration may say about a model; each takes what it knows.
+struct ModelOptions {
+  std::string arch = "unet";
+  std::int64_t num_classes = 0;
+  std::int64_t width = 16;  // U-Net: channels of the first stage
+  std::int64_t depth = 4;   // U-Net: stages
+};
+
+/// A model that is ready to be declared.
+struct Architecture {
+  Model model;
+  /// Heights and widths of images must be multiples of it.
+  std::int64_t size_divisor = 1;
+  std::string description;  // for logs: "U-Net of width 16 and depth 4"
+};
+
+/// An entry of a table of models: what a configuration calls `name` in model.arch.
+struct ModelEntry {
+  std::string name;
+  std::function<Architecture(const ModelOptions&)> make;
+};
+using ModelTable = std::vector<ModelEntry>;
+
+/// The models that come with the library.
+const ModelTable& builtin_models();
+
+/// The architecture of `options.arch`. Throws ConfigError naming what there is when there is none
+/// of that name.
+Architecture find_architecture(const ModelTable& models, const ModelOptions& options);
+
+/// Kaiming-normal convolution and linear weights (He et al. 2015, eq. 10: std = sqrt(2 / fan_in))
+/// from counter-based random numbers keyed by seed and parameter name; biases 0, gamma 1, beta 0.
+/// Touches device memory through the backend; the result depends on nothing but (seed, names,
+/// shapes).
+void initialize_parameters(ParameterStore& store, Backend& backend, std::uint64_t seed);
+
+}  // namespace lockstep

@@ -1,0 +1,88 @@
+#pragma once
+// Which BatchNorm a network has, as a value that a model is given and calls. Everything that may be
+// chosen about the layer lives here and nowhere else.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "lockstep/backend/backend.h"
+
+namespace lockstep {
+
+class NetworkBuilder;
+struct Value;
+
+enum class BatchNormMode : std::uint8_t {
+  kLocal,    // every device normalises by its own part of the batch
+  kSync,     // all devices (of a sync group) normalise by their common batch
+  kVirtual,  // every device's part is split into slices that are normalised apart and share gamma
+             // and beta
+};
+
+/// What torch.nn.BatchNorm2d takes, and over which samples the statistics go.
+struct BatchNormOptions {
+  BatchNormMode mode = BatchNormMode::kLocal;
+  int virtual_devices = 8;
+  int sync_group = 0;  // devices per group, 0: all
+  float eps = 1e-5F;
+  EpsMode eps_mode = EpsMode::kAdd;
+  /// Weight of the new value (PyTorch's convention); nullopt: cumulative, 1 / num_batches_tracked.
+  std::optional<double> momentum = 0.1;
+  bool affine = true;
+  bool track_running_stats = true;
+};
+
+/// One call of a norm layer.
+struct NormCall {
+  bool relu = false;          // fused: the output is max(0, normalised + residual)
+  Value* residual = nullptr;  // added before the ReLU
+  /// The channels that the caller expects, as torch.nn.BatchNorm2d(num_features) does; 0: those of
+  /// the input.
+  std::int64_t num_features = 0;
+};
+
+/// A norm layer: `norm(net, x, "stem.bn")` declares a call of it and returns its output. Layers of
+/// one name share gamma, beta and running statistics.
+struct NormLayer {
+  NormLayer(const BatchNormOptions& batch_norm = {}) : options(batch_norm) {}
+
+  /// Throws Error naming the layer when the input's rank, its channels or the residual do not fit.
+  Value* operator()(NetworkBuilder& net, Value* x, const std::string& name,
+                    const NormCall& call = {}) const;
+
+  BatchNormOptions options;
+  /// Normalises by the running statistics in training, too, and leaves them alone; never exchanges.
+  bool frozen = false;
+  /// Ranks of inputs that are taken: (N, C) is 2, (N, L, C) 3, (N, H, W, C) 4, (N, D, H, W, C) 5.
+  int least_rank = 2, most_rank = 5;
+};
+
+/// torch.nn.BatchNorm1d: (N, C) or (N, L, C). Every device by itself, as the next two.
+struct BatchNorm1d : NormLayer {
+  explicit BatchNorm1d(const BatchNormOptions& batch_norm = {});
+};
+/// torch.nn.BatchNorm2d: (N, H, W, C).
+struct BatchNorm2d : NormLayer {
+  explicit BatchNorm2d(const BatchNormOptions& batch_norm = {});
+};
+/// torch.nn.BatchNorm3d: (N, D, H, W, C).
+struct BatchNorm3d : NormLayer {
+  explicit BatchNorm3d(const BatchNormOptions& batch_norm = {});
+};
+/// torch.nn.SyncBatchNorm: the statistics of all devices' samples, of any rank.
+struct SyncBatchNorm : NormLayer {
+  explicit SyncBatchNorm(const BatchNormOptions& batch_norm = {});
+};
+/// Every device's samples in `virtual_devices` slices (sizes as torch.chunk), each normalised as if
+/// it were alone on a device. Slice 0 of device 0 feeds the running statistics.
+struct VirtualBatchNorm : NormLayer {
+  explicit VirtualBatchNorm(int virtual_devices, const BatchNormOptions& batch_norm = {});
+};
+/// Running statistics as they were loaded, in training as in evaluation; gamma and beta still
+/// learn.
+struct FrozenBatchNorm : NormLayer {
+  explicit FrozenBatchNorm(const BatchNormOptions& batch_norm = {});
+};
+
+}  // namespace lockstep

@@ -1,0 +1,58 @@
+#include "lockstep/nn/model.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "lockstep/nn/models/unet.h"
+
+namespace lockstep {
+namespace {
+
+Model converted(Model model, const std::function<void(BatchNormOptions&)>& convert) {
+  return [model = std::move(model), convert](NetworkBuilder& net, Value* input,
+                                             const NormLayer& norm) {
+    const NetworkBuilder::NormConversion scope(net, [&convert](NormLayer& layer) {
+      if (!layer.frozen) convert(layer.options);
+    });
+    return model(net, input, norm);
+  };
+}
+
+}  // namespace
+
+std::unique_ptr<Network> build_network(const Model& model, const NormLayer& norm,
+                                       const Shape& input, const PlanOptions& plan,
+                                       Backend& backend, ParameterStore& store) {
+  LOCKSTEP_CHECK(model != nullptr, "a network needs a model: a function that declares its layers");
+  NetworkBuilder net(backend, store, norm);
+  Value* x = net.input(input);
+  return net.build(model(net, x, norm), plan);
+}
+
+Model convert_sync_batchnorm(Model model) {
+  return converted(std::move(model),
+                   [](BatchNormOptions& options) { options.mode = BatchNormMode::kSync; });
+}
+
+Model revert_sync_batchnorm(Model model) {
+  return converted(std::move(model), [](BatchNormOptions& options) {
+    if (options.mode == BatchNormMode::kSync) options.mode = BatchNormMode::kLocal;
+  });
+}
+
+const ModelTable& builtin_models() {
+  static const ModelTable models{{"unet", make_unet}};
+  return models;
+}
+
+Architecture find_architecture(const ModelTable& models, const ModelOptions& options) {
+  const auto found = std::find_if(models.begin(), models.end(), [&](const ModelEntry& entry) {
+    return entry.name == options.arch;
+  });
+  if (found != models.end()) return found->make(options);
+  std::string names;
+  for (const ModelEntry& entry : models) names += (names.empty() ? "" : ", ") + entry.name;
+  throw ConfigError(concat("there is no model '", options.arch, "'; expected one of: ", names));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,159 @@
+#include "parallel/replica.h"
+
+#include "lockstep/nn/layers/batch_norm_layer.h"
+#include "parallel/shard.h"
+
+namespace lockstep {
+namespace {
+
+/// The largest part of a micro-batch that a replica gets.
+std::int64_t planned_batch(const DataParallelOptions& options) {
+  const std::int64_t micro = shard_of(options.input.batch(), options.accumulate, 0).count;
+  return shard_of(micro, static_cast<int>(options.devices.size()), 0).count;
+}
+
+PlanOptions training_plan(const DataParallelOptions& options) {
+  PlanOptions plan{.training = true, .activations = options.activations};
+  for (const NamedLoss& loss : options.losses) plan.grad_outputs.push_back(loss.output);
+  return plan;
+}
+
+void check_norm(const DataParallelOptions& options, const Network& network) {
+  if (options.norm.frozen || options.norm.options.mode != BatchNormMode::kSync) return;
+  std::size_t layers = 0, synced = 0;
+  for (const BatchNormLayer* layer : network.batch_norms()) {
+    if (layer->config().norm.frozen) continue;
+    ++layers;
+    if (layer->config().norm.options.mode == BatchNormMode::kSync) ++synced;
+  }
+  if (layers == 0 || synced > 0) return;
+  throw ConfigError(concat("synchronized BatchNorm is asked for, but none of the model's ", layers,
+                           " BatchNorm layers is: the model does not call the norm layer that it ",
+                           "is given; let it, or wrap it in convert_sync_batchnorm"));
+}
+
+// All losses look at the same labels.
+void check_labels(const Network& network, std::span<const LossNode> losses) {
+  const Shape first = losses.front().labels(network, nullptr).shape;
+  for (const LossNode& loss : losses) {
+    const Shape shape = loss.labels(network, nullptr).shape;
+    LOCKSTEP_CHECK(shape == first, "the labels of output '", loss.output(), "' have the shape ",
+                   to_string(shape), ", those of '", losses.front().output(), "' ",
+                   to_string(first), "; bring both outputs to one size");
+  }
+}
+
+}  // namespace
+
+Replica::Replica(const DataParallelOptions& options, CommunicatorGroup& communicators, int rank,
+                 int threads)
+    : options_(options),
+      communicators_(communicators),
+      communicator_(communicators.at(rank)),
+      rank_(rank) {
+  communicators_.progress().enter(rank, "building", "the replica");
+  backend_ = make_backend(device(), threads, options.backend);
+  communicator_.attach(*backend_);
+  const Shape input = options.input.with_batch(planned_batch(options));
+  network_ =
+      build_network(options.model, options.norm, input, training_plan(options), *backend_, store_);
+  check_norm(options, *network_);
+  for (const NamedLoss& loss : options.losses) losses_.emplace_back(loss, *network_, *backend_);
+  check_labels(*network_, losses_);
+  allocate_step_memory();
+}
+
+void Replica::allocate_step_memory() {
+  const Shape& input = network_->input().shape;
+  const auto positions = static_cast<std::size_t>(input.batch()) * label_positions();
+  labels_ = backend_->allocate(positions);
+  if (stages()) {
+    const auto micro_batches = static_cast<std::size_t>(options_.accumulate);
+    staged_images_ = backend_->allocate(micro_batches * sizeof(float) *
+                                        static_cast<std::size_t>(input.elements()));
+    staged_labels_ = backend_->allocate(micro_batches * positions);
+  }
+  sums_ = backend_->allocate(sizeof(StepSums));
+  readback_ = backend_->make_readback(outcome_tensor(), kStepSlots);
+  scalars_ = backend_->allocate(sizeof(StepScalars));
+  const auto classes = static_cast<std::size_t>(losses_.front().classes());
+  confusion_ = backend_->allocate(classes * classes * sizeof(std::int64_t));
+}
+
+std::size_t Replica::label_positions() const {
+  return static_cast<std::size_t>(
+      losses_.front().labels(*network_, nullptr).shape.rows_per_sample());
+}
+
+void Replica::join(std::span<const std::unique_ptr<Replica>> replicas,
+                   const GradientExchangeChoice& exchange) {
+  std::unique_ptr<BucketedSum> bucketed;
+  if (exchange.kind == "all_reduce") {
+    bucketed =
+        std::make_unique<BucketedSum>(communicator_, store_.grads(),
+                                      plan_gradient_buckets(*network_, options_.gradient_exchange));
+  }
+  StepMemory memory{&scalars().lr, {}, &sums().squared_norm};
+  if (options_.loss_scale) memory.grad_scale = &sums().scale.inverse;
+  std::vector<ParameterStore*> stores;
+  for (const auto& peer : replicas) {
+    stores.push_back(&peer->store_);
+    guards_.push_back(&peer->sums().guard);
+    for (std::size_t i = 0; i < losses_.size(); ++i) {
+      memory.losses.push_back(&peer->sums().losses[i]);
+    }
+  }
+  if (options_.loss_scale) memory.losses = guards_;
+  gradients_ = std::make_unique<GradientExchange>(*backend_, stores, rank_, options_.optimizer,
+                                                  std::move(memory), std::move(bucketed));
+}
+
+// --- state, between steps ---
+
+namespace {
+
+Tensor flat(float* data, std::int64_t elements) { return {data, Shape{1, elements}}; }
+
+}  // namespace
+
+ReplicaState Replica::read_state() const {
+  ReplicaState state{std::vector<float>(static_cast<std::size_t>(store_.elements())),
+                     std::vector<float>(static_cast<std::size_t>(store_.statistics_elements())),
+                     {}};
+  backend_->download(state.values.data(), flat(store_.values(), store_.elements()));
+  if (!state.statistics.empty()) {
+    backend_->download(state.statistics.data(),
+                       flat(store_.statistics(), store_.statistics_elements()));
+  }
+  for (const auto& layer : store_.batch_norms()) {
+    state.tracked.push_back(layer->num_batches_tracked);
+  }
+  backend_->synchronize();
+  return state;
+}
+
+void Replica::write_state(const ReplicaState& state) {
+  backend_->upload(flat(store_.values(), store_.elements()), state.values.data());
+  if (!state.statistics.empty()) {
+    backend_->upload(flat(store_.statistics(), store_.statistics_elements()),
+                     state.statistics.data());
+  }
+  for (std::size_t i = 0; i < state.tracked.size(); ++i) {
+    store_.batch_norms()[i]->num_batches_tracked = state.tracked[i];
+  }
+  backend_->synchronize();
+}
+
+LossScaleState Replica::loss_scale() const {
+  LossScaleState state;
+  backend_->download(&state, scale_tensor());
+  backend_->synchronize();
+  return state;
+}
+
+void Replica::set_loss_scale(const LossScaleState& state) {
+  backend_->upload(scale_tensor(), &state);
+  backend_->synchronize();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,143 @@
+#pragma once
+// All that one rank of a data-parallel run owns: its device's backend, the networks, its share of
+// the optimizer and the memory of a step. Built and used on the rank's thread; read by others only
+// between steps.
+
+#include <array>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "lockstep/nn/model.h"
+#include "nn/loss_node.h"
+#include "parallel/gradient_exchange.h"
+#include "parallel/step.h"
+
+namespace lockstep {
+
+/// Parameters, running statistics and counts of one replica, on the host.
+struct ReplicaState {
+  std::vector<float> values;
+  std::vector<float> statistics;
+  std::vector<std::int64_t> tracked;  // [layer] num_batches_tracked
+};
+
+/// What one image comes to in an evaluation.
+struct ImageOutcome {
+  double loss = 0;  // sum over its valid positions
+  std::int64_t pixels = 0;
+};
+
+class Replica {
+ public:
+  /// Everything but the share of the optimizer. `options` and `communicators` outlive it.
+  Replica(const DataParallelOptions& options, CommunicatorGroup& communicators, int rank,
+          int threads);
+  /// Once all replicas are there, which stay where they are.
+  void join(std::span<const std::unique_ptr<Replica>> replicas,
+            const GradientExchangeChoice& exchange);
+
+  int rank() const { return rank_; }
+  const Device& device() const { return options_.devices[static_cast<std::size_t>(rank_)]; }
+  Backend& backend() const { return *backend_; }
+  ParameterStore& store() { return store_; }
+  const ParameterStore& store() const { return store_; }
+  /// Of training.
+  Network& network() const { return *network_; }
+  /// Of the evaluation done last. REQUIRES: there was one.
+  Network& eval_network() const { return *eval_network_; }
+  /// The losses' values are those of all outputs that have one, in the order of the options.
+  std::span<const LossNode> losses() const { return losses_; }
+  /// Labels per sample.
+  std::size_t label_positions() const;
+
+  // --- a step: see DataParallel::begin_step ---
+  /// Scatter, forward, losses, backward, gradient exchange, update. On a GPU it is only issued.
+  void begin_step(const StepInput& input);
+  /// Waits for the device, as nothing before it does.
+  StepOutcome finish_step(int slot);
+  /// Forgets what steps that left the weights alone have added up.
+  void clear_sums();
+  /// Whether batches go to the device ahead of their step.
+  bool stages() const { return device().kind == DeviceKind::kCuda; }
+  /// Brings the parts of the next batch to the device.
+  void stage(std::span<const BatchPart> parts);
+  /// The training-mode forward pass alone, running statistics as they were.
+  void forward(const BatchPart& part);
+
+  // --- evaluation ---
+  void begin_evaluation();
+  ImageOutcome evaluate(const Batch& batch);
+  /// Confusion matrix [classes, classes] since `begin_evaluation`.
+  std::vector<std::int64_t> end_evaluation();
+
+  // --- state, between steps ---
+  ReplicaState read_state() const;
+  void write_state(const ReplicaState& state);
+  GradientExchange& gradients() const { return *gradients_; }
+  LossScaleState loss_scale() const;
+  void set_loss_scale(const LossScaleState& state);
+
+ private:
+  void allocate_step_memory();
+  std::span<const BatchPart> parts_of(const StepInput& input) const;
+  void upload_scalars(const StepInput& input);
+  void scatter(const BatchPart& part, std::size_t micro, bool staged);
+  void stage_part(const BatchPart& part, std::size_t micro);
+  StepContext context(std::int64_t sample_offset) const;
+  void do_step(const StepInput& input);
+  void issue_step(const StepInput& input);
+  void forward_backward(const BatchPart& part, std::size_t micro,
+                        const Network::AfterLayer& after_layer);
+  bool feeds_statistics(std::size_t micro) const;
+  void compute_losses();
+  void exchange_gradients();
+  void check_gradients();
+  void update_loss_scale();
+  void record_step(const StepInput& input);
+  void replay_step(const StepInput& input);
+  void prepare_evaluation(const Batch& batch);
+
+  /// Addresses in device memory.
+  const StepScalars& scalars() const { return *static_cast<const StepScalars*>(scalars_.data()); }
+  StepSums& sums() const { return *static_cast<StepSums*>(sums_.data()); }
+  Tensor outcome_tensor() const { return bytes_tensor(sums_.data(), sizeof(StepSums)); }
+  Tensor sums_tensor() const { return bytes_tensor(sums_.data(), offsetof(StepSums, scale)); }
+  Tensor guard_tensor() const { return bytes_tensor(&sums().guard, sizeof(double)); }
+  Tensor scale_tensor() const { return bytes_tensor(&sums().scale, sizeof(LossScaleState)); }
+  static Tensor bytes_tensor(void* data, std::size_t bytes) {
+    return {data, Shape{1, static_cast<std::int64_t>(bytes)}, DType::kUInt8};
+  }
+  Tensor staged_images(std::size_t micro, std::int64_t count) const;
+  Tensor staged_labels(std::size_t micro, const Shape& labels) const;
+  Tensor confusion_tensor() const;
+
+  const DataParallelOptions& options_;
+  CommunicatorGroup& communicators_;
+  Communicator& communicator_;
+  const int rank_;
+  std::unique_ptr<Backend> backend_;
+  ParameterStore store_;
+  std::unique_ptr<Network> network_;       // training
+  std::unique_ptr<Network> eval_network_;  // of the last evaluated size; shares the store
+  std::vector<LossNode> losses_;
+  std::unique_ptr<GradientExchange> gradients_;
+  Storage labels_;  // uint8, of the present micro-batch
+  // The next batch on its way, ahead of its step, micro-batch by micro-batch; empty on the CPU,
+  // which gains nothing by it.
+  Storage staged_images_, staged_labels_;
+  Storage sums_;                        // StepSums
+  Storage scalars_;                     // StepScalars
+  std::unique_ptr<Readback> readback_;  // of `sums_`, kStepSlots times
+  Storage confusion_;                   // int64 [classes, classes]
+  Storage eval_labels_;                 // as labels_, for the network of the last evaluated size
+  Storage eval_images_;  // fp32, on their way into it; empty where it takes them as they are
+  std::vector<const double*> guards_;  // [rank], with a loss scale
+  std::vector<std::int64_t> tracked_;  // [BatchNorm state] batches that a recorded step counts
+  std::array<StepTimes, kStepSlots> times_{};
+  double exchange_seconds_ = 0;  // of this thread, in the present step
+};
+
+}  // namespace lockstep

@@ -1,0 +1,67 @@
+#pragma once
+// What a step hands to the replicas, and what they hand back.
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "lockstep/backend/backend.h"
+#include "lockstep/parallel/data_parallel.h"
+
+namespace lockstep {
+
+/// Losses that a network may have.
+constexpr std::size_t kMaxLosses = 4;
+
+/// What changes from step to step beside the batch. Operations read it from device memory, so that
+/// a recorded step can be replayed.
+struct StepScalars {
+  std::array<double, kMaxLosses> normalizers{};  // of the whole global batch (loss_normalizer)
+  std::uint64_t dropout_seed = 0;
+  float lr = 0;
+};
+
+/// What a step adds up in device memory; one copy brings all of it.
+struct StepSums {
+  std::array<double, kMaxLosses> losses{};  // of the rank's own part
+  double squared_norm = 0;                  // of the gradient's elements that the rank updates
+  double guard = 0;                         // with a loss scale (GradientCheck)
+  LossScaleState scale;                     // stays from step to step
+};
+
+/// A replica's part of one micro-batch, on the host.
+struct BatchPart {
+  const Batch* batch = nullptr;
+  std::int64_t begin = 0, count = 0;  // samples
+  std::int64_t sample_offset = 0;     // of the first one in the global batch
+};
+
+/// How the ranks come to a step's work.
+enum class StepMode : std::uint8_t {
+  kIssue,   // operation by operation
+  kRecord,  // operation by operation into a recording, which is then replayed
+  kReplay,  // from the recording
+};
+
+/// A step's input, the same for all ranks.
+struct StepInput {
+  std::int64_t step = 0;
+  StepScalars scalars = {};
+  StepMode mode = StepMode::kIssue;
+  int slot = 0;                               // of the outcome
+  bool staged = false;                        // whether the batch has been staged
+  std::int64_t batch = 0;                     // samples of the global batch
+  std::vector<std::vector<BatchPart>> parts;  // [rank][micro-batch]
+};
+
+/// Steps that may be under way at the same time. Their outcomes lie in slots that are used in turn.
+constexpr int kStepSlots = 2;
+
+/// One rank's share of a step's outcome.
+struct StepOutcome {
+  StepSums sums;
+  StepTimes times;
+};
+
+}  // namespace lockstep
