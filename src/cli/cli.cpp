@@ -5,12 +5,17 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
 #include <functional>
 #include <map>
+#include <string_view>
 
 #include "lockstep/cli/run_cli.h"
 #include "lockstep/core/check.h"
 #include "lockstep/train/suggest.h"
+#include "lockstep/train/trainer.h"
 
 namespace lockstep {
 namespace {
@@ -186,8 +191,18 @@ int dispatch(CommandLine& line, const std::string& name, const CLI::App& command
 
 }  // namespace
 
-int run_cli(int argc, const char* const* argv) {
+namespace {
+
+/// The library's models behind the user's, which are found first.
+ModelTable all_models(const ModelTable& own) {
+  ModelTable models = own;
+  models.insert(models.end(), builtin_models().begin(), builtin_models().end());
+  return models;
+}
+
+int run_command(int argc, const char* const* argv, const ModelTable& models) {
   CommandLine line;
+  line.common.models = &models;
   CLI::App app(
       "Trains semantic-segmentation networks on every device of one workstation, and compares "
       "per-device, "
@@ -212,6 +227,29 @@ int run_cli(int argc, const char* const* argv) {
   if (chosen.empty()) throw ConfigError("expected a subcommand; --help says more");
   check_leftovers(*chosen.front());
   return dispatch(line, chosen.front()->get_name(), *chosen.front(), argv[0]);
+}
+
+/// Errors in a configuration begin with file and line, as a compiler's, and stand as they are.
+void show(const std::exception& error) {
+  const std::string_view text = error.what();
+  const bool located = text.substr(0, text.find('\n')).find(": error: ") != std::string_view::npos;
+  std::fprintf(stderr, "%s%s\n", located ? "" : "lockstep: error: ", error.what());
+  std::fflush(nullptr);
+}
+
+}  // namespace
+
+int run_cli(int argc, const char* const* argv, const CliOptions& options) {
+  const ModelTable models = all_models(options.models);
+  try {
+    return run_command(argc, argv, models);
+  } catch (const StuckReplica& error) {
+    show(error);
+    std::_Exit(kExitReplica);  // a thread still uses what destructors would free
+  } catch (const std::exception& error) {
+    show(error);
+    return exit_code_of(error);
+  }
 }
 
 }  // namespace lockstep

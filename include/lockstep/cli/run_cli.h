@@ -1,10 +1,20 @@
 #pragma once
-// The way into the program for `main`.
+// The whole program as a function: `main` of the binary, and of a user's own binary with models of
+// one's own beside those of the library.
+
+#include "lockstep/nn/model.h"
 
 namespace lockstep {
 
-/// Parses the command line and carries it out; returns the exit code. Throws ConfigError for an
-/// unknown subcommand or option, with a suggestion, and whatever the command throws.
-int run_cli(int argc, const char* const* argv);
+/// What a program offers beside the library's own.
+struct CliOptions {
+  ModelTable models;  // for model.arch; one with the name of a built-in model takes its place
+};
+
+/// Parses the command line and carries it out. Errors are written to stderr. Returns the exit code:
+/// 0 done, 1 failure, 2 usage or configuration, 3 data, 4 loss or gradient not finite, 5 replica
+/// stalled or failed, 130 interrupted. Ends the process at once when a replica's thread hangs in
+/// foreign code after a failure.
+int run_cli(int argc, const char* const* argv, const CliOptions& options = {});
 
 }  // namespace lockstep
