@@ -33,4 +33,8 @@ std::vector<Finding> examine_cuda() {
 
 void provide_cuda_backends(const CudaBackends& backends) { cuda_backends() = backends; }
 
+std::vector<Device> parse_devices(std::string_view text) {
+  return parse_devices(text, cuda_device_count());
+}
+
 }  // namespace lockstep

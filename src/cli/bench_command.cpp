@@ -34,7 +34,7 @@ std::int64_t peak_memory_bytes() {
 
 std::vector<Device> bench_devices(const BenchArguments& arguments) {
   const std::string& devices = arguments.common.devices;
-  return parse_devices(devices.empty() ? default_devices() : devices, cuda_device_count());
+  return parse_devices(devices.empty() ? default_devices() : devices);
 }
 
 int run_bench(const BenchArguments& arguments) {

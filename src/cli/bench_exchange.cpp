@@ -87,7 +87,7 @@ int bench_exchange(const BenchArguments& arguments) {
   const int iters = arguments.iters > 0 ? arguments.iters : kDefaultIters;
   const std::vector<Device> devices =
       arguments.common.devices.empty()
-          ? parse_devices("cpu:" + std::to_string(kMostRanks), cuda_device_count())
+          ? parse_devices("cpu:" + std::to_string(kMostRanks))
           : bench_devices(arguments);
   const int most = static_cast<int>(devices.size());
   nlohmann::ordered_json cases = nlohmann::ordered_json::array();

@@ -93,7 +93,7 @@ struct Plan {
 
 TrainRequest make_request(const CompareArguments& arguments, const Plan& plan,
                           const std::string& mode, int seed, std::int64_t global_batch) {
-  const std::vector<Device> devices = parse_devices(plan.devices, cuda_device_count());
+  const std::vector<Device> devices = parse_devices(plan.devices);
   TrainRequest request;
   request.config =
       load_config(arguments.inputs.front(),
@@ -113,7 +113,7 @@ Plan make_plan(const CompareArguments& arguments) {
                                     *arguments.common.models);
   Plan plan;
   plan.devices = arguments.common.devices.empty() ? default_devices() : arguments.common.devices;
-  plan.device_count = static_cast<int>(parse_devices(plan.devices, cuda_device_count()).size());
+  plan.device_count = static_cast<int>(parse_devices(plan.devices).size());
   plan.modes = modes_of(arguments);
   plan.folder = arguments.common.output.empty()
                     ? config.run.work_dir / (config.run.name + "-compare")

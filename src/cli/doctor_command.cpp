@@ -78,7 +78,7 @@ class SelfTest {
 Finding test_exchange(const std::string& text) {
   const std::string topic = "exchange on " + text;
   try {
-    const std::vector<Device> devices = parse_devices(text, cuda_device_count());
+    const std::vector<Device> devices = parse_devices(text);
     const auto communicators = make_communicators(devices, {});
     ReplicaGroup group(devices, *communicators);
     std::vector<std::unique_ptr<SelfTest>> tests(devices.size());

@@ -86,7 +86,7 @@ EvalReport evaluate_checkpoint(const EvalRequest& request) {
   const Config config = load_config(config_of(request, report.checkpoint), request.overrides,
                                     &report.warnings, *request.models);
   report.devices = request.devices.empty() ? default_devices() : request.devices;
-  const std::vector<Device> devices = parse_devices(report.devices, cuda_device_count());
+  const std::vector<Device> devices = parse_devices(report.devices);
   const EvalStats stats = config.bn.eval_stats;
   const SafetensorsFile weights = load_weights(report.checkpoint);
   const auto saved = saved_statistics(report.checkpoint, stats, report.warnings);

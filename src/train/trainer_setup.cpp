@@ -39,7 +39,7 @@ Trainer::Trainer(const TrainRequest& request)
       config_(request_.config),
       warnings_(request.warnings),
       devices_text_(request.devices.empty() ? default_devices() : request.devices),
-      devices_(parse_devices(devices_text_, cuda_device_count())),
+      devices_(parse_devices(devices_text_)),
       fault_(fault_of(request)) {
   choose_folder();
   load_resume_point();

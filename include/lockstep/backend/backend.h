@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/backend/conv_geometry.h"
@@ -329,6 +330,11 @@ std::unique_ptr<Backend> make_backend(const Device& device, int threads,
 
 /// Number of CUDA devices that answer; 0 in a build without CUDA or on a machine without a driver.
 int cuda_device_count();
+
+/// The devices that a text names: "cpu:4" (four virtual devices on the processor), "cuda:0,1,3",
+/// "cuda:all", "cuda:0x4" (four replicas on GPU 0). Throws ConfigError for another text, or for GPUs
+/// that are not there.
+std::vector<Device> parse_devices(std::string_view text);
 
 /// What a build with CUDA adds to the functions above.
 struct CudaBackends {
