@@ -149,8 +149,10 @@ void for_each_product(Strided& x, Strided& w, Strided& y, const Descriptor& wind
         const std::int64_t ix = ox * stride[1] - padding[1] + kx * dilation[1];
         if (iy < 0 || iy >= x.extents[2] || ix < 0 || ix >= x.extents[3]) continue;
         for (std::int64_t o = 0; o < w.extents[0]; ++o) {
+          float *in = &x(n, o / outs * w.extents[1], iy, ix), *weight = &w(o, 0, ky, kx);
+          float& out = y(n, o, oy, ox);
           for (std::int64_t i = 0; i < w.extents[1]; ++i) {
-            visit(x(n, o / outs * w.extents[1] + i, iy, ix), w(o, i, ky, kx), y(n, o, oy, ox));
+            visit(in[i * x.strides[1]], weight[i * w.strides[1]], out);
           }
         }
       }

@@ -300,7 +300,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
-  *value = 132;
+  *value = kMultiprocessors;
   return cudaSuccess;
 }
 cudaError_t cudaDriverGetVersion(int* version) {

@@ -10,6 +10,9 @@
 
 namespace lockstep::fake_runtime {
 
+/// Of a GPU. So few that blocks have several parts of the work, and few threads are emulated.
+inline constexpr int kMultiprocessors = 2;
+
 struct Machine {
   int devices = 1;
   bool peer_access = true;

@@ -1,7 +1,6 @@
 #include "kernels/emulation.h"
 
 #include <sys/mman.h>
-#include <ucontext.h>
 
 #include <array>
 #include <exception>
@@ -15,71 +14,14 @@
 #include <typeindex>
 #include <vector>
 
-#if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/asan_interface.h>
-#include <sanitizer/common_interface_defs.h>
-#endif
+#include "kernels/emulation/fibre_context.h"
 
 namespace lockstep::emulation {
 namespace {
 
-constexpr std::size_t kStackBytes = std::size_t{128} << 10;
+constexpr std::size_t kStackBytes = std::size_t{132} << 10;
 constexpr int kWarpLanes = 32;
 constexpr std::size_t kBlocksUnderWay = 3;
-
-// A switch between stacks, made known to AddressSanitizer.
-struct Context {
-  ucontext_t machine{};
-  const void* stack = nullptr;  // bottom
-  std::size_t stack_bytes = 0;
-  void* fake_stack = nullptr;  // AddressSanitizer's
-};
-
-void arrived([[maybe_unused]] Context& to, [[maybe_unused]] Context* from) {
-#if defined(__SANITIZE_ADDRESS__)
-  const void* stack = nullptr;
-  std::size_t bytes = 0;
-  __sanitizer_finish_switch_fiber(to.fake_stack, &stack, &bytes);
-  if (from != nullptr) {
-    from->stack = stack;
-    from->stack_bytes = bytes;
-  }
-#endif
-}
-
-void switch_to(Context& from, Context& to, [[maybe_unused]] bool for_good) {
-#if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_start_switch_fiber(for_good ? nullptr : &from.fake_stack, to.stack, to.stack_bytes);
-#endif
-  swapcontext(&from.machine, &to.machine);
-  arrived(from, nullptr);
-}
-
-class StackPool {
- public:
-  ~StackPool() {
-    for (void* stack : all_) munmap(stack, kStackBytes);
-  }
-  void* take() {
-    if (!free_.empty()) {
-      void* stack = free_.back();
-      free_.pop_back();
-#if defined(__SANITIZE_ADDRESS__)
-      __asan_unpoison_memory_region(stack, kStackBytes);  // its last fibre never returned
-#endif
-      return stack;
-    }
-    void* stack = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (stack == MAP_FAILED) throw std::bad_alloc();
-    all_.push_back(stack);
-    return stack;
-  }
-  void give(void* stack) { free_.push_back(stack); }
-
- private:
-  std::vector<void*> all_, free_;
-};
 
 enum class State { kReady, kAtBarrier, kInWarp, kDone };
 
@@ -91,16 +33,72 @@ struct Warp {
 
 struct Block;
 
-struct Fibre {
-  Context context;
+/// A thread of a block.
+struct Thread {
   Position position;
   Block* block = nullptr;
+  int index = 0;  // in its block
   State state = State::kReady;
   int barriers = 0;
   bool has_waited = false;  // for the kernel before
   unsigned warp_round = 0;
-  int index = 0;  // in its block
   int lane() const { return index % kWarpLanes; }
+};
+
+/// Memory of stacks whose ends, where almost all of a thread's accesses are, lie in different sets
+/// of the processor's caches.
+class Stack {
+ public:
+  explicit Stack(std::size_t number) : bytes_(kStackBytes - number % kSets * kLines * kLineBytes) {
+    data_ = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (data_ == MAP_FAILED) throw std::bad_alloc();
+  }
+  ~Stack() { munmap(data_, kStackBytes); }
+  Stack(const Stack&) = delete;
+  Stack& operator=(const Stack&) = delete;
+  void* data() const { return data_; }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  static constexpr std::size_t kLineBytes = 64, kSets = 64, kLines = 3;
+  void* data_ = nullptr;
+  std::size_t bytes_;
+};
+
+/// Does one thread after the other, on one stack.
+struct Fibre : Thread {
+  explicit Fibre(std::size_t number) : stack(number) {}
+  const Stack stack;
+  FibreContext context;
+  bool started = false;
+};
+
+/// Fibres that have nothing to do.
+class FibrePool {
+ public:
+  Fibre* take(const Thread& thread, void (*entry)()) {
+    if (free_.empty()) {
+      free_.push_back(all_.emplace_back(std::make_unique<Fibre>(all_.size())).get());
+    }
+    Fibre* fibre = free_.back();
+    free_.pop_back();
+    static_cast<Thread&>(*fibre) = thread;
+    if (!fibre->started) {
+      fibre->context.start(fibre->stack.data(), fibre->stack.bytes(), entry);
+    }
+    fibre->started = true;
+    return fibre;
+  }
+  /// One that is in the midst of its thread forgets it.
+  void give(Fibre* fibre) {
+    fibre->started = fibre->state == State::kDone;
+    free_.push_back(fibre);
+  }
+
+ private:
+  std::vector<std::unique_ptr<Fibre>> all_;
+  std::vector<Fibre*> free_;
 };
 
 struct FreeMemory {
@@ -108,9 +106,11 @@ struct FreeMemory {
 };
 
 struct Block {
-  std::vector<std::unique_ptr<Fibre>> fibres;
+  std::vector<Fibre*> fibres;
   std::vector<Warp> warps;
   std::map<std::type_index, std::unique_ptr<void, FreeMemory>> shared;
+  const std::type_info* last_type = nullptr;  // that was asked for, and its memory
+  void* last_shared = nullptr;
   int at_barrier = 0, done = 0;
 };
 
@@ -118,14 +118,15 @@ class Scheduler {
  public:
   void run(dim3 grid, dim3 block, const std::function<void()>& thread, bool dependent);
   Fibre& current() { return *current_; }
-  void yield() { switch_to(current_->context, main_, false); }
-  void fibre_main();
+  void yield() { current_->context.switch_to(main_); }
+  [[noreturn]] void fibre_main();
   void check_has_waited() const;
   int most_barriers = 0;
 
  private:
   std::unique_ptr<Block> start_block(std::size_t number);
   void finish(Block& block);
+  void drop_blocks();
   Fibre* draw();
   void resume(Fibre& fibre);
   [[noreturn]] void stuck() const;
@@ -137,8 +138,8 @@ class Scheduler {
   std::vector<std::unique_ptr<Block>> under_way_;
   std::vector<Fibre*> ready_;
   Fibre* current_ = nullptr;
-  Context main_;
-  StackPool stacks_;
+  FibreContext main_;
+  FibrePool fibres_;
   std::exception_ptr failure_;
 
   friend void lockstep::emulation::sync_threads();
@@ -159,19 +160,21 @@ Options current_options;
 std::int64_t launch_count = 0;
 std::int64_t dependent_count = 0;
 
-void enter_fibre() { scheduler().fibre_main(); }
+[[noreturn]] void enter_fibre() { scheduler().fibre_main(); }
 
 void Scheduler::fibre_main() {
-  arrived(current_->context, &main_);
-  try {
-    (*thread_)();
-    check_has_waited();
-  } catch (...) {
-    if (!failure_) failure_ = std::current_exception();
+  current_->context.arrived();
+  while (true) {
+    try {
+      (*thread_)();
+      check_has_waited();
+    } catch (...) {
+      if (!failure_) failure_ = std::current_exception();
+    }
+    current_->state = State::kDone;
+    ++current_->block->done;
+    yield();  // until the fibre has another thread to do
   }
-  current_->state = State::kDone;
-  ++current_->block->done;
-  switch_to(current_->context, main_, true);
 }
 
 void Scheduler::check_has_waited() const {
@@ -180,42 +183,39 @@ void Scheduler::check_has_waited() const {
       "emulation: a thread of a dependent launch goes on without waiting for the kernel before it");
 }
 
-void start_on(void* stack, Context& context) {
-  context.stack = stack;
-  context.stack_bytes = kStackBytes;
-  getcontext(&context.machine);
-  context.machine.uc_stack.ss_sp = stack;
-  context.machine.uc_stack.ss_size = kStackBytes;
-  context.machine.uc_link = nullptr;
-  makecontext(&context.machine, enter_fibre, 0);
-}
-
 std::unique_ptr<Block> Scheduler::start_block(std::size_t number) {
   auto block = std::make_unique<Block>();
   const unsigned threads = block_size_.x * block_size_.y * block_size_.z;
   block->warps.resize((threads + kWarpLanes - 1) / kWarpLanes);
   const auto linear = static_cast<unsigned>(number);
   for (unsigned index = 0; index < threads; ++index) {
-    auto fibre = std::make_unique<Fibre>();
-    fibre->block = block.get();
-    fibre->index = static_cast<int>(index);
-    fibre->position = {{index % block_size_.x, index / block_size_.x % block_size_.y,
+    Thread thread;
+    thread.block = block.get();
+    thread.index = static_cast<int>(index);
+    thread.position = {{index % block_size_.x, index / block_size_.x % block_size_.y,
                         index / block_size_.x / block_size_.y},
                        {linear % grid_.x, linear / grid_.x % grid_.y, linear / grid_.x / grid_.y},
                        block_size_,
                        grid_};
-    start_on(stacks_.take(), fibre->context);
+    Fibre* fibre = fibres_.take(thread, enter_fibre);
     make_ready(*fibre);
-    block->fibres.push_back(std::move(fibre));
+    block->fibres.push_back(fibre);
   }
   return block;
 }
 
 void Scheduler::finish(Block& block) {
-  for (const auto& fibre : block.fibres) {
+  for (Fibre* fibre : block.fibres) {
     most_barriers = std::max(most_barriers, fibre->barriers);
-    stacks_.give(const_cast<void*>(fibre->context.stack));
+    fibres_.give(fibre);
   }
+}
+
+void Scheduler::drop_blocks() {
+  for (const auto& block : under_way_) {
+    for (Fibre* fibre : block->fibres) fibres_.give(fibre);
+  }
+  under_way_.clear();
 }
 
 Fibre* Scheduler::draw() {
@@ -228,8 +228,10 @@ Fibre* Scheduler::draw() {
 
 void Scheduler::resume(Fibre& fibre) {
   current_ = &fibre;
-  switch_to(main_, fibre.context, false);
+  position_of_running = &fibre.position;
+  main_.switch_to(fibre.context);
   current_ = nullptr;
+  position_of_running = nullptr;
 }
 
 void Scheduler::stuck() const {
@@ -256,7 +258,7 @@ void Scheduler::run(dim3 grid, dim3 block_size, const std::function<void()>& thr
   most_barriers = 0;
   random_.seed(current_options.seed + static_cast<std::uint64_t>(launch_count));
   ready_.clear();
-  under_way_.clear();
+  drop_blocks();
   const std::size_t blocks = std::size_t{grid.x} * grid.y * grid.z;
   std::vector<std::size_t> order(current_options.only_last_block ? 1 : blocks);
   std::iota(order.begin(), order.end(), blocks - order.size());
@@ -277,13 +279,13 @@ void Scheduler::run(dim3 grid, dim3 block_size, const std::function<void()>& thr
     finish(block);
     std::erase_if(under_way_, [&](const auto& other) { return other.get() == &block; });
   }
-  under_way_.clear();
+  drop_blocks();
   if (failure_) std::rethrow_exception(failure_);
 }
 
 }  // namespace
 
-Position& here() { return scheduler().current().position; }
+const Position* position_of_running = nullptr;
 Options& options() { return current_options; }
 Dispatch& dispatch() {
   static Dispatch current = nullptr;
@@ -317,7 +319,7 @@ void sync_threads() {
   fibre.state = State::kAtBarrier;
   if (++block.at_barrier == static_cast<int>(block.fibres.size())) {
     block.at_barrier = 0;
-    for (const auto& other : block.fibres) s.make_ready(*other);
+    for (Fibre* other : block.fibres) s.make_ready(*other);
   }
   s.yield();
 }
@@ -359,7 +361,9 @@ const std::uint64_t* exchange_in_warp(unsigned mask, std::uint64_t mine) {
 int lane() { return scheduler().current().lane(); }
 
 void* shared_memory(const std::type_info& type, std::size_t bytes, std::size_t alignment) {
-  auto& memory = scheduler().current().block->shared[std::type_index(type)];
+  Block& block = *scheduler().current().block;
+  if (block.last_type == &type) return block.last_shared;
+  auto& memory = block.shared[std::type_index(type)];
   if (!memory) {
     alignment = std::max(alignment, sizeof(void*));
     void* data = nullptr;
@@ -367,6 +371,8 @@ void* shared_memory(const std::type_info& type, std::size_t bytes, std::size_t a
     std::memset(data, 0xFF, bytes);
     memory.reset(data);
   }
+  block.last_type = &type;
+  block.last_shared = memory.get();
   return memory.get();
 }
 

@@ -56,7 +56,8 @@ struct Position {
   uint3 thread{}, block{};
   dim3 block_size, grid_size;
 };
-Position& here();
+extern const Position* position_of_running;
+inline const Position& here() { return *position_of_running; }
 
 /// What a launch does beside running the kernel.
 struct Options {
