@@ -2,10 +2,11 @@
 
 #include <doctest/doctest.h>
 
+#include <bit>
 #include <cmath>
 #include <limits>
 
-#include "backend/cpu/fast_exp.h"
+#include "backend/cpu/exp_log.h"
 #include "backend/operand.h"
 #include "support/backends.h"
 
@@ -260,18 +261,58 @@ TEST_CASE("an empty batch reads and writes nothing") {
   backend->confusion_matrix(logits, labels, nullptr);
 }
 
-TEST_CASE("the vectorised exponential is within two units in the last place") {
-  for (int i = 0; i <= 873000; ++i) {
-    const float x = -1e-4F * static_cast<float>(i);
-    const double exact = std::exp(static_cast<double>(x));
-    const double error = std::abs(static_cast<double>(fast_exp(x)) - exact);
-    if (error > 2 * 1.2e-7 * exact) {
-      FAIL("exp(", x, ") is off by ", error / exact);
+/// The largest error of `approximate` in units in the last place of `exact`, over all of
+/// `arguments`.
+template <typename Approximate, typename Exact>
+double largest_error(const Values& arguments, const Approximate& approximate, const Exact& exact) {
+  double largest = 0;
+  for (std::size_t i = 0; i + vec::kLanes <= arguments.size(); i += vec::kLanes) {
+    const vec::Floats results = approximate(vec::load(&arguments[i]));
+    for (std::size_t lane = 0; lane < vec::kLanes; ++lane) {
+      const double expected = exact(static_cast<double>(arguments[i + lane]));
+      const auto rounded = static_cast<float>(expected);
+      const double unit = static_cast<double>(std::nextafter(rounded, INFINITY)) - rounded;
+      largest = std::max(largest, std::abs(results[lane] - expected) / unit);
     }
   }
-  CHECK(fast_exp(0.0F) == 1.0F);
-  CHECK(fast_exp(kFastExpLowest) == 0.0F);
-  CHECK(std::isnan(fast_exp(std::numeric_limits<float>::quiet_NaN())));
+  return largest;
+}
+
+TEST_CASE("the exponential of vectors is within two units in the last place") {
+  Values arguments;
+  for (int i = 0; i < 873000; ++i) arguments.push_back(-1e-4F * static_cast<float>(i));
+  CHECK(largest_error(
+            arguments, [](vec::Floats x) { return vec::exp(x); },
+            [](double x) { return std::exp(x); }) <= 2);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const float infinity = std::numeric_limits<float>::infinity();
+  const vec::Floats special =
+      vec::exp(vec::Floats{0.0F, -0.0F, vec::kExpLowest, -1e4F, -infinity, nan, -87.7F, -200.0F});
+  for (const int lane : {0, 1}) CHECK(special[lane] == 1.0F);
+  for (const int lane : {2, 3, 4, 6, 7}) CHECK(special[lane] == 0.0F);
+  CHECK(std::isnan(special[5]));
+}
+
+TEST_CASE("the logarithm of vectors is within one unit in the last place") {
+  // What a sum of exponentials can be: 1 to the number of classes; all floats just above 1, where
+  // the logarithm is smallest, and every 61st up to 256.
+  Values arguments;
+  for (std::uint32_t bits = 0; bits < 65536; ++bits) {
+    arguments.push_back(std::bit_cast<float>(0x3F800000U + bits));
+  }
+  for (std::uint32_t bits = 0x3F800000U; bits <= 0x43800000U; bits += 61) {
+    arguments.push_back(std::bit_cast<float>(bits));
+  }
+  CHECK(largest_error(
+            arguments, [](vec::Floats x) { return vec::log(x); },
+            [](double x) { return std::log(x); }) <= 1);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const vec::Floats special =
+      vec::log(vec::Floats{1.0F, nan, 2.0F, 256.0F, 1.0F, 1.0F, 1.0F, 1.0F});
+  CHECK(special[0] == 0.0F);
+  CHECK(std::isnan(special[1]));
+  CHECK(special[2] == std::log(2.0F));
+  CHECK(special[3] == std::log(256.0F));
 }
 
 }  // namespace

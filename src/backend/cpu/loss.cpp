@@ -1,159 +1,183 @@
-// Softmax cross-entropy with its gradient, and the confusion matrix. Pixels are taken in blocks
-// whose logits are transposed to [C, pixels]: then every step is a loop over pixels in vectors,
-// whatever C is.
+// Softmax cross-entropy with its gradient, and the confusion matrix. Eight pixels are taken at a
+// time and their logits transposed, so that a vector holds one class of all of them: every step
+// uses whole vectors, whatever C is.
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <limits>
 
 #include "backend/cpu/cpu_backend.h"
-#include "backend/cpu/fast_exp.h"
+#include "backend/cpu/exp_log.h"
 #include "backend/cpu/parallel_for.h"
+#include "backend/cpu/vec.h"
 #include "lockstep/backend/formulas.h"
 #include "lockstep/backend/operand_checks.h"
 
 namespace lockstep {
 namespace {
 
-constexpr std::int64_t kBlock = 32;  // pixels of a transposed block
+using vec::Floats;
+using vec::Ints;
+
 constexpr std::int64_t kTaskRows =
     1024;  // pixels per partial sum of the loss: fixed, not per thread
 constexpr std::int64_t kNoBadLabel = std::numeric_limits<std::int64_t>::max();
+constexpr int kIgnored = -1;  // in place of an ignored label
 
-using Lanes = float[kBlock];
+/// Calls body(first, lanes) for classes [first, first + lanes). All are kLanes, a constant: the
+/// last ones overlap those before them. Only fewer than kLanes classes are taken as they are.
+template <typename Body>
+[[gnu::always_inline]] inline void for_each_class_lanes(std::int64_t classes, const Body& body) {
+  if (classes < vec::kLanes) return body(0, classes);
+  std::int64_t c = 0;
+  for (; c + vec::kLanes <= classes; c += vec::kLanes) body(c, vec::kLanes);
+  if (c < classes) body(classes - vec::kLanes, vec::kLanes);
+}
 
-/// One block of pixels; columns that stand for no pixel are zero.
-struct Block {
-  alignas(
-      64) Lanes values[kMaxClasses];  // logits, then exponentials, then gradients; [class][pixel]
-  alignas(64) Lanes largest, sum,
-      scale;  // per pixel; scale: weight * grad_scale / (normalizer * sum)
+/// Eight pixels, one in each lane; those that the tensor does not have are ignored.
+struct Group {
+  Floats values[kMaxClasses + vec::kLanes];  // [class] logits, then exponentials
+  Ints labels;                               // kIgnored: no loss, no gradient
+  Floats nll;
+  Floats sum;    // of the exponentials
+  Floats scale;  // weight * grad_scale / (normalizer * sum)
 };
 
-void load_transposed(const float* source, std::int64_t row_stride, std::int64_t pixels,
-                     std::int64_t classes, Block& block) {
-  for (std::int64_t p = 0; p < pixels; ++p, source += row_stride) {
-    for (std::int64_t c = 0; c < classes; ++c) block.values[c][p] = source[c];
-  }
-  for (std::int64_t p = pixels; p < kBlock; ++p) {
-    for (std::int64_t c = 0; c < classes; ++c) block.values[c][p] = 0;
-  }
-}
-
-void store_transposed(const Block& block, std::int64_t pixels, std::int64_t classes, float* target,
-                      std::int64_t row_stride) {
-  for (std::int64_t p = 0; p < pixels; ++p, target += row_stride) {
-    for (std::int64_t c = 0; c < classes; ++c) target[c] = block.values[c][p];
-  }
-}
-
-/// values = exp(value - largest), sum = their sum.
-void exponentiate(Block& block, std::int64_t classes) {
-  Lanes largest, sum = {};
-  std::copy_n(block.values[0], kBlock, largest);
-  for (std::int64_t c = 1; c < classes; ++c) {
-    const Lanes& values = block.values[c];
-    for (std::int64_t p = 0; p < kBlock; ++p) {
-      largest[p] = values[p] > largest[p] ? values[p] : largest[p];
-    }
-  }
-  for (std::int64_t c = 0; c < classes; ++c) {
-    Lanes& values = block.values[c];
-    for (std::int64_t p = 0; p < kBlock; ++p) {
-      const float difference = values[p] - largest[p];
-      values[p] = difference < kFastExpLowest ? kFastExpLowest : difference;
-    }
-    for (std::int64_t p = 0; p < kBlock; ++p) values[p] = fast_exp(values[p]);
-    for (std::int64_t p = 0; p < kBlock; ++p) sum[p] += values[p];
-  }
-  std::copy_n(largest, kBlock, block.largest);
-  std::copy_n(sum, kBlock, block.sum);
-}
-
-/// One call's arguments and what its blocks share.
+/// One call's arguments and what its pixels share.
 struct Task {
   const CrossEntropy& arguments;
   const float* logits;
   const std::uint8_t* labels;
   std::int64_t classes;
   double normalizer;
-  float grad_scale;
+  // [1 + label], and zeros for kIgnored.
+  double weights[kMaxClasses + 1] = {};
+  float shares[kMaxClasses + 1] = {};  // of the gradient: weight * grad_scale / normalizer
 
   explicit Task(const CrossEntropy& a)
       : arguments(a),
         logits(a.logits.floats()),
         labels(a.labels.bytes()),
         classes(a.logits.shape.channels()),
-        normalizer(a.normalizer.get()),
-        grad_scale(a.grad_scale.get()) {}
+        normalizer(a.normalizer.get()) {
+    const float grad_scale = a.grad_scale.get();
+    for (std::int64_t c = 0; c < classes; ++c) {
+      weights[1 + c] = a.class_weight == nullptr ? 1.0 : static_cast<double>(a.class_weight[c]);
+      shares[1 + c] = grad_scale * static_cast<float>(share(weights[1 + c]));
+    }
+  }
 
   /// Of the global mean.
   double share(double weighted) const { return normalizer == 0 ? 0 : weighted / normalizer; }
   int label(std::int64_t row) const { return labels[row * arguments.labels.row_stride]; }
-  double weight(int label) const {
-    return arguments.class_weight == nullptr ? 1.0
-                                             : static_cast<double>(arguments.class_weight[label]);
-  }
 };
 
-/// Sum of weight * nll over the block; sets `scale`, 0 for ignored pixels.
-double block_loss(const Task& task, std::int64_t begin, std::int64_t pixels, Block& block) {
-  double loss = 0;
-  for (std::int64_t p = 0; p < pixels; ++p) {
-    const int label = task.label(begin + p);
-    block.scale[p] = 0;
-    if (label == task.arguments.ignore_index) continue;
-    const double weight = task.weight(label);
-    const float logit = task.logits[(begin + p) * task.arguments.logits.row_stride + label];
-    const float nll = std::log(block.sum[p]) + (block.largest[p] - logit);
-    loss += weight * static_cast<double>(nll);
-    block.scale[p] = task.grad_scale * static_cast<float>(task.share(weight)) / block.sum[p];
+[[gnu::always_inline]] inline Ints load_labels(const Task& task, std::int64_t begin,
+                                               std::int64_t pixels) {
+  Ints labels{};
+  if (task.arguments.labels.row_stride == 1) {
+    labels = vec::load_bytes(task.labels + begin, pixels);
+  } else {
+    for (std::int64_t p = 0; p < pixels; ++p) labels[p] = task.label(begin + p);
   }
-  return loss;
+  constexpr Ints kLane = {0, 1, 2, 3, 4, 5, 6, 7};
+  const Ints ignored =
+      (labels == task.arguments.ignore_index) | (kLane >= static_cast<std::int32_t>(pixels));
+  return ignored ? Ints{} + kIgnored : labels;
+}
+
+/// Lanes beyond `pixels` get the last pixel's logits.
+[[gnu::always_inline]] inline void load_logits(const Task& task, std::int64_t begin,
+                                               std::int64_t pixels, Group& group) {
+  const std::int64_t stride = task.arguments.logits.row_stride;
+  const float* source = task.logits + begin * stride;
+  for_each_class_lanes(task.classes, [&](std::int64_t first, std::int64_t lanes) {
+    Floats rows[vec::kLanes];
+    for (std::int64_t p = 0; p < vec::kLanes; ++p) {
+      rows[p] = vec::load(source + std::min(p, pixels - 1) * stride + first, lanes);
+    }
+    winograd::transpose(rows);
+    for (int k = 0; k < vec::kLanes; ++k) group.values[first + k] = rows[k];
+  });
+}
+
+/// The negative log-likelihood, and what the gradient needs.
+[[gnu::always_inline]] inline void compute_softmax(const Task& task, Group& group) {
+  Floats largest = group.values[0];
+  Floats logit = group.values[0];
+  for (std::int64_t c = 1; c < task.classes; ++c) {
+    const Floats value = group.values[c];
+    largest = value > largest ? value : largest;
+    logit = group.labels == static_cast<std::int32_t>(c) ? value : logit;
+  }
+  Floats sum{};
+  for (std::int64_t c = 0; c < task.classes; ++c) {
+    group.values[c] = vec::exp(group.values[c] - largest);
+    sum += group.values[c];
+  }
+  const Ints ignored = group.labels == kIgnored;
+  Floats share;
+  for (int p = 0; p < vec::kLanes; ++p) share[p] = task.shares[1 + group.labels[p]];
+  group.nll = ignored ? Floats{} : vec::log(sum) + (largest - logit);
+  group.scale = ignored ? Floats{} : share / sum;
+  group.sum = sum;
 }
 
 /// grad = scale * (exp - [c == label] * sum): softmax minus one-hot, weighted.
-void store_gradient(const Task& task, std::int64_t begin, std::int64_t pixels, Block& block) {
-  for (std::int64_t c = 0; c < task.classes; ++c) {
-    for (std::int64_t p = 0; p < kBlock; ++p) block.values[c][p] *= block.scale[p];
-  }
+[[gnu::always_inline]] inline void store_gradient(const Task& task, std::int64_t begin,
+                                                  std::int64_t pixels, const Group& group) {
   const Tensor& gradient = task.arguments.grad_logits;
   float* target = gradient.floats() + begin * gradient.row_stride;
-  for (std::int64_t p = 0; p < pixels; ++p) {
-    const int label = task.label(begin + p);
-    if (label == task.arguments.ignore_index) continue;
-    block.values[label][p] -= block.scale[p] * block.sum[p];
-  }
-  store_transposed(block, pixels, task.classes, target, gradient.row_stride);
+  for_each_class_lanes(task.classes, [&](std::int64_t first, std::int64_t lanes) {
+    const Ints label = group.labels - static_cast<std::int32_t>(first);
+    Floats rows[vec::kLanes];
+    for (int k = 0; k < vec::kLanes; ++k) {
+      const Floats softmax = group.values[first + k] * group.scale;
+      rows[k] = label == k ? vec::fma(-group.scale, group.sum, softmax) : softmax;
+    }
+    winograd::transpose(rows);
+    for (std::int64_t p = 0; p < pixels; ++p) {
+      vec::store(target + p * gradient.row_stride + first, rows[p], lanes);
+    }
+  });
 }
 
-/// Loss of pixels [begin, end); writes their gradient when asked for.
+/// Loss of pixels [begin, end), added in their order; writes their gradient when asked for.
 double rows_loss(const Task& task, std::int64_t begin, std::int64_t end) {
-  Block block;
+  Group group;
   double loss = 0;
-  for (; begin < end; begin += kBlock) {
-    const std::int64_t pixels = std::min(kBlock, end - begin);
-    const std::int64_t stride = task.arguments.logits.row_stride;
-    load_transposed(task.logits + begin * stride, stride, pixels, task.classes, block);
-    exponentiate(block, task.classes);
-    loss += block_loss(task, begin, pixels, block);
-    if (task.arguments.grad_logits) store_gradient(task, begin, pixels, block);
-  }
+  vec::for_each_lanes(end - begin, [&](std::int64_t first, std::int64_t pixels) {
+    group.labels = load_labels(task, begin + first, pixels);
+    load_logits(task, begin + first, pixels, group);
+    compute_softmax(task, group);
+    for (int p = 0; p < vec::kLanes; ++p) {
+      loss += task.weights[1 + group.labels[p]] * static_cast<double>(group.nll[p]);
+    }
+    if (task.arguments.grad_logits) store_gradient(task, begin + first, pixels, group);
+  });
   return loss;
+}
+
+/// The first of labels [begin, end) that is neither a class nor ignored, or kNoBadLabel.
+std::int64_t find_bad_label(const Task& task, std::int64_t begin, std::int64_t end) {
+  const auto is_bad = [classes = static_cast<int>(task.classes),
+                       ignored = task.arguments.ignore_index](int label) {
+    return static_cast<int>(label >= classes) & static_cast<int>(label != ignored);
+  };
+  int bad = 0;  // no way out of the loop: it is one of vectors
+  for (std::int64_t row = begin; row < end; ++row) bad |= is_bad(task.label(row));
+  if (bad == 0) return kNoBadLabel;
+  while (is_bad(task.label(begin)) == 0) ++begin;
+  return begin;
 }
 
 /// Throws for a label that is neither a class nor ignored.
 void check_label_values(const Task& task, std::int64_t rows, int threads) {
   std::atomic<std::int64_t> bad = kNoBadLabel;
   parallel_for(rows, 1, threads, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t row = begin; row < end; ++row) {
-      const int label = task.label(row);
-      if (label < task.classes || label == task.arguments.ignore_index) continue;
-      std::int64_t known = bad;
-      while (row < known && !bad.compare_exchange_weak(known, row)) {
-      }
-      return;
+    const std::int64_t row = find_bad_label(task, begin, end);
+    std::int64_t known = bad;
+    while (row < known && !bad.compare_exchange_weak(known, row)) {
     }
   });
   const std::int64_t row = bad;

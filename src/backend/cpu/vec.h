@@ -14,6 +14,7 @@ namespace lockstep::vec {
 inline constexpr std::int64_t kLanes = 8;
 using Floats = winograd::Vec8;
 typedef std::int32_t Ints __attribute__((vector_size(32)));
+typedef std::uint16_t Halves __attribute__((vector_size(16)));
 typedef std::uint8_t Bytes __attribute__((vector_size(8)));
 
 inline Floats load(const float* from) { return winograd::load<kLanes>(from); }
@@ -31,7 +32,8 @@ inline void store(float* to, Floats v, std::int64_t count) {
 inline Ints load_bytes(const std::uint8_t* from, std::int64_t count) {
   Bytes bytes{};
   std::memcpy(&bytes, from, static_cast<std::size_t>(count));
-  return __builtin_convertvector(bytes, Ints);
+  // In two steps: GCC 12 makes the one from bytes to integers lane by lane.
+  return __builtin_convertvector(__builtin_convertvector(bytes, Halves), Ints);
 }
 
 /// a * b + c, fused: left to themselves compilers fuse in one loop and not in the next.
