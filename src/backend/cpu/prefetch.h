@@ -12,17 +12,21 @@ namespace lockstep {
 inline constexpr std::int64_t kPixelsAhead = 16;
 inline constexpr std::int64_t kLineFloats = 16;  // floats of a cache line
 
-/// Fetches the pixel kPixelsAhead after `pixel` unless the tensor is dense. kWrite: 1 when it will
-/// be written, 0 when it will only be read.
+/// Fetches a pixel. kWrite: 1 when it will be written, 0 when it will only be read.
+template <int kWrite>
+[[gnu::always_inline]] inline void prefetch_pixel(const float* pixel, std::int64_t channels) {
+  __builtin_prefetch(pixel, kWrite);
+  for (std::int64_t c = kLineFloats; c < channels; c += kLineFloats) {
+    __builtin_prefetch(pixel + c, kWrite);
+  }
+}
+
+/// Fetches the pixel kPixelsAhead after `pixel` unless the tensor is dense.
 template <int kWrite>
 [[gnu::always_inline]] inline void prefetch_ahead(const float* pixel, std::int64_t row_stride,
                                                   std::int64_t channels) {
   if (row_stride == channels) return;
-  const float* ahead = pixel + kPixelsAhead * row_stride;
-  __builtin_prefetch(ahead, kWrite);
-  for (std::int64_t c = kLineFloats; c < channels; c += kLineFloats) {
-    __builtin_prefetch(ahead + c, kWrite);
-  }
+  prefetch_pixel<kWrite>(pixel + kPixelsAhead * row_stride, channels);
 }
 
 [[gnu::always_inline]] inline void prefetch_to_read(const float* pixel, std::int64_t row_stride,

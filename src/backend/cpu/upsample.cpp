@@ -56,6 +56,7 @@ struct Plan {
   Readers *row_readers, *column_readers;
   float* weights;   // of the readers: [2 * (output height + width)]
   float* row_sums;  // [threads, output width * channels]
+  std::int64_t input_height;
 
   static std::size_t bytes(const Shape& in, const Shape& out, int threads) {
     const auto sources = static_cast<std::size_t>(out.height() + out.width());
@@ -71,7 +72,8 @@ struct Plan {
         row_readers(reinterpret_cast<Readers*>(columns + out.width())),
         column_readers(row_readers + in.height()),
         weights(reinterpret_cast<float*>(column_readers + in.width())),
-        row_sums(weights + 2 * (out.height() + out.width())) {
+        row_sums(weights + 2 * (out.height() + out.width())),
+        input_height(in.height()) {
     fill_sources(rows, in.height(), out.height(), align_corners);
     fill_sources(columns, in.width(), out.width(), align_corners);
     fill_readers(row_readers, weights, rows, in.height(), out.height());
@@ -141,7 +143,9 @@ void sum_pixels(const Readers& readers, const float* source, std::int64_t stride
   }
 }
 
-/// sums [output width, C] = the output rows that read input row iy, weighted.
+/// sums [output width, C] = the output rows that read input row iy, weighted. Meanwhile those
+/// that the next input row reads beside these are fetched: the processor does not foresee so many
+/// streams.
 void sum_output_rows(const Plan& plan, const Tensor& grad_y, std::int64_t sample, std::int64_t iy,
                      float* sums) {
   const Shape& out = grad_y.shape;
@@ -149,10 +153,11 @@ void sum_output_rows(const Plan& plan, const Tensor& grad_y, std::int64_t sample
   const std::int64_t row_floats = out.width() * grad_y.row_stride;
   const Readers readers = plan.row_readers[iy];
   const float* image = grad_y.floats() + sample * out.height() * row_floats;
+  const Readers next = iy + 1 < plan.input_height ? plan.row_readers[iy + 1] : Readers{};
   for (std::int64_t ox = 0; ox < out.width(); ++ox, sums += channels) {
     const float* column = image + ox * grad_y.row_stride;
-    for (std::int64_t oy = readers.begin; oy < readers.end; ++oy) {
-      prefetch_to_read(column + oy * row_floats, grad_y.row_stride, channels);
+    for (std::int64_t oy = std::max(readers.end, next.begin); oy < next.end; ++oy) {
+      prefetch_pixel<0>(column + oy * row_floats, channels);
     }
     sum_pixels(readers, column, row_floats, channels, false, sums);
   }
