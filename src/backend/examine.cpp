@@ -32,7 +32,8 @@ Finding threads() {
 
 /// Which implementations the file of choices has for this processor.
 Finding convolutions() {
-  const Autotuner& tuner = Autotuner::of(Autotuner::default_file());
+  const std::filesystem::path file = Autotuner::default_file();
+  const Autotuner& tuner = Autotuner::of(file);
   if (tuner.file().empty()) {
     return {true, "convolutions", "by a fixed rule, because LOCKSTEP_AUTOTUNE is empty", ""};
   }
