@@ -186,11 +186,13 @@ class OneThread {
 };
 
 /// Whether the result of an image depends on the number of threads and the batch around it: so with
-/// matrix products, which are cut by threads, but not with oneDNN's generated kernels.
+/// matrix products, which are cut by threads, and with the strided kernels of oneDNN 3, but not with
+/// its other generated kernels.
 template <typename Desc>
 bool depends_on_threads(const Desc& desc) {
   const std::string implementation = desc.impl_info_str();
-  return !implementation.starts_with("jit") && !implementation.starts_with("brg");
+  const bool generated = implementation.starts_with("jit") || implementation.starts_with("brg");
+  return !generated || implementation.find("strided") != std::string::npos;
 }
 
 using Arguments = std::vector<std::pair<int, memory::desc>>;
