@@ -84,8 +84,10 @@ def build_faulty(fault, folder, args):
     if source == fault.file:
         compilation = compilation.replace(str(ROOT / source), str(copy))
     shell(compilation.replace(" -I", f" -I{folder} -I", 1), args.build)
-    # In front: of an inline function that several objects have, the first one's copy is taken.
-    shell(link.replace(f" {right} ", " ").replace(f" -o bin/{fault.test} ", f" {faulty} -o {executable} "), args.build)
+    # In front of all objects: of an inline function that several have, the first one's copy is taken.
+    objects = [word for word in link.split() if word.endswith(".o")]
+    link = link.replace(f" {objects[0]} ", f" {faulty} {objects[0]} ").replace(f" {right} ", " ")
+    shell(link.replace(f" -o bin/{fault.test} ", f" -o {executable} "), args.build)
     return executable
 
 
