@@ -14,6 +14,7 @@ import tempfile
 
 CMAKE = """cmake_minimum_required(VERSION 3.24)
 project(user LANGUAGES CXX)
+add_compile_options(-Wall -Wextra -Werror)
 find_package(Lockstep REQUIRED)
 foreach(program %s)
   add_executable(${program} ${program}.cpp)

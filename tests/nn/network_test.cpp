@@ -280,4 +280,66 @@ TEST_CASE("errors name the layer and both sides") {
   CHECK_THROWS_AS(net.build(y, {}), Error);
 }
 
+TEST_CASE("the gradients of several outputs add up, also where one feeds another") {
+  ParameterStore store;
+  const auto backend = make_backend(Device{}, 1);
+  NetworkBuilder net(*backend, store);
+  Value* x = net.input({2, 4, 5, 3});
+  Value* first = net.relu(net.conv2d(x, "a", {.out_channels = 4, .kernel = 3, .padding = 1}));
+  Value* second = net.conv2d(first, "b", {.out_channels = 2, .bias = true});
+  const auto network = net.build({{"second", second}, {"first", first}}, {true, true});
+  upload(*backend, store.find("a.weight")->value, random_floats(4 * 27, 1, 0.4F));
+  upload(*backend, store.find("b.weight")->value, random_floats(8, 2, 0.4F));
+  upload(*backend, network->input(), random_floats(120, 3));
+  CHECK(network->output_names() == std::vector<std::string>{"second", "first"});
+  CHECK(network->output_index("first") == 1);
+  CHECK_THROWS_WITH_AS(network->output_index("third"),
+                       doctest::Contains("no output 'third'; it has second, first"), Error);
+
+  const Floats of_second = random_floats(80, 4), of_first = random_floats(160, 5);
+  const auto input_grad = [&](float scale_second, float scale_first) {
+    Floats second_grad = of_second, first_grad = of_first;
+    for (float& value : second_grad) value *= scale_second;
+    for (float& value : first_grad) value *= scale_first;
+    network->zero_grad();
+    network->forward({});
+    upload(*backend, network->output_grad(0), second_grad);
+    upload(*backend, network->output_grad(1), first_grad);
+    network->backward({});
+    return download(*backend, network->input_grad());
+  };
+  const Floats both = input_grad(1, 1), only_second = input_grad(1, 0),
+               only_first = input_grad(0, 1);
+  for (std::size_t i = 0; i < both.size(); ++i) {
+    CHECK(both[i] == doctest::Approx(only_second[i] + only_first[i]).epsilon(1e-4));
+  }
+  CHECK(only_second != only_first);
+}
+
+TEST_CASE("an output whose gradient is not given has none of its own") {
+  ParameterStore store;
+  const auto backend = make_backend(Device{}, 1);
+  NetworkBuilder net(*backend, store);
+  Value* x = net.input({2, 4, 5, 3});
+  Value* seen = net.conv2d(x, "a", {.out_channels = 4});
+  Value* idle = net.conv2d(x, "idle", {.out_channels = 4});
+  const Outputs outputs{{"out", net.conv2d(seen, "b", {.out_channels = 2})}, {"idle", idle}};
+  const auto network = net.build(outputs, {.training = true, .grad_outputs = {"out"}});
+  CHECK(network->output_grad(0));
+  CHECK_FALSE(network->output_grad(1));
+  CHECK(network->output(1));
+}
+
+TEST_CASE("outputs that make no network") {
+  ParameterStore store;
+  const auto backend = make_backend(Device{}, 1);
+  NetworkBuilder net(*backend, store);
+  Value* x = net.input({2, 4, 5, 3});
+  Value* y = net.conv2d(x, "a", {.out_channels = 4});
+  CHECK_THROWS_AS(net.build(Outputs{}, {}), Error);
+  CHECK_THROWS_AS(net.build({{"in", x}}, {}), Error);
+  CHECK_THROWS_AS(net.build({{"a", y}, {"b", y}}, {}), Error);
+  CHECK_THROWS_AS(net.build({{"a", y}, {"a", net.relu(y)}}, {}), Error);
+}
+
 }  // namespace lockstep::test

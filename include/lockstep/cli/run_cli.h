@@ -8,7 +8,7 @@ namespace lockstep {
 
 /// What a program offers beside the library's own.
 struct CliOptions {
-  ModelTable models;  // for model.arch; one with the name of a built-in model takes its place
+  ModelTable models = {};  // for model.arch; one with the name of a built-in model takes its place
 };
 
 /// Parses the command line and carries it out. Errors are written to stderr. Returns the exit code:

@@ -11,9 +11,9 @@ namespace lockstep {
 /// the valid positions of the whole global batch, weighted by the classes' weights
 /// (torch.nn.CrossEntropyLoss).
 struct CrossEntropyLoss {
-  float weight = 1;                 // of this loss in the sum of all
-  std::vector<float> class_weight;  // [classes]; empty: all 1
-  int ignore_index = 255;           // a label that does not count
+  float weight = 1;                      // of this loss in the sum of all
+  std::vector<float> class_weight = {};  // [classes]; empty: all 1
+  int ignore_index = 255;                // a label that does not count
 };
 
 using Loss = std::variant<CrossEntropyLoss>;

@@ -46,10 +46,10 @@ struct ModelOptions {
 
 /// A model that is ready to be declared.
 struct Architecture {
-  Model model;
+  Model model = nullptr;
   /// Heights and widths of images must be multiples of it.
   std::int64_t size_divisor = 1;
-  std::string description;  // for logs: "U-Net of width 16 and depth 4"
+  std::string description = {};  // for logs: "U-Net of width 16 and depth 4"
 };
 
 /// An entry of a table of models: what a configuration calls `name` in model.arch.

@@ -67,11 +67,11 @@ struct ReplicaContext {
 };
 
 struct DataParallelOptions {
-  std::vector<Device> devices;
-  Model model;
-  NormLayer norm;  // what the model is given; SyncBatchNorm synchronizes over all devices
-  Shape input;     // of the largest global batch that will come, [N, ..., C]
-  std::vector<NamedLoss> losses;  // at least one, at most four
+  std::vector<Device> devices = {};
+  Model model = nullptr;
+  NormLayer norm = {};  // what the model is given; SyncBatchNorm synchronizes over all devices
+  Shape input = {};     // of the largest global batch that will come, [N, ..., C]
+  std::vector<NamedLoss> losses = {};  // at least one, at most four
   Optimizer optimizer = Sgd{};
   /// Micro-batches per step, one after another through the network: their gradients are added up
   /// and belong to the global loss of the whole batch; BatchNorm's statistics are of a micro-batch.
@@ -79,17 +79,17 @@ struct DataParallelOptions {
   MicroBatches accumulated_statistics = MicroBatches::kEvery;
   std::uint64_t seed = 0;               // of initial weights and dropout
   DType activations = DType::kFloat32;  // in training and in evaluation; others than fp32 need GPUs
-  std::optional<LossScaleOptions> loss_scale;  // fp16 needs one; none: gradients as they are
-  BackendOptions backend;
-  CommunicatorOptions communicator;  // its `all_reduce` and `sync_group` are not read
-  GradientExchangeOptions gradient_exchange;
+  std::optional<LossScaleOptions> loss_scale = {};  // fp16 needs one; none: gradients as they are
+  BackendOptions backend = {};
+  CommunicatorOptions communicator = {};  // its `all_reduce` and `sync_group` are not read
+  GradientExchangeOptions gradient_exchange = {};
   /// Replays steps with a full global batch from a recording (Communicator::record_step); the
   /// results are the same bits. Needs a transport that can, a momentum of BatchNorm that is a
   /// number and one micro-batch; no `communicator.hook`, which a replay would not call.
   bool cuda_graph = false;
   /// Called for every replica when it has been made and given rank 0's state, and after each later
   /// `replicate`: on its own thread, rank 0 first, each rank after the one before it.
-  std::function<void(const ReplicaContext&)> on_replicate;
+  std::function<void(const ReplicaContext&)> on_replicate = nullptr;
 };
 
 /// What a step took, in seconds of the ranks' threads: means over ranks. On GPUs, where streams do

@@ -1,0 +1,280 @@
+// What a user's model may have: several outputs and losses, norm layers of its own, micro-batches,
+// a batch for each device.
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <mutex>
+
+#include "lockstep/core/check.h"
+#include "lockstep/core/rng.h"
+#include "parallel/toy_training.h"
+
+namespace lockstep::test {
+namespace {
+
+constexpr Conv2dOptions kHead{.out_channels = kClasses, .bias = true};
+
+/// A trunk with BatchNorm and two heads at it.
+Outputs two_heads(NetworkBuilder& net, Value* x, const NormLayer& norm) {
+  const Conv2dOptions same{.out_channels = 6, .kernel = 3, .padding = 1};
+  x = norm(net, net.conv2d(x, "stem", same), "bn", {.relu = true});
+  Value* aux = net.conv2d(x, "aux", kHead);
+  Value* y = norm(net, net.conv2d(x, "block", same), "block_bn", {.relu = true, .residual = x});
+  return {{"out", net.conv2d(y, "head", kHead)}, {"aux", aux}};
+}
+
+/// One head that is called twice, under two names.
+Outputs same_head_twice(NetworkBuilder& net, Value* x, const NormLayer&) {
+  x = net.relu(net.conv2d(x, "stem", {.out_channels = 6, .kernel = 3, .padding = 1}));
+  return {{"out", net.conv2d(x, "head", kHead)}, {"again", net.conv2d(x, "head", kHead)}};
+}
+
+DataParallelOptions options_of(Model model, int ranks, BatchNormMode mode, std::int64_t batch = 5) {
+  DataParallelOptions options = toy_options(ranks, mode, batch);
+  options.model = std::move(model);
+  return options;
+}
+
+/// Three steps from the initial weights.
+Outcome trained(const DataParallelOptions& options) {
+  DataParallel run(options);
+  return outcome_of(run, train(run));
+}
+
+const std::vector<float>& momentum(const Outcome& outcome) {
+  return outcome.optimizer.slots.at("momentum_buffer");
+}
+
+void check_close(const Outcome& got, const Outcome& expected) {
+  for (std::size_t i = 0; i < expected.losses.size(); ++i) {
+    CHECK(got.losses[i] == doctest::Approx(expected.losses[i]).epsilon(1e-6));
+  }
+  CHECK(distance(got.parameters, expected.parameters) < 1e-6);
+  CHECK(distance(got.statistics, expected.statistics) < 1e-6);
+  CHECK(distance(momentum(got), momentum(expected)) < 3e-6);
+}
+
+/// The same parts as DataParallel scatters.
+std::vector<Batch> scattered(const Batch& whole, int ranks) {
+  std::vector<Batch> parts;
+  std::int64_t begin = 0;
+  for (const std::int64_t count : chunk_sizes(whole.count(), ranks)) {
+    Batch part;
+    part.size = whole.size;
+    const std::int64_t pixels = std::int64_t{whole.size.height} * whole.size.width;
+    for (std::int64_t n = begin; n < begin + count; ++n) part.samples.push_back(whole.samples[n]);
+    part.images.assign(whole.images.begin() + 3 * begin * pixels,
+                       whole.images.begin() + 3 * (begin + count) * pixels);
+    part.labels.assign(whole.labels.begin() + begin * pixels,
+                       whole.labels.begin() + (begin + count) * pixels);
+    parts.push_back(std::move(part));  // without class_pixels: they are counted
+    begin += count;
+  }
+  return parts;
+}
+
+}  // namespace
+
+TEST_CASE("two heads with a loss each: on any number of devices as on one") {
+  DataParallelOptions options = options_of(two_heads, 1, BatchNormMode::kSync);
+  options.losses = {{"out", CrossEntropyLoss{}}, {"aux", CrossEntropyLoss{.weight = 0.4F}}};
+  const Outcome one = trained(options);
+  for (const int ranks : {2, 4}) {
+    options.devices = cpus(ranks);
+    check_close(trained(options), one);
+  }
+  DataParallel run(options);
+  const StepResult step = run.train_step(toy_batch(5, 0), 0);
+  REQUIRE(step.losses.size() == 2);
+  CHECK(step.loss == step.losses[0] + step.losses[1]);
+}
+
+TEST_CASE("losses add up by their weights") {
+  DataParallelOptions options = options_of(same_head_twice, 2, BatchNormMode::kLocal);
+  const Outcome one = trained(options);
+  options.losses = {{"out", CrossEntropyLoss{.weight = 0.75F}},
+                    {"again", CrossEntropyLoss{.weight = 0.25F}}};
+  check_close(trained(options), one);
+  options.losses[1].loss = CrossEntropyLoss{.weight = 0.5F};
+  CHECK(distance(trained(options).parameters, one.parameters) > 1e-4);
+}
+
+TEST_CASE("a head without a loss does not learn") {
+  DataParallelOptions options = options_of(two_heads, 2, BatchNormMode::kSync);
+  options.optimizer = Sgd{.weight_decay = 0};
+  DataParallel run(options);
+  const TensorMap before = run.state_dict();
+  train(run);
+  const TensorMap after = run.state_dict();
+  CHECK(after.at("aux.weight").data == before.at("aux.weight").data);
+  CHECK(after.at("head.weight").data != before.at("head.weight").data);
+}
+
+TEST_CASE("micro-batches are the slices of virtual BatchNorm, one after another") {
+  DataParallelOptions options = options_of(two_heads, 1, BatchNormMode::kVirtual, 8);
+  options.norm.options.virtual_devices = 4;
+  const auto steps = [](const DataParallelOptions& how) {
+    DataParallel run(how);
+    std::vector<double> losses;
+    for (int step = 0; step < 2; ++step) {
+      losses.push_back(run.train_step(toy_batch(8, step), step, 0.1F).loss);
+    }
+    return outcome_of(run, losses);
+  };
+  const Outcome sliced = steps(options);
+  options.norm = BatchNorm2d();
+  options.accumulate = 4;
+  options.accumulated_statistics = MicroBatches::kFirst;
+  check_close(steps(options), sliced);
+  options.accumulated_statistics = MicroBatches::kLast;
+  CHECK(distance(steps(options).statistics, sliced.statistics) > 1e-3);
+
+  options.accumulated_statistics = MicroBatches::kEvery;
+  DataParallel run(options);
+  run.train_step(toy_batch(8, 0), 0, 0.1F);
+  CHECK(run.replica(0).store().batch_norms().front()->num_batches_tracked == 4);
+}
+
+TEST_CASE("micro-batches on several devices, with a step that is smaller than planned") {
+  DataParallelOptions options = options_of(same_head_twice, 1, BatchNormMode::kLocal, 5);
+  const Outcome whole = trained(options);
+  options.devices = cpus(3);
+  options.accumulate = 2;
+  check_close(trained(options), whole);
+  options.gradient_exchange = {"all_reduce", 1, 1};
+  check_close(trained(options), whole);
+}
+
+TEST_CASE("a batch for each device gives the bits of the batch that is scattered") {
+  for (const auto mode : {BatchNormMode::kSync, BatchNormMode::kLocal}) {
+    DataParallel one(toy_options(4, mode)), other(toy_options(4, mode));
+    for (int step = 0; step < 2; ++step) {
+      const Batch batch = toy_batch(5, step);
+      const StepResult expected = one.train_step(batch, step, 0.1F);
+      const StepResult result = other.train_step(scattered(batch, 4), step, 0.1F);
+      CHECK(result.loss == expected.loss);
+    }
+    CHECK(parameters(other, 3) == parameters(one, 3));
+  }
+  DataParallel run(toy_options(2, BatchNormMode::kLocal));
+  CHECK_THROWS_WITH_AS(run.train_step(std::array<Batch, 1>{toy_batch(1, 0)}, 0, 0.1F),
+                       doctest::Contains("a batch for each of the 2 devices, got 1"), Error);
+}
+
+TEST_CASE("replicas are told that they have their weights, rank 0 first") {
+  std::mutex mutex;
+  std::vector<int> ranks;
+  DataParallelOptions options = toy_options(3, BatchNormMode::kSync);
+  options.on_replicate = [&](const ReplicaContext& replica) {
+    const std::lock_guard lock(mutex);
+    ranks.push_back(replica.rank);
+    CHECK(replica.size == 3);
+    CHECK(replica.store.find("head.weight") != nullptr);
+  };
+  DataParallel run(options);
+  CHECK(ranks == std::vector<int>{0, 1, 2});
+  run.replicate();
+  CHECK(ranks == std::vector<int>{0, 1, 2, 0, 1, 2});
+}
+
+TEST_CASE("a model converted to synchronized BatchNorm is the one that was given it") {
+  const Model own_layers = [](NetworkBuilder& net, Value* x, const NormLayer&) {
+    return two_heads(net, x, BatchNorm2d());
+  };
+  const Outcome synced = trained(options_of(two_heads, 3, BatchNormMode::kSync));
+  const Outcome local = trained(options_of(two_heads, 3, BatchNormMode::kLocal));
+  CHECK(synced.parameters != local.parameters);
+  const Model converted = convert_sync_batchnorm(own_layers);
+  CHECK(trained(options_of(converted, 3, BatchNormMode::kLocal)) == synced);
+  CHECK(trained(options_of(revert_sync_batchnorm(converted), 3, BatchNormMode::kLocal)) == local);
+}
+
+TEST_CASE("conversion leaves frozen layers and virtual ones on the way back alone") {
+  const Model frozen = [](NetworkBuilder& net, Value* x, const NormLayer&) {
+    return two_heads(net, x, FrozenBatchNorm());
+  };
+  DataParallel run(options_of(convert_sync_batchnorm(frozen), 2, BatchNormMode::kLocal));
+  const std::vector<float> before = statistics(run, 0);
+  train(run);
+  CHECK(statistics(run, 0) == before);
+  DataParallelOptions options =
+      options_of(revert_sync_batchnorm(two_heads), 1, BatchNormMode::kVirtual);
+  const Outcome reverted = trained(options);
+  options.model = two_heads;
+  CHECK(reverted == trained(options));
+}
+
+TEST_CASE("synchronization that the model does not take is an error") {
+  const Model deaf = [](NetworkBuilder& net, Value* x, const NormLayer&) {
+    return two_heads(net, x, BatchNorm2d());
+  };
+  CHECK_THROWS_WITH_AS(DataParallel{options_of(deaf, 2, BatchNormMode::kSync)},
+                       doctest::Contains("none of the model's 2 BatchNorm layers is"), ConfigError);
+}
+
+TEST_CASE("norm layers check the shape of what they are given") {
+  const auto backend = make_backend(Device{}, 1);
+  const auto declare = [&](const NormLayer& norm, const Shape& shape, const NormCall& call) {
+    ParameterStore store;
+    NetworkBuilder net(*backend, store);
+    norm(net, net.input(shape), "bn", call);
+  };
+  CHECK_NOTHROW(declare(BatchNorm1d(), {4, 3}, {}));
+  CHECK_NOTHROW(declare(BatchNorm1d(), {4, 7, 3}, {}));
+  CHECK_NOTHROW(declare(BatchNorm3d(), {4, 2, 7, 5, 3}, {}));
+  CHECK_THROWS_WITH_AS(declare(BatchNorm1d(), {4, 7, 5, 3}, {}),
+                       doctest::Contains("bn: expected an input of 2 to 3 dimensions"), Error);
+  CHECK_THROWS_WITH_AS(declare(BatchNorm2d(), {4, 3}, {}),
+                       doctest::Contains("bn: expected an input of 4 dimensions"), Error);
+  CHECK_THROWS_WITH_AS(declare(SyncBatchNorm(), {4, 3}, {.num_features = 5}),
+                       doctest::Contains("bn: expected an input with 5 channels"), Error);
+}
+
+TEST_CASE("options of outputs and losses that do not fit each other") {
+  DataParallelOptions options = options_of(two_heads, 1, BatchNormMode::kLocal);
+  options.losses = {{"auxiliary", CrossEntropyLoss{}}};
+  CHECK_THROWS_WITH_AS(DataParallel{options},
+                       doctest::Contains("no output 'auxiliary'; it has out, aux"), Error);
+  options.losses = {{"out", CrossEntropyLoss{}}, {"out", CrossEntropyLoss{}}};
+  CHECK_THROWS_WITH_AS(DataParallel{options}, doctest::Contains("'out' has two losses"), Error);
+  options.losses = {};
+  CHECK_THROWS_AS(DataParallel{options}, Error);
+  options.losses = {{"out", CrossEntropyLoss{.weight = 0}}};
+  CHECK_THROWS_AS(DataParallel{options}, Error);
+  options.losses = {{"out", CrossEntropyLoss{}}};
+  options.accumulate = 6;
+  CHECK_THROWS_WITH_AS(DataParallel{options}, doctest::Contains("1 to 5 micro-batches"), Error);
+}
+
+TEST_CASE("linear layers over rows of any shape, reshaped") {
+  const Model rows = [](NetworkBuilder& net, Value* x, const NormLayer& norm) -> Outputs {
+    x = net.linear(x, "fc1", 12);
+    x = norm(net, net.reshape(x, {x->shape.batch(), 3, 4}), "bn", {.relu = true});
+    x = net.reshape(x, {x->shape.batch(), 12});
+    return {{"out", net.linear(x, "fc2", kClasses)}};
+  };
+  DataParallelOptions options = options_of(rows, 1, BatchNormMode::kSync, 7);
+  options.input = {7, 5};
+  const auto steps = [](const DataParallelOptions& how) {
+    DataParallel run(how);
+    std::vector<double> losses;
+    for (int step = 0; step < 3; ++step) {
+      Batch batch;
+      Rng rng(3, RngPurpose::kTest, static_cast<std::uint64_t>(step));
+      for (std::int64_t n = 0; n < 7; ++n) {
+        batch.samples.push_back(n);
+        for (int i = 0; i < 5; ++i) batch.images.push_back(rng.normal());
+        batch.labels.push_back(static_cast<std::uint8_t>(rng.below(kClasses)));
+      }
+      losses.push_back(run.train_step(batch, step, 0.1F).loss);
+    }
+    return outcome_of(run, losses);
+  };
+  const Outcome one = steps(options);
+  CHECK(one.losses[2] != one.losses[0]);
+  options.devices = cpus(3);
+  check_close(steps(options), one);
+}
+
+}  // namespace lockstep::test
