@@ -4,7 +4,7 @@
 #include <array>
 #include <vector>
 
-#include "lockstep/sync/moments.h"
+#include "lockstep/backend/moments.h"
 #include "sync/rendezvous.h"
 
 namespace lockstep {

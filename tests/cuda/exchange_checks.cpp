@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "cuda/fake_runtime.h"
-#include "lockstep/sync/moments.h"
+#include "lockstep/backend/moments.h"
 #include "support/errors.h"
 #include "support/with_timeout.h"
 

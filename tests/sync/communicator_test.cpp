@@ -5,10 +5,10 @@
 #include <atomic>
 #include <thread>
 
+#include "lockstep/backend/moments.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/rng.h"
 #include "lockstep/sync/all_reduce.h"
-#include "lockstep/sync/moments.h"
 #include "support/errors.h"
 #include "support/with_timeout.h"
 

@@ -9,6 +9,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/parallel_for.h"
 #include "backend/cpu/prefetch.h"
+#include "lockstep/backend/moments.h"
 #include "lockstep/backend/operand_checks.h"
 
 namespace lockstep {
@@ -182,25 +183,17 @@ void input_gradient_rows(const InputGradient& a, std::int64_t begin, std::int64_
   }
 }
 
-// The two per-channel terms of dx from the merged sums, which are rounded once to fp32 as
-// sync/moments.h does, so that sums merged beforehand give the same bits.
-void merge_gradient_sums(const BatchNormBackwardApply& a, std::int64_t channels,
-                         float* mean_gradient, float* projection) {
-  std::int64_t count = 0;
-  for (const StatSlot& slot : a.slots) count += slot.count;
+// The two per-channel terms of dx: `terms` [2, C] = (mean gradient, projection).
+void merge_gradient_sums(const BatchNormBackwardApply& a, std::int64_t channels, float* terms) {
+  const std::int64_t count = merge_sums(a.slots, channels, terms);
   LOCKSTEP_CHECK(count > 0, "batch_norm_backward_apply: the slots count no rows, but x has some");
   const auto total = static_cast<double>(count);
   for (std::int64_t c = 0; c < channels; ++c) {
-    double sum = 0;
-    double product = 0;
-    for (const StatSlot& slot : a.slots) {
-      if (slot.count == 0) continue;
-      sum += slot.data[c];
-      product += slot.data[channels + c];
-    }
-    mean_gradient[c] = static_cast<float>(static_cast<float>(sum) / total);
-    projection[c] = static_cast<float>(static_cast<double>(a.saved.data[2 * channels + c]) *
-                                       static_cast<float>(product) / total);
+    float& mean_gradient = terms[c];
+    float& projection = terms[channels + c];
+    mean_gradient = static_cast<float>(mean_gradient / total);
+    projection = static_cast<float>(static_cast<double>(a.saved.data[2 * channels + c]) *
+                                    projection / total);
   }
 }
 
@@ -259,8 +252,8 @@ void CpuBackend::batch_norm_backward_apply(const BatchNormBackwardApply& a) {
   auto* memory =
       static_cast<float*>(scratch(5 * static_cast<std::size_t>(channels) * sizeof(float)));
   float* mean_gradient = memory + 3 * channels;
-  float* projection = memory + 4 * channels;
-  merge_gradient_sums(a, channels, mean_gradient, projection);
+  float* projection = mean_gradient + channels;
+  merge_gradient_sums(a, channels, mean_gradient);
   const ChannelScale scale(memory, a.saved.data, a.saved.data + channels, a.affine, channels);
   const InputGradient work{
       {a.x, a.grad_y, a.y, scale}, mean_gradient, projection, a.grad_x, a.grad_residual,

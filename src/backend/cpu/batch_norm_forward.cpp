@@ -4,6 +4,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/parallel_for.h"
 #include "backend/cpu/prefetch.h"
+#include "lockstep/backend/moments.h"
 #include "lockstep/backend/operand_checks.h"
 
 namespace lockstep {
@@ -97,19 +98,14 @@ void block_moments(const Tensor& x, std::int64_t begin, std::int64_t end, std::i
   }
 }
 
-// Statistics of the merged slots, rounded once to fp32 as sync/moments.h does, so that slots merged
-// beforehand give the same bits; then what the backward pass and evaluation need.
+// Merges the slots into the memory of what the backward pass and evaluation need, and derives that.
 void finish_statistics(const BatchNormForward& a, std::int64_t channels) {
+  const std::int64_t count = merge_moments(a.slots, channels, a.saved.data);
   for (std::int64_t c = 0; c < channels; ++c) {
-    ChannelMoments total;
-    for (const StatSlot& slot : a.slots) {
-      total = merge(total, {slot.count, slot.data[c], slot.data[channels + c]});
-    }
-    const auto mean = static_cast<float>(total.mean);
-    const double m2 = static_cast<float>(total.m2);
-    const double var = m2 / static_cast<double>(total.count);
+    const float mean = a.saved.data[c];
+    const double m2 = a.saved.data[channels + c];
+    const double var = m2 / static_cast<double>(count);
     const double invstd = inverse_std(var, a.eps, a.eps_mode);
-    a.saved.data[c] = mean;
     a.saved.data[channels + c] = static_cast<float>(invstd);
     a.saved.data[2 * channels + c] =
         variance_has_gradient(var, a.eps, a.eps_mode) ? static_cast<float>(invstd * invstd) : 0.0F;
@@ -117,7 +113,7 @@ void finish_statistics(const BatchNormForward& a, std::int64_t channels) {
       a.running.mean[c] = update_running(a.running.mean[c], mean, a.running.momentum);
     }
     if (a.running.var != nullptr) {
-      const double unbiased = m2 / static_cast<double>(total.count - 1);
+      const double unbiased = m2 / static_cast<double>(count - 1);
       a.running.var[c] = update_running(a.running.var[c], unbiased, a.running.momentum);
     }
   }

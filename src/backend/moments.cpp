@@ -1,4 +1,4 @@
-#include "lockstep/sync/moments.h"
+#include "lockstep/backend/moments.h"
 
 #include <algorithm>
 #include <array>
@@ -18,20 +18,32 @@ std::int64_t total_count(std::span<const StatSlot> slots) {
   return count;
 }
 
+// What depends on the counts alone is computed once per slot: every replica merges all slots of its
+// group, in every call.
 void merge_moments_block(std::span<const StatSlot> slots, std::int64_t channels, std::int64_t begin,
                          std::int64_t size, float* merged) {
-  std::array<ChannelMoments, kBlock> moments{};
+  std::array<double, kBlock> mean{};
+  std::array<double, kBlock> m2{};
+  std::int64_t before = 0;
   for (const StatSlot& slot : slots) {
     if (slot.count == 0) continue;
-    const float* mean = slot.data + begin;
-    const float* m2 = mean + channels;
-    for (std::int64_t c = 0; c < size; ++c) {
-      moments[c] = merge(moments[c], {slot.count, mean[c], m2[c]});
+    const float* slot_mean = slot.data + begin;
+    const float* slot_m2 = slot_mean + channels;
+    if (before == 0) {
+      std::copy_n(slot_mean, size, mean.begin());
+      std::copy_n(slot_m2, size, m2.begin());
+    } else {
+      const MomentsWeights weights = moments_weights(before, slot.count);
+#pragma omp simd
+      for (std::int64_t c = 0; c < size; ++c) {
+        join_moments(mean[c], m2[c], slot_mean[c], slot_m2[c], weights);
+      }
     }
+    before += slot.count;
   }
   for (std::int64_t c = 0; c < size; ++c) {
-    merged[begin + c] = static_cast<float>(moments[c].mean);
-    merged[channels + begin + c] = static_cast<float>(moments[c].m2);
+    merged[begin + c] = static_cast<float>(mean[c]);
+    merged[channels + begin + c] = static_cast<float>(m2[c]);
   }
 }
 

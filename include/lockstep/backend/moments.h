@@ -1,6 +1,6 @@
 #pragma once
-// Merging of per-replica BatchNorm statistics: the reference that every transport must equal bit by
-// bit.
+// Merging of BatchNorm's partial statistics, as the CPU does it: the reference that every device
+// must equal bit by bit. A result that is merged again, alone, keeps its bits.
 
 #include <cstdint>
 #include <span>

@@ -1,4 +1,4 @@
-#include "lockstep/sync/moments.h"
+#include "lockstep/backend/moments.h"
 
 #include <doctest/doctest.h>
 
