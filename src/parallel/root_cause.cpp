@@ -35,6 +35,8 @@ std::exception_ptr attribute_failure(const std::exception_ptr& cause,
     return std::make_exception_ptr(DataError(text));
   } catch (const NonFiniteError&) {
     return std::make_exception_ptr(NonFiniteError(text));
+  } catch (const StalledError&) {
+    return std::make_exception_ptr(StalledError(text));
   } catch (...) {
     return std::make_exception_ptr(ReplicaError(text));
   }

@@ -35,7 +35,7 @@ bool Watchdog::check() const {
   const std::optional<SyncMaster::Wait> wait = longest_wait_();
   if (!wait || wait->longest < timeout_) return false;
   const double limit = std::chrono::duration<double>(timeout_).count();
-  on_stall_(std::make_exception_ptr(ReplicaError(
+  on_stall_(std::make_exception_ptr(StalledError(
       concat("stalled: no progress within ", describe_seconds(limit), ": ", wait->report))));
   return true;
 }

@@ -193,7 +193,7 @@ void Trainer::fail(const std::exception& error) {
       log_->warning(fmt::format("the last good checkpoint is {}; --resume goes on from it",
                                 folder_.checkpoint("last").string()));
     }
-    if (what.find("stalled") != std::string::npos) {
+    if (dynamic_cast<const StalledError*>(&error) != nullptr) {
       log_->events().write({{"type", "stall"}, {"step", iteration_}, {"text", what}});
     }
     log_end("failed", exit_code_of(error), {{"error", what}});

@@ -99,7 +99,7 @@ TEST_CASE("a replica that sleeps is named by the watchdog") {
                       std::this_thread::sleep_for(std::chrono::milliseconds(500));
                       return true;
                     }));
-  CHECK(is_a<ReplicaError>(thrown));
+  CHECK(is_a<StalledError>(thrown));
   CHECK(contains(text_of(thrown), "stalled: no progress within 0.2 s"));
   CHECK(contains(text_of(thrown), "last seen: replica 2: forward in encoder.1.1.bn, step 1"));
 }

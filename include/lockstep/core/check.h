@@ -38,6 +38,12 @@ class ReplicaError : public Error {
   using Error::Error;
 };
 
+/// A replica did not come to where the others waited for it.
+class StalledError : public ReplicaError {
+ public:
+  using ReplicaError::ReplicaError;
+};
+
 /// Thrown to a rank that waits when another rank has failed; never the root cause.
 class PeerAborted : public ReplicaError {
  public:
