@@ -6,7 +6,7 @@
 #include "kernels/cuda_backend.h"
 #include "kernels/device/device.h"
 #include "kernels/examine.h"
-#include "kernels/transport/gpu_communicator.h"
+#include "kernels/transport/gpu_transport.h"
 
 namespace lockstep::gpu {
 namespace {
@@ -24,8 +24,8 @@ struct Registration {
   Registration() {
     ask_for_many_queues();
     provide_cuda_backends({device_count, make_cuda_backend, examine});
-    provide_gpu_transport("host", make_gpu_host_communicators);
-    provide_gpu_transport("event", make_event_communicators);
+    provide_gpu_transport("host", make_gpu_host_transports);
+    provide_gpu_transport("event", make_event_transports);
   }
 };
 const Registration registration;

@@ -27,7 +27,7 @@ struct SlotTable {
       if (slot.count == 0) continue;
       LOCKSTEP_CHECK(size < kMaxStatSlots, "batch_norm: at most ", kMaxStatSlots,
                      " slots with rows can be merged on a GPU, got more of ", slots.size(),
-                     "; merge them beforehand (transport host)");
+                     "; use process groups of fewer replicas (bn.sync_group)");
       weights[size] = moments_weights(count, slot.count);
       data[size] = slot.data;
       count += slot.count;

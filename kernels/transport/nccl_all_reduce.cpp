@@ -12,9 +12,9 @@
 namespace lockstep::gpu {
 namespace {
 
-class NcclAllReduce final : public AllReduce {
+class NcclSum final : public SumTransport {
  public:
-  NcclAllReduce(const Device& device, int rank, int ranks, const ncclUniqueId& id)
+  NcclSum(const Device& device, int rank, int ranks, const ncclUniqueId& id)
       : ordinal_(device.ordinal), rank_(rank), ranks_(ranks), id_(id) {}
 
   void attach(Backend& backend) override {
@@ -27,12 +27,13 @@ class NcclAllReduce final : public AllReduce {
   }
 
   // A wait for an event is for its latest record at that time: one event serves all sums.
-  void start(float* data, std::int64_t count) override {
+  void start(std::span<float* const> data, std::int64_t count) override {
     Own& own = attached();
     const DeviceGuard guard(ordinal_);
     own.given.record(backend_->stream());
     own.given.make_wait(own.stream.get());
-    nccl_.all_reduce(data, static_cast<std::size_t>(count), own.stream.get());
+    nccl_.all_reduce(data[static_cast<std::size_t>(rank_)], static_cast<std::size_t>(count),
+                     own.stream.get());
   }
 
   void finish() override {
@@ -42,7 +43,8 @@ class NcclAllReduce final : public AllReduce {
     own.summed.make_wait(backend_->stream());
   }
 
-  void abort(const std::exception_ptr&) override { nccl_.abort(); }
+  bool on_streams() const override { return true; }
+  void abort() override { nccl_.abort(); }
 
  private:
   struct Own {
@@ -65,14 +67,14 @@ class NcclAllReduce final : public AllReduce {
   NcclRank nccl_;  // last: what it still does in the stream ends first
 };
 
-AllReduces make_nccl_all_reduces(std::span<const Device> devices) {
+SumTransports make_nccl_sums(std::span<const Device> devices) {
   check_distinct_gpus(devices, "run.gradient_exchange = \"all_reduce\"", "\"owner\"");
   const ncclUniqueId id = make_nccl_id();
   const int ranks = static_cast<int>(devices.size());
-  AllReduces all;
+  SumTransports all;
   for (int rank = 0; rank < ranks; ++rank) {
     const Device& device = devices[static_cast<std::size_t>(rank)];
-    all.push_back(std::make_unique<NcclAllReduce>(device, rank, ranks, id));
+    all.push_back(std::make_unique<NcclSum>(device, rank, ranks, id));
   }
   return all;
 }
@@ -85,7 +87,7 @@ bool reach_each_other(std::span<const Device> devices) {
 
 // Here and not in register.cpp: a build without NCCL leaves this file out.
 struct Registration {
-  Registration() { provide_gpu_all_reduce({make_nccl_all_reduces, reach_each_other}); }
+  Registration() { provide_gpu_all_reduce({make_nccl_sums, reach_each_other}); }
 };
 const Registration registration;
 

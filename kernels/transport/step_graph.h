@@ -51,8 +51,8 @@ class StepGraph {
   /// The other ranks: `stream` goes on after the launch.
   void follow(Stream stream) const;
 
-  void take_turn() { turn_.lock(); }
-  void give_turn() { turn_.unlock(); }
+  /// The right to issue during a capture.
+  std::unique_lock<std::mutex> take_turn() { return std::unique_lock(turn_); }
 
  private:
   int ranks() const { return static_cast<int>(ordinals_.size()); }

@@ -1,7 +1,7 @@
 // One exchange of BatchNorm statistics: every rank hands in [2, channels] floats of its device and
-// gets those of all, merged or one by one as the transport has it. The ranks do nothing else, so
-// this is the cost of the rendezvous and, on the CPU, of the merge; on GPUs of what it issues to
-// their streams, until these are done. There the cost inside a recorded step is measured, too.
+// gets those of all. The ranks do nothing else, so this is the cost of the rendezvous; on GPUs of
+// what it issues to their streams, until these are done. There the cost inside a recorded step is
+// measured, too.
 
 #include <fmt/format.h>
 
@@ -14,7 +14,7 @@
 #include "lockstep/backend/backend.h"
 #include "lockstep/parallel/replica_group.h"
 #include "lockstep/report/table.h"
-#include "lockstep/sync/communicator.h"
+#include "lockstep/sync/sync_group.h"
 
 namespace lockstep {
 namespace {
@@ -39,21 +39,21 @@ struct Rank {
 };
 
 ExchangeTimes measure(std::span<const Device> devices, std::int64_t channels, int iters) {
-  const std::unique_ptr<CommunicatorGroup> communicators = make_communicators(devices, {});
+  SyncGroup communicators(devices);
   std::vector<Rank> ranks(devices.size());
-  ReplicaGroup group(devices, *communicators);
+  ReplicaGroup group(devices, communicators);
   group.run([&](int rank) {
     Rank& own = ranks[static_cast<std::size_t>(rank)];
     own.backend = make_backend(devices[static_cast<std::size_t>(rank)], 1);
     own.moments = own.backend->allocate(2 * static_cast<std::size_t>(channels) * sizeof(float));
     own.backend->fill(Tensor(own.moments.data(), Shape{2, channels}), 0.5F);
-    communicators->at(rank).attach(*own.backend);
+    communicators.at(rank).attach(*own.backend);
   });
   const auto exchange_many = [&](int rank) {
     const Rank& own = ranks[static_cast<std::size_t>(rank)];
     const SyncCall call{"bench", Direction::kForward, 0, channels};
     const StatSlot local{1, static_cast<const float*>(own.moments.data())};
-    Communicator& communicator = communicators->at(rank);
+    Communicator& communicator = communicators.at(rank);
     for (int i = 0; i < kExchangesPerIter; ++i) communicator.exchange(call, local);
     own.backend->synchronize();
   };

@@ -10,7 +10,7 @@
 
 #include "lockstep/backend/backend.h"
 #include "lockstep/parallel/replica_group.h"
-#include "lockstep/sync/communicator.h"
+#include "lockstep/sync/sync_group.h"
 
 namespace lockstep {
 namespace {
@@ -43,23 +43,23 @@ class Chain {
   Chain(std::span<const Device> devices, std::int64_t channels, int exchanges)
       : channels_(channels),
         exchanges_(exchanges),
-        communicators_(make_communicators(devices, {})),
+        communicators_(devices),
         ranks_(devices.size()),
-        group_(devices, *communicators_) {
+        group_(devices, communicators_) {
     group_.run([&](int rank) {
       auto& own = ranks_[static_cast<std::size_t>(rank)];
       own = std::make_unique<Rank>(devices[static_cast<std::size_t>(rank)], channels);
-      communicators_->at(rank).attach(*own->backend);
+      communicators_.at(rank).attach(*own->backend);
     });
   }
 
-  bool can_be_recorded() const { return communicators_->at(0).can_record(); }
+  bool can_be_recorded() { return communicators_.recorder(0) != nullptr; }
 
   /// Seconds of one replay, one figure per iteration.
   std::vector<double> replay(bool synchronized, int iters) {
     group_.run([&](int rank) { issue(rank, synchronized); });
     group_.run([&](int rank) {
-      communicators_->at(rank).record_step([&] { issue(rank, synchronized); });
+      communicators_.recorder(rank)->record([&] { issue(rank, synchronized); });
     });
     seconds_of_replay();
     std::vector<double> seconds;
@@ -70,7 +70,7 @@ class Chain {
  private:
   void issue(int rank, bool synchronized) {
     const Rank& own = *ranks_[static_cast<std::size_t>(rank)];
-    Communicator& communicator = communicators_->at(rank);
+    Communicator& communicator = communicators_.at(rank);
     for (int i = 0; i < exchanges_; ++i) {
       float* moments = own.moments + i % 2 * 2 * channels_;
       own.backend->batch_norm_moments(own.x, moments);
@@ -92,7 +92,7 @@ class Chain {
   double seconds_of_replay() {
     const auto start = std::chrono::steady_clock::now();
     group_.run([&](int rank) {
-      communicators_->at(rank).replay_step();
+      communicators_.recorder(rank)->replay();
       ranks_[static_cast<std::size_t>(rank)]->backend->synchronize();
     });
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -100,7 +100,7 @@ class Chain {
 
   const std::int64_t channels_;
   const int exchanges_;
-  const std::unique_ptr<CommunicatorGroup> communicators_;
+  SyncGroup communicators_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   ReplicaGroup group_;
 };

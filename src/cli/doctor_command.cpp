@@ -14,7 +14,7 @@
 #include "lockstep/backend/examine.h"
 #include "lockstep/core/check.h"
 #include "lockstep/parallel/replica_group.h"
-#include "lockstep/sync/communicator.h"
+#include "lockstep/sync/sync_group.h"
 
 namespace lockstep {
 namespace {
@@ -79,12 +79,12 @@ Finding test_exchange(const std::string& text) {
   const std::string topic = "exchange on " + text;
   try {
     const std::vector<Device> devices = parse_devices(text);
-    const auto communicators = make_communicators(devices, {});
-    ReplicaGroup group(devices, *communicators);
+    SyncGroup communicators(devices);
+    ReplicaGroup group(devices, communicators);
     std::vector<std::unique_ptr<SelfTest>> tests(devices.size());
     std::vector<double> errors(devices.size());
     group.run([&](int rank) {
-      tests[rank] = std::make_unique<SelfTest>(devices[rank], communicators->at(rank));
+      tests[rank] = std::make_unique<SelfTest>(devices[rank], communicators.at(rank));
     });
     const auto start = std::chrono::steady_clock::now();
     int rounds = 0;

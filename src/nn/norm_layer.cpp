@@ -32,8 +32,11 @@ BatchNorm3d::BatchNorm3d(const BatchNormOptions& batch_norm)
   least_rank = most_rank = 5;
 }
 
-SyncBatchNorm::SyncBatchNorm(const BatchNormOptions& batch_norm)
-    : NormLayer(with_mode(batch_norm, BatchNormMode::kSync)) {}
+SyncBatchNorm::SyncBatchNorm(const BatchNormOptions& batch_norm,
+                             const RankPartition& process_groups)
+    : NormLayer(with_mode(batch_norm, BatchNormMode::kSync)) {
+  if (!process_groups.empty()) options.process_groups = process_groups;
+}
 
 VirtualBatchNorm::VirtualBatchNorm(int virtual_devices, const BatchNormOptions& batch_norm)
     : NormLayer(with_mode(batch_norm, BatchNormMode::kVirtual)) {

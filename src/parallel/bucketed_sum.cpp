@@ -14,12 +14,12 @@ void BucketedSum::layer_done(std::size_t layer) {
 
 void BucketedSum::finish() {
   while (started_ < buckets_.size()) start_next();
-  communicator_.finish_all_reduces();
+  all_reduce_.finish();
 }
 
 void BucketedSum::start_next() {
   const GradientBucket& bucket = buckets_[started_++];
-  communicator_.start_all_reduce(grads_ + bucket.begin, bucket.end - bucket.begin);
+  all_reduce_.start(grads_ + bucket.begin, bucket.end - bucket.begin);
 }
 
 }  // namespace lockstep

@@ -6,7 +6,7 @@
 #include <set>
 #include <vector>
 
-#include "lockstep/sync/communicator.h"
+#include "lockstep/sync/all_reduce.h"
 #include "parallel/gradient_buckets.h"
 
 namespace lockstep {
@@ -15,9 +15,9 @@ namespace lockstep {
 /// `layer_done` for every layer from the last to the first, a barrier of all ranks, `finish`.
 class BucketedSum {
  public:
-  /// `grads`: the flat gradients. The communicator outlives the object.
-  BucketedSum(Communicator& communicator, float* grads, std::vector<GradientBucket> buckets)
-      : communicator_(communicator), grads_(grads), buckets_(std::move(buckets)) {}
+  /// `grads`: the flat gradients. `all_reduce` outlives the object.
+  BucketedSum(AllReduce& all_reduce, float* grads, std::vector<GradientBucket> buckets)
+      : all_reduce_(all_reduce), grads_(grads), buckets_(std::move(buckets)) {}
 
   /// A step on a global batch of `batch` samples. The first one of its size overlaps with nothing:
   /// shapes are new to the replicas, so that memory may grow during the pass. Growing waits for
@@ -31,7 +31,7 @@ class BucketedSum {
  private:
   void start_next();
 
-  Communicator& communicator_;
+  AllReduce& all_reduce_;
   float* const grads_;
   const std::vector<GradientBucket> buckets_;
   std::size_t started_ = 0;  // buckets of this step

@@ -21,12 +21,10 @@
 namespace lockstep {
 namespace {
 
-CommunicatorOptions communicator_options(const DataParallelOptions& options,
-                                         const GradientExchangeChoice& exchange) {
-  CommunicatorOptions result = options.communicator;
+SyncGroupOptions sync_group_options(const DataParallelOptions& options,
+                                    const GradientExchangeChoice& exchange) {
+  SyncGroupOptions result = options.communicator;
   result.all_reduce = exchange.kind == "all_reduce";
-  const BatchNormOptions& norm = options.norm.options;
-  result.sync_group = norm.mode == BatchNormMode::kSync ? norm.sync_group : 0;
   return result;
 }
 
@@ -97,7 +95,7 @@ struct DataParallel::Impl {
 
   const DataParallelOptions options;
   const GradientExchangeChoice exchange;
-  std::unique_ptr<CommunicatorGroup> communicators;
+  SyncGroup sync_group;
   std::vector<std::unique_ptr<Replica>> replicas;  // [rank]
   std::vector<StepOutcome> outcomes;               // [rank] of the step finished last
   std::deque<StepUnderWay> under_way;              // the oldest first
@@ -113,19 +111,19 @@ struct DataParallel::Impl {
 DataParallel::Impl::Impl(DataParallelOptions&& run_options)
     : options(std::move(run_options)),
       exchange(choose_gradient_exchange(options.gradient_exchange.kind, options.devices)),
-      communicators(make_communicators(options.devices, communicator_options(options, exchange))),
+      sync_group(options.devices, sync_group_options(options, exchange)),
       replicas(options.devices.size()),
       outcomes(options.devices.size()) {
   check_options(options);
-  if (options.cuda_graph) check_recording(options, exchange, communicators->at(0).can_record());
-  group = std::make_unique<ReplicaGroup>(options.devices, *communicators);
+  if (options.cuda_graph) check_recording(options, exchange, sync_group.recorder(0) != nullptr);
+  group = std::make_unique<ReplicaGroup>(options.devices, sync_group);
 }
 
 void DataParallel::Impl::build() {
   const int threads = threads_per_replica(ranks());
   group->run([&](int rank) {
     replicas[static_cast<std::size_t>(rank)] =
-        std::make_unique<Replica>(options, *communicators, rank, threads);
+        std::make_unique<Replica>(options, sync_group, rank, threads);
   });
   run([&](Replica& replica) {
     replica.join(replicas, exchange);

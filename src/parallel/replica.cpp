@@ -45,13 +45,13 @@ void check_labels(const Network& network, std::span<const LossNode> losses) {
 
 }  // namespace
 
-Replica::Replica(const DataParallelOptions& options, CommunicatorGroup& communicators, int rank,
-                 int threads)
+Replica::Replica(const DataParallelOptions& options, SyncGroup& group, int rank, int threads)
     : options_(options),
-      communicators_(communicators),
-      communicator_(communicators.at(rank)),
+      communicator_(group.at(rank)),
+      all_reduce_(group.all_reduce(rank)),
+      recorder_(group.recorder(rank)),
       rank_(rank) {
-  communicators_.progress().enter(rank, "building", "the replica");
+  communicator_.enter("building", "the replica");
   backend_ = make_backend(device(), threads, options.backend);
   communicator_.attach(*backend_);
   const Shape input = options.input.with_batch(planned_batch(options));
@@ -89,9 +89,8 @@ void Replica::join(std::span<const std::unique_ptr<Replica>> replicas,
                    const GradientExchangeChoice& exchange) {
   std::unique_ptr<BucketedSum> bucketed;
   if (exchange.kind == "all_reduce") {
-    bucketed =
-        std::make_unique<BucketedSum>(communicator_, store_.grads(),
-                                      plan_gradient_buckets(*network_, options_.gradient_exchange));
+    bucketed = std::make_unique<BucketedSum>(
+        *all_reduce_, store_.grads(), plan_gradient_buckets(*network_, options_.gradient_exchange));
   }
   StepMemory memory{&scalars().lr, {}, &sums().squared_norm};
   if (options_.loss_scale) memory.grad_scale = &sums().scale.inverse;

@@ -32,9 +32,8 @@ struct ImageOutcome {
 
 class Replica {
  public:
-  /// Everything but the share of the optimizer. `options` and `communicators` outlive it.
-  Replica(const DataParallelOptions& options, CommunicatorGroup& communicators, int rank,
-          int threads);
+  /// Everything but the share of the optimizer. `options` and `group` outlive it.
+  Replica(const DataParallelOptions& options, SyncGroup& group, int rank, int threads);
   /// Once all replicas are there, which stay where they are.
   void join(std::span<const std::unique_ptr<Replica>> replicas,
             const GradientExchangeChoice& exchange);
@@ -92,6 +91,7 @@ class Replica {
   void forward_backward(const BatchPart& part, std::size_t micro,
                         const Network::AfterLayer& after_layer);
   bool feeds_statistics(std::size_t micro) const;
+  double all_reduce_seconds() const;
   void compute_losses();
   void exchange_gradients();
   void check_gradients();
@@ -115,8 +115,9 @@ class Replica {
   Tensor confusion_tensor() const;
 
   const DataParallelOptions& options_;
-  CommunicatorGroup& communicators_;
   Communicator& communicator_;
+  AllReduce* const all_reduce_;  // null: gradients go another way
+  Recorder* const recorder_;     // null: steps cannot be recorded
   const int rank_;
   std::unique_ptr<Backend> backend_;
   ParameterStore store_;

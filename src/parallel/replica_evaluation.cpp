@@ -54,7 +54,7 @@ void Replica::prepare_evaluation(const Batch& batch) {
 }
 
 ImageOutcome Replica::evaluate(const Batch& batch) {
-  communicators_.progress().enter(rank_, "evaluation", "the network");
+  communicator_.enter("evaluation", "the network");
   prepare_evaluation(batch);
   const LossNode& loss = losses_.front();
   const Network& network = *eval_network_;

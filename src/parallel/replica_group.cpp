@@ -21,9 +21,9 @@ constexpr std::chrono::seconds kPatience{1};  // for a rank to return after an a
 
 // Shared with the threads: one that is stuck may come back after the group is gone.
 struct ReplicaGroup::Impl {
-  Impl(std::span<const Device> ranks, CommunicatorGroup& ends)
+  Impl(std::span<const Device> ranks, SyncGroup& ends)
       : devices(ranks.begin(), ranks.end()),
-        communicators(ends),
+        group(ends),
         returned(devices.size(), true),
         thrown(devices.size()) {}
 
@@ -34,7 +34,7 @@ struct ReplicaGroup::Impl {
   std::exception_ptr root_cause() const;
 
   const std::vector<Device> devices;
-  CommunicatorGroup& communicators;
+  SyncGroup& group;
 
   std::mutex mutex;
   std::condition_variable work_given;
@@ -74,8 +74,8 @@ void ReplicaGroup::Impl::note_failure(int rank, std::exception_ptr failure_here)
   thrown[rank] = failure_here;
   if (failed_at) return;
   failed_at = std::chrono::steady_clock::now();
-  // Under the mutex: `run` cannot return, and the communicators cannot go, before this is done.
-  communicators.abort(failure_here);
+  // Under the mutex: `run` cannot return, and the sync group cannot go, before this is done.
+  group.abort(failure_here);
 }
 
 bool ReplicaGroup::Impl::wait_for_all(std::unique_lock<std::mutex>& lock) {
@@ -90,14 +90,13 @@ std::exception_ptr ReplicaGroup::Impl::root_cause() const {
   for (int rank = 0; rank < size(); ++rank) {
     if (returned[rank]) continue;
     stuck += concat("; replica ", rank, " (", to_string(devices[rank]),
-                    ") does not return and is left behind (",
-                    communicators.progress().describe(rank), ")");
+                    ") does not return and is left behind (", group.progress().describe(rank), ")");
   }
-  return attribute_failure(communicators.failure(), thrown, devices, stuck);
+  return attribute_failure(group.failure(), thrown, devices, stuck);
 }
 
-ReplicaGroup::ReplicaGroup(std::span<const Device> devices, CommunicatorGroup& communicators)
-    : impl_(std::make_shared<Impl>(devices, communicators)) {
+ReplicaGroup::ReplicaGroup(std::span<const Device> devices, SyncGroup& group)
+    : impl_(std::make_shared<Impl>(devices, group)) {
   LOCKSTEP_CHECK(!devices.empty(), "expected at least one device");
   for (int rank = 0; rank < size(); ++rank) {
     impl_->threads.emplace_back([state = impl_, rank] { state->serve(rank); });

@@ -25,7 +25,7 @@ const std::uint8_t* labels_of(const BatchPart& part, const Shape& labels) {
 }  // namespace
 
 void Replica::begin_step(const StepInput& input) {
-  communicators_.progress().set_step(rank_, input.step);
+  communicator_.begin_step(input.step);
   StepTimes& times = times_[static_cast<std::size_t>(input.slot)];
   times = {};
   const auto start = std::chrono::steady_clock::now();
@@ -139,13 +139,17 @@ void Replica::issue_step(const StepInput& input) {
     forward_backward(parts[micro], micro, nullptr);
     scatter(parts[micro + 1], micro + 1, input.staged);
   }
-  const double reduced = communicator_.all_reduce_seconds();
+  const double reduced = all_reduce_seconds();
   gradients_->begin(input.batch);
   forward_backward(parts.back(), parts.size() - 1,
                    [this](std::size_t layer) { gradients_->layer_done(layer); });
   const auto computed = std::chrono::steady_clock::now();
   exchange_gradients();
-  exchange_seconds_ = communicator_.all_reduce_seconds() - reduced + seconds_since(computed);
+  exchange_seconds_ = all_reduce_seconds() - reduced + seconds_since(computed);
+}
+
+double Replica::all_reduce_seconds() const {
+  return all_reduce_ == nullptr ? 0 : all_reduce_->seconds();
 }
 
 void Replica::forward_backward(const BatchPart& part, std::size_t micro,
@@ -216,16 +220,16 @@ void Replica::record_step(const StepInput& input) {
   const auto& batch_norms = store_.batch_norms();
   tracked_.clear();
   for (const auto& state : batch_norms) tracked_.push_back(-state->num_batches_tracked);
-  communicator_.record_step([&] { issue_step(input); });
+  recorder_->record([&] { issue_step(input); });
   for (std::size_t i = 0; i < tracked_.size(); ++i) {
     tracked_[i] += batch_norms[i]->num_batches_tracked;
   }
-  communicator_.replay_step();
+  recorder_->replay();
 }
 
 // The device does all of the step; what the layers keep on the host follows.
 void Replica::replay_step(const StepInput& input) {
-  communicator_.replay_step();
+  recorder_->replay();
   const auto& batch_norms = store_.batch_norms();
   for (std::size_t i = 0; i < batch_norms.size(); ++i) {
     batch_norms[i]->num_batches_tracked += tracked_[i];

@@ -4,61 +4,43 @@
 #include <optional>
 
 #include "lockstep/core/check.h"
-#include "lockstep/sync/abortable_barrier.h"
+#include "lockstep/sync/communicator.h"
+#include "sync/wait_timer.h"
 
 namespace lockstep {
 namespace {
 
 constexpr std::int64_t kBlock = 512;  // values summed at a time, on the stack
 
-/// What the ranks of a run on the CPU share.
-struct HostSum {
-  explicit HostSum(int ranks) : barrier(ranks), data(static_cast<std::size_t>(ranks)) {}
-
-  AbortableBarrier barrier;
-  std::vector<float*> data;  // [rank] of the present call
-};
-
 /// Every rank sums a piece of its own and writes it to all. In rank order from 0, as the owner of a
 /// range of gradients does in `sgd_update`: both give the same bits.
-class HostAllReduce final : public AllReduce {
+class HostSum final : public SumTransport {
  public:
-  HostAllReduce(std::shared_ptr<HostSum> shared, int rank)
-      : shared_(std::move(shared)), rank_(rank) {}
+  explicit HostSum(int rank) : rank_(rank) {}
 
-  void start(float* data, std::int64_t count) override {
-    shared_->data[static_cast<std::size_t>(rank_)] = data;
-    shared_->barrier.arrive_and_wait(rank_);
-    const auto ranks = static_cast<std::int64_t>(shared_->data.size());
+  void start(std::span<float* const> data, std::int64_t count) override {
+    const auto ranks = static_cast<std::int64_t>(data.size());
     const std::int64_t end = count * (rank_ + 1) / ranks;
     for (std::int64_t i = count * rank_ / ranks; i < end; i += kBlock) {
-      sum_block(i, std::min(kBlock, end - i));
+      sum_block(data, i, std::min(kBlock, end - i));
     }
-    shared_->barrier.arrive_and_wait(rank_);
   }
-
-  void finish() override {}  // `start` has done everything
-  void abort(const std::exception_ptr& cause) override { shared_->barrier.abort(cause); }
 
  private:
-  void sum_block(std::int64_t begin, std::int64_t size) const {
+  static void sum_block(std::span<float* const> data, std::int64_t begin, std::int64_t size) {
     float sums[kBlock] = {};
-    for (const float* data : shared_->data) {
-      for (std::int64_t i = 0; i < size; ++i) sums[i] += data[begin + i];
+    for (const float* values : data) {
+      for (std::int64_t i = 0; i < size; ++i) sums[i] += values[begin + i];
     }
-    for (float* data : shared_->data) std::copy_n(sums, size, data + begin);
+    for (float* values : data) std::copy_n(sums, size, values + begin);
   }
 
-  const std::shared_ptr<HostSum> shared_;
   const int rank_;
 };
 
-AllReduces make_host_all_reduces(int ranks) {
-  const auto shared = std::make_shared<HostSum>(ranks);
-  AllReduces all;
-  for (int rank = 0; rank < ranks; ++rank) {
-    all.push_back(std::make_unique<HostAllReduce>(shared, rank));
-  }
+SumTransports make_host_sums(int ranks) {
+  SumTransports all;
+  for (int rank = 0; rank < ranks; ++rank) all.push_back(std::make_unique<HostSum>(rank));
   return all;
 }
 
@@ -69,9 +51,38 @@ std::optional<GpuAllReduce>& provided() {
 
 }  // namespace
 
-AllReduces make_all_reduces(std::span<const Device> devices) {
+AllReduce::AllReduce(Communicator& own, SumTransport& transport)
+    : own_(own), transport_(transport) {
+  data_.reserve(static_cast<std::size_t>(own.size()));
+}
+
+// The meeting comes first, so that no rank starts a sum that the others do not.
+void AllReduce::start(float* data, std::int64_t count) {
+  LOCKSTEP_CHECK(count > 0, "expected an all-reduce of at least 1 value, got ", count);
+  const WaitTimer timer(seconds_);
+  const SyncCall call{"gradients", Direction::kOther, started_++, count};
+  own_.enter("all-reduce", call.layer);
+  if (!own_.hook_allows(call)) return;
+  const StatPosts posts = own_.meet_all(call, {{}, data});
+  data_.clear();
+  for (void* const peers : posts.tickets) data_.push_back(static_cast<float*>(peers));
+  transport_.start(data_, count);
+  summed_at_ = own_.meetings_;
+}
+
+// On the CPU a sum is there when every rank has done its piece, which it has when it comes to any
+// later meeting of all: to the next sum's, to a barrier behind the last one, or to this.
+void AllReduce::finish() {
+  const WaitTimer timer(seconds_);
+  const bool open = started_ > 0 && !transport_.on_streams() && summed_at_ == own_.meetings_;
+  started_ = 0;
+  if (open) own_.meet("the end of the sums");
+  transport_.finish();
+}
+
+SumTransports make_sum_transports(std::span<const Device> devices) {
   if (devices.front().kind == DeviceKind::kCpu) {
-    return make_host_all_reduces(static_cast<int>(devices.size()));
+    return make_host_sums(static_cast<int>(devices.size()));
   }
   if (provided()) return provided()->make(devices);
   throw ConfigError(

@@ -3,97 +3,103 @@
 #include <algorithm>
 
 #include "lockstep/core/check.h"
-#include "sync/host_communicator.h"
+#include "lockstep/sync/sync_group.h"
+#include "sync/wait_timer.h"
 
 namespace lockstep {
-namespace {
 
-void check_sync_group(int sync_group, int ranks) {
-  if (sync_group >= 0 && (sync_group == 0 || ranks % sync_group == 0)) return;
-  throw ConfigError(concat("bn.sync_group = ", sync_group, " does not divide the ", ranks,
-                           " devices; give a divisor, or 0 for one group of all devices"));
+Communicator::Communicator(SyncGroup& group, int rank, std::unique_ptr<Transport> transport)
+    : group_(group), rank_(rank), transport_(std::move(transport)) {
+  become_member(0);
 }
 
-struct GpuTransport {
-  const char* name;
-  MakeGpuCommunicators make;
-};
+Communicator::~Communicator() = default;
 
-std::vector<GpuTransport>& gpu_transports() {
-  static std::vector<GpuTransport> transports;  // filled before main, in any order
-  return transports;
+int Communicator::size() const { return group_.size(); }
+
+void Communicator::attach(Backend& backend) {
+  SumTransport* const sums = group_.sums_.empty() ? nullptr : group_.sums_[rank_].get();
+  transport_->attach(backend, sums);
+  if (sums == nullptr) return;
+  meet("the set-up of the all-reduce");
+  sums->attach(backend);
 }
 
-std::string gpu_transport_names() {
-  std::string names;
-  for (const GpuTransport& transport : gpu_transports()) {
-    names += (names.empty() ? "" : ", ") + std::string(transport.name);
+int Communicator::join(const RankPartition& partition) {
+  const RankPartition sets = normalized(partition, size());
+  std::optional<int> number = group_.find_partition(sets);
+  if (!number) {
+    enter("joining", "process groups");
+    const SyncCall call{"process groups", Direction::kOther, 0, 0};
+    number = static_cast<int>(group_.joins_->exchange(rank_, {call, 0, &sets}).count);
+    become_member(*number);
   }
-  return names;
+  return *number;
 }
 
-bool on_gpu(const Device& device) { return device.kind == DeviceKind::kCuda; }
-
-MakeGpuCommunicators find_gpu_transport(const std::string& name, const Device& gpu) {
-  for (const GpuTransport& transport : gpu_transports()) {
-    if (transport.name == name) return transport.make;
+void Communicator::become_member(int partition) {
+  const SyncGroup::Partition& joined = group_.partitions_[partition];
+  for (std::size_t set = 0; set < joined.sets.size(); ++set) {
+    const std::vector<int>& ranks = joined.sets[set];
+    const auto own = std::find(ranks.begin(), ranks.end(), rank_);
+    if (own == ranks.end()) continue;
+    const int place = static_cast<int>(own - ranks.begin());
+    memberships_.push_back({{partition, static_cast<int>(set), ranks, place}, joined.masters[set]});
   }
-  if (gpu_transports().empty()) {
-    throw ConfigError(concat("this build has no CUDA backend, which ", to_string(gpu),
-                             " needs; use cpu devices and the transport 'host'"));
+}
+
+bool Communicator::hook_allows(const SyncCall& call) const {
+  const auto& hook = group_.options_.hook;
+  return !hook || hook(rank_, call);
+}
+
+std::span<const StatSlot> Communicator::exchange(const SyncCall& call, const StatSlot& local) {
+  LOCKSTEP_CHECK(call.partition >= 0 && call.partition < static_cast<int>(memberships_.size()),
+                 "replica ", rank_, " exchanges in process groups ", call.partition,
+                 ", which it has not joined");
+  enter(to_string(call.direction), call.layer);
+  if (!hook_allows(call)) {
+    own_ = local;
+    return {&own_, 1};
   }
-  throw ConfigError(concat("this build has no transport '", name, "' between GPUs; it has ",
-                           gpu_transport_names()));
+  const Membership& membership = memberships_[call.partition];
+  const StatPost post = transport_->post(call, membership.group, local);
+  const StatPosts posts = meet_in(membership, call, post, exchange_wait_);
+  return transport_->receive(call, membership.group, posts);
 }
 
-void check_cpu_transport(const std::string& name) {
-  if (name == "host") return;
-  if (gpu_transports().empty()) {
-    throw ConfigError(concat("this build has no CUDA backend, which the transport '", name,
-                             "' needs; use cpu devices and the transport 'host'"));
+void Communicator::barrier(const char* where) {
+  enter("barrier", where);
+  const SyncCall call{where, Direction::kOther, 0, 0};
+  if (!hook_allows(call)) return;
+  transport_->depart(meet_all(call, {{}, transport_->arrive()}).tickets);
+}
+
+void Communicator::meet(const char* where) { meet_all({where, Direction::kOther, 0, 0}, {}); }
+
+StatPosts Communicator::meet_in(const Membership& membership, const SyncCall& call,
+                                const StatPost& post, double& waited) {
+  const WaitTimer timer(waited);
+  post_ = post;
+  const SyncAnswer answer =
+      membership.master->exchange(membership.group.place, {call, post.slot.count, &post_});
+  if (membership.group.partition == 0) ++meetings_;
+  return *static_cast<const StatPosts*>(answer.payload);
+}
+
+// In the rank's smaller groups first: a rank that left out its last call there meets the others'
+// call and is named at once, where a meeting of all would leave both sides waiting.
+StatPosts Communicator::meet_all(const SyncCall& call, const StatPost& post) {
+  for (std::size_t partition = memberships_.size() - 1; partition > 0; --partition) {
+    meet_in(memberships_[partition], call, {}, barrier_wait_);
   }
-  throw ConfigError(
-      concat("the transport '", name, "' is one between GPUs; cpu devices have 'host'"));
+  return meet_in(memberships_[0], call, post, barrier_wait_);
 }
 
-}  // namespace
-
-void Communicator::start_all_reduce(float*, std::int64_t) {
-  throw Error("this communicator has no all-reduce");
+void Communicator::enter(const char* activity, const char* place) {
+  group_.progress_.enter(rank_, activity, place);
 }
 
-void Communicator::record_step(const std::function<void()>&) {
-  throw Error("this transport cannot record a step");
-}
-
-void Communicator::replay_step() { throw Error("this transport cannot replay a step"); }
-
-std::string resolve_transport(const std::string& wanted, std::span<const Device> devices) {
-  if (wanted != "auto") return wanted;
-  return std::any_of(devices.begin(), devices.end(), on_gpu) ? "event" : "host";
-}
-
-std::unique_ptr<CommunicatorGroup> make_communicators(std::span<const Device> devices,
-                                                      const CommunicatorOptions& options) {
-  if (devices.empty()) throw ConfigError("no devices: expected at least one, such as cpu:1");
-  const int ranks = static_cast<int>(devices.size());
-  check_sync_group(options.sync_group, ranks);
-  const auto gpus = std::count_if(devices.begin(), devices.end(), on_gpu);
-  const std::string transport = resolve_transport(options.transport, devices);
-  if (transport != "host" && transport != "event" && transport != "nccl") {
-    throw ConfigError(
-        concat("unknown transport '", transport, "'; expected auto, host, event or nccl"));
-  }
-  if (gpus == 0) {
-    check_cpu_transport(transport);
-    return make_host_communicators(devices, options);
-  }
-  if (gpus != ranks) throw ConfigError("expected cpu devices or cuda devices, got some of both");
-  return find_gpu_transport(transport, devices.front())(devices, options);
-}
-
-void provide_gpu_transport(const char* name, MakeGpuCommunicators make) {
-  gpu_transports().push_back({name, make});
-}
+void Communicator::begin_step(std::int64_t step) { group_.progress_.set_step(rank_, step); }
 
 }  // namespace lockstep

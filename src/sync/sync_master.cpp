@@ -29,33 +29,37 @@ const char* to_string(Direction direction) {
   return "?";
 }
 
-SyncMaster::SyncMaster(int ranks, Callback callback, Progress* progress, int rank_offset,
-                       std::chrono::microseconds spin)
-    : callback_(std::move(callback)),
+SyncMaster::SyncMaster(std::vector<int> ranks, Callback callback, Failure& failure,
+                       const Progress* progress, std::chrono::microseconds spin)
+    : ranks_(std::move(ranks)),
+      callback_(std::move(callback)),
+      failure_(failure),
       progress_(progress),
-      rank_offset_(rank_offset),
       spin_(spin),
-      slots_(static_cast<std::size_t>(ranks)),
+      slots_(ranks_.size()),
       messages_(slots_.size()),
       answers_(slots_.size()) {
-  LOCKSTEP_CHECK(ranks > 0, "a barrier needs at least one replica, got ", ranks);
+  LOCKSTEP_CHECK(!ranks_.empty(), "a barrier needs at least one replica");
+  failure_.add(*this);
 }
 
-SyncAnswer SyncMaster::exchange(int rank, const SyncMessage& message) {
+SyncMaster::~SyncMaster() { failure_.remove(*this); }
+
+SyncAnswer SyncMaster::exchange(int place, const SyncMessage& message) {
   std::unique_lock lock(mutex_);
-  if (failure_) throw_aborted(rank);
-  post(rank, message);
-  rank == 0 ? wait_as_master(lock) : wait_as_worker(lock);
-  if (failed_here_) std::rethrow_exception(failure_);
-  if (failure_) throw_aborted(rank);
-  return answers_[rank];
+  post(place, message);
+  place == 0 ? wait_as_master(lock) : wait_as_worker(lock);
+  if (failed_here_) std::rethrow_exception(failure_.cause());
+  if (failure_.raised()) throw_aborted(place);
+  return answers_[place];
 }
 
-void SyncMaster::post(int rank, const SyncMessage& message) {
-  LOCKSTEP_CHECK(rank >= 0 && rank < size() && !slots_[rank].posted, "replica ",
-                 rank_offset_ + rank, " posts twice, or is not one of the ", size(),
-                 " replicas of this barrier");
-  slots_[rank] = {message, true, std::chrono::steady_clock::now()};
+void SyncMaster::post(int place, const SyncMessage& message) {
+  LOCKSTEP_CHECK(place >= 0 && place < size(), "place ", place, " is none of the ", size(),
+                 " of this barrier");
+  if (failure_.raised()) throw_aborted(place);
+  LOCKSTEP_CHECK(!slots_[place].posted, "replica ", ranks_[place], " posts twice");
+  slots_[place] = {message, true, std::chrono::steady_clock::now()};
   ++posted_;
 }
 
@@ -74,9 +78,9 @@ void SyncMaster::look_for(const Done& done, std::unique_lock<std::mutex>& lock) 
 }
 
 void SyncMaster::wait_as_master(std::unique_lock<std::mutex>& lock) {
-  look_for([&] { return posted_ == size() || failed_; }, lock);
-  all_posted_.wait(lock, [&] { return posted_ == size() || failure_; });
-  if (failure_) return;
+  look_for([&] { return posted_ == size() || failure_.raised(); }, lock);
+  all_posted_.wait(lock, [&] { return posted_ == size() || failure_.raised(); });
+  if (failure_.raised()) return;
   run_callback(lock);
   lock.unlock();
   answered_.notify_all();
@@ -91,35 +95,29 @@ void SyncMaster::wait_as_worker(std::unique_lock<std::mutex>& lock) {
     all_posted_.notify_one();
     lock.lock();
   }
-  look_for([&] { return generation_ != mine || failed_; }, lock);
-  answered_.wait(lock, [&] { return generation_ != mine || (failure_ && !running_); });
+  look_for([&] { return generation_ != mine || failure_.raised(); }, lock);
+  answered_.wait(lock, [&] { return generation_ != mine || (failure_.raised() && !running_); });
 }
 
 void SyncMaster::run_callback(std::unique_lock<std::mutex>& lock) {
   running_ = true;
   lock.unlock();
-  std::exception_ptr failure;
+  bool failed_here = false;
   try {
     check_agreement();
     std::transform(slots_.begin(), slots_.end(), messages_.begin(),
                    [](const Slot& slot) { return slot.message; });
     callback_(messages_, answers_);
   } catch (...) {
-    failure = std::current_exception();
+    failed_here = failure_.raise(std::current_exception());
   }
   lock.lock();
   running_ = false;
-  if (failure_) return;
-  if (failure) {
-    failure_ = failure;
-    failed_ = true;
-    failed_here_ = true;
-    return;
-  }
+  failed_here_ = failed_here;
+  if (failure_.raised()) return;
   for (Slot& slot : slots_) slot.posted = false;
   posted_ = 0;
   ++generation_;
-  ++callbacks_;
 }
 
 void SyncMaster::check_agreement() const {
@@ -141,38 +139,35 @@ void SyncMaster::throw_disagreement() const {
                        [&](const Slot& a, const Slot& b) { return votes(a) < votes(b); });
   std::vector<int> agreeing;
   int astray = -1;
-  for (int rank = 0; rank < size(); ++rank) {
-    if (same_call(slots_[rank].message.call, usual->message.call)) {
-      agreeing.push_back(rank_offset_ + rank);
+  for (int place = 0; place < size(); ++place) {
+    if (same_call(slots_[place].message.call, usual->message.call)) {
+      agreeing.push_back(ranks_[place]);
     } else if (astray < 0) {
-      astray = rank;
+      astray = place;
     }
   }
   throw ReplicaError(
-      concat("replica ", rank_offset_ + astray, " is at ", describe(slots_[astray].message.call),
+      concat("replica ", ranks_[astray], " is at ", describe(slots_[astray].message.call),
              " while ", describe_ranks(agreeing), agreeing.size() == 1 ? " is at " : " are at ",
              describe(usual->message.call),
              ": every replica must make the same BatchNorm calls in the same order"));
 }
 
-void SyncMaster::throw_aborted(int rank) const {
-  throw PeerAborted(concat("replica ", rank_offset_ + rank,
-                           " leaves the exchange, because of: ", describe(failure_)));
+void SyncMaster::throw_aborted(int place) const {
+  throw PeerAborted(concat("replica ", ranks_[place],
+                           " leaves the exchange, because of: ", describe(failure_.cause())));
 }
 
-void SyncMaster::abort(std::exception_ptr cause) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!failure_) failure_ = std::move(cause);
-    failed_ = true;
-  }
+// Nobody is between a look at the failure and the sleep that follows: both are under the mutex.
+void SyncMaster::end_waits() {
+  { const std::lock_guard lock(mutex_); }
   all_posted_.notify_all();
   answered_.notify_all();
 }
 
 std::optional<SyncMaster::Wait> SyncMaster::waiting() const {
   const std::lock_guard lock(mutex_);
-  if (posted_ == 0 || failure_) return std::nullopt;
+  if (posted_ == 0 || failure_.raised()) return std::nullopt;
   const auto now = std::chrono::steady_clock::now();
   std::chrono::steady_clock::duration longest{};
   for (const Slot& slot : slots_) {
@@ -184,26 +179,21 @@ std::optional<SyncMaster::Wait> SyncMaster::waiting() const {
 std::string SyncMaster::report(std::chrono::steady_clock::time_point now) const {
   std::string text;
   std::vector<int> missing;
-  for (int rank = 0; rank < size(); ++rank) {
-    const Slot& slot = slots_[rank];
+  for (int place = 0; place < size(); ++place) {
+    const Slot& slot = slots_[place];
     if (!slot.posted) {
-      missing.push_back(rank_offset_ + rank);
+      missing.push_back(ranks_[place]);
       continue;
     }
     const std::chrono::duration<double> waited = now - slot.since;
-    text += concat("replica ", rank_offset_ + rank, " has waited ",
-                   describe_seconds(waited.count()), " in ", describe(slot.message.call), "; ");
+    text += concat("replica ", ranks_[place], " has waited ", describe_seconds(waited.count()),
+                   " in ", describe(slot.message.call), "; ");
   }
   if (missing.empty()) return text + "all are there and the callback runs";
   text += describe_ranks(missing) + (missing.size() == 1 ? " is missing" : " are missing");
   if (progress_ == nullptr) return text;
   for (const int rank : missing) text += "; last seen: " + progress_->describe(rank);
   return text;
-}
-
-std::int64_t SyncMaster::callbacks() const {
-  const std::lock_guard lock(mutex_);
-  return callbacks_;
 }
 
 }  // namespace lockstep

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "cuda/fake_runtime.h"
-#include "lockstep/backend/moments.h"
 #include "support/errors.h"
 #include "support/with_timeout.h"
 
@@ -21,26 +20,15 @@ float value_of(int rank, int call, std::int64_t element) {
 
 std::int64_t count_of(int rank, int call) { return rank == 2 ? 0 : rank + call + 1; }
 
-/// What a consumer must find in the slots of `call`: one per rank of the group, or one merged.
-bool right(std::span<const StatSlot> slots, int first, int width, int call, std::int64_t channels,
-           bool merged) {
-  std::vector<std::vector<float>> values(static_cast<std::size_t>(width));
-  std::vector<StatSlot> expected;
-  for (int i = 0; i < width; ++i) {
+/// What a consumer must find in the slots of `call`.
+bool right(std::span<const StatSlot> slots, const std::vector<int>& ranks, int call,
+           std::int64_t channels) {
+  if (slots.size() != ranks.size()) return false;
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (slots[i].count != count_of(ranks[i], call)) return false;
     for (std::int64_t e = 0; e < 2 * channels; ++e) {
-      values[static_cast<std::size_t>(i)].push_back(value_of(first + i, call, e));
+      if (slots[i].data[e] != value_of(ranks[i], call, e)) return false;
     }
-    expected.push_back({count_of(first + i, call), values[static_cast<std::size_t>(i)].data()});
-  }
-  std::vector<float> result(static_cast<std::size_t>(2 * channels));
-  if (merged) {
-    const std::int64_t count = merge_moments(expected, channels, result.data());
-    expected.assign(1, {count, result.data()});
-  }
-  if (slots.size() != expected.size()) return false;
-  for (std::size_t i = 0; i < slots.size(); ++i) {
-    if (slots[i].count != expected[i].count) return false;
-    if (!std::equal(expected[i].data, expected[i].data + 2 * channels, slots[i].data)) return false;
   }
   return true;
 }
@@ -80,41 +68,46 @@ void Replicas::synchronize() {
   }
 }
 
-StatisticsOfRank::StatisticsOfRank(Communicator& own, StreamBackend& backend, const Run& run,
-                                   bool merged)
-    : own_(own),
-      backend_(backend),
-      width_(run.sync_group == 0 ? run.ranks : run.sync_group),
-      merged_(merged) {}
+StatisticsOfRank::StatisticsOfRank(Communicator& own, StreamBackend& backend, const Run& run)
+    : own_(own), backend_(backend) {
+  join(run.sets.empty() ? contiguous_groups(run.ranks, run.sync_group) : run.sets);
+  if (!run.sets.empty()) join(contiguous_groups(run.ranks, 0));
+}
+
+void StatisticsOfRank::join(const RankPartition& sets) {
+  const auto has_own = [rank = own_.rank()](const std::vector<int>& ranks) {
+    return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+  };
+  joined_.push_back({*std::find_if(sets.begin(), sets.end(), has_own), own_.join(sets)});
+}
 
 void StatisticsOfRank::exchange(int call, std::int64_t channels, std::atomic<int>& wrong) {
-  float* data = backend_.values() + half_ * kHalf;
-  half_ = 1 - half_;
+  const std::size_t turn = static_cast<std::size_t>(call) % joined_.size();
+  Joined& joined = joined_[turn];
+  float* data = backend_.values() + (2 * static_cast<std::int64_t>(turn) + joined.half) * kHalf;
+  joined.half = 1 - joined.half;
   const int rank = own_.rank();
   fake_runtime::enqueue(backend_.stream(), [=] {
     for (std::int64_t e = 0; e < 2 * channels; ++e) data[e] = value_of(rank, call, e);
   });
-  const SyncCall at{"bn", Direction::kForward, call, channels};
+  const SyncCall at{"bn", Direction::kForward, call, channels, joined.number};
   const auto slots = own_.exchange(at, {count_of(rank, call), data});
   const std::vector<StatSlot> copy(slots.begin(), slots.end());
-  std::int64_t count = 0;
-  for (const StatSlot& slot : copy) count += slot.count;
-  wrong += count != own_.last_count();
-  fake_runtime::enqueue(backend_.stream(),
-                        [=, first = rank / width_ * width_, width = width_, merged = merged_,
-                         &wrong] { wrong += !right(copy, first, width, call, channels, merged); });
+  fake_runtime::enqueue(backend_.stream(), [copy, set = joined.ranks, call, channels, &wrong] {
+    wrong += !right(copy, set, call, channels);
+  });
 }
 
-void check_exchanges(MakeGpuCommunicators make, const Run& run, bool merged) {
+void check_exchanges(const char* transport, const Run& run) {
   fake_runtime::use({.devices = run.gpus, .peer_access = run.peer_access});
   const std::vector<Device> devices = devices_of(run);
-  const auto communicators = make(devices, {.sync_group = run.sync_group});
+  SyncGroup group(devices, {.transport = transport});
   std::atomic<int> wrong{0};
   Replicas replicas(devices);
   const auto thrown = test::run_ranks(run.ranks, [&](int rank) {
-    Communicator& own = communicators->at(rank);
+    Communicator& own = group.at(rank);
     StreamBackend& backend = replicas.attach(own);
-    StatisticsOfRank statistics(own, backend, run, merged);
+    StatisticsOfRank statistics(own, backend, run);
     for (int call = 0; call < 60; ++call) {
       statistics.exchange(call, call < 20 ? kChannels : 2 * kChannels, wrong);  // buffers grow
       if (call % 7 != 6) continue;

@@ -6,12 +6,13 @@
 #include <atomic>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "kernels/device/device.h"
 #include "kernels/device/device_memory.h"
 #include "kernels/operations/gpu_operations.h"
-#include "lockstep/sync/communicator.h"
+#include "lockstep/sync/sync_group.h"
 
 namespace lockstep::gpu {
 
@@ -27,7 +28,7 @@ class StreamBackend final : public GpuOperations {
   void download(void*, const Tensor&) override {}
   void synchronize() override;
   float* values() const { return static_cast<float*>(values_.data()); }  // [kValues]
-  static constexpr std::int64_t kValues = 1000;
+  static constexpr std::int64_t kValues = 1200;
 
   void prepare_conv2d(const ConvGeometry&, const Shape&, DType, bool, bool) override {}
   void conv2d_forward(const ConvGeometry&, const Tensor&, const float*, const float*,
@@ -47,6 +48,7 @@ class StreamBackend final : public GpuOperations {
 struct Run {
   int ranks = 4, gpus = 2, sync_group = 0;
   bool peer_access = true;
+  RankPartition sets = {};  // instead of sync_group; exchanges of all ranks come between theirs
 };
 
 /// The replicas of a run, spread evenly over the GPUs in turn.
@@ -69,25 +71,34 @@ class Replicas {
 };
 
 /// What rank `own` hands in in a call, at the start of its backend's values, and a check of what it
-/// gets. `merged`: one slot, not one per rank.
+/// gets: a slot per rank of its process group.
 class StatisticsOfRank {
  public:
-  StatisticsOfRank(Communicator& own, StreamBackend& backend, const Run& run, bool merged);
+  StatisticsOfRank(Communicator& own, StreamBackend& backend, const Run& run);
 
   /// Exchanges; counts in `wrong` what the replica's "kernels" find wrong.
   void exchange(int call, std::int64_t channels, std::atomic<int>& wrong);
   /// After a barrier: the memory of the last call may be written again at once.
-  void reuse_memory() { half_ = 1 - half_; }
+  void reuse_memory() {
+    for (Joined& joined : joined_) joined.half = 1 - joined.half;
+  }
 
  private:
+  /// A partition, and the two parts of the memory that its calls use in turn.
+  struct Joined {
+    std::vector<int> ranks;  // this rank's set
+    int number = 0;
+    std::int64_t half = 0;  // for the next call
+  };
+
+  void join(const RankPartition& sets);
+
   Communicator& own_;
   StreamBackend& backend_;
-  const int width_;
-  const bool merged_;
-  std::int64_t half_ = 0;  // of its memory, for the next call
+  std::vector<Joined> joined_;  // used in turn
 };
 
 /// Ranks of a new run make many exchanges and barriers; checks that all they read was right.
-void check_exchanges(MakeGpuCommunicators make, const Run& run, bool merged);
+void check_exchanges(const char* transport, const Run& run);
 
 }  // namespace lockstep::gpu

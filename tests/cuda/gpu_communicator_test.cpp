@@ -1,8 +1,6 @@
 // The transports between GPUs on the fake runtime: streams that take their time, several replicas
 // on one GPU, GPUs that cannot reach each other's memory.
 
-#include "kernels/transport/gpu_communicator.h"
-
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -15,6 +13,7 @@
 #include "cuda/exchange_checks.h"
 #include "cuda/fake_runtime.h"
 #include "kernels/device/upload_ring.h"
+#include "kernels/transport/gpu_transport.h"
 #include "kernels/transport/peer_staging.h"
 #include "support/errors.h"
 #include "support/with_timeout.h"
@@ -26,25 +25,33 @@ using test::contains;
 using test::run_ranks;
 using test::text_of;
 
-const Run kRuns[] = {{1, 1}, {2, 1}, {4, 2}, {3, 3}, {6, 2, 3}, {4, 2, 1}, {8, 2}};
+const Run kRuns[] = {{1, 1},
+                     {2, 1},
+                     {4, 2},
+                     {3, 3},
+                     {8, 2},
+                     {6, 2, 3},
+                     {4, 2, 1},
+                     {4, 2, 0, true, {{0, 3}, {1, 2}}},
+                     {5, 2, 0, true, {{0, 2, 4}, {1}, {3}}}};
 
 TEST_CASE("event: every stream reads what its peers wrote in the same call") {
   for (Run run : kRuns) {
     CAPTURE(run.ranks);
     CAPTURE(run.sync_group);
-    check_exchanges(make_event_communicators, run, false);
+    check_exchanges("event", run);
     CHECK(fake_runtime::peer_copies() == 0);
     run.peer_access = false;
-    check_exchanges(make_event_communicators, run, false);
+    check_exchanges("event", run);
     CHECK((fake_runtime::peer_copies() > 0) == (run.gpus > 1 && run.sync_group != 1));
   }
 }
 
-TEST_CASE("host: every stream reads the merged statistics") {
+TEST_CASE("host: every stream reads what its peers wrote in the same call") {
   for (const Run& run : kRuns) {
     CAPTURE(run.ranks);
     CAPTURE(run.sync_group);
-    check_exchanges(make_gpu_host_communicators, run, true);
+    check_exchanges("host", run);
   }
 }
 
@@ -53,14 +60,15 @@ TEST_CASE("host: every stream reads the merged statistics") {
 void exchange_weights(const Run& run) {
   fake_runtime::use({.devices = run.gpus});
   const std::vector<Device> devices = devices_of(run);
-  const auto communicators = make_event_communicators(devices, {.sync_group = run.sync_group});
+  SyncGroup group(devices);
   std::atomic<int> wrong{0};
   std::vector<Storage> memory(devices.size());
   Replicas replicas(devices);
   const auto body = [&](int rank) {
     const auto index = static_cast<std::size_t>(rank);
-    Communicator& own = communicators->at(rank);
+    Communicator& own = group.at(rank);
     StreamBackend& backend = replicas.attach(own);
+    own.join(contiguous_groups(run.ranks, run.sync_group));
     memory[index] = backend.allocate(devices.size() * sizeof(float));
     own.barrier("set-up");
     const Stream stream = backend.stream();
@@ -86,22 +94,22 @@ void exchange_weights(const Run& run) {
   CHECK(wrong == 0);
 }
 
-TEST_CASE("a barrier orders all ranks' streams, also across sync groups") {
+TEST_CASE("a barrier orders all ranks' streams, also across process groups") {
   for (const Run& run : kRuns) exchange_weights(run);
 }
 
 TEST_CASE("a rank that leaves out a call is named, and nobody waits on") {
   const Run run{4, 2};
   fake_runtime::use({.devices = run.gpus});
-  CommunicatorOptions options;
+  SyncGroupOptions options;
   options.hook = [](int rank, const SyncCall& at) { return rank != 2 || at.index != 3; };
-  const auto communicators = make_event_communicators(devices_of(run), options);
+  SyncGroup group(devices_of(run), options);
   std::atomic<int> wrong{0};
   Replicas replicas(devices_of(run));
   const auto thrown = run_ranks(4, [&](int rank) {
-    Communicator& own = communicators->at(rank);
+    Communicator& own = group.at(rank);
     StreamBackend& backend = replicas.attach(own);
-    StatisticsOfRank statistics(own, backend, run, false);
+    StatisticsOfRank statistics(own, backend, run);
     for (int call = 0; call < 10; ++call) statistics.exchange(call, 5, wrong);
   });
   for (const auto& failure : thrown) {
@@ -110,26 +118,26 @@ TEST_CASE("a rank that leaves out a call is named, and nobody waits on") {
   replicas.synchronize();
 }
 
-// Which call takes which of a rank's two blocks then differs from one step to the next.
-TEST_CASE("a recorded step with an odd number of exchanges allocates nothing") {
+// Peers out of reach, so that statistics are copied.
+TEST_CASE("a recorded step allocates nothing") {
   const Run run{2, 2, 0, false};
   fake_runtime::use({.devices = run.gpus, .peer_access = run.peer_access});
-  const auto communicators = make_event_communicators(devices_of(run), {});
+  SyncGroup group(devices_of(run));
   std::atomic<int> wrong{0}, grown{0};
   Replicas replicas(devices_of(run));
   const auto thrown = run_ranks(run.ranks, [&](int rank) {
-    Communicator& own = communicators->at(rank);
+    Communicator& own = group.at(rank);
     StreamBackend& backend = replicas.attach(own);
-    StatisticsOfRank statistics(own, backend, run, false);
+    StatisticsOfRank statistics(own, backend, run);
     const auto step = [&] {
       for (const int channels : {5, 10, 40}) statistics.exchange(channels, channels, wrong);
       own.barrier("end of step");
     };
     step();
     const std::size_t bytes = backend.allocated_bytes();
-    own.record_step(step);
+    group.recorder(rank)->record(step);
     grown += backend.allocated_bytes() != bytes;
-    for (int i = 0; i < 3; ++i) own.replay_step();
+    for (int i = 0; i < 3; ++i) group.recorder(rank)->replay();
     backend.synchronize();
   });
   for (const auto& failure : thrown) CHECK(text_of(failure) == "");
@@ -145,12 +153,10 @@ TEST_CASE("the program asks for a queue to the GPU for every stream") {
 
 TEST_CASE("an end without a backend, or with one of the CPU, is an error") {
   fake_runtime::use({.devices = 1});
-  const auto communicators = make_event_communicators(devices_of({1, 1}), {});
-  CHECK_THROWS_WITH_AS(communicators->at(0).barrier("end"), doctest::Contains("not attached"),
-                       Error);
+  SyncGroup group(devices_of({1, 1}));
+  CHECK_THROWS_WITH_AS(group.at(0).barrier("end"), doctest::Contains("not attached"), Error);
   const auto cpu = make_backend(Device{}, 1);
-  CHECK_THROWS_WITH_AS(communicators->at(0).attach(*cpu), doctest::Contains("one between GPUs"),
-                       Error);
+  CHECK_THROWS_WITH_AS(group.at(0).attach(*cpu), doctest::Contains("one between GPUs"), Error);
 }
 
 TEST_CASE("device memory is zeroed and counted, and its lack is an error with a way out") {

@@ -12,7 +12,7 @@
 #include "cuda/exchange_checks.h"
 #include "cuda/fake_nccl.h"
 #include "cuda/fake_runtime.h"
-#include "kernels/transport/gpu_communicator.h"
+#include "kernels/transport/gpu_transport.h"
 #include "lockstep/core/check.h"
 #include "lockstep/sync/all_reduce.h"
 #include "support/errors.h"
@@ -26,33 +26,27 @@ using test::is_a;
 using test::run_ranks;
 using test::text_of;
 
-const Run kRuns[] = {{1, 1}, {2, 2}, {3, 3}, {4, 4, 2}, {8, 8}};
+const Run kRuns[] = {{1, 1},    {2, 2}, {3, 3},
+                     {4, 4, 2}, {8, 8}, {5, 5, 0, true, {{0, 3}, {1, 2, 4}}}};
 constexpr std::int64_t kBuckets = 4, kBucket = 200;  // of the gradients: [kBuckets, kBucket]
 
-std::unique_ptr<CommunicatorGroup> make_nccl(std::span<const Device> devices,
-                                             const CommunicatorOptions& options) {
-  CommunicatorOptions nccl = options;
-  nccl.transport = "nccl";
-  return make_communicators(devices, nccl);
-}
+const char* const kTransports[] = {"host", "event", "nccl"};
 
-struct Transport {
-  const char* name;
-  MakeGpuCommunicators make;
-  bool merges;
-};
-const Transport kTransports[] = {{"host", make_gpu_host_communicators, true},
-                                 {"event", make_event_communicators, false},
-                                 {"nccl", make_nccl, false}};
+SyncGroupOptions summing(const char* transport) {
+  SyncGroupOptions options;
+  options.transport = transport;
+  options.all_reduce = true;
+  return options;
+}
 
 float gradient_of(int rank, int step, std::int64_t element) {
   return static_cast<float>((rank + 1) * (step + 1)) + static_cast<float>(element);
 }
 
 /// One rank's steps: exchanges of statistics go on while buckets are summed, as in a backward pass.
-void sum_beside_exchanges(Communicator& own, StreamBackend& backend, const Run& run, bool merged,
-                          std::atomic<int>& wrong) {
-  StatisticsOfRank statistics(own, backend, run, merged);
+void sum_beside_exchanges(Communicator& own, AllReduce& sums, StreamBackend& backend,
+                          const Run& run, std::atomic<int>& wrong) {
+  StatisticsOfRank statistics(own, backend, run);
   float* gradients = backend.values() + StreamBackend::kValues - kBuckets * kBucket;
   const int rank = own.rank();
   int call = 0;
@@ -64,10 +58,10 @@ void sum_beside_exchanges(Communicator& own, StreamBackend& backend, const Run& 
           gradients[i] = gradient_of(rank, step, i);
         }
       });
-      own.start_all_reduce(gradients + begin, kBucket);
+      sums.start(gradients + begin, kBucket);
       statistics.exchange(call++, 5, wrong);
     }
-    own.finish_all_reduces();
+    sums.finish();
     fake_runtime::enqueue(backend.stream(), [=, ranks = run.ranks, &wrong] {
       for (std::int64_t i = 0; i < kBuckets * kBucket; ++i) {
         float sum = 0;
@@ -84,27 +78,24 @@ void sum_beside_exchanges(Communicator& own, StreamBackend& backend, const Run& 
 TEST_CASE("nccl: every stream reads what its peers wrote in the same call") {
   for (const Run& run : kRuns) {
     CAPTURE(run.ranks);
-    check_exchanges(make_nccl, run, false);
+    check_exchanges("nccl", run);
   }
   CHECK(fake_nccl::take_overlaps() == 0);
   CHECK(fake_nccl::communicators() == 0);
 }
 
 TEST_CASE("sums of gradients run beside any transport, one collective of a GPU at a time") {
-  for (const Transport& transport : kTransports) {
+  for (const char* const transport : kTransports) {
     for (const Run& run : kRuns) {
-      CAPTURE(transport.name);
+      CAPTURE(transport);
       CAPTURE(run.ranks);
       fake_runtime::use({.devices = run.gpus});
-      CommunicatorOptions options;
-      options.sync_group = run.sync_group;
-      options.all_reduce = true;
-      const auto communicators = transport.make(devices_of(run), options);
+      SyncGroup group(devices_of(run), summing(transport));
       std::atomic<int> wrong{0};
       Replicas replicas(devices_of(run));
       const auto thrown = run_ranks(run.ranks, [&](int rank) {
-        Communicator& own = communicators->at(rank);
-        sum_beside_exchanges(own, replicas.attach(own), run, transport.merges, wrong);
+        Communicator& own = group.at(rank);
+        sum_beside_exchanges(own, *group.all_reduce(rank), replicas.attach(own), run, wrong);
       });
       for (const auto& failure : thrown) CHECK(text_of(failure) == "");
       CHECK(wrong == 0);
@@ -116,29 +107,28 @@ TEST_CASE("sums of gradients run beside any transport, one collective of a GPU a
 // Rank 1's GPU is held up, so that the others' collectives wait on theirs, and fails then.
 TEST_CASE("an abort ends collectives that wait for a rank, and those that come after it") {
   const Run run{3, 3};
-  for (const Transport& transport : kTransports) {
-    CAPTURE(transport.name);
+  for (const char* const transport : kTransports) {
+    CAPTURE(transport);
     fake_runtime::use({.devices = run.gpus});
-    CommunicatorOptions options;
-    options.all_reduce = true;
     std::promise<void> release;
     const std::shared_future<void> released = release.get_future().share();
-    const auto communicators = transport.make(devices_of(run), options);
+    SyncGroup group(devices_of(run), summing(transport));
     Replicas replicas(devices_of(run));
     const auto thrown = run_ranks(
         run.ranks,
         [&](int rank) {
-          Communicator& own = communicators->at(rank);
+          Communicator& own = group.at(rank);
+          AllReduce& sums = *group.all_reduce(rank);
           StreamBackend& backend = replicas.attach(own);
           if (rank == 1) fake_runtime::enqueue(backend.stream(), [released] { released.wait(); });
-          own.start_all_reduce(backend.values(), kBucket);
-          own.finish_all_reduces();
+          sums.start(backend.values(), kBucket);
+          sums.finish();
           if (rank == 1) {
-            communicators->abort(std::make_exception_ptr(Error("broken on purpose")));
+            group.abort(std::make_exception_ptr(Error("broken on purpose")));
             throw Error("broken on purpose");
           }
           backend.synchronize();
-          own.start_all_reduce(backend.values(), kBucket);
+          sums.start(backend.values(), kBucket);
         },
         std::chrono::seconds(20));
     release.set_value();
@@ -152,25 +142,24 @@ TEST_CASE("an abort ends collectives that wait for a rank, and those that come a
 
 TEST_CASE("an abort gets at a rank that is stuck inside NCCL") {
   const Run run{2, 2};
-  for (const Transport& transport : kTransports) {
-    CAPTURE(transport.name);
+  for (const char* const transport : kTransports) {
+    CAPTURE(transport);
     fake_runtime::use({.devices = run.gpus});
-    CommunicatorOptions options;
-    options.all_reduce = true;
-    const auto communicators = transport.make(devices_of(run), options);
+    SyncGroup group(devices_of(run), summing(transport));
     Replicas replicas(devices_of(run));
     const auto thrown = run_ranks(
         run.ranks,
         [&](int rank) {
-          Communicator& own = communicators->at(rank);
+          Communicator& own = group.at(rank);
+          AllReduce& sums = *group.all_reduce(rank);
           StreamBackend& backend = replicas.attach(own);
           own.barrier("start");
           if (rank == 0) fake_nccl::get_stuck(0);
           own.barrier("stuck");
-          own.start_all_reduce(backend.values(), kBucket);
+          sums.start(backend.values(), kBucket);
           if (rank == 0) return;
           while (!fake_nccl::is_stuck()) std::this_thread::yield();
-          communicators->abort(std::make_exception_ptr(Error("the watchdog has seen enough")));
+          group.abort(std::make_exception_ptr(Error("the watchdog has seen enough")));
         },
         std::chrono::seconds(20));
     CHECK(is_a<PeerAborted>(thrown[0]));
@@ -183,7 +172,7 @@ TEST_CASE("an abort gets at a rank that is stuck inside NCCL") {
 TEST_CASE("a machine without a network interface gets advice") {
   fake_runtime::use({.devices = 2});
   fake_nccl::refuse_ids(true);
-  CHECK_THROWS_WITH_AS(make_nccl(devices_of({2, 2}), {}),
+  CHECK_THROWS_WITH_AS(SyncGroup(devices_of({2, 2}), {.transport = "nccl"}),
                        doctest::Contains("set NCCL_SOCKET_IFNAME=lo"), Error);
   fake_nccl::refuse_ids(false);
 }
@@ -191,15 +180,13 @@ TEST_CASE("a machine without a network interface gets advice") {
 TEST_CASE("a rank that never connects does not hold up the others once the run fails") {
   const Run run{2, 2};
   fake_runtime::use({.devices = run.gpus});
-  CommunicatorOptions options;
-  options.all_reduce = true;
-  const auto communicators = make_event_communicators(devices_of(run), options);
+  SyncGroup group(devices_of(run), summing("event"));
   Replicas replicas(devices_of(run));
   const auto thrown = run_ranks(
       run.ranks,
       [&](int rank) {
-        if (rank == 0) replicas.attach(communicators->at(0));
-        communicators->abort(std::make_exception_ptr(Error("no memory")));
+        if (rank == 0) replicas.attach(group.at(0));
+        group.abort(std::make_exception_ptr(Error("no memory")));
       },
       std::chrono::seconds(20));
   CHECK(is_a<PeerAborted>(thrown[0]));
@@ -209,11 +196,11 @@ TEST_CASE("replicas that share a GPU have no NCCL") {
   const Run run{3, 2};
   fake_runtime::use({.devices = run.gpus});
   CHECK_THROWS_WITH_AS(
-      make_nccl(devices_of(run), {}),
+      SyncGroup(devices_of(run), {.transport = "nccl"}),
       "the transport 'nccl' needs a GPU per replica, but cuda:0 and cuda:0#1 share "
       "one; use the transport 'event'",
       ConfigError);
-  CHECK_THROWS_WITH_AS(make_all_reduces(devices_of(run)),
+  CHECK_THROWS_WITH_AS(make_sum_transports(devices_of(run)),
                        doctest::Contains("run.gradient_exchange = \"all_reduce\" needs a GPU per"),
                        ConfigError);
 }
@@ -228,7 +215,7 @@ TEST_CASE("whether all GPUs reach each other's memory") {
 
 TEST_CASE("an all-reduce without a backend, or with one of the CPU, is an error") {
   fake_runtime::use({.devices = 1});
-  const AllReduces sums = make_all_reduces(devices_of({1, 1}));
+  const SumTransports sums = make_sum_transports(devices_of({1, 1}));
   CHECK_THROWS_WITH_AS(sums[0]->finish(), doctest::Contains("not attached"), Error);
   const auto cpu = make_backend(Device{}, 1);
   CHECK_THROWS_WITH_AS(sums[0]->attach(*cpu), doctest::Contains("one between GPUs"), Error);

@@ -12,7 +12,6 @@
 #include "nn/harness.h"
 #include "parallel/toy_training.h"
 #include "support/backends.h"
-#include "sync/host_communicator.h"
 
 namespace lockstep::test {
 namespace {
@@ -95,7 +94,7 @@ void provide_emulated_gpu() {
     provide_cuda_backends({[] { return 1; },
                            [](const Device&, const BackendOptions&) { return emulated_gpu(); },
                            nullptr});
-    provide_gpu_transport("event", make_host_communicators);
+    provide_gpu_transport("event", make_host_transports);
     return true;
   }();
   static_cast<void>(once);

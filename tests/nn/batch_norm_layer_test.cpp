@@ -5,6 +5,7 @@
 
 #include <thread>
 
+#include "lockstep/sync/sync_group.h"
 #include "nn/harness.h"
 
 namespace lockstep::test {
@@ -62,22 +63,14 @@ void check_training(const Case& test, const std::function<double(int)>& momentum
   }
 }
 
-/// One of two ranks, whose peer never comes.
-class LonelyCommunicator : public Communicator {
- public:
-  int rank() const override { return 0; }
-  int size() const override { return 2; }
-  std::span<const StatSlot> exchange(const SyncCall& call, const StatSlot&) override {
+/// Two ranks, of which the second never comes.
+SyncGroupOptions lonely() {
+  SyncGroupOptions options;
+  options.hook = [](int, const SyncCall& call) -> bool {
     throw ReplicaError(std::string("exchange in ") + call.layer);
-  }
-  std::int64_t last_count() const override { return 0; }
-  void barrier(const char*) override {}
-  void enter(const char*, const char* place) override { last_place = place; }
-  double exchange_wait_seconds() const override { return 0; }
-  double barrier_wait_seconds() const override { return 0; }
-
-  std::string last_place;
-};
+  };
+  return options;
+}
 
 double default_momentum(int) { return 0.1; }
 
@@ -192,12 +185,12 @@ TEST_CASE("a frozen layer gives evaluation's bits in training and keeps its stat
 }
 
 TEST_CASE("evaluation and frozen layers never exchange") {
-  LonelyCommunicator communicator;
+  SyncGroup group(parse_devices("cpu:2", 0), lonely());
   BatchNormOptions options;
   options.mode = BatchNormMode::kSync;
   const Shape shape{3, 2, 2, 5};
   const Floats input = random_floats(60, 3);
-  StepContext context{.training = false, .communicator = &communicator};
+  StepContext context{.training = false, .communicator = &group.at(0)};
   TestNetwork tracked(normalize, shape, {true, true}, options);
   CHECK_NOTHROW(tracked.step(input, 1, context));
   options.track_running_stats = false;
@@ -209,7 +202,7 @@ TEST_CASE("evaluation and frozen layers never exchange") {
   };
   context.training = true;
   CHECK_NOTHROW(TestNetwork(frozen, shape, {true, true}, options).step(input, 1, context));
-  CHECK(communicator.last_place == "bn");
+  CHECK(group.progress().describe(0).find("replica 0: backward in bn") == 0);
   CHECK_THROWS_WITH_AS(tracked.step(input, 1, context), "exchange in bn", ReplicaError);
   options.track_running_stats = false;
   CHECK_THROWS_WITH_AS(TestNetwork(frozen, shape, {true, true}, options),
@@ -274,7 +267,7 @@ TEST_CASE("synchronized BatchNorm on 3 devices, one of them empty, equals one de
     return net.batch_norm_add_relu(net.batch_norm(x, "shared"), x, "shared");
   };
   const auto devices = parse_devices("cpu:3", 0);
-  const auto communicators = make_communicators(devices, {});
+  SyncGroup group(devices);
   const Floats input = random_floats(shape.elements(), 3);
   const Floats grad_y = random_floats(shape.elements(), 4);
   TestNetwork whole(describe, shape, {true, true}, options);
@@ -291,7 +284,7 @@ TEST_CASE("synchronized BatchNorm on 3 devices, one of them empty, equals one de
       const auto part = [&](const Floats& from) {
         return Floats(from.begin() + begin, from.begin() + begin + sizes[r] * 36);
       };
-      const StepContext context{.communicator = &communicators->at(rank)};
+      const StepContext context{.communicator = &group.at(rank)};
       upload(*net.backend, net.network->input(), part(input));
       net.network->forward(context);
       outputs[r] = download(*net.backend, net.network->output());
@@ -299,6 +292,7 @@ TEST_CASE("synchronized BatchNorm on 3 devices, one of them empty, equals one de
       net.network->backward(context);
       grads[r] = download(*net.backend, net.network->input_grad());
       means[r] = download(*net.backend, net.store.batch_norms()[0]->running_mean, 4);
+      group.at(rank).barrier("end");  // until then peers may read this network's statistics
     });
   }
   for (std::thread& thread : threads) thread.join();

@@ -200,8 +200,8 @@ void check_batch_norm(Layer layer, BatchNormMode mode, int devices, int virtual_
   layer.options.virtual_devices = virtual_devices;
   std::vector<Device> places;
   for (int rank = 0; rank < devices; ++rank) places.push_back({DeviceKind::kCpu, rank, 0});
-  const std::unique_ptr<CommunicatorGroup> communicators = make_communicators(places, {});
-  ReplicaGroup group(places, *communicators);
+  SyncGroup communicators(places);
+  ReplicaGroup group(places, communicators);
   std::vector<Part> parts(devices);
   const std::vector<std::int64_t> sizes = chunk_sizes(layer.shape.batch(), devices);
   for (int rank = 0; rank < devices; ++rank) {
@@ -216,7 +216,7 @@ void check_batch_norm(Layer layer, BatchNormMode mode, int devices, int virtual_
     std::vector<PassResult> results(devices);
     group.run([&](int rank) {
       results[rank] = run_pass(parts[rank], layer, pass,
-                               {.training = true, .communicator = &communicators->at(rank)});
+                               {.training = true, .communicator = &communicators.at(rank)});
     });
     check_pass(layer, gather(results), pass);
     check_running(layer, parts[0], pass);

@@ -48,8 +48,8 @@ void check_replicas_equal(DataParallel& run, bool with_statistics) {
   }
 }
 
-CommunicatorOptions random_delays(std::uint64_t seed) {
-  CommunicatorOptions options;
+SyncGroupOptions random_delays(std::uint64_t seed) {
+  SyncGroupOptions options;
   options.hook = [seed](int rank, const SyncCall& call) {
     Rng rng(seed, RngPurpose::kDelay, static_cast<std::uint64_t>(rank),
             static_cast<std::uint32_t>(call.index));

@@ -22,10 +22,10 @@ using test::with_timeout;
 
 constexpr std::chrono::seconds kLimit{20};
 
-/// A group of 4 and its communicators.
+/// A group of 4 and its threads.
 struct Group {
-  explicit Group(const CommunicatorOptions& options = {})
-      : communicators(make_communicators(devices, options)), group(devices, *communicators) {}
+  explicit Group(const SyncGroupOptions& options = {})
+      : sync(devices, options), group(devices, sync) {}
 
   /// What `run` throws.
   std::exception_ptr failure_of(const std::function<void(int)>& work) {
@@ -41,7 +41,7 @@ struct Group {
   }
 
   std::vector<Device> devices = cpus(4);
-  std::unique_ptr<CommunicatorGroup> communicators;
+  SyncGroup sync;
   ReplicaGroup group;
 };
 
@@ -71,7 +71,7 @@ TEST_CASE("the failure of one rank ends everyone's waits and names it") {
     Group ranks;
     const auto work = [&](int rank) {
       if (rank == failing) throw std::runtime_error("out of memory");
-      ranks.communicators->at(rank).barrier("end");
+      ranks.sync.at(rank).barrier("end");
     };
     const std::string expected = concat("replica ", failing, " (cpu:", failing, "): out of memory");
     for (int round = 0; round < 2; ++round) {
@@ -107,22 +107,22 @@ TEST_CASE("an error that all ranks share is reported once, as it is") {
 
   Group others;
   const std::exception_ptr mismatch = others.failure_of(
-      [&](int rank) { others.communicators->at(rank).barrier(rank == 1 ? "here" : "there"); });
+      [&](int rank) { others.sync.at(rank).barrier(rank == 1 ? "here" : "there"); });
   CHECK(
       contains(text_of(mismatch), "replica 1 is at the barrier 'here' while replicas 0, 2 and 3"));
   CHECK(text_of(mismatch).rfind("replica 1 is", 0) == 0);
 }
 
 TEST_CASE("a rank that sleeps too long: the watchdog's report is the root cause") {
-  CommunicatorOptions options;
+  SyncGroupOptions options;
   options.stall_timeout = std::chrono::milliseconds(200);
   Group ranks(options);
   const std::exception_ptr thrown = ranks.failure_of([&](int rank) {
-    ranks.communicators->at(rank).enter("backward", "head");
+    ranks.sync.at(rank).enter("backward", "head");
     if (rank == 3) std::this_thread::sleep_for(std::chrono::milliseconds(500));
-    ranks.communicators->at(rank).barrier("end");
+    ranks.sync.at(rank).barrier("end");
   });
-  CHECK(is_a<ReplicaError>(thrown));
+  CHECK(is_a<StalledError>(thrown));
   CHECK(contains(text_of(thrown), "stalled: no progress within 0.2 s: replica 0 has waited"));
   CHECK(contains(text_of(thrown), "last seen: replica 3: backward in head"));
   CHECK_FALSE(ranks.group.has_stuck_thread());
@@ -135,7 +135,7 @@ TEST_CASE("a rank that does not return after a failure is left behind and named"
   const std::exception_ptr thrown = ranks.failure_of([&](int rank) {
     if (rank == 0) throw Error("first");
     if (rank != 1) return;
-    ranks.communicators->at(1).enter("forward", "the swamp");
+    ranks.sync.at(1).enter("forward", "the swamp");
     while (!release) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     gone = true;
   });

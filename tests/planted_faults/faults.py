@@ -25,7 +25,7 @@ SGD = "kernels/operations/sgd.cu"
 WEIGHTS = "kernels/operations/weights.cu"
 CONVOLUTION = "kernels/cudnn/cudnn_convolution.cpp"
 UPSAMPLE = "kernels/operations/upsample.cu"
-EVENT = "kernels/transport/event_communicator.cpp"
+EVENT = "kernels/transport/event_transport.cpp"
 
 FAULTS = [
     Fault("BatchNorm's moments: no __syncthreads() between writing the base and reading it", MOMENTS,
@@ -89,19 +89,28 @@ FAULTS = [
           "return {WeightOrder::kOutTapsIn, WeightOrder::kOutInTaps};",
           "return {WeightOrder::kOutInTaps, WeightOrder::kOutTapsIn};", "weights lie channels-last*", test="test_gpu_host"),
     Fault("transport event: the first two ranks' statistics are exchanged", EVENT,
-          "    for (SyncAnswer& answer : answers) answer = {count, &all};",
-          "    if (messages.size() > 1) std::swap(all.slots[0].data, all.slots[1].data);\n"
-          "    for (SyncAnswer& answer : answers) answer = {count, &all};",
+          "    slots_.assign(posts.slots.begin(), posts.slots.end());\n",
+          "    slots_.assign(posts.slots.begin(), posts.slots.end());\n"
+          "    if (slots_.size() > 1) std::swap(slots_[0].data, slots_[1].data);\n",
           "event: every stream reads*", test="test_gpu_host"),
     Fault("transport event: nobody waits for a peer's event", EVENT,
-          "      mail.written->make_wait(stream());\n", "",
+          "      ticket.written.make_wait(stream());\n", "",
+          "event: every stream reads*", test="test_gpu_host"),
+    Fault("transport event: a rank's place in its process group is taken for its rank", EVENT,
+          "static_cast<std::size_t>(group.place)", "static_cast<std::size_t>(rank())",
           "event: every stream reads*", test="test_gpu_host"),
     Fault("transport event: no event is recorded behind a rank's statistics", EVENT,
-          "    written.record(stream());\n", "", "event: every stream reads*", test="test_gpu_host"),
-    Fault("memory that calls use in turn: the other block grows when it is used",
-          "kernels/transport/gpu_communicator.cpp",
-          "    for (Storage& block : memory.blocks) {\n", "    {\n      Storage& block = memory.blocks[turn];\n",
-          "a recorded step with an odd number*", test="test_gpu_host"),
+          "    ticket.written.record(stream());\n", "", "event: every stream reads*", test="test_gpu_host"),
+    Fault("transport host: a rank's statistics lie in one block, which its peers still read",
+          "kernels/transport/gpu_host_transport.cpp",
+          "    partials.turn = 1 - partials.turn;\n", "", "host: every stream reads*", test="test_gpu_host"),
+    Fault("memory that grows: what the last call's kernels read goes",
+          "kernels/transport/gpu_transport.cpp",
+          "    memory.outgrown.push_back(std::move(memory.block));\n", "",
+          "event: every stream reads*", test="test_gpu_host"),
+    Fault("transport nccl: all process groups of a partition share a communicator's id",
+          "kernels/transport/nccl_transport.cpp",
+          "[static_cast<std::size_t>(group.set)]", "[0]", "nccl: every stream reads*", test="test_gpu_host"),
     Fault("a replayed step: the other ranks do not wait for its end", "kernels/transport/step_graph.cpp",
           "done_->make_wait(stream);", "static_cast<void>(stream);",
           "a graph over several GPUs*", test="test_gpu_host"),

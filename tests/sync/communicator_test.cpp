@@ -1,14 +1,14 @@
-#include "lockstep/sync/communicator.h"
-
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <thread>
 
 #include "lockstep/backend/moments.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/rng.h"
-#include "lockstep/sync/all_reduce.h"
+#include "lockstep/sync/sync_group.h"
 #include "support/errors.h"
 #include "support/with_timeout.h"
 
@@ -44,110 +44,233 @@ struct Local {
   StatSlot slot;
 };
 
-/// What ranks [first, last) merge to in call `index`.
-std::vector<float> expected(int first, int last, int index, Direction direction) {
-  std::vector<Local> locals;
-  std::vector<StatSlot> slots;
-  for (int rank = first; rank < last; ++rank) locals.emplace_back(rank, index);
-  for (const Local& local : locals) slots.push_back(local.slot);
-  std::vector<float> merged(2 * kChannels);
-  direction == Direction::kForward ? merge_moments(slots, kChannels, merged.data())
-                                   : merge_sums(slots, kChannels, merged.data());
-  return merged;
+/// Whether the slots are what the ranks of `set` have handed in in call `index`, in this order.
+bool right(std::span<const StatSlot> slots, const std::vector<int>& set, int index) {
+  if (slots.size() != set.size()) return false;
+  for (std::size_t place = 0; place < set.size(); ++place) {
+    const Local local(set[place], index);
+    if (slots[place].count != local.slot.count) return false;
+    if (!std::equal(local.data.begin(), local.data.end(), slots[place].data)) return false;
+  }
+  return true;
 }
 
-void check_exchanges(int ranks, int sync_group, Direction direction) {
-  const auto group = make_communicators(cpus(ranks), {.sync_group = sync_group});
-  const int width = sync_group == 0 ? ranks : sync_group;
+const std::vector<int>& set_of(int rank, const RankPartition& sets) {
+  return *std::find_if(sets.begin(), sets.end(), [&](const std::vector<int>& set) {
+    return std::find(set.begin(), set.end(), rank) != set.end();
+  });
+}
+
+/// A rank's statistics of all calls, which its peers may read at any time.
+class Memory {
+ public:
+  explicit Memory(int rank) {
+    for (int index = 0; index < kCalls; ++index) locals_.emplace_back(rank, index);
+  }
+  const StatSlot& slot(int index) const { return locals_[static_cast<std::size_t>(index)].slot; }
+
+  static constexpr int kCalls = 100;
+
+ private:
+  std::vector<Local> locals_;
+};
+
+std::vector<Memory> memory_of(int ranks) {
+  std::vector<Memory> memory;
+  for (int rank = 0; rank < ranks; ++rank) memory.emplace_back(rank);
+  return memory;
+}
+
+/// Exchanges in the given partitions in turn; `sets` ascending.
+void check_exchanges(int ranks, const std::vector<RankPartition>& partitions) {
+  SyncGroup group(cpus(ranks));
+  const std::vector<Memory> memory = memory_of(ranks);
   std::atomic<int> wrong{0};
   const auto thrown = run_ranks(ranks, [&](int rank) {
-    Communicator& own = group->at(rank);
-    const int first = rank / width * width;
-    for (int index = 0; index < 100; ++index) {
-      const Local local(rank, index);
-      const auto slots = own.exchange(call(index, direction), local.slot);
-      const std::vector<float> merged = expected(first, first + width, index, direction);
-      wrong += slots.size() != 1 || slots[0].count != own.last_count();
-      wrong += !std::equal(merged.begin(), merged.end(), slots[0].data);
+    Communicator& own = group.at(rank);
+    std::vector<int> numbers;
+    for (const RankPartition& sets : partitions) numbers.push_back(own.join(sets));
+    for (int index = 0; index < Memory::kCalls; ++index) {
+      const std::size_t turn = static_cast<std::size_t>(index) % partitions.size();
+      SyncCall at = call(index, index % 3 == 0 ? Direction::kForward : Direction::kBackward);
+      at.partition = numbers[turn];
+      const auto slots = own.exchange(at, memory[rank].slot(index));
+      wrong += !right(slots, set_of(rank, partitions[turn]), index);
       if (index % 10 == 9) own.barrier("end of step");
     }
   });
   for (const auto& failure : thrown) CHECK(text_of(failure) == "");
   CHECK(wrong == 0);
-  CHECK_FALSE(group->failure());
+  CHECK_FALSE(group.failure());
 }
 
-/// Ranks make `calls` exchanges and a barrier per step, for 3 steps, under the given hook.
-std::vector<std::exception_ptr> run_steps(CommunicatorGroup& group, int ranks, int calls,
-                                          std::chrono::milliseconds limit) {
+SyncGroupOptions options_with(std::function<bool(int rank, const SyncCall& call)> hook,
+                              int stall_milliseconds = 60'000) {
+  SyncGroupOptions options;
+  options.hook = std::move(hook);
+  options.stall_timeout = std::chrono::milliseconds(stall_milliseconds);
+  return options;
+}
+
+/// Ranks make `calls` exchanges in groups of `width` and a barrier per step, for 3 steps.
+std::vector<std::exception_ptr> run_steps(SyncGroup& group, int calls, int width = 0) {
+  const std::vector<Memory> memory = memory_of(group.size());
   return run_ranks(
-      ranks,
+      group.size(),
       [&](int rank) {
+        Communicator& own = group.at(rank);
+        const int partition = own.join(contiguous_groups(group.size(), width));
         for (int step = 0; step < 3; ++step) {
-          group.progress().set_step(rank, step);
+          own.begin_step(step);
           for (int index = 0; index < calls; ++index) {
-            const Local local(rank, index);
-            group.at(rank).exchange(call(index), local.slot);
+            SyncCall at = call(index);
+            at.partition = partition;
+            own.exchange(at, memory[rank].slot(index));
           }
-          group.at(rank).barrier("gradient exchange");
+          own.barrier("gradient exchange");
         }
       },
-      limit);
+      std::chrono::seconds(20));
 }
 
 }  // namespace
 
-TEST_CASE("every rank gets the merged statistics of its group, bit by bit") {
-  for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
-    for (const int ranks : {1, 2, 3, 4, 8}) check_exchanges(ranks, 0, direction);
-    check_exchanges(4, 2, direction);
-    check_exchanges(4, 1, direction);
-    check_exchanges(6, 3, direction);
+TEST_CASE("every rank gets the slots of its group, in rank order") {
+  for (const int ranks : {1, 2, 3, 4, 8}) check_exchanges(ranks, {contiguous_groups(ranks, 0)});
+  check_exchanges(4, {contiguous_groups(4, 2)});
+  check_exchanges(4, {contiguous_groups(4, 1)});
+  check_exchanges(6, {contiguous_groups(6, 3)});
+}
+
+TEST_CASE("process groups of any shape, several in one run") {
+  check_exchanges(4, {{{0, 3}, {1, 2}}});
+  check_exchanges(5, {{{0, 2, 4}, {1}, {3}}});
+  check_exchanges(6, {contiguous_groups(6, 0),
+                      {{0, 2, 4}, {1, 3, 5}},
+                      contiguous_groups(6, 2),
+                      {{0, 5}, {1, 2, 3}, {4}}});
+}
+
+// What makes per-rank slots give the bits of a merge that one rank does for all: the result is
+// rounded to fp32 once, and a single slot comes out of a merge as it went in.
+TEST_CASE("slots that are merged before, and merged again alone, have the bits of one merge") {
+  for (const int ranks : {1, 2, 3, 8}) {
+    const std::vector<Memory> memory = memory_of(ranks);
+    for (int index = 0; index < Memory::kCalls; ++index) {
+      std::vector<StatSlot> slots;
+      for (const Memory& own : memory) slots.push_back(own.slot(index));
+      std::vector<float> once(2 * kChannels), twice(2 * kChannels);
+      std::int64_t count = merge_moments(slots, kChannels, once.data());
+      StatSlot merged{count, once.data()};
+      CHECK(merge_moments({&merged, 1}, kChannels, twice.data()) == count);
+      CHECK(once == twice);
+      count = merge_sums(slots, kChannels, once.data());
+      CHECK(merge_sums({&merged, 1}, kChannels, twice.data()) == count);
+      CHECK(once == twice);
+    }
+  }
+}
+
+TEST_CASE("equal partitions share a number, however their ranks are written") {
+  SyncGroup group(cpus(4));
+  std::vector<std::vector<int>> numbers(4);
+  const auto thrown = run_ranks(4, [&](int rank) {
+    Communicator& own = group.at(rank);
+    for (const RankPartition& sets :
+         {RankPartition{{0, 1}, {2, 3}}, RankPartition{{3, 2}, {1, 0}},
+          RankPartition{{0, 2}, {1, 3}}, RankPartition{{3, 1, 0, 2}}, contiguous_groups(4, 2)}) {
+      numbers[rank].push_back(own.join(sets));
+    }
+  });
+  for (const auto& failure : thrown) CHECK(text_of(failure) == "");
+  for (const auto& own : numbers) CHECK(own == std::vector<int>{1, 1, 2, 0, 1});
+}
+
+TEST_CASE("what is no partition of the ranks is a configuration error") {
+  SyncGroup group(cpus(3));
+  for (const RankPartition& sets :
+       {RankPartition{}, RankPartition{{0, 1}}, RankPartition{{0, 1, 2}, {}},
+        RankPartition{{0, 1}, {1, 2}}, RankPartition{{0, 1}, {2, 3}}, RankPartition{{0, 1, 2, 2}},
+        RankPartition{{-1, 0, 1, 2}}}) {
+    CHECK_THROWS_WITH_AS(group.at(0).join(sets),
+                         doctest::Contains("give each of the 3 ranks from 0 to 2 in exactly one"),
+                         ConfigError);
+  }
+  CHECK_THROWS_WITH_AS(group.at(0).join({{0, 1}, {1, 2}}), doctest::Contains("{0, 1}, {1, 2}"),
+                       ConfigError);
+  CHECK_THROWS_WITH_AS(contiguous_groups(4, 3),
+                       doctest::Contains("bn.sync_group = 3 does not divide the 4 devices"),
+                       ConfigError);
+  CHECK_THROWS_AS(contiguous_groups(4, -2), ConfigError);
+  SyncCall at = call(0);
+  at.partition = 1;
+  CHECK_THROWS_WITH_AS(group.at(0).exchange(at, {}), doctest::Contains("has not joined"), Error);
+}
+
+TEST_CASE("ranks that join different process groups are told so") {
+  SyncGroup group(cpus(3));
+  const auto thrown = run_ranks(3, [&](int rank) {
+    group.at(rank).join(rank == 2 ? RankPartition{{0}, {1, 2}} : RankPartition{{0, 1}, {2}});
+  });
+  for (const auto& failure : thrown) {
+    CHECK(is_a<ReplicaError>(failure));
+    CHECK(contains(text_of(failure),
+                   "replica 2 joins the process groups {0}, {1, 2} while replica "
+                   "0 joins {0, 1}, {2}"));
   }
 }
 
 TEST_CASE("ends know who they are, and waiting is measured") {
-  const auto group = make_communicators(cpus(2), {});
-  CHECK(group->at(1).rank() == 1);
-  CHECK(group->at(0).size() == 2);
-  CHECK(group->progress().ranks() == 2);
+  SyncGroup group(cpus(2));
+  CHECK(group.size() == 2);
+  CHECK(group.at(1).rank() == 1);
+  CHECK(group.at(0).size() == 2);
+  CHECK(group.progress().ranks() == 2);
+  CHECK(group.recorder(0) == nullptr);
+  CHECK(group.all_reduce(0) == nullptr);
+  const std::vector<Memory> memory = memory_of(2);
   run_ranks(2, [&](int rank) {
     if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(30));
-    const Local local(rank, 0);
-    group->at(rank).exchange(call(0), local.slot);
+    group.at(rank).exchange(call(0), memory[rank].slot(0));
     if (rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(30));
-    group->at(rank).barrier("end");
+    group.at(rank).barrier("end");
   });
-  CHECK(group->at(0).exchange_wait_seconds() > 0.01);
-  CHECK(group->at(1).barrier_wait_seconds() > 0.01);
+  CHECK(group.at(0).exchange_wait_seconds() > 0.01);
+  CHECK(group.at(1).barrier_wait_seconds() > 0.01);
 }
 
-TEST_CASE("an answer lives until the second exchange after it") {
-  const auto group = make_communicators(cpus(3), {});
+// Two blocks of memory in turn, written anew as soon as the contract allows it.
+TEST_CASE("statistics may be written again when the next exchange of the group has returned") {
+  SyncGroup group(cpus(4));
+  std::vector<std::array<Local, 2>> memory;
+  for (int rank = 0; rank < 4; ++rank) memory.push_back({Local(rank, 0), Local(rank, 0)});
   std::atomic<int> wrong{0};
-  run_ranks(3, [&](int rank) {
-    std::span<const StatSlot> previous;
-    for (int index = 0; index < 50; ++index) {
-      const Local local(rank, index);
-      const auto slots = group->at(rank).exchange(call(index), local.slot);
-      if (index > 0) {
-        const auto merged = expected(0, 3, index - 1, Direction::kForward);
-        wrong += !std::equal(merged.begin(), merged.end(), previous[0].data);
-      }
-      previous = slots;
+  const auto thrown = run_ranks(4, [&](int rank) {
+    const int partition = group.at(rank).join({{0, 2}, {1, 3}});
+    for (int index = 0; index < 500; ++index) {
+      Local& local = memory[rank][static_cast<std::size_t>(index) % 2];
+      const std::vector<float> values = Local(rank, index).data;
+      std::copy(values.begin(), values.end(), local.data.begin());
+      SyncCall at = call(index);
+      at.partition = partition;
+      const auto slots = group.at(rank).exchange(at, local.slot);
+      if ((index + rank) % 3 == 0) std::this_thread::yield();
+      wrong += !right(slots, {rank % 2, rank % 2 + 2}, index);
     }
+    group.at(rank).barrier("end");
   });
+  for (const auto& failure : thrown) CHECK(text_of(failure) == "");
   CHECK(wrong == 0);
 }
 
 TEST_CASE("an all-reduce is the sum in rank order over all ranks of the run") {
-  for (const int sync_group : {0, 1, 2}) {
+  for (const int width : {0, 1, 2}) {
     for (const int ranks : {1, 2, 4, 8}) {
-      if (sync_group > ranks) continue;
-      CommunicatorOptions options;
-      options.sync_group = sync_group;
+      if (width > ranks) continue;
+      SyncGroupOptions options;
       options.all_reduce = true;
-      const auto group = make_communicators(cpus(ranks), options);
+      SyncGroup group(cpus(ranks), options);
+      run_ranks(ranks, [&](int rank) { group.at(rank).join(contiguous_groups(ranks, width)); });
       std::vector<std::vector<float>> data(static_cast<std::size_t>(ranks));
       for (const std::size_t count : {1U, 7U, 512U, 5001U}) {
         std::vector<float> sums(count);
@@ -159,40 +282,66 @@ TEST_CASE("an all-reduce is the sum in rank order over all ranks of the run") {
         }
         const auto thrown = run_ranks(ranks, [&](int rank) {
           float* own = data[static_cast<std::size_t>(rank)].data();
-          group->at(rank).start_all_reduce(own, static_cast<std::int64_t>(count));
-          group->at(rank).finish_all_reduces();
+          group.all_reduce(rank)->start(own, static_cast<std::int64_t>(count));
+          group.all_reduce(rank)->finish();
         });
         for (const auto& failure : thrown) CHECK(text_of(failure) == "");
         for (const auto& own : data) CHECK(own == sums);
       }
-      CHECK(group->at(0).all_reduce_seconds() > 0);
+      CHECK(group.all_reduce(0)->seconds() > 0);
     }
   }
 }
 
+// Nothing but the meetings orders the ranks' pieces: each rank writes its values anew as soon as
+// the sums before are read.
+TEST_CASE("sums under way at the same time are all there at the end, with or without a barrier") {
+  constexpr int kRanks = 4, kBuckets = 3;
+  constexpr std::int64_t kCount = 701;
+  SyncGroupOptions options;
+  options.all_reduce = true;
+  SyncGroup group(cpus(kRanks), options);
+  std::vector<std::vector<float>> data(kRanks, std::vector<float>(kBuckets * kCount));
+  std::atomic<int> wrong{0};
+  const auto thrown = run_ranks(kRanks, [&](int rank) {
+    float* own = data[rank].data();
+    for (int step = 0; step < 200; ++step) {
+      for (std::int64_t bucket = 0; bucket < kBuckets; ++bucket) {
+        float* values = own + bucket * kCount;
+        std::fill_n(values, kCount, static_cast<float>(step + rank));
+        group.all_reduce(rank)->start(values, kCount);
+      }
+      if (step % 2 == 0) group.at(rank).barrier("gradient exchange");
+      group.all_reduce(rank)->finish();
+      const auto sum = static_cast<float>(kRanks * step + kRanks * (kRanks - 1) / 2);
+      wrong += static_cast<int>(
+          std::count_if(own, own + kBuckets * kCount, [sum](float value) { return value != sum; }));
+    }
+  });
+  for (const auto& failure : thrown) CHECK(text_of(failure) == "");
+  CHECK(wrong == 0);
+}
+
 TEST_CASE("ranks that sum different numbers of values, or one that does not, are named") {
-  CommunicatorOptions options;
+  SyncGroupOptions options;
   options.all_reduce = true;
   std::vector<float> data(30);
-  const auto group = make_communicators(cpus(3), options);
+  SyncGroup group(cpus(3), options);
   const auto thrown = run_ranks(3, [&](int rank) {
-    group->at(rank).start_all_reduce(&data[static_cast<std::size_t>(10 * rank)], rank == 1 ? 4 : 5);
+    group.all_reduce(rank)->start(&data[static_cast<std::size_t>(10 * rank)], rank == 1 ? 4 : 5);
   });
   for (const auto& failure : thrown) {
     CHECK(contains(text_of(failure),
                    "replica 1 is at the all-reduce 0 of gradients (4 values) while replicas 0 and "
                    "2 are at the all-reduce 0 of gradients (5 values)"));
   }
-  const auto without = make_communicators(cpus(1), {});
-  CHECK_THROWS_WITH_AS(without->at(0).start_all_reduce(data.data(), 1),
-                       doctest::Contains("all_reduce = true"), Error);
 }
 
 TEST_CASE("a rank that leaves out a call is named at once") {
-  CommunicatorOptions options;
-  options.hook = [](int rank, const SyncCall& at) { return rank != 2 || at.index != 1; };
-  const auto group = make_communicators(cpus(4), options);
-  const auto thrown = run_steps(*group, 4, 4, std::chrono::seconds(10));
+  SyncGroup group(cpus(4), options_with([](int rank, const SyncCall& at) {
+                    return rank != 2 || at.index != 1;
+                  }));
+  const auto thrown = run_steps(group, 4);
   for (const auto& failure : thrown) {
     CHECK(
         text_of(failure) ==
@@ -200,68 +349,64 @@ TEST_CASE("a rank that leaves out a call is named at once") {
         "the forward call 1 of 'bn' (5 channels): every replica must make the same BatchNorm "
         "calls in the same order");
   }
-  CHECK(text_of(group->failure()) == text_of(thrown[0]));
+  CHECK(group.failure() == thrown[0]);
 }
 
 TEST_CASE("a rank that leaves out the last call of a step is named at the barrier") {
-  CommunicatorOptions options;
-  options.hook = [](int rank, const SyncCall& at) { return rank != 0 || at.index != 3; };
-  for (const int sync_group : {0, 2}) {
-    options.sync_group = sync_group;
-    const auto group = make_communicators(cpus(4), options);
-    const auto thrown = run_steps(*group, 4, 4, std::chrono::seconds(10));
+  const auto hook = [](int rank, const SyncCall& at) { return rank != 0 || at.index != 3; };
+  for (const int width : {0, 2}) {
+    SyncGroup group(cpus(4), options_with(hook));
+    const auto thrown = run_steps(group, 4, width);
     CHECK(contains(text_of(thrown[0]), "replica 0 is at the barrier 'gradient exchange'"));
     CHECK(contains(text_of(thrown[0]), "the forward call 3 of 'bn' (5 channels)"));
     CHECK_FALSE(is_a<PeerAborted>(thrown[0]));
-    CHECK(text_of(group->failure()) == text_of(thrown[0]));
-    // The other sync group saw no mismatch of its own and still ends.
+    CHECK(group.failure() == thrown[0]);
+    // The other process group saw no mismatch of its own and still ends.
     for (const auto& failure : thrown) CHECK(is_a<ReplicaError>(failure));
   }
 }
 
 TEST_CASE("the watchdog names who waits, where, and where the missing replica was last seen") {
-  CommunicatorOptions options;
-  options.stall_timeout = std::chrono::milliseconds(200);
-  options.hook = [](int rank, const SyncCall& at) {
+  const auto hook = [](int rank, const SyncCall& at) {
     if (rank == 1 && at.index == 2) std::this_thread::sleep_for(std::chrono::milliseconds(600));
     return true;
   };
-  const auto group = make_communicators(cpus(3), options);
-  const auto thrown = run_steps(*group, 3, 4, std::chrono::seconds(20));
+  SyncGroup group(cpus(3), options_with(hook, 200));
+  const auto thrown = run_steps(group, 4);
   for (const auto& failure : thrown) CHECK(is_a<PeerAborted>(failure));
-  const std::string text = text_of(group->failure());
-  CHECK(is_a<ReplicaError>(group->failure()));
-  CHECK_FALSE(is_a<PeerAborted>(group->failure()));
+  const std::string text = text_of(group.failure());
+  CHECK(is_a<StalledError>(group.failure()));
   CHECK(contains(text, "stalled: no progress within 0.2 s: replica 0 has waited "));
   CHECK(contains(text, " s in the forward call 2 of 'bn' (5 channels); replica 2 has waited "));
   CHECK(contains(text, "replica 1 is missing; last seen: replica 1: forward in bn, step 0, for "));
 }
 
-TEST_CASE("the watchdog sees a rank that waits for another sync group") {
-  CommunicatorOptions options;
-  options.sync_group = 2;
-  options.stall_timeout = std::chrono::milliseconds(100);
-  options.hook = [](int rank, const SyncCall& at) {
+TEST_CASE("the watchdog sees ranks that wait for another process group") {
+  const auto hook = [](int rank, const SyncCall& at) {
     if (rank == 3 && at.index == 1) std::this_thread::sleep_for(std::chrono::milliseconds(400));
     return true;
   };
-  const auto group = make_communicators(cpus(4), options);
-  run_steps(*group, 4, 2, std::chrono::seconds(20));
-  const std::string text = text_of(group->failure());
-  CHECK(contains(text, "replica 2 has waited"));
+  SyncGroup group(cpus(4), options_with(hook, 100));
+  run_steps(group, 2, 2);
+  const std::string text = text_of(group.failure());
+  CHECK(contains(text, " s in the forward call 1 of 'bn' (5 channels); replica 3 is missing"));
   CHECK(contains(text, "last seen: replica 3: forward in bn, step 0"));
-  CHECK(contains(text, "replicas 0 and 1 waited up to"));
+  CHECK(contains(text, "replica 0 has waited "));
+  CHECK(contains(text, "replica 1 has waited "));
+  CHECK(contains(text, " s in the barrier 'gradient exchange'"));
+  CHECK(contains(text, "replicas 2 and 3 are missing"));
 }
 
 TEST_CASE("after an abort everything throws, for ever") {
-  const auto group = make_communicators(cpus(2), {});
-  group->abort(std::make_exception_ptr(DataError("first")));
-  group->abort(std::make_exception_ptr(Error("second")));
-  CHECK(is_a<DataError>(group->failure()));
+  SyncGroup group(cpus(2));
+  group.abort(std::make_exception_ptr(DataError("first")));
+  group.abort(std::make_exception_ptr(Error("second")));
+  CHECK(is_a<DataError>(group.failure()));
   const Local local(0, 0);
   for (int round = 0; round < 3; ++round) {
-    CHECK_THROWS_AS(group->at(0).exchange(call(0), local.slot), PeerAborted);
-    CHECK_THROWS_AS(group->at(1).barrier("end"), PeerAborted);
+    CHECK_THROWS_AS(group.at(0).exchange(call(0), local.slot), PeerAborted);
+    CHECK_THROWS_AS(group.at(1).barrier("end"), PeerAborted);
+    CHECK_THROWS_AS(group.at(1).join({{0}, {1}}), PeerAborted);
   }
 }
 
@@ -271,18 +416,14 @@ TEST_CASE("the transport that auto means") {
   CHECK(resolve_transport("nccl", cpus(2)) == "nccl");
 }
 
-TEST_CASE("wrong groups and transports are configuration errors") {
-  CHECK_THROWS_AS(make_communicators({}, {}), ConfigError);
-  CHECK_THROWS_WITH_AS(make_communicators(cpus(4), {.sync_group = 3}),
-                       doctest::Contains("bn.sync_group = 3 does not divide the 4 devices"),
-                       ConfigError);
-  CHECK_THROWS_AS(make_communicators(cpus(4), {.sync_group = -2}), ConfigError);
-  CHECK_THROWS_AS(make_communicators(cpus(1), {.transport = "mpi"}), ConfigError);
-  CHECK_THROWS_WITH_AS(make_communicators(cpus(1), {.transport = "nccl"}),
+TEST_CASE("no devices and wrong transports are configuration errors") {
+  CHECK_THROWS_AS(SyncGroup(std::vector<Device>()), ConfigError);
+  CHECK_THROWS_AS(SyncGroup(cpus(1), {.transport = "mpi"}), ConfigError);
+  CHECK_THROWS_WITH_AS(SyncGroup(cpus(1), {.transport = "nccl"}),
                        doctest::Contains("no CUDA backend"), ConfigError);
   const std::vector<Device> gpu{{DeviceKind::kCuda, 0, 0}};
-  CHECK_THROWS_WITH_AS(make_communicators(gpu, {}), doctest::Contains("cuda:0"), ConfigError);
-  CHECK_THROWS_WITH_AS(make_all_reduces(gpu), doctest::Contains("use \"owner\""), ConfigError);
+  CHECK_THROWS_WITH_AS(SyncGroup{gpu}, doctest::Contains("cuda:0"), ConfigError);
+  CHECK_THROWS_WITH_AS(make_sum_transports(gpu), doctest::Contains("use \"owner\""), ConfigError);
 }
 
 }  // namespace lockstep

@@ -2,7 +2,6 @@
 
 #include <doctest/doctest.h>
 
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <initializer_list>
@@ -11,6 +10,7 @@
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/rng.h"
+#include "lockstep/sync/partition.h"
 #include "support/errors.h"
 #include "support/with_timeout.h"
 
@@ -24,23 +24,23 @@ using test::text_of;
 
 const std::exception_ptr kCause = std::make_exception_ptr(Error("the cause"));
 
+std::vector<int> ranks_below(int ranks) { return contiguous_groups(ranks, 0).front(); }
+
 /// Adds up the payloads (one int each) and answers everyone with the sum.
 class Adder {
  public:
   void operator()(std::span<const SyncMessage> messages, std::span<SyncAnswer> answers) {
-    turn_ = 1 - turn_;
-    sums_[turn_] = 0;
+    sum_ = 0;
     std::int64_t count = 0;
     for (const SyncMessage& message : messages) {
-      sums_[turn_] += *static_cast<const int*>(message.payload);
+      sum_ += *static_cast<const int*>(message.payload);
       count += message.count;
     }
-    for (SyncAnswer& answer : answers) answer = {count, &sums_[turn_]};
+    for (SyncAnswer& answer : answers) answer = {count, &sum_};
   }
 
  private:
-  std::array<int, 2> sums_{};
-  int turn_ = 0;
+  int sum_ = 0;
 };
 
 SyncMaster::Callback adder() {
@@ -65,12 +65,16 @@ void random_delay(int rank, int round) {
 /// What every rank gets when rank `odd` makes `other` instead of `usual`.
 std::vector<std::exception_ptr> disagree(int ranks, int odd, const SyncCall& usual,
                                          const SyncCall& other) {
-  SyncMaster master(ranks, adder());
+  Failure failure;
+  int callbacks = 0;
+  SyncMaster master(
+      ranks_below(ranks), [&](auto, auto) { ++callbacks; }, failure);
   const int payload = 1;
   auto thrown = run_ranks(ranks, [&](int rank) {
     master.exchange(rank, {rank == odd ? other : usual, 1, &payload});
   });
-  CHECK(master.callbacks() == 0);
+  CHECK(callbacks == 0);
+  CHECK(failure.cause() == thrown.front());
   return thrown;
 }
 
@@ -97,7 +101,8 @@ TEST_CASE("the i-th calls of all ranks meet, whatever their pace and however the
                                                            {1, microseconds(20)},
                                                            {2, microseconds(20)},
                                                            {3, microseconds(5)}}) {
-    SyncMaster master(ranks, adder(), nullptr, 0, spin);
+    Failure failure;
+    SyncMaster master(ranks_below(ranks), adder(), failure, nullptr, spin);
     std::atomic<int> wrong{0};
     const int rounds = 500;
     const auto thrown = run_ranks(ranks, [&](int rank) {
@@ -110,22 +115,22 @@ TEST_CASE("the i-th calls of all ranks meet, whatever their pace and however the
         wrong += answer.count != ranks * (ranks + 1) / 2;
       }
     });
-    for (const auto& failure : thrown) CHECK(text_of(failure) == "");
+    for (const auto& error : thrown) CHECK(text_of(error) == "");
     CHECK(wrong == 0);
-    CHECK(master.callbacks() == rounds);
     CHECK_FALSE(master.waiting());
+    CHECK_FALSE(failure.raised());
   }
 }
 
-TEST_CASE("an answer stays readable until the callback runs for the second time after it") {
-  SyncMaster master(3, adder());
+TEST_CASE("an answer stays as it is until its rank posts again") {
+  Failure failure;
+  SyncMaster master(ranks_below(3), adder(), failure);
   std::atomic<int> wrong{0};
   run_ranks(3, [&](int rank) {
-    const void* previous = nullptr;
     for (int round = 0; round < 1'000; ++round) {
       const SyncAnswer answer = master.exchange(rank, {call(round), 1, &round});
-      if (previous != nullptr) wrong += *static_cast<const int*>(previous) != 3 * (round - 1);
-      previous = answer.payload;
+      random_delay(rank, round);  // the others are on their way to the next call
+      wrong += *static_cast<const int*>(answer.payload) != 3 * round;
     }
   });
   CHECK(wrong == 0);
@@ -134,10 +139,14 @@ TEST_CASE("an answer stays readable until the callback runs for the second time 
 TEST_CASE("the callback runs on rank 0's thread, with messages in rank order") {
   std::thread::id master_thread;
   std::atomic<int> wrong{0};
-  SyncMaster master(4, [&](std::span<const SyncMessage> messages, std::span<SyncAnswer>) {
-    wrong += std::this_thread::get_id() != master_thread;
-    for (int rank = 0; rank < 4; ++rank) wrong += messages[rank].count != rank;
-  });
+  Failure failure;
+  SyncMaster master(
+      ranks_below(4),
+      [&](std::span<const SyncMessage> messages, std::span<SyncAnswer>) {
+        wrong += std::this_thread::get_id() != master_thread;
+        for (int rank = 0; rank < 4; ++rank) wrong += messages[rank].count != rank;
+      },
+      failure);
   const auto thrown = run_ranks(4, [&](int rank) {
     if (rank == 0) master_thread = std::this_thread::get_id();
     for (int round = 0; round < 200; ++round) {
@@ -145,7 +154,7 @@ TEST_CASE("the callback runs on rank 0's thread, with messages in rank order") {
       master.exchange(rank, {call(round), rank, nullptr});
     }
   });
-  for (const auto& failure : thrown) CHECK(text_of(failure) == "");
+  for (const auto& error : thrown) CHECK(text_of(error) == "");
   CHECK(wrong == 0);
 }
 
@@ -175,43 +184,57 @@ TEST_CASE("a rank that makes another call is named, with both calls, to everyone
 
 TEST_CASE("equal names in different memory are the same layer") {
   const std::string copy = "bn";
-  SyncMaster master(2, [](auto, auto) {});
+  Failure failure;
+  SyncMaster master(
+      ranks_below(2), [](auto, auto) {}, failure);
   const auto thrown = run_ranks(2, [&](int rank) {
     master.exchange(rank, {call(0, rank == 0 ? "bn" : copy.c_str()), 1, nullptr});
   });
-  for (const auto& failure : thrown) CHECK(text_of(failure) == "");
+  for (const auto& error : thrown) CHECK(text_of(error) == "");
 }
 
 TEST_CASE("what the callback throws, everyone gets; afterwards the barrier is closed") {
-  SyncMaster master(3, [](auto, auto) { throw DataError("callback"); });
+  Failure failure;
+  int callbacks = 0;
+  SyncMaster master(
+      ranks_below(3),
+      [&](auto, auto) {
+        ++callbacks;
+        throw DataError("callback");
+      },
+      failure);
   const auto thrown = run_ranks(3, [&](int rank) { master.exchange(rank, {call(0), 1, nullptr}); });
-  for (const auto& failure : thrown) CHECK(is_a<DataError>(failure));
+  for (const auto& error : thrown) CHECK(is_a<DataError>(error));
   const auto again = run_ranks(3, [&](int rank) { master.exchange(rank, {call(1), 1, nullptr}); });
-  for (const auto& failure : again) {
-    CHECK(is_a<PeerAborted>(failure));
-    CHECK(contains(text_of(failure), "callback"));
+  for (const auto& error : again) {
+    CHECK(is_a<PeerAborted>(error));
+    CHECK(contains(text_of(error), "callback"));
   }
-  CHECK(master.callbacks() == 0);
+  CHECK(callbacks == 1);
+  CHECK(is_a<DataError>(failure.cause()));
 }
 
-TEST_CASE("an abort before, during and after an exchange") {
+TEST_CASE("a failure before, during and after an exchange") {
   SUBCASE("before") {
-    SyncMaster master(1, [](auto, auto) {});
-    master.abort(kCause);
+    Failure failure;
+    SyncMaster master(
+        ranks_below(1), [](auto, auto) {}, failure);
+    CHECK(failure.raise(kCause));
     CHECK_THROWS_AS(master.exchange(0, {call(0), 1, nullptr}), PeerAborted);
   }
   SUBCASE("while ranks wait, the master among them or not, asleep or looking") {
     for (const auto& [missing, spin] :
          {std::pair{0, 0}, std::pair{2, 0}, std::pair{0, 100'000'000}, std::pair{2, 100'000'000}}) {
+      Failure failure;
       SyncMaster master(
-          3, [](auto, auto) {}, nullptr, 0, std::chrono::microseconds(spin));
+          ranks_below(3), [](auto, auto) {}, failure, nullptr, std::chrono::microseconds(spin));
       const auto thrown = run_ranks(3, [&](int rank) {
         if (rank != missing) {
           master.exchange(rank, {call(0), 1, nullptr});
           return;
         }
         while (!master.waiting()) std::this_thread::yield();
-        master.abort(kCause);
+        failure.raise(kCause);
       });
       for (int rank = 0; rank < 3; ++rank) {
         CHECK(is_a<PeerAborted>(thrown[rank]) == (rank != missing));
@@ -221,13 +244,15 @@ TEST_CASE("an abort before, during and after an exchange") {
   SUBCASE("from the callback: nobody leaves before it is done with the payloads") {
     std::atomic<bool> callback_done{false};
     std::atomic<int> left_early{0};
-    SyncMaster* self = nullptr;
-    SyncMaster master(3, [&](auto, auto) {
-      self->abort(kCause);
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-      callback_done = true;
-    });
-    self = &master;
+    Failure failure;
+    SyncMaster master(
+        ranks_below(3),
+        [&](auto, auto) {
+          failure.raise(kCause);
+          std::this_thread::sleep_for(std::chrono::milliseconds(20));
+          callback_done = true;
+        },
+        failure);
     const auto thrown = run_ranks(3, [&](int rank) {
       try {
         master.exchange(rank, {call(0), 1, nullptr});
@@ -236,44 +261,75 @@ TEST_CASE("an abort before, during and after an exchange") {
         throw;
       }
     });
-    for (const auto& failure : thrown) CHECK(is_a<PeerAborted>(failure));
+    for (const auto& error : thrown) CHECK(is_a<PeerAborted>(error));
     CHECK(left_early == 0);
   }
   SUBCASE("after") {
-    SyncMaster master(2, [](auto, auto) {});
+    Failure failure;
+    int callbacks = 0;
+    SyncMaster master(
+        ranks_below(2), [&](auto, auto) { ++callbacks; }, failure);
     run_ranks(2, [&](int rank) { master.exchange(rank, {call(0), 1, nullptr}); });
-    master.abort(kCause);
+    failure.raise(kCause);
     CHECK_THROWS_AS(master.exchange(1, {call(1), 1, nullptr}), PeerAborted);
-    CHECK(master.callbacks() == 1);
+    CHECK(callbacks == 1);
   }
+}
+
+TEST_CASE(
+    "a failure that is raised by one barrier ends the waits in another, and the first stays") {
+  Failure failure;
+  SyncMaster failing(
+      ranks_below(1), [](auto, auto) { throw DataError("the first"); }, failure);
+  SyncMaster waiting(
+      ranks_below(2), [](auto, auto) {}, failure);
+  const auto thrown = run_ranks(2, [&](int rank) {
+    if (rank == 1) {
+      waiting.exchange(rank, {call(0), 1, nullptr});
+      return;
+    }
+    while (!waiting.waiting()) std::this_thread::yield();
+    failing.exchange(0, {call(0), 1, nullptr});
+  });
+  CHECK(is_a<DataError>(thrown[0]));
+  CHECK(is_a<PeerAborted>(thrown[1]));
+  CHECK(contains(text_of(thrown[1]), "replica 1 leaves the exchange, because of: the first"));
+  CHECK_FALSE(failure.raise(kCause));
+  CHECK(text_of(failure.cause()) == "the first");
 }
 
 TEST_CASE("a report says who waits, where, and who is missing") {
   Progress progress(5);
   progress.enter(4, "backward", "head");
   progress.set_step(4, 812);
+  Failure failure;
   SyncMaster master(
-      3, [](auto, auto) {}, &progress, 2);
+      {1, 3, 4}, [](auto, auto) {}, failure, &progress);
   run_ranks(3, [&](int rank) {
     if (rank != 2) {
       CHECK_THROWS_AS(master.exchange(rank, {call(5), 1, nullptr}), PeerAborted);
       return;
     }
     std::string report;
-    while (!contains(report, "replica 2 has") || !contains(report, "replica 3 has")) {
+    while (!contains(report, "replica 1 has") || !contains(report, "replica 3 has")) {
       if (const auto wait = master.waiting()) report = wait->report;
     }
     CHECK(contains(report, " s in the forward call 5 of 'bn' (4 channels)"));
     CHECK(
         contains(report, "replica 4 is missing; last seen: replica 4: backward in head, step 812"));
-    master.abort(kCause);
+    failure.raise(kCause);
   });
 }
 
 TEST_CASE("a master needs ranks, and a rank its place") {
-  CHECK_THROWS_AS(SyncMaster(0, [](auto, auto) {}), Error);
-  SyncMaster master(1, [](auto, auto) {});
-  CHECK_THROWS_AS(master.exchange(1, {call(0), 1, nullptr}), Error);
+  Failure failure;
+  CHECK_THROWS_AS(SyncMaster(
+                      {}, [](auto, auto) {}, failure),
+                  Error);
+  SyncMaster master(
+      {0}, [](auto, auto) {}, failure);
+  CHECK_THROWS_WITH_AS(master.exchange(1, {call(0), 1, nullptr}),
+                       doctest::Contains("place 1 is none of the 1"), Error);
 }
 
 }  // namespace lockstep

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "lockstep/backend/backend.h"
+#include "lockstep/sync/partition.h"
 
 namespace lockstep {
 
@@ -24,7 +25,9 @@ enum class BatchNormMode : std::uint8_t {
 struct BatchNormOptions {
   BatchNormMode mode = BatchNormMode::kLocal;
   int virtual_devices = 8;
-  int sync_group = 0;  // devices per group, 0: all
+  /// kSync: which ranks share their statistics; empty: runs of `sync_group` consecutive ranks.
+  RankPartition process_groups = {};
+  int sync_group = 0;  // 0: all ranks
   float eps = 1e-5F;
   EpsMode eps_mode = EpsMode::kAdd;
   /// Weight of the new value (PyTorch's convention); nullopt: cumulative, 1 / num_batches_tracked.
@@ -70,9 +73,11 @@ struct BatchNorm2d : NormLayer {
 struct BatchNorm3d : NormLayer {
   explicit BatchNorm3d(const BatchNormOptions& batch_norm = {});
 };
-/// torch.nn.SyncBatchNorm: the statistics of all devices' samples, of any rank.
+/// torch.nn.SyncBatchNorm: the statistics of all devices' samples, of any rank. With process groups
+/// those of the ranks in one set; layers of one network may have different ones.
 struct SyncBatchNorm : NormLayer {
-  explicit SyncBatchNorm(const BatchNormOptions& batch_norm = {});
+  explicit SyncBatchNorm(const BatchNormOptions& batch_norm = {},
+                         const RankPartition& process_groups = {});
 };
 /// Every device's samples in `virtual_devices` slices (sizes as torch.chunk), each normalised as if
 /// it were alone on a device. Slice 0 of device 0 feeds the running statistics.

@@ -17,7 +17,7 @@
 #include "lockstep/nn/model.h"
 #include "lockstep/nn/weights.h"
 #include "lockstep/optim/optimizer.h"
-#include "lockstep/sync/communicator.h"
+#include "lockstep/sync/sync_group.h"
 
 namespace lockstep {
 
@@ -81,9 +81,9 @@ struct DataParallelOptions {
   DType activations = DType::kFloat32;  // in training and in evaluation; others than fp32 need GPUs
   std::optional<LossScaleOptions> loss_scale = {};  // fp16 needs one; none: gradients as they are
   BackendOptions backend = {};
-  CommunicatorOptions communicator = {};  // its `all_reduce` and `sync_group` are not read
+  SyncGroupOptions communicator = {};  // its `all_reduce` is not read
   GradientExchangeOptions gradient_exchange = {};
-  /// Replays steps with a full global batch from a recording (Communicator::record_step); the
+  /// Replays steps with a full global batch from a recording (sync/recorder.h); the
   /// results are the same bits. Needs a transport that can, a momentum of BatchNorm that is a
   /// number and one micro-batch; no `communicator.hook`, which a replay would not call.
   bool cuda_graph = false;

@@ -1,10 +1,8 @@
 #pragma once
-// The device's part of Communicator::start_all_reduce: how numbers are summed once every rank has
-// said that it is in the same call. Which one a run has depends on its devices only, not on the
-// transport of BatchNorm's statistics.
+// Sums over all ranks, of gradients: a meeting of the ranks on the host, then the device's part.
+// Which one a run has depends on its devices only, not on the transport of BatchNorm's statistics.
 
 #include <cstdint>
-#include <exception>
 #include <memory>
 #include <span>
 #include <vector>
@@ -13,35 +11,68 @@
 
 namespace lockstep {
 
-/// One rank's part. Used by the rank's thread, except `abort`; owned by the communicator group.
-class AllReduce {
+class Communicator;
+
+/// One rank's device part. Used by the rank's thread, except `abort`; owned by the AllReduce.
+class SumTransport {
  public:
-  virtual ~AllReduce() = default;
+  virtual ~SumTransport() = default;
 
   /// As Communicator::attach. May wait for the other ranks where nothing ends its wait.
   /// REQUIRES: all ranks have said on the host that they come.
-  virtual void attach(Backend& backend) { static_cast<void>(backend); }
+  virtual void attach(Backend&) {}
 
-  /// Begins to sum data[0, count), device memory of this rank, in place over all ranks, behind what
-  /// the rank's stream has been given until now. All ranks get the same bits.
-  /// REQUIRES: all ranks make this call next, with the same count.
-  virtual void start(float* data, std::int64_t count) = 0;
+  /// Begins to sum data[r][0, count) over the ranks r, in place in all, behind what the rank's
+  /// stream has been given until now. All ranks get the same bits.
+  /// REQUIRES: all ranks make this call next, with the same data and count.
+  virtual void start(std::span<float* const> data, std::int64_t count) = 0;
   /// What the rank's stream is given from now on follows all sums started.
-  virtual void finish() = 0;
+  virtual void finish() {}
+  /// Whether `finish` is all that it takes. False: `start` returns when the rank has done its own
+  /// part of the sum for all, and a meeting of the ranks has to follow before it is read.
+  virtual bool on_streams() const { return false; }
 
-  /// Ends what is under way; `start` and `finish` throw from now on. Safe from any thread.
-  virtual void abort(const std::exception_ptr& cause) = 0;
+  /// Ends what is under way, when the run has failed; `start` and `finish` throw from now on. Safe
+  /// from any thread.
+  virtual void abort() {}
 };
 
-using AllReduces = std::vector<std::unique_ptr<AllReduce>>;  // [rank]
+using SumTransports = std::vector<std::unique_ptr<SumTransport>>;  // [rank]
+
+/// One rank's sums. Owned by the SyncGroup, used by the rank's thread.
+class AllReduce final {
+ public:
+  /// `own` and `transport` outlive the object.
+  AllReduce(Communicator& own, SumTransport& transport);
+
+  /// Begins to sum data[0, count), device memory of this rank, in place over all ranks, behind what
+  /// the rank's stream has been given until now; on a GPU beside what it is given next. All ranks
+  /// get the same bits. A meeting like Communicator::exchange: all ranks make the same calls in the
+  /// same order, and the one that does not is named.
+  void start(float* data, std::int64_t count);
+  /// What the rank's stream is given from now on follows all sums started. Until then their data is
+  /// neither read nor written. Once per step, also when nothing was started.
+  void finish();
+
+  /// Seconds that the rank's thread has spent in `start` and `finish`, waiting and working.
+  double seconds() const { return seconds_; }
+
+ private:
+  Communicator& own_;
+  SumTransport& transport_;
+  std::vector<float*> data_;    // [rank] of the present call
+  int started_ = 0;             // since the last `finish`
+  std::int64_t summed_at_ = 0;  // the meetings of all ranks that the last sum had behind it
+  double seconds_ = 0;
+};
 
 /// Throws ConfigError where the devices have none.
-AllReduces make_all_reduces(std::span<const Device> devices);
+SumTransports make_sum_transports(std::span<const Device> devices);
 
 /// What a build with NCCL has between GPUs.
 struct GpuAllReduce {
   /// Throws ConfigError unless every device is a GPU of its own.
-  AllReduces (*make)(std::span<const Device> devices) = nullptr;
+  SumTransports (*make)(std::span<const Device> devices) = nullptr;
   /// Whether every GPU reads and writes the memory of every other one.
   bool (*reach_each_other)(std::span<const Device> devices) = nullptr;
 };

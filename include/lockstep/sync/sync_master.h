@@ -1,8 +1,8 @@
 #pragma once
 // The master/worker callback barrier. Every rank of the group posts a message and waits; when all
-// have posted, rank 0's thread runs the callback once over the messages in rank order, and everyone
-// receives its answer. The one rule: every rank posts the same calls in the same order; a rank that
-// does not is named in the error everyone gets.
+// have posted, the first rank's thread runs the callback once over the messages in rank order, and
+// everyone receives its answer. The one rule: every rank posts the same calls in the same order; a
+// rank that does not is named in the error everyone gets.
 
 #include <atomic>
 #include <chrono>
@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/sync/failure.h"
 #include "lockstep/sync/progress.h"
 
 namespace lockstep {
@@ -30,6 +31,7 @@ struct SyncCall {
   Direction direction = Direction::kOther;
   int index = 0;              // of the call within the step and direction
   std::int64_t channels = 0;  // payload extent
+  int partition = 0;          // whose process groups exchange (Communicator::join); 0: all ranks
 };
 
 /// What a rank hands in. The payload must stay valid until the rank's answer has come.
@@ -39,34 +41,35 @@ struct SyncMessage {
   const void* payload = nullptr;
 };
 
-/// What a rank gets back. The callback owns the memory behind it; it stays valid until the callback
-/// runs for the second time after this one (double buffering is enough: nobody posts call i+2
-/// before all have left i).
+/// What a rank gets back. The callback owns the memory behind it, and may use it again when it runs
+/// for the next time: by then every rank has posted again, and so is done with this answer.
 struct SyncAnswer {
   std::int64_t count = 0;
   const void* payload = nullptr;
 };
 
 /// Safe from any thread; each rank has one thread.
-class SyncMaster {
+class SyncMaster final : private Failure::Listener {
  public:
-  /// Runs on rank 0's thread: `messages` [rank], fills `answers` [rank]. What it throws, every rank
-  /// gets.
+  /// Runs on the first rank's thread: `messages` and `answers`, which it fills, in the order of the
+  /// ranks. What it throws, every rank gets.
   using Callback =
       std::function<void(std::span<const SyncMessage> messages, std::span<SyncAnswer> answers)>;
 
-  /// `rank_offset` is added to ranks in messages (a sync group that starts at a later rank);
-  /// `progress` may be null. `spin`: how long a rank that waits keeps looking before it sleeps; of
-  /// use where every rank has a core of its own.
-  SyncMaster(int ranks, Callback callback, Progress* progress = nullptr, int rank_offset = 0,
-             std::chrono::microseconds spin = {});
+  /// `ranks`: who meets here, in their order. `failure` and `progress` outlive the object; the
+  /// latter may be null. `spin`: how long a rank that waits keeps looking before it sleeps; of use
+  /// where every rank has a core of its own. SyncGroup::make_master makes one for a whole group.
+  SyncMaster(std::vector<int> ranks, Callback callback, Failure& failure,
+             const Progress* progress = nullptr, std::chrono::microseconds spin = {});
+  SyncMaster(const SyncMaster&) = delete;
+  SyncMaster& operator=(const SyncMaster&) = delete;
+  /// Nobody waits here any more.
+  ~SyncMaster();
 
-  /// Posts and waits. Throws ReplicaError naming replica, layer and call if the ranks disagree, the
-  /// callback's exception, or PeerAborted after `abort`.
-  SyncAnswer exchange(int rank, const SyncMessage& message);
-
-  /// Wakes everyone, now and for ever; the first cause is kept. Safe from any thread.
-  void abort(std::exception_ptr cause);
+  /// Posts and waits. `place`: of the rank among those who meet here. Throws ReplicaError naming
+  /// replica, layer and call if the ranks disagree, or the callback's exception: either is raised
+  /// as the failure. Throws PeerAborted after any other failure.
+  SyncAnswer exchange(int place, const SyncMessage& message);
 
   /// How long the longest-waiting rank of the present exchange has waited and a report of who
   /// waits, in which call, since when and who is missing; nullopt when nobody waits.
@@ -76,9 +79,6 @@ class SyncMaster {
   };
   std::optional<Wait> waiting() const;
 
-  /// Number of times the callback ran.
-  std::int64_t callbacks() const;
-
  private:
   struct Slot {
     SyncMessage message;
@@ -87,7 +87,8 @@ class SyncMaster {
   };
 
   int size() const { return static_cast<int>(slots_.size()); }
-  void post(int rank, const SyncMessage& message);
+  void end_waits() override;
+  void post(int place, const SyncMessage& message);
   void wait_as_master(std::unique_lock<std::mutex>& lock);
   void wait_as_worker(std::unique_lock<std::mutex>& lock);
   template <typename Done>
@@ -95,12 +96,13 @@ class SyncMaster {
   void run_callback(std::unique_lock<std::mutex>& lock);
   void check_agreement() const;
   [[noreturn]] void throw_disagreement() const;
-  [[noreturn]] void throw_aborted(int rank) const;
+  [[noreturn]] void throw_aborted(int place) const;
   std::string report(std::chrono::steady_clock::time_point now) const;
 
+  const std::vector<int> ranks_;  // [place]
   const Callback callback_;
-  Progress* const progress_;
-  const int rank_offset_;
+  Failure& failure_;
+  const Progress* const progress_;
   const std::chrono::microseconds spin_;
 
   // Two conditions, so that the last worker to post wakes the master alone and the answer wakes
@@ -109,17 +111,14 @@ class SyncMaster {
   mutable std::mutex mutex_;
   std::condition_variable all_posted_;
   std::condition_variable answered_;
-  std::vector<Slot> slots_;            // [rank]
-  std::vector<SyncMessage> messages_;  // [rank], as the callback sees them
-  std::vector<SyncAnswer> answers_;    // [rank]
-  // Written under the mutex; a rank that spins reads these three without it.
+  std::vector<Slot> slots_;            // [place]
+  std::vector<SyncMessage> messages_;  // [place], as the callback sees them
+  std::vector<SyncAnswer> answers_;    // [place]
+  // Written under the mutex; a rank that spins reads them without it.
   std::atomic<int> posted_{0};
   std::atomic<std::uint64_t> generation_{0};
-  std::atomic<bool> failed_{false};  // failure_ is set
   bool running_ = false;  // the callback reads the payloads: nobody may leave, not even after abort
-  std::exception_ptr failure_;
-  bool failed_here_ = false;  // failure_ is this exchange's own, not one handed to abort()
-  std::int64_t callbacks_ = 0;
+  bool failed_here_ = false;  // the failure is this exchange's own
 };
 
 }  // namespace lockstep

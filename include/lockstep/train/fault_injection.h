@@ -26,7 +26,7 @@ class FaultInjection {
   bool active() const { return shared_ != nullptr; }
   /// The step that starts now. Call from the trainer's thread, between steps.
   void set_step(std::int64_t step);
-  /// For CommunicatorOptions::hook; null when inactive. May outlive this object.
+  /// For SyncGroupOptions::hook; null when inactive. May outlive this object.
   std::function<bool(int rank, const SyncCall& call)> hook() const;
 
  private:

@@ -142,6 +142,12 @@ void BatchNormLayer::forward(Backend& backend, const StepContext& context) {
 
 void BatchNormLayer::forward_by_batch(Backend& backend, const StepContext& context) {
   const int slices = slice_count(context);
+  if (exchanges(context) && !partition_) {
+    const RankPartition& groups = options().process_groups;
+    const int ranks = context.communicator->size();
+    partition_ = context.communicator->join(
+        groups.empty() ? contiguous_groups(ranks, options().sync_group) : groups);
+  }
   set_local_moments(context);
   for (int i = 0; i < slices; ++i) {
     const Slice part = slice(i, context);
@@ -180,7 +186,7 @@ void BatchNormLayer::normalize_slice(Backend& backend, const StepContext& contex
 std::span<const StatSlot> BatchNormLayer::merged(const StepContext& context, Direction direction,
                                                  const StatSlot& local) const {
   if (!exchanges(context)) return {&local, 1};
-  const SyncCall call{name().c_str(), direction, config_.call_index, channels()};
+  const SyncCall call{name().c_str(), direction, config_.call_index, channels(), *partition_};
   return context.communicator->exchange(call, local);
 }
 

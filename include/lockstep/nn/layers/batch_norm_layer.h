@@ -3,6 +3,7 @@
 // then normalise (+ add, + ReLU). local, sync and virtual differ only in which slots are merged.
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "lockstep/nn/layer.h"
@@ -91,6 +92,7 @@ class BatchNormLayer : public Layer {
   BatchNormState* state_;
   std::vector<StatSlot> local_;  // [slice]
   float* saved_ = nullptr;
+  std::optional<int> partition_;  // SyncCall::partition, once joined
   bool keeps_for_backward_ = false;
 };
 

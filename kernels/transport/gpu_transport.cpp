@@ -1,4 +1,4 @@
-#include "kernels/transport/gpu_communicator.h"
+#include "kernels/transport/gpu_transport.h"
 
 #include <algorithm>
 
@@ -17,8 +17,7 @@ std::vector<int> ordinals_of(std::span<const Device> devices) {
 
 GpuRun::GpuRun(std::span<const Device> devices) : ordinals(ordinals_of(devices)), peers(ordinals) {}
 
-void GpuEnd::attach(Backend& backend) {
-  RendezvousEnd::attach(backend);
+void GpuTransport::attach(Backend& backend, SumTransport*) {
   backend_ = dynamic_cast<GpuOperations*>(&backend);
   LOCKSTEP_CHECK(backend_ != nullptr, "replica ", rank(), " is on ", to_string(backend.device()),
                  ", but its communicator is one between GPUs");
@@ -26,40 +25,37 @@ void GpuEnd::attach(Backend& backend) {
   for (int i = 0; i < 2; ++i) barrier_events_.emplace_back(ordinal());
 }
 
-GpuOperations& GpuEnd::backend() const {
+GpuOperations& GpuTransport::backend() const {
   LOCKSTEP_CHECK(backend_ != nullptr, "the communicator of replica ", rank(),
                  " is not attached to a backend");
   return *backend_;
 }
 
-float* GpuEnd::grown(TwoBlocks& memory, std::size_t turn, std::int64_t floats) const {
+float* GpuTransport::grown(Growing& memory, std::int64_t floats) const {
   const auto bytes = static_cast<std::size_t>(floats) * sizeof(float);
-  if (memory.blocks[turn].bytes() < bytes) {
-    // Doubled, so that all outgrown blocks together are no larger than a present one.
-    const std::size_t size = std::max(bytes, 2 * memory.blocks[turn].bytes());
-    for (Storage& block : memory.blocks) {
-      memory.outgrown.push_back(std::move(block));
-      block = backend().allocate(size);
-    }
+  if (memory.block.bytes() < bytes) {
+    // Doubled, so that all outgrown blocks together are no larger than the present one.
+    const std::size_t size = std::max(bytes, 2 * memory.block.bytes());
+    memory.outgrown.push_back(std::move(memory.block));
+    memory.block = backend().allocate(size);
   }
-  return static_cast<float*>(memory.blocks[turn].data());
+  return static_cast<float*>(memory.block.data());
 }
 
-void GpuEnd::before_barrier() {
+void* GpuTransport::arrive() {
   const Stream own = stream();
   const DeviceGuard guard(ordinal());
   barrier_turn_ = 1 - barrier_turn_;
-  barrier_events_[barrier_turn_].record(own);
+  Event& event = barrier_events_[barrier_turn_];
+  event.record(own);
+  return &event;
 }
 
-// All ranks are in the same barrier, so that their turns are equal; the rendezvous has made what
-// they recorded visible here.
-void GpuEnd::after_barrier() {
+void GpuTransport::depart(std::span<void* const> tickets) {
   const DeviceGuard guard(ordinal());
-  for (int peer = 0; peer < size(); ++peer) {
-    if (peer == rank()) continue;
-    const auto& end = static_cast<const GpuEnd&>(group().at(peer));
-    end.barrier_events_[barrier_turn_].make_wait(stream());
+  for (std::size_t peer = 0; peer < tickets.size(); ++peer) {
+    if (peer == static_cast<std::size_t>(rank())) continue;
+    static_cast<const Event*>(tickets[peer])->make_wait(stream());
   }
 }
 

@@ -1,0 +1,25 @@
+#pragma once
+// Process groups: which ranks share their BatchNorm statistics.
+
+#include <string>
+#include <vector>
+
+namespace lockstep {
+
+/// Sets of ranks that exchange statistics among themselves; every rank is in exactly one. The order
+/// of the sets, and of the ranks in a set, does not matter: statistics are merged by ascending
+/// rank.
+using RankPartition = std::vector<std::vector<int>>;
+
+/// Runs of `width` consecutive ranks: {0, 1}, {2, 3} for 4 ranks and width 2. Width 0: all ranks in
+/// one set. Throws ConfigError when the width does not divide the number of ranks.
+RankPartition contiguous_groups(int ranks, int width);
+
+/// The same sets, ascending. Throws ConfigError unless each of the ranks 0...ranks-1 is in exactly
+/// one set and no set is empty.
+RankPartition normalized(RankPartition partition, int ranks);
+
+/// "{0, 1}, {2, 3}".
+std::string to_string(const RankPartition& partition);
+
+}  // namespace lockstep

@@ -1,0 +1,100 @@
+#pragma once
+// The ranks of a run, one thread each: where they meet, where each of them is, the watchdog, and
+// the one failure that ends all their waits. For DataParallel, and for whoever has threads of his
+// own: a SyncGroup for the devices, `at(rank)` for each thread, `abort` when one of them fails.
+
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/core/device.h"
+#include "lockstep/sync/all_reduce.h"
+#include "lockstep/sync/communicator.h"
+#include "lockstep/sync/failure.h"
+#include "lockstep/sync/partition.h"
+#include "lockstep/sync/progress.h"
+#include "lockstep/sync/recorder.h"
+#include "lockstep/sync/sync_master.h"
+
+namespace lockstep {
+
+class Watchdog;
+
+struct SyncGroupOptions {
+  std::string transport = "auto";                   // host, event, nccl; see resolve_transport
+  bool all_reduce = false;                          // whether sums will be asked for
+  std::chrono::milliseconds stall_timeout{60'000};  // of the watchdog; 0: none
+  /// Called before each exchange, barrier and all-reduce of a rank, for tests that delay or break a
+  /// replica: it may sleep, throw, or return false to leave this call out (the rank then goes on
+  /// with its own statistics).
+  std::function<bool(int rank, const SyncCall& call)> hook = nullptr;
+};
+
+/// Outlives the replicas, and the threads that use it.
+class SyncGroup final : private Failure::Listener {
+ public:
+  /// Throws ConfigError when the transport or the all-reduce does not fit the devices.
+  explicit SyncGroup(std::span<const Device> devices, const SyncGroupOptions& options = {});
+  SyncGroup(const SyncGroup&) = delete;
+  SyncGroup& operator=(const SyncGroup&) = delete;
+  ~SyncGroup();
+
+  int size() const { return progress_.ranks(); }
+  Communicator& at(int rank) { return *ends_[static_cast<std::size_t>(rank)]; }
+  /// Of a rank; null unless SyncGroupOptions::all_reduce.
+  AllReduce* all_reduce(int rank);
+  /// Of a rank; null where the transport cannot record steps: "event" can.
+  Recorder* recorder(int rank);
+
+  /// A callback barrier over all ranks for the user's own exchanges, which the group's failure ends
+  /// and its watchdog sees, and whose failure is the group's. It lives as long as the group; the
+  /// callback's memory must, too. Safe from any thread, at any time.
+  SyncMaster& make_master(SyncMaster::Callback callback);
+
+  /// Makes every present and future wait throw PeerAborted. The first cause is kept. Safe from any
+  /// thread.
+  void abort(std::exception_ptr cause) { failure_.raise(std::move(cause)); }
+  /// The first cause: given to `abort`, thrown by a callback, a disagreement among the ranks, or a
+  /// StalledError of the watchdog. Null when none.
+  std::exception_ptr failure() const { return failure_.cause(); }
+  /// Where every rank is.
+  const Progress& progress() const { return progress_; }
+
+ private:
+  friend class Communicator;
+
+  /// Process groups that have been joined.
+  struct Partition {
+    RankPartition sets;                // normalized
+    std::vector<SyncMaster*> masters;  // [set]
+  };
+
+  void end_waits() override;
+  SyncMaster& add_master(std::vector<int> ranks, SyncMaster::Callback callback);
+  void add_partition(const RankPartition& sets);
+  std::optional<int> find_partition(const RankPartition& sets) const;
+  void answer_join(std::span<const SyncMessage> messages, std::span<SyncAnswer> answers);
+  std::optional<SyncMaster::Wait> longest_wait() const;
+
+  const SyncGroupOptions options_;
+  const std::chrono::microseconds spin_;
+  Progress progress_;
+  Failure failure_;
+  SumTransports sums_;  // [rank], or none
+  mutable std::mutex masters_mutex_;
+  std::vector<std::unique_ptr<SyncMaster>> masters_;
+  SyncMaster* joins_ = nullptr;
+  std::vector<Partition> partitions_;  // changed only while all ranks wait in `joins_`
+  std::vector<std::unique_ptr<Communicator>> ends_;      // [rank]
+  std::vector<std::unique_ptr<Recorder>> recorders_;     // [rank], or none
+  std::vector<std::unique_ptr<AllReduce>> all_reduces_;  // [rank], or none
+  std::unique_ptr<Watchdog> watchdog_;                   // last: its thread reads the members above
+};
+
+}  // namespace lockstep

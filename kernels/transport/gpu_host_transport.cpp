@@ -1,0 +1,91 @@
+// The transport "host" between GPUs: a rank brings its partial statistics to the host, where its
+// peers read them as those of replicas on the CPU do, and takes those of all to its device.
+
+#include <array>
+#include <cstring>
+
+#include "kernels/device/check_cuda.h"
+#include "kernels/transport/gpu_transport.h"
+
+namespace lockstep::gpu {
+namespace {
+
+class GpuHostTransport final : public GpuTransport {
+ public:
+  using GpuTransport::GpuTransport;
+
+  StatPost post(const SyncCall& call, const ProcessGroup& group, const StatSlot& local) override {
+    const DeviceGuard guard(ordinal());
+    const std::size_t bytes = bytes_of(call);
+    auto* partial = static_cast<float*>(next_partial(group.partition, bytes));
+    check_cuda(cudaMemcpyAsync(partial, local.data, bytes, cudaMemcpyDeviceToHost, stream()),
+               "cudaMemcpyAsync of statistics to the host");
+    // Also ends the last call's copy from all_.
+    check_cuda(cudaStreamSynchronize(stream()), "cudaStreamSynchronize");
+    return {{local.count, partial}, nullptr};
+  }
+
+  std::span<const StatSlot> receive(const SyncCall& call, const ProcessGroup&,
+                                    const StatPosts& posts) override {
+    const DeviceGuard guard(ordinal());
+    const std::size_t bytes = bytes_of(call), ranks = posts.slots.size();
+    if (all_.bytes() < ranks * bytes) all_ = PinnedMemory(ordinal(), ranks * bytes);
+    float* data = grown(gathered_, static_cast<std::int64_t>(ranks) * 2 * call.channels);
+    slots_.clear();
+    for (std::size_t peer = 0; peer < ranks; ++peer) {
+      std::memcpy(static_cast<char*>(all_.data()) + peer * bytes, posts.slots[peer].data, bytes);
+      slots_.push_back(
+          {posts.slots[peer].count, data + static_cast<std::int64_t>(peer) * 2 * call.channels});
+    }
+    check_cuda(cudaMemcpyAsync(data, all_.data(), ranks * bytes, cudaMemcpyHostToDevice, stream()),
+               "cudaMemcpyAsync of statistics from the host");
+    return slots_;
+  }
+
+ private:
+  // Used in turn: a rank writes for call i + 2 of a partition when every peer has posted call
+  // i + 1, and so is done with call i.
+  struct Partials {
+    std::array<PinnedMemory, 2> pair;  // [2, C] each
+    std::size_t turn = 0;
+  };
+
+  static std::size_t bytes_of(const SyncCall& call) {
+    return static_cast<std::size_t>(2 * call.channels) * sizeof(float);
+  }
+
+  // Both grow together, in the first step: which call takes which may change from step to step.
+  void* next_partial(int partition, std::size_t bytes) {
+    if (partials_.size() <= static_cast<std::size_t>(partition)) {
+      partials_.resize(static_cast<std::size_t>(partition) + 1);
+    }
+    Partials& partials = partials_[static_cast<std::size_t>(partition)];
+    partials.turn = 1 - partials.turn;
+    if (partials.pair[partials.turn].bytes() < bytes) {
+      for (PinnedMemory& partial : partials.pair) {
+        outgrown_.push_back(std::move(partial));
+        partial = PinnedMemory(ordinal(), bytes);
+      }
+    }
+    return partials.pair[partials.turn].data();
+  }
+
+  std::vector<Partials> partials_;      // [partition]
+  std::vector<PinnedMemory> outgrown_;  // kept: peers may read the last call's
+  PinnedMemory all_;                    // [ranks, 2, C]
+  Growing gathered_;                    // [ranks, 2, C]
+  std::vector<StatSlot> slots_;
+};
+
+}  // namespace
+
+Transports make_gpu_host_transports(std::span<const Device> devices) {
+  const auto run = std::make_shared<const GpuRun>(devices);
+  Transports transports;
+  for (int rank = 0; rank < static_cast<int>(devices.size()); ++rank) {
+    transports.push_back(std::make_unique<GpuHostTransport>(run, rank));
+  }
+  return transports;
+}
+
+}  // namespace lockstep::gpu

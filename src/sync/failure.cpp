@@ -1,0 +1,36 @@
+#include "lockstep/sync/failure.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace lockstep {
+
+bool Failure::raise(std::exception_ptr cause) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (cause_) return false;
+    cause_ = std::move(cause);
+    raised_.store(true, std::memory_order_release);
+  }
+  const std::lock_guard lock(listeners_mutex_);
+  std::for_each(listeners_.rbegin(), listeners_.rend(),
+                [](Listener* listener) { listener->end_waits(); });
+  return true;
+}
+
+std::exception_ptr Failure::cause() const {
+  const std::lock_guard lock(mutex_);
+  return cause_;
+}
+
+void Failure::add(Listener& listener) {
+  const std::lock_guard lock(listeners_mutex_);
+  listeners_.push_back(&listener);
+}
+
+void Failure::remove(Listener& listener) {
+  const std::lock_guard lock(listeners_mutex_);
+  listeners_.erase(std::find(listeners_.begin(), listeners_.end(), &listener));
+}
+
+}  // namespace lockstep

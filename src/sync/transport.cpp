@@ -1,0 +1,100 @@
+#include "lockstep/sync/transport.h"
+
+#include <algorithm>
+
+#include "lockstep/core/check.h"
+
+namespace lockstep {
+namespace {
+
+class HostTransport final : public Transport {
+ public:
+  StatPost post(const SyncCall&, const ProcessGroup&, const StatSlot& local) override {
+    return {local, nullptr};
+  }
+  std::span<const StatSlot> receive(const SyncCall&, const ProcessGroup&,
+                                    const StatPosts& posts) override {
+    return posts.slots;
+  }
+};
+
+struct GpuTransport {
+  const char* name;
+  MakeTransports make;
+};
+
+std::vector<GpuTransport>& gpu_transports() {
+  static std::vector<GpuTransport> transports;  // filled before main, in any order
+  return transports;
+}
+
+std::string gpu_transport_names() {
+  std::string names;
+  for (const GpuTransport& transport : gpu_transports()) {
+    names += (names.empty() ? "" : ", ") + std::string(transport.name);
+  }
+  return names;
+}
+
+bool on_gpu(const Device& device) { return device.kind == DeviceKind::kCuda; }
+
+MakeTransports find_gpu_transport(const std::string& name, const Device& gpu) {
+  for (const GpuTransport& transport : gpu_transports()) {
+    if (transport.name == name) return transport.make;
+  }
+  if (gpu_transports().empty()) {
+    throw ConfigError(concat("this build has no CUDA backend, which ", to_string(gpu),
+                             " needs; use cpu devices and the transport 'host'"));
+  }
+  throw ConfigError(concat("this build has no transport '", name, "' between GPUs; it has ",
+                           gpu_transport_names()));
+}
+
+void check_cpu_transport(const std::string& name) {
+  if (name == "host") return;
+  if (gpu_transports().empty()) {
+    throw ConfigError(concat("this build has no CUDA backend, which the transport '", name,
+                             "' needs; use cpu devices and the transport 'host'"));
+  }
+  throw ConfigError(
+      concat("the transport '", name, "' is one between GPUs; cpu devices have 'host'"));
+}
+
+}  // namespace
+
+Transports make_host_transports(std::span<const Device> devices) {
+  Transports transports;
+  for (std::size_t rank = 0; rank < devices.size(); ++rank) {
+    transports.push_back(std::make_unique<HostTransport>());
+  }
+  return transports;
+}
+
+std::string resolve_transport(const std::string& wanted, std::span<const Device> devices) {
+  if (wanted != "auto") return wanted;
+  return std::any_of(devices.begin(), devices.end(), on_gpu) ? "event" : "host";
+}
+
+Transports make_transports(std::span<const Device> devices, const std::string& wanted) {
+  if (devices.empty()) throw ConfigError("no devices: expected at least one, such as cpu:1");
+  const auto gpus = std::count_if(devices.begin(), devices.end(), on_gpu);
+  const std::string transport = resolve_transport(wanted, devices);
+  if (transport != "host" && transport != "event" && transport != "nccl") {
+    throw ConfigError(
+        concat("unknown transport '", transport, "'; expected auto, host, event or nccl"));
+  }
+  if (gpus == 0) {
+    check_cpu_transport(transport);
+    return make_host_transports(devices);
+  }
+  if (gpus != static_cast<std::ptrdiff_t>(devices.size())) {
+    throw ConfigError("expected cpu devices or cuda devices, got some of both");
+  }
+  return find_gpu_transport(transport, devices.front())(devices);
+}
+
+void provide_gpu_transport(const char* name, MakeTransports make) {
+  gpu_transports().push_back({name, make});
+}
+
+}  // namespace lockstep
