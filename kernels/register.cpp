@@ -1,5 +1,7 @@
 // Makes the CUDA backend known to the factories of lockstep/backend and lockstep/sync, which know
-// nothing of CUDA: linking this folder's objects is enough.
+// nothing of CUDA.
+
+#include "lockstep/cuda.h"
 
 #include <cstdlib>
 
@@ -7,6 +9,7 @@
 #include "kernels/device/device.h"
 #include "kernels/examine.h"
 #include "kernels/transport/gpu_transport.h"
+#include "kernels/transport/register_nccl.h"
 
 namespace lockstep::gpu {
 namespace {
@@ -20,15 +23,20 @@ std::unique_ptr<Backend> make_cuda_backend(const Device& device, const BackendOp
 /// starts; what the user has set stays.
 void ask_for_many_queues() { setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); }
 
-struct Registration {
-  Registration() {
-    ask_for_many_queues();
-    provide_cuda_backends({device_count, make_cuda_backend, examine});
-    provide_gpu_transport("host", make_gpu_host_transports);
-    provide_gpu_transport("event", make_event_transports);
-  }
-};
-const Registration registration;
-
 }  // namespace
 }  // namespace lockstep::gpu
+
+namespace lockstep {
+
+void register_cuda() {
+  gpu::ask_for_many_queues();
+  provide_cuda_backends({gpu::device_count, gpu::make_cuda_backend, gpu::examine});
+  provide_gpu_transport("host", gpu::make_gpu_host_transports);
+  provide_gpu_transport("event", gpu::make_event_transports);
+#if defined(LOCKSTEP_NCCL)
+  gpu::register_nccl_transport();
+  gpu::register_nccl_all_reduce();
+#endif
+}
+
+}  // namespace lockstep

@@ -6,6 +6,7 @@
 #include "kernels/device/device.h"
 #include "kernels/operations/gpu_operations.h"
 #include "kernels/transport/nccl_rank.h"
+#include "kernels/transport/register_nccl.h"
 #include "lockstep/core/check.h"
 #include "lockstep/sync/all_reduce.h"
 
@@ -85,11 +86,8 @@ bool reach_each_other(std::span<const Device> devices) {
   return PeerAccess(ordinals).between_all(ordinals);
 }
 
-// Here and not in register.cpp: a build without NCCL leaves this file out.
-struct Registration {
-  Registration() { provide_gpu_all_reduce({make_nccl_sums, reach_each_other}); }
-};
-const Registration registration;
-
 }  // namespace
+
+void register_nccl_all_reduce() { provide_gpu_all_reduce({make_nccl_sums, reach_each_other}); }
+
 }  // namespace lockstep::gpu

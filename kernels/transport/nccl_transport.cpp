@@ -8,6 +8,7 @@
 
 #include "kernels/transport/gpu_transport.h"
 #include "kernels/transport/nccl_rank.h"
+#include "kernels/transport/register_nccl.h"
 #include "lockstep/sync/all_reduce.h"
 
 namespace lockstep::gpu {
@@ -105,11 +106,8 @@ Transports make_nccl_transports(std::span<const Device> devices) {
   return transports;
 }
 
-// Here and not in register.cpp: a build without NCCL leaves this file out.
-struct Registration {
-  Registration() { provide_gpu_transport("nccl", make_nccl_transports); }
-};
-const Registration registration;
-
 }  // namespace
+
+void register_nccl_transport() { provide_gpu_transport("nccl", make_nccl_transports); }
+
 }  // namespace lockstep::gpu
