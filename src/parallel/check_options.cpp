@@ -23,6 +23,15 @@ void check_losses(const DataParallelOptions& options) {
   }
 }
 
+// Here, and not first when the layers meet.
+void check_process_groups(const DataParallelOptions& options) {
+  const BatchNormOptions& norm = options.norm.options;
+  if (norm.mode != BatchNormMode::kSync) return;
+  const auto ranks = static_cast<int>(options.devices.size());
+  contiguous_groups(ranks, norm.sync_group);
+  if (!norm.process_groups.empty()) normalized(norm.process_groups, ranks);
+}
+
 void check_precision(const DataParallelOptions& options) {
   if (options.activations == DType::kFloat32) return;
   for (const Device& device : options.devices) {
@@ -53,6 +62,7 @@ void check_options(const DataParallelOptions& options) {
   LOCKSTEP_CHECK(options.accumulate >= 1 && options.accumulate <= options.input.batch(),
                  "expected 1 to ", options.input.batch(), " micro-batches of a batch of ",
                  options.input.batch(), ", got ", options.accumulate);
+  check_process_groups(options);
   check_losses(options);
   check_precision(options);
   if (options.loss_scale) check_loss_scale(*options.loss_scale);

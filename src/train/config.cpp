@@ -152,6 +152,13 @@ void ConfigReader::check() {
           fmt::format("run.loss_scale is {}, but must be a power of two", config.run.loss_scale),
           fmt::format("for example {}", std::exp2(exponent)));
   }
+  if (config.batch.global && config.batch.accumulate > *config.batch.global) {
+    error(
+        "batch.accumulate",
+        fmt::format("batch.accumulate = {} cuts a batch of {} images into more micro-batches than "
+                    "it has images",
+                    config.batch.accumulate, *config.batch.global));
+  }
   const auto classes = static_cast<std::size_t>(config.data.num_classes);
   if (config.data.layout != DataLayout::kStreets && !has("data.root")) {
     error("data.root", "data.root is missing",
@@ -188,6 +195,12 @@ Config ConfigReader::read(std::vector<std::string>* warnings) {
 Config load_config(const std::filesystem::path& path, const std::vector<std::string>& overrides,
                    std::vector<std::string>* warnings, const ModelTable& models) {
   return ConfigReader(path, overrides, models).read(warnings);
+}
+
+double Config::base_learning_rate(int devices) const {
+  const auto lr = static_cast<double>(optim.lr);
+  if (lr_reference_batch == 0) return lr;
+  return lr * static_cast<double>(global_batch(devices)) / static_cast<double>(lr_reference_batch);
 }
 
 std::int64_t Config::global_batch(int devices) const {

@@ -213,6 +213,9 @@ void add_batch_and_model(Keys& keys) {
                          kAtLeastOne, "images per step and device"));
   keys.push_back(boolean("batch.drop_last", field(&Config::batch, &BatchOptions::drop_last),
                          "leave out the last, smaller batch of an epoch"));
+  keys.push_back(integer("batch.accumulate", field(&Config::batch, &BatchOptions::accumulate),
+                         {.lo = 1, .hi = 65536},
+                         "micro-batches per step, each with BatchNorm statistics of its own"));
   keys.push_back(text("model.arch", field(&Config::model, &ModelOptions::arch), "unet"));
   keys.push_back(integer("model.width", field(&Config::model, &ModelOptions::width),
                          {.lo = 1, .hi = 4096}, "channels of the first stage"));
@@ -289,6 +292,9 @@ void add_loss_and_optimizer(Keys& keys) {
                          kNotNegative, "one per class"));
   keys.push_back(only_word("optim.type", "sgd"));
   keys.push_back(real("optim.lr", optim(&Sgd::lr), kNotNegative, ""));
+  keys.push_back(integer(
+      "optim.lr_reference_batch", [](auto& c) -> auto& { return c.lr_reference_batch; },
+      kNotNegative, "lr is for this global batch, and scaled to the run's; 0: as it is"));
   keys.push_back(
       real("optim.momentum", optim(&Sgd::momentum), {.lo = 0, .hi = 1, .below = true}, ""));
   keys.push_back(real("optim.weight_decay", optim(&Sgd::weight_decay), kNotNegative, ""));

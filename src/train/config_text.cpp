@@ -59,10 +59,13 @@ std::string to_toml(const Config& config) {
   return text;
 }
 
+// A key at its default does not enter, so that runs from before it existed keep their hash.
 std::string config_hash(const Config& config) {
+  const Config defaults;
   std::string text;
   for (const ConfigKey& key : config_keys()) {
-    if (key.counts) text += fmt::format("{}={}\n", key.path, key.write(config));
+    const std::string value = key.write(config);
+    if (key.counts && value != key.write(defaults)) text += fmt::format("{}={}\n", key.path, value);
   }
   return fmt::format("{:016x}", XXH3_64bits(text.data(), text.size()));
 }

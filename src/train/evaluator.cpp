@@ -32,7 +32,7 @@ ReplicaStatistics Evaluator::Impl::statistics(EvalStats stats,
     case EvalStats::kPooled:
       return merge_running_statistics(training, true);
     case EvalStats::kPrecise: {
-      TrainLoader batches(config.data, {.batch = config.global_batch(replicas.size()),
+      TrainLoader batches(config.data, {.batch = config.micro_batch(replicas.size()),
                                         .drop_last = config.batch.drop_last,
                                         .seed = config.run.seed});
       return precise_statistics(replicas, batches, config.bn.precise_iters);

@@ -61,8 +61,8 @@ void Trainer::issue_step() {
   const Clock::time_point start = Clock::now();
   const Batch& batch = next_batch();
   const double data_seconds = seconds_since(start);
-  lr_ = static_cast<float>(
-      learning_rate(config_.schedule, static_cast<double>(config_.optim.lr), begun_, max_iters_));
+  const double base = config_.base_learning_rate(static_cast<int>(devices_.size()));
+  lr_ = static_cast<float>(learning_rate(config_.schedule, base, begun_, max_iters_));
   fault_.set_step(begun_);
   replicas_->begin_step(batch, begun_, lr_);
   epoch_ = batch.epoch;
@@ -157,7 +157,7 @@ void Trainer::save_progress() {
 
 TrainSummary Trainer::finish() {
   validate();
-  const bool differ = config_.bn.mode == BatchNormMode::kLocal && devices_.size() > 1;
+  const bool differ = devices_.size() > 1 && !config_.bn.shares_statistics();
   if (config_.run.eval_all_stats && differ) {
     for (const EvalStats stats : {EvalStats::kDevice0, EvalStats::kMean, EvalStats::kPooled}) {
       if (stats == config_.bn.eval_stats) continue;

@@ -136,7 +136,7 @@ void Trainer::restore() {
     const auto changed = changed_choices(RunFolder{run}.environment());
     if (changed) warnings_.push_back(*changed);
   }
-  restore_checkpoint(*replicas_, resumed_->checkpoint, config_.bn.mode, warnings_);
+  restore_checkpoint(*replicas_, resumed_->checkpoint, config_.bn, warnings_);
   losses_ = state.losses;
   losses_.reserve(static_cast<std::size_t>(max_iters_));
   best_m_iou_ = state.best_m_iou;

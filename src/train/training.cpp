@@ -19,6 +19,7 @@ std::unique_ptr<DataParallel> make_replicas(const Config& config,
   options.losses = {{"out", CrossEntropyLoss{.class_weight = config.loss.class_weight,
                                              .ignore_index = config.data.ignore_index}}};
   options.optimizer = config.optim;
+  options.accumulate = config.batch.accumulate;
   options.seed = config.run.seed;
   options.activations = config.run.precision;
   if (config.run.precision == DType::kFloat16) {
@@ -43,8 +44,8 @@ Checkpoint read_checkpoint(DataParallel& replicas) {
   return checkpoint;
 }
 
-void restore_checkpoint(DataParallel& replicas, const Checkpoint& checkpoint, BatchNormMode mode,
-                        std::vector<std::string>& warnings) {
+void restore_checkpoint(DataParallel& replicas, const Checkpoint& checkpoint,
+                        const BatchNormConfig& bn, std::vector<std::string>& warnings) {
   replicas.load_state_dict(checkpoint.weights);
   const TrainingState& state = checkpoint.state;
   replicas.set_optimizer_state(state.optimizer);
@@ -56,9 +57,11 @@ void restore_checkpoint(DataParallel& replicas, const Checkpoint& checkpoint, Ba
   }
   const std::string counts = concat("the checkpoint is of ", state.replicas.size(), " devices (",
                                     state.devices, "), this run has ", devices);
-  if (mode != BatchNormMode::kSync || state.replicas.empty()) {
-    throw ConfigError(concat(counts, ": with bn.mode = \"", to_string(mode),
-                             "\" every device has statistics of its own; use -d ", state.devices));
+  if (!bn.shares_statistics() || state.replicas.empty()) {
+    const bool groups = bn.mode == BatchNormMode::kSync;
+    throw ConfigError(concat(counts, ": with bn.mode = \"", to_string(bn.mode), "\" every ",
+                             groups ? "sync group" : "device",
+                             " has statistics of its own; use -d ", state.devices));
   }
   warnings.push_back(counts +
                      ": rounding differs from now on, the run is not the same bit for bit");

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -231,6 +232,58 @@ TEST_CASE("a stop is asked for: the step is finished, saved, and the rest can fo
   stopped.output.clear();
   train(stopped);
   check_same_run(runs.folder("whole"), runs.folder("stopped"));
+}
+
+TEST_CASE("sync groups have statistics of their own: other devices cannot go on with them") {
+  const Runs runs;
+  const std::vector<std::string> groups{"bn.mode='sync'", "bn.sync_group=2", "run.max_iters=4"};
+  train(runs.request("a", groups));
+  TrainRequest request = runs.request("b", groups);
+  request.resume = runs.folder("a").checkpoint("last").string();
+  request.devices = "cpu:2";
+  CHECK_THROWS_WITH_AS(
+      train(request), doctest::Contains("every sync group has statistics of its own; use -d cpu:4"),
+      ConfigError);
+}
+
+TEST_CASE("devices whose statistics differ are evaluated in every way, whatever the mode") {
+  const Runs runs;
+  const auto ways = [&](const std::string& run, std::vector<std::string> overrides) {
+    overrides.insert(overrides.end(), {"run.eval_all_stats=true", "run.max_iters=2"});
+    return train(runs.request(run, overrides)).other_stats.size();
+  };
+  CHECK(ways("local", {"bn.mode='local'"}) == 2);
+  CHECK(ways("virtual", {"bn.mode='virtual'", "bn.virtual_devices=2"}) == 2);
+  CHECK(ways("groups", {"bn.mode='sync'", "bn.sync_group=2"}) == 2);
+  CHECK(ways("sync", {"bn.mode='sync'"}) == 0);
+}
+
+TEST_CASE("micro-batches: a run and a resumed one are the same, and statistics can be precise") {
+  const Runs runs;
+  const std::vector<std::string> overrides{"batch.accumulate=3", "bn.eval_stats='precise'",
+                                           "bn.precise_iters=2"};
+  train(runs.request("whole", overrides));
+  TrainRequest cut = runs.request("cut", overrides);
+  cut.config.run.max_iters = 4;
+  train(cut);
+  TrainRequest rest = runs.request("cut", overrides);
+  rest.resume = "auto";
+  train(rest);
+  CHECK(load_weights(runs.folder("cut").checkpoint("last")).tensors.at("head.bias").data ==
+        load_weights(runs.folder("whole").checkpoint("last")).tensors.at("head.bias").data);
+  const auto& tracked = load_weights(runs.folder("whole").checkpoint("last"))
+                            .tensors.at("encoder.0.0.bn.num_batches_tracked");
+  std::int64_t count = 0;
+  std::memcpy(&count, tracked.data.data(), sizeof count);
+  CHECK(count == 30);
+}
+
+TEST_CASE("a learning rate that is for a reference batch") {
+  const Runs runs;
+  train(runs.request("a", {"optim.lr_reference_batch=12", "schedule.type='constant'"}));
+  for (const json& line : lines_of(runs.folder("a").scalars())) {
+    if (line.contains("lr")) CHECK(line.at("lr").get<double>() == doctest::Approx(0.025));
+  }
 }
 
 TEST_CASE("resuming a finished run repeats nothing") {

@@ -35,14 +35,15 @@ struct RunOptions {
   bool cuda_graph = false;
   std::string gradient_exchange = "auto";
   double stall_timeout = 60;  // seconds
-  bool eval_all_stats =
-      false;  // local, several devices: evaluate device0, mean and pooled at the end
+  // At the end also evaluate under the other eval_stats, where devices' statistics differ.
+  bool eval_all_stats = false;
 };
 
 struct BatchOptions {
   std::optional<std::int64_t> global;  // exactly one of the two; neither: global = 8
   std::optional<std::int64_t> per_device;
   bool drop_last = true;
+  int accumulate = 1;  // micro-batches per step
 };
 
 /// Which statistics an evaluation uses when the devices' running statistics differ.
@@ -57,6 +58,9 @@ enum class EvalStats : std::uint8_t {
 struct BatchNormConfig : BatchNormOptions {
   EvalStats eval_stats = EvalStats::kDevice0;
   std::int64_t precise_iters = 50;  // kPrecise: training batches behind the statistics
+
+  /// Whether all devices have the same running statistics, however many they are.
+  bool shares_statistics() const { return mode == BatchNormMode::kSync && sync_group == 0; }
 };
 
 struct LossOptions {
@@ -72,14 +76,22 @@ struct Config {
   BatchNormConfig bn;
   LossOptions loss;
   Sgd optim;
+  std::int64_t lr_reference_batch = 0;  // 0: optim.lr as it is; else it is for this global batch
   ScheduleOptions schedule;
   /// Where model.arch is looked up. Outlives the configuration.
   const ModelTable* models = &builtin_models();
 
   /// The model of `model.arch`. Throws ConfigError when there is none.
   Architecture architecture() const { return find_architecture(*models, model); }
+  /// optim.lr, scaled by global batch / lr_reference_batch where that is given (Goyal et al. 2017,
+  /// the linear scaling rule).
+  double base_learning_rate(int devices) const;
   /// Samples of a global batch on `devices` devices.
   std::int64_t global_batch(int devices) const;
+  /// Of its largest micro-batch.
+  std::int64_t micro_batch(int devices) const {
+    return (global_batch(devices) + batch.accumulate - 1) / batch.accumulate;
+  }
   /// Iterations of the run, given an epoch's.
   std::int64_t max_iters(std::int64_t batches_per_epoch) const;
 };

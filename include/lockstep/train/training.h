@@ -30,7 +30,7 @@ Checkpoint read_checkpoint(DataParallel& replicas);
 /// Brings all replicas to the state of a checkpoint. With another number of devices than it was
 /// written with all get device 0's running statistics (said in `warnings`); throws ConfigError for
 /// a mode in which every device has its own.
-void restore_checkpoint(DataParallel& replicas, const Checkpoint& checkpoint, BatchNormMode mode,
-                        std::vector<std::string>& warnings);
+void restore_checkpoint(DataParallel& replicas, const Checkpoint& checkpoint,
+                        const BatchNormConfig& bn, std::vector<std::string>& warnings);
 
 }  // namespace lockstep
