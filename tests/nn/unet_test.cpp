@@ -18,7 +18,7 @@ struct Unet {
       : network(build_network(unet(options), {}, input, plan, *backend, store)) {}
 };
 
-/// Elements of the parameters, counted from the design alone.
+/// Elements of the parameters, counted from the description in unet.h alone.
 std::int64_t expected_parameters(std::int64_t width, std::int64_t depth, std::int64_t classes) {
   const auto block = [](std::int64_t in, std::int64_t out) { return 9 * in * out + 2 * out; };
   std::int64_t sum = width * classes + classes;

@@ -86,7 +86,7 @@ void check_same_run(const RunFolder& a, const RunFolder& b) {
 
 }  // namespace
 
-TEST_CASE("a run leaves what the design says, with logs on time") {
+TEST_CASE("a run leaves what docs/run_folder.md says, with logs on time") {
   const Runs runs;
   const TrainSummary summary = train(runs.request("a"));
   const RunFolder folder = runs.folder("a");
