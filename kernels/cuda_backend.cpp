@@ -3,10 +3,10 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "backend/operand_checks.h"
 #include "kernels/device/check_cuda.h"
 #include "kernels/device/pinned_readback.h"
 #include "kernels/operations/bias.h"
-#include "lockstep/backend/operand_checks.h"
 
 namespace lockstep::gpu {
 namespace {

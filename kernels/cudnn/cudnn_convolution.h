@@ -16,11 +16,11 @@
 #include <string>
 #include <vector>
 
+#include "backend/autotuner.h"
 #include "kernels/cudnn/cudnn_graph.h"
 #include "kernels/cudnn/engine_choice.h"
 #include "kernels/operations/weights.h"
 #include "kernels/primitives/context.h"
-#include "lockstep/backend/autotuner.h"
 #include "lockstep/backend/backend.h"
 #include "lockstep/core/tensor.h"
 

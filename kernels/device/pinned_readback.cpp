@@ -1,7 +1,7 @@
 #include "kernels/device/pinned_readback.h"
 
+#include "backend/operand_checks.h"
 #include "kernels/device/check_cuda.h"
-#include "lockstep/backend/operand_checks.h"
 
 namespace lockstep::gpu {
 

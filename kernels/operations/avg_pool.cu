@@ -4,11 +4,11 @@
 
 #include <cmath>
 
+#include "backend/operand_checks.h"
 #include "kernels/operations/pooling.h"
 #include "kernels/operations/pooling_windows.h"
 #include "kernels/primitives/grid_loop.h"
 #include "kernels/primitives/pack.h"
-#include "lockstep/backend/operand_checks.h"
 
 namespace lockstep::gpu {
 namespace {

@@ -6,10 +6,10 @@
 #include <cstdint>
 #include <span>
 
+#include "backend/formulas.h"
+#include "backend/operand_checks.h"
 #include "kernels/operations/batch_norm.h"
 #include "kernels/primitives/channel_slabs.h"
-#include "lockstep/backend/formulas.h"
-#include "lockstep/backend/operand_checks.h"
 
 namespace lockstep::gpu {
 

@@ -3,13 +3,13 @@
 // finishes last adds up those of all blocks. Every sum has an order that depends on the shape and
 // the element's size only.
 
+#include "backend/formulas.h"
 #include "kernels/operations/bias.h"
 #include "kernels/primitives/for_each.h"
 #include "kernels/primitives/index_runs.h"
 #include "kernels/primitives/pack.h"
 #include "kernels/primitives/reduce.h"
 #include "kernels/primitives/views.h"
-#include "lockstep/backend/formulas.h"
 
 namespace lockstep::gpu {
 namespace {

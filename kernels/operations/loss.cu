@@ -12,13 +12,13 @@
 #include <cmath>
 #include <limits>
 
+#include "backend/formulas.h"
+#include "backend/operand_checks.h"
 #include "kernels/operations/loss.h"
 #include "kernels/primitives/grid_loop.h"
 #include "kernels/primitives/ordered_sum.h"
 #include "kernels/primitives/pack.h"
 #include "kernels/primitives/views.h"
-#include "lockstep/backend/formulas.h"
-#include "lockstep/backend/operand_checks.h"
 
 namespace lockstep::gpu {
 namespace {

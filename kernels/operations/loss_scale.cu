@@ -1,11 +1,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "backend/formulas.h"
 #include "kernels/operations/loss_scale.h"
 #include "kernels/operations/sgd.h"
 #include "kernels/primitives/grid_loop.h"
 #include "kernels/primitives/pack.h"
-#include "lockstep/backend/formulas.h"
 
 namespace lockstep::gpu {
 namespace {

@@ -1,10 +1,10 @@
 // Max-pooling; pooling_windows.h says what a thread does.
 
+#include "backend/operand_checks.h"
 #include "kernels/operations/pooling.h"
 #include "kernels/operations/pooling_windows.h"
 #include "kernels/primitives/grid_loop.h"
 #include "kernels/primitives/pack.h"
-#include "lockstep/backend/operand_checks.h"
 
 namespace lockstep::gpu {
 namespace {

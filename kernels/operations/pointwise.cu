@@ -8,6 +8,8 @@
 #include <bit>
 #include <cstddef>
 
+#include "backend/formulas.h"
+#include "backend/operand_checks.h"
 #include "kernels/operations/pointwise.h"
 #include "kernels/primitives/for_each.h"
 #include "kernels/primitives/grid_loop.h"
@@ -15,8 +17,6 @@
 #include "kernels/primitives/pack.h"
 #include "kernels/primitives/philox.h"
 #include "kernels/primitives/views.h"
-#include "lockstep/backend/formulas.h"
-#include "lockstep/backend/operand_checks.h"
 
 namespace lockstep::gpu {
 namespace {

@@ -7,11 +7,11 @@
 
 #include <cstdint>
 
+#include "backend/formulas.h"
 #include "kernels/primitives/grid_loop.h"
 #include "kernels/primitives/index_runs.h"
 #include "kernels/primitives/views.h"
 #include "lockstep/backend/conv_geometry.h"
-#include "lockstep/backend/formulas.h"
 
 namespace lockstep::gpu {
 

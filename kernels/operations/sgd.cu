@@ -10,11 +10,11 @@
 #include <cmath>
 #include <span>
 
+#include "backend/formulas.h"
 #include "kernels/operations/sgd.h"
 #include "kernels/primitives/launch.h"
 #include "kernels/primitives/ordered_sum.h"
 #include "kernels/primitives/pack.h"
-#include "lockstep/backend/formulas.h"
 
 namespace lockstep::gpu {
 namespace {

@@ -9,13 +9,13 @@
 #include <cmath>
 #include <limits>
 
+#include "backend/formulas.h"
+#include "backend/operand_checks.h"
 #include "kernels/operations/upsample.h"
 #include "kernels/primitives/grid_loop.h"
 #include "kernels/primitives/index_runs.h"
 #include "kernels/primitives/pack.h"
 #include "kernels/primitives/views.h"
-#include "lockstep/backend/formulas.h"
-#include "lockstep/backend/operand_checks.h"
 
 namespace lockstep::gpu {
 namespace {

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "lockstep/backend/formulas.h"
+#include "backend/formulas.h"
 #include "lockstep/core/tensor.h"
 
 /// Before a loop over the elements of a pack, or over packs: nvcc is to unroll it, so that they

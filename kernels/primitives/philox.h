@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
+#include "core/rng.h"
 #include "kernels/primitives/launch.h"
 #include "lockstep/backend/host_device.h"
-#include "lockstep/core/rng.h"
 
 namespace lockstep::gpu {
 

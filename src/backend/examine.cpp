@@ -7,9 +7,9 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "backend/autotuner.h"
 #include "backend/cpu/convolution_choice.h"
 #include "backend/processor.h"
-#include "lockstep/backend/autotuner.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {

@@ -1,9 +1,9 @@
-#include "lockstep/backend/moments.h"
+#include "backend/moments.h"
 
 #include <algorithm>
 #include <array>
 
-#include "lockstep/backend/formulas.h"
+#include "backend/formulas.h"
 
 namespace lockstep {
 namespace {

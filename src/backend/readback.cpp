@@ -1,7 +1,7 @@
 #include <vector>
 
+#include "backend/operand_checks.h"
 #include "lockstep/backend/backend.h"
-#include "lockstep/backend/operand_checks.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {

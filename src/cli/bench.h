@@ -10,7 +10,7 @@
 
 #include "cli/cli.h"
 #include "lockstep/core/device.h"
-#include "lockstep/report/statistics.h"
+#include "report/statistics.h"
 
 namespace lockstep {
 

@@ -12,10 +12,10 @@
 
 #include "cli/bench.h"
 #include "cli/bench_machine.h"
+#include "core/rng.h"
 #include "lockstep/backend/backend.h"
-#include "lockstep/core/rng.h"
 #include "lockstep/parallel/data_parallel.h"
-#include "lockstep/report/table.h"
+#include "report/table.h"
 
 namespace lockstep {
 namespace {

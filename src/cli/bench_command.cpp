@@ -7,7 +7,7 @@
 #include "cli/cli.h"
 #include "lockstep/backend/backend.h"
 #include "lockstep/core/check.h"
-#include "lockstep/train/config.h"
+#include "train/config.h"
 
 namespace lockstep {
 

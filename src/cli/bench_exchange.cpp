@@ -12,9 +12,9 @@
 #include "cli/bench.h"
 #include "cli/captured_exchange.h"
 #include "lockstep/backend/backend.h"
-#include "lockstep/parallel/replica_group.h"
-#include "lockstep/report/table.h"
 #include "lockstep/sync/sync_group.h"
+#include "parallel/replica_group.h"
+#include "report/table.h"
 
 namespace lockstep {
 namespace {
@@ -85,10 +85,9 @@ nlohmann::ordered_json case_json(const ExchangeTimes& times) {
 
 int bench_exchange(const BenchArguments& arguments) {
   const int iters = arguments.iters > 0 ? arguments.iters : kDefaultIters;
-  const std::vector<Device> devices =
-      arguments.common.devices.empty()
-          ? parse_devices("cpu:" + std::to_string(kMostRanks))
-          : bench_devices(arguments);
+  const std::vector<Device> devices = arguments.common.devices.empty()
+                                          ? parse_devices("cpu:" + std::to_string(kMostRanks))
+                                          : bench_devices(arguments);
   const int most = static_cast<int>(devices.size());
   nlohmann::ordered_json cases = nlohmann::ordered_json::array();
   Table table{{"ranks", "channels", "microseconds per exchange", "in a recorded step"}, {}};

@@ -14,8 +14,8 @@
 #include "cli/bench_machine.h"
 #include "cli/bench_training.h"
 #include "lockstep/core/check.h"
-#include "lockstep/report/table.h"
 #include "parallel/replica.h"
+#include "report/table.h"
 
 namespace lockstep {
 namespace {

@@ -4,8 +4,8 @@
 
 #include "cli/bench.h"
 #include "cli/bench_training.h"
-#include "lockstep/report/table.h"
 #include "parallel/replica.h"
+#include "report/table.h"
 
 namespace lockstep {
 namespace {

@@ -1,8 +1,8 @@
 #include "cli/bench_training.h"
 
 #include "cli/bench.h"
+#include "core/rng.h"
 #include "lockstep/core/check.h"
-#include "lockstep/core/rng.h"
 
 namespace lockstep {
 namespace {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "cli/cli.h"
-#include "lockstep/train/config.h"
-#include "lockstep/train/training.h"
+#include "train/config.h"
+#include "train/training.h"
 
 namespace lockstep {
 

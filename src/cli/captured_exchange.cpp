@@ -9,8 +9,8 @@
 #include <memory>
 
 #include "lockstep/backend/backend.h"
-#include "lockstep/parallel/replica_group.h"
 #include "lockstep/sync/sync_group.h"
+#include "parallel/replica_group.h"
 
 namespace lockstep {
 namespace {

@@ -14,8 +14,8 @@
 
 #include "lockstep/cli/run_cli.h"
 #include "lockstep/core/check.h"
-#include "lockstep/train/suggest.h"
-#include "lockstep/train/trainer.h"
+#include "train/suggest.h"
+#include "train/trainer.h"
 
 namespace lockstep {
 namespace {

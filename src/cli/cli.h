@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "lockstep/nn/model.h"
-#include "lockstep/train/exit_code.h"
+#include "train/exit_code.h"
 
 namespace lockstep {
 

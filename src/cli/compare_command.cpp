@@ -17,9 +17,9 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/device.h"
 #include "lockstep/nn/weights.h"
-#include "lockstep/report/comparison.h"
-#include "lockstep/train/config.h"
-#include "lockstep/train/trainer.h"
+#include "report/comparison.h"
+#include "train/config.h"
+#include "train/trainer.h"
 
 namespace lockstep {
 namespace {

@@ -13,8 +13,8 @@
 #include "lockstep/backend/backend.h"
 #include "lockstep/backend/examine.h"
 #include "lockstep/core/check.h"
-#include "lockstep/parallel/replica_group.h"
 #include "lockstep/sync/sync_group.h"
+#include "parallel/replica_group.h"
 
 namespace lockstep {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdio>
 
 #include "cli/cli.h"
-#include "lockstep/train/evaluator.h"
+#include "train/evaluator.h"
 
 namespace lockstep {
 

@@ -2,7 +2,7 @@
 
 #include "cli/cli.h"
 #include "cli/signals.h"
-#include "lockstep/train/trainer.h"
+#include "train/trainer.h"
 
 namespace lockstep {
 

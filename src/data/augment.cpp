@@ -1,10 +1,10 @@
-#include "lockstep/data/augment.h"
+#include "data/augment.h"
 
 #include <algorithm>
 #include <cmath>
 
+#include "core/rng.h"
 #include "lockstep/core/check.h"
-#include "lockstep/core/rng.h"
 
 namespace lockstep {
 namespace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "data/file_dataset.h"
+#include "data/streets.h"
 #include "lockstep/core/check.h"
-#include "lockstep/data/streets.h"
 
 namespace lockstep {
 namespace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "data/image_io.h"
 #include "lockstep/core/check.h"
-#include "lockstep/data/image_io.h"
 
 namespace lockstep {
 namespace {

@@ -2,7 +2,7 @@
 #include <array>
 #include <cmath>
 
-#include "lockstep/data/augment.h"
+#include "data/augment.h"
 
 namespace lockstep {
 namespace {

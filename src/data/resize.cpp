@@ -1,4 +1,4 @@
-#include "lockstep/data/resize.h"
+#include "data/resize.h"
 
 #include <algorithm>
 #include <cmath>

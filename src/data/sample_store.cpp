@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "data/augment.h"
 #include "lockstep/core/check.h"
-#include "lockstep/data/augment.h"
 
 namespace lockstep {
 namespace {

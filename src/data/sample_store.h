@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "data/resize.h"
 #include "lockstep/data/dataset.h"
-#include "lockstep/data/resize.h"
 
 namespace lockstep {
 

@@ -1,10 +1,10 @@
-#include "lockstep/data/sampler.h"
+#include "data/sampler.h"
 
 #include <numeric>
 #include <utility>
 
+#include "core/rng.h"
 #include "lockstep/core/check.h"
-#include "lockstep/core/rng.h"
 
 namespace lockstep {
 

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "lockstep/core/rng.h"
+#include "core/rng.h"
 
 namespace lockstep {
 namespace {

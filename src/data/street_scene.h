@@ -4,8 +4,8 @@
 
 #include <array>
 
+#include "core/rng.h"
 #include "data/street_canvas.h"
-#include "lockstep/core/rng.h"
 
 namespace lockstep {
 

@@ -1,11 +1,11 @@
-#include "lockstep/data/streets.h"
+#include "data/streets.h"
 
 #include <array>
 #include <cstdio>
 
+#include "data/image_io.h"
 #include "data/street_scene.h"
 #include "lockstep/core/check.h"
-#include "lockstep/data/image_io.h"
 
 namespace lockstep {
 namespace {

@@ -7,11 +7,11 @@
 #include <thread>
 #include <vector>
 
+#include "data/augment.h"
 #include "data/sample_store.h"
+#include "data/sampler.h"
 #include "lockstep/core/check.h"
-#include "lockstep/data/augment.h"
 #include "lockstep/data/loader.h"
-#include "lockstep/data/sampler.h"
 
 namespace lockstep {
 namespace {

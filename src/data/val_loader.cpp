@@ -1,6 +1,6 @@
+#include "data/augment.h"
 #include "data/sample_store.h"
 #include "lockstep/core/check.h"
-#include "lockstep/data/augment.h"
 #include "lockstep/data/loader.h"
 
 namespace lockstep {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "lockstep/core/rng.h"
+#include "core/rng.h"
 #include "lockstep/nn/model.h"
 
 namespace lockstep {

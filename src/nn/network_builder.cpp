@@ -1,11 +1,11 @@
 #include <algorithm>
 #include <set>
 
-#include "lockstep/nn/layers/concat_layer.h"
-#include "lockstep/nn/layers/conv2d_layer.h"
-#include "lockstep/nn/layers/pointwise_layers.h"
-#include "lockstep/nn/layers/pool_layers.h"
-#include "lockstep/nn/layers/upsample_layer.h"
+#include "nn/layers/concat_layer.h"
+#include "nn/layers/conv2d_layer.h"
+#include "nn/layers/pointwise_layers.h"
+#include "nn/layers/pool_layers.h"
+#include "nn/layers/upsample_layer.h"
 #include "nn/network_impl.h"
 
 namespace lockstep {

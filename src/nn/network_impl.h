@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/nn/layers/batch_norm_layer.h"
 #include "lockstep/nn/network.h"
+#include "nn/layers/batch_norm_layer.h"
 #include "nn/liveness.h"
 
 namespace lockstep {

@@ -11,11 +11,11 @@
 #include <thread>
 #include <utility>
 
+#include "core/rng.h"
 #include "lockstep/core/check.h"
-#include "lockstep/core/rng.h"
-#include "lockstep/parallel/replica_group.h"
 #include "parallel/check_options.h"
 #include "parallel/replica.h"
+#include "parallel/replica_group.h"
 #include "parallel/shard.h"
 
 namespace lockstep {

@@ -1,6 +1,6 @@
 #include "parallel/replica.h"
 
-#include "lockstep/nn/layers/batch_norm_layer.h"
+#include "nn/layers/batch_norm_layer.h"
 #include "parallel/shard.h"
 
 namespace lockstep {

@@ -1,4 +1,4 @@
-#include "lockstep/parallel/replica_group.h"
+#include "parallel/replica_group.h"
 
 #include <chrono>
 #include <condition_variable>
@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "lockstep/core/check.h"
-#include "lockstep/sync/describe.h"
 #include "parallel/root_cause.h"
+#include "sync/describe.h"
 
 namespace lockstep {
 namespace {

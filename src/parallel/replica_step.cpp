@@ -3,7 +3,7 @@
 
 #include <chrono>
 
-#include "lockstep/nn/layers/batch_norm_layer.h"
+#include "nn/layers/batch_norm_layer.h"
 #include "parallel/replica.h"
 
 namespace lockstep {

@@ -1,7 +1,7 @@
 #include "parallel/root_cause.h"
 
 #include "lockstep/core/check.h"
-#include "lockstep/sync/describe.h"
+#include "sync/describe.h"
 
 namespace lockstep {
 namespace {

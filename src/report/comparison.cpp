@@ -1,10 +1,10 @@
-#include "lockstep/report/comparison.h"
+#include "report/comparison.h"
 
 #include <algorithm>
 #include <functional>
 
 #include "lockstep/core/check.h"
-#include "lockstep/train/config.h"
+#include "train/config.h"
 
 namespace lockstep {
 namespace {

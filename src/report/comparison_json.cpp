@@ -1,7 +1,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/report/comparison.h"
+#include "report/comparison.h"
 
 namespace lockstep {
 namespace {

@@ -4,8 +4,8 @@
 #include <set>
 #include <utility>
 
-#include "lockstep/report/comparison.h"
-#include "lockstep/report/table.h"
+#include "report/comparison.h"
+#include "report/table.h"
 
 namespace lockstep {
 namespace {

@@ -1,4 +1,4 @@
-#include "lockstep/report/table.h"
+#include "report/table.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "lockstep/sync/describe.h"
+#include "sync/describe.h"
 
 #include <cstdio>
 #include <cstring>

@@ -3,7 +3,7 @@
 #include <string_view>
 
 #include "lockstep/core/check.h"
-#include "lockstep/sync/describe.h"
+#include "sync/describe.h"
 
 namespace lockstep {
 namespace {

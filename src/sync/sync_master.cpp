@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/core/check.h"
-#include "lockstep/sync/describe.h"
+#include "sync/describe.h"
 
 namespace lockstep {
 namespace {

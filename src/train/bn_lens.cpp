@@ -1,11 +1,11 @@
-#include "lockstep/train/bn_lens.h"
+#include "train/bn_lens.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "lockstep/nn/layers/batch_norm_layer.h"
-#include "lockstep/train/running_statistics.h"
+#include "nn/layers/batch_norm_layer.h"
 #include "parallel/replica.h"
+#include "train/running_statistics.h"
 
 namespace lockstep {
 namespace {

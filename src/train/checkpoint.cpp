@@ -1,4 +1,4 @@
-#include "lockstep/train/checkpoint.h"
+#include "train/checkpoint.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

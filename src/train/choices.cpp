@@ -7,7 +7,7 @@
 #include <fstream>
 #include <map>
 
-#include "lockstep/backend/autotuner.h"
+#include "backend/autotuner.h"
 
 namespace lockstep {
 namespace {

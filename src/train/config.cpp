@@ -1,4 +1,4 @@
-#include "lockstep/train/config.h"
+#include "train/config.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -7,10 +7,10 @@
 #include <cmath>
 
 #include "lockstep/core/check.h"
-#include "lockstep/train/suggest.h"
 #include "train/config_schema.h"
 #include "train/config_source.h"
 #include "train/diagnostics.h"
+#include "train/suggest.h"
 
 namespace lockstep {
 namespace {

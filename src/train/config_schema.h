@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/train/config.h"
+#include "train/config.h"
 
 namespace lockstep {
 

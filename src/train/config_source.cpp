@@ -6,8 +6,8 @@
 #include <fstream>
 #include <sstream>
 
-#include "lockstep/train/suggest.h"
 #include "train/config_schema.h"
+#include "train/suggest.h"
 
 namespace lockstep {
 namespace {

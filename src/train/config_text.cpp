@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
-#include "lockstep/train/config.h"
+#include "train/config.h"
 #include "train/config_schema.h"
 
 namespace lockstep {

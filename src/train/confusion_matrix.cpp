@@ -1,4 +1,4 @@
-#include "lockstep/train/confusion_matrix.h"
+#include "train/confusion_matrix.h"
 
 #include "lockstep/core/check.h"
 

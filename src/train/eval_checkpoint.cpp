@@ -1,9 +1,9 @@
 #include <algorithm>
 
 #include "lockstep/core/check.h"
-#include "lockstep/train/evaluator.h"
-#include "lockstep/train/run_folder.h"
-#include "lockstep/train/training.h"
+#include "train/evaluator.h"
+#include "train/run_folder.h"
+#include "train/training.h"
 
 namespace lockstep {
 namespace {

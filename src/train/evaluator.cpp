@@ -1,8 +1,8 @@
-#include "lockstep/train/evaluator.h"
+#include "train/evaluator.h"
 
 #include <chrono>
 
-#include "lockstep/train/running_statistics.h"
+#include "train/running_statistics.h"
 
 namespace lockstep {
 

@@ -1,4 +1,4 @@
-#include "lockstep/train/exit_code.h"
+#include "train/exit_code.h"
 
 #include "lockstep/core/check.h"
 

@@ -1,4 +1,4 @@
-#include "lockstep/train/fault_injection.h"
+#include "train/fault_injection.h"
 
 #include <algorithm>
 #include <charconv>
@@ -7,8 +7,8 @@
 #include <optional>
 #include <thread>
 
+#include "core/rng.h"
 #include "lockstep/core/check.h"
-#include "lockstep/core/rng.h"
 
 namespace lockstep {
 namespace {

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "lockstep/train/config.h"
-#include "lockstep/train/evaluator.h"
+#include "train/config.h"
+#include "train/evaluator.h"
 
 namespace lockstep {
 namespace {

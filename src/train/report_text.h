@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lockstep/backend/backend.h"
-#include "lockstep/train/summary.h"
+#include "train/summary.h"
 
 namespace lockstep {
 

@@ -1,4 +1,4 @@
-#include "lockstep/train/run_folder.h"
+#include "train/run_folder.h"
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "lockstep/core/check.h"
-#include "lockstep/train/checkpoint.h"
+#include "train/checkpoint.h"
 
 namespace lockstep {
 

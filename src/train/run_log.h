@@ -10,8 +10,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "lockstep/train/run_folder.h"
-#include "lockstep/train/trainer.h"
+#include "train/run_folder.h"
+#include "train/trainer.h"
 
 namespace spdlog {
 class logger;

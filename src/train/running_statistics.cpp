@@ -1,10 +1,10 @@
-#include "lockstep/train/running_statistics.h"
+#include "train/running_statistics.h"
 
 #include <algorithm>
 #include <map>
 
 #include "lockstep/core/check.h"
-#include "lockstep/nn/layers/batch_norm_layer.h"
+#include "nn/layers/batch_norm_layer.h"
 #include "parallel/replica.h"
 
 namespace lockstep {

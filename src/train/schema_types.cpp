@@ -4,7 +4,7 @@
 
 #include <sstream>
 
-#include "lockstep/train/suggest.h"
+#include "train/suggest.h"
 
 namespace lockstep::schema {
 

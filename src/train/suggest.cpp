@@ -1,4 +1,4 @@
-#include "lockstep/train/suggest.h"
+#include "train/suggest.h"
 
 #include <algorithm>
 #include <vector>

@@ -1,12 +1,12 @@
-#include "lockstep/train/summary.h"
+#include "train/summary.h"
 
 #include <fstream>
 #include <functional>
 
 #include "lockstep/core/check.h"
-#include "lockstep/train/config.h"
-#include "lockstep/train/evaluator.h"
-#include "lockstep/train/run_folder.h"
+#include "train/config.h"
+#include "train/evaluator.h"
+#include "train/run_folder.h"
 #include "train/summary_json.h"
 
 namespace lockstep {

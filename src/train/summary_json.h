@@ -1,9 +1,9 @@
 #pragma once
 // JSON forms of what a run reports. Percent are not rounded; null means undefined.
 
-#include "lockstep/train/bn_lens.h"
-#include "lockstep/train/summary.h"
+#include "train/bn_lens.h"
 #include "train/run_log.h"
+#include "train/summary.h"
 
 namespace lockstep {
 

@@ -1,4 +1,4 @@
-#include "lockstep/train/trainer.h"
+#include "train/trainer.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 
 #include "lockstep/core/check.h"
 #include "lockstep/optim/schedule.h"
-#include "lockstep/train/exit_code.h"
+#include "train/exit_code.h"
 #include "train/report_text.h"
 #include "train/summary_json.h"
 #include "train/trainer_impl.h"

@@ -7,12 +7,12 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/train/evaluator.h"
-#include "lockstep/train/fault_injection.h"
-#include "lockstep/train/run_folder.h"
-#include "lockstep/train/trainer.h"
-#include "lockstep/train/training.h"
+#include "train/evaluator.h"
+#include "train/fault_injection.h"
+#include "train/run_folder.h"
 #include "train/run_log.h"
+#include "train/trainer.h"
+#include "train/training.h"
 
 namespace lockstep {
 

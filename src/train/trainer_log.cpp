@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "lockstep/train/bn_lens.h"
+#include "train/bn_lens.h"
 #include "train/choices.h"
 #include "train/environment.h"
 #include "train/report_text.h"

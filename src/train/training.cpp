@@ -1,4 +1,4 @@
-#include "lockstep/train/training.h"
+#include "train/training.h"
 
 #include <algorithm>
 #include <cmath>

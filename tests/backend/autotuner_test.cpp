@@ -1,4 +1,4 @@
-#include "lockstep/backend/autotuner.h"
+#include "backend/autotuner.h"
 
 #include <doctest/doctest.h>
 

@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "backend/batch_norm_group.h"
-#include "lockstep/backend/moments.h"
+#include "backend/moments.h"
 #include "support/backends.h"
 
 namespace lockstep::test {

@@ -9,10 +9,10 @@
 #include <optional>
 #include <string>
 
+#include "backend/autotuner.h"
 #include "backend/cpu/convolution.h"
 #include "backend/cpu/image_tree.h"
 #include "backend/operand.h"
-#include "lockstep/backend/autotuner.h"
 #include "support/temporary_folder.h"
 
 namespace lockstep::test {

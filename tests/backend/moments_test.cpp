@@ -1,11 +1,11 @@
-#include "lockstep/backend/moments.h"
+#include "backend/moments.h"
 
 #include <doctest/doctest.h>
 
 #include <cmath>
 #include <vector>
 
-#include "lockstep/core/rng.h"
+#include "core/rng.h"
 
 namespace lockstep {
 namespace {

@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "backend/operand.h"
-#include "lockstep/core/rng.h"
+#include "core/rng.h"
 #include "support/backends.h"
 
 namespace lockstep::test {

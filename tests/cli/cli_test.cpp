@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/process.h"
-#include "lockstep/train/checkpoint.h"
-#include "lockstep/train/run_folder.h"
+#include "train/checkpoint.h"
+#include "train/run_folder.h"
 
 namespace lockstep {
 namespace {

@@ -1,4 +1,4 @@
-#include "lockstep/core/rng.h"
+#include "core/rng.h"
 
 #include <doctest/doctest.h>
 

@@ -9,8 +9,8 @@
 #include "cuda/fake_runtime.h"
 #include "cuda/tiny_run.h"
 #include "lockstep/core/check.h"
-#include "lockstep/train/checkpoint.h"
 #include "parallel/toy_training.h"
+#include "train/checkpoint.h"
 
 namespace lockstep::test {
 namespace {

@@ -14,9 +14,9 @@
 #include "cuda/tiny_run.h"
 #include "kernels/operations/gpu_operations.h"
 #include "lockstep/core/check.h"
-#include "lockstep/train/checkpoint.h"
 #include "parallel/toy_training.h"
 #include "support/with_timeout.h"
+#include "train/checkpoint.h"
 
 namespace lockstep::test {
 namespace {

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/train/run_folder.h"
-#include "lockstep/train/trainer.h"
 #include "support/temporary_folder.h"
+#include "train/run_folder.h"
+#include "train/trainer.h"
 
 namespace lockstep::test {
 

@@ -1,4 +1,4 @@
-#include "lockstep/data/augment.h"
+#include "data/augment.h"
 
 #include <doctest/doctest.h>
 

@@ -3,8 +3,8 @@
 #include <doctest/doctest.h>
 
 #include "data/fixtures.h"
+#include "data/image_io.h"
 #include "lockstep/core/check.h"
-#include "lockstep/data/image_io.h"
 
 namespace lockstep {
 namespace {

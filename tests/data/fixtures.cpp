@@ -9,8 +9,8 @@
 #include <fstream>
 #include <iterator>
 
+#include "core/rng.h"
 #include "lockstep/core/check.h"
-#include "lockstep/core/rng.h"
 
 namespace lockstep {
 

@@ -1,4 +1,4 @@
-#include "lockstep/data/image_io.h"
+#include "data/image_io.h"
 
 #include <doctest/doctest.h>
 #include <png.h>

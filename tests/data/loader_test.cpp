@@ -6,10 +6,10 @@
 #include <set>
 
 #include "data/fixtures.h"
+#include "data/image_io.h"
+#include "data/sampler.h"
+#include "data/streets.h"
 #include "lockstep/core/check.h"
-#include "lockstep/data/image_io.h"
-#include "lockstep/data/sampler.h"
-#include "lockstep/data/streets.h"
 
 namespace lockstep {
 namespace {

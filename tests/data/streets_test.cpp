@@ -1,4 +1,4 @@
-#include "lockstep/data/streets.h"
+#include "data/streets.h"
 
 #include <doctest/doctest.h>
 

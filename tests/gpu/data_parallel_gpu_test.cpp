@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/rng.h"
 #include "lockstep/core/check.h"
-#include "lockstep/core/rng.h"
 #include "parallel/toy_training.h"
 
 namespace lockstep::test {

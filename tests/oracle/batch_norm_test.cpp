@@ -8,8 +8,8 @@
 
 #include "lockstep/nn/network.h"
 #include "lockstep/parallel/data_parallel.h"
-#include "lockstep/parallel/replica_group.h"
 #include "oracle/golden.h"
+#include "parallel/replica_group.h"
 
 namespace lockstep::oracle {
 namespace {

@@ -8,9 +8,9 @@
 #include <mutex>
 #include <thread>
 
+#include "core/rng.h"
 #include "lockstep/core/check.h"
-#include "lockstep/core/rng.h"
-#include "lockstep/nn/layers/batch_norm_layer.h"
+#include "nn/layers/batch_norm_layer.h"
 #include "parallel/toy_training.h"
 
 namespace lockstep {

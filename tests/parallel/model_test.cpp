@@ -6,8 +6,8 @@
 #include <array>
 #include <mutex>
 
+#include "core/rng.h"
 #include "lockstep/core/check.h"
-#include "lockstep/core/rng.h"
 #include "parallel/toy_training.h"
 
 namespace lockstep::test {

@@ -1,4 +1,4 @@
-#include "lockstep/parallel/replica_group.h"
+#include "parallel/replica_group.h"
 
 #include <doctest/doctest.h>
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "lockstep/core/rng.h"
+#include "core/rng.h"
 #include "lockstep/nn/models/unet.h"
 
 namespace lockstep::test {

@@ -1,4 +1,4 @@
-#include "lockstep/report/comparison.h"
+#include "report/comparison.h"
 
 #include <doctest/doctest.h>
 
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lockstep/core/check.h"
-#include "lockstep/report/table.h"
+#include "report/table.h"
 
 namespace lockstep {
 namespace {

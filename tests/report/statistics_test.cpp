@@ -1,4 +1,4 @@
-#include "lockstep/report/statistics.h"
+#include "report/statistics.h"
 
 #include <doctest/doctest.h>
 

@@ -5,9 +5,9 @@
 #include <atomic>
 #include <thread>
 
-#include "lockstep/backend/moments.h"
+#include "backend/moments.h"
+#include "core/rng.h"
 #include "lockstep/core/check.h"
-#include "lockstep/core/rng.h"
 #include "lockstep/sync/sync_group.h"
 #include "support/errors.h"
 #include "support/with_timeout.h"

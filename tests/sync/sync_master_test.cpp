@@ -8,8 +8,8 @@
 #include <thread>
 #include <utility>
 
+#include "core/rng.h"
 #include "lockstep/core/check.h"
-#include "lockstep/core/rng.h"
 #include "lockstep/sync/partition.h"
 #include "support/errors.h"
 #include "support/with_timeout.h"

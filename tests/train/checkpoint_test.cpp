@@ -1,4 +1,4 @@
-#include "lockstep/train/checkpoint.h"
+#include "train/checkpoint.h"
 
 #include <doctest/doctest.h>
 #include <sys/resource.h>

@@ -1,4 +1,4 @@
-#include "lockstep/train/config.h"
+#include "train/config.h"
 
 #include <doctest/doctest.h>
 

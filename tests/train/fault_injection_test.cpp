@@ -1,4 +1,4 @@
-#include "lockstep/train/fault_injection.h"
+#include "train/fault_injection.h"
 
 #include <doctest/doctest.h>
 

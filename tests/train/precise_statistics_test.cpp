@@ -3,9 +3,9 @@
 
 #include <doctest/doctest.h>
 
-#include "lockstep/train/running_statistics.h"
-#include "lockstep/train/training.h"
 #include "support/temporary_folder.h"
+#include "train/running_statistics.h"
+#include "train/training.h"
 
 namespace lockstep {
 namespace {

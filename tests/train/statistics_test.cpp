@@ -5,9 +5,9 @@
 #include <cmath>
 #include <vector>
 
-#include "lockstep/core/rng.h"
-#include "lockstep/train/bn_lens.h"
-#include "lockstep/train/running_statistics.h"
+#include "core/rng.h"
+#include "train/bn_lens.h"
+#include "train/running_statistics.h"
 
 namespace lockstep {
 namespace {

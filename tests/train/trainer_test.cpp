@@ -1,4 +1,4 @@
-#include "lockstep/train/trainer.h"
+#include "train/trainer.h"
 
 #include <doctest/doctest.h>
 
@@ -8,12 +8,12 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "data/image_io.h"
 #include "lockstep/core/check.h"
-#include "lockstep/data/image_io.h"
-#include "lockstep/train/checkpoint.h"
-#include "lockstep/train/evaluator.h"
-#include "lockstep/train/run_folder.h"
 #include "support/temporary_folder.h"
+#include "train/checkpoint.h"
+#include "train/evaluator.h"
+#include "train/run_folder.h"
 
 namespace lockstep {
 namespace {

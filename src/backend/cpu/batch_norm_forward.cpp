@@ -4,8 +4,8 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/parallel_for.h"
 #include "backend/cpu/prefetch.h"
-#include "lockstep/backend/moments.h"
-#include "lockstep/backend/operand_checks.h"
+#include "backend/moments.h"
+#include "backend/operand_checks.h"
 
 namespace lockstep {
 namespace {

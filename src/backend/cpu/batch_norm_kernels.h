@@ -8,8 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "backend/formulas.h"
 #include "lockstep/backend/backend.h"
-#include "lockstep/backend/formulas.h"
 
 namespace lockstep {
 

@@ -6,7 +6,7 @@
 #include "backend/cpu/convolution.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/parallel_for.h"
-#include "lockstep/backend/operand_checks.h"
+#include "backend/operand_checks.h"
 
 namespace lockstep {
 namespace {

@@ -9,12 +9,12 @@
 #include <limits>
 #include <optional>
 
+#include "backend/autotuner.h"
 #include "backend/cpu/convolution.h"
 #include "backend/cpu/winograd_conv.h"
 #include "backend/processor.h"
-#include "lockstep/backend/autotuner.h"
+#include "core/rng.h"
 #include "lockstep/core/check.h"
-#include "lockstep/core/rng.h"
 
 namespace lockstep {
 namespace {

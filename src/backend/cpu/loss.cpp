@@ -10,8 +10,8 @@
 #include "backend/cpu/exp_log.h"
 #include "backend/cpu/parallel_for.h"
 #include "backend/cpu/vec.h"
-#include "lockstep/backend/formulas.h"
-#include "lockstep/backend/operand_checks.h"
+#include "backend/formulas.h"
+#include "backend/operand_checks.h"
 
 namespace lockstep {
 namespace {

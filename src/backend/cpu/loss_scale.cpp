@@ -3,7 +3,7 @@
 #include <numeric>
 
 #include "backend/cpu/cpu_backend.h"
-#include "lockstep/backend/formulas.h"
+#include "backend/formulas.h"
 
 namespace lockstep {
 

@@ -4,9 +4,9 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/parallel_for.h"
-#include "lockstep/backend/formulas.h"
-#include "lockstep/backend/operand_checks.h"
-#include "lockstep/core/rng.h"
+#include "backend/formulas.h"
+#include "backend/operand_checks.h"
+#include "core/rng.h"
 
 namespace lockstep {
 namespace {

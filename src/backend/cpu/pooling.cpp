@@ -8,8 +8,8 @@
 #include "backend/cpu/parallel_for.h"
 #include "backend/cpu/prefetch.h"
 #include "backend/cpu/vec.h"
-#include "lockstep/backend/formulas.h"
-#include "lockstep/backend/operand_checks.h"
+#include "backend/formulas.h"
+#include "backend/operand_checks.h"
 
 namespace lockstep {
 namespace {

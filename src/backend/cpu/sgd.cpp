@@ -4,7 +4,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/parallel_for.h"
-#include "lockstep/backend/formulas.h"
+#include "backend/formulas.h"
 
 namespace lockstep {
 namespace {

@@ -1,4 +1,4 @@
-#include "lockstep/nn/layers/batch_norm_layer.h"
+#include "nn/layers/batch_norm_layer.h"
 
 #include <algorithm>
 

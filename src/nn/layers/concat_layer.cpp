@@ -1,4 +1,4 @@
-#include "lockstep/nn/layers/concat_layer.h"
+#include "nn/layers/concat_layer.h"
 
 namespace lockstep {
 

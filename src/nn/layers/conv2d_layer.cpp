@@ -1,4 +1,4 @@
-#include "lockstep/nn/layers/conv2d_layer.h"
+#include "nn/layers/conv2d_layer.h"
 
 namespace lockstep {
 namespace {

@@ -1,4 +1,4 @@
-#include "lockstep/nn/layers/pointwise_layers.h"
+#include "nn/layers/pointwise_layers.h"
 
 namespace lockstep {
 namespace {

@@ -1,4 +1,4 @@
-#include "lockstep/nn/layers/pool_layers.h"
+#include "nn/layers/pool_layers.h"
 
 namespace lockstep {
 

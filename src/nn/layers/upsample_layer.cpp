@@ -1,4 +1,4 @@
-#include "lockstep/nn/layers/upsample_layer.h"
+#include "nn/layers/upsample_layer.h"
 
 namespace lockstep {
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "lockstep/parallel/data_parallel.h"
-#include "lockstep/train/config.h"
-#include "lockstep/train/summary.h"
+#include "train/config.h"
+#include "train/summary.h"
 
 namespace lockstep {
 

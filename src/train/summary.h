@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/train/bn_lens.h"
-#include "lockstep/train/config.h"
-#include "lockstep/train/confusion_matrix.h"
+#include "train/bn_lens.h"
+#include "train/config.h"
+#include "train/confusion_matrix.h"
 
 namespace lockstep {
 

@@ -7,8 +7,8 @@
 #include <array>
 #include <cstdint>
 
+#include "data/resize.h"
 #include "lockstep/data/dataset.h"
-#include "lockstep/data/resize.h"
 
 namespace lockstep {
 

@@ -3,7 +3,7 @@
 
 #include <filesystem>
 
-#include "lockstep/train/config.h"
+#include "train/config.h"
 
 namespace lockstep {
 

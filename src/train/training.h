@@ -10,8 +10,8 @@
 
 #include "lockstep/data/loader.h"
 #include "lockstep/parallel/data_parallel.h"
-#include "lockstep/train/checkpoint.h"
-#include "lockstep/train/config.h"
+#include "train/checkpoint.h"
+#include "train/config.h"
 
 namespace lockstep {
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "lockstep/nn/weights.h"
-#include "lockstep/train/running_statistics.h"
+#include "train/running_statistics.h"
 
 namespace lockstep {
 

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/train/config.h"
-#include "lockstep/train/summary.h"
+#include "train/config.h"
+#include "train/summary.h"
 
 namespace lockstep {
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/report/statistics.h"
-#include "lockstep/train/summary.h"
+#include "report/statistics.h"
+#include "train/summary.h"
 
 namespace lockstep {
 
