@@ -4,6 +4,7 @@
 #include "lockstep/cli/run_cli.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/device.h"
+#include "lockstep/data/distributed_sampler.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/nn/layer.h"
 #include "lockstep/nn/loss.h"
@@ -16,4 +17,5 @@
 #include "lockstep/optim/schedule.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/sync/communicator.h"
+#include "lockstep/sync/sync_group.h"
 #include "lockstep/sync/sync_master.h"

@@ -320,6 +320,83 @@ def make_unet(folder, name, width, depth, batch, chunks, weighted):
     golden.save()
 
 
+# --- a network of a user's own ----------------------------------------------------------------------------
+
+
+class TwoHeads(torch.nn.Module):
+    """A residual block and an auxiliary head."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.block = (torch.nn.Module() for _ in range(2))
+        self.stem.conv, self.block.conv = (torch.nn.Conv2d(c, 8, 3, padding=1, bias=False) for c in (3, 8))
+        self.stem.bn, self.block.bn = (torch.nn.BatchNorm2d(8) for _ in range(2))
+        self.aux, self.head = (torch.nn.Conv2d(8, 4, 1) for _ in range(2))
+        self.smallest = float("inf")  # |input| of a ReLU
+
+    def note(self, x):
+        self.smallest = min(self.smallest, x.detach().abs().min().item())
+        return x
+
+    def forward(self, x):
+        x = self.note(self.stem.bn(self.stem.conv(x))).relu()
+        y = F.leaky_relu(self.note(self.block.conv(x)), 0.125)
+        y = self.note(self.block.bn(y) + x).relu()
+        return self.head(y), self.aux(x)
+
+
+def train_two_heads(initial, images, labels, dtype):
+    """Returns the final state, with the losses of both heads step by step, and the margin of the decisions."""
+    net = TwoHeads()
+    net.load_state_dict(initial)
+    net = net.to(dtype)
+    optimizer = make_sgd(net, **SGD)
+    losses = []
+    for x, target in zip(images, labels):
+        both = [F.cross_entropy(logits, target, ignore_index=255) for logits in net(x.to(dtype))]
+        optimizer.zero_grad()
+        (both[0] + 0.4 * both[1]).backward()
+        optimizer.step()
+        losses += [loss.item() for loss in both]
+    state = {key: value for key, value in net.state_dict().items() if value.dim() > 0}
+    return state | {"losses": torch.tensor(losses, dtype=dtype)}, net.smallest
+
+
+def make_two_heads(folder):
+    golden = Golden(folder, "two_heads")
+    steps, batch, height, width = 4, 6, 12, 16
+    for _ in range(200):
+        initial = TwoHeads().state_dict()
+        images = torch.randn(steps, batch, 3, height, width) + torch.randn(steps, batch, 3, 1, 1)
+        labels = torch.randint(0, 4, (steps, batch, height, width))
+        labels[torch.rand(labels.shape) < 0.9 * torch.arange(batch).view(1, -1, 1, 1) / batch] = 255
+        if train_two_heads(initial, images, labels, torch.float64)[1] > 2e-6:
+            break
+    else:
+        sys.exit("make_golden: no training of two heads whose decisions float32 can reproduce")
+    for key, value in initial.items():
+        golden.put(f"initial.{key}", value)
+    golden.put("images", images.permute(0, 1, 3, 4, 2))
+    golden.put("labels", labels.to(torch.uint8))
+    golden.metadata["case"] = {"batch": batch, "size": [height, width], "steps": steps, **SGD}
+    golden.put_result("final", lambda dtype: train_two_heads(initial, images, labels, dtype)[0], activation=False)
+    golden.save()
+
+
+def make_samplers(folder):
+    golden = Golden(folder, "samplers")
+    cases = []
+    for samples, ranks in ((10, 4), (8, 4), (2, 5), (3, 7), (13, 3), (16, 1), (1, 2), (7, 4)):
+        for drop_last in (False, True):
+            for rank in range(ranks):
+                sampler = torch.utils.data.DistributedSampler(range(samples), ranks, rank, shuffle=False,
+                                                              drop_last=drop_last)
+                cases.append({"samples": samples, "ranks": ranks, "rank": rank, "drop_last": drop_last,
+                              "size": len(sampler), "indices": list(sampler)})
+    golden.metadata["cases"] = cases
+    golden.save()
+
+
 def main():
     folder = pathlib.Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
@@ -330,6 +407,8 @@ def main():
     make_batch_norms(folder)
     for name, case in UNETS.items():
         make_unet(folder, name, *case)
+    make_two_heads(folder)
+    make_samplers(folder)
     print(f"golden results of PyTorch {torch.__version__} in {folder}")
 
 
