@@ -157,13 +157,13 @@ void CudaBackend::conv2d_backward_weights(const ConvGeometry& geometry, const Te
   if (grad_bias != nullptr) bias_gradient(context(), grad_y, grad_bias);
 }
 
-void CudaBackend::sgd_update(const SgdShard& shard) {
-  if (peers_.reaches(shard)) return GpuOperations::sgd_update(shard);
+void CudaBackend::optimizer_update(const OptimizerShard& shard) {
+  if (peers_.reaches(shard)) return GpuOperations::optimizer_update(shard);
   enter();
   PeerStaging::Staged staged = peers_.stage(shard, stream_.get(), [this](std::size_t bytes) {
     return convolution_scratch_.get(bytes);  // no convolution is under way
   });
-  GpuOperations::sgd_update(staged.shard);
+  GpuOperations::optimizer_update(staged.shard);
   peers_.write_back(shard, staged, stream_.get());
 }
 

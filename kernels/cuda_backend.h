@@ -45,7 +45,7 @@ class CudaBackend final : public GpuOperations {
   }
 
   /// Also where a peer's memory cannot be reached from this GPU.
-  void sgd_update(const SgdShard& shard) override;
+  void optimizer_update(const OptimizerShard& shard) override;
   void update_loss_scale(const LossScaleUpdate& update) override;
 
  private:

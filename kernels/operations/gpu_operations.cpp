@@ -3,9 +3,9 @@
 #include "kernels/operations/batch_norm.h"
 #include "kernels/operations/loss.h"
 #include "kernels/operations/loss_scale.h"
+#include "kernels/operations/optimizer.h"
 #include "kernels/operations/pointwise.h"
 #include "kernels/operations/pooling.h"
-#include "kernels/operations/sgd.h"
 #include "kernels/operations/upsample.h"
 
 namespace lockstep::gpu {
@@ -104,6 +104,8 @@ void GpuOperations::update_loss_scale(const LossScaleUpdate& update) {
   gpu::update_loss_scale(entered(), update);
 }
 
-void GpuOperations::sgd_update(const SgdShard& shard) { gpu::sgd_update(entered(), shard); }
+void GpuOperations::optimizer_update(const OptimizerShard& shard) {
+  gpu::optimizer_update(entered(), shard);
+}
 
 }  // namespace lockstep::gpu

@@ -44,7 +44,7 @@ class GpuOperations : public Backend {
   void reset_sums(double* sums, int count) override;
   void confusion_matrix(const Tensor& logits, const Tensor& labels, std::int64_t* matrix) override;
   void check_gradients(const GradientCheck& check) override;
-  void sgd_update(const SgdShard& shard) override;
+  void optimizer_update(const OptimizerShard& shard) override;
   void update_loss_scale(const LossScaleUpdate& update) override;
 
  protected:

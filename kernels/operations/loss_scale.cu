@@ -3,7 +3,7 @@
 
 #include "backend/formulas.h"
 #include "kernels/operations/loss_scale.h"
-#include "kernels/operations/sgd.h"
+#include "kernels/operations/optimizer.h"
 #include "kernels/primitives/grid_loop.h"
 #include "kernels/primitives/pack.h"
 

@@ -10,7 +10,7 @@ namespace lockstep::gpu {
 namespace {
 
 /// From a shard's first range to its last one, gaps included, of one rank's gradients or weights.
-std::size_t bytes_of(const SgdShard& shard) {
+std::size_t bytes_of(const OptimizerShard& shard) {
   return static_cast<std::size_t>(shard.ranges.back().end - shard.ranges.front().begin) *
          sizeof(float);
 }
@@ -30,7 +30,7 @@ const PeerStaging::Place& PeerStaging::place_of(const void* address) {
   return places_.emplace_back(Place{address, attributes.device, reachable});
 }
 
-bool PeerStaging::reaches(const SgdShard& shard) {
+bool PeerStaging::reaches(const OptimizerShard& shard) {
   if (shard.ranges.empty()) return true;
   const auto reachable = [this](const void* address) { return place_of(address).reachable; };
   return std::all_of(shard.grads.begin(), shard.grads.end(), reachable) &&
@@ -48,7 +48,7 @@ const std::byte* PeerStaging::within_reach(const Place& place, const void* from,
   return copy;
 }
 
-PeerStaging::Staged PeerStaging::stage(const SgdShard& shard, Stream stream,
+PeerStaging::Staged PeerStaging::stage(const OptimizerShard& shard, Stream stream,
                                        const std::function<void*(std::size_t bytes)>& scratch) {
   const std::int64_t begin = shard.ranges.front().begin;
   const std::size_t bytes = bytes_of(shard);
@@ -56,7 +56,9 @@ PeerStaging::Staged PeerStaging::stage(const SgdShard& shard, Stream stream,
       scratch(shard.losses.size() * sizeof(double) + 2 * shard.grads.size() * bytes));
   Staged staged{shard, {}, {}, {}, {}};
   for (const ParameterRange& range : shard.ranges) {
-    staged.ranges.push_back({range.begin - begin, range.end - begin, range.weight_decay});
+    staged.ranges.push_back(range);
+    staged.ranges.back().begin -= begin;
+    staged.ranges.back().end -= begin;
   }
   for (const double* loss : shard.losses) {  // first: their copies are aligned to their size
     const auto* near = within_reach(place_of(loss), loss, sizeof(double), stream, &next);
@@ -73,7 +75,9 @@ PeerStaging::Staged PeerStaging::stage(const SgdShard& shard, Stream stream,
   staged.shard.grads = staged.grads;
   staged.shard.weights = staged.weights;
   staged.shard.losses = staged.losses;
-  staged.shard.velocity = shard.velocity + begin;
+  for (float*& slot : staged.shard.state) {
+    if (slot != nullptr) slot += begin;
+  }
   staged.shard.ranges = staged.ranges;
   return staged;
 }
@@ -90,7 +94,7 @@ std::span<const double* const> PeerStaging::stage_numbers(
   return numbers_;
 }
 
-void PeerStaging::write_back(const SgdShard& shard, const Staged& staged, Stream stream) {
+void PeerStaging::write_back(const OptimizerShard& shard, const Staged& staged, Stream stream) {
   const std::int64_t begin = shard.ranges.front().begin;
   const std::size_t bytes = bytes_of(shard);
   for (std::size_t rank = 0; rank < shard.weights.size(); ++rank) {

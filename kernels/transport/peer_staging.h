@@ -18,19 +18,19 @@ class PeerStaging {
   explicit PeerStaging(int ordinal) : ordinal_(ordinal) {}
 
   /// Whether this GPU reaches all memory of the shard.
-  bool reaches(const SgdShard& shard);
+  bool reaches(const OptimizerShard& shard);
 
   /// A shard whose memory is all within reach: the original's elements from its first range on, to
   /// the end of its last one, begin at 0.
   struct Staged {
-    SgdShard shard;
+    OptimizerShard shard;
     std::vector<ParameterRange> ranges;
     std::vector<const float*> grads;  // [rank]
     std::vector<float*> weights;      // [rank]
     std::vector<const double*> losses;
   };
   /// Copies what is out of reach into scratch memory.
-  Staged stage(const SgdShard& shard, Stream stream,
+  Staged stage(const OptimizerShard& shard, Stream stream,
                const std::function<void*(std::size_t bytes)>& scratch);
   /// Numbers of all ranks, within reach: where they lie, or copies in scratch memory. Valid until
   /// the next call.
@@ -38,7 +38,7 @@ class PeerStaging {
       std::span<const double* const> numbers, Stream stream,
       const std::function<void*(std::size_t bytes)>& scratch);
   /// Copies the new weights of `staged` to where the original keeps them.
-  void write_back(const SgdShard& shard, const Staged& staged, Stream stream);
+  void write_back(const OptimizerShard& shard, const Staged& staged, Stream stream);
 
  private:
   /// Memory by its first address, as parameters have: where it is and whether that is within reach.

@@ -87,16 +87,18 @@ void GradientExchange::finish() {
 
 void GradientExchange::update() {
   const auto& sgd = std::get<Sgd>(optimizer_);
-  SgdShard shard{.grads = grads_,
-                 .weights = weights_,
-                 .ranges = ranges_,
-                 .lr = {0.0F, memory_.lr},
-                 .momentum = sgd.momentum,
-                 .losses = memory_.losses,
-                 .squared_norm = memory_.squared_norm};
+  OptimizerShard shard{.grads = grads_,
+                       .weights = weights_,
+                       .ranges = ranges_,
+                       .lr = {0.0F, memory_.lr},
+                       .rule = SgdRule{sgd.momentum},
+                       .losses = memory_.losses,
+                       .squared_norm = memory_.squared_norm};
   if (memory_.grad_scale != nullptr) shard.grad_scale = {0.0F, memory_.grad_scale};
-  if (slot_of_[0]) shard.velocity = slot_of_[0].floats();
-  backend_.sgd_update(shard);
+  for (std::size_t slot = 0; slot < slot_of_.size(); ++slot) {
+    if (slot_of_[slot]) shard.state[slot] = slot_of_[slot].floats();
+  }
+  backend_.optimizer_update(shard);
 }
 
 void GradientExchange::save_state(OptimizerState& all) const {

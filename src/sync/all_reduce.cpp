@@ -13,7 +13,7 @@ namespace {
 constexpr std::int64_t kBlock = 512;  // values summed at a time, on the stack
 
 /// Every rank sums a piece of its own and writes it to all. In rank order from 0, as the owner of a
-/// range of gradients does in `sgd_update`: both give the same bits.
+/// range of gradients does in `optimizer_update`: both give the same bits.
 class HostSum final : public SumTransport {
  public:
   explicit HostSum(int rank) : rank_(rank) {}

@@ -83,8 +83,8 @@ TEST_CASE("SGD takes its rate from device memory, and changes nothing after a lo
     DeviceNumber<double> second(backend, std::numeric_limits<double>::infinity());
     const double* losses[] = {first.pointer(), second.pointer()};
     const ParameterRange all{0, 37, 0};
-    SgdShard shard{
-        .grads = grads, .weights = both, .velocity = velocity.floats(), .ranges = {&all, 1}};
+    OptimizerShard shard{
+        .grads = grads, .weights = both, .state = {velocity.floats()}, .ranges = {&all, 1}};
     shard.lr = {0.0F, lr.pointer()};
     shard.losses = losses;
     const DeviceNumber<double> squared_norm(backend, 0.0);
@@ -92,13 +92,13 @@ TEST_CASE("SGD takes its rate from device memory, and changes nothing after a lo
     for (const double bad :
          {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
       second.set(bad);
-      backend.sgd_update(shard);
+      backend.optimizer_update(shard);
       CHECK(weight.get() == weights);
       CHECK(velocity.get() == velocities);
       CHECK(squared_norm.get() == 0);
     }
     second.set(1e300);
-    backend.sgd_update(shard);
+    backend.optimizer_update(shard);
     CHECK(squared_norm.get() > 0);
     const Values gradient = grad.get(), updated = weight.get();
     for (std::size_t i = 0; i < updated.size(); ++i) {

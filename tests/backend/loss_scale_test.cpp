@@ -166,13 +166,13 @@ TEST_CASE("SGD divides the scale out of gradients and norm") {
       const DeviceNumber<float> inverse(backend, 1 / scale);
       const DeviceNumber<double> norm(backend, 0);
       const ParameterRange range{0, 37, 1e-2F};
-      SgdShard shard{.grads = grads, .weights = both, .velocity = velocity.floats()};
+      OptimizerShard shard{.grads = grads, .weights = both, .state = {velocity.floats()}};
       shard.ranges = {&range, 1};
       shard.lr = 0.25F;
-      shard.momentum = 0.9F;
+      shard.rule = SgdRule{.momentum = 0.9F};
       shard.squared_norm = norm.pointer();
       shard.grad_scale = {0.0F, inverse.pointer()};
-      backend.sgd_update(shard);
+      backend.optimizer_update(shard);
       weights.push_back(weight.get());
       velocities.push_back(velocity.get());
       norms.push_back(norm.get());

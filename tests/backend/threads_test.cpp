@@ -213,23 +213,23 @@ Bits bias_gradient(const Bench& b) {
   return bits_of({&grad_bias});
 }
 
-Bits sgd(const Bench& b) {
+Bits optimizer(const Bench& b, const UpdateRule& rule) {
   const Shape shape{1, 600'001};
   const Operand grads0 = b.drawn(shape, 1), grads1 = b.drawn(shape, 2);
   const Operand weights0 = b.drawn(shape, 3), weights1 = b.blank(shape);
-  const Operand velocity = b.drawn(shape, 4);
+  const Operand state0 = b.drawn(shape, 4), state1(*b.backend, shape, Values(600'001, 0.25F));
   const Storage norm = b.backend->allocate(sizeof(double));
   const float* grads[] = {grads0.floats(), grads1.floats()};
   float* weights[] = {weights0.floats(), weights1.floats()};
   const ParameterRange ranges[] = {{3, 250'001, 1e-3F}, {250'001, 600'000, 0}};
-  b.backend->sgd_update({.grads = grads,
-                         .weights = weights,
-                         .velocity = velocity.floats(),
-                         .ranges = ranges,
-                         .lr = 0.1F,
-                         .momentum = 0.9F,
-                         .squared_norm = static_cast<double*>(norm.data())});
-  Bits bits = bits_of({&weights0, &weights1, &velocity});
+  b.backend->optimizer_update({.grads = grads,
+                               .weights = weights,
+                               .state = {state0.floats(), state1.floats()},
+                               .ranges = ranges,
+                               .lr = 0.1F,
+                               .rule = rule,
+                               .squared_norm = static_cast<double*>(norm.data())});
+  Bits bits = bits_of({&weights0, &weights1, &state0, &state1});
   append(bits, norm.data(), sizeof(double));
   return bits;
 }
@@ -256,7 +256,10 @@ std::vector<NamedOperation> operations() {
       {"ReLU, sum, dropout, copy", [](const Bench& b) { return pointwise(b, {}); }},
       {"ReLU, sum, dropout, copy, strided", [=](const Bench& b) { return pointwise(b, beside); }},
       {"the bias's gradient", bias_gradient},
-      {"SGD and the gradient's norm", sgd},
+      {"SGD and the gradient's norm",
+       [](const Bench& b) { return optimizer(b, SgdRule{.momentum = 0.9F}); }},
+      {"AdamW and the gradient's norm",
+       [](const Bench& b) { return optimizer(b, AdamWRule{.steps = 3}); }},
   };
 }
 

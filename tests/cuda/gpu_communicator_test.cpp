@@ -213,15 +213,15 @@ TEST_CASE("a shard out of reach is staged: the same elements, and the others unt
                               static_cast<float*>(grads[1].data())};
   float* weight_data[] = {static_cast<float*>(weights[0].data()),
                           static_cast<float*>(weights[1].data())};
-  float velocity[10] = {};
+  float velocity[10] = {}, squares[10] = {};
   double squared_norm = 0;
-  const ParameterRange ranges[] = {{3, 4, 0.5F}, {6, 7, 0.25F}};
-  const SgdShard shard{.grads = grad_data,
-                       .weights = weight_data,
-                       .velocity = velocity,
-                       .ranges = ranges,
-                       .lr = 1.0F,
-                       .squared_norm = &squared_norm};
+  const ParameterRange ranges[] = {{3, 4, 0.5F, 10}, {6, 7, 0.25F}};
+  const OptimizerShard shard{.grads = grad_data,
+                             .weights = weight_data,
+                             .state = {velocity, squares},
+                             .ranges = ranges,
+                             .lr = 1.0F,
+                             .squared_norm = &squared_norm};
   PeerStaging staging(0);
   CHECK_FALSE(staging.reaches(shard));
   const Storage scratch = first.allocate(4 * bytes);
@@ -231,10 +231,13 @@ TEST_CASE("a shard out of reach is staged: the same elements, and the others unt
   CHECK(staged.shard.ranges[0].begin == 0);
   CHECK(staged.shard.ranges[0].end == 1);
   CHECK(staged.shard.ranges[0].weight_decay == 0.5F);
+  CHECK(staged.shard.ranges[0].lr_scale == 10);
   CHECK(staged.shard.ranges[1].begin == 3);
   CHECK(staged.shard.ranges[1].end == 4);
   CHECK(staged.shard.ranges[1].weight_decay == 0.25F);
-  CHECK(staged.shard.velocity == velocity + 3);
+  CHECK(staged.shard.ranges[1].lr_scale == 1);
+  CHECK(staged.shard.state[0] == velocity + 3);
+  CHECK(staged.shard.state[1] == squares + 3);
   CHECK(staged.shard.squared_norm == &squared_norm);
   fake_runtime::enqueue(first.stream(), [&] {
     for (int i = 0; i < 4; ++i) {

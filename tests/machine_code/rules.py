@@ -40,6 +40,7 @@ RULES = [
     Rule("max_pool", rf"max_backward_kernel<{T}, {W}, \w+>"),
     Rule("avg_pool", rf"average_forward_kernel<{T}, {W}>"),
     Rule("avg_pool", rf"average_backward_kernel<{T}, {W}>"),
+    Rule("optimizer", r"optimizer_kernel<4, \w+>", only=False),  # and single elements at the ends of ranges
     Rule("upsample", rf"upsample_forward_kernel<{T}, {W}>"),
     Rule("upsample", rf"upsample_backward_kernel<{T}, {W}>"),
 ]

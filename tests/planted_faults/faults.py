@@ -21,7 +21,8 @@ MOMENTS = "kernels/operations/batch_norm_moments.cu"
 BACKWARD = "kernels/operations/batch_norm_backward.cu"
 FORWARD = "kernels/operations/batch_norm_forward.cu"
 CHANNELS = "kernels/operations/batch_norm_channels.h"
-SGD = "kernels/operations/sgd.cu"
+OPTIMIZER = "kernels/operations/optimizer.cu"
+FORMULAS = "src/backend/formulas.h"
 WEIGHTS = "kernels/operations/weights.cu"
 CONVOLUTION = "kernels/cudnn/cudnn_convolution.cpp"
 UPSAMPLE = "kernels/operations/upsample.cu"
@@ -64,20 +65,34 @@ FAULTS = [
           "(gap << 32) / d + 1", "(gap << 32) / d", "interpolation has the CPU's bits", source=UPSAMPLE),
     Fault("copies of strided rows: the second row begins where the first ends", "kernels/operations/pointwise.cu",
           "to[row * to_stride + unit]", "to[row * rows.packs + unit]", "copy and fill take any*"),
-    Fault("SGD: gradients of ranks 1 and 2 are added in exchanged order", SGD,
+    Fault("the optimizer: gradients of ranks 1 and 2 are added in exchanged order", OPTIMIZER,
           "replicas.grads[rank] + at",
           "replicas.grads[replicas.ranks > 2 && (rank == 1 || rank == 2) ? 3 - rank : rank] + at",
-          "SGD has the CPU's bits*"),
-    Fault("SGD: the last rank's weights are not written", SGD,
+          "the optimizer has the CPU's bits*"),
+    Fault("the optimizer: the last rank's weights are not written", OPTIMIZER,
           "rank < replicas.ranks; ++rank) {\n    store_at_once",
           "rank < replicas.ranks - 1; ++rank) {\n    store_at_once",
-          "SGD has the CPU's bits*"),
-    Fault("SGD: a pack that begins before its range is taken whole", SGD,
+          "the optimizer has the CPU's bits*"),
+    Fault("the optimizer: a pack that begins before its range is taken whole", OPTIMIZER,
           "at >= range.begin && at + kWidth <= range.end", "at + kWidth <= range.end",
-          "SGD has the CPU's bits*"),
-    Fault("SGD: a range's first chunk is taken for the last one of the range before", SGD,
+          "the optimizer has the CPU's bits*"),
+    Fault("the optimizer: a range's first chunk is taken for the last one of the range before", OPTIMIZER,
           "first_chunk <= chunk ? low", "first_chunk < chunk ? low", "many ranges at once*"),
-    Fault("the squared norm: a block's chunks have one place for their sums", SGD,
+    Fault("the optimizer: a range has its neighbour's multiplier of the learning rate", OPTIMIZER,
+          "lr * range.lr_scale", "lr * ranges.items[ranges.count > 1 && range.first_chunk == 0 ? 1 : 0].lr_scale",
+          "a range's learning rate*"),
+    Fault("AdamW: no bias correction of the mean", FORMULAS,
+          "static_cast<float>(1 / bias_correction(rule.beta1, t))", "1", "the optimizer sums the ranks*",
+          source=OPTIMIZER),
+    Fault("AdamW: no bias correction of the squares", FORMULAS,
+          "static_cast<float>(1 / std::sqrt(bias_correction(rule.beta2, t)))", "1", "the optimizer sums the ranks*",
+          source=OPTIMIZER),
+    Fault("AdamW: steps that were left out count as updates", FORMULAS,
+          "(rule.skipped == nullptr ? 0 : *rule.skipped)", "0", "AdamW counts its updates*", source=OPTIMIZER),
+    Fault("AdamW: nobody waits for what one thread computes for its block", OPTIMIZER,
+          "shared = element_of(rule);\n    __syncthreads();", "shared = element_of(rule);",
+          "the optimizer has the CPU's bits*"),
+    Fault("the squared norm: a block's chunks have one place for their sums", OPTIMIZER,
           "norm.partials[chunk] = sum", "norm.partials[blockIdx.x] = sum", "a squared norm's bits*"),
     Fault("weights: no __syncthreads() before the next tile overwrites the last one", WEIGHTS,
           "    __syncthreads();  // the next tile", "    // the next tile", "transposition of every shape*"),

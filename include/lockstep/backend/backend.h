@@ -5,11 +5,14 @@
 // this backend. After planning (`prepare_*`, `allocate`) no operation allocates. Empty tensors
 // (batch 0) are allowed everywhere: they read and write nothing.
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "lockstep/backend/conv_geometry.h"
@@ -152,24 +155,45 @@ struct ConvWeights {
   bool grad_input = false;        // whether conv2d_backward_data is called, too
 };
 
-/// A range of flat parameters with one weight decay.
+/// A range of flat parameters that are updated alike.
 struct ParameterRange {
   std::int64_t begin = 0, end = 0;
   float weight_decay = 0;
+  float lr_scale = 1;  // the range's learning rate is that of the shard times this
 };
 
+/// torch.optim.SGD, dampening 0: v = momentum*v + g + weight_decay*w; w -= lr*v.
+struct SgdRule {
+  static constexpr int kSlots = 1;  // v
+  float momentum = 0;
+};
+
+/// torch.optim.AdamW (Loshchilov and Hutter 2019): w -= lr*weight_decay*w; m = beta1*m +
+/// (1-beta1)*g; v = beta2*v + (1-beta2)*g*g; w -= lr * (m/(1-beta1^t)) / (sqrt(v/(1-beta2^t)) +
+/// eps), where t counts the updates, this one too.
+struct AdamWRule {
+  static constexpr int kSlots = 2;  // m, v
+  double beta1 = 0.9, beta2 = 0.999;
+  float eps = 1e-8F;                      // above 0
+  DeviceScalar<std::int64_t> steps = 1;   // that were begun, this one too
+  const std::int64_t* skipped = nullptr;  // device memory: of these, without an update; null: none
+};
+
+/// What an update does to an element.
+using UpdateRule = std::variant<SgdRule, AdamWRule>;
+constexpr std::size_t kMaxSlots = 2;
+
 /// One owner's share of the optimizer step, over every replica's parameters (design §2, gradient
-/// exchange): g = grad_scale * sum over ranks of grads[rank][i] in rank order; v = momentum*v + g +
-/// weight_decay*w; w -= lr*v; the new w goes to weights[rank][i] of every rank (PyTorch's SGD,
-/// dampening 0), for all elements i of `ranges`. Nothing is changed, and nothing added, when one of
-/// the losses is not finite.
-struct SgdShard {
-  std::span<const float* const> grads;  // [rank]
-  std::span<float* const> weights;      // [rank]
-  float* velocity = nullptr;
+/// exchange): g = grad_scale * sum over ranks of grads[rank][i] in rank order; `rule` makes the new
+/// w and the new state of it; the new w goes to weights[rank][i] of every rank, for all elements i
+/// of `ranges`. Nothing is changed, and nothing added, when one of the losses is not finite.
+struct OptimizerShard {
+  std::span<const float* const> grads;          // [rank]
+  std::span<float* const> weights;              // [rank]
+  std::array<float*, kMaxSlots> state = {};     // [slot of the rule]
   std::span<const ParameterRange> ranges = {};  // in all of the above; ascending, without overlap
   DeviceScalar<float> lr = 0.0F;
-  float momentum = 0;
+  UpdateRule rule = SgdRule{};
   /// One double each, of every rank, however many `grads` there are; empty: not looked at. With a
   /// loss scale they are the ranks' guards (GradientCheck).
   std::span<const double* const> losses = {};
@@ -312,7 +336,7 @@ class Backend {
   virtual void confusion_matrix(const Tensor& logits, const Tensor& labels,
                                 std::int64_t* matrix) = 0;
   virtual void check_gradients(const GradientCheck& check) = 0;
-  virtual void sgd_update(const SgdShard& shard) = 0;
+  virtual void optimizer_update(const OptimizerShard& shard) = 0;
   virtual void update_loss_scale(const LossScaleUpdate& update) = 0;
 };
 
@@ -332,8 +356,8 @@ std::unique_ptr<Backend> make_backend(const Device& device, int threads,
 int cuda_device_count();
 
 /// The devices that a text names: "cpu:4" (four virtual devices on the processor), "cuda:0,1,3",
-/// "cuda:all", "cuda:0x4" (four replicas on GPU 0). Throws ConfigError for another text, or for GPUs
-/// that are not there.
+/// "cuda:all", "cuda:0x4" (four replicas on GPU 0). Throws ConfigError for another text, or for
+/// GPUs that are not there.
 std::vector<Device> parse_devices(std::string_view text);
 
 /// What a build with CUDA adds to the functions above.

@@ -1,7 +1,7 @@
 #pragma once
 // Optimizers, as values, over the flat parameters of all replicas. The update is sharded: an owner
 // sums its part of the gradient over the ranks, updates it and writes the new weights to every
-// replica (backend.sgd_update).
+// replica (backend.optimizer_update).
 
 #include <cstdint>
 #include <map>

@@ -64,7 +64,7 @@ class CpuBackend final : public Backend {
   void reset_sums(double* sums, int count) override;
   void confusion_matrix(const Tensor& logits, const Tensor& labels, std::int64_t* matrix) override;
   void check_gradients(const GradientCheck& check) override;
-  void sgd_update(const SgdShard& shard) override;
+  void optimizer_update(const OptimizerShard& shard) override;
   void update_loss_scale(const LossScaleUpdate& update) override;
 
   /// Scratch memory of at least `bytes`, shared by all operations of this backend (none nests). It
@@ -72,7 +72,9 @@ class CpuBackend final : public Backend {
   void* scratch(std::size_t bytes);
 
  private:
-  void update_range(const SgdShard& shard, const ParameterRange& range);
+  template <typename Element>
+  void update_range(const OptimizerShard& shard, const Element& element,
+                    const ParameterRange& range);
 
   const Device device_;
   const int threads_;

@@ -4,7 +4,7 @@
 
 #include "backend/operand.h"
 #include "kernels/emulated_context.h"
-#include "kernels/operations/sgd.h"
+#include "kernels/operations/optimizer.h"
 
 namespace lockstep::test {
 namespace {
@@ -20,17 +20,22 @@ std::vector<Case> cases() {
           {9, 1, 9, 2, 0},   {40, 13, 13, 2, 0},    {700, 2, 698, 64, 0}};
 }
 
-constexpr float kLr = 0.013F, kMomentum = 0.9F, kWeightDecay = 1.7e-4F;
+constexpr float kLr = 0.013F, kWeightDecay = 1.7e-4F, kLrScale = 3;
+
+std::vector<UpdateRule> rules() { return {SgdRule{.momentum = 0.9F}, AdamWRule{.steps = 12'345}}; }
 
 /// Everything that update(shard) leaves behind.
 template <typename Update>
-std::vector<Values> state_after(const Case& c, const Update& update) {
+std::vector<Values> state_after(const Case& c, const UpdateRule& rule, const Update& update) {
   const Shape shape{1, c.elements + 4};
-  std::vector<Values> values{random_values(shape, 1)};  // velocity, then gradients, then weights
+  Values squares = random_values(shape, 3);
+  for (float& value : squares) value *= value;
+  // The state, then gradients, then weights.
+  std::vector<Values> values{random_values(shape, 1), squares};
   for (std::size_t rank = 0; rank < c.ranks; ++rank) {
     values.push_back(random_values(shape, static_cast<std::uint32_t>(10 + rank)));
   }
-  values.resize(1 + 2 * c.ranks, random_values(shape, 2));
+  values.resize(2 + 2 * c.ranks, random_values(shape, 2));
   const auto cpu = cpu_backend();
   std::vector<std::unique_ptr<Operand>> memory;
   std::vector<const float*> grads;
@@ -38,32 +43,38 @@ std::vector<Values> state_after(const Case& c, const Update& update) {
   for (const Values& v : values) {
     memory.push_back(std::make_unique<Operand>(*cpu, shape, v));
     float* data = memory.back()->floats() + c.misaligned;
-    if (memory.size() > 1 + c.ranks) {
+    if (memory.size() > 2 + c.ranks) {
       weights.push_back(data);
-    } else if (memory.size() > 1) {
+    } else if (memory.size() > 2) {
       grads.push_back(data);
     }
   }
-  const ParameterRange range{c.begin, c.end, kWeightDecay};
-  update(SgdShard{.grads = grads,
-                  .weights = weights,
-                  .velocity = memory[0]->floats() + c.misaligned,
-                  .ranges = {&range, 1},
-                  .lr = kLr,
-                  .momentum = kMomentum});
+  const ParameterRange range{c.begin, c.end, kWeightDecay, kLrScale};
+  update(OptimizerShard{
+      .grads = grads,
+      .weights = weights,
+      .state = {memory[0]->floats() + c.misaligned, memory[1]->floats() + c.misaligned},
+      .ranges = {&range, 1},
+      .lr = kLr,
+      .rule = rule});
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = memory[i]->get();
   return values;
 }
 
-TEST_CASE("SGD has the CPU's bits, whatever the range and alignment") {
+TEST_CASE("the optimizer has the CPU's bits, whatever the range and alignment") {
   const auto cpu = cpu_backend();
   for (const Case& c : cases()) {
     CAPTURE(c.elements);
     CAPTURE(c.ranks);
-    const auto expected = state_after(c, [&](const SgdShard& shard) { cpu->sgd_update(shard); });
-    check_in_all_orders(expected, [&](const gpu::Context& context) {
-      return state_after(c, [&](const SgdShard& shard) { gpu::sgd_update(context, shard); });
-    });
+    for (const UpdateRule& rule : rules()) {
+      CAPTURE(rule.index());
+      const auto expected =
+          state_after(c, rule, [&](const OptimizerShard& shard) { cpu->optimizer_update(shard); });
+      check_in_all_orders(expected, [&](const gpu::Context& context) {
+        return state_after(
+            c, rule, [&](const OptimizerShard& shard) { gpu::optimizer_update(context, shard); });
+      });
+    }
   }
 }
 
@@ -78,19 +89,19 @@ TEST_CASE("a shard of up to 64 ranges is one launch") {
       ranges.push_back({begin, begin + 2, 0.0F});
     }
     const std::int64_t before = emulation::launches();
-    state_after({400, 0, 400, 2, 0}, [&](SgdShard shard) {
+    state_after({400, 0, 400, 2, 0}, SgdRule{}, [&](OptimizerShard shard) {
       shard.ranges = ranges;
-      gpu::sgd_update(context, shard);
+      gpu::optimizer_update(context, shard);
     });
     CHECK(emulation::launches() - before == static_cast<std::int64_t>((count + kMost - 1) / kMost));
   }
 }
 
-TEST_CASE("SGD refuses more ranks than a kernel's arguments hold") {
+TEST_CASE("the optimizer refuses more ranks than a kernel's arguments hold") {
   const EmulatedContext context;
   const std::vector<const float*> grads(gpu::kMaxRanks + 1);
   const std::vector<float*> weights(gpu::kMaxRanks + 1);
-  CHECK_THROWS_AS(gpu::sgd_update(context, {.grads = grads, .weights = weights}), Error);
+  CHECK_THROWS_AS(gpu::optimizer_update(context, {.grads = grads, .weights = weights}), Error);
 }
 
 TEST_CASE("a squared norm's bits depend neither on the order of threads nor on the device's size") {
@@ -101,18 +112,19 @@ TEST_CASE("a squared norm's bits depend neither on the order of threads nor on t
   for (const Case& c : all) {
     CAPTURE(c.elements);
     CAPTURE(c.misaligned);
-    const auto norm_by = [&](const auto& sgd_update) {
+    const auto norm_by = [&](const auto& optimizer_update) {
       double result = 7;
-      state_after(c, [&](SgdShard shard) {
+      state_after(c, AdamWRule{}, [&](OptimizerShard shard) {
         shard.squared_norm = &result;
-        sgd_update(shard);
+        optimizer_update(shard);
       });
       return result;
     };
     const auto norm_in = [&](const gpu::Context& context) {
-      return norm_by([&](const SgdShard& shard) { gpu::sgd_update(context, shard); });
+      return norm_by([&](const OptimizerShard& shard) { gpu::optimizer_update(context, shard); });
     };
-    const double expected = norm_by([&](const SgdShard& shard) { cpu->sgd_update(shard); });
+    const double expected =
+        norm_by([&](const OptimizerShard& shard) { cpu->optimizer_update(shard); });
     const EmulatedContext some;
     const double result = norm_in(some);
     CHECK(result == doctest::Approx(expected).epsilon(1e-13));
@@ -125,9 +137,9 @@ TEST_CASE("missing barriers and blocks of a squared norm are seen") {
   const auto run = [&] {
     const EmulatedContext context(1);  // eight blocks for thirteen chunks
     double result = 0;
-    state_after(c, [&](SgdShard shard) {
+    state_after(c, SgdRule{}, [&](OptimizerShard shard) {
       shard.squared_norm = &result;
-      gpu::sgd_update(context, shard);
+      gpu::optimizer_update(context, shard);
     });
     return result;
   };

@@ -9,8 +9,8 @@ namespace lockstep::gpu {
 /// At most this many ranks share a step.
 inline constexpr int kMaxRanks = 64;
 
-/// Bits as on the CPU: gradients are added in rank order from 0 on, and sgd_element says where
-/// products and sums are fused.
-void sgd_update(const Context& context, const SgdShard& shard);
+/// Bits as on the CPU: gradients are added in rank order from 0 on, and the elements of formulas.h
+/// say where products and sums are fused.
+void optimizer_update(const Context& context, const OptimizerShard& shard);
 
 }  // namespace lockstep::gpu

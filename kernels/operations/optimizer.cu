@@ -1,6 +1,6 @@
-// SGD over replicas. The update is one pass: a thread takes a pack of elements, adds up the ranks'
-// gradients in rank order, updates velocity and weight in registers and writes the weight to every
-// rank. What of a pack lies outside of its range is left out, one by one.
+// The optimizer over replicas. The update is one pass: a thread takes a pack of elements, adds up
+// the ranks' gradients in rank order, updates state and weight in registers and writes the weight
+// to every rank. What of a pack lies outside of its range is left out, one by one.
 //
 // The ranges of a shard are cut into chunks, which are numbered through: one launch does them all.
 // The gradient's squares are added up on the way. A chunk has one partial sum, whatever the grid;
@@ -9,9 +9,10 @@
 #include <algorithm>
 #include <cmath>
 #include <span>
+#include <type_traits>
 
 #include "backend/formulas.h"
-#include "kernels/operations/sgd.h"
+#include "kernels/operations/optimizer.h"
 #include "kernels/primitives/launch.h"
 #include "kernels/primitives/ordered_sum.h"
 #include "kernels/primitives/pack.h"
@@ -25,12 +26,11 @@ struct Replicas {
   const float* grads[kMaxRanks];
   float* weights[kMaxRanks];
   const double* losses[kMaxRanks];
-  float* velocity;
+  float* state[kMaxSlots];
   int ranks;
   int loss_count;
   DeviceScalar<float> lr = 0.0F;
   DeviceScalar<float> grad_scale = 1.0F;
-  float momentum;
 };
 
 constexpr unsigned kThreads = 256;
@@ -42,7 +42,7 @@ constexpr int kMostRanges = 64;  // of a launch
 /// Elements [begin, end) in chunks from the pack on that has the first of them.
 struct Range {
   std::int64_t begin, end;
-  float weight_decay;
+  float weight_decay, lr_scale;
   int first_chunk;
 
   __host__ __device__ std::int64_t first() const { return begin / kWidest * kWidest; }
@@ -59,7 +59,7 @@ Ranges ranges_of(std::span<const ParameterRange> ranges) {
   for (const ParameterRange& range : ranges) {
     if (range.begin >= range.end) continue;
     Range& item = result.items[result.count++];
-    item = {range.begin, range.end, range.weight_decay, result.chunks};
+    item = {range.begin, range.end, range.weight_decay, range.lr_scale, result.chunks};
     result.chunks += static_cast<int>((range.end - item.first() + kChunk - 1) / kChunk);
   }
   return result;
@@ -83,7 +83,7 @@ struct SquaredNorm {
 };
 
 // What every GPU and Toolkit takes as a kernel's arguments.
-static_assert(sizeof(Replicas) + sizeof(Ranges) + sizeof(SquaredNorm) <= 4096);
+static_assert(sizeof(Replicas) + sizeof(UpdateRule) + sizeof(Ranges) + sizeof(SquaredNorm) <= 4096);
 
 __device__ bool losses_are_finite(const Replicas& replicas) {
   bool finite = true;
@@ -91,6 +91,21 @@ __device__ bool losses_are_finite(const Replicas& replicas) {
     finite = finite && std::isfinite(*replicas.losses[rank]);
   }
   return finite;
+}
+
+/// That of a rule. One thread of the block computes what is computed in double, of which many GPUs
+/// do little at a time.
+template <typename Rule>
+__device__ auto shared_element(const Rule& rule) {
+  using Element = decltype(element_of(rule));
+  if constexpr (std::is_same_v<Rule, AdamWRule>) {
+    auto& shared = block_shared<Element>();
+    if (threadIdx.x == 0) shared = element_of(rule);
+    __syncthreads();
+    return Element(shared);
+  } else {
+    return element_of(rule);
+  }
 }
 
 /// In one instruction: in a loop over ranks nvcc stores a pack's elements one by one. REQUIRES:
@@ -108,28 +123,41 @@ __device__ void store_at_once(float* target, const float (&values)[kWidth]) {
   store_rounded(target, values);
 }
 
+/// What is the same for all elements of a range.
+template <typename Element>
+struct Step {
+  Element element;
+  float lr, grad_scale, weight_decay;
+};
+
 /// Elements [at, at + kWidth); returns the sum of their gradients' squares.
-template <int kWidth>
-__device__ double update(const Replicas& replicas, float lr, float grad_scale, float weight_decay,
-                         std::int64_t at) {
+template <int kWidth, typename Element>
+__device__ double update(const Replicas& replicas, const Step<Element>& step, std::int64_t at) {
   float gradient[kWidth] = {};
   for (int rank = 0; rank < replicas.ranks; ++rank) {
     const auto part = load_pack<kWidth>(replicas.grads[rank] + at);
     for (int k = 0; k < kWidth; ++k) gradient[k] += part[k];
   }
   const auto weight = load_pack<kWidth>(replicas.weights[0] + at);
-  const auto velocity = load_pack<kWidth>(replicas.velocity + at);
-  float new_weight[kWidth], new_velocity[kWidth];
+  float slots[Element::kSlots][kWidth];
+  LOCKSTEP_UNROLL
+  for (int s = 0; s < Element::kSlots; ++s) load_values(replicas.state[s] + at, slots[s]);
+  float new_weight[kWidth];
   double squares = 0;
+  LOCKSTEP_UNROLL
   for (int k = 0; k < kWidth; ++k) {
-    gradient[k] *= grad_scale;
-    new_velocity[k] = velocity[k];
-    new_weight[k] =
-        sgd_element(weight[k], gradient[k], new_velocity[k], lr, replicas.momentum, weight_decay);
+    gradient[k] *= step.grad_scale;
+    float state[Element::kSlots];
+    LOCKSTEP_UNROLL
+    for (int s = 0; s < Element::kSlots; ++s) state[s] = slots[s][k];
+    new_weight[k] = step.element(weight[k], gradient[k], state, step.lr, step.weight_decay);
+    LOCKSTEP_UNROLL
+    for (int s = 0; s < Element::kSlots; ++s) slots[s][k] = state[s];
     const auto wide = static_cast<double>(gradient[k]);
     squares += wide * wide;  // the product is exact
   }
-  store_at_once(replicas.velocity + at, new_velocity);
+  LOCKSTEP_UNROLL
+  for (int s = 0; s < Element::kSlots; ++s) store_at_once(replicas.state[s] + at, slots[s]);
   for (int rank = 0; rank < replicas.ranks; ++rank) {
     store_at_once(replicas.weights[rank] + at, new_weight);
   }
@@ -137,34 +165,34 @@ __device__ double update(const Replicas& replicas, float lr, float grad_scale, f
 }
 
 /// As update(), of those elements that are in the range.
-template <int kWidth>
-__device__ double update_within(const Replicas& replicas, float lr, float grad_scale,
+template <int kWidth, typename Element>
+__device__ double update_within(const Replicas& replicas, const Step<Element>& step,
                                 const Range& range, std::int64_t at) {
-  const float decay = range.weight_decay;
-  if (at >= range.begin && at + kWidth <= range.end) {
-    return update<kWidth>(replicas, lr, grad_scale, decay, at);
-  }
+  if (at >= range.begin && at + kWidth <= range.end) return update<kWidth>(replicas, step, at);
   double squares = 0;
   for (int k = 0; k < kWidth; ++k) {
     if (at + k < range.begin || at + k >= range.end) continue;
-    squares += update<1>(replicas, lr, grad_scale, decay, at + k);
+    squares += update<1>(replicas, step, at + k);
   }
   return squares;
 }
 
 /// kWidth: of the packs, 1 where memory is not aligned for more.
-template <int kWidth>
-__global__ void sgd_kernel(Replicas replicas, Ranges ranges, SquaredNorm norm) {
+template <int kWidth, typename Rule>
+__global__ void optimizer_kernel(Replicas replicas, Rule rule, Ranges ranges, SquaredNorm norm) {
   if (!losses_are_finite(replicas)) return;
+  using Element = decltype(element_of(rule));
+  const Element element = shared_element(rule);
   const float lr = replicas.lr.get(), grad_scale = replicas.grad_scale.get();
   for (int chunk = static_cast<int>(blockIdx.x); chunk < ranges.chunks;
        chunk += static_cast<int>(gridDim.x)) {
     const Range range = range_at(ranges, chunk);
     const std::int64_t first =
         range.first() + static_cast<std::int64_t>(chunk - range.first_chunk) * kChunk;
+    const Step<Element> step{element, lr * range.lr_scale, grad_scale, range.weight_decay};
     double squares = 0;
     for (int i = static_cast<int>(threadIdx.x); i < kChunk / kWidth; i += kThreads) {
-      squares += update_within<kWidth>(replicas, lr, grad_scale, range, first + i * kWidth);
+      squares += update_within<kWidth>(replicas, step, range, first + i * kWidth);
     }
     if (norm.result == nullptr) continue;
     const double sum = block_sum(squares);
@@ -175,7 +203,8 @@ __global__ void sgd_kernel(Replicas replicas, Ranges ranges, SquaredNorm norm) {
 }
 
 /// At most kMostRanges of the shard's ranges.
-void update_ranges(const Context& context, const Replicas& replicas, bool aligned,
+template <typename Rule>
+void update_ranges(const Context& context, const Replicas& replicas, const Rule& rule, bool aligned,
                    std::span<const ParameterRange> some, double* squared_norm) {
   const Ranges ranges = ranges_of(some);
   SquaredNorm norm{nullptr, context.counters, squared_norm};
@@ -184,29 +213,29 @@ void update_ranges(const Context& context, const Replicas& replicas, bool aligne
     norm.partials = static_cast<double*>(context.scratch(bytes));
   }
   const unsigned blocks = blocks_for(ranges.chunks, 1, std::int64_t{8} * context.multiprocessors);
-  launch(aligned ? sgd_kernel<kWidest> : sgd_kernel<1>, blocks, kThreads, context.stream, replicas,
-         ranges, norm);
+  launch(aligned ? optimizer_kernel<kWidest, Rule> : optimizer_kernel<1, Rule>, blocks, kThreads,
+         context.stream, replicas, rule, ranges, norm);
 }
 
 }  // namespace
 
-void sgd_update(const Context& context, const SgdShard& shard) {
+void optimizer_update(const Context& context, const OptimizerShard& shard) {
   LOCKSTEP_CHECK(!shard.grads.empty() && shard.grads.size() == shard.weights.size(),
-                 "sgd_update: expected gradients and weights of the same ranks, got ",
+                 "optimizer_update: expected gradients and weights of the same ranks, got ",
                  shard.grads.size(), " and ", shard.weights.size());
-  LOCKSTEP_CHECK(shard.grads.size() <= std::size_t{kMaxRanks}, "sgd_update: at most ", kMaxRanks,
-                 " ranks, got ", shard.grads.size());
-  LOCKSTEP_CHECK(shard.losses.size() <= std::size_t{kMaxRanks}, "sgd_update: at most ", kMaxRanks,
-                 " losses, got ", shard.losses.size());
+  LOCKSTEP_CHECK(shard.grads.size() <= std::size_t{kMaxRanks}, "optimizer_update: at most ",
+                 kMaxRanks, " ranks, got ", shard.grads.size());
+  LOCKSTEP_CHECK(shard.losses.size() <= std::size_t{kMaxRanks}, "optimizer_update: at most ",
+                 kMaxRanks, " losses, got ", shard.losses.size());
   Replicas replicas{};
-  replicas.velocity = shard.velocity;
+  std::copy(shard.state.begin(), shard.state.end(), replicas.state);
   replicas.ranks = static_cast<int>(shard.grads.size());
   replicas.lr = shard.lr;
   replicas.grad_scale = shard.grad_scale;
   replicas.loss_count = static_cast<int>(shard.losses.size());
   std::copy(shard.losses.begin(), shard.losses.end(), replicas.losses);
-  replicas.momentum = shard.momentum;
-  bool aligned = is_aligned(shard.velocity, 16);
+  bool aligned = std::all_of(shard.state.begin(), shard.state.end(),
+                             [](const float* slot) { return is_aligned(slot, 16); });
   for (std::size_t rank = 0; rank < shard.grads.size(); ++rank) {
     replicas.grads[rank] = shard.grads[rank];
     replicas.weights[rank] = shard.weights[rank];
@@ -214,8 +243,12 @@ void sgd_update(const Context& context, const SgdShard& shard) {
   }
   for (std::size_t done = 0; done < shard.ranges.size(); done += kMostRanges) {
     const std::size_t count = std::min<std::size_t>(kMostRanges, shard.ranges.size() - done);
-    update_ranges(context, replicas, aligned, shard.ranges.subspan(done, count),
-                  shard.squared_norm);
+    const auto some = shard.ranges.subspan(done, count);
+    std::visit(
+        [&](const auto& rule) {
+          update_ranges(context, replicas, rule, aligned, some, shard.squared_norm);
+        },
+        shard.rule);
   }
 }
 

@@ -1,0 +1,324 @@
+// The optimizer step of a shard against PyTorch's formulas in double, and its gradient's norm.
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <deque>
+#include <limits>
+
+#include "backend/device_number.h"
+#include "backend/operand.h"
+#include "support/backends.h"
+
+namespace lockstep::test {
+namespace {
+
+struct Case {
+  std::int64_t elements;
+  std::size_t ranks;
+  std::int64_t begin, end;
+  float lr;
+  UpdateRule rule;
+  float weight_decay;
+  std::int64_t base = 0;  // the element that pointers point to; no multiple of 4: off 16 bytes
+};
+
+SgdRule sgd(float momentum) { return {.momentum = momentum}; }
+AdamWRule adamw(std::int64_t step) { return {.beta1 = 0.8, .beta2 = 0.95, .steps = step}; }
+
+Values squares_of(Values values) {
+  for (float& value : values) value *= value;
+  return values;
+}
+
+// Weights, state and per-rank gradients on a device; weights start equal on all ranks.
+class Replicas {
+ public:
+  Replicas(Backend& backend, const Case& c)
+      : range_{c.begin - c.base, c.end - c.base, c.weight_decay},
+        first_(backend, {1, c.elements}, random_values({1, c.elements}, 3)),
+        second_(backend, {1, c.elements}, squares_of(random_values({1, c.elements}, 4))) {
+    for (std::size_t rank = 0; rank < c.ranks; ++rank) {
+      const auto seed = static_cast<std::uint32_t>(10 + rank);
+      grads_.emplace_back(backend, Shape{1, c.elements}, random_values({1, c.elements}, seed));
+      weights_.emplace_back(backend, Shape{1, c.elements}, random_values({1, c.elements}, 2));
+      grad_pointers_.push_back(grads_.back().floats() + c.base);
+      weight_pointers_.push_back(weights_.back().floats() + c.base);
+    }
+  }
+
+  OptimizerShard shard(const Case& c, double* squared_norm = nullptr) const {
+    return {.grads = grad_pointers_,
+            .weights = weight_pointers_,
+            .state = {first_.floats() + c.base, second_.floats() + c.base},
+            .ranges = {&range_, 1},
+            .lr = c.lr,
+            .rule = c.rule,
+            .squared_norm = squared_norm};
+  }
+  Values weights(std::size_t rank) const { return weights_[rank].get(); }
+  Values grads(std::size_t rank) const { return grads_[rank].get(); }
+  std::vector<Values> state() const { return {first_.get(), second_.get()}; }
+  /// In double, of the sums over the ranks in fp32.
+  double squared_norm(const Case& c) const {
+    Values sums(static_cast<std::size_t>(c.elements));
+    for (const Operand& rank : grads_) {
+      const Values grads = rank.get();
+      for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += grads[i];
+    }
+    double squares = 0;
+    for (std::int64_t i = c.begin; i < c.end; ++i) {
+      squares += static_cast<double>(sums[i]) * static_cast<double>(sums[i]);
+    }
+    return squares;
+  }
+
+ private:
+  ParameterRange range_;
+  Operand first_, second_;  // of the state
+  std::deque<Operand> grads_, weights_;
+  std::vector<const float*> grad_pointers_;
+  std::vector<float*> weight_pointers_;
+};
+
+/// One element in double.
+struct Element {
+  double weight, state[2];
+
+  void update(const SgdRule& rule, double grad, double lr, double weight_decay) {
+    state[0] = rule.momentum * state[0] + grad + weight_decay * weight;
+    weight -= lr * state[0];
+  }
+  void update(const AdamWRule& rule, double grad, double lr, double weight_decay) {
+    weight -= lr * weight_decay * weight;
+    state[0] = rule.beta1 * state[0] + (1 - rule.beta1) * grad;
+    state[1] = rule.beta2 * state[1] + (1 - rule.beta2) * grad * grad;
+    double power1 = 1, power2 = 1;
+    for (std::int64_t k = 0; k < rule.steps.value; ++k) power1 *= rule.beta1, power2 *= rule.beta2;
+    const double mean = state[0] / (1 - power1), square = state[1] / (1 - power2);
+    weight -= lr * mean / (std::sqrt(square) + static_cast<double>(rule.eps));
+  }
+};
+
+void check_step(Backend& backend, const Case& c) {
+  const Replicas replicas(backend, c);
+  const Values weight = replicas.weights(0);
+  const std::vector<Values> state = replicas.state();
+  backend.optimizer_update(replicas.shard(c));
+  std::vector<double> expected_weight = widen(weight);
+  std::vector<std::vector<double>> expected_state{widen(state[0]), widen(state[1])};
+  for (std::int64_t i = c.begin; i < c.end; ++i) {
+    double grad = 0;
+    for (std::size_t rank = 0; rank < c.ranks; ++rank) grad += replicas.grads(rank)[i];
+    Element element{weight[i], {state[0][i], state[1][i]}};
+    std::visit([&](const auto& rule) { element.update(rule, grad, c.lr, c.weight_decay); }, c.rule);
+    expected_weight[i] = element.weight;
+    for (int slot : {0, 1}) expected_state[slot][i] = element.state[slot];
+  }
+  for (int slot : {0, 1}) {
+    CHECK(relative_error(replicas.state()[slot], expected_state[slot]) < 1e-6);
+  }
+  for (std::size_t rank = 0; rank < c.ranks; ++rank) {
+    CHECK(relative_error(replicas.weights(rank), expected_weight) < 1e-6);
+    CHECK(replicas.weights(rank) == replicas.weights(0));
+  }
+  for (std::int64_t i = 0; i < c.elements; ++i) {
+    if (i >= c.begin && i < c.end) continue;
+    CHECK(replicas.weights(c.ranks - 1)[i] == weight[i]);
+    for (int slot : {0, 1}) CHECK(replicas.state()[slot][i] == state[slot][i]);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("the optimizer sums the ranks, updates its range and writes it to every rank") {
+  for (NamedBackend& named : available_backends()) {
+    CAPTURE(named.name);
+    check_step(*named.backend, {40, 1, 0, 40, 0.1F, sgd(0.9F), 1e-2F});
+    check_step(*named.backend, {40, 3, 7, 33, 0.1F, sgd(0.9F), 1e-2F});
+    check_step(*named.backend, {40, 2, 13, 13, 0.1F, sgd(0.9F), 0});
+    check_step(*named.backend, {1200, 4, 3, 1190, 0.05F, sgd(0), 0.1F});
+    check_step(*named.backend, {40, 1, 0, 40, 0.1F, adamw(1), 1e-2F});
+    check_step(*named.backend, {40, 3, 7, 33, 0.1F, adamw(2), 0.5F});
+    check_step(*named.backend, {1200, 4, 3, 1190, 0.05F, adamw(9), 0});
+    check_step(*named.backend, {1200, 2, 3, 1190, 0.05F, adamw(100'001), 0.1F});
+    check_step(*named.backend, {40, 2, 3, 39, 0.01F, AdamWRule{.steps = 1}, 0.1F});
+  }
+}
+
+TEST_CASE("a large shard has the same bits with any number of threads") {
+  const auto one = make_backend({DeviceKind::kCpu, 0, 0}, 1);
+  const auto three = make_backend({DeviceKind::kCpu, 0, 0}, 3);
+  for (const UpdateRule& rule : {UpdateRule(sgd(0.9F)), UpdateRule(adamw(7))}) {
+    const Case c{50001, 3, 1, 50000, 0.01F, rule, 1e-4F};
+    const Replicas a(*one, c), b(*three, c);
+    const DeviceNumber<double> norm_of_a(*one, 0.0), norm_of_b(*three, 0.0);
+    one->optimizer_update(a.shard(c, norm_of_a.pointer()));
+    three->optimizer_update(b.shard(c, norm_of_b.pointer()));
+    CHECK(norm_of_a.get() == norm_of_b.get());
+    CHECK(a.weights(2) == b.weights(2));
+    CHECK(a.state() == b.state());
+  }
+}
+
+TEST_CASE("a range's learning rate is the shard's times the range's multiplier") {
+  const std::int64_t elements = 400;
+  for (NamedBackend& named : available_backends()) {
+    CAPTURE(named.name);
+    for (const UpdateRule& rule : {UpdateRule(sgd(0.9F)), UpdateRule(adamw(3))}) {
+      // A quarter and eight times are exact: the same bits as with the product for a rate.
+      const Case c{elements, 2, 0, elements, 0.05F, rule, 0.1F};
+      const Replicas together(*named.backend, c), alone(*named.backend, c);
+      const ParameterRange ranges[] = {{1, 90, 0.1F, 8}, {90, 203, 0.1F}, {203, 399, 0.1F, 0.25F}};
+      OptimizerShard shard = together.shard(c);
+      shard.ranges = ranges;
+      named.backend->optimizer_update(shard);
+      for (ParameterRange range : ranges) {
+        shard = alone.shard(c);
+        shard.lr = c.lr * range.lr_scale;
+        range.lr_scale = 1;
+        shard.ranges = {&range, 1};
+        named.backend->optimizer_update(shard);
+      }
+      CHECK(together.weights(1) == alone.weights(1));
+      CHECK(together.state() == alone.state());
+    }
+  }
+}
+
+TEST_CASE("AdamW counts its updates in device memory, without the steps that were left out") {
+  for (NamedBackend& named : available_backends()) {
+    CAPTURE(named.name);
+    const Case c{400, 2, 3, 399, 0.05F, adamw(4), 0.1F};
+    const Replicas expected(*named.backend, c), got(*named.backend, c), other(*named.backend, c);
+    named.backend->optimizer_update(expected.shard(c));
+    const DeviceNumber<std::int64_t> begun(*named.backend, 7), skipped(*named.backend, 3);
+    AdamWRule rule = adamw(0);
+    rule.steps = {0, begun.pointer()};
+    OptimizerShard shard = other.shard(c);
+    shard.rule = rule;
+    named.backend->optimizer_update(shard);
+    CHECK(other.weights(0) != expected.weights(0));  // of the seventh
+    rule.skipped = skipped.pointer();
+    shard = got.shard(c);
+    shard.rule = rule;
+    named.backend->optimizer_update(shard);
+    CHECK(got.weights(0) == expected.weights(0));
+    CHECK(got.state() == expected.state());
+  }
+}
+
+TEST_CASE("AdamW leaves elements alone that never had a gradient and are zero") {
+  for (NamedBackend& named : available_backends()) {
+    CAPTURE(named.name);
+    const Values zeros(40, 0.0F);
+    const Operand nothing(*named.backend, {1, 40}, zeros), state0(*named.backend, {1, 40}, zeros),
+        state1(*named.backend, {1, 40}, zeros), weight(*named.backend, {1, 40}, zeros);
+    const float* grads[] = {nothing.floats()};
+    float* weights[] = {weight.floats()};
+    const ParameterRange all{0, 40, 0.1F};
+    named.backend->optimizer_update({.grads = grads,
+                                     .weights = weights,
+                                     .state = {state0.floats(), state1.floats()},
+                                     .ranges = {&all, 1},
+                                     .lr = 0.1F,
+                                     .rule = AdamWRule{}});
+    CHECK(weight.get() == zeros);
+  }
+}
+
+TEST_CASE("the squared norm of a shard's gradient is added, whatever its range and alignment") {
+  for (NamedBackend& named : available_backends()) {
+    CAPTURE(named.name);
+    for (const std::int64_t base : {0, 1}) {
+      CAPTURE(base);
+      for (const Case& c : std::initializer_list<Case>{
+               {40, 1, 1, 2, 0.1F, sgd(0.9F), 0, base},
+               {40, 3, 7, 33, 0.1F, sgd(0.9F), 1e-2F, base},
+               {40, 2, 13, 13, 0.1F, sgd(0.9F), 0, base},
+               {9000, 4, 3, 8990, 0.05F, sgd(0), 0.1F, base},
+               {70001, 2, 1, 70001, 0.05F, sgd(0), 0.1F, base},
+               {9000, 4, 3, 8990, 0.05F, adamw(3), 0.1F, base},
+           }) {
+        CAPTURE(c.elements);
+        const Replicas replicas(*named.backend, c), others(*named.backend, c);
+        const DeviceNumber<double> squared_norm(*named.backend, 7.0);
+        named.backend->optimizer_update(replicas.shard(c, squared_norm.pointer()));
+        const double expected = 7 + replicas.squared_norm(c);
+        CHECK(squared_norm.get() == doctest::Approx(expected).epsilon(1e-13));
+        // It changes no bit of the rest, and null is not written to.
+        named.backend->optimizer_update(others.shard(c));
+        CHECK(replicas.weights(c.ranks - 1) == others.weights(c.ranks - 1));
+        CHECK(replicas.state() == others.state());
+      }
+    }
+  }
+}
+
+TEST_CASE("the squared norm is finite where the gradient is") {
+  constexpr float kLargest = std::numeric_limits<float>::max();
+  const Shape shape{1, 37};
+  for (NamedBackend& named : available_backends()) {
+    CAPTURE(named.name);
+    Values large(37, kLargest / 2);
+    Operand grad(*named.backend, shape, large);
+    const Operand weight(*named.backend, shape), velocity(*named.backend, shape);
+    const float* grads[] = {grad.floats(), grad.floats()};
+    float* weights[] = {weight.floats(), weight.floats()};
+    DeviceNumber<double> squared_norm(*named.backend, 0.0);
+    const ParameterRange all{0, 37, 0};
+    const OptimizerShard shard{.grads = grads,
+                               .weights = weights,
+                               .state = {velocity.floats()},
+                               .ranges = {&all, 1},
+                               .squared_norm = squared_norm.pointer()};
+    named.backend->optimizer_update(shard);
+    const double expected = std::sqrt(37.0) * static_cast<double>(kLargest);
+    CHECK(std::sqrt(squared_norm.get()) == doctest::Approx(expected).epsilon(1e-6));
+    for (const float bad : {kLargest, std::numeric_limits<float>::quiet_NaN()}) {
+      large[36] = bad;  // the sum of two is infinite
+      grad.set(large);
+      squared_norm.set(0.0);
+      named.backend->optimizer_update(shard);
+      CHECK_FALSE(std::isfinite(squared_norm.get()));
+    }
+  }
+}
+
+TEST_CASE(
+    "many ranges at once are as one after the other, each with its weight decay and multiplier") {
+  std::vector<ParameterRange> ranges;
+  std::int64_t next = 1;
+  for (int i = 0; i < 150; ++i) {  // of every alignment, some empty, one of several chunks
+    const std::int64_t size = i == 70 ? 9001 : i * 7 % 23;
+    ranges.push_back(
+        {next, next + size, 0.01F * static_cast<float>(i % 5), static_cast<float>(i % 7)});
+    next += size + i % 3;
+  }
+  const Case c{next + 3, 3, 1, next, 0.05F, adamw(2), 0};
+  for (NamedBackend& named : available_backends()) {
+    CAPTURE(named.name);
+    const Replicas at_once(*named.backend, c), one_by_one(*named.backend, c);
+    const DeviceNumber<double> norm(*named.backend, 7.0), sum(*named.backend, 7.0);
+    OptimizerShard shard = at_once.shard(c, norm.pointer());
+    shard.ranges = ranges;
+    named.backend->optimizer_update(shard);
+    for (const ParameterRange& range : ranges) {
+      shard = one_by_one.shard(c, sum.pointer());
+      shard.ranges = {&range, 1};
+      named.backend->optimizer_update(shard);
+    }
+    CHECK(at_once.state() == one_by_one.state());
+    for (std::size_t rank = 0; rank < c.ranks; ++rank) {
+      CHECK(at_once.weights(rank) == one_by_one.weights(rank));
+    }
+    CHECK(norm.get() == doctest::Approx(sum.get()).epsilon(1e-13));
+  }
+}
+
+TEST_CASE("the optimizer refuses ranks that do not match") {
+  const auto backend = make_backend({DeviceKind::kCpu, 0, 0}, 1);
+  CHECK_THROWS_AS(backend->optimizer_update({}), Error);
+}
+
+}  // namespace lockstep::test
