@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/core/check.h"
+#include "lockstep/nn/models/unet.h"
 #include "nn/harness.h"
 #include "parallel/toy_training.h"
 #include "support/backends.h"
