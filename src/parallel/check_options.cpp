@@ -64,6 +64,7 @@ void check_options(const DataParallelOptions& options) {
                  options.input.batch(), ", got ", options.accumulate);
   check_process_groups(options);
   check_losses(options);
+  check_optimizer(options.optimizer, options.parameter_groups);
   check_precision(options);
   if (options.loss_scale) check_loss_scale(*options.loss_scale);
 }

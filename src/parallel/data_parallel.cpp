@@ -236,7 +236,8 @@ std::vector<std::vector<BatchPart>> DataParallel::Impl::scatter(
 
 StepScalars DataParallel::Impl::scalars(std::span<const Batch> batches, std::int64_t step,
                                         float lr) const {
-  StepScalars scalars{.dropout_seed = dropout_seed(options.seed, step), .lr = lr};
+  StepScalars scalars{
+      .dropout_seed = dropout_seed(options.seed, step), .begun = step + 1, .lr = lr};
   for (std::size_t i = 0; i < options.losses.size(); ++i) {
     const LossNode& loss = replicas.front()->losses()[i];
     std::vector<std::int64_t> pixels(static_cast<std::size_t>(loss.classes()));

@@ -13,6 +13,12 @@ bool share_a_gpu(std::span<const Device> devices) {
   return ordinals.size() < devices.size();
 }
 
+UpdateRule rule_of(const Sgd& sgd, const StepMemory&) { return SgdRule{sgd.momentum}; }
+
+UpdateRule rule_of(const AdamW& adamw, const StepMemory& memory) {
+  return AdamWRule{adamw.beta1, adamw.beta2, adamw.eps, {0, memory.begun}, memory.skipped};
+}
+
 }  // namespace
 
 GradientExchangeChoice choose_gradient_exchange(const std::string& wanted,
@@ -32,7 +38,8 @@ GradientExchangeChoice choose_gradient_exchange(const std::string& wanted,
 }
 
 GradientExchange::GradientExchange(Backend& backend, std::span<ParameterStore* const> stores,
-                                   int rank, const Optimizer& optimizer, StepMemory memory,
+                                   int rank, const Optimizer& optimizer,
+                                   std::span<const ParameterGroup> groups, StepMemory memory,
                                    std::unique_ptr<BucketedSum> sums)
     : backend_(backend),
       rank_(rank),
@@ -42,7 +49,7 @@ GradientExchange::GradientExchange(Backend& backend, std::span<ParameterStore* c
   const auto own_index = static_cast<std::size_t>(rank);
   const ParameterStore& own = *stores[own_index];
   const auto updated = sums_ ? stores.subspan(own_index, 1) : stores;
-  ranges_ = owned_ranges(parameter_ranges(own, optimizer), own.elements(), sums_ ? 0 : rank,
+  ranges_ = owned_ranges(parameter_ranges(own, optimizer, groups), own.elements(), sums_ ? 0 : rank,
                          static_cast<int>(updated.size()));
   begin_ = ranges_.empty() ? 0 : ranges_.front().begin;
   const std::int64_t size = ranges_.empty() ? 0 : ranges_.back().end - begin_;
@@ -86,14 +93,14 @@ void GradientExchange::finish() {
 }
 
 void GradientExchange::update() {
-  const auto& sgd = std::get<Sgd>(optimizer_);
-  OptimizerShard shard{.grads = grads_,
-                       .weights = weights_,
-                       .ranges = ranges_,
-                       .lr = {0.0F, memory_.lr},
-                       .rule = SgdRule{sgd.momentum},
-                       .losses = memory_.losses,
-                       .squared_norm = memory_.squared_norm};
+  OptimizerShard shard{
+      .grads = grads_,
+      .weights = weights_,
+      .ranges = ranges_,
+      .lr = {0.0F, memory_.lr},
+      .rule = std::visit([&](const auto& any) { return rule_of(any, memory_); }, optimizer_),
+      .losses = memory_.losses,
+      .squared_norm = memory_.squared_norm};
   if (memory_.grad_scale != nullptr) shard.grad_scale = {0.0F, memory_.grad_scale};
   for (std::size_t slot = 0; slot < slot_of_.size(); ++slot) {
     if (slot_of_[slot]) shard.state[slot] = slot_of_[slot].floats();

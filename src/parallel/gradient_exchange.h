@@ -1,7 +1,7 @@
 #pragma once
 // One rank's part of the gradient exchange. Two ways lead to equal weights everywhere:
 //
-//   owner:      reduce-scatter, SGD and all-gather in one pass over the parameters that the rank
+//   owner:      reduce-scatter, update and all-gather in one pass over the parameters that the rank
 //               owns. It reads every replica's gradients and writes every replica's weights.
 //   all_reduce: gradients are summed everywhere during the backward pass, and every rank updates
 //               all its own weights; it is then the owner of everything among itself alone.
@@ -32,10 +32,12 @@ GradientExchangeChoice choose_gradient_exchange(const std::string& wanted,
 /// What an update reads from device memory, because it changes from step to step, and where it
 /// leaves its part of the gradient's squared norm.
 struct StepMemory {
-  const float* lr = nullptr;          // of this rank's device
-  std::vector<const double*> losses;  // [rank]; with a loss scale the guards (GradientCheck)
-  double* squared_norm = nullptr;     // of this rank's device
-  const float* grad_scale = nullptr;  // of this rank's device; null: 1
+  const float* lr = nullptr;              // of this rank's device
+  const std::int64_t* begun = nullptr;    // steps, this one too; of this rank's device
+  std::vector<const double*> losses;      // [rank]; with a loss scale the guards (GradientCheck)
+  double* squared_norm = nullptr;         // of this rank's device
+  const float* grad_scale = nullptr;      // of this rank's device; null: 1
+  const std::int64_t* skipped = nullptr;  // of the steps before; of this rank's device; null: none
 };
 
 /// Owned by its replica, used by its rank's thread.
@@ -44,8 +46,8 @@ class GradientExchange {
   /// The way "owner", or with `sums` (of this rank) "all_reduce". `stores`: of all ranks, on whose
   /// parameters all of them agree; they outlive the object.
   GradientExchange(Backend& backend, std::span<ParameterStore* const> stores, int rank,
-                   const Optimizer& optimizer, StepMemory memory,
-                   std::unique_ptr<BucketedSum> sums = nullptr);
+                   const Optimizer& optimizer, std::span<const ParameterGroup> groups,
+                   StepMemory memory, std::unique_ptr<BucketedSum> sums = nullptr);
 
   /// Whether this is the way "all_reduce".
   bool sums_everywhere() const { return sums_ != nullptr; }

@@ -92,8 +92,14 @@ void Replica::join(std::span<const std::unique_ptr<Replica>> replicas,
     bucketed = std::make_unique<BucketedSum>(
         *all_reduce_, store_.grads(), plan_gradient_buckets(*network_, options_.gradient_exchange));
   }
-  StepMemory memory{&scalars().lr, {}, &sums().squared_norm};
-  if (options_.loss_scale) memory.grad_scale = &sums().scale.inverse;
+  StepMemory memory;
+  memory.lr = &scalars().lr;
+  memory.begun = &scalars().begun;
+  memory.squared_norm = &sums().squared_norm;
+  if (options_.loss_scale) {
+    memory.grad_scale = &sums().scale.inverse;
+    memory.skipped = &sums().scale.skipped;
+  }
   std::vector<ParameterStore*> stores;
   for (const auto& peer : replicas) {
     stores.push_back(&peer->store_);
@@ -104,7 +110,8 @@ void Replica::join(std::span<const std::unique_ptr<Replica>> replicas,
   }
   if (options_.loss_scale) memory.losses = guards_;
   gradients_ = std::make_unique<GradientExchange>(*backend_, stores, rank_, options_.optimizer,
-                                                  std::move(memory), std::move(bucketed));
+                                                  options_.parameter_groups, std::move(memory),
+                                                  std::move(bucketed));
 }
 
 // --- state, between steps ---

@@ -19,6 +19,7 @@ constexpr std::size_t kMaxLosses = 4;
 struct StepScalars {
   std::array<double, kMaxLosses> normalizers{};  // of the whole global batch (loss_normalizer)
   std::uint64_t dropout_seed = 0;
+  std::int64_t begun = 0;  // steps, this one too
   float lr = 0;
 };
 

@@ -58,11 +58,81 @@ TEST_CASE("ranges cover every parameter once, with its weight decay") {
   CHECK(parameter_ranges(model.store, options).size() == 1);
 }
 
+TEST_CASE("a parameter has the group with the longest prefix that fits") {
+  Parameters model;
+  const Sgd options{.weight_decay = 0.5F, .norm_weight_decay = 0.25F};
+  const auto check = [&](const std::vector<ParameterGroup>& groups,
+                         const std::vector<std::pair<float, float>>& expected) {
+    const auto ranges = parameter_ranges(model.store, options, groups);
+    std::size_t i = 0;
+    for (const auto& parameter : model.store.parameters()) {
+      CAPTURE(parameter->name);
+      const auto range = std::find_if(ranges.begin(), ranges.end(), [&](const ParameterRange& r) {
+        return r.begin <= parameter->offset && parameter->offset + parameter->elements <= r.end;
+      });
+      REQUIRE(range != ranges.end());
+      CHECK(std::pair(range->lr_scale, range->weight_decay) == expected.at(i++));
+    }
+  };
+  // a.weight, bn.weight, bn.bias, b.weight, b.bias: "b" is not the beginning of "bn".
+  check({{.prefix = "b", .lr_mult = 10}},
+        {{1, 0.5F}, {1, 0.25F}, {1, 0.25F}, {10, 0.5F}, {10, 0.5F}});
+  check({{.prefix = "b", .lr_mult = 10},
+         {.prefix = "", .lr_mult = 2, .weight_decay = 0},
+         {.prefix = "b.bias", .lr_mult = 3},
+         {.prefix = "bn.", .weight_decay = 1}},
+        {{2, 0}, {1, 1}, {1, 1}, {10, 0.5F}, {3, 0.5F}});
+  check({{.prefix = "c", .lr_mult = 7, .optional = true}},
+        {{1, 0.5F}, {1, 0.25F}, {1, 0.25F}, {1, 0.5F}, {1, 0.5F}});
+  const std::vector<ParameterGroup> missing{{.prefix = "b"}, {.prefix = "b.wei"}};
+  CHECK_THROWS_WITH_AS(parameter_ranges(model.store, options, missing),
+                       doctest::Contains("the parameter group \"b.wei\" fits no parameter"),
+                       ConfigError);
+  const auto ranges = parameter_ranges(model.store, options,
+                                       std::vector<ParameterGroup>{{.prefix = "b", .lr_mult = 10}});
+  for (const int owners : {1, 3, 50}) {
+    std::vector<float> scale(model.store.elements(), 0.0F);
+    for (int owner = 0; owner < owners; ++owner) {
+      for (const ParameterRange& r : owned_ranges(ranges, model.store.elements(), owner, owners)) {
+        std::fill(scale.begin() + r.begin, scale.begin() + r.end, r.lr_scale);
+      }
+    }
+    for (const ParameterRange& r : ranges) {
+      for (std::int64_t i = r.begin; i < r.end; ++i) CHECK(scale[i] == r.lr_scale);
+    }
+  }
+}
+
+TEST_CASE("numbers that no optimizer takes are refused") {
+  CHECK_NOTHROW(check_optimizer(Sgd{}, {}));
+  CHECK_NOTHROW(check_optimizer(AdamW{}, {}));
+  CHECK_THROWS_AS(check_optimizer(Sgd{.momentum = -1}, {}), ConfigError);
+  CHECK_THROWS_WITH_AS(check_optimizer(AdamW{.beta2 = 1}, {}),
+                       "AdamW's beta2 must be at least 0 and below 1, is 1", ConfigError);
+  CHECK_THROWS_AS(check_optimizer(AdamW{.beta1 = -0.1}, {}), ConfigError);
+  CHECK_THROWS_AS(check_optimizer(AdamW{.eps = 0}, {}), ConfigError);
+  const std::vector<ParameterGroup> twice{{.prefix = "a"}, {.prefix = "a"}},
+      negative{{.prefix = "a", .lr_mult = -1}}, decay{{.prefix = "a", .weight_decay = -1}};
+  CHECK_THROWS_WITH_AS(check_optimizer(Sgd{}, twice), doctest::Contains("prefix \"a\""),
+                       ConfigError);
+  CHECK_THROWS_WITH_AS(check_optimizer(Sgd{}, negative), doctest::Contains("lr_mult"), ConfigError);
+  CHECK_THROWS_WITH_AS(check_optimizer(Sgd{}, decay), doctest::Contains("weight_decay"),
+                       ConfigError);
+}
+
+TEST_CASE("an optimizer's state has PyTorch's names") {
+  CHECK(optimizer_name(Sgd{}) == "sgd");
+  CHECK(optimizer_slots(Sgd{}) == std::vector<std::string>{"momentum_buffer"});
+  CHECK(optimizer_name(AdamW{}) == "adamw");
+  CHECK(optimizer_slots(AdamW{}) == std::vector<std::string>{"exp_avg", "exp_avg_sq"});
+  CHECK(base_learning_rate(AdamW{}) == 1e-3F);
+}
+
 TEST_CASE("a U-Net's ranges alternate between two decays") {
   ParameterStore store;
   const auto backend = make_backend({}, 1);
-  const auto network =
-      build_network(unet({.width = 4, .depth = 4, .num_classes = 3}), {}, {1, 8, 8, 3}, {}, *backend, store);
+  const auto network = build_network(unet({.width = 4, .depth = 4, .num_classes = 3}), {},
+                                     {1, 8, 8, 3}, {}, *backend, store);
   const std::size_t layers = network->batch_norms().size();
   CHECK(layers == 14);
   CHECK(parameter_ranges(store, Sgd{}).size() == 2 * layers + 1);

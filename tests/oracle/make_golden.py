@@ -397,6 +397,41 @@ def make_samplers(folder):
     golden.save()
 
 
+# --- optimizers -------------------------------------------------------------------------------------------
+
+ADAMW = {"betas": [0.9, 0.999], "eps": 1e-8, "groups": [{"lr_mult": 1, "weight_decay": 0.05},
+                                                        {"lr_mult": 10, "weight_decay": 0.0}]}
+
+
+def train_adamw(initial, grads, rates, dtype):
+    """Weights and state of half of the parameters after the other, from given gradients and learning rates."""
+    halves = [leaf(half, dtype) for half in initial.chunk(2)]
+    groups = [{"params": [half], "weight_decay": group["weight_decay"]} for half, group in zip(halves, ADAMW["groups"])]
+    optimizer = torch.optim.AdamW(groups, lr=1.0, betas=tuple(ADAMW["betas"]), eps=ADAMW["eps"])
+    for grad, rate in zip(grads, rates):
+        for half, part, group, about in zip(halves, grad.chunk(2), optimizer.param_groups, ADAMW["groups"]):
+            half.grad = part.to(dtype).clone()
+            group["lr"] = rate * about["lr_mult"]
+        optimizer.step()
+    state = [optimizer.state[half] for half in halves]
+    return {"weight": torch.cat(halves), "exp_avg": torch.cat([s["exp_avg"] for s in state]),
+            "exp_avg_sq": torch.cat([s["exp_avg_sq"] for s in state])}
+
+
+def make_optimizers(folder):
+    golden = Golden(folder, "optimizers")
+    steps, elements = 30, 400
+    initial = torch.randn(elements)
+    grads = torch.randn(steps, elements) * 10.0 ** (-6 * torch.rand(elements)) + torch.randn(elements) / 10
+    grads[:, ::7] = 0
+    rates = [1e-3 * (1 - step / steps) for step in range(steps)]
+    golden.put("initial", initial)
+    golden.put("grads", grads)
+    golden.metadata["case"] = {**ADAMW, "rates": rates}
+    golden.put_result("adamw", lambda dtype: train_adamw(initial, grads, rates, dtype), activation=False)
+    golden.save()
+
+
 def main():
     folder = pathlib.Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
@@ -409,6 +444,7 @@ def main():
         make_unet(folder, name, *case)
     make_two_heads(folder)
     make_samplers(folder)
+    make_optimizers(folder)
     print(f"golden results of PyTorch {torch.__version__} in {folder}")
 
 

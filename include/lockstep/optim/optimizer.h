@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
+#include <span>
 #include <string>
 #include <variant>
 #include <vector>
@@ -21,15 +23,35 @@ struct Sgd {
   float norm_weight_decay = 0.0F;  // for gamma and beta
 };
 
-using Optimizer = std::variant<Sgd>;
+/// torch.optim.AdamW (Loshchilov and Hutter 2019). Updates are counted by the steps of the run:
+/// what a step does depends on its number, too.
+struct AdamW {
+  float lr = 1e-3F;
+  double beta1 = 0.9, beta2 = 0.999;
+  float eps = 1e-8F;
+  float weight_decay = 1e-2F;
+  float norm_weight_decay = 0.0F;  // for gamma and beta
+};
+
+using Optimizer = std::variant<Sgd, AdamW>;
+
+/// Parameters whose learning rate or weight decay is not the optimizer's (PyTorch's param_groups).
+struct ParameterGroup {
+  /// Of names: "head" fits "head" and "head.weight", but not "header.weight"; "" fits all.
+  std::string prefix;
+  float lr_mult = 1;                       // times the learning rate
+  std::optional<float> weight_decay = {};  // of all its parameters, gamma and beta too
+  bool optional = false;                   // may fit no parameter
+};
 
 /// What a schedule starts from.
 float base_learning_rate(const Optimizer& optimizer);
 
-/// "sgd".
+/// "sgd", "adamw".
 std::string optimizer_name(const Optimizer& optimizer);
 
-/// What an optimizer keeps per parameter element, by PyTorch's names: {"momentum_buffer"}.
+/// What an optimizer keeps per parameter element, by PyTorch's names: {"momentum_buffer"};
+/// {"exp_avg", "exp_avg_sq"}.
 std::vector<std::string> optimizer_slots(const Optimizer& optimizer);
 
 /// What an optimizer has come to, on the host: every slot for all parameters in their flat order.
@@ -39,9 +61,16 @@ struct OptimizerState {
   friend bool operator==(const OptimizerState&, const OptimizerState&) = default;
 };
 
-/// Neighbouring parameters that are updated alike joined; covers every parameter, in order.
+/// Throws ConfigError when a number of the optimizer or of a group is out of its range, or when two
+/// groups have one prefix.
+void check_optimizer(const Optimizer& optimizer, std::span<const ParameterGroup> groups);
+
+/// Neighbouring parameters that are updated alike joined; covers every parameter, in order. Of
+/// several groups the one with the longest prefix that fits a parameter has it. Throws ConfigError
+/// for a prefix that fits none and is not optional.
 std::vector<ParameterRange> parameter_ranges(const ParameterStore& store,
-                                             const Optimizer& optimizer);
+                                             const Optimizer& optimizer,
+                                             std::span<const ParameterGroup> groups = {});
 
 /// The part of `ranges` that `owner` of `owners` updates: [elements] cut into equal pieces at
 /// multiples of 16.

@@ -73,6 +73,8 @@ struct DataParallelOptions {
   Shape input = {};     // of the largest global batch that will come, [N, ..., C]
   std::vector<NamedLoss> losses = {};  // at least one, at most four
   Optimizer optimizer = Sgd{};
+  /// Parameters with a learning rate or weight decay of their own.
+  std::vector<ParameterGroup> parameter_groups;
   /// Micro-batches per step, one after another through the network: their gradients are added up
   /// and belong to the global loss of the whole batch; BatchNorm's statistics are of a micro-batch.
   int accumulate = 1;
@@ -128,6 +130,7 @@ class DataParallel {
   /// finite and the gradient is not: parameters and state have then taken it, and are of no use.
   /// With a loss scale such a step is left out instead (StepResult::skipped), unless the scale is
   /// down at 1.
+  /// `step`: its number in the run, from 0, which AdamW's bias correction and dropout go by.
   StepResult train_step(const Batch& batch, std::int64_t step, float lr);
   /// The learning rate of the optimizer as it is.
   StepResult train_step(const Batch& batch, std::int64_t step);
