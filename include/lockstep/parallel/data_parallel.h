@@ -74,7 +74,7 @@ struct DataParallelOptions {
   std::vector<NamedLoss> losses = {};  // at least one, at most four
   Optimizer optimizer = Sgd{};
   /// Parameters with a learning rate or weight decay of their own.
-  std::vector<ParameterGroup> parameter_groups;
+  std::vector<ParameterGroup> parameter_groups = {};
   /// Micro-batches per step, one after another through the network: their gradients are added up
   /// and belong to the global loss of the whole batch; BatchNorm's statistics are of a micro-batch.
   int accumulate = 1;
