@@ -36,7 +36,9 @@ class ConfigReader {
   void fill_defaults();
   void resolve_root();
   void convert_momentum();
+  void fill_optimizer();
   void check();
+  void check_optimizer_keys();
   void check_exclusive(const std::string& a, const std::string& b);
   void check_model();
   void check_image_size(const Architecture& architecture);
@@ -76,6 +78,7 @@ void ConfigReader::fill_defaults() {
   config.model.num_classes = config.data.num_classes;
   resolve_root();
   convert_momentum();
+  fill_optimizer();
 }
 
 // A root that is nowhere stays as given: the data set names it when it is opened.
@@ -104,6 +107,28 @@ void ConfigReader::convert_momentum() {
             "bn.momentum = {} is the weight of the new value and nearly forgets the old one; if it "
             "comes from Keras, set bn.momentum_convention = \"keras\"",
             *momentum));
+  }
+}
+
+void ConfigReader::fill_optimizer() {
+  OptimOptions& optim = draft_.config.optim;
+  if (optim.type != OptimizerType::kAdamW) return;
+  const AdamW adamw;
+  if (!has("optim.lr")) optim.lr = adamw.lr;
+  if (!has("optim.weight_decay")) optim.weight_decay = adamw.weight_decay;
+  if (!has("optim.norm_weight_decay")) optim.norm_weight_decay = adamw.norm_weight_decay;
+}
+
+void ConfigReader::check_optimizer_keys() {
+  const bool sgd = draft_.config.optim.type == OptimizerType::kSgd;
+  const std::vector<std::string> of_sgd{"optim.momentum"},
+      of_adamw{"optim.beta1", "optim.beta2", "optim.eps"};
+  for (const std::string& key : sgd ? of_adamw : of_sgd) {
+    if (!has(key)) continue;
+    error(key,
+          fmt::format("{} is a number of optim.type = \"{}\", but it is \"{}\"", key,
+                      sgd ? "adamw" : "sgd", sgd ? "sgd" : "adamw"),
+          sgd ? "leave it out" : "leave it out; optim.beta1 is what comes nearest");
   }
 }
 
@@ -146,6 +171,7 @@ void ConfigReader::check() {
   const Config& config = draft_.config;
   check_exclusive("run.max_iters", "run.epochs");
   check_exclusive("batch.global", "batch.per_device");
+  check_optimizer_keys();
   int exponent = 0;
   if (std::frexp(config.run.loss_scale, &exponent) != 0.5) {
     error("run.loss_scale",
@@ -199,8 +225,23 @@ Config load_config(const std::filesystem::path& path, const std::vector<std::str
 
 double Config::base_learning_rate(int devices) const {
   const auto lr = static_cast<double>(optim.lr);
-  if (lr_reference_batch == 0) return lr;
-  return lr * static_cast<double>(global_batch(devices)) / static_cast<double>(lr_reference_batch);
+  const std::int64_t reference = optim.lr_reference_batch;
+  if (reference == 0) return lr;
+  return lr * static_cast<double>(global_batch(devices)) / static_cast<double>(reference);
+}
+
+Optimizer OptimOptions::optimizer() const {
+  if (type == OptimizerType::kSgd) return Sgd{lr, momentum, weight_decay, norm_weight_decay};
+  return AdamW{lr, beta1, beta2, eps, weight_decay, norm_weight_decay};
+}
+
+std::vector<ParameterGroup> OptimOptions::parameter_groups() const {
+  std::vector<ParameterGroup> groups;
+  if (head_lr_mult == 1) return groups;
+  for (const char* prefix : {"head", "classifier", "aux_classifier"}) {
+    groups.push_back({.prefix = prefix, .lr_mult = head_lr_mult, .optional = true});
+  }
+  return groups;
 }
 
 std::int64_t Config::global_batch(int devices) const {

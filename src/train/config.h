@@ -68,6 +68,25 @@ struct LossOptions {
   std::vector<float> class_weight;  // empty: all 1
 };
 
+enum class OptimizerType : std::uint8_t { kSgd, kAdamW };
+
+/// Numbers that are not given are those of optim/optimizer.h.
+struct OptimOptions {
+  OptimizerType type = OptimizerType::kSgd;
+  float lr = Sgd{}.lr;
+  float momentum = Sgd{}.momentum;                      // kSgd
+  double beta1 = AdamW{}.beta1, beta2 = AdamW{}.beta2;  // kAdamW
+  float eps = AdamW{}.eps;                              // kAdamW
+  float weight_decay = Sgd{}.weight_decay;
+  float norm_weight_decay = Sgd{}.norm_weight_decay;
+  std::int64_t lr_reference_batch = 0;  // 0: lr as it is; else it is for this global batch
+  float head_lr_mult = 1;  // of the parameters under "head", "classifier" and "aux_classifier"
+
+  Optimizer optimizer() const;
+  /// Empty where head_lr_mult is 1.
+  std::vector<ParameterGroup> parameter_groups() const;
+};
+
 struct Config {
   RunOptions run;
   DataOptions data;
@@ -75,8 +94,7 @@ struct Config {
   ModelOptions model;
   BatchNormConfig bn;
   LossOptions loss;
-  Sgd optim;
-  std::int64_t lr_reference_batch = 0;  // 0: optim.lr as it is; else it is for this global batch
+  OptimOptions optim;
   ScheduleOptions schedule;
   /// Where model.arch is looked up. Outlives the configuration.
   const ModelTable* models = &builtin_models();

@@ -13,6 +13,8 @@ using Keys = std::vector<ConfigKey>;
 constexpr Range kPositive{.lo = 0, .above = true};
 constexpr Range kNotNegative{.lo = 0};
 constexpr Range kAtLeastOne{.lo = 1};
+constexpr Range kBelowOne{.lo = 0, .hi = 1, .below = true};
+constexpr Range kFloatPositive{.lo = 1e-38, .hi = 1};  // a float has it with all its digits
 constexpr Range kShare{.lo = 0, .hi = 1};
 constexpr Range kLossScale{.lo = 1, .hi = 0x1p126};
 constexpr Range kClassCount{.lo = 1, .hi = 255};
@@ -33,14 +35,6 @@ ConfigKey uncounted(ConfigKey key) {
 ConfigKey only_if(bool (*present)(const Config&), ConfigKey key) {
   key.write = [present, write = key.write](const Config& c) { return present(c) ? write(c) : ""; };
   return key;
-}
-
-/// A key with one possible value as yet.
-ConfigKey only_word(std::string path, const std::string& word) {
-  auto read = [word](ConfigDraft&, const toml::node& node) -> std::string {
-    return node.value_or(std::string()) == word ? "" : expected_choice({word}, node);
-  };
-  return {std::move(path), "", read, [word](const Config&) { return quoted(word); }};
 }
 
 void add_run(Keys& keys) {
@@ -284,22 +278,40 @@ void add_batch_norm(Keys& keys) {
                          "precise: training batches behind the statistics"));
 }
 
-void add_loss_and_optimizer(Keys& keys) {
-  const auto optim = [](auto member) { return field(&Config::optim, member); };
+void add_loss(Keys& keys) {
   keys.push_back(choice("loss.type", field(&Config::loss, &LossOptions::type),
                         {{"cross_entropy", "cross_entropy"}}, ""));
   keys.push_back(numbers("loss.class_weight", field(&Config::loss, &LossOptions::class_weight),
                          kNotNegative, "one per class"));
-  keys.push_back(only_word("optim.type", "sgd"));
-  keys.push_back(real("optim.lr", optim(&Sgd::lr), kNotNegative, ""));
-  keys.push_back(integer(
-      "optim.lr_reference_batch", [](auto& c) -> auto& { return c.lr_reference_batch; },
-      kNotNegative, "lr is for this global batch, and scaled to the run's; 0: as it is"));
-  keys.push_back(
-      real("optim.momentum", optim(&Sgd::momentum), {.lo = 0, .hi = 1, .below = true}, ""));
-  keys.push_back(real("optim.weight_decay", optim(&Sgd::weight_decay), kNotNegative, ""));
-  keys.push_back(real("optim.norm_weight_decay", optim(&Sgd::norm_weight_decay), kNotNegative,
-                      "of gamma and beta"));
+}
+
+void add_optimizer(Keys& keys) {
+  const auto optim = [](auto member) { return field(&Config::optim, member); };
+  const auto add_for_sgd = [&](ConfigKey key) {
+    keys.push_back(only_if([](const Config& c) { return c.optim.type == OptimizerType::kSgd; },
+                           std::move(key)));
+  };
+  const auto add_for_adamw = [&](ConfigKey key) {
+    keys.push_back(only_if([](const Config& c) { return c.optim.type == OptimizerType::kAdamW; },
+                           std::move(key)));
+  };
+  keys.push_back(choice("optim.type", optim(&OptimOptions::type),
+                        {{"sgd", OptimizerType::kSgd}, {"adamw", OptimizerType::kAdamW}},
+                        "sgd, adamw"));
+  keys.push_back(real("optim.lr", optim(&OptimOptions::lr), kNotNegative, ""));
+  keys.push_back(integer("optim.lr_reference_batch", optim(&OptimOptions::lr_reference_batch),
+                         kNotNegative,
+                         "lr is for this global batch, and scaled to the run's; 0: as it is"));
+  add_for_sgd(real("optim.momentum", optim(&OptimOptions::momentum), kBelowOne, "sgd"));
+  add_for_adamw(real("optim.beta1", optim(&OptimOptions::beta1), kBelowOne, "adamw"));
+  add_for_adamw(real("optim.beta2", optim(&OptimOptions::beta2), kBelowOne, "adamw"));
+  add_for_adamw(real("optim.eps", optim(&OptimOptions::eps), kFloatPositive, "adamw"));
+  keys.push_back(real("optim.weight_decay", optim(&OptimOptions::weight_decay), kNotNegative, ""));
+  keys.push_back(real("optim.norm_weight_decay", optim(&OptimOptions::norm_weight_decay),
+                      kNotNegative, "of gamma and beta"));
+  keys.push_back(only_if([](const Config& c) { return c.optim.head_lr_mult != 1; },
+                         real("optim.head_lr_mult", optim(&OptimOptions::head_lr_mult),
+                              kNotNegative, "times lr: under head, classifier, aux_classifier")));
 }
 
 void add_schedule(Keys& keys) {
@@ -329,7 +341,8 @@ Keys make_keys() {
   add_augment(keys);
   add_batch_and_model(keys);
   add_batch_norm(keys);
-  add_loss_and_optimizer(keys);
+  add_loss(keys);
+  add_optimizer(keys);
   add_schedule(keys);
   return keys;
 }

@@ -6,6 +6,26 @@
 #include "lockstep/core/check.h"
 
 namespace lockstep {
+namespace {
+
+// Each group may be without parameters, because models call their last layers differently; all of
+// them may not.
+void check_groups(DataParallel& replicas) {
+  const DataParallelOptions& options = replicas.options();
+  if (options.parameter_groups.empty()) return;
+  const TensorMap weights = replicas.state_dict();
+  const bool found = std::any_of(weights.begin(), weights.end(), [&](const auto& named) {
+    return std::any_of(
+        options.parameter_groups.begin(), options.parameter_groups.end(),
+        [&](const ParameterGroup& group) { return named.first.starts_with(group.prefix + "."); });
+  });
+  if (found) return;
+  throw ConfigError(
+      "optim.head_lr_mult is not 1, but the model has no parameter under head, classifier or "
+      "aux_classifier; leave it out");
+}
+
+}  // namespace
 
 std::unique_ptr<DataParallel> make_replicas(const Config& config,
                                             const std::vector<Device>& devices,
@@ -18,7 +38,8 @@ std::unique_ptr<DataParallel> make_replicas(const Config& config,
   options.input = {global_batch, size.height, size.width, 3};
   options.losses = {{"out", CrossEntropyLoss{.class_weight = config.loss.class_weight,
                                              .ignore_index = config.data.ignore_index}}};
-  options.optimizer = config.optim;
+  options.optimizer = config.optim.optimizer();
+  options.parameter_groups = config.optim.parameter_groups();
   options.accumulate = config.batch.accumulate;
   options.seed = config.run.seed;
   options.activations = config.run.precision;
@@ -32,7 +53,9 @@ std::unique_ptr<DataParallel> make_replicas(const Config& config,
   options.communicator.stall_timeout =
       std::chrono::milliseconds(std::llround(config.run.stall_timeout * 1e3));
   options.communicator.hook = hook;
-  return std::make_unique<DataParallel>(std::move(options));
+  auto replicas = std::make_unique<DataParallel>(std::move(options));
+  check_groups(*replicas);
+  return replicas;
 }
 
 Checkpoint read_checkpoint(DataParallel& replicas) {

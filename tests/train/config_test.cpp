@@ -106,7 +106,12 @@ TEST_CASE("ranges") {
       {"run.loss_scale=3", "run.loss_scale is 3, but must be a power of two"},
       {"run.loss_scale=0.5", "run.loss_scale: "},
       {"run.tf32=1", "expected true or false"},
-      {"optim.type=adam", "one of \"sgd\""},
+      {"optim.type=adam", "one of \"sgd\", \"adamw\", got \"adam\"; did you mean \"adamw\"?"},
+      {"optim.beta1=0.9", "optim.beta1 is a number of optim.type = \"adamw\", but it is \"sgd\""},
+      {"optim.eps=1e-8", "optim.eps is a number of optim.type = \"adamw\", but it is \"sgd\""},
+      {"optim.eps=0", "expected a number >= 1e-38"},
+      {"optim.beta2=1", "expected a number >= 0 and < 1, got 1"},
+      {"optim.head_lr_mult=-1", "expected a number >= 0, got -1"},
       {"schedule.milestones=[0.5,1]", "expected a list"},
       {"data.augment.crop=[20,32]", "needs multiples of 8; set data.augment.crop = [16, 32]"},
   };
@@ -153,6 +158,31 @@ TEST_CASE("defaults") {
   CHECK(augmented.data.augment.value().hflip == 0.5F);
 }
 
+TEST_CASE("the optimizer: each type has its keys and its defaults") {
+  const Sgd sgd = std::get<Sgd>(config_of(kStreets, {"optim.lr=0.5"}).optim.optimizer());
+  CHECK(sgd.lr == 0.5F);
+  CHECK(sgd.momentum == 0.9F);
+  CHECK(sgd.weight_decay == 1e-4F);
+  const Config config = config_of(kStreets, {"optim.type=adamw", "optim.beta1=0.8"});
+  const AdamW adamw = std::get<AdamW>(config.optim.optimizer());
+  CHECK(adamw.lr == 1e-3F);
+  CHECK(adamw.beta1 == 0.8);
+  CHECK(adamw.beta2 == 0.999);
+  CHECK(adamw.eps == 1e-8F);
+  CHECK(adamw.weight_decay == 1e-2F);
+  CHECK(adamw.norm_weight_decay == 0);
+  CHECK(config.optim.parameter_groups().empty());
+  contains(error_of(kStreets, {"optim.type=adamw", "optim.momentum=0.9"}),
+           "optim.momentum is a number of optim.type = \"sgd\", but it is \"adamw\"");
+  CHECK(to_toml(config).find("momentum = 0.9") == std::string::npos);
+  CHECK(to_toml(config_of(kStreets)).find("beta1") == std::string::npos);
+  CHECK(to_toml(config_of(kStreets)).find("head_lr_mult") == std::string::npos);
+  const auto groups = config_of(kStreets, {"optim.head_lr_mult=10"}).optim.parameter_groups();
+  REQUIRE(groups.size() == 3);
+  CHECK(groups[2].prefix == "aux_classifier");
+  CHECK(groups[2].lr_mult == 10);
+}
+
 TEST_CASE("Keras' momentum is converted, and a momentum that looks like Keras' warns") {
   std::vector<std::string> warnings;
   const Config keras =
@@ -184,7 +214,8 @@ TEST_CASE("the resolved configuration loads as is, to the same values") {
       {"data.layout=camvid", "data.root=/tmp", "data.resize=[176,240]", "schedule.type=step",
        "schedule.milestones=[0.5,0.75]", "bn.eps_mode=clamp", "bn.eval_stats=precise"},
       {"run.precision=bf16", "run.tf32=true"},
-      {"run.precision=fp16", "run.loss_scale=1024"}};
+      {"run.precision=fp16", "run.loss_scale=1024"},
+      {"optim.type=adamw", "optim.beta2=0.95", "optim.eps=1e-6", "optim.head_lr_mult=10"}};
   for (const auto& overrides : cases) {
     CAPTURE(overrides.empty() ? std::string("defaults") : overrides.front());
     const Config config = config_of(kStreets, overrides);
@@ -194,6 +225,10 @@ TEST_CASE("the resolved configuration loads as is, to the same values") {
     CHECK(config_hash(again) == config_hash(config));
     CHECK(again.bn.momentum == config.bn.momentum);
     CHECK(again.optim.lr == config.optim.lr);
+    CHECK(again.optim.type == config.optim.type);
+    CHECK(again.optim.beta2 == config.optim.beta2);
+    CHECK(again.optim.eps == config.optim.eps);
+    CHECK(again.optim.head_lr_mult == config.optim.head_lr_mult);
     CHECK(again.run.name == config.run.name);
     CHECK(again.run.precision == config.run.precision);
     CHECK(again.run.tf32 == config.run.tf32);
@@ -205,12 +240,13 @@ TEST_CASE("the hash covers what changes the result and nothing else") {
   const std::string base = config_hash(config_of(kStreets));
   CHECK(base.size() == 16);
   for (const char* same : {"run.name=x", "run.work_dir=/x", "run.log_every=3", "run.keep=9",
-                           "data.workers=7", "run.loss_scale=2"}) {
+                           "data.workers=7", "run.loss_scale=2", "optim.head_lr_mult=1"}) {
     CHECK(config_hash(config_of(kStreets, {same})) == base);
   }
   for (const char* other :
        {"run.seed=1", "optim.lr=0.011", "bn.mode=sync", "data.train_images=3", "run.precision=bf16",
-        "run.tf32=true", "run.gradient_exchange=all_reduce"}) {
+        "run.tf32=true", "run.gradient_exchange=all_reduce", "optim.type=adamw",
+        "optim.head_lr_mult=10"}) {
     CHECK(config_hash(config_of(kStreets, {other})) != base);
   }
 }

@@ -172,10 +172,12 @@ TEST_CASE(
 }
 
 TEST_CASE("a run that was cut off and resumed is the run that was not") {
-  for (const std::vector<std::string>& mode : {std::vector<std::string>{"bn.mode=local"},
-                                               {"bn.mode=sync"},
-                                               {"bn.mode=virtual", "bn.virtual_devices=2"}}) {
-    CAPTURE(mode.front());
+  for (const std::vector<std::string>& mode :
+       {std::vector<std::string>{"bn.mode=local"},
+        {"bn.mode=sync"},
+        {"bn.mode=virtual", "bn.virtual_devices=2"},
+        {"bn.mode=sync", "optim.type=adamw", "optim.head_lr_mult=10"}}) {
+    CAPTURE(mode.back());
     const Runs runs;
     train(runs.request("whole", mode));
     TrainRequest cut = runs.request("cut", mode);
@@ -191,6 +193,34 @@ TEST_CASE("a run that was cut off and resumed is the run that was not") {
     check_same_run(runs.folder("whole"), runs.folder("cut"));
     CHECK(read_summary(runs.folder("cut").root).has_value());
   }
+}
+
+TEST_CASE("a multiplier for the last layers changes what the run comes to") {
+  const Runs runs;
+  train(runs.request("a", {"run.max_iters=2"}));
+  train(runs.request("b", {"run.max_iters=2", "optim.head_lr_mult=10"}));
+  CHECK(read_text(runs.folder("a").scalars()) != read_text(runs.folder("b").scalars()));
+  CHECK(read_text(runs.folder("b").config()).find("head_lr_mult = 10") != std::string::npos);
+}
+
+TEST_CASE("a multiplier for last layers that the model does not have is an error") {
+  const auto one_layer = [](const ModelOptions& options) -> Architecture {
+    const std::int64_t classes = options.num_classes;
+    const Model model = [classes](NetworkBuilder& net, Value* x, const NormLayer&) -> Outputs {
+      return {{"out", net.conv2d(x, "last", {.out_channels = classes, .bias = true})}};
+    };
+    return {model, 1, "one layer"};
+  };
+  const ModelTable models{{"one_layer", one_layer}};
+  const TemporaryFolder folder;
+  TrainRequest request;
+  request.config = load_config(folder.write("tiny.toml", kConfig),
+                               {"model.arch=one_layer", "optim.head_lr_mult=10"}, nullptr, models);
+  request.devices = "cpu:2";
+  request.output = folder.path() / "a";
+  request.console = Console::kQuiet;
+  CHECK_THROWS_WITH_AS(train(request), doctest::Contains("optim.head_lr_mult is not 1"),
+                       ConfigError);
 }
 
 TEST_CASE("a run goes on with the other gradient exchange, and says which it has") {
