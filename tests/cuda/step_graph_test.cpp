@@ -53,15 +53,19 @@ Trained trained(const DataParallelOptions& options) {
 }
 
 TEST_CASE("a graph over several GPUs has the bits of issued steps, with and without peer access") {
-  for (const bool peer_access : {true, false}) {
-    CAPTURE(peer_access);
-    fake_runtime::use({.devices = 2, .peer_access = peer_access});
-    DataParallelOptions options = on_gpus(4, 2, BatchNormMode::kSync);
-    const Trained issued = trained(options);
-    CHECK(issued.norms.back() > 0);
-    CHECK(issued.norms.back() != issued.norms.front());
-    options.cuda_graph = true;
-    CHECK(trained(options) == issued);
+  for (const Optimizer& optimizer : {Optimizer(Sgd{.weight_decay = 1e-3F}), Optimizer(AdamW{})}) {
+    CAPTURE(optimizer_name(optimizer));
+    for (const bool peer_access : {true, false}) {
+      CAPTURE(peer_access);
+      fake_runtime::use({.devices = 2, .peer_access = peer_access});
+      DataParallelOptions options = on_gpus(4, 2, BatchNormMode::kSync);
+      options.optimizer = optimizer;
+      const Trained issued = trained(options);
+      CHECK(issued.norms.back() > 0);
+      CHECK(issued.norms.back() != issued.norms.front());
+      options.cuda_graph = true;
+      CHECK(trained(options) == issued);
+    }
   }
 }
 
