@@ -1,8 +1,6 @@
 // Makes the CUDA backend known to the factories of lockstep/backend and lockstep/sync, which know
 // nothing of CUDA.
 
-#include "lockstep/cuda.h"
-
 #include <cstdlib>
 
 #include "kernels/cuda_backend.h"
@@ -10,6 +8,7 @@
 #include "kernels/examine.h"
 #include "kernels/transport/gpu_transport.h"
 #include "kernels/transport/register_nccl.h"
+#include "lockstep/cuda.h"
 
 namespace lockstep::gpu {
 namespace {

@@ -134,4 +134,33 @@ inline void upload(Backend& backend, const Tensor& tensor, const float* values) 
   backend.synchronize();
 }
 
+/// Squared errors and squares of the reference, summed.
+struct Norms {
+  double ours = 0, torch = 0, reference = 0;
+
+  void add(const Norms& other) {
+    ours += other.ours, torch += other.torch, reference += other.reference;
+  }
+};
+
+inline Norms norms(const std::vector<double>& reference, const std::vector<float>& torch,
+                   const std::vector<float>& ours) {
+  REQUIRE(ours.size() == reference.size());
+  Norms sum;
+  for (std::size_t i = 0; i < reference.size(); ++i) {
+    sum.ours += (ours[i] - reference[i]) * (ours[i] - reference[i]);
+    sum.torch += (torch[i] - reference[i]) * (torch[i] - reference[i]);
+    sum.reference += reference[i] * reference[i];
+  }
+  return sum;
+}
+
+inline void check_norms(const std::string& what, const Norms& sum) {
+  CAPTURE(what);
+  const double torch_error = std::sqrt(sum.torch / sum.reference);
+  const double our_error = std::sqrt(sum.ours / sum.reference);
+  // Not <=: a NaN must fail. The floor is one rounding of every value.
+  CHECK(our_error < kFactor * torch_error + 0x1p-24);
+}
+
 }  // namespace lockstep::oracle

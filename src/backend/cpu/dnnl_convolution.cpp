@@ -186,8 +186,8 @@ class OneThread {
 };
 
 /// Whether the result of an image depends on the number of threads and the batch around it: so with
-/// matrix products, which are cut by threads, and with the strided kernels of oneDNN 3, but not with
-/// its other generated kernels.
+/// matrix products, which are cut by threads, and with the strided kernels of oneDNN 3, but not
+/// with its other generated kernels.
 template <typename Desc>
 bool depends_on_threads(const Desc& desc) {
   const std::string implementation = desc.impl_info_str();
