@@ -15,6 +15,7 @@ class LossNode {
   const std::string& output() const { return loss_.output; }
   /// Channels of the output.
   std::int64_t classes() const { return classes_; }
+  std::size_t output_index() const { return index_; }
   int ignore_index() const { return cross_entropy().ignore_index; }
 
   /// The labels in `memory` of the batch that `network` is set to.
@@ -33,12 +34,13 @@ class LossNode {
   CrossEntropy arguments(const Network& network, const Tensor& labels, double* loss) const;
 
   const NamedLoss loss_;
-  std::int64_t classes_;
+  const std::size_t index_;  // of the output
+  const std::int64_t classes_;
   Storage class_weight_;  // [classes]; empty: all 1
 };
 
-/// What the sum over a global batch is divided by: the weights of its valid positions, `classes`
-/// counts. 0 where there are none.
-double loss_normalizer(const Loss& loss, std::span<const std::int64_t> class_pixels);
+/// What the sum over a global batch is divided by, given its labels of each class: the weights of
+/// the valid positions. 0 where there are none.
+double loss_normalizer(const Loss& loss, std::span<const std::int64_t> label_counts);
 
 }  // namespace lockstep

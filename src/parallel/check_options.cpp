@@ -27,9 +27,8 @@ void check_losses(const DataParallelOptions& options) {
 void check_process_groups(const DataParallelOptions& options) {
   const BatchNormOptions& norm = options.norm.options;
   if (norm.mode != BatchNormMode::kSync) return;
-  const auto ranks = static_cast<int>(options.devices.size());
-  contiguous_groups(ranks, norm.sync_group);
-  if (!norm.process_groups.empty()) normalized(norm.process_groups, ranks);
+  if (norm.process_groups.empty()) return;
+  ascending(norm.process_groups, static_cast<int>(options.devices.size()));
 }
 
 void check_precision(const DataParallelOptions& options) {

@@ -14,8 +14,10 @@
 #include "core/rng.h"
 #include "lockstep/core/check.h"
 #include "parallel/check_options.h"
+#include "parallel/gather.h"
 #include "parallel/replica.h"
 #include "parallel/replica_group.h"
+#include "parallel/scatter.h"
 #include "parallel/shard.h"
 
 namespace lockstep {
@@ -32,22 +34,6 @@ std::uint64_t dropout_seed(std::uint64_t seed, std::int64_t step) {
   Rng rng(seed, RngPurpose::kDropout, static_cast<std::uint64_t>(step));
   const std::uint64_t high = rng.next_u32();
   return high << 32U | rng.next_u32();
-}
-
-// Adds the batch's labels of each class.
-void count_labels(const LossNode& loss, const Batch& batch, std::vector<std::int64_t>& counts) {
-  LOCKSTEP_CHECK(batch.class_pixels.empty() || batch.class_pixels.size() == counts.size(),
-                 "expected label counts of ", counts.size(), " classes, got ",
-                 batch.class_pixels.size());
-  for (std::size_t c = 0; c < batch.class_pixels.size(); ++c) counts[c] += batch.class_pixels[c];
-  if (!batch.class_pixels.empty()) return;
-  for (const std::uint8_t label : batch.labels) {
-    if (label == loss.ignore_index()) continue;
-    LOCKSTEP_CHECK(label < counts.size(), "a label is ", int{label}, ", but the output '",
-                   loss.output(), "' has ", counts.size(), " classes; what does not count is ",
-                   loss.ignore_index());
-    ++counts[label];
-  }
 }
 
 }  // namespace
@@ -82,20 +68,17 @@ struct DataParallel::Impl {
   void check_between_steps(const char* what) const;
 
   void check_batch(const Batch& batch, std::int64_t most) const;
-  std::vector<std::vector<BatchPart>> scatter(const Batch& batch) const;
-  std::vector<std::vector<BatchPart>> scatter(std::span<const Batch> batches) const;
-  StepScalars scalars(std::span<const Batch> batches, std::int64_t step, float lr) const;
+  StepScalars scalars(std::span<const Batch> batches, std::int64_t step, float lr);
   StepMode next_mode(std::int64_t batch);
   void begin_step(StepInput input);
   void wait_for(const StepUnderWay& step);
   void give_up_steps();
-  double gradient_norm() const;
-  StepResult gather(const StepUnderWay& step);
-  void judge_gradient(const StepUnderWay& step, StepResult& result);
 
   const DataParallelOptions options;
   const GradientExchangeChoice exchange;
   SyncGroup sync_group;
+  Scatter scatter;
+  std::vector<std::int64_t> label_counts;          // [class] of the batch at hand
   std::vector<std::unique_ptr<Replica>> replicas;  // [rank]
   std::vector<StepOutcome> outcomes;               // [rank] of the step finished last
   std::deque<StepUnderWay> under_way;              // the oldest first
@@ -112,6 +95,7 @@ DataParallel::Impl::Impl(DataParallelOptions&& run_options)
     : options(std::move(run_options)),
       exchange(choose_gradient_exchange(options.gradient_exchange.kind, options.devices)),
       sync_group(options.devices, sync_group_options(options, exchange)),
+      scatter(options),
       replicas(options.devices.size()),
       outcomes(options.devices.size()) {
   check_options(options);
@@ -206,43 +190,18 @@ void DataParallel::Impl::check_batch(const Batch& batch, std::int64_t most) cons
                  " for ", samples);
 }
 
-std::vector<std::vector<BatchPart>> DataParallel::Impl::scatter(const Batch& batch) const {
-  std::vector<std::vector<BatchPart>> parts(replicas.size());
-  for (int micro = 0; micro < options.accumulate; ++micro) {
-    const Shard whole = shard_of(batch.count(), options.accumulate, micro);
-    for (int rank = 0; rank < ranks(); ++rank) {
-      const Shard own = shard_of(whole.count, ranks(), rank);
-      const std::int64_t begin = whole.begin + own.begin;
-      parts[static_cast<std::size_t>(rank)].push_back({&batch, begin, own.count, begin});
-    }
-  }
-  return parts;
-}
-
-std::vector<std::vector<BatchPart>> DataParallel::Impl::scatter(
-    std::span<const Batch> batches) const {
-  std::vector<std::vector<BatchPart>> parts(replicas.size());
-  std::int64_t before = 0;
-  for (std::size_t rank = 0; rank < batches.size(); ++rank) {
-    const Batch& own = batches[rank];
-    for (int micro = 0; micro < options.accumulate; ++micro) {
-      const Shard shard = shard_of(own.count(), options.accumulate, micro);
-      parts[rank].push_back({&own, shard.begin, shard.count, before + shard.begin});
-    }
-    before += own.count();
-  }
-  return parts;
-}
-
 StepScalars DataParallel::Impl::scalars(std::span<const Batch> batches, std::int64_t step,
-                                        float lr) const {
+                                        float lr) {
   StepScalars scalars{
       .dropout_seed = dropout_seed(options.seed, step), .begun = step + 1, .lr = lr};
   for (std::size_t i = 0; i < options.losses.size(); ++i) {
     const LossNode& loss = replicas.front()->losses()[i];
-    std::vector<std::int64_t> pixels(static_cast<std::size_t>(loss.classes()));
-    for (const Batch& batch : batches) count_labels(loss, batch, pixels);
-    scalars.normalizers[i] = loss_normalizer(options.losses[i].loss, pixels);
+    label_counts.assign(static_cast<std::size_t>(loss.classes()), 0);
+    for (const Batch& batch : batches) {
+      add_label_counts(batch, replicas.front()->label_positions(), loss.ignore_index(),
+                       label_counts);
+    }
+    scalars.normalizers[i] = loss_normalizer(options.losses[i].loss, label_counts);
   }
   return scalars;
 }
@@ -313,10 +272,8 @@ StepResult DataParallel::train_step(std::span<const Batch> batches, std::int64_t
 void DataParallel::stage_next(const Batch& batch) {
   if (!impl_->replicas.front()->stages()) return;
   impl_->check_batch(batch, impl_->options.input.batch());
-  const auto parts = impl_->scatter(batch);
-  impl_->run([&parts](Replica& replica) {
-    replica.stage(parts[static_cast<std::size_t>(replica.rank())]);
-  });
+  const std::span<const BatchPart> parts = impl_->scatter(batch);
+  impl_->run([parts](Replica& replica) { replica.stage(parts); });
   impl_->staged = batch.samples;
 }
 
@@ -349,67 +306,17 @@ void DataParallel::Impl::give_up_steps() {
   run([](Replica& replica) { replica.clear_sums(); });
 }
 
-double DataParallel::Impl::gradient_norm() const {
-  // With all_reduce every rank has the whole gradient, and its norm.
-  const std::size_t parts = exchange.kind == "all_reduce" ? 1 : outcomes.size();
-  double squares = 0;
-  for (std::size_t rank = 0; rank < parts; ++rank) squares += outcomes[rank].sums.squared_norm;
-  return std::sqrt(squares);
-}
-
-StepResult DataParallel::Impl::gather(const StepUnderWay& done) {
-  StepResult result;
-  result.losses.resize(options.losses.size());
-  for (std::size_t rank = 0; rank < outcomes.size(); ++rank) {
-    const StepOutcome& outcome = outcomes[rank];
-    for (std::size_t i = 0; i < result.losses.size(); ++i) {
-      const double loss = outcome.sums.losses[i];
-      if (!std::isfinite(loss)) {
-        throw NonFiniteError(concat("step ", done.step, ": the loss of replica ", rank, " (",
-                                    to_string(options.devices[rank]), ") is ", loss,
-                                    "; the weights were not changed"));
-      }
-      result.losses[i] += loss;
-    }
-    const double share = 1.0 / ranks();
-    result.times.compute += share * outcome.times.compute;
-    result.times.batch_norm_wait += share * outcome.times.batch_norm_wait;
-    result.times.gradient_exchange += share * outcome.times.gradient_exchange;
-  }
-  result.loss = std::accumulate(result.losses.begin(), result.losses.end(), 0.0);
-  judge_gradient(done, result);
-  return result;
-}
-
-void DataParallel::Impl::judge_gradient(const StepUnderWay& done, StepResult& result) {
-  if (options.loss_scale) {
-    result.loss_scale = outcomes[0].sums.scale;
-    result.skipped = std::any_of(outcomes.begin(), outcomes.end(), [](const StepOutcome& outcome) {
-      return outcome.sums.guard != 0;
-    });
-    const float scale = std::exchange(scale_in_use, result.loss_scale->scale);
-    if (result.skipped && scale == 1) {
-      throw NonFiniteError(concat("step ", done.step, ": the gradient is not finite although the ",
-                                  "loss is and its scale is down at 1; the weights were not ",
-                                  "changed"));
-    }
-  }
-  result.grad_norm = result.skipped ? std::numeric_limits<double>::quiet_NaN() : gradient_norm();
-  if (!result.skipped && !std::isfinite(result.grad_norm)) {
-    throw NonFiniteError(concat("step ", done.step, ": the gradient is not finite (norm ",
-                                result.grad_norm, ") although the loss is; the weights of this ",
-                                "step are not to be used, go on from the last checkpoint ",
-                                "(--resume)"));
-  }
-}
-
 StepResult DataParallel::finish_step() {
   LOCKSTEP_CHECK(!impl_->under_way.empty(), "finish_step without a step that was begun");
   const Impl::StepUnderWay step = impl_->under_way.front();
   impl_->under_way.pop_front();
   impl_->wait_for(step);
   try {
-    return impl_->gather(step);
+    const bool summed = impl_->exchange.kind == "all_reduce";
+    const StepResult result =
+        gather({step.step, impl_->outcomes, summed, impl_->scale_in_use}, impl_->options);
+    if (result.loss_scale) impl_->scale_in_use = result.loss_scale->scale;
+    return result;
   } catch (const NonFiniteError&) {
     impl_->give_up_steps();
     throw;

@@ -61,7 +61,7 @@ class Replica {
   void clear_sums();
   /// Whether batches go to the device ahead of their step.
   bool stages() const { return device().kind == DeviceKind::kCuda; }
-  /// Brings the parts of the next batch to the device.
+  /// Brings this rank's of all parts of the next batch to the device.
   void stage(std::span<const BatchPart> parts);
   /// The training-mode forward pass alone, running statistics as they were.
   void forward(const BatchPart& part);
@@ -81,7 +81,8 @@ class Replica {
 
  private:
   void allocate_step_memory();
-  std::span<const BatchPart> parts_of(const StepInput& input) const;
+  /// This rank's.
+  std::span<const BatchPart> own(std::span<const BatchPart> parts) const;
   void upload_scalars(const StepInput& input);
   void scatter(const BatchPart& part, std::size_t micro, bool staged);
   void stage_part(const BatchPart& part, std::size_t micro);
@@ -129,11 +130,12 @@ class Replica {
   // The next batch on its way, ahead of its step, micro-batch by micro-batch; empty on the CPU,
   // which gains nothing by it.
   Storage staged_images_, staged_labels_;
-  Storage sums_;                        // StepSums
-  Storage scalars_;                     // StepScalars
-  std::unique_ptr<Readback> readback_;  // of `sums_`, kStepSlots times
-  Storage confusion_;                   // int64 [classes, classes]
-  Storage eval_labels_;                 // as labels_, for the network of the last evaluated size
+  Storage sums_;                            // StepSums
+  Storage scalars_;                         // StepScalars
+  std::unique_ptr<Readback> readback_;      // of `sums_`, kStepSlots times
+  std::vector<std::int64_t> label_counts_;  // [class] of the image that is evaluated
+  Storage confusion_;                       // int64 [classes, classes]
+  Storage eval_labels_;  // as labels_, for the network of the last evaluated size
   Storage eval_images_;  // fp32, on their way into it; empty where it takes them as they are
   std::vector<const double*> guards_;  // [rank], with a loss scale
   std::vector<std::int64_t> tracked_;  // [BatchNorm state] batches that a recorded step counts

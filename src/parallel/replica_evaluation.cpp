@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "parallel/replica.h"
+#include "parallel/scatter.h"
 
 namespace lockstep {
 namespace {
@@ -63,15 +64,18 @@ ImageOutcome Replica::evaluate(const Batch& batch) {
   backend_->upload(labels, batch.labels.data());
   eval_network_->forward({.training = false});
 
-  backend_->confusion_matrix(network.output(network.output_index(loss.output())), labels,
+  backend_->confusion_matrix(network.output(loss.output_index()), labels,
                              static_cast<std::int64_t*>(confusion_.data()));
   backend_->fill(sums_tensor(), 0);
   loss.evaluate(network, labels, sums().losses.data());
   StepSums read;
   backend_->download(&read, outcome_tensor());
   backend_->synchronize();
-  const std::vector<std::int64_t>& pixels = batch.class_pixels;
-  return {read.losses[0], std::accumulate(pixels.begin(), pixels.end(), std::int64_t{0})};
+  label_counts_.assign(static_cast<std::size_t>(loss.classes()), 0);
+  add_label_counts(batch, static_cast<std::size_t>(labels.shape.rows_per_sample()),
+                   loss.ignore_index(), label_counts_);
+  return {read.losses[0],
+          std::accumulate(label_counts_.begin(), label_counts_.end(), std::int64_t{0})};
 }
 
 std::vector<std::int64_t> Replica::end_evaluation() {

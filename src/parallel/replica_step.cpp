@@ -31,7 +31,7 @@ void Replica::begin_step(const StepInput& input) {
   const auto start = std::chrono::steady_clock::now();
   const double waited = communicator_.exchange_wait_seconds();
   upload_scalars(input);
-  scatter(parts_of(input).front(), 0, input.staged);
+  scatter(own(input.parts).front(), 0, input.staged);
   do_step(input);
   readback_->start(input.slot);
   if (device().kind == DeviceKind::kCpu) {  // on a GPU streams wait, not the thread
@@ -58,8 +58,9 @@ void Replica::clear_sums() {
 
 // --- scatter ---
 
-std::span<const BatchPart> Replica::parts_of(const StepInput& input) const {
-  return input.parts[static_cast<std::size_t>(rank_)];
+std::span<const BatchPart> Replica::own(std::span<const BatchPart> parts) const {
+  const auto micro_batches = static_cast<std::size_t>(options_.accumulate);
+  return parts.subspan(static_cast<std::size_t>(rank_) * micro_batches, micro_batches);
 }
 
 Tensor Replica::staged_images(std::size_t micro, std::int64_t count) const {
@@ -97,13 +98,12 @@ void Replica::scatter(const BatchPart& part, std::size_t micro, bool staged) {
 
 void Replica::stage(std::span<const BatchPart> parts) {
   communicator_.enter("staging", "the next batch");
-  for (std::size_t micro = 0; micro < parts.size(); ++micro) stage_part(parts[micro], micro);
+  for (std::size_t micro = 0; const BatchPart& part : own(parts)) stage_part(part, micro++);
 }
 
 void Replica::stage_part(const BatchPart& part, std::size_t micro) {
   if (part.count == 0) return;
-  const Shape labels =
-      losses_.front().labels(*network_, labels_.data()).shape.with_batch(part.count);
+  const Shape labels = losses_.front().labels(*network_, nullptr).shape.with_batch(part.count);
   backend_->stage(staged_images(micro, part.count), images_of(part, options_.input));
   backend_->stage(staged_labels(micro, labels), labels_of(part, labels));
 }
@@ -130,7 +130,7 @@ void Replica::do_step(const StepInput& input) {
 // On a GPU nothing here waits for the device, and nothing that changes from step to step is an
 // argument: that lies in device memory. The first micro-batch has been scattered already.
 void Replica::issue_step(const StepInput& input) {
-  const std::span<const BatchPart> parts = parts_of(input);
+  const std::span<const BatchPart> parts = own(input.parts);
   network_->zero_grad();
   // A loss that is not finite stays: the update of a step that was begun before the host saw it
   // must not be done, either.
@@ -235,7 +235,7 @@ void Replica::replay_step(const StepInput& input) {
     batch_norms[i]->num_batches_tracked += tracked_[i];
   }
   for (BatchNormLayer* layer : network_->batch_norms()) {
-    layer->set_local_moments(context(parts_of(input).front().sample_offset));
+    layer->set_local_moments(context(own(input.parts).front().sample_offset));
   }
 }
 

@@ -11,9 +11,6 @@
 
 namespace lockstep {
 
-/// Losses that a network may have.
-constexpr std::size_t kMaxLosses = 4;
-
 /// What changes from step to step beside the batch. Operations read it from device memory, so that
 /// a recorded step can be replayed.
 struct StepScalars {
@@ -50,10 +47,10 @@ struct StepInput {
   std::int64_t step = 0;
   StepScalars scalars = {};
   StepMode mode = StepMode::kIssue;
-  int slot = 0;                               // of the outcome
-  bool staged = false;                        // whether the batch has been staged
-  std::int64_t batch = 0;                     // samples of the global batch
-  std::vector<std::vector<BatchPart>> parts;  // [rank][micro-batch]
+  int slot = 0;                           // of the outcome
+  bool staged = false;                    // whether the batch has been staged
+  std::int64_t batch = 0;                 // samples of the global batch
+  std::span<const BatchPart> parts = {};  // [rank][micro-batch]
 };
 
 /// Steps that may be under way at the same time. Their outcomes lie in slots that are used in turn.

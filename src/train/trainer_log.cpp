@@ -17,7 +17,7 @@ namespace {
 constexpr std::int64_t kSchema = 1;
 
 std::string describe_mode(const Config& config, std::size_t devices) {
-  const BatchNormOptions& bn = config.bn;
+  const BatchNormConfig& bn = config.bn;
   if (bn.mode == BatchNormMode::kLocal)
     return "local: every device normalises its own part of the batch";
   if (bn.mode == BatchNormMode::kVirtual) {

@@ -115,7 +115,7 @@ TEST_CASE("delays change no bit") {
 
 TEST_CASE("sync groups share statistics among themselves only") {
   DataParallelOptions options = toy_options(4, BatchNormMode::kSync, 8);
-  options.norm.options.sync_group = 2;
+  options.norm.options.process_groups = contiguous_groups(4, 2);
   const auto run = make_toy(options);
   for (std::int64_t step = 0; step < 2; ++step) run->train_step(toy_batch(8, step), step, 0.05F);
   CHECK(statistics(*run, 0) == statistics(*run, 1));

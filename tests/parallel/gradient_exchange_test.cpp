@@ -176,7 +176,7 @@ TEST_CASE("the sums of all-reduces give the owners' bits") {
 
 TEST_CASE("all-reduces are over all ranks, also across sync groups") {
   DataParallelOptions options = toy_options(4, BatchNormMode::kSync, 8);
-  options.norm.options.sync_group = 2;
+  options.norm.options.process_groups = contiguous_groups(4, 2);
   const auto outcome = [](const DataParallelOptions& how) {
     const auto run = make_toy(how);
     for (std::int64_t step = 0; step < 4; ++step) run->train_step(toy_batch(8, step), step, 0.1F);

@@ -86,8 +86,10 @@ TEST_CASE("two heads with a loss each: on any number of devices as on one") {
   }
   DataParallel run(options);
   const StepResult step = run.train_step(toy_batch(5, 0), 0);
-  REQUIRE(step.losses.size() == 2);
   CHECK(step.loss == step.losses[0] + step.losses[1]);
+  CHECK(step.losses[0] > 0);
+  CHECK(step.losses[1] > 0);
+  CHECK(step.losses[2] == 0);
 }
 
 TEST_CASE("losses add up by their weights") {
@@ -160,6 +162,28 @@ TEST_CASE("a batch for each device gives the bits of the batch that is scattered
   DataParallel run(toy_options(2, BatchNormMode::kLocal));
   CHECK_THROWS_WITH_AS(run.train_step(std::array<Batch, 1>{toy_batch(1, 0)}, 0, 0.1F),
                        doctest::Contains("a batch for each of the 2 devices, got 1"), Error);
+}
+
+TEST_CASE("labels that the batch has not counted are counted, in training and in evaluation") {
+  DataParallel run(toy_options(2, BatchNormMode::kLocal));
+  Batch counted = toy_batch(1, 3), plain = counted;
+  plain.class_pixels.clear();
+  const auto loss_of = [&](const Batch& batch) {
+    return run.evaluate(3, [&](std::int64_t) { return batch; }).loss;
+  };
+  CHECK(loss_of(counted) > 0);
+  CHECK(loss_of(plain) == loss_of(counted));
+  plain.labels[5] = kClasses;
+  CHECK_THROWS_WITH_AS(loss_of(plain), doctest::Contains("label 3 of pixel 5"), ReplicaError);
+}
+
+TEST_CASE("a label that no class has ends a training step before anything is computed") {
+  DataParallel run(toy_options(2, BatchNormMode::kLocal));
+  Batch batch = toy_batch(2, 3);
+  batch.class_pixels.clear();
+  batch.labels[5] = kClasses;
+  CHECK_THROWS_WITH_AS(run.train_step(batch, 0, 0.1F),
+                       doctest::Contains("a label is 3, but there are 3 classes"), Error);
 }
 
 TEST_CASE("replicas are told that they have their weights, rank 0 first") {

@@ -1,6 +1,7 @@
 #pragma once
 // Losses, as values: what a network's outputs are trained for.
 
+#include <cstddef>
 #include <string>
 #include <variant>
 #include <vector>
@@ -17,6 +18,9 @@ struct CrossEntropyLoss {
 };
 
 using Loss = std::variant<CrossEntropyLoss>;
+
+/// Losses that a network may have.
+inline constexpr std::size_t kMaxLosses = 4;
 
 /// A loss at an output. An output has at most one.
 struct NamedLoss {

@@ -2,6 +2,7 @@
 // DataParallel in one process: replicate, scatter, parallel_apply, gather. One replica per device,
 // built from the same model and equal in parameters at every step.
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -104,10 +105,10 @@ struct StepTimes {
 };
 
 struct StepResult {
-  double loss = 0;             // the sum of all losses, each a global mean times its weight
-  std::vector<double> losses;  // [DataParallelOptions::losses]
-  double grad_norm = 0;        // Euclidean, of the global loss's gradient, before weight decay
-  bool skipped = false;        // left out because of its gradients, which have no norm (NaN)
+  double loss = 0;  // the sum of all losses, each a global mean times its weight
+  std::array<double, kMaxLosses> losses{};  // as DataParallelOptions::losses; the rest 0
+  double grad_norm = 0;  // Euclidean, of the global loss's gradient, before weight decay
+  bool skipped = false;  // left out because of its gradients, which have no norm (NaN)
   std::optional<LossScaleState>
       loss_scale;  // of the next step; with DataParallelOptions::loss_scale
   StepTimes times;

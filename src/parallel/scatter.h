@@ -1,0 +1,37 @@
+#pragma once
+// From a global batch to the replicas' parts of it.
+
+#include <span>
+#include <vector>
+
+#include "lockstep/parallel/data_parallel.h"
+#include "parallel/step.h"
+
+namespace lockstep {
+
+/// Owned by the run, used by its caller's thread. Cuts a batch into DataParallelOptions::accumulate
+/// micro-batches, and each of them into parts for the ranks, both in torch.chunk's sizes.
+class Scatter {
+ public:
+  /// `options` outlives the object.
+  explicit Scatter(const DataParallelOptions& options);
+
+  /// The parts [rank][micro-batch] of a batch, or of one batch for each rank, in one row. Valid
+  /// until the next call, and as long as the batches.
+  std::span<const BatchPart> operator()(const Batch& batch);
+  std::span<const BatchPart> operator()(std::span<const Batch> batches);
+
+ private:
+  BatchPart& part(int rank, int micro);
+
+  const DataParallelOptions& options_;
+  std::vector<BatchPart> parts_;
+};
+
+/// Adds the batch's labels of each class to `counts` [classes], without those that are
+/// `ignore_index`: class_pixels where the batch has them. `positions`: labels per sample. Throws
+/// Error for a label that is neither a class nor ignored.
+void add_label_counts(const Batch& batch, std::size_t positions, int ignore_index,
+                      std::span<std::int64_t> counts);
+
+}  // namespace lockstep
