@@ -5,7 +5,7 @@ namespace lockstep {
 namespace {
 
 CudaBackends& cuda_backends() {
-  static CudaBackends backends;  // filled before main
+  static CudaBackends backends;  // filled by register_cuda()
   return backends;
 }
 
@@ -17,8 +17,8 @@ std::unique_ptr<Backend> make_backend(const Device& device, int threads,
   if (device.kind == DeviceKind::kCpu) return std::make_unique<CpuBackend>(device, threads);
   if (cuda_backends().make != nullptr) return cuda_backends().make(device, options);
   throw Error(concat(to_string(device),
-                     ": this build of lockstep has no CUDA backend; use -d cpu:N",
-                     " (N virtual devices on the CPU), or build with CUDA"));
+                     ": there is no CUDA backend; use cpu:N (N virtual devices on the CPU), or a ",
+                     "build with CUDA in which the program calls register_cuda()"));
 }
 
 int cuda_device_count() {

@@ -45,7 +45,7 @@ SumTransports make_host_sums(int ranks) {
 }
 
 std::optional<GpuAllReduce>& provided() {
-  static std::optional<GpuAllReduce> all_reduce;  // filled before main
+  static std::optional<GpuAllReduce> all_reduce;  // filled by register_cuda()
   return all_reduce;
 }
 

@@ -26,7 +26,7 @@ void Communicator::attach(Backend& backend) {
 }
 
 int Communicator::join(const RankPartition& partition) {
-  const RankPartition sets = normalized(partition, size());
+  const RankPartition sets = ascending(partition, size());
   std::optional<int> number = group_.find_partition(sets);
   if (!number) {
     enter("joining", "process groups");

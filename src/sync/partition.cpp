@@ -21,7 +21,7 @@ RankPartition contiguous_groups(int ranks, int width) {
   return partition;
 }
 
-RankPartition normalized(RankPartition partition, int ranks) {
+RankPartition ascending(RankPartition partition, int ranks) {
   const std::string given = to_string(partition);
   std::vector<int> all;
   bool empty = false;

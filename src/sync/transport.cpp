@@ -1,6 +1,7 @@
 #include "lockstep/sync/transport.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include "lockstep/core/check.h"
 
@@ -18,13 +19,17 @@ class HostTransport final : public Transport {
   }
 };
 
+constexpr const char* kRemedy =
+    "; use cpu devices and the transport 'host', or a build with CUDA in which the program calls "
+    "register_cuda()";
+
 struct GpuTransport {
   const char* name;
   MakeTransports make;
 };
 
 std::vector<GpuTransport>& gpu_transports() {
-  static std::vector<GpuTransport> transports;  // filled before main, in any order
+  static std::vector<GpuTransport> transports;  // filled by register_cuda()
   return transports;
 }
 
@@ -43,8 +48,8 @@ MakeTransports find_gpu_transport(const std::string& name, const Device& gpu) {
     if (transport.name == name) return transport.make;
   }
   if (gpu_transports().empty()) {
-    throw ConfigError(concat("this build has no CUDA backend, which ", to_string(gpu),
-                             " needs; use cpu devices and the transport 'host'"));
+    throw ConfigError(
+        concat("there is no CUDA backend, which ", to_string(gpu), " needs", kRemedy));
   }
   throw ConfigError(concat("this build has no transport '", name, "' between GPUs; it has ",
                            gpu_transport_names()));
@@ -53,8 +58,8 @@ MakeTransports find_gpu_transport(const std::string& name, const Device& gpu) {
 void check_cpu_transport(const std::string& name) {
   if (name == "host") return;
   if (gpu_transports().empty()) {
-    throw ConfigError(concat("this build has no CUDA backend, which the transport '", name,
-                             "' needs; use cpu devices and the transport 'host'"));
+    throw ConfigError(
+        concat("there is no CUDA backend, which the transport '", name, "' needs", kRemedy));
   }
   throw ConfigError(
       concat("the transport '", name, "' is one between GPUs; cpu devices have 'host'"));
@@ -94,6 +99,9 @@ Transports make_transports(std::span<const Device> devices, const std::string& w
 }
 
 void provide_gpu_transport(const char* name, MakeTransports make) {
+  for (GpuTransport& transport : gpu_transports()) {
+    if (std::string_view(transport.name) == name) return void(transport.make = make);
+  }
   gpu_transports().push_back({name, make});
 }
 

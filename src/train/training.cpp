@@ -1,32 +1,10 @@
 #include "train/training.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "lockstep/core/check.h"
 
 namespace lockstep {
-namespace {
-
-// Each group may be without parameters, because models call their last layers differently; all of
-// them may not.
-void check_groups(DataParallel& replicas) {
-  const DataParallelOptions& options = replicas.options();
-  if (options.parameter_groups.empty()) return;
-  const TensorMap weights = replicas.state_dict();
-  const bool found = std::any_of(weights.begin(), weights.end(), [&](const auto& named) {
-    return std::any_of(
-        options.parameter_groups.begin(), options.parameter_groups.end(),
-        [&](const ParameterGroup& group) { return named.first.starts_with(group.prefix + "."); });
-  });
-  if (found) return;
-  throw ConfigError(
-      "optim.head_lr_mult is not 1, but the model has no parameter under head, classifier or "
-      "aux_classifier; leave it out");
-}
-
-}  // namespace
-
 std::unique_ptr<DataParallel> make_replicas(const Config& config,
                                             const std::vector<Device>& devices,
                                             std::int64_t global_batch, const Size& size,
@@ -35,11 +13,15 @@ std::unique_ptr<DataParallel> make_replicas(const Config& config,
   options.devices = devices;
   options.model = config.architecture().model;
   options.norm = NormLayer(config.bn);
+  if (config.bn.mode == BatchNormMode::kSync && config.bn.sync_group > 0) {
+    options.norm.options.process_groups =
+        contiguous_groups(static_cast<int>(devices.size()), config.bn.sync_group);
+  }
   options.input = {global_batch, size.height, size.width, 3};
   options.losses = {{"out", CrossEntropyLoss{.class_weight = config.loss.class_weight,
                                              .ignore_index = config.data.ignore_index}}};
   options.optimizer = config.optim.optimizer();
-  options.parameter_groups = config.optim.parameter_groups();
+  options.parameter_groups = config.parameter_groups();
   options.accumulate = config.batch.accumulate;
   options.seed = config.run.seed;
   options.activations = config.run.precision;
@@ -53,9 +35,7 @@ std::unique_ptr<DataParallel> make_replicas(const Config& config,
   options.communicator.stall_timeout =
       std::chrono::milliseconds(std::llround(config.run.stall_timeout * 1e3));
   options.communicator.hook = hook;
-  auto replicas = std::make_unique<DataParallel>(std::move(options));
-  check_groups(*replicas);
-  return replicas;
+  return std::make_unique<DataParallel>(std::move(options));
 }
 
 Checkpoint read_checkpoint(DataParallel& replicas) {

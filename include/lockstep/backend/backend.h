@@ -366,7 +366,7 @@ struct CudaBackends {
   std::unique_ptr<Backend> (*make)(const Device& device, const BackendOptions& options) = nullptr;
   std::vector<Finding> (*examine)() = nullptr;
 };
-/// Called before `main` by such a build.
+/// Called by register_cuda() (lockstep/cuda.h).
 void provide_cuda_backends(const CudaBackends& backends);
 
 }  // namespace lockstep

@@ -25,9 +25,7 @@ enum class BatchNormMode : std::uint8_t {
 struct BatchNormOptions {
   BatchNormMode mode = BatchNormMode::kLocal;
   int virtual_devices = 8;
-  /// kSync: which ranks share their statistics; empty: runs of `sync_group` consecutive ranks.
-  RankPartition process_groups = {};
-  int sync_group = 0;  // 0: all ranks
+  RankPartition process_groups = {};  // kSync: which ranks share their statistics; empty: all
   float eps = 1e-5F;
   EpsMode eps_mode = EpsMode::kAdd;
   /// Weight of the new value (PyTorch's convention); nullopt: cumulative, 1 / num_batches_tracked.

@@ -76,7 +76,7 @@ struct GpuAllReduce {
   /// Whether every GPU reads and writes the memory of every other one.
   bool (*reach_each_other)(std::span<const Device> devices) = nullptr;
 };
-/// Called before `main` by such a build.
+/// Called by register_cuda() (lockstep/cuda.h).
 void provide_gpu_all_reduce(const GpuAllReduce& all_reduce);
 /// Null in a build without.
 const GpuAllReduce* gpu_all_reduce();

@@ -17,7 +17,7 @@ RankPartition contiguous_groups(int ranks, int width);
 
 /// The same sets, ascending. Throws ConfigError unless each of the ranks 0...ranks-1 is in exactly
 /// one set and no set is empty.
-RankPartition normalized(RankPartition partition, int ranks);
+RankPartition ascending(RankPartition partition, int ranks);
 
 /// "{0, 1}, {2, 3}".
 std::string to_string(const RankPartition& partition);

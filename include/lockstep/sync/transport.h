@@ -84,8 +84,8 @@ Transports make_transports(std::span<const Device> devices, const std::string& w
 
 using MakeTransports = Transports (*)(std::span<const Device> devices);
 
-/// A build with CUDA says here, before `main`, which transports it has between GPUs. `name` is a
-/// literal.
+/// register_cuda() (lockstep/cuda.h) says here which transports there are between GPUs. `name` is a
+/// literal; one that is known is replaced.
 void provide_gpu_transport(const char* name, MakeTransports make);
 
 }  // namespace lockstep

@@ -145,8 +145,7 @@ void BatchNormLayer::forward_by_batch(Backend& backend, const StepContext& conte
   if (exchanges(context) && !partition_) {
     const RankPartition& groups = options().process_groups;
     const int ranks = context.communicator->size();
-    partition_ = context.communicator->join(
-        groups.empty() ? contiguous_groups(ranks, options().sync_group) : groups);
+    partition_ = context.communicator->join(groups.empty() ? contiguous_groups(ranks, 0) : groups);
   }
   set_local_moments(context);
   for (int i = 0; i < slices; ++i) {
