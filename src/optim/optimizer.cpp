@@ -42,7 +42,7 @@ void check_prefixes(const ParameterStore& store, std::span<const ParameterGroup>
     const bool found =
         std::any_of(parameters.begin(), parameters.end(),
                     [&](const auto& parameter) { return fits(parameter->name, group.prefix); });
-    if (found || group.optional) continue;
+    if (found) continue;
     const std::string first = parameters.empty() ? "none" : parameters.front()->name;
     throw ConfigError(concat("the parameter group \"", group.prefix, "\" fits no parameter of the ",
                              "model, whose first is ", first,

@@ -235,13 +235,15 @@ Optimizer OptimOptions::optimizer() const {
   return AdamW{lr, beta1, beta2, eps, weight_decay, norm_weight_decay};
 }
 
-std::vector<ParameterGroup> OptimOptions::parameter_groups() const {
+std::vector<ParameterGroup> Config::parameter_groups() const {
   std::vector<ParameterGroup> groups;
-  if (head_lr_mult == 1) return groups;
-  for (const char* prefix : {"head", "classifier", "aux_classifier"}) {
-    groups.push_back({.prefix = prefix, .lr_mult = head_lr_mult, .optional = true});
+  if (optim.head_lr_mult == 1) return groups;
+  for (const std::string& head : architecture().heads) {
+    groups.push_back({.prefix = head, .lr_mult = optim.head_lr_mult});
   }
-  return groups;
+  if (!groups.empty()) return groups;
+  throw ConfigError(concat("optim.head_lr_mult is not 1, but the model '", model.arch,
+                           "' does not say which of its layers are its heads; leave it out"));
 }
 
 std::int64_t Config::global_batch(int devices) const {

@@ -56,6 +56,7 @@ enum class EvalStats : std::uint8_t {
 
 /// The norm layer of the network, and what its statistics are taken for.
 struct BatchNormConfig : BatchNormOptions {
+  int sync_group = 0;  // kSync: consecutive devices that share their statistics; 0: all
   EvalStats eval_stats = EvalStats::kDevice0;
   std::int64_t precise_iters = 50;  // kPrecise: training batches behind the statistics
 
@@ -80,11 +81,9 @@ struct OptimOptions {
   float weight_decay = Sgd{}.weight_decay;
   float norm_weight_decay = Sgd{}.norm_weight_decay;
   std::int64_t lr_reference_batch = 0;  // 0: lr as it is; else it is for this global batch
-  float head_lr_mult = 1;  // of the parameters under "head", "classifier" and "aux_classifier"
+  float head_lr_mult = 1;               // of what the architecture calls its heads
 
   Optimizer optimizer() const;
-  /// Empty where head_lr_mult is 1.
-  std::vector<ParameterGroup> parameter_groups() const;
 };
 
 struct Config {
@@ -101,6 +100,9 @@ struct Config {
 
   /// The model of `model.arch`. Throws ConfigError when there is none.
   Architecture architecture() const { return find_architecture(*models, model); }
+  /// Empty where head_lr_mult is 1. Throws ConfigError when it is not and the architecture has no
+  /// heads.
+  std::vector<ParameterGroup> parameter_groups() const;
   /// optim.lr, scaled by global batch / lr_reference_batch where that is given (Goyal et al. 2017,
   /// the linear scaling rule).
   double base_learning_rate(int devices) const;

@@ -258,7 +258,7 @@ void add_batch_norm(Keys& keys) {
                         "local (per device), sync, virtual (slices of each device's batch)"));
   keys.push_back(integer("bn.virtual_devices", bn(&BatchNormOptions::virtual_devices),
                          {.lo = 1, .hi = 65536}, "virtual: slices per device"));
-  keys.push_back(integer("bn.sync_group", bn(&BatchNormOptions::sync_group), {.lo = 0, .hi = 65536},
+  keys.push_back(integer("bn.sync_group", bn(&BatchNormConfig::sync_group), {.lo = 0, .hi = 65536},
                          "sync: devices per group, 0: all"));
   keys.push_back(real("bn.eps", bn(&BatchNormOptions::eps), kPositive, ""));
   keys.push_back(choice("bn.eps_mode", bn(&BatchNormOptions::eps_mode),
@@ -311,7 +311,7 @@ void add_optimizer(Keys& keys) {
                       kNotNegative, "of gamma and beta"));
   keys.push_back(only_if([](const Config& c) { return c.optim.head_lr_mult != 1; },
                          real("optim.head_lr_mult", optim(&OptimOptions::head_lr_mult),
-                              kNotNegative, "times lr: under head, classifier, aux_classifier")));
+                              kNotNegative, "times lr: of the model's last layers")));
 }
 
 void add_schedule(Keys& keys) {

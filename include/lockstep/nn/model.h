@@ -50,6 +50,9 @@ struct Architecture {
   /// Heights and widths of images must be multiples of it.
   std::int64_t size_divisor = 1;
   std::string description = {};  // for logs: "U-Net of width 16 and depth 4"
+  /// Beginnings of the names of its last layers' parameters, which may learn at a rate of their
+  /// own.
+  std::vector<std::string> heads = {};
 };
 
 /// An entry of a table of models: what a configuration calls `name` in model.arch.

@@ -41,7 +41,6 @@ struct ParameterGroup {
   std::string prefix;
   float lr_mult = 1;                       // times the learning rate
   std::optional<float> weight_decay = {};  // of all its parameters, gamma and beta too
-  bool optional = false;                   // may fit no parameter
 };
 
 /// What a schedule starts from.
@@ -67,7 +66,7 @@ void check_optimizer(const Optimizer& optimizer, std::span<const ParameterGroup>
 
 /// Neighbouring parameters that are updated alike joined; covers every parameter, in order. Of
 /// several groups the one with the longest prefix that fits a parameter has it. Throws ConfigError
-/// for a prefix that fits none and is not optional.
+/// for a prefix that fits none.
 std::vector<ParameterRange> parameter_ranges(const ParameterStore& store,
                                              const Optimizer& optimizer,
                                              std::span<const ParameterGroup> groups = {});

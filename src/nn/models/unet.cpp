@@ -64,8 +64,10 @@ Model unet(const UnetOptions& options) {
 
 Architecture make_unet(const ModelOptions& options) {
   const UnetOptions own{options.width, options.depth, options.num_classes};
-  return {unet(own), unet_size_divisor(own),
-          concat("U-Net of width ", own.width, " and depth ", own.depth)};
+  return {unet(own),
+          unet_size_divisor(own),
+          concat("U-Net of width ", own.width, " and depth ", own.depth),
+          {"head"}};
 }
 
 }  // namespace lockstep
