@@ -2,11 +2,10 @@
 // A training run of a few steps on two replicas of a GPU.
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 #include <vector>
 
+#include "support/json_lines.h"
 #include "support/temporary_folder.h"
 #include "train/run_folder.h"
 #include "train/trainer.h"
@@ -40,13 +39,6 @@ inline TrainRequest request(const TemporaryFolder& folder, const std::string& ru
   result.output = folder.path() / run;
   result.console = Console::kQuiet;
   return result;
-}
-
-inline std::vector<nlohmann::json> lines_of(const std::filesystem::path& path) {
-  std::vector<nlohmann::json> lines;
-  std::istringstream stream(read_text(path));
-  for (std::string line; std::getline(stream, line);) lines.push_back(nlohmann::json::parse(line));
-  return lines;
 }
 
 }  // namespace lockstep::test

@@ -82,8 +82,6 @@ TEST_CASE("a parameter has the group with the longest prefix that fits") {
          {.prefix = "b.bias", .lr_mult = 3},
          {.prefix = "bn.", .weight_decay = 1}},
         {{2, 0}, {1, 1}, {1, 1}, {10, 0.5F}, {3, 0.5F}});
-  check({{.prefix = "c", .lr_mult = 7, .optional = true}},
-        {{1, 0.5F}, {1, 0.25F}, {1, 0.25F}, {1, 0.5F}, {1, 0.5F}});
   const std::vector<ParameterGroup> missing{{.prefix = "b"}, {.prefix = "b.wei"}};
   CHECK_THROWS_WITH_AS(parameter_ranges(model.store, options, missing),
                        doctest::Contains("the parameter group \"b.wei\" fits no parameter"),

@@ -378,7 +378,7 @@ def make_two_heads(folder):
         golden.put(f"initial.{key}", value)
     golden.put("images", images.permute(0, 1, 3, 4, 2))
     golden.put("labels", labels.to(torch.uint8))
-    golden.metadata["case"] = {"batch": batch, "size": [height, width], "steps": steps, **SGD}
+    golden.metadata["case"] = {"batch": batch, "classes": 4, "size": [height, width], "steps": steps, **SGD}
     golden.put_result("final", lambda dtype: train_two_heads(initial, images, labels, dtype)[0], activation=False)
     golden.save()
 

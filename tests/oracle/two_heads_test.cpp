@@ -3,12 +3,10 @@
 #include <memory>
 
 #include "lockstep/parallel/data_parallel.h"
-#include "oracle/golden.h"
+#include "oracle/golden_training.h"
 
 namespace lockstep::oracle {
 namespace {
-
-using Json = nlohmann::json;
 
 /// y = x for positive x, else x / 8: in host memory, as a user of CPU devices would write it.
 class LeakyRelu : public Layer {
@@ -43,28 +41,6 @@ Outputs two_heads(NetworkBuilder& net, Value* x, const NormLayer& norm) {
   y = net.append(std::make_unique<LeakyRelu>("leaky", y, net.value("leaky", y->shape)));
   y = norm(net, y, "block.bn", {.relu = true, .residual = x});
   return {{"out", net.conv2d(y, "head", {.out_channels = 4, .bias = true})}, {"aux", aux}};
-}
-
-Batch batch_of(const Golden& golden, const Json& about, std::int64_t step) {
-  const std::int64_t count = about["batch"], height = about["size"][0], width = about["size"][1];
-  const std::vector<float> images = golden.floats("images");
-  const std::vector<std::uint8_t> labels = golden.bytes("labels");
-  const std::int64_t pixels = count * height * width;
-  Batch batch;
-  batch.size = {static_cast<int>(height), static_cast<int>(width)};
-  batch.images.assign(images.begin() + 3 * step * pixels, images.begin() + 3 * (step + 1) * pixels);
-  batch.labels.assign(labels.begin() + step * pixels, labels.begin() + (step + 1) * pixels);
-  for (std::int64_t n = 0; n < count; ++n) batch.samples.push_back(step * count + n);
-  return batch;
-}
-
-TensorMap initial_weights(const Golden& golden) {
-  const std::string prefix = "initial.";
-  TensorMap weights;
-  for (const auto& [name, tensor] : golden.tensors()) {
-    if (name.starts_with(prefix)) weights[name.substr(prefix.size())] = tensor;
-  }
-  return weights;
 }
 
 std::vector<float> floats_of(const HostTensor& tensor) {

@@ -9,29 +9,12 @@
 #include <cstring>
 
 #include "lockstep/parallel/data_parallel.h"
-#include "oracle/golden.h"
+#include "oracle/golden_training.h"
 
 namespace lockstep::oracle {
 namespace {
 
 using Json = nlohmann::json;
-
-Batch batch_of(const Golden& golden, const Json& about, std::int64_t step) {
-  Batch batch;
-  const std::int64_t count = about["batch"];
-  batch.size = {about["size"][0], about["size"][1]};
-  const std::int64_t pixels = count * batch.size.height * batch.size.width;
-  const std::vector<float> images = golden.floats("images");
-  const std::vector<std::uint8_t> labels = golden.bytes("labels");
-  batch.images.assign(images.begin() + step * pixels * 3, images.begin() + (step + 1) * pixels * 3);
-  batch.labels.assign(labels.begin() + step * pixels, labels.begin() + (step + 1) * pixels);
-  batch.class_pixels.resize(about["classes"]);
-  for (const std::uint8_t label : batch.labels) {
-    if (label != 255) ++batch.class_pixels[label];
-  }
-  for (std::int64_t n = 0; n < count; ++n) batch.samples.push_back(step * count + n);
-  return batch;
-}
 
 DataParallelOptions options_of(const Json& about, BatchNormMode mode, int devices,
                                int virtual_devices) {
@@ -48,15 +31,6 @@ DataParallelOptions options_of(const Json& about, BatchNormMode mode, int device
       {"out", CrossEntropyLoss{.class_weight = about["class_weight"].get<std::vector<float>>()}}};
   options.input = {about["batch"], about["size"][0], about["size"][1], 3};
   return options;
-}
-
-TensorMap initial_weights(const Golden& golden) {
-  const std::string prefix = "initial.";
-  TensorMap weights;
-  for (const auto& [name, tensor] : golden.tensors()) {
-    if (name.starts_with(prefix)) weights[name.substr(prefix.size())] = tensor;
-  }
-  return weights;
 }
 
 void check_weights(const Golden& golden, const TensorMap& weights) {

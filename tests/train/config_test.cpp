@@ -171,16 +171,16 @@ TEST_CASE("the optimizer: each type has its keys and its defaults") {
   CHECK(adamw.eps == 1e-8F);
   CHECK(adamw.weight_decay == 1e-2F);
   CHECK(adamw.norm_weight_decay == 0);
-  CHECK(config.optim.parameter_groups().empty());
+  CHECK(config.parameter_groups().empty());
   contains(error_of(kStreets, {"optim.type=adamw", "optim.momentum=0.9"}),
            "optim.momentum is a number of optim.type = \"sgd\", but it is \"adamw\"");
   CHECK(to_toml(config).find("momentum = 0.9") == std::string::npos);
   CHECK(to_toml(config_of(kStreets)).find("beta1") == std::string::npos);
   CHECK(to_toml(config_of(kStreets)).find("head_lr_mult") == std::string::npos);
-  const auto groups = config_of(kStreets, {"optim.head_lr_mult=10"}).optim.parameter_groups();
-  REQUIRE(groups.size() == 3);
-  CHECK(groups[2].prefix == "aux_classifier");
-  CHECK(groups[2].lr_mult == 10);
+  const auto groups = config_of(kStreets, {"optim.head_lr_mult=10"}).parameter_groups();
+  REQUIRE(groups.size() == 1);
+  CHECK(groups[0].prefix == "head");
+  CHECK(groups[0].lr_mult == 10);
 }
 
 TEST_CASE("Keras' momentum is converted, and a momentum that looks like Keras' warns") {

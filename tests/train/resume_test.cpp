@@ -1,0 +1,219 @@
+// Runs that are cut off, stopped or changed, and go on.
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/core/check.h"
+#include "train/checkpoint.h"
+#include "train/runs.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using test::check_same_run;
+using test::lines_of;
+using test::read_text;
+using test::Runs;
+}  // namespace
+
+TEST_CASE("a run that was cut off and resumed is the run that was not") {
+  for (const std::vector<std::string>& mode :
+       {std::vector<std::string>{"bn.mode=local"},
+        {"bn.mode=sync"},
+        {"bn.mode=virtual", "bn.virtual_devices=2"},
+        {"bn.mode=sync", "optim.type=adamw", "optim.head_lr_mult=10"}}) {
+    CAPTURE(mode.back());
+    const Runs runs;
+    train(runs.request("whole", mode));
+    TrainRequest cut = runs.request("cut", mode);
+    cut.fault = "throw:rank=2,step=7";
+    CHECK_THROWS_WITH_AS(train(cut),
+                         doctest::Contains("replica 2 (cpu:2): injected failure in step 7"),
+                         ReplicaError);
+    CHECK(lines_of(runs.folder("cut").events()).back().at("exit_code") == 5);
+    CHECK_FALSE(read_summary(runs.folder("cut").root));
+    cut.fault.clear();
+    cut.resume = "auto";
+    CHECK(train(cut).iterations == 10);
+    check_same_run(runs.folder("whole"), runs.folder("cut"));
+    CHECK(read_summary(runs.folder("cut").root).has_value());
+  }
+}
+
+TEST_CASE("a run goes on with the other gradient exchange, and says which it has") {
+  for (const char* next : {"owner", "all_reduce"}) {
+    const std::string first = next == std::string("owner") ? "all_reduce" : "owner";
+    const Runs runs;
+    train(runs.request("whole", {"bn.mode=sync", "run.gradient_exchange=" + first}));
+    TrainRequest cut = runs.request("cut", {"bn.mode=sync", "run.gradient_exchange=" + first});
+    cut.fault = "throw:rank=2,step=7";
+    CHECK_THROWS_AS(train(cut), ReplicaError);
+    TrainRequest rest =
+        runs.request("cut", {"bn.mode=sync", std::string("run.gradient_exchange=") + next});
+    rest.resume = "auto";
+    train(rest);
+    CHECK(read_text(runs.folder("whole").scalars()) == read_text(runs.folder("cut").scalars()));
+    const Checkpoint whole = load_checkpoint(runs.folder("whole").checkpoint("last"));
+    const Checkpoint both = load_checkpoint(runs.folder("cut").checkpoint("last"));
+    CHECK(both.state.optimizer == whole.state.optimizer);
+    const auto events = lines_of(runs.folder("cut").events());
+    CHECK(events.front().at("gradient_exchange") == first);
+    const std::string log = read_text(runs.folder("cut").log());
+    CHECK(log.find(std::string("gradient exchange: ") + next + " (as asked)") != std::string::npos);
+  }
+}
+
+TEST_CASE("a stop is asked for: the step is finished, saved, and the rest can follow") {
+  const Runs runs;
+  train(runs.request("whole"));
+  TrainRequest stopped = runs.request("stopped");
+  const std::atomic<bool> stop{true};
+  stopped.stop = &stop;
+  const TrainSummary summary = train(stopped);
+  CHECK(summary.status == TrainStatus::kInterrupted);
+  CHECK(summary.iterations == 0);
+  CHECK(lines_of(runs.folder("stopped").events()).back().at("status") == "interrupted");
+  CHECK(read_text(runs.folder("stopped").log()).find(" --resume") != std::string::npos);
+  stopped.stop = nullptr;
+  stopped.resume = runs.folder("stopped").checkpoint("last").string();
+  stopped.output.clear();
+  train(stopped);
+  check_same_run(runs.folder("whole"), runs.folder("stopped"));
+}
+
+TEST_CASE("sync groups have statistics of their own: other devices cannot go on with them") {
+  const Runs runs;
+  const std::vector<std::string> groups{"bn.mode='sync'", "bn.sync_group=2", "run.max_iters=4"};
+  train(runs.request("a", groups));
+  TrainRequest request = runs.request("b", groups);
+  request.resume = runs.folder("a").checkpoint("last").string();
+  request.devices = "cpu:2";
+  CHECK_THROWS_WITH_AS(
+      train(request), doctest::Contains("every sync group has statistics of its own; use -d cpu:4"),
+      ConfigError);
+}
+
+TEST_CASE("micro-batches: a run and a resumed one are the same, and statistics can be precise") {
+  const Runs runs;
+  const std::vector<std::string> overrides{"batch.accumulate=3", "bn.eval_stats='precise'",
+                                           "bn.precise_iters=2", "schedule.type='constant'"};
+  train(runs.request("whole", overrides));
+  TrainRequest cut = runs.request("cut", overrides);
+  cut.config.run.max_iters = 4;
+  train(cut);
+  TrainRequest rest = runs.request("cut", overrides);
+  rest.resume = "auto";
+  train(rest);
+  CHECK(load_weights(runs.folder("cut").checkpoint("last")).tensors.at("head.bias").data ==
+        load_weights(runs.folder("whole").checkpoint("last")).tensors.at("head.bias").data);
+  const TensorMap whole = load_weights(runs.folder("whole").checkpoint("last")).tensors;
+  std::int64_t count = 0;
+  std::memcpy(&count, whole.at("encoder.0.0.bn.num_batches_tracked").data.data(), sizeof count);
+  CHECK(count == 30);
+}
+
+TEST_CASE("resuming a finished run repeats nothing") {
+  const Runs runs;
+  TrainRequest request = runs.request("a");
+  const TrainSummary first = train(request);
+  const std::string scalars = read_text(runs.folder("a").scalars());
+  request.resume = "auto";
+  const TrainSummary again = train(request);
+  CHECK(again.evaluation.confusion == first.evaluation.confusion);
+  CHECK(read_text(runs.folder("a").scalars()) == scalars);
+}
+
+TEST_CASE("a run that goes on with other convolutions says so") {
+  const Runs runs;
+  // With 8 channels there is a choice.
+  const auto run = [&](const char* implementation, std::int64_t iters, bool resume) {
+    TrainRequest request = runs.request("a", {"model.width=8", "run.max_iters=4"});
+    request.config.run.max_iters = iters;
+    if (resume) request.resume = "auto";
+    setenv("LOCKSTEP_CONVOLUTION", implementation, 1);
+    train(request);
+    unsetenv("LOCKSTEP_CONVOLUTION");
+    return read_text(runs.folder("a").log());
+  };
+  const std::string first = run("onednn", 4, false);
+  CHECK(first.find("by onednn") != std::string::npos);
+  const json environment = json::parse(read_text(runs.folder("a").environment()));
+  REQUIRE_FALSE(environment.at("choices").empty());
+  CHECK(run("onednn", 5, true).find("other implementations") == std::string::npos);
+  CHECK(run("winograd8", 6, true).find("other implementations") != std::string::npos);
+}
+
+TEST_CASE("a folder that holds a run is not written to unless it is resumed") {
+  const Runs runs;
+  train(runs.request("a"));
+  CHECK_THROWS_WITH_AS(train(runs.request("a")), doctest::Contains("--resume"), ConfigError);
+}
+
+TEST_CASE("an older checkpoint is resumed only into another folder") {
+  const Runs runs;
+  train(runs.request("a"));
+  TrainRequest request = runs.request("a");
+  request.resume = runs.folder("a").checkpoint("iter_8").string();
+  CHECK_THROWS_WITH_AS(train(request), doctest::Contains("iter_10"), ConfigError);
+  request.output = runs.path() / "b";
+  train(request);
+  CHECK(read_text(runs.folder("b").checkpoint("last")) ==
+        read_text(runs.folder("a").checkpoint("last")));
+}
+
+TEST_CASE("resume falls back to an older checkpoint when the newest is damaged") {
+  const Runs runs;
+  train(runs.request("whole"));
+  train(runs.request("a", {"run.keep=1"}));
+  fs::resize_file(runs.folder("a").checkpoint("last"), 100);
+  fs::resize_file(runs.folder("a").checkpoint("iter_10"), 100);
+  fs::remove(runs.folder("a").checkpoint("best"));
+  for (const char* end : {".safetensors", ".state.safetensors"}) {
+    fs::copy(runs.folder("whole").checkpoints() / ("iter_8" + std::string(end)),
+             runs.folder("a").checkpoints() / ("iter_8" + std::string(end)));
+  }
+  TrainRequest request = runs.request("a");
+  request.resume = "auto";
+  train(request);
+  check_same_run(runs.folder("whole"), runs.folder("a"));
+  CHECK(fs::exists(runs.folder("a").checkpoints() / "iter_10.safetensors.damaged"));
+}
+
+TEST_CASE("resume refuses to start anew over a run whose checkpoints are all damaged") {
+  const Runs runs;
+  train(runs.request("a"));
+  for (const auto& entry : fs::directory_iterator(runs.folder("a").checkpoints())) {
+    fs::resize_file(entry.path(), 100);
+  }
+  const std::string logged = read_text(runs.folder("a").root / "scalars.json");
+  TrainRequest request = runs.request("a");
+  request.resume = "auto";
+  CHECK_THROWS_WITH_AS(train(request), doctest::Contains("can be read; restore one"), DataError);
+  CHECK(read_text(runs.folder("a").root / "scalars.json") == logged);
+}
+
+TEST_CASE("other devices: sync goes on with a warning, local refuses") {
+  const Runs runs;
+  for (const char* mode : {"sync", "local"}) {
+    TrainRequest request = runs.request(mode, {"bn.mode=" + std::string(mode)});
+    request.fault = "throw:rank=0,step=5";
+    CHECK_THROWS_AS(train(request), ReplicaError);
+    request.fault.clear();
+    request.devices = "cpu:2";
+    request.resume = "auto";
+    if (std::string(mode) == "local") {
+      CHECK_THROWS_WITH_AS(train(request), doctest::Contains("use -d cpu:4"), ConfigError);
+      continue;
+    }
+    CHECK(train(request).iterations == 10);
+    CHECK(read_text(runs.folder(mode).log()).find("of 4 devices") != std::string::npos);
+  }
+}
+
+}  // namespace lockstep
