@@ -9,6 +9,14 @@
 #include "kernels/operations/upsample.h"
 
 namespace lockstep::gpu {
+namespace {
+
+// Backend::sums_by_image is false here.
+void check_no_parts(const char* operation, bool whole) {
+  LOCKSTEP_CHECK(whole, operation, ": sums image by image are the CPU's");
+}
+
+}  // namespace
 
 void GpuOperations::fill(const Tensor& tensor, float value) { gpu::fill(entered(), tensor, value); }
 
@@ -16,8 +24,9 @@ void GpuOperations::copy(const Tensor& source, const Tensor& destination, bool a
   gpu::copy(entered(), source, destination, accumulate);
 }
 
-void GpuOperations::batch_norm_moments(const Tensor& x, float* slot) {
-  gpu::batch_norm_moments(entered(), x, slot);
+void GpuOperations::batch_norm_moments(const Tensor& x, float* slots, std::int64_t parts) {
+  check_no_parts("batch_norm_moments", parts == 1);
+  gpu::batch_norm_moments(entered(), x, slots);
 }
 
 void GpuOperations::batch_norm_forward(const BatchNormForward& arguments) {
@@ -29,6 +38,7 @@ void GpuOperations::batch_norm_inference(const BatchNormInference& arguments) {
 }
 
 void GpuOperations::batch_norm_backward_reduce(const BatchNormBackwardReduce& arguments) {
+  check_no_parts("batch_norm_backward_reduce", arguments.parts == 1);
   gpu::batch_norm_backward_reduce(entered(), arguments);
 }
 
@@ -86,6 +96,7 @@ void GpuOperations::upsample_bilinear_backward(const Tensor& grad_y, const Tenso
 }
 
 void GpuOperations::cross_entropy(const CrossEntropy& arguments) {
+  check_no_parts("cross_entropy", arguments.image_losses == nullptr);
   gpu::cross_entropy(entered(), arguments);
 }
 
@@ -105,6 +116,7 @@ void GpuOperations::update_loss_scale(const LossScaleUpdate& update) {
 }
 
 void GpuOperations::optimizer_update(const OptimizerShard& shard) {
+  check_no_parts("optimizer_update", shard.joins.empty() && shard.block_squares == nullptr);
   gpu::optimizer_update(entered(), shard);
 }
 

@@ -17,7 +17,7 @@ class GpuOperations : public Backend {
   void fill(const Tensor& tensor, float value) override;
   void copy(const Tensor& source, const Tensor& destination, bool accumulate) override;
 
-  void batch_norm_moments(const Tensor& x, float* slot) override;
+  void batch_norm_moments(const Tensor& x, float* slots, std::int64_t parts) override;
   void batch_norm_forward(const BatchNormForward& arguments) override;
   void batch_norm_inference(const BatchNormInference& arguments) override;
   void batch_norm_backward_reduce(const BatchNormBackwardReduce& arguments) override;

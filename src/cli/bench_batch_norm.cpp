@@ -110,7 +110,7 @@ void forward_backward(Backend& backend, const BatchNormCase& c) {
   float* sums = c.row(2);
   const BatchNormSaved saved{c.row(4)};
   const StatSlot slot{c.shape.rows(), moments};
-  backend.batch_norm_moments(c.x, moments);
+  backend.batch_norm_moments(c.x, moments, 1);
   BatchNormForward forward;
   forward.x = c.x;
   forward.y = c.y;

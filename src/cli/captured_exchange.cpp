@@ -73,7 +73,7 @@ class Chain {
     Communicator& communicator = communicators_.at(rank);
     for (int i = 0; i < exchanges_; ++i) {
       float* moments = own.moments + i % 2 * 2 * channels_;
-      own.backend->batch_norm_moments(own.x, moments);
+      own.backend->batch_norm_moments(own.x, moments, 1);
       const StatSlot local{kRows, moments};
       std::span<const StatSlot> slots(&local, 1);
       if (synchronized) {

@@ -33,8 +33,9 @@ CrossEntropy LossNode::arguments(const Network& network, const Tensor& labels, d
 
 void LossNode::forward_backward(const Network& network, const Tensor& labels,
                                 DeviceScalar<double> normalizer, DeviceScalar<float> grad_scale,
-                                double* loss) const {
+                                double* loss, double* image_losses) const {
   CrossEntropy cross_entropy = arguments(network, labels, loss);
+  cross_entropy.image_losses = image_losses;
   cross_entropy.class_weight = static_cast<const float*>(class_weight_.data());
   cross_entropy.normalizer = normalizer;
   cross_entropy.grad_logits = network.output_grad(index_);

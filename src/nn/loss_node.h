@@ -22,10 +22,11 @@ class LossNode {
   Tensor labels(const Network& network, void* memory) const;
 
   /// Adds this replica's part of the loss to `*loss` (device memory) and writes the output's
-  /// gradient, multiplied by `grad_scale`. `normalizer`: of the whole global batch.
+  /// gradient, multiplied by `grad_scale`. `normalizer`: of the whole global batch. `image_losses`:
+  /// as CrossEntropy::image_losses.
   void forward_backward(const Network& network, const Tensor& labels,
                         DeviceScalar<double> normalizer, DeviceScalar<float> grad_scale,
-                        double* loss) const;
+                        double* loss, double* image_losses) const;
   /// Adds the sum over all valid positions, without weights, to `*loss`.
   void evaluate(const Network& network, const Tensor& labels, double* loss) const;
 

@@ -90,6 +90,17 @@ void ParameterStore::allocate(Backend& backend) {
   allocated_ = true;
 }
 
+float* ParameterStore::grads_of_part(std::size_t part) const {
+  if (part == 0) return grads_;
+  return part > other_grads_.size() ? nullptr : static_cast<float*>(other_grads_[part - 1].data());
+}
+
+void ParameterStore::reserve_gradient_parts(Backend& backend, std::size_t parts) {
+  while (other_grads_.size() + 1 < parts) {
+    other_grads_.push_back(backend.allocate(static_cast<std::size_t>(elements_) * sizeof(float)));
+  }
+}
+
 Parameter* ParameterStore::find(std::string_view name) const {
   return find_named<Parameter>(parameters_, name);
 }

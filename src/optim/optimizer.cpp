@@ -11,9 +11,9 @@
 namespace lockstep {
 namespace {
 
-// Pieces start at cache lines: neighbouring owners write the same replicas' weights at the same
-// time.
-constexpr std::int64_t kGranule = 16;
+// A block of the norm has one owner. Cache lines have, too, as they must: neighbouring owners write
+// the same replicas' weights at the same time.
+constexpr std::int64_t kGranule = kNormBlock;
 
 std::int64_t piece_begin(std::int64_t elements, int owner, int owners) {
   const std::int64_t granules = (elements + kGranule - 1) / kGranule;

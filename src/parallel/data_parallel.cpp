@@ -15,6 +15,7 @@
 #include "lockstep/core/check.h"
 #include "parallel/check_options.h"
 #include "parallel/gather.h"
+#include "parallel/placement.h"
 #include "parallel/replica.h"
 #include "parallel/replica_group.h"
 #include "parallel/scatter.h"
@@ -55,6 +56,10 @@ struct DataParallel::Impl {
   explicit Impl(DataParallelOptions&& run_options);
   void build();
   void call_on_replicate();
+  void check_placement() const;
+  std::string placement_obstacle() const {
+    return lockstep::placement_obstacle(options, exchange, replicas.front()->network());
+  }
 
   int ranks() const { return static_cast<int>(options.devices.size()); }
   void run(const std::function<void(Replica&)>& work) {
@@ -116,10 +121,19 @@ void DataParallel::Impl::build() {
   });
 }
 
+void DataParallel::Impl::check_placement() const {
+  const std::string obstacle = placement_obstacle();
+  if (!options.placement_invariant || obstacle.empty()) return;
+  throw ConfigError(concat("run.placement_invariant = true asks for results that do not depend on ",
+                           "how batches are spread over devices, but ", obstacle,
+                           "; change that, or set run.placement_invariant to false"));
+}
+
 DataParallel::DataParallel(DataParallelOptions options)
     : impl_(std::make_unique<Impl>(std::move(options))) {
   try {
     impl_->build();
+    impl_->check_placement();
     replicate();
     if (impl_->options.loss_scale) set_loss_scale({.scale = impl_->options.loss_scale->initial});
   } catch (...) {
@@ -430,6 +444,8 @@ void DataParallel::set_loss_scale(const LossScaleState& state) {
 int DataParallel::size() const { return impl_->ranks(); }
 const DataParallelOptions& DataParallel::options() const { return impl_->options; }
 const GradientExchangeChoice& DataParallel::gradient_exchange() const { return impl_->exchange; }
+
+std::string DataParallel::placement_obstacle() const { return impl_->placement_obstacle(); }
 
 std::int64_t DataParallel::parameter_count() const {
   std::int64_t count = 0;

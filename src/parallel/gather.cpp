@@ -10,6 +10,20 @@
 namespace lockstep {
 namespace {
 
+// In the order of the images, where each has a sum of its own.
+double loss_of(const StepDone& done, std::size_t i, std::size_t losses) {
+  double sum = 0;
+  for (const StepOutcome& outcome : done.outcomes) {
+    if (outcome.image_losses.empty()) {
+      sum += outcome.sums.losses[i];
+      continue;
+    }
+    const std::size_t images = outcome.image_losses.size() / losses;
+    for (const double loss : outcome.image_losses.subspan(i * images, images)) sum += loss;
+  }
+  return sum;
+}
+
 void add_losses(const StepDone& done, const DataParallelOptions& options, StepResult& result) {
   for (std::size_t rank = 0; rank < done.outcomes.size(); ++rank) {
     for (std::size_t i = 0; i < options.losses.size(); ++i) {
@@ -19,9 +33,10 @@ void add_losses(const StepDone& done, const DataParallelOptions& options, StepRe
                                     to_string(options.devices[rank]), ") is ", loss,
                                     "; the weights were not changed"));
       }
-      result.losses[i] += loss;
     }
   }
+  for (std::size_t i = 0; i < options.losses.size(); ++i)
+    result.losses[i] = loss_of(done, i, options.losses.size());
   result.loss = std::accumulate(result.losses.begin(), result.losses.end(), 0.0);
 }
 
@@ -43,6 +58,7 @@ double gradient_norm(const StepDone& done) {
   for (const StepOutcome& outcome :
        done.outcomes.first(done.summed_everywhere ? 1 : done.outcomes.size())) {
     squares += outcome.sums.squared_norm;
+    for (const double block : outcome.block_squares) squares += block;
   }
   return std::sqrt(squares);
 }

@@ -61,7 +61,7 @@ GradientExchange::GradientExchange(Backend& backend, std::span<ParameterStore* c
     LOCKSTEP_CHECK(store->elements() == own.elements(), "a replica has ", store->elements(),
                    " parameter elements, replica ", rank, " has ", own.elements(),
                    ": a model declares the same layers on every replica");
-    grads_.push_back(store->grads() + begin_);
+    stores_.push_back(store);
     weights_.push_back(store->values() + begin_);
   }
   allocate_slots(size);
@@ -92,15 +92,24 @@ void GradientExchange::finish() {
   if (sums_) sums_->finish();
 }
 
-void GradientExchange::update() {
+void GradientExchange::update(const GradientTree& tree) {
+  grads_.clear();
+  if (sums_) grads_.push_back(stores_.front()->grads() + begin_);
+  for (const GradientNode& node : sums_ ? std::span<const GradientNode>() : tree.nodes()) {
+    grads_.push_back(stores_[static_cast<std::size_t>(node.rank)]->grads_of_part(node.part) +
+                     begin_);
+  }
+  const bool in_tree = !sums_ && backend_.sums_by_image();
   OptimizerShard shard{
       .grads = grads_,
+      .joins = in_tree ? tree.joins() : std::span<const int>(),
       .weights = weights_,
       .ranges = ranges_,
       .lr = {0.0F, memory_.lr},
       .rule = std::visit([&](const auto& any) { return rule_of(any, memory_); }, optimizer_),
       .losses = memory_.losses,
-      .squared_norm = memory_.squared_norm};
+      .squared_norm = memory_.squared_norm,
+      .block_squares = memory_.block_squares};
   if (memory_.grad_scale != nullptr) shard.grad_scale = {0.0F, memory_.grad_scale};
   for (std::size_t slot = 0; slot < slot_of_.size(); ++slot) {
     if (slot_of_[slot]) shard.state[slot] = slot_of_[slot].floats();

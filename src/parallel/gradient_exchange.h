@@ -18,6 +18,7 @@
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/sync/all_reduce.h"
 #include "parallel/bucketed_sum.h"
+#include "parallel/gradient_tree.h"
 
 namespace lockstep {
 
@@ -32,11 +33,13 @@ GradientExchangeChoice choose_gradient_exchange(const std::string& wanted,
 /// What an update reads from device memory, because it changes from step to step, and where it
 /// leaves its part of the gradient's squared norm.
 struct StepMemory {
-  const float* lr = nullptr;              // of this rank's device
-  const std::int64_t* begun = nullptr;    // steps, this one too; of this rank's device
-  std::vector<const double*> losses;      // [rank]; with a loss scale the guards (GradientCheck)
-  double* squared_norm = nullptr;         // of this rank's device
-  const float* grad_scale = nullptr;      // of this rank's device; null: 1
+  const float* lr = nullptr;            // of this rank's device
+  const std::int64_t* begun = nullptr;  // steps, this one too; of this rank's device
+  std::vector<const double*> losses;    // [rank]; with a loss scale the guards (GradientCheck)
+  // Of this rank's device; one of them.
+  double* squared_norm = nullptr;
+  double* block_squares = nullptr;    // OptimizerShard::block_squares, from the owned elements on
+  const float* grad_scale = nullptr;  // of this rank's device; null: 1
   const std::int64_t* skipped = nullptr;  // of the steps before; of this rank's device; null: none
 };
 
@@ -57,10 +60,10 @@ class GradientExchange {
   void layer_done(std::size_t layer);
   void finish();
 
-  /// Sums the owned gradients over the ranks in rank order, updates, and writes to every replica;
-  /// adds the squares of the sums to the squared norm. Changes nothing when one of the losses is
-  /// not finite.
-  void update();
+  /// Sums the owned gradients of all ranks in the order of `tree`, updates, and writes to every
+  /// replica; adds the squares of the sums to the squared norm. Changes nothing when one of the
+  /// losses is not finite. Where gradients are summed everywhere, the tree does not matter.
+  void update(const GradientTree& tree);
 
   /// The optimizer's state between this rank and its place in that of all parameters, on the host.
   /// Where all ranks have all of it, rank 0 gives it.
@@ -74,10 +77,11 @@ class GradientExchange {
   const int rank_;
   const StepMemory memory_;
   const std::unique_ptr<BucketedSum> sums_;
-  std::int64_t begin_ = 0;              // of the owned elements, in the flat parameters
-  std::vector<ParameterRange> ranges_;  // relative to begin_
-  std::vector<const float*> grads_;     // [rank], at begin_; all_reduce: one, the sums
-  std::vector<float*> weights_;         // [rank], at begin_; all_reduce: one, the rank's own
+  std::int64_t begin_ = 0;                     // of the owned elements, in the flat parameters
+  std::vector<ParameterRange> ranges_;         // relative to begin_
+  std::vector<const ParameterStore*> stores_;  // [rank]; all_reduce: one, the rank's own
+  std::vector<const float*> grads_;            // [node] of the step's tree, at begin_
+  std::vector<float*> weights_;                // [rank], at begin_; all_reduce: one, the rank's own
   const Optimizer optimizer_;
   Storage slots_;                // [slots, owned elements]
   std::vector<Tensor> slot_of_;  // [slot] [1, owned elements]

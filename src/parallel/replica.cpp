@@ -73,11 +73,31 @@ void Replica::allocate_step_memory() {
                                         static_cast<std::size_t>(input.elements()));
     staged_labels_ = backend_->allocate(micro_batches * positions);
   }
-  sums_ = backend_->allocate(sizeof(StepSums));
+  allocate_sums();
   readback_ = backend_->make_readback(outcome_tensor(), kStepSlots);
   scalars_ = backend_->allocate(sizeof(StepScalars));
   const auto classes = static_cast<std::size_t>(losses_.front().classes());
   confusion_ = backend_->allocate(classes * classes * sizeof(std::int64_t));
+}
+
+void Replica::allocate_sums() {
+  if (backend_->sums_by_image()) {
+    image_losses_ = losses_.size() * static_cast<std::size_t>(network_->planned_batch());
+    const std::int64_t owners = all_reduce_ == nullptr ? communicator_.size() : 1;
+    const std::int64_t blocks = store_.elements() / kNormBlock + 1;
+    block_squares_ = static_cast<std::size_t>(blocks / owners + 1);
+  }
+  sums_ = backend_->allocate(sizeof(StepSums) + apart_doubles() * sizeof(double));
+}
+
+double* Replica::image_losses(std::size_t loss) const {
+  if (image_losses_ == 0) return nullptr;
+  return reinterpret_cast<double*>(&sums() + 1) + loss * (image_losses_ / losses_.size());
+}
+
+double* Replica::block_squares() const {
+  if (block_squares_ == 0) return nullptr;
+  return reinterpret_cast<double*>(&sums() + 1) + image_losses_;
 }
 
 std::size_t Replica::label_positions() const {
@@ -95,7 +115,8 @@ void Replica::join(std::span<const std::unique_ptr<Replica>> replicas,
   StepMemory memory;
   memory.lr = &scalars().lr;
   memory.begun = &scalars().begun;
-  memory.squared_norm = &sums().squared_norm;
+  memory.block_squares = block_squares();
+  if (memory.block_squares == nullptr) memory.squared_norm = &sums().squared_norm;
   if (options_.loss_scale) {
     memory.grad_scale = &sums().scale.inverse;
     memory.skipped = &sums().scale.skipped;

@@ -81,6 +81,9 @@ class Replica {
 
  private:
   void allocate_step_memory();
+  void allocate_sums();
+  void plan_gradients(const StepInput& input);
+  void zero_gradients();
   /// This rank's.
   std::span<const BatchPart> own(std::span<const BatchPart> parts) const;
   void upload_scalars(const StepInput& input);
@@ -104,7 +107,15 @@ class Replica {
   /// Addresses in device memory.
   const StepScalars& scalars() const { return *static_cast<const StepScalars*>(scalars_.data()); }
   StepSums& sums() const { return *static_cast<StepSums*>(sums_.data()); }
-  Tensor outcome_tensor() const { return bytes_tensor(sums_.data(), sizeof(StepSums)); }
+  std::size_t apart_doubles() const { return image_losses_ + block_squares_; }
+  double* image_losses(std::size_t loss) const;
+  double* block_squares() const;
+  Tensor outcome_tensor() const {
+    return bytes_tensor(sums_.data(), sizeof(StepSums) + apart_doubles() * sizeof(double));
+  }
+  Tensor apart_tensor() const {
+    return bytes_tensor(&sums() + 1, apart_doubles() * sizeof(double));
+  }
   Tensor sums_tensor() const { return bytes_tensor(sums_.data(), offsetof(StepSums, scale)); }
   Tensor guard_tensor() const { return bytes_tensor(&sums().guard, sizeof(double)); }
   Tensor scale_tensor() const { return bytes_tensor(&sums().scale, sizeof(LossScaleState)); }
@@ -130,11 +141,16 @@ class Replica {
   // The next batch on its way, ahead of its step, micro-batch by micro-batch; empty on the CPU,
   // which gains nothing by it.
   Storage staged_images_, staged_labels_;
-  Storage sums_;                            // StepSums
-  Storage scalars_;                         // StepScalars
-  std::unique_ptr<Readback> readback_;      // of `sums_`, kStepSlots times
-  std::vector<std::int64_t> label_counts_;  // [class] of the image that is evaluated
-  Storage confusion_;                       // int64 [classes, classes]
+  // Sums of single images and of blocks of the gradient; without Backend::sums_by_image none.
+  std::size_t image_losses_ = 0;   // doubles
+  std::size_t block_squares_ = 0;  // doubles
+  Storage sums_;                   // StepSums, the image losses, the block squares
+  GradientTree tree_;
+  std::vector<GradientPart> gradient_parts_;  // of the present micro-batch
+  Storage scalars_;                           // StepScalars
+  std::unique_ptr<Readback> readback_;        // of `sums_`, kStepSlots times
+  std::vector<std::int64_t> label_counts_;    // [class] of the image that is evaluated
+  Storage confusion_;                         // int64 [classes, classes]
   Storage eval_labels_;  // as labels_, for the network of the last evaluated size
   Storage eval_images_;  // fp32, on their way into it; empty where it takes them as they are
   std::vector<const double*> guards_;  // [rank], with a loss scale

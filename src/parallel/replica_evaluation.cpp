@@ -69,7 +69,7 @@ ImageOutcome Replica::evaluate(const Batch& batch) {
   backend_->fill(sums_tensor(), 0);
   loss.evaluate(network, labels, sums().losses.data());
   StepSums read;
-  backend_->download(&read, outcome_tensor());
+  backend_->download(&read, bytes_tensor(sums_.data(), sizeof(StepSums)));
   backend_->synchronize();
   label_counts_.assign(static_cast<std::size_t>(loss.classes()), 0);
   add_label_counts(batch, static_cast<std::size_t>(labels.shape.rows_per_sample()),

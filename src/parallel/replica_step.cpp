@@ -1,6 +1,7 @@
 // A replica's share of a step, in the order of the data: scatter, forward, losses, backward,
 // gradient exchange and update.
 
+#include <algorithm>
 #include <chrono>
 
 #include "nn/layers/batch_norm_layer.h"
@@ -45,7 +46,11 @@ StepOutcome Replica::finish_step(int slot) {
   communicator_.enter("loss", "the device");
   StepOutcome outcome;
   const auto start = std::chrono::steady_clock::now();
-  outcome.sums = *static_cast<const StepSums*>(readback_->wait(slot));
+  const auto* read = static_cast<const StepSums*>(readback_->wait(slot));
+  const auto* apart = reinterpret_cast<const double*>(read + 1);
+  outcome.sums = *read;
+  outcome.image_losses = {apart, image_losses_};
+  outcome.block_squares = {apart + image_losses_, block_squares_};
   outcome.times = times_[static_cast<std::size_t>(slot)];
   outcome.times.compute += seconds_since(start);
   return outcome;
@@ -53,6 +58,7 @@ StepOutcome Replica::finish_step(int slot) {
 
 void Replica::clear_sums() {
   backend_->fill(sums_tensor(), 0);
+  if (apart_doubles() > 0) backend_->fill(apart_tensor(), 0);
   backend_->synchronize();
 }
 
@@ -113,7 +119,8 @@ void Replica::stage_part(const BatchPart& part, std::size_t micro) {
 StepContext Replica::context(std::int64_t sample_offset) const {
   return {.communicator = &communicator_,
           .seed = {0, &scalars().dropout_seed},
-          .sample_offset = sample_offset};
+          .sample_offset = sample_offset,
+          .gradient_parts = gradient_parts_};
 }
 
 void Replica::do_step(const StepInput& input) {
@@ -131,10 +138,12 @@ void Replica::do_step(const StepInput& input) {
 // argument: that lies in device memory. The first micro-batch has been scattered already.
 void Replica::issue_step(const StepInput& input) {
   const std::span<const BatchPart> parts = own(input.parts);
-  network_->zero_grad();
+  plan_gradients(input);
+  zero_gradients();
   // A loss that is not finite stays: the update of a step that was begun before the host saw it
   // must not be done, either.
   backend_->reset_sums(sums().losses.data(), static_cast<int>(kMaxLosses) + 1);  // and the norm
+  if (apart_doubles() > 0) backend_->fill(apart_tensor(), 0);
   for (std::size_t micro = 0; micro + 1 < parts.size(); ++micro) {
     forward_backward(parts[micro], micro, nullptr);
     scatter(parts[micro + 1], micro + 1, input.staged);
@@ -146,6 +155,29 @@ void Replica::issue_step(const StepInput& input) {
   const auto computed = std::chrono::steady_clock::now();
   exchange_gradients();
   exchange_seconds_ = all_reduce_seconds() - reduced + seconds_since(computed);
+}
+
+// Micro-batches and sums that are made everywhere have an order of their own.
+void Replica::plan_gradients(const StepInput& input) {
+  gradient_parts_.clear();
+  if (!backend_->sums_by_image() || gradients_->sums_everywhere() || options_.accumulate > 1) {
+    return tree_.plan_by_rank(communicator_.size());
+  }
+  tree_.plan_by_image(input.parts, input.batch);
+  const std::span<const GradientNode> nodes = tree_.nodes_of(rank_);
+  store_.reserve_gradient_parts(*backend_, nodes.size());
+  const std::int64_t first = nodes.empty() ? 0 : nodes.front().begin;
+  for (const GradientNode& node : nodes) {
+    gradient_parts_.push_back(
+        {node.begin - first, node.end - node.begin, store_.grads_of_part(node.part)});
+  }
+}
+
+void Replica::zero_gradients() {
+  network_->zero_grad();
+  for (std::size_t part = 1; part < gradient_parts_.size(); ++part) {
+    backend_->fill(Tensor(gradient_parts_[part].grads, Shape{1, store_.elements()}), 0);
+  }
 }
 
 double Replica::all_reduce_seconds() const {
@@ -180,7 +212,8 @@ void Replica::compute_losses() {
   if (options_.loss_scale) grad_scale = {0.0F, &sums().scale.scale};
   for (std::size_t i = 0; i < losses_.size(); ++i) {
     losses_[i].forward_backward(*network_, losses_[i].labels(*network_, labels_.data()),
-                                {0.0, &scalars().normalizers[i]}, grad_scale, &sums().losses[i]);
+                                {0.0, &scalars().normalizers[i]}, grad_scale, &sums().losses[i],
+                                image_losses(i));
   }
 }
 
@@ -195,7 +228,7 @@ void Replica::exchange_gradients() {
     check_gradients();
     communicator_.barrier("gradient check");
   }
-  gradients_->update();
+  gradients_->update(tree_);
   update_loss_scale();
   communicator_.barrier("weight update");
 }
@@ -203,9 +236,13 @@ void Replica::exchange_gradients() {
 // Before a barrier: the updates of all ranks look at all guards.
 void Replica::check_gradients() {
   backend_->fill(guard_tensor(), 0);
-  for (std::size_t i = 0; i < losses_.size(); ++i) {
-    const std::int64_t elements = i == 0 ? store_.elements() : 0;  // once is enough
-    backend_->check_gradients({store_.grads(), elements, &sums().losses[i], &sums().guard});
+  const std::size_t parts = std::max<std::size_t>(1, gradient_parts_.size());
+  for (std::size_t part = 0; part < parts; ++part) {
+    backend_->check_gradients(
+        {store_.grads_of_part(part), store_.elements(), sums().losses.data(), &sums().guard});
+  }
+  for (std::size_t i = 1; i < losses_.size(); ++i) {  // a loss outweighs gradients: it comes later
+    backend_->check_gradients({store_.grads(), 0, &sums().losses[i], &sums().guard});
   }
 }
 

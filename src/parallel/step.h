@@ -23,9 +23,10 @@ struct StepScalars {
 /// What a step adds up in device memory; one copy brings all of it.
 struct StepSums {
   std::array<double, kMaxLosses> losses{};  // of the rank's own part
-  double squared_norm = 0;                  // of the gradient's elements that the rank updates
-  double guard = 0;                         // with a loss scale (GradientCheck)
-  LossScaleState scale;                     // stays from step to step
+  double squared_norm =
+      0;                 // of the gradient's elements that the rank updates; 0 with block_squares
+  double guard = 0;      // with a loss scale (GradientCheck)
+  LossScaleState scale;  // stays from step to step
 };
 
 /// A replica's part of one micro-batch, on the host.
@@ -56,9 +57,12 @@ struct StepInput {
 /// Steps that may be under way at the same time. Their outcomes lie in slots that are used in turn.
 constexpr int kStepSlots = 2;
 
-/// One rank's share of a step's outcome.
+/// One rank's share of a step's outcome. The spans are good until the slot is used again, and empty
+/// without Backend::sums_by_image.
 struct StepOutcome {
   StepSums sums;
+  std::span<const double> image_losses;   // [loss][image of the rank, as planned]
+  std::span<const double> block_squares;  // of the gradient's elements that the rank updates
   StepTimes times;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "core/image_tree.h"
 #include "lockstep/core/check.h"
 #include "lockstep/sync/communicator.h"
 #include "sync/wait_timer.h"
@@ -10,10 +11,12 @@
 namespace lockstep {
 namespace {
 
-constexpr std::int64_t kBlock = 512;  // values summed at a time, on the stack
+constexpr std::int64_t kBlock = 512;    // values summed at a time, on the stack
+constexpr std::int64_t kMaxNodes = 16;  // enough for 2^15 ranks
 
-/// Every rank sums a piece of its own and writes it to all. In rank order from 0, as the owner of a
-/// range of gradients does in `optimizer_update`: both give the same bits.
+/// Every rank sums a piece of its own and writes it to all. In a binary tree over the ranks, as the
+/// owner of a range of gradients does where all ranks have as many images, a power of two: both
+/// give the same bits then.
 class HostSum final : public SumTransport {
  public:
   explicit HostSum(int rank) : rank_(rank) {}
@@ -28,11 +31,13 @@ class HostSum final : public SumTransport {
 
  private:
   static void sum_block(std::span<float* const> data, std::int64_t begin, std::int64_t size) {
-    float sums[kBlock] = {};
-    for (const float* values : data) {
-      for (std::int64_t i = 0; i < size; ++i) sums[i] += values[begin + i];
+    float nodes[kMaxNodes * kBlock];
+    const auto ranks = static_cast<std::int64_t>(data.size());
+    for (std::int64_t rank = 0; rank < ranks; ++rank) {
+      add_image(rank, data[static_cast<std::size_t>(rank)] + begin, size, nodes, kBlock);
     }
-    for (float* values : data) std::copy_n(sums, size, values + begin);
+    const float* sum = finish_image_tree(ranks, size, nodes, kBlock);
+    for (float* values : data) std::copy_n(sum, size, values + begin);
   }
 
   const int rank_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "backend/moments.h"
 #include "nn/layers/batch_norm_layer.h"
 #include "parallel/replica.h"
 #include "train/running_statistics.h"
@@ -39,12 +40,9 @@ Channel compare_channel(std::span<const PartMoments> parts, std::size_t c, doubl
 void append_parts(Replica& replica, std::size_t call, std::vector<PartMoments>& parts) {
   BatchNormLayer& layer = *replica.network().batch_norms()[call];
   const std::int64_t channels = layer.output()->shape.channels();
-  std::vector<float> slot(static_cast<std::size_t>(2 * channels));
   for (const StatSlot& local : layer.local_moments()) {
     if (local.count == 0) continue;
-    // The backend only reads through this pointer.
-    replica.backend().download(slot.data(), Tensor(const_cast<float*>(local.data), {2, channels}));
-    replica.backend().synchronize();
+    const std::vector<float> slot = read_moments(replica.backend(), local, channels);
     parts.push_back({local.count,
                      {slot.begin(), slot.begin() + channels},
                      {slot.begin() + channels, slot.end()}});

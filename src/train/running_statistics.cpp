@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "backend/moments.h"
 #include "lockstep/core/check.h"
 #include "nn/layers/batch_norm_layer.h"
 #include "parallel/replica.h"
@@ -76,13 +77,9 @@ void add_replica(Replica& replica, MomentsByLayer& moments) {
   for (const BatchNormLayer* layer : replica.network().batch_norms()) {
     if (layer->config().norm.frozen || layer->state() == nullptr) continue;
     const std::int64_t channels = layer->output()->shape.channels();
-    std::vector<float> slot(static_cast<std::size_t>(2 * channels));
     for (const StatSlot& local : layer->local_moments()) {
       if (local.count == 0) continue;
-      // The backend only reads through this pointer.
-      replica.backend().download(slot.data(),
-                                 Tensor(const_cast<float*>(local.data), {2, channels}));
-      replica.backend().synchronize();
+      const std::vector<float> slot = read_moments(replica.backend(), local, channels);
       const std::vector<double> values(slot.begin(), slot.end());
       moments[layer->state()->name].add(local.count, values.data(), values.data() + channels,
                                         static_cast<std::size_t>(channels));

@@ -32,6 +32,7 @@ std::unique_ptr<DataParallel> make_replicas(const Config& config,
   options.communicator.transport = config.run.transport;
   options.cuda_graph = config.run.cuda_graph;
   options.gradient_exchange.kind = config.run.gradient_exchange;
+  options.placement_invariant = config.run.placement_invariant;
   options.communicator.stall_timeout =
       std::chrono::milliseconds(std::llround(config.run.stall_timeout * 1e3));
   options.communicator.hook = hook;
@@ -66,8 +67,10 @@ void restore_checkpoint(DataParallel& replicas, const Checkpoint& checkpoint,
                              groups ? "sync group" : "device",
                              " has statistics of its own; use -d ", state.devices));
   }
-  warnings.push_back(counts +
-                     ": rounding differs from now on, the run is not the same bit for bit");
+  if (const std::string obstacle = replicas.placement_obstacle(); !obstacle.empty()) {
+    warnings.push_back(concat(counts, ": rounding differs from now on, the run is not the same ",
+                              "bit for bit, because ", obstacle));
+  }
   write_running_statistics(replicas,
                            std::vector<ReplicaStatistics>(devices, state.replicas.front()));
 }

@@ -156,7 +156,7 @@ BatchNormBackwardApply BatchNormGroup::apply_arguments(BatchNormReplica& r,
 std::vector<StatSlot> BatchNormGroup::moment_slots() {
   std::vector<StatSlot> slots;
   for (BatchNormReplica& r : replicas_) {
-    backend_.batch_norm_moments(r.x.tensor(), r.moments.floats());
+    backend_.batch_norm_moments(r.x.tensor(), r.moments.floats(), 1);
     slots.push_back({r.shape.rows(), r.moments.floats()});
   }
   return slots;

@@ -11,7 +11,7 @@
 
 #include "backend/autotuner.h"
 #include "backend/cpu/convolution.h"
-#include "backend/cpu/image_tree.h"
+#include "core/image_tree.h"
 #include "backend/operand.h"
 #include "support/temporary_folder.h"
 

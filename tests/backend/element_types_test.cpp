@@ -100,7 +100,7 @@ TEST_CASE("activations of a type that a backend does not have are refused") {
         check_refused(to_string(dtype), operation);
       };
       for_each_operation(backend, x, x, check);
-      check("batch_norm_moments", [&] { backend.batch_norm_moments(x, others.numbers()); });
+      check("batch_norm_moments", [&] { backend.batch_norm_moments(x, others.numbers(), 1); });
       check("confusion_matrix", [&] {
         backend.confusion_matrix(x, others.classes(),
                                  static_cast<std::int64_t*>(others.floats.data()));

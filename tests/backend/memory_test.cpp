@@ -96,7 +96,7 @@ TEST_CASE("a device without a backend is refused with a way out") {
     FAIL("a CUDA backend was made");
   } catch (const Error& error) {
     CHECK(std::string(error.what()).find("cuda:0: ") == 0);
-    CHECK(std::string(error.what()).find("-d cpu:N") != std::string::npos);
+    CHECK(std::string(error.what()).find("use cpu:N") != std::string::npos);
   }
 }
 

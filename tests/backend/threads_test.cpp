@@ -77,7 +77,7 @@ Bits batch_norm(const Bench& b, Margins margins, bool with_residual) {
   const Tensor added = with_residual ? residual.tensor() : Tensor{};
   const Tensor mask = with_residual ? y.tensor() : Tensor{};
 
-  b.backend->batch_norm_moments(x.tensor(), moments.floats());
+  b.backend->batch_norm_moments(x.tensor(), moments.floats(), 1);
   b.backend->batch_norm_forward({.x = x.tensor(),
                                  .residual = added,
                                  .y = y.tensor(),

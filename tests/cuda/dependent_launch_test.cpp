@@ -28,7 +28,7 @@ struct Call {
 
   void issue() {
     const StatSlot moments{kRows, statistics(0)}, sums{kRows, statistics(2)};
-    backend.batch_norm_moments(rows(0), statistics(0));
+    backend.batch_norm_moments(rows(0), statistics(0), 1);
     BatchNormForward forward;
     forward.x = rows(0);
     forward.y = rows(1);

@@ -172,7 +172,7 @@ TEST_CASE("the BatchNorm kernels agree with the CPU") {
   const AffineParameters affine{inputs.weight.data(), inputs.bias.data()};
   const BatchNormSaved kept{saved.data()};
   const StatSlot slot{901, moments.data()}, sum_slot{901, sums.data()};
-  cpu->batch_norm_moments(tensor(x), moments.data());
+  cpu->batch_norm_moments(tensor(x), moments.data(), 1);
   cpu->batch_norm_forward({tensor(x),
                            {},
                            tensor(y),

@@ -16,8 +16,8 @@ struct Parameters {
     store.parameter("a.weight", Shape{5, 3, 3, 3}, ParameterKind::kWeight, 27);
     store.parameter("bn.weight", Shape{5}, ParameterKind::kNorm);
     store.parameter("bn.bias", Shape{5}, ParameterKind::kNorm);
-    store.parameter("b.weight", Shape{7, 5, 1, 1}, ParameterKind::kWeight, 5);
-    store.parameter("b.bias", Shape{7}, ParameterKind::kBias);
+    store.parameter("b.weight", Shape{71, 5, 3, 3}, ParameterKind::kWeight, 45);
+    store.parameter("b.bias", Shape{71}, ParameterKind::kBias);
     store.allocate(*backend);
   }
   std::unique_ptr<Backend> backend = make_backend({}, 1);
@@ -136,7 +136,7 @@ TEST_CASE("a U-Net's ranges alternate between two decays") {
   CHECK(parameter_ranges(store, Sgd{}).size() == 2 * layers + 1);
 }
 
-TEST_CASE("owners share the parameters without overlap, at multiples of 16") {
+TEST_CASE("owners share the parameters without overlap, at multiples of the norm's blocks") {
   Parameters model;
   const auto ranges = parameter_ranges(model.store, {});
   std::vector<int> expected(model.store.elements());
@@ -154,22 +154,23 @@ TEST_CASE("owners share the parameters without overlap, at multiples of 16") {
     }
     CHECK(times == expected);
     CHECK(decay == expected_decay);
-    CHECK(largest <= (model.store.elements() + owners - 1) / owners + 16);
+    CHECK(largest <= (model.store.elements() + owners - 1) / owners + kNormBlock);
   }
 }
 
-TEST_CASE("pieces start at multiples of 16") {
-  const std::vector<ParameterRange> all{{0, 1000, 0}};
+TEST_CASE("pieces start at multiples of the norm's blocks") {
+  constexpr std::int64_t kElements = 10 * kNormBlock + 100;
+  const std::vector<ParameterRange> all{{0, kElements, 0}};
   std::int64_t next = 0;
   for (int owner = 0; owner < 7; ++owner) {
-    const auto owned = owned_ranges(all, 1000, owner, 7);
+    const auto owned = owned_ranges(all, kElements, owner, 7);
     REQUIRE(owned.size() == 1);
     CHECK(owned[0].begin == next);
-    CHECK(owned[0].begin % 16 == 0);
+    CHECK(owned[0].begin % kNormBlock == 0);
     next = owned[0].end;
   }
-  CHECK(next == 1000);
-  CHECK_THROWS_AS(owned_ranges(all, 1000, 7, 7), Error);
+  CHECK(next == kElements);
+  CHECK_THROWS_AS(owned_ranges(all, kElements, 7, 7), Error);
 }
 
 }  // namespace lockstep

@@ -12,17 +12,17 @@ namespace {
 
 using namespace test;
 
-DataParallelOptions adamw_options(int ranks) {
-  DataParallelOptions options = toy_options(ranks, BatchNormMode::kSync);
+DataParallelOptions adamw_options(int ranks, std::int64_t batch = 5) {
+  DataParallelOptions options = toy_options(ranks, BatchNormMode::kSync, batch);
   options.optimizer = AdamW{.beta1 = 0.8, .beta2 = 0.9, .weight_decay = 0.1F};
   options.parameter_groups = {{.prefix = "head", .lr_mult = 4, .weight_decay = 0.2F},
                               {.prefix = "encoder.0", .lr_mult = 0.5F}};
   return options;
 }
 
-void train(DataParallel& run, std::int64_t begin, std::int64_t end) {
+void train(DataParallel& run, std::int64_t begin, std::int64_t end, std::int64_t batch = 5) {
   for (std::int64_t step = begin; step < end; ++step) {
-    run.train_step(toy_batch(5, step), step, 0.01F);
+    run.train_step(toy_batch(batch, step), step, 0.01F);
   }
 }
 
@@ -31,12 +31,12 @@ void train(DataParallel& run, std::int64_t begin, std::int64_t end) {
 TEST_CASE("AdamW over several owners has the bits of one owner") {
   for (const int ranks : {2, 3, 4}) {
     CAPTURE(ranks);
-    const auto owners = make_toy(adamw_options(ranks));
-    DataParallelOptions options = adamw_options(ranks);
+    const auto owners = make_toy(adamw_options(ranks, 2 * ranks));
+    DataParallelOptions options = adamw_options(ranks, 2 * ranks);
     options.gradient_exchange = {"all_reduce", 1000, 2000};  // each rank owns all of its weights
     const auto own = make_toy(options);
-    train(*owners, 0, 4);
-    train(*own, 0, 4);
+    train(*owners, 0, 4, 2 * ranks);
+    train(*own, 0, 4, 2 * ranks);
     CHECK(outcome_of(*owners, {}) == outcome_of(*own, {}));
     for (int rank = 1; rank < ranks; ++rank) {
       CHECK(parameters(*owners, rank) == parameters(*owners, 0));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "core/rng.h"
 #include "lockstep/nn/models/unet.h"
@@ -95,7 +96,13 @@ std::vector<float> parameters(DataParallel& run, int rank) {
 
 std::vector<float> gradients(DataParallel& run, int rank) {
   const ParameterStore& store = run.replica(rank).store();
-  return download(run, rank, store.grads(), store.elements());
+  std::vector<float> sum = download(run, rank, store.grads(), store.elements());
+  for (std::size_t part = 1; store.grads_of_part(part) != nullptr; ++part) {
+    const std::vector<float> more =
+        download(run, rank, store.grads_of_part(part), store.elements());
+    std::transform(sum.begin(), sum.end(), more.begin(), sum.begin(), std::plus<>());
+  }
+  return sum;
 }
 
 std::vector<float> statistics(DataParallel& run, int rank) {
@@ -118,10 +125,10 @@ void set_parameter(DataParallel& run, const std::string& name, float value) {
   run.replicate();
 }
 
-std::vector<double> train(DataParallel& run) {
+std::vector<double> train(DataParallel& run, const std::vector<std::int64_t>& batches) {
   std::vector<double> losses;
   std::int64_t step = 0;
-  for (const std::int64_t count : {5, 5, 3}) {
+  for (const std::int64_t count : batches) {
     losses.push_back(run.train_step(toy_batch(count, step), step, 0.1F).loss);
     ++step;
   }

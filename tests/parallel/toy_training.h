@@ -27,8 +27,7 @@ std::unique_ptr<DataParallel> make_toy(const DataParallelOptions& options);
 /// one.
 Batch toy_batch(std::int64_t count, std::int64_t step, Size size = kSize);
 
-/// All parameters, their gradients (before the sum over the ranks) or all running statistics of a
-/// rank.
+/// All parameters, the gradients of a rank's images, or all running statistics of a rank.
 std::vector<float> parameters(DataParallel& run, int rank);
 std::vector<float> gradients(DataParallel& run, int rank);
 std::vector<float> statistics(DataParallel& run, int rank);
@@ -39,8 +38,8 @@ void copy_parameters(DataParallel& from, DataParallel& to);
 /// Gives all elements of a parameter this value, on all ranks.
 void set_parameter(DataParallel& run, const std::string& name, float value);
 
-/// Three steps on uneven batches of 5, 5 and 3 images; the losses.
-std::vector<double> train(DataParallel& run);
+/// A step for each batch of so many images; the losses.
+std::vector<double> train(DataParallel& run, const std::vector<std::int64_t>& batches = {5, 5, 3});
 
 /// What a run has come to, as rank 0 has it; `losses`: of the steps that led there.
 struct Outcome {

@@ -263,23 +263,38 @@ TEST_CASE("statistics may be written again when the next exchange of the group h
   CHECK(wrong == 0);
 }
 
-TEST_CASE("an all-reduce is the sum in rank order over all ranks of the run") {
+/// Pairs of ranks, pairs of pairs and so on: of up to 8 ranks.
+float tree_sum(const std::vector<std::vector<float>>& data, std::size_t i) {
+  std::vector<float> sums;
+  for (const auto& own : data) sums.push_back(own[i]);
+  while (sums.size() > 1) {
+    std::vector<float> pairs;
+    for (std::size_t k = 0; k < sums.size(); k += 2) {
+      pairs.push_back(k + 1 < sums.size() ? sums[k] + sums[k + 1] : sums[k]);
+    }
+    sums = pairs;
+  }
+  return sums.front();
+}
+
+TEST_CASE("an all-reduce is the sum in a binary tree over all ranks of the run") {
   for (const int width : {0, 1, 2}) {
-    for (const int ranks : {1, 2, 4, 8}) {
-      if (width > ranks) continue;
+    for (const int ranks : {1, 2, 3, 4, 7, 8}) {
+      if (width > 0 && ranks % width != 0) continue;
       SyncGroupOptions options;
       options.all_reduce = true;
       SyncGroup group(cpus(ranks), options);
       run_ranks(ranks, [&](int rank) { group.at(rank).join(contiguous_groups(ranks, width)); });
       std::vector<std::vector<float>> data(static_cast<std::size_t>(ranks));
       for (const std::size_t count : {1U, 7U, 512U, 5001U}) {
-        std::vector<float> sums(count);
         for (int rank = 0; rank < ranks; ++rank) {
           Rng rng(3, RngPurpose::kTest, static_cast<std::uint64_t>(rank));
           std::vector<float>& own = data[static_cast<std::size_t>(rank)];
           own.resize(count);
-          for (std::size_t i = 0; i < count; ++i) sums[i] += own[i] = rng.uniform(-1, 1);
+          for (float& value : own) value = rng.uniform(-1, 1);
         }
+        std::vector<float> sums(count);
+        for (std::size_t i = 0; i < count; ++i) sums[i] = tree_sum(data, i);
         const auto thrown = run_ranks(ranks, [&](int rank) {
           float* own = data[static_cast<std::size_t>(rank)].data();
           group.all_reduce(rank)->start(own, static_cast<std::int64_t>(count));

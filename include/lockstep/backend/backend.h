@@ -29,12 +29,13 @@ enum class EpsMode : std::uint8_t {
   kClamp,  // 1 / sqrt(max(var, eps))
 };
 
-/// Partial statistics of one part of a batch: for BatchNorm's forward pass [2, C] = (mean, M2), for
-/// its backward pass [2, C] = (sum dy, sum dy*(x-mu)). `count` is the number of rows behind them;
-/// may be 0.
+/// Partial statistics of consecutive parts of a batch, all of the same number of rows: for
+/// BatchNorm's forward pass [parts, 2, C] = (mean, M2), for its backward pass [parts, 2, C] = (sum
+/// dy, sum dy*(x-mu)). `count` is the number of rows behind all of them; may be 0.
 struct StatSlot {
   std::int64_t count = 0;
-  const float* data = nullptr;  // [2, C]
+  const float* data = nullptr;  // [parts, 2, C]
+  std::int64_t parts = 1;
 };
 
 /// Learnable scale and shift; both null when the layer is not affine.
@@ -90,10 +91,12 @@ struct BatchNormBackwardReduce {
   AffineParameters affine;
   BatchNormSaved saved;
   bool relu = false;
-  float* sums = nullptr;  // [2, C]: sum dy', sum dy'*(x-mu), dy' = dy masked by the ReLU
-  float* grad_weight =
-      nullptr;  // [C], += sum dy'*(x-mu)*invstd of this replica; null when not affine
-  float* grad_bias = nullptr;  // [C], += sum dy' of this replica
+  float* sums = nullptr;  // [parts, 2, C]: sum dy', sum dy'*(x-mu), dy' = dy masked by the ReLU
+  /// [C], += sum dy'*(x-mu)*invstd over the rows, and += sum dy'; the parts' in the tree of
+  /// Backend::sums_by_image. Null when not affine.
+  float* grad_weight = nullptr;
+  float* grad_bias = nullptr;
+  std::int64_t parts = 1;  // equal ones, of consecutive rows; not 1 only with sums_by_image()
 };
 
 /// dx (and the residual's gradient) from the merged sums. grad_x may alias grad_y.
@@ -120,6 +123,9 @@ struct CrossEntropy {
   DeviceScalar<double> normalizer = 1.0;
   Tensor grad_logits;      // null: only the loss
   double* loss = nullptr;  // device memory of one double: += sum(w*nll) / normalizer
+  /// Device memory of a double per image: += what it adds to the loss. Null: not wanted; must be
+  /// null without sums_by_image().
+  double* image_losses = nullptr;
   /// The gradient, and not the loss, is multiplied by it.
   DeviceScalar<float> grad_scale = 1.0F;
 };
@@ -183,12 +189,19 @@ struct AdamWRule {
 using UpdateRule = std::variant<SgdRule, AdamWRule>;
 constexpr std::size_t kMaxSlots = 2;
 
+/// Elements of the flat parameters whose squares are summed together (OptimizerShard).
+constexpr std::int64_t kNormBlock = 512;
+
 /// One owner's share of the optimizer step, over every replica's parameters (design §2, gradient
-/// exchange): g = grad_scale * sum over ranks of grads[rank][i] in rank order; `rule` makes the new
-/// w and the new state of it; the new w goes to weights[rank][i] of every rank, for all elements i
-/// of `ranges`. Nothing is changed, and nothing added, when one of the losses is not finite.
+/// exchange): g = grad_scale * sum of grads[part][i]; `rule` makes the new w and the new state of
+/// it; the new w goes to weights[rank][i] of every rank, for all elements i of `ranges`. Nothing is
+/// changed, and nothing added, when one of the losses is not finite.
 struct OptimizerShard {
-  std::span<const float* const> grads;          // [rank]
+  std::span<const float* const> grads;  // [part] of the global batch
+  /// In which order the parts are added: once part p is there, the two youngest sums become one,
+  /// joins[p] times; one sum is left after the last part. Empty: each part is added to the sum of
+  /// those before it. Not empty only with sums_by_image().
+  std::span<const int> joins = {};
   std::span<float* const> weights;              // [rank]
   std::array<float*, kMaxSlots> state = {};     // [slot of the rule]
   std::span<const ParameterRange> ranges = {};  // in all of the above; ascending, without overlap
@@ -201,6 +214,9 @@ struct OptimizerShard {
   /// the ranks before the weight decay; null: not wanted. Its bits depend on the ranges and on the
   /// alignment of the memory, never on threads or on the size of the device.
   double* squared_norm = nullptr;
+  /// Device memory of a double for each kNormBlock elements, from element 0 on: += the squares of
+  /// the block's elements. Null: not wanted; must be null without sums_by_image().
+  double* block_squares = nullptr;
   DeviceScalar<float> grad_scale = 1.0F;
 };
 
@@ -233,6 +249,12 @@ class Backend {
   virtual const Device& device() const = 0;
   /// Whether operations may return before they are done.
   virtual bool asynchronous() const { return false; }
+  /// Whether sums over a batch can be kept image by image and added up in an order that the images
+  /// alone decide, so that it does not show in a bit how a batch is spread over devices. Gradients
+  /// of parameters are then added in a binary tree over the images,
+  ///   S[a, a + 2^j) = S[a, a + 2^(j-1)) + S[a + 2^(j-1), a + 2^j)  for a a multiple of 2^j,
+  /// in fp32, where a half without images is left out.
+  virtual bool sums_by_image() const { return false; }
 
   // --- memory
   // -------------------------------------------------------------------------------------------
@@ -280,7 +302,7 @@ class Backend {
                               const float* bias, const Tensor& y) = 0;
   virtual void conv2d_backward_data(const ConvGeometry& geometry, const Tensor& grad_y,
                                     const float* weight, const Tensor& grad_x) = 0;
-  /// grad_weight += ..., grad_bias += ... (null: none).
+  /// grad_weight += ..., grad_bias += ... (null: none); with sums_by_image() in its tree.
   virtual void conv2d_backward_weights(const ConvGeometry& geometry, const Tensor& x,
                                        const Tensor& grad_y, float* grad_weight,
                                        float* grad_bias) = 0;
@@ -291,8 +313,9 @@ class Backend {
 
   // --- BatchNorm (Ioffe and Szegedy 2015; merge: Chan, Golub, LeVeque 1979)
   // --------------------------------
-  /// slot [2, C] = (mean, M2) of the rows of x; zeros when there are none.
-  virtual void batch_norm_moments(const Tensor& x, float* slot) = 0;
+  /// slots [parts, 2, C] = (mean, M2) of equal parts of the rows of x; zeros when there are none.
+  /// More than one part only with sums_by_image().
+  virtual void batch_norm_moments(const Tensor& x, float* slots, std::int64_t parts) = 0;
   /// REQUIRES: the slots' counts sum to at least 2 (the layer checks and names itself).
   virtual void batch_norm_forward(const BatchNormForward& arguments) = 0;
   virtual void batch_norm_inference(const BatchNormInference& arguments) = 0;

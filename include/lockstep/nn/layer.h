@@ -15,6 +15,13 @@
 
 namespace lockstep {
 
+/// Images of a replica whose parameter gradients are added up on their own, because the sum over
+/// the global batch takes them as one term (Backend::sums_by_image).
+struct GradientPart {
+  std::int64_t first = 0, count = 0;  // images of the replica's batch
+  float* grads = nullptr;             // flat, as ParameterStore::grads(); null: Parameter::grad
+};
+
 /// What a forward or backward pass is for.
 struct StepContext {
   bool training = true;                  // false: running statistics, no dropout, no exchange
@@ -22,6 +29,9 @@ struct StepContext {
   Communicator* communicator = nullptr;  // null: one device on its own
   DeviceScalar<std::uint64_t> seed = 0;  // of this step's dropout
   std::int64_t sample_offset = 0;        // of this replica's first sample in the global batch
+  /// In the order of the images, all of them. Empty: all images together, in Parameter::grad, which
+  /// a layer of one's own may always add to: the sum is then right, but for the order.
+  std::span<const GradientPart> gradient_parts = {};
 };
 
 /// A tensor that flows through the network. Shapes are those planned; `Network::set_batch` sets the

@@ -62,6 +62,11 @@ class ParameterStore {
   /// multiple of 16 elements; the gaps are zero and stay zero.
   float* values() const { return values_; }
   float* grads() const { return grads_; }
+  /// Gradients of the first part of the batch are in `grads`, those of others in memory of their
+  /// own (GradientPart). Null where there is none yet.
+  float* grads_of_part(std::size_t part) const;
+  /// Takes the memory for so many parts, if they are not there.
+  void reserve_gradient_parts(Backend& backend, std::size_t parts);
   std::int64_t elements() const { return elements_; }
   /// Flat device memory of all running statistics.
   float* statistics() const { return statistics_; }
@@ -73,6 +78,7 @@ class ParameterStore {
   Storage storage_;
   float* values_ = nullptr;
   float* grads_ = nullptr;
+  std::vector<Storage> other_grads_;  // [part - 1]
   float* statistics_ = nullptr;
   std::int64_t elements_ = 0;
   std::int64_t statistics_elements_ = 0;

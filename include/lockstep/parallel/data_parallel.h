@@ -90,6 +90,9 @@ struct DataParallelOptions {
   /// results are the same bits. Needs a transport that can, a momentum of BatchNorm that is a
   /// number and one micro-batch; no `communicator.hook`, which a replay would not call.
   bool cuda_graph = false;
+  /// Whether it is an error if results depend on how batches are spread over devices
+  /// (DataParallel::placement_obstacle).
+  bool placement_invariant = false;
   /// Called for every replica when it has been made and given rank 0's state, and after each later
   /// `replicate`: on its own thread, rank 0 first, each rank after the one before it.
   std::function<void(const ReplicaContext&)> on_replicate = nullptr;
@@ -192,6 +195,14 @@ class DataParallel {
   int size() const;
   const DataParallelOptions& options() const;
   const GradientExchangeChoice& gradient_exchange() const;
+  /// Why training on other devices, or on another number of them, comes to other bits: a clause for
+  /// messages, "BatchNorm is not synchronized (stem.bn)". Empty where it does not: on CPU devices,
+  /// synchronized over all of them, one micro-batch, gradient exchange "owner", no parameter shared
+  /// by several calls. Weights, running statistics, the optimizer's state, losses and norms are
+  /// then functions of the global batches alone: on any number of devices and threads, in parts of
+  /// any size. (On one machine: convolutions are chosen by measurement. A layer of one's own must
+  /// add its parameters' gradients by StepContext::gradient_parts.)
+  std::string placement_obstacle() const;
   /// Learnable parameters, elements of all of them together.
   std::int64_t parameter_count() const;
 

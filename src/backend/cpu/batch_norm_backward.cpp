@@ -7,6 +7,7 @@
 
 #include "backend/cpu/batch_norm_kernels.h"
 #include "backend/cpu/cpu_backend.h"
+#include "core/image_tree.h"
 #include "backend/cpu/parallel_for.h"
 #include "backend/cpu/prefetch.h"
 #include "backend/moments.h"
@@ -197,22 +198,38 @@ void merge_gradient_sums(const BatchNormBackwardApply& a, std::int64_t channels,
   }
 }
 
-// The blocks' sums in block order, and what they add to the gradients of gamma and beta.
-void finish_sums(const BatchNormBackwardReduce& a, const double* partials, std::int64_t blocks,
-                 std::int64_t channels) {
+// The sums of all blocks of one part, in block order, and `affine` [2, C], what they are of the
+// gradients of beta and gamma.
+void finish_part(const BatchNormBackwardReduce& a, const RowBlocks& blocks, std::int64_t part,
+                 std::int64_t channels, const ReductionScratch& work, float* affine) {
+  const std::int64_t begin = part * blocks.per_part;
+  const std::int64_t end = begin + blocks.per_part;
+  float* sums = a.sums + part * 2 * channels;
   for (std::int64_t c = 0; c < channels; ++c) {
     double sum = 0;
     double product = 0;
-    for (std::int64_t b = 0; b < blocks; ++b) {
-      sum += partials[b * 2 * channels + c];
-      product += partials[b * 2 * channels + channels + c];
+    for (std::int64_t b = begin; b < end; ++b) {
+      sum += work.partial(b)[c];
+      product += work.partial(b)[channels + c];
     }
-    a.sums[c] = static_cast<float>(sum);
-    a.sums[channels + c] = static_cast<float>(product);
-    if (a.grad_weight != nullptr) {
-      a.grad_weight[c] += static_cast<float>(product * a.saved.data[channels + c]);
-    }
-    if (a.grad_bias != nullptr) a.grad_bias[c] += static_cast<float>(sum);
+    sums[c] = affine[c] = static_cast<float>(sum);
+    sums[channels + c] = static_cast<float>(product);
+    affine[channels + c] = static_cast<float>(product * a.saved.data[channels + c]);
+  }
+}
+
+// The gradients of gamma and beta += those of the parts, affine [parts, 2, C].
+void add_affine(const BatchNormBackwardReduce& a, std::int64_t channels, const float* affine,
+                float* nodes) {
+  if (a.grad_weight == nullptr) return;
+  const std::int64_t size = 2 * channels;
+  for (std::int64_t part = 0; part < a.parts; ++part) {
+    add_image(part, affine + part * size, size, nodes, size);
+  }
+  const float* total = finish_image_tree(a.parts, size, nodes, size);
+  for (std::int64_t c = 0; c < channels; ++c) {
+    a.grad_bias[c] += total[c];
+    a.grad_weight[c] += total[channels + c];
   }
 }
 
@@ -222,14 +239,18 @@ void CpuBackend::batch_norm_backward_reduce(const BatchNormBackwardReduce& a) {
   check_same_shape("batch_norm_backward_reduce", {&a.x, &a.grad_y, &a.y});
   check_fp32("batch_norm_backward_reduce", {&a.x, &a.grad_y, &a.y});
   const std::int64_t channels = a.x.shape.channels();
-  const RowBlocks blocks(a.x.shape.rows());
+  const RowBlocks blocks(a.x.shape.rows(), a.parts);
   const std::int64_t k = rows_per_pass(channels);
   const std::size_t reduction_bytes = ReductionScratch::bytes(blocks, channels, k);
-  auto* memory =
-      static_cast<std::byte*>(scratch(reduction_bytes + ChannelScale::bytes(channels, k)));
+  const std::size_t scale_bytes = ChannelScale::bytes(channels, k);
+  const std::int64_t affine_size = 2 * channels;
+  const std::int64_t affine_floats = (a.parts + image_tree_nodes(a.parts)) * affine_size;
+  auto* memory = static_cast<std::byte*>(scratch(
+      reduction_bytes + scale_bytes + static_cast<std::size_t>(affine_floats) * sizeof(float)));
   const ReductionScratch work(memory, blocks, channels, k);
   const ChannelScale scale(memory + reduction_bytes, a.saved.data, a.saved.data + channels,
                            a.affine, channels, k);
+  auto* affine = reinterpret_cast<float*>(memory + reduction_bytes + scale_bytes);
   const MaskedGradient gradient{a.x, a.grad_y, a.y, scale};
   const auto kernel = choose_mask(a.relu, a.y, block_sums<Mask::kNone>, block_sums<Mask::kFromX>,
                                   block_sums<Mask::kFromY>);
@@ -240,7 +261,13 @@ void CpuBackend::batch_norm_backward_reduce(const BatchNormBackwardReduce& a) {
                           work.partial(b));
                  }
                });
-  finish_sums(a, work.partials, blocks.count, channels);
+  parallel_for(a.parts, blocks.per_part * affine_size, threads_,
+               [&](std::int64_t first, std::int64_t last) {
+                 for (std::int64_t part = first; part < last; ++part) {
+                   finish_part(a, blocks, part, channels, work, affine + part * affine_size);
+                 }
+               });
+  add_affine(a, channels, affine, affine + a.parts * affine_size);
 }
 
 void CpuBackend::batch_norm_backward_apply(const BatchNormBackwardApply& a) {

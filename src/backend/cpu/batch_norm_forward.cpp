@@ -10,6 +10,9 @@
 namespace lockstep {
 namespace {
 
+/// A merge of two moments, in additions (parallel_for).
+constexpr std::int64_t kMergeWork = 16;
+
 /// Rows of a run behind its pivot.
 constexpr std::int64_t kPivotRows = 8;
 
@@ -157,6 +160,22 @@ void normalize_tensor(const Normalization& n, int threads) {
                [&](std::int64_t begin, std::int64_t end) { kernel(n, begin, end); });
 }
 
+// slot [2, C] = the moments of all blocks of one part.
+void merge_blocks(const RowBlocks& blocks, std::int64_t part, std::int64_t channels,
+                  const ReductionScratch& work, float* slot) {
+  const std::int64_t begin = part * blocks.per_part;
+  const std::int64_t end = begin + blocks.per_part;
+  for (std::int64_t c = 0; c < channels; ++c) {
+    ChannelMoments total;
+    for (std::int64_t b = begin; b < end; ++b) {
+      const double* partial = work.partial(b);
+      total = merge(total, {blocks.end(b) - blocks.begin(b), partial[c], partial[channels + c]});
+    }
+    slot[c] = static_cast<float>(total.mean);
+    slot[channels + c] = static_cast<float>(total.m2);
+  }
+}
+
 std::int64_t total_count(std::span<const StatSlot> slots) {
   std::int64_t count = 0;
   for (const StatSlot& slot : slots) count += slot.count;
@@ -165,10 +184,10 @@ std::int64_t total_count(std::span<const StatSlot> slots) {
 
 }  // namespace
 
-void CpuBackend::batch_norm_moments(const Tensor& x, float* slot) {
+void CpuBackend::batch_norm_moments(const Tensor& x, float* slots, std::int64_t parts) {
   check_fp32("batch_norm_moments", {&x});
   const std::int64_t channels = x.shape.channels();
-  const RowBlocks blocks(x.shape.rows());
+  const RowBlocks blocks(x.shape.rows(), parts);
   const std::int64_t k = rows_per_pass(channels);
   const ReductionScratch work(scratch(ReductionScratch::bytes(blocks, channels, k)), blocks,
                               channels, k);
@@ -179,15 +198,12 @@ void CpuBackend::batch_norm_moments(const Tensor& x, float* slot) {
                                  work.partial(b));
                  }
                });
-  for (std::int64_t c = 0; c < channels; ++c) {
-    ChannelMoments total;
-    for (std::int64_t b = 0; b < blocks.count; ++b) {
-      const double* partial = work.partial(b);
-      total = merge(total, {blocks.end(b) - blocks.begin(b), partial[c], partial[channels + c]});
-    }
-    slot[c] = static_cast<float>(total.mean);
-    slot[channels + c] = static_cast<float>(total.m2);
-  }
+  parallel_for(parts, blocks.per_part * kMergeWork * channels, threads_,
+               [&](std::int64_t first, std::int64_t last) {
+                 for (std::int64_t part = first; part < last; ++part) {
+                   merge_blocks(blocks, part, channels, work, slots + part * 2 * channels);
+                 }
+               });
 }
 
 void CpuBackend::batch_norm_forward(const BatchNormForward& a) {

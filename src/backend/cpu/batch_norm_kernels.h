@@ -10,6 +10,7 @@
 
 #include "backend/formulas.h"
 #include "lockstep/backend/backend.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep {
 
@@ -45,21 +46,32 @@ inline void fold_sums(float* sums, std::int64_t channels, std::int64_t k) {
   }
 }
 
-/// The rows of a tensor cut into at most `kMaxBlocks` blocks of whole runs.
+/// The rows of a tensor cut into equal parts, and each part into at most `kMaxBlocks` blocks of
+/// whole runs, which depend on the rows of the part alone.
 struct RowBlocks {
   static constexpr std::int64_t kMaxBlocks = 64;
 
-  explicit RowBlocks(std::int64_t row_count) : rows(row_count) {
-    const std::int64_t runs = (rows + kRunRows - 1) / kRunRows;
+  RowBlocks(std::int64_t row_count, std::int64_t part_count)
+      : parts(part_count), part_rows(row_count / part_count) {
+    LOCKSTEP_CHECK(part_rows * parts == row_count, "batch_norm: ", row_count, " rows are no ",
+                   parts, " equal parts");
+    const std::int64_t runs = (part_rows + kRunRows - 1) / kRunRows;
     block_rows = std::max<std::int64_t>(1, (runs + kMaxBlocks - 1) / kMaxBlocks) * kRunRows;
-    count = (rows + block_rows - 1) / block_rows;
+    per_part = (part_rows + block_rows - 1) / block_rows;
+    count = parts * per_part;
   }
-  std::int64_t begin(std::int64_t block) const { return block * block_rows; }
-  std::int64_t end(std::int64_t block) const { return std::min(rows, (block + 1) * block_rows); }
+  /// Rows [begin, end) of the tensor.
+  std::int64_t begin(std::int64_t block) const {
+    return block / per_part * part_rows + block % per_part * block_rows;
+  }
+  std::int64_t end(std::int64_t block) const {
+    return std::min(begin(block) + block_rows, (block / per_part + 1) * part_rows);
+  }
 
-  std::int64_t rows;
+  std::int64_t parts, part_rows;
   std::int64_t block_rows;
-  std::int64_t count;
+  std::int64_t per_part;  // blocks; block b is one of part b / per_part
+  std::int64_t count;     // of all blocks
 };
 
 /// Views into the backend's scratch memory for a reduction over rows, one entry per block. k:

@@ -5,6 +5,7 @@
 
 #include "backend/cpu/convolution.h"
 #include "backend/cpu/cpu_backend.h"
+#include "core/image_tree.h"
 #include "backend/cpu/parallel_for.h"
 #include "backend/operand_checks.h"
 
@@ -29,31 +30,47 @@ void sum_rows(const Tensor& tensor, std::int64_t begin, std::int64_t end, double
   }
 }
 
-std::int64_t partial_sums(const Shape& shape) {
-  return (shape.rows() + kRowsPerSum - 1) / kRowsPerSum;
-}
+/// Sums over the rows of each image, which are cut into parts.
+struct ColumnSums {
+  explicit ColumnSums(const Shape& shape)
+      : images(shape.batch()),
+        channels(shape.channels()),
+        image_rows(shape.rows_per_sample()),
+        parts((image_rows + kRowsPerSum - 1) / kRowsPerSum) {}
 
-std::size_t column_sums_bytes(const Shape& shape) {
-  return static_cast<std::size_t>(partial_sums(shape) * shape.channels()) * sizeof(double);
-}
-
-/// grad_bias += column sums of grad_y, by parts whose sums lie in `sums` [parts, C].
-void add_column_sums(const Tensor& grad_y, float* grad_bias, double* sums, int threads) {
-  const std::int64_t rows = grad_y.shape.rows();
-  const std::int64_t channels = grad_y.shape.channels();
-  const std::int64_t parts = partial_sums(grad_y.shape);
-  parallel_for(parts, kRowsPerSum * channels, threads, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t part = begin; part < end; ++part) {
-      sum_rows(grad_y, part * kRowsPerSum, std::min(rows, (part + 1) * kRowsPerSum),
-               sums + part * channels);
-    }
-  });
-  for (std::int64_t c = 0; c < channels; ++c) {
-    double total = 0;
-    for (std::int64_t part = 0; part < parts; ++part) total += sums[part * channels + c];
-    grad_bias[c] += static_cast<float>(total);
+  std::size_t bytes() const {
+    return static_cast<std::size_t>(images * parts * channels) * sizeof(double) +
+           static_cast<std::size_t>((1 + image_tree_nodes(images)) * channels) * sizeof(float);
   }
-}
+  /// grad_bias += those of grad_y. `memory`: bytes().
+  void add(const Tensor& grad_y, float* grad_bias, void* memory, int threads) const {
+    auto* sums = static_cast<double*>(memory);  // [images, parts, C]
+    parallel_for(images * parts, std::min(kRowsPerSum, image_rows) * channels, threads,
+                 [&](std::int64_t begin, std::int64_t end) {
+                   for (std::int64_t i = begin; i < end; ++i) {
+                     const std::int64_t image = i / parts * image_rows;
+                     const std::int64_t first = i % parts * kRowsPerSum;
+                     sum_rows(grad_y, image + first,
+                              image + std::min(image_rows, first + kRowsPerSum),
+                              sums + i * channels);
+                   }
+                 });
+    auto* image_sum = reinterpret_cast<float*>(sums + images * parts * channels);
+    float* nodes = image_sum + channels;
+    for (std::int64_t image = 0; image < images; ++image) {
+      for (std::int64_t c = 0; c < channels; ++c) {
+        double total = 0;
+        for (std::int64_t p = 0; p < parts; ++p) total += sums[(image * parts + p) * channels + c];
+        image_sum[c] = static_cast<float>(total);
+      }
+      add_image(image, image_sum, channels, nodes, channels);
+    }
+    const float* total = finish_image_tree(images, channels, nodes, channels);
+    for (std::int64_t c = 0; c < channels; ++c) grad_bias[c] += total[c];
+  }
+
+  std::int64_t images, channels, image_rows, parts;
+};
 
 }  // namespace
 
@@ -68,7 +85,7 @@ void CpuBackend::prepare_conv2d(const ConvGeometry& geometry, const Shape& input
   for (const ConvPass pass : passes) {
     scratch(conv_cache_->get(geometry, input, pass, threads_).scratch_bytes(pass, false));
   }
-  if (backward) scratch(column_sums_bytes(geometry.output_shape(input)));
+  if (backward) scratch(ColumnSums(geometry.output_shape(input)).bytes());
 }
 
 void CpuBackend::conv2d_forward(const ConvGeometry& geometry, const Tensor& x, const float* weight,
@@ -103,8 +120,8 @@ void CpuBackend::conv2d_backward_weights(const ConvGeometry& geometry, const Ten
   convolution.backward_weights(x, grad_y, grad_weight,
                                scratch(convolution.scratch_bytes(kPass, strided)));
   if (grad_bias == nullptr) return;
-  auto* sums = static_cast<double*>(scratch(column_sums_bytes(grad_y.shape)));
-  add_column_sums(grad_y, grad_bias, sums, threads_);
+  const ColumnSums sums(grad_y.shape);
+  sums.add(grad_y, grad_bias, scratch(sums.bytes()), threads_);
 }
 
 }  // namespace lockstep

@@ -19,6 +19,7 @@ class CpuBackend final : public Backend {
   ~CpuBackend() override;
 
   const Device& device() const override { return device_; }
+  bool sums_by_image() const override { return true; }
 
   Storage allocate(std::size_t bytes) override;
   std::size_t allocated_bytes() const override;
@@ -37,7 +38,7 @@ class CpuBackend final : public Backend {
   void conv2d_backward_weights(const ConvGeometry& geometry, const Tensor& x, const Tensor& grad_y,
                                float* grad_weight, float* grad_bias) override;
 
-  void batch_norm_moments(const Tensor& x, float* slot) override;
+  void batch_norm_moments(const Tensor& x, float* slots, std::int64_t parts) override;
   void batch_norm_forward(const BatchNormForward& arguments) override;
   void batch_norm_inference(const BatchNormInference& arguments) override;
   void batch_norm_backward_reduce(const BatchNormBackwardReduce& arguments) override;

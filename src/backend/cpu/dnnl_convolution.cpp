@@ -16,7 +16,7 @@
 
 #include "backend/cpu/convolution.h"
 #include "backend/cpu/dnnl_pass.h"
-#include "backend/cpu/image_tree.h"
+#include "core/image_tree.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <limits>
+#include <numeric>
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/exp_log.h"
@@ -20,7 +21,7 @@ using vec::Floats;
 using vec::Ints;
 
 constexpr std::int64_t kTaskRows =
-    1024;  // pixels per partial sum of the loss: fixed, not per thread
+    1024;  // of an image, per partial sum of the loss: fixed, not per thread
 constexpr std::int64_t kNoBadLabel = std::numeric_limits<std::int64_t>::max();
 constexpr int kIgnored = -1;  // in place of an ignored label
 
@@ -203,17 +204,28 @@ void CpuBackend::cross_entropy(const CrossEntropy& arguments) {
   check_fp32("cross_entropy", {&arguments.logits, &arguments.grad_logits});
   const Task task(arguments);
   check_label_values(task, rows, threads_);
-  const std::int64_t tasks = (rows + kTaskRows - 1) / kTaskRows;
-  auto* losses = static_cast<double*>(scratch(static_cast<std::size_t>(tasks) * sizeof(double)));
-  parallel_for(tasks, kTaskRows * task.classes, threads_,
+  const std::int64_t images = arguments.logits.shape.batch();
+  const std::int64_t image_rows = rows / images;
+  const std::int64_t tasks = (image_rows + kTaskRows - 1) / kTaskRows;  // of an image
+  auto* losses =
+      static_cast<double*>(scratch(static_cast<std::size_t>(images * tasks) * sizeof(double)));
+  parallel_for(images * tasks, std::min(kTaskRows, image_rows) * task.classes, threads_,
                [&](std::int64_t begin, std::int64_t end) {
                  for (std::int64_t t = begin; t < end; ++t) {
-                   losses[t] = rows_loss(task, t * kTaskRows, std::min(rows, (t + 1) * kTaskRows));
+                   const std::int64_t image = t / tasks * image_rows;
+                   const std::int64_t first = t % tasks * kTaskRows;
+                   losses[t] = rows_loss(task, image + first,
+                                         image + std::min(image_rows, first + kTaskRows));
                  }
                });
-  double loss = 0;
-  for (std::int64_t t = 0; t < tasks; ++t) loss += losses[t];
-  *arguments.loss += task.share(loss);
+  double total = 0;
+  for (std::int64_t image = 0; image < images; ++image) {
+    const double* parts = losses + image * tasks;
+    const double loss = task.share(std::accumulate(parts, parts + tasks, 0.0));
+    if (arguments.image_losses != nullptr) arguments.image_losses[image] += loss;
+    total += loss;
+  }
+  *arguments.loss += total;
 }
 
 void CpuBackend::reset_sums(double* sums, int count) {

@@ -9,9 +9,11 @@
 namespace lockstep {
 namespace {
 
-// Of one partial sum of squares, too. Small enough for the first cache with all ranks' parts in
-// flight, long enough for vector loops.
-constexpr std::int64_t kChunk = 512;
+// Small enough for the first cache with all parts in flight, long enough for vector loops.
+constexpr std::int64_t kChunk = kNormBlock;
+
+/// Sums that wait for others while parts are added, at most: enough for 2^15 parts.
+constexpr int kMaxWaiting = 16;
 
 /// The new weights of elements [begin, begin + count) of the range, whose state is changed in
 /// place.
@@ -35,16 +37,35 @@ void update_elements(const OptimizerShard& shard, const Element element,
   }
 }
 
+void add(const float* from, std::int64_t count, float* to) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < count; ++i) to[i] += from[i];
+}
+
+/// The sum of all parts' elements [begin, begin + count), in sums[0].
+void sum_parts(const OptimizerShard& shard, std::int64_t begin, std::int64_t count,
+               float (*sums)[kChunk]) {
+  int waiting = 0;
+  for (std::size_t part = 0; part < shard.grads.size(); ++part) {
+    const float* grads = shard.grads[part] + begin;
+    int joins = shard.joins.empty() ? static_cast<int>(part > 0) : shard.joins[part];
+    if (joins == 0) {
+      std::copy_n(grads, count, sums[waiting++]);
+      continue;
+    }
+    add(grads, count, sums[waiting - 1]);
+    for (; --joins > 0; --waiting) add(sums[waiting - 1], count, sums[waiting - 2]);
+  }
+}
+
 /// Returns the sum of the gradient's squares.
 template <typename Element>
 double update_chunk(const OptimizerShard& shard, const Element& element,
                     const ParameterRange& range, std::int64_t begin, std::int64_t count) {
-  float gradient[kChunk] = {};
+  float sums[kMaxWaiting][kChunk];
   float updated[kChunk];
-  for (const float* grads : shard.grads) {
-#pragma omp simd
-    for (std::int64_t i = 0; i < count; ++i) gradient[i] += grads[begin + i];
-  }
+  sum_parts(shard, begin, count, sums);
+  float* gradient = sums[0];
   const float grad_scale = shard.grad_scale.get();
 #pragma omp simd
   for (std::int64_t i = 0; i < count; ++i) gradient[i] *= grad_scale;
@@ -59,12 +80,29 @@ double update_chunk(const OptimizerShard& shard, const Element& element,
   return squares;
 }
 
+/// Throws unless the joins leave one sum, and never wait for more than there is room for.
+void check_joins(const OptimizerShard& shard) {
+  if (shard.joins.empty()) return;
+  int waiting = 0;
+  int most = 0;
+  bool possible = shard.joins.size() == shard.grads.size();
+  for (const int joins : shard.joins) {
+    waiting += 1 - joins;
+    most = std::max(most, waiting);
+    possible &= joins >= 0 && waiting >= 1;
+  }
+  LOCKSTEP_CHECK(possible && waiting == 1 && most <= kMaxWaiting,
+                 "optimizer_update: the order of the sum does not fit the ", shard.grads.size(),
+                 " gradients");
+}
+
 }  // namespace
 
 void CpuBackend::optimizer_update(const OptimizerShard& shard) {
-  LOCKSTEP_CHECK(!shard.grads.empty() && shard.grads.size() == shard.weights.size(),
-                 "optimizer_update: expected gradients and weights of the same ranks, got ",
-                 shard.grads.size(), " and ", shard.weights.size());
+  LOCKSTEP_CHECK(!shard.grads.empty() && !shard.weights.empty(),
+                 "optimizer_update: expected gradients and weights, got ", shard.grads.size(),
+                 " and ", shard.weights.size());
+  check_joins(shard);
   const bool finite = std::all_of(shard.losses.begin(), shard.losses.end(),
                                   [](const double* loss) { return std::isfinite(*loss); });
   if (!finite) return;
@@ -79,14 +117,16 @@ void CpuBackend::optimizer_update(const OptimizerShard& shard) {
 template <typename Element>
 void CpuBackend::update_range(const OptimizerShard& shard, const Element& element,
                               const ParameterRange& range) {
-  const auto ranks = static_cast<std::int64_t>(shard.grads.size());
-  const std::int64_t chunks = (range.end - range.begin + kChunk - 1) / kChunk;
+  const auto parts = static_cast<std::int64_t>(shard.grads.size());
+  const std::int64_t before = range.begin / kChunk;
+  const std::int64_t chunks = (range.end + kChunk - 1) / kChunk - before;
   auto* squares = static_cast<double*>(scratch(static_cast<std::size_t>(chunks) * sizeof(double)));
-  parallel_for(chunks, 2 * ranks * kChunk, threads_, [&](std::int64_t first, std::int64_t last) {
+  parallel_for(chunks, 2 * parts * kChunk, threads_, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t chunk = first; chunk < last; ++chunk) {
-      const std::int64_t begin = range.begin + chunk * kChunk;
-      const std::int64_t count = std::min(kChunk, range.end - begin);
-      squares[chunk] = update_chunk(shard, element, range, begin, count);
+      const std::int64_t begin = std::max(range.begin, (before + chunk) * kChunk);
+      const std::int64_t end = std::min(range.end, (before + chunk + 1) * kChunk);
+      squares[chunk] = update_chunk(shard, element, range, begin, end - begin);
+      if (shard.block_squares != nullptr) shard.block_squares[before + chunk] += squares[chunk];
     }
   });
   if (shard.squared_norm == nullptr) return;

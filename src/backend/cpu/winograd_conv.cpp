@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "backend/cpu/image_tree.h"
+#include "core/image_tree.h"
 #include "backend/cpu/winograd_gemm.h"
 #include "backend/cpu/winograd_plan.h"
 #include "backend/cpu/winograd_transforms.h"

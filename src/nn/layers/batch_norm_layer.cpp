@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "nn/gradient_parts.h"
+
 namespace lockstep {
 namespace {
 
@@ -70,12 +72,21 @@ int BatchNormLayer::slice_count(const StepContext& context) const {
   return static_cast<int>((batch + samples - 1) / samples);
 }
 
+// Of the largest slice: one part per image.
+std::int64_t BatchNormLayer::moments_floats() const {
+  const bool split = options().mode == BatchNormMode::kVirtual;
+  return padded(slice_samples(output()->shape.batch(), split) * 2 * channels());
+}
+
+std::int64_t BatchNormLayer::slice_floats() const {
+  return 2 * moments_floats() + padded(3 * channels());
+}
+
 std::size_t BatchNormLayer::saved_bytes() const {
   const bool split = options().mode == BatchNormMode::kVirtual;
   const std::int64_t slices =
       split ? std::min<std::int64_t>(options().virtual_devices, output()->shape.batch()) : 1;
-  const std::int64_t floats = 2 * padded(2 * channels()) + padded(3 * channels());
-  return static_cast<std::size_t>(slices * floats) * sizeof(float);
+  return static_cast<std::size_t>(slices * slice_floats()) * sizeof(float);
 }
 
 void BatchNormLayer::set_saved(void* memory) {
@@ -83,7 +94,10 @@ void BatchNormLayer::set_saved(void* memory) {
   local_.reserve(static_cast<std::size_t>(std::max(1, options().virtual_devices)));
 }
 
-void BatchNormLayer::prepare(Backend&, bool training) { keeps_for_backward_ = training; }
+void BatchNormLayer::prepare(Backend& backend, bool training) {
+  keeps_for_backward_ = training;
+  by_image_ = backend.sums_by_image();
+}
 
 Tensor BatchNormLayer::slice_of(const Tensor& tensor, int index, const StepContext& context) const {
   if (!tensor || slice_count(context) == 1) return tensor;
@@ -98,9 +112,12 @@ BatchNormLayer::Slice BatchNormLayer::slice(int index, const StepContext& contex
   part.x = slice_of(inputs()[0]->data, index, context);
   if (inputs().size() == 2) part.residual = slice_of(inputs()[1]->data, index, context);
   part.y = slice_of(output()->data, index, context);
-  part.moments = saved_ + index * (2 * padded(2 * channels()) + padded(3 * channels()));
-  part.sums = part.moments + padded(2 * channels());
-  part.saved = part.sums + padded(2 * channels());
+  if (slice_count(context) > 1)
+    part.first = index * slice_samples(output()->data.shape.batch(), true);
+  if (by_image_) part.parts = std::max<std::int64_t>(1, part.x.shape.batch());
+  part.moments = saved_ + index * slice_floats();
+  part.sums = part.moments + moments_floats();
+  part.saved = part.sums + moments_floats();
   return part;
 }
 
@@ -150,7 +167,7 @@ void BatchNormLayer::forward_by_batch(Backend& backend, const StepContext& conte
   set_local_moments(context);
   for (int i = 0; i < slices; ++i) {
     const Slice part = slice(i, context);
-    backend.batch_norm_moments(part.x, part.moments);
+    backend.batch_norm_moments(part.x, part.moments, part.parts);
   }
   for (int i = 0; i < slices; ++i) normalize_slice(backend, context, i);
 }
@@ -160,7 +177,7 @@ void BatchNormLayer::set_local_moments(const StepContext& context) {
   if (uses_running_statistics(context)) return;
   for (int i = 0; i < slice_count(context); ++i) {
     const Slice part = slice(i, context);
-    local_.push_back({part.x.shape.rows(), part.moments});
+    local_.push_back({part.x.shape.rows(), part.moments, part.parts});
   }
 }
 
@@ -266,23 +283,16 @@ void BatchNormLayer::backward_slice(Backend& backend, const StepContext& context
   if (rows == 0 && !exchanges(context)) return;
   const Tensor grad_y = slice_of(output()->grad, index, context);
   const Tensor mask = backward_reads().output ? part.y : Tensor{};
-  backend.batch_norm_backward_reduce({.x = part.x,
-                                      .grad_y = grad_y,
-                                      .y = mask,
-                                      .affine = affine(),
-                                      .saved = {part.saved},
-                                      .relu = config_.relu,
-                                      .sums = part.sums,
-                                      .grad_weight = weight_ ? weight_->grad : nullptr,
-                                      .grad_bias = bias_ ? bias_->grad : nullptr});
+  reduce_slice(backend, context, part, grad_y, mask);
   GradTarget residual = grads.size() == 2 ? grads[1] : GradTarget{};
   residual.tensor = slice_of(residual.tensor, index, context);
   // Every rank has the same plan, so that all or none exchange.
   if (!grads[0].tensor) return backward_residual(backend, part, grad_y, residual);
   if (uses_running_statistics(context)) {
-    backend.fill(Tensor(part.sums, Shape{2, channels()}), 0.0F);  // constants pass no gradient on
+    // Constants pass no gradient on.
+    backend.fill(Tensor(part.sums, Shape{part.parts, 2 * channels()}), 0.0F);
   }
-  const StatSlot local{rows, part.sums};
+  const StatSlot local{rows, part.sums, part.parts};
   const std::span<const StatSlot> slots = merged(context, Direction::kBackward, local);
   backend.batch_norm_backward_apply({.x = part.x,
                                      .grad_y = grad_y,
@@ -294,6 +304,29 @@ void BatchNormLayer::backward_slice(Backend& backend, const StepContext& context
                                      .grad_x = slice_of(grads[0].tensor, index, context),
                                      .grad_residual = residual.tensor,
                                      .accumulate_residual = residual.accumulate});
+}
+
+void BatchNormLayer::reduce_slice(Backend& backend, const StepContext& context, const Slice& part,
+                                  const Tensor& grad_y, const Tensor& mask) const {
+  const std::int64_t images = part.x.shape.batch();
+  for_each_gradient_part(context, output()->data.shape.batch(), [&](const GradientPart& grads) {
+    const std::int64_t begin = std::max(part.first, grads.first);
+    const std::int64_t end = std::min(part.first + images, grads.first + grads.count);
+    if (begin >= end && images > 0) return;
+    const std::int64_t first = begin - part.first;
+    const std::int64_t count = end - begin;
+    backend.batch_norm_backward_reduce(
+        {.x = part.x.sample_range(first, count),
+         .grad_y = grad_y.sample_range(first, count),
+         .y = mask ? mask.sample_range(first, count) : Tensor{},
+         .affine = affine(),
+         .saved = {part.saved},
+         .relu = config_.relu,
+         .sums = part.sums + (by_image_ ? first * 2 * channels() : 0),
+         .grad_weight = gradient(weight_, grads),
+         .grad_bias = gradient(bias_, grads),
+         .parts = by_image_ ? std::max<std::int64_t>(1, count) : 1});
+  });
 }
 
 void BatchNormLayer::backward_residual(Backend& backend, const Slice& part, const Tensor& grad_y,

@@ -46,8 +46,7 @@ class BatchNormLayer : public Layer {
   BatchNormState* state() const { return state_; }
 
   /// Partial statistics of this replica in the last training forward pass, for reports: one slot
-  /// per slice (one unless the mode is virtual), each [2, C] device memory of (mean, M2). Valid
-  /// until the next forward.
+  /// per slice (one unless the mode is virtual), in device memory. Valid until the next forward.
   std::span<const StatSlot> local_moments() const { return local_; }
   /// Makes `local_moments` speak of the present batch, after a forward pass whose device part was
   /// replayed from a recording.
@@ -57,9 +56,11 @@ class BatchNormLayer : public Layer {
   /// The rows of one slice, which are normalised together.
   struct Slice {
     Tensor x, residual, y;
-    float* moments;  // [2, C] (mean, M2)
-    float* saved;    // [3, C] as BatchNormSaved
-    float* sums;     // [2, C] of the backward pass
+    std::int64_t first = 0;  // image of the replica's batch
+    std::int64_t parts = 1;  // of its statistics: its images, or one
+    float* moments;          // [parts, 2, C] (mean, M2)
+    float* sums;             // [parts, 2, C] of the backward pass
+    float* saved;            // [3, C] as BatchNormSaved
   };
 
   const BatchNormOptions& options() const { return config_.norm.options; }
@@ -67,9 +68,13 @@ class BatchNormLayer : public Layer {
   bool uses_running_statistics(const StepContext& context) const;
   bool exchanges(const StepContext& context) const;
   std::int64_t slice_samples(std::int64_t batch, bool split) const;
+  std::int64_t moments_floats() const;
+  std::int64_t slice_floats() const;
   int slice_count(const StepContext& context) const;
   Slice slice(int index, const StepContext& context) const;
   Tensor slice_of(const Tensor& tensor, int index, const StepContext& context) const;
+  void reduce_slice(Backend& backend, const StepContext& context, const Slice& part,
+                    const Tensor& grad_y, const Tensor& mask) const;
   AffineParameters affine() const;
 
   void forward_by_batch(Backend& backend, const StepContext& context);
@@ -94,6 +99,7 @@ class BatchNormLayer : public Layer {
   float* saved_ = nullptr;
   std::optional<int> partition_;  // SyncCall::partition, once joined
   bool keeps_for_backward_ = false;
+  bool by_image_ = false;  // Backend::sums_by_image
 };
 
 }  // namespace lockstep

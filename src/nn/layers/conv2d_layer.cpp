@@ -1,5 +1,7 @@
 #include "nn/layers/conv2d_layer.h"
 
+#include "nn/gradient_parts.h"
+
 namespace lockstep {
 namespace {
 
@@ -72,12 +74,15 @@ void Conv2dLayer::forward(Backend& backend, const StepContext&) {
                          as_image(output()->data));
 }
 
-void Conv2dLayer::backward(Backend& backend, const StepContext&,
+void Conv2dLayer::backward(Backend& backend, const StepContext& context,
                            std::span<const GradTarget> grads) {
-  float* grad_bias = bias_ == nullptr ? nullptr : bias_->grad;
+  const Tensor x = as_image(inputs()[0]->data);
   const Tensor grad_y = as_image(output()->grad);
-  backend.conv2d_backward_weights(geometry_, as_image(inputs()[0]->data), grad_y, weight_->grad,
-                                  grad_bias);
+  for_each_gradient_part(context, x.shape.batch(), [&](const GradientPart& part) {
+    backend.conv2d_backward_weights(geometry_, x.sample_range(part.first, part.count),
+                                    grad_y.sample_range(part.first, part.count),
+                                    gradient(weight_, part), gradient(bias_, part));
+  });
   if (grads[0].tensor) {
     backend.conv2d_backward_data(geometry_, grad_y, weight_->value, as_image(grads[0].tensor));
   }

@@ -20,8 +20,7 @@ inline std::int64_t image_tree_nodes(std::int64_t images) {
 /// Adds `count` values of an image; images come in order, from 0. Node i lies at nodes[i * stride].
 inline void add_image(std::int64_t image, const float* values, std::int64_t count, float* nodes,
                       std::int64_t stride) {
-  const auto add = [count](const float* from, float* to) {
-#pragma omp simd
+  const auto add = [count](const float* __restrict from, float* __restrict to) {
     for (std::int64_t i = 0; i < count; ++i) to[i] += from[i];
   };
   // The halves that wait are the bits of the number of images that have been added; this one

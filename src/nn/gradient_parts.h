@@ -1,0 +1,29 @@
+#pragma once
+// What layers with parameters loop over in their backward pass.
+
+#include <cstdint>
+#include <span>
+
+#include "lockstep/nn/layer.h"
+
+namespace lockstep {
+
+/// body(part) for the parts of a batch of `batch` images whose gradients are added up on their own;
+/// they cover it. One part where the context has none, or where the layer's batch is not that of
+/// the images.
+template <typename Body>
+void for_each_gradient_part(const StepContext& context, std::int64_t batch, const Body& body) {
+  const std::span<const GradientPart> parts = context.gradient_parts;
+  if (parts.empty() || parts.back().first + parts.back().count != batch) {
+    return body(GradientPart{0, batch, nullptr});
+  }
+  for (const GradientPart& part : parts) body(part);
+}
+
+/// The memory of the parameter's gradient in this part; null for no parameter.
+inline float* gradient(const Parameter* parameter, const GradientPart& part) {
+  if (parameter == nullptr) return nullptr;
+  return part.grads == nullptr ? parameter->grad : part.grads + parameter->offset;
+}
+
+}  // namespace lockstep

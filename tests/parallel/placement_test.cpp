@@ -1,0 +1,171 @@
+// Synchronized training comes to the same bytes however a global batch is spread over CPU devices
+// and threads.
+
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+
+#include "lockstep/core/check.h"
+#include "parallel/gradient_tree.h"
+#include "parallel/toy_training.h"
+
+namespace lockstep::test {
+namespace {
+
+/// Of this many threads of the machine, which the replicas share.
+class Threads {
+ public:
+  explicit Threads(int count) {
+    const char* before = std::getenv("OMP_NUM_THREADS");
+    if (before != nullptr) before_ = before;
+    setenv("OMP_NUM_THREADS", std::to_string(count).c_str(), 1);
+  }
+  ~Threads() {
+    if (before_.empty())
+      unsetenv("OMP_NUM_THREADS");
+    else
+      setenv("OMP_NUM_THREADS", before_.c_str(), 1);
+  }
+  Threads(const Threads&) = delete;
+  Threads& operator=(const Threads&) = delete;
+
+ private:
+  std::string before_;
+};
+
+/// A trunk with dropout, a residual, pooling, a strided and a grouped convolution, and two heads
+/// with a bias, one of them after upsampling.
+Outputs varied_net(NetworkBuilder& net, Value* x, const NormLayer& norm) {
+  const Conv2dOptions same{.out_channels = 8, .kernel = 3, .padding = 1};
+  x = norm(net, net.conv2d(x, "stem", same), "stem_bn", {.relu = true});
+  Value* y = net.dropout(net.conv2d(x, "a", same), 0.2F);
+  x = norm(net, y, "a_bn", {.relu = true, .residual = x});
+  Value* aux = net.conv2d(x, "aux", {.out_channels = kClasses, .bias = true});
+  x = net.max_pool2d(x, {});
+  x = net.conv2d(x, "b", {.out_channels = 8, .kernel = 3, .padding = 1, .groups = 2});
+  x = norm(net, x, "b_bn", {.relu = true});
+  x = net.upsample_bilinear(x, kSize.height, kSize.width, false);
+  return {{"out", net.conv2d(x, "head", {.out_channels = kClasses, .bias = true})}, {"aux", aux}};
+}
+
+DataParallelOptions options_of(int ranks, const Optimizer& optimizer) {
+  DataParallelOptions options = toy_options(ranks, BatchNormMode::kSync, 8);
+  options.model = varied_net;
+  options.losses.push_back({"aux", CrossEntropyLoss{.weight = 0.4F}});
+  options.optimizer = optimizer;
+  return options;
+}
+
+/// Everything that a training comes to.
+struct Result {
+  Outcome outcome;
+  std::vector<double> norms;
+  friend bool operator==(const Result&, const Result&) = default;
+};
+
+/// Steps of 8, 8, 5, 7 and 8 images.
+Result train_steps(DataParallel& run, std::int64_t begin = 0, std::int64_t end = 5) {
+  constexpr std::int64_t kBatches[] = {8, 8, 5, 7, 8};
+  std::vector<double> losses, norms;
+  for (std::int64_t step = begin; step < end; ++step) {
+    const StepResult result = run.train_step(toy_batch(kBatches[step], step), step, 0.05F);
+    losses.push_back(result.loss);
+    norms.push_back(result.grad_norm);
+  }
+  return {outcome_of(run, losses), norms};
+}
+
+Result trained(const DataParallelOptions& options) {
+  DataParallel run(options);
+  return train_steps(run);
+}
+
+/// "0-4,4-7 1 0" : the nodes and the joins of ranks with so many images.
+std::string tree_of(const std::vector<std::int64_t>& counts) {
+  std::vector<BatchPart> parts;
+  std::int64_t batch = 0;
+  for (const std::int64_t count : counts) {
+    parts.push_back({nullptr, 0, count, batch});
+    batch += count;
+  }
+  GradientTree tree;
+  tree.plan_by_image(parts, batch);
+  std::string text;
+  for (std::size_t i = 0; i < tree.nodes().size(); ++i) {
+    const GradientNode& node = tree.nodes()[i];
+    text += concat(text.empty() ? "" : " ", node.rank, ":", node.begin, "-", node.end, "/",
+                   tree.joins()[i]);
+  }
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("ranks add up the largest nodes of the tree over the images that they fill") {
+  CHECK(tree_of({8}) == "0:0-8/0");
+  CHECK(tree_of({5}) == "0:0-5/0");
+  CHECK(tree_of({4, 4}) == "0:0-4/0 1:4-8/1");
+  CHECK(tree_of({2, 2, 2, 2}) == "0:0-2/0 1:2-4/1 2:4-6/0 3:6-8/2");
+  CHECK(tree_of({3, 3, 2}) == "0:0-2/0 0:2-3/0 1:3-4/2 1:4-6/0 2:6-8/2");
+  CHECK(tree_of({4, 3}) == "0:0-4/0 1:4-7/1");
+  CHECK(tree_of({1, 0, 4}) == "0:0-1/0 2:1-2/1 2:2-4/1 2:4-5/1");
+}
+
+TEST_CASE("placement: sync comes to the same bytes on any devices and threads") {
+  for (const Optimizer& optimizer : {Optimizer(Sgd{.weight_decay = 1e-3F}), Optimizer(AdamW{})}) {
+    const Result whole = trained(options_of(1, optimizer));
+    CHECK(whole.outcome.parameters.size() > 2 * kNormBlock);  // the norm has several blocks
+    for (const int ranks : {2, 3, 4, 8, 11}) {
+      CAPTURE(ranks);
+      CHECK((trained(options_of(ranks, optimizer)) == whole));
+    }
+    for (const int threads : {1, 2, 16}) {
+      CAPTURE(threads);
+      const Threads limit(threads);
+      CHECK((trained(options_of(1, optimizer)) == whole));
+      CHECK((trained(options_of(3, optimizer)) == whole));
+    }
+  }
+}
+
+TEST_CASE("placement: a batch per device, of any sizes") {
+  DataParallel one(options_of(1, Sgd{})), three(options_of(3, Sgd{}));
+  const Batch whole = toy_batch(6, 0);
+  const auto pixels = std::size_t{kSize.height * kSize.width};
+  std::vector<Batch> batches;
+  for (const auto& [begin, end] : {std::pair{0, 1}, {1, 4}, {4, 6}}) {
+    Batch part;
+    part.size = whole.size;
+    part.samples = {whole.samples.begin() + begin, whole.samples.begin() + end};
+    part.images = {whole.images.begin() + static_cast<std::ptrdiff_t>(begin * pixels * 3),
+                   whole.images.begin() + static_cast<std::ptrdiff_t>(end * pixels * 3)};
+    part.labels = {whole.labels.begin() + static_cast<std::ptrdiff_t>(begin * pixels),
+                   whole.labels.begin() + static_cast<std::ptrdiff_t>(end * pixels)};
+    batches.push_back(part);
+  }
+  const double loss = one.train_step(whole, 0, 0.05F).loss;
+  CHECK(three.train_step(batches, 0, 0.05F).loss == loss);
+  CHECK(parameters(three, 2) == parameters(one, 0));
+}
+
+TEST_CASE("placement: training goes on with other devices to the same bytes") {
+  const Optimizer sgd = Sgd{};
+  const Result whole = trained(options_of(4, sgd));
+  DataParallel first(options_of(8, sgd)), second(options_of(3, sgd));
+  train_steps(first, 0, 2);
+  copy_parameters(first, second);
+  second.set_optimizer_state(first.optimizer_state());
+  for (std::size_t i = 0; i < 3; ++i) {
+    for (int rank = 0; rank < 3; ++rank) {
+      second.replica(rank).store().batch_norms()[i]->num_batches_tracked =
+          first.replica(0).store().batch_norms()[i]->num_batches_tracked;
+    }
+  }
+  const Result rest = train_steps(second, 2, 5);
+  CHECK(rest.outcome.parameters == whole.outcome.parameters);
+  CHECK(rest.outcome.statistics == whole.outcome.statistics);
+  CHECK(rest.outcome.optimizer == whole.outcome.optimizer);
+  CHECK(rest.norms.back() == whole.norms.back());
+}
+
+}  // namespace lockstep::test

@@ -1,0 +1,67 @@
+// Whole runs on other devices: the same files.
+
+#include <doctest/doctest.h>
+
+#include "lockstep/core/check.h"
+#include "train/runs.h"
+
+namespace lockstep {
+namespace {
+
+using test::read_text;
+using test::Runs;
+
+/// But for what the state says of each device.
+void check_same_training(const RunFolder& a, const RunFolder& b) {
+  CHECK(read_text(a.scalars()) == read_text(b.scalars()));
+  for (const char* name : {"last", "best", "iter_8", "iter_10"}) {
+    CAPTURE(name);
+    REQUIRE(std::filesystem::exists(a.checkpoint(name)));
+    CHECK(read_text(a.checkpoint(name)) == read_text(b.checkpoint(name)));
+    CHECK(load_checkpoint(a.checkpoint(name)).state.optimizer ==
+          load_checkpoint(b.checkpoint(name)).state.optimizer);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a synchronized run leaves the same files on any devices") {
+  const Runs runs;
+  const std::vector<std::string> keys{"bn.mode=sync", "run.placement_invariant=true"};
+  for (const char* devices : {"cpu:1", "cpu:3", "cpu:4", "cpu:8"}) {
+    TrainRequest request = runs.request(devices, keys);
+    request.devices = devices;
+    train(request);
+    check_same_training(runs.folder(devices), runs.folder("cpu:1"));
+  }
+}
+
+TEST_CASE("a synchronized run that goes on with other devices ends at the same files") {
+  const Runs runs;
+  train(runs.request("whole", {"bn.mode=sync"}));
+  TrainRequest request = runs.request("cut", {"bn.mode=sync"});
+  request.fault = "throw:rank=1,step=5";
+  CHECK_THROWS_AS(train(request), ReplicaError);
+  request.fault.clear();
+  request.resume = "auto";
+  request.devices = "cpu:3";
+  train(request);
+  check_same_training(runs.folder("whole"), runs.folder("cut"));
+  CHECK(read_text(runs.folder("cut").log()).find("bit for bit") == std::string::npos);
+}
+
+TEST_CASE("a run whose results depend on its devices is refused where that is not wanted") {
+  const Runs runs;
+  const auto refuses = [&](std::vector<std::string> keys, const char* reason) {
+    keys.emplace_back("run.placement_invariant=true");
+    CHECK_THROWS_WITH_AS(train(runs.request("refused", keys)), doctest::Contains(reason),
+                         ConfigError);
+  };
+  refuses({"bn.mode=local"}, "BatchNorm is not synchronized (encoder.0.0.bn)");
+  refuses({"bn.mode=virtual"}, "BatchNorm is not synchronized");
+  refuses({"bn.mode=sync", "bn.sync_group=2"}, "in groups");
+  refuses({"bn.mode=sync", "batch.accumulate=2"}, "batch.accumulate");
+  refuses({"bn.mode=sync", "run.gradient_exchange=all_reduce"}, "not owner");
+}
+
+}  // namespace lockstep
