@@ -24,6 +24,7 @@ class CudaBackend final : public GpuOperations {
 
   Storage allocate(std::size_t bytes) override { return memory_.allocate(bytes); }
   std::size_t allocated_bytes() const override { return memory_.allocated_bytes(); }
+  std::size_t peak_allocated_bytes() const override { return memory_.peak_allocated_bytes(); }
   void upload(const Tensor& destination, const void* source) override;
   void download(void* destination, const Tensor& source) override;
   void stage(const Tensor& staged, const void* source) override;

@@ -29,9 +29,7 @@ bool is_capturing(Stream stream) {
 }  // namespace
 
 DeviceMemory::DeviceMemory(int ordinal, Stream stream)
-    : ordinal_(ordinal),
-      stream_(stream),
-      allocated_(std::make_shared<std::atomic<std::size_t>>(0)) {}
+    : ordinal_(ordinal), stream_(stream), allocated_(std::make_shared<AllocationCount>()) {}
 
 Storage DeviceMemory::allocate(std::size_t bytes) {
   const DeviceGuard guard(ordinal_);
@@ -45,9 +43,9 @@ Storage DeviceMemory::allocate(std::size_t bytes) {
                        allocated_bytes(), " of this replica; use a smaller batch, crop or model"));
   }
   check_cuda(status, "cudaMalloc");
-  *allocated_ += rounded;
+  allocated_->add(rounded);
   Storage storage(data, bytes, [ordinal = ordinal_, allocated = allocated_, rounded](void* memory) {
-    *allocated -= rounded;
+    allocated->remove(rounded);
     release(ordinal, memory);
   });
   check_cuda(cudaMemsetAsync(data, 0, rounded, stream_), "cudaMemsetAsync");

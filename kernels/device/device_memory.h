@@ -2,11 +2,11 @@
 // Device memory of a backend: counted, zeroed where the Backend's contract says so, and the growing
 // scratch memory of operations.
 
-#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <vector>
 
+#include "backend/allocation_count.h"
 #include "kernels/device/stream.h"
 #include "lockstep/core/tensor.h"
 
@@ -22,12 +22,13 @@ class DeviceMemory {
   /// more.
   Storage allocate(std::size_t bytes);
   /// Bytes handed out and not given back yet.
-  std::size_t allocated_bytes() const { return *allocated_; }
+  std::size_t allocated_bytes() const { return allocated_->now(); }
+  std::size_t peak_allocated_bytes() const { return allocated_->peak(); }
 
  private:
   const int ordinal_;
   const Stream stream_;
-  std::shared_ptr<std::atomic<std::size_t>> allocated_;  // shared with the Storages
+  std::shared_ptr<AllocationCount> allocated_;  // shared with the Storages
 };
 
 /// Memory that operations of one stream share, one after another. It grows while shapes are new,

@@ -86,6 +86,7 @@ struct DataParallel::Impl {
   std::vector<std::int64_t> label_counts;          // [class] of the batch at hand
   std::vector<std::unique_ptr<Replica>> replicas;  // [rank]
   std::vector<StepOutcome> outcomes;               // [rank] of the step finished last
+  std::vector<RankStep> rank_steps;                // [rank], of the same step
   std::deque<StepUnderWay> under_way;              // the oldest first
   int next_slot = 0;
   float scale_in_use = 1;                  // the loss scale of the next step to be finished
@@ -102,7 +103,8 @@ DataParallel::Impl::Impl(DataParallelOptions&& run_options)
       sync_group(options.devices, sync_group_options(options, exchange)),
       scatter(options),
       replicas(options.devices.size()),
-      outcomes(options.devices.size()) {
+      outcomes(options.devices.size()),
+      rank_steps(options.devices.size()) {
   check_options(options);
   if (options.cuda_graph) check_recording(options, exchange, sync_group.recorder(0) != nullptr);
   group = std::make_unique<ReplicaGroup>(options.devices, sync_group);
@@ -327,8 +329,8 @@ StepResult DataParallel::finish_step() {
   impl_->wait_for(step);
   try {
     const bool summed = impl_->exchange.kind == "all_reduce";
-    const StepResult result =
-        gather({step.step, impl_->outcomes, summed, impl_->scale_in_use}, impl_->options);
+    const StepResult result = gather({step.step, impl_->outcomes, summed, impl_->scale_in_use},
+                                     impl_->options, impl_->rank_steps);
     if (result.loss_scale) impl_->scale_in_use = result.loss_scale->scale;
     return result;
   } catch (const NonFiniteError&) {

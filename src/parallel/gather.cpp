@@ -40,6 +40,15 @@ void add_losses(const StepDone& done, const DataParallelOptions& options, StepRe
   result.loss = std::accumulate(result.losses.begin(), result.losses.end(), 0.0);
 }
 
+void tell_ranks(const StepDone& done, std::span<RankStep> ranks) {
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    const StepOutcome& outcome = done.outcomes[rank];
+    const auto& losses = outcome.sums.losses;
+    ranks[rank] = {std::accumulate(losses.begin(), losses.end(), 0.0), outcome.times,
+                   outcome.memory_bytes, outcome.peak_memory_bytes};
+  }
+}
+
 StepTimes mean_times(std::span<const StepOutcome> outcomes) {
   StepTimes mean;
   const double share = 1.0 / static_cast<double>(outcomes.size());
@@ -81,8 +90,11 @@ void judge_gradient(const StepDone& done, StepResult& result) {
 
 }  // namespace
 
-StepResult gather(const StepDone& done, const DataParallelOptions& options) {
+StepResult gather(const StepDone& done, const DataParallelOptions& options,
+                  std::span<RankStep> ranks) {
   StepResult result;
+  tell_ranks(done, ranks);
+  result.ranks = ranks;
   result.times = mean_times(done.outcomes);
   add_losses(done, options, result);
   if (options.loss_scale) {

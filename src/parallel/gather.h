@@ -16,8 +16,9 @@ struct StepDone {
   float scale = 1;                 // the loss scale that the step was done with
 };
 
-/// Throws NonFiniteError for a loss or a gradient that is not finite, as DataParallel::train_step
-/// says.
-StepResult gather(const StepDone& done, const DataParallelOptions& options);
+/// `ranks`: [rank], which the result then speaks of. Throws NonFiniteError for a loss or a gradient
+/// that is not finite, as DataParallel::train_step says.
+StepResult gather(const StepDone& done, const DataParallelOptions& options,
+                  std::span<RankStep> ranks);
 
 }  // namespace lockstep

@@ -53,6 +53,8 @@ StepOutcome Replica::finish_step(int slot) {
   outcome.block_squares = {apart + image_losses_, block_squares_};
   outcome.times = times_[static_cast<std::size_t>(slot)];
   outcome.times.compute += seconds_since(start);
+  outcome.memory_bytes = backend_->allocated_bytes();
+  outcome.peak_memory_bytes = backend_->peak_allocated_bytes();
   return outcome;
 }
 

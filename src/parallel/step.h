@@ -2,6 +2,7 @@
 // What a step hands to the replicas, and what they hand back.
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -64,6 +65,7 @@ struct StepOutcome {
   std::span<const double> image_losses;   // [loss][image of the rank, as planned]
   std::span<const double> block_squares;  // of the gradient's elements that the rank updates
   StepTimes times;
+  std::size_t memory_bytes = 0, peak_memory_bytes = 0;  // of the backend
 };
 
 }  // namespace lockstep

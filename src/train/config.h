@@ -27,6 +27,7 @@ struct RunOptions {
   std::int64_t checkpoint_every = 0;  // iterations; 0: at the end only
   int keep = 3;                       // iter_N checkpoints kept
   std::int64_t log_every = 50;
+  bool rank_logs = false;  // a log of its own for every rank
   // Of activations and their gradients: or, on GPUs, kBFloat16 or kFloat16.
   DType precision = DType::kFloat32;
   double loss_scale = 65536;  // fp16: the first one, a power of two

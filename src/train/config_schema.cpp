@@ -61,6 +61,8 @@ void add_run(Keys& keys) {
                                    "newest iter_N checkpoints that stay")));
   keys.push_back(uncounted(integer("run.log_every", run(&RunOptions::log_every), kAtLeastOne,
                                    "iterations per log line")));
+  keys.push_back(uncounted(boolean("run.rank_logs", run(&RunOptions::rank_logs),
+                                   "every replica has a log of its own, ranks/N.jsonl")));
   keys.push_back(
       choice("run.precision", run(&RunOptions::precision),
              {{"fp32", DType::kFloat32}, {"bf16", DType::kBFloat16}, {"fp16", DType::kFloat16}},

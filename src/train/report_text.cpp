@@ -27,7 +27,37 @@ std::string format_times(const MeanTimes& times, double images_per_second) {
   return text;
 }
 
+std::string milliseconds(double seconds) { return fmt::format("{:.1f} ms", 1e3 * seconds); }
+
+std::string megabytes(std::size_t bytes) {
+  return fmt::format("{:.1f} MB", static_cast<double>(bytes) / 0x1p20);
+}
+
+// On GPUs streams do the waiting, which takes no time of a rank's thread.
+bool threads_wait(const RankReport& rank) {
+  return rank.times.batch_norm_wait > 0 || rank.times.gradient_exchange > 0;
+}
+
 }  // namespace
+
+std::string format_ranks(std::span<const RankReport> ranks) {
+  const bool waits = std::any_of(ranks.begin(), ranks.end(), threads_wait);
+  std::string text = fmt::format("  {:>4}  {:<7} {:>12}", "rank", "device", "compute");
+  if (waits) text += fmt::format(" {:>12} {:>12}", "bn wait", "exchange");
+  text += fmt::format(" {:>12} {:>12}\n", "memory", "at most");
+  for (const RankReport& rank : ranks) {
+    const StepTimes& times = rank.times;
+    text +=
+        fmt::format("  {:>4}  {:<7} {:>12}", rank.rank, rank.device, milliseconds(times.compute));
+    if (waits) {
+      text += fmt::format(" {:>12} {:>12}", milliseconds(times.batch_norm_wait),
+                          milliseconds(times.gradient_exchange));
+    }
+    text += fmt::format(" {:>12} {:>12}\n", megabytes(rank.memory_bytes),
+                        megabytes(rank.peak_memory_bytes));
+  }
+  return text;
+}
 
 std::string format_duration(double seconds) {
   const auto total = static_cast<std::int64_t>(std::llround(std::max(0.0, seconds)));
@@ -101,6 +131,7 @@ std::string format_summary(const TrainSummary& summary, const std::string& progr
                       format_percent(summary.best_m_iou), summary.best_iter, summary.train_loss,
                       summary.peak_memory_mb);
   text += format_times(summary.times, summary.images_per_second);
+  if (summary.ranks.size() > 1) text += format_ranks(summary.ranks);
   const std::string run = summary.run.string();
   text += fmt::format("everything is in {}\nnext:\n", run);
   text += fmt::format("  {} eval {}\n", program, run);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -34,7 +35,11 @@ std::string format_validation(const Evaluation& evaluation);
 std::string format_duration(double seconds);
 /// "41.20", or "-" when undefined.
 std::string format_percent(const std::optional<double>& value);
-/// The card at the end: metrics, classes, time split, what to do next.
+/// A table with a line per rank: times per step (those of waiting only where threads do it) and
+/// memory.
+std::string format_ranks(std::span<const RankReport> ranks);
+/// The card at the end: metrics, classes, time split, ranks where there are several, what to do
+/// next.
 std::string format_summary(const TrainSummary& summary, const std::string& program);
 
 }  // namespace lockstep

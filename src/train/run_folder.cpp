@@ -21,9 +21,10 @@ bool RunFolder::holds_run() const {
   return false;
 }
 
-void RunFolder::create() const {
+void RunFolder::create(bool with_rank_logs) const {
   std::error_code error;
   fs::create_directories(checkpoints(), error);
+  if (!error && with_rank_logs) fs::create_directories(rank_logs(), error);
   if (error) {
     throw Error(concat("cannot make the run folder ", root.string(), ": ", error.message()));
   }

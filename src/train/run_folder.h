@@ -2,6 +2,7 @@
 // The run folder: which file lies where, and the rule that nothing already saved is overwritten.
 
 #include <filesystem>
+#include <string>
 
 #include "train/config.h"
 
@@ -16,6 +17,10 @@ struct RunFolder {
   std::filesystem::path timing() const { return root / "timing.jsonl"; }
   std::filesystem::path events() const { return root / "events.jsonl"; }
   std::filesystem::path environment() const { return root / "env.json"; }
+  std::filesystem::path rank_logs() const { return root / "ranks"; }
+  std::filesystem::path rank_log(int rank) const {
+    return rank_logs() / (std::to_string(rank) + ".jsonl");
+  }
   std::filesystem::path checkpoints() const { return root / "ckpt"; }
   std::filesystem::path checkpoint(const std::string& name) const {
     return checkpoints() / (name + ".safetensors");
@@ -23,8 +28,9 @@ struct RunFolder {
 
   /// Whether a run has written here.
   bool holds_run() const;
-  /// Makes the folders. Throws Error naming the folder and the cause.
-  void create() const;
+  /// Makes the folders; that of the rank logs only where there will be some. Throws Error naming
+  /// the folder and the cause.
+  void create(bool with_rank_logs) const;
 };
 
 /// <work_dir>/<name>/<YYYYmmdd_HHMMSS>-s<seed>.

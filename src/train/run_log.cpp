@@ -106,6 +106,13 @@ int trim_json_lines(const std::filesystem::path& path, std::int64_t step) {
   return removed;
 }
 
+void trim_rank_logs(const RunFolder& folder, std::int64_t step) {
+  std::error_code missing;
+  for (const auto& entry : std::filesystem::directory_iterator(folder.rank_logs(), missing)) {
+    trim_json_lines(entry.path(), step);
+  }
+}
+
 std::int64_t last_validated_step(const std::filesystem::path& scalars) {
   std::ifstream stream(scalars, std::ios::binary);
   std::int64_t last = -1;
@@ -116,14 +123,16 @@ std::int64_t last_validated_step(const std::filesystem::path& scalars) {
   return last;
 }
 
-RunLog::RunLog(const RunFolder& folder, Console console)
+RunLog::RunLog(const RunFolder& folder, Console console, int rank_logs)
     : logger_(make_logger(sinks_for(folder, console, prefixed))),
       file_(make_logger(sinks_for(folder, Console::kQuiet, prefixed))),
       bare_(make_logger(sinks_for(folder, console, unprefixed))),
       bar_(console != Console::kQuiet && ::isatty(STDERR_FILENO) == 1),
       scalars_(folder.scalars()),
       timing_(folder.timing()),
-      events_(folder.events()) {}
+      events_(folder.events()) {
+  for (int rank = 0; rank < rank_logs; ++rank) rank_logs_.emplace_back(folder.rank_log(rank));
+}
 
 RunLog::~RunLog() { clear_progress(); }
 
@@ -145,6 +154,11 @@ void RunLog::record_error(const std::string& text) {
 void RunLog::plain(const std::string& text) {
   clear_progress();
   bare_->info(text);
+}
+
+void RunLog::rank_event(int rank, const Json& line) {
+  events_.write(line);
+  if (!rank_logs_.empty()) rank_logs_[static_cast<std::size_t>(rank)].write(line);
 }
 
 void RunLog::show_progress(std::int64_t done, std::int64_t total, double loss) {

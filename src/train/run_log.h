@@ -1,7 +1,8 @@
 #pragma once
 // The files of a run that grow: run.log (lines for people, also on the console), scalars.json (what
-// only configuration and device count decide), timing.jsonl (what time touches) and events.jsonl
-// (typed). Every line is flushed when written; a write that fails is an Error that names the file.
+// only configuration and device count decide), timing.jsonl (what time touches), events.jsonl
+// (typed) and, where they are wanted, the ranks' own (the lines of events.jsonl that speak of one
+// rank). Every line is flushed when written; a write that fails is an Error that names the file.
 
 #include <cstdint>
 #include <filesystem>
@@ -9,6 +10,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "train/run_folder.h"
 #include "train/trainer.h"
@@ -36,13 +38,17 @@ class JsonLines {
 /// line that a crash cut off. Returns how many lines went.
 int trim_json_lines(const std::filesystem::path& path, std::int64_t step);
 
+/// The same for the logs of all ranks that there are.
+void trim_rank_logs(const RunFolder& folder, std::int64_t step);
+
 /// The last step that scalars.json has a validation of; -1: none.
 std::int64_t last_validated_step(const std::filesystem::path& scalars);
 
 /// The trainer's, used by its thread.
 class RunLog {
  public:
-  RunLog(const RunFolder& folder, Console console);
+  /// `rank_logs`: how many ranks have a log of their own; 0: none.
+  RunLog(const RunFolder& folder, Console console, int rank_logs);
   ~RunLog();
 
   /// A line for people: console and run.log.
@@ -59,6 +65,8 @@ class RunLog {
   JsonLines& scalars() { return scalars_; }
   JsonLines& timing() { return timing_; }
   JsonLines& events() { return events_; }
+  /// A line of events.jsonl that speaks of this rank alone.
+  void rank_event(int rank, const Json& line);
 
  private:
   void clear_progress();
@@ -70,6 +78,7 @@ class RunLog {
   bool bar_shown_ = false;
   std::int64_t bar_drawn_ms_ = 0;
   JsonLines scalars_, timing_, events_;
+  std::vector<JsonLines> rank_logs_;  // [rank], or none
 };
 
 }  // namespace lockstep

@@ -70,6 +70,17 @@ MeanTimes times_from(const Json& json) {
           json.at("bn_wait"), json.at("exchange"), json.at("median_step")};
 }
 
+RankReport rank_from(const Json& json) {
+  RankReport report;
+  report.rank = json.at("rank");
+  report.device = json.at("device");
+  report.loss = json.at("loss");
+  report.times = {json.at("compute"), json.at("bn_wait"), json.at("exchange")};
+  report.memory_bytes = json.at("memory_bytes");
+  report.peak_memory_bytes = json.at("peak_memory_bytes");
+  return report;
+}
+
 TrainSummary summary_from(const Json& json) {
   TrainSummary summary;
   summary.config_hash = json.at("config_hash");
@@ -93,6 +104,10 @@ TrainSummary summary_from(const Json& json) {
   summary.images_per_second = json.at("images_per_second");
   summary.waiting_share = json.at("waiting_share");
   summary.peak_memory_mb = json.at("peak_memory_mb");
+  // Runs of earlier versions do not tell of their ranks.
+  for (const Json& rank : json.value("ranks", Json::array())) {
+    summary.ranks.push_back(rank_from(rank));
+  }
   for (const Json& lens : json.at("batch_norms")) summary.batch_norms.push_back(lens_from(lens));
   return summary;
 }
@@ -129,6 +144,17 @@ Json to_json(const BatchNormLens& lens) {
           {"running_mean_spread", lens.running_mean_spread}};
 }
 
+Json to_json(const RankReport& report) {
+  return {{"rank", report.rank},
+          {"device", report.device},
+          {"loss", report.loss},
+          {"compute", report.times.compute},
+          {"bn_wait", report.times.batch_norm_wait},
+          {"exchange", report.times.gradient_exchange},
+          {"memory_bytes", report.memory_bytes},
+          {"peak_memory_bytes", report.peak_memory_bytes}};
+}
+
 Json metrics_json(const Evaluation& evaluation, const std::vector<std::string>& classes) {
   const SegmentationMetrics& metrics = evaluation.metrics;
   Json json{{"eval_stats", to_string(evaluation.eval_stats)},
@@ -153,10 +179,11 @@ Json to_json(const Evaluation& evaluation, const std::vector<std::string>& class
 }
 
 Json to_json(const TrainSummary& summary) {
-  Json others = Json::array(), lenses = Json::array();
+  Json others = Json::array(), ranks = Json::array(), lenses = Json::array();
   for (const Evaluation& other : summary.other_stats) {
     others.push_back(to_json(other, summary.classes));
   }
+  for (const RankReport& rank : summary.ranks) ranks.push_back(to_json(rank));
   for (const BatchNormLens& lens : summary.batch_norms) lenses.push_back(to_json(lens));
   return {{"config_hash", summary.config_hash},
           {"bn_mode", summary.bn_mode},
@@ -183,6 +210,7 @@ Json to_json(const TrainSummary& summary) {
           {"images_per_second", summary.images_per_second},
           {"waiting_share", summary.waiting_share},
           {"peak_memory_mb", summary.peak_memory_mb},
+          {"ranks", ranks},
           {"batch_norms", lenses}};
 }
 

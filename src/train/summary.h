@@ -11,6 +11,7 @@
 #include "train/bn_lens.h"
 #include "train/config.h"
 #include "train/confusion_matrix.h"
+#include "train/rank_report.h"
 
 namespace lockstep {
 
@@ -61,6 +62,7 @@ struct TrainSummary {
   double images_per_second = 0;
   double waiting_share = 0;                // batch_norm_wait / step
   double peak_memory_mb = 0;               // of the process
+  std::vector<RankReport> ranks;           // over the same steps as `times`; empty without any
   std::vector<BatchNormLens> batch_norms;  // of the last step
 };
 

@@ -10,6 +10,8 @@ namespace lockstep {
 Json to_json(const std::optional<double>& value);
 /// A line of type "bn".
 Json to_json(const BatchNormLens& lens);
+/// "rank", "device", "loss", "compute", "bn_wait", "exchange", "memory_bytes", "peak_memory_bytes".
+Json to_json(const RankReport& report);
 /// "eval_stats", "aAcc", "mIoU", "mAcc", "mIoU_present", "loss", "IoU.<class>", "Acc.<class>".
 Json metrics_json(const Evaluation& evaluation, const std::vector<std::string>& classes);
 /// Everything, to be read again; `type`: "eval" in events.jsonl.

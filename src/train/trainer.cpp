@@ -83,6 +83,8 @@ void Trainer::finish_steps(std::int64_t steps) {
     const Clock::time_point now = Clock::now();
     seconds.step = std::chrono::duration<double>(now - lap_).count();
     seconds.replicas = result.times;
+    lap_ranks_.add(result.ranks);
+    if (std::distance(seconds_.data(), &seconds) >= warm_up_) all_ranks_.add(result.ranks);
     lap_ = now;
     log_->show_progress(iteration_, max_iters_, result.loss);
   }

@@ -9,6 +9,7 @@
 
 #include "train/evaluator.h"
 #include "train/fault_injection.h"
+#include "train/rank_report.h"
 #include "train/run_folder.h"
 #include "train/run_log.h"
 #include "train/trainer.h"
@@ -65,6 +66,7 @@ class Trainer {
 
   // --- reports ---
   void log_step();
+  void log_ranks();
   void log_batch_norms();
   void log_evaluation(const Evaluation& evaluation);
   void log_end(const std::string& status, int exit_code, Json details);
@@ -99,6 +101,9 @@ class Trainer {
   std::optional<LossScaleState> loss_scale_;  // after the last step, with fp16
   std::vector<double> losses_;                // [iteration_]
   std::vector<StepSeconds> seconds_;          // of this process's steps
+  std::int64_t warm_up_ = 0;                  // of them, which no mean counts
+  RankTotals lap_ranks_;                      // since the last log line
+  RankTotals all_ranks_;                      // without the warm-up
   std::int64_t logged_iteration_ = 0;
   std::int64_t validated_iteration_ = -1;  // in this process
   std::int64_t recorded_validation_ = -1;  // in scalars.json when the process started

@@ -115,7 +115,17 @@ void Trainer::log_step() {
                         {"exchange", report.exchange},
                         {"memory", report.memory},
                         {"eta", report.eta}});
+  log_ranks();
   log_batch_norms();
+}
+
+void Trainer::log_ranks() {
+  for (const RankReport& report : lap_ranks_.reports()) {
+    Json line{{"type", "rank"}, {"step", iteration_}};
+    line.update(to_json(report));
+    log_->rank_event(report.rank, line);
+  }
+  lap_ranks_.clear();
 }
 
 void Trainer::log_batch_norms() {
@@ -144,9 +154,8 @@ void Trainer::log_end(const std::string& status, int exit_code, Json details) {
   log_->events().write(event);
 }
 
-// The first steps warm caches and allocators up and are left out, a quarter at most.
 MeanTimes Trainer::mean_times() const {
-  const std::size_t skipped = std::min<std::size_t>(5, seconds_.size() / 4);
+  const auto skipped = std::min(static_cast<std::size_t>(warm_up_), seconds_.size() / 4);
   const auto count = static_cast<double>(seconds_.size() - skipped);
   MeanTimes means;
   if (seconds_.empty()) return means;
@@ -197,6 +206,7 @@ TrainSummary Trainer::summarize(TrainStatus status) {
     summary.waiting_share = summary.times.batch_norm_wait / summary.times.step;
   }
   summary.peak_memory_mb = peak_memory_mb();
+  summary.ranks = all_ranks_.reports();
   summary.batch_norms = lenses_;
   return summary;
 }

@@ -40,7 +40,9 @@ Trainer::Trainer(const TrainRequest& request)
       warnings_(request.warnings),
       devices_text_(request.devices.empty() ? default_devices() : request.devices),
       devices_(parse_devices(devices_text_)),
-      fault_(fault_of(request)) {
+      fault_(fault_of(request)),
+      lap_ranks_(devices_),
+      all_ranks_(devices_) {
   choose_folder();
   load_resume_point();
   build();
@@ -103,6 +105,8 @@ void Trainer::build() {
   classes_ = class_names(config_.data);
   losses_.reserve(static_cast<std::size_t>(max_iters_));
   seconds_.reserve(static_cast<std::size_t>(max_iters_));
+  // The first steps warm caches and allocators up: a quarter at most.
+  warm_up_ = std::min<std::int64_t>(5, (max_iters_ - iteration_) / 4);
 }
 
 // Newer ones would be overwritten, and count as the newest when the next resume looks.
@@ -160,16 +164,18 @@ void Trainer::load_initial_weights() {
 }
 
 void Trainer::open_folder() {
-  folder_.create();
+  folder_.create(config_.run.rank_logs);
   int trimmed = 0;
   if (folder_.holds_run()) {
     remove_unfinished_files(folder_.checkpoints());
     remove_unfinished_files(folder_.root);
     trimmed = trim_json_lines(folder_.scalars(), iteration_);
     trim_json_lines(folder_.timing(), iteration_);
+    trim_rank_logs(folder_, iteration_);
     recorded_validation_ = last_validated_step(folder_.scalars());
   }
-  log_ = std::make_unique<RunLog>(folder_, request_.console);
+  const int rank_logs = config_.run.rank_logs ? static_cast<int>(devices_.size()) : 0;
+  log_ = std::make_unique<RunLog>(folder_, request_.console, rank_logs);
   if (trimmed > 0) {
     log_->warning(fmt::format(
         "{} lines of scalars.json after step {} are taken back: these steps are trained again",

@@ -24,6 +24,7 @@ class StreamBackend final : public GpuOperations {
   const Device& device() const override { return device_; }
   Storage allocate(std::size_t bytes) override { return memory_.allocate(bytes); }
   std::size_t allocated_bytes() const override { return memory_.allocated_bytes(); }
+  std::size_t peak_allocated_bytes() const override { return memory_.peak_allocated_bytes(); }
   void upload(const Tensor&, const void*) override {}
   void download(void*, const Tensor&) override {}
   void synchronize() override;

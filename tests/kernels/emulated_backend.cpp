@@ -15,6 +15,7 @@ class EmulatedBackend final : public gpu::GpuOperations {
   const Device& device() const override { return host_->device(); }
   Storage allocate(std::size_t bytes) override { return host_->allocate(bytes); }
   std::size_t allocated_bytes() const override { return host_->allocated_bytes(); }
+  std::size_t peak_allocated_bytes() const override { return host_->peak_allocated_bytes(); }
   void upload(const Tensor& destination, const void* source) override {
     host_->upload(destination, source);
   }

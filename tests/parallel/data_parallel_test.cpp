@@ -251,6 +251,43 @@ TEST_CASE("a step says what its time went to") {
   CHECK(times.gradient_exchange > 0);
 }
 
+TEST_CASE("a step says what each rank did") {
+  constexpr std::chrono::milliseconds kSleep{20};
+  DataParallelOptions options = toy_options(3, BatchNormMode::kSync);
+  options.communicator.hook = [=](int rank, const SyncCall& call) {
+    if (rank == 1 && call.index == 0 && call.direction == Direction::kForward) {
+      std::this_thread::sleep_for(kSleep);
+    }
+    return true;
+  };
+  const auto run = make_toy(options);
+  for (std::int64_t step = 0; step < 2; ++step) {
+    const StepResult result = run->train_step(toy_batch(5, step), step, 0.1F);
+    REQUIRE(result.ranks.size() == 3);
+    double loss = 0, compute = 0, wait = 0, exchange = 0;
+    for (int rank = 0; rank < 3; ++rank) {
+      const RankStep& part = result.ranks[static_cast<std::size_t>(rank)];
+      loss += part.loss;
+      compute += part.times.compute / 3;
+      wait += part.times.batch_norm_wait / 3;
+      exchange += part.times.gradient_exchange / 3;
+      CHECK(part.times.compute > 0);
+      CHECK(part.times.batch_norm_wait > 0);
+      CHECK(part.times.gradient_exchange > 0);
+      const Backend& backend = run->replica(rank).backend();
+      CHECK(part.memory_bytes == backend.allocated_bytes());
+      CHECK(part.peak_memory_bytes == backend.peak_allocated_bytes());
+      CHECK(part.memory_bytes > 0);
+    }
+    CHECK(loss == doctest::Approx(result.loss));
+    CHECK(compute == doctest::Approx(result.times.compute));
+    CHECK(wait == doctest::Approx(result.times.batch_norm_wait));
+    CHECK(exchange == doctest::Approx(result.times.gradient_exchange));
+    CHECK(result.ranks[1].times.compute >= std::chrono::duration<double>(kSleep).count());
+    CHECK(result.ranks[0].loss != result.ranks[1].loss);
+  }
+}
+
 TEST_CASE("evaluation counts every image once, on any number of ranks, and touches no barrier") {
   const auto load = [](std::int64_t index) {
     const bool wide = index == 3 || index == 4;

@@ -262,6 +262,8 @@ class Backend {
   virtual Storage allocate(std::size_t bytes) = 0;
   /// Bytes that `allocate` and the prepared operations hold now.
   virtual std::size_t allocated_bytes() const = 0;
+  /// The most that they have held at a time.
+  virtual std::size_t peak_allocated_bytes() const = 0;
   /// Host to device; the host memory may be reused after `synchronize` (at once on the CPU). Dense
   /// tensors.
   virtual void upload(const Tensor& destination, const void* source) = 0;

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -98,13 +99,21 @@ struct DataParallelOptions {
   std::function<void(const ReplicaContext&)> on_replicate = nullptr;
 };
 
-/// What a step took, in seconds of the ranks' threads: means over ranks. On GPUs, where streams do
-/// the waiting, all of it counts as `compute`; what a GPU does while the host prepares the next
-/// batch takes no thread's time.
+/// What a step took, in seconds of a rank's thread. On GPUs, where streams do the waiting, all of
+/// it counts as `compute`; what a GPU does while the host prepares the next batch takes no thread's
+/// time.
 struct StepTimes {
   double compute = 0;            // forward and backward, without waiting
   double batch_norm_wait = 0;    // for other replicas in BatchNorm exchanges
   double gradient_exchange = 0;  // waiting for gradients, sum, update and write-back
+};
+
+/// What one rank did in a step.
+struct RankStep {
+  double loss = 0;  // of its part of the batch: the ranks' add up to the step's
+  StepTimes times;
+  std::size_t memory_bytes = 0;       // that its backend holds (Backend::allocated_bytes)
+  std::size_t peak_memory_bytes = 0;  // the most that it has held at a time
 };
 
 struct StepResult {
@@ -113,8 +122,9 @@ struct StepResult {
   double grad_norm = 0;  // Euclidean, of the global loss's gradient, before weight decay
   bool skipped = false;  // left out because of its gradients, which have no norm (NaN)
   std::optional<LossScaleState>
-      loss_scale;  // of the next step; with DataParallelOptions::loss_scale
-  StepTimes times;
+      loss_scale;                   // of the next step; with DataParallelOptions::loss_scale
+  StepTimes times;                  // means over ranks
+  std::span<const RankStep> ranks;  // [rank]; valid until the next step is finished
 };
 
 /// Used by one thread, the caller's.

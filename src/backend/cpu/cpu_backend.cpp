@@ -47,7 +47,7 @@ void fill_elements(const Tensor& tensor, T value, int threads) {
 CpuBackend::CpuBackend(const Device& device, int threads)
     : device_(device),
       threads_(threads),
-      allocated_(std::make_shared<std::size_t>(0)),
+      allocated_(std::make_shared<AllocationCount>()),
       conv_cache_(std::make_unique<ConvCache>()) {
   LOCKSTEP_CHECK(device.kind == DeviceKind::kCpu, "expected a CPU device, got ", to_string(device));
   omp_set_num_threads(threads);  // of the calling thread; oneDNN asks OpenMP how many it may use
@@ -62,14 +62,12 @@ Storage CpuBackend::allocate(std::size_t bytes) {
   LOCKSTEP_CHECK(data != nullptr, to_string(device_), ": no memory for ", bytes,
                  " bytes; use a smaller batch, crop or model");
   std::memset(data, 0, rounded);
-  *allocated_ += rounded;
+  allocated_->add(rounded);
   return Storage(data, bytes, [allocated = allocated_, rounded](void* memory) {
-    *allocated -= rounded;
+    allocated->remove(rounded);
     std::free(memory);
   });
 }
-
-std::size_t CpuBackend::allocated_bytes() const { return *allocated_; }
 
 void* CpuBackend::scratch(std::size_t bytes) {
   if (bytes > scratch_.bytes()) {

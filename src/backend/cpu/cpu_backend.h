@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "backend/allocation_count.h"
 #include "lockstep/backend/backend.h"
 
 namespace lockstep {
@@ -22,7 +23,8 @@ class CpuBackend final : public Backend {
   bool sums_by_image() const override { return true; }
 
   Storage allocate(std::size_t bytes) override;
-  std::size_t allocated_bytes() const override;
+  std::size_t allocated_bytes() const override { return allocated_->now(); }
+  std::size_t peak_allocated_bytes() const override { return allocated_->peak(); }
   void upload(const Tensor& destination, const void* source) override;
   void download(void* destination, const Tensor& source) override;
   void synchronize() override {}
@@ -79,7 +81,7 @@ class CpuBackend final : public Backend {
 
   const Device device_;
   const int threads_;
-  std::shared_ptr<std::size_t> allocated_;  // shared with the release functions of Storage
+  std::shared_ptr<AllocationCount> allocated_;  // shared with the release functions of Storage
   Storage scratch_;
   std::unique_ptr<ConvCache> conv_cache_;
 };
