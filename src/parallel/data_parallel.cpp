@@ -448,6 +448,7 @@ const DataParallelOptions& DataParallel::options() const { return impl_->options
 const GradientExchangeChoice& DataParallel::gradient_exchange() const { return impl_->exchange; }
 
 std::string DataParallel::placement_obstacle() const { return impl_->placement_obstacle(); }
+const SyncGroup& DataParallel::sync_group() const { return impl_->sync_group; }
 
 std::int64_t DataParallel::parameter_count() const {
   std::int64_t count = 0;

@@ -33,10 +33,12 @@ struct Posted {
   const StatPosts posts;
 };
 
+}  // namespace
+
 /// The callback of a set of ranks: shows each of them what all have posted.
-SyncMaster::Callback show_posts(std::size_t ranks) {
-  return [all = std::make_shared<Posted>(ranks)](std::span<const SyncMessage> messages,
-                                                 std::span<SyncAnswer> answers) {
+SyncMaster::Callback SyncGroup::show_posts(std::size_t ranks, CallbackCounts& counts) {
+  return [all = std::make_shared<Posted>(ranks), &counts](std::span<const SyncMessage> messages,
+                                                          std::span<SyncAnswer> answers) {
     std::int64_t count = 0;
     for (std::size_t place = 0; place < messages.size(); ++place) {
       const auto& post = *static_cast<const StatPost*>(messages[place].payload);
@@ -45,10 +47,9 @@ SyncMaster::Callback show_posts(std::size_t ranks) {
       count += post.slot.count;
     }
     std::fill(answers.begin(), answers.end(), SyncAnswer{count, &all->posts});
+    ++counts[static_cast<std::size_t>(messages.front().call.direction)];
   };
 }
-
-}  // namespace
 
 SyncGroup::SyncGroup(std::span<const Device> devices, const SyncGroupOptions& options)
     : options_(options), spin_(spin_of(devices)), progress_(static_cast<int>(devices.size())) {
@@ -95,7 +96,7 @@ SyncMaster& SyncGroup::add_master(std::vector<int> ranks, SyncMaster::Callback c
 void SyncGroup::add_partition(const RankPartition& sets) {
   Partition partition{sets, {}};
   for (const std::vector<int>& ranks : sets) {
-    partition.masters.push_back(&add_master(ranks, show_posts(ranks.size())));
+    partition.masters.push_back(&add_master(ranks, show_posts(ranks.size(), callbacks_)));
   }
   partitions_.push_back(std::move(partition));
 }

@@ -6,7 +6,6 @@
 #include "backend/moments.h"
 #include "nn/layers/batch_norm_layer.h"
 #include "parallel/replica.h"
-#include "train/running_statistics.h"
 
 namespace lockstep {
 namespace {
@@ -36,17 +35,26 @@ Channel compare_channel(std::span<const PartMoments> parts, std::size_t c, doubl
   return channel;
 }
 
-// The parts of BatchNorm call `call` of one replica.
-void append_parts(Replica& replica, std::size_t call, std::vector<PartMoments>& parts) {
-  BatchNormLayer& layer = *replica.network().batch_norms()[call];
+// What this replica's part of the call saw.
+std::vector<PartMoments> read_parts(const Replica& replica, const BatchNormLayer& layer) {
   const std::int64_t channels = layer.output()->shape.channels();
+  std::vector<PartMoments> parts;
   for (const StatSlot& local : layer.local_moments()) {
+    parts.push_back({.count = local.count, .mean = {}, .m2 = {}});
     if (local.count == 0) continue;
     const std::vector<float> slot = read_moments(replica.backend(), local, channels);
-    parts.push_back({local.count,
-                     {slot.begin(), slot.begin() + channels},
-                     {slot.begin() + channels, slot.end()}});
+    parts.back().mean.assign(slot.begin(), slot.begin() + channels);
+    parts.back().m2.assign(slot.begin() + channels, slot.end());
   }
+  return parts;
+}
+
+std::vector<const BatchNormLayer*> layers_in_training(const Replica& replica) {
+  std::vector<const BatchNormLayer*> layers;
+  for (const BatchNormLayer* layer : replica.network().batch_norms()) {
+    if (!layer->config().norm.frozen) layers.push_back(layer);
+  }
+  return layers;
 }
 
 // Largest distance of any device's running mean of `layer` from device 0's.
@@ -91,28 +99,32 @@ BatchNormLens compare_parts(std::span<const PartMoments> all, double eps) {
   return lens;
 }
 
-std::vector<BatchNormLens> read_batch_norm_lens(DataParallel& replicas, std::int64_t step) {
-  const std::size_t calls = replicas.replica(0).network().batch_norms().size();
-  const auto ranks = static_cast<std::size_t>(replicas.size());
-  std::vector<std::vector<std::vector<PartMoments>>> parts(  // [rank][call]
-      ranks, std::vector<std::vector<PartMoments>>(calls));
-  replicas.for_each_replica([&](Replica& replica) {
-    for (std::size_t call = 0; call < calls; ++call) {
-      append_parts(replica, call, parts[static_cast<std::size_t>(replica.rank())][call]);
+BatchNormReading read_batch_norms(DataParallel& replicas) {
+  BatchNormReading reading;
+  const std::vector<std::vector<PartMoments>> parts(static_cast<std::size_t>(replicas.size()));
+  for (const BatchNormLayer* layer : layers_in_training(replicas.replica(0))) {
+    const auto eps = static_cast<double>(layer->config().norm.options.eps);
+    reading.calls.push_back({layer->name(), eps, parts});
+  }
+  replicas.for_each_replica([&](const Replica& replica) {
+    for (std::size_t call = 0; const BatchNormLayer* layer : layers_in_training(replica)) {
+      const auto rank = static_cast<std::size_t>(replica.rank());
+      reading.calls[call++].parts[rank] = read_parts(replica, *layer);
     }
   });
-  const std::vector<ReplicaStatistics> running = read_running_statistics(replicas);
+  reading.running = read_running_statistics(replicas);
+  return reading;
+}
+
+std::vector<BatchNormLens> lenses_of(const BatchNormReading& reading, std::int64_t step) {
   std::vector<BatchNormLens> lenses;
-  for (std::size_t call = 0; call < calls; ++call) {
-    const BatchNormLayer& layer = *replicas.replica(0).network().batch_norms()[call];
-    if (layer.config().norm.frozen) continue;
+  for (const BatchNormCall& call : reading.calls) {
     std::vector<PartMoments> all;
-    for (const auto& of_rank : parts)
-      all.insert(all.end(), of_rank[call].begin(), of_rank[call].end());
-    BatchNormLens lens = compare_parts(all, static_cast<double>(layer.config().norm.options.eps));
-    lens.layer = layer.name();
+    for (const auto& of_rank : call.parts) all.insert(all.end(), of_rank.begin(), of_rank.end());
+    BatchNormLens lens = compare_parts(all, call.eps);
+    lens.layer = call.layer;
     lens.step = step;
-    lens.running_mean_spread = running_mean_spread(running, layer.name());
+    lens.running_mean_spread = running_mean_spread(reading.running, call.layer);
     lenses.push_back(std::move(lens));
   }
   return lenses;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/parallel/data_parallel.h"
+#include "train/running_statistics.h"
 
 namespace lockstep {
 
@@ -35,15 +36,31 @@ struct BatchNormLens {
 /// One part's statistics of one layer on the host.
 struct PartMoments {
   std::int64_t count = 0;
-  std::vector<float> mean;  // [C]
+  std::vector<float> mean;  // [C]; empty when there is nothing to count
   std::vector<float> m2;    // [C] sum of squared deviations from `mean`
+};
+
+/// What one BatchNorm call saw in one step.
+struct BatchNormCall {
+  std::string layer;
+  double eps = 0;
+  std::vector<std::vector<PartMoments>> parts;  // [rank][slice]
+};
+
+/// All that the lens looks at, on the host.
+struct BatchNormReading {
+  std::vector<BatchNormCall> calls;        // of the last training step, in forward order
+  std::vector<ReplicaStatistics> running;  // [rank]
 };
 
 /// The lens of one layer (all but layer, step and running_mean_spread) from its parts.
 BatchNormLens compare_parts(std::span<const PartMoments> parts, double eps);
 
-/// Every BatchNorm call of the last training step, in forward order; frozen layers are left out.
-/// Call from the trainer's thread between steps; downloads run on the replicas' threads.
-std::vector<BatchNormLens> read_batch_norm_lens(DataParallel& replicas, std::int64_t step);
+/// Frozen layers are left out. Call from the trainer's thread between steps; downloads run on the
+/// replicas' threads.
+BatchNormReading read_batch_norms(DataParallel& replicas);
+
+/// The lens of every call; `step`: steps done.
+std::vector<BatchNormLens> lenses_of(const BatchNormReading& reading, std::int64_t step);
 
 }  // namespace lockstep

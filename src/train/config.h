@@ -17,6 +17,15 @@
 
 namespace lockstep {
 
+/// What of BatchNorm's statistics every log step writes to events.jsonl.
+enum class BatchNormLog : std::uint8_t {
+  kOff,      // nothing is read
+  kLayers,   // per layer, how far the devices' statistics lie apart
+  kDevices,  // and per layer and device, in a few numbers; and what tells whether replicas are
+             // equal
+  kFull,     // and all channels
+};
+
 struct RunOptions {
   std::string name;  // default: the configuration file's stem
   std::filesystem::path work_dir = "runs";
@@ -28,6 +37,7 @@ struct RunOptions {
   int keep = 3;                       // iter_N checkpoints kept
   std::int64_t log_every = 50;
   bool rank_logs = false;  // a log of its own for every rank
+  BatchNormLog log_bn = BatchNormLog::kLayers;
   // Of activations and their gradients: or, on GPUs, kBFloat16 or kFloat16.
   DType precision = DType::kFloat32;
   double loss_scale = 65536;  // fp16: the first one, a power of two

@@ -63,6 +63,12 @@ void add_run(Keys& keys) {
                                    "iterations per log line")));
   keys.push_back(uncounted(boolean("run.rank_logs", run(&RunOptions::rank_logs),
                                    "every replica has a log of its own, ranks/N.jsonl")));
+  keys.push_back(uncounted(choice("run.log_bn", run(&RunOptions::log_bn),
+                                  {{"off", BatchNormLog::kOff},
+                                   {"layers", BatchNormLog::kLayers},
+                                   {"devices", BatchNormLog::kDevices},
+                                   {"full", BatchNormLog::kFull}},
+                                  "BatchNorm in events.jsonl: off, layers, devices, full")));
   keys.push_back(
       choice("run.precision", run(&RunOptions::precision),
              {{"fp32", DType::kFloat32}, {"bf16", DType::kBFloat16}, {"fp16", DType::kFloat16}},

@@ -1,10 +1,58 @@
 #include "train/rank_report.h"
 
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <algorithm>
 #include <utility>
 
 #include "lockstep/core/check.h"
+#include "parallel/replica.h"
 
 namespace lockstep {
+namespace {
+
+class Hash {
+ public:
+  template <typename T>
+  void add(const std::vector<T>& values) {
+    hash_ = XXH3_64bits_withSeed(values.data(), values.size() * sizeof(T), hash_);
+  }
+  std::string text() const { return fmt::format("{:016x}", hash_); }
+
+ private:
+  std::uint64_t hash_ = 0;
+};
+
+std::optional<float> smallest_running_var(const Replica& replica, const ReplicaState& state) {
+  std::optional<float> smallest;
+  for (const auto& layer : replica.store().batch_norms()) {
+    const float* var =
+        state.statistics.data() + (layer->running_var - replica.store().statistics());
+    const float of_layer = *std::min_element(var, var + layer->channels);
+    smallest = std::min(smallest.value_or(of_layer), of_layer);
+  }
+  return smallest;
+}
+
+void add_digest(const Replica& replica, RankReport& report) {
+  const ReplicaState state = replica.read_state();
+  Hash weights, statistics;
+  weights.add(state.values);
+  statistics.add(state.statistics);
+  statistics.add(state.tracked);
+  report.weights_hash = weights.text();
+  report.statistics_hash = statistics.text();
+  report.smallest_running_var = smallest_running_var(replica, state);
+}
+
+}  // namespace
+
+void add_digests(DataParallel& replicas, std::span<RankReport> reports) {
+  replicas.for_each_replica([&](const Replica& replica) {
+    add_digest(replica, reports[static_cast<std::size_t>(replica.rank())]);
+  });
+}
 
 RankTotals::RankTotals(std::span<const Device> devices) {
   for (const Device& device : devices) {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -19,7 +20,16 @@ struct RankReport {
   StepTimes times = {};
   std::size_t memory_bytes = 0;       // that its backend holds
   std::size_t peak_memory_bytes = 0;  // the most that it has held at a time, since the start
+
+  // By `add_digests`. Equal hashes mean equal bits.
+  std::string weights_hash = {};     // 16 hex digits, of all parameters; empty: not read
+  std::string statistics_hash = {};  // of running statistics and their counts of batches
+  std::optional<float> smallest_running_var = {};  // of all layers and channels; none: not tracked
 };
+
+/// Reads the replicas' parameters and running statistics. REQUIRES: a report per rank. Between
+/// steps; downloads run on the replicas' threads.
+void add_digests(DataParallel& replicas, std::span<RankReport> reports);
 
 /// Adds up what the ranks did, step by step; allocates only when it is made and asked.
 class RankTotals {

@@ -38,6 +38,20 @@ bool threads_wait(const RankReport& rank) {
   return rank.times.batch_norm_wait > 0 || rank.times.gradient_exchange > 0;
 }
 
+template <typename Value>
+bool all_equal(std::span<const RankReport> ranks, Value RankReport::*value) {
+  return std::all_of(ranks.begin(), ranks.end(),
+                     [&](const RankReport& rank) { return rank.*value == ranks.front().*value; });
+}
+
+// Whether the replicas are equal, to the bit.
+std::string compare_replicas(std::span<const RankReport> ranks) {
+  const auto verdict = [](bool equal) { return equal ? "are equal" : "differ"; };
+  return fmt::format("  the ranks' weights {}, their running statistics {}\n",
+                     verdict(all_equal(ranks, &RankReport::weights_hash)),
+                     verdict(all_equal(ranks, &RankReport::statistics_hash)));
+}
+
 }  // namespace
 
 std::string format_ranks(std::span<const RankReport> ranks) {
@@ -56,6 +70,7 @@ std::string format_ranks(std::span<const RankReport> ranks) {
     text += fmt::format(" {:>12} {:>12}\n", megabytes(rank.memory_bytes),
                         megabytes(rank.peak_memory_bytes));
   }
+  if (!ranks.empty() && !ranks.front().weights_hash.empty()) text += compare_replicas(ranks);
   return text;
 }
 

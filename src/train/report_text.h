@@ -36,7 +36,7 @@ std::string format_duration(double seconds);
 /// "41.20", or "-" when undefined.
 std::string format_percent(const std::optional<double>& value);
 /// A table with a line per rank: times per step (those of waiting only where threads do it) and
-/// memory.
+/// memory; and, where they were read, whether the replicas are equal.
 std::string format_ranks(std::span<const RankReport> ranks);
 /// The card at the end: metrics, classes, time split, ranks where there are several, what to do
 /// next.

@@ -1,7 +1,9 @@
 #include "train/summary.h"
 
+#include <algorithm>
 #include <fstream>
 #include <functional>
+#include <numeric>
 
 #include "lockstep/core/check.h"
 #include "train/config.h"
@@ -30,6 +32,12 @@ Json confusion_json(const std::vector<std::int64_t>& confusion, std::size_t clas
                                              confusion.begin() + (row + 1) * classes));
   }
   return rows;
+}
+
+Json spread_json(const std::vector<float>& values) {
+  const auto [min, max] = std::minmax_element(values.begin(), values.end());
+  const double sum = std::accumulate(values.begin(), values.end(), 0.0);
+  return {{"min", *min}, {"mean", sum / static_cast<double>(values.size())}, {"max", *max}};
 }
 
 // The confusion matrix says all: the metrics are computed again from it.
@@ -78,6 +86,11 @@ RankReport rank_from(const Json& json) {
   report.times = {json.at("compute"), json.at("bn_wait"), json.at("exchange")};
   report.memory_bytes = json.at("memory_bytes");
   report.peak_memory_bytes = json.at("peak_memory_bytes");
+  if (!json.contains("weights_hash")) return report;
+  report.weights_hash = json.at("weights_hash");
+  report.statistics_hash = json.at("statistics_hash");
+  const Json& smallest = json.at("smallest_running_var");
+  if (!smallest.is_null()) report.smallest_running_var = smallest.get<float>();
   return report;
 }
 
@@ -145,14 +158,32 @@ Json to_json(const BatchNormLens& lens) {
 }
 
 Json to_json(const RankReport& report) {
-  return {{"rank", report.rank},
-          {"device", report.device},
-          {"loss", report.loss},
-          {"compute", report.times.compute},
-          {"bn_wait", report.times.batch_norm_wait},
-          {"exchange", report.times.gradient_exchange},
-          {"memory_bytes", report.memory_bytes},
-          {"peak_memory_bytes", report.peak_memory_bytes}};
+  Json json{{"rank", report.rank},
+            {"device", report.device},
+            {"loss", report.loss},
+            {"compute", report.times.compute},
+            {"bn_wait", report.times.batch_norm_wait},
+            {"exchange", report.times.gradient_exchange},
+            {"memory_bytes", report.memory_bytes},
+            {"peak_memory_bytes", report.peak_memory_bytes}};
+  if (report.weights_hash.empty()) return json;
+  json["weights_hash"] = report.weights_hash;
+  json["statistics_hash"] = report.statistics_hash;
+  json["smallest_running_var"] =
+      report.smallest_running_var ? Json(*report.smallest_running_var) : Json(nullptr);
+  return json;
+}
+
+Json to_json(const PartMoments& part, bool channels) {
+  if (part.count == 0) return {{"count", 0}, {"mean", nullptr}, {"var", nullptr}};
+  std::vector<float> vars;
+  for (const float m2 : part.m2) vars.push_back(m2 / static_cast<float>(part.count));
+  Json json{{"count", part.count}, {"mean", spread_json(part.mean)}, {"var", spread_json(vars)}};
+  if (channels) {
+    json["means"] = part.mean;
+    json["vars"] = vars;
+  }
+  return json;
 }
 
 Json metrics_json(const Evaluation& evaluation, const std::vector<std::string>& classes) {

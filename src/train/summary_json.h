@@ -10,8 +10,12 @@ namespace lockstep {
 Json to_json(const std::optional<double>& value);
 /// A line of type "bn".
 Json to_json(const BatchNormLens& lens);
-/// "rank", "device", "loss", "compute", "bn_wait", "exchange", "memory_bytes", "peak_memory_bytes".
+/// "rank", "device", "loss", "compute", "bn_wait", "exchange", "memory_bytes", "peak_memory_bytes",
+/// and, where they were read, "weights_hash", "statistics_hash", "smallest_running_var".
 Json to_json(const RankReport& report);
+/// "count", "mean" and "var" (biased), each with "min", "mean" and "max" over the channels, or null
+/// when there is nothing to count; with `channels` also "means" and "vars" of all of them.
+Json to_json(const PartMoments& part, bool channels);
 /// "eval_stats", "aAcc", "mIoU", "mAcc", "mIoU_present", "loss", "IoU.<class>", "Acc.<class>".
 Json metrics_json(const Evaluation& evaluation, const std::vector<std::string>& classes);
 /// Everything, to be read again; `type`: "eval" in events.jsonl.

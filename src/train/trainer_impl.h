@@ -45,6 +45,7 @@ class Trainer {
   void log_start();
 
   // --- the loop ---
+  bool logs_replicas() const { return config_.run.log_bn >= BatchNormLog::kDevices; }
   bool finished() const { return iteration_ >= max_iters_; }
   bool stop_requested() const { return request_.stop != nullptr && request_.stop->load(); }
   bool due(std::int64_t steps, std::int64_t every) const {
@@ -68,6 +69,8 @@ class Trainer {
   void log_step();
   void log_ranks();
   void log_batch_norms();
+  void log_parts(const BatchNormReading& reading);
+  void log_callbacks();
   void log_evaluation(const Evaluation& evaluation);
   void log_end(const std::string& status, int exit_code, Json details);
   MeanTimes mean_times() const;

@@ -120,17 +120,49 @@ void Trainer::log_step() {
 }
 
 void Trainer::log_ranks() {
-  for (const RankReport& report : lap_ranks_.reports()) {
+  std::vector<RankReport> reports = lap_ranks_.reports();
+  lap_ranks_.clear();
+  if (logs_replicas()) add_digests(*replicas_, reports);
+  for (const RankReport& report : reports) {
     Json line{{"type", "rank"}, {"step", iteration_}};
     line.update(to_json(report));
     log_->rank_event(report.rank, line);
   }
-  lap_ranks_.clear();
 }
 
 void Trainer::log_batch_norms() {
-  lenses_ = read_batch_norm_lens(*replicas_, iteration_);
+  if (config_.run.log_bn == BatchNormLog::kOff) return;
+  const BatchNormReading reading = read_batch_norms(*replicas_);
+  lenses_ = lenses_of(reading, iteration_);
   for (const BatchNormLens& lens : lenses_) log_->events().write(to_json(lens));
+  if (!logs_replicas()) return;
+  log_parts(reading);
+  log_callbacks();
+}
+
+void Trainer::log_parts(const BatchNormReading& reading) {
+  for (const BatchNormCall& call : reading.calls) {
+    for (std::size_t rank = 0; rank < call.parts.size(); ++rank) {
+      for (std::size_t slice = 0; slice < call.parts[rank].size(); ++slice) {
+        Json line{{"type", "bn_part"},
+                  {"step", iteration_},
+                  {"layer", call.layer},
+                  {"rank", rank},
+                  {"slice", slice}};
+        line.update(to_json(call.parts[rank][slice], config_.run.log_bn == BatchNormLog::kFull));
+        log_->rank_event(static_cast<int>(rank), line);
+      }
+    }
+  }
+}
+
+void Trainer::log_callbacks() {
+  const SyncGroup& group = replicas_->sync_group();
+  log_->events().write({{"type", "callbacks"},
+                        {"step", iteration_},
+                        {"forward", group.callbacks(Direction::kForward)},
+                        {"backward", group.callbacks(Direction::kBackward)},
+                        {"barrier", group.callbacks(Direction::kOther)}});
 }
 
 void Trainer::log_evaluation(const Evaluation& evaluation) {
@@ -207,6 +239,8 @@ TrainSummary Trainer::summarize(TrainStatus status) {
   }
   summary.peak_memory_mb = peak_memory_mb();
   summary.ranks = all_ranks_.reports();
+  const bool read = config_.run.log_bn != BatchNormLog::kOff && !summary.ranks.empty();
+  if (read) add_digests(*replicas_, summary.ranks);
   summary.batch_norms = lenses_;
   return summary;
 }

@@ -73,6 +73,9 @@ TEST_CASE("a user's own callback barrier, between exchanges of statistics") {
   });
   for (const auto& failure : thrown) CHECK(text_of(failure) == "");
   CHECK(wrong == 0);
+  CHECK(group.callbacks(Direction::kForward) == 200);  // once for all ranks
+  CHECK(group.callbacks(Direction::kBackward) == 0);
+  CHECK(group.callbacks(Direction::kOther) == 1);  // the user's own do not count
 }
 
 TEST_CASE("a rank that fails ends the waits in a user's own barrier and in the group's") {

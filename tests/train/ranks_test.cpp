@@ -2,8 +2,10 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "lockstep/core/check.h"
 #include "train/rank_report.h"
@@ -31,6 +33,15 @@ std::vector<std::int64_t> steps_of(const std::vector<json>& lines) {
   std::vector<std::int64_t> steps;
   for (const json& line : lines) steps.push_back(line.at("step"));
   return steps;
+}
+
+/// [step][rank] of the lines `rank`.
+std::map<std::int64_t, std::vector<std::string>> by_step(const RunFolder& run, const char* key) {
+  std::map<std::int64_t, std::vector<std::string>> values;
+  for (const json& line : events_of_type(run, "rank")) {
+    values[line.at("step")].push_back(line.at(key));
+  }
+  return values;
 }
 
 RankStep rank_step(double loss, double compute, std::size_t memory) {
@@ -142,6 +153,157 @@ TEST_CASE("rank logs have the events of their rank, and change nothing else") {
     CHECK(lines_of(runs.folder("a").rank_log(rank)) == expected[static_cast<std::size_t>(rank)]);
   }
   CHECK_FALSE(std::filesystem::exists(runs.folder("a").rank_log(4)));
+}
+
+TEST_CASE("what is logged of BatchNorm changes nothing but events.jsonl") {
+  const Runs runs;
+  const std::vector<std::pair<std::string, std::vector<std::size_t>>> lines{
+      // bn (6 layers), bn_part (of 4 ranks each), callbacks, in 4 log steps
+      {"off", {0, 0, 0}},
+      {"layers", {24, 0, 0}},
+      {"devices", {24, 96, 4}},
+      {"full", {24, 96, 4}}};
+  for (const auto& [wanted, counts] : lines) {
+    CAPTURE(wanted);
+    const TrainSummary summary = train(runs.request(wanted, {"run.log_bn=" + wanted}));
+    const RunFolder run = runs.folder(wanted);
+    CHECK(events_of_type(run, "bn").size() == counts[0]);
+    CHECK(events_of_type(run, "bn_part").size() == counts[1]);
+    CHECK(events_of_type(run, "callbacks").size() == counts[2]);
+    for (const json& line : events_of_type(run, "rank")) {
+      CHECK(line.contains("weights_hash") == (counts[1] > 0));
+    }
+    CHECK(summary.batch_norms.size() == counts[0] / 4);
+    CHECK(summary.ranks.front().weights_hash.empty() == (counts[0] == 0));
+    check_same_run(runs.folder("off"), run);
+  }
+  CHECK(load_config(runs.folder("full").config(), {}).run.log_bn == BatchNormLog::kFull);
+  CHECK(runs.request("default").config.run.log_bn == BatchNormLog::kLayers);
+}
+
+TEST_CASE("batch statistics of every device and layer") {
+  const Runs runs;
+  train(runs.request("a", {"bn.mode=sync", "run.log_bn=full", "run.rank_logs=true"}));
+  const RunFolder run = runs.folder("a");
+  std::map<std::pair<std::int64_t, std::string>, double> within;
+  for (const json& line : events_of_type(run, "bn_part")) {
+    const std::int64_t count = line.at("count");
+    CHECK(line.at("slice") == 0);
+    if (line.at("rank") == 3) {  // 6 images over 4 devices: 2, 2, 2, 0
+      CHECK(count == 0);
+      CHECK(line.at("mean").is_null());
+      CHECK(line.at("var").is_null());
+      continue;
+    }
+    CHECK((count == 2 * 32 * 32 || count == 2 * 16 * 16));
+    const auto means = line.at("means").get<std::vector<double>>();
+    const auto vars = line.at("vars").get<std::vector<double>>();
+    CHECK((means.size() == 4 || means.size() == 8));
+    CHECK(line.at("mean").at("min") == *std::min_element(means.begin(), means.end()));
+    CHECK(line.at("mean").at("max") == *std::max_element(means.begin(), means.end()));
+    CHECK(line.at("var").at("min") == *std::min_element(vars.begin(), vars.end()));
+    CHECK(line.at("var").at("max") == *std::max_element(vars.begin(), vars.end()));
+    CHECK(line.at("var").at("min") >= 0);
+    const double mean = line.at("var").at("mean");
+    CHECK(mean == doctest::Approx(std::accumulate(vars.begin(), vars.end(), 0.0) /
+                                  static_cast<double>(vars.size())));
+    within[{line.at("step"), line.at("layer")}] += mean / 3;
+  }
+  for (const json& line : events_of_type(run, "bn")) {
+    CHECK(within[{line.at("step"), line.at("layer")}] ==
+          doctest::Approx(line.at("within").get<double>()).epsilon(1e-4));
+  }
+  CHECK(within.size() == 24);
+
+  for (int rank = 0; rank < 4; ++rank) {
+    std::vector<json> expected;
+    for (const json& event : lines_of(run.events())) {
+      if (event.contains("rank") && event.at("rank") == rank) expected.push_back(event);
+    }
+    CHECK(expected.size() == 4 + 24);
+    CHECK(lines_of(run.rank_log(rank)) == expected);
+  }
+}
+
+TEST_CASE("slices of virtual devices are told of one by one") {
+  const Runs runs;
+  train(runs.request(
+      "a", {"bn.mode=virtual", "bn.virtual_devices=2", "run.log_bn=devices", "run.max_iters=1"}));
+  std::map<int, int> slices;
+  for (const json& line : events_of_type(runs.folder("a"), "bn_part")) {
+    if (line.at("layer") != "encoder.0.0.bn") continue;
+    CHECK(line.at("slice") == slices[line.at("rank")]++);
+    CHECK(line.at("count") == (line.at("rank") == 3 ? 0 : 32 * 32));
+    CHECK_FALSE(line.contains("means"));
+  }
+  CHECK(slices == std::map<int, int>{{0, 2}, {1, 2}, {2, 2}, {3, 1}});
+}
+
+TEST_CASE("hashes tell which replicas are equal") {
+  const Runs runs;
+  const auto hashes = [&](const std::string& run, std::vector<std::string> overrides) {
+    overrides.insert(overrides.end(), {"run.log_bn=devices", "batch.global=8"});
+    train(runs.request(run, overrides));
+    const auto weights = by_step(runs.folder(run), "weights_hash");
+    CHECK(weights.size() == 4);
+    for (const auto& [step, of_ranks] : weights) {
+      for (const std::string& hash : of_ranks) CHECK(hash == of_ranks.front());
+    }
+    CHECK(weights.at(3).front() != weights.at(6).front());
+    for (const json& line : events_of_type(runs.folder(run), "rank")) {
+      CHECK(line.at("smallest_running_var").get<double>() >= 0);
+    }
+    return by_step(runs.folder(run), "statistics_hash").at(10);
+  };
+  const std::vector<std::string> sync = hashes("sync", {"bn.mode=sync"});
+  CHECK(sync == std::vector<std::string>(4, sync[0]));
+  const std::vector<std::string> groups = hashes("groups", {"bn.mode=sync", "bn.sync_group=2"});
+  CHECK(groups[0] == groups[1]);
+  CHECK(groups[2] == groups[3]);
+  CHECK(groups[0] != groups[2]);
+  std::vector<std::string> local = hashes("local", {"bn.mode=local"});
+  std::sort(local.begin(), local.end());
+  CHECK(std::unique(local.begin(), local.end()) == local.end());
+
+  const auto says = [&](const std::string& run, const char* text) {
+    return read_text(runs.folder(run).log()).find(text) != std::string::npos;
+  };
+  CHECK(says("sync", "the ranks' weights are equal, their running statistics are equal"));
+  CHECK(says("local", "the ranks' weights are equal, their running statistics differ"));
+  const TrainSummary read = read_summary(runs.folder("sync").root).value();
+  CHECK(read.ranks[2].statistics_hash == sync[2]);
+  CHECK(read.ranks[2].smallest_running_var.has_value());
+}
+
+TEST_CASE("a network without running statistics has no variance to tell of") {
+  const Runs runs;
+  train(runs.request("a", {"bn.track_running_stats=false", "run.log_bn=devices"}));
+  for (const json& line : events_of_type(runs.folder("a"), "rank")) {
+    CHECK(line.at("smallest_running_var").is_null());
+  }
+  CHECK_FALSE(read_summary(runs.folder("a").root)->ranks[0].smallest_running_var);
+}
+
+TEST_CASE("callbacks run once for all ranks that meet") {
+  const Runs runs;
+  const auto callbacks = [&](const std::string& run, std::vector<std::string> overrides) {
+    overrides.push_back("run.log_bn=devices");
+    train(runs.request(run, overrides));
+    return events_of_type(runs.folder(run), "callbacks");
+  };
+  for (const json& line : callbacks("sync", {"bn.mode=sync"})) {
+    const std::int64_t step = line.at("step");
+    CHECK(line.at("forward") == 6 * step);  // 6 layers
+    CHECK(line.at("backward") == 6 * step);
+    CHECK(line.at("barrier") == 2 * step);
+  }
+  for (const json& line : callbacks("groups", {"bn.mode=sync", "bn.sync_group=2"})) {
+    CHECK(line.at("forward") == 2 * 6 * line.at("step").get<std::int64_t>());
+  }
+  for (const json& line : callbacks("local", {"bn.mode=local"})) {
+    CHECK(line.at("forward") == 0);
+    CHECK(line.at("barrier") == 2 * line.at("step").get<std::int64_t>());
+  }
 }
 
 TEST_CASE("rank logs of a resumed run have every step once") {

@@ -213,6 +213,8 @@ class DataParallel {
   /// any size. (On one machine: convolutions are chosen by measurement. A layer of one's own must
   /// add its parameters' gradients by StepContext::gradient_parts.)
   std::string placement_obstacle() const;
+  /// Where the ranks meet: the counts of its callbacks, and where each rank is.
+  const SyncGroup& sync_group() const;
   /// Learnable parameters, elements of all of them together.
   std::int64_t parameter_count() const;
 

@@ -3,7 +3,10 @@
 // the one failure that ends all their waits. For DataParallel, and for whoever has threads of his
 // own: a SyncGroup for the devices, `at(rank)` for each thread, `abort` when one of them fails.
 
+#include <array>
+#include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -63,11 +66,18 @@ class SyncGroup final : private Failure::Listener {
   /// The first cause: given to `abort`, thrown by a callback, a disagreement among the ranks, or a
   /// StalledError of the watchdog. Null when none.
   std::exception_ptr failure() const { return failure_.cause(); }
+  /// How often the callbacks of exchanges in this direction have run, in all process groups
+  /// together (kOther: of barriers): once for all ranks that met. A replayed step runs none.
+  std::int64_t callbacks(Direction direction) const {
+    return callbacks_[static_cast<std::size_t>(direction)];
+  }
   /// Where every rank is.
   const Progress& progress() const { return progress_; }
 
  private:
   friend class Communicator;
+
+  using CallbackCounts = std::array<std::atomic<std::int64_t>, 3>;  // [direction]
 
   /// Process groups that have been joined.
   struct Partition {
@@ -76,6 +86,7 @@ class SyncGroup final : private Failure::Listener {
   };
 
   void end_waits() override;
+  static SyncMaster::Callback show_posts(std::size_t ranks, CallbackCounts& counts);
   SyncMaster& add_master(std::vector<int> ranks, SyncMaster::Callback callback);
   void add_partition(const RankPartition& sets);
   std::optional<int> find_partition(const RankPartition& sets) const;
@@ -86,6 +97,7 @@ class SyncGroup final : private Failure::Listener {
   const std::chrono::microseconds spin_;
   Progress progress_;
   Failure failure_;
+  CallbackCounts callbacks_{};
   SumTransports sums_;  // [rank], or none
   mutable std::mutex masters_mutex_;
   std::vector<std::unique_ptr<SyncMaster>> masters_;
