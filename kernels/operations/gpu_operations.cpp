@@ -100,6 +100,11 @@ void GpuOperations::cross_entropy(const CrossEntropy& arguments) {
   gpu::cross_entropy(entered(), arguments);
 }
 
+void GpuOperations::mean_squared_error(const MeanSquaredError& arguments) {
+  check_no_parts("mean_squared_error", arguments.image_losses == nullptr);
+  gpu::mean_squared_error(entered(), arguments);
+}
+
 void GpuOperations::reset_sums(double* sums, int count) { gpu::reset_sums(entered(), sums, count); }
 
 void GpuOperations::confusion_matrix(const Tensor& logits, const Tensor& labels,

@@ -225,6 +225,11 @@ LOCKSTEP_HOST_DEVICE Range<Int> covered_inputs(Int o, Int kernel, Int stride, In
   return {first < 0 ? 0 : first, first + kernel < input ? first + kernel : input};
 }
 
+/// What a difference of 1 adds to the gradient of a mean squared error.
+LOCKSTEP_HOST_DEVICE inline float squared_error_share(double normalizer, float grad_scale) {
+  return grad_scale * static_cast<float>(normalizer == 0 ? 0 : 2 / normalizer);
+}
+
 /// Windows of a pooling that cover input position `i`. `stride`: a number, or what divides as one.
 template <typename Int, typename Stride>
 LOCKSTEP_HOST_DEVICE Range<Int> covering_windows(Int i, Int kernel, const Stride& stride,

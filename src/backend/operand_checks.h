@@ -71,6 +71,13 @@ inline void check_labels(const Shape& logits, const Tensor& labels) {
                  " classes, got ", logits.channels());
 }
 
+/// Throws Error unless `target` is what an output of this shape can be compared with.
+inline void check_target(const Shape& output, const Tensor& target) {
+  LOCKSTEP_CHECK(target.shape == output && target.dtype == DType::kFloat32,
+                 "the target must be fp32 of the output's shape, ", to_string(output), ", got ",
+                 to_string(target.dtype), " of ", to_string(target.shape));
+}
+
 /// Throws Error unless the convolution of an input of shape x gives y.
 inline void check_conv2d(const ConvGeometry& geometry, const Shape& x, const Shape& y) {
   const Shape expected = geometry.output_shape(x);

@@ -13,26 +13,33 @@ class LossNode {
   LossNode(const NamedLoss& loss, const Network& network, Backend& backend);
 
   const std::string& output() const { return loss_.output; }
+  std::size_t output_index() const { return index_; }
+  const Loss& loss() const { return loss_.loss; }
+  /// Null where the output is compared with values and not with labels.
+  const CrossEntropyLoss* cross_entropy() const {
+    return std::get_if<CrossEntropyLoss>(&loss_.loss);
+  }
   /// Channels of the output.
   std::int64_t classes() const { return classes_; }
-  std::size_t output_index() const { return index_; }
-  int ignore_index() const { return cross_entropy().ignore_index; }
 
-  /// The labels in `memory` of the batch that `network` is set to.
-  Tensor labels(const Network& network, void* memory) const;
+  /// What the output is compared with, in `memory`, for the batch that `network` is set to: labels,
+  /// uint8 [N, ..., 1], or values, fp32 of the output's shape.
+  Tensor target(const Network& network, void* memory) const;
 
   /// Adds this replica's part of the loss to `*loss` (device memory) and writes the output's
   /// gradient, multiplied by `grad_scale`. `normalizer`: of the whole global batch. `image_losses`:
   /// as CrossEntropy::image_losses.
-  void forward_backward(const Network& network, const Tensor& labels,
+  void forward_backward(const Network& network, const Tensor& target,
                         DeviceScalar<double> normalizer, DeviceScalar<float> grad_scale,
                         double* loss, double* image_losses) const;
-  /// Adds the sum over all valid positions, without weights, to `*loss`.
-  void evaluate(const Network& network, const Tensor& labels, double* loss) const;
+  /// Adds the sum over all valid positions, or over all elements, without weights, to `*loss`.
+  void evaluate(const Network& network, const Tensor& target, double* loss) const;
 
  private:
-  const CrossEntropyLoss& cross_entropy() const { return std::get<CrossEntropyLoss>(loss_.loss); }
-  CrossEntropy arguments(const Network& network, const Tensor& labels, double* loss) const;
+  CrossEntropy arguments(const CrossEntropyLoss& loss, const Network& network,
+                         const Tensor& labels) const;
+  MeanSquaredError arguments(const MeanSquaredErrorLoss& loss, const Network& network,
+                             const Tensor& target) const;
 
   const NamedLoss loss_;
   const std::size_t index_;  // of the output
@@ -42,6 +49,8 @@ class LossNode {
 
 /// What the sum over a global batch is divided by, given its labels of each class: the weights of
 /// the valid positions. 0 where there are none.
-double loss_normalizer(const Loss& loss, std::span<const std::int64_t> label_counts);
+double loss_normalizer(const CrossEntropyLoss& loss, std::span<const std::int64_t> label_counts);
+/// The same, given how many elements the output has for the global batch.
+double loss_normalizer(const MeanSquaredErrorLoss& loss, std::int64_t elements);
 
 }  // namespace lockstep

@@ -83,7 +83,6 @@ struct DataParallel::Impl {
   const GradientExchangeChoice exchange;
   SyncGroup sync_group;
   Scatter scatter;
-  std::vector<std::int64_t> label_counts;          // [class] of the batch at hand
   std::vector<std::unique_ptr<Replica>> replicas;  // [rank]
   std::vector<StepOutcome> outcomes;               // [rank] of the step finished last
   std::vector<RankStep> rank_steps;                // [rank], of the same step
@@ -200,10 +199,7 @@ void DataParallel::Impl::check_batch(const Batch& batch, std::int64_t most) cons
   const auto rows = static_cast<std::size_t>(input.rows_per_sample());
   LOCKSTEP_CHECK(batch.images.size() >= samples * rows * static_cast<std::size_t>(input.channels()),
                  "the batch's images are shorter than its count says");
-  const std::size_t positions = replicas.front()->label_positions();
-  LOCKSTEP_CHECK(batch.labels.size() >= samples * positions, "the batch's labels are shorter than ",
-                 "its count says: expected ", positions, " per sample, got ", batch.labels.size(),
-                 " for ", samples);
+  replicas.front()->targets().check(batch);
 }
 
 StepScalars DataParallel::Impl::scalars(std::span<const Batch> batches, std::int64_t step,
@@ -211,13 +207,7 @@ StepScalars DataParallel::Impl::scalars(std::span<const Batch> batches, std::int
   StepScalars scalars{
       .dropout_seed = dropout_seed(options.seed, step), .begun = step + 1, .lr = lr};
   for (std::size_t i = 0; i < options.losses.size(); ++i) {
-    const LossNode& loss = replicas.front()->losses()[i];
-    label_counts.assign(static_cast<std::size_t>(loss.classes()), 0);
-    for (const Batch& batch : batches) {
-      add_label_counts(batch, replicas.front()->label_positions(), loss.ignore_index(),
-                       label_counts);
-    }
-    scalars.normalizers[i] = loss_normalizer(options.losses[i].loss, label_counts);
+    scalars.normalizers[i] = replicas.front()->targets().normalizer(i, batches);
   }
   return scalars;
 }
@@ -368,12 +358,12 @@ DataParallel::EvalResult DataParallel::evaluate(
   for (const auto& confusion : confusions) {
     for (std::size_t i = 0; i < confusion.size(); ++i) result.confusion[i] += confusion[i];
   }
-  std::int64_t pixels = 0;
+  std::int64_t terms = 0;
   for (const ImageOutcome& image : images) {
     result.loss += image.loss;
-    pixels += image.pixels;
+    terms += image.terms;
   }
-  result.loss = pixels == 0 ? 0 : result.loss / static_cast<double>(pixels);
+  result.loss = terms == 0 ? 0 : result.loss / static_cast<double>(terms);
   return result;
 }
 

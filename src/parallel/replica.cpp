@@ -32,17 +32,6 @@ void check_norm(const DataParallelOptions& options, const Network& network) {
                            "is given; let it, or wrap it in convert_sync_batchnorm"));
 }
 
-// All losses look at the same labels.
-void check_labels(const Network& network, std::span<const LossNode> losses) {
-  const Shape first = losses.front().labels(network, nullptr).shape;
-  for (const LossNode& loss : losses) {
-    const Shape shape = loss.labels(network, nullptr).shape;
-    LOCKSTEP_CHECK(shape == first, "the labels of output '", loss.output(), "' have the shape ",
-                   to_string(shape), ", those of '", losses.front().output(), "' ",
-                   to_string(first), "; bring both outputs to one size");
-  }
-}
-
 }  // namespace
 
 Replica::Replica(const DataParallelOptions& options, SyncGroup& group, int rank, int threads)
@@ -59,23 +48,21 @@ Replica::Replica(const DataParallelOptions& options, SyncGroup& group, int rank,
       build_network(options.model, options.norm, input, training_plan(options), *backend_, store_);
   check_norm(options, *network_);
   for (const NamedLoss& loss : options.losses) losses_.emplace_back(loss, *network_, *backend_);
-  check_labels(*network_, losses_);
   allocate_step_memory();
 }
 
 void Replica::allocate_step_memory() {
   const Shape& input = network_->input().shape;
-  const auto positions = static_cast<std::size_t>(input.batch()) * label_positions();
-  labels_ = backend_->allocate(positions);
+  const auto micro_batches = static_cast<std::size_t>(options_.accumulate);
   if (stages()) {
-    const auto micro_batches = static_cast<std::size_t>(options_.accumulate);
     staged_images_ = backend_->allocate(micro_batches * sizeof(float) *
                                         static_cast<std::size_t>(input.elements()));
-    staged_labels_ = backend_->allocate(micro_batches * positions);
   }
+  targets_ = std::make_unique<Targets>(losses_, *network_, stages() ? micro_batches : 0);
   allocate_sums();
   readback_ = backend_->make_readback(outcome_tensor(), kStepSlots);
   scalars_ = backend_->allocate(sizeof(StepScalars));
+  if (losses_.front().cross_entropy() == nullptr) return;
   const auto classes = static_cast<std::size_t>(losses_.front().classes());
   confusion_ = backend_->allocate(classes * classes * sizeof(std::int64_t));
 }
@@ -98,11 +85,6 @@ double* Replica::image_losses(std::size_t loss) const {
 double* Replica::block_squares() const {
   if (block_squares_ == 0) return nullptr;
   return reinterpret_cast<double*>(&sums() + 1) + image_losses_;
-}
-
-std::size_t Replica::label_positions() const {
-  return static_cast<std::size_t>(
-      losses_.front().labels(*network_, nullptr).shape.rows_per_sample());
 }
 
 void Replica::join(std::span<const std::unique_ptr<Replica>> replicas,

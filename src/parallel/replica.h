@@ -14,6 +14,7 @@
 #include "nn/loss_node.h"
 #include "parallel/gradient_exchange.h"
 #include "parallel/step.h"
+#include "parallel/targets.h"
 
 namespace lockstep {
 
@@ -26,8 +27,8 @@ struct ReplicaState {
 
 /// What one image comes to in an evaluation.
 struct ImageOutcome {
-  double loss = 0;  // sum over its valid positions
-  std::int64_t pixels = 0;
+  double loss = 0;         // sum over its valid positions, or over all elements
+  std::int64_t terms = 0;  // of the sum
 };
 
 class Replica {
@@ -49,8 +50,7 @@ class Replica {
   Network& eval_network() const { return *eval_network_; }
   /// The losses' values are those of all outputs that have one, in the order of the options.
   std::span<const LossNode> losses() const { return losses_; }
-  /// Labels per sample.
-  std::size_t label_positions() const;
+  Targets& targets() const { return *targets_; }
 
   // --- a step: see DataParallel::begin_step ---
   /// Scatter, forward, losses, backward, gradient exchange, update. On a GPU it is only issued.
@@ -69,7 +69,8 @@ class Replica {
   // --- evaluation ---
   void begin_evaluation();
   ImageOutcome evaluate(const Batch& batch);
-  /// Confusion matrix [classes, classes] since `begin_evaluation`.
+  /// Confusion matrix [classes, classes] since `begin_evaluation`; empty where the first loss has
+  /// no labels.
   std::vector<std::int64_t> end_evaluation();
 
   // --- state, between steps ---
@@ -103,6 +104,7 @@ class Replica {
   void record_step(const StepInput& input);
   void replay_step(const StepInput& input);
   void prepare_evaluation(const Batch& batch);
+  std::int64_t count_terms(const Batch& batch, const LossNode& loss, const Shape& target);
 
   /// Addresses in device memory.
   const StepScalars& scalars() const { return *static_cast<const StepScalars*>(scalars_.data()); }
@@ -123,7 +125,6 @@ class Replica {
     return {data, Shape{1, static_cast<std::int64_t>(bytes)}, DType::kUInt8};
   }
   Tensor staged_images(std::size_t micro, std::int64_t count) const;
-  Tensor staged_labels(std::size_t micro, const Shape& labels) const;
   Tensor confusion_tensor() const;
 
   const DataParallelOptions& options_;
@@ -137,10 +138,10 @@ class Replica {
   std::unique_ptr<Network> eval_network_;  // of the last evaluated size; shares the store
   std::vector<LossNode> losses_;
   std::unique_ptr<GradientExchange> gradients_;
-  Storage labels_;  // uint8, of the present micro-batch
+  std::unique_ptr<Targets> targets_;
   // The next batch on its way, ahead of its step, micro-batch by micro-batch; empty on the CPU,
   // which gains nothing by it.
-  Storage staged_images_, staged_labels_;
+  Storage staged_images_;
   // Sums of single images and of blocks of the gradient; without Backend::sums_by_image none.
   std::size_t image_losses_ = 0;   // doubles
   std::size_t block_squares_ = 0;  // doubles
@@ -150,8 +151,8 @@ class Replica {
   Storage scalars_;                           // StepScalars
   std::unique_ptr<Readback> readback_;        // of `sums_`, kStepSlots times
   std::vector<std::int64_t> label_counts_;    // [class] of the image that is evaluated
-  Storage confusion_;                         // int64 [classes, classes]
-  Storage eval_labels_;  // as labels_, for the network of the last evaluated size
+  Storage confusion_;    // int64 [classes, classes]; empty where the first loss has no labels
+  Storage eval_target_;  // of the first loss, for the network of the last evaluated size
   Storage eval_images_;  // fp32, on their way into it; empty where it takes them as they are
   std::vector<const double*> guards_;  // [rank], with a loss scale
   std::vector<std::int64_t> tracked_;  // [BatchNorm state] batches that a recorded step counts

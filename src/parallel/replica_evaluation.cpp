@@ -3,8 +3,8 @@
 
 #include <numeric>
 
+#include "backend/operand_checks.h"
 #include "parallel/replica.h"
-#include "parallel/scatter.h"
 
 namespace lockstep {
 namespace {
@@ -32,11 +32,12 @@ Shape input_of(const Batch& batch, const Shape& planned) {
 }  // namespace
 
 Tensor Replica::confusion_tensor() const {
-  const std::int64_t classes = losses_.front().classes();
-  return {confusion_.data(), Shape{1, 2 * classes * classes}};
+  return bytes_tensor(confusion_.data(), confusion_.bytes());
 }
 
-void Replica::begin_evaluation() { backend_->fill(confusion_tensor(), 0); }
+void Replica::begin_evaluation() {
+  if (confusion_.data() != nullptr) backend_->fill(confusion_tensor(), 0);
+}
 
 void Replica::prepare_evaluation(const Batch& batch) {
   const Shape input = input_of(batch, options_.input);
@@ -48,8 +49,7 @@ void Replica::prepare_evaluation(const Batch& batch) {
         build_network(options_.model, options_.norm, input,
                       {.training = false, .activations = options_.activations}, *backend_, store_);
     eval_images_ = allocate_staging(*backend_, eval_network_->input());
-    const Tensor labels = losses_.front().labels(*eval_network_, nullptr);
-    eval_labels_ = backend_->allocate(static_cast<std::size_t>(labels.shape.rows()));
+    eval_target_ = backend_->allocate(dense_bytes(losses_.front().target(*eval_network_, nullptr)));
   }
   eval_network_->set_batch(batch.count());
 }
@@ -59,28 +59,35 @@ ImageOutcome Replica::evaluate(const Batch& batch) {
   prepare_evaluation(batch);
   const LossNode& loss = losses_.front();
   const Network& network = *eval_network_;
-  const Tensor labels = loss.labels(network, eval_labels_.data());
+  const Tensor target = loss.target(network, eval_target_.data());
   upload_images(*backend_, batch, eval_images_, network.input());
-  backend_->upload(labels, batch.labels.data());
+  backend_->upload(target, targets_of(batch, 0, loss, target.shape));
   eval_network_->forward({.training = false});
 
-  backend_->confusion_matrix(network.output(loss.output_index()), labels,
-                             static_cast<std::int64_t*>(confusion_.data()));
+  if (loss.cross_entropy() != nullptr) {
+    backend_->confusion_matrix(network.output(loss.output_index()), target,
+                               static_cast<std::int64_t*>(confusion_.data()));
+  }
   backend_->fill(sums_tensor(), 0);
-  loss.evaluate(network, labels, sums().losses.data());
+  loss.evaluate(network, target, sums().losses.data());
   StepSums read;
   backend_->download(&read, bytes_tensor(sums_.data(), sizeof(StepSums)));
   backend_->synchronize();
+  return {read.losses[0], count_terms(batch, loss, target.shape)};
+}
+
+// Labels that are valid, or values.
+std::int64_t Replica::count_terms(const Batch& batch, const LossNode& loss, const Shape& target) {
+  if (loss.cross_entropy() == nullptr) return target.elements();
   label_counts_.assign(static_cast<std::size_t>(loss.classes()), 0);
-  add_label_counts(batch, static_cast<std::size_t>(labels.shape.rows_per_sample()),
-                   loss.ignore_index(), label_counts_);
-  return {read.losses[0],
-          std::accumulate(label_counts_.begin(), label_counts_.end(), std::int64_t{0})};
+  add_label_counts(batch, static_cast<std::size_t>(target.rows_per_sample()),
+                   loss.cross_entropy()->ignore_index, label_counts_);
+  return std::accumulate(label_counts_.begin(), label_counts_.end(), std::int64_t{0});
 }
 
 std::vector<std::int64_t> Replica::end_evaluation() {
-  const auto classes = static_cast<std::size_t>(losses_.front().classes());
-  std::vector<std::int64_t> confusion(classes * classes);
+  std::vector<std::int64_t> confusion(confusion_.bytes() / sizeof(std::int64_t));
+  if (confusion.empty()) return confusion;
   backend_->download(confusion.data(), confusion_tensor());
   backend_->synchronize();
   return confusion;

@@ -19,10 +19,6 @@ const float* images_of(const BatchPart& part, const Shape& input) {
   return part.batch->images.data() + part.begin * per_sample;
 }
 
-const std::uint8_t* labels_of(const BatchPart& part, const Shape& labels) {
-  return part.batch->labels.data() + part.begin * labels.rows_per_sample();
-}
-
 }  // namespace
 
 void Replica::begin_step(const StepInput& input) {
@@ -79,12 +75,6 @@ Tensor Replica::staged_images(std::size_t micro, std::int64_t count) const {
   return {memory, planned.with_batch(count)};
 }
 
-Tensor Replica::staged_labels(std::size_t micro, const Shape& labels) const {
-  auto* memory = static_cast<std::uint8_t*>(staged_labels_.data()) +
-                 micro * static_cast<std::size_t>(network_->planned_batch()) * label_positions();
-  return {memory, labels, DType::kUInt8};
-}
-
 void Replica::upload_scalars(const StepInput& input) {
   communicator_.enter("scatter", "the batch");
   backend_->upload(bytes_tensor(scalars_.data(), sizeof(StepScalars)), &input.scalars);
@@ -93,14 +83,13 @@ void Replica::upload_scalars(const StepInput& input) {
 void Replica::scatter(const BatchPart& part, std::size_t micro, bool staged) {
   network_->set_batch(part.count);
   if (part.count == 0) return;
-  const Tensor labels = losses_.front().labels(*network_, labels_.data());
   if (stages()) {
     if (!staged) stage_part(part, micro);
     backend_->take_staged(staged_images(micro, part.count), network_->input());
-    backend_->take_staged(staged_labels(micro, labels.shape), labels);
+    targets_->take_staged(part, micro);
   } else {
     backend_->upload(network_->input(), images_of(part, options_.input));
-    backend_->upload(labels, labels_of(part, labels.shape));
+    targets_->upload(part);
   }
 }
 
@@ -111,9 +100,8 @@ void Replica::stage(std::span<const BatchPart> parts) {
 
 void Replica::stage_part(const BatchPart& part, std::size_t micro) {
   if (part.count == 0) return;
-  const Shape labels = losses_.front().labels(*network_, nullptr).shape.with_batch(part.count);
   backend_->stage(staged_images(micro, part.count), images_of(part, options_.input));
-  backend_->stage(staged_labels(micro, labels), labels_of(part, labels));
+  targets_->stage(part, micro);
 }
 
 // --- the work ---
@@ -213,9 +201,8 @@ void Replica::compute_losses() {
   DeviceScalar<float> grad_scale = 1.0F;
   if (options_.loss_scale) grad_scale = {0.0F, &sums().scale.scale};
   for (std::size_t i = 0; i < losses_.size(); ++i) {
-    losses_[i].forward_backward(*network_, losses_[i].labels(*network_, labels_.data()),
-                                {0.0, &scalars().normalizers[i]}, grad_scale, &sums().losses[i],
-                                image_losses(i));
+    losses_[i].forward_backward(*network_, targets_->of(i), {0.0, &scalars().normalizers[i]},
+                                grad_scale, &sums().losses[i], image_losses(i));
   }
 }
 

@@ -1,6 +1,5 @@
 #include "parallel/scatter.h"
 
-#include "lockstep/core/check.h"
 #include "parallel/shard.h"
 
 namespace lockstep {
@@ -37,23 +36,6 @@ std::span<const BatchPart> Scatter::operator()(std::span<const Batch> batches) {
     ++rank;
   }
   return parts_;
-}
-
-void add_label_counts(const Batch& batch, std::size_t positions, int ignore_index,
-                      std::span<std::int64_t> counts) {
-  LOCKSTEP_CHECK(batch.class_pixels.empty() || batch.class_pixels.size() == counts.size(),
-                 "expected label counts of ", counts.size(), " classes, got ",
-                 batch.class_pixels.size());
-  for (std::size_t c = 0; c < batch.class_pixels.size(); ++c) counts[c] += batch.class_pixels[c];
-  if (!batch.class_pixels.empty()) return;
-  const std::size_t labels = static_cast<std::size_t>(batch.count()) * positions;
-  for (std::size_t i = 0; i < labels; ++i) {
-    const std::uint8_t label = batch.labels[i];
-    if (label == ignore_index) continue;
-    LOCKSTEP_CHECK(label < counts.size(), "a label is ", int{label}, ", but there are ",
-                   counts.size(), " classes; what does not count is ", ignore_index);
-    ++counts[label];
-  }
 }
 
 }  // namespace lockstep

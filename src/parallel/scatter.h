@@ -28,10 +28,4 @@ class Scatter {
   std::vector<BatchPart> parts_;
 };
 
-/// Adds the batch's labels of each class to `counts` [classes], without those that are
-/// `ignore_index`: class_pixels where the batch has them. `positions`: labels per sample. Throws
-/// Error for a label that is neither a class nor ignored.
-void add_label_counts(const Batch& batch, std::size_t positions, int ignore_index,
-                      std::span<std::int64_t> counts);
-
 }  // namespace lockstep

@@ -20,6 +20,7 @@ struct Others {
   explicit Others(Backend& backend)
       : winners(backend.allocate(16)), labels(backend.allocate(4)), floats(backend.allocate(256)) {}
   float* numbers() const { return static_cast<float*>(floats.data()); }
+  Tensor values() const { return {floats.data(), kShape}; }
   Tensor positions() const { return {winners.data(), kShape, DType::kUInt8}; }
   Tensor classes() const { return {labels.data(), kShape.with_channels(1), DType::kUInt8}; }
 };
@@ -44,6 +45,9 @@ void for_each_operation(Backend& on, const Tensor& a, const Tensor& b, const Ref
   refused("upsample_bilinear_backward", [&] { on.upsample_bilinear_backward(a, b, false, false); });
   refused("cross_entropy", [&] {
     on.cross_entropy({a, o.classes(), 255, nullptr, 1, b, static_cast<double*>(o.floats.data())});
+  });
+  refused("mean_squared_error", [&] {
+    on.mean_squared_error({a, o.values(), 1, b, static_cast<double*>(o.floats.data())});
   });
   refused("batch_norm_forward", [&] {
     on.batch_norm_forward({a, {}, b, {}, slots, 1, EpsMode::kAdd, false, {f + 8}, {}});

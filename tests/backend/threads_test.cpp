@@ -149,6 +149,17 @@ Bits loss(const Bench& b, std::int64_t classes, bool weighted) {
   return bits;
 }
 
+Bits squared_error(const Bench& b, Margins margins) {
+  const Operand output = b.drawn(kShape, 1, margins), target = b.drawn(kShape, 2);
+  const Operand gradient = b.blank(kShape, margins);
+  const Storage sum = b.backend->allocate(sizeof(double));
+  b.backend->mean_squared_error(
+      {output.tensor(), target.tensor(), 7.5, gradient.tensor(), static_cast<double*>(sum.data())});
+  Bits bits = bits_of({&gradient});
+  append(bits, sum.data(), sizeof(double));
+  return bits;
+}
+
 Bits confusion(const Bench& b) {
   constexpr std::int64_t kClasses = 11;
   const Operand logits = b.drawn(kShape.with_channels(kClasses), 1);
@@ -244,6 +255,8 @@ std::vector<NamedOperation> operations() {
       {"BatchNorm by running statistics", inference},
       {"loss", [](const Bench& b) { return loss(b, 11, false); }},
       {"loss with class weights", [](const Bench& b) { return loss(b, 19, true); }},
+      {"mean squared error", [](const Bench& b) { return squared_error(b, {}); }},
+      {"mean squared error, strided", [=](const Bench& b) { return squared_error(b, beside); }},
       {"confusion matrix", confusion},
       {"max-pooling", [](const Bench& b) { return max_pool(b, {}, false); }},
       {"max-pooling 3x3", [=](const Bench& b) { return max_pool(b, overlapping, true); }},

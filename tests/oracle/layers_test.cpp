@@ -126,4 +126,25 @@ TEST_CASE("cross entropy against PyTorch") {
   }
 }
 
+TEST_CASE("mean squared error against PyTorch") {
+  const auto golden = load_golden("squared_errors");
+  if (!golden) return;
+  const std::unique_ptr<Backend> backend = make_backend(Device{}, 2);
+  for (const std::string& name : golden->cases()) {
+    const Shape shape = golden->shape(name + ".output");
+    const auto bytes = static_cast<std::size_t>(shape.elements()) * sizeof(float);
+    const Storage memory[] = {backend->allocate(bytes), backend->allocate(bytes),
+                              backend->allocate(bytes), backend->allocate(sizeof(double))};
+    const Tensor output(memory[0].data(), shape), target(memory[1].data(), shape),
+        gradient(memory[2].data(), shape);
+    auto* loss = static_cast<double*>(memory[3].data());
+    upload(*backend, output, golden->floats(name + ".output").data());
+    upload(*backend, target, golden->floats(name + ".target").data());
+    backend->mean_squared_error(
+        {output, target, static_cast<double>(shape.elements()), gradient, loss});
+    check_result(*golden, name + ".loss", {static_cast<float>(*loss)});
+    check_result(*golden, name + ".grad_output", download(*backend, gradient));
+  }
+}
+
 }  // namespace lockstep::oracle

@@ -155,6 +155,25 @@ def make_losses(folder):
     golden.save()
 
 
+def make_squared_errors(folder):
+    golden = Golden(folder, "squared_errors")
+    for name, shape, scale in (("image", (3, 5, 7, 9), 1), ("near", (4, 6, 8, 8), 1e-3), ("far", (2, 3, 6, 5), 100)):
+        target = torch.randn(*shape)
+        output = target + scale * torch.randn(*shape)
+
+        def run(dtype):
+            y = leaf(output, dtype)
+            loss = F.mse_loss(y, target.to(dtype))
+            loss.backward()
+            return {"loss": loss.reshape(1), "grad_output": y.grad}
+
+        golden.put(f"{name}.output", output, True)
+        golden.put(f"{name}.target", target, True)
+        golden.metadata[name] = {}
+        golden.put_result(name, run)
+    golden.save()
+
+
 # --- BatchNorm --------------------------------------------------------------------------------------------
 
 BATCH_NORMS = {  # batch, chunks (1: whole batch), options
@@ -445,6 +464,7 @@ def main():
     make_two_heads(folder)
     make_samplers(folder)
     make_optimizers(folder)
+    make_squared_errors(folder)
     print(f"golden results of PyTorch {torch.__version__} in {folder}")
 
 

@@ -130,6 +130,19 @@ struct CrossEntropy {
   DeviceScalar<float> grad_scale = 1.0F;
 };
 
+/// Mean squared error with its gradient.
+struct MeanSquaredError {
+  Tensor output;  // [N, ..., C]
+  Tensor target;  // fp32, of the output's shape
+  /// The global number of elements. 0, when there are none: the loss is 0 and its gradient, too.
+  DeviceScalar<double> normalizer = 1.0;
+  Tensor grad_output;      // null: only the loss
+  double* loss = nullptr;  // device memory of one double: += sum((output-target)^2) / normalizer
+  double* image_losses = nullptr;  // as CrossEntropy::image_losses
+  /// The gradient, and not the loss, is multiplied by it.
+  DeviceScalar<float> grad_scale = 1.0F;
+};
+
 /// A loss scale that follows the gradients (PyTorch's GradScaler): the gradient of the loss is
 /// multiplied by `scale`, which brings small gradients into fp16's range, and the optimizer divides
 /// the parameters' gradients by it. Lies in device memory; formulas.h has the rule.
@@ -353,6 +366,7 @@ class Backend {
   // --- loss, metrics, optimizer
   // -----------------------------------------------------------------------------
   virtual void cross_entropy(const CrossEntropy& arguments) = 0;
+  virtual void mean_squared_error(const MeanSquaredError& arguments) = 0;
   /// Each of `count` doubles in device memory becomes 0, but for those that are not finite, which
   /// stay: what has gone wrong in a step is not lost before the host has seen it.
   virtual void reset_sums(double* sums, int count) = 0;

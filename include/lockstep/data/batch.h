@@ -17,7 +17,7 @@ struct Size {
 /// output; for images and label maps [N, H, W, 3] and [N, H, W].
 struct Batch {
   std::vector<float> images;          // [N, ..., C], channels last
-  std::vector<std::uint8_t> labels;   // [N, ...]; ignore_index where nothing is to be learnt
+  std::vector<std::uint8_t> labels;   // [N, ...], of cross-entropy; ignore_index: nothing to learn
   std::vector<std::int64_t> samples;  // [N] index in the data set
   Size size;                          // H, W of images; zeros for other inputs
   std::int64_t epoch = 0;

@@ -173,10 +173,11 @@ class DataParallel {
   void forward(const Batch& batch);
 
   /// Confusion matrix [classes, classes] (row: label) of the first loss's output over `count`
-  /// images that `load(index)` gives, spread over the ranks; every image counts once. `loss`: sum
-  /// of losses over valid pixels / number of valid pixels, without class weights. `load` is called
-  /// on the ranks' threads. The result does not depend on the number of ranks, if their running
-  /// statistics are equal: every replica uses its own (train/evaluator.h sees to that).
+  /// images that `load(index)` gives, spread over the ranks; every image counts once; empty where
+  /// that loss is no cross-entropy. `loss`: the mean of that loss over all valid pixels, or over
+  /// all elements, without weights. `load` is called on the ranks' threads. The result does not
+  /// depend on the number of ranks, if their running statistics are equal: every replica uses its
+  /// own (train/evaluator.h sees to that).
   struct EvalResult {
     std::vector<std::int64_t> confusion;
     double loss = 0;

@@ -64,6 +64,7 @@ class CpuBackend final : public Backend {
                                   bool accumulate) override;
 
   void cross_entropy(const CrossEntropy& arguments) override;
+  void mean_squared_error(const MeanSquaredError& arguments) override;
   void reset_sums(double* sums, int count) override;
   void confusion_matrix(const Tensor& logits, const Tensor& labels, std::int64_t* matrix) override;
   void check_gradients(const GradientCheck& check) override;

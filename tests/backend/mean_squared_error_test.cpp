@@ -1,0 +1,121 @@
+// Mean squared error against its definition in double.
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "backend/device_number.h"
+#include "backend/operand.h"
+#include "support/backends.h"
+
+namespace lockstep::test {
+namespace {
+
+using Doubles = std::vector<double>;
+
+struct Case {
+  Shape shape;
+  Margins margins;  // of the output and its gradient
+  float grad_scale = 1.0F;
+};
+
+void check_case(const TypedBackend& on, const Case& c) {
+  const Values output = on.random(c.shape, 1, 2.0F), target = random_values(c.shape, 2);
+  const double normalizer = 1.5 * static_cast<double>(c.shape.elements());
+  double expected = 0;
+  Doubles gradient(output.size());
+  for (std::size_t i = 0; i < output.size(); ++i) {
+    const double difference = static_cast<double>(output[i]) - static_cast<double>(target[i]);
+    expected += difference * difference / normalizer;
+    gradient[i] = static_cast<double>(c.grad_scale) * 2 * difference / normalizer;
+  }
+  const Operand y(on, c.shape, output, c.margins), t(on.backend, c.shape, target);
+  const Operand grad_y(on, c.shape, c.margins);
+  const DeviceNumber<double> loss(on.backend, 0.0);
+  on->mean_squared_error(
+      {y.tensor(), t.tensor(), normalizer, grad_y.tensor(), loss.pointer(), c.grad_scale});
+  CHECK(loss.get() == doctest::Approx(expected).epsilon(1e-6));
+  CHECK(relative_error(grad_y, gradient) < 1e-6);
+  CHECK(grad_y.margins_untouched());
+  // Without a gradient the loss is the same, and it is added to what is there.
+  const double once = loss.get();
+  on->mean_squared_error({y.tensor(), t.tensor(), normalizer, {}, loss.pointer()});
+  CHECK(loss.get() == 2 * once);
+}
+
+TEST_CASE("mean squared error and its gradient match the definition") {
+  for_each_type([](const TypedBackend& on) {
+    for (const Case& c : std::vector<Case>{
+             {{2, 7, 9, 11}, {}},
+             {{3, 5, 6, 16}, {}, 256.0F},
+             {{2, 5, 6, 16}, {8, 3}},
+             {{4, 1}, {}},
+             {{5, 13}, {1, 2}},
+             {{2, 3, 4, 5, 8}, {}},
+             {{2, 90, 70, 3}, {}},
+             {{1, 4, 20'000}, {}},
+         }) {
+      CAPTURE(to_string(c.shape));
+      check_case(on, c);
+    }
+  });
+}
+
+TEST_CASE("a mean squared error is divided by what device memory holds when it is computed") {
+  for (NamedBackend& named : available_backends()) {
+    CAPTURE(named.name);
+    Backend& backend = *named.backend;
+    const Shape shape{2, 2};
+    const Operand y(backend, shape, {1, 2, 3, 4}), t(backend, shape, {0, 2, 5, 4});
+    const Operand grad_y(backend, shape);
+    const DeviceNumber<double> loss(backend, 0.0);
+    DeviceNumber<double> normalizer(backend, 2.0);
+    const DeviceNumber<float> scale(backend, 4.0F);
+    backend.mean_squared_error({y.tensor(),
+                                t.tensor(),
+                                {2.0, normalizer.pointer()},
+                                grad_y.tensor(),
+                                loss.pointer(),
+                                {0.0F, scale.pointer()}});
+    CHECK(loss.get() == 5.0 / 4);
+    CHECK(grad_y.get() == Values{2, 0, -4, 0});
+    normalizer.set(-2.0);  // there is nothing
+    backend.mean_squared_error(
+        {y.tensor(), t.tensor(), {2.0, normalizer.pointer()}, grad_y.tensor(), loss.pointer()});
+    CHECK(loss.get() == 5.0 / 4);
+    CHECK(grad_y.get() == Values(4, 0.0F));
+  }
+}
+
+TEST_CASE("an output or a target that is not finite makes the mean squared error not finite") {
+  for (NamedBackend& named : available_backends()) {
+    CAPTURE(named.name);
+    for (const bool in_target : {false, true}) {
+      Values values[2] = {{1, 2, 3}, {1, 2, 3}};
+      values[in_target ? 1 : 0][1] = std::numeric_limits<float>::quiet_NaN();
+      const Operand y(*named.backend, {1, 3}, values[0]), t(*named.backend, {1, 3}, values[1]);
+      const DeviceNumber<double> loss(*named.backend, 0.0);
+      named.backend->mean_squared_error({y.tensor(), t.tensor(), 3.0, {}, loss.pointer()});
+      CHECK(std::isnan(loss.get()));
+    }
+  }
+}
+
+TEST_CASE("targets that do not fit the output are errors; no samples, no loss") {
+  for (NamedBackend& named : available_backends()) {
+    CAPTURE(named.name);
+    Backend& backend = *named.backend;
+    const Operand y(backend, {2, 3}), t(backend, {3, 2});
+    const DeviceNumber<double> loss(backend, 0.0);
+    CHECK_THROWS_WITH_AS(
+        backend.mean_squared_error({y.tensor(), t.tensor(), 1.0, {}, loss.pointer()}),
+        doctest::Contains("the target must be fp32 of the output's shape"), Error);
+    const Tensor none(nullptr, {0, 3});
+    backend.mean_squared_error({none, none, 1.0, none, loss.pointer()});
+    CHECK(loss.get() == 0);
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::test
