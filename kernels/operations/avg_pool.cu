@@ -1,6 +1,6 @@
-// Average-pooling; pooling_windows.h says what a thread does. Averages over large windows (global
-// pooling) have too few results for that: there a block takes 32 channels of one result, and its
-// warps take the window's rows.
+// Average-pooling, over windows of one size or over bins (adaptive); pooling_windows.h says what a
+// thread does. Averages over large windows (global pooling) have too few results for that: there a
+// block takes 32 channels of one result, and its warps take the window's rows.
 
 #include <cmath>
 
@@ -18,12 +18,78 @@ constexpr std::int64_t kLargeWindow = 128;
 constexpr int kWarps = 16;  // of such a block
 constexpr std::int32_t kLanes = kWarpSize;
 
-/// Rows of the window are summed in fp32, the rows' sums in double, as on the CPU. `share`: of a
-/// position.
-template <typename T, int kWidth>
-__global__ void average_forward_kernel(Pooling<T> pool, double share) {
+/// Windows of one size, each position of which has the same share, also those in the padding.
+struct EqualWindows {
+  Window window;
+  double share;
+
+  EqualWindows(const PoolGeometry& g, const Shape& input)
+      : window(g, input), share(1.0 / static_cast<double>(g.kernel_h * g.kernel_w)) {}
+
+  template <typename T>
+  __device__ Area below(const Pixel& o, const Images<T>& in) const {
+    return area_below<false>(window, o, in);
+  }
+  template <typename T>
+  __device__ Area above(const Pixel& i, const Images<T>& out) const {
+    return windows_above<false>(window, i, out);
+  }
+  __device__ double share_of(const Area&) const { return share; }
+  __device__ float share_of(std::int32_t, std::int32_t) const { return static_cast<float>(share); }
+};
+
+/// One axis of an adaptive pooling.
+struct Bins {
+  std::int32_t input, output;
+  Divisor by_input, by_output;
+
+  Bins(std::int64_t x, std::int64_t y)
+      : input(static_cast<std::int32_t>(x)),
+        output(static_cast<std::int32_t>(y)),
+        by_input(x),
+        by_output(y) {
+    LOCKSTEP_CHECK((x + 1) * (y + 1) <= kMaxItems, "adaptive pooling of ", x, " positions to ", y,
+                   ": the product may be ", kMaxItems, " at most");
+  }
+
+  __device__ Range<std::int32_t> below(std::int32_t o) const {
+    return adaptive_bin(o, input, output, by_output);
+  }
+  __device__ Range<std::int32_t> above(std::int32_t i) const {
+    return adaptive_bin(i, output, input, by_input);
+  }
+};
+
+/// Bins, of which each is an average of its own.
+struct AdaptiveBins {
+  Bins rows, columns;
+
+  AdaptiveBins(const Shape& x, const Shape& y)
+      : rows(x.height(), y.height()), columns(x.width(), y.width()) {}
+
+  template <typename T>
+  __device__ Area below(const Pixel& o, const Images<T>&) const {
+    return {rows.below(o.y), columns.below(o.x)};
+  }
+  template <typename T>
+  __device__ Area above(const Pixel& i, const Images<T>&) const {
+    return {rows.above(i.y), columns.above(i.x)};
+  }
+  __device__ double share_of(const Area& area) const {
+    return 1.0 / static_cast<double>(area.positions());
+  }
+  __device__ float share_of(std::int32_t oy, std::int32_t ox) const {
+    const Area area{rows.below(oy), columns.below(ox)};
+    return 1.0F / static_cast<float>(area.positions());
+  }
+};
+
+/// Rows of the window are summed in fp32, the rows' sums in double, as on the CPU.
+template <typename T, int kWidth, typename Windows>
+__global__ void average_forward_kernel(Pooling<T, Windows> pool) {
   for_each_pack<kWidth>(pool, [&](std::int32_t row, const Pixel& o, std::int32_t c) {
-    const Area area = area_below<false>(pool.window, o, pool.from);
+    const Area area = pool.window.below(o, pool.from);
+    const double share = pool.window.share_of(area);
     double sums[kWidth] = {};
     for (std::int32_t iy = area.rows.begin; iy < area.rows.end; ++iy) {
       float line[kWidth] = {};
@@ -44,9 +110,9 @@ struct WindowRows {
 };
 
 /// The same sums in the same order; warps take rows, and the first warp adds up what they found.
-template <typename T>
-__global__ void large_average_kernel(Pooling<T> pool, std::int32_t slabs, Divisor by_slabs,
-                                     double share) {
+template <typename T, typename Windows>
+__global__ void large_average_kernel(Pooling<T, Windows> pool, std::int32_t slabs,
+                                     Divisor by_slabs) {
   WindowRows& shared = block_shared<WindowRows>();
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
@@ -56,7 +122,7 @@ __global__ void large_average_kernel(Pooling<T> pool, std::int32_t slabs, Diviso
     const std::int32_t c = (static_cast<std::int32_t>(i) - pixel * slabs) * kLanes + lane;
     const std::int32_t read = c < pool.channels ? c : pool.channels - 1;
     const Pixel o = pool.to.pixel(pixel);
-    const Area area = area_below<false>(pool.window, o, pool.from);
+    const Area area = pool.window.below(o, pool.from);
     double total = 0;
     for (std::int32_t begin = area.rows.begin; begin < area.rows.end; begin += kWarps) {
       const std::int32_t count = area.rows.end - begin < kWarps ? area.rows.end - begin : kWarps;
@@ -74,21 +140,23 @@ __global__ void large_average_kernel(Pooling<T> pool, std::int32_t slabs, Diviso
       __syncthreads();
     }
     if (warp == 0 && c < pool.channels) {
-      pool.to.rows.row(pixel)[c] = from_float<T>(static_cast<float>(total * share));
+      pool.to.rows.row(pixel)[c] =
+          from_float<T>(static_cast<float>(total * pool.window.share_of(area)));
     }
   }
 }
 
 /// Product and sum are fused by hand: the CPU's compiler fuses them too.
-template <typename T, int kWidth>
-__global__ void average_backward_kernel(Pooling<T> pool, float share, bool accumulate) {
+template <typename T, int kWidth, typename Windows>
+__global__ void average_backward_kernel(Pooling<T, Windows> pool, bool accumulate) {
   for_each_pack<kWidth>(pool, [&](std::int32_t row, const Pixel& in, std::int32_t c) {
-    const Area windows = windows_above<false>(pool.window, in, pool.from);
+    const Area windows = pool.window.above(in, pool.from);
     T* target = pool.to.rows.row(row) + c;
     float sum[kWidth] = {};
     if (accumulate) load_values(target, sum);
     for (std::int32_t oy = windows.rows.begin; oy < windows.rows.end; ++oy) {
       for (std::int32_t ox = windows.columns.begin; ox < windows.columns.end; ++ox) {
+        const float share = pool.window.share_of(oy, ox);
         const auto gradient = load_pack<kWidth>(pool.from.at(in.sample, oy, ox) + c);
         for (int k = 0; k < kWidth; ++k) sum[k] = std::fma(gradient[k], share, sum[k]);
       }
@@ -97,17 +165,45 @@ __global__ void average_backward_kernel(Pooling<T> pool, float share, bool accum
   });
 }
 
-template <typename T>
-void launch_large(const Context& context, const Pooling<T>& pool, double share) {
+template <typename T, typename Windows>
+void launch_large(const Context& context, const Pooling<T, Windows>& pool) {
   const std::int32_t slabs = (pool.channels + kLanes - 1) / kLanes;
   launch(
-      large_average_kernel<T>,
+      large_average_kernel<T, Windows>,
       blocks_for(std::int64_t{pool.pixels} * slabs, 1, std::int64_t{4} * context.multiprocessors),
-      kWarps * kWarpSize, context.stream, pool, slabs, Divisor(slabs), share);
+      kWarps * kWarpSize, context.stream, pool, slabs, Divisor(slabs));
 }
 
-double share_of(const PoolGeometry& g) {
-  return 1.0 / static_cast<double>(g.kernel_h * g.kernel_w);
+/// `positions`: of the windows.
+template <typename Windows>
+void average_forward(const Context& context, const char* operation, const Windows& windows,
+                     std::int64_t positions, const Tensor& x, const Tensor& y) {
+  with_packs({&x, &y}, [&](auto element, auto width) {
+    using T = decltype(element);
+    for_image_runs(operation, width, {&x, &y}, [&](std::int64_t n, std::int64_t count) {
+      const Pooling<T, Windows> pool(windows, x.sample_range(n, count), y.sample_range(n, count),
+                                     width);
+      if (positions <= kLargeWindow) {
+        launch_loop(context, pool.items(), average_forward_kernel<T, width(), Windows>, pool);
+      } else {
+        launch_large(context, pool);
+      }
+    });
+  });
+}
+
+template <typename Windows>
+void average_backward(const Context& context, const char* operation, const Windows& windows,
+                      const Tensor& grad_y, const Tensor& grad_x, bool accumulate) {
+  with_packs({&grad_y, &grad_x}, [&](auto element, auto width) {
+    using T = decltype(element);
+    for_image_runs(operation, width, {&grad_y, &grad_x}, [&](std::int64_t n, std::int64_t count) {
+      const Pooling<T, Windows> pool(windows, grad_y.sample_range(n, count),
+                                     grad_x.sample_range(n, count), width);
+      launch_loop(context, pool.items(), average_backward_kernel<T, width(), Windows>, pool,
+                  accumulate);
+    });
+  });
 }
 
 }  // namespace
@@ -117,19 +213,8 @@ void avg_pool_forward(const Context& context, const PoolGeometry& geometry, cons
   if (x.shape.elements() == 0) return;
   check_pool(geometry, x.shape, y.shape);
   check_same_type("avg_pool_forward", {&x, &y});
-  with_packs({&x, &y}, [&](auto element, auto width) {
-    using T = decltype(element);
-    const Window window(geometry, x.shape);
-    for_image_runs("avg_pool_forward", width, {&x, &y}, [&](std::int64_t n, std::int64_t count) {
-      const Pooling<T> pool(window, x.sample_range(n, count), y.sample_range(n, count), width);
-      if (geometry.kernel_h * geometry.kernel_w <= kLargeWindow) {
-        launch_loop(context, pool.items(), average_forward_kernel<T, width()>, pool,
-                    share_of(geometry));
-      } else {
-        launch_large(context, pool, share_of(geometry));
-      }
-    });
-  });
+  average_forward(context, "avg_pool_forward", EqualWindows(geometry, x.shape),
+                  geometry.kernel_h * geometry.kernel_w, x, y);
 }
 
 void avg_pool_backward(const Context& context, const PoolGeometry& geometry, const Tensor& grad_y,
@@ -137,17 +222,25 @@ void avg_pool_backward(const Context& context, const PoolGeometry& geometry, con
   if (grad_x.shape.elements() == 0) return;
   check_pool(geometry, grad_x.shape, grad_y.shape);
   check_same_type("avg_pool_backward", {&grad_y, &grad_x});
-  with_packs({&grad_y, &grad_x}, [&](auto element, auto width) {
-    using T = decltype(element);
-    const Window window(geometry, grad_x.shape);
-    for_image_runs("avg_pool_backward", width, {&grad_y, &grad_x},
-                   [&](std::int64_t n, std::int64_t count) {
-                     const Pooling<T> pool(window, grad_y.sample_range(n, count),
-                                           grad_x.sample_range(n, count), width);
-                     launch_loop(context, pool.items(), average_backward_kernel<T, width()>, pool,
-                                 static_cast<float>(share_of(geometry)), accumulate);
-                   });
-  });
+  average_backward(context, "avg_pool_backward", EqualWindows(geometry, grad_x.shape), grad_y,
+                   grad_x, accumulate);
+}
+
+void adaptive_avg_pool_forward(const Context& context, const Tensor& x, const Tensor& y) {
+  if (x.shape.elements() == 0) return;
+  check_adaptive_pool(x.shape, y.shape);
+  check_same_type("adaptive_avg_pool_forward", {&x, &y});
+  average_forward(context, "adaptive_avg_pool_forward", AdaptiveBins(x.shape, y.shape),
+                  x.shape.rows_per_sample() / y.shape.rows_per_sample(), x, y);
+}
+
+void adaptive_avg_pool_backward(const Context& context, const Tensor& grad_y, const Tensor& grad_x,
+                                bool accumulate) {
+  if (grad_x.shape.elements() == 0) return;
+  check_adaptive_pool(grad_x.shape, grad_y.shape);
+  check_same_type("adaptive_avg_pool_backward", {&grad_y, &grad_x});
+  average_backward(context, "adaptive_avg_pool_backward", AdaptiveBins(grad_x.shape, grad_y.shape),
+                   grad_y, grad_x, accumulate);
 }
 
 }  // namespace lockstep::gpu

@@ -85,6 +85,15 @@ void GpuOperations::avg_pool_backward(const PoolGeometry& geometry, const Tensor
   gpu::avg_pool_backward(entered(), geometry, grad_y, grad_x, accumulate);
 }
 
+void GpuOperations::adaptive_avg_pool_forward(const Tensor& x, const Tensor& y) {
+  gpu::adaptive_avg_pool_forward(entered(), x, y);
+}
+
+void GpuOperations::adaptive_avg_pool_backward(const Tensor& grad_y, const Tensor& grad_x,
+                                               bool accumulate) {
+  gpu::adaptive_avg_pool_backward(entered(), grad_y, grad_x, accumulate);
+}
+
 void GpuOperations::upsample_bilinear_forward(const Tensor& x, const Tensor& y,
                                               bool align_corners) {
   gpu::upsample_bilinear_forward(entered(), x, y, align_corners);

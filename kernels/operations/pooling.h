@@ -16,5 +16,8 @@ void avg_pool_forward(const Context& context, const PoolGeometry& geometry, cons
                       const Tensor& y);
 void avg_pool_backward(const Context& context, const PoolGeometry& geometry, const Tensor& grad_y,
                        const Tensor& grad_x, bool accumulate);
+void adaptive_avg_pool_forward(const Context& context, const Tensor& x, const Tensor& y);
+void adaptive_avg_pool_backward(const Context& context, const Tensor& grad_y, const Tensor& grad_x,
+                                bool accumulate);
 
 }  // namespace lockstep::gpu

@@ -41,16 +41,17 @@ struct Window {
   }
 };
 
-/// What is read and written: forward x and y, backward the gradients of y and x.
-template <typename T>
+/// What is read and written: forward x and y, backward the gradients of y and x. `Windows`: which
+/// positions belong together.
+template <typename T, typename Windows = Window>
 struct Pooling {
-  Window window;
+  Windows window;
   std::int32_t pixels, channels;  // of `to`
   PackRows packs;                 // of a pixel
   Images<const T> from;
   Images<T> to;
 
-  Pooling(const Window& extents, const Tensor& source, const Tensor& target, int width)
+  Pooling(const Windows& extents, const Tensor& source, const Tensor& target, int width)
       : window(extents),
         pixels(static_cast<std::int32_t>(target.shape.rows())),
         channels(static_cast<std::int32_t>(target.shape.channels())),
@@ -63,8 +64,8 @@ struct Pooling {
 
 /// The loop of every pooling kernel: calls body(row, pixel, c) for the calling thread's packs, from
 /// channel c on, of the rows of `to`.
-template <int kWidth, typename T, typename Body>
-__device__ void for_each_pack(const Pooling<T>& pool, const Body& body) {
+template <int kWidth, typename T, typename Windows, typename Body>
+__device__ void for_each_pack(const Pooling<T, Windows>& pool, const Body& body) {
   for_each_item(pool.items(), [&](std::int32_t i) {
     const auto [row, pack] = pool.packs.place(i);
     body(row, pool.to.pixel(row), pack * kWidth);
@@ -73,6 +74,10 @@ __device__ void for_each_pack(const Pooling<T>& pool, const Body& body) {
 
 struct Area {
   Range<std::int32_t> rows, columns;
+
+  LOCKSTEP_HOST_DEVICE std::int32_t positions() const {
+    return (rows.end - rows.begin) * (columns.end - columns.begin);
+  }
 };
 
 /// The part of the window of output pixel `o` that lies in the input. 2x2 windows always do, and

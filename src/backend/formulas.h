@@ -240,6 +240,16 @@ LOCKSTEP_HOST_DEVICE Range<Int> covering_windows(Int i, Int kernel, const Stride
   return {before < 0 ? 0 : before / stride + 1, end < output ? end : output};
 }
 
+/// Input positions that output position `o` of an adaptive pooling averages
+/// (torch.nn.AdaptiveAvgPool2d): from floor(o * input / output) to ceil((o+1) * input / output).
+/// With the extents exchanged, the output positions whose bins cover an input position.
+/// `by_output`: `output`, or what divides as it.
+template <typename Int, typename Divides>
+LOCKSTEP_HOST_DEVICE Range<Int> adaptive_bin(Int o, Int input, Int output,
+                                             const Divides& by_output) {
+  return {o * input / by_output, ((o + 1) * input + output - 1) / by_output};
+}
+
 /// Whether `candidate`, a later position of a pooling window, replaces `best`: the earliest of
 /// equals stays; NaN wins over everything, as in PyTorch.
 LOCKSTEP_HOST_DEVICE inline bool wins(float candidate, float best) {

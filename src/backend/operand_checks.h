@@ -99,6 +99,13 @@ inline void check_pool(const PoolGeometry& geometry, const Shape& x, const Shape
                  ", got ", to_string(y));
 }
 
+/// Throws Error unless an image of shape x can be pooled to shape y.
+inline void check_adaptive_pool(const Shape& x, const Shape& y) {
+  LOCKSTEP_CHECK(
+      x.rank() == 4 && y.rank() == 4 && x.batch() == y.batch() && x.channels() == y.channels(),
+      "adaptive pooling keeps batch and channels, got ", to_string(x), " and ", to_string(y));
+}
+
 /// Throws Error unless `winners` can hold the maxima's positions of an output of shape y.
 inline void check_winners(const Tensor& winners, const Shape& y) {
   LOCKSTEP_CHECK(winners.shape == y && winners.dtype == DType::kUInt8 && winners.dense(),

@@ -224,12 +224,13 @@ Value* NetworkBuilder::avg_pool2d(Value* x, const PoolGeometry& geometry) {
   return append(std::make_unique<AvgPoolLayer>(name, x, value(name, shape), geometry));
 }
 
-Value* NetworkBuilder::global_avg_pool(Value* x) {
-  check_image("global_avg_pool", *x);
-  PoolGeometry geometry;
-  geometry.kernel_h = geometry.stride_h = x->shape.height();
-  geometry.kernel_w = geometry.stride_w = x->shape.width();
-  return avg_pool2d(x, geometry);
+Value* NetworkBuilder::adaptive_avg_pool2d(Value* x, std::int64_t height, std::int64_t width) {
+  const std::string name = numbered("adaptive_avg_pool");
+  check_image(name, *x);
+  LOCKSTEP_CHECK(height > 0 && width > 0, name, ": the size must be positive, got ", height, "x",
+                 width);
+  const Shape shape{x->shape.batch(), height, width, x->shape.channels()};
+  return append(std::make_unique<AdaptiveAvgPoolLayer>(name, x, value(name, shape)));
 }
 
 Value* NetworkBuilder::upsample_bilinear(Value* x, std::int64_t height, std::int64_t width,

@@ -41,6 +41,8 @@ void for_each_operation(Backend& on, const Tensor& a, const Tensor& b, const Ref
   refused("max_pool_backward", [&] { on.max_pool_backward(kWindow, o.positions(), a, b, true); });
   refused("avg_pool_forward", [&] { on.avg_pool_forward(kWindow, a, b); });
   refused("avg_pool_backward", [&] { on.avg_pool_backward(kWindow, a, b, false); });
+  refused("adaptive_avg_pool_forward", [&] { on.adaptive_avg_pool_forward(a, b); });
+  refused("adaptive_avg_pool_backward", [&] { on.adaptive_avg_pool_backward(a, b, false); });
   refused("upsample_bilinear_forward", [&] { on.upsample_bilinear_forward(a, b, false); });
   refused("upsample_bilinear_backward", [&] { on.upsample_bilinear_backward(a, b, false, false); });
   refused("cross_entropy", [&] {

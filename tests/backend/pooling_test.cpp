@@ -155,6 +155,82 @@ void check_avg_pool(const TypedBackend& on, const Case& c) {
   }
 }
 
+struct AdaptiveCase {
+  Shape input;
+  std::int64_t height, width;
+  Margins margins;
+};
+
+/// Calls visit(index in y, index in x, share) for every position of every bin: from
+/// floor(o * in / out) to ceil((o + 1) * in / out).
+template <typename Visit>
+void for_each_bin_position(const Shape& in, const Shape& out, const Visit& visit) {
+  const auto bin = [](std::int64_t o, std::int64_t input, std::int64_t output) {
+    std::pair<std::int64_t, std::int64_t> range;
+    while ((range.first + 1) * output <= o * input) ++range.first;
+    while (range.second * output < (o + 1) * input) ++range.second;
+    return range;
+  };
+  for (std::int64_t i = 0; i < out.elements(); ++i) {
+    const std::int64_t c = i % out.channels(), pixel = i / out.channels();
+    const auto rows = bin(pixel / out.width() % out.height(), in.height(), out.height());
+    const auto columns = bin(pixel % out.width(), in.width(), out.width());
+    const std::int64_t n = pixel / (out.width() * out.height());
+    const double share =
+        1.0 / static_cast<double>((rows.second - rows.first) * (columns.second - columns.first));
+    for (std::int64_t y = rows.first; y < rows.second; ++y) {
+      for (std::int64_t x = columns.first; x < columns.second; ++x) {
+        visit(i, offset(in, n, y, x, c), share);
+      }
+    }
+  }
+}
+
+void check_adaptive_pool(const TypedBackend& on, const AdaptiveCase& c) {
+  const Shape out{c.input.batch(), c.height, c.width, c.input.channels()};
+  const Values x_values = on.random(c.input, 4), gradient = on.random(out, 5);
+  const Values before = on.random(c.input, 6);
+  Doubles expected(gradient.size());
+  for_each_bin_position(c.input, out, [&](std::int64_t y, std::int64_t source, double share) {
+    expected[y] += share * static_cast<double>(x_values[source]);
+  });
+  const Operand x(on, c.input, x_values, c.margins), y(on, out, c.margins);
+  on->adaptive_avg_pool_forward(x.tensor(), y.tensor());
+  CHECK(relative_error(y, expected) < 1e-6);
+  CHECK(y.margins_untouched());
+
+  for (const bool accumulate : {false, true}) {
+    Doubles expected_x = accumulate ? widen(before) : Doubles(before.size());
+    for_each_bin_position(c.input, out, [&](std::int64_t i, std::int64_t source, double share) {
+      expected_x[source] += share * static_cast<double>(gradient[i]);
+    });
+    const Operand grad_y(on, out, gradient, c.margins), grad_x(on, c.input, before, c.margins);
+    on->adaptive_avg_pool_backward(grad_y.tensor(), grad_x.tensor(), accumulate);
+    CHECK(relative_error(grad_x, expected_x) < 1e-6);
+    CHECK(grad_x.margins_untouched());
+  }
+}
+
+TEST_CASE("adaptive average-pooling matches a loop over bins") {
+  for_each_type([](const TypedBackend& on) {
+    for (const AdaptiveCase& c : std::vector<AdaptiveCase>{
+             {{2, 8, 12, 16}, 1, 1, {}},      // global
+             {{3, 35, 5, 40}, 1, 1, {2, 2}},  // as large as a block's
+             {{2, 8, 12, 8}, 4, 3, {}},
+             {{2, 11, 13, 7}, 4, 5, {}},
+             {{1, 40, 39, 5}, 3, 2, {3, 5}},
+             {{2, 3, 4, 8}, 5, 7, {}},  // more bins than positions
+             {{2, 5, 6, 4}, 5, 6, {4, 0}},
+             {{1, 1, 9, 3}, 2, 6, {}},
+         }) {
+      CAPTURE(to_string(c.input));
+      CAPTURE(c.height);
+      CAPTURE(c.width);
+      check_adaptive_pool(on, c);
+    }
+  });
+}
+
 TEST_CASE("max-pooling matches a loop over windows, first of equals, gradients zero elsewhere") {
   for_each_type([](const TypedBackend& on) {
     for (const Case& c : cases()) {
@@ -221,10 +297,9 @@ TEST_CASE("global average pooling of a large image is accurate") {
   // 0.1 summed 42240 times in a row in fp32 is off by 1e-4.
   const auto backend = cpu(2);
   const Shape in{1, 176, 240, 3};
-  const PoolGeometry g{176, 240, 176, 240, 0, 0};
   const Operand x(*backend, in, Values(static_cast<std::size_t>(in.elements()), 0.1F));
   const Operand y(*backend, {1, 1, 1, 3});
-  backend->avg_pool_forward(g, x.tensor(), y.tensor());
+  backend->adaptive_avg_pool_forward(x.tensor(), y.tensor());
   for (const float value : y.get()) CHECK(value == doctest::Approx(0.1).epsilon(1e-6));
 }
 
@@ -236,6 +311,8 @@ TEST_CASE("an empty batch reads and writes nothing; wrong shapes and windows are
   backend->max_pool_backward({}, no_winners, empty_y, empty, false);
   backend->avg_pool_forward({}, empty, empty_y);
   backend->avg_pool_backward({}, empty_y, empty, false);
+  backend->adaptive_avg_pool_forward(empty, empty_y);
+  backend->adaptive_avg_pool_backward(empty_y, empty, false);
 
   const Operand x(*backend, {1, 32, 32, 1}), y(*backend, {1, 15, 16, 1}),
       one(*backend, {1, 1, 1, 1});
@@ -244,6 +321,9 @@ TEST_CASE("an empty batch reads and writes nothing; wrong shapes and windows are
   CHECK_THROWS_AS(backend->max_pool_forward({32, 32, 32, 32, 0, 0}, x.tensor(), one.tensor(),
                                             one_winner.tensor),
                   Error);
+  const Operand other(*backend, {2, 4, 4, 1});
+  CHECK_THROWS_WITH_AS(backend->adaptive_avg_pool_forward(x.tensor(), other.tensor()),
+                       doctest::Contains("adaptive pooling keeps batch and channels"), Error);
 }
 
 }  // namespace

@@ -192,6 +192,15 @@ Bits avg_pool(const Bench& b, const PoolGeometry& geometry) {
   return bits_of({&y, &grad_x});
 }
 
+Bits adaptive_pool(const Bench& b, std::int64_t height, std::int64_t width) {
+  const Shape out{kShape.batch(), height, width, kChannels};
+  const Operand x = b.drawn(kShape, 1), y = b.blank(out);
+  const Operand grad_y = b.drawn(out, 2), grad_x = b.drawn(kShape, 3);
+  b.backend->adaptive_avg_pool_forward(x.tensor(), y.tensor());
+  b.backend->adaptive_avg_pool_backward(grad_y.tensor(), grad_x.tensor(), true);
+  return bits_of({&y, &grad_x});
+}
+
 Bits upsample(const Bench& b, bool align_corners, Margins margins) {
   const Operand x = b.drawn(kHalf, 1), y = b.blank(kShape, margins);
   const Operand grad_y = b.drawn(kShape, 2, margins), grad_x = b.blank(kHalf);
@@ -262,6 +271,8 @@ std::vector<NamedOperation> operations() {
       {"max-pooling 3x3", [=](const Bench& b) { return max_pool(b, overlapping, true); }},
       {"average-pooling", [](const Bench& b) { return avg_pool(b, {}); }},
       {"average-pooling 3x3", [=](const Bench& b) { return avg_pool(b, overlapping); }},
+      {"global average-pooling", [](const Bench& b) { return adaptive_pool(b, 1, 1); }},
+      {"adaptive average-pooling", [](const Bench& b) { return adaptive_pool(b, 7, 5); }},
       {"upsampling", [](const Bench& b) { return upsample(b, false, {}); }},
       {"upsampling into a concatenation",
        [=](const Bench& b) { return upsample(b, false, beside); }},

@@ -116,6 +116,37 @@ TEST_CASE("pooling has the CPU's bits and winners") {
   }
 }
 
+TEST_CASE("adaptive pooling has the CPU's bits") {
+  struct Bins {
+    Shape input;
+    std::int64_t height, width;
+  };
+  const auto cpu = cpu_backend();
+  for (const Bins& c : std::vector<Bins>{{{2, 35, 5, 40}, 1, 1},
+                                         {{2, 11, 13, 8}, 4, 5},
+                                         {{1, 40, 39, 5}, 3, 2},
+                                         {{2, 3, 4, 12}, 5, 7}}) {
+    CAPTURE(to_string(c.input));
+    const Shape out{c.input.batch(), c.height, c.width, c.input.channels()};
+    for (const bool accumulate : {false, true}) {
+      const auto run = [&](const auto& forward, const auto& backward) {
+        const Operand x(*cpu, c.input, random_values(c.input, 1)), y(*cpu, out);
+        const Operand grad_y(*cpu, out, random_values(out, 2));
+        const Operand grad_x(*cpu, c.input, random_values(c.input, 3));
+        forward(x.tensor(), y.tensor());
+        backward(grad_y.tensor(), grad_x.tensor(), accumulate);
+        return std::pair{y.get(), grad_x.get()};
+      };
+      const auto expected = run([&](const auto&... a) { cpu->adaptive_avg_pool_forward(a...); },
+                                [&](const auto&... a) { cpu->adaptive_avg_pool_backward(a...); });
+      check_in_all_orders(expected, [&](const gpu::Context& context) {
+        return run([&](const auto&... a) { gpu::adaptive_avg_pool_forward(context, a...); },
+                   [&](const auto&... a) { gpu::adaptive_avg_pool_backward(context, a...); });
+      });
+    }
+  }
+}
+
 TEST_CASE("NaN wins as on the CPU") {
   const auto cpu = cpu_backend();
   const EmulatedContext context;

@@ -38,8 +38,9 @@ RULES = [
     Rule("pointwise", rf"dropout_kernel<{T}, {W}>"),
     Rule("max_pool", rf"max_forward_kernel<{T}, {W}, \w+>", only=False),  # and the winners' bytes
     Rule("max_pool", rf"max_backward_kernel<{T}, {W}, \w+>"),
-    Rule("avg_pool", rf"average_forward_kernel<{T}, {W}>"),
-    Rule("avg_pool", rf"average_backward_kernel<{T}, {W}>"),
+    Rule("mean_squared_error", rf"mean_squared_error_kernel<{T}, {W}>", only=False),  # and the sums
+    Rule("avg_pool", rf"average_forward_kernel<{T}, {W}, \w+>"),
+    Rule("avg_pool", rf"average_backward_kernel<{T}, {W}, \w+>"),
     Rule("optimizer", r"optimizer_kernel<4, \w+>", only=False),  # and single elements at the ends of ranges
     Rule("upsample", rf"upsample_forward_kernel<{T}, {W}>"),
     Rule("upsample", rf"upsample_backward_kernel<{T}, {W}>"),
@@ -47,7 +48,7 @@ RULES = [
 
 # Objects in which nothing divides 64-bit integers: their indices have 32 bits, or are divided by a Divisor.
 WITHOUT_DIVISION = ["avg_pool", "batch_norm_backward", "batch_norm_forward", "batch_norm_moments", "bias", "max_pool",
-                    "pointwise", "upsample"]
+                    "mean_squared_error", "pointwise", "upsample"]
 
 # The subroutine that ptxas calls for it.
 DIVISION = re.compile(r"__cuda_sm20_(?:div|rem)_[su]64")

@@ -80,8 +80,13 @@ TEST_CASE("gradients of convolutions, pooling and upsampling") {
     return net.upsample_bilinear(x, 5, 7, false);
   }));
   check_gradients(make_check({1, 4, 5, 2}, [](auto& net, auto x) {
-    auto pooled = net.conv2d(net.global_avg_pool(x), "pool", {.out_channels = 3, .bias = true});
+    auto pooled =
+        net.conv2d(net.adaptive_avg_pool2d(x, 1, 1), "pool", {.out_channels = 3, .bias = true});
     return net.concat({net.upsample_bilinear(pooled, 4, 5, true), x});
+  }));
+  check_gradients(make_check({2, 7, 6, 3}, [](auto& net, auto x) {
+    auto pooled = net.adaptive_avg_pool2d(net.conv2d(x, "a", {.out_channels = 4}), 3, 4);
+    return net.add(pooled, net.adaptive_avg_pool2d(net.conv2d(x, "b", {.out_channels = 4}), 3, 4));
   }));
 }
 

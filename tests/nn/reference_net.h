@@ -119,8 +119,23 @@ class ReferenceNet {
     for (double& value : y.values) value /= static_cast<double>(g.kernel_h * g.kernel_w);
     return y;
   }
-  V global_avg_pool(const V& x) {
-    return avg_pool2d(x, {x.shape.height(), x.shape.width(), 1, 1, 0, 0});
+  V adaptive_avg_pool2d(const V& x, std::int64_t height, std::int64_t width) {
+    V y = zeros({x.shape.batch(), height, width, x.shape.channels()});
+    const auto bin = [](std::int64_t o, std::int64_t input, std::int64_t output) {
+      std::int64_t begin = 0, end = 0;
+      while ((begin + 1) * output <= o * input) ++begin;
+      while (end * output < (o + 1) * input) ++end;
+      return std::pair{begin, end};
+    };
+    each(y, [&](double& value, const At& at) {
+      const auto [top, bottom] = bin(at[1], x.shape.height(), height);
+      const auto [left, right] = bin(at[2], x.shape.width(), width);
+      for (std::int64_t iy = top; iy < bottom; ++iy) {
+        for (std::int64_t ix = left; ix < right; ++ix) value += x.at(at[0], iy, ix, at[3]);
+      }
+      value /= static_cast<double>((bottom - top) * (right - left));
+    });
+    return y;
   }
   V upsample_bilinear(const V& x, std::int64_t height, std::int64_t width, bool align_corners) {
     V y = zeros({x.shape.batch(), height, width, x.shape.channels()});

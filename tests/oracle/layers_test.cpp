@@ -47,8 +47,8 @@ Value* add_layer(NetworkBuilder& net, Value* x, const Golden& golden, const std:
   }
   if (op == "max_pool") return net.max_pool2d(x, pool_geometry(about));
   if (op == "avg_pool") return net.avg_pool2d(x, pool_geometry(about));
-  LOCKSTEP_CHECK(op == "global_pool", "unknown operation ", op);
-  return net.global_avg_pool(x);
+  LOCKSTEP_CHECK(op == "adaptive_pool", "unknown operation ", op);
+  return net.adaptive_avg_pool2d(x, about["size"][0], about["size"][1]);
 }
 
 void set_parameter(const Golden& golden, const std::string& name, Backend& backend,

@@ -127,7 +127,13 @@ def make_layers(folder):
                      lambda x: F.max_pool2d(x, kernel, stride, padding), {"op": "max_pool", **window})
         add_function(golden, f"avg_pool_{tag}", (2, 3, 8, 11),
                      lambda x: F.avg_pool2d(x, kernel, stride, padding), {"op": "avg_pool", **window})
-    add_function(golden, "global_pool", (3, 5, 6, 7), lambda x: F.adaptive_avg_pool2d(x, 1), {"op": "global_pool"})
+    add_function(golden, "global_pool", (3, 5, 6, 7), lambda x: F.adaptive_avg_pool2d(x, 1),
+                 {"op": "adaptive_pool", "size": [1, 1]})
+    with torch.random.fork_rng(devices=[]):  # the cases after them keep their values
+        for tag, size, out in (("even", (8, 6), (4, 3)), ("odd", (11, 13), (4, 5)), ("pyramid", (17, 20), (6, 6)),
+                               ("more", (3, 4), (5, 7)), ("same", (5, 6), (5, 6))):
+            add_function(golden, f"adaptive_pool_{tag}", (2, 3, *size), lambda x: F.adaptive_avg_pool2d(x, out),
+                         {"op": "adaptive_pool", "size": out})
     golden.save()
 
 

@@ -358,6 +358,11 @@ class Backend {
   virtual void avg_pool_forward(const PoolGeometry& geometry, const Tensor& x, const Tensor& y) = 0;
   virtual void avg_pool_backward(const PoolGeometry& geometry, const Tensor& grad_y,
                                  const Tensor& grad_x, bool accumulate) = 0;
+  /// Averages over bins that divide x's height and width into y's, as
+  /// torch.nn.functional.adaptive_avg_pool2d. Bins share positions where they do not divide evenly.
+  virtual void adaptive_avg_pool_forward(const Tensor& x, const Tensor& y) = 0;
+  virtual void adaptive_avg_pool_backward(const Tensor& grad_y, const Tensor& grad_x,
+                                          bool accumulate) = 0;
   /// Bilinear interpolation from x's height and width to y's, as torch.nn.functional.interpolate.
   virtual void upsample_bilinear_forward(const Tensor& x, const Tensor& y, bool align_corners) = 0;
   virtual void upsample_bilinear_backward(const Tensor& grad_y, const Tensor& grad_x,

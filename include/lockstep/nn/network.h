@@ -138,7 +138,9 @@ class NetworkBuilder {
   Value* relu(Value* x);
   Value* max_pool2d(Value* x, const PoolGeometry& geometry);
   Value* avg_pool2d(Value* x, const PoolGeometry& geometry);
-  Value* global_avg_pool(Value* x);  // [N, 1, 1, C]
+  /// torch.nn.AdaptiveAvgPool2d: the average of each of height x width bins of an image, which
+  /// share positions where its extents are no multiples. To 1x1: global average pooling.
+  Value* adaptive_avg_pool2d(Value* x, std::int64_t height, std::int64_t width);
   Value* upsample_bilinear(Value* x, std::int64_t height, std::int64_t width, bool align_corners);
   Value* concat(const std::vector<Value*>& parts);  // along channels
   Value* add(Value* a, Value* b);

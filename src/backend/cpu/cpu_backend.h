@@ -59,6 +59,9 @@ class CpuBackend final : public Backend {
   void avg_pool_forward(const PoolGeometry& geometry, const Tensor& x, const Tensor& y) override;
   void avg_pool_backward(const PoolGeometry& geometry, const Tensor& grad_y, const Tensor& grad_x,
                          bool accumulate) override;
+  void adaptive_avg_pool_forward(const Tensor& x, const Tensor& y) override;
+  void adaptive_avg_pool_backward(const Tensor& grad_y, const Tensor& grad_x,
+                                  bool accumulate) override;
   void upsample_bilinear_forward(const Tensor& x, const Tensor& y, bool align_corners) override;
   void upsample_bilinear_backward(const Tensor& grad_y, const Tensor& grad_x, bool align_corners,
                                   bool accumulate) override;

@@ -203,32 +203,51 @@ void max_pool_backward_rows(const PoolGeometry& g, const Tensor& winners, const 
                });
 }
 
-/// One pixel of y. Rows of the window are summed first, then the rows' sums: a long sum in one run
-/// would lose accuracy in global average pooling.
-void average_of_window(const PoolGeometry& g, const Tensor& x, std::int64_t sample, std::int64_t oy,
-                       std::int64_t ox, float* y) {
+/// Where a window lies in an image.
+struct Area {
+  IndexRange rows, columns;
+
+  std::int64_t positions() const { return (rows.end - rows.begin) * (columns.end - columns.begin); }
+};
+
+/// One pixel of y, the sum over `area` of an image of x times `share`. Rows are summed first, then
+/// the rows' sums: a long sum in one run would lose accuracy in global average pooling.
+void average_of_area(const Tensor& x, std::int64_t sample, const Area& area, double share,
+                     float* y) {
   const std::int64_t channels = x.shape.channels();
-  const auto scale = 1.0 / static_cast<double>(g.kernel_h * g.kernel_w);
-  const IndexRange rows = covered_inputs(oy, g.kernel_h, g.stride_h, g.padding_h, x.shape.height());
-  const IndexRange columns =
-      covered_inputs(ox, g.kernel_w, g.stride_w, g.padding_w, x.shape.width());
   constexpr std::int64_t kBlock = 32;  // channels whose sums stay in registers
   for (std::int64_t begin = 0; begin < channels; begin += kBlock) {
     const std::int64_t count = std::min(kBlock, channels - begin);
     double sums[kBlock] = {};
-    for (std::int64_t iy = rows.begin; iy < rows.end; ++iy) {
+    for (std::int64_t iy = area.rows.begin; iy < area.rows.end; ++iy) {
       float row_sums[kBlock] = {};
       const float* source =
           x.floats() + begin +
-          ((sample * x.shape.height() + iy) * x.shape.width() + columns.begin) * x.row_stride;
-      for (std::int64_t ix = columns.begin; ix < columns.end; ++ix, source += x.row_stride) {
+          ((sample * x.shape.height() + iy) * x.shape.width() + area.columns.begin) * x.row_stride;
+      for (std::int64_t ix = area.columns.begin; ix < area.columns.end;
+           ++ix, source += x.row_stride) {
 #pragma omp simd
         for (std::int64_t c = 0; c < count; ++c) row_sums[c] += source[c];
       }
       for (std::int64_t c = 0; c < count; ++c) sums[c] += static_cast<double>(row_sums[c]);
     }
-    for (std::int64_t c = 0; c < count; ++c) y[begin + c] = static_cast<float>(sums[c] * scale);
+    for (std::int64_t c = 0; c < count; ++c) y[begin + c] = static_cast<float>(sums[c] * share);
   }
+}
+
+/// Calls average(sample, oy, ox, pixel of y) for all pixels of y; `positions`: of a window.
+template <typename Average>
+void for_each_average(const Tensor& y, std::int64_t positions, int threads,
+                      const Average& average) {
+  const std::int64_t width = y.shape.width();
+  const std::int64_t per_sample = y.shape.height() * width;
+  parallel_for(y.shape.batch() * per_sample, y.shape.channels() * positions, threads,
+               [&](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t pixel = begin; pixel < end; ++pixel) {
+                   average(pixel / per_sample, pixel % per_sample / width, pixel % width,
+                           y.floats() + pixel * y.row_stride);
+                 }
+               });
 }
 
 /// One row of grad_x.
@@ -252,6 +271,51 @@ void avg_pool_grad_row(const PoolGeometry& g, const Tensor& grad_y, const Tensor
             grad_y.floats() + ((sample * out.height() + oy) * out.width() + ox) * grad_y.row_stride;
 #pragma omp simd
         for (std::int64_t c = 0; c < in.channels(); ++c) target[c] += gradient[c] * scale;
+      }
+    }
+  }
+}
+
+IndexRange bin(std::int64_t o, std::int64_t input, std::int64_t output) {
+  return adaptive_bin(o, input, output, output);
+}
+
+/// target += gradient * share, or = where nothing is `written` yet.
+void add_share(const float* gradient, float share, std::int64_t channels, bool written,
+               float* target) {
+  const Floats shares = vec::broadcast(share);
+  if (!written) {
+    return vec::for_each_lanes(channels, [&](std::int64_t c, std::int64_t lanes) {
+      // Plus zero, as what is fused has it on a GPU: of -0 it makes 0.
+      vec::store(target + c, vec::load(gradient + c, lanes) * shares + Floats{}, lanes);
+    });
+  }
+  vec::for_each_lanes(channels, [&](std::int64_t c, std::int64_t lanes) {
+    const Floats before = vec::load(target + c, lanes);
+    vec::store(target + c, vec::fma(vec::load(gradient + c, lanes), shares, before), lanes);
+  });
+}
+
+/// One row of grad_x: every bin that covers a pixel gives it its gradient, divided by its extent.
+void adaptive_grad_row(const Tensor& grad_y, const Tensor& grad_x, bool accumulate,
+                       std::int64_t row) {
+  const Shape& in = grad_x.shape;
+  const Shape& out = grad_y.shape;
+  const std::int64_t sample = row / in.height();
+  const IndexRange rows = bin(row % in.height(), out.height(), in.height());
+  for (std::int64_t ix = 0; ix < in.width(); ++ix) {
+    float* target = grad_x.floats() + (row * in.width() + ix) * grad_x.row_stride;
+    prefetch_to_write(target, grad_x.row_stride, in.channels());
+    bool written = accumulate;
+    const IndexRange columns = bin(ix, out.width(), in.width());
+    for (std::int64_t oy = rows.begin; oy < rows.end; ++oy) {
+      for (std::int64_t ox = columns.begin; ox < columns.end; ++ox) {
+        const Area area{bin(oy, in.height(), out.height()), bin(ox, in.width(), out.width())};
+        const float share = 1.0F / static_cast<float>(area.positions());
+        const float* gradient =
+            grad_y.floats() + ((sample * out.height() + oy) * out.width() + ox) * grad_y.row_stride;
+        add_share(gradient, share, in.channels(), written, target);
+        written = true;
       }
     }
   }
@@ -294,16 +358,15 @@ void CpuBackend::avg_pool_forward(const PoolGeometry& geometry, const Tensor& x,
   if (x.shape.batch() == 0) return;
   check_pool(geometry, x.shape, y.shape);
   check_fp32("avg_pool_forward", {&x, &y});
-  const std::int64_t width = y.shape.width();
-  const std::int64_t per_sample = y.shape.height() * width;
-  const std::int64_t item = y.shape.channels() * geometry.kernel_h * geometry.kernel_w;
-  parallel_for(y.shape.batch() * per_sample, item, threads_,
-               [&](std::int64_t begin, std::int64_t end) {
-                 for (std::int64_t pixel = begin; pixel < end; ++pixel) {
-                   average_of_window(geometry, x, pixel / per_sample, pixel % per_sample / width,
-                                     pixel % width, y.floats() + pixel * y.row_stride);
-                 }
-               });
+  const PoolGeometry& g = geometry;
+  const double share = 1.0 / static_cast<double>(g.kernel_h * g.kernel_w);
+  for_each_average(y, g.kernel_h * g.kernel_w, threads_,
+                   [&](std::int64_t sample, std::int64_t oy, std::int64_t ox, float* pixel) {
+                     const Area area{
+                         covered_inputs(oy, g.kernel_h, g.stride_h, g.padding_h, x.shape.height()),
+                         covered_inputs(ox, g.kernel_w, g.stride_w, g.padding_w, x.shape.width())};
+                     average_of_area(x, sample, area, share, pixel);
+                   });
 }
 
 void CpuBackend::avg_pool_backward(const PoolGeometry& geometry, const Tensor& grad_y,
@@ -316,6 +379,34 @@ void CpuBackend::avg_pool_backward(const PoolGeometry& geometry, const Tensor& g
                [&](std::int64_t begin, std::int64_t end) {
                  for (std::int64_t row = begin; row < end; ++row) {
                    avg_pool_grad_row(geometry, grad_y, grad_x, accumulate, row);
+                 }
+               });
+}
+
+void CpuBackend::adaptive_avg_pool_forward(const Tensor& x, const Tensor& y) {
+  if (x.shape.batch() == 0) return;
+  check_adaptive_pool(x.shape, y.shape);
+  check_fp32("adaptive_avg_pool_forward", {&x, &y});
+  const std::int64_t positions = x.shape.rows_per_sample() / y.shape.rows_per_sample() + 1;
+  for_each_average(y, positions, threads_,
+                   [&](std::int64_t sample, std::int64_t oy, std::int64_t ox, float* pixel) {
+                     const Area area{bin(oy, x.shape.height(), y.shape.height()),
+                                     bin(ox, x.shape.width(), y.shape.width())};
+                     const double share = 1.0 / static_cast<double>(area.positions());
+                     average_of_area(x, sample, area, share, pixel);
+                   });
+}
+
+void CpuBackend::adaptive_avg_pool_backward(const Tensor& grad_y, const Tensor& grad_x,
+                                            bool accumulate) {
+  if (grad_x.shape.batch() == 0) return;
+  check_adaptive_pool(grad_x.shape, grad_y.shape);
+  check_fp32("adaptive_avg_pool_backward", {&grad_y, &grad_x});
+  const std::int64_t item = grad_x.shape.width() * grad_x.shape.channels();
+  parallel_for(grad_x.shape.batch() * grad_x.shape.height(), item, threads_,
+               [&](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t row = begin; row < end; ++row) {
+                   adaptive_grad_row(grad_y, grad_x, accumulate, row);
                  }
                });
 }

@@ -51,4 +51,17 @@ void AvgPoolLayer::backward(Backend& backend, const StepContext&,
   backend.avg_pool_backward(geometry_, output()->grad, grads[0].tensor, grads[0].accumulate);
 }
 
+AdaptiveAvgPoolLayer::AdaptiveAvgPoolLayer(std::string name, Value* input, Value* output)
+    : Layer(std::move(name), {input}, output) {}
+
+void AdaptiveAvgPoolLayer::forward(Backend& backend, const StepContext&) {
+  backend.adaptive_avg_pool_forward(inputs()[0]->data, output()->data);
+}
+
+void AdaptiveAvgPoolLayer::backward(Backend& backend, const StepContext&,
+                                    std::span<const GradTarget> grads) {
+  if (!grads[0].tensor) return;
+  backend.adaptive_avg_pool_backward(output()->grad, grads[0].tensor, grads[0].accumulate);
+}
+
 }  // namespace lockstep

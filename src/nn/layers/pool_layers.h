@@ -39,4 +39,14 @@ class AvgPoolLayer : public Layer {
   PoolGeometry geometry_;
 };
 
+class AdaptiveAvgPoolLayer : public Layer {
+ public:
+  AdaptiveAvgPoolLayer(std::string name, Value* input, Value* output);
+
+  BackwardReads backward_reads() const override { return {}; }
+  void forward(Backend& backend, const StepContext& context) override;
+  void backward(Backend& backend, const StepContext& context,
+                std::span<const GradTarget> grads) override;
+};
+
 }  // namespace lockstep
