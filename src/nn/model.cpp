@@ -29,9 +29,11 @@ std::unique_ptr<Network> build_network(const Model& model, const NormLayer& norm
   return net.build(model(net, x, norm), plan);
 }
 
-Model convert_sync_batchnorm(Model model) {
-  return converted(std::move(model),
-                   [](BatchNormOptions& options) { options.mode = BatchNormMode::kSync; });
+Model convert_sync_batchnorm(Model model, const RankPartition& process_groups) {
+  return converted(std::move(model), [process_groups](BatchNormOptions& options) {
+    options.mode = BatchNormMode::kSync;
+    if (!process_groups.empty()) options.process_groups = process_groups;
+  });
 }
 
 Model revert_sync_batchnorm(Model model) {

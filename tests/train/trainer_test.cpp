@@ -57,9 +57,10 @@ TEST_CASE("a run leaves what docs/run_folder.md says, with logs on time") {
 
 TEST_CASE("events: header first, one bn line per layer and log step, end last") {
   const Runs runs;
-  train(runs.request("a"));
+  train(runs.request("a", {"bn.mode=sync"}));
   const std::vector<json> events = lines_of(runs.folder("a").events());
   CHECK(events.front().at("type") == "header");
+  CHECK(events.front().at("bn_mode") == "sync");
   CHECK(events.front().at("precision") == "fp32");
   CHECK(events.front().at("tf32") == false);
   CHECK(events.front().at("schema") == 1);
