@@ -1,6 +1,7 @@
 #include "kernels/operations/gpu_operations.h"
 
 #include "kernels/operations/batch_norm.h"
+#include "kernels/operations/batch_sum.h"
 #include "kernels/operations/loss.h"
 #include "kernels/operations/loss_scale.h"
 #include "kernels/operations/optimizer.h"
@@ -102,6 +103,15 @@ void GpuOperations::upsample_bilinear_forward(const Tensor& x, const Tensor& y,
 void GpuOperations::upsample_bilinear_backward(const Tensor& grad_y, const Tensor& grad_x,
                                                bool align_corners, bool accumulate) {
   gpu::upsample_bilinear_backward(entered(), grad_y, grad_x, align_corners, accumulate);
+}
+
+void GpuOperations::sum_over_batch(const Tensor& x, float* slot) {
+  gpu::sum_over_batch(entered(), x, slot);
+}
+
+void GpuOperations::broadcast_sum(std::span<const StatSlot> slots, const Tensor& y,
+                                  bool accumulate) {
+  gpu::broadcast_sum(entered(), slots, y, accumulate);
 }
 
 void GpuOperations::cross_entropy(const CrossEntropy& arguments) {

@@ -225,6 +225,22 @@ LOCKSTEP_HOST_DEVICE Range<Int> covered_inputs(Int o, Int kernel, Int stride, In
   return {first < 0 ? 0 : first, first + kernel < input ? first + kernel : input};
 }
 
+/// A sum in double as two floats, which keep 48 bits of it.
+struct SplitSum {
+  float nearest, rest;
+
+  LOCKSTEP_HOST_DEVICE explicit SplitSum(double sum)
+      : nearest(static_cast<float>(sum)),
+        // What is left of an infinite sum is NaN.
+        rest(nearest - nearest == 0 ? static_cast<float>(sum - static_cast<double>(nearest)) : 0) {}
+};
+
+/// Element `i` of a slot [2, elements] of such sums.
+LOCKSTEP_HOST_DEVICE inline double split_sum(const float* slot, std::int64_t i,
+                                             std::int64_t elements) {
+  return static_cast<double>(slot[i]) + static_cast<double>(slot[elements + i]);
+}
+
 /// What a difference of 1 adds to the gradient of a mean squared error.
 LOCKSTEP_HOST_DEVICE inline float squared_error_share(double normalizer, float grad_scale) {
   return grad_scale * static_cast<float>(normalizer == 0 ? 0 : 2 / normalizer);

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <set>
 
+#include "nn/layers/all_reduce_layer.h"
 #include "nn/layers/concat_layer.h"
 #include "nn/layers/conv2d_layer.h"
 #include "nn/layers/pointwise_layers.h"
@@ -263,6 +264,12 @@ Value* NetworkBuilder::add(Value* a, Value* b) {
   LOCKSTEP_CHECK(a->shape == b->shape, name, ": shapes differ, ", to_string(a->shape), " and ",
                  to_string(b->shape));
   return append(std::make_unique<AddLayer>(name, a, b, value(name, a->shape)));
+}
+
+Value* NetworkBuilder::all_reduce(Value* x) {
+  const std::string name = numbered("all_reduce");
+  const auto call = static_cast<int>(impl_->layers.size());
+  return append(std::make_unique<AllReduceLayer>(name, x, value(name, x->shape), call));
 }
 
 Value* NetworkBuilder::dropout(Value* x, float p) {

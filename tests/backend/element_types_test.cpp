@@ -106,6 +106,8 @@ TEST_CASE("activations of a type that a backend does not have are refused") {
         check_refused(to_string(dtype), operation);
       };
       for_each_operation(backend, x, x, check);
+      check("sum_over_batch", [&] { backend.sum_over_batch(x, others.numbers()); });
+      check("broadcast_sum", [&] { backend.broadcast_sum({}, x, false); });
       check("batch_norm_moments", [&] { backend.batch_norm_moments(x, others.numbers(), 1); });
       check("confusion_matrix", [&] {
         backend.confusion_matrix(x, others.classes(),

@@ -90,6 +90,16 @@ TEST_CASE("gradients of convolutions, pooling and upsampling") {
   }));
 }
 
+TEST_CASE("gradients of sums over all samples") {
+  check_gradients(make_check({3, 4, 3, 2}, [](auto& net, auto x) {
+    auto own = net.relu(net.conv2d(x, "a", {.out_channels = 4}));
+    auto all =
+        net.conv2d(net.all_reduce(net.adaptive_avg_pool2d(own, 1, 1)), "b", {.out_channels = 4});
+    auto y = net.add(own, net.upsample_bilinear(all, 4, 3, false));
+    return net.add(net.relu(y), net.all_reduce(own));  // which takes a gradient from two
+  }));
+}
+
 TEST_CASE("gradients of a small U-Net with batch statistics") {
   Check check = make_check({3, 6, 4, 3}, [](auto& net, auto x) {
     auto skip = net.batch_norm_relu(

@@ -4,6 +4,7 @@
 //
 //   Synchronized-BatchNorm-PyTorch (Mao): testNumericBatchNorm, of both files
 //   Distributed-BatchNorm-PyTorch (Pan): the shapes of its examples
+//   PyTorch-Encoding (Zhang): test_all_reduce
 //   apex (NVIDIA): two_gpu_unit_test, two_gpu_test_different_batch_size, test_batchnorm1d
 //   PyTorch: test_DistributedDataParallel_SyncBatchNorm_Diff_Input_Sizes_Running_Value
 
@@ -13,6 +14,7 @@
 
 #include "lockstep/sync/sync_group.h"
 #include "nn/harness.h"
+#include "support/gradient_check.h"
 #include "support/reference_batch_norm.h"
 
 namespace lockstep::test {
@@ -263,6 +265,33 @@ TEST_CASE("published, Pan: eight virtual devices of one sample each, in 3, 4 and
     CHECK(relative_error(passed.grads.at("bn.bias"), grad_bias) < 1e-5);
     CHECK(passed.y == alone_y);
     CHECK(passed.grad_x == alone_grad_x);
+  }
+}
+
+// Two samples on each device, where the published case has one tensor of two rows.
+TEST_CASE("published, Zhang: test_all_reduce, equal on all devices, and its gradient") {
+  const Describe all_reduce = [](NetworkBuilder& net, Value* x) { return net.all_reduce(x); };
+  for (const std::vector<std::int64_t>& sizes :
+       {std::vector<std::int64_t>{2}, {2, 2, 2, 2}, {3, 0, 2, 1}}) {
+    std::int64_t samples = 0;
+    for (const std::int64_t size : sizes) samples += size;
+    const Part whole = random_part({samples, 4, 4}, 5);
+    const std::vector<Part> parts = parts_of(whole, sizes);
+    const auto outputs = [&](const Doubles& x) {
+      Part changed = whole;
+      changed.x.assign(x.begin(), x.end());
+      return Ranks(all_reduce, {}, parts_of(changed, sizes)).joined(&Passed::y);
+    };
+    const Ranks ranks(all_reduce, {}, parts);
+    const Floats y = ranks.joined(&Passed::y);
+    Doubles sums(16);
+    for (std::size_t i = 0; i < whole.x.size(); ++i) sums[i % 16] += whole.x[i];
+    for (std::size_t i = 0; i < y.size(); ++i) CHECK(y[i] == static_cast<float>(sums[i % 16]));
+
+    // The sum is linear: a large step has no error but rounding.
+    const Doubles gradient = numerical_gradient([&](const Doubles& x) { return widen(outputs(x)); },
+                                                widen(whole.x), widen(whole.grad_y), 0.5);
+    CHECK(gradient_error(widen(ranks.joined(&Passed::grad_x)), gradient) < 1e-4);
   }
 }
 

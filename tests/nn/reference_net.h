@@ -137,6 +137,14 @@ class ReferenceNet {
     });
     return y;
   }
+  V all_reduce(const V& x) {
+    const auto each_sample = static_cast<std::size_t>(x.shape.elements() / x.shape.batch());
+    Doubles sums(each_sample);
+    for (std::size_t i = 0; i < x.values.size(); ++i) sums[i % each_sample] += x.values[i];
+    V y = x;
+    for (std::size_t i = 0; i < y.values.size(); ++i) y.values[i] = sums[i % each_sample];
+    return y;
+  }
   V upsample_bilinear(const V& x, std::int64_t height, std::int64_t width, bool align_corners) {
     V y = zeros({x.shape.batch(), height, width, x.shape.channels()});
     each(y, [&](double& value, const At& at) {

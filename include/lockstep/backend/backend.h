@@ -368,6 +368,14 @@ class Backend {
   virtual void upsample_bilinear_backward(const Tensor& grad_y, const Tensor& grad_x,
                                           bool align_corners, bool accumulate) = 0;
 
+  // --- sums over the samples of a batch, and over the slots of several
+  // -----------------------------------------------------------------------------------------------
+  /// slot [2, E] = the sum over the samples of x of each of their E elements: the nearest float,
+  /// and what is left of the sum in double; zeros when there are no samples.
+  virtual void sum_over_batch(const Tensor& x, float* slot) = 0;
+  /// Every sample of y = the sums of all slots, in their order and in double, rounded once.
+  virtual void broadcast_sum(std::span<const StatSlot> slots, const Tensor& y, bool accumulate) = 0;
+
   // --- loss, metrics, optimizer
   // -----------------------------------------------------------------------------
   virtual void cross_entropy(const CrossEntropy& arguments) = 0;

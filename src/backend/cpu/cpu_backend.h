@@ -66,6 +66,9 @@ class CpuBackend final : public Backend {
   void upsample_bilinear_backward(const Tensor& grad_y, const Tensor& grad_x, bool align_corners,
                                   bool accumulate) override;
 
+  void sum_over_batch(const Tensor& x, float* slot) override;
+  void broadcast_sum(std::span<const StatSlot> slots, const Tensor& y, bool accumulate) override;
+
   void cross_entropy(const CrossEntropy& arguments) override;
   void mean_squared_error(const MeanSquaredError& arguments) override;
   void reset_sums(double* sums, int count) override;

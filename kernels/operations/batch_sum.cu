@@ -1,0 +1,92 @@
+// One thread takes one element of all samples: neighbouring threads read neighbouring elements.
+
+#include "backend/formulas.h"
+#include "kernels/operations/batch_norm.h"
+#include "kernels/operations/batch_sum.h"
+#include "kernels/primitives/element.h"
+#include "kernels/primitives/for_each.h"
+#include "kernels/primitives/views.h"
+
+namespace lockstep::gpu {
+namespace {
+
+/// The elements of a sample, and where those of the others are.
+struct SampleElements {
+  std::int64_t samples, rows;  // `rows` of each
+  std::int32_t elements;       // of each
+  PackRows channels;
+
+  SampleElements(const char* operation, const Shape& shape)
+      : samples(shape.batch()),
+        rows(shape.rows_per_sample()),
+        elements(static_cast<std::int32_t>(rows * shape.channels())),
+        channels(shape.channels()) {
+    LOCKSTEP_CHECK(rows * shape.channels() <= kMaxItems, operation,
+                   ": expected samples of at most ", kMaxItems, " elements, got ",
+                   to_string(shape));
+  }
+};
+
+template <typename T>
+struct SumSamples {
+  SampleElements all;
+  Rows<const T> x;
+  float* slot;  // [2, elements]
+
+  __device__ void operator()(std::int32_t i) const {
+    const auto [row, channel] = all.channels.place(i);
+    double sum = 0;
+    for (std::int64_t n = 0; n < all.samples; ++n) {
+      sum += static_cast<double>(to_float(x.row(n * all.rows + row)[channel]));
+    }
+    const SplitSum split(sum);
+    slot[i] = split.nearest;
+    slot[all.elements + i] = split.rest;
+  }
+};
+
+template <typename T>
+struct SumSlots {
+  SampleElements all;
+  Rows<T> y;
+  bool accumulate;
+  int count = 0;
+  const float* slots[kMaxStatSlots] = {};  // [2, elements] each
+
+  __device__ void operator()(std::int32_t i) const {
+    const auto [row, channel] = all.channels.place(i);
+    double total = 0;
+    for (int s = 0; s < count; ++s) total += split_sum(slots[s], std::int64_t{i}, all.elements);
+    const auto sum = static_cast<float>(total);
+    for (std::int64_t n = 0; n < all.samples; ++n) {
+      T* target = y.row(n * all.rows + row) + channel;
+      *target = from_float<T>(accumulate ? to_float(*target) + sum : sum);
+    }
+  }
+};
+
+}  // namespace
+
+void sum_over_batch(const Context& context, const Tensor& x, float* slot) {
+  const SampleElements all("sum_over_batch", x.shape);
+  with_element_type(x.dtype, [&](auto element) {
+    using T = decltype(element);
+    for_each(context, all.elements, SumSamples<T>{all, Rows<const T>(x), slot});
+  });
+}
+
+void broadcast_sum(const Context& context, std::span<const StatSlot> slots, const Tensor& y,
+                   bool accumulate) {
+  if (y.shape.elements() == 0) return;
+  LOCKSTEP_CHECK(slots.size() <= kMaxStatSlots, "broadcast_sum: at most ", kMaxStatSlots,
+                 " slots can be added up on a GPU, got ", slots.size());
+  const SampleElements all("broadcast_sum", y.shape);
+  with_element_type(y.dtype, [&](auto element) {
+    using T = decltype(element);
+    SumSlots<T> sum{all, Rows<T>(y), accumulate};
+    for (const StatSlot& slot : slots) sum.slots[sum.count++] = slot.data;
+    for_each(context, all.elements, sum);
+  });
+}
+
+}  // namespace lockstep::gpu

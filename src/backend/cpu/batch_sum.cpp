@@ -1,0 +1,71 @@
+// Sums over the samples of a batch and over the slots that hold them.
+
+#include <algorithm>
+
+#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/parallel_for.h"
+#include "backend/formulas.h"
+#include "backend/operand_checks.h"
+
+namespace lockstep {
+namespace {
+
+/// Of one position of the samples. `slot`: [2, elements], from the position's first channel on.
+void sum_row(const Tensor& x, std::int64_t row, float* slot, std::int64_t elements) {
+  const std::int64_t channels = x.shape.channels();
+  const std::int64_t sample_stride = x.shape.rows_per_sample() * x.row_stride;
+  constexpr std::int64_t kBlock = 64;  // channels whose sums stay in the cache
+  for (std::int64_t begin = 0; begin < channels; begin += kBlock) {
+    const std::int64_t count = std::min(kBlock, channels - begin);
+    const float* source = x.floats() + row * x.row_stride + begin;
+    double sums[kBlock] = {};
+    for (std::int64_t n = 0; n < x.shape.batch(); ++n, source += sample_stride) {
+      for (std::int64_t c = 0; c < count; ++c) sums[c] += static_cast<double>(source[c]);
+    }
+    for (std::int64_t c = 0; c < count; ++c) {
+      const SplitSum sum(sums[c]);
+      slot[begin + c] = sum.nearest;
+      slot[elements + begin + c] = sum.rest;
+    }
+  }
+}
+
+}  // namespace
+
+void CpuBackend::sum_over_batch(const Tensor& x, float* slot) {
+  check_fp32("sum_over_batch", {&x});
+  const std::int64_t rows = x.shape.rows_per_sample(), channels = x.shape.channels();
+  parallel_for(rows, channels * std::max<std::int64_t>(1, x.shape.batch()), threads_,
+               [&](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t row = begin; row < end; ++row) {
+                   sum_row(x, row, slot + row * channels, rows * channels);
+                 }
+               });
+}
+
+void CpuBackend::broadcast_sum(std::span<const StatSlot> slots, const Tensor& y, bool accumulate) {
+  if (y.shape.elements() == 0) return;
+  check_fp32("broadcast_sum", {&y});
+  const std::int64_t rows = y.shape.rows_per_sample(), channels = y.shape.channels();
+  const std::int64_t elements = rows * channels;
+  auto* sums = static_cast<float*>(scratch(static_cast<std::size_t>(elements) * sizeof(float)));
+  const auto slots_in_all = static_cast<std::int64_t>(slots.size());
+  parallel_for(elements, slots_in_all, threads_, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      double sum = 0;
+      for (const StatSlot& slot : slots) sum += split_sum(slot.data, i, elements);
+      sums[i] = static_cast<float>(sum);
+    }
+  });
+  parallel_for(y.shape.rows(), channels, threads_, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      float* target = y.floats() + row * y.row_stride;
+      const float* sum = sums + row % rows * channels;
+      for (std::int64_t c = 0; c < channels; ++c) {
+        target[c] = accumulate ? target[c] + sum[c] : sum[c];
+      }
+    }
+  });
+}
+
+}  // namespace lockstep

@@ -1,0 +1,36 @@
+#pragma once
+// A sum over the samples of all devices, of which the devices' parts meet like BatchNorm's
+// statistics.
+
+#include <array>
+
+#include "lockstep/nn/layer.h"
+
+namespace lockstep {
+
+/// y[n] = sum over all samples m of the global batch of x[m]; the gradient is the same sum of y's.
+class AllReduceLayer : public Layer {
+ public:
+  /// `call_index`: of the layer among all of the network.
+  AllReduceLayer(std::string name, Value* input, Value* output, int call_index);
+
+  BackwardReads backward_reads() const override { return {}; }
+  std::size_t saved_bytes() const override;
+  bool saved_persists() const override { return true; }  // peers read it
+  void set_saved(void* memory) override { saved_ = static_cast<float*>(memory); }
+  void forward(Backend& backend, const StepContext& context) override;
+  void backward(Backend& backend, const StepContext& context,
+                std::span<const GradTarget> grads) override;
+
+ private:
+  std::int64_t elements() const;  // of a sample
+  float* next_slot();
+  void reduce(Backend& backend, const StepContext& context, Direction direction, const Tensor& from,
+              const GradTarget& to);
+
+  const int call_index_;
+  float* saved_ = nullptr;  // two slots
+  bool turn_ = false;
+};
+
+}  // namespace lockstep
