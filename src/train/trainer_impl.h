@@ -74,6 +74,7 @@ class Trainer {
   void log_evaluation(const Evaluation& evaluation);
   void log_end(const std::string& status, int exit_code, Json details);
   MeanTimes mean_times() const;
+  std::vector<RankReport> report_ranks();
   double tail_loss() const;
   TrainSummary summarize(TrainStatus status);
 

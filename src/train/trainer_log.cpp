@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "parallel/replica.h"
 #include "train/bn_lens.h"
 #include "train/choices.h"
 #include "train/environment.h"
@@ -213,6 +214,19 @@ double Trainer::tail_loss() const {
   return std::accumulate(losses_.end() - count, losses_.end(), 0.0) / static_cast<double>(count);
 }
 
+// The last evaluation may have taken memory since the last step.
+std::vector<RankReport> Trainer::report_ranks() {
+  std::vector<RankReport> reports = all_ranks_.reports();
+  for (RankReport& report : reports) {
+    const Backend& backend = replicas_->replica(report.rank).backend();
+    report.memory_bytes = backend.allocated_bytes();
+    report.peak_memory_bytes = backend.peak_allocated_bytes();
+  }
+  const bool read = config_.run.log_bn != BatchNormLog::kOff && !reports.empty();
+  if (read) add_digests(*replicas_, reports);
+  return reports;
+}
+
 TrainSummary Trainer::summarize(TrainStatus status) {
   TrainSummary summary;
   summary.status = status;
@@ -238,9 +252,7 @@ TrainSummary Trainer::summarize(TrainStatus status) {
     summary.waiting_share = summary.times.batch_norm_wait / summary.times.step;
   }
   summary.peak_memory_mb = peak_memory_mb();
-  summary.ranks = all_ranks_.reports();
-  const bool read = config_.run.log_bn != BatchNormLog::kOff && !summary.ranks.empty();
-  if (read) add_digests(*replicas_, summary.ranks);
+  summary.ranks = report_ranks();
   summary.batch_norms = lenses_;
   return summary;
 }

@@ -128,6 +128,16 @@ TEST_CASE("every log step says what each rank did, and their losses add up to th
   CHECK(read_text(runs.folder("a").log()).find(format_ranks(summary.ranks)) != std::string::npos);
 }
 
+TEST_CASE("memory at the end is that of evaluation, too") {
+  const Runs runs;
+  const TrainSummary summary = train(runs.request("a", {"run.val_every=0"}));
+  for (const json& line : events_of_type(runs.folder("a"), "rank")) {
+    const RankReport& end = summary.ranks[line.at("rank").get<std::size_t>()];
+    CHECK(line.at("memory_bytes") < end.memory_bytes);
+    CHECK(line.at("peak_memory_bytes") < end.peak_memory_bytes);
+  }
+}
+
 TEST_CASE("one device is told of in the files alone") {
   const Runs runs;
   TrainRequest request = runs.request("a", {"run.max_iters=1"});
