@@ -29,6 +29,12 @@ TEST_CASE("allocations are aligned, zeroed, counted and given back") {
       CHECK(std::accumulate(bytes.begin(), bytes.end(), 0) == 0);
     }
     CHECK(backend.allocated_bytes() == before);
+    const std::size_t peak = backend.peak_allocated_bytes();
+    CHECK(peak >= before + 1000);
+    const Storage smaller = backend.allocate(500);
+    CHECK(backend.peak_allocated_bytes() == peak);
+    const Storage larger = backend.allocate(peak);
+    CHECK(backend.peak_allocated_bytes() == backend.allocated_bytes());
   }
 }
 
