@@ -36,6 +36,20 @@ TEST_CASE("every sample comes once; some twice to fill up, or not at all") {
   CHECK(few.at(0) + few.at(1) == 5);
 }
 
+TEST_CASE("samples are dealt one by one, and the first ones come again to fill up") {
+  const auto dealt_to = [](int rank, bool drop_last) {
+    return DistributedSampler(7,
+                              {.ranks = 3, .rank = rank, .shuffle = false, .drop_last = drop_last})
+        .indices(0);
+  };
+  using Indices = std::vector<std::int64_t>;
+  CHECK(dealt_to(0, false) == Indices{0, 3, 6});
+  CHECK(dealt_to(1, false) == Indices{1, 4, 0});
+  CHECK(dealt_to(2, false) == Indices{2, 5, 1});
+  CHECK(dealt_to(0, true) == Indices{0, 3});
+  CHECK(dealt_to(2, true) == Indices{2, 5});
+}
+
 TEST_CASE("the order is a function of seed and epoch") {
   const DistributedSampler sampler(100, {.ranks = 2, .rank = 1, .seed = 3});
   const DistributedSampler other(100, {.ranks = 2, .rank = 1, .seed = 4});

@@ -30,6 +30,13 @@ Outputs same_head_twice(NetworkBuilder& net, Value* x, const NormLayer&) {
   return {{"out", net.conv2d(x, "head", kHead)}, {"again", net.conv2d(x, "head", kHead)}};
 }
 
+/// What comes of it depends on each sample's place in the global batch.
+Outputs with_dropout(NetworkBuilder& net, Value* x, const NormLayer& norm) {
+  x = norm(net, net.conv2d(x, "stem", {.out_channels = 6, .kernel = 3, .padding = 1}), "bn",
+           {.relu = true});
+  return {{"out", net.conv2d(net.dropout(x, 0.4F), "head", kHead)}};
+}
+
 DataParallelOptions options_of(Model model, int ranks, BatchNormMode mode, std::int64_t batch = 5) {
   DataParallelOptions options = toy_options(ranks, mode, batch);
   options.model = std::move(model);
@@ -150,7 +157,8 @@ TEST_CASE("micro-batches on several devices, with a step that is smaller than pl
 
 TEST_CASE("a batch for each device gives the bits of the batch that is scattered") {
   for (const auto mode : {BatchNormMode::kSync, BatchNormMode::kLocal}) {
-    DataParallel one(toy_options(4, mode)), other(toy_options(4, mode));
+    const DataParallelOptions options = options_of(with_dropout, 4, mode);
+    DataParallel one(options), other(options);
     for (int step = 0; step < 2; ++step) {
       const Batch batch = toy_batch(5, step);
       const StepResult expected = one.train_step(batch, step, 0.1F);
@@ -189,15 +197,20 @@ TEST_CASE("a label that no class has ends a training step before anything is com
 TEST_CASE("replicas are told that they have their weights, rank 0 first") {
   std::mutex mutex;
   std::vector<int> ranks;
+  std::array<const ParameterStore*, 3> stores{};
   DataParallelOptions options = toy_options(3, BatchNormMode::kSync);
   options.on_replicate = [&](const ReplicaContext& replica) {
     const std::lock_guard lock(mutex);
     ranks.push_back(replica.rank);
+    stores[static_cast<std::size_t>(replica.rank)] = &replica.store;
     CHECK(replica.size == 3);
     CHECK(replica.store.find("head.weight") != nullptr);
   };
   DataParallel run(options);
   CHECK(ranks == std::vector<int>{0, 1, 2});
+  for (int rank = 0; rank < 3; ++rank) {
+    CHECK(stores[static_cast<std::size_t>(rank)] == &run.replica(rank).store());
+  }
   run.replicate();
   CHECK(ranks == std::vector<int>{0, 1, 2, 0, 1, 2});
 }

@@ -1,7 +1,8 @@
 """The faults that planted_faults.py plants. Each replaces a text that is in its file exactly once.
 
-They are the mistakes that kernels and exchanges are known for: a barrier left out, an index or a bound off by one, a
-term that is missing from a formula, two ranks exchanged, an event that nobody waits for.
+They are the mistakes that kernels, exchanges and synchronized training are known for: a barrier left out, an index or a
+bound off by one, a term that is missing from a formula, two ranks exchanged, an event that nobody waits for, statistics
+or gradients that are not those of the whole batch.
 """
 from dataclasses import dataclass
 
@@ -27,6 +28,12 @@ WEIGHTS = "kernels/operations/weights.cu"
 CONVOLUTION = "kernels/cudnn/cudnn_convolution.cpp"
 UPSAMPLE = "kernels/operations/upsample.cu"
 EVENT = "kernels/transport/event_transport.cpp"
+CPU_BACKWARD = "src/backend/cpu/batch_norm_backward.cpp"
+CPU_OPTIMIZER = "src/backend/cpu/optimizer.cpp"
+BN_LAYER = "src/nn/layers/batch_norm_layer.cpp"
+POINTWISE = "src/nn/layers/pointwise_layers.cpp"
+GROUP = "src/sync/sync_group.cpp"
+SCATTER = "src/parallel/scatter.cpp"
 
 FAULTS = [
     Fault("BatchNorm's moments: no __syncthreads() between writing the base and reading it", MOMENTS,
@@ -84,9 +91,6 @@ FAULTS = [
     Fault("AdamW: no bias correction of the mean", FORMULAS,
           "static_cast<float>(1 / bias_correction(rule.beta1, t))", "1", "the optimizer sums the ranks*",
           source=OPTIMIZER),
-    Fault("AdamW: no bias correction of the squares", FORMULAS,
-          "static_cast<float>(1 / std::sqrt(bias_correction(rule.beta2, t)))", "1", "the optimizer sums the ranks*",
-          source=OPTIMIZER),
     Fault("AdamW: steps that were left out count as updates", FORMULAS,
           "(rule.skipped == nullptr ? 0 : *rule.skipped)", "0", "AdamW counts its updates*", source=OPTIMIZER),
     Fault("AdamW: nobody waits for what one thread computes for its block", OPTIMIZER,
@@ -133,4 +137,85 @@ FAULTS = [
           "one gradient or a loss that is not finite*"),
     Fault("the loss scale: the last rank's gradients do not count", "kernels/operations/loss_scale.cu",
           "rank < guards.count;", "rank < guards.count - 1;", "the loss scale follows*"),
+
+    # --- the processor's code, layers, exchanges and training
+    Fault("BatchNorm on the CPU: the input's gradient is zero", CPU_BACKWARD,
+          "scale[c] * (grad -", "0.0F * scale[c] * (grad -", "BatchNorm matches the reference for shapes*",
+          test="test_backend"),
+    Fault("BatchNorm on the CPU: the input's gradient is three times too large", CPU_BACKWARD,
+          "scale[c] * (grad -", "3.0F * scale[c] * (grad -", "BatchNorm matches the reference for shapes*",
+          test="test_backend"),
+    Fault("BatchNorm on the CPU: no gradient through the variance", CPU_BACKWARD,
+          "- centred * projection[c]", "- 0.0F * centred * projection[c]",
+          "BatchNorm matches the reference for shapes*", test="test_backend"),
+    Fault("BatchNorm on the CPU: no gradient through the mean", CPU_BACKWARD,
+          "- mean_gradient[c] -", "- 0.0F * mean_gradient[c] -", "BatchNorm matches the reference for shapes*",
+          test="test_backend"),
+    Fault("BatchNorm on the CPU: the running variance is the biased one", "src/backend/cpu/batch_norm_forward.cpp",
+          "static_cast<double>(count - 1)", "static_cast<double>(count)", "running statistics are optional*",
+          test="test_backend"),
+    Fault("Chan's merge on the CPU: without the term of the means' difference", FORMULAS,
+          "std::fma(delta * delta * weights.before, weights.share, m2 + set_m2)", "m2 + set_m2",
+          "moments of uneven parts*", test="test_backend", source="src/backend/moments.cpp"),
+    Fault("SGD on the CPU: no momentum", FORMULAS, "std::fma(momentum, state[0], std::fma(", "(std::fma(",
+          "the optimizer sums the ranks*", test="test_backend", source=CPU_OPTIMIZER),
+    Fault("SGD on the CPU: no weight decay", FORMULAS, "std::fma(weight_decay, weight, grad)",
+          "std::fma(0 * weight_decay, weight, grad)", "the optimizer sums the ranks*", test="test_backend",
+          source=CPU_OPTIMIZER),
+    Fault("AdamW on the CPU: no bias correction of the squares", FORMULAS,
+          "static_cast<float>(1 / std::sqrt(bias_correction(rule.beta2, t)))", "1", "the optimizer sums the ranks*",
+          test="test_backend", source=CPU_OPTIMIZER),
+    Fault("the BatchNorm layer: the backward pass does not exchange its sums", BN_LAYER,
+          "slots = merged(context, Direction::kBackward, local);", "slots(&local, 1);",
+          "synchronized BatchNorm on 3 devices*", test="test_nn"),
+    Fault("the BatchNorm layer: every virtual device feeds the running statistics", BN_LAYER,
+          " || index != 0) {", ") {\n    static_cast<void>(index);", "virtual devices take torch.chunk's slices*",
+          test="test_nn"),
+    Fault("a sum of two: its second operand gets no gradient", POINTWISE,
+          "  pass_on(backend, output()->grad, grads[1]);\n", "", "gradients where a layer is called twice*",
+          test="test_nn"),
+    Fault("dropout: all calls of a step have one seed", POINTWISE,
+          "(call_ + 1) *", "(0 * call_ + 1) *", "dropout depends on the seed*", test="test_nn"),
+    Fault("the exchange: the last rank is left out", GROUP,
+          "all->slots[place] = post.slot;",
+          "if (place == 0 || place + 1 < messages.size()) all->slots[place] = post.slot;",
+          "every rank gets the slots of its group*", test="test_sync"),
+    Fault("the exchange: two ranks' counts are exchanged", GROUP,
+          "    std::fill(answers.begin(), answers.end(), SyncAnswer{count, &all->posts});",
+          "    if (all->slots.size() > 1) std::swap(all->slots[0].count, all->slots[1].count);\n"
+          "    std::fill(answers.begin(), answers.end(), SyncAnswer{count, &all->posts});",
+          "every rank gets the slots of its group*", test="test_sync"),
+    Fault("the exchange: callbacks are counted for every rank", GROUP,
+          "++counts[static_cast<std::size_t>(messages.front().call.direction)];",
+          "counts[static_cast<std::size_t>(messages.front().call.direction)] += messages.size();",
+          "a user's own callback barrier*", test="test_sync"),
+    Fault("the exchange: nobody compares the ranks' calls", "src/sync/sync_master.cpp",
+          "if (!same_call(slot.message.call, first)) throw_disagreement();",
+          "static_cast<void>(slot), static_cast<void>(first);",
+          "a rank that makes another call is named*", test="test_sync"),
+    Fault("weight decay: that of BatchNorm's parameters is the others'", "src/optim/optimizer.cpp",
+          "? norm_weight_decay : weight_decay;", "? weight_decay : norm_weight_decay;",
+          "ranges cover every parameter once*", test="test_optim"),
+    Fault("the sampler: ranks get stretches of the order", "src/data/distributed_sampler.cpp",
+          "i * options_.ranks + options_.rank", "options_.rank * size() + i", "samples are dealt one by one*",
+          test="test_data"),
+    Fault("the sampler: every epoch has the same order", "src/data/sampler.cpp",
+          "static_cast<std::uint64_t>(epoch)", "0 * static_cast<std::uint64_t>(epoch)", "an epoch's order is*",
+          test="test_data"),
+    Fault("the loss: its weight does not count", "src/nn/loss_node.cpp",
+          "return sum / static_cast<double>(loss.weight);", "return sum;", "losses add up by their weights",
+          test="test_parallel"),
+    Fault("scatter: every rank's samples are the first of the global batch", SCATTER,
+          "{&batch, begin, own.count, begin}", "{&batch, begin, own.count, 0}", "dropout is a function of the sample*",
+          test="test_parallel"),
+    Fault("scatter: each rank's own batch begins the global batch", SCATTER,
+          "before + shard.begin", "shard.begin", "a batch for each device gives*", test="test_parallel"),
+    Fault("micro-batches: each clears the gradients of those before it", "src/nn/network.cpp",
+          "  impl_->backend.prepack_conv2d_weights(impl_->weights);\n",
+          "  impl_->backend.prepack_conv2d_weights(impl_->weights);\n  if (impl_->training) zero_grad();\n",
+          "micro-batches are the slices*", test="test_parallel"),
+    Fault("replicas are told in reverse order that they have their weights", "src/parallel/data_parallel.cpp",
+          "for (int rank = 0; rank < ranks(); ++rank) {\n    run(",
+          "for (int rank = ranks() - 1; rank >= 0; --rank) {\n    run(",
+          "replicas are told that they have their weights*", test="test_parallel"),
 ]

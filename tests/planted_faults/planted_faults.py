@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Plants the faults of faults.py in copies of the sources, one at a time, and demands that the tests see each.
 
-    planted_faults.py --build FOLDER [--ninja NINJA] [--only WORDS] TEST...    (TEST: test_kernels, test_gpu_host)
+    planted_faults.py --build FOLDER [--ninja NINJA] [--only WORDS] TEST...    (TEST: test_kernels, test_nn, ...)
 
 For every fault: a copy of its file, an object compiled from it with the build's own command, the executable linked
-with this object in place of the right one, and the test cases that must fail then, by an assertion of doctest or the
+with this object in place of the right one (of a library the linker takes only what it does not have yet), and the test cases that must fail then, by an assertion of doctest or the
 report of a sanitizer. A compiler's error, a timeout or a crash without a report is not seeing; neither is a failure of
 the right executable, or a text that is no longer in its file exactly once: the list follows the code.
 """
@@ -71,16 +71,23 @@ def plant(fault, folder):
     return copy
 
 
+def compilation_of(source, test, args):
+    """The command that compiles this source for the test, its own or that of a library it links, and its object."""
+    for command in shell(f"{args.ninja} -t commands bin/{test}", args.build).splitlines():
+        words = command.split()
+        if str(ROOT / source) in words and "-o" in words:
+            return command, words[words.index("-o") + 1]
+    raise Problem(f"{test} does not link {source}")
+
+
 def build_faulty(fault, folder, args):
     """The test's executable with the fault in it."""
     copy = plant(fault, folder)
     source = fault.source or fault.file
+    compilation, right = compilation_of(source, fault.test, args)
     link = shell(f"{args.ninja} -t commands -s bin/{fault.test}", args.build)
-    right = next((word for word in link.split() if word.endswith(f"/__/{source}.o")), None)
-    if right is None:
-        raise Problem(f"{fault.test} does not link {source}")
     faulty, executable = folder / "faulty.o", folder / fault.test
-    compilation = shell(f"{args.ninja} -t commands -s {right}", args.build).replace(right, str(faulty))
+    compilation = compilation.replace(right, str(faulty))
     if source == fault.file:
         compilation = compilation.replace(str(ROOT / source), str(copy))
     shell(compilation.replace(" -I", f" -I{folder} -I{folder}/include -I{folder}/src -I", 1), args.build)
