@@ -284,7 +284,8 @@ TEST_CASE("a step says what each rank did") {
     CHECK(wait == doctest::Approx(result.times.batch_norm_wait));
     CHECK(exchange == doctest::Approx(result.times.gradient_exchange));
     CHECK(result.ranks[1].times.compute >= std::chrono::duration<double>(kSleep).count());
-    CHECK(result.ranks[0].loss != result.ranks[1].loss);
+    CHECK(result.ranks[0].loss > 0);
+    CHECK(result.ranks[2].loss == 0);  // the last image has no label
   }
 }
 
