@@ -111,6 +111,7 @@ void GpuOperations::sum_over_batch(const Tensor& x, float* slot) {
 
 void GpuOperations::broadcast_sum(std::span<const StatSlot> slots, const Tensor& y,
                                   bool accumulate) {
+  for (const StatSlot& slot : slots) check_no_parts("broadcast_sum", slot.parts == 1);
   gpu::broadcast_sum(entered(), slots, y, accumulate);
 }
 

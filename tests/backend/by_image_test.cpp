@@ -168,6 +168,27 @@ TEST_CASE("losses of images are those of each image alone, and add up to the los
   CHECK(loss == sum);
 }
 
+TEST_CASE("mean squared errors of images are those of each image alone, and add up to the loss") {
+  const Bench bench;
+  const Operand output = bench.drawn(kShape, 1), target = bench.drawn(kShape, 2);
+  double loss = 0;
+  std::vector<double> images(kImages, 1.0);
+  bench.backend->mean_squared_error(
+      {output.tensor(), target.tensor(), 100.0, {}, &loss, images.data()});
+  double sum = 0;
+  for (std::int64_t image = 0; image < kImages; ++image) {
+    double alone = 0;
+    bench.backend->mean_squared_error({output.tensor().sample_range(image, 1),
+                                       target.tensor().sample_range(image, 1),
+                                       100.0,
+                                       {},
+                                       &alone});
+    CHECK(images[static_cast<std::size_t>(image)] == 1.0 + alone);
+    sum += alone;
+  }
+  CHECK(loss == sum);
+}
+
 TEST_CASE("an update adds the parts in the order of its joins, and squares block by block") {
   const Bench bench;
   constexpr std::int64_t kElements = 2 * kNormBlock + 100;

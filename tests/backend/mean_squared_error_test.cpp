@@ -34,7 +34,7 @@ void check_case(const TypedBackend& on, const Case& c) {
   const Operand grad_y(on, c.shape, c.margins);
   const DeviceNumber<double> loss(on.backend, 0.0);
   on->mean_squared_error(
-      {y.tensor(), t.tensor(), normalizer, grad_y.tensor(), loss.pointer(), c.grad_scale});
+      {y.tensor(), t.tensor(), normalizer, grad_y.tensor(), loss.pointer(), nullptr, c.grad_scale});
   CHECK(loss.get() == doctest::Approx(expected).epsilon(1e-6));
   CHECK(relative_error(grad_y, gradient) < 1e-6);
   CHECK(grad_y.margins_untouched());
@@ -77,6 +77,7 @@ TEST_CASE("a mean squared error is divided by what device memory holds when it i
                                 {2.0, normalizer.pointer()},
                                 grad_y.tensor(),
                                 loss.pointer(),
+                                nullptr,
                                 {0.0F, scale.pointer()}});
     CHECK(loss.get() == 5.0 / 4);
     CHECK(grad_y.get() == Values{2, 0, -4, 0});

@@ -373,7 +373,8 @@ class Backend {
   /// slot [2, E] = the sum over the samples of x of each of their E elements: the nearest float,
   /// and what is left of the sum in double; zeros when there are no samples.
   virtual void sum_over_batch(const Tensor& x, float* slot) = 0;
-  /// Every sample of y = the sums of all slots, in their order and in double, rounded once.
+  /// Every sample of y = the sums of all slots and their parts, in their order and in double,
+  /// rounded once. Slots of more than one part only with sums_by_image().
   virtual void broadcast_sum(std::span<const StatSlot> slots, const Tensor& y, bool accumulate) = 0;
 
   // --- loss, metrics, optimizer

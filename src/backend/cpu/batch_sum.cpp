@@ -53,7 +53,11 @@ void CpuBackend::broadcast_sum(std::span<const StatSlot> slots, const Tensor& y,
   parallel_for(elements, slots_in_all, threads_, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       double sum = 0;
-      for (const StatSlot& slot : slots) sum += split_sum(slot.data, i, elements);
+      for (const StatSlot& slot : slots) {
+        for (std::int64_t part = 0; part < slot.parts; ++part) {
+          sum += split_sum(slot.data + part * 2 * elements, i, elements);
+        }
+      }
       sums[i] = static_cast<float>(sum);
     }
   });

@@ -9,23 +9,40 @@ std::int64_t AllReduceLayer::elements() const {
   return output()->shape.rows_per_sample() * output()->shape.channels();
 }
 
-// Each is [2, elements].
+// Two slots, with a part for each sample where sums are kept apart.
 std::size_t AllReduceLayer::saved_bytes() const {
-  return 2 * 2 * static_cast<std::size_t>(elements()) * sizeof(float);
+  return 2 * static_cast<std::size_t>(slot_floats()) * sizeof(float);
 }
+
+std::int64_t AllReduceLayer::slot_floats() const {
+  return output()->shape.batch() * 2 * elements();
+}
+
+void AllReduceLayer::prepare(Backend& backend, bool) { by_image_ = backend.sums_by_image(); }
 
 // In turn: when a slot is written again all ranks have met in the call between, and before that
 // they were done with the slot.
 float* AllReduceLayer::next_slot() {
   turn_ = !turn_;
-  return saved_ + (turn_ ? 2 * elements() : 0);
+  return saved_ + (turn_ ? slot_floats() : 0);
+}
+
+// Samples that are added up by nobody before all are there come to the same bits on any devices.
+StatSlot AllReduceLayer::sum_samples(Backend& backend, const Tensor& from, float* slot) const {
+  const std::int64_t samples = from.shape.batch();
+  if (!by_image_ || samples <= 1) {
+    backend.sum_over_batch(from, slot);
+    return {samples, slot};
+  }
+  for (std::int64_t n = 0; n < samples; ++n) {
+    backend.sum_over_batch(from.sample_range(n, 1), slot + n * 2 * elements());
+  }
+  return {samples, slot, samples};
 }
 
 void AllReduceLayer::reduce(Backend& backend, const StepContext& context, Direction direction,
                             const Tensor& from, const GradTarget& to) {
-  float* const slot = next_slot();
-  backend.sum_over_batch(from, slot);
-  const StatSlot local{from.shape.batch(), slot};
+  const StatSlot local = sum_samples(backend, from, next_slot());
   std::span<const StatSlot> slots(&local, 1);
   if (context.training && context.communicator != nullptr && context.communicator->size() > 1) {
     slots =

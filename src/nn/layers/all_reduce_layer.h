@@ -17,6 +17,7 @@ class AllReduceLayer : public Layer {
   BackwardReads backward_reads() const override { return {}; }
   std::size_t saved_bytes() const override;
   bool saved_persists() const override { return true; }  // peers read it
+  void prepare(Backend& backend, bool training) override;
   void set_saved(void* memory) override { saved_ = static_cast<float*>(memory); }
   void forward(Backend& backend, const StepContext& context) override;
   void backward(Backend& backend, const StepContext& context,
@@ -24,6 +25,8 @@ class AllReduceLayer : public Layer {
 
  private:
   std::int64_t elements() const;  // of a sample
+  std::int64_t slot_floats() const;
+  StatSlot sum_samples(Backend& backend, const Tensor& from, float* slot) const;
   float* next_slot();
   void reduce(Backend& backend, const StepContext& context, Direction direction, const Tensor& from,
               const GradTarget& to);
@@ -31,6 +34,7 @@ class AllReduceLayer : public Layer {
   const int call_index_;
   float* saved_ = nullptr;  // two slots
   bool turn_ = false;
+  bool by_image_ = false;
 };
 
 }  // namespace lockstep
