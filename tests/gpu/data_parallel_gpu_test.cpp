@@ -130,6 +130,53 @@ TEST_CASE("a graph of several synchronized replicas replays the bits of an issue
   if (!no_gpu()) check_graph(4, BatchNormMode::kSync);
 }
 
+/// Replicas also meet outside of BatchNorm, and values are learnt beside classes.
+Outputs sums_and_values(NetworkBuilder& net, Value* x, const NormLayer& norm) {
+  x = net.conv2d(x, "stem", {.out_channels = 6, .kernel = 3, .padding = 1});
+  x = norm(net, x, "bn", {.relu = true});
+  Value* all = net.linear(net.all_reduce(net.adaptive_avg_pool2d(x, 1, 1)), "all", 6);
+  x = net.add(x, net.upsample_bilinear(all, kSize.height, kSize.width, false));
+  Value* values = net.conv2d(x, "values", {.out_channels = 2, .bias = true});
+  return {{"out", net.conv2d(x, "head", {.out_channels = kClasses, .bias = true})},
+          {"values", net.adaptive_avg_pool2d(values, 3, 5)}};
+}
+
+Outcome trained_on_values(DataParallelOptions options, bool with_graph = false) {
+  options.model = sums_and_values;
+  options.losses.push_back({"values", MeanSquaredErrorLoss{.weight = 2}});
+  options.cuda_graph = with_graph;
+  const auto run = make_toy(options);
+  std::vector<double> losses;
+  for (std::int64_t step = 0; step < 4; ++step) {
+    Batch batch = toy_batch(step == 2 ? 4 : 5, step);
+    Rng rng(4, RngPurpose::kTest, static_cast<std::uint64_t>(step));
+    std::vector<float>& targets = batch.targets["values"];
+    targets.resize(static_cast<std::size_t>(batch.count()) * 3 * 5 * 2);
+    for (float& target : targets) target = rng.normal();
+    losses.push_back(run->train_step(batch, step, 0.001F).loss);
+  }
+  return outcome_of(*run, std::move(losses));
+}
+
+TEST_CASE("mean squared error and all_reduce: on replicas of a GPU as on one CPU device") {
+  if (no_gpu()) return;
+  for (const int accumulate : {1, 2}) {
+    const auto on = [&](int ranks, const char* transport) {
+      DataParallelOptions options = on_gpu(ranks, BatchNormMode::kSync, transport);
+      options.accumulate = accumulate;
+      return options;
+    };
+    DataParallelOptions cpu = toy_options(1, BatchNormMode::kSync);
+    cpu.accumulate = accumulate;
+    const Outcome expected = trained_on_values(cpu);
+    check_close(trained_on_values(on(1, "event")), expected, 2e-4);
+    const Outcome three = trained_on_values(on(3, "event"));
+    check_close(three, expected, 2e-4);
+    CHECK(trained_on_values(on(3, "host")) == three);
+    if (accumulate == 1) CHECK(trained_on_values(on(3, "event"), true) == three);
+  }
+}
+
 // NCCL with one rank is the identity: the bits must be the owner's.
 TEST_CASE("gradients summed by NCCL, on every GPU there is") {
   if (no_gpu()) return;
