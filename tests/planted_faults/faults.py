@@ -30,6 +30,7 @@ UPSAMPLE = "kernels/operations/upsample.cu"
 EVENT = "kernels/transport/event_transport.cpp"
 CPU_BACKWARD = "src/backend/cpu/batch_norm_backward.cpp"
 CPU_OPTIMIZER = "src/backend/cpu/optimizer.cpp"
+TREE = "src/parallel/gradient_tree.cpp"
 BN_LAYER = "src/nn/layers/batch_norm_layer.cpp"
 POINTWISE = "src/nn/layers/pointwise_layers.cpp"
 GROUP = "src/sync/sync_group.cpp"
@@ -249,4 +250,26 @@ FAULTS = [
           "static_cast<double>(slot[i]) + static_cast<double>(slot[elements + i])",
           "static_cast<double>(slot[i]) + 0 * static_cast<double>(slot[elements + i])",
           "sums of samples keep what fp32*", source="kernels/operations/batch_sum.cu"),
+
+    # --- placement
+    Fault("placement: an update adds the parts one after another", CPU_OPTIMIZER,
+          "int joins = shard.joins.empty() ?", "int joins = shard.joins.empty() || part > 0 ?",
+          "placement: sync comes to the same bytes*", test="test_parallel"),
+    Fault("placement: two sums are halves of a node wherever they begin", TREE,
+          "left.begin % (2 * half) == 0", "left.begin % half == 0", "ranks add up the largest nodes*",
+          test="test_parallel"),
+    Fault("placement: a rank's images are one node, wherever they begin", TREE,
+          "begin % (2 * room) == 0 &&", "", "placement: sync comes to the same bytes*", test="test_parallel"),
+    Fault("the tree over images: the youngest two sums stay apart", "src/core/image_tree.h",
+          "int completed = std::countr_one(added);", "int completed = std::min(1, std::countr_one(added));",
+          "the tree over images has the order*", test="test_backend", source="tests/backend/conv_engines_test.cpp"),
+    Fault("placement: a rank's statistics are one part", BN_LAYER,
+          "part.parts = std::max<std::int64_t>(1, part.x.shape.batch())", "part.parts = 1",
+          "placement: sync comes to the same bytes*", test="test_parallel"),
+    Fault("placement: losses are added rank by rank", "src/parallel/gather.cpp",
+          "if (outcome.image_losses.empty()) {", "if (outcome.image_losses.size() < 1000) {",
+          "placement: sync comes to the same bytes*", test="test_parallel"),
+    Fault("the optimizer: a block's squares are those of its last range", CPU_OPTIMIZER,
+          "shard.block_squares[before + chunk] += squares[chunk]", "shard.block_squares[before + chunk] = squares[chunk]",
+          "an update adds the parts*", test="test_backend"),
 ]
