@@ -34,7 +34,6 @@ TREE = "src/parallel/gradient_tree.cpp"
 BN_LAYER = "src/nn/layers/batch_norm_layer.cpp"
 POINTWISE = "src/nn/layers/pointwise_layers.cpp"
 GROUP = "src/sync/sync_group.cpp"
-SCATTER = "src/parallel/scatter.cpp"
 
 FAULTS = [
     Fault("BatchNorm's moments: no __syncthreads() between writing the base and reading it", MOMENTS,
@@ -206,11 +205,9 @@ FAULTS = [
     Fault("the loss: its weight does not count", "src/nn/loss_node.cpp",
           "return sum / static_cast<double>(loss.weight);", "return sum;", "losses add up by their weights",
           test="test_parallel"),
-    Fault("scatter: every rank's samples are the first of the global batch", SCATTER,
-          "{&batch, begin, own.count, begin}", "{&batch, begin, own.count, 0}", "dropout is a function of the sample*",
+    Fault("dropout: every rank's samples are the first of the global batch", "src/parallel/replica_step.cpp",
+          ".sample_offset = sample_offset,", ".sample_offset = 0 * sample_offset,", "dropout is a function of the sample*",
           test="test_parallel"),
-    Fault("scatter: each rank's own batch begins the global batch", SCATTER,
-          "before + shard.begin", "shard.begin", "a batch for each device gives*", test="test_parallel"),
     Fault("micro-batches: each clears the gradients of those before it", "src/nn/network.cpp",
           "  impl_->backend.prepack_conv2d_weights(impl_->weights);\n",
           "  impl_->backend.prepack_conv2d_weights(impl_->weights);\n  if (impl_->training) zero_grad();\n",
