@@ -23,7 +23,7 @@
 namespace lockstep {
 
 /// What GradientExchangeOptions::kind = `wanted` means on these devices. "auto" is "owner", whose
-/// sums in rank order are the same bits on any devices, but for GPUs that cannot all reach each
+/// sums in a fixed order are the same bits on any devices, but for GPUs that cannot all reach each
 /// other's memory: there it is "all_reduce", if the build has NCCL. Throws ConfigError for another
 /// word. `gpus`: what the build has; null for none.
 GradientExchangeChoice choose_gradient_exchange(const std::string& wanted,
