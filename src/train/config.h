@@ -46,7 +46,7 @@ struct RunOptions {
   bool cuda_graph = false;
   std::string gradient_exchange = "auto";
   bool placement_invariant = false;  // it is an error if results depend on the devices
-  double stall_timeout = 60;  // seconds
+  double stall_timeout = 60;         // seconds
   // At the end also evaluate under the other eval_stats, where devices' statistics differ.
   bool eval_all_stats = false;
 };

@@ -11,8 +11,8 @@
 
 #include "backend/autotuner.h"
 #include "backend/cpu/convolution.h"
-#include "core/image_tree.h"
 #include "backend/operand.h"
+#include "core/image_tree.h"
 #include "support/temporary_folder.h"
 
 namespace lockstep::test {

@@ -7,11 +7,11 @@
 
 #include "backend/cpu/batch_norm_kernels.h"
 #include "backend/cpu/cpu_backend.h"
-#include "core/image_tree.h"
 #include "backend/cpu/parallel_for.h"
 #include "backend/cpu/prefetch.h"
 #include "backend/moments.h"
 #include "backend/operand_checks.h"
+#include "core/image_tree.h"
 
 namespace lockstep {
 namespace {

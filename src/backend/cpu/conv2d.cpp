@@ -5,9 +5,9 @@
 
 #include "backend/cpu/convolution.h"
 #include "backend/cpu/cpu_backend.h"
-#include "core/image_tree.h"
 #include "backend/cpu/parallel_for.h"
 #include "backend/operand_checks.h"
+#include "core/image_tree.h"
 
 namespace lockstep {
 namespace {

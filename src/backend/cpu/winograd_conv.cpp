@@ -4,11 +4,11 @@
 
 #include <algorithm>
 
-#include "core/image_tree.h"
 #include "backend/cpu/winograd_gemm.h"
 #include "backend/cpu/winograd_plan.h"
 #include "backend/cpu/winograd_transforms.h"
 #include "backend/cpu/winograd_vec.h"
+#include "core/image_tree.h"
 
 namespace lockstep {
 
