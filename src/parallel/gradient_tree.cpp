@@ -1,20 +1,20 @@
 #include "parallel/gradient_tree.h"
 
 #include <algorithm>
-#include <bit>
 
 namespace lockstep {
 namespace {
 
-/// Images of the node at `begin` that has room for `room`, a power of two.
+/// The end of the node at `begin` that has room for `room` images, a power of two.
 std::int64_t node_end(std::int64_t begin, std::int64_t room, std::int64_t batch) {
   return std::min(begin + room, batch);
 }
 
+/// Of two neighbours, whether they make up a node. A left one that is no left half does not come
+/// here: nodes come in order, so that it has been joined to the half before it.
 bool are_halves(const GradientNode& left, const GradientNode& right, std::int64_t batch) {
   const std::int64_t half = left.end - left.begin;
-  return std::has_single_bit(static_cast<std::uint64_t>(half)) && left.begin % (2 * half) == 0 &&
-         right.begin == left.end && right.end == node_end(left.begin, 2 * half, batch);
+  return right.end == node_end(left.begin, 2 * half, batch);
 }
 
 }  // namespace
