@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "lockstep/core/check.h"
+#include "lockstep/nn/models/unet.h"
 #include "parallel/gradient_tree.h"
 #include "parallel/toy_training.h"
 
@@ -125,6 +126,24 @@ TEST_CASE("placement: sync comes to the same bytes on any devices and threads") 
       CHECK((trained(options_of(1, optimizer)) == whole));
       CHECK((trained(options_of(3, optimizer)) == whole));
     }
+  }
+}
+
+TEST_CASE("placement: every convolution of the U-Net") {
+  const auto options = [](int ranks) {
+    DataParallelOptions result = toy_options(ranks, BatchNormMode::kSync, 8);
+    result.model = unet({.width = 16, .depth = 4, .num_classes = kClasses});
+    return result;
+  };
+  const auto parameters_of = [&](int ranks) {
+    DataParallel run(options(ranks));
+    run.train_step(toy_batch(8, 0), 0, 0.05F);
+    return parameters(run, 0);
+  };
+  const std::vector<float> whole = parameters_of(1);
+  for (const int ranks : {2, 3, 8}) {
+    CAPTURE(ranks);
+    CHECK((parameters_of(ranks) == whole));
   }
 }
 
