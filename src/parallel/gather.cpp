@@ -35,8 +35,9 @@ void add_losses(const StepDone& done, const DataParallelOptions& options, StepRe
       }
     }
   }
-  for (std::size_t i = 0; i < options.losses.size(); ++i)
+  for (std::size_t i = 0; i < options.losses.size(); ++i) {
     result.losses[i] = loss_of(done, i, options.losses.size());
+  }
   result.loss = std::accumulate(result.losses.begin(), result.losses.end(), 0.0);
 }
 

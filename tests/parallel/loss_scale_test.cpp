@@ -58,6 +58,16 @@ TEST_CASE("a loss scale changes no bit where nothing over- or underflows") {
   }
 }
 
+// On 2 ranks images 2 and 4 are the second terms that a rank has in the sum over the batch.
+TEST_CASE("a gradient that overflows in one image alone is seen, whichever it is") {
+  for (std::int64_t image = 0; image < 5; ++image) {
+    CAPTURE(image);
+    const auto run = make_toy(scaled(2, 2));  // the other images' gradients fit
+    run->train_step(toy_batch(5, 0), 0, 0.1F);
+    CHECK(run->train_step(overflowing_batch(*run, image, 1), 1, 0.1F).skipped);
+  }
+}
+
 TEST_CASE("a step whose gradient overflows is left out by all replicas, and the scale halves") {
   for (const bool sums : {false, true}) {
     CAPTURE(sums);

@@ -16,7 +16,8 @@
 namespace lockstep {
 
 /// Images of a replica whose parameter gradients are added up on their own, because the sum over
-/// the global batch takes them as one term (Backend::sums_by_image).
+/// the global batch takes them as one term (Backend::sums_by_image). The first step whose parts
+/// have new sizes may allocate.
 struct GradientPart {
   std::int64_t first = 0, count = 0;  // images of the replica's batch
   float* grads = nullptr;             // flat, as ParameterStore::grads(); null: Parameter::grad

@@ -145,11 +145,12 @@ class NetworkBuilder {
   Value* concat(const std::vector<Value*>& parts);  // along channels
   Value* add(Value* a, Value* b);
   Value* dropout(Value* x, float p);
-  /// Gives every sample the sum over all samples of the global batch: of each device's own, then of
-  /// the devices in rank order, in double and rounded once. So any number of devices computes what
-  /// one does; with a sample on each it is the sum over the devices (PyTorch-Encoding's AllReduce).
-  /// The gradient is the same sum, of the gradients. In evaluation, where devices do not meet, the
-  /// sum is over the batch at hand; with micro-batches over each of them.
+  /// Gives every sample the sum over all samples of the global batch, in double and rounded once:
+  /// on CPU devices in the samples' order, on GPUs first of each device's own. So any number of
+  /// devices computes what one does; with a sample on each it is the sum over the devices
+  /// (PyTorch-Encoding's AllReduce). The gradient is the same sum, of the gradients. In evaluation,
+  /// where devices do not meet, the sum is over the batch at hand; with micro-batches over each of
+  /// them.
   Value* all_reduce(Value* x);
   /// The same elements in the same order, channels last, in another shape: [N, H, W, C] to [N,
   /// H*W*C], say. `shape` has as many elements per sample as x; its batch is that of x. To get the
