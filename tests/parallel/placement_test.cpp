@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "lockstep/core/check.h"
@@ -13,12 +14,14 @@
 namespace lockstep::test {
 namespace {
 
-/// Of this many threads of the machine, which the replicas share.
+/// Of this many threads of the machine, which the replicas share; no more than there were.
 class Threads {
  public:
   explicit Threads(int count) {
-    const char* before = std::getenv("OMP_NUM_THREADS");
-    if (before != nullptr) before_ = before;
+    if (const char* before = std::getenv("OMP_NUM_THREADS"); before != nullptr) {
+      before_ = before;
+      count = std::min(count, std::max(1, std::atoi(before)));
+    }
     setenv("OMP_NUM_THREADS", std::to_string(count).c_str(), 1);
   }
   ~Threads() {
