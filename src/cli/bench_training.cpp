@@ -11,7 +11,7 @@ namespace {
 Size training_size(const DataOptions& data, const std::string& what) {
   if (data.augment && data.augment->crop) return *data.augment->crop;
   if (data.resize) return *data.resize;
-  if (data.layout == DataLayout::kStreets) return data.size;
+  if (find_layout(data).generated) return data.size;
   throw ConfigError("bench " + what +
                     " needs the size of the images: set data.augment.crop or data.resize, e.g. -s "
                     "\"data.augment.crop=[176, 240]\"");
@@ -58,7 +58,7 @@ BenchTraining bench_training(const BenchArguments& arguments) {
   }
   BenchTraining training;
   training.config =
-      load_config(arguments.config, arguments.common.overrides, nullptr, *arguments.common.models);
+      load_config(arguments.config, arguments.common.overrides, nullptr, *arguments.common.tables);
   training.devices = bench_devices(arguments);
   training.size = training_size(training.config.data, arguments.what);
   const auto devices = static_cast<int>(training.devices.size());

@@ -193,16 +193,17 @@ int dispatch(CommandLine& line, const std::string& name, const CLI::App& command
 
 namespace {
 
-/// The library's models behind the user's, which are found first.
-ModelTable all_models(const ModelTable& own) {
-  ModelTable models = own;
-  models.insert(models.end(), builtin_models().begin(), builtin_models().end());
-  return models;
+/// What the library has behind what the user has, which is found first.
+template <typename Table>
+Table joined(const Table& own, const Table& builtin) {
+  Table all = own;
+  all.insert(all.end(), builtin.begin(), builtin.end());
+  return all;
 }
 
-int run_command(int argc, const char* const* argv, const ModelTable& models) {
+int run_command(int argc, const char* const* argv, const Tables& tables) {
   CommandLine line;
-  line.common.models = &models;
+  line.common.tables = &tables;
   CLI::App app(
       "Trains semantic-segmentation networks on every device of one workstation, and compares "
       "per-device, "
@@ -240,9 +241,10 @@ void show(const std::exception& error) {
 }  // namespace
 
 int run_cli(int argc, const char* const* argv, const CliOptions& options) {
-  const ModelTable models = all_models(options.models);
+  const Tables tables{joined(options.models, builtin_models()),
+                      joined(options.datasets, builtin_layouts())};
   try {
-    return run_command(argc, argv, models);
+    return run_command(argc, argv, tables);
   } catch (const StuckReplica& error) {
     show(error);
     std::_Exit(kExitReplica);  // a thread still uses what destructors would free

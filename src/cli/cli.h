@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/nn/model.h"
+#include "train/config.h"
 #include "train/exit_code.h"
 
 namespace lockstep {
@@ -20,7 +20,7 @@ struct CommonArguments {
   std::vector<std::string> overrides;  // -s key=value, and --seed, --max-iters as such
   std::filesystem::path output;        // -o; empty: not given
   bool json = false;                   // --json: nothing but JSON on stdout
-  const ModelTable* models = &builtin_models();
+  const Tables* tables = &builtin_tables();
 };
 
 struct TrainArguments {

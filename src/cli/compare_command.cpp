@@ -98,7 +98,7 @@ TrainRequest make_request(const CompareArguments& arguments, const Plan& plan,
   request.config =
       load_config(arguments.inputs.front(),
                   cell_overrides(arguments, mode, seed, plan.device_count, global_batch),
-                  &request.warnings, *arguments.common.models);
+                  &request.warnings, *arguments.common.tables);
   request.devices = is_virtual(mode) ? single_device(devices.front()) : plan.devices;
   request.output = plan.folder / fmt::format("{}-s{}", mode, seed);
   const bool lines = arguments.verbose || isatty(STDOUT_FILENO) != 0;
@@ -110,7 +110,7 @@ TrainRequest make_request(const CompareArguments& arguments, const Plan& plan,
 Plan make_plan(const CompareArguments& arguments) {
   if (arguments.seeds < 1) throw ConfigError("--seeds is the number of seeds, at least 1");
   const Config config = load_config(arguments.inputs.front(), arguments.common.overrides, nullptr,
-                                    *arguments.common.models);
+                                    *arguments.common.tables);
   Plan plan;
   plan.devices = arguments.common.devices.empty() ? default_devices() : arguments.common.devices;
   plan.device_count = static_cast<int>(parse_devices(plan.devices).size());
@@ -161,8 +161,8 @@ std::optional<TrainSummary> finished_run(Cell& cell) {
     return summary;
   }
   if (fs::exists(folder / "config.toml")) {
-    const ModelTable& models = *cell.request.config.models;
-    check_same(cell, config_hash(load_config(folder / "config.toml", {}, nullptr, models)), "");
+    const Tables& tables = *cell.request.config.tables;
+    check_same(cell, config_hash(load_config(folder / "config.toml", {}, nullptr, tables)), "");
     cell.request.resume = "auto";
   }
   return std::nullopt;
@@ -200,8 +200,8 @@ std::optional<std::vector<TrainSummary>> run_cells(const CompareArguments& argum
 }
 
 /// Hash of a run's configuration without what a comparison varies: mode, slices and seed.
-std::string common_hash(const TrainSummary& run, const ModelTable& models) {
-  Config config = load_config(run.run / "config.toml", {}, nullptr, models);
+std::string common_hash(const TrainSummary& run, const Tables& tables) {
+  Config config = load_config(run.run / "config.toml", {}, nullptr, tables);
   config.run.seed = 0;
   config.bn.mode = BatchNormMode::kLocal;
   config.bn.virtual_devices = 1;
@@ -211,11 +211,11 @@ std::string common_hash(const TrainSummary& run, const ModelTable& models) {
 }
 
 std::vector<std::string> find_config_differences(const std::vector<TrainSummary>& runs,
-                                                 const ModelTable& models) {
+                                                 const Tables& tables) {
   std::vector<std::string> warnings;
-  const std::string first = common_hash(runs.front(), models);
+  const std::string first = common_hash(runs.front(), tables);
   for (const TrainSummary& run : runs) {
-    if (common_hash(run, models) == first) continue;
+    if (common_hash(run, tables) == first) continue;
     warnings.push_back(
         fmt::format("the configurations of {} and {} differ in more than mode and seed",
                     runs.front().run.string(), run.run.string()));
@@ -226,7 +226,7 @@ std::vector<std::string> find_config_differences(const std::vector<TrainSummary>
 void report(const CompareArguments& arguments, const std::vector<TrainSummary>& runs,
             const fs::path& folder) {
   Comparison comparison = compare_runs(runs);
-  for (std::string& warning : find_config_differences(runs, *arguments.common.models)) {
+  for (std::string& warning : find_config_differences(runs, *arguments.common.tables)) {
     comparison.warnings.push_back(std::move(warning));
   }
   const std::string json = to_json(comparison);

@@ -12,7 +12,7 @@ namespace lockstep {
 int run_eval(const EvalArguments& arguments) {
   const EvalReport report =
       evaluate_checkpoint({arguments.target, arguments.config, arguments.common.overrides,
-                           arguments.common.devices, arguments.common.models});
+                           arguments.common.devices, arguments.common.tables});
   for (const std::string& warning : report.warnings) fmt::print(stderr, "warning: {}\n", warning);
   if (arguments.common.json) {
     fmt::print("{}\n", to_json(report));

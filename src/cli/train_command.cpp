@@ -10,7 +10,7 @@ int run_train(const TrainArguments& arguments) {
   const StopSignals signals;
   TrainRequest request;
   request.config = load_config(arguments.config, arguments.common.overrides, &request.warnings,
-                               *arguments.common.models);
+                               *arguments.common.tables);
   request.devices = arguments.common.devices;
   request.output = arguments.common.output;
   request.init = arguments.init;

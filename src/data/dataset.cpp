@@ -19,23 +19,34 @@ const std::vector<std::string>& street_class_names() {
   return names;
 }
 
-bool has_street_classes(const DataOptions& options) {
-  return options.layout != DataLayout::kFolder &&
-         class_count(options) == static_cast<int>(street_class_names().size());
+LabelRule label_rule(const DataOptions& options) {
+  if (options.num_classes > 256) {
+    throw ConfigError(
+        concat("data.num_classes = ", options.num_classes, ": labels have 8 bits, so at most 256"));
+  }
+  if (options.ignore_index < 0 || options.ignore_index > 255) {
+    throw ConfigError(concat("data.ignore_index = ", options.ignore_index, ": expected 0..255"));
+  }
+  return {options.num_classes, options.ignore_index, -1};
 }
 
-LabelRule label_rule(const DataOptions& options) {
-  LabelRule rule{class_count(options), options.ignore_index, -1};
-  if (rule.num_classes > 256) {
-    throw ConfigError(
-        concat("data.num_classes = ", rule.num_classes, ": labels have 8 bits, so at most 256"));
-  }
-  if (rule.ignore_index < 0 || rule.ignore_index > 255) {
-    throw ConfigError(concat("data.ignore_index = ", rule.ignore_index, ": expected 0..255"));
-  }
-  if (options.layout == DataLayout::kCamvid && has_street_classes(options))
+std::string split_name(const DataOptions& options, Split split) {
+  return split == Split::kTrain ? options.train : options.val;
+}
+
+std::unique_ptr<Dataset> make_folder(const DataOptions& options, Split split, std::uint64_t) {
+  const LabelRule rule = label_rule(options);
+  return std::make_unique<FileDataset>(folder_pairs(options.root, split_name(options, split)),
+                                       rule);
+}
+
+std::unique_ptr<Dataset> make_camvid(const DataOptions& options, Split split, std::uint64_t) {
+  LabelRule rule = label_rule(options);
+  // With other classes, 11 may be one of them.
+  if (options.num_classes == static_cast<int>(street_class_names().size()))
     rule.void_value = kCamvidVoid;
-  return rule;
+  return std::make_unique<FileDataset>(camvid_pairs(options.root, split_name(options, split)),
+                                       rule);
 }
 
 }  // namespace
@@ -46,27 +57,43 @@ Sample Dataset::load(std::int64_t index) const {
   return sample;
 }
 
+const LayoutTable& builtin_layouts() {
+  static const LayoutTable layouts{
+      {.name = "folder", .make = make_folder},
+      {.name = "camvid", .make = make_camvid, .classes = street_class_names()},
+      {.name = "streets",
+       .make = make_streets,
+       .classes = street_class_names(),
+       .generated = true}};
+  return layouts;
+}
+
+const DataLayout& find_layout(const DataOptions& options) {
+  const LayoutTable& layouts = *options.layouts;
+  const auto found = std::find_if(layouts.begin(), layouts.end(), [&](const DataLayout& layout) {
+    return layout.name == options.layout;
+  });
+  if (found != layouts.end()) return *found;
+  std::string names;
+  for (const DataLayout& layout : layouts) names += (names.empty() ? "" : ", ") + layout.name;
+  throw ConfigError(
+      concat("there is no data layout '", options.layout, "'; expected one of: ", names));
+}
+
 std::unique_ptr<Dataset> make_dataset(const DataOptions& options, Split split, std::uint64_t seed) {
-  const LabelRule rule = label_rule(options);
-  const std::string& name = split == Split::kTrain ? options.train : options.val;
-  switch (options.layout) {
-    case DataLayout::kFolder:
-      return std::make_unique<FileDataset>(folder_pairs(options.root, name), rule);
-    case DataLayout::kCamvid:
-      return std::make_unique<FileDataset>(camvid_pairs(options.root, name), rule);
-    case DataLayout::kStreets:
-      return make_streets(options, split, seed);
-  }
-  throw ConfigError("unknown data layout");
+  DataOptions own = options;
+  own.num_classes = class_count(options);
+  return find_layout(options).make(own, split, seed);
 }
 
 int class_count(const DataOptions& options) {
   if (options.num_classes > 0) return options.num_classes;
-  if (options.num_classes < 0 || options.layout == DataLayout::kFolder) {
+  const auto own = static_cast<int>(find_layout(options).classes.size());
+  if (options.num_classes < 0 || own == 0) {
     throw ConfigError(concat("data.num_classes = ", options.num_classes,
                              ": expected the number of classes, ", "ignored values left out"));
   }
-  return static_cast<int>(street_class_names().size());
+  return own;
 }
 
 std::vector<std::string> class_names(const DataOptions& options) {
@@ -78,7 +105,8 @@ std::vector<std::string> class_names(const DataOptions& options) {
     }
     return options.classes;
   }
-  if (has_street_classes(options)) return street_class_names();
+  const std::vector<std::string>& own = find_layout(options).classes;
+  if (static_cast<int>(own.size()) == count) return own;
   std::vector<std::string> names;
   for (int i = 0; i < count; ++i) names.push_back(concat("class_", i));
   return names;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "lockstep/nn/models/resnet.h"
+#include "lockstep/nn/models/segmentation.h"
 #include "lockstep/nn/models/unet.h"
 
 namespace lockstep {
@@ -43,7 +45,18 @@ Model revert_sync_batchnorm(Model model) {
 }
 
 const ModelTable& builtin_models() {
-  static const ModelTable models{{"unet", make_unet}};
+  static const ModelTable models{{"unet", make_unet},
+                                 {"fcn_resnet50", make_segmentation},
+                                 {"fcn_resnet101", make_segmentation},
+                                 {"deeplabv3_resnet50", make_segmentation},
+                                 {"deeplabv3_resnet101", make_segmentation},
+                                 {"pspnet_resnet50", make_segmentation},
+                                 {"pspnet_resnet101", make_segmentation},
+                                 {"resnet18", make_resnet},
+                                 {"resnet34", make_resnet},
+                                 {"resnet50", make_resnet},
+                                 {"resnet101", make_resnet},
+                                 {"resnext50_32x4d", make_resnet}};
   return models;
 }
 

@@ -18,15 +18,15 @@ namespace {
 constexpr std::int64_t kDefaultEpochs = 20;
 constexpr std::int64_t kDefaultGlobalBatch = 8;
 constexpr float kDefaultFlip = 0.5F;
-constexpr int kLayoutClasses = 11;  // of camvid and streets
 
 /// Gives the written keys their meaning: values, defaults and what must hold between them.
 class ConfigReader {
  public:
   ConfigReader(const std::filesystem::path& path, const std::vector<std::string>& overrides,
-               const ModelTable& models)
+               const Tables& tables)
       : source_(path, overrides, diagnostics_) {
-    draft_.config.models = &models;
+    draft_.config.tables = &tables;
+    draft_.config.data.layouts = &tables.layouts;
   }
 
   Config read(std::vector<std::string>* warnings);
@@ -42,6 +42,9 @@ class ConfigReader {
   void check_exclusive(const std::string& a, const std::string& b);
   void check_model();
   void check_image_size(const Architecture& architecture);
+  template <typename Table>
+  bool is_known(const std::string& key, const std::string& name, const Table& table);
+  const DataLayout* layout() const;  // null: there is none of that name
   bool has(const std::string& key) const { return source_.has(key); }
   void error(const std::string& key, const std::string& message, const std::string& hint = "") {
     diagnostics_.error(source_.span(key), message, hint);
@@ -73,18 +76,26 @@ void ConfigReader::fill_defaults() {
   if (!has("run.name")) config.run.name = source_.path().stem().string();
   if (!has("run.max_iters") && !has("run.epochs")) config.run.epochs = kDefaultEpochs;
   if (!has("batch.global") && !has("batch.per_device")) config.batch.global = kDefaultGlobalBatch;
-  const bool own_classes = config.data.layout != DataLayout::kFolder;
-  if (!has("data.num_classes") && own_classes) config.data.num_classes = kLayoutClasses;
+  if (const DataLayout* layout = this->layout(); layout != nullptr && !has("data.num_classes")) {
+    config.data.num_classes = static_cast<int>(layout->classes.size());
+  }
   config.model.num_classes = config.data.num_classes;
   resolve_root();
   convert_momentum();
   fill_optimizer();
 }
 
+const DataLayout* ConfigReader::layout() const {
+  for (const DataLayout& layout : draft_.config.tables->layouts) {
+    if (layout.name == draft_.config.data.layout) return &layout;
+  }
+  return nullptr;
+}
+
 // A root that is nowhere stays as given: the data set names it when it is opened.
 void ConfigReader::resolve_root() {
   std::filesystem::path& root = draft_.config.data.root;
-  if (root.empty() || draft_.config.data.layout == DataLayout::kStreets) return;
+  if (root.empty() || layout() == nullptr || layout()->generated) return;
   std::error_code ignored;
   const std::filesystem::path beside = source_.path().parent_path() / root;
   if (root.is_relative() && !std::filesystem::exists(root, ignored) &&
@@ -132,19 +143,32 @@ void ConfigReader::check_optimizer_keys() {
   }
 }
 
+/// Whether a table has an entry of that name; it is an error if not.
+template <typename Table>
+bool ConfigReader::is_known(const std::string& key, const std::string& name, const Table& table) {
+  std::vector<std::string> names;
+  for (const auto& entry : table) names.push_back(entry.name);
+  if (std::find(names.begin(), names.end(), name) != names.end()) return true;
+  const auto nearest = nearest_word(name, names);
+  error(key, fmt::format("{}: expected one of: {}, got \"{}\"", key, fmt::join(names, ", "), name),
+        nearest ? fmt::format("did you mean \"{}\"?", *nearest) : "");
+  return false;
+}
+
 // Without crop and resize the size of a folder's images is known only when they are read.
 void ConfigReader::check_model() {
   const Config& config = draft_.config;
-  std::vector<std::string> names;
-  for (const ModelEntry& entry : *config.models) names.push_back(entry.name);
-  if (std::find(names.begin(), names.end(), config.model.arch) != names.end()) {
-    return check_image_size(config.architecture());
-  }
-  const auto nearest = nearest_word(config.model.arch, names);
-  error("model.arch",
-        fmt::format("model.arch: expected one of: {}, got \"{}\"", fmt::join(names, ", "),
+  if (!is_known("model.arch", config.model.arch, config.tables->models)) return;
+  const Architecture architecture = config.architecture();
+  if (architecture.task == Task::kClassification) {
+    error(
+        "model.arch",
+        fmt::format("model.arch: \"{}\" gives an image one class, and the data have one for "
+                    "every pixel",
                     config.model.arch),
-        nearest ? fmt::format("did you mean \"{}\"?", *nearest) : "");
+        fmt::format("for example \"fcn_{0}\", where there is one, or \"unet\"", config.model.arch));
+  }
+  check_image_size(architecture);
 }
 
 void ConfigReader::check_image_size(const Architecture& architecture) {
@@ -155,7 +179,7 @@ void ConfigReader::check_image_size(const Architecture& architecture) {
     size = config.data.augment->crop, from = "data.augment.crop";
   } else if (config.data.resize) {
     size = config.data.resize, from = "data.resize";
-  } else if (config.data.layout == DataLayout::kStreets) {
+  } else if (layout() != nullptr && layout()->generated) {
     size = config.data.size, from = "data.size";
   }
   const std::int64_t divisor = architecture.size_divisor;
@@ -186,11 +210,14 @@ void ConfigReader::check() {
                     config.batch.accumulate, *config.batch.global));
   }
   const auto classes = static_cast<std::size_t>(config.data.num_classes);
-  if (config.data.layout != DataLayout::kStreets && !has("data.root")) {
+  is_known("data.layout", config.data.layout, config.tables->layouts);
+  if (layout() != nullptr && !layout()->generated && !has("data.root")) {
     error("data.root", "data.root is missing",
           "the folder of the data set, for example root = \"data/mine\"");
   }
-  if (classes == 0) error("data.num_classes", "data.num_classes is missing");
+  if (classes == 0 && layout() != nullptr) {
+    error("data.num_classes", "data.num_classes is missing");
+  }
   if (!config.data.classes.empty() && classes != 0 && config.data.classes.size() != classes) {
     error("data.classes", fmt::format("data.classes has {} names, but data.num_classes is {}",
                                       config.data.classes.size(), classes));
@@ -218,9 +245,14 @@ Config ConfigReader::read(std::vector<std::string>* warnings) {
 
 }  // namespace
 
+const Tables& builtin_tables() {
+  static const Tables tables;
+  return tables;
+}
+
 Config load_config(const std::filesystem::path& path, const std::vector<std::string>& overrides,
-                   std::vector<std::string>* warnings, const ModelTable& models) {
-  return ConfigReader(path, overrides, models).read(warnings);
+                   std::vector<std::string>* warnings, const Tables& tables) {
+  return ConfigReader(path, overrides, tables).read(warnings);
 }
 
 double Config::base_learning_rate(int devices) const {

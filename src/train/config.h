@@ -79,6 +79,7 @@ struct BatchNormConfig : BatchNormOptions {
 struct LossOptions {
   std::string type = "cross_entropy";
   std::vector<float> class_weight;  // empty: all 1
+  float aux_weight = 0.5F;          // of the auxiliary head's loss; the main one's is 1
 };
 
 enum class OptimizerType : std::uint8_t { kSgd, kAdamW };
@@ -98,6 +99,15 @@ struct OptimOptions {
   Optimizer optimizer() const;
 };
 
+/// What the names in a configuration stand for.
+struct Tables {
+  ModelTable models = builtin_models();
+  LayoutTable layouts = builtin_layouts();
+};
+
+/// What comes with the library.
+const Tables& builtin_tables();
+
 struct Config {
   RunOptions run;
   DataOptions data;
@@ -107,11 +117,11 @@ struct Config {
   LossOptions loss;
   OptimOptions optim;
   ScheduleOptions schedule;
-  /// Where model.arch is looked up. Outlives the configuration.
-  const ModelTable* models = &builtin_models();
+  /// Where model.arch is looked up, and data.layout was. Outlives the configuration.
+  const Tables* tables = &builtin_tables();
 
   /// The model of `model.arch`. Throws ConfigError when there is none.
-  Architecture architecture() const { return find_architecture(*models, model); }
+  Architecture architecture() const { return find_architecture(tables->models, model); }
   /// Empty where head_lr_mult is 1. Throws ConfigError when it is not and the architecture has no
   /// heads.
   std::vector<ParameterGroup> parameter_groups() const;
@@ -130,17 +140,16 @@ struct Config {
 
 const char* to_string(BatchNormMode mode);
 const char* to_string(EvalStats stats);
-const char* to_string(DataLayout layout);
 
 /// Reads and checks `path`, with `-s key=value` overrides (value in TOML syntax; a bare word is a
 /// string) applied. Reports all errors at once, each as "file:line:column: error: ..." with the
 /// line and a "did you mean". An override of one key of an exclusive pair (max_iters and epochs,
 /// global and per_device) takes the other one's place. A relative data.root is looked for in the
 /// current directory, then beside `path`. Throws ConfigError. `warnings` (may be null) receives
-/// what is allowed but suspicious. `models` outlives the configuration.
+/// what is allowed but suspicious. `tables` outlive the configuration.
 Config load_config(const std::filesystem::path& path, const std::vector<std::string>& overrides,
                    std::vector<std::string>* warnings = nullptr,
-                   const ModelTable& models = builtin_models());
+                   const Tables& tables = builtin_tables());
 
 /// The resolved configuration as TOML that `load_config` reads back to the same values.
 std::string to_toml(const Config& config);

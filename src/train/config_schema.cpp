@@ -155,11 +155,8 @@ ConfigKey root_key() {
 
 void add_data(Keys& keys) {
   const auto data = [](auto member) { return field(&Config::data, member); };
-  keys.push_back(choice("data.layout", data(&DataOptions::layout),
-                        {{"folder", DataLayout::kFolder},
-                         {"camvid", DataLayout::kCamvid},
-                         {"streets", DataLayout::kStreets}},
-                        "folder, camvid, streets (generated)"));
+  keys.push_back(
+      text("data.layout", data(&DataOptions::layout), "folder, camvid, streets (generated)"));
   keys.push_back(root_key());
   keys.push_back(text("data.train", data(&DataOptions::train), "name of the split"));
   keys.push_back(text("data.val", data(&DataOptions::val), "name of the split"));
@@ -211,7 +208,7 @@ void add_augment(Keys& keys) {
       "brightness, contrast, saturation, hue"));
 }
 
-void add_batch_and_model(Keys& keys) {
+void add_batch(Keys& keys) {
   keys.push_back(integer("batch.global", field(&Config::batch, &BatchOptions::global), kAtLeastOne,
                          "images per step on all devices; this or per_device"));
   keys.push_back(integer("batch.per_device", field(&Config::batch, &BatchOptions::per_device),
@@ -221,11 +218,29 @@ void add_batch_and_model(Keys& keys) {
   keys.push_back(integer("batch.accumulate", field(&Config::batch, &BatchOptions::accumulate),
                          {.lo = 1, .hi = 65536},
                          "micro-batches per step, each with BatchNorm statistics of its own"));
-  keys.push_back(text("model.arch", field(&Config::model, &ModelOptions::arch), "unet"));
-  keys.push_back(integer("model.width", field(&Config::model, &ModelOptions::width),
-                         {.lo = 1, .hi = 4096}, "channels of the first stage"));
-  keys.push_back(integer("model.depth", field(&Config::model, &ModelOptions::depth),
-                         {.lo = 1, .hi = 10}, "stages"));
+}
+
+void add_model(Keys& keys) {
+  const auto model = [](auto member) { return field(&Config::model, member); };
+  keys.push_back(text("model.arch", model(&ModelOptions::arch),
+                      "unet, fcn_resnet50, deeplabv3_resnet50, pspnet_resnet50 (or 101); "
+                      "classification: resnet18, 34, 50, 101, resnext50_32x4d"));
+  keys.push_back(integer("model.width", model(&ModelOptions::width), {.lo = 1, .hi = 4096},
+                         "unet: channels of the first stage"));
+  keys.push_back(
+      integer("model.depth", model(&ModelOptions::depth), {.lo = 1, .hi = 10}, "unet: stages"));
+  keys.push_back(only_if([](const Config& c) { return c.model.aux_head; },
+                         boolean("model.aux_head", model(&ModelOptions::aux_head),
+                                 "a second head, whose loss counts loss.aux_weight times")));
+  keys.push_back(real("model.dropout", model(&ModelOptions::dropout), kBelowOne,
+                      "of the heads; default: the published one"));
+  keys.push_back(
+      only_if([](const Config& c) { return c.model.output_stride != ModelOptions{}.output_stride; },
+              integer("model.output_stride", model(&ModelOptions::output_stride),
+                      {.lo = 8, .hi = 32}, "8, 16 or 32: size of the image over the features'")));
+  keys.push_back(only_if([](const Config& c) { return c.model.frozen_bn; },
+                         boolean("model.frozen_bn", model(&ModelOptions::frozen_bn),
+                                 "the backbone's BatchNorm keeps its running statistics")));
 }
 
 ConfigKey momentum_key() {
@@ -294,6 +309,9 @@ void add_loss(Keys& keys) {
                         {{"cross_entropy", "cross_entropy"}}, ""));
   keys.push_back(numbers("loss.class_weight", field(&Config::loss, &LossOptions::class_weight),
                          kNotNegative, "one per class"));
+  keys.push_back(only_if([](const Config& c) { return c.model.aux_head; },
+                         real("loss.aux_weight", field(&Config::loss, &LossOptions::aux_weight),
+                              kNotNegative, "of the auxiliary head's loss in the sum")));
 }
 
 void add_optimizer(Keys& keys) {
@@ -350,7 +368,8 @@ Keys make_keys() {
   add_run(keys);
   add_data(keys);
   add_augment(keys);
-  add_batch_and_model(keys);
+  add_batch(keys);
+  add_model(keys);
   add_batch_norm(keys);
   add_loss(keys);
   add_optimizer(keys);

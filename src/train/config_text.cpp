@@ -32,18 +32,6 @@ const char* to_string(EvalStats stats) {
   return "?";
 }
 
-const char* to_string(DataLayout layout) {
-  switch (layout) {
-    case DataLayout::kFolder:
-      return "folder";
-    case DataLayout::kCamvid:
-      return "camvid";
-    case DataLayout::kStreets:
-      return "streets";
-  }
-  return "?";
-}
-
 std::string to_toml(const Config& config) {
   std::string text, section;
   for (const ConfigKey& key : config_keys()) {

@@ -84,7 +84,7 @@ EvalReport evaluate_checkpoint(const EvalRequest& request) {
   EvalReport report;
   report.checkpoint = checkpoint_of(request.target);
   const Config config = load_config(config_of(request, report.checkpoint), request.overrides,
-                                    &report.warnings, *request.models);
+                                    &report.warnings, *request.tables);
   report.devices = request.devices.empty() ? default_devices() : request.devices;
   const std::vector<Device> devices = parse_devices(report.devices);
   const EvalStats stats = config.bn.eval_stats;

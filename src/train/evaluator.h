@@ -36,7 +36,7 @@ struct EvalRequest {
   std::filesystem::path config;        // empty: the run's config.toml
   std::vector<std::string> overrides;  // -s
   std::string devices;                 // empty: default_devices()
-  const ModelTable* models = &builtin_models();
+  const Tables* tables = &builtin_tables();
 };
 
 struct EvalReport {

@@ -5,6 +5,21 @@
 #include "lockstep/core/check.h"
 
 namespace lockstep {
+namespace {
+
+std::vector<NamedLoss> losses_of(const Config& config) {
+  CrossEntropyLoss loss{.class_weight = config.loss.class_weight,
+                        .ignore_index = config.data.ignore_index};
+  std::vector<NamedLoss> losses{{"out", loss}};
+  if (config.model.aux_head) {
+    loss.weight = config.loss.aux_weight;
+    losses.push_back({"aux", loss});
+  }
+  return losses;
+}
+
+}  // namespace
+
 std::unique_ptr<DataParallel> make_replicas(const Config& config,
                                             const std::vector<Device>& devices,
                                             std::int64_t global_batch, const Size& size,
@@ -18,8 +33,7 @@ std::unique_ptr<DataParallel> make_replicas(const Config& config,
         contiguous_groups(static_cast<int>(devices.size()), config.bn.sync_group);
   }
   options.input = {global_batch, size.height, size.width, 3};
-  options.losses = {{"out", CrossEntropyLoss{.class_weight = config.loss.class_weight,
-                                             .ignore_index = config.data.ignore_index}}};
+  options.losses = losses_of(config);
   options.optimizer = config.optim.optimizer();
   options.parameter_groups = config.parameter_groups();
   options.accumulate = config.batch.accumulate;

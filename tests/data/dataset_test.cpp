@@ -110,7 +110,7 @@ TEST_CASE("layout camvid: folders with annot, void becomes ignore_index") {
   write_png(folder.file("train/x_001.png"), random_image({2, 3}, 1));
   write_png(folder.file("trainannot/x_001.png"), LabelMap{2, 3, {0, 10, 11, 11, 255, 3}});
   DataOptions options = folder_options(folder, 11);
-  options.layout = DataLayout::kCamvid;
+  options.layout = "camvid";
   CHECK(make_dataset(options, Split::kTrain, 0)->load(0).labels.pixels ==
         std::vector<std::uint8_t>{0, 10, 255, 255, 255, 3});
   options.ignore_index = 11;
@@ -125,7 +125,7 @@ TEST_CASE("layout camvid: a list written elsewhere is resolved by the tails of i
     write_pair(folder, concat("train/", name, ".png"), concat("trainannot/", name, ".png"), 1);
   }
   DataOptions options = folder_options(folder, 11);
-  options.layout = DataLayout::kCamvid;
+  options.layout = "camvid";
   write_file(folder.file("train.txt"),
              std::string("/SegNet/CamVid/train/b.png /SegNet/CamVid/trainannot/b.png\n"
                          "\n/SegNet/CamVid/train/a.png /SegNet/CamVid/trainannot/a.png\n"));
@@ -152,7 +152,7 @@ TEST_CASE("class names and counts") {
   options.classes = {"road", "rest"};
   CHECK(class_names(options)[1] == "rest");
   DataOptions camvid;
-  camvid.layout = DataLayout::kCamvid;
+  camvid.layout = "camvid";
   CHECK(class_count(camvid) == 11);
   CHECK(class_names(camvid)[6] == "sign_symbol");
   options.num_classes = 257;

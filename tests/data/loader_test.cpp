@@ -16,7 +16,7 @@ namespace {
 
 DataOptions street_options(int images = 10) {
   DataOptions data;
-  data.layout = DataLayout::kStreets;
+  data.layout = "streets";
   data.num_classes = 11;
   data.size = {20, 28};
   data.train_images = images;
@@ -171,7 +171,7 @@ TEST_CASE("a sample that fails fails its own batch, whatever the workers, and no
   const TempFolder folder;
   DataOptions data = street_options(6);
   write_streets(folder.path(), data, 1);
-  data.layout = DataLayout::kFolder;
+  data.layout = "folder";
   data.root = folder.path();
   data.shuffle = false;
   std::vector<std::uint8_t> bytes = read_file(folder.path() / "images/train/00003.png");
@@ -200,7 +200,7 @@ TEST_CASE("too few images for a batch, and images of different sizes, are told w
     write_png(folder.file(concat("masks/train/", width, ".png")),
               random_labels({16, width}, 11, 1));
   }
-  data.layout = DataLayout::kFolder;
+  data.layout = "folder";
   data.root = folder.path();
   data.augment.reset();
   const std::string text = message_of<ConfigError>([&] { TrainLoader(data, {.batch = 2}); });

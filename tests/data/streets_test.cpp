@@ -83,13 +83,13 @@ TEST_CASE("a scene looks alike at every size, and any size works") {
 TEST_CASE("streets written to disk read back as they were drawn") {
   const TempFolder folder;
   DataOptions options;
-  options.layout = DataLayout::kStreets;
+  options.layout = "streets";
   options.size = {32, 48};
   options.train_images = 3;
   options.val_images = 2;
   write_streets(folder.path(), options, 9);
   DataOptions read = options;
-  read.layout = DataLayout::kFolder;
+  read.layout = "folder";
   read.root = folder.path();
   read.num_classes = 11;
   for (const Split split : {Split::kTrain, Split::kVal}) {
@@ -107,7 +107,7 @@ TEST_CASE("streets written to disk read back as they were drawn") {
 
 TEST_CASE("options that do not fit are refused") {
   DataOptions options;
-  options.layout = DataLayout::kStreets;
+  options.layout = "streets";
   CHECK(make_streets(options, Split::kVal, 0)->size() == 100);
   options.num_classes = 5;
   CHECK_THROWS_AS(make_streets(options, Split::kTrain, 0), ConfigError);

@@ -127,11 +127,11 @@ TEST_CASE("a multiplier for last layers that the model does not have is an error
     };
     return {model, 1, "one layer"};
   };
-  const ModelTable models{{"one_layer", one_layer}};
+  const Tables tables{.models = {{"one_layer", one_layer}}};
   const TemporaryFolder folder;
   TrainRequest request;
   request.config = load_config(folder.write("tiny.toml", kConfig),
-                               {"model.arch=one_layer", "optim.head_lr_mult=10"}, nullptr, models);
+                               {"model.arch=one_layer", "optim.head_lr_mult=10"}, nullptr, tables);
   request.devices = "cpu:2";
   request.output = folder.path() / "a";
   request.console = Console::kQuiet;

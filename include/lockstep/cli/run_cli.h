@@ -1,14 +1,17 @@
 #pragma once
-// The whole program as a function: `main` of the binary, and of a user's own binary with models of
-// one's own beside those of the library.
+// The whole program as a function: `main` of the binary, and of a user's own binary with models and
+// data sets of one's own beside those of the library.
 
+#include "lockstep/data/dataset.h"
 #include "lockstep/nn/model.h"
 
 namespace lockstep {
 
 /// What a program offers beside the library's own.
 struct CliOptions {
-  ModelTable models = {};  // for model.arch; one with the name of a built-in model takes its place
+  // For model.arch and for data.layout; one with the name of a built-in one takes its place.
+  ModelTable models = {};
+  LayoutTable datasets = {};
 };
 
 /// Parses the command line and carries it out. Errors are written to stderr. Returns the exit code:

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -32,7 +33,6 @@ struct Sample {
   LabelMap labels;
 };
 
-enum class DataLayout : std::uint8_t { kFolder, kCamvid, kStreets };
 enum class Split : std::uint8_t { kTrain, kVal };
 
 /// x becomes x*g + o*(1-g) per image: g log-uniform in [lo, 1], o uniform in [0, offset] (of 255),
@@ -49,8 +49,15 @@ struct AugmentOptions {
   bool photometric = false;          // brightness, contrast, saturation, hue
 };
 
+struct DataLayout;
+using LayoutTable = std::vector<DataLayout>;
+
+/// The layouts that come with the library: folder, camvid, streets.
+const LayoutTable& builtin_layouts();
+
 struct DataOptions {
-  DataLayout layout = DataLayout::kFolder;
+  std::string layout = "folder";
+  const LayoutTable* layouts = &builtin_layouts();  // where it is looked up; outlives the options
   std::filesystem::path root;
   std::string train = "train", val = "val";
   int num_classes = 0;
@@ -83,13 +90,28 @@ class Dataset {
   virtual std::string describe(std::int64_t index) const = 0;
 };
 
+/// An entry of a table of layouts: what a configuration calls `name` in data.layout.
+struct DataLayout {
+  std::string name;
+  /// The samples of a split. `options.num_classes` is the number of classes, not 0. Throws
+  /// DataError when the data are not there or not whole, ConfigError for options that do not fit.
+  std::function<std::unique_ptr<Dataset>(const DataOptions& options, Split split,
+                                         std::uint64_t seed)>
+      make;
+  std::vector<std::string> classes = {};  // its own; empty: data.num_classes says how many
+  bool generated = false;                 // needs no data.root; its images are of data.size
+};
+
+/// The entry of `options.layout`. Throws ConfigError naming what there is when there is none.
+const DataLayout& find_layout(const DataOptions& options);
+
 /// Finds the samples of a split. Throws DataError when the root or the split is missing or empty,
 /// or when an image has no mask or a mask no image (naming the first few), ConfigError for options
 /// that do not fit.
 std::unique_ptr<Dataset> make_dataset(const DataOptions& options, Split split, std::uint64_t seed);
 
-/// `options.num_classes`, else the number of classes of a layout that has its own (camvid, streets:
-/// 11). Throws ConfigError for a layout that has none.
+/// `options.num_classes`, else the number of classes of a layout that has its own. Throws
+/// ConfigError for a layout that has none.
 int class_count(const DataOptions& options);
 
 /// Names of the classes: `options.classes`, else the layout's own, else "class_0", ...

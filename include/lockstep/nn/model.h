@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,17 @@ struct ModelOptions {
   std::int64_t num_classes = 0;
   std::int64_t width = 16;  // U-Net: channels of the first stage
   std::int64_t depth = 4;   // U-Net: stages
+  // Segmentation networks on a ResNet:
+  bool aux_head = false;               // a second head, with a loss of its own
+  std::optional<double> dropout = {};  // none: the architecture's
+  int output_stride = 8;               // the image's size over that of the features
+  bool frozen_bn = false;              // the backbone's BatchNorm keeps its running statistics
+};
+
+/// What a network says of an image.
+enum class Task : std::uint8_t {
+  kSegmentation,    // a class for every pixel: logits [N, H, W, classes]
+  kClassification,  // a class for the image: logits [N, classes]
 };
 
 /// A model that is ready to be declared.
@@ -53,6 +65,7 @@ struct Architecture {
   /// Beginnings of the names of its last layers' parameters, which may learn at a rate of their
   /// own.
   std::vector<std::string> heads = {};
+  Task task = Task::kSegmentation;
 };
 
 /// An entry of a table of models: what a configuration calls `name` in model.arch.

@@ -63,6 +63,11 @@ Model unet(const UnetOptions& options) {
 }
 
 Architecture make_unet(const ModelOptions& options) {
+  if (options.aux_head || options.frozen_bn || options.dropout) {
+    throw ConfigError(
+        "model: unet has no auxiliary head, no dropout and no backbone apart; leave out aux_head, "
+        "dropout and frozen_bn");
+  }
   const UnetOptions own{options.width, options.depth, options.num_classes};
   return {unet(own),
           unet_size_divisor(own),

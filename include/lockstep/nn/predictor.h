@@ -1,0 +1,48 @@
+#pragma once
+// Inference with trained weights on one device: every BatchNorm by its running statistics, whatever
+// it was in training.
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/core/device.h"
+#include "lockstep/nn/model.h"
+#include "lockstep/nn/weights.h"
+
+namespace lockstep {
+
+struct PredictorOptions {
+  Device device = {};          // the processor
+  int threads = 0;             // host threads of a CPU device; 0: one per core
+  std::string output = "out";  // of the model's
+};
+
+/// What the network says of a batch. Valid until the next call.
+struct Prediction {
+  Shape shape = {};                       // of `logits`: [N, H, W, classes] or [N, classes]
+  std::span<const float> logits;          // channels last
+  std::span<const std::int32_t> classes;  // [N, H, W] or [N]: the first of the largest
+};
+
+/// Used by one thread. Memory is planned for the shapes that come: a batch of the shape before, or
+/// with fewer images, allocates nothing.
+class Predictor {
+ public:
+  /// `weights`: a state dict of the model.
+  Predictor(Model model, const TensorMap& weights, const PredictorOptions& options = {});
+  ~Predictor();
+
+  /// `images` [shape], normalised as in training. Throws Error when their number is not that of the
+  /// shape, and naming the layer where the shape does not fit the model; the first time DataError
+  /// when a tensor of the weights is missing, left over or of another shape.
+  Prediction predict(std::span<const float> images, const Shape& shape);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace lockstep
