@@ -1,0 +1,122 @@
+// The built-in networks on a ResNet: sizes as published, what may be asked of them.
+
+#include <algorithm>
+#include <set>
+
+#include "lockstep/nn/models/segmentation.h"
+#include "lockstep/nn/weights.h"
+#include "nn/harness.h"
+
+namespace lockstep::test {
+namespace {
+
+/// A network of the table, without having computed anything.
+struct BuiltIn {
+  std::unique_ptr<Backend> backend = make_backend(Device{}, 1);
+  ParameterStore store;
+  std::unique_ptr<Network> network;
+
+  explicit BuiltIn(const ModelOptions& options, const Shape& input = {2, 40, 33, 3})
+      : network(build_network(find_architecture(builtin_models(), options).model, {}, input,
+                              {.training = false}, *backend, store)) {}
+  std::int64_t parameters() const {
+    std::int64_t sum = 0;
+    for (const auto& parameter : store.parameters()) sum += parameter->elements;
+    return sum;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("models: as many parameters as torchvision says") {
+  const std::pair<const char*, std::int64_t> classifiers[] = {{"resnet18", 11689512},
+                                                              {"resnet34", 21797672},
+                                                              {"resnet50", 25557032},
+                                                              {"resnet101", 44549160},
+                                                              {"resnext50_32x4d", 25028904}};
+  for (const auto& [arch, count] : classifiers) {
+    CAPTURE(arch);
+    const BuiltIn net({.arch = arch, .num_classes = 1000});
+    CHECK(net.parameters() == count);
+    CHECK(net.network->output().shape == Shape{2, 1000});
+  }
+  const std::pair<const char*, std::int64_t> segmenters[] = {{"fcn_resnet50", 35322218},
+                                                             {"fcn_resnet101", 54314346},
+                                                             {"deeplabv3_resnet50", 42004074},
+                                                             {"deeplabv3_resnet101", 60996202}};
+  for (const auto& [arch, count] : segmenters) {
+    CAPTURE(arch);
+    const BuiltIn net({.arch = arch, .num_classes = 21, .aux_head = true});
+    CHECK(net.parameters() == count);
+    CHECK(net.network->output_names() == std::vector<std::string>{"out", "aux"});
+    CHECK(net.network->output(0).shape == Shape{2, 40, 33, 21});
+    CHECK(net.network->output(1).shape == Shape{2, 40, 33, 21});
+  }
+}
+
+TEST_CASE("models: features of the asked output stride") {
+  for (const auto& [stride, height, width] : {std::tuple{8, 5, 5}, {16, 3, 3}, {32, 2, 2}}) {
+    CAPTURE(stride);
+    const auto backend = make_backend(Device{}, 1);
+    ParameterStore store;
+    NetworkBuilder net(*backend, store);
+    Value* x = net.input({1, 40, 33, 3});
+    const auto features = resnet_features(
+        net, x, {}, with_output_stride(resnet_options("resnet50"), stride), "backbone.");
+    CHECK(features[0]->shape == Shape{1, 10, 9, 256});
+    CHECK(features[3]->shape == Shape{1, height, width, 2048});
+  }
+}
+
+TEST_CASE("models: a frozen backbone leaves BatchNorm of the head alone") {
+  const BuiltIn net({.arch = "fcn_resnet50", .num_classes = 4, .frozen_bn = true});
+  int frozen = 0, learning = 0;
+  for (const BatchNormLayer* layer : net.network->batch_norms()) {
+    const bool in_backbone = layer->name().starts_with("backbone.");
+    CHECK(layer->config().norm.frozen == in_backbone);
+    (in_backbone ? frozen : learning) += 1;
+  }
+  CHECK(frozen == 53);
+  CHECK(learning == 1);
+}
+
+TEST_CASE("models: the heads' parameters are those that the table names") {
+  for (const bool aux : {false, true}) {
+    for (const char* arch : {"fcn_resnet50", "deeplabv3_resnet50", "pspnet_resnet50"}) {
+      CAPTURE(arch);
+      const ModelOptions options{.arch = arch, .num_classes = 4, .aux_head = aux};
+      const BuiltIn net(options);
+      const std::vector<std::string> heads = find_architecture(builtin_models(), options).heads;
+      CHECK(heads.size() >= (aux ? 2 : 1));
+      std::set<std::string> used;
+      for (const auto& parameter : net.store.parameters()) {
+        const std::string& name = parameter->name;
+        CAPTURE(name);
+        const auto head = std::find_if(heads.begin(), heads.end(), [&](const std::string& prefix) {
+          return name.starts_with(prefix + ".");
+        });
+        const bool in_backbone = name.starts_with("backbone.") || name.starts_with("layer");
+        CHECK((head == heads.end()) == in_backbone);
+        if (head != heads.end()) used.insert(*head);
+      }
+      CHECK(used.size() == heads.size());
+    }
+  }
+}
+
+TEST_CASE("models: what cannot be is an error that says so") {
+  const auto make = [](const ModelOptions& options) {
+    return find_architecture(builtin_models(), options);
+  };
+  CHECK_THROWS_WITH_AS(make({.arch = "fcn_resnet50", .num_classes = 4, .output_stride = 12}),
+                       "model.output_stride: expected 8, 16 or 32, got 12", ConfigError);
+  CHECK_THROWS_WITH_AS(resnet_options("resnet51"), doctest::Contains("resnet50"), ConfigError);
+  CHECK_THROWS_WITH_AS(with_output_stride(resnet_options("resnet18"), 8),
+                       doctest::Contains("bottleneck"), ConfigError);
+  for (const char* arch : {"unet", "resnet18"}) {
+    CHECK_THROWS_WITH_AS(make({.arch = arch, .num_classes = 4, .aux_head = true}),
+                         doctest::Contains("no auxiliary head"), ConfigError);
+  }
+}
+
+}  // namespace lockstep::test

@@ -1,0 +1,73 @@
+#include "lockstep/nn/predictor.h"
+
+#include <algorithm>
+
+#include "nn/harness.h"
+
+namespace lockstep::test {
+namespace {
+
+Outputs tiny(NetworkBuilder& net, Value* x, const NormLayer& norm) {
+  x = net.conv2d(x, "stem", {.out_channels = 6, .kernel = 3, .padding = 1});
+  x = norm(net, x, "bn", {.relu = true});
+  return {{"aux", net.conv2d(x, "aux", {.out_channels = 2, .bias = true})},
+          {"out", net.conv2d(x, "head", {.out_channels = 4, .bias = true})}};
+}
+
+/// A network of `tiny`, as it was trained, with running statistics away from their first values.
+struct Trained {
+  std::unique_ptr<Backend> backend = make_backend(Device{}, 1);
+  ParameterStore store;
+  std::unique_ptr<Network> network;
+
+  explicit Trained(const Shape& shape)
+      : network(build_network(tiny, SyncBatchNorm(), shape, {.training = false}, *backend, store)) {
+    initialize_parameters(store, *backend, 3);
+    const BatchNormState& state = *store.batch_norms().front();
+    upload(*backend, Tensor(state.running_mean, Shape{1, 6}), random_floats(6, 1));
+    upload(*backend, Tensor(state.running_var, Shape{1, 6}), Floats{1, 2, 0.5F, 3, 1, 0.1F});
+  }
+  Floats logits(const Floats& images) {
+    upload(*backend, network->input(), images);
+    network->forward({.training = false});
+    return download(*backend, network->output(network->output_index("out")));
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a predictor says what the network says in evaluation, whatever the images' size") {
+  Trained first({3, 8, 10, 3});
+  Predictor predictor(tiny, export_weights(first.store, *first.backend));
+  for (const Shape& shape : {Shape{3, 8, 10, 3}, {1, 8, 10, 3}, {2, 5, 4, 3}, {3, 8, 10, 3}}) {
+    CAPTURE(to_string(shape));
+    const Floats images = random_floats(shape.elements(), 7);
+    Trained reference(shape);
+    const Floats logits = reference.logits(images);
+    const Prediction result = predictor.predict(images, shape);
+    CHECK(result.shape == Shape{shape.batch(), shape.height(), shape.width(), 4});
+    CHECK(Floats(result.logits.begin(), result.logits.end()) == logits);
+    REQUIRE(result.classes.size() == logits.size() / 4);
+    for (std::size_t row = 0; row < result.classes.size(); ++row) {
+      const auto begin = logits.begin() + static_cast<std::ptrdiff_t>(4 * row);
+      CHECK(result.classes[row] == std::max_element(begin, begin + 4) - begin);
+    }
+  }
+}
+
+TEST_CASE("a predictor refuses images and weights that do not fit") {
+  Trained trained({1, 8, 8, 3});
+  const TensorMap weights = export_weights(trained.store, *trained.backend);
+  Predictor predictor(tiny, weights);
+  CHECK_THROWS_WITH_AS(predictor.predict(Floats(10), {1, 8, 8, 3}),
+                       doctest::Contains("expected 192 values"), Error);
+  TensorMap less = weights;
+  less.erase("head.bias");
+  Predictor incomplete(tiny, less);
+  CHECK_THROWS_WITH_AS(incomplete.predict(Floats(192), {1, 8, 8, 3}),
+                       doctest::Contains("head.bias"), DataError);
+  Predictor elsewhere(tiny, weights, {.output = "depth"});
+  CHECK_THROWS_AS(elsewhere.predict(Floats(192), {1, 8, 8, 3}), Error);
+}
+
+}  // namespace lockstep::test
