@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 """Builds and runs the programs of docs/library.md against an installed copy, outside of the source tree.
 
-    library_test.py SOURCE BUILD [--cuda]
+    library_test.py SOURCE BUILD [--cpu-only]
+
+--cpu-only: against a copy that is built for it, without CUDA; BUILD is then not looked at.
 
 Every C++ block of the page that begins with `// NAME.cpp` is a program; the first is also built by pkg-config
 alone. A program that fails, or that does not print what the page says it prints, fails the test.
 """
+import os
 import pathlib
 import re
 import subprocess
@@ -54,6 +57,13 @@ def check_output(name, printed, expected):
     print(f"{name}: ran, {len(printed.splitlines())} lines" + ("" if expected is None else ", as the page says"))
 
 
+def build_cpu_only(source, build):
+    """Everything that is installed, built where no CUDA Toolkit is looked for."""
+    run("cmake", "-S", source, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DLOCKSTEP_CUDA=OFF",
+        "-DLOCKSTEP_TESTS=OFF", "-DLOCKSTEP_PRECOMPILED_HEADERS=ON")
+    run("cmake", "--build", build, "--parallel", os.cpu_count())
+
+
 def main():
     source, build = (pathlib.Path(word).resolve() for word in sys.argv[1:3])
     programs = programs_of((source / "docs/library.md").read_text())
@@ -63,6 +73,9 @@ def main():
         folder = pathlib.Path(folder)
         prefix, user = folder / "prefix", folder / "user"
         user.mkdir()
+        if "--cpu-only" in sys.argv:
+            build = folder / "cpu_only"
+            build_cpu_only(source, build)
         run("cmake", "--install", build, "--prefix", prefix)
         for name, (text, _) in programs.items():
             (user / f"{name}.cpp").write_text(text)
