@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "lockstep/core/check.h"
+#include "nn/weight_file_kind.h"
 
 namespace lockstep {
 namespace {
@@ -233,7 +234,8 @@ void save_checkpoint(const fs::path& path, const Checkpoint& checkpoint) {
   write_safetensors(path, weights);
 }
 
-SafetensorsFile load_weights(const fs::path& path) {
+SafetensorsFile read_weights(const fs::path& path) {
+  if (weight_file_kind(path) != WeightFileKind::kSafetensors) return {load_weights(path), {}};
   SafetensorsFile file = read_safetensors(path);
   const auto expected = file.metadata.find(kHashKey);
   if (expected != file.metadata.end() && expected->second != content_hash(file)) {
@@ -244,13 +246,13 @@ SafetensorsFile load_weights(const fs::path& path) {
 }
 
 Checkpoint load_checkpoint(const fs::path& path) {
-  SafetensorsFile weights = load_weights(path);
+  SafetensorsFile weights = read_weights(path);
   const fs::path beside = state_path(path);
   if (!fs::exists(beside)) {
     throw DataError(concat(path.string(), ": has no training state (", beside.filename().string(),
                            ") beside it; to start from its weights use --init"));
   }
-  const SafetensorsFile state = load_weights(beside);
+  const SafetensorsFile state = read_weights(beside);
   const auto hash = weights.metadata.find(kHashKey);
   const auto pair = state.metadata.find(kPairKey);
   if (hash == weights.metadata.end() || pair == state.metadata.end() ||

@@ -43,8 +43,9 @@ void save_checkpoint(const std::filesystem::path& path, const Checkpoint& checkp
 /// one pair.
 Checkpoint load_checkpoint(const std::filesystem::path& path);
 
-/// The weights alone, also of files that other programs wrote; checks the hash if there is one.
-SafetensorsFile load_weights(const std::filesystem::path& path);
+/// The weights alone, also of files that other programs wrote (`load_weights`; these have no
+/// metadata unless they are safetensors); checks the hash if there is one.
+SafetensorsFile read_weights(const std::filesystem::path& path);
 
 /// iter_N.safetensors in `folder`, newest first.
 std::vector<std::filesystem::path> numbered_checkpoints(const std::filesystem::path& folder);

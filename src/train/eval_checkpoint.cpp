@@ -88,7 +88,7 @@ EvalReport evaluate_checkpoint(const EvalRequest& request) {
   report.devices = request.devices.empty() ? default_devices() : request.devices;
   const std::vector<Device> devices = parse_devices(report.devices);
   const EvalStats stats = config.bn.eval_stats;
-  const SafetensorsFile weights = load_weights(report.checkpoint);
+  const SafetensorsFile weights = read_weights(report.checkpoint);
   const auto saved = saved_statistics(report.checkpoint, stats, report.warnings);
 
   const std::unique_ptr<DataParallel> replicas = replicas_for(config, devices);

@@ -152,7 +152,7 @@ void Trainer::restore() {
 void Trainer::load_initial_weights() {
   if (request_.init.empty()) return;
   const ImportSummary summary =
-      replicas_->load_state_dict(load_weights(request_.init).tensors, false);
+      replicas_->load_state_dict(read_weights(request_.init).tensors, false);
   if (summary.loaded == 0) {
     throw DataError(concat(request_.init.string(), ": no tensor of it fits this network"));
   }

@@ -18,6 +18,7 @@ except ImportError as error:
     print(f"SKIPPED: PyTorch is not installed for {sys.executable} ({error}); tools/setup --dev installs it")
     sys.exit(0)
 
+import make_pth
 import safetensors_writer
 from torch_unet import UNet, make_sgd, train_step
 
@@ -471,6 +472,7 @@ def main():
     make_samplers(folder)
     make_optimizers(folder)
     make_squared_errors(folder)
+    make_pth.make(folder)
     print(f"golden results of PyTorch {torch.__version__} in {folder}")
 
 

@@ -205,8 +205,8 @@ TEST_CASE("initial weights come from a file, as far as it fits") {
       runs.request("b", {"data.num_classes=11", "run.max_iters=1", "optim.lr=0"});
   request.init = runs.folder("a").checkpoint("last");
   train(request);
-  const auto before = load_weights(request.init).tensors,
-             after = load_weights(runs.folder("b").checkpoint("last")).tensors;
+  const auto before = read_weights(request.init).tensors,
+             after = read_weights(runs.folder("b").checkpoint("last")).tensors;
   CHECK(before.at("encoder.1.0.conv.weight").data == after.at("encoder.1.0.conv.weight").data);
   CHECK(before.at("head.bias").data == after.at("head.bias").data);
 }
@@ -218,9 +218,9 @@ TEST_CASE("evaluation leaves a training run as it was, whatever statistics it us
     CAPTURE(stats);
     train(runs.request(
         stats, {"run.val_every=1", "bn.precise_iters=2", "bn.eval_stats=" + std::string(stats)}));
-    CHECK(load_weights(runs.folder("a").checkpoint("last"))
+    CHECK(read_weights(runs.folder("a").checkpoint("last"))
               .tensors.at("encoder.0.0.bn.running_mean")
-              .data == load_weights(runs.folder(stats).checkpoint("last"))
+              .data == read_weights(runs.folder(stats).checkpoint("last"))
                            .tensors.at("encoder.0.0.bn.running_mean")
                            .data);
     CHECK(load_checkpoint(runs.folder("a").checkpoint("last")).state.optimizer ==

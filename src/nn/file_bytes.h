@@ -1,0 +1,38 @@
+#pragma once
+// Pieces of a file that is not believed: what is asked for is held against the file's length before
+// anything is allocated.
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <span>
+#include <vector>
+
+namespace lockstep {
+
+/// Used by one thread. Complaints are DataErrors that leave the file's name to the caller.
+class FileBytes {
+ public:
+  /// Throws DataError when there is no such file, or it cannot be read.
+  explicit FileBytes(const std::filesystem::path& path);
+
+  std::uint64_t size() const { return size_; }
+  /// Whether `bytes` bytes from `offset` on lie in the file.
+  bool holds(std::uint64_t offset, std::uint64_t bytes) const {
+    return offset <= size_ && bytes <= size_ - offset;
+  }
+  /// Throws DataError when the file does not hold them.
+  std::vector<std::byte> read(std::uint64_t offset, std::uint64_t bytes);
+  /// Its first `bytes` bytes, or all where it has fewer.
+  std::vector<std::byte> head(std::uint64_t bytes);
+
+ private:
+  std::ifstream stream_;
+  std::uint64_t size_ = 0;
+};
+
+/// The number whose bytes these are, the lowest first. REQUIRES: at most 8 bytes.
+std::uint64_t little_endian(std::span<const std::byte> bytes);
+
+}  // namespace lockstep
