@@ -2,7 +2,9 @@
 
 #include <cstring>
 #include <set>
-#include <string_view>
+
+#include "nn/to_float.h"
+#include "nn/weight_names.h"
 
 namespace lockstep {
 namespace {
@@ -52,9 +54,19 @@ std::string to_text(const std::vector<std::int64_t>& shape) {
   return "[" + text + "]";
 }
 
-std::string without_prefix(const std::string& name) {
-  constexpr std::string_view kPrefix = "module.";  // DataParallel's
-  return name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name;
+// What stands for the tensors when names are compared: those with a counter's name are left out,
+// since files from before PyTorch counted batches lack them.
+bool is_counter(const std::string& name) { return name.ends_with("num_batches_tracked"); }
+
+NameMapping mapping_of(const std::vector<Entry>& entries, const TensorMap& tensors) {
+  ShapesByName file, network;
+  for (const auto& [name, tensor] : tensors) {
+    if (!is_counter(name)) file.emplace(name, tensor.shape);
+  }
+  for (const Entry& entry : entries) {
+    if (entry.counter == nullptr) network.emplace(entry.name, entry.shape);
+  }
+  return find_mapping(file, network);
 }
 
 struct Match {
@@ -62,41 +74,62 @@ struct Match {
   const HostTensor* tensor;
 };
 
+// Bytes that the entry's elements have in a file; 0 where they cannot be of this type.
+std::size_t bytes_in_file(const Entry& entry, const std::string& dtype) {
+  if (entry.counter != nullptr) return dtype == entry.dtype() ? entry.bytes() : 0;
+  return static_cast<std::size_t>(entry.elements) * float_bytes(dtype);
+}
+
 // Compares names, types and shapes; copies nothing yet.
 std::vector<Match> match(const std::vector<Entry>& entries, const TensorMap& tensors,
                          ImportSummary& summary) {
-  std::map<std::string, const HostTensor*> by_name;
-  for (const auto& [name, tensor] : tensors) by_name.emplace(without_prefix(name), &tensor);
+  const NameMapping mapping = mapping_of(entries, tensors);
+  summary.file_prefix = mapping.strip;
+  summary.network_prefix = mapping.add;
+  std::set<std::string> used;
   std::vector<Match> matches;
   for (const Entry& entry : entries) {
-    const auto found = by_name.find(entry.name);
-    if (found == by_name.end()) {
-      // Files from before PyTorch counted batches lack the counter.
+    const std::string source = mapping.source_of(entry.name, tensors);
+    if (source.empty()) {
       if (entry.counter == nullptr) summary.missing.push_back(entry.name);
       continue;
     }
-    const HostTensor& tensor = *found->second;
-    by_name.erase(found);
-    if (tensor.dtype != entry.dtype()) {
+    used.insert(source);
+    const HostTensor& tensor = tensors.at(source);
+    const std::size_t bytes = bytes_in_file(entry, tensor.dtype);
+    if (bytes == 0) {
       summary.skipped.push_back(
           concat(entry.name, ": ", tensor.dtype, " in the file, ", entry.dtype(), " here"));
-    } else if (tensor.shape != entry.shape || tensor.data.size() != entry.bytes()) {
+    } else if (tensor.shape != entry.shape || tensor.data.size() != bytes) {
       summary.skipped.push_back(concat(entry.name, ": ", to_text(tensor.shape), " in the file, ",
                                        to_text(entry.shape), " here"));
     } else {
       matches.push_back({&entry, &tensor});
     }
   }
-  for (const auto& [name, tensor] : by_name) summary.unexpected.push_back(name);
+  for (const auto& [name, tensor] : tensors) {
+    if (!used.contains(name)) summary.unexpected.push_back(name);
+  }
   return matches;
 }
 
+constexpr std::size_t kShown = 8;
+
 void append_list(std::string& text, const char* title, const std::vector<std::string>& items) {
-  constexpr std::size_t kShown = 8;
   if (items.empty()) return;
   text += concat("\n  ", title, ":");
   for (std::size_t i = 0; i < items.size() && i < kShown; ++i) text += "\n    " + items[i];
   if (items.size() > kShown) text += concat("\n    and ", items.size() - kShown, " more");
+}
+
+// "; 3 TITLE: a, b, c"
+std::string clause(const char* title, const std::vector<std::string>& items) {
+  if (items.empty()) return "";
+  std::string text = concat("; ", items.size(), " ", title, ": ");
+  for (std::size_t i = 0; i < items.size() && i < kShown; ++i) {
+    text += (i == 0 ? "" : ", ") + items[i];
+  }
+  return items.size() > kShown ? concat(text, " and ", items.size() - kShown, " more") : text;
 }
 
 void check_complete(const ImportSummary& summary) {
@@ -105,6 +138,13 @@ void check_complete(const ImportSummary& summary) {
   append_list(text, "are missing in the file", summary.missing);
   append_list(text, "are unknown to the network", summary.unexpected);
   if (!text.empty()) throw DataError("the weights are of another network; these tensors" + text);
+}
+
+// Done when it returns: what a type is converted to lives no longer.
+void upload(const Entry& entry, const HostTensor& tensor, Backend& backend) {
+  const std::vector<float> values = to_floats(tensor);
+  backend.upload(entry.tensor(), values.data());
+  backend.synchronize();
 }
 
 }  // namespace
@@ -134,12 +174,24 @@ ImportSummary import_weights(const TensorMap& tensors, ParameterStore& store, Ba
     if (entry->counter != nullptr) {
       std::memcpy(entry->counter, tensor->data.data(), entry->bytes());
     } else {
-      backend.upload(entry->tensor(), tensor->data.data());
+      upload(*entry, *tensor, backend);
     }
     ++summary.loaded;
   }
   backend.synchronize();
   return summary;
+}
+
+std::string describe_import(const ImportSummary& summary) {
+  const std::size_t all =
+      static_cast<std::size_t>(summary.loaded) + summary.skipped.size() + summary.missing.size();
+  std::string text = concat(summary.loaded, " of the network's ", all, " tensors loaded");
+  if (!summary.file_prefix.empty() || !summary.network_prefix.empty()) {
+    text += concat(" (\"", summary.file_prefix, "NAME\" in the file is \"", summary.network_prefix,
+                   "NAME\" here)");
+  }
+  return text + clause("skipped", summary.skipped) + clause("not in the file", summary.missing) +
+         clause("of the file not used", summary.unexpected);
 }
 
 }  // namespace lockstep

@@ -281,7 +281,7 @@ TEST_CASE("weights: what does not fit is reported, or refused before anything ch
   }
   tensors.erase("module.bn.num_batches_tracked");
   tensors.erase("module.bn.bias");
-  tensors["module.bn.weight"].dtype = "F16";
+  tensors["module.bn.weight"].dtype = "I32";
   tensors["extra"] = tensor_of("F32", {1}, 4);
 
   const auto before = to.reference().parameters;
@@ -293,7 +293,7 @@ TEST_CASE("weights: what does not fit is reported, or refused before anything ch
   const ImportSummary summary = import_weights(tensors, to.store, *to.backend, false);
   CHECK(summary.loaded == 3);  // stem.weight, running_mean, running_var
   CHECK(summary.skipped ==
-        std::vector<std::string>{"bn.weight: F16 in the file, F32 here",
+        std::vector<std::string>{"bn.weight: I32 in the file, F32 here",
                                  "head.weight: [5, 4, 1, 1] in the file, [4, 4, 1, 1] here",
                                  "head.bias: [5] in the file, [4] here"});
   CHECK(summary.missing == std::vector<std::string>{"bn.bias"});
