@@ -55,7 +55,8 @@ CLI::App& add_train(CLI::App& app, CommandLine& line) {
   command.add_option("CONFIG", line.train.config, "configuration (TOML)")->required();
   add_devices_and_overrides(command, line);
   add_output(command, line, "run folder; default: <work_dir>/<name>/<time>-s<seed>");
-  command.add_option("--init", line.train.init, "weights to start from (safetensors)");
+  command.add_option("--init", line.train.init,
+                     "weights to start from: safetensors or PyTorch's .pth");
   command
       .add_option("--resume", line.resume,
                   "continue: a checkpoint, or auto (the default): the newest good one")
@@ -69,7 +70,9 @@ CLI::App& add_train(CLI::App& app, CommandLine& line) {
 CLI::App& add_eval(CLI::App& app, CommandLine& line) {
   CLI::App& command =
       *app.add_subcommand("eval", "Evaluate a run or a checkpoint on the validation split");
-  command.add_option("TARGET", line.eval.target, "run folder (its last checkpoint) or checkpoint")
+  command
+      .add_option("TARGET", line.eval.target,
+                  "run folder (its last checkpoint), checkpoint, or with -c any weights, also .pth")
       ->required();
   command.add_option("-c,--config", line.eval.config, "configuration; default: the run's own");
   add_devices_and_overrides(command, line);

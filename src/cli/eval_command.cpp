@@ -18,7 +18,9 @@ int run_eval(const EvalArguments& arguments) {
     fmt::print("{}\n", to_json(report));
     return kExitDone;
   }
-  fmt::print("{}, step {}, on {}{}\n", report.checkpoint.string(), report.iteration, report.devices,
+  const bool knows_step = report.iteration >= 0;  // weights of other programs do not
+  fmt::print("{}{}, on {}{}\n", report.checkpoint.string(),
+             knows_step ? fmt::format(", step {}", report.iteration) : "", report.devices,
              arguments.common.devices.empty() ? " (the default; choose with -d)" : "");
   fmt::print("{}", format_evaluation(report.evaluation, report.classes));
   return kExitDone;

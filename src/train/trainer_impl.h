@@ -86,6 +86,7 @@ class Trainer {
   RunFolder folder_;
   FaultInjection fault_;
   std::optional<FoundCheckpoint> resumed_;
+  std::string initial_weights_;  // what --init has done, if all of it fitted
 
   std::unique_ptr<TrainLoader> loader_;
   std::unique_ptr<DataParallel> replicas_;

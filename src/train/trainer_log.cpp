@@ -71,6 +71,7 @@ void Trainer::log_start() {
                         {"environment", describe_environment(devices_)}});
   if (resumed_)
     log_->info(fmt::format("resumed {} at step {}", resumed_->path.string(), iteration_));
+  if (!initial_weights_.empty()) log_->info(initial_weights_);
   if (fault_.active()) warnings_.push_back("faults are injected (LOCKSTEP_FAULT)");
   for (const std::string& text : warnings_) {
     log_->warning(text);

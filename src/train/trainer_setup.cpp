@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
+#include <utility>
 
 #include "lockstep/core/check.h"
 #include "lockstep/nn/weights.h"
@@ -154,13 +155,13 @@ void Trainer::load_initial_weights() {
   const ImportSummary summary =
       replicas_->load_state_dict(read_weights(request_.init).tensors, false);
   if (summary.loaded == 0) {
-    throw DataError(concat(request_.init.string(), ": no tensor of it fits this network"));
+    throw DataError(concat(request_.init.string(), ": no tensor of it fits this network; ",
+                           describe_import(summary)));
   }
-  for (const std::string& text : summary.skipped) warnings_.push_back("--init: skipped " + text);
-  for (const std::string& name : summary.missing)
-    warnings_.push_back("--init: the file lacks " + name);
-  for (const std::string& name : summary.unexpected)
-    warnings_.push_back("--init: not used: " + name);
+  const bool whole =
+      summary.skipped.empty() && summary.missing.empty() && summary.unexpected.empty();
+  initial_weights_ = concat("--init ", request_.init.string(), ": ", describe_import(summary));
+  if (!whole) warnings_.push_back(std::exchange(initial_weights_, ""));
 }
 
 void Trainer::open_folder() {

@@ -12,6 +12,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/nn/weights.h"
 #include "nn/crc32.h"
+#include "support/pth_writer.h"
 #include "support/temporary_folder.h"
 
 namespace lockstep::test {
@@ -19,128 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// --- pickles ---
-
-std::string number(std::uint64_t value, std::size_t bytes) {
-  std::string text(bytes, '\0');
-  std::memcpy(text.data(), &value, bytes);
-  return text;
-}
-
-std::string text(const std::string& value) { return "X" + number(value.size(), 4) + value; }
-std::string integer(std::int64_t value) {
-  return "\x8a\x08" + number(static_cast<std::uint64_t>(value), 8);
-}
-std::string global(const std::string& module, const std::string& name) {
-  return "c" + module + "\n" + name + "\n";
-}
-std::string tuple(const std::string& items) { return "(" + items + "t"; }
-std::string dict(const std::string& items) { return "}(" + items + "u"; }
-std::string pickle(const std::string& value) { return "\x80\x02" + value + "."; }
-
-std::string integers(const std::vector<std::int64_t>& values) {
-  std::string items;
-  for (const std::int64_t value : values) items += integer(value);
-  return tuple(items);
-}
-
-std::string storage(const std::string& type, const std::string& key, std::int64_t elements) {
-  return tuple(text("storage") + global("torch", type) + text(key) + text("cpu") +
-               integer(elements)) +
-         "Q";
-}
-
-std::string tensor(const std::string& storage, std::int64_t offset,
-                   const std::vector<std::int64_t>& size,
-                   const std::vector<std::int64_t>& strides) {
-  return global("torch._utils", "_rebuild_tensor_v2") +
-         tuple(storage + integer(offset) + integers(size) + integers(strides) + "\x89" +
-               global("collections", "OrderedDict") + ")R") +
-         "R";
-}
-
-// --- zip archives ---
-
-struct Entry {
-  std::string name, data;
-  std::uint64_t method = 0;
-  std::uint64_t flags = 0;
-};
-
-struct ZipOptions {
-  bool zip64 = false;           // sizes and places in ZIP64 fields and records alone
-  std::int64_t more_bytes = 0;  // that the directory says of each entry
-  std::uint64_t more_entries = 0;
-  std::int64_t displaced = 0;  // places of entries
-  std::string comment = {};
-};
-
-std::string directory_entry(const Entry& entry, std::uint64_t place, const ZipOptions& options) {
-  const std::uint64_t bytes = entry.data.size() + static_cast<std::uint64_t>(options.more_bytes);
-  place += static_cast<std::uint64_t>(options.displaced);
-  const auto crc = crc32(std::as_bytes(std::span(entry.data)));
-  const auto narrow = [&](std::uint64_t value) {
-    return number(options.zip64 ? 0xffffffff : value, 4);
-  };
-  const std::string wide = number(0x7777, 2) + number(2, 2) + "xx" + number(1, 2) + number(24, 2) +
-                           number(bytes, 8) + number(bytes, 8) + number(place, 8);
-  const std::string extra = options.zip64 ? wide : "";
-  return "PK\x01\x02" + number(20, 2) + number(20, 2) + number(entry.flags, 2) +
-         number(entry.method, 2) + number(0, 4) + number(crc, 4) + narrow(bytes) + narrow(bytes) +
-         number(entry.name.size(), 2) + number(extra.size(), 2) + number(0, 2) + number(0, 2) +
-         number(0, 2) + number(0, 4) + narrow(place) + entry.name + extra;
-}
-
-// As torch.save: local headers without sizes, padded so that data is aligned.
-std::string zip(const std::vector<Entry>& entries, const ZipOptions& options = {}) {
-  std::string file, directory;
-  for (const Entry& entry : entries) {
-    directory += directory_entry(entry, file.size(), options);
-    file += "PK\x03\x04" + number(20, 2) + number(0x808, 2) + number(entry.method, 2) +
-            std::string(16, '\0') + number(entry.name.size(), 2) + number(5, 2) + entry.name +
-            "FB" + number(1, 2) + "Z" + entry.data;
-  }
-  const std::uint64_t place = file.size(), count = entries.size() + options.more_entries;
-  file += directory;
-  const std::uint64_t end = file.size();
-  if (options.zip64) {
-    file += "PK\x06\x06" + number(44, 8) + number(45, 2) + number(45, 2) + number(0, 8) +
-            number(count, 8) + number(count, 8) + number(directory.size(), 8) + number(place, 8);
-    file += "PK\x06\x07" + number(0, 4) + number(end, 8) + number(1, 4);
-  }
-  const std::uint64_t none = options.zip64 ? ~std::uint64_t{0} : 0;
-  return file + "PK\x05\x06" + number(0, 4) + number(count | none, 2) + number(count | none, 2) +
-         number(directory.size() | none, 4) + number(place | none, 4) +
-         number(options.comment.size(), 2) + options.comment;
-}
-
-using Storages = std::map<std::string, std::string>;
-
-std::vector<Entry> entries_of(const std::string& value, const Storages& storages) {
-  std::vector<Entry> entries = {{"archive/data.pkl", pickle(value)}};
-  for (const auto& [key, bytes] : storages) entries.push_back({"archive/data/" + key, bytes});
-  entries.push_back({"archive/version", "3\n"});
-  return entries;
-}
-
-std::string pth(const std::string& value, const Storages& storages) {
-  return zip(entries_of(value, storages));
-}
-
-// --- the format before zip archives ---
-
-std::string legacy(const std::string& value, const Storages& storages, std::size_t width,
-                   const std::string& little_endian = "\x88") {
-  std::string keys, data;
-  for (const auto& [key, bytes] : storages) {
-    keys += text(key);
-    data += number(bytes.size() / width, 8) + bytes;
-  }
-  const std::string magic("\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", 12);
-  return pickle(magic) + pickle(integer(1001)) +
-         pickle(dict(text("little_endian") + little_endian)) + pickle(value) +
-         pickle("](" + keys + "e") + data;
-}
+using namespace pth;
 
 // --- contents ---
 
@@ -179,7 +59,7 @@ struct Place {
   }
   // In both containers.
   void refuses_value(const std::string& value, const char* complaint) const {
-    refuses(pth(value, six()), complaint);
+    refuses(archive(value, six()), complaint);
     const bool has_tensors = value.find(kFloats) != std::string::npos;
     refuses(legacy(value, has_tensors ? six() : Storages(), 4), complaint);
   }
@@ -253,7 +133,7 @@ TEST_CASE("pth: tensors of every place and stride are read") {
            text("repeated") + tensor(six_storage(), 2, {2, 2}, {0, 3}) + text("empty") +
            tensor(six_storage(), 6, {0, 4}, {4, 1}) + text("of_one") +
            tensor(six_storage(), 3, {1, 3}, {999, 1}) + text("note") + text("no tensor"));
-  for (const std::string& file : {pth(value, six()), legacy(value, six(), 4)}) {
+  for (const std::string& file : {archive(value, six()), legacy(value, six(), 4)}) {
     const TensorMap tensors = place.load(file);
     CHECK(tensors.size() == 7);
     CHECK(tensors.at("whole").shape == std::vector<std::int64_t>{2, 3});
@@ -271,7 +151,7 @@ TEST_CASE("pth: tensors of every place and stride are read") {
 
 TEST_CASE("pth: the model's tensors of a checkpoint are found, under any of three keys") {
   const Place place;
-  for (const std::string& file : {pth(rich_value(), rich_storages()), rich_legacy()}) {
+  for (const std::string& file : {archive(rich_value(), rich_storages()), rich_legacy()}) {
     const TensorMap tensors = place.load(file);
     CHECK(tensors.size() == 3);
     CHECK(floats_of(tensors.at("b")) == std::vector<float>{1, 2, 3, 4});
@@ -279,12 +159,13 @@ TEST_CASE("pth: the model's tensors of a checkpoint are found, under any of thre
     CHECK(tensors.at("c").data[0] == std::byte{41});
   }
   for (const char* key : {"state_dict", "model", "model_state_dict"}) {
-    CHECK(place.load(pth(dict(text(key) + named(sound_tensor())), six())).count("w") == 1);
+    CHECK(place.load(archive(dict(text(key) + named(sound_tensor())), six())).count("w") == 1);
   }
   // A model's name is not the model; neither is a layer that happens to have such a name.
-  CHECK(place.load(pth(dict(text("model") + text("resnet") + text("w") + sound_tensor()), six()))
-            .count("w") == 1);
-  CHECK(place.load(pth(dict(text("model") + sound_tensor()), six())).count("model") == 1);
+  CHECK(
+      place.load(archive(dict(text("model") + text("resnet") + text("w") + sound_tensor()), six()))
+          .count("w") == 1);
+  CHECK(place.load(archive(dict(text("model") + sound_tensor()), six())).count("model") == 1);
 }
 
 TEST_CASE("pth: what checkpoints hold beside weights is read over, and only there") {
@@ -295,7 +176,8 @@ TEST_CASE("pth: what checkpoints hold beside weights is read over, and only ther
                             tuple(global("numpy", "dtype") + tuple(text("f8")) + "R" + text("x")) +
                             "R";
   const std::string beside = text("args") + arguments + text("best") + score;
-  CHECK(place.load(pth(dict(beside + text("model") + named(sound_tensor())), six())).size() == 1);
+  CHECK(place.load(archive(dict(beside + text("model") + named(sound_tensor())), six())).size() ==
+        1);
   place.refuses_value(dict(text("w") + sound_tensor() + beside),
                       "expected a tensor under args in the state dict, got an object of "
                       "argparse.Namespace");
@@ -305,7 +187,7 @@ TEST_CASE("pth: OrderedDicts of Python 2 and its strings are read") {
   const Place place;
   const std::string pair = "](U\x01w" + sound_tensor() + "e";
   const std::string value = global("collections", "OrderedDict") + tuple("](" + pair + "e") + "R";
-  CHECK(floats_of(place.load(pth(value, six())).at("w")).size() == 6);
+  CHECK(floats_of(place.load(archive(value, six())).at("w")).size() == 6);
 }
 
 TEST_CASE("pth: archives with ZIP64 records and with comments are read") {
@@ -369,7 +251,7 @@ TEST_CASE("pth: tensors that repeat few elements without end are refused") {
     many += text("w" + std::to_string(i)) + tensor(six_storage(), 0, {1 << 20}, {0});
   }
   place.refuses_value(dict(many), "would take more than");
-  CHECK(place.load(pth(named(tensor(six_storage(), 0, {1 << 20}, {0})), six())).size() == 1);
+  CHECK(place.load(archive(named(tensor(six_storage(), 0, {1 << 20}, {0})), six())).size() == 1);
 }
 
 TEST_CASE("pth: storages whose sizes lie are refused") {
@@ -378,7 +260,7 @@ TEST_CASE("pth: storages whose sizes lie are refused") {
     return named(tensor(storage(kFloats, "0", elements), 0, {2}, {1}));
   };
   for (const std::int64_t elements : {5, 7, 1 << 30}) {
-    place.refuses(pth(with(elements), six()), "bytes, but has 24");
+    place.refuses(archive(with(elements), six()), "bytes, but has 24");
     place.refuses(legacy(with(elements), six(), 4), "elements, but has 6");
   }
   for (const std::int64_t elements : {std::int64_t{-1}, std::int64_t{1} << 62}) {
@@ -388,7 +270,7 @@ TEST_CASE("pth: storages whose sizes lie are refused") {
   std::string file = legacy(with(1 << 28), six(), 4);
   file.replace(file.size() - 32, 8, large);
   place.refuses(file, "should have 1073741824 bytes");
-  place.refuses(pth(with(6), {}), "archive/data/0 is missing");
+  place.refuses(archive(with(6), {}), "archive/data/0 is missing");
   place.refuses(legacy(with(6), {}, 4), "storage 0 is missing");
   const std::string twice = dict(text("v") + tensor(six_storage(), 0, {2}, {1}) + text("w") +
                                  tensor(storage("DoubleStorage", "0", 3), 0, {2}, {1}));
@@ -510,7 +392,7 @@ TEST_CASE("pth: the older format's own lies are refused") {
 
 TEST_CASE("pth: a file cut off anywhere is refused") {
   const Place place;
-  for (const std::string& file : {pth(rich_value(), rich_storages()), rich_legacy(),
+  for (const std::string& file : {archive(rich_value(), rich_storages()), rich_legacy(),
                                   zip(entries_of(named(sound_tensor()), six()), {.zip64 = true})}) {
     CHECK_NOTHROW(place.load(file));
     for (std::size_t length = 0; length < file.size(); ++length) {
@@ -530,14 +412,14 @@ TEST_CASE("pth: flipped bytes are refused or change values only, and never crash
     }
     return bytes;
   };
-  const std::string archive = pth(rich_value(), rich_storages()), old = rich_legacy();
+  const std::string zipped = archive(rich_value(), rich_storages()), old = rich_legacy();
   const std::string wide = zip(entries_of(named(sound_tensor()), six()), {.zip64 = true});
   for (int i = 0; i < 5000; ++i) {
-    check_survives(place, flipped(archive));
+    check_survives(place, flipped(zipped));
     check_survives(place, flipped(old));
     check_survives(place, flipped(wide));
     // Behind a checksum that is right.
-    check_survives(place, pth(flipped(rich_value()), rich_storages()));
+    check_survives(place, archive(flipped(rich_value()), rich_storages()));
   }
 }
 

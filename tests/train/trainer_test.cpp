@@ -8,6 +8,7 @@
 
 #include "data/image_io.h"
 #include "lockstep/core/check.h"
+#include "support/pth_writer.h"
 #include "train/checkpoint.h"
 #include "train/evaluator.h"
 #include "train/runs.h"
@@ -23,6 +24,30 @@ using test::lines_of;
 using test::read_text;
 using test::Runs;
 using test::TemporaryFolder;
+
+/// As PyTorch's DataParallel saves them, inside of a checkpoint.
+std::string wrapped_checkpoint(const TensorMap& tensors) {
+  std::string items;
+  test::pth::Storages storages;
+  for (const auto& [name, tensor] : tensors) {
+    const std::string key = std::to_string(storages.size());
+    storages[key] = {reinterpret_cast<const char*>(tensor.data.data()), tensor.data.size()};
+    const bool counter = tensor.dtype == "I64";
+    const auto elements = static_cast<std::int64_t>(tensor.data.size() / (counter ? 8 : 4));
+    std::vector<std::int64_t> strides(tensor.shape.size(), 1);
+    for (std::size_t axis = strides.size(); axis > 1; --axis) {
+      strides[axis - 2] = strides[axis - 1] * tensor.shape[axis - 1];
+    }
+    items += test::pth::text("module." + name) +
+             test::pth::tensor(
+                 test::pth::storage(counter ? "LongStorage" : "FloatStorage", key, elements), 0,
+                 tensor.shape, strides);
+  }
+  return test::pth::archive(test::pth::dict(test::pth::text("epoch") + test::pth::integer(3) +
+                                            test::pth::text("state_dict") + test::pth::dict(items)),
+                            storages);
+}
+
 }  // namespace
 
 TEST_CASE("a run leaves what docs/run_folder.md says, with logs on time") {
@@ -209,6 +234,30 @@ TEST_CASE("initial weights come from a file, as far as it fits") {
              after = read_weights(runs.folder("b").checkpoint("last")).tensors;
   CHECK(before.at("encoder.1.0.conv.weight").data == after.at("encoder.1.0.conv.weight").data);
   CHECK(before.at("head.bias").data == after.at("head.bias").data);
+}
+
+TEST_CASE("weights in PyTorch's files start a training and are evaluated, whatever wraps them") {
+  const Runs runs;
+  const TrainSummary trained = train(runs.request("a"));
+  const TensorMap before = read_weights(runs.folder("a").checkpoint("last")).tensors;
+  const fs::path file = runs.path() / "trained.pth";
+  std::ofstream(file, std::ios::binary) << wrapped_checkpoint(before);
+  TrainRequest request = runs.request("b", {"run.max_iters=1", "optim.lr=0"});
+  request.init = file;
+  train(request);
+  const TensorMap after = read_weights(runs.folder("b").checkpoint("last")).tensors;
+  for (const auto& [name, tensor] : before) {
+    CAPTURE(name);
+    if (name.ends_with(".weight")) CHECK(after.at(name).data == tensor.data);
+  }
+  const std::string log = read_text(runs.folder("b").log());
+  const std::string all = std::to_string(before.size());
+  CHECK(log.find(all + " of the network's " + all +
+                 " tensors loaded (\"module.NAME\" in the file is \"NAME\" here)") !=
+        std::string::npos);
+  const EvalReport report = evaluate_checkpoint({file, runs.folder("a").config(), {}, "cpu:1"});
+  CHECK(report.iteration == -1);
+  CHECK(report.evaluation.confusion == trained.evaluation.confusion);
 }
 
 TEST_CASE("evaluation leaves a training run as it was, whatever statistics it uses") {
