@@ -34,6 +34,8 @@ TREE = "src/parallel/gradient_tree.cpp"
 BN_LAYER = "src/nn/layers/batch_norm_layer.cpp"
 POINTWISE = "src/nn/layers/pointwise_layers.cpp"
 GROUP = "src/sync/sync_group.cpp"
+PTH_TENSORS = "src/nn/pth_tensors.cpp"
+PTH_ZIP = "src/nn/pth_zip.cpp"
 
 FAULTS = [
     Fault("BatchNorm's moments: no __syncthreads() between writing the base and reading it", MOMENTS,
@@ -272,4 +274,38 @@ FAULTS = [
     Fault("the optimizer: a block's squares are those of its last range", CPU_OPTIMIZER,
           "shard.block_squares[before + chunk] += squares[chunk]", "shard.block_squares[before + chunk] = squares[chunk]",
           "an update adds the parts*", test="test_backend"),
+
+    # --- files of weights
+    Fault("files of weights: a strided tensor's row begins one element late", PTH_TENSORS,
+          "from -= index[a] * view.strides[a];", "from -= (index[a] - 1) * view.strides[a];",
+          "pth: tensors of every place*", test="test_nn"),
+    Fault("files of weights: a tensor's place in its storage is left out", PTH_TENSORS,
+          "static_cast<std::ptrdiff_t>(view.offset * view.element_bytes())",
+          "static_cast<std::ptrdiff_t>(0 * view.element_bytes())", "pth: tensors of every place*", test="test_nn"),
+    Fault("files of weights: the stride of a single axis is not looked at", PTH_TENSORS,
+          "if (length > 1 && view.strides", "if (axis > 1 && length > 1 && view.strides",
+          "pth: tensors of every place*", test="test_nn"),
+    Fault("files of weights: a tensor may end one element behind its storage", PTH_TENSORS,
+          ": last < stored", ": last <= stored", "pth: tensors that reach outside*", test="test_nn"),
+    Fault("files of weights: the way to the last element wraps around", PTH_TENSORS,
+          "__builtin_mul_overflow(steps, view.strides[axis], &way)", "(way = steps * view.strides[axis], false)",
+          "pth: tensors that reach outside*", test="test_nn"),
+    Fault("files of weights: each tensor may be as large as all together", PTH_TENSORS,
+          "bytes <= limit", "own <= limit", "pth: tensors that repeat*", test="test_nn"),
+    Fault("files of weights: checksums are not compared", PTH_ZIP, "crc32(bytes) != entry.crc", "crc32(bytes) == 0",
+          "pth: archives that are damaged*", test="test_nn"),
+    Fault("files of weights: an entry may reach into the zip directory", PTH_ZIP,
+          "entry.bytes > directory_ - begin", "entry.bytes > file_.size() - begin", "pth: archives that are damaged*",
+          test="test_nn"),
+    Fault("files of weights: the length before a storage is taken for its first values", "src/nn/pth_file.cpp",
+          "at += kCount;", "at += 0 * kCount;", "pth: tensors of every place*", test="test_nn"),
+    Fault("files of weights: any name in a pickle will do", "src/nn/pth_pickle.cpp",
+          "if (!is_known(whole)) refuse", "if (!is_known(whole) && whole.empty()) refuse", "pth: a name that is no part*", test="test_nn"),
+    Fault("names of weights: a single tensor in common is enough to rename", "src/nn/weight_names.cpp",
+          "fit.names >= least && fit > best_fit", "fit > best_fit", "weight names: a few names*", test="test_nn"),
+    Fault("names of weights: names without the prefix are lost", "src/nn/weight_names.h",
+          "return stays && file.contains(name) ? name", "return stays && file.empty() ? name",
+          "weight names: names without*", test="test_nn", source="tests/nn/weight_names_test.cpp"),
+    Fault("half to float: subnormal numbers are half as large", "src/nn/to_float.cpp", "0x1p-24F", "0x1p-25F",
+          "weights: half*", test="test_nn"),
 ]
