@@ -75,6 +75,12 @@ constexpr std::string_view kRebuildParameter = "torch._utils._rebuild_parameter"
 
 // What checkpoints hold beside their weights: arguments, scores, devices. Its place is read over.
 constexpr std::string_view kBeside[] = {
+    "__builtin__.dict",
+    "__builtin__.float",
+    "__builtin__.frozenset",
+    "__builtin__.int",
+    "__builtin__.list",
+    "__builtin__.set",
     "argparse.Namespace",
     "collections.defaultdict",
     "collections.Counter",
@@ -89,6 +95,7 @@ constexpr std::string_view kBeside[] = {
     "pathlib.PosixPath",
     "torch.Size",
     "torch.device",
+    "types.SimpleNamespace",
 };
 
 const StorageType* storage_type(std::string_view global) {

@@ -63,7 +63,8 @@ def checkpoint(key):
     sum(parameter.sum() for parameter in model.parameters()).backward()
     optimizer.step()
     return {"epoch": 3, "arch": "resnet", "best": numpy.float64(0.5), "args": argparse.Namespace(lr=0.1, gpus=[0, 1]),
-            "losses": [1.5, 2.5], "optimizer": optimizer.state_dict(), key: model.state_dict()}, key
+            "losses": [1.5, 2.5], "curves": collections.defaultdict(list, train=[0.5]), "seen": {1, 2},
+            "device": torch.device("cpu"), "optimizer": optimizer.state_dict(), key: model.state_dict()}, key
 
 
 def parameters():
