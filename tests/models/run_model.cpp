@@ -143,7 +143,7 @@ TensorMap trained(const Case& about, const TensorMap& weights) {
 
 void run(const char* input, const char* output) {
   const Case about(input);
-  const TensorMap weights = load_safetensors(about.about["weights"].get<std::string>());
+  const TensorMap weights = load_weights(about.about["weights"].get<std::string>());
   TensorMap result = logits_of(about, weights);
   if (about.about["train"]) result.merge(trained(about, weights));
   save_safetensors(output, result);

@@ -169,8 +169,13 @@ def expected(net, images, labels, train, dtype):
 
 def ours(run_model, folder, net, case, images, labels):
     arch, aux, output_stride, _, train = case
-    weights, batches, result = (folder / f"{name}.safetensors" for name in ("weights", "case", "result"))
-    safetensors_writer.write(weights, {name: tensor.numpy() for name, tensor in net.state_dict().items()}, {})
+    batches, result = (folder / f"{name}.safetensors" for name in ("case", "result"))
+    if train:  # as torch.save has it; the others as safetensors
+        weights = folder / "weights.pth"
+        torch.save(net.state_dict(), weights)
+    else:
+        weights = folder / "weights.safetensors"
+        safetensors_writer.write(weights, {name: tensor.numpy() for name, tensor in net.state_dict().items()}, {})
     about = {"arch": arch, "aux": aux, "output_stride": output_stride, "classes": CLASSES, "lr": LR, "train": train,
              "segmentation": "_resnet" in arch, "weights": str(weights), "devices": "cpu:4"}
     safetensors_writer.write(batches, {"images": images.permute(0, 1, 3, 4, 2).numpy(),
