@@ -7,6 +7,7 @@
 #include "kernels/device/check_cuda.h"
 #include "kernels/device/pinned_readback.h"
 #include "kernels/operations/bias.h"
+#include "kernels/operations/image_sums.h"
 
 namespace lockstep::gpu {
 namespace {
@@ -39,7 +40,8 @@ int checked_ordinal(const Device& device) {
 }  // namespace
 
 CudaBackend::CudaBackend(const Device& device, const BackendOptions& options)
-    : device_(device),
+    : GpuOperations(options.sums_by_image),
+      device_(device),
       stream_(checked_ordinal(device)),
       staging_stream_(device.ordinal),
       staged_(device.ordinal),
@@ -47,13 +49,16 @@ CudaBackend::CudaBackend(const Device& device, const BackendOptions& options)
       memory_(device.ordinal, stream_.get()),
       counters_(memory_.allocate(Context::kCounters * sizeof(unsigned))),
       kernel_scratch_(memory_, stream_.get()),
+      sums_(memory_, stream_.get()),
       convolution_scratch_(memory_, stream_.get()),
       uploads_(device.ordinal),
       peers_(device.ordinal),
       convolutions_(device.ordinal, prepared_context(),
                     {[this](std::size_t bytes) { return memory_.allocate(bytes); },
                      [this](std::size_t bytes) { return convolution_scratch_.get(bytes); }},
-                    {.tf32 = options.tf32, .choices = Autotuner::default_file()}) {}
+                    {.tf32 = options.tf32,
+                     .by_image = options.sums_by_image,
+                     .choices = Autotuner::default_file()}) {}
 
 const Context& CudaBackend::prepared_context() {
   Context& own = context();
@@ -64,6 +69,7 @@ const Context& CudaBackend::prepared_context() {
   own.dependent_launches = launches_dependently(description);
   own.counters = static_cast<unsigned*>(counters_.data());
   own.scratch = [this](std::size_t bytes) { return kernel_scratch_.get(bytes); };
+  own.sums = [this](std::size_t bytes) { return sums_.get(bytes); };
   return own;
 }
 
@@ -153,8 +159,21 @@ void CudaBackend::conv2d_backward_weights(const ConvGeometry& geometry, const Te
   if (x.shape.batch() == 0) return;
   check_operands(geometry, x, grad_y);
   enter();
-  convolutions_.backward_weights(geometry, x, grad_y, grad_weight);
-  if (grad_bias != nullptr) bias_gradient(context(), grad_y, grad_bias);
+  // All images at once, or each by itself.
+  const std::int64_t parts = sums_by_image() ? x.shape.batch() : 1;
+  const std::int64_t images = x.shape.batch() / parts;
+  const auto part_of = [images](const Tensor& tensor, std::int64_t part) {
+    return tensor.sample_range(part * images, images);
+  };
+  add_in_tree(context(), parts, geometry.weight_elements(), grad_weight,
+              [&](std::int64_t part, float* sum) {
+                convolutions_.backward_weights(geometry, part_of(x, part), part_of(grad_y, part),
+                                               sum);
+              });
+  if (grad_bias == nullptr) return;
+  add_in_tree(
+      context(), parts, geometry.out_channels, grad_bias,
+      [&](std::int64_t part, float* sum) { bias_gradient(context(), part_of(grad_y, part), sum); });
 }
 
 void CudaBackend::optimizer_update(const OptimizerShard& shard) {

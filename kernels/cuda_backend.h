@@ -62,6 +62,7 @@ class CudaBackend final : public GpuOperations {
   DeviceMemory memory_;
   Storage counters_;
   DeviceScratch kernel_scratch_;
+  DeviceScratch sums_;  // Context::sums
   DeviceScratch convolution_scratch_;
   UploadRing uploads_;
   PeerStaging peers_;

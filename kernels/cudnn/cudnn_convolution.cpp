@@ -122,7 +122,8 @@ void CudnnConvolutions::DestroyHandle::operator()(cudnnContext* handle) const {
 
 ConvProblem CudnnConvolutions::problem(const ConvGeometry& geometry, const Shape& input,
                                        DType dtype, ConvPass pass) const {
-  return {geometry, input, pass, dtype, options_.tf32 && dtype == DType::kFloat32};
+  const Shape images = options_.by_image ? input.with_batch(1) : input;
+  return {geometry, images, pass, dtype, options_.tf32 && dtype == DType::kFloat32};
 }
 
 void CudnnConvolutions::prepare(const ConvGeometry& geometry, const Shape& input, DType dtype,
@@ -131,7 +132,8 @@ void CudnnConvolutions::prepare(const ConvGeometry& geometry, const Shape& input
   if (backward) passes.push_back(ConvPass::kBackwardWeights);
   if (backward && grad_input) passes.push_back(ConvPass::kBackwardData);
   for (const ConvPass pass : passes) {
-    const Plan& plan = plan_for(problem(geometry, input, dtype, pass));
+    Plan& plan = plan_for(problem(geometry, input, dtype, pass));
+    plan.runs = std::max(plan.runs, input.batch() / plan.problem.input.batch());
     memory_.scratch(padded(plan.cudnn.workspace) + weight_bytes(plan.problem));
   }
 }
@@ -198,6 +200,14 @@ CudnnConvolutions::Packed* CudnnConvolutions::find_packed(const Plan& plan, cons
 // --- running a plan ---
 
 void CudnnConvolutions::run(Plan& plan, const Operands& operands) {
+  const std::int64_t images = plan.problem.input.batch();
+  for (std::int64_t first = 0; first < operands.x.shape.batch(); first += images) {
+    run_batch(plan, {operands.x.sample_range(first, images), operands.y.sample_range(first, images),
+                     operands.weight});
+  }
+}
+
+void CudnnConvolutions::run_batch(Plan& plan, const Operands& operands) {
   const ConvPass pass = plan.problem.pass;
   const auto& [x, y, weight] = operands;
   const DType dtype = plan.problem.dtype;
@@ -241,18 +251,19 @@ void CudnnConvolutions::add_weight_gradient(const Plan& plan, const void* from, 
 // those of the last addresses are kept.
 void CudnnConvolutions::execute(Plan& plan, const std::array<void*, 4>& addresses) {
   std::vector<Binding>& bindings = plan.bindings;
+  const std::size_t most = kMostBindings * static_cast<std::size_t>(plan.runs);
   auto binding = std::find_if(bindings.begin(), bindings.end(), [&](const Binding& candidate) {
     return candidate.addresses == addresses;
   });
   if (binding == bindings.end()) {
     const std::span<void* const> tensors(addresses.data(), 3);
     Binding made{addresses, make_variant_pack(tensors, addresses[3])};
-    if (bindings.size() < kMostBindings) {
+    if (bindings.size() < most) {
       binding = bindings.insert(bindings.end(), std::move(made));
     } else {
       binding = bindings.begin() + static_cast<std::ptrdiff_t>(plan.next_binding);
       *binding = std::move(made);
-      plan.next_binding = (plan.next_binding + 1) % kMostBindings;
+      plan.next_binding = (plan.next_binding + 1) % most;
     }
   }
   check_cudnn(cudnnBackendExecute(handle_.get(), plan.cudnn.plan.get(), binding->pack.get()),

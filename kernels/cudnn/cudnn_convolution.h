@@ -27,7 +27,10 @@
 namespace lockstep::gpu {
 
 struct ConvolutionOptions {
-  bool tf32 = false;                                    // of fp32 tensors
+  bool tf32 = false;  // of fp32 tensors
+  /// Whether plans are for one image and run once for each, so that an image comes to the same bits
+  /// however many there are.
+  bool by_image = false;
   std::size_t most_workspace = std::size_t{512} << 20;  // bytes that an engine may ask for
   std::filesystem::path choices = {};                   // file of an Autotuner
 };
@@ -58,7 +61,7 @@ class CudnnConvolutions {
   void forward(const ConvGeometry& geometry, const Tensor& x, const float* weight, const Tensor& y);
   void backward_data(const ConvGeometry& geometry, const Tensor& grad_y, const float* weight,
                      const Tensor& grad_x);
-  /// grad_weight += ...
+  /// grad_weight += ..., with by_image one image after another.
   void backward_weights(const ConvGeometry& geometry, const Tensor& x, const Tensor& grad_y,
                         float* grad_weight);
 
@@ -82,6 +85,7 @@ class CudnnConvolutions {
     double milliseconds = 0;  // when it was chosen; 0: it was not timed
     std::vector<Binding> bindings = {};
     std::size_t next_binding = 0;
+    std::int64_t runs = 1;  // of a pass, at most: each has addresses of its own
   };
   struct Operands {
     Tensor x, y;  // the input and its gradient, the output and its gradient
@@ -97,6 +101,7 @@ class CudnnConvolutions {
   };
   CudnnTarget target() const { return {handle_.get(), nullptr}; }
 
+  /// Of as many images as a plan takes at a time.
   ConvProblem problem(const ConvGeometry& geometry, const Shape& input, DType dtype,
                       ConvPass pass) const;
   Plan& plan_for(const ConvProblem& problem);
@@ -110,6 +115,7 @@ class CudnnConvolutions {
   float milliseconds(Plan& plan, const std::array<void*, 3>& tensors, float least);
 
   void run(Plan& plan, const Operands& operands);
+  void run_batch(Plan& plan, const Operands& operands);
   void pack(const Plan& plan, const float* weight);
   Packed* find_packed(const Plan& plan, const float* weight);
   void add_weight_gradient(const Plan& plan, const void* from, float* to);

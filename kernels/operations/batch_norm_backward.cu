@@ -12,6 +12,7 @@
 #include "kernels/operations/batch_norm.h"
 #include "kernels/operations/batch_norm_channels.h"
 #include "kernels/operations/batch_norm_gradient.h"
+#include "kernels/operations/image_sums.h"
 #include "kernels/primitives/reduce.h"
 
 namespace lockstep::gpu {
@@ -278,10 +279,8 @@ Kernel* choose(bool whole, bool relu, const Tensor& y, Kernel* const (&kernels)[
   return kernels[whole ? 1 : 0][mask];
 }
 
-}  // namespace
-
-void batch_norm_backward_reduce(const Context& context, const BatchNormBackwardReduce& a) {
-  check_alike("batch_norm_backward_reduce", {&a.x, &a.grad_y, &a.y});
+/// Of all rows.
+void reduce_rows(const Context& context, const BatchNormBackwardReduce& a) {
   const ChannelSlabs slabs(a.x, kMostRows, ChannelSlabs::kReductionBlocks);
   auto* partials = static_cast<float*>(context.scratch(slabs.partial_bytes()));
   const bool any = a.x.shape.rows() > 0;  // else `saved` may never have been written
@@ -309,9 +308,46 @@ void batch_norm_backward_reduce(const Context& context, const BatchNormBackwardR
   });
 }
 
+/// Of one part. Its gradients of gamma and beta go to affine [2, C]; null: they are not wanted.
+void reduce_part(const Context& context, const BatchNormBackwardReduce& a, std::int64_t part,
+                 float* affine) {
+  const std::int64_t channels = a.x.shape.channels();
+  BatchNormBackwardReduce one = a;
+  one.x = part_of(a.x, part, a.parts);
+  one.grad_y = part_of(a.grad_y, part, a.parts);
+  one.y = part_of(a.y, part, a.parts);
+  one.sums = a.sums + part * 2 * channels;
+  one.grad_weight = affine;
+  one.grad_bias = affine == nullptr ? nullptr : affine + channels;
+  reduce_rows(context, one);
+}
+
+}  // namespace
+
+void batch_norm_backward_reduce(const Context& context, const BatchNormBackwardReduce& a) {
+  check_alike("batch_norm_backward_reduce", {&a.x, &a.grad_y, &a.y});
+  if (a.parts == 1) return reduce_rows(context, a);
+  if (a.grad_weight == nullptr) {
+    for (std::int64_t part = 0; part < a.parts; ++part) reduce_part(context, a, part, nullptr);
+    return;
+  }
+  const std::int64_t channels = a.x.shape.channels();
+  float* total = sum_in_tree(context, a.parts, 2 * channels, [&](std::int64_t part, float* affine) {
+    reduce_part(context, a, part, affine);
+  });
+  accumulate(context, total, channels, a.grad_weight);
+  accumulate(context, total + channels, channels, a.grad_bias);
+}
+
 void batch_norm_backward_apply(const Context& context, const BatchNormBackwardApply& a) {
   check_alike("batch_norm_backward_apply", {&a.x, &a.grad_y, &a.y, &a.grad_x, &a.grad_residual});
   if (a.x.shape.rows() == 0) return;
+  if (!are_whole(a.slots)) {
+    const StatSlot merged = merge_sums(context, a.slots, a.x.shape.channels());
+    BatchNormBackwardApply one = a;
+    one.slots = {&merged, 1};
+    return batch_norm_backward_apply(context, one);
+  }
   const SlotTable slots(a.slots);
   LOCKSTEP_CHECK(slots.count > 0,
                  "batch_norm_backward_apply: the slots count no rows, but x has some");

@@ -25,7 +25,6 @@ struct SlotTable {
   explicit SlotTable(std::span<const StatSlot> slots) : handed_in(slots.size()) {
     for (const StatSlot& slot : slots) {
       if (slot.count == 0) continue;
-      LOCKSTEP_CHECK(slot.parts == 1, "batch_norm: slots of images are the CPU's");
       LOCKSTEP_CHECK(size < kMaxStatSlots, "batch_norm: at most ", kMaxStatSlots,
                      " slots with rows can be merged on a GPU, got more of ", slots.size(),
                      "; use process groups of fewer replicas (bn.sync_group)");

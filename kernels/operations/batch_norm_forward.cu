@@ -183,6 +183,12 @@ void normalize_tensor(const Context& context, bool early, const Tensor& x, const
 }  // namespace
 
 void batch_norm_forward(const Context& context, const BatchNormForward& a) {
+  if (!are_whole(a.slots)) {
+    const StatSlot merged = merge_moments(context, a.slots, a.x.shape.channels());
+    BatchNormForward one = a;
+    one.slots = {&merged, 1};
+    return batch_norm_forward(context, one);
+  }
   const SlotTable slots(a.slots);
   if (slots.count == 0 && a.x.shape.rows() == 0) return;
   LOCKSTEP_CHECK(slots.count >= 2, "batch_norm_forward: training needs at least 2 rows, got ",

@@ -15,6 +15,7 @@
 //           mean = base + S / N, M2 = sum(M2_i + n_i m_i^2) - S^2 / N, S = sum(n_i m_i).
 
 #include "kernels/operations/batch_norm.h"
+#include "kernels/operations/image_sums.h"
 #include "kernels/primitives/channel_slabs.h"
 #include "kernels/primitives/reduce.h"
 
@@ -210,9 +211,8 @@ __global__ void __launch_bounds__(kThreads, 2) moments_kernel(MomentsArguments<T
   finish_moments(a, thread.slab, shared.base);
 }
 
-}  // namespace
-
-void batch_norm_moments(const Context& context, const Tensor& x, float* slot) {
+/// Of all rows.
+void moments_of(const Context& context, const Tensor& x, float* slot) {
   const ChannelSlabs slabs(x, kMomentRows, ChannelSlabs::kReductionBlocks);
   auto* partials = static_cast<float*>(context.scratch(slabs.partial_bytes()));
   with_element_type(x.dtype, [&](auto element) {
@@ -223,6 +223,14 @@ void batch_norm_moments(const Context& context, const Tensor& x, float* slot) {
                      whole ? moments_kernel<T, true> : moments_kernel<T, false>, slabs.grid(),
                      kThreads, context.stream, arguments);
   });
+}
+
+}  // namespace
+
+void batch_norm_moments(const Context& context, const Tensor& x, float* slots, std::int64_t parts) {
+  for (std::int64_t part = 0; part < parts; ++part) {
+    moments_of(context, part_of(x, part, parts), slots + part * 2 * x.shape.channels());
+  }
 }
 
 }  // namespace lockstep::gpu

@@ -51,12 +51,18 @@ struct SumSlots {
   Rows<T> y;
   bool accumulate;
   int count = 0;
-  const float* slots[kMaxStatSlots] = {};  // [2, elements] each
+  const float* slots[kMaxStatSlots] = {};  // [parts, 2, elements] each
+  std::int32_t parts[kMaxStatSlots] = {};
 
   __device__ void operator()(std::int32_t i) const {
     const auto [row, channel] = all.channels.place(i);
     double total = 0;
-    for (int s = 0; s < count; ++s) total += split_sum(slots[s], std::int64_t{i}, all.elements);
+    for (int s = 0; s < count; ++s) {
+      const float* slot = slots[s];
+      for (std::int32_t part = 0; part < parts[s]; ++part, slot += 2 * std::int64_t{all.elements}) {
+        total += split_sum(slot, std::int64_t{i}, all.elements);
+      }
+    }
     const auto sum = static_cast<float>(total);
     for (std::int64_t n = 0; n < all.samples; ++n) {
       T* target = y.row(n * all.rows + row) + channel;
@@ -84,7 +90,10 @@ void broadcast_sum(const Context& context, std::span<const StatSlot> slots, cons
   with_element_type(y.dtype, [&](auto element) {
     using T = decltype(element);
     SumSlots<T> sum{all, Rows<T>(y), accumulate};
-    for (const StatSlot& slot : slots) sum.slots[sum.count++] = slot.data;
+    for (const StatSlot& slot : slots) {
+      sum.slots[sum.count] = slot.data;
+      sum.parts[sum.count++] = static_cast<std::int32_t>(slot.parts);
+    }
     for_each(context, all.elements, sum);
   });
 }

@@ -2,6 +2,7 @@
 
 #include "kernels/operations/batch_norm.h"
 #include "kernels/operations/batch_sum.h"
+#include "kernels/operations/image_sums.h"
 #include "kernels/operations/loss.h"
 #include "kernels/operations/loss_scale.h"
 #include "kernels/operations/optimizer.h"
@@ -12,12 +13,17 @@
 namespace lockstep::gpu {
 namespace {
 
-// Backend::sums_by_image is false here.
-void check_no_parts(const char* operation, bool whole) {
-  LOCKSTEP_CHECK(whole, operation, ": sums image by image are the CPU's");
+/// One image of a tensor; null of a null one.
+Tensor sample(const Tensor& tensor, std::int64_t image) {
+  return tensor ? tensor.sample_range(image, 1) : tensor;
 }
 
 }  // namespace
+
+void GpuOperations::check_parts(const char* operation, bool whole) const {
+  LOCKSTEP_CHECK(whole || by_image_, operation, ": this GPU does not keep sums image by image; ",
+                 "make its backend with BackendOptions::sums_by_image = true");
+}
 
 void GpuOperations::fill(const Tensor& tensor, float value) { gpu::fill(entered(), tensor, value); }
 
@@ -26,11 +32,12 @@ void GpuOperations::copy(const Tensor& source, const Tensor& destination, bool a
 }
 
 void GpuOperations::batch_norm_moments(const Tensor& x, float* slots, std::int64_t parts) {
-  check_no_parts("batch_norm_moments", parts == 1);
-  gpu::batch_norm_moments(entered(), x, slots);
+  check_parts("batch_norm_moments", parts == 1);
+  gpu::batch_norm_moments(entered(), x, slots, parts);
 }
 
 void GpuOperations::batch_norm_forward(const BatchNormForward& arguments) {
+  check_parts("batch_norm_forward", are_whole(arguments.slots));
   gpu::batch_norm_forward(entered(), arguments);
 }
 
@@ -39,11 +46,12 @@ void GpuOperations::batch_norm_inference(const BatchNormInference& arguments) {
 }
 
 void GpuOperations::batch_norm_backward_reduce(const BatchNormBackwardReduce& arguments) {
-  check_no_parts("batch_norm_backward_reduce", arguments.parts == 1);
+  check_parts("batch_norm_backward_reduce", arguments.parts == 1);
   gpu::batch_norm_backward_reduce(entered(), arguments);
 }
 
 void GpuOperations::batch_norm_backward_apply(const BatchNormBackwardApply& arguments) {
+  check_parts("batch_norm_backward_apply", are_whole(arguments.slots));
   gpu::batch_norm_backward_apply(entered(), arguments);
 }
 
@@ -111,18 +119,38 @@ void GpuOperations::sum_over_batch(const Tensor& x, float* slot) {
 
 void GpuOperations::broadcast_sum(std::span<const StatSlot> slots, const Tensor& y,
                                   bool accumulate) {
-  for (const StatSlot& slot : slots) check_no_parts("broadcast_sum", slot.parts == 1);
+  check_parts("broadcast_sum", are_whole(slots));
   gpu::broadcast_sum(entered(), slots, y, accumulate);
 }
 
 void GpuOperations::cross_entropy(const CrossEntropy& arguments) {
-  check_no_parts("cross_entropy", arguments.image_losses == nullptr);
-  gpu::cross_entropy(entered(), arguments);
+  check_parts("cross_entropy", arguments.image_losses == nullptr);
+  if (!by_image_) return gpu::cross_entropy(entered(), arguments);
+  const Context& on = entered();
+  add_losses_by_image(on, arguments.logits.shape.batch(), arguments.image_losses, arguments.loss,
+                      [&](std::int64_t image, double* loss) {
+                        CrossEntropy one = arguments;
+                        one.logits = sample(arguments.logits, image);
+                        one.labels = sample(arguments.labels, image);
+                        one.grad_logits = sample(arguments.grad_logits, image);
+                        one.loss = loss;
+                        gpu::cross_entropy(on, one);
+                      });
 }
 
 void GpuOperations::mean_squared_error(const MeanSquaredError& arguments) {
-  check_no_parts("mean_squared_error", arguments.image_losses == nullptr);
-  gpu::mean_squared_error(entered(), arguments);
+  check_parts("mean_squared_error", arguments.image_losses == nullptr);
+  if (!by_image_) return gpu::mean_squared_error(entered(), arguments);
+  const Context& on = entered();
+  add_losses_by_image(on, arguments.output.shape.batch(), arguments.image_losses, arguments.loss,
+                      [&](std::int64_t image, double* loss) {
+                        MeanSquaredError one = arguments;
+                        one.output = sample(arguments.output, image);
+                        one.target = sample(arguments.target, image);
+                        one.grad_output = sample(arguments.grad_output, image);
+                        one.loss = loss;
+                        gpu::mean_squared_error(on, one);
+                      });
 }
 
 void GpuOperations::reset_sums(double* sums, int count) { gpu::reset_sums(entered(), sums, count); }
@@ -141,7 +169,7 @@ void GpuOperations::update_loss_scale(const LossScaleUpdate& update) {
 }
 
 void GpuOperations::optimizer_update(const OptimizerShard& shard) {
-  check_no_parts("optimizer_update", shard.joins.empty() && shard.block_squares == nullptr);
+  check_parts("optimizer_update", shard.joins.empty() && shard.block_squares == nullptr);
   gpu::optimizer_update(entered(), shard);
 }
 

@@ -12,6 +12,10 @@ namespace lockstep::gpu {
 /// stream.
 class GpuOperations : public Backend {
  public:
+  /// BackendOptions::sums_by_image.
+  explicit GpuOperations(bool sums_by_image = false) : by_image_(sums_by_image) {}
+
+  bool sums_by_image() const override { return by_image_; }
   Stream stream() const { return context_.stream; }
 
   void fill(const Tensor& tensor, float value) override;
@@ -66,7 +70,9 @@ class GpuOperations : public Backend {
     enter();
     return context_;
   }
+  void check_parts(const char* operation, bool whole) const;
 
+  const bool by_image_;
   Context context_;
 };
 

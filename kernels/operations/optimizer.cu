@@ -5,6 +5,10 @@
 // The ranges of a shard are cut into chunks, which are numbered through: one launch does them all.
 // The gradient's squares are added up on the way. A chunk has one partial sum, whatever the grid;
 // the last block adds them up.
+//
+// Where gradients are to be added in a tree, they are added up before the update, which then finds
+// one, and their squares are added up block by block (kNormBlock) by a kernel of its own: a block
+// of threads takes a block of elements.
 
 #include <algorithm>
 #include <cmath>
@@ -12,6 +16,8 @@
 #include <type_traits>
 
 #include "backend/formulas.h"
+#include "backend/operand_checks.h"
+#include "kernels/operations/image_sums.h"
 #include "kernels/operations/optimizer.h"
 #include "kernels/primitives/launch.h"
 #include "kernels/primitives/ordered_sum.h"
@@ -27,7 +33,8 @@ struct Replicas {
   float* weights[kMaxRanks];
   const double* losses[kMaxRanks];
   float* state[kMaxSlots];
-  int ranks;
+  int parts;  // gradients
+  int ranks;  // weights
   int loss_count;
   DeviceScalar<float> lr = 0.0F;
   DeviceScalar<float> grad_scale = 1.0F;
@@ -38,6 +45,9 @@ constexpr int kRounds = 2;  // packs that a thread takes of a chunk
 constexpr int kChunk = kRounds * static_cast<int>(kThreads) * kWidest;
 
 constexpr int kMostRanges = 64;  // of a launch
+
+constexpr unsigned kSquaresThreads = 128;  // of a block of elements
+constexpr int kSquaresBlocks = 16;         // of a multiprocessor
 
 /// Elements [begin, end) in chunks from the pack on that has the first of them.
 struct Range {
@@ -134,9 +144,9 @@ struct Step {
 template <int kWidth, typename Element>
 __device__ double update(const Replicas& replicas, const Step<Element>& step, std::int64_t at) {
   float gradient[kWidth] = {};
-  for (int rank = 0; rank < replicas.ranks; ++rank) {
-    const auto part = load_pack<kWidth>(replicas.grads[rank] + at);
-    for (int k = 0; k < kWidth; ++k) gradient[k] += part[k];
+  for (int part = 0; part < replicas.parts; ++part) {
+    const auto values = load_pack<kWidth>(replicas.grads[part] + at);
+    for (int k = 0; k < kWidth; ++k) gradient[k] += values[k];
   }
   const auto weight = load_pack<kWidth>(replicas.weights[0] + at);
   float slots[Element::kSlots][kWidth];
@@ -202,6 +212,49 @@ __global__ void optimizer_kernel(Replicas replicas, Rule rule, Ranges ranges, Sq
   add_partials(norm.partials, ranges.chunks, norm.counter, 1, norm.result);
 }
 
+/// What a thread has of the squares of the gradient's elements [begin, end), of a block of
+/// kNormBlock that begins at `first`.
+__device__ double squares_within(const float* gradient, float grad_scale, std::int64_t first,
+                                 std::int64_t begin, std::int64_t end) {
+  double squares = 0;
+  for (std::int64_t i = first + threadIdx.x; i < first + kNormBlock; i += blockDim.x) {
+    if (i < begin || i >= end) continue;
+    const auto wide = static_cast<double>(gradient[i] * grad_scale);
+    squares += wide * wide;  // the product is exact
+  }
+  return squares;
+}
+
+/// squares [block] += those of the block's elements that are in a range, range by range: the bits
+/// do not depend on which ranges a launch has got. Blocks [first, first + count).
+__global__ void block_squares_kernel(Replicas replicas, Ranges ranges, std::int64_t first,
+                                     std::int64_t count, double* squares) {
+  if (!losses_are_finite(replicas)) return;
+  const float grad_scale = replicas.grad_scale.get();
+  for (std::int64_t block = first + blockIdx.x; block < first + count; block += gridDim.x) {
+    const std::int64_t at = block * kNormBlock;
+    for (int i = 0; i < ranges.count; ++i) {
+      const Range& range = ranges.items[i];
+      if (range.end <= at || range.begin >= at + kNormBlock) continue;
+      const double sum =
+          block_sum(squares_within(replicas.grads[0], grad_scale, at, range.begin, range.end));
+      if (threadIdx.x == 0) squares[block] += sum;
+    }
+  }
+}
+
+void add_block_squares(const Context& context, const Replicas& replicas,
+                       std::span<const ParameterRange> some, double* squares) {
+  const Ranges ranges = ranges_of(some);
+  if (ranges.count == 0) return;
+  const std::int64_t first = ranges.items[0].begin / kNormBlock;
+  const std::int64_t end = (ranges.items[ranges.count - 1].end + kNormBlock - 1) / kNormBlock;
+  const unsigned blocks =
+      blocks_for(end - first, 1, std::int64_t{kSquaresBlocks} * context.multiprocessors);
+  launch(block_squares_kernel, blocks, kSquaresThreads, context.stream, replicas, ranges, first,
+         end - first, squares);
+}
+
 /// At most kMostRanges of the shard's ranges.
 template <typename Rule>
 void update_ranges(const Context& context, const Replicas& replicas, const Rule& rule, bool aligned,
@@ -217,30 +270,31 @@ void update_ranges(const Context& context, const Replicas& replicas, const Rule&
          context.stream, replicas, rule, ranges, norm);
 }
 
-}  // namespace
-
-void optimizer_update(const Context& context, const OptimizerShard& shard) {
-  LOCKSTEP_CHECK(!shard.grads.empty() && shard.grads.size() == shard.weights.size(),
-                 "optimizer_update: expected gradients and weights of the same ranks, got ",
-                 shard.grads.size(), " and ", shard.weights.size());
-  LOCKSTEP_CHECK(shard.grads.size() <= std::size_t{kMaxRanks}, "optimizer_update: at most ",
-                 kMaxRanks, " ranks, got ", shard.grads.size());
-  LOCKSTEP_CHECK(shard.losses.size() <= std::size_t{kMaxRanks}, "optimizer_update: at most ",
-                 kMaxRanks, " losses, got ", shard.losses.size());
+/// As the kernels take it; `aligned`: whether elements can be taken in packs.
+Replicas replicas_of(const OptimizerShard& shard, bool& aligned) {
   Replicas replicas{};
   std::copy(shard.state.begin(), shard.state.end(), replicas.state);
-  replicas.ranks = static_cast<int>(shard.grads.size());
+  std::copy(shard.grads.begin(), shard.grads.end(), replicas.grads);
+  std::copy(shard.weights.begin(), shard.weights.end(), replicas.weights);
+  std::copy(shard.losses.begin(), shard.losses.end(), replicas.losses);
+  replicas.parts = static_cast<int>(shard.grads.size());
+  replicas.ranks = static_cast<int>(shard.weights.size());
+  replicas.loss_count = static_cast<int>(shard.losses.size());
   replicas.lr = shard.lr;
   replicas.grad_scale = shard.grad_scale;
-  replicas.loss_count = static_cast<int>(shard.losses.size());
-  std::copy(shard.losses.begin(), shard.losses.end(), replicas.losses);
-  bool aligned = std::all_of(shard.state.begin(), shard.state.end(),
-                             [](const float* slot) { return is_aligned(slot, 16); });
-  for (std::size_t rank = 0; rank < shard.grads.size(); ++rank) {
-    replicas.grads[rank] = shard.grads[rank];
-    replicas.weights[rank] = shard.weights[rank];
-    aligned = aligned && is_aligned(shard.grads[rank], 16) && is_aligned(shard.weights[rank], 16);
-  }
+  const auto fits = [](const float* memory) { return is_aligned(memory, 16); };
+  aligned = std::all_of(shard.state.begin(), shard.state.end(), fits) &&
+            std::all_of(shard.grads.begin(), shard.grads.end(), fits) &&
+            std::all_of(shard.weights.begin(), shard.weights.end(), fits);
+  return replicas;
+}
+
+/// Gradients are added one after another.
+void update_in_order(const Context& context, const OptimizerShard& shard) {
+  LOCKSTEP_CHECK(shard.grads.size() <= std::size_t{kMaxRanks}, "optimizer_update: at most ",
+                 kMaxRanks, " ranks, got ", shard.grads.size());
+  bool aligned = false;
+  const Replicas replicas = replicas_of(shard, aligned);
   for (std::size_t done = 0; done < shard.ranges.size(); done += kMostRanges) {
     const std::size_t count = std::min<std::size_t>(kMostRanges, shard.ranges.size() - done);
     const auto some = shard.ranges.subspan(done, count);
@@ -249,7 +303,45 @@ void optimizer_update(const Context& context, const OptimizerShard& shard) {
           update_ranges(context, replicas, rule, aligned, some, shard.squared_norm);
         },
         shard.rule);
+    if (shard.block_squares == nullptr) continue;
+    add_block_squares(context, replicas, some, shard.block_squares);
   }
+}
+
+/// The gradients' sum in the order of the joins, up to the last range's end; a single gradient is
+/// its own.
+const float* sum_in_order_of_joins(const Context& context, const OptimizerShard& shard) {
+  const int most = check_joins(shard.joins, shard.grads.size());
+  if (shard.grads.size() == 1) return shard.grads[0];
+  const WaitingSums sums(context, most, shard.ranges.back().end);
+  int waiting = 0;
+  for (std::size_t part = 0; part < shard.grads.size(); ++part) {
+    int joins = shard.joins.empty() ? static_cast<int>(part > 0) : shard.joins[part];
+    waiting += joins == 0 ? 1 : 0;
+    sums.take(waiting - 1, shard.grads[part], joins == 0);
+    for (; joins > 1; --joins) sums.join(--waiting - 1);
+  }
+  return sums.at(0);
+}
+
+}  // namespace
+
+void optimizer_update(const Context& context, const OptimizerShard& shard) {
+  LOCKSTEP_CHECK(!shard.grads.empty() && !shard.weights.empty(),
+                 "optimizer_update: expected gradients and weights, got ", shard.grads.size(),
+                 " and ", shard.weights.size());
+  LOCKSTEP_CHECK(shard.weights.size() <= std::size_t{kMaxRanks}, "optimizer_update: at most ",
+                 kMaxRanks, " ranks, got ", shard.weights.size());
+  LOCKSTEP_CHECK(shard.losses.size() <= std::size_t{kMaxRanks}, "optimizer_update: at most ",
+                 kMaxRanks, " losses, got ", shard.losses.size());
+  if (shard.joins.empty() && shard.block_squares == nullptr) {
+    return update_in_order(context, shard);
+  }
+  const bool any = !shard.ranges.empty();
+  const float* sum = any ? sum_in_order_of_joins(context, shard) : shard.grads[0];
+  OptimizerShard summed = shard;
+  summed.grads = {&sum, 1};
+  update_in_order(context, summed);
 }
 
 }  // namespace lockstep::gpu

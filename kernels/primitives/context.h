@@ -25,6 +25,8 @@ struct Context {
   /// Device memory of at least this many bytes, aligned to 256, unset; valid until the next call.
   /// Grows in the first step.
   std::function<void*(std::size_t bytes)> scratch;
+  /// The same of other memory: for sums that wait while kernels run which need scratch memory.
+  std::function<void*(std::size_t bytes)> sums;
 };
 
 }  // namespace lockstep::gpu

@@ -1,9 +1,11 @@
 #pragma once
 // What every backend asks of the operands that it is given.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 
 #include "lockstep/backend/conv_geometry.h"
 #include "lockstep/core/check.h"
@@ -58,6 +60,30 @@ inline void check_fp32(const char* operation, std::initializer_list<const Tensor
                    ": the CPU expects activations in fp32, got ", to_string(activation->dtype),
                    "; only GPUs compute on bf16 and fp16");
   }
+}
+
+/// Rows of each of `parts` equal parts. Throws Error unless they are equal.
+inline std::int64_t rows_of_part(const char* operation, std::int64_t rows, std::int64_t parts) {
+  LOCKSTEP_CHECK(parts >= 1 && rows % parts == 0, operation, ": ", rows, " rows are no ", parts,
+                 " equal parts");
+  return rows / parts;
+}
+
+/// How many sums wait for others, at most, while so many gradients are added in the order of
+/// OptimizerShard::joins. Throws Error unless the joins leave one sum.
+inline int check_joins(std::span<const int> joins, std::size_t grads) {
+  if (joins.empty()) return 1;
+  int waiting = 0;
+  int most = 0;
+  bool possible = joins.size() == grads;
+  for (const int count : joins) {
+    waiting += 1 - count;
+    most = std::max(most, waiting);
+    possible &= count >= 0 && waiting >= 1;
+  }
+  LOCKSTEP_CHECK(possible && waiting == 1,
+                 "optimizer_update: the order of the sum does not fit the ", grads, " gradients");
+  return most;
 }
 
 inline constexpr std::int64_t kMaxClasses = 256;  // labels are bytes

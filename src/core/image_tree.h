@@ -17,31 +17,50 @@ inline std::int64_t image_tree_nodes(std::int64_t images) {
   return images <= 2 ? 1 : std::bit_width(static_cast<std::uint64_t>(images - 1));
 }
 
-/// Adds `count` values of an image; images come in order, from 0. Node i lies at nodes[i * stride].
-inline void add_image(std::int64_t image, const float* values, std::int64_t count, float* nodes,
-                      std::int64_t stride) {
-  const auto add = [count](const float* __restrict from, float* __restrict to) {
-    for (std::int64_t i = 0; i < count; ++i) to[i] += from[i];
-  };
+/// Where an image goes; images come in order, from 0. take(node, first): into this node, which it
+/// begins where `first`. join(node): the node behind this one is complete and becomes part of it.
+template <typename Take, typename Join>
+void place_image(std::int64_t image, const Take& take, const Join& join) {
   // The halves that wait are the bits of the number of images that have been added; this one
   // completes as many of them as that number ends in ones.
   const auto added = static_cast<std::uint64_t>(image);
   int node = std::popcount(added);
   int completed = std::countr_one(added);
-  if (completed == 0) {
-    std::memcpy(nodes + node * stride, values, static_cast<std::size_t>(count) * sizeof(float));
-    return;
-  }
-  add(values, nodes + --node * stride);
-  for (; --completed > 0; --node) add(nodes + node * stride, nodes + (node - 1) * stride);
+  if (completed == 0) return take(node, true);
+  take(--node, false);
+  while (--completed > 0) join(--node);
+}
+
+/// Behind the last of the images: all nodes become one, node 0.
+template <typename Join>
+void join_nodes(std::int64_t images, const Join& join) {
+  for (int node = std::popcount(static_cast<std::uint64_t>(images)) - 1; node > 0;) join(--node);
+}
+
+/// to [count] += from [count].
+inline void add_values(const float* __restrict from, std::int64_t count, float* __restrict to) {
+  for (std::int64_t i = 0; i < count; ++i) to[i] += from[i];
+}
+
+/// Adds `count` values of an image; images come in order, from 0. Node i lies at nodes[i * stride].
+inline void add_image(std::int64_t image, const float* values, std::int64_t count, float* nodes,
+                      std::int64_t stride) {
+  place_image(
+      image,
+      [&](int node, bool first) {
+        float* to = nodes + node * stride;
+        if (!first) return add_values(values, count, to);
+        std::memcpy(to, values, static_cast<std::size_t>(count) * sizeof(float));
+      },
+      [&](int node) { add_values(nodes + (node + 1) * stride, count, nodes + node * stride); });
 }
 
 /// The sum of the `images` images that were added, in node 0.
 inline const float* finish_image_tree(std::int64_t images, std::int64_t count, float* nodes,
                                       std::int64_t stride) {
-  for (int node = std::popcount(static_cast<std::uint64_t>(images)) - 1; node > 0; --node) {
-    add_image(1, nodes + node * stride, count, nodes + (node - 1) * stride, stride);
-  }
+  join_nodes(images, [&](int node) {
+    add_values(nodes + (node + 1) * stride, count, nodes + node * stride);
+  });
   return nodes;
 }
 

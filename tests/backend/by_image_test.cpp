@@ -1,9 +1,11 @@
 // Sums that are kept image by image (Backend::sums_by_image): each image's are its own, and they
-// are put together in the order that the interface promises.
+// are put together in the order that the interface promises. On every backend that can.
 
 #include <doctest/doctest.h>
 
-#include <numeric>
+#include <algorithm>
+#include <array>
+#include <limits>
 
 #include "backend/operand.h"
 #include "lockstep/core/check.h"
@@ -16,15 +18,64 @@ constexpr std::int64_t kChannels = 6;
 const Shape kShape{kImages, 18, 23, kChannels};  // several runs of rows per image
 const Shape kRow{1, kChannels};
 
+/// Activations are of the type that is tested, parameters and sums fp32.
 struct Bench {
-  std::unique_ptr<Backend> backend = make_backend(Device{}, 3);
+  TypedBackend on;
 
   Operand drawn(const Shape& shape, std::uint32_t seed) const {
-    return Operand(*backend, shape, random_values(shape, seed));
+    return Operand(on, shape, on.random(shape, seed));
+  }
+  Operand zeros(const Shape& shape) const {
+    return Operand(on, shape, Values(static_cast<std::size_t>(shape.elements())));
+  }
+  Operand parameters(const Shape& shape, std::uint32_t seed) const {
+    return Operand(on.backend, shape, random_values(shape, seed));
   }
   Operand filled(const Shape& shape, float value = 0) const {
-    return Operand(*backend, shape, Values(static_cast<std::size_t>(shape.elements()), value));
+    return Operand(on.backend, shape, Values(static_cast<std::size_t>(shape.elements()), value));
   }
+};
+
+template <typename Body>
+void for_each_bench(const Body& body) {
+  for (NamedBackend& named : backends_by_image()) {
+    for (const DType dtype : named.types) {
+      CAPTURE(named.name);
+      CAPTURE(std::string(to_string(dtype)));
+      REQUIRE(named.backend->sums_by_image());
+      body(Bench{TypedBackend(*named.backend, dtype)});
+    }
+  }
+}
+
+/// In device memory.
+template <typename T>
+class Numbers {
+ public:
+  Numbers(Backend& backend, std::vector<T> values)
+      : backend_(backend),
+        count_(values.size()),
+        storage_(backend.allocate(values.size() * sizeof(T))) {
+    backend_.upload(tensor(), values.data());
+    backend_.synchronize();
+  }
+  T* data() const { return static_cast<T*>(storage_.data()); }
+  std::vector<T> get() const {
+    std::vector<T> values(count_);
+    backend_.download(values.data(), tensor());
+    backend_.synchronize();
+    return values;
+  }
+
+ private:
+  Tensor tensor() const {
+    const auto bytes = static_cast<std::int64_t>(count_ * sizeof(T));
+    return {storage_.data(), Shape{1, bytes}, DType::kUInt8};
+  }
+
+  Backend& backend_;
+  std::size_t count_;
+  Storage storage_;
 };
 
 Values part_of(const Values& values, std::int64_t image, std::int64_t count) {
@@ -41,198 +92,330 @@ Values tree(const std::vector<Values>& images) {
   return sum;
 }
 
+/// Slots [5, 2, C] of one rank, of three ranks and of five.
+std::vector<std::vector<StatSlot>> spread(const Operand& parts, std::int64_t rows) {
+  const auto of = [&](std::int64_t first, std::int64_t count) {
+    return StatSlot{count * rows, parts.floats() + first * 2 * kChannels, count};
+  };
+  return {{of(0, 5)},
+          {of(0, 2), StatSlot{}, of(2, 3)},
+          {of(0, 1), of(1, 1), of(2, 1), of(3, 1), of(4, 1)}};
+}
+
+ConvGeometry conv_of(std::int64_t in, std::int64_t out, std::int64_t kernel) {
+  ConvGeometry geometry;
+  geometry.in_channels = in;
+  geometry.out_channels = out;
+  geometry.kernel_h = geometry.kernel_w = kernel;
+  geometry.padding_h = geometry.padding_w = kernel / 2;
+  return geometry;
+}
+
 }  // namespace
 
 TEST_CASE("moments of images are those of each image alone") {
-  const Bench bench;
-  const Operand x = bench.drawn(kShape, 1);
-  const Operand all = bench.filled({kImages, 2 * kChannels});
-  const Operand alone = bench.filled({1, 2 * kChannels});
-  bench.backend->batch_norm_moments(x.tensor(), all.floats(), kImages);
-  for (std::int64_t image = 0; image < kImages; ++image) {
-    bench.backend->batch_norm_moments(x.tensor().sample_range(image, 1), alone.floats(), 1);
-    CHECK(part_of(all.get(), image, 2 * kChannels) == alone.get());
-  }
-  CHECK_THROWS_WITH_AS(bench.backend->batch_norm_moments(x.tensor(), all.floats(), 4),
-                       doctest::Contains("2070 rows are no 4 equal parts"), Error);
+  for_each_bench([](const Bench& bench) {
+    const Operand x = bench.drawn(kShape, 1);
+    const Operand all = bench.filled({kImages, 2 * kChannels});
+    const Operand alone = bench.filled({1, 2 * kChannels});
+    bench.on->batch_norm_moments(x.tensor(), all.floats(), kImages);
+    for (std::int64_t image = 0; image < kImages; ++image) {
+      bench.on->batch_norm_moments(x.tensor().sample_range(image, 1), alone.floats(), 1);
+      CHECK(part_of(all.get(), image, 2 * kChannels) == alone.get());
+    }
+    CHECK_THROWS_WITH_AS(bench.on->batch_norm_moments(x.tensor(), all.floats(), 4),
+                         doctest::Contains("2070 rows are no 4 equal parts"), Error);
+  });
 }
 
 TEST_CASE("slots of any parts are merged to the same bits") {
-  const Bench bench;
-  const Operand x = bench.drawn(kShape, 1), y = bench.filled(kShape), z = bench.filled(kShape);
-  const Operand moments = bench.filled({kImages, 2 * kChannels});
-  const Operand saved = bench.filled({3, kChannels}), other = bench.filled({3, kChannels});
-  bench.backend->batch_norm_moments(x.tensor(), moments.floats(), kImages);
-  const std::int64_t rows = kShape.rows_per_sample();
-  const StatSlot all{kImages * rows, moments.floats(), kImages};
-  const std::array ranks{StatSlot{2 * rows, moments.floats(), 2}, StatSlot{},
-                         StatSlot{3 * rows, moments.floats() + 2 * 2 * kChannels, 3}};
-  BatchNormForward forward;
-  forward.x = x.tensor();
-  forward.y = y.tensor();
-  forward.slots = {&all, 1};
-  forward.saved = {saved.floats()};
-  bench.backend->batch_norm_forward(forward);
-  forward.y = z.tensor();
-  forward.slots = ranks;
-  forward.saved = {other.floats()};
-  bench.backend->batch_norm_forward(forward);
-  CHECK(saved.get() == other.get());
-  CHECK(y.get() == z.get());
+  for_each_bench([](const Bench& bench) {
+    const Operand x = bench.drawn(kShape, 1), grad_y = bench.drawn(kShape, 2);
+    const Operand y = bench.zeros(kShape), grad_x = bench.zeros(kShape);
+    const Operand moments = bench.filled({kImages, 2 * kChannels});
+    const Operand sums = bench.parameters({kImages, 2 * kChannels}, 3);
+    bench.on->batch_norm_moments(x.tensor(), moments.floats(), kImages);
+    std::vector<std::array<Values, 3>> results;
+    for (std::size_t ranks = 0; ranks < 3; ++ranks) {
+      const Operand saved = bench.filled({3, kChannels});
+      const auto slots = spread(moments, kShape.rows_per_sample())[ranks];
+      const auto gradient_slots = spread(sums, kShape.rows_per_sample())[ranks];
+      BatchNormForward forward;
+      forward.x = x.tensor();
+      forward.y = y.tensor();
+      forward.slots = slots;
+      forward.saved = {saved.floats()};
+      bench.on->batch_norm_forward(forward);
+      BatchNormBackwardApply apply;
+      apply.x = x.tensor();
+      apply.grad_y = grad_y.tensor();
+      apply.saved = {saved.floats()};
+      apply.slots = gradient_slots;
+      apply.grad_x = grad_x.tensor();
+      bench.on->batch_norm_backward_apply(apply);
+      results.push_back({saved.get(), y.get(), grad_x.get()});
+    }
+    CHECK((results[0] == results[1]));
+    CHECK((results[0] == results[2]));
+  });
 }
 
 TEST_CASE("gradients of gamma and beta are added in the tree over the images") {
-  const Bench bench;
-  const Operand x = bench.drawn(kShape, 1), grad_y = bench.drawn(kShape, 2);
-  const Operand gamma = bench.drawn(kRow, 3), beta = bench.drawn(kRow, 4);
-  const Operand saved = bench.filled({3, kChannels}, 0.75F);
-  const auto reduce = [&](std::int64_t first, std::int64_t count, const Operand& sums,
-                          const Operand& grad_gamma, const Operand& grad_beta) {
-    bench.backend->batch_norm_backward_reduce({.x = x.tensor().sample_range(first, count),
-                                               .grad_y = grad_y.tensor().sample_range(first, count),
-                                               .y = {},
-                                               .affine = {gamma.floats(), beta.floats()},
-                                               .saved = {saved.floats()},
-                                               .relu = true,
-                                               .sums = sums.floats(),
-                                               .grad_weight = grad_gamma.floats(),
-                                               .grad_bias = grad_beta.floats(),
-                                               .parts = count});
-  };
-  const Operand sums = bench.filled({kImages, 2 * kChannels});
-  const Operand grad_gamma = bench.filled(kRow), grad_beta = bench.filled(kRow);
-  reduce(0, kImages, sums, grad_gamma, grad_beta);
-  std::vector<Values> gammas, betas;
-  for (std::int64_t image = 0; image < kImages; ++image) {
-    const Operand own_sums = bench.filled({1, 2 * kChannels});
-    const Operand own_gamma = bench.filled(kRow), own_beta = bench.filled(kRow);
-    reduce(image, 1, own_sums, own_gamma, own_beta);
-    CHECK(part_of(sums.get(), image, 2 * kChannels) == own_sums.get());
-    gammas.push_back(own_gamma.get());
-    betas.push_back(own_beta.get());
-  }
-  CHECK(grad_gamma.get() == tree(gammas));
-  CHECK(grad_beta.get() == tree(betas));
+  for_each_bench([](const Bench& bench) {
+    const Operand x = bench.drawn(kShape, 1), grad_y = bench.drawn(kShape, 2);
+    const Operand gamma = bench.parameters(kRow, 3), beta = bench.parameters(kRow, 4);
+    const Operand saved = bench.filled({3, kChannels}, 0.75F);
+    const auto reduce = [&](std::int64_t first, std::int64_t count, const Operand& sums,
+                            float* grad_gamma, float* grad_beta) {
+      bench.on->batch_norm_backward_reduce({.x = x.tensor().sample_range(first, count),
+                                            .grad_y = grad_y.tensor().sample_range(first, count),
+                                            .y = {},
+                                            .affine = {gamma.floats(), beta.floats()},
+                                            .saved = {saved.floats()},
+                                            .relu = true,
+                                            .sums = sums.floats(),
+                                            .grad_weight = grad_gamma,
+                                            .grad_bias = grad_beta,
+                                            .parts = count});
+    };
+    const Operand sums = bench.filled({kImages, 2 * kChannels});
+    const Operand grad_gamma = bench.filled(kRow), grad_beta = bench.filled(kRow);
+    reduce(0, kImages, sums, grad_gamma.floats(), grad_beta.floats());
+    std::vector<Values> gammas, betas;
+    for (std::int64_t image = 0; image < kImages; ++image) {
+      const Operand own_sums = bench.filled({1, 2 * kChannels});
+      const Operand own_gamma = bench.filled(kRow), own_beta = bench.filled(kRow);
+      reduce(image, 1, own_sums, own_gamma.floats(), own_beta.floats());
+      CHECK(part_of(sums.get(), image, 2 * kChannels) == own_sums.get());
+      gammas.push_back(own_gamma.get());
+      betas.push_back(own_beta.get());
+    }
+    CHECK(grad_gamma.get() == tree(gammas));
+    CHECK(grad_beta.get() == tree(betas));
+    const Operand only_sums = bench.filled({kImages, 2 * kChannels});
+    reduce(0, kImages, only_sums, nullptr, nullptr);
+    CHECK(only_sums.get() == sums.get());
+  });
 }
 
 TEST_CASE("gradients of a bias are added in the tree over the images") {
-  const Bench bench;
-  ConvGeometry geometry;
-  geometry.in_channels = 3;
-  geometry.out_channels = kChannels;
-  const Shape large{kImages, 40, 35, 3};  // more than one part of rows per image
-  const Shape out = geometry.output_shape(large);
-  const Operand x = bench.drawn(large, 1), grad_y = bench.drawn(out, 2);
-  const auto bias_of = [&](std::int64_t first, std::int64_t count) {
-    const Operand weight = bench.filled({1, geometry.weight_elements()});
-    const Operand bias = bench.filled(kRow);
-    bench.backend->prepare_conv2d(geometry, large.with_batch(count), DType::kFloat32, true, false);
-    bench.backend->conv2d_backward_weights(geometry, x.tensor().sample_range(first, count),
-                                           grad_y.tensor().sample_range(first, count),
-                                           weight.floats(), bias.floats());
-    return bias.get();
-  };
-  std::vector<Values> images;
-  for (std::int64_t image = 0; image < kImages; ++image) images.push_back(bias_of(image, 1));
-  CHECK(bias_of(0, kImages) == tree(images));
+  for_each_bench([](const Bench& bench) {
+    const ConvGeometry geometry = conv_of(3, kChannels, 1);
+    const Shape large{kImages, 40, 35, 3};  // more than one part of rows per image
+    const Operand x = bench.drawn(large, 1), grad_y = bench.drawn(geometry.output_shape(large), 2);
+    const auto bias_of = [&](std::int64_t first, std::int64_t count) {
+      const Operand weight = bench.filled({1, geometry.weight_elements()});
+      const Operand bias = bench.filled(kRow);
+      bench.on->prepare_conv2d(geometry, large.with_batch(count), bench.on.dtype, true, false);
+      bench.on->conv2d_backward_weights(geometry, x.tensor().sample_range(first, count),
+                                        grad_y.tensor().sample_range(first, count), weight.floats(),
+                                        bias.floats());
+      return bias.get();
+    };
+    std::vector<Values> images;
+    for (std::int64_t image = 0; image < kImages; ++image) images.push_back(bias_of(image, 1));
+    CHECK(bias_of(0, kImages) == tree(images));
+  });
+}
+
+TEST_CASE("a convolution of images is that of each image alone, and its weights' gradient a tree") {
+  for_each_bench([](const Bench& bench) {
+    const ConvGeometry geometry = conv_of(3, 4, 3);
+    const Shape shape{kImages, 7, 9, 3};  // images that do not lie at multiples of 16 bytes
+    const Shape out = geometry.output_shape(shape);
+    const Operand x = bench.drawn(shape, 1), grad_y = bench.drawn(out, 2);
+    const Operand weight = bench.parameters(geometry.weight_shape(), 3);
+    const auto passes = [&](std::int64_t first, std::int64_t count) {
+      const Operand y = bench.zeros(out.with_batch(count));
+      const Operand grad_x = bench.zeros(shape.with_batch(count));
+      const Operand gradient = bench.filled(geometry.weight_shape());
+      const Tensor own_grad_y = grad_y.tensor().sample_range(first, count);
+      bench.on->prepare_conv2d(geometry, shape.with_batch(count), bench.on.dtype, true, true);
+      bench.on->conv2d_forward(geometry, x.tensor().sample_range(first, count), weight.floats(),
+                               nullptr, y.tensor());
+      bench.on->conv2d_backward_data(geometry, own_grad_y, weight.floats(), grad_x.tensor());
+      bench.on->conv2d_backward_weights(geometry, x.tensor().sample_range(first, count), own_grad_y,
+                                        gradient.floats(), nullptr);
+      return std::array{y.get(), grad_x.get(), gradient.get()};
+    };
+    const auto all = passes(0, kImages);
+    std::vector<Values> gradients;
+    for (std::int64_t image = 0; image < kImages; ++image) {
+      CAPTURE(image);
+      const auto alone = passes(image, 1);
+      CHECK(part_of(all[0], image, out.with_batch(1).elements()) == alone[0]);
+      CHECK(part_of(all[1], image, shape.with_batch(1).elements()) == alone[1]);
+      gradients.push_back(alone[2]);
+    }
+    CHECK(all[2] == tree(gradients));
+  });
 }
 
 TEST_CASE("losses of images are those of each image alone, and add up to the loss") {
-  const Bench bench;
-  const Operand logits = bench.drawn(kShape, 1);
-  std::vector<std::uint8_t> labels(static_cast<std::size_t>(kShape.rows()));
-  for (std::size_t i = 0; i < labels.size(); ++i) {
-    labels[i] = static_cast<std::uint8_t>(i % 7 == 0 ? 255 : i % kChannels);
-  }
-  const Tensor all(labels.data(), kShape.with_channels(1), DType::kUInt8);
-  double loss = 0;
-  std::vector<double> images(kImages, 1.0);
-  bench.backend->cross_entropy({.logits = logits.tensor(),
-                                .labels = all,
-                                .normalizer = 100.0,
-                                .grad_logits = {},
-                                .loss = &loss,
-                                .image_losses = images.data()});
-  double sum = 0;
-  for (std::int64_t image = 0; image < kImages; ++image) {
-    double alone = 0;
-    bench.backend->cross_entropy({.logits = logits.tensor().sample_range(image, 1),
-                                  .labels = all.sample_range(image, 1),
-                                  .normalizer = 100.0,
-                                  .grad_logits = {},
-                                  .loss = &alone});
-    CHECK(alone > 0);
-    CHECK(images[static_cast<std::size_t>(image)] == 1.0 + alone);
-    sum += alone;
-  }
-  CHECK(loss == sum);
+  for_each_bench([](const Bench& bench) {
+    const Operand logits = bench.drawn(kShape, 1), gradient = bench.zeros(kShape);
+    std::vector<std::uint8_t> values(static_cast<std::size_t>(kShape.rows()));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      values[i] = static_cast<std::uint8_t>(i % 7 == 0 ? 255 : i % kChannels);
+    }
+    const Numbers<std::uint8_t> labels(bench.on.backend, values);
+    const Tensor all(labels.data(), kShape.with_channels(1), DType::kUInt8);
+    const Numbers<double> loss(bench.on.backend, {0.0});
+    const Numbers<double> images(bench.on.backend, std::vector<double>(kImages, 1.0));
+    bench.on->cross_entropy({.logits = logits.tensor(),
+                             .labels = all,
+                             .normalizer = 100.0,
+                             .grad_logits = gradient.tensor(),
+                             .loss = loss.data(),
+                             .image_losses = images.data()});
+    double sum = 0;
+    for (std::int64_t image = 0; image < kImages; ++image) {
+      const Numbers<double> alone(bench.on.backend, {0.0});
+      const Operand own = bench.zeros(kShape.with_batch(1));
+      bench.on->cross_entropy({.logits = logits.tensor().sample_range(image, 1),
+                               .labels = all.sample_range(image, 1),
+                               .normalizer = 100.0,
+                               .grad_logits = own.tensor(),
+                               .loss = alone.data()});
+      CHECK(alone.get()[0] > 0);
+      CHECK(images.get()[static_cast<std::size_t>(image)] == 1.0 + alone.get()[0]);
+      CHECK(part_of(gradient.get(), image, kShape.with_batch(1).elements()) == own.get());
+      sum += alone.get()[0];
+    }
+    CHECK(loss.get()[0] == sum);
+  });
 }
 
 TEST_CASE("mean squared errors of images are those of each image alone, and add up to the loss") {
-  const Bench bench;
-  const Operand output = bench.drawn(kShape, 1), target = bench.drawn(kShape, 2);
-  double loss = 0;
-  std::vector<double> images(kImages, 1.0);
-  bench.backend->mean_squared_error(
-      {output.tensor(), target.tensor(), 100.0, {}, &loss, images.data()});
-  double sum = 0;
-  for (std::int64_t image = 0; image < kImages; ++image) {
-    double alone = 0;
-    bench.backend->mean_squared_error({output.tensor().sample_range(image, 1),
-                                       target.tensor().sample_range(image, 1),
-                                       100.0,
-                                       {},
-                                       &alone});
-    CHECK(images[static_cast<std::size_t>(image)] == 1.0 + alone);
-    sum += alone;
-  }
-  CHECK(loss == sum);
+  for_each_bench([](const Bench& bench) {
+    const Operand output = bench.drawn(kShape, 1), target = bench.parameters(kShape, 2);
+    const Operand gradient = bench.zeros(kShape);
+    const Numbers<double> loss(bench.on.backend, {0.0});
+    const Numbers<double> images(bench.on.backend, std::vector<double>(kImages, 1.0));
+    bench.on->mean_squared_error(
+        {output.tensor(), target.tensor(), 100.0, gradient.tensor(), loss.data(), images.data()});
+    double sum = 0;
+    for (std::int64_t image = 0; image < kImages; ++image) {
+      const Numbers<double> alone(bench.on.backend, {0.0});
+      const Operand own = bench.zeros(kShape.with_batch(1));
+      bench.on->mean_squared_error({output.tensor().sample_range(image, 1),
+                                    target.tensor().sample_range(image, 1), 100.0, own.tensor(),
+                                    alone.data()});
+      CHECK(images.get()[static_cast<std::size_t>(image)] == 1.0 + alone.get()[0]);
+      CHECK(part_of(gradient.get(), image, kShape.with_batch(1).elements()) == own.get());
+      sum += alone.get()[0];
+    }
+    CHECK(loss.get()[0] == sum);
+  });
+}
+
+TEST_CASE("sums of slots of any parts have the same bits") {
+  for_each_bench([](const Bench& bench) {
+    const Shape sample{1, 3, 2, 4};
+    const std::int64_t floats = 2 * sample.elements();
+    const Operand x = bench.drawn(sample.with_batch(kImages), 1);
+    const Operand parts = bench.filled({kImages, floats});
+    for (std::int64_t image = 0; image < kImages; ++image) {
+      bench.on->sum_over_batch(x.tensor().sample_range(image, 1), parts.floats() + image * floats);
+    }
+    const auto sum_of = [&](const std::vector<std::int64_t>& counts) {
+      std::vector<StatSlot> slots;
+      std::int64_t first = 0;
+      for (const std::int64_t count : counts) {
+        slots.push_back({count, parts.floats() + first * floats, count});
+        first += count;
+      }
+      const Operand y = bench.zeros(sample.with_batch(2));
+      bench.on->broadcast_sum(slots, y.tensor(), false);
+      return y.get();
+    };
+    const Values apart = sum_of({1, 1, 1, 1, 1});
+    CHECK(apart != bench.zeros(sample.with_batch(2)).get());
+    CHECK(sum_of({5}) == apart);
+    CHECK(sum_of({2, 3}) == apart);
+  });
 }
 
 TEST_CASE("an update adds the parts in the order of its joins, and squares block by block") {
-  const Bench bench;
-  constexpr std::int64_t kElements = 2 * kNormBlock + 100;
-  const Shape flat{1, kElements};
-  std::vector<Operand> parts;
-  std::vector<const float*> grads;
-  std::vector<Values> values;
-  for (std::uint32_t part = 0; part < 5; ++part) {
-    parts.push_back(bench.drawn(flat, part));
-    grads.push_back(parts.back().floats());
-    values.push_back(parts.back().get());
-  }
-  const std::array joins{0, 1, 0, 2, 1};
-  const std::array ranges{ParameterRange{0, kNormBlock + 50},
-                          ParameterRange{kNormBlock + 50, kElements}};
-  const Operand weights = bench.filled(flat);
-  const std::array<float*, 1> weight_of{weights.floats()};
-  const Operand velocity = bench.filled(flat);
-  std::vector<double> squares(3);
-  OptimizerShard shard{.grads = grads,
-                       .joins = joins,
-                       .weights = weight_of,
-                       .state = {velocity.floats()},
-                       .ranges = ranges,
-                       .lr = 1.0F,
-                       .rule = SgdRule{},
-                       .block_squares = squares.data()};
-  bench.backend->optimizer_update(shard);
-  const Values sum = tree(values);
-  CHECK(velocity.get() == sum);
-  for (std::size_t block = 0; block < 3; ++block) {
-    double expected = 0;
-    const auto end = std::min<std::size_t>((block + 1) * kNormBlock, kElements);
-    for (std::size_t i = block * kNormBlock; i < end; ++i) {
-      expected += static_cast<double>(sum[i]) * static_cast<double>(sum[i]);
+  for (NamedBackend& named : backends_by_image()) {
+    CAPTURE(named.name);
+    const Bench bench{*named.backend};
+    constexpr std::int64_t kElements = 2 * kNormBlock + 100;
+    const Shape flat{1, kElements};
+    std::vector<Operand> parts;
+    std::vector<const float*> grads;
+    std::vector<Values> values;
+    for (std::uint32_t part = 0; part < 5; ++part) {
+      parts.push_back(bench.drawn(flat, part));
+      grads.push_back(parts.back().floats());
+      values.push_back(parts.back().get());
     }
-    CHECK(squares[block] == doctest::Approx(expected).epsilon(1e-12));
+    const std::array joins{0, 1, 0, 2, 1};
+    const std::array ranges{ParameterRange{0, kNormBlock + 50},
+                            ParameterRange{kNormBlock + 50, kElements}};
+    const Operand weights = bench.filled(flat), others = bench.filled(flat);
+    const std::array<float*, 2> weight_of{weights.floats(), others.floats()};
+    const Operand velocity = bench.filled(flat);
+    const Numbers<double> squares(*named.backend, {0.0, 0.0, 0.0});
+    OptimizerShard shard{.grads = grads,
+                         .joins = joins,
+                         .weights = weight_of,
+                         .state = {velocity.floats()},
+                         .ranges = ranges,
+                         .lr = 1.0F,
+                         .rule = SgdRule{},
+                         .block_squares = squares.data()};
+    bench.on->optimizer_update(shard);
+    const Values sum = tree(values);
+    CHECK(velocity.get() == sum);
+    CHECK(others.get() == weights.get());
+    const auto square_of = [&](std::size_t begin, std::size_t end) {
+      double expected = 0;
+      for (std::size_t i = begin; i < std::min<std::size_t>(end, kElements); ++i) {
+        expected += static_cast<double>(sum[i]) * static_cast<double>(sum[i]);
+      }
+      return doctest::Approx(expected).epsilon(1e-12);
+    };
+    for (std::size_t block = 0; block < 3; ++block) {
+      CHECK(squares.get()[block] == square_of(block * kNormBlock, (block + 1) * kNormBlock));
+    }
+    // What lies in no range does not count.
+    const Numbers<double> few(*named.backend, {0.0, 0.0, 0.0});
+    const ParameterRange range{3, kNormBlock + 1};
+    shard.ranges = {&range, 1};
+    shard.block_squares = few.data();
+    bench.on->optimizer_update(shard);
+    CHECK(few.get()[0] == square_of(3, kNormBlock));
+    CHECK(few.get()[1] == square_of(kNormBlock, kNormBlock + 1));
+    CHECK(few.get()[2] == 0);
+    // Nothing is changed, and nothing added, when a loss is not finite.
+    const Numbers<double> bad(*named.backend, {std::numeric_limits<double>::infinity()});
+    const double* const loss = bad.data();
+    const Values before = weights.get();
+    shard.losses = {&loss, 1};
+    bench.on->optimizer_update(shard);
+    CHECK(few.get()[0] == square_of(3, kNormBlock));
+    CHECK(weights.get() == before);
+    shard.losses = {};
+    for (const std::array<int, 5>& wrong :
+         {std::array{0, 1, 0, 2, 0}, {1, 0, 0, 2, 1}, {0, 2, 0, 1, 1}, {0, -1, 2, 2, 1}}) {
+      shard.joins = wrong;
+      CHECK_THROWS_WITH_AS(bench.on->optimizer_update(shard),
+                           doctest::Contains("the order of the sum does not fit the 5 gradients"),
+                           Error);
+    }
   }
-  for (const std::array<int, 5>& wrong :
-       {std::array{0, 1, 0, 2, 0}, {1, 0, 0, 2, 1}, {0, 2, 0, 1, 1}, {0, -1, 2, 2, 1}}) {
-    shard.joins = wrong;
-    CHECK_THROWS_WITH_AS(bench.backend->optimizer_update(shard),
-                         doctest::Contains("the order of the sum does not fit the 5 gradients"),
-                         Error);
+}
+
+TEST_CASE("a GPU that was not asked to keep sums image by image says so") {
+  for (NamedBackend& named : available_backends()) {
+    if (named.backend->sums_by_image()) continue;
+    CAPTURE(named.name);
+    const Bench bench{*named.backend};
+    const Operand x = bench.drawn(kShape, 1);
+    const Operand moments = bench.filled({kImages, 2 * kChannels});
+    CHECK_THROWS_WITH_AS(bench.on->batch_norm_moments(x.tensor(), moments.floats(), kImages),
+                         doctest::Contains("BackendOptions::sums_by_image = true"), Error);
   }
 }
 

@@ -7,15 +7,22 @@
 #include "support/backends.h"
 
 namespace lockstep::test {
+namespace {
 
-std::vector<NamedBackend> available_backends() {
+std::vector<NamedBackend> fake_gpu(const BackendOptions& options) {
   fake_runtime::use({.devices = 1});
   setenv("LOCKSTEP_AUTOTUNE", "", 0);  // not the user's file
   std::vector<NamedBackend> backends;
-  backends.push_back({"cuda without a GPU",
-                      std::make_unique<gpu::CudaBackend>(Device{DeviceKind::kCuda, 0, 0}),
-                      kGpuTypes});
+  const Device device{DeviceKind::kCuda, 0, 0};
+  backends.push_back(
+      {"cuda without a GPU", std::make_unique<gpu::CudaBackend>(device, options), kGpuTypes});
   return backends;
 }
+
+}  // namespace
+
+std::vector<NamedBackend> available_backends() { return fake_gpu({}); }
+
+std::vector<NamedBackend> backends_by_image() { return fake_gpu({.sums_by_image = true}); }
 
 }  // namespace lockstep::test

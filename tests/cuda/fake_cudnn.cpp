@@ -129,7 +129,8 @@ Strided bind(const Descriptor& tensor, const Descriptor& pack) {
   return result;
 }
 
-/// Calls visit(x, w, y) for every product.
+/// Calls visit(x, w, y) for every product. In another order for one image than for several: what
+/// cuDNN adds first depends on the batch, too.
 template <typename Visit>
 void for_each_product(Strided& x, Strided& w, Strided& y, const Descriptor& window,
                       const Visit& visit) {
@@ -140,10 +141,14 @@ void for_each_product(Strided& x, Strided& w, Strided& y, const Descriptor& wind
   const auto stride = pair(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES);
   const auto dilation = pair(CUDNN_ATTR_CONVOLUTION_DILATIONS);
   const std::int64_t groups = x.extents[1] / w.extents[1], outs = w.extents[0] / groups;
+  const std::int64_t pixels = y.extents[2] * y.extents[3], taps = w.extents[2] * w.extents[3];
+  const bool backwards = y.extents[0] > 1;
   for (std::int64_t n = 0; n < y.extents[0]; ++n) {
-    for (std::int64_t p = 0; p < y.extents[2] * y.extents[3]; ++p) {
+    for (std::int64_t i = 0; i < pixels; ++i) {
+      const std::int64_t p = backwards ? pixels - 1 - i : i;
       const std::int64_t oy = p / y.extents[3], ox = p % y.extents[3];
-      for (std::int64_t t = 0; t < w.extents[2] * w.extents[3]; ++t) {
+      for (std::int64_t j = 0; j < taps; ++j) {
+        const std::int64_t t = backwards ? taps - 1 - j : j;
         const std::int64_t ky = t / w.extents[3], kx = t % w.extents[3];
         const std::int64_t iy = oy * stride[0] - padding[0] + ky * dilation[0];
         const std::int64_t ix = ox * stride[1] - padding[1] + kx * dilation[1];
@@ -151,8 +156,8 @@ void for_each_product(Strided& x, Strided& w, Strided& y, const Descriptor& wind
         for (std::int64_t o = 0; o < w.extents[0]; ++o) {
           float *in = &x(n, o / outs * w.extents[1], iy, ix), *weight = &w(o, 0, ky, kx);
           float& out = y(n, o, oy, ox);
-          for (std::int64_t i = 0; i < w.extents[1]; ++i) {
-            visit(in[i * x.strides[1]], weight[i * w.strides[1]], out);
+          for (std::int64_t c = 0; c < w.extents[1]; ++c) {
+            visit(in[c * x.strides[1]], weight[c * w.strides[1]], out);
           }
         }
       }

@@ -196,7 +196,7 @@ class BatchNormCall {
     const gpu::Context& context = context_;
     const BatchNormSaved saved{r.saved.data()};
     if (operation == kMoments) {
-      gpu::batch_norm_moments(context, r.x.tensor(), r.moments.data());
+      gpu::batch_norm_moments(context, r.x.tensor(), r.moments.data(), 1);
     } else if (operation == kForward) {
       const RunningStatistics running{r.running_mean.data(), r.running_var.data(), 0.1};
       gpu::batch_norm_forward(context, {r.x.tensor(), residual(r.residual), r.y.tensor(), affine_,

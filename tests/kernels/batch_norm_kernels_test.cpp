@@ -320,7 +320,7 @@ TEST_CASE("slots that cannot be merged and types without a kernel are errors") {
   CHECK_THROWS_WITH_AS(gpu::batch_norm_forward(context, a), doctest::Contains("at least 2 rows"),
                        Error);
   const Tensor bytes(x.data(), {4, 1}, DType::kUInt8);
-  CHECK_THROWS_WITH_AS(gpu::batch_norm_moments(context, bytes, moments.data()),
+  CHECK_THROWS_WITH_AS(gpu::batch_norm_moments(context, bytes, moments.data(), 1),
                        doctest::Contains("got uint8"), Error);
 }
 

@@ -1,5 +1,6 @@
 #include "kernels/emulated_context.h"
 #include "kernels/operations/gpu_operations.h"
+#include "kernels/operations/image_sums.h"
 #include "support/backends.h"
 
 namespace lockstep::test {
@@ -10,7 +11,10 @@ namespace {
 /// results and gradients of weights are rounded to that type as the GPU's plans do.
 class EmulatedBackend final : public gpu::GpuOperations {
  public:
-  EmulatedBackend() : host_(make_backend(Device{}, 1)) { context() = emulated_; }
+  explicit EmulatedBackend(bool sums_by_image)
+      : GpuOperations(sums_by_image), host_(make_backend(Device{}, 1)) {
+    context() = emulated_;
+  }
 
   const Device& device() const override { return host_->device(); }
   Storage allocate(std::size_t bytes) override { return host_->allocate(bytes); }
@@ -45,11 +49,23 @@ class EmulatedBackend final : public gpu::GpuOperations {
   }
   void conv2d_backward_weights(const ConvGeometry& geometry, const Tensor& x, const Tensor& grad_y,
                                float* grad_weight, float* grad_bias) override {
-    const Tensor target = flat(geometry, grad_weight);
-    const Wide sums = zeros(target);
+    if (x.shape.batch() == 0) return;
+    const std::int64_t parts = sums_by_image() ? x.shape.batch() : 1;
+    const std::int64_t images = x.shape.batch() / parts;
+    gpu::add_in_tree(emulated_, parts, geometry.weight_elements(), grad_weight,
+                     [&](std::int64_t part, float* sum) {
+                       const Tensor target = flat(geometry, sum);
+                       const Wide sums = zeros(target);
+                       host_->conv2d_backward_weights(
+                           geometry, widened(x.sample_range(part * images, images)).tensor,
+                           widened(grad_y.sample_range(part * images, images)).tensor,
+                           sums.tensor.floats(), nullptr);
+                       copy(rounded(geometry, sums.tensor.floats(), x.dtype).tensor, target, true);
+                     });
+    if (grad_bias == nullptr) return;
+    const Wide unused = zeros(flat(geometry, grad_weight));
     host_->conv2d_backward_weights(geometry, widened(x).tensor, widened(grad_y).tensor,
-                                   sums.tensor.floats(), grad_bias);
-    copy(rounded(geometry, sums.tensor.floats(), x.dtype).tensor, target, true);
+                                   unused.tensor.floats(), grad_bias);
   }
 
  private:
@@ -86,12 +102,16 @@ class EmulatedBackend final : public gpu::GpuOperations {
   EmulatedContext emulated_;
 };
 
-}  // namespace
-
-std::vector<NamedBackend> available_backends() {
+std::vector<NamedBackend> emulated_gpu(bool sums_by_image) {
   std::vector<NamedBackend> backends;
-  backends.push_back({"emulated GPU", std::make_unique<EmulatedBackend>(), kGpuTypes});
+  backends.push_back({"emulated GPU", std::make_unique<EmulatedBackend>(sums_by_image), kGpuTypes});
   return backends;
 }
+
+}  // namespace
+
+std::vector<NamedBackend> available_backends() { return emulated_gpu(false); }
+
+std::vector<NamedBackend> backends_by_image() { return emulated_gpu(true); }
 
 }  // namespace lockstep::test

@@ -23,12 +23,8 @@ class EmulatedContext {
   explicit EmulatedContext(int multiprocessors = 3) : counters_(gpu::Context::kCounters) {
     context_.multiprocessors = multiprocessors;
     context_.counters = counters_.data();
-    // A new block each time, unset as on a GPU, so that reads past its end or of the last one show.
-    context_.scratch = [this](std::size_t bytes) {
-      scratch_.reset(::operator new(bytes, kAlignment));
-      std::memset(scratch_.get(), 0xFF, bytes);
-      return scratch_.get();
-    };
+    context_.scratch = [this](std::size_t bytes) { return renew(scratch_, bytes); };
+    context_.sums = [this](std::size_t bytes) { return renew(sums_, bytes); };
   }
   EmulatedContext(const EmulatedContext&) = delete;
   EmulatedContext& operator=(const EmulatedContext&) = delete;
@@ -42,9 +38,18 @@ class EmulatedContext {
   struct Release {
     void operator()(void* memory) const { ::operator delete(memory, kAlignment); }
   };
+  using Block = std::unique_ptr<void, Release>;
+
+  /// A new block each time, unset as on a GPU, so that reads past its end or of the last one show.
+  static void* renew(Block& block, std::size_t bytes) {
+    block.reset(::operator new(bytes, kAlignment));
+    std::memset(block.get(), 0xFF, bytes);
+    return block.get();
+  }
+
   gpu::Context context_;
   std::vector<unsigned> counters_;
-  std::unique_ptr<void, Release> scratch_;
+  Block scratch_, sums_;
 };
 
 /// Options of the emulation for the life time of the object.

@@ -22,4 +22,7 @@ inline const std::vector<DType> kGpuTypes = {DType::kFloat32, DType::kBFloat16, 
 /// one answers. In test_kernels: the emulated GPU.
 std::vector<NamedBackend> available_backends();
 
+/// The same, but for GPUs that keep sums image by image.
+std::vector<NamedBackend> backends_by_image();
+
 }  // namespace lockstep::test

@@ -266,7 +266,8 @@ class Backend {
   /// alone decide, so that it does not show in a bit how a batch is spread over devices. Gradients
   /// of parameters are then added in a binary tree over the images,
   ///   S[a, a + 2^j) = S[a, a + 2^(j-1)) + S[a + 2^(j-1), a + 2^j)  for a a multiple of 2^j,
-  /// in fp32, where a half without images is left out.
+  /// in fp32, where a half without images is left out. CPU devices always do, GPUs where
+  /// BackendOptions::sums_by_image asks for it.
   virtual bool sums_by_image() const { return false; }
 
   // --- memory
@@ -397,6 +398,10 @@ class Backend {
 struct BackendOptions {
   /// Whether convolutions of fp32 tensors may round their operands to TF32's 10 bits (CUDA only).
   bool tf32 = false;
+  /// Whether a GPU keeps sums image by image (Backend::sums_by_image) and computes convolutions
+  /// image by image, too, so that nothing of an image depends on how many there are. It then takes
+  /// a launch for each image where it would take one for all. CPU devices always do.
+  bool sums_by_image = false;
 };
 
 /// The backend of a device. `threads`: host threads this replica may use for CPU operations (at

@@ -9,8 +9,8 @@
 #include <cstdint>
 
 #include "backend/formulas.h"
+#include "backend/operand_checks.h"
 #include "lockstep/backend/backend.h"
-#include "lockstep/core/check.h"
 
 namespace lockstep {
 
@@ -52,9 +52,7 @@ struct RowBlocks {
   static constexpr std::int64_t kMaxBlocks = 64;
 
   RowBlocks(std::int64_t row_count, std::int64_t part_count)
-      : parts(part_count), part_rows(row_count / part_count) {
-    LOCKSTEP_CHECK(part_rows * parts == row_count, "batch_norm: ", row_count, " rows are no ",
-                   parts, " equal parts");
+      : parts(part_count), part_rows(rows_of_part("batch_norm", row_count, part_count)) {
     const std::int64_t runs = (part_rows + kRunRows - 1) / kRunRows;
     block_rows = std::max<std::int64_t>(1, (runs + kMaxBlocks - 1) / kMaxBlocks) * kRunRows;
     per_part = (part_rows + block_rows - 1) / block_rows;

@@ -5,6 +5,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/parallel_for.h"
 #include "backend/formulas.h"
+#include "backend/operand_checks.h"
 
 namespace lockstep {
 namespace {
@@ -80,29 +81,15 @@ double update_chunk(const OptimizerShard& shard, const Element& element,
   return squares;
 }
 
-/// Throws unless the joins leave one sum, and never wait for more than there is room for.
-void check_joins(const OptimizerShard& shard) {
-  if (shard.joins.empty()) return;
-  int waiting = 0;
-  int most = 0;
-  bool possible = shard.joins.size() == shard.grads.size();
-  for (const int joins : shard.joins) {
-    waiting += 1 - joins;
-    most = std::max(most, waiting);
-    possible &= joins >= 0 && waiting >= 1;
-  }
-  LOCKSTEP_CHECK(possible && waiting == 1 && most <= kMaxWaiting,
-                 "optimizer_update: the order of the sum does not fit the ", shard.grads.size(),
-                 " gradients");
-}
-
 }  // namespace
 
 void CpuBackend::optimizer_update(const OptimizerShard& shard) {
   LOCKSTEP_CHECK(!shard.grads.empty() && !shard.weights.empty(),
                  "optimizer_update: expected gradients and weights, got ", shard.grads.size(),
                  " and ", shard.weights.size());
-  check_joins(shard);
+  const int waiting = check_joins(shard.joins, shard.grads.size());
+  LOCKSTEP_CHECK(waiting <= kMaxWaiting, "optimizer_update: ", waiting,
+                 " sums wait for others, expected at most ", kMaxWaiting);
   const bool finite = std::all_of(shard.losses.begin(), shard.losses.end(),
                                   [](const double* loss) { return std::isfinite(*loss); });
   if (!finite) return;
