@@ -45,12 +45,15 @@ class EventTransport final : public GpuTransport {
     take_turn();
     const DeviceGuard guard(ordinal());
     slots_.assign(posts.slots.begin(), posts.slots.end());
+    float* next = nullptr;  // where a peer's statistics are copied to
     for (std::size_t peer = 0; peer < slots_.size(); ++peer) {
       if (peer == static_cast<std::size_t>(group.place)) continue;
       const Ticket& ticket = *static_cast<const Ticket*>(posts.tickets[peer]);
       ticket.written.make_wait(stream());
       if (run().peers.between(ordinal(), ticket.ordinal)) continue;
-      slots_[peer].data = fetch(slots_[peer].data, ticket.ordinal, peer, 2 * call.channels);
+      if (next == nullptr) next = grown(fetched_, floats_of(call, slots_));
+      fetch(call, ticket.ordinal, slots_[peer], next);
+      next += floats_of(call, slots_[peer]);
     }
     return slots_;
   }
@@ -112,19 +115,17 @@ class EventTransport final : public GpuTransport {
     if (turn_.mutex() != nullptr) turn_.lock();
   }
 
-  const float* fetch(const float* from, int peer_ordinal, std::size_t peer, std::int64_t floats) {
-    float* all = grown(fetched_, static_cast<std::int64_t>(slots_.size()) * floats);
-    float* data = all + static_cast<std::int64_t>(peer) * floats;
-    check_cuda(cudaMemcpyPeerAsync(data, ordinal(), from, peer_ordinal,
-                                   static_cast<std::size_t>(floats) * sizeof(float), stream()),
+  void fetch(const SyncCall& call, int peer_ordinal, StatSlot& slot, float* to) {
+    const auto bytes = static_cast<std::size_t>(floats_of(call, slot)) * sizeof(float);
+    check_cuda(cudaMemcpyPeerAsync(to, ordinal(), slot.data, peer_ordinal, bytes, stream()),
                "cudaMemcpyPeerAsync of statistics");
-    return data;
+    slot.data = to;
   }
 
   const std::shared_ptr<StepGraph> graph_;
   std::unique_lock<std::mutex> turn_;              // of a capture; none outside of one
   std::vector<std::unique_ptr<Tickets>> tickets_;  // [partition]
-  Growing fetched_;  // [ranks, 2, C]: of peers whose memory cannot be read from here
+  Growing fetched_;  // [ranks, parts, 2, C]: of peers whose memory cannot be read from here
   std::vector<StatSlot> slots_;
 };
 

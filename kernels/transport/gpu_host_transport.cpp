@@ -1,8 +1,8 @@
 // The transport "host" between GPUs: a rank brings its partial statistics to the host, where its
 // peers read them as those of replicas on the CPU do, and takes those of all to its device.
 
+#include <algorithm>
 #include <array>
-#include <cstring>
 
 #include "kernels/device/check_cuda.h"
 #include "kernels/transport/gpu_transport.h"
@@ -16,29 +16,33 @@ class GpuHostTransport final : public GpuTransport {
 
   StatPost post(const SyncCall& call, const ProcessGroup& group, const StatSlot& local) override {
     const DeviceGuard guard(ordinal());
-    const std::size_t bytes = bytes_of(call);
+    const std::size_t bytes = bytes_of(floats_of(call, local));
     auto* partial = static_cast<float*>(next_partial(group.partition, bytes));
     check_cuda(cudaMemcpyAsync(partial, local.data, bytes, cudaMemcpyDeviceToHost, stream()),
                "cudaMemcpyAsync of statistics to the host");
     // Also ends the last call's copy from all_.
     check_cuda(cudaStreamSynchronize(stream()), "cudaStreamSynchronize");
-    return {{local.count, partial}, nullptr};
+    return {{local.count, partial, local.parts}, nullptr};
   }
 
   std::span<const StatSlot> receive(const SyncCall& call, const ProcessGroup&,
                                     const StatPosts& posts) override {
     const DeviceGuard guard(ordinal());
-    const std::size_t bytes = bytes_of(call), ranks = posts.slots.size();
-    if (all_.bytes() < ranks * bytes) all_ = PinnedMemory(ordinal(), ranks * bytes);
-    float* data = grown(gathered_, static_cast<std::int64_t>(ranks) * 2 * call.channels);
+    const std::int64_t floats = floats_of(call, posts.slots);
+    if (all_.bytes() < bytes_of(floats)) all_ = PinnedMemory(ordinal(), bytes_of(floats));
+    float* data = grown(gathered_, floats);
+    auto* staged = static_cast<float*>(all_.data());
     slots_.clear();
-    for (std::size_t peer = 0; peer < ranks; ++peer) {
-      std::memcpy(static_cast<char*>(all_.data()) + peer * bytes, posts.slots[peer].data, bytes);
+    for (const StatSlot& slot : posts.slots) {
+      const std::int64_t own = floats_of(call, slot);
+      std::copy_n(slot.data, own, staged);
       slots_.push_back(
-          {posts.slots[peer].count, data + static_cast<std::int64_t>(peer) * 2 * call.channels});
+          {slot.count, data + (staged - static_cast<float*>(all_.data())), slot.parts});
+      staged += own;
     }
-    check_cuda(cudaMemcpyAsync(data, all_.data(), ranks * bytes, cudaMemcpyHostToDevice, stream()),
-               "cudaMemcpyAsync of statistics from the host");
+    check_cuda(
+        cudaMemcpyAsync(data, all_.data(), bytes_of(floats), cudaMemcpyHostToDevice, stream()),
+        "cudaMemcpyAsync of statistics from the host");
     return slots_;
   }
 
@@ -46,12 +50,12 @@ class GpuHostTransport final : public GpuTransport {
   // Used in turn: a rank writes for call i + 2 of a partition when every peer has posted call
   // i + 1, and so is done with call i.
   struct Partials {
-    std::array<PinnedMemory, 2> pair;  // [2, C] each
+    std::array<PinnedMemory, 2> pair;  // [parts, 2, C] each
     std::size_t turn = 0;
   };
 
-  static std::size_t bytes_of(const SyncCall& call) {
-    return static_cast<std::size_t>(2 * call.channels) * sizeof(float);
+  static std::size_t bytes_of(std::int64_t floats) {
+    return static_cast<std::size_t>(floats) * sizeof(float);
   }
 
   // Both grow together, in the first step: which call takes which may change from step to step.
@@ -72,8 +76,8 @@ class GpuHostTransport final : public GpuTransport {
 
   std::vector<Partials> partials_;      // [partition]
   std::vector<PinnedMemory> outgrown_;  // kept: peers may read the last call's
-  PinnedMemory all_;                    // [ranks, 2, C]
-  Growing gathered_;                    // [ranks, 2, C]
+  PinnedMemory all_;                    // [ranks, parts, 2, C]
+  Growing gathered_;                    // [ranks, parts, 2, C]
   std::vector<StatSlot> slots_;
 };
 

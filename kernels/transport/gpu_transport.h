@@ -6,7 +6,9 @@
 // circle.
 
 #include <array>
+#include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "kernels/device/device.h"
@@ -23,6 +25,16 @@ struct GpuRun {
   const std::vector<int> ordinals;  // [rank]
   const PeerAccess peers;
 };
+
+/// Of one slot of a call, and of several.
+inline std::int64_t floats_of(const SyncCall& call, const StatSlot& slot) {
+  return slot.parts * 2 * call.channels;
+}
+inline std::int64_t floats_of(const SyncCall& call, std::span<const StatSlot> slots) {
+  std::int64_t floats = 0;
+  for (const StatSlot& slot : slots) floats += floats_of(call, slot);
+  return floats;
+}
 
 /// One rank's transport between GPUs.
 class GpuTransport : public Transport {

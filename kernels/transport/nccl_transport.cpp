@@ -32,6 +32,9 @@ class NcclTransport final : public GpuTransport {
   }
 
   StatPost post(const SyncCall& call, const ProcessGroup& group, const StatSlot& local) override {
+    LOCKSTEP_CHECK(local.parts == 1, call.layer,
+                   ": the transport 'nccl' exchanges as much of every ",
+                   "replica, and no sums of single images; use the transport 'event'");
     const DeviceGuard guard(ordinal());
     local_ = local.data;
     grown(gathered_, static_cast<std::int64_t>(group.ranks.size()) * 2 * call.channels);

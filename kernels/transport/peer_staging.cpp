@@ -51,9 +51,13 @@ const std::byte* PeerStaging::within_reach(const Place& place, const void* from,
 PeerStaging::Staged PeerStaging::stage(const OptimizerShard& shard, Stream stream,
                                        const std::function<void*(std::size_t bytes)>& scratch) {
   const std::int64_t begin = shard.ranges.front().begin;
+  LOCKSTEP_CHECK(
+      shard.block_squares == nullptr || begin % kNormBlock == 0,
+      "optimizer_update: a shard whose squares are added up in blocks begins with one, got ", begin,
+      " elements before it");
   const std::size_t bytes = bytes_of(shard);
-  auto* next = static_cast<std::byte*>(
-      scratch(shard.losses.size() * sizeof(double) + 2 * shard.grads.size() * bytes));
+  auto* next = static_cast<std::byte*>(scratch(
+      shard.losses.size() * sizeof(double) + (shard.grads.size() + shard.weights.size()) * bytes));
   Staged staged{shard, {}, {}, {}, {}};
   for (const ParameterRange& range : shard.ranges) {
     staged.ranges.push_back(range);
@@ -75,6 +79,7 @@ PeerStaging::Staged PeerStaging::stage(const OptimizerShard& shard, Stream strea
   staged.shard.grads = staged.grads;
   staged.shard.weights = staged.weights;
   staged.shard.losses = staged.losses;
+  if (shard.block_squares != nullptr) staged.shard.block_squares += begin / kNormBlock;
   for (float*& slot : staged.shard.state) {
     if (slot != nullptr) slot += begin;
   }

@@ -25,7 +25,7 @@ class PeerStaging {
   struct Staged {
     OptimizerShard shard;
     std::vector<ParameterRange> ranges;
-    std::vector<const float*> grads;  // [rank]
+    std::vector<const float*> grads;  // [part]
     std::vector<float*> weights;      // [rank]
     std::vector<const double*> losses;
   };
@@ -53,7 +53,7 @@ class PeerStaging {
                                 Stream stream, std::byte** next) const;
 
   const int ordinal_;
-  std::vector<Place> places_;  // four per replica, at most
+  std::vector<Place> places_;  // a few per replica, and one for each of its parts of the gradient
   std::vector<const double*> numbers_;
 };
 

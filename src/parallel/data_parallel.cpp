@@ -31,6 +31,14 @@ SyncGroupOptions sync_group_options(const DataParallelOptions& options,
   return result;
 }
 
+GradientExchangeChoice chosen_exchange(const DataParallelOptions& options) {
+  const std::string& wanted = options.gradient_exchange.kind;
+  if (options.placement_invariant && wanted == "auto") {
+    return {"owner", "sums in one order (run.placement_invariant)"};
+  }
+  return choose_gradient_exchange(wanted, options.devices);
+}
+
 std::uint64_t dropout_seed(std::uint64_t seed, std::int64_t step) {
   Rng rng(seed, RngPurpose::kDropout, static_cast<std::uint64_t>(step));
   const std::uint64_t high = rng.next_u32();
@@ -98,7 +106,7 @@ struct DataParallel::Impl {
 
 DataParallel::Impl::Impl(DataParallelOptions&& run_options)
     : options(std::move(run_options)),
-      exchange(choose_gradient_exchange(options.gradient_exchange.kind, options.devices)),
+      exchange(chosen_exchange(options)),
       sync_group(options.devices, sync_group_options(options, exchange)),
       scatter(options),
       replicas(options.devices.size()),

@@ -37,9 +37,16 @@ std::string sharing_obstacle(const Network& network) {
 
 std::string placement_obstacle(const DataParallelOptions& options,
                                const GradientExchangeChoice& exchange, const Network& network) {
-  if (!network.backend().sums_by_image()) return "GPUs do not keep sums image by image";
+  if (!network.backend().sums_by_image()) {
+    return "GPUs keep sums image by image only with run.placement_invariant = true";
+  }
   if (options.accumulate > 1) return "a batch is cut into micro-batches (batch.accumulate)";
-  if (exchange.kind != "owner") return "the gradient exchange is all_reduce, not owner";
+  if (exchange.kind != "owner") {
+    return "the gradient exchange is all_reduce, whose sums have an order of their own, not owner";
+  }
+  if (options.communicator.transport == "nccl") {
+    return "the transport is nccl, which exchanges no sums of single images";
+  }
   const std::string norm = norm_obstacle(network);
   return norm.empty() ? sharing_obstacle(network) : norm;
 }

@@ -18,6 +18,12 @@ PlanOptions training_plan(const DataParallelOptions& options) {
   return plan;
 }
 
+BackendOptions backend_options(const DataParallelOptions& options) {
+  BackendOptions result = options.backend;
+  result.sums_by_image = result.sums_by_image || options.placement_invariant;
+  return result;
+}
+
 void check_norm(const DataParallelOptions& options, const Network& network) {
   if (options.norm.frozen || options.norm.options.mode != BatchNormMode::kSync) return;
   std::size_t layers = 0, synced = 0;
@@ -41,7 +47,7 @@ Replica::Replica(const DataParallelOptions& options, SyncGroup& group, int rank,
       recorder_(group.recorder(rank)),
       rank_(rank) {
   communicator_.enter("building", "the replica");
-  backend_ = make_backend(device(), threads, options.backend);
+  backend_ = make_backend(device(), threads, backend_options(options));
   communicator_.attach(*backend_);
   const Shape input = options.input.with_batch(planned_batch(options));
   network_ =

@@ -45,7 +45,7 @@ struct RunOptions {
   std::string transport = "auto";
   bool cuda_graph = false;
   std::string gradient_exchange = "auto";
-  bool placement_invariant = false;  // it is an error if results depend on the devices
+  bool placement_invariant = false;  // results that do not depend on the devices, or an error
   double stall_timeout = 60;         // seconds
   // At the end also evaluate under the other eval_stats, where devices' statistics differ.
   bool eval_all_stats = false;

@@ -84,9 +84,10 @@ void add_run(Keys& keys) {
   keys.push_back(choice("run.gradient_exchange", run(&RunOptions::gradient_exchange),
                         {{"auto", "auto"}, {"owner", "owner"}, {"all_reduce", "all_reduce"}},
                         "auto, owner (sums in a fixed order), all_reduce (cuda: NCCL)"));
-  keys.push_back(
-      uncounted(boolean("run.placement_invariant", run(&RunOptions::placement_invariant),
-                        "an error if results depend on how batches are spread over devices")));
+  // It counts: GPUs then add in another order.
+  keys.push_back(boolean("run.placement_invariant", run(&RunOptions::placement_invariant),
+                         "results that do not depend on how batches are spread over devices, or an "
+                         "error that says why they do; GPUs are slower with it"));
   keys.push_back(uncounted(boolean("run.cuda_graph", run(&RunOptions::cuda_graph),
                                    "replay steps from a CUDA graph; the same bits (cuda)")));
   keys.push_back(uncounted(real("run.stall_timeout", run(&RunOptions::stall_timeout), kPositive,

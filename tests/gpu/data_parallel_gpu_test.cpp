@@ -12,7 +12,7 @@
 
 #include "core/rng.h"
 #include "lockstep/core/check.h"
-#include "parallel/toy_training.h"
+#include "parallel/placed_training.h"
 
 namespace lockstep::test {
 namespace {
@@ -130,6 +130,54 @@ TEST_CASE("a graph of several synchronized replicas replays the bits of an issue
   if (!no_gpu()) check_graph(4, BatchNormMode::kSync);
 }
 
+DataParallelOptions placed_on_gpu(int ranks) {
+  DataParallelOptions options = placed_options(ranks, Sgd{.weight_decay = 1e-3F});
+  options.devices = replicas_of_gpu(ranks);
+  options.placement_invariant = true;
+  return options;
+}
+
+TEST_CASE("placement: sync comes to the same bits on any number of replicas of a GPU") {
+  if (no_gpu()) return;
+  const Placed whole = trained_in_steps(placed_on_gpu(1));
+  for (const int ranks : {2, 3, 4, 8}) {
+    CAPTURE(ranks);
+    CHECK((trained_in_steps(placed_on_gpu(ranks)) == whole));
+  }
+  DataParallelOptions host = placed_on_gpu(3);
+  host.communicator.transport = "host";
+  CHECK((trained_in_steps(host) == whole));
+  const Placed on_cpu = trained_in_steps(placed_options(1, Sgd{.weight_decay = 1e-3F}));
+  check_close(whole.outcome, on_cpu.outcome, 2e-4);
+}
+
+TEST_CASE("placement: a graph of any number of replicas replays the same bits") {
+  if (no_gpu()) return;
+  const Placed whole = trained_in_steps(placed_on_gpu(1));
+  for (const int ranks : {1, 3}) {
+    CAPTURE(ranks);
+    DataParallelOptions options = placed_on_gpu(ranks);
+    options.cuda_graph = true;
+    CHECK((trained_in_steps(options) == whole));
+  }
+}
+
+TEST_CASE("placement: the same bits in fp16, with AdamW") {
+  if (no_gpu()) return;
+  const auto options = [](int ranks) {
+    DataParallelOptions result = placed_on_gpu(ranks);
+    result.optimizer = AdamW{};
+    result.activations = DType::kFloat16;
+    result.loss_scale = LossScaleOptions{.initial = 1024};
+    return result;
+  };
+  const Placed whole = trained_in_steps(options(1));
+  for (const int ranks : {3, 4}) {
+    CAPTURE(ranks);
+    CHECK((trained_in_steps(options(ranks)) == whole));
+  }
+}
+
 /// Replicas also meet outside of BatchNorm, and values are learnt beside classes.
 Outputs sums_and_values(NetworkBuilder& net, Value* x, const NormLayer& norm) {
   x = net.conv2d(x, "stem", {.out_channels = 6, .kernel = 3, .padding = 1});
@@ -156,6 +204,20 @@ Outcome trained_on_values(DataParallelOptions options, bool with_graph = false) 
     losses.push_back(run->train_step(batch, step, 0.001F).loss);
   }
   return outcome_of(*run, std::move(losses));
+}
+
+TEST_CASE("placement: mean squared error and all_reduce") {
+  if (no_gpu()) return;
+  const auto on = [](int ranks) {
+    DataParallelOptions options = on_gpu(ranks, BatchNormMode::kSync, "event");
+    options.placement_invariant = true;
+    return trained_on_values(options);
+  };
+  const Outcome whole = on(1);
+  for (const int ranks : {2, 3}) {
+    CAPTURE(ranks);
+    CHECK((on(ranks) == whole));
+  }
 }
 
 TEST_CASE("mean squared error and all_reduce: on replicas of a GPU as on one CPU device") {

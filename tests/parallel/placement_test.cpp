@@ -9,7 +9,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/nn/models/unet.h"
 #include "parallel/gradient_tree.h"
-#include "parallel/toy_training.h"
+#include "parallel/placed_training.h"
 
 namespace lockstep::test {
 namespace {
@@ -36,53 +36,6 @@ class Threads {
  private:
   std::string before_;
 };
-
-/// A trunk with dropout, a residual, pooling, a strided and a grouped convolution, and two heads
-/// with a bias, one of them after upsampling.
-Outputs varied_net(NetworkBuilder& net, Value* x, const NormLayer& norm) {
-  const Conv2dOptions same{.out_channels = 8, .kernel = 3, .padding = 1};
-  x = norm(net, net.conv2d(x, "stem", same), "stem_bn", {.relu = true});
-  Value* y = net.dropout(net.conv2d(x, "a", same), 0.2F);
-  x = norm(net, y, "a_bn", {.relu = true, .residual = x});
-  Value* aux = net.conv2d(x, "aux", {.out_channels = kClasses, .bias = true});
-  x = net.max_pool2d(x, {});
-  x = net.conv2d(x, "b", {.out_channels = 8, .kernel = 3, .padding = 1, .groups = 2});
-  x = norm(net, x, "b_bn", {.relu = true});
-  x = net.upsample_bilinear(x, kSize.height, kSize.width, false);
-  return {{"out", net.conv2d(x, "head", {.out_channels = kClasses, .bias = true})}, {"aux", aux}};
-}
-
-DataParallelOptions options_of(int ranks, const Optimizer& optimizer) {
-  DataParallelOptions options = toy_options(ranks, BatchNormMode::kSync, 8);
-  options.model = varied_net;
-  options.losses.push_back({"aux", CrossEntropyLoss{.weight = 0.4F}});
-  options.optimizer = optimizer;
-  return options;
-}
-
-/// Everything that a training comes to.
-struct Result {
-  Outcome outcome;
-  std::vector<double> norms;
-  friend bool operator==(const Result&, const Result&) = default;
-};
-
-/// Steps of 8, 8, 5, 7 and 8 images.
-Result train_steps(DataParallel& run, std::int64_t begin = 0, std::int64_t end = 5) {
-  constexpr std::int64_t kBatches[] = {8, 8, 5, 7, 8};
-  std::vector<double> losses, norms;
-  for (std::int64_t step = begin; step < end; ++step) {
-    const StepResult result = run.train_step(toy_batch(kBatches[step], step), step, 0.05F);
-    losses.push_back(result.loss);
-    norms.push_back(result.grad_norm);
-  }
-  return {outcome_of(run, losses), norms};
-}
-
-Result trained(const DataParallelOptions& options) {
-  DataParallel run(options);
-  return train_steps(run);
-}
 
 /// "0-4,4-7 1 0" : the nodes and the joins of ranks with so many images.
 std::string tree_of(const std::vector<std::int64_t>& counts) {
@@ -117,17 +70,17 @@ TEST_CASE("ranks add up the largest nodes of the tree over the images that they 
 
 TEST_CASE("placement: sync comes to the same bytes on any devices and threads") {
   for (const Optimizer& optimizer : {Optimizer(Sgd{.weight_decay = 1e-3F}), Optimizer(AdamW{})}) {
-    const Result whole = trained(options_of(1, optimizer));
+    const Placed whole = trained_in_steps(placed_options(1, optimizer));
     CHECK(whole.outcome.parameters.size() > 2 * kNormBlock);  // the norm has several blocks
     for (const int ranks : {2, 3, 4, 8, 11}) {
       CAPTURE(ranks);
-      CHECK((trained(options_of(ranks, optimizer)) == whole));
+      CHECK((trained_in_steps(placed_options(ranks, optimizer)) == whole));
     }
     for (const int threads : {1, 2, 16}) {
       CAPTURE(threads);
       const Threads limit(threads);
-      CHECK((trained(options_of(1, optimizer)) == whole));
-      CHECK((trained(options_of(3, optimizer)) == whole));
+      CHECK((trained_in_steps(placed_options(1, optimizer)) == whole));
+      CHECK((trained_in_steps(placed_options(3, optimizer)) == whole));
     }
   }
 }
@@ -151,7 +104,7 @@ TEST_CASE("placement: every convolution of the U-Net") {
 }
 
 TEST_CASE("placement: a batch per device, of any sizes") {
-  DataParallel one(options_of(1, Sgd{})), three(options_of(3, Sgd{}));
+  DataParallel one(placed_options(1, Sgd{})), three(placed_options(3, Sgd{}));
   const Batch whole = toy_batch(6, 0);
   const auto pixels = std::size_t{kSize.height * kSize.width};
   std::vector<Batch> batches;
@@ -172,8 +125,8 @@ TEST_CASE("placement: a batch per device, of any sizes") {
 
 TEST_CASE("placement: training goes on with other devices to the same bytes") {
   const Optimizer sgd = Sgd{};
-  const Result whole = trained(options_of(4, sgd));
-  DataParallel first(options_of(8, sgd)), second(options_of(3, sgd));
+  const Placed whole = trained_in_steps(placed_options(4, sgd));
+  DataParallel first(placed_options(8, sgd)), second(placed_options(3, sgd));
   train_steps(first, 0, 2);
   copy_parameters(first, second);
   second.set_optimizer_state(first.optimizer_state());
@@ -183,7 +136,7 @@ TEST_CASE("placement: training goes on with other devices to the same bytes") {
           first.replica(0).store().batch_norms()[i]->num_batches_tracked;
     }
   }
-  const Result rest = train_steps(second, 2, 5);
+  const Placed rest = train_steps(second, 2, 5);
   CHECK(rest.outcome.parameters == whole.outcome.parameters);
   CHECK(rest.outcome.statistics == whole.outcome.statistics);
   CHECK(rest.outcome.optimizer == whole.outcome.optimizer);

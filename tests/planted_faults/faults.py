@@ -23,6 +23,8 @@ BACKWARD = "kernels/operations/batch_norm_backward.cu"
 FORWARD = "kernels/operations/batch_norm_forward.cu"
 CHANNELS = "kernels/operations/batch_norm_channels.h"
 OPTIMIZER = "kernels/operations/optimizer.cu"
+MERGE = "kernels/operations/batch_norm_merge.cu"
+IMAGE_SUMS = "kernels/operations/image_sums.h"
 FORMULAS = "src/backend/formulas.h"
 WEIGHTS = "kernels/operations/weights.cu"
 CONVOLUTION = "kernels/cudnn/cudnn_convolution.cpp"
@@ -271,6 +273,41 @@ FAULTS = [
     Fault("placement: losses are added rank by rank", "src/parallel/gather.cpp",
           "if (outcome.image_losses.empty()) {", "if (outcome.image_losses.size() < 1000) {",
           "placement: sync comes to the same bytes*", test="test_parallel"),
+    Fault("image by image on GPUs: of a slot's parts the first one counts alone", MERGE,
+          "pair += 2 * a.channels) {", "pair += 0 * a.channels) {", "slots of any parts*"),
+    Fault("image by image on GPUs: a part's weight forgets those before it", MERGE,
+          "    before += rows;", "    before = rows;", "slots of any parts*"),
+    Fault("image by image on GPUs: halves that wait at the end are left out", IMAGE_SUMS,
+          "  join_nodes(images, [&](int node) { sums.join(node); });\n", "",
+          "gradients of gamma and beta are added*", source=BACKWARD),
+    Fault("image by image on GPUs: a half begins with what lay in its memory", IMAGE_SUMS,
+          "          if (first) sums.clear(node);\n", "          static_cast<void>(first);\n",
+          "gradients of gamma and beta are added*", source=BACKWARD),
+    Fault("image by image on GPUs: gradients are joined one sum short", OPTIMIZER,
+          "for (; joins > 1; --joins) sums.join(", "for (; joins > 2; --joins) sums.join(",
+          "an update adds the parts*"),
+    Fault("image by image on GPUs: a block's squares are those of all its elements, in a range or not", OPTIMIZER,
+          "    if (i < begin || i >= end) continue;\n", "    static_cast<void>(begin), static_cast<void>(end);\n",
+          "an update adds the parts*"),
+    Fault("image by image on GPUs: losses are the batch's", "kernels/operations/gpu_operations.cpp",
+          "  if (!by_image_) return gpu::mean_squared_error(entered(), arguments);\n",
+          "  if (arguments.loss != nullptr) return gpu::mean_squared_error(entered(), arguments);\n",
+          "mean squared errors of images*"),
+    Fault("image by image on GPUs: convolutions take the plan of the batch", CONVOLUTION,
+          "options_.by_image ? input.with_batch(1) : input", "input", "a convolution of images*", test="test_gpu_host"),
+    Fault("image by image on GPUs: gradients of weights are added one after another", "kernels/cuda_backend.cpp",
+          "parts = sums_by_image() ? x.shape.batch() : 1;", "parts = 1;", "a convolution of images*",
+          test="test_gpu_host"),
+    Fault("placement on GPUs: of a peer's statistics those of its first image are copied", EVENT,
+          "static_cast<std::size_t>(floats_of(call, slot)) * sizeof(float)",
+          "static_cast<std::size_t>(floats_of(call, slot) / slot.parts) * sizeof(float)",
+          "placement: the same bits on several GPUs*", test="test_gpu_host"),
+    Fault("placement on GPUs: the transport host hands over one part", "kernels/transport/gpu_host_transport.cpp",
+          "{{local.count, partial, local.parts}, nullptr}", "{{local.count, partial}, nullptr}",
+          "placement: sync comes to the same bits*", test="test_gpu_host"),
+    Fault("placement on GPUs: weights are staged in memory for as many gradients", "kernels/transport/peer_staging.cpp",
+          "(shard.grads.size() + shard.weights.size()) * bytes", "2 * shard.grads.size() * bytes",
+          "placement: the same bits on several GPUs*", test="test_gpu_host"),
     Fault("the optimizer: a block's squares are those of its last range", CPU_OPTIMIZER,
           "shard.block_squares[before + chunk] += squares[chunk]", "shard.block_squares[before + chunk] = squares[chunk]",
           "an update adds the parts*", test="test_backend"),

@@ -92,7 +92,9 @@ struct DataParallelOptions {
   /// number and one micro-batch; no `communicator.hook`, which a replay would not call.
   bool cuda_graph = false;
   /// Whether it is an error if results depend on how batches are spread over devices
-  /// (DataParallel::placement_obstacle).
+  /// (DataParallel::placement_obstacle). GPUs then keep sums image by image
+  /// (BackendOptions::sums_by_image), and gradients are exchanged by their owners where the choice
+  /// is "auto".
   bool placement_invariant = false;
   /// Called for every replica when it has been made and given rank 0's state, and after each later
   /// `replicate`: on its own thread, rank 0 first, each rank after the one before it.
@@ -208,11 +210,12 @@ class DataParallel {
   const GradientExchangeChoice& gradient_exchange() const;
   /// Why training on other devices, or on another number of them, comes to other bits: a clause for
   /// messages, "BatchNorm is not synchronized (stem.bn)". Empty where it does not: on CPU devices,
-  /// synchronized over all of them, one micro-batch, gradient exchange "owner", no parameter shared
-  /// by several calls. Weights, running statistics, the optimizer's state, losses and norms are
-  /// then functions of the global batches alone: on any number of devices and threads, in parts of
-  /// any size. (On one machine: convolutions are chosen by measurement. A layer of one's own must
-  /// add its parameters' gradients by StepContext::gradient_parts.)
+  /// or on GPUs with `placement_invariant`, synchronized over all of them, one micro-batch,
+  /// gradient exchange "owner", no parameter shared by several calls. Weights, running statistics,
+  /// the optimizer's state, losses and norms are then functions of the global batches alone: on any
+  /// number of devices and threads, in parts of any size. (On one machine: convolutions are chosen
+  /// by measurement. A layer of one's own must add its parameters' gradients by
+  /// StepContext::gradient_parts.)
   std::string placement_obstacle() const;
   /// Where the ranks meet: the counts of its callbacks, and where each rank is.
   const SyncGroup& sync_group() const;

@@ -43,10 +43,11 @@ class Communicator final {
   /// Throws ConfigError when it is no partition of the ranks, else as `exchange`.
   int join(const RankPartition& partition);
 
-  /// Exchanges partial statistics, [local.parts, 2, call.channels] floats on this rank's device (on
-  /// a GPU one part), with the ranks of its set in call.partition. Gives one slot per rank of the
-  /// set in ascending rank order, for the consumer to merge in this order (BatchNormForward::slots
-  /// and the like). Valid until this rank's next exchange. Throws as SyncMaster::exchange.
+  /// Exchanges partial statistics, [local.parts, 2, call.channels] floats on this rank's device
+  /// (one part with the transport "nccl"), with the ranks of its set in call.partition. Gives one
+  /// slot per rank of the set in ascending rank order, for the consumer to merge in this order
+  /// (BatchNormForward::slots and the like). Valid until this rank's next exchange. Throws as
+  /// SyncMaster::exchange.
   ///
   /// Peers read local.data in place. It may be written again, or go, once the rank's next
   /// `exchange` in the same partition or its next `barrier` has returned; on a GPU by what the

@@ -1,0 +1,93 @@
+// Training that must not depend on placement, on several GPUs of the fake runtime: what peers that
+// cannot be reached are copied, what cuDNN is asked for, and what is refused.
+
+#include <doctest/doctest.h>
+
+#include "cuda/fake_runtime.h"
+#include "cuda/tiny_run.h"
+#include "lockstep/core/check.h"
+#include "parallel/placed_training.h"
+
+namespace lockstep::test {
+namespace {
+
+DataParallelOptions placed_on_gpus(int ranks, int gpus) {
+  DataParallelOptions options = placed_options(ranks, Sgd{.weight_decay = 1e-3F});
+  for (int rank = 0; rank < ranks; ++rank) {
+    options.devices[static_cast<std::size_t>(rank)] = {DeviceKind::kCuda, rank % gpus, rank / gpus};
+  }
+  options.placement_invariant = true;
+  return options;
+}
+
+TEST_CASE("placement: the same bits on several GPUs, with and without peer access") {
+  fake_runtime::use({.devices = 1});
+  const Placed whole = trained_in_steps(placed_on_gpus(1, 1));
+  for (const bool peer_access : {true, false}) {
+    CAPTURE(peer_access);
+    fake_runtime::use({.devices = 2, .peer_access = peer_access});
+    for (const int ranks : {2, 3, 11}) {  // 11: more than a batch has images
+      CAPTURE(ranks);
+      CHECK((trained_in_steps(placed_on_gpus(ranks, 2)) == whole));
+    }
+  }
+}
+
+TEST_CASE("placement: every convolution has the plan of one image, whatever the batch") {
+  fake_runtime::use({.devices = 1});
+  DataParallel run(placed_on_gpus(2, 1));
+  train_steps(run);
+  const std::vector<std::string> plans = run.replica(0).backend().conv2d_algorithms();
+  CHECK(plans.size() > 10);
+  for (const std::string& plan : plans) {
+    CAPTURE(plan);
+    CHECK(plan.find("input [1, ") != std::string::npos);
+  }
+}
+
+TEST_CASE("placement: gradients are summed by their owners where that is not chosen") {
+  fake_runtime::use({.devices = 2, .peer_access = false});
+  const DataParallel run(placed_on_gpus(2, 2));
+  CHECK(run.gradient_exchange().kind == "owner");
+  CHECK(run.placement_obstacle().empty());
+}
+
+TEST_CASE("placement: what GPUs cannot add in one order is refused") {
+  fake_runtime::use({.devices = 2});
+  const auto refuses = [](const DataParallelOptions& options, const char* reason) {
+    CHECK_THROWS_WITH_AS(DataParallel{options}, doctest::Contains(reason), ConfigError);
+  };
+  DataParallelOptions options = placed_on_gpus(2, 2);
+  options.norm.options.mode = BatchNormMode::kLocal;
+  refuses(options, "BatchNorm is not synchronized");
+#if defined(LOCKSTEP_NCCL)
+  options = placed_on_gpus(2, 2);
+  options.gradient_exchange.kind = "all_reduce";
+  refuses(options, "all_reduce, whose sums have an order of their own");
+  options = placed_on_gpus(2, 2);
+  options.communicator.transport = "nccl";
+  refuses(options, "the transport is nccl");
+#endif
+  options = placed_on_gpus(2, 2);
+  options.placement_invariant = false;
+  CHECK(DataParallel(options).placement_obstacle() ==
+        "GPUs keep sums image by image only with run.placement_invariant = true");
+}
+
+TEST_CASE("placement: a run leaves the same files on any number of replicas of a GPU") {
+  fake_runtime::use({.devices = 1});
+  const TemporaryFolder folder;
+  const std::vector<std::string> keys{"bn.mode=sync", "run.placement_invariant=true"};
+  for (const char* devices : {"cuda:0x1", "cuda:0x2", "cuda:0x4"}) {
+    CAPTURE(devices);
+    TrainRequest one = request(folder, devices, keys);
+    one.devices = devices;
+    train(one);
+    const RunFolder whole{folder.path() / "cuda:0x1"}, own{folder.path() / devices};
+    CHECK(read_text(own.scalars()) == read_text(whole.scalars()));
+    CHECK(read_text(own.checkpoint("last")) == read_text(whole.checkpoint("last")));
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::test
