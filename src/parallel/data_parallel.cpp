@@ -82,7 +82,7 @@ struct DataParallel::Impl {
 
   void check_batch(const Batch& batch, std::int64_t most) const;
   StepScalars scalars(std::span<const Batch> batches, std::int64_t step, float lr);
-  StepMode next_mode(std::int64_t batch);
+  StepMode next_mode(const StepInput& input);
   void begin_step(StepInput input);
   void wait_for(const StepUnderWay& step);
   void give_up_steps();
@@ -99,6 +99,7 @@ struct DataParallel::Impl {
   float scale_in_use = 1;                  // the loss scale of the next step to be finished
   std::vector<std::int64_t> staged;        // samples of the staged batch; empty: none
   StepMode full_batch = StepMode::kIssue;  // how the next full batch is done, with `cuda_graph`
+  std::vector<std::int64_t> full_parts;    // [rank] samples of the first full batch
   std::unique_ptr<ReplicaGroup> group;     // last: its threads use everything above
 };
 
@@ -223,9 +224,16 @@ StepScalars DataParallel::Impl::scalars(std::span<const Batch> batches, std::int
 // --- parallel_apply ---
 
 // The first full batch is issued as any other, which makes what is made on first use; the second is
-// recorded.
-StepMode DataParallel::Impl::next_mode(std::int64_t batch) {
-  if (!options.cuda_graph || batch != options.input.batch()) return StepMode::kIssue;
+// recorded. One that is spread otherwise over the ranks is another step.
+StepMode DataParallel::Impl::next_mode(const StepInput& input) {
+  if (!options.cuda_graph || input.batch != options.input.batch()) return StepMode::kIssue;
+  if (full_parts.empty()) {
+    for (const BatchPart& part : input.parts) full_parts.push_back(part.count);
+  }
+  if (!std::equal(full_parts.begin(), full_parts.end(), input.parts.begin(), input.parts.end(),
+                  [](std::int64_t count, const BatchPart& part) { return count == part.count; })) {
+    return StepMode::kIssue;
+  }
   const StepMode mode = full_batch;
   full_batch = mode == StepMode::kIssue ? StepMode::kRecord : StepMode::kReplay;
   return mode;
@@ -234,7 +242,7 @@ StepMode DataParallel::Impl::next_mode(std::int64_t batch) {
 void DataParallel::Impl::begin_step(StepInput input) {
   LOCKSTEP_CHECK(under_way.size() < kStepSlots, "step ", input.step, " is begun while ",
                  under_way.size(), " are under way; call finish_step first");
-  input.mode = next_mode(input.batch);
+  input.mode = next_mode(input);
   input.slot = next_slot;
   run([&input](Replica& replica) { replica.begin_step(input); });
   under_way.push_back({input.step, input.slot});

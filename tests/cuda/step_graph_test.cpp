@@ -173,6 +173,28 @@ TEST_CASE("batches that are staged ahead of their steps come in the right order"
                        doctest::Contains("another batch"), Error);
 }
 
+// A full batch may come in parts of other sizes than those that were recorded.
+TEST_CASE("a recorded step is replayed for parts of its own sizes only") {
+  fake_runtime::use({.devices = 1});
+  const auto trained_in_parts = [](bool invariant, bool graph) {
+    DataParallelOptions options = on_gpus(2, 1, BatchNormMode::kSync);
+    options.placement_invariant = invariant;
+    options.cuda_graph = graph;
+    const auto run = make_toy(options);
+    std::vector<double> losses;
+    for (std::int64_t step = 0; step < 6; ++step) {
+      const std::int64_t first = step % 3 == 2 ? 2 : 3;
+      const std::vector<Batch> batches{toy_batch(first, step), toy_batch(5 - first, step + 10)};
+      losses.push_back(run->train_step(batches, step, 0.05F).loss);
+    }
+    return outcome_of(*run, losses);
+  };
+  for (const bool invariant : {false, true}) {
+    CAPTURE(invariant);
+    CHECK((trained_in_parts(invariant, true) == trained_in_parts(invariant, false)));
+  }
+}
+
 TEST_CASE("what cannot be recorded is refused with a way out") {
   fake_runtime::use({.devices = 1});
   DataParallelOptions options = on_gpus(2, 1, BatchNormMode::kSync);
