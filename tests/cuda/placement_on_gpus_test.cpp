@@ -33,6 +33,22 @@ TEST_CASE("placement: the same bits on several GPUs, with and without peer acces
   }
 }
 
+// More weights than gradients are brought within reach, in the first step already.
+TEST_CASE("placement: fewer images than replicas that do not reach each other") {
+  const auto trained_on = [](int ranks, int gpus) {
+    DataParallel run(placed_on_gpus(ranks, gpus));
+    std::vector<double> losses;
+    for (std::int64_t step = 0; step < 2; ++step) {
+      losses.push_back(run.train_step(toy_batch(2, step), step, 0.05F).loss);
+    }
+    return outcome_of(run, losses);
+  };
+  fake_runtime::use({.devices = 1});
+  const Outcome whole = trained_on(1, 1);
+  fake_runtime::use({.devices = 2, .peer_access = false});
+  CHECK((trained_on(11, 2) == whole));
+}
+
 TEST_CASE("placement: every convolution has the plan of one image, whatever the batch") {
   fake_runtime::use({.devices = 1});
   DataParallel run(placed_on_gpus(2, 1));
