@@ -15,7 +15,7 @@ target_compile_features(lockstep_archive INTERFACE cxx_std_20)
 target_include_directories(lockstep_archive INTERFACE $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 
 # What the archive's objects need, by the names that a linker knows.
-set(libraries dnnl spdlog fmt tomlplusplus png turbojpeg xxhash gomp pthread)
+set(libraries dnnl spdlog fmt tomlplusplus png turbojpeg xxhash z gomp pthread)
 set(LOCKSTEP_LIBRARY_PATHS)
 if(LOCKSTEP_HAS_CUDA)
   get_filename_component(cuda_libraries ${CUDA_cudart_static_LIBRARY} DIRECTORY)

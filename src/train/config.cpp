@@ -34,7 +34,8 @@ class ConfigReader {
  private:
   bool read_values();  // false: a value was wrong
   void fill_defaults();
-  void resolve_root();
+  void resolve_paths();
+  std::filesystem::path resolved(const std::filesystem::path& path) const;
   void convert_momentum();
   void fill_optimizer();
   void check();
@@ -80,7 +81,7 @@ void ConfigReader::fill_defaults() {
     config.data.num_classes = static_cast<int>(layout->classes.size());
   }
   config.model.num_classes = config.data.num_classes;
-  resolve_root();
+  resolve_paths();
   convert_momentum();
   fill_optimizer();
 }
@@ -92,17 +93,21 @@ const DataLayout* ConfigReader::layout() const {
   return nullptr;
 }
 
-// A root that is nowhere stays as given: the data set names it when it is opened.
-void ConfigReader::resolve_root() {
-  std::filesystem::path& root = draft_.config.data.root;
-  if (root.empty() || layout() == nullptr || layout()->generated) return;
+void ConfigReader::resolve_paths() {
+  Config& config = draft_.config;
+  if (layout() != nullptr && !layout()->generated) config.data.root = resolved(config.data.root);
+  config.model.backbone_weights = resolved(config.model.backbone_weights).string();
+}
+
+// In the current directory, or beside the configuration. What is nowhere stays as given: whoever
+// opens it names it.
+std::filesystem::path ConfigReader::resolved(const std::filesystem::path& path) const {
+  if (path.empty()) return path;
   std::error_code ignored;
-  const std::filesystem::path beside = source_.path().parent_path() / root;
-  if (root.is_relative() && !std::filesystem::exists(root, ignored) &&
-      std::filesystem::exists(beside, ignored)) {
-    root = beside;
-  }
-  root = std::filesystem::absolute(root, ignored).lexically_normal();
+  const std::filesystem::path beside = source_.path().parent_path() / path;
+  const bool is_beside = path.is_relative() && !std::filesystem::exists(path, ignored) &&
+                         std::filesystem::exists(beside, ignored);
+  return std::filesystem::absolute(is_beside ? beside : path, ignored).lexically_normal();
 }
 
 void ConfigReader::convert_momentum() {

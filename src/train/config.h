@@ -144,9 +144,10 @@ const char* to_string(EvalStats stats);
 /// Reads and checks `path`, with `-s key=value` overrides (value in TOML syntax; a bare word is a
 /// string) applied. Reports all errors at once, each as "file:line:column: error: ..." with the
 /// line and a "did you mean". An override of one key of an exclusive pair (max_iters and epochs,
-/// global and per_device) takes the other one's place. A relative data.root is looked for in the
-/// current directory, then beside `path`. Throws ConfigError. `warnings` (may be null) receives
-/// what is allowed but suspicious. `tables` outlive the configuration.
+/// global and per_device) takes the other one's place. A relative data.root or
+/// model.backbone_weights is looked for in the current directory, then beside `path`. Throws
+/// ConfigError. `warnings` (may be null) receives what is allowed but suspicious. `tables` outlive
+/// the configuration.
 Config load_config(const std::filesystem::path& path, const std::vector<std::string>& overrides,
                    std::vector<std::string>* warnings = nullptr,
                    const Tables& tables = builtin_tables());

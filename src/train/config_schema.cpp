@@ -85,9 +85,11 @@ void add_run(Keys& keys) {
                         {{"auto", "auto"}, {"owner", "owner"}, {"all_reduce", "all_reduce"}},
                         "auto, owner (sums in a fixed order), all_reduce (cuda: NCCL)"));
   // It counts: GPUs then add in another order.
-  keys.push_back(boolean("run.placement_invariant", run(&RunOptions::placement_invariant),
-                         "results that do not depend on how batches are spread over devices, or an "
-                         "error that says why they do; GPUs are slower with it"));
+  keys.push_back(
+      only_if([](const Config& c) { return c.run.placement_invariant; },
+              boolean("run.placement_invariant", run(&RunOptions::placement_invariant),
+                      "results that do not depend on how batches are spread over devices, or "
+                      "an error that says why they do; GPUs are slower with it")));
   keys.push_back(uncounted(boolean("run.cuda_graph", run(&RunOptions::cuda_graph),
                                    "replay steps from a CUDA graph; the same bits (cuda)")));
   keys.push_back(uncounted(real("run.stall_timeout", run(&RunOptions::stall_timeout), kPositive,
@@ -242,6 +244,8 @@ void add_model(Keys& keys) {
   keys.push_back(only_if([](const Config& c) { return c.model.frozen_bn; },
                          boolean("model.frozen_bn", model(&ModelOptions::frozen_bn),
                                  "the backbone's BatchNorm keeps its running statistics")));
+  keys.push_back(text("model.backbone_weights", model(&ModelOptions::backbone_weights),
+                      "a file to begin with, as far as its names fit: .pth or safetensors"));
 }
 
 ConfigKey momentum_key() {

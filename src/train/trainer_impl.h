@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/nn/weights.h"
 #include "train/evaluator.h"
 #include "train/fault_injection.h"
 #include "train/rank_report.h"
@@ -40,6 +41,7 @@ class Trainer {
   void set_aside_newer_checkpoints();
   void restore();
   void load_initial_weights();
+  ImportSummary import_initial(const char* asked_by, const std::filesystem::path& path);
   void open_folder();
   void write_config();
   void log_start();
@@ -86,7 +88,7 @@ class Trainer {
   RunFolder folder_;
   FaultInjection fault_;
   std::optional<FoundCheckpoint> resumed_;
-  std::string initial_weights_;  // what --init has done, if all of it fitted
+  std::vector<std::string> initial_weights_;  // what the run started from, where it fitted
 
   std::unique_ptr<TrainLoader> loader_;
   std::unique_ptr<DataParallel> replicas_;

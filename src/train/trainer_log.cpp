@@ -71,7 +71,7 @@ void Trainer::log_start() {
                         {"environment", describe_environment(devices_)}});
   if (resumed_)
     log_->info(fmt::format("resumed {} at step {}", resumed_->path.string(), iteration_));
-  if (!initial_weights_.empty()) log_->info(initial_weights_);
+  for (const std::string& text : initial_weights_) log_->info(text);
   if (fault_.active()) warnings_.push_back("faults are injected (LOCKSTEP_FAULT)");
   for (const std::string& text : warnings_) {
     log_->warning(text);

@@ -151,17 +151,27 @@ void Trainer::restore() {
 }
 
 void Trainer::load_initial_weights() {
-  if (request_.init.empty()) return;
-  const ImportSummary summary =
-      replicas_->load_state_dict(read_weights(request_.init).tensors, false);
-  if (summary.loaded == 0) {
-    throw DataError(concat(request_.init.string(), ": no tensor of it fits this network; ",
-                           describe_import(summary)));
+  if (!config_.model.backbone_weights.empty()) {
+    // The heads are missing from such a file, and its own classifier is left over.
+    import_initial("model.backbone_weights", config_.model.backbone_weights);
   }
+  if (request_.init.empty()) return;
+  const ImportSummary summary = import_initial("--init", request_.init);
   const bool whole =
       summary.skipped.empty() && summary.missing.empty() && summary.unexpected.empty();
-  initial_weights_ = concat("--init ", request_.init.string(), ": ", describe_import(summary));
-  if (!whole) warnings_.push_back(std::exchange(initial_weights_, ""));
+  if (whole) return;
+  warnings_.push_back(initial_weights_.back());
+  initial_weights_.pop_back();
+}
+
+ImportSummary Trainer::import_initial(const char* asked_by, const fs::path& path) {
+  const ImportSummary summary = replicas_->load_state_dict(read_weights(path).tensors, false);
+  if (summary.loaded == 0) {
+    throw DataError(
+        concat(path.string(), ": no tensor of it fits this network; ", describe_import(summary)));
+  }
+  initial_weights_.push_back(concat(asked_by, " ", path.string(), ": ", describe_import(summary)));
+  return summary;
 }
 
 void Trainer::open_folder() {

@@ -136,6 +136,28 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("a training begins with a backbone's weights as far as they fit") {
+  const Runs runs;
+  train(runs.request("a", {"run.max_iters=2"}));
+  TensorMap weights = load_safetensors(runs.folder("a").checkpoint("last"));
+  TensorMap backbone;
+  for (const auto& [name, tensor] : weights) {
+    if (!name.starts_with("head.")) backbone["module." + name] = tensor;
+  }
+  backbone["module.fc.bias"] = weights.at("head.bias");
+  save_safetensors(runs.path() / "backbone.safetensors", backbone);
+  // Beside the configuration; a learning rate of 0 leaves what it begins with.
+  train(runs.request("b", {"run.max_iters=1", "optim.lr=0", "run.seed=9",
+                           "model.backbone_weights=backbone.safetensors"}));
+  const TensorMap result = load_safetensors(runs.folder("b").checkpoint("last"));
+  CHECK(result.at("encoder.0.0.conv.weight").data == weights.at("encoder.0.0.conv.weight").data);
+  CHECK(result.at("decoder.0.1.bn.bias").data == weights.at("decoder.0.1.bn.bias").data);
+  CHECK(result.at("head.weight").data != weights.at("head.weight").data);
+  CHECK(read_text(runs.folder("b").log()).find("model.backbone_weights") != std::string::npos);
+  CHECK_THROWS_WITH_AS(train(runs.request("c", {"model.backbone_weights=nowhere.pth"})),
+                       doctest::Contains("nowhere.pth"), DataError);
+}
+
 TEST_CASE("a multiplier for the last layers changes what the run comes to") {
   const Runs runs;
   train(runs.request("a", {"run.max_iters=2"}));

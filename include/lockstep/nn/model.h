@@ -48,6 +48,7 @@ struct ModelOptions {
   std::optional<double> dropout = {};  // none: the architecture's
   int output_stride = 8;               // the image's size over that of the features
   bool frozen_bn = false;              // the backbone's BatchNorm keeps its running statistics
+  std::string backbone_weights = {};   // a file that a training begins with (nn/weights.h)
 };
 
 /// What a network says of an image.
