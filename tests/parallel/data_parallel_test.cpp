@@ -85,7 +85,18 @@ TEST_CASE("sync on any number of devices is one device with the whole batch") {
 TEST_CASE("local on W devices is virtual(W) on one") {
   DataParallelOptions options = toy_options(1, BatchNormMode::kVirtual);
   options.norm.options.virtual_devices = 4;
-  check_close(outcome_of(toy_options(4, BatchNormMode::kLocal)), outcome_of(options));
+  CHECK((outcome_of(toy_options(4, BatchNormMode::kLocal)) == outcome_of(options)));
+  // And two devices with two slices each, where they come to the same images.
+  const auto full_batches = [](int ranks, BatchNormMode mode, int slices) {
+    DataParallelOptions own = toy_options(ranks, mode, 8);
+    own.norm.options.virtual_devices = slices;
+    const auto run = make_toy(own);
+    return test::outcome_of(*run, train(*run, {8, 8, 8}));
+  };
+  const Outcome local = full_batches(4, BatchNormMode::kLocal, 1);
+  CHECK((full_batches(1, BatchNormMode::kVirtual, 4) == local));
+  CHECK((full_batches(2, BatchNormMode::kVirtual, 2) == local));
+  CHECK_FALSE((full_batches(1, BatchNormMode::kVirtual, 2) == local));
 }
 
 TEST_CASE("all replicas stay bitwise equal") {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/image_tree.h"
 #include "nn/gradient_parts.h"
 
 namespace lockstep {
@@ -82,11 +83,16 @@ std::int64_t BatchNormLayer::slice_floats() const {
   return 2 * moments_floats() + padded(3 * channels());
 }
 
+std::int64_t BatchNormLayer::planned_slices() const {
+  const bool split = options().mode == BatchNormMode::kVirtual;
+  return split ? std::min<std::int64_t>(options().virtual_devices, output()->shape.batch()) : 1;
+}
+
 std::size_t BatchNormLayer::saved_bytes() const {
   const bool split = options().mode == BatchNormMode::kVirtual;
-  const std::int64_t slices =
-      split ? std::min<std::int64_t>(options().virtual_devices, output()->shape.batch()) : 1;
-  return static_cast<std::size_t>(slices * slice_floats()) * sizeof(float);
+  const std::int64_t nodes = split ? image_tree_nodes(output()->shape.batch()) : 0;
+  const std::int64_t floats = planned_slices() * slice_floats() + nodes * 2 * padded(channels());
+  return static_cast<std::size_t>(floats) * sizeof(float);
 }
 
 void BatchNormLayer::set_saved(void* memory) {
@@ -309,24 +315,56 @@ void BatchNormLayer::backward_slice(Backend& backend, const StepContext& context
 void BatchNormLayer::reduce_slice(Backend& backend, const StepContext& context, const Slice& part,
                                   const Tensor& grad_y, const Tensor& mask) const {
   const std::int64_t images = part.x.shape.batch();
+  const bool in_tree = by_image_ && weight_ != nullptr && slice_count(context) > 1;
   for_each_gradient_part(context, output()->data.shape.batch(), [&](const GradientPart& grads) {
     const std::int64_t begin = std::max(part.first, grads.first);
     const std::int64_t end = std::min(part.first + images, grads.first + grads.count);
     if (begin >= end && images > 0) return;
-    const std::int64_t first = begin - part.first;
-    const std::int64_t count = end - begin;
-    backend.batch_norm_backward_reduce(
-        {.x = part.x.sample_range(first, count),
-         .grad_y = grad_y.sample_range(first, count),
-         .y = mask ? mask.sample_range(first, count) : Tensor{},
-         .affine = affine(),
-         .saved = {part.saved},
-         .relu = config_.relu,
-         .sums = part.sums + (by_image_ ? first * 2 * channels() : 0),
-         .grad_weight = gradient(weight_, grads),
-         .grad_bias = gradient(bias_, grads),
-         .parts = by_image_ ? std::max<std::int64_t>(1, count) : 1});
+    if (in_tree) return reduce_into_tree(backend, {part, grad_y, mask}, grads, begin, end);
+    reduce(backend, {part, grad_y, mask}, begin, end - begin, gradient(weight_, grads),
+           gradient(bias_, grads));
   });
+}
+
+void BatchNormLayer::reduce(Backend& backend, const SliceGradient& slice, std::int64_t begin,
+                            std::int64_t count, float* grad_weight, float* grad_bias) const {
+  const Slice& part = slice.part;
+  const std::int64_t first = begin - part.first;
+  backend.batch_norm_backward_reduce(
+      {.x = part.x.sample_range(first, count),
+       .grad_y = slice.grad_y.sample_range(first, count),
+       .y = slice.mask ? slice.mask.sample_range(first, count) : Tensor{},
+       .affine = affine(),
+       .saved = {part.saved},
+       .relu = config_.relu,
+       .sums = part.sums + (by_image_ ? first * 2 * channels() : 0),
+       .grad_weight = grad_weight,
+       .grad_bias = grad_bias,
+       .parts = by_image_ ? std::max<std::int64_t>(1, count) : 1});
+}
+
+// One tree over the images of all slices, so that gamma and beta get the bits that they get from
+// devices with a slice each.
+void BatchNormLayer::reduce_into_tree(Backend& backend, const SliceGradient& slice,
+                                      const GradientPart& grads, std::int64_t begin,
+                                      std::int64_t end) const {
+  const std::int64_t stride = padded(channels());
+  float* nodes = saved_ + planned_slices() * slice_floats();
+  const auto tensor = [&](int node) { return Tensor(nodes + node * 2 * stride, Shape{2, stride}); };
+  const auto join = [&](int node) { backend.copy(tensor(node + 1), tensor(node), true); };
+  for (std::int64_t image = begin; image < end; ++image) {
+    const auto take = [&](int node, bool first) {
+      if (first) backend.fill(tensor(node), 0.0F);
+      float* sums = tensor(node).floats();
+      reduce(backend, slice, image, 1, sums, sums + stride);
+    };
+    place_image(image - grads.first, take, join);
+  }
+  if (end != grads.first + grads.count) return;
+  join_nodes(grads.count, join);
+  const Shape row{1, channels()};
+  backend.copy(Tensor(nodes, row), Tensor(gradient(weight_, grads), row), true);
+  backend.copy(Tensor(nodes + stride, row), Tensor(gradient(bias_, grads), row), true);
 }
 
 void BatchNormLayer::backward_residual(Backend& backend, const Slice& part, const Tensor& grad_y,

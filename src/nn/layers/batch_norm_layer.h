@@ -62,6 +62,12 @@ class BatchNormLayer : public Layer {
     float* sums;             // [parts, 2, C] of the backward pass
     float* saved;            // [3, C] as BatchNormSaved
   };
+  /// What a slice's sums of the backward pass are taken of.
+  struct SliceGradient {
+    const Slice& part;
+    const Tensor& grad_y;
+    const Tensor& mask;  // null: none
+  };
 
   const BatchNormOptions& options() const { return config_.norm.options; }
   std::int64_t channels() const { return output()->shape.channels(); }
@@ -70,11 +76,16 @@ class BatchNormLayer : public Layer {
   std::int64_t slice_samples(std::int64_t batch, bool split) const;
   std::int64_t moments_floats() const;
   std::int64_t slice_floats() const;
+  std::int64_t planned_slices() const;
   int slice_count(const StepContext& context) const;
   Slice slice(int index, const StepContext& context) const;
   Tensor slice_of(const Tensor& tensor, int index, const StepContext& context) const;
   void reduce_slice(Backend& backend, const StepContext& context, const Slice& part,
                     const Tensor& grad_y, const Tensor& mask) const;
+  void reduce(Backend& backend, const SliceGradient& slice, std::int64_t begin, std::int64_t count,
+              float* grad_weight, float* grad_bias) const;
+  void reduce_into_tree(Backend& backend, const SliceGradient& slice, const GradientPart& grads,
+                        std::int64_t begin, std::int64_t end) const;
   AffineParameters affine() const;
 
   void forward_by_batch(Backend& backend, const StepContext& context);
