@@ -1,11 +1,43 @@
 #include "lockstep/nn/network.h"
 
 #include <algorithm>
+#include <iterator>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "nn/network_impl.h"
 
 namespace lockstep {
+
+namespace {
+
+/// Throws Error naming the outputs when there is none of that name.
+Outputs::const_iterator find_output(const Outputs& outputs, const std::string& name) {
+  const auto found = std::find_if(outputs.begin(), outputs.end(),
+                                  [&](const Output& output) { return output.name == name; });
+  if (found != outputs.end()) return found;
+  std::string names;
+  for (const Output& output : outputs) names += (names.empty() ? "" : ", ") + output.name;
+  throw Error(concat("the network has no output '", name, "'; it has ", names));
+}
+
+}  // namespace
+
+void Network::Impl::leave_out_all_but(const std::vector<std::string>& names) {
+  std::unordered_set<const Value*> needed{input};
+  for (const std::string& name : names) needed.insert(find_output(outputs, name)->value);
+  for (auto layer = layers.rbegin(); layer != layers.rend(); ++layer) {
+    if (!needed.contains((*layer)->output())) continue;
+    needed.insert((*layer)->inputs().begin(), (*layer)->inputs().end());
+  }
+  std::erase_if(batch_norms, [&](const Layer* layer) { return !needed.contains(layer->output()); });
+  std::erase_if(layers, [&](const auto& layer) { return !needed.contains(layer->output()); });
+  const auto rest = std::stable_partition(values.begin(), values.end(), [&](const auto& value) {
+    return needed.contains(value.get());
+  });
+  left_out.assign(std::make_move_iterator(rest), std::make_move_iterator(values.end()));
+  values.erase(rest, values.end());
+}
 
 // Channels-last; the batch is the planned one.
 Graph Network::Impl::describe(const PlanOptions& options) const {
@@ -36,6 +68,7 @@ Graph Network::Impl::describe(const PlanOptions& options) const {
   graph.input = index.at(input);
   const std::vector<std::string>& given = options.grad_outputs;
   for (const Output& output : outputs) {
+    if (!index.contains(output.value)) continue;
     const bool grad =
         given.empty() || std::find(given.begin(), given.end(), output.name) != given.end();
     graph.outputs.push_back({index.at(output.value), grad});
@@ -123,12 +156,7 @@ std::vector<std::string> Network::output_names() const {
 
 std::size_t Network::output_index(const std::string& name) const {
   const Outputs& outputs = impl_->outputs;
-  const auto found = std::find_if(outputs.begin(), outputs.end(),
-                                  [&](const Output& output) { return output.name == name; });
-  if (found != outputs.end()) return static_cast<std::size_t>(found - outputs.begin());
-  std::string names;
-  for (const Output& output : outputs) names += (names.empty() ? "" : ", ") + output.name;
-  throw Error(concat("the network has no output '", name, "'; it has ", names));
+  return static_cast<std::size_t>(find_output(outputs, name) - outputs.begin());
 }
 
 const Tensor& Network::output(std::size_t index) const { return impl_->outputs[index].value->data; }

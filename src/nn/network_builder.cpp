@@ -284,6 +284,7 @@ std::unique_ptr<Network> NetworkBuilder::build(const Outputs& outputs, const Pla
                  "a network is built once and needs an input and at least one layer");
   check_outputs(outputs, impl_->input);
   impl_->outputs = outputs;
+  if (!options.outputs.empty()) impl_->leave_out_all_but(options.outputs);
   if (!impl_->store.allocated()) impl_->store.allocate(impl_->backend);
   impl_->allocate(options);
   impl_->set_batch(impl_->input->shape.batch());

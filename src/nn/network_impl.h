@@ -15,6 +15,8 @@ struct Network::Impl {
   Impl(Backend& backend_, ParameterStore& store_, const NormLayer& norm_)
       : backend(backend_), store(store_), norm(norm_) {}
 
+  /// Takes out the layers that no output of these names needs.
+  void leave_out_all_but(const std::vector<std::string>& names);
   /// Plans the memory, allocates it and gives layers their saved memory.
   void allocate(const PlanOptions& options);
   void set_batch(std::int64_t batch);
@@ -33,6 +35,7 @@ struct Network::Impl {
   const NormLayer norm;
   std::vector<std::function<void(NormLayer&)>> norm_conversions;  // the outermost first
   std::vector<std::unique_ptr<Value>> values;
+  std::vector<std::unique_ptr<Value>> left_out;  // which outputs may still name
   std::vector<std::unique_ptr<Layer>> layers;
   std::vector<BatchNormLayer*> batch_norms;
   Value* input = nullptr;

@@ -45,9 +45,11 @@ void Replica::prepare_evaluation(const Batch& batch) {
                     eval_network_->input().shape.with_batch(input.batch()) == input;
   if (!fits) {
     eval_network_.reset();  // first, so that two plans never lie in memory together
-    eval_network_ =
-        build_network(options_.model, options_.norm, input,
-                      {.training = false, .activations = options_.activations}, *backend_, store_);
+    eval_network_ = build_network(options_.model, options_.norm, input,
+                                  {.training = false,
+                                   .activations = options_.activations,
+                                   .outputs = {options_.losses.front().output}},
+                                  *backend_, store_);
     eval_images_ = allocate_staging(*backend_, eval_network_->input());
     eval_target_ = backend_->allocate(dense_bytes(losses_.front().target(*eval_network_, nullptr)));
   }

@@ -5,6 +5,7 @@
 
 #include <map>
 
+#include "lockstep/nn/model.h"
 #include "nn/count_allocations.h"
 #include "nn/harness.h"
 
@@ -340,6 +341,35 @@ TEST_CASE("outputs that make no network") {
   CHECK_THROWS_AS(net.build({{"in", x}}, {}), Error);
   CHECK_THROWS_AS(net.build({{"a", y}, {"b", y}}, {}), Error);
   CHECK_THROWS_AS(net.build({{"a", y}, {"a", net.relu(y)}}, {}), Error);
+}
+
+TEST_CASE("layers that lead to no wanted output are left out") {
+  const Model model = [](NetworkBuilder& net, Value* x, const NormLayer& norm) -> Outputs {
+    x = norm(net, net.conv2d(x, "stem", {.out_channels = 4, .kernel = 3, .padding = 1}), "bn");
+    Value* aux = norm(net, net.conv2d(x, "aux", {.out_channels = 6}), "aux_bn", {.relu = true});
+    aux = net.add(aux, aux);
+    return {{"aux", aux}, {"out", net.conv2d(net.relu(x), "head", {.out_channels = 2})}};
+  };
+  const Shape input{2, 6, 7, 3};
+  const Floats images = random_floats(input.elements(), 3);
+  const auto backend = make_backend(Device{}, 1);
+  ParameterStore store;
+  const auto all = build_network(model, {}, input, {.training = false}, *backend, store);
+  initialize_parameters(store, *backend, 5);
+  const auto one =
+      build_network(model, {}, input, {.training = false, .outputs = {"out"}}, *backend, store);
+  for (Network* network : {all.get(), one.get()}) {
+    upload(*backend, network->input(), images);
+    network->forward({.training = false});
+  }
+  CHECK(all->layers().size() == 7);
+  CHECK(one->layers().size() == 4);
+  CHECK(all->batch_norms().size() == 2);
+  CHECK(one->batch_norms().size() == 1);
+  CHECK(one->planned_bytes() < all->planned_bytes());
+  CHECK(download(*backend, one->output(one->output_index("out"))) ==
+        download(*backend, all->output(all->output_index("out"))));
+  CHECK_FALSE(one->output(one->output_index("aux")));
 }
 
 }  // namespace lockstep::test

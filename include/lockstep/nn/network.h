@@ -48,6 +48,9 @@ struct PlanOptions {
   /// Names of the outputs whose gradients are given, by losses mostly, before a backward pass; no
   /// names: of all.
   std::vector<std::string> grad_outputs = {};
+  /// Names of the outputs that will be read; no names: all. Layers that lead to others alone are
+  /// left out, and those outputs are null.
+  std::vector<std::string> outputs = {};
 };
 
 /// Hears of every layer's share of a pass, on the replica's thread. On a GPU `begin` and `end` only
@@ -77,7 +80,7 @@ class Network {
   std::vector<std::string> output_names() const;
   /// The place of an output. Throws Error naming those there are when there is none of that name.
   std::size_t output_index(const std::string& name) const;
-  /// E.g. logits [n, H, W, classes]; valid until `backward`.
+  /// E.g. logits [n, H, W, classes]; valid until `backward`. Null where the plan left it out.
   const Tensor& output(std::size_t index = 0) const;
   /// Write the loss gradient here after `forward`; null where none is wanted.
   const Tensor& output_grad(std::size_t index = 0) const;
