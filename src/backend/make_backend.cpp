@@ -1,3 +1,7 @@
+#include <algorithm>
+#include <cstdlib>
+#include <thread>
+
 #include "backend/cpu/cpu_backend.h"
 #include "lockstep/backend/backend.h"
 
@@ -10,6 +14,12 @@ CudaBackends& cuda_backends() {
 }
 
 }  // namespace
+
+int host_threads() {
+  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const char* limit = std::getenv("OMP_NUM_THREADS");
+  return limit != nullptr && std::atoi(limit) > 0 ? std::min(cores, std::atoi(limit)) : cores;
+}
 
 std::unique_ptr<Backend> make_backend(const Device& device, int threads,
                                       const BackendOptions& options) {

@@ -1,7 +1,6 @@
 #include "lockstep/nn/predictor.h"
 
 #include <algorithm>
-#include <thread>
 #include <utility>
 
 #include "lockstep/core/check.h"
@@ -28,9 +27,7 @@ struct Predictor::Impl {
 Predictor::Impl::Impl(Model&& trained, const TensorMap& state_dict,
                       const PredictorOptions& predictor_options)
     : model(std::move(trained)), options(predictor_options), weights(state_dict) {
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  backend =
-      make_backend(options.device, options.threads > 0 ? options.threads : std::max(1, cores));
+  backend = make_backend(options.device, options.threads > 0 ? options.threads : host_threads());
 }
 
 void Predictor::Impl::prepare(const Shape& shape) {

@@ -61,58 +61,6 @@ enum Operation : unsigned {
   kStackGlobal = 0x93,
 };
 
-constexpr StorageType kStorageTypes[] = {
-    {"torch.FloatStorage", "F32", 4}, {"torch.DoubleStorage", "F64", 8},
-    {"torch.HalfStorage", "F16", 2},  {"torch.BFloat16Storage", "BF16", 2},
-    {"torch.LongStorage", "I64", 8},  {"torch.IntStorage", "I32", 4},
-    {"torch.ShortStorage", "I16", 2}, {"torch.CharStorage", "I8", 1},
-    {"torch.ByteStorage", "U8", 1},   {"torch.BoolStorage", "BOOL", 1},
-};
-
-constexpr std::string_view kOrderedDict = "collections.OrderedDict";
-constexpr std::string_view kRebuildTensor = "torch._utils._rebuild_tensor_v2";
-constexpr std::string_view kRebuildParameter = "torch._utils._rebuild_parameter";
-
-// What checkpoints hold beside their weights: arguments, scores, devices. Its place is read over.
-constexpr std::string_view kBeside[] = {
-    "__builtin__.dict",
-    "__builtin__.float",
-    "__builtin__.frozenset",
-    "__builtin__.int",
-    "__builtin__.list",
-    "__builtin__.set",
-    "argparse.Namespace",
-    "collections.defaultdict",
-    "collections.Counter",
-    "_codecs.encode",
-    "numpy.core.multiarray.scalar",
-    "numpy._core.multiarray.scalar",
-    "numpy.core.multiarray._reconstruct",
-    "numpy._core.multiarray._reconstruct",
-    "numpy.dtype",
-    "numpy.ndarray",
-    "pathlib.Path",
-    "pathlib.PosixPath",
-    "torch.Size",
-    "torch.device",
-    "types.SimpleNamespace",
-};
-
-const StorageType* storage_type(std::string_view global) {
-  const auto* found = std::find_if(std::begin(kStorageTypes), std::end(kStorageTypes),
-                                   [&](const StorageType& type) { return type.name == global; });
-  return found == std::end(kStorageTypes) ? nullptr : found;
-}
-
-bool stands_beside(std::string_view global) {
-  return std::find(std::begin(kBeside), std::end(kBeside), global) != std::end(kBeside);
-}
-
-bool is_known(std::string_view global) {
-  return global == kOrderedDict || global == kRebuildTensor || global == kRebuildParameter ||
-         storage_type(global) != nullptr || stands_beside(global);
-}
-
 // A name from a file, fit for a message.
 std::string printable(std::string_view name) {
   constexpr std::size_t kShown = 80;
@@ -132,37 +80,6 @@ bool is(const Value& value, std::initializer_list<Kind> kinds) {
 }
 
 }  // namespace
-
-std::string PickleValue::describe() const {
-  switch (kind) {
-    case Kind::kNone:
-      return "None";
-    case Kind::kBool:
-      return "a bool";
-    case Kind::kInteger:
-    case Kind::kLargeInteger:
-      return "an int";
-    case Kind::kFloat:
-      return "a float";
-    case Kind::kText:
-      return "a str";
-    case Kind::kTuple:
-      return "a tuple";
-    case Kind::kList:
-      return "a list";
-    case Kind::kDict:
-      return "a dict";
-    case Kind::kGlobal:
-      return concat("the name ", text);
-    case Kind::kStorage:
-      return "a storage";
-    case Kind::kTensor:
-      return "a tensor";
-    case Kind::kOpaque:
-      return concat("an object of ", text);
-  }
-  return "?";
-}
 
 Pickle::Pickle(std::span<const std::byte> bytes) : bytes_(bytes) {
   check(number(1) == kProto, "it does not begin as one");
@@ -440,7 +357,7 @@ bool Pickle::run_object(unsigned operation) {
 void Pickle::push_global() {
   const std::string_view module = line(), name = line();
   std::string whole = concat(module, ".", name);
-  if (!is_known(whole)) refuse(module, name);
+  if (pickle_name(whole) == PickleName::kUnknown) refuse(module, name);
   Value& global = make(Kind::kGlobal);
   global.text = names_.emplace_back(std::move(whole));
   global.type = storage_type(global.text);
@@ -458,18 +375,18 @@ void Pickle::call() {
   const Value& arguments = pop();
   const Value& global = pop();
   check(global.kind == Kind::kGlobal && arguments.kind == Kind::kTuple, "it calls what is no name");
-  if (global.text == kOrderedDict) {
-    push(make_dict(arguments));
-  } else if (global.text == kRebuildTensor) {
-    push(make_tensor(arguments, 6));
-  } else if (global.text == kRebuildParameter) {
-    check(!arguments.items.empty() && arguments.items[0]->kind == Kind::kTensor,
-          "a parameter is of no tensor");
-    Value& tensor = make(Kind::kTensor);
-    tensor.items = arguments.items[0]->items;
-    push(tensor);
-  } else {
-    push(make_opaque(global));
+  switch (pickle_name(global.text)) {
+    case PickleName::kOrderedDict:
+      return push(make_dict(arguments));
+    case PickleName::kRebuildTensor:
+      return push(make_tensor(arguments));
+    case PickleName::kRebuildParameter:
+      return push(make_parameter(arguments));
+    case PickleName::kBeside:
+      return push(make_opaque(global));
+    case PickleName::kStorageType:
+    case PickleName::kUnknown:
+      return check(false, "it calls a type of storages");
   }
 }
 
@@ -491,13 +408,14 @@ Value& Pickle::make_dict(const Value& arguments) {
 }
 
 // (storage, offset, size, stride, requires_grad, hooks[, metadata])
-Value& Pickle::make_tensor(const Value& arguments, std::size_t count) {
+Value& Pickle::make_tensor(const Value& arguments) {
+  constexpr std::size_t kParts = 6;
   const std::vector<const Value*>& items = arguments.items;
-  check(items.size() == count || items.size() == count + 1, "a tensor has too few or many parts");
+  check(items.size() == kParts || items.size() == kParts + 1, "a tensor has too few or many parts");
   check(items[0]->kind == Kind::kStorage && items[1]->kind == Kind::kInteger &&
             items[2]->kind == Kind::kTuple && items[3]->kind == Kind::kTuple,
         "a tensor is not of a storage, an offset, a size and strides");
-  if (items.size() > count && !items[count]->items.empty()) {
+  if (items.size() > kParts && !items[kParts]->items.empty()) {
     throw DataError("it has a tensor that is a negated or conjugated view: save a clone() of it");
   }
   Value& tensor = make(Kind::kTensor);
@@ -505,8 +423,16 @@ Value& Pickle::make_tensor(const Value& arguments, std::size_t count) {
   return tensor;
 }
 
+// (tensor, requires_grad, hooks)
+Value& Pickle::make_parameter(const Value& arguments) {
+  check(!arguments.items.empty() && arguments.items[0]->kind == Kind::kTensor,
+        "a parameter is of no tensor");
+  Value& tensor = make(Kind::kTensor);
+  tensor.items = arguments.items[0]->items;
+  return tensor;
+}
+
 Value& Pickle::make_opaque(const Value& global) {
-  check(stands_beside(global.text), "it calls a type of storages");
   Value& opaque = make(Kind::kOpaque);
   opaque.text = global.text;
   return opaque;

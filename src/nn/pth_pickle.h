@@ -12,41 +12,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include "nn/pickle_value.h"
+
 namespace lockstep {
-
-/// The type of a storage's elements.
-struct StorageType {
-  const char* name;   // "torch.FloatStorage"
-  const char* dtype;  // "F32", as in HostTensor
-  std::uint64_t bytes;
-};
-
-struct PickleValue {
-  enum class Kind : std::uint8_t {
-    kNone,
-    kBool,
-    kInteger,       // `integer`
-    kLargeInteger,  // more than 64 bits: `text` holds its bytes
-    kFloat,
-    kText,     // `text`
-    kTuple,    // `items`
-    kList,     // `items`
-    kDict,     // `items`: key, value, key, value, ...
-    kGlobal,   // `text`: "module.name"
-    kStorage,  // `text`: its key; `integer`: its elements; `type`
-    kTensor,   // `items`: storage, offset, size, stride
-    kOpaque,   // an object of the class or function `text` that stands beside weights: not made
-  };
-
-  Kind kind = Kind::kNone;
-  std::int64_t integer = 0;
-  std::string_view text;
-  const StorageType* type = nullptr;
-  std::vector<const PickleValue*> items;
-
-  /// "a list", "an object of argparse.Namespace".
-  std::string describe() const;
-};
 
 /// A pickle that has been read. Throws DataError, without the file's name. Values live as long as
 /// the pickle.
@@ -97,7 +65,8 @@ class Pickle {
   void push_global();
   void call();
   Value& make_dict(const Value& arguments);
-  Value& make_tensor(const Value& arguments, std::size_t count);
+  Value& make_tensor(const Value& arguments);
+  Value& make_parameter(const Value& arguments);
   Value& make_opaque(const Value& global);
   void give_state();
   void push_storage();

@@ -140,13 +140,6 @@ void check_complete(const ImportSummary& summary) {
   if (!text.empty()) throw DataError("the weights are of another network; these tensors" + text);
 }
 
-// Done when it returns: what a type is converted to lives no longer.
-void upload(const Entry& entry, const HostTensor& tensor, Backend& backend) {
-  const std::vector<float> values = to_floats(tensor);
-  backend.upload(entry.tensor(), values.data());
-  backend.synchronize();
-}
-
 }  // namespace
 
 TensorMap export_weights(const ParameterStore& store, Backend& backend) {
@@ -170,11 +163,14 @@ ImportSummary import_weights(const TensorMap& tensors, ParameterStore& store, Ba
   const std::vector<Entry> entries = entries_of(store);
   const std::vector<Match> matches = match(entries, tensors, summary);
   if (strict) check_complete(summary);
+  std::vector<std::vector<float>> converted;  // as long as uploads may read them
   for (const auto& [entry, tensor] : matches) {
     if (entry->counter != nullptr) {
       std::memcpy(entry->counter, tensor->data.data(), entry->bytes());
+    } else if (tensor->dtype == entry->dtype()) {
+      backend.upload(entry->tensor(), tensor->data.data());
     } else {
-      upload(*entry, *tensor, backend);
+      backend.upload(entry->tensor(), converted.emplace_back(to_floats(*tensor)).data());
     }
     ++summary.loaded;
   }

@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdlib>
 #include <deque>
 #include <exception>
 #include <limits>
 #include <numeric>
-#include <thread>
 #include <utility>
 
 #include "core/rng.h"
@@ -47,12 +45,7 @@ std::uint64_t dropout_seed(std::uint64_t seed, std::int64_t step) {
 
 }  // namespace
 
-int threads_per_replica(int replicas) {
-  int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  const char* limit = std::getenv("OMP_NUM_THREADS");
-  if (limit != nullptr && std::atoi(limit) > 0) cores = std::min(cores, std::atoi(limit));
-  return std::max(1, cores / replicas);
-}
+int threads_per_replica(int replicas) { return std::max(1, host_threads() / replicas); }
 
 struct DataParallel::Impl {
   /// A step that has been begun.

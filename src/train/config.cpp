@@ -166,12 +166,11 @@ void ConfigReader::check_model() {
   if (!is_known("model.arch", config.model.arch, config.tables->models)) return;
   const Architecture architecture = config.architecture();
   if (architecture.task == Task::kClassification) {
-    error(
-        "model.arch",
-        fmt::format("model.arch: \"{}\" gives an image one class, and the data have one for "
-                    "every pixel",
-                    config.model.arch),
-        fmt::format("for example \"fcn_{0}\", where there is one, or \"unet\"", config.model.arch));
+    error("model.arch",
+          fmt::format("model.arch: \"{}\" gives an image one class, and the data have one for "
+                      "every pixel",
+                      config.model.arch),
+          "for example \"fcn_resnet50\" or \"unet\"");
   }
   check_image_size(architecture);
 }

@@ -49,16 +49,6 @@ std::vector<Convolution> convolutions_of_all_models(Backend& backend) {
   return result;
 }
 
-/// Between -1 and 1; cheaper than random_values for millions of weights.
-Values mixed_values(const Shape& shape, std::uint32_t seed) {
-  Values values(static_cast<std::size_t>(shape.elements()));
-  for (float& value : values) {
-    seed = seed * 1664525U + 1013904223U;
-    value = static_cast<float>(static_cast<std::int32_t>(seed)) * 0x1p-31F;
-  }
-  return values;
-}
-
 struct Passes {
   Values y, grad_x, grad_weight;
 };
@@ -87,9 +77,9 @@ void check_convolution(Backend& backend, const Convolution& convolution) {
   const Shape input = convolution.input.with_batch(kImages);
   const Shape output = convolution.geometry.output_shape(input);
   const Shape flat{1, convolution.geometry.weight_elements()};
-  const Operand x(backend, input, mixed_values(input, 1));
-  const Operand grad_y(backend, output, mixed_values(output, 2));
-  const Operand weight(backend, flat, mixed_values(flat, 3));
+  const Operand x(backend, input, random_values(input, 1));
+  const Operand grad_y(backend, output, random_values(output, 2));
+  const Operand weight(backend, flat, random_values(flat, 3));
   const auto passes = [&](std::int64_t first, std::int64_t count) {
     return passes_of(backend, convolution, x, grad_y, weight, first, count);
   };

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/nn/network.h"
+#include "lockstep/nn/model.h"
 #include "nn/layers/batch_norm_layer.h"
 #include "nn/reference_net.h"
 
@@ -55,6 +55,24 @@ struct StepResult {
   std::map<std::string, Floats> grads;  // of parameters
 
   friend bool operator==(const StepResult&, const StepResult&) = default;
+};
+
+/// A model's network, nothing computed yet.
+struct DeclaredModel {
+  std::unique_ptr<Backend> backend = make_backend(Device{}, 1);
+  ParameterStore store;
+  std::unique_ptr<Network> network;
+
+  DeclaredModel(const Model& model, const Shape& input, const PlanOptions& plan = {},
+                const NormLayer& norm = {})
+      : network(build_network(model, norm, input, plan, *backend, store)) {}
+
+  /// Elements of all of them.
+  std::int64_t parameters() const {
+    std::int64_t sum = 0;
+    for (const auto& parameter : store.parameters()) sum += parameter->elements;
+    return sum;
+  }
 };
 
 struct TestNetwork {

@@ -15,13 +15,9 @@ Outputs tiny(NetworkBuilder& net, Value* x, const NormLayer& norm) {
 }
 
 /// A network of `tiny`, as it was trained, with running statistics away from their first values.
-struct Trained {
-  std::unique_ptr<Backend> backend = make_backend(Device{}, 1);
-  ParameterStore store;
-  std::unique_ptr<Network> network;
-
+struct Trained : DeclaredModel {
   explicit Trained(const Shape& shape)
-      : network(build_network(tiny, SyncBatchNorm(), shape, {.training = false}, *backend, store)) {
+      : DeclaredModel(tiny, shape, {.training = false}, SyncBatchNorm()) {
     initialize_parameters(store, *backend, 3);
     const BatchNormState& state = *store.batch_norms().front();
     upload(*backend, Tensor(state.running_mean, Shape{1, 6}), random_floats(6, 1));

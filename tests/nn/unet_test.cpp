@@ -9,13 +9,9 @@
 namespace lockstep::test {
 namespace {
 
-struct Unet {
-  std::unique_ptr<Backend> backend = make_backend(Device{}, 1);
-  ParameterStore store;
-  std::unique_ptr<Network> network;
-
+struct Unet : DeclaredModel {
   Unet(const UnetOptions& options, const Shape& input, const PlanOptions& plan = {})
-      : network(build_network(unet(options), {}, input, plan, *backend, store)) {}
+      : DeclaredModel(unet(options), input, plan) {}
 };
 
 /// Elements of the parameters, counted from the description in unet.h alone.
@@ -54,9 +50,7 @@ TEST_CASE("U-Net: names, shapes and number of parameters are PyTorch's") {
   CHECK(tensors.size() == 14 * 6 + 2);  // 14 blocks of one weight and five of BatchNorm
   CHECK_FALSE(tensors.contains("encoder.0.0.conv.bias"));
 
-  std::int64_t elements = 0;
-  for (const auto& parameter : unet.store.parameters()) elements += parameter->elements;
-  CHECK(elements == expected_parameters(16, 4, 11));
+  CHECK(unet.parameters() == expected_parameters(16, 4, 11));
   CHECK(unet.network->output().shape == Shape{1, 16, 24, 11});
   CHECK(unet.network->batch_norms().size() == 14);
   CHECK(unet.network->batch_norms()[0]->name() == "encoder.0.0.bn");

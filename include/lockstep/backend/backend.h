@@ -404,6 +404,10 @@ struct BackendOptions {
   bool sums_by_image = false;
 };
 
+/// Host threads of this machine for the operations of CPU devices: its cores, or OMP_NUM_THREADS
+/// where that is less; at least 1.
+int host_threads();
+
 /// The backend of a device. `threads`: host threads this replica may use for CPU operations (at
 /// least 1); call it on the thread that will use the backend. Throws Error for a CUDA device in a
 /// build without CUDA.

@@ -16,7 +16,7 @@ namespace lockstep {
 
 struct PredictorOptions {
   Device device = {};          // the processor
-  int threads = 0;             // host threads of a CPU device; 0: one per core
+  int threads = 0;             // host threads of a CPU device; 0: all (host_threads)
   std::string output = "out";  // of the model's
 };
 

@@ -29,8 +29,8 @@ class Replica;
 /// 2, 2, 1, 0.
 std::vector<std::int64_t> chunk_sizes(std::int64_t batch, int parts);
 
-/// Host threads that each of `replicas` uses for its own operations: its share of the cores, or of
-/// OMP_NUM_THREADS where that is less; at least 1.
+/// Host threads that each of `replicas` uses for its own operations: its share of host_threads(),
+/// at least 1.
 int threads_per_replica(int replicas);
 
 struct GradientExchangeOptions {

@@ -2,6 +2,8 @@
 
 #include <map>
 
+#include "nn/models/backbone_options.h"
+
 namespace lockstep {
 namespace {
 
@@ -159,11 +161,7 @@ Model resnet(const ResNetOptions& options, std::int64_t num_classes) {
 }
 
 Architecture make_resnet(const ModelOptions& options) {
-  if (options.aux_head || options.frozen_bn || options.dropout) {
-    throw ConfigError(lockstep::concat("model: ", options.arch,
-                                       " has no auxiliary head, no dropout and no backbone apart; "
-                                       "leave out aux_head, dropout and frozen_bn"));
-  }
+  check_no_backbone_options(options);
   return {.model = resnet(resnet_options(options.arch), options.num_classes),
           .description = options.arch,
           .heads = {"fc"},

@@ -6,8 +6,9 @@
 namespace lockstep {
 namespace {
 
+/// Logits of features, by layers whose names begin with `name`.
 using Head = Value* (*)(NetworkBuilder& net, Value* features, const NormLayer& norm,
-                        const SegmentationOptions& options);
+                        const SegmentationOptions& options, const std::string& name);
 
 Value* conv_norm_relu(NetworkBuilder& net, Value* x, const NormLayer& norm, const std::string& conv,
                       const std::string& bn, const Conv2dOptions& options) {
@@ -25,71 +26,64 @@ Value* simple_head(NetworkBuilder& net, Value* x, const NormLayer& norm, const s
   return net.conv2d(dropout(net, x, p), name + ".4", {.out_channels = classes, .bias = true});
 }
 
+// Of the fully convolutional network, and the auxiliary one of all three.
 Value* fcn_head(NetworkBuilder& net, Value* x, const NormLayer& norm,
-                const SegmentationOptions& options) {
-  return simple_head(net, x, norm, "classifier", x->shape.channels() / 4,
-                     options.dropout.value_or(0.1F), options.num_classes);
-}
-
-Value* fcn_aux_head(NetworkBuilder& net, Value* x, const NormLayer& norm,
-                    const SegmentationOptions& options) {
-  return simple_head(net, x, norm, "aux_classifier", x->shape.channels() / 4,
-                     options.dropout.value_or(0.1F), options.num_classes);
+                const SegmentationOptions& options, const std::string& name) {
+  return simple_head(net, x, norm, name, x->shape.channels() / 4, options.dropout.value_or(0.1F),
+                     options.num_classes);
 }
 
 // Atrous spatial pyramid pooling.
 Value* pyramid_of_rates(NetworkBuilder& net, Value* x, const NormLayer& norm,
-                        const SegmentationOptions& options) {
+                        const SegmentationOptions& options, const std::string& name) {
   constexpr std::int64_t kChannels = 256;
-  const std::string name = "classifier.0.convs.";
+  const std::string convs = name + ".convs.";
   std::vector<Value*> branches{
-      conv_norm_relu(net, x, norm, name + "0.0", name + "0.1", {.out_channels = kChannels})};
+      conv_norm_relu(net, x, norm, convs + "0.0", convs + "0.1", {.out_channels = kChannels})};
   for (std::int64_t i = 1; i <= 3; ++i) {
     const std::int64_t rate = i * 96 / options.output_stride;
-    const std::string branch = name + std::to_string(i);
+    const std::string branch = convs + std::to_string(i);
     branches.push_back(conv_norm_relu(
         net, x, norm, branch + ".0", branch + ".1",
         {.out_channels = kChannels, .kernel = 3, .padding = rate, .dilation = rate}));
   }
   Value* image = net.adaptive_avg_pool2d(x, 1, 1);
-  image = conv_norm_relu(net, image, norm, name + "4.1", name + "4.2", {.out_channels = kChannels});
+  image =
+      conv_norm_relu(net, image, norm, convs + "4.1", convs + "4.2", {.out_channels = kChannels});
   branches.push_back(net.upsample_bilinear(image, x->shape.height(), x->shape.width(), false));
-  x = conv_norm_relu(net, net.concat(branches), norm, "classifier.0.project.0",
-                     "classifier.0.project.1", {.out_channels = kChannels});
+  x = conv_norm_relu(net, net.concat(branches), norm, name + ".project.0", name + ".project.1",
+                     {.out_channels = kChannels});
   return dropout(net, x, options.dropout.value_or(0.5F));
 }
 
 Value* deeplabv3_head(NetworkBuilder& net, Value* x, const NormLayer& norm,
-                      const SegmentationOptions& options) {
-  x = pyramid_of_rates(net, x, norm, options);
-  x = conv_norm_relu(net, x, norm, "classifier.1", "classifier.2",
+                      const SegmentationOptions& options, const std::string& name) {
+  x = pyramid_of_rates(net, x, norm, options, name + ".0");
+  x = conv_norm_relu(net, x, norm, name + ".1", name + ".2",
                      {.out_channels = 256, .kernel = 3, .padding = 1});
-  return net.conv2d(x, "classifier.4", {.out_channels = options.num_classes, .bias = true});
+  return net.conv2d(x, name + ".4", {.out_channels = options.num_classes, .bias = true});
 }
 
+// `name` is that of what follows the pyramid, whose own does not depend on it.
 Value* pspnet_head(NetworkBuilder& net, Value* x, const NormLayer& norm,
-                   const SegmentationOptions& options) {
+                   const SegmentationOptions& options, const std::string& name) {
   std::vector<Value*> levels{x};
   for (const std::int64_t bins : {1, 2, 3, 6}) {
-    const std::string name = lockstep::concat("ppm.features.", levels.size() - 1, ".");
+    const std::string level = lockstep::concat("ppm.features.", levels.size() - 1, ".");
     Value* y = net.adaptive_avg_pool2d(x, bins, bins);
-    y = conv_norm_relu(net, y, norm, name + "1", name + "2",
+    y = conv_norm_relu(net, y, norm, level + "1", level + "2",
                        {.out_channels = x->shape.channels() / 4});
     levels.push_back(net.upsample_bilinear(y, x->shape.height(), x->shape.width(), true));
   }
-  return simple_head(net, net.concat(levels), norm, "cls", 512, options.dropout.value_or(0.1F),
+  return simple_head(net, net.concat(levels), norm, name, 512, options.dropout.value_or(0.1F),
                      options.num_classes);
-}
-
-Value* pspnet_aux_head(NetworkBuilder& net, Value* x, const NormLayer& norm,
-                       const SegmentationOptions& options) {
-  return simple_head(net, x, norm, "aux", 256, options.dropout.value_or(0.1F), options.num_classes);
 }
 
 /// What the three networks differ in.
 struct Form {
-  const char* prefix = "";  // of the backbone's names
-  Head head = nullptr, aux_head = nullptr;
+  const char* backbone = "";  // what its names begin with
+  Head head = nullptr;
+  const char *name = "", *aux_name = "";  // of the heads
   bool align_corners = false;
 };
 
@@ -98,33 +92,32 @@ Model segmentation(const Form& form, const SegmentationOptions& options) {
   return [=](NetworkBuilder& net, Value* x, const NormLayer& norm) {
     NormLayer backbone_norm = norm;
     backbone_norm.frozen = norm.frozen || options.frozen_backbone;
-    const auto features = resnet_features(net, x, backbone_norm, backbone, form.prefix);
-    const auto output = [&](const char* name, Head head, Value* of) {
-      Value* logits = head(net, of, norm, options);
-      return Output{name, net.upsample_bilinear(logits, x->shape.height(), x->shape.width(),
-                                                form.align_corners)};
+    const auto features = resnet_features(net, x, backbone_norm, backbone, form.backbone);
+    const auto logits = [&](Head head, Value* of, const char* name) {
+      return net.upsample_bilinear(head(net, of, norm, options, name), x->shape.height(),
+                                   x->shape.width(), form.align_corners);
     };
-    Outputs outputs{output("out", form.head, features[3])};
-    if (options.aux_head) outputs.push_back(output("aux", form.aux_head, features[2]));
+    Outputs outputs{{"out", logits(form.head, features[3], form.name)}};
+    if (options.aux_head) outputs.push_back({"aux", logits(fcn_head, features[2], form.aux_name)});
     return outputs;
   };
 }
 
+constexpr Form kFcn{"backbone.", fcn_head, "classifier", "aux_classifier", false};
+constexpr Form kDeeplabv3{"backbone.", deeplabv3_head, "classifier", "aux_classifier", false};
+constexpr Form kPspnet{"", pspnet_head, "cls", "aux", true};
+
 }  // namespace
 
-Model fcn(const SegmentationOptions& options) {
-  return segmentation({"backbone.", fcn_head, fcn_aux_head, false}, options);
-}
+Model fcn(const SegmentationOptions& options) { return segmentation(kFcn, options); }
 
-Model deeplabv3(const SegmentationOptions& options) {
-  return segmentation({"backbone.", deeplabv3_head, fcn_aux_head, false}, options);
-}
+Model deeplabv3(const SegmentationOptions& options) { return segmentation(kDeeplabv3, options); }
 
 Model pspnet(const SegmentationOptions& options) {
   SegmentationOptions own = options;
   own.backbone.deep_stem = true;
   own.backbone.dilate_first_block = true;
-  return segmentation({"", pspnet_head, pspnet_aux_head, true}, own);
+  return segmentation(kPspnet, own);
 }
 
 Architecture make_segmentation(const ModelOptions& options) {
@@ -140,13 +133,14 @@ Architecture make_segmentation(const ModelOptions& options) {
       options.arch, " of output stride ", own.output_stride, own.aux_head ? ", auxiliary head" : "",
       own.frozen_backbone ? ", backbone's BatchNorm frozen" : "");
   const bool is_pspnet = head == "pspnet";
+  const Form& form = is_pspnet ? kPspnet : kFcn;  // DeepLabv3's names are those of FCN
   Architecture result{.model = is_pspnet       ? pspnet(own)
                                : head == "fcn" ? fcn(own)
                                                : deeplabv3(own),
                       .description = description,
-                      .heads = is_pspnet ? std::vector<std::string>{"ppm", "cls"}
-                                         : std::vector<std::string>{"classifier"}};
-  if (own.aux_head) result.heads.push_back(is_pspnet ? "aux" : "aux_classifier");
+                      .heads = {form.name}};
+  if (is_pspnet) result.heads.push_back("ppm");
+  if (own.aux_head) result.heads.push_back(form.aux_name);
   return result;
 }
 

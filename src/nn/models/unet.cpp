@@ -3,6 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "nn/models/backbone_options.h"
+
 namespace lockstep {
 namespace {
 
@@ -63,11 +65,7 @@ Model unet(const UnetOptions& options) {
 }
 
 Architecture make_unet(const ModelOptions& options) {
-  if (options.aux_head || options.frozen_bn || options.dropout) {
-    throw ConfigError(
-        "model: unet has no auxiliary head, no dropout and no backbone apart; leave out aux_head, "
-        "dropout and frozen_bn");
-  }
+  check_no_backbone_options(options);
   const UnetOptions own{options.width, options.depth, options.num_classes};
   return {unet(own),
           unet_size_divisor(own),

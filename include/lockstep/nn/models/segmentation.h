@@ -13,7 +13,7 @@
 namespace lockstep {
 
 struct SegmentationOptions {
-  ResNetOptions backbone = {};  // of bottlenecks
+  ResNetOptions backbone = {};  // of bottlenecks; output_stride decides about its dilation
   std::int64_t num_classes = 0;
   int output_stride = 8;  // 8, 16 or 32: the image's size over that of layer4's features
   bool aux_head = false;
