@@ -26,6 +26,7 @@ cudnnDataType_t cudnn_type(DType dtype) {
     case DType::kFloat16:
       return CUDNN_DATA_HALF;
     case DType::kUInt8:
+    case DType::kUInt16:
       break;
   }
   throw Error(concat("expected a convolution in fp32, bf16 or fp16, got ", to_string(dtype)));

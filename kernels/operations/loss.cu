@@ -25,7 +25,7 @@ namespace {
 
 constexpr int kLossThreads = 128;
 constexpr std::int64_t kChunkPixels = 256;      // of one partial loss
-constexpr int kTileFloats = 33 * kLossThreads;  // 128 pixels of up to 33 classes, 16 of 256
+constexpr int kTileFloats = 33 * kLossThreads;  // 128 pixels of up to 33 classes, 1 of 4096
 constexpr int kSharedClasses = 32;              // of a confusion matrix in shared memory
 
 template <typename T>
@@ -34,7 +34,7 @@ struct Loss {
   int classes;
   int ignore_index;
   Rows<const T> logits;
-  Rows<const std::uint8_t> labels;
+  Rows<const std::uint16_t> labels;
   const float* class_weight;  // null: all 1
   DeviceScalar<double> normalizer;
   DeviceScalar<float> grad_scale;
@@ -165,7 +165,7 @@ struct Confusion {
   std::int64_t pixels;
   int classes;
   Rows<const T> logits;
-  Rows<const std::uint8_t> labels;
+  Rows<const std::uint16_t> labels;
   unsigned long long* matrix;  // [classes, classes]
 };
 
@@ -230,7 +230,7 @@ Loss<T> loss_of(const Context& context, const CrossEntropy& arguments) {
           static_cast<int>(arguments.logits.shape.channels()),
           arguments.ignore_index,
           Rows<const T>(arguments.logits),
-          Rows<const std::uint8_t>(arguments.labels),
+          Rows<const std::uint16_t>(arguments.labels),
           arguments.class_weight,
           arguments.normalizer,
           arguments.grad_scale,
@@ -272,7 +272,7 @@ void confusion_matrix(const Context& context, const Tensor& logits, const Tensor
                                                   : confusion_kernel<T, width()>;
     launch_loop(
         context, pixels, kernel,
-        Confusion<T>{pixels, classes, Rows<const T>(logits), Rows<const std::uint8_t>(labels),
+        Confusion<T>{pixels, classes, Rows<const T>(logits), Rows<const std::uint16_t>(labels),
                      reinterpret_cast<unsigned long long*>(matrix)});
   });
 }

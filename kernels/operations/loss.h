@@ -1,6 +1,6 @@
 #pragma once
 // Softmax cross-entropy and mean squared error with their gradients, and the confusion matrix. At
-// most 256 classes. Outputs and their gradient may be fp32, bf16 or fp16, one type within a call;
+// most 4096 classes. Outputs and their gradient may be fp32, bf16 or fp16, one type within a call;
 // losses are always computed in fp32 and added in double.
 
 #include <cstdint>

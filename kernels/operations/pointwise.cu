@@ -112,6 +112,8 @@ std::uint32_t fill_pattern(DType dtype, float value) {
       return from_float<Float16>(value).bits * 0x00010001U;
     case DType::kUInt8:
       return static_cast<std::uint8_t>(value) * 0x01010101U;
+    case DType::kUInt16:
+      return static_cast<std::uint16_t>(value) * 0x00010001U;
   }
   return std::bit_cast<std::uint32_t>(value);
 }

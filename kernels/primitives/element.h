@@ -120,6 +120,7 @@ void with_element_type(DType dtype, const Function& function) {
     case DType::kFloat16:
       return function(Float16{});
     case DType::kUInt8:
+    case DType::kUInt16:
       break;
   }
   LOCKSTEP_CHECK(false, "expected activations in fp32, bf16 or fp16, got ", to_string(dtype));

@@ -86,12 +86,13 @@ inline int check_joins(std::span<const int> joins, std::size_t grads) {
   return most;
 }
 
-inline constexpr std::int64_t kMaxClasses = 256;  // labels are bytes
+inline constexpr std::int64_t kMaxClasses =
+    4096;  // eight pixels of them fit on a stack, one on a GPU's tile
 
 /// Throws Error unless `labels` fit logits of this shape.
 inline void check_labels(const Shape& logits, const Tensor& labels) {
-  LOCKSTEP_CHECK(labels.shape == logits.with_channels(1) && labels.dtype == DType::kUInt8,
-                 "labels must be uint8 of shape ", to_string(logits.with_channels(1)), ", got ",
+  LOCKSTEP_CHECK(labels.shape == logits.with_channels(1) && labels.dtype == DType::kUInt16,
+                 "labels must be uint16 of shape ", to_string(logits.with_channels(1)), ", got ",
                  to_string(labels.shape));
   LOCKSTEP_CHECK(logits.channels() > 0 && logits.channels() <= kMaxClasses, "1 to ", kMaxClasses,
                  " classes, got ", logits.channels());

@@ -27,8 +27,8 @@ Batch random_batch(const Config& config, std::int64_t count, const Size& size) {
   batch.images.resize(static_cast<std::size_t>(3 * pixels));
   for (float& value : batch.images) value = rng.uniform(-2, 2);
   batch.labels.resize(static_cast<std::size_t>(pixels));
-  for (std::uint8_t& label : batch.labels) {
-    label = static_cast<std::uint8_t>(rng.below(classes));
+  for (Label& label : batch.labels) {
+    label = static_cast<Label>(rng.below(classes));
     ++batch.class_pixels[label];
   }
   for (std::int64_t n = 0; n < count; ++n) batch.samples.push_back(n);

@@ -169,9 +169,10 @@ std::optional<TrainSummary> finished_run(Cell& cell) {
 }
 
 std::string describe_cell(const TrainSummary& summary) {
-  const std::optional<double> m_iou = summary.evaluation.metrics.m_iou;
-  return fmt::format("mIoU {}, train loss {:.3f}, {:.0f} ms per step",
-                     m_iou ? fmt::format("{:.2f}", *m_iou) : "undefined", summary.train_loss,
+  const std::optional<double> reached = score(summary.evaluation);
+  return fmt::format("{} {}, train loss {:.3f}, {:.0f} ms per step",
+                     score_name(summary.evaluation.task),
+                     reached ? fmt::format("{:.2f}", *reached) : "undefined", summary.train_loss,
                      1000 * summary.times.median_step);
 }
 

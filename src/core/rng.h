@@ -17,6 +17,7 @@ enum class RngPurpose : std::uint32_t {
   kSynthetic = 6,
   kDelay = 7,
   kTiming = 8,
+  kResizedCrop = 9,
   kTest = 100,
 };
 

@@ -26,12 +26,43 @@ int position(int room, float uniform) {
   return static_cast<int>(uniform * static_cast<float>(room + 1));
 }
 
-template <std::size_t channels>
-void flip_columns(int height, int width, std::uint8_t* pixels) {
+/// A part of an image: its size.
+Size draw_part(const AugmentOptions& options, Size image, std::uint64_t seed, std::int64_t sample,
+               std::int64_t epoch) {
+  constexpr int kTries = 10;
+  Rng rng(seed, RngPurpose::kResizedCrop, static_cast<std::uint64_t>(sample),
+          static_cast<std::uint32_t>(epoch));
+  const auto [smallest, largest] = *options.crop_area;
+  const auto [narrowest, widest] = options.crop_aspect;
+  const auto pixels = static_cast<float>(image.height) * static_cast<float>(image.width);
+  for (int i = 0; i < kTries; ++i) {
+    const float area = pixels * rng.uniform(smallest, largest);
+    const float aspect = std::exp(rng.uniform(std::log(narrowest), std::log(widest)));
+    const Size part{static_cast<int>(std::lround(std::sqrt(area / aspect))),
+                    static_cast<int>(std::lround(std::sqrt(area * aspect)))};
+    if (part.height >= 1 && part.width >= 1 && part.height <= image.height &&
+        part.width <= image.width) {
+      return part;
+    }
+  }
+  const float own = static_cast<float>(image.width) / static_cast<float>(image.height);
+  const float aspect = std::clamp(own, narrowest, widest);
+  if (own < aspect) {
+    return {std::max(1, static_cast<int>(static_cast<float>(image.width) / aspect)), image.width};
+  }
+  return {image.height, std::max(1, static_cast<int>(static_cast<float>(image.height) * aspect))};
+}
+
+/// The extent of the whole image when `part` of it becomes `crop`.
+int resized_extent(int extent, int part, int crop) {
+  return std::max(crop, scaled_extent(extent, static_cast<float>(crop) / static_cast<float>(part)));
+}
+
+template <std::size_t channels, typename Value>
+void flip_columns(int height, int width, Value* pixels) {
   for (int y = 0; y < height; ++y) {
-    std::uint8_t* left =
-        pixels + static_cast<std::size_t>(y) * static_cast<std::size_t>(width) * channels;
-    std::uint8_t* right = left + static_cast<std::size_t>(width - 1) * channels;
+    Value* left = pixels + static_cast<std::size_t>(y) * static_cast<std::size_t>(width) * channels;
+    Value* right = left + static_cast<std::size_t>(width - 1) * channels;
     for (; left < right; left += channels, right -= channels)
       std::swap_ranges(left, left + channels, right);
   }
@@ -77,9 +108,9 @@ void Normalizer::apply(const Image& image, Size padded, float* result) const {
               0.0F);
 }
 
-void pad_labels(const LabelMap& labels, Size padded, int ignore_index, std::uint8_t* result) {
-  const auto ignore = static_cast<std::uint8_t>(ignore_index);
-  const std::uint8_t* in = labels.pixels.data();
+void pad_labels(const LabelMap& labels, Size padded, int ignore_index, Label* result) {
+  const auto ignore = static_cast<Label>(ignore_index);
+  const Label* in = labels.pixels.data();
   for (int y = 0; y < labels.height; ++y, in += labels.width) {
     result = std::copy(in, in + labels.width, result);
     result = std::fill_n(result, padded.width - labels.width, ignore);
@@ -95,6 +126,11 @@ AugmentDraw draw_augment(const AugmentOptions& options, Size image, std::uint64_
   AugmentDraw draw;
   const float scale = rng.uniform(options.scale_lo, options.scale_hi);
   draw.scaled = {scaled_extent(image.height, scale), scaled_extent(image.width, scale)};
+  if (options.crop_area) {
+    const Size part = draw_part(options, image, seed, sample, epoch);
+    draw.scaled = {resized_extent(image.height, part.height, options.crop->height),
+                   resized_extent(image.width, part.width, options.crop->width)};
+  }
   const Size crop = options.crop.value_or(draw.scaled);
   draw.window.size = {std::min(crop.height, draw.scaled.height),
                       std::min(crop.width, draw.scaled.width)};
@@ -115,24 +151,31 @@ AugmentDraw draw_augment(const AugmentOptions& options, Size image, std::uint64_
 
 Augmenter::Augmenter(const DataOptions& options, std::uint64_t seed, Size size)
     : options_(options.augment.value_or(AugmentOptions{})),
+      task_(find_layout(options).task),
       ignore_index_(options.ignore_index),
       seed_(seed),
       size_(size),
       normalizer_(options) {}
 
 void Augmenter::apply(const Sample& sample, std::int64_t index, std::int64_t epoch, float* image,
-                      std::uint8_t* labels) {
+                      Label* labels) {
   const Size whole{sample.image.height, sample.image.width};
   const AugmentDraw draw = draw_augment(options_, whole, seed_, index, epoch);
   resizer_.resize(sample.image, draw.scaled, draw.window, image_);
-  resizer_.resize(sample.labels, draw.scaled, draw.window, labels_);
-  if (draw.flip) {
-    flip_columns<3>(image_.height, image_.width, image_.pixels.data());
-    flip_columns<1>(labels_.height, labels_.width, labels_.pixels.data());
-  }
+  if (draw.flip) flip_columns<3>(image_.height, image_.width, image_.pixels.data());
   if (options_.photometric) distort_colors(draw, image_);
   normalizer_.apply(image_, size_, image);
-  pad_labels(labels_, size_, ignore_index_, labels);
+  if (task_ == Task::kClassification) {
+    *labels = sample.labels.pixels.front();
+  } else {
+    apply_to_labels(sample.labels, draw, labels);
+  }
+}
+
+void Augmenter::apply_to_labels(const LabelMap& labels, const AugmentDraw& draw, Label* result) {
+  resizer_.resize(labels, draw.scaled, draw.window, labels_);
+  if (draw.flip) flip_columns<1>(labels_.height, labels_.width, labels_.pixels.data());
+  pad_labels(labels_, size_, ignore_index_, result);
 }
 
 }  // namespace lockstep

@@ -1,8 +1,8 @@
 #pragma once
 // From a decoded sample to the floats of a batch: scale, crop, flip, photometric, normalise, pad,
-// in this order. Labels follow the image through every geometric step. All random numbers of a
-// sample are a function of (seed, sample, epoch), drawn in one place and always in the same number,
-// so that switching one augmentation on does not change another's numbers.
+// in this order. Labels of pixels follow the image through every geometric step. All random numbers
+// of a sample are a function of (seed, sample, epoch), drawn in one place and always in the same
+// number, so that switching one augmentation on does not change another's numbers.
 
 #include <array>
 #include <cstdint>
@@ -30,7 +30,7 @@ class Normalizer {
 
 /// Copies labels to `result` [padded.height, padded.width]; right and bottom of them are
 /// `ignore_index`.
-void pad_labels(const LabelMap& labels, Size padded, int ignore_index, std::uint8_t* result);
+void pad_labels(const LabelMap& labels, Size padded, int ignore_index, Label* result);
 
 /// What chance decides about one sample in one epoch.
 struct AugmentDraw {
@@ -44,8 +44,9 @@ struct AugmentDraw {
   float hue_shift = 0;  // degrees
 };
 
-/// Draws from the stream (seed, sample, epoch). Without `crop`, the window is the whole scaled
-/// image.
+/// Draws from the stream (seed, sample, epoch); the part of a random-resized crop from one of its
+/// own (Szegedy et al. 2014, Going Deeper with Convolutions, section 6; ten tries, then the largest
+/// central part of an allowed shape). Without `crop`, the window is the whole scaled image.
 AugmentDraw draw_augment(const AugmentOptions& options, Size image, std::uint64_t seed,
                          std::int64_t sample, std::int64_t epoch);
 
@@ -59,12 +60,16 @@ class Augmenter {
  public:
   /// Samples leave with `size`, which the loader has chosen.
   Augmenter(const DataOptions& options, std::uint64_t seed, Size size);
-  /// Fills `image` [size.height, size.width, 3] and `labels` [size.height, size.width].
+  /// Fills `image` [size.height, size.width, 3] and `labels`, [size.height, size.width] or one of
+  /// the whole image.
   void apply(const Sample& sample, std::int64_t index, std::int64_t epoch, float* image,
-             std::uint8_t* labels);
+             Label* labels);
 
  private:
+  void apply_to_labels(const LabelMap& labels, const AugmentDraw& draw, Label* result);
+
   AugmentOptions options_;
+  Task task_;
   int ignore_index_;
   std::uint64_t seed_;
   Size size_;

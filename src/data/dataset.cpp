@@ -2,7 +2,10 @@
 
 #include <algorithm>
 
+#include "data/cifar10.h"
 #include "data/file_dataset.h"
+#include "data/image_folder.h"
+#include "data/shapes.h"
 #include "data/streets.h"
 #include "lockstep/core/check.h"
 
@@ -22,7 +25,7 @@ const std::vector<std::string>& street_class_names() {
 LabelRule label_rule(const DataOptions& options) {
   if (options.num_classes > 256) {
     throw ConfigError(
-        concat("data.num_classes = ", options.num_classes, ": labels have 8 bits, so at most 256"));
+        concat("data.num_classes = ", options.num_classes, ": masks have 8 bits, so at most 256"));
   }
   if (options.ignore_index < 0 || options.ignore_index > 255) {
     throw ConfigError(concat("data.ignore_index = ", options.ignore_index, ": expected 0..255"));
@@ -61,9 +64,19 @@ const LayoutTable& builtin_layouts() {
   static const LayoutTable layouts{
       {.name = "folder", .make = make_folder},
       {.name = "camvid", .make = make_camvid, .classes = street_class_names()},
-      {.name = "streets",
-       .make = make_streets,
-       .classes = street_class_names(),
+      {.name = "streets", .make = make_streets, .classes = street_class_names(), .generated = true},
+      {.name = "imagefolder",
+       .make = make_image_folder,
+       .find_classes = image_folder_classes,
+       .task = Task::kClassification},
+      {.name = "cifar10",
+       .make = make_cifar10,
+       .classes = cifar10_class_names(),
+       .task = Task::kClassification},
+      {.name = "shapes",
+       .make = make_shapes,
+       .classes = shape_class_names(),
+       .task = Task::kClassification,
        .generated = true}};
   return layouts;
 }
@@ -86,9 +99,14 @@ std::unique_ptr<Dataset> make_dataset(const DataOptions& options, Split split, s
   return find_layout(options).make(own, split, seed);
 }
 
+std::vector<std::string> layout_classes(const DataOptions& options) {
+  const DataLayout& layout = find_layout(options);
+  return layout.find_classes ? layout.find_classes(options) : layout.classes;
+}
+
 int class_count(const DataOptions& options) {
   if (options.num_classes > 0) return options.num_classes;
-  const auto own = static_cast<int>(find_layout(options).classes.size());
+  const auto own = static_cast<int>(layout_classes(options).size());
   if (options.num_classes < 0 || own == 0) {
     throw ConfigError(concat("data.num_classes = ", options.num_classes,
                              ": expected the number of classes, ", "ignored values left out"));
@@ -105,7 +123,7 @@ std::vector<std::string> class_names(const DataOptions& options) {
     }
     return options.classes;
   }
-  const std::vector<std::string>& own = find_layout(options).classes;
+  std::vector<std::string> own = layout_classes(options);
   if (static_cast<int>(own.size()) == count) return own;
   std::vector<std::string> names;
   for (int i = 0; i < count; ++i) names.push_back(concat("class_", i));

@@ -11,7 +11,7 @@ namespace {
 
 bool only_0_and_255(const LabelMap& labels) {
   return std::all_of(labels.pixels.begin(), labels.pixels.end(),
-                     [](std::uint8_t value) { return value == 0 || value == 255; });
+                     [](Label value) { return value == 0 || value == 255; });
 }
 
 }  // namespace
@@ -48,7 +48,7 @@ void FileDataset::map_labels(const FilePair& files, LabelMap& labels) const {
     if (!allowed_[labels.pixels[i]]) throw_bad_label(files, labels, i);
   }
   if (rule_.void_value < 0) return;
-  for (std::uint8_t& label : labels.pixels) label = mapped_[label];
+  for (Label& label : labels.pixels) label = mapped_[label];
 }
 
 void FileDataset::throw_bad_label(const FilePair& files, const LabelMap& labels,

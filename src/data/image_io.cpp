@@ -101,7 +101,12 @@ void write_png(const std::filesystem::path& path, const Image& image) {
 }
 
 void write_png(const std::filesystem::path& path, const LabelMap& labels) {
-  write_png(path, {labels.height, labels.width}, PNG_FORMAT_GRAY, labels.pixels.data());
+  std::vector<std::uint8_t> values;
+  for (const Label label : labels.pixels) {
+    LOCKSTEP_CHECK(label <= 255, path.string(), ": a label of 8 bits cannot be ", label);
+    values.push_back(static_cast<std::uint8_t>(label));
+  }
+  write_png(path, {labels.height, labels.width}, PNG_FORMAT_GRAY, values.data());
 }
 
 }  // namespace lockstep

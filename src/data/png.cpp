@@ -168,7 +168,9 @@ void decode_png_labels(FileBytes file, const std::string& name, LabelMap& labels
   if (!decoder.keep_raw_values()) throw_damaged(decoder, file, name);
   check_image_size(decoder.size(), name);
   const std::size_t row_bytes = set_size(labels, decoder.size(), 1);
-  if (!decoder.read_pixels(labels.pixels.data(), row_bytes)) throw_damaged(decoder, file, name);
+  std::vector<std::uint8_t> values(labels.pixels.size());
+  if (!decoder.read_pixels(values.data(), row_bytes)) throw_damaged(decoder, file, name);
+  std::copy(values.begin(), values.end(), labels.pixels.begin());
 }
 
 }  // namespace lockstep

@@ -117,10 +117,10 @@ void Resizer::resize(const LabelMap& source, Size full, const Window& window, La
   for (int x = 0; x < window.size.width; ++x) {
     nearest_[static_cast<std::size_t>(x)] = nearest(window.left + x, source.width, full.width);
   }
-  std::uint8_t* out = result.pixels.data();
+  Label* out = result.pixels.data();
   for (int y = 0; y < window.size.height; ++y) {
     const auto row = static_cast<std::size_t>(nearest(window.top + y, source.height, full.height));
-    const std::uint8_t* in = source.pixels.data() + row * static_cast<std::size_t>(source.width);
+    const Label* in = source.pixels.data() + row * static_cast<std::size_t>(source.width);
     for (const int x : nearest_) *out++ = in[x];
   }
 }

@@ -1,6 +1,7 @@
 #include "data/sample_store.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "data/augment.h"
@@ -14,6 +15,16 @@ void check(const DataOptions& options) {
     throw ConfigError(concat("data.resize = [", options.resize->height, ", ", options.resize->width,
                              "]: expected [height, width] of at least 1"));
   }
+  if (options.resize && options.val_resize) {
+    throw ConfigError("data.resize and data.val_resize both say what size validation images have");
+  }
+  if (options.val_resize && *options.val_resize < 1) {
+    throw ConfigError(
+        concat("data.val_resize = ", *options.val_resize, ": expected the shorter side in pixels"));
+  }
+  if (options.val_crop && (options.val_crop->height < 1 || options.val_crop->width < 1)) {
+    throw ConfigError("data.val_crop: expected [height, width] of at least 1");
+  }
   if (options.exposure) {
     const auto [lo, offset] = *options.exposure;
     if (!(lo > 0 && lo <= 1 && offset >= 0 && offset <= 255)) {
@@ -26,7 +37,10 @@ void check(const DataOptions& options) {
 }  // namespace
 
 SampleStore::SampleStore(const DataOptions& options, Split split, std::uint64_t seed)
-    : resize_(options.resize),
+    : task_(find_layout(options).task),
+      resize_(options.resize),
+      shorter_side_(split == Split::kVal ? options.val_resize : std::nullopt),
+      center_crop_(split == Split::kVal ? options.val_crop : std::nullopt),
       exposure_(options.exposure),
       split_(split),
       seed_(seed),
@@ -37,7 +51,21 @@ SampleStore::SampleStore(const DataOptions& options, Split split, std::uint64_t 
 }
 
 Size SampleStore::image_size(std::int64_t index) const {
-  return resize_ ? *resize_ : dataset_->image_size(index);
+  if (resize_ && !center_crop_) return *resize_;
+  return geometry(dataset_->image_size(index)).window.size;
+}
+
+// An image that is smaller than the crop stays as it is on that axis.
+SampleStore::Geometry SampleStore::geometry(Size image) const {
+  Size full = resize_.value_or(image);
+  if (shorter_side_) {
+    const double scale = static_cast<double>(*shorter_side_) / std::min(image.height, image.width);
+    full = {static_cast<int>(std::lround(image.height * scale)),
+            static_cast<int>(std::lround(image.width * scale))};
+  }
+  const Size crop = center_crop_.value_or(full);
+  const Size part{std::min(crop.height, full.height), std::min(crop.width, full.width)};
+  return {full, {(full.height - part.height) / 2, (full.width - part.width) / 2, part}};
 }
 
 const Sample& SampleStore::fetch(std::int64_t index, SampleScratch& scratch) const {
@@ -50,11 +78,15 @@ const Sample& SampleStore::fetch(std::int64_t index, SampleScratch& scratch) con
 Sample& SampleStore::decode(std::int64_t index, SampleScratch& scratch) const {
   dataset_->load(index, scratch.decoded);
   Sample* sample = &scratch.decoded;
-  if (resize_) {
-    scratch.resizer.resize(scratch.decoded.image, *resize_, {0, 0, *resize_},
-                           scratch.resized.image);
-    scratch.resizer.resize(scratch.decoded.labels, *resize_, {0, 0, *resize_},
-                           scratch.resized.labels);
+  if (resize_ || shorter_side_ || center_crop_) {
+    const auto [full, window] =
+        geometry({scratch.decoded.image.height, scratch.decoded.image.width});
+    scratch.resizer.resize(scratch.decoded.image, full, window, scratch.resized.image);
+    if (task_ == Task::kSegmentation) {
+      scratch.resizer.resize(scratch.decoded.labels, full, window, scratch.resized.labels);
+    } else {
+      scratch.resized.labels = scratch.decoded.labels;
+    }
     sample = &scratch.resized;
   }
   if (exposure_) expose(*exposure_, seed_, split_, index, sample->image);
@@ -68,7 +100,7 @@ const Sample* SampleStore::kept(std::int64_t index) const {
 
 void SampleStore::keep(std::int64_t index, const Sample& sample) const {
   const std::size_t bytes =
-      sizeof(Sample) + sample.image.pixels.size() + sample.labels.pixels.size();
+      sizeof(Sample) + sample.image.pixels.size() + sample.labels.pixels.size() * sizeof(Label);
   {
     const std::lock_guard lock(mutex_);
     // Two threads may have decoded the same sample, for two epochs; the first one in stays.

@@ -1,7 +1,7 @@
 #pragma once
-// The samples of a split as the loaders want them: decoded, resized, exposed; kept in memory within
-// a budget, because decoding a photograph costs more than everything that happens to it later. What
-// is not kept is decoded again each time: the budget changes speed, never a value.
+// The samples of a split as the loaders want them: decoded, resized, cropped, exposed; kept in
+// memory within a budget, because decoding a photograph costs more than everything that happens to
+// it later. What is not kept is decoded again each time: the budget changes speed, never a value.
 
 #include <cstdint>
 #include <memory>
@@ -28,18 +28,29 @@ class SampleStore {
 
   std::int64_t size() const { return dataset_->size(); }
   std::string describe(std::int64_t index) const { return dataset_->describe(index); }
-  /// Size of sample `index` after resizing; reads a header at most.
+  /// Size of sample `index` as `fetch` gives it; reads a header at most.
   Size image_size(std::int64_t index) const;
+  /// What the samples' labels are of.
+  Task task() const { return task_; }
   /// The sample, in the store or in `scratch`: valid until the scratch is used again.
   const Sample& fetch(std::int64_t index, SampleScratch& scratch) const;
 
  private:
+  /// How an image is resized, and the part of the result that is kept.
+  struct Geometry {
+    Size full;
+    Window window;
+  };
+  Geometry geometry(Size image) const;
   Sample& decode(std::int64_t index, SampleScratch& scratch) const;
   const Sample* kept(std::int64_t index) const;
   void keep(std::int64_t index, const Sample& sample) const;
 
   std::unique_ptr<Dataset> dataset_;
+  Task task_;
   std::optional<Size> resize_;
+  std::optional<int> shorter_side_;
+  std::optional<Size> center_crop_;
   std::optional<ExposureOptions> exposure_;
   Split split_;
   std::uint64_t seed_;

@@ -67,7 +67,7 @@ inline Paint see_through(int label) {
 
 class StreetCanvas {
  public:
-  StreetCanvas(Size canvas_size, const Camera& canvas_camera, std::vector<std::uint8_t>& labels)
+  StreetCanvas(Size canvas_size, const Camera& canvas_camera, std::vector<Label>& labels)
       : size(canvas_size),
         camera(canvas_camera),
         colors(static_cast<std::size_t>(canvas_size.height) *
@@ -88,7 +88,7 @@ class StreetCanvas {
   void set(int x, int y, float z, int label, const Rgb& color) {
     const std::size_t i = index(x, y);
     colors[i] = color;
-    labels_[i] = static_cast<std::uint8_t>(label);
+    labels_[i] = static_cast<Label>(label);
     depths[i] = z;
   }
 
@@ -120,7 +120,7 @@ class StreetCanvas {
     if (paint.kind == Paint::kOpaque) colors[i] = paint.color;
   }
 
-  std::vector<std::uint8_t>& labels_;  // [height, width]
+  std::vector<Label>& labels_;  // [height, width]
 };
 
 template <typename Painter>

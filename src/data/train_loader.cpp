@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
@@ -22,6 +21,9 @@ std::string to_text(Size size) { return concat(size.width, "x", size.height); }
 Size batch_size(const DataOptions& data, const SampleStore& store) {
   const AugmentOptions augment = data.augment.value_or(AugmentOptions{});
   if (augment.crop) return *augment.crop;
+  if (augment.crop_area) {
+    throw ConfigError("data.augment.crop_area needs data.augment.crop, the size of the result");
+  }
   if (augment.scale_lo != 1 || augment.scale_hi != 1) {
     throw ConfigError(
         "data.augment.scale makes images of different sizes; set data.augment.crop as well");
@@ -46,6 +48,18 @@ void check(const DataOptions& data) {
   if (!(augment.scale_lo > 0 && augment.scale_lo <= augment.scale_hi)) {
     throw ConfigError(concat("data.augment.scale = [", augment.scale_lo, ", ", augment.scale_hi,
                              "]: expected 0 < lo <= hi"));
+  }
+  if (augment.crop_area) {
+    const auto [lo, hi] = *augment.crop_area;
+    const auto [narrow, wide] = augment.crop_aspect;
+    if (!(lo > 0 && lo <= hi && hi <= 1 && narrow > 0 && narrow <= wide)) {
+      throw ConfigError(
+          "data.augment.crop_area: expected [lo, hi] with 0 < lo <= hi <= 1, and of crop_aspect "
+          "0 < lo <= hi");
+    }
+    if (augment.scale_lo != 1 || augment.scale_hi != 1) {
+      throw ConfigError("data.augment.crop_area and data.augment.scale exclude each other");
+    }
   }
   if (!(augment.hflip >= 0 && augment.hflip <= 1)) {
     throw ConfigError(concat("data.augment.hflip = ", augment.hflip, ": expected a probability"));
@@ -85,6 +99,7 @@ struct Ticket {
 struct Decoder {
   SampleScratch scratch;
   Augmenter augmenter;
+  std::vector<std::int64_t> histogram;  // [classes]
 };
 
 }  // namespace
@@ -108,7 +123,13 @@ struct TrainLoader::Impl {
   Ticket take_ticket();
   void open_batch(Slot& slot);
   void decode(const Ticket& ticket, Decoder& decoder);
-  void fill(const Ticket& ticket, Decoder& decoder, std::array<std::int64_t, 256>& histogram) const;
+  void fill(const Ticket& ticket, Decoder& decoder) const;
+  std::size_t labels_per_sample() const {
+    return store_.task() == Task::kClassification ? 1 : pixels_per_sample();
+  }
+  std::size_t pixels_per_sample() const {
+    return static_cast<std::size_t>(size.height) * static_cast<std::size_t>(size.width);
+  }
   Slot& slot_of(std::int64_t batch) {
     return ring_[static_cast<std::size_t>(batch) % ring_.size()];
   }
@@ -148,7 +169,7 @@ TrainLoader::Impl::Impl(const DataOptions& data_options, const LoaderOptions& lo
   size = batch_size(data_, store_);
   // Before any thread starts: a vector that grows would move what a thread uses.
   for (int i = 0; i < std::max(data_.workers, 1); ++i) {
-    decoders_.push_back({{}, Augmenter(data_, options_.seed, size)});
+    decoders_.push_back({{}, Augmenter(data_, options_.seed, size), {}});
   }
   for (int i = 0; i < data_.workers; ++i) {
     Decoder& decoder = decoders_[static_cast<std::size_t>(i)];
@@ -209,12 +230,9 @@ void TrainLoader::Impl::open_batch(Slot& slot) {
   }
   const std::int64_t begin = next_batch_ % batches_per_epoch * options_.batch;
   const std::int64_t count = std::min(options_.batch, store_.size() - begin);
-  const std::size_t pixels = static_cast<std::size_t>(count) *
-                             static_cast<std::size_t>(size.height) *
-                             static_cast<std::size_t>(size.width);
   Batch& batch = slot.batch;
-  batch.images.resize(pixels * 3);
-  batch.labels.resize(pixels);
+  batch.images.resize(static_cast<std::size_t>(count) * pixels_per_sample() * 3);
+  batch.labels.resize(static_cast<std::size_t>(count) * labels_per_sample());
   batch.samples.assign(order_.begin() + begin, order_.begin() + begin + count);
   batch.size = size;
   batch.epoch = epoch;
@@ -224,16 +242,16 @@ void TrainLoader::Impl::open_batch(Slot& slot) {
 }
 
 void TrainLoader::Impl::decode(const Ticket& ticket, Decoder& decoder) {
-  std::array<std::int64_t, 256> histogram{};
+  decoder.histogram.assign(classes_, 0);
   std::exception_ptr failure;
   try {
-    fill(ticket, decoder, histogram);
+    fill(ticket, decoder);
   } catch (...) {
     failure = std::current_exception();
   }
   const std::lock_guard lock(mutex_);
   Slot& slot = *ticket.slot;
-  for (std::size_t c = 0; c < classes_; ++c) slot.batch.class_pixels[c] += histogram[c];
+  for (std::size_t c = 0; c < classes_; ++c) slot.batch.class_pixels[c] += decoder.histogram[c];
   // Of several failures the first in the batch is told, whichever thread was faster.
   if (failure && (!slot.failure || ticket.position < slot.failed_position)) {
     slot.failure = failure;
@@ -242,18 +260,16 @@ void TrainLoader::Impl::decode(const Ticket& ticket, Decoder& decoder) {
   if (--slot.missing == 0) filled_.notify_all();
 }
 
-void TrainLoader::Impl::fill(const Ticket& ticket, Decoder& decoder,
-                             std::array<std::int64_t, 256>& histogram) const {
+void TrainLoader::Impl::fill(const Ticket& ticket, Decoder& decoder) const {
   Batch& batch = ticket.slot->batch;
-  const std::size_t pixels =
-      static_cast<std::size_t>(size.height) * static_cast<std::size_t>(size.width);
-  const std::size_t begin = static_cast<std::size_t>(ticket.position) * pixels;
-  std::uint8_t* labels = batch.labels.data() + begin;
+  const auto position = static_cast<std::size_t>(ticket.position);
+  float* image = batch.images.data() + position * pixels_per_sample() * 3;
+  Label* labels = batch.labels.data() + position * labels_per_sample();
   const Sample& sample = store_.fetch(ticket.sample, decoder.scratch);
-  decoder.augmenter.apply(sample, ticket.sample, batch.epoch, batch.images.data() + begin * 3,
-                          labels);
-  for (std::size_t i = 0; i < pixels; ++i) ++histogram[labels[i]];
-  histogram[static_cast<std::size_t>(data_.ignore_index)] = 0;
+  decoder.augmenter.apply(sample, ticket.sample, batch.epoch, image, labels);
+  for (std::size_t i = 0; i < labels_per_sample(); ++i) {
+    if (labels[i] != data_.ignore_index) ++decoder.histogram[labels[i]];
+  }
 }
 
 TrainLoader::TrainLoader(const DataOptions& data, const LoaderOptions& options)

@@ -17,11 +17,37 @@ struct ValLoader::Impl {
         ignore_index(data.ignore_index),
         classes(static_cast<std::size_t>(class_count(data))) {}
 
+  void append(std::int64_t index, const Sample& sample, int divisor, Batch& batch) const;
+
   const SampleStore store;
   const Normalizer normalizer;
   const int ignore_index;
   const std::size_t classes;
 };
+
+void ValLoader::Impl::append(std::int64_t index, const Sample& sample, int divisor,
+                             Batch& batch) const {
+  const Size size{round_up(sample.image.height, divisor), round_up(sample.image.width, divisor)};
+  LOCKSTEP_CHECK(batch.samples.empty() || size == batch.size, store.describe(index), " is of ",
+                 size.width, "x", size.height, ", the batch before it of ", batch.size.width, "x",
+                 batch.size.height);
+  batch.size = size;
+  batch.samples.push_back(index);
+  const std::size_t pixels =
+      static_cast<std::size_t>(size.height) * static_cast<std::size_t>(size.width);
+  const std::size_t image = batch.images.size(), labels = batch.labels.size();
+  batch.images.resize(image + pixels * 3);
+  normalizer.apply(sample.image, size, batch.images.data() + image);
+  if (store.task() == Task::kClassification) {
+    batch.labels.push_back(sample.labels.pixels.front());
+  } else {
+    batch.labels.resize(labels + pixels);
+    pad_labels(sample.labels, size, ignore_index, batch.labels.data() + labels);
+  }
+  for (const Label label : sample.labels.pixels) {
+    if (label != ignore_index) ++batch.class_pixels[label];
+  }
+}
 
 ValLoader::ValLoader(const DataOptions& data, std::uint64_t seed)
     : impl_(std::make_unique<Impl>(data, seed)) {}
@@ -30,22 +56,25 @@ ValLoader::~ValLoader() = default;
 
 std::int64_t ValLoader::size() const { return impl_->store.size(); }
 
-Batch ValLoader::load(std::int64_t index, int divisor) const {
+Task ValLoader::task() const { return impl_->store.task(); }
+
+std::int64_t ValLoader::images_per_batch(std::int64_t most) const {
+  const Size first = impl_->store.image_size(0);
+  for (std::int64_t i = 1; i < size(); ++i) {
+    if (impl_->store.image_size(i) != first) return 1;
+  }
+  return most;
+}
+
+Batch ValLoader::load(std::int64_t index, int divisor) const { return load(index, 1, divisor); }
+
+Batch ValLoader::load(std::int64_t first, std::int64_t count, int divisor) const {
   LOCKSTEP_CHECK(divisor > 0, "sizes cannot be multiples of ", divisor);
   SampleScratch scratch;
-  const Sample& sample = impl_->store.fetch(index, scratch);
   Batch batch;
-  batch.samples = {index};
-  batch.size = {round_up(sample.image.height, divisor), round_up(sample.image.width, divisor)};
-  const std::size_t pixels =
-      static_cast<std::size_t>(batch.size.height) * static_cast<std::size_t>(batch.size.width);
-  batch.images.resize(pixels * 3);
-  batch.labels.resize(pixels);
-  impl_->normalizer.apply(sample.image, batch.size, batch.images.data());
-  pad_labels(sample.labels, batch.size, impl_->ignore_index, batch.labels.data());
   batch.class_pixels.assign(impl_->classes, 0);
-  for (const std::uint8_t label : sample.labels.pixels) {
-    if (label != impl_->ignore_index) ++batch.class_pixels[label];
+  for (std::int64_t index = first; index < first + count; ++index) {
+    impl_->append(index, impl_->store.fetch(index, scratch), divisor, batch);
   }
   return batch;
 }

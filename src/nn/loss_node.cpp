@@ -34,7 +34,7 @@ LossNode::LossNode(const NamedLoss& loss, const Network& network, Backend& backe
 Tensor LossNode::target(const Network& network, void* memory) const {
   const Shape& output = network.output(index_).shape;
   if (cross_entropy() == nullptr) return {memory, output};
-  return {memory, output.with_channels(1), DType::kUInt8};
+  return {memory, output.with_channels(1), DType::kUInt16};
 }
 
 CrossEntropy LossNode::arguments(const CrossEntropyLoss& loss, const Network& network,

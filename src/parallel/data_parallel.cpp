@@ -353,24 +353,26 @@ void DataParallel::Impl::check_between_steps(const char* what) const {
 DataParallel::EvalResult DataParallel::evaluate(
     std::int64_t count, const std::function<Batch(std::int64_t index)>& load) {
   impl_->check_between_steps("evaluate");
-  std::vector<ImageOutcome> images(static_cast<std::size_t>(count));
+  std::vector<EvalOutcome> batches(static_cast<std::size_t>(count));
   std::vector<std::vector<std::int64_t>> confusions(impl_->replicas.size());
   impl_->run([&](Replica& replica) {
     replica.begin_evaluation();
     for (std::int64_t index = replica.rank(); index < count; index += size()) {
-      images[static_cast<std::size_t>(index)] = replica.evaluate(load(index));
+      batches[static_cast<std::size_t>(index)] = replica.evaluate(load(index));
     }
     confusions[static_cast<std::size_t>(replica.rank())] = replica.end_evaluation();
   });
 
-  EvalResult result{std::vector<std::int64_t>(confusions.front().size()), 0};
+  EvalResult result;
+  result.confusion.resize(confusions.front().size());
   for (const auto& confusion : confusions) {
     for (std::size_t i = 0; i < confusion.size(); ++i) result.confusion[i] += confusion[i];
   }
   std::int64_t terms = 0;
-  for (const ImageOutcome& image : images) {
-    result.loss += image.loss;
-    terms += image.terms;
+  for (const EvalOutcome& batch : batches) {
+    result.loss += batch.loss;
+    terms += batch.terms;
+    result.top5 += batch.top5;
   }
   result.loss = terms == 0 ? 0 : result.loss / static_cast<double>(terms);
   return result;

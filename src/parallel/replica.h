@@ -25,10 +25,11 @@ struct ReplicaState {
   std::vector<std::int64_t> tracked;  // [layer] num_batches_tracked
 };
 
-/// What one image comes to in an evaluation.
-struct ImageOutcome {
+/// What a batch comes to in an evaluation.
+struct EvalOutcome {
   double loss = 0;         // sum over its valid positions, or over all elements
   std::int64_t terms = 0;  // of the sum
+  std::int64_t top5 = 0;   // samples whose class is among the five likeliest
 };
 
 class Replica {
@@ -68,7 +69,7 @@ class Replica {
 
   // --- evaluation ---
   void begin_evaluation();
-  ImageOutcome evaluate(const Batch& batch);
+  EvalOutcome evaluate(const Batch& batch);
   /// Confusion matrix [classes, classes] since `begin_evaluation`; empty where the first loss has
   /// no labels.
   std::vector<std::int64_t> end_evaluation();
@@ -125,6 +126,7 @@ class Replica {
     return {data, Shape{1, static_cast<std::int64_t>(bytes)}, DType::kUInt8};
   }
   Tensor staged_images(std::size_t micro, std::int64_t count) const;
+  std::int64_t count_top5(const Batch& batch);
   Tensor confusion_tensor() const;
 
   const DataParallelOptions& options_;
@@ -151,9 +153,11 @@ class Replica {
   Storage scalars_;                           // StepScalars
   std::unique_ptr<Readback> readback_;        // of `sums_`, kStepSlots times
   std::vector<std::int64_t> label_counts_;    // [class] of the image that is evaluated
+  std::vector<float> top5_logits_;
   Storage confusion_;    // int64 [classes, classes]; empty where the first loss has no labels
   Storage eval_target_;  // of the first loss, for the network of the last evaluated size
   Storage eval_images_;  // fp32, on their way into it; empty where it takes them as they are
+  Storage eval_logits_;  // fp32, on their way out; empty unless they are of whole samples
   std::vector<const double*> guards_;  // [rank], with a loss scale
   std::vector<std::int64_t> tracked_;  // [BatchNorm state] batches that a recorded step counts
   std::array<StepTimes, kStepSlots> times_{};

@@ -1,7 +1,9 @@
 // A replica's share of an evaluation: whole images, each with the replica's own statistics. No
 // replica waits for another.
 
+#include <cmath>
 #include <numeric>
+#include <span>
 
 #include "backend/operand_checks.h"
 #include "parallel/replica.h"
@@ -29,6 +31,23 @@ Shape input_of(const Batch& batch, const Shape& planned) {
   return {batch.count(), batch.size.height, batch.size.width, planned.channels()};
 }
 
+// A class per sample: logits [N, classes].
+bool is_of_samples(const LossNode& loss, const Tensor& output) {
+  return loss.cross_entropy() != nullptr && output.shape.rank() == 2;
+}
+
+// Whether at most four classes come before the label's in order of their logits, the first of equal
+// ones first, as in a prediction.
+bool is_among_five(std::span<const float> logits, Label label) {
+  const float own = logits[label];
+  if (std::isnan(own)) return false;
+  int before = 0;
+  for (std::size_t c = 0; c < logits.size(); ++c) {
+    before += logits[c] > own || (logits[c] == own && c < label) ? 1 : 0;
+  }
+  return before < 5;
+}
+
 }  // namespace
 
 Tensor Replica::confusion_tensor() const {
@@ -44,19 +63,24 @@ void Replica::prepare_evaluation(const Batch& batch) {
   const bool fits = eval_network_ != nullptr && eval_network_->planned_batch() >= input.batch() &&
                     eval_network_->input().shape.with_batch(input.batch()) == input;
   if (!fits) {
+    const LossNode& loss = losses_.front();
     eval_network_.reset();  // first, so that two plans never lie in memory together
-    eval_network_ = build_network(options_.model, options_.norm, input,
-                                  {.training = false,
-                                   .activations = options_.activations,
-                                   .outputs = {options_.losses.front().output}},
-                                  *backend_, store_);
+    eval_network_ = build_network(
+        options_.model, options_.norm, input,
+        {.training = false, .activations = options_.activations, .outputs = {loss.output()}},
+        *backend_, store_);
     eval_images_ = allocate_staging(*backend_, eval_network_->input());
-    eval_target_ = backend_->allocate(dense_bytes(losses_.front().target(*eval_network_, nullptr)));
+    eval_target_ = backend_->allocate(dense_bytes(loss.target(*eval_network_, nullptr)));
+    const Tensor& output = eval_network_->output(loss.output_index());
+    eval_logits_ =
+        is_of_samples(loss, output)
+            ? backend_->allocate(static_cast<std::size_t>(output.shape.elements()) * sizeof(float))
+            : Storage{};
   }
   eval_network_->set_batch(batch.count());
 }
 
-ImageOutcome Replica::evaluate(const Batch& batch) {
+EvalOutcome Replica::evaluate(const Batch& batch) {
   communicator_.enter("evaluation", "the network");
   prepare_evaluation(batch);
   const LossNode& loss = losses_.front();
@@ -75,7 +99,26 @@ ImageOutcome Replica::evaluate(const Batch& batch) {
   StepSums read;
   backend_->download(&read, bytes_tensor(sums_.data(), sizeof(StepSums)));
   backend_->synchronize();
-  return {read.losses[0], count_terms(batch, loss, target.shape)};
+  return {read.losses[0], count_terms(batch, loss, target.shape), count_top5(batch)};
+}
+
+std::int64_t Replica::count_top5(const Batch& batch) {
+  const LossNode& loss = losses_.front();
+  const Tensor& output = eval_network_->output(loss.output_index());
+  if (!is_of_samples(loss, output)) return 0;
+  const Tensor logits(eval_logits_.data(), output.shape);
+  backend_->copy(output, logits, false);
+  top5_logits_.resize(static_cast<std::size_t>(output.shape.elements()));
+  backend_->download(top5_logits_.data(), logits);
+  backend_->synchronize();
+  const auto classes = static_cast<std::size_t>(loss.classes());
+  std::int64_t count = 0;
+  for (std::size_t i = 0; i < batch.samples.size(); ++i) {
+    const Label label = batch.labels[i];
+    if (label == loss.cross_entropy()->ignore_index) continue;
+    count += is_among_five({top5_logits_.data() + i * classes, classes}, label) ? 1 : 0;
+  }
+  return count;
 }
 
 // Labels that are valid, or values.

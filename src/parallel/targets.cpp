@@ -137,7 +137,7 @@ void add_label_counts(const Batch& batch, std::size_t positions, int ignore_inde
   if (!batch.class_pixels.empty()) return;
   const std::size_t labels = static_cast<std::size_t>(batch.count()) * positions;
   for (std::size_t i = 0; i < labels; ++i) {
-    const std::uint8_t label = batch.labels[i];
+    const Label label = batch.labels[i];
     if (label == ignore_index) continue;
     LOCKSTEP_CHECK(label < counts.size(), "a label is ", int{label}, ", but there are ",
                    counts.size(), " classes; what does not count is ", ignore_index);

@@ -38,6 +38,17 @@ std::vector<Group> group_by_mode(std::span<const TrainSummary> runs) {
   return groups;
 }
 
+Task common_task(std::span<const TrainSummary> runs) {
+  const TrainSummary& first = runs.front();
+  for (const TrainSummary& run : runs) {
+    if (run.evaluation.task == first.evaluation.task) continue;
+    throw ConfigError(concat(first.run.string(), " is a ", to_string(first.evaluation.task), ", ",
+                             run.run.string(), " a ", to_string(run.evaluation.task),
+                             ": they have no score in common"));
+  }
+  return first.evaluation.task;
+}
+
 /// Mean and spread over runs of what `value` gives; runs where it gives nothing are left out.
 MeanSpread over(const Runs& runs,
                 const std::function<std::optional<double>(const TrainSummary&)>& value) {
@@ -76,8 +87,8 @@ void add_other_stats(ModeResult& result, const Runs& runs) {
   std::map<std::string, std::vector<double>> values;
   for (const TrainSummary* run : runs) {
     for (const Evaluation& evaluation : run->other_stats) {
-      if (const auto m_iou = evaluation.metrics.m_iou) {
-        values[to_string(evaluation.eval_stats)].push_back(*m_iou);
+      if (const auto reached = score(evaluation)) {
+        values[to_string(evaluation.eval_stats)].push_back(*reached);
       }
     }
   }
@@ -89,10 +100,10 @@ ModeResult summarize(const Group& group) {
   result.mode = group.mode;
   result.devices = group.runs.front()->devices;
   for (const TrainSummary* run : group.runs) {
-    if (const auto m_iou = run->evaluation.metrics.m_iou) result.m_iou[run->seed] = *m_iou;
+    if (const auto reached = score(run->evaluation)) result.score[run->seed] = *reached;
   }
   const Runs& runs = group.runs;
-  result.m_iou_spread = over(runs, [](const auto& run) { return run.evaluation.metrics.m_iou; });
+  result.score_spread = over(runs, [](const auto& run) { return score(run.evaluation); });
   result.val_loss = over(runs, [](const auto& run) { return run.evaluation.loss; });
   result.train_loss = over(runs, [](const auto& run) { return run.train_loss; });
   result.step_ms = over(runs, [](const auto& run) { return 1000 * run.times.median_step; });
@@ -103,15 +114,16 @@ ModeResult summarize(const Group& group) {
   return result;
 }
 
-PairedDifference difference(const ModeResult& a, const ModeResult& b) {
+PairedDifference difference(const ModeResult& a, const ModeResult& b, const std::string& score) {
   PairedDifference pair;
+  pair.score = score;
   pair.a = a.mode;
   pair.b = b.mode;
-  for (const auto& [seed, m_iou] : a.m_iou) {
-    const auto other = b.m_iou.find(seed);
-    if (other == b.m_iou.end()) continue;
+  for (const auto& [seed, reached] : a.score) {
+    const auto other = b.score.find(seed);
+    if (other == b.score.end()) continue;
     pair.seeds.push_back(seed);
-    pair.differences.push_back(m_iou - other->second);
+    pair.differences.push_back(reached - other->second);
   }
   pair.spread = mean_spread(pair.differences);
   pair.interval = t_interval(pair.differences, 1 - kLevel);
@@ -160,10 +172,12 @@ std::vector<std::string> find_warnings(std::span<const TrainSummary> runs) {
 Comparison compare_runs(std::span<const TrainSummary> runs) {
   if (runs.empty()) throw ConfigError("there are no finished runs to compare");
   Comparison comparison;
+  comparison.score = score_name(common_task(runs));
   for (const Group& group : group_by_mode(runs)) comparison.modes.push_back(summarize(group));
   for (std::size_t b = 0; b < comparison.modes.size(); ++b) {
     for (std::size_t a = b + 1; a < comparison.modes.size(); ++a) {
-      comparison.pairs.push_back(difference(comparison.modes[a], comparison.modes[b]));
+      comparison.pairs.push_back(
+          difference(comparison.modes[a], comparison.modes[b], comparison.score));
     }
   }
   adjust(comparison.pairs);

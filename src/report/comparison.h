@@ -30,21 +30,21 @@ struct LayerComparison {
 struct ModeResult {
   std::string mode;
   std::string devices;
-  std::map<std::uint64_t, double>
-      m_iou;  // [seed], in percent; runs without a defined mIoU are left out
-  MeanSpread m_iou_spread;
+  std::map<std::uint64_t, double> score;  // [seed], in percent; runs without one are left out
+  MeanSpread score_spread;
   MeanSpread val_loss;
   MeanSpread train_loss;
   MeanSpread step_ms;        // medians of the runs' steps
   MeanSpread waiting_share;  // of a step, waiting for other replicas in BatchNorm; 0 to 1
   MeanSpread images_per_second;
-  std::map<std::string, MeanSpread> other_stats;  // [eval_stats] mIoU of the same weights
+  std::map<std::string, MeanSpread> other_stats;  // [eval_stats] score of the same weights
   std::vector<LayerComparison> layers;            // in forward order
 };
 
-/// mIoU of mode `a` minus that of mode `b`, seed by seed.
+/// The score of mode `a` minus that of mode `b`, seed by seed.
 struct PairedDifference {
   std::string a, b;
+  std::string score;                 // its name
   std::vector<std::uint64_t> seeds;  // that both have
   std::vector<double> differences;   // [seed]
   MeanSpread spread;
@@ -55,13 +55,14 @@ struct PairedDifference {
 };
 
 struct Comparison {
+  std::string score;  // what the runs are compared by: "mIoU" or "top1"
   std::vector<ModeResult> modes;
   std::vector<PairedDifference> pairs;  // later mode minus earlier mode
   std::vector<std::string> warnings;    // why the runs may not be comparable
 };
 
 /// Groups the runs by mode (in the order of first appearance). Throws ConfigError when two runs
-/// have the same mode and seed, or there are none.
+/// have the same mode and seed or are of different tasks, or there are none.
 Comparison compare_runs(std::span<const TrainSummary> runs);
 
 /// What can be known before any run: which p-values so many seeds can give for so many modes.

@@ -31,16 +31,16 @@ Json layers_json(const std::vector<LayerComparison>& layers) {
   return list;
 }
 
-Json mode_json(const ModeResult& mode) {
+Json mode_json(const ModeResult& mode, const std::string& score) {
   Json seeds = Json::object();
-  for (const auto& [seed, m_iou] : mode.m_iou) seeds[std::to_string(seed)] = m_iou;
+  for (const auto& [seed, reached] : mode.score) seeds[std::to_string(seed)] = reached;
   Json other = Json::object();
   for (const auto& [stats, spread] : mode.other_stats) other[stats] = spread_json(spread);
   return {{"mode", mode.mode},
           {"devices", mode.devices},
-          {"mIoU", spread_json(mode.m_iou_spread)},
-          {"mIoU_by_seed", seeds},
-          {"mIoU_by_eval_stats", other},
+          {score, spread_json(mode.score_spread)},
+          {score + "_by_seed", seeds},
+          {score + "_by_eval_stats", other},
           {"val_loss", spread_json(mode.val_loss)},
           {"train_loss", spread_json(mode.train_loss)},
           {"ms_per_step", spread_json(mode.step_ms)},
@@ -70,11 +70,16 @@ Json pair_json(const PairedDifference& pair) {
 
 std::string to_json(const Comparison& comparison) {
   Json modes = Json::array();
-  for (const ModeResult& mode : comparison.modes) modes.push_back(mode_json(mode));
+  for (const ModeResult& mode : comparison.modes) {
+    modes.push_back(mode_json(mode, comparison.score));
+  }
   Json pairs = Json::array();
   for (const PairedDifference& pair : comparison.pairs) pairs.push_back(pair_json(pair));
-  const Json root{
-      {"schema", 1}, {"modes", modes}, {"pairs", pairs}, {"warnings", comparison.warnings}};
+  const Json root{{"schema", 1},
+                  {"score", comparison.score},
+                  {"modes", modes},
+                  {"pairs", pairs},
+                  {"warnings", comparison.warnings}};
   return root.dump(2) + "\n";
 }
 

@@ -29,21 +29,21 @@ std::string bracket(const std::optional<Interval>& interval) {
 std::set<std::uint64_t> all_seeds(const Comparison& comparison) {
   std::set<std::uint64_t> seeds;
   for (const ModeResult& mode : comparison.modes) {
-    for (const auto& [seed, m_iou] : mode.m_iou) seeds.insert(seed);
+    for (const auto& [seed, reached] : mode.score) seeds.insert(seed);
   }
   return seeds;
 }
 
 std::string accuracy_table(const Comparison& comparison) {
   const std::set<std::uint64_t> seeds = all_seeds(comparison);
-  Table table{{"mode", "mIoU", "val loss", "train loss"}, {}};
+  Table table{{"mode", comparison.score, "val loss", "train loss"}, {}};
   for (const std::uint64_t seed : seeds) table.header.push_back(fmt::format("seed {}", seed));
   for (const ModeResult& mode : comparison.modes) {
-    std::vector<std::string> row{mode.mode, plus_minus(mode.m_iou_spread, 2),
+    std::vector<std::string> row{mode.mode, plus_minus(mode.score_spread, 2),
                                  plus_minus(mode.val_loss, 3), plus_minus(mode.train_loss, 3)};
     for (const std::uint64_t seed : seeds) {
-      const auto found = mode.m_iou.find(seed);
-      row.push_back(found == mode.m_iou.end() ? "-" : format_number(found->second, 2));
+      const auto found = mode.score.find(seed);
+      row.push_back(found == mode.score.end() ? "-" : format_number(found->second, 2));
     }
     table.rows.push_back(std::move(row));
   }
@@ -51,8 +51,9 @@ std::string accuracy_table(const Comparison& comparison) {
 }
 
 std::string pair_table(const Comparison& comparison) {
-  Table table{
-      {"difference in mIoU", "mean", "95 % interval", "p", "p (Holm)", "smallest p", "seeds"}, {}};
+  Table table{{"difference in " + comparison.score, "mean", "95 % interval", "p", "p (Holm)",
+               "smallest p", "seeds"},
+              {}};
   for (const PairedDifference& pair : comparison.pairs) {
     table.rows.push_back({pair.a + " - " + pair.b, format_signed(pair.spread.mean, 2),
                           bracket(pair.interval), format_number(pair.p_value, 3),
@@ -73,7 +74,7 @@ std::string time_table(const Comparison& comparison) {
 }
 
 std::string other_stats_table(const Comparison& comparison) {
-  Table table{{"mode", "running statistics", "mIoU"}, {}};
+  Table table{{"mode", "running statistics", comparison.score}, {}};
   for (const ModeResult& mode : comparison.modes) {
     for (const auto& [stats, spread] : mode.other_stats) {
       table.rows.push_back({mode.mode, stats, plus_minus(spread, 2)});
@@ -159,7 +160,8 @@ std::string describe_power(int seeds, int modes) {
 std::string answer(const PairedDifference& pair) {
   const auto seeds = static_cast<int>(pair.seeds.size());
   if (seeds == 0) return fmt::format("{} - {}: no seed in common", pair.a, pair.b);
-  std::string text = fmt::format("{} - {} = {:+.2f} mIoU", pair.a, pair.b, pair.spread.mean);
+  std::string text =
+      fmt::format("{} - {} = {:+.2f} {}", pair.a, pair.b, pair.spread.mean, pair.score);
   if (pair.interval) text += " " + bracket(pair.interval);
   text += ", " + count_of(seeds, "seed");
   if (seeds == 1) return text + ": no interval and no test without a second one";

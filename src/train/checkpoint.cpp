@@ -160,7 +160,7 @@ SafetensorsFile to_file(const TrainingState& state) {
   }
   file.tensors["losses"] = to_tensor("F64", state.losses);
   std::vector<double> best;
-  if (state.best_m_iou) best.push_back(*state.best_m_iou);
+  if (state.best_score) best.push_back(*state.best_score);
   file.tensors["best_m_iou"] = to_tensor("F64", best);
   if (state.loss_scale) {
     file.tensors[kLossScale] =
@@ -198,7 +198,7 @@ TrainingState to_state(const SafetensorsFile& file, const fs::path& path) {
   state.optimizer = read_optimizer(file, reader);
   state.losses = reader.values<double>("losses", "F64");
   const std::vector<double> best = reader.values<double>("best_m_iou", "F64");
-  if (!best.empty()) state.best_m_iou = best.front();
+  if (!best.empty()) state.best_score = best.front();
   state.loss_scale = read_loss_scale(file, reader);
   state.replicas = read_replicas(reader);
   return state;

@@ -21,7 +21,7 @@ struct TrainingState {
   std::optional<LossScaleState> loss_scale;  // of the next step, with fp16
   std::vector<ReplicaStatistics> replicas;   // [rank]; they differ in local mode
   std::vector<double> losses;                // [iteration] of every step
-  std::optional<double> best_m_iou;
+  std::optional<double> best_score;
   std::int64_t best_iter = 0;
   std::string config_hash;
   std::string devices;

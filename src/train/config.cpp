@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "lockstep/core/check.h"
+#include "lockstep/nn/models/unet.h"
 #include "train/config_schema.h"
 #include "train/config_source.h"
 #include "train/diagnostics.h"
@@ -34,14 +36,18 @@ class ConfigReader {
  private:
   bool read_values();  // false: a value was wrong
   void fill_defaults();
+  void fill_from_layout();
+  void fill_model();
   void resolve_paths();
   std::filesystem::path resolved(const std::filesystem::path& path) const;
   void convert_momentum();
   void fill_optimizer();
   void check();
   void check_optimizer_keys();
+  void check_augment();
   void check_exclusive(const std::string& a, const std::string& b);
   void check_model();
+  void check_task(const Architecture& architecture);
   void check_image_size(const Architecture& architecture);
   template <typename Table>
   bool is_known(const std::string& key, const std::string& name, const Table& table);
@@ -77,13 +83,35 @@ void ConfigReader::fill_defaults() {
   if (!has("run.name")) config.run.name = source_.path().stem().string();
   if (!has("run.max_iters") && !has("run.epochs")) config.run.epochs = kDefaultEpochs;
   if (!has("batch.global") && !has("batch.per_device")) config.batch.global = kDefaultGlobalBatch;
-  if (const DataLayout* layout = this->layout(); layout != nullptr && !has("data.num_classes")) {
-    config.data.num_classes = static_cast<int>(layout->classes.size());
-  }
-  config.model.num_classes = config.data.num_classes;
   resolve_paths();
+  fill_from_layout();
+  config.model.num_classes = config.data.num_classes;
+  fill_model();
   convert_momentum();
   fill_optimizer();
+}
+
+void ConfigReader::fill_from_layout() {
+  DataOptions& data = draft_.config.data;
+  const DataLayout* layout = this->layout();
+  if (layout == nullptr) return;
+  const bool there = layout->generated || has("data.root");
+  if (!has("data.num_classes") && there) {
+    data.num_classes = static_cast<int>(layout_classes(data).size());
+  }
+  // Every image has a class: no number is free to say that it has none.
+  if (layout->task == Task::kClassification && !has("data.ignore_index")) {
+    data.ignore_index = std::numeric_limits<Label>::max();
+  }
+}
+
+// A run's folder says how large its U-Net is.
+void ConfigReader::fill_model() {
+  ModelOptions& model = draft_.config.model;
+  if (model.arch != "unet") return;
+  const UnetOptions unet;
+  model.width = model.width.value_or(unet.width);
+  model.depth = model.depth.value_or(unet.depth);
 }
 
 const DataLayout* ConfigReader::layout() const {
@@ -165,14 +193,22 @@ void ConfigReader::check_model() {
   const Config& config = draft_.config;
   if (!is_known("model.arch", config.model.arch, config.tables->models)) return;
   const Architecture architecture = config.architecture();
-  if (architecture.task == Task::kClassification) {
-    error("model.arch",
-          fmt::format("model.arch: \"{}\" gives an image one class, and the data have one for "
-                      "every pixel",
-                      config.model.arch),
-          "for example \"fcn_resnet50\" or \"unet\"");
-  }
+  check_task(architecture);
   check_image_size(architecture);
+}
+
+void ConfigReader::check_task(const Architecture& architecture) {
+  const Config& config = draft_.config;
+  if (layout() == nullptr || layout()->task == architecture.task) return;
+  const auto gives = [](Task task) {
+    return task == Task::kSegmentation ? "every pixel a class" : "an image one class";
+  };
+  error("model.arch",
+        fmt::format("model.arch: \"{}\" gives {}, but data of layout \"{}\" give {}",
+                    config.model.arch, gives(architecture.task), config.data.layout,
+                    gives(layout()->task)),
+        architecture.task == Task::kClassification ? "for example \"fcn_resnet50\" or \"unet\""
+                                                   : "for example \"resnet18\" or \"resnet50\"");
 }
 
 void ConfigReader::check_image_size(const Architecture& architecture) {
@@ -219,9 +255,10 @@ void ConfigReader::check() {
     error("data.root", "data.root is missing",
           "the folder of the data set, for example root = \"data/mine\"");
   }
-  if (classes == 0 && layout() != nullptr) {
+  if (classes == 0 && layout() != nullptr && !layout()->find_classes) {
     error("data.num_classes", "data.num_classes is missing");
   }
+  check_augment();
   if (!config.data.classes.empty() && classes != 0 && config.data.classes.size() != classes) {
     error("data.classes", fmt::format("data.classes has {} names, but data.num_classes is {}",
                                       config.data.classes.size(), classes));
@@ -231,6 +268,16 @@ void ConfigReader::check() {
           fmt::format("loss.class_weight has {} weights, but there are {} classes",
                       config.loss.class_weight.size(), classes));
   }
+}
+
+void ConfigReader::check_augment() {
+  const DataOptions& data = draft_.config.data;
+  if (data.augment && data.augment->crop_area && !data.augment->crop) {
+    error("data.augment.crop_area", "data.augment.crop_area needs the size of the result",
+          "set data.augment.crop = [224, 224], for example");
+  }
+  check_exclusive("data.augment.crop_area", "data.augment.scale");
+  check_exclusive("data.resize", "data.val_resize");
 }
 
 Config ConfigReader::read(std::vector<std::string>* warnings) {

@@ -17,7 +17,7 @@ constexpr Range kBelowOne{.lo = 0, .hi = 1, .below = true};
 constexpr Range kFloatPositive{.lo = 1e-38, .hi = 1};  // a float has it with all its digits
 constexpr Range kShare{.lo = 0, .hi = 1};
 constexpr Range kLossScale{.lo = 1, .hi = 0x1p126};
-constexpr Range kClassCount{.lo = 1, .hi = 255};
+constexpr Range kClassCount{.lo = 1, .hi = 4096};
 
 /// The way from a configuration, const or not, to one field (of the section, or of its base).
 template <typename Section, typename Owner, typename Field>
@@ -158,18 +158,24 @@ ConfigKey root_key() {
 
 void add_data(Keys& keys) {
   const auto data = [](auto member) { return field(&Config::data, member); };
-  keys.push_back(
-      text("data.layout", data(&DataOptions::layout), "folder, camvid, streets (generated)"));
+  keys.push_back(text("data.layout", data(&DataOptions::layout),
+                      "folder, camvid, streets (generated); classification: imagefolder, cifar10, "
+                      "shapes (generated)"));
   keys.push_back(root_key());
   keys.push_back(text("data.train", data(&DataOptions::train), "name of the split"));
   keys.push_back(text("data.val", data(&DataOptions::val), "name of the split"));
   keys.push_back(integer("data.num_classes", data(&DataOptions::num_classes), kClassCount, ""));
   keys.push_back(integer("data.ignore_index", data(&DataOptions::ignore_index),
-                         {.lo = 0, .hi = 255}, "label value that does not count"));
+                         {.lo = 0, .hi = 65535},
+                         "label value that does not count; default 255, classification: none"));
   keys.push_back(classes_key());
   keys.push_back(rgb("data.mean", data(&DataOptions::mean), {}, "of RGB in 0..1"));
   keys.push_back(rgb("data.std", data(&DataOptions::std), kPositive, "of RGB in 0..1"));
   keys.push_back(size("data.resize", data(&DataOptions::resize), "[height, width]"));
+  keys.push_back(integer("data.val_resize", data(&DataOptions::val_resize), {.lo = 1, .hi = 65536},
+                         "validation: the shorter side becomes this long"));
+  keys.push_back(size("data.val_crop", data(&DataOptions::val_crop),
+                      "validation: the central [height, width]"));
   keys.push_back(exposure_key());
   keys.push_back(boolean("data.shuffle", data(&DataOptions::shuffle), ""));
   keys.push_back(uncounted(integer("data.workers", data(&DataOptions::workers),
@@ -177,11 +183,38 @@ void add_data(Keys& keys) {
   keys.push_back(uncounted(integer("data.cache_mb", data(&DataOptions::cache_mb),
                                    {.lo = 0, .hi = 1e6}, "memory for decoded images, per split")));
   keys.push_back(
-      size("data.size", data(&DataOptions::size), "streets: [height, width] of its images"));
+      size("data.size", data(&DataOptions::size), "[height, width] of generated images"));
   keys.push_back(integer("data.train_images", data(&DataOptions::train_images),
-                         {.lo = 1, .hi = 1e9}, "streets: how many"));
+                         {.lo = 1, .hi = 1e9}, "generated: how many"));
   keys.push_back(integer("data.val_images", data(&DataOptions::val_images), {.lo = 1, .hi = 1e9},
-                         "streets: how many"));
+                         "generated: how many"));
+}
+
+const std::array<float, 2>& value_of(const std::array<float, 2>& range) { return range; }
+const std::array<float, 2>& value_of(const std::optional<std::array<float, 2>>& range) {
+  return *range;
+}
+
+/// [lo, hi], 0 < lo <= hi <= most. `get` gives the address of an array or of an optional one.
+template <typename Get>
+ConfigKey crop_range_key(std::string path, std::string doc, double most, Get get) {
+  auto read = [get, most](ConfigDraft& draft, const toml::node& node) -> std::string {
+    const auto values = number_list(node, 2, {.lo = 0, .hi = most, .above = true});
+    if (!values || (*values)[0] > (*values)[1]) {
+      return expected(fmt::format("[lo, hi], 0 < lo <= hi <= {}", most), node);
+    }
+    *get(draft.config) =
+        std::array{static_cast<float>((*values)[0]), static_cast<float>((*values)[1])};
+    return "";
+  };
+  auto write = [get](const Config& c) -> std::string {
+    // Neither says anything without an area.
+    const auto& augment = *c.data.augment;
+    if (!augment.crop_area) return "";
+    const std::array<float, 2> range = value_of(*get(c));
+    return fmt::format("[{}, {}]", range[0], range[1]);
+  };
+  return {std::move(path), std::move(doc), read, write};
 }
 
 void add_augment(Keys& keys) {
@@ -200,9 +233,14 @@ void add_augment(Keys& keys) {
          draft.config.data.augment->scale_hi = static_cast<float>((*values)[1]);
          return "";
        },
-       [](const Config& c) {
+       [](const Config& c) -> std::string {
+         if (c.data.augment->crop_area) return "";
          return fmt::format("[{}, {}]", c.data.augment->scale_lo, c.data.augment->scale_hi);
        }});
+  add(crop_range_key("data.augment.crop_area", "random-resized crop: share of the image [lo, hi]",
+                     1, [](auto& c) { return &c.data.augment->crop_area; }));
+  add(crop_range_key("data.augment.crop_aspect", "its width over its height [lo, hi]", 100,
+                     [](auto& c) { return &c.data.augment->crop_aspect; }));
   add(real(
       "data.augment.hflip", [](auto& c) -> auto& { return c.data.augment->hflip; }, kShare,
       "probability of a horizontal flip"));
@@ -229,9 +267,12 @@ void add_model(Keys& keys) {
                       "unet, fcn_resnet50, deeplabv3_resnet50, pspnet_resnet50 (or 101); "
                       "classification: resnet18, 34, 50, 101, resnext50_32x4d"));
   keys.push_back(integer("model.width", model(&ModelOptions::width), {.lo = 1, .hi = 4096},
-                         "unet: channels of the first stage"));
+                         "channels of the first stage; unet: 16, ResNet: 64"));
   keys.push_back(
       integer("model.depth", model(&ModelOptions::depth), {.lo = 1, .hi = 10}, "unet: stages"));
+  keys.push_back(only_if([](const Config& c) { return c.model.small_images; },
+                         boolean("model.small_images", model(&ModelOptions::small_images),
+                                 "ResNet: a stem of one 3x3 convolution, without pooling")));
   keys.push_back(only_if([](const Config& c) { return c.model.aux_head; },
                          boolean("model.aux_head", model(&ModelOptions::aux_head),
                                  "a second head, whose loss counts loss.aux_weight times")));

@@ -23,11 +23,11 @@ std::optional<double> mean_of_defined(std::span<const std::optional<double>> val
 
 }  // namespace
 
-SegmentationMetrics segmentation_metrics(std::span<const std::int64_t> confusion, int classes) {
+ConfusionMetrics confusion_metrics(std::span<const std::int64_t> confusion, int classes) {
   const auto size = static_cast<std::size_t>(classes);
   LOCKSTEP_CHECK(confusion.size() == size * size, "a confusion matrix of ", classes,
                  " classes has ", size * size, " entries, got ", confusion.size());
-  SegmentationMetrics metrics;
+  ConfusionMetrics metrics;
   std::vector<std::optional<double>> present;
   std::int64_t correct = 0, total = 0;
   for (std::size_t c = 0; c < size; ++c) {

@@ -10,8 +10,8 @@
 namespace lockstep {
 
 /// All in percent, not rounded.
-struct SegmentationMetrics {
-  std::optional<double> a_acc;  // correct pixels / labelled pixels
+struct ConfusionMetrics {
+  std::optional<double> a_acc;  // correct pixels / labelled pixels; of images: top-1 accuracy
   std::optional<double> m_acc;  // mean of `acc`
   std::optional<double> m_iou;  // mean of `iou` over defined classes, as mmsegmentation's nanmean:
                                 // a class that is predicted but never labelled counts as 0
@@ -21,6 +21,6 @@ struct SegmentationMetrics {
 };
 
 /// `confusion` [classes, classes], row: label, column: prediction. Throws Error on a wrong size.
-SegmentationMetrics segmentation_metrics(std::span<const std::int64_t> confusion, int classes);
+ConfusionMetrics confusion_metrics(std::span<const std::int64_t> confusion, int classes);
 
 }  // namespace lockstep

@@ -1,5 +1,6 @@
 #include "train/evaluator.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "train/running_statistics.h"
@@ -9,6 +10,13 @@ namespace lockstep {
 struct Evaluator::Impl {
   Impl(const Config& options, DataParallel& group)
       : config(options), replicas(group), loader(options.data, options.run.seed) {}
+
+  /// Photographs are evaluated one by one, however large they are; small images of one size
+  /// together. The same for any number of devices, so that the sum of the losses is.
+  std::int64_t images_per_batch() const {
+    constexpr std::int64_t kMost = 16;
+    return loader.task() == Task::kClassification ? loader.images_per_batch(kMost) : 1;
+  }
 
   ReplicaStatistics statistics(EvalStats stats, const std::vector<ReplicaStatistics>& training);
 
@@ -48,15 +56,23 @@ Evaluation Evaluator::evaluate(EvalStats stats) {
   const std::vector<ReplicaStatistics> used(training.size(), impl_->statistics(stats, training));
   write_running_statistics(replicas, used);
   const int divisor = static_cast<int>(impl_->config.architecture().size_divisor);
-  const DataParallel::EvalResult result = replicas.evaluate(
-      impl_->loader.size(), [&](std::int64_t index) { return impl_->loader.load(index, divisor); });
+  const std::int64_t images = impl_->loader.size(), each = impl_->images_per_batch();
+  const DataParallel::EvalResult result =
+      replicas.evaluate((images + each - 1) / each, [&](std::int64_t batch) {
+        const std::int64_t first = batch * each;
+        return impl_->loader.load(first, std::min(each, images - first), divisor);
+      });
   write_running_statistics(replicas, training);
 
   Evaluation evaluation;
   evaluation.eval_stats = stats;
-  evaluation.metrics = segmentation_metrics(result.confusion, impl_->config.data.num_classes);
+  evaluation.task = impl_->loader.task();
+  evaluation.metrics = confusion_metrics(result.confusion, impl_->config.data.num_classes);
   if (evaluation.metrics.a_acc) evaluation.loss = result.loss;
-  evaluation.images = impl_->loader.size();
+  evaluation.images = images;
+  if (evaluation.task == Task::kClassification) {
+    evaluation.top5 = 100 * static_cast<double>(result.top5) / static_cast<double>(images);
+  }
   evaluation.confusion = result.confusion;
   evaluation.seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

@@ -44,6 +44,56 @@ bool all_equal(std::span<const RankReport> ranks, Value RankReport::*value) {
                      [&](const RankReport& rank) { return rank.*value == ranks.front().*value; });
 }
 
+struct Column {
+  const char* header;
+  const std::vector<std::optional<double>>* values;  // [class], percent
+};
+
+std::string class_table(const std::vector<std::string>& classes, const std::vector<Column>& columns,
+                        std::size_t count) {
+  std::size_t width = 5;
+  for (const std::string& name : classes) width = std::max(width, name.size());
+  std::string rule = fmt::format("+-{:-<{}}-+", "", width);
+  std::string text = fmt::format("| {:<{}} |", "class", width);
+  for (const Column& column : columns) {
+    rule += "--------+";
+    text += fmt::format(" {:>6} |", column.header);
+  }
+  rule += "\n";
+  text = rule + text + "\n" + rule;
+  for (std::size_t c = 0; c < count; ++c) {
+    text += fmt::format("| {:<{}} |", c < classes.size() ? classes[c] : std::to_string(c), width);
+    for (const Column& column : columns) {
+      text += fmt::format(" {:>6} |", format_percent((*column.values)[c]));
+    }
+    text += "\n";
+  }
+  return text + rule;
+}
+
+// What the figures before it are of.
+std::string format_basis(const Evaluation& evaluation) {
+  const std::string loss =
+      evaluation.loss ? fmt::format("  loss {:.4f}", *evaluation.loss) : std::string();
+  return loss + fmt::format("  ({} images, eval_stats {})\n", evaluation.images,
+                            to_string(evaluation.eval_stats));
+}
+
+// A thousand classes are for a file, not for a terminal.
+std::string format_classification(const Evaluation& evaluation,
+                                  const std::vector<std::string>& classes) {
+  constexpr std::size_t kMostRows = 40;
+  const ConfusionMetrics& metrics = evaluation.metrics;
+  std::string text;
+  if (metrics.acc.size() <= kMostRows) {
+    text = class_table(classes, {{"Acc", &metrics.acc}}, metrics.acc.size());
+  }
+  return text +
+         fmt::format("top1 {} %  top5 {} %  mAcc {} %", format_percent(metrics.a_acc),
+                     format_percent(evaluation.top5), format_percent(metrics.m_acc)) +
+         format_basis(evaluation);
+}
+
 // Whether the replicas are equal, to the bit.
 std::string compare_replicas(std::span<const RankReport> ranks) {
   const auto verdict = [](bool equal) { return equal ? "are equal" : "differ"; };
@@ -107,44 +157,39 @@ std::string format_validation(const Evaluation& evaluation) {
   const auto value = [](const std::optional<double>& number) {
     return number ? fmt::format("{:.4f}", *number) : std::string("-");
   };
-  const SegmentationMetrics& metrics = evaluation.metrics;
+  const ConfusionMetrics& metrics = evaluation.metrics;
+  const std::string figures =
+      evaluation.task == Task::kSegmentation
+          ? fmt::format("aAcc: {}  mIoU: {}", value(metrics.a_acc), value(metrics.m_iou))
+          : fmt::format("top1: {}  top5: {}", value(metrics.a_acc), value(evaluation.top5));
   return fmt::format(
-      "Iter(val) [{}/{}]  aAcc: {}  mIoU: {}  mAcc: {}  loss: {}  eval_stats: {}  time: {:.4f}",
-      evaluation.images, evaluation.images, value(metrics.a_acc), value(metrics.m_iou),
-      value(metrics.m_acc), value(evaluation.loss), to_string(evaluation.eval_stats),
+      "Iter(val) [{}/{}]  {}  mAcc: {}  loss: {}  eval_stats: {}  time: {:.4f}", evaluation.images,
+      evaluation.images, figures, value(metrics.m_acc), value(evaluation.loss),
+      to_string(evaluation.eval_stats),
       evaluation.seconds / static_cast<double>(std::max<std::int64_t>(1, evaluation.images)));
 }
 
 std::string format_evaluation(const Evaluation& evaluation,
                               const std::vector<std::string>& classes) {
-  std::size_t width = 5;
-  for (const std::string& name : classes) width = std::max(width, name.size());
-  const std::string rule = fmt::format("+-{:-<{}}-+--------+--------+\n", "", width);
-  std::string text = rule + fmt::format("| {:<{}} |    IoU |    Acc |\n", "class", width) + rule;
-  const SegmentationMetrics& metrics = evaluation.metrics;
-  for (std::size_t c = 0; c < metrics.iou.size(); ++c) {
-    const std::string name = c < classes.size() ? classes[c] : fmt::format("{}", c);
-    text += fmt::format("| {:<{}} | {:>6} | {:>6} |\n", name, width, format_percent(metrics.iou[c]),
-                        format_percent(metrics.acc[c]));
-  }
-  text += rule;
+  const ConfusionMetrics& metrics = evaluation.metrics;
+  if (evaluation.task == Task::kClassification) return format_classification(evaluation, classes);
+  std::string text =
+      class_table(classes, {{"IoU", &metrics.iou}, {"Acc", &metrics.acc}}, metrics.iou.size());
   text += fmt::format("mIoU {} %  mAcc {} %  aAcc {} %  mIoU_present {} %",
                       format_percent(metrics.m_iou), format_percent(metrics.m_acc),
                       format_percent(metrics.a_acc), format_percent(metrics.m_iou_present));
-  if (evaluation.loss) text += fmt::format("  loss {:.4f}", *evaluation.loss);
-  return text + fmt::format("  ({} images, eval_stats {})\n", evaluation.images,
-                            to_string(evaluation.eval_stats));
+  return text + format_basis(evaluation);
 }
 
 std::string format_summary(const TrainSummary& summary, const std::string& program) {
   std::string text = format_evaluation(summary.evaluation, summary.classes);
   for (const Evaluation& other : summary.other_stats) {
-    text += fmt::format("with eval_stats {}: mIoU {} %\n", to_string(other.eval_stats),
-                        format_percent(other.metrics.m_iou));
+    text += fmt::format("with eval_stats {}: {} {} %\n", to_string(other.eval_stats),
+                        score_name(other.task), format_percent(score(other)));
   }
-  text += fmt::format("best mIoU {} % after step {}; train loss {:.4f}; peak memory {:.0f} MB\n",
-                      format_percent(summary.best_m_iou), summary.best_iter, summary.train_loss,
-                      summary.peak_memory_mb);
+  text += fmt::format("best {} {} % after step {}; train loss {:.4f}; peak memory {:.0f} MB\n",
+                      score_name(summary.evaluation.task), format_percent(summary.best_score),
+                      summary.best_iter, summary.train_loss, summary.peak_memory_mb);
   text += format_times(summary.times, summary.images_per_second);
   if (summary.ranks.size() > 1) text += format_ranks(summary.ranks);
   const std::string run = summary.run.string();

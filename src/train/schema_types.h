@@ -71,7 +71,7 @@ ConfigKey integer(std::string path, Get get, Range range, std::string doc) {
     if constexpr (std::is_integral_v<Field>) {
       get(draft.config) = static_cast<Field>(*value);
     } else {
-      get(draft.config) = *value;
+      get(draft.config) = static_cast<typename Field::value_type>(*value);
     }
     return "";
   };

@@ -25,6 +25,8 @@ EvalStats to_eval_stats(const std::string& name) {
   return EvalStats::kPrecise;
 }
 
+std::string best_key(Task task) { return concat("best_", score_name(task)); }
+
 Json confusion_json(const std::vector<std::int64_t>& confusion, std::size_t classes) {
   Json rows = Json::array();
   for (std::size_t row = 0; classes > 0 && row < confusion.size() / classes; ++row) {
@@ -51,8 +53,12 @@ Evaluation evaluation_from(const Json& json) {
   for (const Json& row : rows) {
     for (const Json& value : row) evaluation.confusion.push_back(value);
   }
+  if (json.contains(score_name(Task::kClassification))) {
+    evaluation.task = Task::kClassification;
+    evaluation.top5 = to_optional(json.at("top5"));
+  }
   if (!rows.empty()) {
-    evaluation.metrics = segmentation_metrics(evaluation.confusion, static_cast<int>(rows.size()));
+    evaluation.metrics = confusion_metrics(evaluation.confusion, static_cast<int>(rows.size()));
   }
   return evaluation;
 }
@@ -110,7 +116,7 @@ TrainSummary summary_from(const Json& json) {
   for (const Json& other : json.at("other_stats")) {
     summary.other_stats.push_back(evaluation_from(other));
   }
-  summary.best_m_iou = to_optional(json.at("best_mIoU"));
+  summary.best_score = to_optional(json.at(best_key(summary.evaluation.task)));
   summary.best_iter = json.at("best_iter");
   summary.train_loss = json.at("train_loss");
   summary.times = times_from(json.at("times"));
@@ -139,6 +145,13 @@ std::optional<Json> find_summary(const std::filesystem::path& path) {
 }
 
 }  // namespace
+
+const char* score_name(Task task) { return task == Task::kSegmentation ? "mIoU" : "top1"; }
+
+std::optional<double> score(const Evaluation& evaluation) {
+  const bool segments = evaluation.task == Task::kSegmentation;
+  return segments ? evaluation.metrics.m_iou : evaluation.metrics.a_acc;
+}
 
 Json to_json(const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); }
 
@@ -187,13 +200,23 @@ Json to_json(const PartMoments& part, bool channels) {
 }
 
 Json metrics_json(const Evaluation& evaluation, const std::vector<std::string>& classes) {
-  const SegmentationMetrics& metrics = evaluation.metrics;
-  Json json{{"eval_stats", to_string(evaluation.eval_stats)},
-            {"aAcc", to_json(metrics.a_acc)},
-            {"mIoU", to_json(metrics.m_iou)},
-            {"mAcc", to_json(metrics.m_acc)},
-            {"mIoU_present", to_json(metrics.m_iou_present)},
-            {"loss", to_json(evaluation.loss)}};
+  const ConfusionMetrics& metrics = evaluation.metrics;
+  Json json{{"eval_stats", to_string(evaluation.eval_stats)}};
+  if (evaluation.task == Task::kClassification) {
+    json.update({{"top1", to_json(metrics.a_acc)},
+                 {"top5", to_json(evaluation.top5)},
+                 {"mAcc", to_json(metrics.m_acc)},
+                 {"loss", to_json(evaluation.loss)}});
+    for (std::size_t c = 0; c < metrics.acc.size() && c < classes.size(); ++c) {
+      json["Acc." + classes[c]] = to_json(metrics.acc[c]);
+    }
+    return json;
+  }
+  json.update({{"aAcc", to_json(metrics.a_acc)},
+               {"mIoU", to_json(metrics.m_iou)},
+               {"mAcc", to_json(metrics.m_acc)},
+               {"mIoU_present", to_json(metrics.m_iou_present)},
+               {"loss", to_json(evaluation.loss)}});
   for (std::size_t c = 0; c < metrics.iou.size() && c < classes.size(); ++c) {
     json["IoU." + classes[c]] = to_json(metrics.iou[c]);
     json["Acc." + classes[c]] = to_json(metrics.acc[c]);
@@ -228,7 +251,7 @@ Json to_json(const TrainSummary& summary) {
           {"classes", summary.classes},
           {"evaluation", to_json(summary.evaluation, summary.classes)},
           {"other_stats", others},
-          {"best_mIoU", to_json(summary.best_m_iou)},
+          {best_key(summary.evaluation.task), to_json(summary.best_score)},
           {"best_iter", summary.best_iter},
           {"train_loss", summary.train_loss},
           {"times",

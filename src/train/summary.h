@@ -18,12 +18,19 @@ namespace lockstep {
 /// An evaluation of the validation split.
 struct Evaluation {
   EvalStats eval_stats = EvalStats::kDevice0;
-  SegmentationMetrics metrics;
-  std::optional<double> loss;  // mean over labelled pixels; undefined without any
+  Task task = Task::kSegmentation;
+  ConfusionMetrics metrics;    // its terms are pixels, or images
+  std::optional<double> top5;  // classification: percent of images
+  std::optional<double> loss;  // mean over labelled pixels or images; undefined without any
   std::int64_t images = 0;
   double seconds = 0;
   std::vector<std::int64_t> confusion;  // [classes, classes]
 };
+
+/// What runs of a task are compared by: "mIoU" or "top1".
+const char* score_name(Task task);
+/// It, in percent.
+std::optional<double> score(const Evaluation& evaluation);
 
 /// Seconds per step, means over the steps of this process without the first few.
 struct MeanTimes {
@@ -54,7 +61,7 @@ struct TrainSummary {
   Evaluation evaluation;  // with the final weights and bn.eval_stats; empty when interrupted
   std::vector<Evaluation>
       other_stats;  // run.eval_all_stats: the same weights under the other statistics
-  std::optional<double> best_m_iou;
+  std::optional<double> best_score;
   std::int64_t best_iter = 0;
 
   double train_loss = 0;  // mean over the last tenth of the steps (1 to 100 of them)

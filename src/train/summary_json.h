@@ -16,7 +16,8 @@ Json to_json(const RankReport& report);
 /// "count", "mean" and "var" (biased), each with "min", "mean" and "max" over the channels, or null
 /// when there is nothing to count; with `channels` also "means" and "vars" of all of them.
 Json to_json(const PartMoments& part, bool channels);
-/// "eval_stats", "aAcc", "mIoU", "mAcc", "mIoU_present", "loss", "IoU.<class>", "Acc.<class>".
+/// "eval_stats", "aAcc", "mIoU", "mAcc", "mIoU_present", "loss", "IoU.<class>", "Acc.<class>"; of a
+/// classification "eval_stats", "top1", "top5", "mAcc", "loss", "Acc.<class>".
 Json metrics_json(const Evaluation& evaluation, const std::vector<std::string>& classes);
 /// Everything, to be read again; `type`: "eval" in events.jsonl.
 Json to_json(const Evaluation& evaluation, const std::vector<std::string>& classes);

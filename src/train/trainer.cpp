@@ -128,9 +128,9 @@ void Trainer::validate() {
   validated_iteration_ = iteration_;
   evaluation_ = evaluator_->evaluate(config_.bn.eval_stats);
   log_evaluation(evaluation_);
-  const std::optional<double> m_iou = evaluation_.metrics.m_iou;
-  if (!m_iou || (best_m_iou_ && *m_iou <= *best_m_iou_)) return;
-  best_m_iou_ = m_iou;
+  const std::optional<double> reached = score(evaluation_);
+  if (!reached || (best_score_ && *reached <= *best_score_)) return;
+  best_score_ = reached;
   best_iter_ = iteration_;
   save("best");
 }
@@ -139,7 +139,7 @@ void Trainer::save(const std::string& name) {
   Checkpoint checkpoint = read_checkpoint(*replicas_);
   checkpoint.state.iteration = iteration_;
   checkpoint.state.losses = losses_;
-  checkpoint.state.best_m_iou = best_m_iou_;
+  checkpoint.state.best_score = best_score_;
   checkpoint.state.best_iter = best_iter_;
   checkpoint.state.config_hash = config_hash(config_);
   checkpoint.state.devices = devices_text_;

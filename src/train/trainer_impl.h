@@ -114,7 +114,7 @@ class Trainer {
   std::int64_t logged_iteration_ = 0;
   std::int64_t validated_iteration_ = -1;  // in this process
   std::int64_t recorded_validation_ = -1;  // in scalars.json when the process started
-  std::optional<double> best_m_iou_;
+  std::optional<double> best_score_;
   std::int64_t best_iter_ = 0;
   Evaluation evaluation_;  // the last one with bn.eval_stats
   std::vector<Evaluation> other_stats_;

@@ -244,7 +244,7 @@ TrainSummary Trainer::summarize(TrainStatus status) {
   summary.classes = classes_;
   summary.evaluation = evaluation_;
   summary.other_stats = other_stats_;
-  summary.best_m_iou = best_m_iou_;
+  summary.best_score = best_score_;
   summary.best_iter = best_iter_;
   summary.train_loss = tail_loss();
   summary.times = mean_times();

@@ -144,7 +144,7 @@ void Trainer::restore() {
   restore_checkpoint(*replicas_, resumed_->checkpoint, config_.bn, warnings_);
   losses_ = state.losses;
   losses_.reserve(static_cast<std::size_t>(max_iters_));
-  best_m_iou_ = state.best_m_iou;
+  best_score_ = state.best_score;
   best_iter_ = state.best_iter;
   // A log line covers the steps since the last one, also when the run was cut in between.
   logged_iteration_ = iteration_ / config_.run.log_every * config_.run.log_every;

@@ -254,12 +254,12 @@ TEST_CASE("a convolution of images is that of each image alone, and its weights'
 TEST_CASE("losses of images are those of each image alone, and add up to the loss") {
   for_each_bench([](const Bench& bench) {
     const Operand logits = bench.drawn(kShape, 1), gradient = bench.zeros(kShape);
-    std::vector<std::uint8_t> values(static_cast<std::size_t>(kShape.rows()));
+    std::vector<std::uint16_t> values(static_cast<std::size_t>(kShape.rows()));
     for (std::size_t i = 0; i < values.size(); ++i) {
-      values[i] = static_cast<std::uint8_t>(i % 7 == 0 ? 255 : i % kChannels);
+      values[i] = static_cast<std::uint16_t>(i % 7 == 0 ? 255 : i % kChannels);
     }
-    const Numbers<std::uint8_t> labels(bench.on.backend, values);
-    const Tensor all(labels.data(), kShape.with_channels(1), DType::kUInt8);
+    const Numbers<std::uint16_t> labels(bench.on.backend, values);
+    const Tensor all(labels.data(), kShape.with_channels(1), DType::kUInt16);
     const Numbers<double> loss(bench.on.backend, {0.0});
     const Numbers<double> images(bench.on.backend, std::vector<double>(kImages, 1.0));
     bench.on->cross_entropy({.logits = logits.tensor(),

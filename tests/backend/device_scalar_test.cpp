@@ -22,9 +22,9 @@ PixelLoss pixel_loss(Backend& backend, DeviceScalar<double> normalizer, bool wei
   const Shape shape{1, 1, 2, 3};
   const Operand logits(backend, shape, {1, 2, 4, 3, 2, 1}), gradient(backend, shape);
   const Operand class_weight(backend, {1, 3}, {0.5F, 0, 2});
-  const Storage labels = backend.allocate(2);
-  const Tensor label_tensor(labels.data(), shape.with_channels(1), DType::kUInt8);
-  const std::uint8_t values[] = {2, 255};
+  const Storage labels = backend.allocate(4);
+  const Tensor label_tensor(labels.data(), shape.with_channels(1), DType::kUInt16);
+  const std::uint16_t values[] = {2, 255};
   backend.upload(label_tensor, values);
   const DeviceNumber<double> loss(backend, 0.0);
   backend.cross_entropy({logits.tensor(), label_tensor, 255,

@@ -18,11 +18,11 @@ const PoolGeometry kWindow{1, 1, 1, 1, 0, 0};
 struct Others {
   Storage winners, labels, floats;
   explicit Others(Backend& backend)
-      : winners(backend.allocate(16)), labels(backend.allocate(4)), floats(backend.allocate(256)) {}
+      : winners(backend.allocate(16)), labels(backend.allocate(8)), floats(backend.allocate(256)) {}
   float* numbers() const { return static_cast<float*>(floats.data()); }
   Tensor values() const { return {floats.data(), kShape}; }
   Tensor positions() const { return {winners.data(), kShape, DType::kUInt8}; }
-  Tensor classes() const { return {labels.data(), kShape.with_channels(1), DType::kUInt8}; }
+  Tensor classes() const { return {labels.data(), kShape.with_channels(1), DType::kUInt16}; }
 };
 
 /// Calls refused(name, operation) for every operation on the activations a and b.

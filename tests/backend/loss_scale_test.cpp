@@ -126,8 +126,8 @@ TEST_CASE("the loss's gradient is multiplied by the scale, and the loss is not")
     Backend& backend = *named.backend;
     const Operand logits(backend, shape, random_values(shape, 4));
     const Operand class_weight(backend, {1, 3}, {0.5F, 3, 2});
-    const Storage labels = backend.allocate(18);
-    const Tensor label_tensor(labels.data(), shape.with_channels(1), DType::kUInt8);
+    const Storage labels = backend.allocate(36);
+    const Tensor label_tensor(labels.data(), shape.with_channels(1), DType::kUInt16);
     backend.fill(label_tensor, 1);
     const DeviceNumber<float> scale(backend, 1024);
     for (const bool weighted : {false, true}) {

@@ -14,7 +14,7 @@ namespace lockstep::test {
 namespace {
 
 using Doubles = std::vector<double>;
-using Labels = std::vector<std::uint8_t>;
+using Labels = std::vector<std::uint16_t>;
 
 std::unique_ptr<Backend> cpu(int threads) { return make_backend(Device{}, threads); }
 
@@ -24,8 +24,8 @@ Labels random_labels(std::int64_t count, std::int64_t classes, int ignore_index,
   Labels labels(static_cast<std::size_t>(count));
   for (auto& label : labels) {
     const bool ignored = ignore_index >= 0 && generator() % 4 == 0;
-    label = static_cast<std::uint8_t>(ignored ? static_cast<std::uint32_t>(ignore_index)
-                                              : generator() % static_cast<std::uint32_t>(classes));
+    label = static_cast<std::uint16_t>(ignored ? static_cast<std::uint32_t>(ignore_index)
+                                               : generator() % static_cast<std::uint32_t>(classes));
   }
   return labels;
 }
@@ -34,8 +34,8 @@ struct DeviceLabels {
   Storage storage;
   Tensor tensor;
   DeviceLabels(Backend& backend, const Shape& logits, const Labels& labels)
-      : storage(backend.allocate(labels.size())),
-        tensor(storage.data(), logits.with_channels(1), DType::kUInt8) {
+      : storage(backend.allocate(labels.size() * sizeof labels[0])),
+        tensor(storage.data(), logits.with_channels(1), DType::kUInt16) {
     backend.upload(tensor, labels.data());
     backend.synchronize();
   }
@@ -133,6 +133,8 @@ TEST_CASE("cross-entropy and its gradient match the definition") {
              {{1, 3, 5, 1}, 1.0F, false, -1, {}},
              {{1, 3, 5, 2}, 30.0F, true, -1, {0, 5}},
              {{1, 4, 9, 256}, 3.0F, false, -1, {}},
+             {{9, 1000}, 3.0F, true, 65535, {}},
+             {{1, 1, 3, 4096}, 3.0F, false, 300, {}},
              {{1, 9, 31, 16}, 2.0F, true, 3, {8, 8}},
              {{1, 9, 31, 16}, 2.0F, true, 3, {3, 5}},
              {{1, 9, 31, 16}, 2.0F, true, 3, {8, 1}},
@@ -244,7 +246,7 @@ void check_confusion_matrix(const TypedBackend& on, std::int64_t classes, Margin
 
 TEST_CASE("the confusion matrix counts labels against the largest logits") {
   for_each_type([](const TypedBackend& on) {
-    for (const std::int64_t classes : {5, 16, 40}) {
+    for (const std::int64_t classes : {5, 16, 40, 300}) {
       for (const Margins& margins : {Margins{}, Margins{2, 3}, Margins{8, 8}}) {
         CAPTURE(classes);
         CAPTURE(margins.before);
@@ -256,7 +258,7 @@ TEST_CASE("the confusion matrix counts labels against the largest logits") {
 
 TEST_CASE("an empty batch reads and writes nothing") {
   const auto backend = cpu(2);
-  const Tensor logits(nullptr, {0, 4, 4, 3}), labels(nullptr, {0, 4, 4, 1}, DType::kUInt8);
+  const Tensor logits(nullptr, {0, 4, 4, 3}), labels(nullptr, {0, 4, 4, 1}, DType::kUInt16);
   backend->cross_entropy({logits, labels, 255, nullptr, 1, logits, nullptr});
   backend->confusion_matrix(logits, labels, nullptr);
 }

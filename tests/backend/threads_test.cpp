@@ -31,6 +31,9 @@ struct Bench {
   Tensor bytes(const Storage& storage, const Shape& shape) const {
     return Tensor(storage.data(), shape, DType::kUInt8);
   }
+  Tensor labels(const Storage& storage, const Shape& shape) const {
+    return Tensor(storage.data(), shape, DType::kUInt16);
+  }
 
   std::unique_ptr<Backend> backend;
 };
@@ -125,13 +128,13 @@ Bits inference(const Bench& b) {
 
 Storage labels_of(const Bench& b, std::int64_t classes) {
   std::mt19937 generator(1);
-  std::vector<std::uint8_t> labels(static_cast<std::size_t>(kShape.rows()));
-  for (std::uint8_t& label : labels) {
+  std::vector<std::uint16_t> labels(static_cast<std::size_t>(kShape.rows()));
+  for (std::uint16_t& label : labels) {
     const auto drawn = generator() % static_cast<std::uint32_t>(classes + 2);
-    label = static_cast<std::uint8_t>(drawn < static_cast<std::uint32_t>(classes) ? drawn : 255);
+    label = static_cast<std::uint16_t>(drawn < static_cast<std::uint32_t>(classes) ? drawn : 255);
   }
-  Storage storage = b.backend->allocate(labels.size());
-  b.backend->upload(b.bytes(storage, kShape.with_channels(1)), labels.data());
+  Storage storage = b.backend->allocate(labels.size() * sizeof labels[0]);
+  b.backend->upload(b.labels(storage, kShape.with_channels(1)), labels.data());
   return storage;
 }
 
@@ -141,7 +144,7 @@ Bits loss(const Bench& b, std::int64_t classes, bool weighted) {
   const Operand weights(*b.backend, {1, classes}, random_values({1, classes}, 2));
   const Storage labels = labels_of(b, classes);
   const Storage sum = b.backend->allocate(sizeof(double));
-  b.backend->cross_entropy({logits.tensor(), b.bytes(labels, shape.with_channels(1)), 255,
+  b.backend->cross_entropy({logits.tensor(), b.labels(labels, shape.with_channels(1)), 255,
                             weighted ? weights.floats() : nullptr, 7.5, gradient.tensor(),
                             static_cast<double*>(sum.data())});
   Bits bits = bits_of({&gradient});
@@ -165,7 +168,7 @@ Bits confusion(const Bench& b) {
   const Operand logits = b.drawn(kShape.with_channels(kClasses), 1);
   const Storage labels = labels_of(b, kClasses);
   const Storage matrix = b.backend->allocate(kClasses * kClasses * sizeof(std::int64_t));
-  b.backend->confusion_matrix(logits.tensor(), b.bytes(labels, kShape.with_channels(1)),
+  b.backend->confusion_matrix(logits.tensor(), b.labels(labels, kShape.with_channels(1)),
                               static_cast<std::int64_t*>(matrix.data()));
   return bits_of_memory(matrix.data(), matrix.bytes());
 }

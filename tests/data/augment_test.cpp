@@ -16,7 +16,7 @@ Sample telling_sample(Size size) {
   Sample sample;
   sample.labels = random_labels(size, 10, 7);
   sample.image = {size.height, size.width, {}};
-  for (const std::uint8_t label : sample.labels.pixels) {
+  for (const Label label : sample.labels.pixels) {
     sample.image.pixels.insert(sample.image.pixels.end(), 3, static_cast<std::uint8_t>(label * 20));
   }
   return sample;
@@ -32,13 +32,13 @@ DataOptions plain_options() {
 
 struct Result {
   std::vector<float> image;
-  std::vector<std::uint8_t> labels;
+  std::vector<Label> labels;
 };
 
 Result augment(const DataOptions& options, const Sample& sample, Size size, std::int64_t index = 0,
                std::int64_t epoch = 0, std::uint64_t seed = 1) {
   const auto pixels = static_cast<std::size_t>(size.height * size.width);
-  Result result{std::vector<float>(pixels * 3, -9), std::vector<std::uint8_t>(pixels, 99)};
+  Result result{std::vector<float>(pixels * 3, -9), std::vector<Label>(pixels, 99)};
   Augmenter(options, seed, size)
       .apply(sample, index, epoch, result.image.data(), result.labels.data());
   return result;
@@ -92,7 +92,7 @@ TEST_CASE("labels follow the image through scaling: large areas stay together") 
       AugmentOptions{.crop = Size{20, 20}, .scale_lo = 0.6F, .scale_hi = 2, .hflip = 0.5F};
   Sample sample;
   sample.image = {24, 32, std::vector<std::uint8_t>(24 * 32 * 3)};
-  sample.labels = {24, 32, std::vector<std::uint8_t>(24 * 32)};
+  sample.labels = {24, 32, std::vector<Label>(24 * 32)};
   for (std::size_t i = 0; i < sample.labels.pixels.size(); ++i) {
     const bool right = i % 32 >= 16;
     sample.labels.pixels[i] = right;

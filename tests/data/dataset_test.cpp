@@ -74,7 +74,7 @@ TEST_CASE("what is missing is named") {
 TEST_CASE("a label outside the classes names file, value, pixel and what is allowed") {
   const TempFolder folder;
   write_png(folder.file("images/train/a.png"), random_image({3, 4}, 1));
-  LabelMap labels{3, 4, std::vector<std::uint8_t>(12, 2)};
+  LabelMap labels{3, 4, std::vector<Label>(12, 2)};
   labels.pixels[0] = 255;  // ignored
   labels.pixels[1 * 4 + 2] = 7;
   write_png(folder.file("masks/train/a.png"), labels);
@@ -112,7 +112,7 @@ TEST_CASE("layout camvid: folders with annot, void becomes ignore_index") {
   DataOptions options = folder_options(folder, 11);
   options.layout = "camvid";
   CHECK(make_dataset(options, Split::kTrain, 0)->load(0).labels.pixels ==
-        std::vector<std::uint8_t>{0, 10, 255, 255, 255, 3});
+        std::vector<Label>{0, 10, 255, 255, 255, 3});
   options.ignore_index = 11;
   CHECK(contains(failure(options), "label 255"));
   write_png(folder.file("trainannot/x_001.png"), LabelMap{2, 3, {0, 10, 11, 11, 12, 3}});

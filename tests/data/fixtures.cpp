@@ -94,8 +94,8 @@ LabelMap random_labels(Size size, int num_classes, std::uint64_t seed) {
   Rng rng(seed, RngPurpose::kTest, 2);
   LabelMap labels{size.height, size.width, {}};
   labels.pixels.resize(static_cast<std::size_t>(size.height * size.width));
-  for (std::uint8_t& value : labels.pixels) {
-    value = static_cast<std::uint8_t>(rng.below(static_cast<std::uint32_t>(num_classes)));
+  for (Label& value : labels.pixels) {
+    value = static_cast<Label>(rng.below(static_cast<std::uint32_t>(num_classes)));
   }
   return labels;
 }

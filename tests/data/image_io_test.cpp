@@ -14,6 +14,7 @@ namespace {
 
 using Rows = std::vector<std::vector<std::uint8_t>>;
 using Bytes = std::vector<std::uint8_t>;
+using Labels = std::vector<Label>;
 
 Image read(const std::filesystem::path& path) {
   Image image;
@@ -80,15 +81,15 @@ TEST_CASE("labels keep the raw value, gray or palette, at every depth") {
   for (const int color : {PNG_COLOR_TYPE_GRAY, PNG_COLOR_TYPE_PALETTE}) {
     CAPTURE(color);
     write_png_file(path, {color, 8}, {1, 3}, {{0, 11, 255}});
-    CHECK(labels_of(path).pixels == Bytes{0, 11, 255});
+    CHECK(labels_of(path).pixels == Labels{0, 11, 255});
     write_png_file(path, {color, 4}, {1, 3}, {{0x1F, 0x20}});
-    CHECK(labels_of(path).pixels == Bytes{1, 15, 2});
+    CHECK(labels_of(path).pixels == Labels{1, 15, 2});
     write_png_file(path, {color, 2}, {2, 3}, {{0b00011100}, {0b11100100}});
-    CHECK(labels_of(path).pixels == Bytes{0, 1, 3, 3, 2, 1});
+    CHECK(labels_of(path).pixels == Labels{0, 1, 3, 3, 2, 1});
     write_png_file(path, {color, 1}, {1, 9}, {{0b10110001, 0b10000000}});
-    CHECK(labels_of(path).pixels == Bytes{1, 0, 1, 1, 0, 0, 0, 1, 1});
+    CHECK(labels_of(path).pixels == Labels{1, 0, 1, 1, 0, 0, 0, 1, 1});
     write_png_file(path, {color, 8, true}, {2, 2}, {{1, 2}, {3, 4}});
-    CHECK(labels_of(path).pixels == Bytes{1, 2, 3, 4});
+    CHECK(labels_of(path).pixels == Labels{1, 2, 3, 4});
   }
   const LabelMap labels = random_labels({4, 3}, 256, 3);
   write_png(path, labels);

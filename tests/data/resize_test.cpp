@@ -12,6 +12,7 @@ namespace lockstep {
 namespace {
 
 using Bytes = std::vector<std::uint8_t>;
+using Labels = std::vector<Label>;
 
 // The definition, in double: a triangle around the centre, as wide as the larger of the two pixels.
 double reference(const Image& image, Size full, int y, int x, int c) {
@@ -103,11 +104,11 @@ TEST_CASE("labels take the nearest pixel and invent no class") {
   LabelMap result;
   Resizer resizer;
   resizer.resize(labels, {1, 8}, {0, 0, {1, 8}}, result);
-  CHECK(result.pixels == Bytes{1, 1, 5, 5, 9, 9, 200, 200});
+  CHECK(result.pixels == Labels{1, 1, 5, 5, 9, 9, 200, 200});
   resizer.resize(labels, {1, 2}, {0, 0, {1, 2}}, result);
-  CHECK(result.pixels == Bytes{5, 200});
+  CHECK(result.pixels == Labels{5, 200});
   resizer.resize(labels, {3, 3}, {0, 0, {3, 3}}, result);
-  CHECK(result.pixels == Bytes{1, 9, 200, 1, 9, 200, 1, 9, 200});
+  CHECK(result.pixels == Labels{1, 9, 200, 1, 9, 200, 1, 9, 200});
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ TEST_CASE("streets have all classes, in about a real street's shares, and some v
   constexpr int kImages = 150;
   for (int i = 0; i < kImages; ++i) {
     const Sample sample = street(3, Split::kTrain, i);
-    for (const std::uint8_t label : sample.labels.pixels) share[label] += 1.0 / (kImages * 60 * 80);
+    for (const Label label : sample.labels.pixels) share[label] += 1.0 / (kImages * 60 * 80);
   }
   const std::array<double, 11> least{0.08,  0.1,   0.005, 0.2,   0.02, 0.05,
                                      0.002, 0.005, 0.03,  0.002, 0.002};

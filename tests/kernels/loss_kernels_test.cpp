@@ -25,16 +25,17 @@ std::vector<Case> cases() {
       {{1, 9, 33, 19}, true, 3, {4, 1}}, {{1, 9, 33, 8}, true, 255, {4, 4}},
       {{1, 5, 60, 33}, false, -1, {}},   {{1, 5, 31, 34}, true, -1, {}},
       {{1, 3, 13, 256}, false, -1, {}},  {{1, 3, 100, 1}, false, 255, {}},
+      {{5, 600}, true, 65535, {}},       {{1, 1, 3, 300}, false, 255, {4, 1}},
   };
 }
 
-std::vector<std::uint8_t> labels_for(const Case& c) {
+std::vector<std::uint16_t> labels_for(const Case& c) {
   std::mt19937 generator(5);
-  std::vector<std::uint8_t> labels(static_cast<std::size_t>(c.logits.rows()));
+  std::vector<std::uint16_t> labels(static_cast<std::size_t>(c.logits.rows()));
   for (auto& label : labels) {
-    label = static_cast<std::uint8_t>(generator() % static_cast<unsigned>(c.logits.channels()));
+    label = static_cast<std::uint16_t>(generator() % static_cast<unsigned>(c.logits.channels()));
     if (c.ignore_index >= 0 && generator() % 4 == 0) {
-      label = static_cast<std::uint8_t>(c.ignore_index);
+      label = static_cast<std::uint16_t>(c.ignore_index);
     }
   }
   return labels;
@@ -53,12 +54,12 @@ Results results_of(const Case& c, const Operation& operation, bool with_gradient
   const std::int64_t classes = c.logits.channels();
   const Operand logits(*cpu, c.logits, random_values(c.logits, 1, 3.0F), c.margins);
   const Operand gradient(*cpu, c.logits, c.margins);
-  std::vector<std::uint8_t> labels = labels_for(c);
+  std::vector<std::uint16_t> labels = labels_for(c);
   Values weights = random_values({1, classes}, 2);
   for (float& weight : weights) weight = std::abs(weight);
   Results r;
   operation(CrossEntropy{logits.tensor(),
-                         Tensor(labels.data(), c.logits.with_channels(1), DType::kUInt8),
+                         Tensor(labels.data(), c.logits.with_channels(1), DType::kUInt16),
                          c.ignore_index, c.weighted ? weights.data() : nullptr, 123.0,
                          with_gradient ? gradient.tensor() : Tensor(), &r.loss});
   r.gradient = gradient.get();
@@ -92,9 +93,9 @@ TEST_CASE("a label that is no class makes the loss NaN") {
   const EmulatedContext context;
   const Shape shape{1, 1, 3, 4};
   const Operand logits(*cpu, shape, random_values(shape, 1)), gradient(*cpu, shape);
-  std::vector<std::uint8_t> labels{1, 7, 255};
+  std::vector<std::uint16_t> labels{1, 7, 255};
   double loss = 0;
-  gpu::cross_entropy(context, {logits.tensor(), Tensor(labels.data(), {1, 1, 3, 1}, DType::kUInt8),
+  gpu::cross_entropy(context, {logits.tensor(), Tensor(labels.data(), {1, 1, 3, 1}, DType::kUInt16),
                                255, nullptr, 1, gradient.tensor(), &loss});
   CHECK(std::isnan(loss));
   CHECK(std::isnan(gradient.get()[4]));
@@ -125,10 +126,10 @@ std::vector<std::int64_t> counted(
   Values values = random_values(c.logits, 1, 2.0F);
   for (float& value : values) value = std::round(value);
   const Operand logits(*cpu, c.logits, values, c.margins);
-  std::vector<std::uint8_t> labels = labels_for(c);
+  std::vector<std::uint16_t> labels = labels_for(c);
   const auto classes = static_cast<std::size_t>(c.logits.channels());
   std::vector<std::int64_t> matrix(classes * classes + 1, 1000000000000);
-  operation(logits.tensor(), Tensor(labels.data(), c.logits.with_channels(1), DType::kUInt8),
+  operation(logits.tensor(), Tensor(labels.data(), c.logits.with_channels(1), DType::kUInt16),
             matrix.data());
   return matrix;
 }

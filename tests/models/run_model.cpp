@@ -46,9 +46,10 @@ class Case {
     Batch result;
     result.size = size;
     result.images = part(values<float>(file_.tensors.at("images")), index);
-    result.labels = part(values<std::uint8_t>(file_.tensors.at("labels")), index);
+    const auto labels = part(values<std::uint8_t>(file_.tensors.at("labels")), index);
+    result.labels.assign(labels.begin(), labels.end());
     result.class_pixels.resize(about["classes"]);
-    for (const std::uint8_t label : result.labels) {
+    for (const Label label : result.labels) {
       if (label != 255) ++result.class_pixels[label];
     }
     for (std::int64_t n = 0; n < batch; ++n) result.samples.push_back(index * batch + n);

@@ -20,7 +20,7 @@ inline Batch batch_of(const Golden& golden, const Json& about, std::int64_t step
   batch.images.assign(images.begin() + step * pixels * 3, images.begin() + (step + 1) * pixels * 3);
   batch.labels.assign(labels.begin() + step * pixels, labels.begin() + (step + 1) * pixels);
   batch.class_pixels.resize(about["classes"]);
-  for (const std::uint8_t label : batch.labels) {
+  for (const Label label : batch.labels) {
     if (label != 255) ++batch.class_pixels[label];
   }
   for (std::int64_t n = 0; n < count; ++n) batch.samples.push_back(step * count + n);

@@ -96,18 +96,19 @@ TEST_CASE("cross entropy against PyTorch") {
   const std::unique_ptr<Backend> backend = make_backend(Device{}, 2);
   for (const std::string& name : golden->cases()) {
     const Shape shape = golden->shape(name + ".logits");
-    const std::vector<std::uint8_t> labels = golden->bytes(name + ".labels");
+    const std::vector<std::uint8_t> bytes = golden->bytes(name + ".labels");
+    const std::vector<std::uint16_t> labels(bytes.begin(), bytes.end());
     const std::vector<float> weight = golden->floats(name + ".class_weight");
     double normalizer = 0;
-    for (const std::uint8_t label : labels) normalizer += label == 255 ? 0.0 : weight[label];
+    for (const std::uint16_t label : labels) normalizer += label == 255 ? 0.0 : weight[label];
 
     const Storage memory = backend->allocate(shape.elements() * sizeof(float));
     const Storage gradient = backend->allocate(shape.elements() * sizeof(float));
-    const Storage label_memory = backend->allocate(labels.size());
+    const Storage label_memory = backend->allocate(labels.size() * sizeof labels[0]);
     const Storage weight_memory = backend->allocate(weight.size() * sizeof(float));
     const Storage loss_memory = backend->allocate(sizeof(double));
     const Tensor logits(memory.data(), shape);
-    const Tensor label_tensor(label_memory.data(), shape.with_channels(1), DType::kUInt8);
+    const Tensor label_tensor(label_memory.data(), shape.with_channels(1), DType::kUInt16);
     upload(*backend, logits, golden->floats(name + ".logits").data());
     backend->upload(label_tensor, labels.data());
     upload(*backend, Tensor(weight_memory.data(), Shape{1, shape.channels()}), weight.data());

@@ -185,7 +185,7 @@ TEST_CASE("a batch without a single label has loss 0 and teaches nothing") {
   const auto run = make_toy(options);
   const std::vector<float> before = parameters(*run, 0);
   Batch batch = toy_batch(4, 0);
-  std::fill(batch.labels.begin(), batch.labels.end(), std::uint8_t{255});
+  std::fill(batch.labels.begin(), batch.labels.end(), Label{255});
   batch.class_pixels.assign(kClasses, 0);
   const StepResult nothing = run->train_step(batch, 0, 0.1F);
   CHECK(nothing.loss == 0);

@@ -110,7 +110,7 @@ TEST_CASE("the scale doubles after a number of good steps in a row, up to what a
   CHECK(run->loss_scale() == LossScaleState{4096, 1.0F / 4096, 1, 0});
   // A skipped step begins the count anew. Without a label there is no gradient to overflow.
   Batch nothing = toy_batch(4, 0);
-  std::fill(nothing.labels.begin(), nothing.labels.end(), std::uint8_t{255});
+  std::fill(nothing.labels.begin(), nothing.labels.end(), Label{255});
   nothing.class_pixels.assign(kClasses, 0);
   run->set_loss_scale({0x1p127F, 0, 2, 5});
   CHECK(run->train_step(nothing, 7, 0.01F).loss_scale == LossScaleState{0x1p127F, 0x1p-127F, 0, 5});

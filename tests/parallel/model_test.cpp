@@ -302,7 +302,7 @@ TEST_CASE("linear layers over rows of any shape, reshaped") {
       for (std::int64_t n = 0; n < 7; ++n) {
         batch.samples.push_back(n);
         for (int i = 0; i < 5; ++i) batch.images.push_back(rng.normal());
-        batch.labels.push_back(static_cast<std::uint8_t>(rng.below(kClasses)));
+        batch.labels.push_back(static_cast<Label>(rng.below(kClasses)));
       }
       losses.push_back(run.train_step(batch, step, 0.1F).loss);
     }

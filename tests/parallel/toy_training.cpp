@@ -79,7 +79,7 @@ Batch toy_batch(std::int64_t count, std::int64_t step, Size size) {
     const float level = rng.uniform(-1, 1);
     for (std::int64_t i = 0; i < pixels; ++i) {
       for (int c = 0; c < 3; ++c) batch.images.push_back(level + rng.normal());
-      const auto label = static_cast<std::uint8_t>(rng.below(kClasses));
+      const auto label = static_cast<Label>(rng.below(kClasses));
       const bool ignored =
           count > 1 && rng.uniform() < static_cast<float>(n) / static_cast<float>(count - 1);
       batch.labels.push_back(ignored ? 255 : label);

@@ -50,8 +50,8 @@ TEST_CASE("differences are taken seed by seed") {
   const Comparison comparison = compare_runs(three_seeds());
   REQUIRE(comparison.modes.size() == 2);
   CHECK(comparison.modes[0].mode == "local");
-  CHECK(comparison.modes[0].m_iou_spread.mean == doctest::Approx(30));
-  CHECK(comparison.modes[0].m_iou_spread.standard_deviation.value() == doctest::Approx(10));
+  CHECK(comparison.modes[0].score_spread.mean == doctest::Approx(30));
+  CHECK(comparison.modes[0].score_spread.standard_deviation.value() == doctest::Approx(10));
   CHECK(comparison.modes[1].waiting_share.mean == doctest::Approx(0.1));
   REQUIRE(comparison.pairs.size() == 1);
   const PairedDifference& pair = comparison.pairs[0];
@@ -71,7 +71,7 @@ TEST_CASE("seeds that one mode lacks are left out of the differences") {
   runs.pop_back();
   const Comparison comparison = compare_runs(runs);
   CHECK(comparison.pairs[0].seeds == std::vector<std::uint64_t>{0, 1});
-  CHECK(comparison.modes[1].m_iou_spread.count == 3);
+  CHECK(comparison.modes[1].score_spread.count == 3);
 }
 
 TEST_CASE("one seed gives a difference and claims nothing more") {
@@ -121,8 +121,24 @@ TEST_CASE("an undefined mIoU is left out, never 0") {
   std::vector<TrainSummary> runs = three_seeds();
   runs[0].evaluation.metrics.m_iou.reset();
   const Comparison comparison = compare_runs(runs);
-  CHECK(comparison.modes[0].m_iou_spread.count == 2);
+  CHECK(comparison.modes[0].score_spread.count == 2);
   CHECK(comparison.pairs[0].seeds == std::vector<std::uint64_t>{1, 2});
+}
+
+TEST_CASE("classifications are compared by top-1, and not with segmentations") {
+  std::vector<TrainSummary> runs = three_seeds();
+  for (TrainSummary& run : runs) {
+    run.evaluation.task = Task::kClassification;
+    run.evaluation.metrics.a_acc = *run.evaluation.metrics.m_iou + 10;
+  }
+  const Comparison comparison = compare_runs(runs);
+  CHECK(comparison.modes[0].score_spread.mean == doctest::Approx(40));
+  CHECK(to_markdown(comparison).starts_with("sync - local = +13.00 top1"));
+  const auto json = nlohmann::json::parse(to_json(comparison));
+  CHECK(json["score"] == "top1");
+  CHECK(json["modes"][1]["top1_by_seed"]["2"] == 64.0);
+  runs[1].evaluation.task = Task::kSegmentation;
+  CHECK_THROWS_WITH_AS(compare_runs(runs), doctest::Contains("no score in common"), ConfigError);
 }
 
 TEST_CASE("layers are means over seeds, the worst first in the report") {

@@ -30,7 +30,7 @@ Checkpoint make_checkpoint(std::int64_t iteration) {
   state.replicas = {{{"a.bn", {1, 2}, {3, 4}, 5}, {"b.bn", {6}, {7}, 8}},
                     {{"a.bn", {9, 10}, {11, 12}, 5}, {"b.bn", {13}, {14}, 8}}};
   state.losses = {0.1, 1.0 / 3};
-  state.best_m_iou = 200.0 / 3;
+  state.best_score = 200.0 / 3;
   state.best_iter = 4;
   state.config_hash = "0123456789abcdef";
   state.devices = "cpu:2";
@@ -77,7 +77,7 @@ TEST_CASE("a checkpoint comes back as it was") {
   CHECK(std::memcmp(loaded.state.optimizer.slots.at("momentum_buffer").data(),
                     saved.state.optimizer.slots.at("momentum_buffer").data(), 12) == 0);
   CHECK(loaded.state.losses == saved.state.losses);
-  CHECK(loaded.state.best_m_iou == saved.state.best_m_iou);
+  CHECK(loaded.state.best_score == saved.state.best_score);
   CHECK(loaded.state.best_iter == 4);
   CHECK(loaded.state.config_hash == saved.state.config_hash);
   CHECK(loaded.state.devices == "cpu:2");

@@ -56,7 +56,7 @@ TEST_CASE("a run leaves what docs/run_folder.md says, with logs on time") {
   const RunFolder folder = runs.folder("a");
   CHECK(summary.status == TrainStatus::kDone);
   CHECK(summary.iterations == 10);
-  CHECK(summary.best_m_iou.has_value());
+  CHECK(summary.best_score.has_value());
   CHECK(std::isfinite(summary.train_loss));
 
   std::vector<std::pair<std::string, int>> expected{
@@ -110,7 +110,7 @@ TEST_CASE("the summary in the folder is the one that was returned") {
   CHECK(read.evaluation.confusion == summary.evaluation.confusion);
   CHECK(read.evaluation.metrics.m_iou == summary.evaluation.metrics.m_iou);
   CHECK(read.evaluation.loss == summary.evaluation.loss);
-  CHECK(read.best_m_iou == summary.best_m_iou);
+  CHECK(read.best_score == summary.best_score);
   CHECK(read.train_loss == summary.train_loss);
   CHECK(read.times.median_step == summary.times.median_step);
   CHECK(read.batch_norms.size() == 6);
@@ -230,8 +230,7 @@ TEST_CASE("a batch that cannot be read ends the run after the step before it was
     for (const char* name : {"1.png", "2.png", "3.png", "4.png"}) {
       write_png(data / "images" / split / name,
                 Image{16, 16, std::vector<std::uint8_t>(16 * 16 * 3, 7)});
-      write_png(data / "masks" / split / name,
-                LabelMap{16, 16, std::vector<std::uint8_t>(16 * 16, 1)});
+      write_png(data / "masks" / split / name, LabelMap{16, 16, std::vector<Label>(16 * 16, 1)});
     }
   }
   fs::resize_file(data / "images/train/3.png", 60);

@@ -7,7 +7,7 @@
 
 namespace lockstep {
 
-enum class DType : std::uint8_t { kFloat32, kBFloat16, kFloat16, kUInt8 };
+enum class DType : std::uint8_t { kFloat32, kBFloat16, kFloat16, kUInt8, kUInt16 };
 
 /// Bytes of one element.
 constexpr std::size_t size_of(DType dtype) {
@@ -16,6 +16,7 @@ constexpr std::size_t size_of(DType dtype) {
       return 4;
     case DType::kBFloat16:
     case DType::kFloat16:
+    case DType::kUInt16:
       return 2;
     case DType::kUInt8:
       return 1;
@@ -33,6 +34,8 @@ constexpr const char* to_string(DType dtype) {
       return "fp16";
     case DType::kUInt8:
       return "uint8";
+    case DType::kUInt16:
+      return "uint16";
   }
   return "?";
 }

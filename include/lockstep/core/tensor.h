@@ -72,6 +72,10 @@ struct Tensor {
     LOCKSTEP_CHECK(dtype == DType::kUInt8, "expected a uint8 tensor, got ", to_string(dtype));
     return static_cast<std::uint8_t*>(data);
   }
+  std::uint16_t* labels() const {
+    LOCKSTEP_CHECK(dtype == DType::kUInt16, "expected a uint16 tensor, got ", to_string(dtype));
+    return static_cast<std::uint16_t*>(data);
+  }
 
   /// Channels [begin, begin + count) of every row. REQUIRES: they exist.
   Tensor channel_range(std::int64_t begin, std::int64_t count) const;

@@ -8,6 +8,9 @@
 
 namespace lockstep {
 
+/// A class, or the ignore_index of a loss.
+using Label = std::uint16_t;
+
 struct Size {
   int height = 0, width = 0;
   friend bool operator==(const Size&, const Size&) = default;
@@ -17,7 +20,7 @@ struct Size {
 /// output; for images and label maps [N, H, W, 3] and [N, H, W].
 struct Batch {
   std::vector<float> images;          // [N, ..., C], channels last
-  std::vector<std::uint8_t> labels;   // [N, ...], of cross-entropy; ignore_index: nothing to learn
+  std::vector<Label> labels;          // [N, ...], of cross-entropy; ignore_index: nothing to learn
   std::vector<std::int64_t> samples;  // [N] index in the data set
   Size size;                          // H, W of images; zeros for other inputs
   std::int64_t epoch = 0;

@@ -1,7 +1,8 @@
 #pragma once
-// Data sets: numbered samples of an RGB image and a label map of equal size. A sample is a pure
-// function of its index; decoding is safe from several threads at once. A label is a class or
-// `ignore_index`, never anything else: who loads a sample need not check again.
+// Data sets: numbered samples of an RGB image and its labels, a map of equal size or one for the
+// whole image. A sample is a pure function of its index; decoding is safe from several threads at
+// once. A label is a class or `ignore_index`, never anything else: who loads a sample need not
+// check again.
 
 #include <array>
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/core/task.h"
 #include "lockstep/data/batch.h"
 
 namespace lockstep {
@@ -22,10 +24,10 @@ struct Image {
   std::vector<std::uint8_t> pixels;
 };
 
-/// Class of every pixel, [height, width].
+/// Class of every pixel, [height, width]; 1 x 1: of the whole image.
 struct LabelMap {
   int height = 0, width = 0;
-  std::vector<std::uint8_t> pixels;
+  std::vector<Label> pixels;
 };
 
 struct Sample {
@@ -45,14 +47,19 @@ struct ExposureOptions {
 struct AugmentOptions {
   std::optional<Size> crop = std::nullopt;
   float scale_lo = 1, scale_hi = 1;  // random scale, uniform
-  float hflip = 0;                   // probability
-  bool photometric = false;          // brightness, contrast, saturation, hue
+  // Random-resized crop: a part of the image with this share of its area, uniform, and this width
+  // over height, log-uniform, becomes `crop` (torchvision's RandomResizedCrop).
+  std::optional<std::array<float, 2>> crop_area = std::nullopt;
+  std::array<float, 2> crop_aspect{3.0F / 4, 4.0F / 3};
+  float hflip = 0;           // probability
+  bool photometric = false;  // brightness, contrast, saturation, hue
 };
 
 struct DataLayout;
 using LayoutTable = std::vector<DataLayout>;
 
-/// The layouts that come with the library: folder, camvid, streets.
+/// The layouts that come with the library: folder, camvid and streets for segmentation;
+/// imagefolder, cifar10 and shapes for classification.
 const LayoutTable& builtin_layouts();
 
 struct DataOptions {
@@ -66,12 +73,14 @@ struct DataOptions {
   std::array<float, 3> mean{0.485F, 0.456F, 0.406F};  // of RGB in 0..1
   std::array<float, 3> std{0.229F, 0.224F, 0.225F};
   std::optional<Size> resize;
+  std::optional<int> val_resize;  // validation: the shorter side, before val_crop
+  std::optional<Size> val_crop;   // validation: the central part
   std::optional<ExposureOptions> exposure;
   bool shuffle = true;
   int workers = 2;  // background threads of the training loader; 0: decode in the caller's thread
   int cache_mb = 512;   // memory for decoded, resized samples, per split; 0: decode every epoch
-  Size size{180, 240};  // streets: size of the generated images
-  int train_images = 400, val_images = 100;  // streets: how many
+  Size size{180, 240};  // of generated images
+  int train_images = 400, val_images = 100;  // generated ones: how many
   std::optional<AugmentOptions> augment;
 };
 
@@ -99,7 +108,10 @@ struct DataLayout {
                                          std::uint64_t seed)>
       make;
   std::vector<std::string> classes = {};  // its own; empty: data.num_classes says how many
-  bool generated = false;                 // needs no data.root; its images are of data.size
+  /// Where the classes' names are part of the data: reads them. Throws DataError.
+  std::function<std::vector<std::string>(const DataOptions& options)> find_classes = nullptr;
+  Task task = Task::kSegmentation;
+  bool generated = false;  // needs no data.root; its images are of data.size
 };
 
 /// The entry of `options.layout`. Throws ConfigError naming what there is when there is none.
@@ -110,8 +122,12 @@ const DataLayout& find_layout(const DataOptions& options);
 /// that do not fit.
 std::unique_ptr<Dataset> make_dataset(const DataOptions& options, Split split, std::uint64_t seed);
 
+/// The classes that the layout itself knows: its own, or those found below `options.root`. Empty:
+/// none. Throws DataError.
+std::vector<std::string> layout_classes(const DataOptions& options);
+
 /// `options.num_classes`, else the number of classes of a layout that has its own. Throws
-/// ConfigError for a layout that has none.
+/// ConfigError for a layout that has none, DataError when its data cannot be read.
 int class_count(const DataOptions& options);
 
 /// Names of the classes: `options.classes`, else the layout's own, else "class_0", ...

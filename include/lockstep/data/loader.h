@@ -47,9 +47,16 @@ class ValLoader {
   ValLoader(const DataOptions& data, std::uint64_t seed);
   ~ValLoader();
   std::int64_t size() const;
+  /// What the labels are of.
+  Task task() const;
   /// Image `index` as a batch of one, normalised, its right and bottom edge padded to multiples of
   /// `divisor` with zeros (the mean colour) and ignore_index. Thread-safe.
   Batch load(std::int64_t index, int divisor) const;
+  /// The largest number of consecutive images, up to `most`, that every batch of as many of them
+  /// may have: `most` where all are of one size, else 1. Reads headers.
+  std::int64_t images_per_batch(std::int64_t most) const;
+  /// Images [first, first + count), all of one size, as a batch; otherwise as `load`.
+  Batch load(std::int64_t first, std::int64_t count, int divisor) const;
 
  private:
   struct Impl;

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/core/task.h"
 #include "lockstep/nn/network.h"
 
 namespace lockstep {
@@ -41,20 +42,16 @@ Model revert_sync_batchnorm(Model model);
 struct ModelOptions {
   std::string arch = "unet";
   std::int64_t num_classes = 0;
-  std::int64_t width = 16;  // U-Net: channels of the first stage
-  std::int64_t depth = 4;   // U-Net: stages
+  // Channels of the first stage; none: U-Net 16, ResNet as published (64)
+  std::optional<std::int64_t> width = {};
+  std::optional<std::int64_t> depth = {};  // U-Net: stages; none: 4
+  bool small_images = false;               // ResNet: a stem that does not shrink the image
   // Segmentation networks on a ResNet:
   bool aux_head = false;               // a second head, with a loss of its own
   std::optional<double> dropout = {};  // none: the architecture's
   int output_stride = 8;               // the image's size over that of the features
   bool frozen_bn = false;              // the backbone's BatchNorm keeps its running statistics
   std::string backbone_weights = {};   // a file that a training begins with (nn/weights.h)
-};
-
-/// What a network says of an image.
-enum class Task : std::uint8_t {
-  kSegmentation,    // a class for every pixel: logits [N, H, W, classes]
-  kClassification,  // a class for the image: logits [N, classes]
 };
 
 /// A model that is ready to be declared.

@@ -175,14 +175,16 @@ class DataParallel {
   void forward(const Batch& batch);
 
   /// Confusion matrix [classes, classes] (row: label) of the first loss's output over `count`
-  /// images that `load(index)` gives, spread over the ranks; every image counts once; empty where
-  /// that loss is no cross-entropy. `loss`: the mean of that loss over all valid pixels, or over
-  /// all elements, without weights. `load` is called on the ranks' threads. The result does not
-  /// depend on the number of ranks, if their running statistics are equal: every replica uses its
-  /// own (train/evaluator.h sees to that).
+  /// batches that `load(index)` gives, spread over the ranks; every sample counts once; empty where
+  /// that loss is no cross-entropy. `top5`: where the output is [N, classes], the samples whose
+  /// class is among the five largest logits. `loss`: the mean of that loss over all valid pixels,
+  /// or over all elements, without weights. `load` is called on the ranks' threads. The result does
+  /// not depend on the number of ranks, if their running statistics are equal: every replica uses
+  /// its own (train/evaluator.h sees to that).
   struct EvalResult {
     std::vector<std::int64_t> confusion;
     double loss = 0;
+    std::int64_t top5 = 0;
   };
   EvalResult evaluate(std::int64_t count, const std::function<Batch(std::int64_t index)>& load);
 

@@ -101,6 +101,8 @@ void CpuBackend::fill(const Tensor& tensor, float value) {
       throw Error("fp16 tensors live on GPUs only; the CPU has fp32 and bf16");
     case DType::kUInt8:
       return fill_elements(tensor, static_cast<std::uint8_t>(value), threads_);
+    case DType::kUInt16:
+      return fill_elements(tensor, static_cast<std::uint16_t>(value), threads_);
   }
 }
 

@@ -48,7 +48,7 @@ struct Group {
 struct Task {
   const CrossEntropy& arguments;
   const float* logits;
-  const std::uint8_t* labels;
+  const std::uint16_t* labels;
   std::int64_t classes;
   double normalizer;
   // [1 + label], and zeros for kIgnored.
@@ -58,7 +58,7 @@ struct Task {
   explicit Task(const CrossEntropy& a)
       : arguments(a),
         logits(a.logits.floats()),
-        labels(a.labels.bytes()),
+        labels(a.labels.labels()),
         classes(a.logits.shape.channels()),
         normalizer(a.normalizer.get()) {
     const float grad_scale = a.grad_scale.get();
@@ -77,7 +77,7 @@ struct Task {
                                                std::int64_t pixels) {
   Ints labels{};
   if (task.arguments.labels.row_stride == 1) {
-    labels = vec::load_bytes(task.labels + begin, pixels);
+    labels = vec::load_labels(task.labels + begin, pixels);
   } else {
     for (std::int64_t p = 0; p < pixels; ++p) labels[p] = task.label(begin + p);
   }
@@ -239,15 +239,16 @@ void CpuBackend::confusion_matrix(const Tensor& logits, const Tensor& labels,
   check_labels(logits.shape, labels);
   check_fp32("confusion_matrix", {&logits});
   const std::int64_t classes = logits.shape.channels();
-  auto* predictions = static_cast<std::uint8_t*>(scratch(static_cast<std::size_t>(rows)));
+  auto* predictions =
+      static_cast<std::uint16_t*>(scratch(static_cast<std::size_t>(rows) * sizeof(std::uint16_t)));
   parallel_for(rows, classes, threads_, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
       const float* pixel = logits.floats() + row * logits.row_stride;
-      predictions[row] = static_cast<std::uint8_t>(largest_of(pixel, classes));
+      predictions[row] = static_cast<std::uint16_t>(largest_of(pixel, classes));
     }
   });
   for (std::int64_t row = 0; row < rows; ++row) {
-    const int label = labels.bytes()[row * labels.row_stride];
+    const int label = labels.labels()[row * labels.row_stride];
     if (label < classes) ++matrix[label * classes + predictions[row]];
   }
 }

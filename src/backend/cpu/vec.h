@@ -35,6 +35,12 @@ inline Ints load_bytes(const std::uint8_t* from, std::int64_t count) {
   // In two steps: GCC 12 makes the one from bytes to integers lane by lane.
   return __builtin_convertvector(__builtin_convertvector(bytes, Halves), Ints);
 }
+/// The first `count` lanes; zeros in the others.
+inline Ints load_labels(const std::uint16_t* from, std::int64_t count) {
+  Halves labels{};
+  std::memcpy(&labels, from, static_cast<std::size_t>(count) * sizeof *from);
+  return __builtin_convertvector(labels, Ints);
+}
 
 /// a * b + c, fused: left to themselves compilers fuse in one loop and not in the next.
 inline Floats fma(Floats a, Floats b, Floats c) {

@@ -1,12 +1,17 @@
 #pragma once
-// What a configuration may ask of networks with heads on a backbone, and of no others.
+// What a configuration may ask of some networks and not of others.
 
 #include "lockstep/core/check.h"
 #include "lockstep/nn/model.h"
+#include "lockstep/nn/models/resnet.h"
 
 namespace lockstep {
 
-/// Of an architecture without. Throws ConfigError when one of these options is not as it comes.
+/// The ResNet of that name with what the configuration says of it. Throws ConfigError for `depth`.
+ResNetOptions configured_resnet(const std::string& name, const ModelOptions& options);
+
+/// Of an architecture without heads on a backbone. Throws ConfigError when one of these options is
+/// not as it comes.
 inline void check_no_backbone_options(const ModelOptions& options) {
   const bool default_stride = options.output_stride == ModelOptions{}.output_stride;
   if (!options.aux_head && !options.frozen_bn && !options.dropout && default_stride) return;

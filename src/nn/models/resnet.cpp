@@ -7,11 +7,11 @@
 namespace lockstep {
 namespace {
 
-constexpr std::int64_t kStemChannels = 64;
+constexpr std::int64_t kPublishedWidth = 64;
 
 /// What a block is given by its place in the network.
 struct BlockPlace {
-  std::int64_t planes = 0;  // 64 in layer1, 512 in layer4
+  std::int64_t planes = 0;  // the width in layer1, 8 times as much in layer4
   std::int64_t stride = 1;
   std::int64_t dilation = 1;
 };
@@ -26,11 +26,24 @@ const std::map<std::string, ResNetOptions>& known_options() {
   return options;
 }
 
+std::int64_t group_width(const ResNetOptions& options, std::int64_t planes) {
+  return planes * options.width_per_group / kPublishedWidth;
+}
+
 void check_options(const ResNetOptions& options) {
   const bool dilated = options.dilated[0] || options.dilated[1] || options.dilated[2];
   if (!options.bottleneck &&
-      (dilated || options.groups != 1 || options.width_per_group != kStemChannels)) {
-    throw ConfigError("resnet: dilation, groups and another width need bottleneck blocks");
+      (dilated || options.groups != 1 || options.width_per_group != kPublishedWidth)) {
+    throw ConfigError("resnet: dilation, groups and their width need bottleneck blocks");
+  }
+  if (options.width < 1 || group_width(options, options.width) < 1) {
+    throw ConfigError(
+        concat("model.width = ", options.width, " leaves the ", options.groups,
+               " groups of a convolution no channel: expected at least ",
+               (kPublishedWidth + options.width_per_group - 1) / options.width_per_group));
+  }
+  if (options.small_images && options.deep_stem) {
+    throw ConfigError("resnet: a deep stem is not one for small images");
   }
   for (const int count : options.blocks) {
     if (count < 1) throw ConfigError("resnet: every layer needs a block");
@@ -70,8 +83,7 @@ Value* basic_block(NetworkBuilder& net, Value* x, const NormLayer& norm, const s
 
 Value* bottleneck(NetworkBuilder& net, Value* x, const NormLayer& norm, const std::string& name,
                   const ResNetOptions& options, const BlockPlace& place) {
-  const std::int64_t width =
-      place.planes * options.width_per_group / kStemChannels * options.groups;
+  const std::int64_t width = group_width(options, place.planes) * options.groups;
   const std::int64_t channels = place.planes * expansion(options);
   Value* y = net.conv2d(x, name + "conv1", {.out_channels = width});
   y = norm(net, y, name + "bn1", {.relu = true});
@@ -83,24 +95,36 @@ Value* bottleneck(NetworkBuilder& net, Value* x, const NormLayer& norm, const st
 }
 
 Value* simple_stem(NetworkBuilder& net, Value* x, const NormLayer& norm,
-                   const std::string& prefix) {
+                   const ResNetOptions& options, const std::string& prefix) {
+  const std::int64_t kernel = options.small_images ? 3 : 7;
   x = net.conv2d(x, prefix + "conv1",
-                 {.out_channels = kStemChannels, .kernel = 7, .stride = 2, .padding = 3});
+                 {.out_channels = options.width,
+                  .kernel = kernel,
+                  .stride = options.small_images ? 1 : 2,
+                  .padding = kernel / 2});
   return norm(net, x, prefix + "bn1", {.relu = true});
 }
 
 // The names are places in a torch.nn.Sequential with the ReLUs between them.
-Value* deep_stem(NetworkBuilder& net, Value* x, const NormLayer& norm, const std::string& prefix) {
+Value* deep_stem(NetworkBuilder& net, Value* x, const NormLayer& norm, const ResNetOptions& options,
+                 const std::string& prefix) {
   const std::string name = prefix + "layer0.";
   const auto block = [&](int index, std::int64_t channels, std::int64_t stride) {
     x = net.conv2d(x, name + std::to_string(index),
                    {.out_channels = channels, .kernel = 3, .stride = stride, .padding = 1});
     x = norm(net, x, name + std::to_string(index + 1), {.relu = true});
   };
-  block(0, kStemChannels, 2);
-  block(3, kStemChannels, 1);
-  block(6, 2 * kStemChannels, 1);
+  block(0, options.width, 2);
+  block(3, options.width, 1);
+  block(6, 2 * options.width, 1);
   return x;
+}
+
+std::string describe_stem(const ResNetOptions& options) {
+  std::string text;
+  if (options.width != kPublishedWidth) text += concat(" of width ", options.width);
+  if (options.small_images) text += " for small images";
+  return text;
 }
 
 }  // namespace
@@ -125,14 +149,20 @@ ResNetOptions with_output_stride(ResNetOptions options, int output_stride) {
 std::array<Value*, 4> resnet_features(NetworkBuilder& net, Value* x, const NormLayer& norm,
                                       const ResNetOptions& options, const std::string& prefix) {
   check_options(options);
-  x = options.deep_stem ? deep_stem(net, x, norm, prefix) : simple_stem(net, x, norm, prefix);
-  x = net.max_pool2d(
-      x,
-      {.kernel_h = 3, .kernel_w = 3, .stride_h = 2, .stride_w = 2, .padding_h = 1, .padding_w = 1});
+  x = options.deep_stem ? deep_stem(net, x, norm, options, prefix)
+                        : simple_stem(net, x, norm, options, prefix);
+  if (!options.small_images) {
+    x = net.max_pool2d(x, {.kernel_h = 3,
+                           .kernel_w = 3,
+                           .stride_h = 2,
+                           .stride_w = 2,
+                           .padding_h = 1,
+                           .padding_w = 1});
+  }
   std::array<Value*, 4> features{};
   std::int64_t dilation = 1;
   for (std::size_t layer = 0; layer < features.size(); ++layer) {
-    BlockPlace place{.planes = kStemChannels << layer, .stride = layer == 0 ? 1 : 2};
+    BlockPlace place{.planes = options.width << layer, .stride = layer == 0 ? 1 : 2};
     std::int64_t first_dilation = dilation;
     if (layer > 0 && options.dilated[layer - 1]) {
       dilation *= place.stride;
@@ -160,10 +190,22 @@ Model resnet(const ResNetOptions& options, std::int64_t num_classes) {
   };
 }
 
+ResNetOptions configured_resnet(const std::string& name, const ModelOptions& options) {
+  if (options.depth) {
+    throw ConfigError(concat("model.depth is of a U-Net; the depth of a ", options.arch,
+                             " is in its name; leave it out"));
+  }
+  ResNetOptions own = resnet_options(name);
+  own.width = options.width.value_or(own.width);
+  own.small_images = options.small_images;
+  return own;
+}
+
 Architecture make_resnet(const ModelOptions& options) {
   check_no_backbone_options(options);
-  return {.model = resnet(resnet_options(options.arch), options.num_classes),
-          .description = options.arch,
+  const ResNetOptions own = configured_resnet(options.arch, options);
+  return {.model = resnet(own, options.num_classes),
+          .description = options.arch + describe_stem(own),
           .heads = {"fc"},
           .task = Task::kClassification};
 }

@@ -3,6 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "nn/models/backbone_options.h"
+
 namespace lockstep {
 namespace {
 
@@ -123,11 +125,14 @@ Model pspnet(const SegmentationOptions& options) {
 Architecture make_segmentation(const ModelOptions& options) {
   const std::size_t dash = options.arch.find('_');
   const std::string head = options.arch.substr(0, dash);
-  SegmentationOptions own{.backbone = resnet_options(options.arch.substr(dash + 1)),
+  SegmentationOptions own{.backbone = configured_resnet(options.arch.substr(dash + 1), options),
                           .num_classes = options.num_classes,
                           .output_stride = options.output_stride,
                           .aux_head = options.aux_head,
                           .frozen_backbone = options.frozen_bn};
+  if (own.backbone.small_images) {
+    throw ConfigError("model.small_images is of classification networks; leave it out");
+  }
   if (options.dropout) own.dropout = static_cast<float>(*options.dropout);
   const std::string description = lockstep::concat(
       options.arch, " of output stride ", own.output_stride, own.aux_head ? ", auxiliary head" : "",
