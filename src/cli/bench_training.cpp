@@ -22,11 +22,12 @@ Batch random_batch(const Config& config, std::int64_t count, const Size& size) {
   batch.size = size;
   const auto classes = static_cast<std::uint32_t>(config.data.num_classes);
   const std::int64_t pixels = count * size.height * size.width;
+  const bool of_images = find_layout(config.data).task == Task::kClassification;
   batch.class_pixels.resize(classes);
   Rng rng(config.run.seed, RngPurpose::kSynthetic, 0);
   batch.images.resize(static_cast<std::size_t>(3 * pixels));
   for (float& value : batch.images) value = rng.uniform(-2, 2);
-  batch.labels.resize(static_cast<std::size_t>(pixels));
+  batch.labels.resize(static_cast<std::size_t>(of_images ? count : pixels));
   for (Label& label : batch.labels) {
     label = static_cast<Label>(rng.below(classes));
     ++batch.class_pixels[label];

@@ -8,7 +8,6 @@
 #include <limits>
 
 #include "lockstep/core/check.h"
-#include "lockstep/nn/models/unet.h"
 #include "train/config_schema.h"
 #include "train/config_source.h"
 #include "train/diagnostics.h"
@@ -37,7 +36,6 @@ class ConfigReader {
   bool read_values();  // false: a value was wrong
   void fill_defaults();
   void fill_from_layout();
-  void fill_model();
   void resolve_paths();
   std::filesystem::path resolved(const std::filesystem::path& path) const;
   void convert_momentum();
@@ -86,7 +84,6 @@ void ConfigReader::fill_defaults() {
   resolve_paths();
   fill_from_layout();
   config.model.num_classes = config.data.num_classes;
-  fill_model();
   convert_momentum();
   fill_optimizer();
 }
@@ -103,15 +100,6 @@ void ConfigReader::fill_from_layout() {
   if (layout->task == Task::kClassification && !has("data.ignore_index")) {
     data.ignore_index = std::numeric_limits<Label>::max();
   }
-}
-
-// A run's folder says how large its U-Net is.
-void ConfigReader::fill_model() {
-  ModelOptions& model = draft_.config.model;
-  if (model.arch != "unet") return;
-  const UnetOptions unet;
-  model.width = model.width.value_or(unet.width);
-  model.depth = model.depth.value_or(unet.depth);
 }
 
 const DataLayout* ConfigReader::layout() const {

@@ -267,9 +267,13 @@ void add_model(Keys& keys) {
                       "unet, fcn_resnet50, deeplabv3_resnet50, pspnet_resnet50 (or 101); "
                       "classification: resnet18, 34, 50, 101, resnext50_32x4d"));
   keys.push_back(integer("model.width", model(&ModelOptions::width), {.lo = 1, .hi = 4096},
-                         "channels of the first stage; unet: 16, ResNet: 64"));
+                         "unet: channels of the first stage"));
   keys.push_back(
       integer("model.depth", model(&ModelOptions::depth), {.lo = 1, .hi = 10}, "unet: stages"));
+  keys.push_back(
+      only_if([](const Config& c) { return c.model.resnet_width != ModelOptions{}.resnet_width; },
+              integer("model.resnet_width", model(&ModelOptions::resnet_width),
+                      {.lo = 1, .hi = 4096}, "ResNet: channels of the stem and of layer1")));
   keys.push_back(only_if([](const Config& c) { return c.model.small_images; },
                          boolean("model.small_images", model(&ModelOptions::small_images),
                                  "ResNet: a stem of one 3x3 convolution, without pooling")));

@@ -7,22 +7,29 @@
 
 namespace lockstep {
 
+namespace {
+
+constexpr std::int64_t kMostImagesPerBatch = 16;
+
+}  // namespace
+
 struct Evaluator::Impl {
   Impl(const Config& options, DataParallel& group)
-      : config(options), replicas(group), loader(options.data, options.run.seed) {}
-
-  /// Photographs are evaluated one by one, however large they are; small images of one size
-  /// together. The same for any number of devices, so that the sum of the losses is.
-  std::int64_t images_per_batch() const {
-    constexpr std::int64_t kMost = 16;
-    return loader.task() == Task::kClassification ? loader.images_per_batch(kMost) : 1;
-  }
+      : config(options),
+        replicas(group),
+        loader(options.data, options.run.seed),
+        images_per_batch(loader.task() == Task::kClassification
+                             ? loader.images_per_batch(kMostImagesPerBatch)
+                             : 1) {}
 
   ReplicaStatistics statistics(EvalStats stats, const std::vector<ReplicaStatistics>& training);
 
   Config config;
   DataParallel& replicas;
   ValLoader loader;
+  // Maps of pixels are evaluated one by one, however large they are; whole images of one size
+  // together. The same for any number of devices, so that the sum of the losses is.
+  std::int64_t images_per_batch;
 };
 
 Evaluator::Evaluator(const Config& config, DataParallel& replicas)
@@ -56,7 +63,7 @@ Evaluation Evaluator::evaluate(EvalStats stats) {
   const std::vector<ReplicaStatistics> used(training.size(), impl_->statistics(stats, training));
   write_running_statistics(replicas, used);
   const int divisor = static_cast<int>(impl_->config.architecture().size_divisor);
-  const std::int64_t images = impl_->loader.size(), each = impl_->images_per_batch();
+  const std::int64_t images = impl_->loader.size(), each = impl_->images_per_batch;
   const DataParallel::EvalResult result =
       replicas.evaluate((images + each - 1) / each, [&](std::int64_t batch) {
         const std::int64_t first = batch * each;

@@ -19,8 +19,8 @@ using test::read_text;
 using test::Runs;
 
 const std::vector<std::string> kShapes{
-    "data.layout=shapes",  "data.size=[16, 16]", "data.train_images=12",   "data.val_images=21",
-    "model.arch=resnet18", "model.width=4",      "model.small_images=true"};
+    "data.layout=shapes",  "data.size=[16, 16]",   "data.train_images=12",   "data.val_images=21",
+    "model.arch=resnet18", "model.resnet_width=4", "model.small_images=true"};
 
 TrainRequest request(const Runs& runs, const std::string& run,
                      const std::vector<std::string>& more = {}) {
@@ -128,14 +128,14 @@ TEST_CASE("a model and data of different tasks are refused, and options that do 
     overrides.push_back(more);
     return message(overrides);
   };
-  CHECK(with("model.depth=3").find("model.depth is of a U-Net") != std::string::npos);
+  CHECK(with("model.aux_head=true").find("has no auxiliary head") != std::string::npos);
   CHECK(with("data.augment.crop_area=[0.1, 1]").find("needs the size of the result") !=
         std::string::npos);
   CHECK(with("data.augment.crop_area=[0, 1]").find("[lo, hi], 0 < lo <= hi <= 1") !=
         std::string::npos);
   CHECK(with("run.seed=1").empty());
-  CHECK(message({"model.small_images=true"}).find("small_images is of a ResNet") !=
-        std::string::npos);
+  CHECK(message({"model.small_images=true"})
+            .find("unet is without a ResNet; leave out resnet_width") != std::string::npos);
 }
 
 TEST_CASE("a classification's configuration is written and read back") {
@@ -154,7 +154,7 @@ TEST_CASE("a classification's configuration is written and read back") {
   REQUIRE(again.data.augment->crop_area.has_value());
   CHECK((*again.data.augment->crop_area)[0] == 0.3F);
   CHECK(again.data.augment->crop_aspect[1] == 1.1F);
-  CHECK(again.model.width == 4);
+  CHECK(again.model.resnet_width == 4);
   CHECK(again.model.small_images);
 }
 

@@ -42,10 +42,10 @@ Model revert_sync_batchnorm(Model model);
 struct ModelOptions {
   std::string arch = "unet";
   std::int64_t num_classes = 0;
-  // Channels of the first stage; none: U-Net 16, ResNet as published (64)
-  std::optional<std::int64_t> width = {};
-  std::optional<std::int64_t> depth = {};  // U-Net: stages; none: 4
-  bool small_images = false;               // ResNet: a stem that does not shrink the image
+  std::int64_t width = 16;         // U-Net: channels of the first stage
+  std::int64_t depth = 4;          // U-Net: stages
+  std::int64_t resnet_width = 64;  // ResNet: channels of the stem and of layer1
+  bool small_images = false;       // ResNet: a stem that does not shrink the image
   // Segmentation networks on a ResNet:
   bool aux_head = false;               // a second head, with a loss of its own
   std::optional<double> dropout = {};  // none: the architecture's

@@ -7,8 +7,16 @@
 
 namespace lockstep {
 
-/// The ResNet of that name with what the configuration says of it. Throws ConfigError for `depth`.
+/// The ResNet of that name with what the configuration says of it.
 ResNetOptions configured_resnet(const std::string& name, const ModelOptions& options);
+
+/// Of an architecture without a ResNet. Throws ConfigError when one of these options is not as it
+/// comes.
+inline void check_no_resnet_options(const ModelOptions& options) {
+  if (!options.small_images && options.resnet_width == ModelOptions{}.resnet_width) return;
+  throw ConfigError(concat("model: ", options.arch, " is without a ResNet; leave out resnet_width ",
+                           "and small_images"));
+}
 
 /// Of an architecture without heads on a backbone. Throws ConfigError when one of these options is
 /// not as it comes.

@@ -38,7 +38,7 @@ void check_options(const ResNetOptions& options) {
   }
   if (options.width < 1 || group_width(options, options.width) < 1) {
     throw ConfigError(
-        concat("model.width = ", options.width, " leaves the ", options.groups,
+        concat("model.resnet_width = ", options.width, " leaves the ", options.groups,
                " groups of a convolution no channel: expected at least ",
                (kPublishedWidth + options.width_per_group - 1) / options.width_per_group));
   }
@@ -191,12 +191,8 @@ Model resnet(const ResNetOptions& options, std::int64_t num_classes) {
 }
 
 ResNetOptions configured_resnet(const std::string& name, const ModelOptions& options) {
-  if (options.depth) {
-    throw ConfigError(concat("model.depth is of a U-Net; the depth of a ", options.arch,
-                             " is in its name; leave it out"));
-  }
   ResNetOptions own = resnet_options(name);
-  own.width = options.width.value_or(own.width);
+  own.width = options.resnet_width;
   own.small_images = options.small_images;
   return own;
 }

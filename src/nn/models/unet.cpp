@@ -66,10 +66,8 @@ Model unet(const UnetOptions& options) {
 
 Architecture make_unet(const ModelOptions& options) {
   check_no_backbone_options(options);
-  if (options.small_images) throw ConfigError("model.small_images is of a ResNet; leave it out");
-  UnetOptions own{.num_classes = options.num_classes};
-  own.width = options.width.value_or(own.width);
-  own.depth = options.depth.value_or(own.depth);
+  check_no_resnet_options(options);
+  const UnetOptions own{options.width, options.depth, options.num_classes};
   return {unet(own),
           unet_size_divisor(own),
           concat("U-Net of width ", own.width, " and depth ", own.depth),
