@@ -26,20 +26,25 @@ struct CommandLine {
   std::string seed, max_iters, resume;
   TrainArguments train;
   EvalArguments eval;
+  ExportArguments exported;
   CompareArguments compare;
   BenchArguments bench;
   DoctorArguments doctor;
 };
 
-void add_devices_and_overrides(CLI::App& command, CommandLine& line) {
-  command.add_option(
-      "-d,--devices", line.common.devices,
-      "cpu:4 (virtual devices), cuda:0,1, cuda:all, cuda:0x4; default: all GPUs, else cpu:1");
+void add_overrides(CLI::App& command, CommandLine& line) {
   command
       .add_option("-s,--set", line.common.overrides,
                   "key=value, for example bn.mode=sync; may be repeated")
       ->expected(-1)
       ->allow_extra_args(false);
+}
+
+void add_devices_and_overrides(CLI::App& command, CommandLine& line) {
+  command.add_option(
+      "-d,--devices", line.common.devices,
+      "cpu:4 (virtual devices), cuda:0,1, cuda:all, cuda:0x4; default: all GPUs, else cpu:1");
+  add_overrides(command, line);
 }
 
 void add_output(CLI::App& command, CommandLine& line, const std::string& what) {
@@ -77,6 +82,19 @@ CLI::App& add_eval(CLI::App& app, CommandLine& line) {
   command.add_option("-c,--config", line.eval.config, "configuration; default: the run's own");
   add_devices_and_overrides(command, line);
   add_json(command, line);
+  return command;
+}
+
+CLI::App& add_export(CLI::App& app, CommandLine& line) {
+  CLI::App& command = *app.add_subcommand("export", "Write a trained network for other programs");
+  command.add_option("FORMAT", line.exported.format, "safetensors")->required();
+  command
+      .add_option("TARGET", line.exported.target,
+                  "run folder (its last checkpoint), checkpoint, or with -c any weights, also .pth")
+      ->required();
+  command.add_option("-c,--config", line.exported.config, "configuration; default: the run's own");
+  add_overrides(command, line);
+  add_output(command, line, "the file to write");
   return command;
 }
 
@@ -180,6 +198,10 @@ int dispatch(CommandLine& line, const std::string& name, const CLI::App& command
     line.eval.common = common;
     return run_eval(line.eval);
   }
+  if (name == "export") {
+    line.exported.common = common;
+    return run_export(line.exported);
+  }
   if (name == "compare") {
     line.compare.common = common;
     return run_compare(line.compare);
@@ -216,8 +238,9 @@ int run_command(int argc, const char* const* argv, const Tables& tables) {
   app.footer(
       "Exit codes: 0 done, 1 failure, 2 usage or configuration, 3 data, 4 loss or gradient not "
       "finite, 5 replica stalled or failed, 130 interrupted.");
-  for (CLI::App* command : {&add_train(app, line), &add_eval(app, line), &add_compare(app, line),
-                            &add_bench(app, line), &add_doctor(app, line)}) {
+  for (CLI::App* command :
+       {&add_train(app, line), &add_eval(app, line), &add_export(app, line),
+        &add_compare(app, line), &add_bench(app, line), &add_doctor(app, line)}) {
     command->allow_extras();
   }
   check_subcommand(app, argc, argv);

@@ -36,6 +36,13 @@ struct EvalArguments {
   std::filesystem::path config;  // --config; empty: the run's
 };
 
+struct ExportArguments {
+  CommonArguments common;
+  std::string format;            // safetensors
+  std::filesystem::path target;  // run folder, checkpoint or other weights
+  std::filesystem::path config;  // --config; empty: the run's
+};
+
 struct CompareArguments {
   CommonArguments common;
   std::vector<std::filesystem::path> inputs;  // one CONFIG, or run folders
@@ -59,6 +66,7 @@ struct DoctorArguments {
 
 int run_train(const TrainArguments& arguments);
 int run_eval(const EvalArguments& arguments);
+int run_export(const ExportArguments& arguments);
 int run_compare(const CompareArguments& arguments);
 int run_bench(const BenchArguments& arguments);
 int run_doctor(const DoctorArguments& arguments);

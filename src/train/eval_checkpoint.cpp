@@ -1,62 +1,17 @@
-#include <algorithm>
-
-#include "lockstep/core/check.h"
 #include "train/evaluator.h"
-#include "train/run_folder.h"
+#include "train/trained_model.h"
 #include "train/training.h"
 
 namespace lockstep {
 namespace {
 
-namespace fs = std::filesystem;
-
-fs::path checkpoint_of(const fs::path& target) {
-  if (!fs::exists(target))
-    throw DataError(concat(target.string(), ": there is no such run or checkpoint"));
-  if (!fs::is_directory(target)) return target;
-  const fs::path last = RunFolder{target}.checkpoint("last");
-  if (!fs::exists(last)) {
-    throw DataError(
-        concat(target.string(), ": holds no checkpoint (", last.string(), " is missing)"));
-  }
-  return last;
-}
-
-fs::path config_of(const EvalRequest& request, const fs::path& checkpoint) {
-  if (!request.config.empty()) return request.config;
-  const fs::path config = RunFolder{fs::absolute(checkpoint).parent_path().parent_path()}.config();
-  if (!fs::exists(config)) {
-    throw ConfigError(
-        concat(checkpoint.string(), ": no config.toml of a run beside it; name one with --config"));
-  }
-  return config;
-}
-
-// Statistics of every device the checkpoint knows, so that mean and pooled mean the same as in
-// training.
-std::vector<ReplicaStatistics> saved_statistics(const fs::path& checkpoint, EvalStats stats,
-                                                std::vector<std::string>& warnings) {
-  if (!fs::exists(state_path(checkpoint))) {
-    if (stats == EvalStats::kMean || stats == EvalStats::kPooled) {
-      warnings.push_back(concat(checkpoint.string(),
-                                ": no training state beside it, so only one device's "
-                                "statistics are known: eval_stats ",
-                                to_string(stats), " is device0 here"));
-    }
-    return {};
-  }
-  return load_checkpoint(checkpoint).state.replicas;
-}
-
 // Merges what the checkpoint's devices have, whatever the number of devices here.
 void use_saved_statistics(DataParallel& replicas, const std::vector<ReplicaStatistics>& saved,
                           EvalStats stats) {
   if (saved.empty() || saved.front().empty()) return;
-  const bool merge = stats == EvalStats::kMean || stats == EvalStats::kPooled;
-  const ReplicaStatistics used =
-      merge ? merge_running_statistics(saved, stats == EvalStats::kPooled) : saved.front();
+  const auto devices = static_cast<std::size_t>(replicas.size());
   write_running_statistics(
-      replicas, std::vector<ReplicaStatistics>(static_cast<std::size_t>(replicas.size()), used));
+      replicas, std::vector<ReplicaStatistics>(devices, chosen_statistics(saved, stats)));
 }
 
 // Precise statistics need training batches; otherwise the smallest training plan will do.
@@ -73,17 +28,12 @@ std::unique_ptr<DataParallel> replicas_for(const Config& config,
   return make_replicas(config, devices, config.global_batch(count), loader.size(), nullptr);
 }
 
-std::int64_t iteration_of(const SafetensorsFile& weights) {
-  const auto found = weights.metadata.find("lockstep.iteration");
-  return found == weights.metadata.end() ? -1 : std::stoll(found->second);
-}
-
 }  // namespace
 
 EvalReport evaluate_checkpoint(const EvalRequest& request) {
   EvalReport report;
   report.checkpoint = checkpoint_of(request.target);
-  const Config config = load_config(config_of(request, report.checkpoint), request.overrides,
+  const Config config = load_config(config_of(request.config, report.checkpoint), request.overrides,
                                     &report.warnings, *request.tables);
   report.devices = request.devices.empty() ? default_devices() : request.devices;
   const std::vector<Device> devices = parse_devices(report.devices);
