@@ -14,6 +14,7 @@
 #include "lockstep/nn/models/unet.h"
 #include "lockstep/nn/network.h"
 #include "lockstep/nn/norm_layer.h"
+#include "lockstep/nn/onnx.h"
 #include "lockstep/nn/predictor.h"
 #include "lockstep/nn/weights.h"
 #include "lockstep/optim/optimizer.h"

@@ -1,5 +1,7 @@
 #include "lockstep/nn/layer.h"
 
+#include "nn/onnx/class_name.h"
+
 namespace lockstep {
 
 double element_bytes(const Tensor& tensor) {
@@ -24,6 +26,12 @@ LayerWork Layer::backward_work(std::span<const GradTarget> grads) const {
   if (backward_reads().output) work.bytes += element_bytes(output()->data);
   for (const GradTarget& target : grads) work.bytes += element_bytes(target);
   return work;
+}
+
+std::string Layer::export_onnx(OnnxGraph&) const {
+  throw Error(lockstep::concat(name(), " (", class_name(*this),
+                               "): this layer does not say what it is in ONNX; one of your own "
+                               "overrides Layer::export_onnx (lockstep/nn/onnx.h)"));
 }
 
 }  // namespace lockstep

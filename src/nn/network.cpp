@@ -9,9 +9,6 @@
 
 namespace lockstep {
 
-namespace {
-
-/// Throws Error naming the outputs when there is none of that name.
 Outputs::const_iterator find_output(const Outputs& outputs, const std::string& name) {
   const auto found = std::find_if(outputs.begin(), outputs.end(),
                                   [&](const Output& output) { return output.name == name; });
@@ -21,15 +18,20 @@ Outputs::const_iterator find_output(const Outputs& outputs, const std::string& n
   throw Error(concat("the network has no output '", name, "'; it has ", names));
 }
 
-}  // namespace
+std::unordered_set<const Value*> Network::Impl::needed_for(
+    std::unordered_set<const Value*> wanted) const {
+  wanted.insert(input);
+  for (auto layer = layers.rbegin(); layer != layers.rend(); ++layer) {
+    if (!wanted.contains((*layer)->output())) continue;
+    wanted.insert((*layer)->inputs().begin(), (*layer)->inputs().end());
+  }
+  return wanted;
+}
 
 void Network::Impl::leave_out_all_but(const std::vector<std::string>& names) {
-  std::unordered_set<const Value*> needed{input};
-  for (const std::string& name : names) needed.insert(find_output(outputs, name)->value);
-  for (auto layer = layers.rbegin(); layer != layers.rend(); ++layer) {
-    if (!needed.contains((*layer)->output())) continue;
-    needed.insert((*layer)->inputs().begin(), (*layer)->inputs().end());
-  }
+  std::unordered_set<const Value*> wanted;
+  for (const std::string& name : names) wanted.insert(find_output(outputs, name)->value);
+  const std::unordered_set<const Value*> needed = needed_for(std::move(wanted));
   std::erase_if(batch_norms, [&](const Layer* layer) { return !needed.contains(layer->output()); });
   std::erase_if(layers, [&](const auto& layer) { return !needed.contains(layer->output()); });
   const auto rest = std::stable_partition(values.begin(), values.end(), [&](const auto& value) {

@@ -27,6 +27,13 @@ void check_image(const std::string& layer, const Value& x) {
                  to_string(x.shape));
 }
 
+Shape resized(const std::string& name, const Value& x, std::int64_t height, std::int64_t width) {
+  check_image(name, x);
+  LOCKSTEP_CHECK(height > 0 && width > 0, name, ": the size must be positive, got ", height, "x",
+                 width);
+  return {x.shape.batch(), height, width, x.shape.channels()};
+}
+
 // PoolGeometry::check is for max-pooling, whose winners must fit a byte; an average may be global.
 void check_average(const PoolGeometry& g) {
   LOCKSTEP_CHECK(g.kernel_h > 0 && g.kernel_w > 0 && g.stride_h > 0 && g.stride_w > 0,
@@ -227,21 +234,22 @@ Value* NetworkBuilder::avg_pool2d(Value* x, const PoolGeometry& geometry) {
 
 Value* NetworkBuilder::adaptive_avg_pool2d(Value* x, std::int64_t height, std::int64_t width) {
   const std::string name = numbered("adaptive_avg_pool");
-  check_image(name, *x);
-  LOCKSTEP_CHECK(height > 0 && width > 0, name, ": the size must be positive, got ", height, "x",
-                 width);
-  const Shape shape{x->shape.batch(), height, width, x->shape.channels()};
+  const Shape shape = resized(name, *x, height, width);
   return append(std::make_unique<AdaptiveAvgPoolLayer>(name, x, value(name, shape)));
 }
 
 Value* NetworkBuilder::upsample_bilinear(Value* x, std::int64_t height, std::int64_t width,
                                          bool align_corners) {
   const std::string name = numbered("upsample");
-  check_image(name, *x);
-  LOCKSTEP_CHECK(height > 0 && width > 0, name, ": the size must be positive, got ", height, "x",
-                 width);
-  const Shape shape{x->shape.batch(), height, width, x->shape.channels()};
-  return append(std::make_unique<UpsampleLayer>(name, x, value(name, shape), align_corners));
+  Value* y = value(name, resized(name, *x, height, width));
+  return append(std::make_unique<UpsampleLayer>(name, x, y, align_corners, nullptr));
+}
+
+Value* NetworkBuilder::upsample_bilinear(Value* x, const Value* like, bool align_corners) {
+  const std::string name = numbered("upsample");
+  check_image(name, *like);
+  Value* y = value(name, resized(name, *x, like->shape.height(), like->shape.width()));
+  return append(std::make_unique<UpsampleLayer>(name, x, y, align_corners, like));
 }
 
 Value* NetworkBuilder::concat(const std::vector<Value*>& parts) {
@@ -277,6 +285,15 @@ Value* NetworkBuilder::dropout(Value* x, float p) {
   LOCKSTEP_CHECK(p >= 0.0F && p < 1.0F, name, ": the probability must be in [0, 1), got ", p);
   const std::uint64_t call = impl_->layers.size();
   return append(std::make_unique<DropoutLayer>(name, x, value(name, x->shape), p, call));
+}
+
+std::vector<const Layer*> NetworkBuilder::layers_to(const Value* value) const {
+  const std::unordered_set<const Value*> needed = impl_->needed_for({value});
+  std::vector<const Layer*> layers;
+  for (const auto& layer : impl_->layers) {
+    if (needed.contains(layer->output())) layers.push_back(layer.get());
+  }
+  return layers;
 }
 
 std::unique_ptr<Network> NetworkBuilder::build(const Outputs& outputs, const PlanOptions& options) {

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "lockstep/nn/network.h"
@@ -11,10 +12,15 @@
 
 namespace lockstep {
 
+/// Throws Error naming the outputs when there is none of that name.
+Outputs::const_iterator find_output(const Outputs& outputs, const std::string& name);
+
 struct Network::Impl {
   Impl(Backend& backend_, ParameterStore& store_, const NormLayer& norm_)
       : backend(backend_), store(store_), norm(norm_) {}
 
+  /// The values that lead to these, with them and the input.
+  std::unordered_set<const Value*> needed_for(std::unordered_set<const Value*> wanted) const;
   /// Takes out the layers that no output of these names needs.
   void leave_out_all_but(const std::vector<std::string>& names);
   /// Plans the memory, allocates it and gives layers their saved memory.

@@ -1,14 +1,18 @@
-// What a built-in network makes of given weights and batches, for torchvision_test.py:
+// What a built-in network makes of given weights and batches, for the Python tests beside it:
 //
 //   run_model CASE.safetensors RESULT.safetensors
 //
-// The case's metadata "case" has the options; its tensors are "images" [steps, N, H, W, 3],
-// "labels" and the weights' file. The result has the logits of the first batch in evaluation, the
-// gradients and running statistics of the first training step, and the state after all steps.
+// The case's metadata "case" has the options, with the name of the weights' file (none: random
+// ones); its tensors are "images" [steps, N, H, W, 3] and "labels". The result has the logits of
+// the first batch in evaluation, the gradients and running statistics of the first training step,
+// and the state after all steps. With "save" the latter is also written there as save_safetensors
+// does, and with "onnx" that folder gets folded.onnx, plain.onnx and, for the case's size alone,
+// fixed.onnx.
 
 #include <cstring>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <random>
 
 #include "lockstep/lockstep.h"
 #include "parallel/replica.h"
@@ -31,6 +35,43 @@ HostTensor host_tensor(const Shape& shape, const float* data) {
   tensor.data.resize(static_cast<std::size_t>(shape.elements()) * sizeof(float));
   std::memcpy(tensor.data.data(), data, tensor.data.size());
   return tensor;
+}
+
+/// What the built-in networks have not got: every extent of a window different, and layers of
+/// tensors that are no images.
+Outputs layers(NetworkBuilder& net, Value* x, const NormLayer& norm, std::int64_t classes) {
+  const ConvGeometry wide{.in_channels = 3,
+                          .out_channels = 8,
+                          .kernel_h = 3,
+                          .kernel_w = 5,
+                          .stride_h = 1,
+                          .stride_w = 2,
+                          .padding_h = 2,
+                          .padding_w = 1,
+                          .dilation_h = 2,
+                          .dilation_w = 1};
+  x = norm(net, net.conv2d(x, "wide", wide, true), "wide_bn", {.relu = true});
+  ConvGeometry grouped = wide;
+  grouped.in_channels = 8;
+  grouped.groups = 2;
+  x = norm(net, net.conv2d(x, "grouped", grouped, false), "grouped_bn");
+  Value* averages = net.avg_pool2d(x, {3, 2, 2, 1, 1, 0});
+  x = net.add(net.upsample_bilinear(averages, x, true), net.relu(net.linear(x, "rows", 8)));
+  x = net.max_pool2d(x, {2, 3, 1, 2, 0, 1});
+  x = net.dropout(net.adaptive_avg_pool2d(x, 2, 3), 0.5F);
+  const std::int64_t batch = x->shape.batch();
+  x = norm(net, net.reshape(x, {batch, 6, 8}), "line_bn", {.relu = true});
+  x = net.linear(x, "line", 5);
+  x = net.reshape(net.reshape(x, {batch, 3, 2, 5}), {batch, 30});
+  x = norm(net, net.linear(x, "hidden", 12, false), "hidden_bn", {.relu = true});
+  return {{"out", net.linear(x, "head", classes)}};
+}
+
+Architecture make_layers(const ModelOptions& options) {
+  return {.model = [classes = options.num_classes](NetworkBuilder& net, Value* x,
+                                                   const NormLayer& norm) {
+    return layers(net, x, norm, classes);
+  }};
 }
 
 class Case {
@@ -57,11 +98,27 @@ class Case {
   }
 
   Architecture architecture() const {
-    return find_architecture(builtin_models(), {.arch = about["arch"],
-                                                .num_classes = about["classes"],
-                                                .aux_head = about["aux"],
-                                                .dropout = dropout(),
-                                                .output_stride = about["output_stride"]});
+    ModelTable models = builtin_models();
+    models.push_back({"layers", make_layers});
+    ModelOptions options{.arch = about["arch"],
+                         .num_classes = about["classes"],
+                         .aux_head = about["aux"],
+                         .dropout = dropout(),
+                         .output_stride = about["output_stride"]};
+    if (about.contains("width")) options.width = about["width"].get<std::int64_t>();
+    return find_architecture(models, options);
+  }
+
+  NormLayer norm() const {
+    NormLayer norm;
+    norm.options.eps = about.value("eps", norm.options.eps);
+    if (about.value("clamp", false)) norm.options.eps_mode = EpsMode::kClamp;
+    const std::string mode = about.value("mode", "sync");
+    norm.options.mode = mode == "sync"      ? BatchNormMode::kSync
+                        : mode == "virtual" ? BatchNormMode::kVirtual
+                                            : BatchNormMode::kLocal;
+    norm.options.virtual_devices = 2;
+    return norm;
   }
 
  private:
@@ -82,10 +139,39 @@ class Case {
   Size size;
 };
 
+/// As for a training's begin, but BatchNorm away from its initial values.
+TensorMap random_weights(const Case& about) {
+  const auto backend = make_backend({DeviceKind::kCpu, 0, 0}, 2);
+  ParameterStore store;
+  build_network(about.architecture().model, about.norm(),
+                {1, about.size.height, about.size.width, 3}, {.training = false}, *backend, store);
+  initialize_parameters(store, *backend, 7);
+  TensorMap weights = export_weights(store, *backend);
+  std::mt19937 generator(7);
+  const auto draw = [&](const std::string& name, float least, float most) {
+    std::uniform_real_distribution<float> uniform(least, most);
+    HostTensor& tensor = weights.at(name);
+    std::vector<float> numbers(tensor.data.size() / sizeof(float));
+    for (float& number : numbers) number = uniform(generator);
+    std::memcpy(tensor.data.data(), numbers.data(), tensor.data.size());
+  };
+  for (const auto& parameter : store.parameters()) {
+    const bool gamma =
+        parameter->kind == ParameterKind::kNorm && parameter->name.ends_with("weight");
+    if (gamma) draw(parameter->name, 0.5F, 1);
+    if (parameter->name.ends_with("bias")) draw(parameter->name, -0.3F, 0.3F);
+  }
+  for (const auto& state : store.batch_norms()) {
+    draw(state->name + ".running_mean", -0.3F, 0.3F);
+    draw(state->name + ".running_var", 0.5F, 2);
+  }
+  return weights;
+}
+
 TensorMap logits_of(const Case& about, const TensorMap& weights) {
   const auto backend = make_backend({DeviceKind::kCpu, 0, 0}, 2);
   ParameterStore store;
-  const auto network = build_network(about.architecture().model, {},
+  const auto network = build_network(about.architecture().model, about.norm(),
                                      {about.batch, about.size.height, about.size.width, 3},
                                      {.training = false}, *backend, store);
   import_weights(weights, store, *backend, true);
@@ -126,7 +212,7 @@ TensorMap trained(const Case& about, const TensorMap& weights) {
   DataParallel training(
       {.devices = parse_devices(about.about["devices"].get<std::string>()),
        .model = about.architecture().model,
-       .norm = SyncBatchNorm(),
+       .norm = about.norm(),
        .input = {about.batch, about.size.height, about.size.width, 3},
        .losses = losses,
        .optimizer = Sgd{.lr = about.about["lr"], .momentum = 0.9F, .weight_decay = 0}});
@@ -139,14 +225,35 @@ TensorMap trained(const Case& about, const TensorMap& weights) {
     put_gradients(result, training);
   }
   put(result, "final.", training.state_dict());
+  if (about.about.contains("save")) {
+    save_safetensors(about.about["save"].get<std::string>(), training.state_dict());
+  }
   return result;
+}
+
+void save_onnx_files(const Case& about, const TensorMap& weights) {
+  const std::filesystem::path folder = about.about["onnx"].get<std::string>();
+  const Architecture architecture = about.architecture();
+  const auto save = [&](const char* name, const OnnxOptions& options) {
+    save_onnx(folder / name, architecture.model, about.norm(), weights, options);
+  };
+  OnnxOptions options{.size_divisor = architecture.size_divisor};
+  save("folded.onnx", options);
+  options.fold_batch_norm = false;
+  save("plain.onnx", options);
+  options.height = about.size.height;
+  options.width = about.size.width;
+  save("fixed.onnx", options);
 }
 
 void run(const char* input, const char* output) {
   const Case about(input);
-  const TensorMap weights = load_weights(about.about["weights"].get<std::string>());
+  const TensorMap weights = about.about.contains("weights")
+                                ? load_weights(about.about["weights"].get<std::string>())
+                                : random_weights(about);
   TensorMap result = logits_of(about, weights);
   if (about.about["train"]) result.merge(trained(about, weights));
+  if (about.about.contains("onnx")) save_onnx_files(about, weights);
   save_safetensors(output, result);
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 // A Layer object is one call of a layer: it knows its input and output values and the parameters it
 // shares with other calls of the same name. To add a layer: derive from Layer, give the
-// NetworkBuilder a method.
+// NetworkBuilder a method; `export_onnx` puts it into ONNX files.
 
 #include <cstdint>
 #include <memory>
@@ -14,6 +14,8 @@
 #include "lockstep/sync/communicator.h"
 
 namespace lockstep {
+
+class OnnxGraph;
 
 /// Images of a replica whose parameter gradients are added up on their own, because the sum over
 /// the global batch takes them as one term (Backend::sums_by_image). The first step whose parts
@@ -131,6 +133,11 @@ class Layer {
   /// context is that of the forward pass.
   virtual void backward(Backend& backend, const StepContext& context,
                         std::span<const GradTarget> grads) = 0;
+
+  // --- what an export asks ---
+  /// Adds what the layer computes in evaluation to the graph (nn/onnx.h) and returns the name of
+  /// the tensor that is its output. By default throws Error naming the layer and its kind.
+  virtual std::string export_onnx(OnnxGraph& graph) const;
 
  private:
   std::string name_;

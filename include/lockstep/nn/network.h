@@ -145,6 +145,8 @@ class NetworkBuilder {
   /// share positions where its extents are no multiples. To 1x1: global average pooling.
   Value* adaptive_avg_pool2d(Value* x, std::int64_t height, std::int64_t width);
   Value* upsample_bilinear(Value* x, std::int64_t height, std::int64_t width, bool align_corners);
+  /// To the height and width of `like`, whatever they are in an exported network (nn/onnx.h).
+  Value* upsample_bilinear(Value* x, const Value* like, bool align_corners);
   Value* concat(const std::vector<Value*>& parts);  // along channels
   Value* add(Value* a, Value* b);
   Value* dropout(Value* x, float p);
@@ -184,6 +186,10 @@ class NetworkBuilder {
    private:
     NetworkBuilder& net_;
   };
+
+  /// The layers that lead to a value, in execution order: for who looks at a network and does not
+  /// run it. They live as long as the builder.
+  std::vector<const Layer*> layers_to(const Value* value) const;
 
   /// Allocates the store if it is not yet, plans memory and prepares every layer. Once.
   std::unique_ptr<Network> build(const Outputs& outputs, const PlanOptions& options);

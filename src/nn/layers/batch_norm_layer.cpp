@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "core/image_tree.h"
+#include "lockstep/nn/onnx.h"
 #include "nn/gradient_parts.h"
+#include "nn/onnx/class_name.h"
 
 namespace lockstep {
 namespace {
@@ -372,6 +374,35 @@ void BatchNormLayer::backward_residual(Backend& backend, const Slice& part, cons
   if (!target.tensor) return;
   if (config_.relu) return backend.relu_backward(part.y, grad_y, target.tensor, target.accumulate);
   backend.copy(grad_y, target.tensor, target.accumulate);
+}
+
+// --- export ---
+
+std::string BatchNormLayer::export_onnx(OnnxGraph& graph) const {
+  LOCKSTEP_CHECK(state_ != nullptr, name(), " (", class_name(*this),
+                 "): without running statistics (track_running_stats = false) it normalises by the "
+                 "batch at hand also in evaluation, which ONNX has no layer for");
+  const OnnxInts extents{channels()};
+  const auto constant = [&](const Parameter* parameter, const char* absent, float value) {
+    if (parameter != nullptr) return graph.parameter(*parameter);
+    return graph.floats(absent, extents,
+                        std::vector<float>(static_cast<std::size_t>(channels()), value));
+  };
+  std::vector<float> var = graph.read(state_->running_var, channels());
+  float eps = options().eps;
+  if (options().eps_mode == EpsMode::kClamp) {
+    for (float& v : var) v = std::max(v, eps);
+    eps = 0;
+  }
+  std::string y = graph.add(
+      "BatchNormalization",
+      {graph.tensor(inputs()[0]), constant(weight_, "weight", 1), constant(bias_, "bias", 0),
+       graph.floats("running_mean", extents, graph.read(state_->running_mean, channels())),
+       graph.floats("running_var", extents, var)},
+      {{"epsilon", eps}});
+  if (inputs().size() == 2) y = graph.add("Add", {y, graph.tensor(inputs()[1])});
+  if (config_.relu) y = graph.add("Relu", {y});
+  return y;
 }
 
 }  // namespace lockstep

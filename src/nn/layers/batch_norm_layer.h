@@ -41,6 +41,7 @@ class BatchNormLayer : public Layer {
   void forward(Backend& backend, const StepContext& context) override;
   void backward(Backend& backend, const StepContext& context,
                 std::span<const GradTarget> grads) override;
+  std::string export_onnx(OnnxGraph& graph) const override;
 
   const Config& config() const { return config_; }
   BatchNormState* state() const { return state_; }

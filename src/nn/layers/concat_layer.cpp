@@ -1,5 +1,7 @@
 #include "nn/layers/concat_layer.h"
 
+#include "lockstep/nn/onnx.h"
+
 namespace lockstep {
 
 ConcatLayer::ConcatLayer(std::string name, std::vector<Value*> inputs, Value* output)
@@ -51,6 +53,12 @@ void ConcatLayer::backward(Backend& backend, const StepContext&,
     }
     channel += channels;
   }
+}
+
+std::string ConcatLayer::export_onnx(OnnxGraph& graph) const {
+  std::vector<std::string> parts;
+  for (const Value* part : inputs()) parts.push_back(graph.tensor(part));
+  return graph.add("Concat", parts, {{"axis", 1}});
 }
 
 }  // namespace lockstep

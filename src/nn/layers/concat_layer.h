@@ -17,6 +17,7 @@ class ConcatLayer : public Layer {
   void forward(Backend& backend, const StepContext& context) override;
   void backward(Backend& backend, const StepContext& context,
                 std::span<const GradTarget> grads) override;
+  std::string export_onnx(OnnxGraph& graph) const override;
 };
 
 }  // namespace lockstep

@@ -1,5 +1,6 @@
 #include "nn/layers/conv2d_layer.h"
 
+#include "lockstep/nn/onnx.h"
 #include "nn/gradient_parts.h"
 
 namespace lockstep {
@@ -86,6 +87,27 @@ void Conv2dLayer::backward(Backend& backend, const StepContext& context,
   if (grads[0].tensor) {
     backend.conv2d_backward_data(geometry_, grad_y, weight_->value, as_image(grads[0].tensor));
   }
+}
+
+// A linear layer of rows without spatial extents is a Gemm, of others a convolution with as many
+// extents of 1.
+std::string Conv2dLayer::export_onnx(OnnxGraph& graph) const {
+  const bool linear = weight_->shape.rank() == 2;
+  const auto spatial = static_cast<std::size_t>(inputs()[0]->shape.rank()) - 2;
+  OnnxInts extents;  // of the weights
+  for (int axis = 0; axis < weight_->shape.rank(); ++axis) extents.push_back(weight_->shape[axis]);
+  if (linear) extents.resize(2 + spatial, 1);
+  std::vector<std::string> operands{graph.tensor(inputs()[0]), graph.parameter(*weight_, extents)};
+  if (bias_ != nullptr) operands.push_back(graph.parameter(*bias_));
+  if (spatial == 0) return graph.add("Gemm", operands, {{"transB", 1}});
+  if (linear) return graph.add("Conv", operands, {{"kernel_shape", OnnxInts(spatial, 1)}});
+  const ConvGeometry& g = geometry_;
+  return graph.add("Conv", operands,
+                   {{"kernel_shape", OnnxInts{g.kernel_h, g.kernel_w}},
+                    {"strides", OnnxInts{g.stride_h, g.stride_w}},
+                    {"pads", OnnxInts{g.padding_h, g.padding_w, g.padding_h, g.padding_w}},
+                    {"dilations", OnnxInts{g.dilation_h, g.dilation_w}},
+                    {"group", g.groups}});
 }
 
 }  // namespace lockstep

@@ -23,6 +23,7 @@ class Conv2dLayer : public Layer {
   void forward(Backend& backend, const StepContext& context) override;
   void backward(Backend& backend, const StepContext& context,
                 std::span<const GradTarget> grads) override;
+  std::string export_onnx(OnnxGraph& graph) const override;
 
   const ConvGeometry& geometry() const { return geometry_; }
 

@@ -1,5 +1,7 @@
 #include "nn/layers/pointwise_layers.h"
 
+#include "lockstep/nn/onnx.h"
+
 namespace lockstep {
 namespace {
 
@@ -23,6 +25,10 @@ void ReluLayer::backward(Backend& backend, const StepContext&, std::span<const G
   backend.relu_backward(output()->data, output()->grad, grads[0].tensor, grads[0].accumulate);
 }
 
+std::string ReluLayer::export_onnx(OnnxGraph& graph) const {
+  return graph.add("Relu", {graph.tensor(inputs()[0])});
+}
+
 AddLayer::AddLayer(std::string name, Value* a, Value* b, Value* output)
     : Layer(std::move(name), {a, b}, output) {}
 
@@ -33,6 +39,10 @@ void AddLayer::forward(Backend& backend, const StepContext&) {
 void AddLayer::backward(Backend& backend, const StepContext&, std::span<const GradTarget> grads) {
   pass_on(backend, output()->grad, grads[0]);
   pass_on(backend, output()->grad, grads[1]);
+}
+
+std::string AddLayer::export_onnx(OnnxGraph& graph) const {
+  return graph.add("Add", {graph.tensor(inputs()[0]), graph.tensor(inputs()[1])});
 }
 
 LayerWork AddLayer::backward_work(std::span<const GradTarget> grads) const {
@@ -57,6 +67,10 @@ void DropoutLayer::backward(Backend& backend, const StepContext& context,
                             std::span<const GradTarget> grads) {
   if (!grads[0].tensor) return;
   apply(backend, context, output()->grad, grads[0].tensor, grads[0].accumulate);
+}
+
+std::string DropoutLayer::export_onnx(OnnxGraph& graph) const {
+  return graph.tensor(inputs()[0]);  // nothing is dropped in evaluation
 }
 
 void DropoutLayer::apply(Backend& backend, const StepContext& context, const Tensor& from,
@@ -92,6 +106,22 @@ void ReshapeLayer::backward(Backend& backend, const StepContext&,
                             std::span<const GradTarget> grads) {
   if (!grads[0].tensor) return;
   backend.copy(shaped_as(grads[0].tensor, output()->grad), grads[0].tensor, grads[0].accumulate);
+}
+
+// The order of the elements is that of channels last, to which images are brought and back.
+std::string ReshapeLayer::export_onnx(OnnxGraph& graph) const {
+  const Shape& from = inputs()[0]->shape;
+  const Shape& to = output()->shape;
+  OnnxInts to_last{0}, to_first{0, to.rank() - 1}, extents{0};  // 0: the batch, as it is
+  for (int axis = 2; axis < from.rank(); ++axis) to_last.push_back(axis);
+  to_last.push_back(1);
+  for (int axis = 1; axis + 1 < to.rank(); ++axis) to_first.push_back(axis);
+  for (int axis = 1; axis < to.rank(); ++axis) extents.push_back(to[axis]);
+  std::string y = graph.tensor(inputs()[0]);
+  if (from.rank() > 2) y = graph.add("Transpose", {y}, {{"perm", to_last}});
+  y = graph.add("Reshape", {y, graph.ints("shape", {to.rank()}, extents)});
+  if (to.rank() > 2) y = graph.add("Transpose", {y}, {{"perm", to_first}});
+  return y;
 }
 
 }  // namespace lockstep

@@ -16,6 +16,7 @@ class ReluLayer : public Layer {
   void forward(Backend& backend, const StepContext& context) override;
   void backward(Backend& backend, const StepContext& context,
                 std::span<const GradTarget> grads) override;
+  std::string export_onnx(OnnxGraph& graph) const override;
 };
 
 class AddLayer : public Layer {
@@ -28,6 +29,7 @@ class AddLayer : public Layer {
   void forward(Backend& backend, const StepContext& context) override;
   void backward(Backend& backend, const StepContext& context,
                 std::span<const GradTarget> grads) override;
+  std::string export_onnx(OnnxGraph& graph) const override;
 };
 
 /// Keeps nothing: the backward pass draws the same numbers again.
@@ -41,6 +43,7 @@ class DropoutLayer : public Layer {
   void forward(Backend& backend, const StepContext& context) override;
   void backward(Backend& backend, const StepContext& context,
                 std::span<const GradTarget> grads) override;
+  std::string export_onnx(OnnxGraph& graph) const override;
 
  private:
   void apply(Backend& backend, const StepContext& context, const Tensor& from, const Tensor& to,
@@ -60,6 +63,7 @@ class ReshapeLayer : public Layer {
   void forward(Backend& backend, const StepContext& context) override;
   void backward(Backend& backend, const StepContext& context,
                 std::span<const GradTarget> grads) override;
+  std::string export_onnx(OnnxGraph& graph) const override;
 };
 
 }  // namespace lockstep

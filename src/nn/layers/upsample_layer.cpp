@@ -1,9 +1,12 @@
 #include "nn/layers/upsample_layer.h"
 
+#include "lockstep/nn/onnx.h"
+
 namespace lockstep {
 
-UpsampleLayer::UpsampleLayer(std::string name, Value* input, Value* output, bool align_corners)
-    : Layer(std::move(name), {input}, output), align_corners_(align_corners) {}
+UpsampleLayer::UpsampleLayer(std::string name, Value* input, Value* output, bool align_corners,
+                             const Value* like)
+    : Layer(std::move(name), {input}, output), align_corners_(align_corners), like_(like) {}
 
 void UpsampleLayer::forward(Backend& backend, const StepContext&) {
   backend.upsample_bilinear_forward(inputs()[0]->data, output()->data, align_corners_);
@@ -14,6 +17,21 @@ void UpsampleLayer::backward(Backend& backend, const StepContext&,
   if (!grads[0].tensor) return;
   backend.upsample_bilinear_backward(output()->grad, grads[0].tensor, align_corners_,
                                      grads[0].accumulate);
+}
+
+std::string UpsampleLayer::export_onnx(OnnxGraph& graph) const {
+  const std::string& x = graph.tensor(inputs()[0]);
+  const Shape& shape = output()->shape;
+  const std::string batch_and_channels = graph.add("Shape", {x}, {{"start", 0}, {"end", 2}});
+  const std::string size =
+      like_ == nullptr || graph.fixed_size()
+          ? graph.ints("size", {2}, {shape.height(), shape.width()})
+          : graph.add("Shape", {graph.tensor(like_)}, {{"start", 2}, {"end", 4}});
+  const std::string sizes = graph.add("Concat", {batch_and_channels, size}, {{"axis", 0}});
+  return graph.add(
+      "Resize", {x, "", "", sizes},
+      {{"mode", "linear"},
+       {"coordinate_transformation_mode", align_corners_ ? "align_corners" : "half_pixel"}});
 }
 
 }  // namespace lockstep

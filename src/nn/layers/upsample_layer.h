@@ -7,15 +7,19 @@ namespace lockstep {
 
 class UpsampleLayer : public Layer {
  public:
-  UpsampleLayer(std::string name, Value* input, Value* output, bool align_corners);
+  /// `like`: whose height and width the output always has; null: those of the output are fixed.
+  UpsampleLayer(std::string name, Value* input, Value* output, bool align_corners,
+                const Value* like);
 
   BackwardReads backward_reads() const override { return {}; }
   void forward(Backend& backend, const StepContext& context) override;
   void backward(Backend& backend, const StepContext& context,
                 std::span<const GradTarget> grads) override;
+  std::string export_onnx(OnnxGraph& graph) const override;
 
  private:
   bool align_corners_;
+  const Value* like_;
 };
 
 }  // namespace lockstep

@@ -52,7 +52,7 @@ Value* pyramid_of_rates(NetworkBuilder& net, Value* x, const NormLayer& norm,
   Value* image = net.adaptive_avg_pool2d(x, 1, 1);
   image =
       conv_norm_relu(net, image, norm, convs + "4.1", convs + "4.2", {.out_channels = kChannels});
-  branches.push_back(net.upsample_bilinear(image, x->shape.height(), x->shape.width(), false));
+  branches.push_back(net.upsample_bilinear(image, x, false));
   x = conv_norm_relu(net, net.concat(branches), norm, name + ".project.0", name + ".project.1",
                      {.out_channels = kChannels});
   return dropout(net, x, options.dropout.value_or(0.5F));
@@ -75,7 +75,7 @@ Value* pspnet_head(NetworkBuilder& net, Value* x, const NormLayer& norm,
     Value* y = net.adaptive_avg_pool2d(x, bins, bins);
     y = conv_norm_relu(net, y, norm, level + "1", level + "2",
                        {.out_channels = x->shape.channels() / 4});
-    levels.push_back(net.upsample_bilinear(y, x->shape.height(), x->shape.width(), true));
+    levels.push_back(net.upsample_bilinear(y, x, true));
   }
   return simple_head(net, net.concat(levels), norm, name, 512, options.dropout.value_or(0.1F),
                      options.num_classes);
@@ -96,8 +96,7 @@ Model segmentation(const Form& form, const SegmentationOptions& options) {
     backbone_norm.frozen = norm.frozen || options.frozen_backbone;
     const auto features = resnet_features(net, x, backbone_norm, backbone, form.backbone);
     const auto logits = [&](Head head, Value* of, const char* name) {
-      return net.upsample_bilinear(head(net, of, norm, options, name), x->shape.height(),
-                                   x->shape.width(), form.align_corners);
+      return net.upsample_bilinear(head(net, of, norm, options, name), x, form.align_corners);
     };
     Outputs outputs{{"out", logits(form.head, features[3], form.name)}};
     if (options.aux_head) outputs.push_back({"aux", logits(fcn_head, features[2], form.aux_name)});

@@ -44,7 +44,7 @@ Outputs declare(const UnetOptions& options, NetworkBuilder& net, Value* x, const
   for (std::int64_t j = 0; j + 1 < options.depth; ++j) {
     const std::int64_t stage = options.depth - 2 - j;
     Value* skip = skips[static_cast<std::size_t>(stage)];
-    x = net.upsample_bilinear(x, skip->shape.height(), skip->shape.width(), false);
+    x = net.upsample_bilinear(x, skip, false);
     x = net.concat({skip, x});
     x = double_block(net, x, norm, concat("decoder.", j), options.width << stage);
   }

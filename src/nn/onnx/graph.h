@@ -1,0 +1,60 @@
+#pragma once
+// The graph that layers export themselves to, as data: what is folded, compared and written.
+
+#include <cstddef>
+#include <map>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "lockstep/nn/onnx.h"
+
+namespace lockstep {
+
+struct OnnxNode {
+  std::string op_type;
+  std::vector<std::string> inputs;
+  std::string output;  // and the node's own name
+  std::vector<OnnxAttribute> attributes;
+  const Layer* layer = nullptr;  // that it is of
+
+  /// Of the node's contents, whichever network the layer is of.
+  friend bool operator==(const OnnxNode& a, const OnnxNode& b) {
+    return a.op_type == b.op_type && a.inputs == b.inputs && a.output == b.output &&
+           a.attributes == b.attributes;
+  }
+};
+
+/// A constant: floats or ints, whichever is not empty.
+struct OnnxConstant {
+  OnnxInts extents;
+  std::vector<float> floats;
+  OnnxInts ints;
+
+  friend bool operator==(const OnnxConstant&, const OnnxConstant&) = default;
+};
+
+struct OnnxGraph::Impl {
+  Backend& backend;
+  bool fixed_size = false;
+  std::vector<OnnxNode> nodes = {};  // every one behind those whose output it reads
+  std::map<std::string, OnnxConstant> constants = {};
+  std::unordered_map<const Value*, std::string> tensors = {};
+  std::set<std::string> names = {};  // that are taken
+  const Layer* layer = nullptr;      // that exports itself
+
+  /// `name`, or with a number behind it where it is taken; taken from then on.
+  std::string unique(const std::string& name);
+  /// The name of an equal constant that has `name` or one made from it, else of a new one.
+  std::string constant(const std::string& name, OnnxConstant contents);
+};
+
+/// Takes every BatchNormalization that alone reads the output of a Conv into that Conv, in double.
+/// `output`: of the graph, which stays.
+void fold_batch_norm(OnnxGraph::Impl& graph, const std::string& output);
+
+/// Removes constants that no node reads.
+void drop_unread_constants(OnnxGraph::Impl& graph);
+
+}  // namespace lockstep

@@ -1,0 +1,169 @@
+#include <algorithm>
+#include <limits>
+#include <optional>
+
+#include "nn/network_impl.h"
+#include "nn/onnx/class_name.h"
+#include "nn/onnx/model_file.h"
+
+namespace lockstep {
+namespace {
+
+const char* const kInput = "image";
+
+/// What is exported, whatever the size of the images.
+struct Source {
+  Source(const Model& exported, const NormLayer& norm_layer, const TensorMap& state_dict,
+         const OnnxOptions& onnx_options)
+      : model(exported), norm(norm_layer), weights(state_dict), options(onnx_options) {}
+
+  const Model& model;
+  const NormLayer& norm;
+  const TensorMap& weights;
+  const OnnxOptions& options;
+  const std::unique_ptr<Backend> backend = make_backend(Device{}, 1);
+  ParameterStore store;
+};
+
+/// The model declared for images of one size, and its graph.
+class Declared {
+ public:
+  Declared(Source& source, std::int64_t height, std::int64_t width);
+
+  OnnxGraph::Impl graph;
+  Shape input, output;  // channels last
+
+ private:
+  void export_layers();
+  void name_output(const std::string& tensor, const std::string& name);
+
+  NetworkBuilder net_;
+  const Value* value_ = nullptr;  // the output's
+};
+
+Declared::Declared(Source& source, std::int64_t height, std::int64_t width)
+    : graph{.backend = *source.backend, .fixed_size = source.options.height > 0},
+      net_(*source.backend, source.store, source.norm) {
+  Value* x = net_.input({1, height, width, source.options.channels});
+  const Outputs outputs = source.model(net_, x, source.norm);
+  value_ = find_output(outputs, source.options.output)->value;
+  input = x->shape;
+  output = value_->shape;
+  if (!source.store.allocated()) {
+    source.store.allocate(*source.backend);
+    import_weights(source.weights, source.store, *source.backend, true);
+  }
+  graph.names = {kInput, source.options.output};
+  graph.tensors[x] = kInput;
+  export_layers();
+  name_output(graph.tensors.at(value_), source.options.output);
+}
+
+void Declared::export_layers() {
+  OnnxGraph to(graph);
+  for (const Layer* layer : net_.layers_to(value_)) {
+    graph.layer = layer;
+    graph.tensors[layer->output()] = layer->export_onnx(to);
+  }
+}
+
+void Declared::name_output(const std::string& tensor, const std::string& name) {
+  // The input itself, where layers do nothing in evaluation, cannot have another name.
+  const std::string last = tensor == kInput ? OnnxGraph(graph).add("Identity", {tensor}) : tensor;
+  for (OnnxNode& node : graph.nodes) {
+    std::replace(node.inputs.begin(), node.inputs.end(), last, name);
+    if (node.output == last) node.output = name;
+  }
+}
+
+bool same_constants(const OnnxNode& node, const OnnxGraph::Impl& a, const OnnxGraph::Impl& b) {
+  return std::all_of(node.inputs.begin(), node.inputs.end(), [&](const std::string& input) {
+    const auto constant = a.constants.find(input);
+    return constant == a.constants.end() || constant->second == b.constants.at(input);
+  });
+}
+
+// A layer that was declared by numbers which depend on the image's size would be right for images
+// of one size only; then so would what it adds to the graph for two sizes differ.
+void check_independent_of_size(const Declared& one, const Declared& other) {
+  const std::vector<OnnxNode>&a = one.graph.nodes, &b = other.graph.nodes;
+  const std::size_t count = std::min(a.size(), b.size());
+  std::size_t same = 0;
+  while (same < count && a[same] == b[same] && same_constants(a[same], one.graph, other.graph)) {
+    ++same;
+  }
+  if (same == a.size() && same == b.size()) return;
+  const Layer& layer = *(same < a.size() ? a[same] : b[same]).layer;
+  throw Error(lockstep::concat(
+      layer.name(), " (", class_name(layer), "): depends on the image's size, so one file cannot ",
+      "be for images of any size; fix it with OnnxOptions::height and width (lockstep export onnx ",
+      "--size HxW), or for upsampling to the size of another value name that value"));
+}
+
+/// `other`: for images of another size; null where the size is fixed.
+OnnxPort port_of(const std::string& name, const Declared& one, const Shape& shape,
+                 const Declared* other, const Shape& other_shape) {
+  OnnxPort port{name, {"N", shape.channels()}};
+  for (int axis = 1; axis + 1 < shape.rank(); ++axis) {
+    const auto is = [&](std::int64_t extent, std::int64_t other_extent) {
+      return shape[axis] == extent && other_shape[axis] == other_extent;
+    };
+    if (other == nullptr || shape[axis] == other_shape[axis]) {
+      port.extents.emplace_back(shape[axis]);
+    } else if (is(one.input.height(), other->input.height())) {
+      port.extents.emplace_back("H");
+    } else if (is(one.input.width(), other->input.width())) {
+      port.extents.emplace_back("W");
+    } else {
+      port.extents.emplace_back(lockstep::concat(name, "_", axis));
+    }
+  }
+  return port;
+}
+
+void check_options(const OnnxOptions& options) {
+  const std::int64_t divisor = options.size_divisor;
+  LOCKSTEP_CHECK(options.channels > 0 && divisor > 0, "images need channels, got ",
+                 options.channels, ", and the size divisor is at least 1, got ", divisor);
+  LOCKSTEP_CHECK((options.height > 0) == (options.width > 0) && options.height >= 0 &&
+                     options.height % divisor == 0 && options.width % divisor == 0,
+                 "the images' size must be of multiples of ", divisor,
+                 ", or 0x0 for any size, got ", options.height, "x", options.width);
+}
+
+ProtobufMessage onnx_file(Source& source) {
+  const OnnxOptions& options = source.options;
+  const bool fixed = options.height > 0;
+  // Two sizes with no extent in common, also after halving it a few times.
+  const std::int64_t unit =
+      (64 + options.size_divisor - 1) / options.size_divisor * options.size_divisor;
+  Declared one(source, fixed ? options.height : unit, fixed ? options.width : 2 * unit);
+  std::optional<Declared> other;
+  if (!fixed) {
+    other.emplace(source, 5 * unit, 3 * unit);
+    check_independent_of_size(one, *other);
+  }
+  if (options.fold_batch_norm) fold_batch_norm(one.graph, options.output);
+  drop_unread_constants(one.graph);
+  const Declared* second = fixed ? nullptr : &*other;
+  return model_file(
+      one.graph, port_of(kInput, one, one.input, second, fixed ? Shape{} : other->input),
+      port_of(options.output, one, one.output, second, fixed ? Shape{} : other->output),
+      options.metadata);
+}
+
+}  // namespace
+
+void save_onnx(const std::filesystem::path& path, const Model& model, const NormLayer& norm,
+               const TensorMap& weights, const OnnxOptions& options) {
+  LOCKSTEP_CHECK(model != nullptr, "there is no model to export");
+  check_options(options);
+  Source source(model, norm, weights, options);
+  const ProtobufMessage file = onnx_file(source);
+  constexpr std::size_t kMost = std::numeric_limits<std::int32_t>::max();
+  LOCKSTEP_CHECK(file.bytes().size() <= kMost, path.string(), ": the network takes ",
+                 file.bytes().size(), " bytes; an ONNX file of one part holds ", kMost);
+  write_file_atomically(path, file.bytes());
+}
+
+}  // namespace lockstep
