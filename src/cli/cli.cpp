@@ -87,12 +87,16 @@ CLI::App& add_eval(CLI::App& app, CommandLine& line) {
 
 CLI::App& add_export(CLI::App& app, CommandLine& line) {
   CLI::App& command = *app.add_subcommand("export", "Write a trained network for other programs");
-  command.add_option("FORMAT", line.exported.format, "safetensors")->required();
+  command.add_option("FORMAT", line.exported.format, "onnx or safetensors")->required();
   command
       .add_option("TARGET", line.exported.target,
                   "run folder (its last checkpoint), checkpoint, or with -c any weights, also .pth")
       ->required();
   command.add_option("-c,--config", line.exported.config, "configuration; default: the run's own");
+  command.add_flag("--plain", line.exported.plain,
+                   "onnx: BatchNorm as nodes of their own, not folded into convolutions");
+  command.add_option("--size", line.exported.size,
+                     "onnx: for images of HxW only; default: of any size");
   add_overrides(command, line);
   add_output(command, line, "the file to write");
   return command;

@@ -38,9 +38,11 @@ struct EvalArguments {
 
 struct ExportArguments {
   CommonArguments common;
-  std::string format;            // safetensors
+  std::string format;            // onnx, safetensors
   std::filesystem::path target;  // run folder, checkpoint or other weights
   std::filesystem::path config;  // --config; empty: the run's
+  bool plain = false;            // --plain: BatchNorm as layers of their own
+  std::string size;              // --size HxW; empty: any
 };
 
 struct CompareArguments {

@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
+
 #include "cli/cli.h"
 #include "lockstep/core/check.h"
+#include "lockstep/nn/onnx.h"
 #include "train/trained_model.h"
 
 namespace lockstep {
@@ -27,6 +30,39 @@ void check_output(const std::filesystem::path& output) {
   }
 }
 
+/// "480x640", height first.
+Size parse_size(const std::string& text) {
+  Size size;
+  const char* const end = text.data() + text.size();
+  const auto height = std::from_chars(text.data(), end, size.height);
+  const bool by = height.ec == std::errc() && height.ptr != end && *height.ptr == 'x';
+  const auto width = std::from_chars(by ? height.ptr + 1 : end, end, size.width);
+  if (width.ec != std::errc() || width.ptr != end || size.height < 1 || size.width < 1) {
+    throw ConfigError(
+        fmt::format("--size: expected height and width as 480x640, got \"{}\"", text));
+  }
+  return size;
+}
+
+void export_onnx(const TrainedModel& model, const Size& size, const ExportArguments& arguments) {
+  const OnnxOptions options{.fold_batch_norm = !arguments.plain,
+                            .size_divisor = model.architecture.size_divisor,
+                            .height = size.height,
+                            .width = size.width,
+                            .metadata = model.about};
+  save_onnx(arguments.common.output, model.architecture.model, NormLayer(model.config.bn),
+            model.weights, options);
+}
+
+void check_format(const ExportArguments& arguments) {
+  const bool onnx = arguments.format == "onnx";
+  if (!onnx && arguments.format != "safetensors") {
+    throw ConfigError(
+        fmt::format("export: expected onnx or safetensors, got {}", arguments.format));
+  }
+  if (!onnx && arguments.plain) throw ConfigError("export safetensors: --plain is for onnx");
+}
+
 void export_safetensors(const TrainedModel& model, const std::filesystem::path& output) {
   SafetensorsFile file{model.weights, model.about};
   file.metadata["format"] = "pt";
@@ -36,14 +72,18 @@ void export_safetensors(const TrainedModel& model, const std::filesystem::path& 
 }  // namespace
 
 int run_export(const ExportArguments& arguments) {
-  if (arguments.format != "safetensors") {
-    throw ConfigError(fmt::format("export: expected safetensors, got {}", arguments.format));
-  }
+  check_format(arguments);
   const std::filesystem::path& output = arguments.common.output;
   check_output(output);
-  const TrainedModel model = read_trained_model(
-      {arguments.target, arguments.config, arguments.common.overrides, arguments.common.tables});
-  export_safetensors(model, output);
+  const Size size = arguments.size.empty() ? Size{} : parse_size(arguments.size);
+  const TrainedModel model =
+      read_trained_model({arguments.target, arguments.config, arguments.common.overrides, size,
+                          arguments.common.tables});
+  if (arguments.format == "onnx") {
+    export_onnx(model, size, arguments);
+  } else {
+    export_safetensors(model, output);
+  }
   report(model, output);
   return kExitDone;
 }

@@ -15,8 +15,8 @@ using Json = nlohmann::json;
 
 bool merges(EvalStats stats) { return stats == EvalStats::kMean || stats == EvalStats::kPooled; }
 
-// Of images: the weights do not depend on its size.
-Shape small_input(const Architecture& architecture) {
+Shape input_of(const Architecture& architecture, const Size& size) {
+  if (size.height > 0) return {1, size.height, size.width, 3};
   constexpr std::int64_t kLeast = 64;
   const std::int64_t divisor = architecture.size_divisor;
   const std::int64_t side = (kLeast + divisor - 1) / divisor * divisor;
@@ -25,12 +25,12 @@ Shape small_input(const Architecture& architecture) {
 
 // Read into the model and out again, so that they are of its names, shapes and types, wherever they
 // came from.
-TensorMap weights_of(const Architecture& architecture, const NormLayer& norm,
+TensorMap weights_of(const Architecture& architecture, const NormLayer& norm, const Size& size,
                      const TensorMap& file) {
   const auto backend = make_backend(Device{}, 1);
   ParameterStore store;
   NetworkBuilder net(*backend, store, norm);
-  architecture.model(net, net.input(small_input(architecture)), norm);
+  architecture.model(net, net.input(input_of(architecture, size)), norm);
   store.allocate(*backend);
   import_weights(file, store, *backend, true);
   return export_weights(store, *backend);
@@ -125,7 +125,8 @@ TrainedModel read_trained_model(const TrainedModelRequest& request) {
   }
   model.architecture = model.config.architecture();
   const SafetensorsFile file = read_weights(model.checkpoint);
-  model.weights = weights_of(model.architecture, NormLayer(model.config.bn), file.tensors);
+  model.weights =
+      weights_of(model.architecture, NormLayer(model.config.bn), request.size, file.tensors);
   const auto saved = saved_statistics(model.checkpoint, stats, model.warnings);
   if (!saved.empty()) put_statistics(chosen_statistics(saved, stats), model.weights);
   model.about = about(model.config, model.architecture, iteration_of(file));

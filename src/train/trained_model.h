@@ -39,6 +39,8 @@ struct TrainedModelRequest {
   std::filesystem::path target;        // a run folder (its last checkpoint) or a file of weights
   std::filesystem::path config;        // empty: the run's config.toml
   std::vector<std::string> overrides;  // -s
+  /// Of images; zeros: any, since few models have weights that depend on it.
+  Size size = {};
   const Tables* tables = &builtin_tables();
 };
 

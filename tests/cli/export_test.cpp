@@ -165,6 +165,31 @@ TEST_CASE("export safetensors: the file says what it is, and eval takes it") {
   }
 }
 
+TEST_CASE("export onnx: BatchNorm folded or plain, of any size or one, and what the file is") {
+  const TrainedRun trained("local");
+  const fs::path path = trained.folder.path() / "net.onnx";
+  const auto file = [&](const std::vector<std::string>& options) {
+    std::vector<std::string> arguments{"onnx", trained.run.string(), "-o", path.string()};
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    const Outcome outcome = trained.exported(arguments);
+    INFO(outcome.err);
+    CHECK(outcome.exit_code == 0);
+    CHECK(contains(outcome.out, "net.onnx: U-Net of width 4 and depth 2"));
+    return test::read_text(path);
+  };
+  const std::string folded = file({});
+  CHECK_FALSE(contains(folded, "BatchNormalization"));
+  CHECK(contains(folded, "head.weight"));
+  CHECK(contains(folded, "lockstep.class_names"));
+  CHECK(contains(folded, "[0.25,0.5,0.75]"));
+  const std::string plain = file({"--plain"});
+  CHECK(contains(plain, "BatchNormalization"));
+  CHECK(contains(plain, "encoder.0.0.bn.running_mean"));
+  CHECK(file({"--plain", "-s", "bn.eval_stats=pooled"}) != plain);
+  CHECK(file({"--size", "32x48"}) != folded);
+  CHECK(file({}) == folded);
+}
+
 TEST_CASE("export refuses what it cannot do, and says what to do") {
   const TrainedRun trained("local");
   const std::string run = trained.run.string();
@@ -184,6 +209,11 @@ TEST_CASE("export refuses what it cannot do, and says what to do") {
   check({"safetensors", run + "2", "-o", out}, 3, "there is no such run or checkpoint");
   check({"safetensors", run, "-o", out, "-s", "bn.eval_stats=precise"}, 2,
         "-s bn.eval_stats=device0, mean or pooled");
+  check({"safetensors", run, "-o", out, "--plain"}, 2, "--plain is for onnx");
+  for (const char* size : {"32", "32x", "x32", "32x32x3", "0x32", "32X32", "ax32"}) {
+    check({"onnx", run, "-o", out, "--size", size}, 2, "expected height and width as 480x640");
+  }
+  check({"onnx", run, "-o", out, "--size", "33x32"}, 2, "multiples of 2");
   check({"safetensors", run, "-o", out, "-s", "model.width=6"}, 3, "encoder.0.0.conv.weight");
 }
 
