@@ -36,6 +36,7 @@ TREE = "src/parallel/gradient_tree.cpp"
 BN_LAYER = "src/nn/layers/batch_norm_layer.cpp"
 POINTWISE = "src/nn/layers/pointwise_layers.cpp"
 GROUP = "src/sync/sync_group.cpp"
+FOLD = "src/nn/onnx/fold_batch_norm.cpp"
 PTH_TENSORS = "src/nn/pth_tensors.cpp"
 PTH_ZIP = "src/nn/pth_zip.cpp"
 
@@ -326,6 +327,25 @@ FAULTS = [
     Fault("the optimizer: a block's squares are those of its last range", CPU_OPTIMIZER,
           "shard.block_squares[before + chunk] += squares[chunk]", "shard.block_squares[before + chunk] = squares[chunk]",
           "an update adds the parts*", test="test_backend"),
+
+    # --- ONNX files
+    Fault("ONNX: a convolution's paddings have height and width exchanged", "src/nn/layers/conv2d_layer.cpp",
+          "OnnxInts{g.padding_h, g.padding_w, g.padding_h, g.padding_w}",
+          "OnnxInts{g.padding_w, g.padding_h, g.padding_w, g.padding_h}", "onnx: a convolution's and*", test="test_nn"),
+    Fault("ONNX: upsampling never aligns corners", "src/nn/layers/upsample_layer.cpp",
+          '"align_corners" : "half_pixel"', '"half_pixel" : "half_pixel"', "onnx: upsampling*", test="test_nn"),
+    Fault("ONNX: an epsilon that clamps is added", BN_LAYER, "v = std::max(v, eps)", "v += eps",
+          "onnx: an epsilon that clamps*", test="test_nn"),
+    Fault("ONNX: the end of a bin is rounded down", "src/nn/layers/pool_layers.cpp", "number(bins - 1)", "number(0)",
+          "onnx: the bins that a file computes*", test="test_nn"),
+    Fault("ONNX: BatchNorm is folded without its epsilon", FOLD, "static_cast<double>(var[c]) + epsilon",
+          "static_cast<double>(var[c]) + 0 * epsilon", "onnx: BatchNorm becomes part*", test="test_nn"),
+    Fault("ONNX: BatchNorm is folded into a convolution that others read", FOLD, "readers.at(node.output) == 1",
+          "readers.at(node.output) > 0", "onnx: a convolution that others read*", test="test_nn"),
+    Fault("ONNX: a second BatchNorm is folded although others read the first", FOLD, "convolutions.erase(conv);", "",
+          "onnx: a convolution that others read*", test="test_nn"),
+    Fault("ONNX: constants of files for two sizes are not compared", "src/nn/onnx/save_onnx.cpp",
+          "constant->second == b.constants.at(input);", "!b.constants.empty();", "onnx: a layer that depends*", test="test_nn"),
 
     # --- files of weights
     Fault("files of weights: a strided tensor's row begins one element late", PTH_TENSORS,
