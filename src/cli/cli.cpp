@@ -30,7 +30,14 @@ struct CommandLine {
   CompareArguments compare;
   BenchArguments bench;
   DoctorArguments doctor;
+  SelftestArguments selftest;
 };
+
+void add_devices(CLI::App& command, CommandLine& line) {
+  command.add_option(
+      "-d,--devices", line.common.devices,
+      "cpu:4 (virtual devices), cuda:0,1, cuda:all, cuda:0x4; default: all GPUs, else cpu:1");
+}
 
 void add_overrides(CLI::App& command, CommandLine& line) {
   command
@@ -41,9 +48,7 @@ void add_overrides(CLI::App& command, CommandLine& line) {
 }
 
 void add_devices_and_overrides(CLI::App& command, CommandLine& line) {
-  command.add_option(
-      "-d,--devices", line.common.devices,
-      "cpu:4 (virtual devices), cuda:0,1, cuda:all, cuda:0x4; default: all GPUs, else cpu:1");
+  add_devices(command, line);
   add_overrides(command, line);
 }
 
@@ -141,6 +146,14 @@ CLI::App& add_doctor(CLI::App& app, CommandLine& line) {
   return command;
 }
 
+CLI::App& add_selftest(CLI::App& app, CommandLine& line) {
+  CLI::App& command = *app.add_subcommand(
+      "selftest", "Check what this build computes on these devices, as one table");
+  add_devices(command, line);
+  add_json(command, line);
+  return command;
+}
+
 std::vector<std::string> option_names(const CLI::App& command) {
   std::vector<std::string> names;
   for (const CLI::Option* option : command.get_options()) {
@@ -214,6 +227,10 @@ int dispatch(CommandLine& line, const std::string& name, const CLI::App& command
     line.doctor.common = common;
     return run_doctor(line.doctor);
   }
+  if (name == "selftest") {
+    line.selftest.common = common;
+    return run_selftest(line.selftest);
+  }
   line.bench.common = common;
   return run_bench(line.bench);
 }
@@ -242,9 +259,9 @@ int run_command(int argc, const char* const* argv, const Tables& tables) {
   app.footer(
       "Exit codes: 0 done, 1 failure, 2 usage or configuration, 3 data, 4 loss or gradient not "
       "finite, 5 replica stalled or failed, 130 interrupted.");
-  for (CLI::App* command :
-       {&add_train(app, line), &add_eval(app, line), &add_export(app, line),
-        &add_compare(app, line), &add_bench(app, line), &add_doctor(app, line)}) {
+  for (CLI::App* command : {&add_train(app, line), &add_eval(app, line), &add_export(app, line),
+                            &add_compare(app, line), &add_bench(app, line), &add_doctor(app, line),
+                            &add_selftest(app, line)}) {
     command->allow_extras();
   }
   check_subcommand(app, argc, argv);

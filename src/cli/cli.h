@@ -66,11 +66,16 @@ struct DoctorArguments {
   bool verbose = false;  // with the details
 };
 
+struct SelftestArguments {
+  CommonArguments common;
+};
+
 int run_train(const TrainArguments& arguments);
 int run_eval(const EvalArguments& arguments);
 int run_export(const ExportArguments& arguments);
 int run_compare(const CompareArguments& arguments);
 int run_bench(const BenchArguments& arguments);
 int run_doctor(const DoctorArguments& arguments);
+int run_selftest(const SelftestArguments& arguments);
 
 }  // namespace lockstep

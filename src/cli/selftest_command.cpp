@@ -1,0 +1,162 @@
+// lockstep selftest: whether this build computes on these devices what it should, as one table.
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "cli/cli.h"
+#include "cli/selftest.h"
+#include "lockstep/backend/backend.h"
+#include "lockstep/backend/examine.h"
+#include "lockstep/core/check.h"
+#include "train/trainer.h"
+
+namespace lockstep {
+namespace {
+
+const char* const kAdvice =
+    "do not trust a training on these devices; report this row with `lockstep doctor --json`";
+
+/// What a check came to.
+struct Outcome {
+  bool ok = false;
+  Measured measured;
+  std::string trouble;  // what was wrong, where it has no size
+  bool stuck = false;   // a thread could not be stopped and is still there
+};
+
+Outcome outcome_of(const SelftestCheck& check) {
+  try {
+    const Measured measured = check.run();
+    const bool ok = !measured.relative || *measured.relative <= check.tolerance;  // NaN is not
+    return {ok, measured, ok ? "" : "the error is larger than the tolerance"};
+  } catch (const StuckReplica& error) {
+    return {false, {}, error.what(), true};
+  } catch (const std::exception& error) {
+    return {false, {}, error.what()};
+  }
+}
+
+/// Prints rows as they come, or keeps them for JSON.
+class Report {
+ public:
+  Report(std::string devices, bool as_asked, bool json)
+      : devices_(std::move(devices)), json_(json), start_(std::chrono::steady_clock::now()) {
+    backend_ = describe_backend();
+    if (json_) return;
+    fmt::print("devices: {} ({})\nbackend: {}\n\n", devices_,
+               as_asked ? "as asked" : "the default; choose with -d", backend_);
+    fmt::print("{:<6} {:<11} {:<38} {:>9} {:>9} {:>9}  {}\n", "", "", "", "max abs", "max rel",
+               "tolerance", "compared");
+  }
+
+  void add(const SelftestCheck& check, const Outcome& outcome) {
+    failed_ += outcome.ok ? 0 : 1;
+    stuck_ = stuck_ || outcome.stuck;
+    const Measured& measured = outcome.measured;
+    nlohmann::ordered_json row = {{"group", check.group},
+                                  {"name", check.name},
+                                  {"compared", check.compared},
+                                  {"max_abs_error", number(measured.absolute)},
+                                  {"max_rel_error", number(measured.relative)},
+                                  {"tolerance", check.tolerance},
+                                  {"ok", outcome.ok}};
+    if (!outcome.ok) row["trouble"] = outcome.trouble, row["advice"] = kAdvice;
+    rows_.push_back(row);
+    if (json_) return;
+    fmt::print("{:<6} {:<11} {:<38} {:>9} {:>9} {:>9}  {}\n", outcome.ok ? "ok" : "FAILED",
+               check.group, check.name, text(measured.absolute), text(measured.relative),
+               tolerance(check), check.compared);
+    if (!outcome.ok) fmt::print("       -> {}; {}\n", outcome.trouble, kAdvice);
+    std::fflush(stdout);
+  }
+
+  int finish() {
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+    if (json_) {
+      const nlohmann::ordered_json root = {{"version", LOCKSTEP_VERSION},
+                                           {"devices", devices_},
+                                           {"backend", backend_},
+                                           {"ok", failed_ == 0},
+                                           {"failed", failed_},
+                                           {"seconds", seconds},
+                                           {"rows", rows_}};
+      fmt::print("{}\n", root.dump(2));
+    } else if (failed_ == 0) {
+      fmt::print("\nall {} checks are ok ({:.1f} s)\n", rows_.size(), seconds);
+    } else {
+      fmt::print("\n{} of {} checks FAILED ({:.1f} s)\n", failed_, rows_.size(), seconds);
+    }
+    std::fflush(nullptr);
+    if (stuck_) std::_Exit(kExitFailure);  // a thread still uses what destructors would free
+    return failed_ == 0 ? kExitDone : kExitFailure;
+  }
+
+ private:
+  /// JSON has no NaN.
+  static nlohmann::ordered_json number(std::optional<double> value) {
+    if (!value || !std::isfinite(*value)) return nullptr;
+    return *value;
+  }
+  static std::string text(std::optional<double> value) {
+    return value ? (*value == 0 ? "0" : fmt::format("{:.1e}", *value)) : "-";
+  }
+  static std::string tolerance(const SelftestCheck& check) {
+    return check.tolerance == 0 ? "exact" : text(check.tolerance);
+  }
+  std::string describe_backend() const {
+    const bool gpus = devices_.starts_with("cuda");
+    std::string all;
+    for (const Finding& finding : gpus ? examine_cuda() : examine_cpu()) {
+      all += (all.empty() ? "" : "; ") + finding.topic + ": " + finding.text;
+    }
+    return all;
+  }
+
+  std::string devices_, backend_;
+  bool json_ = false;
+  std::chrono::steady_clock::time_point start_;
+  nlohmann::ordered_json rows_ = nlohmann::ordered_json::array();
+  int failed_ = 0;
+  bool stuck_ = false;
+};
+
+}  // namespace
+
+std::vector<Device> SelftestDevices::replicas(int count) const {
+  std::set<int> ordinals;
+  for (const Device& device : given) ordinals.insert(device.ordinal);
+  const std::vector<int> distinct(ordinals.begin(), ordinals.end());
+  const auto gpu_count = static_cast<int>(distinct.size());
+  std::vector<Device> all;
+  for (int i = 0; i < count; ++i) {
+    all.push_back(gpus() ? Device{DeviceKind::kCuda,
+                                  distinct[static_cast<std::size_t>(i % gpu_count)], i / gpu_count}
+                         : Device{DeviceKind::kCpu, i, 0});
+  }
+  return all;
+}
+
+std::vector<Device> SelftestDevices::several() const {
+  return given.size() >= 4 ? given : replicas(4);
+}
+
+int run_selftest(const SelftestArguments& arguments) {
+  const std::string& asked = arguments.common.devices;
+  const std::string text = asked.empty() ? default_devices() : asked;
+  const SelftestDevices devices{parse_devices(text)};
+  Report report(text, !asked.empty(), arguments.common.json);
+  for (const auto& checks :
+       {layer_checks, gradient_checks, batch_norm_checks, training_checks, failure_checks}) {
+    for (const SelftestCheck& check : checks(devices)) report.add(check, outcome_of(check));
+  }
+  return report.finish();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,334 @@
+// Whole trainings: the same numbers on other devices, from run to run and with delays, virtual and
+// real devices, and a small one beside loops in double. What a training comes to is all of its
+// weights, running statistics, momenta and losses.
+
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <thread>
+
+#include "cli/selftest_measure.h"
+#include "cli/selftest_reference.h"
+#include "core/rng.h"
+#include "lockstep/core/check.h"
+#include "lockstep/nn/predictor.h"
+#include "lockstep/parallel/data_parallel.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::int64_t kSide = 12, kClasses = 3, kMostImages = 8;
+constexpr int kIgnored = 255;
+/// With fewer images than devices, and not a multiple of their number.
+constexpr std::int64_t kBatches[] = {8, 5, 7, 1};
+const char* const kAll = "weights, statistics, momenta, losses";
+
+using LabelValue = decltype(Batch::labels)::value_type;
+
+/// Every kind of layer that a segmentation network has.
+Outputs small_net(NetworkBuilder& net, Value* x, const NormLayer& norm) {
+  const Conv2dOptions same{.out_channels = 8, .kernel = 3, .padding = 1};
+  x = norm(net, net.conv2d(x, "stem.conv", same), "stem.bn", {.relu = true});
+  Value* y = net.dropout(net.conv2d(x, "block.conv", same), 0.2F);
+  x = norm(net, y, "block.bn", {.relu = true, .residual = x});
+  y = net.conv2d(net.max_pool2d(x, {}), "low.conv", same);
+  y = net.upsample_bilinear(norm(net, y, "low.bn", {.relu = true}), kSide, kSide, false);
+  return {
+      {"out", net.conv2d(net.concat({x, y}), "head", {.out_channels = kClasses, .bias = true})}};
+}
+
+Batch random_batch(std::int64_t images, std::uint64_t index) {
+  Batch batch;
+  batch.size = {static_cast<int>(kSide), static_cast<int>(kSide)};
+  batch.images = normal_floats(images * kSide * kSide * 3, index);
+  for (std::int64_t n = 0; n < images; ++n) batch.samples.push_back(n);
+  Rng rng(3, RngPurpose::kTest, index);
+  for (std::int64_t i = 0; i < images * kSide * kSide; ++i) {
+    const std::uint32_t label = rng.below(kClasses + 1);
+    batch.labels.push_back(static_cast<LabelValue>(label == kClasses ? kIgnored : label));
+  }
+  return batch;
+}
+
+DataParallelOptions small_training(const std::vector<Device>& devices, const NormLayer& norm) {
+  DataParallelOptions options;
+  options.devices = devices;
+  options.model = small_net;
+  options.norm = norm;
+  options.input = {kMostImages, kSide, kSide, 3};
+  options.losses = {{"out", CrossEntropyLoss{.ignore_index = kIgnored}}};
+  options.communicator.stall_timeout = std::chrono::seconds(20);
+  options.backend.sums_by_image = true;
+  options.placement_invariant = norm.options.mode == BatchNormMode::kSync;
+  return options;
+}
+
+Doubles numbers_of(const HostTensor& tensor) {
+  if (tensor.dtype != "F32") {
+    std::int64_t count = 0;
+    std::memcpy(&count, tensor.data.data(), sizeof count);
+    return {static_cast<double>(count)};
+  }
+  Floats values(tensor.data.size() / sizeof(float));
+  std::memcpy(values.data(), tensor.data.data(), tensor.data.size());
+  return widen(values);
+}
+
+NamedDoubles numbers_of(const TensorMap& tensors) {
+  NamedDoubles all;
+  for (const auto& [name, tensor] : tensors) all[name] = numbers_of(tensor);
+  return all;
+}
+
+NamedDoubles result_of(DataParallel& net, const Doubles& losses) {
+  NamedDoubles all = numbers_of(net.state_dict());
+  for (const auto& [slot, values] : net.optimizer_state().slots)
+    all["(" + slot + ")"] = widen(values);
+  all["(losses)"] = losses;
+  return all;
+}
+
+Doubles train(DataParallel& net) {
+  Doubles losses;
+  for (const std::int64_t images : kBatches) {
+    const auto step = static_cast<std::int64_t>(losses.size());
+    const Batch batch = random_batch(images, static_cast<std::uint64_t>(step));
+    losses.push_back(net.train_step(batch, step, 0.05F).loss);
+  }
+  return losses;
+}
+
+NamedDoubles trained(const DataParallelOptions& options) {
+  DataParallel net(options);
+  const Doubles losses = train(net);
+  return result_of(net, losses);
+}
+
+// --- the same numbers ---
+
+Measured check_placement(const std::vector<Device>& devices, const std::vector<Device>& one) {
+  return difference(trained(small_training(devices, SyncBatchNorm())),
+                    trained(small_training(one, SyncBatchNorm())));
+}
+
+/// Every replica waits up to half a millisecond before each exchange of the second run.
+Measured check_repeats(const std::vector<Device>& devices, const NormLayer& norm) {
+  DataParallelOptions options = small_training(devices, norm);
+  const NamedDoubles first = trained(options);
+  options.communicator.hook = [](int rank, const SyncCall& call) {
+    Rng rng(4, RngPurpose::kTest, static_cast<std::uint64_t>(rank),
+            static_cast<std::uint32_t>(call.index));
+    std::this_thread::sleep_for(std::chrono::microseconds(rng.below(500)));
+    return true;
+  };
+  return difference(trained(options), first);
+}
+
+Measured check_virtual(const SelftestDevices& devices) {
+  return difference(trained(small_training(devices.replicas(1), VirtualBatchNorm(4))),
+                    trained(small_training(devices.replicas(4), BatchNorm2d())));
+}
+
+// --- weights from one kind of BatchNorm to the other ---
+
+DataParallel::EvalResult evaluate(DataParallel& net) {
+  return net.evaluate(3, [](std::int64_t index) {
+    return random_batch(1, 100 + static_cast<std::uint64_t>(index));
+  });
+}
+
+Measured check_state_dict(const std::vector<Device>& several, const std::vector<Device>& one) {
+  DataParallel sync(small_training(several, SyncBatchNorm()));
+  train(sync);
+  DataParallel local(small_training(one, BatchNorm2d()));
+  local.load_state_dict(sync.state_dict());
+  const DataParallel::EvalResult here = evaluate(sync), there = evaluate(local);
+  LOCKSTEP_CHECK(here.confusion == there.confusion && here.loss == there.loss,
+                 "expected the same evaluation with local BatchNorm, a loss of ", here.loss,
+                 ", got ", there.loss);
+  DataParallel back(small_training(several, SyncBatchNorm()));
+  back.load_state_dict(local.state_dict());
+  return difference(numbers_of(back.state_dict()), numbers_of(sync.state_dict()));
+}
+
+/// The mean loss and the counts of right and wrong classes from the logits of a Predictor.
+Measured check_evaluation(const std::vector<Device>& several) {
+  DataParallel net(small_training(several, SyncBatchNorm()));
+  train(net);
+  const DataParallel::EvalResult result = evaluate(net);
+  Predictor predictor(small_net, net.state_dict(), {.device = several.front()});
+  std::vector<std::int64_t> confusion(kClasses * kClasses);
+  double loss = 0, valid = 0;
+  for (std::uint64_t index = 0; index < 3; ++index) {
+    const Batch batch = random_batch(1, 100 + index);
+    const Prediction said = predictor.predict(batch.images, {1, kSide, kSide, 3});
+    for (std::size_t i = 0; i < batch.labels.size(); ++i) {
+      if (batch.labels[i] == kIgnored) continue;
+      const float* logits = said.logits.data() + i * kClasses;
+      double sum = 0;
+      for (std::int64_t c = 0; c < kClasses; ++c) sum += std::exp(static_cast<double>(logits[c]));
+      loss += std::log(sum) - static_cast<double>(logits[batch.labels[i]]);
+      valid += 1;
+      ++confusion[static_cast<std::size_t>(batch.labels[i] * kClasses + said.classes[i])];
+    }
+  }
+  LOCKSTEP_CHECK(result.confusion == confusion, "the confusion matrix counts other pixels");
+  return difference(Doubles{result.loss}, Doubles{loss / valid});
+}
+
+/// Without statistics of the batch, micro-batches change nothing but roundings.
+Measured check_accumulation(const std::vector<Device>& devices) {
+  DataParallelOptions options = small_training(devices, FrozenBatchNorm());
+  const NamedDoubles whole = trained(options);
+  options.accumulate = 2;
+  return difference(trained(options), whole);
+}
+
+// --- a training in double ---
+
+constexpr std::size_t kIn = 5, kHidden = 6, kOut = 3, kSamples = 10;
+constexpr int kSteps = 20;
+constexpr double kRate = 0.05, kMomentum = 0.9, kBnMomentum = 0.1;
+
+Outputs perceptron(NetworkBuilder& net, Value* x, const NormLayer& norm) {
+  x = norm(net, net.linear(x, "first", kHidden, false), "bn", {.relu = true});
+  return {{"out", net.linear(x, "last", kOut)}};
+}
+
+/// y [n, out] = x [n, in] * weight [out, in], transposed, + bias.
+Doubles times(const Doubles& x, const Doubles& weight, const Doubles& bias) {
+  const std::size_t out = bias.size(), in = weight.size() / out;
+  Doubles y;
+  for (std::size_t n = 0; n < kSamples; ++n) {
+    for (std::size_t o = 0; o < out; ++o) {
+      double sum = bias[o];
+      for (std::size_t i = 0; i < in; ++i) sum += x[n * in + i] * weight[o * in + i];
+      y.push_back(sum);
+    }
+  }
+  return y;
+}
+
+/// The same network with its formulas written out.
+struct PlainTraining {
+  NamedDoubles state, velocity;
+
+  void update(const std::string& name, const Doubles& grad) {
+    Doubles& v = velocity.try_emplace(name, grad.size(), 0.0).first->second;
+    for (std::size_t i = 0; i < grad.size(); ++i) {
+      v[i] = kMomentum * v[i] + grad[i];
+      state.at(name)[i] -= kRate * v[i];
+    }
+  }
+
+  /// Gradients of the weight [out, in] and of x, from that of y.
+  static void linear_gradients(const Doubles& x, const Doubles& weight, const Doubles& grad_y,
+                               Doubles& grad_weight, Doubles& grad_x) {
+    const std::size_t in = x.size() / kSamples, out = grad_y.size() / kSamples;
+    grad_weight.assign(weight.size(), 0);
+    grad_x.assign(x.size(), 0);
+    for (std::size_t n = 0; n < kSamples; ++n) {
+      for (std::size_t o = 0; o < out; ++o) {
+        for (std::size_t i = 0; i < in; ++i) {
+          grad_weight[o * in + i] += grad_y[n * out + o] * x[n * in + i];
+          grad_x[n * in + i] += grad_y[n * out + o] * weight[o * in + i];
+        }
+      }
+    }
+  }
+
+  void step(const Doubles& x, const Doubles& target) {
+    PlainBatchNorm bn{1, kHidden, times(x, state.at("first.weight"), Doubles(kHidden, 0.0)),
+                      state.at("bn.weight"), state.at("bn.bias")};
+    const SampleGroup all = sample_range(0, kSamples);
+    const PlainMoments moments = bn.moments(all);
+    const Doubles normalized = bn.normalize(moments);
+    Doubles hidden = normalized;
+    for (double& value : hidden) value = std::max(value, 0.0);
+    Doubles grad = times(hidden, state.at("last.weight"), state.at("last.bias"));
+    for (std::size_t i = 0; i < grad.size(); ++i) {
+      grad[i] = 2 * (grad[i] - target[i]) / static_cast<double>(grad.size());
+    }
+    Doubles grad_last, grad_hidden, grad_first, grad_x, grad_bias(kOut);
+    for (std::size_t i = 0; i < grad.size(); ++i) grad_bias[i % kOut] += grad[i];
+    linear_gradients(hidden, state.at("last.weight"), grad, grad_last, grad_hidden);
+    for (std::size_t i = 0; i < hidden.size(); ++i) grad_hidden[i] *= normalized[i] > 0 ? 1 : 0;
+    const PlainBatchNorm::Result back = bn.train({&all, 1}, grad_hidden);
+    linear_gradients(x, state.at("first.weight"), back.grad_x, grad_first, grad_x);
+    update("last.weight", grad_last);
+    update("last.bias", grad_bias);
+    update("bn.weight", back.grad_gamma);
+    update("bn.bias", back.grad_beta);
+    update("first.weight", grad_first);
+    follow("bn.running_mean", moments.mean);
+    follow("bn.running_var", moments.unbiased_var());
+  }
+
+ private:
+  void follow(const std::string& name, const Doubles& batch) {
+    for (std::size_t c = 0; c < kHidden; ++c) {
+      state.at(name)[c] += kBnMomentum * (batch[c] - state.at(name)[c]);
+    }
+  }
+};
+
+Measured check_plain_training(const std::vector<Device>& devices) {
+  DataParallel net(
+      {.devices = devices,
+       .model = perceptron,
+       .norm = SyncBatchNorm(),
+       .input = {kSamples, kIn},
+       .losses = {{"out", MeanSquaredErrorLoss{}}},
+       .optimizer = Sgd{.momentum = static_cast<float>(kMomentum), .weight_decay = 0}});
+  PlainTraining plain{numbers_of(net.state_dict()), {}};
+  for (int step = 0; step < kSteps; ++step) {
+    Batch batch;
+    const auto index = static_cast<std::uint64_t>(2 * step);
+    batch.images = normal_floats(kSamples * kIn, index);
+    batch.targets["out"] = normal_floats(kSamples * kOut, index + 1);
+    for (std::size_t n = 0; n < kSamples; ++n)
+      batch.samples.push_back(static_cast<std::int64_t>(n));
+    net.train_step(batch, step, static_cast<float>(kRate));
+    plain.step(widen(batch.images), widen(batch.targets.at("out")));
+  }
+  plain.state.at("bn.num_batches_tracked") = {kSteps};
+  return difference(numbers_of(net.state_dict()), plain.state);
+}
+
+}  // namespace
+
+SelftestChecks training_checks(const SelftestDevices& devices) {
+  const std::vector<Device> one = devices.replicas(1), several = devices.several();
+  constexpr double kRounding = static_cast<double>(std::numeric_limits<float>::epsilon());
+  SelftestChecks checks;
+  const auto add = [&](const std::string& name, const std::string& compared, double tolerance,
+                       std::function<Measured()> run) {
+    checks.push_back({"training", name, compared, tolerance, std::move(run)});
+  };
+  for (int count = 2; count <= 4; ++count) {
+    add(concat("sync on ", count, " devices = on one"), kAll, 0,
+        [one, on = devices.replicas(count)] { return check_placement(on, one); });
+  }
+  if (devices.given != one && devices.given.size() > 4) {
+    add("sync on all given devices = on one", kAll, 0,
+        [one, on = devices.given] { return check_placement(on, one); });
+  }
+  add("sync, repeated with random delays", kAll, 0,
+      [several] { return check_repeats(several, SyncBatchNorm()); });
+  add("local, repeated with random delays", kAll, 0,
+      [several] { return check_repeats(several, BatchNorm2d()); });
+  add("virtual(4), one device = local, four", kAll, 0,
+      [devices] { return check_virtual(devices); });
+  add("sync, 20 steps of SGD", "weights and statistics, plain loops in double",
+      64 * kSteps * kRounding, [several] { return check_plain_training(several); });
+  add("2 micro-batches, frozen = one batch", kAll, 1e-4,
+      [several] { return check_accumulation(several); });
+  add("weights: sync to local and back", "all tensors; and the evaluation", 0,
+      [several, one] { return check_state_dict(several, one); });
+  add("evaluation: counts and loss", "confusion matrix exactly; loss, plain loops", 64 * kRounding,
+      [several] { return check_evaluation(several); });
+  return checks;
+}
+
+}  // namespace lockstep
