@@ -192,6 +192,7 @@ std::vector<LayerCase> layer_cases() {
 
 constexpr std::int64_t kSamples = 7, kPositions = 6, kClasses = 4;
 constexpr int kIgnored = 9;
+constexpr float kLossWeight = 0.5F;  // of the loss in the sum of all
 
 Outputs scaled(NetworkBuilder& net, Value* x, const NormLayer& norm) {
   return {{"out", norm(net, x, "bn")}};
@@ -207,7 +208,8 @@ Measured check_loss(const Loss& loss, const Batch& batch, double expected,
                     .norm = FrozenBatchNorm(),
                     .input = {kSamples, kPositions, kClasses},
                     .losses = {{"out", loss}}});
-  return difference(Doubles{net.train_step(batch, 0, 0.0F).loss}, Doubles{expected});
+  const double weighted = static_cast<double>(kLossWeight) * expected;
+  return difference(Doubles{net.train_step(batch, 0, 0.0F).loss}, Doubles{weighted});
 }
 
 Batch logits_batch() {
@@ -218,7 +220,8 @@ Batch logits_batch() {
 }
 
 Measured check_cross_entropy(const std::vector<Device>& devices) {
-  const CrossEntropyLoss loss{.class_weight = {0.5F, 2, 1, 1.5F}, .ignore_index = kIgnored};
+  const CrossEntropyLoss loss{
+      .weight = kLossWeight, .class_weight = {0.5F, 2, 1, 1.5F}, .ignore_index = kIgnored};
   Batch batch = logits_batch();
   Rng rng(5, RngPurpose::kTest, 0);
   double sum = 0, weights = 0;
@@ -246,8 +249,8 @@ Measured check_squared_error(const std::vector<Device>& devices) {
   for (std::size_t i = 0; i < targets.size(); ++i) {
     sum += std::pow(logit(batch.images[i]) - static_cast<double>(targets[i]), 2);
   }
-  return check_loss(MeanSquaredErrorLoss{}, batch, sum / static_cast<double>(targets.size()),
-                    devices);
+  return check_loss(MeanSquaredErrorLoss{.weight = kLossWeight}, batch,
+                    sum / static_cast<double>(targets.size()), devices);
 }
 
 }  // namespace

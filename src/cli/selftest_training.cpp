@@ -1,6 +1,6 @@
 // Whole trainings: the same numbers on other devices, from run to run and with delays, virtual and
 // real devices, and a small one beside loops in double. What a training comes to is all of its
-// weights, running statistics, momenta and losses.
+// weights, running statistics, momenta, losses and norms of gradients.
 
 #include <chrono>
 #include <cmath>
@@ -22,7 +22,7 @@ constexpr std::int64_t kSide = 12, kClasses = 3, kMostImages = 8;
 constexpr int kIgnored = 255;
 /// With fewer images than devices, and not a multiple of their number.
 constexpr std::int64_t kBatches[] = {8, 5, 7, 1};
-const char* const kAll = "weights, statistics, momenta, losses";
+const char* const kAll = "weights, statistics, momenta, losses, norms";
 
 using LabelValue = decltype(Batch::labels)::value_type;
 
@@ -81,28 +81,27 @@ NamedDoubles numbers_of(const TensorMap& tensors) {
   return all;
 }
 
-NamedDoubles result_of(DataParallel& net, const Doubles& losses) {
-  NamedDoubles all = numbers_of(net.state_dict());
-  for (const auto& [slot, values] : net.optimizer_state().slots)
-    all["(" + slot + ")"] = widen(values);
-  all["(losses)"] = losses;
-  return all;
-}
-
-Doubles train(DataParallel& net) {
-  Doubles losses;
+/// A step for each batch; what it said of losses and gradients.
+NamedDoubles train(DataParallel& net) {
+  Doubles losses, norms;
   for (const std::int64_t images : kBatches) {
     const auto step = static_cast<std::int64_t>(losses.size());
     const Batch batch = random_batch(images, static_cast<std::uint64_t>(step));
-    losses.push_back(net.train_step(batch, step, 0.05F).loss);
+    const StepResult result = net.train_step(batch, step, 0.05F);
+    losses.push_back(result.loss);
+    norms.push_back(result.grad_norm);
   }
-  return losses;
+  return {{"(losses)", losses}, {"(norms)", norms}};
 }
 
 NamedDoubles trained(const DataParallelOptions& options) {
   DataParallel net(options);
-  const Doubles losses = train(net);
-  return result_of(net, losses);
+  NamedDoubles all = train(net);
+  all.merge(numbers_of(net.state_dict()));
+  for (const auto& [slot, values] : net.optimizer_state().slots) {
+    all["(" + slot + ")"] = widen(values);
+  }
+  return all;
 }
 
 // --- the same numbers ---
@@ -189,7 +188,7 @@ Measured check_accumulation(const std::vector<Device>& devices) {
 
 constexpr std::size_t kIn = 5, kHidden = 6, kOut = 3, kSamples = 10;
 constexpr int kSteps = 20;
-constexpr double kRate = 0.05, kMomentum = 0.9, kBnMomentum = 0.1;
+constexpr double kRate = 0.05, kDecay = 0.02, kNormDecay = 0.01, kBnMomentum = 0.1;
 
 Outputs perceptron(NetworkBuilder& net, Value* x, const NormLayer& norm) {
   x = norm(net, net.linear(x, "first", kHidden, false), "bn", {.relu = true});
@@ -212,14 +211,36 @@ Doubles times(const Doubles& x, const Doubles& weight, const Doubles& bias) {
 
 /// The same network with its formulas written out.
 struct PlainTraining {
-  NamedDoubles state, velocity;
+  bool adamw = false;
+  NamedDoubles state;
+  NamedDoubles velocity = {}, squares = {};
+  int steps = 0;
+  double squared_norm = 0;  // of the last step's gradient
 
   void update(const std::string& name, const Doubles& grad) {
-    Doubles& v = velocity.try_emplace(name, grad.size(), 0.0).first->second;
+    const double decay = name.starts_with("bn.") ? kNormDecay : kDecay;
+    Doubles& mean = velocity.try_emplace(name, grad.size(), 0.0).first->second;
+    Doubles& square = squares.try_emplace(name, grad.size(), 0.0).first->second;
     for (std::size_t i = 0; i < grad.size(); ++i) {
-      v[i] = kMomentum * v[i] + grad[i];
-      state.at(name)[i] -= kRate * v[i];
+      double& weight = state.at(name)[i];
+      squared_norm += grad[i] * grad[i];
+      adamw ? adamw_update(grad[i], decay, mean[i], square[i], weight)
+            : sgd_update(grad[i], decay, mean[i], weight);
     }
+  }
+
+  static void sgd_update(double grad, double decay, double& velocity, double& weight) {
+    velocity = 0.9 * velocity + grad + decay * weight;
+    weight -= kRate * velocity;
+  }
+
+  /// Loshchilov and Hutter (2019), with their beta1, beta2 and eps.
+  void adamw_update(double grad, double decay, double& mean, double& square, double& weight) const {
+    weight -= kRate * decay * weight;
+    mean = 0.9 * mean + 0.1 * grad;
+    square = 0.999 * square + 0.001 * grad * grad;
+    const double root = std::sqrt(square / (1 - std::pow(0.999, steps)));
+    weight -= kRate * mean / (1 - std::pow(0.9, steps)) / (root + 1e-8);
   }
 
   /// Gradients of the weight [out, in] and of x, from that of y.
@@ -239,6 +260,8 @@ struct PlainTraining {
   }
 
   void step(const Doubles& x, const Doubles& target) {
+    ++steps;
+    squared_norm = 0;
     PlainBatchNorm bn{1, kHidden, times(x, state.at("first.weight"), Doubles(kHidden, 0.0)),
                       state.at("bn.weight"), state.at("bn.bias")};
     const SampleGroup all = sample_range(0, kSamples);
@@ -273,27 +296,36 @@ struct PlainTraining {
   }
 };
 
-Measured check_plain_training(const std::vector<Device>& devices) {
-  DataParallel net(
-      {.devices = devices,
-       .model = perceptron,
-       .norm = SyncBatchNorm(),
-       .input = {kSamples, kIn},
-       .losses = {{"out", MeanSquaredErrorLoss{}}},
-       .optimizer = Sgd{.momentum = static_cast<float>(kMomentum), .weight_decay = 0}});
-  PlainTraining plain{numbers_of(net.state_dict()), {}};
+Measured check_plain_training(const std::vector<Device>& devices, bool adamw) {
+  const auto decay = static_cast<float>(kDecay), norm_decay = static_cast<float>(kNormDecay);
+  DataParallelOptions options;
+  options.devices = devices;
+  options.model = perceptron;
+  options.norm = SyncBatchNorm();
+  options.input = {kSamples, kIn};
+  options.losses = {{"out", MeanSquaredErrorLoss{}}};
+  if (adamw) {
+    options.optimizer = AdamW{.weight_decay = decay, .norm_weight_decay = norm_decay};
+  } else {
+    options.optimizer = Sgd{.weight_decay = decay, .norm_weight_decay = norm_decay};
+  }
+  DataParallel net(options);
+  PlainTraining plain{adamw, numbers_of(net.state_dict())};
+  double norm = 0;
   for (int step = 0; step < kSteps; ++step) {
     Batch batch;
     const auto index = static_cast<std::uint64_t>(2 * step);
     batch.images = normal_floats(kSamples * kIn, index);
     batch.targets["out"] = normal_floats(kSamples * kOut, index + 1);
-    for (std::size_t n = 0; n < kSamples; ++n)
+    for (std::size_t n = 0; n < kSamples; ++n) {
       batch.samples.push_back(static_cast<std::int64_t>(n));
-    net.train_step(batch, step, static_cast<float>(kRate));
+    }
+    norm = net.train_step(batch, step, static_cast<float>(kRate)).grad_norm;
     plain.step(widen(batch.images), widen(batch.targets.at("out")));
   }
   plain.state.at("bn.num_batches_tracked") = {kSteps};
-  return difference(numbers_of(net.state_dict()), plain.state);
+  return worst(difference(Doubles{norm}, Doubles{std::sqrt(plain.squared_norm)}),
+               difference(numbers_of(net.state_dict()), plain.state));
 }
 
 }  // namespace
@@ -320,9 +352,12 @@ SelftestChecks training_checks(const SelftestDevices& devices) {
       [several] { return check_repeats(several, BatchNorm2d()); });
   add("virtual(4), one device = local, four", kAll, 0,
       [devices] { return check_virtual(devices); });
-  add("sync, 20 steps of SGD", "weights and statistics, plain loops in double",
-      64 * kSteps * kRounding, [several] { return check_plain_training(several); });
-  add("2 micro-batches, frozen = one batch", kAll, 1e-4,
+  for (const bool adamw : {false, true}) {
+    add(concat("sync, ", kSteps, " steps of ", adamw ? "AdamW" : "SGD"),
+        "weights, statistics, norm; plain loops in double", 8 * kSteps * kRounding,
+        [several, adamw] { return check_plain_training(several, adamw); });
+  }
+  add("2 micro-batches, frozen = one batch", kAll, 64 * kRounding,
       [several] { return check_accumulation(several); });
   add("weights: sync to local and back", "all tensors; and the evaluation", 0,
       [several, one] { return check_state_dict(several, one); });
