@@ -13,7 +13,7 @@ class Fault:
     file: str  # where it is, from the root of the project
     old: str
     new: str
-    cases: str  # doctest's pattern of the test cases that must fail
+    cases: str  # doctest's pattern of the test cases that must fail; of a row's name where `test` is lockstep
     test: str = "test_kernels"
     source: str = ""  # what is compiled where `file` is a header
 
@@ -381,4 +381,26 @@ FAULTS = [
           "weight names: names without*", test="test_nn", source="tests/nn/weight_names_test.cpp"),
     Fault("half to float: subnormal numbers are half as large", "src/nn/to_float.cpp", "0x1p-24F", "0x1p-25F",
           "weights: half*", test="test_nn"),
+
+    # --- what the self-test sees
+    Fault("the self-test: two ranks are exchanged in the merge", GROUP,
+          "    std::fill(answers.begin(), answers.end(), SyncAnswer{count, &all->posts});",
+          "    if (all->slots.size() > 1) std::swap(all->slots[0], all->slots[1]);\n"
+          "    std::fill(answers.begin(), answers.end(), SyncAnswer{count, &all->posts});",
+          "transport host, slots", test="lockstep"),
+    Fault("the self-test: no gradient through BatchNorm's mean", CPU_BACKWARD,
+          "- mean_gradient[c] -", "- 0.0F * mean_gradient[c] -", "batch_norm, sync (N,C,H,W)", test="lockstep"),
+    Fault("the self-test: the running variance is the biased one", "src/backend/cpu/batch_norm_forward.cpp",
+          "static_cast<double>(count - 1)", "static_cast<double>(count)", "running statistics, momentum 0.3", test="lockstep"),
+    Fault("the self-test: SGD without weight decay", FORMULAS, "std::fma(weight_decay, weight, grad)",
+          "std::fma(0 * weight_decay, weight, grad)", "sync, 20 steps of SGD", test="lockstep", source=CPU_OPTIMIZER),
+    Fault("the self-test: class weights do not count, in the loss nor in its gradient", "src/backend/cpu/loss.cpp",
+          "a.class_weight == nullptr ? 1.0 : static_cast<double>(a.class_weight[c])", "1.0",
+          "cross_entropy, class weights, ignored", test="lockstep"),
+    Fault("the self-test: micro-batches clear the gradients of those before them", "src/nn/network.cpp",
+          "  impl_->backend.prepack_conv2d_weights(impl_->weights);\n",
+          "  impl_->backend.prepack_conv2d_weights(impl_->weights);\n  if (impl_->training) zero_grad();\n",
+          "2 micro-batches, frozen = one batch", test="lockstep"),
+    Fault("the self-test: a failure wakes nobody", "src/sync/failure.cpp",
+          "[](Listener* listener) { listener->end_waits(); });", "[](Listener*) {});", "a replica throws, *", test="lockstep"),
 ]

@@ -4,12 +4,15 @@
     planted_faults.py --build FOLDER [--ninja NINJA] [--only WORDS] TEST...    (TEST: test_kernels, test_nn, ...)
 
 For every fault: a copy of its file, an object compiled from it with the build's own command, the executable linked
-with this object in place of the right one (of a library the linker takes only what it does not have yet), and the test cases that must fail then, by an assertion of doctest or the
-report of a sanitizer. A compiler's error, a timeout or a crash without a report is not seeing; neither is a failure of
-the right executable, or a text that is no longer in its file exactly once: the list follows the code.
+with this object in place of the right one (of a library the linker takes only what it does not have yet), and the test
+cases that must fail then, by an assertion of doctest or the report of a sanitizer; for TEST lockstep the rows of its
+self-test. A compiler's error, a timeout or a crash without a report is not seeing; neither is a failure of the right
+executable, or a text that is no longer in its file exactly once: the list follows the code.
 """
 import argparse
 import concurrent.futures
+import fnmatch
+import json
 import os
 import pathlib
 import re
@@ -38,16 +41,29 @@ def shell(command, folder):
 
 def run_cases(executable, cases):
     """(exit status, doctest's counts as {'passed', 'failed', 'failed assertions'}, output) of the test cases."""
+    selftest = executable.name == "lockstep"
+    arguments = ["selftest", "-d", "cpu:4", "--json"] if selftest else [f"-tc={cases}", "--abort-after=1"]
     try:
-        done = subprocess.run([executable, f"-tc={cases}", "--abort-after=1"], cwd=ROOT, text=True, errors="replace",
+        done = subprocess.run([executable, *arguments], cwd=ROOT, text=True, errors="replace",
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=HANGS_AFTER)
     except subprocess.TimeoutExpired:
         raise Problem(f"{executable.name} still ran after {HANGS_AFTER} s") from None
+    if selftest:
+        return done.returncode, count_rows(done.stdout, cases), done.stdout
     counts = {}
     for key, line in (("", "test cases"), (" assertions", "assertions")):
         found = re.search(rf"\[doctest\] {line}: *\d+ *\| *(\d+) passed *\| *(\d+) failed", done.stdout)
         counts["passed" + key], counts["failed" + key] = map(int, found.groups()) if found else (0, 0)
     return done.returncode, counts, done.stdout
+
+
+def count_rows(output, cases):
+    """As doctest's counts: the rows of a self-test with such a name."""
+    try:
+        ok = [row["ok"] for row in json.loads(output)["rows"] if fnmatch.fnmatchcase(row["name"], cases)]
+    except (ValueError, KeyError):
+        ok = []
+    return {"passed": ok.count(True), "failed": ok.count(False), "failed assertions": ok.count(False)}
 
 
 def check_right(executable, cases):
