@@ -28,6 +28,15 @@ struct SelftestCheck {
 };
 using SelftestChecks = std::vector<SelftestCheck>;
 
+/// What a check came to.
+struct SelftestOutcome {
+  bool ok = false;
+  Measured measured = {};
+  std::string trouble = {};  // what was wrong
+  bool stuck = false;        // a thread could not be stopped and is still there
+};
+SelftestOutcome run_check(const SelftestCheck& check);
+
 /// On what the checks run.
 struct SelftestDevices {
   std::vector<Device> given;  // as asked for
@@ -49,5 +58,8 @@ SelftestChecks batch_norm_checks(const SelftestDevices& devices);
 SelftestChecks training_checks(const SelftestDevices& devices);
 /// Replicas that fail.
 SelftestChecks failure_checks(const SelftestDevices& devices);
+
+/// All of them.
+SelftestChecks selftest_checks(const SelftestDevices& devices);
 
 }  // namespace lockstep

@@ -237,6 +237,7 @@ struct NumberRanks {
     Storage memory;
     Floats read;  // what it got
     Tensor data() const { return {memory.data(), Shape{1, kCount}}; }
+    Tensor copy() const { return {data().floats() + kCount, Shape{1, kCount}}; }
   };
 
   NumberRanks(const std::vector<Device>& on, const SyncGroupOptions& options)
@@ -254,18 +255,21 @@ struct NumberRanks {
     Rank& own = ranks[static_cast<std::size_t>(rank)];
     own.backend = make_backend(devices[static_cast<std::size_t>(rank)], 1);
     group.at(rank).attach(*own.backend);
-    own.memory = own.backend->allocate(kCount * sizeof(float));
+    own.memory = own.backend->allocate(2 * kCount * sizeof(float));
   }
   void upload(int rank, int factor) {
     const Rank& own = ranks[static_cast<std::size_t>(rank)];
     own.backend->upload(own.data(), numbers(factor).data());
     own.backend->synchronize();
   }
+  /// `data`: what this rank's device may read, on whichever it lies.
   void download(int rank, const float* data) {
     Rank& own = ranks[static_cast<std::size_t>(rank)];
     Floats part(kCount);
     // The backend only reads through this pointer.
-    own.backend->download(part.data(), Tensor(const_cast<float*>(data), Shape{1, kCount}));
+    const Tensor source(const_cast<float*>(data), Shape{1, kCount});
+    own.backend->copy(source, own.copy(), false);
+    own.backend->download(part.data(), own.copy());
     own.backend->synchronize();
     own.read.insert(own.read.end(), part.begin(), part.end());
   }

@@ -7,40 +7,17 @@
 #include <cstdio>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "cli/cli.h"
 #include "cli/selftest.h"
 #include "lockstep/backend/backend.h"
 #include "lockstep/backend/examine.h"
-#include "lockstep/core/check.h"
-#include "train/trainer.h"
 
 namespace lockstep {
 namespace {
 
 const char* const kAdvice =
     "do not trust a training on these devices; report this row with `lockstep doctor --json`";
-
-/// What a check came to.
-struct Outcome {
-  bool ok = false;
-  Measured measured;
-  std::string trouble;  // what was wrong, where it has no size
-  bool stuck = false;   // a thread could not be stopped and is still there
-};
-
-Outcome outcome_of(const SelftestCheck& check) {
-  try {
-    const Measured measured = check.run();
-    const bool ok = !measured.relative || *measured.relative <= check.tolerance;  // NaN is not
-    return {ok, measured, ok ? "" : "the error is larger than the tolerance"};
-  } catch (const StuckReplica& error) {
-    return {false, {}, error.what(), true};
-  } catch (const std::exception& error) {
-    return {false, {}, error.what()};
-  }
-}
 
 /// Prints rows as they come, or keeps them for JSON.
 class Report {
@@ -55,7 +32,7 @@ class Report {
                "tolerance", "compared");
   }
 
-  void add(const SelftestCheck& check, const Outcome& outcome) {
+  void add(const SelftestCheck& check, const SelftestOutcome& outcome) {
     failed_ += outcome.ok ? 0 : 1;
     stuck_ = stuck_ || outcome.stuck;
     const Measured& measured = outcome.measured;
@@ -129,32 +106,13 @@ class Report {
 
 }  // namespace
 
-std::vector<Device> SelftestDevices::replicas(int count) const {
-  std::set<int> ordinals;
-  for (const Device& device : given) ordinals.insert(device.ordinal);
-  const std::vector<int> distinct(ordinals.begin(), ordinals.end());
-  const auto gpu_count = static_cast<int>(distinct.size());
-  std::vector<Device> all;
-  for (int i = 0; i < count; ++i) {
-    all.push_back(gpus() ? Device{DeviceKind::kCuda,
-                                  distinct[static_cast<std::size_t>(i % gpu_count)], i / gpu_count}
-                         : Device{DeviceKind::kCpu, i, 0});
-  }
-  return all;
-}
-
-std::vector<Device> SelftestDevices::several() const {
-  return given.size() >= 4 ? given : replicas(4);
-}
-
 int run_selftest(const SelftestArguments& arguments) {
   const std::string& asked = arguments.common.devices;
   const std::string text = asked.empty() ? default_devices() : asked;
   const SelftestDevices devices{parse_devices(text)};
   Report report(text, !asked.empty(), arguments.common.json);
-  for (const auto& checks :
-       {layer_checks, gradient_checks, batch_norm_checks, training_checks, failure_checks}) {
-    for (const SelftestCheck& check : checks(devices)) report.add(check, outcome_of(check));
+  for (const SelftestCheck& check : selftest_checks(devices)) {
+    report.add(check, run_check(check));
   }
   return report.finish();
 }

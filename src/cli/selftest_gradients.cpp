@@ -10,6 +10,7 @@
 //
 // Where a function has kinks (ReLU, maxima), inputs are chosen that no step takes across one.
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
