@@ -14,7 +14,7 @@
 #include <cmath>
 #include <limits>
 
-#include "cli/selftest_probe.h"
+#include "cli/selftest/probe.h"
 #include "core/rng.h"
 #include "lockstep/core/check.h"
 #include "lockstep/parallel/data_parallel.h"
@@ -235,8 +235,7 @@ LossCase cross_entropy_case() {
   Rng rng(2, RngPurpose::kTest, 0);
   for (std::int64_t i = 0; i < kSamples * kPositions; ++i) {
     const std::uint32_t label = rng.below(kOutputs + 1);
-    using LabelValue = decltype(c.batch.labels)::value_type;
-    c.batch.labels.push_back(static_cast<LabelValue>(label == kOutputs ? kIgnored : label));
+    c.batch.labels.push_back(static_cast<Label>(label == kOutputs ? kIgnored : label));
   }
   return c;
 }

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/selftest_measure.h"
+#include "cli/selftest/measure.h"
 #include "lockstep/nn/model.h"
 #include "lockstep/sync/sync_group.h"
 #include "parallel/replica_group.h"

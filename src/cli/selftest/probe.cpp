@@ -1,4 +1,4 @@
-#include "cli/selftest_probe.h"
+#include "cli/selftest/probe.h"
 
 #include <chrono>
 #include <cmath>

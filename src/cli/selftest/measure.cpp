@@ -1,4 +1,4 @@
-#include "cli/selftest_measure.h"
+#include "cli/selftest/measure.h"
 
 #include <algorithm>
 #include <cmath>

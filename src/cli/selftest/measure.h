@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/selftest.h"
+#include "cli/selftest/checks.h"
 
 namespace lockstep {
 

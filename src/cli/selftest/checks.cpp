@@ -1,4 +1,4 @@
-#include "cli/selftest.h"
+#include "cli/selftest/checks.h"
 
 #include <exception>
 #include <set>

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/cli.h"
-#include "cli/selftest.h"
+#include "cli/selftest/checks.h"
 #include "lockstep/backend/backend.h"
 #include "lockstep/backend/examine.h"
 

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "cli/selftest_measure.h"
+#include "cli/selftest/measure.h"
 
 namespace lockstep {
 

@@ -6,8 +6,8 @@
 #include <limits>
 #include <memory>
 
-#include "cli/selftest_probe.h"
-#include "cli/selftest_reference.h"
+#include "cli/selftest/probe.h"
+#include "cli/selftest/reference.h"
 #include "lockstep/core/check.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/sync/all_reduce.h"

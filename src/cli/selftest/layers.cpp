@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "cli/selftest_probe.h"
+#include "cli/selftest/probe.h"
 #include "core/rng.h"
 #include "lockstep/core/check.h"
 #include "lockstep/parallel/data_parallel.h"
@@ -229,7 +229,7 @@ Measured check_cross_entropy(const std::vector<Device>& devices) {
     // The more are ignored the higher a sample's number.
     const bool ignored = rng.below(kSamples) < i / kPositions;
     const std::uint32_t label = ignored ? kIgnored : rng.below(kClasses);
-    batch.labels.push_back(static_cast<decltype(batch.labels)::value_type>(label));
+    batch.labels.push_back(static_cast<Label>(label));
     if (ignored) continue;
     const float* x = batch.images.data() + i * kClasses;
     double exponentials = 0;

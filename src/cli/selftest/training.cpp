@@ -8,8 +8,8 @@
 #include <limits>
 #include <thread>
 
-#include "cli/selftest_measure.h"
-#include "cli/selftest_reference.h"
+#include "cli/selftest/measure.h"
+#include "cli/selftest/reference.h"
 #include "core/rng.h"
 #include "lockstep/core/check.h"
 #include "lockstep/nn/predictor.h"
@@ -23,8 +23,6 @@ constexpr int kIgnored = 255;
 /// With fewer images than devices, and not a multiple of their number.
 constexpr std::int64_t kBatches[] = {8, 5, 7, 1};
 const char* const kAll = "weights, statistics, momenta, losses, norms";
-
-using LabelValue = decltype(Batch::labels)::value_type;
 
 /// Every kind of layer that a segmentation network has.
 Outputs small_net(NetworkBuilder& net, Value* x, const NormLayer& norm) {
@@ -46,7 +44,7 @@ Batch random_batch(std::int64_t images, std::uint64_t index) {
   Rng rng(3, RngPurpose::kTest, index);
   for (std::int64_t i = 0; i < images * kSide * kSide; ++i) {
     const std::uint32_t label = rng.below(kClasses + 1);
-    batch.labels.push_back(static_cast<LabelValue>(label == kClasses ? kIgnored : label));
+    batch.labels.push_back(static_cast<Label>(label == kClasses ? kIgnored : label));
   }
   return batch;
 }

@@ -2,7 +2,7 @@
 
 #include <chrono>
 
-#include "cli/selftest_measure.h"
+#include "cli/selftest/measure.h"
 #include "lockstep/core/check.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "train/trainer.h"

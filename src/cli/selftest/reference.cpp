@@ -1,4 +1,4 @@
-#include "cli/selftest_reference.h"
+#include "cli/selftest/reference.h"
 
 #include <algorithm>
 #include <cmath>
