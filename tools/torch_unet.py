@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The U-Net of Lockstep in PyTorch, with the same names of parameters, and a timer of its training step.
+"""The U-Net of Lockstep in PyTorch, with the same names of parameters, and a timer of the training step of this network
+or of one of torchvision's (--network fcn_resnet50, say).
 
 tests/oracle uses the network as an independent reference; tools/bench_vs_torch runs this file:
     python3 torch_unet.py --width 16 --depth 4 --batch 8 --size 176 240 --format channels_last
@@ -60,6 +61,28 @@ class UNet(nn.Module):
             up = F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=False)
             x = stage(torch.cat([skip, up], 1))
         return self.head(x)
+
+
+class OutputOnly(nn.Module):
+    """A segmentation network of torchvision without its dictionary."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, x):
+        return self.net(x)["out"]
+
+
+def make_network(args):
+    """The network, and whether its labels are of whole images."""
+    if args.network == "unet":
+        return UNet(args.width, args.depth, args.classes), False
+    import torchvision
+    if "_" in args.network and not args.network.startswith("resnext"):
+        make = getattr(torchvision.models.segmentation, args.network)
+        return OutputOnly(make(weights=None, weights_backbone=None, num_classes=args.classes, aux_loss=False)), False
+    return getattr(torchvision.models, args.network)(num_classes=args.classes), True
 
 
 def make_sgd(net, lr, momentum, weight_decay, norm_weight_decay):
@@ -134,6 +157,7 @@ def evaluation(net, images, labels, classes):
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--network", default="unet", help="or a network of torchvision: fcn_resnet50, resnet50, ...")
     parser.add_argument("--width", type=int, default=16)
     parser.add_argument("--depth", type=int, default=4)
     parser.add_argument("--classes", type=int, default=11)
@@ -157,12 +181,14 @@ def main():
     torch.manual_seed(0)
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
-    net = UNet(args.width, args.depth, args.classes).to(args.device)
+    net, of_images = make_network(args)
+    net = net.to(args.device)
     images = torch.randn(args.batch, 3, *args.size, device=args.device)
     if args.format == "channels_last":
         net = net.to(memory_format=torch.channels_last)
         images = images.contiguous(memory_format=torch.channels_last)
-    labels = torch.randint(0, args.classes, (args.batch, *args.size), device=args.device)
+    shape = (args.batch,) if of_images else (args.batch, *args.size)
+    labels = torch.randint(0, args.classes, shape, device=args.device)
     optimizer = make_sgd(net, 0.01, 0.9, 1e-4, 0.0)
     upload = host_batch(images, labels) if args.upload else lambda: None
     if args.eval:
