@@ -1,6 +1,8 @@
 #pragma once
 // Ends waits that last too long: a thread that looks at the barriers now and then and aborts them
-// with a report. It never touches a device, so it works when everything else is stuck.
+// with a report. It never touches a device, so it works when everything else is stuck. Time for
+// which the whole process was stopped (Ctrl-Z, a closed lid) is nobody's wait: the timeout starts
+// anew.
 
 #include <chrono>
 #include <condition_variable>
@@ -29,15 +31,20 @@ class Watchdog {
   Watchdog& operator=(const Watchdog&) = delete;
 
  private:
-  void watch();
-  bool check() const;
+  using Clock = std::chrono::steady_clock;
 
-  const std::chrono::milliseconds timeout_;
+  void watch();
+  bool check();
+  void notice_stop();
+
+  const std::chrono::milliseconds timeout_, interval_;
   const LongestWait longest_wait_;
   const OnStall on_stall_;
   std::mutex mutex_;
   std::condition_variable stopped_;
   bool stop_ = false;
+  Clock::time_point looked_;   // when it last looked at the barriers
+  Clock::time_point resumed_;  // when the process last went on after a stop
   std::thread thread_;
 };
 

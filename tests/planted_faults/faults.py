@@ -198,6 +198,8 @@ FAULTS = [
           "if (!same_call(slot.message.call, first)) throw_disagreement();",
           "static_cast<void>(slot), static_cast<void>(first);",
           "a rank that makes another call is named*", test="test_sync"),
+    Fault("the watchdog: time for which the process was stopped counts as waiting", "src/sync/watchdog.cpp",
+          "|| looked_ - resumed_ < timeout_", "", "the time for which the process was stopped*", test="test_sync"),
     Fault("weight decay: that of BatchNorm's parameters is the others'", "src/optim/optimizer.cpp",
           "? norm_weight_decay : weight_decay;", "? weight_decay : norm_weight_decay;",
           "ranges cover every parameter once*", test="test_optim"),
