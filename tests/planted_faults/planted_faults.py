@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Plants the faults of faults.py in copies of the sources, one at a time, and demands that the tests see each.
 
-    planted_faults.py --build FOLDER [--ninja NINJA] [--only WORDS] TEST...    (TEST: test_kernels, test_nn, ...)
+    planted_faults.py --build FOLDER [--ninja NINJA] [--only WORDS] [--part K/N] TEST...    (TEST: test_kernels, ...)
 
 For every fault: a copy of its file, an object compiled from it with the build's own command, the executable linked
 with this object in place of the right one (of a library the linker takes only what it does not have yet), and the test
@@ -155,10 +155,14 @@ def main():
     parser.add_argument("--build", type=pathlib.Path, required=True, help="a folder that tools/build has built")
     parser.add_argument("--ninja", default="ninja")
     parser.add_argument("--only", default="", help="only faults whose description has these words")
+    parser.add_argument("--part", default=os.environ.get("LOCKSTEP_FAULTS_PART", "1/1"), metavar="K/N",
+                        help="only the K-th, K+N-th, ... of them; default: $LOCKSTEP_FAULTS_PART, else all")
     parser.add_argument("tests", nargs="+", metavar="TEST", help="the executables that this build has")
     args = parser.parse_args()
     args.build = args.build.resolve()
     faults = [fault for fault in FAULTS if fault.test in args.tests and args.only in fault.what]
+    part, parts = map(int, args.part.split("/"))
+    faults = faults[part - 1::parts]
     for test in sorted({fault.test for fault in FAULTS} - set(args.tests)):
         print(f"SKIPPED: the faults of {test}, which this build does not have")
     with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
@@ -166,7 +170,7 @@ def main():
         work += [pool.submit(check_right_one, *pair, args)
                  for pair in sorted({(fault.test, fault.cases) for fault in faults})]
         results = [each.result() for each in work]
-    print(f"{sum(results[:len(faults)])} of {len(faults)} planted faults are seen")
+    print(f"{sum(results[:len(faults)])} of {len(faults)} planted faults are seen (part {args.part} of all)")
     sys.exit(0 if faults and all(results) else 1)
 
 
