@@ -5,6 +5,7 @@
 #include <atomic>
 #include <exception>
 #include <future>
+#include <string>
 #include <thread>
 
 #include "lockstep/core/check.h"
@@ -31,16 +32,24 @@ class LongWait {
   std::atomic<int> looks_ = 0;
 };
 
+/// Of a StalledError. The exception stays on the watchdog's thread.
+std::string text_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const StalledError& stall) {
+    return stall.what();
+  }
+}
+
 }  // namespace
 
 TEST_CASE("a wait that lasts too long is a stall") {
   LongWait wait;
-  std::promise<std::exception_ptr> stall;
+  std::promise<std::string> stall;
   const Watchdog watchdog(
       kTimeout, [&] { return wait.look(milliseconds(0)); },
-      [&](std::exception_ptr error) { stall.set_value(std::move(error)); });
-  CHECK_THROWS_WITH_AS(std::rethrow_exception(stall.get_future().get()),
-                       doctest::Contains("replica 0 waits"), StalledError);
+      [&](const std::exception_ptr& error) { stall.set_value(text_of(error)); });
+  CHECK(stall.get_future().get().find("replica 0 waits") != std::string::npos);
 }
 
 // The watchdog's own thread sleeps as long as a stopped process would.
@@ -49,7 +58,7 @@ TEST_CASE("the time for which the process was stopped is nobody's wait") {
   std::promise<int> looks;
   const Watchdog watchdog(
       kTimeout, [&] { return wait.look(wait.looks() == 0 ? 4 * kTimeout : milliseconds(0)); },
-      [&](std::exception_ptr) { looks.set_value(wait.looks()); });
+      [&](const std::exception_ptr&) { looks.set_value(wait.looks()); });
   CHECK(looks.get_future().get() > 1);  // it is still seen, a timeout later
 }
 
