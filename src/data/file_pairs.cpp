@@ -29,18 +29,8 @@ std::string contents_of(const fs::path& directory) {
   return text + ")";
 }
 
-bool has_extension(const fs::path& file, const Extensions& extensions) {
-  std::string extension = file.extension().string();
-  for (char& c : extension) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return std::find(extensions.begin(), extensions.end(), extension) != extensions.end();
-}
-
 FilesByStem list_files(const fs::path& directory, const Extensions& extensions) {
-  if (!fs::is_directory(directory)) {
-    throw DataError(concat("expected the folder ", directory.string(), "; it does not exist",
-                           contents_of(directory.parent_path()),
-                           ". Check data.root and the split's name"));
-  }
+  check_split_folder(directory);
   FilesByStem files;
   for (const auto& entry : fs::directory_iterator(directory)) {
     const fs::path& path = entry.path();
@@ -135,6 +125,19 @@ void check_root(const fs::path& root) {
 }
 
 }  // namespace
+
+void check_split_folder(const fs::path& folder) {
+  if (fs::is_directory(folder)) return;
+  throw DataError(concat("expected the folder ", folder.string(), "; it does not exist",
+                         contents_of(folder.parent_path()),
+                         ". Check data.root and the split's name"));
+}
+
+bool has_extension(const fs::path& file, const std::vector<std::string>& extensions) {
+  std::string extension = file.extension().string();
+  for (char& c : extension) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return std::find(extensions.begin(), extensions.end(), extension) != extensions.end();
+}
 
 std::vector<FilePair> folder_pairs(const fs::path& root, const std::string& split) {
   check_root(root);

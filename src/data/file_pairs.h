@@ -12,6 +12,12 @@ struct FilePair {
   std::filesystem::path image, mask;
 };
 
+/// Whether the name ends in one of these extensions (".png"), in small letters or capitals.
+bool has_extension(const std::filesystem::path& file, const std::vector<std::string>& extensions);
+
+/// Throws DataError that says which folders there are when this one does not exist.
+void check_split_folder(const std::filesystem::path& folder);
+
 /// images/<split>/*.{jpg,jpeg,png} and masks/<split>/*.png by file stem, in the order of the stems.
 std::vector<FilePair> folder_pairs(const std::filesystem::path& root, const std::string& split);
 

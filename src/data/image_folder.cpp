@@ -1,11 +1,10 @@
 #include "data/image_folder.h"
 
 #include <algorithm>
-#include <array>
-#include <cctype>
 #include <filesystem>
 #include <utility>
 
+#include "data/file_pairs.h"
 #include "data/image_io.h"
 #include "lockstep/core/check.h"
 
@@ -40,34 +39,24 @@ class ImageFolder final : public Dataset {
   std::vector<ImageFile> files_;
 };
 
-std::string lower_extension(const fs::path& file) {
-  std::string extension = file.extension().string();
-  for (char& c : extension) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return extension;
-}
-
 bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
 
+// An image that torchvision would train with and that cannot be read here is an error: to leave it
+// out would be another data set.
 bool is_image(const fs::path& file) {
-  const std::string extension = lower_extension(file);
-  return !is_hidden(file) && (extension == ".jpg" || extension == ".jpeg" || extension == ".png");
-}
-
-// What torchvision would train with and we cannot read: to leave it out would be another data set.
-void check_readable(const fs::path& file) {
-  constexpr std::array kOthers{".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp"};
-  const std::string extension = lower_extension(file);
-  if (std::find(kOthers.begin(), kOthers.end(), extension) == kOthers.end()) return;
-  throw DataError(concat(file.string(), ": expected JPEG or PNG images, got ", extension,
-                         "; convert it, or move it out of the data set"));
+  if (is_hidden(file)) return false;
+  if (has_extension(file, {".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp"})) {
+    throw DataError(concat(file.string(), ": expected JPEG or PNG images, got ",
+                           file.extension().string(),
+                           "; convert it, or move it out of the data set"));
+  }
+  return has_extension(file, {".jpg", ".jpeg", ".png"});
 }
 
 fs::path split_folder(const DataOptions& options, const std::string& split) {
   fs::path folder = options.root / split;
-  if (fs::is_directory(folder)) return folder;
-  throw DataError(concat("expected the folder ", folder.string(),
-                         " with a folder for each class; it does not exist. Check data.root and "
-                         "the split's name"));
+  check_split_folder(folder);
+  return folder;
 }
 
 std::vector<std::string> class_folders(const fs::path& split) {
@@ -84,13 +73,12 @@ std::vector<std::string> class_folders(const fs::path& split) {
 std::vector<fs::path> images_below(const fs::path& folder) {
   std::vector<fs::path> images;
   constexpr auto kOptions = fs::directory_options::follow_directory_symlink;
-  for (const auto& entry : fs::recursive_directory_iterator(folder, kOptions)) {
-    if (!entry.is_regular_file()) continue;
-    if (is_image(entry.path())) {
-      images.push_back(entry.path());
-    } else {
-      check_readable(entry.path());
+  try {
+    for (const auto& entry : fs::recursive_directory_iterator(folder, kOptions)) {
+      if (entry.is_regular_file() && is_image(entry.path())) images.push_back(entry.path());
     }
+  } catch (const fs::filesystem_error& error) {
+    throw DataError(concat(error.path1().string(), ": cannot be read: ", error.code().message()));
   }
   std::sort(images.begin(), images.end());
   return images;

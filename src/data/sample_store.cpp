@@ -38,6 +38,7 @@ void check(const DataOptions& options) {
 
 SampleStore::SampleStore(const DataOptions& options, Split split, std::uint64_t seed)
     : task_(find_layout(options).task),
+      ignore_index_(options.ignore_index),
       resize_(options.resize),
       shorter_side_(split == Split::kVal ? options.val_resize : std::nullopt),
       center_crop_(split == Split::kVal ? options.val_crop : std::nullopt),
@@ -73,6 +74,18 @@ const Sample& SampleStore::fetch(std::int64_t index, SampleScratch& scratch) con
   Sample& sample = decode(index, scratch);
   keep(index, sample);
   return sample;
+}
+
+void SampleStore::count_labels(std::int64_t index, std::span<const Label> labels,
+                               std::span<std::int64_t> counts) const {
+  for (const Label label : labels) {
+    if (label == ignore_index_) continue;
+    if (label >= counts.size()) {
+      throw DataError(concat(describe(index), ": label ", label, "; expected a class in 0..",
+                             counts.size() - 1, " or ignore_index ", ignore_index_));
+    }
+    ++counts[label];
+  }
 }
 
 Sample& SampleStore::decode(std::int64_t index, SampleScratch& scratch) const {

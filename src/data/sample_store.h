@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,10 @@ class SampleStore {
   std::string describe(std::int64_t index) const { return dataset_->describe(index); }
   /// Size of sample `index` as `fetch` gives it; reads a header at most.
   Size image_size(std::int64_t index) const;
+  /// Adds the labels of sample `index` that count to `counts` [classes]. Throws DataError for one
+  /// that is neither a class nor ignored, which no layout of the library's own gives.
+  void count_labels(std::int64_t index, std::span<const Label> labels,
+                    std::span<std::int64_t> counts) const;
   /// What the samples' labels are of.
   Task task() const { return task_; }
   /// The sample, in the store or in `scratch`: valid until the scratch is used again.
@@ -48,6 +53,7 @@ class SampleStore {
 
   std::unique_ptr<Dataset> dataset_;
   Task task_;
+  int ignore_index_;
   std::optional<Size> resize_;
   std::optional<int> shorter_side_;
   std::optional<Size> center_crop_;

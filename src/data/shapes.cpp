@@ -5,13 +5,13 @@
 #include <cmath>
 
 #include "core/rng.h"
-#include "data/street_noise.h"
+#include "data/generated.h"
+#include "data/texture_noise.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
 namespace {
 
-constexpr int kMinExtent = 16;
 constexpr int kSubPixels = 2;  // per axis: smooth edges
 
 using Color = std::array<float, 3>;
@@ -137,26 +137,7 @@ class Canvas {
   const Size size_;
   const float scale_;
   const float cos_, sin_;
-  const StreetNoise noise_;
-};
-
-class ShapeDataset final : public Dataset {
- public:
-  ShapeDataset(Size image_size, Split split, std::int64_t count, std::uint64_t seed)
-      : size_(image_size), split_(split), count_(count), seed_(seed) {}
-
-  std::int64_t size() const override { return count_; }
-  void load(std::int64_t index, Sample& sample) const override {
-    draw_shape(size_, split_, seed_, index, sample);
-  }
-  Size image_size(std::int64_t) const override { return size_; }
-  std::string describe(std::int64_t index) const override { return concat("shape ", index); }
-
- private:
-  Size size_;
-  Split split_;
-  std::int64_t count_;
-  std::uint64_t seed_;
+  const TextureNoise noise_;
 };
 
 }  // namespace
@@ -171,8 +152,8 @@ const std::vector<std::string>& shape_class_names() {
 }
 
 void draw_shape(Size size, Split split, std::uint64_t seed, std::int64_t index, Sample& sample) {
-  LOCKSTEP_CHECK(size.height >= kMinExtent && size.width >= kMinExtent, "a shape of ", size.height,
-                 "x", size.width);
+  LOCKSTEP_CHECK(size.height >= kMinGeneratedExtent && size.width >= kMinGeneratedExtent,
+                 "a shape of ", size.height, "x", size.width);
   Rng rng(seed, RngPurpose::kSynthetic, static_cast<std::uint64_t>(index),
           static_cast<std::uint32_t>(split));
   const auto label = static_cast<std::size_t>(index) % kShapes.size();
@@ -186,20 +167,10 @@ void draw_shape(Size size, Split split, std::uint64_t seed, std::int64_t index, 
 }
 
 std::unique_ptr<Dataset> make_shapes(const DataOptions& options, Split split, std::uint64_t seed) {
-  if (options.num_classes != static_cast<int>(kShapes.size())) {
-    throw ConfigError(concat("data.num_classes = ", options.num_classes, ": layout \"shapes\" has ",
-                             kShapes.size(), " classes"));
-  }
-  if (options.size.height < kMinExtent || options.size.width < kMinExtent) {
-    throw ConfigError(concat("data.size = [", options.size.height, ", ", options.size.width,
-                             "]: expected [height, width] of at least ", kMinExtent));
-  }
-  const int count = split == Split::kTrain ? options.train_images : options.val_images;
-  if (count < 1) {
-    throw ConfigError(concat("data.", split == Split::kTrain ? "train" : "val", "_images = ", count,
-                             ": expected at least 1"));
-  }
-  return std::make_unique<ShapeDataset>(options.size, split, count, seed);
+  const auto draw = [size = options.size, split, seed](std::int64_t index, Sample& sample) {
+    draw_shape(size, split, seed, index, sample);
+  };
+  return make_generated(options, split, "shape", static_cast<int>(kShapes.size()), draw);
 }
 
 }  // namespace lockstep

@@ -121,7 +121,7 @@ class Backdrop {
   }
 
   const StreetScene& scene_;
-  const StreetNoise noise_;
+  const TextureNoise noise_;
   StreetCanvas& canvas_;
 };
 

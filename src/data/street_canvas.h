@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "data/street_noise.h"
+#include "data/texture_noise.h"
 #include "lockstep/data/dataset.h"
 
 namespace lockstep {

@@ -15,7 +15,7 @@ float transmitted(float haze, float z) {
 void develop(const StreetScene& scene, const StreetCanvas& canvas,
              std::vector<std::uint8_t>& pixels) {
   const StreetLight& light = scene.light;
-  const StreetNoise noise;
+  const TextureNoise noise;
   const int grain_x = static_cast<int>(scene.texture_u);
   const int grain_y = static_cast<int>(scene.texture_v);
   std::size_t i = 0;

@@ -263,7 +263,7 @@ class Objects {
   }
 
   const StreetScene& scene_;
-  const StreetNoise noise_;
+  const TextureNoise noise_;
   Rng& rng_;
   StreetCanvas& canvas_;
 };

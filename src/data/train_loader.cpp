@@ -267,9 +267,7 @@ void TrainLoader::Impl::fill(const Ticket& ticket, Decoder& decoder) const {
   Label* labels = batch.labels.data() + position * labels_per_sample();
   const Sample& sample = store_.fetch(ticket.sample, decoder.scratch);
   decoder.augmenter.apply(sample, ticket.sample, batch.epoch, image, labels);
-  for (std::size_t i = 0; i < labels_per_sample(); ++i) {
-    if (labels[i] != data_.ignore_index) ++decoder.histogram[labels[i]];
-  }
+  store_.count_labels(ticket.sample, {labels, labels_per_sample()}, decoder.histogram);
 }
 
 TrainLoader::TrainLoader(const DataOptions& data, const LoaderOptions& options)

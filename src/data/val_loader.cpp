@@ -44,9 +44,7 @@ void ValLoader::Impl::append(std::int64_t index, const Sample& sample, int divis
     batch.labels.resize(labels + pixels);
     pad_labels(sample.labels, size, ignore_index, batch.labels.data() + labels);
   }
-  for (const Label label : sample.labels.pixels) {
-    if (label != ignore_index) ++batch.class_pixels[label];
-  }
+  store.count_labels(index, sample.labels.pixels, batch.class_pixels);
 }
 
 ValLoader::ValLoader(const DataOptions& data, std::uint64_t seed)
@@ -58,15 +56,13 @@ std::int64_t ValLoader::size() const { return impl_->store.size(); }
 
 Task ValLoader::task() const { return impl_->store.task(); }
 
-std::int64_t ValLoader::images_per_batch(std::int64_t most) const {
+bool ValLoader::one_size() const {
   const Size first = impl_->store.image_size(0);
   for (std::int64_t i = 1; i < size(); ++i) {
-    if (impl_->store.image_size(i) != first) return 1;
+    if (impl_->store.image_size(i) != first) return false;
   }
-  return most;
+  return true;
 }
-
-Batch ValLoader::load(std::int64_t index, int divisor) const { return load(index, 1, divisor); }
 
 Batch ValLoader::load(std::int64_t first, std::int64_t count, int divisor) const {
   LOCKSTEP_CHECK(divisor > 0, "sizes cannot be multiples of ", divisor);

@@ -126,7 +126,8 @@ class Replica {
     return {data, Shape{1, static_cast<std::int64_t>(bytes)}, DType::kUInt8};
   }
   Tensor staged_images(std::size_t micro, std::int64_t count) const;
-  std::int64_t count_top5(const Batch& batch);
+  void download_logits(const Tensor& output);
+  std::int64_t count_top5(const Batch& batch) const;
   Tensor confusion_tensor() const;
 
   const DataParallelOptions& options_;
@@ -153,7 +154,7 @@ class Replica {
   Storage scalars_;                           // StepScalars
   std::unique_ptr<Readback> readback_;        // of `sums_`, kStepSlots times
   std::vector<std::int64_t> label_counts_;    // [class] of the image that is evaluated
-  std::vector<float> top5_logits_;
+  std::vector<float> logits_;                 // of the batch that is evaluated
   Storage confusion_;    // int64 [classes, classes]; empty where the first loss has no labels
   Storage eval_target_;  // of the first loss, for the network of the last evaluated size
   Storage eval_images_;  // fp32, on their way into it; empty where it takes them as they are

@@ -98,25 +98,28 @@ EvalOutcome Replica::evaluate(const Batch& batch) {
   loss.evaluate(network, target, sums().losses.data());
   StepSums read;
   backend_->download(&read, bytes_tensor(sums_.data(), sizeof(StepSums)));
+  download_logits(network.output(loss.output_index()));
   backend_->synchronize();
   return {read.losses[0], count_terms(batch, loss, target.shape), count_top5(batch)};
 }
 
-std::int64_t Replica::count_top5(const Batch& batch) {
-  const LossNode& loss = losses_.front();
-  const Tensor& output = eval_network_->output(loss.output_index());
-  if (!is_of_samples(loss, output)) return 0;
+// Where they are of whole samples.
+void Replica::download_logits(const Tensor& output) {
+  logits_.clear();
+  if (!is_of_samples(losses_.front(), output)) return;
   const Tensor logits(eval_logits_.data(), output.shape);
   backend_->copy(output, logits, false);
-  top5_logits_.resize(static_cast<std::size_t>(output.shape.elements()));
-  backend_->download(top5_logits_.data(), logits);
-  backend_->synchronize();
-  const auto classes = static_cast<std::size_t>(loss.classes());
+  logits_.resize(static_cast<std::size_t>(output.shape.elements()));
+  backend_->download(logits_.data(), logits);
+}
+
+std::int64_t Replica::count_top5(const Batch& batch) const {
+  const auto classes = static_cast<std::size_t>(losses_.front().classes());
   std::int64_t count = 0;
-  for (std::size_t i = 0; i < batch.samples.size(); ++i) {
-    const Label label = batch.labels[i];
-    if (label == loss.cross_entropy()->ignore_index) continue;
-    count += is_among_five({top5_logits_.data() + i * classes, classes}, label) ? 1 : 0;
+  for (std::size_t i = 0; i * classes < logits_.size(); ++i) {
+    const std::span<const float> logits(logits_.data() + i * classes, classes);
+    // What is no class is ignored: the loss has seen to that.
+    if (batch.labels[i] < classes && is_among_five(logits, batch.labels[i])) ++count;
   }
   return count;
 }

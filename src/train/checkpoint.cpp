@@ -161,6 +161,7 @@ SafetensorsFile to_file(const TrainingState& state) {
   file.tensors["losses"] = to_tensor("F64", state.losses);
   std::vector<double> best;
   if (state.best_score) best.push_back(*state.best_score);
+  // The name in files is that of the first score there was.
   file.tensors["best_m_iou"] = to_tensor("F64", best);
   if (state.loss_scale) {
     file.tensors[kLossScale] =

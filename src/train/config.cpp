@@ -264,6 +264,10 @@ void ConfigReader::check_augment() {
     error("data.augment.crop_area", "data.augment.crop_area needs the size of the result",
           "set data.augment.crop = [224, 224], for example");
   }
+  if (has("data.augment.crop_aspect") && !has("data.augment.crop_area")) {
+    error("data.augment.crop_aspect", "data.augment.crop_aspect is of a random-resized crop",
+          "set data.augment.crop_area = [0.08, 1], for example, or leave it out");
+  }
   check_exclusive("data.augment.crop_area", "data.augment.scale");
   check_exclusive("data.resize", "data.val_resize");
 }

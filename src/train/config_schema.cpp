@@ -190,29 +190,21 @@ void add_data(Keys& keys) {
                          "generated: how many"));
 }
 
-const std::array<float, 2>& value_of(const std::array<float, 2>& range) { return range; }
-const std::array<float, 2>& value_of(const std::optional<std::array<float, 2>>& range) {
-  return *range;
-}
-
-/// [lo, hi], 0 < lo <= hi <= most. `get` gives the address of an array or of an optional one.
-template <typename Get>
-ConfigKey crop_range_key(std::string path, std::string doc, double most, Get get) {
-  auto read = [get, most](ConfigDraft& draft, const toml::node& node) -> std::string {
+/// [lo, hi] of augmentation, 0 < lo <= hi <= most: `get` gives it, `set` takes it.
+template <typename Get, typename Set>
+ConfigKey range(std::string path, Get get, Set set, double most, std::string doc) {
+  auto read = [set, most](ConfigDraft& draft, const toml::node& node) -> std::string {
     const auto values = number_list(node, 2, {.lo = 0, .hi = most, .above = true});
     if (!values || (*values)[0] > (*values)[1]) {
       return expected(fmt::format("[lo, hi], 0 < lo <= hi <= {}", most), node);
     }
-    *get(draft.config) =
-        std::array{static_cast<float>((*values)[0]), static_cast<float>((*values)[1])};
+    set(*draft.config.data.augment,
+        std::array{static_cast<float>((*values)[0]), static_cast<float>((*values)[1])});
     return "";
   };
-  auto write = [get](const Config& c) -> std::string {
-    // Neither says anything without an area.
-    const auto& augment = *c.data.augment;
-    if (!augment.crop_area) return "";
-    const std::array<float, 2> range = value_of(*get(c));
-    return fmt::format("[{}, {}]", range[0], range[1]);
+  auto write = [get](const Config& c) {
+    const std::array<float, 2> values = get(*c.data.augment);
+    return fmt::format("[{}, {}]", values[0], values[1]);
   };
   return {std::move(path), std::move(doc), read, write};
 }
@@ -223,24 +215,27 @@ void add_augment(Keys& keys) {
   add(size(
       "data.augment.crop", [](auto& c) -> auto& { return c.data.augment->crop; },
       "random crop [height, width]"));
-  add({"data.augment.scale", "random scale [lo, hi]",
-       [](ConfigDraft& draft, const toml::node& node) -> std::string {
-         const auto values = number_list(node, 2, {.lo = 0, .hi = 100, .above = true});
-         if (!values || (*values)[0] > (*values)[1]) {
-           return expected("[lo, hi], 0 < lo <= hi <= 100", node);
-         }
-         draft.config.data.augment->scale_lo = static_cast<float>((*values)[0]);
-         draft.config.data.augment->scale_hi = static_cast<float>((*values)[1]);
-         return "";
-       },
-       [](const Config& c) -> std::string {
-         if (c.data.augment->crop_area) return "";
-         return fmt::format("[{}, {}]", c.data.augment->scale_lo, c.data.augment->scale_hi);
-       }});
-  add(crop_range_key("data.augment.crop_area", "random-resized crop: share of the image [lo, hi]",
-                     1, [](auto& c) { return &c.data.augment->crop_area; }));
-  add(crop_range_key("data.augment.crop_aspect", "its width over its height [lo, hi]", 100,
-                     [](auto& c) { return &c.data.augment->crop_aspect; }));
+  using Range2 = std::array<float, 2>;
+  const auto resized = [](const Config& c) { return c.data.augment->crop_area.has_value(); };
+  const auto whole = [](const Config& c) { return !c.data.augment->crop_area; };
+  add(only_if(whole,
+              range(
+                  "data.augment.scale",
+                  [](const AugmentOptions& o) {
+                    return Range2{o.scale_lo, o.scale_hi};
+                  },
+                  [](AugmentOptions& o, const Range2& v) { o.scale_lo = v[0], o.scale_hi = v[1]; },
+                  100, "random scale [lo, hi]")));
+  add(only_if(resized,
+              range(
+                  "data.augment.crop_area", [](const AugmentOptions& o) { return *o.crop_area; },
+                  [](AugmentOptions& o, const Range2& v) { o.crop_area = v; }, 1,
+                  "random-resized crop: share of the image [lo, hi]")));
+  add(only_if(resized,
+              range(
+                  "data.augment.crop_aspect", [](const AugmentOptions& o) { return o.crop_aspect; },
+                  [](AugmentOptions& o, const Range2& v) { o.crop_aspect = v; }, 100,
+                  "its width over its height [lo, hi]")));
   add(real(
       "data.augment.hflip", [](auto& c) -> auto& { return c.data.augment->hflip; }, kShare,
       "probability of a horizontal flip"));

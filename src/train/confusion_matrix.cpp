@@ -5,11 +5,6 @@
 namespace lockstep {
 namespace {
 
-std::optional<double> percent(std::int64_t part, std::int64_t whole) {
-  if (whole == 0) return std::nullopt;
-  return 100.0 * static_cast<double>(part) / static_cast<double>(whole);
-}
-
 std::optional<double> mean_of_defined(std::span<const std::optional<double>> values) {
   double sum = 0;
   int defined = 0;
@@ -22,6 +17,11 @@ std::optional<double> mean_of_defined(std::span<const std::optional<double>> val
 }
 
 }  // namespace
+
+std::optional<double> percent(std::int64_t part, std::int64_t whole) {
+  if (whole == 0) return std::nullopt;
+  return 100.0 * static_cast<double>(part) / static_cast<double>(whole);
+}
 
 ConfusionMetrics confusion_metrics(std::span<const std::int64_t> confusion, int classes) {
   const auto size = static_cast<std::size_t>(classes);

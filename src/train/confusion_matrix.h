@@ -20,6 +20,9 @@ struct ConfusionMetrics {
   std::vector<std::optional<double>> acc;  // [class] intersection / labelled
 };
 
+/// `part` of `whole`; undefined where there is no whole.
+std::optional<double> percent(std::int64_t part, std::int64_t whole);
+
 /// `confusion` [classes, classes], row: label, column: prediction. Throws Error on a wrong size.
 ConfusionMetrics confusion_metrics(std::span<const std::int64_t> confusion, int classes);
 

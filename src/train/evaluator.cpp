@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 
 #include "train/running_statistics.h"
 
@@ -9,7 +10,7 @@ namespace lockstep {
 
 namespace {
 
-constexpr std::int64_t kMostImagesPerBatch = 16;
+constexpr std::int64_t kImagesPerBatch = 16;
 
 }  // namespace
 
@@ -18,9 +19,8 @@ struct Evaluator::Impl {
       : config(options),
         replicas(group),
         loader(options.data, options.run.seed),
-        images_per_batch(loader.task() == Task::kClassification
-                             ? loader.images_per_batch(kMostImagesPerBatch)
-                             : 1) {}
+        images_per_batch(
+            loader.task() == Task::kClassification && loader.one_size() ? kImagesPerBatch : 1) {}
 
   ReplicaStatistics statistics(EvalStats stats, const std::vector<ReplicaStatistics>& training);
 
@@ -78,7 +78,9 @@ Evaluation Evaluator::evaluate(EvalStats stats) {
   if (evaluation.metrics.a_acc) evaluation.loss = result.loss;
   evaluation.images = images;
   if (evaluation.task == Task::kClassification) {
-    evaluation.top5 = 100 * static_cast<double>(result.top5) / static_cast<double>(images);
+    const std::int64_t labelled =
+        std::accumulate(result.confusion.begin(), result.confusion.end(), std::int64_t{0});
+    evaluation.top5 = percent(result.top5, labelled);
   }
   evaluation.confusion = result.confusion;
   evaluation.seconds =

@@ -49,8 +49,8 @@ struct Column {
   const std::vector<std::optional<double>>* values;  // [class], percent
 };
 
-std::string class_table(const std::vector<std::string>& classes, const std::vector<Column>& columns,
-                        std::size_t count) {
+std::string class_table(const std::vector<std::string>& classes,
+                        const std::vector<Column>& columns) {
   std::size_t width = 5;
   for (const std::string& name : classes) width = std::max(width, name.size());
   std::string rule = fmt::format("+-{:-<{}}-+", "", width);
@@ -61,7 +61,7 @@ std::string class_table(const std::vector<std::string>& classes, const std::vect
   }
   rule += "\n";
   text = rule + text + "\n" + rule;
-  for (std::size_t c = 0; c < count; ++c) {
+  for (std::size_t c = 0; c < columns.front().values->size(); ++c) {
     text += fmt::format("| {:<{}} |", c < classes.size() ? classes[c] : std::to_string(c), width);
     for (const Column& column : columns) {
       text += fmt::format(" {:>6} |", format_percent((*column.values)[c]));
@@ -86,7 +86,7 @@ std::string format_classification(const Evaluation& evaluation,
   const ConfusionMetrics& metrics = evaluation.metrics;
   std::string text;
   if (metrics.acc.size() <= kMostRows) {
-    text = class_table(classes, {{"Acc", &metrics.acc}}, metrics.acc.size());
+    text = class_table(classes, {{"Acc", &metrics.acc}});
   }
   return text +
          fmt::format("top1 {} %  top5 {} %  mAcc {} %", format_percent(metrics.a_acc),
@@ -173,8 +173,7 @@ std::string format_evaluation(const Evaluation& evaluation,
                               const std::vector<std::string>& classes) {
   const ConfusionMetrics& metrics = evaluation.metrics;
   if (evaluation.task == Task::kClassification) return format_classification(evaluation, classes);
-  std::string text =
-      class_table(classes, {{"IoU", &metrics.iou}, {"Acc", &metrics.acc}}, metrics.iou.size());
+  std::string text = class_table(classes, {{"IoU", &metrics.iou}, {"Acc", &metrics.acc}});
   text += fmt::format("mIoU {} %  mAcc {} %  aAcc {} %  mIoU_present {} %",
                       format_percent(metrics.m_iou), format_percent(metrics.m_acc),
                       format_percent(metrics.a_acc), format_percent(metrics.m_iou_present));

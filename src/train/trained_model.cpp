@@ -52,8 +52,7 @@ void put_statistics(const ReplicaStatistics& statistics, TensorMap& weights) {
 Metadata about(const Config& config, const Architecture& architecture, std::int64_t iteration) {
   Metadata text{{"lockstep.architecture", config.model.arch},
                 {"lockstep.description", architecture.description},
-                {"lockstep.task",
-                 architecture.task == Task::kClassification ? "classification" : "segmentation"},
+                {"lockstep.task", to_string(architecture.task)},
                 {"lockstep.num_classes", std::to_string(config.model.num_classes)},
                 {"lockstep.class_names", Json(class_names(config.data)).dump()},
                 {"lockstep.mean", Json(config.data.mean).dump()},

@@ -119,12 +119,15 @@ TEST_CASE("imagefolder: what does not fit is refused and named") {
   CHECK(make_dataset(data, Split::kTrain, 0)->size() == 4);
   data.num_classes = 0;
   data.val = "test";
-  CHECK(contains(refusal(data, Split::kVal), "test with a folder for each class; it does not"));
+  CHECK(contains(refusal(data, Split::kVal), "test; it does not exist ("));
   data.val = "val";
   write_png(folder.file("val/bird/x.png"), plain({6, 8}, 1, 1, 1));
   CHECK(contains(refusal(data, Split::kVal), "val/bird is not a class: the training split has 3"));
   write_file(folder.file("train/dog/photo.webp"), std::string("RIFF"));
   CHECK(contains(refusal(data), "photo.webp: expected JPEG or PNG images, got .webp"));
+  std::filesystem::remove(folder.file("train/dog/photo.webp"));
+  std::filesystem::create_directory_symlink("..", folder.file("train/dog/loop"));
+  CHECK(contains(refusal(data), "cannot be read: "));
   const TempFolder empty;
   data.root = empty.path();
   CHECK(contains(refusal(data), "expected the folder"));
@@ -224,12 +227,12 @@ TEST_CASE(
     "validation of images with a class each: single ones and several at a time are the same") {
   const ValLoader loader(shape_options(), 3);
   CHECK(loader.task() == Task::kClassification);
-  CHECK(loader.images_per_batch(4) == 4);
+  CHECK(loader.one_size());
   const Batch together = loader.load(2, 3, 1);
   REQUIRE(together.labels == std::vector<Label>{2, 3, 4});
   std::vector<float> images;
   for (std::int64_t i = 2; i < 5; ++i) {
-    const Batch one = loader.load(i, 1);
+    const Batch one = loader.load(i, 1, 1);
     images.insert(images.end(), one.images.begin(), one.images.end());
   }
   CHECK(together.images == images);
@@ -238,13 +241,13 @@ TEST_CASE(
 TEST_CASE("val_resize and val_crop: the shorter side, then the central part, of validation only") {
   const TempFolder folder;
   DataOptions data = folder_options(folder);
-  CHECK(ValLoader(data, 0).images_per_batch(8) == 1);  // 20x10 and 10x20
+  CHECK_FALSE(ValLoader(data, 0).one_size());  // 20x10 and 10x20
   data.val_resize = 20;
-  CHECK(ValLoader(data, 0).load(0, 1).size == Size{40, 20});
-  CHECK(ValLoader(data, 0).load(1, 1).size == Size{20, 40});
+  CHECK(ValLoader(data, 0).load(0, 1, 1).size == Size{40, 20});
+  CHECK(ValLoader(data, 0).load(1, 1, 1).size == Size{20, 40});
   data.val_crop = Size{16, 16};
   const ValLoader cropped(data, 0);
-  CHECK(cropped.images_per_batch(8) == 8);
+  CHECK(cropped.one_size());
   CHECK(cropped.load(0, 2, 1).size == Size{16, 16});
   // Rows 4 to 7 of an image whose rows are its numbers.
   Image rows{12, 8, {}};
@@ -254,7 +257,7 @@ TEST_CASE("val_resize and val_crop: the shorter side, then the central part, of 
   data.val_crop = Size{4, 4};
   data.mean = {0, 0, 0};
   data.std = {1, 1, 1};
-  const Batch part = ValLoader(data, 0).load(0, 1);
+  const Batch part = ValLoader(data, 0).load(0, 1, 1);
   CHECK(part.images.front() == doctest::Approx(4.0 / 255));
   CHECK(part.images.back() == doctest::Approx(7.0 / 255));
   data.resize = Size{8, 8};

@@ -188,6 +188,39 @@ TEST_CASE("a sample that fails fails its own batch, whatever the workers, and no
   }
 }
 
+/// One class too high in the label map of sample 2: what a data set of a user's own may give.
+class OneBadLabel final : public Dataset {
+ public:
+  std::int64_t size() const override { return 4; }
+  void load(std::int64_t index, Sample& sample) const override {
+    sample.image = random_image({8, 8}, 1);
+    sample.labels = random_labels({8, 8}, 3, 1);
+    if (index == 2) sample.labels.pixels[5] = 3;
+  }
+  Size image_size(std::int64_t) const override { return {8, 8}; }
+  std::string describe(std::int64_t index) const override { return concat("drawing ", index); }
+};
+
+TEST_CASE("a label that is no class is told with its sample, in training and validation") {
+  const LayoutTable layouts{{"own", [](const DataOptions&, Split, std::uint64_t) {
+                               return std::make_unique<OneBadLabel>();
+                             }}};
+  DataOptions data;
+  data.layout = "own";
+  data.layouts = &layouts;
+  data.num_classes = 3;
+  data.shuffle = false;
+  data.workers = 0;
+  TrainLoader training(data, {.batch = 2});
+  CHECK(training.next().count() == 2);
+  const std::string trained = message_of<DataError>([&] { training.next(); });
+  const ValLoader validation(data, 1);
+  CHECK(validation.load(0, 2, 1).count() == 2);
+  const std::string evaluated = message_of<DataError>([&] { validation.load(2, 1, 1); });
+  for (const std::string& text : {trained, evaluated})
+    for (const char* part : {"drawing 2", "label 3"}) CHECK(contains(text, part));
+}
+
 TEST_CASE("too few images for a batch, and images of different sizes, are told with advice") {
   DataOptions data = street_options(3);
   CHECK(contains(message_of<ConfigError>([&] { TrainLoader(data, {.batch = 4}); }),
@@ -254,8 +287,8 @@ TEST_CASE("exposure changes images and no labels, in train and val alike, and no
   CHECK(first.images != plain.next().images);
   CHECK(first.images == exposed.next().images);
   CHECK(first.labels == plain.next().labels);
-  CHECK(exposed_val.load(0, 1).images != plain_val.load(0, 1).images);
-  CHECK(exposed_val.load(0, 1).labels == plain_val.load(0, 1).labels);
+  CHECK(exposed_val.load(0, 1, 1).images != plain_val.load(0, 1, 1).images);
+  CHECK(exposed_val.load(0, 1, 1).labels == plain_val.load(0, 1, 1).labels);
 }
 
 TEST_CASE(
@@ -263,11 +296,11 @@ TEST_CASE(
   const DataOptions data = street_options();
   const ValLoader loader(data, 4);
   CHECK(loader.size() == 3);
-  const Batch exact = loader.load(2, 1);
+  const Batch exact = loader.load(2, 1, 1);
   CHECK(exact.size == Size{20, 28});
   CHECK(exact.count() == 1);
   CHECK(exact.samples[0] == 2);
-  const Batch padded = loader.load(2, 16);
+  const Batch padded = loader.load(2, 1, 16);
   REQUIRE(padded.size == Size{32, 32});
   CHECK(padded.class_pixels == exact.class_pixels);
   for (std::size_t y = 0; y < 32; ++y) {
@@ -280,7 +313,7 @@ TEST_CASE(
   }
   const Sample drawn = make_dataset(data, Split::kVal, 4)->load(2);
   CHECK(exact.labels == drawn.labels.pixels);
-  CHECK_THROWS_AS(loader.load(2, 0), Error);
+  CHECK_THROWS_AS(loader.load(2, 1, 0), Error);
 }
 
 }  // namespace

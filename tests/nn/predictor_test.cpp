@@ -16,8 +16,8 @@ Outputs tiny(NetworkBuilder& net, Value* x, const NormLayer& norm) {
 
 /// A network of `tiny`, as it was trained, with running statistics away from their first values.
 struct Trained : DeclaredModel {
-  explicit Trained(const Shape& shape)
-      : DeclaredModel(tiny, shape, {.training = false}, SyncBatchNorm()) {
+  explicit Trained(const Shape& shape, const NormLayer& norm = SyncBatchNorm())
+      : DeclaredModel(tiny, shape, {.training = false}, norm) {
     initialize_parameters(store, *backend, 3);
     const BatchNormState& state = *store.batch_norms().front();
     upload(*backend, Tensor(state.running_mean, Shape{1, 6}), random_floats(6, 1));
@@ -49,6 +49,21 @@ TEST_CASE("a predictor says what the network says in evaluation, whatever the im
       CHECK(result.classes[row] == std::max_element(begin, begin + 4) - begin);
     }
   }
+}
+
+TEST_CASE("a predictor normalises by the eps that the network was trained with") {
+  const NormLayer norm = SyncBatchNorm({.eps = 0.5F, .eps_mode = EpsMode::kClamp});
+  Trained trained({2, 8, 8, 3}, norm);
+  const TensorMap weights = export_weights(trained.store, *trained.backend);
+  const Floats images = random_floats(2 * 8 * 8 * 3, 7);
+  const Floats logits = trained.logits(images);
+  const auto said = [&](const PredictorOptions& options) {
+    Predictor predictor(tiny, weights, options);
+    const Prediction result = predictor.predict(images, {2, 8, 8, 3});
+    return Floats(result.logits.begin(), result.logits.end());
+  };
+  CHECK(said({.norm = norm}) == logits);
+  CHECK(said({}) != logits);
 }
 
 TEST_CASE("a predictor refuses images and weights that do not fit") {

@@ -95,7 +95,7 @@ TEST_CASE("top-1 and top-5 are those of the network's own logits") {
                       read_weights(runs.folder("a").checkpoint("last")).tensors);
   int top1 = 0, top5 = 0;
   for (std::int64_t i = 0; i < loader.size(); ++i) {
-    const Batch batch = loader.load(i, 1);
+    const Batch batch = loader.load(i, 1, 1);
     const Prediction said = predictor.predict(batch.images, {1, 16, 16, 3});
     const std::size_t label = batch.labels.front();
     int larger = 0;
@@ -130,6 +130,8 @@ TEST_CASE("a model and data of different tasks are refused, and options that do 
   };
   CHECK(with("model.aux_head=true").find("has no auxiliary head") != std::string::npos);
   CHECK(with("data.augment.crop_area=[0.1, 1]").find("needs the size of the result") !=
+        std::string::npos);
+  CHECK(with("data.augment.crop_aspect=[1, 1]").find("is of a random-resized crop") !=
         std::string::npos);
   CHECK(with("data.augment.crop_area=[0, 1]").find("[lo, hi], 0 < lo <= hi <= 1") !=
         std::string::npos);

@@ -49,13 +49,11 @@ class ValLoader {
   std::int64_t size() const;
   /// What the labels are of.
   Task task() const;
-  /// Image `index` as a batch of one, normalised, its right and bottom edge padded to multiples of
-  /// `divisor` with zeros (the mean colour) and ignore_index. Thread-safe.
-  Batch load(std::int64_t index, int divisor) const;
-  /// The largest number of consecutive images, up to `most`, that every batch of as many of them
-  /// may have: `most` where all are of one size, else 1. Reads headers.
-  std::int64_t images_per_batch(std::int64_t most) const;
-  /// Images [first, first + count), all of one size, as a batch; otherwise as `load`.
+  /// Whether all images are of one size. Reads their headers.
+  bool one_size() const;
+  /// Images [first, first + count), which are of one size, as a batch: normalised, their right and
+  /// bottom edges padded to multiples of `divisor` with zeros (the mean colour) and ignore_index.
+  /// Thread-safe. Throws DataError for a label that is neither a class nor ignore_index.
   Batch load(std::int64_t first, std::int64_t count, int divisor) const;
 
  private:

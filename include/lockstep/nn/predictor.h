@@ -18,6 +18,7 @@ struct PredictorOptions {
   Device device = {};          // the processor
   int threads = 0;             // host threads of a CPU device; 0: all (host_threads)
   std::string output = "out";  // of the model's
+  NormLayer norm = {};         // what the model is given, as in training; its eps counts, say
 };
 
 /// What the network says of a batch. Valid until the next call.

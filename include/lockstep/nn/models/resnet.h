@@ -34,8 +34,8 @@ ResNetOptions resnet_options(const std::string& name);
 ResNetOptions with_output_stride(ResNetOptions options, int output_stride);
 
 /// Declares stem and layer1 to layer4, with names that begin with `prefix` ("backbone."); returns
-/// the outputs of the four layers, [N, H / 4, W / 4, 64 or 256] first. Throws ConfigError for
-/// options that do not fit each other.
+/// the outputs of the four layers, for a width of 64 [N, H / 4, W / 4, 64 or 256] first (with
+/// `small_images` [N, H, W, ...]). Throws ConfigError for options that do not fit each other.
 std::array<Value*, 4> resnet_features(NetworkBuilder& net, Value* x, const NormLayer& norm,
                                       const ResNetOptions& options, const std::string& prefix);
 

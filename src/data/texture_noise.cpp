@@ -1,4 +1,4 @@
-#include "data/street_noise.h"
+#include "data/texture_noise.h"
 
 #include <cstdint>
 #include <vector>
@@ -8,9 +8,9 @@
 namespace lockstep {
 namespace {
 
-constexpr int kPeriod = StreetNoise::kPeriod;
+constexpr int kPeriod = TextureNoise::kPeriod;
 
-std::size_t place(int x, int y) { return StreetNoise::place(x, y); }
+std::size_t place(int x, int y) { return TextureNoise::place(x, y); }
 
 struct NoiseTables {
   std::vector<float> white = std::vector<float>(kPeriod * kPeriod);
@@ -48,6 +48,6 @@ const NoiseTables& tables() {
 
 }  // namespace
 
-StreetNoise::StreetNoise() : white_(tables().white.data()), smooth_(tables().smooth.data()) {}
+TextureNoise::TextureNoise() : white_(tables().white.data()), smooth_(tables().smooth.data()) {}
 
 }  // namespace lockstep

@@ -8,9 +8,9 @@
 
 namespace lockstep {
 
-class StreetNoise {
+class TextureNoise {
  public:
-  StreetNoise();
+  TextureNoise();
 
   /// Smooth noise in about [-1, 1], of period 256 in both directions, with detail down to 4 units.
   float smooth(float u, float v) const {
