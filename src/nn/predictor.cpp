@@ -35,8 +35,8 @@ void Predictor::Impl::prepare(const Shape& shape) {
                     network->input().shape.with_batch(shape.batch()) == shape;
   if (!fits) {
     network.reset();  // first, so that two plans never lie in memory together
-    network = build_network(model, options.norm, shape, {.training = false, .outputs = {options.output}},
-                            *backend, store);
+    network = build_network(model, options.norm, shape,
+                            {.training = false, .outputs = {options.output}}, *backend, store);
     output = network->output_index(options.output);
   }
   if (!weights.empty()) {
