@@ -106,7 +106,8 @@ def build_faulty(fault, folder, args):
     compilation = compilation.replace(right, str(faulty))
     if source == fault.file:
         compilation = compilation.replace(str(ROOT / source), str(copy))
-    shell(compilation.replace(" -I", f" -I{folder} -I{folder}/include -I{folder}/src -I", 1), args.build)
+    compilation = compilation.replace(" -I", f" -I{folder} -I{folder}/include -I{folder}/src -I", 1)
+    shell(f"{compilation} -O1", args.build)  # a fault needs no speed
     # In front of all objects: of an inline function that several have, the first one's copy is taken.
     objects = [word for word in link.split() if word.endswith(".o")]
     link = link.replace(f" {objects[0]} ", f" {faulty} {objects[0]} ").replace(f" {right} ", " ")
