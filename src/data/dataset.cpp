@@ -22,6 +22,11 @@ const std::vector<std::string>& street_class_names() {
   return names;
 }
 
+// Of the original CamVid's label_colors.txt.
+const std::vector<Color> kStreetPalette{
+    {128, 128, 128}, {128, 0, 0},   {192, 192, 128}, {128, 64, 128}, {0, 0, 192},  {128, 128, 0},
+    {192, 128, 128}, {64, 64, 128}, {64, 0, 128},    {64, 64, 0},    {0, 128, 192}};
+
 LabelRule label_rule(const DataOptions& options) {
   if (options.num_classes > 256) {
     throw ConfigError(
@@ -61,23 +66,29 @@ Sample Dataset::load(std::int64_t index) const {
 }
 
 const LayoutTable& builtin_layouts() {
-  static const LayoutTable layouts{
-      {.name = "folder", .make = make_folder},
-      {.name = "camvid", .make = make_camvid, .classes = street_class_names()},
-      {.name = "streets", .make = make_streets, .classes = street_class_names(), .generated = true},
-      {.name = "imagefolder",
-       .make = make_image_folder,
-       .find_classes = image_folder_classes,
-       .task = Task::kClassification},
-      {.name = "cifar10",
-       .make = make_cifar10,
-       .classes = cifar10_class_names(),
-       .task = Task::kClassification},
-      {.name = "shapes",
-       .make = make_shapes,
-       .classes = shape_class_names(),
-       .task = Task::kClassification,
-       .generated = true}};
+  static const LayoutTable layouts{{.name = "folder", .make = make_folder},
+                                   {.name = "camvid",
+                                    .make = make_camvid,
+                                    .classes = street_class_names(),
+                                    .palette = kStreetPalette},
+                                   {.name = "streets",
+                                    .make = make_streets,
+                                    .classes = street_class_names(),
+                                    .generated = true,
+                                    .palette = kStreetPalette},
+                                   {.name = "imagefolder",
+                                    .make = make_image_folder,
+                                    .find_classes = image_folder_classes,
+                                    .task = Task::kClassification},
+                                   {.name = "cifar10",
+                                    .make = make_cifar10,
+                                    .classes = cifar10_class_names(),
+                                    .task = Task::kClassification},
+                                   {.name = "shapes",
+                                    .make = make_shapes,
+                                    .classes = shape_class_names(),
+                                    .task = Task::kClassification,
+                                    .generated = true}};
   return layouts;
 }
 

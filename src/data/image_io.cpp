@@ -10,6 +10,7 @@
 
 #include "data/codec.h"
 #include "lockstep/core/check.h"
+#include "lockstep/data/palette.h"
 
 namespace lockstep {
 namespace {
@@ -40,16 +41,27 @@ std::string beginning(FileBytes file) {
   return text + "\"";
 }
 
-void write_png(const std::filesystem::path& path, Size size, png_uint_32 format,
-               const void* pixels) {
+void write_png(const std::filesystem::path& path, Size size, png_uint_32 format, const void* pixels,
+               const void* palette = nullptr) {
   png_image image{};
   image.version = PNG_IMAGE_VERSION;
   image.width = static_cast<png_uint_32>(size.width);
   image.height = static_cast<png_uint_32>(size.height);
   image.format = format;
-  if (png_image_write_to_file(&image, path.c_str(), 0, pixels, 0, nullptr) == 0) {
+  image.colormap_entries = palette == nullptr ? 0 : 256;
+  if (png_image_write_to_file(&image, path.c_str(), 0, pixels, 0, palette) == 0) {
     throw DataError(concat(path.string(), ": writing a PNG failed: ", image.message));
   }
+}
+
+std::vector<std::uint8_t> eight_bits(const std::filesystem::path& path, const LabelMap& labels) {
+  std::vector<std::uint8_t> values;
+  values.reserve(labels.pixels.size());
+  for (const Label label : labels.pixels) {
+    LOCKSTEP_CHECK(label <= 255, path.string(), ": a label of 8 bits cannot be ", label);
+    values.push_back(static_cast<std::uint8_t>(label));
+  }
+  return values;
 }
 
 }  // namespace
@@ -101,12 +113,18 @@ void write_png(const std::filesystem::path& path, const Image& image) {
 }
 
 void write_png(const std::filesystem::path& path, const LabelMap& labels) {
-  std::vector<std::uint8_t> values;
-  for (const Label label : labels.pixels) {
-    LOCKSTEP_CHECK(label <= 255, path.string(), ": a label of 8 bits cannot be ", label);
-    values.push_back(static_cast<std::uint8_t>(label));
-  }
+  const std::vector<std::uint8_t> values = eight_bits(path, labels);
   write_png(path, {labels.height, labels.width}, PNG_FORMAT_GRAY, values.data());
+}
+
+void write_png(const std::filesystem::path& path, const LabelMap& labels,
+               std::span<const Color> colors) {
+  const std::vector<std::uint8_t> values = eight_bits(path, labels);
+  LabelMap every_label{16, 16, {}};
+  for (int label = 0; label < 256; ++label) every_label.pixels.push_back(static_cast<Label>(label));
+  const Image palette = paint(every_label, colors);
+  write_png(path, {labels.height, labels.width}, PNG_FORMAT_RGB_COLORMAP, values.data(),
+            palette.pixels.data());
 }
 
 }  // namespace lockstep

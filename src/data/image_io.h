@@ -5,6 +5,7 @@
 // expected and what came.
 
 #include <filesystem>
+#include <span>
 
 #include "lockstep/data/dataset.h"
 
@@ -27,5 +28,10 @@ void write_png(const std::filesystem::path& path, const Image& image);
 
 /// Writes an 8-bit gray PNG, value = class.
 void write_png(const std::filesystem::path& path, const LabelMap& labels);
+
+/// Writes an 8-bit palette PNG, index = class, which viewers show in these colours, and what has
+/// none in that of Pascal VOC's border.
+void write_png(const std::filesystem::path& path, const LabelMap& labels,
+               std::span<const Color> colors);
 
 }  // namespace lockstep

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/data/palette.h"
 #include "train/schema_types.h"
 
 namespace lockstep {
@@ -110,22 +111,32 @@ ConfigKey rgb(std::string path, Get get, Range range, std::string doc) {
           [get](const Config& c) { return to_list(get(c)); }};
 }
 
-ConfigKey classes_key() {
-  auto read = [](ConfigDraft& draft, const toml::node& node) -> std::string {
-    const toml::array* names = node.as_array();
-    if (names == nullptr) return expected("a list of class names", node);
-    draft.config.data.classes.clear();
-    for (const toml::node& name : *names) {
-      if (!name.is_string()) return expected("a list of class names", name);
-      draft.config.data.classes.push_back(*name.value<std::string>());
+/// A list of strings that the data options hold. `check` throws ConfigError for one that is wrong.
+ConfigKey data_texts(std::string path, std::vector<std::string> DataOptions::*member,
+                     std::string what, std::string doc, void (*check)(const std::string&)) {
+  auto read = [member, what, check](ConfigDraft& draft, const toml::node& node) -> std::string {
+    const toml::array* texts = node.as_array();
+    if (texts == nullptr) return expected("a list of " + what, node);
+    std::vector<std::string>& values = draft.config.data.*member;
+    values.clear();
+    for (const toml::node& text : *texts) {
+      if (!text.is_string()) return expected("a list of " + what, text);
+      values.push_back(*text.value<std::string>());
+      try {
+        check(values.back());
+      } catch (const ConfigError& error) {
+        return error.what();
+      }
     }
     return "";
   };
-  auto write = [](const Config& c) {
-    return c.data.classes.empty() ? std::string() : to_list(c.data.classes);
+  auto write = [member](const Config& c) {
+    return (c.data.*member).empty() ? std::string() : to_list(c.data.*member);
   };
-  return {"data.classes", "names, for tables", read, write};
+  return {std::move(path), std::move(doc), read, write};
 }
+
+void check_color(const std::string& text) { parse_color(text); }
 
 ConfigKey exposure_key() {
   auto read = [](ConfigDraft& draft, const toml::node& node) -> std::string {
@@ -159,8 +170,8 @@ ConfigKey root_key() {
 void add_data(Keys& keys) {
   const auto data = [](auto member) { return field(&Config::data, member); };
   keys.push_back(text("data.layout", data(&DataOptions::layout),
-                      "folder, camvid, streets (generated); classification: imagefolder, cifar10, "
-                      "shapes (generated)"));
+                      "folder, list, voc, cityscapes, ade20k, camvid, streets (generated); "
+                      "classification: imagefolder, cifar10, shapes (generated)"));
   keys.push_back(root_key());
   keys.push_back(text("data.train", data(&DataOptions::train), "name of the split"));
   keys.push_back(text("data.val", data(&DataOptions::val), "name of the split"));
@@ -168,7 +179,22 @@ void add_data(Keys& keys) {
   keys.push_back(integer("data.ignore_index", data(&DataOptions::ignore_index),
                          {.lo = 0, .hi = 65535},
                          "label value that does not count; default 255, classification: none"));
-  keys.push_back(classes_key());
+  keys.push_back(data_texts("data.classes", &DataOptions::classes, "class names",
+                            "names, for tables", [](const std::string&) {}));
+  keys.push_back(
+      only_if([](const Config& c) { return c.data.mask_values != MaskValues::kClasses; },
+              choice("data.mask_values", data(&DataOptions::mask_values),
+                     {{"classes", MaskValues::kClasses}, {"binary", MaskValues::kBinary}},
+                     "binary: black-and-white masks, 255 is class 1")));
+  keys.push_back(data_texts("data.palette", &DataOptions::palette, "colours such as \"#804080\"",
+                            "a colour for each class: of masks in RGB, and of pictures",
+                            check_color));
+  keys.push_back(data_texts("data.ignore_colors", &DataOptions::ignore_colors,
+                            "colours such as \"#000000\"", "of masks in RGB: what does not count",
+                            check_color));
+  keys.push_back(only_if([](const Config& c) { return c.data.skip_broken; },
+                         boolean("data.skip_broken", data(&DataOptions::skip_broken),
+                                 "leave out samples that cannot be read, after reading all once")));
   keys.push_back(rgb("data.mean", data(&DataOptions::mean), {}, "of RGB in 0..1"));
   keys.push_back(rgb("data.std", data(&DataOptions::std), kPositive, "of RGB in 0..1"));
   keys.push_back(size("data.resize", data(&DataOptions::resize), "[height, width]"));

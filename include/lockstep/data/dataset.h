@@ -18,6 +18,9 @@
 
 namespace lockstep {
 
+/// Red, green, blue.
+using Color = std::array<std::uint8_t, 3>;
+
 /// 8-bit RGB, [height, width, 3].
 struct Image {
   int height = 0, width = 0;
@@ -55,6 +58,12 @@ struct AugmentOptions {
   bool photometric = false;  // brightness, contrast, saturation, hue
 };
 
+/// What the values in files of masks mean.
+enum class MaskValues : std::uint8_t {
+  kClasses,  // classes, or what the layout makes of them
+  kBinary,   // 0 is class 0 and 255 is class 1: black-and-white pictures
+};
+
 struct DataLayout;
 using LayoutTable = std::vector<DataLayout>;
 
@@ -69,7 +78,14 @@ struct DataOptions {
   std::string train = "train", val = "val";
   int num_classes = 0;
   int ignore_index = 255;
-  std::vector<std::string> classes;                   // names, for tables; may be empty
+  std::vector<std::string> classes;  // names, for tables; may be empty
+  MaskValues mask_values = MaskValues::kClasses;
+  // A colour such as "#804080" for each class: masks in RGB are read by them, pictures drawn with
+  // them. May be empty.
+  std::vector<std::string> palette;
+  std::vector<std::string> ignore_colors;  // of masks in RGB: become ignore_index
+  // Samples that cannot be read are left out: all are read once when the data set is made.
+  bool skip_broken = false;
   std::array<float, 3> mean{0.485F, 0.456F, 0.406F};  // of RGB in 0..1
   std::array<float, 3> std{0.229F, 0.224F, 0.225F};
   std::optional<Size> resize;
@@ -97,6 +113,8 @@ class Dataset {
   virtual Size image_size(std::int64_t index) const = 0;
   /// What to call sample `index` in messages: its file, mostly.
   virtual std::string describe(std::int64_t index) const = 0;
+  /// What was left out because it could not be read, a message for each: DataOptions::skip_broken.
+  virtual std::vector<std::string> skipped() const { return {}; }
 };
 
 /// An entry of a table of layouts: what a configuration calls `name` in data.layout.
@@ -111,7 +129,8 @@ struct DataLayout {
   /// Where the classes' names are part of the data: reads them. Throws DataError.
   std::function<std::vector<std::string>(const DataOptions& options)> find_classes = nullptr;
   Task task = Task::kSegmentation;
-  bool generated = false;  // needs no data.root; its images are of data.size
+  bool generated = false;           // needs no data.root; its images are of data.size
+  std::vector<Color> palette = {};  // colours of `classes`; empty: Pascal VOC's (palette.h)
 };
 
 /// The entry of `options.layout`. Throws ConfigError naming what there is when there is none.
