@@ -29,6 +29,7 @@ struct CommandLine {
   ExportArguments exported;
   CompareArguments compare;
   BenchArguments bench;
+  DataArguments data;
   DoctorArguments doctor;
   SelftestArguments selftest;
 };
@@ -137,6 +138,22 @@ CLI::App& add_bench(CLI::App& app, CommandLine& line) {
   return command;
 }
 
+CLI::App& add_data(CLI::App& app, CommandLine& line) {
+  CLI::App& command =
+      *app.add_subcommand("data", "Look at a data set: what it holds, what is wrong with it");
+  command
+      .add_option("ACTION", line.data.action,
+                  "check: classes, sizes, mistakes; preview: training samples as pictures")
+      ->required();
+  command.add_option("CONFIG", line.data.config, "configuration (TOML)")->required();
+  command.add_option("-n,--count", line.data.count,
+                     "images: to look at per split (default: all), to write (default: 12)");
+  add_overrides(command, line);
+  add_output(command, line, "preview: the folder to write to");
+  add_json(command, line);
+  return command;
+}
+
 CLI::App& add_doctor(CLI::App& app, CommandLine& line) {
   CLI::App& command = *app.add_subcommand(
       "doctor", "Examine the machine and this build, and test an exchange on it");
@@ -223,6 +240,10 @@ int dispatch(CommandLine& line, const std::string& name, const CLI::App& command
     line.compare.common = common;
     return run_compare(line.compare);
   }
+  if (name == "data") {
+    line.data.common = common;
+    return run_data(line.data);
+  }
   if (name == "doctor") {
     line.doctor.common = common;
     return run_doctor(line.doctor);
@@ -260,8 +281,8 @@ int run_command(int argc, const char* const* argv, const Tables& tables) {
       "Exit codes: 0 done, 1 failure, 2 usage or configuration, 3 data, 4 loss or gradient not "
       "finite, 5 replica stalled or failed, 130 interrupted.");
   for (CLI::App* command : {&add_train(app, line), &add_eval(app, line), &add_export(app, line),
-                            &add_compare(app, line), &add_bench(app, line), &add_doctor(app, line),
-                            &add_selftest(app, line)}) {
+                            &add_compare(app, line), &add_data(app, line), &add_bench(app, line),
+                            &add_doctor(app, line), &add_selftest(app, line)}) {
     command->allow_extras();
   }
   check_subcommand(app, argc, argv);

@@ -61,6 +61,13 @@ struct BenchArguments {
   int iters = 0;                 // --iters; 0: the benchmark's default
 };
 
+struct DataArguments {
+  CommonArguments common;
+  std::string action;  // check, preview
+  std::filesystem::path config;
+  std::int64_t count = 0;  // -n: images to look at or to write; 0: all, or some
+};
+
 struct DoctorArguments {
   CommonArguments common;
   bool verbose = false;  // with the details
@@ -75,6 +82,7 @@ int run_eval(const EvalArguments& arguments);
 int run_export(const ExportArguments& arguments);
 int run_compare(const CompareArguments& arguments);
 int run_bench(const BenchArguments& arguments);
+int run_data(const DataArguments& arguments);
 int run_doctor(const DoctorArguments& arguments);
 int run_selftest(const SelftestArguments& arguments);
 

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 
+#include "data/image_io.h"
 #include "lockstep/data/dataset.h"
 
 namespace lockstep {
@@ -24,6 +25,6 @@ void decode_jpeg(FileBytes file, const std::string& name, Image& image);
 /// Works on the first 24 bytes of a file too.
 Size png_size(FileBytes file, const std::string& name);
 void decode_png(FileBytes file, const std::string& name, Image& image);
-void decode_png_labels(FileBytes file, const std::string& name, LabelMap& labels);
+MaskKind decode_png_mask(FileBytes file, const std::string& name, LabelMap& labels, Image& colored);
 
 }  // namespace lockstep

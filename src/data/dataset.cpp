@@ -1,12 +1,16 @@
 #include "lockstep/data/dataset.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "data/benchmark_layouts.h"
 #include "data/cifar10.h"
 #include "data/file_dataset.h"
+#include "data/file_pairs.h"
 #include "data/image_folder.h"
 #include "data/shapes.h"
 #include "data/streets.h"
+#include "data/whole_samples.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
@@ -23,38 +27,37 @@ const std::vector<std::string>& street_class_names() {
 }
 
 // Of the original CamVid's label_colors.txt.
-const std::vector<Color> kStreetPalette{
-    {128, 128, 128}, {128, 0, 0},   {192, 192, 128}, {128, 64, 128}, {0, 0, 192},  {128, 128, 0},
-    {192, 128, 128}, {64, 64, 128}, {64, 0, 128},    {64, 64, 0},    {0, 128, 192}};
+constexpr std::array kStreetPalette{Color{128, 128, 128}, Color{128, 0, 0},   Color{192, 192, 128},
+                                    Color{128, 64, 128},  Color{0, 0, 192},   Color{128, 128, 0},
+                                    Color{192, 128, 128}, Color{64, 64, 128}, Color{64, 0, 128},
+                                    Color{64, 64, 0},     Color{0, 128, 192}};
 
-LabelRule label_rule(const DataOptions& options) {
-  if (options.num_classes > 256) {
-    throw ConfigError(
-        concat("data.num_classes = ", options.num_classes, ": masks have 8 bits, so at most 256"));
-  }
-  if (options.ignore_index < 0 || options.ignore_index > 255) {
-    throw ConfigError(concat("data.ignore_index = ", options.ignore_index, ": expected 0..255"));
-  }
-  return {options.num_classes, options.ignore_index, -1};
-}
-
-std::string split_name(const DataOptions& options, Split split) {
-  return split == Split::kTrain ? options.train : options.val;
-}
+std::vector<Color> street_palette() { return {kStreetPalette.begin(), kStreetPalette.end()}; }
 
 std::unique_ptr<Dataset> make_folder(const DataOptions& options, Split split, std::uint64_t) {
-  const LabelRule rule = label_rule(options);
+  MaskRule rule = mask_rule(options);
   return std::make_unique<FileDataset>(folder_pairs(options.root, split_name(options, split)),
-                                       rule);
+                                       std::move(rule));
+}
+
+std::unique_ptr<Dataset> make_list(const DataOptions& options, Split split, std::uint64_t) {
+  MaskRule rule = mask_rule(options);
+  return std::make_unique<FileDataset>(list_pairs(options.root, split_name(options, split)),
+                                       std::move(rule));
 }
 
 std::unique_ptr<Dataset> make_camvid(const DataOptions& options, Split split, std::uint64_t) {
-  LabelRule rule = label_rule(options);
+  MaskRule rule = mask_rule(options);
   // With other classes, 11 may be one of them.
   if (options.num_classes == static_cast<int>(street_class_names().size()))
-    rule.void_value = kCamvidVoid;
+    rule.set(kCamvidVoid, options.ignore_index);
   return std::make_unique<FileDataset>(camvid_pairs(options.root, split_name(options, split)),
                                        rule);
+}
+
+// A folder that may not be entered, a loop of symbolic links.
+DataError unreadable(const std::filesystem::filesystem_error& error) {
+  return DataError(concat(error.path1().string(), ": cannot be read: ", error.code().message()));
 }
 
 }  // namespace
@@ -67,15 +70,19 @@ Sample Dataset::load(std::int64_t index) const {
 
 const LayoutTable& builtin_layouts() {
   static const LayoutTable layouts{{.name = "folder", .make = make_folder},
+                                   {.name = "list", .make = make_list},
+                                   voc_layout(),
+                                   cityscapes_layout(),
+                                   ade20k_layout(),
                                    {.name = "camvid",
                                     .make = make_camvid,
                                     .classes = street_class_names(),
-                                    .palette = kStreetPalette},
+                                    .palette = street_palette()},
                                    {.name = "streets",
                                     .make = make_streets,
                                     .classes = street_class_names(),
                                     .generated = true,
-                                    .palette = kStreetPalette},
+                                    .palette = street_palette()},
                                    {.name = "imagefolder",
                                     .make = make_image_folder,
                                     .find_classes = image_folder_classes,
@@ -107,12 +114,24 @@ const DataLayout& find_layout(const DataOptions& options) {
 std::unique_ptr<Dataset> make_dataset(const DataOptions& options, Split split, std::uint64_t seed) {
   DataOptions own = options;
   own.num_classes = class_count(options);
-  return find_layout(options).make(own, split, seed);
+  std::unique_ptr<Dataset> dataset;
+  try {
+    dataset = find_layout(options).make(own, split, seed);
+  } catch (const std::filesystem::filesystem_error& error) {
+    throw unreadable(error);
+  }
+  return options.skip_broken ? leave_out_broken(std::move(dataset), options.workers)
+                             : std::move(dataset);
 }
 
 std::vector<std::string> layout_classes(const DataOptions& options) {
   const DataLayout& layout = find_layout(options);
-  return layout.find_classes ? layout.find_classes(options) : layout.classes;
+  if (!layout.find_classes) return layout.classes;
+  try {
+    return layout.find_classes(options);
+  } catch (const std::filesystem::filesystem_error& error) {
+    throw unreadable(error);
+  }
 }
 
 int class_count(const DataOptions& options) {

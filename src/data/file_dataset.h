@@ -1,8 +1,9 @@
 #pragma once
 // Samples in files: pairs of an image and a mask.
 
-#include <array>
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -11,17 +12,31 @@
 
 namespace lockstep {
 
-/// Which label values a data set may hold, and what they become.
-struct LabelRule {
-  int num_classes = 0;
-  int ignore_index = 255;
-  int void_value = -1;  // a layout's own "nothing", which becomes ignore_index; -1: none
+/// What the values of masks become.
+struct MaskRule {
+  static constexpr std::int32_t kNotAllowed = -1;
+
+  std::vector<std::int32_t> labels;  // [value]; what lies behind the end is not allowed
+  std::map<Color, Label> colors;     // of masks in RGB; empty: they are not allowed
+  std::string expected;              // in words, for messages: "a class in 0..10"
+
+  void set(int value, int label);
+  std::int32_t label_of(Label value) const {
+    return value < labels.size() ? labels[value] : kNotAllowed;
+  }
 };
+
+/// Values are classes and ignore_index, or black and white (mask_values), colours those of
+/// `palette` and `ignore_colors`. Throws ConfigError for options that contradict each other.
+MaskRule mask_rule(const DataOptions& options);
+
+/// What the configuration calls the split.
+const std::string& split_name(const DataOptions& options, Split split);
 
 /// Immutable after construction, so safe from several threads.
 class FileDataset final : public Dataset {
  public:
-  FileDataset(std::vector<FilePair> pairs, const LabelRule& rule);
+  FileDataset(std::vector<FilePair> pairs, MaskRule rule);
 
   using Dataset::load;
   std::int64_t size() const override { return static_cast<std::int64_t>(pairs_.size()); }
@@ -31,14 +46,13 @@ class FileDataset final : public Dataset {
 
  private:
   const FilePair& pair(std::int64_t index) const;
-  void map_labels(const FilePair& pair, LabelMap& labels) const;
-  [[noreturn]] void throw_bad_label(const FilePair& pair, const LabelMap& labels,
+  void map_values(const FilePair& pair, LabelMap& labels) const;
+  void map_colors(const FilePair& pair, const Image& colored, LabelMap& labels) const;
+  [[noreturn]] void throw_bad_value(const FilePair& pair, const LabelMap& labels,
                                     std::size_t pixel) const;
 
   std::vector<FilePair> pairs_;
-  LabelRule rule_;
-  std::array<bool, 256> allowed_{};
-  std::array<std::uint8_t, 256> mapped_{};
+  MaskRule rule_;
 };
 
 }  // namespace lockstep

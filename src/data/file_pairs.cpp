@@ -62,6 +62,91 @@ std::string missing_in(const FilesByStem& a, const FilesByStem& b) {
   return names;
 }
 
+// A list was written on another machine: the longest tail of its path that exists under `root` is
+// the file.
+std::optional<fs::path> resolve(const fs::path& root, const fs::path& listed) {
+  const fs::path relative = listed.relative_path();
+  for (auto first = relative.begin(); first != relative.end(); ++first) {
+    fs::path candidate = root;
+    for (auto part = first; part != relative.end(); ++part) candidate /= *part;
+    if (fs::is_regular_file(candidate)) return candidate;
+  }
+  return std::nullopt;
+}
+
+std::vector<FilePair> pairs_of_list(const fs::path& root, const fs::path& list) {
+  std::vector<FilePair> pairs;
+  for (const ListLine& line : read_list(list)) pairs.push_back(pair_of_line(root, list, line));
+  return pairs;
+}
+
+std::vector<std::string> words_of(const std::string& line) {
+  std::vector<std::string> words;
+  std::istringstream stream(line);
+  std::string word;
+  const bool tabs = line.find('\t') != std::string::npos;
+  while (tabs ? static_cast<bool>(std::getline(stream, word, '\t'))
+              : static_cast<bool>(stream >> word)) {
+    if (!word.empty()) words.push_back(word);
+  }
+  return words;
+}
+
+}  // namespace
+
+void check_root(const fs::path& root) {
+  if (root.empty()) throw ConfigError("data.root is not set: expected the data set's folder");
+  if (!fs::is_directory(root)) {
+    throw DataError(concat("data.root = \"", root.string(), "\" is not a folder"));
+  }
+}
+
+void check_split_folder(const fs::path& folder) {
+  if (fs::is_directory(folder)) return;
+  throw DataError(concat("expected the folder ", folder.string(), "; it does not exist",
+                         contents_of(folder.parent_path()),
+                         ". Check data.root and the split's name"));
+}
+
+bool has_extension(const fs::path& file, const std::vector<std::string>& extensions) {
+  std::string extension = file.extension().string();
+  for (char& c : extension) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return std::find(extensions.begin(), extensions.end(), extension) != extensions.end();
+}
+
+std::vector<ListLine> read_list(const fs::path& list) {
+  std::ifstream file(list);
+  if (!file) throw DataError(concat(list.string(), ": expected a list of files; cannot be read"));
+  std::vector<ListLine> lines;
+  std::string text;
+  for (int number = 1; std::getline(file, text); ++number) {
+    if (text.ends_with('\r')) text.pop_back();
+    std::vector<std::string> words = words_of(text);
+    if (!words.empty()) lines.push_back({number, std::move(words)});
+  }
+  if (lines.empty()) throw DataError(concat(list.string(), ": expected lines, found none"));
+  return lines;
+}
+
+FilePair pair_of_line(const fs::path& root, const fs::path& list, const ListLine& line) {
+  const std::string where = concat(list.string(), ":", line.number);
+  if (line.words.size() != 2) {
+    throw DataError(concat(where, ": expected \"image mask\", separated by a tab where names have ",
+                           "spaces, got ", line.words.size(), " words, the first \"", line.words[0],
+                           "\""));
+  }
+  FilePair pair;
+  for (const auto& [word, file] :
+       {std::pair{&line.words[0], &pair.image}, std::pair{&line.words[1], &pair.mask}}) {
+    const auto found = resolve(root, *word);
+    if (!found) {
+      throw DataError(concat(where, ": no tail of ", *word, " is a file under ", root.string()));
+    }
+    *file = *found;
+  }
+  return pair;
+}
+
 std::vector<FilePair> pair_by_stem(const fs::path& image_directory,
                                    const fs::path& mask_directory) {
   const FilesByStem images = list_files(image_directory, {".jpg", ".jpeg", ".png"});
@@ -79,64 +164,10 @@ std::vector<FilePair> pair_by_stem(const fs::path& image_directory,
   return pairs;
 }
 
-// A list was written on another machine: the longest tail of its path that exists under `root` is
-// the file.
-std::optional<fs::path> resolve(const fs::path& root, const fs::path& listed) {
-  const fs::path relative = listed.relative_path();
-  for (auto first = relative.begin(); first != relative.end(); ++first) {
-    fs::path candidate = root;
-    for (auto part = first; part != relative.end(); ++part) candidate /= *part;
-    if (fs::is_regular_file(candidate)) return candidate;
-  }
-  return std::nullopt;
-}
-
-std::vector<FilePair> pairs_of_list(const fs::path& root, const fs::path& list) {
-  std::ifstream file(list);
-  std::vector<FilePair> pairs;
-  std::string line;
-  for (int number = 1; std::getline(file, line); ++number) {
-    std::istringstream words(line);
-    std::string image;
-    std::string mask;
-    if (!(words >> image)) continue;
-    if (!(words >> mask)) {
-      throw DataError(
-          concat(list.string(), ":", number, ": expected \"image mask\", got \"", line, "\""));
-    }
-    const auto found_image = resolve(root, image);
-    const auto found_mask = resolve(root, mask);
-    if (!found_image || !found_mask) {
-      throw DataError(concat(list.string(), ":", number, ": no tail of ",
-                             found_image ? mask : image, " is a file under ", root.string()));
-    }
-    pairs.push_back({*found_image, *found_mask});
-  }
-  if (pairs.empty())
-    throw DataError(concat(list.string(), ": expected lines \"image mask\", found none"));
-  return pairs;
-}
-
-void check_root(const fs::path& root) {
-  if (root.empty()) throw ConfigError("data.root is not set: expected the data set's folder");
-  if (!fs::is_directory(root)) {
-    throw DataError(concat("data.root = \"", root.string(), "\" is not a folder"));
-  }
-}
-
-}  // namespace
-
-void check_split_folder(const fs::path& folder) {
-  if (fs::is_directory(folder)) return;
-  throw DataError(concat("expected the folder ", folder.string(), "; it does not exist",
-                         contents_of(folder.parent_path()),
-                         ". Check data.root and the split's name"));
-}
-
-bool has_extension(const fs::path& file, const std::vector<std::string>& extensions) {
-  std::string extension = file.extension().string();
-  for (char& c : extension) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return std::find(extensions.begin(), extensions.end(), extension) != extensions.end();
+std::vector<FilePair> list_pairs(const fs::path& root, const std::string& split) {
+  check_root(root);
+  const fs::path list = root / split;
+  return pairs_of_list(root, fs::is_regular_file(list) ? list : fs::path(list).concat(".txt"));
 }
 
 std::vector<FilePair> folder_pairs(const fs::path& root, const std::string& split) {

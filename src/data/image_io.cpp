@@ -82,9 +82,9 @@ void read_image(const std::filesystem::path& path, Image& image) {
       concat(path.string(), ": expected a JPEG or PNG image, but the file ", beginning(file)));
 }
 
-void read_labels(const std::filesystem::path& path, LabelMap& labels) {
+MaskKind read_mask(const std::filesystem::path& path, LabelMap& labels, Image& colored) {
   const std::vector<std::uint8_t> file = read_bytes(path, SIZE_MAX);
-  if (is_png(file)) return decode_png_labels(file, path.string(), labels);
+  if (is_png(file)) return decode_png_mask(file, path.string(), labels, colored);
   if (is_jpeg(file)) {
     throw DataError(concat(path.string(),
                            ": expected labels as PNG, got a JPEG, whose lossy compression ",

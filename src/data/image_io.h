@@ -16,9 +16,12 @@ namespace lockstep {
 /// is not applied.
 void read_image(const std::filesystem::path& path, Image& image);
 
-/// Reads a label PNG: 8-bit (or 4, 2, 1) gray or palette, the RAW value or index of every pixel.
-/// Gray is not scaled and a palette not looked up. Any other kind of PNG is an error that says so.
-void read_labels(const std::filesystem::path& path, LabelMap& labels);
+enum class MaskKind : std::uint8_t { kValues, kColors };
+
+/// Reads a mask. Gray PNG of 16 bits or fewer, or palette PNG: the RAW value or index of every
+/// pixel in `labels`; gray is not scaled and a palette not looked up. RGB PNG, with or without
+/// alpha: its colours in `colored`, and `labels` is left as it is.
+MaskKind read_mask(const std::filesystem::path& path, LabelMap& labels, Image& colored);
 
 /// Size of a JPEG or PNG, from its header.
 Size read_image_size(const std::filesystem::path& path);

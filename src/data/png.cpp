@@ -101,21 +101,6 @@ class PngDecoder {
                          " bytes are truncated or damaged (", decoder.error(), ")"));
 }
 
-const char* color_name(int color_type) {
-  switch (color_type) {
-    case PNG_COLOR_TYPE_GRAY:
-      return "gray";
-    case PNG_COLOR_TYPE_GRAY_ALPHA:
-      return "gray with alpha";
-    case PNG_COLOR_TYPE_PALETTE:
-      return "palette";
-    case PNG_COLOR_TYPE_RGB:
-      return "RGB";
-    default:
-      return "RGBA";
-  }
-}
-
 template <typename Map>
 std::size_t set_size(Map& map, Size size, std::size_t channels) {
   map.height = size.height;
@@ -154,23 +139,30 @@ void decode_png(FileBytes file, const std::string& name, Image& image) {
   if (!decoder.read_pixels(image.pixels.data(), row_bytes)) throw_damaged(decoder, file, name);
 }
 
-void decode_png_labels(FileBytes file, const std::string& name, LabelMap& labels) {
+MaskKind decode_png_mask(FileBytes file, const std::string& name, LabelMap& labels,
+                         Image& colored) {
   PngDecoder decoder(file);
   if (!decoder.read_header()) throw_damaged(decoder, file, name);
-  const int color = decoder.color_type();
-  if ((color != PNG_COLOR_TYPE_GRAY && color != PNG_COLOR_TYPE_PALETTE) ||
-      decoder.bit_depth() > 8) {
-    throw DataError(concat(name,
-                           ": expected labels as a gray or palette PNG of at most 8 bits, value = ",
-                           "class, got ", decoder.bit_depth(), "-bit ", color_name(color),
-                           "; convert colours to class numbers first"));
+  if ((decoder.color_type() & PNG_COLOR_MASK_COLOR) != 0 &&
+      decoder.color_type() != PNG_COLOR_TYPE_PALETTE) {
+    decode_png(file, name, colored);
+    return MaskKind::kColors;
+  }
+  if (decoder.color_type() == PNG_COLOR_TYPE_GRAY_ALPHA) {
+    throw DataError(concat(name, ": expected labels as a gray, palette or RGB PNG, got gray with ",
+                           "alpha; convert it to gray, value = class"));
   }
   if (!decoder.keep_raw_values()) throw_damaged(decoder, file, name);
   check_image_size(decoder.size(), name);
-  const std::size_t row_bytes = set_size(labels, decoder.size(), 1);
-  std::vector<std::uint8_t> values(labels.pixels.size());
-  if (!decoder.read_pixels(values.data(), row_bytes)) throw_damaged(decoder, file, name);
-  std::copy(values.begin(), values.end(), labels.pixels.begin());
+  const std::size_t row = set_size(labels, decoder.size(), 1);
+  const std::size_t bytes = decoder.bit_depth() == 16 ? 2 : 1;
+  std::vector<std::uint8_t> values(labels.pixels.size() * bytes);
+  if (!decoder.read_pixels(values.data(), row * bytes)) throw_damaged(decoder, file, name);
+  for (std::size_t i = 0; i < labels.pixels.size(); ++i) {
+    labels.pixels[i] = bytes == 1 ? values[i]  // PNG has the high byte first
+                                  : static_cast<Label>((values[2 * i] << 8) | values[2 * i + 1]);
+  }
+  return MaskKind::kValues;
 }
 
 }  // namespace lockstep

@@ -27,6 +27,7 @@ class SampleStore {
  public:
   SampleStore(const DataOptions& options, Split split, std::uint64_t seed);
 
+  const Dataset& dataset() const { return *dataset_; }
   std::int64_t size() const { return dataset_->size(); }
   std::string describe(std::int64_t index) const { return dataset_->describe(index); }
   /// Size of sample `index` as `fetch` gives it; reads a header at most.

@@ -111,6 +111,7 @@ struct TrainLoader::Impl {
   Impl(const DataOptions& data_options, const LoaderOptions& loader_options);
 
   const Batch& next();
+  const Dataset& dataset() const { return store_.dataset(); }
 
   std::int64_t batches_per_epoch = 0;
   Size size;
@@ -278,6 +279,8 @@ TrainLoader::~TrainLoader() = default;
 std::int64_t TrainLoader::batches_per_epoch() const { return impl_->batches_per_epoch; }
 
 Size TrainLoader::size() const { return impl_->size; }
+
+const Dataset& TrainLoader::dataset() const { return impl_->dataset(); }
 
 const Batch& TrainLoader::next() { return impl_->next(); }
 

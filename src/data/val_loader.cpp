@@ -54,6 +54,8 @@ ValLoader::~ValLoader() = default;
 
 std::int64_t ValLoader::size() const { return impl_->store.size(); }
 
+const Dataset& ValLoader::dataset() const { return impl_->store.dataset(); }
+
 Task ValLoader::task() const { return impl_->store.task(); }
 
 bool ValLoader::one_size() const {

@@ -38,6 +38,7 @@ class Trainer {
   void choose_folder();
   void load_resume_point();
   void build();
+  void warn_of_data();
   void set_aside_newer_checkpoints();
   void restore();
   void load_initial_weights();

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lockstep/core/check.h"
+#include "lockstep/data/data_check.h"
 #include "lockstep/nn/weights.h"
 #include "parallel/replica.h"
 #include "train/choices.h"
@@ -96,6 +97,7 @@ void Trainer::build() {
                                                         .drop_last = config_.batch.drop_last,
                                                         .seed = config_.run.seed,
                                                         .first_batch = iteration_});
+  warn_of_data();
   max_iters_ = config_.max_iters(loader_->batches_per_epoch());
   if (iteration_ > max_iters_) {
     throw ConfigError(concat(resumed_->path.string(), " is of step ", iteration_, ", beyond the ",
@@ -108,6 +110,18 @@ void Trainer::build() {
   seconds_.reserve(static_cast<std::size_t>(max_iters_));
   // The first steps warm caches and allocators up: a quarter at most.
   warm_up_ = std::min<std::int64_t>(5, (max_iters_ - iteration_) / 4);
+}
+
+// A mistake in the data costs hours; a look at some of them a second.
+void Trainer::warn_of_data() {
+  constexpr std::int64_t kLookedAt = 64;
+  for (const std::string& text : loader_->dataset().skipped())
+    warnings_.push_back(concat("left out: ", text));
+  if (find_layout(config_.data).generated || resumed_) return;
+  const std::vector<std::int64_t> samples = sample_evenly(loader_->dataset(), kLookedAt);
+  const SplitReport report =
+      examine_split(loader_->dataset(), config_.data, Split::kTrain, samples, config_.data.workers);
+  for (const std::string& text : data_warnings(report, config_.data)) warnings_.push_back(text);
 }
 
 // Newer ones would be overwritten, and count as the newest when the next resume looks.

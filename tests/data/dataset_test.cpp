@@ -93,7 +93,7 @@ TEST_CASE("a black-and-white mask gets a hint") {
   write_png(folder.file("masks/train/a.png"), LabelMap{1, 3, {0, 255, 0}});
   DataOptions options = folder_options(folder, 2);
   options.ignore_index = 99;
-  CHECK(contains(failure(options), "class 1 instead of 255"));
+  CHECK(contains(failure(options), "data.mask_values = \"binary\""));
 }
 
 TEST_CASE("an image and a mask of different sizes are an error that names both") {
@@ -159,7 +159,7 @@ TEST_CASE("class names and counts") {
   options.root = ".";
   CHECK_THROWS_AS(make_dataset(options, Split::kTrain, 0), ConfigError);
   options.num_classes = 2;
-  options.ignore_index = 256;
+  options.ignore_index = 65536;
   CHECK_THROWS_AS(make_dataset(options, Split::kTrain, 0), ConfigError);
 }
 

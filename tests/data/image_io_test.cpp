@@ -24,7 +24,8 @@ Image read(const std::filesystem::path& path) {
 
 LabelMap labels_of(const std::filesystem::path& path) {
   LabelMap labels;
-  read_labels(path, labels);
+  Image colored;
+  read_mask(path, labels, colored);
   return labels;
 }
 
@@ -96,16 +97,24 @@ TEST_CASE("labels keep the raw value, gray or palette, at every depth") {
   CHECK(labels_of(path).pixels == labels.pixels);
 }
 
+TEST_CASE("labels of 16 bits and in colour are read") {
+  const TempFolder folder;
+  const auto path = folder.file("mask.png");
+  write_png_file(path, {PNG_COLOR_TYPE_GRAY, 16}, {1, 3}, {{0, 3, 2, 1, 255, 254}});
+  CHECK(labels_of(path).pixels == Labels{3, 513, 65534});
+  write_png_file(path, {PNG_COLOR_TYPE_RGB}, {1, 2}, {{1, 2, 3, 4, 5, 6}});
+  LabelMap labels;
+  Image colored;
+  CHECK(read_mask(path, labels, colored) == MaskKind::kColors);
+  CHECK(colored.pixels == Bytes{1, 2, 3, 4, 5, 6});
+}
+
 TEST_CASE("labels of another kind are refused and named") {
   const TempFolder folder;
   const auto path = folder.file("mask.png");
   const auto refusal = [&] { return message_of<DataError>([&] { labels_of(path); }); };
-  write_png_file(path, {PNG_COLOR_TYPE_RGB}, {1, 1}, {{1, 2, 3}});
-  CHECK(contains(refusal(), "mask.png"));
-  CHECK(contains(refusal(), "got 8-bit RGB"));
-  write_png_file(path, {PNG_COLOR_TYPE_GRAY, 16}, {1, 1}, {{0, 3}});
-  CHECK(contains(refusal(), "got 16-bit gray"));
   write_png_file(path, {PNG_COLOR_TYPE_GRAY_ALPHA}, {1, 1}, {{3, 255}});
+  CHECK(contains(refusal(), "mask.png"));
   CHECK(contains(refusal(), "gray with alpha"));
   write_jpeg_file(path, random_image({8, 8}, 1));
   CHECK(contains(refusal(), "got a JPEG"));
@@ -142,7 +151,7 @@ TEST_CASE("an image cut anywhere is an error that names it") {
     CAPTURE(count);
     CHECK(contains(message_of<DataError>([&] { decode_png(cut, "name", decoded); }),
                    "name: expected"));
-    CHECK_THROWS_AS(decode_png_labels(cut, "name", labels), DataError);
+    CHECK_THROWS_AS(decode_png_mask(cut, "name", labels, decoded), DataError);
   }
   for (std::size_t count = 0; count < jpeg.size(); ++count) {
     const FileBytes cut(jpeg.data(), count);
@@ -158,9 +167,11 @@ TEST_CASE("labels cut anywhere are an error, and a cut file is named") {
   write_png(path, random_labels({12, 17}, 11, 4));
   const Bytes png = read_file(path);
   LabelMap labels;
+  Image colored;
   for (std::size_t count = 0; count < png.size(); ++count) {
     CAPTURE(count);
-    CHECK_THROWS_AS(decode_png_labels(FileBytes(png.data(), count), "name", labels), DataError);
+    CHECK_THROWS_AS(decode_png_mask(FileBytes(png.data(), count), "name", labels, colored),
+                    DataError);
   }
   for (const std::size_t count : {png.size() - 1, png.size() / 2, std::size_t{20}}) {
     std::filesystem::resize_file(path, count);

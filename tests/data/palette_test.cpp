@@ -59,7 +59,8 @@ TEST_CASE("a palette PNG holds classes for programs and colours for people") {
   const std::vector<Color> colors{{1, 2, 3}, {40, 50, 60}, {7, 200, 9}};
   write_png(path, labels, colors);
   LabelMap read;
-  read_labels(path, read);
+  Image colored;
+  CHECK(read_mask(path, read, colored) == MaskKind::kValues);
   CHECK(read.pixels == labels.pixels);
   Image seen;
   read_image(path, seen);

@@ -67,8 +67,8 @@ enum class MaskValues : std::uint8_t {
 struct DataLayout;
 using LayoutTable = std::vector<DataLayout>;
 
-/// The layouts that come with the library: folder, camvid and streets for segmentation;
-/// imagefolder, cifar10 and shapes for classification.
+/// The layouts that come with the library: folder, list, voc, cityscapes, ade20k, camvid and
+/// streets for segmentation; imagefolder, cifar10 and shapes for classification.
 const LayoutTable& builtin_layouts();
 
 struct DataOptions {

@@ -31,6 +31,7 @@ class TrainLoader {
 
   std::int64_t batches_per_epoch() const;
   Size size() const;  // of every batch
+  const Dataset& dataset() const;
   /// The next batch; blocks until it is decoded. The batch stays valid until the next call (its
   /// buffers are then reused). Throws what decoding threw.
   const Batch& next();
@@ -47,6 +48,7 @@ class ValLoader {
   ValLoader(const DataOptions& data, std::uint64_t seed);
   ~ValLoader();
   std::int64_t size() const;
+  const Dataset& dataset() const;
   /// What the labels are of.
   Task task() const;
   /// Whether all images are of one size. Reads their headers.

@@ -1,0 +1,61 @@
+#pragma once
+// What a data set holds, and what is wrong with it: before hours are spent on it.
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/data/dataset.h"
+
+namespace lockstep {
+
+/// What a look at samples of one split says.
+struct SplitReport {
+  std::string name;           // of the split
+  std::int64_t images = 0;    // of the split
+  std::int64_t examined = 0;  // of them, those that cannot be read counted in
+  std::map<std::pair<int, int>, std::int64_t> sizes;  // [(height, width)] images
+  std::vector<std::int64_t> class_labels;             // [class] pixels; classification: images
+  std::vector<std::int64_t> class_images;             // [class] images in which it occurs
+  std::vector<std::int64_t> beside_class;             // [class] labels that count in these images
+  std::int64_t labels = 0, ignored = 0;               // that count, that do not
+  std::vector<std::string> without_labels;            // images of which no label counts
+  std::vector<std::string> broken;                    // samples that cannot be read: the messages
+  std::array<double, 3> mean{}, std{};                // of RGB in 0..1, over all pixels
+  std::vector<std::uint64_t> hashes;                  // [sample] of the pixels; 0: not examined
+};
+
+/// How far a long look is; from several threads, one at a time.
+using DataProgress = std::function<void(std::int64_t done, std::int64_t all)>;
+
+/// Looks at these samples of a data set of `options`. Equal for any number of `workers`.
+SplitReport examine_split(const Dataset& dataset, const DataOptions& options, Split split,
+                          std::span<const std::int64_t> samples, int workers,
+                          const DataProgress& progress = nullptr);
+
+/// About `count` samples evenly over the data set, fewer where images are large; all when it has
+/// no more.
+std::vector<std::int64_t> sample_evenly(const Dataset& dataset, std::int64_t count);
+
+/// What is likely to be a mistake, a sentence with its remedy each: black-and-white masks, classes
+/// that never occur, images without labels. Of a split of which only a part was examined, what
+/// that part can tell.
+std::vector<std::string> data_warnings(const SplitReport& split, const DataOptions& options);
+
+/// Images of equal pixels, as (training sample, validation sample). Compares those of equal hash.
+std::vector<std::pair<std::int64_t, std::int64_t>> find_duplicates(const Dataset& train,
+                                                                   const SplitReport& train_report,
+                                                                   const Dataset& val,
+                                                                   const SplitReport& val_report);
+
+/// Median frequency balancing (Eigen and Fergus, ICCV 2015, section 6.3.2): the median of the
+/// classes' frequencies over a class's own, its labels among those of the images that it occurs
+/// in. 0 for a class that never occurs.
+std::vector<double> median_frequency_weights(const SplitReport& split);
+
+}  // namespace lockstep

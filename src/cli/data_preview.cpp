@@ -1,0 +1,82 @@
+#include "cli/data_preview.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "data/image_io.h"
+#include "lockstep/core/check.h"
+#include "lockstep/data/loader.h"
+#include "lockstep/data/palette.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Image `place` of a batch, its normalisation taken back.
+Image image_of(const Batch& batch, std::size_t place, const DataOptions& options) {
+  Image image{batch.size.height, batch.size.width, {}};
+  const auto values =
+      static_cast<std::size_t>(image.height) * static_cast<std::size_t>(image.width) * 3;
+  const float* normalised = batch.images.data() + place * values;
+  for (std::size_t i = 0; i < values; ++i) {
+    const float value = (normalised[i] * options.std[i % 3] + options.mean[i % 3]) * 255;
+    image.pixels.push_back(static_cast<std::uint8_t>(std::lround(std::clamp(value, 0.F, 255.F))));
+  }
+  return image;
+}
+
+LabelMap labels_of(const Batch& batch, std::size_t place) {
+  LabelMap labels{batch.size.height, batch.size.width, {}};
+  const std::size_t pixels = batch.labels.size() / batch.samples.size();
+  const auto first = batch.labels.begin() + static_cast<std::ptrdiff_t>(place * pixels);
+  labels.pixels.assign(first, first + static_cast<std::ptrdiff_t>(pixels));
+  return labels;
+}
+
+/// A class's name as part of a file's.
+std::string file_word(std::string name) {
+  for (char& c : name) {
+    if (c == '/' || c == ' ') c = '_';
+  }
+  return name;
+}
+
+void write_sample(const Batch& batch, std::size_t place, const Config& config,
+                  const std::string& stem) {
+  const Image image = image_of(batch, place, config.data);
+  if (find_layout(config.data).task == Task::kClassification) {
+    const Label label = batch.labels[place];
+    const auto classes = class_names(config.data);
+    const std::string name = label < classes.size() ? classes[label] : "ignored";
+    write_png(stem + "_" + file_word(name) + ".png", image);
+    return;
+  }
+  const LabelMap labels = labels_of(batch, place);
+  const std::vector<Color> colors = class_colors(config.data);
+  write_png(stem + "_image.png", image);
+  write_png(stem + "_labels.png", labels, colors);
+  write_png(stem + "_overlay.png", overlay(image, labels, colors));
+}
+
+}  // namespace
+
+void preview_data(const Config& config, std::int64_t count, const fs::path& folder) {
+  if (folder.empty()) throw ConfigError("data preview: expected -o DIR, the folder to write to");
+  std::error_code failure;
+  fs::create_directories(folder, failure);
+  if (failure) {
+    throw ConfigError(fmt::format("-o {}: cannot be made: {}", folder.string(), failure.message()));
+  }
+  TrainLoader loader(config.data, {.batch = 1, .seed = config.run.seed});
+  for (std::int64_t i = 0; i < count; ++i) {
+    const Batch& batch = loader.next();
+    write_sample(batch, 0, config, (folder / fmt::format("{:03}", i)).string());
+    fmt::print("{:03}: {}\n", i, loader.dataset().describe(batch.samples[0]));
+  }
+  fmt::print("{} training samples, augmented as in training, are in {}\n", count, folder.string());
+}
+
+}  // namespace lockstep

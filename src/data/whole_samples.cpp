@@ -1,0 +1,59 @@
+#include "data/whole_samples.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "data/for_each_sample.h"
+#include "lockstep/core/check.h"
+
+namespace lockstep {
+namespace {
+
+class WholeSamples final : public Dataset {
+ public:
+  WholeSamples(std::unique_ptr<Dataset> all, int workers) : all_(std::move(all)) {
+    std::vector<std::string> trouble(static_cast<std::size_t>(all_->size()));
+    for_each_sample(*all_, workers, [&](std::int64_t index, const Sample*, const DataError* error) {
+      if (error != nullptr) trouble[static_cast<std::size_t>(index)] = error->what();
+    });
+    for (std::int64_t i = 0; i < all_->size(); ++i) {
+      std::string& text = trouble[static_cast<std::size_t>(i)];
+      if (text.empty()) {
+        whole_.push_back(i);
+      } else {
+        skipped_.push_back(std::move(text));
+      }
+    }
+    if (!whole_.empty()) return;
+    throw DataError(concat("none of ", all_->size(), " samples can be read; the first: ",
+                           skipped_.empty() ? "there is none" : skipped_.front()));
+  }
+
+  using Dataset::load;
+  std::int64_t size() const override { return static_cast<std::int64_t>(whole_.size()); }
+  void load(std::int64_t index, Sample& sample) const override {
+    all_->load(in_all(index), sample);
+  }
+  Size image_size(std::int64_t index) const override { return all_->image_size(in_all(index)); }
+  std::string describe(std::int64_t index) const override { return all_->describe(in_all(index)); }
+  std::vector<std::string> skipped() const override { return skipped_; }
+
+ private:
+  std::int64_t in_all(std::int64_t index) const {
+    LOCKSTEP_CHECK(index >= 0 && index < size(), "sample ", index, " of a data set of ", size());
+    return whole_[static_cast<std::size_t>(index)];
+  }
+
+  std::unique_ptr<Dataset> all_;
+  std::vector<std::int64_t> whole_;  // indices of those that can be read
+  std::vector<std::string> skipped_;
+};
+
+}  // namespace
+
+std::unique_ptr<Dataset> leave_out_broken(std::unique_ptr<Dataset> dataset, int workers) {
+  return std::make_unique<WholeSamples>(std::move(dataset), workers);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,140 @@
+#include "lockstep/data/data_check.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "data/fixtures.h"
+#include "data/image_io.h"
+#include "lockstep/core/check.h"
+
+namespace lockstep {
+namespace {
+
+/// Samples that a test writes down; an image is of one gray value.
+class Listed final : public Dataset {
+ public:
+  struct Entry {
+    std::uint8_t gray = 0;
+    std::vector<Label> labels;  // one row
+  };
+  explicit Listed(std::vector<Entry> entries) : entries_(std::move(entries)) {}
+
+  using Dataset::load;
+  std::int64_t size() const override { return static_cast<std::int64_t>(entries_.size()); }
+  void load(std::int64_t index, Sample& sample) const override {
+    const Entry& entry = entries_[static_cast<std::size_t>(index)];
+    if (entry.labels.empty()) throw DataError(concat("picture ", index, " is torn"));
+    const auto width = static_cast<int>(entry.labels.size());
+    sample.image = {1, width, std::vector<std::uint8_t>(entry.labels.size() * 3, entry.gray)};
+    sample.labels = {1, width, entry.labels};
+  }
+  Size image_size(std::int64_t) const override { return {1, 4}; }
+  std::string describe(std::int64_t index) const override { return concat("picture ", index); }
+
+ private:
+  std::vector<Entry> entries_;
+};
+
+DataOptions options_of(int classes) {
+  DataOptions options;
+  options.num_classes = classes;
+  return options;
+}
+
+SplitReport examine(const Dataset& dataset, const DataOptions& options, int workers = 0) {
+  std::vector<std::int64_t> samples(static_cast<std::size_t>(dataset.size()));
+  std::iota(samples.begin(), samples.end(), 0);
+  return examine_split(dataset, options, Split::kTrain, samples, workers);
+}
+
+bool warns(const std::vector<std::string>& warnings, const std::string& part) {
+  for (const std::string& text : warnings) {
+    if (contains(text, part)) return true;
+  }
+  return false;
+}
+
+TEST_CASE("a split's labels, sizes and pixels are counted") {
+  const Listed dataset({{51, {0, 0, 1, 255}}, {102, {1, 1}}, {0, {}}, {7, {255, 255}}});
+  for (const int workers : {0, 2}) {
+    const SplitReport report = examine(dataset, options_of(3), workers);
+    CHECK(report.images == 4);
+    CHECK(report.examined == 4);
+    CHECK(report.class_labels == std::vector<std::int64_t>{2, 3, 0});
+    CHECK(report.class_images == std::vector<std::int64_t>{1, 2, 0});
+    CHECK(report.beside_class == std::vector<std::int64_t>{3, 5, 0});
+    CHECK(report.labels == 5);
+    CHECK(report.ignored == 3);
+    CHECK(report.sizes.at({1, 2}) == 2);
+    CHECK(report.without_labels == std::vector<std::string>{"picture 3"});
+    CHECK(report.broken == std::vector<std::string>{"picture 2 is torn"});
+    // Four pixels of 0.2, two of 0.4, two of 7/255.
+    const double mean = (4 * 51 + 2 * 102 + 2 * 7) / 8.0;
+    CHECK(report.mean[1] == doctest::Approx(mean / 255));
+    const double variance = (4 * 51 * 51 + 2 * 102 * 102 + 2 * 7 * 7) / 8.0 - mean * mean;
+    CHECK(report.std[2] == doctest::Approx(std::sqrt(variance) / 255));
+  }
+}
+
+TEST_CASE("classes are weighted by the median frequency over their own") {
+  // Frequencies where they occur: 0: 2/3, 1: 3/5; median of both 19/30.
+  const Listed dataset({{0, {0, 0, 1, 255}}, {0, {1, 1}}});
+  const std::vector<double> weights = median_frequency_weights(examine(dataset, options_of(3)));
+  CHECK(weights[0] == doctest::Approx(19.0 / 30 * 3 / 2));
+  CHECK(weights[1] == doctest::Approx(19.0 / 30 * 5 / 3));
+  CHECK(weights[2] == 0);
+}
+
+TEST_CASE("masks of only 0 and 255 are warned of, with the remedy") {
+  const Listed dataset({{0, {0, 255, 0, 255}}, {0, {0, 0}}});
+  const DataOptions options = options_of(2);
+  const auto warnings = data_warnings(examine(dataset, options), options);
+  REQUIRE(warnings.size() == 1);
+  CHECK(contains(warnings[0], "data.mask_values = \"binary\""));
+  const Listed both({{0, {0, 255, 0, 255}}, {0, {0, 1}}});
+  CHECK(data_warnings(examine(both, options), options).empty());
+}
+
+TEST_CASE("classes that never occur are warned of when enough was looked at") {
+  std::vector<Listed::Entry> entries(20, {0, {0, 2}});
+  const Listed dataset(entries);
+  const DataOptions options = options_of(3);
+  CHECK(warns(data_warnings(examine(dataset, options), options), "class 1 (class_1) does not"));
+  const auto part = [&](int count) {
+    std::vector<std::int64_t> samples(static_cast<std::size_t>(count));
+    std::iota(samples.begin(), samples.end(), 0);
+    return data_warnings(examine_split(dataset, options, Split::kTrain, samples, 0), options);
+  };
+  CHECK(part(11).empty());
+  CHECK(warns(part(12), "12 images looked at, of 20"));
+  const Listed whole({{0, {0, 1, 2}}});
+  CHECK(data_warnings(examine(whole, options), options).empty());
+}
+
+TEST_CASE("what cannot be read and what has no labels is warned of") {
+  const Listed dataset({{0, {0, 1}}, {0, {}}, {0, {255, 255}}});
+  const DataOptions options = options_of(2);
+  const auto warnings = data_warnings(examine(dataset, options), options);
+  CHECK(warns(warnings, "data.skip_broken"));
+  CHECK(warns(warnings, "no label that counts: picture 2"));
+}
+
+TEST_CASE("equal images of both splits are found, whatever their labels") {
+  const Listed train({{1, {0, 0}}, {2, {0, 0}}, {3, {0, 0, 0}}});
+  const Listed val({{3, {1, 1}}, {2, {1, 1}}, {2, {1, 1}}});
+  const DataOptions options = options_of(2);
+  using Pairs = std::vector<std::pair<std::int64_t, std::int64_t>>;
+  CHECK(find_duplicates(train, examine(train, options), val, examine(val, options)) ==
+        Pairs{{1, 1}, {1, 2}});
+}
+
+TEST_CASE("samples are taken evenly, and fewer of large images") {
+  const Listed dataset(std::vector<Listed::Entry>(10, {0, {0, 0}}));
+  CHECK(sample_evenly(dataset, 64).size() == 10);
+  CHECK(sample_evenly(dataset, 5) == std::vector<std::int64_t>{0, 2, 4, 6, 8});
+}
+
+}  // namespace
+}  // namespace lockstep
