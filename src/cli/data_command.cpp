@@ -14,6 +14,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/data/data_check.h"
 #include "report/table.h"
+#include "train/json_text.h"
 
 namespace lockstep {
 namespace {
@@ -150,7 +151,7 @@ void print_json(const DataReport& report) {
                   {"train", to_json(report.train)},  {"val", to_json(report.val)},
                   {"class_weights", report.weights}, {"duplicates", report.duplicates},
                   {"warnings", report.warnings}};
-  fmt::print("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
+  fmt::print("{}\n", json_text(json, 2));
 }
 
 int check_data(const Config& config, const DataArguments& arguments) {

@@ -15,6 +15,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/sync/sync_group.h"
 #include "parallel/replica_group.h"
+#include "train/json_text.h"
 
 namespace lockstep {
 namespace {
@@ -138,7 +139,7 @@ int run_doctor(const DoctorArguments& arguments) {
     if (!arguments.verbose) continue;
     for (const std::string& detail : finding.details) fmt::print("     {:<22} {}\n", "", detail);
   }
-  if (arguments.common.json) fmt::print("{}\n", json.dump(2));
+  if (arguments.common.json) fmt::print("{}\n", json_text(json, 2));
   return good ? kExitDone : kExitFailure;
 }
 

@@ -21,10 +21,13 @@ constexpr std::size_t kHeaderBytes = 65536;
 std::vector<std::uint8_t> read_bytes(const std::filesystem::path& path, std::size_t limit) {
   errno = 0;
   std::ifstream file(path, std::ios::binary);
+  const int failure = errno;
   std::error_code no_size;
   const std::uintmax_t size = std::filesystem::file_size(path, no_size);
-  if (!file || no_size)
-    throw DataError(concat(path.string(), ": cannot be read: ", std::strerror(errno)));
+  if (!file || no_size) {
+    throw DataError(concat(
+        path.string(), ": cannot be read: ", file ? no_size.message() : std::strerror(failure)));
+  }
   std::vector<std::uint8_t> bytes(std::min<std::size_t>(static_cast<std::size_t>(size), limit));
   file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
   if (!file) throw DataError(concat(path.string(), ": reading its ", size, " bytes failed"));

@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "report/comparison.h"
+#include "train/json_text.h"
 
 namespace lockstep {
 namespace {
@@ -80,7 +81,7 @@ std::string to_json(const Comparison& comparison) {
                   {"modes", modes},
                   {"pairs", pairs},
                   {"warnings", comparison.warnings}};
-  return root.dump(2) + "\n";
+  return json_text(root, 2) + "\n";
 }
 
 }  // namespace lockstep

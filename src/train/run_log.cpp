@@ -16,6 +16,7 @@
 
 #include "lockstep/core/check.h"
 #include "lockstep/nn/weights.h"
+#include "train/json_text.h"
 
 namespace lockstep {
 namespace {
@@ -84,7 +85,7 @@ JsonLines::JsonLines(std::filesystem::path path)
 }
 
 void JsonLines::write(const Json& line) {
-  stream_ << line.dump() << '\n';
+  stream_ << json_text(line) << '\n';
   stream_.flush();
   if (!stream_) throw Error(concat("cannot write ", path_.string(), ": is the disk full?"));
 }

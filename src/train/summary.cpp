@@ -8,6 +8,7 @@
 #include "lockstep/core/check.h"
 #include "train/config.h"
 #include "train/evaluator.h"
+#include "train/json_text.h"
 #include "train/run_folder.h"
 #include "train/summary_json.h"
 
@@ -274,7 +275,7 @@ std::string to_json(const EvalReport& report) {
             {"devices", report.devices},
             {"classes", report.classes}};
   json.update(to_json(report.evaluation, report.classes));
-  return json.dump(2);
+  return json_text(json, 2);
 }
 
 std::optional<TrainSummary> read_summary(const std::filesystem::path& run) {

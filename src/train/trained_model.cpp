@@ -5,6 +5,7 @@
 
 #include "lockstep/core/check.h"
 #include "train/checkpoint.h"
+#include "train/json_text.h"
 #include "train/run_folder.h"
 
 namespace lockstep {
@@ -54,7 +55,7 @@ Metadata about(const Config& config, const Architecture& architecture, std::int6
                 {"lockstep.description", architecture.description},
                 {"lockstep.task", to_string(architecture.task)},
                 {"lockstep.num_classes", std::to_string(config.model.num_classes)},
-                {"lockstep.class_names", Json(class_names(config.data)).dump()},
+                {"lockstep.class_names", json_text(Json(class_names(config.data)))},
                 {"lockstep.mean", Json(config.data.mean).dump()},
                 {"lockstep.std", Json(config.data.std).dump()},
                 {"lockstep.size_divisor", std::to_string(architecture.size_divisor)},

@@ -12,6 +12,7 @@
 #include "parallel/replica.h"
 #include "train/choices.h"
 #include "train/environment.h"
+#include "train/json_text.h"
 #include "train/trainer_impl.h"
 
 namespace lockstep {
@@ -211,7 +212,7 @@ void Trainer::open_folder() {
     Json environment = describe_environment(devices_);
     const auto algorithms = replicas_->replica(0).backend().conv2d_algorithms();
     if (!algorithms.empty()) environment["convolutions"] = algorithms;
-    write_file_atomically(folder_.environment(), environment.dump(2) + "\n");
+    write_file_atomically(folder_.environment(), json_text(environment, 2) + "\n");
   }
 }
 

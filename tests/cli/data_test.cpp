@@ -102,6 +102,18 @@ TEST_CASE("data check names what is broken and what is in both splits; training 
   CHECK(contains(skipped.out + skipped.err, "images/train/1.png"));
 }
 
+TEST_CASE("a name that is not UTF-8 is told as far as it can be, in JSON too") {
+  const BlackAndWhite data;
+  for (const char* kind : {"images", "masks"})
+    std::ofstream(data.folder.path() / kind / "train" / "\xff.png") << "torn";
+  const Outcome check = data.run({"data", "check", data.config.string(), "--json"});
+  CHECK(check.exit_code == 3);
+  CHECK(contains(Json::parse(check.out)["train"]["broken"][0].get<std::string>(), ".png"));
+  const Outcome trained = data.train("run", {"-s", "data.skip_broken=true"});
+  CHECK(trained.exit_code == 0);
+  CHECK(contains(trained.out + trained.err, "left out: "));
+}
+
 TEST_CASE("data preview writes images, palette masks and both together") {
   const BlackAndWhite data;
   const fs::path out = data.folder.path() / "preview";
