@@ -30,6 +30,8 @@ struct CommandLine {
   CompareArguments compare;
   BenchArguments bench;
   DataArguments data;
+  PlanArguments plan;
+  ConfigArguments config;
   DoctorArguments doctor;
   SelftestArguments selftest;
 };
@@ -154,6 +156,32 @@ CLI::App& add_data(CLI::App& app, CommandLine& line) {
   return command;
 }
 
+CLI::App& add_plan(CLI::App& app, CommandLine& line) {
+  CLI::App& command = *app.add_subcommand(
+      "plan", "What a training will take: memory, time, BatchNorm's statistics, after a few steps");
+  command.add_option("CONFIG", line.plan.config, "configuration (TOML)")->required();
+  add_devices_and_overrides(command, line);
+  command.add_option("--steps", line.plan.steps, "steps to time")->capture_default_str();
+  command.add_flag("--max-batch", line.plan.max_batch, "also the largest global batch that fits");
+  command.add_option("--memory", line.plan.memory,
+                     "of all devices together, in GiB, for --max-batch; default: the host's free");
+  add_json(command, line);
+  return command;
+}
+
+CLI::App& add_config(CLI::App& app, CommandLine& line) {
+  CLI::App& command = *app.add_subcommand("config", "Show, compare and begin configurations");
+  command
+      .add_option("ACTION", line.config.action,
+                  "show CONFIG: every key, its value and who says so; diff CONFIG CONFIG; "
+                  "init LAYOUT: a commented beginning; schema: JSON Schema of the keys")
+      ->required();
+  command.add_option("INPUT", line.config.inputs, "configurations (run folders, too), or a layout");
+  add_overrides(command, line);
+  add_json(command, line);
+  return command;
+}
+
 CLI::App& add_doctor(CLI::App& app, CommandLine& line) {
   CLI::App& command = *app.add_subcommand(
       "doctor", "Examine the machine and this build, and test an exchange on it");
@@ -244,6 +272,14 @@ int dispatch(CommandLine& line, const std::string& name, const CLI::App& command
     line.data.common = common;
     return run_data(line.data);
   }
+  if (name == "plan") {
+    line.plan.common = common;
+    return run_plan(line.plan);
+  }
+  if (name == "config") {
+    line.config.common = common;
+    return run_config(line.config);
+  }
   if (name == "doctor") {
     line.doctor.common = common;
     return run_doctor(line.doctor);
@@ -280,9 +316,10 @@ int run_command(int argc, const char* const* argv, const Tables& tables) {
   app.footer(
       "Exit codes: 0 done, 1 failure, 2 usage or configuration, 3 data, 4 loss or gradient not "
       "finite, 5 replica stalled or failed, 130 interrupted.");
-  for (CLI::App* command : {&add_train(app, line), &add_eval(app, line), &add_export(app, line),
-                            &add_compare(app, line), &add_data(app, line), &add_bench(app, line),
-                            &add_doctor(app, line), &add_selftest(app, line)}) {
+  for (CLI::App* command :
+       {&add_train(app, line), &add_eval(app, line), &add_export(app, line),
+        &add_compare(app, line), &add_data(app, line), &add_plan(app, line), &add_config(app, line),
+        &add_bench(app, line), &add_doctor(app, line), &add_selftest(app, line)}) {
     command->allow_extras();
   }
   check_subcommand(app, argc, argv);

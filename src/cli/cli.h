@@ -68,6 +68,20 @@ struct DataArguments {
   std::int64_t count = 0;  // -n: images to look at or to write; 0: all, or some
 };
 
+struct PlanArguments {
+  CommonArguments common;
+  std::filesystem::path config;
+  int steps = 3;           // --steps: timed ones
+  bool max_batch = false;  // --max-batch
+  double memory = 0;       // --memory GiB for all devices; 0: what the host has left
+};
+
+struct ConfigArguments {
+  CommonArguments common;
+  std::string action;                         // show, diff, init, schema
+  std::vector<std::filesystem::path> inputs;  // configurations; init: a data layout
+};
+
 struct DoctorArguments {
   CommonArguments common;
   bool verbose = false;  // with the details
@@ -82,6 +96,8 @@ int run_eval(const EvalArguments& arguments);
 int run_export(const ExportArguments& arguments);
 int run_compare(const CompareArguments& arguments);
 int run_bench(const BenchArguments& arguments);
+int run_plan(const PlanArguments& arguments);
+int run_config(const ConfigArguments& arguments);
 int run_data(const DataArguments& arguments);
 int run_doctor(const DoctorArguments& arguments);
 int run_selftest(const SelftestArguments& arguments);

@@ -31,6 +31,10 @@ class ConfigReader {
   }
 
   Config read(std::vector<std::string>* warnings);
+  /// Who says what `key` is; empty: nobody. After `read`.
+  std::string origin(const std::string& key) const {
+    return has(key) ? location(source_.span(key)) : "";
+  }
 
  private:
   bool read_values();  // false: a value was wrong
@@ -296,6 +300,19 @@ const Tables& builtin_tables() {
 Config load_config(const std::filesystem::path& path, const std::vector<std::string>& overrides,
                    std::vector<std::string>* warnings, const Tables& tables) {
   return ConfigReader(path, overrides, tables).read(warnings);
+}
+
+std::vector<ConfigValue> explain_config(const std::filesystem::path& path,
+                                        const std::vector<std::string>& overrides,
+                                        const Tables& tables) {
+  ConfigReader reader(path, overrides, tables);
+  const Config config = reader.read(nullptr);
+  std::vector<ConfigValue> values;
+  for (const ConfigKey& key : config_keys()) {
+    const std::string value = key.write(config);
+    if (!value.empty()) values.push_back({key.path, value, reader.origin(key.path), key.doc});
+  }
+  return values;
 }
 
 double Config::base_learning_rate(int devices) const {

@@ -152,6 +152,19 @@ Config load_config(const std::filesystem::path& path, const std::vector<std::str
                    std::vector<std::string>* warnings = nullptr,
                    const Tables& tables = builtin_tables());
 
+/// A key of a resolved configuration: what it is, and who says so.
+struct ConfigValue {
+  std::string key;     // "bn.mode"
+  std::string value;   // in TOML
+  std::string origin;  // "camvid.toml:12:8", "-s bn.mode=sync"; empty: a default
+  std::string doc;     // one line; may be empty
+};
+
+/// Every key that has a value, in the order of `to_toml`. Throws as load_config.
+std::vector<ConfigValue> explain_config(const std::filesystem::path& path,
+                                        const std::vector<std::string>& overrides,
+                                        const Tables& tables = builtin_tables());
+
 /// The resolved configuration as TOML that `load_config` reads back to the same values.
 std::string to_toml(const Config& config);
 

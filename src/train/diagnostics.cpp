@@ -11,12 +11,6 @@
 namespace lockstep {
 namespace {
 
-std::string location(const SourceSpan& where) {
-  if (where.source == nullptr) return "configuration";
-  if (where.line == 0 || where.source->lines.empty()) return where.source->name;
-  return fmt::format("{}:{}:{}", where.source->name, where.line, where.column);
-}
-
 bool has_line(const SourceSpan& where) {
   return where.source != nullptr && where.line >= 1 &&
          where.line <= static_cast<int>(where.source->lines.size());
@@ -36,6 +30,12 @@ std::string excerpt(const SourceSpan& where, const std::string& hint) {
 }
 
 }  // namespace
+
+std::string location(const SourceSpan& where) {
+  if (where.source == nullptr) return "configuration";
+  if (where.line == 0 || where.source->lines.empty()) return where.source->name;
+  return fmt::format("{}:{}:{}", where.source->name, where.line, where.column);
+}
 
 SourceText make_source(std::string name, std::string_view text) {
   SourceText source{std::move(name), {}};

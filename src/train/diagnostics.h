@@ -25,6 +25,9 @@ struct SourceSpan {
   int length = 1;
 };
 
+/// "camvid.toml:12:8"; the text's name alone where there is no line to speak of.
+std::string location(const SourceSpan& where);
+
 class Diagnostics {
  public:
   /// `hint` stands beside the caret (or behind the message when there is no line to show); may be

@@ -1,0 +1,187 @@
+#include "train/plan.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <numeric>
+
+#include "lockstep/core/check.h"
+#include "lockstep/data/loader.h"
+#include "lockstep/optim/schedule.h"
+#include "nn/layers/batch_norm_layer.h"
+#include "parallel/replica.h"
+#include "train/training.h"
+
+namespace lockstep {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kWarmup = 2;
+constexpr int kRates = 61;
+constexpr std::int64_t kEvaluated = 8;  // images
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+std::int64_t smallest_share(const std::vector<std::int64_t>& shares) {
+  std::int64_t smallest = shares.front();  // torch.chunk's first is the largest
+  for (const std::int64_t share : shares) {
+    if (share > 0) smallest = std::min(smallest, share);
+  }
+  return smallest;
+}
+
+std::vector<NormPlan> plan_norms(const TrainingPlan& plan, DataParallel& replicas) {
+  const std::int64_t local = smallest_share(plan.shares);
+  const std::int64_t all = std::accumulate(plan.shares.begin(), plan.shares.end(), std::int64_t{0});
+  const std::int64_t slice = smallest_share(chunk_sizes(local, plan.config.bn.virtual_devices));
+  std::vector<NormPlan> norms;
+  for (const BatchNormLayer* layer : replicas.replica(0).network().batch_norms()) {
+    if (layer->config().norm.frozen) continue;
+    const Shape& shape = layer->output()->shape;
+    const std::int64_t height = shape.height();
+    const std::int64_t width = shape.width();
+    auto same = std::find_if(norms.begin(), norms.end(), [&](const NormPlan& norm) {
+      return norm.height == height && norm.width == width;
+    });
+    if (same == norms.end()) {
+      const std::int64_t positions = height * width;
+      norms.push_back({.height = height,
+                       .width = width,
+                       .local = local * positions,
+                       .sync = all * positions,
+                       .virtual_slice = slice * positions});
+      same = norms.end() - 1;
+    }
+    same->layers.push_back(layer->name());
+    same->channels += shape.channels();
+  }
+  return norms;
+}
+
+// Both directions post [parts, 2, C] of fp32 from every rank.
+std::int64_t statistics_bytes(DataParallel& replicas) {
+  std::int64_t bytes = 0;
+  for (int rank = 0; rank < replicas.size(); ++rank) {
+    for (const BatchNormLayer* layer : replicas.replica(rank).network().batch_norms()) {
+      if (layer->config().norm.frozen) continue;
+      for (const StatSlot& slot : layer->local_moments())
+        bytes += 2 * slot.parts * 2 * layer->output()->shape.channels() * 4;
+    }
+  }
+  return bytes;
+}
+
+std::vector<double> learning_rates(const TrainingPlan& plan) {
+  std::vector<double> rates;
+  const double base = plan.config.base_learning_rate(static_cast<int>(plan.devices.size()));
+  for (std::int64_t i = 0; i < kRates; ++i) {
+    const std::int64_t step = i * (plan.steps - 1) / (kRates - 1);
+    rates.push_back(learning_rate(plan.config.schedule, base, step, plan.steps));
+  }
+  return rates;
+}
+
+std::vector<std::size_t> memory_of(DataParallel& replicas, bool most) {
+  std::vector<std::size_t> bytes;
+  for (int rank = 0; rank < replicas.size(); ++rank) {
+    const Backend& backend = replicas.replica(rank).backend();
+    bytes.push_back(most ? backend.peak_allocated_bytes() : backend.allocated_bytes());
+  }
+  return bytes;
+}
+
+void time_steps(TrainingPlan& plan, DataParallel& replicas, TrainLoader& loader, int timed) {
+  const double base = plan.config.base_learning_rate(replicas.size());
+  std::vector<double> seconds;
+  for (int step = 0; step < kWarmup + timed; ++step) {
+    const auto rate = learning_rate(plan.config.schedule, base,
+                                    std::min<std::int64_t>(step, plan.steps - 1), plan.steps);
+    const Clock::time_point start = Clock::now();
+    replicas.train_step(loader.next(), step, static_cast<float>(rate));
+    if (step >= kWarmup) seconds.push_back(seconds_since(start));
+  }
+  std::sort(seconds.begin(), seconds.end());
+  plan.step_seconds = seconds[seconds.size() / 2];
+}
+
+// An image on each device at a time, as an evaluation goes over them. Images of several sizes take
+// the time of those that came first.
+void time_evaluation(TrainingPlan& plan, DataParallel& replicas, const ValLoader& loader) {
+  const auto divisor = static_cast<int>(plan.config.architecture().size_divisor);
+  const std::int64_t count = std::min<std::int64_t>(kEvaluated, loader.size());
+  const auto load = [&](std::int64_t index) { return loader.load(index, 1, divisor); };
+  replicas.evaluate(count, load);  // plans memory
+  const Clock::time_point start = Clock::now();
+  replicas.evaluate(count, load);
+  plan.image_seconds = seconds_since(start) / static_cast<double>(count);
+}
+
+std::int64_t count_evaluations(const Config& config, std::int64_t steps) {
+  const std::int64_t every = config.run.val_every;
+  if (every <= 0) return 1;
+  return (steps + every - 1) / every;
+}
+
+std::size_t sum(const std::vector<std::size_t>& values) {
+  return std::accumulate(values.begin(), values.end(), std::size_t{0});
+}
+
+}  // namespace
+
+TrainingPlan plan_training(const Config& config, const std::vector<Device>& devices, int timed) {
+  LOCKSTEP_CHECK(timed > 0, "a plan times at least one step, not ", timed);
+  TrainingPlan plan{.config = config, .devices = devices};
+  const auto count = static_cast<int>(devices.size());
+  plan.global_batch = config.global_batch(count);
+  plan.shares = chunk_sizes(config.micro_batch(count), count);
+  TrainLoader loader(
+      config.data,
+      {.batch = plan.global_batch, .drop_last = config.batch.drop_last, .seed = config.run.seed});
+  const ValLoader val_loader(config.data, config.run.seed);
+  plan.size = loader.size();
+  plan.train_images = loader.dataset().size();
+  plan.val_images = val_loader.size();
+  plan.steps_per_epoch = loader.batches_per_epoch();
+  plan.dropped =
+      std::max<std::int64_t>(plan.train_images - plan.steps_per_epoch * plan.global_batch, 0);
+  plan.steps = config.max_iters(plan.steps_per_epoch);
+  plan.evaluations = count_evaluations(config, plan.steps);
+  plan.rates = learning_rates(plan);
+
+  const auto replicas = make_replicas(config, devices, plan.global_batch, plan.size, nullptr);
+  plan.parameters = replicas->parameter_count();
+  plan.norms = plan_norms(plan, *replicas);
+  plan.training_bytes = memory_of(*replicas, false);
+  time_evaluation(plan, *replicas, val_loader);
+  plan.planned_bytes = memory_of(*replicas, false);
+  const auto callbacks = [&] {
+    const SyncGroup& group = replicas->sync_group();
+    return group.callbacks(Direction::kForward) + group.callbacks(Direction::kBackward);
+  };
+  const std::int64_t before = callbacks();
+  time_steps(plan, *replicas, loader, timed);
+  plan.exchanges = (callbacks() - before) / (kWarmup + timed);
+  if (config.bn.mode == BatchNormMode::kSync) plan.exchanged_bytes = statistics_bytes(*replicas);
+  plan.measured_bytes = memory_of(*replicas, true);
+  plan.total_seconds = static_cast<double>(plan.steps) * plan.step_seconds +
+                       static_cast<double>(plan.evaluations * plan.val_images) * plan.image_seconds;
+  return plan;
+}
+
+std::int64_t largest_batch(const TrainingPlan& plan, std::size_t bytes) {
+  const auto planned = [&](std::int64_t batch) {
+    const auto replicas = make_replicas(plan.config, plan.devices, batch, plan.size, nullptr);
+    return static_cast<double>(sum(memory_of(*replicas, false)));
+  };
+  const auto count = static_cast<std::int64_t>(plan.devices.size());
+  // From what builds of one and of two images per device take.
+  const double per_image = (planned(2 * count) - planned(count)) / static_cast<double>(count);
+  const double spare = static_cast<double>(bytes) - static_cast<double>(sum(plan.measured_bytes));
+  const double batch = static_cast<double>(plan.global_batch) + spare / per_image;
+  return std::max<std::int64_t>(static_cast<std::int64_t>(std::floor(batch)) / count * count, 0);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,113 @@
+#include "train/plan.h"
+
+#include <doctest/doctest.h>
+
+#include <exception>
+#include <numeric>
+
+#include "support/errors.h"
+#include "support/temporary_folder.h"
+
+namespace lockstep {
+namespace {
+
+/// Ten training images of 32x32 in batches of 4: two steps per epoch, two images left out.
+Config tiny(const test::TemporaryFolder& folder, const std::string& more = "") {
+  return load_config(folder.write("tiny.toml", R"([run]
+epochs = 3
+[data]
+layout = "streets"
+size = [32, 32]
+train_images = 10
+val_images = 3
+[batch]
+global = 4
+[model]
+width = 4
+depth = 2
+[schedule]
+type = "poly"
+)" + more),
+                     {});
+}
+
+TEST_CASE("a plan counts steps, images and BatchNorm's values") {
+  const test::TemporaryFolder folder;
+  Config config = tiny(folder);
+  config.bn.mode = BatchNormMode::kSync;
+  config.bn.virtual_devices = 2;
+  config.run.val_every = 4;
+  const TrainingPlan plan = plan_training(config, parse_devices("cpu:2"), 1);
+  CHECK(plan.global_batch == 4);
+  CHECK(plan.shares == std::vector<std::int64_t>{2, 2});
+  CHECK(plan.steps_per_epoch == 2);
+  CHECK(plan.dropped == 2);
+  CHECK(plan.steps == 6);
+  CHECK(plan.evaluations == 2);  // after steps 4 and 6
+  REQUIRE(plan.norms.size() == 2);
+  CHECK(plan.norms[0].height == 32);
+  CHECK(plan.norms[0].local == 2 * 32 * 32);
+  CHECK(plan.norms[0].sync == 4 * 32 * 32);
+  CHECK(plan.norms[0].virtual_slice == 32 * 32);
+  CHECK(plan.norms[1].sync == 4 * 16 * 16);
+  std::size_t layers = 0;
+  std::int64_t channels = 0;
+  for (const NormPlan& norm : plan.norms) {
+    layers += norm.layers.size();
+    channels += norm.channels;
+  }
+  CHECK(plan.exchanges == static_cast<std::int64_t>(2 * layers));
+  // Both directions, from every image two values of fp32 for each channel.
+  CHECK(plan.exchanged_bytes == 2 * 4 * 2 * 4 * channels);
+  CHECK(plan.rates.front() == doctest::Approx(static_cast<double>(config.optim.lr)));
+  CHECK(plan.rates.back() < plan.rates.front() / 3);
+  CHECK(plan.step_seconds > 0);
+}
+
+TEST_CASE("the planned memory is what steps and evaluations take") {
+  const test::TemporaryFolder folder;
+  for (const char* devices : {"cpu:1", "cpu:4"}) {
+    const TrainingPlan plan = plan_training(tiny(folder), parse_devices(devices), 1);
+    for (std::size_t rank = 0; rank < plan.devices.size(); ++rank) {
+      CHECK(plan.training_bytes[rank] <= plan.planned_bytes[rank]);
+      CHECK(static_cast<double>(plan.measured_bytes[rank]) ==
+            doctest::Approx(static_cast<double>(plan.planned_bytes[rank])).epsilon(0.05));
+    }
+  }
+}
+
+TEST_CASE("the largest batch is one that fits, and the next does not") {
+  const test::TemporaryFolder folder;
+  Config config = tiny(folder);
+  const auto memory_of = [&](std::int64_t batch) {
+    config.batch.global = batch;
+    config.batch.drop_last = false;
+    const TrainingPlan plan = plan_training(config, parse_devices("cpu:2"), 1);
+    return std::accumulate(plan.measured_bytes.begin(), plan.measured_bytes.end(), std::size_t{0});
+  };
+  const std::size_t limit = memory_of(10);
+  config.batch.global = 4;
+  const std::int64_t largest =
+      largest_batch(plan_training(config, parse_devices("cpu:2"), 1), limit + limit / 50);
+  CHECK(largest == 10);
+  CHECK(largest_batch(plan_training(config, parse_devices("cpu:2"), 1), 1000) == 0);
+}
+
+TEST_CASE("what cannot be trained is refused by its plan, with the layer's name") {
+  const test::TemporaryFolder folder;
+  Config config = tiny(folder);
+  config.data.size = {16, 16};
+  config.model.depth = 5;
+  config.batch.global = 2;
+  std::string text;
+  try {
+    plan_training(config, parse_devices("cpu:2"), 1);
+  } catch (const std::exception& error) {
+    text = error.what();
+  }
+  INFO(text);
+  CHECK(test::contains(text, "more than one value per channel"));
+}
+
+}  // namespace
+}  // namespace lockstep
