@@ -28,6 +28,7 @@ struct CommandLine {
   EvalArguments eval;
   ExportArguments exported;
   CompareArguments compare;
+  ReportArguments report;
   BenchArguments bench;
   DataArguments data;
   PlanArguments plan;
@@ -123,6 +124,17 @@ CLI::App& add_compare(CLI::App& app, CommandLine& line) {
   add_devices_and_overrides(command, line);
   add_output(command, line, "folder of the comparison");
   add_json(command, line);
+  return command;
+}
+
+CLI::App& add_report(CLI::App& app, CommandLine& line) {
+  CLI::App& command =
+      *app.add_subcommand("report", "Write runs or a comparison as one page of HTML");
+  command.add_option("FOLDER", line.report.inputs, "run folders, or folders of comparisons")
+      ->required();
+  add_output(command, line, "the page; default: report.html in the folder");
+  command.add_option("--figures", line.report.figures,
+                     "also write every figure as an .svg file into this folder");
   return command;
 }
 
@@ -268,6 +280,10 @@ int dispatch(CommandLine& line, const std::string& name, const CLI::App& command
     line.compare.common = common;
     return run_compare(line.compare);
   }
+  if (name == "report") {
+    line.report.common = common;
+    return run_report(line.report);
+  }
   if (name == "data") {
     line.data.common = common;
     return run_data(line.data);
@@ -316,10 +332,10 @@ int run_command(int argc, const char* const* argv, const Tables& tables) {
   app.footer(
       "Exit codes: 0 done, 1 failure, 2 usage or configuration, 3 data, 4 loss or gradient not "
       "finite, 5 replica stalled or failed, 130 interrupted.");
-  for (CLI::App* command :
-       {&add_train(app, line), &add_eval(app, line), &add_export(app, line),
-        &add_compare(app, line), &add_data(app, line), &add_plan(app, line), &add_config(app, line),
-        &add_bench(app, line), &add_doctor(app, line), &add_selftest(app, line)}) {
+  for (CLI::App* command : {&add_train(app, line), &add_eval(app, line), &add_export(app, line),
+                            &add_compare(app, line), &add_report(app, line), &add_data(app, line),
+                            &add_plan(app, line), &add_config(app, line), &add_bench(app, line),
+                            &add_doctor(app, line), &add_selftest(app, line)}) {
     command->allow_extras();
   }
   check_subcommand(app, argc, argv);

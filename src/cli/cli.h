@@ -53,6 +53,12 @@ struct CompareArguments {
   bool verbose = false;                       // --verbose: the runs' own lines, too
 };
 
+struct ReportArguments {
+  CommonArguments common;
+  std::vector<std::filesystem::path> inputs;  // run folders, folders of comparisons
+  std::filesystem::path figures;              // --figures DIR; empty: none
+};
+
 struct BenchArguments {
   CommonArguments common;
   std::string what;              // step, layers, batch_norm, exchange
@@ -95,6 +101,7 @@ int run_train(const TrainArguments& arguments);
 int run_eval(const EvalArguments& arguments);
 int run_export(const ExportArguments& arguments);
 int run_compare(const CompareArguments& arguments);
+int run_report(const ReportArguments& arguments);
 int run_bench(const BenchArguments& arguments);
 int run_plan(const PlanArguments& arguments);
 int run_config(const ConfigArguments& arguments);

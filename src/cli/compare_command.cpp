@@ -18,6 +18,7 @@
 #include "lockstep/core/device.h"
 #include "lockstep/nn/weights.h"
 #include "report/comparison.h"
+#include "report/report_page.h"
 #include "train/config.h"
 #include "train/trainer.h"
 
@@ -224,6 +225,22 @@ std::vector<std::string> find_config_differences(const std::vector<TrainSummary>
   return warnings;
 }
 
+/// The page beside comparison.json. What keeps it from being made is no failure of the comparison.
+void write_page(const CompareArguments& arguments, const std::vector<TrainSummary>& runs,
+                const Comparison& comparison, const fs::path& folder) {
+  std::vector<fs::path> folders;
+  for (const TrainSummary& run : runs) folders.push_back(run.run);
+  const fs::path path = folder / "report.html";
+  try {
+    ReportData data = read_report(folders, *arguments.common.tables, comparison);
+    data.title = report_title(folder);
+    write_file_atomically(path, make_report(data).html());
+    say(arguments, "report: " + path.string());
+  } catch (const std::exception& error) {
+    say(arguments, fmt::format("warning: {} was not written: {}", path.string(), error.what()));
+  }
+}
+
 void report(const CompareArguments& arguments, const std::vector<TrainSummary>& runs,
             const fs::path& folder) {
   Comparison comparison = compare_runs(runs);
@@ -237,6 +254,7 @@ void report(const CompareArguments& arguments, const std::vector<TrainSummary>& 
     write_file_atomically(folder / "comparison.md", text);
   }
   fmt::print("{}{}", arguments.common.json ? "" : "\n", arguments.common.json ? json : text);
+  if (!folder.empty()) write_page(arguments, runs, comparison, folder);
 }
 
 int train_and_compare(const CompareArguments& arguments) {

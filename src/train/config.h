@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/data/dataset.h"
@@ -167,6 +168,8 @@ std::vector<ConfigValue> explain_config(const std::filesystem::path& path,
 
 /// The resolved configuration as TOML that `load_config` reads back to the same values.
 std::string to_toml(const Config& config);
+/// Every key that has a value ("bn.mode"), and the value in TOML, in the order of `to_toml`.
+std::vector<std::pair<std::string, std::string>> config_values(const Config& config);
 
 /// 16 hex digits over every key that can change the trained weights or the final metrics: equal
 /// hashes mean the same training (given the same number of devices). Names, folders and the rhythm

@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
+#include <utility>
+
 #include "train/config.h"
 #include "train/config_schema.h"
 
@@ -45,6 +47,16 @@ std::string to_toml(const Config& config) {
     text += key.doc.empty() ? line + "\n" : fmt::format("{:<36}  # {}\n", line, key.doc);
   }
   return text;
+}
+
+std::vector<std::pair<std::string, std::string>> config_values(const Config& config) {
+  std::vector<std::pair<std::string, std::string>> values;
+  for (const ConfigKey& key : config_keys()) {
+    if (std::string value = key.write(config); !value.empty()) {
+      values.emplace_back(key.path, std::move(value));
+    }
+  }
+  return values;
 }
 
 // A key at its default does not enter, so that runs from before it existed keep their hash.

@@ -64,22 +64,6 @@ Evaluation evaluation_from(const Json& json) {
   return evaluation;
 }
 
-BatchNormLens lens_from(const Json& json) {
-  BatchNormLens lens;
-  lens.layer = json.at("layer");
-  lens.step = json.at("step");
-  lens.count = json.at("count");
-  lens.parts = json.at("parts");
-  lens.channels = json.at("channels");
-  lens.within = json.at("within");
-  lens.between = json.at("between");
-  lens.ratio_mean = json.at("ratio_mean");
-  lens.ratio_max = json.at("ratio_max");
-  lens.log_var_ratio = json.at("log_var_ratio");
-  lens.running_mean_spread = json.at("running_mean_spread");
-  return lens;
-}
-
 MeanTimes times_from(const Json& json) {
   return {json.at("step"),    json.at("data"),     json.at("compute"),
           json.at("bn_wait"), json.at("exchange"), json.at("median_step")};
@@ -169,6 +153,22 @@ Json to_json(const BatchNormLens& lens) {
           {"ratio_max", lens.ratio_max},
           {"log_var_ratio", lens.log_var_ratio},
           {"running_mean_spread", lens.running_mean_spread}};
+}
+
+BatchNormLens lens_from(const Json& json) {
+  BatchNormLens lens;
+  lens.layer = json.at("layer");
+  lens.step = json.at("step");
+  lens.count = json.at("count");
+  lens.parts = json.at("parts");
+  lens.channels = json.at("channels");
+  lens.within = json.at("within");
+  lens.between = json.at("between");
+  lens.ratio_mean = json.at("ratio_mean");
+  lens.ratio_max = json.at("ratio_max");
+  lens.log_var_ratio = json.at("log_var_ratio");
+  lens.running_mean_spread = json.at("running_mean_spread");
+  return lens;
 }
 
 Json to_json(const RankReport& report) {

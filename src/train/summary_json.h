@@ -10,6 +10,8 @@ namespace lockstep {
 Json to_json(const std::optional<double>& value);
 /// A line of type "bn".
 Json to_json(const BatchNormLens& lens);
+/// Reads it back. Throws Json::exception for what is missing.
+BatchNormLens lens_from(const Json& json);
 /// "rank", "device", "loss", "compute", "bn_wait", "exchange", "memory_bytes", "peak_memory_bytes",
 /// and, where they were read, "weights_hash", "statistics_hash", "smallest_running_var".
 Json to_json(const RankReport& report);

@@ -1,0 +1,59 @@
+// lockstep report: runs or a comparison as one page of HTML.
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "cli/cli.h"
+#include "lockstep/core/check.h"
+#include "lockstep/nn/weights.h"
+#include "report/report_page.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// One folder's report lies in it, that of several in the current folder.
+fs::path output_of(const ReportArguments& arguments) {
+  const fs::path& output = arguments.common.output;
+  if (output.empty()) {
+    return arguments.inputs.size() == 1 ? arguments.inputs.front() / "report.html" : "report.html";
+  }
+  const fs::path folder = fs::absolute(output).parent_path();
+  if (!fs::is_directory(folder)) {
+    throw ConfigError(fmt::format("-o {}: there is no folder {}; make it first", output.string(),
+                                  folder.string()));
+  }
+  if (fs::is_directory(output)) {
+    throw ConfigError(fmt::format("-o {}: is a folder; expected the file to write, such as {}",
+                                  output.string(), (output / "report.html").string()));
+  }
+  return output;
+}
+
+}  // namespace
+
+int run_report(const ReportArguments& arguments) {
+  if (arguments.inputs.empty()) {
+    throw ConfigError("report needs the folder of a run or of a comparison");
+  }
+  const fs::path output = output_of(arguments);
+  std::vector<fs::path> folders;
+  for (const fs::path& input : arguments.inputs) {
+    for (const fs::path& folder : run_folders(input)) folders.push_back(folder);
+  }
+  ReportData data = read_report(folders, *arguments.common.tables);
+  data.title = report_title(arguments.inputs.front());
+  const Page page = make_report(data);
+  const std::string html = page.html();
+  write_file_atomically(output, html);
+  fmt::print("{}: {} runs, {} KB\n", output.string(), data.runs.size(), (html.size() + 500) / 1000);
+  if (!arguments.figures.empty()) {
+    const auto figures = write_figures(page, arguments.figures);
+    fmt::print("{}: {} figures\n", arguments.figures.string(), figures.size());
+  }
+  return kExitDone;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,93 @@
+#include "report/page/axis.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace lockstep {
+namespace {
+
+double round_step(double span, int wanted) {
+  const double raw = span / std::max(1, wanted);
+  const double decade = std::pow(10, std::floor(std::log10(raw)));
+  for (const double factor : {1.0, 2.0, 5.0}) {
+    if (factor * decade >= raw * 0.999) return factor * decade;
+  }
+  return 10 * decade;
+}
+
+void widen_if_empty(double& min, double& max) {
+  if (!std::isfinite(min) || !std::isfinite(max)) min = 0, max = 1;
+  if (max > min) return;
+  const double half = min == 0 ? 0.5 : std::abs(min) * 0.1;
+  min -= half, max += half;
+}
+
+std::vector<double> multiples(double low, double high, double step) {
+  std::vector<double> ticks;
+  const auto first = static_cast<long long>(std::ceil(low / step - 1e-9));
+  const auto last = static_cast<long long>(std::floor(high / step + 1e-9));
+  for (long long i = first; i <= last; ++i) ticks.push_back(static_cast<double>(i) * step);
+  return ticks;
+}
+
+}  // namespace
+
+double Axis::at(double value) const {
+  if (logarithmic) {
+    return (std::log10(value) - std::log10(low)) / (std::log10(high) - std::log10(low));
+  }
+  return (value - low) / (high - low);
+}
+
+Axis linear_axis(double min, double max, int wanted) {
+  widen_if_empty(min, max);
+  const double step = round_step(max - min, wanted);
+  Axis axis;
+  axis.low = std::floor(min / step + 1e-9) * step;
+  axis.high = std::ceil(max / step - 1e-9) * step;
+  axis.ticks = multiples(axis.low, axis.high, step);
+  return axis;
+}
+
+Axis exact_axis(double min, double max, int wanted) {
+  widen_if_empty(min, max);
+  return {min, max, false, multiples(min, max, round_step(max - min, wanted))};
+}
+
+Axis log_axis(double min, double max) {
+  Axis axis;
+  axis.logarithmic = true;
+  const double first = std::floor(std::log10(min)), last = std::ceil(std::log10(max));
+  const bool few = last - first <= 2;
+  const int stride = static_cast<int>(std::ceil((last - first) / 6));
+  for (double decade = first; decade <= last; decade += few ? 1 : std::max(1, stride)) {
+    axis.ticks.push_back(std::pow(10, decade));
+    if (!few || decade == last) continue;
+    axis.ticks.push_back(2 * std::pow(10, decade));
+    axis.ticks.push_back(5 * std::pow(10, decade));
+  }
+  // The ends are the ticks next to the data.
+  const auto above = std::find_if(axis.ticks.begin(), axis.ticks.end(),
+                                  [&](double tick) { return tick >= max * 0.999; });
+  if (above != axis.ticks.end()) axis.ticks.erase(above + 1, axis.ticks.end());
+  while (axis.ticks.size() > 2 && axis.ticks[1] <= min * 1.001) {
+    axis.ticks.erase(axis.ticks.begin());
+  }
+  axis.low = axis.ticks.front();
+  axis.high = std::max(axis.ticks.back(), max);
+  if (!(axis.high > axis.low)) axis.high = axis.low * 10;
+  return axis;
+}
+
+std::string tick_label(double value) {
+  if (std::abs(value) < 1e-12) return "0";
+  const double size = std::abs(value);
+  std::string text =
+      size >= 1e-4 && size < 1e7 ? fmt::format("{:.6g}", value) : fmt::format("{:.3g}", value);
+  if (text.starts_with('-')) text.replace(0, 1, "−");
+  return text;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,149 @@
+#include "report/page/svg.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "report/page/style.h"
+
+namespace lockstep {
+namespace {
+
+const char* name_of(Anchor anchor) { return anchor == Anchor::kMiddle ? "middle" : "end"; }
+
+std::string shape_path(double x, double y, double r, int shape) {
+  const auto c = [](double value) { return coordinate(value); };
+  switch (shape % 4) {
+    case 1:
+      return "M" + c(x - r) + " " + c(y - r) + "h" + c(2 * r) + "v" + c(2 * r) + "h" + c(-2 * r) +
+             "z";
+    case 2:
+      return "M" + c(x) + " " + c(y - 1.2 * r) + "l" + c(1.2 * r) + " " + c(2.2 * r) + "h" +
+             c(-2.4 * r) + "z";
+    default:
+      return "M" + c(x) + " " + c(y - 1.3 * r) + "l" + c(1.3 * r) + " " + c(1.3 * r) + "l" +
+             c(-1.3 * r) + " " + c(1.3 * r) + "l" + c(-1.3 * r) + " " + c(-1.3 * r) + "z";
+  }
+}
+
+/// UTF-8, a character each.
+std::vector<std::string_view> characters(std::string_view text) {
+  std::vector<std::string_view> all;
+  for (std::size_t i = 0; i < text.size();) {
+    std::size_t end = i + 1;
+    while (end < text.size() && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) ++end;
+    all.push_back(text.substr(i, end - i));
+    i = end;
+  }
+  return all;
+}
+
+double character_width(std::string_view character) {
+  constexpr std::string_view kNarrow = "ijl.,:;'|!", kLow = "frt()[]- /I";
+  if (character.size() > 2) return character == "−" ? 10.1 : 12;
+  const char c = character.front();
+  if (kNarrow.find(c) != std::string_view::npos) return 4;
+  if (kLow.find(c) != std::string_view::npos) return 4.8;
+  if (c == 'm' || c == 'M' || c == 'W' || c == '%') return 11.7;
+  if (c == 'w' || (c >= 'A' && c <= 'Z')) return 9;
+  return 7.6;
+}
+
+}  // namespace
+
+Svg::Svg(double width, double height, std::string label)
+    : width_(width), height_(height), label_(std::move(label)) {}
+
+void Svg::element(std::string_view name, const std::string& attributes, std::string_view classes,
+                  std::string_view title) {
+  body_ += fmt::format("<{}{}", name, attributes);
+  if (!classes.empty()) body_ += fmt::format(" class=\"{}\"", classes);
+  if (title.empty()) {
+    body_ += "/>\n";
+  } else {
+    body_ += fmt::format("><title>{}</title></{}>\n", escaped(title).text, name);
+  }
+}
+
+void Svg::line(double x1, double y1, double x2, double y2, std::string_view classes,
+               std::string_view title) {
+  element("line",
+          fmt::format(" x1=\"{}\" y1=\"{}\" x2=\"{}\" y2=\"{}\"", coordinate(x1), coordinate(y1),
+                      coordinate(x2), coordinate(y2)),
+          classes, title);
+}
+
+void Svg::rectangle(double x, double y, double width, double height, std::string_view classes,
+                    std::string_view title) {
+  element("rect",
+          fmt::format(" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"", coordinate(x), coordinate(y),
+                      coordinate(std::max(0.0, width)), coordinate(std::max(0.0, height))),
+          classes, title);
+}
+
+void Svg::text(double x, double y, std::string_view text, std::string_view classes, Anchor anchor) {
+  body_ += fmt::format("<text x=\"{}\" y=\"{}\"", coordinate(x), coordinate(y));
+  if (!classes.empty()) body_ += fmt::format(" class=\"{}\"", classes);
+  if (anchor != Anchor::kStart) body_ += fmt::format(" text-anchor=\"{}\"", name_of(anchor));
+  body_ += ">" + escaped(text).text + "</text>\n";
+}
+
+void Svg::path(std::string_view d, std::string_view classes, std::string_view title) {
+  element("path", fmt::format(" d=\"{}\"", d), classes, title);
+}
+
+void Svg::mark(double x, double y, double radius, int shape, std::string_view classes,
+               std::string_view title) {
+  if (shape % 4 != 0) return path(shape_path(x, y, radius, shape), classes, title);
+  element("circle",
+          fmt::format(" cx=\"{}\" cy=\"{}\" r=\"{}\"", coordinate(x), coordinate(y),
+                      coordinate(radius)),
+          classes, title);
+}
+
+std::string Svg::document(std::string_view attributes, std::string_view style) const {
+  return fmt::format("<svg{} viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">\n{}{}</svg>\n",
+                     attributes, coordinate(width_), coordinate(height_), escaped(label_).text,
+                     style, body_);
+}
+
+Markup Svg::in_page() const { return {document(" class=\"chart\"", "")}; }
+
+std::string Svg::file() const {
+  const std::string attributes = fmt::format(
+      " xmlns=\"http://www.w3.org/2000/svg\" class=\"chart\" width=\"{}\" height=\"{}\"",
+      coordinate(width_), coordinate(height_));
+  return document(attributes, fmt::format("<style>{}</style>\n", chart_style()));
+}
+
+void PathBuilder::to(double x, double y, bool jump) {
+  d_ += (jump || d_.empty()) ? 'M' : 'L';
+  d_ += coordinate(x) + ' ' + coordinate(y);
+}
+
+double text_width(std::string_view text) {
+  double width = 0;
+  for (const std::string_view character : characters(text)) width += character_width(character);
+  return width;
+}
+
+std::string shortened(std::string_view text, double width) {
+  if (text_width(text) <= width) return std::string(text);
+  std::vector<std::string_view> rest = characters(text);
+  const auto joined = [&] {
+    std::string whole;
+    for (std::size_t i = 0; i < rest.size(); ++i) {
+      if (i == rest.size() / 2) whole += "…";
+      whole += rest[i];
+    }
+    return whole;
+  };
+  while (rest.size() > 2 && text_width(joined()) > width) {
+    rest.erase(rest.begin() + static_cast<std::ptrdiff_t>(rest.size() / 2));
+  }
+  return joined();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,192 @@
+#include "report/report_data.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <functional>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/core/check.h"
+#include "train/run_folder.h"
+#include "train/summary_json.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A run that is still going on may have written half of its last line.
+void for_each_line(const fs::path& path, const std::function<void(const Json&)>& use) {
+  std::ifstream stream(path, std::ios::binary);
+  for (std::string line; std::getline(stream, line);) {
+    // By far the longest lines, and of no use here.
+    if (line.starts_with(R"({"type":"bn_part")")) continue;
+    const Json json = Json::parse(line, nullptr, false);
+    if (json.is_object()) use(json);
+  }
+}
+
+double value_of(const Json& json, const char* key) {
+  const auto found = json.find(key);
+  const bool number = found != json.end() && found->is_number();
+  return number ? found->get<double>() : std::numeric_limits<double>::quiet_NaN();
+}
+
+void add_point(std::vector<CurvePoint>& curve, const Json& json, const char* key) {
+  if (!json.contains(key)) return;
+  const CurvePoint point{value_of(json, "step"), value_of(json, key)};
+  // The evaluation at the end stands twice where the last step was one of val_every.
+  if (!curve.empty() && curve.back().x == point.x) {
+    curve.back() = point;
+  } else if (std::isfinite(point.x)) {
+    curve.push_back(point);
+  }
+}
+
+void read_scalars(const fs::path& path, RunRecord& run) {
+  for_each_line(path, [&](const Json& json) {
+    if (json.value("mode", "") == "train") {
+      add_point(run.train_loss, json, "loss");
+      add_point(run.learning_rate, json, "lr");
+      add_point(run.gradient_norm, json, "grad_norm");
+    } else {
+      if (json.contains("top1")) run.task = Task::kClassification;
+      add_point(run.val_score, json, score_name(run.task));
+      add_point(run.val_loss, json, "loss");
+    }
+  });
+}
+
+void read_timing(const fs::path& path, RunRecord& run) {
+  for_each_line(path, [&](const Json& json) {
+    if (json.value("mode", "") == "train") add_point(run.step_seconds, json, "time");
+  });
+}
+
+void read_events(const fs::path& path, RunRecord& run) {
+  for_each_line(path, [&](const Json& json) {
+    const std::string type = json.value("type", "");
+    if (type == "header" || type == "resume") {
+      run.mode = json.value("bn_mode", run.mode);
+      run.seed = json.value("seed", run.seed);
+      run.devices = json.value("devices", run.devices);
+      // What a resumed run does again supersedes what it did before.
+      const std::int64_t step = json.value("step", std::int64_t{0});
+      std::erase_if(run.lens, [&](const BatchNormLens& lens) { return lens.step > step; });
+    } else if (type == "bn") {
+      run.lens.push_back(lens_from(json));
+    }
+  });
+}
+
+std::string plain_text(const Json& value) {
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+void read_environment(const fs::path& path, RunRecord& run) {
+  std::ifstream stream(path, std::ios::binary);
+  const Json json = Json::parse(stream, nullptr, false);
+  if (!json.is_object()) return;
+  for (const auto& [key, value] : json.items()) {
+    if (value.is_primitive()) run.environment[key] = plain_text(value);
+    if (key == "libraries" && value.is_object()) {
+      for (const auto& [name, version] : value.items()) {
+        run.environment["library " + name] = plain_text(version);
+      }
+    }
+  }
+  run.cores = json.value("cores", 0);
+}
+
+void read_config(const fs::path& path, const Tables& tables, RunRecord& run) {
+  try {
+    run.config = config_values(load_config(path, {}, nullptr, tables));
+  } catch (const Error& error) {
+    run.config_error = error.what();
+  }
+}
+
+bool finished(const fs::path& folder) { return read_summary(folder).has_value(); }
+
+}  // namespace
+
+RunRecord read_run(const fs::path& folder, const Tables& tables) {
+  const RunFolder files{folder};
+  RunRecord run;
+  run.folder = folder;
+  run.summary = read_summary(folder);
+  try {
+    read_scalars(files.scalars(), run);
+    read_timing(files.timing(), run);
+    read_events(files.events(), run);
+    read_environment(files.environment(), run);
+  } catch (const Json::exception& error) {
+    throw DataError(concat(folder.string(), ": damaged: ", error.what()));
+  }
+  read_config(files.config(), tables, run);
+  return run;
+}
+
+std::vector<fs::path> run_folders(const fs::path& folder) {
+  if (!fs::is_directory(folder)) {
+    throw DataError(concat(folder.string(), ": expected the folder of a run or of a comparison, ",
+                           fs::exists(folder) ? "got a file" : "but there is none"));
+  }
+  if (fs::exists(RunFolder{folder}.events())) return {folder};
+  std::vector<fs::path> inside;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (entry.is_directory() && finished(entry.path())) inside.push_back(entry.path());
+  }
+  if (inside.empty()) {
+    throw DataError(concat(folder.string(), " holds no finished run (expected a folder that ",
+                           "`lockstep train` or `lockstep compare` made)"));
+  }
+  std::sort(inside.begin(), inside.end());
+  return inside;
+}
+
+std::vector<std::string> ReportData::modes() const {
+  std::vector<std::string> modes;
+  const auto add = [&](const std::string& mode) {
+    if (std::find(modes.begin(), modes.end(), mode) == modes.end()) modes.push_back(mode);
+  };
+  if (comparison) {
+    for (const ModeResult& mode : comparison->modes) add(mode.mode);
+  }
+  for (const RunRecord& run : runs) add(run.mode);
+  return modes;
+}
+
+std::vector<const RunRecord*> ReportData::of_mode(const std::string& mode) const {
+  std::vector<const RunRecord*> found;
+  for (const RunRecord& run : runs) {
+    if (run.mode == mode) found.push_back(&run);
+  }
+  return found;
+}
+
+std::string ReportData::score() const {
+  return comparison ? comparison->score : score_name(runs.front().task);
+}
+
+ReportData read_report(const std::vector<fs::path>& folders, const Tables& tables,
+                       std::optional<Comparison> comparison) {
+  ReportData data;
+  std::vector<TrainSummary> finished;
+  for (const fs::path& folder : folders) {
+    data.runs.push_back(read_run(folder, tables));
+    if (data.runs.back().summary) finished.push_back(*data.runs.back().summary);
+  }
+  data.comparison = std::move(comparison);
+  if (!data.comparison && !finished.empty()) data.comparison = compare_runs(finished);
+  const std::vector<std::string> modes = data.modes();
+  const auto place = [&](const RunRecord& run) {
+    return std::pair(std::find(modes.begin(), modes.end(), run.mode) - modes.begin(), run.seed);
+  };
+  std::stable_sort(data.runs.begin(), data.runs.end(),
+                   [&](const auto& a, const auto& b) { return place(a) < place(b); });
+  return data;
+}
+
+}  // namespace lockstep

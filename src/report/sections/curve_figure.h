@@ -1,0 +1,30 @@
+#pragma once
+// A figure of one quantity of all runs over steps.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "report/page/page.h"
+#include "report/report_data.h"
+
+namespace lockstep {
+
+struct CurveSource {
+  std::string name;   // of the figure
+  std::string title;  // with the unit
+  std::vector<CurvePoint> RunRecord::*points;
+  bool may_be_logarithmic;
+  int digits;     // in the table
+  double factor;  // to the unit
+};
+
+struct CurveFigure {
+  Figure figure;
+  bool thinned = false;
+};
+
+/// None where no run has a value.
+std::optional<CurveFigure> curve_figure(const ReportData& data, const CurveSource& source);
+
+}  // namespace lockstep

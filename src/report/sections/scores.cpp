@@ -1,0 +1,149 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "report/page/rows_chart.h"
+#include "report/sections/sections.h"
+
+namespace lockstep {
+namespace {
+
+std::set<std::uint64_t> all_seeds(const Comparison& comparison) {
+  std::set<std::uint64_t> seeds;
+  for (const ModeResult& mode : comparison.modes) {
+    for (const auto& [seed, reached] : mode.score) seeds.insert(seed);
+  }
+  return seeds;
+}
+
+DataTable table_by_seed(const Comparison& comparison) {
+  const std::set<std::uint64_t> seeds = all_seeds(comparison);
+  DataTable table{{comparison.score, "mean", "sd"}, {}};
+  for (const std::uint64_t seed : seeds) table.header.push_back(fmt::format("seed {}", seed));
+  for (const ModeResult& mode : comparison.modes) {
+    std::vector<Markup> row{escaped(mode.mode), number(mode.score_spread.mean, 2),
+                            number(mode.score_spread.standard_deviation, 2)};
+    for (const std::uint64_t seed : seeds) {
+      const auto found = mode.score.find(seed);
+      row.push_back(found == mode.score.end() ? Markup{"–"} : number(found->second, 2));
+    }
+    table.rows.push_back(std::move(row));
+  }
+  return table;
+}
+
+DataTable table_of_pairs(const Comparison& comparison) {
+  DataTable table{{"difference", "mean", "sd", "95 % from", "to", "p", "p (Holm)", "smallest p"},
+                  {}};
+  const std::set<std::uint64_t> seeds = all_seeds(comparison);
+  for (const std::uint64_t seed : seeds) table.header.push_back(fmt::format("seed {}", seed));
+  for (const PairedDifference& pair : comparison.pairs) {
+    const auto bound = [&](double Interval::*end) {
+      return pair.interval ? signed_number((*pair.interval).*end, 2) : Markup{"–"};
+    };
+    std::vector<Markup> row{escaped(pair.a + " − " + pair.b),
+                            signed_number(pair.spread.mean, 2),
+                            number(pair.spread.standard_deviation, 2),
+                            bound(&Interval::low),
+                            bound(&Interval::high),
+                            number(pair.p_value, 3),
+                            number(pair.p_holm, 3),
+                            number(pair.smallest_p, 3)};
+    for (const std::uint64_t seed : seeds) {
+      const auto found = std::find(pair.seeds.begin(), pair.seeds.end(), seed);
+      row.push_back(
+          found == pair.seeds.end()
+              ? Markup{"–"}
+              : signed_number(
+                    pair.differences[static_cast<std::size_t>(found - pair.seeds.begin())], 2));
+    }
+    table.rows.push_back(std::move(row));
+  }
+  return table;
+}
+
+Figure score_figure(const Comparison& comparison) {
+  DotChart chart{comparison.score + " on the validation split, in %", "", {}};
+  chart.join_seeds = true;
+  for (const ModeResult& mode : comparison.modes) {
+    if (mode.score.empty()) continue;
+    chart.rows.push_back({mode.mode, mode.mode, {mode.score.begin(), mode.score.end()}});
+    if (mode.score.size() > 1) chart.rows.back().mean = mode.score_spread.mean;
+  }
+  return {
+      "score", draw(chart),
+      comparison.pairs.empty()
+          ? "A mark is a seed, the line across their mean."
+          : "A mark is a seed, the line across their mean; thin lines join a seed's runs, which "
+            "had the same initial weights and images.",
+      table_by_seed(comparison)};
+}
+
+std::optional<Figure> difference_figure(const Comparison& comparison) {
+  DotChart chart{"Difference in " + comparison.score + ", seed by seed", "", {}};
+  chart.from_zero = true;
+  chart.signed_means = true;
+  for (const PairedDifference& pair : comparison.pairs) {
+    if (pair.seeds.empty()) continue;
+    DotRow row{pair.a + " − " + pair.b, pair.a, {}};
+    for (std::size_t i = 0; i < pair.seeds.size(); ++i) {
+      row.points.emplace_back(pair.seeds[i], pair.differences[i]);
+    }
+    if (pair.seeds.size() > 1) row.mean = pair.spread.mean;
+    row.interval = pair.interval;
+    chart.rows.push_back(std::move(row));
+  }
+  if (chart.rows.empty()) return std::nullopt;
+  std::string caption = "The whisker is Student's 95 % interval of the mean difference.";
+  for (const PairedDifference& pair : comparison.pairs) caption += " " + answer(pair) + ".";
+  return Figure{"difference", draw(chart), caption, table_of_pairs(comparison)};
+}
+
+DataTable summary_table(const Comparison& comparison) {
+  DataTable table{{"mode", comparison.score, "± sd", "val loss", "± sd", "train loss", "± sd"}, {}};
+  for (const ModeResult& mode : comparison.modes) {
+    std::vector<Markup> row{escaped(mode.mode)};
+    const auto add = [&](const MeanSpread& spread, int digits) {
+      row.push_back(spread.count == 0 ? Markup{"–"} : number(spread.mean, digits));
+      row.push_back(number(spread.standard_deviation, digits));
+    };
+    add(mode.score_spread, 2);
+    add(mode.val_loss, 3);
+    add(mode.train_loss, 3);
+    table.rows.push_back(std::move(row));
+  }
+  return table;
+}
+
+void add_other_statistics(const Comparison& comparison, Page& page) {
+  DataTable table{{"running statistics", comparison.score, "± sd"}, {}};
+  for (const ModeResult& mode : comparison.modes) {
+    for (const auto& [stats, spread] : mode.other_stats) {
+      table.rows.push_back({escaped(mode.mode + ", " + stats), number(spread.mean, 2),
+                            number(spread.standard_deviation, 2)});
+    }
+  }
+  if (table.rows.empty()) return;
+  page.note(
+      "The same weights evaluated with other running statistics: where these differ much, "
+      "the gap between modes is one of evaluation and not of the weights.");
+  page.table(table);
+}
+
+}  // namespace
+
+void add_scores(const ReportData& data, Page& page) {
+  if (!data.comparison || all_seeds(*data.comparison).empty()) return;
+  page.section("score", "Score");
+  page.table(summary_table(*data.comparison));
+  std::vector<Figure> figures;
+  if (data.runs.size() > 1) figures.push_back(score_figure(*data.comparison));
+  if (auto differences = difference_figure(*data.comparison)) {
+    figures.push_back(std::move(*differences));
+  }
+  page.figures(std::move(figures));
+  add_other_statistics(*data.comparison, page);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,41 @@
+#pragma once
+// The parts of a report, in its order. Each adds its heading, words and figures to the page, or
+// nothing where the runs have nothing to say about it.
+
+#include <string>
+
+#include "report/page/page.h"
+#include "report/report_data.h"
+
+namespace lockstep {
+
+/// The answer in one sentence, the others after it, and the comparison's warnings.
+void add_answer(const ReportData& data, Page& page);
+/// Scores by mode and seed, and the differences seed by seed.
+void add_scores(const ReportData& data, Page& page);
+/// Loss, score, learning rate and gradient norm over steps.
+void add_curves(const ReportData& data, Page& page);
+/// IoU (of classifications accuracy) of every class.
+void add_classes(const ReportData& data, Page& page);
+/// The BatchNorm lens: layers over steps.
+void add_lens(const ReportData& data, Page& page);
+/// Where a step's time goes, by mode and by device.
+void add_times(const ReportData& data, Page& page);
+/// What differs between the configurations, the machine, the files.
+void add_runs(const ReportData& data, Page& page);
+
+/// What a paired difference shows, in a sentence of two parts.
+struct Verdict {
+  std::string claim;     // which mode is better, or that nothing is shown
+  std::string evidence;  // "(95 % interval +0.87 to +9.40, 3 seeds, p = 0.25)"; may be empty
+
+  std::string text() const { return evidence.empty() ? claim : claim + " " + evidence; }
+};
+
+/// `pairs`: how many differences are tested together.
+Verdict verdict(const PairedDifference& pair, std::size_t pairs);
+
+/// "local", or for one run "local, seed 0".
+std::string describe_runs(const ReportData& data);
+
+}  // namespace lockstep

@@ -1,0 +1,183 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "report/page/rows_chart.h"
+#include "report/sections/curve_figure.h"
+#include "report/sections/sections.h"
+
+namespace lockstep {
+namespace {
+
+std::vector<const TrainSummary*> summaries(const ReportData& data, const std::string& mode) {
+  std::vector<const TrainSummary*> found;
+  for (const RunRecord* run : data.of_mode(mode)) {
+    if (run->summary) found.push_back(&*run->summary);
+  }
+  return found;
+}
+
+double mean_ms(const std::vector<const TrainSummary*>& runs,
+               const std::function<double(const TrainSummary&)>& seconds) {
+  double sum = 0;
+  for (const TrainSummary* run : runs) sum += seconds(*run);
+  return 1000 * sum / static_cast<double>(runs.size());
+}
+
+DataTable stacked_table(const StackedChart& chart, const char* rows) {
+  DataTable table{{rows}, {}};
+  table.header.insert(table.header.end(), chart.phases.begin(), chart.phases.end());
+  for (const StackedRow& row : chart.rows) {
+    std::vector<Markup> cells{escaped(row.label)};
+    for (const double part : row.parts) cells.push_back(number(part, 2));
+    table.rows.push_back(std::move(cells));
+  }
+  return table;
+}
+
+Figure phases_figure(const ReportData& data) {
+  StackedChart chart{
+      "Time of a step, ms",
+      "",
+      {"waiting for data", "compute", "waiting in BatchNorm", "gradients and update", "other"},
+      {}};
+  for (const std::string& mode : data.modes()) {
+    const auto runs = summaries(data, mode);
+    if (runs.empty()) continue;
+    using Times = const MeanTimes&;
+    const auto part = [&](const std::function<double(Times)>& of) {
+      return mean_ms(runs, [&](const TrainSummary& run) { return of(run.times); });
+    };
+    chart.rows.push_back(
+        {mode,
+         {part([](Times t) { return t.data; }), part([](Times t) { return t.compute; }),
+          part([](Times t) { return t.batch_norm_wait; }),
+          part([](Times t) { return t.gradient_exchange; }), part([](Times t) {
+            return t.step - t.data - t.compute - t.batch_norm_wait - t.gradient_exchange;
+          })}});
+  }
+  return {"step_phases", draw(chart), "Means over steps, devices and seeds.",
+          stacked_table(chart, "mode")};
+}
+
+std::optional<Figure> devices_figure(const ReportData& data) {
+  StackedChart chart{"Time of a step by device, ms",
+                     "",
+                     {"", "compute", "waiting in BatchNorm", "gradients and update"},
+                     {}};
+  for (const std::string& mode : data.modes()) {
+    const auto runs = summaries(data, mode);
+    if (runs.empty()) continue;
+    const std::size_t ranks = runs.front()->ranks.size();
+    const bool equal = std::all_of(runs.begin(), runs.end(), [&](const TrainSummary* run) {
+      return run->ranks.size() == ranks;
+    });
+    if (!equal || ranks < 2) continue;
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      const auto part = [&](double StepTimes::*time) {
+        return mean_ms(runs, [&](const TrainSummary& run) { return run.ranks[rank].times.*time; });
+      };
+      chart.rows.push_back({mode + " " + runs.front()->ranks[rank].device,
+                            {0, part(&StepTimes::compute), part(&StepTimes::batch_norm_wait),
+                             part(&StepTimes::gradient_exchange)}});
+    }
+  }
+  if (chart.rows.empty()) return std::nullopt;
+  return Figure{
+      "step_by_device", draw(chart),
+      "Means over steps and seeds. In mode sync the others wait for the device that itself "
+      "waits least.",
+      stacked_table(chart, "device")};
+}
+
+DataTable times_table(const Comparison& comparison) {
+  DataTable table{{"mode", "devices", "ms per step", "± sd", "images/s", "± sd",
+                   "waiting in BatchNorm, %", "± sd"},
+                  {}};
+  for (const ModeResult& mode : comparison.modes) {
+    const auto scaled = [](std::optional<double> value) {
+      return value ? std::optional(100 * *value) : std::nullopt;
+    };
+    table.rows.push_back({escaped(mode.mode), escaped(mode.devices), number(mode.step_ms.mean, 1),
+                          number(mode.step_ms.standard_deviation, 1),
+                          number(mode.images_per_second.mean, 1),
+                          number(mode.images_per_second.standard_deviation, 1),
+                          number(100 * mode.waiting_share.mean, 1),
+                          number(scaled(mode.waiting_share.standard_deviation), 1)});
+  }
+  return table;
+}
+
+// Only sync synchronizes; virtual runs on another number of devices.
+std::string meaning(const PairedDifference& pair, double mean,
+                    const std::optional<Interval>& interval) {
+  if (pair.a != "sync" || pair.b != "local") return ".";
+  if (interval && interval->low <= 0 && interval->high >= 0) {
+    return ": a cost of synchronization is not shown.";
+  }
+  return mean > 0 ? ": that is what synchronization costs here."
+                  : ": synchronization costs nothing here.";
+}
+
+/// The difference of median step times, seed by seed.
+std::string cost(const ReportData& data, const PairedDifference& pair) {
+  std::vector<double> differences, base;
+  for (const TrainSummary* a : summaries(data, pair.a)) {
+    for (const TrainSummary* b : summaries(data, pair.b)) {
+      if (a->seed != b->seed) continue;
+      differences.push_back(1000 * (a->times.median_step - b->times.median_step));
+      base.push_back(1000 * b->times.median_step);
+    }
+  }
+  if (differences.empty()) return "";
+  const double mean = mean_spread(differences).mean, of = mean_spread(base).mean;
+  const auto interval = t_interval(differences, 1 - kLevel);
+  std::string text =
+      fmt::format("A step of {} takes {:.1f} ms ({:.1f} %) {} than one of {}", pair.a,
+                  std::abs(mean), 100 * std::abs(mean) / of, mean < 0 ? "less" : "more", pair.b);
+  if (interval) {
+    text += fmt::format(" (95 % interval {} to {} ms, {} seeds, medians of steps)",
+                        signed_text(interval->low, 1), signed_text(interval->high, 1),
+                        differences.size());
+  }
+  return text + meaning(pair, mean, interval);
+}
+
+/// Whether virtual devices of the processor share cores.
+bool share_cores(const ReportData& data) {
+  return std::any_of(data.runs.begin(), data.runs.end(), [](const RunRecord& run) {
+    return run.summary && run.devices.starts_with("cpu") && run.cores > 0 &&
+           run.summary->device_count > run.cores;
+  });
+}
+
+}  // namespace
+
+void add_times(const ReportData& data, Page& page) {
+  if (!data.comparison) return;
+  page.section("time", "Time");
+  for (const PairedDifference& pair : data.comparison->pairs) {
+    if (const std::string text = cost(data, pair); !text.empty()) page.paragraph(text);
+  }
+  if (share_cores(data)) {
+    page.paragraph(
+        "There are more virtual devices than cores: \"waiting in BatchNorm\" is mostly the time in "
+        "which other devices had the core, as in mode local a part of \"compute\" is, and no cost "
+        "of synchronization.");
+  }
+  page.table(times_table(*data.comparison));
+  std::vector<Figure> figures;
+  figures.push_back(phases_figure(data));
+  if (auto devices = devices_figure(data)) figures.push_back(std::move(*devices));
+  const CurveSource steps{"step_time", "Time per step, ms", &RunRecord::step_seconds, true, 2,
+                          1000};
+  if (auto curve = curve_figure(data, steps)) {
+    curve->figure.caption = "Means over the steps since the point before, with the time for data.";
+    figures.push_back(std::move(curve->figure));
+  }
+  page.figures(std::move(figures));
+}
+
+}  // namespace lockstep
