@@ -108,6 +108,8 @@ ModeResult summarize(const Group& group) {
   result.train_loss = over(runs, [](const auto& run) { return run.train_loss; });
   result.step_ms = over(runs, [](const auto& run) { return 1000 * run.times.median_step; });
   result.waiting_share = over(runs, [](const auto& run) { return run.waiting_share; });
+  result.shares_cores = std::any_of(runs.begin(), runs.end(),
+                                    [](const TrainSummary* run) { return run->shares_cores; });
   result.images_per_second = over(runs, [](const auto& run) { return run.images_per_second; });
   add_other_stats(result, runs);
   result.layers = mean_layers(runs);

@@ -34,8 +34,9 @@ struct ModeResult {
   MeanSpread score_spread;
   MeanSpread val_loss;
   MeanSpread train_loss;
-  MeanSpread step_ms;        // medians of the runs' steps
-  MeanSpread waiting_share;  // of a step, waiting for other replicas in BatchNorm; 0 to 1
+  MeanSpread step_ms;         // medians of the runs' steps
+  MeanSpread waiting_share;   // of a step, waiting for other replicas in BatchNorm; 0 to 1
+  bool shares_cores = false;  // more virtual devices than cores: that is mostly for a core
   MeanSpread images_per_second;
   std::map<std::string, MeanSpread> other_stats;  // [eval_stats] score of the same weights
   std::vector<LayerComparison> layers;            // in forward order

@@ -47,6 +47,7 @@ Json mode_json(const ModeResult& mode, const std::string& score) {
           {"ms_per_step", spread_json(mode.step_ms)},
           {"images_per_second", spread_json(mode.images_per_second)},
           {"waiting_share", spread_json(mode.waiting_share)},
+          {"shares_cores", mode.shares_cores},
           {"batch_norms", layers_json(mode.layers)}};
 }
 

@@ -68,9 +68,15 @@ std::string time_table(const Comparison& comparison) {
   for (const ModeResult& mode : comparison.modes) {
     table.rows.push_back({mode.mode, mode.devices, plus_minus(mode.step_ms, 1),
                           plus_minus(mode.images_per_second, 1),
-                          plus_minus(mode.waiting_share, 1, 100) + " %"});
+                          mode.shares_cores ? "-" : plus_minus(mode.waiting_share, 1, 100) + " %"});
   }
-  return to_markdown(table);
+  const bool unknown = std::any_of(comparison.modes.begin(), comparison.modes.end(),
+                                   [](const ModeResult& mode) { return mode.shares_cores; });
+  return to_markdown(table) +
+         (unknown ? "-: not known. There are more virtual devices than cores, so that a device "
+                    "mostly waits for a core; what synchronization costs is the difference between "
+                    "the steps.\n"
+                  : "");
 }
 
 std::string other_stats_table(const Comparison& comparison) {

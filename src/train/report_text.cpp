@@ -15,13 +15,17 @@ std::string share(double part, double whole) {
   return fmt::format("{:6.1f} ms {:5.1f} %", part * 1e3, whole > 0 ? 100 * part / whole : 0.0);
 }
 
-std::string format_times(const MeanTimes& times, double images_per_second) {
+std::string format_times(const TrainSummary& summary) {
+  const MeanTimes& times = summary.times;
   const double parts = times.data + times.compute + times.batch_norm_wait + times.gradient_exchange;
-  std::string text = fmt::format("step {:.1f} ms (median {:.1f} ms), {:.1f} images/s\n",
-                                 times.step * 1e3, times.median_step * 1e3, images_per_second);
+  std::string text =
+      fmt::format("step {:.1f} ms (median {:.1f} ms), {:.1f} images/s\n", times.step * 1e3,
+                  times.median_step * 1e3, summary.images_per_second);
   text += fmt::format("  data          {}\n", share(times.data, times.step));
   text += fmt::format("  compute       {}\n", share(times.compute, times.step));
-  text += fmt::format("  bn wait       {}\n", share(times.batch_norm_wait, times.step));
+  // What a device waits for then is a core, and no cost of synchronization.
+  text += fmt::format("  bn wait       {}{}\n", share(times.batch_norm_wait, times.step),
+                      summary.shares_cores ? "  (mostly for a core: devices share them)" : "");
   text += fmt::format("  exchange      {}\n", share(times.gradient_exchange, times.step));
   text += fmt::format("  other         {}\n", share(std::max(0.0, times.step - parts), times.step));
   return text;
@@ -189,7 +193,7 @@ std::string format_summary(const TrainSummary& summary, const std::string& progr
   text += fmt::format("best {} {} % after step {}; train loss {:.4f}; peak memory {:.0f} MB\n",
                       score_name(summary.evaluation.task), format_percent(summary.best_score),
                       summary.best_iter, summary.train_loss, summary.peak_memory_mb);
-  text += format_times(summary.times, summary.images_per_second);
+  text += format_times(summary);
   if (summary.ranks.size() > 1) text += format_ranks(summary.ranks);
   const std::string run = summary.run.string();
   text += fmt::format("everything is in {}\nnext:\n", run);

@@ -107,6 +107,7 @@ TrainSummary summary_from(const Json& json) {
   summary.times = times_from(json.at("times"));
   summary.images_per_second = json.at("images_per_second");
   summary.waiting_share = json.at("waiting_share");
+  summary.shares_cores = json.value("shares_cores", false);
   summary.peak_memory_mb = json.at("peak_memory_mb");
   // Runs of earlier versions do not tell of their ranks.
   for (const Json& rank : json.value("ranks", Json::array())) {
@@ -264,6 +265,7 @@ Json to_json(const TrainSummary& summary) {
             {"median_step", summary.times.median_step}}},
           {"images_per_second", summary.images_per_second},
           {"waiting_share", summary.waiting_share},
+          {"shares_cores", summary.shares_cores},
           {"peak_memory_mb", summary.peak_memory_mb},
           {"ranks", ranks},
           {"batch_norms", lenses}};

@@ -68,6 +68,7 @@ struct TrainSummary {
   MeanTimes times;
   double images_per_second = 0;
   double waiting_share = 0;                // batch_norm_wait / step
+  bool shares_cores = false;               // more virtual devices than cores: they wait for one
   double peak_memory_mb = 0;               // of the process
   std::vector<RankReport> ranks;           // over the same steps as `times`; empty without any
   std::vector<BatchNormLens> batch_norms;  // of the last step

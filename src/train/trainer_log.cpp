@@ -252,6 +252,8 @@ TrainSummary Trainer::summarize(TrainStatus status) {
     summary.images_per_second = static_cast<double>(summary.global_batch) / summary.times.step;
     summary.waiting_share = summary.times.batch_norm_wait / summary.times.step;
   }
+  summary.shares_cores =
+      devices_.front().kind == DeviceKind::kCpu && summary.device_count > host_threads();
   summary.peak_memory_mb = peak_memory_mb();
   summary.ranks = report_ranks();
   summary.batch_norms = lenses_;

@@ -46,6 +46,15 @@ std::vector<TrainSummary> three_seeds() {
 
 }  // namespace
 
+TEST_CASE("waiting is not told where devices wait for cores") {
+  std::vector<TrainSummary> runs = three_seeds();
+  CHECK(to_markdown(compare_runs(runs)).find("10.0 ± 0.0 %") != std::string::npos);
+  for (TrainSummary& run : runs) run.shares_cores = true;
+  const std::string text = to_markdown(compare_runs(runs));
+  CHECK(text.find("10.0 ± 0.0 %") == std::string::npos);
+  CHECK(text.find("more virtual devices than cores") != std::string::npos);
+}
+
 TEST_CASE("differences are taken seed by seed") {
   const Comparison comparison = compare_runs(three_seeds());
   REQUIRE(comparison.modes.size() == 2);
