@@ -30,6 +30,7 @@ struct CommandLine {
   CompareArguments compare;
   ReportArguments report;
   BenchArguments bench;
+  LogsArguments logs;
   DataArguments data;
   PlanArguments plan;
   ConfigArguments config;
@@ -148,6 +149,23 @@ CLI::App& add_bench(CLI::App& app, CommandLine& line) {
   command.add_option("--iters", line.bench.iters,
                      "measured iterations; 0: the benchmark's default");
   add_devices_and_overrides(command, line);
+  add_json(command, line);
+  return command;
+}
+
+CLI::App& add_logs(CLI::App& app, CommandLine& line) {
+  CLI::App& command = *app.add_subcommand("logs", "List, read, draw and convert the logs of runs");
+  command
+      .add_option("ACTION", line.logs.action,
+                  "ls: the runs in a folder; show: a run's log; tail: its end; plot: curves in the "
+                  "terminal; export: for other programs")
+      ->required();
+  command.add_option("RUN", line.logs.inputs, "run folders, or folders of them; ls: default runs");
+  command.add_option("--key", line.logs.key, "plot: loss, lr, grad_norm, mIoU, ...; default: loss");
+  command.add_flag("-f,--follow", line.logs.follow, "tail: until the run ends");
+  command.add_option("--csv", line.logs.csv, "export: one line per number, for spreadsheets");
+  command.add_option("--tensorboard", line.logs.tensorboard,
+                     "export: event files in a folder, one run each");
   add_json(command, line);
   return command;
 }
@@ -284,6 +302,10 @@ int dispatch(CommandLine& line, const std::string& name, const CLI::App& command
     line.report.common = common;
     return run_report(line.report);
   }
+  if (name == "logs") {
+    line.logs.common = common;
+    return run_logs(line.logs);
+  }
   if (name == "data") {
     line.data.common = common;
     return run_data(line.data);
@@ -332,10 +354,11 @@ int run_command(int argc, const char* const* argv, const Tables& tables) {
   app.footer(
       "Exit codes: 0 done, 1 failure, 2 usage or configuration, 3 data, 4 loss or gradient not "
       "finite, 5 replica stalled or failed, 130 interrupted.");
-  for (CLI::App* command : {&add_train(app, line), &add_eval(app, line), &add_export(app, line),
-                            &add_compare(app, line), &add_report(app, line), &add_data(app, line),
-                            &add_plan(app, line), &add_config(app, line), &add_bench(app, line),
-                            &add_doctor(app, line), &add_selftest(app, line)}) {
+  for (CLI::App* command :
+       {&add_train(app, line), &add_eval(app, line), &add_export(app, line),
+        &add_compare(app, line), &add_report(app, line), &add_logs(app, line), &add_data(app, line),
+        &add_plan(app, line), &add_config(app, line), &add_bench(app, line), &add_doctor(app, line),
+        &add_selftest(app, line)}) {
     command->allow_extras();
   }
   check_subcommand(app, argc, argv);

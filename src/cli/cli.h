@@ -67,6 +67,16 @@ struct BenchArguments {
   int iters = 0;                 // --iters; 0: the benchmark's default
 };
 
+struct LogsArguments {
+  CommonArguments common;
+  std::string action;                         // ls, show, tail, plot, export
+  std::vector<std::filesystem::path> inputs;  // run folders, or folders of them
+  std::string key;                            // plot: --key loss
+  bool follow = false;                        // tail: -f
+  std::filesystem::path csv;                  // export: --csv FILE
+  std::filesystem::path tensorboard;          // export: --tensorboard DIR
+};
+
 struct DataArguments {
   CommonArguments common;
   std::string action;  // check, preview
@@ -105,6 +115,7 @@ int run_report(const ReportArguments& arguments);
 int run_bench(const BenchArguments& arguments);
 int run_plan(const PlanArguments& arguments);
 int run_config(const ConfigArguments& arguments);
+int run_logs(const LogsArguments& arguments);
 int run_data(const DataArguments& arguments);
 int run_doctor(const DoctorArguments& arguments);
 int run_selftest(const SelftestArguments& arguments);

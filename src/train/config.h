@@ -50,6 +50,7 @@ struct RunOptions {
   double stall_timeout = 60;         // seconds
   // At the end also evaluate under the other eval_stats, where devices' statistics differ.
   bool eval_all_stats = false;
+  bool tensorboard = false;
 };
 
 struct BatchOptions {

@@ -97,6 +97,9 @@ void add_run(Keys& keys) {
                                 "seconds until a waiting replica is a failure")));
   keys.push_back(uncounted(boolean("run.eval_all_stats", run(&RunOptions::eval_all_stats),
                                    "at the end also evaluate under the other eval_stats")));
+  keys.push_back(only_if([](const Config& c) { return c.run.tensorboard; },
+                         uncounted(boolean("run.tensorboard", run(&RunOptions::tensorboard),
+                                           "also event files for TensorBoard, in tensorboard/"))));
 }
 
 template <typename Get>

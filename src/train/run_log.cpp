@@ -72,6 +72,12 @@ std::vector<spdlog::sink_ptr> sinks_for(const RunFolder& folder, Console console
   return sinks;
 }
 
+/// Seconds since 1970.
+double wall_time() {
+  using namespace std::chrono;
+  return duration<double>(system_clock::now().time_since_epoch()).count();
+}
+
 std::int64_t now_ms() {
   using namespace std::chrono;
   return duration_cast<milliseconds>(steady_clock::now().time_since_epoch()).count();
@@ -124,7 +130,8 @@ std::int64_t last_validated_step(const std::filesystem::path& scalars) {
   return last;
 }
 
-RunLog::RunLog(const RunFolder& folder, Console console, int rank_logs)
+RunLog::RunLog(const RunFolder& folder, Console console, int rank_logs,
+               std::optional<std::int64_t> tensorboard)
     : logger_(make_logger(sinks_for(folder, console, prefixed))),
       file_(make_logger(sinks_for(folder, Console::kQuiet, prefixed))),
       bare_(make_logger(sinks_for(folder, console, unprefixed))),
@@ -133,9 +140,17 @@ RunLog::RunLog(const RunFolder& folder, Console console, int rank_logs)
       timing_(folder.timing()),
       events_(folder.events()) {
   for (int rank = 0; rank < rank_logs; ++rank) rank_logs_.emplace_back(folder.rank_log(rank));
+  if (tensorboard) tensorboard_.emplace(folder.tensorboard(), wall_time(), *tensorboard);
 }
 
 RunLog::~RunLog() { clear_progress(); }
+
+void RunLog::write_scalars(const Json& line) {
+  scalars_.write(line);
+  if (!tensorboard_) return;
+  for (const Scalar& scalar : scalars_of(line))
+    tensorboard_->add_scalar(scalar.tag, scalar.step, wall_time(), scalar.value);
+}
 
 void RunLog::info(const std::string& text) {
   clear_progress();

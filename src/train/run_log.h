@@ -9,10 +9,12 @@
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "train/run_folder.h"
+#include "train/tensorboard.h"
 #include "train/trainer.h"
 
 namespace spdlog {
@@ -47,8 +49,10 @@ std::int64_t last_validated_step(const std::filesystem::path& scalars);
 /// The trainer's, used by its thread.
 class RunLog {
  public:
-  /// `rank_logs`: how many ranks have a log of their own; 0: none.
-  RunLog(const RunFolder& folder, Console console, int rank_logs);
+  /// `rank_logs`: how many ranks have a log of their own; 0: none. `tensorboard`: the first step
+  /// of event files for TensorBoard; none: there are none.
+  RunLog(const RunFolder& folder, Console console, int rank_logs,
+         std::optional<std::int64_t> tensorboard = std::nullopt);
   ~RunLog();
 
   /// A line for people: console and run.log.
@@ -62,7 +66,8 @@ class RunLog {
   /// A bar on the terminal's last line; nothing, at no cost, when stderr is no terminal.
   void show_progress(std::int64_t done, std::int64_t total, double loss);
 
-  JsonLines& scalars() { return scalars_; }
+  /// A line of scalars.json, and where they are wanted the same numbers for TensorBoard.
+  void write_scalars(const Json& line);
   JsonLines& timing() { return timing_; }
   JsonLines& events() { return events_; }
   /// A line of events.jsonl that speaks of this rank alone.
@@ -78,6 +83,7 @@ class RunLog {
   bool bar_shown_ = false;
   std::int64_t bar_drawn_ms_ = 0;
   JsonLines scalars_, timing_, events_;
+  std::optional<TensorBoardFile> tensorboard_;
   std::vector<JsonLines> rank_logs_;  // [rank], or none
 };
 

@@ -107,7 +107,7 @@ void Trainer::log_step() {
     scalars["loss_scale"] = loss_scale_->scale;
     scalars["skipped"] = loss_scale_->skipped;
   }
-  log_->scalars().write(scalars);
+  log_->write_scalars(scalars);
   log_->timing().write({{"mode", "train"},
                         {"step", iteration_},
                         {"time", report.time},
@@ -175,7 +175,7 @@ void Trainer::log_evaluation(const Evaluation& evaluation) {
   if (evaluation.eval_stats != config_.bn.eval_stats || recorded_validation_ == iteration_) return;
   Json scalars{{"mode", "val"}, {"step", iteration_}, {"iter", iteration_}};
   scalars.update(metrics_json(evaluation, classes_));
-  log_->scalars().write(scalars);
+  log_->write_scalars(scalars);
   log_->timing().write({{"mode", "val"},
                         {"step", iteration_},
                         {"time", evaluation.seconds},

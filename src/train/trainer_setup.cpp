@@ -201,7 +201,9 @@ void Trainer::open_folder() {
     recorded_validation_ = last_validated_step(folder_.scalars());
   }
   const int rank_logs = config_.run.rank_logs ? static_cast<int>(devices_.size()) : 0;
-  log_ = std::make_unique<RunLog>(folder_, request_.console, rank_logs);
+  log_ = std::make_unique<RunLog>(
+      folder_, request_.console, rank_logs,
+      config_.run.tensorboard ? std::optional<std::int64_t>(iteration_ + 1) : std::nullopt);
   if (trimmed > 0) {
     log_->warning(fmt::format(
         "{} lines of scalars.json after step {} are taken back: these steps are trained again",

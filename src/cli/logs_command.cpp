@@ -1,0 +1,258 @@
+// lockstep logs: the logs of runs, listed, read, drawn and converted.
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <set>
+#include <thread>
+
+#include "cli/cli.h"
+#include "cli/logs_plot.h"
+#include "lockstep/core/check.h"
+#include "report/table.h"
+#include "train/evaluator.h"
+#include "train/json_text.h"
+#include "train/run_folder.h"
+#include "train/summary.h"
+#include "train/tensorboard.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+/// The run folders among `inputs` and everywhere below them, in order of their names.
+std::vector<fs::path> runs_below(const std::vector<fs::path>& inputs) {
+  std::vector<fs::path> runs;
+  for (const fs::path& input : inputs) {
+    if (!fs::is_directory(input)) {
+      throw ConfigError(fmt::format("logs: there is no folder {}", input.string()));
+    }
+    if (RunFolder{input}.holds_run()) {
+      runs.push_back(input);
+      continue;
+    }
+    std::vector<fs::path> below;
+    for (const auto& entry : fs::recursive_directory_iterator(input)) {
+      if (entry.is_directory() && RunFolder{entry.path()}.holds_run())
+        below.push_back(entry.path());
+    }
+    std::sort(below.begin(), below.end());
+    runs.insert(runs.end(), below.begin(), below.end());
+  }
+  if (runs.empty()) {
+    throw ConfigError(fmt::format("logs: no run in {}", inputs.front().string()));
+  }
+  return runs;
+}
+
+std::int64_t last_step(const std::vector<Scalar>& scalars) {
+  return scalars.empty() ? 0 : scalars.back().step;
+}
+
+Json describe(const fs::path& run) {
+  const std::vector<Scalar> scalars = read_scalars(RunFolder{run}.scalars());
+  Json json{{"run", run.string()}, {"status", "not finished"}, {"step", last_step(scalars)}};
+  if (const auto summary = read_summary(run)) {
+    json["status"] = "done";
+    json["step"] = summary->iterations;
+    json["bn_mode"] = summary->bn_mode;
+    json["devices"] = summary->devices;
+    json["seed"] = summary->seed;
+    json["train_loss"] = summary->train_loss;
+  }
+  for (const Scalar& scalar : scalars) {
+    if (scalar.tag == "val/mIoU" || scalar.tag == "val/top1") json["score"] = scalar.value;
+  }
+  return json;
+}
+
+std::string text_of(const Json& json, const char* key) {
+  const auto found = json.find(key);
+  if (found == json.end()) return "-";
+  if (found->is_number_float()) return fmt::format("{:.3f}", found->get<double>());
+  return found->is_string() ? found->get<std::string>() : found->dump();
+}
+
+void list(const LogsArguments& arguments) {
+  Json all = Json::array();
+  const std::vector<fs::path> inputs =
+      arguments.inputs.empty() ? std::vector<fs::path>{"runs"} : arguments.inputs;
+  for (const fs::path& run : runs_below(inputs)) all.push_back(describe(run));
+  if (arguments.common.json) {
+    fmt::print("{}\n", json_text(all, 2));
+    return;
+  }
+  const std::vector<const char*> keys{"run",     "status", "step",       "bn_mode",
+                                      "devices", "seed",   "train_loss", "score"};
+  Table table{.header = {keys.begin(), keys.end()}, .rows = {}};
+  for (const Json& run : all) {
+    table.rows.emplace_back();
+    for (const char* key : keys) table.rows.back().push_back(text_of(run, key));
+  }
+  fmt::print("{}", to_markdown(table));
+}
+
+fs::path only_run(const LogsArguments& arguments) {
+  if (arguments.inputs.size() != 1 || !RunFolder{arguments.inputs[0]}.holds_run()) {
+    throw ConfigError(fmt::format("logs {}: expected one run folder", arguments.action));
+  }
+  return arguments.inputs[0];
+}
+
+/// Prints what the stream has more, and returns whether that was anything.
+bool print_rest(std::ifstream& stream) {
+  bool any = false;
+  stream.clear();
+  for (std::string line; std::getline(stream, line); any = true) {
+    fmt::print("{}{}", line, stream.eof() ? "" : "\n");
+  }
+  std::fflush(stdout);
+  return any;
+}
+
+bool has_ended(const fs::path& run) {
+  std::ifstream events(RunFolder{run}.events());
+  bool ended = false;
+  for (std::string line; std::getline(events, line);) {
+    const Json json = Json::parse(line, nullptr, false);
+    if (!json.is_object()) continue;
+    const std::string type = json.value("type", "");
+    ended = type == "end" || (ended && type != "resume" && type != "header");
+  }
+  return ended;
+}
+
+void show(const fs::path& run, bool only_end, bool follow) {
+  std::ifstream log(RunFolder{run}.log());
+  if (only_end) {
+    constexpr std::size_t kLines = 10;
+    std::vector<std::string> lines;
+    for (std::string line; std::getline(log, line);) lines.push_back(line);
+    const std::size_t first = lines.size() > kLines ? lines.size() - kLines : 0;
+    for (std::size_t i = first; i < lines.size(); ++i) fmt::print("{}\n", lines[i]);
+  }
+  print_rest(log);
+  while (follow && !has_ended(run)) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    print_rest(log);
+  }
+  if (follow) print_rest(log);
+}
+
+int terminal_columns() {
+  winsize size{};
+  const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 40;
+  return known ? size.ws_col : 100;
+}
+
+using ScalarsByRun = std::vector<std::pair<fs::path, std::vector<Scalar>>>;
+
+bool has_tag(const ScalarsByRun& runs, const std::string& tag) {
+  return std::any_of(runs.begin(), runs.end(), [&](const auto& run) {
+    return std::any_of(run.second.begin(), run.second.end(),
+                       [&](const Scalar& scalar) { return scalar.tag == tag; });
+  });
+}
+
+/// "train/loss" for "loss", "val/mIoU" for "mIoU". Throws ConfigError naming what there is.
+std::string full_tag(const ScalarsByRun& runs, const std::string& key) {
+  for (const std::string& tag : {key, "train/" + key, "val/" + key}) {
+    if (has_tag(runs, tag)) return tag;
+  }
+  std::set<std::string> tags;
+  for (const auto& [run, scalars] : runs) {
+    for (const Scalar& scalar : scalars) tags.insert(scalar.tag);
+  }
+  throw ConfigError(
+      fmt::format("logs plot: no {} in these runs; they have {}", key, fmt::join(tags, ", ")));
+}
+
+void plot(const LogsArguments& arguments) {
+  ScalarsByRun runs;
+  for (const fs::path& run : runs_below(arguments.inputs))
+    runs.emplace_back(run, read_scalars(RunFolder{run}.scalars()));
+  const std::string tag = full_tag(runs, arguments.key.empty() ? "loss" : arguments.key);
+  std::vector<TerminalCurve> curves;
+  for (const auto& [run, scalars] : runs) {
+    curves.push_back({run.string() + ", " + tag, {}});
+    for (const Scalar& scalar : scalars) {
+      if (scalar.tag == tag)
+        curves.back().points.emplace_back(static_cast<double>(scalar.step), scalar.value);
+    }
+  }
+  fmt::print("{}", plot_text(curves, terminal_columns() - 13, 18));
+}
+
+/// A name that a spreadsheet reads as one cell.
+std::string csv_cell(const std::string& text) {
+  if (text.find_first_of(",\"\n") == std::string::npos) return text;
+  std::string quoted = "\"";
+  for (const char c : text) quoted += c == '"' ? "\"\"" : std::string(1, c);
+  return quoted + "\"";
+}
+
+void export_csv(const std::vector<fs::path>& runs, const fs::path& file) {
+  std::ofstream stream(file);
+  stream << "run,step,name,value\n";
+  for (const fs::path& run : runs) {
+    for (const Scalar& scalar : read_scalars(RunFolder{run}.scalars())) {
+      stream << fmt::format("{},{},{},{}\n", csv_cell(run.string()), scalar.step,
+                            csv_cell(scalar.tag), scalar.value);
+    }
+  }
+  stream.flush();
+  if (!stream) throw Error(fmt::format("--csv {}: cannot be written", file.string()));
+}
+
+void export_tensorboard(const std::vector<fs::path>& runs, const fs::path& folder) {
+  for (const fs::path& run : runs) {
+    const RunFolder files{run};
+    const auto written = fs::last_write_time(files.scalars());
+    const auto time = std::chrono::file_clock::to_sys(written).time_since_epoch();
+    const double seconds = std::chrono::duration<double>(time).count();
+    const std::string name = fs::absolute(run).lexically_normal().filename().string();
+    TensorBoardFile file(folder / (name.empty() ? "run" : name), seconds, 0);
+    for (const Scalar& scalar : read_scalars(files.scalars()))
+      file.add_scalar(scalar.tag, scalar.step, seconds, scalar.value);
+  }
+}
+
+void export_logs(const LogsArguments& arguments) {
+  if (arguments.csv.empty() && arguments.tensorboard.empty()) {
+    throw ConfigError("logs export: expected --csv FILE or --tensorboard DIR");
+  }
+  const std::vector<fs::path> runs = runs_below(arguments.inputs);
+  if (!arguments.csv.empty()) export_csv(runs, arguments.csv);
+  if (!arguments.tensorboard.empty()) export_tensorboard(runs, arguments.tensorboard);
+  fmt::print("{} run{} written\n", runs.size(), runs.size() == 1 ? "" : "s");
+}
+
+}  // namespace
+
+int run_logs(const LogsArguments& arguments) {
+  const std::string& action = arguments.action;
+  const bool known = action == "ls" || action == "show" || action == "tail" || action == "plot" ||
+                     action == "export";
+  if (!known) {
+    throw ConfigError(fmt::format("logs: expected ls, show, tail, plot or export, got {}", action));
+  }
+  if (action != "ls" && arguments.inputs.empty()) {
+    throw ConfigError(fmt::format("logs {}: expected run folders", action));
+  }
+  if (action == "ls") list(arguments);
+  if (action == "show") show(only_run(arguments), false, false);
+  if (action == "tail") show(only_run(arguments), true, arguments.follow);
+  if (action == "plot") plot(arguments);
+  if (action == "export") export_logs(arguments);
+  return kExitDone;
+}
+
+}  // namespace lockstep

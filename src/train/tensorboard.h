@@ -1,0 +1,50 @@
+#pragma once
+// Event files of TensorBoard: records of a length, a payload (the protocol buffer `Event`) and a
+// checksum of each (tensorflow/core/lib/io/record_writer.h, core/util/event.proto).
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep {
+
+/// CRC-32C (Castagnoli), of which every record has two.
+std::uint32_t crc32c(std::string_view bytes);
+
+/// One file of a folder, which is a run in TensorBoard. Used by one thread. What it writes bears
+/// the time, so it is not among what a run repeats to the byte.
+class TensorBoardFile {
+ public:
+  /// Makes the folder where it is missing, and a file of its own in it. `step`: the first
+  /// that comes; what an earlier file has from there on is TensorBoard's to forget.
+  TensorBoardFile(const std::filesystem::path& folder, double wall_time, std::int64_t step);
+
+  /// A point of the curve `tag` ("train/loss").
+  void add_scalar(const std::string& tag, std::int64_t step, double wall_time, double value);
+
+ private:
+  void write(const std::string& payload);
+
+  std::filesystem::path path_;
+  std::ofstream stream_;
+};
+
+/// A number of a line of scalars.json, named as TensorBoard groups curves.
+struct Scalar {
+  std::string tag;  // "train/loss", "val/mIoU"
+  std::int64_t step = 0;
+  double value = 0;
+};
+
+/// The numbers of one such line; undefined ones (null) are left out.
+std::vector<Scalar> scalars_of(const nlohmann::ordered_json& line);
+
+/// All lines' of the file, in their order. A last line that is cut off is passed over. Throws
+/// DataError when the file cannot be read.
+std::vector<Scalar> read_scalars(const std::filesystem::path& scalars);
+
+}  // namespace lockstep
