@@ -120,6 +120,8 @@ CLI::App& add_compare(CLI::App& app, CommandLine& line) {
       ->delimiter(',');
   command.add_flag("--verbose,-v", line.compare.verbose,
                    "print the runs' own lines also where the output is no terminal");
+  command.add_flag("--no-images", line.compare.no_images,
+                   "no example images in report.html, for which the networks must be run");
   command.add_option("--seeds", line.compare.seeds, "how many: seeds 0 .. N-1")
       ->capture_default_str();
   add_devices_and_overrides(command, line);
@@ -136,6 +138,8 @@ CLI::App& add_report(CLI::App& app, CommandLine& line) {
   add_output(command, line, "the page; default: report.html in the folder");
   command.add_option("--figures", line.report.figures,
                      "also write every figure as an .svg file into this folder");
+  command.add_flag("--no-images", line.report.no_images,
+                   "no example images, for which the networks must be run");
   return command;
 }
 

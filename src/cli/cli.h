@@ -51,12 +51,14 @@ struct CompareArguments {
   std::vector<std::string> modes;             // --modes local,sync,virtual
   int seeds = 3;                              // --seeds N: seeds 0 .. N-1
   bool verbose = false;                       // --verbose: the runs' own lines, too
+  bool no_images = false;                     // --no-images: none in report.html
 };
 
 struct ReportArguments {
   CommonArguments common;
   std::vector<std::filesystem::path> inputs;  // run folders, folders of comparisons
   std::filesystem::path figures;              // --figures DIR; empty: none
+  bool no_images = false;                     // --no-images: no predictions of example images
 };
 
 struct BenchArguments {

@@ -234,7 +234,9 @@ void write_page(const CompareArguments& arguments, const std::vector<TrainSummar
   try {
     ReportData data = read_report(folders, *arguments.common.tables, comparison);
     data.title = report_title(folder);
-    write_file_atomically(path, make_report(data).html());
+    std::optional<Examples> examples;
+    if (!arguments.no_images) examples = find_examples(data, *arguments.common.tables);
+    write_file_atomically(path, make_report(data, examples ? &*examples : nullptr).html());
     say(arguments, "report: " + path.string());
   } catch (const std::exception& error) {
     say(arguments, fmt::format("warning: {} was not written: {}", path.string(), error.what()));

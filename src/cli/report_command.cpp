@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <optional>
 
 #include "cli/cli.h"
 #include "lockstep/core/check.h"
@@ -45,7 +46,9 @@ int run_report(const ReportArguments& arguments) {
   }
   ReportData data = read_report(folders, *arguments.common.tables);
   data.title = report_title(arguments.inputs.front());
-  const Page page = make_report(data);
+  std::optional<Examples> examples;
+  if (!arguments.no_images) examples = find_examples(data, *arguments.common.tables);
+  const Page page = make_report(data, examples ? &*examples : nullptr);
   const std::string html = page.html();
   write_file_atomically(output, html);
   fmt::print("{}: {} runs, {} KB\n", output.string(), data.runs.size(), (html.size() + 500) / 1000);

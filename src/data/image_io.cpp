@@ -44,17 +44,40 @@ std::string beginning(FileBytes file) {
   return text + "\"";
 }
 
-void write_png(const std::filesystem::path& path, Size size, png_uint_32 format, const void* pixels,
-               const void* palette = nullptr) {
+png_image describe(Size size, png_uint_32 format, const void* palette) {
   png_image image{};
   image.version = PNG_IMAGE_VERSION;
   image.width = static_cast<png_uint_32>(size.width);
   image.height = static_cast<png_uint_32>(size.height);
   image.format = format;
   image.colormap_entries = palette == nullptr ? 0 : 256;
+  return image;
+}
+
+void write_png(const std::filesystem::path& path, Size size, png_uint_32 format, const void* pixels,
+               const void* palette = nullptr) {
+  png_image image = describe(size, format, palette);
   if (png_image_write_to_file(&image, path.c_str(), 0, pixels, 0, palette) == 0) {
     throw DataError(concat(path.string(), ": writing a PNG failed: ", image.message));
   }
+}
+
+std::vector<std::uint8_t> encode_png(Size size, png_uint_32 format, const void* pixels,
+                                     const void* palette = nullptr) {
+  png_image image = describe(size, format, palette);
+  png_alloc_size_t bytes = PNG_IMAGE_PNG_SIZE_MAX(image);
+  std::vector<std::uint8_t> file(bytes);
+  if (png_image_write_to_memory(&image, file.data(), &bytes, 0, pixels, 0, palette) == 0) {
+    throw DataError(concat("encoding a PNG failed: ", image.message));
+  }
+  file.resize(bytes);
+  return file;
+}
+
+Image every_color(std::span<const Color> colors) {
+  LabelMap every_label{16, 16, {}};
+  for (int label = 0; label < 256; ++label) every_label.pixels.push_back(static_cast<Label>(label));
+  return paint(every_label, colors);
 }
 
 std::vector<std::uint8_t> eight_bits(const std::filesystem::path& path, const LabelMap& labels) {
@@ -123,11 +146,20 @@ void write_png(const std::filesystem::path& path, const LabelMap& labels) {
 void write_png(const std::filesystem::path& path, const LabelMap& labels,
                std::span<const Color> colors) {
   const std::vector<std::uint8_t> values = eight_bits(path, labels);
-  LabelMap every_label{16, 16, {}};
-  for (int label = 0; label < 256; ++label) every_label.pixels.push_back(static_cast<Label>(label));
-  const Image palette = paint(every_label, colors);
+  const Image palette = every_color(colors);
   write_png(path, {labels.height, labels.width}, PNG_FORMAT_RGB_COLORMAP, values.data(),
             palette.pixels.data());
+}
+
+std::vector<std::uint8_t> encode_png(const Image& image) {
+  return encode_png({image.height, image.width}, PNG_FORMAT_RGB, image.pixels.data());
+}
+
+std::vector<std::uint8_t> encode_png(const LabelMap& labels, std::span<const Color> colors) {
+  const std::vector<std::uint8_t> values = eight_bits("a PNG in memory", labels);
+  const Image palette = every_color(colors);
+  return encode_png({labels.height, labels.width}, PNG_FORMAT_RGB_COLORMAP, values.data(),
+                    palette.pixels.data());
 }
 
 }  // namespace lockstep

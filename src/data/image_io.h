@@ -37,4 +37,8 @@ void write_png(const std::filesystem::path& path, const LabelMap& labels);
 void write_png(const std::filesystem::path& path, const LabelMap& labels,
                std::span<const Color> colors);
 
+/// What write_png writes, in memory.
+std::vector<std::uint8_t> encode_png(const Image& image);
+std::vector<std::uint8_t> encode_png(const LabelMap& labels, std::span<const Color> colors);
+
 }  // namespace lockstep

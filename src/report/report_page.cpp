@@ -14,7 +14,7 @@ std::string report_title(const fs::path& folder) {
   return "Lockstep report: " + name.string();
 }
 
-Page make_report(const ReportData& data) {
+Page make_report(const ReportData& data, const Examples* examples) {
   Page page(data.title);
   add_answer(data, page);
   add_scores(data, page);
@@ -22,6 +22,7 @@ Page make_report(const ReportData& data) {
   add_classes(data, page);
   add_lens(data, page);
   add_times(data, page);
+  if (examples != nullptr) add_examples(*examples, page);
   add_runs(data, page);
   return page;
 }

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "report/examples.h"
 #include "report/page/page.h"
 #include "report/report_data.h"
 
@@ -14,7 +15,8 @@ namespace lockstep {
 std::string report_title(const std::filesystem::path& folder);
 
 /// All sections. Never throws for what runs lack: their sections are left out, or say so.
-Page make_report(const ReportData& data);
+/// `examples`: null leaves their section out.
+Page make_report(const ReportData& data, const Examples* examples);
 
 /// Writes each figure as <folder>/<name>.svg, and makes the folder. Returns the paths.
 std::vector<std::filesystem::path> write_figures(const Page& page,

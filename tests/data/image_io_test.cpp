@@ -37,6 +37,18 @@ TEST_CASE("an RGB PNG comes back as it was written") {
   CHECK(read_image_size(folder.file("a.png")) == Size{5, 7});
 }
 
+TEST_CASE("a PNG in memory is the one that would be written") {
+  const TempFolder folder;
+  const auto path = folder.file("a.png");
+  const Image image = random_image({5, 7}, 1);
+  write_png(path, image);
+  CHECK(encode_png(image) == read_file(path));
+  const LabelMap labels{1, 4, {0, 20, 255, 15}};
+  const std::vector<Color> colors(21, Color{1, 2, 3});
+  write_png(path, labels, colors);
+  CHECK(encode_png(labels, colors) == read_file(path));
+}
+
 TEST_CASE("every kind of PNG becomes RGB") {
   const TempFolder folder;
   const auto path = folder.file("a.png");

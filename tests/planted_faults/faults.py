@@ -384,6 +384,21 @@ FAULTS = [
     Fault("half to float: subnormal numbers are half as large", "src/nn/to_float.cpp", "0x1p-24F", "0x1p-25F",
           "weights: half*", test="test_nn"),
 
+    # --- what a report says
+    Fault("the report: names are taken for markup", "src/report/page/markup.cpp", 'return "&lt;";', 'return "<";',
+          "markup: what comes*", test="test_report"),
+    Fault("the report: a thinned curve loses its peaks", "src/report/page/line_chart.cpp",
+          "if (high != low) out.push_back(*high);", "", "curves: thinning*", test="test_report"),
+    Fault("the report: p-values are not adjusted for several differences", "src/report/sections/answer.cpp",
+          "pairs > 1 ? pair.p_holm : pair.p_value", "pair.p_value", "verdicts claim*", test="test_report"),
+    Fault("the report: steps that were done again count twice", "src/report/report_data.cpp",
+          "lens.step > step", "lens.step < 0", "runs: what a resumed*", test="test_report"),
+    Fault("the report: whiskers reach below zero", "src/report/page/bar_chart.cpp",
+          "std::max(0.0, bar.spread.mean - deviation(bar))", "bar.spread.mean - deviation(bar)", "bars: whiskers*",
+          test="test_report"),
+    Fault("the report: ignored pixels count", "src/report/examples.h", "&& label != ignore_index", "",
+          "examples: only pixels*", test="test_report", source="src/report/examples.cpp"),
+
     # --- what the self-test sees
     Fault("the self-test: two ranks are exchanged in the merge", GROUP,
           "    std::fill(answers.begin(), answers.end(), SyncAnswer{count, &all->posts});",

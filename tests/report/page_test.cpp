@@ -8,6 +8,7 @@
 #include <limits>
 #include <string>
 
+#include "report/examples.h"
 #include "report/page/axis.h"
 #include "report/page/heat_map.h"
 #include "report/page/line_chart.h"
@@ -54,6 +55,7 @@ PairedDifference pair_of(const std::vector<double>& differences) {
 TEST_CASE("markup: what comes from outside is escaped") {
   CHECK(escaped(kHostile).text == "&lt;img src=&quot;x&quot;&gt; &amp; &#39;y&#39;");
   CHECK(escaped(std::string("a\0b\x1b", 4)).text == "a\uFFFDb\uFFFD");
+  CHECK(escaped("ä\xFF, −").text == "ä\uFFFD, −");
   CHECK(number(kNaN, 2).text == "–");
   CHECK(number(-0.125, 2).text == "<data value=\"-0.125\">−0.12</data>");
   CHECK(signed_number(1.0 / 3, 2).text == "<data value=\"0.3333333333333333\">+0.33</data>");
@@ -88,6 +90,34 @@ TEST_CASE("page: names with markup in them stay text in every place") {
     CHECK(contains(figure.svg.file(), "xmlns=\"http://www.w3.org/2000/svg\""));
     CHECK_FALSE(contains(figure.svg.file(), "<img"));
   }
+}
+
+TEST_CASE("pictures: bytes become base64, names attributes") {
+  const auto encoded = [](const std::string& text) {
+    const std::vector<std::uint8_t> bytes(text.begin(), text.end());
+    const std::string html = picture(bytes, kHostile).text;
+    CHECK(html.starts_with("<img alt=\"&lt;img"));
+    const std::size_t comma = html.find(',');
+    return html.substr(comma + 1, html.rfind('"') - comma - 1);
+  };
+  CHECK(encoded("light work.") == "bGlnaHQgd29yay4=");
+  CHECK(encoded("light work") == "bGlnaHQgd29yaw==");
+  CHECK(encoded("light wor") == "bGlnaHQgd29y");
+  CHECK(encoded("\xFF\xFE\xFD") == "//79");
+  CHECK(encoded("").empty());
+}
+
+TEST_CASE("examples: only pixels that count are compared") {
+  Examples examples;
+  examples.classes = {"a", "b", "c"};
+  examples.ignore_index = 1;
+  const Example example{
+      "", {}, {1, 5, {0, 0, 2, 1, 255}}, {{1, 5, {0, 2, 2, 0, 0}}, {1, 5, {0, 0, 0, 2, 2}}}};
+  CHECK(accuracy(examples, example, 0) == doctest::Approx(2.0 / 3));
+  CHECK(accuracy(examples, example, 1) == doctest::Approx(2.0 / 3));
+  CHECK(disagreement(examples, example) == doctest::Approx(2.0 / 3));
+  const Example unlabelled{"", {}, {1, 1, {255}}, {{1, 1, {0}}}};
+  CHECK(std::isnan(accuracy(examples, unlabelled, 0)));
 }
 
 TEST_CASE("axes: ticks are round and cover the data") {

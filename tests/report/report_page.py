@@ -5,16 +5,19 @@ report_page.py LOCKSTEP: trains a tiny comparison, reads its page as HTML, and c
 itself, and says what comparison.json says. Where Chromium is installed the page is rendered, too, light and dark, wide
 and as wide as a phone: nothing overflows, no label lies on another, the console is silent.
 """
+import base64
 import html
 import html.parser
 import json
 import math
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree
+import zlib
 from pathlib import Path
 
 CONFIG = """[run]
@@ -226,6 +229,47 @@ def check_configurations(reader: Reader) -> None:
     check(keys.rows[2][1:] == ['"local"', '"sync"'], f"bn.mode: {keys.rows[2]}")
 
 
+def palette_indices(png: bytes) -> bytes:
+    """The pixels of an 8-bit palette PNG."""
+    data, at, width = b"", 8, 0
+    while at < len(png):
+        size, kind = struct.unpack(">I4s", png[at : at + 8])
+        chunk = png[at + 8 : at + 8 + size]
+        if kind == b"IHDR":
+            width, _, depth, color = struct.unpack(">IIBB", chunk[:10])
+            check((depth, color) == (8, 3), f"a map of classes has {depth} bits and colour type {color}")
+        if kind == b"IDAT":
+            data += chunk
+        at += size + 12
+    rows, pixels, above = zlib.decompress(data), b"", bytes(width)
+    for start in range(0, len(rows), width + 1):
+        row = bytearray(rows[start + 1 : start + 1 + width])
+        for x in range(width):
+            left, up, corner = row[x - 1] if x else 0, above[x], above[x - 1] if x else 0
+            nearest = min((left, up, corner), key=lambda value: abs(left + up - corner - value))
+            row[x] = (row[x] + (0, left, up, (left + up) // 2, nearest)[rows[start]]) % 256
+        pixels, above = pixels + row, bytes(row)
+    return pixels
+
+
+def check_images(path: Path, reader: Reader, folder: Path) -> None:
+    """Both validation images are in the page: their maps make the confusion matrix of the evaluation."""
+    pictures: dict[str, list[bytes]] = {}
+    for name, code in re.findall(r'<img alt="([^"]+) of [^"]+" src="data:image/png;base64,([^"]+)">', path.read_text(encoding="utf-8")):
+        pictures.setdefault(name, []).append(palette_indices(base64.b64decode(code)))
+    check(len(pictures.get("truth", [])) == 2, f"pictures: {[(name, len(maps)) for name, maps in pictures.items()]}")
+    for mode in ("local", "sync"):
+        counts = [[0] * 11 for _ in range(11)]
+        for truth, predicted in zip(pictures["truth"], pictures[f"prediction of {mode}"]):
+            for label, guess in zip(truth, predicted):
+                if label < 11:
+                    counts[label][guess] += 1
+        lines = map(json.loads, (folder / f"{mode}-s0" / "events.jsonl").read_text().splitlines())
+        expected = [line["summary"]["evaluation"]["confusion"] for line in lines if line["type"] == "end"][-1]
+        check(counts == expected, f"{mode}: the pictures say {counts}, the evaluation {expected}")
+    check("Of the first 2 validation images the 2 on which the modes disagree" in reader.text, "the rule of the choice is missing")
+
+
 MEASURE = """
 function measure(frame) {
   const page = frame.contentDocument, width = page.documentElement.clientWidth, found = [];
@@ -308,6 +352,7 @@ def main() -> int:
         check_classes(page, runs)
         check_curves(page, runs)
         check_configurations(page)
+        check_images(runs / "report.html", page, runs)
         check("sync" in page.headline and "2 seeds, p = " in page.headline, f"the headline: {page.headline}")
 
         said = run([lockstep, "report", str(runs), "-o", str(folder / "again.html"), "--figures", str(folder / "figures")])
@@ -320,7 +365,13 @@ def main() -> int:
         run([lockstep, "report", str(runs / "sync-s1")])
         single = read_page(runs / "sync-s1" / "report.html")
         check(single.headline.startswith("sync, seed 1: mIoU"), f"the headline of a run: {single.headline}")
-        check("difference" not in single.text.lower().replace("differences", ""), "a run alone has no differences")
+        check("difference" not in single.text.lower(), "a run alone has no differences")
+        run([lockstep, "report", str(runs), "-o", str(folder / "plain.html"), "--no-images"])
+        check("Images" not in read_page(folder / "plain.html").headings, "--no-images leaves images in")
+        (runs / "sync-s0" / "ckpt" / "last.safetensors").unlink()
+        run([lockstep, "report", str(runs), "-o", str(folder / "without.html")])
+        without = read_page(folder / "without.html").text
+        check("Example images are left out: " in without and "holds no checkpoint" in without, "nothing tells why there are no images")
         run([lockstep, "report", str(folder)], expected=3)
         run([lockstep, "report", str(runs), "-o", str(folder / "nowhere" / "report.html")], expected=2)
         check_rendered([runs / "report.html", runs / "sync-s1" / "report.html"], folder)

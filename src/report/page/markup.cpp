@@ -2,15 +2,50 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "lockstep/core/check.h"
+#include "nn/utf8.h"
 
 namespace lockstep {
 namespace {
 
 bool is_control(char c) {
   return (static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t') || c == 0x7F;
+}
+
+const char* entity_of(char c) {
+  switch (c) {
+    case '&':
+      return "&amp;";
+    case '<':
+      return "&lt;";
+    case '>':
+      return "&gt;";
+    case '"':
+      return "&quot;";
+    case '\'':
+      return "&#39;";
+    default:
+      return nullptr;
+  }
+}
+
+std::string base64(std::span<const std::uint8_t> bytes) {
+  constexpr std::string_view kDigits =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string text;
+  text.reserve((bytes.size() + 2) / 3 * 4);
+  for (std::size_t i = 0; i < bytes.size(); i += 3) {
+    const std::size_t count = std::min<std::size_t>(3, bytes.size() - i);
+    std::uint32_t value = 0;
+    for (std::size_t k = 0; k < 3; ++k) value = value << 8 | (k < count ? bytes[i + k] : 0U);
+    for (std::size_t k = 0; k < 4; ++k) {
+      text += k <= count ? kDigits[value >> (18 - 6 * k) & 63U] : '=';
+    }
+  }
+  return text;
 }
 
 Markup data_element(double value, const std::string& shown) {
@@ -37,32 +72,27 @@ std::string row_html(const std::vector<Markup>& cells) {
 Markup escaped(std::string_view text) {
   std::string html;
   html.reserve(text.size());
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        html += "&amp;";
-        break;
-      case '<':
-        html += "&lt;";
-        break;
-      case '>':
-        html += "&gt;";
-        break;
-      case '"':
-        html += "&quot;";
-        break;
-      case '\'':
-        html += "&#39;";
-        break;
-      default:
-        if (is_control(c)) {
-          html += "\uFFFD";
-        } else {
-          html += c;
-        }
+  for (const std::string_view character : utf8_characters(text)) {
+    if (const char* entity = entity_of(character.front())) {
+      html += entity;
+    } else if (is_control(character.front()) || !is_utf8(character)) {
+      html += "\uFFFD";
+    } else {
+      html += character;
     }
   }
   return {html};
+}
+
+std::vector<std::string_view> utf8_characters(std::string_view text) {
+  std::vector<std::string_view> all;
+  for (std::size_t i = 0; i < text.size();) {
+    std::size_t end = i + 1;
+    while (end < text.size() && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) ++end;
+    all.push_back(text.substr(i, end - i));
+    i = end;
+  }
+  return all;
 }
 
 Markup number(std::optional<double> value, int digits) {
@@ -73,6 +103,11 @@ Markup number(std::optional<double> value, int digits) {
 Markup signed_number(std::optional<double> value, int digits) {
   if (!value || !std::isfinite(*value)) return {"–"};
   return data_element(*value, signed_text(*value, digits));
+}
+
+Markup picture(std::span<const std::uint8_t> png, std::string_view alternative) {
+  return {fmt::format("<img alt=\"{}\" src=\"data:image/png;base64,{}\">",
+                      escaped(alternative).text, base64(png))};
 }
 
 std::string signed_text(double value, int digits) {

@@ -70,6 +70,12 @@ svg.chart{display:block;width:100%;height:auto;max-width:36rem}
 figcaption{margin-top:.3rem}
 details{margin-top:.35rem;font-size:.87rem}
 summary{cursor:pointer;color:var(--soft);width:max-content;max-width:100%}
+.pictures{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(47%,11.5rem),1fr));gap:1rem;margin:.6rem 0 1.6rem}
+.pictures img{display:block;width:100%;height:auto;background:var(--wash);image-rendering:auto}
+.pictures img.small{image-rendering:pixelated;width:6rem}
+.swatches{display:flex;flex-wrap:wrap;gap:.2rem 1.1rem;margin:.4rem 0 .9rem;font-size:.87rem;color:var(--soft)}
+.swatches span{display:inline-flex;align-items:center;gap:.4rem}
+.swatches i{width:.8rem;height:.8rem;display:inline-block;border:1px solid var(--rule);print-color-adjust:exact}
 .scroll{overflow-x:auto}
 .key{overflow:auto;max-height:24rem}
 table{border-collapse:collapse;font-size:.87rem;font-variant-numeric:tabular-nums;margin:.5rem 0}

@@ -28,18 +28,6 @@ std::string shape_path(double x, double y, double r, int shape) {
   }
 }
 
-/// UTF-8, a character each.
-std::vector<std::string_view> characters(std::string_view text) {
-  std::vector<std::string_view> all;
-  for (std::size_t i = 0; i < text.size();) {
-    std::size_t end = i + 1;
-    while (end < text.size() && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) ++end;
-    all.push_back(text.substr(i, end - i));
-    i = end;
-  }
-  return all;
-}
-
 double character_width(std::string_view character) {
   constexpr std::string_view kNarrow = "ijl.,:;'|!", kLow = "frt()[]- /I";
   if (character.size() > 2) return character == "−" ? 10.1 : 12;
@@ -125,13 +113,14 @@ void PathBuilder::to(double x, double y, bool jump) {
 
 double text_width(std::string_view text) {
   double width = 0;
-  for (const std::string_view character : characters(text)) width += character_width(character);
+  for (const std::string_view character : utf8_characters(text))
+    width += character_width(character);
   return width;
 }
 
 std::string shortened(std::string_view text, double width) {
   if (text_width(text) <= width) return std::string(text);
-  std::vector<std::string_view> rest = characters(text);
+  std::vector<std::string_view> rest = utf8_characters(text);
   const auto joined = [&] {
     std::string whole;
     for (std::size_t i = 0; i < rest.size(); ++i) {

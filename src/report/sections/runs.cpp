@@ -95,7 +95,7 @@ void add_environment(const ReportData& data, Page& page) {
   }
   if (keys.empty()) return;
   page.section("environment", "Environment");
-  DataTable table{{"", "value"}, {}};
+  DataTable table{{"what", "value"}, {}};
   for (const std::string& key : keys) {
     table.rows.push_back({escaped(key), escaped(of_all_runs(data, key))});
   }

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "report/examples.h"
 #include "report/page/page.h"
 #include "report/report_data.h"
 
@@ -21,6 +22,8 @@ void add_classes(const ReportData& data, Page& page);
 void add_lens(const ReportData& data, Page& page);
 /// Where a step's time goes, by mode and by device.
 void add_times(const ReportData& data, Page& page);
+/// Pictures of validation images with every mode's prediction.
+void add_examples(const Examples& examples, Page& page);
 /// What differs between the configurations, the machine, the files.
 void add_runs(const ReportData& data, Page& page);
 

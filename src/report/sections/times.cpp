@@ -118,7 +118,7 @@ std::string meaning(const PairedDifference& pair, double mean,
     return ": a cost of synchronization is not shown.";
   }
   return mean > 0 ? ": that is what synchronization costs here."
-                  : ": synchronization costs nothing here.";
+                  : ": a cost of synchronization is not to be seen here.";
 }
 
 /// The difference of median step times, seed by seed.
