@@ -124,7 +124,7 @@ std::string shortened(std::string_view text, double width) {
   const auto joined = [&] {
     std::string whole;
     for (std::size_t i = 0; i < rest.size(); ++i) {
-      if (i == rest.size() / 2) whole += "…";
+      if (i == (rest.size() + 1) / 2) whole += "…";
       whole += rest[i];
     }
     return whole;
