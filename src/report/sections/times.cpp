@@ -19,6 +19,27 @@ std::vector<const TrainSummary*> summaries(const ReportData& data, const std::st
   return found;
 }
 
+/// Whether the virtual devices of a mode share cores, so that they mostly wait for one. Runs of
+/// earlier versions do not say so themselves.
+bool shares_cores(const ReportData& data, const std::string& mode) {
+  const std::vector<const RunRecord*> runs = data.of_mode(mode);
+  return std::any_of(runs.begin(), runs.end(), [](const RunRecord* run) {
+    const bool more = run->devices.starts_with("cpu") && run->cores > 0 && run->summary &&
+                      run->summary->device_count > run->cores;
+    return more || (run->summary && run->summary->shares_cores);
+  });
+}
+
+bool any_shares_cores(const ReportData& data) {
+  const std::vector<std::string> modes = data.modes();
+  return std::any_of(modes.begin(), modes.end(),
+                     [&](const std::string& mode) { return shares_cores(data, mode); });
+}
+
+std::string name_of_waiting(const ReportData& data) {
+  return any_shares_cores(data) ? "waiting, mostly for a core" : "waiting in BatchNorm";
+}
+
 double mean_ms(const std::vector<const TrainSummary*>& runs,
                const std::function<double(const TrainSummary&)>& seconds) {
   double sum = 0;
@@ -41,7 +62,7 @@ Figure phases_figure(const ReportData& data) {
   StackedChart chart{
       "Time of a step, ms",
       "",
-      {"waiting for data", "compute", "waiting in BatchNorm", "gradients and update", "other"},
+      {"waiting for data", "compute", name_of_waiting(data), "gradients and update", "other"},
       {}};
   for (const std::string& mode : data.modes()) {
     const auto runs = summaries(data, mode);
@@ -65,7 +86,7 @@ Figure phases_figure(const ReportData& data) {
 std::optional<Figure> devices_figure(const ReportData& data) {
   StackedChart chart{"Time of a step by device, ms",
                      "",
-                     {"", "compute", "waiting in BatchNorm", "gradients and update"},
+                     {"", "compute", name_of_waiting(data), "gradients and update"},
                      {}};
   for (const std::string& mode : data.modes()) {
     const auto runs = summaries(data, mode);
@@ -92,20 +113,21 @@ std::optional<Figure> devices_figure(const ReportData& data) {
       stacked_table(chart, "device")};
 }
 
-DataTable times_table(const Comparison& comparison) {
+DataTable times_table(const ReportData& data) {
   DataTable table{{"mode", "devices", "ms per step", "± sd", "images/s", "± sd",
                    "waiting in BatchNorm, %", "± sd"},
                   {}};
-  for (const ModeResult& mode : comparison.modes) {
+  for (const ModeResult& mode : data.comparison->modes) {
     const auto scaled = [](std::optional<double> value) {
       return value ? std::optional(100 * *value) : std::nullopt;
     };
-    table.rows.push_back({escaped(mode.mode), escaped(mode.devices), number(mode.step_ms.mean, 1),
-                          number(mode.step_ms.standard_deviation, 1),
-                          number(mode.images_per_second.mean, 1),
-                          number(mode.images_per_second.standard_deviation, 1),
-                          number(100 * mode.waiting_share.mean, 1),
-                          number(scaled(mode.waiting_share.standard_deviation), 1)});
+    const bool unknown = shares_cores(data, mode.mode);
+    table.rows.push_back(
+        {escaped(mode.mode), escaped(mode.devices), number(mode.step_ms.mean, 1),
+         number(mode.step_ms.standard_deviation, 1), number(mode.images_per_second.mean, 1),
+         number(mode.images_per_second.standard_deviation, 1),
+         unknown ? Markup{"–"} : number(100 * mode.waiting_share.mean, 1),
+         unknown ? Markup{"–"} : number(scaled(mode.waiting_share.standard_deviation), 1)});
   }
   return table;
 }
@@ -145,14 +167,6 @@ std::string cost(const ReportData& data, const PairedDifference& pair) {
   return text + meaning(pair, mean, interval);
 }
 
-/// Whether virtual devices of the processor share cores.
-bool share_cores(const ReportData& data) {
-  return std::any_of(data.runs.begin(), data.runs.end(), [](const RunRecord& run) {
-    return run.summary && run.devices.starts_with("cpu") && run.cores > 0 &&
-           run.summary->device_count > run.cores;
-  });
-}
-
 }  // namespace
 
 void add_times(const ReportData& data, Page& page) {
@@ -161,13 +175,14 @@ void add_times(const ReportData& data, Page& page) {
   for (const PairedDifference& pair : data.comparison->pairs) {
     if (const std::string text = cost(data, pair); !text.empty()) page.paragraph(text);
   }
-  if (share_cores(data)) {
+  if (any_shares_cores(data)) {
     page.paragraph(
-        "There are more virtual devices than cores: \"waiting in BatchNorm\" is mostly the time in "
+        "There are more virtual devices than cores: what a device waits in BatchNorm is mostly the "
+        "time in "
         "which other devices had the core, as in mode local a part of \"compute\" is, and no cost "
         "of synchronization.");
   }
-  page.table(times_table(*data.comparison));
+  page.table(times_table(data));
   std::vector<Figure> figures;
   figures.push_back(phases_figure(data));
   if (auto devices = devices_figure(data)) figures.push_back(std::move(*devices));
