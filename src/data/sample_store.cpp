@@ -1,7 +1,6 @@
 #include "data/sample_store.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "data/augment.h"
@@ -11,20 +10,6 @@ namespace lockstep {
 namespace {
 
 void check(const DataOptions& options) {
-  if (options.resize && (options.resize->height < 1 || options.resize->width < 1)) {
-    throw ConfigError(concat("data.resize = [", options.resize->height, ", ", options.resize->width,
-                             "]: expected [height, width] of at least 1"));
-  }
-  if (options.resize && options.val_resize) {
-    throw ConfigError("data.resize and data.val_resize both say what size validation images have");
-  }
-  if (options.val_resize && *options.val_resize < 1) {
-    throw ConfigError(
-        concat("data.val_resize = ", *options.val_resize, ": expected the shorter side in pixels"));
-  }
-  if (options.val_crop && (options.val_crop->height < 1 || options.val_crop->width < 1)) {
-    throw ConfigError("data.val_crop: expected [height, width] of at least 1");
-  }
   if (options.exposure) {
     const auto [lo, offset] = *options.exposure;
     if (!(lo > 0 && lo <= 1 && offset >= 0 && offset <= 255)) {
@@ -39,9 +24,7 @@ void check(const DataOptions& options) {
 SampleStore::SampleStore(const DataOptions& options, Split split, std::uint64_t seed)
     : task_(find_layout(options).task),
       ignore_index_(options.ignore_index),
-      resize_(options.resize),
-      shorter_side_(split == Split::kVal ? options.val_resize : std::nullopt),
-      center_crop_(split == Split::kVal ? options.val_crop : std::nullopt),
+      resize_(resize_rule(options, split)),
       exposure_(options.exposure),
       split_(split),
       seed_(seed),
@@ -52,21 +35,8 @@ SampleStore::SampleStore(const DataOptions& options, Split split, std::uint64_t 
 }
 
 Size SampleStore::image_size(std::int64_t index) const {
-  if (resize_ && !center_crop_) return *resize_;
-  return geometry(dataset_->image_size(index)).window.size;
-}
-
-// An image that is smaller than the crop stays as it is on that axis.
-SampleStore::Geometry SampleStore::geometry(Size image) const {
-  Size full = resize_.value_or(image);
-  if (shorter_side_) {
-    const double scale = static_cast<double>(*shorter_side_) / std::min(image.height, image.width);
-    full = {static_cast<int>(std::lround(image.height * scale)),
-            static_cast<int>(std::lround(image.width * scale))};
-  }
-  const Size crop = center_crop_.value_or(full);
-  const Size part{std::min(crop.height, full.height), std::min(crop.width, full.width)};
-  return {full, {(full.height - part.height) / 2, (full.width - part.width) / 2, part}};
+  if (resize_.resize && !resize_.center_crop) return *resize_.resize;
+  return resize_.geometry(dataset_->image_size(index)).window.size;
 }
 
 const Sample& SampleStore::fetch(std::int64_t index, SampleScratch& scratch) const {
@@ -91,9 +61,9 @@ void SampleStore::count_labels(std::int64_t index, std::span<const Label> labels
 Sample& SampleStore::decode(std::int64_t index, SampleScratch& scratch) const {
   dataset_->load(index, scratch.decoded);
   Sample* sample = &scratch.decoded;
-  if (resize_ || shorter_side_ || center_crop_) {
+  if (resize_.changes_images()) {
     const auto [full, window] =
-        geometry({scratch.decoded.image.height, scratch.decoded.image.width});
+        resize_.geometry({scratch.decoded.image.height, scratch.decoded.image.width});
     scratch.resizer.resize(scratch.decoded.image, full, window, scratch.resized.image);
     if (task_ == Task::kSegmentation) {
       scratch.resizer.resize(scratch.decoded.labels, full, window, scratch.resized.labels);

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "data/resize.h"
+#include "data/image_geometry.h"
 #include "lockstep/data/dataset.h"
 
 namespace lockstep {
@@ -42,12 +42,6 @@ class SampleStore {
   const Sample& fetch(std::int64_t index, SampleScratch& scratch) const;
 
  private:
-  /// How an image is resized, and the part of the result that is kept.
-  struct Geometry {
-    Size full;
-    Window window;
-  };
-  Geometry geometry(Size image) const;
   Sample& decode(std::int64_t index, SampleScratch& scratch) const;
   const Sample* kept(std::int64_t index) const;
   void keep(std::int64_t index, const Sample& sample) const;
@@ -55,9 +49,7 @@ class SampleStore {
   std::unique_ptr<Dataset> dataset_;
   Task task_;
   int ignore_index_;
-  std::optional<Size> resize_;
-  std::optional<int> shorter_side_;
-  std::optional<Size> center_crop_;
+  ResizeRule resize_;
   std::optional<ExposureOptions> exposure_;
   Split split_;
   std::uint64_t seed_;

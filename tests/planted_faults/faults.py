@@ -209,7 +209,7 @@ FAULTS = [
     Fault("CIFAR-10: the planes in the order of BGR", "src/data/cifar10.cpp",
           "record[1 + c * kPlane + pixel]", "record[1 + (2 - c) * kPlane + pixel]", "cifar10: records of*",
           test="test_data"),
-    Fault("validation: the crop is not the central part", "src/data/sample_store.cpp",
+    Fault("validation: the crop is not the central part", "src/data/image_geometry.cpp",
           "(full.height - part.height) / 2", "0 * (full.height - part.height)", "val_resize and val_crop*",
           test="test_data"),
     Fault("random-resized crop: the part's shape is turned", "src/data/augment.cpp",
