@@ -26,6 +26,7 @@ struct CommandLine {
   std::string seed, max_iters, resume;
   TrainArguments train;
   EvalArguments eval;
+  PredictArguments predict;
   ExportArguments exported;
   CompareArguments compare;
   ReportArguments report;
@@ -82,15 +83,46 @@ CLI::App& add_train(CLI::App& app, CommandLine& line) {
   return command;
 }
 
+void add_augmentation(CLI::App& command, bool& flip, std::string& scales) {
+  command.add_flag("--flip", flip, "test-time augmentation: also the mirrored image");
+  command.add_option("--scales", scales,
+                     "test-time augmentation: probabilities averaged over scales, 0.5,1,1.5");
+}
+
 CLI::App& add_eval(CLI::App& app, CommandLine& line) {
-  CLI::App& command =
-      *app.add_subcommand("eval", "Evaluate a run or a checkpoint on the validation split");
+  CLI::App& command = *app.add_subcommand(
+      "eval", "Evaluate a run or a checkpoint on the validation split, or another");
   command
       .add_option("TARGET", line.eval.target,
                   "run folder (its last checkpoint), checkpoint, or with -c any weights, also .pth")
       ->required();
   command.add_option("-c,--config", line.eval.config, "configuration; default: the run's own");
+  command.add_option("--split", line.eval.split,
+                     "of the data's splits; default: the configuration's data.val");
+  add_augmentation(command, line.eval.flip, line.eval.scales);
   add_devices_and_overrides(command, line);
+  add_json(command, line);
+  return command;
+}
+
+CLI::App& add_predict(CLI::App& app, CommandLine& line) {
+  CLI::App& command =
+      *app.add_subcommand("predict", "Classes of images of one's own, as pictures or a table");
+  command
+      .add_option("TARGET", line.predict.target,
+                  "run folder (its last checkpoint), checkpoint, or with -c any weights, also .pth")
+      ->required();
+  command.add_option("IMAGES", line.predict.images, "JPEG and PNG files, and folders of them")
+      ->required();
+  command.add_option("-c,--config", line.predict.config, "configuration; default: the run's own");
+  command.add_flag("--no-overlay", line.predict.no_overlay,
+                   "only class maps, no pictures of the classes over the images");
+  command.add_flag("--probabilities", line.predict.probabilities,
+                   "also NAME.npy, the classes' probabilities [classes, height, width]");
+  command.add_flag("--force", line.predict.force, "write over files that are there");
+  add_augmentation(command, line.predict.flip, line.predict.scales);
+  add_devices_and_overrides(command, line);
+  add_output(command, line, "the folder to write to; made where it is not there");
   add_json(command, line);
   return command;
 }
@@ -294,6 +326,10 @@ int dispatch(CommandLine& line, const std::string& name, const CLI::App& command
     line.eval.common = common;
     return run_eval(line.eval);
   }
+  if (name == "predict") {
+    line.predict.common = common;
+    return run_predict(line.predict);
+  }
   if (name == "export") {
     line.exported.common = common;
     return run_export(line.exported);
@@ -359,10 +395,10 @@ int run_command(int argc, const char* const* argv, const Tables& tables) {
       "Exit codes: 0 done, 1 failure, 2 usage or configuration, 3 data, 4 loss or gradient not "
       "finite, 5 replica stalled or failed, 130 interrupted.");
   for (CLI::App* command :
-       {&add_train(app, line), &add_eval(app, line), &add_export(app, line),
-        &add_compare(app, line), &add_report(app, line), &add_logs(app, line), &add_data(app, line),
-        &add_plan(app, line), &add_config(app, line), &add_bench(app, line), &add_doctor(app, line),
-        &add_selftest(app, line)}) {
+       {&add_train(app, line), &add_eval(app, line), &add_predict(app, line),
+        &add_export(app, line), &add_compare(app, line), &add_report(app, line),
+        &add_logs(app, line), &add_data(app, line), &add_plan(app, line), &add_config(app, line),
+        &add_bench(app, line), &add_doctor(app, line), &add_selftest(app, line)}) {
     command->allow_extras();
   }
   check_subcommand(app, argc, argv);

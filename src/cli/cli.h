@@ -10,6 +10,7 @@
 
 #include "train/config.h"
 #include "train/exit_code.h"
+#include "train/inference/views.h"
 
 namespace lockstep {
 
@@ -34,6 +35,21 @@ struct EvalArguments {
   CommonArguments common;
   std::filesystem::path target;  // run folder or checkpoint
   std::filesystem::path config;  // --config; empty: the run's
+  std::string split;             // --split; empty: the configuration's
+  bool flip = false;             // --flip
+  std::string scales;            // --scales 0.5,1,1.5; empty: not given
+};
+
+struct PredictArguments {
+  CommonArguments common;
+  std::filesystem::path target;               // run folder or checkpoint
+  std::vector<std::filesystem::path> images;  // files and folders
+  std::filesystem::path config;               // --config; empty: the run's
+  bool flip = false;                          // --flip
+  std::string scales;                         // --scales 0.5,1,1.5; empty: not given
+  bool no_overlay = false;                    // --no-overlay
+  bool probabilities = false;                 // --probabilities
+  bool force = false;                         // --force: write over what is there
 };
 
 struct ExportArguments {
@@ -111,6 +127,7 @@ struct SelftestArguments {
 
 int run_train(const TrainArguments& arguments);
 int run_eval(const EvalArguments& arguments);
+int run_predict(const PredictArguments& arguments);
 int run_export(const ExportArguments& arguments);
 int run_compare(const CompareArguments& arguments);
 int run_report(const ReportArguments& arguments);

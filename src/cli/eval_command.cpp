@@ -1,4 +1,4 @@
-// lockstep eval: the validation split under a checkpoint.
+// lockstep eval: the validation split, or another, under a checkpoint.
 
 #include <fmt/format.h>
 
@@ -12,7 +12,8 @@ namespace lockstep {
 int run_eval(const EvalArguments& arguments) {
   const EvalReport report =
       evaluate_checkpoint({arguments.target, arguments.config, arguments.common.overrides,
-                           arguments.common.devices, arguments.common.tables});
+                           arguments.common.devices, arguments.common.tables, arguments.split,
+                           augmentation_of(arguments.flip, arguments.scales)});
   for (const std::string& warning : report.warnings) fmt::print(stderr, "warning: {}\n", warning);
   if (arguments.common.json) {
     fmt::print("{}\n", to_json(report));
@@ -22,6 +23,10 @@ int run_eval(const EvalArguments& arguments) {
   fmt::print("{}{}, on {}{}\n", report.checkpoint.string(),
              knows_step ? fmt::format(", step {}", report.iteration) : "", report.devices,
              arguments.common.devices.empty() ? " (the default; choose with -d)" : "");
+  if (!report.split.empty()) fmt::print("split {}\n", report.split);
+  if (report.augmentation.active()) {
+    fmt::print("test-time augmentation: {}\n", to_string(report.augmentation));
+  }
   fmt::print("{}", format_evaluation(report.evaluation, report.classes));
   return kExitDone;
 }

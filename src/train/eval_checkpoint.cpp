@@ -1,4 +1,6 @@
+#include "lockstep/core/check.h"
 #include "train/evaluator.h"
+#include "train/inference/evaluate_augmented.h"
 #include "train/trained_model.h"
 #include "train/training.h"
 
@@ -28,14 +30,32 @@ std::unique_ptr<DataParallel> replicas_for(const Config& config,
   return make_replicas(config, devices, config.global_batch(count), loader.size(), nullptr);
 }
 
-}  // namespace
+void choose_split(const std::string& split, DataOptions& data) {
+  if (split.empty()) return;
+  if (find_layout(data).generated && split != "val") {
+    throw ConfigError(concat("--split ", split, ": images of layout \"", data.layout,
+                             "\" are generated, and val is the only split to evaluate"));
+  }
+  data.val = split;
+}
 
-EvalReport evaluate_checkpoint(const EvalRequest& request) {
-  EvalReport report;
+void evaluate_with_augmentation(const EvalRequest& request, EvalReport& report) {
+  TrainedModel model =
+      read_trained_model({request.target, request.config, request.overrides, {}, request.tables});
+  choose_split(request.split, model.config.data);
+  report.checkpoint = model.checkpoint;
+  report.warnings = model.warnings;
+  report.iteration = model.iteration;
+  report.classes = class_names(model.config.data);
+  report.evaluation =
+      evaluate_augmented(model, request.augmentation, parse_devices(report.devices));
+}
+
+void evaluate_as_it_is(const EvalRequest& request, EvalReport& report) {
   report.checkpoint = checkpoint_of(request.target);
-  const Config config = load_config(config_of(request.config, report.checkpoint), request.overrides,
-                                    &report.warnings, *request.tables);
-  report.devices = request.devices.empty() ? default_devices() : request.devices;
+  Config config = load_config(config_of(request.config, report.checkpoint), request.overrides,
+                              &report.warnings, *request.tables);
+  choose_split(request.split, config.data);
   const std::vector<Device> devices = parse_devices(report.devices);
   const EvalStats stats = config.bn.eval_stats;
   const SafetensorsFile weights = read_weights(report.checkpoint);
@@ -49,6 +69,20 @@ EvalReport evaluate_checkpoint(const EvalRequest& request) {
   report.classes = class_names(config.data);
   report.evaluation = Evaluator(config, *replicas).evaluate(merged ? EvalStats::kDevice0 : stats);
   report.evaluation.eval_stats = stats;
+}
+
+}  // namespace
+
+EvalReport evaluate_checkpoint(const EvalRequest& request) {
+  EvalReport report;
+  report.devices = request.devices.empty() ? default_devices() : request.devices;
+  report.split = request.split;
+  report.augmentation = request.augmentation;
+  if (request.augmentation.active()) {
+    evaluate_with_augmentation(request, report);
+  } else {
+    evaluate_as_it_is(request, report);
+  }
   return report;
 }
 

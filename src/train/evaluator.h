@@ -10,6 +10,7 @@
 
 #include "lockstep/parallel/data_parallel.h"
 #include "train/config.h"
+#include "train/inference/views.h"
 #include "train/summary.h"
 
 namespace lockstep {
@@ -37,6 +38,8 @@ struct EvalRequest {
   std::vector<std::string> overrides;  // -s
   std::string devices;                 // empty: default_devices()
   const Tables* tables = &builtin_tables();
+  std::string split = {};  // that data.val shall name; empty: as it is
+  TestTimeAugmentation augmentation = {};
 };
 
 struct EvalReport {
@@ -46,13 +49,18 @@ struct EvalReport {
   std::vector<std::string> classes;
   Evaluation evaluation;
   std::vector<std::string> warnings;
+  std::string split = {};  // as it was asked for
+  TestTimeAugmentation augmentation = {};
 };
 
-/// Loads a checkpoint and evaluates it. Throws ConfigError, DataError, ReplicaError.
+/// Loads a checkpoint and evaluates it. With augmentation by fp32 networks, one for each scale and
+/// device (inference/evaluate_augmented.h), and not under bn.eval_stats = "precise". Throws
+/// ConfigError, DataError, ReplicaError.
 EvalReport evaluate_checkpoint(const EvalRequest& request);
 
 /// The report as one JSON object: "checkpoint", "iteration", "devices", "classes", then as an
-/// `eval` event. Percent are not rounded, null means undefined.
+/// `eval` event; also "split" where one was asked for, and "tta" where images were augmented:
+/// "flip" and "scales". Percent are not rounded, null means undefined.
 std::string to_json(const EvalReport& report);
 
 /// The per-class table and the means as text, as `train` and `eval` show them.

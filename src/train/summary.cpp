@@ -28,6 +28,10 @@ EvalStats to_eval_stats(const std::string& name) {
 
 std::string best_key(Task task) { return concat("best_", score_name(task)); }
 
+Json to_json(const TestTimeAugmentation& augmentation) {
+  return {{"flip", augmentation.flip}, {"scales", augmentation.scales}};
+}
+
 Json confusion_json(const std::vector<std::int64_t>& confusion, std::size_t classes) {
   Json rows = Json::array();
   for (std::size_t row = 0; classes > 0 && row < confusion.size() / classes; ++row) {
@@ -276,6 +280,8 @@ std::string to_json(const EvalReport& report) {
             {"iteration", report.iteration},
             {"devices", report.devices},
             {"classes", report.classes}};
+  if (!report.split.empty()) json["split"] = report.split;
+  if (report.augmentation.active()) json["tta"] = to_json(report.augmentation);
   json.update(to_json(report.evaluation, report.classes));
   return json_text(json, 2);
 }

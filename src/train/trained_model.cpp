@@ -120,8 +120,9 @@ TrainedModel read_trained_model(const TrainedModelRequest& request) {
   const EvalStats stats = model.config.bn.eval_stats;
   if (stats == EvalStats::kPrecise) {
     throw ConfigError(
-        "bn.eval_stats = \"precise\" takes statistics of training images, which an export has not "
-        "got; choose those of the checkpoint with -s bn.eval_stats=device0, mean or pooled");
+        "bn.eval_stats = \"precise\" takes statistics of training images, which weights alone do "
+        "not "
+        "have; choose those of the checkpoint with -s bn.eval_stats=device0, mean or pooled");
   }
   model.architecture = model.config.architecture();
   const SafetensorsFile file = read_weights(model.checkpoint);
@@ -129,7 +130,8 @@ TrainedModel read_trained_model(const TrainedModelRequest& request) {
       weights_of(model.architecture, NormLayer(model.config.bn), request.size, file.tensors);
   const auto saved = saved_statistics(model.checkpoint, stats, model.warnings);
   if (!saved.empty()) put_statistics(chosen_statistics(saved, stats), model.weights);
-  model.about = about(model.config, model.architecture, iteration_of(file));
+  model.iteration = iteration_of(file);
+  model.about = about(model.config, model.architecture, model.iteration);
   return model;
 }
 

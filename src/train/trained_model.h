@@ -50,6 +50,7 @@ struct TrainedModel {
   Architecture architecture;
   /// Of the whole model under its own names, fp32; running statistics as bn.eval_stats says.
   TensorMap weights;
+  std::int64_t iteration = -1;  // steps behind the weights; -1: unknown
   /// Values that are no plain text are JSON: "lockstep.architecture", "lockstep.description" for
   /// people, "lockstep.task", "lockstep.num_classes", "lockstep.class_names", "lockstep.mean" and
   /// "lockstep.std" (of RGB in 0..1), "lockstep.size_divisor", "lockstep.eval_stats", and

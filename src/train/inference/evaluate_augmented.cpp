@@ -1,0 +1,119 @@
+#include "train/inference/evaluate_augmented.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <mutex>
+#include <numeric>
+
+#include "data/sample_store.h"
+#include "train/inference/inference.h"
+
+namespace lockstep {
+namespace {
+
+/// What an image comes to.
+struct ImageScore {
+  double loss = 0;          // sum over its labels
+  std::int64_t labels = 0;  // that count
+  bool in_top5 = false;     // of the whole image
+};
+
+// The smallest probability that a float tells from 0 keeps the loss finite.
+double negative_log(float probability) {
+  return -std::log(std::max(static_cast<double>(probability),
+                            static_cast<double>(std::numeric_limits<float>::min())));
+}
+
+class AugmentedEvaluation {
+ public:
+  AugmentedEvaluation(const TrainedModel& model, const TestTimeAugmentation& augmentation,
+                      const std::vector<Device>& devices)
+      : store_(model.config.data, Split::kVal, model.config.run.seed),
+        ignore_index_(model.config.data.ignore_index),
+        classes_(static_cast<std::size_t>(model.config.data.num_classes)),
+        inference_(model, devices, augmentation),
+        images_(static_cast<std::size_t>(store_.size())),
+        confusion_(classes_ * classes_) {}
+
+  void run() {
+    inference_.for_each(store_.size(),
+                        [this](std::int64_t index, int device) { score(index, device); });
+  }
+  Evaluation result() const;
+
+ private:
+  void score(std::int64_t index, int device);
+  void add(const std::vector<std::int64_t>& confusion);
+
+  SampleStore store_;
+  int ignore_index_;
+  std::size_t classes_;
+  Inference inference_;
+  std::vector<ImageScore> images_;
+  std::mutex mutex_;
+  std::vector<std::int64_t> confusion_;  // [classes, classes]; guarded by mutex_
+};
+
+void AugmentedEvaluation::score(std::int64_t index, int device) {
+  SampleScratch scratch;
+  const Sample& sample = store_.fetch(index, scratch);
+  const Size size{sample.image.height, sample.image.width};
+  const ImageOutcome outcome = inference_.predict(device, sample.image, size, true);
+  std::vector<std::int64_t> confusion(classes_ * classes_), counts(classes_);
+  store_.count_labels(index, sample.labels.pixels, counts);
+  ImageScore& image = images_[static_cast<std::size_t>(index)];
+  image.labels = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+  for (std::size_t i = 0; i < sample.labels.pixels.size(); ++i) {
+    const Label label = sample.labels.pixels[i];
+    if (label == ignore_index_) continue;
+    ++confusion[label * classes_ + outcome.classes.pixels[i]];
+    image.loss += negative_log(outcome.probabilities[i * classes_ + label]);
+  }
+  const auto top = likeliest({outcome.probabilities.data(), classes_});
+  image.in_top5 = std::any_of(top.begin(), top.end(), [&](const ClassScore& score) {
+    return score.label == sample.labels.pixels.front();
+  });
+  add(confusion);
+}
+
+void AugmentedEvaluation::add(const std::vector<std::int64_t>& confusion) {
+  const std::lock_guard lock(mutex_);
+  for (std::size_t i = 0; i < confusion.size(); ++i) confusion_[i] += confusion[i];
+}
+
+// Losses are added in the order of the images, whichever was done first.
+Evaluation AugmentedEvaluation::result() const {
+  Evaluation evaluation;
+  evaluation.task = store_.task();
+  evaluation.metrics = confusion_metrics(confusion_, static_cast<int>(classes_));
+  evaluation.images = store_.size();
+  evaluation.confusion = confusion_;
+  double loss = 0;
+  std::int64_t labels = 0, top5 = 0;
+  for (const ImageScore& image : images_) {
+    loss += image.loss;
+    labels += image.labels;
+    top5 += image.in_top5 ? 1 : 0;
+  }
+  if (labels > 0) evaluation.loss = loss / static_cast<double>(labels);
+  if (evaluation.task == Task::kClassification) evaluation.top5 = percent(top5, labels);
+  return evaluation;
+}
+
+}  // namespace
+
+Evaluation evaluate_augmented(const TrainedModel& model, const TestTimeAugmentation& augmentation,
+                              const std::vector<Device>& devices) {
+  const auto start = std::chrono::steady_clock::now();
+  AugmentedEvaluation work(model, augmentation, devices);
+  work.run();
+  Evaluation evaluation = work.result();
+  evaluation.eval_stats = model.config.bn.eval_stats;
+  evaluation.seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return evaluation;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,18 @@
+#pragma once
+// Evaluation under test-time augmentation.
+
+#include <vector>
+
+#include "train/inference/views.h"
+#include "train/summary.h"
+#include "train/trained_model.h"
+
+namespace lockstep {
+
+/// The validation split of the model's configuration, images as any evaluation takes them, by the
+/// mean of the views' probabilities at the images' size. The loss is the mean of -log of the
+/// label's probability. The result does not depend on the devices. Throws DataError.
+Evaluation evaluate_augmented(const TrainedModel& model, const TestTimeAugmentation& augmentation,
+                              const std::vector<Device>& devices);
+
+}  // namespace lockstep

@@ -1,0 +1,41 @@
+#pragma once
+// Which images a prediction is of, and which files it writes.
+
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace lockstep {
+
+/// Files as they are given, and of folders those that end in .jpg, .jpeg or .png (hidden ones left
+/// out), sorted. One that is named several times is there once. Throws DataError for what is not
+/// there and for a folder without images.
+std::vector<std::filesystem::path> find_images(std::span<const std::filesystem::path> inputs);
+
+/// What belongs into the folder of a prediction beside its images' names.
+struct PredictionKinds {
+  bool map = true, overlay = true, probabilities = false;
+};
+
+/// What is written for an image; empty where it is not.
+struct PredictionFiles {
+  std::filesystem::path map, overlay, probabilities;
+
+  /// Those that are written.
+  std::vector<std::filesystem::path> all() const;
+};
+
+/// The files in `folder` for each image: STEM.png, STEM_overlay.png, STEM.npy. Throws ConfigError
+/// when two images would have a file in common, or a file is one of the images itself.
+std::vector<PredictionFiles> prediction_files(std::span<const std::filesystem::path> images,
+                                              const std::filesystem::path& folder,
+                                              const PredictionKinds& kinds);
+
+/// Throws ConfigError when one of the files is there already, naming the first.
+void check_absent(std::span<const std::filesystem::path> files);
+
+/// Makes the folder where it is not there. Throws ConfigError when it cannot be made or written to.
+void make_output_folder(const std::filesystem::path& folder);
+
+}  // namespace lockstep

@@ -1,0 +1,221 @@
+#include "train/inference/predict_images.h"
+
+#include <algorithm>
+#include <chrono>
+#include <mutex>
+#include <numeric>
+#include <utility>
+
+#include "data/image_geometry.h"
+#include "data/image_io.h"
+#include "data/npy.h"
+#include "lockstep/core/check.h"
+#include "lockstep/data/palette.h"
+#include "train/inference/inference.h"
+#include "train/inference/prediction_table.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kTable = "predictions.csv";
+
+/// From rows of pixels to planes of classes.
+std::vector<float> planes_of(const std::vector<float>& probabilities, std::size_t classes) {
+  const std::size_t pixels = probabilities.size() / classes;
+  std::vector<float> planes(probabilities.size());
+  for (std::size_t i = 0; i < pixels; ++i) {
+    for (std::size_t c = 0; c < classes; ++c)
+      planes[c * pixels + i] = probabilities[i * classes + c];
+  }
+  return planes;
+}
+
+/// Height and width; zeros for a file that is told of when its turn comes.
+std::pair<int, int> size_of(const fs::path& image) {
+  try {
+    const Size size = read_image_size(image);
+    return {size.height, size.width};
+  } catch (const DataError&) {
+    return {0, 0};
+  }
+}
+
+/// The images' numbers, those of one size one after another: a network is planned for a size.
+std::vector<std::size_t> order_by_size(const std::vector<PredictedImage>& images) {
+  std::vector<std::pair<int, int>> sizes;
+  for (const PredictedImage& image : images) sizes.push_back(size_of(image.image));
+  std::vector<std::size_t> order(images.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return sizes[a] < sizes[b]; });
+  return order;
+}
+
+/// What the network is shown of an image. Maps are of the whole image, so no crop of data.val_crop.
+ResizeRule rule_of(const TrainedModel& model) {
+  ResizeRule rule = resize_rule(model.config.data, Split::kVal);
+  if (model.architecture.task == Task::kSegmentation) rule.center_crop.reset();
+  return rule;
+}
+
+/// One call of predict_images.
+class PredictionRun {
+ public:
+  PredictionRun(const PredictRequest& request, const TrainedModel& model,
+                const std::vector<Device>& devices, PredictReport& report)
+      : request_(request),
+        report_(report),
+        segments_(model.architecture.task == Task::kSegmentation),
+        rule_(rule_of(model)),
+        inference_(model, devices, request.augmentation) {
+    if (segments_) colors_ = class_colors(model.config.data);
+  }
+
+  void run(const std::vector<PredictionFiles>& files);
+
+ private:
+  void predict(PredictedImage& report, const PredictionFiles& files, int device);
+  static bool read(PredictedImage& report, Image& image);
+  ImageOutcome outcome_of(const PredictedImage& report, const Image& image, int device);
+  void write(const Image& image, const ImageOutcome& outcome, const PredictionFiles& files) const;
+  void count(const ImageOutcome& outcome);
+  void tell_progress();
+
+  const PredictRequest& request_;
+  PredictReport& report_;
+  bool segments_;
+  ResizeRule rule_;
+  std::vector<Color> colors_;
+  Inference inference_;
+  std::mutex mutex_;  // of what all images share of the report
+  std::int64_t seen_ = 0;
+};
+
+void PredictionRun::run(const std::vector<PredictionFiles>& files) {
+  const std::vector<std::size_t> order = order_by_size(report_.images);
+  const auto start = std::chrono::steady_clock::now();
+  inference_.for_each(
+      static_cast<std::int64_t>(order.size()),
+      [&](std::int64_t i, int device) {
+        const std::size_t index = order[static_cast<std::size_t>(i)];
+        predict(report_.images[index], files[index], device);
+        tell_progress();
+      },
+      request_.stop);
+  report_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+void PredictionRun::predict(PredictedImage& report, const PredictionFiles& files, int device) {
+  Image image;
+  if (!read(report, image)) return;
+  const ImageOutcome outcome = outcome_of(report, image, device);
+  write(image, outcome, files);
+  report.files = files;
+  if (!segments_) report.top = likeliest(outcome.probabilities);
+  report.done = true;
+  count(outcome);
+}
+
+bool PredictionRun::read(PredictedImage& report, Image& image) {
+  try {
+    read_image(report.image, image);
+  } catch (const DataError& error) {
+    report.error = error.what();
+    return false;
+  }
+  report.size = {image.height, image.width};
+  return true;
+}
+
+ImageOutcome PredictionRun::outcome_of(const PredictedImage& report, const Image& image,
+                                       int device) {
+  const bool probabilities = request_.probabilities || !segments_;
+  try {
+    if (!rule_.changes_images()) {
+      return inference_.predict(device, image, report.size, probabilities);
+    }
+    const ImageGeometry geometry = rule_.geometry(report.size);
+    Image resized;
+    Resizer().resize(image, geometry.full, geometry.window, resized);
+    return inference_.predict(device, resized, report.size, probabilities);
+  } catch (const std::exception& error) {
+    throw Error(concat(report.image.string(), ": ", error.what()));
+  }
+}
+
+void PredictionRun::write(const Image& image, const ImageOutcome& outcome,
+                          const PredictionFiles& files) const {
+  if (!files.map.empty()) write_png(files.map, outcome.classes, colors_);
+  if (!files.overlay.empty()) write_png(files.overlay, overlay(image, outcome.classes, colors_));
+  if (files.probabilities.empty()) return;
+  const std::size_t classes = report_.classes.size();
+  std::vector<std::int64_t> shape{static_cast<std::int64_t>(classes)};
+  if (segments_) shape.insert(shape.end(), {image.height, image.width});
+  write_npy(files.probabilities, shape, planes_of(outcome.probabilities, classes));
+}
+
+void PredictionRun::count(const ImageOutcome& outcome) {
+  std::vector<std::int64_t> counts(report_.classes.size());
+  for (const Label label : outcome.classes.pixels) ++counts.at(label);
+  const std::lock_guard lock(mutex_);
+  for (std::size_t c = 0; c < counts.size(); ++c) report_.counts[c] += counts[c];
+}
+
+void PredictionRun::tell_progress() {
+  const std::lock_guard lock(mutex_);
+  ++seen_;
+  if (request_.progress) {
+    request_.progress(seen_, static_cast<std::int64_t>(report_.images.size()));
+  }
+}
+
+void count_images(PredictReport& report) {
+  for (const PredictedImage& image : report.images) {
+    report.done += image.done ? 1 : 0;
+    report.failed += image.error.empty() ? 0 : 1;
+  }
+}
+
+/// All files that the request will write.
+std::vector<fs::path> all_files(const std::vector<PredictionFiles>& images, const fs::path& table) {
+  std::vector<fs::path> files;
+  if (!table.empty()) files.push_back(table);
+  for (const PredictionFiles& image : images) {
+    for (const fs::path& file : image.all()) files.push_back(file);
+  }
+  return files;
+}
+
+}  // namespace
+
+PredictReport predict_images(const PredictRequest& request) {
+  PredictReport report;
+  const std::vector<fs::path> images = find_images(request.images);
+  for (const fs::path& image : images) report.images.emplace_back().image = image;
+  const TrainedModel model =
+      read_trained_model({request.target, request.config, request.overrides, {}, request.tables});
+  report.checkpoint = model.checkpoint;
+  report.warnings = model.warnings;
+  report.task = model.architecture.task;
+  report.classes = class_names(model.config.data);
+  report.counts.resize(report.classes.size());
+  report.devices = request.devices.empty() ? default_devices() : request.devices;
+  const std::vector<Device> devices = parse_devices(report.devices);
+  report.iteration = model.iteration;
+
+  const bool segments = report.task == Task::kSegmentation;
+  const std::vector<PredictionFiles> files = prediction_files(
+      images, request.output, {segments, segments && request.overlay, request.probabilities});
+  if (!segments) report.table = request.output / kTable;
+  make_output_folder(request.output);
+  if (!request.force) check_absent(all_files(files, report.table));
+
+  PredictionRun(request, model, devices, report).run(files);
+  count_images(report);
+  if (!segments) write_prediction_table(report);
+  return report;
+}
+
+}  // namespace lockstep

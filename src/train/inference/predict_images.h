@@ -1,0 +1,66 @@
+#pragma once
+// Images in files, what a trained network says of them into a folder.
+
+#include <atomic>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "train/inference/image_files.h"
+#include "train/inference/pixel_merge.h"
+#include "train/inference/views.h"
+#include "train/trained_model.h"
+
+namespace lockstep {
+
+struct PredictRequest {
+  std::filesystem::path target;        // a run folder (its last checkpoint) or a checkpoint file
+  std::filesystem::path config;        // empty: the run's config.toml
+  std::vector<std::string> overrides;  // -s
+  std::string devices;                 // empty: default_devices()
+  const Tables* tables = &builtin_tables();
+  std::vector<std::filesystem::path> images;  // files and folders
+  std::filesystem::path output;               // a folder, which need not be there
+  TestTimeAugmentation augmentation = {};
+  bool overlay = true;         // segmentation: also the classes' colours over the image
+  bool probabilities = false;  // also a file of these
+  bool force = false;          // write over what is there
+  const std::atomic<bool>* stop = nullptr;  // ends after the images at work
+  /// Called after each image, by several threads, one at a time; may be empty.
+  std::function<void(std::int64_t done, std::int64_t all)> progress = nullptr;
+};
+
+struct PredictedImage {
+  std::filesystem::path image;
+  PredictionFiles files;        // that were written
+  Size size = {};               // of the image
+  std::vector<ClassScore> top;  // classification: the five likeliest, likeliest first
+  bool done = false;
+  std::string error;  // why the image could not be read; empty: it could, or was not looked at
+};
+
+struct PredictReport {
+  std::filesystem::path checkpoint;
+  std::int64_t iteration = -1;  // of the checkpoint; -1: unknown
+  std::string devices;
+  Task task = Task::kSegmentation;
+  std::vector<std::string> classes;
+  std::filesystem::path table;         // classification: predictions.csv
+  std::vector<PredictedImage> images;  // in the order of the request
+  std::vector<std::int64_t> counts;    // [class] pixels, or images
+  std::int64_t done = 0, failed = 0;   // images
+  double seconds = 0;                  // without reading the weights
+  std::vector<std::string> warnings;
+};
+
+/// Of segmentation networks STEM.png, a palette PNG of classes, and STEM_overlay.png; of
+/// classifiers predictions.csv; if asked for STEM.npy, float32 [classes, height, width] or
+/// [classes]. All have the size of the image, whatever data.resize and data.val_resize make of it:
+/// logits are interpolated (pixel_merge.h). An image that cannot be read is told of in the report,
+/// and the others are predicted. Throws ConfigError, DataError; an Error that names the image when
+/// the network fails on one.
+PredictReport predict_images(const PredictRequest& request);
+
+}  // namespace lockstep
