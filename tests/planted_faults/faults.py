@@ -39,6 +39,7 @@ GROUP = "src/sync/sync_group.cpp"
 FOLD = "src/nn/onnx/fold_batch_norm.cpp"
 PTH_TENSORS = "src/nn/pth_tensors.cpp"
 PTH_ZIP = "src/nn/pth_zip.cpp"
+PIXEL_MERGE = "src/train/inference/pixel_merge.cpp"
 
 FAULTS = [
     Fault("BatchNorm's moments: no __syncthreads() between writing the base and reading it", MOMENTS,
@@ -398,6 +399,19 @@ FAULTS = [
           test="test_report"),
     Fault("the report: ignored pixels count", "src/report/examples.h", "&& label != ignore_index", "",
           "examples: only pixels*", test="test_report", source="src/report/examples.cpp"),
+
+    # --- predictions
+    Fault("test-time augmentation: mirrored probabilities are not mirrored back", PIXEL_MERGE,
+          "logits.mirrored ? width - 1 -", "!logits.mirrored && logits.mirrored ? width - 1 -", "merged logits: classes*",
+          test="test_train"),
+    Fault("test-time augmentation: logits are interpolated between corners of pixels", PIXEL_MERGE,
+          "(i + 0.5) * scale - 0.5", "i * scale", "merged logits: classes*", test="test_train"),
+    Fault("test-time augmentation: the mirrored image is the image", "src/train/inference/views.cpp",
+          "    mirror(shown);\n", "    if (shown.pixels.empty()) mirror(shown);\n", "views: an image padded*", test="test_train"),
+    Fault("predictions: rows of the padded image are taken for the image's", "src/train/inference/inference.cpp",
+          "static_cast<std::ptrdiff_t>(y) * stored.width",
+          "static_cast<std::ptrdiff_t>(y) * std::min(stored.width, size.width)",
+          "inference: probabilities sum to 1*", test="test_train"),
 
     # --- what the self-test sees
     Fault("the self-test: two ranks are exchanged in the merge", GROUP,

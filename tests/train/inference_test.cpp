@@ -214,8 +214,10 @@ TEST_CASE("inference: mirrored images have mirrored predictions, to the bit, wit
   CHECK(plain.probabilities != other.probabilities);  // else this test could not fail
 }
 
-TEST_CASE("inference: probabilities sum to 1, whatever the views, and are means over them") {
+TEST_CASE("inference: probabilities sum to 1, are means over the views, and say the classes") {
   const Trained trained;
+  const ImageOutcome plain = trained.said({}, trained.image);
+  CHECK(plain.classes.pixels == largest(plain.probabilities, 11));
   Floats sum;
   for (const char* scales : {"0.5", "1", "1.5"}) {
     const Floats one = trained.said(augmentation_of(false, scales), trained.image).probabilities;
