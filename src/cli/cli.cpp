@@ -119,6 +119,8 @@ CLI::App& add_predict(CLI::App& app, CommandLine& line) {
                    "only class maps, no pictures of the classes over the images");
   command.add_flag("--probabilities", line.predict.probabilities,
                    "also NAME.npy, the classes' probabilities [classes, height, width]");
+  command.add_flag("--submission", line.predict.submission,
+                   "maps as the benchmark's server takes them: of layouts ade20k, cityscapes");
   command.add_flag("--force", line.predict.force, "write over files that are there");
   add_augmentation(command, line.predict.flip, line.predict.scales);
   add_devices_and_overrides(command, line);

@@ -49,6 +49,7 @@ struct PredictArguments {
   std::string scales;                         // --scales 0.5,1,1.5; empty: not given
   bool no_overlay = false;                    // --no-overlay
   bool probabilities = false;                 // --probabilities
+  bool submission = false;                    // --submission
   bool force = false;                         // --force: write over what is there
 };
 

@@ -60,6 +60,7 @@ PredictRequest request_of(const PredictArguments& arguments) {
   request.augmentation = augmentation_of(arguments.flip, arguments.scales);
   request.overlay = !arguments.no_overlay;
   request.probabilities = arguments.probabilities;
+  request.submission = arguments.submission;
   request.force = arguments.force;
   return request;
 }

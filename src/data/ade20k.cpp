@@ -2,6 +2,7 @@
 
 #include <array>
 #include <filesystem>
+#include <numeric>
 
 #include "data/benchmark_layouts.h"
 #include "data/file_dataset.h"
@@ -111,10 +112,13 @@ std::unique_ptr<Dataset> make_ade20k(const DataOptions& options, Split split, st
 }  // namespace
 
 DataLayout ade20k_layout() {
+  std::vector<Label> values(kClasses.size());
+  std::iota(values.begin(), values.end(), Label{1});
   return {.name = "ade20k",
           .make = make_ade20k,
           .classes = {kClasses.begin(), kClasses.end()},
-          .palette = {kPalette.begin(), kPalette.end()}};
+          .palette = {kPalette.begin(), kPalette.end()},
+          .file_values = values};
 }
 
 }  // namespace lockstep

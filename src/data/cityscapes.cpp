@@ -29,8 +29,8 @@ constexpr std::array kPalette{
 // clang-format on
 
 // [class] the label's id in *_labelIds.png.
-constexpr std::array<int, 19> kLabelIds{7,  8,  11, 12, 13, 17, 19, 20, 21, 22,
-                                        23, 24, 25, 26, 27, 28, 31, 32, 33};
+constexpr std::array<Label, 19> kLabelIds{7,  8,  11, 12, 13, 17, 19, 20, 21, 22,
+                                          23, 24, 25, 26, 27, 28, 31, 32, 33};
 
 constexpr const char* kImageSuffix = "_leftImg8bit.png";
 constexpr const char* kLabelIdsSuffix = "_gtFine_labelIds.png";
@@ -110,7 +110,8 @@ DataLayout cityscapes_layout() {
   return {.name = "cityscapes",
           .make = make_cityscapes,
           .classes = {kClasses.begin(), kClasses.end()},
-          .palette = {kPalette.begin(), kPalette.end()}};
+          .palette = {kPalette.begin(), kPalette.end()},
+          .file_values = {kLabelIds.begin(), kLabelIds.end()}};
 }
 
 }  // namespace lockstep

@@ -288,6 +288,7 @@ TEST_CASE("predict refuses what it cannot do, says what to do, and writes nothin
   check({run, images, "-o", images, "--force"}, 2, "is one of the images");
   check({run, images, "-o", one}, 2, "expected a folder to write to");
   check({run, images, "-o", out, "--scales", "1,x"}, 2, "got \"x\" in \"1,x\"");
+  check({run, images, "-o", out, "--submission"}, 2, "(cityscapes, ade20k)");
   check({run, images, "-o", out, "-d", "cuda:77"}, 1, "cuda:77 is not there");
 
   // Once named twice is once; what is there stays unless it is forced.
@@ -300,6 +301,53 @@ TEST_CASE("predict refuses what it cannot do, says what to do, and writes nothin
   CHECK(read_text(out + "/3.png") == before);
   CHECK(run_lockstep({"predict", run, images, "-o", out, "--force"}).exit_code == 0);
   CHECK(read_text(out + "/3.png") == before);
+}
+
+TEST_CASE("predict: a submission has the values that the benchmark's server takes") {
+  // A tree of Cityscapes with pictures of other streets; class c of them is called c + 7 there.
+  const Trained drawn(kStreets);
+  const fs::path root = drawn.folder.path() / "cityscapes";
+  const fs::path images = root / "leftImg8bit/train/ulm", masks = root / "gtFine/train/ulm";
+  fs::create_directories(images);
+  fs::create_directories(masks);
+  for (int i = 0; i < 5; ++i) {
+    const std::string stem = "ulm_" + std::to_string(i);
+    LabelMap ids = drawn.labels[static_cast<std::size_t>(i)];
+    for (Label& id : ids.pixels)
+      id = static_cast<Label>(id == drawn.data.ignore_index ? 0 : id + 7);
+    fs::copy_file(drawn.images / (std::to_string(i) + ".png"),
+                  images / (stem + "_leftImg8bit.png"));
+    write_png(masks / (stem + "_gtFine_labelIds.png"), ids);
+  }
+  const std::string run = drawn.out("run19").string();
+  const auto lockstep = [](const Arguments& arguments) {
+    const Outcome outcome = run_lockstep(arguments);
+    INFO(outcome.err);
+    REQUIRE(outcome.exit_code == 0);
+  };
+  lockstep({"train", (drawn.folder.path() / "tiny.toml").string(), "-s", "data.layout=cityscapes",
+            "-s", "data.root=" + root.string(), "-s", "data.val=train", "-d", "cpu:1", "-o", run});
+  lockstep({"predict", run, images.string(), "-o", drawn.out("plain").string(), "--no-overlay"});
+  lockstep({"predict", run, images.string(), "-o", drawn.out("sent").string(), "--submission"});
+  CHECK(names_in(drawn.out("sent")) == names_in(drawn.out("plain")));
+  // What is sent is read as masks are.
+  for (int i = 0; i < 5; ++i) {
+    const std::string stem = "ulm_" + std::to_string(i);
+    fs::copy_file(drawn.out("sent") / (stem + "_leftImg8bit.png"),
+                  masks / (stem + "_gtFine_labelIds.png"), fs::copy_options::overwrite_existing);
+  }
+  DataOptions data;
+  data.layout = "cityscapes";
+  data.root = root;
+  const auto sent = make_dataset(data, Split::kTrain, 0);
+  REQUIRE(sent->size() == 5);
+  for (int i = 0; i < 5; ++i) {
+    LabelMap plain;
+    Image colored;
+    read_mask(drawn.out("plain") / ("ulm_" + std::to_string(i) + "_leftImg8bit.png"), plain,
+              colored);
+    CHECK(sent->load(i).labels.pixels == plain.pixels);
+  }
 }
 
 TEST_CASE("predict: a classifier's five likeliest, as eval counts them") {

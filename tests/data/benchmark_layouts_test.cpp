@@ -121,6 +121,27 @@ TEST_CASE("ADE20K: 0 does not count and class c is c + 1; gray JPEGs are images"
     CHECK(contains(text, part));
 }
 
+TEST_CASE("what a benchmark's server calls classes is what its masks call them") {
+  int layouts = 0;
+  for (const char* layout : {"cityscapes", "ade20k"}) {
+    CAPTURE(layout);
+    const TempFolder folder;
+    const DataOptions options = options_of(layout, folder);
+    const Labels values = find_layout(options).file_values;
+    const Size size{1, static_cast<int>(values.size())};
+    write_image(folder, "leftImg8bit/train/ulm/a_leftImg8bit.png", size);
+    write_mask(folder, "gtFine/train/ulm/a_gtFine_labelIds.png", values);
+    write_image(folder, "images/training/a.jpg", size);
+    write_mask(folder, "annotations/training/a.png", values);
+    Labels classes;
+    for (int c = 0; c < class_count(options); ++c) classes.push_back(static_cast<Label>(c));
+    CHECK(labels_of(options, 0) == classes);
+    ++layouts;
+  }
+  for (const DataLayout& layout : builtin_layouts()) layouts -= layout.file_values.empty() ? 0 : 1;
+  CHECK(layouts == 0);
+}
+
 TEST_CASE("a list names images and masks, with tabs where names have spaces") {
   const TempFolder folder;
   write_image(folder, "my images/a b.png");

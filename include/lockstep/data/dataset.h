@@ -131,6 +131,9 @@ struct DataLayout {
   Task task = Task::kSegmentation;
   bool generated = false;           // needs no data.root; its images are of data.size
   std::vector<Color> palette = {};  // colours of `classes`; empty: Pascal VOC's (palette.h)
+  /// [class] what a class is called in files that the benchmark's server takes; empty: the server
+  /// takes classes as they are, or there is none.
+  std::vector<Label> file_values = {};
 };
 
 /// The entry of `options.layout`. Throws ConfigError naming what there is when there is none.

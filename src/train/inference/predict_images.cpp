@@ -71,6 +71,7 @@ class PredictionRun {
         rule_(rule_of(model)),
         inference_(model, devices, request.augmentation) {
     if (segments_) colors_ = class_colors(model.config.data);
+    if (request.submission) values_ = submission_values(model.config.data);
   }
 
   void run(const std::vector<PredictionFiles>& files);
@@ -80,6 +81,7 @@ class PredictionRun {
   static bool read(PredictedImage& report, Image& image);
   ImageOutcome outcome_of(const PredictedImage& report, const Image& image, int device);
   void write(const Image& image, const ImageOutcome& outcome, const PredictionFiles& files) const;
+  void write_map(const fs::path& path, const LabelMap& classes) const;
   void count(const ImageOutcome& outcome);
   void tell_progress();
 
@@ -88,6 +90,7 @@ class PredictionRun {
   bool segments_;
   ResizeRule rule_;
   std::vector<Color> colors_;
+  std::vector<Label> values_;  // [class] of a submission; empty: classes
   Inference inference_;
   std::mutex mutex_;  // of what all images share of the report
   std::int64_t seen_ = 0;
@@ -147,13 +150,20 @@ ImageOutcome PredictionRun::outcome_of(const PredictedImage& report, const Image
 
 void PredictionRun::write(const Image& image, const ImageOutcome& outcome,
                           const PredictionFiles& files) const {
-  if (!files.map.empty()) write_png(files.map, outcome.classes, colors_);
+  if (!files.map.empty()) write_map(files.map, outcome.classes);
   if (!files.overlay.empty()) write_png(files.overlay, overlay(image, outcome.classes, colors_));
   if (files.probabilities.empty()) return;
   const std::size_t classes = report_.classes.size();
   std::vector<std::int64_t> shape{static_cast<std::int64_t>(classes)};
   if (segments_) shape.insert(shape.end(), {image.height, image.width});
   write_npy(files.probabilities, shape, planes_of(outcome.probabilities, classes));
+}
+
+void PredictionRun::write_map(const fs::path& path, const LabelMap& classes) const {
+  if (values_.empty()) return write_png(path, classes, colors_);
+  LabelMap values = classes;
+  for (Label& value : values.pixels) value = values_[value];
+  write_png(path, values);
 }
 
 void PredictionRun::count(const ImageOutcome& outcome) {
@@ -190,6 +200,19 @@ std::vector<fs::path> all_files(const std::vector<PredictionFiles>& images, cons
 
 }  // namespace
 
+std::vector<Label> submission_values(const DataOptions& data) {
+  const std::vector<Label>& values = find_layout(data).file_values;
+  if (static_cast<int>(values.size()) == class_count(data)) return values;
+  std::string names;
+  for (const DataLayout& layout : *data.layouts) {
+    if (!layout.file_values.empty()) names += (names.empty() ? "" : ", ") + layout.name;
+  }
+  throw ConfigError(concat("--submission: expected data.layout to be one whose server takes other ",
+                           "values than classes (", names, "), and all of its classes; got ",
+                           class_count(data), " classes of ", data.layout,
+                           "; maps without --submission have the classes as they are"));
+}
+
 PredictReport predict_images(const PredictRequest& request) {
   PredictReport report;
   const std::vector<fs::path> images = find_images(request.images);
@@ -207,8 +230,10 @@ PredictReport predict_images(const PredictRequest& request) {
 
   const bool segments = report.task == Task::kSegmentation;
   const std::vector<PredictionFiles> files = prediction_files(
-      images, request.output, {segments, segments && request.overlay, request.probabilities});
+      images, request.output,
+      {segments, segments && request.overlay && !request.submission, request.probabilities});
   if (!segments) report.table = request.output / kTable;
+  if (request.submission) submission_values(model.config.data);  // or nothing is made
   make_output_folder(request.output);
   if (!request.force) check_absent(all_files(files, report.table));
 

@@ -26,6 +26,7 @@ struct PredictRequest {
   TestTimeAugmentation augmentation = {};
   bool overlay = true;         // segmentation: also the classes' colours over the image
   bool probabilities = false;  // also a file of these
+  bool submission = false;     // maps as the server of the layout's benchmark takes them
   bool force = false;          // write over what is there
   const std::atomic<bool>* stop = nullptr;  // ends after the images at work
   /// Called after each image, by several threads, one at a time; may be empty.
@@ -55,12 +56,16 @@ struct PredictReport {
   std::vector<std::string> warnings;
 };
 
+/// [class] the values of a map that the server of the layout's benchmark takes
+/// (DataLayout::file_values). Throws ConfigError for a layout that has none of its own.
+std::vector<Label> submission_values(const DataOptions& data);
+
 /// Of segmentation networks STEM.png, a palette PNG of classes, and STEM_overlay.png; of
-/// classifiers predictions.csv; if asked for STEM.npy, float32 [classes, height, width] or
-/// [classes]. All have the size of the image, whatever data.resize and data.val_resize make of it:
-/// logits are interpolated (pixel_merge.h). An image that cannot be read is told of in the report,
-/// and the others are predicted. Throws ConfigError, DataError; an Error that names the image when
-/// the network fails on one.
+/// classifiers predictions.csv; of a submission gray PNGs alone; if asked for STEM.npy, float32
+/// [classes, height, width] or [classes]. All have the size of the image, whatever data.resize and
+/// data.val_resize make of it: logits are interpolated (pixel_merge.h). An image that cannot be
+/// read is told of in the report, and the others are predicted. Throws ConfigError, DataError; an
+/// Error that names the image when the network fails on one.
 PredictReport predict_images(const PredictRequest& request);
 
 }  // namespace lockstep
