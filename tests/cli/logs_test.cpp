@@ -74,7 +74,8 @@ depth = 2
   }
   std::ifstream scalars(run / "scalars.json");
   while (std::getline(scalars, line)) {
-    for (const auto& [name, value] : Json::parse(line).items())
+    const Json numbers_of_line = Json::parse(line);
+    for (const auto& [name, value] : numbers_of_line.items())
       numbers += value.is_number() && name != "step" && name != "iter" ? 1 : 0;
   }
   CHECK(written == numbers);

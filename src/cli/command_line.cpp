@@ -1,0 +1,246 @@
+#include "cli/command_line.h"
+
+#include <CLI/CLI.hpp>
+
+namespace lockstep {
+namespace {
+
+void add_devices(CLI::App& command, CommandLine& line) {
+  command.add_option(
+      "-d,--devices", line.common.devices,
+      "cpu:4 (virtual devices), cuda:0,1, cuda:all, cuda:0x4; default: all GPUs, else cpu:1");
+}
+
+void add_overrides(CLI::App& command, CommandLine& line) {
+  command
+      .add_option("-s,--set", line.common.overrides,
+                  "key=value, for example bn.mode=sync; may be repeated")
+      ->expected(-1)
+      ->allow_extra_args(false);
+}
+
+void add_devices_and_overrides(CLI::App& command, CommandLine& line) {
+  add_devices(command, line);
+  add_overrides(command, line);
+}
+
+void add_output(CLI::App& command, CommandLine& line, const std::string& what) {
+  command.add_option("-o,--output", line.common.output, what);
+}
+
+void add_json(CLI::App& command, CommandLine& line) {
+  command.add_flag("--json", line.common.json, "print JSON and nothing else");
+}
+
+CLI::App& add_train(CLI::App& app, CommandLine& line) {
+  CLI::App& command = *app.add_subcommand("train", "Train a network from a configuration");
+  command.add_option("CONFIG", line.train.config, "configuration (TOML)")->required();
+  add_devices_and_overrides(command, line);
+  add_output(command, line, "run folder; default: <work_dir>/<name>/<time>-s<seed>");
+  command.add_option("--init", line.train.init,
+                     "weights to start from: safetensors or PyTorch's .pth");
+  command
+      .add_option("--resume", line.resume,
+                  "continue: a checkpoint, or auto (the default): the newest good one")
+      ->expected(0, 1)
+      ->type_name("[CKPT|auto]");
+  command.add_option("--seed", line.seed, "short for -s run.seed=N");
+  command.add_option("--max-iters", line.max_iters, "short for -s run.max_iters=N");
+  return command;
+}
+
+void add_augmentation(CLI::App& command, bool& flip, std::string& scales) {
+  command.add_flag("--flip", flip, "test-time augmentation: also the mirrored image");
+  command.add_option("--scales", scales,
+                     "test-time augmentation: probabilities averaged over scales, 0.5,1,1.5");
+}
+
+CLI::App& add_eval(CLI::App& app, CommandLine& line) {
+  CLI::App& command = *app.add_subcommand(
+      "eval", "Evaluate a run or a checkpoint on the validation split, or another");
+  command
+      .add_option("TARGET", line.eval.target,
+                  "run folder (its last checkpoint), checkpoint, or with -c any weights, also .pth")
+      ->required();
+  command.add_option("-c,--config", line.eval.config, "configuration; default: the run's own");
+  command.add_option("--split", line.eval.split,
+                     "of the data's splits; default: the configuration's data.val");
+  add_augmentation(command, line.eval.flip, line.eval.scales);
+  add_devices_and_overrides(command, line);
+  add_json(command, line);
+  return command;
+}
+
+CLI::App& add_predict(CLI::App& app, CommandLine& line) {
+  CLI::App& command =
+      *app.add_subcommand("predict", "Classes of images of one's own, as pictures or a table");
+  command
+      .add_option("TARGET", line.predict.target,
+                  "run folder (its last checkpoint), checkpoint, or with -c any weights, also .pth")
+      ->required();
+  command.add_option("IMAGES", line.predict.images, "JPEG and PNG files, and folders of them")
+      ->required();
+  command.add_option("-c,--config", line.predict.config, "configuration; default: the run's own");
+  command.add_flag("--no-overlay", line.predict.no_overlay,
+                   "only class maps, no pictures of the classes over the images");
+  command.add_flag("--probabilities", line.predict.probabilities,
+                   "also NAME.npy, the classes' probabilities [classes, height, width]");
+  command.add_flag("--submission", line.predict.submission,
+                   "maps as the benchmark's server takes them: of layouts ade20k, cityscapes");
+  command.add_flag("--force", line.predict.force, "write over files that are there");
+  add_augmentation(command, line.predict.flip, line.predict.scales);
+  add_devices_and_overrides(command, line);
+  add_output(command, line, "the folder to write to; made where it is not there");
+  add_json(command, line);
+  return command;
+}
+
+CLI::App& add_export(CLI::App& app, CommandLine& line) {
+  CLI::App& command = *app.add_subcommand("export", "Write a trained network for other programs");
+  command.add_option("FORMAT", line.exported.format, "onnx or safetensors")->required();
+  command
+      .add_option("TARGET", line.exported.target,
+                  "run folder (its last checkpoint), checkpoint, or with -c any weights, also .pth")
+      ->required();
+  command.add_option("-c,--config", line.exported.config, "configuration; default: the run's own");
+  command.add_flag("--plain", line.exported.plain,
+                   "onnx: BatchNorm as nodes of their own, not folded into convolutions");
+  command.add_option("--size", line.exported.size,
+                     "onnx: for images of HxW only; default: of any size");
+  add_overrides(command, line);
+  add_output(command, line, "the file to write");
+  return command;
+}
+
+CLI::App& add_compare(CLI::App& app, CommandLine& line) {
+  CLI::App& command = *app.add_subcommand(
+      "compare", "Train a configuration in several BatchNorm modes and seeds, or compare runs");
+  command.add_option("INPUT", line.compare.inputs, "one configuration, or run folders")->required();
+  command.add_option("--modes", line.compare.modes, "of local, sync, virtual; default: local,sync")
+      ->delimiter(',');
+  command.add_flag("--verbose,-v", line.compare.verbose,
+                   "print the runs' own lines also where the output is no terminal");
+  command.add_flag("--no-images", line.compare.no_images,
+                   "no example images in report.html, for which the networks must be run");
+  command.add_option("--seeds", line.compare.seeds, "how many: seeds 0 .. N-1")
+      ->capture_default_str();
+  add_devices_and_overrides(command, line);
+  add_output(command, line, "folder of the comparison");
+  add_json(command, line);
+  return command;
+}
+
+CLI::App& add_report(CLI::App& app, CommandLine& line) {
+  CLI::App& command =
+      *app.add_subcommand("report", "Write runs or a comparison as one page of HTML");
+  command.add_option("FOLDER", line.report.inputs, "run folders, or folders of comparisons")
+      ->required();
+  add_output(command, line, "the page; default: report.html in the folder");
+  command.add_option("--figures", line.report.figures,
+                     "also write every figure as an .svg file into this folder");
+  command.add_flag("--no-images", line.report.no_images,
+                   "no example images, for which the networks must be run");
+  return command;
+}
+
+CLI::App& add_bench(CLI::App& app, CommandLine& line) {
+  CLI::App& command = *app.add_subcommand(
+      "bench", "Measure a training step, its layers, BatchNorm or its exchange");
+  command.add_option("WHAT", line.bench.what, "step, layers, batch_norm or exchange")->required();
+  command.add_option("CONFIG", line.bench.config, "step, layers: configuration");
+  command.add_flag("--eval", line.bench.eval,
+                   "layers: of an evaluation of one image, not of a training step");
+  command.add_option("--iters", line.bench.iters,
+                     "measured iterations; 0: the benchmark's default");
+  add_devices_and_overrides(command, line);
+  add_json(command, line);
+  return command;
+}
+
+CLI::App& add_logs(CLI::App& app, CommandLine& line) {
+  CLI::App& command = *app.add_subcommand("logs", "List, read, draw and convert the logs of runs");
+  command
+      .add_option("ACTION", line.logs.action,
+                  "ls: the runs in a folder; show: a run's log; tail: its end; plot: curves in the "
+                  "terminal; export: for other programs")
+      ->required();
+  command.add_option("RUN", line.logs.inputs, "run folders, or folders of them; ls: default runs");
+  command.add_option("--key", line.logs.key, "plot: loss, lr, grad_norm, mIoU, ...; default: loss");
+  command.add_flag("-f,--follow", line.logs.follow, "tail: until the run ends");
+  command.add_option("--csv", line.logs.csv, "export: one line per number, for spreadsheets");
+  command.add_option("--tensorboard", line.logs.tensorboard,
+                     "export: event files in a folder, one run each");
+  add_json(command, line);
+  return command;
+}
+
+CLI::App& add_data(CLI::App& app, CommandLine& line) {
+  CLI::App& command =
+      *app.add_subcommand("data", "Look at a data set: what it holds, what is wrong with it");
+  command
+      .add_option("ACTION", line.data.action,
+                  "check: classes, sizes, mistakes; preview: training samples as pictures")
+      ->required();
+  command.add_option("CONFIG", line.data.config, "configuration (TOML)")->required();
+  command.add_option("-n,--count", line.data.count,
+                     "images: to look at per split (default: all), to write (default: 12)");
+  add_overrides(command, line);
+  add_output(command, line, "preview: the folder to write to");
+  add_json(command, line);
+  return command;
+}
+
+CLI::App& add_plan(CLI::App& app, CommandLine& line) {
+  CLI::App& command = *app.add_subcommand(
+      "plan", "What a training will take: memory, time, BatchNorm's statistics, after a few steps");
+  command.add_option("CONFIG", line.plan.config, "configuration (TOML)")->required();
+  add_devices_and_overrides(command, line);
+  command.add_option("--steps", line.plan.steps, "steps to time")->capture_default_str();
+  command.add_flag("--max-batch", line.plan.max_batch, "also the largest global batch that fits");
+  command.add_option("--memory", line.plan.memory,
+                     "of all devices together, in GiB, for --max-batch; default: the host's free");
+  add_json(command, line);
+  return command;
+}
+
+CLI::App& add_config(CLI::App& app, CommandLine& line) {
+  CLI::App& command = *app.add_subcommand("config", "Show, compare and begin configurations");
+  command
+      .add_option("ACTION", line.config.action,
+                  "show CONFIG: every key, its value and who says so; diff CONFIG CONFIG; "
+                  "init LAYOUT: a commented beginning; schema: JSON Schema of the keys")
+      ->required();
+  command.add_option("INPUT", line.config.inputs, "configurations (run folders, too), or a layout");
+  add_overrides(command, line);
+  add_json(command, line);
+  return command;
+}
+
+CLI::App& add_doctor(CLI::App& app, CommandLine& line) {
+  CLI::App& command = *app.add_subcommand(
+      "doctor", "Examine the machine and this build, and test an exchange on it");
+  command.add_flag("--verbose,-v", line.doctor.verbose,
+                   "also which implementation computes each convolution");
+  add_json(command, line);
+  return command;
+}
+
+CLI::App& add_selftest(CLI::App& app, CommandLine& line) {
+  CLI::App& command = *app.add_subcommand(
+      "selftest", "Check what this build computes on these devices, as one table");
+  add_devices(command, line);
+  add_json(command, line);
+  return command;
+}
+
+}  // namespace
+
+std::vector<CLI::App*> add_commands(CLI::App& app, CommandLine& line) {
+  return {&add_train(app, line),   &add_eval(app, line),    &add_predict(app, line),
+          &add_export(app, line),  &add_compare(app, line), &add_report(app, line),
+          &add_logs(app, line),    &add_data(app, line),    &add_plan(app, line),
+          &add_config(app, line),  &add_bench(app, line),   &add_doctor(app, line),
+          &add_selftest(app, line)};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,37 @@
+#pragma once
+// What can be typed: the subcommands and their options, as CLI11 is told of them.
+
+#include <string>
+#include <vector>
+
+#include "cli/cli.h"
+
+namespace CLI {
+class App;
+}
+
+namespace lockstep {
+
+/// The parsed command line: one struct per subcommand, and what to run.
+struct CommandLine {
+  CommonArguments common;
+  std::string seed, max_iters, resume;
+  TrainArguments train;
+  EvalArguments eval;
+  PredictArguments predict;
+  ExportArguments exported;
+  CompareArguments compare;
+  ReportArguments report;
+  BenchArguments bench;
+  LogsArguments logs;
+  DataArguments data;
+  PlanArguments plan;
+  ConfigArguments config;
+  DoctorArguments doctor;
+  SelftestArguments selftest;
+};
+
+/// Declares every subcommand, in the order of the help; parsing fills `line`, which outlives `app`.
+std::vector<CLI::App*> add_commands(CLI::App& app, CommandLine& line);
+
+}  // namespace lockstep
