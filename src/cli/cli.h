@@ -1,7 +1,7 @@
 #pragma once
-// The command line: parsed into plain structs in cli.cpp and command_line.cpp (the only files that know CLI11), carried
-// out by one function per subcommand, each in its own file. Commands return an exit code or throw;
-// only `main` turns exceptions into exit codes.
+// The command line: parsed into plain structs in cli.cpp and command_line.cpp (the only files that
+// know CLI11), carried out by one function per subcommand, each in its own file. Commands return an
+// exit code or throw; only `main` turns exceptions into exit codes.
 
 #include <filesystem>
 #include <optional>

@@ -47,8 +47,8 @@ void evaluate_with_augmentation(const EvalRequest& request, EvalReport& report) 
   report.warnings = model.warnings;
   report.iteration = model.iteration;
   report.classes = class_names(model.config.data);
-  report.evaluation =
-      evaluate_augmented(model, request.augmentation, parse_devices(report.devices));
+  report.evaluation = evaluate_augmented(model, request.augmentation, parse_devices(report.devices),
+                                         report.warnings);
 }
 
 void evaluate_as_it_is(const EvalRequest& request, EvalReport& report) {
@@ -67,7 +67,9 @@ void evaluate_as_it_is(const EvalRequest& request, EvalReport& report) {
   const bool merged = stats == EvalStats::kMean || stats == EvalStats::kPooled;
   report.iteration = iteration_of(weights);
   report.classes = class_names(config.data);
-  report.evaluation = Evaluator(config, *replicas).evaluate(merged ? EvalStats::kDevice0 : stats);
+  Evaluator evaluator(config, *replicas);
+  warn_of_skipped(evaluator.dataset(), report.warnings);
+  report.evaluation = evaluator.evaluate(merged ? EvalStats::kDevice0 : stats);
   report.evaluation.eval_stats = stats;
 }
 

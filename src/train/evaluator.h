@@ -26,11 +26,15 @@ class Evaluator {
   /// start of epoch 0, with the present weights), merges the layers' moments over devices and
   /// batches in double, and takes the unbiased variance.
   Evaluation evaluate(EvalStats stats);
+  const Dataset& dataset() const;
 
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+/// Adds what data.skip_broken left out: how many, and which.
+void warn_of_skipped(const Dataset& dataset, std::vector<std::string>& warnings);
 
 struct EvalRequest {
   std::filesystem::path target;        // a run folder (its last checkpoint) or a checkpoint file

@@ -98,7 +98,6 @@ void Trainer::build() {
                                                         .drop_last = config_.batch.drop_last,
                                                         .seed = config_.run.seed,
                                                         .first_batch = iteration_});
-  warn_of_data();
   max_iters_ = config_.max_iters(loader_->batches_per_epoch());
   if (iteration_ > max_iters_) {
     throw ConfigError(concat(resumed_->path.string(), " is of step ", iteration_, ", beyond the ",
@@ -106,6 +105,7 @@ void Trainer::build() {
   }
   replicas_ = make_replicas(config_, devices_, batch, loader_->size(), fault_.hook());
   evaluator_ = std::make_unique<Evaluator>(config_, *replicas_);
+  warn_of_data();
   classes_ = class_names(config_.data);
   losses_.reserve(static_cast<std::size_t>(max_iters_));
   seconds_.reserve(static_cast<std::size_t>(max_iters_));
@@ -116,8 +116,8 @@ void Trainer::build() {
 // A mistake in the data costs hours; a look at some of them a second.
 void Trainer::warn_of_data() {
   constexpr std::int64_t kLookedAt = 64;
-  for (const std::string& text : loader_->dataset().skipped())
-    warnings_.push_back(concat("left out: ", text));
+  for (const Dataset* dataset : {&loader_->dataset(), &evaluator_->dataset()})
+    warn_of_skipped(*dataset, warnings_);
   if (find_layout(config_.data).generated || resumed_) return;
   const std::vector<std::int64_t> samples = sample_evenly(loader_->dataset(), kLookedAt);
   const SplitReport report =

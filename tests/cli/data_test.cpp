@@ -98,8 +98,12 @@ TEST_CASE("data check names what is broken and what is in both splits; training 
   CHECK(data.train("torn", {"-s", "run.max_iters=4"}).exit_code == 3);
   const Outcome skipped = data.train("skipped", {"-s", "data.skip_broken=true"});
   CHECK(skipped.exit_code == 0);
-  CHECK(contains(skipped.out + skipped.err, "left out: "));
+  CHECK(contains(skipped.out + skipped.err, "1 of 4 samples are left out"));
   CHECK(contains(skipped.out + skipped.err, "images/train/1.png"));
+  std::ofstream(data.folder.path() / "images/val/0.png") << "torn";
+  const fs::path run = data.folder.path() / "skipped";
+  CHECK(run_lockstep({"eval", run.string()}).exit_code == 0);
+  CHECK(contains(run_lockstep({"eval", run.string()}).err, "images/val/0.png"));
 }
 
 TEST_CASE("a name that is not UTF-8 is told as far as it can be, in JSON too") {

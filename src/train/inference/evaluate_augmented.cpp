@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "data/sample_store.h"
+#include "train/evaluator.h"
 #include "train/inference/inference.h"
 
 namespace lockstep {
@@ -42,6 +43,7 @@ class AugmentedEvaluation {
                         [this](std::int64_t index, int device) { score(index, device); });
   }
   Evaluation result() const;
+  const Dataset& dataset() const { return store_.dataset(); }
 
  private:
   void score(std::int64_t index, int device);
@@ -105,9 +107,11 @@ Evaluation AugmentedEvaluation::result() const {
 }  // namespace
 
 Evaluation evaluate_augmented(const TrainedModel& model, const TestTimeAugmentation& augmentation,
-                              const std::vector<Device>& devices) {
+                              const std::vector<Device>& devices,
+                              std::vector<std::string>& warnings) {
   const auto start = std::chrono::steady_clock::now();
   AugmentedEvaluation work(model, augmentation, devices);
+  warn_of_skipped(work.dataset(), warnings);
   work.run();
   Evaluation evaluation = work.result();
   evaluation.eval_stats = model.config.bn.eval_stats;

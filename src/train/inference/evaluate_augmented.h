@@ -1,6 +1,7 @@
 #pragma once
 // Evaluation under test-time augmentation.
 
+#include <string>
 #include <vector>
 
 #include "train/inference/views.h"
@@ -11,8 +12,10 @@ namespace lockstep {
 
 /// The validation split of the model's configuration, images as any evaluation takes them, by the
 /// mean of the views' probabilities at the images' size. The loss is the mean of -log of the
-/// label's probability. The result does not depend on the devices. Throws DataError.
+/// label's probability. The result does not depend on the devices. `warnings` gets what
+/// data.skip_broken left out. Throws DataError.
 Evaluation evaluate_augmented(const TrainedModel& model, const TestTimeAugmentation& augmentation,
-                              const std::vector<Device>& devices);
+                              const std::vector<Device>& devices,
+                              std::vector<std::string>& warnings);
 
 }  // namespace lockstep
