@@ -60,76 +60,6 @@ void check_leftovers(const CLI::App& command) {
   }
 }
 
-// --seed and --max-iters come last: they win over -s.
-CommonArguments common_arguments(const CommandLine& line, const char* program) {
-  CommonArguments common = line.common;
-  common.program = program;
-  if (!line.seed.empty()) common.overrides.push_back("run.seed=" + line.seed);
-  if (!line.max_iters.empty()) common.overrides.push_back("run.max_iters=" + line.max_iters);
-  return common;
-}
-
-int dispatch(CommandLine& line, const std::string& name, const CLI::App& command,
-             const char* program) {
-  const CommonArguments common = common_arguments(line, program);
-  if (name == "train") {
-    line.train.common = common;
-    if (command.count("--resume") > 0)
-      line.train.resume = line.resume.empty() ? "auto" : line.resume;
-    return run_train(line.train);
-  }
-  if (name == "eval") {
-    line.eval.common = common;
-    return run_eval(line.eval);
-  }
-  if (name == "predict") {
-    line.predict.common = common;
-    return run_predict(line.predict);
-  }
-  if (name == "export") {
-    line.exported.common = common;
-    return run_export(line.exported);
-  }
-  if (name == "compare") {
-    line.compare.common = common;
-    return run_compare(line.compare);
-  }
-  if (name == "report") {
-    line.report.common = common;
-    return run_report(line.report);
-  }
-  if (name == "logs") {
-    line.logs.common = common;
-    return run_logs(line.logs);
-  }
-  if (name == "data") {
-    line.data.common = common;
-    return run_data(line.data);
-  }
-  if (name == "plan") {
-    line.plan.common = common;
-    return run_plan(line.plan);
-  }
-  if (name == "config") {
-    line.config.common = common;
-    return run_config(line.config);
-  }
-  if (name == "doctor") {
-    line.doctor.common = common;
-    return run_doctor(line.doctor);
-  }
-  if (name == "selftest") {
-    line.selftest.common = common;
-    return run_selftest(line.selftest);
-  }
-  line.bench.common = common;
-  return run_bench(line.bench);
-}
-
-}  // namespace
-
-namespace {
-
 /// What the library has behind what the user has, which is found first.
 template <typename Table>
 Table joined(const Table& own, const Table& builtin) {
@@ -150,7 +80,9 @@ int run_command(int argc, const char* const* argv, const Tables& tables) {
   app.footer(
       "Exit codes: 0 done, 1 failure, 2 usage or configuration, 3 data, 4 loss or gradient not "
       "finite, 5 replica stalled or failed, 130 interrupted.");
-  for (CLI::App* command : add_commands(app, line)) command->allow_extras();
+  line.common.program = argv[0];
+  const std::vector<Command> commands = add_commands(app, line);
+  for (const Command& command : commands) command.declared->allow_extras();
   check_subcommand(app, argc, argv);
   try {
     app.parse(argc, argv);
@@ -158,10 +90,12 @@ int run_command(int argc, const char* const* argv, const Tables& tables) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
     throw ConfigError(error.what());
   }
-  const auto chosen = app.get_subcommands();
-  if (chosen.empty()) throw ConfigError("expected a subcommand; --help says more");
-  check_leftovers(*chosen.front());
-  return dispatch(line, chosen.front()->get_name(), *chosen.front(), argv[0]);
+  const auto chosen = std::find_if(commands.begin(), commands.end(), [](const Command& command) {
+    return command.declared->parsed();
+  });
+  if (chosen == commands.end()) throw ConfigError("expected a subcommand; --help says more");
+  check_leftovers(*chosen->declared);
+  return chosen->run(line);
 }
 
 /// Errors in a configuration begin with file and line, as a compiler's, and stand as they are.

@@ -46,6 +46,10 @@ CLI::App& add_train(CLI::App& app, CommandLine& line) {
       ->type_name("[CKPT|auto]");
   command.add_option("--seed", line.seed, "short for -s run.seed=N");
   command.add_option("--max-iters", line.max_iters, "short for -s run.max_iters=N");
+  command.callback([&command, &line] {
+    if (command.count("--resume") > 0)
+      line.train.resume = line.resume.empty() ? "auto" : line.resume;
+  });
   return command;
 }
 
@@ -233,14 +237,36 @@ CLI::App& add_selftest(CLI::App& app, CommandLine& line) {
   return command;
 }
 
+/// Gives the arguments what all subcommands share. --seed and --max-iters come last: they win over
+/// -s.
+template <typename Arguments>
+Command command(CLI::App& declared, Arguments CommandLine::*own, int (*run)(const Arguments&)) {
+  return {&declared, [own, run](CommandLine& line) {
+            Arguments& arguments = line.*own;
+            arguments.common = line.common;
+            std::vector<std::string>& overrides = arguments.common.overrides;
+            if (!line.seed.empty()) overrides.push_back("run.seed=" + line.seed);
+            if (!line.max_iters.empty()) overrides.push_back("run.max_iters=" + line.max_iters);
+            return run(arguments);
+          }};
+}
+
 }  // namespace
 
-std::vector<CLI::App*> add_commands(CLI::App& app, CommandLine& line) {
-  return {&add_train(app, line),   &add_eval(app, line),    &add_predict(app, line),
-          &add_export(app, line),  &add_compare(app, line), &add_report(app, line),
-          &add_logs(app, line),    &add_data(app, line),    &add_plan(app, line),
-          &add_config(app, line),  &add_bench(app, line),   &add_doctor(app, line),
-          &add_selftest(app, line)};
+std::vector<Command> add_commands(CLI::App& app, CommandLine& line) {
+  return {command(add_train(app, line), &CommandLine::train, run_train),
+          command(add_eval(app, line), &CommandLine::eval, run_eval),
+          command(add_predict(app, line), &CommandLine::predict, run_predict),
+          command(add_export(app, line), &CommandLine::exported, run_export),
+          command(add_compare(app, line), &CommandLine::compare, run_compare),
+          command(add_report(app, line), &CommandLine::report, run_report),
+          command(add_logs(app, line), &CommandLine::logs, run_logs),
+          command(add_data(app, line), &CommandLine::data, run_data),
+          command(add_plan(app, line), &CommandLine::plan, run_plan),
+          command(add_config(app, line), &CommandLine::config, run_config),
+          command(add_bench(app, line), &CommandLine::bench, run_bench),
+          command(add_doctor(app, line), &CommandLine::doctor, run_doctor),
+          command(add_selftest(app, line), &CommandLine::selftest, run_selftest)};
 }
 
 }  // namespace lockstep

@@ -1,6 +1,7 @@
 #pragma once
 // What can be typed: the subcommands and their options, as CLI11 is told of them.
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -31,7 +32,13 @@ struct CommandLine {
   SelftestArguments selftest;
 };
 
+/// A subcommand as it is declared, and what carries it out when `line` has been filled.
+struct Command {
+  CLI::App* declared = nullptr;
+  std::function<int(CommandLine& line)> run;
+};
+
 /// Declares every subcommand, in the order of the help; parsing fills `line`, which outlives `app`.
-std::vector<CLI::App*> add_commands(CLI::App& app, CommandLine& line);
+std::vector<Command> add_commands(CLI::App& app, CommandLine& line);
 
 }  // namespace lockstep

@@ -1,7 +1,6 @@
 // lockstep data check, data preview: a data set before it is trained on.
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -11,9 +10,11 @@
 
 #include "cli/cli.h"
 #include "cli/data_preview.h"
+#include "cli/progress_line.h"
 #include "lockstep/core/check.h"
 #include "lockstep/data/data_check.h"
 #include "report/table.h"
+#include "train/confusion_matrix.h"
 #include "train/json_text.h"
 
 namespace lockstep {
@@ -30,22 +31,15 @@ struct DataReport {
   std::vector<std::string> warnings;
 };
 
-/// How far reading is, on a terminal.
-DataProgress progress_of(const std::string& split) {
-  if (isatty(STDERR_FILENO) == 0) return nullptr;
-  return [split](std::int64_t done, std::int64_t all) {
-    if (done % 16 != 0 && done != all) return;
-    fmt::print(stderr, "\r{}: {} of {} images{}", split, done, all, done == all ? "\n" : "");
-  };
-}
-
 SplitReport examine(const Dataset& dataset, const DataOptions& options, Split split,
                     std::int64_t count) {
   std::vector<std::int64_t> samples(static_cast<std::size_t>(dataset.size()));
   std::iota(samples.begin(), samples.end(), 0);
   if (count > 0) samples = sample_evenly(dataset, count);
   const std::string& name = split == Split::kTrain ? options.train : options.val;
-  return examine_split(dataset, options, split, samples, options.workers, progress_of(name));
+  ProgressLine progress(name);
+  return examine_split(dataset, options, split, samples, options.workers,
+                       [&](std::int64_t done, std::int64_t all) { progress.show(done, all); });
 }
 
 DataReport examine(const Config& config, std::int64_t count) {
@@ -90,14 +84,11 @@ std::string size_text(const SplitReport& split) {
                      name(small->first), name(large->first), name(most->first));
 }
 
-double share(std::int64_t part, std::int64_t all) {
-  return all == 0 ? 0 : 100.0 * static_cast<double>(part) / static_cast<double>(all);
-}
-
 void print_split(const SplitReport& split) {
-  fmt::print("{}: {} images{}, {}; {:.2f} % of the labels do not count\n", split.name, split.images,
+  fmt::print("{}: {} images{}, {}; {} % of the labels do not count\n", split.name, split.images,
              split.examined == split.images ? "" : fmt::format(", {} looked at", split.examined),
-             size_text(split), share(split.ignored, split.ignored + split.labels));
+             size_text(split),
+             format_number(percent(split.ignored, split.ignored + split.labels), 2));
 }
 
 void print_classes(const DataReport& report) {
@@ -107,9 +98,9 @@ void print_classes(const DataReport& report) {
   for (std::size_t c = 0; c < report.classes.size(); ++c) {
     table.rows.push_back(
         {fmt::format("{}", c), report.classes[c],
-         fmt::format("{:.3f}", share(report.train.class_labels[c], report.train.labels)),
+         format_number(percent(report.train.class_labels[c], report.train.labels), 3),
          fmt::format("{}", report.train.class_images[c]),
-         fmt::format("{:.3f}", share(report.val.class_labels[c], report.val.labels)),
+         format_number(percent(report.val.class_labels[c], report.val.labels), 3),
          fmt::format("{}", report.val.class_images[c]), fmt::format("{:.3f}", report.weights[c])});
   }
   fmt::print("\n{}", to_markdown(table));

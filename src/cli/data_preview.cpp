@@ -9,6 +9,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/data/palette.h"
+#include "train/inference/image_files.h"
 
 namespace lockstep {
 namespace {
@@ -65,11 +66,7 @@ void write_sample(const Batch& batch, std::size_t place, const Config& config,
 
 void preview_data(const Config& config, std::int64_t count, const fs::path& folder) {
   if (folder.empty()) throw ConfigError("data preview: expected -o DIR, the folder to write to");
-  std::error_code failure;
-  fs::create_directories(folder, failure);
-  if (failure) {
-    throw ConfigError(fmt::format("-o {}: cannot be made: {}", folder.string(), failure.message()));
-  }
+  make_output_folder(folder);
   TrainLoader loader(config.data, {.batch = 1, .seed = config.run.seed});
   for (std::int64_t i = 0; i < count; ++i) {
     const Batch& batch = loader.next();

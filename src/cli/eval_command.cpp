@@ -6,6 +6,7 @@
 
 #include "cli/cli.h"
 #include "train/evaluator.h"
+#include "train/report_text.h"
 
 namespace lockstep {
 
@@ -19,10 +20,8 @@ int run_eval(const EvalArguments& arguments) {
     fmt::print("{}\n", to_json(report));
     return kExitDone;
   }
-  const bool knows_step = report.iteration >= 0;  // weights of other programs do not
-  fmt::print("{}{}, on {}{}\n", report.checkpoint.string(),
-             knows_step ? fmt::format(", step {}", report.iteration) : "", report.devices,
-             arguments.common.devices.empty() ? " (the default; choose with -d)" : "");
+  fmt::print("{}\n", format_checkpoint(report.checkpoint, report.iteration, report.devices,
+                                       arguments.common.devices.empty()));
   if (!report.split.empty()) fmt::print("split {}\n", report.split);
   if (report.augmentation.active()) {
     fmt::print("test-time augmentation: {}\n", to_string(report.augmentation));

@@ -19,6 +19,7 @@
 #include "train/evaluator.h"
 #include "train/json_text.h"
 #include "train/run_folder.h"
+#include "train/run_log.h"
 #include "train/summary.h"
 #include "train/tensorboard.h"
 
@@ -26,7 +27,6 @@ namespace lockstep {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
 
 /// The run folders among `inputs` and everywhere below them, in order of their names.
 std::vector<fs::path> runs_below(const std::vector<fs::path>& inputs) {
@@ -119,14 +119,11 @@ bool print_rest(std::ifstream& stream) {
 }
 
 bool has_ended(const fs::path& run) {
-  std::ifstream events(RunFolder{run}.events());
   bool ended = false;
-  for (std::string line; std::getline(events, line);) {
-    const Json json = Json::parse(line, nullptr, false);
-    if (!json.is_object()) continue;
+  for_each_json_line(RunFolder{run}.events(), [&](const Json& json) {
     const std::string type = json.value("type", "");
     ended = type == "end" || (ended && type != "resume" && type != "header");
-  }
+  });
   return ended;
 }
 
@@ -218,8 +215,15 @@ void export_tensorboard(const std::vector<fs::path>& runs, const fs::path& folde
     const auto written = fs::last_write_time(files.scalars());
     const auto time = std::chrono::file_clock::to_sys(written).time_since_epoch();
     const double seconds = std::chrono::duration<double>(time).count();
-    const std::string name = fs::absolute(run).lexically_normal().filename().string();
-    TensorBoardFile file(folder / (name.empty() ? "run" : name), seconds, 0);
+    const fs::path own = folder / fs::weakly_canonical(run).filename();
+    // Two runs in one folder would be one curve of both.
+    if (fs::exists(own)) {
+      throw ConfigError(
+          fmt::format("--tensorboard {}: {} is there already, and {} would be added to "
+                      "it; choose another folder, or export runs of one name apart",
+                      folder.string(), own.string(), run.string()));
+    }
+    TensorBoardFile file(own, seconds, 0);
     for (const Scalar& scalar : read_scalars(files.scalars()))
       file.add_scalar(scalar.tag, scalar.step, seconds, scalar.value);
   }

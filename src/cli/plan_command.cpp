@@ -42,7 +42,7 @@ std::size_t memory_limit(const PlanArguments& arguments, const TrainingPlan& pla
   return left;
 }
 
-std::string percent_left(const TrainingPlan& plan) {
+std::string left_out(const TrainingPlan& plan) {
   if (plan.dropped == 0) return "";
   return fmt::format("; {} images of each epoch are left out (batch.drop_last)", plan.dropped);
 }
@@ -51,7 +51,7 @@ void print_size(const TrainingPlan& plan) {
   fmt::print("{} images of {}x{}, {} per step on {} device{}: {} steps per epoch{}\n",
              plan.train_images, plan.size.width, plan.size.height, plan.global_batch,
              plan.devices.size(), plan.devices.size() == 1 ? "" : "s", plan.steps_per_epoch,
-             percent_left(plan));
+             left_out(plan));
   const auto idle = std::count(plan.shares.begin(), plan.shares.end(), 0);
   if (idle > 0) fmt::print("{} devices have no image: the batch is too small for them\n", idle);
   fmt::print("{} steps, {} evaluation{} of {} images; {} parameters\n", plan.steps,

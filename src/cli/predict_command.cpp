@@ -1,49 +1,21 @@
 // lockstep predict: what a trained network says of images.
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 
 #include "cli/cli.h"
+#include "cli/progress_line.h"
 #include "cli/signals.h"
 #include "lockstep/core/check.h"
 #include "train/inference/predict_images.h"
 #include "train/json_text.h"
+#include "train/report_text.h"
+#include "train/summary_json.h"
 
 namespace lockstep {
 namespace {
-
-using Json = nlohmann::json;
-using Clock = std::chrono::steady_clock;
-
-/// "12/367 images, 25.1 images/s" in place, on a terminal.
-class ProgressLine {
- public:
-  ProgressLine() : shown_(isatty(STDERR_FILENO) == 1) {}
-  ~ProgressLine() { clear(); }
-
-  void show(std::int64_t done, std::int64_t all) {
-    constexpr auto kInterval = std::chrono::milliseconds(100);
-    if (done == 1) first_ = Clock::now();
-    if (!shown_ || Clock::now() - drawn_ < kInterval) return;
-    drawn_ = Clock::now();
-    const double seconds = std::chrono::duration<double>(drawn_ - first_).count();
-    fmt::print(stderr, "\r\033[K{}/{} images, {:.1f} images/s", done, all,
-               static_cast<double>(done - 1) / std::max(seconds, 1e-9));
-    std::fflush(stderr);
-  }
-  void clear() const {
-    if (shown_) fmt::print(stderr, "\r\033[K");
-  }
-
- private:
-  bool shown_;
-  Clock::time_point first_ = Clock::now(), drawn_;
-};
 
 PredictRequest request_of(const PredictArguments& arguments) {
   if (arguments.common.output.empty()) {
@@ -112,9 +84,7 @@ Json to_json(const PredictReport& report, const TestTimeAugmentation& augmentati
             {segments ? "pixels" : "predicted", report.counts},
             {"seconds", report.seconds},
             {"images_per_second", images_per_second(report)}};
-  if (augmentation.active()) {
-    json["tta"] = {{"flip", augmentation.flip}, {"scales", augmentation.scales}};
-  }
+  if (augmentation.active()) json["tta"] = to_json(augmentation);
   if (!report.table.empty()) json["table"] = report.table.string();
   return json;
 }
@@ -152,9 +122,8 @@ void print_top(const PredictReport& report) {
 }
 
 void print(const PredictReport& report, const PredictRequest& request) {
-  fmt::print("{}{}, on {}{}\n", report.checkpoint.string(),
-             report.iteration >= 0 ? fmt::format(", step {}", report.iteration) : "",
-             report.devices, request.devices.empty() ? " (the default; choose with -d)" : "");
+  fmt::print("{}\n", format_checkpoint(report.checkpoint, report.iteration, report.devices,
+                                       request.devices.empty()));
   if (request.augmentation.active()) {
     fmt::print("test-time augmentation: {}\n", to_string(request.augmentation));
   }

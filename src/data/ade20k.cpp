@@ -101,6 +101,7 @@ MaskRule shifted(int classes, int ignore_index) {
 }
 
 std::unique_ptr<Dataset> make_ade20k(const DataOptions& options, Split split, std::uint64_t) {
+  check_own_masks(options);
   check_root(options.root);
   const fs::path root = benchmark_folder(options.root);
   const std::string folder = folder_of(split_name(options, split));

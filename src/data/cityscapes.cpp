@@ -94,6 +94,7 @@ std::unique_ptr<Dataset> make_cityscapes(const DataOptions& options, Split split
                              ": the layout cityscapes has ", kClasses.size(),
                              " classes; leave the key out, or use the layout list for others"));
   }
+  check_own_masks(options);
   const char* suffix = nullptr;
   auto pairs = cityscapes_pairs(options.root, split_name(options, split), suffix);
   if (suffix == kLabelIdsSuffix) {

@@ -47,6 +47,7 @@ std::unique_ptr<Dataset> make_list(const DataOptions& options, Split split, std:
 }
 
 std::unique_ptr<Dataset> make_camvid(const DataOptions& options, Split split, std::uint64_t) {
+  check_own_masks(options);
   MaskRule rule = mask_rule(options);
   // With other classes, 11 may be one of them.
   if (options.num_classes == static_cast<int>(street_class_names().size()))

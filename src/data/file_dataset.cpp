@@ -22,10 +22,10 @@ std::string place(std::size_t pixel, int width) {
   return concat("at row ", pixel / columns, ", column ", pixel % columns);
 }
 
-void add_color(MaskRule& rule, const std::string& text, int label) {
-  const auto [known, added] = rule.colors.emplace(parse_color(text), static_cast<Label>(label));
+void add_color(MaskRule& rule, const Color& color, int label) {
+  const auto [known, added] = rule.colors.emplace(color, static_cast<Label>(label));
   if (!added) {
-    throw ConfigError(concat("the colour ", text, " occurs twice in data.palette and ",
+    throw ConfigError(concat("the colour ", to_string(color), " occurs twice in data.palette and ",
                              "data.ignore_colors: masks in RGB cannot be read by it"));
   }
 }
@@ -68,10 +68,17 @@ MaskRule mask_rule(const DataOptions& options) {
   rule.expected =
       concat("a class in 0..", options.num_classes - 1, " or ignore_index ", options.ignore_index);
   if (options.palette.empty()) return rule;
-  for (int c = 0; c < static_cast<int>(class_colors(options).size()); ++c)
-    add_color(rule, options.palette[static_cast<std::size_t>(c)], c);
-  for (const std::string& text : options.ignore_colors) add_color(rule, text, options.ignore_index);
+  const std::vector<Color> colors = class_colors(options);
+  for (std::size_t c = 0; c < colors.size(); ++c) add_color(rule, colors[c], static_cast<int>(c));
+  for (const std::string& text : options.ignore_colors)
+    add_color(rule, parse_color(text), options.ignore_index);
   return rule;
+}
+
+void check_own_masks(const DataOptions& options) {
+  if (options.mask_values == MaskValues::kClasses) return;
+  throw ConfigError(concat("data.mask_values = \"binary\": masks of layout ", options.layout,
+                           " are its own; leave the key out, or use the layout folder or list"));
 }
 
 const std::string& split_name(const DataOptions& options, Split split) {

@@ -30,6 +30,9 @@ struct MaskRule {
 /// `palette` and `ignore_colors`. Throws ConfigError for options that contradict each other.
 MaskRule mask_rule(const DataOptions& options);
 
+/// Throws ConfigError for data.mask_values: what the masks of this layout hold is known.
+void check_own_masks(const DataOptions& options);
+
 /// What the configuration calls the split.
 const std::string& split_name(const DataOptions& options, Split split);
 

@@ -1,11 +1,9 @@
 #include "data/for_each_sample.h"
 
-#include <atomic>
-#include <exception>
-#include <mutex>
 #include <numeric>
-#include <thread>
 #include <vector>
+
+#include "core/for_each_index.h"
 
 namespace lockstep {
 namespace {
@@ -25,26 +23,12 @@ void visit_one(const Dataset& dataset, std::int64_t index, Sample& sample,
 
 void for_each_sample(const Dataset& dataset, std::span<const std::int64_t> indices, int workers,
                      const SampleVisitor& visit) {
-  std::atomic<std::size_t> next{0};
-  std::mutex mutex;
-  std::exception_ptr failure;  // the first; guarded by mutex
-  const auto work = [&] {
-    Sample sample;
-    try {
-      for (std::size_t i = next++; i < indices.size(); i = next++)
-        visit_one(dataset, indices[i], sample, visit);
-    } catch (...) {
-      next = indices.size();
-      const std::lock_guard lock(mutex);
-      if (!failure) failure = std::current_exception();
-    }
-  };
-  {
-    std::vector<std::jthread> threads;
-    for (int i = 0; i < workers; ++i) threads.emplace_back(work);
-    work();
-  }
-  if (failure) std::rethrow_exception(failure);
+  std::vector<Sample> samples(static_cast<std::size_t>(workers + 1));  // [thread]
+  for_each_index(static_cast<std::int64_t>(indices.size()), workers + 1,
+                 [&](std::int64_t i, int thread) {
+                   visit_one(dataset, indices[static_cast<std::size_t>(i)],
+                             samples[static_cast<std::size_t>(thread)], visit);
+                 });
 }
 
 void for_each_sample(const Dataset& dataset, int workers, const SampleVisitor& visit) {

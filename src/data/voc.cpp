@@ -68,6 +68,7 @@ DataLayout voc_layout() {
   for (std::size_t c = 0; c < kClasses.size(); ++c)
     layout.palette.push_back(voc_color(static_cast<int>(c)));
   layout.make = [](const DataOptions& options, Split split, std::uint64_t) {
+    check_own_masks(options);
     MaskRule rule = mask_rule(options);
     if (options.num_classes <= kBorder) rule.set(kBorder, options.ignore_index);
     return std::make_unique<FileDataset>(voc_pairs(options.root, split_name(options, split)), rule);

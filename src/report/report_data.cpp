@@ -3,29 +3,18 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
-#include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/core/check.h"
 #include "train/run_folder.h"
+#include "train/run_log.h"
 #include "train/summary_json.h"
 
 namespace lockstep {
 namespace {
 
 namespace fs = std::filesystem;
-
-// A run that is still going on may have written half of its last line.
-void for_each_line(const fs::path& path, const std::function<void(const Json&)>& use) {
-  std::ifstream stream(path, std::ios::binary);
-  for (std::string line; std::getline(stream, line);) {
-    // By far the longest lines, and of no use here.
-    if (line.starts_with(R"({"type":"bn_part")")) continue;
-    const Json json = Json::parse(line, nullptr, false);
-    if (json.is_object()) use(json);
-  }
-}
 
 double value_of(const Json& json, const char* key) {
   const auto found = json.find(key);
@@ -45,7 +34,7 @@ void add_point(std::vector<CurvePoint>& curve, const Json& json, const char* key
 }
 
 void read_scalars(const fs::path& path, RunRecord& run) {
-  for_each_line(path, [&](const Json& json) {
+  for_each_json_line(path, [&](const Json& json) {
     if (json.value("mode", "") == "train") {
       add_point(run.train_loss, json, "loss");
       add_point(run.learning_rate, json, "lr");
@@ -59,13 +48,13 @@ void read_scalars(const fs::path& path, RunRecord& run) {
 }
 
 void read_timing(const fs::path& path, RunRecord& run) {
-  for_each_line(path, [&](const Json& json) {
+  for_each_json_line(path, [&](const Json& json) {
     if (json.value("mode", "") == "train") add_point(run.step_seconds, json, "time");
   });
 }
 
 void read_events(const fs::path& path, RunRecord& run) {
-  for_each_line(path, [&](const Json& json) {
+  for_each_json_line(path, [&](const Json& json) {
     const std::string type = json.value("type", "");
     if (type == "header" || type == "resume") {
       run.mode = json.value("bn_mode", run.mode);
@@ -101,7 +90,8 @@ void read_environment(const fs::path& path, RunRecord& run) {
 
 void read_config(const fs::path& path, const Tables& tables, RunRecord& run) {
   try {
-    run.config = config_values(load_config(path, {}, nullptr, tables));
+    for (const ConfigValue& value : config_values(load_config(path, {}, nullptr, tables)))
+      run.config.emplace_back(value.key, value.value);
   } catch (const Error& error) {
     run.config_error = error.what();
   }

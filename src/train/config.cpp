@@ -307,11 +307,8 @@ std::vector<ConfigValue> explain_config(const std::filesystem::path& path,
                                         const Tables& tables) {
   ConfigReader reader(path, overrides, tables);
   const Config config = reader.read(nullptr);
-  std::vector<ConfigValue> values;
-  for (const ConfigKey& key : config_keys()) {
-    const std::string value = key.write(config);
-    if (!value.empty()) values.push_back({key.path, value, reader.origin(key.path), key.doc});
-  }
+  std::vector<ConfigValue> values = config_values(config);
+  for (ConfigValue& value : values) value.origin = reader.origin(value.key);
   return values;
 }
 

@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "lockstep/data/dataset.h"
@@ -158,19 +157,20 @@ Config load_config(const std::filesystem::path& path, const std::vector<std::str
 struct ConfigValue {
   std::string key;     // "bn.mode"
   std::string value;   // in TOML
-  std::string origin;  // "camvid.toml:12:8", "-s bn.mode=sync"; empty: a default
   std::string doc;     // one line; may be empty
+  std::string origin;  // "camvid.toml:12:8", "-s bn.mode=sync"; empty: a default, or not known
 };
 
-/// Every key that has a value, in the order of `to_toml`. Throws as load_config.
+/// Every key that has a value, in the order of `to_toml`, without origins.
+std::vector<ConfigValue> config_values(const Config& config);
+
+/// The same of a configuration to be read, with origins. Throws as load_config.
 std::vector<ConfigValue> explain_config(const std::filesystem::path& path,
                                         const std::vector<std::string>& overrides,
                                         const Tables& tables = builtin_tables());
 
 /// The resolved configuration as TOML that `load_config` reads back to the same values.
 std::string to_toml(const Config& config);
-/// Every key that has a value ("bn.mode"), and the value in TOML, in the order of `to_toml`.
-std::vector<std::pair<std::string, std::string>> config_values(const Config& config);
 
 /// 16 hex digits over every key that can change the trained weights or the final metrics: equal
 /// hashes mean the same training (given the same number of devices). Names, folders and the rhythm

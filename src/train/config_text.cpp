@@ -34,29 +34,26 @@ const char* to_string(EvalStats stats) {
   return "?";
 }
 
-std::string to_toml(const Config& config) {
-  std::string text, section;
+std::vector<ConfigValue> config_values(const Config& config) {
+  std::vector<ConfigValue> values;
   for (const ConfigKey& key : config_keys()) {
-    const std::string value = key.write(config);
-    if (value.empty()) continue;
-    if (section_of(key.path) != section) {
-      section = section_of(key.path);
-      text += fmt::format("{}[{}]\n", text.empty() ? "" : "\n", section);
-    }
-    const std::string line = fmt::format("{} = {}", name_of(key.path), value);
-    text += key.doc.empty() ? line + "\n" : fmt::format("{:<36}  # {}\n", line, key.doc);
-  }
-  return text;
-}
-
-std::vector<std::pair<std::string, std::string>> config_values(const Config& config) {
-  std::vector<std::pair<std::string, std::string>> values;
-  for (const ConfigKey& key : config_keys()) {
-    if (std::string value = key.write(config); !value.empty()) {
-      values.emplace_back(key.path, std::move(value));
-    }
+    std::string value = key.write(config);
+    if (!value.empty()) values.push_back({key.path, std::move(value), key.doc, ""});
   }
   return values;
+}
+
+std::string to_toml(const Config& config) {
+  std::string text, section;
+  for (const ConfigValue& value : config_values(config)) {
+    if (section_of(value.key) != section) {
+      section = section_of(value.key);
+      text += fmt::format("{}[{}]\n", text.empty() ? "" : "\n", section);
+    }
+    const std::string line = fmt::format("{} = {}", name_of(value.key), value.value);
+    text += value.doc.empty() ? line + "\n" : fmt::format("{:<36}  # {}\n", line, value.doc);
+  }
+  return text;
 }
 
 // A key at its default does not enter, so that runs from before it existed keep their hash.

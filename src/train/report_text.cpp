@@ -135,6 +135,13 @@ std::string format_duration(double seconds) {
                      total / 3600 % 24, total / 60 % 60, total % 60);
 }
 
+std::string format_checkpoint(const std::filesystem::path& checkpoint, std::int64_t iteration,
+                              const std::string& devices, bool by_default) {
+  return fmt::format("{}{}, on {}{}", checkpoint.string(),
+                     iteration >= 0 ? fmt::format(", step {}", iteration) : "", devices,
+                     by_default ? " (the default; choose with -d)" : "");
+}
+
 std::string format_percent(const std::optional<double>& value) {
   return value ? fmt::format("{:.2f}", *value) : "-";
 }

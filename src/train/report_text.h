@@ -2,6 +2,7 @@
 // What a run says to people: step lines, the card at the end, times.
 
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <span>
 #include <string>
@@ -33,6 +34,10 @@ std::string format_step(const StepReport& report);
 std::string format_validation(const Evaluation& evaluation);
 /// "1:02:03".
 std::string format_duration(double seconds);
+/// "runs/a/ckpt/last.safetensors, step 40, on cpu:4"; the step where it is known (not -1).
+/// `by_default`: nobody asked for these devices.
+std::string format_checkpoint(const std::filesystem::path& checkpoint, std::int64_t iteration,
+                              const std::string& devices, bool by_default);
 /// "41.20", or "-" when undefined.
 std::string format_percent(const std::optional<double>& value);
 /// A table with a line per rank: times per step (those of waiting only where threads do it) and

@@ -96,6 +96,16 @@ void JsonLines::write(const Json& line) {
   if (!stream_) throw Error(concat("cannot write ", path_.string(), ": is the disk full?"));
 }
 
+void for_each_json_line(const std::filesystem::path& path,
+                        const std::function<void(const Json& line)>& use) {
+  std::ifstream stream(path, std::ios::binary);
+  for (std::string line; std::getline(stream, line);) {
+    if (line.starts_with(R"({"type":"bn_part")")) continue;
+    const Json json = Json::parse(line, nullptr, false);
+    if (json.is_object()) use(json);
+  }
+}
+
 int trim_json_lines(const std::filesystem::path& path, std::int64_t step) {
   std::ifstream stream(path, std::ios::binary);
   std::ostringstream kept;
@@ -121,12 +131,10 @@ void trim_rank_logs(const RunFolder& folder, std::int64_t step) {
 }
 
 std::int64_t last_validated_step(const std::filesystem::path& scalars) {
-  std::ifstream stream(scalars, std::ios::binary);
   std::int64_t last = -1;
-  for (std::string line; std::getline(stream, line);) {
-    const Json json = Json::parse(line, nullptr, false);
-    if (json.is_object() && json.value("mode", "") == "val") last = json.value("step", last);
-  }
+  for_each_json_line(scalars, [&](const Json& json) {
+    if (json.value("mode", "") == "val") last = json.value("step", last);
+  });
   return last;
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -35,6 +36,12 @@ class JsonLines {
   std::filesystem::path path_;
   std::ofstream stream_;
 };
+
+/// Reads the lines that are JSON objects: the last one of a run that goes on, or was cut off, may
+/// not be. A file that is not there has none. Parts of BatchNorm's statistics ("bn_part"), by far
+/// the longest lines, are passed over.
+void for_each_json_line(const std::filesystem::path& path,
+                        const std::function<void(const Json& line)>& use);
 
 /// Removes from a file of JSON lines what lies after `step` (it will be written again) and a last
 /// line that a crash cut off. Returns how many lines went.

@@ -28,10 +28,6 @@ EvalStats to_eval_stats(const std::string& name) {
 
 std::string best_key(Task task) { return concat("best_", score_name(task)); }
 
-Json to_json(const TestTimeAugmentation& augmentation) {
-  return {{"flip", augmentation.flip}, {"scales", augmentation.scales}};
-}
-
 Json confusion_json(const std::vector<std::int64_t>& confusion, std::size_t classes) {
   Json rows = Json::array();
   for (std::size_t row = 0; classes > 0 && row < confusion.size() / classes; ++row) {
@@ -123,14 +119,12 @@ TrainSummary summary_from(const Json& json) {
 
 // The last `end` line that says done, unless a `resume` line follows it.
 std::optional<Json> find_summary(const std::filesystem::path& path) {
-  std::ifstream stream(path, std::ios::binary);
   std::optional<Json> summary;
-  for (std::string line; std::getline(stream, line);) {
-    const Json json = Json::parse(line, nullptr, false);
-    if (!json.is_object() || !json.contains("type")) continue;
-    if (json["type"] == "header" || json["type"] == "resume") summary.reset();
-    if (json["type"] == "end" && json.value("status", "") == "done") summary = json.at("summary");
-  }
+  for_each_json_line(path, [&](const Json& json) {
+    const std::string type = json.value("type", "");
+    if (type == "header" || type == "resume") summary.reset();
+    if (type == "end" && json.value("status", "") == "done") summary = json.at("summary");
+  });
   return summary;
 }
 
@@ -144,6 +138,10 @@ std::optional<double> score(const Evaluation& evaluation) {
 }
 
 Json to_json(const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); }
+
+Json to_json(const TestTimeAugmentation& augmentation) {
+  return {{"flip", augmentation.flip}, {"scales", augmentation.scales}};
+}
 
 Json to_json(const BatchNormLens& lens) {
   return {{"type", "bn"},

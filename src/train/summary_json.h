@@ -2,12 +2,15 @@
 // JSON forms of what a run reports. Percent are not rounded; null means undefined.
 
 #include "train/bn_lens.h"
+#include "train/inference/views.h"
 #include "train/run_log.h"
 #include "train/summary.h"
 
 namespace lockstep {
 
 Json to_json(const std::optional<double>& value);
+/// "flip" and "scales".
+Json to_json(const TestTimeAugmentation& augmentation);
 /// A line of type "bn".
 Json to_json(const BatchNormLens& lens);
 /// Reads it back. Throws Json::exception for what is missing.

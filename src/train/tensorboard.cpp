@@ -3,15 +3,13 @@
 #include <unistd.h>
 
 #include <array>
-#include <nlohmann/json.hpp>
 
 #include "core/protobuf.h"
 #include "lockstep/core/check.h"
+#include "train/run_log.h"
 
 namespace lockstep {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 // Fields of tensorflow/core/util/event.proto and framework/summary.proto.
 constexpr int kEventWallTime = 1, kEventStep = 2, kEventFileVersion = 3, kEventSummary = 5,
@@ -112,15 +110,12 @@ std::vector<Scalar> scalars_of(const Json& line) {
 }
 
 std::vector<Scalar> read_scalars(const std::filesystem::path& scalars) {
-  std::ifstream stream(scalars, std::ios::binary);
-  if (!stream) throw DataError(concat(scalars.string(), ": cannot be read"));
+  if (!std::ifstream(scalars)) throw DataError(concat(scalars.string(), ": cannot be read"));
   std::vector<Scalar> all;
-  for (std::string line; std::getline(stream, line);) {
-    const Json json = Json::parse(line, nullptr, false);
-    if (!json.is_object()) continue;
-    const std::vector<Scalar> of_line = scalars_of(json);
+  for_each_json_line(scalars, [&](const Json& line) {
+    const std::vector<Scalar> of_line = scalars_of(line);
     all.insert(all.end(), of_line.begin(), of_line.end());
-  }
+  });
   return all;
 }
 

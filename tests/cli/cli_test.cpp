@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/process.h"
+#include "cli/tiny_config.h"
 #include "train/checkpoint.h"
 #include "train/run_folder.h"
 
@@ -19,21 +20,8 @@ using test::read_text;
 using test::run_lockstep;
 using test::TemporaryFolder;
 
-const char* const kConfig = R"([run]
-max_iters = 8
-log_every = 1
-checkpoint_every = 1
-[data]
-layout = "streets"
-size = [32, 32]
-train_images = 8
-val_images = 2
-[batch]
-global = 4
-[model]
-width = 4
-depth = 2
-)";
+const std::string kConfig =
+    test::tiny_config("max_iters = 8\nlog_every = 1\ncheckpoint_every = 1\n");
 
 struct Workplace {
   TemporaryFolder folder;

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/process.h"
+#include "cli/tiny_config.h"
 #include "support/errors.h"
 #include "train/config.h"
 
@@ -17,25 +18,12 @@ using test::contains;
 using test::Outcome;
 using test::run_lockstep;
 
-constexpr const char* kTiny = R"([run]
-max_iters = 2
-[data]
-layout = "streets"
-size = [32, 32]
-train_images = 8
-val_images = 2
-[batch]
-global = 4
-[model]
-width = 4
-depth = 2
-)";
+const std::string kTiny = test::tiny_config("max_iters = 2\n");
 
 TEST_CASE("config show says who says what; diff names what differs and whether results do") {
   const test::TemporaryFolder folder;
   const std::string a = folder.write("a.toml", kTiny).string();
-  const std::string b =
-      folder.write("b.toml", std::string(kTiny) + "[bn]\nmode = \"sync\"\n").string();
+  const std::string b = folder.write("b.toml", kTiny + "[bn]\nmode = \"sync\"\n").string();
   const Outcome shown = run_lockstep({"config", "show", a, "-s", "optim.lr=0.25"});
   CHECK(shown.exit_code == 0);
   CHECK(contains(shown.out, "a.toml:2:13"));

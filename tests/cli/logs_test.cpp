@@ -8,6 +8,7 @@
 
 #include "cli/logs_plot.h"
 #include "cli/process.h"
+#include "cli/tiny_config.h"
 #include "support/errors.h"
 
 namespace lockstep {
@@ -21,23 +22,11 @@ using test::run_lockstep;
 
 TEST_CASE("runs are listed, read, drawn and exported, and TensorBoard's files are written") {
   const test::TemporaryFolder folder;
-  const std::string config = folder
-                                 .write("tiny.toml", R"([run]
-max_iters = 4
-log_every = 1
-tensorboard = true
-[data]
-layout = "streets"
-size = [32, 32]
-train_images = 8
-val_images = 2
-[batch]
-global = 4
-[model]
-width = 4
-depth = 2
-)")
-                                 .string();
+  const std::string config =
+      folder
+          .write("tiny.toml",
+                 test::tiny_config("max_iters = 4\nlog_every = 1\ntensorboard = true\n"))
+          .string();
   const fs::path run = folder.path() / "runs/a,b";
   REQUIRE(run_lockstep({"train", config, "-d", "cpu:2", "-o", run.string()}).exit_code == 0);
   CHECK(std::distance(fs::directory_iterator(run / "tensorboard"), {}) == 1);
@@ -81,6 +70,10 @@ depth = 2
   CHECK(written == numbers);
   CHECK(fs::file_size(fs::directory_iterator(board / "a,b")->path()) > 16 * numbers);
   CHECK(run_lockstep({"logs", "export", run.string()}).exit_code == 2);
+  const Outcome again =
+      run_lockstep({"logs", "export", run.string(), "--tensorboard", board.string()});
+  CHECK(again.exit_code == 2);
+  CHECK(contains(again.err, "is there already"));
   CHECK(run_lockstep({"logs", "ls", (folder.path() / "nowhere").string()}).exit_code == 2);
 }
 

@@ -17,22 +17,9 @@ except ImportError as error:
     print(f"SKIPPED: {sys.executable} has no TensorBoard ({error})")
     sys.exit(0)
 
-CONFIG = """[run]
-log_every = 2
-checkpoint_every = 6
-max_iters = 10
-tensorboard = true
-[data]
-layout = "streets"
-size = [32, 32]
-train_images = 8
-val_images = 2
-[batch]
-global = 4
-[model]
-width = 4
-depth = 2
-"""
+CONFIG = pathlib.Path(__file__).resolve().parents[2] / "data/configs/quickstart.toml"
+SMALL = ["data.size=[32,32]", "data.train_images=8", "data.val_images=2", "model.width=4", "model.depth=2", "run.max_iters=10",
+         "run.log_every=2", "run.checkpoint_every=6", "run.tensorboard=true"]
 
 
 def lockstep(*arguments):
@@ -67,9 +54,8 @@ def check(folder, run):
 
 with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)
-    (folder / "tiny.toml").write_text(CONFIG)
     run = folder / "run"
-    lockstep("train", folder / "tiny.toml", "-d", "cpu:2", "-o", run)
+    lockstep("train", CONFIG, "-d", "cpu:2", "-o", run, *(word for key in SMALL for word in ("-s", key)))
     for path in (run / "ckpt").iterdir():
         if not path.name.startswith("iter_6"):
             path.unlink()

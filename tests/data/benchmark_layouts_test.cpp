@@ -172,6 +172,13 @@ TEST_CASE("black-and-white masks are the classes 0 and 1 where the configuration
   CHECK(contains(failure(options), "label 1 at row 0, column 2; expected 0 or 255"));
   options.num_classes = 3;
   CHECK_THROWS_AS(make_dataset(options, Split::kTrain, 0), ConfigError);
+  // Layouts whose masks are known do not take the key silently.
+  options.num_classes = 0;
+  for (const char* layout : {"voc", "cityscapes", "ade20k", "camvid"}) {
+    options.layout = layout;
+    CHECK(contains(message_of<ConfigError>([&] { make_dataset(options, Split::kTrain, 0); }),
+                   "leave the key out"));
+  }
 }
 
 TEST_CASE("masks in RGB are read by the palette, and an unknown colour is named") {

@@ -1,10 +1,8 @@
 #include "train/inference/inference.h"
 
 #include <algorithm>
-#include <exception>
-#include <mutex>
-#include <thread>
 
+#include "core/for_each_index.h"
 #include "lockstep/parallel/data_parallel.h"
 
 namespace lockstep {
@@ -33,30 +31,6 @@ LabelMap cropped(const std::vector<std::int32_t>& classes, Size stored, Size siz
 void divide(std::vector<float>& values, std::int64_t divisor) {
   for (float& value : values) value /= static_cast<float>(divisor);
 }
-
-/// The first exception of several threads.
-class FirstFailure {
- public:
-  template <typename Work>
-  void guard(const Work& work) {
-    try {
-      work();
-    } catch (...) {
-      const std::lock_guard lock(mutex_);
-      if (!failure_) failure_ = std::current_exception();
-      there_ = true;
-    }
-  }
-  bool there() const { return there_; }
-  void rethrow() const {
-    if (failure_) std::rethrow_exception(failure_);
-  }
-
- private:
-  std::mutex mutex_;
-  std::exception_ptr failure_;
-  std::atomic<bool> there_ = false;
-};
 
 }  // namespace
 
@@ -132,20 +106,10 @@ int Inference::workers() const {
 
 void Inference::for_each(std::int64_t count, const std::function<void(std::int64_t, int)>& work,
                          const std::atomic<bool>* stop) {
-  std::atomic<std::int64_t> next = 0;
-  FirstFailure failure;
-  const auto run = [&](int device) {
-    while (!failure.there() && !(stop != nullptr && *stop)) {
-      const std::int64_t index = next++;
-      if (index >= count) return;
-      failure.guard([&] { work(index, device); });
-    }
-  };
-  std::vector<std::thread> threads;
   const auto devices = static_cast<int>(devices_.size());
-  for (int i = 0; i < workers() * devices && i < count; ++i) threads.emplace_back(run, i % devices);
-  for (std::thread& thread : threads) thread.join();
-  failure.rethrow();
+  for_each_index(
+      count, workers() * devices,
+      [&](std::int64_t index, int thread) { work(index, thread % devices); }, stop);
 }
 
 }  // namespace lockstep
