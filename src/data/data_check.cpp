@@ -20,6 +20,8 @@ namespace {
 constexpr std::int64_t kSamplesPerClass = 4;
 constexpr std::int64_t kMostPixels = std::int64_t{1} << 25;
 constexpr std::size_t kNamed = 3;
+// Crops somewhat larger than the smaller images are common practice.
+constexpr double kLeastFilled = 0.5;
 
 std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
@@ -152,6 +154,25 @@ bool looks_binary(const SplitReport& split, const DataOptions& options) {
          split.class_labels[0] == split.labels;
 }
 
+// The most of a training crop that is image, of images of the sizes seen: 1 where one fills it.
+double largest_filled_share(const SplitReport& split, const DataOptions& options) {
+  const Size crop = *options.augment->crop;
+  const double scale = options.augment->scale_hi;
+  double most = 0;
+  for (const auto& [size, images] : split.sizes) {
+    const Size image = options.resize.value_or(Size{size.first, size.second});
+    const double height = std::min(scale * image.height, static_cast<double>(crop.height));
+    const double width = std::min(scale * image.width, static_cast<double>(crop.width));
+    most = std::max(most, height * width / (static_cast<double>(crop.height) * crop.width));
+  }
+  return most;
+}
+
+bool crops_at_fixed_size(const SplitReport& split, const DataOptions& options) {
+  return split.name == options.train && !split.sizes.empty() && options.augment &&
+         options.augment->crop && !options.augment->crop_area;
+}
+
 }  // namespace
 
 SplitReport examine_split(const Dataset& dataset, const DataOptions& options, Split split,
@@ -215,6 +236,16 @@ std::vector<std::string> data_warnings(const SplitReport& split, const DataOptio
     warnings.push_back(concat(where, split.without_labels.size(),
                               " images have no label that counts: ", listed(split.without_labels),
                               "; nothing is learnt from them"));
+  }
+  if (crops_at_fixed_size(split, options)) {
+    const double filled = largest_filled_share(split, options);
+    if (filled < kLeastFilled) {
+      const Size crop = *options.augment->crop;
+      warnings.push_back(concat(where, "data.augment.crop = [", crop.height, ", ", crop.width,
+                                "] is larger than ", part_of(split), ": at most ",
+                                std::lround(100 * filled), " % of a training sample is image, ",
+                                "the rest is empty; choose a crop that the images fill"));
+    }
   }
   return warnings;
 }

@@ -29,6 +29,20 @@ std::string contents_of(const fs::path& directory) {
   return text + ")";
 }
 
+// "but a.tif", so that images in a format that is not read explain themselves.
+std::string other_files(const fs::path& directory) {
+  std::string first;
+  int count = 0;
+  for (const auto& entry : fs::directory_iterator(directory)) {
+    const std::string name = entry.path().filename().string();
+    if (entry.is_directory() || name.starts_with('.')) continue;
+    if (count++ == 0 || name < first) first = name;
+  }
+  if (count == 0) return "";
+  const std::string more = count == 1 ? "" : concat(" and ", count - 1, " more");
+  return concat(" of them, but ", first, more, "; other formats must be converted");
+}
+
 FilesByStem list_files(const fs::path& directory, const Extensions& extensions) {
   check_split_folder(directory);
   FilesByStem files;
@@ -44,7 +58,7 @@ FilesByStem list_files(const fs::path& directory, const Extensions& extensions) 
   if (files.empty()) {
     std::string text = concat(directory.string(), ": expected files");
     for (const std::string& extension : extensions) text += " *" + extension;
-    throw DataError(text + ", found none");
+    throw DataError(text + ", found none" + other_files(directory));
   }
   return files;
 }

@@ -121,6 +121,33 @@ TEST_CASE("what cannot be read and what has no labels is warned of") {
   CHECK(warns(warnings, "no label that counts: picture 2"));
 }
 
+TEST_CASE("a crop that no image fills half is warned of, in training alone") {
+  const Listed dataset({{0, {0, 1, 0, 1}}, {0, {0, 1}}});  // 1x4 and 1x2
+  DataOptions options = options_of(2);
+  const SplitReport report = examine(dataset, options);
+  const auto crop = [&](Size size) {
+    options.augment = AugmentOptions{.crop = size};
+    return data_warnings(report, options);
+  };
+  CHECK(crop({1, 8}).empty());
+  CHECK(crop({1, 4}).empty());
+  REQUIRE(crop({1, 10}).size() == 1);
+  CHECK(contains(crop({1, 10})[0], "data.augment.crop = [1, 10]"));
+  CHECK(contains(crop({2, 10})[0], "at most 20 % of a training sample is image"));
+  options.augment->scale_hi = 2;  // 2x8 in 2x10
+  CHECK(data_warnings(report, options).empty());
+  crop({2, 10});
+  options.augment->crop_area = {0.1F, 1.0F};  // random-resized crops are filled
+  CHECK(data_warnings(report, options).empty());
+  crop({2, 10});
+  options.resize = Size{2, 5};
+  CHECK(data_warnings(report, options).empty());
+  options.resize.reset();
+  SplitReport val = report;
+  val.name = options.val;
+  CHECK(data_warnings(val, options).empty());
+}
+
 TEST_CASE("equal images of both splits are found, whatever their labels") {
   const Listed train({{1, {0, 0}}, {2, {0, 0}}, {3, {0, 0, 0}}});
   const Listed val({{3, {1, 1}}, {2, {1, 1}}, {2, {1, 1}}});

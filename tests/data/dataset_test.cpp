@@ -65,6 +65,10 @@ TEST_CASE("what is missing is named") {
   std::filesystem::create_directories(folder.path() / "images/empty");
   options.train = "empty";
   CHECK(contains(failure(options), "found none"));
+  CHECK(!contains(failure(options), "found none of them"));
+  for (const char* name : {"b.tif", "a.tif", ".hidden"})
+    write_file(folder.file(concat("images/empty/", name)), std::string("II*"));
+  CHECK(contains(failure(options), "found none of them, but a.tif and 1 more"));
   options.root = folder.path() / "nowhere";
   CHECK(contains(failure(options), "nowhere"));
   options.root.clear();

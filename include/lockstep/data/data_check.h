@@ -43,8 +43,8 @@ SplitReport examine_split(const Dataset& dataset, const DataOptions& options, Sp
 std::vector<std::int64_t> sample_evenly(const Dataset& dataset, std::int64_t count);
 
 /// What is likely to be a mistake, a sentence with its remedy each: black-and-white masks, classes
-/// that never occur, images without labels. Of a split of which only a part was examined, what
-/// that part can tell.
+/// that never occur, images without labels, crops that no image fills half. Of a split of which
+/// only a part was examined, what that part can tell.
 std::vector<std::string> data_warnings(const SplitReport& split, const DataOptions& options);
 
 /// Images of equal pixels, as (training sample, validation sample). Compares those of equal hash.
