@@ -397,6 +397,8 @@ FAULTS = [
     Fault("the report: whiskers reach below zero", "src/report/page/bar_chart.cpp",
           "std::max(0.0, bar.spread.mean - deviation(bar))", "bar.spread.mean - deviation(bar)", "bars: whiskers*",
           test="test_report"),
+    Fault("the report: names of blocks lie on one another", "src/report/page/heat_map.cpp",
+          "free = r + apart;", "free = r + apart - 1;", "heat maps: of many layers*", test="test_report"),
     Fault("the report: ignored pixels count", "src/report/examples.h", "&& label != ignore_index", "",
           "examples: only pixels*", test="test_report", source="src/report/examples.cpp"),
 

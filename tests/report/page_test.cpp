@@ -189,6 +189,32 @@ TEST_CASE("heat maps: equal neighbours are one piece, missing cells none") {
   CHECK(count(drawing.substr(path, drawing.find("/>", path) - path), "M") == 2);
 }
 
+TEST_CASE("heat maps: of many layers the blocks are named, none within a line of another") {
+  HeatMap map{"", {"backbone.bn1"}, {1}, {}, levels_for({5})};
+  for (int block = 0; block < 20; ++block) {
+    for (const char* layer : {"bn1", "bn2", "downsample.1"})
+      map.rows.push_back("backbone.layer1." + std::to_string(block) + "." + layer);
+  }
+  map.rows.emplace_back("classifier.1");
+  map.values.assign(map.rows.size(), {5});
+  const std::string drawing = draw(map).in_page().text;
+  std::vector<double> heights;
+  for (auto at = drawing.find("<text"); at != std::string::npos;
+       at = drawing.find("<text", at + 1)) {
+    const std::string text = drawing.substr(at, drawing.find("</text>", at) - at);
+    if (contains(text, "backbone") || contains(text, "classifier"))
+      heights.push_back(std::stod(text.substr(text.find("y=\"") + 3)));
+  }
+  CHECK(heights.size() == 22);
+  for (std::size_t i = 1; i < heights.size(); ++i) CHECK(heights[i] - heights[i - 1] >= 12);
+  CHECK(contains(drawing, ">backbone.layer1.19</text>"));
+  CHECK(contains(drawing, ">classifier.1</text>"));
+  CHECK(count(drawing, "<title>backbone.layer1.3.downsample.1: ") == 1);
+  map.rows.resize(40);
+  map.values.resize(40);
+  CHECK(contains(draw(map).in_page().text, ">backbone.layer1.3.bn2</text>"));
+}
+
 TEST_CASE("bars: whiskers end at 0 and at the axis's end") {
   const BarChart chart{"",
                        "",

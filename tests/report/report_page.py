@@ -326,9 +326,12 @@ def check_rendered(pages: list[Path], folder: Path) -> None:
         print("report_page: rendering SKIPPED: no Chromium here (apt-get install chromium fonts-dejavu-core)")
         return
     for path in pages:
+        page = path.read_text(encoding="utf-8")
+        check(">street val/" in page, f"{path.name}: no image has a name")
+        page = page.replace(">street val/", ">/data/of_a_camera_whose_folders_have_no_blank_in_their_names/images/val/")
         papers = {}
         for width, dark in ((1200, False), (390, False), (390, True)):
-            result = render(chromium, path.read_text(encoding="utf-8"), width, dark, folder)
+            result = render(chromium, page, width, dark, folder)
             for problem in result["found"]:
                 check(False, f"{path.name}, {width} wide, {'dark' if dark else 'light'}: {problem}")
             papers[dark] = result["paper"]

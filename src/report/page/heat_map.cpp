@@ -13,8 +13,39 @@ namespace lockstep {
 namespace {
 
 constexpr double kTop = 24;
+constexpr double kLineHeight = 12;  // of the rows' names
 
-double row_height(std::size_t rows) { return rows > 40 ? 11 : 15; }
+double row_height(std::size_t rows) { return rows > kMostNamedRows ? 7 : 15; }
+
+// "backbone.layer3.5" of "backbone.layer3.5.bn1": up to the first part that is a number.
+std::string block_of(const std::string& layer) {
+  for (std::size_t dot = layer.find('.'); dot != std::string::npos;) {
+    const std::size_t end = layer.find('.', dot + 1);
+    const std::string part = layer.substr(dot + 1, end - dot - 1);
+    if (!part.empty() && part.find_first_not_of("0123456789") == std::string::npos) {
+      return layer.substr(0, end);
+    }
+    dot = end;
+  }
+  return layer;
+}
+
+// Beside each row; "" where there is none. Where rows are many their blocks are named, each at the
+// first of its rows that lies a line below the name before.
+std::vector<std::string> names_beside(const std::vector<std::string>& rows) {
+  if (rows.size() <= kMostNamedRows) return rows;
+  const auto apart = static_cast<std::size_t>(std::ceil(kLineHeight / row_height(rows.size())));
+  std::vector<std::string> names(rows.size());
+  std::string named;
+  std::size_t free = 0;
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    std::string block = block_of(rows[r]);
+    if (r < free || block == named) continue;
+    named = names[r] = std::move(block);
+    free = r + apart;
+  }
+  return names;
+}
 
 struct Place {
   double left = 0, column = 0, row = 0;
@@ -116,7 +147,8 @@ HeatLevels levels_for(std::vector<double> values) {
 }
 
 Svg draw(const HeatMap& map) {
-  const double room = room_for(map.rows);
+  const std::vector<std::string> names = names_beside(map.rows);
+  const double room = room_for(names);
   Place place;
   place.row = row_height(map.rows.size());
   place.left = room + 6;
@@ -130,8 +162,10 @@ Svg draw(const HeatMap& map) {
   }
   for (std::size_t r = 0; r < map.rows.size(); ++r) {
     const double y = kTop + place.row * static_cast<double>(r);
-    svg.text(place.left - 6, y + place.row - 4, shortened(map.rows[r], room), "small",
-             Anchor::kEnd);
+    if (!names[r].empty()) {
+      svg.text(place.left - 6, y + place.row / 2 + 3.5, shortened(names[r], room), "small",
+               Anchor::kEnd);
+    }
     svg.rectangle(0, y, kChartWidth, place.row, "hit", describe_row(map, r));
   }
   draw_columns(svg, map, place, bottom);

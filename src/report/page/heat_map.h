@@ -9,6 +9,9 @@
 
 namespace lockstep {
 
+/// With more rows blocks are named instead.
+constexpr std::size_t kMostNamedRows = 40;
+
 /// Where the levels of a ramp begin: values below the first boundary are of the lowest.
 struct HeatLevels {
   std::vector<double> boundaries;  // kHeatLevels - 1, ascending
@@ -28,7 +31,8 @@ struct HeatMap {
   HeatLevels levels;
 };
 
-/// REQUIRES: a row and a column.
+/// Of more than kMostNamedRows rows their blocks are named, "layer3.5" for "layer3.5.bn1"; a row's
+/// title names it. REQUIRES: a row and a column.
 Svg draw(const HeatMap& map);
 
 }  // namespace lockstep

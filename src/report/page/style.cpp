@@ -52,7 +52,7 @@ const char* const kPage = R"(
 :root{color-scheme:light dark}
 *{box-sizing:border-box}
 body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.55 system-ui,-apple-system,"Segoe UI","DejaVu Sans",sans-serif;-webkit-text-size-adjust:100%}
-main{max-width:66rem;margin:0 auto;padding:2.5rem 1.25rem 4rem}
+main{max-width:66rem;margin:0 auto;padding:2.5rem 1.25rem 4rem;overflow-wrap:break-word}
 header .name{color:var(--soft);margin:0 0 .4rem;font-size:.9rem}
 h1{font-size:1.55rem;line-height:1.3;letter-spacing:-.01em;font-weight:650;margin:0 0 .8rem;max-width:50rem}
 h1 span{color:var(--soft);font-weight:400;letter-spacing:0}

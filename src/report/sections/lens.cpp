@@ -158,6 +158,14 @@ bool averaged(const ReportData& data) {
                      [&](const std::string& mode) { return data.of_mode(mode).size() > 1; });
 }
 
+std::size_t most_layers(const ReportData& data, const Measure& measure) {
+  std::size_t most = 0;
+  for (const std::string& mode : data.modes()) {
+    most = std::max(most, grid_of(data.of_mode(mode), measure).layers.size());
+  }
+  return most;
+}
+
 std::size_t most_steps(const ReportData& data, const Measure& measure) {
   std::size_t most = 0;
   for (const std::string& mode : data.modes()) {
@@ -186,6 +194,9 @@ void add_lens(const ReportData& data, Page& page) {
   std::string note =
       "Layers in forward order; colours are logarithmic, and the same for the modes.";
   if (averaged(data)) note += " Cells are means over seeds.";
+  if (most_layers(data, all.front()) > kMostNamedRows) {
+    note += " Beside the rows stand the blocks of layers; the tables name every layer.";
+  }
   const std::size_t steps = most_steps(data, all.front());
   if (steps > kMostColumns) {
     note += fmt::format(" A column is the mean of {} logged steps.",
