@@ -48,10 +48,10 @@ std::string left_out(const TrainingPlan& plan) {
 }
 
 void print_size(const TrainingPlan& plan) {
-  fmt::print("{} images of {}x{}, {} per step on {} device{}: {} steps per epoch{}\n",
+  fmt::print("{} images of {}x{}, {} per step on {} device{}: {} step{} per epoch{}\n",
              plan.train_images, plan.size.width, plan.size.height, plan.global_batch,
              plan.devices.size(), plan.devices.size() == 1 ? "" : "s", plan.steps_per_epoch,
-             left_out(plan));
+             plan.steps_per_epoch == 1 ? "" : "s", left_out(plan));
   const auto idle = std::count(plan.shares.begin(), plan.shares.end(), 0);
   if (idle > 0) fmt::print("{} devices have no image: the batch is too small for them\n", idle);
   fmt::print("{} steps, {} evaluation{} of {} images; {} parameters\n", plan.steps,
@@ -69,8 +69,10 @@ void print_schedule(const TrainingPlan& plan) {
   const double most = *std::max_element(plan.rates.begin(), plan.rates.end());
   std::string bars;
   for (const double rate : plan.rates) bars += bar(rate, most);
-  fmt::print("\nlearning rate, from {:.2g} by way of at most {:.2g} to {:.2g}:\n|{}|\n",
-             plan.rates.front(), most, plan.rates.back(), bars);
+  const double first = plan.rates.front();
+  const std::string by_way = most > first ? fmt::format(" by way of {:.2g}", most) : "";
+  fmt::print("\nlearning rate, from {:.2g}{} to {:.2g}:\n|{}|\n", first, by_way, plan.rates.back(),
+             bars);
 }
 
 void print_norms(const TrainingPlan& plan) {

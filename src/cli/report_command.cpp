@@ -51,7 +51,8 @@ int run_report(const ReportArguments& arguments) {
   const Page page = make_report(data, examples ? &*examples : nullptr);
   const std::string html = page.html();
   write_file_atomically(output, html);
-  fmt::print("{}: {} runs, {} KB\n", output.string(), data.runs.size(), (html.size() + 500) / 1000);
+  fmt::print("{}: {} run{}, {} KB\n", output.string(), data.runs.size(),
+             data.runs.size() == 1 ? "" : "s", (html.size() + 500) / 1000);
   if (!arguments.figures.empty()) {
     const auto figures = write_figures(page, arguments.figures);
     fmt::print("{}: {} figures\n", arguments.figures.string(), figures.size());
