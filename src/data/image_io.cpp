@@ -57,6 +57,7 @@ png_image describe(Size size, png_uint_32 format, const void* palette) {
 void write_png(const std::filesystem::path& path, Size size, png_uint_32 format, const void* pixels,
                const void* palette = nullptr) {
   png_image image = describe(size, format, palette);
+  image.flags |= PNG_IMAGE_FLAG_FAST;  // a photo in a quarter of the time, a quarter larger
   if (png_image_write_to_file(&image, path.c_str(), 0, pixels, 0, palette) == 0) {
     throw DataError(concat(path.string(), ": writing a PNG failed: ", image.message));
   }

@@ -37,7 +37,7 @@ void write_png(const std::filesystem::path& path, const LabelMap& labels);
 void write_png(const std::filesystem::path& path, const LabelMap& labels,
                std::span<const Color> colors);
 
-/// What write_png writes, in memory.
+/// What write_png writes, in memory and compressed better, which takes several times as long.
 std::vector<std::uint8_t> encode_png(const Image& image);
 std::vector<std::uint8_t> encode_png(const LabelMap& labels, std::span<const Color> colors);
 
