@@ -113,6 +113,7 @@ CLI::App& add_export(CLI::App& app, CommandLine& line) {
                      "onnx: for images of HxW only; default: of any size");
   add_overrides(command, line);
   add_output(command, line, "the file to write");
+  add_json(command, line);
   return command;
 }
 
@@ -144,6 +145,7 @@ CLI::App& add_report(CLI::App& app, CommandLine& line) {
                      "also write every figure as an .svg file into this folder");
   command.add_flag("--no-images", line.report.no_images,
                    "no example images, for which the networks must be run");
+  add_json(command, line);
   return command;
 }
 

@@ -94,9 +94,15 @@ bool applies(const std::string& key, const DataLayout& layout) {
   return layout.generated ? !of_files : !of_generated;
 }
 
-/// A configuration to begin with: what must be said, what is mostly changed, the rest as comments.
-void init(const ConfigArguments& arguments) {
-  const DataLayout& layout = layout_of(arguments);
+/// A key of a configuration to begin with.
+struct BeginningRow {
+  const ConfigKey* key;
+  std::string value;  // empty: there is no default
+  bool said;          // else it is a comment
+};
+
+/// What must be said, what is mostly changed, the rest as comments.
+std::vector<BeginningRow> beginning(const DataLayout& layout) {
   const bool classification = layout.task == Task::kClassification;
   Config config;
   config.run.epochs = 20;
@@ -116,22 +122,43 @@ void init(const ConfigArguments& arguments) {
     written["data.augment.hflip"] = "0.5";
   }
   config.data.augment = AugmentOptions{.hflip = 0.5F};
-  fmt::print("# lockstep train THIS_FILE -d cpu:4\n");
-  std::string section;
+  std::vector<BeginningRow> rows;
   for (const ConfigKey& key : config_keys()) {
     if (!applies(key.path, layout)) continue;
     const auto chosen = written.find(key.path);
-    const std::string value = chosen == written.end() ? key.write(config) : chosen->second;
-    if (section_of(key.path) != section) {
-      section = section_of(key.path);
-      const bool comment = section == "data.augment" && !written.contains("data.augment.crop");
-      fmt::print("\n{}[{}]\n", comment ? "# " : "", section);
-    }
-    const std::string shown = value.empty() ? "..." : value;
-    const std::string line =
-        fmt::format("{}{} = {}", chosen == written.end() ? "# " : "", name_of(key.path), shown);
-    fmt::print("{}\n", key.doc.empty() ? line : fmt::format("{:<40} # {}", line, key.doc));
+    const bool said = chosen != written.end();
+    rows.push_back({&key, said ? chosen->second : key.write(config), said});
   }
+  return rows;
+}
+
+void print_beginning(const std::vector<BeginningRow>& rows) {
+  fmt::print("# lockstep train THIS_FILE -d cpu:4\n");
+  std::string section;
+  for (const auto& [key, value, said] : rows) {
+    if (section_of(key->path) != section) {
+      section = section_of(key->path);
+      const bool needed = std::any_of(rows.begin(), rows.end(), [&](const BeginningRow& row) {
+        return row.said && section_of(row.key->path) == section;
+      });
+      fmt::print("\n{}[{}]\n", section == "data.augment" && !needed ? "# " : "", section);
+    }
+    const std::string line = fmt::format("{}{} = {}", said ? "" : "# ", name_of(key->path),
+                                         value.empty() ? "..." : value);
+    fmt::print("{}\n", key->doc.empty() ? line : fmt::format("{:<40} # {}", line, key->doc));
+  }
+}
+
+void init(const ConfigArguments& arguments) {
+  const std::vector<BeginningRow> rows = beginning(layout_of(arguments));
+  if (!arguments.common.json) {
+    print_beginning(rows);
+    return;
+  }
+  Json json = Json::array();
+  for (const auto& [key, value, said] : rows)
+    json.push_back({{"key", key->path}, {"value", value}, {"said", said}, {"doc", key->doc}});
+  fmt::print("{}\n", json_text(json, 2));
 }
 
 /// The type of a value that is written in TOML.
@@ -149,6 +176,7 @@ void schema() {
   for (const ConfigKey& key : config_keys()) {
     Json entry = type_of(key.write(defaults));
     if (!key.doc.empty()) entry["description"] = key.doc;
+    if (entry.value("type", "") == "string" && !key.words.empty()) entry["enum"] = key.words;
     const std::string section = section_of(key.path);
     const std::string parent = section.substr(0, section.find('.'));
     Json* properties = &sections[parent];

@@ -155,6 +155,18 @@ int check_data(const Config& config, const DataArguments& arguments) {
   return report.train.broken.empty() && report.val.broken.empty() ? kExitDone : kExitData;
 }
 
+void show_preview(const Config& config, const DataArguments& arguments) {
+  const std::filesystem::path& folder = arguments.common.output;
+  const auto samples = preview_data(config, arguments.count == 0 ? 12 : arguments.count, folder);
+  if (arguments.common.json) {
+    fmt::print("{}\n", json_text(Json{{"folder", folder.string()}, {"samples", samples}}, 2));
+    return;
+  }
+  for (std::size_t i = 0; i < samples.size(); ++i) fmt::print("{:03}: {}\n", i, samples[i]);
+  fmt::print("{} training samples, augmented as in training, are in {}\n", samples.size(),
+             folder.string());
+}
+
 }  // namespace
 
 int run_data(const DataArguments& arguments) {
@@ -170,7 +182,7 @@ int run_data(const DataArguments& arguments) {
                                     *arguments.common.tables);
   for (const std::string& warning : warnings) fmt::print(stderr, "warning: {}\n", warning);
   if (arguments.action == "check") return check_data(config, arguments);
-  preview_data(config, arguments.count == 0 ? 12 : arguments.count, arguments.common.output);
+  show_preview(config, arguments);
   return kExitDone;
 }
 

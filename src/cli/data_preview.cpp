@@ -64,16 +64,18 @@ void write_sample(const Batch& batch, std::size_t place, const Config& config,
 
 }  // namespace
 
-void preview_data(const Config& config, std::int64_t count, const fs::path& folder) {
+std::vector<std::string> preview_data(const Config& config, std::int64_t count,
+                                      const fs::path& folder) {
   if (folder.empty()) throw ConfigError("data preview: expected -o DIR, the folder to write to");
   make_output_folder(folder);
   TrainLoader loader(config.data, {.batch = 1, .seed = config.run.seed});
+  std::vector<std::string> samples;
   for (std::int64_t i = 0; i < count; ++i) {
     const Batch& batch = loader.next();
     write_sample(batch, 0, config, (folder / fmt::format("{:03}", i)).string());
-    fmt::print("{:03}: {}\n", i, loader.dataset().describe(batch.samples[0]));
+    samples.push_back(loader.dataset().describe(batch.samples[0]));
   }
-  fmt::print("{} training samples, augmented as in training, are in {}\n", count, folder.string());
+  return samples;
 }
 
 }  // namespace lockstep

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
+#include <vector>
 
 #include "train/config.h"
 
@@ -10,7 +12,8 @@ namespace lockstep {
 
 /// Writes `count` augmented training samples into `folder`, which is made: of segmentations
 /// NNN_image.png, NNN_labels.png (a palette PNG) and NNN_overlay.png, of classifications
-/// NNN_CLASS.png. Prints what it wrote.
-void preview_data(const Config& config, std::int64_t count, const std::filesystem::path& folder);
+/// NNN_CLASS.png. Returns what each is a view of.
+std::vector<std::string> preview_data(const Config& config, std::int64_t count,
+                                      const std::filesystem::path& folder);
 
 }  // namespace lockstep

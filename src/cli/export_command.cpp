@@ -7,13 +7,25 @@
 #include "cli/cli.h"
 #include "lockstep/core/check.h"
 #include "lockstep/nn/onnx.h"
+#include "train/json_text.h"
 #include "train/trained_model.h"
 
 namespace lockstep {
 namespace {
 
-void report(const TrainedModel& model, const std::filesystem::path& output) {
+void report(const TrainedModel& model, const ExportArguments& arguments) {
+  const std::filesystem::path& output = arguments.common.output;
   for (const std::string& warning : model.warnings) fmt::print(stderr, "warning: {}\n", warning);
+  if (arguments.common.json) {
+    const nlohmann::ordered_json json{{"file", output.string()},
+                                      {"format", arguments.format},
+                                      {"architecture", model.architecture.description},
+                                      {"checkpoint", model.checkpoint.string()},
+                                      {"eval_stats", to_string(model.config.bn.eval_stats)},
+                                      {"about", model.about}};
+    fmt::print("{}\n", json_text(json, 2));
+    return;
+  }
   const auto step = model.about.find("lockstep.iteration");
   fmt::print("{}: {}, of {}{}, running statistics: {}\n", output.string(),
              model.architecture.description, model.checkpoint.string(),
@@ -84,7 +96,7 @@ int run_export(const ExportArguments& arguments) {
   } else {
     export_safetensors(model, output);
   }
-  report(model, output);
+  report(model, arguments);
   return kExitDone;
 }
 

@@ -127,6 +127,19 @@ bool has_ended(const fs::path& run) {
   return ended;
 }
 
+Json scalars_json(const std::vector<Scalar>& scalars) {
+  Json json = Json::array();
+  for (const Scalar& scalar : scalars)
+    json.push_back({{"step", scalar.step}, {"name", scalar.tag}, {"value", scalar.value}});
+  return json;
+}
+
+void show_json(const fs::path& run) {
+  Json json = describe(run);
+  json["scalars"] = scalars_json(read_scalars(RunFolder{run}.scalars()));
+  fmt::print("{}\n", json_text(json, 2));
+}
+
 void show(const fs::path& run, bool only_end, bool follow) {
   std::ifstream log(RunFolder{run}.log());
   if (only_end) {
@@ -185,7 +198,14 @@ void plot(const LogsArguments& arguments) {
         curves.back().points.emplace_back(static_cast<double>(scalar.step), scalar.value);
     }
   }
-  fmt::print("{}", plot_text(curves, terminal_columns() - 13, 18));
+  if (!arguments.common.json) {
+    fmt::print("{}", plot_text(curves, terminal_columns() - 13, 18));
+    return;
+  }
+  Json json{{"name", tag}, {"runs", Json::array()}};
+  for (std::size_t i = 0; i < curves.size(); ++i)
+    json["runs"].push_back({{"run", runs[i].first.string()}, {"points", curves[i].points}});
+  fmt::print("{}\n", json_text(json, 2));
 }
 
 /// A name that a spreadsheet reads as one cell.
@@ -236,6 +256,12 @@ void export_logs(const LogsArguments& arguments) {
   const std::vector<fs::path> runs = runs_below(arguments.inputs);
   if (!arguments.csv.empty()) export_csv(runs, arguments.csv);
   if (!arguments.tensorboard.empty()) export_tensorboard(runs, arguments.tensorboard);
+  if (arguments.common.json) {
+    fmt::print("{}\n", json_text(Json{{"runs", runs.size()},
+                                      {"csv", arguments.csv.string()},
+                                      {"tensorboard", arguments.tensorboard.string()}}));
+    return;
+  }
   fmt::print("{} run{} written\n", runs.size(), runs.size() == 1 ? "" : "s");
 }
 
@@ -251,8 +277,14 @@ int run_logs(const LogsArguments& arguments) {
   if (action != "ls" && arguments.inputs.empty()) {
     throw ConfigError(fmt::format("logs {}: expected run folders", action));
   }
+  const bool as_json = arguments.common.json;
+  if (as_json && action == "tail") {
+    throw ConfigError(
+        "logs tail prints lines as they come; --json goes with ls, show, plot, export");
+  }
   if (action == "ls") list(arguments);
-  if (action == "show") show(only_run(arguments), false, false);
+  if (action == "show" && as_json) show_json(only_run(arguments));
+  if (action == "show" && !as_json) show(only_run(arguments), false, false);
   if (action == "tail") show(only_run(arguments), true, arguments.follow);
   if (action == "plot") plot(arguments);
   if (action == "export") export_logs(arguments);

@@ -4,11 +4,13 @@
 
 #include <filesystem>
 #include <optional>
+#include <vector>
 
 #include "cli/cli.h"
 #include "lockstep/core/check.h"
 #include "lockstep/nn/weights.h"
 #include "report/report_page.h"
+#include "train/json_text.h"
 
 namespace lockstep {
 namespace {
@@ -51,12 +53,20 @@ int run_report(const ReportArguments& arguments) {
   const Page page = make_report(data, examples ? &*examples : nullptr);
   const std::string html = page.html();
   write_file_atomically(output, html);
+  std::vector<fs::path> figures;
+  if (!arguments.figures.empty()) figures = write_figures(page, arguments.figures);
+  if (arguments.common.json) {
+    nlohmann::ordered_json json{
+        {"page", output.string()}, {"runs", data.runs.size()}, {"bytes", html.size()}};
+    json["figures"] = nlohmann::ordered_json::array();
+    for (const auto& figure : figures) json["figures"].push_back(figure.string());
+    fmt::print("{}\n", json_text(json, 2));
+    return kExitDone;
+  }
   fmt::print("{}: {} run{}, {} KB\n", output.string(), data.runs.size(),
              data.runs.size() == 1 ? "" : "s", (html.size() + 500) / 1000);
-  if (!arguments.figures.empty()) {
-    const auto figures = write_figures(page, arguments.figures);
+  if (!arguments.figures.empty())
     fmt::print("{}: {} figures\n", arguments.figures.string(), figures.size());
-  }
   return kExitDone;
 }
 

@@ -32,6 +32,12 @@ ConfigKey uncounted(ConfigKey key) {
   return key;
 }
 
+/// Words that a key takes among others, or that another place checks.
+ConfigKey with_words(std::vector<std::string> words, ConfigKey key) {
+  key.words = std::move(words);
+  return key;
+}
+
 /// The key is written only where `present` holds.
 ConfigKey only_if(bool (*present)(const Config&), ConfigKey key) {
   key.write = [present, write = key.write](const Config& c) { return present(c) ? write(c) : ""; };
@@ -79,8 +85,10 @@ void add_run(Keys& keys) {
                               "fp16: the first one, a power of two; it follows the gradients")));
   keys.push_back(boolean("run.tf32", run(&RunOptions::tf32),
                          "fp32 convolutions may use TF32 (cuda; no effect with bf16 and fp16)"));
-  keys.push_back(uncounted(text("run.transport", run(&RunOptions::transport),
-                                "of BatchNorm statistics: auto, host, event (cuda), nccl (cuda)")));
+  keys.push_back(with_words(
+      {"auto", "host", "event", "nccl"},
+      uncounted(text("run.transport", run(&RunOptions::transport),
+                     "of BatchNorm statistics: auto, host, event (cuda), nccl (cuda)"))));
   // It counts: NCCL adds in an order of its own.
   keys.push_back(choice("run.gradient_exchange", run(&RunOptions::gradient_exchange),
                         {{"auto", "auto"}, {"owner", "owner"}, {"all_reduce", "all_reduce"}},
@@ -364,8 +372,8 @@ void add_batch_norm(Keys& keys) {
   keys.push_back(choice("bn.eps_mode", bn(&BatchNormOptions::eps_mode),
                         {{"add", EpsMode::kAdd}, {"clamp", EpsMode::kClamp}},
                         "1/sqrt(var + eps) or 1/sqrt(max(var, eps))"));
-  keys.push_back(momentum_key());
-  keys.push_back(momentum_convention_key());
+  keys.push_back(with_words({"cumulative"}, momentum_key()));
+  keys.push_back(with_words({"torch", "keras"}, momentum_convention_key()));
   keys.push_back(boolean("bn.affine", bn(&BatchNormOptions::affine), ""));
   keys.push_back(boolean("bn.track_running_stats", bn(&BatchNormOptions::track_running_stats), ""));
   keys.push_back(choice("bn.eval_stats", bn(&BatchNormConfig::eval_stats),

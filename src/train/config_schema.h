@@ -28,6 +28,8 @@ struct ConfigKey {
   std::function<std::string(const Config&)> write;
   /// Whether the value can change the trained weights or the final metrics.
   bool counts = true;
+  /// The words that may be written for it; empty where it is a number or any text.
+  std::vector<std::string> words = {};
 };
 
 /// In the order of the resolved file.

@@ -99,8 +99,12 @@ ConfigKey boolean(std::string path, Get get, std::string doc) {
     get(draft.config) = *node.value<bool>();
     return "";
   };
-  return {std::move(path), std::move(doc), read,
-          [get](const Config& c) { return to_value(get(c)); }};
+  return {std::move(path),
+          std::move(doc),
+          read,
+          [get](const Config& c) { return to_value(get(c)); },
+          true,
+          {"true", "false"}};
 }
 
 /// A string, a path or anything else that is made from a string.
@@ -125,16 +129,16 @@ using FieldOf = std::remove_cvref_t<std::invoke_result_t<Get, Config&>>;
 template <typename Get>
 ConfigKey choice(std::string path, Get get, std::vector<std::pair<std::string, FieldOf<Get>>> names,
                  std::string doc) {
-  auto read = [get, names](ConfigDraft& draft, const toml::node& node) -> std::string {
-    std::vector<std::string> known;
+  std::vector<std::string> words;
+  for (const auto& [name, value] : names) words.push_back(name);
+  auto read = [get, names, words](ConfigDraft& draft, const toml::node& node) -> std::string {
     for (const auto& [name, value] : names) {
       if (node.is_string() && *node.value<std::string>() == name) {
         get(draft.config) = value;
         return "";
       }
-      known.push_back(name);
     }
-    return expected_choice(known, node);
+    return expected_choice(words, node);
   };
   auto write = [get, names](const Config& c) -> std::string {
     for (const auto& [name, value] : names) {
@@ -142,7 +146,7 @@ ConfigKey choice(std::string path, Get get, std::vector<std::pair<std::string, F
     }
     return "";
   };
-  return {std::move(path), std::move(doc), read, write};
+  return {std::move(path), std::move(doc), read, write, true, words};
 }
 
 /// [height, width].
