@@ -1,8 +1,35 @@
-# `cmake --install`: the program, the public headers, one archive with everything in it, and what CMake
+# `cmake --install` has two components. `program`: the program, its man pages, completion for bash and zsh, the
+# documents and the example configurations. `dev`: the public headers, one archive with everything in it, and what CMake
 # (find_package(Lockstep)) and pkg-config (lockstep.pc) find it by. The flags that the library is compiled with stay
 # here: a user gets an include folder, C++20 and the libraries to link.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
+
+# The documents keep the places that they have in the source tree, so that links among them and the paths that they name
+# hold. The program looks for them in ../share/lockstep (src/cli/share.h), in a build folder, too.
+set(share ${CMAKE_INSTALL_DATADIR}/lockstep)
+file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/share/lockstep)
+foreach(shared README.md docs data)
+  file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${shared} ${PROJECT_BINARY_DIR}/share/lockstep/${shared} SYMBOLIC)
+endforeach()
+install(TARGETS lockstep_main RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
+install(FILES ${PROJECT_SOURCE_DIR}/README.md DESTINATION ${share} COMPONENT program)
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/lockstep RENAME copyright
+        COMPONENT program)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs ${PROJECT_SOURCE_DIR}/data DESTINATION ${share} COMPONENT program
+        FILES_MATCHING PATTERN "*.md" PATTERN "*.toml")
+
+# One page for the program and one for each subcommand, as it declares them.
+set(man_pages ${PROJECT_BINARY_DIR}/man1)
+add_custom_command(OUTPUT ${man_pages}/lockstep.1 COMMAND lockstep_main __man ${man_pages} DEPENDS lockstep_main
+                   COMMENT "Writing man pages" VERBATIM)
+add_custom_target(man_pages ALL DEPENDS ${man_pages}/lockstep.1)
+install(DIRECTORY ${man_pages}/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT program)
+
+set(LOCKSTEP_ZSH_DIR ${CMAKE_INSTALL_DATADIR}/zsh/site-functions CACHE STRING "Where zsh looks for completion")
+install(FILES ${PROJECT_SOURCE_DIR}/tools/completion/lockstep
+        DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions COMPONENT program)
+install(FILES ${PROJECT_SOURCE_DIR}/tools/completion/_lockstep DESTINATION ${LOCKSTEP_ZSH_DIR} COMPONENT program)
 
 set(archived ${LOCKSTEP_MODULES})
 if(LOCKSTEP_HAS_CUDA)
@@ -30,16 +57,15 @@ endif()
 target_link_directories(lockstep_archive INTERFACE ${LOCKSTEP_LIBRARY_PATHS})
 target_link_libraries(lockstep_archive INTERFACE ${libraries})
 
-install(TARGETS lockstep_main RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-install(TARGETS lockstep_archive EXPORT LockstepTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/lockstep DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-install(EXPORT LockstepTargets NAMESPACE Lockstep:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/Lockstep)
+install(TARGETS lockstep_archive EXPORT LockstepTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT dev)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/lockstep DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev)
+install(EXPORT LockstepTargets NAMESPACE Lockstep:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/Lockstep COMPONENT dev)
 
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/LockstepConfig.cmake.in LockstepConfig.cmake
                               INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/Lockstep)
 write_basic_package_version_file(LockstepConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/LockstepConfig.cmake ${PROJECT_BINARY_DIR}/LockstepConfigVersion.cmake
-        DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/Lockstep)
+        DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/Lockstep COMPONENT dev)
 
 set(LOCKSTEP_PC_LIBS "")
 foreach(path ${LOCKSTEP_LIBRARY_PATHS})
@@ -49,4 +75,4 @@ foreach(library ${libraries})
   string(APPEND LOCKSTEP_PC_LIBS " -l${library}")
 endforeach()
 configure_file(${PROJECT_SOURCE_DIR}/cmake/lockstep.pc.in lockstep.pc @ONLY)
-install(FILES ${PROJECT_BINARY_DIR}/lockstep.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+install(FILES ${PROJECT_BINARY_DIR}/lockstep.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT dev)

@@ -13,6 +13,9 @@
 #include <string_view>
 
 #include "cli/command_line.h"
+#include "cli/completion.h"
+#include "cli/help.h"
+#include "cli/man_page.h"
 #include "lockstep/cli/run_cli.h"
 #include "lockstep/core/check.h"
 #include "train/suggest.h"
@@ -68,6 +71,22 @@ Table joined(const Table& own, const Table& builtin) {
   return all;
 }
 
+/// What the shells' scripts and the build ask for; no subcommands of anyone else's.
+std::optional<int> run_hidden(const CLI::App& app, int argc, const char* const* argv,
+                              const Tables& tables) {
+  const std::string_view word = argc > 1 ? argv[1] : "";
+  if (word == "__complete") {
+    const std::vector<std::string> words(argv + 2, argv + argc);
+    fmt::print("{}", to_text(complete(app, words, tables)));
+    return kExitDone;
+  }
+  if (word == "__man" && argc == 3) {
+    write_man_pages(app, argv[2]);
+    return kExitDone;
+  }
+  return std::nullopt;
+}
+
 int run_command(int argc, const char* const* argv, const Tables& tables) {
   CommandLine line;
   line.common.tables = &tables;
@@ -77,12 +96,11 @@ int run_command(int argc, const char* const* argv, const Tables& tables) {
       "synchronized and virtual-device BatchNorm.",
       "lockstep");
   app.set_version_flag("--version", std::string("lockstep ") + LOCKSTEP_VERSION);
-  app.footer(
-      "Exit codes: 0 done, 1 failure, 2 usage or configuration, 3 data, 4 loss or gradient not "
-      "finite, 5 replica stalled or failed, 130 interrupted.");
   line.common.program = argv[0];
   const std::vector<Command> commands = add_commands(app, line);
   for (const Command& command : commands) command.declared->allow_extras();
+  add_footers(app);
+  if (const auto exit_code = run_hidden(app, argc, argv, tables)) return *exit_code;
   check_subcommand(app, argc, argv);
   try {
     app.parse(argc, argv);

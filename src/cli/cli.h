@@ -1,7 +1,8 @@
 #pragma once
-// The command line: parsed into plain structs in cli.cpp and command_line.cpp (the only files that
-// know CLI11), carried out by one function per subcommand, each in its own file. Commands return an
-// exit code or throw; only `main` turns exceptions into exit codes.
+// The command line: parsed into plain structs in cli.cpp and command_line.cpp (only they, help.cpp,
+// completion.cpp and man_page.cpp know CLI11), carried out by one function per subcommand, each in
+// its own file. Commands return an exit code or throw; only `main` turns exceptions into exit
+// codes.
 
 #include <filesystem>
 #include <optional>
@@ -126,6 +127,11 @@ struct SelftestArguments {
   CommonArguments common;
 };
 
+struct DocsArguments {
+  CommonArguments common;
+  std::string page;  // its name; empty: the list
+};
+
 int run_train(const TrainArguments& arguments);
 int run_eval(const EvalArguments& arguments);
 int run_predict(const PredictArguments& arguments);
@@ -139,5 +145,6 @@ int run_logs(const LogsArguments& arguments);
 int run_data(const DataArguments& arguments);
 int run_doctor(const DoctorArguments& arguments);
 int run_selftest(const SelftestArguments& arguments);
+int run_docs(const DocsArguments& arguments);
 
 }  // namespace lockstep

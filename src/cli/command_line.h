@@ -30,6 +30,7 @@ struct CommandLine {
   ConfigArguments config;
   DoctorArguments doctor;
   SelftestArguments selftest;
+  DocsArguments docs;
 };
 
 /// A subcommand as it is declared, and what carries it out when `line` has been filled.

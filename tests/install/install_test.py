@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+"""Installs the component `program` of a build elsewhere and runs it from a folder that knows nothing of the source.
+
+install_test.py SOURCE BUILD LOCKSTEP. Needs the man pages, which the whole build makes.
+"""
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+
+def run(*command, expect=0, **options):
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, **options)
+    if done.returncode != expect:
+        sys.exit(f"{' '.join(map(str, command))} exits with {done.returncode}\n{done.stdout}{done.stderr}")
+    return done
+
+
+def check(holds, what):
+    if not holds:
+        sys.exit(f"install: {what}")
+
+
+def subcommands_of(program):
+    text = run(program, "--help").stdout
+    listed = text[text.index("Subcommands:"):text.index("Examples:")]
+    return re.findall(r"^  (\w+) ", listed, re.MULTILINE)
+
+
+def check_tree(source, prefix, subcommands):
+    share = prefix / "share/lockstep"
+    for page in (source / "docs").glob("*.md"):
+        check((share / "docs" / page.name).read_text() == page.read_text(), f"docs/{page.name} is not installed")
+    for config in (source / "data/configs").glob("*.toml"):
+        check((share / "data/configs" / config.name).is_file(), f"{config.name} is not installed")
+    check((prefix / "share/bash-completion/completions/lockstep").is_file(), "no completion for bash")
+    check((prefix / "share/zsh/site-functions/_lockstep").is_file(), "no completion for zsh")
+    pages = {page.name for page in (prefix / "share/man/man1").iterdir()}
+    check(pages == {"lockstep.1"} | {f"lockstep-{name}.1" for name in subcommands}, f"man pages are {sorted(pages)}")
+    for folder in ("include", "lib"):
+        check(not (prefix / folder).exists(), f"the program brings {folder}/, which belongs to the component dev")
+
+
+def check_man_pages(prefix, subcommands):
+    for name in subcommands:
+        page = (prefix / f"share/man/man1/lockstep-{name}.1").read_text()
+        for section in ("NAME", "SYNOPSIS", "OPTIONS", "EXAMPLES", "EXIT STATUS", "SEE ALSO"):
+            check(f"\n.SH {section}\n" in page, f"lockstep-{name}(1) has no {section}")
+    if shutil.which("man") is None:
+        print("install: SKIPPED: the pages were not rendered, man is not installed")
+        return
+    shown = run("man", "-M", prefix / "share/man", "--warnings", "lockstep-train",
+                env=os.environ | {"MANPAGER": "cat", "MANWIDTH": "100", "LC_ALL": "C.UTF-8"})
+    check(shown.stderr == "", f"man complains: {shown.stderr}")
+    for text in ("lockstep-train - train a network", "-d, --devices DEVICES", "130", "-s bn.mode=sync"):
+        check(text in shown.stdout, f"lockstep-train(1) does not say {text}:\n{shown.stdout}")
+
+
+def check_program(program, prefix, folder):
+    docs = json.loads(run(program, "docs", "--json", cwd=folder).stdout)
+    names = {page["name"] for page in docs}
+    check({"readme", "data", "run_folder", "install"} <= names, f"docs lists {sorted(names)}")
+    for page in docs:
+        check(page["path"].startswith(str(prefix)), f"docs names {page['path']}, which is not installed")
+        check(page["title"], f"the page {page['name']} has no title")
+    check(run(program, "docs", "run_folder", cwd=folder).stdout.startswith("# The run folder\n"), "docs prints no page")
+    missing = run(program, "docs", "run_foldr", expect=2, cwd=folder)
+    check("did you mean run_folder?" in missing.stderr, missing.stderr)
+    # An example configuration is found from everywhere, and said where.
+    trained = run(program, "train", "data/configs/quickstart.toml", "-d", "cpu:2", "--max-iters", "2", "-s",
+                  "data.size=[32,48]", "-s", "data.train_images=8", "-s", "data.val_images=2", "-o", "run", cwd=folder)
+    check(f"taking {prefix}/share/lockstep/data/configs/quickstart.toml" in trained.stderr, trained.stderr)
+    check("Iter(train) [2/2]" in trained.stdout, trained.stdout)
+
+
+def main():
+    source, build = (Path(word).resolve() for word in sys.argv[1:3])
+    with tempfile.TemporaryDirectory() as folder:
+        prefix, elsewhere = Path(folder) / "prefix", Path(folder) / "elsewhere"
+        elsewhere.mkdir()
+        run("cmake", "--install", build, "--prefix", prefix, "--component", "program", "--strip")
+        program = prefix / "bin/lockstep"
+        subcommands = subcommands_of(program)
+        check_tree(source, prefix, subcommands)
+        check_man_pages(prefix, subcommands)
+        check_program(program, prefix, elsewhere)
+        alone = Path(folder) / "lockstep"
+        shutil.copy(program, alone)
+        lost = run(alone, "docs", expect=2, cwd=elsewhere)
+        check("expected the documentation in" in lost.stderr, lost.stderr)
+    print(f"install: {len(subcommands)} subcommands")
+
+
+main()
