@@ -91,6 +91,8 @@ TEST_CASE("completion: values by what an option takes") {
   CHECK(complete({"predict", "runs/a", "b.png", ""}).files == FileKind::kAny);
   CHECK(complete({"train", "-d", "cpu:"}).has("cpu:4"));
   CHECK(complete({"train", "a.toml", "--resume", ""}).has("auto"));
+  CHECK(complete({"train", "--resume", "auto", ""}).files == FileKind::kConfigs);
+  CHECK(complete({"train", "--resume", "-d", "cpu:1", ""}).files == FileKind::kConfigs);
   CHECK(complete({"bench", ""}).words == Words{"step", "layers", "batch_norm", "exchange"});
   CHECK(complete({"bench", "step", ""}).files == FileKind::kConfigs);
   CHECK(complete({"compare", "--modes", "sync,"}).words == Words{"sync,local", "sync,virtual"});

@@ -436,4 +436,10 @@ FAULTS = [
           "2 micro-batches, frozen = one batch", test="lockstep"),
     Fault("the self-test: a failure wakes nobody", "src/sync/failure.cpp",
           "[](Listener* listener) { listener->end_waits(); });", "[](Listener*) {});", "a replica throws, *", test="lockstep"),
+    Fault("completion: config init is offered configurations, and config show layouts", "src/cli/completion.cpp",
+          '(action == "init") == (kind == "LAYOUT")', '(action == "init") != (kind == "LAYOUT")',
+          "completion: config takes a layout*", "test_cli"),
+    Fault("completion: the value that an option may have is taken for an argument", "src/cli/completion.cpp",
+          "typed.waiting != nullptr && (needed || !option)", "typed.waiting != nullptr && needed",
+          "completion: values by what an option takes", "test_cli"),
 ]
