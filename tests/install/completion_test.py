@@ -16,6 +16,8 @@ from pathlib import Path
 # What is typed before Tab, and what the line then is, a space at its end included.
 CASES = [
     ("lockstep sel", "lockstep selftest "),
+    ("true; NO_COLOR=1 lockstep sel", "true; NO_COLOR=1 lockstep selftest "),
+    ("lockstep eval --config=mi", "lockstep eval --config=mine.toml "),
     ("lockstep train --resu", "lockstep train --resume "),
     ("lockstep train mi", "lockstep train mine.toml "),
     ("lockstep eval ru", "lockstep eval runs/"),
