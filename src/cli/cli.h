@@ -132,6 +132,13 @@ struct DocsArguments {
   std::string page;  // its name; empty: the list
 };
 
+struct InspectArguments {
+  CommonArguments common;
+  std::filesystem::path target;  // a file of weights, a checkpoint, a run folder
+  std::filesystem::path other;   // to compare with; empty: none
+  std::string filter;            // --filter GLOB of names; empty: all
+};
+
 int run_train(const TrainArguments& arguments);
 int run_eval(const EvalArguments& arguments);
 int run_predict(const PredictArguments& arguments);
@@ -146,5 +153,7 @@ int run_data(const DataArguments& arguments);
 int run_doctor(const DoctorArguments& arguments);
 int run_selftest(const SelftestArguments& arguments);
 int run_docs(const DocsArguments& arguments);
+/// kExitFailure where two files differ, as diff has it.
+int run_inspect(const InspectArguments& arguments);
 
 }  // namespace lockstep

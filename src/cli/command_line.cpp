@@ -320,6 +320,21 @@ CLI::App& add_docs(CLI::App& app, CommandLine& line) {
   return command;
 }
 
+CLI::App& add_inspect(CLI::App& app, CommandLine& line) {
+  CLI::App& command = *app.add_subcommand(
+      "inspect", "What a file of weights holds and whether it is sound, or how two files differ");
+  command
+      .add_option("TARGET", line.inspect.target,
+                  "run folder (its last checkpoint), checkpoint, safetensors or PyTorch's .pth")
+      ->required();
+  command.add_option("OTHER", line.inspect.other,
+                     "another: only what differs is shown; exit code 0: equal, 1: different");
+  command.add_option("--filter", line.inspect.filter,
+                     "only tensors whose names match, such as '*.running_var'");
+  add_json(command, line);
+  return command;
+}
+
 /// Gives the arguments what all subcommands share. --seed and --max-iters come last: they win over
 /// -s.
 template <typename Arguments>
@@ -350,7 +365,8 @@ std::vector<Command> add_commands(CLI::App& app, CommandLine& line) {
           command(add_bench(app, line), &CommandLine::bench, run_bench),
           command(add_doctor(app, line), &CommandLine::doctor, run_doctor),
           command(add_selftest(app, line), &CommandLine::selftest, run_selftest),
-          command(add_docs(app, line), &CommandLine::docs, run_docs)};
+          command(add_docs(app, line), &CommandLine::docs, run_docs),
+          command(add_inspect(app, line), &CommandLine::inspect, run_inspect)};
 }
 
 }  // namespace lockstep

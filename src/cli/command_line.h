@@ -31,6 +31,7 @@ struct CommandLine {
   DoctorArguments doctor;
   SelftestArguments selftest;
   DocsArguments docs;
+  InspectArguments inspect;
 };
 
 /// A subcommand as it is declared, and what carries it out when `line` has been filled.

@@ -111,7 +111,12 @@ const std::vector<Help>& all_help() {
       {"docs",
        "",
        {{"lockstep docs", "the list, and where the pages lie"},
-        {"lockstep docs run_folder", "one page"}}}};
+        {"lockstep docs run_folder", "one page"}}},
+      {"inspect",
+       "inspect",
+       {{"lockstep inspect runs/first --filter '*.running_var'",
+         "tensors of the last checkpoint, and whether its BatchNorm layers are sound"},
+        {"lockstep inspect runs/first runs/second", "where two files of weights differ"}}}};
   return help;
 }
 
@@ -150,7 +155,7 @@ std::string_view page_of(std::string_view subcommand) {
 
 std::span<const ExitCode> exit_codes() {
   static constexpr ExitCode kCodes[] = {{kExitDone, "done"},
-                                        {kExitFailure, "failure"},
+                                        {kExitFailure, "failure (inspect: the files differ)"},
                                         {kExitUsage, "usage or configuration"},
                                         {kExitData, "data"},
                                         {kExitNonFinite, "loss or gradient not finite"},

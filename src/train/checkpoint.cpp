@@ -25,31 +25,6 @@ const char* const kOptimizer = "optimizer";
 const char* const kSuffix = ".safetensors";
 const char* const kStateSuffix = ".state.safetensors";
 
-/// Over names, types, shapes, data and metadata (but the hash itself).
-std::string content_hash(const SafetensorsFile& file) {
-  XXH3_state_t* state = XXH3_createState();
-  XXH3_64bits_reset(state);
-  const auto add = [&](const std::string& text) {
-    const std::uint64_t size = text.size();
-    XXH3_64bits_update(state, &size, sizeof size);
-    XXH3_64bits_update(state, text.data(), text.size());
-  };
-  for (const auto& [key, value] : file.metadata) {
-    if (key == kHashKey) continue;
-    add(key);
-    add(value);
-  }
-  for (const auto& [name, tensor] : file.tensors) {
-    add(name);
-    add(tensor.dtype);
-    add(fmt::format("{}", fmt::join(tensor.shape, ",")));
-    XXH3_64bits_update(state, tensor.data.data(), tensor.data.size());
-  }
-  const std::string hash = fmt::format("{:016x}", XXH3_64bits_digest(state));
-  XXH3_freeState(state);
-  return hash;
-}
-
 template <typename T>
 HostTensor to_tensor(const char* dtype, const std::vector<T>& values) {
   HostTensor tensor{dtype, {static_cast<std::int64_t>(values.size())}, {}};
@@ -219,6 +194,30 @@ std::optional<std::int64_t> iteration_of(const fs::path& path) {
 }
 
 }  // namespace
+
+std::string content_hash(const SafetensorsFile& file) {
+  XXH3_state_t* state = XXH3_createState();
+  XXH3_64bits_reset(state);
+  const auto add = [&](const std::string& text) {
+    const std::uint64_t size = text.size();
+    XXH3_64bits_update(state, &size, sizeof size);
+    XXH3_64bits_update(state, text.data(), text.size());
+  };
+  for (const auto& [key, value] : file.metadata) {
+    if (key == kHashKey) continue;
+    add(key);
+    add(value);
+  }
+  for (const auto& [name, tensor] : file.tensors) {
+    add(name);
+    add(tensor.dtype);
+    add(fmt::format("{}", fmt::join(tensor.shape, ",")));
+    XXH3_64bits_update(state, tensor.data.data(), tensor.data.size());
+  }
+  const std::string hash = fmt::format("{:016x}", XXH3_64bits_digest(state));
+  XXH3_freeState(state);
+  return hash;
+}
 
 fs::path state_path(const fs::path& weights) {
   return fs::path(weights).replace_extension().concat(kStateSuffix);

@@ -43,6 +43,10 @@ void save_checkpoint(const std::filesystem::path& path, const Checkpoint& checkp
 /// one pair.
 Checkpoint load_checkpoint(const std::filesystem::path& path);
 
+/// 16 hex digits (XXH3 of 64 bits) over metadata (but the hash that a file has of itself) and
+/// names, types, shapes and bytes of all tensors.
+std::string content_hash(const SafetensorsFile& file);
+
 /// The weights alone, also of files that other programs wrote (`load_weights`; these have no
 /// metadata unless they are safetensors); checks the hash if there is one.
 SafetensorsFile read_weights(const std::filesystem::path& path);
