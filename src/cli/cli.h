@@ -93,6 +93,7 @@ struct LogsArguments {
   std::vector<std::filesystem::path> inputs;  // run folders, or folders of them
   std::string key;                            // plot: --key loss
   bool follow = false;                        // tail: -f
+  std::filesystem::path svg;                  // plot: --svg FILE; empty: in the terminal
   std::filesystem::path csv;                  // export: --csv FILE
   std::filesystem::path tensorboard;          // export: --tensorboard DIR
 };

@@ -231,6 +231,8 @@ CLI::App& add_logs(CLI::App& app, CommandLine& line) {
       ->type_name("");
   command.add_option("--key", line.logs.key, "plot: loss, lr, grad_norm, mIoU, ...; default: loss")
       ->type_name("NAME");
+  command.add_option("--svg", line.logs.svg, "plot: into this file, in place of the terminal")
+      ->type_name(kFile);
   command.add_flag("-f,--follow", line.logs.follow, "tail: until the run ends");
   command.add_option("--csv", line.logs.csv, "export: one line per number, for spreadsheets")
       ->type_name(kFile);

@@ -15,6 +15,8 @@
 #include "cli/cli.h"
 #include "cli/logs_plot.h"
 #include "lockstep/core/check.h"
+#include "lockstep/nn/weights.h"
+#include "report/page/line_chart.h"
 #include "report/table.h"
 #include "train/evaluator.h"
 #include "train/json_text.h"
@@ -185,11 +187,39 @@ std::string full_tag(const ScalarsByRun& runs, const std::string& key) {
       fmt::format("logs plot: no {} in these runs; they have {}", key, fmt::join(tags, ", ")));
 }
 
+/// Mode and seed by which a run is drawn, of the last line of events.jsonl that begins it.
+Curve curve_of(const fs::path& run) {
+  Curve curve;
+  for_each_json_line(RunFolder{run}.events(), [&](const Json& json) {
+    if (!json.contains("bn_mode")) return;
+    curve.mode = json.value("bn_mode", "");
+    curve.seed = json.value("seed", std::uint64_t{0});
+  });
+  curve.name = run.string();
+  return curve;
+}
+
+void write_svg(const ScalarsByRun& runs, const std::string& tag, const fs::path& file) {
+  LineChart chart{tag, "step", {}, tag == "train/loss" || tag == "train/grad_norm"};
+  for (const auto& [run, scalars] : runs) {
+    Curve curve = curve_of(run);
+    for (const Scalar& scalar : scalars) {
+      if (scalar.tag == tag)
+        curve.points.push_back({static_cast<double>(scalar.step), scalar.value});
+    }
+    if (!curve.points.empty()) chart.curves.push_back(std::move(curve));
+  }
+  write_file_atomically(file, draw(chart).svg.file());
+  fmt::print("{}: {} of {} run{}\n", file.string(), tag, chart.curves.size(),
+             chart.curves.size() == 1 ? "" : "s");
+}
+
 void plot(const LogsArguments& arguments) {
   ScalarsByRun runs;
   for (const fs::path& run : runs_below(arguments.inputs))
     runs.emplace_back(run, read_scalars(RunFolder{run}.scalars()));
   const std::string tag = full_tag(runs, arguments.key.empty() ? "loss" : arguments.key);
+  if (!arguments.svg.empty()) return write_svg(runs, tag, arguments.svg);
   std::vector<TerminalCurve> curves;
   for (const auto& [run, scalars] : runs) {
     curves.push_back({run.string() + ", " + tag, {}});

@@ -43,6 +43,13 @@ TEST_CASE("runs are listed, read, drawn and exported, and TensorBoard's files ar
   CHECK(tail.exit_code == 0);  // the run has ended
   CHECK_FALSE(contains(tail.out, "Iter(train) [1/4]"));
   CHECK(contains(run_lockstep({"logs", "plot", run.string()}).out, "a: "));
+  const fs::path drawing = folder.path() / "loss.svg";
+  const Outcome drawn = run_lockstep({"logs", "plot", run.string(), "--svg", drawing.string()});
+  CHECK(drawn.out == drawing.string() + ": train/loss of 1 run\n");
+  const std::string svg = test::read_text(drawing);
+  CHECK(svg.starts_with("<svg xmlns="));
+  CHECK(contains(svg, ">" + run.string() + ", step 4: "));
+  CHECK(contains(svg, "class=\"curve m0\""));
   const Outcome unknown = run_lockstep({"logs", "plot", run.string(), "--key", "los"});
   CHECK(unknown.exit_code == 2);
   CHECK(contains(unknown.err, "train/loss"));

@@ -43,7 +43,8 @@ void draw_curve(Svg& svg, const Curve& curve, const std::vector<CurvePoint>& poi
     if (std::isfinite(point.y)) path.to(frame.x_of(point.x), frame.y_of(point.y), jump);
     jump = !std::isfinite(point.y);
   }
-  const std::string name = fmt::format("{}, seed {}", curve.mode, curve.seed);
+  const std::string name =
+      curve.name.empty() ? fmt::format("{}, seed {}", curve.mode, curve.seed) : curve.name;
   svg.path(path.d(), "curve " + mode_class(curve.mode), name);
   if (points.size() > kMostMarks) return;
   for (const CurvePoint& point : points) {

@@ -18,6 +18,7 @@ struct Curve {
   std::string mode;
   std::uint64_t seed = 0;
   std::vector<CurvePoint> points;  // x ascending
+  std::string name = {};           // shown under the pointer; empty: mode and seed
 };
 
 struct LineChart {
