@@ -70,6 +70,9 @@ class Replica {
   // --- evaluation ---
   void begin_evaluation();
   EvalOutcome evaluate(const Batch& batch);
+  /// The class of every row of the first loss's output, with the replica's own statistics: that of
+  /// the largest logit, the first of equal ones.
+  std::vector<std::int32_t> predict(const Batch& batch);
   /// Confusion matrix [classes, classes] since `begin_evaluation`; empty where the first loss has
   /// no labels.
   std::vector<std::int64_t> end_evaluation();

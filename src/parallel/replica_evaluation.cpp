@@ -1,6 +1,7 @@
 // A replica's share of an evaluation: whole images, each with the replica's own statistics. No
 // replica waits for another.
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <span>
@@ -101,6 +102,27 @@ EvalOutcome Replica::evaluate(const Batch& batch) {
   download_logits(network.output(loss.output_index()));
   backend_->synchronize();
   return {read.losses[0], count_terms(batch, loss, target.shape), count_top5(batch)};
+}
+
+std::vector<std::int32_t> Replica::predict(const Batch& batch) {
+  communicator_.enter("prediction", "the network");
+  prepare_evaluation(batch);
+  upload_images(*backend_, batch, eval_images_, eval_network_->input());
+  eval_network_->forward({.training = false});
+  const Tensor& output = eval_network_->output(losses_.front().output_index());
+  std::vector<float> values(static_cast<std::size_t>(output.shape.elements()));
+  const Storage memory = backend_->allocate(values.size() * sizeof(float));
+  const Tensor logits(memory.data(), output.shape);
+  backend_->copy(output, logits, false);
+  backend_->download(values.data(), logits);
+  backend_->synchronize();
+  std::vector<std::int32_t> classes(static_cast<std::size_t>(output.shape.rows()));
+  const std::int64_t channels = output.shape.channels();
+  for (std::size_t row = 0; row < classes.size(); ++row) {
+    const auto first = values.begin() + static_cast<std::ptrdiff_t>(row) * channels;
+    classes[row] = static_cast<std::int32_t>(std::max_element(first, first + channels) - first);
+  }
+  return classes;
 }
 
 // Where they are of whole samples.

@@ -50,6 +50,7 @@ struct RunOptions {
   // At the end also evaluate under the other eval_stats, where devices' statistics differ.
   bool eval_all_stats = false;
   bool tensorboard = false;
+  std::filesystem::path metrics_file;  // for Prometheus; empty: none
 };
 
 struct BatchOptions {
@@ -159,6 +160,7 @@ struct ConfigValue {
   std::string value;   // in TOML
   std::string doc;     // one line; may be empty
   std::string origin;  // "camvid.toml:12:8", "-s bn.mode=sync"; empty: a default, or not known
+  bool counts = true;  // it can change the trained weights or the final metrics
 };
 
 /// Every key that has a value, in the order of `to_toml`, without origins.

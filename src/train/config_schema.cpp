@@ -108,6 +108,8 @@ void add_run(Keys& keys) {
   keys.push_back(only_if([](const Config& c) { return c.run.tensorboard; },
                          uncounted(boolean("run.tensorboard", run(&RunOptions::tensorboard),
                                            "also event files for TensorBoard, in tensorboard/"))));
+  keys.push_back(uncounted(text("run.metrics_file", run(&RunOptions::metrics_file),
+                                "state and progress for Prometheus, as OpenMetrics text")));
 }
 
 template <typename Get>

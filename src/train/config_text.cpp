@@ -38,7 +38,7 @@ std::vector<ConfigValue> config_values(const Config& config) {
   std::vector<ConfigValue> values;
   for (const ConfigKey& key : config_keys()) {
     std::string value = key.write(config);
-    if (!value.empty()) values.push_back({key.path, std::move(value), key.doc, ""});
+    if (!value.empty()) values.push_back({key.path, std::move(value), key.doc, "", key.counts});
   }
   return values;
 }

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <numeric>
 
 #include "lockstep/core/check.h"
+#include "parallel/replica.h"
 #include "train/running_statistics.h"
 
 namespace lockstep {
@@ -15,6 +17,25 @@ constexpr std::int64_t kImagesPerBatch = 16;
 
 }  // namespace
 
+Image side_by_side(const std::vector<Image>& images) {
+  constexpr int kGap = 4;
+  Image all{images.front().height, -kGap, {}};
+  for (const Image& image : images) all.width += image.width + kGap;
+  all.pixels.assign(static_cast<std::size_t>(all.height) * static_cast<std::size_t>(all.width) * 3,
+                    255);
+  std::ptrdiff_t left = 0;
+  for (const Image& image : images) {
+    LOCKSTEP_CHECK(image.height == all.height, "images side by side have heights of ", all.height,
+                   " and ", image.height);
+    for (std::ptrdiff_t y = 0; y < image.height; ++y) {
+      std::copy_n(image.pixels.begin() + y * image.width * 3, image.width * 3,
+                  all.pixels.begin() + (y * all.width + left) * 3);
+    }
+    left += image.width + kGap;
+  }
+  return all;
+}
+
 struct Evaluator::Impl {
   Impl(const Config& options, DataParallel& group)
       : config(options),
@@ -24,6 +45,10 @@ struct Evaluator::Impl {
             loader.task() == Task::kClassification && loader.one_size() ? kImagesPerBatch : 1) {}
 
   ReplicaStatistics statistics(EvalStats stats, const std::vector<ReplicaStatistics>& training);
+  int divisor() const { return static_cast<int>(config.architecture().size_divisor); }
+  void predict_examples();
+  ValidationExample example_of(std::int64_t index, const Batch& batch,
+                               const std::vector<std::int32_t>& classes) const;
 
   Config config;
   DataParallel& replicas;
@@ -31,6 +56,7 @@ struct Evaluator::Impl {
   // Maps of pixels are evaluated one by one, however large they are; whole images of one size
   // together. The same for any number of devices, so that the sum of the losses is.
   std::int64_t images_per_batch;
+  std::vector<ValidationExample> examples;
 };
 
 Evaluator::Evaluator(const Config& config, DataParallel& replicas)
@@ -68,19 +94,52 @@ ReplicaStatistics Evaluator::Impl::statistics(EvalStats stats,
   return training.front();
 }
 
-Evaluation Evaluator::evaluate(EvalStats stats) {
+ValidationExample Evaluator::Impl::example_of(std::int64_t index, const Batch& batch,
+                                              const std::vector<std::int32_t>& classes) const {
+  const int height = batch.size.height, width = batch.size.width;
+  ValidationExample example{loader.dataset().describe(index),
+                            {height, width, std::vector<std::uint8_t>(batch.images.size())},
+                            {height, width, batch.labels},
+                            {height, width, {classes.begin(), classes.end()}}};
+  // The way back from what the loader has made of 0..255.
+  for (std::size_t i = 0; i < batch.images.size(); ++i) {
+    const float value = batch.images[i] * config.data.std[i % 3] + config.data.mean[i % 3];
+    example.image.pixels[i] =
+        static_cast<std::uint8_t>(std::clamp(std::lround(value * 255.0F), 0L, 255L));
+  }
+  return example;
+}
+
+void Evaluator::Impl::predict_examples() {
+  constexpr std::int64_t kExamples = 4;
+  const std::int64_t count = std::min(kExamples, loader.size());
+  replicas.for_each_replica([&](Replica& replica) {
+    if (replica.rank() != 0) return;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t index = i * loader.size() / count;
+      const Batch batch = loader.load(index, 1, divisor());
+      examples.push_back(example_of(index, batch, replica.predict(batch)));
+    }
+  });
+}
+
+const std::vector<ValidationExample>& Evaluator::examples() const { return impl_->examples; }
+
+Evaluation Evaluator::evaluate(EvalStats stats, bool with_examples) {
   const auto start = std::chrono::steady_clock::now();
   DataParallel& replicas = impl_->replicas;
   const std::vector<ReplicaStatistics> training = read_running_statistics(replicas);
   const std::vector<ReplicaStatistics> used(training.size(), impl_->statistics(stats, training));
   write_running_statistics(replicas, used);
-  const int divisor = static_cast<int>(impl_->config.architecture().size_divisor);
+  const int divisor = impl_->divisor();
   const std::int64_t images = impl_->loader.size(), each = impl_->images_per_batch;
   const DataParallel::EvalResult result =
       replicas.evaluate((images + each - 1) / each, [&](std::int64_t batch) {
         const std::int64_t first = batch * each;
         return impl_->loader.load(first, std::min(each, images - first), divisor);
       });
+  impl_->examples.clear();
+  if (with_examples && impl_->loader.task() == Task::kSegmentation) impl_->predict_examples();
   write_running_statistics(replicas, training);
 
   Evaluation evaluation;

@@ -15,6 +15,17 @@
 
 namespace lockstep {
 
+/// A validation image as the network sees it (resized, cropped, its edges padded), what is true and
+/// what the network says.
+struct ValidationExample {
+  std::string name;
+  Image image;
+  LabelMap truth, prediction;
+};
+
+/// The images from left to right with a white gap between them. REQUIRES: one height.
+Image side_by_side(const std::vector<Image>& images);
+
 /// Used by the trainer's thread, between steps. `replicas` outlives it.
 class Evaluator {
  public:
@@ -25,7 +36,11 @@ class Evaluator {
   /// Statistics as `stats` says; kPrecise runs bn.precise_iters training batches forward (from the
   /// start of epoch 0, with the present weights), merges the layers' moments over devices and
   /// batches in double, and takes the unbiased variance.
-  Evaluation evaluate(EvalStats stats);
+  /// `with_examples`: then also gives `examples`, of a segmentation four images spread over the
+  /// split, for the price of their forward passes on rank 0.
+  Evaluation evaluate(EvalStats stats, bool with_examples = false);
+  /// Of the last evaluation, if it was asked for them.
+  const std::vector<ValidationExample>& examples() const;
   const Dataset& dataset() const;
 
  private:

@@ -160,6 +160,22 @@ void RunLog::write_scalars(const Json& line) {
     tensorboard_->add_scalar(scalar.tag, scalar.step, wall_time(), scalar.value);
 }
 
+void RunLog::write_image(const std::string& tag, std::int64_t step, const Image& image) {
+  if (tensorboard_) tensorboard_->add_image(tag, step, wall_time(), image);
+}
+
+void RunLog::begin_session(const HyperParameters& parameters) {
+  if (tensorboard_) tensorboard_->begin_session(parameters, wall_time());
+}
+
+void RunLog::end_session(const std::string& status) {
+  if (!tensorboard_) return;
+  const SessionStatus ended = status == "done"     ? SessionStatus::kSuccess
+                              : status == "failed" ? SessionStatus::kFailure
+                                                   : SessionStatus::kUnknown;
+  tensorboard_->end_session(ended, wall_time());
+}
+
 void RunLog::info(const std::string& text) {
   clear_progress();
   logger_->info(text);

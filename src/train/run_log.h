@@ -75,6 +75,11 @@ class RunLog {
 
   /// A line of scalars.json, and where they are wanted the same numbers for TensorBoard.
   void write_scalars(const Json& line);
+  // The rest of TensorBoard's file; nothing where there is none.
+  void write_image(const std::string& tag, std::int64_t step, const Image& image);
+  void begin_session(const HyperParameters& parameters);
+  /// `status`: done, interrupted or failed.
+  void end_session(const std::string& status);
   JsonLines& timing() { return timing_; }
   JsonLines& events() { return events_; }
   /// A line of events.jsonl that speaks of this rank alone.

@@ -8,12 +8,34 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <variant>
 #include <vector>
+
+#include "lockstep/data/dataset.h"
 
 namespace lockstep {
 
+class ProtobufMessage;
+struct Config;
+
 /// CRC-32C (Castagnoli), of which every record has two.
 std::uint32_t crc32c(std::string_view bytes);
+
+using HyperParameter = std::pair<std::string, std::variant<bool, double, std::string>>;
+
+/// What TensorBoard's HPARAMS tab shows of a run.
+struct HyperParameters {
+  std::vector<HyperParameter> values;
+  std::vector<std::string> metrics;  // tags of curves whose last values stand beside them
+};
+
+/// Every key of the configuration that can change what is trained, and the devices; lists as
+/// strings.
+HyperParameters hyper_parameters(const Config& config, const std::string& devices);
+
+/// How a run has ended, by the numbers of the HParams plugin.
+enum class SessionStatus : std::uint8_t { kUnknown = 0, kSuccess = 1, kFailure = 2, kRunning = 3 };
 
 /// One file of a folder, which is a run in TensorBoard. Used by one thread. What it writes bears
 /// the time, so it is not among what a run repeats to the byte.
@@ -25,8 +47,14 @@ class TensorBoardFile {
 
   /// A point of the curve `tag` ("train/loss").
   void add_scalar(const std::string& tag, std::int64_t step, double wall_time, double value);
+  /// A picture under the slider of `tag` ("val/street_3").
+  void add_image(const std::string& tag, std::int64_t step, double wall_time, const Image& image);
+  /// Makes the run one of the HPARAMS tab, from then on.
+  void begin_session(const HyperParameters& parameters, double wall_time);
+  void end_session(SessionStatus status, double wall_time);
 
  private:
+  void add_value(const ProtobufMessage& value, std::int64_t step, double wall_time);
   void write(const std::string& payload);
 
   std::filesystem::path path_;

@@ -126,13 +126,17 @@ double Trainer::stage_next_batch() {
 void Trainer::validate() {
   if (validated_iteration_ == iteration_) return;
   validated_iteration_ = iteration_;
-  evaluation_ = evaluator_->evaluate(config_.bn.eval_stats);
+  evaluation_ = evaluator_->evaluate(config_.bn.eval_stats, config_.run.tensorboard);
   log_evaluation(evaluation_);
+  log_images();
   const std::optional<double> reached = score(evaluation_);
-  if (!reached || (best_score_ && *reached <= *best_score_)) return;
-  best_score_ = reached;
-  best_iter_ = iteration_;
-  save("best");
+  const bool better = reached && (!best_score_ || *reached > *best_score_);
+  if (better) {
+    best_score_ = reached;
+    best_iter_ = iteration_;
+    save("best");
+  }
+  write_metrics("running");
 }
 
 void Trainer::save(const std::string& name) {

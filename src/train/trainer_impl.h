@@ -10,6 +10,7 @@
 #include "lockstep/nn/weights.h"
 #include "train/evaluator.h"
 #include "train/fault_injection.h"
+#include "train/metrics_file.h"
 #include "train/rank_report.h"
 #include "train/run_folder.h"
 #include "train/run_log.h"
@@ -44,6 +45,7 @@ class Trainer {
   void load_initial_weights();
   ImportSummary import_initial(const char* asked_by, const std::filesystem::path& path);
   void open_folder();
+  void open_metrics_file();
   void write_config();
   void log_start();
 
@@ -76,6 +78,8 @@ class Trainer {
   void log_callbacks();
   void log_evaluation(const Evaluation& evaluation);
   void log_end(const std::string& status, int exit_code, Json details);
+  void log_images();
+  void write_metrics(const std::string& state);
   MeanTimes mean_times() const;
   std::vector<RankReport> report_ranks();
   double tail_loss() const;
@@ -95,6 +99,8 @@ class Trainer {
   std::unique_ptr<DataParallel> replicas_;
   std::unique_ptr<Evaluator> evaluator_;
   std::unique_ptr<RunLog> log_;
+  std::optional<MetricsFile> metrics_file_;
+  RunMetrics metrics_;
   std::vector<std::string> classes_;
 
   const Batch* ahead_ = nullptr;      // the next step's batch, fetched during the present one

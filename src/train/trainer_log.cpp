@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "lockstep/data/palette.h"
 #include "parallel/replica.h"
 #include "train/bn_lens.h"
 #include "train/choices.h"
@@ -69,6 +70,7 @@ void Trainer::log_start() {
                         {"tf32", rounds_to_tf32(config_.run)},
                         {"max_iters", max_iters_},
                         {"environment", describe_environment(devices_)}});
+  log_->begin_session(hyper_parameters(config_, devices_text_));
   if (resumed_)
     log_->info(fmt::format("resumed {} at step {}", resumed_->path.string(), iteration_));
   for (const std::string& text : initial_weights_) log_->info(text);
@@ -119,6 +121,35 @@ void Trainer::log_step() {
                         {"eta", report.eta}});
   log_ranks();
   log_batch_norms();
+  metrics_.loss = report.loss;
+  metrics_.learning_rate = report.lr;
+  metrics_.grad_norm = report.grad_norm;
+  metrics_.step_seconds = report.time;
+  metrics_.data_seconds = report.data_time;
+  metrics_.batch_norm_wait_seconds = report.batch_norm_wait;
+  metrics_.exchange_seconds = report.exchange;
+  metrics_.remaining_seconds = report.eta;
+  const auto batch = static_cast<double>(config_.global_batch(static_cast<int>(devices_.size())));
+  if (report.time > 0) metrics_.images_per_second = batch / report.time;
+  write_metrics("running");
+}
+
+// What cannot be written costs no training: it is told of once.
+void Trainer::write_metrics(const std::string& state) {
+  if (!metrics_file_) return;
+  metrics_.state = state;
+  metrics_.steps = iteration_;
+  metrics_.epochs =
+      static_cast<double>(iteration_) / static_cast<double>(loader_->batches_per_epoch());
+  metrics_.peak_memory_bytes = peak_memory_mb() * 1048576;
+  metrics_.last_score = score(evaluation_);
+  metrics_.best_score = best_score_;
+  metrics_.validation_loss = evaluation_.loss;
+  const std::string complaint = metrics_file_->write(metrics_);
+  if (complaint.empty()) return;
+  const std::string text = "run.metrics_file: " + complaint + "; the training goes on without it";
+  log_->warning(text);
+  log_->events().write({{"type", "warning"}, {"step", iteration_}, {"text", text}});
 }
 
 void Trainer::log_ranks() {
@@ -185,7 +216,19 @@ void Trainer::log_evaluation(const Evaluation& evaluation) {
 void Trainer::log_end(const std::string& status, int exit_code, Json details) {
   Json event{{"type", "end"}, {"step", iteration_}, {"status", status}, {"exit_code", exit_code}};
   event.update(details);
+  write_metrics(status);  // first: it may lie on a disk that is not full
   log_->events().write(event);
+  log_->end_session(status);
+}
+
+void Trainer::log_images() {
+  if (recorded_validation_ == iteration_) return;
+  const std::vector<Color> colors = class_colors(config_.data);
+  for (const ValidationExample& example : evaluator_->examples()) {
+    log_->write_image("val/" + std::filesystem::path(example.name).filename().string(), iteration_,
+                      side_by_side({example.image, paint(example.truth, colors),
+                                    paint(example.prediction, colors)}));
+  }
 }
 
 MeanTimes Trainer::mean_times() const {

@@ -59,6 +59,7 @@ Trainer::Trainer(const TrainRequest& request)
 }
 
 void Trainer::choose_folder() {
+  if (!config_.run.metrics_file.empty()) check_metrics_file(config_.run.metrics_file);
   folder_.root = request_.output;
   if (folder_.root.empty() && request_.resume) {
     folder_ = is_auto(*request_.resume) ? newest_run_folder(config_)
@@ -190,6 +191,7 @@ ImportSummary Trainer::import_initial(const char* asked_by, const fs::path& path
 }
 
 void Trainer::open_folder() {
+  open_metrics_file();
   folder_.create(config_.run.rank_logs);
   int trimmed = 0;
   if (folder_.holds_run()) {
@@ -216,6 +218,21 @@ void Trainer::open_folder() {
     if (!algorithms.empty()) environment["convolutions"] = algorithms;
     write_file_atomically(folder_.environment(), json_text(environment, 2) + "\n");
   }
+}
+
+void Trainer::open_metrics_file() {
+  if (config_.run.metrics_file.empty()) return;
+  metrics_.run = config_.run.name;
+  metrics_.bn_mode = to_string(config_.bn.mode);
+  metrics_.devices = devices_text_;
+  metrics_.config_hash = config_hash(config_);
+  metrics_.seed = config_.run.seed;
+  metrics_.device_count = static_cast<int>(devices_.size());
+  metrics_.steps = iteration_;
+  metrics_.planned_steps = max_iters_;
+  metrics_.score = config_.architecture().task == Task::kSegmentation ? "miou" : "top1";
+  metrics_.best_score = best_score_;
+  metrics_file_.emplace(config_.run.metrics_file, metrics_);
 }
 
 // An earlier part of the run may have had another configuration; it stays beside the present one.

@@ -402,6 +402,17 @@ FAULTS = [
     Fault("the report: ignored pixels count", "src/report/examples.h", "&& label != ignore_index", "",
           "examples: only pixels*", test="test_report", source="src/report/examples.cpp"),
 
+    # --- what is told of weights and of a run
+    Fault("inspect: ulps do not go across zero", "src/train/inspect_weights.cpp",
+          "return (bits & kSign) != 0 ? -magnitude : magnitude;", "return static_cast<std::int64_t>(bits);",
+          "distances in ulps*", test="test_train"),
+    Fault("inspect: a channel that never varies is sound", "src/train/inspect_weights.cpp",
+          "value >= 0 && value < kFlatVariance", "value > 0 && value < kFlatVariance / 10", "every illness*", test="test_train"),
+    Fault("metrics: quotes in a label are not escaped", "src/train/metrics_file.cpp",
+          "if (c == '\\\\' || c == '\"') text", "if (c == '\\\\') text", "labels are escaped*", test="test_train"),
+    Fault("metrics: percent are taken for ratios", "src/train/metrics_file.cpp", "*percent / 100", "*percent",
+          "metrics are OpenMetrics text*", test="test_train"),
+
     # --- predictions
     Fault("test-time augmentation: mirrored probabilities are not mirrored back", PIXEL_MERGE,
           "logits.mirrored ? width - 1 -", "!logits.mirrored && logits.mirrored ? width - 1 -", "merged logits: classes*",
