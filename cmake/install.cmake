@@ -74,5 +74,7 @@ endforeach()
 foreach(library ${libraries})
   string(APPEND LOCKSTEP_PC_LIBS " -l${library}")
 endforeach()
+# The folder of libraries is lib, or lib/x86_64-linux-gnu where /usr is Debian's.
+file(RELATIVE_PATH LOCKSTEP_PC_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 configure_file(${PROJECT_SOURCE_DIR}/cmake/lockstep.pc.in lockstep.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/lockstep.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT dev)
