@@ -89,7 +89,7 @@ table.words{width:100%}
 table.words th:first-child{width:1%}
 footer{margin-top:3rem;color:var(--soft);font-size:.87rem}
 @media (max-width:30rem){main{padding:1.5rem 1rem 3rem}h1{font-size:1.25rem}h2{margin-top:2.4rem}}
-@media print{main{max-width:none;padding:0}h2{break-after:avoid}figure{break-inside:avoid}details:not([open]){display:none}nav{display:none}}
+@media print{main{max-width:none;padding:0}h2{break-after:avoid}figure,.pictures{break-inside:avoid}p.note,p:has(+.pictures){break-after:avoid}.figures{grid-template-columns:1fr 1fr;gap:1rem}.pictures{grid-template-columns:repeat(auto-fit,minmax(6rem,1fr))}details:not([open]){display:none}nav{display:none}}
 )";
 
 }  // namespace
