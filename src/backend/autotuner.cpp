@@ -4,12 +4,15 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
+
+#include "lockstep/core/progress.h"
 
 namespace lockstep {
 namespace {
@@ -163,7 +166,13 @@ Choice Autotuner::decide(const ChoiceRequest& request) {
   if (file_.empty()) return answer(ChoiceOrigin::kRule, {request.rule()});
   const auto kept = find_in(read_choices(file_), request.machine, request.problem);
   if (kept && request.usable(kept->chosen)) return answer(ChoiceOrigin::kFile, *kept);
-  return answer(ChoiceOrigin::kMeasured, settle(file_, request, request.measure(), all_kept_));
+  const auto measured = std::count_if(choices_.begin(), choices_.end(), [](const Choice& choice) {
+    return choice.origin == ChoiceOrigin::kMeasured;
+  });
+  show_progress({"measuring implementations", "problems", measured, 0, request.problem});
+  const Measurement found = request.measure();
+  clear_progress();
+  return answer(ChoiceOrigin::kMeasured, settle(file_, request, found, all_kept_));
 }
 
 std::vector<Choice> Autotuner::choices() const {

@@ -16,6 +16,7 @@
 #include "cli/completion.h"
 #include "cli/help.h"
 #include "cli/man_page.h"
+#include "cli/progress_line.h"
 #include "lockstep/cli/run_cli.h"
 #include "lockstep/core/check.h"
 #include "train/suggest.h"
@@ -113,6 +114,7 @@ int run_command(int argc, const char* const* argv, const Tables& tables) {
   });
   if (chosen == commands.end()) throw ConfigError("expected a subcommand; --help says more");
   check_leftovers(*chosen->declared);
+  const ShownProgress shown;
   return chosen->run(line);
 }
 

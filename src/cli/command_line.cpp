@@ -328,12 +328,12 @@ CLI::App& add_inspect(CLI::App& app, CommandLine& line) {
   command
       .add_option("TARGET", line.inspect.target,
                   "run folder (its last checkpoint), checkpoint, safetensors or PyTorch's .pth")
-      ->type_name("RUN|FILE")
+      ->type_name(kTrained)
       ->required();
   command
       .add_option("OTHER", line.inspect.other,
                   "another: only what differs is shown; exit code 0: equal, 1: different")
-      ->type_name("RUN|FILE");
+      ->type_name(kTrained);
   command
       .add_option("--filter", line.inspect.filter,
                   "only tensors whose names match, such as '*.running_var'")

@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,6 +22,7 @@
 #include "report/comparison.h"
 #include "report/report_page.h"
 #include "train/config.h"
+#include "train/report_text.h"
 #include "train/trainer.h"
 
 namespace lockstep {
@@ -177,10 +180,26 @@ std::string describe_cell(const TrainSummary& summary) {
                      1000 * summary.times.median_step);
 }
 
+/// What the cells from `next` on will take, by the mean of those that this process has trained.
+/// Some may be done before; they are looked at when their turn comes.
+std::string describe_rest(const std::vector<std::chrono::duration<double>>& trained,
+                          const Plan& plan, std::size_t next) {
+  if (next == plan.cells.size()) return "";
+  const auto sum = std::accumulate(trained.begin(), trained.end(), std::chrono::duration<double>{});
+  const double mean = sum.count() / static_cast<double>(trained.size());
+  const auto missing =
+      std::count_if(plan.cells.begin() + static_cast<std::ptrdiff_t>(next), plan.cells.end(),
+                    [](const Cell& cell) { return !read_summary(cell.request.output); });
+  if (missing == 0) return "";
+  return fmt::format(", in {}; about {} to the end", format_duration(trained.back().count()),
+                     format_duration(mean * static_cast<double>(missing)));
+}
+
 /// Trains what is missing. Returns nothing when interrupted.
 std::optional<std::vector<TrainSummary>> run_cells(const CompareArguments& arguments, Plan& plan) {
   const StopSignals signals;
   std::vector<TrainSummary> runs;
+  std::vector<std::chrono::duration<double>> trained;
   for (std::size_t i = 0; i < plan.cells.size(); ++i) {
     Cell& cell = plan.cells[i];
     const std::string name = fmt::format("[{}/{}] {} seed {}", i + 1, plan.cells.size(), cell.mode,
@@ -194,9 +213,11 @@ std::optional<std::vector<TrainSummary>> run_cells(const CompareArguments& argum
         fmt::format("{}: {} (log: {})", name, cell.request.resume ? "resuming" : "training",
                     (cell.request.output / "run.log").string()));
     cell.request.stop = &signals.requested();
+    const auto begin = std::chrono::steady_clock::now();
     runs.push_back(train(cell.request));
     if (runs.back().status == TrainStatus::kInterrupted) return std::nullopt;
-    say(arguments, name + ": " + describe_cell(runs.back()));
+    trained.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin));
+    say(arguments, name + ": " + describe_cell(runs.back()) + describe_rest(trained, plan, i + 1));
   }
   return runs;
 }

@@ -10,7 +10,6 @@
 
 #include "cli/cli.h"
 #include "cli/data_preview.h"
-#include "cli/progress_line.h"
 #include "lockstep/core/check.h"
 #include "lockstep/data/data_check.h"
 #include "report/table.h"
@@ -36,10 +35,7 @@ SplitReport examine(const Dataset& dataset, const DataOptions& options, Split sp
   std::vector<std::int64_t> samples(static_cast<std::size_t>(dataset.size()));
   std::iota(samples.begin(), samples.end(), 0);
   if (count > 0) samples = sample_evenly(dataset, count);
-  const std::string& name = split == Split::kTrain ? options.train : options.val;
-  ProgressLine progress(name);
-  return examine_split(dataset, options, split, samples, options.workers,
-                       [&](std::int64_t done, std::int64_t all) { progress.show(done, all); });
+  return examine_split(dataset, options, split, samples, options.workers);
 }
 
 DataReport examine(const Config& config, std::int64_t count) {

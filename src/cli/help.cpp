@@ -116,7 +116,8 @@ const std::vector<Help>& all_help() {
        "inspect",
        {{"lockstep inspect runs/first --filter '*.running_var'",
          "tensors of the last checkpoint, and whether its BatchNorm layers are sound"},
-        {"lockstep inspect runs/first runs/second", "where two files of weights differ"}}}};
+        {"lockstep inspect runs/first runs/first/ckpt/last.safetensors",
+         "where two files of weights differ: exit code 0 where they do not"}}}};
   return help;
 }
 

@@ -6,9 +6,9 @@
 #include <cstdio>
 
 #include "cli/cli.h"
-#include "cli/progress_line.h"
 #include "cli/signals.h"
 #include "lockstep/core/check.h"
+#include "lockstep/core/progress.h"
 #include "train/inference/predict_images.h"
 #include "train/json_text.h"
 #include "train/report_text.h"
@@ -149,10 +149,11 @@ int run_predict(const PredictArguments& arguments) {
   const StopSignals signals;
   PredictRequest request = request_of(arguments);
   request.stop = &signals.requested();
-  ProgressLine progress;
-  request.progress = [&](std::int64_t done, std::int64_t all) { progress.show(done, all); };
+  request.progress = [](std::int64_t done, std::int64_t all) {
+    show_progress({"predicting", "images", done, all});
+  };
   const PredictReport report = predict_images(request);
-  progress.clear();
+  clear_progress();
   for (const std::string& warning : report.warnings) fmt::print(stderr, "warning: {}\n", warning);
   if (arguments.common.json) {
     fmt::print("{}\n", json_text(to_json(report, request.augmentation), 2));

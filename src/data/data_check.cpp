@@ -11,6 +11,7 @@
 #include "data/file_dataset.h"
 #include "data/for_each_sample.h"
 #include "lockstep/core/check.h"
+#include "lockstep/core/progress.h"
 
 namespace lockstep {
 namespace {
@@ -176,12 +177,10 @@ bool crops_at_fixed_size(const SplitReport& split, const DataOptions& options) {
 }  // namespace
 
 SplitReport examine_split(const Dataset& dataset, const DataOptions& options, Split split,
-                          std::span<const std::int64_t> samples, int workers,
-                          const DataProgress& progress) {
+                          std::span<const std::int64_t> samples, int workers) {
   Sums sums(dataset, class_count(options));
-  std::mutex mutex;
-  std::int64_t done = 0;
-  const auto all = static_cast<std::int64_t>(samples.size());
+  const std::string name = split_name(options, split);
+  LongWork work("looking at " + name, "images", static_cast<std::int64_t>(samples.size()));
   for_each_sample(dataset, samples, workers,
                   [&](std::int64_t index, const Sample* sample, const DataError* error) {
                     if (sample != nullptr) {
@@ -189,12 +188,10 @@ SplitReport examine_split(const Dataset& dataset, const DataOptions& options, Sp
                     } else {
                       sums.add_broken(index, error->what());
                     }
-                    if (!progress) return;
-                    const std::lock_guard lock(mutex);
-                    progress(++done, all);
+                    work.advance();
                   });
   sums.finish();
-  sums.report.name = split_name(options, split);
+  sums.report.name = name;
   return std::move(sums.report);
 }
 

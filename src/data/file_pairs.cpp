@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/progress.h"
 
 namespace lockstep {
 namespace {
@@ -46,8 +47,10 @@ std::string other_files(const fs::path& directory) {
 FilesByStem list_files(const fs::path& directory, const Extensions& extensions) {
   check_split_folder(directory);
   FilesByStem files;
+  LongWork work("listing " + directory.string(), "files", 0);
   for (const auto& entry : fs::directory_iterator(directory)) {
     const fs::path& path = entry.path();
+    work.advance();
     if (!has_extension(path, extensions) || path.filename().string().starts_with('.')) continue;
     const auto [other, added] = files.emplace(path.stem().string(), path);
     if (!added) {
@@ -90,7 +93,13 @@ std::optional<fs::path> resolve(const fs::path& root, const fs::path& listed) {
 
 std::vector<FilePair> pairs_of_list(const fs::path& root, const fs::path& list) {
   std::vector<FilePair> pairs;
-  for (const ListLine& line : read_list(list)) pairs.push_back(pair_of_line(root, list, line));
+  const std::vector<ListLine> lines = read_list(list);
+  LongWork work("looking for the files of " + list.string(), "lines",
+                static_cast<std::int64_t>(lines.size()));
+  for (const ListLine& line : lines) {
+    pairs.push_back(pair_of_line(root, list, line));
+    work.advance();
+  }
   return pairs;
 }
 

@@ -7,6 +7,7 @@
 #include "data/file_pairs.h"
 #include "data/image_io.h"
 #include "lockstep/core/check.h"
+#include "lockstep/core/progress.h"
 
 namespace lockstep {
 namespace {
@@ -113,6 +114,7 @@ std::unique_ptr<Dataset> make_image_folder(const DataOptions& options, Split spl
       split_folder(options, split == Split::kTrain ? options.train : options.val);
   check_known(folder, class_folders(folder), classes);
   std::vector<ImageFile> files;
+  LongWork work("listing " + folder.string(), "classes", static_cast<std::int64_t>(classes.size()));
   for (std::size_t c = 0; c < classes.size(); ++c) {
     const fs::path of_class = folder / classes[c];
     const std::vector<fs::path> images =
@@ -121,6 +123,7 @@ std::unique_ptr<Dataset> make_image_folder(const DataOptions& options, Split spl
       throw DataError(concat(of_class.string(), ": expected files *.jpg *.jpeg *.png, found none"));
     }
     for (const fs::path& image : images) files.push_back({image, static_cast<Label>(c)});
+    work.advance();
   }
   if (files.empty()) throw DataError(concat(folder.string(), ": holds no image"));
   return std::make_unique<ImageFolder>(std::move(files));

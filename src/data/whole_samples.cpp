@@ -6,6 +6,7 @@
 
 #include "data/for_each_sample.h"
 #include "lockstep/core/check.h"
+#include "lockstep/core/progress.h"
 
 namespace lockstep {
 namespace {
@@ -14,8 +15,10 @@ class WholeSamples final : public Dataset {
  public:
   WholeSamples(std::unique_ptr<Dataset> all, int workers) : all_(std::move(all)) {
     std::vector<std::string> trouble(static_cast<std::size_t>(all_->size()));
+    LongWork work("looking for broken samples", "samples", all_->size());
     for_each_sample(*all_, workers, [&](std::int64_t index, const Sample*, const DataError* error) {
       if (error != nullptr) trouble[static_cast<std::size_t>(index)] = error->what();
+      work.advance();
     });
     for (std::int64_t i = 0; i < all_->size(); ++i) {
       std::string& text = trouble[static_cast<std::size_t>(i)];

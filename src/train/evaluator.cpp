@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/progress.h"
 #include "parallel/replica.h"
 #include "train/running_statistics.h"
 
@@ -133,10 +134,13 @@ Evaluation Evaluator::evaluate(EvalStats stats, bool with_examples) {
   write_running_statistics(replicas, used);
   const int divisor = impl_->divisor();
   const std::int64_t images = impl_->loader.size(), each = impl_->images_per_batch;
+  LongWork work("evaluating", "images", images);
   const DataParallel::EvalResult result =
       replicas.evaluate((images + each - 1) / each, [&](std::int64_t batch) {
-        const std::int64_t first = batch * each;
-        return impl_->loader.load(first, std::min(each, images - first), divisor);
+        const std::int64_t first = batch * each, count = std::min(each, images - first);
+        Batch loaded = impl_->loader.load(first, count, divisor);
+        work.advance(count);
+        return loaded;
       });
   impl_->examples.clear();
   if (with_examples && impl_->loader.task() == Task::kSegmentation) impl_->predict_examples();

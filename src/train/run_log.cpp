@@ -5,16 +5,15 @@
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <sstream>
 #include <vector>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/progress.h"
 #include "lockstep/nn/weights.h"
 #include "train/json_text.h"
 
@@ -78,11 +77,6 @@ double wall_time() {
   return duration<double>(system_clock::now().time_since_epoch()).count();
 }
 
-std::int64_t now_ms() {
-  using namespace std::chrono;
-  return duration_cast<milliseconds>(steady_clock::now().time_since_epoch()).count();
-}
-
 }  // namespace
 
 JsonLines::JsonLines(std::filesystem::path path)
@@ -143,15 +137,13 @@ RunLog::RunLog(const RunFolder& folder, Console console, int rank_logs,
     : logger_(make_logger(sinks_for(folder, console, prefixed))),
       file_(make_logger(sinks_for(folder, Console::kQuiet, prefixed))),
       bare_(make_logger(sinks_for(folder, console, unprefixed))),
-      bar_(console != Console::kQuiet && ::isatty(STDERR_FILENO) == 1),
+      quiet_(console == Console::kQuiet),
       scalars_(folder.scalars()),
       timing_(folder.timing()),
       events_(folder.events()) {
   for (int rank = 0; rank < rank_logs; ++rank) rank_logs_.emplace_back(folder.rank_log(rank));
   if (tensorboard) tensorboard_.emplace(folder.tensorboard(), wall_time(), *tensorboard);
 }
-
-RunLog::~RunLog() { clear_progress(); }
 
 void RunLog::write_scalars(const Json& line) {
   scalars_.write(line);
@@ -201,23 +193,9 @@ void RunLog::rank_event(int rank, const Json& line) {
   if (!rank_logs_.empty()) rank_logs_[static_cast<std::size_t>(rank)].write(line);
 }
 
-void RunLog::show_progress(std::int64_t done, std::int64_t total, double loss) {
-  constexpr std::int64_t kIntervalMs = 100;
-  constexpr std::int64_t kCells = 30;
-  if (!bar_ || total <= 0 || now_ms() - bar_drawn_ms_ < kIntervalMs) return;
-  bar_drawn_ms_ = now_ms();
-  const auto filled = static_cast<std::size_t>(done * kCells / total);
-  fmt::print(stderr, "\r\033[K[{}{}] {}/{}  loss {:.4f}", std::string(filled, '='),
-             std::string(static_cast<std::size_t>(kCells) - filled, ' '), done, total, loss);
-  std::fflush(stderr);
-  bar_shown_ = true;
-}
-
-void RunLog::clear_progress() {
-  if (!bar_shown_) return;
-  fmt::print(stderr, "\r\033[K");
-  std::fflush(stderr);
-  bar_shown_ = false;
+void RunLog::show_progress(std::int64_t done, std::int64_t total, double loss) const {
+  if (quiet_) return;
+  lockstep::show_progress({"training", "steps", done, total, fmt::format("loss {:.4f}", loss)});
 }
 
 }  // namespace lockstep

@@ -60,7 +60,6 @@ class RunLog {
   /// of event files for TensorBoard; none: there are none.
   RunLog(const RunFolder& folder, Console console, int rank_logs,
          std::optional<std::int64_t> tensorboard = std::nullopt);
-  ~RunLog();
 
   /// A line for people: console and run.log.
   void info(const std::string& text);
@@ -70,8 +69,8 @@ class RunLog {
   /// Lines without time and level.
   void plain(const std::string& text);
 
-  /// A bar on the terminal's last line; nothing, at no cost, when stderr is no terminal.
-  void show_progress(std::int64_t done, std::int64_t total, double loss);
+  /// Tells who shows progress (core/progress.h), unless the console is to be quiet.
+  void show_progress(std::int64_t done, std::int64_t total, double loss) const;
 
   /// A line of scalars.json, and where they are wanted the same numbers for TensorBoard.
   void write_scalars(const Json& line);
@@ -86,14 +85,10 @@ class RunLog {
   void rank_event(int rank, const Json& line);
 
  private:
-  void clear_progress();
-
   std::shared_ptr<spdlog::logger> logger_;  // console and file
   std::shared_ptr<spdlog::logger> file_;    // run.log alone
   std::shared_ptr<spdlog::logger> bare_;    // console and file, no prefix
-  bool bar_ = false;                        // stderr is a terminal
-  bool bar_shown_ = false;
-  std::int64_t bar_drawn_ms_ = 0;
+  bool quiet_ = false;                      // nothing on the console
   JsonLines scalars_, timing_, events_;
   std::optional<TensorBoardFile> tensorboard_;
   std::vector<JsonLines> rank_logs_;  // [rank], or none

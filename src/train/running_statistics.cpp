@@ -5,6 +5,7 @@
 
 #include "backend/moments.h"
 #include "lockstep/core/check.h"
+#include "lockstep/core/progress.h"
 #include "nn/layers/batch_norm_layer.h"
 #include "parallel/replica.h"
 
@@ -140,11 +141,13 @@ ReplicaStatistics merge_running_statistics(std::span<const ReplicaStatistics> de
 ReplicaStatistics precise_statistics(DataParallel& replicas, TrainLoader& loader,
                                      std::int64_t batches) {
   std::vector<MomentsByLayer> by_rank(static_cast<std::size_t>(replicas.size()));
+  LongWork work("precise statistics", "batches", batches);
   for (std::int64_t i = 0; i < batches; ++i) {
     replicas.forward(loader.next());
     replicas.for_each_replica([&](Replica& replica) {
       add_replica(replica, by_rank[static_cast<std::size_t>(replica.rank())]);
     });
+    work.advance();
   }
   MomentsByLayer merged;
   for (const MomentsByLayer& rank : by_rank) {

@@ -3,7 +3,6 @@
 
 #include <array>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -30,13 +29,10 @@ struct SplitReport {
   std::vector<std::uint64_t> hashes;                  // [sample] of the pixels; 0: not examined
 };
 
-/// How far a long look is; from several threads, one at a time.
-using DataProgress = std::function<void(std::int64_t done, std::int64_t all)>;
-
-/// Looks at these samples of a data set of `options`. Equal for any number of `workers`.
+/// Looks at these samples of a data set of `options`. Equal for any number of `workers`. Tells of
+/// its progress (core/progress.h).
 SplitReport examine_split(const Dataset& dataset, const DataOptions& options, Split split,
-                          std::span<const std::int64_t> samples, int workers,
-                          const DataProgress& progress = nullptr);
+                          std::span<const std::int64_t> samples, int workers);
 
 /// About `count` samples evenly over the data set, fewer where images are large; all when it has
 /// no more.

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "data/sample_store.h"
+#include "lockstep/core/progress.h"
 #include "train/evaluator.h"
 #include "train/inference/inference.h"
 
@@ -39,8 +40,11 @@ class AugmentedEvaluation {
         confusion_(classes_ * classes_) {}
 
   void run() {
-    inference_.for_each(store_.size(),
-                        [this](std::int64_t index, int device) { score(index, device); });
+    LongWork work("evaluating", "images", store_.size());
+    inference_.for_each(store_.size(), [&](std::int64_t index, int device) {
+      score(index, device);
+      work.advance();
+    });
   }
   Evaluation result() const;
   const Dataset& dataset() const { return store_.dataset(); }
