@@ -182,7 +182,9 @@ TEST_CASE("labels are escaped") {
   RunMetrics metrics = some_metrics();
   metrics.run = "a\\b \"c\"\nd,e=\"";
   metrics.devices = "\\n";
-  const Labels labels = OpenMetrics(to_open_metrics(metrics)).labels("lockstep_run_info");
+  const std::string text = to_open_metrics(metrics);
+  CHECK(contains(text, R"(run="a\\b \"c\"\nd,e=\"",)"));
+  const Labels labels = OpenMetrics(text).labels("lockstep_run_info");
   CHECK(labels.at("run") == metrics.run);
   CHECK(labels.at("devices") == "\\n");
 }
