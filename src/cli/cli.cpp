@@ -19,6 +19,7 @@
 #include "cli/progress_line.h"
 #include "lockstep/cli/run_cli.h"
 #include "lockstep/core/check.h"
+#include "lockstep/sync/fleet.h"
 #include "train/suggest.h"
 #include "train/trainer.h"
 
@@ -114,19 +115,25 @@ int run_command(int argc, const char* const* argv, const Tables& tables) {
   });
   if (chosen == commands.end()) throw ConfigError("expected a subcommand; --help says more");
   check_leftovers(*chosen->declared);
+  const std::string& name = chosen->declared->get_name();
+  if (name != "train" && launched_with_others()) {
+    throw ConfigError("lockstep " + name +
+                      " runs in one process; of several, as mpirun and srun start them, only "
+                      "lockstep train makes use");
+  }
   const ShownProgress shown;
   return chosen->run(line);
 }
 
-/// Errors in a configuration begin with file and line, as a compiler's, and stand as they are.
-void show(const std::exception& error) {
+}  // namespace
+
+// Errors in a configuration begin with file and line, as a compiler's, and stand as they are.
+void show_error(const std::exception& error) {
   const std::string_view text = error.what();
   const bool located = text.substr(0, text.find('\n')).find(": error: ") != std::string_view::npos;
   std::fprintf(stderr, "%s%s\n", located ? "" : "lockstep: error: ", error.what());
   std::fflush(nullptr);
 }
-
-}  // namespace
 
 int run_cli(int argc, const char* const* argv, const CliOptions& options) {
   const Tables tables{joined(options.models, builtin_models()),
@@ -134,10 +141,10 @@ int run_cli(int argc, const char* const* argv, const CliOptions& options) {
   try {
     return run_command(argc, argv, tables);
   } catch (const StuckReplica& error) {
-    show(error);
+    show_error(error);
     std::_Exit(kExitReplica);  // a thread still uses what destructors would free
   } catch (const std::exception& error) {
-    show(error);
+    show_error(error);
     return exit_code_of(error);
   }
 }

@@ -140,6 +140,9 @@ struct InspectArguments {
   std::string filter;            // --filter GLOB of names; empty: all
 };
 
+/// On stderr, as all commands show what ended them.
+void show_error(const std::exception& error);
+
 int run_train(const TrainArguments& arguments);
 int run_eval(const EvalArguments& arguments);
 int run_predict(const PredictArguments& arguments);

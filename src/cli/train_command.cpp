@@ -1,6 +1,7 @@
 // lockstep train: one run from a configuration.
 
 #include "cli/cli.h"
+#include "cli/fleet_session.h"
 #include "cli/signals.h"
 #include "train/trainer.h"
 
@@ -17,8 +18,11 @@ int run_train(const TrainArguments& arguments) {
   request.resume = arguments.resume;
   request.stop = &signals.requested();
   request.program = arguments.common.program;
-  const TrainSummary summary = train(request);
-  return summary.status == TrainStatus::kInterrupted ? kExitInterrupted : kExitDone;
+  return run_in_fleet([&](Fleet* fleet) {
+    request.fleet = fleet;
+    const TrainSummary summary = train(request);
+    return summary.status == TrainStatus::kInterrupted ? kExitInterrupted : kExitDone;
+  });
 }
 
 }  // namespace lockstep

@@ -15,11 +15,6 @@ namespace {
 // the same replicas' weights at the same time.
 constexpr std::int64_t kGranule = kNormBlock;
 
-std::int64_t piece_begin(std::int64_t elements, int owner, int owners) {
-  const std::int64_t granules = (elements + kGranule - 1) / kGranule;
-  return std::min(elements, kGranule * (granules * owner / owners));
-}
-
 bool fits(std::string_view name, std::string_view prefix) {
   if (!name.starts_with(prefix)) return false;
   return prefix.empty() || prefix.ends_with('.') || name.size() == prefix.size() ||
@@ -127,12 +122,17 @@ std::vector<ParameterRange> parameter_ranges(const ParameterStore& store,
   return ranges;
 }
 
+std::int64_t owned_begin(std::int64_t elements, int owner, int owners) {
+  const std::int64_t granules = (elements + kGranule - 1) / kGranule;
+  return std::min(elements, kGranule * (granules * owner / owners));
+}
+
 std::vector<ParameterRange> owned_ranges(const std::vector<ParameterRange>& ranges,
                                          std::int64_t elements, int owner, int owners) {
   LOCKSTEP_CHECK(owner >= 0 && owner < owners, "expected an owner in [0, ", owners, "), got ",
                  owner);
-  const std::int64_t begin = piece_begin(elements, owner, owners);
-  const std::int64_t end = piece_begin(elements, owner + 1, owners);
+  const std::int64_t begin = owned_begin(elements, owner, owners);
+  const std::int64_t end = owned_begin(elements, owner + 1, owners);
   std::vector<ParameterRange> owned;
   for (const ParameterRange& range : ranges) {
     ParameterRange part = range;

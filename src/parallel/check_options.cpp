@@ -24,11 +24,11 @@ void check_losses(const DataParallelOptions& options) {
 }
 
 // Here, and not first when the layers meet.
-void check_process_groups(const DataParallelOptions& options) {
+void check_process_groups(const DataParallelOptions& options, int ranks) {
   const BatchNormOptions& norm = options.norm.options;
   if (norm.mode != BatchNormMode::kSync) return;
   if (norm.process_groups.empty()) return;
-  ascending(norm.process_groups, static_cast<int>(options.devices.size()));
+  ascending(norm.process_groups, ranks);
 }
 
 void check_precision(const DataParallelOptions& options) {
@@ -54,14 +54,14 @@ void check_loss_scale(const LossScaleOptions& scale) {
 
 }  // namespace
 
-void check_options(const DataParallelOptions& options) {
+void check_options(const DataParallelOptions& options, int ranks) {
   LOCKSTEP_CHECK(options.input.rank() >= 2 && options.input.elements() > 0,
                  "expected the shape of the largest global batch, [N, ..., C], got ",
                  to_string(options.input));
   LOCKSTEP_CHECK(options.accumulate >= 1 && options.accumulate <= options.input.batch(),
                  "expected 1 to ", options.input.batch(), " micro-batches of a batch of ",
                  options.input.batch(), ", got ", options.accumulate);
-  check_process_groups(options);
+  check_process_groups(options, ranks);
   check_losses(options);
   check_optimizer(options.optimizer, options.parameter_groups);
   check_precision(options);

@@ -5,8 +5,9 @@
 
 namespace lockstep {
 
-/// Throws Error or ConfigError naming the option, what was expected and what to do.
-void check_options(const DataParallelOptions& options);
+/// Throws Error or ConfigError naming the option, what was expected and what to do. `ranks`: of all
+/// processes.
+void check_options(const DataParallelOptions& options, int ranks);
 
 /// The same for steps that are replayed. `can_record`: of the transport.
 void check_recording(const DataParallelOptions& options, const GradientExchangeChoice& exchange,

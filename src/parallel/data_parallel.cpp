@@ -12,6 +12,8 @@
 #include "core/rng.h"
 #include "lockstep/core/check.h"
 #include "parallel/check_options.h"
+#include "parallel/fleet_gradients.h"
+#include "parallel/fleet_state.h"
 #include "parallel/gather.h"
 #include "parallel/placement.h"
 #include "parallel/replica.h"
@@ -62,14 +64,24 @@ struct DataParallel::Impl {
     return lockstep::placement_obstacle(options, exchange, replicas.front()->network());
   }
 
-  int ranks() const { return static_cast<int>(options.devices.size()); }
-  void run(const std::function<void(Replica&)>& work) {
-    group->run([&](int rank) { work(*replicas[static_cast<std::size_t>(rank)]); });
+  const Roster& roster() const { return sync_group.roster(); }
+  int ranks() const { return roster().ranks(); }
+  int first() const { return roster().first_rank(); }
+  bool in_fleet() const { return options.communicator.fleet != nullptr; }
+  std::unique_ptr<Replica>& replica_at(int rank) {
+    return replicas[static_cast<std::size_t>(rank - first())];
   }
+  void run(const std::function<void(Replica&)>& work) {
+    group->run([&](int rank) { work(*replica_at(rank)); });
+  }
+  /// On the first of this process.
   void run_on_first(const std::function<void(Replica&)>& work) {
     run([&](Replica& replica) {
-      if (replica.rank() == 0) work(replica);
+      if (replica.rank() == first()) work(replica);
     });
+  }
+  Say saying() {
+    return [this](const Bytes& own) { return sync_group.all_gather(own); };
   }
   void check_between_steps(const char* what) const;
 
@@ -84,10 +96,12 @@ struct DataParallel::Impl {
   const GradientExchangeChoice exchange;
   SyncGroup sync_group;
   Scatter scatter;
-  std::vector<std::unique_ptr<Replica>> replicas;  // [rank]
-  std::vector<StepOutcome> outcomes;               // [rank] of the step finished last
-  std::vector<RankStep> rank_steps;                // [rank], of the same step
-  std::deque<StepUnderWay> under_way;              // the oldest first
+  std::unique_ptr<FleetGradients> fleet_gradients;      // null: one process
+  std::vector<std::unique_ptr<Replica>> replicas;       // [own rank]
+  std::vector<std::vector<double>> outcomes_of_others;  // [rank] what `outcomes` points to
+  std::vector<StepOutcome> outcomes;                    // [rank] of the step finished last
+  std::vector<RankStep> rank_steps;                     // [rank], of the same step
+  std::deque<StepUnderWay> under_way;                   // the oldest first
   int next_slot = 0;
   float scale_in_use = 1;                  // the loss scale of the next step to be finished
   std::vector<std::int64_t> staged;        // samples of the staged batch; empty: none
@@ -102,23 +116,35 @@ DataParallel::Impl::Impl(DataParallelOptions&& run_options)
     : options(std::move(run_options)),
       exchange(chosen_exchange(options)),
       sync_group(options.devices, sync_group_options(options, exchange)),
-      scatter(options),
+      scatter(options, sync_group.size()),
       replicas(options.devices.size()),
-      outcomes(options.devices.size()),
-      rank_steps(options.devices.size()) {
-  check_options(options);
-  if (options.cuda_graph) check_recording(options, exchange, sync_group.recorder(0) != nullptr);
+      outcomes(static_cast<std::size_t>(sync_group.size())),
+      rank_steps(outcomes.size()) {
+  check_options(options, ranks());
+  if (in_fleet()) {
+    fleet_gradients = std::make_unique<FleetGradients>(sync_group);
+  }
+  if (options.cuda_graph)
+    check_recording(options, exchange, sync_group.recorder(first()) != nullptr);
   group = std::make_unique<ReplicaGroup>(options.devices, sync_group);
 }
 
 void DataParallel::Impl::build() {
-  const int threads = threads_per_replica(ranks());
+  const int threads = threads_per_replica(roster().own_ranks());
   group->run([&](int rank) {
-    replicas[static_cast<std::size_t>(rank)] =
-        std::make_unique<Replica>(options, sync_group, rank, threads);
+    replica_at(rank) = std::make_unique<Replica>(options, sync_group, rank, threads);
   });
+  if (fleet_gradients) {
+    std::vector<const ParameterStore*> stores;
+    std::vector<const double*> losses;
+    for (const auto& replica : replicas) {
+      stores.push_back(&replica->store());
+      replica->add_losses(losses);
+    }
+    fleet_gradients->join(std::move(stores), std::move(losses));
+  }
   run([&](Replica& replica) {
-    replica.join(replicas, exchange);
+    replica.join(replicas, exchange, fleet_gradients.get());
     if (replica.rank() == 0)
       initialize_parameters(replica.store(), replica.backend(), options.seed);
   });
@@ -166,7 +192,7 @@ void DataParallel::leave_stuck_threads() {
 
 void DataParallel::Impl::call_on_replicate() {
   if (!options.on_replicate) return;
-  for (int rank = 0; rank < ranks(); ++rank) {
+  for (int rank = first(); rank < first() + roster().own_ranks(); ++rank) {
     run([&](Replica& replica) {
       if (replica.rank() != rank) return;
       options.on_replicate(
@@ -180,6 +206,7 @@ void DataParallel::replicate() {
   if (size() > 1) {
     ReplicaState state;
     impl_->run_on_first([&](Replica& first) { state = first.read_state(); });
+    if (impl_->in_fleet()) share_state(impl_->saying(), impl_->roster(), state);
     impl_->run([&](Replica& replica) {
       if (replica.rank() != 0) replica.write_state(state);
     });
@@ -267,6 +294,10 @@ StepResult DataParallel::train_step(const Batch& batch, std::int64_t step) {
 
 StepResult DataParallel::train_step(std::span<const Batch> batches, std::int64_t step, float lr) {
   impl_->check_between_steps("train_step");
+  if (impl_->in_fleet()) {
+    throw ConfigError(
+        "a batch for each device is for one process; give all processes the whole one");
+  }
   LOCKSTEP_CHECK(batches.size() == impl_->replicas.size(), "expected a batch for each of the ",
                  size(), " devices, got ", batches.size());
   const int accumulate = impl_->options.accumulate;
@@ -326,10 +357,13 @@ StepResult DataParallel::finish_step() {
   const Impl::StepUnderWay step = impl_->under_way.front();
   impl_->under_way.pop_front();
   impl_->wait_for(step);
+  if (impl_->in_fleet()) {
+    share_outcomes(impl_->saying(), impl_->roster(), impl_->outcomes, impl_->outcomes_of_others);
+  }
   try {
     const bool summed = impl_->exchange.kind == "all_reduce";
     const StepResult result = gather({step.step, impl_->outcomes, summed, impl_->scale_in_use},
-                                     impl_->options, impl_->rank_steps);
+                                     impl_->options, impl_->roster(), impl_->rank_steps);
     if (result.loss_scale) impl_->scale_in_use = result.loss_scale->scale;
     return result;
   } catch (const NonFiniteError&) {
@@ -354,19 +388,23 @@ DataParallel::EvalResult DataParallel::evaluate(
     std::int64_t count, const std::function<Batch(std::int64_t index)>& load) {
   impl_->check_between_steps("evaluate");
   std::vector<EvalOutcome> batches(static_cast<std::size_t>(count));
-  std::vector<std::vector<std::int64_t>> confusions(impl_->replicas.size());
+  std::vector<std::vector<std::int64_t>> confusions(impl_->replicas.size());  // [own rank]
   impl_->run([&](Replica& replica) {
     replica.begin_evaluation();
     for (std::int64_t index = replica.rank(); index < count; index += size()) {
       batches[static_cast<std::size_t>(index)] = replica.evaluate(load(index));
     }
-    confusions[static_cast<std::size_t>(replica.rank())] = replica.end_evaluation();
+    confusions[static_cast<std::size_t>(replica.rank() - impl_->first())] =
+        replica.end_evaluation();
   });
 
   EvalResult result;
   result.confusion.resize(confusions.front().size());
   for (const auto& confusion : confusions) {
     for (std::size_t i = 0; i < confusion.size(); ++i) result.confusion[i] += confusion[i];
+  }
+  if (impl_->in_fleet()) {
+    share_evaluation(impl_->saying(), impl_->roster(), batches, result.confusion);
   }
   std::int64_t terms = 0;
   for (const EvalOutcome& batch : batches) {
@@ -392,6 +430,7 @@ ImportSummary DataParallel::load_state_dict(const TensorMap& tensors, bool stric
   impl_->check_between_steps("load_state_dict");
   ImportSummary summary;
   impl_->run_on_first([&](Replica& first) {
+    if (first.rank() != 0) return;
     summary = import_weights(tensors, first.store(), first.backend(), strict);
   });
   replicate();
@@ -406,6 +445,7 @@ OptimizerState DataParallel::optimizer_state() {
     state.slots[slot].resize(elements);
   }
   impl_->run([&](Replica& replica) { replica.gradients().save_state(state); });
+  if (impl_->in_fleet()) share_optimizer_state(impl_->saying(), impl_->roster(), state);
   return state;
 }
 
@@ -445,6 +485,7 @@ void DataParallel::set_loss_scale(const LossScaleState& state) {
 }
 
 int DataParallel::size() const { return impl_->ranks(); }
+const Roster& DataParallel::roster() const { return impl_->roster(); }
 const DataParallelOptions& DataParallel::options() const { return impl_->options; }
 const GradientExchangeChoice& DataParallel::gradient_exchange() const { return impl_->exchange; }
 
@@ -464,8 +505,11 @@ void DataParallel::for_each_replica(const std::function<void(Replica&)>& work) {
   impl_->run(work);
 }
 
-Replica& DataParallel::replica(int rank) {
-  return *impl_->replicas[static_cast<std::size_t>(rank)];
+Replica& DataParallel::replica(int rank) { return *impl_->replica_at(rank); }
+
+std::vector<Bytes> DataParallel::all_gather(const Bytes& own) {
+  impl_->check_between_steps("all_gather");
+  return impl_->sync_group.all_gather(own);
 }
 
 bool DataParallel::has_stuck_thread() const { return impl_->group->has_stuck_thread(); }

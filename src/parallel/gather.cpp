@@ -24,13 +24,14 @@ double loss_of(const StepDone& done, std::size_t i, std::size_t losses) {
   return sum;
 }
 
-void add_losses(const StepDone& done, const DataParallelOptions& options, StepResult& result) {
+void add_losses(const StepDone& done, const DataParallelOptions& options, const Roster& roster,
+                StepResult& result) {
   for (std::size_t rank = 0; rank < done.outcomes.size(); ++rank) {
     for (std::size_t i = 0; i < options.losses.size(); ++i) {
       const double loss = done.outcomes[rank].sums.losses[i];
       if (!std::isfinite(loss)) {
-        throw NonFiniteError(concat("step ", done.step, ": the loss of replica ", rank, " (",
-                                    to_string(options.devices[rank]), ") is ", loss,
+        throw NonFiniteError(concat("step ", done.step, ": the loss of ",
+                                    roster.describe_rank(static_cast<int>(rank)), " is ", loss,
                                     "; the weights were not changed"));
       }
     }
@@ -91,13 +92,13 @@ void judge_gradient(const StepDone& done, StepResult& result) {
 
 }  // namespace
 
-StepResult gather(const StepDone& done, const DataParallelOptions& options,
+StepResult gather(const StepDone& done, const DataParallelOptions& options, const Roster& roster,
                   std::span<RankStep> ranks) {
   StepResult result;
   tell_ranks(done, ranks);
   result.ranks = ranks;
   result.times = mean_times(done.outcomes);
-  add_losses(done, options, result);
+  add_losses(done, options, roster, result);
   if (options.loss_scale) {
     result.loss_scale = done.outcomes.front().sums.scale;
     result.skipped = std::any_of(done.outcomes.begin(), done.outcomes.end(), left_out);

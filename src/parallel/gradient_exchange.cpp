@@ -37,20 +37,22 @@ GradientExchangeChoice choose_gradient_exchange(const std::string& wanted,
   return {"all_reduce", "not all GPUs reach each other's memory"};
 }
 
-GradientExchange::GradientExchange(Backend& backend, std::span<ParameterStore* const> stores,
-                                   int rank, const Optimizer& optimizer,
+GradientExchange::GradientExchange(Backend& backend, const GradientPeers& peers, int rank,
+                                   const Optimizer& optimizer,
                                    std::span<const ParameterGroup> groups, StepMemory memory,
                                    std::unique_ptr<BucketedSum> sums)
     : backend_(backend),
       rank_(rank),
+      first_rank_(peers.first_rank),
+      fleet_(peers.fleet),
       memory_(std::move(memory)),
       sums_(std::move(sums)),
       optimizer_(optimizer) {
-  const auto own_index = static_cast<std::size_t>(rank);
-  const ParameterStore& own = *stores[own_index];
-  const auto updated = sums_ ? stores.subspan(own_index, 1) : stores;
+  const auto own_index = static_cast<std::size_t>(rank - first_rank_);
+  const ParameterStore& own = *peers.stores[own_index];
+  const auto updated = sums_ ? peers.stores.subspan(own_index, 1) : peers.stores;
   ranges_ = owned_ranges(parameter_ranges(own, optimizer, groups), own.elements(), sums_ ? 0 : rank,
-                         static_cast<int>(updated.size()));
+                         sums_ ? 1 : peers.ranks);
   begin_ = ranges_.empty() ? 0 : ranges_.front().begin;
   const std::int64_t size = ranges_.empty() ? 0 : ranges_.back().end - begin_;
   for (ParameterRange& range : ranges_) {
@@ -92,17 +94,31 @@ void GradientExchange::finish() {
   if (sums_) sums_->finish();
 }
 
-void GradientExchange::update(const GradientTree& tree) {
+void GradientExchange::exchange_with_processes(const GradientTree& tree) {
+  if (fleet_ != nullptr) fleet_->exchange(rank_ - first_rank_, tree);
+}
+
+void GradientExchange::share_with_processes() {
+  if (fleet_ != nullptr) fleet_->share_weights(rank_ - first_rank_);
+}
+
+void GradientExchange::collect_gradients(const GradientTree& tree) {
   grads_.clear();
-  if (sums_) grads_.push_back(stores_.front()->grads() + begin_);
-  for (const GradientNode& node : sums_ ? std::span<const GradientNode>() : tree.nodes()) {
+  if (fleet_ != nullptr) return fleet_->parts_from(begin_, grads_);
+  if (sums_) return grads_.push_back(stores_.front()->grads() + begin_);
+  for (const GradientNode& node : tree.nodes()) {
     grads_.push_back(stores_[static_cast<std::size_t>(node.rank)]->grads_of_part(node.part) +
                      begin_);
   }
+}
+
+void GradientExchange::update(const GradientTree& tree) {
+  collect_gradients(tree);
   const bool in_tree = !sums_ && backend_.sums_by_image();
+  const std::span<const int> joins = fleet_ != nullptr ? fleet_->joins() : tree.joins();
   OptimizerShard shard{
       .grads = grads_,
-      .joins = in_tree ? tree.joins() : std::span<const int>(),
+      .joins = in_tree ? joins : std::span<const int>(),
       .weights = weights_,
       .ranges = ranges_,
       .lr = {0.0F, memory_.lr},

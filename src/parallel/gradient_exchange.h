@@ -7,7 +7,7 @@
 //               all its own weights; it is then the owner of everything among itself alone.
 //
 // Either way all ranks must have finished their backward pass before the update and must not start
-// a forward pass until all are done.
+// a forward pass until all are done. Between processes: fleet_gradients.h.
 
 #include <memory>
 #include <span>
@@ -18,6 +18,7 @@
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/sync/all_reduce.h"
 #include "parallel/bucketed_sum.h"
+#include "parallel/fleet_gradients.h"
 #include "parallel/gradient_tree.h"
 
 namespace lockstep {
@@ -35,7 +36,8 @@ GradientExchangeChoice choose_gradient_exchange(const std::string& wanted,
 struct StepMemory {
   const float* lr = nullptr;            // of this rank's device
   const std::int64_t* begun = nullptr;  // steps, this one too; of this rank's device
-  std::vector<const double*> losses;    // [rank]; with a loss scale the guards (GradientCheck)
+  // Of all ranks, those of other processes as one; with a loss scale the guards (GradientCheck).
+  std::vector<const double*> losses;
   // Of this rank's device; one of them.
   double* squared_norm = nullptr;
   double* block_squares = nullptr;    // OptimizerShard::block_squares, from the owned elements on
@@ -43,12 +45,20 @@ struct StepMemory {
   const std::int64_t* skipped = nullptr;  // of the steps before; of this rank's device; null: none
 };
 
+/// Whose gradients a rank exchanges.
+struct GradientPeers {
+  std::span<ParameterStore* const> stores;  // of this process's ranks
+  int first_rank = 0;                       // of this process
+  int ranks = 1;                            // of all processes
+  FleetGradients* fleet = nullptr;          // null: one process
+};
+
 /// Owned by its replica, used by its rank's thread.
 class GradientExchange {
  public:
-  /// The way "owner", or with `sums` (of this rank) "all_reduce". `stores`: of all ranks, on whose
-  /// parameters all of them agree; they outlive the object.
-  GradientExchange(Backend& backend, std::span<ParameterStore* const> stores, int rank,
+  /// The way "owner", or with `sums` (of this rank) "all_reduce", which is for one process. On the
+  /// parameters all ranks agree; their stores outlive the object.
+  GradientExchange(Backend& backend, const GradientPeers& peers, int rank,
                    const Optimizer& optimizer, std::span<const ParameterGroup> groups,
                    StepMemory memory, std::unique_ptr<BucketedSum> sums = nullptr);
 
@@ -59,11 +69,15 @@ class GradientExchange {
   void begin(std::int64_t batch);
   void layer_done(std::size_t layer);
   void finish();
+  /// Brings what this process has of the others' gradients to them, and theirs here.
+  void exchange_with_processes(const GradientTree& tree);
 
   /// Sums the owned gradients of all ranks in the order of `tree`, updates, and writes to every
   /// replica; adds the squares of the sums to the squared norm. Changes nothing when one of the
   /// losses is not finite. Where gradients are summed everywhere, the tree does not matter.
   void update(const GradientTree& tree);
+  /// Brings the weights that other processes have updated here.
+  void share_with_processes();
 
   /// The optimizer's state between this rank and its place in that of all parameters, on the host.
   /// Where all ranks have all of it, rank 0 gives it.
@@ -72,16 +86,18 @@ class GradientExchange {
 
  private:
   void allocate_slots(std::int64_t elements);
+  void collect_gradients(const GradientTree& tree);
 
   Backend& backend_;
-  const int rank_;
+  const int rank_, first_rank_;
+  FleetGradients* const fleet_;
   const StepMemory memory_;
   const std::unique_ptr<BucketedSum> sums_;
   std::int64_t begin_ = 0;                     // of the owned elements, in the flat parameters
   std::vector<ParameterRange> ranges_;         // relative to begin_
-  std::vector<const ParameterStore*> stores_;  // [rank]; all_reduce: one, the rank's own
+  std::vector<const ParameterStore*> stores_;  // [own rank]; all_reduce: one, the rank's own
   std::vector<const float*> grads_;            // [node] of the step's tree, at begin_
-  std::vector<float*> weights_;                // [rank], at begin_; all_reduce: one, the rank's own
+  std::vector<float*> weights_;                // [own rank], at begin_; all_reduce: one
   const Optimizer optimizer_;
   Storage slots_;                // [slots, owned elements]
   std::vector<Tensor> slot_of_;  // [slot] [1, owned elements]

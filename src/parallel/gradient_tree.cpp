@@ -19,45 +19,52 @@ bool are_halves(const GradientNode& left, const GradientNode& right, std::int64_
 
 }  // namespace
 
-void GradientTree::plan_by_image(std::span<const BatchPart> parts, std::int64_t batch) {
-  nodes_.clear();
-  for (int rank = 0; const BatchPart& part : parts) {
-    add_nodes(rank++, part.sample_offset, part.sample_offset + part.count, batch);
-  }
-  plan_joins(batch);
-}
-
-void GradientTree::plan_by_rank(int ranks) {
-  nodes_.clear();
-  for (int rank = 0; rank < ranks; ++rank) nodes_.push_back({rank, rank + 1, rank, 0});
-  plan_joins(ranks);
-}
-
-void GradientTree::add_nodes(int rank, std::int64_t begin, std::int64_t end, std::int64_t batch) {
+void add_largest_nodes(int rank, std::int64_t begin, std::int64_t end, std::int64_t batch,
+                       std::vector<GradientNode>& nodes) {
   for (std::size_t part = 0; begin < end; ++part) {
     std::int64_t room = 1;
     while (begin % (2 * room) == 0 && node_end(begin, 2 * room, batch) <= end &&
            room < end - begin) {
       room *= 2;
     }
-    nodes_.push_back({begin, node_end(begin, room, batch), rank, part});
-    begin = nodes_.back().end;
+    nodes.push_back({begin, node_end(begin, room, batch), rank, part});
+    begin = nodes.back().end;
   }
 }
 
-void GradientTree::plan_joins(std::int64_t batch) {
-  joins_.clear();
-  waiting_.clear();
-  for (const GradientNode& node : nodes_) {
-    waiting_.push_back(node);
-    int joins = 0;
-    while (waiting_.size() > 1 && are_halves(waiting_.end()[-2], waiting_.back(), batch)) {
-      waiting_.end()[-2].end = waiting_.back().end;
-      waiting_.pop_back();
-      ++joins;
+void plan_joins(std::span<const GradientNode> nodes, std::int64_t batch, std::vector<int>& joins,
+                std::vector<GradientNode>& waiting) {
+  joins.clear();
+  waiting.clear();
+  for (const GradientNode& node : nodes) {
+    waiting.push_back(node);
+    int joined = 0;
+    while (waiting.size() > 1 && are_halves(waiting.end()[-2], waiting.back(), batch)) {
+      waiting.end()[-2].end = waiting.back().end;
+      waiting.pop_back();
+      ++joined;
     }
-    joins_.push_back(joins);
+    joins.push_back(joined);
   }
+}
+
+void GradientTree::plan_by_image(std::span<const BatchPart> parts, std::int64_t batch) {
+  nodes_.clear();
+  for (int rank = 0; const BatchPart& part : parts) {
+    add_largest_nodes(rank++, part.sample_offset, part.sample_offset + part.count, batch, nodes_);
+  }
+  plan(batch);
+}
+
+void GradientTree::plan_by_rank(int ranks) {
+  nodes_.clear();
+  for (int rank = 0; rank < ranks; ++rank) nodes_.push_back({rank, rank + 1, rank, 0});
+  plan(ranks);
+}
+
+void GradientTree::plan(std::int64_t leaves) {
+  leaves_ = leaves;
+  plan_joins(nodes_, leaves, joins_, waiting_);
 }
 
 std::span<const GradientNode> GradientTree::nodes_of(int rank) const {

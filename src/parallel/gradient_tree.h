@@ -18,6 +18,15 @@ struct GradientNode {
   std::size_t part = 0;  // of the rank
 };
 
+/// The largest nodes of the tree over `batch` images that the images [begin, end) fill.
+void add_largest_nodes(int rank, std::int64_t begin, std::int64_t end, std::int64_t batch,
+                       std::vector<GradientNode>& nodes);
+
+/// How nodes, in the order of their images, are joined: [node] OptimizerShard::joins. `waiting` is
+/// scratch.
+void plan_joins(std::span<const GradientNode> nodes, std::int64_t batch, std::vector<int>& joins,
+                std::vector<GradientNode>& waiting);
+
 /// Planned anew for each step, to the same order on all ranks; allocates only for more nodes than
 /// ever before.
 class GradientTree {
@@ -35,11 +44,13 @@ class GradientTree {
   std::span<const GradientNode> nodes_of(int rank) const;
   /// [node]: OptimizerShard::joins.
   std::span<const int> joins() const { return joins_; }
+  /// What the tree is over: images, or ranks.
+  std::int64_t leaves() const { return leaves_; }
 
  private:
-  void add_nodes(int rank, std::int64_t begin, std::int64_t end, std::int64_t batch);
-  void plan_joins(std::int64_t batch);
+  void plan(std::int64_t leaves);
 
+  std::int64_t leaves_ = 0;
   std::vector<GradientNode> nodes_;
   std::vector<int> joins_;
   std::vector<GradientNode> waiting_;  // sums, while the joins are planned

@@ -7,9 +7,9 @@ namespace lockstep {
 namespace {
 
 /// The largest part of a micro-batch that a replica gets.
-std::int64_t planned_batch(const DataParallelOptions& options) {
+std::int64_t planned_batch(const DataParallelOptions& options, int ranks) {
   const std::int64_t micro = shard_of(options.input.batch(), options.accumulate, 0).count;
-  return shard_of(micro, static_cast<int>(options.devices.size()), 0).count;
+  return shard_of(micro, ranks, 0).count;
 }
 
 PlanOptions training_plan(const DataParallelOptions& options) {
@@ -42,6 +42,7 @@ void check_norm(const DataParallelOptions& options, const Network& network) {
 
 Replica::Replica(const DataParallelOptions& options, SyncGroup& group, int rank, int threads)
     : options_(options),
+      roster_(group.roster()),
       communicator_(group.at(rank)),
       all_reduce_(group.all_reduce(rank)),
       recorder_(group.recorder(rank)),
@@ -49,7 +50,7 @@ Replica::Replica(const DataParallelOptions& options, SyncGroup& group, int rank,
   communicator_.enter("building", "the replica");
   backend_ = make_backend(device(), threads, backend_options(options));
   communicator_.attach(*backend_);
-  const Shape input = options.input.with_batch(planned_batch(options));
+  const Shape input = options.input.with_batch(planned_batch(options, roster_.ranks()));
   network_ =
       build_network(options.model, options.norm, input, training_plan(options), *backend_, store_);
   check_norm(options, *network_);
@@ -93,8 +94,12 @@ double* Replica::block_squares() const {
   return reinterpret_cast<double*>(&sums() + 1) + image_losses_;
 }
 
+void Replica::add_losses(std::vector<const double*>& losses) const {
+  for (std::size_t i = 0; i < losses_.size(); ++i) losses.push_back(&sums().losses[i]);
+}
+
 void Replica::join(std::span<const std::unique_ptr<Replica>> replicas,
-                   const GradientExchangeChoice& exchange) {
+                   const GradientExchangeChoice& exchange, FleetGradients* fleet) {
   std::unique_ptr<BucketedSum> bucketed;
   if (exchange.kind == "all_reduce") {
     bucketed = std::make_unique<BucketedSum>(
@@ -113,14 +118,13 @@ void Replica::join(std::span<const std::unique_ptr<Replica>> replicas,
   for (const auto& peer : replicas) {
     stores.push_back(&peer->store_);
     guards_.push_back(&peer->sums().guard);
-    for (std::size_t i = 0; i < losses_.size(); ++i) {
-      memory.losses.push_back(&peer->sums().losses[i]);
-    }
+    peer->add_losses(memory.losses);
   }
   if (options_.loss_scale) memory.losses = guards_;
-  gradients_ = std::make_unique<GradientExchange>(*backend_, stores, rank_, options_.optimizer,
-                                                  options_.parameter_groups, std::move(memory),
-                                                  std::move(bucketed));
+  if (fleet != nullptr) memory.losses.push_back(fleet->losses());
+  gradients_ = std::make_unique<GradientExchange>(
+      *backend_, GradientPeers{stores, roster_.first_rank(), roster_.ranks(), fleet}, rank_,
+      options_.optimizer, options_.parameter_groups, std::move(memory), std::move(bucketed));
 }
 
 // --- state, between steps ---

@@ -36,12 +36,14 @@ class Replica {
  public:
   /// Everything but the share of the optimizer. `options` and `group` outlive it.
   Replica(const DataParallelOptions& options, SyncGroup& group, int rank, int threads);
-  /// Once all replicas are there, which stay where they are.
+  /// Once all replicas of this process are there, which stay where they are. `fleet`: null for one
+  /// process.
   void join(std::span<const std::unique_ptr<Replica>> replicas,
-            const GradientExchangeChoice& exchange);
+            const GradientExchangeChoice& exchange, FleetGradients* fleet);
 
+  /// Among those of all processes.
   int rank() const { return rank_; }
-  const Device& device() const { return options_.devices[static_cast<std::size_t>(rank_)]; }
+  const Device& device() const { return roster_.devices[static_cast<std::size_t>(rank_)]; }
   Backend& backend() const { return *backend_; }
   ParameterStore& store() { return store_; }
   const ParameterStore& store() const { return store_; }
@@ -52,6 +54,8 @@ class Replica {
   /// The losses' values are those of all outputs that have one, in the order of the options.
   std::span<const LossNode> losses() const { return losses_; }
   Targets& targets() const { return *targets_; }
+  /// Where the losses of a step are added up, on this rank's device.
+  void add_losses(std::vector<const double*>& losses) const;
 
   // --- a step: see DataParallel::begin_step ---
   /// Scatter, forward, losses, backward, gradient exchange, update. On a GPU it is only issued.
@@ -134,6 +138,7 @@ class Replica {
   Tensor confusion_tensor() const;
 
   const DataParallelOptions& options_;
+  const Roster& roster_;
   Communicator& communicator_;
   AllReduce* const all_reduce_;  // null: gradients go another way
   Recorder* const recorder_;     // null: steps cannot be recorded
@@ -162,7 +167,7 @@ class Replica {
   Storage eval_target_;  // of the first loss, for the network of the last evaluated size
   Storage eval_images_;  // fp32, on their way into it; empty where it takes them as they are
   Storage eval_logits_;  // fp32, on their way out; empty unless they are of whole samples
-  std::vector<const double*> guards_;  // [rank], with a loss scale
+  std::vector<const double*> guards_;  // [own rank], with a loss scale
   std::vector<std::int64_t> tracked_;  // [BatchNorm state] batches that a recorded step counts
   std::array<StepTimes, kStepSlots> times_{};
   double exchange_seconds_ = 0;  // of this thread, in the present step

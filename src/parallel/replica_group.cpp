@@ -28,6 +28,7 @@ struct ReplicaGroup::Impl {
         thrown(devices.size()) {}
 
   int size() const { return static_cast<int>(devices.size()); }
+  int first() const { return group.roster().first_rank(); }
   void serve(int rank);
   void note_failure(int rank, std::exception_ptr failure);
   bool wait_for_all(std::unique_lock<std::mutex>& lock);
@@ -59,7 +60,7 @@ void ReplicaGroup::Impl::serve(int rank) {
     lock.unlock();
     std::exception_ptr failure_here;
     try {
-      work(rank);
+      work(first() + rank);
     } catch (...) {
       failure_here = std::current_exception();
     }
@@ -89,10 +90,11 @@ std::exception_ptr ReplicaGroup::Impl::root_cause() const {
   std::string stuck;
   for (int rank = 0; rank < size(); ++rank) {
     if (returned[rank]) continue;
-    stuck += concat("; replica ", rank, " (", to_string(devices[rank]),
-                    ") does not return and is left behind (", group.progress().describe(rank), ")");
+    stuck += concat("; ", group.roster().describe_rank(first() + rank),
+                    " does not return and is left behind (",
+                    group.progress().describe(first() + rank), ")");
   }
-  return attribute_failure(group.failure(), thrown, devices, stuck);
+  return attribute_failure(group.failure(), thrown, group.roster(), stuck);
 }
 
 ReplicaGroup::ReplicaGroup(std::span<const Device> devices, SyncGroup& group)

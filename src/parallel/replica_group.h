@@ -14,19 +14,20 @@ namespace lockstep {
 
 class ReplicaGroup {
  public:
-  /// Starts the threads. `group`, of the same devices, outlives the object.
+  /// Starts the threads. `devices`: of this process; `group`, of the same devices, outlives the
+  /// object.
   ReplicaGroup(std::span<const Device> devices, SyncGroup& group);
   /// Joins the threads; one that is stuck (see `run`) is left behind.
   ~ReplicaGroup();
 
   int size() const;
 
-  /// Runs `work(rank)` on every rank's thread and returns when all are done. If any throws, aborts
-  /// the sync group, waits for the others (they leave their waits at once) and rethrows the root
-  /// cause as ReplicaError "replica 2 (cpu:2): ..." (DataError, NonFiniteError, ConfigError
-  /// and StalledError keep their type). A rank that has not returned a second after the abort is
-  /// reported as stuck and left behind. The group is unusable after a failure: further calls throw
-  /// the same error.
+  /// Runs `work(rank)` on every thread of this process's ranks and returns when all are done. If
+  /// any throws, aborts the sync group, waits for the others (they leave their waits at once) and
+  /// rethrows the root cause as ReplicaError "replica 2 (cpu:2): ..." (DataError, NonFiniteError,
+  /// ConfigError and StalledError keep their type). A rank that has not returned a second after the
+  /// abort is reported as stuck and left behind. The group is unusable after a failure: further
+  /// calls throw the same error.
   void run(const std::function<void(int rank)>& work);
 
   /// Whether a `run` has thrown: all further ones do.

@@ -217,9 +217,11 @@ void Replica::exchange_gradients() {
     check_gradients();
     communicator_.barrier("gradient check");
   }
+  gradients_->exchange_with_processes(tree_);
   gradients_->update(tree_);
   update_loss_scale();
   communicator_.barrier("weight update");
+  gradients_->share_with_processes();
 }
 
 // Before a barrier: the updates of all ranks look at all guards.

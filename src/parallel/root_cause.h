@@ -5,17 +5,18 @@
 #include <span>
 #include <string>
 
-#include "lockstep/core/device.h"
+#include "lockstep/sync/fleet.h"
 
 namespace lockstep {
 
-/// The error to report for the first failure `cause` of a group. When one rank alone threw it, its
+/// The error to report for the first failure `cause` of a group; `thrown`: by this process's
+/// ranks. When one rank alone threw it, its
 /// text is preceded by "replica 2 (cpu:2): "; when several did (a mismatch all learn of) or none
 /// (the watchdog), the text names the replicas itself and stays as it is. ConfigError, DataError,
 /// NonFiniteError and StalledError keep their type, all others become ReplicaError. `remark` is
 /// added at the end.
 std::exception_ptr attribute_failure(const std::exception_ptr& cause,
                                      std::span<const std::exception_ptr> thrown,
-                                     std::span<const Device> devices, const std::string& remark);
+                                     const Roster& roster, const std::string& remark);
 
 }  // namespace lockstep

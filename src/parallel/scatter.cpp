@@ -4,20 +4,20 @@
 
 namespace lockstep {
 
-Scatter::Scatter(const DataParallelOptions& options)
+Scatter::Scatter(const DataParallelOptions& options, int ranks)
     : options_(options),
-      parts_(options.devices.size() * static_cast<std::size_t>(options.accumulate)) {}
+      ranks_(ranks),
+      parts_(static_cast<std::size_t>(ranks) * static_cast<std::size_t>(options.accumulate)) {}
 
 BatchPart& Scatter::part(int rank, int micro) {
   return parts_[static_cast<std::size_t>(rank * options_.accumulate + micro)];
 }
 
 std::span<const BatchPart> Scatter::operator()(const Batch& batch) {
-  const auto ranks = static_cast<int>(options_.devices.size());
   for (int micro = 0; micro < options_.accumulate; ++micro) {
     const Shard whole = shard_of(batch.count(), options_.accumulate, micro);
-    for (int rank = 0; rank < ranks; ++rank) {
-      const Shard own = shard_of(whole.count, ranks, rank);
+    for (int rank = 0; rank < ranks_; ++rank) {
+      const Shard own = shard_of(whole.count, ranks_, rank);
       const std::int64_t begin = whole.begin + own.begin;
       part(rank, micro) = {&batch, begin, own.count, begin};
     }

@@ -13,8 +13,8 @@ namespace lockstep {
 /// micro-batches, and each of them into parts for the ranks, both in torch.chunk's sizes.
 class Scatter {
  public:
-  /// `options` outlives the object.
-  explicit Scatter(const DataParallelOptions& options);
+  /// `ranks`: of all processes. `options` outlives the object.
+  Scatter(const DataParallelOptions& options, int ranks);
 
   /// The parts [rank][micro-batch] of a batch, or of one batch for each rank, in one row. Valid
   /// until the next call, and as long as the batches.
@@ -25,6 +25,7 @@ class Scatter {
   BatchPart& part(int rank, int micro);
 
   const DataParallelOptions& options_;
+  const int ranks_;
   std::vector<BatchPart> parts_;
 };
 

@@ -18,7 +18,8 @@ Communicator::~Communicator() = default;
 int Communicator::size() const { return group_.size(); }
 
 void Communicator::attach(Backend& backend) {
-  SumTransport* const sums = group_.sums_.empty() ? nullptr : group_.sums_[rank_].get();
+  SumTransport* const sums =
+      group_.sums_.empty() ? nullptr : group_.sums_[group_.own_index(rank_)].get();
   transport_->attach(backend, sums);
   if (sums == nullptr) return;
   meet("the set-up of the all-reduce");
@@ -31,7 +32,8 @@ int Communicator::join(const RankPartition& partition) {
   if (!number) {
     enter("joining", "process groups");
     const SyncCall call{"process groups", Direction::kOther, 0, 0};
-    number = static_cast<int>(group_.joins_->exchange(rank_, {call, 0, &sets}).count);
+    number = static_cast<int>(
+        group_.joins_->exchange(rank_ - group_.roster_.first_rank(), {call, 0, &sets}).count);
     become_member(*number);
   }
   return *number;
@@ -44,7 +46,10 @@ void Communicator::become_member(int partition) {
     const auto own = std::find(ranks.begin(), ranks.end(), rank_);
     if (own == ranks.end()) continue;
     const int place = static_cast<int>(own - ranks.begin());
-    memberships_.push_back({{partition, static_cast<int>(set), ranks, place}, joined.masters[set]});
+    const auto first = std::lower_bound(ranks.begin(), own, group_.roster_.first_rank());
+    memberships_.push_back({{partition, static_cast<int>(set), ranks, place},
+                            joined.masters[set],
+                            static_cast<int>(own - first)});
   }
 }
 
@@ -82,7 +87,7 @@ StatPosts Communicator::meet_in(const Membership& membership, const SyncCall& ca
   const WaitTimer timer(waited);
   post_ = post;
   const SyncAnswer answer =
-      membership.master->exchange(membership.group.place, {call, post.slot.count, &post_});
+      membership.master->exchange(membership.place, {call, post.slot.count, &post_});
   if (membership.group.partition == 0) ++meetings_;
   return *static_cast<const StatPosts*>(answer.payload);
 }

@@ -16,27 +16,28 @@ std::int64_t now_ns() {
 
 }  // namespace
 
-Progress::Progress(int ranks) : ranks_(ranks), entries_(std::make_unique<Entry[]>(ranks)) {
-  for (int rank = 0; rank < ranks; ++rank) entries_[rank].since_ns = now_ns();
+Progress::Progress(int ranks, int first)
+    : ranks_(ranks), first_(first), entries_(std::make_unique<Entry[]>(ranks)) {
+  for (int i = 0; i < ranks; ++i) entries_[i].since_ns = now_ns();
 }
 
 void Progress::enter(int rank, const char* activity, const char* place) {
-  Entry& entry = entries_[rank];
-  entry.activity.store(activity, std::memory_order_relaxed);
-  entry.place.store(place, std::memory_order_relaxed);
-  entry.since_ns.store(now_ns(), std::memory_order_relaxed);
+  Entry& own = entry(rank);
+  own.activity.store(activity, std::memory_order_relaxed);
+  own.place.store(place, std::memory_order_relaxed);
+  own.since_ns.store(now_ns(), std::memory_order_relaxed);
 }
 
 void Progress::set_step(int rank, std::int64_t step) {
-  entries_[rank].step.store(step, std::memory_order_relaxed);
+  entry(rank).step.store(step, std::memory_order_relaxed);
 }
 
 std::string Progress::describe(int rank) const {
-  const Entry& entry = entries_[rank];
-  const std::string_view place = entry.place.load(std::memory_order_relaxed);
-  const std::int64_t step = entry.step.load(std::memory_order_relaxed);
-  const std::int64_t since = entry.since_ns.load(std::memory_order_relaxed);
-  std::string text = concat("replica ", rank, ": ", entry.activity.load(std::memory_order_relaxed));
+  const Entry& of = entry(rank);
+  const std::string_view place = of.place.load(std::memory_order_relaxed);
+  const std::int64_t step = of.step.load(std::memory_order_relaxed);
+  const std::int64_t since = of.since_ns.load(std::memory_order_relaxed);
+  std::string text = concat("replica ", rank, ": ", of.activity.load(std::memory_order_relaxed));
   if (!place.empty()) text += concat(" in ", place);
   if (step >= 0) text += concat(", step ", step);
   return text + ", for " + describe_seconds(static_cast<double>(now_ns() - since) * 1e-9);

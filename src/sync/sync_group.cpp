@@ -1,9 +1,11 @@
 #include "lockstep/sync/sync_group.h"
 
 #include <algorithm>
+#include <iterator>
 #include <thread>
 
 #include "lockstep/core/check.h"
+#include "sync/fleet_hop.h"
 #include "sync/watchdog.h"
 
 namespace lockstep {
@@ -35,38 +37,103 @@ struct Posted {
 
 }  // namespace
 
+std::vector<int> SyncGroup::own_ranks_of(const std::vector<int>& ranks) const {
+  std::vector<int> own;
+  std::copy_if(ranks.begin(), ranks.end(), std::back_inserter(own),
+               [this](int rank) { return roster_.process_of(rank) == roster_.process; });
+  return own;
+}
+
 /// The callback of a set of ranks: shows each of them what all have posted.
-SyncMaster::Callback SyncGroup::show_posts(std::size_t ranks, CallbackCounts& counts) {
-  return [all = std::make_shared<Posted>(ranks), &counts](std::span<const SyncMessage> messages,
-                                                          std::span<SyncAnswer> answers) {
-    std::int64_t count = 0;
+SyncMaster::Callback SyncGroup::show_posts(const std::vector<int>& ranks, int channel) {
+  const std::vector<int> own = own_ranks_of(ranks);
+  auto all = std::make_shared<Posted>(ranks.size());
+  std::shared_ptr<FleetHop> hop;
+  if (own.size() < ranks.size()) {
+    hop = std::make_shared<FleetHop>(*this, channel, ranks);
+  }
+  const auto first = std::find(ranks.begin(), ranks.end(), own.front()) - ranks.begin();
+  return [this, all, hop, first](std::span<const SyncMessage> messages,
+                                 std::span<SyncAnswer> answers) {
+    const auto own_slots = std::span(all->slots).subspan(static_cast<std::size_t>(first));
     for (std::size_t place = 0; place < messages.size(); ++place) {
       const auto& post = *static_cast<const StatPost*>(messages[place].payload);
-      all->slots[place] = post.slot;
+      own_slots[place] = post.slot;
       all->tickets[place] = post.ticket;
-      count += post.slot.count;
     }
+    const SyncCall& call = messages.front().call;
+    if (hop && call.direction != Direction::kOther) hop->exchange(call, all->slots);
+    std::int64_t count = 0;
+    for (const StatSlot& slot : all->slots) count += slot.count;
     std::fill(answers.begin(), answers.end(), SyncAnswer{count, &all->posts});
-    ++counts[static_cast<std::size_t>(messages.front().call.direction)];
+    ++callbacks_[static_cast<std::size_t>(call.direction)];
   };
 }
 
+namespace {
+
+void check_fleet(const Roster& roster, const SyncGroupOptions& options) {
+  if (options.fleet == nullptr) return;
+  for (const Device& device : roster.devices) {
+    if (device.kind == DeviceKind::kCpu) continue;
+    throw ConfigError(concat("several processes train on cpu devices only, but ", to_string(device),
+                             " is asked for; use -d cpu:N, or one process for all GPUs"));
+  }
+  if (options.all_reduce) {
+    throw ConfigError(
+        "run.gradient_exchange = \"all_reduce\" works in one process only; use \"owner\"");
+  }
+}
+
+}  // namespace
+
+// What is heard of another process, with what this one was about.
+void SyncGroup::exchange(int channel, std::span<const int> peers,
+                         std::span<const std::span<const std::byte>> out, std::span<Bytes> in) {
+  try {
+    options_.fleet->exchange(channel, peers, out, in, [this] { return failure_.raised(); });
+  } catch (const PeerAborted&) {
+    throw;
+  } catch (const ReplicaError& error) {
+    std::string text = error.what();
+    for (const int process : options_.fleet->waiting_for()) {
+      text += "; no answer from " + roster_.describe(process);
+    }
+    throw ReplicaError(text + "; heard at " + progress_.describe(roster_.first_rank()));
+  }
+}
+
+std::vector<Bytes> SyncGroup::all_gather(const Bytes& own) {
+  const auto processes = static_cast<std::size_t>(roster_.processes());
+  std::vector<Bytes> all(processes);
+  if (processes > 1) {
+    const std::vector<std::span<const std::byte>> out(processes, own);
+    exchange(kControlChannel, roster_.peers(), out, all);
+  }
+  all[static_cast<std::size_t>(roster_.process)] = own;
+  return all;
+}
+
 SyncGroup::SyncGroup(std::span<const Device> devices, const SyncGroupOptions& options)
-    : options_(options), spin_(spin_of(devices)), progress_(static_cast<int>(devices.size())) {
+    : options_(options),
+      spin_(spin_of(devices)),
+      roster_(make_roster(options.fleet, devices)),
+      progress_(roster_.own_ranks(), roster_.first_rank()) {
+  check_fleet(roster_, options);
   failure_.add(*this);  // first, and so told last: barriers end faster than devices
   Transports transports = make_transports(devices, options.transport);
   if (options.all_reduce) sums_ = make_sum_transports(devices);
-  const int ranks = static_cast<int>(devices.size());
-  const RankPartition all = contiguous_groups(ranks, 0);
-  joins_ = &add_master(all.front(),
+  const RankPartition all = contiguous_groups(size(), 0);
+  joins_ = &add_master(own_ranks_of(all.front()),
                        [this](auto messages, auto answers) { answer_join(messages, answers); });
   add_partition(all);
-  for (int rank = 0; rank < ranks; ++rank) {
-    Transport& transport = *transports[rank];
-    ends_.push_back(std::make_unique<Communicator>(*this, rank, std::move(transports[rank])));
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    Transport& transport = *transports[i];
+    const int rank = roster_.first_rank() + static_cast<int>(i);
+    ends_.push_back(std::make_unique<Communicator>(*this, rank, std::move(transports[i])));
     recorders_.push_back(transport.make_recorder(*ends_.back()));
     if (options.all_reduce) {
-      all_reduces_.push_back(std::make_unique<AllReduce>(*ends_.back(), *sums_[rank]));
+      all_reduces_.push_back(std::make_unique<AllReduce>(*ends_.back(), *sums_[i]));
     }
   }
   watchdog_ = std::make_unique<Watchdog>(
@@ -77,13 +144,13 @@ SyncGroup::SyncGroup(std::span<const Device> devices, const SyncGroupOptions& op
 SyncGroup::~SyncGroup() = default;
 
 AllReduce* SyncGroup::all_reduce(int rank) {
-  return all_reduces_.empty() ? nullptr : all_reduces_[static_cast<std::size_t>(rank)].get();
+  return all_reduces_.empty() ? nullptr : all_reduces_[own_index(rank)].get();
 }
 
-Recorder* SyncGroup::recorder(int rank) { return recorders_[static_cast<std::size_t>(rank)].get(); }
+Recorder* SyncGroup::recorder(int rank) { return recorders_[own_index(rank)].get(); }
 
 SyncMaster& SyncGroup::make_master(SyncMaster::Callback callback) {
-  return add_master(contiguous_groups(size(), 0).front(), std::move(callback));
+  return add_master(own_ranks_of(contiguous_groups(size(), 0).front()), std::move(callback));
 }
 
 SyncMaster& SyncGroup::add_master(std::vector<int> ranks, SyncMaster::Callback callback) {
@@ -96,7 +163,10 @@ SyncMaster& SyncGroup::add_master(std::vector<int> ranks, SyncMaster::Callback c
 void SyncGroup::add_partition(const RankPartition& sets) {
   Partition partition{sets, {}};
   for (const std::vector<int>& ranks : sets) {
-    partition.masters.push_back(&add_master(ranks, show_posts(ranks.size(), callbacks_)));
+    const int channel = partitions_.empty() ? int{kStepChannel} : channels_++;
+    const std::vector<int> own = own_ranks_of(ranks);
+    partition.masters.push_back(own.empty() ? nullptr
+                                            : &add_master(own, show_posts(ranks, channel)));
   }
   partitions_.push_back(std::move(partition));
 }
@@ -115,9 +185,10 @@ void SyncGroup::answer_join(std::span<const SyncMessage> messages, std::span<Syn
   const RankPartition& sets = wanted_by(0);
   for (std::size_t rank = 1; rank < messages.size(); ++rank) {
     if (wanted_by(rank) == sets) continue;
-    throw ReplicaError(concat("replica ", rank, " joins the process groups ",
-                              to_string(wanted_by(rank)), " while replica 0 joins ",
-                              to_string(sets),
+    const int first = roster_.first_rank();
+    throw ReplicaError(concat("replica ", first + static_cast<int>(rank),
+                              " joins the process groups ", to_string(wanted_by(rank)),
+                              " while replica ", first, " joins ", to_string(sets),
                               ": every replica must join the same ones in the same order"));
   }
   add_partition(sets);
@@ -142,6 +213,11 @@ std::optional<SyncMaster::Wait> SyncGroup::longest_wait() const {
     } else {
       all->longest = std::max(all->longest, wait->longest);
       all->report += "; " + wait->report;
+    }
+  }
+  if (all && options_.fleet != nullptr) {
+    for (const int process : options_.fleet->waiting_for()) {
+      all->report += "; no answer from " + roster_.describe(process);
     }
   }
   return all;

@@ -6,6 +6,7 @@
 #include "backend/moments.h"
 #include "nn/layers/batch_norm_layer.h"
 #include "parallel/replica.h"
+#include "train/share_ranks.h"
 
 namespace lockstep {
 namespace {
@@ -99,10 +100,45 @@ BatchNormLens compare_parts(std::span<const PartMoments> all, double eps) {
   return lens;
 }
 
+namespace {
+
+void share_parts(DataParallel& replicas, BatchNormReading& reading) {
+  share_ranks(
+      replicas,
+      [&](int rank, ByteWriter& writer) {
+        for (const BatchNormCall& call : reading.calls) {
+          const std::vector<PartMoments>& parts = call.parts[static_cast<std::size_t>(rank)];
+          writer.add(parts.size());
+          for (const PartMoments& part : parts) {
+            writer.add(part.count);
+            writer.add(part.mean.size());
+            writer.add_all(part.mean);
+            writer.add_all(part.m2);
+          }
+        }
+      },
+      [&](int rank, ByteReader& reader) {
+        for (BatchNormCall& call : reading.calls) {
+          std::vector<PartMoments>& parts = call.parts[static_cast<std::size_t>(rank)];
+          parts.resize(reader.get<std::size_t>());
+          for (PartMoments& part : parts) {
+            part.count = reader.get<std::int64_t>();
+            part.mean.resize(reader.get<std::size_t>());
+            part.m2.resize(part.mean.size());
+            reader.get_all(part.mean);
+            reader.get_all(part.m2);
+          }
+        }
+      });
+}
+
+}  // namespace
+
 BatchNormReading read_batch_norms(DataParallel& replicas) {
   BatchNormReading reading;
   const std::vector<std::vector<PartMoments>> parts(static_cast<std::size_t>(replicas.size()));
-  for (const BatchNormLayer* layer : layers_in_training(replicas.replica(0))) {
+  for (const BatchNormLayer* layer :
+       layers_in_training(replicas.replica(replicas.roster().first_rank()))) {
     const auto eps = static_cast<double>(layer->config().norm.options.eps);
     reading.calls.push_back({layer->name(), eps, parts});
   }
@@ -112,6 +148,7 @@ BatchNormReading read_batch_norms(DataParallel& replicas) {
       reading.calls[call++].parts[rank] = read_parts(replica, *layer);
     }
   });
+  share_parts(replicas, reading);
   reading.running = read_running_statistics(replicas);
   return reading;
 }

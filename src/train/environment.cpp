@@ -12,6 +12,7 @@
 #include <ctime>
 #include <fstream>
 #include <thread>
+#include <vector>
 
 #include "train/choices.h"
 
@@ -51,7 +52,7 @@ Json describe_environment(std::span<const Device> devices) {
           {"time", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(now))},
           {"host", system.nodename},
           {"system", fmt::format("{} {} {}", system.sysname, system.release, system.machine)},
-          {"cpu", proc_value("/proc/cpuinfo", "model name")},
+          {"cpu", processor_name()},
           {"cores", std::thread::hardware_concurrency()},
           {"memory", proc_value("/proc/meminfo", "MemTotal")},
           {"devices", names},
@@ -59,6 +60,19 @@ Json describe_environment(std::span<const Device> devices) {
           {"cxx", __cplusplus},
           {"libraries", libraries()},
           {"choices", describe_choices()}};
+}
+
+std::string processor_name() { return proc_value("/proc/cpuinfo", "model name"); }
+
+std::string program_hash() {
+  std::ifstream program("/proc/self/exe", std::ios::binary);
+  std::vector<char> piece(std::size_t{1} << 20U);
+  XXH64_hash_t hash = 0;
+  do {
+    program.read(piece.data(), static_cast<std::streamsize>(piece.size()));
+    hash = XXH3_64bits_withSeed(piece.data(), static_cast<std::size_t>(program.gcount()), hash);
+  } while (program);
+  return fmt::format("{:016x}", hash);
 }
 
 double peak_memory_mb() {

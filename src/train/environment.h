@@ -13,6 +13,12 @@ namespace lockstep {
 /// clock chose so far.
 Json describe_environment(std::span<const Device> devices);
 
+/// The processor's name; "" where it is not known.
+std::string processor_name();
+
+/// Of the program that runs: equal where it is the same, byte for byte.
+std::string program_hash();
+
 /// Largest memory the process has held, in MB (2^20 bytes).
 double peak_memory_mb();
 

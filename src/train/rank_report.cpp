@@ -8,6 +8,7 @@
 
 #include "lockstep/core/check.h"
 #include "parallel/replica.h"
+#include "train/share_ranks.h"
 
 namespace lockstep {
 namespace {
@@ -52,6 +53,21 @@ void add_digests(DataParallel& replicas, std::span<RankReport> reports) {
   replicas.for_each_replica([&](const Replica& replica) {
     add_digest(replica, reports[static_cast<std::size_t>(replica.rank())]);
   });
+  share_ranks(
+      replicas,
+      [&](int rank, ByteWriter& writer) {
+        const RankReport& report = reports[static_cast<std::size_t>(rank)];
+        writer.add_text(report.weights_hash);
+        writer.add_text(report.statistics_hash);
+        writer.add(report.smallest_running_var.value_or(-1.0F));
+      },
+      [&](int rank, ByteReader& reader) {
+        RankReport& report = reports[static_cast<std::size_t>(rank)];
+        report.weights_hash = reader.get_text();
+        report.statistics_hash = reader.get_text();
+        const auto smallest = reader.get<float>();
+        if (smallest >= 0) report.smallest_running_var = smallest;
+      });
 }
 
 RankTotals::RankTotals(std::span<const Device> devices) {

@@ -8,6 +8,8 @@
 #include "lockstep/core/progress.h"
 #include "nn/layers/batch_norm_layer.h"
 #include "parallel/replica.h"
+#include "sync/byte_stream.h"
+#include "train/share_ranks.h"
 
 namespace lockstep {
 namespace {
@@ -96,6 +98,57 @@ void take_moments(const LayerMoments& moments, BatchNormStatistics& layer) {
   }
 }
 
+/// Ranks of other processes have the layers of this one's.
+void share_statistics(DataParallel& replicas, std::vector<ReplicaStatistics>& statistics) {
+  const ReplicaStatistics& own =
+      statistics[static_cast<std::size_t>(replicas.roster().first_rank())];
+  share_ranks(
+      replicas,
+      [&](int rank, ByteWriter& writer) {
+        for (const BatchNormStatistics& layer : statistics[static_cast<std::size_t>(rank)]) {
+          writer.add_all(layer.mean);
+          writer.add_all(layer.var);
+          writer.add(layer.num_batches_tracked);
+        }
+      },
+      [&](int rank, ByteReader& reader) {
+        ReplicaStatistics theirs = own;
+        for (BatchNormStatistics& layer : theirs) {
+          reader.get_all(layer.mean);
+          reader.get_all(layer.var);
+          layer.num_batches_tracked = reader.get<std::int64_t>();
+        }
+        statistics[static_cast<std::size_t>(rank)] = std::move(theirs);
+      });
+}
+
+void share_moments(DataParallel& replicas, std::vector<MomentsByLayer>& by_rank) {
+  share_ranks(
+      replicas,
+      [&](int rank, ByteWriter& writer) {
+        const MomentsByLayer& layers = by_rank[static_cast<std::size_t>(rank)];
+        writer.add(layers.size());
+        for (const auto& [layer, moments] : layers) {
+          writer.add_text(layer);
+          writer.add(moments.count);
+          writer.add(moments.mean.size());
+          writer.add_all(moments.mean);
+          writer.add_all(moments.m2);
+        }
+      },
+      [&](int rank, ByteReader& reader) {
+        const auto layers = reader.get<std::size_t>();
+        for (std::size_t i = 0; i < layers; ++i) {
+          LayerMoments& moments = by_rank[static_cast<std::size_t>(rank)][reader.get_text()];
+          moments.count = reader.get<std::int64_t>();
+          moments.mean.resize(reader.get<std::size_t>());
+          moments.m2.resize(moments.mean.size());
+          reader.get_all(moments.mean);
+          reader.get_all(moments.m2);
+        }
+      });
+}
+
 }  // namespace
 
 std::vector<ReplicaStatistics> read_running_statistics(DataParallel& replicas) {
@@ -103,6 +156,7 @@ std::vector<ReplicaStatistics> read_running_statistics(DataParallel& replicas) {
   replicas.for_each_replica([&](Replica& replica) {
     statistics[static_cast<std::size_t>(replica.rank())] = read_replica(replica);
   });
+  share_statistics(replicas, statistics);
   return statistics;
 }
 
@@ -149,6 +203,7 @@ ReplicaStatistics precise_statistics(DataParallel& replicas, TrainLoader& loader
     });
     work.advance();
   }
+  share_moments(replicas, by_rank);
   MomentsByLayer merged;
   for (const MomentsByLayer& rank : by_rank) {
     for (const auto& [layer, moments] : rank) merged[layer].add(moments);

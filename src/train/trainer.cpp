@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -45,6 +46,15 @@ void Trainer::train_until_stopped() {
   finish_steps(begun_);
 }
 
+// One process that is asked to stop stops all.
+bool Trainer::stop_requested() {
+  const bool asked = request_.stop != nullptr && request_.stop->load();
+  if (roster_.processes() == 1) return asked;
+  const std::vector<Bytes> all = replicas_->all_gather({static_cast<std::byte>(asked)});
+  return std::any_of(all.begin(), all.end(),
+                     [](const Bytes& theirs) { return theirs.front() != std::byte{0}; });
+}
+
 // Of a step: the next global batch, every replica's forward and backward pass and the update.
 void Trainer::begin_step() {
   const std::int64_t before = begun_;
@@ -61,7 +71,7 @@ void Trainer::issue_step() {
   const Clock::time_point start = Clock::now();
   const Batch& batch = next_batch();
   const double data_seconds = seconds_since(start);
-  const double base = config_.base_learning_rate(static_cast<int>(devices_.size()));
+  const double base = config_.base_learning_rate(roster_.ranks());
   lr_ = static_cast<float>(learning_rate(config_.schedule, base, begun_, max_iters_));
   fault_.set_step(begun_);
   replicas_->begin_step(batch, begun_, lr_);
@@ -141,6 +151,7 @@ void Trainer::validate() {
 
 void Trainer::save(const std::string& name) {
   Checkpoint checkpoint = read_checkpoint(*replicas_);
+  if (!leads()) return;
   checkpoint.state.iteration = iteration_;
   checkpoint.state.losses = losses_;
   checkpoint.state.best_score = best_score_;
@@ -158,12 +169,12 @@ void Trainer::save(const std::string& name) {
 void Trainer::save_progress() {
   save(fmt::format("iter_{}", iteration_));
   save("last");
-  prune_checkpoints(folder_.checkpoints(), config_.run.keep);
+  if (leads()) prune_checkpoints(folder_.checkpoints(), config_.run.keep);
 }
 
 TrainSummary Trainer::finish() {
   validate();
-  const bool differ = devices_.size() > 1 && !config_.bn.shares_statistics();
+  const bool differ = roster_.ranks() > 1 && !config_.bn.shares_statistics();
   if (config_.run.eval_all_stats && differ) {
     for (const EvalStats stats : {EvalStats::kDevice0, EvalStats::kMean, EvalStats::kPooled}) {
       if (stats == config_.bn.eval_stats) continue;

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/sync/fleet.h"
 #include "train/config.h"
 #include "train/summary.h"
 
@@ -30,6 +31,7 @@ struct TrainRequest {
       nullptr;  // becomes true: finish the step, save, return kInterrupted
   Console console = Console::kStdout;
   std::string program = "lockstep";  // how to call this program in the commands that are shown
+  Fleet* fleet = nullptr;            // the processes that train with this one; null: none
   std::string fault;  // train/fault_injection.h; empty: the environment variable LOCKSTEP_FAULT
 };
 
@@ -40,8 +42,11 @@ class StuckReplica : public ReplicaError {
   using ReplicaError::ReplicaError;
 };
 
-/// Trains. Throws ConfigError (also when the run folder already holds a run and `resume` is not
-/// set), DataError, NonFiniteError, ReplicaError, StuckReplica, or Error (disk full, ...). The run
+/// Trains. In a fleet every process calls it with the same configuration; process 0 writes the run
+/// folder, which the others see at the same path or not at all: their own logs are in
+/// processes/<number> of it. Throws ConfigError (also when the run folder already holds a run and
+/// `resume` is not set, and when the processes do not run the same program and configuration),
+/// DataError, NonFiniteError, ReplicaError, StuckReplica, or Error (disk full, ...). The run
 /// folder's last good checkpoint survives all of them, and its events.jsonl ends with the reason.
 TrainSummary train(const TrainRequest& request);
 

@@ -36,8 +36,12 @@ class Trainer {
   };
 
   // --- set-up ---
+  bool leads() const { return roster_.process == 0; }
+  void check_processes();
   void choose_folder();
+  void find_folder();
   void load_resume_point();
+  void find_resume_point();
   void build();
   void warn_of_data();
   void set_aside_newer_checkpoints();
@@ -52,7 +56,7 @@ class Trainer {
   // --- the loop ---
   bool logs_replicas() const { return config_.run.log_bn >= BatchNormLog::kDevices; }
   bool finished() const { return iteration_ >= max_iters_; }
-  bool stop_requested() const { return request_.stop != nullptr && request_.stop->load(); }
+  bool stop_requested();
   bool due(std::int64_t steps, std::int64_t every) const {
     return steps >= max_iters_ || (every > 0 && steps % every == 0);
   }
@@ -89,7 +93,8 @@ class Trainer {
   const Config& config_;
   std::vector<std::string> warnings_;
   std::string devices_text_;
-  std::vector<Device> devices_;
+  std::vector<Device> devices_;  // of this process
+  Roster roster_;                // and of the others
   RunFolder folder_;
   FaultInjection fault_;
   std::optional<FoundCheckpoint> resumed_;

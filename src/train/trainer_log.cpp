@@ -30,13 +30,21 @@ std::string describe_mode(const Config& config, std::size_t devices) {
                      devices);
 }
 
+std::string describe_processes(const Roster& roster) {
+  std::string text;
+  for (int process = 0; process < roster.processes(); ++process) {
+    text += (process == 0 ? "" : ", ") + roster.describe(process);
+  }
+  return text;
+}
+
 // TF32 is about fp32 convolutions only.
 bool rounds_to_tf32(const RunOptions& run) { return run.tf32 && run.precision == DType::kFloat32; }
 
 }  // namespace
 
 void Trainer::log_start() {
-  const auto count = static_cast<int>(devices_.size());
+  const int count = roster_.ranks();
   const std::int64_t batch = config_.global_batch(count);
   log_->info(fmt::format("lockstep {}: {}, seed {}, configuration {}", LOCKSTEP_VERSION,
                          config_.run.name, config_.run.seed, config_hash(config_)));
@@ -45,6 +53,7 @@ void Trainer::log_start() {
                          resolve_transport(config_.run.transport, devices_),
                          to_string(config_.run.precision),
                          rounds_to_tf32(config_.run) ? " with TF32 convolutions" : ""));
+  if (roster_.processes() > 1) log_->info("processes: " + describe_processes(roster_));
   const GradientExchangeChoice& exchange = replicas_->gradient_exchange();
   log_->info(fmt::format("gradient exchange: {} ({})", exchange.kind, exchange.reason));
   log_->info(fmt::format("model: {}, {} classes, {} parameters", config_.architecture().description,
@@ -54,7 +63,7 @@ void Trainer::log_start() {
       "batch: {} images of {}x{} = {} on {} devices; {} steps per epoch, {} in all", batch,
       loader_->size().height, loader_->size().width, fmt::join(chunk_sizes(batch, count), " + "),
       count, loader_->batches_per_epoch(), max_iters_));
-  log_->info("batch_norm: " + describe_mode(config_, devices_.size()) +
+  log_->info("batch_norm: " + describe_mode(config_, static_cast<std::size_t>(count)) +
              fmt::format("; evaluation uses {}", to_string(config_.bn.eval_stats)));
   log_->info(fmt::format("logs: {}", folder_.root.string()));
   log_->events().write({{"type", resumed_ ? "resume" : "header"},
@@ -129,7 +138,7 @@ void Trainer::log_step() {
   metrics_.batch_norm_wait_seconds = report.batch_norm_wait;
   metrics_.exchange_seconds = report.exchange;
   metrics_.remaining_seconds = report.eta;
-  const auto batch = static_cast<double>(config_.global_batch(static_cast<int>(devices_.size())));
+  const auto batch = static_cast<double>(config_.global_batch(roster_.ranks()));
   if (report.time > 0) metrics_.images_per_second = batch / report.time;
   write_metrics("running");
 }
@@ -262,6 +271,7 @@ double Trainer::tail_loss() const {
 std::vector<RankReport> Trainer::report_ranks() {
   std::vector<RankReport> reports = all_ranks_.reports();
   for (RankReport& report : reports) {
+    if (roster_.process_of(report.rank) != roster_.process) continue;
     const Backend& backend = replicas_->replica(report.rank).backend();
     report.memory_bytes = backend.allocated_bytes();
     report.peak_memory_bytes = backend.peak_allocated_bytes();
@@ -279,7 +289,7 @@ TrainSummary Trainer::summarize(TrainStatus status) {
   summary.bn_mode = to_string(config_.bn.mode);
   summary.seed = config_.run.seed;
   summary.devices = devices_text_;
-  summary.device_count = static_cast<int>(devices_.size());
+  summary.device_count = roster_.ranks();
   summary.global_batch = config_.global_batch(summary.device_count);
   summary.iterations = iteration_;
   summary.max_iters = max_iters_;
@@ -296,7 +306,7 @@ TrainSummary Trainer::summarize(TrainStatus status) {
     summary.waiting_share = summary.times.batch_norm_wait / summary.times.step;
   }
   summary.shares_cores =
-      devices_.front().kind == DeviceKind::kCpu && summary.device_count > host_threads();
+      devices_.front().kind == DeviceKind::kCpu && roster_.own_ranks() > host_threads();
   summary.peak_memory_mb = peak_memory_mb();
   summary.ranks = report_ranks();
   summary.batch_norms = lenses_;

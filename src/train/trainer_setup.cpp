@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -6,6 +7,7 @@
 #include <sstream>
 #include <utility>
 
+#include "lockstep/backend/backend.h"
 #include "lockstep/core/check.h"
 #include "lockstep/data/data_check.h"
 #include "lockstep/nn/weights.h"
@@ -43,9 +45,11 @@ Trainer::Trainer(const TrainRequest& request)
       warnings_(request.warnings),
       devices_text_(request.devices.empty() ? default_devices() : request.devices),
       devices_(parse_devices(devices_text_)),
+      roster_(make_roster(request.fleet, devices_)),
       fault_(fault_of(request)),
-      lap_ranks_(devices_),
-      all_ranks_(devices_) {
+      lap_ranks_(roster_.devices),
+      all_ranks_(roster_.devices) {
+  check_processes();
   choose_folder();
   load_resume_point();
   build();
@@ -58,7 +62,46 @@ Trainer::Trainer(const TrainRequest& request)
   log_start();
 }
 
+// What would make the processes train different things, or to other bits than one process.
+void Trainer::check_processes() {
+  if (request_.fleet == nullptr) return;
+  const auto differing = [&](const std::string& own) -> std::optional<int> {
+    const std::vector<std::string> all = all_gather(*request_.fleet, own);
+    const auto other = std::find_if(all.begin(), all.end(),
+                                    [&](const std::string& text) { return text != all.front(); });
+    if (other == all.end()) return std::nullopt;
+    return static_cast<int>(other - all.begin());
+  };
+  if (const auto other = differing(program_hash())) {
+    throw ConfigError(concat(roster_.describe(*other), " runs another program than ",
+                             roster_.describe(0), "; copy one build of it to all machines"));
+  }
+  if (const auto other = differing(config_hash(config_))) {
+    throw ConfigError(concat(roster_.describe(*other), " has another configuration than ",
+                             roster_.describe(0), " (lockstep config show tells it); give all ",
+                             "processes the same file and the same -s"));
+  }
+  if (const auto other = differing(processor_name())) {
+    warnings_.push_back(concat(roster_.describe(*other), " has another processor than ",
+                               roster_.describe(0), ": results may differ from those of other ",
+                               "placements in their last bits"));
+  }
+  const int online = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+  if (host_threads() < online && std::getenv("OMP_NUM_THREADS") == nullptr) {
+    warnings_.push_back(concat("this process may use ", host_threads(), " of the ", online,
+                               " processors of its machine; give mpirun --bind-to none"));
+  }
+}
+
+// Process 0 knows: the others write beside it what is theirs.
 void Trainer::choose_folder() {
+  if (leads()) find_folder();
+  if (request_.fleet == nullptr) return;
+  const fs::path root = broadcast(*request_.fleet, folder_.root.string());
+  if (!leads()) folder_.root = root / "processes" / std::to_string(roster_.process);
+}
+
+void Trainer::find_folder() {
   if (!config_.run.metrics_file.empty()) check_metrics_file(config_.run.metrics_file);
   folder_.root = request_.output;
   if (folder_.root.empty() && request_.resume) {
@@ -73,7 +116,43 @@ void Trainer::choose_folder() {
   }
 }
 
+namespace {
+
+std::string read_bytes(const fs::path& path) {
+  std::ostringstream bytes;
+  bytes << std::ifstream(path, std::ios::binary).rdbuf();
+  return bytes.str();
+}
+
+/// Process 0's checkpoint, as the others read it: they may not see its files.
+FoundCheckpoint share_checkpoint(Fleet& fleet, const fs::path& path) {
+  const std::string weights = broadcast(fleet, path.empty() ? "" : read_bytes(path));
+  const std::string state = broadcast(fleet, path.empty() ? "" : read_bytes(state_path(path)));
+  std::string folder = (fs::temp_directory_path() / "lockstep-XXXXXX").string();
+  if (mkdtemp(folder.data()) == nullptr) throw Error(concat("cannot make a folder ", folder));
+  const fs::path copy = fs::path(folder) / "checkpoint.safetensors";
+  write_file_atomically(copy, weights);
+  write_file_atomically(state_path(copy), state);
+  FoundCheckpoint found{copy, load_checkpoint(copy)};
+  fs::remove_all(folder);
+  return found;
+}
+
+}  // namespace
+
 void Trainer::load_resume_point() {
+  if (leads()) find_resume_point();
+  if (request_.fleet == nullptr) return;
+  const std::string path =
+      broadcast(*request_.fleet, resumed_ ? resumed_->path.string() : std::string());
+  if (path.empty()) return;
+  FoundCheckpoint shared = share_checkpoint(*request_.fleet, leads() ? resumed_->path : fs::path());
+  if (leads()) return;
+  resumed_ = std::move(shared);
+  resumed_->path = path;
+}
+
+void Trainer::find_resume_point() {
   if (!request_.resume) return;
   if (is_auto(*request_.resume)) {
     resumed_ = find_newest_checkpoint(folder_.checkpoints(), warnings_);
@@ -89,8 +168,7 @@ void Trainer::load_resume_point() {
 }
 
 void Trainer::build() {
-  const int count = static_cast<int>(devices_.size());
-  const std::int64_t batch = config_.global_batch(count);
+  const std::int64_t batch = config_.global_batch(roster_.ranks());
   iteration_ = resumed_ ? resumed_->checkpoint.state.iteration : 0;
   begun_ = iteration_;
   logged_iteration_ = iteration_;
@@ -104,7 +182,8 @@ void Trainer::build() {
     throw ConfigError(concat(resumed_->path.string(), " is of step ", iteration_, ", beyond the ",
                              max_iters_, " steps of this run"));
   }
-  replicas_ = make_replicas(config_, devices_, batch, loader_->size(), fault_.hook());
+  replicas_ =
+      make_replicas(config_, devices_, batch, loader_->size(), fault_.hook(), request_.fleet);
   evaluator_ = std::make_unique<Evaluator>(config_, *replicas_);
   warn_of_data();
   classes_ = class_names(config_.data);
@@ -128,6 +207,7 @@ void Trainer::warn_of_data() {
 
 // Newer ones would be overwritten, and count as the newest when the next resume looks.
 void Trainer::set_aside_newer_checkpoints() {
+  if (!leads()) return;
   for (const fs::path& path : numbered_checkpoints(folder_.checkpoints())) {
     const fs::path own = folder_.checkpoint(fmt::format("iter_{}", iteration_));
     if (path == own) return;
@@ -175,12 +255,13 @@ void Trainer::load_initial_weights() {
   const ImportSummary summary = import_initial("--init", request_.init);
   const bool whole =
       summary.skipped.empty() && summary.missing.empty() && summary.unexpected.empty();
-  if (whole) return;
+  if (whole || !leads()) return;
   warnings_.push_back(initial_weights_.back());
   initial_weights_.pop_back();
 }
 
 ImportSummary Trainer::import_initial(const char* asked_by, const fs::path& path) {
+  if (!leads()) return replicas_->load_state_dict({}, false);
   const ImportSummary summary = replicas_->load_state_dict(read_weights(path).tensors, false);
   if (summary.loaded == 0) {
     throw DataError(
@@ -202,10 +283,11 @@ void Trainer::open_folder() {
     trim_rank_logs(folder_, iteration_);
     recorded_validation_ = last_validated_step(folder_.scalars());
   }
-  const int rank_logs = config_.run.rank_logs ? static_cast<int>(devices_.size()) : 0;
-  log_ = std::make_unique<RunLog>(
-      folder_, request_.console, rank_logs,
-      config_.run.tensorboard ? std::optional<std::int64_t>(iteration_ + 1) : std::nullopt);
+  const int rank_logs = config_.run.rank_logs ? roster_.ranks() : 0;
+  log_ = std::make_unique<RunLog>(folder_, leads() ? request_.console : Console::kQuiet, rank_logs,
+                                  config_.run.tensorboard && leads()
+                                      ? std::optional<std::int64_t>(iteration_ + 1)
+                                      : std::nullopt);
   if (trimmed > 0) {
     log_->warning(fmt::format(
         "{} lines of scalars.json after step {} are taken back: these steps are trained again",
@@ -214,20 +296,20 @@ void Trainer::open_folder() {
   write_config();
   if (!fs::exists(folder_.environment())) {
     Json environment = describe_environment(devices_);
-    const auto algorithms = replicas_->replica(0).backend().conv2d_algorithms();
+    const auto algorithms = replicas_->replica(roster_.first_rank()).backend().conv2d_algorithms();
     if (!algorithms.empty()) environment["convolutions"] = algorithms;
     write_file_atomically(folder_.environment(), json_text(environment, 2) + "\n");
   }
 }
 
 void Trainer::open_metrics_file() {
-  if (config_.run.metrics_file.empty()) return;
+  if (config_.run.metrics_file.empty() || !leads()) return;
   metrics_.run = config_.run.name;
   metrics_.bn_mode = to_string(config_.bn.mode);
   metrics_.devices = devices_text_;
   metrics_.config_hash = config_hash(config_);
   metrics_.seed = config_.run.seed;
-  metrics_.device_count = static_cast<int>(devices_.size());
+  metrics_.device_count = roster_.ranks();
   metrics_.steps = iteration_;
   metrics_.planned_steps = max_iters_;
   metrics_.score = config_.architecture().task == Task::kSegmentation ? "miou" : "top1";

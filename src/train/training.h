@@ -17,11 +17,12 @@ namespace lockstep {
 
 using FaultHook = std::function<bool(int rank, const SyncCall& call)>;
 
-/// One replica per device. `size`: of training images.
+/// One replica per device of this process; `fleet`: the others (sync/fleet.h), null for none.
+/// `size`: of training images.
 std::unique_ptr<DataParallel> make_replicas(const Config& config,
                                             const std::vector<Device>& devices,
                                             std::int64_t global_batch, const Size& size,
-                                            const FaultHook& hook);
+                                            const FaultHook& hook, Fleet* fleet = nullptr);
 
 /// Weights, the optimizer's state and running statistics as they are; the rest of the state is the
 /// caller's.

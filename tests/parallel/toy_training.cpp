@@ -136,7 +136,8 @@ std::vector<double> train(DataParallel& run, const std::vector<std::int64_t>& ba
 }
 
 Outcome outcome_of(DataParallel& run, std::vector<double> losses) {
-  return {parameters(run, 0), statistics(run, 0), run.optimizer_state(), std::move(losses)};
+  const int first = run.roster().first_rank();
+  return {parameters(run, first), statistics(run, first), run.optimizer_state(), std::move(losses)};
 }
 
 double distance(const std::vector<float>& a, const std::vector<float>& b) {

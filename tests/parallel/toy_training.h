@@ -41,7 +41,8 @@ void set_parameter(DataParallel& run, const std::string& name, float value);
 /// A step for each batch of so many images; the losses.
 std::vector<double> train(DataParallel& run, const std::vector<std::int64_t>& batches = {5, 5, 3});
 
-/// What a run has come to, as rank 0 has it; `losses`: of the steps that led there.
+/// What a run has come to, as the first rank of the process has it; `losses`: of the steps that led
+/// there.
 struct Outcome {
   std::vector<float> parameters, statistics;
   OptimizerState optimizer;

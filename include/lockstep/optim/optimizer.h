@@ -71,8 +71,11 @@ std::vector<ParameterRange> parameter_ranges(const ParameterStore& store,
                                              const Optimizer& optimizer,
                                              std::span<const ParameterGroup> groups = {});
 
+/// Where the elements that `owner` of `owners` updates begin; with owner = owners: their end.
+std::int64_t owned_begin(std::int64_t elements, int owner, int owners);
+
 /// The part of `ranges` that `owner` of `owners` updates: [elements] cut into equal pieces at
-/// multiples of 16.
+/// multiples of kNormBlock.
 std::vector<ParameterRange> owned_ranges(const std::vector<ParameterRange>& ranges,
                                          std::int64_t elements, int owner, int owners);
 

@@ -69,7 +69,7 @@ struct ReplicaContext {
 };
 
 struct DataParallelOptions {
-  std::vector<Device> devices = {};
+  std::vector<Device> devices = {};  // of this process
   Model model = nullptr;
   NormLayer norm = {};  // what the model is given; SyncBatchNorm synchronizes over all devices
   Shape input = {};     // of the largest global batch that will come, [N, ..., C]
@@ -130,6 +130,10 @@ struct StepResult {
 };
 
 /// Used by one thread, the caller's.
+///
+/// With a fleet (SyncGroupOptions::fleet) it is this process's end of one that spans all of them:
+/// every process makes the same calls with the same batches, weights and states (those of process 0
+/// count), has the same results, and the ranks are numbered through all processes.
 class DataParallel {
  public:
   /// Starts the threads, builds the replicas, initialises rank 0 from the seed and mirrors it.
@@ -207,7 +211,10 @@ class DataParallel {
   /// REQUIRES: the run has one.
   void set_loss_scale(const LossScaleState& state);
 
+  /// Ranks of all processes.
   int size() const;
+  /// Which of them are this process's (sync/fleet.h).
+  const Roster& roster() const;
   const DataParallelOptions& options() const;
   const GradientExchangeChoice& gradient_exchange() const;
   /// Why training on other devices, or on another number of them, comes to other bits: a clause for
@@ -224,10 +231,14 @@ class DataParallel {
   /// Learnable parameters, elements of all of them together.
   std::int64_t parameter_count() const;
 
-  /// Calls `work` for every replica, all at the same time, each on its replica's thread. Throws as
-  /// `train_step`.
+  /// What every process says, [process], between steps; one process alone hears itself. All call
+  /// it.
+  std::vector<Bytes> all_gather(const Bytes& own);
+
+  /// Calls `work` for every replica of this process, all at the same time, each on its replica's
+  /// thread. Throws as `train_step`.
   void for_each_replica(const std::function<void(Replica& replica)>& work);
-  /// REQUIRES: between steps.
+  /// REQUIRES: between steps; the rank is of this process.
   Replica& replica(int rank);
   /// Whether a replica's thread could not be stopped after a failure: the process must then end
   /// without running destructors.

@@ -78,6 +78,7 @@ class Communicator final {
   struct Membership {
     ProcessGroup group;
     SyncMaster* master = nullptr;
+    int place = 0;  // of the rank among those who meet there
   };
 
   bool hook_allows(const SyncCall& call) const;

@@ -12,7 +12,8 @@ namespace lockstep {
 
 class Progress {
  public:
-  explicit Progress(int ranks);
+  /// Of ranks [first, first + ranks).
+  explicit Progress(int ranks, int first = 0);
 
   /// Notes that `rank` now does `activity` in `place` (a layer, say); both must outlive the
   /// Progress (string literals, layer names). Cheap; no lock.
@@ -31,7 +32,9 @@ class Progress {
     std::atomic<std::int64_t> since_ns{0};
   };
 
-  int ranks_;
+  Entry& entry(int rank) const { return entries_[rank - first_]; }
+
+  const int ranks_, first_;
   std::unique_ptr<Entry[]> entries_;
 };
 

@@ -20,6 +20,7 @@
 #include "lockstep/sync/all_reduce.h"
 #include "lockstep/sync/communicator.h"
 #include "lockstep/sync/failure.h"
+#include "lockstep/sync/fleet.h"
 #include "lockstep/sync/partition.h"
 #include "lockstep/sync/progress.h"
 #include "lockstep/sync/recorder.h"
@@ -37,19 +38,28 @@ struct SyncGroupOptions {
   /// replica: it may sleep, throw, or return false to leave this call out (the rank then goes on
   /// with its own statistics).
   std::function<bool(int rank, const SyncCall& call)> hook = nullptr;
+  /// Other processes whose ranks meet with this one's; null: there are none. Outlives the group.
+  Fleet* fleet = nullptr;
 };
 
-/// Outlives the replicas, and the threads that use it.
+/// Outlives the replicas, and the threads that use it. With a fleet it is this process's end of a
+/// group over all of them: ranks are numbered through, and only those of this process have a
+/// Communicator here. Barriers and masters of the user's own are then those of this process.
 class SyncGroup final : private Failure::Listener {
  public:
-  /// Throws ConfigError when the transport or the all-reduce does not fit the devices.
+  /// `devices`: of this process. Throws ConfigError when the transport, the all-reduce or the fleet
+  /// does not fit them.
   explicit SyncGroup(std::span<const Device> devices, const SyncGroupOptions& options = {});
   SyncGroup(const SyncGroup&) = delete;
   SyncGroup& operator=(const SyncGroup&) = delete;
   ~SyncGroup();
 
-  int size() const { return progress_.ranks(); }
-  Communicator& at(int rank) { return *ends_[static_cast<std::size_t>(rank)]; }
+  /// Ranks of all processes.
+  int size() const { return roster_.ranks(); }
+  /// Which of them are this process's.
+  const Roster& roster() const { return roster_; }
+  /// REQUIRES: the rank is of this process, as in the next two.
+  Communicator& at(int rank) { return *ends_[own_index(rank)]; }
   /// Of a rank; null unless SyncGroupOptions::all_reduce.
   AllReduce* all_reduce(int rank);
   /// Of a rank; null where the transport cannot record steps: "event" can.
@@ -59,6 +69,13 @@ class SyncGroup final : private Failure::Listener {
   /// and its watchdog sees, and whose failure is the group's. It lives as long as the group; the
   /// callback's memory must, too. Safe from any thread, at any time.
   SyncMaster& make_master(SyncMaster::Callback callback);
+
+  /// Fleet::exchange with other processes, until the group fails. What ends it says where this
+  /// process is and which replicas are missing. REQUIRES: SyncGroupOptions::fleet.
+  void exchange(int channel, std::span<const int> peers,
+                std::span<const std::span<const std::byte>> out, std::span<Bytes> in);
+  /// What every process says, [process]; all call it. One process alone hears itself.
+  std::vector<Bytes> all_gather(const Bytes& own);
 
   /// Makes every present and future wait throw PeerAborted. The first cause is kept. Safe from any
   /// thread.
@@ -82,11 +99,15 @@ class SyncGroup final : private Failure::Listener {
   /// Process groups that have been joined.
   struct Partition {
     RankPartition sets;                // normalized
-    std::vector<SyncMaster*> masters;  // [set]
+    std::vector<SyncMaster*> masters;  // [set]; null where no rank is this process's
   };
 
   void end_waits() override;
-  static SyncMaster::Callback show_posts(std::size_t ranks, CallbackCounts& counts);
+  std::size_t own_index(int rank) const {
+    return static_cast<std::size_t>(rank - roster_.first_rank());
+  }
+  std::vector<int> own_ranks_of(const std::vector<int>& ranks) const;
+  SyncMaster::Callback show_posts(const std::vector<int>& ranks, int channel);
   SyncMaster& add_master(std::vector<int> ranks, SyncMaster::Callback callback);
   void add_partition(const RankPartition& sets);
   std::optional<int> find_partition(const RankPartition& sets) const;
@@ -95,6 +116,7 @@ class SyncGroup final : private Failure::Listener {
 
   const SyncGroupOptions options_;
   const std::chrono::microseconds spin_;
+  const Roster roster_;
   Progress progress_;
   Failure failure_;
   CallbackCounts callbacks_{};
@@ -103,6 +125,7 @@ class SyncGroup final : private Failure::Listener {
   std::vector<std::unique_ptr<SyncMaster>> masters_;
   SyncMaster* joins_ = nullptr;
   std::vector<Partition> partitions_;  // changed only while all ranks wait in `joins_`
+  int channels_ = kFirstGroupChannel;  // of the fleet, in use
   std::vector<std::unique_ptr<Communicator>> ends_;      // [rank]
   std::vector<std::unique_ptr<Recorder>> recorders_;     // [rank], or none
   std::vector<std::unique_ptr<AllReduce>> all_reduces_;  // [rank], or none

@@ -4,17 +4,14 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/parallel_for.h"
+#include "backend/cpu/sum_parts.h"
 #include "backend/formulas.h"
 #include "backend/operand_checks.h"
 
 namespace lockstep {
 namespace {
 
-// Small enough for the first cache with all parts in flight, long enough for vector loops.
 constexpr std::int64_t kChunk = kNormBlock;
-
-/// Sums that wait for others while parts are added, at most: enough for 2^15 parts.
-constexpr int kMaxWaiting = 16;
 
 /// The new weights of elements [begin, begin + count) of the range, whose state is changed in
 /// place.
@@ -38,34 +35,13 @@ void update_elements(const OptimizerShard& shard, const Element element,
   }
 }
 
-void add(const float* from, std::int64_t count, float* to) {
-#pragma omp simd
-  for (std::int64_t i = 0; i < count; ++i) to[i] += from[i];
-}
-
-/// The sum of all parts' elements [begin, begin + count), in sums[0].
-void sum_parts(const OptimizerShard& shard, std::int64_t begin, std::int64_t count,
-               float (*sums)[kChunk]) {
-  int waiting = 0;
-  for (std::size_t part = 0; part < shard.grads.size(); ++part) {
-    const float* grads = shard.grads[part] + begin;
-    int joins = shard.joins.empty() ? static_cast<int>(part > 0) : shard.joins[part];
-    if (joins == 0) {
-      std::copy_n(grads, count, sums[waiting++]);
-      continue;
-    }
-    add(grads, count, sums[waiting - 1]);
-    for (; --joins > 0; --waiting) add(sums[waiting - 1], count, sums[waiting - 2]);
-  }
-}
-
 /// Returns the sum of the gradient's squares.
 template <typename Element>
 double update_chunk(const OptimizerShard& shard, const Element& element,
                     const ParameterRange& range, std::int64_t begin, std::int64_t count) {
-  float sums[kMaxWaiting][kChunk];
+  float sums[kMaxWaitingSums][kChunk];
   float updated[kChunk];
-  sum_parts(shard, begin, count, sums);
+  sum_parts(shard.grads, shard.joins, begin, count, sums);
   float* gradient = sums[0];
   const float grad_scale = shard.grad_scale.get();
 #pragma omp simd
@@ -88,8 +64,8 @@ void CpuBackend::optimizer_update(const OptimizerShard& shard) {
                  "optimizer_update: expected gradients and weights, got ", shard.grads.size(),
                  " and ", shard.weights.size());
   const int waiting = check_joins(shard.joins, shard.grads.size());
-  LOCKSTEP_CHECK(waiting <= kMaxWaiting, "optimizer_update: ", waiting,
-                 " sums wait for others, expected at most ", kMaxWaiting);
+  LOCKSTEP_CHECK(waiting <= kMaxWaitingSums, "optimizer_update: ", waiting,
+                 " sums wait for others, expected at most ", kMaxWaitingSums);
   const bool finite = std::all_of(shard.losses.begin(), shard.losses.end(),
                                   [](const double* loss) { return std::isfinite(*loss); });
   if (!finite) return;

@@ -1,0 +1,23 @@
+#include "cli/fleet_session.h"
+
+#include "cli/cli.h"
+#include "train/exit_code.h"
+
+namespace lockstep {
+
+int run_in_fleet(const std::function<int(Fleet* fleet)>& work) {
+  const std::unique_ptr<Fleet> fleet = join_fleet();
+  if (!fleet) return work(nullptr);
+  try {
+    return work(fleet.get());
+  } catch (const std::exception& error) {
+    // Of those who only hear of it one speaks.
+    if (fleet->process() == 0 || !fleet->heard_failure()) show_error(error);
+    fleet->say_last_words(error.what());
+    const int exit_code = exit_code_of(error);
+    fleet->abort(exit_code);
+    return exit_code;
+  }
+}
+
+}  // namespace lockstep

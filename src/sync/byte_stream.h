@@ -1,0 +1,75 @@
+#pragma once
+// Values as the bytes that processes of a fleet say to each other; all of them run the same
+// program.
+
+#include <cstring>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "lockstep/core/check.h"
+#include "lockstep/sync/fleet.h"
+
+namespace lockstep {
+
+class ByteWriter {
+ public:
+  template <typename T>
+  void add(const T& value) {
+    add_all(std::span<const T>(&value, 1));
+  }
+  /// Without their number, which the reader knows.
+  template <typename T>
+  void add_all(std::span<const T> values) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    const auto bytes = std::as_bytes(values);
+    bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
+  }
+  template <typename T>
+  void add_all(const std::vector<T>& values) {
+    add_all(std::span<const T>(values));
+  }
+  void add_text(const std::string& text) {
+    add(text.size());
+    add_all(std::span<const char>(text));
+  }
+  const Bytes& bytes() const { return bytes_; }
+
+ private:
+  Bytes bytes_;
+};
+
+class ByteReader {
+ public:
+  explicit ByteReader(std::span<const std::byte> bytes) : left_(bytes) {}
+
+  template <typename T>
+  void get_all(std::span<T> values) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    LOCKSTEP_CHECK(values.size_bytes() <= left_.size(),
+                   "a message of another process is too short");
+    if (!values.empty()) std::memcpy(values.data(), left_.data(), values.size_bytes());
+    left_ = left_.subspan(values.size_bytes());
+  }
+  template <typename T>
+  void get_all(std::vector<T>& values) {
+    get_all(std::span<T>(values));
+  }
+  template <typename T>
+  T get() {
+    T value;
+    get_all(std::span<T>(&value, 1));
+    return value;
+  }
+  std::string get_text() {
+    std::string text(get<std::size_t>(), ' ');
+    get_all(std::span<char>(text));
+    return text;
+  }
+
+ private:
+  std::span<const std::byte> left_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,128 @@
+#include "sync/fleet_hop.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "lockstep/core/check.h"
+#include "sync/describe.h"
+
+namespace lockstep {
+namespace {
+
+/// What stands before the slots: the call, so that processes which went astray are named.
+struct Header {
+  Direction direction = Direction::kOther;
+  std::int32_t index = 0;
+  std::int64_t channels = 0;
+  std::int64_t slots = 0;
+  char layer[104] = {};  // cut off where it is longer
+};
+
+struct SlotHeader {
+  std::int64_t count = 0, parts = 0;
+};
+
+Header header_of(const SyncCall& call, std::size_t slots) {
+  Header header;
+  header.direction = call.direction;
+  header.index = call.index;
+  header.channels = call.channels;
+  header.slots = static_cast<std::int64_t>(slots);
+  std::strncpy(header.layer, call.layer, sizeof header.layer - 1);
+  return header;
+}
+
+SyncCall call_of(const Header& header) {
+  return {header.layer, header.direction, header.index, header.channels, 0};
+}
+
+std::size_t floats_of(std::int64_t parts, std::int64_t channels) {
+  return static_cast<std::size_t>(parts * 2 * channels);
+}
+
+/// A rank without images has none.
+std::int64_t parts_of(const StatSlot& slot) { return slot.data == nullptr ? 0 : slot.parts; }
+
+class Writer {
+ public:
+  explicit Writer(Bytes& bytes) : at_(bytes.data()) {}
+  void add(const void* data, std::size_t bytes) {
+    if (bytes > 0) std::memcpy(at_, data, bytes);
+    at_ += bytes;
+  }
+
+ private:
+  std::byte* at_;
+};
+
+}  // namespace
+
+FleetHop::FleetHop(SyncGroup& group, int channel, std::span<const int> ranks)
+    : group_(group),
+      roster_(group.roster()),
+      channel_(channel),
+      places_(static_cast<std::size_t>(roster_.processes())),
+      out_(places_.size()),
+      in_(places_.size()) {
+  std::size_t place = 0;
+  for (int process = 0; process < roster_.processes(); ++process) {
+    Place& own = places_[static_cast<std::size_t>(process)];
+    own.begin = place;
+    while (place < ranks.size() && roster_.process_of(ranks[place]) == process) ++place;
+    own.end = place;
+    if (own.begin < own.end && process != roster_.process) peers_.push_back(process);
+  }
+}
+
+void FleetHop::exchange(const SyncCall& call, std::span<StatSlot> slots) {
+  const Place& own = places_[static_cast<std::size_t>(roster_.process)];
+  pack(call, slots.subspan(own.begin, own.end - own.begin));
+  for (const int peer : peers_) out_[static_cast<std::size_t>(peer)] = packed_;
+  group_.exchange(channel_, peers_, out_, in_);
+  for (const int peer : peers_) unpack(call, peer, slots);
+}
+
+void FleetHop::pack(const SyncCall& call, std::span<const StatSlot> own) {
+  std::size_t bytes = sizeof(Header);
+  for (const StatSlot& slot : own) {
+    bytes += sizeof(SlotHeader) + floats_of(parts_of(slot), call.channels) * sizeof(float);
+  }
+  packed_.resize(bytes);
+  Writer writer(packed_);
+  const Header header = header_of(call, own.size());
+  writer.add(&header, sizeof header);
+  for (const StatSlot& slot : own) {
+    const SlotHeader each{slot.count, parts_of(slot)};
+    writer.add(&each, sizeof each);
+    writer.add(slot.data, floats_of(each.parts, call.channels) * sizeof(float));
+  }
+}
+
+// All headers have sizes that leave floats where floats may lie.
+void FleetHop::unpack(const SyncCall& call, int process, std::span<StatSlot> slots) const {
+  const Bytes& bytes = in_[static_cast<std::size_t>(process)];
+  const Place& place = places_[static_cast<std::size_t>(process)];
+  LOCKSTEP_CHECK(bytes.size() >= sizeof(Header), roster_.describe(process), " sent ", bytes.size(),
+                 " bytes, which is no message");
+  Header header;
+  std::memcpy(&header, bytes.data(), sizeof header);
+  const SyncCall theirs = call_of(header);
+  if (!same_call(theirs, call_of(header_of(call, 0)))) {
+    throw ReplicaError(concat(roster_.describe(process), " is at ", describe(theirs), " while ",
+                              roster_.describe(roster_.process), " is at ", describe(call),
+                              ": every replica must make the same BatchNorm calls in the same ",
+                              "order"));
+  }
+  const std::byte* at = bytes.data() + sizeof header;
+  for (std::size_t i = place.begin; i < place.end; ++i) {
+    SlotHeader each;
+    std::memcpy(&each, at, sizeof each);
+    at += sizeof each;
+    slots[i] = {each.count, reinterpret_cast<const float*>(at), each.parts};
+    at += floats_of(each.parts, call.channels) * sizeof(float);
+  }
+  LOCKSTEP_CHECK(at == bytes.data() + bytes.size(), roster_.describe(process), " sent ",
+                 bytes.size(), " bytes of ", describe(call), ", expected ", at - bytes.data());
+}
+
+}  // namespace lockstep

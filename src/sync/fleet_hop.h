@@ -1,0 +1,43 @@
+#pragma once
+// A set of ranks that lie in several processes: how the statistics of one process's ranks come to
+// the others.
+
+#include <span>
+#include <vector>
+
+#include "lockstep/backend/backend.h"
+#include "lockstep/sync/sync_group.h"
+
+namespace lockstep {
+
+/// Owned by the callback of the set's barrier in this process, and used by it alone.
+class FleetHop {
+ public:
+  /// `ranks`: of the set, ascending; some of them of this process, some not.
+  FleetHop(SyncGroup& group, int channel, std::span<const int> ranks);
+
+  /// slots [rank of the set], of which those of this process's ranks are there: gives them to the
+  /// other processes and fills in theirs, which stay until the next call. Throws ReplicaError when
+  /// another process is at another call.
+  void exchange(const SyncCall& call, std::span<StatSlot> slots);
+
+ private:
+  void pack(const SyncCall& call, std::span<const StatSlot> own);
+  void unpack(const SyncCall& call, int process, std::span<StatSlot> slots) const;
+
+  /// Ranks of the set: [begin, end) of it.
+  struct Place {
+    std::size_t begin = 0, end = 0;
+  };
+
+  SyncGroup& group_;
+  const Roster& roster_;
+  const int channel_;
+  std::vector<int> peers_;
+  std::vector<Place> places_;  // [process]
+  Bytes packed_;
+  std::vector<std::span<const std::byte>> out_;  // [process]
+  std::vector<Bytes> in_;                        // [process]
+};
+
+}  // namespace lockstep

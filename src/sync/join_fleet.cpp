@@ -1,0 +1,100 @@
+#include <dlfcn.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <thread>
+
+#include "lockstep/core/check.h"
+#include "lockstep/sync/fleet.h"
+#include "sync/lifeline.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kLibrary = "liblockstep_mpi.so";
+constexpr std::chrono::seconds kFirstToFail{2};
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+}  // namespace
+
+// What mpirun says of Open MPI, then of MPICH, and srun of Slurm.
+bool launched_with_others() {
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
+    const std::string size = environment(name);
+    if (!size.empty()) return size != "1";
+  }
+  return !environment("PMIX_RANK").empty() && environment("SLURM_NTASKS") != "1";
+}
+
+namespace {
+
+/// MPI says the rest, and a lifeline when someone is gone.
+class LifelineFleet final : public Fleet {
+ public:
+  explicit LifelineFleet(std::unique_ptr<Fleet> fleet)
+      : fleet_(std::move(fleet)), lifeline_(*fleet_) {}
+
+  int process() const override { return fleet_->process(); }
+  int processes() const override { return fleet_->processes(); }
+  const std::vector<std::string>& hosts() const override { return fleet_->hosts(); }
+
+  void exchange(int channel, std::span<const int> peers,
+                std::span<const std::span<const std::byte>> out, std::span<Bytes> in,
+                const std::function<bool()>& stop) override {
+    try {
+      fleet_->exchange(channel, peers, out, in, [&] { return lifeline_.failed() || stop(); });
+    } catch (const PeerAborted&) {
+      if (const auto failure = lifeline_.failure()) throw ReplicaError(*failure);
+      throw;
+    }
+  }
+  std::vector<int> waiting_for() const override { return fleet_->waiting_for(); }
+  void say_last_words(const std::string& text) override { lifeline_.say_last_words(text); }
+  bool heard_failure() const override { return lifeline_.failed(); }
+  // The exit code of the process that failed first is the run's: it has a moment to end all.
+  void abort(int exit_code) override {
+    if (lifeline_.failed()) std::this_thread::sleep_for(kFirstToFail);
+    fleet_->abort(exit_code);
+  }
+
+ private:
+  const std::unique_ptr<Fleet> fleet_;
+  Lifeline lifeline_;
+};
+
+void* load_library() {
+  const fs::path program = fs::read_symlink("/proc/self/exe").parent_path();
+  std::string errors;
+  for (const fs::path& path : {fs::path(environment("LOCKSTEP_MPI_LIBRARY")), program / kLibrary,
+                               program.parent_path() / "lib/lockstep" / kLibrary}) {
+    if (path.empty() || !fs::exists(path)) continue;
+    if (void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
+    errors += concat("; ", dlerror());
+  }
+  throw ConfigError(concat("a launcher has started several processes, but there is no usable ",
+                           kLibrary, " beside the program or where LOCKSTEP_MPI_LIBRARY says",
+                           errors,
+                           "; build with an MPI (-DLOCKSTEP_MPI=ON), or start one process"));
+}
+
+}  // namespace
+
+std::unique_ptr<Fleet> join_fleet() {
+  if (!launched_with_others()) return nullptr;
+  using Make = Fleet* (*)();
+  const auto make = reinterpret_cast<Make>(dlsym(load_library(), "lockstep_make_fleet"));
+  LOCKSTEP_CHECK(make != nullptr, kLibrary, " has no lockstep_make_fleet");
+  std::unique_ptr<Fleet> fleet(make());
+  if (fleet->processes() == 1) return nullptr;
+  return std::make_unique<LifelineFleet>(std::move(fleet));
+}
+
+}  // namespace lockstep

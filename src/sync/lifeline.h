@@ -1,0 +1,61 @@
+#pragma once
+// A socket between process 0 and every other one, on which a process that ends says why. One that
+// ends without a word is noticed by the end of its stream, one whose cable is cut by TCP.
+
+#include <atomic>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/sync/fleet.h"
+
+namespace lockstep {
+
+/// Safe from any thread.
+class Lifeline {
+ public:
+  /// Connects; all processes call it. Throws Error when process 0 cannot be reached.
+  explicit Lifeline(Fleet& fleet);
+  Lifeline(const Lifeline&) = delete;
+  Lifeline& operator=(const Lifeline&) = delete;
+  /// Says that this process is done.
+  ~Lifeline();
+
+  /// Why another process has ended, as soon as it has.
+  std::optional<std::string> failure() const;
+  bool failed() const { return failed_; }
+  /// Of this process, to all others, unless it has heard some: then it is they that count. Returns
+  /// when those who hear have said theirs: after two seconds at most.
+  void say_last_words(const std::string& text);
+
+ private:
+  struct Line {
+    int process = 0;
+    int socket = -1;
+    std::string heard;
+    bool done = false;  // it has said so, or this process has seen its end
+  };
+
+  void accept_all(int listener, std::uint64_t token);
+  void connect_to_first(const std::string& addresses);
+  void listen();
+  void hear(Line& line);
+  void take(Line& line, char kind, const std::string& text);
+  void note(const std::string& text, int from);
+  void send_all(char kind, const std::string& text, int but);
+  std::string name(int process) const;
+
+  const int process_;
+  const std::vector<std::string> hosts_;
+  std::vector<Line> lines_;
+  mutable std::mutex mutex_;
+  std::string failure_;  // guarded by mutex_
+  std::atomic<int> heard_from_{-1};
+  std::atomic<bool> failed_{false}, leaving_{false};
+  int wake_[2] = {-1, -1};  // a pipe: ends the listener
+  std::thread listener_;
+};
+
+}  // namespace lockstep

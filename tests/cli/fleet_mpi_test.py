@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""Several processes under mpirun train to the bytes of one, go on from each other's checkpoints, and name the one that dies.
+
+    fleet_mpi_test.py LOCKSTEP
+
+Says SKIPPED without mpirun or without liblockstep_mpi.so beside the program (apt-get install libopenmpi-dev openmpi-bin, then build again).
+"""
+import hashlib
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+PROGRAM = pathlib.Path(sys.argv[1]).resolve()
+CONFIG = pathlib.Path(__file__).resolve().parents[2] / "data/configs/quickstart.toml"
+SMALL = ["data.size=[32,32]", "data.train_images=24", "data.val_images=5", "model.width=4", "model.depth=2", "run.max_iters=6", "bn.mode=sync",
+         "run.log_every=2", "run.checkpoint_every=3", "run.val_every=3"]
+ENVIRONMENT = dict(os.environ, OMP_NUM_THREADS="1", LOCKSTEP_AUTOTUNE="", OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+                   OMPI_MCA_rmaps_base_oversubscribe="1")
+
+if shutil.which("mpirun") is None or not (PROGRAM.parent / "liblockstep_mpi.so").exists():
+    print("SKIPPED: no mpirun, or no liblockstep_mpi.so beside", PROGRAM)
+    sys.exit(0)
+
+
+def command(processes, devices, folder, *arguments, settings=()):
+    words = [word for key in (*SMALL, *settings) for word in ("-s", key)]
+    launcher = ["mpirun", "-np", str(processes), "--bind-to", "none"] if processes > 1 else []
+    return [*launcher, PROGRAM, "train", CONFIG, "-d", devices, "-o", folder, *words, *arguments]
+
+
+def train(processes, devices, folder, *arguments, settings=(), code=0):
+    done = subprocess.run(list(map(str, command(processes, devices, folder, *arguments, settings=settings))), capture_output=True, text=True,
+                          env=ENVIRONMENT, timeout=240)
+    if done.returncode != code:
+        sys.exit(f"{processes} x {devices}: exit code {done.returncode}, expected {code}\n{done.stdout}{done.stderr}")
+    return done.stdout + done.stderr
+
+
+def bytes_of(folder):
+    return hashlib.sha256((folder / "ckpt/last.safetensors").read_bytes()).hexdigest()
+
+
+def expect(text, *parts):
+    for part in parts:
+        if part not in text:
+            sys.exit(f"expected '{part}' in:\n{text}")
+
+
+with tempfile.TemporaryDirectory() as name:
+    root = pathlib.Path(name)
+    train(1, "cpu:8", root / "one")
+    for processes, devices in ((2, "cpu:4"), (4, "cpu:2"), (2, "cpu:1")):
+        folder = root / f"{processes}x{devices}"
+        train(processes, devices, folder)
+        if bytes_of(folder) != bytes_of(root / "one"):
+            sys.exit(f"{processes} processes of {devices} end at other bytes than one of cpu:8")
+        if (folder / "scalars.json").read_bytes() != (root / "one/scalars.json").read_bytes():
+            sys.exit(f"{processes} processes of {devices} write another scalars.json")
+        if not (folder / "processes/1/run.log").exists():
+            sys.exit("process 1 has no log")
+    print("2 x cpu:4, 4 x cpu:2 and 2 x cpu:1 end at the bytes of cpu:8")
+
+    first = root / "2xcpu:4/ckpt/iter_3.safetensors"
+    for target, processes, devices in ((root / "go_on", 3, "cpu:1"), (root / "alone", 1, "cpu:3")):
+        train(processes, devices, target, "--resume", first)
+        if bytes_of(target) != bytes_of(root / "one"):
+            sys.exit(f"going on from 2 x cpu:4 on {processes} x {devices} ends at other bytes")
+    print("a run goes on with other processes, or alone, to the same bytes")
+
+    text = train(2, "cpu:1", root / "bad", settings=["model.width=4x"], code=2)
+    expect(text, "model.width")
+    script = root / "differing.sh"
+    script.write_text('#!/bin/sh\nexec "$@" --seed $OMPI_COMM_WORLD_RANK\n')
+    script.chmod(0o755)
+    words = list(map(str, command(1, "cpu:1", root / "differing")))
+    done = subprocess.run(["mpirun", "-np", "2", "--bind-to", "none", script, *words], capture_output=True, text=True, env=ENVIRONMENT, timeout=240)
+    if done.returncode != 2:
+        sys.exit(f"two configurations: exit code {done.returncode}, expected 2\n{done.stdout}{done.stderr}")
+    expect(done.stderr, "another configuration")
+    print("a wrong configuration, and two, are told from each other")
+
+    running = subprocess.Popen(list(map(str, command(2, "cpu:2", root / "killed", settings=["run.max_iters=100000", "run.val_every=0"]))),
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ENVIRONMENT)
+    last = root / "killed/ckpt/last.safetensors"
+    end = time.time() + 120
+    while time.time() < end and not last.exists():
+        time.sleep(0.1)
+    pids = []
+    for status in pathlib.Path("/proc").glob("[0-9]*/environ"):
+        try:
+            environ = status.read_bytes().split(b"\0")
+            if b"OMPI_COMM_WORLD_RANK=1" in environ and (status.parent / "exe").resolve() == PROGRAM and str(root).encode() in (
+                    status.parent / "cmdline").read_bytes():
+                pids.append(int(status.parent.name))
+        except OSError:
+            pass
+    if len(pids) != 1:
+        sys.exit(f"expected process 1 to run once, found {pids}")
+    os.kill(pids[0], signal.SIGKILL)
+    output, _ = running.communicate(timeout=60)
+    expect(output, "process 1", "ended without a word")
+    if running.returncode == 0:
+        sys.exit("mpirun says that all is well")
+    expect((root / "killed/events.jsonl").read_text(), "ended without a word", "heard at replica", ", step ")
+    print(f"a killed process is named, with where the other was; mpirun ends with {running.returncode}")

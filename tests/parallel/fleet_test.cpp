@@ -1,0 +1,213 @@
+// Several processes (threads here) train as one would: the same bytes, wherever the ranks lie.
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+#include <mutex>
+#include <numeric>
+
+#include "lockstep/core/check.h"
+#include "parallel/placed_training.h"
+#include "support/errors.h"
+#include "support/thread_fleet.h"
+#include "support/with_timeout.h"
+
+namespace lockstep::test {
+namespace {
+
+constexpr std::chrono::seconds kLong{120};
+
+/// work(options) for each process; so many devices each.
+void with_processes(const std::vector<int>& devices,
+                    const std::function<DataParallelOptions(int devices)>& make,
+                    const std::function<void(DataParallel& run)>& work) {
+  with_timeout(kLong, [&] {
+    run_fleet(static_cast<int>(devices.size()), [&](Fleet& fleet) {
+      DataParallelOptions options = make(devices[static_cast<std::size_t>(fleet.process())]);
+      options.communicator.fleet = &fleet;
+      DataParallel run(std::move(options));
+      work(run);
+    });
+  });
+}
+
+/// What process 0 has come to, after a look whether all processes have come to the same.
+template <typename Result>
+Result one_of_all(const std::vector<int>& devices,
+                  const std::function<DataParallelOptions(int devices)>& make,
+                  const std::function<Result(DataParallel& run)>& work) {
+  std::mutex mutex;
+  std::vector<Result> results;
+  with_processes(devices, make, [&](DataParallel& run) {
+    Result result = work(run);
+    const std::lock_guard lock(mutex);
+    results.push_back(std::move(result));
+  });
+  REQUIRE(results.size() == devices.size());
+  for (const Result& result : results) CHECK((result == results.front()));
+  return results.front();
+}
+
+Placed placed(const std::vector<int>& devices, const Optimizer& optimizer) {
+  return one_of_all<Placed>(
+      devices, [&](int count) { return placed_options(count, optimizer); },
+      [](DataParallel& run) { return train_steps(run); });
+}
+
+}  // namespace
+
+TEST_CASE("fleet: sync comes to the bytes of one process, wherever the devices are") {
+  for (const Optimizer& optimizer : {Optimizer(Sgd{.weight_decay = 1e-3F}), Optimizer(AdamW{})}) {
+    const Placed whole = trained_in_steps(placed_options(1, optimizer));
+    for (const std::vector<int>& devices :
+         {std::vector{1, 1}, {4, 4}, {2, 2, 2, 2}, {3, 1}, {1, 2, 3}, {1, 1, 1, 1, 1}, {8, 3}}) {
+      CAPTURE(to_string(RankPartition{devices}));
+      CHECK((placed(devices, optimizer) == whole));
+    }
+  }
+}
+
+TEST_CASE("fleet: every rank's parameters and running statistics are the same") {
+  with_processes(
+      {2, 1}, [](int devices) { return placed_options(devices, Sgd{}); },
+      [](DataParallel& run) {
+        train_steps(run, 0, 2);
+        const int first = run.roster().first_rank();
+        for (int rank = first; rank < first + run.roster().own_ranks(); ++rank) {
+          CHECK(parameters(run, rank) == parameters(run, first));
+          CHECK(statistics(run, rank) == statistics(run, first));
+        }
+      });
+}
+
+TEST_CASE("fleet: local and virtual BatchNorm, micro-batches and groups are those of one process") {
+  const auto make = [](BatchNormMode mode, int accumulate, RankPartition groups) {
+    return [=](int devices) {
+      DataParallelOptions options = toy_options(devices, mode, 8);
+      options.accumulate = accumulate;
+      options.norm.options.process_groups = groups;
+      return options;
+    };
+  };
+  const auto trained = [](DataParallel& run) {
+    std::vector<double> losses = train(run, {8, 5, 7});
+    const int first = run.roster().first_rank();
+    return Outcome{parameters(run, first), {}, run.optimizer_state(), std::move(losses)};
+  };
+  for (const auto& options :
+       {make(BatchNormMode::kLocal, 1, {}), make(BatchNormMode::kVirtual, 1, {}),
+        make(BatchNormMode::kSync, 2, {}), make(BatchNormMode::kSync, 1, {{0, 1}, {2, 3}}),
+        make(BatchNormMode::kSync, 1, {{0, 2}, {1, 3}}),
+        make(BatchNormMode::kSync, 1, {{0, 3}, {1, 2}})}) {
+    DataParallel whole(options(4));
+    const Outcome expected = trained(whole);
+    for (const std::vector<int>& devices : {std::vector{2, 2}, {1, 3}, {1, 1, 1, 1}}) {
+      CAPTURE(to_string(RankPartition{devices}));
+      CHECK((one_of_all<Outcome>(devices, options, trained) == expected));
+    }
+  }
+}
+
+TEST_CASE("fleet: an evaluation counts every image once") {
+  using Evaluated = std::tuple<std::vector<std::int64_t>, double, std::int64_t>;
+  const auto evaluated = [](DataParallel& run) -> Evaluated {
+    train_steps(run, 0, 1);
+    const auto result =
+        run.evaluate(7, [](std::int64_t index) { return toy_batch(1, 100 + index); });
+    return {result.confusion, result.loss, result.top5};
+  };
+  const auto make = [](int devices) { return placed_options(devices, Sgd{}); };
+  DataParallel whole(make(1));
+  const Evaluated expected = evaluated(whole);
+  CHECK(std::accumulate(std::get<0>(expected).begin(), std::get<0>(expected).end(),
+                        std::int64_t{0}) > 0);
+  for (const std::vector<int>& devices : {std::vector{1, 1}, {2, 1, 1}}) {
+    CHECK((one_of_all<Evaluated>(devices, make, evaluated) == expected));
+  }
+}
+
+TEST_CASE("fleet: weights and the optimizer's state of process 0 go to all") {
+  const auto make = [](int devices) { return placed_options(devices, Sgd{}); };
+  const Placed whole = trained_in_steps(make(1));
+  DataParallel before(make(4));
+  train_steps(before, 0, 2);
+  const TensorMap weights = before.state_dict();
+  const OptimizerState state = before.optimizer_state();
+  const Placed rest = one_of_all<Placed>({2, 1}, make, [&](DataParallel& run) {
+    const bool leads = run.roster().process == 0;
+    run.load_state_dict(leads ? weights : TensorMap());
+    run.set_optimizer_state(state);
+    return train_steps(run, 2, 5);
+  });
+  CHECK(rest.outcome.parameters == whole.outcome.parameters);
+  CHECK(rest.outcome.statistics == whole.outcome.statistics);
+}
+
+TEST_CASE("fleet: a loss that is not finite in one process leaves all weights alone") {
+  with_processes(
+      {1, 1}, [](int devices) { return placed_options(devices, Sgd{}); },
+      [](DataParallel& run) {
+        train_steps(run, 0, 1);
+        const int first = run.roster().first_rank();
+        const std::vector<float> before = parameters(run, first);
+        Batch batch = toy_batch(8, 1);
+        batch.images[batch.images.size() - 5] = std::numeric_limits<float>::infinity();
+        CHECK_THROWS_WITH_AS(run.train_step(batch, 1, 0.05F), doctest::Contains("of process"),
+                             NonFiniteError);
+        CHECK(parameters(run, first) == before);
+        CHECK(std::isfinite(run.train_step(toy_batch(8, 2), 2, 0.05F).loss));
+      });
+}
+
+TEST_CASE("fleet: a process that is at another call is named with both calls") {
+  const auto failure_of = [](int strays) {
+    std::string text;
+    std::mutex mutex;
+    with_timeout(kLong, [&] {
+      run_fleet(2, [&](Fleet& fleet) {
+        DataParallelOptions options = placed_options(1, Sgd{});
+        options.communicator.fleet = &fleet;
+        if (fleet.process() == strays) {
+          options.communicator.hook = [](int, const SyncCall& call) {
+            return call.index != 1 || call.direction != Direction::kForward;
+          };
+        }
+        DataParallel run(std::move(options));
+        try {
+          train_steps(run, 0, 1);
+        } catch (const ReplicaError& error) {
+          const std::lock_guard lock(mutex);
+          text = error.what();
+        }
+      });
+    });
+    return text;
+  };
+  const std::string text = failure_of(1);
+  CAPTURE(text);
+  CHECK(text.find("process 1 (host1, replica 1) is at the forward call 2") != std::string::npos);
+  CHECK(text.find("forward call 1 of 'a_bn'") != std::string::npos);
+}
+
+TEST_CASE("fleet: a process that does not answer is named by the watchdog") {
+  std::string text;
+  with_timeout(kLong, [&] {
+    run_fleet(2, [&](Fleet& fleet) {
+      DataParallelOptions options = placed_options(1, Sgd{});
+      options.communicator.fleet = &fleet;
+      options.communicator.stall_timeout = std::chrono::milliseconds(300);
+      DataParallel run(std::move(options));
+      if (fleet.process() == 1) return;  // ends without a word
+      try {
+        train_steps(run, 0, 1);
+      } catch (const StalledError& error) {
+        text = error.what();
+      }
+    });
+  });
+  CAPTURE(text);
+  CHECK(text.find("no answer from process 1 (host1, replica 1)") != std::string::npos);
+}
+
+}  // namespace lockstep::test

@@ -1,0 +1,95 @@
+#pragma once
+// A fleet whose processes are threads of one: what they say goes through memory.
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <deque>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "lockstep/core/check.h"
+#include "lockstep/sync/fleet.h"
+
+namespace lockstep::test {
+
+/// What is under way between the processes.
+struct Mail {
+  std::mutex mutex;
+  std::condition_variable came;
+  std::map<std::tuple<int, int, int>, std::deque<Bytes>> letters;  // [channel, from, to]
+};
+
+class ThreadFleet final : public Fleet {
+ public:
+  ThreadFleet(std::shared_ptr<Mail> mail, int process, int processes)
+      : mail_(std::move(mail)), process_(process) {
+    for (int i = 0; i < processes; ++i) hosts_.push_back("host" + std::to_string(i));
+  }
+  int process() const override { return process_; }
+  int processes() const override { return static_cast<int>(hosts_.size()); }
+  const std::vector<std::string>& hosts() const override { return hosts_; }
+
+  void exchange(int channel, std::span<const int> peers,
+                std::span<const std::span<const std::byte>> out, std::span<Bytes> in,
+                const std::function<bool()>& stop) override {
+    std::unique_lock lock(mail_->mutex);
+    for (const int peer : peers) {
+      const auto& own = out[static_cast<std::size_t>(peer)];
+      mail_->letters[{channel, process_, peer}].emplace_back(own.begin(), own.end());
+    }
+    mail_->came.notify_all();
+    for (const int peer : peers) {
+      auto& letters = mail_->letters[{channel, peer, process_}];
+      missing_ = peer;
+      while (letters.empty()) {
+        if (stop()) throw PeerAborted("the process leaves the exchange");
+        mail_->came.wait_for(lock, std::chrono::milliseconds(5));
+      }
+      in[static_cast<std::size_t>(peer)] = std::move(letters.front());
+      letters.pop_front();
+    }
+    missing_ = -1;
+  }
+  std::vector<int> waiting_for() const override {
+    const std::lock_guard lock(mail_->mutex);
+    return missing_ < 0 ? std::vector<int>() : std::vector<int>{missing_};
+  }
+  void abort(int exit_code) override { std::_Exit(exit_code); }
+
+ private:
+  const std::shared_ptr<Mail> mail_;
+  const int process_;
+  std::vector<std::string> hosts_;
+  int missing_ = -1;  // guarded by the mail's mutex
+};
+
+/// Runs work(fleet) as each of `processes` processes, all at the same time. What one throws comes
+/// to the caller, the first process's first.
+inline void run_fleet(int processes, const std::function<void(Fleet&)>& work) {
+  const auto mail = std::make_shared<Mail>();
+  std::vector<std::exception_ptr> thrown(static_cast<std::size_t>(processes));
+  std::vector<std::thread> threads;
+  for (int process = 0; process < processes; ++process) {
+    threads.emplace_back([&, process] {
+      ThreadFleet fleet(mail, process, processes);
+      try {
+        work(fleet);
+      } catch (...) {
+        thrown[static_cast<std::size_t>(process)] = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::exception_ptr& failure : thrown) {
+    if (failure) std::rethrow_exception(failure);
+  }
+}
+
+}  // namespace lockstep::test
