@@ -23,6 +23,8 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::microseconds kLook{100};
 constexpr std::chrono::microseconds kSleep{50};
 
+constexpr std::chrono::seconds kAbort{2};
+
 class MpiFleet final : public Fleet {
  public:
   MpiFleet() {
@@ -52,6 +54,11 @@ class MpiFleet final : public Fleet {
     return processes;
   }
   void abort(int exit_code) override {
+    // With a cable cut it may not return.
+    std::thread([exit_code] {
+      std::this_thread::sleep_for(kAbort);
+      std::_Exit(exit_code);
+    }).detach();
     MPI_Abort(MPI_COMM_WORLD, exit_code);
     std::_Exit(exit_code);
   }

@@ -1,10 +1,8 @@
 #include <dlfcn.h>
 
-#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
-#include <thread>
 
 #include "lockstep/core/check.h"
 #include "lockstep/sync/fleet.h"
@@ -16,7 +14,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kLibrary = "liblockstep_mpi.so";
-constexpr std::chrono::seconds kFirstToFail{2};
 
 std::string environment(const char* name) {
   const char* value = std::getenv(name);
@@ -59,11 +56,7 @@ class LifelineFleet final : public Fleet {
   std::vector<int> waiting_for() const override { return fleet_->waiting_for(); }
   void say_last_words(const std::string& text) override { lifeline_.say_last_words(text); }
   bool heard_failure() const override { return lifeline_.failed(); }
-  // The exit code of the process that failed first is the run's: it has a moment to end all.
-  void abort(int exit_code) override {
-    if (lifeline_.failed()) std::this_thread::sleep_for(kFirstToFail);
-    fleet_->abort(exit_code);
-  }
+  void abort(int exit_code) override { fleet_->abort(exit_code); }
 
  private:
   const std::unique_ptr<Fleet> fleet_;

@@ -27,7 +27,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int kConnectMilliseconds = 3000;
 // A peer that does not even acknowledge for so long is gone.
 constexpr int kSilenceMilliseconds = 3000;
-constexpr std::chrono::seconds kPatience{2};
+constexpr std::chrono::seconds kPatience{1};
 
 constexpr char kFailed = 'F', kDone = 'D';
 
@@ -283,17 +283,26 @@ std::optional<std::string> Lifeline::failure() const {
 }
 
 // The first to fail waits until the others have written down why they end, process 0 until those
-// behind it have.
+// behind it have. Those who only hear of it then say that they have, and listen on: the end of the
+// one they heard it from, which is the first to fail or has waited for it, is when to end.
 void Lifeline::say_last_words(const std::string& text) {
   if (leaving_.exchange(true)) return;
   if (!failed_) send_all(kFailed, concat(name(process_), ": ", text), -1);
   if (write(wake_[1], "", 1) == 1 && listener_.joinable()) listener_.join();
   const Clock::time_point end = Clock::now() + kPatience;
-  for (const Line& line : lines_) {
+  for (Line& line : lines_) {
     const bool waits = !failed_ || (process_ == 0 && line.process != heard_from_);
-    while (waits && !line.done && Clock::now() < end && !has_ended(line.socket)) continue;
+    if (waits) wait_for_end(line, end);
   }
-  for (const Line& line : lines_) shutdown(line.socket, SHUT_RDWR);
+  if (!failed_) return;
+  for (const Line& line : lines_) shutdown(line.socket, SHUT_WR);
+  for (Line& line : lines_) {
+    if (line.process == heard_from_) wait_for_end(line, end + kPatience);
+  }
+}
+
+void Lifeline::wait_for_end(Line& line, Clock::time_point until) {
+  while (!line.done && Clock::now() < until) line.done = has_ended(line.socket);
 }
 
 }  // namespace lockstep

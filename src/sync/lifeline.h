@@ -3,6 +3,7 @@
 // ends without a word is noticed by the end of its stream, one whose cable is cut by TCP.
 
 #include <atomic>
+#include <chrono>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -27,10 +28,12 @@ class Lifeline {
   std::optional<std::string> failure() const;
   bool failed() const { return failed_; }
   /// Of this process, to all others, unless it has heard some: then it is they that count. Returns
-  /// when those who hear have said theirs: after two seconds at most.
+  /// when the others have had time to write down why they end, and the first to fail has ended.
   void say_last_words(const std::string& text);
 
  private:
+  using Clock = std::chrono::steady_clock;
+
   struct Line {
     int process = 0;
     int socket = -1;
@@ -45,6 +48,7 @@ class Lifeline {
   void take(Line& line, char kind, const std::string& text);
   void note(const std::string& text, int from);
   void send_all(char kind, const std::string& text, int but);
+  static void wait_for_end(Line& line, Clock::time_point until);
   std::string name(int process) const;
 
   const int process_;

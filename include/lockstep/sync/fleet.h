@@ -36,8 +36,8 @@ class Fleet {
   /// The processes that calls under way have not heard of yet.
   virtual std::vector<int> waiting_for() const = 0;
 
-  /// Tells the other processes why this one ends: whatever they exchange, now or later, throws
-  /// ReplicaError with this text.
+  /// Tells the others why this one ends: their exchanges throw ReplicaError with this text. Where
+  /// it ends because of another it returns when that one has, whose exit code is the run's.
   virtual void say_last_words(const std::string& text) { static_cast<void>(text); }
   /// Whether another process has said why it ends, or ended without.
   virtual bool heard_failure() const { return false; }
