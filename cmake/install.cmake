@@ -17,7 +17,10 @@ install(FILES ${PROJECT_SOURCE_DIR}/README.md DESTINATION ${share} COMPONENT pro
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/lockstep RENAME copyright
         COMPONENT program)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs ${PROJECT_SOURCE_DIR}/data DESTINATION ${share} COMPONENT program
-        FILES_MATCHING PATTERN "*.md" PATTERN "*.toml")
+        FILES_MATCHING PATTERN "*.md" PATTERN "*.toml" PATTERN "*.svg")
+if(TARGET lockstep_mpi)  # where the program in the folder beside it looks
+  install(TARGETS lockstep_mpi LIBRARY DESTINATION lib/lockstep COMPONENT program)
+endif()
 
 # One page for the program and one for each subcommand, as it declares them.
 set(man_pages ${PROJECT_BINARY_DIR}/man1)

@@ -133,7 +133,7 @@ struct StepResult {
 ///
 /// With a fleet (SyncGroupOptions::fleet) it is this process's end of one that spans all of them:
 /// every process makes the same calls with the same batches, weights and states (those of process 0
-/// count), has the same results, and the ranks are numbered through all processes.
+/// count) and has the same results (state_dict: its first rank's); ranks are numbered through all.
 class DataParallel {
  public:
   /// Starts the threads, builds the replicas, initialises rank 0 from the seed and mirrors it.
