@@ -1,7 +1,8 @@
-# `cmake --install` has two components. `program`: the program, its man pages, completion for bash and zsh, the
+# `cmake --install` has three components. `program`: the program, its man pages, completion for bash and zsh, the
 # documents and the example configurations. `dev`: the public headers, one archive with everything in it, and what CMake
 # (find_package(Lockstep)) and pkg-config (lockstep.pc) find it by. The flags that the library is compiled with stay
-# here: a user gets an include folder, C++20 and the libraries to link.
+# here: a user gets an include folder, C++20 and the libraries to link. `mpi`: by what several processes talk, where
+# there was an MPI.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -19,7 +20,7 @@ install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs ${PROJECT_SOURCE_DIR}/data DESTINATION ${share} COMPONENT program
         FILES_MATCHING PATTERN "*.md" PATTERN "*.toml" PATTERN "*.svg")
 if(TARGET lockstep_mpi)  # where the program in the folder beside it looks
-  install(TARGETS lockstep_mpi LIBRARY DESTINATION lib/lockstep COMPONENT program)
+  install(TARGETS lockstep_mpi LIBRARY DESTINATION lib/lockstep COMPONENT mpi)
 endif()
 
 # One page for the program and one for each subcommand, as it declares them.

@@ -52,7 +52,7 @@ Json describe_environment(std::span<const Device> devices) {
           {"time", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(now))},
           {"host", system.nodename},
           {"system", fmt::format("{} {} {}", system.sysname, system.release, system.machine)},
-          {"cpu", processor_name()},
+          {"cpu", proc_value("/proc/cpuinfo", "model name")},
           {"cores", std::thread::hardware_concurrency()},
           {"memory", proc_value("/proc/meminfo", "MemTotal")},
           {"devices", names},
@@ -61,8 +61,6 @@ Json describe_environment(std::span<const Device> devices) {
           {"libraries", libraries()},
           {"choices", describe_choices()}};
 }
-
-std::string processor_name() { return proc_value("/proc/cpuinfo", "model name"); }
 
 std::string program_hash() {
   std::ifstream program("/proc/self/exe", std::ios::binary);

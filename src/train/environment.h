@@ -13,9 +13,6 @@ namespace lockstep {
 /// clock chose so far.
 Json describe_environment(std::span<const Device> devices);
 
-/// The processor's name; "" where it is not known.
-std::string processor_name();
-
 /// Of the program that runs: equal where it is the same, byte for byte.
 std::string program_hash();
 

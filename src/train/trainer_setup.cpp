@@ -7,6 +7,7 @@
 #include <sstream>
 #include <utility>
 
+#include "backend/processor.h"
 #include "lockstep/backend/backend.h"
 #include "lockstep/core/check.h"
 #include "lockstep/data/data_check.h"
