@@ -11,10 +11,6 @@
 namespace lockstep::gpu {
 namespace {
 
-std::string version_text(int version) {  // 1000 * major + 10 * minor
-  return concat(version / 1000, ".", version % 1000 / 10);
-}
-
 // Asked without libcuda: cudaDriverGetVersion answers 0 where there is no driver.
 Finding driver() {
   int installed = 0;

@@ -11,7 +11,7 @@
 namespace lockstep::gpu {
 namespace {
 
-constexpr std::size_t kAlignment = 256;        // of pieces of scratch memory
+constexpr std::size_t kScratchAlignment = 256;        // of pieces of scratch memory
 constexpr std::size_t kMostEngines = 6;        // timed per order of the weights
 constexpr std::size_t kMostBindings = 16;      // per plan: layers of one geometry share it
 constexpr int kRounds = 9, kRunsPerRound = 2;  // of timing
@@ -27,7 +27,7 @@ bool aligned(const void* address) {
 /// Whether cuDNN can take the tensor as it lies: plans are made for dense, aligned ones.
 bool usable(const Tensor& tensor) { return tensor.dense() && aligned(tensor.data); }
 
-std::size_t padded(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+std::size_t padded(std::size_t bytes) { return (bytes + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment; }
 
 std::size_t bytes_of(const Shape& shape, DType dtype) {
   return padded(static_cast<std::size_t>(shape.elements()) * size_of(dtype));

@@ -15,8 +15,6 @@ bool means_no_device(cudaError_t status) {
          status == cudaErrorCompatNotSupportedOnDevice;
 }
 
-std::string version_text(int version) { return concat(version / 1000, ".", version % 1000 / 10); }
-
 int attribute(int ordinal, cudaDeviceAttr name) {
   int value = 0;
   check_cuda(cudaDeviceGetAttribute(&value, name, ordinal), "cudaDeviceGetAttribute");
@@ -39,6 +37,8 @@ bool enable_access(int device, int peer) {
 }
 
 }  // namespace
+
+std::string version_text(int version) { return concat(version / 1000, ".", version % 1000 / 10); }
 
 int device_count() {
   int count = 0;

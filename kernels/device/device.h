@@ -31,6 +31,8 @@ struct DeviceDescription {
 DeviceDescription describe_device(int ordinal);
 /// "NVIDIA H100 (79.1 GiB, sm_90, 132 multiprocessors, driver 13.0, runtime 13.0)".
 std::string to_string(const DeviceDescription& device);
+/// "13.0" of 13000, as drivers and runtimes say their versions.
+std::string version_text(int version);
 
 /// Whether the first device's kernels may read and write the second one's memory.
 class PeerAccess {

@@ -4,11 +4,11 @@
 
 #include <cstdint>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "cli/cli.h"
+#include "core/json.h"
 #include "lockstep/core/device.h"
 #include "report/statistics.h"
 
@@ -19,7 +19,7 @@ double seconds_of(const std::function<void()>& work);
 
 /// "12.3 (12.1 to 13.0)".
 std::string format_percentiles(const Percentiles& values, int digits);
-nlohmann::ordered_json percentiles_json(const Percentiles& values);
+Json percentiles_json(const Percentiles& values);
 
 /// Peak resident memory of this process, in bytes.
 std::int64_t peak_memory_bytes();

@@ -12,6 +12,7 @@
 
 #include "cli/bench.h"
 #include "cli/bench_machine.h"
+#include "core/json.h"
 #include "core/rng.h"
 #include "lockstep/backend/backend.h"
 #include "lockstep/parallel/data_parallel.h"
@@ -21,8 +22,8 @@ namespace lockstep {
 namespace {
 
 constexpr int kTensorPasses = 8;
-constexpr int kDefaultIters = 15;
-constexpr std::int64_t kChannels[] = {16, 64, 256};
+constexpr int kBatchNormIters = 15;
+constexpr std::int64_t kBatchNormChannels[] = {16, 64, 256};
 constexpr DType kGpuTypes[] = {DType::kFloat32, DType::kBFloat16};
 /// Below, about and beyond the L2 cache of a large GPU.
 constexpr std::int64_t kGpuBytes[] = {4'000'000, 32'000'000, 64'000'000, 256'000'000};
@@ -35,7 +36,7 @@ struct Workload {
 
 std::vector<Workload> workloads(DeviceKind kind) {
   std::vector<Workload> all;
-  for (const std::int64_t channels : kChannels) {
+  for (const std::int64_t channels : kBatchNormChannels) {
     if (kind == DeviceKind::kCpu) {
       all.push_back({DType::kFloat32, beyond_caches_bytes(), channels});
       continue;
@@ -174,7 +175,7 @@ BatchNormTimes measure(Backend& backend, const Workload& workload, int iters) {
 }
 
 void print_json(const Device& device, const std::vector<BatchNormTimes>& all) {
-  nlohmann::ordered_json cases = nlohmann::ordered_json::array();
+  Json cases = Json::array();
   for (const BatchNormTimes& times : all) {
     cases.push_back({{"dtype", to_string(times.dtype)},
                      {"rows", times.rows},
@@ -186,11 +187,11 @@ void print_json(const Device& device, const std::vector<BatchNormTimes>& all) {
                      {"copy_gb_per_s", times.copy_bandwidth()},
                      {"ratio", times.ratio()}});
   }
-  const nlohmann::ordered_json root = {{"bench", "batch_norm"},
-                                       {"device", to_string(device)},
-                                       {"threads", threads_per_replica(1)},
-                                       {"tensor_passes", kTensorPasses},
-                                       {"cases", cases}};
+  const Json root = {{"bench", "batch_norm"},
+                     {"device", to_string(device)},
+                     {"threads", threads_per_replica(1)},
+                     {"tensor_passes", kTensorPasses},
+                     {"cases", cases}};
   fmt::print("{}\n", root.dump(2));
 }
 
@@ -216,7 +217,7 @@ void print_table(const Device& device, const std::vector<BatchNormTimes>& all) {
 int bench_batch_norm(const BenchArguments& arguments) {
   const Device device = bench_devices(arguments).front();
   const std::unique_ptr<Backend> backend = make_backend(device, threads_per_replica(1));
-  const int iters = arguments.iters > 0 ? arguments.iters : kDefaultIters;
+  const int iters = arguments.iters > 0 ? arguments.iters : kBatchNormIters;
   std::vector<BatchNormTimes> all;
   for (const Workload& workload : workloads(device.kind)) {
     all.push_back(measure(*backend, workload, iters));

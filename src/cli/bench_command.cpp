@@ -5,6 +5,7 @@
 
 #include "cli/bench.h"
 #include "cli/cli.h"
+#include "core/json.h"
 #include "lockstep/backend/backend.h"
 #include "lockstep/core/check.h"
 #include "train/config.h"
@@ -22,7 +23,7 @@ std::string format_percentiles(const Percentiles& values, int digits) {
                      values.p90, digits);
 }
 
-nlohmann::ordered_json percentiles_json(const Percentiles& values) {
+Json percentiles_json(const Percentiles& values) {
   return {{"median", values.median}, {"p10", values.p10}, {"p90", values.p90}, {"n", values.count}};
 }
 

@@ -11,6 +11,7 @@
 
 #include "cli/bench.h"
 #include "cli/captured_exchange.h"
+#include "core/json.h"
 #include "lockstep/backend/backend.h"
 #include "lockstep/sync/sync_group.h"
 #include "parallel/replica_group.h"
@@ -19,11 +20,11 @@
 namespace lockstep {
 namespace {
 
-constexpr int kDefaultIters = 20;
+constexpr int kExchangeIters = 20;
 constexpr int kExchangesPerIter = 200;
 constexpr int kCapturedExchanges = 100;  // of a recording
 constexpr int kMostRanks = 8;
-constexpr std::int64_t kChannels[] = {16, 128, 1024};
+constexpr std::int64_t kExchangeChannels[] = {16, 128, 1024};
 
 struct ExchangeTimes {
   int ranks = 0;
@@ -33,24 +34,24 @@ struct ExchangeTimes {
 };
 
 /// A rank's backend and its statistics there.
-struct Rank {
+struct ExchangeRank {
   std::unique_ptr<Backend> backend;
   Storage moments;  // [2, channels]
 };
 
 ExchangeTimes measure(std::span<const Device> devices, std::int64_t channels, int iters) {
   SyncGroup communicators(devices);
-  std::vector<Rank> ranks(devices.size());
+  std::vector<ExchangeRank> ranks(devices.size());
   ReplicaGroup group(devices, communicators);
   group.run([&](int rank) {
-    Rank& own = ranks[static_cast<std::size_t>(rank)];
+    ExchangeRank& own = ranks[static_cast<std::size_t>(rank)];
     own.backend = make_backend(devices[static_cast<std::size_t>(rank)], 1);
     own.moments = own.backend->allocate(2 * static_cast<std::size_t>(channels) * sizeof(float));
     own.backend->fill(Tensor(own.moments.data(), Shape{2, channels}), 0.5F);
     communicators.at(rank).attach(*own.backend);
   });
   const auto exchange_many = [&](int rank) {
-    const Rank& own = ranks[static_cast<std::size_t>(rank)];
+    const ExchangeRank& own = ranks[static_cast<std::size_t>(rank)];
     const SyncCall call{"bench", Direction::kForward, 0, channels};
     const StatSlot local{1, static_cast<const float*>(own.moments.data())};
     Communicator& communicator = communicators.at(rank);
@@ -73,10 +74,10 @@ std::optional<Percentiles> measure_captured(std::span<const Device> devices, std
   return percentiles(times);
 }
 
-nlohmann::ordered_json case_json(const ExchangeTimes& times) {
-  nlohmann::ordered_json json = {{"ranks", times.ranks},
-                                 {"channels", times.channels},
-                                 {"microseconds", percentiles_json(times.microseconds)}};
+Json case_json(const ExchangeTimes& times) {
+  Json json = {{"ranks", times.ranks},
+               {"channels", times.channels},
+               {"microseconds", percentiles_json(times.microseconds)}};
   if (times.captured) json["captured_microseconds"] = percentiles_json(*times.captured);
   return json;
 }
@@ -84,15 +85,15 @@ nlohmann::ordered_json case_json(const ExchangeTimes& times) {
 }  // namespace
 
 int bench_exchange(const BenchArguments& arguments) {
-  const int iters = arguments.iters > 0 ? arguments.iters : kDefaultIters;
+  const int iters = arguments.iters > 0 ? arguments.iters : kExchangeIters;
   const std::vector<Device> devices = arguments.common.devices.empty()
                                           ? parse_devices("cpu:" + std::to_string(kMostRanks))
                                           : bench_devices(arguments);
   const int most = static_cast<int>(devices.size());
-  nlohmann::ordered_json cases = nlohmann::ordered_json::array();
+  Json cases = Json::array();
   Table table{{"ranks", "channels", "microseconds per exchange", "in a recorded step"}, {}};
   for (int ranks = 1; ranks <= most; ranks = std::min(2 * ranks, std::max(most, ranks + 1))) {
-    for (const std::int64_t channels : kChannels) {
+    for (const std::int64_t channels : kExchangeChannels) {
       const auto used = std::span(devices).first(static_cast<std::size_t>(ranks));
       ExchangeTimes times = measure(used, channels, iters);
       times.captured = measure_captured(used, channels, iters);
@@ -103,7 +104,7 @@ int bench_exchange(const BenchArguments& arguments) {
     }
   }
   if (arguments.common.json) {
-    const nlohmann::ordered_json root = {
+    const Json root = {
         {"bench", "exchange"}, {"device", to_string(devices.front())}, {"cases", cases}};
     fmt::print("{}\n", root.dump(2));
   } else {

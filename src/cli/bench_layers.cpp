@@ -13,6 +13,7 @@
 #include "cli/bench.h"
 #include "cli/bench_machine.h"
 #include "cli/bench_training.h"
+#include "core/json.h"
 #include "lockstep/core/check.h"
 #include "parallel/replica.h"
 #include "report/table.h"
@@ -20,7 +21,7 @@
 namespace lockstep {
 namespace {
 
-constexpr int kDefaultIters = 20;
+constexpr int kLayersIters = 20;
 
 using Clock = std::chrono::steady_clock;
 
@@ -150,11 +151,11 @@ std::vector<Row> rows_of(const LayerTimer& timer, const Network& network) {
 }
 
 template <typename Value>
-nlohmann::ordered_json json_or_null(const std::optional<Value>& value) {
-  return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
+Json json_or_null(const std::optional<Value>& value) {
+  return value ? Json(*value) : Json(nullptr);
 }
 
-nlohmann::ordered_json row_json(const LayersReport& report, const Row& row) {
+Json row_json(const LayersReport& report, const Row& row) {
   const std::optional<double> bytes = rate(row.work.bytes, row);
   const std::optional<double> flops = rate(row.work.flops, row);
   return {{"layer", row.name},
@@ -171,24 +172,23 @@ nlohmann::ordered_json row_json(const LayersReport& report, const Row& row) {
 
 void print_json(const LayersReport& report, const BenchTraining& training,
                 const BenchArguments& arguments) {
-  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  Json rows = Json::array();
   for (const Row& row : report.rows) rows.push_back(row_json(report, row));
-  const nlohmann::ordered_json root = {
-      {"bench", "layers"},
-      {"eval", arguments.eval},
-      {"config", arguments.config.string()},
-      {"bn_mode", to_string(training.config.bn.mode)},
-      {"device", to_string(training.devices.front())},
-      {"threads", threads_per_replica(1)},
-      {"global_batch", training.batch.count()},
-      {"size", {training.size.height, training.size.width}},
-      {"copy_gb_per_s", report.yardsticks.copy / 1e9},
-      {"peak_gflop_per_s", json_or_null(scaled(report.yardsticks.peak, 1e-9))},
-      {"ms_per_step", percentiles_json(report.step)},
-      {"ms_forward", percentiles_json(report.forward)},
-      {"sum_ms", report.sum()},
-      {"sum_share_of_step", report.share_of_step(report.sum())},
-      {"rows", rows}};
+  const Json root = {{"bench", "layers"},
+                     {"eval", arguments.eval},
+                     {"config", arguments.config.string()},
+                     {"bn_mode", to_string(training.config.bn.mode)},
+                     {"device", to_string(training.devices.front())},
+                     {"threads", threads_per_replica(1)},
+                     {"global_batch", training.batch.count()},
+                     {"size", {training.size.height, training.size.width}},
+                     {"copy_gb_per_s", report.yardsticks.copy / 1e9},
+                     {"peak_gflop_per_s", json_or_null(scaled(report.yardsticks.peak, 1e-9))},
+                     {"ms_per_step", percentiles_json(report.step)},
+                     {"ms_forward", percentiles_json(report.forward)},
+                     {"sum_ms", report.sum()},
+                     {"sum_share_of_step", report.share_of_step(report.sum())},
+                     {"rows", rows}};
   fmt::print("{}\n", root.dump(2));
 }
 
@@ -268,7 +268,7 @@ int bench_layers(const BenchArguments& arguments) {
   const Replica& replica = training.replicas->replica(0);
   Network& network = arguments.eval ? replica.eval_network() : replica.network();
   LayerTimer timer(network);
-  const int iters = arguments.iters > 0 ? arguments.iters : kDefaultIters;
+  const int iters = arguments.iters > 0 ? arguments.iters : kLayersIters;
   for (int i = 0; i < iters; ++i) {
     timer.time([&] { pass(training, arguments.eval, kWarmupSteps + i); });
   }

@@ -4,13 +4,14 @@
 
 #include "cli/bench.h"
 #include "cli/bench_training.h"
+#include "core/json.h"
 #include "parallel/replica.h"
 #include "report/table.h"
 
 namespace lockstep {
 namespace {
 
-constexpr int kDefaultIters = 20;
+constexpr int kStepIters = 20;
 
 struct StepBench {
   BenchTraining training;
@@ -42,25 +43,23 @@ void time_step(StepBench& bench, std::int64_t step, std::int64_t steps) {
 
 void print_json(const StepBench& bench, const BenchArguments& arguments) {
   const BenchTraining& training = bench.training;
-  const nlohmann::ordered_json phases = {
-      {"compute", percentiles_json(percentiles(bench.compute))},
-      {"batch_norm_wait", percentiles_json(percentiles(bench.wait))},
-      {"gradient_exchange", percentiles_json(percentiles(bench.exchange))},
-      {"other", percentiles_json(percentiles(bench.other))}};
-  const nlohmann::ordered_json root = {
-      {"bench", "step"},
-      {"config", arguments.config.string()},
-      {"bn_mode", to_string(training.config.bn.mode)},
-      {"devices", training.devices.size()},
-      {"device", to_string(training.devices.front())},
-      {"global_batch", training.batch.count()},
-      {"size", {training.size.height, training.size.width}},
-      {"parameters", training.replicas->parameter_count()},
-      {"ms_per_step", percentiles_json(percentiles(bench.step))},
-      {"images_per_second", bench.images_per_second()},
-      {"phases_ms", phases},
-      {"convolutions", training.replicas->replica(0).backend().conv2d_algorithms()},
-      {"peak_memory_bytes", peak_memory_bytes()}};
+  const Json phases = {{"compute", percentiles_json(percentiles(bench.compute))},
+                       {"batch_norm_wait", percentiles_json(percentiles(bench.wait))},
+                       {"gradient_exchange", percentiles_json(percentiles(bench.exchange))},
+                       {"other", percentiles_json(percentiles(bench.other))}};
+  const Json root = {{"bench", "step"},
+                     {"config", arguments.config.string()},
+                     {"bn_mode", to_string(training.config.bn.mode)},
+                     {"devices", training.devices.size()},
+                     {"device", to_string(training.devices.front())},
+                     {"global_batch", training.batch.count()},
+                     {"size", {training.size.height, training.size.width}},
+                     {"parameters", training.replicas->parameter_count()},
+                     {"ms_per_step", percentiles_json(percentiles(bench.step))},
+                     {"images_per_second", bench.images_per_second()},
+                     {"phases_ms", phases},
+                     {"convolutions", training.replicas->replica(0).backend().conv2d_algorithms()},
+                     {"peak_memory_bytes", peak_memory_bytes()}};
   fmt::print("{}\n", root.dump(2));
 }
 
@@ -89,7 +88,7 @@ void print_table(const StepBench& bench) {
 int bench_step(const BenchArguments& arguments) {
   StepBench bench;
   bench.training = bench_training(arguments);
-  const int iters = arguments.iters > 0 ? arguments.iters : kDefaultIters;
+  const int iters = arguments.iters > 0 ? arguments.iters : kStepIters;
   const int steps = kWarmupSteps + iters;
   const int ahead = bench.training.replicas->steps_ahead();
   for (int step = 0; step < ahead; ++step) bench.training.begin_step(step);

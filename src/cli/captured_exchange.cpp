@@ -18,8 +18,8 @@ namespace {
 constexpr std::int64_t kRows = 64;  // few: the kernels are as short as kernels can be
 
 /// A rank's backend and BatchNorm's memory there.
-struct Rank {
-  Rank(const Device& device, std::int64_t channels)
+struct CapturedRank {
+  CapturedRank(const Device& device, std::int64_t channels)
       : backend(make_backend(device, 1)),
         memory(backend->allocate(static_cast<std::size_t>((2 * kRows + 7) * channels) *
                                  sizeof(float))) {
@@ -48,7 +48,7 @@ class Chain {
         group_(devices, communicators_) {
     group_.run([&](int rank) {
       auto& own = ranks_[static_cast<std::size_t>(rank)];
-      own = std::make_unique<Rank>(devices[static_cast<std::size_t>(rank)], channels);
+      own = std::make_unique<CapturedRank>(devices[static_cast<std::size_t>(rank)], channels);
       communicators_.at(rank).attach(*own->backend);
     });
   }
@@ -69,7 +69,7 @@ class Chain {
 
  private:
   void issue(int rank, bool synchronized) {
-    const Rank& own = *ranks_[static_cast<std::size_t>(rank)];
+    const CapturedRank& own = *ranks_[static_cast<std::size_t>(rank)];
     Communicator& communicator = communicators_.at(rank);
     for (int i = 0; i < exchanges_; ++i) {
       float* moments = own.moments + i % 2 * 2 * channels_;
@@ -101,7 +101,7 @@ class Chain {
   const std::int64_t channels_;
   const int exchanges_;
   SyncGroup communicators_;
-  std::vector<std::unique_ptr<Rank>> ranks_;
+  std::vector<std::unique_ptr<CapturedRank>> ranks_;
   ReplicaGroup group_;
 };
 

@@ -193,7 +193,7 @@ class Completer {
   Completion completion_;
 };
 
-const char* name_of(FileKind kind) {
+const char* shell_word(FileKind kind) {
   switch (kind) {
     case FileKind::kNone:
       return "none";
@@ -238,7 +238,7 @@ Completion complete(const CLI::App& app, std::span<const std::string> words, con
 }
 
 std::string to_text(const Completion& completion) {
-  std::string text = fmt::format("{}\n", name_of(completion.files));
+  std::string text = fmt::format("{}\n", shell_word(completion.files));
   for (const auto& [word, says] : completion.candidates)
     text += fmt::format("{}\t{}\n", word, says);
   return text;

@@ -7,17 +7,15 @@
 #include <map>
 
 #include "cli/cli.h"
+#include "core/json.h"
 #include "lockstep/core/check.h"
 #include "train/config_schema.h"
-#include "train/json_text.h"
 #include "train/suggest.h"
 
 namespace lockstep {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
-
 /// The file itself, or that of a run folder.
 fs::path config_file(const fs::path& input) {
   return fs::is_directory(input) ? input / "config.toml" : input;

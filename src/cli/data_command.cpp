@@ -5,21 +5,18 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "cli/cli.h"
 #include "cli/data_preview.h"
+#include "core/json.h"
 #include "lockstep/core/check.h"
 #include "lockstep/data/data_check.h"
 #include "report/table.h"
 #include "train/confusion_matrix.h"
-#include "train/json_text.h"
 
 namespace lockstep {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 struct DataReport {
   DataOptions options;

@@ -5,18 +5,15 @@
 #include <algorithm>
 #include <fstream>
 #include <iterator>
-#include <nlohmann/json.hpp>
 
 #include "cli/cli.h"
 #include "cli/share.h"
+#include "core/json.h"
 #include "lockstep/core/check.h"
-#include "train/json_text.h"
 #include "train/suggest.h"
 
 namespace lockstep {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 Json to_json(const DocsPage& page) {
   return {{"name", page.name}, {"title", page.title}, {"path", page.path.string()}};

@@ -7,21 +7,20 @@
 #include <chrono>
 #include <cmath>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "cli/cli.h"
+#include "core/json.h"
 #include "lockstep/backend/backend.h"
 #include "lockstep/backend/examine.h"
 #include "lockstep/core/check.h"
 #include "lockstep/sync/sync_group.h"
 #include "parallel/replica_group.h"
-#include "train/json_text.h"
 
 namespace lockstep {
 namespace {
 
 constexpr int kReplicas = 4;
-constexpr std::int64_t kRows = 64, kChannels = 32;
+constexpr std::int64_t kCheckedRows = 64, kCheckedChannels = 32;
 constexpr std::chrono::seconds kSelfTestTime{1};
 
 /// One replica's part of the self-test: x is `rank + c` in channel c and in every row, so that the
@@ -31,11 +30,11 @@ class SelfTest {
   SelfTest(const Device& device, Communicator& communicator)
       : backend_(make_backend(device, 1)),
         communicator_(communicator),
-        memory_(backend_->allocate((2 * kRows + 5) * kChannels * sizeof(float))) {
+        memory_(backend_->allocate((2 * kCheckedRows + 5) * kCheckedChannels * sizeof(float))) {
     communicator.attach(*backend_);
     std::vector<float> values;
-    for (std::int64_t i = 0; i < kRows * kChannels; ++i) {
-      values.push_back(static_cast<float>(communicator.rank() + i % kChannels));
+    for (std::int64_t i = 0; i < kCheckedRows * kCheckedChannels; ++i) {
+      values.push_back(static_cast<float>(communicator.rank() + i % kCheckedChannels));
     }
     backend_->upload(tensor(0), values.data());
     backend_->synchronize();
@@ -46,18 +45,18 @@ class SelfTest {
     float* moments = row(0);
     float* saved = row(2);
     backend_->batch_norm_moments(tensor(0), moments, 1);
-    const SyncCall call{"doctor", Direction::kForward, 0, kChannels};
+    const SyncCall call{"doctor", Direction::kForward, 0, kCheckedChannels};
     BatchNormForward forward;
     forward.x = tensor(0);
     forward.y = tensor(1);
-    forward.slots = communicator_.exchange(call, {kRows, moments});
+    forward.slots = communicator_.exchange(call, {kCheckedRows, moments});
     forward.saved = {saved};
     backend_->batch_norm_forward(forward);
-    std::vector<float> mean(kChannels);
-    backend_->download(mean.data(), Tensor(saved, Shape{1, kChannels}));
+    std::vector<float> mean(kCheckedChannels);
+    backend_->download(mean.data(), Tensor(saved, Shape{1, kCheckedChannels}));
     backend_->synchronize();
     double error = 0;
-    for (std::int64_t c = 0; c < kChannels; ++c) {
+    for (std::int64_t c = 0; c < kCheckedChannels; ++c) {
       const double expected = static_cast<double>(c) + 0.5 * (communicator_.size() - 1);
       error = std::max(error, std::abs(mean[static_cast<std::size_t>(c)] - expected));
     }
@@ -67,9 +66,10 @@ class SelfTest {
  private:
   float* base() const { return static_cast<float*>(memory_.data()); }
   Tensor tensor(int index) const {
-    return {base() + index * kRows * kChannels, Shape{kRows, kChannels}};
+    return {base() + index * kCheckedRows * kCheckedChannels,
+            Shape{kCheckedRows, kCheckedChannels}};
   }
-  float* row(int index) const { return base() + (2 * kRows + index) * kChannels; }
+  float* row(int index) const { return base() + (2 * kCheckedRows + index) * kCheckedChannels; }
 
   std::unique_ptr<Backend> backend_;
   Communicator& communicator_;
@@ -102,7 +102,7 @@ Finding test_exchange(const std::string& text) {
     }
     return {true, topic,
             fmt::format("{} replicas agree, {:.0f} us per BatchNorm of {} values", devices.size(),
-                        1e6 * seconds / rounds, kRows * kChannels),
+                        1e6 * seconds / rounds, kCheckedRows * kCheckedChannels),
             ""};
   } catch (const std::exception& error) {
     return {false, topic, error.what(), "run tools/check, and report what it says"};
@@ -125,7 +125,7 @@ std::vector<Finding> examine() {
 int run_doctor(const DoctorArguments& arguments) {
   const std::vector<Finding> findings = examine();
   bool good = true;
-  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  Json json = Json::array();
   for (const Finding& finding : findings) {
     good = good && finding.good;
     json.push_back({{"good", finding.good},

@@ -5,9 +5,9 @@
 #include <charconv>
 
 #include "cli/cli.h"
+#include "core/json.h"
 #include "lockstep/core/check.h"
 #include "lockstep/nn/onnx.h"
-#include "train/json_text.h"
 #include "train/trained_model.h"
 
 namespace lockstep {
@@ -17,12 +17,12 @@ void report(const TrainedModel& model, const ExportArguments& arguments) {
   const std::filesystem::path& output = arguments.common.output;
   for (const std::string& warning : model.warnings) fmt::print(stderr, "warning: {}\n", warning);
   if (arguments.common.json) {
-    const nlohmann::ordered_json json{{"file", output.string()},
-                                      {"format", arguments.format},
-                                      {"architecture", model.architecture.description},
-                                      {"checkpoint", model.checkpoint.string()},
-                                      {"eval_stats", to_string(model.config.bn.eval_stats)},
-                                      {"about", model.about}};
+    const Json json{{"file", output.string()},
+                    {"format", arguments.format},
+                    {"architecture", model.architecture.description},
+                    {"checkpoint", model.checkpoint.string()},
+                    {"eval_stats", to_string(model.config.bn.eval_stats)},
+                    {"about", model.about}};
     fmt::print("{}\n", json_text(json, 2));
     return;
   }

@@ -13,7 +13,7 @@ namespace {
 struct Help {
   std::string_view subcommand;
   std::string_view page;
-  std::vector<Example> examples;
+  std::vector<HelpExample> examples;
 };
 
 // In data/configs: of the source tree, or as it is installed (share.h).
@@ -130,7 +130,7 @@ const Help* find_help(std::string_view subcommand) {
 
 std::string footer_of(std::string_view subcommand) {
   std::string text;
-  for (const Example& example : examples_of(subcommand)) {
+  for (const HelpExample& example : examples_of(subcommand)) {
     text += fmt::format("{}  {}\n      {}\n", text.empty() ? "Examples:\n" : "", example.command,
                         example.says);
   }
@@ -144,9 +144,9 @@ std::string footer_of(std::string_view subcommand) {
 
 }  // namespace
 
-std::span<const Example> examples_of(std::string_view subcommand) {
+std::span<const HelpExample> examples_of(std::string_view subcommand) {
   const Help* help = find_help(subcommand);
-  return help == nullptr ? std::span<const Example>() : help->examples;
+  return help == nullptr ? std::span<const HelpExample>() : help->examples;
 }
 
 std::string_view page_of(std::string_view subcommand) {

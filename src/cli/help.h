@@ -12,13 +12,13 @@ class App;
 namespace lockstep {
 
 /// A command line that works as it stands, in the order of the examples; a test runs them.
-struct Example {
+struct HelpExample {
   const char* command;
   const char* says;
 };
 
 /// Of a subcommand; "": of the program.
-std::span<const Example> examples_of(std::string_view subcommand);
+std::span<const HelpExample> examples_of(std::string_view subcommand);
 
 /// The page of the documentation that says more (`lockstep docs PAGE`); "" where there is none.
 std::string_view page_of(std::string_view subcommand);

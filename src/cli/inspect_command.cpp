@@ -8,20 +8,18 @@
 #include <map>
 
 #include "cli/cli.h"
+#include "core/json.h"
 #include "lockstep/core/check.h"
 #include "nn/weight_file_kind.h"
 #include "report/table.h"
 #include "train/checkpoint.h"
 #include "train/inspect_weights.h"
-#include "train/json_text.h"
 #include "train/trained_model.h"
 
 namespace lockstep {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
-
 constexpr const char* kHashName = "XXH3, 64 bits";
 
 struct Inspected {

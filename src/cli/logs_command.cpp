@@ -14,12 +14,12 @@
 
 #include "cli/cli.h"
 #include "cli/logs_plot.h"
+#include "core/json.h"
 #include "lockstep/core/check.h"
 #include "lockstep/nn/weights.h"
 #include "report/page/line_chart.h"
 #include "report/table.h"
 #include "train/evaluator.h"
-#include "train/json_text.h"
 #include "train/run_folder.h"
 #include "train/run_log.h"
 #include "train/summary.h"

@@ -99,7 +99,7 @@ std::string options(const CLI::App& app) {
 
 std::string examples(std::string_view subcommand) {
   std::string text;
-  for (const Example& example : examples_of(subcommand))
+  for (const HelpExample& example : examples_of(subcommand))
     text += entry(bold(example.command), example.says);
   return text.empty() ? "" : ".SH EXAMPLES\n" + text;
 }

@@ -7,16 +7,14 @@
 #include <numeric>
 
 #include "cli/cli.h"
+#include "core/json.h"
 #include "lockstep/core/check.h"
 #include "report/table.h"
-#include "train/json_text.h"
 #include "train/plan.h"
 #include "train/report_text.h"
 
 namespace lockstep {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr double kMegabyte = 1 << 20;
 constexpr double kGigabyte = 1 << 30;

@@ -7,10 +7,10 @@
 
 #include "cli/cli.h"
 #include "cli/signals.h"
+#include "core/json.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/progress.h"
 #include "train/inference/predict_images.h"
-#include "train/json_text.h"
 #include "train/report_text.h"
 #include "train/summary_json.h"
 

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "cli/cli.h"
+#include "core/json.h"
 #include "lockstep/core/check.h"
 #include "lockstep/nn/weights.h"
 #include "report/report_page.h"
-#include "train/json_text.h"
 
 namespace lockstep {
 namespace {
@@ -56,9 +56,8 @@ int run_report(const ReportArguments& arguments) {
   std::vector<fs::path> figures;
   if (!arguments.figures.empty()) figures = write_figures(page, arguments.figures);
   if (arguments.common.json) {
-    nlohmann::ordered_json json{
-        {"page", output.string()}, {"runs", data.runs.size()}, {"bytes", html.size()}};
-    json["figures"] = nlohmann::ordered_json::array();
+    Json json{{"page", output.string()}, {"runs", data.runs.size()}, {"bytes", html.size()}};
+    json["figures"] = Json::array();
     for (const auto& figure : figures) json["figures"].push_back(figure.string());
     fmt::print("{}\n", json_text(json, 2));
     return kExitDone;

@@ -15,7 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // clang-format off
-constexpr std::array kClasses{
+constexpr std::array kAde20kClasses{
     "wall", "building", "sky", "floor", "tree", "ceiling", "road", "bed", "windowpane", "grass",
     "cabinet", "sidewalk", "person", "earth", "door", "table", "mountain", "plant", "curtain",
     "chair", "car", "water", "painting", "sofa", "shelf", "house", "sea", "mirror", "rug",
@@ -35,7 +35,7 @@ constexpr std::array kClasses{
     "sconce", "vase", "traffic light", "tray", "ashcan", "fan", "pier", "crt screen", "plate",
     "monitor", "bulletin board", "shower", "radiator", "glass", "clock", "flag"};
 
-constexpr std::array kPalette{
+constexpr std::array kAde20kPalette{
     Color{120, 120, 120}, Color{180, 120, 120}, Color{6, 230, 230}, Color{80, 50, 50},
     Color{4, 200, 3}, Color{120, 120, 80}, Color{140, 140, 140}, Color{204, 5, 255},
     Color{230, 230, 230}, Color{4, 250, 7}, Color{224, 5, 255}, Color{235, 255, 7},
@@ -113,12 +113,12 @@ std::unique_ptr<Dataset> make_ade20k(const DataOptions& options, Split split, st
 }  // namespace
 
 DataLayout ade20k_layout() {
-  std::vector<Label> values(kClasses.size());
+  std::vector<Label> values(kAde20kClasses.size());
   std::iota(values.begin(), values.end(), Label{1});
   return {.name = "ade20k",
           .make = make_ade20k,
-          .classes = {kClasses.begin(), kClasses.end()},
-          .palette = {kPalette.begin(), kPalette.end()},
+          .classes = {kAde20kClasses.begin(), kAde20kClasses.end()},
+          .palette = {kAde20kPalette.begin(), kAde20kPalette.end()},
           .file_values = values};
 }
 

@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 constexpr int kExtent = 32;
 constexpr std::size_t kPlane = std::size_t{kExtent} * kExtent;
 constexpr std::size_t kRecord = 1 + 3 * kPlane;
-constexpr int kClasses = 10;
+constexpr int kCifar10Classes = 10;
 
 struct RecordFile {
   fs::path path;
@@ -78,9 +78,9 @@ void Cifar10::load(std::int64_t index, Sample& sample) const {
     throw DataError(concat(describe(index), ": cannot be read"));
   }
   const auto label = static_cast<std::uint8_t>(record[0]);
-  if (label >= kClasses) {
-    throw DataError(concat(describe(index), ": class ", int{label}, ", expected 0..", kClasses - 1,
-                           "; CIFAR-100 has another format"));
+  if (label >= kCifar10Classes) {
+    throw DataError(concat(describe(index), ": class ", int{label}, ", expected 0..",
+                           kCifar10Classes - 1, "; CIFAR-100 has another format"));
   }
   sample.labels = {1, 1, {label}};
   sample.image.height = sample.image.width = kExtent;
@@ -107,9 +107,9 @@ const std::vector<std::string>& cifar10_class_names() {
 }
 
 std::unique_ptr<Dataset> make_cifar10(const DataOptions& options, Split split, std::uint64_t) {
-  if (options.num_classes != kClasses) {
+  if (options.num_classes != kCifar10Classes) {
     throw ConfigError(concat("data.num_classes = ", options.num_classes,
-                             ": layout \"cifar10\" has ", kClasses, " classes"));
+                             ": layout \"cifar10\" has ", kCifar10Classes, " classes"));
   }
   const fs::path folder = folder_of(options.root);
   const std::string& name = split == Split::kTrain ? options.train : options.val;

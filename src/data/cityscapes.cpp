@@ -15,12 +15,12 @@ namespace {
 namespace fs = std::filesystem;
 
 // clang-format off
-constexpr std::array kClasses{
+constexpr std::array kCityscapesClasses{
     "road", "sidewalk", "building", "wall", "fence", "pole", "traffic light", "traffic sign",
     "vegetation", "terrain", "sky", "person", "rider", "car", "truck", "bus", "train",
     "motorcycle", "bicycle"};
 
-constexpr std::array kPalette{
+constexpr std::array kCityscapesPalette{
     Color{128, 64, 128}, Color{244, 35, 232}, Color{70, 70, 70}, Color{102, 102, 156},
     Color{190, 153, 153}, Color{153, 153, 153}, Color{250, 170, 30}, Color{220, 220, 0},
     Color{107, 142, 35}, Color{152, 251, 152}, Color{70, 130, 180}, Color{220, 20, 60},
@@ -89,9 +89,9 @@ MaskRule label_ids(int ignore_index) {
 }
 
 std::unique_ptr<Dataset> make_cityscapes(const DataOptions& options, Split split, std::uint64_t) {
-  if (options.num_classes != static_cast<int>(kClasses.size())) {
+  if (options.num_classes != static_cast<int>(kCityscapesClasses.size())) {
     throw ConfigError(concat("data.num_classes = ", options.num_classes,
-                             ": the layout cityscapes has ", kClasses.size(),
+                             ": the layout cityscapes has ", kCityscapesClasses.size(),
                              " classes; leave the key out, or use the layout list for others"));
   }
   check_own_masks(options);
@@ -110,8 +110,8 @@ std::unique_ptr<Dataset> make_cityscapes(const DataOptions& options, Split split
 DataLayout cityscapes_layout() {
   return {.name = "cityscapes",
           .make = make_cityscapes,
-          .classes = {kClasses.begin(), kClasses.end()},
-          .palette = {kPalette.begin(), kPalette.end()},
+          .classes = {kCityscapesClasses.begin(), kCityscapesClasses.end()},
+          .palette = {kCityscapesPalette.begin(), kCityscapesPalette.end()},
           .file_values = {kLabelIds.begin(), kLabelIds.end()}};
 }
 

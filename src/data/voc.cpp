@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 constexpr int kBorder = 255;
 
 // clang-format off
-constexpr std::array kClasses{
+constexpr std::array kVocClasses{
     "background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat",
     "chair", "cow", "diningtable", "dog", "horse", "motorbike", "person", "pottedplant",
     "sheep", "sofa", "train", "tvmonitor"};
@@ -64,8 +64,8 @@ std::vector<FilePair> voc_pairs(const fs::path& root, const std::string& split) 
 DataLayout voc_layout() {
   DataLayout layout;
   layout.name = "voc";
-  layout.classes = {kClasses.begin(), kClasses.end()};
-  for (std::size_t c = 0; c < kClasses.size(); ++c)
+  layout.classes = {kVocClasses.begin(), kVocClasses.end()};
+  for (std::size_t c = 0; c < kVocClasses.size(); ++c)
     layout.palette.push_back(voc_color(static_cast<int>(c)));
   layout.make = [](const DataOptions& options, Split split, std::uint64_t) {
     check_own_masks(options);

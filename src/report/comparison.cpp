@@ -9,11 +9,11 @@
 namespace lockstep {
 namespace {
 
-using Runs = std::vector<const TrainSummary*>;
+using Summaries = std::vector<const TrainSummary*>;
 
 struct Group {
   std::string mode;
-  Runs runs;  // in order of seeds
+  Summaries runs;  // in order of seeds
 };
 
 std::vector<Group> group_by_mode(std::span<const TrainSummary> runs) {
@@ -50,7 +50,7 @@ Task common_task(std::span<const TrainSummary> runs) {
 }
 
 /// Mean and spread over runs of what `value` gives; runs where it gives nothing are left out.
-MeanSpread over(const Runs& runs,
+MeanSpread over(const Summaries& runs,
                 const std::function<std::optional<double>(const TrainSummary&)>& value) {
   std::vector<double> values;
   for (const TrainSummary* run : runs) {
@@ -59,7 +59,7 @@ MeanSpread over(const Runs& runs,
   return mean_spread(values);
 }
 
-std::vector<LayerComparison> mean_layers(const Runs& runs) {
+std::vector<LayerComparison> mean_layers(const Summaries& runs) {
   std::vector<LayerComparison> layers;
   std::vector<int> counts;
   for (const TrainSummary* run : runs) {
@@ -83,7 +83,7 @@ std::vector<LayerComparison> mean_layers(const Runs& runs) {
   return layers;
 }
 
-void add_other_stats(ModeResult& result, const Runs& runs) {
+void add_other_stats(ModeResult& result, const Summaries& runs) {
   std::map<std::string, std::vector<double>> values;
   for (const TrainSummary* run : runs) {
     for (const Evaluation& evaluation : run->other_stats) {
@@ -102,7 +102,7 @@ ModeResult summarize(const Group& group) {
   for (const TrainSummary* run : group.runs) {
     if (const auto reached = score(run->evaluation)) result.score[run->seed] = *reached;
   }
-  const Runs& runs = group.runs;
+  const Summaries& runs = group.runs;
   result.score_spread = over(runs, [](const auto& run) { return score(run.evaluation); });
   result.val_loss = over(runs, [](const auto& run) { return run.evaluation.loss; });
   result.train_loss = over(runs, [](const auto& run) { return run.train_loss; });

@@ -1,13 +1,10 @@
 #include <cmath>
-#include <nlohmann/json.hpp>
 
+#include "core/json.h"
 #include "report/comparison.h"
-#include "train/json_text.h"
 
 namespace lockstep {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 Json number(std::optional<double> value) {
   if (!value || !std::isfinite(*value)) return nullptr;

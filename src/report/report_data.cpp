@@ -4,8 +4,8 @@
 #include <cmath>
 #include <fstream>
 #include <limits>
-#include <nlohmann/json.hpp>
 
+#include "core/json.h"
 #include "lockstep/core/check.h"
 #include "train/run_folder.h"
 #include "train/run_log.h"

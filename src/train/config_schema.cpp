@@ -17,7 +17,7 @@ constexpr Range kAtLeastOne{.lo = 1};
 constexpr Range kBelowOne{.lo = 0, .hi = 1, .below = true};
 constexpr Range kFloatPositive{.lo = 1e-38, .hi = 1};  // a float has it with all its digits
 constexpr Range kShare{.lo = 0, .hi = 1};
-constexpr Range kLossScale{.lo = 1, .hi = 0x1p126};
+constexpr Range kLossScaleRange{.lo = 1, .hi = 0x1p126};
 constexpr Range kClassCount{.lo = 1, .hi = 4096};
 
 /// The way from a configuration, const or not, to one field (of the section, or of its base).
@@ -81,7 +81,7 @@ void add_run(Keys& keys) {
              {{"fp32", DType::kFloat32}, {"bf16", DType::kBFloat16}, {"fp16", DType::kFloat16}},
              "of activations: fp32, bf16 (cuda), fp16 (cuda)"));
   keys.push_back(only_if([](const Config& c) { return c.run.precision == DType::kFloat16; },
-                         real("run.loss_scale", run(&RunOptions::loss_scale), kLossScale,
+                         real("run.loss_scale", run(&RunOptions::loss_scale), kLossScaleRange,
                               "fp16: the first one, a power of two; it follows the gradients")));
   keys.push_back(boolean("run.tf32", run(&RunOptions::tf32),
                          "fp32 convolutions may use TF32 (cuda; no effect with bf16 and fp16)"));

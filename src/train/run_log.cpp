@@ -12,10 +12,10 @@
 #include <sstream>
 #include <vector>
 
+#include "core/json.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/progress.h"
 #include "lockstep/nn/weights.h"
-#include "train/json_text.h"
 
 namespace lockstep {
 namespace {

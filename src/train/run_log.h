@@ -9,11 +9,11 @@
 #include <fstream>
 #include <functional>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "core/json.h"
 #include "train/run_folder.h"
 #include "train/tensorboard.h"
 #include "train/trainer.h"
@@ -23,8 +23,6 @@ class logger;
 }
 
 namespace lockstep {
-
-using Json = nlohmann::ordered_json;
 
 /// A file of JSON lines. Appends; used by one thread.
 class JsonLines {

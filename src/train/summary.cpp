@@ -5,10 +5,10 @@
 #include <functional>
 #include <numeric>
 
+#include "core/json.h"
 #include "lockstep/core/check.h"
 #include "train/config.h"
 #include "train/evaluator.h"
-#include "train/json_text.h"
 #include "train/run_folder.h"
 #include "train/summary_json.h"
 

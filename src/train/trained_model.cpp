@@ -1,19 +1,16 @@
 #include "train/trained_model.h"
 
 #include <cstring>
-#include <nlohmann/json.hpp>
 
+#include "core/json.h"
 #include "lockstep/core/check.h"
 #include "train/checkpoint.h"
-#include "train/json_text.h"
 #include "train/run_folder.h"
 
 namespace lockstep {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
-
 bool merges(EvalStats stats) { return stats == EvalStats::kMean || stats == EvalStats::kPooled; }
 
 Shape input_of(const Architecture& architecture, const Size& size) {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "backend/processor.h"
+#include "core/json.h"
 #include "lockstep/backend/backend.h"
 #include "lockstep/core/check.h"
 #include "lockstep/data/data_check.h"
@@ -15,7 +16,6 @@
 #include "parallel/replica.h"
 #include "train/choices.h"
 #include "train/environment.h"
-#include "train/json_text.h"
 #include "train/trainer_impl.h"
 
 namespace lockstep {

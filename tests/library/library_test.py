@@ -62,7 +62,7 @@ def build_cpu_only(source, build):
     # -O1: what is of interest is what is built and installed, and it is built once more for that.
     run("cmake", "-S", source, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
         "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG", "-DLOCKSTEP_CUDA=OFF", "-DLOCKSTEP_TESTS=OFF",
-        "-DLOCKSTEP_PRECOMPILED_HEADERS=ON")
+        "-DCMAKE_UNITY_BUILD=ON")
     run("cmake", "--build", build, "--parallel", os.cpu_count())
 
 

@@ -6,10 +6,10 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 
 #include "cli/cli.h"
 #include "cli/selftest/checks.h"
+#include "core/json.h"
 #include "lockstep/backend/backend.h"
 #include "lockstep/backend/examine.h"
 
@@ -36,13 +36,13 @@ class Report {
     failed_ += outcome.ok ? 0 : 1;
     stuck_ = stuck_ || outcome.stuck;
     const Measured& measured = outcome.measured;
-    nlohmann::ordered_json row = {{"group", check.group},
-                                  {"name", check.name},
-                                  {"compared", check.compared},
-                                  {"max_abs_error", number(measured.absolute)},
-                                  {"max_rel_error", number(measured.relative)},
-                                  {"tolerance", check.tolerance},
-                                  {"ok", outcome.ok}};
+    Json row = {{"group", check.group},
+                {"name", check.name},
+                {"compared", check.compared},
+                {"max_abs_error", number(measured.absolute)},
+                {"max_rel_error", number(measured.relative)},
+                {"tolerance", check.tolerance},
+                {"ok", outcome.ok}};
     if (!outcome.ok) row["trouble"] = outcome.trouble, row["advice"] = kAdvice;
     rows_.push_back(row);
     if (json_) return;
@@ -57,13 +57,13 @@ class Report {
     const double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
     if (json_) {
-      const nlohmann::ordered_json root = {{"version", LOCKSTEP_VERSION},
-                                           {"devices", devices_},
-                                           {"backend", backend_},
-                                           {"ok", failed_ == 0},
-                                           {"failed", failed_},
-                                           {"seconds", seconds},
-                                           {"rows", rows_}};
+      const Json root = {{"version", LOCKSTEP_VERSION},
+                         {"devices", devices_},
+                         {"backend", backend_},
+                         {"ok", failed_ == 0},
+                         {"failed", failed_},
+                         {"seconds", seconds},
+                         {"rows", rows_}};
       fmt::print("{}\n", root.dump(2));
     } else if (failed_ == 0) {
       fmt::print("\nall {} checks are ok ({:.1f} s)\n", rows_.size(), seconds);
@@ -77,7 +77,7 @@ class Report {
 
  private:
   /// JSON has no NaN.
-  static nlohmann::ordered_json number(std::optional<double> value) {
+  static Json number(std::optional<double> value) {
     if (!value || !std::isfinite(*value)) return nullptr;
     return *value;
   }
@@ -99,7 +99,7 @@ class Report {
   std::string devices_, backend_;
   bool json_ = false;
   std::chrono::steady_clock::time_point start_;
-  nlohmann::ordered_json rows_ = nlohmann::ordered_json::array();
+  Json rows_ = Json::array();
   int failed_ = 0;
   bool stuck_ = false;
 };

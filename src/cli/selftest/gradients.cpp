@@ -25,7 +25,7 @@ namespace {
 
 constexpr int kDirections = 8;
 const double kStep = std::cbrt(static_cast<double>(std::numeric_limits<float>::epsilon()));
-const double kTolerance = 16 * kStep * kStep;
+const double kGradientTolerance = 16 * kStep * kStep;
 const char* const kCompared = "gradients of input and parameters, central differences";
 const char* const kInput = "(input)";
 
@@ -114,7 +114,7 @@ GradientCase convolution(const std::string& name, const Conv2dOptions& options) 
           }};
 }
 
-std::vector<GradientCase> layer_cases() {
+std::vector<GradientCase> gradient_cases() {
   const auto upsampled = [](bool align_corners) {
     return [=](NetworkBuilder& net, Value* x, const NormLayer&) {
       return net.upsample_bilinear(x, 5, 7, align_corners);
@@ -219,12 +219,12 @@ struct LossCase {
   Batch batch;
 };
 
-constexpr std::int64_t kSamples = 7, kPositions = 6, kFeatures = 5, kOutputs = 4;
+constexpr std::int64_t kLossSamples = 7, kLossPositions = 6, kLossFeatures = 5, kLossOutputs = 4;
 
 Batch loss_batch() {
   Batch batch;
-  batch.images = normal_floats(kSamples * kPositions * kFeatures, 1);
-  for (std::int64_t n = 0; n < kSamples; ++n) batch.samples.push_back(n);
+  batch.images = normal_floats(kLossSamples * kLossPositions * kLossFeatures, 1);
+  for (std::int64_t n = 0; n < kLossSamples; ++n) batch.samples.push_back(n);
   return batch;
 }
 
@@ -233,26 +233,26 @@ LossCase cross_entropy_case() {
   LossCase c{CrossEntropyLoss{.class_weight = {0.5F, 2, 1, 1.5F}, .ignore_index = kIgnored},
              loss_batch()};
   Rng rng(2, RngPurpose::kTest, 0);
-  for (std::int64_t i = 0; i < kSamples * kPositions; ++i) {
-    const std::uint32_t label = rng.below(kOutputs + 1);
-    c.batch.labels.push_back(static_cast<Label>(label == kOutputs ? kIgnored : label));
+  for (std::int64_t i = 0; i < kLossSamples * kLossPositions; ++i) {
+    const std::uint32_t label = rng.below(kLossOutputs + 1);
+    c.batch.labels.push_back(static_cast<Label>(label == kLossOutputs ? kIgnored : label));
   }
   return c;
 }
 
 LossCase squared_error_case() {
   LossCase c{MeanSquaredErrorLoss{}, loss_batch()};
-  c.batch.targets["out"] = normal_floats(kSamples * kPositions * kOutputs, 3);
+  c.batch.targets["out"] = normal_floats(kLossSamples * kLossPositions * kLossOutputs, 3);
   return c;
 }
 
 Measured check_loss(const LossCase& c, const std::vector<Device>& devices) {
   const Model linear = [](NetworkBuilder& net, Value* x, const NormLayer&) -> Outputs {
-    return {{"out", net.linear(x, "linear", kOutputs)}};
+    return {{"out", net.linear(x, "linear", kLossOutputs)}};
   };
   DataParallel net({.devices = devices,
                     .model = linear,
-                    .input = {kSamples, kPositions, kFeatures},
+                    .input = {kLossSamples, kLossPositions, kLossFeatures},
                     .losses = {{"out", c.loss}},
                     .optimizer = Sgd{.momentum = 0.5F, .weight_decay = 0}});
   net.train_step(c.batch, 0, 0.0F);
@@ -283,9 +283,9 @@ SelftestChecks gradient_checks(const SelftestDevices& devices) {
   const std::vector<Device> one = devices.replicas(1), several = devices.several();
   SelftestChecks checks;
   const auto add = [&](const std::string& name, std::function<Measured()> run) {
-    checks.push_back({"gradients", name, kCompared, kTolerance, std::move(run)});
+    checks.push_back({"gradients", name, kCompared, kGradientTolerance, std::move(run)});
   };
-  for (const auto& cases : {layer_cases(), norm_cases()}) {
+  for (const auto& cases : {gradient_cases(), norm_cases()}) {
     for (const GradientCase& c : cases) {
       add(c.name, [c, on = c.several ? several : one] { return check_layer(c, on); });
     }

@@ -14,7 +14,8 @@ namespace lockstep {
 namespace {
 
 /// A few roundings of fp32, as in BatchNorm's checks.
-constexpr double kTolerance = 64.0 * static_cast<double>(std::numeric_limits<float>::epsilon());
+constexpr double kLayerTolerance =
+    64.0 * static_cast<double>(std::numeric_limits<float>::epsilon());
 
 /// [N, H, W, C] in double. What is outside an image is 0.
 struct Image {
@@ -190,8 +191,8 @@ std::vector<LayerCase> layer_cases() {
 
 // --- losses: of the input as it is, on devices that have other numbers of valid positions ---
 
-constexpr std::int64_t kSamples = 7, kPositions = 6, kClasses = 4;
-constexpr int kIgnored = 9;
+constexpr std::int64_t kLayerSamples = 7, kLayerPositions = 6, kLayerClasses = 4;
+constexpr int kLayerIgnored = 9;
 constexpr float kLossWeight = 0.5F;  // of the loss in the sum of all
 
 Outputs scaled(NetworkBuilder& net, Value* x, const NormLayer& norm) {
@@ -206,7 +207,7 @@ Measured check_loss(const Loss& loss, const Batch& batch, double expected,
   DataParallel net({.devices = devices,
                     .model = scaled,
                     .norm = FrozenBatchNorm(),
-                    .input = {kSamples, kPositions, kClasses},
+                    .input = {kLayerSamples, kLayerPositions, kLayerClasses},
                     .losses = {{"out", loss}}});
   const double weighted = static_cast<double>(kLossWeight) * expected;
   return difference(Doubles{net.train_step(batch, 0, 0.0F).loss}, Doubles{weighted});
@@ -214,26 +215,26 @@ Measured check_loss(const Loss& loss, const Batch& batch, double expected,
 
 Batch logits_batch() {
   Batch batch;
-  batch.images = normal_floats(kSamples * kPositions * kClasses, 1);
-  for (std::int64_t n = 0; n < kSamples; ++n) batch.samples.push_back(n);
+  batch.images = normal_floats(kLayerSamples * kLayerPositions * kLayerClasses, 1);
+  for (std::int64_t n = 0; n < kLayerSamples; ++n) batch.samples.push_back(n);
   return batch;
 }
 
 Measured check_cross_entropy(const std::vector<Device>& devices) {
   const CrossEntropyLoss loss{
-      .weight = kLossWeight, .class_weight = {0.5F, 2, 1, 1.5F}, .ignore_index = kIgnored};
+      .weight = kLossWeight, .class_weight = {0.5F, 2, 1, 1.5F}, .ignore_index = kLayerIgnored};
   Batch batch = logits_batch();
   Rng rng(5, RngPurpose::kTest, 0);
   double sum = 0, weights = 0;
-  for (std::size_t i = 0; i < kSamples * kPositions; ++i) {
+  for (std::size_t i = 0; i < kLayerSamples * kLayerPositions; ++i) {
     // The more are ignored the higher a sample's number.
-    const bool ignored = rng.below(kSamples) < i / kPositions;
-    const std::uint32_t label = ignored ? kIgnored : rng.below(kClasses);
+    const bool ignored = rng.below(kLayerSamples) < i / kLayerPositions;
+    const std::uint32_t label = ignored ? kLayerIgnored : rng.below(kLayerClasses);
     batch.labels.push_back(static_cast<Label>(label));
     if (ignored) continue;
-    const float* x = batch.images.data() + i * kClasses;
+    const float* x = batch.images.data() + i * kLayerClasses;
     double exponentials = 0;
-    for (std::int64_t c = 0; c < kClasses; ++c) exponentials += std::exp(logit(x[c]));
+    for (std::int64_t c = 0; c < kLayerClasses; ++c) exponentials += std::exp(logit(x[c]));
     const auto weight = static_cast<double>(loss.class_weight[label]);
     sum += weight * (std::log(exponentials) - logit(x[label]));
     weights += weight;
@@ -244,7 +245,7 @@ Measured check_cross_entropy(const std::vector<Device>& devices) {
 Measured check_squared_error(const std::vector<Device>& devices) {
   Batch batch = logits_batch();
   Floats& targets = batch.targets["out"];
-  targets = normal_floats(kSamples * kPositions * kClasses, 2);
+  targets = normal_floats(kLayerSamples * kLayerPositions * kLayerClasses, 2);
   double sum = 0;
   for (std::size_t i = 0; i < targets.size(); ++i) {
     sum += std::pow(logit(batch.images[i]) - static_cast<double>(targets[i]), 2);
@@ -259,13 +260,13 @@ SelftestChecks layer_checks(const SelftestDevices& devices) {
   const std::vector<Device> one = devices.replicas(1), several = devices.several();
   SelftestChecks checks;
   for (const LayerCase& c : layer_cases()) {
-    checks.push_back({"layers", c.name, "outputs, plain loops in double", kTolerance,
+    checks.push_back({"layers", c.name, "outputs, plain loops in double", kLayerTolerance,
                       [c, one] { return check_output(c, one); }});
   }
   checks.push_back({"layers", "cross_entropy, class weights, ignored",
-                    "loss, plain loops in double", kTolerance,
+                    "loss, plain loops in double", kLayerTolerance,
                     [several] { return check_cross_entropy(several); }});
-  checks.push_back({"layers", "mean squared error", "loss, plain loops in double", kTolerance,
+  checks.push_back({"layers", "mean squared error", "loss, plain loops in double", kLayerTolerance,
                     [several] { return check_squared_error(several); }});
   return checks;
 }

@@ -184,20 +184,20 @@ Measured check_accumulation(const std::vector<Device>& devices) {
 
 // --- a training in double ---
 
-constexpr std::size_t kIn = 5, kHidden = 6, kOut = 3, kSamples = 10;
+constexpr std::size_t kToyIn = 5, kToyHidden = 6, kToyOut = 3, kToySamples = 10;
 constexpr int kSteps = 20;
 constexpr double kRate = 0.05, kDecay = 0.02, kNormDecay = 0.01, kBnMomentum = 0.1;
 
 Outputs perceptron(NetworkBuilder& net, Value* x, const NormLayer& norm) {
-  x = norm(net, net.linear(x, "first", kHidden, false), "bn", {.relu = true});
-  return {{"out", net.linear(x, "last", kOut)}};
+  x = norm(net, net.linear(x, "first", kToyHidden, false), "bn", {.relu = true});
+  return {{"out", net.linear(x, "last", kToyOut)}};
 }
 
 /// y [n, out] = x [n, in] * weight [out, in], transposed, + bias.
 Doubles times(const Doubles& x, const Doubles& weight, const Doubles& bias) {
   const std::size_t out = bias.size(), in = weight.size() / out;
   Doubles y;
-  for (std::size_t n = 0; n < kSamples; ++n) {
+  for (std::size_t n = 0; n < kToySamples; ++n) {
     for (std::size_t o = 0; o < out; ++o) {
       double sum = bias[o];
       for (std::size_t i = 0; i < in; ++i) sum += x[n * in + i] * weight[o * in + i];
@@ -244,10 +244,10 @@ struct PlainTraining {
   /// Gradients of the weight [out, in] and of x, from that of y.
   static void linear_gradients(const Doubles& x, const Doubles& weight, const Doubles& grad_y,
                                Doubles& grad_weight, Doubles& grad_x) {
-    const std::size_t in = x.size() / kSamples, out = grad_y.size() / kSamples;
+    const std::size_t in = x.size() / kToySamples, out = grad_y.size() / kToySamples;
     grad_weight.assign(weight.size(), 0);
     grad_x.assign(x.size(), 0);
-    for (std::size_t n = 0; n < kSamples; ++n) {
+    for (std::size_t n = 0; n < kToySamples; ++n) {
       for (std::size_t o = 0; o < out; ++o) {
         for (std::size_t i = 0; i < in; ++i) {
           grad_weight[o * in + i] += grad_y[n * out + o] * x[n * in + i];
@@ -260,9 +260,9 @@ struct PlainTraining {
   void step(const Doubles& x, const Doubles& target) {
     ++steps;
     squared_norm = 0;
-    PlainBatchNorm bn{1, kHidden, times(x, state.at("first.weight"), Doubles(kHidden, 0.0)),
+    PlainBatchNorm bn{1, kToyHidden, times(x, state.at("first.weight"), Doubles(kToyHidden, 0.0)),
                       state.at("bn.weight"), state.at("bn.bias")};
-    const SampleGroup all = sample_range(0, kSamples);
+    const SampleGroup all = sample_range(0, kToySamples);
     const PlainMoments moments = bn.moments(all);
     const Doubles normalized = bn.normalize(moments);
     Doubles hidden = normalized;
@@ -271,8 +271,8 @@ struct PlainTraining {
     for (std::size_t i = 0; i < grad.size(); ++i) {
       grad[i] = 2 * (grad[i] - target[i]) / static_cast<double>(grad.size());
     }
-    Doubles grad_last, grad_hidden, grad_first, grad_x, grad_bias(kOut);
-    for (std::size_t i = 0; i < grad.size(); ++i) grad_bias[i % kOut] += grad[i];
+    Doubles grad_last, grad_hidden, grad_first, grad_x, grad_bias(kToyOut);
+    for (std::size_t i = 0; i < grad.size(); ++i) grad_bias[i % kToyOut] += grad[i];
     linear_gradients(hidden, state.at("last.weight"), grad, grad_last, grad_hidden);
     for (std::size_t i = 0; i < hidden.size(); ++i) grad_hidden[i] *= normalized[i] > 0 ? 1 : 0;
     const PlainBatchNorm::Result back = bn.train({&all, 1}, grad_hidden);
@@ -288,7 +288,7 @@ struct PlainTraining {
 
  private:
   void follow(const std::string& name, const Doubles& batch) {
-    for (std::size_t c = 0; c < kHidden; ++c) {
+    for (std::size_t c = 0; c < kToyHidden; ++c) {
       state.at(name)[c] += kBnMomentum * (batch[c] - state.at(name)[c]);
     }
   }
@@ -300,7 +300,7 @@ Measured check_plain_training(const std::vector<Device>& devices, bool adamw) {
   options.devices = devices;
   options.model = perceptron;
   options.norm = SyncBatchNorm();
-  options.input = {kSamples, kIn};
+  options.input = {kToySamples, kToyIn};
   options.losses = {{"out", MeanSquaredErrorLoss{}}};
   if (adamw) {
     options.optimizer = AdamW{.weight_decay = decay, .norm_weight_decay = norm_decay};
@@ -313,9 +313,9 @@ Measured check_plain_training(const std::vector<Device>& devices, bool adamw) {
   for (int step = 0; step < kSteps; ++step) {
     Batch batch;
     const auto index = static_cast<std::uint64_t>(2 * step);
-    batch.images = normal_floats(kSamples * kIn, index);
-    batch.targets["out"] = normal_floats(kSamples * kOut, index + 1);
-    for (std::size_t n = 0; n < kSamples; ++n) {
+    batch.images = normal_floats(kToySamples * kToyIn, index);
+    batch.targets["out"] = normal_floats(kToySamples * kToyOut, index + 1);
+    for (std::size_t n = 0; n < kToySamples; ++n) {
       batch.samples.push_back(static_cast<std::int64_t>(n));
     }
     norm = net.train_step(batch, step, static_cast<float>(kRate)).grad_norm;

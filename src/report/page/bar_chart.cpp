@@ -31,13 +31,13 @@ std::string describe(const BarGroup& group, const Bar& bar) {
   return text;
 }
 
-struct Place {
+struct BarPlace {
   Axis axis;
   double left = 0, right = 0;
   double x(double value) const { return left + axis.at(value) * (right - left); }
 };
 
-void draw_bar(Svg& svg, const BarGroup& group, const Bar& bar, const Place& place, double y) {
+void draw_bar(Svg& svg, const BarGroup& group, const Bar& bar, const BarPlace& place, double y) {
   if (bar.spread.count == 0 || !std::isfinite(bar.spread.mean)) return;
   svg.rectangle(place.left, y, place.x(bar.spread.mean) - place.left, kBar,
                 "bar " + mode_class(bar.mode), describe(group, bar));
@@ -76,7 +76,7 @@ Svg draw(const BarChart& chart) {
   const double top = top_of_rows(chart), row = row_height(chart);
   const double bottom = top + row * static_cast<double>(names.size()) + 2;
   Svg svg(kChartWidth, bottom + room_below(chart.x_label), chart.title);
-  const Place place{linear_axis(0, end_of(chart), 5), room + 8 + 2, kChartWidth - 14};
+  const BarPlace place{linear_axis(0, end_of(chart), 5), room + 8 + 2, kChartWidth - 14};
   svg.text(0, 13, chart.title, "title");
   if (modes.size() > 1) draw_legend(svg, modes, 34, LegendOf::kBars);
   draw_x_axis(svg, place.axis, place.left, place.right, top, bottom, chart.x_label);

@@ -25,7 +25,7 @@ Axis axis_of(const DotChart& chart) {
   return linear_axis(low, high, 5);
 }
 
-struct Place {
+struct DotPlace {
   Axis axis;
   double left = 0, right = 0, top = 0, row = 0;
   bool numbers = true;
@@ -43,7 +43,7 @@ const double* find_seed(const DotRow& row, std::uint64_t seed) {
   return found == row.points.end() ? nullptr : &found->second;
 }
 
-void join_seeds(Svg& svg, const DotChart& chart, const Place& place) {
+void join_seeds(Svg& svg, const DotChart& chart, const DotPlace& place) {
   for (std::size_t row = 0; row + 1 < chart.rows.size(); ++row) {
     for (const auto& [seed, value] : chart.rows[row].points) {
       const double* below = find_seed(chart.rows[row + 1], seed);
@@ -60,7 +60,7 @@ void draw_number(Svg& svg, const DotChart& chart, double mean, double x, double 
   svg.text(std::min(x, svg.width() - half), y, text, "strong", Anchor::kMiddle);
 }
 
-void draw_row(Svg& svg, const DotChart& chart, const Place& place, std::size_t index) {
+void draw_row(Svg& svg, const DotChart& chart, const DotPlace& place, std::size_t index) {
   const DotRow& row = chart.rows[index];
   const double y = place.y(index);
   const std::string color = mode_class(row.mode);
@@ -89,8 +89,8 @@ Svg draw(const DotChart& chart) {
   const double room = room_for(names);
   const double bottom = chart.top + chart.row * static_cast<double>(chart.rows.size()) + 6;
   Svg svg(kChartWidth, bottom + room_below(chart.x_label), chart.title);
-  const Place place{axis_of(chart), room + 8 + 8, kChartWidth - 14,
-                    chart.top,      chart.row,    chart.numbers};
+  const DotPlace place{axis_of(chart), room + 8 + 8, kChartWidth - 14,
+                       chart.top,      chart.row,    chart.numbers};
   svg.text(0, 13, chart.title, "title");
   draw_x_axis(svg, place.axis, place.left, place.right, chart.top, bottom, chart.x_label);
   if (chart.from_zero) svg.line(place.x(0), chart.top, place.x(0), bottom, "axis");

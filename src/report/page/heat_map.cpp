@@ -47,12 +47,12 @@ std::vector<std::string> names_beside(const std::vector<std::string>& rows) {
   return names;
 }
 
-struct Place {
+struct HeatPlace {
   double left = 0, column = 0, row = 0;
 };
 
 // A path per level and not a rectangle per cell: a fifth of the size. Neighbours in a row are one.
-std::array<std::string, kHeatLevels> paths_of(const HeatMap& map, const Place& place) {
+std::array<std::string, kHeatLevels> paths_of(const HeatMap& map, const HeatPlace& place) {
   std::array<std::string, kHeatLevels> paths;
   for (std::size_t r = 0; r < map.values.size(); ++r) {
     const std::vector<double>& values = map.values[r];
@@ -84,7 +84,7 @@ std::string describe_row(const HeatMap& map, std::size_t r) {
                      values.back(), most);
 }
 
-void draw_columns(Svg& svg, const HeatMap& map, const Place& place, double bottom) {
+void draw_columns(Svg& svg, const HeatMap& map, const HeatPlace& place, double bottom) {
   const std::size_t count = map.columns.size();
   const std::size_t stride = std::max<std::size_t>(1, (count + 4) / 5);
   for (std::size_t c = 0; c < count; c += stride) {
@@ -149,7 +149,7 @@ HeatLevels levels_for(std::vector<double> values) {
 Svg draw(const HeatMap& map) {
   const std::vector<std::string> names = names_beside(map.rows);
   const double room = room_for(names);
-  Place place;
+  HeatPlace place;
   place.row = row_height(map.rows.size());
   place.left = room + 6;
   place.column = (kChartWidth - place.left) / static_cast<double>(map.columns.size());
