@@ -5,6 +5,7 @@
 
 #include "cli/bench.h"
 #include "cli/cli.h"
+#include "cli/fleet_session.h"
 #include "core/json.h"
 #include "lockstep/backend/backend.h"
 #include "lockstep/core/check.h"
@@ -42,10 +43,15 @@ int run_bench(const BenchArguments& arguments) {
   if (arguments.eval && arguments.what != "layers") {
     throw ConfigError("--eval goes with bench layers, not with bench " + arguments.what);
   }
-  if (arguments.what == "step") return bench_step(arguments);
+  if (arguments.what == "step") {
+    return run_in_fleet([&](Fleet* fleet) { return bench_step(arguments, fleet); });
+  }
+  if (arguments.what == "exchange") {
+    return run_in_fleet([&](Fleet* fleet) { return bench_exchange(arguments, fleet); });
+  }
+  check_alone("bench " + arguments.what);
   if (arguments.what == "layers") return bench_layers(arguments);
   if (arguments.what == "batch_norm") return bench_batch_norm(arguments);
-  if (arguments.what == "exchange") return bench_exchange(arguments);
   throw ConfigError("unknown benchmark " + arguments.what +
                     " (expected step, layers, batch_norm or exchange)");
 }

@@ -11,6 +11,7 @@
 
 #include "cli/bench.h"
 #include "cli/captured_exchange.h"
+#include "cli/fleet_session.h"
 #include "core/json.h"
 #include "lockstep/backend/backend.h"
 #include "lockstep/sync/sync_group.h"
@@ -39,19 +40,21 @@ struct ExchangeRank {
   Storage moments;  // [2, channels]
 };
 
-ExchangeTimes measure(std::span<const Device> devices, std::int64_t channels, int iters) {
-  SyncGroup communicators(devices);
+ExchangeTimes measure(std::span<const Device> devices, std::int64_t channels, int iters,
+                      Fleet* fleet) {
+  SyncGroup communicators(devices, {.fleet = fleet});
+  const int first = communicators.roster().first_rank();
   std::vector<ExchangeRank> ranks(devices.size());
   ReplicaGroup group(devices, communicators);
   group.run([&](int rank) {
-    ExchangeRank& own = ranks[static_cast<std::size_t>(rank)];
-    own.backend = make_backend(devices[static_cast<std::size_t>(rank)], 1);
+    ExchangeRank& own = ranks[static_cast<std::size_t>(rank - first)];
+    own.backend = make_backend(devices[static_cast<std::size_t>(rank - first)], 1);
     own.moments = own.backend->allocate(2 * static_cast<std::size_t>(channels) * sizeof(float));
     own.backend->fill(Tensor(own.moments.data(), Shape{2, channels}), 0.5F);
     communicators.at(rank).attach(*own.backend);
   });
   const auto exchange_many = [&](int rank) {
-    const ExchangeRank& own = ranks[static_cast<std::size_t>(rank)];
+    const ExchangeRank& own = ranks[static_cast<std::size_t>(rank - first)];
     const SyncCall call{"bench", Direction::kForward, 0, channels};
     const StatSlot local{1, static_cast<const float*>(own.moments.data())};
     Communicator& communicator = communicators.at(rank);
@@ -63,7 +66,7 @@ ExchangeTimes measure(std::span<const Device> devices, std::int64_t channels, in
   for (int i = 0; i < iters; ++i) {
     times.push_back(1e6 * seconds_of([&] { group.run(exchange_many); }) / kExchangesPerIter);
   }
-  return {static_cast<int>(devices.size()), channels, percentiles(times), std::nullopt};
+  return {communicators.size(), channels, percentiles(times), std::nullopt};
 }
 
 std::optional<Percentiles> measure_captured(std::span<const Device> devices, std::int64_t channels,
@@ -84,25 +87,28 @@ Json case_json(const ExchangeTimes& times) {
 
 }  // namespace
 
-int bench_exchange(const BenchArguments& arguments) {
+int bench_exchange(const BenchArguments& arguments, Fleet* fleet) {
   const int iters = arguments.iters > 0 ? arguments.iters : kExchangeIters;
   const std::vector<Device> devices = arguments.common.devices.empty()
                                           ? parse_devices("cpu:" + std::to_string(kMostRanks))
                                           : bench_devices(arguments);
   const int most = static_cast<int>(devices.size());
+  // With other processes all devices take part at once.
+  int ranks = fleet == nullptr ? 1 : most;
   Json cases = Json::array();
   Table table{{"ranks", "channels", "microseconds per exchange", "in a recorded step"}, {}};
-  for (int ranks = 1; ranks <= most; ranks = std::min(2 * ranks, std::max(most, ranks + 1))) {
+  for (; ranks <= most; ranks = std::min(2 * ranks, std::max(most, ranks + 1))) {
     for (const std::int64_t channels : kExchangeChannels) {
       const auto used = std::span(devices).first(static_cast<std::size_t>(ranks));
-      ExchangeTimes times = measure(used, channels, iters);
-      times.captured = measure_captured(used, channels, iters);
+      ExchangeTimes times = measure(used, channels, iters, fleet);
+      if (fleet == nullptr) times.captured = measure_captured(used, channels, iters);
       cases.push_back(case_json(times));
-      table.rows.push_back({std::to_string(ranks), std::to_string(channels),
+      table.rows.push_back({std::to_string(times.ranks), std::to_string(channels),
                             format_percentiles(times.microseconds, 1),
                             times.captured ? format_percentiles(*times.captured, 1) : "-"});
     }
   }
+  if (!leads(fleet)) return kExitDone;
   if (arguments.common.json) {
     const Json root = {
         {"bench", "exchange"}, {"device", to_string(devices.front())}, {"cases", cases}};

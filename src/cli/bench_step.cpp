@@ -2,8 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <optional>
+
 #include "cli/bench.h"
 #include "cli/bench_training.h"
+#include "cli/counting_fleet.h"
+#include "cli/fleet_session.h"
 #include "core/json.h"
 #include "parallel/replica.h"
 #include "report/table.h"
@@ -16,6 +20,7 @@ constexpr int kStepIters = 20;
 struct StepBench {
   BenchTraining training;
   std::vector<double> step, compute, wait, exchange, other;  // milliseconds, [step]
+  double bytes_given = 0;                                    // to other processes in a step
 
   double images_per_second() const {
     return 1000 * static_cast<double>(training.batch.count()) / percentiles(step).median;
@@ -50,7 +55,8 @@ void print_json(const StepBench& bench, const BenchArguments& arguments) {
   const Json root = {{"bench", "step"},
                      {"config", arguments.config.string()},
                      {"bn_mode", to_string(training.config.bn.mode)},
-                     {"devices", training.devices.size()},
+                     {"processes", training.replicas->roster().processes()},
+                     {"devices", training.replicas->size()},
                      {"device", to_string(training.devices.front())},
                      {"global_batch", training.batch.count()},
                      {"size", {training.size.height, training.size.width}},
@@ -58,6 +64,7 @@ void print_json(const StepBench& bench, const BenchArguments& arguments) {
                      {"ms_per_step", percentiles_json(percentiles(bench.step))},
                      {"images_per_second", bench.images_per_second()},
                      {"phases_ms", phases},
+                     {"bytes_given_per_step", bench.bytes_given},
                      {"convolutions", training.replicas->replica(0).backend().conv2d_algorithms()},
                      {"peak_memory_bytes", peak_memory_bytes()}};
   fmt::print("{}\n", root.dump(2));
@@ -67,7 +74,7 @@ void print_table(const StepBench& bench) {
   const BenchTraining& training = bench.training;
   fmt::print(
       "Training step, {} BatchNorm, {} device(s) from {}, batch {} of {}x{}, {} parameters\n\n",
-      to_string(training.config.bn.mode), training.devices.size(),
+      to_string(training.config.bn.mode), training.replicas->size(),
       to_string(training.devices.front()), training.batch.count(), training.size.height,
       training.size.width, training.replicas->parameter_count());
   Table table{{"", "ms, median (p10 to p90)"}, {}};
@@ -81,18 +88,29 @@ void print_table(const StepBench& bench) {
   add("  other", bench.other);
   fmt::print("{}\n{:.1f} images/s, peak memory {:.0f} MB\n", to_markdown(table),
              bench.images_per_second(), static_cast<double>(peak_memory_bytes()) / 1e6);
+  const int processes = training.replicas->roster().processes();
+  if (processes == 1) return;
+  fmt::print("{} processes; in a step the first one gives the others {:.0f} bytes\n", processes,
+             bench.bytes_given);
 }
 
 }  // namespace
 
-int bench_step(const BenchArguments& arguments) {
+int bench_step(const BenchArguments& arguments, Fleet* fleet) {
+  std::optional<CountingFleet> counted;
+  if (fleet != nullptr) counted.emplace(*fleet);
   StepBench bench;
-  bench.training = bench_training(arguments);
+  bench.training = bench_training(arguments, counted ? &*counted : nullptr);
   const int iters = arguments.iters > 0 ? arguments.iters : kStepIters;
   const int steps = kWarmupSteps + iters;
   const int ahead = bench.training.replicas->steps_ahead();
+  const std::int64_t given_before = counted ? counted->bytes_given() : 0;
   for (int step = 0; step < ahead; ++step) bench.training.begin_step(step);
   for (int step = 0; step < steps; ++step) time_step(bench, step, steps);
+  if (!leads(fleet)) return kExitDone;
+  if (counted) {
+    bench.bytes_given = static_cast<double>(counted->bytes_given() - given_before) / steps;
+  }
   arguments.common.json ? print_json(bench, arguments) : print_table(bench);
   return kExitDone;
 }

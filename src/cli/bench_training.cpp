@@ -53,7 +53,7 @@ void BenchTraining::evaluate() {
   replicas->evaluate(1, [&](std::int64_t) { return batch; });
 }
 
-BenchTraining bench_training(const BenchArguments& arguments) {
+BenchTraining bench_training(const BenchArguments& arguments, Fleet* fleet) {
   if (arguments.config.empty()) {
     throw ConfigError("bench " + arguments.what + " needs a configuration file");
   }
@@ -62,10 +62,10 @@ BenchTraining bench_training(const BenchArguments& arguments) {
       load_config(arguments.config, arguments.common.overrides, nullptr, *arguments.common.tables);
   training.devices = bench_devices(arguments);
   training.size = training_size(training.config.data, arguments.what);
-  const auto devices = static_cast<int>(training.devices.size());
-  const std::int64_t batch = arguments.eval ? 1 : training.config.global_batch(devices);
+  const int ranks = make_roster(fleet, training.devices).ranks();
+  const std::int64_t batch = arguments.eval ? 1 : training.config.global_batch(ranks);
   training.replicas =
-      make_replicas(training.config, training.devices, batch, training.size, nullptr);
+      make_replicas(training.config, training.devices, batch, training.size, nullptr, fleet);
   training.batch = random_batch(training.config, batch, training.size);
   return training;
 }

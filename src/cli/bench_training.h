@@ -17,8 +17,8 @@ inline constexpr int kWarmupSteps = 3;
 
 struct BenchTraining {
   Config config;
-  std::vector<Device> devices;
-  Size size;  // of images
+  std::vector<Device> devices;  // of this process
+  Size size;                    // of images
   std::unique_ptr<DataParallel> replicas;
   Batch batch;  // the global batch of every step; a single image for an evaluation
 
@@ -31,8 +31,8 @@ struct BenchTraining {
   void evaluate();
 };
 
-/// Reads the configuration and builds the replicas. Throws ConfigError, also when the configuration
-/// does not tell the size of the images.
-BenchTraining bench_training(const BenchArguments& arguments);
+/// Reads the configuration and builds the replicas; `fleet`: with those of other processes, null
+/// for none. Throws ConfigError, also when the configuration does not tell the size of the images.
+BenchTraining bench_training(const BenchArguments& arguments, Fleet* fleet = nullptr);
 
 }  // namespace lockstep

@@ -14,12 +14,12 @@
 
 #include "cli/command_line.h"
 #include "cli/completion.h"
+#include "cli/fleet_session.h"
 #include "cli/help.h"
 #include "cli/man_page.h"
 #include "cli/progress_line.h"
 #include "lockstep/cli/run_cli.h"
 #include "lockstep/core/check.h"
-#include "lockstep/sync/fleet.h"
 #include "train/suggest.h"
 #include "train/trainer.h"
 
@@ -116,10 +116,9 @@ int run_command(int argc, const char* const* argv, const Tables& tables) {
   if (chosen == commands.end()) throw ConfigError("expected a subcommand; --help says more");
   check_leftovers(*chosen->declared);
   const std::string& name = chosen->declared->get_name();
-  if (name != "train" && launched_with_others()) {
-    throw ConfigError("lockstep " + name +
-                      " runs in one process; of several, as mpirun and srun start them, only "
-                      "lockstep train makes use");
+  constexpr std::string_view kOfSeveralProcesses[] = {"train", "compare", "eval", "bench"};
+  if (std::ranges::find(kOfSeveralProcesses, name) == std::end(kOfSeveralProcesses)) {
+    check_alone(name);
   }
   const ShownProgress shown;
   return chosen->run(line);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "cli/cli.h"
+#include "cli/fleet_session.h"
 #include "cli/signals.h"
 #include "lockstep/backend/backend.h"
 #include "lockstep/core/check.h"
@@ -90,7 +91,8 @@ std::vector<std::string> cell_overrides(const CompareArguments& arguments, const
 struct Plan {
   fs::path folder;
   std::string devices;
-  int device_count = 0;
+  Fleet* fleet = nullptr;  // the processes that have such devices; null: this one alone
+  int device_count = 0;    // of all processes
   std::vector<std::string> modes;
   std::vector<Cell> cells;  // seed by seed, so that an unfinished comparison has whole seeds
 };
@@ -111,13 +113,14 @@ TrainRequest make_request(const CompareArguments& arguments, const Plan& plan,
   return request;
 }
 
-Plan make_plan(const CompareArguments& arguments) {
+Plan make_plan(const CompareArguments& arguments, Fleet* fleet) {
   if (arguments.seeds < 1) throw ConfigError("--seeds is the number of seeds, at least 1");
   const Config config = load_config(arguments.inputs.front(), arguments.common.overrides, nullptr,
                                     *arguments.common.tables);
   Plan plan;
   plan.devices = arguments.common.devices.empty() ? default_devices() : arguments.common.devices;
-  plan.device_count = static_cast<int>(parse_devices(plan.devices).size());
+  plan.fleet = fleet;
+  plan.device_count = make_roster(fleet, parse_devices(plan.devices)).ranks();
   plan.modes = modes_of(arguments);
   plan.folder = arguments.common.output.empty()
                     ? config.run.work_dir / (config.run.name + "-compare")
@@ -138,6 +141,9 @@ void announce(const CompareArguments& arguments, const Plan& plan) {
     std::string line = fmt::format("  {}: {}", plan.modes[i], request.devices);
     if (is_virtual(plan.modes[i])) {
       line += fmt::format(", {} virtual devices", request.config.bn.virtual_devices);
+    }
+    if (plan.fleet != nullptr && !is_virtual(plan.modes[i])) {
+      line += fmt::format(" of each of {} processes", plan.fleet->processes());
     }
     say(arguments, line);
   }
@@ -195,29 +201,47 @@ std::string describe_rest(const std::vector<std::chrono::duration<double>>& trai
                      format_duration(mean * static_cast<double>(missing)));
 }
 
-/// Trains what is missing. Returns nothing when interrupted.
+/// What process 0 says is everyone's.
+std::string agree(Fleet* fleet, const std::string& own) {
+  return fleet == nullptr ? own : broadcast(*fleet, own);
+}
+
+/// Trains what is missing; in a fleet every process takes part, and process 0 looks at the folders.
+/// Returns nothing when interrupted.
 std::optional<std::vector<TrainSummary>> run_cells(const CompareArguments& arguments, Plan& plan) {
   const StopSignals signals;
+  const bool lead = leads(plan.fleet);
+  const auto tell = [&](const std::string& line) {
+    if (lead) say(arguments, line);
+  };
   std::vector<TrainSummary> runs;
   std::vector<std::chrono::duration<double>> trained;
   for (std::size_t i = 0; i < plan.cells.size(); ++i) {
     Cell& cell = plan.cells[i];
     const std::string name = fmt::format("[{}/{}] {} seed {}", i + 1, plan.cells.size(), cell.mode,
                                          cell.request.config.run.seed);
-    if (std::optional<TrainSummary> have = finished_run(cell)) {
-      say(arguments, name + ": done before, " + describe_cell(*have));
-      runs.push_back(std::move(*have));
+    std::optional<TrainSummary> have;
+    if (lead) have = finished_run(cell);
+    const std::string work = have ? "done" : cell.request.resume ? "resuming" : "training";
+    const std::string agreed = agree(plan.fleet, work);
+    if (agreed == "done") {
+      if (have) tell(name + ": done before, " + describe_cell(*have));
+      if (have) runs.push_back(std::move(*have));
       continue;
     }
-    say(arguments,
-        fmt::format("{}: {} (log: {})", name, cell.request.resume ? "resuming" : "training",
-                    (cell.request.output / "run.log").string()));
+    tell(fmt::format("{}: {} (log: {})", name, agreed, (cell.request.output / "run.log").string()));
+    // Virtual devices are those of one device, which process 0 has.
+    const bool alone = is_virtual(cell.mode);
+    if (agreed == "resuming") cell.request.resume = "auto";
+    if (!alone) cell.request.fleet = plan.fleet;
     cell.request.stop = &signals.requested();
     const auto begin = std::chrono::steady_clock::now();
-    runs.push_back(train(cell.request));
-    if (runs.back().status == TrainStatus::kInterrupted) return std::nullopt;
+    if (lead || !alone) runs.push_back(train(cell.request));
+    const bool interrupted = lead && runs.back().status == TrainStatus::kInterrupted;
+    if (agree(plan.fleet, interrupted ? "interrupted" : "") == "interrupted") return std::nullopt;
+    if (!lead) continue;
     trained.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin));
-    say(arguments, name + ": " + describe_cell(runs.back()) + describe_rest(trained, plan, i + 1));
+    tell(name + ": " + describe_cell(runs.back()) + describe_rest(trained, plan, i + 1));
   }
   return runs;
 }
@@ -280,10 +304,11 @@ void report(const CompareArguments& arguments, const std::vector<TrainSummary>& 
   if (!folder.empty()) write_page(arguments, runs, comparison, folder);
 }
 
-int train_and_compare(const CompareArguments& arguments) {
-  Plan plan = make_plan(arguments);
-  announce(arguments, plan);
+int train_and_compare(const CompareArguments& arguments, Fleet* fleet) {
+  Plan plan = make_plan(arguments, fleet);
+  if (leads(fleet)) announce(arguments, plan);
   const auto runs = run_cells(arguments, plan);
+  if (!leads(fleet)) return runs ? kExitDone : kExitInterrupted;
   if (!runs) {
     say(arguments, "compare: interrupted; the same command continues where this one stopped");
     return kExitInterrupted;
@@ -330,12 +355,15 @@ int run_compare(const CompareArguments& arguments) {
     throw ConfigError("compare needs a configuration file or run folders");
   }
   const bool folders = fs::is_directory(arguments.inputs.front());
-  if (folders) return compare_folders(arguments);
+  if (folders) {
+    check_alone("compare of run folders");
+    return compare_folders(arguments);
+  }
   if (arguments.inputs.size() > 1) {
     throw ConfigError("compare takes one configuration file, or run folders: " +
                       arguments.inputs.front().string() + " is not a folder");
   }
-  return train_and_compare(arguments);
+  return run_in_fleet([&](Fleet* fleet) { return train_and_compare(arguments, fleet); });
 }
 
 }  // namespace lockstep

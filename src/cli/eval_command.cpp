@@ -5,16 +5,15 @@
 #include <cstdio>
 
 #include "cli/cli.h"
+#include "cli/fleet_session.h"
 #include "train/evaluator.h"
 #include "train/report_text.h"
 
 namespace lockstep {
 
-int run_eval(const EvalArguments& arguments) {
-  const EvalReport report =
-      evaluate_checkpoint({arguments.target, arguments.config, arguments.common.overrides,
-                           arguments.common.devices, arguments.common.tables, arguments.split,
-                           augmentation_of(arguments.flip, arguments.scales)});
+namespace {
+
+int print_report(const EvalArguments& arguments, const EvalReport& report) {
   for (const std::string& warning : report.warnings) fmt::print(stderr, "warning: {}\n", warning);
   if (arguments.common.json) {
     fmt::print("{}\n", to_json(report));
@@ -28,6 +27,18 @@ int run_eval(const EvalArguments& arguments) {
   }
   fmt::print("{}", format_evaluation(report.evaluation, report.classes));
   return kExitDone;
+}
+
+}  // namespace
+
+int run_eval(const EvalArguments& arguments) {
+  return run_in_fleet([&](Fleet* fleet) {
+    const EvalReport report =
+        evaluate_checkpoint({arguments.target, arguments.config, arguments.common.overrides,
+                             arguments.common.devices, arguments.common.tables, arguments.split,
+                             augmentation_of(arguments.flip, arguments.scales), fleet});
+    return leads(fleet) ? print_report(arguments, report) : kExitDone;
+  });
 }
 
 }  // namespace lockstep

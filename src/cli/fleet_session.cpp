@@ -1,6 +1,7 @@
 #include "cli/fleet_session.h"
 
 #include "cli/cli.h"
+#include "lockstep/core/check.h"
 #include "train/exit_code.h"
 
 namespace lockstep {
@@ -18,6 +19,13 @@ int run_in_fleet(const std::function<int(Fleet* fleet)>& work) {
     fleet->abort(exit_code);
     return exit_code;
   }
+}
+
+void check_alone(const std::string& command) {
+  if (!launched_with_others()) return;
+  throw ConfigError("lockstep " + command +
+                    " runs in one process; of several, as mpirun and srun start them, train, "
+                    "compare, eval, bench step and bench exchange make use");
 }
 
 }  // namespace lockstep

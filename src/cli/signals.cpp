@@ -15,17 +15,22 @@ void request_stop(int signal) {
   std::signal(signal, SIG_DFL);
 }
 
+// Schedulers may repeat it while the last step and the checkpoint take their time.
+void request_stop_kindly(int /*signal*/) { stop_requested = true; }
+
 }  // namespace
 
 StopSignals::StopSignals() {
   stop_requested = false;
   std::signal(SIGINT, request_stop);
   std::signal(SIGTERM, request_stop);
+  std::signal(SIGUSR1, request_stop_kindly);
 }
 
 StopSignals::~StopSignals() {
   std::signal(SIGINT, SIG_DFL);
   std::signal(SIGTERM, SIG_DFL);
+  std::signal(SIGUSR1, SIG_DFL);
 }
 
 const std::atomic<bool>& StopSignals::requested() const { return stop_requested; }

@@ -1,6 +1,9 @@
+#include <optional>
+
 #include "lockstep/core/check.h"
 #include "train/evaluator.h"
 #include "train/inference/evaluate_augmented.h"
+#include "train/shared_checkpoint.h"
 #include "train/trained_model.h"
 #include "train/training.h"
 
@@ -17,17 +20,17 @@ void use_saved_statistics(DataParallel& replicas, const std::vector<ReplicaStati
 }
 
 // Precise statistics need training batches; otherwise the smallest training plan will do.
-std::unique_ptr<DataParallel> replicas_for(const Config& config,
-                                           const std::vector<Device>& devices) {
-  const int count = static_cast<int>(devices.size());
+std::unique_ptr<DataParallel> replicas_for(const Config& config, const std::vector<Device>& devices,
+                                           Fleet* fleet) {
+  const int count = make_roster(fleet, devices).ranks();
   if (config.bn.eval_stats != EvalStats::kPrecise) {
     const int side = static_cast<int>(config.architecture().size_divisor) * 2;
-    return make_replicas(config, devices, count, {side, side}, nullptr);
+    return make_replicas(config, devices, count, {side, side}, nullptr, fleet);
   }
   const TrainLoader loader(config.data, {.batch = config.global_batch(count),
                                          .drop_last = config.batch.drop_last,
                                          .seed = config.run.seed});
-  return make_replicas(config, devices, config.global_batch(count), loader.size(), nullptr);
+  return make_replicas(config, devices, config.global_batch(count), loader.size(), nullptr, fleet);
 }
 
 void choose_split(const std::string& split, DataOptions& data) {
@@ -52,16 +55,20 @@ void evaluate_with_augmentation(const EvalRequest& request, EvalReport& report) 
 }
 
 void evaluate_as_it_is(const EvalRequest& request, EvalReport& report) {
-  report.checkpoint = checkpoint_of(request.target);
-  Config config = load_config(config_of(request.config, report.checkpoint), request.overrides,
+  const bool leads = request.fleet == nullptr || request.fleet->process() == 0;
+  report.checkpoint = leads ? checkpoint_of(request.target) : request.target;
+  std::optional<SharedCheckpoint> shared;
+  if (request.fleet != nullptr) shared.emplace(*request.fleet, report.checkpoint);
+  const std::filesystem::path& checkpoint = shared ? shared->path() : report.checkpoint;
+  Config config = load_config(config_of(request.config, checkpoint), request.overrides,
                               &report.warnings, *request.tables);
   choose_split(request.split, config.data);
   const std::vector<Device> devices = parse_devices(report.devices);
   const EvalStats stats = config.bn.eval_stats;
-  const SafetensorsFile weights = read_weights(report.checkpoint);
-  const auto saved = saved_statistics(report.checkpoint, stats, report.warnings);
+  const SafetensorsFile weights = read_weights(checkpoint);
+  const auto saved = saved_statistics(checkpoint, stats, report.warnings);
 
-  const std::unique_ptr<DataParallel> replicas = replicas_for(config, devices);
+  const std::unique_ptr<DataParallel> replicas = replicas_for(config, devices, request.fleet);
   replicas->load_state_dict(weights.tensors);
   use_saved_statistics(*replicas, saved, stats);
   const bool merged = stats == EvalStats::kMean || stats == EvalStats::kPooled;
@@ -81,6 +88,9 @@ EvalReport evaluate_checkpoint(const EvalRequest& request) {
   report.split = request.split;
   report.augmentation = request.augmentation;
   if (request.augmentation.active()) {
+    if (request.fleet != nullptr) {
+      throw ConfigError("--flip and --scales are computed by one process: start it without mpirun");
+    }
     evaluate_with_augmentation(request, report);
   } else {
     evaluate_as_it_is(request, report);

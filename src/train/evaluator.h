@@ -59,6 +59,7 @@ struct EvalRequest {
   const Tables* tables = &builtin_tables();
   std::string split = {};  // that data.val shall name; empty: as it is
   TestTimeAugmentation augmentation = {};
+  Fleet* fleet = nullptr;  // the processes that evaluate with this one; null: none
 };
 
 struct EvalReport {
@@ -73,8 +74,9 @@ struct EvalReport {
 };
 
 /// Loads a checkpoint and evaluates it. With augmentation by fp32 networks, one for each scale and
-/// device (inference/evaluate_augmented.h), and not under bn.eval_stats = "precise". Throws
-/// ConfigError, DataError, ReplicaError.
+/// device (inference/evaluate_augmented.h), and not under bn.eval_stats = "precise". In a fleet
+/// every process calls it, without augmentation, and has the report; `target` is process 0's.
+/// Throws ConfigError, DataError, ReplicaError.
 EvalReport evaluate_checkpoint(const EvalRequest& request);
 
 /// The report as one JSON object: "checkpoint", "iteration", "devices", "classes", then as an

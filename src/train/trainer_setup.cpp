@@ -16,6 +16,7 @@
 #include "parallel/replica.h"
 #include "train/choices.h"
 #include "train/environment.h"
+#include "train/shared_checkpoint.h"
 #include "train/trainer_impl.h"
 
 namespace lockstep {
@@ -117,40 +118,14 @@ void Trainer::find_folder() {
   }
 }
 
-namespace {
-
-std::string read_bytes(const fs::path& path) {
-  std::ostringstream bytes;
-  bytes << std::ifstream(path, std::ios::binary).rdbuf();
-  return bytes.str();
-}
-
-/// Process 0's checkpoint, as the others read it: they may not see its files.
-FoundCheckpoint share_checkpoint(Fleet& fleet, const fs::path& path) {
-  const std::string weights = broadcast(fleet, path.empty() ? "" : read_bytes(path));
-  const std::string state = broadcast(fleet, path.empty() ? "" : read_bytes(state_path(path)));
-  std::string folder = (fs::temp_directory_path() / "lockstep-XXXXXX").string();
-  if (mkdtemp(folder.data()) == nullptr) throw Error(concat("cannot make a folder ", folder));
-  const fs::path copy = fs::path(folder) / "checkpoint.safetensors";
-  write_file_atomically(copy, weights);
-  write_file_atomically(state_path(copy), state);
-  FoundCheckpoint found{copy, load_checkpoint(copy)};
-  fs::remove_all(folder);
-  return found;
-}
-
-}  // namespace
-
 void Trainer::load_resume_point() {
   if (leads()) find_resume_point();
   if (request_.fleet == nullptr) return;
   const std::string path =
       broadcast(*request_.fleet, resumed_ ? resumed_->path.string() : std::string());
   if (path.empty()) return;
-  FoundCheckpoint shared = share_checkpoint(*request_.fleet, leads() ? resumed_->path : fs::path());
-  if (leads()) return;
-  resumed_ = std::move(shared);
-  resumed_->path = path;
+  const SharedCheckpoint shared(*request_.fleet, path);
+  if (!leads()) resumed_ = FoundCheckpoint{path, load_checkpoint(shared.path())};
 }
 
 void Trainer::find_resume_point() {
