@@ -2,6 +2,8 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
+#include <numeric>
+#include <optional>
 #include <stop_token>
 #include <thread>
 #include <vector>
@@ -83,7 +85,8 @@ std::int64_t count_batches(const LoaderOptions& options, std::int64_t samples) {
 // A place of the ring: one batch that is being filled, waits for its turn, or is the caller's.
 struct Slot {
   Batch batch;
-  std::int64_t missing = 0;  // samples not decoded yet
+  std::vector<std::int64_t> places;  // of the batch, that are decoded
+  std::int64_t missing = 0;          // samples not decoded yet
   std::int64_t failed_position = 0;
   std::exception_ptr failure;
 };
@@ -121,7 +124,7 @@ struct TrainLoader::Impl {
   bool ticket_ready() const {
     return next_batch_ < held_ + static_cast<std::int64_t>(ring_.size());
   }
-  Ticket take_ticket();
+  std::optional<Ticket> take_ticket();
   void open_batch(Slot& slot);
   void decode(const Ticket& ticket, Decoder& decoder);
   void fill(const Ticket& ticket, Decoder& decoder) const;
@@ -145,8 +148,8 @@ struct TrainLoader::Impl {
   std::vector<Slot> ring_;
   std::int64_t held_;        // the caller's batch, or the one it will get first
   std::int64_t position_;    // the batch that next() returns next
-  std::int64_t next_batch_;  // batch and place of the next ticket
-  std::int64_t next_place_ = 0;
+  std::int64_t next_batch_;  // of the next ticket, which is for the Slot's `places[next_place_]`
+  std::size_t next_place_ = 0;
   std::vector<std::int64_t> order_;  // of epoch order_epoch_
   std::int64_t order_epoch_ = -1;
   std::vector<Decoder> decoders_;      // [worker], or the caller's
@@ -184,9 +187,10 @@ const Batch& TrainLoader::Impl::next() {
   Slot& slot = slot_of(held_);
   if (workers_.empty()) {
     do {
-      const Ticket ticket = take_ticket();
+      const std::optional<Ticket> ticket = take_ticket();
+      if (!ticket) continue;
       lock.unlock();
-      decode(ticket, decoders_.front());
+      decode(*ticket, decoders_.front());
       lock.lock();
     } while (slot.missing > 0);
   } else {
@@ -199,25 +203,30 @@ const Batch& TrainLoader::Impl::next() {
 
 void TrainLoader::Impl::work(const std::stop_token& stop, Decoder& decoder) {
   while (true) {
-    Ticket ticket;
+    std::optional<Ticket> ticket;
     {
       std::unique_lock lock(mutex_);
       if (!free_.wait(lock, stop, [&] { return ticket_ready(); }) || stop.stop_requested()) return;
       ticket = take_ticket();
     }
-    decode(ticket, decoder);
+    if (ticket) decode(*ticket, decoder);
   }
 }
 
-// REQUIRES: mutex_ held, ticket_ready().
-Ticket TrainLoader::Impl::take_ticket() {
+// None where the next batch has no place to decode; it is then complete, and the one behind it is
+// next. REQUIRES: mutex_ held, ticket_ready().
+std::optional<Ticket> TrainLoader::Impl::take_ticket() {
   Slot& slot = slot_of(next_batch_);
   if (next_place_ == 0) open_batch(slot);
-  const Ticket ticket{&slot, next_place_,
-                      slot.batch.samples[static_cast<std::size_t>(next_place_)]};
-  if (++next_place_ == slot.batch.count()) {
+  std::optional<Ticket> ticket;
+  if (!slot.places.empty()) {
+    const std::int64_t place = slot.places[next_place_++];
+    ticket = Ticket{&slot, place, slot.batch.samples[static_cast<std::size_t>(place)]};
+  }
+  if (next_place_ == slot.places.size()) {
     next_place_ = 0;
     ++next_batch_;
+    if (!ticket) filled_.notify_all();
   }
   return ticket;
 }
@@ -238,7 +247,14 @@ void TrainLoader::Impl::open_batch(Slot& slot) {
   batch.size = size;
   batch.epoch = epoch;
   batch.class_pixels.assign(classes_, 0);
-  slot.missing = count;
+  batch.own_places_only = options_.own_places != nullptr;
+  if (options_.own_places) {
+    slot.places = options_.own_places(count);
+  } else {
+    slot.places.resize(static_cast<std::size_t>(count));
+    std::iota(slot.places.begin(), slot.places.end(), 0);
+  }
+  slot.missing = static_cast<std::int64_t>(slot.places.size());
   slot.failure = nullptr;
 }
 

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <memory>
 #include <set>
 
 #include "data/fixtures.h"
@@ -10,6 +11,7 @@
 #include "data/sampler.h"
 #include "data/streets.h"
 #include "lockstep/core/check.h"
+#include "support/with_timeout.h"
 
 namespace lockstep {
 namespace {
@@ -314,6 +316,61 @@ TEST_CASE(
   const Sample drawn = make_dataset(data, Split::kVal, 4)->load(2);
   CHECK(exact.labels == drawn.labels.pixels);
   CHECK_THROWS_AS(loader.load(2, 1, 0), Error);
+}
+
+// Three processes of one rank each, and a fourth that has nothing in a small batch.
+TEST_CASE("a process decodes its own places, and the counts of all add up") {
+  for (const int workers : {0, 3}) {
+    CAPTURE(workers);
+    DataOptions data = street_options();
+    data.workers = workers;
+    const LoaderOptions whole{.batch = 4, .drop_last = false, .seed = 3};
+    TrainLoader reference(data, whole);
+    std::vector<std::unique_ptr<TrainLoader>> loaders;
+    for (std::int64_t process = 0; process < 4; ++process) {
+      LoaderOptions options = whole;
+      options.own_places = [process](std::int64_t count) {
+        return process < count ? std::vector{process} : std::vector<std::int64_t>{};
+      };
+      loaders.push_back(std::make_unique<TrainLoader>(data, options));
+    }
+    for (int index = 0; index < 7; ++index) {  // the third batch of an epoch has two samples
+      CAPTURE(index);
+      const Batch& expected = reference.next();
+      CHECK_FALSE(expected.own_places_only);
+      std::vector<std::int64_t> counts(expected.class_pixels.size());
+      for (std::size_t process = 0; process < loaders.size(); ++process) {
+        const Batch& own = loaders[process]->next();
+        CHECK(own.own_places_only);
+        CHECK(own.samples == expected.samples);
+        CHECK(own.epoch == expected.epoch);
+        for (std::size_t c = 0; c < counts.size(); ++c) counts[c] += own.class_pixels[c];
+        if (process >= expected.samples.size()) continue;
+        const auto same = [&](const auto& a, const auto& b) {
+          const std::size_t size = a.size() / expected.samples.size();
+          const auto begin = static_cast<std::ptrdiff_t>(process * size);
+          return std::equal(a.begin() + begin,
+                            a.begin() + begin + static_cast<std::ptrdiff_t>(size),
+                            b.begin() + begin);
+        };
+        CHECK(same(expected.images, own.images));
+        CHECK(same(expected.labels, own.labels));
+      }
+      CHECK(counts == expected.class_pixels);
+    }
+  }
+}
+
+// Whoever asks is told of a batch with nothing to decode, too: here it always asks before.
+TEST_CASE("a process without places gets every batch") {
+  DataOptions data = street_options();
+  data.workers = 2;
+  test::with_timeout(std::chrono::seconds(60), [&] {
+    TrainLoader loader(data, {.batch = 2, .prefetch = 1, .own_places = [](std::int64_t) {
+                                return std::vector<std::int64_t>{};
+                              }});
+    for (int index = 0; index < 3000; ++index) CHECK(loader.next().count() == 2);
+  });
 }
 
 }  // namespace

@@ -26,6 +26,9 @@ struct Batch {
   std::int64_t epoch = 0;
   /// [num_classes] labels of each class, ignored ones left out; empty: whoever needs it counts.
   std::vector<std::int64_t> class_pixels;
+  /// In a run of several processes: only this one's places are filled and counted in class_pixels,
+  /// which is not empty then; DataParallel adds the counts of all up.
+  bool own_places_only = false;
   /// Of losses whose target is not a class, by the name of the loss's output: [N, ...] as the
   /// output.
   std::map<std::string, std::vector<float>> targets;

@@ -4,6 +4,7 @@
 // devices changes a batch.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -18,6 +19,9 @@ struct LoaderOptions {
   std::uint64_t seed = 0;
   int prefetch = 4;              // batches decoded ahead
   std::int64_t first_batch = 0;  // position to start from (a resumed run), counted over all epochs
+  /// Which places of a batch of `count` samples are decoded, in rising order: the others' memory is
+  /// there and says nothing. Null: all. Thread-safe.
+  std::function<std::vector<std::int64_t>(std::int64_t count)> own_places = nullptr;
 };
 
 /// Endless training batches, in order. Used by one thread (the trainer's); owns its workers and
