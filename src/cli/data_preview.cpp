@@ -2,9 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
-
+#include "data/denormalize.h"
 #include "data/image_io.h"
 #include "lockstep/core/check.h"
 #include "lockstep/data/loader.h"
@@ -15,19 +13,6 @@ namespace lockstep {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// Image `place` of a batch, its normalisation taken back.
-Image image_of(const Batch& batch, std::size_t place, const DataOptions& options) {
-  Image image{batch.size.height, batch.size.width, {}};
-  const auto values =
-      static_cast<std::size_t>(image.height) * static_cast<std::size_t>(image.width) * 3;
-  const float* normalised = batch.images.data() + place * values;
-  for (std::size_t i = 0; i < values; ++i) {
-    const float value = (normalised[i] * options.std[i % 3] + options.mean[i % 3]) * 255;
-    image.pixels.push_back(static_cast<std::uint8_t>(std::lround(std::clamp(value, 0.F, 255.F))));
-  }
-  return image;
-}
 
 LabelMap labels_of(const Batch& batch, std::size_t place) {
   LabelMap labels{batch.size.height, batch.size.width, {}};
@@ -47,7 +32,7 @@ std::string file_word(std::string name) {
 
 void write_sample(const Batch& batch, std::size_t place, const Config& config,
                   const std::string& stem) {
-  const Image image = image_of(batch, place, config.data);
+  const Image image = denormalize(batch, place, config.data);
   if (find_layout(config.data).task == Task::kClassification) {
     const Label label = batch.labels[place];
     const auto classes = class_names(config.data);

@@ -1,9 +1,9 @@
 #include "lockstep/nn/predictor.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "lockstep/core/check.h"
+#include "nn/argmax.h"
 
 namespace lockstep {
 
@@ -50,12 +50,7 @@ void Predictor::Impl::read_output(const Tensor& result) {
   logits.resize(static_cast<std::size_t>(result.shape.elements()));
   backend->download(logits.data(), result);
   backend->synchronize();
-  const std::int64_t channels = result.shape.channels();
-  classes.resize(static_cast<std::size_t>(result.shape.rows()));
-  for (std::size_t row = 0; row < classes.size(); ++row) {
-    const float* first = logits.data() + static_cast<std::int64_t>(row) * channels;
-    classes[row] = static_cast<std::int32_t>(std::max_element(first, first + channels) - first);
-  }
+  argmax_rows(logits, result.shape.channels(), classes);
 }
 
 Predictor::Predictor(Model model, const TensorMap& weights, const PredictorOptions& options)

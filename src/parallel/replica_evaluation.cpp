@@ -1,12 +1,12 @@
 // A replica's share of an evaluation: whole images, each with the replica's own statistics. No
 // replica waits for another.
 
-#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <span>
 
 #include "backend/operand_checks.h"
+#include "nn/argmax.h"
 #include "parallel/replica.h"
 
 namespace lockstep {
@@ -116,12 +116,8 @@ std::vector<std::int32_t> Replica::predict(const Batch& batch) {
   backend_->copy(output, logits, false);
   backend_->download(values.data(), logits);
   backend_->synchronize();
-  std::vector<std::int32_t> classes(static_cast<std::size_t>(output.shape.rows()));
-  const std::int64_t channels = output.shape.channels();
-  for (std::size_t row = 0; row < classes.size(); ++row) {
-    const auto first = values.begin() + static_cast<std::ptrdiff_t>(row) * channels;
-    classes[row] = static_cast<std::int32_t>(std::max_element(first, first + channels) - first);
-  }
+  std::vector<std::int32_t> classes;
+  argmax_rows(values, output.shape.channels(), classes);
   return classes;
 }
 

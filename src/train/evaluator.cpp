@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <numeric>
 
+#include "data/denormalize.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/progress.h"
 #include "parallel/replica.h"
@@ -98,17 +98,10 @@ ReplicaStatistics Evaluator::Impl::statistics(EvalStats stats,
 ValidationExample Evaluator::Impl::example_of(std::int64_t index, const Batch& batch,
                                               const std::vector<std::int32_t>& classes) const {
   const int height = batch.size.height, width = batch.size.width;
-  ValidationExample example{loader.dataset().describe(index),
-                            {height, width, std::vector<std::uint8_t>(batch.images.size())},
-                            {height, width, batch.labels},
-                            {height, width, {classes.begin(), classes.end()}}};
-  // The way back from what the loader has made of 0..255.
-  for (std::size_t i = 0; i < batch.images.size(); ++i) {
-    const float value = batch.images[i] * config.data.std[i % 3] + config.data.mean[i % 3];
-    example.image.pixels[i] =
-        static_cast<std::uint8_t>(std::clamp(std::lround(value * 255.0F), 0L, 255L));
-  }
-  return example;
+  return {loader.dataset().describe(index),
+          denormalize(batch, 0, config.data),
+          {height, width, batch.labels},
+          {height, width, {classes.begin(), classes.end()}}};
 }
 
 void Evaluator::Impl::predict_examples() {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <set>
 
+#include "data/denormalize.h"
 #include "data/fixtures.h"
 #include "data/image_io.h"
 #include "data/sampler.h"
@@ -315,6 +316,7 @@ TEST_CASE(
   }
   const Sample drawn = make_dataset(data, Split::kVal, 4)->load(2);
   CHECK(exact.labels == drawn.labels.pixels);
+  CHECK(denormalize(loader.load(1, 2, 1), 1, data).pixels == drawn.image.pixels);
   CHECK_THROWS_AS(loader.load(2, 1, 0), Error);
 }
 
