@@ -43,7 +43,7 @@ std::string did_you_mean(const std::string& word, const std::vector<std::string>
 // CLI11 only says that a subcommand is required, so the word is looked at before it parses.
 void check_subcommand(const CLI::App& app, int argc, const char* const* argv) {
   std::vector<std::string> names;
-  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+  for (const CLI::App* command : app.get_subcommands({})) {
     names.push_back(command->get_name());
   }
   const std::string list = fmt::format("{}", fmt::join(names, ", "));

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "cli/help.h"
 #include "cli/share.h"
 #include "lockstep/backend/backend.h"
 #include "lockstep/core/check.h"
@@ -36,7 +37,7 @@ struct Typed {
 };
 
 const CLI::App* find_subcommand(const CLI::App& app, const std::string& name) {
-  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+  for (const CLI::App* command : app.get_subcommands({})) {
     if (command->get_name() == name) return command;
   }
   return nullptr;
@@ -68,9 +69,7 @@ const CLI::Option* next_argument(const Typed& typed) {
     if (taken++ == typed.arguments.size()) return option;
     last = option;
   }
-  const bool many =
-      last != nullptr && last->get_expected_max() >= CLI::detail::expected_max_vector_size;
-  return many ? last : nullptr;
+  return last != nullptr && takes_many(*last) ? last : nullptr;
 }
 
 class Completer {
@@ -79,7 +78,7 @@ class Completer {
       : current_(std::move(current)), tables_(tables) {}
 
   void add_subcommands(const CLI::App& app) {
-    for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
+    for (const CLI::App* command : app.get_subcommands({}))
       add(command->get_name(), command->get_description());
   }
 

@@ -165,10 +165,13 @@ std::span<const ExitCode> exit_codes() {
   return kCodes;
 }
 
+bool takes_many(const CLI::Option& option) {
+  return option.get_expected_max() >= CLI::detail::expected_max_vector_size;
+}
+
 void add_footers(CLI::App& app) {
   app.footer(footer_of(""));
-  for (CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
-    command->footer(footer_of(command->get_name()));
+  for (CLI::App* command : app.get_subcommands({})) command->footer(footer_of(command->get_name()));
 }
 
 }  // namespace lockstep

@@ -7,7 +7,8 @@
 
 namespace CLI {
 class App;
-}
+class Option;
+}  // namespace CLI
 
 namespace lockstep {
 
@@ -29,6 +30,9 @@ struct ExitCode {
 };
 
 std::span<const ExitCode> exit_codes();
+
+/// Whether the option is given any number of values.
+bool takes_many(const CLI::Option& option);
 
 /// Puts all of it below the options in the help of the program and of each subcommand.
 void add_footers(CLI::App& app);

@@ -59,8 +59,7 @@ void read_state(Inspected& inspected) {
     inspected.state_problem = error.what();
     return;
   }
-  if (entry(inspected.state_metadata, "lockstep.pair") !=
-      entry(inspected.file.metadata, "lockstep.hash"))
+  if (!is_pair(inspected.file.metadata, inspected.state_metadata))
     inspected.state_problem = "it does not belong to these weights";
 }
 

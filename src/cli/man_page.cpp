@@ -13,10 +13,6 @@
 namespace lockstep {
 namespace {
 
-std::vector<const CLI::App*> subcommands_of(const CLI::App& app) {
-  return app.get_subcommands([](const CLI::App*) { return true; });
-}
-
 /// Text that roff prints as it is. A hyphen that may be copied to a shell is its minus.
 std::string roff(std::string_view text) {
   std::string escaped;
@@ -39,10 +35,6 @@ std::string italic(std::string_view text) { return fmt::format("\\fI{}\\fR", rof
 /// "A tagged paragraph": what, and what there is to say.
 std::string entry(const std::string& tag, std::string_view text) {
   return fmt::format(".TP\n{}\n{}\n", tag, roff(text));
-}
-
-bool takes_many(const CLI::Option& option) {
-  return option.get_expected_max() >= CLI::detail::expected_max_vector_size;
 }
 
 std::string option_tag(const CLI::Option& option) {
@@ -132,7 +124,7 @@ std::string page_of_program(const CLI::App& app) {
   text += ".SH SYNOPSIS\n.B lockstep\n\\fICOMMAND\\fR [\\fIOPTIONS\\fR]\n";
   text += fmt::format(".SH DESCRIPTION\n{}\n.SH COMMANDS\n", roff(app.get_description()));
   std::vector<std::string> pages;
-  for (const CLI::App* command : subcommands_of(app)) {
+  for (const CLI::App* command : app.get_subcommands({})) {
     pages.push_back("lockstep-" + command->get_name());
     text += entry(bold(pages.back()) + "(1)", command->get_description());
   }
@@ -151,7 +143,7 @@ void write(const std::filesystem::path& file, const std::string& text) {
 void write_man_pages(const CLI::App& app, const std::filesystem::path& folder) {
   std::filesystem::create_directories(folder);
   write(folder / "lockstep.1", page_of_program(app));
-  for (const CLI::App* command : subcommands_of(app)) {
+  for (const CLI::App* command : app.get_subcommands({})) {
     write(folder / fmt::format("lockstep-{}.1", command->get_name()), page_of_subcommand(*command));
   }
 }

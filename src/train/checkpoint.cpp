@@ -245,6 +245,12 @@ SafetensorsFile read_weights(const fs::path& path) {
   return file;
 }
 
+bool is_pair(const Metadata& weights, const Metadata& state) {
+  const auto hash = weights.find(kHashKey);
+  const auto pair = state.find(kPairKey);
+  return hash != weights.end() && pair != state.end() && hash->second == pair->second;
+}
+
 Checkpoint load_checkpoint(const fs::path& path) {
   SafetensorsFile weights = read_weights(path);
   const fs::path beside = state_path(path);
@@ -253,10 +259,7 @@ Checkpoint load_checkpoint(const fs::path& path) {
                            ") beside it; to start from its weights use --init"));
   }
   const SafetensorsFile state = read_weights(beside);
-  const auto hash = weights.metadata.find(kHashKey);
-  const auto pair = state.metadata.find(kPairKey);
-  if (hash == weights.metadata.end() || pair == state.metadata.end() ||
-      hash->second != pair->second) {
+  if (!is_pair(weights.metadata, state.metadata)) {
     throw DataError(concat(path.string(), ": does not belong to the training state beside it"));
   }
   return {std::move(weights.tensors), to_state(state, beside)};

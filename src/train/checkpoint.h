@@ -51,6 +51,9 @@ std::string content_hash(const SafetensorsFile& file);
 /// metadata unless they are safetensors); checks the hash if there is one.
 SafetensorsFile read_weights(const std::filesystem::path& path);
 
+/// Whether these weights and this training state were written together.
+bool is_pair(const Metadata& weights, const Metadata& state);
+
 /// iter_N.safetensors in `folder`, newest first.
 std::vector<std::filesystem::path> numbered_checkpoints(const std::filesystem::path& folder);
 
