@@ -15,10 +15,10 @@ import sys
 import tempfile
 import time
 
+from small_run import CONFIG, SMALL, overrides
+
 PROGRAM = pathlib.Path(sys.argv[1]).resolve()
-CONFIG = pathlib.Path(__file__).resolve().parents[2] / "data/configs/quickstart.toml"
-SMALL = ["data.size=[32,32]", "data.train_images=24", "data.val_images=5", "model.width=4", "model.depth=2", "run.max_iters=6", "bn.mode=sync",
-         "run.log_every=2", "run.checkpoint_every=3", "run.val_every=3"]
+KEYS = [*SMALL, "data.train_images=24", "data.val_images=5", "run.max_iters=6", "bn.mode=sync", "run.checkpoint_every=3", "run.val_every=3"]
 ENVIRONMENT = dict(os.environ, OMP_NUM_THREADS="1", LOCKSTEP_AUTOTUNE="", OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
                    OMPI_MCA_rmaps_base_oversubscribe="1")
 
@@ -27,17 +27,16 @@ if shutil.which("mpirun") is None or not (PROGRAM.parent / "liblockstep_mpi.so")
     sys.exit(0)
 
 
-def command(processes, devices, folder, *arguments, settings=()):
-    words = [word for key in (*SMALL, *settings) for word in ("-s", key)]
-    launcher = ["mpirun", "-np", str(processes), "--bind-to", "none"] if processes > 1 else []
-    return [*launcher, PROGRAM, "train", CONFIG, "-d", devices, "-o", folder, *words, *arguments]
+def command(processes, devices, folder, *arguments, settings=(), under=()):
+    launcher = ["mpirun", "-np", processes, "--bind-to", "none", *under] if processes > 1 else []
+    words = [*launcher, PROGRAM, "train", CONFIG, "-d", devices, "-o", folder, *overrides([*KEYS, *settings]), *arguments]
+    return list(map(str, words))
 
 
-def train(processes, devices, folder, *arguments, settings=(), code=0):
-    done = subprocess.run(list(map(str, command(processes, devices, folder, *arguments, settings=settings))), capture_output=True, text=True,
-                          env=ENVIRONMENT, timeout=240)
+def train(*words, code=0, environment=ENVIRONMENT, **options):
+    done = subprocess.run(command(*words, **options), capture_output=True, text=True, env=environment, timeout=240)
     if done.returncode != code:
-        sys.exit(f"{processes} x {devices}: exit code {done.returncode}, expected {code}\n{done.stdout}{done.stderr}")
+        sys.exit(f"{words}: exit code {done.returncode}, expected {code}\n{done.stdout}{done.stderr}")
     return done.stdout + done.stderr
 
 
@@ -77,14 +76,10 @@ with tempfile.TemporaryDirectory() as name:
     script = root / "differing.sh"
     script.write_text('#!/bin/sh\nexec "$@" --seed $OMPI_COMM_WORLD_RANK\n')
     script.chmod(0o755)
-    words = list(map(str, command(1, "cpu:1", root / "differing")))
-    done = subprocess.run(["mpirun", "-np", "2", "--bind-to", "none", script, *words], capture_output=True, text=True, env=ENVIRONMENT, timeout=240)
-    if done.returncode != 2:
-        sys.exit(f"two configurations: exit code {done.returncode}, expected 2\n{done.stdout}{done.stderr}")
-    expect(done.stderr, "another configuration")
+    expect(train(2, "cpu:1", root / "differing", under=[script], code=2), "another configuration")
     print("a wrong configuration, and two, are told from each other")
 
-    running = subprocess.Popen(list(map(str, command(2, "cpu:2", root / "killed", settings=["run.max_iters=100000", "run.val_every=0"]))),
+    running = subprocess.Popen(command(2, "cpu:2", root / "killed", settings=["run.max_iters=100000", "run.val_every=0"]),
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ENVIRONMENT)
     last = root / "killed/ckpt/last.safetensors"
     end = time.time() + 120

@@ -10,6 +10,8 @@ import subprocess
 import sys
 import tempfile
 
+from small_run import CONFIG, SMALL, overrides
+
 try:
     from prometheus_client.openmetrics.parser import text_string_to_metric_families
     from prometheus_client.parser import text_string_to_metric_families as old_format
@@ -17,9 +19,7 @@ except ImportError as error:
     print(f"SKIPPED: {sys.executable} has no prometheus_client ({error})")
     sys.exit(0)
 
-CONFIG = pathlib.Path(__file__).resolve().parents[2] / "data/configs/quickstart.toml"
-SMALL = ["data.size=[32,32]", "data.train_images=8", "data.val_images=2", "model.width=4", "model.depth=2", "run.max_iters=6",
-         "run.log_every=2", "run.val_every=2"]
+KEYS = [*SMALL, "data.train_images=8", "data.val_images=2", "run.max_iters=6", "run.val_every=2"]
 
 
 def samples(text):
@@ -29,9 +29,9 @@ def samples(text):
 
 with tempfile.TemporaryDirectory() as folder:
     file = pathlib.Path(folder) / "lockstep.prom"
-    keys = SMALL + [f"run.metrics_file={file}", "run.name='a \"quoted\" name \\ of a run'"]
+    keys = KEYS + [f"run.metrics_file={file}", "run.name='a \"quoted\" name \\ of a run'"]
     command = [sys.argv[1], "train", CONFIG, "-d", "cpu:2", "-o", pathlib.Path(folder) / "run"]
-    run = subprocess.Popen([*map(str, command), *(word for key in keys for word in ("-s", key))], stdout=subprocess.DEVNULL)
+    run = subprocess.Popen([*map(str, command), *overrides(keys)], stdout=subprocess.DEVNULL)
     seen = set()
     while run.poll() is None:  # whenever the file is there, it is whole
         if file.exists():

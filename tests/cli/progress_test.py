@@ -10,15 +10,11 @@ import subprocess
 import sys
 import tempfile
 
-CONFIG = pathlib.Path(__file__).resolve().parents[2] / "data/configs/quickstart.toml"
-SMALL = ["data.size=[32,32]", "data.train_images=8", "data.val_images=3", "model.width=4", "model.depth=2", "run.max_iters=4",
-         "run.log_every=2"]
-PRECISE = ["bn.eval_stats=precise", "bn.precise_iters=2"]
+from small_run import CONFIG, SMALL, overrides
+
+KEYS = overrides([*SMALL, "data.train_images=8", "data.val_images=3", "run.max_iters=4"])
+PRECISE = overrides(["bn.eval_stats=precise", "bn.precise_iters=2"])
 ERASE = "\r\x1b[K"
-
-
-def words(keys):
-    return [word for key in keys for word in ("-s", key)]
 
 
 def run(arguments, terminal):
@@ -57,13 +53,13 @@ def check(arguments, works):
 
 with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)
-    train = ["train", CONFIG, "-d", "cpu:2", *words(SMALL)]
+    train = ["train", CONFIG, "-d", "cpu:2", *KEYS]
     check([*train, "-o", folder / "a"], ["training: 1/4 steps, loss ", "evaluating: 0/3 images"])
     check(["eval", folder / "a"], ["evaluating: 0/3 images"])
     check(["eval", folder / "a", "--flip"], ["evaluating: 0/3 images"])
-    check(["eval", folder / "a", *words(PRECISE)], ["precise statistics: 0/2 batches", "evaluating: 0/3 images"])
-    check(["data", "check", CONFIG, *words(SMALL)], ["looking at train: 0/8 images", "looking at val: 0/3 images"])
-    compare = ["compare", CONFIG, "-d", "cpu:2", "--seeds", "1", *words(SMALL)]
+    check(["eval", folder / "a", *PRECISE], ["precise statistics: 0/2 batches", "evaluating: 0/3 images"])
+    check(["data", "check", CONFIG, *KEYS], ["looking at train: 0/8 images", "looking at val: 0/3 images"])
+    compare = ["compare", CONFIG, "-d", "cpu:2", "--seeds", "1", *KEYS]
     code, out, err = run([*compare, "-o", folder / "c"], terminal=False)
     if code != 0 or err or "\x1b" in out or not any(" in 0:00:" in line and " to the end" in line for line in out.splitlines()):
         sys.exit(f"compare: {out!r} {err!r}")

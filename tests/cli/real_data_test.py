@@ -13,10 +13,11 @@ import importlib.util
 import json
 import math
 import re
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from small_run import lockstep
 
 try:
     import numpy
@@ -91,13 +92,6 @@ def write(samples, root):
             Image.fromarray(numpy.ascontiguousarray(pixels, numpy.uint8)).save(root / kind / split / f"{name}.png")
         masks[split][name] = mask
     return masks
-
-
-def lockstep(*arguments):
-    done = subprocess.run([sys.argv[1], *map(str, arguments)], capture_output=True, text=True)
-    if done.returncode != 0:
-        sys.exit(f"{arguments}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
-    return done.stdout
 
 
 def check(holds, what):

@@ -9,11 +9,12 @@ Says SKIPPED without the package tensorboard (python3 -m venv .board && .board/b
 import json
 import pathlib
 import struct
-import subprocess
 import sys
 import tempfile
 import tomllib
 import zlib
+
+from small_run import CONFIG, SMALL, lockstep, overrides
 
 try:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -23,15 +24,8 @@ except ImportError as error:
     sys.exit(0)
 
 IGNORED = (224, 224, 192)  # the colour of what has no class
-CONFIG = pathlib.Path(__file__).resolve().parents[2] / "data/configs/quickstart.toml"
-SMALL = ["data.size=[32,32]", "data.train_images=8", "data.val_images=2", "model.width=4", "model.depth=2", "run.max_iters=10",
-         "run.log_every=2", "run.val_every=4", "run.checkpoint_every=6", "run.tensorboard=true"]
-
-
-def lockstep(*arguments):
-    done = subprocess.run([sys.argv[1], *map(str, arguments)], capture_output=True, text=True)
-    if done.returncode != 0:
-        sys.exit(f"{arguments}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+KEYS = [*SMALL, "data.train_images=8", "data.val_images=2", "run.max_iters=10", "run.val_every=4", "run.checkpoint_every=6",
+        "run.tensorboard=true"]
 
 
 def wanted(run):
@@ -130,7 +124,7 @@ def check_hparams(run):
 with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)
     run = folder / "run"
-    lockstep("train", CONFIG, "-d", "cpu:2", "-o", run, *(word for key in SMALL for word in ("-s", key)))
+    lockstep("train", CONFIG, "-d", "cpu:2", "-o", run, *overrides(KEYS))
     for path in (run / "ckpt").iterdir():
         if not path.name.startswith("iter_6"):
             path.unlink()
