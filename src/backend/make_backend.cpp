@@ -1,6 +1,7 @@
+#include <omp.h>
+
 #include <algorithm>
 #include <cstdlib>
-#include <thread>
 
 #include "backend/cpu/cpu_backend.h"
 #include "lockstep/backend/backend.h"
@@ -15,8 +16,10 @@ CudaBackends& cuda_backends() {
 
 }  // namespace
 
+// omp_get_num_procs() goes by the process's affinity, which mpirun, taskset and srun set
+// (sched_getaffinity), as it was before OMP_PROC_BIND bound this thread to a single core.
 int host_threads() {
-  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const int cores = omp_get_num_procs();
   const char* limit = std::getenv("OMP_NUM_THREADS");
   return limit != nullptr && std::atoi(limit) > 0 ? std::min(cores, std::atoi(limit)) : cores;
 }

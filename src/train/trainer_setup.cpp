@@ -91,7 +91,7 @@ void Trainer::check_processes() {
   const int online = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
   if (host_threads() < online && std::getenv("OMP_NUM_THREADS") == nullptr) {
     warnings_.push_back(concat("this process may use ", host_threads(), " of the ", online,
-                               " processors of its machine; give mpirun --bind-to none"));
+                               " cores of its machine; give mpirun --bind-to none"));
   }
 }
 

@@ -2,8 +2,11 @@
 // depends on shapes only. Tensors are large enough that all threads get a part; their rows do not
 // divide evenly among them.
 
+#include <sched.h>
+
 #include <cstring>
 #include <functional>
+#include <thread>
 
 #include "backend/operand.h"
 
@@ -291,6 +294,18 @@ std::vector<NamedOperation> operations() {
 }
 
 }  // namespace
+
+TEST_CASE("host threads are those of the cores that the process may use") {
+  int threads = 0;
+  std::thread([&] {  // alone is bound, so that the other test cases are not
+    cpu_set_t core;
+    CPU_ZERO(&core);
+    CPU_SET(static_cast<std::size_t>(sched_getcpu()), &core);
+    if (sched_setaffinity(0, sizeof core, &core) == 0) threads = host_threads();
+  })
+      .join();
+  CHECK(threads == 1);
+}
 
 TEST_CASE("no operation's bits depend on the number of host threads") {
   for (const NamedOperation& operation : operations()) {

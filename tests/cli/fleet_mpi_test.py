@@ -79,6 +79,13 @@ with tempfile.TemporaryDirectory() as name:
     expect(train(2, "cpu:1", root / "differing", under=[script], code=2), "another configuration")
     print("a wrong configuration, and two, are told from each other")
 
+    if os.cpu_count() > 1:
+        core = min(os.sched_getaffinity(0))
+        free = {name: value for name, value in ENVIRONMENT.items() if name != "OMP_NUM_THREADS"}
+        text = train(2, "cpu:1", root / "bound", under=["taskset", "-c", core], environment=free)
+        expect(text, f"this process may use 1 of the {os.cpu_count()} cores of its machine; give mpirun --bind-to none")
+        print("processes that are bound to a core say so")
+
     running = subprocess.Popen(command(2, "cpu:2", root / "killed", settings=["run.max_iters=100000", "run.val_every=0"]),
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ENVIRONMENT)
     last = root / "killed/ckpt/last.safetensors"

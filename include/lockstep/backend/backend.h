@@ -404,8 +404,8 @@ struct BackendOptions {
   bool sums_by_image = false;
 };
 
-/// Host threads of this machine for the operations of CPU devices: its cores, or OMP_NUM_THREADS
-/// where that is less; at least 1.
+/// Host threads for the operations of CPU devices: the cores that this process may use (its
+/// affinity), or OMP_NUM_THREADS where that is less; at least 1.
 int host_threads();
 
 /// The backend of a device. `threads`: host threads this replica may use for CPU operations (at
