@@ -7,6 +7,7 @@
 #include <chrono>
 #include <climits>
 #include <cstdlib>
+#include <map>
 #include <mutex>
 #include <thread>
 
@@ -70,6 +71,11 @@ class MpiFleet final : public Fleet {
     bool announced = false, done = false;
     MPI_Request request = MPI_REQUEST_NULL;
   };
+  /// What is on its way in a channel. Its memory is used by exchange after exchange.
+  struct Call {
+    std::vector<MPI_Request> sends;  // [peer]
+    std::vector<Arrival> arrivals;   // [peer]
+  };
 
   void gather_hosts(int processes) {
     std::vector<char> names(static_cast<std::size_t>(processes) * MPI_MAX_PROCESSOR_NAME);
@@ -82,13 +88,36 @@ class MpiFleet final : public Fleet {
       hosts_.emplace_back(names.data() + static_cast<std::ptrdiff_t>(i) * MPI_MAX_PROCESSOR_NAME);
     }
   }
+  Call& begin(int channel, std::span<const int> peers,
+              std::span<const std::span<const std::byte>> out);
   bool look(int channel, Arrival& arrival, Bytes& in);
 
   int process_ = 0;
   std::vector<std::string> hosts_;
-  mutable std::mutex mutex_;  // around every call of MPI after the first ones
-  std::vector<int> missing_;  // processes that calls under way have not heard of
+  mutable std::mutex mutex_;   // around every call of MPI after the first ones
+  std::vector<int> missing_;   // processes that calls under way have not heard of
+  std::map<int, Call> calls_;  // [channel]
 };
+
+MpiFleet::Call& MpiFleet::begin(int channel, std::span<const int> peers,
+                                std::span<const std::span<const std::byte>> out) {
+  const std::lock_guard lock(mutex_);
+  Call& call = calls_[channel];
+  call.sends.assign(peers.size(), MPI_REQUEST_NULL);
+  call.arrivals.assign(peers.size(), {});
+  for (std::size_t i = 0; i < peers.size(); ++i) {
+    const auto& message = out[static_cast<std::size_t>(peers[i])];
+    if (message.size() > INT_MAX) {
+      throw Error("a message of more than 2^31 - 1 bytes is too long for MPI: " +
+                  std::to_string(message.size()) + " to process " + std::to_string(peers[i]));
+    }
+    MPI_Isend(message.data(), static_cast<int>(message.size()), MPI_BYTE, peers[i], channel,
+              MPI_COMM_WORLD, &call.sends[i]);
+    call.arrivals[i].from = peers[i];
+    missing_.push_back(peers[i]);
+  }
+  return call;
+}
 
 /// Whether something has come or been done since the last look.
 bool MpiFleet::look(int channel, Arrival& arrival, Bytes& in) {
@@ -115,26 +144,11 @@ bool MpiFleet::look(int channel, Arrival& arrival, Bytes& in) {
 void MpiFleet::exchange(int channel, std::span<const int> peers,
                         std::span<const std::span<const std::byte>> out, std::span<Bytes> in,
                         const std::function<bool()>& stop) {
-  std::vector<MPI_Request> sends(peers.size(), MPI_REQUEST_NULL);
-  std::vector<Arrival> arrivals(peers.size());
-  {
-    const std::lock_guard lock(mutex_);
-    for (std::size_t i = 0; i < peers.size(); ++i) {
-      const auto& message = out[static_cast<std::size_t>(peers[i])];
-      if (message.size() > INT_MAX) {
-        throw Error("a message of more than 2^31 - 1 bytes is too long for MPI: " +
-                    std::to_string(message.size()) + " to process " + std::to_string(peers[i]));
-      }
-      MPI_Isend(message.data(), static_cast<int>(message.size()), MPI_BYTE, peers[i], channel,
-                MPI_COMM_WORLD, &sends[i]);
-      arrivals[i].from = peers[i];
-      missing_.push_back(peers[i]);
-    }
-  }
+  Call& call = begin(channel, peers, out);
   Clock::time_point looked = Clock::now();
   while (true) {
     bool moved = false, all = true;
-    for (Arrival& arrival : arrivals) {
+    for (Arrival& arrival : call.arrivals) {
       if (!arrival.done)
         moved |= look(channel, arrival, in[static_cast<std::size_t>(arrival.from)]);
       all = all && arrival.done;
@@ -142,7 +156,8 @@ void MpiFleet::exchange(int channel, std::span<const int> peers,
     if (all) {
       const std::lock_guard lock(mutex_);
       int sent = 0;
-      MPI_Testall(static_cast<int>(sends.size()), sends.data(), &sent, MPI_STATUSES_IGNORE);
+      MPI_Testall(static_cast<int>(call.sends.size()), call.sends.data(), &sent,
+                  MPI_STATUSES_IGNORE);
       if (sent != 0) return;
     }
     if (stop()) throw PeerAborted("this process leaves the exchange with the others");

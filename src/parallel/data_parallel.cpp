@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <deque>
 #include <exception>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "core/rng.h"
@@ -80,9 +80,6 @@ struct DataParallel::Impl {
       if (replica.rank() == first()) work(replica);
     });
   }
-  Say saying() {
-    return [this](const Bytes& own) { return sync_group.all_gather(own); };
-  }
   void check_between_steps(const char* what) const;
 
   void check_batch(const Batch& batch, std::int64_t most) const;
@@ -96,12 +93,12 @@ struct DataParallel::Impl {
   const GradientExchangeChoice exchange;
   SyncGroup sync_group;
   Scatter scatter;
-  std::unique_ptr<FleetGradients> fleet_gradients;      // null: one process
-  std::vector<std::unique_ptr<Replica>> replicas;       // [own rank]
-  std::vector<std::vector<double>> outcomes_of_others;  // [rank] what `outcomes` points to
-  std::vector<StepOutcome> outcomes;                    // [rank] of the step finished last
-  std::vector<RankStep> rank_steps;                     // [rank], of the same step
-  std::deque<StepUnderWay> under_way;                   // the oldest first
+  std::unique_ptr<FleetGradients> fleet_gradients;  // null: one process
+  std::optional<SharedOutcomes> shared_outcomes;    // none: one process
+  std::vector<std::unique_ptr<Replica>> replicas;   // [own rank]
+  std::vector<StepOutcome> outcomes;                // [rank] of the step finished last
+  std::vector<RankStep> rank_steps;                 // [rank], of the same step
+  std::vector<StepUnderWay> under_way;              // the oldest first
   int next_slot = 0;
   float scale_in_use = 1;                  // the loss scale of the next step to be finished
   std::vector<std::int64_t> staged;        // samples of the staged batch; empty: none
@@ -123,6 +120,7 @@ DataParallel::Impl::Impl(DataParallelOptions&& run_options)
   check_options(options, ranks());
   if (in_fleet()) {
     fleet_gradients = std::make_unique<FleetGradients>(sync_group);
+    shared_outcomes.emplace(sync_group);
   }
   if (options.cuda_graph)
     check_recording(options, exchange, sync_group.recorder(first()) != nullptr);
@@ -206,7 +204,7 @@ void DataParallel::replicate() {
   if (size() > 1) {
     ReplicaState state;
     impl_->run_on_first([&](Replica& first) { state = first.read_state(); });
-    if (impl_->in_fleet()) share_state(impl_->saying(), impl_->roster(), state);
+    if (impl_->in_fleet()) share_state(impl_->sync_group, state);
     impl_->run([&](Replica& replica) {
       if (replica.rank() != 0) replica.write_state(state);
     });
@@ -355,11 +353,9 @@ void DataParallel::Impl::give_up_steps() {
 StepResult DataParallel::finish_step() {
   LOCKSTEP_CHECK(!impl_->under_way.empty(), "finish_step without a step that was begun");
   const Impl::StepUnderWay step = impl_->under_way.front();
-  impl_->under_way.pop_front();
+  impl_->under_way.erase(impl_->under_way.begin());
   impl_->wait_for(step);
-  if (impl_->in_fleet()) {
-    share_outcomes(impl_->saying(), impl_->roster(), impl_->outcomes, impl_->outcomes_of_others);
-  }
+  if (impl_->shared_outcomes) impl_->shared_outcomes->share(impl_->outcomes);
   try {
     const bool summed = impl_->exchange.kind == "all_reduce";
     const StepResult result = gather({step.step, impl_->outcomes, summed, impl_->scale_in_use},
@@ -404,7 +400,7 @@ DataParallel::EvalResult DataParallel::evaluate(
     for (std::size_t i = 0; i < confusion.size(); ++i) result.confusion[i] += confusion[i];
   }
   if (impl_->in_fleet()) {
-    share_evaluation(impl_->saying(), impl_->roster(), batches, result.confusion);
+    share_evaluation(impl_->sync_group, batches, result.confusion);
   }
   std::int64_t terms = 0;
   for (const EvalOutcome& batch : batches) {
@@ -445,7 +441,7 @@ OptimizerState DataParallel::optimizer_state() {
     state.slots[slot].resize(elements);
   }
   impl_->run([&](Replica& replica) { replica.gradients().save_state(state); });
-  if (impl_->in_fleet()) share_optimizer_state(impl_->saying(), impl_->roster(), state);
+  if (impl_->in_fleet()) share_optimizer_state(impl_->sync_group, state);
   return state;
 }
 
@@ -507,9 +503,9 @@ void DataParallel::for_each_replica(const std::function<void(Replica&)>& work) {
 
 Replica& DataParallel::replica(int rank) { return *impl_->replica_at(rank); }
 
-std::vector<Bytes> DataParallel::all_gather(const Bytes& own) {
+void DataParallel::all_gather(std::span<const std::byte> own, std::vector<Bytes>& all) {
   impl_->check_between_steps("all_gather");
-  return impl_->sync_group.all_gather(own);
+  impl_->sync_group.all_gather(own, all);
 }
 
 bool DataParallel::has_stuck_thread() const { return impl_->group->has_stuck_thread(); }

@@ -86,14 +86,15 @@ void FleetGradients::plan(const GradientTree& tree) {
   for (const int peer : peers_) {
     const auto floats =
         static_cast<std::size_t>(shares_[static_cast<std::size_t>(peer)].elements());
-    out_[static_cast<std::size_t>(peer)].resize(kHeader + sums_.size() * floats * sizeof(float));
+    out_[static_cast<std::size_t>(peer)].resize(kHeader +
+                                                own_sums().size() * floats * sizeof(float));
   }
 }
 
 void FleetGradients::plan_own_sums(const GradientTree& tree,
                                    std::span<const GradientNode> ranks_nodes) {
   const std::vector<GradientNode>& nodes = own_share().nodes;
-  sums_.resize(nodes.size());
+  sums_.resize(std::max(sums_.size(), nodes.size()));
   auto next = ranks_nodes.begin();
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     NodeSum& sum = sums_[i];
@@ -182,7 +183,7 @@ void FleetGradients::reduce(int own) {
     const std::int64_t begin = share.elements() * own / ranks;
     const std::int64_t end = share.elements() * (own + 1) / ranks;
     float* to = floats_of(out_[static_cast<std::size_t>(peer)]);
-    for (const NodeSum& node : sums_) {
+    for (const NodeSum& node : own_sums()) {
       for (std::int64_t i = begin; i < end; i += kNormBlock) {
         const std::int64_t count = std::min<std::int64_t>(kNormBlock, end - i);
         sum_parts(node.parts, node.joins, share.begin + i, count, sums);

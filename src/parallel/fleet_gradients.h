@@ -64,6 +64,9 @@ class FleetGradients {
   void send_weights();
   bool finite() const;
   const Share& own_share() const { return shares_[static_cast<std::size_t>(roster_.process)]; }
+  std::span<const NodeSum> own_sums() const {
+    return std::span(sums_).first(own_share().nodes.size());
+  }
   bool is_own(int process) const { return process == roster_.process; }
   SyncAnswer meet(SyncMaster& master, const char* where, int own, const void* payload);
 
@@ -79,7 +82,7 @@ class FleetGradients {
   double other_losses_ = 0;
 
   std::vector<Share> shares_;          // [process]
-  std::vector<NodeSum> sums_;          // [node of this process]
+  std::vector<NodeSum> sums_;          // [node of this process], of the step with most nodes
   std::vector<GradientNode> updated_;  // the nodes that an update adds up
   std::vector<int> joins_;             // of them
   std::vector<GradientNode> scratch_;

@@ -1,7 +1,5 @@
 #include "parallel/fleet_state.h"
 
-#include "sync/byte_stream.h"
-
 namespace lockstep {
 namespace {
 
@@ -36,31 +34,35 @@ StepOutcome read_outcome(ByteReader& reader, std::vector<double>& memory) {
 
 }  // namespace
 
-void share_outcomes(const Say& say, const Roster& roster, std::span<StepOutcome> outcomes,
-                    std::vector<std::vector<double>>& memory) {
-  ByteWriter writer;
+SharedOutcomes::SharedOutcomes(SyncGroup& group)
+    : group_(group), numbers_(static_cast<std::size_t>(group.size())) {}
+
+void SharedOutcomes::share(std::span<StepOutcome> outcomes) {
+  const Roster& roster = group_.roster();
+  own_.clear();
   for (int i = 0; i < roster.own_ranks(); ++i) {
-    write_outcome(outcomes[static_cast<std::size_t>(roster.first_rank() + i)], writer);
+    write_outcome(outcomes[static_cast<std::size_t>(roster.first_rank() + i)], own_);
   }
-  const std::vector<Bytes> all = say(writer.bytes());
-  memory.resize(outcomes.size());
+  group_.all_gather(own_.bytes(), all_);
   for (int process = 0; process < roster.processes(); ++process) {
     if (process == roster.process) continue;
-    ByteReader reader(all[static_cast<std::size_t>(process)]);
+    ByteReader reader(all_[static_cast<std::size_t>(process)]);
     const auto end = static_cast<std::size_t>(roster.first[static_cast<std::size_t>(process) + 1]);
     for (auto rank = static_cast<std::size_t>(roster.first[static_cast<std::size_t>(process)]);
          rank < end; ++rank) {
-      outcomes[rank] = read_outcome(reader, memory[rank]);
+      outcomes[rank] = read_outcome(reader, numbers_[rank]);
     }
   }
 }
 
-void share_evaluation(const Say& say, const Roster& roster, std::span<EvalOutcome> batches,
+void share_evaluation(SyncGroup& group, std::span<EvalOutcome> batches,
                       std::span<std::int64_t> confusion) {
+  const Roster& roster = group.roster();
   ByteWriter writer;
   writer.add_all(std::span<const EvalOutcome>(batches));
   writer.add_all(std::span<const std::int64_t>(confusion));
-  const std::vector<Bytes> all = say(writer.bytes());
+  std::vector<Bytes> all;
+  group.all_gather(writer.bytes(), all);
   for (int process = 0; process < roster.processes(); ++process) {
     if (process == roster.process) continue;
     ByteReader reader(all[static_cast<std::size_t>(process)]);
@@ -76,21 +78,24 @@ void share_evaluation(const Say& say, const Roster& roster, std::span<EvalOutcom
   }
 }
 
-void share_state(const Say& say, const Roster& roster, ReplicaState& state) {
+void share_state(SyncGroup& group, ReplicaState& state) {
   ByteWriter writer;
-  if (roster.process == 0) {
+  if (group.roster().process == 0) {
     writer.add_all(state.values);
     writer.add_all(state.statistics);
     writer.add_all(state.tracked);
   }
-  const std::vector<Bytes> all = say(writer.bytes());
+  std::vector<Bytes> all;
+  group.all_gather(writer.bytes(), all);
   ByteReader reader(all.front());
   reader.get_all(state.values);
   reader.get_all(state.statistics);
   reader.get_all(state.tracked);
 }
 
-void share_optimizer_state(const Say& say, const Roster& roster, OptimizerState& state) {
+void share_optimizer_state(SyncGroup& group, OptimizerState& state) {
+  const Roster& roster = group.roster();
+  std::vector<Bytes> all;
   for (auto& [name, values] : state.slots) {
     const auto piece = [&,
                         elements = static_cast<std::int64_t>(values.size())](std::size_t process) {
@@ -101,7 +106,7 @@ void share_optimizer_state(const Say& say, const Roster& roster, OptimizerState&
     };
     ByteWriter writer;
     writer.add_all(std::span<const float>(piece(static_cast<std::size_t>(roster.process))));
-    const std::vector<Bytes> all = say(writer.bytes());
+    group.all_gather(writer.bytes(), all);
     for (std::size_t process = 0; process < all.size(); ++process) {
       ByteReader(all[process]).get_all(piece(process));
     }

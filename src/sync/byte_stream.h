@@ -35,6 +35,8 @@ class ByteWriter {
     add_all(std::span<const char>(text));
   }
   const Bytes& bytes() const { return bytes_; }
+  /// The memory stays.
+  void clear() { bytes_.clear(); }
 
  private:
   Bytes bytes_;

@@ -103,22 +103,22 @@ void SyncGroup::exchange(int channel, std::span<const int> peers,
   }
 }
 
-std::vector<Bytes> SyncGroup::all_gather(const Bytes& own) {
-  const auto processes = static_cast<std::size_t>(roster_.processes());
-  std::vector<Bytes> all(processes);
-  if (processes > 1) {
-    const std::vector<std::span<const std::byte>> out(processes, own);
-    exchange(kControlChannel, roster_.peers(), out, all);
+void SyncGroup::all_gather(std::span<const std::byte> own, std::vector<Bytes>& all) {
+  all.resize(said_.size());
+  if (!peers_.empty()) {
+    std::fill(said_.begin(), said_.end(), own);
+    exchange(kControlChannel, peers_, said_, all);
   }
-  all[static_cast<std::size_t>(roster_.process)] = own;
-  return all;
+  all[static_cast<std::size_t>(roster_.process)].assign(own.begin(), own.end());
 }
 
 SyncGroup::SyncGroup(std::span<const Device> devices, const SyncGroupOptions& options)
     : options_(options),
       spin_(spin_of(devices)),
       roster_(make_roster(options.fleet, devices)),
-      progress_(roster_.own_ranks(), roster_.first_rank()) {
+      progress_(roster_.own_ranks(), roster_.first_rank()),
+      peers_(roster_.peers()),
+      said_(static_cast<std::size_t>(roster_.processes())) {
   check_fleet(roster_, options);
   failure_.add(*this);  // first, and so told last: barriers end faster than devices
   Transports transports = make_transports(devices, options.transport);

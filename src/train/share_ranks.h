@@ -18,7 +18,8 @@ void share_ranks(DataParallel& replicas, const Write& write, const Read& read) {
   for (int rank = 0; rank < roster.ranks(); ++rank) {
     if (roster.process_of(rank) == roster.process) write(rank, writer);
   }
-  const std::vector<Bytes> all = replicas.all_gather(writer.bytes());
+  std::vector<Bytes> all;
+  replicas.all_gather(writer.bytes(), all);
   for (int process = 0; process < roster.processes(); ++process) {
     if (process == roster.process) continue;
     ByteReader reader(all[static_cast<std::size_t>(process)]);

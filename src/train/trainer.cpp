@@ -50,8 +50,9 @@ void Trainer::train_until_stopped() {
 bool Trainer::stop_requested() {
   const bool asked = request_.stop != nullptr && request_.stop->load();
   if (roster_.processes() == 1) return asked;
-  const std::vector<Bytes> all = replicas_->all_gather({static_cast<std::byte>(asked)});
-  return std::any_of(all.begin(), all.end(),
+  const auto own = static_cast<std::byte>(asked);
+  replicas_->all_gather({&own, 1}, asked_);
+  return std::any_of(asked_.begin(), asked_.end(),
                      [](const Bytes& theirs) { return theirs.front() != std::byte{0}; });
 }
 

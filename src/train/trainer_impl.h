@@ -108,6 +108,7 @@ class Trainer {
   RunMetrics metrics_;
   std::vector<std::string> classes_;
 
+  std::vector<Bytes> asked_;          // [process] to stop, before the present step
   const Batch* ahead_ = nullptr;      // the next step's batch, fetched during the present one
   std::exception_ptr ahead_failure_;  // why there is none
   std::int64_t max_iters_ = 0;

@@ -6,8 +6,8 @@
 #include <map>
 
 #include "lockstep/nn/model.h"
-#include "nn/count_allocations.h"
 #include "nn/harness.h"
+#include "support/count_allocations.h"
 
 namespace lockstep::test {
 namespace {

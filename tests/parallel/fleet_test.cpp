@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <barrier>
 #include <cmath>
 #include <limits>
 #include <mutex>
@@ -9,6 +10,7 @@
 
 #include "lockstep/core/check.h"
 #include "parallel/placed_training.h"
+#include "support/count_allocations.h"
 #include "support/errors.h"
 #include "support/thread_fleet.h"
 #include "support/with_timeout.h"
@@ -107,6 +109,36 @@ TEST_CASE("fleet: local and virtual BatchNorm, micro-batches and groups are thos
       CHECK((one_of_all<Outcome>(devices, options, trained) == expected));
     }
   }
+}
+
+// Layers of our own: oneDNN makes a list of arguments at each call.
+TEST_CASE("fleet: a step allocates nothing, and what is said before the next one neither") {
+  const auto make = [](int devices) {
+    DataParallelOptions options = toy_options(devices, BatchNormMode::kSync, 8);
+    options.model = [](NetworkBuilder& net, Value* x, const NormLayer& norm) -> Outputs {
+      return {{"out", norm(net, norm(net, x, "a", {.relu = true}), "b")}};
+    };
+    options.communicator.stall_timeout = std::chrono::milliseconds(0);  // its reports do
+    return options;
+  };
+  std::barrier counted(2);
+  with_processes({2, 1}, make, [&](DataParallel& run) {
+    const std::vector<Batch> batches = {toy_batch(8, 0), toy_batch(5, 1)};
+    const Bytes own(3);
+    std::vector<Bytes> all;
+    const auto steps = [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t step = begin; step < end; ++step) {
+        run.train_step(batches[static_cast<std::size_t>(step) % batches.size()], step, 0.05F);
+        run.all_gather(own, all);
+      }
+    };
+    steps(0, 4);
+    const long before = allocation_count();
+    steps(4, 40);
+    const long after = allocation_count();
+    counted.arrive_and_wait();  // what follows does
+    CHECK(after - before == 0);
+  });
 }
 
 TEST_CASE("fleet: an evaluation counts every image once") {

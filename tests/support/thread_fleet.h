@@ -1,10 +1,10 @@
 #pragma once
 // A fleet whose processes are threads of one: what they say goes through memory.
 
+#include <array>
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
-#include <deque>
 #include <exception>
 #include <map>
 #include <memory>
@@ -19,11 +19,30 @@
 
 namespace lockstep::test {
 
+/// What one process says to another in a channel. Whoever is through with an exchange may begin the
+/// next one before the other has read, but cannot end it. The memory is used again.
+class Letters {
+ public:
+  void put(std::span<const std::byte> letter) {
+    LOCKSTEP_CHECK(put_ - got_ < letters_.size(), "a letter that nobody has room for");
+    letters_[put_++ % letters_.size()].assign(letter.begin(), letter.end());
+  }
+  bool empty() const { return put_ == got_; }
+  void get(Bytes& letter) {
+    const Bytes& next = letters_[got_++ % letters_.size()];
+    letter.assign(next.begin(), next.end());
+  }
+
+ private:
+  std::array<Bytes, 2> letters_;
+  std::size_t put_ = 0, got_ = 0;
+};
+
 /// What is under way between the processes.
 struct Mail {
   std::mutex mutex;
   std::condition_variable came;
-  std::map<std::tuple<int, int, int>, std::deque<Bytes>> letters;  // [channel, from, to]
+  std::map<std::tuple<int, int, int>, Letters> letters;  // [channel, from, to]
 };
 
 class ThreadFleet final : public Fleet {
@@ -41,19 +60,17 @@ class ThreadFleet final : public Fleet {
                 const std::function<bool()>& stop) override {
     std::unique_lock lock(mail_->mutex);
     for (const int peer : peers) {
-      const auto& own = out[static_cast<std::size_t>(peer)];
-      mail_->letters[{channel, process_, peer}].emplace_back(own.begin(), own.end());
+      mail_->letters[{channel, process_, peer}].put(out[static_cast<std::size_t>(peer)]);
     }
     mail_->came.notify_all();
     for (const int peer : peers) {
-      auto& letters = mail_->letters[{channel, peer, process_}];
+      Letters& letters = mail_->letters[{channel, peer, process_}];
       missing_ = peer;
       while (letters.empty()) {
         if (stop()) throw PeerAborted("the process leaves the exchange");
         mail_->came.wait_for(lock, std::chrono::milliseconds(5));
       }
-      in[static_cast<std::size_t>(peer)] = std::move(letters.front());
-      letters.pop_front();
+      letters.get(in[static_cast<std::size_t>(peer)]);
     }
     missing_ = -1;
   }

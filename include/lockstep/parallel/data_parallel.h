@@ -231,9 +231,9 @@ class DataParallel {
   /// Learnable parameters, elements of all of them together.
   std::int64_t parameter_count() const;
 
-  /// What every process says, [process], between steps; one process alone hears itself. All call
-  /// it.
-  std::vector<Bytes> all_gather(const Bytes& own);
+  /// Fills in what every process says, [process], into memory that is used again; between steps.
+  /// One process alone hears itself. All call it.
+  void all_gather(std::span<const std::byte> own, std::vector<Bytes>& all);
 
   /// Calls `work` for every replica of this process, all at the same time, each on its replica's
   /// thread. Throws as `train_step`.

@@ -74,8 +74,9 @@ class SyncGroup final : private Failure::Listener {
   /// process is and which replicas are missing. REQUIRES: SyncGroupOptions::fleet.
   void exchange(int channel, std::span<const int> peers,
                 std::span<const std::span<const std::byte>> out, std::span<Bytes> in);
-  /// What every process says, [process]; all call it. One process alone hears itself.
-  std::vector<Bytes> all_gather(const Bytes& own);
+  /// Fills in what every process says, [process], into memory that is used again; all call it, one
+  /// thread of each at a time. One process alone hears itself.
+  void all_gather(std::span<const std::byte> own, std::vector<Bytes>& all);
 
   /// Makes every present and future wait throw PeerAborted. The first cause is kept. Safe from any
   /// thread.
@@ -126,6 +127,8 @@ class SyncGroup final : private Failure::Listener {
   SyncMaster* joins_ = nullptr;
   std::vector<Partition> partitions_;  // changed only while all ranks wait in `joins_`
   int channels_ = kFirstGroupChannel;  // of the fleet, in use
+  const std::vector<int> peers_;
+  std::vector<std::span<const std::byte>> said_;         // [process] what an all_gather gives
   std::vector<std::unique_ptr<Communicator>> ends_;      // [rank]
   std::vector<std::unique_ptr<Recorder>> recorders_;     // [rank], or none
   std::vector<std::unique_ptr<AllReduce>> all_reduces_;  // [rank], or none

@@ -1,7 +1,7 @@
 // In a file of its own: where the compiler sees both sides it takes `free` for a mismatch with
 // `new`.
 
-#include "nn/count_allocations.h"
+#include "support/count_allocations.h"
 
 #include <atomic>
 #include <cstdlib>
