@@ -124,6 +124,8 @@ const char* to_string(ChoiceOrigin origin) {
       return "rule";
     case ChoiceOrigin::kForced:
       return "forced";
+    case ChoiceOrigin::kAdopted:
+      return "adopted";
   }
   return "?";
 }
@@ -156,6 +158,18 @@ Choice Autotuner::choose(const ChoiceRequest& request) {
   }
   choices_.push_back(decide(request));
   return choices_.back();
+}
+
+void Autotuner::adopt(std::span<const Choice> choices) {
+  const std::lock_guard lock(mutex_);
+  for (const Choice& choice : choices) {
+    std::erase_if(choices_, [&](const Choice& own) {
+      return own.machine == choice.machine && own.problem == choice.problem &&
+             own.origin != ChoiceOrigin::kForced;
+    });
+    choices_.push_back(choice);
+    choices_.back().origin = ChoiceOrigin::kAdopted;
+  }
 }
 
 Choice Autotuner::decide(const ChoiceRequest& request) {

@@ -9,6 +9,7 @@
 #include <functional>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,6 +22,7 @@ enum class ChoiceOrigin : std::uint8_t {
   kFile,      // by that of an earlier one
   kRule,      // without a clock, because there is no file
   kForced,    // by the user
+  kAdopted,   // by the process that leads
 };
 const char* to_string(ChoiceOrigin origin);
 
@@ -70,6 +72,10 @@ class Autotuner {
   /// The problem's implementation: what was answered before, what the user forces, what the
   /// file has, what the clock says. Throws what the request's functions throw.
   Choice choose(const ChoiceRequest& request);
+
+  /// These, which another process has made, are the answers from now on where nothing is forced, in
+  /// place of what was answered before: then both compute alike.
+  void adopt(std::span<const Choice> choices);
 
   /// What `choose` has answered in this process, in the order of the first questions.
   std::vector<Choice> choices() const;

@@ -20,6 +20,7 @@
 #include "parallel/replica_group.h"
 #include "parallel/scatter.h"
 #include "parallel/shard.h"
+#include "sync/byte_stream.h"
 
 namespace lockstep {
 namespace {
@@ -83,6 +84,7 @@ struct DataParallel::Impl {
   void check_between_steps(const char* what) const;
 
   void check_batch(const Batch& batch, std::int64_t most) const;
+  const Batch& with_counts_of_all(const Batch& batch);
   StepScalars scalars(std::span<const Batch> batches, std::int64_t step, float lr);
   StepMode next_mode(const StepInput& input);
   void begin_step(StepInput input);
@@ -102,6 +104,8 @@ struct DataParallel::Impl {
   int next_slot = 0;
   float scale_in_use = 1;                  // the loss scale of the next step to be finished
   std::vector<std::int64_t> staged;        // samples of the staged batch; empty: none
+  Batch counted;                           // what with_counts_of_all returns
+  std::vector<Bytes> counts_said;          // [process]
   StepMode full_batch = StepMode::kIssue;  // how the next full batch is done, with `cuda_graph`
   std::vector<std::int64_t> full_parts;    // [rank] samples of the first full batch
   std::unique_ptr<ReplicaGroup> group;     // last: its threads use everything above
@@ -229,6 +233,21 @@ void DataParallel::Impl::check_batch(const Batch& batch, std::int64_t most) cons
   replicas.front()->targets().check(batch);
 }
 
+// The loss is divided by what all processes have of the batch, each of which has counted its own.
+const Batch& DataParallel::Impl::with_counts_of_all(const Batch& batch) {
+  if (!in_fleet() || !batch.own_places_only) return batch;
+  LOCKSTEP_CHECK(!batch.class_pixels.empty(),
+                 "a batch of own places only comes with its label counts");
+  sync_group.all_gather(std::as_bytes(std::span(batch.class_pixels)), counts_said);
+  counted.samples = batch.samples;
+  counted.class_pixels.assign(batch.class_pixels.size(), 0);
+  for (const Bytes& said : counts_said) {
+    ByteReader reader(said);
+    for (std::int64_t& count : counted.class_pixels) count += reader.get<std::int64_t>();
+  }
+  return counted;
+}
+
 StepScalars DataParallel::Impl::scalars(std::span<const Batch> batches, std::int64_t step,
                                         float lr) {
   StepScalars scalars{
@@ -274,7 +293,7 @@ void DataParallel::begin_step(const Batch& batch, std::int64_t step, float lr) {
                  " got another batch than the one that was staged for it");
   impl_->staged.clear();
   impl_->begin_step({.step = step,
-                     .scalars = impl_->scalars({&batch, 1}, step, lr),
+                     .scalars = impl_->scalars({&impl_->with_counts_of_all(batch), 1}, step, lr),
                      .staged = staged,
                      .batch = batch.count(),
                      .parts = impl_->scatter(batch)});

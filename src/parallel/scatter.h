@@ -29,4 +29,8 @@ class Scatter {
   std::vector<BatchPart> parts_;
 };
 
+/// The places of a batch of `count` samples, cut into `accumulate` micro-batches, that the ranks of
+/// the roster's process work on, in rising order.
+std::vector<std::int64_t> own_places(std::int64_t count, int accumulate, const Roster& roster);
+
 }  // namespace lockstep

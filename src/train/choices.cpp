@@ -8,6 +8,7 @@
 #include <map>
 
 #include "backend/autotuner.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep {
 namespace {
@@ -34,6 +35,9 @@ std::string describe_origins(const std::vector<Choice>& choices) {
   }
   if (const auto forced = count(ChoiceOrigin::kForced); forced > 0) {
     parts.push_back(fmt::format("{} forced by LOCKSTEP_CONVOLUTION", forced));
+  }
+  if (const auto adopted = count(ChoiceOrigin::kAdopted); adopted > 0) {
+    parts.push_back(fmt::format("{} as process 0", adopted));
   }
   std::string text = fmt::format("{}", fmt::join(parts, ", "));
   if (count(ChoiceOrigin::kMeasured) + count(ChoiceOrigin::kFile) == 0) return text;
@@ -65,6 +69,33 @@ std::optional<std::string> summarize_choices() {
   std::vector<std::string> parts;
   for (const auto& [name, count] : counts) parts.push_back(fmt::format("{} by {}", count, name));
   return fmt::format("{} ({})", fmt::join(parts, ", "), describe_origins(choices));
+}
+
+std::vector<int> follow_first_process(Fleet& fleet) {
+  const Json first = Json::parse(broadcast(fleet, describe_choices().dump()));
+  std::vector<Choice> others;
+  std::string forced;
+  for (const Choice& own : tuner().choices()) {
+    for (const Json& choice : first) {
+      if (choice.at("machine") != own.machine || choice.at("problem") != own.problem) continue;
+      if (choice.at("choice") == own.chosen) continue;
+      others.push_back(own);
+      others.back().chosen = choice.at("choice");
+      others.back().milliseconds = choice.at("milliseconds");
+      if (own.origin == ChoiceOrigin::kForced) forced = own.chosen;
+    }
+  }
+  if (!forced.empty()) {
+    throw ConfigError(concat("LOCKSTEP_CONVOLUTION=", forced,
+                             " is not what process 0 computes with; give all processes the same "
+                             "(mpirun -x LOCKSTEP_CONVOLUTION)"));
+  }
+  tuner().adopt(others);
+  std::vector<int> counts;
+  for (const std::string& count : all_gather(fleet, std::to_string(others.size()))) {
+    counts.push_back(std::stoi(count));
+  }
+  return counts;
 }
 
 std::optional<std::string> changed_choices(const fs::path& environment) {

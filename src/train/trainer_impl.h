@@ -43,6 +43,7 @@ class Trainer {
   void load_resume_point();
   void find_resume_point();
   void build();
+  void make_alike_replicas();
   void warn_of_data();
   void set_aside_newer_checkpoints();
   void restore();

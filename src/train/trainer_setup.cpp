@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <numeric>
 #include <sstream>
 #include <utility>
 
@@ -14,6 +15,7 @@
 #include "lockstep/data/data_check.h"
 #include "lockstep/nn/weights.h"
 #include "parallel/replica.h"
+#include "parallel/scatter.h"
 #include "train/choices.h"
 #include "train/environment.h"
 #include "train/shared_checkpoint.h"
@@ -148,18 +150,21 @@ void Trainer::build() {
   iteration_ = resumed_ ? resumed_->checkpoint.state.iteration : 0;
   begun_ = iteration_;
   logged_iteration_ = iteration_;
-  loader_ = std::make_unique<TrainLoader>(config_.data,
-                                          LoaderOptions{.batch = batch,
-                                                        .drop_last = config_.batch.drop_last,
-                                                        .seed = config_.run.seed,
-                                                        .first_batch = iteration_});
+  LoaderOptions options{.batch = batch,
+                        .drop_last = config_.batch.drop_last,
+                        .seed = config_.run.seed,
+                        .first_batch = iteration_};
+  if (request_.fleet != nullptr) {
+    options.own_places = [roster = roster_, accumulate = config_.batch.accumulate](
+                             std::int64_t count) { return own_places(count, accumulate, roster); };
+  }
+  loader_ = std::make_unique<TrainLoader>(config_.data, options);
   max_iters_ = config_.max_iters(loader_->batches_per_epoch());
   if (iteration_ > max_iters_) {
     throw ConfigError(concat(resumed_->path.string(), " is of step ", iteration_, ", beyond the ",
                              max_iters_, " steps of this run"));
   }
-  replicas_ =
-      make_replicas(config_, devices_, batch, loader_->size(), fault_.hook(), request_.fleet);
+  make_alike_replicas();
   evaluator_ = std::make_unique<Evaluator>(config_, *replicas_);
   warn_of_data();
   classes_ = class_names(config_.data);
@@ -167,6 +172,21 @@ void Trainer::build() {
   seconds_.reserve(static_cast<std::size_t>(max_iters_));
   // The first steps warm caches and allocators up: a quarter at most.
   warm_up_ = std::min<std::int64_t>(5, (max_iters_ - iteration_) / 4);
+}
+
+// Where processes have chosen other convolutions than the first they take its choices, and all make
+// their replicas once more: a step's bits are those of one choice.
+void Trainer::make_alike_replicas() {
+  const std::int64_t batch = config_.global_batch(roster_.ranks());
+  const auto make = [&] {
+    replicas_.reset();
+    replicas_ =
+        make_replicas(config_, devices_, batch, loader_->size(), fault_.hook(), request_.fleet);
+  };
+  make();
+  if (request_.fleet == nullptr) return;
+  const std::vector<int> changed = follow_first_process(*request_.fleet);
+  if (std::accumulate(changed.begin(), changed.end(), 0) > 0) make();
 }
 
 // A mistake in the data costs hours; a look at some of them a second.

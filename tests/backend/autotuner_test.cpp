@@ -96,6 +96,24 @@ TEST_CASE("of two processes that time at once the first one to finish counts") {
   CHECK(slow.choose(request).chosen == "b");
 }
 
+TEST_CASE("another process's choices take the place of one's own, but of forced ones") {
+  const TemporaryFolder folder;
+  Autotuner tuner(folder.path() / "autotune.json");
+  Question question{"cpu", "conv", "a"}, other{"cpu", "other", "a"}, forced{"cpu", "forced", "a"};
+  forced.forced = "a";
+  for (Question* each : {&question, &other, &forced}) CHECK(each->ask(tuner) == "a");
+  const std::vector<Choice> theirs = {{"cpu", "conv", "b"}, {"cpu", "forced", "b"}};
+  tuner.adopt(theirs);
+  CHECK(question.ask(tuner) == "b");
+  CHECK(other.ask(tuner) == "a");
+  CHECK(forced.ask(tuner) == "a");
+  for (const Choice& choice : tuner.choices()) {
+    CHECK((choice.origin == ChoiceOrigin::kAdopted) == (choice.chosen == "b"));
+  }
+  Autotuner later(folder.path() / "autotune.json");
+  CHECK(question.ask(later) == "a");  // what this machine's clock said stays
+}
+
 TEST_CASE("what the user forces is neither timed nor kept") {
   const TemporaryFolder folder;
   const fs::path path = folder.path() / "autotune.json";

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <barrier>
 #include <cmath>
 #include <limits>
@@ -10,6 +11,7 @@
 
 #include "lockstep/core/check.h"
 #include "parallel/placed_training.h"
+#include "parallel/scatter.h"
 #include "support/count_allocations.h"
 #include "support/errors.h"
 #include "support/thread_fleet.h"
@@ -108,6 +110,49 @@ TEST_CASE("fleet: local and virtual BatchNorm, micro-batches and groups are thos
       CAPTURE(to_string(RankPartition{devices}));
       CHECK((one_of_all<Outcome>(devices, options, trained) == expected));
     }
+  }
+}
+
+/// What the process of `run` has of a batch: elsewhere there is nothing to learn from.
+Batch own_part(const DataParallel& run, Batch batch) {
+  const auto count = static_cast<std::size_t>(batch.count());
+  const std::vector<std::int64_t> own =
+      own_places(batch.count(), run.options().accumulate, run.roster());
+  const std::size_t labels = batch.labels.size() / count, values = batch.images.size() / count;
+  batch.own_places_only = true;
+  std::fill(batch.class_pixels.begin(), batch.class_pixels.end(), 0);
+  for (std::size_t n = 0; n < count; ++n) {
+    const bool mine = std::binary_search(own.begin(), own.end(), static_cast<std::int64_t>(n));
+    for (std::size_t i = n * labels; i < (n + 1) * labels; ++i) {
+      if (!mine) batch.labels[i] = 254;
+      if (mine && batch.labels[i] != 255) ++batch.class_pixels[batch.labels[i]];
+    }
+    if (mine) continue;
+    std::fill_n(batch.images.begin() + static_cast<std::ptrdiff_t>(n * values), values,
+                std::numeric_limits<float>::quiet_NaN());
+  }
+  return batch;
+}
+
+TEST_CASE("fleet: a process needs its own places of a batch only") {
+  const auto options = [](int devices) {
+    DataParallelOptions toy = toy_options(devices, BatchNormMode::kSync, 8);
+    toy.accumulate = 2;
+    return toy;
+  };
+  const auto trained = [](DataParallel& run) {
+    for (const std::int64_t count : {8, 5, 1}) {
+      const Batch batch = toy_batch(count, count);
+      const bool part = run.roster().processes() > 1;
+      run.train_step(part ? own_part(run, batch) : batch, count, 0.05F);
+    }
+    return parameters(run, run.roster().first_rank());
+  };
+  DataParallel whole(options(4));
+  const std::vector<float> expected = trained(whole);
+  for (const std::vector<int>& devices : {std::vector{2, 2}, {1, 3}, {1, 1, 1, 1}}) {
+    CAPTURE(to_string(RankPartition{devices}));
+    CHECK((one_of_all<std::vector<float>>(devices, options, trained) == expected));
   }
 }
 
