@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Several processes under mpirun train to the bytes of one, go on from each other's checkpoints, and name the one that dies.
+"""Several processes under mpirun train, evaluate and compare to the bytes of one, go on from each other's checkpoints, stop together
+when they are asked to, and name the one that dies.
 
     fleet_mpi_test.py LOCKSTEP
 
 Says SKIPPED without mpirun or without liblockstep_mpi.so beside the program (apt-get install libopenmpi-dev openmpi-bin, then build again).
 """
 import hashlib
+import json
 import os
 import pathlib
 import shutil
@@ -27,17 +29,31 @@ if shutil.which("mpirun") is None or not (PROGRAM.parent / "liblockstep_mpi.so")
     sys.exit(0)
 
 
-def command(processes, devices, folder, *arguments, settings=(), under=()):
+def launched(processes, *words, under=()):
     launcher = ["mpirun", "-np", processes, "--bind-to", "none", *under] if processes > 1 else []
-    words = [*launcher, PROGRAM, "train", CONFIG, "-d", devices, "-o", folder, *overrides([*KEYS, *settings]), *arguments]
-    return list(map(str, words))
+    return list(map(str, [*launcher, PROGRAM, *words]))
+
+
+def command(processes, devices, folder, *arguments, settings=(), under=()):
+    return launched(processes, "train", CONFIG, "-d", devices, "-o", folder, *overrides([*KEYS, *settings]), *arguments, under=under)
+
+
+def run(words, code=0, environment=ENVIRONMENT):
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=240)
+    if done.returncode != code:
+        sys.exit(f"{words}: exit code {done.returncode}, expected {code}\n{done.stdout}{done.stderr}")
+    return done
 
 
 def train(*words, code=0, environment=ENVIRONMENT, **options):
-    done = subprocess.run(command(*words, **options), capture_output=True, text=True, env=environment, timeout=240)
-    if done.returncode != code:
-        sys.exit(f"{words}: exit code {done.returncode}, expected {code}\n{done.stdout}{done.stderr}")
+    done = run(command(*words, **options), code, environment)
     return done.stdout + done.stderr
+
+
+def wait_for(path):
+    end = time.time() + 120
+    while time.time() < end and not path.exists():
+        time.sleep(0.1)
 
 
 def bytes_of(folder):
@@ -71,6 +87,62 @@ with tempfile.TemporaryDirectory() as name:
             sys.exit(f"going on from 2 x cpu:4 on {processes} x {devices} ends at other bytes")
     print("a run goes on with other processes, or alone, to the same bytes")
 
+    reports = [json.loads(run(launched(processes, "eval", root / "one", "-d", devices, "--json")).stdout)
+               for processes, devices in ((1, "cpu:4"), (2, "cpu:2"))]
+    for report in reports:
+        del report["devices"], report["seconds"]
+    if reports[0] != reports[1]:
+        sys.exit(f"two processes evaluate to\n{reports[1]}\nand one to\n{reports[0]}")
+    print("two processes evaluate as one does")
+
+    for processes, devices in ((1, "cpu:4"), (2, "cpu:2"), (2, "cpu:2")):  # the third finds all of it done
+        text = run(launched(processes, "compare", CONFIG, "-d", devices, "--modes", "local,sync,virtual", "--seeds", 1, "-o", root / f"of{processes}",
+                            "--no-images", *overrides(key for key in KEYS if not key.startswith("bn.")))).stdout
+        if not (root / f"of{processes}/report.html").exists():
+            sys.exit(f"compare of {processes} processes wrote no report\n{text}")
+    expect(text, "local: cpu:2 of each of 2 processes", "[3/3] virtual seed 0: done before")
+    for cell in ("local-s0", "sync-s0", "virtual-s0"):
+        if bytes_of(root / "of1" / cell) != bytes_of(root / "of2" / cell):
+            sys.exit(f"compare of two processes comes to another {cell}")
+    print("two processes compare modes as one does")
+
+    step = json.loads(run(launched(2, "bench", "step", CONFIG, "-d", "cpu:2", "--iters", 2, "--json", *overrides([*KEYS, "batch.global=8"]))).stdout)
+    # Gradients and new weights are most of it: half of the parameters each way.
+    if step["processes"] != 2 or step["devices"] != 4 or not 4 * step["parameters"] < step["bytes_given_per_step"] < 16 * step["parameters"]:
+        sys.exit(f"bench step of two processes: {step}")
+    exchange = json.loads(run(launched(2, "bench", "exchange", "-d", "cpu:2", "--iters", 1, "--json")).stdout)
+    if {case["ranks"] for case in exchange["cases"]} != {4}:
+        sys.exit(f"bench exchange of two processes: {exchange}")
+    print("two processes are timed together")
+
+    # Each process with a file of choices of its own; the second one's are all of the slowest kind.
+    own = root / "own_choices.sh"
+    own.write_text('#!/bin/sh\nexport LOCKSTEP_AUTOTUNE=$1/choices$OMPI_COMM_WORLD_RANK.json\nshift\nexec "$@"\n')
+    own.chmod(0o755)
+    timed = dict(ENVIRONMENT, LOCKSTEP_AUTOTUNE=str(root / "choices0.json"))
+    train(1, "cpu:2", root / "timed", environment=timed)
+    choices = json.loads((root / "choices0.json").read_text())
+    for problems in choices["choices"].values():
+        for entry in problems.values():
+            entry["choice"] = max(entry["milliseconds"], key=entry["milliseconds"].get)
+    (root / "choices1.json").write_text(json.dumps(choices))
+    train(2, "cpu:1", root / "follows", under=[own, root])
+    if bytes_of(root / "follows") != bytes_of(root / "timed"):
+        sys.exit("a process whose clock has chosen other convolutions does not compute as the first one")
+    expect((root / "follows/processes/1/run.log").read_text(), "as process 0")
+    print("all processes compute with the convolutions of the first")
+
+    # mpirun hands SIGUSR1 on.
+    asked = subprocess.Popen(command(2, "cpu:1", root / "asked", settings=["run.max_iters=100000", "run.val_every=0"]),
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ENVIRONMENT)
+    wait_for(root / "asked/ckpt/last.safetensors")
+    asked.send_signal(signal.SIGUSR1)
+    output, _ = asked.communicate(timeout=120)
+    expect(output, "lockstep train", "--resume")
+    if asked.returncode != 130:
+        sys.exit(f"a run that was asked to stop ends with {asked.returncode}, expected 130\n{output}")
+    print("processes that are asked to stop finish the step, save, and say how to go on")
+
     text = train(2, "cpu:1", root / "bad", settings=["model.width=4x"], code=2)
     expect(text, "model.width")
     script = root / "differing.sh"
@@ -88,10 +160,7 @@ with tempfile.TemporaryDirectory() as name:
 
     running = subprocess.Popen(command(2, "cpu:2", root / "killed", settings=["run.max_iters=100000", "run.val_every=0"]),
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ENVIRONMENT)
-    last = root / "killed/ckpt/last.safetensors"
-    end = time.time() + 120
-    while time.time() < end and not last.exists():
-        time.sleep(0.1)
+    wait_for(root / "killed/ckpt/last.safetensors")
     pids = []
     for status in pathlib.Path("/proc").glob("[0-9]*/environ"):
         try:
