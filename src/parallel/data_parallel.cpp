@@ -1,24 +1,14 @@
-#include "lockstep/parallel/data_parallel.h"
+// Construction and the training step.
 
 #include <algorithm>
-#include <array>
-#include <cmath>
 #include <exception>
-#include <limits>
-#include <numeric>
-#include <optional>
 #include <utility>
 
 #include "core/rng.h"
 #include "lockstep/core/check.h"
 #include "parallel/check_options.h"
-#include "parallel/fleet_gradients.h"
-#include "parallel/fleet_state.h"
+#include "parallel/data_parallel_impl.h"
 #include "parallel/gather.h"
-#include "parallel/placement.h"
-#include "parallel/replica.h"
-#include "parallel/replica_group.h"
-#include "parallel/scatter.h"
 #include "parallel/shard.h"
 #include "sync/byte_stream.h"
 
@@ -49,67 +39,6 @@ std::uint64_t dropout_seed(std::uint64_t seed, std::int64_t step) {
 }  // namespace
 
 int threads_per_replica(int replicas) { return std::max(1, host_threads() / replicas); }
-
-struct DataParallel::Impl {
-  /// A step that has been begun.
-  struct StepUnderWay {
-    std::int64_t step = 0;
-    int slot = 0;
-  };
-
-  explicit Impl(DataParallelOptions&& run_options);
-  void build();
-  void call_on_replicate();
-  void check_placement() const;
-  std::string placement_obstacle() const {
-    return lockstep::placement_obstacle(options, exchange, replicas.front()->network());
-  }
-
-  const Roster& roster() const { return sync_group.roster(); }
-  int ranks() const { return roster().ranks(); }
-  int first() const { return roster().first_rank(); }
-  bool in_fleet() const { return options.communicator.fleet != nullptr; }
-  std::unique_ptr<Replica>& replica_at(int rank) {
-    return replicas[static_cast<std::size_t>(rank - first())];
-  }
-  void run(const std::function<void(Replica&)>& work) {
-    group->run([&](int rank) { work(*replica_at(rank)); });
-  }
-  /// On the first of this process.
-  void run_on_first(const std::function<void(Replica&)>& work) {
-    run([&](Replica& replica) {
-      if (replica.rank() == first()) work(replica);
-    });
-  }
-  void check_between_steps(const char* what) const;
-
-  void check_batch(const Batch& batch, std::int64_t most) const;
-  const Batch& with_counts_of_all(const Batch& batch);
-  StepScalars scalars(std::span<const Batch> batches, std::int64_t step, float lr);
-  StepMode next_mode(const StepInput& input);
-  void begin_step(StepInput input);
-  void wait_for(const StepUnderWay& step);
-  void give_up_steps();
-
-  const DataParallelOptions options;
-  const GradientExchangeChoice exchange;
-  SyncGroup sync_group;
-  Scatter scatter;
-  std::unique_ptr<FleetGradients> fleet_gradients;  // null: one process
-  std::optional<SharedOutcomes> shared_outcomes;    // none: one process
-  std::vector<std::unique_ptr<Replica>> replicas;   // [own rank]
-  std::vector<StepOutcome> outcomes;                // [rank] of the step finished last
-  std::vector<RankStep> rank_steps;                 // [rank], of the same step
-  std::vector<StepUnderWay> under_way;              // the oldest first
-  int next_slot = 0;
-  float scale_in_use = 1;                  // the loss scale of the next step to be finished
-  std::vector<std::int64_t> staged;        // samples of the staged batch; empty: none
-  Batch counted;                           // what with_counts_of_all returns
-  std::vector<Bytes> counts_said;          // [process]
-  StepMode full_batch = StepMode::kIssue;  // how the next full batch is done, with `cuda_graph`
-  std::vector<std::int64_t> full_parts;    // [rank] samples of the first full batch
-  std::unique_ptr<ReplicaGroup> group;     // last: its threads use everything above
-};
 
 // --- replicate ---
 
@@ -395,138 +324,5 @@ void DataParallel::Impl::check_between_steps(const char* what) const {
   LOCKSTEP_CHECK(under_way.empty(), what, " while step ", under_way.front().step,
                  " is under way; call finish_step first");
 }
-
-// --- evaluation ---
-
-// Every image and every rank has its own place: no order of arrival can matter.
-DataParallel::EvalResult DataParallel::evaluate(
-    std::int64_t count, const std::function<Batch(std::int64_t index)>& load) {
-  impl_->check_between_steps("evaluate");
-  std::vector<EvalOutcome> batches(static_cast<std::size_t>(count));
-  std::vector<std::vector<std::int64_t>> confusions(impl_->replicas.size());  // [own rank]
-  impl_->run([&](Replica& replica) {
-    replica.begin_evaluation();
-    for (std::int64_t index = replica.rank(); index < count; index += size()) {
-      batches[static_cast<std::size_t>(index)] = replica.evaluate(load(index));
-    }
-    confusions[static_cast<std::size_t>(replica.rank() - impl_->first())] =
-        replica.end_evaluation();
-  });
-
-  EvalResult result;
-  result.confusion.resize(confusions.front().size());
-  for (const auto& confusion : confusions) {
-    for (std::size_t i = 0; i < confusion.size(); ++i) result.confusion[i] += confusion[i];
-  }
-  if (impl_->in_fleet()) {
-    share_evaluation(impl_->sync_group, batches, result.confusion);
-  }
-  std::int64_t terms = 0;
-  for (const EvalOutcome& batch : batches) {
-    result.loss += batch.loss;
-    terms += batch.terms;
-    result.top5 += batch.top5;
-  }
-  result.loss = terms == 0 ? 0 : result.loss / static_cast<double>(terms);
-  return result;
-}
-
-// --- state: through host memory, so that replicas may live on any mix of devices ---
-
-TensorMap DataParallel::state_dict() {
-  impl_->check_between_steps("state_dict");
-  TensorMap tensors;
-  impl_->run_on_first(
-      [&](Replica& first) { tensors = export_weights(first.store(), first.backend()); });
-  return tensors;
-}
-
-ImportSummary DataParallel::load_state_dict(const TensorMap& tensors, bool strict) {
-  impl_->check_between_steps("load_state_dict");
-  ImportSummary summary;
-  impl_->run_on_first([&](Replica& first) {
-    if (first.rank() != 0) return;
-    summary = import_weights(tensors, first.store(), first.backend(), strict);
-  });
-  replicate();
-  return summary;
-}
-
-OptimizerState DataParallel::optimizer_state() {
-  impl_->check_between_steps("optimizer_state");
-  OptimizerState state{optimizer_name(impl_->options.optimizer), {}};
-  const auto elements = static_cast<std::size_t>(impl_->replicas.front()->store().elements());
-  for (const std::string& slot : optimizer_slots(impl_->options.optimizer)) {
-    state.slots[slot].resize(elements);
-  }
-  impl_->run([&](Replica& replica) { replica.gradients().save_state(state); });
-  if (impl_->in_fleet()) share_optimizer_state(impl_->sync_group, state);
-  return state;
-}
-
-void DataParallel::set_optimizer_state(const OptimizerState& state) {
-  impl_->check_between_steps("set_optimizer_state");
-  const std::string own = optimizer_name(impl_->options.optimizer);
-  if (state.optimizer != own) {
-    throw DataError(concat("the optimizer's state is of '", state.optimizer,
-                           "', this run trains with '", own, "'"));
-  }
-  const std::int64_t elements = impl_->replicas.front()->store().elements();
-  for (const std::string& slot : optimizer_slots(impl_->options.optimizer)) {
-    const auto found = state.slots.find(slot);
-    const std::size_t size = found == state.slots.end() ? 0 : found->second.size();
-    if (static_cast<std::int64_t>(size) == elements) continue;
-    throw DataError(concat("the optimizer's state has ", size, " values of ", slot,
-                           ", this network needs ", elements));
-  }
-  impl_->run([&](Replica& replica) { replica.gradients().restore_state(state); });
-}
-
-std::optional<LossScaleState> DataParallel::loss_scale() {
-  impl_->check_between_steps("loss_scale");
-  if (!impl_->options.loss_scale) return std::nullopt;
-  LossScaleState state;
-  impl_->run_on_first([&](Replica& first) { state = first.loss_scale(); });
-  return state;
-}
-
-void DataParallel::set_loss_scale(const LossScaleState& state) {
-  impl_->check_between_steps("set_loss_scale");
-  LOCKSTEP_CHECK(impl_->options.loss_scale, "this run has no loss scale");
-  LossScaleState copied = state;
-  copied.inverse = 1.0F / state.scale;
-  impl_->scale_in_use = state.scale;
-  impl_->run([&](Replica& replica) { replica.set_loss_scale(copied); });
-}
-
-int DataParallel::size() const { return impl_->ranks(); }
-const Roster& DataParallel::roster() const { return impl_->roster(); }
-const DataParallelOptions& DataParallel::options() const { return impl_->options; }
-const GradientExchangeChoice& DataParallel::gradient_exchange() const { return impl_->exchange; }
-
-std::string DataParallel::placement_obstacle() const { return impl_->placement_obstacle(); }
-const SyncGroup& DataParallel::sync_group() const { return impl_->sync_group; }
-
-std::int64_t DataParallel::parameter_count() const {
-  std::int64_t count = 0;
-  for (const auto& parameter : impl_->replicas.front()->store().parameters()) {
-    count += parameter->elements;
-  }
-  return count;
-}
-
-void DataParallel::for_each_replica(const std::function<void(Replica&)>& work) {
-  impl_->check_between_steps("for_each_replica");
-  impl_->run(work);
-}
-
-Replica& DataParallel::replica(int rank) { return *impl_->replica_at(rank); }
-
-void DataParallel::all_gather(std::span<const std::byte> own, std::vector<Bytes>& all) {
-  impl_->check_between_steps("all_gather");
-  impl_->sync_group.all_gather(own, all);
-}
-
-bool DataParallel::has_stuck_thread() const { return impl_->group->has_stuck_thread(); }
 
 }  // namespace lockstep
