@@ -19,10 +19,6 @@ Values part(const Values& whole, const Shape& shape, std::int64_t begin) {
   return values;
 }
 
-void append(Values& all, const Values& values) {
-  all.insert(all.end(), values.begin(), values.end());
-}
-
 }  // namespace
 
 BatchNormProblem::BatchNormProblem(const Shape& whole, std::vector<std::int64_t> samples)

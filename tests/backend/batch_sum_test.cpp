@@ -11,8 +11,6 @@
 namespace lockstep::test {
 namespace {
 
-using Doubles = std::vector<double>;
-
 /// The slots of the parts of a batch, in device memory.
 struct Slots {
   std::vector<std::unique_ptr<Operand>> memory;

@@ -14,12 +14,12 @@ namespace lockstep::test {
 namespace {
 
 constexpr std::int64_t kImages = 5;
-constexpr std::int64_t kChannels = 6;
-const Shape kShape{kImages, 18, 23, kChannels};  // several runs of rows per image
-const Shape kRow{1, kChannels};
+constexpr std::int64_t kImageChannels = 6;
+const Shape kImagesShape{kImages, 18, 23, kImageChannels};  // several runs of rows per image
+const Shape kRow{1, kImageChannels};
 
 /// Activations are of the type that is tested, parameters and sums fp32.
-struct Bench {
+struct ImageBench {
   TypedBackend on;
 
   Operand drawn(const Shape& shape, std::uint32_t seed) const {
@@ -37,13 +37,13 @@ struct Bench {
 };
 
 template <typename Body>
-void for_each_bench(const Body& body) {
+void for_each_image_bench(const Body& body) {
   for (NamedBackend& named : backends_by_image()) {
     for (const DType dtype : named.types) {
       CAPTURE(named.name);
       CAPTURE(std::string(to_string(dtype)));
       REQUIRE(named.backend->sums_by_image());
-      body(Bench{TypedBackend(*named.backend, dtype)});
+      body(ImageBench{TypedBackend(*named.backend, dtype)});
     }
   }
 }
@@ -95,33 +95,24 @@ Values tree(const std::vector<Values>& images) {
 /// Slots [5, 2, C] of one rank, of three ranks and of five.
 std::vector<std::vector<StatSlot>> spread(const Operand& parts, std::int64_t rows) {
   const auto of = [&](std::int64_t first, std::int64_t count) {
-    return StatSlot{count * rows, parts.floats() + first * 2 * kChannels, count};
+    return StatSlot{count * rows, parts.floats() + first * 2 * kImageChannels, count};
   };
   return {{of(0, 5)},
           {of(0, 2), StatSlot{}, of(2, 3)},
           {of(0, 1), of(1, 1), of(2, 1), of(3, 1), of(4, 1)}};
 }
 
-ConvGeometry conv_of(std::int64_t in, std::int64_t out, std::int64_t kernel) {
-  ConvGeometry geometry;
-  geometry.in_channels = in;
-  geometry.out_channels = out;
-  geometry.kernel_h = geometry.kernel_w = kernel;
-  geometry.padding_h = geometry.padding_w = kernel / 2;
-  return geometry;
-}
-
 }  // namespace
 
 TEST_CASE("moments of images are those of each image alone") {
-  for_each_bench([](const Bench& bench) {
-    const Operand x = bench.drawn(kShape, 1);
-    const Operand all = bench.filled({kImages, 2 * kChannels});
-    const Operand alone = bench.filled({1, 2 * kChannels});
+  for_each_image_bench([](const ImageBench& bench) {
+    const Operand x = bench.drawn(kImagesShape, 1);
+    const Operand all = bench.filled({kImages, 2 * kImageChannels});
+    const Operand alone = bench.filled({1, 2 * kImageChannels});
     bench.on->batch_norm_moments(x.tensor(), all.floats(), kImages);
     for (std::int64_t image = 0; image < kImages; ++image) {
       bench.on->batch_norm_moments(x.tensor().sample_range(image, 1), alone.floats(), 1);
-      CHECK(part_of(all.get(), image, 2 * kChannels) == alone.get());
+      CHECK(part_of(all.get(), image, 2 * kImageChannels) == alone.get());
     }
     CHECK_THROWS_WITH_AS(bench.on->batch_norm_moments(x.tensor(), all.floats(), 4),
                          doctest::Contains("2070 rows are no 4 equal parts"), Error);
@@ -129,17 +120,17 @@ TEST_CASE("moments of images are those of each image alone") {
 }
 
 TEST_CASE("slots of any parts are merged to the same bits") {
-  for_each_bench([](const Bench& bench) {
-    const Operand x = bench.drawn(kShape, 1), grad_y = bench.drawn(kShape, 2);
-    const Operand y = bench.zeros(kShape), grad_x = bench.zeros(kShape);
-    const Operand moments = bench.filled({kImages, 2 * kChannels});
-    const Operand sums = bench.parameters({kImages, 2 * kChannels}, 3);
+  for_each_image_bench([](const ImageBench& bench) {
+    const Operand x = bench.drawn(kImagesShape, 1), grad_y = bench.drawn(kImagesShape, 2);
+    const Operand y = bench.zeros(kImagesShape), grad_x = bench.zeros(kImagesShape);
+    const Operand moments = bench.filled({kImages, 2 * kImageChannels});
+    const Operand sums = bench.parameters({kImages, 2 * kImageChannels}, 3);
     bench.on->batch_norm_moments(x.tensor(), moments.floats(), kImages);
     std::vector<std::array<Values, 3>> results;
     for (std::size_t ranks = 0; ranks < 3; ++ranks) {
-      const Operand saved = bench.filled({3, kChannels});
-      const auto slots = spread(moments, kShape.rows_per_sample())[ranks];
-      const auto gradient_slots = spread(sums, kShape.rows_per_sample())[ranks];
+      const Operand saved = bench.filled({3, kImageChannels});
+      const auto slots = spread(moments, kImagesShape.rows_per_sample())[ranks];
+      const auto gradient_slots = spread(sums, kImagesShape.rows_per_sample())[ranks];
       BatchNormForward forward;
       forward.x = x.tensor();
       forward.y = y.tensor();
@@ -161,10 +152,10 @@ TEST_CASE("slots of any parts are merged to the same bits") {
 }
 
 TEST_CASE("gradients of gamma and beta are added in the tree over the images") {
-  for_each_bench([](const Bench& bench) {
-    const Operand x = bench.drawn(kShape, 1), grad_y = bench.drawn(kShape, 2);
+  for_each_image_bench([](const ImageBench& bench) {
+    const Operand x = bench.drawn(kImagesShape, 1), grad_y = bench.drawn(kImagesShape, 2);
     const Operand gamma = bench.parameters(kRow, 3), beta = bench.parameters(kRow, 4);
-    const Operand saved = bench.filled({3, kChannels}, 0.75F);
+    const Operand saved = bench.filled({3, kImageChannels}, 0.75F);
     const auto reduce = [&](std::int64_t first, std::int64_t count, const Operand& sums,
                             float* grad_gamma, float* grad_beta) {
       bench.on->batch_norm_backward_reduce({.x = x.tensor().sample_range(first, count),
@@ -178,29 +169,29 @@ TEST_CASE("gradients of gamma and beta are added in the tree over the images") {
                                             .grad_bias = grad_beta,
                                             .parts = count});
     };
-    const Operand sums = bench.filled({kImages, 2 * kChannels});
+    const Operand sums = bench.filled({kImages, 2 * kImageChannels});
     const Operand grad_gamma = bench.filled(kRow), grad_beta = bench.filled(kRow);
     reduce(0, kImages, sums, grad_gamma.floats(), grad_beta.floats());
     std::vector<Values> gammas, betas;
     for (std::int64_t image = 0; image < kImages; ++image) {
-      const Operand own_sums = bench.filled({1, 2 * kChannels});
+      const Operand own_sums = bench.filled({1, 2 * kImageChannels});
       const Operand own_gamma = bench.filled(kRow), own_beta = bench.filled(kRow);
       reduce(image, 1, own_sums, own_gamma.floats(), own_beta.floats());
-      CHECK(part_of(sums.get(), image, 2 * kChannels) == own_sums.get());
+      CHECK(part_of(sums.get(), image, 2 * kImageChannels) == own_sums.get());
       gammas.push_back(own_gamma.get());
       betas.push_back(own_beta.get());
     }
     CHECK(grad_gamma.get() == tree(gammas));
     CHECK(grad_beta.get() == tree(betas));
-    const Operand only_sums = bench.filled({kImages, 2 * kChannels});
+    const Operand only_sums = bench.filled({kImages, 2 * kImageChannels});
     reduce(0, kImages, only_sums, nullptr, nullptr);
     CHECK(only_sums.get() == sums.get());
   });
 }
 
 TEST_CASE("gradients of a bias are added in the tree over the images") {
-  for_each_bench([](const Bench& bench) {
-    const ConvGeometry geometry = conv_of(3, kChannels, 1);
+  for_each_image_bench([](const ImageBench& bench) {
+    const ConvGeometry geometry = same_padding_conv(3, kImageChannels, 1);
     const Shape large{kImages, 40, 35, 3};  // more than one part of rows per image
     const Operand x = bench.drawn(large, 1), grad_y = bench.drawn(geometry.output_shape(large), 2);
     const auto bias_of = [&](std::int64_t first, std::int64_t count) {
@@ -219,8 +210,8 @@ TEST_CASE("gradients of a bias are added in the tree over the images") {
 }
 
 TEST_CASE("a convolution of images is that of each image alone, and its weights' gradient a tree") {
-  for_each_bench([](const Bench& bench) {
-    const ConvGeometry geometry = conv_of(3, 4, 3);
+  for_each_image_bench([](const ImageBench& bench) {
+    const ConvGeometry geometry = same_padding_conv(3, 4, 3);
     const Shape shape{kImages, 7, 9, 3};  // images that do not lie at multiples of 16 bytes
     const Shape out = geometry.output_shape(shape);
     const Operand x = bench.drawn(shape, 1), grad_y = bench.drawn(out, 2);
@@ -252,14 +243,14 @@ TEST_CASE("a convolution of images is that of each image alone, and its weights'
 }
 
 TEST_CASE("losses of images are those of each image alone, and add up to the loss") {
-  for_each_bench([](const Bench& bench) {
-    const Operand logits = bench.drawn(kShape, 1), gradient = bench.zeros(kShape);
-    std::vector<std::uint16_t> values(static_cast<std::size_t>(kShape.rows()));
+  for_each_image_bench([](const ImageBench& bench) {
+    const Operand logits = bench.drawn(kImagesShape, 1), gradient = bench.zeros(kImagesShape);
+    std::vector<std::uint16_t> values(static_cast<std::size_t>(kImagesShape.rows()));
     for (std::size_t i = 0; i < values.size(); ++i) {
-      values[i] = static_cast<std::uint16_t>(i % 7 == 0 ? 255 : i % kChannels);
+      values[i] = static_cast<std::uint16_t>(i % 7 == 0 ? 255 : i % kImageChannels);
     }
     const Numbers<std::uint16_t> labels(bench.on.backend, values);
-    const Tensor all(labels.data(), kShape.with_channels(1), DType::kUInt16);
+    const Tensor all(labels.data(), kImagesShape.with_channels(1), DType::kUInt16);
     const Numbers<double> loss(bench.on.backend, {0.0});
     const Numbers<double> images(bench.on.backend, std::vector<double>(kImages, 1.0));
     bench.on->cross_entropy({.logits = logits.tensor(),
@@ -271,7 +262,7 @@ TEST_CASE("losses of images are those of each image alone, and add up to the los
     double sum = 0;
     for (std::int64_t image = 0; image < kImages; ++image) {
       const Numbers<double> alone(bench.on.backend, {0.0});
-      const Operand own = bench.zeros(kShape.with_batch(1));
+      const Operand own = bench.zeros(kImagesShape.with_batch(1));
       bench.on->cross_entropy({.logits = logits.tensor().sample_range(image, 1),
                                .labels = all.sample_range(image, 1),
                                .normalizer = 100.0,
@@ -279,7 +270,7 @@ TEST_CASE("losses of images are those of each image alone, and add up to the los
                                .loss = alone.data()});
       CHECK(alone.get()[0] > 0);
       CHECK(images.get()[static_cast<std::size_t>(image)] == 1.0 + alone.get()[0]);
-      CHECK(part_of(gradient.get(), image, kShape.with_batch(1).elements()) == own.get());
+      CHECK(part_of(gradient.get(), image, kImagesShape.with_batch(1).elements()) == own.get());
       sum += alone.get()[0];
     }
     CHECK(loss.get()[0] == sum);
@@ -287,9 +278,9 @@ TEST_CASE("losses of images are those of each image alone, and add up to the los
 }
 
 TEST_CASE("mean squared errors of images are those of each image alone, and add up to the loss") {
-  for_each_bench([](const Bench& bench) {
-    const Operand output = bench.drawn(kShape, 1), target = bench.parameters(kShape, 2);
-    const Operand gradient = bench.zeros(kShape);
+  for_each_image_bench([](const ImageBench& bench) {
+    const Operand output = bench.drawn(kImagesShape, 1), target = bench.parameters(kImagesShape, 2);
+    const Operand gradient = bench.zeros(kImagesShape);
     const Numbers<double> loss(bench.on.backend, {0.0});
     const Numbers<double> images(bench.on.backend, std::vector<double>(kImages, 1.0));
     bench.on->mean_squared_error(
@@ -297,12 +288,12 @@ TEST_CASE("mean squared errors of images are those of each image alone, and add 
     double sum = 0;
     for (std::int64_t image = 0; image < kImages; ++image) {
       const Numbers<double> alone(bench.on.backend, {0.0});
-      const Operand own = bench.zeros(kShape.with_batch(1));
+      const Operand own = bench.zeros(kImagesShape.with_batch(1));
       bench.on->mean_squared_error({output.tensor().sample_range(image, 1),
                                     target.tensor().sample_range(image, 1), 100.0, own.tensor(),
                                     alone.data()});
       CHECK(images.get()[static_cast<std::size_t>(image)] == 1.0 + alone.get()[0]);
-      CHECK(part_of(gradient.get(), image, kShape.with_batch(1).elements()) == own.get());
+      CHECK(part_of(gradient.get(), image, kImagesShape.with_batch(1).elements()) == own.get());
       sum += alone.get()[0];
     }
     CHECK(loss.get()[0] == sum);
@@ -310,7 +301,7 @@ TEST_CASE("mean squared errors of images are those of each image alone, and add 
 }
 
 TEST_CASE("sums of slots of any parts have the same bits") {
-  for_each_bench([](const Bench& bench) {
+  for_each_image_bench([](const ImageBench& bench) {
     const Shape sample{1, 3, 2, 4};
     const std::int64_t floats = 2 * sample.elements();
     const Operand x = bench.drawn(sample.with_batch(kImages), 1);
@@ -339,7 +330,7 @@ TEST_CASE("sums of slots of any parts have the same bits") {
 TEST_CASE("an update adds the parts in the order of its joins, and squares block by block") {
   for (NamedBackend& named : backends_by_image()) {
     CAPTURE(named.name);
-    const Bench bench{*named.backend};
+    const ImageBench bench{*named.backend};
     constexpr std::int64_t kElements = 2 * kNormBlock + 100;
     const Shape flat{1, kElements};
     std::vector<Operand> parts;
@@ -411,9 +402,9 @@ TEST_CASE("a GPU that was not asked to keep sums image by image says so") {
   for (NamedBackend& named : available_backends()) {
     if (named.backend->sums_by_image()) continue;
     CAPTURE(named.name);
-    const Bench bench{*named.backend};
-    const Operand x = bench.drawn(kShape, 1);
-    const Operand moments = bench.filled({kImages, 2 * kChannels});
+    const ImageBench bench{*named.backend};
+    const Operand x = bench.drawn(kImagesShape, 1);
+    const Operand moments = bench.filled({kImages, 2 * kImageChannels});
     CHECK_THROWS_WITH_AS(bench.on->batch_norm_moments(x.tensor(), moments.floats(), kImages),
                          doctest::Contains("BackendOptions::sums_by_image = true"), Error);
   }

@@ -13,17 +13,15 @@
 namespace lockstep::test {
 namespace {
 
-using Doubles = std::vector<double>;
-
-struct Case {
+struct ConvCase {
   const char* name;
   ConvGeometry geometry;
   Shape input;
   Margins margins;  // of every tensor
 };
 
-ConvGeometry geometry(std::int64_t in, std::int64_t out, std::int64_t kernel,
-                      std::int64_t padding = 0) {
+ConvGeometry square_conv(std::int64_t in, std::int64_t out, std::int64_t kernel,
+                         std::int64_t padding = 0) {
   ConvGeometry g;
   g.in_channels = in;
   g.out_channels = out;
@@ -32,31 +30,31 @@ ConvGeometry geometry(std::int64_t in, std::int64_t out, std::int64_t kernel,
   return g;
 }
 
-std::vector<Case> cases() {
-  ConvGeometry strided = geometry(5, 7, 3, 1);
+std::vector<ConvCase> conv_cases() {
+  ConvGeometry strided = square_conv(5, 7, 3, 1);
   strided.stride_h = strided.stride_w = 2;
-  ConvGeometry dilated = geometry(8, 8, 3, 2);
+  ConvGeometry dilated = square_conv(8, 8, 3, 2);
   dilated.dilation_h = dilated.dilation_w = 2;
   ConvGeometry uneven{4, 6, 3, 5, 2, 1, 0, 2, 1, 2, 1};
-  ConvGeometry grouped = geometry(8, 12, 3, 1);
+  ConvGeometry grouped = square_conv(8, 12, 3, 1);
   grouped.groups = 4;
-  ConvGeometry depthwise = geometry(16, 16, 3, 1);
+  ConvGeometry depthwise = square_conv(16, 16, 3, 1);
   depthwise.groups = 16;
   return {
-      {"3x3 of the network", geometry(16, 32, 3, 1), {2, 12, 20, 16}, {}},
-      {"3x3 after a concatenation", geometry(48, 16, 3, 1), {1, 11, 13, 48}, {}},
-      {"3x3 of a channel range", geometry(16, 16, 3, 1), {2, 9, 10, 16}, {16, 8}},
-      {"3x3 with channels that fill no vector", geometry(7, 11, 3, 1), {2, 7, 9, 7}, {1, 2}},
-      {"3x3 without padding", geometry(16, 16, 3), {2, 8, 9, 16}, {}},
-      {"3x3 with padding 2", geometry(16, 16, 3, 2), {1, 6, 5, 16}, {}},
-      {"3x3 of a single pixel", geometry(16, 24, 3, 1), {3, 1, 1, 16}, {}},
-      {"3x3 of a single row", geometry(32, 16, 3, 1), {2, 1, 17, 32}, {}},
-      {"first layer", geometry(3, 16, 3, 1), {2, 17, 15, 3}, {}},
-      {"one channel", geometry(1, 1, 3, 1), {2, 5, 6, 1}, {}},
-      {"one channel in", geometry(1, 16, 3, 1), {2, 6, 5, 1}, {0, 3}},
-      {"1x1 head", geometry(16, 11, 1), {2, 9, 7, 16}, {}},
-      {"1x1 of channel ranges", geometry(16, 32, 1), {2, 5, 5, 16}, {3, 1}},
-      {"5x5", geometry(6, 8, 5, 2), {2, 9, 8, 6}, {}},
+      {"3x3 of the network", square_conv(16, 32, 3, 1), {2, 12, 20, 16}, {}},
+      {"3x3 after a concatenation", square_conv(48, 16, 3, 1), {1, 11, 13, 48}, {}},
+      {"3x3 of a channel range", square_conv(16, 16, 3, 1), {2, 9, 10, 16}, {16, 8}},
+      {"3x3 with channels that fill no vector", square_conv(7, 11, 3, 1), {2, 7, 9, 7}, {1, 2}},
+      {"3x3 without padding", square_conv(16, 16, 3), {2, 8, 9, 16}, {}},
+      {"3x3 with padding 2", square_conv(16, 16, 3, 2), {1, 6, 5, 16}, {}},
+      {"3x3 of a single pixel", square_conv(16, 24, 3, 1), {3, 1, 1, 16}, {}},
+      {"3x3 of a single row", square_conv(32, 16, 3, 1), {2, 1, 17, 32}, {}},
+      {"first layer", square_conv(3, 16, 3, 1), {2, 17, 15, 3}, {}},
+      {"one channel", square_conv(1, 1, 3, 1), {2, 5, 6, 1}, {}},
+      {"one channel in", square_conv(1, 16, 3, 1), {2, 6, 5, 1}, {0, 3}},
+      {"1x1 head", square_conv(16, 11, 1), {2, 9, 7, 16}, {}},
+      {"1x1 of channel ranges", square_conv(16, 32, 1), {2, 5, 5, 16}, {3, 1}},
+      {"5x5", square_conv(6, 8, 5, 2), {2, 9, 8, 6}, {}},
       {"stride 2", strided, {2, 11, 12, 5}, {}},
       {"dilation 2", dilated, {2, 10, 9, 8}, {}},
       {"uneven everything", uneven, {2, 13, 15, 4}, {}},
@@ -100,7 +98,7 @@ struct Setup {
   Shape in, out, weight_shape;
   Values x, weight, bias, grad_y;
 
-  explicit Setup(const Case& c, DType dtype = DType::kFloat32)
+  explicit Setup(const ConvCase& c, DType dtype = DType::kFloat32)
       : in(c.input),
         out(c.geometry.output_shape(c.input)),
         weight_shape(c.geometry.weight_shape()),
@@ -118,9 +116,7 @@ double tolerance_of_sums(DType dtype) {
   return dtype == DType::kFloat32 ? kTolerance : kTolerance + spacing(dtype, 1);
 }
 
-std::unique_ptr<Backend> cpu(int threads) { return make_backend(Device{}, threads); }
-
-void check_forward(const TypedBackend& on, const Case& c, const Setup& s, bool with_bias) {
+void check_forward(const TypedBackend& on, const ConvCase& c, const Setup& s, bool with_bias) {
   Doubles expected(s.grad_y.size());
   for (std::size_t i = 0; i < expected.size(); ++i) {
     expected[i] = with_bias ? static_cast<double>(s.bias[i % s.bias.size()]) : 0.0;
@@ -139,7 +135,7 @@ void check_forward(const TypedBackend& on, const Case& c, const Setup& s, bool w
   CHECK(y.margins_untouched());
 }
 
-void check_backward_data(const TypedBackend& on, const Case& c, const Setup& s) {
+void check_backward_data(const TypedBackend& on, const ConvCase& c, const Setup& s) {
   Doubles expected(s.x.size());
   const Values used = on.stored(s.weight);
   for_each_product(c.geometry, s.in, [&](std::size_t x, std::size_t w, std::size_t y) {
@@ -153,7 +149,7 @@ void check_backward_data(const TypedBackend& on, const Case& c, const Setup& s) 
   CHECK(grad_x.margins_untouched());
 }
 
-void check_backward_weights(const TypedBackend& on, const Case& c, const Setup& s) {
+void check_backward_weights(const TypedBackend& on, const ConvCase& c, const Setup& s) {
   // Both gradients are fp32, and added to what is there.
   Doubles expected = widen(s.weight);
   for_each_product(c.geometry, s.in, [&](std::size_t x, std::size_t w, std::size_t y) {
@@ -181,7 +177,7 @@ void check_backward_weights(const TypedBackend& on, const Case& c, const Setup& 
 
 TEST_CASE("convolutions and their gradients match loops in double") {
   for_each_type([](const TypedBackend& on) {
-    for (const Case& c : cases()) {
+    for (const ConvCase& c : conv_cases()) {
       CAPTURE(std::string(c.name));
       const Setup s(c, on.dtype);
       on->prepare_conv2d(c.geometry, c.input, on.dtype, true, true);
@@ -195,7 +191,7 @@ TEST_CASE("convolutions and their gradients match loops in double") {
 
 TEST_CASE("a convolution's operands have one type, and one that the backend has") {
   for_each_type([](const TypedBackend& on) {
-    const ConvGeometry g = geometry(4, 4, 3, 1);
+    const ConvGeometry g = square_conv(4, 4, 3, 1);
     const Shape shape{1, 4, 4, 4};
     const Operand weight(on.backend, g.weight_shape());
     CHECK_THROWS_AS(on->prepare_conv2d(g, shape, DType::kUInt8, true, true), Error);
@@ -215,7 +211,7 @@ TEST_CASE("every implementation takes tensors of any row stride") {
   const auto backend = cpu(2);
   for (const ConvEngine engine :
        {ConvEngine::kOneDnn, ConvEngine::kWinograd8, ConvEngine::kWinograd16}) {
-    for (const Case& c : cases()) {
+    for (const ConvCase& c : conv_cases()) {
       if (!can_compute(engine, c.geometry)) continue;
       CAPTURE(std::string(c.name));
       CAPTURE(to_string(engine));
@@ -261,7 +257,7 @@ double dot(const Values& a, const Values& b) {
 TEST_CASE("the gradients are the adjoints of the convolution at the network's sizes") {
   // <conv(x, w), g> = <x, conv_data(g, w)> = <w, conv_weights(x, g)>
   const auto backend = cpu(2);
-  const Case c{"", geometry(48, 16, 3, 1), {2, 44, 60, 48}, {}};
+  const ConvCase c{"", square_conv(48, 16, 3, 1), {2, 44, 60, 48}, {}};
   const Setup s(c);
   const Operand x(*backend, s.in, s.x), weight(*backend, s.weight_shape, s.weight);
   const Operand grad_y(*backend, s.out, s.grad_y), y(*backend, s.out), grad_x(*backend, s.in);
@@ -277,7 +273,7 @@ TEST_CASE("the gradients are the adjoints of the convolution at the network's si
 
 TEST_CASE("a sample's result does not depend on the batch around it") {
   const auto backend = cpu(2);
-  const ConvGeometry g = geometry(16, 16, 3, 1);
+  const ConvGeometry g = square_conv(16, 16, 3, 1);
   const Shape shape{5, 13, 14, 16};
   const Operand x(*backend, shape, random_values(shape, 7)), y(*backend, shape),
       part(*backend, shape);
@@ -292,7 +288,7 @@ TEST_CASE("a sample's result does not depend on the batch around it") {
 
 TEST_CASE("repeated gradients are bitwise equal") {
   const auto backend = cpu(3);
-  const ConvGeometry g = geometry(16, 32, 3, 1);
+  const ConvGeometry g = square_conv(16, 32, 3, 1);
   const Shape in{3, 21, 18, 16};
   const Shape out = g.output_shape(in);
   const Operand x(*backend, in, random_values(in, 9)),
@@ -310,7 +306,7 @@ TEST_CASE("repeated gradients are bitwise equal") {
 
 TEST_CASE("preparing twice or running after preparation takes no memory") {
   const auto backend = cpu(2);
-  const ConvGeometry g = geometry(16, 16, 3, 1);
+  const ConvGeometry g = square_conv(16, 16, 3, 1);
   const Shape shape{2, 12, 12, 16};
   backend->prepare_conv2d(g, shape, DType::kFloat32, true, true);
   const Operand x(*backend, shape, random_values(shape, 1)), y(*backend, shape);
@@ -327,7 +323,7 @@ TEST_CASE("preparing twice or running after preparation takes no memory") {
 
 TEST_CASE("an empty batch reads and writes nothing") {
   const auto backend = cpu(2);
-  const ConvGeometry g = geometry(16, 16, 3, 1);
+  const ConvGeometry g = square_conv(16, 16, 3, 1);
   const Tensor empty(nullptr, {0, 8, 8, 16});
   backend->prepare_conv2d(g, empty.shape, DType::kFloat32, true, true);
   Values gradient(static_cast<std::size_t>(g.weight_elements()), 1.0F);
@@ -340,7 +336,7 @@ TEST_CASE("an empty batch reads and writes nothing") {
 
 TEST_CASE("a wrong output shape is an error") {
   const auto backend = cpu(1);
-  const ConvGeometry g = geometry(4, 4, 3);
+  const ConvGeometry g = square_conv(4, 4, 3);
   const Operand x(*backend, {1, 6, 6, 4}), y(*backend, {1, 6, 6, 4});
   const Operand weight(*backend, g.weight_shape());
   CHECK_THROWS_AS(backend->conv2d_forward(g, x.tensor(), weight.floats(), nullptr, y.tensor()),

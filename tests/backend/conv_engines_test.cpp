@@ -21,44 +21,38 @@ namespace {
 constexpr std::array kEngines = {ConvEngine::kOneDnn, ConvEngine::kWinograd8,
                                  ConvEngine::kWinograd16};
 
-ConvGeometry geometry(std::int64_t in, std::int64_t out, std::int64_t kernel, std::int64_t stride,
-                      std::int64_t dilation = 1, std::int64_t groups = 1) {
-  const std::int64_t padding = dilation * (kernel / 2);
-  return {in, out, kernel, kernel, stride, stride, padding, padding, dilation, dilation, groups};
-}
-
-struct Case {
+struct EngineCase {
   const char* name;
   ConvGeometry geometry;
   std::int64_t height, width;
 };
 
-const std::vector<Case>& cases() {
-  static const std::vector<Case> all{
-      {"the U-Net's first layer", geometry(3, 16, 3, 1), 33, 47},
-      {"its second", geometry(16, 16, 3, 1), 44, 60},
-      {"after a concatenation", geometry(48, 32, 3, 1), 22, 30},
-      {"a deep layer", geometry(128, 160, 3, 1), 11, 15},
-      {"the head", geometry(16, 11, 1, 1), 33, 47},
-      {"a stem", geometry(3, 64, 7, 2), 31, 32},
-      {"a bottleneck", geometry(64, 256, 1, 1), 14, 14},
-      {"stride 2", geometry(64, 64, 3, 2), 17, 18},
-      {"dilation 2", geometry(32, 32, 3, 1, 2), 16, 17},
-      {"groups", geometry(64, 64, 3, 1, 1, 8), 14, 13},
+const std::vector<EngineCase>& engine_cases() {
+  static const std::vector<EngineCase> all{
+      {"the U-Net's first layer", same_padding_conv(3, 16, 3, 1), 33, 47},
+      {"its second", same_padding_conv(16, 16, 3, 1), 44, 60},
+      {"after a concatenation", same_padding_conv(48, 32, 3, 1), 22, 30},
+      {"a deep layer", same_padding_conv(128, 160, 3, 1), 11, 15},
+      {"the head", same_padding_conv(16, 11, 1, 1), 33, 47},
+      {"a stem", same_padding_conv(3, 64, 7, 2), 31, 32},
+      {"a bottleneck", same_padding_conv(64, 256, 1, 1), 14, 14},
+      {"stride 2", same_padding_conv(64, 64, 3, 2), 17, 18},
+      {"dilation 2", same_padding_conv(32, 32, 3, 1, 2), 16, 17},
+      {"groups", same_padding_conv(64, 64, 3, 1, 1, 8), 14, 13},
   };
   return all;
 }
 
-struct Results {
+struct EngineResults {
   Values y, grad_x, grad_weight;
 };
 
-struct Problem {
+struct EngineProblem {
   ConvGeometry geometry;
   Shape in, out;
   Values x, weight, grad_y;
 
-  Problem(const Case& c, std::int64_t images)
+  EngineProblem(const EngineCase& c, std::int64_t images)
       : geometry(c.geometry),
         in{images, c.height, c.width, c.geometry.in_channels},
         out(c.geometry.output_shape(in)),
@@ -68,8 +62,8 @@ struct Problem {
 };
 
 /// All passes over images [first, first + count) of the problem.
-Results compute(ConvEngine engine, const Problem& p, int threads, std::int64_t first,
-                std::int64_t count) {
+EngineResults compute(ConvEngine engine, const EngineProblem& p, int threads, std::int64_t first,
+                      std::int64_t count) {
   const auto backend = make_backend(Device{}, threads);
   const auto convolution = make_convolution(engine, p.geometry, p.in.with_batch(count), threads);
   std::size_t bytes = 0;
@@ -93,7 +87,7 @@ Results compute(ConvEngine engine, const Problem& p, int threads, std::int64_t f
 template <typename Check>
 void for_each_engine_and_case(const Check& check) {
   for (const ConvEngine engine : kEngines) {
-    for (const Case& c : cases()) {
+    for (const EngineCase& c : engine_cases()) {
       if (!can_compute(engine, c.geometry)) continue;
       CAPTURE(std::string(to_string(engine)));
       CAPTURE(std::string(c.name));
@@ -103,14 +97,14 @@ void for_each_engine_and_case(const Check& check) {
 }
 
 TEST_CASE("no bit of a convolution depends on the number of threads") {
-  for_each_engine_and_case([](ConvEngine engine, const Case& c) {
+  for_each_engine_and_case([](ConvEngine engine, const EngineCase& c) {
     for (const std::int64_t images : {1, 3, 8}) {
       CAPTURE(images);
-      const Problem p(c, images);
-      const Results expected = compute(engine, p, 1, 0, images);
+      const EngineProblem p(c, images);
+      const EngineResults expected = compute(engine, p, 1, 0, images);
       for (const int threads : {2, 5, 16}) {
         CAPTURE(threads);
-        const Results results = compute(engine, p, threads, 0, images);
+        const EngineResults results = compute(engine, p, threads, 0, images);
         CHECK(results.y == expected.y);
         CHECK(results.grad_x == expected.grad_x);
         CHECK(results.grad_weight == expected.grad_weight);
@@ -136,14 +130,14 @@ Values tree_sum(const std::vector<Values>& images, std::size_t begin, std::size_
 
 TEST_CASE(
     "n images give the bits of n times one image, whose weights' gradients add up in a tree") {
-  for_each_engine_and_case([](ConvEngine engine, const Case& c) {
+  for_each_engine_and_case([](ConvEngine engine, const EngineCase& c) {
     constexpr std::int64_t kImages = 7;
-    const Problem p(c, kImages);
-    const Results whole = compute(engine, p, 2, 0, kImages);
-    Results joined;
+    const EngineProblem p(c, kImages);
+    const EngineResults whole = compute(engine, p, 2, 0, kImages);
+    EngineResults joined;
     std::vector<Values> gradients;
     for (std::int64_t i = 0; i < kImages; ++i) {
-      const Results one = compute(engine, p, 1, i, 1);
+      const EngineResults one = compute(engine, p, 1, i, 1);
       joined.y.insert(joined.y.end(), one.y.begin(), one.y.end());
       joined.grad_x.insert(joined.grad_x.end(), one.grad_x.begin(), one.grad_x.end());
       gradients.push_back(one.grad_weight);
@@ -176,11 +170,11 @@ TEST_CASE("the tree over images has the order of its definition for any number o
 }
 
 TEST_CASE("the implementations agree as far as their rounding allows") {
-  for_each_engine_and_case([](ConvEngine engine, const Case& c) {
+  for_each_engine_and_case([](ConvEngine engine, const EngineCase& c) {
     if (engine == ConvEngine::kOneDnn) return;
-    const Problem p(c, 2);
-    const Results expected = compute(ConvEngine::kOneDnn, p, 1, 0, 2);
-    const Results results = compute(engine, p, 1, 0, 2);
+    const EngineProblem p(c, 2);
+    const EngineResults expected = compute(ConvEngine::kOneDnn, p, 1, 0, 2);
+    const EngineResults results = compute(engine, p, 1, 0, 2);
     constexpr double kTolerance = 2e-5;
     CHECK(relative_error(results.y, widen(expected.y)) < kTolerance);
     CHECK(relative_error(results.grad_x, widen(expected.grad_x)) < kTolerance);
@@ -205,7 +199,8 @@ class WithVariable {
 };
 
 TEST_CASE("the user's implementation is taken wherever it can compute") {
-  const ConvGeometry undilated = geometry(16, 16, 3, 1), strided = geometry(16, 16, 3, 2);
+  const ConvGeometry undilated = same_padding_conv(16, 16, 3, 1),
+                     strided = same_padding_conv(16, 16, 3, 2);
   const Shape image{1, 12, 14, 16};
   {
     const WithVariable forced("LOCKSTEP_CONVOLUTION", "onednn");
@@ -219,13 +214,13 @@ TEST_CASE("the user's implementation is taken wherever it can compute") {
 }
 
 TEST_CASE("without a file a rule decides, with one the clock, once for any batch") {
-  const ConvGeometry g = geometry(16, 32, 3, 1);
+  const ConvGeometry g = same_padding_conv(16, 32, 3, 1);
   const Shape images{4, 10, 18, 16};
   {
     const WithVariable no_file("LOCKSTEP_AUTOTUNE", "");
     CHECK(choose_conv_engine(g, images, ConvPass::kForward) == conv_candidates(g).front());
     CHECK(conv_candidates(g).front() == ConvEngine::kWinograd8);
-    CHECK(conv_candidates(geometry(3, 16, 3, 1)).front() == ConvEngine::kOneDnn);
+    CHECK(conv_candidates(same_padding_conv(3, 16, 3, 1)).front() == ConvEngine::kOneDnn);
   }
   const TemporaryFolder folder;
   const auto file = folder.path() / "autotune.json";

@@ -11,7 +11,7 @@
 namespace lockstep::test {
 namespace {
 
-const Shape kShape{1, 2, 2, 4};
+const Shape kTypedShape{1, 2, 2, 4};
 const PoolGeometry kWindow{1, 1, 1, 1, 0, 0};
 
 /// Memory of a backend beside the activations.
@@ -20,9 +20,9 @@ struct Others {
   explicit Others(Backend& backend)
       : winners(backend.allocate(16)), labels(backend.allocate(8)), floats(backend.allocate(256)) {}
   float* numbers() const { return static_cast<float*>(floats.data()); }
-  Tensor values() const { return {floats.data(), kShape}; }
-  Tensor positions() const { return {winners.data(), kShape, DType::kUInt8}; }
-  Tensor classes() const { return {labels.data(), kShape.with_channels(1), DType::kUInt16}; }
+  Tensor values() const { return {floats.data(), kTypedShape}; }
+  Tensor positions() const { return {winners.data(), kTypedShape, DType::kUInt8}; }
+  Tensor classes() const { return {labels.data(), kTypedShape.with_channels(1), DType::kUInt16}; }
 };
 
 /// Calls refused(name, operation) for every operation on the activations a and b.
@@ -78,7 +78,8 @@ TEST_CASE("activations of two types are refused") {
     for (const DType first : kGpuTypes) {
       for (const DType second : kGpuTypes) {
         if (first == second) continue;
-        const Operand a({*named.backend, first}, kShape), b({*named.backend, second}, kShape);
+        const Operand a({*named.backend, first}, kTypedShape),
+            b({*named.backend, second}, kTypedShape);
         for_each_operation(*named.backend, a.tensor(), b.tensor(),
                            [&](const std::string& name, const auto& operation) {
                              const bool converts = named.types == kGpuTypes;
@@ -100,7 +101,7 @@ TEST_CASE("activations of a type that a backend does not have are refused") {
       CAPTURE(named.name);
       const Storage memory = backend.allocate(64);
       const Others others(backend);
-      const Tensor x(memory.data(), kShape, dtype);
+      const Tensor x(memory.data(), kTypedShape, dtype);
       const auto check = [&](const std::string& name, const auto& operation) {
         CAPTURE(name);
         check_refused(to_string(dtype), operation);

@@ -15,16 +15,16 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-struct Doubles {
+struct FourSums {
   double values[4];
 };
 
 TEST_CASE("sums are reset, but for those that are not finite") {
   for (NamedBackend& named : available_backends()) {
     CAPTURE(named.name);
-    const DeviceNumber<Doubles> memory(*named.backend, {{1e300, kNan, -kInfinity, 7}});
+    const DeviceNumber<FourSums> memory(*named.backend, {{1e300, kNan, -kInfinity, 7}});
     named.backend->reset_sums(memory.pointer()->values, 3);
-    const Doubles got = memory.get();
+    const FourSums got = memory.get();
     CHECK(got.values[0] == 0);
     CHECK(std::isnan(got.values[1]));
     CHECK(got.values[2] == -kInfinity);

@@ -13,10 +13,7 @@
 namespace lockstep::test {
 namespace {
 
-using Doubles = std::vector<double>;
 using Labels = std::vector<std::uint16_t>;
-
-std::unique_ptr<Backend> cpu(int threads) { return make_backend(Device{}, threads); }
 
 Labels random_labels(std::int64_t count, std::int64_t classes, int ignore_index,
                      std::uint32_t seed) {
@@ -62,8 +59,8 @@ struct Reference {
   Doubles gradient;
 };
 
-Reference reference(const Values& logits, const Labels& labels, const Values& weights,
-                    int ignore_index, double normalizer) {
+Reference reference_loss(const Values& logits, const Labels& labels, const Values& weights,
+                         int ignore_index, double normalizer) {
   const std::size_t classes = logits.size() / labels.size();
   Reference r{0, Doubles(logits.size())};
   for (std::size_t p = 0; p < labels.size(); ++p) {
@@ -84,7 +81,7 @@ Reference reference(const Values& logits, const Labels& labels, const Values& we
   return r;
 }
 
-struct Case {
+struct LossCase {
   Shape logits;
   float scale;  // of the logits
   bool weighted;
@@ -92,7 +89,7 @@ struct Case {
   Margins margins;
 };
 
-void check_case(const TypedBackend& on, const Case& c) {
+void check_loss(const TypedBackend& on, const LossCase& c) {
   const Values logits = on.random(c.logits, 1, c.scale);
   const Labels labels = random_labels(c.logits.rows(), c.logits.channels(), c.ignore_index, 2);
   Values weights;
@@ -101,7 +98,7 @@ void check_case(const TypedBackend& on, const Case& c) {
     for (float& weight : weights) weight = std::abs(weight);
   }
   const double normalizer = 0.5 * static_cast<double>(c.logits.rows()) + 3;
-  const Reference expected = reference(logits, labels, weights, c.ignore_index, normalizer);
+  const Reference expected = reference_loss(logits, labels, weights, c.ignore_index, normalizer);
   const Operand x(on, c.logits, logits, c.margins), gradient(on, c.logits, c.margins);
   const Operand class_weight(on.backend, {1, c.logits.channels()}, weights);
   const DeviceLabels device_labels(on.backend, c.logits, labels);
@@ -125,7 +122,7 @@ void check_case(const TypedBackend& on, const Case& c) {
 
 TEST_CASE("cross-entropy and its gradient match the definition") {
   for_each_type([](const TypedBackend& on) {
-    for (const Case& c : std::vector<Case>{
+    for (const LossCase& c : std::vector<LossCase>{
              {{2, 7, 9, 11}, 2.0F, false, 255, {}},
              {{2, 7, 9, 11}, 2.0F, true, 255, {}},
              {{1, 5, 33, 19}, 8.0F, true, 0, {4, 1}},
@@ -141,7 +138,7 @@ TEST_CASE("cross-entropy and its gradient match the definition") {
          }) {
       CAPTURE(to_string(c.logits));
       CAPTURE(c.weighted);
-      check_case(on, c);
+      check_loss(on, c);
     }
   });
 }

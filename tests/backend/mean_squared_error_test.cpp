@@ -12,15 +12,13 @@
 namespace lockstep::test {
 namespace {
 
-using Doubles = std::vector<double>;
-
-struct Case {
+struct SquaredErrorCase {
   Shape shape;
   Margins margins;  // of the output and its gradient
   float grad_scale = 1.0F;
 };
 
-void check_case(const TypedBackend& on, const Case& c) {
+void check_squared_error(const TypedBackend& on, const SquaredErrorCase& c) {
   const Values output = on.random(c.shape, 1, 2.0F), target = random_values(c.shape, 2);
   const double normalizer = 1.5 * static_cast<double>(c.shape.elements());
   double expected = 0;
@@ -46,7 +44,7 @@ void check_case(const TypedBackend& on, const Case& c) {
 
 TEST_CASE("mean squared error and its gradient match the definition") {
   for_each_type([](const TypedBackend& on) {
-    for (const Case& c : std::vector<Case>{
+    for (const SquaredErrorCase& c : std::vector<SquaredErrorCase>{
              {{2, 7, 9, 11}, {}},
              {{3, 5, 6, 16}, {}, 256.0F},
              {{2, 5, 6, 16}, {8, 3}},
@@ -57,7 +55,7 @@ TEST_CASE("mean squared error and its gradient match the definition") {
              {{1, 4, 20'000}, {}},
          }) {
       CAPTURE(to_string(c.shape));
-      check_case(on, c);
+      check_squared_error(on, c);
     }
   });
 }

@@ -47,13 +47,13 @@ Moments two_pass(const std::vector<std::vector<float>>& parts, std::int64_t chan
 }
 
 /// Each part's own moments, as a replica would hand them in.
-struct Slots {
+struct LocalSlots {
   std::vector<std::vector<float>> data;
   std::vector<StatSlot> slots;
 };
 
-Slots local_moments(const std::vector<std::vector<float>>& parts, std::int64_t channels) {
-  Slots result;
+LocalSlots local_moments(const std::vector<std::vector<float>>& parts, std::int64_t channels) {
+  LocalSlots result;
   for (const auto& part : parts) {
     auto& slot = result.data.emplace_back(2 * channels);
     for (std::int64_t c = 0; c < channels; ++c) {
@@ -77,7 +77,7 @@ void check_against_two_pass(const std::vector<std::int64_t>& rows, std::int64_t 
     parts.push_back(random_rows(rows[i], channels, shift, static_cast<int>(i)));
     total += rows[i];
   }
-  const Slots local = local_moments(parts, channels);
+  const LocalSlots local = local_moments(parts, channels);
   std::vector<float> merged(2 * channels, -1.0F);
   CHECK(merge_moments(local.slots, channels, merged.data()) == total);
   for (std::int64_t c = 0; c < channels; ++c) {
@@ -109,8 +109,8 @@ TEST_CASE("empty parts change nothing, bit by bit") {
   const std::int64_t channels = 6;
   const auto a = random_rows(11, channels, 2, 0);
   const auto b = random_rows(4, channels, 2, 1);
-  const Slots dense = local_moments({a, b}, channels);
-  const Slots holes = local_moments({{}, a, {}, b, {}}, channels);
+  const LocalSlots dense = local_moments({a, b}, channels);
+  const LocalSlots holes = local_moments({{}, a, {}, b, {}}, channels);
   std::vector<float> expected(2 * channels);
   std::vector<float> got(2 * channels);
   CHECK(merge_moments(dense.slots, channels, expected.data()) == 15);
@@ -118,13 +118,13 @@ TEST_CASE("empty parts change nothing, bit by bit") {
   CHECK(got == expected);
 
   std::vector<float> none(2 * channels, 5.0F);
-  const Slots empty = local_moments({{}, {}}, channels);
+  const LocalSlots empty = local_moments({{}, {}}, channels);
   CHECK(merge_moments(empty.slots, channels, none.data()) == 0);
   CHECK(none == std::vector<float>(2 * channels));
 }
 
 TEST_CASE("a single part comes back unchanged") {
-  const Slots local = local_moments({random_rows(13, 4, 9, 3)}, 4);
+  const LocalSlots local = local_moments({random_rows(13, 4, 9, 3)}, 4);
   std::vector<float> merged(8);
   merge_moments(local.slots, 4, merged.data());
   CHECK(merged == local.data[0]);
@@ -134,7 +134,7 @@ TEST_CASE("a single part comes back unchanged") {
 
 TEST_CASE("one row per part still has a variance over all parts") {
   const std::vector<std::vector<float>> parts{{1}, {2}, {6}};
-  const Slots local = local_moments(parts, 1);
+  const LocalSlots local = local_moments(parts, 1);
   float merged[2];
   CHECK(merge_moments(local.slots, 1, merged) == 3);
   CHECK(merged[0] == doctest::Approx(3));

@@ -17,11 +17,14 @@
 
 #include "lockstep/backend/backend.h"
 #include "support/backends.h"
+#include "support/devices.h"
+#include "support/relative_error.h"
 #include "support/storage_type.h"
 
 namespace lockstep::test {
 
 using Values = std::vector<float>;
+using Doubles = std::vector<double>;
 
 /// How many channels of a wider tensor lie before and after the operand.
 struct Margins {
@@ -34,6 +37,26 @@ inline Values random_values(const Shape& shape, std::uint32_t seed, float scale 
   Values values(static_cast<std::size_t>(shape.elements()));
   for (float& value : values) value = normal(generator);
   return values;
+}
+
+/// Few distinct values, so that windows hold equal maxima.
+inline Values values_with_ties(const Shape& shape, std::uint32_t seed) {
+  Values values = random_values(shape, seed, 2.0F);
+  for (float& value : values) value = std::round(value);
+  return values;
+}
+
+/// Adds them at the end.
+inline void append(Values& all, const Values& more) {
+  all.insert(all.end(), more.begin(), more.end());
+}
+
+/// Square, and padded so that a stride of 1 keeps an image's size.
+inline ConvGeometry same_padding_conv(std::int64_t in, std::int64_t out, std::int64_t kernel,
+                                      std::int64_t stride = 1, std::int64_t dilation = 1,
+                                      std::int64_t groups = 1) {
+  const std::int64_t padding = dilation * (kernel / 2);
+  return {in, out, kernel, kernel, stride, stride, padding, padding, dilation, dilation, groups};
 }
 
 /// A backend, and the type that activations have on it.
@@ -150,27 +173,11 @@ class Operand {
   Storage storage_;
 };
 
-/// The largest difference from a reference in double, relative to the reference's largest value,
-/// beyond what rounding the values to `dtype` explains (half the distance of its numbers); NaN when
-/// any difference is.
-inline double relative_error(const Values& values, const std::vector<double>& reference,
-                             DType dtype = DType::kFloat32) {
-  double error = 0, largest = 1e-30;
-  for (std::size_t i = 0; i < reference.size(); ++i) {
-    const double difference = std::abs(static_cast<double>(values[i]) - reference[i]);
-    if (std::isnan(difference)) return difference;
-    const double rounding = dtype == DType::kFloat32 ? 0 : spacing(dtype, reference[i]) / 2;
-    error = std::max(error, difference - rounding);
-    largest = std::max(largest, std::abs(reference[i]));
-  }
-  return error / largest;
-}
-
 /// Of what an operation left in an operand.
-inline double relative_error(const Operand& result, const std::vector<double>& reference) {
+inline double relative_error(const Operand& result, const Doubles& reference) {
   return relative_error(result.get(), reference, result.dtype());
 }
 
-inline std::vector<double> widen(const Values& values) { return {values.begin(), values.end()}; }
+inline Doubles widen(const Values& values) { return {values.begin(), values.end()}; }
 
 }  // namespace lockstep::test

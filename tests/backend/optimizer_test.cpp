@@ -13,7 +13,7 @@
 namespace lockstep::test {
 namespace {
 
-struct Case {
+struct UpdateCase {
   std::int64_t elements;
   std::size_t ranks;
   std::int64_t begin, end;
@@ -34,7 +34,7 @@ Values squares_of(Values values) {
 // Weights, state and per-rank gradients on a device; weights start equal on all ranks.
 class Replicas {
  public:
-  Replicas(Backend& backend, const Case& c)
+  Replicas(Backend& backend, const UpdateCase& c)
       : range_{c.begin - c.base, c.end - c.base, c.weight_decay},
         first_(backend, {1, c.elements}, random_values({1, c.elements}, 3)),
         second_(backend, {1, c.elements}, squares_of(random_values({1, c.elements}, 4))) {
@@ -47,7 +47,7 @@ class Replicas {
     }
   }
 
-  OptimizerShard shard(const Case& c, double* squared_norm = nullptr) const {
+  OptimizerShard shard(const UpdateCase& c, double* squared_norm = nullptr) const {
     return {.grads = grad_pointers_,
             .weights = weight_pointers_,
             .state = {first_.floats() + c.base, second_.floats() + c.base},
@@ -60,7 +60,7 @@ class Replicas {
   Values grads(std::size_t rank) const { return grads_[rank].get(); }
   std::vector<Values> state() const { return {first_.get(), second_.get()}; }
   /// In double, of the sums over the ranks in fp32.
-  double squared_norm(const Case& c) const {
+  double squared_norm(const UpdateCase& c) const {
     Values sums(static_cast<std::size_t>(c.elements));
     for (const Operand& rank : grads_) {
       const Values grads = rank.get();
@@ -100,7 +100,7 @@ struct Element {
   }
 };
 
-void check_step(Backend& backend, const Case& c) {
+void check_step(Backend& backend, const UpdateCase& c) {
   const Replicas replicas(backend, c);
   const Values weight = replicas.weights(0);
   const std::vector<Values> state = replicas.state();
@@ -150,7 +150,7 @@ TEST_CASE("a large shard has the same bits with any number of threads") {
   const auto one = make_backend({DeviceKind::kCpu, 0, 0}, 1);
   const auto three = make_backend({DeviceKind::kCpu, 0, 0}, 3);
   for (const UpdateRule& rule : {UpdateRule(sgd(0.9F)), UpdateRule(adamw(7))}) {
-    const Case c{50001, 3, 1, 50000, 0.01F, rule, 1e-4F};
+    const UpdateCase c{50001, 3, 1, 50000, 0.01F, rule, 1e-4F};
     const Replicas a(*one, c), b(*three, c);
     const DeviceNumber<double> norm_of_a(*one, 0.0), norm_of_b(*three, 0.0);
     one->optimizer_update(a.shard(c, norm_of_a.pointer()));
@@ -167,7 +167,7 @@ TEST_CASE("a range's learning rate is the shard's times the range's multiplier")
     CAPTURE(named.name);
     for (const UpdateRule& rule : {UpdateRule(sgd(0.9F)), UpdateRule(adamw(3))}) {
       // A quarter and eight times are exact: the same bits as with the product for a rate.
-      const Case c{elements, 2, 0, elements, 0.05F, rule, 0.1F};
+      const UpdateCase c{elements, 2, 0, elements, 0.05F, rule, 0.1F};
       const Replicas together(*named.backend, c), alone(*named.backend, c);
       const ParameterRange ranges[] = {{1, 90, 0.1F, 8}, {90, 203, 0.1F}, {203, 399, 0.1F, 0.25F}};
       OptimizerShard shard = together.shard(c);
@@ -189,7 +189,7 @@ TEST_CASE("a range's learning rate is the shard's times the range's multiplier")
 TEST_CASE("AdamW counts its updates in device memory, without the steps that were left out") {
   for (NamedBackend& named : available_backends()) {
     CAPTURE(named.name);
-    const Case c{400, 2, 3, 399, 0.05F, adamw(4), 0.1F};
+    const UpdateCase c{400, 2, 3, 399, 0.05F, adamw(4), 0.1F};
     const Replicas expected(*named.backend, c), got(*named.backend, c), other(*named.backend, c);
     named.backend->optimizer_update(expected.shard(c));
     const DeviceNumber<std::int64_t> begun(*named.backend, 7), skipped(*named.backend, 3);
@@ -232,7 +232,7 @@ TEST_CASE("the squared norm of a shard's gradient is added, whatever its range a
     CAPTURE(named.name);
     for (const std::int64_t base : {0, 1}) {
       CAPTURE(base);
-      for (const Case& c : std::initializer_list<Case>{
+      for (const UpdateCase& c : std::initializer_list<UpdateCase>{
                {40, 1, 1, 2, 0.1F, sgd(0.9F), 0, base},
                {40, 3, 7, 33, 0.1F, sgd(0.9F), 1e-2F, base},
                {40, 2, 13, 13, 0.1F, sgd(0.9F), 0, base},
@@ -295,7 +295,7 @@ TEST_CASE(
         {next, next + size, 0.01F * static_cast<float>(i % 5), static_cast<float>(i % 7)});
     next += size + i % 3;
   }
-  const Case c{next + 3, 3, 1, next, 0.05F, adamw(2), 0};
+  const UpdateCase c{next + 3, 3, 1, next, 0.05F, adamw(2), 0};
   for (NamedBackend& named : available_backends()) {
     CAPTURE(named.name);
     const Replicas at_once(*named.backend, c), one_by_one(*named.backend, c);

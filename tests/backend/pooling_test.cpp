@@ -13,16 +13,14 @@
 namespace lockstep::test {
 namespace {
 
-using Doubles = std::vector<double>;
-
-struct Case {
+struct PoolCase {
   const char* name;
   PoolGeometry geometry;
   Shape input;
   Margins margins;
 };
 
-std::vector<Case> cases() {
+std::vector<PoolCase> pool_cases() {
   return {
       {"2x2 of the network", {}, {2, 8, 12, 16}, {}},
       {"2x2 of a channel range", {}, {2, 6, 8, 16}, {16, 3}},
@@ -62,8 +60,6 @@ void for_each_position(const PoolGeometry& g, const Shape& in, const Visit& visi
   }
 }
 
-std::unique_ptr<Backend> cpu(int threads) { return make_backend(Device{}, threads); }
-
 /// Winners live in device memory.
 struct Winners {
   Storage storage;
@@ -79,19 +75,12 @@ struct Winners {
   }
 };
 
-/// Few distinct values, so that windows hold equal maxima.
-Values values_with_ties(const Shape& shape, std::uint32_t seed) {
-  Values values = random_values(shape, seed, 2.0F);
-  for (float& value : values) value = std::round(value);
-  return values;
-}
-
 struct MaxReference {
   Values y;
   std::vector<std::uint8_t> winners;
 };
 
-MaxReference max_reference(const Case& c, const Values& x) {
+MaxReference max_reference(const PoolCase& c, const Values& x) {
   const auto count = static_cast<std::size_t>(c.geometry.output_shape(c.input).elements());
   MaxReference reference{Values(count, -std::numeric_limits<float>::infinity()),
                          std::vector<std::uint8_t>(count, 255)};
@@ -103,7 +92,7 @@ MaxReference max_reference(const Case& c, const Values& x) {
   return reference;
 }
 
-void check_max_pool(const TypedBackend& on, const Case& c) {
+void check_max_pool(const TypedBackend& on, const PoolCase& c) {
   const Shape out = c.geometry.output_shape(c.input);
   const Values x_values = values_with_ties(c.input, 1);
   const MaxReference reference = max_reference(c, x_values);
@@ -129,7 +118,7 @@ void check_max_pool(const TypedBackend& on, const Case& c) {
   }
 }
 
-void check_avg_pool(const TypedBackend& on, const Case& c) {
+void check_avg_pool(const TypedBackend& on, const PoolCase& c) {
   const Shape out = c.geometry.output_shape(c.input);
   const double share = 1.0 / static_cast<double>(c.geometry.kernel_h * c.geometry.kernel_w);
   const Values x_values = on.random(c.input, 4), gradient = on.random(out, 5);
@@ -233,7 +222,7 @@ TEST_CASE("adaptive average-pooling matches a loop over bins") {
 
 TEST_CASE("max-pooling matches a loop over windows, first of equals, gradients zero elsewhere") {
   for_each_type([](const TypedBackend& on) {
-    for (const Case& c : cases()) {
+    for (const PoolCase& c : pool_cases()) {
       CAPTURE(std::string(c.name));
       check_max_pool(on, c);
     }
@@ -242,7 +231,7 @@ TEST_CASE("max-pooling matches a loop over windows, first of equals, gradients z
 
 TEST_CASE("average-pooling matches a loop over windows, padding counted") {
   for_each_type([](const TypedBackend& on) {
-    for (const Case& c : cases()) {
+    for (const PoolCase& c : pool_cases()) {
       CAPTURE(std::string(c.name));
       check_avg_pool(on, c);
     }

@@ -22,8 +22,8 @@ const Shape kChannelRow{1, kChannels};
 using Bits = std::vector<char>;
 
 /// A backend of some threads with operands that do not depend on how many.
-struct Bench {
-  explicit Bench(int threads) : backend(make_backend(Device{}, threads)) {}
+struct ThreadBench {
+  explicit ThreadBench(int threads) : backend(make_backend(Device{}, threads)) {}
 
   Operand drawn(const Shape& shape, std::uint32_t seed, Margins margins = {}) const {
     return Operand(*backend, shape, random_values(shape, seed), margins);
@@ -41,7 +41,7 @@ struct Bench {
   std::unique_ptr<Backend> backend;
 };
 
-void append(Bits& bits, const void* data, std::size_t count) {
+void append_bytes(Bits& bits, const void* data, std::size_t count) {
   const auto* first = static_cast<const char*>(data);
   bits.insert(bits.end(), first, first + count);
 }
@@ -50,18 +50,18 @@ Bits bits_of(std::initializer_list<const Operand*> results) {
   Bits bits;
   for (const Operand* result : results) {
     const Values values = result->get();
-    append(bits, values.data(), values.size() * sizeof(float));
+    append_bytes(bits, values.data(), values.size() * sizeof(float));
   }
   return bits;
 }
 
 Bits bits_of_memory(const void* data, std::size_t count) {
   Bits bits;
-  append(bits, data, count);
+  append_bytes(bits, data, count);
   return bits;
 }
 
-using Operation = std::function<Bits(const Bench&)>;
+using Operation = std::function<Bits(const ThreadBench&)>;
 
 struct NamedOperation {
   const char* name;
@@ -69,7 +69,7 @@ struct NamedOperation {
 };
 
 /// Moments, normalisation, both backward passes. With margins the tensors are strided.
-Bits batch_norm(const Bench& b, Margins margins, bool with_residual) {
+Bits batch_norm(const ThreadBench& b, Margins margins, bool with_residual) {
   const Operand x = b.drawn(kShape, 1, margins), grad_y = b.drawn(kShape, 2, margins);
   const Operand residual = b.drawn(kShape, 3, margins), y = b.blank(kShape, margins);
   const Operand grad_x = b.blank(kShape, margins), grad_residual = b.blank(kShape, margins);
@@ -115,7 +115,7 @@ Bits batch_norm(const Bench& b, Margins margins, bool with_residual) {
       {&moments, &y, &saved, &mean, &var, &sums, &grad_gamma, &grad_beta, &grad_x, &grad_residual});
 }
 
-Bits inference(const Bench& b) {
+Bits inference(const ThreadBench& b) {
   const Operand x = b.drawn(kShape, 1), y = b.blank(kShape);
   const Operand mean = b.drawn(kChannelRow, 2);
   const Operand var(*b.backend, kChannelRow, Values(kChannels, 0.7F));
@@ -129,7 +129,7 @@ Bits inference(const Bench& b) {
   return bits_of({&y});
 }
 
-Storage labels_of(const Bench& b, std::int64_t classes) {
+Storage labels_of(const ThreadBench& b, std::int64_t classes) {
   std::mt19937 generator(1);
   std::vector<std::uint16_t> labels(static_cast<std::size_t>(kShape.rows()));
   for (std::uint16_t& label : labels) {
@@ -141,7 +141,7 @@ Storage labels_of(const Bench& b, std::int64_t classes) {
   return storage;
 }
 
-Bits loss(const Bench& b, std::int64_t classes, bool weighted) {
+Bits loss(const ThreadBench& b, std::int64_t classes, bool weighted) {
   const Shape shape = kShape.with_channels(classes);
   const Operand logits = b.drawn(shape, 1), gradient = b.blank(shape);
   const Operand weights(*b.backend, {1, classes}, random_values({1, classes}, 2));
@@ -151,22 +151,22 @@ Bits loss(const Bench& b, std::int64_t classes, bool weighted) {
                             weighted ? weights.floats() : nullptr, 7.5, gradient.tensor(),
                             static_cast<double*>(sum.data())});
   Bits bits = bits_of({&gradient});
-  append(bits, sum.data(), sizeof(double));
+  append_bytes(bits, sum.data(), sizeof(double));
   return bits;
 }
 
-Bits squared_error(const Bench& b, Margins margins) {
+Bits squared_error(const ThreadBench& b, Margins margins) {
   const Operand output = b.drawn(kShape, 1, margins), target = b.drawn(kShape, 2);
   const Operand gradient = b.blank(kShape, margins);
   const Storage sum = b.backend->allocate(sizeof(double));
   b.backend->mean_squared_error(
       {output.tensor(), target.tensor(), 7.5, gradient.tensor(), static_cast<double*>(sum.data())});
   Bits bits = bits_of({&gradient});
-  append(bits, sum.data(), sizeof(double));
+  append_bytes(bits, sum.data(), sizeof(double));
   return bits;
 }
 
-Bits confusion(const Bench& b) {
+Bits confusion(const ThreadBench& b) {
   constexpr std::int64_t kClasses = 11;
   const Operand logits = b.drawn(kShape.with_channels(kClasses), 1);
   const Storage labels = labels_of(b, kClasses);
@@ -176,7 +176,7 @@ Bits confusion(const Bench& b) {
   return bits_of_memory(matrix.data(), matrix.bytes());
 }
 
-Bits max_pool(const Bench& b, const PoolGeometry& geometry, bool accumulate) {
+Bits max_pool(const ThreadBench& b, const PoolGeometry& geometry, bool accumulate) {
   const Shape out = geometry.output_shape(kShape);
   const Operand x = b.drawn(kShape, 1), y = b.blank(out);
   const Operand grad_y = b.drawn(out, 2), grad_x = b.drawn(kShape, 3);
@@ -185,11 +185,11 @@ Bits max_pool(const Bench& b, const PoolGeometry& geometry, bool accumulate) {
   b.backend->max_pool_backward(geometry, b.bytes(winners, out), grad_y.tensor(), grad_x.tensor(),
                                accumulate);
   Bits bits = bits_of({&y, &grad_x});
-  append(bits, winners.data(), winners.bytes());
+  append_bytes(bits, winners.data(), winners.bytes());
   return bits;
 }
 
-Bits avg_pool(const Bench& b, const PoolGeometry& geometry) {
+Bits avg_pool(const ThreadBench& b, const PoolGeometry& geometry) {
   const Shape out = geometry.output_shape(kShape);
   const Operand x = b.drawn(kShape, 1), y = b.blank(out);
   const Operand grad_y = b.drawn(out, 2), grad_x = b.drawn(kShape, 3);
@@ -198,7 +198,7 @@ Bits avg_pool(const Bench& b, const PoolGeometry& geometry) {
   return bits_of({&y, &grad_x});
 }
 
-Bits adaptive_pool(const Bench& b, std::int64_t height, std::int64_t width) {
+Bits adaptive_pool(const ThreadBench& b, std::int64_t height, std::int64_t width) {
   const Shape out{kShape.batch(), height, width, kChannels};
   const Operand x = b.drawn(kShape, 1), y = b.blank(out);
   const Operand grad_y = b.drawn(out, 2), grad_x = b.drawn(kShape, 3);
@@ -207,7 +207,7 @@ Bits adaptive_pool(const Bench& b, std::int64_t height, std::int64_t width) {
   return bits_of({&y, &grad_x});
 }
 
-Bits upsample(const Bench& b, bool align_corners, Margins margins) {
+Bits upsample(const ThreadBench& b, bool align_corners, Margins margins) {
   const Operand x = b.drawn(kHalf, 1), y = b.blank(kShape, margins);
   const Operand grad_y = b.drawn(kShape, 2, margins), grad_x = b.blank(kHalf);
   b.backend->upsample_bilinear_forward(x.tensor(), y.tensor(), align_corners);
@@ -215,7 +215,7 @@ Bits upsample(const Bench& b, bool align_corners, Margins margins) {
   return bits_of({&y, &grad_x});
 }
 
-Bits pointwise(const Bench& b, Margins margins) {
+Bits pointwise(const ThreadBench& b, Margins margins) {
   const Operand x = b.drawn(kShape, 1), other = b.drawn(kShape, 2, margins);
   const Operand relu = b.blank(kShape), relu_grad = b.drawn(kShape, 3), sum = b.blank(kShape);
   const Operand dropped = b.blank(kShape, margins), copied = b.drawn(kShape, 4);
@@ -228,7 +228,7 @@ Bits pointwise(const Bench& b, Margins margins) {
 }
 
 /// The sums of the gradient's channels. The convolution around them is as small as can be.
-Bits bias_gradient(const Bench& b) {
+Bits bias_gradient(const ThreadBench& b) {
   ConvGeometry geometry;
   geometry.in_channels = 1;
   geometry.out_channels = kChannels;
@@ -239,7 +239,7 @@ Bits bias_gradient(const Bench& b) {
   return bits_of({&grad_bias});
 }
 
-Bits optimizer(const Bench& b, const UpdateRule& rule) {
+Bits optimizer(const ThreadBench& b, const UpdateRule& rule) {
   const Shape shape{1, 600'001};
   const Operand grads0 = b.drawn(shape, 1), grads1 = b.drawn(shape, 2);
   const Operand weights0 = b.drawn(shape, 3), weights1 = b.blank(shape);
@@ -256,7 +256,7 @@ Bits optimizer(const Bench& b, const UpdateRule& rule) {
                                .rule = rule,
                                .squared_norm = static_cast<double*>(norm.data())});
   Bits bits = bits_of({&weights0, &weights1, &state0, &state1});
-  append(bits, norm.data(), sizeof(double));
+  append_bytes(bits, norm.data(), sizeof(double));
   return bits;
 }
 
@@ -264,32 +264,35 @@ std::vector<NamedOperation> operations() {
   const PoolGeometry overlapping{3, 3, 2, 2, 1, 1};
   const Margins beside{16, 16};
   return {
-      {"BatchNorm", [](const Bench& b) { return batch_norm(b, {}, false); }},
-      {"BatchNorm with a residual", [](const Bench& b) { return batch_norm(b, {}, true); }},
-      {"BatchNorm, strided", [=](const Bench& b) { return batch_norm(b, beside, false); }},
+      {"BatchNorm", [](const ThreadBench& b) { return batch_norm(b, {}, false); }},
+      {"BatchNorm with a residual", [](const ThreadBench& b) { return batch_norm(b, {}, true); }},
+      {"BatchNorm, strided", [=](const ThreadBench& b) { return batch_norm(b, beside, false); }},
       {"BatchNorm by running statistics", inference},
-      {"loss", [](const Bench& b) { return loss(b, 11, false); }},
-      {"loss with class weights", [](const Bench& b) { return loss(b, 19, true); }},
-      {"mean squared error", [](const Bench& b) { return squared_error(b, {}); }},
-      {"mean squared error, strided", [=](const Bench& b) { return squared_error(b, beside); }},
+      {"loss", [](const ThreadBench& b) { return loss(b, 11, false); }},
+      {"loss with class weights", [](const ThreadBench& b) { return loss(b, 19, true); }},
+      {"mean squared error", [](const ThreadBench& b) { return squared_error(b, {}); }},
+      {"mean squared error, strided",
+       [=](const ThreadBench& b) { return squared_error(b, beside); }},
       {"confusion matrix", confusion},
-      {"max-pooling", [](const Bench& b) { return max_pool(b, {}, false); }},
-      {"max-pooling 3x3", [=](const Bench& b) { return max_pool(b, overlapping, true); }},
-      {"average-pooling", [](const Bench& b) { return avg_pool(b, {}); }},
-      {"average-pooling 3x3", [=](const Bench& b) { return avg_pool(b, overlapping); }},
-      {"global average-pooling", [](const Bench& b) { return adaptive_pool(b, 1, 1); }},
-      {"adaptive average-pooling", [](const Bench& b) { return adaptive_pool(b, 7, 5); }},
-      {"upsampling", [](const Bench& b) { return upsample(b, false, {}); }},
+      {"max-pooling", [](const ThreadBench& b) { return max_pool(b, {}, false); }},
+      {"max-pooling 3x3", [=](const ThreadBench& b) { return max_pool(b, overlapping, true); }},
+      {"average-pooling", [](const ThreadBench& b) { return avg_pool(b, {}); }},
+      {"average-pooling 3x3", [=](const ThreadBench& b) { return avg_pool(b, overlapping); }},
+      {"global average-pooling", [](const ThreadBench& b) { return adaptive_pool(b, 1, 1); }},
+      {"adaptive average-pooling", [](const ThreadBench& b) { return adaptive_pool(b, 7, 5); }},
+      {"upsampling", [](const ThreadBench& b) { return upsample(b, false, {}); }},
       {"upsampling into a concatenation",
-       [=](const Bench& b) { return upsample(b, false, beside); }},
-      {"upsampling with aligned corners", [](const Bench& b) { return upsample(b, true, {}); }},
-      {"ReLU, sum, dropout, copy", [](const Bench& b) { return pointwise(b, {}); }},
-      {"ReLU, sum, dropout, copy, strided", [=](const Bench& b) { return pointwise(b, beside); }},
+       [=](const ThreadBench& b) { return upsample(b, false, beside); }},
+      {"upsampling with aligned corners",
+       [](const ThreadBench& b) { return upsample(b, true, {}); }},
+      {"ReLU, sum, dropout, copy", [](const ThreadBench& b) { return pointwise(b, {}); }},
+      {"ReLU, sum, dropout, copy, strided",
+       [=](const ThreadBench& b) { return pointwise(b, beside); }},
       {"the bias's gradient", bias_gradient},
       {"SGD and the gradient's norm",
-       [](const Bench& b) { return optimizer(b, SgdRule{.momentum = 0.9F}); }},
+       [](const ThreadBench& b) { return optimizer(b, SgdRule{.momentum = 0.9F}); }},
       {"AdamW and the gradient's norm",
-       [](const Bench& b) { return optimizer(b, AdamWRule{.steps = 3}); }},
+       [](const ThreadBench& b) { return optimizer(b, AdamWRule{.steps = 3}); }},
   };
 }
 
@@ -310,11 +313,11 @@ TEST_CASE("host threads are those of the cores that the process may use") {
 TEST_CASE("no operation's bits depend on the number of host threads") {
   for (const NamedOperation& operation : operations()) {
     CAPTURE(std::string(operation.name));
-    const Bits expected = operation.run(Bench(1));
+    const Bits expected = operation.run(ThreadBench(1));
     CHECK(!expected.empty());
     for (const int threads : {2, 5, 16}) {
       CAPTURE(threads);
-      const bool equal = operation.run(Bench(threads)) == expected;
+      const bool equal = operation.run(ThreadBench(threads)) == expected;
       CHECK(equal);
     }
   }

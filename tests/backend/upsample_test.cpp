@@ -12,15 +12,13 @@
 namespace lockstep::test {
 namespace {
 
-using Doubles = std::vector<double>;
-
-struct Case {
+struct UpsampleCase {
   const char* name;
   std::int64_t in_height, in_width, out_height, out_width, channels;
   Margins margins;
 };
 
-std::vector<Case> cases() {
+std::vector<UpsampleCase> upsample_cases() {
   return {
       {"x2 of the network", 6, 8, 12, 16, 32, {}},
       {"x2 into a concatenation", 5, 7, 10, 14, 32, {16, 0}},
@@ -37,7 +35,8 @@ std::vector<Case> cases() {
 }
 
 /// How output position o weighs input position i, by the definition (in double).
-double weight(std::int64_t o, std::int64_t i, std::int64_t input, std::int64_t output, bool align) {
+double bilinear_weight(std::int64_t o, std::int64_t i, std::int64_t input, std::int64_t output,
+                       bool align) {
   double position = 0;
   if (align) {
     position =
@@ -59,9 +58,9 @@ void for_each_weight(const Shape& in, const Shape& out, bool align, const Visit&
     const std::int64_t n = pixel / (out.height() * out.width());
     for (std::int64_t source = 0; source < in.height() * in.width(); ++source) {
       const double w =
-          weight(pixel / out.width() % out.height(), source / in.width(), in.height(), out.height(),
-                 align) *
-          weight(pixel % out.width(), source % in.width(), in.width(), out.width(), align);
+          bilinear_weight(pixel / out.width() % out.height(), source / in.width(), in.height(),
+                          out.height(), align) *
+          bilinear_weight(pixel % out.width(), source % in.width(), in.width(), out.width(), align);
       if (w == 0) continue;
       for (std::int64_t c = 0; c < channels; ++c) {
         visit((n * in.height() * in.width() + source) * channels + c, pixel * channels + c, w);
@@ -70,9 +69,7 @@ void for_each_weight(const Shape& in, const Shape& out, bool align, const Visit&
   }
 }
 
-std::unique_ptr<Backend> cpu(int threads) { return make_backend(Device{}, threads); }
-
-void check_case(const TypedBackend& on, const Case& c, bool align) {
+void check_upsample(const TypedBackend& on, const UpsampleCase& c, bool align) {
   const Shape in{2, c.in_height, c.in_width, c.channels},
       out{2, c.out_height, c.out_width, c.channels};
   const Values x_values = on.random(in, 1), gradient = on.random(out, 2);
@@ -100,11 +97,11 @@ void check_case(const TypedBackend& on, const Case& c, bool align) {
 
 TEST_CASE("interpolation and its gradient match the definition") {
   for_each_type([](const TypedBackend& on) {
-    for (const Case& c : cases()) {
+    for (const UpsampleCase& c : upsample_cases()) {
       for (const bool align : {false, true}) {
         CAPTURE(std::string(c.name));
         CAPTURE(align);
-        check_case(on, c, align);
+        check_upsample(on, c, align);
       }
     }
   });

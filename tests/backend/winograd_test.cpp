@@ -14,9 +14,7 @@
 namespace lockstep::test {
 namespace {
 
-using Doubles = std::vector<double>;
-
-ConvGeometry geometry(std::int64_t in, std::int64_t out, std::int64_t padding_h,
+ConvGeometry conv_3x3(std::int64_t in, std::int64_t out, std::int64_t padding_h,
                       std::int64_t padding_w) {
   ConvGeometry g;
   g.in_channels = in;
@@ -29,7 +27,7 @@ ConvGeometry geometry(std::int64_t in, std::int64_t out, std::int64_t padding_h,
 
 /// Calls visit(x index, weight index, y index) for every product of a 3x3 convolution.
 template <typename Visit>
-void for_each_product(const ConvGeometry& g, const Shape& in, const Visit& visit) {
+void for_each_3x3_product(const ConvGeometry& g, const Shape& in, const Visit& visit) {
   const Shape out = g.output_shape(in);
   for (std::int64_t pixel = 0; pixel < out.rows(); ++pixel) {
     const std::int64_t n = pixel / (out.height() * out.width());
@@ -51,12 +49,12 @@ void for_each_product(const ConvGeometry& g, const Shape& in, const Visit& visit
 
 /// The three results of a convolution, from random operands.
 template <typename Number>
-struct Results {
+struct ConvResults {
   std::vector<Number> y, grad_x, grad_weight;
-  friend bool operator==(const Results&, const Results&) = default;
+  friend bool operator==(const ConvResults&, const ConvResults&) = default;
 };
 
-struct Problem {
+struct WinogradProblem {
   ConvGeometry geometry;
   Shape in;
   Margins margins;  // of x, y and their gradients
@@ -71,13 +69,13 @@ struct Problem {
 
 /// By loops, every sum in Number.
 template <typename Number>
-Results<Number> reference(const Problem& p) {
-  Results<Number> results{std::vector<Number>(p.grad_y.size()), std::vector<Number>(p.x.size()),
-                          std::vector<Number>(p.grad_weight.begin(), p.grad_weight.end())};
+ConvResults<Number> by_loops(const WinogradProblem& p) {
+  ConvResults<Number> results{std::vector<Number>(p.grad_y.size()), std::vector<Number>(p.x.size()),
+                              std::vector<Number>(p.grad_weight.begin(), p.grad_weight.end())};
   for (std::size_t i = 0; i < p.grad_y.size() && p.with_bias; ++i) {
     results.y[i] = static_cast<Number>(p.bias[i % p.bias.size()]);
   }
-  for_each_product(p.geometry, p.in, [&](std::size_t x, std::size_t w, std::size_t y) {
+  for_each_3x3_product(p.geometry, p.in, [&](std::size_t x, std::size_t w, std::size_t y) {
     const auto vx = static_cast<Number>(p.x[x]), vw = static_cast<Number>(p.weight[w]),
                vg = static_cast<Number>(p.grad_y[y]);
     results.y[y] += vx * vw;
@@ -123,7 +121,7 @@ std::size_t scratch_bytes(const Convolution& convolution) {
   return most;
 }
 
-Results<float> winograd(const Problem& p, int threads, int lanes) {
+ConvResults<float> winograd(const WinogradProblem& p, int threads, int lanes) {
   const auto backend = make_backend(Device{}, 1);
   const auto convolution = make_winograd_convolution(p.geometry, p.in, threads, lanes);
   const Scratch scratch(scratch_bytes(*convolution));
@@ -141,13 +139,13 @@ Results<float> winograd(const Problem& p, int threads, int lanes) {
 }
 
 /// The results in either width: the same bits, near those of loops in double.
-void check_against_loops(const Problem& p, int threads) {
-  const Results<double> expected = reference<double>(p);
-  const Results<float> results = winograd(p, threads, 8);
+void check_against_loops(const WinogradProblem& p, int threads) {
+  const ConvResults<double> expected = by_loops<double>(p);
+  const ConvResults<float> results = winograd(p, threads, 8);
   CHECK(relative_error(results.y, expected.y) < 2e-6);
   CHECK(relative_error(results.grad_x, expected.grad_x) < 2e-6);
   CHECK(relative_error(results.grad_weight, expected.grad_weight) < 2e-6);
-  const Results<float> wide = winograd(p, threads, 16);
+  const ConvResults<float> wide = winograd(p, threads, 16);
   CHECK(wide.y == results.y);
   CHECK(wide.grad_x == results.grad_x);
   CHECK(wide.grad_weight == results.grad_weight);
@@ -163,8 +161,8 @@ TEST_CASE("Winograd convolutions match loops in double at every size") {
         CAPTURE(to_string(in));
         CAPTURE(out_channels);
         CAPTURE(strided);
-        const Problem p{geometry(in.channels(), out_channels, 1, 1), in,
-                        strided ? Margins{3, 2} : Margins{}, strided};
+        const WinogradProblem p{conv_3x3(in.channels(), out_channels, 1, 1), in,
+                                strided ? Margins{3, 2} : Margins{}, strided};
         check_against_loops(p, 1);
       }
     }
@@ -176,7 +174,7 @@ TEST_CASE("Winograd convolutions with other paddings match loops in double") {
     for (const Shape& in : {Shape{2, 7, 6, 16}, Shape{1, 3, 8, 16}}) {
       CAPTURE(h);
       CAPTURE(w);
-      const Problem p{geometry(16, 16, h, w), in, {}};
+      const WinogradProblem p{conv_3x3(16, 16, h, w), in, {}};
       check_against_loops(p, 1);
     }
   }
@@ -188,15 +186,15 @@ TEST_CASE("Winograd's gradient of the weights is cut and merged right in every p
       {{1, 4, 6, 136}, 72}, {{1, 4, 4, 272}, 16}, {{2, 33, 47, 16}, 72}, {{3, 31, 41, 20}, 8}};
   for (const auto& [in, out_channels] : cases) {
     CAPTURE(to_string(in));
-    const Problem p{geometry(in.channels(), out_channels, 1, 1), in, {}};
+    const WinogradProblem p{conv_3x3(in.channels(), out_channels, 1, 1), in, {}};
     check_against_loops(p, 2);
   }
 }
 
 TEST_CASE("Winograd's bits depend on neither threads nor repetition") {
   for (const Shape& in : {Shape{3, 31, 37, 32}, Shape{1, 5, 7, 80}}) {
-    const Problem p{geometry(in.channels(), 72, 1, 1), in, {}, true};
-    const Results<float> expected = winograd(p, 1, 8);
+    const WinogradProblem p{conv_3x3(in.channels(), 72, 1, 1), in, {}, true};
+    const ConvResults<float> expected = winograd(p, 1, 8);
     for (const int lanes : {8, 16}) {
       CAPTURE(lanes);
       for (const int threads : {1, 2, 5}) CHECK(winograd(p, threads, lanes) == expected);
@@ -205,14 +203,14 @@ TEST_CASE("Winograd's bits depend on neither threads nor repetition") {
 }
 
 TEST_CASE("a smaller batch through the same Winograd convolution is a prefix") {
-  const ConvGeometry g = geometry(16, 16, 1, 1);
+  const ConvGeometry g = conv_3x3(16, 16, 1, 1);
   const Shape planned{4, 24, 40, 16}, in{1, 24, 40, 16};
-  const Problem p{g, in, {}};
+  const WinogradProblem p{g, in, {}};
   for (const int lanes : {8, 16}) {
     const auto convolution = make_winograd_convolution(g, planned, 2, lanes);
     const Scratch scratch(scratch_bytes(*convolution));
-    Results<float> results{Values(p.grad_y.size()), Values(p.x.size()), p.grad_weight};
-    Problem copy = p;
+    ConvResults<float> results{Values(p.grad_y.size()), Values(p.x.size()), p.grad_weight};
+    WinogradProblem copy = p;
     const Tensor x(copy.x.data(), in), grad_y(copy.grad_y.data(), in);
     convolution->forward(x, p.weight.data(), nullptr, Tensor(results.y.data(), in), scratch.data());
     convolution->backward_data(grad_y, p.weight.data(), Tensor(results.grad_x.data(), in),
@@ -224,7 +222,7 @@ TEST_CASE("a smaller batch through the same Winograd convolution is a prefix") {
 }
 
 TEST_CASE("an empty batch of a Winograd convolution reads and writes nothing") {
-  const ConvGeometry g = geometry(16, 16, 1, 1);
+  const ConvGeometry g = conv_3x3(16, 16, 1, 1);
   for (const int lanes : {8, 16}) {
     const auto convolution = make_winograd_convolution(g, {2, 8, 8, 16}, 2, lanes);
     const Scratch scratch(scratch_bytes(*convolution));
@@ -251,11 +249,11 @@ double rms_error(const std::vector<Number>& values, const Doubles& reference) {
 }
 
 TEST_CASE("Winograd is about as accurate as a direct convolution in fp32") {
-  Problem p{geometry(32, 32, 1, 1), {2, 44, 60, 32}, {}};
+  WinogradProblem p{conv_3x3(32, 32, 1, 1), {2, 44, 60, 32}, {}};
   for (float& value : p.x) value = std::max(value, 0.0F);  // as after a ReLU: sums do not cancel
-  const Results<double> exact = reference<double>(p);
-  const Results<float> direct = reference<float>(p);
-  const Results<float> results = winograd(p, 2, 8);
+  const ConvResults<double> exact = by_loops<double>(p);
+  const ConvResults<float> direct = by_loops<float>(p);
+  const ConvResults<float> results = winograd(p, 2, 8);
   const auto check = [](const Values& values, const Values& by_loops, const Doubles& expected) {
     CAPTURE(rms_error(by_loops, expected));
     CHECK(rms_error(values, expected) < 2 * rms_error(by_loops, expected));
@@ -267,9 +265,9 @@ TEST_CASE("Winograd is about as accurate as a direct convolution in fp32") {
 
 TEST_CASE("Winograd's gradients are the adjoints of its convolution") {
   // <conv(x, w), g> = <x, conv_data(g, w)> = <w, conv_weights(x, g)>
-  Problem p{geometry(48, 16, 1, 1), {2, 33, 41, 48}, {}};
+  WinogradProblem p{conv_3x3(48, 16, 1, 1), {2, 33, 41, 48}, {}};
   std::fill(p.grad_weight.begin(), p.grad_weight.end(), 0.0F);
-  const Results<float> results = winograd(p, 2, 8);
+  const ConvResults<float> results = winograd(p, 2, 8);
   const auto dot = [](const Values& a, const Values& b) {
     double sum = 0;
     for (std::size_t i = 0; i < a.size(); ++i) {
@@ -284,7 +282,7 @@ TEST_CASE("Winograd's gradients are the adjoints of its convolution") {
 }
 
 TEST_CASE("geometries that Winograd cannot compute are refused") {
-  const ConvGeometry good = geometry(16, 16, 1, 1);
+  const ConvGeometry good = conv_3x3(16, 16, 1, 1);
   CHECK(winograd_supports(good));
   const auto refused = [&](auto&& change) {
     ConvGeometry g = good;
@@ -301,9 +299,9 @@ TEST_CASE("geometries that Winograd cannot compute are refused") {
   refused([](ConvGeometry& g) { g.padding_h = 3; });
   CHECK_THROWS_AS(make_winograd_convolution(good, {1, 16, 16, 16}, 1, 4), Error);
   CHECK(winograd_pays(good));
-  CHECK(winograd_pays(geometry(48, 16, 1, 1)));
-  CHECK_FALSE(winograd_pays(geometry(3, 16, 1, 1)));
-  CHECK_FALSE(winograd_pays(geometry(17, 32, 1, 1)));
+  CHECK(winograd_pays(conv_3x3(48, 16, 1, 1)));
+  CHECK_FALSE(winograd_pays(conv_3x3(3, 16, 1, 1)));
+  CHECK_FALSE(winograd_pays(conv_3x3(17, 32, 1, 1)));
 }
 
 }  // namespace

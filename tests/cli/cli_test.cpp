@@ -7,6 +7,7 @@
 
 #include "cli/process.h"
 #include "cli/tiny_config.h"
+#include "support/check_contains.h"
 #include "train/checkpoint.h"
 #include "train/run_folder.h"
 
@@ -14,18 +15,19 @@ namespace lockstep {
 namespace {
 
 namespace fs = std::filesystem;
+using test::check_contains;
 using test::Outcome;
 using test::Process;
 using test::read_text;
 using test::run_lockstep;
 using test::TemporaryFolder;
 
-const std::string kConfig =
+const std::string kTrainingConfig =
     test::tiny_config("max_iters = 8\nlog_every = 1\ncheckpoint_every = 1\n");
 
-struct Workplace {
+struct TrainingPlace {
   TemporaryFolder folder;
-  std::string config = folder.write("tiny.toml", kConfig).string();
+  std::string config = folder.write("tiny.toml", kTrainingConfig).string();
 
   std::string run(const std::string& name) const { return (folder.path() / name).string(); }
   std::vector<std::string> train(const std::string& name,
@@ -36,17 +38,10 @@ struct Workplace {
   }
 };
 
-void check_contains(const std::string& text, const std::string& part) {
-  INFO("in: ", text);
-  INFO("expected: ", part);
-  const bool found = text.find(part) != std::string::npos;
-  CHECK(found);
-}
-
 }  // namespace
 
 TEST_CASE("usage errors end with 2 and say what was meant") {
-  const Workplace place;
+  const TrainingPlace place;
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases{
       {{}, "expected a subcommand: train, eval"},
       {{"trian"}, "unknown subcommand `trian`; did you mean `train`?"},
@@ -70,7 +65,7 @@ TEST_CASE("usage errors end with 2 and say what was meant") {
 }
 
 TEST_CASE("a GPU that is not there ends with 1") {
-  const Workplace place;
+  const TrainingPlace place;
   const Outcome outcome = run_lockstep({"train", place.config, "-d", "cuda:77"});
   CHECK(outcome.exit_code == 1);
   check_contains(outcome.err, "cuda:77 is not there");
@@ -94,7 +89,7 @@ TEST_CASE("help and version end with 0") {
 }
 
 TEST_CASE("a misspelt key is shown with its line") {
-  const Workplace place;
+  const TrainingPlace place;
   const fs::path config = place.folder.write("bad.toml", "[bn]\nmomntum = 0.1\n");
   const Outcome outcome = run_lockstep({"train", config.string()});
   CHECK(outcome.exit_code == 2);
@@ -102,7 +97,7 @@ TEST_CASE("a misspelt key is shown with its line") {
 }
 
 TEST_CASE("train, then eval: 0, and the same figures") {
-  const Workplace place;
+  const TrainingPlace place;
   const Outcome trained =
       run_lockstep(place.train("a", {"-s", "bn.mode=sync", "--seed", "3", "--max-iters", "2"}));
   CHECK(trained.exit_code == 0);
@@ -119,7 +114,7 @@ TEST_CASE("train, then eval: 0, and the same figures") {
 }
 
 TEST_CASE("data errors end with 3") {
-  const Workplace place;
+  const TrainingPlace place;
   const Outcome missing =
       run_lockstep(place.train("a", {"-s", "data.layout=folder", "-s", "data.root=/nowhere/at/all",
                                      "-s", "data.num_classes=2"}));
@@ -134,14 +129,14 @@ TEST_CASE("data errors end with 3") {
 }
 
 TEST_CASE("a loss that is not finite ends with 4") {
-  const Workplace place;
+  const TrainingPlace place;
   const Outcome outcome = run_lockstep(place.train("a", {"-s", "optim.lr=1e38"}));
   CHECK(outcome.exit_code == 4);
   check_contains(outcome.err, "the loss of replica");
 }
 
 TEST_CASE("replicas that throw, leave an exchange out or stall end with 5") {
-  const Workplace place;
+  const TrainingPlace place;
   const std::vector<std::string> sync{"-s", "bn.mode=sync", "-s", "run.stall_timeout=0.2"};
   const Outcome thrown = run_lockstep(place.train("a", sync), "throw:rank=1,step=3");
   CHECK(thrown.exit_code == 5);
@@ -158,12 +153,12 @@ TEST_CASE("replicas that throw, leave an exchange out or stall end with 5") {
 }
 
 TEST_CASE("a fault that does not exist ends with 2") {
-  const Workplace place;
+  const TrainingPlace place;
   CHECK(run_lockstep(place.train("a"), "explode").exit_code == 2);
 }
 
 TEST_CASE("Ctrl-C finishes the step, saves, says how to go on, and ends with 130") {
-  const Workplace place;
+  const TrainingPlace place;
   CHECK(run_lockstep(place.train("whole")).exit_code == 0);
   Process process(place.train("a", {"-s", "run.checkpoint_every=0"}), "delay:seed=1,max_us=20000");
   REQUIRE(process.wait_for("Iter(train) [1/8]"));
@@ -181,7 +176,7 @@ TEST_CASE("Ctrl-C finishes the step, saves, says how to go on, and ends with 130
 }
 
 TEST_CASE("kill -9 at any moment leaves a run that can be resumed to the same end") {
-  const Workplace place;
+  const TrainingPlace place;
   CHECK(run_lockstep(place.train("whole")).exit_code == 0);
   for (const int step : {1, 3, 6}) {
     CAPTURE(step);
@@ -201,7 +196,7 @@ TEST_CASE("kill -9 at any moment leaves a run that can be resumed to the same en
 }
 
 TEST_CASE("a folder that holds a run is refused with 2") {
-  const Workplace place;
+  const TrainingPlace place;
   CHECK(run_lockstep(place.train("a", {"--max-iters", "1"})).exit_code == 0);
   const Outcome outcome = run_lockstep(place.train("a"));
   CHECK(outcome.exit_code == 2);

@@ -7,18 +7,20 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/process.h"
+#include "support/check_contains.h"
 
 namespace lockstep {
 namespace {
 
 using Json = nlohmann::json;
+using test::check_contains;
 using test::Outcome;
 using test::Process;
 using test::read_text;
 using test::run_lockstep;
 using test::TemporaryFolder;
 
-const char* const kConfig = R"([run]
+const char* const kComparisonConfig = R"([run]
 max_iters = 6
 checkpoint_every = 1
 [data]
@@ -33,9 +35,9 @@ width = 4
 depth = 2
 )";
 
-struct Workplace {
+struct ComparisonPlace {
   TemporaryFolder folder;
-  std::string config = folder.write("tiny.toml", kConfig).string();
+  std::string config = folder.write("tiny.toml", kComparisonConfig).string();
   std::string output = (folder.path() / "out").string();
 
   std::vector<std::string> compare(const std::string& modes,
@@ -48,21 +50,14 @@ struct Workplace {
   std::string cell(const std::string& name) const { return output + "/" + name; }
 };
 
-void check_contains(const std::string& text, const std::string& part) {
-  CAPTURE(text);
-  CAPTURE(part);
-  const bool found = text.find(part) != std::string::npos;
-  CHECK(found);
-}
-
-std::string scalars(const Workplace& place, const std::string& cell) {
+std::string scalars(const ComparisonPlace& place, const std::string& cell) {
   return read_text(place.cell(cell) + "/scalars.json");
 }
 
 }  // namespace
 
 TEST_CASE("compare trains every cell once") {
-  const Workplace place;
+  const ComparisonPlace place;
   const Outcome first = run_lockstep(place.compare("local,sync,virtual"));
   CAPTURE(first.err);
   REQUIRE(first.exit_code == 0);
@@ -93,9 +88,9 @@ TEST_CASE("compare trains every cell once") {
 }
 
 TEST_CASE("an interrupted comparison continues where it stopped") {
-  const Workplace whole;
+  const ComparisonPlace whole;
   REQUIRE(run_lockstep(whole.compare("local,sync", {"-s", "run.max_iters=40"})).exit_code == 0);
-  const Workplace place;
+  const ComparisonPlace place;
   const std::vector<std::string> command = place.compare("local,sync", {"-s", "run.max_iters=40"});
   Process process(command);
   REQUIRE(process.wait_for("[2/4] sync seed 0: training"));
@@ -114,7 +109,7 @@ TEST_CASE("an interrupted comparison continues where it stopped") {
 }
 
 TEST_CASE("compare reads finished runs and changes nothing") {
-  const Workplace place;
+  const ComparisonPlace place;
   REQUIRE(run_lockstep(place.compare("local,sync")).exit_code == 0);
   const Outcome outcome =
       run_lockstep({"compare", place.cell("local-s0"), place.cell("sync-s0"), "--json"});
@@ -134,7 +129,7 @@ TEST_CASE("compare reads finished runs and changes nothing") {
 }
 
 TEST_CASE("bench prints figures for scripts") {
-  const Workplace place;
+  const ComparisonPlace place;
   const Outcome step = run_lockstep({"bench", "step", place.config, "-d", "cpu:2", "-s",
                                      "bn.mode=sync", "--iters", "3", "--json"});
   CAPTURE(step.err);
@@ -152,7 +147,7 @@ TEST_CASE("bench prints figures for scripts") {
 }
 
 TEST_CASE("bench layers names every layer, and its sums are consistent") {
-  const Workplace place;
+  const ComparisonPlace place;
   const Outcome outcome =
       run_lockstep({"bench", "layers", place.config, "-d", "cpu:1", "--iters", "3", "--json"});
   CAPTURE(outcome.err);
@@ -200,7 +195,7 @@ TEST_CASE("bench layers names every layer, and its sums are consistent") {
 }
 
 TEST_CASE("bench layers --eval times the forward pass of one image") {
-  const Workplace place;
+  const ComparisonPlace place;
   const Outcome outcome = run_lockstep(
       {"bench", "layers", place.config, "-d", "cpu:1", "--eval", "--iters", "2", "--json"});
   CAPTURE(outcome.err);
@@ -222,7 +217,7 @@ TEST_CASE("bench layers --eval times the forward pass of one image") {
 }
 
 TEST_CASE("bench layers prints a table, and says what it does not measure") {
-  const Workplace place;
+  const ComparisonPlace place;
   const Outcome table = run_lockstep(
       {"bench", "layers", place.config, "-d", "cpu:1", "-s", "bn.mode=sync", "--iters", "1"});
   CAPTURE(table.err);

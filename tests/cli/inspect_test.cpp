@@ -8,6 +8,7 @@
 
 #include "cli/process.h"
 #include "lockstep/nn/weights.h"
+#include "support/check_contains.h"
 #include "support/pth_writer.h"
 #include "train/checkpoint.h"
 
@@ -17,6 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 namespace pth = test::pth;
 using Json = nlohmann::json;
+using test::check_contains;
 using test::Outcome;
 using test::run_lockstep;
 using test::TemporaryFolder;
@@ -26,13 +28,6 @@ HostTensor floats(const std::vector<float>& values) {
   tensor.data.resize(values.size() * sizeof(float));
   std::memcpy(tensor.data.data(), values.data(), tensor.data.size());
   return tensor;
-}
-
-void check_contains(const std::string& text, const std::string& part) {
-  INFO("in: ", text);
-  INFO("expected: ", part);
-  const bool found = text.find(part) != std::string::npos;
-  CHECK(found);
 }
 
 const TensorMap kSound{{"bn.running_var", floats({1, 2})}, {"conv.weight", floats({0.25F, -3})}};

@@ -20,15 +20,6 @@ namespace {
 
 const Device kGpu{DeviceKind::kCuda, 0, 0};
 
-ConvGeometry geometry(std::int64_t in, std::int64_t out, std::int64_t kernel) {
-  ConvGeometry g;
-  g.in_channels = in;
-  g.out_channels = out;
-  g.kernel_h = g.kernel_w = kernel;
-  g.padding_h = g.padding_w = kernel / 2;
-  return g;
-}
-
 /// Launches of kernels, cuDNN's own left out.
 template <typename Work>
 std::int64_t launches_of(Backend& backend, const Work& work) {
@@ -47,7 +38,7 @@ bool takes_channels_last(float out_in_taps, float out_taps_in, std::int64_t heig
   setenv("LOCKSTEP_AUTOTUNE", (folder.path() / "autotune.json").c_str(), 1);
   gpu::CudaBackend backend(kGpu);
   setenv("LOCKSTEP_AUTOTUNE", "", 1);
-  const ConvGeometry g = geometry(4, 4, 3);
+  const ConvGeometry g = same_padding_conv(4, 4, 3);
   const Shape shape{1, height, 4, 4};  // a choice is made once for a shape
   backend.prepare_conv2d(g, shape, DType::kFloat32, false, false);
   const Operand x(backend, shape), y(backend, shape), weight(backend, g.weight_shape());
@@ -73,7 +64,7 @@ struct Conv {
   Operand x, y, grad_y, grad_x;
 
   Conv(const TypedBackend& on, std::int64_t in, std::int64_t out, std::int64_t kernel)
-      : geometry(test::geometry(in, out, kernel)),
+      : geometry(same_padding_conv(in, out, kernel)),
         shape{2, 5, 4, in},
         weight(on.backend, geometry.weight_shape(), random_values(geometry.weight_shape(), 1)),
         x(on, shape, on.random(shape, 2)),
@@ -133,7 +124,8 @@ TEST_CASE("a network packs its weights once per forward pass") {
   ParameterStore store;
   NetworkBuilder net(backend, store, {});
   Value* x = net.input({3, 6, 6, 4});
-  for (const char* name : {"a", "b", "c"}) x = net.conv2d(x, name, geometry(4, 4, 3), false);
+  for (const char* name : {"a", "b", "c"})
+    x = net.conv2d(x, name, same_padding_conv(4, 4, 3), false);
   const auto network = net.build(x, {.training = true, .activations = DType::kBFloat16});
   for (const std::int64_t batch : {3, 2, 0, 3}) {
     CAPTURE(batch);

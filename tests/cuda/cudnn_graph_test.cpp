@@ -27,7 +27,7 @@ std::string device_json(const char* name, int version, int multiprocessors, int 
 }
 
 /// Null when this cuDNN knows no descriptions of devices.
-CudnnDescriptor describe_device(const std::string& json) {
+CudnnDescriptor device_properties(const std::string& json) {
   try {
     CudnnDescriptor properties(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
     properties.set_all<char>(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, json);
@@ -100,7 +100,7 @@ struct Precision {
 void check_every_case(const std::string& device, const Precision& precision) {
   CAPTURE(device);
   CAPTURE(std::string(to_string(precision.dtype)));
-  const CudnnDescriptor properties = describe_device(device);
+  const CudnnDescriptor properties = device_properties(device);
   if (properties.get() == nullptr) return;
   const CudnnTarget target{nullptr, &properties};
   for (const Case& c : cases()) {
@@ -137,7 +137,7 @@ TEST_CASE("workstation GPUs have plans: Turing in fp32 and fp16, Ada and Blackwe
 
 TEST_CASE("TF32 is taken where it is asked for only") {
   const CudnnDescriptor properties =
-      describe_device(device_json("NVIDIA H100 80GB HBM3", 900, 132, 232448));
+      device_properties(device_json("NVIDIA H100 80GB HBM3", 900, 132, 232448));
   if (properties.get() == nullptr) return;
   const CudnnTarget target{nullptr, &properties};
   ConvProblem problem{geometry(128, 128, 3, 1), {2, 22, 30, 128}, ConvPass::kForward};
@@ -155,7 +155,7 @@ TEST_CASE("TF32 is taken where it is asked for only") {
 
 TEST_CASE("weights that are not channels-last are reordered in every call") {
   const CudnnDescriptor properties =
-      describe_device(device_json("NVIDIA H100 80GB HBM3", 900, 132, 232448));
+      device_properties(device_json("NVIDIA H100 80GB HBM3", 900, 132, 232448));
   if (properties.get() == nullptr) return;
   const CudnnTarget target{nullptr, &properties};
   const ConvGeometry g = geometry(64, 64, 3, 1);
@@ -177,7 +177,7 @@ TEST_CASE("weights that are not channels-last are reordered in every call") {
 
 TEST_CASE("what cuDNN cannot take is an error, or a plan that is not there") {
   const CudnnDescriptor properties =
-      describe_device(device_json("NVIDIA H100 80GB HBM3", 900, 132, 232448));
+      device_properties(device_json("NVIDIA H100 80GB HBM3", 900, 132, 232448));
   if (properties.get() == nullptr) return;
   ConvProblem wrong{geometry(16, 16, 3, 1), {2, 8, 8, 15}, ConvPass::kForward};
   CHECK_THROWS_AS(

@@ -51,7 +51,7 @@ TEST_CASE("an engine's name says which one it is") {
 
 /// A convolution by a backend of its own that uses `file`; how often the engine ran that the clock
 /// does not choose.
-int runs_of_the_other_engine(const fs::path& file) {
+int other_engine_runs(const fs::path& file) {
   const WithFile place(file);
   const auto backends = test::available_backends();
   Backend& backend = *backends.front().backend;
@@ -74,7 +74,7 @@ json& only_choice(json& root) { return root["choices"].front().front()["choice"]
 TEST_CASE("a later process takes the engines that an earlier one found the fastest") {
   const TemporaryFolder folder;
   const fs::path first = folder.path() / "first.json";
-  CHECK(runs_of_the_other_engine(first) == 0);
+  CHECK(other_engine_runs(first) == 0);
   json root = read_json(first);
   REQUIRE(root["choices"].size() == 1);
   REQUIRE(root["choices"].front().size() == 1);
@@ -86,12 +86,12 @@ TEST_CASE("a later process takes the engines that an earlier one found the faste
   ++other.index;
 
   only_choice(root) = to_string(other);
-  CHECK(runs_of_the_other_engine(folder.write("second.json", root.dump())) == 1);
+  CHECK(other_engine_runs(folder.write("second.json", root.dump())) == 1);
 
   other.index = 1000;  // is not there: timed again, and replaced
   only_choice(root) = to_string(other);
   const fs::path third = folder.write("third.json", root.dump());
-  CHECK(runs_of_the_other_engine(third) == 0);
+  CHECK(other_engine_runs(third) == 0);
   json replaced = read_json(third);
   CHECK(only_choice(replaced) == fastest);
 }

@@ -11,7 +11,7 @@
 namespace lockstep::gpu {
 namespace {
 
-constexpr std::int64_t kChannels = 5;
+constexpr std::int64_t kExchangedChannels = 5;
 constexpr std::int64_t kHalf = 100;  // floats
 
 float value_of(int rank, int call, std::int64_t element) {
@@ -109,7 +109,8 @@ void check_exchanges(const char* transport, const Run& run) {
     StreamBackend& backend = replicas.attach(own);
     StatisticsOfRank statistics(own, backend, run);
     for (int call = 0; call < 60; ++call) {
-      statistics.exchange(call, call < 20 ? kChannels : 2 * kChannels, wrong);  // buffers grow
+      statistics.exchange(call, call < 20 ? kExchangedChannels : 2 * kExchangedChannels,
+                          wrong);  // buffers grow
       if (call % 7 != 6) continue;
       own.barrier("end of step");
       statistics.reuse_memory();

@@ -43,10 +43,10 @@ class OnGpu {
   const int device_;
 };
 
-enum class Kind { kAllGather, kAllReduce };
+enum class CollectiveKind { kAllGather, kAllReduce };
 
 struct Collective {
-  Kind kind = Kind::kAllGather;
+  CollectiveKind kind = CollectiveKind::kAllGather;
   std::size_t count = 0;
   std::vector<const float*> from;  // [rank]
   std::size_t posted = 0, computed = 0;
@@ -73,12 +73,12 @@ struct Member {
   bool aborted = false;  // under the clique's mutex
 
   std::vector<float> result(const Collective& all) const;
-  void run(int number, Kind kind, const float* from, float* to, std::size_t count);
+  void run(int number, CollectiveKind kind, const float* from, float* to, std::size_t count);
 };
 
 std::vector<float> Member::result(const Collective& all) const {
   std::vector<float> values;
-  if (all.kind == Kind::kAllGather) {
+  if (all.kind == CollectiveKind::kAllGather) {
     for (const float* from : all.from) values.insert(values.end(), from, from + all.count);
     return values;
   }
@@ -89,7 +89,7 @@ std::vector<float> Member::result(const Collective& all) const {
   return values;
 }
 
-void Member::run(int number, Kind kind, const float* from, float* to, std::size_t count) {
+void Member::run(int number, CollectiveKind kind, const float* from, float* to, std::size_t count) {
   const OnGpu gpu(device);
   std::unique_lock lock(clique->mutex);
   Collective& all = clique->collectives[number];
@@ -127,7 +127,7 @@ struct ncclComm {
   std::shared_ptr<Member> member = std::make_shared<Member>();
   int collectives = 0;
 
-  ncclResult_t collective(Kind kind, const void* from, void* to, std::size_t count,
+  ncclResult_t collective(CollectiveKind kind, const void* from, void* to, std::size_t count,
                           ncclDataType_t type, cudaStream_t stream) {
     ncclResult_t state = ncclSuccess;
     ncclCommGetAsyncError(this, &state);
@@ -204,13 +204,13 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t communicator, ncclResult_t* state)
 
 ncclResult_t ncclAllGather(const void* from, void* to, size_t count, ncclDataType_t type,
                            ncclComm_t communicator, cudaStream_t stream) {
-  return communicator->collective(Kind::kAllGather, from, to, count, type, stream);
+  return communicator->collective(CollectiveKind::kAllGather, from, to, count, type, stream);
 }
 
 ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataType_t type,
                            ncclRedOp_t operation, ncclComm_t communicator, cudaStream_t stream) {
   if (operation != ncclSum) return ncclInvalidArgument;
-  return communicator->collective(Kind::kAllReduce, from, to, count, type, stream);
+  return communicator->collective(CollectiveKind::kAllReduce, from, to, count, type, stream);
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t communicator) {

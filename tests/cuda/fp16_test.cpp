@@ -15,7 +15,7 @@
 namespace lockstep::test {
 namespace {
 
-constexpr std::int64_t kSteps = 4;
+constexpr std::int64_t kFp16Steps = 4;
 
 DataParallelOptions fp16_options(int gpus) {
   DataParallelOptions options = toy_options(3, BatchNormMode::kSync);
@@ -27,20 +27,20 @@ DataParallelOptions fp16_options(int gpus) {
   return options;
 }
 
-struct Trained {
+struct Fp16Training {
   std::vector<double> losses, norms;           // norms: 0 of skipped steps
   std::vector<LossScaleState> scales;          // [step]
   std::vector<std::vector<float>> parameters;  // [rank]
 
-  bool operator==(const Trained&) const = default;
+  bool operator==(const Fp16Training&) const = default;
 };
 
-Trained trained(const DataParallelOptions& options, bool ahead) {
+Fp16Training trained_in_fp16(const DataParallelOptions& options, bool ahead) {
   const auto run = make_toy(options);
-  Trained result;
-  for (std::int64_t step = 0; step < kSteps; ++step) {
+  Fp16Training result;
+  for (std::int64_t step = 0; step < kFp16Steps; ++step) {
     if (step == 0 || !ahead) run->begin_step(toy_batch(5, step), step, 0.02F);
-    if (ahead && step + 1 < kSteps) run->begin_step(toy_batch(5, step + 1), step + 1, 0.02F);
+    if (ahead && step + 1 < kFp16Steps) run->begin_step(toy_batch(5, step + 1), step + 1, 0.02F);
     const StepResult done = run->finish_step();
     CHECK(done.skipped == std::isnan(done.grad_norm));
     result.losses.push_back(done.loss);
@@ -61,13 +61,13 @@ TEST_CASE("steps that overflow fp16 are skipped alike by issued, replayed and ea
     CAPTURE(gpus);
     fake_runtime::use({.devices = gpus, .peer_access = false});
     DataParallelOptions options = fp16_options(gpus);
-    const Trained issued = trained(options, false);
+    const Fp16Training issued = trained_in_fp16(options, false);
     CHECK(issued.scales.back().skipped > 0);
-    CHECK(issued.scales.back().skipped < kSteps);
-    CHECK(trained(options, true) == issued);
+    CHECK(issued.scales.back().skipped < kFp16Steps);
+    CHECK(trained_in_fp16(options, true) == issued);
     if (gpus > 1) continue;  // gradients go by all_reduce there, which cannot be recorded
     options.cuda_graph = true;
-    CHECK(trained(options, true) == issued);
+    CHECK(trained_in_fp16(options, true) == issued);
   }
 }
 

@@ -25,18 +25,18 @@ using test::contains;
 using test::run_ranks;
 using test::text_of;
 
-const Run kRuns[] = {{1, 1},
-                     {2, 1},
-                     {4, 2},
-                     {3, 3},
-                     {8, 2},
-                     {6, 2, 3},
-                     {4, 2, 1},
-                     {4, 2, 0, true, {{0, 3}, {1, 2}}},
-                     {5, 2, 0, true, {{0, 2, 4}, {1}, {3}}}};
+const Run kCommunicatorRuns[] = {{1, 1},
+                                 {2, 1},
+                                 {4, 2},
+                                 {3, 3},
+                                 {8, 2},
+                                 {6, 2, 3},
+                                 {4, 2, 1},
+                                 {4, 2, 0, true, {{0, 3}, {1, 2}}},
+                                 {5, 2, 0, true, {{0, 2, 4}, {1}, {3}}}};
 
 TEST_CASE("event: every stream reads what its peers wrote in the same call") {
-  for (Run run : kRuns) {
+  for (Run run : kCommunicatorRuns) {
     CAPTURE(run.ranks);
     CAPTURE(run.sync_group);
     check_exchanges("event", run);
@@ -48,7 +48,7 @@ TEST_CASE("event: every stream reads what its peers wrote in the same call") {
 }
 
 TEST_CASE("host: every stream reads what its peers wrote in the same call") {
-  for (const Run& run : kRuns) {
+  for (const Run& run : kCommunicatorRuns) {
     CAPTURE(run.ranks);
     CAPTURE(run.sync_group);
     check_exchanges("host", run);
@@ -95,7 +95,7 @@ void exchange_weights(const Run& run) {
 }
 
 TEST_CASE("a barrier orders all ranks' streams, also across process groups") {
-  for (const Run& run : kRuns) exchange_weights(run);
+  for (const Run& run : kCommunicatorRuns) exchange_weights(run);
 }
 
 TEST_CASE("a rank that leaves out a call is named, and nobody waits on") {

@@ -26,8 +26,8 @@ using test::is_a;
 using test::run_ranks;
 using test::text_of;
 
-const Run kRuns[] = {{1, 1},    {2, 2}, {3, 3},
-                     {4, 4, 2}, {8, 8}, {5, 5, 0, true, {{0, 3}, {1, 2, 4}}}};
+const Run kNcclRuns[] = {{1, 1},    {2, 2}, {3, 3},
+                         {4, 4, 2}, {8, 8}, {5, 5, 0, true, {{0, 3}, {1, 2, 4}}}};
 constexpr std::int64_t kBuckets = 4, kBucket = 200;  // of the gradients: [kBuckets, kBucket]
 
 const char* const kTransports[] = {"host", "event", "nccl"};
@@ -76,7 +76,7 @@ void sum_beside_exchanges(Communicator& own, AllReduce& sums, StreamBackend& bac
 }
 
 TEST_CASE("nccl: every stream reads what its peers wrote in the same call") {
-  for (const Run& run : kRuns) {
+  for (const Run& run : kNcclRuns) {
     CAPTURE(run.ranks);
     check_exchanges("nccl", run);
   }
@@ -86,7 +86,7 @@ TEST_CASE("nccl: every stream reads what its peers wrote in the same call") {
 
 TEST_CASE("sums of gradients run beside any transport, one collective of a GPU at a time") {
   for (const char* const transport : kTransports) {
-    for (const Run& run : kRuns) {
+    for (const Run& run : kNcclRuns) {
       CAPTURE(transport);
       CAPTURE(run.ranks);
       fake_runtime::use({.devices = run.gpus});

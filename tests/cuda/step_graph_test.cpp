@@ -10,7 +10,7 @@
 
 #include "cli/captured_exchange.h"
 #include "cuda/fake_runtime.h"
-#include "kernels/emulation.h"
+#include "kernels/dispatch.h"
 #include "kernels/operations/gpu_operations.h"
 #include "lockstep/core/check.h"
 #include "parallel/toy_training.h"
@@ -27,16 +27,16 @@ DataParallelOptions on_gpus(int ranks, int gpus, BatchNormMode mode) {
   return options;
 }
 
-struct Trained {
+struct DelayedTraining {
   std::vector<double> losses, norms;
   std::vector<std::vector<float>> parameters;  // [rank]
 
-  bool operator==(const Trained&) const = default;
+  bool operator==(const DelayedTraining&) const = default;
 };
 
-Trained trained(const DataParallelOptions& options) {
+DelayedTraining trained_with_delays(const DataParallelOptions& options) {
   const auto run = make_toy(options);
-  Trained result;
+  DelayedTraining result;
   auto& slow = dynamic_cast<gpu::GpuOperations&>(run->replica(1).backend());
   for (std::int64_t step = 0; step < 5; ++step) {
     // Late enough to come after nodes that read the images, if these do not wait.
@@ -60,11 +60,11 @@ TEST_CASE("a graph over several GPUs has the bits of issued steps, with and with
       fake_runtime::use({.devices = 2, .peer_access = peer_access});
       DataParallelOptions options = on_gpus(4, 2, BatchNormMode::kSync);
       options.optimizer = optimizer;
-      const Trained issued = trained(options);
+      const DelayedTraining issued = trained_with_delays(options);
       CHECK(issued.norms.back() > 0);
       CHECK(issued.norms.back() != issued.norms.front());
       options.cuda_graph = true;
-      CHECK(trained(options) == issued);
+      CHECK(trained_with_delays(options) == issued);
     }
   }
 }

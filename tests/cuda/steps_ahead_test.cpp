@@ -23,9 +23,9 @@ namespace {
 
 using fake_runtime::ReadbackWait;
 
-constexpr std::int64_t kSteps = 5;
+constexpr std::int64_t kIssuedSteps = 5;
 
-DataParallelOptions on_gpu(int ranks, BatchNormMode mode) {
+DataParallelOptions on_one_gpu(int ranks, BatchNormMode mode) {
   DataParallelOptions options = toy_options(ranks, mode);
   for (int rank = 0; rank < ranks; ++rank) options.devices[rank] = {DeviceKind::kCuda, 0, rank};
   return options;
@@ -35,14 +35,14 @@ DataParallelOptions on_gpu(int ranks, BatchNormMode mode) {
 Batch batch_of(std::int64_t step) { return toy_batch(step == 3 ? 4 : 5, step); }
 
 /// `ahead` steps are begun before the first is finished.
-Outcome trained(const DataParallelOptions& options, std::int64_t ahead) {
+Outcome trained_ahead(const DataParallelOptions& options, std::int64_t ahead) {
   const auto run = make_toy(options);
   std::vector<double> losses;
   std::int64_t begun = 0;
-  for (std::int64_t step = 0; step < kSteps; ++step) {
-    for (; begun <= step + ahead && begun < kSteps; ++begun) {
+  for (std::int64_t step = 0; step < kIssuedSteps; ++step) {
+    for (; begun <= step + ahead && begun < kIssuedSteps; ++begun) {
       run->begin_step(batch_of(begun), begun, 0.05F);
-      if (begun + 1 < kSteps) run->stage_next(batch_of(begun + 1));
+      if (begun + 1 < kIssuedSteps) run->stage_next(batch_of(begun + 1));
     }
     const StepResult result = run->finish_step();
     losses.push_back(result.loss);
@@ -53,7 +53,7 @@ Outcome trained(const DataParallelOptions& options, std::int64_t ahead) {
 
 TEST_CASE("a step is issued as a whole while the device is in the middle of the one before it") {
   fake_runtime::use({.devices = 1});
-  DataParallelOptions options = on_gpu(2, BatchNormMode::kSync);
+  DataParallelOptions options = on_one_gpu(2, BatchNormMode::kSync);
   std::promise<void> go_on;
   std::vector<Backend*> backends(2);
   std::atomic<int> calls{0};
@@ -89,9 +89,9 @@ TEST_CASE("steps that are begun ahead have the bits of steps one by one") {
     CAPTURE(ranks);
     CAPTURE(graph);
     fake_runtime::use({.devices = 1, .upload_milliseconds = 1});
-    DataParallelOptions options = on_gpu(ranks, mode);
+    DataParallelOptions options = on_one_gpu(ranks, mode);
     options.cuda_graph = graph;
-    CHECK(trained(options, 1) == trained(options, 0));
+    CHECK(trained_ahead(options, 1) == trained_ahead(options, 0));
   }
 }
 
@@ -99,7 +99,7 @@ TEST_CASE("no step after one with a bad loss changes the weights, also if it was
   for (const bool graph : {false, true}) {
     CAPTURE(graph);
     fake_runtime::use({.devices = 1});
-    DataParallelOptions options = on_gpu(3, BatchNormMode::kLocal);
+    DataParallelOptions options = on_one_gpu(3, BatchNormMode::kLocal);
     options.cuda_graph = graph;
     const auto run = make_toy(options);
     for (std::int64_t step = 0; step < 3; ++step) run->train_step(toy_batch(5, step), step, 0.05F);
@@ -122,7 +122,7 @@ TEST_CASE("no step after one with a bad loss changes the weights, also if it was
 
 TEST_CASE("with a step under way nothing else is called") {
   fake_runtime::use({.devices = 1});
-  const auto run = make_toy(on_gpu(1, BatchNormMode::kLocal));
+  const auto run = make_toy(on_one_gpu(1, BatchNormMode::kLocal));
   run->begin_step(toy_batch(5, 0), 0, 0.05F);
   CHECK_THROWS_WITH_AS(run->optimizer_state(), doctest::Contains("step 0 is under way"), Error);
   CHECK_THROWS_AS(run->forward(toy_batch(5, 1)), Error);

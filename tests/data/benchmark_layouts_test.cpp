@@ -32,10 +32,6 @@ Labels labels_of(const DataOptions& options, std::int64_t index, Split split = S
   return make_dataset(options, split, 0)->load(index).labels.pixels;
 }
 
-std::string failure(const DataOptions& options) {
-  return message_of<DataError>([&] { make_dataset(options, Split::kTrain, 0)->load(0); });
-}
-
 TEST_CASE("VOC: a list of ids, palette masks, 255 does not count") {
   const TempFolder folder;
   const std::string year = "VOCdevkit/VOC2012/";
@@ -62,7 +58,7 @@ TEST_CASE("VOC: a list of ids, palette masks, 255 does not count") {
   CHECK(contains(message_of<DataError>([&] { make_dataset(options, Split::kVal, 0); }),
                  "nothing.txt"));
   options.root /= "JPEGImages";
-  CHECK(contains(failure(options), "ImageSets/Segmentation"));
+  CHECK(contains(loading_failure(options), "ImageSets/Segmentation"));
 }
 
 TEST_CASE("VOC: the augmented lists take SBD's masks, by id or by path") {
@@ -97,7 +93,7 @@ TEST_CASE("Cityscapes: label ids become the 19 classes; other files of gtFine ar
   CHECK(labels_of(options, 0) == Labels{0, 18, 255, 13, 11, 255, 255, 2});
 
   std::filesystem::remove(folder.path() / (mask + "labelIds.png"));
-  CHECK(contains(failure(options), "labelTrainIds.png"));
+  CHECK(contains(loading_failure(options), "labelTrainIds.png"));
   write_mask(folder, mask + "labelTrainIds.png", {0, 18, 255, 13, 11, 255, 255, 2});
   CHECK(labels_of(options, 0) == Labels{0, 18, 255, 13, 11, 255, 255, 2});
   DataOptions other = options;
@@ -156,7 +152,7 @@ TEST_CASE("a list names images and masks, with tabs where names have spaces") {
   CHECK(labels_of(options, 0) == Labels{0, 1, 2, 255});
   options.train = "spaces.txt";
   for (const char* part : {"spaces.txt:2", "tab", "got 4 words"})
-    CHECK(contains(failure(options), part));
+    CHECK(contains(loading_failure(options), part));
 }
 
 TEST_CASE("black-and-white masks are the classes 0 and 1 where the configuration says so") {
@@ -169,7 +165,7 @@ TEST_CASE("black-and-white masks are the classes 0 and 1 where the configuration
   options.mask_values = MaskValues::kBinary;
   CHECK(labels_of(options, 0) == Labels{0, 1, 1, 0});
   write_mask(folder, "masks/train/a.png", {0, 255, 1, 0});
-  CHECK(contains(failure(options), "label 1 at row 0, column 2; expected 0 or 255"));
+  CHECK(contains(loading_failure(options), "label 1 at row 0, column 2; expected 0 or 255"));
   options.num_classes = 3;
   CHECK_THROWS_AS(make_dataset(options, Split::kTrain, 0), ConfigError);
   // Layouts whose masks are known do not take the key silently.
@@ -188,10 +184,10 @@ TEST_CASE("masks in RGB are read by the palette, and an unknown colour is named"
   write_png(mask, Image{1, 3, {0, 0, 192, 128, 128, 128, 0, 0, 0}});
   DataOptions options = options_of("folder", folder);
   options.num_classes = 2;
-  CHECK(contains(failure(options), "data.palette"));
+  CHECK(contains(loading_failure(options), "data.palette"));
   options.palette = {"#808080", "#0000c0"};
   for (const char* part : {"#000000", "row 0, column 2", "data.ignore_colors"})
-    CHECK(contains(failure(options), part));
+    CHECK(contains(loading_failure(options), part));
   options.ignore_colors = {"#000000"};
   CHECK(labels_of(options, 0) == Labels{1, 0, 255});
   options.ignore_colors = {"#808080"};
@@ -237,17 +233,17 @@ TEST_CASE("samples that cannot be read are left out on request, and named") {
   }
   write_mask(folder, "masks/train/a.png", {0, 9, 1, 0});
   write_mask(folder, "masks/train/c.png", {0, 1, 1});
-  CHECK(contains(failure(options), "none of 3 samples can be read"));
+  CHECK(contains(loading_failure(options), "none of 3 samples can be read"));
 }
 
 TEST_CASE("a folder that cannot be listed is an error that names it") {
   const TempFolder folder;
   std::filesystem::create_directories(folder.path() / "images");
   std::filesystem::create_directory_symlink("train", folder.path() / "images/train");
-  CHECK(contains(failure(options_of("cityscapes", folder)), "leftImg8bit"));
+  CHECK(contains(loading_failure(options_of("cityscapes", folder)), "leftImg8bit"));
   DataOptions options = options_of("folder", folder);
   options.num_classes = 2;
-  CHECK(contains(failure(options), "images/train"));
+  CHECK(contains(loading_failure(options), "images/train"));
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ Image plain(Size size, std::uint8_t r, std::uint8_t g, std::uint8_t b) {
 }
 
 /// Three classes of 2, 1 and 1 images in training, of which validation has two.
-DataOptions folder_options(const TempFolder& folder) {
+DataOptions image_folder_options(const TempFolder& folder) {
   write_png(folder.file("train/cat/b.png"), plain({6, 8}, 1, 1, 1));
   write_jpeg_file(folder.file("train/cat/deeper/a.JPG"), plain({8, 8}, 2, 2, 2));
   write_png(folder.file("train/ant/x.png"), plain({6, 8}, 3, 3, 3));
@@ -90,7 +90,7 @@ std::string refusal(const DataOptions& data, Split split = Split::kTrain) {
 
 TEST_CASE("imagefolder: classes are training's folders in order, images at any depth") {
   const TempFolder folder;
-  const DataOptions data = folder_options(folder);
+  const DataOptions data = image_folder_options(folder);
   CHECK(class_count(data) == 3);
   CHECK(class_names(data) == std::vector<std::string>{"ant", "cat", "dog"});
   const auto train = make_dataset(data, Split::kTrain, 0);
@@ -111,7 +111,7 @@ TEST_CASE("imagefolder: classes are training's folders in order, images at any d
 
 TEST_CASE("imagefolder: what does not fit is refused and named") {
   const TempFolder folder;
-  DataOptions data = folder_options(folder);
+  DataOptions data = image_folder_options(folder);
   data.num_classes = 2;
   CHECK(contains(refusal(data), "has 3 folders, one for each class"));
   data.num_classes = 5;  // a head that has room for more
@@ -240,7 +240,7 @@ TEST_CASE(
 
 TEST_CASE("val_resize and val_crop: the shorter side, then the central part, of validation only") {
   const TempFolder folder;
-  DataOptions data = folder_options(folder);
+  DataOptions data = image_folder_options(folder);
   CHECK_FALSE(ValLoader(data, 0).one_size());  // 20x10 and 10x20
   data.val_resize = 20;
   CHECK(ValLoader(data, 0).load(0, 1, 1).size == Size{40, 20});

@@ -37,7 +37,7 @@ class Listed final : public Dataset {
   std::vector<Entry> entries_;
 };
 
-DataOptions options_of(int classes) {
+DataOptions options_with_classes(int classes) {
   DataOptions options;
   options.num_classes = classes;
   return options;
@@ -59,7 +59,7 @@ bool warns(const std::vector<std::string>& warnings, const std::string& part) {
 TEST_CASE("a split's labels, sizes and pixels are counted") {
   const Listed dataset({{51, {0, 0, 1, 255}}, {102, {1, 1}}, {0, {}}, {7, {255, 255}}});
   for (const int workers : {0, 2}) {
-    const SplitReport report = examine(dataset, options_of(3), workers);
+    const SplitReport report = examine(dataset, options_with_classes(3), workers);
     CHECK(report.images == 4);
     CHECK(report.examined == 4);
     CHECK(report.class_labels == std::vector<std::int64_t>{2, 3, 0});
@@ -81,7 +81,8 @@ TEST_CASE("a split's labels, sizes and pixels are counted") {
 TEST_CASE("classes are weighted by the median frequency over their own") {
   // Frequencies where they occur: 0: 2/3, 1: 3/5; median of both 19/30.
   const Listed dataset({{0, {0, 0, 1, 255}}, {0, {1, 1}}});
-  const std::vector<double> weights = median_frequency_weights(examine(dataset, options_of(3)));
+  const std::vector<double> weights =
+      median_frequency_weights(examine(dataset, options_with_classes(3)));
   CHECK(weights[0] == doctest::Approx(19.0 / 30 * 3 / 2));
   CHECK(weights[1] == doctest::Approx(19.0 / 30 * 5 / 3));
   CHECK(weights[2] == 0);
@@ -89,7 +90,7 @@ TEST_CASE("classes are weighted by the median frequency over their own") {
 
 TEST_CASE("masks of only 0 and 255 are warned of, with the remedy") {
   const Listed dataset({{0, {0, 255, 0, 255}}, {0, {0, 0}}});
-  const DataOptions options = options_of(2);
+  const DataOptions options = options_with_classes(2);
   const auto warnings = data_warnings(examine(dataset, options), options);
   REQUIRE(warnings.size() == 1);
   CHECK(contains(warnings[0], "data.mask_values = \"binary\""));
@@ -100,7 +101,7 @@ TEST_CASE("masks of only 0 and 255 are warned of, with the remedy") {
 TEST_CASE("classes that never occur are warned of when enough was looked at") {
   std::vector<Listed::Entry> entries(20, {0, {0, 2}});
   const Listed dataset(entries);
-  const DataOptions options = options_of(3);
+  const DataOptions options = options_with_classes(3);
   CHECK(warns(data_warnings(examine(dataset, options), options), "class 1 (class_1) does not"));
   const auto part = [&](int count) {
     std::vector<std::int64_t> samples(static_cast<std::size_t>(count));
@@ -115,7 +116,7 @@ TEST_CASE("classes that never occur are warned of when enough was looked at") {
 
 TEST_CASE("what cannot be read and what has no labels is warned of") {
   const Listed dataset({{0, {0, 1}}, {0, {}}, {0, {255, 255}}});
-  const DataOptions options = options_of(2);
+  const DataOptions options = options_with_classes(2);
   const auto warnings = data_warnings(examine(dataset, options), options);
   CHECK(warns(warnings, "data.skip_broken"));
   CHECK(warns(warnings, "no label that counts: picture 2"));
@@ -123,7 +124,7 @@ TEST_CASE("what cannot be read and what has no labels is warned of") {
 
 TEST_CASE("a crop that no image fills half is warned of, in training alone") {
   const Listed dataset({{0, {0, 1, 0, 1}}, {0, {0, 1}}});  // 1x4 and 1x2
-  DataOptions options = options_of(2);
+  DataOptions options = options_with_classes(2);
   const SplitReport report = examine(dataset, options);
   const auto crop = [&](Size size) {
     options.augment = AugmentOptions{.crop = size};
@@ -151,7 +152,7 @@ TEST_CASE("a crop that no image fills half is warned of, in training alone") {
 TEST_CASE("equal images of both splits are found, whatever their labels") {
   const Listed train({{1, {0, 0}}, {2, {0, 0}}, {3, {0, 0, 0}}});
   const Listed val({{3, {1, 1}}, {2, {1, 1}}, {2, {1, 1}}});
-  const DataOptions options = options_of(2);
+  const DataOptions options = options_with_classes(2);
   using Pairs = std::vector<std::pair<std::int64_t, std::int64_t>>;
   CHECK(find_duplicates(train, examine(train, options), val, examine(val, options)) ==
         Pairs{{1, 1}, {1, 2}});

@@ -22,10 +22,6 @@ void write_pair(const TempFolder& folder, const std::string& image, const std::s
   write_png(folder.file(mask), random_labels({4, 6}, 5, seed));
 }
 
-std::string failure(const DataOptions& options) {
-  return message_of<DataError>([&] { make_dataset(options, Split::kTrain, 0)->load(0); });
-}
-
 TEST_CASE("layout folder pairs by stem, in the order of the stems, whatever the extension") {
   const TempFolder folder;
   write_pair(folder, "images/train/b.2.png", "masks/train/b.2.png", 2);
@@ -45,32 +41,32 @@ TEST_CASE("layout folder pairs by stem, in the order of the stems, whatever the 
 TEST_CASE("what is missing is named") {
   const TempFolder folder;
   DataOptions options = folder_options(folder);
-  CHECK(contains(failure(options), "images"));
+  CHECK(contains(loading_failure(options), "images"));
   write_pair(folder, "images/training/a.png", "masks/training/a.png", 1);
-  CHECK(contains(failure(options), "training"));
+  CHECK(contains(loading_failure(options), "training"));
   options.train = "training";
-  CHECK(failure(options).empty());
+  CHECK(loading_failure(options).empty());
   write_png(folder.file("images/training/b.png"), random_image({4, 6}, 1));
-  CHECK(contains(failure(options), "b.png"));
+  CHECK(contains(loading_failure(options), "b.png"));
   for (const char* name : {"c", "d", "e"})
     write_png(folder.file(concat("images/training/", name, ".png")), random_image({4, 6}, 1));
-  CHECK(contains(failure(options), "(4 in all)"));
+  CHECK(contains(loading_failure(options), "(4 in all)"));
   for (const char* name : {"b", "c", "d", "e", "f"})
     write_png(folder.file(concat("masks/training/", name, ".png")), random_labels({4, 6}, 5, 1));
-  CHECK(contains(failure(options), "f.png"));
+  CHECK(contains(loading_failure(options), "f.png"));
   write_png(folder.file("images/training/f.png"), random_image({4, 6}, 1));
-  CHECK(failure(options).empty());
+  CHECK(loading_failure(options).empty());
   write_jpeg_file(folder.file("images/training/f.jpg"), random_image({4, 6}, 1));
-  CHECK(contains(failure(options), "same stem"));
+  CHECK(contains(loading_failure(options), "same stem"));
   std::filesystem::create_directories(folder.path() / "images/empty");
   options.train = "empty";
-  CHECK(contains(failure(options), "found none"));
-  CHECK(!contains(failure(options), "found none of them"));
+  CHECK(contains(loading_failure(options), "found none"));
+  CHECK(!contains(loading_failure(options), "found none of them"));
   for (const char* name : {"b.tif", "a.tif", ".hidden"})
     write_file(folder.file(concat("images/empty/", name)), std::string("II*"));
-  CHECK(contains(failure(options), "found none of them, but a.tif and 1 more"));
+  CHECK(contains(loading_failure(options), "found none of them, but a.tif and 1 more"));
   options.root = folder.path() / "nowhere";
-  CHECK(contains(failure(options), "nowhere"));
+  CHECK(contains(loading_failure(options), "nowhere"));
   options.root.clear();
   CHECK_THROWS_AS(make_dataset(options, Split::kTrain, 0), ConfigError);
 }
@@ -82,13 +78,13 @@ TEST_CASE("a label outside the classes names file, value, pixel and what is allo
   labels.pixels[0] = 255;  // ignored
   labels.pixels[1 * 4 + 2] = 7;
   write_png(folder.file("masks/train/a.png"), labels);
-  const std::string text = failure(folder_options(folder));
+  const std::string text = loading_failure(folder_options(folder));
   for (const char* part :
        {"masks/train/a.png", "label 7", "row 1, column 2", "0..4", "ignore_index 255"}) {
     CHECK(contains(text, part));
   }
   CHECK_FALSE(contains(text, "black-and-white"));
-  CHECK(failure(folder_options(folder, 8)).empty());
+  CHECK(loading_failure(folder_options(folder, 8)).empty());
 }
 
 TEST_CASE("a black-and-white mask gets a hint") {
@@ -97,14 +93,14 @@ TEST_CASE("a black-and-white mask gets a hint") {
   write_png(folder.file("masks/train/a.png"), LabelMap{1, 3, {0, 255, 0}});
   DataOptions options = folder_options(folder, 2);
   options.ignore_index = 99;
-  CHECK(contains(failure(options), "data.mask_values = \"binary\""));
+  CHECK(contains(loading_failure(options), "data.mask_values = \"binary\""));
 }
 
 TEST_CASE("an image and a mask of different sizes are an error that names both") {
   const TempFolder folder;
   write_png(folder.file("images/train/a.png"), random_image({3, 4}, 1));
   write_png(folder.file("masks/train/a.png"), random_labels({4, 3}, 5, 1));
-  const std::string text = failure(folder_options(folder));
+  const std::string text = loading_failure(folder_options(folder));
   for (const char* part : {"images/train/a.png", "masks/train/a.png", "4x3", "3x4"})
     CHECK(contains(text, part));
 }
@@ -118,9 +114,9 @@ TEST_CASE("layout camvid: folders with annot, void becomes ignore_index") {
   CHECK(make_dataset(options, Split::kTrain, 0)->load(0).labels.pixels ==
         std::vector<Label>{0, 10, 255, 255, 255, 3});
   options.ignore_index = 11;
-  CHECK(contains(failure(options), "label 255"));
+  CHECK(contains(loading_failure(options), "label 255"));
   write_png(folder.file("trainannot/x_001.png"), LabelMap{2, 3, {0, 10, 11, 11, 12, 3}});
-  CHECK(contains(failure(options), "label 12"));
+  CHECK(contains(loading_failure(options), "label 12"));
 }
 
 TEST_CASE("layout camvid: a list written elsewhere is resolved by the tails of its paths") {
@@ -137,12 +133,12 @@ TEST_CASE("layout camvid: a list written elsewhere is resolved by the tails of i
   REQUIRE(dataset->size() == 2);
   CHECK(contains(dataset->describe(0), "train/b.png"));
   write_file(folder.file("train.txt"), std::string("/S/train/b.png\n"));
-  CHECK(contains(failure(options), "train.txt:1"));
+  CHECK(contains(loading_failure(options), "train.txt:1"));
   write_file(folder.file("train.txt"),
              std::string("train/b.png trainannot/b.png\n/S/train/c.png /S/trainannot/b.png\n"));
-  CHECK(contains(failure(options), "train.txt:2"));
+  CHECK(contains(loading_failure(options), "train.txt:2"));
   write_file(folder.file("train.txt"), std::string("\n"));
-  CHECK(contains(failure(options), "found none"));
+  CHECK(contains(loading_failure(options), "found none"));
 }
 
 TEST_CASE("class names and counts") {

@@ -100,4 +100,8 @@ LabelMap random_labels(Size size, int num_classes, std::uint64_t seed) {
   return labels;
 }
 
+std::string loading_failure(const DataOptions& options) {
+  return message_of<DataError>([&] { make_dataset(options, Split::kTrain, 0)->load(0); });
+}
+
 }  // namespace lockstep

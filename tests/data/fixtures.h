@@ -56,6 +56,9 @@ std::string message_of(const Call& call) {
   return "";
 }
 
+/// Why the training set cannot be made, or its first sample not be loaded; "" when it can.
+std::string loading_failure(const DataOptions& options);
+
 inline bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }

@@ -22,7 +22,7 @@ Image read(const std::filesystem::path& path) {
   return image;
 }
 
-LabelMap labels_of(const std::filesystem::path& path) {
+LabelMap mask_of(const std::filesystem::path& path) {
   LabelMap labels;
   Image colored;
   read_mask(path, labels, colored);
@@ -55,7 +55,7 @@ TEST_CASE("a PNG in memory has what would be written, in no more bytes") {
   const std::vector<Color> colors(21, Color{1, 2, 3});
   write_png(written, labels, colors);
   write_file(encoded, encode_png(labels, colors));
-  CHECK(labels_of(encoded).pixels == labels.pixels);
+  CHECK(mask_of(encoded).pixels == labels.pixels);
   CHECK(read(encoded).pixels == read(written).pixels);
 }
 
@@ -104,26 +104,26 @@ TEST_CASE("labels keep the raw value, gray or palette, at every depth") {
   for (const int color : {PNG_COLOR_TYPE_GRAY, PNG_COLOR_TYPE_PALETTE}) {
     CAPTURE(color);
     write_png_file(path, {color, 8}, {1, 3}, {{0, 11, 255}});
-    CHECK(labels_of(path).pixels == Labels{0, 11, 255});
+    CHECK(mask_of(path).pixels == Labels{0, 11, 255});
     write_png_file(path, {color, 4}, {1, 3}, {{0x1F, 0x20}});
-    CHECK(labels_of(path).pixels == Labels{1, 15, 2});
+    CHECK(mask_of(path).pixels == Labels{1, 15, 2});
     write_png_file(path, {color, 2}, {2, 3}, {{0b00011100}, {0b11100100}});
-    CHECK(labels_of(path).pixels == Labels{0, 1, 3, 3, 2, 1});
+    CHECK(mask_of(path).pixels == Labels{0, 1, 3, 3, 2, 1});
     write_png_file(path, {color, 1}, {1, 9}, {{0b10110001, 0b10000000}});
-    CHECK(labels_of(path).pixels == Labels{1, 0, 1, 1, 0, 0, 0, 1, 1});
+    CHECK(mask_of(path).pixels == Labels{1, 0, 1, 1, 0, 0, 0, 1, 1});
     write_png_file(path, {color, 8, true}, {2, 2}, {{1, 2}, {3, 4}});
-    CHECK(labels_of(path).pixels == Labels{1, 2, 3, 4});
+    CHECK(mask_of(path).pixels == Labels{1, 2, 3, 4});
   }
   const LabelMap labels = random_labels({4, 3}, 256, 3);
   write_png(path, labels);
-  CHECK(labels_of(path).pixels == labels.pixels);
+  CHECK(mask_of(path).pixels == labels.pixels);
 }
 
 TEST_CASE("labels of 16 bits and in colour are read") {
   const TempFolder folder;
   const auto path = folder.file("mask.png");
   write_png_file(path, {PNG_COLOR_TYPE_GRAY, 16}, {1, 3}, {{0, 3, 2, 1, 255, 254}});
-  CHECK(labels_of(path).pixels == Labels{3, 513, 65534});
+  CHECK(mask_of(path).pixels == Labels{3, 513, 65534});
   write_png_file(path, {PNG_COLOR_TYPE_RGB}, {1, 2}, {{1, 2, 3, 4, 5, 6}});
   LabelMap labels;
   Image colored;
@@ -134,7 +134,7 @@ TEST_CASE("labels of 16 bits and in colour are read") {
 TEST_CASE("labels of another kind are refused and named") {
   const TempFolder folder;
   const auto path = folder.file("mask.png");
-  const auto refusal = [&] { return message_of<DataError>([&] { labels_of(path); }); };
+  const auto refusal = [&] { return message_of<DataError>([&] { mask_of(path); }); };
   write_png_file(path, {PNG_COLOR_TYPE_GRAY_ALPHA}, {1, 1}, {{3, 255}});
   CHECK(contains(refusal(), "mask.png"));
   CHECK(contains(refusal(), "gray with alpha"));
@@ -197,7 +197,7 @@ TEST_CASE("labels cut anywhere are an error, and a cut file is named") {
   }
   for (const std::size_t count : {png.size() - 1, png.size() / 2, std::size_t{20}}) {
     std::filesystem::resize_file(path, count);
-    CHECK(contains(message_of<DataError>([&] { labels_of(path); }), path.string()));
+    CHECK(contains(message_of<DataError>([&] { mask_of(path); }), path.string()));
   }
 }
 
@@ -228,7 +228,7 @@ TEST_CASE("foreign, empty and missing files say what came") {
   const auto path = folder.file("a.jpg");
   write_file(path, std::string("GIF89a and so on"));
   CHECK(contains(message_of<DataError>([&] { read(path); }), "GIF89a"));
-  CHECK(contains(message_of<DataError>([&] { labels_of(path); }), "GIF89a"));
+  CHECK(contains(message_of<DataError>([&] { mask_of(path); }), "GIF89a"));
   CHECK_THROWS_AS(read_image_size(path), DataError);
   write_file(path, std::string());
   CHECK(contains(message_of<DataError>([&] { read(path); }), "is empty"));

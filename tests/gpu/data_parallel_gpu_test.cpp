@@ -29,7 +29,7 @@ std::vector<Device> replicas_of_gpu(int count) {
   return devices;
 }
 
-Outcome trained(const DataParallelOptions& options) {
+Outcome trained_outcome(const DataParallelOptions& options) {
   const auto run = make_toy(options);
   Outcome result = outcome_of(*run, train(*run));
   for (int rank = 1; rank < run->size(); ++rank) {
@@ -48,7 +48,7 @@ DataParallelOptions on_gpu(int ranks, BatchNormMode mode, const std::string& tra
   return options;
 }
 
-void check_close(const Outcome& a, const Outcome& b, double tolerance) {
+void check_within(const Outcome& a, const Outcome& b, double tolerance) {
   CHECK(distance(a.parameters, b.parameters) < tolerance);
   CHECK(distance(a.statistics, b.statistics) < tolerance);
   for (std::size_t step = 0; step < a.losses.size(); ++step) {
@@ -58,16 +58,16 @@ void check_close(const Outcome& a, const Outcome& b, double tolerance) {
 
 TEST_CASE("one replica on the GPU trains as one on the CPU") {
   if (no_gpu()) return;
-  check_close(trained(on_gpu(1, BatchNormMode::kLocal, "event")),
-              trained(toy_options(1, BatchNormMode::kLocal)), 2e-4);
+  check_within(trained_outcome(on_gpu(1, BatchNormMode::kLocal, "event")),
+               trained_outcome(toy_options(1, BatchNormMode::kLocal)), 2e-4);
 }
 
 TEST_CASE("sync on N replicas of a GPU is one replica with the whole batch") {
   if (no_gpu()) return;
-  const Outcome whole = trained(on_gpu(1, BatchNormMode::kLocal, "event"));
+  const Outcome whole = trained_outcome(on_gpu(1, BatchNormMode::kLocal, "event"));
   for (const int ranks : {2, 4, 8}) {
     CAPTURE(ranks);
-    check_close(trained(on_gpu(ranks, BatchNormMode::kSync, "event")), whole, 2e-4);
+    check_within(trained_outcome(on_gpu(ranks, BatchNormMode::kSync, "event")), whole, 2e-4);
   }
 }
 
@@ -75,15 +75,16 @@ TEST_CASE("virtual on one replica is local on several") {
   if (no_gpu()) return;
   DataParallelOptions slices = on_gpu(1, BatchNormMode::kVirtual, "event");
   slices.norm.options.virtual_devices = 4;
-  check_close(trained(slices), trained(on_gpu(4, BatchNormMode::kLocal, "event")), 2e-4);
+  check_within(trained_outcome(slices), trained_outcome(on_gpu(4, BatchNormMode::kLocal, "event")),
+               2e-4);
 }
 
 TEST_CASE("the transports give the same bits, and so do two runs, one with delays") {
   if (no_gpu()) return;
   for (const int ranks : {2, 4}) {
     CAPTURE(ranks);
-    const Outcome event = trained(on_gpu(ranks, BatchNormMode::kSync, "event"));
-    CHECK(trained(on_gpu(ranks, BatchNormMode::kSync, "host")) == event);
+    const Outcome event = trained_outcome(on_gpu(ranks, BatchNormMode::kSync, "event"));
+    CHECK(trained_outcome(on_gpu(ranks, BatchNormMode::kSync, "host")) == event);
     DataParallelOptions delayed = on_gpu(ranks, BatchNormMode::kSync, "event");
     delayed.communicator.hook = [](int rank, const SyncCall& call) {
       Rng rng(3, RngPurpose::kTest, static_cast<std::uint64_t>(rank),
@@ -91,7 +92,7 @@ TEST_CASE("the transports give the same bits, and so do two runs, one with delay
       std::this_thread::sleep_for(std::chrono::microseconds(rng.below(500)));
       return true;
     };
-    CHECK(trained(delayed) == event);
+    CHECK(trained_outcome(delayed) == event);
   }
 }
 
@@ -148,7 +149,7 @@ TEST_CASE("placement: sync comes to the same bits on any number of replicas of a
   host.communicator.transport = "host";
   CHECK((trained_in_steps(host) == whole));
   const Placed on_cpu = trained_in_steps(placed_options(1, Sgd{.weight_decay = 1e-3F}));
-  check_close(whole.outcome, on_cpu.outcome, 2e-4);
+  check_within(whole.outcome, on_cpu.outcome, 2e-4);
 }
 
 TEST_CASE("placement: a graph of any number of replicas replays the same bits") {
@@ -231,9 +232,9 @@ TEST_CASE("mean squared error and all_reduce: on replicas of a GPU as on one CPU
     DataParallelOptions cpu = toy_options(1, BatchNormMode::kSync);
     cpu.accumulate = accumulate;
     const Outcome expected = trained_on_values(cpu);
-    check_close(trained_on_values(on(1, "event")), expected, 2e-4);
+    check_within(trained_on_values(on(1, "event")), expected, 2e-4);
     const Outcome three = trained_on_values(on(3, "event"));
-    check_close(three, expected, 2e-4);
+    check_within(three, expected, 2e-4);
     CHECK(trained_on_values(on(3, "host")) == three);
     if (accumulate == 1) CHECK(trained_on_values(on(3, "event"), true) == three);
   }
@@ -245,15 +246,15 @@ TEST_CASE("gradients summed by NCCL, on every GPU there is") {
   const int gpus = std::min(cuda_device_count(), 8);
   DataParallelOptions options = toy_options(gpus, BatchNormMode::kSync);
   for (int rank = 0; rank < gpus; ++rank) options.devices[rank] = {DeviceKind::kCuda, rank, 0};
-  const Outcome owner = trained(options);
+  const Outcome owner = trained_outcome(options);
   for (const std::size_t bucket_bytes : {std::size_t{1}, std::size_t{3000}}) {
     options.gradient_exchange = {"all_reduce", bucket_bytes, bucket_bytes};
     for (const char* transport : {"event", "nccl"}) {
       options.communicator.transport = transport;
-      const Outcome sums = trained(options);
-      check_close(sums, owner, 1e-5);
+      const Outcome sums = trained_outcome(options);
+      check_within(sums, owner, 1e-5);
       if (gpus == 1) CHECK(sums == owner);
-      CHECK(trained(options) == sums);
+      CHECK(trained_outcome(options) == sums);
     }
   }
 }

@@ -136,10 +136,6 @@ struct Replica {
   }
 };
 
-inline void append(Values& all, const Values& more) {
-  all.insert(all.end(), more.begin(), more.end());
-}
-
 /// A whole BatchNorm call: its launchers, one operation of all replicas after another.
 class BatchNormCall {
  public:

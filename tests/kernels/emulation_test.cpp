@@ -21,16 +21,16 @@ using gpu::launch_dependent;
 using gpu::wait_for_previous_kernel;
 using test::WithOptions;
 
-constexpr unsigned kThreads = 96;
+constexpr unsigned kThreadsOfBlock = 96;
 
 struct Sums {
-  float warps[kThreads / 32];
+  float warps[kThreadsOfBlock / 32];
 };
 
 // out[block] = sum of in[block * 96, ...).
 void block_sum(const float* in, float* out) {
   Sums& shared = block_shared<Sums>();
-  float sum = in[blockIdx.x * kThreads + threadIdx.x];
+  float sum = in[blockIdx.x * kThreadsOfBlock + threadIdx.x];
   for (int bits = 16; bits > 0; bits /= 2) sum += __shfl_xor_sync(kWholeWarp, sum, bits);
   if (threadIdx.x % 32 == 0) shared.warps[threadIdx.x / 32] = sum;
   __syncthreads();
@@ -41,7 +41,7 @@ void block_sum(const float* in, float* out) {
 }
 
 void half_arrive(int* out) {
-  if (threadIdx.x < kThreads / 2) __syncthreads();
+  if (threadIdx.x < kThreadsOfBlock / 2) __syncthreads();
   out[threadIdx.x] = 1;
 }
 
@@ -76,9 +76,9 @@ std::vector<float> ascending(std::size_t size) {
 }
 
 std::vector<float> block_sums() {
-  const std::vector<float> in = ascending(5 * kThreads);
+  const std::vector<float> in = ascending(5 * kThreadsOfBlock);
   std::vector<float> out(5);
-  launch(block_sum, 5, kThreads, nullptr, in.data(), out.data());
+  launch(block_sum, 5, kThreadsOfBlock, nullptr, in.data(), out.data());
   return out;
 }
 
@@ -108,8 +108,8 @@ TEST_CASE("a block that never runs leaves its result alone") {
 }
 
 TEST_CASE("threads that do not all reach a barrier are an error, not a hang") {
-  std::vector<int> out(kThreads);
-  CHECK_THROWS_WITH_AS(launch(half_arrive, 1, kThreads, nullptr, out.data()),
+  std::vector<int> out(kThreadsOfBlock);
+  CHECK_THROWS_WITH_AS(launch(half_arrive, 1, kThreadsOfBlock, nullptr, out.data()),
                        doctest::Contains("48 threads wait at __syncthreads"), std::logic_error);
   CHECK(block_sums().size() == 5);  // and the next kernel runs
 }
@@ -146,11 +146,11 @@ void wait_first(float* out) {
 
 TEST_CASE("a kernel that starts early must wait before it does anything") {
   float out = 0;
-  launch_dependent(true, wait_first, 2, kThreads, nullptr, &out);
+  launch_dependent(true, wait_first, 2, kThreadsOfBlock, nullptr, &out);
   CHECK(out == 1);
   for (const auto kernel : {wait_late, wait_sometimes}) {
-    launch_dependent(false, kernel, 2, kThreads, nullptr, &out);
-    CHECK_THROWS_WITH_AS(launch_dependent(true, kernel, 2, kThreads, nullptr, &out),
+    launch_dependent(false, kernel, 2, kThreadsOfBlock, nullptr, &out);
+    CHECK_THROWS_WITH_AS(launch_dependent(true, kernel, 2, kThreadsOfBlock, nullptr, &out),
                          doctest::Contains("without waiting for the kernel before"),
                          std::logic_error);
   }

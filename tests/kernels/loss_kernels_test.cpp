@@ -7,19 +7,20 @@
 
 #include "backend/operand.h"
 #include "kernels/emulated_context.h"
+#include "kernels/loss_results.h"
 #include "kernels/operations/loss.h"
 
 namespace lockstep::test {
 namespace {
 
-struct Case {
+struct LossKernelCase {
   Shape logits;
   bool weighted;
   int ignore_index;
   Margins margins;
 };
 
-std::vector<Case> cases() {
+std::vector<LossKernelCase> loss_kernel_cases() {
   return {
       {{2, 20, 31, 11}, true, 255, {}},  {{1, 17, 33, 20}, false, 0, {}},
       {{1, 9, 33, 19}, true, 3, {4, 1}}, {{1, 9, 33, 8}, true, 255, {4, 4}},
@@ -29,7 +30,7 @@ std::vector<Case> cases() {
   };
 }
 
-std::vector<std::uint16_t> labels_for(const Case& c) {
+std::vector<std::uint16_t> labels_for(const LossKernelCase& c) {
   std::mt19937 generator(5);
   std::vector<std::uint16_t> labels(static_cast<std::size_t>(c.logits.rows()));
   for (auto& label : labels) {
@@ -41,15 +42,10 @@ std::vector<std::uint16_t> labels_for(const Case& c) {
   return labels;
 }
 
-struct Results {
-  double loss = 0.25;
-  Values gradient;
-  friend bool operator==(const Results&, const Results&) = default;
-};
-
 /// operation(arguments) on the operands of a case.
 template <typename Operation>
-Results results_of(const Case& c, const Operation& operation, bool with_gradient = true) {
+LossResults cross_entropy_results(const LossKernelCase& c, const Operation& operation,
+                                  bool with_gradient = true) {
   const auto cpu = cpu_backend();
   const std::int64_t classes = c.logits.channels();
   const Operand logits(*cpu, c.logits, random_values(c.logits, 1, 3.0F), c.margins);
@@ -57,7 +53,7 @@ Results results_of(const Case& c, const Operation& operation, bool with_gradient
   std::vector<std::uint16_t> labels = labels_for(c);
   Values weights = random_values({1, classes}, 2);
   for (float& weight : weights) weight = std::abs(weight);
-  Results r;
+  LossResults r;
   operation(CrossEntropy{logits.tensor(),
                          Tensor(labels.data(), c.logits.with_channels(1), DType::kUInt16),
                          c.ignore_index, c.weighted ? weights.data() : nullptr, 123.0,
@@ -69,20 +65,20 @@ Results results_of(const Case& c, const Operation& operation, bool with_gradient
 
 TEST_CASE("cross-entropy agrees with the CPU and has the same bits in every order") {
   const auto cpu = cpu_backend();
-  for (const Case& c : cases()) {
+  for (const LossKernelCase& c : loss_kernel_cases()) {
     CAPTURE(to_string(c.logits));
-    const Results expected =
-        results_of(c, [&](const CrossEntropy& arguments) { cpu->cross_entropy(arguments); });
+    const LossResults expected = cross_entropy_results(
+        c, [&](const CrossEntropy& arguments) { cpu->cross_entropy(arguments); });
     const EmulatedContext some;
-    const Results result =
-        results_of(c, [&](const CrossEntropy& arguments) { gpu::cross_entropy(some, arguments); });
+    const LossResults result = cross_entropy_results(
+        c, [&](const CrossEntropy& arguments) { gpu::cross_entropy(some, arguments); });
     CHECK(result.loss == doctest::Approx(expected.loss).epsilon(1e-7));
     CHECK(relative_error(result.gradient, widen(expected.gradient)) < 1e-6);
     check_in_all_orders(result, [&](const gpu::Context& context) {
-      return results_of(
+      return cross_entropy_results(
           c, [&](const CrossEntropy& arguments) { gpu::cross_entropy(context, arguments); });
     });
-    const Results only_loss = results_of(
+    const LossResults only_loss = cross_entropy_results(
         c, [&](const CrossEntropy& arguments) { gpu::cross_entropy(some, arguments); }, false);
     CHECK(only_loss.loss == result.loss);
   }
@@ -103,13 +99,13 @@ TEST_CASE("a label that is no class makes the loss NaN") {
 }
 
 TEST_CASE("missing barriers and blocks of cross-entropy are seen") {
-  const Case c{{1, 9, 100, 11}, false, 255, {}};
+  const LossKernelCase c{{1, 9, 100, 11}, false, 255, {}};
   const auto run = [&] {
     const EmulatedContext context(1);
-    return results_of(
+    return cross_entropy_results(
         c, [&](const CrossEntropy& arguments) { gpu::cross_entropy(context, arguments); });
   };
-  const Results expected = run();
+  const LossResults expected = run();
   // Two tiles, the block's sum, the ticket and the last block's sum. The first of each of the
   // latter pairs only guards what was read before from what is written next, many switches later.
   for (const int barrier : {0, 1, 2, 3, 5, 7, 9}) {
@@ -120,7 +116,7 @@ TEST_CASE("missing barriers and blocks of cross-entropy are seen") {
 }
 
 std::vector<std::int64_t> counted(
-    const Case& c,
+    const LossKernelCase& c,
     const std::function<void(const Tensor&, const Tensor&, std::int64_t*)>& operation) {
   const auto cpu = cpu_backend();
   Values values = random_values(c.logits, 1, 2.0F);
@@ -136,7 +132,7 @@ std::vector<std::int64_t> counted(
 
 TEST_CASE("the confusion matrix is the CPU's, and a missing barrier or block is seen") {
   const auto cpu = cpu_backend();
-  for (const Case& c : cases()) {
+  for (const LossKernelCase& c : loss_kernel_cases()) {
     CAPTURE(to_string(c.logits));
     const auto expected =
         counted(c, [&](const Tensor& logits, const Tensor& labels, std::int64_t* matrix) {

@@ -5,23 +5,18 @@
 
 #include "backend/operand.h"
 #include "kernels/emulated_context.h"
+#include "kernels/loss_results.h"
 #include "kernels/operations/loss.h"
 
 namespace lockstep::test {
 namespace {
 
-struct Results {
-  double loss = 0.25;
-  Values gradient;
-  friend bool operator==(const Results&, const Results&) = default;
-};
-
 template <typename Operation>
-Results results_of(const Shape& shape, Margins margins, const Operation& operation) {
+LossResults squared_error_results(const Shape& shape, Margins margins, const Operation& operation) {
   const auto cpu = cpu_backend();
   const Operand output(*cpu, shape, random_values(shape, 1, 3.0F), margins);
   const Operand target(*cpu, shape, random_values(shape, 2)), gradient(*cpu, shape, margins);
-  Results r;
+  LossResults r;
   operation(MeanSquaredError{output.tensor(), target.tensor(), 123.0, gradient.tensor(), &r.loss});
   r.gradient = gradient.get();
   CHECK(gradient.margins_untouched());
@@ -35,14 +30,15 @@ TEST_CASE("mean squared error agrees with the CPU and has the same bits in every
        {Shape{3, 20, 31, 11}, Shape{2, 40, 30, 16}, Shape{5, 7}, Shape{2, 3, 5, 7, 4}}) {
     for (const Margins& margins : {Margins{}, beside}) {
       CAPTURE(to_string(shape));
-      const Results expected = results_of(
+      const LossResults expected = squared_error_results(
           shape, margins, [&](const MeanSquaredError& a) { cpu->mean_squared_error(a); });
       const auto on_gpu = [&](const gpu::Context& context) {
-        return results_of(shape, margins,
-                          [&](const MeanSquaredError& a) { gpu::mean_squared_error(context, a); });
+        return squared_error_results(shape, margins, [&](const MeanSquaredError& a) {
+          gpu::mean_squared_error(context, a);
+        });
       };
       const EmulatedContext some;
-      const Results result = on_gpu(some);
+      const LossResults result = on_gpu(some);
       CHECK(result.loss == doctest::Approx(expected.loss).epsilon(1e-12));
       CHECK(result.gradient == expected.gradient);
       check_in_all_orders(result, on_gpu);
@@ -53,10 +49,11 @@ TEST_CASE("mean squared error agrees with the CPU and has the same bits in every
 TEST_CASE("missing barriers and blocks of the mean squared error are seen") {
   const auto run = [&] {
     const EmulatedContext context(1);
-    return results_of({2, 20, 50, 5}, {},
-                      [&](const MeanSquaredError& a) { gpu::mean_squared_error(context, a); });
+    return squared_error_results({2, 20, 50, 5}, {}, [&](const MeanSquaredError& a) {
+      gpu::mean_squared_error(context, a);
+    });
   };
-  const Results expected = run();
+  const LossResults expected = run();
   // The block's sum, the ticket and the last block's sum; the first of each pair only guards what
   // was read before from what is written next.
   for (const int barrier : {1, 3, 5}) {

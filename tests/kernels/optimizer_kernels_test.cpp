@@ -9,13 +9,13 @@
 namespace lockstep::test {
 namespace {
 
-struct Case {
+struct OptimizerKernelCase {
   std::int64_t elements, begin, end;
   std::size_t ranks;
   std::size_t misaligned;  // floats by which all memory is off 16 bytes
 };
 
-std::vector<Case> cases() {
+std::vector<OptimizerKernelCase> optimizer_kernel_cases() {
   return {{64, 0, 64, 1, 0}, {3001, 3, 2999, 3, 0}, {3001, 3, 2999, 3, 1}, {10, 5, 7, 2, 0},
           {9, 1, 9, 2, 0},   {40, 13, 13, 2, 0},    {700, 2, 698, 64, 0}};
 }
@@ -26,7 +26,8 @@ std::vector<UpdateRule> rules() { return {SgdRule{.momentum = 0.9F}, AdamWRule{.
 
 /// Everything that update(shard) leaves behind.
 template <typename Update>
-std::vector<Values> state_after(const Case& c, const UpdateRule& rule, const Update& update) {
+std::vector<Values> state_after(const OptimizerKernelCase& c, const UpdateRule& rule,
+                                const Update& update) {
   const Shape shape{1, c.elements + 4};
   Values squares = random_values(shape, 3);
   for (float& value : squares) value *= value;
@@ -63,7 +64,7 @@ std::vector<Values> state_after(const Case& c, const UpdateRule& rule, const Upd
 
 TEST_CASE("the optimizer has the CPU's bits, whatever the range and alignment") {
   const auto cpu = cpu_backend();
-  for (const Case& c : cases()) {
+  for (const OptimizerKernelCase& c : optimizer_kernel_cases()) {
     CAPTURE(c.elements);
     CAPTURE(c.ranks);
     for (const UpdateRule& rule : rules()) {
@@ -106,10 +107,10 @@ TEST_CASE("the optimizer refuses more ranks than a kernel's arguments hold") {
 
 TEST_CASE("a squared norm's bits depend neither on the order of threads nor on the device's size") {
   const auto cpu = cpu_backend();
-  std::vector<Case> all = cases();
+  std::vector<OptimizerKernelCase> all = optimizer_kernel_cases();
   all.push_back({40009, 3, 40002, 2, 0});
   all.push_back({40009, 3, 40002, 2, 1});
-  for (const Case& c : all) {
+  for (const OptimizerKernelCase& c : all) {
     CAPTURE(c.elements);
     CAPTURE(c.misaligned);
     const auto norm_by = [&](const auto& optimizer_update) {
@@ -133,7 +134,7 @@ TEST_CASE("a squared norm's bits depend neither on the order of threads nor on t
 }
 
 TEST_CASE("missing barriers and blocks of a squared norm are seen") {
-  const Case c{26000, 0, 26000, 1, 0};
+  const OptimizerKernelCase c{26000, 0, 26000, 1, 0};
   const auto run = [&] {
     const EmulatedContext context(1);  // eight blocks for thirteen chunks
     double result = 0;

@@ -12,13 +12,13 @@
 namespace lockstep::test {
 namespace {
 
-struct Case {
+struct PoolKernelCase {
   PoolGeometry geometry;
   Shape input;
   Margins margins;
 };
 
-std::vector<Case> cases() {
+std::vector<PoolKernelCase> pool_kernel_cases() {
   return {
       {{}, {2, 6, 8, 8}, {}},
       {{}, {2, 7, 5, 8}, {4, 8}},
@@ -31,24 +31,24 @@ std::vector<Case> cases() {
   };
 }
 
-struct Winners {
+struct HostWinners {
   std::vector<std::uint8_t> values;
   Tensor tensor;
-  explicit Winners(const Shape& shape)
+  explicit HostWinners(const Shape& shape)
       : values(static_cast<std::size_t>(shape.elements()), 99),
         tensor(values.data(), shape, DType::kUInt8) {}
 };
 
-struct Results {
+struct PoolResults {
   Values max, max_gradient, average, average_gradient;
   std::vector<std::uint8_t> winners;
-  friend bool operator==(const Results&, const Results&) = default;
+  friend bool operator==(const PoolResults&, const PoolResults&) = default;
 };
 
 struct Operands {
   Operand x, y, grad_x;
-  Winners winners;
-  Operands(Backend& backend, const Case& c, const Values& values)
+  HostWinners winners;
+  Operands(Backend& backend, const PoolKernelCase& c, const Values& values)
       : x(backend, c.input, values, c.margins),
         y(backend, c.geometry.output_shape(c.input), c.margins),
         grad_x(backend, c.input, random_values(c.input, 2), c.margins),
@@ -56,19 +56,13 @@ struct Operands {
   bool margins_untouched() const { return y.margins_untouched() && grad_x.margins_untouched(); }
 };
 
-Values values_with_ties(const Shape& shape) {
-  Values values = random_values(shape, 1, 2.0F);
-  for (float& value : values) value = std::round(value);
-  return values;
-}
+bool is_small(const PoolKernelCase& c) { return c.geometry.kernel_h * c.geometry.kernel_w <= 255; }
 
-bool is_small(const Case& c) { return c.geometry.kernel_h * c.geometry.kernel_w <= 255; }
-
-Results on_cpu(const Case& c, bool accumulate) {
+PoolResults pooled_on_cpu(const PoolKernelCase& c, bool accumulate) {
   const auto cpu = cpu_backend();
-  const Operands o(*cpu, c, values_with_ties(c.input));
+  const Operands o(*cpu, c, values_with_ties(c.input, 1));
   const Tensor x = o.x.tensor(), y = o.y.tensor(), grad_x = o.grad_x.tensor();
-  Results r;
+  PoolResults r;
   if (is_small(c)) {
     cpu->max_pool_forward(c.geometry, x, y, o.winners.tensor);
     r.max = o.y.get();
@@ -83,11 +77,11 @@ Results on_cpu(const Case& c, bool accumulate) {
   return r;
 }
 
-Results on_gpu(const gpu::Context& context, const Case& c, bool accumulate) {
+PoolResults pooled_on_gpu(const gpu::Context& context, const PoolKernelCase& c, bool accumulate) {
   const auto cpu = cpu_backend();
-  const Operands o(*cpu, c, values_with_ties(c.input));
+  const Operands o(*cpu, c, values_with_ties(c.input, 1));
   const Tensor x = o.x.tensor(), y = o.y.tensor(), grad_x = o.grad_x.tensor();
-  Results r;
+  PoolResults r;
   if (is_small(c)) {
     gpu::max_pool_forward(context, c.geometry, x, y, o.winners.tensor);
     r.max = o.y.get();
@@ -104,13 +98,13 @@ Results on_gpu(const gpu::Context& context, const Case& c, bool accumulate) {
 }
 
 TEST_CASE("pooling has the CPU's bits and winners") {
-  for (const Case& c : cases()) {
+  for (const PoolKernelCase& c : pool_kernel_cases()) {
     for (const bool accumulate : {false, true}) {
       CAPTURE(to_string(c.input));
       CAPTURE(c.geometry.kernel_h);
       CAPTURE(accumulate);
-      check_in_all_orders(on_cpu(c, accumulate), [&](const gpu::Context& context) {
-        return on_gpu(context, c, accumulate);
+      check_in_all_orders(pooled_on_cpu(c, accumulate), [&](const gpu::Context& context) {
+        return pooled_on_gpu(context, c, accumulate);
       });
     }
   }
@@ -151,8 +145,8 @@ TEST_CASE("NaN wins as on the CPU") {
   const auto cpu = cpu_backend();
   const EmulatedContext context;
   for (const Shape& shape : {Shape{1, 4, 6, 4}, Shape{1, 4, 6, 3}}) {
-    const Case c{{}, shape, {}};
-    Values values = values_with_ties(shape);
+    const PoolKernelCase c{{}, shape, {}};
+    Values values = values_with_ties(shape, 1);
     for (std::size_t i = 0; i < values.size(); i += 5) {
       values[i] = std::numeric_limits<float>::quiet_NaN();
     }
@@ -164,7 +158,7 @@ TEST_CASE("NaN wins as on the CPU") {
 }
 
 TEST_CASE("a missing barrier or block of the average over large windows is seen") {
-  const Case c{{20, 7, 20, 7, 0, 0}, {3, 20, 7, 33}, {}};
+  const PoolKernelCase c{{20, 7, 20, 7, 0, 0}, {3, 20, 7, 33}, {}};
   const auto cpu = cpu_backend();
   const EmulatedContext context(1);
   Operands o(*cpu, c, random_values(c.input, 3));

@@ -19,16 +19,18 @@ namespace {
 
 // A value passes 15 rounded activations and 7 rounded weights on its way through kSmall. Their
 // errors are independent, so that they grow with the root of their number.
-const double kForwardTolerance = std::sqrt(15 + 7) * 0x1p-8;
+const double kBf16ForwardTolerance = std::sqrt(15 + 7) * 0x1p-8;
 // A value within its error of zero may change sides, and with it the ReLU's mask, which is an error
-// of the whole gradient there. A share of about kForwardTolerance does, at each of 6 ReLUs.
-const double kBackwardTolerance = std::sqrt(6 * kForwardTolerance);
+// of the whole gradient there. A share of about kBf16ForwardTolerance does, at each of 6 ReLUs.
+const double kBf16BackwardTolerance = std::sqrt(6 * kBf16ForwardTolerance);
 
-std::unique_ptr<Backend> emulated_gpu() { return std::move(available_backends().front().backend); }
+std::unique_ptr<Backend> emulated_backend() {
+  return std::move(available_backends().front().backend);
+}
 
 /// A U-Net with random parameters, the same ones for every type.
 struct Unet {
-  const std::unique_ptr<Backend> backend = emulated_gpu();
+  const std::unique_ptr<Backend> backend = emulated_backend();
   ParameterStore store;
   std::unique_ptr<Network> network;
 
@@ -93,7 +95,7 @@ const Shape kSmallInput{2, 16, 16, 3};
 void provide_emulated_gpu() {
   static const bool once = [] {
     provide_cuda_backends({[] { return 1; },
-                           [](const Device&, const BackendOptions&) { return emulated_gpu(); },
+                           [](const Device&, const BackendOptions&) { return emulated_backend(); },
                            nullptr});
     provide_gpu_transport("event", make_host_transports);
     return true;
@@ -126,9 +128,9 @@ TEST_CASE("a U-Net in bf16 is that of fp32 up to rounding, forward and backward"
         relative_distance(bf16.gradient("head.weight"), fp32.gradient("head.weight"));
     const double backward = relative_distance(bf16.gradients(), fp32.gradients());
     CHECK(forward > 0);
-    CHECK(forward < kForwardTolerance);
-    CHECK(head < kForwardTolerance);
-    CHECK(backward < kBackwardTolerance);
+    CHECK(forward < kBf16ForwardTolerance);
+    CHECK(head < kBf16ForwardTolerance);
+    CHECK(backward < kBf16BackwardTolerance);
   }
 }
 
@@ -153,7 +155,7 @@ TEST_CASE("evaluation in bf16, by running statistics and in shared memory") {
   Unet fp32(kSmall, kSmallInput, {.training = false});
   Unet bf16(kSmall, kSmallInput, {.training = false, .activations = DType::kBFloat16});
   const StepContext context{.training = false};
-  CHECK(relative_distance(bf16.step(1, context), fp32.step(1, context)) < kForwardTolerance);
+  CHECK(relative_distance(bf16.step(1, context), fp32.step(1, context)) < kBf16ForwardTolerance);
 }
 
 TEST_CASE("a plan in bf16 takes half the memory, beside statistics and positions of maxima") {
@@ -177,7 +179,7 @@ TEST_CASE("a run in bf16 learns as one in fp32 does, and evaluates in bf16, too"
   for (int step = 0; step < 5; ++step) {
     losses.push_back(bf16->train_step(batch, step, 0.1F).loss);
     const double expected = fp32->train_step(batch, step, 0.1F).loss;
-    CHECK(losses.back() == doctest::Approx(expected).epsilon(kForwardTolerance));
+    CHECK(losses.back() == doctest::Approx(expected).epsilon(kBf16ForwardTolerance));
   }
   CHECK(losses.back() < 0.8 * losses.front());
   CHECK(bf16->replica(0).network().input().dtype == DType::kBFloat16);
@@ -185,7 +187,7 @@ TEST_CASE("a run in bf16 learns as one in fp32 does, and evaluates in bf16, too"
   const auto load = [](std::int64_t index) { return toy_batch(1, index, {24, 16}); };
   const auto in_bf16 = bf16->evaluate(2, load), in_fp32 = fp32->evaluate(2, load);
   CHECK(bf16->replica(0).eval_network().input().dtype == DType::kBFloat16);
-  CHECK(in_bf16.loss == doctest::Approx(in_fp32.loss).epsilon(kForwardTolerance));
+  CHECK(in_bf16.loss == doctest::Approx(in_fp32.loss).epsilon(kBf16ForwardTolerance));
   std::int64_t moved = 0, pixels = 0;
   for (std::size_t i = 0; i < in_bf16.confusion.size(); ++i) {
     moved += std::abs(in_bf16.confusion[i] - in_fp32.confusion[i]);
@@ -206,8 +208,8 @@ TEST_CASE("a U-Net in fp16 is that of fp32 up to rounding, forward and backward"
     const double forward = relative_distance(fp16.step(seed), fp32.step(seed));
     const double backward = relative_distance(fp16.gradients(), fp32.gradients());
     CHECK(forward > 0);
-    CHECK(forward < kFiner * kForwardTolerance);
-    CHECK(backward < std::sqrt(kFiner) * kBackwardTolerance);
+    CHECK(forward < kFiner * kBf16ForwardTolerance);
+    CHECK(backward < std::sqrt(kFiner) * kBf16BackwardTolerance);
   }
 }
 
@@ -220,7 +222,7 @@ TEST_CASE("a run in fp16 learns as one in fp32 does") {
     const lockstep::StepResult got = fp16->train_step(batch, step, 0.1F);
     const lockstep::StepResult expected = fp32->train_step(batch, step, 0.1F);
     CHECK_FALSE(got.skipped);
-    CHECK(got.loss == doctest::Approx(expected.loss).epsilon(kForwardTolerance / 8));
+    CHECK(got.loss == doctest::Approx(expected.loss).epsilon(kBf16ForwardTolerance / 8));
     CHECK(got.grad_norm == doctest::Approx(expected.grad_norm).epsilon(0.02));
     if (step == 0) first = got.loss;
     last = got.loss;

@@ -9,12 +9,12 @@
 namespace lockstep::test {
 namespace {
 
-struct Case {
+struct UpsampleKernelCase {
   std::int64_t in_height, in_width, out_height, out_width, channels;
   Margins margins;
 };
 
-std::vector<Case> cases() {
+std::vector<UpsampleKernelCase> upsample_kernel_cases() {
   return {
       {6, 8, 12, 16, 8, {}},   {5, 7, 10, 14, 8, {4, 0}}, {5, 7, 13, 11, 3, {1, 1}},
       {11, 13, 4, 5, 4, {}},   {1, 1, 3, 2, 5, {}},       {9, 3, 4, 10, 1, {2, 0}},
@@ -22,14 +22,15 @@ std::vector<Case> cases() {
   };
 }
 
-struct Results {
+struct UpsampleResults {
   Values y, grad_x;
-  friend bool operator==(const Results&, const Results&) = default;
+  friend bool operator==(const UpsampleResults&, const UpsampleResults&) = default;
 };
 
 /// forward(x, y) and backward(grad_y, grad_x) on the operands of a case.
 template <typename Forward, typename Backward>
-Results results_of(const Case& c, const Forward& forward, const Backward& backward) {
+UpsampleResults upsample_results(const UpsampleKernelCase& c, const Forward& forward,
+                                 const Backward& backward) {
   const auto cpu = cpu_backend();
   const Shape in{2, c.in_height, c.in_width, c.channels},
       out{2, c.out_height, c.out_width, c.channels};
@@ -43,8 +44,9 @@ Results results_of(const Case& c, const Forward& forward, const Backward& backwa
   return {y.get(), grad_x.get()};
 }
 
-Results on_gpu(const gpu::Context& context, const Case& c, bool align, bool accumulate) {
-  return results_of(
+UpsampleResults upsampled_on_gpu(const gpu::Context& context, const UpsampleKernelCase& c,
+                                 bool align, bool accumulate) {
+  return upsample_results(
       c,
       [&](const Tensor& x, const Tensor& y) {
         gpu::upsample_bilinear_forward(context, x, y, align);
@@ -56,30 +58,30 @@ Results on_gpu(const gpu::Context& context, const Case& c, bool align, bool accu
 
 TEST_CASE("interpolation has the CPU's bits") {
   const auto cpu = cpu_backend();
-  for (const Case& c : cases()) {
+  for (const UpsampleKernelCase& c : upsample_kernel_cases()) {
     for (const bool align : {false, true}) {
       CAPTURE(c.out_height);
       CAPTURE(align);
       const bool accumulate = c.channels % 4 == 0 ? align : !align;
-      const Results expected = results_of(
+      const UpsampleResults expected = upsample_results(
           c, [&](const Tensor& x, const Tensor& y) { cpu->upsample_bilinear_forward(x, y, align); },
           [&](const Tensor& grad_y, const Tensor& grad_x) {
             cpu->upsample_bilinear_backward(grad_y, grad_x, align, accumulate);
           });
       check_in_all_orders(expected, [&](const gpu::Context& context) {
-        return on_gpu(context, c, align, accumulate);
+        return upsampled_on_gpu(context, c, align, accumulate);
       });
     }
   }
 }
 
 TEST_CASE("a block that never runs is seen") {
-  const Case c{20, 20, 41, 43, 1, {}};
+  const UpsampleKernelCase c{20, 20, 41, 43, 1, {}};
   const EmulatedContext context;
-  const Results expected = on_gpu(context, c, false, false);
+  const UpsampleResults expected = upsampled_on_gpu(context, c, false, false);
   for (const int block : {0, 2}) {
     CHECK(is_seen({.skipped_block = block}, expected,
-                  [&] { return on_gpu(context, c, false, false); }));
+                  [&] { return upsampled_on_gpu(context, c, false, false); }));
   }
 }
 

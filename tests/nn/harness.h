@@ -13,6 +13,7 @@
 #include "lockstep/nn/model.h"
 #include "nn/layers/batch_norm_layer.h"
 #include "nn/reference_net.h"
+#include "support/relative_error.h"
 
 namespace lockstep::test {
 
@@ -147,18 +148,5 @@ struct TestNetwork {
     return net;
   }
 };
-
-/// The largest difference, relative to the largest value of the reference.
-inline double relative_error(const Floats& values, const Doubles& reference) {
-  REQUIRE(values.size() == reference.size());
-  double error = 0;
-  double largest = 1e-30;
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const double difference = std::abs(static_cast<double>(values[i]) - reference[i]);
-    if (!(difference <= error)) error = difference;  // keeps NaN
-    largest = std::max(largest, std::abs(reference[i]));
-  }
-  return error / largest;
-}
 
 }  // namespace lockstep::test

@@ -12,38 +12,19 @@
 
 #include "lockstep/nn/models/unet.h"
 #include "nn/harness.h"
+#include "support/temporary_folder.h"
 
 namespace lockstep::test {
 namespace {
 
 namespace fs = std::filesystem;
 
-/// A folder that is gone after the test.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name = (fs::temp_directory_path() / "lockstep_weights_XXXXXX").string();
-    REQUIRE(mkdtemp(name.data()) != nullptr);
-    path_ = name;
+std::vector<std::string> files_in(const TemporaryFolder& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder.path())) {
+    names.push_back(entry.path().filename().string());
   }
-  ~TemporaryFolder() { fs::remove_all(path_); }
-  fs::path operator/(const std::string& name) const { return path_ / name; }
-  std::vector<std::string> files() const {
-    std::vector<std::string> names;
-    for (const auto& entry : fs::directory_iterator(path_)) {
-      names.push_back(entry.path().filename().string());
-    }
-    return names;
-  }
-
- private:
-  fs::path path_;
-};
-
-std::string read_bytes(const fs::path& path) {
-  std::ostringstream bytes;
-  bytes << std::ifstream(path, std::ios::binary).rdbuf();
-  return bytes.str();
+  return names;
 }
 
 void write_bytes(const fs::path& path, const std::string& bytes) {
@@ -86,7 +67,7 @@ void expect_damage(const fs::path& path, const std::string& bytes, const char* c
   CHECK_THROWS_WITH_AS(read_safetensors(path), doctest::Contains(path.c_str()), DataError);
 }
 
-TestNetwork small_network(std::int64_t classes) {
+TestNetwork stem_and_head(std::int64_t classes) {
   return TestNetwork(
       [=](NetworkBuilder& net, Value* x) {
         x = net.batch_norm_relu(net.conv2d(x, "stem", {.out_channels = 4, .kernel = 3}), "bn");
@@ -100,27 +81,27 @@ TestNetwork small_network(std::int64_t classes) {
 TEST_CASE("safetensors: what is written is read back") {
   const TemporaryFolder folder;
   const SafetensorsFile file = sample_file();
-  write_safetensors(folder / "a.safetensors", file);
-  const SafetensorsFile read = read_safetensors(folder / "a.safetensors");
+  write_safetensors(folder.path() / "a.safetensors", file);
+  const SafetensorsFile read = read_safetensors(folder.path() / "a.safetensors");
   CHECK(read.metadata == file.metadata);
   REQUIRE(read.tensors.size() == file.tensors.size());
   for (const auto& [name, tensor] : file.tensors) CHECK(same(read.tensors.at(name), tensor));
-  CHECK(folder.files() == std::vector<std::string>{"a.safetensors"});
+  CHECK(files_in(folder) == std::vector<std::string>{"a.safetensors"});
   // The data begins at a multiple of 8, as in files of the reference implementation.
   std::uint64_t length = 0;
-  std::memcpy(&length, read_bytes(folder / "a.safetensors").data(), 8);
+  std::memcpy(&length, read_text(folder.path() / "a.safetensors").data(), 8);
   CHECK(length % 8 == 0);
-  write_safetensors(folder / "empty.safetensors", {});
-  CHECK(read_safetensors(folder / "empty.safetensors").tensors.empty());
+  write_safetensors(folder.path() / "empty.safetensors", {});
+  CHECK(read_safetensors(folder.path() / "empty.safetensors").tensors.empty());
 }
 
 TEST_CASE("safetensors: a file written by hand is read") {
   const TemporaryFolder folder;
   const float values[2] = {1.5F, -2.0F};
-  write_bytes(folder / "hand",
+  write_bytes(folder.path() / "hand",
               file_of(R"({"x":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]}}   )",
                       std::string(reinterpret_cast<const char*>(values), 8)));
-  const SafetensorsFile file = read_safetensors(folder / "hand");
+  const SafetensorsFile file = read_safetensors(folder.path() / "hand");
   REQUIRE(file.tensors.size() == 1);
   CHECK(file.tensors.at("x").shape == std::vector<std::int64_t>{2, 1});
   CHECK(std::memcmp(file.tensors.at("x").data.data(), values, 8) == 0);
@@ -128,7 +109,7 @@ TEST_CASE("safetensors: a file written by hand is read") {
 
 TEST_CASE("safetensors: damaged files are refused with the reason") {
   const TemporaryFolder folder;
-  const fs::path path = folder / "damaged";
+  const fs::path path = folder.path() / "damaged";
   const auto entry = [](const std::string& dtype, const std::string& shape,
                         const std::string& offsets) {
     return R"("x":{"dtype":)" + dtype + R"(,"shape":)" + shape + R"(,"data_offsets":)" + offsets +
@@ -142,8 +123,8 @@ TEST_CASE("safetensors: damaged files are refused with the reason") {
   write_bytes(path, sound);
   CHECK_NOTHROW(read_safetensors(path));
 
-  CHECK_THROWS_WITH_AS(read_safetensors(folder / "absent"), doctest::Contains("no such file"),
-                       DataError);
+  CHECK_THROWS_WITH_AS(read_safetensors(folder.path() / "absent"),
+                       doctest::Contains("no such file"), DataError);
   CHECK_THROWS_AS(read_safetensors(path.parent_path()), DataError);
   expect_damage(path, "", "at least 8 bytes, got 0");
   expect_damage(path, "1234567", "at least 8 bytes, got 7");
@@ -183,26 +164,26 @@ TEST_CASE("safetensors: damaged files are refused with the reason") {
 
 TEST_CASE("safetensors: a file cut off anywhere is refused") {
   const TemporaryFolder folder;
-  write_safetensors(folder / "whole", sample_file());
-  const std::string bytes = read_bytes(folder / "whole");
+  write_safetensors(folder.path() / "whole", sample_file());
+  const std::string bytes = read_text(folder.path() / "whole");
   for (std::size_t length = 0; length < bytes.size(); ++length) {
     CAPTURE(length);
-    write_bytes(folder / "cut", bytes.substr(0, length));
-    CHECK_THROWS_AS(read_safetensors(folder / "cut"), DataError);
+    write_bytes(folder.path() / "cut", bytes.substr(0, length));
+    CHECK_THROWS_AS(read_safetensors(folder.path() / "cut"), DataError);
   }
 }
 
 TEST_CASE("safetensors: a flipped byte is refused or changes data only, and never crashes") {
   const TemporaryFolder folder;
-  write_safetensors(folder / "whole", sample_file());
-  const std::string bytes = read_bytes(folder / "whole");
+  write_safetensors(folder.path() / "whole", sample_file());
+  const std::string bytes = read_text(folder.path() / "whole");
   for (std::size_t at = 0; at < bytes.size(); ++at) {
     for (const int mask : {0x01, 0x10, 0x80}) {
       std::string changed = bytes;
       changed[at] = static_cast<char>(changed[at] ^ mask);
-      write_bytes(folder / "changed", changed);
+      write_bytes(folder.path() / "changed", changed);
       try {
-        read_safetensors(folder / "changed");
+        read_safetensors(folder.path() / "changed");
       } catch (const DataError&) {
       }
     }
@@ -211,21 +192,21 @@ TEST_CASE("safetensors: a flipped byte is refused or changes data only, and neve
 
 TEST_CASE("files are replaced whole or not at all") {
   const TemporaryFolder folder;
-  write_file_atomically(folder / "a", "old");
-  write_file_atomically(folder / "a", "new and longer");
-  CHECK(read_bytes(folder / "a") == "new and longer");
-  CHECK(folder.files().size() == 1);
-  CHECK_THROWS_WITH_AS(write_file_atomically(folder / "absent/a", "x"),
+  write_file_atomically(folder.path() / "a", "old");
+  write_file_atomically(folder.path() / "a", "new and longer");
+  CHECK(read_text(folder.path() / "a") == "new and longer");
+  CHECK(files_in(folder).size() == 1);
+  CHECK_THROWS_WITH_AS(write_file_atomically(folder.path() / "absent/a", "x"),
                        doctest::Contains("absent/a"), Error);
-  fs::create_directory(folder / "folder");
-  CHECK_THROWS_WITH_AS(write_file_atomically(folder / "folder", "x"),
+  fs::create_directory(folder.path() / "folder");
+  CHECK_THROWS_WITH_AS(write_file_atomically(folder.path() / "folder", "x"),
                        doctest::Contains("cannot replace"), Error);
-  CHECK(folder.files().size() == 2);
+  CHECK(files_in(folder).size() == 2);
 }
 
 TEST_CASE("a write that fails half way leaves the old file and no temporary") {
   const TemporaryFolder folder;
-  write_file_atomically(folder / "a", "old");
+  write_file_atomically(folder.path() / "a", "old");
   // A limit on the size of files stands for a full disk: a short write, then an error.
   rlimit limit{};
   REQUIRE(getrlimit(RLIMIT_FSIZE, &limit) == 0);
@@ -235,45 +216,45 @@ TEST_CASE("a write that fails half way leaves the old file and no temporary") {
   REQUIRE(setrlimit(RLIMIT_FSIZE, &small) == 0);
   std::string message;
   try {
-    write_file_atomically(folder / "a", std::string(10000, 'x'));
+    write_file_atomically(folder.path() / "a", std::string(10000, 'x'));
   } catch (const Error& error) {
     message = error.what();
   }
   REQUIRE(setrlimit(RLIMIT_FSIZE, &limit) == 0);
   std::signal(SIGXFSZ, handler);
-  CHECK(message.find("cannot save " + (folder / "a").string()) == 0);
+  CHECK(message.find("cannot save " + (folder.path() / "a").string()) == 0);
   CHECK(message.find("too large") != std::string::npos);
-  CHECK(read_bytes(folder / "a") == "old");
-  CHECK(folder.files() == std::vector<std::string>{"a"});
+  CHECK(read_text(folder.path() / "a") == "old");
+  CHECK(files_in(folder) == std::vector<std::string>{"a"});
 }
 
 TEST_CASE("a tensor whose bytes do not fit its shape is not written") {
   const TemporaryFolder folder;
   SafetensorsFile file;
   file.tensors["x"] = tensor_of("F32", {3}, 8);
-  CHECK_THROWS_WITH_AS(write_safetensors(folder / "a", file), doctest::Contains("needs 12 bytes"),
-                       Error);
-  CHECK(folder.files().empty());
+  CHECK_THROWS_WITH_AS(write_safetensors(folder.path() / "a", file),
+                       doctest::Contains("needs 12 bytes"), Error);
+  CHECK(files_in(folder).empty());
 }
 
 TEST_CASE("weights: export and import are a round trip of every tensor") {
   const TemporaryFolder folder;
-  TestNetwork from = small_network(5);
+  TestNetwork from = stem_and_head(5);
   from.store.batch_norms()[0]->num_batches_tracked = 41;
-  write_safetensors(folder / "w", {export_weights(from.store, *from.backend), {}});
+  write_safetensors(folder.path() / "w", {export_weights(from.store, *from.backend), {}});
 
-  TestNetwork to = small_network(5);
+  TestNetwork to = stem_and_head(5);
   to.randomize(99);
   const ImportSummary summary =
-      import_weights(read_safetensors(folder / "w").tensors, to.store, *to.backend, true);
+      import_weights(read_safetensors(folder.path() / "w").tensors, to.store, *to.backend, true);
   CHECK(summary.loaded == 8);
   CHECK(to.reference().parameters == from.reference().parameters);
   CHECK(to.store.batch_norms()[0]->num_batches_tracked == 41);
 }
 
 TEST_CASE("weights: what does not fit is reported, or refused before anything changes") {
-  TestNetwork from = small_network(5);
-  TestNetwork to = small_network(4);
+  TestNetwork from = stem_and_head(5);
+  TestNetwork to = stem_and_head(4);
   to.randomize(50);
   TensorMap tensors;
   for (auto& [name, tensor] : export_weights(from.store, *from.backend)) {
@@ -306,7 +287,7 @@ TEST_CASE("weights: what does not fit is reported, or refused before anything ch
 }
 
 TEST_CASE("weights: a missing counter alone is no reason to refuse") {
-  TestNetwork net = small_network(5);
+  TestNetwork net = stem_and_head(5);
   TensorMap tensors = export_weights(net.store, *net.backend);
   tensors.erase("bn.num_batches_tracked");
   CHECK_NOTHROW(import_weights(tensors, net.store, *net.backend, true));

@@ -23,7 +23,7 @@ struct Part {
   std::int64_t first = 0, count = 0;  // samples of the global batch
 };
 
-struct Layer {
+struct LayerUnderTest {
   const Golden& golden;
   std::string name;
   nlohmann::json about;
@@ -34,8 +34,8 @@ struct Layer {
   std::string tensor(const std::string& kind) const { return name + "." + kind; }
 };
 
-Layer read_layer(const Golden& golden, const std::string& name) {
-  Layer layer{golden, name, golden.metadata(name), {}, golden.shape(name + ".x0"), false};
+LayerUnderTest read_layer(const Golden& golden, const std::string& name) {
+  LayerUnderTest layer{golden, name, golden.metadata(name), {}, golden.shape(name + ".x0"), false};
   layer.options.eps = layer.about["eps"];
   layer.options.affine = layer.about["affine"];
   layer.options.track_running_stats = layer.about["track_running_stats"];
@@ -58,7 +58,7 @@ std::vector<float> selection(std::int64_t channels, std::int64_t offset) {
   return weight;
 }
 
-void build(const Layer& layer, Part& part) {
+void build(const LayerUnderTest& layer, Part& part) {
   const std::int64_t channels = layer.shape.channels();
   const Shape input = layer.shape.with_batch(std::max<std::int64_t>(part.count, 1))
                           .with_channels(layer.residual ? 2 * channels : channels);
@@ -82,7 +82,7 @@ void build(const Layer& layer, Part& part) {
 }
 
 /// [x, residual] of pass `pass`, or x alone.
-std::vector<float> input_of(const Layer& layer, const std::string& pass) {
+std::vector<float> input_of(const LayerUnderTest& layer, const std::string& pass) {
   const std::vector<float> x = layer.golden.floats(layer.tensor("x" + pass));
   if (!layer.residual) return x;
   const std::vector<float> residual = layer.golden.floats(layer.tensor("residual" + pass));
@@ -110,7 +110,7 @@ struct PassResult {
   std::vector<float> y, grad_input, grad_weight, grad_bias;
 };
 
-PassResult run_pass(Part& part, const Layer& layer, const std::string& pass,
+PassResult run_pass(Part& part, const LayerUnderTest& layer, const std::string& pass,
                     const StepContext& context) {
   Backend& backend = *part.backend;
   const std::int64_t per_sample = layer.shape.elements() / layer.shape.batch();
@@ -155,7 +155,7 @@ PassResult gather(const std::vector<PassResult>& parts) {
   return all;
 }
 
-void check_pass(const Layer& layer, const PassResult& all, const std::string& pass) {
+void check_pass(const LayerUnderTest& layer, const PassResult& all, const std::string& pass) {
   const std::int64_t channels = layer.shape.channels();
   const std::int64_t width = layer.residual ? 2 * channels : channels;
   check_result(layer.golden, layer.tensor("y" + pass), all.y);
@@ -171,7 +171,7 @@ void check_pass(const Layer& layer, const PassResult& all, const std::string& pa
   }
 }
 
-void check_running(const Layer& layer, const Part& part, const std::string& pass) {
+void check_running(const LayerUnderTest& layer, const Part& part, const std::string& pass) {
   if (!layer.options.track_running_stats) return;
   const BatchNormState& state = *part.store.batch_norms()[0];
   check_result(layer.golden, layer.tensor("running_mean" + pass),
@@ -181,7 +181,7 @@ void check_running(const Layer& layer, const Part& part, const std::string& pass
 }
 
 /// Evaluation of the first device's samples with its running statistics.
-void check_evaluation(const Layer& layer, Part& part) {
+void check_evaluation(const LayerUnderTest& layer, Part& part) {
   if (!layer.options.track_running_stats) return;
   const PassResult result = run_pass(part, layer, "0", {.training = false});
   const auto first = static_cast<std::ptrdiff_t>(result.y.size());
@@ -193,7 +193,7 @@ void check_evaluation(const Layer& layer, Part& part) {
 }
 
 /// Three training passes and an evaluation on `devices` devices.
-void check_batch_norm(Layer layer, BatchNormMode mode, int devices, int virtual_devices) {
+void check_batch_norm(LayerUnderTest layer, BatchNormMode mode, int devices, int virtual_devices) {
   CAPTURE(layer.name);
   CAPTURE(devices);
   layer.options.mode = mode;
@@ -231,7 +231,7 @@ TEST_CASE("synchronized BatchNorm is PyTorch's BatchNorm on the whole batch") {
   const auto golden = load_golden("batch_norm");
   if (!golden) return;
   for (const std::string& name : golden->cases()) {
-    const Layer layer = read_layer(*golden, name);
+    const LayerUnderTest layer = read_layer(*golden, name);
     if (layer.about["chunks"] != 1) continue;
     for (const int devices : {1, 2, 3, 8}) {
       check_batch_norm(layer, BatchNormMode::kSync, devices, 1);
@@ -245,7 +245,7 @@ TEST_CASE("local and virtual BatchNorm are PyTorch's BatchNorm chunk by chunk") 
   const auto golden = load_golden("batch_norm");
   if (!golden) return;
   for (const std::string& name : golden->cases()) {
-    const Layer layer = read_layer(*golden, name);
+    const LayerUnderTest layer = read_layer(*golden, name);
     const int chunks = layer.about["chunks"];
     if (chunks == 1) continue;
     check_batch_norm(layer, BatchNormMode::kLocal, chunks, 1);

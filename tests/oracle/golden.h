@@ -21,6 +21,8 @@
 
 namespace lockstep::oracle {
 
+using Json = nlohmann::json;
+
 constexpr double kFactor = 3;
 /// Roundings of the largest value that sums of a few hundred float32 values may differ by, in
 /// whatever order they are taken (PyTorch sums some of them in double, and is then closer than

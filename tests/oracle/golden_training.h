@@ -7,8 +7,6 @@
 
 namespace lockstep::oracle {
 
-using Json = nlohmann::json;
-
 /// Step `step` of the case that the metadata `about` describes; ignored labels are 255.
 inline Batch batch_of(const Golden& golden, const Json& about, std::int64_t step) {
   Batch batch;

@@ -8,8 +8,6 @@
 namespace lockstep::oracle {
 namespace {
 
-using Json = nlohmann::json;
-
 PoolGeometry pool_geometry(const Json& about) {
   return {.kernel_h = about["kernel"][0],
           .kernel_w = about["kernel"][1],
@@ -51,8 +49,8 @@ Value* add_layer(NetworkBuilder& net, Value* x, const Golden& golden, const std:
   return net.adaptive_avg_pool2d(x, about["size"][0], about["size"][1]);
 }
 
-void set_parameter(const Golden& golden, const std::string& name, Backend& backend,
-                   const Parameter& parameter) {
+void set_from_golden(const Golden& golden, const std::string& name, Backend& backend,
+                     const Parameter& parameter) {
   const std::vector<float> values = golden.floats(name);
   upload(backend, Tensor(parameter.value, Shape{1, parameter.elements}), values.data());
 }
@@ -66,7 +64,7 @@ void check_layer(const Golden& golden, const std::string& name) {
   const std::unique_ptr<Network> network = net.build(y, {.training = true, .input_grad = true});
   network->set_batch(network->planned_batch());
   for (const auto& parameter : store.parameters()) {
-    set_parameter(golden, name + parameter->name.substr(4), *backend, *parameter);
+    set_from_golden(golden, name + parameter->name.substr(4), *backend, *parameter);
   }
   upload(*backend, network->input(), golden.floats(name + ".x").data());
   network->zero_grad();

@@ -14,8 +14,6 @@
 namespace lockstep::oracle {
 namespace {
 
-using Json = nlohmann::json;
-
 DataParallelOptions options_of(const Json& about, BatchNormMode mode, int devices,
                                int virtual_devices) {
   DataParallelOptions options;

@@ -16,7 +16,7 @@ Outputs sees_all(NetworkBuilder& net, Value* x, const NormLayer&) {
   return {{"out", net.linear(net.add(x, net.all_reduce(x)), "head", 2)}};
 }
 
-Batch rows(std::int64_t count, int step) {
+Batch random_rows(std::int64_t count, int step) {
   Batch batch;
   Rng rng(5, RngPurpose::kTest, static_cast<std::uint64_t>(step));
   std::vector<float>& targets = batch.targets["out"];
@@ -28,7 +28,7 @@ Batch rows(std::int64_t count, int step) {
   return batch;
 }
 
-Outcome trained(int ranks) {
+Outcome trained_on(int ranks) {
   DataParallelOptions options;
   options.devices = cpus(ranks);
   options.model = sees_all;
@@ -38,7 +38,7 @@ Outcome trained(int ranks) {
   DataParallel run(options);
   std::vector<double> losses;
   for (int step = 0; step < 4; ++step) {
-    losses.push_back(run.train_step(rows(step % 2 == 0 ? 7 : 5, step), step, 1e-4F).loss);
+    losses.push_back(run.train_step(random_rows(step % 2 == 0 ? 7 : 5, step), step, 1e-4F).loss);
   }
   CHECK(parameters(run, ranks - 1) == parameters(run, 0));
   return outcome_of(run, losses);
@@ -47,9 +47,9 @@ Outcome trained(int ranks) {
 }  // namespace
 
 TEST_CASE("all_reduce in a training: on any number of devices as on one") {
-  const Outcome one = trained(1);
+  const Outcome one = trained_on(1);
   for (const int ranks : {2, 3, 4}) {  // 5 over 4: the last one has no samples
-    CHECK(trained(ranks) == one);      // bit for bit
+    CHECK(trained_on(ranks) == one);   // bit for bit
   }
 }
 
@@ -63,7 +63,7 @@ TEST_CASE("all_reduce: a replica that leaves one out is named") {
     return rank != 1 || call.direction != Direction::kBackward;
   };
   DataParallel run(options);
-  CHECK_THROWS_WITH_AS(run.train_step(rows(7, 0), 0, 0.1F), doctest::Contains("all_reduce_"),
+  CHECK_THROWS_WITH_AS(run.train_step(random_rows(7, 0), 0, 0.1F), doctest::Contains("all_reduce_"),
                        ReplicaError);
 }
 

@@ -13,14 +13,13 @@
 #include "nn/layers/batch_norm_layer.h"
 #include "parallel/toy_training.h"
 
-namespace lockstep {
+namespace lockstep::test {
 namespace {
 
-using namespace test;
-
-Outcome outcome_of(DataParallel& run) { return test::outcome_of(run, train(run)); }
-
-Outcome outcome_of(const DataParallelOptions& options) { return outcome_of(*make_toy(options)); }
+Outcome toy_outcome(const DataParallelOptions& options) {
+  const auto run = make_toy(options);
+  return outcome_of(*run, train(*run));
+}
 
 /// A network with dropout between two convolutions.
 Outputs dropout_net(NetworkBuilder& net, Value* x, const NormLayer&) {
@@ -28,17 +27,6 @@ Outputs dropout_net(NetworkBuilder& net, Value* x, const NormLayer&) {
       net.conv2d(x, "a", {.out_channels = 6, .kernel = 3, .stride = 1, .padding = 1}), "bn");
   return {
       {"out", net.conv2d(net.dropout(x, 0.4F), "head", {.out_channels = kClasses, .bias = true})}};
-}
-
-void check_close(const Outcome& got, const Outcome& expected) {
-  for (std::size_t i = 0; i < expected.losses.size(); ++i) {
-    CHECK(got.losses[i] == doctest::Approx(expected.losses[i]).epsilon(1e-6));
-  }
-  // A few roundings of fp32: summation in another order is all that may differ.
-  CHECK(distance(got.parameters, expected.parameters) < 1e-6);
-  CHECK(distance(got.statistics, expected.statistics) < 1e-6);
-  CHECK(distance(got.optimizer.slots.at("momentum_buffer"),
-                 expected.optimizer.slots.at("momentum_buffer")) < 2e-6);
 }
 
 void check_replicas_equal(DataParallel& run, bool with_statistics) {
@@ -71,27 +59,27 @@ TEST_CASE("chunks are torch.chunk's") {
 }
 
 TEST_CASE("sync on any number of devices is one device with the whole batch") {
-  const Outcome one = outcome_of(toy_options(1, BatchNormMode::kLocal));
+  const Outcome one = toy_outcome(toy_options(1, BatchNormMode::kLocal));
   CHECK(one.losses[0] != one.losses[1]);
   for (const int ranks : {1, 2, 3, 4, 8}) {
     CAPTURE(ranks);
-    check_close(outcome_of(toy_options(ranks, BatchNormMode::kSync)), one);
+    check_close(toy_outcome(toy_options(ranks, BatchNormMode::kSync)), one);
   }
   // The comparison is worth something: local statistics lead elsewhere.
-  const Outcome local = outcome_of(toy_options(4, BatchNormMode::kLocal));
+  const Outcome local = toy_outcome(toy_options(4, BatchNormMode::kLocal));
   CHECK(distance(local.parameters, one.parameters) > 1e-3);
 }
 
 TEST_CASE("local on W devices is virtual(W) on one") {
   DataParallelOptions options = toy_options(1, BatchNormMode::kVirtual);
   options.norm.options.virtual_devices = 4;
-  CHECK((outcome_of(toy_options(4, BatchNormMode::kLocal)) == outcome_of(options)));
+  CHECK((toy_outcome(toy_options(4, BatchNormMode::kLocal)) == toy_outcome(options)));
   // And two devices with two slices each, where they come to the same images.
   const auto full_batches = [](int ranks, BatchNormMode mode, int slices) {
     DataParallelOptions own = toy_options(ranks, mode, 8);
     own.norm.options.virtual_devices = slices;
     const auto run = make_toy(own);
-    return test::outcome_of(*run, train(*run, {8, 8, 8}));
+    return outcome_of(*run, train(*run, {8, 8, 8}));
   };
   const Outcome local = full_batches(4, BatchNormMode::kLocal, 1);
   CHECK((full_batches(1, BatchNormMode::kVirtual, 4) == local));
@@ -117,10 +105,10 @@ TEST_CASE("all replicas stay bitwise equal") {
 TEST_CASE("delays change no bit") {
   for (const BatchNormMode mode : {BatchNormMode::kSync, BatchNormMode::kLocal}) {
     DataParallelOptions options = toy_options(4, mode);
-    const Outcome undisturbed = outcome_of(options);
-    CHECK(outcome_of(options) == undisturbed);
+    const Outcome undisturbed = toy_outcome(options);
+    CHECK(toy_outcome(options) == undisturbed);
     options.communicator = random_delays(21);
-    CHECK(outcome_of(options) == undisturbed);
+    CHECK(toy_outcome(options) == undisturbed);
   }
 }
 
@@ -145,10 +133,10 @@ TEST_CASE("dropout is a function of the sample, not of the device it lies on") {
   DataParallelOptions options = toy_options(1, BatchNormMode::kSync);
   options.model = dropout_net;
   DataParallel whole(options);
-  const Outcome one = outcome_of(whole);
+  const Outcome one = outcome_of(whole, train(whole));
   options.devices = cpus(3);
   DataParallel spread(options);
-  check_close(outcome_of(spread), one);
+  check_close(outcome_of(spread, train(spread)), one);
   // Of the step, too: the mask is the same only when the step is.
   DataParallel same(options);
   CHECK(same.train_step(toy_batch(5, 0), 0, 0).loss == same.train_step(toy_batch(5, 0), 0, 0).loss);
@@ -157,15 +145,15 @@ TEST_CASE("dropout is a function of the sample, not of the device it lies on") {
 
 TEST_CASE("class weights enter loss and normalizer alike") {
   DataParallelOptions options = toy_options(1, BatchNormMode::kLocal);
-  const Outcome plain = outcome_of(options);
+  const Outcome plain = toy_outcome(options);
   options.losses[0].loss = CrossEntropyLoss{.class_weight = {2, 2, 2}};
-  check_close(outcome_of(options), plain);
+  check_close(toy_outcome(options), plain);
   options.losses[0].loss = CrossEntropyLoss{.class_weight = {1, 4, 0.5F}};
-  const Outcome weighted = outcome_of(options);
+  const Outcome weighted = toy_outcome(options);
   CHECK(distance(weighted.parameters, plain.parameters) > 1e-4);
   options.devices = cpus(3);
   options.norm.options.mode = BatchNormMode::kSync;
-  check_close(outcome_of(options), weighted);
+  check_close(toy_outcome(options), weighted);
   options.losses[0].loss = CrossEntropyLoss{.class_weight = {1, 2}};
   CHECK_THROWS_AS(DataParallel{options}, ConfigError);
 }
@@ -326,4 +314,4 @@ TEST_CASE("evaluation counts every image once, on any number of ranks, and touch
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::test

@@ -11,10 +11,8 @@
 #include "support/errors.h"
 #include "support/with_timeout.h"
 
-namespace lockstep {
+namespace lockstep::test {
 namespace {
-
-using namespace test;
 
 using Hook = std::function<bool(int rank, const SyncCall& call)>;
 
@@ -41,13 +39,7 @@ Hook at_call(int rank, int n, std::function<bool()> then) {
   return [=](int at, const SyncCall&) { return at != rank || (*calls)++ != n ? true : then(); };
 }
 
-/// Sums gradients by three all-reduces per step, beside the backward pass from the second step of
-/// a size on.
-DataParallelOptions all_reduced(DataParallelOptions options) {
-  options.gradient_exchange = {"all_reduce", 1000, 2000};
-  return options;
-}
-constexpr int kSums = 3;
+constexpr int kSums = 3;  // of a step whose gradients are all-reduced
 
 /// Exchanges and barriers of a step: 6 BatchNorm layers forward and backward, 2 barriers.
 constexpr int kCallsPerStep = 14;
@@ -164,4 +156,4 @@ TEST_CASE("an image that does not load ends an evaluation and names its rank") {
   CHECK_THROWS_WITH_AS(run->evaluate(9, load), "replica 1 (cpu:1): image 4 is damaged", DataError);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::test

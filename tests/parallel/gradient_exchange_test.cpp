@@ -15,10 +15,8 @@
 #include "parallel/toy_training.h"
 #include "support/errors.h"
 
-namespace lockstep {
+namespace lockstep::test {
 namespace {
-
-using namespace test;
 
 constexpr std::size_t kOneParameter = 1;
 constexpr std::size_t kEverything = std::size_t{1} << 40;
@@ -33,7 +31,7 @@ std::vector<Device> gpus(const std::vector<int>& ordinals) {
   return devices;
 }
 
-DataParallelOptions all_reduced(DataParallelOptions options, std::size_t bucket_bytes) {
+DataParallelOptions summed_in_buckets(DataParallelOptions options, std::size_t bucket_bytes) {
   options.gradient_exchange.kind = "all_reduce";
   options.gradient_exchange.first_bucket_bytes = bucket_bytes;
   options.gradient_exchange.bucket_bytes = bucket_bytes;
@@ -41,11 +39,12 @@ DataParallelOptions all_reduced(DataParallelOptions options, std::size_t bucket_
 }
 
 /// After two rounds of steps: the second one's batches are all known.
-Outcome outcome_of(DataParallel& run, const std::vector<std::int64_t>& batches = {5, 5, 3}) {
+Outcome outcome_of_two_rounds(DataParallel& run,
+                              const std::vector<std::int64_t>& batches = {5, 5, 3}) {
   std::vector<double> losses = train(run, batches);
   const std::vector<double> again = train(run, batches);
   losses.insert(losses.end(), again.begin(), again.end());
-  Outcome outcome = test::outcome_of(run, std::move(losses));
+  Outcome outcome = outcome_of(run, std::move(losses));
   for (int rank = 1; rank < run.size(); ++rank) CHECK(parameters(run, rank) == outcome.parameters);
   return outcome;
 }
@@ -165,11 +164,11 @@ TEST_CASE("the sums of all-reduces give the owners' bits") {
     for (const int ranks : {1, 2, 3, 4, 8}) {
       const DataParallelOptions options = toy_options(ranks, mode, 2 * ranks);
       const std::vector<std::int64_t> even{2 * ranks, 2 * ranks, ranks};
-      const Outcome owners = outcome_of(*make_toy(options), even);
+      const Outcome owners = outcome_of_two_rounds(*make_toy(options), even);
       for (const std::size_t bytes : {kOneParameter, std::size_t{3000}, kEverything}) {
         CAPTURE(ranks);
         CAPTURE(bytes);
-        CHECK(outcome_of(*make_toy(all_reduced(options, bytes)), even) == owners);
+        CHECK(outcome_of_two_rounds(*make_toy(summed_in_buckets(options, bytes)), even) == owners);
       }
     }
   }
@@ -177,8 +176,8 @@ TEST_CASE("the sums of all-reduces give the owners' bits") {
 
 TEST_CASE("of uneven parts the sums of all-reduces differ from the owners' by rounding alone") {
   const DataParallelOptions options = toy_options(2, BatchNormMode::kSync);
-  const Outcome owners = outcome_of(*make_toy(options));
-  const Outcome sums = outcome_of(*make_toy(all_reduced(options, 3000)));
+  const Outcome owners = outcome_of_two_rounds(*make_toy(options));
+  const Outcome sums = outcome_of_two_rounds(*make_toy(summed_in_buckets(options, 3000)));
   CHECK(distance(sums.parameters, owners.parameters) < 1e-6);
 }
 
@@ -190,34 +189,35 @@ TEST_CASE("all-reduces are over all ranks, also across sync groups") {
     for (std::int64_t step = 0; step < 4; ++step) run->train_step(toy_batch(8, step), step, 0.1F);
     return parameters(*run, 3);
   };
-  CHECK(outcome(all_reduced(options, 3000)) == outcome(options));
+  CHECK(outcome(summed_in_buckets(options, 3000)) == outcome(options));
 }
 
 TEST_CASE("shared parameters: both ways give the same bits, and those of one replica") {
   const auto outcome = [](DataParallelOptions options) {
     options.model = sharing_net;
     DataParallel run(options);
-    return outcome_of(run, std::vector<std::int64_t>{3, 3, 6});
+    return outcome_of_two_rounds(run, std::vector<std::int64_t>{3, 3, 6});
   };
   const Outcome owners = outcome(toy_options(3, BatchNormMode::kSync, 6));
   for (const std::size_t bytes : {kOneParameter, kEverything}) {
-    CHECK(outcome(all_reduced(toy_options(3, BatchNormMode::kSync, 6), bytes)) == owners);
+    CHECK(outcome(summed_in_buckets(toy_options(3, BatchNormMode::kSync, 6), bytes)) == owners);
   }
-  const Outcome one = outcome(all_reduced(toy_options(1, BatchNormMode::kSync, 6), kOneParameter));
+  const Outcome one =
+      outcome(summed_in_buckets(toy_options(1, BatchNormMode::kSync, 6), kOneParameter));
   CHECK(distance(one.parameters, owners.parameters) < 1e-5);
 }
 
 // The toy U-Net has 6 BatchNorm layers and 20 parameters.
 TEST_CASE("buckets start within the backward pass, but not for a batch of a new size") {
   const DataParallelOptions options =
-      all_reduced(toy_options(2, BatchNormMode::kSync), kOneParameter);
+      summed_in_buckets(toy_options(2, BatchNormMode::kSync), kOneParameter);
   const std::string sums(20, 'a');
   const std::string first = "ffffffbbbbbb|" + sums + "|";
   // head (2), then per block gamma and beta behind the exchange, and the convolution's weights.
   const std::string later = "ffffffaabaaabaaabaaabaaabaaabaaa||";
   CHECK(calls_of_steps(options, {5, 5, 3, 5, 3}) ==
         first + " " + later + " " + first + " " + later + " " + later);
-  CHECK(calls_of_steps(all_reduced(options, kEverything), {5, 5}) ==
+  CHECK(calls_of_steps(summed_in_buckets(options, kEverything), {5, 5}) ==
         "ffffffbbbbbb|a| ffffffbbbbbba||");
   CHECK(calls_of_steps(toy_options(2, BatchNormMode::kSync), {5}) == "ffffffbbbbbb||");
 }
@@ -232,7 +232,7 @@ TEST_CASE("training goes on with the other exchange and another number of device
     return std::pair(parameters(run, 0), run.optimizer_state());
   };
   const DataParallelOptions owners = toy_options(3, BatchNormMode::kSync);
-  const DataParallelOptions sums = all_reduced(owners, 3000);
+  const DataParallelOptions sums = summed_in_buckets(owners, 3000);
   std::vector<std::pair<std::vector<float>, OptimizerState>> ends;
   for (const auto* first : {&owners, &sums}) {
     for (const auto* second : {&owners, &sums}) {
@@ -245,12 +245,13 @@ TEST_CASE("training goes on with the other exchange and another number of device
   }
   const auto before = make_toy(sums);
   train(*before);
-  const auto pair = make_toy(all_reduced(toy_options(2, BatchNormMode::kSync), 3000));
+  const auto pair = make_toy(summed_in_buckets(toy_options(2, BatchNormMode::kSync), 3000));
   CHECK(distance(state_after(*pair, before.get()).first, ends.front().first) < 1e-5);
 }
 
 TEST_CASE("a loss that is not finite ends a step whose sums are on the way") {
-  DataParallelOptions options = all_reduced(toy_options(4, BatchNormMode::kLocal), kOneParameter);
+  DataParallelOptions options =
+      summed_in_buckets(toy_options(4, BatchNormMode::kLocal), kOneParameter);
   std::vector<int> indices;  // of rank 2's all-reduces
   options.communicator.hook = [&indices](int rank, const SyncCall& call) {
     if (rank == 2 && call.channels > 0) indices.push_back(call.index);
@@ -293,7 +294,7 @@ TEST_CASE("the gradient's norm is that of one device with the whole batch, by ei
   CHECK(one[0] > 0);
   CHECK(one[0] != one[1]);
   const DataParallelOptions four = toy_options(4, BatchNormMode::kSync);
-  for (const DataParallelOptions& options : {four, all_reduced(four, 3000)}) {
+  for (const DataParallelOptions& options : {four, summed_in_buckets(four, 3000)}) {
     const std::vector<double> norms = norms_of(options);
     for (std::size_t step = 0; step < one.size(); ++step) {
       CHECK(norms[step] == doctest::Approx(one[step]).epsilon(1e-6));
@@ -304,7 +305,7 @@ TEST_CASE("the gradient's norm is that of one device with the whole batch, by ei
 TEST_CASE("a gradient that is not finite is an error although the loss is finite") {
   const DataParallelOptions four = toy_options(4, BatchNormMode::kSync);
   for (const DataParallelOptions& options :
-       {toy_options(1, BatchNormMode::kSync), four, all_reduced(four, 3000)}) {
+       {toy_options(1, BatchNormMode::kSync), four, summed_in_buckets(four, 3000)}) {
     CAPTURE(options.devices.size());
     CAPTURE(options.gradient_exchange.kind);
     const auto run = make_toy(options);
@@ -331,4 +332,4 @@ TEST_CASE("a gradient that is not finite is an error although the loss is finite
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::test

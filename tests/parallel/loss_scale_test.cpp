@@ -10,19 +10,12 @@
 #include "lockstep/core/check.h"
 #include "parallel/toy_training.h"
 
-namespace lockstep {
+namespace lockstep::test {
 namespace {
-
-using namespace test;
 
 DataParallelOptions scaled(int ranks, float initial, std::int64_t growth_interval = 2000) {
   DataParallelOptions options = toy_options(ranks, BatchNormMode::kSync);
   options.loss_scale = LossScaleOptions{initial, growth_interval};
-  return options;
-}
-
-DataParallelOptions all_reduced(DataParallelOptions options) {
-  options.gradient_exchange = {"all_reduce", 1000, 2000};
   return options;
 }
 
@@ -176,4 +169,4 @@ TEST_CASE("a loss scale that is no power of two is refused") {
   CHECK_THROWS_AS(make_toy(toy_options(1, BatchNormMode::kSync))->set_loss_scale({}), Error);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::test

@@ -37,7 +37,8 @@ Outputs with_dropout(NetworkBuilder& net, Value* x, const NormLayer& norm) {
   return {{"out", net.conv2d(net.dropout(x, 0.4F), "head", kHead)}};
 }
 
-DataParallelOptions options_of(Model model, int ranks, BatchNormMode mode, std::int64_t batch = 5) {
+DataParallelOptions model_options(Model model, int ranks, BatchNormMode mode,
+                                  std::int64_t batch = 5) {
   DataParallelOptions options = toy_options(ranks, mode, batch);
   options.model = std::move(model);
   return options;
@@ -47,19 +48,6 @@ DataParallelOptions options_of(Model model, int ranks, BatchNormMode mode, std::
 Outcome trained(const DataParallelOptions& options) {
   DataParallel run(options);
   return outcome_of(run, train(run));
-}
-
-const std::vector<float>& momentum(const Outcome& outcome) {
-  return outcome.optimizer.slots.at("momentum_buffer");
-}
-
-void check_close(const Outcome& got, const Outcome& expected) {
-  for (std::size_t i = 0; i < expected.losses.size(); ++i) {
-    CHECK(got.losses[i] == doctest::Approx(expected.losses[i]).epsilon(1e-6));
-  }
-  CHECK(distance(got.parameters, expected.parameters) < 1e-6);
-  CHECK(distance(got.statistics, expected.statistics) < 1e-6);
-  CHECK(distance(momentum(got), momentum(expected)) < 3e-6);
 }
 
 /// The same parts as DataParallel scatters.
@@ -84,7 +72,7 @@ std::vector<Batch> scattered(const Batch& whole, int ranks) {
 }  // namespace
 
 TEST_CASE("two heads with a loss each: on any number of devices as on one") {
-  DataParallelOptions options = options_of(two_heads, 1, BatchNormMode::kSync);
+  DataParallelOptions options = model_options(two_heads, 1, BatchNormMode::kSync);
   options.losses = {{"out", CrossEntropyLoss{}}, {"aux", CrossEntropyLoss{.weight = 0.4F}}};
   const Outcome one = trained(options);
   for (const int ranks : {2, 4}) {
@@ -100,7 +88,7 @@ TEST_CASE("two heads with a loss each: on any number of devices as on one") {
 }
 
 TEST_CASE("losses add up by their weights") {
-  DataParallelOptions options = options_of(same_head_twice, 2, BatchNormMode::kLocal);
+  DataParallelOptions options = model_options(same_head_twice, 2, BatchNormMode::kLocal);
   const Outcome one = trained(options);
   options.losses = {{"out", CrossEntropyLoss{.weight = 0.75F}},
                     {"again", CrossEntropyLoss{.weight = 0.25F}}};
@@ -110,7 +98,7 @@ TEST_CASE("losses add up by their weights") {
 }
 
 TEST_CASE("a head without a loss does not learn") {
-  DataParallelOptions options = options_of(two_heads, 2, BatchNormMode::kSync);
+  DataParallelOptions options = model_options(two_heads, 2, BatchNormMode::kSync);
   options.optimizer = Sgd{.weight_decay = 0};
   DataParallel run(options);
   const TensorMap before = run.state_dict();
@@ -121,7 +109,7 @@ TEST_CASE("a head without a loss does not learn") {
 }
 
 TEST_CASE("micro-batches are the slices of virtual BatchNorm, one after another") {
-  DataParallelOptions options = options_of(two_heads, 1, BatchNormMode::kVirtual, 8);
+  DataParallelOptions options = model_options(two_heads, 1, BatchNormMode::kVirtual, 8);
   options.norm.options.virtual_devices = 4;
   const auto steps = [](const DataParallelOptions& how) {
     DataParallel run(how);
@@ -146,7 +134,7 @@ TEST_CASE("micro-batches are the slices of virtual BatchNorm, one after another"
 }
 
 TEST_CASE("micro-batches on several devices, with a step that is smaller than planned") {
-  DataParallelOptions options = options_of(same_head_twice, 1, BatchNormMode::kLocal, 5);
+  DataParallelOptions options = model_options(same_head_twice, 1, BatchNormMode::kLocal, 5);
   const Outcome whole = trained(options);
   options.devices = cpus(3);
   options.accumulate = 2;
@@ -157,7 +145,7 @@ TEST_CASE("micro-batches on several devices, with a step that is smaller than pl
 
 TEST_CASE("a batch for each device gives the bits of the batch that is scattered") {
   for (const auto mode : {BatchNormMode::kSync, BatchNormMode::kLocal}) {
-    const DataParallelOptions options = options_of(with_dropout, 4, mode);
+    const DataParallelOptions options = model_options(with_dropout, 4, mode);
     DataParallel one(options), other(options);
     for (int step = 0; step < 2; ++step) {
       const Batch batch = toy_batch(5, step);
@@ -219,24 +207,25 @@ TEST_CASE("a model converted to synchronized BatchNorm is the one that was given
   const Model own_layers = [](NetworkBuilder& net, Value* x, const NormLayer&) {
     return two_heads(net, x, BatchNorm2d());
   };
-  const Outcome synced = trained(options_of(two_heads, 3, BatchNormMode::kSync));
-  const Outcome local = trained(options_of(two_heads, 3, BatchNormMode::kLocal));
+  const Outcome synced = trained(model_options(two_heads, 3, BatchNormMode::kSync));
+  const Outcome local = trained(model_options(two_heads, 3, BatchNormMode::kLocal));
   CHECK(synced.parameters != local.parameters);
   const Model converted = convert_sync_batchnorm(own_layers);
-  CHECK(trained(options_of(converted, 3, BatchNormMode::kLocal)) == synced);
-  CHECK(trained(options_of(revert_sync_batchnorm(converted), 3, BatchNormMode::kLocal)) == local);
+  CHECK(trained(model_options(converted, 3, BatchNormMode::kLocal)) == synced);
+  CHECK(trained(model_options(revert_sync_batchnorm(converted), 3, BatchNormMode::kLocal)) ==
+        local);
 }
 
 TEST_CASE("conversion leaves frozen layers and virtual ones on the way back alone") {
   const Model frozen = [](NetworkBuilder& net, Value* x, const NormLayer&) {
     return two_heads(net, x, FrozenBatchNorm());
   };
-  DataParallel run(options_of(convert_sync_batchnorm(frozen), 2, BatchNormMode::kLocal));
+  DataParallel run(model_options(convert_sync_batchnorm(frozen), 2, BatchNormMode::kLocal));
   const std::vector<float> before = statistics(run, 0);
   train(run);
   CHECK(statistics(run, 0) == before);
   DataParallelOptions options =
-      options_of(revert_sync_batchnorm(two_heads), 1, BatchNormMode::kVirtual);
+      model_options(revert_sync_batchnorm(two_heads), 1, BatchNormMode::kVirtual);
   const Outcome reverted = trained(options);
   options.model = two_heads;
   CHECK(reverted == trained(options));
@@ -246,7 +235,7 @@ TEST_CASE("synchronization that the model does not take is an error") {
   const Model deaf = [](NetworkBuilder& net, Value* x, const NormLayer&) {
     return two_heads(net, x, BatchNorm2d());
   };
-  CHECK_THROWS_WITH_AS(DataParallel{options_of(deaf, 2, BatchNormMode::kSync)},
+  CHECK_THROWS_WITH_AS(DataParallel{model_options(deaf, 2, BatchNormMode::kSync)},
                        doctest::Contains("none of the model's 2 BatchNorm layers is"), ConfigError);
 }
 
@@ -269,7 +258,7 @@ TEST_CASE("norm layers check the shape of what they are given") {
 }
 
 TEST_CASE("options of outputs and losses that do not fit each other") {
-  DataParallelOptions options = options_of(two_heads, 1, BatchNormMode::kLocal);
+  DataParallelOptions options = model_options(two_heads, 1, BatchNormMode::kLocal);
   options.losses = {{"auxiliary", CrossEntropyLoss{}}};
   CHECK_THROWS_WITH_AS(DataParallel{options},
                        doctest::Contains("no output 'auxiliary'; it has out, aux"), Error);
@@ -291,7 +280,7 @@ TEST_CASE("linear layers over rows of any shape, reshaped") {
     x = net.reshape(x, {x->shape.batch(), 12});
     return {{"out", net.linear(x, "fc2", kClasses)}};
   };
-  DataParallelOptions options = options_of(rows, 1, BatchNormMode::kSync, 7);
+  DataParallelOptions options = model_options(rows, 1, BatchNormMode::kSync, 7);
   options.input = {7, 5};
   const auto steps = [](const DataParallelOptions& how) {
     DataParallel run(how);

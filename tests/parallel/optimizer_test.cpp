@@ -7,10 +7,8 @@
 #include "lockstep/core/check.h"
 #include "parallel/toy_training.h"
 
-namespace lockstep {
+namespace lockstep::test {
 namespace {
-
-using namespace test;
 
 DataParallelOptions adamw_options(int ranks, std::int64_t batch = 5) {
   DataParallelOptions options = toy_options(ranks, BatchNormMode::kSync, batch);
@@ -20,7 +18,7 @@ DataParallelOptions adamw_options(int ranks, std::int64_t batch = 5) {
   return options;
 }
 
-void train(DataParallel& run, std::int64_t begin, std::int64_t end, std::int64_t batch = 5) {
+void take_steps(DataParallel& run, std::int64_t begin, std::int64_t end, std::int64_t batch = 5) {
   for (std::int64_t step = begin; step < end; ++step) {
     run.train_step(toy_batch(batch, step), step, 0.01F);
   }
@@ -35,8 +33,8 @@ TEST_CASE("AdamW over several owners has the bits of one owner") {
     DataParallelOptions options = adamw_options(ranks, 2 * ranks);
     options.gradient_exchange = {"all_reduce", 1000, 2000};  // each rank owns all of its weights
     const auto own = make_toy(options);
-    train(*owners, 0, 4, 2 * ranks);
-    train(*own, 0, 4, 2 * ranks);
+    take_steps(*owners, 0, 4, 2 * ranks);
+    take_steps(*own, 0, 4, 2 * ranks);
     CHECK(outcome_of(*owners, {}) == outcome_of(*own, {}));
     for (int rank = 1; rank < ranks; ++rank) {
       CHECK(parameters(*owners, rank) == parameters(*owners, 0));
@@ -47,16 +45,16 @@ TEST_CASE("AdamW over several owners has the bits of one owner") {
 TEST_CASE("training with AdamW that goes on equals training that was not interrupted") {
   const auto whole = make_toy(adamw_options(3)), first = make_toy(adamw_options(3)),
              second = make_toy(adamw_options(3)), forgetful = make_toy(adamw_options(3));
-  train(*whole, 0, 6);
-  train(*first, 0, 3);
+  take_steps(*whole, 0, 6);
+  take_steps(*first, 0, 3);
   for (DataParallel* run : {second.get(), forgetful.get()}) copy_parameters(*first, *run);
   const OptimizerState state = first->optimizer_state();
   CHECK(state.optimizer == "adamw");
   CHECK(state.slots.size() == 2);
   second->set_optimizer_state(state);
-  train(*second, 3, 6);
+  take_steps(*second, 3, 6);
   CHECK(outcome_of(*second, {}) == outcome_of(*whole, {}));
-  train(*forgetful, 3, 6);
+  take_steps(*forgetful, 3, 6);
   CHECK(parameters(*forgetful, 0) != parameters(*whole, 0));
 }
 
@@ -122,4 +120,4 @@ TEST_CASE("a group without parameters is an error that names it") {
   CHECK_THROWS_WITH_AS(DataParallel{options}, doctest::Contains("lr_mult"), ConfigError);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::test

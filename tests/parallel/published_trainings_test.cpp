@@ -41,7 +41,7 @@ Outputs norm_of_images(NetworkBuilder& net, Value* x, const NormLayer&) {
   return {{"out", net.linear(net.reshape(x, {x->shape.batch(), 32}), "fc", 4)}};
 }
 
-DataParallelOptions options_of(Model model, int ranks, const Shape& input) {
+DataParallelOptions published_options(Model model, int ranks, const Shape& input) {
   DataParallelOptions options;
   options.devices = cpus(ranks);
   options.model = std::move(model);
@@ -100,8 +100,8 @@ void check_as_one_device(const Model& model, const Shape& sample,
   const auto ranks = static_cast<int>(sizes.size());
   const std::int64_t largest = *std::max_element(sizes.begin(), sizes.end());
   const Shape input = sample.with_batch(sum_of(sizes));
-  DataParallel one(options_of(model, 1, input));
-  DataParallel several(options_of(model, ranks, sample.with_batch(largest * ranks)));
+  DataParallel one(published_options(model, 1, input));
+  DataParallel several(published_options(model, ranks, sample.with_batch(largest * ranks)));
   REQUIRE(parameters(one, 0) == parameters(several, 0));
   for (int step = 0; step < kSteps; ++step) {
     CAPTURE(ranks);
@@ -152,11 +152,11 @@ TEST_CASE("published, PyTorch: SyncBatchNorm_Channels_Last") {
 TEST_CASE("published, PyTorch: a state that was saved and loaded goes on with the same bits") {
   const TemporaryFolder folder;
   const Shape input = kRow.with_batch(4);
-  DataParallel run(options_of(bn_net({}), 2, input));
+  DataParallel run(published_options(bn_net({}), 2, input));
   run.train_step(batch_of(shuffled(4, 0), input), 0);
   const std::string path = (folder.path() / "net.safetensors").string();
   save_safetensors(path, run.state_dict());
-  DataParallelOptions options = options_of(bn_net({}), 2, input);
+  DataParallelOptions options = published_options(bn_net({}), 2, input);
   options.seed = 4;
   DataParallel other(options);
   CHECK(parameters(other, 1) != parameters(run, 1));

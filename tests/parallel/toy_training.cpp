@@ -1,5 +1,7 @@
 #include "parallel/toy_training.h"
 
+#include <doctest/doctest.h>
+
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -10,7 +12,7 @@
 namespace lockstep::test {
 namespace {
 
-std::vector<float> download(DataParallel& run, int rank, float* data, std::int64_t elements) {
+std::vector<float> read_floats(DataParallel& run, int rank, float* data, std::int64_t elements) {
   std::vector<float> values(static_cast<std::size_t>(elements));
   Backend& backend = run.replica(rank).backend();
   backend.download(values.data(), Tensor(data, Shape{1, elements}));
@@ -18,13 +20,13 @@ std::vector<float> download(DataParallel& run, int rank, float* data, std::int64
   return values;
 }
 
-void upload(Replica& replica, float* data, const std::vector<float>& values) {
+void write_floats(Replica& replica, float* data, const std::vector<float>& values) {
   const auto elements = static_cast<std::int64_t>(values.size());
   replica.backend().upload(Tensor(data, Shape{1, elements}), values.data());
   replica.backend().synchronize();
 }
 
-std::vector<float> random_values(std::int64_t count, float lo, float hi, std::uint64_t item) {
+std::vector<float> uniform_values(std::int64_t count, float lo, float hi, std::uint64_t item) {
   Rng rng(5, RngPurpose::kTest, item);
   std::vector<float> values(static_cast<std::size_t>(count));
   for (float& value : values) value = rng.uniform(lo, hi);
@@ -32,12 +34,6 @@ std::vector<float> random_values(std::int64_t count, float lo, float hi, std::ui
 }
 
 }  // namespace
-
-std::vector<Device> cpus(int count) {
-  std::vector<Device> devices;
-  for (int k = 0; k < count; ++k) devices.push_back({DeviceKind::kCpu, k, 0});
-  return devices;
-}
 
 DataParallelOptions toy_options(int ranks, BatchNormMode mode, std::int64_t batch) {
   DataParallelOptions options;
@@ -51,17 +47,22 @@ DataParallelOptions toy_options(int ranks, BatchNormMode mode, std::int64_t batc
   return options;
 }
 
+DataParallelOptions all_reduced(DataParallelOptions options) {
+  options.gradient_exchange = {"all_reduce", 1000, 2000};
+  return options;
+}
+
 std::unique_ptr<DataParallel> make_toy(const DataParallelOptions& options) {
   auto run = std::make_unique<DataParallel>(options);
   Replica& first = run->replica(0);
   std::uint64_t item = 1'000;
   for (const auto& parameter : first.store().parameters()) {
     if (parameter->kind != ParameterKind::kNorm) continue;
-    upload(first, parameter->value, random_values(parameter->elements, -0.5F, 1.5F, ++item));
+    write_floats(first, parameter->value, uniform_values(parameter->elements, -0.5F, 1.5F, ++item));
   }
   for (const auto& layer : first.store().batch_norms()) {
-    upload(first, layer->running_mean, random_values(layer->channels, -1, 1, ++item));
-    upload(first, layer->running_var, random_values(layer->channels, 0.5F, 2, ++item));
+    write_floats(first, layer->running_mean, uniform_values(layer->channels, -1, 1, ++item));
+    write_floats(first, layer->running_var, uniform_values(layer->channels, 0.5F, 2, ++item));
     layer->num_batches_tracked = 3;
   }
   run->replicate();
@@ -91,15 +92,15 @@ Batch toy_batch(std::int64_t count, std::int64_t step, Size size) {
 
 std::vector<float> parameters(DataParallel& run, int rank) {
   const ParameterStore& store = run.replica(rank).store();
-  return download(run, rank, store.values(), store.elements());
+  return read_floats(run, rank, store.values(), store.elements());
 }
 
 std::vector<float> gradients(DataParallel& run, int rank) {
   const ParameterStore& store = run.replica(rank).store();
-  std::vector<float> sum = download(run, rank, store.grads(), store.elements());
+  std::vector<float> sum = read_floats(run, rank, store.grads(), store.elements());
   for (std::size_t part = 1; store.grads_of_part(part) != nullptr; ++part) {
     const std::vector<float> more =
-        download(run, rank, store.grads_of_part(part), store.elements());
+        read_floats(run, rank, store.grads_of_part(part), store.elements());
     std::transform(sum.begin(), sum.end(), more.begin(), sum.begin(), std::plus<>());
   }
   return sum;
@@ -107,21 +108,21 @@ std::vector<float> gradients(DataParallel& run, int rank) {
 
 std::vector<float> statistics(DataParallel& run, int rank) {
   const ParameterStore& store = run.replica(rank).store();
-  return download(run, rank, store.statistics(), store.statistics_elements());
+  return read_floats(run, rank, store.statistics(), store.statistics_elements());
 }
 
 void copy_parameters(DataParallel& from, DataParallel& to) {
   Replica& first = to.replica(0);
-  upload(first, first.store().values(), parameters(from, 0));
-  upload(first, first.store().statistics(), statistics(from, 0));
+  write_floats(first, first.store().values(), parameters(from, 0));
+  write_floats(first, first.store().statistics(), statistics(from, 0));
   to.replicate();
 }
 
 void set_parameter(DataParallel& run, const std::string& name, float value) {
   Replica& first = run.replica(0);
   const Parameter& parameter = *first.store().find(name);
-  upload(first, parameter.value,
-         std::vector<float>(static_cast<std::size_t>(parameter.elements), value));
+  write_floats(first, parameter.value,
+               std::vector<float>(static_cast<std::size_t>(parameter.elements), value));
   run.replicate();
 }
 
@@ -147,6 +148,16 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
     largest = std::max(largest, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
   }
   return largest;
+}
+
+void check_close(const Outcome& got, const Outcome& expected) {
+  for (std::size_t i = 0; i < expected.losses.size(); ++i) {
+    CHECK(got.losses[i] == doctest::Approx(expected.losses[i]).epsilon(1e-6));
+  }
+  CHECK(distance(got.parameters, expected.parameters) < 1e-6);
+  CHECK(distance(got.statistics, expected.statistics) < 1e-6);
+  CHECK(distance(got.optimizer.slots.at("momentum_buffer"),
+                 expected.optimizer.slots.at("momentum_buffer")) < 2e-6);
 }
 
 }  // namespace lockstep::test

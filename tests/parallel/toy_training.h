@@ -9,16 +9,19 @@
 
 #include "lockstep/parallel/data_parallel.h"
 #include "parallel/replica.h"
+#include "support/devices.h"
 
 namespace lockstep::test {
 
 constexpr int kClasses = 3;
 constexpr Size kSize{16, 16};
 
-std::vector<Device> cpus(int count);
-
 /// `ranks` virtual devices; whole batch at most `batch`.
 DataParallelOptions toy_options(int ranks, BatchNormMode mode, std::int64_t batch = 5);
+
+/// Sums gradients by three all-reduces per step, beside the backward pass from the second step of
+/// a size on.
+DataParallelOptions all_reduced(DataParallelOptions options);
 
 /// A run whose gamma, beta and running statistics are far from their initial values.
 std::unique_ptr<DataParallel> make_toy(const DataParallelOptions& options);
@@ -53,5 +56,9 @@ Outcome outcome_of(DataParallel& run, std::vector<double> losses);
 
 /// Largest |a - b|.
 double distance(const std::vector<float>& a, const std::vector<float>& b);
+
+/// CHECKs that they are a few roundings of fp32 apart: summation in another order is all that may
+/// differ.
+void check_close(const Outcome& got, const Outcome& expected);
 
 }  // namespace lockstep::test

@@ -3,11 +3,12 @@
 
     planted_faults.py --build FOLDER [--ninja NINJA] [--only WORDS] [--part K/N] TEST...    (TEST: test_kernels, ...)
 
-For every fault: a copy of its file, an object compiled from it with the build's own command, the executable linked
-with this object in place of the right one (of a library the linker takes only what it does not have yet), and the test
-cases that must fail then, by an assertion of doctest or the report of a sanitizer; for TEST lockstep the rows of its
-self-test. A compiler's error, a timeout or a crash without a report is not seeing; neither is a failure of the right
-executable, or a text that is no longer in its file exactly once: the list follows the code.
+For every fault: a copy of its file, an object compiled from it with the build's own command (in a unity build: from a
+copy of its batch, with it), the executable linked with this object in place of the right one (of a library the linker
+takes only what it does not have yet), and the test cases that must fail then, by an assertion of doctest or the report
+of a sanitizer; for TEST lockstep the rows of its self-test. A compiler's error, a timeout or a crash without a report
+is not seeing; neither is a failure of the right executable, or a text that is no longer in its file exactly once: the
+list follows the code.
 """
 import argparse
 import concurrent.futures
@@ -87,12 +88,21 @@ def plant(fault, folder):
     return copy
 
 
+def includes(batch, source):
+    """Whether this file is a batch of a unity build with this source in it."""
+    return "/Unity/" in batch and f'#include "{source}"' in pathlib.Path(batch).read_text()
+
+
 def compilation_of(source, test, args):
-    """The command that compiles this source for the test, its own or that of a library it links, and its object."""
+    """The command that compiles this source for the test, its own or that of a library it links; what it compiles, the
+    source or a batch; and its object."""
     for command in shell(f"{args.ninja} -t commands bin/{test}", args.build).splitlines():
         words = command.split()
-        if str(ROOT / source) in words and "-o" in words:
-            return command, words[words.index("-o") + 1]
+        if "-c" not in words or "-o" not in words:
+            continue
+        compiled = words[words.index("-c") + 1]
+        if compiled == str(ROOT / source) or includes(compiled, ROOT / source):
+            return command, compiled, words[words.index("-o") + 1]
     raise Problem(f"{test} does not link {source}")
 
 
@@ -100,11 +110,15 @@ def build_faulty(fault, folder, args):
     """The test's executable with the fault in it."""
     copy = plant(fault, folder)
     source = fault.source or fault.file
-    compilation, right = compilation_of(source, fault.test, args)
+    compilation, compiled, right = compilation_of(source, fault.test, args)
     link = shell(f"{args.ninja} -t commands -s bin/{fault.test}", args.build)
     faulty, executable = folder / "faulty.o", folder / fault.test
     compilation = compilation.replace(right, str(faulty))
-    if source == fault.file:
+    if compiled != str(ROOT / source):
+        batch = folder / "batch.cxx"
+        batch.write_text(pathlib.Path(compiled).read_text().replace(str(ROOT / fault.file), str(copy)))
+        compilation = compilation.replace(compiled, str(batch))
+    elif source == fault.file:
         compilation = compilation.replace(str(ROOT / source), str(copy))
     compilation = compilation.replace(" -I", f" -I{folder} -I{folder}/include -I{folder}/src -I", 1)
     shell(f"{compilation} -O1", args.build)  # a fault needs no speed

@@ -22,12 +22,10 @@
 namespace lockstep {
 namespace {
 
+using test::contains;
+
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 const char* const kHostile = R"(<img src="x"> & 'y')";
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 std::size_t count(const std::string& text, const std::string& part) {
   std::size_t found = 0;

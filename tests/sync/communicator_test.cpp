@@ -9,6 +9,7 @@
 #include "core/rng.h"
 #include "lockstep/core/check.h"
 #include "lockstep/sync/sync_group.h"
+#include "support/devices.h"
 #include "support/errors.h"
 #include "support/with_timeout.h"
 
@@ -16,19 +17,14 @@ namespace lockstep {
 namespace {
 
 using test::contains;
+using test::cpus;
 using test::is_a;
 using test::run_ranks;
 using test::text_of;
 
 constexpr std::int64_t kChannels = 5;
 
-std::vector<Device> cpus(int count) {
-  std::vector<Device> devices;
-  for (int k = 0; k < count; ++k) devices.push_back({DeviceKind::kCpu, k, 0});
-  return devices;
-}
-
-SyncCall call(int index, Direction direction = Direction::kForward) {
+SyncCall bn_call(int index, Direction direction = Direction::kForward) {
   return {"bn", direction, index, kChannels};
 }
 
@@ -92,7 +88,7 @@ void check_exchanges(int ranks, const std::vector<RankPartition>& partitions) {
     for (const RankPartition& sets : partitions) numbers.push_back(own.join(sets));
     for (int index = 0; index < Memory::kCalls; ++index) {
       const std::size_t turn = static_cast<std::size_t>(index) % partitions.size();
-      SyncCall at = call(index, index % 3 == 0 ? Direction::kForward : Direction::kBackward);
+      SyncCall at = bn_call(index, index % 3 == 0 ? Direction::kForward : Direction::kBackward);
       at.partition = numbers[turn];
       const auto slots = own.exchange(at, memory[rank].slot(index));
       wrong += !right(slots, set_of(rank, partitions[turn]), index);
@@ -123,7 +119,7 @@ std::vector<std::exception_ptr> run_steps(SyncGroup& group, int calls, int width
         for (int step = 0; step < 3; ++step) {
           own.begin_step(step);
           for (int index = 0; index < calls; ++index) {
-            SyncCall at = call(index);
+            SyncCall at = bn_call(index);
             at.partition = partition;
             own.exchange(at, memory[rank].slot(index));
           }
@@ -202,7 +198,7 @@ TEST_CASE("what is no partition of the ranks is a configuration error") {
                        doctest::Contains("bn.sync_group = 3 does not divide the 4 devices"),
                        ConfigError);
   CHECK_THROWS_AS(contiguous_groups(4, -2), ConfigError);
-  SyncCall at = call(0);
+  SyncCall at = bn_call(0);
   at.partition = 1;
   CHECK_THROWS_WITH_AS(group.at(0).exchange(at, {}), doctest::Contains("has not joined"), Error);
 }
@@ -231,7 +227,7 @@ TEST_CASE("ends know who they are, and waiting is measured") {
   const std::vector<Memory> memory = memory_of(2);
   run_ranks(2, [&](int rank) {
     if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(30));
-    group.at(rank).exchange(call(0), memory[rank].slot(0));
+    group.at(rank).exchange(bn_call(0), memory[rank].slot(0));
     if (rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(30));
     group.at(rank).barrier("end");
   });
@@ -251,7 +247,7 @@ TEST_CASE("statistics may be written again when the next exchange of the group h
       Local& local = memory[rank][static_cast<std::size_t>(index) % 2];
       const std::vector<float> values = Local(rank, index).data;
       std::copy(values.begin(), values.end(), local.data.begin());
-      SyncCall at = call(index);
+      SyncCall at = bn_call(index);
       at.partition = partition;
       const auto slots = group.at(rank).exchange(at, local.slot);
       if ((index + rank) % 3 == 0) std::this_thread::yield();
@@ -419,7 +415,7 @@ TEST_CASE("after an abort everything throws, for ever") {
   CHECK(is_a<DataError>(group.failure()));
   const Local local(0, 0);
   for (int round = 0; round < 3; ++round) {
-    CHECK_THROWS_AS(group.at(0).exchange(call(0), local.slot), PeerAborted);
+    CHECK_THROWS_AS(group.at(0).exchange(bn_call(0), local.slot), PeerAborted);
     CHECK_THROWS_AS(group.at(1).barrier("end"), PeerAborted);
     CHECK_THROWS_AS(group.at(1).join({{0}, {1}}), PeerAborted);
   }

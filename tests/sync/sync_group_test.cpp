@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/core/check.h"
+#include "support/devices.h"
 #include "support/errors.h"
 #include "support/with_timeout.h"
 
@@ -17,15 +18,10 @@ namespace lockstep {
 namespace {
 
 using test::contains;
+using test::cpus;
 using test::is_a;
 using test::run_ranks;
 using test::text_of;
-
-std::vector<Device> cpus(int count) {
-  std::vector<Device> devices;
-  for (int k = 0; k < count; ++k) devices.push_back({DeviceKind::kCpu, k, 0});
-  return devices;
-}
 
 /// Answers everyone with the sum of the payloads, one double each.
 SyncMaster::Callback sum_of_values() {

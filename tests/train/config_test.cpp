@@ -6,11 +6,13 @@
 #include <vector>
 
 #include "lockstep/core/check.h"
+#include "support/check_contains.h"
 #include "support/temporary_folder.h"
 
 namespace lockstep {
 namespace {
 
+using test::check_contains;
 using test::TemporaryFolder;
 
 const char* const kStreets = R"([data]
@@ -28,18 +30,10 @@ std::string error_of(const std::string& text, const std::vector<std::string>& ov
   return "";
 }
 
-Config config_of(const std::string& text, const std::vector<std::string>& overrides = {},
-                 std::vector<std::string>* warnings = nullptr) {
+Config config_from(const std::string& text, const std::vector<std::string>& overrides = {},
+                   std::vector<std::string>* warnings = nullptr) {
   const TemporaryFolder folder;
   return load_config(folder.write("camvid.toml", text), overrides, warnings);
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  INFO("in: ", text);
-  INFO("expected: ", part);
-  const bool found = text.find(part) != std::string::npos;
-  CHECK(found);
-  return found;
 }
 
 }  // namespace
@@ -47,37 +41,37 @@ bool contains(const std::string& text, const std::string& part) {
 TEST_CASE("a misspelt key is shown as a compiler shows an error") {
   const std::string error =
       error_of("[data]\nlayout = \"streets\"\nsize = [32, 32]\n[bn]\nmomntum = 0.1\n");
-  contains(error,
-           "camvid.toml:5:1: error: unknown key `momntum` in [bn]\n"
-           "     5 | momntum = 0.1\n"
-           "       | ^^^^^^^ did you mean `momentum`?");
+  check_contains(error,
+                 "camvid.toml:5:1: error: unknown key `momntum` in [bn]\n"
+                 "     5 | momntum = 0.1\n"
+                 "       | ^^^^^^^ did you mean `momentum`?");
 }
 
 TEST_CASE("all errors come at once, in the order of the file") {
   const std::string error = error_of(
       "[optim]\nlr = -1\n[bn]\nmode = \"snc\"\n[bnn]\neps = 1\n[run]\nlr = 1\n"
       "max_iters = 3\nepochs = 2\n[data]\nlayout = \"streets\"\nsize = 32\n");
-  contains(error, ":2:6: error: optim.lr: expected a number >= 0, got -1");
-  contains(error, "got \"snc\"; did you mean \"sync\"?");
-  contains(error, ":5:2: error: unknown section [bnn]");
-  contains(error, "did you mean [bn]?");
-  contains(error, "unknown key `lr` in [run]");
-  contains(error, "did you mean `optim.lr`?");
-  contains(error, "`run.max_iters` and `run.epochs` exclude each other");
-  contains(error, "data.size: expected [height, width] in pixels, got 32");
+  check_contains(error, ":2:6: error: optim.lr: expected a number >= 0, got -1");
+  check_contains(error, "got \"snc\"; did you mean \"sync\"?");
+  check_contains(error, ":5:2: error: unknown section [bnn]");
+  check_contains(error, "did you mean [bn]?");
+  check_contains(error, "unknown key `lr` in [run]");
+  check_contains(error, "did you mean `optim.lr`?");
+  check_contains(error, "`run.max_iters` and `run.epochs` exclude each other");
+  check_contains(error, "data.size: expected [height, width] in pixels, got 32");
   CHECK(error.find(":2:6") < error.find(":5:2"));
 }
 
 TEST_CASE("a syntax error has its place") {
-  contains(error_of("[data\nlayout = 1\n"), "camvid.toml:1:");
-  contains(error_of("[data\nlayout = 1\n"), "     1 | [data\n");
+  check_contains(error_of("[data\nlayout = 1\n"), "camvid.toml:1:");
+  check_contains(error_of("[data\nlayout = 1\n"), "     1 | [data\n");
 }
 
 TEST_CASE("a missing file, root and class count are named") {
   CHECK_THROWS_AS(load_config("/nowhere/at/all.toml", {}), ConfigError);
   const std::string error = error_of("[data]\nlayout = \"folder\"\n");
-  contains(error, "data.root is missing");
-  contains(error, "data.num_classes is missing");
+  check_contains(error, "data.root is missing");
+  check_contains(error, "data.num_classes is missing");
 }
 
 TEST_CASE("ranges") {
@@ -118,16 +112,16 @@ TEST_CASE("ranges") {
   for (const auto& [override_text, message] : wrong) {
     CAPTURE(override_text);
     const std::string error = error_of(kStreets, {override_text});
-    contains(error, "-s " + override_text + ": error: ");
-    contains(error, message);
+    check_contains(error, "-s " + override_text + ": error: ");
+    check_contains(error, message);
   }
 }
 
 TEST_CASE("overrides: TOML values, bare words, the other key of a pair, unknown keys") {
   const Config config =
-      config_of(std::string(kStreets) + "[run]\nepochs = 3\n[batch]\nglobal = 4\n",
-                {"bn.mode=sync", "optim.lr=1e-4", "data.augment.crop=[16, 24]", "run.max_iters=7",
-                 "batch.per_device=2", "run.name=\"a b\""});
+      config_from(std::string(kStreets) + "[run]\nepochs = 3\n[batch]\nglobal = 4\n",
+                  {"bn.mode=sync", "optim.lr=1e-4", "data.augment.crop=[16, 24]", "run.max_iters=7",
+                   "batch.per_device=2", "run.name=\"a b\""});
   CHECK(config.bn.mode == BatchNormMode::kSync);
   CHECK(config.optim.lr == 1e-4F);
   CHECK(config.data.augment.value().crop.value() == Size{16, 24});
@@ -136,14 +130,14 @@ TEST_CASE("overrides: TOML values, bare words, the other key of a pair, unknown 
   CHECK(config.global_batch(3) == 6);
   CHECK(config.max_iters(100) == 7);
   CHECK(config.run.name == "a b");
-  contains(error_of(kStreets, {"bn.mod=sync"}),
-           "-s bn.mod=sync: error: unknown key `mod` in [bn]; did you mean `mode`?");
-  contains(error_of(kStreets, {"bn.mode"}), "expected key=value");
-  contains(error_of(kStreets, {"mode=sync"}), "did you mean `bn.mode`?");
+  check_contains(error_of(kStreets, {"bn.mod=sync"}),
+                 "-s bn.mod=sync: error: unknown key `mod` in [bn]; did you mean `mode`?");
+  check_contains(error_of(kStreets, {"bn.mode"}), "expected key=value");
+  check_contains(error_of(kStreets, {"mode=sync"}), "did you mean `bn.mode`?");
 }
 
 TEST_CASE("defaults") {
-  const Config config = config_of(kStreets);
+  const Config config = config_from(kStreets);
   CHECK(config.run.name == "camvid");
   CHECK(config.run.epochs == 20);
   CHECK(config.max_iters(10) == 200);
@@ -154,16 +148,16 @@ TEST_CASE("defaults") {
   CHECK(config.run.precision == DType::kFloat32);
   CHECK_FALSE(config.run.tf32);
   CHECK_FALSE(config.data.augment);
-  const Config augmented = config_of(std::string(kStreets) + "[data.augment]\n");
+  const Config augmented = config_from(std::string(kStreets) + "[data.augment]\n");
   CHECK(augmented.data.augment.value().hflip == 0.5F);
 }
 
 TEST_CASE("the optimizer: each type has its keys and its defaults") {
-  const Sgd sgd = std::get<Sgd>(config_of(kStreets, {"optim.lr=0.5"}).optim.optimizer());
+  const Sgd sgd = std::get<Sgd>(config_from(kStreets, {"optim.lr=0.5"}).optim.optimizer());
   CHECK(sgd.lr == 0.5F);
   CHECK(sgd.momentum == 0.9F);
   CHECK(sgd.weight_decay == 1e-4F);
-  const Config config = config_of(kStreets, {"optim.type=adamw", "optim.beta1=0.8"});
+  const Config config = config_from(kStreets, {"optim.type=adamw", "optim.beta1=0.8"});
   const AdamW adamw = std::get<AdamW>(config.optim.optimizer());
   CHECK(adamw.lr == 1e-3F);
   CHECK(adamw.beta1 == 0.8);
@@ -172,12 +166,12 @@ TEST_CASE("the optimizer: each type has its keys and its defaults") {
   CHECK(adamw.weight_decay == 1e-2F);
   CHECK(adamw.norm_weight_decay == 0);
   CHECK(config.parameter_groups().empty());
-  contains(error_of(kStreets, {"optim.type=adamw", "optim.momentum=0.9"}),
-           "optim.momentum is a number of optim.type = \"sgd\", but it is \"adamw\"");
+  check_contains(error_of(kStreets, {"optim.type=adamw", "optim.momentum=0.9"}),
+                 "optim.momentum is a number of optim.type = \"sgd\", but it is \"adamw\"");
   CHECK(to_toml(config).find("momentum = 0.9") == std::string::npos);
-  CHECK(to_toml(config_of(kStreets)).find("beta1") == std::string::npos);
-  CHECK(to_toml(config_of(kStreets)).find("head_lr_mult") == std::string::npos);
-  const auto groups = config_of(kStreets, {"optim.head_lr_mult=10"}).parameter_groups();
+  CHECK(to_toml(config_from(kStreets)).find("beta1") == std::string::npos);
+  CHECK(to_toml(config_from(kStreets)).find("head_lr_mult") == std::string::npos);
+  const auto groups = config_from(kStreets, {"optim.head_lr_mult=10"}).parameter_groups();
   REQUIRE(groups.size() == 1);
   CHECK(groups[0].prefix == "head");
   CHECK(groups[0].lr_mult == 10);
@@ -185,15 +179,15 @@ TEST_CASE("the optimizer: each type has its keys and its defaults") {
 
 TEST_CASE("Keras' momentum is converted, and a momentum that looks like Keras' warns") {
   std::vector<std::string> warnings;
-  const Config keras =
-      config_of(std::string(kStreets) + "[bn]\nmomentum = 0.99\nmomentum_convention = \"keras\"\n",
-                {}, &warnings);
+  const Config keras = config_from(
+      std::string(kStreets) + "[bn]\nmomentum = 0.99\nmomentum_convention = \"keras\"\n", {},
+      &warnings);
   CHECK(keras.bn.momentum == 0.01);
   CHECK(warnings.empty());
-  config_of(std::string(kStreets) + "[bn]\nmomentum = 0.99\n", {}, &warnings);
+  config_from(std::string(kStreets) + "[bn]\nmomentum = 0.99\n", {}, &warnings);
   REQUIRE(warnings.size() == 1);
-  contains(warnings[0], "camvid.toml:5:12: bn.momentum = 0.99");
-  CHECK_FALSE(config_of(kStreets, {"bn.momentum=cumulative"}).bn.momentum);
+  check_contains(warnings[0], "camvid.toml:5:12: bn.momentum = 0.99");
+  CHECK_FALSE(config_from(kStreets, {"bn.momentum=cumulative"}).bn.momentum);
 }
 
 TEST_CASE("a relative root is looked for here, then beside the configuration") {
@@ -218,9 +212,9 @@ TEST_CASE("the resolved configuration loads as is, to the same values") {
       {"optim.type=adamw", "optim.beta2=0.95", "optim.eps=1e-6", "optim.head_lr_mult=10"}};
   for (const auto& overrides : cases) {
     CAPTURE(overrides.empty() ? std::string("defaults") : overrides.front());
-    const Config config = config_of(kStreets, overrides);
+    const Config config = config_from(kStreets, overrides);
     const std::string text = to_toml(config);
-    const Config again = config_of(text);
+    const Config again = config_from(text);
     CHECK(to_toml(again) == text);
     CHECK(config_hash(again) == config_hash(config));
     CHECK(again.bn.momentum == config.bn.momentum);
@@ -237,17 +231,17 @@ TEST_CASE("the resolved configuration loads as is, to the same values") {
 }
 
 TEST_CASE("the hash covers what changes the result and nothing else") {
-  const std::string base = config_hash(config_of(kStreets));
+  const std::string base = config_hash(config_from(kStreets));
   CHECK(base.size() == 16);
   for (const char* same : {"run.name=x", "run.work_dir=/x", "run.log_every=3", "run.keep=9",
                            "data.workers=7", "run.loss_scale=2", "optim.head_lr_mult=1"}) {
-    CHECK(config_hash(config_of(kStreets, {same})) == base);
+    CHECK(config_hash(config_from(kStreets, {same})) == base);
   }
   for (const char* other :
        {"run.seed=1", "optim.lr=0.011", "bn.mode=sync", "data.train_images=3", "run.precision=bf16",
         "run.tf32=true", "run.gradient_exchange=all_reduce", "optim.type=adamw",
         "optim.head_lr_mult=10"}) {
-    CHECK(config_hash(config_of(kStreets, {other})) != base);
+    CHECK(config_hash(config_from(kStreets, {other})) != base);
   }
 }
 

@@ -10,7 +10,7 @@
 namespace lockstep {
 namespace {
 
-const char* const kConfig = R"([data]
+const char* const kOneBatchConfig = R"([data]
 layout = "streets"
 size = [16, 16]
 train_images = 8
@@ -36,7 +36,7 @@ LoaderOptions loader_options(const Config& config) {
 TEST_CASE(
     "precise statistics of one batch are what momentum 1 records of it, on any number of devices") {
   const test::TemporaryFolder folder;
-  const Config config = load_config(folder.write("tiny.toml", kConfig), {});
+  const Config config = load_config(folder.write("tiny.toml", kOneBatchConfig), {});
   const auto one = make_replicas(config, parse_devices("cpu:1", 0), 4, config.data.size, nullptr);
   TrainLoader batches(config.data, loader_options(config));
   one->train_step(batches.next(), 0, 0.0F);

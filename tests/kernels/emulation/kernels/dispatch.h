@@ -22,5 +22,7 @@ Loop& loop();
 
 /// Launches since the program's start.
 std::int64_t launches();
+/// Those of them that may start before the kernel in front of them ends.
+std::int64_t dependent_launches();
 
 }  // namespace lockstep::emulation

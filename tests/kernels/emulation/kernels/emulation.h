@@ -71,9 +71,6 @@ Options& options();
 /// Barriers that the threads of the last launch met at most.
 int barriers_of_last_launch();
 
-/// Those of them that may start before the kernel in front of them ends.
-std::int64_t dependent_launches();
-
 /// Runs `thread` once per thread of the grid. Throws std::logic_error when threads wait for others
 /// that have ended, when one of a `dependent` launch has not waited for the kernel before it by the
 /// time it meets others or ends, and what `thread` throws.
