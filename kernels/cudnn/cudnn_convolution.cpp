@@ -11,10 +11,10 @@
 namespace lockstep::gpu {
 namespace {
 
-constexpr std::size_t kScratchAlignment = 256;        // of pieces of scratch memory
-constexpr std::size_t kMostEngines = 6;        // timed per order of the weights
-constexpr std::size_t kMostBindings = 16;      // per plan: layers of one geometry share it
-constexpr int kRounds = 9, kRunsPerRound = 2;  // of timing
+constexpr std::size_t kScratchAlignment = 256;  // of pieces of scratch memory
+constexpr std::size_t kMostEngines = 6;         // timed per order of the weights
+constexpr std::size_t kMostBindings = 16;       // per plan: layers of one geometry share it
+constexpr int kRounds = 9, kRunsPerRound = 2;   // of timing
 // An engine must be faster than an earlier one by more than this to be preferred: cuDNN lists the
 // most promising first, and the noise of the clock is not to decide.
 constexpr float kClearlyFaster = 0.98F;
@@ -27,7 +27,9 @@ bool aligned(const void* address) {
 /// Whether cuDNN can take the tensor as it lies: plans are made for dense, aligned ones.
 bool usable(const Tensor& tensor) { return tensor.dense() && aligned(tensor.data); }
 
-std::size_t padded(std::size_t bytes) { return (bytes + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment; }
+std::size_t padded(std::size_t bytes) {
+  return (bytes + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
+}
 
 std::size_t bytes_of(const Shape& shape, DType dtype) {
   return padded(static_cast<std::size_t>(shape.elements()) * size_of(dtype));
