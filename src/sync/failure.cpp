@@ -1,6 +1,7 @@
 #include "lockstep/sync/failure.h"
 
 #include <algorithm>
+#include <mutex>
 #include <utility>
 
 namespace lockstep {

@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "lockstep/core/check.h"
+#include "lockstep/sync/threading.h"
 #include "sync/describe.h"
 
 namespace lockstep {
@@ -10,7 +11,7 @@ namespace {
 
 std::int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
+             threading::Clock::now().time_since_epoch())
       .count();
 }
 

@@ -59,7 +59,7 @@ void SyncMaster::post(int place, const SyncMessage& message) {
                  " of this barrier");
   if (failure_.raised()) throw_aborted(place);
   LOCKSTEP_CHECK(!slots_[place].posted, "replica ", ranks_[place], " posts twice");
-  slots_[place] = {message, true, std::chrono::steady_clock::now()};
+  slots_[place] = {message, true, threading::Clock::now()};
   ++posted_;
 }
 
@@ -67,17 +67,17 @@ void SyncMaster::post(int place, const SyncMessage& message) {
 // behind any other busy thread (one that decodes images, say) a rank that yields comes back
 // milliseconds later than one that is woken.
 template <typename Done>
-void SyncMaster::look_for(const Done& done, std::unique_lock<std::mutex>& lock) const {
+void SyncMaster::look_for(const Done& done, std::unique_lock<threading::Mutex>& lock) const {
   if (spin_.count() == 0 || done()) return;
   lock.unlock();
-  const auto end = std::chrono::steady_clock::now() + spin_;
+  const auto end = threading::Clock::now() + spin_;
   do {
     for (int i = 0; i < 16 && !done(); ++i) pause_processor();
-  } while (!done() && std::chrono::steady_clock::now() < end);
+  } while (!done() && threading::Clock::now() < end);
   lock.lock();
 }
 
-void SyncMaster::wait_as_master(std::unique_lock<std::mutex>& lock) {
+void SyncMaster::wait_as_master(std::unique_lock<threading::Mutex>& lock) {
   look_for([&] { return posted_ == size() || failure_.raised(); }, lock);
   all_posted_.wait(lock, [&] { return posted_ == size() || failure_.raised(); });
   if (failure_.raised()) return;
@@ -87,7 +87,7 @@ void SyncMaster::wait_as_master(std::unique_lock<std::mutex>& lock) {
   lock.lock();
 }
 
-void SyncMaster::wait_as_worker(std::unique_lock<std::mutex>& lock) {
+void SyncMaster::wait_as_worker(std::unique_lock<threading::Mutex>& lock) {
   const std::uint64_t mine = generation_;
   if (posted_ == size()) {
     // Notified without the lock: the master would wake only to wait for it.
@@ -99,7 +99,7 @@ void SyncMaster::wait_as_worker(std::unique_lock<std::mutex>& lock) {
   answered_.wait(lock, [&] { return generation_ != mine || (failure_.raised() && !running_); });
 }
 
-void SyncMaster::run_callback(std::unique_lock<std::mutex>& lock) {
+void SyncMaster::run_callback(std::unique_lock<threading::Mutex>& lock) {
   running_ = true;
   lock.unlock();
   bool failed_here = false;
@@ -168,15 +168,15 @@ void SyncMaster::end_waits() {
 std::optional<SyncMaster::Wait> SyncMaster::waiting() const {
   const std::lock_guard lock(mutex_);
   if (posted_ == 0 || failure_.raised()) return std::nullopt;
-  const auto now = std::chrono::steady_clock::now();
-  std::chrono::steady_clock::duration longest{};
+  const auto now = threading::Clock::now();
+  threading::Clock::duration longest{};
   for (const Slot& slot : slots_) {
     if (slot.posted) longest = std::max(longest, now - slot.since);
   }
   return Wait{longest, report(now)};
 }
 
-std::string SyncMaster::report(std::chrono::steady_clock::time_point now) const {
+std::string SyncMaster::report(threading::Clock::time_point now) const {
   std::string text;
   std::vector<int> missing;
   for (int place = 0; place < size(); ++place) {

@@ -2,6 +2,8 @@
 
 #include <chrono>
 
+#include "lockstep/sync/threading.h"
+
 namespace lockstep {
 
 /// Adds the life time of the object, in seconds, to a total.
@@ -11,12 +13,12 @@ class WaitTimer {
   WaitTimer(const WaitTimer&) = delete;
   WaitTimer& operator=(const WaitTimer&) = delete;
   ~WaitTimer() {
-    total_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+    total_ += std::chrono::duration<double>(threading::Clock::now() - start_).count();
   }
 
  private:
   double& total_;
-  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  const threading::Clock::time_point start_ = threading::Clock::now();
 };
 
 }  // namespace lockstep

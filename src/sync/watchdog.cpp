@@ -1,6 +1,7 @@
 #include "sync/watchdog.h"
 
 #include <algorithm>
+#include <mutex>
 
 #include "lockstep/core/check.h"
 #include "sync/describe.h"
@@ -15,7 +16,7 @@ Watchdog::Watchdog(std::chrono::milliseconds timeout, LongestWait longest_wait, 
       on_stall_(std::move(on_stall)),
       looked_(Clock::now()),
       resumed_(looked_ - timeout) {
-  if (timeout_.count() > 0) thread_ = std::thread([this] { watch(); });
+  if (timeout_.count() > 0) thread_ = threading::Thread([this] { watch(); });
 }
 
 Watchdog::~Watchdog() {

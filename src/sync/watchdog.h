@@ -5,14 +5,12 @@
 // anew.
 
 #include <chrono>
-#include <condition_variable>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 
 #include "lockstep/sync/sync_master.h"
+#include "lockstep/sync/threading.h"
 
 namespace lockstep {
 
@@ -31,7 +29,7 @@ class Watchdog {
   Watchdog& operator=(const Watchdog&) = delete;
 
  private:
-  using Clock = std::chrono::steady_clock;
+  using Clock = threading::Clock;
 
   void watch();
   bool check();
@@ -40,12 +38,12 @@ class Watchdog {
   const std::chrono::milliseconds timeout_, interval_;
   const LongestWait longest_wait_;
   const OnStall on_stall_;
-  std::mutex mutex_;
-  std::condition_variable stopped_;
+  threading::Mutex mutex_;
+  threading::Condition stopped_;
   bool stop_ = false;
   Clock::time_point looked_;   // when it last looked at the barriers
   Clock::time_point resumed_;  // when the process last went on after a stop
-  std::thread thread_;
+  threading::Thread thread_;
 };
 
 }  // namespace lockstep

@@ -2,10 +2,10 @@
 // The first failure of a run. It is sticky: whatever waits, now or later, throws PeerAborted, so
 // that one failure ends all threads. One object is shared by all that waits for other ranks.
 
-#include <atomic>
 #include <exception>
-#include <mutex>
 #include <vector>
+
+#include "lockstep/sync/threading.h"
 
 namespace lockstep {
 
@@ -39,10 +39,10 @@ class Failure {
   void remove(Listener& listener);
 
  private:
-  std::atomic<bool> raised_{false};
-  mutable std::mutex mutex_;
+  threading::Atomic<bool> raised_{false};
+  mutable threading::Mutex mutex_;
   std::exception_ptr cause_;
-  std::mutex listeners_mutex_;  // held while they are called
+  threading::Mutex listeners_mutex_;  // held while they are called
   std::vector<Listener*> listeners_;
 };
 

@@ -25,6 +25,7 @@
 #include "lockstep/sync/progress.h"
 #include "lockstep/sync/recorder.h"
 #include "lockstep/sync/sync_master.h"
+#include "lockstep/sync/threading.h"
 
 namespace lockstep {
 
@@ -122,7 +123,7 @@ class SyncGroup final : private Failure::Listener {
   Failure failure_;
   CallbackCounts callbacks_{};
   SumTransports sums_;  // [rank], or none
-  mutable std::mutex masters_mutex_;
+  mutable threading::Mutex masters_mutex_;
   std::vector<std::unique_ptr<SyncMaster>> masters_;
   SyncMaster* joins_ = nullptr;
   std::vector<Partition> partitions_;  // changed only while all ranks wait in `joins_`

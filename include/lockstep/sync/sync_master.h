@@ -4,9 +4,7 @@
 // everyone receives its answer. The one rule: every rank posts the same calls in the same order; a
 // rank that does not is named in the error everyone gets.
 
-#include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -18,6 +16,7 @@
 
 #include "lockstep/sync/failure.h"
 #include "lockstep/sync/progress.h"
+#include "lockstep/sync/threading.h"
 
 namespace lockstep {
 
@@ -74,7 +73,7 @@ class SyncMaster final : private Failure::Listener {
   /// How long the longest-waiting rank of the present exchange has waited and a report of who
   /// waits, in which call, since when and who is missing; nullopt when nobody waits.
   struct Wait {
-    std::chrono::steady_clock::duration longest;
+    threading::Clock::duration longest;
     std::string report;
   };
   std::optional<Wait> waiting() const;
@@ -83,21 +82,21 @@ class SyncMaster final : private Failure::Listener {
   struct Slot {
     SyncMessage message;
     bool posted = false;
-    std::chrono::steady_clock::time_point since;
+    threading::Clock::time_point since;
   };
 
   int size() const { return static_cast<int>(slots_.size()); }
   void end_waits() override;
   void post(int place, const SyncMessage& message);
-  void wait_as_master(std::unique_lock<std::mutex>& lock);
-  void wait_as_worker(std::unique_lock<std::mutex>& lock);
+  void wait_as_master(std::unique_lock<threading::Mutex>& lock);
+  void wait_as_worker(std::unique_lock<threading::Mutex>& lock);
   template <typename Done>
-  void look_for(const Done& done, std::unique_lock<std::mutex>& lock) const;
-  void run_callback(std::unique_lock<std::mutex>& lock);
+  void look_for(const Done& done, std::unique_lock<threading::Mutex>& lock) const;
+  void run_callback(std::unique_lock<threading::Mutex>& lock);
   void check_agreement() const;
   [[noreturn]] void throw_disagreement() const;
   [[noreturn]] void throw_aborted(int place) const;
-  std::string report(std::chrono::steady_clock::time_point now) const;
+  std::string report(threading::Clock::time_point now) const;
 
   const std::vector<int> ranks_;  // [place]
   const Callback callback_;
@@ -108,15 +107,15 @@ class SyncMaster final : private Failure::Listener {
   // Two conditions, so that the last worker to post wakes the master alone and the answer wakes
   // each worker once: with more replicas than cores every needless wake-up is paid by someone's
   // computation.
-  mutable std::mutex mutex_;
-  std::condition_variable all_posted_;
-  std::condition_variable answered_;
+  mutable threading::Mutex mutex_;
+  threading::Condition all_posted_;
+  threading::Condition answered_;
   std::vector<Slot> slots_;            // [place]
   std::vector<SyncMessage> messages_;  // [place], as the callback sees them
   std::vector<SyncAnswer> answers_;    // [place]
   // Written under the mutex; a rank that spins reads them without it.
-  std::atomic<int> posted_{0};
-  std::atomic<std::uint64_t> generation_{0};
+  threading::Atomic<int> posted_{0};
+  threading::Atomic<std::uint64_t> generation_{0};
   bool running_ = false;  // the callback reads the payloads: nobody may leave, not even after abort
   bool failed_here_ = false;  // the failure is this exchange's own
 };

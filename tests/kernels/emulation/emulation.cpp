@@ -14,7 +14,7 @@
 #include <typeindex>
 #include <vector>
 
-#include "kernels/emulation/fibre_context.h"
+#include "support/fibre_context.h"
 
 namespace lockstep::emulation {
 namespace {
@@ -70,7 +70,7 @@ class Stack {
 struct Fibre : Thread {
   explicit Fibre(std::size_t number) : stack(number) {}
   const Stack stack;
-  FibreContext context;
+  test::FibreContext context;
   bool started = false;
 };
 
@@ -138,7 +138,7 @@ class Scheduler {
   std::vector<std::unique_ptr<Block>> under_way_;
   std::vector<Fibre*> ready_;
   Fibre* current_ = nullptr;
-  FibreContext main_;
+  test::FibreContext main_;
   FibrePool fibres_;
   std::exception_ptr failure_;
 

@@ -1,16 +1,17 @@
 #pragma once
-// Stacks of their own for the emulation's threads, and switches between them. glibc's swapcontext
-// asks the kernel for the signal mask at every switch, and AddressSanitizer, which intercepts it,
-// clears what it knows of the whole stack: both would cost more than what most threads of a kernel
-// do, and the latter hides overflows of arrays on the stack.
+// Stacks of their own for threads that a test runs by itself, and switches between them. glibc's
+// swapcontext asks the kernel for the signal mask at every switch, and AddressSanitizer, which
+// intercepts it, clears what it knows of the whole stack: both would cost more than what most such
+// threads do, and the latter hides overflows of arrays on the stack.
 
 #include <cstddef>
+#include <span>
 
 #if !defined(__x86_64__)
 #include <ucontext.h>
 #endif
 
-namespace lockstep::emulation {
+namespace lockstep::test {
 
 /// Where the code of a stack goes on. Made known to AddressSanitizer.
 class FibreContext {
@@ -29,6 +30,14 @@ class FibreContext {
   /// The first call on a new stack.
   void arrived();
 
+#if defined(__x86_64__)
+  /// Of code that was left: all that is on its stack, what the processor's registers held included.
+  std::span<const std::byte> left_there() const {
+    const auto* const top = static_cast<const std::byte*>(top_);
+    return {top, static_cast<const std::byte*>(stack_) + bytes_};
+  }
+#endif
+
  private:
 #if defined(__x86_64__)
   void* top_ = nullptr;  // of the stack, where the registers that calls preserve lie
@@ -41,4 +50,4 @@ class FibreContext {
   void* fake_stack_ = nullptr;    // AddressSanitizer's
 };
 
-}  // namespace lockstep::emulation
+}  // namespace lockstep::test

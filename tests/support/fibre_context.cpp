@@ -1,4 +1,4 @@
-#include "kernels/emulation/fibre_context.h"
+#include "support/fibre_context.h"
 
 #include <cstdint>
 #include <cstring>
@@ -34,7 +34,7 @@ lockstep_switch_stack:
 )");
 #endif
 
-namespace lockstep::emulation {
+namespace lockstep::test {
 
 void FibreContext::start(void* stack, std::size_t bytes, void (*entry)()) {
 #if defined(__SANITIZE_ADDRESS__)
@@ -79,4 +79,4 @@ void FibreContext::arrived() {
 #endif
 }
 
-}  // namespace lockstep::emulation
+}  // namespace lockstep::test
