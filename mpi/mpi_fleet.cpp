@@ -48,7 +48,7 @@ class MpiFleet final : public Fleet {
                 std::span<const std::span<const std::byte>> out, std::span<Bytes> in,
                 const std::function<bool()>& stop) override;
   std::vector<int> waiting_for() const override {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(missing_mutex_);
     std::vector<int> processes = missing_;
     std::sort(processes.begin(), processes.end());
     processes.erase(std::unique(processes.begin(), processes.end()), processes.end());
@@ -94,7 +94,10 @@ class MpiFleet final : public Fleet {
 
   int process_ = 0;
   std::vector<std::string> hosts_;
-  mutable std::mutex mutex_;   // around every call of MPI after the first ones
+  std::mutex mutex_;  // around every call of MPI after the first ones
+  // Not that one: a call of MPI may not return once a process is gone, and that is when it is
+  // asked.
+  mutable std::mutex missing_mutex_;
   std::vector<int> missing_;   // processes that calls under way have not heard of
   std::map<int, Call> calls_;  // [channel]
 };
@@ -114,6 +117,7 @@ MpiFleet::Call& MpiFleet::begin(int channel, std::span<const int> peers,
     MPI_Isend(message.data(), static_cast<int>(message.size()), MPI_BYTE, peers[i], channel,
               MPI_COMM_WORLD, &call.sends[i]);
     call.arrivals[i].from = peers[i];
+    const std::lock_guard missing_lock(missing_mutex_);
     missing_.push_back(peers[i]);
   }
   return call;
@@ -133,6 +137,7 @@ bool MpiFleet::look(int channel, Arrival& arrival, Bytes& in) {
     in.resize(static_cast<std::size_t>(bytes));
     MPI_Imrecv(in.data(), bytes, MPI_BYTE, &message, &arrival.request);
     arrival.announced = true;
+    const std::lock_guard missing_lock(missing_mutex_);
     missing_.erase(std::find(missing_.begin(), missing_.end(), arrival.from));
   }
   int done = 0;

@@ -13,7 +13,9 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <random>
 #include <sstream>
 
@@ -28,6 +30,9 @@ constexpr int kConnectMilliseconds = 3000;
 // A peer that does not even acknowledge for so long is gone.
 constexpr int kSilenceMilliseconds = 3000;
 constexpr std::chrono::seconds kPatience{1};
+// What a process does whose threads do not come to say that another has failed.
+constexpr std::chrono::seconds kSpeak{1}, kEnd{10};
+constexpr int kExitCode = 5;  // as of a replica that has failed
 
 constexpr char kFailed = 'F', kDone = 'D';
 
@@ -216,16 +221,32 @@ std::string Lifeline::name(int process) const {
 }
 
 void Lifeline::listen() {
+  constexpr int kLookMilliseconds = 100;  // once a failure was heard of
   std::vector<pollfd> ready;
+  std::optional<Clock::time_point> heard;
   while (true) {
+    if (failed_ && !heard) heard = Clock::now();
+    if (heard) speak_for_stuck_threads(*heard);
     ready.assign(1, {wake_[0], POLLIN, 0});
     for (const Line& line : lines_) ready.push_back({line.done ? -1 : line.socket, POLLIN, 0});
-    if (poll(ready.data(), ready.size(), -1) < 0 && errno != EINTR) return;
+    const int wait = heard && !told_ ? kLookMilliseconds : -1;
+    if (poll(ready.data(), ready.size(), wait) < 0 && errno != EINTR) return;
     if ((ready.front().revents & POLLIN) != 0) return;
     for (std::size_t i = 0; i < lines_.size(); ++i) {
       if (ready[i + 1].revents != 0) hear(lines_[i]);
     }
   }
+}
+
+void Lifeline::speak_for_stuck_threads(Clock::time_point heard) {
+  if (told_) return;
+  const auto since = Clock::now() - heard;
+  if (since > kSpeak && !spoken_) {
+    spoken_ = true;
+    const std::string line = "lockstep: error: " + failure_ + "\n";
+    static_cast<void>(write(STDERR_FILENO, line.data(), line.size()));
+  }
+  if (since > kEnd) std::_Exit(kExitCode);
 }
 
 // A message: kind, number of bytes in the order of this machine, text.
@@ -279,7 +300,9 @@ void Lifeline::send_all(char kind, const std::string& text, int but) {
 
 std::optional<std::string> Lifeline::failure() const {
   const std::lock_guard lock(mutex_);
-  return failed_ ? std::optional(failure_) : std::nullopt;
+  if (!failed_) return std::nullopt;
+  told_ = true;
+  return failure_;
 }
 
 // The first to fail waits until the others have written down why they end, process 0 until those

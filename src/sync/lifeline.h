@@ -14,7 +14,9 @@
 
 namespace lockstep {
 
-/// Safe from any thread.
+/// Safe from any thread. A process that has heard of a failure, and whose threads do not come to
+/// say so (a call of MPI need not return then), says it on stderr after a second and ends after
+/// ten.
 class Lifeline {
  public:
   /// Connects; all processes call it. Throws Error when process 0 cannot be reached.
@@ -47,6 +49,7 @@ class Lifeline {
   void hear(Line& line);
   void take(Line& line, char kind, const std::string& text);
   void note(const std::string& text, int from);
+  void speak_for_stuck_threads(Clock::time_point heard);
   void send_all(char kind, const std::string& text, int but);
   static void wait_for_end(Line& line, Clock::time_point until);
   std::string name(int process) const;
@@ -58,7 +61,9 @@ class Lifeline {
   std::string failure_;  // guarded by mutex_
   std::atomic<int> heard_from_{-1};
   std::atomic<bool> failed_{false}, leaving_{false};
-  int wake_[2] = {-1, -1};  // a pipe: ends the listener
+  mutable std::atomic<bool> told_{false};  // the failure, to a thread that ends the process
+  bool spoken_ = false;                    // of the listener
+  int wake_[2] = {-1, -1};                 // a pipe: ends the listener
   std::thread listener_;
 };
 

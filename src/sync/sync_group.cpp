@@ -107,7 +107,14 @@ void SyncGroup::all_gather(std::span<const std::byte> own, std::vector<Bytes>& a
   all.resize(said_.size());
   if (!peers_.empty()) {
     std::fill(said_.begin(), said_.end(), own);
-    exchange(kControlChannel, peers_, said_, all);
+    mark_gathering(threading::Clock::now());
+    try {
+      exchange(kControlChannel, peers_, said_, all);
+    } catch (const PeerAborted&) {  // the watchdog, or a replica, has said why
+      if (const std::exception_ptr cause = failure()) std::rethrow_exception(cause);
+      throw;
+    }
+    mark_gathering(std::nullopt);
   }
   all[static_cast<std::size_t>(roster_.process)].assign(own.begin(), own.end());
 }
@@ -202,8 +209,20 @@ void SyncGroup::end_waits() {
   for (const auto& end : ends_) end->transport_->abort();
 }
 
+void SyncGroup::mark_gathering(std::optional<threading::Clock::time_point> since) {
+  const std::lock_guard lock(gather_mutex_);
+  gathering_since_ = since;
+}
+
+std::optional<SyncMaster::Wait> SyncGroup::gathering() const {
+  const std::lock_guard lock(gather_mutex_);
+  if (!gathering_since_) return std::nullopt;
+  return SyncMaster::Wait{threading::Clock::now() - *gathering_since_,
+                          "this process waits for what the others say between two steps"};
+}
+
 std::optional<SyncMaster::Wait> SyncGroup::longest_wait() const {
-  std::optional<SyncMaster::Wait> all;
+  std::optional<SyncMaster::Wait> all = gathering();
   const std::lock_guard lock(masters_mutex_);
   for (const auto& master : masters_) {
     const auto wait = master->waiting();

@@ -115,6 +115,8 @@ class SyncGroup final : private Failure::Listener {
   std::optional<int> find_partition(const RankPartition& sets) const;
   void answer_join(std::span<const SyncMessage> messages, std::span<SyncAnswer> answers);
   std::optional<SyncMaster::Wait> longest_wait() const;
+  std::optional<SyncMaster::Wait> gathering() const;
+  void mark_gathering(std::optional<threading::Clock::time_point> since);
 
   const SyncGroupOptions options_;
   const std::chrono::microseconds spin_;
@@ -129,11 +131,13 @@ class SyncGroup final : private Failure::Listener {
   std::vector<Partition> partitions_;  // changed only while all ranks wait in `joins_`
   int channels_ = kFirstGroupChannel;  // of the fleet, in use
   const std::vector<int> peers_;
-  std::vector<std::span<const std::byte>> said_;         // [process] what an all_gather gives
-  std::vector<std::unique_ptr<Communicator>> ends_;      // [rank]
-  std::vector<std::unique_ptr<Recorder>> recorders_;     // [rank], or none
-  std::vector<std::unique_ptr<AllReduce>> all_reduces_;  // [rank], or none
-  std::unique_ptr<Watchdog> watchdog_;                   // last: its thread reads the members above
+  std::vector<std::span<const std::byte>> said_;  // [process] what an all_gather gives
+  mutable threading::Mutex gather_mutex_;
+  std::optional<threading::Clock::time_point> gathering_since_;  // an all_gather is under way
+  std::vector<std::unique_ptr<Communicator>> ends_;              // [rank]
+  std::vector<std::unique_ptr<Recorder>> recorders_;             // [rank], or none
+  std::vector<std::unique_ptr<AllReduce>> all_reduces_;          // [rank], or none
+  std::unique_ptr<Watchdog> watchdog_;  // last: its thread reads the members above
 };
 
 }  // namespace lockstep
