@@ -287,4 +287,27 @@ TEST_CASE("fleet: a process that does not answer is named by the watchdog") {
   CHECK(text.find("no answer from process 1 (host1, replica 1)") != std::string::npos);
 }
 
+// What is said there waits for no replica.
+TEST_CASE("fleet: a process that does not answer between two steps is named by the watchdog") {
+  std::string text;
+  with_timeout(kLong, [&] {
+    run_fleet(2, [&](Fleet& fleet) {
+      DataParallelOptions options = placed_options(1, Sgd{});
+      options.communicator.fleet = &fleet;
+      options.communicator.stall_timeout = std::chrono::milliseconds(300);
+      DataParallel run(std::move(options));
+      if (fleet.process() == 1) return;  // ends without a word
+      std::vector<Bytes> all;
+      try {
+        run.all_gather(Bytes(3), all);
+      } catch (const StalledError& error) {
+        text = error.what();
+      }
+    });
+  });
+  CAPTURE(text);
+  CHECK(text.find("between two steps; no answer from process 1 (host1, replica 1)") !=
+        std::string::npos);
+}
+
 }  // namespace lockstep::test
