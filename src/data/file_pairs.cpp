@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <sstream>
@@ -83,10 +84,13 @@ std::string missing_in(const FilesByStem& a, const FilesByStem& b) {
 // the file.
 std::optional<fs::path> resolve(const fs::path& root, const fs::path& listed) {
   const fs::path relative = listed.relative_path();
+  constexpr std::ptrdiff_t kDeepest = 256;  // all tails of a path take as long as its square
+  if (std::distance(relative.begin(), relative.end()) > kDeepest) return std::nullopt;
   for (auto first = relative.begin(); first != relative.end(); ++first) {
     fs::path candidate = root;
     for (auto part = first; part != relative.end(); ++part) candidate /= *part;
-    if (fs::is_regular_file(candidate)) return candidate;
+    std::error_code no_file;  // a name that is too long, say
+    if (fs::is_regular_file(candidate, no_file)) return candidate;
   }
   return std::nullopt;
 }

@@ -36,6 +36,16 @@ Header read_header(const Decompressor& decompressor, FileBytes file, const std::
   return header;
 }
 
+/// Throws for a size that the file cannot hold, before memory is asked for.
+void check_size(Size size, FileBytes file, const std::string& name) {
+  // A block of 8x8 takes a bit at least, but for arithmetic coding, which next to nobody uses.
+  constexpr std::int64_t kFreeBlocks = std::int64_t{1} << 18;  // 16 million pixels
+  const std::int64_t blocks = ((size.height + 7) / 8) * std::int64_t{(size.width + 7) / 8};
+  if (blocks <= kFreeBlocks || static_cast<std::uint64_t>(blocks) / 8 <= file.size()) return;
+  throw DataError(concat(name, ": expected a complete JPEG of ", size.width, "x", size.height,
+                         ", but its ", file.size(), " bytes are truncated or damaged"));
+}
+
 }  // namespace
 
 bool is_jpeg(FileBytes file) {
@@ -52,6 +62,7 @@ void decode_jpeg(FileBytes file, const std::string& name, Image& image) {
   if (header.colorspace == TJCS_CMYK || header.colorspace == TJCS_YCCK) {
     throw DataError(concat(name, ": expected a gray or RGB JPEG, got CMYK; convert it to RGB"));
   }
+  check_size(header.size, file, name);
   image.height = header.size.height;
   image.width = header.size.width;
   image.pixels.resize(static_cast<std::size_t>(image.height) *

@@ -40,6 +40,10 @@ class PngDecoder {
     return {static_cast<int>(png_get_image_height(png_, info_)),
             static_cast<int>(png_get_image_width(png_, info_))};
   }
+  /// Of the file's own pixels, as it stores them.
+  std::uint64_t bytes() const {
+    return std::uint64_t{png_get_rowbytes(png_, info_)} * png_get_image_height(png_, info_);
+  }
   int bit_depth() const { return png_get_bit_depth(png_, info_); }
   int color_type() const { return png_get_color_type(png_, info_); }
 
@@ -101,6 +105,16 @@ class PngDecoder {
                          " bytes are truncated or damaged (", decoder.error(), ")"));
 }
 
+/// Throws for a size that the file cannot hold, before memory is asked for.
+void check_size(const PngDecoder& decoder, FileBytes file, const std::string& name) {
+  constexpr std::uint64_t kMostCompressed = 1032;  // bytes that deflate makes of one
+  check_image_size(decoder.size(), name);
+  if (decoder.bytes() / kMostCompressed <= file.size()) return;
+  throw DataError(concat(name, ": expected a complete PNG of ", decoder.size().width, "x",
+                         decoder.size().height, ", but its ", file.size(),
+                         " bytes are truncated or damaged"));
+}
+
 template <typename Map>
 std::size_t set_size(Map& map, Size size, std::size_t channels) {
   map.height = size.height;
@@ -134,7 +148,7 @@ Size png_size(FileBytes file, const std::string& name) {
 void decode_png(FileBytes file, const std::string& name, Image& image) {
   PngDecoder decoder(file);
   if (!decoder.read_header() || !decoder.convert_to_rgb()) throw_damaged(decoder, file, name);
-  check_image_size(decoder.size(), name);
+  check_size(decoder, file, name);
   const std::size_t row_bytes = set_size(image, decoder.size(), 3);
   if (!decoder.read_pixels(image.pixels.data(), row_bytes)) throw_damaged(decoder, file, name);
 }
@@ -153,7 +167,7 @@ MaskKind decode_png_mask(FileBytes file, const std::string& name, LabelMap& labe
                            "alpha; convert it to gray, value = class"));
   }
   if (!decoder.keep_raw_values()) throw_damaged(decoder, file, name);
-  check_image_size(decoder.size(), name);
+  check_size(decoder, file, name);
   const std::size_t row = set_size(labels, decoder.size(), 1);
   const std::size_t bytes = decoder.bit_depth() == 16 ? 2 : 1;
   std::vector<std::uint8_t> values(labels.pixels.size() * bytes);

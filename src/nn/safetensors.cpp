@@ -44,6 +44,14 @@ std::uint64_t element_bytes(std::string_view dtype) {
   return 0;
 }
 
+// For a message. What is nested may be so deeply that to write it out ends the stack.
+std::string shown(const Json& json) {
+  constexpr std::size_t kMost = 16;
+  const bool nested =
+      std::any_of(json.begin(), json.end(), [](const Json& item) { return item.is_structured(); });
+  return json.is_structured() && (nested || json.size() > kMost) ? json.type_name() : json.dump();
+}
+
 // Reads one file; every complaint names it.
 class Reader {
  public:
@@ -135,19 +143,19 @@ class Reader {
               entry.contains("data_offsets"),
           "tensor ", name, " must have dtype, shape and data_offsets");
     check(entry["dtype"].is_string() && element_bytes(entry["dtype"].get<std::string>()) > 0,
-          "tensor ", name, " has the unknown dtype ", entry["dtype"].dump());
+          "tensor ", name, " has the unknown dtype ", shown(entry["dtype"]));
     const Json& offsets = entry["data_offsets"];
     check(offsets.is_array() && offsets.size() == 2 && offsets[0].is_number_unsigned() &&
               offsets[1].is_number_unsigned(),
-          "tensor ", name, ": data_offsets must be two integers, got ", offsets.dump());
+          "tensor ", name, ": data_offsets must be two integers, got ", shown(offsets));
     const Range range{name, offsets[0], offsets[1]};
     const std::uint64_t available = file_bytes_ - data_begin_;
     check(range.begin <= range.end && range.end <= available, "tensor ", name, " lies at bytes ",
           range.begin, " to ", range.end, " of data that has ", available,
           "; the file may be cut off");
     const std::uint64_t expected = tensor_bytes(name, entry);
-    check(range.end - range.begin == expected, "tensor ", name, " of type ", entry["dtype"].dump(),
-          " and shape ", entry["shape"].dump(), " needs ", expected, " bytes, got ",
+    check(range.end - range.begin == expected, "tensor ", name, " of type ", shown(entry["dtype"]),
+          " and shape ", shown(entry["shape"]), " needs ", expected, " bytes, got ",
           range.end - range.begin);
     return range;
   }
@@ -158,7 +166,7 @@ class Reader {
     for (const Json& extent : entry["shape"]) {
       check(extent.is_number_unsigned() && extent.get<std::uint64_t>() <= kMaxExtent &&
                 !__builtin_mul_overflow(bytes, extent.get<std::uint64_t>(), &bytes),
-            "tensor ", name, " has the impossible shape ", entry["shape"].dump());
+            "tensor ", name, " has the impossible shape ", shown(entry["shape"]));
     }
     return bytes;
   }

@@ -96,9 +96,10 @@ void share_state(SyncGroup& group, ReplicaState& state) {
 void share_optimizer_state(SyncGroup& group, OptimizerState& state) {
   const Roster& roster = group.roster();
   std::vector<Bytes> all;
-  for (auto& [name, values] : state.slots) {
-    const auto piece = [&,
-                        elements = static_cast<std::int64_t>(values.size())](std::size_t process) {
+  for (auto& slot : state.slots) {
+    std::vector<float>& values = slot.second;
+    const auto piece = [&](std::size_t process) {
+      const auto elements = static_cast<std::int64_t>(values.size());
       const auto begin = owned_begin(elements, roster.first[process], roster.ranks());
       const auto end = owned_begin(elements, roster.first[process + 1], roster.ranks());
       return std::span<float>(values).subspan(static_cast<std::size_t>(begin),

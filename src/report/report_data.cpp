@@ -81,7 +81,7 @@ void read_environment(const fs::path& path, RunRecord& run) {
     if (value.is_primitive()) run.environment[key] = plain_text(value);
     if (key == "libraries" && value.is_object()) {
       for (const auto& [name, version] : value.items()) {
-        run.environment["library " + name] = plain_text(version);
+        if (version.is_primitive()) run.environment["library " + name] = plain_text(version);
       }
     }
   }

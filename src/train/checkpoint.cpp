@@ -64,6 +64,14 @@ class StateReader {
     }
     return value;
   }
+  std::size_t tensors() const { return file_.tensors.size(); }
+  std::size_t count(const std::string& key, std::size_t most) const {
+    const std::int64_t value = number(key);
+    if (value < 0 || static_cast<std::uint64_t>(value) > most) {
+      fail(concat("'", key, "' is ", value, ", expected at most ", most));
+    }
+    return static_cast<std::size_t>(value);
+  }
   [[noreturn]] void fail(const std::string& what) const {
     throw DataError(concat(path_.string(), ": not a usable training state: ", what));
   }
@@ -93,8 +101,11 @@ void write_replicas(const std::vector<ReplicaStatistics>& replicas, SafetensorsF
 }
 
 std::vector<ReplicaStatistics> read_replicas(const StateReader& reader) {
-  std::vector<ReplicaStatistics> replicas(static_cast<std::size_t>(reader.number("replicas")));
-  const auto layers = static_cast<std::size_t>(reader.number("layers"));
+  // Every replica has tensors of its own for every layer.
+  constexpr std::size_t kMostReplicas = 1 << 16;
+  const std::size_t tensors = reader.tensors(), layers = reader.count("layers", tensors);
+  std::vector<ReplicaStatistics> replicas(
+      reader.count("replicas", layers == 0 ? kMostReplicas : tensors / layers));
   for (std::size_t rank = 0; rank < replicas.size(); ++rank) {
     for (std::size_t i = 0; i < layers; ++i) {
       const auto tracked =

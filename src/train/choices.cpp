@@ -101,10 +101,13 @@ std::vector<int> follow_first_process(Fleet& fleet) {
 std::optional<std::string> changed_choices(const fs::path& environment) {
   std::ifstream stream(environment);
   const Json earlier = Json::parse(stream, nullptr, false);
-  if (!earlier.is_object() || !earlier.contains("choices")) return std::nullopt;
   std::map<std::string, std::string> before;
-  for (const Json& choice : earlier.at("choices")) {
-    before[choice.value("problem", "")] = choice.value("choice", "");
+  try {
+    for (const Json& choice : earlier.at("choices")) {
+      before[choice.value("problem", "")] = choice.value("choice", "");
+    }
+  } catch (const Json::exception&) {  // not there, or not what we write
+    return std::nullopt;
   }
   int changed = 0;
   std::string first;

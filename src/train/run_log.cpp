@@ -93,20 +93,39 @@ void JsonLines::write(const Json& line) {
 void for_each_json_line(const std::filesystem::path& path,
                         const std::function<void(const Json& line)>& use) {
   std::ifstream stream(path, std::ios::binary);
+  std::int64_t number = 0;
   for (std::string line; std::getline(stream, line);) {
+    ++number;
     if (line.starts_with(R"({"type":"bn_part")")) continue;
     const Json json = Json::parse(line, nullptr, false);
-    if (json.is_object()) use(json);
+    if (!json.is_object()) continue;
+    try {
+      use(json);
+    } catch (const Json::exception& error) {
+      throw DataError(concat(path.string(), ":", number, ": damaged: ", error.what()));
+    }
   }
 }
+
+namespace {
+
+/// Of a line of JSON; none: it is damaged.
+std::optional<std::int64_t> step_of(const Json& json) {
+  if (!json.is_object()) return std::nullopt;
+  const auto step = json.find("step");
+  if (step == json.end()) return 0;
+  return step->is_number_integer() ? std::optional(step->get<std::int64_t>()) : std::nullopt;
+}
+
+}  // namespace
 
 int trim_json_lines(const std::filesystem::path& path, std::int64_t step) {
   std::ifstream stream(path, std::ios::binary);
   std::ostringstream kept;
   int removed = 0;
   for (std::string line; std::getline(stream, line);) {
-    const Json json = Json::parse(line, nullptr, false);
-    if (json.is_object() && !stream.eof() && json.value("step", std::int64_t{0}) <= step) {
+    const auto own = step_of(Json::parse(line, nullptr, false));
+    if (own && !stream.eof() && *own <= step) {
       kept << line << '\n';
     } else {
       ++removed;

@@ -37,12 +37,13 @@ class JsonLines {
 
 /// Reads the lines that are JSON objects: the last one of a run that goes on, or was cut off, may
 /// not be. A file that is not there has none. Parts of BatchNorm's statistics ("bn_part"), by far
-/// the longest lines, are passed over.
+/// the longest lines, are passed over. Throws DataError naming the line where `use` throws a
+/// Json::exception.
 void for_each_json_line(const std::filesystem::path& path,
                         const std::function<void(const Json& line)>& use);
 
-/// Removes from a file of JSON lines what lies after `step` (it will be written again) and a last
-/// line that a crash cut off. Returns how many lines went.
+/// Removes from a file of JSON lines what lies after `step` (it will be written again), a last
+/// line that a crash cut off and what is none of ours. Returns how many lines went.
 int trim_json_lines(const std::filesystem::path& path, std::int64_t step);
 
 /// The same for the logs of all ranks that there are.

@@ -139,6 +139,12 @@ TEST_CASE("layout camvid: a list written elsewhere is resolved by the tails of i
   CHECK(contains(loading_failure(options), "train.txt:2"));
   write_file(folder.file("train.txt"), std::string("\n"));
   CHECK(contains(loading_failure(options), "found none"));
+  std::string a_thousand_folders;
+  for (int i = 0; i < 1000; ++i) a_thousand_folders += "x/";
+  for (const std::string& name : {std::string(300, 'x'), a_thousand_folders}) {
+    write_file(folder.file("train.txt"), name + "a.png b.png\n");
+    CHECK(contains(loading_failure(options), "train.txt:1: no tail of"));
+  }
 }
 
 TEST_CASE("class names and counts") {

@@ -2,7 +2,10 @@
 
 #include <doctest/doctest.h>
 #include <png.h>
+#include <zlib.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdlib>
 
 #include "data/codec.h"
@@ -27,6 +30,14 @@ LabelMap mask_of(const std::filesystem::path& path) {
   Image colored;
   read_mask(path, labels, colored);
   return labels;
+}
+
+/// Of bytes [begin, begin + count) of a PNG, behind them.
+void put_crc(Bytes& png, std::size_t begin, unsigned count) {
+  const unsigned long crc = crc32(0, png.data() + begin, count);
+  for (std::size_t i = 0; i < 4; ++i) {
+    png[begin + count + i] = static_cast<std::uint8_t>(crc >> (24 - 8 * i));
+  }
 }
 
 TEST_CASE("an RGB PNG comes back as it was written") {
@@ -221,6 +232,38 @@ TEST_CASE("a header that claims an absurd size is an error, not an allocation") 
   write_file(path, bytes);
   CHECK_THROWS_AS(read_image_size(path), DataError);
   CHECK_THROWS_AS(read(path), DataError);
+}
+
+TEST_CASE("a size that a file cannot hold is an error, not an allocation") {
+  const TempFolder folder;
+  write_png(folder.file("a.png"), random_image({2, 2}, 5));
+  write_jpeg_file(folder.file("a.jpg"), random_image({2, 2}, 5));
+  Image image;
+  LabelMap labels;
+  Bytes png = read_file(folder.file("a.png"));
+  png[18] = png[22] = 0x20;  // 8194x8194
+  put_crc(png, 12, 17);
+  CHECK(contains(message_of<DataError>([&] { decode_png(png, "name", image); }),
+                 "name: expected a complete PNG of 8194x8194"));
+  CHECK_THROWS_AS(decode_png_mask(png, "name", labels, image), DataError);
+  Bytes jpeg = read_file(folder.file("a.jpg"));
+  const std::array<std::uint8_t, 2> frame{0xFF, 0xC0};
+  const auto at = std::search(jpeg.begin(), jpeg.end(), frame.begin(), frame.end());
+  REQUIRE(at != jpeg.end());
+  at[5] = at[7] = 0x20;  // 8194x8194
+  CHECK(contains(message_of<DataError>([&] { decode_jpeg(jpeg, "name", image); }),
+                 "name: expected a complete JPEG of 8194x8194"));
+  CHECK(image.pixels.empty());
+}
+
+TEST_CASE("an image of one colour is small, and read all the same") {
+  const TempFolder folder;
+  const Size size{2000, 3000};
+  Image image{size.height, size.width, Bytes(std::size_t{3} * 2000 * 3000, 7)};
+  write_png(folder.file("a.png"), image);
+  write_jpeg_file(folder.file("a.jpg"), image);
+  CHECK(read(folder.file("a.png")).pixels == image.pixels);
+  CHECK(read(folder.file("a.jpg")).pixels == image.pixels);
 }
 
 TEST_CASE("foreign, empty and missing files say what came") {

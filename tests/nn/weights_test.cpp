@@ -154,6 +154,10 @@ TEST_CASE("safetensors: damaged files are refused with the reason") {
   expect_damage(path, tensor("\"F32\"", "[1]", "[4,8]"), "overlap or leave gaps");
   expect_damage(path, tensor("\"F32\"", "[1]", "[0,4]"), "end at byte 4 of data that has 8");
   expect_damage(path, sound + "x", "end at byte 8 of data that has 9");
+  const std::string deep = std::string(1'000'000, '[') + std::string(1'000'000, ']');
+  expect_damage(path, tensor(deep, "[2]", "[0,8]"), "unknown dtype array");
+  expect_damage(path, tensor("\"F32\"", "[" + deep + "]", "[0,8]"), "impossible shape array");
+  expect_damage(path, tensor("\"F32\"", "[2]", deep), "two integers, got array");
   const std::string x = entry("\"F32\"", "[2]", "[0,8]");
   expect_damage(path, file_of("{" + x + "," + x + "}", std::string(8, 'd')), "twice");
   expect_damage(path,

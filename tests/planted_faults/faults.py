@@ -480,6 +480,19 @@ FAULTS = [
           "static_cast<std::ptrdiff_t>(y) * std::min(stored.width, size.width)",
           "inference: probabilities sum to 1*", test="test_train"),
 
+    # --- readers of files, on the fuzz corpus
+    Fault("PNG: the size that a header claims is believed", "src/data/png.cpp",
+          "if (decoder.bytes() / kMostCompressed <= file.size()) return;", "if (kMostCompressed > 0) return;",
+          "the fuzz targets*", test="test_fuzz_corpus"),
+    Fault("JPEG: the size that a header claims is believed", "src/data/jpeg.cpp",
+          "if (blocks <= kFreeBlocks ||", "if (blocks > kFreeBlocks ||", "the fuzz targets*", test="test_fuzz_corpus"),
+    Fault("checkpoints: the number of replicas is believed", "src/train/checkpoint.cpp",
+          "if (value < 0 || static_cast<std::uint64_t>(value) > most) {", "if (value > 0 && most == 0) {",
+          "the fuzz targets*", test="test_fuzz_corpus"),
+    Fault("run folders: a line of another type than ours ends the program", "src/train/run_log.cpp",
+          "} catch (const Json::exception& error) {", "} catch (const Json::parse_error& error) {",
+          "the fuzz targets*", test="test_fuzz_corpus"),
+
     # --- what the self-test sees
     Fault("the self-test: two ranks are exchanged in the merge", GROUP,
           "    std::fill(answers.begin(), answers.end(), SyncAnswer{count, &all->posts});",

@@ -123,6 +123,25 @@ TEST_CASE("a flipped bit, a cut file, a foreign file and a missing state are nam
   CHECK(message().find("no training state") != std::string::npos);
 }
 
+TEST_CASE("a state that claims more replicas or layers than it holds is damaged") {
+  const TemporaryFolder folder;
+  const fs::path path = folder.path() / "last.safetensors";
+  for (const auto& [key, value] : {std::pair{"replicas", "1000000000000"},
+                                   {"replicas", "-1"},
+                                   {"layers", "-1"},
+                                   {"layers", "1000000000000"},
+                                   {"replicas", "x"}}) {
+    CAPTURE(key);
+    save_checkpoint(path, make_checkpoint(2));
+    SafetensorsFile state = read_safetensors(state_path(path));
+    state.metadata[key] = value;
+    state.metadata["lockstep.hash"] = content_hash(state);
+    write_safetensors(state_path(path), state);
+    CHECK_THROWS_WITH_AS(load_checkpoint(path), doctest::Contains("not a usable training state"),
+                         DataError);
+  }
+}
+
 TEST_CASE("files of two checkpoints are not taken for one") {
   const TemporaryFolder folder;
   save_checkpoint(folder.path() / "last.safetensors", make_checkpoint(2));

@@ -8,6 +8,7 @@
 
 #include "lockstep/core/check.h"
 #include "support/temporary_folder.h"
+#include "train/run_log.h"
 
 namespace lockstep {
 namespace {
@@ -77,6 +78,18 @@ TEST_CASE("a line of scalars.json is numbers with tags, undefined ones left out"
       folder.write("scalars.json", "{\"mode\":\"train\",\"step\":1,\"loss\":2}\n{\"mode\":\"tra");
   CHECK(read_scalars(file).size() == 1);
   CHECK_THROWS_AS(read_scalars(folder.path() / "none"), DataError);
+  folder.write("scalars.json", "{\"step\":1}\n{\"mode\":7}\n");
+  CHECK_THROWS_WITH_AS(read_scalars(file), doctest::Contains("scalars.json:2: damaged"), DataError);
+}
+
+TEST_CASE("lines of JSON are trimmed after a step, and where they are none of ours") {
+  const test::TemporaryFolder folder;
+  const fs::path file = folder.write(
+      "scalars.json",
+      "{\"step\":1}\n{\"step\":\"x\"}\n[]\n{\"a\":0}\n{\"step\":3}\n{\"step\":2}\n{\"step\":1}");
+  CHECK(trim_json_lines(file, 2) == 4);
+  CHECK(test::read_text(file) == "{\"step\":1}\n{\"a\":0}\n{\"step\":2}\n");
+  CHECK(trim_json_lines(file, 2) == 0);
 }
 
 }  // namespace

@@ -1,0 +1,15 @@
+// JPEG as an image, and its size.
+
+#include "data/codec.h"
+#include "fuzz/fuzz.h"
+
+using namespace lockstep;
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t bytes) {
+  const FileBytes file(data, bytes);
+  if (!is_jpeg(file)) return 0;
+  Image image;
+  test::may_complain([&] { jpeg_size(file, "file"); });
+  test::may_complain([&] { decode_jpeg(file, "file", image); });
+  return 0;
+}

@@ -1,0 +1,17 @@
+// PNG as an image, as labels, and as much of it as its size needs.
+
+#include "data/codec.h"
+#include "fuzz/fuzz.h"
+
+using namespace lockstep;
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t bytes) {
+  const FileBytes file(data, bytes);
+  if (!is_png(file)) return 0;
+  Image image;
+  LabelMap labels;
+  test::may_complain([&] { png_size(file, "file"); });
+  test::may_complain([&] { decode_png(file, "file", image); });
+  test::may_complain([&] { decode_png_mask(file, "file", labels, image); });
+  return 0;
+}
