@@ -84,7 +84,7 @@ std::string missing_in(const FilesByStem& a, const FilesByStem& b) {
 // the file.
 std::optional<fs::path> resolve(const fs::path& root, const fs::path& listed) {
   const fs::path relative = listed.relative_path();
-  constexpr std::ptrdiff_t kDeepest = 256;  // all tails of a path take as long as its square
+  constexpr std::ptrdiff_t kDeepest = 64;  // all tails of a path take as long as its square
   if (std::distance(relative.begin(), relative.end()) > kDeepest) return std::nullopt;
   for (auto first = relative.begin(); first != relative.end(); ++first) {
     fs::path candidate = root;
