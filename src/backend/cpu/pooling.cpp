@@ -19,22 +19,28 @@ using vec::Ints;
 
 bool is_two_by_two(const PoolGeometry& g) { return g == PoolGeometry{}; }
 
+/// Lane by lane what wins() of formulas.h says: -1 where the candidate does.
+inline Ints wins_by_lane(Floats candidate, Floats best) {
+  return (candidate > best) | (candidate != candidate);
+}
+
 /// One pixel of y from the four pixels below it.
 void max_of_four(const float* top, const float* bottom, std::int64_t stride, std::int64_t channels,
                  float* y, std::uint8_t* winners) {
-#pragma omp simd
-  for (std::int64_t c = 0; c < channels; ++c) {
-    float best = top[c];
-    std::int32_t winner = 0;
-    const float candidates[3] = {top[stride + c], bottom[c], bottom[stride + c]};
-    for (std::int32_t k = 0; k < 3; ++k) {
-      const bool better = wins(candidates[k], best);
-      best = better ? candidates[k] : best;
-      winner = better ? k + 1 : winner;
+  vec::for_each_lanes(channels, [&](std::int64_t c, std::int64_t lanes) {
+    Floats best = vec::load(top + c, lanes);
+    Ints winner{};
+    Ints position{};
+    for (const float* pixel : {top + stride, bottom, bottom + stride}) {
+      const Floats candidate = vec::load(pixel + c, lanes);
+      const Ints better = wins_by_lane(candidate, best);
+      position += 1;
+      best = better ? candidate : best;
+      winner = better ? position : winner;
     }
-    y[c] = best;
-    winners[c] = static_cast<std::uint8_t>(winner);
-  }
+    vec::store(y + c, best, lanes);
+    vec::store_bytes(winners + c, winner, lanes);
+  });
 }
 
 /// One pixel of y from any window.
@@ -44,21 +50,27 @@ void max_of_window(const PoolGeometry& g, const Tensor& x, std::int64_t sample, 
   const IndexRange rows = covered_inputs(oy, g.kernel_h, g.stride_h, g.padding_h, x.shape.height());
   const IndexRange columns =
       covered_inputs(ox, g.kernel_w, g.stride_w, g.padding_w, x.shape.width());
-  bool first = true;
-  for (std::int64_t iy = rows.begin; iy < rows.end; ++iy) {
-    for (std::int64_t ix = columns.begin; ix < columns.end; ++ix) {
-      const float* source =
-          x.floats() + ((sample * x.shape.height() + iy) * x.shape.width() + ix) * x.row_stride;
-      const auto position = static_cast<std::uint8_t>(
-          (iy + g.padding_h - oy * g.stride_h) * g.kernel_w + (ix + g.padding_w - ox * g.stride_w));
-      for (std::int64_t c = 0; c < channels; ++c) {
-        const bool better = first || wins(source[c], y[c]);
-        y[c] = better ? source[c] : y[c];
-        winners[c] = better ? position : winners[c];
+  const float* image = x.floats() + sample * x.shape.height() * x.shape.width() * x.row_stride;
+  vec::for_each_lanes(channels, [&](std::int64_t c, std::int64_t lanes) {
+    Floats best{};
+    Ints winner{};
+    Ints first = ~Ints{};  // in every lane until there is something to compare with
+    for (std::int64_t iy = rows.begin; iy < rows.end; ++iy) {
+      for (std::int64_t ix = columns.begin; ix < columns.end; ++ix) {
+        const Floats candidate =
+            vec::load(image + (iy * x.shape.width() + ix) * x.row_stride + c, lanes);
+        const Ints better = first | wins_by_lane(candidate, best);
+        const auto position =
+            static_cast<std::int32_t>((iy + g.padding_h - oy * g.stride_h) * g.kernel_w +
+                                      (ix + g.padding_w - ox * g.stride_w));
+        best = better ? candidate : best;
+        winner = better ? position - Ints{} : winner;
+        first = Ints{};
       }
-      first = false;
     }
-  }
+    vec::store(y + c, best, lanes);
+    vec::store_bytes(winners + c, winner, lanes);
+  });
 }
 
 /// One row of y, 2x2 windows.

@@ -35,6 +35,11 @@ inline Ints load_bytes(const std::uint8_t* from, std::int64_t count) {
   // In two steps: GCC 12 makes the one from bytes to integers lane by lane.
   return __builtin_convertvector(__builtin_convertvector(bytes, Halves), Ints);
 }
+/// The lowest byte of the first `count` lanes.
+inline void store_bytes(std::uint8_t* to, Ints v, std::int64_t count) {
+  const Bytes bytes = __builtin_convertvector(__builtin_convertvector(v, Halves), Bytes);
+  std::memcpy(to, &bytes, static_cast<std::size_t>(count));
+}
 /// The first `count` lanes; zeros in the others.
 inline Ints load_labels(const std::uint16_t* from, std::int64_t count) {
   Halves labels{};
