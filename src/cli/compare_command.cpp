@@ -34,6 +34,7 @@ namespace fs = std::filesystem;
 struct Cell {
   std::string mode;
   TrainRequest request;
+  std::string placement;
 };
 
 /// Lines for people: stdout, or stderr when stdout is for JSON.
@@ -92,7 +93,7 @@ struct Plan {
   fs::path folder;
   std::string devices;
   Fleet* fleet = nullptr;  // the processes that have such devices; null: this one alone
-  int device_count = 0;    // of all processes
+  Roster roster;
   std::vector<std::string> modes;
   std::vector<Cell> cells;  // seed by seed, so that an unfinished comparison has whole seeds
 };
@@ -103,7 +104,7 @@ TrainRequest make_request(const CompareArguments& arguments, const Plan& plan,
   TrainRequest request;
   request.config =
       load_config(arguments.inputs.front(),
-                  cell_overrides(arguments, mode, seed, plan.device_count, global_batch),
+                  cell_overrides(arguments, mode, seed, plan.roster.ranks(), global_batch),
                   &request.warnings, *arguments.common.tables);
   request.devices = is_virtual(mode) ? single_device(devices.front()) : plan.devices;
   request.output = plan.folder / fmt::format("{}-s{}", mode, seed);
@@ -120,15 +121,18 @@ Plan make_plan(const CompareArguments& arguments, Fleet* fleet) {
   Plan plan;
   plan.devices = arguments.common.devices.empty() ? default_devices() : arguments.common.devices;
   plan.fleet = fleet;
-  plan.device_count = make_roster(fleet, parse_devices(plan.devices)).ranks();
+  plan.roster = make_roster(fleet, parse_devices(plan.devices));
   plan.modes = modes_of(arguments);
   plan.folder = arguments.common.output.empty()
                     ? config.run.work_dir / (config.run.name + "-compare")
                     : arguments.common.output;
-  const std::int64_t global_batch = config.global_batch(plan.device_count);
+  const std::int64_t global_batch = config.global_batch(plan.roster.ranks());
   for (int seed = 0; seed < arguments.seeds; ++seed) {
     for (const std::string& mode : plan.modes) {
-      plan.cells.push_back({mode, make_request(arguments, plan, mode, seed, global_batch)});
+      TrainRequest request = make_request(arguments, plan, mode, seed, global_batch);
+      const std::string placement =
+          is_virtual(mode) ? request.devices : plan.roster.placement(plan.devices);
+      plan.cells.push_back({mode, std::move(request), placement});
     }
   }
   return plan;
@@ -137,17 +141,14 @@ Plan make_plan(const CompareArguments& arguments, Fleet* fleet) {
 void announce(const CompareArguments& arguments, const Plan& plan) {
   say(arguments, fmt::format("compare: {} runs in {}", plan.cells.size(), plan.folder.string()));
   for (std::size_t i = 0; i < plan.modes.size(); ++i) {
-    const TrainRequest& request = plan.cells[i].request;
-    std::string line = fmt::format("  {}: {}", plan.modes[i], request.devices);
-    if (is_virtual(plan.modes[i])) {
-      line += fmt::format(", {} virtual devices", request.config.bn.virtual_devices);
-    }
-    if (plan.fleet != nullptr && !is_virtual(plan.modes[i])) {
-      line += fmt::format(" of each of {} processes", plan.fleet->processes());
+    const Cell& cell = plan.cells[i];
+    std::string line = fmt::format("  {}: {}", cell.mode, cell.placement);
+    if (is_virtual(cell.mode)) {
+      line += fmt::format(", {} virtual devices", cell.request.config.bn.virtual_devices);
     }
     say(arguments, line);
   }
-  if (plan.device_count == 1 && plan.modes.size() > 1) {
+  if (plan.roster.ranks() == 1 && plan.modes.size() > 1) {
     say(arguments, "  note: on one device local and sync are the same; -d cpu:4 makes four of it");
   }
   say(arguments, "  " + describe_power(arguments.seeds, static_cast<int>(plan.modes.size())));
@@ -156,11 +157,11 @@ void announce(const CompareArguments& arguments, const Plan& plan) {
 /// Throws ConfigError unless the run in the cell's folder is a run of this very cell.
 void check_same(const Cell& cell, const std::string& hash, const std::string& devices) {
   const std::string expected = config_hash(cell.request.config);
-  if (hash == expected && (devices.empty() || devices == cell.request.devices)) return;
+  if (hash == expected && (devices.empty() || devices == cell.placement)) return;
   throw ConfigError(fmt::format(
       "{} holds a run with another configuration{}; choose another folder with -o, or remove it",
       cell.request.output.string(),
-      hash == expected ? " (devices " + devices + ", now " + cell.request.devices + ")" : ""));
+      hash == expected ? " (devices " + devices + ", now " + cell.placement + ")" : ""));
 }
 
 /// The cell's finished run, if there is one. An unfinished one is prepared to be resumed.

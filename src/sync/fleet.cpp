@@ -51,6 +51,12 @@ std::string Roster::describe_rank(int rank) const {
   return text + ")";
 }
 
+std::string Roster::placement(const std::string& own) const {
+  if (processes() == 1) return own;
+  const bool alike = ranks() == processes() * own_ranks();
+  return concat(own, alike ? " in each of " : " and others in ", processes(), " processes");
+}
+
 Roster make_roster(Fleet* fleet, std::span<const Device> devices) {
   if (fleet == nullptr) {
     return {0, {0, static_cast<int>(devices.size())}, {devices.begin(), devices.end()}, {""}};

@@ -158,7 +158,7 @@ void Trainer::save(const std::string& name) {
   checkpoint.state.best_score = best_score_;
   checkpoint.state.best_iter = best_iter_;
   checkpoint.state.config_hash = config_hash(config_);
-  checkpoint.state.devices = devices_text_;
+  checkpoint.state.devices = roster_.placement(devices_text_);
   save_checkpoint(folder_.checkpoint(name), checkpoint);
   log_->events().write({{"type", "checkpoint"},
                         {"step", iteration_},

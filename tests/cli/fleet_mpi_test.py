@@ -87,6 +87,11 @@ with tempfile.TemporaryDirectory() as name:
             sys.exit(f"going on from 2 x cpu:4 on {processes} x {devices} ends at other bytes")
     print("a run goes on with other processes, or alone, to the same bytes")
 
+    train(2, "cpu:1", root / "apart", settings=["bn.mode=local"])
+    expect(train(1, "cpu:1", root / "not_alone", "--resume", root / "apart/ckpt/last.safetensors", settings=["bn.mode=local", "run.max_iters=8"], code=2),
+           "statistics of its own; use -d cpu:1 in each of 2 processes")
+    print("a run that has to go on as it was says how that is")
+
     reports = [json.loads(run(launched(processes, "eval", root / "one", "-d", devices, "--json")).stdout)
                for processes, devices in ((1, "cpu:4"), (2, "cpu:2"))]
     for report in reports:
@@ -100,7 +105,7 @@ with tempfile.TemporaryDirectory() as name:
                             "--no-images", *overrides(key for key in KEYS if not key.startswith("bn.")))).stdout
         if not (root / f"of{processes}/report.html").exists():
             sys.exit(f"compare of {processes} processes wrote no report\n{text}")
-    expect(text, "local: cpu:2 of each of 2 processes", "[3/3] virtual seed 0: done before")
+    expect(text, "local: cpu:2 in each of 2 processes", "[3/3] virtual seed 0: done before")
     for cell in ("local-s0", "sync-s0", "virtual-s0"):
         if bytes_of(root / "of1" / cell) != bytes_of(root / "of2" / cell):
             sys.exit(f"compare of two processes comes to another {cell}")

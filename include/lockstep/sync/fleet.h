@@ -80,6 +80,9 @@ struct Roster {
   std::string describe(int of_process) const;
   /// "replica 5 (cpu:1)", or "replica 5 (cpu:1 of hostb)".
   std::string describe_rank(int rank) const;
+  /// How to start as many replicas again, where this process's devices are `own`: "cpu:4", or
+  /// "cpu:4 in each of 2 processes", or "cpu:4 and others in 2 processes".
+  std::string placement(const std::string& own) const;
 };
 
 /// Tells the others of this process's devices and hears of theirs. `fleet`: null for one process.
