@@ -1,5 +1,6 @@
 #include "lockstep/nn/weights.h"
 
+#include <algorithm>
 #include <cstring>
 #include <set>
 
@@ -132,11 +133,21 @@ std::string clause(const char* title, const std::vector<std::string>& items) {
   return items.size() > kShown ? concat(text, " and ", items.size() - kShown, " more") : text;
 }
 
+/// Whether the file differs from the network by a second head alone ("aux_classifier", "aux").
+bool is_second_head(const std::vector<std::string>& unexpected) {
+  return !unexpected.empty() &&
+         std::all_of(unexpected.begin(), unexpected.end(),
+                     [](const std::string& name) { return name.starts_with("aux"); });
+}
+
 void check_complete(const ImportSummary& summary) {
   std::string text;
   append_list(text, "do not fit", summary.skipped);
   append_list(text, "are missing in the file", summary.missing);
   append_list(text, "are unknown to the network", summary.unexpected);
+  if (is_second_head(summary.unexpected)) {
+    text += "\n  these are of a second head, which model.aux_head = true gives the network";
+  }
   if (!text.empty()) throw DataError("the weights are of another network; these tensors" + text);
 }
 

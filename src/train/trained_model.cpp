@@ -1,5 +1,6 @@
 #include "train/trained_model.h"
 
+#include <charconv>
 #include <cstring>
 
 #include "core/json.h"
@@ -106,7 +107,12 @@ ReplicaStatistics chosen_statistics(const std::vector<ReplicaStatistics>& saved,
 
 std::int64_t iteration_of(const SafetensorsFile& weights) {
   const auto found = weights.metadata.find("lockstep.iteration");
-  return found == weights.metadata.end() ? -1 : std::stoll(found->second);
+  std::int64_t iteration = -1;
+  if (found != weights.metadata.end()) {
+    const std::string& text = found->second;
+    std::from_chars(text.data(), text.data() + text.size(), iteration);
+  }
+  return iteration;
 }
 
 TrainedModel read_trained_model(const TrainedModelRequest& request) {

@@ -290,6 +290,19 @@ TEST_CASE("weights: what does not fit is reported, or refused before anything ch
   CHECK(to.reference().parameters == expected);
 }
 
+TEST_CASE("weights: a second head that the network has not is told from another network") {
+  TestNetwork net = stem_and_head(5);
+  TensorMap tensors = export_weights(net.store, *net.backend);
+  tensors["aux_classifier.0.weight"] = tensor_of("F32", {1}, 4);
+  const auto refused = [&](const char* why) {
+    CHECK_THROWS_WITH_AS(import_weights(tensors, net.store, *net.backend, true),
+                         doctest::Contains(why), DataError);
+  };
+  refused("model.aux_head = true");
+  tensors["extra"] = tensor_of("F32", {1}, 4);
+  refused("unknown to the network:\n    aux_classifier.0.weight\n    extra");
+}
+
 TEST_CASE("weights: a missing counter alone is no reason to refuse") {
   TestNetwork net = stem_and_head(5);
   TensorMap tensors = export_weights(net.store, *net.backend);
