@@ -155,20 +155,20 @@ void announce(const CompareArguments& arguments, const Plan& plan) {
 }
 
 /// Throws ConfigError unless the run in the cell's folder is a run of this very cell.
-void check_same(const Cell& cell, const std::string& hash, const std::string& devices) {
+void check_same(const Cell& cell, const std::string& hash, const std::string& placement) {
   const std::string expected = config_hash(cell.request.config);
-  if (hash == expected && (devices.empty() || devices == cell.placement)) return;
+  if (hash == expected && (placement.empty() || placement == cell.placement)) return;
   throw ConfigError(fmt::format(
       "{} holds a run with another configuration{}; choose another folder with -o, or remove it",
       cell.request.output.string(),
-      hash == expected ? " (devices " + devices + ", now " + cell.placement + ")" : ""));
+      hash == expected ? " (devices " + placement + ", now " + cell.placement + ")" : ""));
 }
 
 /// The cell's finished run, if there is one. An unfinished one is prepared to be resumed.
 std::optional<TrainSummary> finished_run(Cell& cell) {
   const fs::path& folder = cell.request.output;
   if (std::optional<TrainSummary> summary = read_summary(folder)) {
-    check_same(cell, summary->config_hash, summary->devices);
+    check_same(cell, summary->config_hash, summary->placement);
     return summary;
   }
   if (fs::exists(folder / "config.toml")) {

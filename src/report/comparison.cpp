@@ -98,7 +98,7 @@ void add_other_stats(ModeResult& result, const Summaries& runs) {
 ModeResult summarize(const Group& group) {
   ModeResult result;
   result.mode = group.mode;
-  result.devices = group.runs.front()->devices;
+  result.devices = group.runs.front()->placement;
   for (const TrainSummary* run : group.runs) {
     if (const auto reached = score(run->evaluation)) result.score[run->seed] = *reached;
   }

@@ -91,6 +91,7 @@ TrainSummary summary_from(const Json& json) {
   summary.bn_mode = json.at("bn_mode");
   summary.seed = json.at("seed");
   summary.devices = json.at("devices");
+  summary.placement = json.value("placement", summary.devices);
   summary.device_count = json.at("device_count");
   summary.global_batch = json.at("global_batch");
   summary.iterations = json.at("iterations");
@@ -247,6 +248,7 @@ Json to_json(const TrainSummary& summary) {
           {"bn_mode", summary.bn_mode},
           {"seed", summary.seed},
           {"devices", summary.devices},
+          {"placement", summary.placement},
           {"device_count", summary.device_count},
           {"global_batch", summary.global_batch},
           {"iterations", summary.iterations},

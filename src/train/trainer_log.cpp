@@ -288,7 +288,8 @@ TrainSummary Trainer::summarize(TrainStatus status) {
   summary.config_hash = config_hash(config_);
   summary.bn_mode = to_string(config_.bn.mode);
   summary.seed = config_.run.seed;
-  summary.devices = roster_.placement(devices_text_);
+  summary.devices = devices_text_;
+  summary.placement = roster_.placement(devices_text_);
   summary.device_count = roster_.ranks();
   summary.global_batch = config_.global_batch(summary.device_count);
   summary.iterations = iteration_;
