@@ -23,6 +23,7 @@ PROGRAM = pathlib.Path(sys.argv[1]).resolve()
 KEYS = [*SMALL, "data.train_images=24", "data.val_images=5", "run.max_iters=6", "bn.mode=sync", "run.checkpoint_every=3", "run.val_every=3"]
 ENVIRONMENT = dict(os.environ, OMP_NUM_THREADS="1", LOCKSTEP_AUTOTUNE="", OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
                    OMPI_MCA_rmaps_base_oversubscribe="1")
+RANK = "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}"  # of a process, in a shell: Open MPI's name, or MPICH's
 
 if shutil.which("mpirun") is None or not (PROGRAM.parent / "liblockstep_mpi.so").exists():
     print("SKIPPED: no mpirun, or no liblockstep_mpi.so beside", PROGRAM)
@@ -122,7 +123,7 @@ with tempfile.TemporaryDirectory() as name:
 
     # Each process with a file of choices of its own; the second one's are all of the slowest kind.
     own = root / "own_choices.sh"
-    own.write_text('#!/bin/sh\nexport LOCKSTEP_AUTOTUNE=$1/choices$OMPI_COMM_WORLD_RANK.json\nshift\nexec "$@"\n')
+    own.write_text('#!/bin/sh\nexport LOCKSTEP_AUTOTUNE=$1/choices%s.json\nshift\nexec "$@"\n' % RANK)
     own.chmod(0o755)
     timed = dict(ENVIRONMENT, LOCKSTEP_AUTOTUNE=str(root / "choices0.json"))
     train(1, "cpu:2", root / "timed", environment=timed)
@@ -151,7 +152,7 @@ with tempfile.TemporaryDirectory() as name:
     text = train(2, "cpu:1", root / "bad", settings=["model.width=4x"], code=2)
     expect(text, "model.width")
     script = root / "differing.sh"
-    script.write_text('#!/bin/sh\nexec "$@" --seed $OMPI_COMM_WORLD_RANK\n')
+    script.write_text('#!/bin/sh\nexec "$@" --seed %s\n' % RANK)
     script.chmod(0o755)
     expect(train(2, "cpu:1", root / "differing", under=[script], code=2), "another configuration")
     print("a wrong configuration, and two, are told from each other")
@@ -170,7 +171,7 @@ with tempfile.TemporaryDirectory() as name:
     for status in pathlib.Path("/proc").glob("[0-9]*/environ"):
         try:
             environ = status.read_bytes().split(b"\0")
-            if b"OMPI_COMM_WORLD_RANK=1" in environ and (status.parent / "exe").resolve() == PROGRAM and str(root).encode() in (
+            if {b"OMPI_COMM_WORLD_RANK=1", b"PMI_RANK=1"} & set(environ) and (status.parent / "exe").resolve() == PROGRAM and str(root).encode() in (
                     status.parent / "cmdline").read_bytes():
                 pids.append(int(status.parent.name))
         except OSError:
