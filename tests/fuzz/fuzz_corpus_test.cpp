@@ -5,25 +5,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <cstring>
-#include <new>
 #include <random>
 
 #include "fuzz/fuzz.h"
 #include "support/temporary_folder.h"
-
-// Far above what any input of a few kilobytes may need: a length that a file claims is not to be
-// believed.
-constexpr std::size_t kMostBytes = std::size_t{300} << 20;
-
-void* operator new(std::size_t bytes) {
-  void* const memory = bytes > kMostBytes ? nullptr : std::malloc(std::max<std::size_t>(bytes, 1));
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 // Of every target, its LLVMFuzzerTestOneInput under a name of its own.
 using Target = int(const std::uint8_t* data, std::size_t bytes);
