@@ -1,6 +1,7 @@
 #include "train/suggest.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <vector>
 
 namespace lockstep {
@@ -25,6 +26,8 @@ std::optional<std::string> nearest_word(std::string_view word, std::span<const s
   std::optional<std::string> best;
   int best_distance = allowed + 1;
   for (const std::string& candidate : known) {
+    const auto longer = static_cast<int>(word.size()) - static_cast<int>(candidate.size());
+    if (std::abs(longer) >= best_distance) continue;  // as many edits at least
     const int distance = edit_distance(word, candidate);
     if (distance < best_distance) {
       best = candidate;
