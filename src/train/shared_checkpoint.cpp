@@ -29,7 +29,8 @@ fs::path make_temporary_folder() {
 
 }  // namespace
 
-SharedCheckpoint::SharedCheckpoint(Fleet& fleet, const fs::path& path) : path_(path) {
+// An object of its own comes first, so that the folder goes also where what follows throws.
+SharedCheckpoint::SharedCheckpoint(Fleet& fleet, const fs::path& path) : SharedCheckpoint(path) {
   const bool leads = fleet.process() == 0;
   const fs::path run = leads ? fs::absolute(path).parent_path().parent_path() : fs::path();
   const std::string weights = broadcast(fleet, leads ? read_bytes(path) : "");

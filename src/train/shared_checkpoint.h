@@ -21,6 +21,8 @@ class SharedCheckpoint {
   const std::filesystem::path& path() const { return path_; }
 
  private:
+  explicit SharedCheckpoint(const std::filesystem::path& path) : path_(path) {}
+
   std::filesystem::path path_;
   std::filesystem::path copy_;  // the folder; empty in process 0
 };
