@@ -174,6 +174,9 @@ void Trainer::save_progress() {
 }
 
 TrainSummary Trainer::finish() {
+  // A run that was killed while it wrote its last checkpoint has half of it, and no step was left
+  // that would have written it again.
+  if (resumed_ && iteration_ == resumed_->checkpoint.state.iteration) save("last");
   validate();
   const bool differ = roster_.ranks() > 1 && !config_.bn.shares_statistics();
   if (config_.run.eval_all_stats && differ) {

@@ -167,6 +167,22 @@ TEST_CASE("an older checkpoint is resumed only into another folder") {
         read_text(runs.folder("a").checkpoint("last")));
 }
 
+TEST_CASE("a run that was killed in its last checkpoint has a whole one when it was resumed") {
+  const Runs runs;
+  train(runs.request("whole"));
+  TrainRequest request = runs.request("a");
+  train(request);
+  // The weights of the last step, and still the training state of the checkpoint before.
+  fs::copy_file(state_path(runs.folder("a").checkpoint("iter_8")),
+                state_path(runs.folder("a").checkpoint("last")),
+                fs::copy_options::overwrite_existing);
+  CHECK_THROWS_AS(load_checkpoint(runs.folder("a").checkpoint("last")), DataError);
+  request.resume = "auto";
+  train(request);
+  check_same_run(runs.folder("whole"), runs.folder("a"));
+  CHECK(load_checkpoint(runs.folder("a").checkpoint("last")).state.iteration == 10);
+}
+
 TEST_CASE("resume falls back to an older checkpoint when the newest is damaged") {
   const Runs runs;
   train(runs.request("whole"));
