@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 
@@ -26,6 +27,14 @@ Finding threads() {
   if (limit != nullptr && std::atoi(limit) < cores) {
     return {false, "threads", concat(limit, " of ", cores, " cores"),
             concat("OMP_NUM_THREADS=", limit, " is set; unset it to use all cores")};
+  }
+  double load = 0;
+  const bool busy = getloadavg(&load, 1) == 1 && load > 0.5 * cores;
+  if (busy && cores > 1 && std::getenv("OMP_WAIT_POLICY") == nullptr) {
+    return {true, "threads",
+            concat(cores, " cores, with other work on them (load ", std::lround(load),
+                   "): OMP_WAIT_POLICY=passive keeps threads that wait from taking its cores"),
+            ""};
   }
   return {true, "threads", concat(cores, " cores; a virtual device gets its share of them"), ""};
 }
