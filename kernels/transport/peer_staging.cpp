@@ -9,6 +9,14 @@
 namespace lockstep::gpu {
 namespace {
 
+/// Copies begin at multiples of this, so that they are taken in packs as what they are copies of
+/// is; bits of the squared norm depend on it.
+constexpr std::size_t kAlignment = 256;
+
+std::size_t aligned(std::size_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
 /// From a shard's first range to its last one, gaps included, of one rank's gradients or weights.
 std::size_t bytes_of(const OptimizerShard& shard) {
   return static_cast<std::size_t>(shard.ranges.back().end - shard.ranges.front().begin) *
@@ -42,7 +50,7 @@ const std::byte* PeerStaging::within_reach(const Place& place, const void* from,
                                            Stream stream, std::byte** next) const {
   if (place.reachable) return static_cast<const std::byte*>(from);
   std::byte* copy = *next;
-  *next += bytes;
+  *next += aligned(bytes);
   check_cuda(cudaMemcpyPeerAsync(copy, ordinal_, from, place.ordinal, bytes, stream),
              "cudaMemcpyPeerAsync from a peer");
   return copy;
@@ -56,15 +64,16 @@ PeerStaging::Staged PeerStaging::stage(const OptimizerShard& shard, Stream strea
       "optimizer_update: a shard whose squares are added up in blocks begins with one, got ", begin,
       " elements before it");
   const std::size_t bytes = bytes_of(shard);
-  auto* next = static_cast<std::byte*>(scratch(
-      shard.losses.size() * sizeof(double) + (shard.grads.size() + shard.weights.size()) * bytes));
+  auto* next = static_cast<std::byte*>(
+      scratch(shard.losses.size() * aligned(sizeof(double)) +
+              (shard.grads.size() + shard.weights.size()) * aligned(bytes)));
   Staged staged{shard, {}, {}, {}, {}};
   for (const ParameterRange& range : shard.ranges) {
     staged.ranges.push_back(range);
     staged.ranges.back().begin -= begin;
     staged.ranges.back().end -= begin;
   }
-  for (const double* loss : shard.losses) {  // first: their copies are aligned to their size
+  for (const double* loss : shard.losses) {
     const auto* near = within_reach(place_of(loss), loss, sizeof(double), stream, &next);
     staged.losses.push_back(reinterpret_cast<const double*>(near));
   }
@@ -90,7 +99,7 @@ PeerStaging::Staged PeerStaging::stage(const OptimizerShard& shard, Stream strea
 std::span<const double* const> PeerStaging::stage_numbers(
     std::span<const double* const> numbers, Stream stream,
     const std::function<void*(std::size_t bytes)>& scratch) {
-  auto* next = static_cast<std::byte*>(scratch(numbers.size() * sizeof(double)));
+  auto* next = static_cast<std::byte*>(scratch(numbers.size() * aligned(sizeof(double))));
   numbers_.clear();
   for (const double* number : numbers) {
     const auto* near = within_reach(place_of(number), number, sizeof(double), stream, &next);

@@ -224,9 +224,11 @@ TEST_CASE("a shard out of reach is staged: the same elements, and the others unt
                              .squared_norm = &squared_norm};
   PeerStaging staging(0);
   CHECK_FALSE(staging.reaches(shard));
-  const Storage scratch = first.allocate(4 * bytes);
-  const auto staged =
-      staging.stage(shard, first.stream(), [&](std::size_t) { return scratch.data(); });
+  Storage scratch;
+  const auto staged = staging.stage(shard, first.stream(), [&](std::size_t wanted) {
+    scratch = first.allocate(wanted);
+    return scratch.data();
+  });
   REQUIRE(staged.shard.ranges.size() == 2);
   CHECK(staged.shard.ranges[0].begin == 0);
   CHECK(staged.shard.ranges[0].end == 1);
