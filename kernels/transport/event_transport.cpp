@@ -182,11 +182,11 @@ std::unique_ptr<Recorder> EventTransport::make_recorder(Communicator& own) {
 
 }  // namespace
 
-Transports make_event_transports(std::span<const Device> devices) {
-  const auto run = std::make_shared<const GpuRun>(devices);
+Transports make_event_transports(const TransportRanks& ranks) {
+  const auto run = std::make_shared<const GpuRun>(ranks.devices);
   const auto graph = std::make_shared<StepGraph>(run->ordinals);
   Transports transports;
-  for (int rank = 0; rank < static_cast<int>(devices.size()); ++rank) {
+  for (int rank = 0; rank < static_cast<int>(ranks.devices.size()); ++rank) {
     transports.push_back(std::make_unique<EventTransport>(run, graph, rank));
   }
   return transports;

@@ -83,10 +83,10 @@ class GpuHostTransport final : public GpuTransport {
 
 }  // namespace
 
-Transports make_gpu_host_transports(std::span<const Device> devices) {
-  const auto run = std::make_shared<const GpuRun>(devices);
+Transports make_gpu_host_transports(const TransportRanks& ranks) {
+  const auto run = std::make_shared<const GpuRun>(ranks.devices);
   Transports transports;
-  for (int rank = 0; rank < static_cast<int>(devices.size()); ++rank) {
+  for (int rank = 0; rank < static_cast<int>(ranks.devices.size()); ++rank) {
     transports.push_back(std::make_unique<GpuHostTransport>(run, rank));
   }
   return transports;

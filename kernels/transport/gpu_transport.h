@@ -18,7 +18,7 @@
 
 namespace lockstep::gpu {
 
-/// Where the ranks of a run are.
+/// Where the ranks of a run are: those of this process, which count from 0 here.
 struct GpuRun {
   explicit GpuRun(std::span<const Device> devices);
 
@@ -74,9 +74,10 @@ class GpuTransport : public Transport {
 };
 
 /// The transport "event": each rank reads its peers' statistics where they lie.
-Transports make_event_transports(std::span<const Device> devices);
+Transports make_event_transports(const TransportRanks& ranks);
 
-/// The transport "host": statistics go through host memory. The reference for the others.
-Transports make_gpu_host_transports(std::span<const Device> devices);
+/// The transport "host": statistics go through host memory, and from process to process. The
+/// reference for the others.
+Transports make_gpu_host_transports(const TransportRanks& ranks);
 
 }  // namespace lockstep::gpu

@@ -15,8 +15,13 @@ namespace {
 
 class NcclSum final : public SumTransport {
  public:
-  NcclSum(const Device& device, int rank, int ranks, const ncclUniqueId& id)
-      : ordinal_(device.ordinal), rank_(rank), ranks_(ranks), id_(id) {}
+  /// `own`: the rank's place in its process.
+  NcclSum(const TransportRanks& ranks, std::size_t own, const ncclUniqueId& id)
+      : ordinal_(ranks.devices[own].ordinal),
+        own_place_(own),
+        rank_(ranks.first + static_cast<int>(own)),
+        ranks_(ranks.all),
+        id_(id) {}
 
   void attach(Backend& backend) override {
     backend_ = dynamic_cast<GpuOperations*>(&backend);
@@ -33,8 +38,7 @@ class NcclSum final : public SumTransport {
     const DeviceGuard guard(ordinal_);
     own.given.record(backend_->stream());
     own.given.make_wait(own.stream.get());
-    nccl_.all_reduce(data[static_cast<std::size_t>(rank_)], static_cast<std::size_t>(count),
-                     own.stream.get());
+    nccl_.all_reduce(data[own_place_], static_cast<std::size_t>(count), own.stream.get());
   }
 
   void finish() override {
@@ -61,21 +65,21 @@ class NcclSum final : public SumTransport {
     return *own_;
   }
 
-  const int ordinal_, rank_, ranks_;
+  const int ordinal_;
+  const std::size_t own_place_;
+  const int rank_, ranks_;  // of all processes
   const ncclUniqueId id_;
   GpuOperations* backend_ = nullptr;
   std::optional<Own> own_;
   NcclRank nccl_;  // last: what it still does in the stream ends first
 };
 
-SumTransports make_nccl_sums(std::span<const Device> devices) {
-  check_distinct_gpus(devices, "run.gradient_exchange = \"all_reduce\"", "\"owner\"");
-  const ncclUniqueId id = make_nccl_id();
-  const int ranks = static_cast<int>(devices.size());
+SumTransports make_nccl_sums(const TransportRanks& ranks) {
+  check_distinct_gpus(ranks.devices, "run.gradient_exchange = \"all_reduce\"", "\"owner\"");
+  const ncclUniqueId id = make_nccl_ids(1, ranks.first == 0, ranks.broadcast).front();
   SumTransports all;
-  for (int rank = 0; rank < ranks; ++rank) {
-    const Device& device = devices[static_cast<std::size_t>(rank)];
-    all.push_back(std::make_unique<NcclSum>(device, rank, ranks, id));
+  for (std::size_t own = 0; own < ranks.devices.size(); ++own) {
+    all.push_back(std::make_unique<NcclSum>(ranks, own, id));
   }
   return all;
 }

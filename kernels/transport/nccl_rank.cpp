@@ -1,6 +1,7 @@
 #include "kernels/transport/nccl_rank.h"
 
 #include <chrono>
+#include <cstring>
 
 #include "kernels/transport/check_nccl.h"
 
@@ -26,10 +27,19 @@ void check_distinct_gpus(std::span<const Device> devices, const std::string& wha
   }
 }
 
-ncclUniqueId make_nccl_id() {
-  ncclUniqueId id;
-  check_nccl(ncclGetUniqueId(&id), "ncclGetUniqueId", kNetworkAdvice);
-  return id;
+std::vector<ncclUniqueId> make_nccl_ids(std::size_t count, bool leads,
+                                        const std::function<Bytes(const Bytes& own)>& broadcast) {
+  std::vector<ncclUniqueId> ids(count);
+  for (std::size_t i = 0; leads && i < count; ++i) {
+    check_nccl(ncclGetUniqueId(&ids[i]), "ncclGetUniqueId", kNetworkAdvice);
+  }
+  if (!broadcast) return ids;
+  const auto own = std::as_bytes(std::span(ids));
+  const Bytes all = broadcast(Bytes(own.begin(), own.end()));
+  LOCKSTEP_CHECK(all.size() == own.size(), "process 0 sent ", all.size(), " bytes of ids of NCCL, ",
+                 "expected ", own.size());
+  std::memcpy(ids.data(), all.data(), all.size());
+  return ids;
 }
 
 void NcclRank::connect(int rank, int ranks, const ncclUniqueId& id) {

@@ -12,12 +12,15 @@
 
 #include <atomic>
 #include <cstddef>
+#include <functional>
 #include <mutex>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "kernels/device/stream.h"
 #include "lockstep/core/device.h"
+#include "lockstep/sync/fleet.h"
 
 namespace lockstep::gpu {
 
@@ -25,7 +28,9 @@ namespace lockstep::gpu {
 void check_distinct_gpus(std::span<const Device> devices, const std::string& what,
                          const std::string& instead);
 
-ncclUniqueId make_nccl_id();
+/// So many ids, which process 0 makes for all. Collective over the processes.
+std::vector<ncclUniqueId> make_nccl_ids(std::size_t count, bool leads,
+                                        const std::function<Bytes(const Bytes& own)>& broadcast);
 
 /// Used by its rank's thread, except `abort`. The methods return when the collective is in the
 /// stream, throw Error for what NCCL reports, also of earlier collectives, and PeerAborted after

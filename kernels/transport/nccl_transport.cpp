@@ -1,8 +1,8 @@
-// The transport "nccl", between distinct GPUs: an all-gather of the partial statistics, which every
-// rank then merges in rank order as with the other transports. The meeting on the host comes first:
-// it carries the counts and checks that all ranks mean the same call, so that no rank starts a
-// collective that the others do not. Memory grows before it: growing waits for the GPU, which may
-// wait for a peer's collective by then.
+// The transport "nccl", between distinct GPUs, also of several processes: an all-gather of the
+// partial statistics, which every rank then merges in rank order as with the other transports. The
+// meeting on the host comes first: it carries the counts and checks that all ranks mean the same
+// call, so that no rank starts a collective that the others do not. Memory grows before it: growing
+// waits for the GPU, which may wait for a peer's collective by then.
 
 #include <mutex>
 
@@ -14,22 +14,26 @@
 namespace lockstep::gpu {
 namespace {
 
-using UniqueIds = std::vector<std::vector<ncclUniqueId>>;  // [partition][set]
+/// What the ranks of a process share.
+struct NcclRun {
+  bool leads = true;  // process 0
+  std::function<Bytes(const Bytes& own)> broadcast;
+  std::vector<std::vector<ncclUniqueId>> ids;  // [partition][set]
+
+  void add_ids(std::size_t sets) { ids.push_back(make_nccl_ids(sets, leads, broadcast)); }
+};
 
 class NcclTransport final : public GpuTransport {
  public:
-  NcclTransport(std::shared_ptr<const GpuRun> run, std::shared_ptr<UniqueIds> ids, int rank)
-      : GpuTransport(std::move(run), rank), ids_(std::move(ids)) {}
+  NcclTransport(std::shared_ptr<const GpuRun> run, std::shared_ptr<NcclRun> nccl, int rank)
+      : GpuTransport(std::move(run), rank), nccl_(std::move(nccl)) {}
 
   void attach(Backend& own, SumTransport* sums) override {
     GpuTransport::attach(own, sums);
     sums_ = sums;
   }
 
-  void add_partition(const RankPartition& sets) override {
-    std::vector<ncclUniqueId>& ids = ids_->emplace_back();
-    for (std::size_t set = 0; set < sets.size(); ++set) ids.push_back(make_nccl_id());
-  }
+  void add_partition(const RankPartition& sets) override { nccl_->add_ids(sets.size()); }
 
   StatPost post(const SyncCall& call, const ProcessGroup& group, const StatSlot& local) override {
     LOCKSTEP_CHECK(local.parts == 1, call.layer,
@@ -38,7 +42,7 @@ class NcclTransport final : public GpuTransport {
     const DeviceGuard guard(ordinal());
     local_ = local.data;
     grown(gathered_, static_cast<std::int64_t>(group.ranks.size()) * 2 * call.channels);
-    return {local, nullptr};
+    return {{local.count, nullptr, 1}, nullptr};  // NCCL brings the statistics
   }
 
   std::span<const StatSlot> receive(const SyncCall& call, const ProcessGroup& group,
@@ -52,9 +56,10 @@ class NcclTransport final : public GpuTransport {
     // because they follow the replica's stream.
     if (sums_ != nullptr) sums_->finish();
     own.all_gather(local_, gathered, static_cast<std::size_t>(floats), stream());
-    slots_.assign(posts.slots.begin(), posts.slots.end());
-    for (std::int64_t peer = 0; peer < ranks; ++peer) {
-      slots_[static_cast<std::size_t>(peer)].data = gathered + peer * floats;
+    slots_.clear();
+    for (const StatSlot& slot : posts.slots) {
+      slots_.push_back({slot.count, gathered, 1});
+      gathered += floats;
     }
     return slots_;
   }
@@ -76,7 +81,7 @@ class NcclTransport final : public GpuTransport {
     }
     NcclRank& own = add_communicator(partition);
     own.connect(group.place, static_cast<int>(group.ranks.size()),
-                (*ids_)[partition][static_cast<std::size_t>(group.set)]);
+                nccl_->ids[partition][static_cast<std::size_t>(group.set)]);
     return own;
   }
 
@@ -88,7 +93,7 @@ class NcclTransport final : public GpuTransport {
     return *communicators_[partition];
   }
 
-  const std::shared_ptr<UniqueIds> ids_;
+  const std::shared_ptr<NcclRun> nccl_;
   SumTransport* sums_ = nullptr;
   const float* local_ = nullptr;  // of the present call
   Growing gathered_;              // [ranks, 2, C]
@@ -98,13 +103,15 @@ class NcclTransport final : public GpuTransport {
   std::vector<std::unique_ptr<NcclRank>> communicators_;  // [partition]
 };
 
-Transports make_nccl_transports(std::span<const Device> devices) {
-  check_distinct_gpus(devices, "the transport 'nccl'", "the transport 'event'");
-  const auto run = std::make_shared<const GpuRun>(devices);
-  const auto ids = std::make_shared<UniqueIds>(1, std::vector<ncclUniqueId>{make_nccl_id()});
+Transports make_nccl_transports(const TransportRanks& ranks) {
+  check_distinct_gpus(ranks.devices, "the transport 'nccl'",
+                      ranks.broadcast ? "the transport 'host'" : "the transport 'event'");
+  const auto run = std::make_shared<const GpuRun>(ranks.devices);
+  const auto nccl = std::make_shared<NcclRun>(NcclRun{ranks.first == 0, ranks.broadcast, {}});
+  nccl->add_ids(1);
   Transports transports;
-  for (int rank = 0; rank < static_cast<int>(devices.size()); ++rank) {
-    transports.push_back(std::make_unique<NcclTransport>(run, ids, rank));
+  for (int rank = 0; rank < static_cast<int>(ranks.devices.size()); ++rank) {
+    transports.push_back(std::make_unique<NcclTransport>(run, nccl, rank));
   }
   return transports;
 }

@@ -70,6 +70,11 @@ void check_options(const DataParallelOptions& options, int ranks) {
 
 void check_recording(const DataParallelOptions& options, const GradientExchangeChoice& exchange,
                      bool can_record) {
+  if (options.communicator.fleet != nullptr) {
+    throw ConfigError(
+        "run.cuda_graph = true replays steps without the host, but the hosts of several processes "
+        "exchange statistics and gradients in every step; set it to false, or use one process");
+  }
   if (!can_record) {
     throw ConfigError(
         "run.cuda_graph = true needs replicas on GPUs and the transport 'event'; set it to false");

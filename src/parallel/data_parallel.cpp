@@ -27,6 +27,9 @@ GradientExchangeChoice chosen_exchange(const DataParallelOptions& options) {
   if (options.placement_invariant && wanted == "auto") {
     return {"owner", "sums in one order (run.placement_invariant)"};
   }
+  if (options.communicator.fleet != nullptr && wanted == "auto") {
+    return {"owner", "several processes"};
+  }
   return choose_gradient_exchange(wanted, options.devices);
 }
 
@@ -72,7 +75,8 @@ void DataParallel::Impl::build() {
       stores.push_back(&replica->store());
       replica->add_losses(losses);
     }
-    fleet_gradients->join(std::move(stores), std::move(losses));
+    fleet_gradients->join(std::move(stores), std::move(losses),
+                          replicas.front()->backend().sums_by_image());
   }
   run([&](Replica& replica) {
     replica.join(replicas, exchange, fleet_gradients.get());

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
 
 #include "lockstep/core/check.h"
 #include "lockstep/optim/optimizer.h"
@@ -34,9 +33,12 @@ FleetGradients::FleetGradients(SyncGroup& group)
       weights_(shares_.size()) {}
 
 void FleetGradients::join(std::vector<const ParameterStore*> stores,
-                          std::vector<const double*> losses) {
+                          std::vector<const double*> losses, bool in_tree) {
   stores_ = std::move(stores);
   own_losses_ = std::move(losses);
+  staging_.assign(stores_.size(), nullptr);
+  for (Bytes& out : out_) out.resize(kHeader);
+  in_tree_ = in_tree;
   const std::int64_t elements = stores_.front()->elements();
   for (std::size_t process = 0; process < shares_.size(); ++process) {
     shares_[process].begin = owned_begin(elements, roster_.first[process], roster_.ranks());
@@ -49,19 +51,50 @@ SyncAnswer FleetGradients::meet(SyncMaster& master, const char* where, int own,
   return master.exchange(own, {{where, Direction::kOther, 0, 0}, 0, payload});
 }
 
+FleetGradients::Owned FleetGradients::owned(int own) const {
+  const std::int64_t elements = stores_.front()->elements();
+  const int rank = roster_.first_rank() + own;
+  return {owned_begin(elements, rank, roster_.ranks()),
+          owned_begin(elements, rank + 1, roster_.ranks())};
+}
+
+const double* FleetGradients::losses(int own) const {
+  return staging(own) != nullptr ? staging(own)->other_losses() : &other_losses_;
+}
+
 void FleetGradients::exchange(int own, const GradientTree& tree) {
+  if (FleetStaging* const staged = staging(own)) {
+    staged->fetch_gradients(tree.nodes_of(roster_.first_rank() + own).size());
+  }
   meet(planning_, "gradients of the process", own, &tree);
   reduce(own);
   meet(trading_, "gradients of all processes", own, nullptr);
+  if (staging(own) != nullptr) bring_sums(own);
+}
+
+void FleetGradients::exchange_losses(int own) {
+  staging(own)->fetch_gradients(0);
+  meet(trading_, "losses of all processes", own, nullptr);
+  staging(own)->bring_losses(other_losses_);
 }
 
 void FleetGradients::share_weights(int own) {
+  FleetStaging* const staged = staging(own);
+  if (staged != nullptr) {
+    staged->fetch_weights(own_weights_.data() + (owned(own).begin - own_share().begin));
+  }
   meet(sharing_, "weights of all processes", own, nullptr);
   float* values = stores_[static_cast<std::size_t>(own)]->values();
   for (const int peer : peers_) {
     const Share& share = shares_[static_cast<std::size_t>(peer)];
     const Bytes& weights = weights_[static_cast<std::size_t>(peer)];
-    if (!weights.empty()) std::memcpy(values + share.begin, weights.data(), weights.size());
+    if (weights.empty()) continue;
+    if (staged == nullptr) {
+      std::memcpy(values + share.begin, weights.data(), weights.size());
+    } else {
+      staged->bring_weights(share.begin, {reinterpret_cast<const float*>(weights.data()),
+                                          weights.size() / sizeof(float)});
+    }
   }
 }
 
@@ -77,17 +110,30 @@ void FleetGradients::plan(const GradientTree& tree) {
     left = std::span<const GradientNode>(others, left.end());
     Share& share = shares_[static_cast<std::size_t>(process)];
     share.nodes.clear();
-    if (!own.empty()) {
-      add_largest_nodes(process, own.front().begin, own.back().end, tree.leaves(), share.nodes);
-    }
+    if (!own.empty()) add_nodes(process, own, tree.leaves(), share.nodes);
     if (is_own(process)) plan_own_sums(tree, own);
   }
   plan_update(tree);
+  if (staging_.front() != nullptr) {
+    own_weights_.resize(static_cast<std::size_t>(own_share().elements()));
+  }
   for (const int peer : peers_) {
     const auto floats =
         static_cast<std::size_t>(shares_[static_cast<std::size_t>(peer)].elements());
     out_[static_cast<std::size_t>(peer)].resize(kHeader +
                                                 own_sums().size() * floats * sizeof(float));
+  }
+}
+
+/// What the process adds up: as much of the tree as its ranks' nodes fill.
+void FleetGradients::add_nodes(int process, std::span<const GradientNode> ranks_nodes,
+                               std::int64_t leaves, std::vector<GradientNode>& nodes) const {
+  if (in_tree_) {
+    add_largest_nodes(process, ranks_nodes.front().begin, ranks_nodes.back().end, leaves, nodes);
+    return;
+  }
+  for (const GradientNode& node : ranks_nodes) {
+    nodes.push_back({node.begin, node.end, process, nodes.size()});
   }
 }
 
@@ -102,7 +148,7 @@ void FleetGradients::plan_own_sums(const GradientTree& tree,
     const auto first = next;
     for (; next != ranks_nodes.end() && next->begin < nodes[i].end; ++next) {
       const auto own = static_cast<std::size_t>(next->rank - roster_.first_rank());
-      sum.parts.push_back(stores_[own]->grads_of_part(next->part));
+      sum.parts.push_back(host_grads(own, next->part));
     }
     plan_joins({first, next}, tree.leaves(), sum.joins, scratch_);
   }
@@ -126,13 +172,24 @@ void FleetGradients::plan_update(const GradientTree& tree) {
   plan_joins(updated_, tree.leaves(), joins_, scratch_);
 }
 
-bool FleetGradients::finite() const {
-  return std::all_of(own_losses_.begin(), own_losses_.end(),
-                     [](const double* loss) { return std::isfinite(*loss); });
+const float* FleetGradients::host_grads(std::size_t own, std::size_t part) const {
+  const FleetStaging* const staged = staging_[own];
+  return staged != nullptr ? staged->grads_of_part(part) : stores_[own]->grads_of_part(part);
+}
+
+/// 0, or a number that is not finite.
+double FleetGradients::own_losses() const {
+  double sum = 0;
+  for (std::size_t own = 0; own < stores_.size(); ++own) {
+    if (staging_[own] != nullptr) sum += staging_[own]->losses();
+  }
+  if (staging_.front() != nullptr) return sum;
+  for (const double* loss : own_losses_) sum += std::isfinite(*loss) ? 0 : *loss;
+  return sum;
 }
 
 void FleetGradients::trade() {
-  const double loss = finite() ? 0.0 : std::numeric_limits<double>::quiet_NaN();
+  const double loss = own_losses();
   for (const int peer : peers_) {
     Bytes& out = out_[static_cast<std::size_t>(peer)];
     std::memcpy(out.data(), &loss, sizeof loss);
@@ -155,8 +212,9 @@ void FleetGradients::trade() {
 
 void FleetGradients::send_weights() {
   const Share& own = own_share();
-  const std::span<const float> values(stores_.front()->values() + own.begin,
-                                      static_cast<std::size_t>(own.elements()));
+  const float* const first =
+      own_weights_.empty() ? stores_.front()->values() + own.begin : own_weights_.data();
+  const std::span<const float> values(first, static_cast<std::size_t>(own.elements()));
   for (const int peer : peers_) {
     messages_[static_cast<std::size_t>(peer)] = std::as_bytes(values);
   }
@@ -194,18 +252,39 @@ void FleetGradients::reduce(int own) {
   }
 }
 
-void FleetGradients::parts_from(std::int64_t begin, std::vector<const float*>& parts) const {
+/// A node of another process, from an element of this process's on.
+const float* FleetGradients::sum_from(const GradientNode& node, std::int64_t begin) const {
   const Share& own = own_share();
+  const Bytes& in = in_[static_cast<std::size_t>(roster_.process_of(node.rank))];
+  return reinterpret_cast<const float*>(in.data() + kHeader) +
+         static_cast<std::int64_t>(node.part) * own.elements() + begin - own.begin;
+}
+
+void FleetGradients::bring_sums(int own) {
+  const auto of_others = [this](const GradientNode& node) {
+    return !is_own(roster_.process_of(node.rank));
+  };
+  FleetStaging& staged = *staging(own);
+  staged.reserve_sums(
+      static_cast<std::size_t>(std::count_if(updated_.begin(), updated_.end(), of_others)));
+  for (std::size_t brought = 0; const GradientNode& node : updated_) {
+    if (of_others(node)) staged.bring_sum(brought++, sum_from(node, owned(own).begin));
+  }
+  staged.bring_losses(other_losses_);
+}
+
+void FleetGradients::parts_from(int own, std::int64_t begin,
+                                std::vector<const float*>& parts) const {
+  std::size_t brought = 0;
   for (const GradientNode& node : updated_) {
-    const int process = roster_.process_of(node.rank);
-    if (is_own(process)) {
+    if (is_own(roster_.process_of(node.rank))) {
       const auto place = static_cast<std::size_t>(node.rank - roster_.first_rank());
       parts.push_back(stores_[place]->grads_of_part(node.part) + begin);
-      continue;
+    } else if (const FleetStaging* const staged = staging(own)) {
+      parts.push_back(staged->sum(brought++, begin));
+    } else {
+      parts.push_back(sum_from(node, begin));
     }
-    const Bytes& in = in_[static_cast<std::size_t>(process)];
-    parts.push_back(reinterpret_cast<const float*>(in.data() + kHeader) +
-                    static_cast<std::int64_t>(node.part) * own.elements() + begin - own.begin);
   }
 }
 

@@ -95,17 +95,19 @@ void GradientExchange::finish() {
 }
 
 void GradientExchange::exchange_with_processes(const GradientTree& tree) {
-  if (fleet_ != nullptr) fleet_->exchange(rank_ - first_rank_, tree);
+  if (fleet_ == nullptr) return;
+  const int own = rank_ - first_rank_;
+  sums_ ? fleet_->exchange_losses(own) : fleet_->exchange(own, tree);
 }
 
 void GradientExchange::share_with_processes() {
-  if (fleet_ != nullptr) fleet_->share_weights(rank_ - first_rank_);
+  if (fleet_ != nullptr && !sums_) fleet_->share_weights(rank_ - first_rank_);
 }
 
 void GradientExchange::collect_gradients(const GradientTree& tree) {
   grads_.clear();
-  if (fleet_ != nullptr) return fleet_->parts_from(begin_, grads_);
   if (sums_) return grads_.push_back(stores_.front()->grads() + begin_);
+  if (fleet_ != nullptr) return fleet_->parts_from(rank_ - first_rank_, begin_, grads_);
   for (const GradientNode& node : tree.nodes()) {
     grads_.push_back(stores_[static_cast<std::size_t>(node.rank)]->grads_of_part(node.part) +
                      begin_);
@@ -134,7 +136,7 @@ void GradientExchange::update(const GradientTree& tree) {
 }
 
 void GradientExchange::save_state(OptimizerState& all) const {
-  if (sums_ && rank_ != 0) return;
+  if (sums_ && rank_ != first_rank_) return;
   const std::vector<std::string> names = optimizer_slots(optimizer_);
   for (std::size_t slot = 0; slot < names.size(); ++slot) {
     if (!slot_of_[slot]) continue;

@@ -56,8 +56,8 @@ struct GradientPeers {
 /// Owned by its replica, used by its rank's thread.
 class GradientExchange {
  public:
-  /// The way "owner", or with `sums` (of this rank) "all_reduce", which is for one process. On the
-  /// parameters all ranks agree; their stores outlive the object.
+  /// The way "owner", or with `sums` (of this rank) "all_reduce". On the parameters all ranks
+  /// agree; their stores outlive the object.
   GradientExchange(Backend& backend, const GradientPeers& peers, int rank,
                    const Optimizer& optimizer, std::span<const ParameterGroup> groups,
                    StepMemory memory, std::unique_ptr<BucketedSum> sums = nullptr);
@@ -69,7 +69,8 @@ class GradientExchange {
   void begin(std::int64_t batch);
   void layer_done(std::size_t layer);
   void finish();
-  /// Brings what this process has of the others' gradients to them, and theirs here.
+  /// Brings what this process has of the others' gradients to them, and theirs here; where
+  /// gradients are summed everywhere, whether losses are finite.
   void exchange_with_processes(const GradientTree& tree);
 
   /// Sums the owned gradients of all ranks in the order of `tree`, updates, and writes to every
@@ -80,7 +81,7 @@ class GradientExchange {
   void share_with_processes();
 
   /// The optimizer's state between this rank and its place in that of all parameters, on the host.
-  /// Where all ranks have all of it, rank 0 gives it.
+  /// Where all ranks have all of it, the first one of each process gives it.
   void save_state(OptimizerState& all) const;
   void restore_state(const OptimizerState& all);
 

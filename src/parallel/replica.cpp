@@ -95,6 +95,7 @@ double* Replica::block_squares() const {
 }
 
 void Replica::add_losses(std::vector<const double*>& losses) const {
+  if (options_.loss_scale) return losses.push_back(&sums().guard);
   for (std::size_t i = 0; i < losses_.size(); ++i) losses.push_back(&sums().losses[i]);
 }
 
@@ -117,14 +118,25 @@ void Replica::join(std::span<const std::unique_ptr<Replica>> replicas,
   std::vector<ParameterStore*> stores;
   for (const auto& peer : replicas) {
     stores.push_back(&peer->store_);
-    guards_.push_back(&peer->sums().guard);
     peer->add_losses(memory.losses);
   }
-  if (options_.loss_scale) memory.losses = guards_;
-  if (fleet != nullptr) memory.losses.push_back(fleet->losses());
+  if (fleet != nullptr) join(*fleet, memory.losses);
+  if (options_.loss_scale) guards_ = memory.losses;
   gradients_ = std::make_unique<GradientExchange>(
       *backend_, GradientPeers{stores, roster_.first_rank(), roster_.ranks(), fleet}, rank_,
       options_.optimizer, options_.parameter_groups, std::move(memory), std::move(bucketed));
+}
+
+void Replica::join(FleetGradients& fleet, std::vector<const double*>& losses) {
+  const int own = rank_ - roster_.first_rank();
+  if (device().kind != DeviceKind::kCpu) {
+    std::vector<const double*> own_losses;
+    add_losses(own_losses);
+    const auto [begin, end] = fleet.owned(own);
+    fleet_staging_ = std::make_unique<FleetStaging>(*backend_, store_, own_losses, begin, end);
+    fleet.join(own, *fleet_staging_);
+  }
+  losses.push_back(fleet.losses(own));
 }
 
 // --- state, between steps ---

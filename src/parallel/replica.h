@@ -54,7 +54,7 @@ class Replica {
   /// The losses' values are those of all outputs that have one, in the order of the options.
   std::span<const LossNode> losses() const { return losses_; }
   Targets& targets() const { return *targets_; }
-  /// Where the losses of a step are added up, on this rank's device.
+  /// Where the losses of a step are added up, on this rank's device; with a loss scale the guard.
   void add_losses(std::vector<const double*>& losses) const;
 
   // --- a step: see DataParallel::begin_step ---
@@ -89,6 +89,7 @@ class Replica {
   void set_loss_scale(const LossScaleState& state);
 
  private:
+  void join(FleetGradients& fleet, std::vector<const double*>& losses);
   void allocate_step_memory();
   void allocate_sums();
   void plan_gradients(const StepInput& input);
@@ -148,6 +149,7 @@ class Replica {
   std::unique_ptr<Network> network_;       // training
   std::unique_ptr<Network> eval_network_;  // of the last evaluated size; shares the store
   std::vector<LossNode> losses_;
+  std::unique_ptr<FleetStaging> fleet_staging_;  // null: one process, or the host reads our memory
   std::unique_ptr<GradientExchange> gradients_;
   std::unique_ptr<Targets> targets_;
   // The next batch on its way, ahead of its step, micro-batch by micro-batch; empty on the CPU,
@@ -167,7 +169,7 @@ class Replica {
   Storage eval_target_;  // of the first loss, for the network of the last evaluated size
   Storage eval_images_;  // fp32, on their way into it; empty where it takes them as they are
   Storage eval_logits_;  // fp32, on their way out; empty unless they are of whole samples
-  std::vector<const double*> guards_;  // [own rank], with a loss scale
+  std::vector<const double*> guards_;  // of all ranks, as for an update; with a loss scale
   std::vector<std::int64_t> tracked_;  // [BatchNorm state] batches that a recorded step counts
   std::array<StepTimes, kStepSlots> times_{};
   double exchange_seconds_ = 0;  // of this thread, in the present step

@@ -85,11 +85,11 @@ void AllReduce::finish() {
   transport_.finish();
 }
 
-SumTransports make_sum_transports(std::span<const Device> devices) {
-  if (devices.front().kind == DeviceKind::kCpu) {
-    return make_host_sums(static_cast<int>(devices.size()));
+SumTransports make_sum_transports(const TransportRanks& ranks) {
+  if (ranks.devices.front().kind == DeviceKind::kCpu) {
+    return make_host_sums(static_cast<int>(ranks.devices.size()));
   }
-  if (provided()) return provided()->make(devices);
+  if (provided()) return provided()->make(ranks);
   throw ConfigError(
       "this build has no NCCL, which run.gradient_exchange = \"all_reduce\" needs between GPUs; "
       "use \"owner\"");

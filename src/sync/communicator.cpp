@@ -22,7 +22,7 @@ void Communicator::attach(Backend& backend) {
       group_.sums_.empty() ? nullptr : group_.sums_[group_.own_index(rank_)].get();
   transport_->attach(backend, sums);
   if (sums == nullptr) return;
-  meet("the set-up of the all-reduce");
+  meet_all(SyncCall{"the set-up of the all-reduce", Direction::kOther, 0, 1}, {});
   sums->attach(backend);
 }
 

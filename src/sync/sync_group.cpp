@@ -24,9 +24,9 @@ std::chrono::microseconds spin_of(std::span<const Device> devices) {
   return gpus && room ? kSpin : std::chrono::microseconds{0};
 }
 
-/// What the ranks of a set have posted, for all of them to read.
+/// What the ranks of a set have posted, for all of them to read. `own`: those of this process.
 struct Posted {
-  explicit Posted(std::size_t ranks) : slots(ranks), tickets(ranks), posts{slots, tickets} {}
+  Posted(std::size_t ranks, std::size_t own) : slots(ranks), tickets(own), posts{slots, tickets} {}
   Posted(const Posted&) = delete;
   Posted& operator=(const Posted&) = delete;
 
@@ -34,6 +34,10 @@ struct Posted {
   std::vector<void*> tickets;
   const StatPosts posts;
 };
+
+/// Exchanges of statistics, and meetings before a collective of all GPUs. Barriers order the
+/// streams of one process.
+bool is_of_all_processes(const SyncCall& call) { return call.channels > 0; }
 
 }  // namespace
 
@@ -47,7 +51,7 @@ std::vector<int> SyncGroup::own_ranks_of(const std::vector<int>& ranks) const {
 /// The callback of a set of ranks: shows each of them what all have posted.
 SyncMaster::Callback SyncGroup::show_posts(const std::vector<int>& ranks, int channel) {
   const std::vector<int> own = own_ranks_of(ranks);
-  auto all = std::make_shared<Posted>(ranks.size());
+  auto all = std::make_shared<Posted>(ranks.size(), own.size());
   std::shared_ptr<FleetHop> hop;
   if (own.size() < ranks.size()) {
     hop = std::make_shared<FleetHop>(*this, channel, ranks);
@@ -62,7 +66,7 @@ SyncMaster::Callback SyncGroup::show_posts(const std::vector<int>& ranks, int ch
       all->tickets[place] = post.ticket;
     }
     const SyncCall& call = messages.front().call;
-    if (hop && call.direction != Direction::kOther) hop->exchange(call, all->slots);
+    if (hop && is_of_all_processes(call)) hop->exchange(call, all->slots);
     std::int64_t count = 0;
     for (const StatSlot& slot : all->slots) count += slot.count;
     std::fill(answers.begin(), answers.end(), SyncAnswer{count, &all->posts});
@@ -74,14 +78,24 @@ namespace {
 
 void check_fleet(const Roster& roster, const SyncGroupOptions& options) {
   if (options.fleet == nullptr) return;
-  for (const Device& device : roster.devices) {
-    if (device.kind == DeviceKind::kCpu) continue;
-    throw ConfigError(concat("several processes train on cpu devices only, but ", to_string(device),
-                             " is asked for; use -d cpu:N, or one process for all GPUs"));
+  const Device& first = roster.devices.front();
+  const auto other = std::find_if(roster.devices.begin(), roster.devices.end(),
+                                  [&](const Device& device) { return device.kind != first.kind; });
+  if (other != roster.devices.end()) {
+    const auto rank = static_cast<int>(other - roster.devices.begin());
+    throw ConfigError(concat("expected all processes on cpu devices or all on GPUs, got ",
+                             roster.describe_rank(0), " and ", roster.describe_rank(rank),
+                             "; give every process -d cpu:N, or every one -d cuda:..."));
   }
-  if (options.all_reduce) {
+  if (options.transport == "event" && first.kind == DeviceKind::kCuda) {
     throw ConfigError(
-        "run.gradient_exchange = \"all_reduce\" works in one process only; use \"owner\"");
+        "run.transport = \"event\" reads the memory of other GPUs, which those of other processes "
+        "do not show; use \"host\", \"nccl\" or \"auto\" with several processes");
+  }
+  if (options.all_reduce && first.kind == DeviceKind::kCpu) {
+    throw ConfigError(
+        "run.gradient_exchange = \"all_reduce\" works on cpu devices of one process only; use "
+        "\"owner\"");
   }
 }
 
@@ -101,6 +115,16 @@ void SyncGroup::exchange(int channel, std::span<const int> peers,
     }
     throw ReplicaError(text + "; heard at " + progress_.describe(roster_.first_rank()));
   }
+}
+
+/// In the order of what happens in a step, where process groups are joined, or before it.
+Bytes SyncGroup::broadcast(const Bytes& own) {
+  const bool leads = roster_.process == 0;
+  const std::vector<std::span<const std::byte>> out(said_.size(),
+                                                    leads ? own : std::span<const std::byte>());
+  std::vector<Bytes> in(said_.size());
+  exchange(kStepChannel, peers_, out, in);
+  return leads ? own : in.front();
 }
 
 void SyncGroup::all_gather(std::span<const std::byte> own, std::vector<Bytes>& all) {
@@ -128,8 +152,13 @@ SyncGroup::SyncGroup(std::span<const Device> devices, const SyncGroupOptions& op
       said_(static_cast<std::size_t>(roster_.processes())) {
   check_fleet(roster_, options);
   failure_.add(*this);  // first, and so told last: barriers end faster than devices
-  Transports transports = make_transports(devices, options.transport);
-  if (options.all_reduce) sums_ = make_sum_transports(devices);
+  TransportRanks ranks{devices, roster_.first_rank(), size()};
+  if (options.fleet != nullptr) {
+    ranks.broadcast = [this](const Bytes& own) { return broadcast(own); };
+  }
+  Transports transports = make_transports(
+      ranks, resolve_transport(options.transport, roster_.devices, roster_.processes()));
+  if (options.all_reduce) sums_ = make_sum_transports(ranks);
   const RankPartition all = contiguous_groups(size(), 0);
   joins_ = &add_master(own_ranks_of(all.front()),
                        [this](auto messages, auto answers) { answer_join(messages, answers); });

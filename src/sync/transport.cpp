@@ -75,12 +75,19 @@ Transports make_host_transports(std::span<const Device> devices) {
   return transports;
 }
 
-std::string resolve_transport(const std::string& wanted, std::span<const Device> devices) {
-  if (wanted != "auto") return wanted;
-  return std::any_of(devices.begin(), devices.end(), on_gpu) ? "event" : "host";
+TransportRanks ranks_of_one_process(std::span<const Device> devices) {
+  return {devices, 0, static_cast<int>(devices.size())};
 }
 
-Transports make_transports(std::span<const Device> devices, const std::string& wanted) {
+std::string resolve_transport(const std::string& wanted, std::span<const Device> devices,
+                              int processes) {
+  if (wanted != "auto") return wanted;
+  const bool gpus = std::any_of(devices.begin(), devices.end(), on_gpu);
+  return gpus && processes == 1 ? "event" : "host";
+}
+
+Transports make_transports(const TransportRanks& ranks, const std::string& wanted) {
+  const std::span<const Device> devices = ranks.devices;
   if (devices.empty()) throw ConfigError("no devices: expected at least one, such as cpu:1");
   const auto gpus = std::count_if(devices.begin(), devices.end(), on_gpu);
   const std::string transport = resolve_transport(wanted, devices);
@@ -95,7 +102,7 @@ Transports make_transports(std::span<const Device> devices, const std::string& w
   if (gpus != static_cast<std::ptrdiff_t>(devices.size())) {
     throw ConfigError("expected cpu devices or cuda devices, got some of both");
   }
-  return find_gpu_transport(transport, devices.front())(devices);
+  return find_gpu_transport(transport, devices.front())(ranks);
 }
 
 void provide_gpu_transport(const char* name, MakeTransports make) {

@@ -50,7 +50,7 @@ void Trainer::log_start() {
                          config_.run.name, config_.run.seed, config_hash(config_)));
   log_->info(fmt::format("devices: {} ({}), transport {}, precision {}{}", devices_text_,
                          request_.devices.empty() ? "the default; choose with -d" : "as asked",
-                         resolve_transport(config_.run.transport, devices_),
+                         resolve_transport(config_.run.transport, devices_, roster_.processes()),
                          to_string(config_.run.precision),
                          rounds_to_tf32(config_.run) ? " with TF32 convolutions" : ""));
   if (roster_.processes() > 1) log_->info("processes: " + describe_processes(roster_));

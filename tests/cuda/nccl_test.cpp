@@ -200,7 +200,7 @@ TEST_CASE("replicas that share a GPU have no NCCL") {
       "the transport 'nccl' needs a GPU per replica, but cuda:0 and cuda:0#1 share "
       "one; use the transport 'event'",
       ConfigError);
-  CHECK_THROWS_WITH_AS(make_sum_transports(devices_of(run)),
+  CHECK_THROWS_WITH_AS(make_sum_transports(ranks_of_one_process(devices_of(run))),
                        doctest::Contains("run.gradient_exchange = \"all_reduce\" needs a GPU per"),
                        ConfigError);
 }
@@ -215,7 +215,7 @@ TEST_CASE("whether all GPUs reach each other's memory") {
 
 TEST_CASE("an all-reduce without a backend, or with one of the CPU, is an error") {
   fake_runtime::use({.devices = 1});
-  const SumTransports sums = make_sum_transports(devices_of({1, 1}));
+  const SumTransports sums = make_sum_transports(ranks_of_one_process(devices_of({1, 1})));
   CHECK_THROWS_WITH_AS(sums[0]->finish(), doctest::Contains("not attached"), Error);
   const auto cpu = make_backend(Device{}, 1);
   CHECK_THROWS_WITH_AS(sums[0]->attach(*cpu), doctest::Contains("one between GPUs"), Error);

@@ -12,6 +12,7 @@
 
 #include "core/rng.h"
 #include "lockstep/core/check.h"
+#include "parallel/fleet_training.h"
 #include "parallel/placed_training.h"
 
 namespace lockstep::test {
@@ -129,6 +130,24 @@ TEST_CASE("a graph of several local replicas replays the bits of an issued step"
 
 TEST_CASE("a graph of several synchronized replicas replays the bits of an issued step") {
   if (!no_gpu()) check_graph(4, BatchNormMode::kSync);
+}
+
+// Processes are threads here, which share the GPU.
+TEST_CASE("two processes of two replicas end at the bits of one of four") {
+  if (no_gpu()) return;
+  for (const BatchNormMode mode : {BatchNormMode::kSync, BatchNormMode::kLocal}) {
+    const auto on = [mode](int ranks, int) { return on_gpu(ranks, mode, "host"); };
+    DataParallel one(on(4, 0));
+    const std::vector<double> losses = train(one);
+    with_processes({2, 2}, on, [&](DataParallel& run) {
+      CHECK(train(run) == losses);
+      const int first = run.roster().first_rank();
+      for (int rank = first; rank < first + 2; ++rank) {
+        CHECK(parameters(run, rank) == parameters(one, rank));
+        CHECK(statistics(run, rank) == statistics(one, rank));
+      }
+    });
+  }
 }
 
 DataParallelOptions placed_on_gpu(int ranks) {

@@ -10,52 +10,18 @@
 #include <numeric>
 
 #include "lockstep/core/check.h"
+#include "parallel/fleet_training.h"
 #include "parallel/placed_training.h"
 #include "parallel/scatter.h"
 #include "support/count_allocations.h"
 #include "support/errors.h"
-#include "support/thread_fleet.h"
-#include "support/with_timeout.h"
 
 namespace lockstep::test {
 namespace {
 
-constexpr std::chrono::seconds kLong{120};
-
-/// work(options) for each process; so many devices each.
-void with_processes(const std::vector<int>& devices,
-                    const std::function<DataParallelOptions(int devices)>& make,
-                    const std::function<void(DataParallel& run)>& work) {
-  with_timeout(kLong, [&] {
-    run_fleet(static_cast<int>(devices.size()), [&](Fleet& fleet) {
-      DataParallelOptions options = make(devices[static_cast<std::size_t>(fleet.process())]);
-      options.communicator.fleet = &fleet;
-      DataParallel run(std::move(options));
-      work(run);
-    });
-  });
-}
-
-/// What process 0 has come to, after a look whether all processes have come to the same.
-template <typename Result>
-Result one_of_all(const std::vector<int>& devices,
-                  const std::function<DataParallelOptions(int devices)>& make,
-                  const std::function<Result(DataParallel& run)>& work) {
-  std::mutex mutex;
-  std::vector<Result> results;
-  with_processes(devices, make, [&](DataParallel& run) {
-    Result result = work(run);
-    const std::lock_guard lock(mutex);
-    results.push_back(std::move(result));
-  });
-  REQUIRE(results.size() == devices.size());
-  for (const Result& result : results) CHECK((result == results.front()));
-  return results.front();
-}
-
 Placed placed(const std::vector<int>& devices, const Optimizer& optimizer) {
   return one_of_all<Placed>(
-      devices, [&](int count) { return placed_options(count, optimizer); },
+      devices, [&](int count, int) { return placed_options(count, optimizer); },
       [](DataParallel& run) { return train_steps(run); });
 }
 
@@ -74,7 +40,7 @@ TEST_CASE("fleet: sync comes to the bytes of one process, wherever the devices a
 
 TEST_CASE("fleet: every rank's parameters and running statistics are the same") {
   with_processes(
-      {2, 1}, [](int devices) { return placed_options(devices, Sgd{}); },
+      {2, 1}, [](int devices, int) { return placed_options(devices, Sgd{}); },
       [](DataParallel& run) {
         train_steps(run, 0, 2);
         const int first = run.roster().first_rank();
@@ -87,7 +53,7 @@ TEST_CASE("fleet: every rank's parameters and running statistics are the same") 
 
 TEST_CASE("fleet: local and virtual BatchNorm, micro-batches and groups are those of one process") {
   const auto make = [](BatchNormMode mode, int accumulate, RankPartition groups) {
-    return [=](int devices) {
+    return [=](int devices, int) {
       DataParallelOptions options = toy_options(devices, mode, 8);
       options.accumulate = accumulate;
       options.norm.options.process_groups = groups;
@@ -104,7 +70,7 @@ TEST_CASE("fleet: local and virtual BatchNorm, micro-batches and groups are thos
         make(BatchNormMode::kSync, 2, {}), make(BatchNormMode::kSync, 1, {{0, 1}, {2, 3}}),
         make(BatchNormMode::kSync, 1, {{0, 2}, {1, 3}}),
         make(BatchNormMode::kSync, 1, {{0, 3}, {1, 2}})}) {
-    DataParallel whole(options(4));
+    DataParallel whole(options(4, 0));
     const Outcome expected = trained(whole);
     for (const std::vector<int>& devices : {std::vector{2, 2}, {1, 3}, {1, 1, 1, 1}}) {
       CAPTURE(to_string(RankPartition{devices}));
@@ -135,7 +101,7 @@ Batch own_part(const DataParallel& run, Batch batch) {
 }
 
 TEST_CASE("fleet: a process needs its own places of a batch only") {
-  const auto options = [](int devices) {
+  const auto options = [](int devices, int) {
     DataParallelOptions toy = toy_options(devices, BatchNormMode::kSync, 8);
     toy.accumulate = 2;
     return toy;
@@ -148,7 +114,7 @@ TEST_CASE("fleet: a process needs its own places of a batch only") {
     }
     return parameters(run, run.roster().first_rank());
   };
-  DataParallel whole(options(4));
+  DataParallel whole(options(4, 0));
   const std::vector<float> expected = trained(whole);
   for (const std::vector<int>& devices : {std::vector{2, 2}, {1, 3}, {1, 1, 1, 1}}) {
     CAPTURE(to_string(RankPartition{devices}));
@@ -158,7 +124,7 @@ TEST_CASE("fleet: a process needs its own places of a batch only") {
 
 // Layers of our own: oneDNN makes a list of arguments at each call.
 TEST_CASE("fleet: a step allocates nothing, and what is said before the next one neither") {
-  const auto make = [](int devices) {
+  const auto make = [](int devices, int) {
     DataParallelOptions options = toy_options(devices, BatchNormMode::kSync, 8);
     options.model = [](NetworkBuilder& net, Value* x, const NormLayer& norm) -> Outputs {
       return {{"out", norm(net, norm(net, x, "a", {.relu = true}), "b")}};
@@ -194,8 +160,8 @@ TEST_CASE("fleet: an evaluation counts every image once") {
         run.evaluate(7, [](std::int64_t index) { return toy_batch(1, 100 + index); });
     return {result.confusion, result.loss, result.top5};
   };
-  const auto make = [](int devices) { return placed_options(devices, Sgd{}); };
-  DataParallel whole(make(1));
+  const auto make = [](int devices, int) { return placed_options(devices, Sgd{}); };
+  DataParallel whole(make(1, 0));
   const Evaluated expected = evaluated(whole);
   CHECK(std::accumulate(std::get<0>(expected).begin(), std::get<0>(expected).end(),
                         std::int64_t{0}) > 0);
@@ -205,9 +171,9 @@ TEST_CASE("fleet: an evaluation counts every image once") {
 }
 
 TEST_CASE("fleet: weights and the optimizer's state of process 0 go to all") {
-  const auto make = [](int devices) { return placed_options(devices, Sgd{}); };
-  const Placed whole = trained_in_steps(make(1));
-  DataParallel before(make(4));
+  const auto make = [](int devices, int) { return placed_options(devices, Sgd{}); };
+  const Placed whole = trained_in_steps(make(1, 0));
+  DataParallel before(make(4, 0));
   train_steps(before, 0, 2);
   const TensorMap weights = before.state_dict();
   const OptimizerState state = before.optimizer_state();
@@ -223,7 +189,7 @@ TEST_CASE("fleet: weights and the optimizer's state of process 0 go to all") {
 
 TEST_CASE("fleet: a loss that is not finite in one process leaves all weights alone") {
   with_processes(
-      {1, 1}, [](int devices) { return toy_options(devices, BatchNormMode::kLocal, 8); },
+      {1, 1}, [](int devices, int) { return toy_options(devices, BatchNormMode::kLocal, 8); },
       [](DataParallel& run) {
         train(run, {8});
         const int first = run.roster().first_rank();
@@ -235,6 +201,35 @@ TEST_CASE("fleet: a loss that is not finite in one process leaves all weights al
         CHECK(parameters(run, first) == before);
         CHECK(std::isfinite(run.train_step(toy_batch(8, 2), 2, 0.05F).loss));
       });
+}
+
+// Images without a label have no gradient: those of process 0 do not overflow.
+TEST_CASE("fleet: a gradient that overflows in one process is skipped by all") {
+  const auto make = [](int devices, int) {
+    DataParallelOptions options = toy_options(devices, BatchNormMode::kLocal, 8);
+    options.loss_scale = LossScaleOptions{.initial = 0x1p127F};
+    return options;
+  };
+  Batch batch = toy_batch(8, 0);
+  std::fill_n(batch.labels.begin(), batch.labels.size() / 2, Label{255});
+  std::fill_n(batch.labels.begin() + static_cast<std::ptrdiff_t>(batch.labels.size() / 2), 9,
+              Label{1});
+  batch.class_pixels.assign(kClasses, 0);
+  for (const Label label : batch.labels) {
+    if (label != 255) ++batch.class_pixels[label];
+  }
+  with_processes({1, 1}, make, [&](DataParallel& run) {
+    set_parameter(run, "encoder.0.0.bn.weight", 1e4F);
+    const int first = run.roster().first_rank();
+    const std::vector<float> before = parameters(run, first);
+    const StepResult skipped = run.train_step(batch, 0, 0.05F);
+    CHECK(skipped.skipped);
+    const std::vector<float> own = gradients(run, first);
+    const bool fits = std::all_of(own.begin(), own.end(), [](float g) { return std::isfinite(g); });
+    CHECK(fits == (first == 0));
+    CHECK(parameters(run, first) == before);
+    CHECK(run.loss_scale() == LossScaleState{0x1p126F, 0x1p-126F, 0, 1});
+  });
 }
 
 TEST_CASE("fleet: a process that is at another call is named with both calls") {

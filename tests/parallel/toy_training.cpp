@@ -119,10 +119,12 @@ void copy_parameters(DataParallel& from, DataParallel& to) {
 }
 
 void set_parameter(DataParallel& run, const std::string& name, float value) {
-  Replica& first = run.replica(0);
-  const Parameter& parameter = *first.store().find(name);
-  write_floats(first, parameter.value,
-               std::vector<float>(static_cast<std::size_t>(parameter.elements), value));
+  if (run.roster().process == 0) {
+    Replica& first = run.replica(0);
+    const Parameter& parameter = *first.store().find(name);
+    write_floats(first, parameter.value,
+                 std::vector<float>(static_cast<std::size_t>(parameter.elements), value));
+  }
   run.replicate();
 }
 

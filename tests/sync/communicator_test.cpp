@@ -425,6 +425,7 @@ TEST_CASE("the transport that auto means") {
   CHECK(resolve_transport("auto", cpus(2)) == "host");
   CHECK(resolve_transport("auto", std::vector<Device>{{DeviceKind::kCuda, 0, 0}}) == "event");
   CHECK(resolve_transport("nccl", cpus(2)) == "nccl");
+  CHECK(resolve_transport("auto", std::vector<Device>{{DeviceKind::kCuda, 0, 0}}, 2) == "host");
 }
 
 TEST_CASE("no devices and wrong transports are configuration errors") {
@@ -434,7 +435,8 @@ TEST_CASE("no devices and wrong transports are configuration errors") {
                        doctest::Contains("no CUDA backend"), ConfigError);
   const std::vector<Device> gpu{{DeviceKind::kCuda, 0, 0}};
   CHECK_THROWS_WITH_AS(SyncGroup{gpu}, doctest::Contains("cuda:0"), ConfigError);
-  CHECK_THROWS_WITH_AS(make_sum_transports(gpu), doctest::Contains("use \"owner\""), ConfigError);
+  CHECK_THROWS_WITH_AS(make_sum_transports(ranks_of_one_process(gpu)),
+                       doctest::Contains("use \"owner\""), ConfigError);
 }
 
 }  // namespace lockstep

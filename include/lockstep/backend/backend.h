@@ -241,8 +241,8 @@ struct LossScaleUpdate {
   std::int64_t growth_interval = 2000;    // good steps until the scale is doubled
 };
 
-/// Copies of a few bytes of device memory on their way to the host, several at a time, each in a
-/// slot of its own (Backend::make_readback). The backend outlives it.
+/// Copies of device memory on their way to the host, several at a time, each in a slot of its own
+/// (Backend::make_readback). The backend outlives it.
 class Readback {
  public:
   virtual ~Readback() = default;
@@ -278,7 +278,7 @@ class Backend {
   virtual std::size_t allocated_bytes() const = 0;
   /// The most that they have held at a time.
   virtual std::size_t peak_allocated_bytes() const = 0;
-  /// Host to device; the host memory may be reused after `synchronize` (at once on the CPU). Dense
+  /// Host to device; when it returns, the host memory may be reused. Dense
   /// tensors.
   virtual void upload(const Tensor& destination, const void* source) = 0;
   /// Device to host; complete after `synchronize`. Dense tensors.

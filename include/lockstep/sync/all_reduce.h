@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lockstep/backend/backend.h"
+#include "lockstep/sync/transport.h"
 
 namespace lockstep {
 
@@ -22,8 +23,8 @@ class SumTransport {
   /// REQUIRES: all ranks have said on the host that they come.
   virtual void attach(Backend&) {}
 
-  /// Begins to sum data[r][0, count) over the ranks r, in place in all, behind what the rank's
-  /// stream has been given until now. All ranks get the same bits.
+  /// Begins to sum data[0, count) over all ranks, in place in all, behind what the rank's stream
+  /// has been given until now; data[r]: of the ranks of this process. All ranks get the same bits.
   /// REQUIRES: all ranks make this call next, with the same data and count.
   virtual void start(std::span<float* const> data, std::int64_t count) = 0;
   /// What the rank's stream is given from now on follows all sums started.
@@ -67,12 +68,12 @@ class AllReduce final {
 };
 
 /// Throws ConfigError where the devices have none.
-SumTransports make_sum_transports(std::span<const Device> devices);
+SumTransports make_sum_transports(const TransportRanks& ranks);
 
 /// What a build with NCCL has between GPUs.
 struct GpuAllReduce {
   /// Throws ConfigError unless every device is a GPU of its own.
-  SumTransports (*make)(std::span<const Device> devices) = nullptr;
+  SumTransports (*make)(const TransportRanks& ranks) = nullptr;
   /// Whether every GPU reads and writes the memory of every other one.
   bool (*reach_each_other)(std::span<const Device> devices) = nullptr;
 };

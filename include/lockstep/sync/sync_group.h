@@ -116,6 +116,7 @@ class SyncGroup final : private Failure::Listener {
   void answer_join(std::span<const SyncMessage> messages, std::span<SyncAnswer> answers);
   std::optional<SyncMaster::Wait> longest_wait() const;
   std::optional<SyncMaster::Wait> gathering() const;
+  Bytes broadcast(const Bytes& own);
   void mark_gathering(std::optional<threading::Clock::time_point> since);
 
   const SyncGroupOptions options_;

@@ -4,12 +4,14 @@
 // comes from what all have posted to slots that its device can read. All transports give the same
 // bits, since all give one slot per rank, in rank order.
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "lockstep/backend/backend.h"
+#include "lockstep/sync/fleet.h"
 #include "lockstep/sync/partition.h"
 #include "lockstep/sync/recorder.h"
 #include "lockstep/sync/sync_master.h"
@@ -37,7 +39,7 @@ struct StatPost {
 /// set.
 struct StatPosts {
   std::span<const StatSlot> slots;
-  std::span<void* const> tickets;
+  std::span<void* const> tickets;  // of those of this process
 };
 
 /// One rank's transport. Owned by its Communicator and used by the rank's thread, except `abort`.
@@ -70,19 +72,33 @@ class Transport {
   virtual void abort() {}
 };
 
-using Transports = std::vector<std::unique_ptr<Transport>>;  // [rank]
+using Transports = std::vector<std::unique_ptr<Transport>>;  // [rank of this process]
+
+/// Whose transports are made: the ranks of one process, among those of all.
+struct TransportRanks {
+  std::span<const Device> devices;  // of this process
+  int first = 0;                    // its first rank
+  int all = 0;                      // ranks of all processes
+  /// What process 0 says; all processes make the same calls. Null in a run of one process.
+  std::function<Bytes(const Bytes& own)> broadcast = nullptr;
+};
+
+/// The ranks of a run of one process.
+TransportRanks ranks_of_one_process(std::span<const Device> devices);
 
 /// Between replicas on the CPU: peers read a rank's statistics where they lie.
 Transports make_host_transports(std::span<const Device> devices);
 
 /// The transport that `wanted` means: "auto" is "host" between virtual CPU devices, which have no
-/// other, and "event" between GPUs.
-std::string resolve_transport(const std::string& wanted, std::span<const Device> devices);
+/// other, and between GPUs of several processes, which do not reach each other's memory; it is
+/// "event" between those of one. devices: of all processes.
+std::string resolve_transport(const std::string& wanted, std::span<const Device> devices,
+                              int processes = 1);
 
 /// Throws ConfigError when the transport does not fit the devices.
-Transports make_transports(std::span<const Device> devices, const std::string& wanted);
+Transports make_transports(const TransportRanks& ranks, const std::string& wanted);
 
-using MakeTransports = Transports (*)(std::span<const Device> devices);
+using MakeTransports = Transports (*)(const TransportRanks& ranks);
 
 /// register_cuda() (lockstep/cuda.h) says here which transports there are between GPUs. `name` is a
 /// literal; one that is known is replaced.
