@@ -97,7 +97,8 @@ void provide_emulated_gpu() {
     provide_cuda_backends({[] { return 1; },
                            [](const Device&, const BackendOptions&) { return emulated_backend(); },
                            nullptr});
-    provide_gpu_transport("event", make_host_transports);
+    provide_gpu_transport(
+        "event", [](const TransportRanks& ranks) { return make_host_transports(ranks.devices); });
     return true;
   }();
   static_cast<void>(once);
