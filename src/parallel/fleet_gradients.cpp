@@ -180,11 +180,12 @@ const float* FleetGradients::host_grads(std::size_t own, std::size_t part) const
 /// 0, or a number that is not finite.
 double FleetGradients::own_losses() const {
   double sum = 0;
-  for (std::size_t own = 0; own < stores_.size(); ++own) {
-    if (staging_[own] != nullptr) sum += staging_[own]->losses();
+  if (staging_.front() == nullptr) {
+    for (const double* loss : own_losses_) sum += std::isfinite(*loss) ? 0 : *loss;
   }
-  if (staging_.front() != nullptr) return sum;
-  for (const double* loss : own_losses_) sum += std::isfinite(*loss) ? 0 : *loss;
+  for (const FleetStaging* staged : staging_) {
+    if (staged != nullptr) sum += staged->losses();
+  }
   return sum;
 }
 

@@ -48,6 +48,7 @@ void train_process(DataParallel& run, const std::vector<std::int64_t>& batches, 
                    FleetTraining& all, std::mutex& mutex) {
   std::vector<double> losses, norms;
   std::vector<LossScaleState> scales;
+  std::vector<Bytes> said;
   const auto begin = [&](std::size_t i) {
     const auto step = static_cast<std::int64_t>(i);
     run.begin_step(toy_batch(batches[i], step), step, 0.05F);
@@ -55,6 +56,7 @@ void train_process(DataParallel& run, const std::vector<std::int64_t>& batches, 
   for (std::size_t i = 0; i < batches.size(); ++i) {
     if (i == 0 || !ahead) begin(i);
     if (ahead && i + 1 < batches.size()) begin(i + 1);
+    run.all_gather(Bytes(1), said);  // as a trainer asks whether to stop
     const StepResult result = run.finish_step();
     losses.push_back(result.loss);
     norms.push_back(result.skipped ? 0 : result.grad_norm);

@@ -231,8 +231,8 @@ class DataParallel {
   /// Learnable parameters, elements of all of them together.
   std::int64_t parameter_count() const;
 
-  /// Fills in what every process says, [process], into memory that is used again; between steps.
-  /// One process alone hears itself. All call it.
+  /// Fills in what every process says, [process], into memory that is used again; also while steps
+  /// are under way. One process alone hears itself. All call it, in the same order.
   void all_gather(std::span<const std::byte> own, std::vector<Bytes>& all);
 
   /// Calls `work` for every replica of this process, all at the same time, each on its replica's
