@@ -22,7 +22,7 @@ from small_run import CONFIG, SMALL, overrides
 PROGRAM = pathlib.Path(sys.argv[1]).resolve()
 KEYS = [*SMALL, "data.train_images=24", "data.val_images=5", "run.max_iters=6", "bn.mode=sync", "run.checkpoint_every=3", "run.val_every=3"]
 ENVIRONMENT = dict(os.environ, OMP_NUM_THREADS="1", LOCKSTEP_AUTOTUNE="", OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
-                   OMPI_MCA_rmaps_base_oversubscribe="1")
+                   OMPI_MCA_rmaps_base_oversubscribe="1", PRTE_MCA_rmaps_default_mapping_policy=":oversubscribe")  # Open MPI 4; 5
 RANK = "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}"  # of a process, in a shell: Open MPI's name, or MPICH's
 
 if shutil.which("mpirun") is None or not (PROGRAM.parent / "liblockstep_mpi.so").exists():
