@@ -82,8 +82,8 @@ double copy_bandwidth(Backend& backend) {
 }
 
 double peak_flops(int threads) {
-  constexpr std::int64_t kIterations =
-      1'000'000;  // about 3 ms: other work leaves some of them alone
+  // About 3 ms: of so many short runs other work leaves some alone.
+  constexpr std::int64_t kIterations = 1'000'000;
   constexpr int kRuns = 60;
   double least = 0;
   std::vector<float> results(static_cast<std::size_t>(threads));

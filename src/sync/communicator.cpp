@@ -22,7 +22,8 @@ void Communicator::attach(Backend& backend) {
       group_.sums_.empty() ? nullptr : group_.sums_[group_.own_index(rank_)].get();
   transport_->attach(backend, sums);
   if (sums == nullptr) return;
-  meet_all(SyncCall{"the set-up of the all-reduce", Direction::kOther, 0, 1}, {});
+  constexpr std::int64_t kOfAllProcesses = 1;  // SyncCall::channels: none would be of this one's
+  meet_all(SyncCall{"the set-up of the all-reduce", Direction::kOther, 0, kOfAllProcesses}, {});
   sums->attach(backend);
 }
 

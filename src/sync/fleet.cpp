@@ -53,7 +53,10 @@ std::string Roster::describe_rank(int rank) const {
 
 std::string Roster::placement(const std::string& own) const {
   if (processes() == 1) return own;
-  const bool alike = ranks() == processes() * own_ranks();
+  bool alike = true;
+  for (int i = 0; i <= processes(); ++i) {
+    alike = alike && first[static_cast<std::size_t>(i)] == i * own_ranks();
+  }
   return concat(own, alike ? " in each of " : " and others in ", processes(), " processes");
 }
 

@@ -35,8 +35,7 @@ struct Posted {
   const StatPosts posts;
 };
 
-/// Exchanges of statistics, and meetings before a collective of all GPUs. Barriers order the
-/// streams of one process.
+/// Barriers and the like order the streams of one process.
 bool is_of_all_processes(const SyncCall& call) { return call.channels > 0; }
 
 }  // namespace
@@ -156,8 +155,7 @@ SyncGroup::SyncGroup(std::span<const Device> devices, const SyncGroupOptions& op
   if (options.fleet != nullptr) {
     ranks.broadcast = [this](const Bytes& own) { return broadcast(own); };
   }
-  Transports transports = make_transports(
-      ranks, resolve_transport(options.transport, roster_.devices, roster_.processes()));
+  Transports transports = make_transports(ranks, options.transport);
   if (options.all_reduce) sums_ = make_sum_transports(ranks);
   const RankPartition all = contiguous_groups(size(), 0);
   joins_ = &add_master(own_ranks_of(all.front()),

@@ -79,18 +79,18 @@ TransportRanks ranks_of_one_process(std::span<const Device> devices) {
   return {devices, 0, static_cast<int>(devices.size())};
 }
 
-std::string resolve_transport(const std::string& wanted, std::span<const Device> devices,
-                              int processes) {
+std::string resolve_transport(const std::string& wanted, const TransportRanks& ranks) {
   if (wanted != "auto") return wanted;
-  const bool gpus = std::any_of(devices.begin(), devices.end(), on_gpu);
-  return gpus && processes == 1 ? "event" : "host";
+  const bool gpus = std::any_of(ranks.devices.begin(), ranks.devices.end(), on_gpu);
+  const bool alone = ranks.all == static_cast<int>(ranks.devices.size());
+  return gpus && alone ? "event" : "host";
 }
 
 Transports make_transports(const TransportRanks& ranks, const std::string& wanted) {
   const std::span<const Device> devices = ranks.devices;
   if (devices.empty()) throw ConfigError("no devices: expected at least one, such as cpu:1");
   const auto gpus = std::count_if(devices.begin(), devices.end(), on_gpu);
-  const std::string transport = resolve_transport(wanted, devices);
+  const std::string transport = resolve_transport(wanted, ranks);
   if (transport != "host" && transport != "event" && transport != "nccl") {
     throw ConfigError(
         concat("unknown transport '", transport, "'; expected auto, host, event or nccl"));

@@ -48,9 +48,10 @@ void Trainer::log_start() {
   const std::int64_t batch = config_.global_batch(count);
   log_->info(fmt::format("lockstep {}: {}, seed {}, configuration {}", LOCKSTEP_VERSION,
                          config_.run.name, config_.run.seed, config_hash(config_)));
+  const TransportRanks ranks{devices_, roster_.first_rank(), count};
   log_->info(fmt::format("devices: {} ({}), transport {}, precision {}{}", devices_text_,
                          request_.devices.empty() ? "the default; choose with -d" : "as asked",
-                         resolve_transport(config_.run.transport, devices_, roster_.processes()),
+                         resolve_transport(config_.run.transport, ranks),
                          to_string(config_.run.precision),
                          rounds_to_tf32(config_.run) ? " with TF32 convolutions" : ""));
   if (roster_.processes() > 1) log_->info("processes: " + describe_processes(roster_));

@@ -422,10 +422,11 @@ TEST_CASE("after an abort everything throws, for ever") {
 }
 
 TEST_CASE("the transport that auto means") {
-  CHECK(resolve_transport("auto", cpus(2)) == "host");
-  CHECK(resolve_transport("auto", std::vector<Device>{{DeviceKind::kCuda, 0, 0}}) == "event");
-  CHECK(resolve_transport("nccl", cpus(2)) == "nccl");
-  CHECK(resolve_transport("auto", std::vector<Device>{{DeviceKind::kCuda, 0, 0}}, 2) == "host");
+  const std::vector<Device> gpu{{DeviceKind::kCuda, 0, 0}};
+  CHECK(resolve_transport("auto", ranks_of_one_process(cpus(2))) == "host");
+  CHECK(resolve_transport("auto", ranks_of_one_process(gpu)) == "event");
+  CHECK(resolve_transport("nccl", ranks_of_one_process(gpu)) == "nccl");
+  CHECK(resolve_transport("auto", {gpu, 0, 2}) == "host");  // another process has the other one
 }
 
 TEST_CASE("no devices and wrong transports are configuration errors") {

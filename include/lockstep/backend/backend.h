@@ -278,8 +278,7 @@ class Backend {
   virtual std::size_t allocated_bytes() const = 0;
   /// The most that they have held at a time.
   virtual std::size_t peak_allocated_bytes() const = 0;
-  /// Host to device; when it returns, the host memory may be reused. Dense
-  /// tensors.
+  /// Host to device; when it returns, the host memory may be reused. Dense tensors.
   virtual void upload(const Tensor& destination, const void* source) = 0;
   /// Device to host; complete after `synchronize`. Dense tensors.
   virtual void download(void* destination, const Tensor& source) = 0;

@@ -29,7 +29,7 @@ struct SyncCall {
   const char* layer = "";  // name of the layer; must outlive the call
   Direction direction = Direction::kOther;
   int index = 0;              // of the call within the step and direction
-  std::int64_t channels = 0;  // payload extent
+  std::int64_t channels = 0;  // payload extent; 0: a meeting within this process
   int partition = 0;          // whose process groups exchange (Communicator::join); 0: all ranks
 };
 

@@ -91,9 +91,8 @@ Transports make_host_transports(std::span<const Device> devices);
 
 /// The transport that `wanted` means: "auto" is "host" between virtual CPU devices, which have no
 /// other, and between GPUs of several processes, which do not reach each other's memory; it is
-/// "event" between those of one. devices: of all processes.
-std::string resolve_transport(const std::string& wanted, std::span<const Device> devices,
-                              int processes = 1);
+/// "event" between those of one.
+std::string resolve_transport(const std::string& wanted, const TransportRanks& ranks);
 
 /// Throws ConfigError when the transport does not fit the devices.
 Transports make_transports(const TransportRanks& ranks, const std::string& wanted);
