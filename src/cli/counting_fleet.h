@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <utility>
 
 #include "lockstep/sync/fleet.h"
 
@@ -29,7 +30,10 @@ class CountingFleet final : public Fleet {
   }
   std::vector<int> waiting_for() const override { return fleet_.waiting_for(); }
   void say_last_words(const std::string& text) override { fleet_.say_last_words(text); }
-  bool heard_failure() const override { return fleet_.heard_failure(); }
+  bool shows_failure() const override { return fleet_.shows_failure(); }
+  void on_stuck(std::function<std::string(const std::string&)> say) override {
+    fleet_.on_stuck(std::move(say));
+  }
   void abort(int exit_code) override { fleet_.abort(exit_code); }
 
  private:

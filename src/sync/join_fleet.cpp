@@ -55,7 +55,12 @@ class LifelineFleet final : public Fleet {
   }
   std::vector<int> waiting_for() const override { return fleet_->waiting_for(); }
   void say_last_words(const std::string& text) override { lifeline_.say_last_words(text); }
-  bool heard_failure() const override { return lifeline_.failed(); }
+  bool shows_failure() const override {
+    return !lifeline_.failed() || (process() == 0 && !lifeline_.spoken());
+  }
+  void on_stuck(std::function<std::string(const std::string&)> say) override {
+    lifeline_.on_stuck(std::move(say));
+  }
   void abort(int exit_code) override { fleet_->abort(exit_code); }
 
  private:

@@ -18,6 +18,7 @@
 #include <optional>
 #include <random>
 #include <sstream>
+#include <utility>
 
 #include "lockstep/core/check.h"
 
@@ -31,7 +32,7 @@ constexpr int kConnectMilliseconds = 3000;
 constexpr int kSilenceMilliseconds = 3000;
 constexpr std::chrono::seconds kPatience{1};
 // What a process does whose threads do not come to say that another has failed.
-constexpr std::chrono::seconds kSpeak{1}, kEnd{10};
+constexpr std::chrono::milliseconds kSpeak{333}, kEnd{10'000};
 constexpr int kExitCode = 5;  // as of a replica that has failed
 
 constexpr char kFailed = 'F', kDone = 'D';
@@ -243,7 +244,9 @@ void Lifeline::speak_for_stuck_threads(Clock::time_point heard) {
   const auto since = Clock::now() - heard;
   if (since > kSpeak && !spoken_) {
     spoken_ = true;
-    const std::string line = "lockstep: error: " + failure_ + "\n";
+    const std::lock_guard lock(stuck_mutex_);
+    const std::string text = on_stuck_ ? on_stuck_(failure_) : failure_;
+    const std::string line = "lockstep: error: " + text + "\n";
     static_cast<void>(write(STDERR_FILENO, line.data(), line.size()));
   }
   if (since > kEnd) std::_Exit(kExitCode);
@@ -322,6 +325,11 @@ void Lifeline::say_last_words(const std::string& text) {
   for (Line& line : lines_) {
     if (line.process == heard_from_) wait_for_end(line, end + kPatience);
   }
+}
+
+void Lifeline::on_stuck(std::function<std::string(const std::string&)> say) {
+  const std::lock_guard lock(stuck_mutex_);
+  on_stuck_ = std::move(say);
 }
 
 void Lifeline::wait_for_end(Line& line, Clock::time_point until) {

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -15,8 +16,8 @@
 namespace lockstep {
 
 /// Safe from any thread. A process that has heard of a failure, and whose threads do not come to
-/// say so (a call of MPI need not return then), says it on stderr after a second and ends after
-/// ten.
+/// say so (a call of MPI need not return then), says it on stderr after a third of a second and
+/// ends after ten.
 class Lifeline {
  public:
   /// Connects; all processes call it. Throws Error when process 0 cannot be reached.
@@ -29,9 +30,13 @@ class Lifeline {
   /// Why another process has ended, as soon as it has.
   std::optional<std::string> failure() const;
   bool failed() const { return failed_; }
+  /// Whether stderr has it.
+  bool spoken() const { return spoken_; }
   /// Of this process, to all others, unless it has heard some: then it is they that count. Returns
   /// when the others have had time to write down why they end, and the first to fail has ended.
   void say_last_words(const std::string& text);
+  /// As Fleet::on_stuck.
+  void on_stuck(std::function<std::string(const std::string& failure)> say);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -62,8 +67,10 @@ class Lifeline {
   std::atomic<int> heard_from_{-1};
   std::atomic<bool> failed_{false}, leaving_{false};
   mutable std::atomic<bool> told_{false};  // the failure, to a thread that ends the process
-  bool spoken_ = false;                    // of the listener
-  int wake_[2] = {-1, -1};                 // a pipe: ends the listener
+  std::atomic<bool> spoken_{false};        // of stuck threads
+  std::mutex stuck_mutex_;                 // held while on_stuck_ runs
+  std::function<std::string(const std::string&)> on_stuck_;  // guarded by stuck_mutex_; or null
+  int wake_[2] = {-1, -1};                                   // a pipe: ends the listener
   std::thread listener_;
 };
 

@@ -100,7 +100,6 @@ void check_fleet(const Roster& roster, const SyncGroupOptions& options) {
 
 }  // namespace
 
-// What is heard of another process, with what this one was about.
 void SyncGroup::exchange(int channel, std::span<const int> peers,
                          std::span<const std::span<const std::byte>> out, std::span<Bytes> in) {
   try {
@@ -108,12 +107,16 @@ void SyncGroup::exchange(int channel, std::span<const int> peers,
   } catch (const PeerAborted&) {
     throw;
   } catch (const ReplicaError& error) {
-    std::string text = error.what();
-    for (const int process : options_.fleet->waiting_for()) {
-      text += "; no answer from " + roster_.describe(process);
-    }
-    throw ReplicaError(text + "; heard at " + progress_.describe(roster_.first_rank()));
+    throw ReplicaError(explain_failure(error.what()));
   }
+}
+
+std::string SyncGroup::explain_failure(const std::string& heard) const {
+  std::string text = heard;
+  for (const int process : options_.fleet->waiting_for()) {
+    text += "; no answer from " + roster_.describe(process);
+  }
+  return text + "; heard at " + progress_.describe(roster_.first_rank());
 }
 
 /// In the order of what happens in a step, where process groups are joined, or before it.

@@ -209,7 +209,7 @@ void Trainer::fail(const std::exception& error) {
   const std::string what = error.what();
   const bool stuck = replicas_->has_stuck_thread();
   try {
-    log_->record_error(what);
+    if (!recorded_error_.exchange(true)) log_->record_error(what);
     if (std::filesystem::exists(folder_.checkpoint("last"))) {
       log_->warning(fmt::format("the last good checkpoint is {}; --resume goes on from it",
                                 folder_.checkpoint("last").string()));

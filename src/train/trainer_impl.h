@@ -2,9 +2,13 @@
 // The trainer's state. Set-up, steps and reports are in trainer_setup.cpp, trainer.cpp and
 // trainer_log.cpp.
 
+#include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/nn/weights.h"
@@ -29,6 +33,21 @@ class Trainer {
  private:
   using Clock = std::chrono::steady_clock;
 
+  /// While it lives, a fleet has a function to call (Fleet::on_stuck).
+  class StuckListener {
+   public:
+    StuckListener(Fleet& fleet, std::function<std::string(const std::string&)> say)
+        : fleet_(fleet) {
+      fleet_.on_stuck(std::move(say));
+    }
+    StuckListener(const StuckListener&) = delete;
+    StuckListener& operator=(const StuckListener&) = delete;
+    ~StuckListener() { fleet_.on_stuck(nullptr); }
+
+   private:
+    Fleet& fleet_;
+  };
+
   /// Seconds that one step took; `step`: since the end of the one before, if that was under way.
   struct StepSeconds {
     double step = 0, data = 0;
@@ -51,6 +70,7 @@ class Trainer {
   ImportSummary import_initial(const char* asked_by, const std::filesystem::path& path);
   void open_folder();
   void open_metrics_file();
+  void listen_for_stuck_threads();
   void write_config();
   void log_start();
 
@@ -133,6 +153,8 @@ class Trainer {
   Evaluation evaluation_;  // the last one with bn.eval_stats
   std::vector<Evaluation> other_stats_;
   std::vector<BatchNormLens> lenses_;
+  std::atomic<bool> recorded_error_{false};      // why the run ends is in its log
+  std::optional<StuckListener> stuck_listener_;  // last: reads the members above, on its thread
 };
 
 }  // namespace lockstep

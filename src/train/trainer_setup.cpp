@@ -267,6 +267,17 @@ ImportSummary Trainer::import_initial(const char* asked_by, const fs::path& path
   return summary;
 }
 
+// A launcher ends the processes left over a second or two after one is gone: what this one has
+// heard is to be in its log by then, even if its own threads cannot say so.
+void Trainer::listen_for_stuck_threads() {
+  if (request_.fleet == nullptr) return;
+  stuck_listener_.emplace(*request_.fleet, [this](const std::string& heard) {
+    std::string text = replicas_->sync_group().explain_failure(heard);
+    if (!recorded_error_.exchange(true)) log_->record_error(text);
+    return text;
+  });
+}
+
 void Trainer::open_folder() {
   open_metrics_file();
   folder_.create(config_.run.rank_logs);
@@ -289,6 +300,7 @@ void Trainer::open_folder() {
         "{} lines of scalars.json after step {} are taken back: these steps are trained again",
         trimmed, iteration_));
   }
+  listen_for_stuck_threads();
   write_config();
   if (!fs::exists(folder_.environment())) {
     Json environment = describe_environment(devices_);

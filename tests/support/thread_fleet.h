@@ -47,10 +47,8 @@ struct Mail {
 
 class ThreadFleet final : public Fleet {
  public:
-  ThreadFleet(std::shared_ptr<Mail> mail, int process, int processes)
-      : mail_(std::move(mail)), process_(process) {
-    for (int i = 0; i < processes; ++i) hosts_.push_back("host" + std::to_string(i));
-  }
+  ThreadFleet(std::shared_ptr<Mail> mail, int process, std::vector<std::string> hosts)
+      : mail_(std::move(mail)), process_(process), hosts_(std::move(hosts)) {}
   int process() const override { return process_; }
   int processes() const override { return static_cast<int>(hosts_.size()); }
   const std::vector<std::string>& hosts() const override { return hosts_; }
@@ -83,23 +81,24 @@ class ThreadFleet final : public Fleet {
  private:
   const std::shared_ptr<Mail> mail_;
   const int process_;
-  std::vector<std::string> hosts_;
+  const std::vector<std::string> hosts_;
   int missing_ = -1;  // guarded by the mail's mutex
 };
 
-/// Runs work(fleet) as each of `processes` processes, all at the same time. What one throws comes
-/// to the caller, the first process's first.
-inline void run_fleet(int processes, const std::function<void(Fleet&)>& work) {
+/// Runs work(fleet) as a process on each of `hosts`, all at the same time. What one throws comes to
+/// the caller, the first process's first.
+inline void run_fleet(const std::vector<std::string>& hosts,
+                      const std::function<void(Fleet&)>& work) {
   const auto mail = std::make_shared<Mail>();
-  std::vector<std::exception_ptr> thrown(static_cast<std::size_t>(processes));
+  std::vector<std::exception_ptr> thrown(hosts.size());
   std::vector<std::thread> threads;
-  for (int process = 0; process < processes; ++process) {
+  for (std::size_t process = 0; process < hosts.size(); ++process) {
     threads.emplace_back([&, process] {
-      ThreadFleet fleet(mail, process, processes);
+      ThreadFleet fleet(mail, static_cast<int>(process), hosts);
       try {
         work(fleet);
       } catch (...) {
-        thrown[static_cast<std::size_t>(process)] = std::current_exception();
+        thrown[process] = std::current_exception();
       }
     });
   }
@@ -107,6 +106,13 @@ inline void run_fleet(int processes, const std::function<void(Fleet&)>& work) {
   for (const std::exception_ptr& failure : thrown) {
     if (failure) std::rethrow_exception(failure);
   }
+}
+
+/// The same on "host0", "host1" and so on.
+inline void run_fleet(int processes, const std::function<void(Fleet&)>& work) {
+  std::vector<std::string> hosts;
+  for (int i = 0; i < processes; ++i) hosts.push_back("host" + std::to_string(i));
+  run_fleet(hosts, work);
 }
 
 }  // namespace lockstep::test

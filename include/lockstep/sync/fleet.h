@@ -39,8 +39,16 @@ class Fleet {
   /// Tells the others why this one ends: their exchanges throw ReplicaError with this text. Where
   /// it ends because of another it returns when that one has, whose exit code is the run's.
   virtual void say_last_words(const std::string& text) { static_cast<void>(text); }
-  /// Whether another process has said why it ends, or ended without.
-  virtual bool heard_failure() const { return false; }
+  /// Whether it is for this process to show what ends it: of those who only hear of a failure
+  /// process 0 does, unless on_stuck has.
+  virtual bool shows_failure() const { return true; }
+  /// What to do when this process has heard why another ends, and for a third of a second none of
+  /// its threads has come out of a call to say so: one of MPI need not return once a process is
+  /// gone. `say` is given what was heard, once, on a thread of the fleet's, and returns what stderr
+  /// is to show. Null: nothing; returns when the function before is no longer running.
+  virtual void on_stuck(std::function<std::string(const std::string& failure)> say) {
+    static_cast<void>(say);
+  }
   /// Ends all processes, this one too, with this exit code.
   virtual void abort(int exit_code) = 0;
 };

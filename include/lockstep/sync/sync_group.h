@@ -71,10 +71,13 @@ class SyncGroup final : private Failure::Listener {
   /// callback's memory must, too. Safe from any thread, at any time.
   SyncMaster& make_master(SyncMaster::Callback callback);
 
-  /// Fleet::exchange with other processes, until the group fails. What ends it says where this
-  /// process is and which replicas are missing. REQUIRES: SyncGroupOptions::fleet.
+  /// Fleet::exchange with other processes, until the group fails. What ends it is explained as
+  /// below. REQUIRES: SyncGroupOptions::fleet.
   void exchange(int channel, std::span<const int> peers,
                 std::span<const std::span<const std::byte>> out, std::span<Bytes> in);
+  /// What was heard of another process, with the replicas that have not answered and what this
+  /// process's first one was about. Safe from any thread. REQUIRES: as above.
+  std::string explain_failure(const std::string& heard) const;
   /// Fills in what every process says, [process], into memory that is used again; all call it, one
   /// thread of each at a time. One process alone hears itself.
   void all_gather(std::span<const std::byte> own, std::vector<Bytes>& all);
