@@ -12,6 +12,7 @@ class Liveness {
       : graph_(graph),
         layers_(static_cast<int>(graph.layers.size())),
         parent_(graph.values.size(), -1),
+        becomes_(graph.values.size(), -1),
         first_channel_(graph.values.size(), 0),
         has_grad_(graph.values.size(), false),
         written_(graph.values.size(), false) {
@@ -19,7 +20,10 @@ class Liveness {
     plan_.grad.resize(graph.values.size());
     plan_.saved.assign(graph.layers.size(), -1);
     plan_.runs_backward.assign(graph.layers.size(), false);
-    for (const GraphLayer& layer : graph.layers) plan_.deliveries.emplace_back(layer.inputs.size());
+    for (const GraphLayer& layer : graph.layers) {
+      plan_.deliveries.emplace_back(layer.inputs.size());
+      if (layer.in_place) becomes_[layer.inputs[0]] = layer.output;
+    }
   }
 
   MemoryPlan run() {
@@ -130,8 +134,14 @@ class Liveness {
     }
   }
 
+  // What becomes another value in place comes before it, so that going backwards that one is
+  // placed.
   void place_data(int value) {
     if (plan_.data[value].buffer >= 0) return;
+    if (becomes_[value] >= 0) {
+      plan_.data[value] = plan_.data[becomes_[value]];
+      return;
+    }
     plan_.data[value] = parent_[value] >= 0
                             ? inside(value, plan_.data[parent_[value]])
                             : dense(value, add_buffer(graph_.values[value].bytes, end(), 0));
@@ -216,6 +226,7 @@ class Liveness {
   const Graph& graph_;
   const int layers_;
   std::vector<int> parent_;                  // [value] the concatenation it lies inside, -1: none
+  std::vector<int> becomes_;                 // [value] the one that takes its place, -1: none
   std::vector<std::int64_t> first_channel_;  // [value] in its parent
   std::vector<bool> has_grad_;               // [value]
   std::vector<bool> written_;                // [value] while going backwards

@@ -20,6 +20,7 @@ struct GraphLayer {
   bool has_parameters = false;
   bool reads_input = false;   // in its backward pass
   bool reads_output = false;  // in its backward pass
+  bool in_place = false;      // its output lies where input 0 does, which nobody else reads
   bool grad_in_place = false;
   bool prefers_dense = false;
   bool concatenates = false;

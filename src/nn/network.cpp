@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "nn/layers/conv2d_layer.h"
 #include "nn/network_impl.h"
 
 namespace lockstep {
@@ -60,6 +61,7 @@ Graph Network::Impl::describe(const PlanOptions& options) const {
     described.has_parameters = !layer->parameters().empty();
     described.reads_input = layer->backward_reads().input;
     described.reads_output = layer->backward_reads().output;
+    described.in_place = layer->forward_in_place();
     described.grad_in_place = layer->grad_in_place();
     described.prefers_dense = layer->prefers_dense();
     described.concatenates = layer->concatenates();
@@ -81,8 +83,27 @@ Graph Network::Impl::describe(const PlanOptions& options) const {
   return graph;
 }
 
+// A BatchNorm in evaluation is a pass over memory that its convolution, where it is of an output
+// that only the BatchNorm reads, can spare.
+void Network::Impl::join_convolutions_and_batch_norms() {
+  std::unordered_map<const Value*, int> readers;
+  for (const Output& output : outputs) ++readers[output.value];
+  for (const auto& layer : layers) {
+    for (const Value* value : layer->inputs()) ++readers[value];
+  }
+  for (std::size_t i = 1; i < layers.size(); ++i) {
+    auto* convolution = dynamic_cast<Conv2dLayer*>(layers[i - 1].get());
+    auto* batch_norm = dynamic_cast<BatchNormLayer*>(layers[i].get());
+    if (convolution == nullptr || batch_norm == nullptr) continue;
+    const Value* between = convolution->output();
+    if (batch_norm->inputs()[0] != between || readers[between] > 1) continue;
+    if (convolution->can_normalize(backend)) convolution->take_over(*batch_norm);
+  }
+}
+
 void Network::Impl::allocate(const PlanOptions& options) {
   training = options.training;
+  if (!training && options.share_memory) join_convolutions_and_batch_norms();
   activations = options.activations;
   plan = plan_memory(describe(options));
   arena = backend.allocate(plan.bytes);

@@ -23,6 +23,8 @@ struct Network::Impl {
   std::unordered_set<const Value*> needed_for(std::unordered_set<const Value*> wanted) const;
   /// Takes out the layers that no output of these names needs.
   void leave_out_all_but(const std::vector<std::string>& names);
+  /// Lets convolutions normalise where they may. Without a backward pass.
+  void join_convolutions_and_batch_norms();
   /// Plans the memory, allocates it and gives layers their saved memory.
   void allocate(const PlanOptions& options);
   void set_batch(std::int64_t batch);

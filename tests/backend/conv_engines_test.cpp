@@ -5,8 +5,6 @@
 
 #include <array>
 #include <cmath>
-#include <cstdlib>
-#include <optional>
 #include <string>
 
 #include "backend/autotuner.h"
@@ -14,6 +12,7 @@
 #include "backend/operand.h"
 #include "core/image_tree.h"
 #include "support/temporary_folder.h"
+#include "support/with_variable.h"
 
 namespace lockstep::test {
 namespace {
@@ -182,21 +181,55 @@ TEST_CASE("the implementations agree as far as their rounding allows") {
   });
 }
 
-/// An environment variable for the life time of the object.
-class WithVariable {
- public:
-  WithVariable(const char* name, const std::string& value) : name_(name) {
-    if (const char* before = std::getenv(name)) before_ = before;
-    setenv(name, value.c_str(), 1);
-  }
-  ~WithVariable() { before_ ? setenv(name_, before_->c_str(), 1) : unsetenv(name_); }
-  WithVariable(const WithVariable&) = delete;
-  WithVariable& operator=(const WithVariable&) = delete;
+/// A convolution and the BatchNorm behind it in inference, on operands of a channel range or dense.
+struct InferenceProblem {
+  const EngineProblem& convolution;
+  Margins margins;
+  bool residual, relu;
 
- private:
-  const char* name_;
-  std::optional<std::string> before_;
+  Values compute(Backend& backend, bool at_once) const {
+    const EngineProblem& p = convolution;
+    const Shape channels{1, p.out.channels()};
+    const Operand x(backend, p.in, p.x, margins), y(backend, p.out, margins);
+    const Operand between(backend, p.out), added(backend, p.out, p.grad_y, margins);
+    const Values weight = random_values(channels, 5), bias = random_values(channels, 6);
+    const Values mean = random_values(channels, 7);
+    Values var = random_values(channels, 8);
+    for (float& value : var) value = value * value;
+    const BatchNormInference norm{.x = at_once ? Tensor{} : between.tensor(),
+                                  .residual = residual ? added.tensor() : Tensor{},
+                                  .y = y.tensor(),
+                                  .affine = {weight.data(), bias.data()},
+                                  .mean = mean.data(),
+                                  .var = var.data(),
+                                  .relu = relu};
+    backend.prepare_conv2d(p.geometry, p.in, DType::kFloat32, false, false);
+    if (at_once) {
+      backend.conv2d_inference(p.geometry, x.tensor(), p.weight.data(), bias.data(), norm);
+    } else {
+      backend.conv2d_forward(p.geometry, x.tensor(), p.weight.data(), bias.data(), norm.x);
+      backend.batch_norm_inference(norm);
+    }
+    CHECK(y.margins_untouched());
+    return y.get();
+  }
 };
+
+TEST_CASE("a convolution that normalises gives the bits of one and a BatchNorm behind it") {
+  for_each_engine_and_case([](ConvEngine engine, const EngineCase& c) {
+    const WithVariable forced("LOCKSTEP_CONVOLUTION", std::string(to_string(engine)));
+    const EngineProblem p(c, 2);
+    const auto one = make_backend(Device{}, 1), three = make_backend(Device{}, 3);
+    for (const int bits : {0, 1, 2, 3, 4, 7}) {
+      CAPTURE(bits);
+      const InferenceProblem problem{p, (bits & 4) != 0 ? Margins{3, 5} : Margins{},
+                                     (bits & 1) != 0, (bits & 2) != 0};
+      const Values expected = problem.compute(*one, false);
+      CHECK(problem.compute(*one, true) == expected);
+      CHECK(problem.compute(*three, true) == expected);
+    }
+  });
+}
 
 TEST_CASE("the user's implementation is taken wherever it can compute") {
   const ConvGeometry undilated = same_padding_conv(16, 16, 3, 1),

@@ -8,6 +8,7 @@
 #include "lockstep/nn/model.h"
 #include "nn/harness.h"
 #include "support/count_allocations.h"
+#include "support/with_variable.h"
 
 namespace lockstep::test {
 namespace {
@@ -124,13 +125,31 @@ TEST_CASE("a layer's work counts what must move") {
   CHECK(net.network->work(0, Direction::kForward).flops == 2.0 * 32 * 3 * 27);
 }
 
-TEST_CASE("inference reads what BatchNorm normalises once") {
-  TestNetwork net(small_unet, {2, 4, 4, 3}, {.training = false});
-  for (std::size_t i = 0; i < net.network->layers().size(); ++i) {
-    if (net.network->layers()[i]->name() != "e0.bn") continue;
-    CHECK(net.network->work(i, Direction::kForward).bytes == 2 * 2 * 4 * 4 * 4 * 4);
-    CHECK(net.network->work(i, Direction::kBackward).bytes == 0);
-  }
+TEST_CASE("inference reads what BatchNorm normalises once, and not at all behind a convolution") {
+  const auto work = [](const Describe& describe, const std::string& name) {
+    TestNetwork net(describe, {2, 4, 4, 3}, {.training = false});
+    for (std::size_t i = 0; i < net.network->layers().size(); ++i) {
+      if (net.network->layers()[i]->name() != name) continue;
+      CHECK(net.network->work(i, Direction::kBackward).bytes == 0);
+      return net.network->work(i, Direction::kForward).bytes;
+    }
+    return -1.0;
+  };
+  const WithVariable block_by_block("LOCKSTEP_CONVOLUTION", "winograd8");
+  const Conv2dOptions conv{.out_channels = 3, .kernel = 3, .padding = 1};
+  const double tensor = 2 * 4 * 4 * 3 * 4;
+  CHECK(work([](NetworkBuilder& net, Value* x) { return net.batch_norm_relu(x, "n"); }, "n") ==
+        2 * tensor);
+  CHECK(work([&](NetworkBuilder& net,
+                 Value* x) { return net.batch_norm_relu(net.conv2d(x, "c", conv), "n"); },
+             "n") == 0);
+  // Somebody else reads the convolution's output.
+  CHECK(work(
+            [&](NetworkBuilder& net, Value* x) {
+              Value* y = net.conv2d(x, "c", conv);
+              return net.add(net.batch_norm_relu(y, "n"), y);
+            },
+            "n") == 2 * tensor);
 }
 
 TEST_CASE("a step allocates nothing") {

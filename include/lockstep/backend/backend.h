@@ -62,7 +62,7 @@ struct RunningStatistics {
 struct BatchNormForward {
   Tensor x;         // rows x C
   Tensor residual;  // added before the ReLU; null for none
-  Tensor y;         // may not alias x
+  Tensor y;         // may not alias x, but see Backend::normalizes_in_convolution
   AffineParameters affine;
   std::span<const StatSlot> slots;  // (mean, M2), merged in this order by Chan's formula
   float eps = 1e-5F;
@@ -334,6 +334,21 @@ class Backend {
   /// REQUIRES: the slots' counts sum to at least 2 (the layer checks and names itself).
   virtual void batch_norm_forward(const BatchNormForward& arguments) = 0;
   virtual void batch_norm_inference(const BatchNormInference& arguments) = 0;
+  /// Whether conv2d_inference saves a pass over memory for this convolution of an input of this
+  /// shape. A BatchNorm's y behind it may then be its x, too.
+  virtual bool normalizes_in_convolution(const ConvGeometry& geometry, const Shape& input) const {
+    static_cast<void>(geometry), static_cast<void>(input);
+    return false;
+  }
+  /// conv2d_forward to `normalization.y`, which is then normalised where it lies, with the bits of
+  /// both operations one after the other. normalization.x is not read.
+  virtual void conv2d_inference(const ConvGeometry& geometry, const Tensor& x, const float* weight,
+                                const float* bias, const BatchNormInference& normalization) {
+    conv2d_forward(geometry, x, weight, bias, normalization.y);
+    BatchNormInference in_place = normalization;
+    in_place.x = normalization.y;
+    batch_norm_inference(in_place);
+  }
   virtual void batch_norm_backward_reduce(const BatchNormBackwardReduce& arguments) = 0;
   virtual void batch_norm_backward_apply(const BatchNormBackwardApply& arguments) = 0;
 

@@ -107,6 +107,9 @@ class Layer {
     (void)input;
     return true;
   }
+  /// Whether the output lies where input 0 does, which nobody else reads. Only without a backward
+  /// pass.
+  virtual bool forward_in_place() const { return false; }
   /// Whether the layer is slow on strided tensors: its values are then kept out of concatenations.
   virtual bool prefers_dense() const { return false; }
   /// Whether the inputs are channel ranges of the output, side by side, and may be placed inside

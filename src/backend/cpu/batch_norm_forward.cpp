@@ -122,12 +122,6 @@ void finish_statistics(const BatchNormForward& a, std::int64_t channels) {
   }
 }
 
-struct Normalization {
-  Tensor x, residual, y;
-  ChannelScale scale;
-  bool relu;
-};
-
 template <bool kResidual, bool kRelu>
 void normalize_rows(const Normalization& n, std::int64_t begin, std::int64_t end) {
   const std::int64_t channels = n.x.shape.channels();
@@ -135,7 +129,7 @@ void normalize_rows(const Normalization& n, std::int64_t begin, std::int64_t end
   const float* __restrict scale = n.scale.scale;
   const float* __restrict shift = n.scale.shift;
   for (std::int64_t row = begin; row < end; ++row) {
-    const float* __restrict x = n.x.floats() + row * n.x.row_stride;
+    const float* x = n.x.floats() + row * n.x.row_stride;  // may be y
     const float* residual = kResidual ? n.residual.floats() + row * n.residual.row_stride : nullptr;
     float* y = n.y.floats() + row * n.y.row_stride;
     prefetch_to_read(x, n.x.row_stride, channels);
@@ -153,9 +147,7 @@ void normalize_rows(const Normalization& n, std::int64_t begin, std::int64_t end
 void normalize_tensor(const Normalization& n, int threads) {
   check_same_shape("batch_norm", {&n.x, &n.residual, &n.y});
   check_fp32("batch_norm", {&n.x, &n.residual, &n.y});
-  const auto kernel = n.residual
-                          ? (n.relu ? normalize_rows<true, true> : normalize_rows<true, false>)
-                          : (n.relu ? normalize_rows<false, true> : normalize_rows<false, false>);
+  const NormalizeRows kernel = normalize_rows_of(n);
   parallel_for(n.x.shape.rows(), n.x.shape.channels(), threads,
                [&](std::int64_t begin, std::int64_t end) { kernel(n, begin, end); });
 }
@@ -183,6 +175,11 @@ std::int64_t total_count(std::span<const StatSlot> slots) {
 }
 
 }  // namespace
+
+NormalizeRows normalize_rows_of(const Normalization& n) {
+  if (n.residual) return n.relu ? normalize_rows<true, true> : normalize_rows<true, false>;
+  return n.relu ? normalize_rows<false, true> : normalize_rows<false, false>;
+}
 
 void CpuBackend::batch_norm_moments(const Tensor& x, float* slots, std::int64_t parts) {
   check_fp32("batch_norm_moments", {&x});
@@ -219,13 +216,21 @@ void CpuBackend::batch_norm_forward(const BatchNormForward& a) {
 
 void CpuBackend::batch_norm_inference(const BatchNormInference& a) {
   const std::int64_t channels = a.x.shape.channels();
-  auto* memory =
-      static_cast<float*>(scratch(4 * static_cast<std::size_t>(channels) * sizeof(float)));
+  normalize_tensor(normalization_of(a, scratch(normalization_bytes(channels))), threads_);
+}
+
+std::size_t normalization_bytes(std::int64_t channels) {
+  return static_cast<std::size_t>(channels) * sizeof(float) + ChannelScale::bytes(channels);
+}
+
+Normalization normalization_of(const BatchNormInference& a, void* memory) {
+  const std::int64_t channels = a.y.shape.channels();
+  auto* invstd = static_cast<float*>(memory);
   for (std::int64_t c = 0; c < channels; ++c) {
-    memory[c] = static_cast<float>(inverse_std(a.var[c], a.eps, a.eps_mode));
+    invstd[c] = static_cast<float>(inverse_std(a.var[c], a.eps, a.eps_mode));
   }
-  const ChannelScale scale(memory + channels, a.mean, memory, a.affine, channels);
-  normalize_tensor({a.x, a.residual, a.y, scale, a.relu}, threads_);
+  const ChannelScale scale(invstd + channels, a.mean, invstd, a.affine, channels);
+  return {a.x, a.residual, a.y, scale, a.relu};
 }
 
 }  // namespace lockstep

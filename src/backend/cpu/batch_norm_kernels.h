@@ -115,4 +115,19 @@ struct ChannelScale {
   }
 };
 
+/// y = normalize(x) + residual, behind a ReLU or not; y may be x.
+struct Normalization {
+  Tensor x, residual, y;
+  ChannelScale scale;
+  bool relu;
+};
+
+/// Of rows [begin, end).
+using NormalizeRows = void (*)(const Normalization& n, std::int64_t begin, std::int64_t end);
+NormalizeRows normalize_rows_of(const Normalization& n);
+
+/// What `a` asks for, with its scales in `memory` of normalization_bytes.
+Normalization normalization_of(const BatchNormInference& a, void* memory);
+std::size_t normalization_bytes(std::int64_t channels);
+
 }  // namespace lockstep

@@ -1,8 +1,9 @@
-// Convolution: checks, and the gradient of the bias.
+// Convolution: checks, the BatchNorm behind it in inference, and the gradient of the bias.
 
 #include <algorithm>
 #include <vector>
 
+#include "backend/cpu/batch_norm_kernels.h"
 #include "backend/cpu/convolution.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/parallel_for.h"
@@ -72,6 +73,21 @@ struct ColumnSums {
   std::int64_t images, channels, image_rows, parts;
 };
 
+/// The memory of a convolution that is normalised.
+struct InferenceScratch {
+  InferenceScratch(CpuBackend& backend, const Convolution& convolution, bool strided,
+                   std::int64_t channels) {
+    constexpr std::size_t kLine = 64;
+    const std::size_t scales = (normalization_bytes(channels) + kLine - 1) / kLine * kLine;
+    normalization =
+        backend.scratch(scales + convolution.scratch_bytes(ConvPass::kForward, strided));
+    products = static_cast<std::byte*>(normalization) + scales;
+  }
+
+  void* normalization;
+  void* products;
+};
+
 }  // namespace
 
 void CpuBackend::prepare_conv2d(const ConvGeometry& geometry, const Shape& input, DType dtype,
@@ -85,7 +101,12 @@ void CpuBackend::prepare_conv2d(const ConvGeometry& geometry, const Shape& input
   for (const ConvPass pass : passes) {
     scratch(conv_cache_->get(geometry, input, pass, threads_).scratch_bytes(pass, false));
   }
-  if (backward) scratch(ColumnSums(geometry.output_shape(input)).bytes());
+  if (backward) {
+    scratch(ColumnSums(geometry.output_shape(input)).bytes());
+  } else {
+    InferenceScratch(*this, conv_cache_->get(geometry, input, ConvPass::kForward, threads_), false,
+                     geometry.out_channels);
+  }
 }
 
 void CpuBackend::conv2d_forward(const ConvGeometry& geometry, const Tensor& x, const float* weight,
@@ -96,6 +117,30 @@ void CpuBackend::conv2d_forward(const ConvGeometry& geometry, const Tensor& x, c
   Convolution& convolution = conv_cache_->get(geometry, x.shape, kPass, threads_);
   const bool strided = !x.dense() || !y.dense();
   convolution.forward(x, weight, bias, y, scratch(convolution.scratch_bytes(kPass, strided)));
+}
+
+// Where whole images come out of the convolution it would be as good as a pass of its own.
+bool CpuBackend::normalizes_in_convolution(const ConvGeometry& geometry, const Shape& input) const {
+  return input.batch() > 0 &&
+         choose_conv_engine(geometry, input, ConvPass::kForward) != ConvEngine::kOneDnn;
+}
+
+void CpuBackend::conv2d_inference(const ConvGeometry& geometry, const Tensor& x,
+                                  const float* weight, const float* bias,
+                                  const BatchNormInference& normalization) {
+  if (x.shape.batch() == 0) return;
+  const Tensor& y = normalization.y;
+  check_operands(geometry, x, y);
+  check_same_shape("conv2d_inference", {&y, &normalization.residual});
+  check_fp32("conv2d_inference", {&normalization.residual});
+  Convolution& convolution = conv_cache_->get(geometry, x.shape, ConvPass::kForward, threads_);
+  const bool strided = !x.dense() || !y.dense();
+  const InferenceScratch memory(*this, convolution, strided, y.shape.channels());
+  Normalization n = normalization_of(normalization, memory.normalization);
+  n.x = y;
+  const NormalizeRows rows = normalize_rows_of(n);
+  convolution.forward(x, weight, bias, y, memory.products,
+                      [&](std::int64_t begin, std::int64_t end) { rows(n, begin, end); });
 }
 
 void CpuBackend::conv2d_backward_data(const ConvGeometry& geometry, const Tensor& grad_y,

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -13,6 +14,11 @@
 #include "lockstep/core/tensor.h"
 
 namespace lockstep {
+
+/// Called with rows (pixels of all images, in order) [begin, end) of a convolution's output that
+/// are complete, in which order ever, while they are in a cache near the calling thread, one of
+/// many.
+using RowsDone = std::function<void(std::int64_t begin, std::int64_t end)>;
 
 /// An implementation of one convolution for one input shape. A pass is prepared before it is run.
 /// Tensors may have any row stride and are never empty. `scratch` is at least
@@ -28,9 +34,9 @@ class Convolution {
   /// `strided`: when a tensor is not dense.
   virtual std::size_t scratch_bytes(ConvPass pass, bool strided) const = 0;
 
-  /// y = x * weight + bias; bias null for none.
+  /// y = x * weight + bias; bias null for none. `done`: told of every row of y; or null.
   virtual void forward(const Tensor& x, const float* weight, const float* bias, const Tensor& y,
-                       void* scratch) = 0;
+                       void* scratch, const RowsDone& done = nullptr) = 0;
   /// grad_x = the gradient of the input (written, not added).
   virtual void backward_data(const Tensor& grad_y, const float* weight, const Tensor& grad_x,
                              void* scratch) = 0;

@@ -43,6 +43,9 @@ class CpuBackend final : public Backend {
   void batch_norm_moments(const Tensor& x, float* slots, std::int64_t parts) override;
   void batch_norm_forward(const BatchNormForward& arguments) override;
   void batch_norm_inference(const BatchNormInference& arguments) override;
+  bool normalizes_in_convolution(const ConvGeometry& geometry, const Shape& input) const override;
+  void conv2d_inference(const ConvGeometry& geometry, const Tensor& x, const float* weight,
+                        const float* bias, const BatchNormInference& normalization) override;
   void batch_norm_backward_reduce(const BatchNormBackwardReduce& arguments) override;
   void batch_norm_backward_apply(const BatchNormBackwardApply& arguments) override;
 

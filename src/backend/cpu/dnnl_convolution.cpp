@@ -16,6 +16,7 @@
 
 #include "backend/cpu/convolution.h"
 #include "backend/cpu/dnnl_pass.h"
+#include "backend/cpu/parallel_for.h"
 #include "core/image_tree.h"
 #include "lockstep/core/check.h"
 
@@ -257,9 +258,10 @@ class DnnlConvolution final : public Convolution {
   }
 
   void forward(const Tensor& x, const float* weight, const float* bias, const Tensor& y,
-               void* scratch) override {
+               void* scratch, const RowsDone& done) override {
     const float* added = bias != nullptr ? bias : zero_bias_.data();
     run(*forward_, {DNNL_ARG_SRC, x}, weight, added, {DNNL_ARG_DST, y}, scratch);
+    if (done) parallel_for(y.shape.rows(), y.shape.channels(), threads_, done);
   }
 
   void backward_data(const Tensor& grad_y, const float* weight, const Tensor& grad_x,

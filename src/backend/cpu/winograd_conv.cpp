@@ -32,7 +32,7 @@ class WinogradConvolution final : public Convolution {
   void prepare(ConvPass) override {}
   std::size_t scratch_bytes(ConvPass pass, bool strided) const override;
   void forward(const Tensor& x, const float* weight, const float* bias, const Tensor& y,
-               void* scratch) override;
+               void* scratch, const RowsDone& done) override;
   void backward_data(const Tensor& grad_y, const float* weight, const Tensor& grad_x,
                      void* scratch) override;
   void backward_weights(const Tensor& x, const Tensor& grad_y, float* grad_weight,
@@ -54,12 +54,13 @@ class WinogradConvolution final : public Convolution {
     std::int64_t padding_h, padding_w;
     const float* bias;
     const Tensor& y;
+    const RowsDone& done;
     TileGrid grid;
     PointKernels kernels;
   };
   void convolve(const Tensor& x, std::int64_t padding_h, std::int64_t padding_w,
-                const KernelSource& kernels, const float* bias, const Tensor& y,
-                float* scratch) const;
+                const KernelSource& kernels, const float* bias, const Tensor& y, float* scratch,
+                const RowsDone& done) const;
   void convolve_block(const Task& task, std::int64_t first, float* block) const;
   /// One sum of the gradient of the weights.
   struct SumTask {
@@ -95,11 +96,11 @@ std::size_t WinogradConvolution<kLanes>::scratch_bytes(ConvPass pass, bool) cons
 
 template <std::int64_t kLanes>
 void WinogradConvolution<kLanes>::forward(const Tensor& x, const float* weight, const float* bias,
-                                          const Tensor& y, void* scratch) {
+                                          const Tensor& y, void* scratch, const RowsDone& done) {
   const std::int64_t in = geometry_.in_channels;
   const KernelSource kernels{weight, in, 9, geometry_.out_channels, 9 * in, false};
   convolve(x, geometry_.padding_h, geometry_.padding_w, kernels, bias, y,
-           static_cast<float*>(scratch));
+           static_cast<float*>(scratch), done);
 }
 
 template <std::int64_t kLanes>
@@ -110,18 +111,18 @@ void WinogradConvolution<kLanes>::backward_data(const Tensor& grad_y, const floa
   const std::int64_t in = geometry_.in_channels;
   const KernelSource kernels{weight, geometry_.out_channels, 9 * in, in, 9, true};
   convolve(grad_y, 2 - geometry_.padding_h, 2 - geometry_.padding_w, kernels, nullptr, grad_x,
-           static_cast<float*>(scratch));
+           static_cast<float*>(scratch), nullptr);
 }
 
 template <std::int64_t kLanes>
 void WinogradConvolution<kLanes>::convolve(const Tensor& x, std::int64_t padding_h,
                                            std::int64_t padding_w, const KernelSource& kernels,
-                                           const float* bias, const Tensor& y,
-                                           float* scratch) const {
+                                           const float* bias, const Tensor& y, float* scratch,
+                                           const RowsDone& done) const {
   const std::int64_t depth = padded(kernels.depth);
   const std::int64_t lanes = padded(kernels.lanes);
   const PointKernels u{scratch, point_stride(depth, lanes), depth, lanes, Products::kPanel};
-  const Task task{x, padding_h, padding_w, bias, y, TileGrid(y.shape), u};
+  const Task task{x, padding_h, padding_w, bias, y, done, TileGrid(y.shape), u};
   float* blocks = scratch + kPoints * u.stride;
   // Neighbouring blocks go to one thread, which prefetches; a few turns per thread even out its
   // delays.
@@ -162,6 +163,7 @@ void WinogradConvolution<kLanes>::convolve_block(const Task& task, std::int64_t 
     }
   }
   TileTransforms::output(m, task.grid, range, task.bias, task.y);
+  if (task.done) for_each_output_run(task.y.shape, task.grid, range, task.done);
 }
 
 // For a slice of the output's channels: sums of a wave of images on all threads, then each output

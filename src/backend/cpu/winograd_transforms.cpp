@@ -75,26 +75,24 @@ void for_each_run(const TileGrid& grid, TileRange range, Body&& body) {
   }
 }
 
-/// B^T d B of value(row, column). One column of the result at a time, though that loads each value
-/// twice: all sixteen values at once would fill the registers, and each spilled one costs a load
-/// and a store.
+/// B^T d B of value(row, column).
 template <std::int64_t kLanes, class Value>
 void store_input_points(Value&& value, float* to, std::int64_t stride) {
-  const auto store_column = [&](float* column, Vec<kLanes> d0, Vec<kLanes> d1, Vec<kLanes> d2,
-                                Vec<kLanes> d3) {
-    store<kLanes>(column, d0 - d2);
-    store<kLanes>(column + 4 * stride, d1 + d2);
-    store<kLanes>(column + 8 * stride, d2 - d1);
-    store<kLanes>(column + 12 * stride, d1 - d3);
-  };
-  store_column(to, value(0, 0) - value(0, 2), value(1, 0) - value(1, 2), value(2, 0) - value(2, 2),
-               value(3, 0) - value(3, 2));
-  store_column(to + stride, value(0, 1) + value(0, 2), value(1, 1) + value(1, 2),
-               value(2, 1) + value(2, 2), value(3, 1) + value(3, 2));
-  store_column(to + 2 * stride, value(0, 2) - value(0, 1), value(1, 2) - value(1, 1),
-               value(2, 2) - value(2, 1), value(3, 2) - value(3, 1));
-  store_column(to + 3 * stride, value(0, 1) - value(0, 3), value(1, 1) - value(1, 3),
-               value(2, 1) - value(2, 3), value(3, 1) - value(3, 3));
+  Vec<kLanes> rows[4][4];
+  unrolled<4>([&](int i) __attribute__((always_inline)) {
+    const Vec<kLanes> d0 = value(i, 0), d1 = value(i, 1), d2 = value(i, 2), d3 = value(i, 3);
+    rows[i][0] = d0 - d2;
+    rows[i][1] = d1 + d2;
+    rows[i][2] = d2 - d1;
+    rows[i][3] = d1 - d3;
+  });
+  unrolled<4>([&](int j) __attribute__((always_inline)) {
+    float* column = to + j * stride;
+    store<kLanes>(column, rows[0][j] - rows[2][j]);
+    store<kLanes>(column + 4 * stride, rows[1][j] + rows[2][j]);
+    store<kLanes>(column + 8 * stride, rows[2][j] - rows[1][j]);
+    store<kLanes>(column + 12 * stride, rows[1][j] - rows[3][j]);
+  });
 }
 
 /// An image of one sample.
@@ -225,6 +223,19 @@ void TileTransforms<kLanes>::input(const Tensor& x, std::int64_t padding_h, std:
       } else {
         transform_edge_tile<kLanes>(image, y, left, to, v);
       }
+    }
+  });
+}
+
+void for_each_output_run(const Shape& output, const TileGrid& grid, TileRange range,
+                         const std::function<void(std::int64_t begin, std::int64_t end)>& body) {
+  const std::int64_t height = output.height(), width = output.width();
+  for_each_run(grid, range, [&](const Run& run) {
+    const std::int64_t begin = 2 * run.column;
+    const std::int64_t end = std::min(2 * (run.column + run.count), width);
+    for (std::int64_t y = 2 * run.row; y < std::min(2 * run.row + 2, height); ++y) {
+      const std::int64_t row = (run.sample * height + y) * width;
+      body(row + begin, row + end);
     }
   });
 }

@@ -21,6 +21,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 
 #include "lockstep/core/tensor.h"
 
@@ -94,6 +95,11 @@ struct TileTransforms {
   static void output(const PointTiles& m, const TileGrid& grid, TileRange range, const float* bias,
                      const Tensor& y);
 };
+
+/// body(begin, end) for the rows (pixels of all images, in order) of an output of this shape that
+/// the range's tiles hold, in runs.
+void for_each_output_run(const Shape& output, const TileGrid& grid, TileRange range,
+                         const std::function<void(std::int64_t begin, std::int64_t end)>& body);
 
 /// Asks the memory for the pixels of two rows per tile of the range, from row 2r + row_offset of
 /// the tensor on, or rather for one of kPrefetchShares shares of them: called between products, it

@@ -138,8 +138,11 @@ AffineParameters BatchNormLayer::affine() const {
 
 // Statistics of the batch take a pass over x of their own, which must end before the other begins.
 LayerWork BatchNormLayer::forward_work() const {
-  LayerWork work = Layer::forward_work();
   const bool by_batch = !config_.norm.frozen && (keeps_for_backward_ || state_ == nullptr);
+  if (left_to_convolution_ && !by_batch) {
+    return {.bytes = inputs().size() == 2 ? element_bytes(inputs()[1]->data) : 0.0};
+  }
+  LayerWork work = Layer::forward_work();
   if (by_batch) work.bytes += element_bytes(inputs()[0]->data);
   return work;
 }
@@ -162,7 +165,7 @@ void BatchNormLayer::forward(Backend& backend, const StepContext& context) {
   }
   if (!uses_running_statistics(context)) return forward_by_batch(backend, context);
   if (keeps_for_backward_) return forward_by_running_statistics(backend, context);
-  infer(backend);
+  if (!left_to_convolution_) backend.batch_norm_inference(*inference(context));
 }
 
 void BatchNormLayer::forward_by_batch(Backend& backend, const StepContext& context) {
@@ -237,16 +240,17 @@ RunningStatistics BatchNormLayer::running_statistics(const StepContext& context,
   return {state_->running_mean, state_->running_var, momentum};
 }
 
-void BatchNormLayer::infer(Backend& backend) {
-  backend.batch_norm_inference({.x = inputs()[0]->data,
-                                .residual = inputs().size() == 2 ? inputs()[1]->data : Tensor{},
-                                .y = output()->data,
-                                .affine = affine(),
-                                .mean = state_->running_mean,
-                                .var = state_->running_var,
-                                .eps = options().eps,
-                                .eps_mode = options().eps_mode,
-                                .relu = config_.relu});
+std::optional<BatchNormInference> BatchNormLayer::inference(const StepContext& context) const {
+  if (!uses_running_statistics(context)) return std::nullopt;
+  return BatchNormInference{.x = inputs()[0]->data,
+                            .residual = inputs().size() == 2 ? inputs()[1]->data : Tensor{},
+                            .y = output()->data,
+                            .affine = affine(),
+                            .mean = state_->running_mean,
+                            .var = state_->running_var,
+                            .eps = options().eps,
+                            .eps_mode = options().eps_mode,
+                            .relu = config_.relu};
 }
 
 // Normalises by a slot made of the running statistics, so that the backward pass finds its saved

@@ -43,6 +43,13 @@ class BatchNormLayer : public Layer {
                 std::span<const GradTarget> grads) override;
   std::string export_onnx(OnnxGraph& graph) const override;
 
+  /// The convolution before writes its output normalised where the running statistics are used.
+  /// Set-up only.
+  void leave_to_convolution() { left_to_convolution_ = true; }
+  bool forward_in_place() const override { return left_to_convolution_; }
+  /// What an evaluation asks of the backend; none where it normalises by the batch.
+  std::optional<BatchNormInference> inference(const StepContext& context) const;
+
   const Config& config() const { return config_; }
   BatchNormState* state() const { return state_; }
 
@@ -92,7 +99,6 @@ class BatchNormLayer : public Layer {
   void forward_by_batch(Backend& backend, const StepContext& context);
   void normalize_slice(Backend& backend, const StepContext& context, int index);
   void forward_by_running_statistics(Backend& backend, const StepContext& context);
-  void infer(Backend& backend);
   std::span<const StatSlot> merged(const StepContext& context, Direction direction,
                                    const StatSlot& local) const;
   std::int64_t checked_count(const StepContext& context, std::span<const StatSlot> slots,
@@ -112,6 +118,7 @@ class BatchNormLayer : public Layer {
   std::optional<int> partition_;  // SyncCall::partition, once joined
   bool keeps_for_backward_ = false;
   bool by_image_ = false;  // Backend::sums_by_image
+  bool left_to_convolution_ = false;
 };
 
 }  // namespace lockstep

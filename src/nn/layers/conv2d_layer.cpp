@@ -2,6 +2,7 @@
 
 #include "lockstep/nn/onnx.h"
 #include "nn/gradient_parts.h"
+#include "nn/layers/batch_norm_layer.h"
 
 namespace lockstep {
 namespace {
@@ -69,8 +70,21 @@ void Conv2dLayer::list_weights(std::vector<ConvWeights>& weights) const {
                      .grad_input = static_cast<bool>(inputs()[0]->grad)});
 }
 
-void Conv2dLayer::forward(Backend& backend, const StepContext&) {
+bool Conv2dLayer::can_normalize(const Backend& backend) const {
+  const Shape& input = inputs()[0]->shape;
+  return input.rank() == 4 && backend.normalizes_in_convolution(geometry_, input);
+}
+
+void Conv2dLayer::take_over(BatchNormLayer& batch_norm) {
+  batch_norm.leave_to_convolution();
+  batch_norm_ = &batch_norm;
+}
+
+void Conv2dLayer::forward(Backend& backend, const StepContext& context) {
   const float* bias = bias_ == nullptr ? nullptr : bias_->value;
+  if (const auto norm = batch_norm_ ? batch_norm_->inference(context) : std::nullopt) {
+    return backend.conv2d_inference(geometry_, inputs()[0]->data, weight_->value, bias, *norm);
+  }
   backend.conv2d_forward(geometry_, as_image(inputs()[0]->data), weight_->value, bias,
                          as_image(output()->data));
 }

@@ -6,6 +6,8 @@
 
 namespace lockstep {
 
+class BatchNormLayer;
+
 class Conv2dLayer : public Layer {
  public:
   /// `bias` null for none.
@@ -25,6 +27,12 @@ class Conv2dLayer : public Layer {
                 std::span<const GradTarget> grads) override;
   std::string export_onnx(OnnxGraph& graph) const override;
 
+  /// Whether a BatchNorm behind it is better done here, in an evaluation of the planned batch.
+  bool can_normalize(const Backend& backend) const;
+  /// Does the work of the BatchNorm behind it, the only reader of this output, wherever that uses
+  /// running statistics. Set-up only. REQUIRES: can_normalize, no backward pass.
+  void take_over(BatchNormLayer& batch_norm);
+
   const ConvGeometry& geometry() const { return geometry_; }
 
  private:
@@ -34,6 +42,7 @@ class Conv2dLayer : public Layer {
   ConvGeometry geometry_;
   Parameter* weight_;
   Parameter* bias_;
+  const BatchNormLayer* batch_norm_ = nullptr;  // taken over
 };
 
 }  // namespace lockstep
