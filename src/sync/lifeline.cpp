@@ -32,7 +32,7 @@ constexpr int kConnectMilliseconds = 3000;
 constexpr int kSilenceMilliseconds = 3000;
 constexpr std::chrono::seconds kPatience{1};
 // What a process does whose threads do not come to say that another has failed.
-constexpr std::chrono::milliseconds kSpeak{333}, kEnd{10'000};
+constexpr std::chrono::milliseconds kSpeak{200}, kEnd{10'000};
 constexpr int kExitCode = 5;  // as of a replica that has failed
 
 constexpr char kFailed = 'F', kDone = 'D';
@@ -222,7 +222,7 @@ std::string Lifeline::name(int process) const {
 }
 
 void Lifeline::listen() {
-  constexpr int kLookMilliseconds = 100;  // once a failure was heard of
+  constexpr int kLookMilliseconds = 50;  // once a failure was heard of
   std::vector<pollfd> ready;
   std::optional<Clock::time_point> heard;
   while (true) {

@@ -16,7 +16,7 @@
 namespace lockstep {
 
 /// Safe from any thread. A process that has heard of a failure, and whose threads do not come to
-/// say so (a call of MPI need not return then), says it on stderr after a third of a second and
+/// say so (a call of MPI need not return then), says it on stderr after a fifth of a second and
 /// ends after ten.
 class Lifeline {
  public:

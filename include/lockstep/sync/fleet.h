@@ -42,7 +42,7 @@ class Fleet {
   /// Whether it is for this process to show what ends it: of those who only hear of a failure
   /// process 0 does, unless on_stuck has.
   virtual bool shows_failure() const { return true; }
-  /// What to do when this process has heard why another ends, and for a third of a second none of
+  /// What to do when this process has heard why another ends, and for a fifth of a second none of
   /// its threads has come out of a call to say so: one of MPI need not return once a process is
   /// gone. `say` is given what was heard, once, on a thread of the fleet's, and returns what stderr
   /// is to show. Null: nothing; returns when the function before is no longer running.
