@@ -12,12 +12,6 @@ namespace {
 // training and may not allocate.
 constexpr std::int64_t kBlock = 128;
 
-std::int64_t total_count(std::span<const StatSlot> slots) {
-  std::int64_t count = 0;
-  for (const StatSlot& slot : slots) count += slot.count;
-  return count;
-}
-
 // body(data [2, C], count) for every part that has rows, in order.
 template <typename Body>
 void for_each_part(std::span<const StatSlot> slots, std::int64_t channels, const Body& body) {
@@ -68,6 +62,12 @@ void merge_sums_block(std::span<const StatSlot> slots, std::int64_t channels, st
 }
 
 }  // namespace
+
+std::int64_t total_count(std::span<const StatSlot> slots) {
+  std::int64_t count = 0;
+  for (const StatSlot& slot : slots) count += slot.count;
+  return count;
+}
 
 std::int64_t merge_moments(std::span<const StatSlot> slots, std::int64_t channels, float* merged) {
   for (std::int64_t begin = 0; begin < channels; begin += kBlock) {

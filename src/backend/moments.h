@@ -10,6 +10,9 @@
 
 namespace lockstep {
 
+/// Rows of all slots.
+std::int64_t total_count(std::span<const StatSlot> slots);
+
 /// Merges (mean, M2) slots in order by Chan's formula, in double, and rounds once to fp32. An empty
 /// slot changes nothing; a slot's parts are merged one after another. `merged` [2, C]. Returns the
 /// total count; with total 0 `merged` is zeros.

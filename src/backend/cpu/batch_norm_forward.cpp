@@ -168,12 +168,6 @@ void merge_blocks(const RowBlocks& blocks, std::int64_t part, std::int64_t chann
   }
 }
 
-std::int64_t total_count(std::span<const StatSlot> slots) {
-  std::int64_t count = 0;
-  for (const StatSlot& slot : slots) count += slot.count;
-  return count;
-}
-
 }  // namespace
 
 NormalizeRows normalize_rows_of(const Normalization& n) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "backend/moments.h"
 #include "core/image_tree.h"
 #include "lockstep/nn/onnx.h"
 #include "nn/gradient_parts.h"
@@ -15,12 +16,6 @@ constexpr std::int64_t kAlignment = 64;
 
 std::int64_t padded(std::int64_t floats) {
   return (floats + kAlignment - 1) / kAlignment * kAlignment;
-}
-
-std::int64_t total_count(std::span<const StatSlot> slots) {
-  std::int64_t count = 0;
-  for (const StatSlot& slot : slots) count += slot.count;
-  return count;
 }
 
 }  // namespace
