@@ -58,8 +58,8 @@ class LifelineFleet final : public Fleet {
   bool shows_failure() const override {
     return !lifeline_.failed() || (process() == 0 && !lifeline_.spoken());
   }
-  void on_stuck(std::function<std::string(const std::string&)> say) override {
-    lifeline_.on_stuck(std::move(say));
+  void on_failure(std::function<std::string(const std::string&)> say) override {
+    lifeline_.on_failure(std::move(say));
   }
   void abort(int exit_code) override { fleet_->abort(exit_code); }
 

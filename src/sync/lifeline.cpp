@@ -244,9 +244,7 @@ void Lifeline::speak_for_stuck_threads(Clock::time_point heard) {
   const auto since = Clock::now() - heard;
   if (since > kSpeak && !spoken_) {
     spoken_ = true;
-    const std::lock_guard lock(stuck_mutex_);
-    const std::string text = on_stuck_ ? on_stuck_(failure_) : failure_;
-    const std::string line = "lockstep: error: " + text + "\n";
+    const std::string line = "lockstep: error: " + said_ + "\n";
     static_cast<void>(write(STDERR_FILENO, line.data(), line.size()));
   }
   if (since > kEnd) std::_Exit(kExitCode);
@@ -288,6 +286,10 @@ void Lifeline::note(const std::string& text, int from) {
     heard_from_ = from;
     failed_ = true;
   }
+  {
+    const std::lock_guard lock(say_mutex_);
+    said_ = say_ ? say_(text) : text;
+  }
   if (process_ == 0) send_all(kFailed, text, from);
 }
 
@@ -327,9 +329,9 @@ void Lifeline::say_last_words(const std::string& text) {
   }
 }
 
-void Lifeline::on_stuck(std::function<std::string(const std::string&)> say) {
-  const std::lock_guard lock(stuck_mutex_);
-  on_stuck_ = std::move(say);
+void Lifeline::on_failure(std::function<std::string(const std::string&)> say) {
+  const std::lock_guard lock(say_mutex_);
+  say_ = std::move(say);
 }
 
 void Lifeline::wait_for_end(Line& line, Clock::time_point until) {

@@ -35,8 +35,8 @@ class Lifeline {
   /// Of this process, to all others, unless it has heard some: then it is they that count. Returns
   /// when the others have had time to write down why they end, and the first to fail has ended.
   void say_last_words(const std::string& text);
-  /// As Fleet::on_stuck.
-  void on_stuck(std::function<std::string(const std::string& failure)> say);
+  /// As Fleet::on_failure.
+  void on_failure(std::function<std::string(const std::string& heard)> say);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -68,9 +68,10 @@ class Lifeline {
   std::atomic<bool> failed_{false}, leaving_{false};
   mutable std::atomic<bool> told_{false};  // the failure, to a thread that ends the process
   std::atomic<bool> spoken_{false};        // of stuck threads
-  std::mutex stuck_mutex_;                 // held while on_stuck_ runs
-  std::function<std::string(const std::string&)> on_stuck_;  // guarded by stuck_mutex_; or null
-  int wake_[2] = {-1, -1};                                   // a pipe: ends the listener
+  std::string said_;                       // what it is to have then; of the listener
+  std::mutex say_mutex_;                   // held while say_ runs
+  std::function<std::string(const std::string&)> say_;  // guarded by say_mutex_; or null
+  int wake_[2] = {-1, -1};                              // a pipe: ends the listener
   std::thread listener_;
 };
 

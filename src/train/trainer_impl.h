@@ -33,16 +33,16 @@ class Trainer {
  private:
   using Clock = std::chrono::steady_clock;
 
-  /// While it lives, a fleet has a function to call (Fleet::on_stuck).
-  class StuckListener {
+  /// While it lives, a fleet has a function to call (Fleet::on_failure).
+  class FailureListener {
    public:
-    StuckListener(Fleet& fleet, std::function<std::string(const std::string&)> say)
+    FailureListener(Fleet& fleet, std::function<std::string(const std::string&)> say)
         : fleet_(fleet) {
-      fleet_.on_stuck(std::move(say));
+      fleet_.on_failure(std::move(say));
     }
-    StuckListener(const StuckListener&) = delete;
-    StuckListener& operator=(const StuckListener&) = delete;
-    ~StuckListener() { fleet_.on_stuck(nullptr); }
+    FailureListener(const FailureListener&) = delete;
+    FailureListener& operator=(const FailureListener&) = delete;
+    ~FailureListener() { fleet_.on_failure(nullptr); }
 
    private:
     Fleet& fleet_;
@@ -70,7 +70,7 @@ class Trainer {
   ImportSummary import_initial(const char* asked_by, const std::filesystem::path& path);
   void open_folder();
   void open_metrics_file();
-  void listen_for_stuck_threads();
+  void listen_for_failures();
   void write_config();
   void log_start();
 
@@ -153,8 +153,8 @@ class Trainer {
   Evaluation evaluation_;  // the last one with bn.eval_stats
   std::vector<Evaluation> other_stats_;
   std::vector<BatchNormLens> lenses_;
-  std::atomic<bool> recorded_error_{false};      // why the run ends is in its log
-  std::optional<StuckListener> stuck_listener_;  // last: reads the members above, on its thread
+  std::atomic<bool> recorded_error_{false};          // why the run ends is in its log
+  std::optional<FailureListener> failure_listener_;  // last: reads the members above, on its thread
 };
 
 }  // namespace lockstep

@@ -267,11 +267,11 @@ ImportSummary Trainer::import_initial(const char* asked_by, const fs::path& path
   return summary;
 }
 
-// A launcher ends the processes left over a second or two after one is gone: what this one has
-// heard is to be in its log by then, even if its own threads cannot say so.
-void Trainer::listen_for_stuck_threads() {
+// Of a peer that has gone this process's own threads need not live to tell: MPI may end it at once,
+// and a launcher does so a second or two later.
+void Trainer::listen_for_failures() {
   if (request_.fleet == nullptr) return;
-  stuck_listener_.emplace(*request_.fleet, [this](const std::string& heard) {
+  failure_listener_.emplace(*request_.fleet, [this](const std::string& heard) {
     std::string text = replicas_->sync_group().explain_failure(heard);
     if (!recorded_error_.exchange(true)) log_->record_error(text);
     return text;
@@ -300,7 +300,7 @@ void Trainer::open_folder() {
         "{} lines of scalars.json after step {} are taken back: these steps are trained again",
         trimmed, iteration_));
   }
-  listen_for_stuck_threads();
+  listen_for_failures();
   write_config();
   if (!fs::exists(folder_.environment())) {
     Json environment = describe_environment(devices_);

@@ -3,9 +3,8 @@
 #include <doctest/doctest.h>
 
 #include <future>
-#include <memory>
-#include <optional>
 #include <string>
+#include <vector>
 
 #include "support/thread_fleet.h"
 
@@ -16,54 +15,51 @@ using test::run_fleet;
 
 const std::vector<std::string> kOneMachine(2, "hosta");
 
-/// What process 0 says on behalf of its threads, which do not ask why process 1 ends until it has.
-struct Stuck {
-  std::promise<std::string> heard;
+/// What process 0 hears of why process 1 ends.
+struct Heard {
+  std::promise<std::string> text;
   int times = 0;
 
-  std::string say(const std::string& failure) {
+  std::string say(const std::string& heard) {
     ++times;
-    heard.set_value(failure);
-    return failure + " (a test)";
+    text.set_value(heard);
+    return heard + " (a test)";
   }
 };
 
-}  // namespace
-
-TEST_CASE("what a process has heard is said though its threads are stuck, once") {
-  Stuck stuck;
-  std::promise<void> done;
+/// Process 0 does `listen`, once it has something to call, while process 1 says why it ends.
+template <typename Listen>
+int times_heard(const Listen& listen) {
+  Heard heard;
   run_fleet(kOneMachine, [&](Fleet& fleet) {
     Lifeline lifeline(fleet);
     if (fleet.process() == 1) {
-      lifeline.say_last_words("the disk is full");
-      return;
+      broadcast(fleet, "");
+      return lifeline.say_last_words("the disk is full");
     }
-    lifeline.on_stuck([&](const std::string& failure) { return stuck.say(failure); });
-    CHECK(stuck.heard.get_future().get() == "process 1 (hosta): the disk is full");
-    CHECK(lifeline.failure() == "process 1 (hosta): the disk is full");
-    CHECK(lifeline.spoken());
-    lifeline.on_stuck(nullptr);
+    lifeline.on_failure([&](const std::string& text) { return heard.say(text); });
+    broadcast(fleet, "go on");
+    listen(lifeline, heard);
+    lifeline.on_failure(nullptr);
   });
-  CHECK(stuck.times == 1);
+  return heard.times;
 }
 
-TEST_CASE("threads that say it themselves leave nothing to say") {
-  int times = 0;
-  run_fleet(kOneMachine, [&](Fleet& fleet) {
-    Lifeline lifeline(fleet);
-    if (fleet.process() == 1) {
-      lifeline.say_last_words("the disk is full");
-      return;
-    }
-    lifeline.on_stuck([&](const std::string& failure) {
-      ++times;
-      return failure;
-    });
-    while (!lifeline.failure()) std::this_thread::yield();
-    lifeline.say_last_words("heard of it");  // and ends the thread that would speak
-  });
-  CHECK(times == 0);
+}  // namespace
+
+TEST_CASE("what a process hears is said at once, and on stderr when its threads stay away") {
+  CHECK(times_heard([](Lifeline& lifeline, Heard& heard) {
+          CHECK(heard.text.get_future().get() == "process 1 (hosta): the disk is full");
+          while (!lifeline.spoken()) std::this_thread::yield();
+          CHECK(lifeline.failure() == "process 1 (hosta): the disk is full");
+        }) == 1);
+}
+
+TEST_CASE("what a process hears is said once, also when its threads come to say it") {
+  CHECK(times_heard([](Lifeline& lifeline, Heard&) {
+          while (!lifeline.failure()) std::this_thread::yield();
+          lifeline.say_last_words("heard of it");
+        }) == 1);
 }
 
 }  // namespace lockstep

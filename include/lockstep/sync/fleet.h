@@ -40,13 +40,14 @@ class Fleet {
   /// it ends because of another it returns when that one has, whose exit code is the run's.
   virtual void say_last_words(const std::string& text) { static_cast<void>(text); }
   /// Whether it is for this process to show what ends it: of those who only hear of a failure
-  /// process 0 does, unless on_stuck has.
+  /// process 0 does, unless stderr has it (on_failure).
   virtual bool shows_failure() const { return true; }
-  /// What to do when this process has heard why another ends, and for a fifth of a second none of
-  /// its threads has come out of a call to say so: one of MPI need not return once a process is
-  /// gone. `say` is given what was heard, once, on a thread of the fleet's, and returns what stderr
-  /// is to show. Null: nothing; returns when the function before is no longer running.
-  virtual void on_stuck(std::function<std::string(const std::string& failure)> say) {
+  /// What to do as soon as this process hears why another ends, on a thread of the fleet's: its own
+  /// may be in a call that does not return, or in which MPI ends the process because its peer has
+  /// gone. `say` is given what was heard and returns what stderr is to show if none of the
+  /// process's threads has come to say it within a fifth of a second. Null: nothing; returns when
+  /// the function before is no longer running.
+  virtual void on_failure(std::function<std::string(const std::string& heard)> say) {
     static_cast<void>(say);
   }
   /// Ends all processes, this one too, with this exit code.
