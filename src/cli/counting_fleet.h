@@ -30,7 +30,7 @@ class CountingFleet final : public Fleet {
   }
   std::vector<int> waiting_for() const override { return fleet_.waiting_for(); }
   void say_last_words(const std::string& text) override { fleet_.say_last_words(text); }
-  bool shows_failure() const override { return fleet_.shows_failure(); }
+  bool shows_error(const std::string& text) const override { return fleet_.shows_error(text); }
   void on_failure(std::function<std::string(const std::string&)> say) override {
     fleet_.on_failure(std::move(say));
   }

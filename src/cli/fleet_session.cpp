@@ -12,7 +12,7 @@ int run_in_fleet(const std::function<int(Fleet* fleet)>& work) {
   try {
     return work(fleet.get());
   } catch (const std::exception& error) {
-    if (fleet->shows_failure()) show_error(error);
+    if (fleet->shows_error(error.what())) show_error(error);
     fleet->say_last_words(error.what());
     const int exit_code = exit_code_of(error);
     fleet->abort(exit_code);

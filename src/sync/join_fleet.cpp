@@ -55,8 +55,9 @@ class LifelineFleet final : public Fleet {
   }
   std::vector<int> waiting_for() const override { return fleet_->waiting_for(); }
   void say_last_words(const std::string& text) override { lifeline_.say_last_words(text); }
-  bool shows_failure() const override {
-    return !lifeline_.failed() || (process() == 0 && !lifeline_.spoken());
+  bool shows_error(const std::string& text) const override {
+    const auto heard = lifeline_.failure();
+    return !heard || (process() == 0 && text.find(*heard) == std::string::npos);
   }
   void on_failure(std::function<std::string(const std::string&)> say) override {
     lifeline_.on_failure(std::move(say));

@@ -242,12 +242,14 @@ void Lifeline::listen() {
 void Lifeline::speak_for_stuck_threads(Clock::time_point heard) {
   if (told_) return;
   const auto since = Clock::now() - heard;
-  if (since > kSpeak && !spoken_) {
-    spoken_ = true;
-    const std::string line = "lockstep: error: " + said_ + "\n";
-    static_cast<void>(write(STDERR_FILENO, line.data(), line.size()));
-  }
+  if (since > kSpeak) speak();
   if (since > kEnd) std::_Exit(kExitCode);
+}
+
+void Lifeline::speak() {
+  if (spoken_.exchange(true)) return;
+  const std::string line = "lockstep: error: " + said_ + "\n";
+  static_cast<void>(write(STDERR_FILENO, line.data(), line.size()));
 }
 
 // A message: kind, number of bytes in the order of this machine, text.
@@ -277,7 +279,7 @@ void Lifeline::take(Line& line, char kind, const std::string& text) {
   if (kind == kFailed) note(text, line.process);
 }
 
-// Process 0 tells the others.
+// Process 0 tells the others, and whoever started them.
 void Lifeline::note(const std::string& text, int from) {
   {
     const std::lock_guard lock(mutex_);
@@ -290,7 +292,9 @@ void Lifeline::note(const std::string& text, int from) {
     const std::lock_guard lock(say_mutex_);
     said_ = say_ ? say_(text) : text;
   }
-  if (process_ == 0) send_all(kFailed, text, from);
+  if (process_ != 0) return;
+  speak();
+  send_all(kFailed, text, from);
 }
 
 void Lifeline::send_all(char kind, const std::string& text, int but) {

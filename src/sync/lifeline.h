@@ -15,9 +15,9 @@
 
 namespace lockstep {
 
-/// Safe from any thread. A process that has heard of a failure, and whose threads do not come to
-/// say so (a call of MPI need not return then), says it on stderr after a fifth of a second and
-/// ends after ten.
+/// Safe from any thread. Process 0 says at once on stderr what it hears of a failure. Another
+/// process, whose threads do not come to say so (a call of MPI need not return then), says it after
+/// a fifth of a second; either ends then after ten.
 class Lifeline {
  public:
   /// Connects; all processes call it. Throws Error when process 0 cannot be reached.
@@ -30,8 +30,6 @@ class Lifeline {
   /// Why another process has ended, as soon as it has.
   std::optional<std::string> failure() const;
   bool failed() const { return failed_; }
-  /// Whether stderr has it.
-  bool spoken() const { return spoken_; }
   /// Of this process, to all others, unless it has heard some: then it is they that count. Returns
   /// when the others have had time to write down why they end, and the first to fail has ended.
   void say_last_words(const std::string& text);
@@ -55,6 +53,7 @@ class Lifeline {
   void take(Line& line, char kind, const std::string& text);
   void note(const std::string& text, int from);
   void speak_for_stuck_threads(Clock::time_point heard);
+  void speak();
   void send_all(char kind, const std::string& text, int but);
   static void wait_for_end(Line& line, Clock::time_point until);
   std::string name(int process) const;
@@ -67,8 +66,8 @@ class Lifeline {
   std::atomic<int> heard_from_{-1};
   std::atomic<bool> failed_{false}, leaving_{false};
   mutable std::atomic<bool> told_{false};  // the failure, to a thread that ends the process
-  std::atomic<bool> spoken_{false};        // of stuck threads
-  std::string said_;                       // what it is to have then; of the listener
+  std::atomic<bool> spoken_{false};        // stderr has it
+  std::string said_;                       // what it is to have; of the listener
   std::mutex say_mutex_;                   // held while say_ runs
   std::function<std::string(const std::string&)> say_;  // guarded by say_mutex_; or null
   int wake_[2] = {-1, -1};                              // a pipe: ends the listener

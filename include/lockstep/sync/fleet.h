@@ -39,9 +39,12 @@ class Fleet {
   /// Tells the others why this one ends: their exchanges throw ReplicaError with this text. Where
   /// it ends because of another it returns when that one has, whose exit code is the run's.
   virtual void say_last_words(const std::string& text) { static_cast<void>(text); }
-  /// Whether it is for this process to show what ends it: of those who only hear of a failure
-  /// process 0 does, unless stderr has it (on_failure).
-  virtual bool shows_failure() const { return true; }
+  /// Whether it is for this process to show an error of this text that ends it. Not what it has
+  /// heard from another, which is on stderr already.
+  virtual bool shows_error(const std::string& text) const {
+    static_cast<void>(text);
+    return true;
+  }
   /// What to do as soon as this process hears why another ends, on a thread of the fleet's: its own
   /// may be in a call that does not return, or in which MPI ends the process because its peer has
   /// gone. `say` is given what was heard and returns what stderr is to show if none of the
