@@ -83,8 +83,8 @@ Graph Network::Impl::describe(const PlanOptions& options) const {
   return graph;
 }
 
-// A BatchNorm in evaluation is a pass over memory that its convolution, where it is of an output
-// that only the BatchNorm reads, can spare.
+// In an evaluation a BatchNorm is a pass over memory, which the convolution before it spares where
+// nobody else reads what it writes.
 void Network::Impl::join_convolutions_and_batch_norms() {
   std::unordered_map<const Value*, int> readers;
   for (const Output& output : outputs) ++readers[output.value];

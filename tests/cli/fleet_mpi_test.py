@@ -181,6 +181,10 @@ with tempfile.TemporaryDirectory() as name:
     os.kill(pids[0], signal.SIGKILL)
     output, _ = running.communicate(timeout=60)
     expect(output, "process 1", "ended without a word")
+    log = (root / "killed/run.log").read_text()
+    for text, where in ((output, "the output"), (log, "run.log")):
+        if text.count("ended without a word") != 1:
+            sys.exit(f"expected {where} to say once what has ended, got\n{text[-2000:]}")
     if running.returncode == 0:
         sys.exit("mpirun says that all is well")
     expect((root / "killed/events.jsonl").read_text(), "ended without a word", "heard at replica", ", step ")

@@ -47,9 +47,9 @@ class Fleet {
   }
   /// What to do as soon as this process hears why another ends, on a thread of the fleet's: its own
   /// may be in a call that does not return, or in which MPI ends the process because its peer has
-  /// gone. `say` is given what was heard and returns what stderr is to show if none of the
-  /// process's threads has come to say it within a fifth of a second. Null: nothing; returns when
-  /// the function before is no longer running.
+  /// gone. `say` is given what was heard and returns what stderr is to show: process 0's at once,
+  /// that of another when none of its threads has come to say it within a fifth of a second. Null:
+  /// nothing; returns when the function before is no longer running.
   virtual void on_failure(std::function<std::string(const std::string& heard)> say) {
     static_cast<void>(say);
   }

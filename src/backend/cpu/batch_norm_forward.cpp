@@ -214,7 +214,9 @@ void CpuBackend::batch_norm_inference(const BatchNormInference& a) {
 }
 
 std::size_t normalization_bytes(std::int64_t channels) {
-  return static_cast<std::size_t>(channels) * sizeof(float) + ChannelScale::bytes(channels);
+  constexpr std::size_t kLine = 64;
+  const std::size_t invstd = static_cast<std::size_t>(channels) * sizeof(float);
+  return (invstd + ChannelScale::bytes(channels) + kLine - 1) / kLine * kLine;
 }
 
 Normalization normalization_of(const BatchNormInference& a, void* memory) {

@@ -126,7 +126,7 @@ struct Normalization {
 using NormalizeRows = void (*)(const Normalization& n, std::int64_t begin, std::int64_t end);
 NormalizeRows normalize_rows_of(const Normalization& n);
 
-/// What `a` asks for, with its scales in `memory` of normalization_bytes.
+/// What `a` asks for, with its scales in `memory` of normalization_bytes, a multiple of a line.
 Normalization normalization_of(const BatchNormInference& a, void* memory);
 std::size_t normalization_bytes(std::int64_t channels);
 

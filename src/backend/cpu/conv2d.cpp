@@ -73,21 +73,6 @@ struct ColumnSums {
   std::int64_t images, channels, image_rows, parts;
 };
 
-/// The memory of a convolution that is normalised.
-struct InferenceScratch {
-  InferenceScratch(CpuBackend& backend, const Convolution& convolution, bool strided,
-                   std::int64_t channels) {
-    constexpr std::size_t kLine = 64;
-    const std::size_t scales = (normalization_bytes(channels) + kLine - 1) / kLine * kLine;
-    normalization =
-        backend.scratch(scales + convolution.scratch_bytes(ConvPass::kForward, strided));
-    products = static_cast<std::byte*>(normalization) + scales;
-  }
-
-  void* normalization;
-  void* products;
-};
-
 }  // namespace
 
 void CpuBackend::prepare_conv2d(const ConvGeometry& geometry, const Shape& input, DType dtype,
@@ -99,14 +84,12 @@ void CpuBackend::prepare_conv2d(const ConvGeometry& geometry, const Shape& input
   if (backward) passes.push_back(ConvPass::kBackwardWeights);
   if (backward && grad_input) passes.push_back(ConvPass::kBackwardData);
   for (const ConvPass pass : passes) {
-    scratch(conv_cache_->get(geometry, input, pass, threads_).scratch_bytes(pass, false));
+    std::size_t bytes =
+        conv_cache_->get(geometry, input, pass, threads_).scratch_bytes(pass, false);
+    if (!backward) bytes += normalization_bytes(geometry.out_channels);  // conv2d_inference
+    scratch(bytes);
   }
-  if (backward) {
-    scratch(ColumnSums(geometry.output_shape(input)).bytes());
-  } else {
-    InferenceScratch(*this, conv_cache_->get(geometry, input, ConvPass::kForward, threads_), false,
-                     geometry.out_channels);
-  }
+  if (backward) scratch(ColumnSums(geometry.output_shape(input)).bytes());
 }
 
 void CpuBackend::conv2d_forward(const ConvGeometry& geometry, const Tensor& x, const float* weight,
@@ -133,13 +116,16 @@ void CpuBackend::conv2d_inference(const ConvGeometry& geometry, const Tensor& x,
   check_operands(geometry, x, y);
   check_same_shape("conv2d_inference", {&y, &normalization.residual});
   check_fp32("conv2d_inference", {&normalization.residual});
-  Convolution& convolution = conv_cache_->get(geometry, x.shape, ConvPass::kForward, threads_);
+  constexpr auto kPass = ConvPass::kForward;
+  Convolution& convolution = conv_cache_->get(geometry, x.shape, kPass, threads_);
   const bool strided = !x.dense() || !y.dense();
-  const InferenceScratch memory(*this, convolution, strided, y.shape.channels());
-  Normalization n = normalization_of(normalization, memory.normalization);
+  const std::size_t scales = normalization_bytes(y.shape.channels());
+  auto* memory =
+      static_cast<std::byte*>(scratch(scales + convolution.scratch_bytes(kPass, strided)));
+  Normalization n = normalization_of(normalization, memory);
   n.x = y;
   const NormalizeRows rows = normalize_rows_of(n);
-  convolution.forward(x, weight, bias, y, memory.products,
+  convolution.forward(x, weight, bias, y, memory + scales,
                       [&](std::int64_t begin, std::int64_t end) { rows(n, begin, end); });
 }
 

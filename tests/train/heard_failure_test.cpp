@@ -1,0 +1,89 @@
+// What a run leaves when another process of its fleet has gone.
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <string>
+
+#include "lockstep/core/check.h"
+#include "support/thread_fleet.h"
+#include "train/runs.h"
+
+namespace lockstep {
+namespace {
+
+using test::read_text;
+using test::Runs;
+
+constexpr const char* kGone = "process 1 (host1) ended without a word";
+
+/// Hands on to another fleet until process 0 hears, in an exchange in the middle of a run, that
+/// process 1 has gone.
+class EndingFleet final : public Fleet {
+ public:
+  EndingFleet(Fleet& fleet, std::atomic<bool>& gone, std::function<void()> heard)
+      : fleet_(fleet), gone_(gone), heard_(std::move(heard)) {}
+
+  int process() const override { return fleet_.process(); }
+  int processes() const override { return fleet_.processes(); }
+  const std::vector<std::string>& hosts() const override { return fleet_.hosts(); }
+  void exchange(int channel, std::span<const int> peers,
+                std::span<const std::span<const std::byte>> out, std::span<Bytes> in,
+                const std::function<bool()>& stop) override {
+    constexpr int kExchanges = 100;
+    if (process() == 0 && say_ && ++exchanges_ == kExchanges) {
+      said = say_(kGone);
+      heard_();
+      gone_ = true;
+    }
+    try {
+      fleet_.exchange(channel, peers, out, in, [&] { return gone_ || stop(); });
+    } catch (const PeerAborted&) {
+      if (gone_) throw ReplicaError(kGone);
+      throw;
+    }
+  }
+  std::vector<int> waiting_for() const override { return fleet_.waiting_for(); }
+  void on_failure(std::function<std::string(const std::string&)> say) override {
+    say_ = std::move(say);
+  }
+  void abort(int exit_code) override { fleet_.abort(exit_code); }
+
+  std::string said;
+
+ private:
+  Fleet& fleet_;
+  std::atomic<bool>& gone_;
+  const std::function<void()> heard_;
+  std::function<std::string(const std::string&)> say_;
+  int exchanges_ = 0;
+};
+
+int count(const std::string& text, const std::string& what) {
+  int found = 0;
+  for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++found;
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("why another process has gone is in the log when it is heard, and once") {
+  const Runs runs;
+  const auto log = [&] { return read_text(runs.folder("two").log()); };
+  std::atomic<bool> gone = false;
+  std::string log_when_heard, said;
+  test::run_fleet(2, [&](Fleet& thread) {
+    EndingFleet fleet(thread, gone, [&] { log_when_heard = log(); });
+    TrainRequest request = runs.request("two", {"bn.mode=sync", "run.max_iters=1000"});
+    request.devices = "cpu:2";
+    request.fleet = &fleet;
+    CHECK_THROWS_AS(train(request), ReplicaError);
+    if (fleet.process() == 0) said = fleet.said;
+  });
+  CHECK(said.starts_with(kGone));
+  CHECK(said.find("heard at replica 0") != std::string::npos);
+  CHECK(count(log_when_heard, "ERROR - " + said) == 1);
+  CHECK(count(log(), "ERROR") == 1);
+}
+
+}  // namespace lockstep
