@@ -187,6 +187,12 @@ void ConfigReader::check_model() {
   const Architecture architecture = config.architecture();
   check_task(architecture);
   check_image_size(architecture);
+  for (const std::string& option : architecture.ignored_options) {
+    const std::string key = "model." + option;
+    if (!has(key)) continue;
+    diagnostics_.warning(source_.span(key), fmt::format("{} means nothing to {}, and is ignored",
+                                                        key, config.model.arch));
+  }
 }
 
 void ConfigReader::check_task(const Architecture& architecture) {

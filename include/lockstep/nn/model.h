@@ -64,6 +64,9 @@ struct Architecture {
   /// own.
   std::vector<std::string> heads = {};
   Task task = Task::kSegmentation;
+  /// Fields of ModelOptions, by name, that mean nothing to it: who sets one in a configuration is
+  /// told so.
+  std::vector<std::string> ignored_options = {};
 };
 
 /// An entry of a table of models: what a configuration calls `name` in model.arch.

@@ -1,6 +1,9 @@
 #pragma once
 // What a configuration may ask of some networks and not of others.
 
+#include <string>
+#include <vector>
+
 #include "lockstep/core/check.h"
 #include "lockstep/nn/model.h"
 #include "lockstep/nn/models/resnet.h"
@@ -9,6 +12,10 @@ namespace lockstep {
 
 /// The ResNet of that name with what the configuration says of it.
 ResNetOptions configured_resnet(const std::string& name, const ModelOptions& options);
+
+/// What only a U-Net takes. Not an error elsewhere: the configurations that come with the program
+/// say them, and `-s model.arch=resnet50` is meant to be enough.
+inline std::vector<std::string> unet_options() { return {"width", "depth"}; }
 
 /// Of an architecture without a ResNet. Throws ConfigError when one of these options is not as it
 /// comes.

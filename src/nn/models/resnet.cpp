@@ -203,7 +203,8 @@ Architecture make_resnet(const ModelOptions& options) {
   return {.model = resnet(own, options.num_classes),
           .description = options.arch + describe_stem(own),
           .heads = {"fc"},
-          .task = Task::kClassification};
+          .task = Task::kClassification,
+          .ignored_options = unet_options()};
 }
 
 }  // namespace lockstep

@@ -142,7 +142,8 @@ Architecture make_segmentation(const ModelOptions& options) {
                                : head == "fcn" ? fcn(own)
                                                : deeplabv3(own),
                       .description = description,
-                      .heads = {form.name}};
+                      .heads = {form.name},
+                      .ignored_options = unet_options()};
   if (is_pspnet) result.heads.push_back("ppm");
   if (own.aux_head) result.heads.push_back(form.aux_name);
   return result;
