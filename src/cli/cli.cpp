@@ -20,8 +20,8 @@
 #include "cli/progress_line.h"
 #include "lockstep/cli/run_cli.h"
 #include "lockstep/core/check.h"
+#include "lockstep/parallel/data_parallel.h"
 #include "train/suggest.h"
-#include "train/trainer.h"
 
 namespace lockstep {
 namespace {
@@ -137,15 +137,18 @@ void show_error(const std::exception& error) {
 int run_cli(int argc, const char* const* argv, const CliOptions& options) {
   const Tables tables{joined(options.models, builtin_models()),
                       joined(options.datasets, builtin_layouts())};
+  int exit_code = kExitFailure;
   try {
-    return run_command(argc, argv, tables);
-  } catch (const StuckReplica& error) {
-    show_error(error);
-    std::_Exit(kExitReplica);  // a thread still uses what destructors would free
+    exit_code = run_command(argc, argv, tables);
   } catch (const std::exception& error) {
     show_error(error);
-    return exit_code_of(error);
+    exit_code = exit_code_of(error);
   }
+  if (threads_left_behind()) {
+    std::fflush(nullptr);
+    std::_Exit(exit_code);
+  }
+  return exit_code;
 }
 
 }  // namespace lockstep

@@ -2,6 +2,7 @@
 // A fleet that counts what it carries.
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <utility>
 
@@ -29,6 +30,9 @@ class CountingFleet final : public Fleet {
     fleet_.exchange(channel, peers, out, in, stop);
   }
   std::vector<int> waiting_for() const override { return fleet_.waiting_for(); }
+  std::chrono::steady_clock::duration silence_of(int process) const override {
+    return fleet_.silence_of(process);
+  }
   void say_last_words(const std::string& text) override { fleet_.say_last_words(text); }
   bool shows_error(const std::string& text) const override { return fleet_.shows_error(text); }
   void on_failure(std::function<std::string(const std::string&)> say) override {

@@ -25,12 +25,17 @@ StopSignals::StopSignals() {
   std::signal(SIGINT, request_stop);
   std::signal(SIGTERM, request_stop);
   std::signal(SIGUSR1, request_stop_kindly);
+  hang_up_ = std::signal(SIGHUP, request_stop_kindly);
+  if (hang_up_ == SIG_IGN) std::signal(SIGHUP, SIG_IGN);  // nohup: it is to go on
+  broken_pipe_ = std::signal(SIGPIPE, SIG_IGN);
 }
 
 StopSignals::~StopSignals() {
   std::signal(SIGINT, SIG_DFL);
   std::signal(SIGTERM, SIG_DFL);
   std::signal(SIGUSR1, SIG_DFL);
+  std::signal(SIGHUP, hang_up_);
+  std::signal(SIGPIPE, broken_pipe_);
 }
 
 const std::atomic<bool>& StopSignals::requested() const { return stop_requested; }

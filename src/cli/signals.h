@@ -1,14 +1,16 @@
 #pragma once
-// Ctrl-C: the first SIGINT, SIGTERM or SIGUSR1 asks for a stop at the end of the step, the second
-// SIGINT or SIGTERM ends the process at once. Installed by the commands that train.
+// Ctrl-C: the first SIGINT or SIGTERM, and SIGUSR1 and SIGHUP, ask for a stop at the end of the
+// step, the second SIGINT or SIGTERM ends the process at once. Installed by the commands that
+// train.
 
 #include <atomic>
 
 namespace lockstep {
 
-/// Handles SIGINT, SIGTERM and SIGUSR1, which launchers of several processes hand on (mpirun and
-/// srun do, and of the others kill after a second), for as long as it lives. One at a time per
-/// process.
+/// Handles SIGINT, SIGTERM, SIGUSR1, which launchers of several processes hand on (mpirun and srun
+/// do, and of the others kill after a second), and SIGHUP, of a terminal that is gone (under nohup
+/// it stays ignored), for as long as it lives. Who reads the output may end meanwhile: a training
+/// goes on without SIGPIPE. One at a time per process.
 class StopSignals {
  public:
   StopSignals();
@@ -18,6 +20,10 @@ class StopSignals {
 
   /// True once a stop was asked for; to be given to TrainRequest::stop.
   const std::atomic<bool>& requested() const;
+
+ private:
+  using Handler = void (*)(int);
+  Handler hang_up_, broken_pipe_;  // what was there before
 };
 
 }  // namespace lockstep

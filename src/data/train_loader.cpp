@@ -150,6 +150,7 @@ struct TrainLoader::Impl {
   std::int64_t position_;    // the batch that next() returns next
   std::int64_t next_batch_;  // of the next ticket, which is for the Slot's `places[next_place_]`
   std::size_t next_place_ = 0;
+  std::exception_ptr failure_;       // of a worker, outside any batch
   std::vector<std::int64_t> order_;  // of epoch order_epoch_
   std::int64_t order_epoch_ = -1;
   std::vector<Decoder> decoders_;      // [worker], or the caller's
@@ -195,7 +196,8 @@ const Batch& TrainLoader::Impl::next() {
     } while (slot.missing > 0);
   } else {
     free_.notify_all();
-    filled_.wait(lock, [&] { return next_batch_ > held_ && slot.missing == 0; });
+    filled_.wait(lock, [&] { return failure_ || (next_batch_ > held_ && slot.missing == 0); });
+    if (failure_) std::rethrow_exception(failure_);
   }
   if (slot.failure) std::rethrow_exception(slot.failure);
   return slot.batch;
@@ -207,7 +209,13 @@ void TrainLoader::Impl::work(const std::stop_token& stop, Decoder& decoder) {
     {
       std::unique_lock lock(mutex_);
       if (!free_.wait(lock, stop, [&] { return ticket_ready(); }) || stop.stop_requested()) return;
-      ticket = take_ticket();
+      try {
+        ticket = take_ticket();
+      } catch (...) {
+        failure_ = std::current_exception();
+        filled_.notify_all();
+        return;
+      }
     }
     if (ticket) decode(*ticket, decoder);
   }

@@ -187,11 +187,22 @@ const Tensor& Network::output_grad(std::size_t index) const {
   return impl_->outputs[index].value->grad;
 }
 
+namespace {
+
+// A rank that meets no other may have a long way to go when another one fails.
+void leave_if_failed(const StepContext& context) {
+  if (context.communicator != nullptr) context.communicator->leave_if_failed();
+}
+
+}  // namespace
+
 void Network::forward(const StepContext& context) {
   impl_->backend.prepack_conv2d_weights(impl_->weights);
   for (std::size_t i = 0; i < impl_->layers.size(); ++i) {
-    impl_->observed(i, Direction::kForward,
-                    [&] { impl_->layers[i]->forward(impl_->backend, context); });
+    impl_->observed(i, Direction::kForward, [&] {
+      impl_->layers[i]->forward(impl_->backend, context);
+      leave_if_failed(context);
+    });
   }
 }
 
@@ -200,7 +211,10 @@ void Network::backward(const StepContext& context, const AfterLayer& after_layer
                  "PlanOptions{.training = true}");
   for (std::size_t i = impl_->layers.size(); i-- > 0;) {
     if (impl_->plan.runs_backward[i]) {
-      impl_->observed(i, Direction::kBackward, [&] { impl_->run_backward(i, context); });
+      impl_->observed(i, Direction::kBackward, [&] {
+        impl_->run_backward(i, context);
+        leave_if_failed(context);
+      });
     }
     if (after_layer) after_layer(i);
   }

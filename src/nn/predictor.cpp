@@ -1,5 +1,6 @@
 #include "lockstep/nn/predictor.h"
 
+#include <optional>
 #include <utility>
 
 #include "lockstep/core/check.h"
@@ -16,7 +17,7 @@ struct Predictor::Impl {
   Model model;
   PredictorOptions options;
   std::unique_ptr<Backend> backend;
-  TensorMap weights;  // until the first batch says what shape the network has
+  std::optional<TensorMap> weights;  // until the first batch says what shape the network has
   ParameterStore store;
   std::unique_ptr<Network> network;
   std::size_t output = 0;
@@ -39,9 +40,9 @@ void Predictor::Impl::prepare(const Shape& shape) {
                             {.training = false, .outputs = {options.output}}, *backend, store);
     output = network->output_index(options.output);
   }
-  if (!weights.empty()) {
-    import_weights(weights, store, *backend, true);
-    weights.clear();
+  if (weights) {
+    import_weights(*weights, store, *backend, true);
+    weights.reset();
   }
   network->set_batch(shape.batch());
 }

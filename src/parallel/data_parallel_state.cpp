@@ -7,20 +7,35 @@ namespace lockstep {
 
 // --- evaluation ---
 
-// Every image and every rank has its own place: no order of arrival can matter.
+namespace {
+
+/// What the replicas share in an evaluation. Every image and every rank has its own place: no order
+/// of arrival can matter. The last thread that has it frees it: one that does not return after a
+/// failure may outlive the call.
+struct EvaluationWork {
+  std::function<Batch(std::int64_t index)> load;
+  std::vector<EvalOutcome> batches;
+  std::vector<std::vector<std::int64_t>> confusions;  // [own rank]
+};
+
+}  // namespace
+
 DataParallel::EvalResult DataParallel::evaluate(
     std::int64_t count, const std::function<Batch(std::int64_t index)>& load) {
   impl_->check_between_steps("evaluate");
-  std::vector<EvalOutcome> batches(static_cast<std::size_t>(count));
-  std::vector<std::vector<std::int64_t>> confusions(impl_->replicas.size());  // [own rank]
-  impl_->run([&](Replica& replica) {
+  const auto work = std::make_shared<EvaluationWork>();
+  work->load = load;
+  work->batches.resize(static_cast<std::size_t>(count));
+  work->confusions.resize(impl_->replicas.size());
+  impl_->group->run([impl = impl_.get(), work, count](int rank) {
+    Replica& replica = *impl->replica_at(rank);
     replica.begin_evaluation();
-    for (std::int64_t index = replica.rank(); index < count; index += size()) {
-      batches[static_cast<std::size_t>(index)] = replica.evaluate(load(index));
+    for (std::int64_t index = rank; index < count; index += impl->ranks()) {
+      work->batches[static_cast<std::size_t>(index)] = replica.evaluate(work->load(index));
     }
-    confusions[static_cast<std::size_t>(replica.rank() - impl_->first())] =
-        replica.end_evaluation();
+    work->confusions[static_cast<std::size_t>(rank - impl->first())] = replica.end_evaluation();
   });
+  auto& [ignored, batches, confusions] = *work;
 
   EvalResult result;
   result.confusion.resize(confusions.front().size());

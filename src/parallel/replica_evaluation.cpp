@@ -83,13 +83,14 @@ void Replica::prepare_evaluation(const Batch& batch) {
 
 EvalOutcome Replica::evaluate(const Batch& batch) {
   communicator_.enter("evaluation", "the network");
+  communicator_.leave_if_failed();
   prepare_evaluation(batch);
   const LossNode& loss = losses_.front();
   const Network& network = *eval_network_;
   const Tensor target = loss.target(network, eval_target_.data());
   upload_images(*backend_, batch, eval_images_, network.input());
   backend_->upload(target, targets_of(batch, 0, loss, target.shape));
-  eval_network_->forward({.training = false});
+  eval_network_->forward({.training = false, .communicator = &communicator_});
 
   if (loss.cross_entropy() != nullptr) {
     backend_->confusion_matrix(network.output(loss.output_index()), target,
@@ -99,6 +100,8 @@ EvalOutcome Replica::evaluate(const Batch& batch) {
   loss.evaluate(network, target, sums().losses.data());
   StepSums read;
   backend_->download(&read, bytes_tensor(sums_.data(), sizeof(StepSums)));
+  backend_->fill(sums_tensor(),
+                 0);  // a training step's, to which a loss that is not finite would stick
   download_logits(network.output(loss.output_index()));
   backend_->synchronize();
   return {read.losses[0], count_terms(batch, loss, target.shape), count_top5(batch)};
@@ -108,7 +111,7 @@ std::vector<std::int32_t> Replica::predict(const Batch& batch) {
   communicator_.enter("prediction", "the network");
   prepare_evaluation(batch);
   upload_images(*backend_, batch, eval_images_, eval_network_->input());
-  eval_network_->forward({.training = false});
+  eval_network_->forward({.training = false, .communicator = &communicator_});
   const Tensor& output = eval_network_->output(losses_.front().output_index());
   std::vector<float> values(static_cast<std::size_t>(output.shape.elements()));
   const Storage memory = backend_->allocate(values.size() * sizeof(float));

@@ -1,5 +1,6 @@
 #include "parallel/replica_group.h"
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/core/check.h"
+#include "lockstep/parallel/data_parallel.h"
 #include "parallel/root_cause.h"
 #include "sync/describe.h"
 
@@ -16,6 +18,8 @@ namespace lockstep {
 namespace {
 
 constexpr std::chrono::seconds kPatience{1};  // for a rank to return after an abort
+
+std::atomic<bool> left_behind{false};
 
 }  // namespace
 
@@ -130,7 +134,8 @@ void ReplicaGroup::run(const std::function<void(int rank)>& work) {
   lock.unlock();
   state.work_given.notify_all();
   lock.lock();
-  if (state.wait_for_all(lock) && !state.failed_at) return;
+  if (!state.wait_for_all(lock)) left_behind = true;
+  if (!state.failed_at) return;
   state.failure = state.root_cause();
   std::rethrow_exception(state.failure);
 }
@@ -139,6 +144,8 @@ bool ReplicaGroup::has_failed() const {
   const std::lock_guard lock(impl_->mutex);
   return impl_->failure != nullptr;
 }
+
+bool threads_left_behind() { return left_behind; }
 
 bool ReplicaGroup::has_stuck_thread() const {
   const std::lock_guard lock(impl_->mutex);

@@ -33,7 +33,7 @@ class ReplicaGroup {
   /// Whether a `run` has thrown: all further ones do.
   bool has_failed() const;
 
-  /// Whether a thread had to be left behind: the process must then end without running destructors.
+  /// Whether a thread had to be left behind and has not come back: what it uses must stay.
   bool has_stuck_thread() const;
 
  private:

@@ -4,6 +4,7 @@
 
 #include "lockstep/core/check.h"
 #include "lockstep/sync/sync_group.h"
+#include "sync/describe.h"
 #include "sync/wait_timer.h"
 
 namespace lockstep {
@@ -64,6 +65,7 @@ std::span<const StatSlot> Communicator::exchange(const SyncCall& call, const Sta
                  "replica ", rank_, " exchanges in process groups ", call.partition,
                  ", which it has not joined");
   enter(to_string(call.direction), call.layer);
+  leave_if_failed();
   if (!hook_allows(call)) {
     own_ = local;
     return {&own_, 1};
@@ -100,6 +102,11 @@ StatPosts Communicator::meet_all(const SyncCall& call, const StatPost& post) {
     meet_in(memberships_[partition], call, {}, barrier_wait_);
   }
   return meet_in(memberships_[0], call, post, barrier_wait_);
+}
+
+void Communicator::leave_if_failed() const {
+  const std::exception_ptr cause = group_.failure_.raised() ? group_.failure() : nullptr;
+  if (cause) throw PeerAborted(concat("replica ", rank_, " leaves, because of: ", describe(cause)));
 }
 
 void Communicator::enter(const char* activity, const char* place) {

@@ -54,6 +54,9 @@ class LifelineFleet final : public Fleet {
     }
   }
   std::vector<int> waiting_for() const override { return fleet_->waiting_for(); }
+  std::chrono::steady_clock::duration silence_of(int process) const override {
+    return lifeline_.silence_of(process);
+  }
   void say_last_words(const std::string& text) override { lifeline_.say_last_words(text); }
   bool shows_error(const std::string& text) const override {
     const auto heard = lifeline_.failure();

@@ -35,7 +35,11 @@ constexpr std::chrono::seconds kPatience{1};
 constexpr std::chrono::milliseconds kSpeak{200}, kEnd{10'000};
 constexpr int kExitCode = 5;  // as of a replica that has failed
 
-constexpr char kFailed = 'F', kDone = 'D';
+// How often a process says that it runs; not to one that has been silent for so long that it would
+// have to keep what it is told.
+constexpr std::chrono::milliseconds kBeat{250}, kSilent{10'000};
+
+constexpr char kFailed = 'F', kDone = 'D', kAlive = 'A';
 
 [[noreturn]] void fail(const char* what) {
   throw Error(concat("the lifeline between the processes: ", what, ": ", std::strerror(errno)));
@@ -73,7 +77,7 @@ std::string own_addresses() {
 bool send_bytes(int socket, const void* data, std::size_t bytes) {
   const auto* at = static_cast<const char*>(data);
   while (bytes > 0) {
-    const ssize_t sent = send(socket, at, bytes, MSG_NOSIGNAL);
+    const ssize_t sent = ::send(socket, at, bytes, MSG_NOSIGNAL);
     if (sent < 0 && errno == EINTR) continue;
     if (sent <= 0) return false;
     at += sent;
@@ -141,7 +145,9 @@ std::uint64_t random_token() {
 
 }  // namespace
 
-Lifeline::Lifeline(Fleet& fleet) : process_(fleet.process()), hosts_(fleet.hosts()) {
+Lifeline::Lifeline(Fleet& fleet)
+    : process_(fleet.process()), hosts_(fleet.hosts()), heard_at_(hosts_.size()) {
+  for (auto& at : heard_at_) at = Clock::now().time_since_epoch().count();
   if (pipe2(wake_, O_CLOEXEC) != 0) fail("pipe");
   if (process_ == 0) {
     const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -225,12 +231,17 @@ void Lifeline::listen() {
   constexpr int kLookMilliseconds = 50;  // once a failure was heard of
   std::vector<pollfd> ready;
   std::optional<Clock::time_point> heard;
+  Clock::time_point next_beat = Clock::now();
   while (true) {
     if (failed_ && !heard) heard = Clock::now();
+    if (Clock::now() >= next_beat) {
+      say_alive();
+      next_beat = Clock::now() + kBeat;
+    }
     if (heard) speak_for_stuck_threads(*heard);
     ready.assign(1, {wake_[0], POLLIN, 0});
     for (const Line& line : lines_) ready.push_back({line.done ? -1 : line.socket, POLLIN, 0});
-    const int wait = heard && !told_ ? kLookMilliseconds : -1;
+    const int wait = heard && !told_ ? kLookMilliseconds : static_cast<int>(kBeat.count());
     if (poll(ready.data(), ready.size(), wait) < 0 && errno != EINTR) return;
     if ((ready.front().revents & POLLIN) != 0) return;
     for (std::size_t i = 0; i < lines_.size(); ++i) {
@@ -258,7 +269,9 @@ void Lifeline::hear(Line& line) {
   const ssize_t got = recv(line.socket, piece.data(), piece.size(), 0);
   if (got <= 0) {
     line.done = true;
-    const char* how = got == 0 ? " ended without a word" : " cannot be reached any more";
+    // A reset: it had not read all that it was told.
+    const bool ended = got == 0 || errno == ECONNRESET;
+    const char* how = ended ? " ended without a word" : " cannot be reached any more";
     return note(name(line.process) + how, line.process);
   }
   line.heard.append(piece.data(), static_cast<std::size_t>(got));
@@ -277,6 +290,35 @@ void Lifeline::hear(Line& line) {
 void Lifeline::take(Line& line, char kind, const std::string& text) {
   line.done = kind == kDone;
   if (kind == kFailed) note(text, line.process);
+  if (kind == kAlive) note_alive(line, text);
+}
+
+// To process 0 that this one runs, by it also for how long it has not heard of each of the others.
+void Lifeline::say_alive() {
+  std::string silences;
+  for (int process = 0; process_ == 0 && process < static_cast<int>(hosts_.size()); ++process) {
+    const std::int64_t silence = silence_of(process).count();
+    silences.append(reinterpret_cast<const char*>(&silence), sizeof silence);
+  }
+  for (const Line& line : lines_) {
+    if (!line.done && silence_of(line.process) < kSilent) send(line, kAlive, silences);
+  }
+}
+
+void Lifeline::note_alive(const Line& line, const std::string& silences) {
+  const Clock::rep now = Clock::now().time_since_epoch().count();
+  for (std::size_t process = 0; process * sizeof(std::int64_t) < silences.size(); ++process) {
+    std::int64_t silence = 0;
+    std::memcpy(&silence, silences.data() + process * sizeof silence, sizeof silence);
+    heard_at_[process] = now - silence;
+  }
+  heard_at_[static_cast<std::size_t>(line.process)] = now;
+}
+
+std::chrono::steady_clock::duration Lifeline::silence_of(int process) const {
+  if (process == process_) return {};
+  return Clock::now() -
+         Clock::time_point(Clock::duration(heard_at_[static_cast<std::size_t>(process)].load()));
 }
 
 // Process 0 tells the others, and whoever started them.
@@ -297,13 +339,18 @@ void Lifeline::note(const std::string& text, int from) {
   send_all(kFailed, text, from);
 }
 
-void Lifeline::send_all(char kind, const std::string& text, int but) {
+// By one call, so that what two threads say does not mix.
+void Lifeline::send(const Line& line, char kind, const std::string& text) {
   const auto size = static_cast<std::uint32_t>(text.size());
   std::string message(1, kind);
   message.append(reinterpret_cast<const char*>(&size), sizeof size);
   message += text;
+  send_bytes(line.socket, message.data(), message.size());
+}
+
+void Lifeline::send_all(char kind, const std::string& text, int but) {
   for (const Line& line : lines_) {
-    if (line.process != but) send_bytes(line.socket, message.data(), message.size());
+    if (line.process != but) send(line, kind, text);
   }
 }
 

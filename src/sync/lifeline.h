@@ -1,6 +1,7 @@
 #pragma once
-// A socket between process 0 and every other one, on which a process that ends says why. One that
-// ends without a word is noticed by the end of its stream, one whose cable is cut by TCP.
+// A socket between process 0 and every other one, on which a process says that it runs, and one
+// that ends why. One that ends without a word is noticed by the end of its stream, one whose cable
+// is cut by TCP, and one that is stopped by its silence.
 
 #include <atomic>
 #include <chrono>
@@ -33,6 +34,8 @@ class Lifeline {
   /// Of this process, to all others, unless it has heard some: then it is they that count. Returns
   /// when the others have had time to write down why they end, and the first to fail has ended.
   void say_last_words(const std::string& text);
+  /// As Fleet::silence_of: of this process none.
+  std::chrono::steady_clock::duration silence_of(int process) const;
   /// As Fleet::on_failure.
   void on_failure(std::function<std::string(const std::string& heard)> say);
 
@@ -51,9 +54,12 @@ class Lifeline {
   void listen();
   void hear(Line& line);
   void take(Line& line, char kind, const std::string& text);
+  void say_alive();
+  void note_alive(const Line& line, const std::string& silences);
   void note(const std::string& text, int from);
   void speak_for_stuck_threads(Clock::time_point heard);
   void speak();
+  static void send(const Line& line, char kind, const std::string& text);
   void send_all(char kind, const std::string& text, int but);
   static void wait_for_end(Line& line, Clock::time_point until);
   std::string name(int process) const;
@@ -61,6 +67,7 @@ class Lifeline {
   const int process_;
   const std::vector<std::string> hosts_;
   std::vector<Line> lines_;
+  std::vector<std::atomic<Clock::rep>> heard_at_;  // [process] when it last ran, for all one knows
   mutable std::mutex mutex_;
   std::string failure_;  // guarded by mutex_
   std::atomic<int> heard_from_{-1};

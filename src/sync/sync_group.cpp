@@ -133,14 +133,20 @@ void SyncGroup::all_gather(std::span<const std::byte> own, std::vector<Bytes>& a
   all.resize(said_.size());
   if (!peers_.empty()) {
     std::fill(said_.begin(), said_.end(), own);
-    mark_gathering(threading::Clock::now());
+    struct Gathering {
+      SyncGroup& group;
+      explicit Gathering(SyncGroup& of) : group(of) {
+        group.mark_gathering(threading::Clock::now());
+      }
+      ~Gathering() { group.mark_gathering(std::nullopt); }
+    };
+    const Gathering watched(*this);
     try {
       exchange(kControlChannel, peers_, said_, all);
     } catch (const PeerAborted&) {  // the watchdog, or a replica, has said why
       if (const std::exception_ptr cause = failure()) std::rethrow_exception(cause);
       throw;
     }
-    mark_gathering(std::nullopt);
   }
   all[static_cast<std::size_t>(roster_.process)].assign(own.begin(), own.end());
 }
@@ -247,7 +253,11 @@ void SyncGroup::mark_gathering(std::optional<threading::Clock::time_point> since
 std::optional<SyncMaster::Wait> SyncGroup::gathering() const {
   const std::lock_guard lock(gather_mutex_);
   if (!gathering_since_) return std::nullopt;
-  return SyncMaster::Wait{threading::Clock::now() - *gathering_since_,
+  // Between steps another process may have work that is its alone, a checkpoint to write or more
+  // images to evaluate: it is stalled when nothing is heard of it at all.
+  threading::Clock::duration silence{};
+  for (const int peer : peers_) silence = std::max(silence, options_.fleet->silence_of(peer));
+  return SyncMaster::Wait{std::min(threading::Clock::now() - *gathering_since_, silence),
                           "this process waits for what the others say between two steps"};
 }
 

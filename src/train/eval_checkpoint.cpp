@@ -19,11 +19,22 @@ void use_saved_statistics(DataParallel& replicas, const std::vector<ReplicaStati
       replicas, std::vector<ReplicaStatistics>(devices, chosen_statistics(saved, stats)));
 }
 
-// Precise statistics need training batches; otherwise the smallest training plan will do.
-std::unique_ptr<DataParallel> replicas_for(const Config& config, const std::vector<Device>& devices,
-                                           Fleet* fleet) {
+/// What a training on other devices has asked of them is not asked of these.
+Config without_demands(Config config) {
+  config.run.transport = config.run.gradient_exchange = "auto";
+  config.run.cuda_graph = config.run.placement_invariant = false;
+  return config;
+}
+
+// Precise statistics need training batches; otherwise the smallest training plan will do, in which
+// no replica meets another.
+std::unique_ptr<DataParallel> replicas_for(const Config& trained,
+                                           const std::vector<Device>& devices, Fleet* fleet) {
   const int count = make_roster(fleet, devices).ranks();
+  Config config = without_demands(trained);
   if (config.bn.eval_stats != EvalStats::kPrecise) {
+    config.batch.accumulate = 1;
+    config.bn.sync_group = 0;
     const int side = static_cast<int>(config.architecture().size_divisor) * 2;
     return make_replicas(config, devices, count, {side, side}, nullptr, fleet);
   }

@@ -61,7 +61,7 @@ struct Evaluator::Impl {
 };
 
 Evaluator::Evaluator(const Config& config, DataParallel& replicas)
-    : impl_(std::make_unique<Impl>(config, replicas)) {}
+    : impl_(std::make_shared<Impl>(config, replicas)) {}
 
 Evaluator::~Evaluator() = default;
 
@@ -127,14 +127,17 @@ Evaluation Evaluator::evaluate(EvalStats stats, bool with_examples) {
   write_running_statistics(replicas, used);
   const int divisor = impl_->divisor();
   const std::int64_t images = impl_->loader.size(), each = impl_->images_per_batch;
-  LongWork work("evaluating", "images", images);
-  const DataParallel::EvalResult result =
-      replicas.evaluate((images + each - 1) / each, [&](std::int64_t batch) {
+  auto work = std::make_shared<LongWork>("evaluating", "images", images);
+  // A replica that does not return after a failure may outlive this object.
+  const DataParallel::EvalResult result = replicas.evaluate(
+      (images + each - 1) / each,
+      [impl = impl_, shown = std::weak_ptr(work), images, each, divisor](std::int64_t batch) {
         const std::int64_t first = batch * each, count = std::min(each, images - first);
-        Batch loaded = impl_->loader.load(first, count, divisor);
-        work.advance(count);
+        Batch loaded = impl->loader.load(first, count, divisor);
+        if (const auto progress = shown.lock()) progress->advance(count);
         return loaded;
       });
+  work.reset();
   impl_->examples.clear();
   if (with_examples && impl_->loader.task() == Task::kSegmentation) impl_->predict_examples();
   write_running_statistics(replicas, training);

@@ -45,7 +45,7 @@ class Evaluator {
 
  private:
   struct Impl;
-  std::unique_ptr<Impl> impl_;
+  std::shared_ptr<Impl> impl_;  // with replicas that load samples
 };
 
 /// Adds what data.skip_broken left out: how many, and which.

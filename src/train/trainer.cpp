@@ -40,6 +40,8 @@ void Trainer::train_until_stopped() {
                        due(begun_, config_.run.checkpoint_every);
     finish_steps(pause ? begun_ : begun_ - replicas_->steps_ahead());
     if (due(begun_, config_.run.log_every)) log_step();
+    // A validation may fail at an image of its own: what was trained is safe by then.
+    if (begun_ == max_iters_) save("last");
     if (due(begun_, config_.run.val_every)) validate();
     if (due(begun_, config_.run.checkpoint_every)) save_progress();
   }
@@ -104,6 +106,9 @@ void Trainer::finish_steps(std::int64_t steps) {
 // The steps before the failed one count, and a loss of theirs that is not finite is the first
 // failure. If they cannot be finished either, the failure at hand tells more.
 void Trainer::finish_before_failure(std::int64_t steps) {
+  // Other processes are in the step that this one cannot begin: what it said would be taken for an
+  // answer there.
+  if (roster_.processes() > 1) return;
   try {
     finish_steps(steps);
   } catch (const NonFiniteError&) {
@@ -207,10 +212,10 @@ TrainSummary Trainer::interrupt() {
 // Says what happened in the run's own files; the caller hears it by exception.
 void Trainer::fail(const std::exception& error) {
   const std::string what = error.what();
-  const bool stuck = replicas_->has_stuck_thread();
   try {
     if (!recorded_error_.exchange(true)) log_->record_error(what);
-    if (std::filesystem::exists(folder_.checkpoint("last"))) {
+    std::error_code ignored;
+    if (std::filesystem::exists(folder_.checkpoint("last"), ignored)) {
       log_->warning(fmt::format("the last good checkpoint is {}; --resume goes on from it",
                                 folder_.checkpoint("last").string()));
     }
@@ -218,10 +223,9 @@ void Trainer::fail(const std::exception& error) {
       log_->events().write({{"type", "stall"}, {"step", iteration_}, {"text", what}});
     }
     log_end("failed", exit_code_of(error), {{"error", what}});
-  } catch (const Error&) {
+  } catch (const std::exception&) {
     // The disk may be full: the first error is the one to report.
   }
-  if (stuck) throw StuckReplica(what);
   throw;
 }
 

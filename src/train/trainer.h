@@ -35,18 +35,11 @@ struct TrainRequest {
   std::string fault;  // train/fault_injection.h; empty: the environment variable LOCKSTEP_FAULT
 };
 
-/// A replica thread could not be stopped: the process must end at once, without running
-/// destructors.
-class StuckReplica : public ReplicaError {
- public:
-  using ReplicaError::ReplicaError;
-};
-
 /// Trains. In a fleet every process calls it with the same configuration; process 0 writes the run
 /// folder, which the others see at the same path or not at all: their own logs are in
 /// processes/<number> of it. Throws ConfigError (also when the run folder already holds a run and
 /// `resume` is not set, and when the processes do not run the same program and configuration),
-/// DataError, NonFiniteError, ReplicaError, StuckReplica, or Error (disk full, ...). The run
+/// DataError, NonFiniteError, ReplicaError, or Error (disk full, ...). The run
 /// folder's last good checkpoint survives all of them, and its events.jsonl ends with the reason.
 TrainSummary train(const TrainRequest& request);
 

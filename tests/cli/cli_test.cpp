@@ -175,6 +175,32 @@ TEST_CASE("Ctrl-C finishes the step, saves, says how to go on, and ends with 130
   CHECK(read_text(whole.checkpoint("last")) == read_text(again.checkpoint("last")));
 }
 
+TEST_CASE("a terminal that is gone asks for a stop, and nohup goes on without one") {
+  const TrainingPlace place;
+  const std::string slow = "delay:seed=1,max_us=20000";
+  Process process(place.train("a", {"-s", "run.checkpoint_every=0"}), slow);
+  REQUIRE(process.wait_for("Iter(train) [1/8]"));
+  process.send(SIGHUP);
+  CHECK(process.wait().exit_code == 130);
+  CHECK(fs::exists(RunFolder{place.run("a")}.checkpoint("last")));
+
+  std::signal(SIGHUP, SIG_IGN);  // a child has it, too
+  Process immune(place.train("b"), slow);
+  std::signal(SIGHUP, SIG_DFL);
+  REQUIRE(immune.wait_for("Iter(train) [1/8]"));
+  immune.send(SIGHUP);
+  CHECK(immune.wait().exit_code == 0);
+}
+
+TEST_CASE("a training goes on when nobody reads what it says any more") {
+  const TrainingPlace place;
+  std::string command = LOCKSTEP_BINARY;
+  for (const std::string& argument : place.train("a")) command += " '" + argument + "'";
+  CHECK(std::system((command + " | head -n 1 > /dev/null").c_str()) == 0);
+  const std::string events = read_text(RunFolder{place.run("a")}.events());
+  CHECK(events.find("\"status\":\"done\"") != std::string::npos);
+}
+
 TEST_CASE("kill -9 at any moment leaves a run that can be resumed to the same end") {
   const TrainingPlace place;
   CHECK(run_lockstep(place.train("whole")).exit_code == 0);

@@ -320,6 +320,19 @@ TEST_CASE(
   CHECK_THROWS_AS(loader.load(2, 1, 0), Error);
 }
 
+TEST_CASE("what fails while a batch is opened is thrown by next, whatever the workers") {
+  for (const int workers : {0, 3}) {
+    CAPTURE(workers);
+    DataOptions data = street_options();
+    data.workers = workers;
+    TrainLoader loader(data,
+                       {.batch = 4, .own_places = [](std::int64_t) -> std::vector<std::int64_t> {
+                          throw std::bad_alloc();
+                        }});
+    for (int time = 0; time < 2; ++time) CHECK_THROWS_AS(loader.next(), std::bad_alloc);
+  }
+}
+
 // Three processes of one rank each, and a fourth that has nothing in a small batch.
 TEST_CASE("a process decodes its own places, and the counts of all add up") {
   for (const int workers : {0, 3}) {

@@ -51,6 +51,11 @@ TEST_CASE("a predictor says what the network says in evaluation, whatever the im
   }
 }
 
+TEST_CASE("a predictor without weights says which one it misses") {
+  Predictor predictor(tiny, {});
+  CHECK_THROWS_AS(predictor.predict(random_floats(8 * 8 * 3, 7), {1, 8, 8, 3}), DataError);
+}
+
 TEST_CASE("a predictor normalises by the eps that the network was trained with") {
   const NormLayer norm = SyncBatchNorm({.eps = 0.5F, .eps_mode = EpsMode::kClamp});
   Trained trained({2, 8, 8, 3}, norm);

@@ -3,7 +3,12 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cmath>
+#include <future>
+#include <limits>
+#include <memory>
 #include <thread>
 
 #include "lockstep/core/check.h"
@@ -154,6 +159,88 @@ TEST_CASE("an image that does not load ends an evaluation and names its rank") {
     return toy_batch(1, index);
   };
   CHECK_THROWS_WITH_AS(run->evaluate(9, load), "replica 1 (cpu:1): image 4 is damaged", DataError);
+}
+
+// The others have many images left when one of theirs fails, and meet nobody.
+TEST_CASE("an image that does not load ends an evaluation before the others' next ones") {
+  const auto run = make_toy(toy_options(3, BatchNormMode::kSync));
+  const SyncGroup& group = run->sync_group();
+  std::atomic<int> loaded{0};
+  const auto load = [&](std::int64_t index) {
+    if (index == 1) throw DataError("image 1 is damaged");
+    while (!group.failure()) std::this_thread::yield();
+    ++loaded;
+    return toy_batch(1, index);
+  };
+  CHECK_THROWS_WITH_AS(run->evaluate(9000, load), "replica 1 (cpu:1): image 1 is damaged",
+                       DataError);
+  CHECK(loaded == 2);
+  CHECK_FALSE(run->has_stuck_thread());
+}
+
+TEST_CASE("what an evaluation loads from is there as long as a thread that is left behind") {
+  auto run = make_toy(toy_options(2, BatchNormMode::kLocal));
+  std::promise<void> release;
+  auto images = std::make_shared<std::vector<std::int64_t>>(4, 7);
+  const std::weak_ptr<std::vector<std::int64_t>> watched = images;
+  {
+    const auto load = [images = std::move(images),
+                       released = release.get_future().share()](std::int64_t index) {
+      if (index == 1) throw DataError("image 1 is damaged");
+      released.wait();
+      return toy_batch(1, images->at(static_cast<std::size_t>(index)));
+    };
+    CHECK_THROWS_AS(run->evaluate(4, load), DataError);
+  }
+  CHECK(run->has_stuck_thread());
+  CHECK(threads_left_behind());
+  CHECK_FALSE(watched.expired());
+  release.set_value();
+  while (run->has_stuck_thread()) std::this_thread::yield();
+}
+
+namespace {
+
+/// Holds a rank up at its first layer until the group has failed, and counts the layers it does.
+struct HeldUp final : LayerObserver {
+  explicit HeldUp(const SyncGroup& of) : group(of) {}
+  void begin(std::size_t, Direction) override {
+    ++begun;
+    while (!group.failure()) std::this_thread::yield();
+  }
+  void end(std::size_t, Direction) override {}
+
+  const SyncGroup& group;
+  int begun = 0;
+};
+
+struct Fails final : LayerObserver {
+  void begin(std::size_t, Direction) override { throw Error("no such layer"); }
+  void end(std::size_t, Direction) override {}
+};
+
+}  // namespace
+
+TEST_CASE("a replica that meets no other leaves after the layer in which another one fails") {
+  const auto run = make_toy(toy_options(2, BatchNormMode::kLocal));
+  HeldUp held_up(run->sync_group());
+  Fails fails;
+  run->replica(0).network().observe(&held_up);
+  run->replica(1).network().observe(&fails);
+  CHECK_THROWS_WITH_AS(train(*run), "replica 1 (cpu:1): no such layer", ReplicaError);
+  CHECK(held_up.begun == 1);
+  CHECK_FALSE(run->has_stuck_thread());
+}
+
+TEST_CASE("a step does not suffer from an evaluation whose loss is not finite") {
+  const auto run = make_toy(toy_options(2, BatchNormMode::kSync));
+  const auto spoiled = [](std::int64_t index) {
+    Batch batch = toy_batch(1, index);
+    std::fill(batch.images.begin(), batch.images.end(), std::numeric_limits<float>::quiet_NaN());
+    return batch;
+  };
+  CHECK(std::isnan(run->evaluate(2, spoiled).loss));
+  for (const double loss : train(*run)) CHECK(std::isfinite(loss));
 }
 
 }  // namespace lockstep::test

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <barrier>
+#include <chrono>
 #include <cmath>
 #include <limits>
 #include <mutex>
 #include <numeric>
+#include <thread>
 
 #include "lockstep/core/check.h"
 #include "parallel/fleet_training.h"
@@ -303,6 +305,46 @@ TEST_CASE("fleet: a process that does not answer between two steps is named by t
   CAPTURE(text);
   CHECK(text.find("between two steps; no answer from process 1 (host1, replica 1)") !=
         std::string::npos);
+}
+
+namespace {
+
+/// A fleet whose processes are heard of all the time.
+class HeardFleet final : public Fleet {
+ public:
+  explicit HeardFleet(Fleet& fleet) : fleet_(fleet) {}
+  int process() const override { return fleet_.process(); }
+  int processes() const override { return fleet_.processes(); }
+  const std::vector<std::string>& hosts() const override { return fleet_.hosts(); }
+  void exchange(int channel, std::span<const int> peers,
+                std::span<const std::span<const std::byte>> out, std::span<Bytes> in,
+                const std::function<bool()>& stop) override {
+    fleet_.exchange(channel, peers, out, in, stop);
+  }
+  std::vector<int> waiting_for() const override { return fleet_.waiting_for(); }
+  std::chrono::steady_clock::duration silence_of(int) const override { return {}; }
+  void abort(int exit_code) override { fleet_.abort(exit_code); }
+
+ private:
+  Fleet& fleet_;
+};
+
+}  // namespace
+
+TEST_CASE("fleet: a process with work of its own between two steps is waited for") {
+  with_timeout(kLong, [&] {
+    run_fleet(2, [&](Fleet& fleet) {
+      HeardFleet heard(fleet);
+      DataParallelOptions options = placed_options(1, Sgd{});
+      options.communicator.fleet = &heard;
+      options.communicator.stall_timeout = std::chrono::milliseconds(50);
+      DataParallel run(std::move(options));
+      if (fleet.process() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(400));
+      std::vector<Bytes> all;
+      run.all_gather(Bytes(3), all);
+      CHECK(all.size() == 2);
+    });
+  });
 }
 
 }  // namespace lockstep::test

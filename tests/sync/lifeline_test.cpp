@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <future>
 #include <string>
 #include <vector>
@@ -59,6 +60,22 @@ TEST_CASE("what a process hears is said once, also when its threads come to say 
           while (!lifeline.failure()) std::this_thread::yield();
           lifeline.say_last_words("heard of it");
         }) == 1);
+}
+
+// The third hears of the second by the first.
+TEST_CASE("all processes hear that the others run") {
+  run_fleet(std::vector<std::string>(3, "hosta"), [&](Fleet& fleet) {
+    Lifeline lifeline(fleet);
+    const auto start = std::chrono::steady_clock::now();
+    for (int process = 0; process < 3; ++process) {
+      // Shorter than it has waited: something was heard since it began.
+      while (lifeline.silence_of(process) >= std::chrono::steady_clock::now() - start) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    }
+    broadcast(fleet, "done");
+    all_gather(fleet, Bytes(1));
+  });
 }
 
 }  // namespace lockstep

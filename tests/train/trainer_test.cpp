@@ -221,8 +221,11 @@ TEST_CASE("a loss that is not finite ends the run and leaves the last good check
   CHECK(load_checkpoint(runs.folder("a").checkpoint("last")).state.iteration == step);
 }
 
-TEST_CASE("a batch that cannot be read ends the run after the step before it was saved") {
-  const Runs runs;
+namespace {
+
+/// What trains on a folder with four images in either split, of which one is damaged.
+TrainRequest with_damaged(const Runs& runs, const char* image,
+                          const std::string& checkpoint_every) {
   const fs::path data = runs.path() / "data";
   for (const char* split : {"train", "val"}) {
     fs::create_directories(data / "images" / split);
@@ -233,10 +236,24 @@ TEST_CASE("a batch that cannot be read ends the run after the step before it was
       write_png(data / "masks" / split / name, LabelMap{16, 16, std::vector<Label>(16 * 16, 1)});
     }
   }
-  fs::resize_file(data / "images/train/3.png", 60);
-  const TrainRequest request =
-      runs.request("a", {"data.layout=folder", "data.root=" + data.string(), "data.num_classes=2",
-                         "data.shuffle=false", "batch.global=1", "run.checkpoint_every=1"});
+  fs::resize_file(data / "images" / image, 60);
+  return runs.request("a", {"data.layout=folder", "data.root=" + data.string(),
+                            "data.num_classes=2", "data.shuffle=false", "batch.global=1",
+                            "run.val_every=0", "run.checkpoint_every=" + checkpoint_every});
+}
+
+}  // namespace
+
+TEST_CASE("a validation image that cannot be read costs nothing of what was trained") {
+  const Runs runs;
+  CHECK_THROWS_AS(train(with_damaged(runs, "val/2.png", "0")), DataError);
+  CHECK(load_checkpoint(runs.folder("a").checkpoint("last")).state.iteration == 10);
+  CHECK(lines_of(runs.folder("a").events()).back().at("exit_code") == 3);
+}
+
+TEST_CASE("a batch that cannot be read ends the run after the step before it was saved") {
+  const Runs runs;
+  const TrainRequest request = with_damaged(runs, "train/3.png", "1");
   CHECK_THROWS_AS(train(request), DataError);
   CHECK(load_checkpoint(runs.folder("a").checkpoint("last")).state.iteration == 2);
   const json end = lines_of(runs.folder("a").events()).back();
@@ -316,6 +333,15 @@ TEST_CASE("evaluating a checkpoint gives what training said") {
     }
   }
   CHECK_THROWS_AS(evaluate_checkpoint({runs.path() / "nowhere", {}, {}, "cpu:1"}), DataError);
+}
+
+TEST_CASE("a checkpoint is evaluated whatever its training has asked of the devices") {
+  const Runs runs;
+  train(runs.request("a", {"bn.mode=sync", "bn.sync_group=2", "batch.accumulate=2",
+                           "run.gradient_exchange=owner"}));
+  for (const char* devices : {"cpu:4", "cpu:3", "cpu:1"}) {
+    CHECK(evaluate_checkpoint({runs.folder("a").root, {}, {}, devices}).iteration == 10);
+  }
 }
 
 TEST_CASE("precise statistics are those of all training images, on any number of devices") {

@@ -240,8 +240,8 @@ class DataParallel {
   void for_each_replica(const std::function<void(Replica& replica)>& work);
   /// REQUIRES: between steps; the rank is of this process.
   Replica& replica(int rank);
-  /// Whether a replica's thread could not be stopped after a failure: the process must then end
-  /// without running destructors.
+  /// Whether a replica's thread could not be stopped after a failure and has not come back: the
+  /// replicas then stay in memory when this object goes.
   bool has_stuck_thread() const;
 
  private:
@@ -250,5 +250,10 @@ class DataParallel {
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+/// Whether any DataParallel of this process has left a thread behind after a failure. Objects may
+/// go as ever, but the process must end by std::_Exit: the thread still runs, beside whatever
+/// `exit` destroys. Safe from any thread.
+bool threads_left_behind();
 
 }  // namespace lockstep

@@ -63,6 +63,10 @@ class Communicator final {
   /// streams themselves.
   void meet(const char* where);
 
+  /// Throws PeerAborted when the group has failed: for a rank between pieces of work of its own, so
+  /// that it does not go on for a run that is over.
+  void leave_if_failed() const;
+
   /// Says where this rank is, for the watchdog and the reports of errors (sync/progress.h).
   void enter(const char* activity, const char* place);
   void begin_step(std::int64_t step);

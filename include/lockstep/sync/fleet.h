@@ -2,6 +2,7 @@
 // Several processes that train together, one per machine, each with replicas of its own: what they
 // say to each other. A run in one process has no fleet.
 
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -35,6 +36,13 @@ class Fleet {
 
   /// The processes that calls under way have not heard of yet.
   virtual std::vector<int> waiting_for() const = 0;
+
+  /// For how long nothing was heard of a process, which says several times a second that it runs,
+  /// whatever its threads are about. The longest there is where processes do not say so.
+  virtual std::chrono::steady_clock::duration silence_of(int process) const {
+    static_cast<void>(process);
+    return std::chrono::steady_clock::duration::max();
+  }
 
   /// Tells the others why this one ends: their exchanges throw ReplicaError with this text. Where
   /// it ends because of another it returns when that one has, whose exit code is the run's.

@@ -3,8 +3,6 @@
 #include <exception>
 #include <set>
 
-#include "train/trainer.h"
-
 namespace lockstep {
 
 std::vector<Device> SelftestDevices::replicas(int count) const {
@@ -39,8 +37,6 @@ SelftestOutcome run_check(const SelftestCheck& check) {
     const Measured measured = check.run();
     const bool ok = !measured.relative || *measured.relative <= check.tolerance;  // NaN is not
     return {ok, measured, ok ? "" : "the error is larger than the tolerance"};
-  } catch (const StuckReplica& error) {
-    return {false, {}, error.what(), true};
   } catch (const std::exception& error) {
     return {false, {}, error.what()};
   }

@@ -33,7 +33,6 @@ struct SelftestOutcome {
   bool ok = false;
   Measured measured = {};
   std::string trouble = {};  // what was wrong
-  bool stuck = false;        // a thread could not be stopped and is still there
 };
 SelftestOutcome run_check(const SelftestCheck& check);
 

@@ -5,7 +5,6 @@
 #include "cli/selftest/measure.h"
 #include "lockstep/core/check.h"
 #include "lockstep/parallel/data_parallel.h"
-#include "train/trainer.h"
 
 namespace lockstep {
 namespace {
@@ -42,7 +41,7 @@ std::string failure_of(const std::vector<Device>& devices, std::int64_t samples,
     what = error.what();
   }
   LOCKSTEP_CHECK(!what.empty(), "expected the training to fail, and it went on");
-  if (net.has_stuck_thread()) throw StuckReplica("a replica could not be stopped: " + what);
+  LOCKSTEP_CHECK(!net.has_stuck_thread(), "a replica could not be stopped: ", what);
   LOCKSTEP_CHECK(std::chrono::steady_clock::now() - start < kPatience,
                  "the others were not released at once: ", what);
   return what;
