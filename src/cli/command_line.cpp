@@ -359,21 +359,25 @@ Command command(CLI::App& declared, Arguments CommandLine::*own, int (*run)(cons
 }  // namespace
 
 std::vector<Command> add_commands(CLI::App& app, CommandLine& line) {
-  return {command(add_train(app, line), &CommandLine::train, run_train),
-          command(add_eval(app, line), &CommandLine::eval, run_eval),
-          command(add_predict(app, line), &CommandLine::predict, run_predict),
-          command(add_export(app, line), &CommandLine::exported, run_export),
-          command(add_compare(app, line), &CommandLine::compare, run_compare),
-          command(add_report(app, line), &CommandLine::report, run_report),
-          command(add_logs(app, line), &CommandLine::logs, run_logs),
-          command(add_data(app, line), &CommandLine::data, run_data),
-          command(add_plan(app, line), &CommandLine::plan, run_plan),
-          command(add_config(app, line), &CommandLine::config, run_config),
-          command(add_bench(app, line), &CommandLine::bench, run_bench),
-          command(add_doctor(app, line), &CommandLine::doctor, run_doctor),
-          command(add_selftest(app, line), &CommandLine::selftest, run_selftest),
-          command(add_docs(app, line), &CommandLine::docs, run_docs),
-          command(add_inspect(app, line), &CommandLine::inspect, run_inspect)};
+  std::vector<Command> commands{
+      command(add_train(app, line), &CommandLine::train, run_train),
+      command(add_eval(app, line), &CommandLine::eval, run_eval),
+      command(add_predict(app, line), &CommandLine::predict, run_predict),
+      command(add_export(app, line), &CommandLine::exported, run_export),
+      command(add_compare(app, line), &CommandLine::compare, run_compare),
+      command(add_report(app, line), &CommandLine::report, run_report),
+      command(add_logs(app, line), &CommandLine::logs, run_logs),
+      command(add_data(app, line), &CommandLine::data, run_data),
+      command(add_plan(app, line), &CommandLine::plan, run_plan),
+      command(add_config(app, line), &CommandLine::config, run_config),
+      command(add_bench(app, line), &CommandLine::bench, run_bench),
+      command(add_doctor(app, line), &CommandLine::doctor, run_doctor),
+      command(add_selftest(app, line), &CommandLine::selftest, run_selftest),
+      command(add_docs(app, line), &CommandLine::docs, run_docs),
+      command(add_inspect(app, line), &CommandLine::inspect, run_inspect)};
+  // Behind a subcommand its name and no other's is one: `docs predict` is a page.
+  app.require_subcommand(0, 1);
+  return commands;
 }
 
 }  // namespace lockstep
