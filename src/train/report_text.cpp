@@ -7,6 +7,8 @@
 
 #include "train/config.h"
 #include "train/evaluator.h"
+#include "train/run_folder.h"
+#include "train/shell_word.h"
 
 namespace lockstep {
 namespace {
@@ -202,11 +204,12 @@ std::string format_summary(const TrainSummary& summary, const std::string& progr
                       summary.best_iter, summary.train_loss, summary.peak_memory_mb);
   text += format_times(summary);
   if (summary.ranks.size() > 1) text += format_ranks(summary.ranks);
-  const std::string run = summary.run.string();
-  text += fmt::format("everything is in {}\nnext:\n", run);
-  text += fmt::format("  {} eval {}\n", program, run);
-  text += fmt::format("  {} train {}/config.toml -d {} -s bn.mode={}\n", program, run,
-                      summary.devices, summary.bn_mode == "sync" ? "local" : "sync");
+  text += fmt::format("everything is in {}\nnext:\n", summary.run.string());
+  const std::string command = shell_word(program);
+  text += fmt::format("  {} eval {}\n", command, shell_word(summary.run.string()));
+  text += fmt::format("  {} train {} -d {} -s bn.mode={}\n", command,
+                      shell_word(RunFolder{summary.run}.config().string()), summary.devices,
+                      summary.bn_mode == "sync" ? "local" : "sync");
   return text;
 }
 

@@ -10,6 +10,7 @@
 #include "lockstep/optim/schedule.h"
 #include "train/exit_code.h"
 #include "train/report_text.h"
+#include "train/shell_word.h"
 #include "train/summary_json.h"
 #include "train/trainer_impl.h"
 
@@ -199,9 +200,9 @@ TrainSummary Trainer::finish() {
 
 TrainSummary Trainer::interrupt() {
   save_progress();
-  const std::string run = folder_.root.string();
-  const std::string command = fmt::format("{} train {} -d {} -o {} --resume", request_.program,
-                                          folder_.config().string(), devices_text_, run);
+  const std::string command = fmt::format(
+      "{} train {} -d {} -o {} --resume", shell_word(request_.program),
+      shell_word(folder_.config().string()), devices_text_, shell_word(folder_.root.string()));
   log_->warning(fmt::format("interrupted after step {}; saved {}", iteration_,
                             folder_.checkpoint("last").string()));
   log_->plain("go on with:\n  " + command);

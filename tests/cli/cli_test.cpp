@@ -201,6 +201,23 @@ TEST_CASE("a training goes on when nobody reads what it says any more") {
   CHECK(events.find("\"status\":\"done\"") != std::string::npos);
 }
 
+TEST_CASE("the command that goes on can be copied into a shell, whatever the folder is called") {
+  const TrainingPlace place;
+  const std::string name = "it's my run";
+  Process process(place.train(name, {"-s", "run.checkpoint_every=0"}), "delay:seed=1,max_us=20000");
+  REQUIRE(process.wait_for("Iter(train) [1/8]"));
+  process.send(SIGINT);
+  const Outcome outcome = process.wait();
+  const std::string run = "'" + (place.folder.path() / "it'\\''s my run").string();
+  const std::string command = "train " + run + "/config.toml' -d cpu:2 -o " + run + "' --resume";
+  check_contains(outcome.out, command);
+  check_contains(read_text(place.folder.path() / name / "events.jsonl"),
+                 nlohmann::json(command).dump().substr(1));
+  const Outcome resumed = run_lockstep(place.train(name, {"--resume"}));
+  check_contains(resumed.out, "eval " + run + "'\n");
+  check_contains(resumed.out, "train " + run + "/config.toml' -d cpu:2 -s");
+}
+
 TEST_CASE("kill -9 at any moment leaves a run that can be resumed to the same end") {
   const TrainingPlace place;
   CHECK(run_lockstep(place.train("whole")).exit_code == 0);
