@@ -18,6 +18,7 @@
 #include "cli/help.h"
 #include "cli/man_page.h"
 #include "cli/progress_line.h"
+#include "cli/stdout_check.h"
 #include "lockstep/cli/run_cli.h"
 #include "lockstep/core/check.h"
 #include "lockstep/parallel/data_parallel.h"
@@ -139,10 +140,11 @@ int run_cli(int argc, const char* const* argv, const CliOptions& options) {
                       joined(options.datasets, builtin_layouts())};
   int exit_code = kExitFailure;
   try {
-    exit_code = run_command(argc, argv, tables);
+    exit_code = finish_stdout(run_command(argc, argv, tables));
   } catch (const std::exception& error) {
-    show_error(error);
-    exit_code = exit_code_of(error);
+    const int reason = stdout_failure(error);
+    if (reason == 0) show_error(error);
+    exit_code = reason == 0 ? exit_code_of(error) : finish_stdout(kExitDone, reason);
   }
   if (threads_left_behind()) {
     std::fflush(nullptr);

@@ -15,6 +15,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 using test::contains;
 using test::Outcome;
+using test::Process;
 using test::run_lockstep;
 
 /// The programs that are started meanwhile run in this folder.
@@ -30,6 +31,11 @@ class WorkingFolder {
  private:
   fs::path before_;
 };
+
+/// The program's outcome with a full disk for its output.
+Outcome run_with_full_disk(const std::vector<std::string>& arguments) {
+  return Process(arguments, "", "/dev/full").wait();
+}
 
 }  // namespace
 
@@ -57,6 +63,23 @@ TEST_CASE("a run folder may be called as a subcommand is") {
   CHECK(contains(run_lockstep({"logs", "ls", "train"}).out, "train/plan"));
   CHECK(run_lockstep({"config", "show", "plan"}).exit_code == 0);
   CHECK(run_lockstep({"config", "diff", "plan", "plan"}).exit_code == 0);
+}
+
+TEST_CASE("an output that cannot be written is an error; a reader that has gone is none") {
+  const test::TemporaryFolder folder;
+  const std::string config = folder.write("a.toml", test::tiny_config("max_iters = 1\n")).string();
+  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
+           {"config", "show", config}, {"docs", "run_folder"}, {"--help"}}) {
+    CAPTURE(arguments.back());
+    const Outcome outcome = run_with_full_disk(arguments);
+    CHECK(outcome.exit_code == 1);
+    CHECK(outcome.err ==
+          "lockstep: error: standard output cannot be written: No space left on device\n");
+  }
+  // What ended the command all the same is said first.
+  const Outcome usage = run_with_full_disk({"config", "show"});
+  CHECK(usage.exit_code == 2);
+  CHECK_FALSE(contains(usage.err, "standard output"));
 }
 
 }  // namespace lockstep

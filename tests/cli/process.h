@@ -26,12 +26,14 @@ struct Outcome {
 /// A running lockstep. Killed and reaped when destroyed.
 class Process {
  public:
-  Process(const std::vector<std::string>& arguments, const std::string& fault = "") {
+  /// `out`: what stdout is; empty: a file that wait() reads.
+  Process(const std::vector<std::string>& arguments, const std::string& fault = "",
+          const std::filesystem::path& out = {}) {
     std::fflush(nullptr);  // or the child would write this process's buffers again
     pid_ = fork();
     if (pid_ != 0) return;
-    redirect("out", STDOUT_FILENO);
-    redirect("err", STDERR_FILENO);
+    redirect(out.empty() ? folder_.path() / "out" : out, stdout);
+    redirect(folder_.path() / "err", stderr);
     if (!fault.empty()) setenv("LOCKSTEP_FAULT", fault.c_str(), 1);
     std::vector<char*> argv{const_cast<char*>("lockstep")};
     for (const std::string& argument : arguments)
@@ -70,11 +72,8 @@ class Process {
   }
 
  private:
-  void redirect(const char* name, int descriptor) const {
-    if (std::freopen((folder_.path() / name).c_str(), "w",
-                     descriptor == STDOUT_FILENO ? stdout : stderr) == nullptr) {
-      _exit(126);
-    }
+  static void redirect(const std::filesystem::path& file, std::FILE* stream) {
+    if (std::freopen(file.c_str(), "w", stream) == nullptr) _exit(126);
   }
 
   TemporaryFolder folder_;
