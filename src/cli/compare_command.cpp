@@ -23,6 +23,7 @@
 #include "report/comparison.h"
 #include "report/report_page.h"
 #include "train/config.h"
+#include "train/inference/image_files.h"
 #include "train/report_text.h"
 #include "train/trainer.h"
 
@@ -345,6 +346,7 @@ int compare_folders(const CompareArguments& arguments) {
     for (TrainSummary& run : read_runs(folder)) runs.push_back(std::move(run));
   }
   // Only what was asked for is written: reading leaves the runs' folders alone.
+  if (!arguments.common.output.empty()) make_output_folder(arguments.common.output);
   report(arguments, runs, arguments.common.output);
   return kExitDone;
 }

@@ -120,6 +120,11 @@ TEST_CASE("compare reads finished runs and changes nothing") {
   CHECK(report["warnings"].empty());
   const Outcome all = run_lockstep({"compare", place.output, "--json"});
   CHECK(all.out == read_text(place.cell("comparison.json")));
+  const std::string apart = place.cell("new/folder");
+  const Outcome written = run_lockstep(
+      {"compare", place.cell("local-s0"), place.cell("sync-s0"), "--no-images", "-o", apart});
+  CHECK(written.exit_code == 0);
+  CHECK(Json::parse(read_text(apart + "/comparison.json")) == report);
   const Outcome twice = run_lockstep({"compare", place.cell("local-s0"), place.cell("local-s0")});
   CHECK(twice.exit_code == 2);
   check_contains(twice.err, "two runs of mode local with seed 0");
