@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <charconv>
 
 #include "cli/cli.h"
+#include "cli/output_file.h"
 #include "core/json.h"
 #include "lockstep/core/check.h"
 #include "lockstep/nn/onnx.h"
@@ -33,13 +35,10 @@ void report(const TrainedModel& model, const ExportArguments& arguments) {
              to_string(model.config.bn.eval_stats));
 }
 
-void check_output(const std::filesystem::path& output) {
+void check_output(const ExportArguments& arguments) {
+  const std::filesystem::path& output = arguments.common.output;
   if (output.empty()) throw ConfigError("export: expected -o FILE, the file to write");
-  const std::filesystem::path folder = std::filesystem::absolute(output).parent_path();
-  if (!std::filesystem::is_directory(folder)) {
-    throw ConfigError(fmt::format("-o {}: there is no folder {}; make it first", output.string(),
-                                  folder.string()));
-  }
+  check_output_file("-o", output, std::array{arguments.target, arguments.config});
 }
 
 /// "480x640", height first.
@@ -86,7 +85,7 @@ void export_safetensors(const TrainedModel& model, const std::filesystem::path& 
 int run_export(const ExportArguments& arguments) {
   check_format(arguments);
   const std::filesystem::path& output = arguments.common.output;
-  check_output(output);
+  check_output(arguments);
   const Size size = arguments.size.empty() ? Size{} : parse_size(arguments.size);
   const TrainedModel model =
       read_trained_model({arguments.target, arguments.config, arguments.common.overrides, size,

@@ -6,17 +6,20 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <set>
 #include <thread>
 
 #include "cli/cli.h"
 #include "cli/logs_plot.h"
+#include "cli/output_file.h"
 #include "core/json.h"
 #include "lockstep/core/check.h"
-#include "lockstep/nn/weights.h"
 #include "report/page/line_chart.h"
 #include "report/table.h"
 #include "train/evaluator.h"
@@ -30,6 +33,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// Whether a run has written into the folder, or nobody can tell: who reads it will say why.
+bool may_hold_run(const fs::path& folder) {
+  try {
+    return RunFolder{folder}.holds_run();
+  } catch (const fs::filesystem_error&) {
+    return true;
+  }
+}
+
 /// The run folders among `inputs` and everywhere below them, in order of their names.
 std::vector<fs::path> runs_below(const std::vector<fs::path>& inputs) {
   std::vector<fs::path> runs;
@@ -37,14 +49,15 @@ std::vector<fs::path> runs_below(const std::vector<fs::path>& inputs) {
     if (!fs::is_directory(input)) {
       throw ConfigError(fmt::format("logs: there is no folder {}", input.string()));
     }
-    if (RunFolder{input}.holds_run()) {
+    if (may_hold_run(input)) {
       runs.push_back(input);
       continue;
     }
     std::vector<fs::path> below;
-    for (const auto& entry : fs::recursive_directory_iterator(input)) {
-      if (entry.is_directory() && RunFolder{entry.path()}.holds_run())
-        below.push_back(entry.path());
+    const auto options = fs::directory_options::skip_permission_denied;
+    for (const auto& entry : fs::recursive_directory_iterator(input, options)) {
+      std::error_code unknown;
+      if (entry.is_directory(unknown) && may_hold_run(entry.path())) below.push_back(entry.path());
     }
     std::sort(below.begin(), below.end());
     runs.insert(runs.end(), below.begin(), below.end());
@@ -55,23 +68,62 @@ std::vector<fs::path> runs_below(const std::vector<fs::path>& inputs) {
   return runs;
 }
 
-std::int64_t last_step(const std::vector<Scalar>& scalars) {
-  return scalars.empty() ? 0 : scalars.back().step;
+/// Throws DataError unless the file of the run can be read.
+void check_readable(const fs::path& file) {
+  if (::access(file.c_str(), R_OK) == 0) return;
+  throw DataError(fmt::format("{}: {}", file.filename().string(), std::strerror(errno)));
 }
 
-Json describe(const fs::path& run) {
-  const std::vector<Scalar> scalars = read_scalars(RunFolder{run}.scalars());
-  Json json{{"run", run.string()}, {"status", "not finished"}, {"step", last_step(scalars)}};
+/// What events.jsonl says of the run's beginning and of its end, which a run that is at work or was
+/// killed has none of.
+void add_state(const fs::path& run, Json& json) {
+  std::int64_t step = 0;
+  for_each_json_line(RunFolder{run}.events(), [&](const Json& line) {
+    const std::string type = line.value("type", "");
+    // Where a run goes on, what it had written of later steps does not count.
+    step = type == "resume" ? line.value("step", step)
+                            : std::max(step, line.value("step", std::int64_t{0}));
+    if (type == "header" || type == "resume") {
+      for (const char* key : {"bn_mode", "devices", "seed"}) {
+        if (line.contains(key)) json[key] = line[key];
+      }
+      json["status"] = "no end";
+      json.erase("error");
+    }
+    if (type == "end") {
+      json["status"] = line.value("status", "no end");
+      if (line.contains("error")) json["error"] = line["error"];
+    }
+  });
+  json["step"] = step;
+}
+
+/// Fills in what there is to say of the run; throws where its files cannot be read.
+void describe(const fs::path& run, Json& json) {
+  json["run"] = run.string();
+  json["status"] = "no end";
+  const RunFolder folder{run};
+  check_readable(folder.events());
+  add_state(run, json);
   if (const auto summary = read_summary(run)) {
-    json["status"] = "done";
     json["step"] = summary->iterations;
-    json["bn_mode"] = summary->bn_mode;
-    json["devices"] = summary->devices;
-    json["seed"] = summary->seed;
     json["train_loss"] = summary->train_loss;
   }
-  for (const Scalar& scalar : scalars) {
+  check_readable(folder.scalars());
+  for (const Scalar& scalar : read_scalars(folder.scalars())) {
+    json["step"] = std::max(json["step"].get<std::int64_t>(), scalar.step);
     if (scalar.tag == "val/mIoU" || scalar.tag == "val/top1") json["score"] = scalar.value;
+  }
+}
+
+/// As describe(); a run that cannot be read is "unreadable", with the error.
+Json describe_any(const fs::path& run) {
+  Json json;
+  try {
+    describe(run, json);
+  } catch (const std::exception& error) {
+    json["status"] = "unreadable";
+    json["error"] = error.what();
   }
   return json;
 }
@@ -87,7 +139,7 @@ void list(const LogsArguments& arguments) {
   Json all = Json::array();
   const std::vector<fs::path> inputs =
       arguments.inputs.empty() ? std::vector<fs::path>{"runs"} : arguments.inputs;
-  for (const fs::path& run : runs_below(inputs)) all.push_back(describe(run));
+  for (const fs::path& run : runs_below(inputs)) all.push_back(describe_any(run));
   if (arguments.common.json) {
     fmt::print("{}\n", json_text(all, 2));
     return;
@@ -98,6 +150,9 @@ void list(const LogsArguments& arguments) {
   for (const Json& run : all) {
     table.rows.emplace_back();
     for (const char* key : keys) table.rows.back().push_back(text_of(run, key));
+    if (run["status"] == "unreadable") {
+      table.rows.back()[1] = fmt::format("unreadable: {}", text_of(run, "error"));
+    }
   }
   fmt::print("{}", to_markdown(table));
 }
@@ -137,7 +192,8 @@ Json scalars_json(const std::vector<Scalar>& scalars) {
 }
 
 void show_json(const fs::path& run) {
-  Json json = describe(run);
+  Json json;
+  describe(run, json);
   json["scalars"] = scalars_json(read_scalars(RunFolder{run}.scalars()));
   fmt::print("{}\n", json_text(json, 2));
 }
@@ -159,10 +215,12 @@ void show(const fs::path& run, bool only_end, bool follow) {
   if (follow) print_rest(log);
 }
 
+/// Of the terminal that stdout is; 0: it is none, or does not know.
 int terminal_columns() {
   winsize size{};
-  const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 40;
-  return known ? size.ws_col : 100;
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+  const char* said = std::getenv("COLUMNS");
+  return said != nullptr && isatty(STDOUT_FILENO) != 0 ? std::atoi(said) : 0;
 }
 
 using ScalarsByRun = std::vector<std::pair<fs::path, std::vector<Scalar>>>;
@@ -209,7 +267,7 @@ void write_svg(const ScalarsByRun& runs, const std::string& tag, const fs::path&
     }
     if (!curve.points.empty()) chart.curves.push_back(std::move(curve));
   }
-  write_file_atomically(file, draw(chart).svg.file());
+  write_output(file, draw(chart).svg.file());
   fmt::print("{}: {} of {} run{}\n", file.string(), tag, chart.curves.size(),
              chart.curves.size() == 1 ? "" : "s");
 }
@@ -219,6 +277,7 @@ void plot(const LogsArguments& arguments) {
   for (const fs::path& run : runs_below(arguments.inputs))
     runs.emplace_back(run, read_scalars(RunFolder{run}.scalars()));
   const std::string tag = full_tag(runs, arguments.key.empty() ? "loss" : arguments.key);
+  if (!arguments.svg.empty()) check_output_file("--svg", arguments.svg);
   if (!arguments.svg.empty()) return write_svg(runs, tag, arguments.svg);
   std::vector<TerminalCurve> curves;
   for (const auto& [run, scalars] : runs) {
@@ -229,7 +288,7 @@ void plot(const LogsArguments& arguments) {
     }
   }
   if (!arguments.common.json) {
-    fmt::print("{}", plot_text(curves, terminal_columns() - 13, 18));
+    fmt::print("{}", plot_text(curves, plot_columns(terminal_columns()), 18));
     return;
   }
   Json json{{"name", tag}, {"runs", Json::array()}};
@@ -247,16 +306,14 @@ std::string csv_cell(const std::string& text) {
 }
 
 void export_csv(const std::vector<fs::path>& runs, const fs::path& file) {
-  std::ofstream stream(file);
-  stream << "run,step,name,value\n";
+  std::string text = "run,step,name,value\n";
   for (const fs::path& run : runs) {
     for (const Scalar& scalar : read_scalars(RunFolder{run}.scalars())) {
-      stream << fmt::format("{},{},{},{}\n", csv_cell(run.string()), scalar.step,
-                            csv_cell(scalar.tag), scalar.value);
+      text += fmt::format("{},{},{},{}\n", csv_cell(run.string()), scalar.step,
+                          csv_cell(scalar.tag), scalar.value);
     }
   }
-  stream.flush();
-  if (!stream) throw Error(fmt::format("--csv {}: cannot be written", file.string()));
+  write_output(file, text);
 }
 
 void export_tensorboard(const std::vector<fs::path>& runs, const fs::path& folder) {
@@ -283,6 +340,7 @@ void export_logs(const LogsArguments& arguments) {
   if (arguments.csv.empty() && arguments.tensorboard.empty()) {
     throw ConfigError("logs export: expected --csv FILE or --tensorboard DIR");
   }
+  if (!arguments.csv.empty()) check_output_file("--csv", arguments.csv);
   const std::vector<fs::path> runs = runs_below(arguments.inputs);
   if (!arguments.csv.empty()) export_csv(runs, arguments.csv);
   if (!arguments.tensorboard.empty()) export_tensorboard(runs, arguments.tensorboard);

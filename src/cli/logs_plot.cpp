@@ -64,4 +64,11 @@ std::string plot_text(const std::vector<TerminalCurve>& curves, int columns, int
   return text + names;
 }
 
+int plot_columns(int terminal_columns) {
+  constexpr int kBeside = 12;  // the range of y
+  constexpr int kUnknown = 100;
+  const int width = terminal_columns > 0 ? std::clamp(terminal_columns, 40, 120) : kUnknown;
+  return width - kBeside - 1;  // some terminals begin a line when the last column is filled
+}
+
 }  // namespace lockstep

@@ -18,4 +18,8 @@ struct TerminalCurve {
 /// point is averaged: where several fall on one place there is one mark.
 std::string plot_text(const std::vector<TerminalCurve>& curves, int columns, int rows);
 
+/// `columns` of plot_text for a terminal of so many columns, of which 40 to 120 are used; 0: it is
+/// unknown, and 99 are.
+int plot_columns(int terminal_columns);
+
 }  // namespace lockstep

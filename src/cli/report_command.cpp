@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cli/cli.h"
+#include "cli/output_file.h"
 #include "core/json.h"
 #include "lockstep/core/check.h"
 #include "lockstep/nn/weights.h"
@@ -23,15 +24,7 @@ fs::path output_of(const ReportArguments& arguments) {
   if (output.empty()) {
     return arguments.inputs.size() == 1 ? arguments.inputs.front() / "report.html" : "report.html";
   }
-  const fs::path folder = fs::absolute(output).parent_path();
-  if (!fs::is_directory(folder)) {
-    throw ConfigError(fmt::format("-o {}: there is no folder {}; make it first", output.string(),
-                                  folder.string()));
-  }
-  if (fs::is_directory(output)) {
-    throw ConfigError(fmt::format("-o {}: is a folder; expected the file to write, such as {}",
-                                  output.string(), (output / "report.html").string()));
-  }
+  check_output_file("-o", output);
   return output;
 }
 
