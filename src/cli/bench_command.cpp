@@ -40,9 +40,6 @@ std::vector<Device> bench_devices(const BenchArguments& arguments) {
 }
 
 int run_bench(const BenchArguments& arguments) {
-  if (arguments.eval && arguments.what != "layers") {
-    throw ConfigError("--eval goes with bench layers, not with bench " + arguments.what);
-  }
   if (arguments.what == "step") {
     return run_in_fleet([&](Fleet* fleet) { return bench_step(arguments, fleet); });
   }

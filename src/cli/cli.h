@@ -84,7 +84,7 @@ struct BenchArguments {
   std::string what;              // step, layers, batch_norm, exchange
   std::filesystem::path config;  // step, layers
   bool eval = false;             // --eval: layers of an evaluation
-  int iters = 0;                 // --iters; 0: the benchmark's default
+  int iters = 0;                 // --iters; 0: not given, the benchmark's default
 };
 
 struct LogsArguments {
@@ -102,7 +102,7 @@ struct DataArguments {
   CommonArguments common;
   std::string action;  // check, preview
   std::filesystem::path config;
-  std::int64_t count = 0;  // -n: images to look at or to write; 0: all, or some
+  std::int64_t count = 0;  // -n: images to look at or to write; 0: not given, all or 12
 };
 
 struct PlanArguments {

@@ -1,8 +1,18 @@
 #include "cli/command_line.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+#include <string_view>
+#include <system_error>
 
 #include "cli/share.h"
+#include "lockstep/core/check.h"
 
 // What an option takes is its type_name, which the help, the man pages and completion
 // (completion.cpp) have in common: words in small letters are what may be typed, with ,... several
@@ -28,6 +38,31 @@ CLI::Option* takes_configs(CLI::Option* option) {
       },
       ""));
   return option->type_name(option->nonpositional() ? kConfig : "");
+}
+
+/// Whole numbers from `least` to `most`.
+void takes_count(CLI::Option* option, std::int64_t least, std::int64_t most) {
+  const auto check = [=](const std::string& text) {
+    std::int64_t value = 0;
+    const char* const end = text.data() + text.size();
+    const auto read = std::from_chars(text.data(), end, value);
+    if (read.ec == std::errc() && read.ptr == end && value >= least && value <= most) {
+      return std::string();
+    }
+    return fmt::format("expected an integer from {} to {}, got {}", least, most, text);
+  };
+  option->check(check)->type_name("N");
+}
+
+/// Numbers above 0.
+void takes_positive(CLI::Option* option) {
+  option->check([](const std::string& text) {
+    double value = 0;
+    const char* const end = text.data() + text.size();
+    const auto read = std::from_chars(text.data(), end, value);
+    const bool good = read.ec == std::errc() && read.ptr == end && std::isfinite(value);
+    return good && value > 0 ? std::string() : fmt::format("expected a number > 0, got {}", text);
+  });
 }
 
 void add_devices(CLI::App& command, CommandLine& line) {
@@ -176,12 +211,21 @@ CLI::App& add_compare(CLI::App& app, CommandLine& line) {
                    "print the runs' own lines also where the output is no terminal");
   command.add_flag("--no-images", line.compare.no_images,
                    "no example images in report.html, for which the networks must be run");
-  command.add_option("--seeds", line.compare.seeds, "how many: seeds 0 .. N-1")
-      ->type_name("N")
-      ->capture_default_str();
+  takes_count(command.add_option("--seeds", line.compare.seeds, "how many: seeds 0 .. N-1")
+                  ->capture_default_str(),
+              1, 1000);
   add_devices_and_overrides(command, line);
   add_output(command, line, kDir, "folder of the comparison");
   add_json(command, line);
+  command.callback([&command, &line] {
+    std::error_code unknown;
+    if (!std::filesystem::is_directory(line.compare.inputs.front(), unknown)) return;
+    for (const char* option : {"--modes", "--seeds", "--verbose", "--devices", "--set"}) {
+      if (command.count(option) == 0) continue;
+      throw ConfigError(fmt::format(
+          "{} goes with a configuration to train; runs are compared as they are", option));
+    }
+  });
   return command;
 }
 
@@ -211,9 +255,9 @@ CLI::App& add_bench(CLI::App& app, CommandLine& line) {
   takes_configs(command.add_option("CONFIG", line.bench.config, "step, layers: configuration"));
   command.add_flag("--eval", line.bench.eval,
                    "layers: of an evaluation of one image, not of a training step");
-  command
-      .add_option("--iters", line.bench.iters, "measured iterations; 0: the benchmark's default")
-      ->type_name("N");
+  takes_count(command.add_option("--iters", line.bench.iters,
+                                 "measured iterations; default: the benchmark's own"),
+              1, 1000000);
   add_devices_and_overrides(command, line);
   add_json(command, line);
   return command;
@@ -253,10 +297,10 @@ CLI::App& add_data(CLI::App& app, CommandLine& line) {
       ->type_name("check|preview")
       ->required();
   takes_configs(command.add_option("CONFIG", line.data.config, "configuration (TOML)"))->required();
-  command
-      .add_option("-n,--count", line.data.count,
-                  "images: to look at per split (default: all), to write (default: 12)")
-      ->type_name("N");
+  takes_count(
+      command.add_option("-n,--count", line.data.count,
+                         "images: to look at per split (default: all), to write (default: 12)"),
+      1, 1000000000);
   add_overrides(command, line);
   add_output(command, line, kDir, "preview: the folder to write to");
   add_json(command, line);
@@ -268,14 +312,17 @@ CLI::App& add_plan(CLI::App& app, CommandLine& line) {
       "plan", "What a training will take: memory, time, BatchNorm's statistics, after a few steps");
   takes_configs(command.add_option("CONFIG", line.plan.config, "configuration (TOML)"))->required();
   add_devices_and_overrides(command, line);
-  command.add_option("--steps", line.plan.steps, "steps to time")
-      ->type_name("N")
-      ->capture_default_str();
-  command.add_flag("--max-batch", line.plan.max_batch, "also the largest global batch that fits");
-  command
-      .add_option("--memory", line.plan.memory,
-                  "of all devices together, in GiB, for --max-batch; default: the host's free")
-      ->type_name("GIB");
+  takes_count(
+      command.add_option("--steps", line.plan.steps, "steps to time")->capture_default_str(), 1,
+      1000000);
+  CLI::Option* max_batch = command.add_flag("--max-batch", line.plan.max_batch,
+                                            "also the largest global batch that fits");
+  takes_positive(
+      command
+          .add_option("--memory", line.plan.memory,
+                      "of all devices together, in GiB, for --max-batch; default: the host's free")
+          ->type_name("GIB")
+          ->needs(max_batch));
   add_json(command, line);
   return command;
 }
@@ -342,11 +389,85 @@ CLI::App& add_inspect(CLI::App& app, CommandLine& line) {
   return command;
 }
 
+/// Options that mean something only with some of the words that the first positional takes.
+struct GoesWith {
+  std::string_view command;
+  std::string option;
+  std::vector<std::string> words;
+};
+
+const std::vector<GoesWith>& all_that_go_with() {
+  static const std::vector<GoesWith> all{{"logs", "--key", {"plot"}},
+                                         {"logs", "--svg", {"plot"}},
+                                         {"logs", "--follow", {"tail"}},
+                                         {"logs", "--csv", {"export"}},
+                                         {"logs", "--tensorboard", {"export"}},
+                                         {"data", "--output", {"preview"}},
+                                         {"config", "INPUT", {"show", "diff", "init"}},
+                                         {"config", "--set", {"show", "diff"}},
+                                         {"bench", "CONFIG", {"step", "layers"}},
+                                         {"bench", "--eval", {"layers"}},
+                                         {"bench", "--set", {"step", "layers"}}};
+  return all;
+}
+
+/// Throws ConfigError for an option that would be ignored. A word that the positional does not take
+/// is left to the command.
+void check_together(const CLI::App& command) {
+  for (const GoesWith& row : all_that_go_with()) {
+    if (row.command != command.get_name() || command.count(row.option) == 0) continue;
+    const CLI::Option& first =
+        *command.get_options([](const CLI::Option* option) { return option->get_positional(); })
+             .front();
+    const std::string word = first.results().front();
+    const std::vector<std::string> known = CLI::detail::split(first.get_type_name(), '|');
+    if (std::ranges::find(row.words, word) != row.words.end() ||
+        std::ranges::find(known, word) == known.end()) {
+      continue;
+    }
+    throw ConfigError(fmt::format("{} goes with {} {}, not with {} {}", row.option, row.command,
+                                  fmt::join(row.words, ", "), row.command, word));
+  }
+}
+
+bool takes_one(const CLI::Option& option) {
+  return option.nonpositional() && option.get_items_expected_max() == 1;
+}
+
+/// CLI11's own message of an option that is there twice says nothing of what was typed.
+void let_repeat(CLI::App& command) {
+  for (CLI::Option* option : command.get_options()) {
+    if (takes_one(*option)) option->take_last();
+  }
+}
+
+/// Throws ConfigError for an option that is there twice, and for an empty value, which an unset
+/// variable of a shell leaves: it is no default.
+void check_values(const CLI::App& command) {
+  for (const CLI::Option* option : command.get_options()) {
+    const std::vector<std::string>& values = option->results();
+    if (takes_one(*option) && values.size() > 1) {
+      throw ConfigError(fmt::format("{}: expected once, got {} of them: {}", option->get_name(),
+                                    values.size(), fmt::join(values, ", ")));
+    }
+    const bool may_be_empty = option->get_items_expected_min() == 0;
+    if (!may_be_empty && std::ranges::find(values, "") != values.end()) {
+      throw ConfigError(
+          fmt::format("{}: expected a value, got an empty word; is a variable of the shell not "
+                      "set?",
+                      option->get_name()));
+    }
+  }
+}
+
 /// Gives the arguments what all subcommands share. --seed and --max-iters come last: they win over
 /// -s.
 template <typename Arguments>
 Command command(CLI::App& declared, Arguments CommandLine::*own, int (*run)(const Arguments&)) {
-  return {&declared, [own, run](CommandLine& line) {
+  let_repeat(declared);
+  return {&declared, [&declared, own, run](CommandLine& line) {
+            check_values(declared);
+            check_together(declared);
             Arguments& arguments = line.*own;
             arguments.common = line.common;
             std::vector<std::string>& overrides = arguments.common.overrides;

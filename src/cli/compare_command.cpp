@@ -116,7 +116,6 @@ TrainRequest make_request(const CompareArguments& arguments, const Plan& plan,
 }
 
 Plan make_plan(const CompareArguments& arguments, Fleet* fleet) {
-  if (arguments.seeds < 1) throw ConfigError("--seeds is the number of seeds, at least 1");
   const Config config = load_config(arguments.inputs.front(), arguments.common.overrides, nullptr,
                                     *arguments.common.tables);
   Plan plan;

@@ -63,7 +63,7 @@ DataReport examine(const Config& config, std::int64_t count) {
 std::string size_text(const SplitReport& split) {
   if (split.sizes.empty()) return "no readable image";
   const auto name = [](const std::pair<int, int>& size) {
-    return fmt::format("{}x{}", size.second, size.first);
+    return fmt::format("{}x{}", size.first, size.second);
   };
   if (split.sizes.size() == 1) return "all " + name(split.sizes.begin()->first);
   const auto most = std::max_element(split.sizes.begin(), split.sizes.end(),
@@ -165,10 +165,6 @@ void show_preview(const Config& config, const DataArguments& arguments) {
 int run_data(const DataArguments& arguments) {
   if (arguments.action != "check" && arguments.action != "preview") {
     throw ConfigError(fmt::format("data: expected check or preview, got {}", arguments.action));
-  }
-  if (arguments.count < 0) {
-    throw ConfigError(
-        fmt::format("data: -n {}: expected a number of images, or 0 for all", arguments.count));
   }
   std::vector<std::string> warnings;
   const Config config = load_config(arguments.config, arguments.common.overrides, &warnings,

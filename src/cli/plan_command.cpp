@@ -47,7 +47,7 @@ std::string left_out(const TrainingPlan& plan) {
 
 void print_size(const TrainingPlan& plan) {
   fmt::print("{} images of {}x{}, {} per step on {} device{}: {} step{} per epoch{}\n",
-             plan.train_images, plan.size.width, plan.size.height, plan.global_batch,
+             plan.train_images, plan.size.height, plan.size.width, plan.global_batch,
              plan.devices.size(), plan.devices.size() == 1 ? "" : "s", plan.steps_per_epoch,
              plan.steps_per_epoch == 1 ? "" : "s", left_out(plan));
   const auto idle = std::count(plan.shares.begin(), plan.shares.end(), 0);
@@ -82,7 +82,7 @@ void print_norms(const TrainingPlan& plan) {
                          fmt::format("virtual({})", plan.config.bn.virtual_devices)},
               .rows = {}};
   for (const NormPlan& norm : plan.norms) {
-    table.rows.push_back({fmt::format("{}x{}", norm.width, norm.height),
+    table.rows.push_back({fmt::format("{}x{}", norm.height, norm.width),
                           norm.layers.size() == 1
                               ? norm.layers.front()
                               : fmt::format("{} from {}", norm.layers.size(), norm.layers.front()),
@@ -169,9 +169,6 @@ void print_origins(const PlanArguments& arguments) {
 }  // namespace
 
 int run_plan(const PlanArguments& arguments) {
-  if (arguments.steps < 1) {
-    throw ConfigError(fmt::format("--steps {}: expected at least 1", arguments.steps));
-  }
   const CommonArguments& common = arguments.common;
   std::vector<std::string> warnings;
   const Config config = load_config(arguments.config, common.overrides, &warnings, *common.tables);

@@ -82,4 +82,89 @@ TEST_CASE("an output that cannot be written is an error; a reader that has gone 
   CHECK_FALSE(contains(usage.err, "standard output"));
 }
 
+TEST_CASE("options that would be ignored are refused") {
+  const test::TemporaryFolder folder;
+  const std::string config = folder.write("a.toml", test::tiny_config("max_iters = 1\n")).string();
+  const std::string run = folder.path().string();
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases{
+      {{"compare", run, run, "--seeds", "3"}, "--seeds goes with a configuration to train"},
+      {{"compare", run, run, "--modes", "sync"}, "--modes goes with a configuration to train"},
+      {{"compare", run, run, "-d", "cpu:1"}, "--devices goes with a configuration to train"},
+      {{"compare", run, run, "-s", "run.seed=1"}, "--set goes with a configuration to train"},
+      {{"logs", "plot", run, "--csv", "a"}, "--csv goes with logs export, not with logs plot"},
+      {{"logs", "ls", run, "--svg", "a"}, "--svg goes with logs plot, not with logs ls"},
+      {{"logs", "show", run, "-f"}, "--follow goes with logs tail, not with logs show"},
+      {{"data", "check", config, "-o", run},
+       "--output goes with data preview, not with data check"},
+      {{"config", "init", "streets", "-s", "run.seed=1"}, "--set goes with config show, diff"},
+      {{"config", "schema", config}, "INPUT goes with config show, diff, init"},
+      {{"config", "schema", "-s", "run.seed=1"}, "not with config schema"},
+      {{"bench", "exchange", config}, "CONFIG goes with bench step, layers"},
+      {{"bench", "exchange", "-s", "run.seed=1"}, "--set goes with bench step, layers"},
+      {{"bench", "step", config, "--eval"}, "--eval goes with bench layers, not with bench step"},
+      {{"plan", config, "--memory", "1"}, "--memory requires --max-batch"},
+  };
+  for (const auto& [arguments, message] : cases) {
+    CAPTURE(message);
+    const Outcome outcome = run_lockstep(arguments);
+    CHECK(outcome.exit_code == 2);
+    CHECK(contains(outcome.err, message));
+    CHECK(outcome.out.empty());
+  }
+  // Of a word that is not known the command says which are.
+  CHECK(contains(run_lockstep({"logs", "plto", run, "--csv", "a"}).err, "expected ls, show"));
+}
+
+TEST_CASE("values are refused with what was expected; an empty one is no default") {
+  const test::TemporaryFolder folder;
+  const std::string config = folder.write("a.toml", test::tiny_config("max_iters = 1\n")).string();
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases{
+      {{"compare", config, "--seeds", "abc"},
+       "--seeds: expected an integer from 1 to 1000, got abc"},
+      {{"compare", config, "--seeds", "0"}, "--seeds: expected an integer from 1"},
+      {{"bench", "exchange", "--iters", "0"}, "--iters: expected an integer from 1"},
+      {{"bench", "exchange", "--iters", "1.5"}, "--iters: expected an integer from 1"},
+      {{"plan", config, "--steps", "99999999999"}, "--steps: expected an integer from 1"},
+      {{"plan", config, "--max-batch", "--memory", "lots"},
+       "--memory: expected a number > 0, got lots"},
+      {{"plan", config, "--max-batch", "--memory", "0"}, "--memory: expected a number > 0, got 0"},
+      {{"plan", config, "--max-batch", "--memory", "nan"}, "--memory: expected a number > 0"},
+      {{"data", "preview", config, "-n", "0", "-o", "x"}, "--count: expected an integer from 1"},
+      {{"train", config, "-d", "cpu:1", "-d", "cpu:2"},
+       "--devices: expected once, got 2 of them: cpu:1, cpu:2"},
+      {{"train", config, "-d", ""}, "--devices: expected a value, got an empty word"},
+      {{"train", config, "-o", ""}, "--output: expected a value"},
+      {{"train", ""}, "CONFIG: expected a value"},
+      {{"eval", "run", "--split", ""}, "--split: expected a value"},
+      {{"eval", "run", "--scales", ""}, "--scales: expected a value"},
+      {{"train", config, "--seed", ""}, "--seed: expected a value"},
+  };
+  for (const auto& [arguments, message] : cases) {
+    CAPTURE(message);
+    const Outcome outcome = run_lockstep(arguments);
+    CAPTURE(outcome.err);
+    CHECK(outcome.exit_code == 2);
+    CHECK(contains(outcome.err, message));
+    CHECK(outcome.out.empty());
+  }
+  CHECK(run_lockstep(
+            {"config", "show", config, "--json", "--json", "-s", "run.seed=1", "-s", "run.seed=2"})
+            .exit_code == 0);
+}
+
+TEST_CASE("sizes are height x width, as the configuration has them") {
+  const test::TemporaryFolder folder;
+  const std::string config = folder.write("a.toml", test::tiny_config("max_iters = 1\n")).string();
+  const auto printed = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), {config, "-s", "data.size=[32,48]"});
+    return run_lockstep(arguments).out;
+  };
+  const std::string plan = printed({"plan", "-d", "cpu:1", "--steps", "1"});
+  CHECK(contains(plan, "8 images of 32x48, 4 per step"));
+  CHECK(contains(plan, "| 16x24"));
+  CHECK(contains(printed({"data", "check"}), "8 images, all 32x48"));
+  CHECK(contains(printed({"train", "-d", "cpu:1", "-o", (folder.path() / "run").string()}),
+                 "4 images of 32x48"));
+}
+
 }  // namespace lockstep
