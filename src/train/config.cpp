@@ -346,7 +346,13 @@ std::int64_t Config::global_batch(int devices) const {
 }
 
 std::int64_t Config::max_iters(std::int64_t batches_per_epoch) const {
-  return run.max_iters ? *run.max_iters : run.epochs.value_or(kDefaultEpochs) * batches_per_epoch;
+  if (run.max_iters) return *run.max_iters;
+  const std::int64_t epochs = run.epochs.value_or(kDefaultEpochs);
+  if (epochs > kMostSteps / std::max<std::int64_t>(batches_per_epoch, 1)) {
+    throw ConfigError(concat("run.epochs: ", epochs, " epochs of ", batches_per_epoch,
+                             " steps are more than the ", kMostSteps, " steps of the longest run"));
+  }
+  return epochs * batches_per_epoch;
 }
 
 }  // namespace lockstep

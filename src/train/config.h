@@ -26,6 +26,9 @@ enum class BatchNormLog : std::uint8_t {
   kFull,     // and all channels
 };
 
+/// Of the longest run: a training keeps its losses and times in memory.
+inline constexpr std::int64_t kMostSteps = 100'000'000;
+
 struct RunOptions {
   std::string name;  // default: the configuration file's stem
   std::filesystem::path work_dir = "runs";
@@ -136,7 +139,7 @@ struct Config {
   std::int64_t micro_batch(int devices) const {
     return (global_batch(devices) + batch.accumulate - 1) / batch.accumulate;
   }
-  /// Iterations of the run, given an epoch's.
+  /// Iterations of the run, given an epoch's. Throws ConfigError where they are too many.
   std::int64_t max_iters(std::int64_t batches_per_epoch) const;
 };
 

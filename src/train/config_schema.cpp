@@ -16,6 +16,7 @@ using Keys = std::vector<ConfigKey>;
 constexpr Range kPositive{.lo = 0, .above = true};
 constexpr Range kNotNegative{.lo = 0};
 constexpr Range kAtLeastOne{.lo = 1};
+constexpr Range kSteps{.lo = 1, .hi = static_cast<double>(kMostSteps)};
 constexpr Range kBelowOne{.lo = 0, .hi = 1, .below = true};
 constexpr Range kFloatPositive{.lo = 1e-38, .hi = 1};  // a float has it with all its digits
 constexpr Range kShare{.lo = 0, .hi = 1};
@@ -59,9 +60,9 @@ void add_run(Keys& keys) {
                  [](const Config& c) { return quoted(c.run.work_dir.string()); }}));
   keys.push_back(integer("run.seed", run(&RunOptions::seed), kNotNegative,
                          "of initial weights, order, augmentation"));
-  keys.push_back(integer("run.max_iters", run(&RunOptions::max_iters), kAtLeastOne,
+  keys.push_back(integer("run.max_iters", run(&RunOptions::max_iters), kSteps,
                          "this or epochs; neither: 20 epochs"));
-  keys.push_back(integer("run.epochs", run(&RunOptions::epochs), kAtLeastOne, "this or max_iters"));
+  keys.push_back(integer("run.epochs", run(&RunOptions::epochs), kSteps, "this or max_iters"));
   keys.push_back(uncounted(integer("run.val_every", run(&RunOptions::val_every), kNotNegative,
                                    "iterations; 0: at the end")));
   keys.push_back(uncounted(integer("run.checkpoint_every", run(&RunOptions::checkpoint_every),
@@ -330,8 +331,8 @@ void add_model(Keys& keys) {
                       "of the heads; default: the published one"));
   keys.push_back(
       only_if([](const Config& c) { return c.model.output_stride != ModelOptions{}.output_stride; },
-              integer("model.output_stride", model(&ModelOptions::output_stride),
-                      {.lo = 8, .hi = 32}, "8, 16 or 32: size of the image over the features'")));
+              one_integer_of("model.output_stride", model(&ModelOptions::output_stride),
+                             {8, 16, 32}, "8, 16 or 32: size of the image over the features'")));
   keys.push_back(only_if([](const Config& c) { return c.model.frozen_bn; },
                          boolean("model.frozen_bn", model(&ModelOptions::frozen_bn),
                                  "the backbone's BatchNorm keeps its running statistics")));

@@ -25,6 +25,14 @@ bool contains(const Range& range, double value) {
   return low && high;
 }
 
+std::string alternatives(const std::vector<int>& values) {
+  std::string text;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    text += fmt::format("{}{}", i == 0 ? "" : i + 1 == values.size() ? " or " : ", ", values[i]);
+  }
+  return text;
+}
+
 std::string show(const toml::node& node) {
   if (node.is_table()) return "a table";
   if (node.is_string()) return quoted(*node.value<std::string>());
@@ -88,7 +96,7 @@ std::optional<std::vector<double>> number_list(const toml::node& node, std::size
 }
 
 std::optional<Size> size_pair(const toml::node& node) {
-  const auto values = number_list(node, 2, {.lo = 1, .hi = 65536});
+  const auto values = number_list(node, 2, {.lo = 1, .hi = kMostExtent});
   if (!values || std::floor((*values)[0]) != (*values)[0] ||
       std::floor((*values)[1]) != (*values)[1]) {
     return std::nullopt;

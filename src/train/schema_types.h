@@ -2,6 +2,7 @@
 // Rows of the configuration's schema by type of value. `Get` is a generic lambda from a Config to
 // the field.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -12,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/core/check.h"
 #include "train/config_schema.h"
 
 namespace lockstep::schema {
@@ -27,6 +29,8 @@ struct Range {
 /// "a number >= 0 and < 1".
 std::string describe(const Range& range, const char* kind);
 bool contains(const Range& range, double value);
+/// "8, 16 or 32".
+std::string alternatives(const std::vector<int>& values);
 /// What `node` is, for messages: `-1`, `"snc"`, `a table`.
 std::string show(const toml::node& node);
 /// `text` as a TOML basic string.
@@ -38,7 +42,9 @@ std::string expected_choice(const std::vector<std::string>& names, const toml::n
 /// Numbers of an array of `count` numbers (0: any) within `range`; nullopt when it is not one.
 std::optional<std::vector<double>> number_list(const toml::node& node, std::size_t count,
                                                const Range& range);
+/// nullopt unless it is two whole numbers from 1 to kMostExtent.
 std::optional<Size> size_pair(const toml::node& node);
+inline constexpr int kMostExtent = 65536;
 
 /// `value` as TOML; numbers in the shortest form that reads back to the same value.
 std::string to_value(bool value);
@@ -73,6 +79,20 @@ ConfigKey integer(std::string path, Get get, Range range, std::string doc) {
     } else {
       get(draft.config) = static_cast<typename Field::value_type>(*value);
     }
+    return "";
+  };
+  return {std::move(path), std::move(doc), read,
+          [get](const Config& c) { return to_value(get(c)); }};
+}
+
+/// One of a few integers.
+template <typename Get>
+ConfigKey one_integer_of(std::string path, Get get, std::vector<int> values, std::string doc) {
+  auto read = [get, values](ConfigDraft& draft, const toml::node& node) -> std::string {
+    const auto value = node.is_integer() ? node.value<std::int64_t>() : std::nullopt;
+    const auto found = std::find(values.begin(), values.end(), value);
+    if (found == values.end()) return expected(alternatives(values), node);
+    get(draft.config) = *found;
     return "";
   };
   return {std::move(path), std::move(doc), read,
@@ -154,7 +174,9 @@ template <typename Get>
 ConfigKey size(std::string path, Get get, std::string doc) {
   auto read = [get](ConfigDraft& draft, const toml::node& node) -> std::string {
     const std::optional<Size> value = size_pair(node);
-    if (!value) return expected("[height, width] in pixels", node);
+    if (!value) {
+      return expected(concat("[height, width] in pixels, each from 1 to ", kMostExtent), node);
+    }
     get(draft.config) = *value;
     return "";
   };

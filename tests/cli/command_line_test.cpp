@@ -152,6 +152,30 @@ TEST_CASE("values are refused with what was expected; an empty one is no default
             .exit_code == 0);
 }
 
+TEST_CASE("values of a configuration that cannot be are refused with what can") {
+  const test::TemporaryFolder folder;
+  const std::string config = folder.write("a.toml", test::tiny_config("")).string();
+  const std::string large = "expected an integer >= 1 and <= 100000000, got ";
+  const std::vector<std::pair<std::string, std::string>> cases{
+      {"run.epochs=99999999999", "run.epochs: " + large},
+      {"run.max_iters=9000000000000000000", "run.max_iters: " + large},
+      {"run.epochs=100000000",
+       "run.epochs: 100000000 epochs of 2 steps are more than the 100000000 steps"},
+      {"data.size=[100000,100000]", "in pixels, each from 1 to 65536, got [ 100000, 100000 ]"},
+      {"model.output_stride=4", "model.output_stride: expected 8, 16 or 32, got 4"},
+      {"model.output_stride=9", "model.output_stride: expected 8, 16 or 32, got 9"},
+  };
+  for (const auto& [override, message] : cases) {
+    CAPTURE(override);
+    for (const char* command : {"train", "plan"}) {
+      const Outcome outcome = run_lockstep({command, config, "-d", "cpu:1", "-s", override});
+      CAPTURE(outcome.err);
+      CHECK(outcome.exit_code == 2);
+      CHECK(contains(outcome.err, message));
+    }
+  }
+}
+
 TEST_CASE("sizes are height x width, as the configuration has them") {
   const test::TemporaryFolder folder;
   const std::string config = folder.write("a.toml", test::tiny_config("max_iters = 1\n")).string();

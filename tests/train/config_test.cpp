@@ -58,7 +58,8 @@ TEST_CASE("all errors come at once, in the order of the file") {
   check_contains(error, "unknown key `lr` in [run]");
   check_contains(error, "did you mean `optim.lr`?");
   check_contains(error, "`run.max_iters` and `run.epochs` exclude each other");
-  check_contains(error, "data.size: expected [height, width] in pixels, got 32");
+  check_contains(error,
+                 "data.size: expected [height, width] in pixels, each from 1 to 65536, got 32");
   CHECK(error.find(":2:6") < error.find(":5:2"));
 }
 
