@@ -191,19 +191,6 @@ TrainingState to_state(const SafetensorsFile& file, const fs::path& path) {
   return state;
 }
 
-/// N of "iter_N.safetensors"; nullopt for other names.
-std::optional<std::int64_t> iteration_of(const fs::path& path) {
-  const std::string name = path.filename().string();
-  if (!name.starts_with("iter_") || !name.ends_with(kSuffix) || name.ends_with(kStateSuffix)) {
-    return std::nullopt;
-  }
-  const std::string digits = name.substr(5, name.size() - 5 - std::strlen(kSuffix));
-  std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  const bool whole = error == std::errc() && end == digits.data() + digits.size();
-  return whole ? std::optional(value) : std::nullopt;
-}
-
 }  // namespace
 
 std::string content_hash(const SafetensorsFile& file) {
@@ -276,14 +263,26 @@ Checkpoint load_checkpoint(const fs::path& path) {
   return {std::move(weights.tensors), to_state(state, beside)};
 }
 
+std::optional<std::int64_t> checkpoint_iteration(const fs::path& path) {
+  const std::string name = path.filename().string();
+  if (!name.starts_with("iter_") || !name.ends_with(kSuffix) || name.ends_with(kStateSuffix)) {
+    return std::nullopt;
+  }
+  const std::string digits = name.substr(5, name.size() - 5 - std::strlen(kSuffix));
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  const bool whole = error == std::errc() && end == digits.data() + digits.size();
+  return whole ? std::optional(value) : std::nullopt;
+}
+
 std::vector<fs::path> numbered_checkpoints(const fs::path& folder) {
   std::vector<fs::path> found;
   std::error_code missing;
   for (const auto& entry : fs::directory_iterator(folder, missing)) {
-    if (iteration_of(entry.path())) found.push_back(entry.path());
+    if (checkpoint_iteration(entry.path())) found.push_back(entry.path());
   }
   std::sort(found.begin(), found.end(), [](const fs::path& a, const fs::path& b) {
-    return *iteration_of(a) > *iteration_of(b);
+    return *checkpoint_iteration(a) > *checkpoint_iteration(b);
   });
   return found;
 }
@@ -315,7 +314,7 @@ std::optional<FoundCheckpoint> find_newest_checkpoint(const fs::path& folder,
   std::optional<FoundCheckpoint> newest;
   std::string damage;
   for (const fs::path& path : candidates) {
-    const auto iteration = iteration_of(path);
+    const auto iteration = checkpoint_iteration(path);
     if (newest && iteration && *iteration <= newest->checkpoint.state.iteration) continue;
     try {
       Checkpoint checkpoint = load_checkpoint(path);

@@ -54,6 +54,9 @@ SafetensorsFile read_weights(const std::filesystem::path& path);
 /// Whether these weights and this training state were written together.
 bool is_pair(const Metadata& weights, const Metadata& state);
 
+/// N of a file called iter_N.safetensors; nullopt for other names.
+std::optional<std::int64_t> checkpoint_iteration(const std::filesystem::path& file);
+
 /// iter_N.safetensors in `folder`, newest first.
 std::vector<std::filesystem::path> numbered_checkpoints(const std::filesystem::path& folder);
 

@@ -41,6 +41,15 @@ fs::path run_of(const fs::path& checkpoint) {
   return parent.filename() == "ckpt" ? parent.parent_path() : fs::path();
 }
 
+// The step that a checkpoint holds; nullopt when it cannot be loaded.
+std::optional<std::int64_t> loadable_step(const fs::path& checkpoint) {
+  try {
+    return load_checkpoint(checkpoint).state.iteration;
+  } catch (const DataError&) {
+    return std::nullopt;
+  }
+}
+
 }  // namespace
 
 Trainer::Trainer(const TrainRequest& request)
@@ -205,18 +214,23 @@ void Trainer::warn_of_data() {
 void Trainer::set_aside_newer_checkpoints() {
   if (!leads()) return;
   for (const fs::path& path : numbered_checkpoints(folder_.checkpoints())) {
-    const fs::path own = folder_.checkpoint(fmt::format("iter_{}", iteration_));
-    if (path == own) return;
+    if (*checkpoint_iteration(path) <= iteration_) return;
     if (!is_auto(*request_.resume)) {
       throw ConfigError(
           concat(folder_.root.string(), " has a newer checkpoint, ", path.filename().string(),
                  ": continue from it with --resume auto, or train into another folder with -o"));
     }
+    // The newest that could be loaded is the one that was found: this one is damaged, or its name
+    // is not that of the step it holds.
+    const auto held = loadable_step(path);
+    const std::string reason =
+        held ? concat("holds step ", *held, ", not that of its name") : "cannot be used";
     for (const fs::path& file : {path, state_path(path)}) {
       if (!fs::exists(file)) continue;
-      fs::rename(file, fs::path(file).concat(".damaged"));
-      warnings_.push_back(concat("kept the unusable ", file.filename().string(), " as ",
-                                 file.filename().string(), ".damaged"));
+      const fs::path aside = fs::path(file).concat(held ? ".misnamed" : ".damaged");
+      fs::rename(file, aside);
+      warnings_.push_back(
+          concat(file.filename().string(), " ", reason, ": kept as ", aside.filename().string()));
     }
   }
 }

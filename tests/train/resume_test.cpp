@@ -199,6 +199,50 @@ TEST_CASE("resume falls back to an older checkpoint when the newest is damaged")
   train(request);
   check_same_run(runs.folder("whole"), runs.folder("a"));
   CHECK(fs::exists(runs.folder("a").checkpoints() / "iter_10.safetensors.damaged"));
+  CHECK(read_text(runs.folder("a").log())
+            .find("iter_10.safetensors cannot be used: kept as iter_10.safetensors.damaged") !=
+        std::string::npos);
+}
+
+TEST_CASE("older numbered checkpoints stay where a run goes on from best or last") {
+  const std::vector<std::string> often{"run.checkpoint_every=2", "run.max_iters=6"};
+  for (const std::string& name : {std::string("best"), std::string("last")}) {
+    for (const bool named : {false, true}) {
+      CAPTURE(name);
+      CAPTURE(named);
+      const Runs runs;
+      const RunFolder folder = runs.folder("a");
+      train(runs.request("a", often));
+      const auto rename = [&](const char* from, const std::string& to) {
+        fs::rename(folder.checkpoint(from), folder.checkpoint(to));
+        fs::rename(state_path(folder.checkpoint(from)), state_path(folder.checkpoint(to)));
+      };
+      rename("iter_6", name);
+      if (name == "best") fs::remove(folder.checkpoint("last"));
+      TrainRequest request = runs.request("a", often);
+      request.config.run.max_iters = 8;
+      request.resume = named ? folder.checkpoint(name).string() : "auto";
+      CHECK(train(request).iterations == 8);
+      CHECK(load_checkpoint(folder.checkpoint("iter_4")).state.iteration == 4);
+      CHECK(load_checkpoint(folder.checkpoint("iter_2")).state.iteration == 2);
+      CHECK(read_text(folder.log()).find("kept as") == std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("a checkpoint named after a later step than it holds is set aside, and not as damaged") {
+  const Runs runs;
+  const RunFolder folder = runs.folder("a");
+  train(runs.request("a", {"run.max_iters=4"}));
+  fs::copy(folder.checkpoint("iter_4"), folder.checkpoint("iter_9"));
+  fs::copy(state_path(folder.checkpoint("iter_4")), state_path(folder.checkpoint("iter_9")));
+  TrainRequest request = runs.request("a", {"run.max_iters=4"});
+  request.resume = "auto";
+  train(request);
+  CHECK(fs::exists(folder.checkpoints() / "iter_9.safetensors.misnamed"));
+  CHECK(fs::exists(folder.checkpoints() / "iter_9.state.safetensors.misnamed"));
+  CHECK(read_text(folder.log()).find("iter_9.safetensors holds step 4, not that of its name") !=
+        std::string::npos);
 }
 
 TEST_CASE("resume refuses to start anew over a run whose checkpoints are all damaged") {
