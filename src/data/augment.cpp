@@ -108,15 +108,14 @@ void Normalizer::apply(const Image& image, Size padded, float* result) const {
               0.0F);
 }
 
-void pad_labels(const LabelMap& labels, Size padded, int ignore_index, Label* result) {
-  const auto ignore = static_cast<Label>(ignore_index);
+void pad_labels(const LabelMap& labels, Size padded, Label ignored, Label* result) {
   const Label* in = labels.pixels.data();
   for (int y = 0; y < labels.height; ++y, in += labels.width) {
     result = std::copy(in, in + labels.width, result);
-    result = std::fill_n(result, padded.width - labels.width, ignore);
+    result = std::fill_n(result, padded.width - labels.width, ignored);
   }
   std::fill_n(result, static_cast<std::size_t>(padded.height - labels.height) * padded.width,
-              ignore);
+              ignored);
 }
 
 AugmentDraw draw_augment(const AugmentOptions& options, Size image, std::uint64_t seed,
@@ -152,7 +151,7 @@ AugmentDraw draw_augment(const AugmentOptions& options, Size image, std::uint64_
 Augmenter::Augmenter(const DataOptions& options, std::uint64_t seed, Size size)
     : options_(options.augment.value_or(AugmentOptions{})),
       task_(find_layout(options).task),
-      ignore_index_(options.ignore_index),
+      ignored_(ignored_label(options)),
       seed_(seed),
       size_(size),
       normalizer_(options) {}
@@ -175,7 +174,7 @@ void Augmenter::apply(const Sample& sample, std::int64_t index, std::int64_t epo
 void Augmenter::apply_to_labels(const LabelMap& labels, const AugmentDraw& draw, Label* result) {
   resizer_.resize(labels, draw.scaled, draw.window, labels_);
   if (draw.flip) flip_columns<1>(labels_.height, labels_.width, labels_.pixels.data());
-  pad_labels(labels_, size_, ignore_index_, result);
+  pad_labels(labels_, size_, ignored_, result);
 }
 
 }  // namespace lockstep

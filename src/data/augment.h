@@ -29,8 +29,8 @@ class Normalizer {
 };
 
 /// Copies labels to `result` [padded.height, padded.width]; right and bottom of them are
-/// `ignore_index`.
-void pad_labels(const LabelMap& labels, Size padded, int ignore_index, Label* result);
+/// `ignored`.
+void pad_labels(const LabelMap& labels, Size padded, Label ignored, Label* result);
 
 /// What chance decides about one sample in one epoch.
 struct AugmentDraw {
@@ -70,7 +70,7 @@ class Augmenter {
 
   AugmentOptions options_;
   Task task_;
-  int ignore_index_;
+  Label ignored_;
   std::uint64_t seed_;
   Size size_;
   Normalizer normalizer_;

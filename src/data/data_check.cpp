@@ -143,7 +143,8 @@ std::vector<std::string> missing_classes(const SplitReport& split, const DataOpt
   const std::vector<std::string> names = class_names(options);
   std::vector<std::string> missing;
   for (std::size_t c = 0; c < names.size(); ++c) {
-    if (split.class_images[c] == 0) missing.push_back(concat(c, " (", names[c], ")"));
+    if (split.class_images[c] == 0 && static_cast<int>(c) != options.ignore_index)
+      missing.push_back(concat(c, " (", names[c], ")"));
   }
   return missing;
 }

@@ -1,12 +1,14 @@
 #include "lockstep/data/dataset.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "data/benchmark_layouts.h"
 #include "data/cifar10.h"
 #include "data/file_dataset.h"
 #include "data/file_pairs.h"
+#include "data/ignored_class.h"
 #include "data/image_folder.h"
 #include "data/shapes.h"
 #include "data/streets.h"
@@ -121,6 +123,8 @@ std::unique_ptr<Dataset> make_dataset(const DataOptions& options, Split split, s
   } catch (const std::filesystem::filesystem_error& error) {
     throw unreadable(error);
   }
+  if (const Label ignored = ignored_label(own); ignored != own.ignore_index)
+    dataset = relabelled(std::move(dataset), static_cast<Label>(own.ignore_index), ignored);
   return options.skip_broken ? leave_out_broken(std::move(dataset), options.workers)
                              : std::move(dataset);
 }
@@ -143,6 +147,11 @@ int class_count(const DataOptions& options) {
                              ": expected the number of classes, ", "ignored values left out"));
   }
   return own;
+}
+
+Label ignored_label(const DataOptions& options) {
+  const bool is_class = options.ignore_index >= 0 && options.ignore_index < class_count(options);
+  return is_class ? std::numeric_limits<Label>::max() : static_cast<Label>(options.ignore_index);
 }
 
 std::vector<std::string> class_names(const DataOptions& options) {

@@ -23,7 +23,7 @@ void check(const DataOptions& options) {
 
 SampleStore::SampleStore(const DataOptions& options, Split split, std::uint64_t seed)
     : task_(find_layout(options).task),
-      ignore_index_(options.ignore_index),
+      ignored_(ignored_label(options)),
       resize_(resize_rule(options, split)),
       exposure_(options.exposure),
       split_(split),
@@ -49,10 +49,10 @@ const Sample& SampleStore::fetch(std::int64_t index, SampleScratch& scratch) con
 void SampleStore::count_labels(std::int64_t index, std::span<const Label> labels,
                                std::span<std::int64_t> counts) const {
   for (const Label label : labels) {
-    if (label == ignore_index_) continue;
+    if (label == ignored_) continue;
     if (label >= counts.size()) {
       throw DataError(concat(describe(index), ": label ", label, "; expected a class in 0..",
-                             counts.size() - 1, " or ignore_index ", ignore_index_));
+                             counts.size() - 1, " or what does not count, ", ignored_));
     }
     ++counts[label];
   }

@@ -48,7 +48,7 @@ class SampleStore {
 
   std::unique_ptr<Dataset> dataset_;
   Task task_;
-  int ignore_index_;
+  Label ignored_;
   ResizeRule resize_;
   std::optional<ExposureOptions> exposure_;
   Split split_;

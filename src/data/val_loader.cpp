@@ -14,14 +14,14 @@ struct ValLoader::Impl {
   Impl(const DataOptions& data, std::uint64_t seed)
       : store(data, Split::kVal, seed),
         normalizer(data),
-        ignore_index(data.ignore_index),
+        ignored(ignored_label(data)),
         classes(static_cast<std::size_t>(class_count(data))) {}
 
   void append(std::int64_t index, const Sample& sample, int divisor, Batch& batch) const;
 
   const SampleStore store;
   const Normalizer normalizer;
-  const int ignore_index;
+  const Label ignored;
   const std::size_t classes;
 };
 
@@ -42,7 +42,7 @@ void ValLoader::Impl::append(std::int64_t index, const Sample& sample, int divis
     batch.labels.push_back(sample.labels.pixels.front());
   } else {
     batch.labels.resize(labels + pixels);
-    pad_labels(sample.labels, size, ignore_index, batch.labels.data() + labels);
+    pad_labels(sample.labels, size, ignored, batch.labels.data() + labels);
   }
   store.count_labels(index, sample.labels.pixels, batch.class_pixels);
 }

@@ -191,7 +191,7 @@ Examples examples_of(const ReportData& data, const Tables& tables) {
   examples.task = predictors.front()->model().architecture.task;
   examples.classes = class_names(config.data);
   examples.colors = class_colors(config.data);
-  examples.ignore_index = config.data.ignore_index;
+  examples.ignore_index = ignored_label(config.data);
   examples.samples = predict_all(predictors);
   choose(examples);
   return examples;

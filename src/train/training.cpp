@@ -9,7 +9,7 @@ namespace {
 
 std::vector<NamedLoss> losses_of(const Config& config) {
   CrossEntropyLoss loss{.class_weight = config.loss.class_weight,
-                        .ignore_index = config.data.ignore_index};
+                        .ignore_index = ignored_label(config.data)};
   std::vector<NamedLoss> losses{{"out", loss}};
   if (config.model.aux_head) {
     loss.weight = config.loss.aux_weight;

@@ -26,6 +26,7 @@ DataOptions plain_options() {
   DataOptions options;
   options.mean = {0, 0, 0};
   options.std = {1, 1, 1};
+  options.num_classes = 11;
   options.ignore_index = 77;
   return options;
 }

@@ -56,6 +56,21 @@ bool warns(const std::vector<std::string>& warnings, const std::string& part) {
   return false;
 }
 
+TEST_CASE("a class that is data.ignore_index does not count, and is not missed") {
+  DataOptions options;
+  options.layout = "streets";
+  options.size = {32, 32};
+  options.train_images = 12;
+  const SplitReport all = examine(*make_dataset(options, Split::kTrain, 1), options);
+  options.ignore_index = 3;  // the road
+  const SplitReport report = examine(*make_dataset(options, Split::kTrain, 1), options);
+  REQUIRE(all.class_labels[3] > 0);
+  CHECK(report.class_labels[3] == 0);
+  CHECK(report.labels == all.labels - all.class_labels[3]);
+  CHECK(report.ignored == all.ignored + all.class_labels[3]);
+  CHECK_FALSE(warns(data_warnings(report, options), "3 (road)"));
+}
+
 TEST_CASE("a split's labels, sizes and pixels are counted") {
   const Listed dataset({{51, {0, 0, 1, 255}}, {102, {1, 1}}, {0, {}}, {7, {255, 255}}});
   for (const int workers : {0, 2}) {

@@ -150,7 +150,13 @@ TEST_CASE("class_pixels counts what is not ignored") {
   }
   data.ignore_index = 3;  // the road: a class of the data set may be ignored
   TrainLoader roadless(data, {.batch = 4, .seed = 2});
-  CHECK(roadless.next().class_pixels[3] == 0);
+  const Batch& batch = roadless.next();
+  CHECK(batch.class_pixels[3] == 0);
+  CHECK(std::count(batch.labels.begin(), batch.labels.end(), 3) == 0);
+  CHECK(std::count(batch.labels.begin(), batch.labels.end(), ignored_label(data)) > 0);
+  CHECK(ignored_label(data) >= class_count(data));
+  const Batch validation = ValLoader(data, 2).load(0, 1, 64);
+  CHECK(std::count(validation.labels.begin(), validation.labels.end(), 3) == 0);
 }
 
 TEST_CASE("buffers are reused") {

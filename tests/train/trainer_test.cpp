@@ -315,6 +315,26 @@ TEST_CASE("evaluation leaves a training run as it was, whatever statistics it us
   }
 }
 
+TEST_CASE("a class that is data.ignore_index counts in no evaluation") {
+  const Runs runs;
+  const TrainSummary summary = train(runs.request("a", {"data.ignore_index=3"}));
+  const auto labels_of = [](const Evaluation& evaluation) {
+    const std::size_t classes = evaluation.metrics.iou.size();
+    std::vector<std::int64_t> labels(classes);
+    for (std::size_t i = 0; i < evaluation.confusion.size(); ++i)
+      labels[i / classes] += evaluation.confusion[i];
+    return labels;
+  };
+  const std::vector<std::int64_t> counted = labels_of(summary.evaluation);
+  REQUIRE(counted.size() == 11);
+  CHECK(counted[3] == 0);
+  CHECK(counted[0] > 0);
+  EvalRequest request{runs.folder("a").root, {}, {}, "cpu:2"};
+  CHECK(evaluate_checkpoint(request).evaluation.confusion == summary.evaluation.confusion);
+  request.augmentation.flip = true;
+  CHECK(labels_of(evaluate_checkpoint(request).evaluation) == counted);
+}
+
 TEST_CASE("evaluating a checkpoint gives what training said") {
   const Runs runs;
   for (const char* stats : {"device0", "mean", "pooled", "precise"}) {

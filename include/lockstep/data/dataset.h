@@ -1,7 +1,7 @@
 #pragma once
 // Data sets: numbered samples of an RGB image and its labels, a map of equal size or one for the
 // whole image. A sample is a pure function of its index; decoding is safe from several threads at
-// once. A label is a class or `ignore_index`, never anything else: who loads a sample need not
+// once. A label is a class or `ignored_label`, never anything else: who loads a sample need not
 // check again.
 
 #include <array>
@@ -77,7 +77,7 @@ struct DataOptions {
   std::filesystem::path root;
   std::string train = "train", val = "val";
   int num_classes = 0;
-  int ignore_index = 255;
+  int ignore_index = 255;            // the value that does not count; it may be a class
   std::vector<std::string> classes;  // names, for tables; may be empty
   MaskValues mask_values = MaskValues::kClasses;
   // A colour such as "#804080" for each class: masks in RGB are read by them, pictures drawn with
@@ -139,9 +139,9 @@ struct DataLayout {
 /// The entry of `options.layout`. Throws ConfigError naming what there is when there is none.
 const DataLayout& find_layout(const DataOptions& options);
 
-/// Finds the samples of a split. Throws DataError when the root or the split is missing or empty,
-/// or when an image has no mask or a mask no image (naming the first few), ConfigError for options
-/// that do not fit.
+/// Finds the samples of a split; what does not count has `ignored_label`. Throws DataError when the
+/// root or the split is missing or empty, or when an image has no mask or a mask no image (naming
+/// the first few), ConfigError for options that do not fit.
 std::unique_ptr<Dataset> make_dataset(const DataOptions& options, Split split, std::uint64_t seed);
 
 /// The classes that the layout itself knows: its own, or those found below `options.root`. Empty:
@@ -151,6 +151,11 @@ std::vector<std::string> layout_classes(const DataOptions& options);
 /// `options.num_classes`, else the number of classes of a layout that has its own. Throws
 /// ConfigError for a layout that has none, DataError when its data cannot be read.
 int class_count(const DataOptions& options);
+
+/// The label of what does not count, in the samples of `make_dataset` and all that is made of them:
+/// `options.ignore_index`, or the largest label where that is a class, so that no class has it.
+/// What a loss over such a data set has as its ignore_index.
+Label ignored_label(const DataOptions& options);
 
 /// Names of the classes: `options.classes`, else the layout's own, else "class_0", ...
 std::vector<std::string> class_names(const DataOptions& options);

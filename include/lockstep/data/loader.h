@@ -58,8 +58,9 @@ class ValLoader {
   /// Whether all images are of one size. Reads their headers.
   bool one_size() const;
   /// Images [first, first + count), which are of one size, as a batch: normalised, their right and
-  /// bottom edges padded to multiples of `divisor` with zeros (the mean colour) and ignore_index.
-  /// Thread-safe. Throws DataError for a label that is neither a class nor ignore_index.
+  /// bottom edges padded to multiples of `divisor` with zeros (the mean colour) and
+  /// `ignored_label`. Thread-safe. Throws DataError for a label that is neither a class nor
+  /// ignored.
   Batch load(std::int64_t first, std::int64_t count, int divisor) const;
 
  private:

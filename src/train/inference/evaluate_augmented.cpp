@@ -33,7 +33,7 @@ class AugmentedEvaluation {
   AugmentedEvaluation(const TrainedModel& model, const TestTimeAugmentation& augmentation,
                       const std::vector<Device>& devices)
       : store_(model.config.data, Split::kVal, model.config.run.seed),
-        ignore_index_(model.config.data.ignore_index),
+        ignored_(ignored_label(model.config.data)),
         classes_(static_cast<std::size_t>(model.config.data.num_classes)),
         inference_(model, devices, augmentation),
         images_(static_cast<std::size_t>(store_.size())),
@@ -54,7 +54,7 @@ class AugmentedEvaluation {
   void add(const std::vector<std::int64_t>& confusion);
 
   SampleStore store_;
-  int ignore_index_;
+  Label ignored_;
   std::size_t classes_;
   Inference inference_;
   std::vector<ImageScore> images_;
@@ -73,7 +73,7 @@ void AugmentedEvaluation::score(std::int64_t index, int device) {
   image.labels = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
   for (std::size_t i = 0; i < sample.labels.pixels.size(); ++i) {
     const Label label = sample.labels.pixels[i];
-    if (label == ignore_index_) continue;
+    if (label == ignored_) continue;
     ++confusion[label * classes_ + outcome.classes.pixels[i]];
     image.loss += negative_log(outcome.probabilities[i * classes_ + label]);
   }
