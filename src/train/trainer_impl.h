@@ -17,6 +17,7 @@
 #include "train/metrics_file.h"
 #include "train/rank_report.h"
 #include "train/run_folder.h"
+#include "train/run_lock.h"
 #include "train/run_log.h"
 #include "train/trainer.h"
 #include "train/training.h"
@@ -59,6 +60,7 @@ class Trainer {
   void check_processes();
   void choose_folder();
   void find_folder();
+  void lock_folder();
   void load_resume_point();
   void find_resume_point();
   void build();
@@ -117,6 +119,7 @@ class Trainer {
   std::vector<Device> devices_;  // of this process
   Roster roster_;                // and of the others
   RunFolder folder_;
+  std::optional<RunLock> lock_;  // of process 0
   FaultInjection fault_;
   std::optional<FoundCheckpoint> resumed_;
   std::vector<std::string> initial_weights_;  // what the run started from, where it fitted

@@ -121,11 +121,24 @@ void Trainer::find_folder() {
     folder_ = is_auto(*request_.resume) ? newest_run_folder(config_)
                                         : RunFolder{run_of(*request_.resume)};
   }
-  if (folder_.root.empty()) folder_ = new_run_folder(config_);
+  lock_folder();
   if (folder_.holds_run() && !request_.resume) {
     throw ConfigError(concat(
         folder_.root.string(),
         " already holds a run: continue it with --resume, or choose another folder with -o"));
+  }
+}
+
+// Trainings that begin in the same second find the same new name: all but one look again.
+void Trainer::lock_folder() {
+  if (!folder_.root.empty()) lock_.emplace(folder_.root);
+  while (!lock_) {
+    folder_ = new_run_folder(config_);
+    try {
+      lock_.emplace(folder_.root);
+    } catch (const ConfigError&) {
+      continue;
+    }
   }
 }
 

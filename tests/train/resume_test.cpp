@@ -1,14 +1,17 @@
 // Runs that are cut off, stopped or changed, and go on.
 
 #include <doctest/doctest.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/core/check.h"
 #include "train/checkpoint.h"
+#include "train/run_lock.h"
 #include "train/runs.h"
 
 namespace lockstep {
@@ -153,6 +156,27 @@ TEST_CASE("a folder that holds a run is not written to unless it is resumed") {
   const Runs runs;
   train(runs.request("a"));
   CHECK_THROWS_WITH_AS(train(runs.request("a")), doctest::Contains("--resume"), ConfigError);
+}
+
+TEST_CASE("a run folder in use is refused to another training, and left as it was") {
+  const Runs runs;
+  const fs::path root = runs.path() / "new" / "a";
+  {
+    const RunLock lock(root);
+    const std::string who = "another training (process " + std::to_string(getpid()) + " on ";
+    CHECK_THROWS_WITH_AS(RunLock{root}, doctest::Contains(who.c_str()), ConfigError);
+    TrainRequest request = runs.request("new/a");
+    CHECK_THROWS_WITH_AS(train(request), doctest::Contains("another folder with -o"), ConfigError);
+    CHECK(std::distance(fs::directory_iterator(root), {}) == 1);
+  }
+  CHECK_FALSE(fs::exists(runs.path() / "new"));
+  train(runs.request("new/a"));
+  CHECK_FALSE(fs::exists(root / "lock"));
+  // What a killed training left.
+  std::ofstream(root / "lock") << "process 1 on elsewhere\n";
+  TrainRequest request = runs.request("new/a");
+  request.resume = "auto";
+  CHECK(train(request).iterations == 10);
 }
 
 TEST_CASE("an older checkpoint is resumed only into another folder") {

@@ -1,0 +1,32 @@
+#pragma once
+// That a run folder is written by one training at a time.
+
+#include <filesystem>
+#include <vector>
+
+namespace lockstep {
+
+/// Holds the lock of a run folder (flock on its file `lock`, which says who holds it) while it
+/// lives, and makes the folder. In the end the file goes, and so do the folders that it made and
+/// that nobody has written to. A file system that cannot lock, or that nothing can be written to,
+/// is no error: then there is no lock. Of a fleet, process 0 holds it for all.
+class RunLock {
+ public:
+  /// Throws ConfigError naming the folder and who holds it when another training does.
+  explicit RunLock(const std::filesystem::path& root);
+  RunLock(const RunLock&) = delete;
+  RunLock& operator=(const RunLock&) = delete;
+  ~RunLock();
+
+ private:
+  void make_folders(const std::filesystem::path& root);
+  void remove_empty_folders() const;
+  bool names_what_is_held() const;
+  void write_holder() const;
+
+  std::filesystem::path file_;
+  std::vector<std::filesystem::path> made_;  // folders, from the outermost in
+  int descriptor_ = -1;
+};
+
+}  // namespace lockstep
