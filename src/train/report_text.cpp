@@ -182,6 +182,13 @@ std::string format_validation(const Evaluation& evaluation) {
       evaluation.seconds / static_cast<double>(std::max<std::int64_t>(1, evaluation.images)));
 }
 
+std::optional<std::string> loss_warning(const Evaluation& evaluation) {
+  if (!evaluation.loss || std::isfinite(*evaluation.loss)) return std::nullopt;
+  return fmt::format(
+      "the validation loss is {}: the network's outputs are not finite, and its scores say nothing",
+      std::isnan(*evaluation.loss) ? "nan" : "infinite");
+}
+
 std::string format_evaluation(const Evaluation& evaluation,
                               const std::vector<std::string>& classes) {
   const ConfusionMetrics& metrics = evaluation.metrics;

@@ -32,6 +32,8 @@ struct StepReport {
 std::string format_step(const StepReport& report);
 /// "Iter(val) [100/100]  aAcc: 81.2000  mIoU: 40.6000  mAcc: 51.1600  loss: 0.6123  time: 0.0510".
 std::string format_validation(const Evaluation& evaluation);
+/// That the loss is not finite, and what follows; nullopt where it is, or where no label counts.
+std::optional<std::string> loss_warning(const Evaluation& evaluation);
 /// "1:02:03".
 std::string format_duration(double seconds);
 /// "runs/a/ckpt/last.safetensors, step 40, on cpu:4"; the step where it is known (not -1).

@@ -1,6 +1,7 @@
 #include "train/summary.h"
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <functional>
 #include <numeric>
@@ -134,6 +135,7 @@ std::optional<Json> find_summary(const std::filesystem::path& path) {
 const char* score_name(Task task) { return task == Task::kSegmentation ? "mIoU" : "top1"; }
 
 std::optional<double> score(const Evaluation& evaluation) {
+  if (!evaluation.loss || !std::isfinite(*evaluation.loss)) return std::nullopt;
   const bool segments = evaluation.task == Task::kSegmentation;
   return segments ? evaluation.metrics.m_iou : evaluation.metrics.a_acc;
 }

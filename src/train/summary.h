@@ -29,7 +29,8 @@ struct Evaluation {
 
 /// What runs of a task are compared by: "mIoU" or "top1".
 const char* score_name(Task task);
-/// It, in percent.
+/// It, in percent; undefined, too, where the loss is not finite: the outputs then are not, and
+/// which class is the largest says nothing.
 std::optional<double> score(const Evaluation& evaluation);
 
 /// Seconds per step, means over the steps of this process without the first few.

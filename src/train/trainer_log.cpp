@@ -213,6 +213,10 @@ void Trainer::log_evaluation(const Evaluation& evaluation) {
   Json event{{"type", "eval"}, {"step", iteration_}};
   event.update(to_json(evaluation, classes_));
   log_->events().write(event);
+  if (const auto text = loss_warning(evaluation)) {
+    log_->warning(*text);
+    log_->events().write({{"type", "warning"}, {"step", iteration_}, {"text", *text}});
+  }
   if (evaluation.eval_stats != config_.bn.eval_stats || recorded_validation_ == iteration_) return;
   Json scalars{{"mode", "val"}, {"step", iteration_}, {"iter", iteration_}};
   scalars.update(metrics_json(evaluation, classes_));

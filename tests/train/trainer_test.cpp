@@ -4,6 +4,8 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "data/image_io.h"
@@ -11,6 +13,7 @@
 #include "support/pth_writer.h"
 #include "train/checkpoint.h"
 #include "train/evaluator.h"
+#include "train/report_text.h"
 #include "train/runs.h"
 
 namespace lockstep {
@@ -333,6 +336,27 @@ TEST_CASE("a class that is data.ignore_index counts in no evaluation") {
   CHECK(evaluate_checkpoint(request).evaluation.confusion == summary.evaluation.confusion);
   request.augmentation.flip = true;
   CHECK(labels_of(evaluate_checkpoint(request).evaluation) == counted);
+}
+
+TEST_CASE("an evaluation whose loss is not finite is told of, and is no best one") {
+  const Runs runs;
+  train(runs.request("a", {"run.max_iters=1"}));
+  SafetensorsFile weights = read_weights(runs.folder("a").checkpoint("last"));
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  std::memcpy(weights.tensors.at("encoder.0.0.bn.running_mean").data.data(), &nan, sizeof nan);
+  const std::filesystem::path file = runs.path() / "nan.safetensors";
+  write_safetensors(file, {weights.tensors, {}});
+  TrainRequest request = runs.request("b", {"run.max_iters=1"});
+  request.init = file;
+  const TrainSummary summary = train(request);
+  CHECK_FALSE(score(summary.evaluation));
+  CHECK_FALSE(summary.best_score);
+  CHECK_FALSE(std::filesystem::exists(runs.folder("b").checkpoint("best")));
+  CHECK(read_text(runs.folder("b").log()).find("the validation loss is nan") != std::string::npos);
+  CHECK(loss_warning(summary.evaluation));
+  const EvalReport sound = evaluate_checkpoint({runs.folder("a").root, {}, {}, "cpu:1"});
+  CHECK_FALSE(loss_warning(sound.evaluation));
+  CHECK(score(sound.evaluation) == sound.evaluation.metrics.m_iou);
 }
 
 TEST_CASE("evaluating a checkpoint gives what training said") {
