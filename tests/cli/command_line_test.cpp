@@ -84,6 +84,7 @@ TEST_CASE("an output that cannot be written is an error; a reader that has gone 
 
 TEST_CASE("options that would be ignored are refused") {
   const test::TemporaryFolder folder;
+  const WorkingFolder here(folder.path());
   const std::string config = folder.write("a.toml", test::tiny_config("max_iters = 1\n")).string();
   const std::string run = folder.path().string();
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases{
@@ -117,6 +118,7 @@ TEST_CASE("options that would be ignored are refused") {
 
 TEST_CASE("values are refused with what was expected; an empty one is no default") {
   const test::TemporaryFolder folder;
+  const WorkingFolder here(folder.path());
   const std::string config = folder.write("a.toml", test::tiny_config("max_iters = 1\n")).string();
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases{
       {{"compare", config, "--seeds", "abc"},
@@ -167,12 +169,10 @@ TEST_CASE("values of a configuration that cannot be are refused with what can") 
   };
   for (const auto& [override, message] : cases) {
     CAPTURE(override);
-    for (const char* command : {"train", "plan"}) {
-      const Outcome outcome = run_lockstep({command, config, "-d", "cpu:1", "-s", override});
-      CAPTURE(outcome.err);
-      CHECK(outcome.exit_code == 2);
-      CHECK(contains(outcome.err, message));
-    }
+    const Outcome outcome = run_lockstep({"plan", config, "-d", "cpu:1", "-s", override});
+    CAPTURE(outcome.err);
+    CHECK(outcome.exit_code == 2);
+    CHECK(contains(outcome.err, message));
   }
 }
 
