@@ -149,11 +149,15 @@ std::vector<std::string> missing_classes(const SplitReport& split, const DataOpt
   return missing;
 }
 
+bool segments(const DataOptions& options) {
+  return find_layout(options).task == Task::kSegmentation;
+}
+
 // Only class 0 and what is ignored: what is left of black and white when 255 is ignore_index.
 bool looks_binary(const SplitReport& split, const DataOptions& options) {
-  return options.mask_values == MaskValues::kClasses && options.ignore_index == 255 &&
-         split.class_labels.size() > 1 && split.class_labels[0] > 0 && split.ignored > 0 &&
-         split.class_labels[0] == split.labels;
+  return segments(options) && options.mask_values == MaskValues::kClasses &&
+         options.ignore_index == 255 && split.class_labels.size() > 1 &&
+         split.class_labels[0] > 0 && split.ignored > 0 && split.class_labels[0] == split.labels;
 }
 
 // The most of a training crop that is image, of images of the sizes seen: 1 where one fills it.
@@ -228,7 +232,8 @@ std::vector<std::string> data_warnings(const SplitReport& split, const DataOptio
   if (!missing.empty() && can_tell) {
     warnings.push_back(concat(where, missing.size() == 1 ? "class " : "classes ", listed(missing),
                               missing.size() == 1 ? " does" : " do", " not occur in any of ",
-                              part_of(split), "; check data.num_classes and the masks"));
+                              part_of(split), "; check data.num_classes and the ",
+                              segments(options) ? "masks" : "labels"));
   }
   if (!split.without_labels.empty()) {
     warnings.push_back(concat(where, split.without_labels.size(),

@@ -58,6 +58,16 @@ std::unique_ptr<Dataset> make_camvid(const DataOptions& options, Split split, st
                                        rule);
 }
 
+// Figures are told by the names of their classes: of two of one name, one would be lost.
+const std::vector<std::string>& check_distinct(const std::vector<std::string>& names) {
+  std::vector<std::string> sorted = names;
+  std::sort(sorted.begin(), sorted.end());
+  const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
+  if (twice == sorted.end()) return names;
+  throw ConfigError(concat("two classes have the name \"", *twice,
+                           "\"; give every class one of its own in data.classes"));
+}
+
 // A folder that may not be entered, a loop of symbolic links.
 DataError unreadable(const std::filesystem::filesystem_error& error) {
   return DataError(concat(error.path1().string(), ": cannot be read: ", error.code().message()));
@@ -161,10 +171,10 @@ std::vector<std::string> class_names(const DataOptions& options) {
       throw ConfigError(concat("data.classes has ", options.classes.size(),
                                " names, but data.num_classes = ", count));
     }
-    return options.classes;
+    return check_distinct(options.classes);
   }
   std::vector<std::string> own = layout_classes(options);
-  if (static_cast<int>(own.size()) == count) return own;
+  if (static_cast<int>(own.size()) == count) return check_distinct(own);
   std::vector<std::string> names;
   for (int i = 0; i < count; ++i) names.push_back(concat("class_", i));
   return names;

@@ -46,6 +46,9 @@ class ConfigReader {
   void fill_optimizer();
   void check();
   void check_optimizer_keys();
+  void check_class_names();
+  bool is_resolved(const std::vector<ConfigValue>& values) const;
+  void warn_of_ignored_keys();
   void check_augment();
   void check_exclusive(const std::string& a, const std::string& b);
   void check_model();
@@ -253,7 +256,9 @@ void ConfigReader::check() {
     error("data.root", "data.root is missing",
           "the folder of the data set, for example root = \"data/mine\"");
   }
-  if (classes == 0 && layout() != nullptr && !layout()->find_classes) {
+  // Where it is there it is wrong, and that has been said.
+  const bool lacks_count = classes == 0 && !has("data.num_classes");
+  if (lacks_count && layout() != nullptr && !layout()->find_classes) {
     error("data.num_classes", "data.num_classes is missing");
   }
   check_augment();
@@ -261,11 +266,59 @@ void ConfigReader::check() {
     error("data.classes", fmt::format("data.classes has {} names, but data.num_classes is {}",
                                       config.data.classes.size(), classes));
   }
-  if (!config.loss.class_weight.empty() && config.loss.class_weight.size() != classes) {
+  check_class_names();
+  if (!config.loss.class_weight.empty() && classes != 0 &&
+      config.loss.class_weight.size() != classes) {
     error("loss.class_weight",
           fmt::format("loss.class_weight has {} weights, but there are {} classes",
                       config.loss.class_weight.size(), classes));
   }
+}
+
+void ConfigReader::check_class_names() {
+  const std::vector<std::string>& names = draft_.config.data.classes;
+  for (auto name = names.begin(); name != names.end(); ++name) {
+    const auto first = std::find(names.begin(), name, *name);
+    if (first == name) continue;
+    error("data.classes",
+          fmt::format("data.classes: \"{}\" is the name of the classes {} and {}", *name,
+                      first - names.begin(), name - names.begin()),
+          "give every class a name of its own");
+    return;
+  }
+}
+
+// A run's own config.toml has every key, with those that mean nothing in it: nobody wrote them.
+bool ConfigReader::is_resolved(const std::vector<ConfigValue>& values) const {
+  return std::all_of(values.begin(), values.end(),
+                     [this](const ConfigValue& value) { return has(value.key); });
+}
+
+void ConfigReader::warn_of_ignored_keys() {
+  const Config& config = draft_.config;
+  const std::vector<ConfigValue> values = config_values(config);
+  const bool resolved = is_resolved(values);
+  // "schedule.type = \"poly\"".
+  const auto written = [&](const std::string& key) {
+    const auto found = std::find_if(values.begin(), values.end(),
+                                    [&](const ConfigValue& value) { return value.key == key; });
+    return fmt::format("{} = {}", key, found == values.end() ? "" : found->value);
+  };
+  const auto warn = [&](bool ignored, const char* key, const std::string& with) {
+    if (!ignored || !has(key)) return;
+    const SourceSpan where = source_.span(key);
+    const bool in_file = where.line > 0;
+    if (resolved && in_file) return;
+    diagnostics_.warning(where, fmt::format("{} means nothing with {}, and is ignored", key, with));
+  };
+  const ScheduleType schedule = config.schedule.type;
+  const std::string of_schedule = written("schedule.type");
+  warn(schedule != ScheduleType::kPoly, "schedule.power", of_schedule);
+  warn(schedule != ScheduleType::kStep, "schedule.gamma", of_schedule);
+  warn(schedule != ScheduleType::kStep, "schedule.milestones", of_schedule);
+  warn(!config.model.aux_head, "loss.aux_weight", "model.aux_head = false");
+  warn(config.run.precision != DType::kFloat16, "run.loss_scale", written("run.precision"));
+  warn(!config.bn.track_running_stats, "bn.eval_stats", "bn.track_running_stats = false");
 }
 
 void ConfigReader::check_augment() {
@@ -292,6 +345,7 @@ Config ConfigReader::read(std::vector<std::string>* warnings) {
   check();
   if (good) check_model();
   diagnostics_.throw_if_errors();
+  warn_of_ignored_keys();
   if (warnings != nullptr) *warnings = diagnostics_.warnings();
   return draft_.config;
 }

@@ -176,6 +176,8 @@ std::vector<ConfigValue> explain_config(const std::filesystem::path& path,
 
 /// The resolved configuration as TOML that `load_config` reads back to the same values.
 std::string to_toml(const Config& config);
+/// Throws ConfigError naming the key whose value no TOML can hold: a path that is not UTF-8.
+void check_can_be_written(const Config& config);
 
 /// 16 hex digits over every key that can change the trained weights or the final metrics: equal
 /// hashes mean the same training (given the same number of devices). Names, folders and the rhythm

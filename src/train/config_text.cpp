@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include "lockstep/core/check.h"
+#include "nn/utf8.h"
 #include "train/config.h"
 #include "train/config_schema.h"
 
@@ -54,6 +56,15 @@ std::string to_toml(const Config& config) {
     text += value.doc.empty() ? line + "\n" : fmt::format("{:<36}  # {}\n", line, value.doc);
   }
   return text;
+}
+
+void check_can_be_written(const Config& config) {
+  for (const ConfigValue& value : config_values(config)) {
+    if (is_utf8(value.value)) continue;
+    throw ConfigError(concat(value.key, " = ", value.value,
+                             ": not UTF-8, so that the run's config.toml could not be read again; ",
+                             "rename the file or folder, or give a symbolic link to it"));
+  }
 }
 
 // A key at its default does not enter, so that runs from before it existed keep their hash.

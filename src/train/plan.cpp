@@ -133,6 +133,7 @@ std::size_t sum(const std::vector<std::size_t>& values) {
 
 TrainingPlan plan_training(const Config& config, const std::vector<Device>& devices, int timed) {
   LOCKSTEP_CHECK(timed > 0, "a plan times at least one step, not ", timed);
+  check_can_be_written(config);
   TrainingPlan plan{.config = config, .devices = devices};
   const auto count = static_cast<int>(devices.size());
   plan.global_batch = config.global_batch(count);
@@ -152,6 +153,8 @@ TrainingPlan plan_training(const Config& config, const std::vector<Device>& devi
   plan.rates = learning_rates(plan);
 
   const auto replicas = make_replicas(config, devices, plan.global_batch, plan.size, nullptr);
+  if (!config.model.backbone_weights.empty())
+    import_weights(*replicas, config.model.backbone_weights);
   plan.parameters = replicas->parameter_count();
   plan.norms = plan_norms(plan, *replicas);
   plan.training_bytes = memory_of(*replicas, false);

@@ -63,6 +63,7 @@ Trainer::Trainer(const TrainRequest& request)
       lap_ranks_(roster_.devices),
       all_ranks_(roster_.devices) {
   check_processes();
+  check_can_be_written(config_);
   choose_folder();
   load_resume_point();
   build();
@@ -285,11 +286,7 @@ void Trainer::load_initial_weights() {
 
 ImportSummary Trainer::import_initial(const char* asked_by, const fs::path& path) {
   if (!leads()) return replicas_->load_state_dict({}, false);
-  const ImportSummary summary = replicas_->load_state_dict(read_weights(path).tensors, false);
-  if (summary.loaded == 0) {
-    throw DataError(
-        concat(path.string(), ": no tensor of it fits this network; ", describe_import(summary)));
-  }
+  const ImportSummary summary = import_weights(*replicas_, path);
   initial_weights_.push_back(concat(asked_by, " ", path.string(), ": ", describe_import(summary)));
   return summary;
 }

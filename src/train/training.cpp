@@ -54,6 +54,13 @@ std::unique_ptr<DataParallel> make_replicas(const Config& config,
   return std::make_unique<DataParallel>(std::move(options));
 }
 
+ImportSummary import_weights(DataParallel& replicas, const std::filesystem::path& file) {
+  const ImportSummary summary = replicas.load_state_dict(read_weights(file).tensors, false);
+  if (summary.loaded > 0) return summary;
+  throw DataError(
+      concat(file.string(), ": no tensor of it fits this network; ", describe_import(summary)));
+}
+
 Checkpoint read_checkpoint(DataParallel& replicas) {
   Checkpoint checkpoint;
   checkpoint.weights = replicas.state_dict();

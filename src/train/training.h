@@ -24,6 +24,10 @@ std::unique_ptr<DataParallel> make_replicas(const Config& config,
                                             std::int64_t global_batch, const Size& size,
                                             const FaultHook& hook, Fleet* fleet = nullptr);
 
+/// Loads what fits of a file of weights into all replicas. Throws DataError for a file that cannot
+/// be read, or of which nothing fits.
+ImportSummary import_weights(DataParallel& replicas, const std::filesystem::path& file);
+
 /// Weights, the optimizer's state and running statistics as they are; the rest of the state is the
 /// caller's.
 Checkpoint read_checkpoint(DataParallel& replicas);

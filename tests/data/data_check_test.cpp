@@ -71,6 +71,14 @@ TEST_CASE("a class that is data.ignore_index does not count, and is not missed")
   CHECK_FALSE(warns(data_warnings(report, options), "3 (road)"));
 }
 
+TEST_CASE("a classification is told of its labels, not of masks") {
+  const Listed dataset({{51, {0}}, {102, {1}}});
+  DataOptions options = options_with_classes(3);
+  CHECK(warns(data_warnings(examine(dataset, options), options), "num_classes and the masks"));
+  options.layout = "cifar10";
+  CHECK(warns(data_warnings(examine(dataset, options), options), "num_classes and the labels"));
+}
+
 TEST_CASE("a split's labels, sizes and pixels are counted") {
   const Listed dataset({{51, {0, 0, 1, 255}}, {102, {1, 1}}, {0, {}}, {7, {255, 255}}});
   for (const int workers : {0, 2}) {

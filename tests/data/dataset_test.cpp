@@ -147,6 +147,24 @@ TEST_CASE("layout camvid: a list written elsewhere is resolved by the tails of i
   }
 }
 
+TEST_CASE("two classes of one name are refused, wherever the names come from") {
+  DataOptions options;
+  options.num_classes = 2;
+  options.classes = {"a", "a"};
+  CHECK_THROWS_WITH_AS(class_names(options), doctest::Contains("two classes have the name \"a\""),
+                       ConfigError);
+  const LayoutTable layouts{{.name = "own", .make = nullptr, .classes = {"b", "c", "b"}}};
+  options = {};
+  options.layout = "own";
+  options.layouts = &layouts;
+  CHECK_THROWS_WITH_AS(class_names(options), doctest::Contains("\"b\""), ConfigError);
+  for (const DataLayout& layout : builtin_layouts()) {
+    options = {};
+    options.layout = layout.name;
+    if (!layout.classes.empty()) CHECK(class_names(options) == layout.classes);
+  }
+}
+
 TEST_CASE("class names and counts") {
   DataOptions options;
   CHECK_THROWS_AS(class_count(options), ConfigError);

@@ -204,6 +204,53 @@ TEST_CASE("options of another network are warned of, and not written for this on
   CHECK(to_toml(resnet).find("\ndepth") == std::string::npos);
 }
 
+TEST_CASE("keys that mean nothing beside others are warned of where somebody wrote them") {
+  const std::string text = std::string(kStreets) +
+                           "[schedule]\ntype = \"constant\"\npower = 0.9\nmilestones = [0.5]\n"
+                           "[loss]\naux_weight = 0.4\n[run]\nloss_scale = 1024\n"
+                           "[bn]\ntrack_running_stats = false\neval_stats = \"mean\"\n";
+  std::vector<std::string> warnings;
+  const Config config = config_from(text, {"schedule.gamma=0.5"}, &warnings);
+  REQUIRE(warnings.size() == 6);
+  check_contains(warnings[0],
+                 "camvid.toml:6:9: schedule.power means nothing with schedule.type = \"constant\"");
+  check_contains(warnings[1], "schedule.gamma means nothing");
+  check_contains(warnings[2], "schedule.milestones means nothing");
+  check_contains(warnings[3], "loss.aux_weight means nothing with model.aux_head = false");
+  check_contains(warnings[4], "run.loss_scale means nothing with run.precision = \"fp32\"");
+  check_contains(warnings[5], "bn.eval_stats means nothing with bn.track_running_stats = false");
+  // A run's own configuration says every key.
+  config_from(to_toml(config), {"run.max_iters=8"}, &warnings);
+  CHECK(warnings.empty());
+  config_from(to_toml(config), {"schedule.power=2"}, &warnings);
+  REQUIRE(warnings.size() == 1);
+  check_contains(warnings[0], "-s schedule.power=2: schedule.power means nothing");
+  config_from(std::string(kStreets) + "[schedule]\npower = 2\n", {}, &warnings);
+  CHECK(warnings.empty());
+}
+
+TEST_CASE("what is wrong with a value is said once") {
+  const std::string error = error_of(
+      "[data]\nlayout = \"folder\"\nroot = \"/tmp\"\nnum_classes = 2.0\n[loss]\n"
+      "class_weight = [1, 2]\n");
+  check_contains(error, "data.num_classes: expected an integer >= 1 and <= 4096, got 2.0");
+  CHECK(error.find("missing") == std::string::npos);
+  CHECK(error.find("there are 0 classes") == std::string::npos);
+}
+
+TEST_CASE("two classes of one name are refused") {
+  check_contains(error_of("[data]\nlayout = \"folder\"\nroot = \"/tmp\"\nnum_classes = 3\n"
+                          "classes = [\"a\", \"b\", \"a\"]\n"),
+                 "data.classes: \"a\" is the name of the classes 0 and 2");
+}
+
+TEST_CASE("a path that a run's config.toml cannot hold is named") {
+  Config config = config_from(kStreets);
+  check_can_be_written(config);
+  config.data.root = "/data/\xff";
+  CHECK_THROWS_WITH_AS(check_can_be_written(config), doctest::Contains("data.root"), ConfigError);
+}
+
 TEST_CASE("a relative root is looked for here, then beside the configuration") {
   const TemporaryFolder folder;
   std::filesystem::create_directory(folder.path() / "images_of_mine");

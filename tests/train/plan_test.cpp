@@ -5,6 +5,7 @@
 #include <exception>
 #include <numeric>
 
+#include "lockstep/core/check.h"
 #include "support/errors.h"
 #include "support/temporary_folder.h"
 
@@ -62,6 +63,14 @@ TEST_CASE("a plan counts steps, images and BatchNorm's values") {
   CHECK(plan.rates.front() == doctest::Approx(static_cast<double>(config.optim.lr)));
   CHECK(plan.rates.back() < plan.rates.front() / 3);
   CHECK(plan.step_seconds > 0);
+}
+
+TEST_CASE("a plan reads the weights that its training would begin with") {
+  const test::TemporaryFolder folder;
+  Config config = tiny(folder);
+  config.model.backbone_weights = (folder.path() / "missing.safetensors").string();
+  CHECK_THROWS_WITH_AS(plan_training(config, parse_devices("cpu:1"), 1),
+                       doctest::Contains("missing.safetensors"), DataError);
 }
 
 TEST_CASE("the planned memory is what steps and evaluations take") {

@@ -338,6 +338,14 @@ TEST_CASE("a class that is data.ignore_index counts in no evaluation") {
   CHECK(labels_of(evaluate_checkpoint(request).evaluation) == counted);
 }
 
+TEST_CASE("a run whose config.toml could not be read again is refused before anything is written") {
+  const Runs runs;
+  TrainRequest request = runs.request("a");
+  request.config.data.root = "/data/\xff";
+  CHECK_THROWS_WITH_AS(train(request), doctest::Contains("not UTF-8"), ConfigError);
+  CHECK_FALSE(fs::exists(runs.folder("a").root));
+}
+
 TEST_CASE("an evaluation whose loss is not finite is told of, and is no best one") {
   const Runs runs;
   train(runs.request("a", {"run.max_iters=1"}));
