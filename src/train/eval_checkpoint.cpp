@@ -3,6 +3,7 @@
 #include "lockstep/core/check.h"
 #include "train/evaluator.h"
 #include "train/inference/evaluate_augmented.h"
+#include "train/report_text.h"
 #include "train/shared_checkpoint.h"
 #include "train/trained_model.h"
 #include "train/training.h"
@@ -106,6 +107,7 @@ EvalReport evaluate_checkpoint(const EvalRequest& request) {
   } else {
     evaluate_as_it_is(request, report);
   }
+  if (const auto text = loss_warning(report.evaluation)) report.warnings.push_back(*text);
   return report;
 }
 
