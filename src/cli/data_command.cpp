@@ -100,14 +100,22 @@ void print_classes(const DataReport& report) {
   fmt::print("weight: median frequency of the classes / frequency of the class (training)\n");
 }
 
+void print_normalization(const SplitReport& train) {
+  fmt::print("\nmean and standard deviation of the training images, for [data]:\n");
+  fmt::print("mean = [{:.3f}, {:.3f}, {:.3f}]\n", train.mean[0], train.mean[1], train.mean[2]);
+  fmt::print("std = [{:.3f}, {:.3f}, {:.3f}]\n\n", train.std[0], train.std[1], train.std[2]);
+}
+
 void print(const DataReport& report) {
   print_split(report.train);
   print_split(report.val);
   print_classes(report);
   const SplitReport& train = report.train;
-  fmt::print("\nmean and standard deviation of the training images, for [data]:\n");
-  fmt::print("mean = [{:.3f}, {:.3f}, {:.3f}]\n", train.mean[0], train.mean[1], train.mean[2]);
-  fmt::print("std = [{:.3f}, {:.3f}, {:.3f}]\n\n", train.std[0], train.std[1], train.std[2]);
+  if (train.sizes.empty()) {
+    fmt::print("\nno training image could be read: there is no mean and no standard deviation\n\n");
+  } else {
+    print_normalization(train);
+  }
   for (const std::string& warning : report.warnings) fmt::print("warning: {}\n", warning);
   if (report.warnings.empty()) fmt::print("nothing to warn of\n");
 }
@@ -126,8 +134,8 @@ Json to_json(const SplitReport& split) {
           {"class_images", split.class_images},
           {"without_labels", split.without_labels},
           {"broken", split.broken},
-          {"mean", split.mean},
-          {"std", split.std}};
+          {"mean", split.sizes.empty() ? Json(nullptr) : Json(split.mean)},
+          {"std", split.sizes.empty() ? Json(nullptr) : Json(split.std)}};
 }
 
 void print_json(const DataReport& report) {

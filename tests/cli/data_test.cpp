@@ -118,6 +118,18 @@ TEST_CASE("a name that is not UTF-8 is told as far as it can be, in JSON too") {
   CHECK(contains(trained.out + trained.err, "left out: "));
 }
 
+TEST_CASE("data check gives no mean of images that cannot be read") {
+  const BlackAndWhite data;
+  for (const auto& entry : fs::directory_iterator(data.folder.path() / "images" / "train"))
+    std::ofstream(entry.path()) << "torn";
+  const Outcome check = data.run({"data", "check", data.config.string()});
+  CHECK(check.exit_code == 3);
+  CHECK(contains(check.out, "no training image could be read"));
+  CHECK_FALSE(contains(check.out, "mean = ["));
+  const Outcome json = data.run({"data", "check", data.config.string(), "--json"});
+  CHECK(Json::parse(json.out)["train"]["mean"].is_null());
+}
+
 TEST_CASE("data preview writes images, palette masks and both together") {
   const BlackAndWhite data;
   const fs::path out = data.folder.path() / "preview";
