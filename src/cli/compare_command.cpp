@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <exception>
 #include <filesystem>
 #include <numeric>
 #include <optional>
@@ -20,6 +21,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/device.h"
 #include "lockstep/nn/weights.h"
+#include "lockstep/parallel/data_parallel.h"
 #include "report/comparison.h"
 #include "report/report_page.h"
 #include "train/config.h"
@@ -207,15 +209,43 @@ std::string agree(Fleet* fleet, const std::string& own) {
   return fleet == nullptr ? own : broadcast(*fleet, own);
 }
 
+struct CellRuns {
+  std::vector<TrainSummary> finished;
+  std::vector<FailedRun> failed;
+  std::exception_ptr first_failure;
+};
+
+/// Whether the error may be this mode's alone, so that the others are worth training.
+bool is_of_mode(const std::exception& error) {
+  if (threads_left_behind()) return false;
+  return dynamic_cast<const ConfigError*>(&error) != nullptr ||
+         dynamic_cast<const NonFiniteError*>(&error) != nullptr ||
+         dynamic_cast<const ReplicaError*>(&error) != nullptr;
+}
+
+/// Trains the cell; false: it cannot be trained, which `runs` then holds. The processes of a fleet
+/// end with the first failure.
+bool train_cell(const Cell& cell, bool in_fleet, CellRuns& runs) {
+  try {
+    runs.finished.push_back(train(cell.request));
+    return true;
+  } catch (const Error& error) {
+    if (in_fleet || !is_of_mode(error)) throw;
+    if (!runs.first_failure) runs.first_failure = std::current_exception();
+    runs.failed.push_back({cell.mode, cell.request.config.run.seed, error.what()});
+    return false;
+  }
+}
+
 /// Trains what is missing; in a fleet every process takes part, and process 0 looks at the folders.
 /// Returns nothing when interrupted.
-std::optional<std::vector<TrainSummary>> run_cells(const CompareArguments& arguments, Plan& plan) {
+std::optional<CellRuns> run_cells(const CompareArguments& arguments, Plan& plan) {
   const StopSignals signals;
   const bool lead = leads(plan.fleet);
   const auto tell = [&](const std::string& line) {
     if (lead) say(arguments, line);
   };
-  std::vector<TrainSummary> runs;
+  CellRuns runs;
   std::vector<std::chrono::duration<double>> trained;
   for (std::size_t i = 0; i < plan.cells.size(); ++i) {
     Cell& cell = plan.cells[i];
@@ -227,7 +257,7 @@ std::optional<std::vector<TrainSummary>> run_cells(const CompareArguments& argum
     const std::string agreed = agree(plan.fleet, work);
     if (agreed == "done") {
       if (have) tell(name + ": done before, " + describe_cell(*have));
-      if (have) runs.push_back(std::move(*have));
+      if (have) runs.finished.push_back(std::move(*have));
       continue;
     }
     tell(fmt::format("{}: {} (log: {})", name, agreed, (cell.request.output / "run.log").string()));
@@ -237,12 +267,17 @@ std::optional<std::vector<TrainSummary>> run_cells(const CompareArguments& argum
     if (!alone) cell.request.fleet = plan.fleet;
     cell.request.stop = &signals.requested();
     const auto begin = std::chrono::steady_clock::now();
-    if (lead || !alone) runs.push_back(train(cell.request));
-    const bool interrupted = lead && runs.back().status == TrainStatus::kInterrupted;
+    if (lead || !alone) {
+      if (!train_cell(cell, plan.fleet != nullptr, runs)) {
+        tell(fmt::format("{}: cannot train: {}", name, runs.failed.back().error));
+        continue;
+      }
+    }
+    const bool interrupted = lead && runs.finished.back().status == TrainStatus::kInterrupted;
     if (agree(plan.fleet, interrupted ? "interrupted" : "") == "interrupted") return std::nullopt;
     if (!lead) continue;
     trained.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin));
-    tell(name + ": " + describe_cell(runs.back()) + describe_rest(trained, plan, i + 1));
+    tell(name + ": " + describe_cell(runs.finished.back()) + describe_rest(trained, plan, i + 1));
   }
   return runs;
 }
@@ -290,8 +325,9 @@ void write_page(const CompareArguments& arguments, const std::vector<TrainSummar
 }
 
 void report(const CompareArguments& arguments, const std::vector<TrainSummary>& runs,
-            const fs::path& folder) {
+            const fs::path& folder, std::vector<FailedRun> failed = {}) {
   Comparison comparison = compare_runs(runs);
+  add_failed(comparison, std::move(failed));
   for (std::string& warning : find_config_differences(runs, *arguments.common.tables)) {
     comparison.warnings.push_back(std::move(warning));
   }
@@ -308,14 +344,16 @@ void report(const CompareArguments& arguments, const std::vector<TrainSummary>& 
 int train_and_compare(const CompareArguments& arguments, Fleet* fleet) {
   Plan plan = make_plan(arguments, fleet);
   if (leads(fleet)) announce(arguments, plan);
-  const auto runs = run_cells(arguments, plan);
+  auto runs = run_cells(arguments, plan);
   if (!leads(fleet)) return runs ? kExitDone : kExitInterrupted;
   if (!runs) {
     say(arguments, "compare: interrupted; the same command continues where this one stopped");
     return kExitInterrupted;
   }
-  report(arguments, *runs, plan.folder);
-  return kExitDone;
+  if (runs->finished.empty()) std::rethrow_exception(runs->first_failure);
+  const bool whole = runs->failed.empty();
+  report(arguments, runs->finished, plan.folder, std::move(runs->failed));
+  return whole ? kExitDone : kExitFailure;
 }
 
 /// The run itself, or all finished runs of a comparison's folder, in order of their names.

@@ -127,6 +127,9 @@ PairedDifference difference(const ModeResult& a, const ModeResult& b, const std:
     pair.seeds.push_back(seed);
     pair.differences.push_back(reached - other->second);
   }
+  for (const ModeResult* mode : {&a, &b}) {
+    if (mode->score.empty()) pair.unscored.push_back(mode->mode);
+  }
   pair.spread = mean_spread(pair.differences);
   pair.interval = t_interval(pair.differences, 1 - kLevel);
   pair.p_value = sign_flip_p_value(pair.differences);
@@ -185,6 +188,23 @@ Comparison compare_runs(std::span<const TrainSummary> runs) {
   adjust(comparison.pairs);
   comparison.warnings = find_warnings(runs);
   return comparison;
+}
+
+void add_failed(Comparison& comparison, std::vector<FailedRun> failed) {
+  std::vector<std::string> modes;
+  for (const FailedRun& run : failed) {
+    if (std::find(modes.begin(), modes.end(), run.mode) == modes.end()) modes.push_back(run.mode);
+  }
+  for (const std::string& mode : modes) {
+    std::string seeds, first;
+    for (const FailedRun& run : failed) {
+      if (run.mode != mode) continue;
+      if (first.empty()) first = run.error;
+      seeds += concat(seeds.empty() ? "" : ", ", run.seed);
+    }
+    comparison.warnings.push_back(concat(mode, " cannot train (seed ", seeds, "): ", first));
+  }
+  comparison.failed = std::move(failed);
 }
 
 }  // namespace lockstep

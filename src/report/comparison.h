@@ -49,10 +49,18 @@ struct PairedDifference {
   std::vector<std::uint64_t> seeds;  // that both have
   std::vector<double> differences;   // [seed]
   MeanSpread spread;
-  std::optional<Interval> interval;  // 1 - kLevel, Student's t
-  std::optional<double> p_value;     // exact sign-flip test
-  std::optional<double> p_holm;      // adjusted for all pairs of the comparison
-  double smallest_p = 1;             // that so many seeds can give
+  std::optional<Interval> interval;   // 1 - kLevel, Student's t
+  std::optional<double> p_value;      // exact sign-flip test
+  std::optional<double> p_holm;       // adjusted for all pairs of the comparison
+  double smallest_p = 1;              // that so many seeds can give
+  std::vector<std::string> unscored;  // of a and b, those that have no defined score at all
+};
+
+/// A run that was to be compared and could not be trained.
+struct FailedRun {
+  std::string mode;
+  std::uint64_t seed = 0;
+  std::string error;
 };
 
 struct Comparison {
@@ -60,11 +68,16 @@ struct Comparison {
   std::vector<ModeResult> modes;
   std::vector<PairedDifference> pairs;  // later mode minus earlier mode
   std::vector<std::string> warnings;    // why the runs may not be comparable
+  std::vector<FailedRun> failed;        // `add_failed`
 };
 
 /// Groups the runs by mode (in the order of first appearance). Throws ConfigError when two runs
 /// have the same mode and seed or are of different tasks, or there are none.
 Comparison compare_runs(std::span<const TrainSummary> runs);
+
+/// Adds runs that could not be trained, and a warning for each mode of theirs: which seeds, and
+/// why.
+void add_failed(Comparison& comparison, std::vector<FailedRun> failed);
 
 /// What can be known before any run: which p-values so many seeds can give for so many modes.
 std::string describe_power(int seeds, int modes);

@@ -74,11 +74,11 @@ std::string to_json(const Comparison& comparison) {
   }
   Json pairs = Json::array();
   for (const PairedDifference& pair : comparison.pairs) pairs.push_back(pair_json(pair));
-  const Json root{{"schema", 1},
-                  {"score", comparison.score},
-                  {"modes", modes},
-                  {"pairs", pairs},
-                  {"warnings", comparison.warnings}};
+  Json failed = Json::array();
+  for (const FailedRun& run : comparison.failed)
+    failed.push_back({{"mode", run.mode}, {"seed", run.seed}, {"error", run.error}});
+  const Json root{{"schema", 1},    {"score", comparison.score},       {"modes", modes},
+                  {"pairs", pairs}, {"warnings", comparison.warnings}, {"failed", failed}};
   return json_text(root, 2) + "\n";
 }
 

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <set>
@@ -34,6 +35,14 @@ std::set<std::uint64_t> all_seeds(const Comparison& comparison) {
   return seeds;
 }
 
+/// The modes of which no run could be trained.
+std::set<std::string> untrained_modes(const Comparison& comparison) {
+  std::set<std::string> modes;
+  for (const FailedRun& run : comparison.failed) modes.insert(run.mode);
+  for (const ModeResult& mode : comparison.modes) modes.erase(mode.mode);
+  return modes;
+}
+
 std::string accuracy_table(const Comparison& comparison) {
   const std::set<std::uint64_t> seeds = all_seeds(comparison);
   Table table{{"mode", comparison.score, "val loss", "train loss"}, {}};
@@ -45,6 +54,12 @@ std::string accuracy_table(const Comparison& comparison) {
       const auto found = mode.score.find(seed);
       row.push_back(found == mode.score.end() ? "-" : format_number(found->second, 2));
     }
+    table.rows.push_back(std::move(row));
+  }
+  for (const std::string& mode : untrained_modes(comparison)) {
+    std::vector<std::string> row(table.header.size(), "-");
+    row[0] = mode;
+    row[1] = "cannot train";
     table.rows.push_back(std::move(row));
   }
   return to_markdown(table);
@@ -165,7 +180,13 @@ std::string describe_power(int seeds, int modes) {
 
 std::string answer(const PairedDifference& pair) {
   const auto seeds = static_cast<int>(pair.seeds.size());
-  if (seeds == 0) return fmt::format("{} - {}: no seed in common", pair.a, pair.b);
+  if (seeds == 0) {
+    const std::string why = pair.unscored.empty()
+                                ? "no seed in common"
+                                : fmt::format("the {} of {} is undefined", pair.score,
+                                              fmt::join(pair.unscored, " and "));
+    return fmt::format("{} - {}: {}", pair.a, pair.b, why);
+  }
   std::string text =
       fmt::format("{} - {} = {:+.2f} {}", pair.a, pair.b, pair.spread.mean, pair.score);
   if (pair.interval) text += " " + bracket(pair.interval);

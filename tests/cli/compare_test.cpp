@@ -87,6 +87,21 @@ TEST_CASE("compare trains every cell once") {
   check_contains(other.err, "holds a run with another configuration");
 }
 
+TEST_CASE("a mode that cannot train does not hold up the others") {
+  const ComparisonPlace place;
+  // One image of one value per channel in the deepest stage: nothing to normalise by.
+  const std::vector<std::string> tiny{"-s", "data.size=[16, 16]", "-s", "model.depth=5",
+                                      "-s", "batch.per_device=1", "-s", "run.max_iters=1"};
+  const Outcome outcome = run_lockstep(place.compare("local,sync", tiny));
+  CHECK(outcome.exit_code == 1);
+  check_contains(outcome.out, "[1/4] local seed 0: cannot train: ");
+  check_contains(outcome.out, "Warning: local cannot train (seed 0, 1): ");
+  check_contains(outcome.out, "cannot train |");
+  CHECK(Json::parse(read_text(place.output + "/comparison.json"))["modes"].size() == 1);
+  const Outcome alone = run_lockstep(place.compare("local", tiny));
+  CHECK(alone.exit_code == 5);
+}
+
 TEST_CASE("an interrupted comparison continues where it stopped") {
   const ComparisonPlace whole;
   REQUIRE(run_lockstep(whole.compare("local,sync", {"-s", "run.max_iters=40"})).exit_code == 0);

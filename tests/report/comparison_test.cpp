@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -132,6 +133,29 @@ TEST_CASE("an undefined mIoU is left out, never 0") {
   const Comparison comparison = compare_runs(runs);
   CHECK(comparison.modes[0].score_spread.count == 2);
   CHECK(comparison.pairs[0].seeds == std::vector<std::uint64_t>{1, 2});
+}
+
+TEST_CASE("a mode without any defined mIoU is named, not its seeds") {
+  std::vector<TrainSummary> runs = three_seeds();
+  for (TrainSummary& run : runs) {
+    if (run.bn_mode == "local") run.evaluation.loss = std::numeric_limits<double>::quiet_NaN();
+  }
+  const Comparison comparison = compare_runs(runs);
+  CHECK(answer(comparison.pairs[0]) == "sync - local: the mIoU of local is undefined");
+}
+
+TEST_CASE("a mode that cannot train is told of beside the others") {
+  std::vector<TrainSummary> runs = three_seeds();
+  std::erase_if(runs, [](const TrainSummary& run) { return run.bn_mode == "local"; });
+  Comparison comparison = compare_runs(runs);
+  add_failed(comparison, {{"local", 0, "one value per channel"}, {"local", 1, "one value"}});
+  const std::string text = to_markdown(comparison);
+  CHECK(text.find("Warning: local cannot train (seed 0, 1): one value per channel\n") !=
+        std::string::npos);
+  CHECK(text.find("cannot train |") != std::string::npos);
+  const auto json = nlohmann::json::parse(to_json(comparison));
+  CHECK(json["failed"].size() == 2);
+  CHECK(json["failed"][1]["seed"] == 1);
 }
 
 TEST_CASE("classifications are compared by top-1, and not with segmentations") {

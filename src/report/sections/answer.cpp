@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <optional>
 
@@ -79,6 +80,11 @@ std::string describe_runs(const ReportData& data) {
 }
 
 Verdict verdict(const PairedDifference& pair, std::size_t pairs) {
+  if (!pair.unscored.empty()) {
+    return {fmt::format("{} and {} cannot be compared: the {} of {} is undefined", pair.a, pair.b,
+                        pair.score, fmt::join(pair.unscored, " and ")),
+            ""};
+  }
   if (pair.seeds.empty()) {
     return {fmt::format("{} and {} have no seed in common: nothing is shown", pair.a, pair.b), ""};
   }
