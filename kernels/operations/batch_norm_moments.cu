@@ -4,15 +4,13 @@
 // the kernel that normalises.
 //
 // Moments are (count, mean, M2) at every level, never sums of squares about zero:
-//   run     of kRunRows rows of a thread: sums of d and d*d, d = x - pivot, the mean of a few of
-//   the
-//           thread's rows. Merged by Chan's formula into the thread's moments, whose mean counts
-//           from the pivot, so that fp32 does not round away what is small beside it.
-//   block   the threads' moments, about a base that all blocks agree on: the mean of a few rows of
-//   the
-//           tensor. Chan's formula pairwise.
-//   tensor  the chunks' moments in double: Chan's formula for all of them at once,
-//           mean = base + S / N, M2 = sum(M2_i + n_i m_i^2) - S^2 / N, S = sum(n_i m_i).
+// - A run is kRunRows rows of a thread: sums of d and d*d, d = x - pivot, where the pivot is the
+//   mean of a few of the thread's rows. Chan's formula merges it into the thread's moments, whose
+//   mean counts from the pivot, so that fp32 does not round away what is small beside it.
+// - A block merges its threads' moments pairwise by Chan's formula, about a base that all blocks
+//   agree on: the mean of a few rows of the tensor.
+// - The tensor's are those of the chunks in double, by Chan's formula for all of them at once:
+//   mean = base + S / N, M2 = sum(M2_i + n_i m_i^2) - S^2 / N, S = sum(n_i m_i).
 
 #include "kernels/operations/batch_norm.h"
 #include "kernels/operations/image_sums.h"

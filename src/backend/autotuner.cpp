@@ -149,6 +149,12 @@ fs::path Autotuner::default_file() {
   return {};
 }
 
+std::string Autotuner::why_no_file() {
+  return std::getenv("LOCKSTEP_AUTOTUNE") != nullptr ? "LOCKSTEP_AUTOTUNE is empty"
+                                                     : "LOCKSTEP_AUTOTUNE, XDG_CACHE_HOME and HOME "
+                                                       "are not set: there is no place for choices";
+}
+
 Choice Autotuner::choose(const ChoiceRequest& request) {
   const std::lock_guard lock(mutex_);
   for (const Choice& choice : choices_) {

@@ -68,6 +68,8 @@ class Autotuner {
   /// $LOCKSTEP_AUTOTUNE where it is set (to nothing: no file), else lockstep/autotune.json in
   /// $XDG_CACHE_HOME or ~/.cache.
   static std::filesystem::path default_file();
+  /// Why that is none: which variables of the environment leave it open.
+  static std::string why_no_file();
 
   /// The problem's implementation: what was answered before, what the user forces, what the
   /// file has, what the clock says. Throws what the request's functions throw.

@@ -44,7 +44,7 @@ Finding convolutions() {
   const std::filesystem::path file = Autotuner::default_file();
   const Autotuner& tuner = Autotuner::of(file);
   if (tuner.file().empty()) {
-    return {true, "convolutions", "by a fixed rule, because LOCKSTEP_AUTOTUNE is empty", ""};
+    return {true, "convolutions", "by a fixed rule, because " + Autotuner::why_no_file(), ""};
   }
   const auto kept = tuner.kept(conv_machine());
   const auto winograd = std::count_if(kept.begin(), kept.end(), [](const auto& choice) {

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kSubPixels = 2;  // per axis: smooth edges
 
-using Color = std::array<float, 3>;
+using Shade = std::array<float, 3>;
 
 /// A point in the shape's own frame: its centre is 0, it fits the unit circle.
 struct Point {
@@ -45,7 +45,7 @@ constexpr std::array<Shape, 10> kShapes{{
     {"pair", [](Point p) { return p.distance(-0.5F, 0) < 0.4F || p.distance(0.5F, 0) < 0.4F; }},
 }};
 
-Color random_color(Rng& rng) {
+Shade random_color(Rng& rng) {
   return {rng.uniform(20.0F, 235.0F), rng.uniform(20.0F, 235.0F), rng.uniform(20.0F, 235.0F)};
 }
 
@@ -70,7 +70,7 @@ struct Scene {
     for (std::size_t c = 0; c < 3; ++c) color[c] += ground[c] < 128 ? 80.0F : -80.0F;
   }
 
-  Color ground, color;
+  Shade ground, color;
   float radius;
   Point center;
   float turn;

@@ -49,10 +49,8 @@ class ByteReader {
   template <typename T>
   void get_all(std::span<T> values) {
     static_assert(std::is_trivially_copyable_v<T>);
-    LOCKSTEP_CHECK(values.size_bytes() <= left_.size(),
-                   "a message of another process is too short");
-    if (!values.empty()) std::memcpy(values.data(), left_.data(), values.size_bytes());
-    left_ = left_.subspan(values.size_bytes());
+    const auto bytes = take(values.size_bytes());
+    if (!values.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
   }
   template <typename T>
   void get_all(std::vector<T>& values) {
@@ -64,6 +62,15 @@ class ByteReader {
     get_all(std::span<T>(&value, 1));
     return value;
   }
+  /// Where they lie.
+  std::span<const std::byte> take(std::size_t bytes) {
+    LOCKSTEP_CHECK(bytes <= left_.size(), "a message of another process is too short");
+    const auto taken = left_.first(bytes);
+    left_ = left_.subspan(bytes);
+    return taken;
+  }
+  /// Bytes that nobody has asked for yet.
+  std::size_t left() const { return left_.size(); }
   std::string get_text() {
     std::string text(get<std::size_t>(), ' ');
     get_all(std::span<char>(text));

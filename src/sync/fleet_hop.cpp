@@ -43,18 +43,6 @@ std::size_t floats_of(std::int64_t parts, std::int64_t channels) {
 /// A rank without images has none.
 std::int64_t parts_of(const StatSlot& slot) { return slot.data == nullptr ? 0 : slot.parts; }
 
-class Writer {
- public:
-  explicit Writer(Bytes& bytes) : at_(bytes.data()) {}
-  void add(const void* data, std::size_t bytes) {
-    if (bytes > 0) std::memcpy(at_, data, bytes);
-    at_ += bytes;
-  }
-
- private:
-  std::byte* at_;
-};
-
 }  // namespace
 
 FleetHop::FleetHop(SyncGroup& group, int channel, std::span<const int> ranks)
@@ -77,35 +65,26 @@ FleetHop::FleetHop(SyncGroup& group, int channel, std::span<const int> ranks)
 void FleetHop::exchange(const SyncCall& call, std::span<StatSlot> slots) {
   const Place& own = places_[static_cast<std::size_t>(roster_.process)];
   pack(call, slots.subspan(own.begin, own.end - own.begin));
-  for (const int peer : peers_) out_[static_cast<std::size_t>(peer)] = packed_;
+  for (const int peer : peers_) out_[static_cast<std::size_t>(peer)] = packed_.bytes();
   group_.exchange(channel_, peers_, out_, in_);
   for (const int peer : peers_) unpack(call, peer, slots);
 }
 
 void FleetHop::pack(const SyncCall& call, std::span<const StatSlot> own) {
-  std::size_t bytes = sizeof(Header);
-  for (const StatSlot& slot : own) {
-    bytes += sizeof(SlotHeader) + floats_of(parts_of(slot), call.channels) * sizeof(float);
-  }
-  packed_.resize(bytes);
-  Writer writer(packed_);
-  const Header header = header_of(call, own.size());
-  writer.add(&header, sizeof header);
+  packed_.clear();
+  packed_.add(header_of(call, own.size()));
   for (const StatSlot& slot : own) {
     const SlotHeader each{slot.count, parts_of(slot)};
-    writer.add(&each, sizeof each);
-    writer.add(slot.data, floats_of(each.parts, call.channels) * sizeof(float));
+    packed_.add(each);
+    packed_.add_all(std::span(slot.data, floats_of(each.parts, call.channels)));
   }
 }
 
 // All headers have sizes that leave floats where floats may lie.
 void FleetHop::unpack(const SyncCall& call, int process, std::span<StatSlot> slots) const {
-  const Bytes& bytes = in_[static_cast<std::size_t>(process)];
   const Place& place = places_[static_cast<std::size_t>(process)];
-  LOCKSTEP_CHECK(bytes.size() >= sizeof(Header), roster_.describe(process), " sent ", bytes.size(),
-                 " bytes, which is no message");
-  Header header;
-  std::memcpy(&header, bytes.data(), sizeof header);
+  ByteReader reader(in_[static_cast<std::size_t>(process)]);
+  const Header header = reader.get<Header>();
   const SyncCall theirs = call_of(header);
   if (!same_call(theirs, call_of(header_of(call, 0)))) {
     throw ReplicaError(concat(roster_.describe(process), " is at ", describe(theirs), " while ",
@@ -113,16 +92,13 @@ void FleetHop::unpack(const SyncCall& call, int process, std::span<StatSlot> slo
                               ": every replica must make the same BatchNorm calls in the same ",
                               "order"));
   }
-  const std::byte* at = bytes.data() + sizeof header;
   for (std::size_t i = place.begin; i < place.end; ++i) {
-    SlotHeader each;
-    std::memcpy(&each, at, sizeof each);
-    at += sizeof each;
-    slots[i] = {each.count, reinterpret_cast<const float*>(at), each.parts};
-    at += floats_of(each.parts, call.channels) * sizeof(float);
+    const auto each = reader.get<SlotHeader>();
+    const auto floats = reader.take(floats_of(each.parts, call.channels) * sizeof(float));
+    slots[i] = {each.count, reinterpret_cast<const float*>(floats.data()), each.parts};
   }
-  LOCKSTEP_CHECK(at == bytes.data() + bytes.size(), roster_.describe(process), " sent ",
-                 bytes.size(), " bytes of ", describe(call), ", expected ", at - bytes.data());
+  LOCKSTEP_CHECK(reader.left() == 0, roster_.describe(process), " sent ", reader.left(),
+                 " bytes more than ", describe(call), " has");
 }
 
 }  // namespace lockstep

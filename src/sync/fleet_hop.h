@@ -7,6 +7,7 @@
 
 #include "lockstep/backend/backend.h"
 #include "lockstep/sync/sync_group.h"
+#include "sync/byte_stream.h"
 
 namespace lockstep {
 
@@ -35,7 +36,7 @@ class FleetHop {
   const int channel_;
   std::vector<int> peers_;
   std::vector<Place> places_;  // [process]
-  Bytes packed_;
+  ByteWriter packed_;
   std::vector<std::span<const std::byte>> out_;  // [process]
   std::vector<Bytes> in_;                        // [process]
 };

@@ -31,7 +31,7 @@ std::string describe_origins(const std::vector<Choice>& choices) {
     parts.push_back(fmt::format("{} known", known));
   }
   if (const auto ruled = count(ChoiceOrigin::kRule); ruled > 0) {
-    parts.push_back(fmt::format("{} by a fixed rule, because LOCKSTEP_AUTOTUNE is empty", ruled));
+    parts.push_back(fmt::format("{} by a fixed rule, because {}", ruled, Autotuner::why_no_file()));
   }
   if (const auto forced = count(ChoiceOrigin::kForced); forced > 0) {
     parts.push_back(fmt::format("{} forced by LOCKSTEP_CONVOLUTION", forced));

@@ -223,7 +223,10 @@ TEST_CASE("the file's place") {
   CHECK(Autotuner::default_file() == "/elsewhere.json");
   setenv("LOCKSTEP_AUTOTUNE", "", 1);
   CHECK(Autotuner::default_file().empty());
-  unsetenv("XDG_CACHE_HOME");
+  CHECK(Autotuner::why_no_file() == "LOCKSTEP_AUTOTUNE is empty");
+  for (const char* name : {"LOCKSTEP_AUTOTUNE", "XDG_CACHE_HOME", "HOME"}) unsetenv(name);
+  CHECK(Autotuner::default_file().empty());
+  CHECK(Autotuner::why_no_file().find("HOME are not set") != std::string::npos);
   setenv("HOME", old_home.c_str(), 1);
   setenv("LOCKSTEP_AUTOTUNE", old_tune.c_str(), 1);
 }

@@ -1,6 +1,6 @@
 #pragma once
-// DataParallel in one process: replicate, scatter, parallel_apply, gather. One replica per device,
-// built from the same model and equal in parameters at every step.
+// DataParallel: replicate, scatter, parallel_apply, gather. One replica per device of a process, or
+// of all processes of a fleet, built from the same model and equal in parameters at every step.
 
 #include <array>
 #include <chrono>

@@ -66,9 +66,9 @@ class SyncGroup final : private Failure::Listener {
   /// Of a rank; null where the transport cannot record steps: "event" can.
   Recorder* recorder(int rank);
 
-  /// A callback barrier over all ranks for the user's own exchanges, which the group's failure ends
-  /// and its watchdog sees, and whose failure is the group's. It lives as long as the group; the
-  /// callback's memory must, too. Safe from any thread, at any time.
+  /// A callback barrier over this process's ranks for the user's own exchanges, which the group's
+  /// failure ends and its watchdog sees, and whose failure is the group's. It lives as long as the
+  /// group; the callback's memory must, too. Safe from any thread, at any time.
   SyncMaster& make_master(SyncMaster::Callback callback);
 
   /// Fleet::exchange with other processes, until the group fails. What ends it is explained as
