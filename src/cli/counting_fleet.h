@@ -2,46 +2,30 @@
 // A fleet that counts what it carries.
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
-#include <utility>
 
-#include "lockstep/sync/fleet.h"
+#include "sync/forwarding_fleet.h"
 
 namespace lockstep {
 
-/// Hands everything on to another fleet, which outlives it.
-class CountingFleet final : public Fleet {
+/// Of another fleet, which outlives it.
+class CountingFleet final : public ForwardingFleet {
  public:
-  explicit CountingFleet(Fleet& fleet) : fleet_(fleet) {}
+  using ForwardingFleet::ForwardingFleet;
 
   /// What this process has given to the others so far.
   std::int64_t bytes_given() const { return bytes_given_; }
 
-  int process() const override { return fleet_.process(); }
-  int processes() const override { return fleet_.processes(); }
-  const std::vector<std::string>& hosts() const override { return fleet_.hosts(); }
   void exchange(int channel, std::span<const int> peers,
                 std::span<const std::span<const std::byte>> out, std::span<Bytes> in,
                 const std::function<bool()>& stop) override {
     for (const int peer : peers) {
       bytes_given_ += static_cast<std::int64_t>(out[static_cast<std::size_t>(peer)].size());
     }
-    fleet_.exchange(channel, peers, out, in, stop);
+    ForwardingFleet::exchange(channel, peers, out, in, stop);
   }
-  std::vector<int> waiting_for() const override { return fleet_.waiting_for(); }
-  std::chrono::steady_clock::duration silence_of(int process) const override {
-    return fleet_.silence_of(process);
-  }
-  void say_last_words(const std::string& text) override { fleet_.say_last_words(text); }
-  bool shows_error(const std::string& text) const override { return fleet_.shows_error(text); }
-  void on_failure(std::function<std::string(const std::string&)> say) override {
-    fleet_.on_failure(std::move(say));
-  }
-  void abort(int exit_code) override { fleet_.abort(exit_code); }
 
  private:
-  Fleet& fleet_;
   std::atomic<std::int64_t> bytes_given_{0};
 };
 

@@ -83,7 +83,6 @@ void Replica::prepare_evaluation(const Batch& batch) {
 
 EvalOutcome Replica::evaluate(const Batch& batch) {
   communicator_.enter("evaluation", "the network");
-  communicator_.leave_if_failed();
   prepare_evaluation(batch);
   const LossNode& loss = losses_.front();
   const Network& network = *eval_network_;
@@ -100,8 +99,6 @@ EvalOutcome Replica::evaluate(const Batch& batch) {
   loss.evaluate(network, target, sums().losses.data());
   StepSums read;
   backend_->download(&read, bytes_tensor(sums_.data(), sizeof(StepSums)));
-  backend_->fill(sums_tensor(),
-                 0);  // a training step's, to which a loss that is not finite would stick
   download_logits(network.output(loss.output_index()));
   backend_->synchronize();
   return {read.losses[0], count_terms(batch, loss, target.shape), count_top5(batch)};
@@ -155,6 +152,7 @@ std::int64_t Replica::count_terms(const Batch& batch, const LossNode& loss, cons
 }
 
 std::vector<std::int64_t> Replica::end_evaluation() {
+  backend_->fill(sums_tensor(), 0);  // a training step keeps what is not finite there
   std::vector<std::int64_t> confusion(confusion_.bytes() / sizeof(std::int64_t));
   if (confusion.empty()) return confusion;
   backend_->download(confusion.data(), confusion_tensor());

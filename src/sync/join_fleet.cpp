@@ -6,6 +6,7 @@
 
 #include "lockstep/core/check.h"
 #include "lockstep/sync/fleet.h"
+#include "sync/forwarding_fleet.h"
 #include "sync/lifeline.h"
 
 namespace lockstep {
@@ -34,14 +35,10 @@ bool launched_with_others() {
 namespace {
 
 /// MPI says the rest, and a lifeline when someone is gone.
-class LifelineFleet final : public Fleet {
+class LifelineFleet final : public ForwardingFleet {
  public:
   explicit LifelineFleet(std::unique_ptr<Fleet> fleet)
-      : fleet_(std::move(fleet)), lifeline_(*fleet_) {}
-
-  int process() const override { return fleet_->process(); }
-  int processes() const override { return fleet_->processes(); }
-  const std::vector<std::string>& hosts() const override { return fleet_->hosts(); }
+      : ForwardingFleet(*fleet), fleet_(std::move(fleet)), lifeline_(*fleet_) {}
 
   void exchange(int channel, std::span<const int> peers,
                 std::span<const std::span<const std::byte>> out, std::span<Bytes> in,
@@ -53,7 +50,6 @@ class LifelineFleet final : public Fleet {
       throw;
     }
   }
-  std::vector<int> waiting_for() const override { return fleet_->waiting_for(); }
   std::chrono::steady_clock::duration silence_of(int process) const override {
     return lifeline_.silence_of(process);
   }
@@ -65,7 +61,6 @@ class LifelineFleet final : public Fleet {
   void on_failure(std::function<std::string(const std::string&)> say) override {
     lifeline_.on_failure(std::move(say));
   }
-  void abort(int exit_code) override { fleet_->abort(exit_code); }
 
  private:
   const std::unique_ptr<Fleet> fleet_;

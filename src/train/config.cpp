@@ -190,12 +190,6 @@ void ConfigReader::check_model() {
   const Architecture architecture = config.architecture();
   check_task(architecture);
   check_image_size(architecture);
-  for (const std::string& option : architecture.ignored_options) {
-    const std::string key = "model." + option;
-    if (!has(key)) continue;
-    diagnostics_.warning(source_.span(key), fmt::format("{} means nothing to {}, and is ignored",
-                                                        key, config.model.arch));
-  }
 }
 
 void ConfigReader::check_task(const Architecture& architecture) {
@@ -304,7 +298,7 @@ void ConfigReader::warn_of_ignored_keys() {
                                     [&](const ConfigValue& value) { return value.key == key; });
     return fmt::format("{} = {}", key, found == values.end() ? "" : found->value);
   };
-  const auto warn = [&](bool ignored, const char* key, const std::string& with) {
+  const auto warn = [&](bool ignored, const std::string& key, const std::string& with) {
     if (!ignored || !has(key)) return;
     const SourceSpan where = source_.span(key);
     const bool in_file = where.line > 0;
@@ -319,6 +313,9 @@ void ConfigReader::warn_of_ignored_keys() {
   warn(!config.model.aux_head, "loss.aux_weight", "model.aux_head = false");
   warn(config.run.precision != DType::kFloat16, "run.loss_scale", written("run.precision"));
   warn(!config.bn.track_running_stats, "bn.eval_stats", "bn.track_running_stats = false");
+  for (const std::string& option : config.architecture().ignored_options) {
+    warn(true, "model." + option, written("model.arch"));
+  }
 }
 
 void ConfigReader::check_augment() {

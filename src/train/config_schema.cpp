@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "lockstep/data/palette.h"
 #include "train/schema_types.h"
 
@@ -298,25 +296,15 @@ void add_batch(Keys& keys) {
                          "micro-batches per step, each with BatchNorm statistics of its own"));
 }
 
-/// The key is written only where the architecture takes the option.
-ConfigKey if_model_takes(const std::string& option, ConfigKey key) {
-  key.write = [option, write = key.write](const Config& c) {
-    const std::vector<std::string> ignored = c.architecture().ignored_options;
-    return std::count(ignored.begin(), ignored.end(), option) == 0 ? write(c) : "";
-  };
-  return key;
-}
-
 void add_model(Keys& keys) {
   const auto model = [](auto member) { return field(&Config::model, member); };
   keys.push_back(text("model.arch", model(&ModelOptions::arch),
                       "unet, fcn_resnet50, deeplabv3_resnet50, pspnet_resnet50 (or 101); "
                       "classification: resnet18, 34, 50, 101, resnext50_32x4d"));
+  keys.push_back(integer("model.width", model(&ModelOptions::width), {.lo = 1, .hi = 4096},
+                         "unet: channels of the first stage"));
   keys.push_back(
-      if_model_takes("width", integer("model.width", model(&ModelOptions::width),
-                                      {.lo = 1, .hi = 4096}, "unet: channels of the first stage")));
-  keys.push_back(if_model_takes("depth", integer("model.depth", model(&ModelOptions::depth),
-                                                 {.lo = 1, .hi = 10}, "unet: stages")));
+      integer("model.depth", model(&ModelOptions::depth), {.lo = 1, .hi = 10}, "unet: stages"));
   keys.push_back(
       only_if([](const Config& c) { return c.model.resnet_width != ModelOptions{}.resnet_width; },
               integer("model.resnet_width", model(&ModelOptions::resnet_width),

@@ -17,6 +17,7 @@
 #include "parallel/scatter.h"
 #include "support/count_allocations.h"
 #include "support/errors.h"
+#include "sync/forwarding_fleet.h"
 
 namespace lockstep::test {
 namespace {
@@ -310,23 +311,10 @@ TEST_CASE("fleet: a process that does not answer between two steps is named by t
 namespace {
 
 /// A fleet whose processes are heard of all the time.
-class HeardFleet final : public Fleet {
+class HeardFleet final : public ForwardingFleet {
  public:
-  explicit HeardFleet(Fleet& fleet) : fleet_(fleet) {}
-  int process() const override { return fleet_.process(); }
-  int processes() const override { return fleet_.processes(); }
-  const std::vector<std::string>& hosts() const override { return fleet_.hosts(); }
-  void exchange(int channel, std::span<const int> peers,
-                std::span<const std::span<const std::byte>> out, std::span<Bytes> in,
-                const std::function<bool()>& stop) override {
-    fleet_.exchange(channel, peers, out, in, stop);
-  }
-  std::vector<int> waiting_for() const override { return fleet_.waiting_for(); }
+  using ForwardingFleet::ForwardingFleet;
   std::chrono::steady_clock::duration silence_of(int) const override { return {}; }
-  void abort(int exit_code) override { fleet_.abort(exit_code); }
-
- private:
-  Fleet& fleet_;
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "lockstep/core/check.h"
 #include "support/thread_fleet.h"
+#include "sync/forwarding_fleet.h"
 #include "train/runs.h"
 
 namespace lockstep {
@@ -19,14 +20,11 @@ constexpr const char* kGone = "process 1 (host1) ended without a word";
 
 /// Hands on to another fleet until process 0 hears, in an exchange in the middle of a run, that
 /// process 1 has gone.
-class EndingFleet final : public Fleet {
+class EndingFleet final : public ForwardingFleet {
  public:
   EndingFleet(Fleet& fleet, std::atomic<bool>& gone, std::function<void()> heard)
-      : fleet_(fleet), gone_(gone), heard_(std::move(heard)) {}
+      : ForwardingFleet(fleet), gone_(gone), heard_(std::move(heard)) {}
 
-  int process() const override { return fleet_.process(); }
-  int processes() const override { return fleet_.processes(); }
-  const std::vector<std::string>& hosts() const override { return fleet_.hosts(); }
   void exchange(int channel, std::span<const int> peers,
                 std::span<const std::span<const std::byte>> out, std::span<Bytes> in,
                 const std::function<bool()>& stop) override {
@@ -37,22 +35,19 @@ class EndingFleet final : public Fleet {
       gone_ = true;
     }
     try {
-      fleet_.exchange(channel, peers, out, in, [&] { return gone_ || stop(); });
+      ForwardingFleet::exchange(channel, peers, out, in, [&] { return gone_ || stop(); });
     } catch (const PeerAborted&) {
       if (gone_) throw ReplicaError(kGone);
       throw;
     }
   }
-  std::vector<int> waiting_for() const override { return fleet_.waiting_for(); }
   void on_failure(std::function<std::string(const std::string&)> say) override {
     say_ = std::move(say);
   }
-  void abort(int exit_code) override { fleet_.abort(exit_code); }
 
   std::string said;
 
  private:
-  Fleet& fleet_;
   std::atomic<bool>& gone_;
   const std::function<void()> heard_;
   std::function<std::string(const std::string&)> say_;
