@@ -60,7 +60,8 @@ bool Communicator::hook_allows(const SyncCall& call) const {
   return !hook || hook(rank_, call);
 }
 
-std::span<const StatSlot> Communicator::exchange(const SyncCall& call, const StatSlot& local) {
+std::span<const StatSlot> Communicator::exchange(const SyncCall& call, const StatSlot& local,
+                                                 const std::function<void()>& meanwhile) {
   LOCKSTEP_CHECK(call.partition >= 0 && call.partition < static_cast<int>(memberships_.size()),
                  "replica ", rank_, " exchanges in process groups ", call.partition,
                  ", which it has not joined");
@@ -72,7 +73,7 @@ std::span<const StatSlot> Communicator::exchange(const SyncCall& call, const Sta
   }
   const Membership& membership = memberships_[call.partition];
   const StatPost post = transport_->post(call, membership.group, local);
-  const StatPosts posts = meet_in(membership, call, post, exchange_wait_);
+  const StatPosts posts = meet_in(membership, call, post, exchange_wait_, meanwhile);
   return transport_->receive(call, membership.group, posts);
 }
 
@@ -86,11 +87,17 @@ void Communicator::barrier(const char* where) {
 void Communicator::meet(const char* where) { meet_all({where, Direction::kOther, 0, 0}, {}); }
 
 StatPosts Communicator::meet_in(const Membership& membership, const SyncCall& call,
-                                const StatPost& post, double& waited) {
-  const WaitTimer timer(waited);
+                                const StatPost& post, double& waited,
+                                const std::function<void()>& meanwhile) {
+  SyncMaster& master = *membership.master;
   post_ = post;
-  const SyncAnswer answer =
-      membership.master->exchange(membership.place, {call, post.slot.count, &post_});
+  {
+    const WaitTimer timer(waited);  // the master's thread may wait for other processes
+    master.post(membership.place, {call, post.slot.count, &post_});
+  }
+  if (meanwhile) meanwhile();
+  const WaitTimer timer(waited);
+  const SyncAnswer answer = master.await(membership.place);
   if (membership.group.partition == 0) ++meetings_;
   return *static_cast<const StatPosts*>(answer.payload);
 }

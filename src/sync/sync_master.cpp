@@ -46,21 +46,31 @@ SyncMaster::SyncMaster(std::vector<int> ranks, Callback callback, Failure& failu
 SyncMaster::~SyncMaster() { failure_.remove(*this); }
 
 SyncAnswer SyncMaster::exchange(int place, const SyncMessage& message) {
-  std::unique_lock lock(mutex_);
   post(place, message);
-  place == 0 ? wait_as_master(lock) : wait_as_worker(lock);
-  if (failed_here_) std::rethrow_exception(failure_.cause());
-  if (failure_.raised()) throw_aborted(place);
-  return answers_[place];
+  return await(place);
 }
 
 void SyncMaster::post(int place, const SyncMessage& message) {
+  std::unique_lock lock(mutex_);
   LOCKSTEP_CHECK(place >= 0 && place < size(), "place ", place, " is none of the ", size(),
                  " of this barrier");
   if (failure_.raised()) throw_aborted(place);
   LOCKSTEP_CHECK(!slots_[place].posted, "replica ", ranks_[place], " posts twice");
-  slots_[place] = {message, true, threading::Clock::now()};
-  ++posted_;
+  slots_[place] = {message, true, generation_, threading::Clock::now()};
+  if (++posted_ < size()) return;
+  run_callback(lock);
+  lock.unlock();  // the others would wake only to wait for it
+  answered_.notify_all();
+}
+
+SyncAnswer SyncMaster::await(int place) {
+  std::unique_lock lock(mutex_);
+  const std::uint64_t mine = slots_[place].generation;
+  look_for([&] { return generation_ != mine || failure_.raised(); }, lock);
+  answered_.wait(lock, [&] { return generation_ != mine || (failure_.raised() && !running_); });
+  if (failed_here_) std::rethrow_exception(failure_.cause());
+  if (failure_.raised()) throw_aborted(place);
+  return answers_[place];
 }
 
 // Without `spin_` waits sleep at once. Yielding first looks cheaper while nothing else runs, but
@@ -75,28 +85,6 @@ void SyncMaster::look_for(const Done& done, std::unique_lock<threading::Mutex>& 
     for (int i = 0; i < 16 && !done(); ++i) pause_processor();
   } while (!done() && threading::Clock::now() < end);
   lock.lock();
-}
-
-void SyncMaster::wait_as_master(std::unique_lock<threading::Mutex>& lock) {
-  look_for([&] { return posted_ == size() || failure_.raised(); }, lock);
-  all_posted_.wait(lock, [&] { return posted_ == size() || failure_.raised(); });
-  if (failure_.raised()) return;
-  run_callback(lock);
-  lock.unlock();
-  answered_.notify_all();
-  lock.lock();
-}
-
-void SyncMaster::wait_as_worker(std::unique_lock<threading::Mutex>& lock) {
-  const std::uint64_t mine = generation_;
-  if (posted_ == size()) {
-    // Notified without the lock: the master would wake only to wait for it.
-    lock.unlock();
-    all_posted_.notify_one();
-    lock.lock();
-  }
-  look_for([&] { return generation_ != mine || failure_.raised(); }, lock);
-  answered_.wait(lock, [&] { return generation_ != mine || (failure_.raised() && !running_); });
 }
 
 void SyncMaster::run_callback(std::unique_lock<threading::Mutex>& lock) {
@@ -161,7 +149,6 @@ void SyncMaster::throw_aborted(int place) const {
 // Nobody is between a look at the failure and the sleep that follows: both are under the mutex.
 void SyncMaster::end_waits() {
   { const std::lock_guard lock(mutex_); }
-  all_posted_.notify_all();
   answered_.notify_all();
 }
 

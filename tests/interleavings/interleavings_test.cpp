@@ -47,15 +47,17 @@ struct Case {
   int ranks = kMaxRanks;
   bool abort = false;  // by a thread that has nothing to do with the ranks, at any point
   Place throws = {}, throws_too = {};
-  Place strays = {};            // to a call that the others do not make
-  Place stalls = {};            // until long after the watchdog's time
+  Place strays = {};   // to a call that the others do not make
+  Place stalls = {};   // until long after the watchdog's time
+  bool works = false;  // between posting and waiting for the answer
+  Place throws_at_work = {};
   int callback_throws = kNone;  // in this call
   bool watchdog = false;
   Scheduler::Whims whims = {.wake_ups = 1};
 
   bool has_fault() const {
-    return abort || watchdog || throws.rank != kNone || strays.rank != kNone ||
-           callback_throws != kNone;
+    return abort || watchdog || throws.rank != kNone || throws_at_work.rank != kNone ||
+           strays.rank != kNone || callback_throws != kNone;
   }
 };
 
@@ -149,6 +151,12 @@ class Meeting {
     message(here) = message_of(here);
     Outcome& own = outcome(here);
     try {
+      if (here == case_.throws_at_work) {
+        // Its message is read until all have ended.
+        sums_->post(here.rank, {call, 1, &message(here)});
+        abort(kThrown);
+        return false;
+      }
       const int sum = case_.means == Means::kStatistics ? exchanged(here.rank, call)
                                                         : answered(here.rank, call);
       if (sum != sum_of(here.call)) scheduler().fail("a rank has the answer of another call");
@@ -165,10 +173,16 @@ class Meeting {
   int answered(int rank, const SyncCall& call) {
     int& own = message({rank, call.index});
     try {
-      const SyncAnswer answer = sums_->exchange(rank, {call, 1, &own});
+      const SyncMessage message{call, 1, &own};
+      if (case_.works) {
+        sums_->post(rank, message);
+        scheduler().yield();
+      }
+      const SyncAnswer answer = case_.works ? sums_->await(rank) : sums_->exchange(rank, message);
       own = kPoison;
       scheduler().yield();  // the others are on their way to the next call
-      return answer.count == call.index ? *static_cast<const int*>(answer.payload) : kPoison;
+      const bool there = answer.payload != nullptr && answer.count == call.index;
+      return there ? *static_cast<const int*>(answer.payload) : kPoison;
     } catch (...) {
       own = kPoison;
       throw;
@@ -257,7 +271,7 @@ void check(const Case& of) {
     meeting->check();
   });
   CAPTURE(of.name);
-  CHECK(result.problem == "");
+  REQUIRE(result.problem == "");
   CHECK(result.states > 10);
   std::printf("%s: %.3g interleavings of %lld states, in %lld runs\n", of.name,
               result.interleavings, static_cast<long long>(result.states),
@@ -269,6 +283,7 @@ void check(const Case& of) {
 TEST_CASE("every interleaving: nothing happens") {
   check({.name = "a user's barrier"});
   check({.name = "statistics", .means = Means::kStatistics});
+  check({.name = "ranks that work before they wait", .works = true});
   check({.name = "ranks that look before they sleep", .means = Means::kSpinning, .ranks = 2});
 }
 
@@ -288,6 +303,9 @@ TEST_CASE("every interleaving: a replica throws, or two") {
          .ranks = 2,
          .throws = {1, 1},
          .whims = {}});
+  for (int rank = 0; rank < kMaxRanks; ++rank) {
+    check({.name = "a replica throws at work", .works = true, .throws_at_work = {rank, 0}});
+  }
   check({.name = "two throw", .throws = {0, 1}, .throws_too = {2, 1}});
   check({.name = "two throw", .throws = {1, 0}, .throws_too = {2, 0}});
 }

@@ -236,6 +236,24 @@ TEST_CASE("ends know who they are, and waiting is measured") {
 }
 
 // Two blocks of memory in turn, written anew as soon as the contract allows it.
+TEST_CASE("what a rank has to do meanwhile, it does before it waits for the others") {
+  SyncGroup group(cpus(2));
+  std::atomic<bool> done{false};
+  bool in_time = false;
+  const auto thrown = run_ranks(2, [&](int rank) {
+    const Local local(rank, 0);
+    if (rank == 1) {
+      const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+      while (!done && std::chrono::steady_clock::now() < patience) std::this_thread::yield();
+      in_time = done;
+    }
+    group.at(rank).exchange(bn_call(0), local.slot, [&] { done = true; });
+    group.at(rank).barrier("the end");
+  });
+  for (const auto& failure : thrown) CHECK(text_of(failure) == "");
+  CHECK(in_time);
+}
+
 TEST_CASE("statistics may be written again when the next exchange of the group has returned") {
   SyncGroup group(cpus(4));
   std::vector<std::array<Local, 2>> memory;

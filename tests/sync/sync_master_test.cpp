@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <initializer_list>
@@ -136,26 +137,46 @@ TEST_CASE("an answer stays as it is until its rank posts again") {
   CHECK(wrong == 0);
 }
 
-TEST_CASE("the callback runs on rank 0's thread, with messages in rank order") {
-  std::thread::id master_thread;
-  std::atomic<int> wrong{0};
+TEST_CASE("who posts last runs the callback, with messages in rank order, and nobody need wait") {
   Failure failure;
+  std::vector<std::int64_t> counts;
   SyncMaster master(
-      ranks_below(4),
-      [&](std::span<const SyncMessage> messages, std::span<SyncAnswer>) {
-        wrong += std::this_thread::get_id() != master_thread;
-        for (int rank = 0; rank < 4; ++rank) wrong += messages[rank].count != rank;
+      ranks_below(3),
+      [&](std::span<const SyncMessage> messages, std::span<SyncAnswer> answers) {
+        for (const SyncMessage& message : messages) counts.push_back(message.count);
+        for (std::size_t rank = 0; rank < 3; ++rank)
+          answers[rank] = {messages[rank].count, nullptr};
       },
       failure);
-  const auto thrown = run_ranks(4, [&](int rank) {
-    if (rank == 0) master_thread = std::this_thread::get_id();
-    for (int round = 0; round < 200; ++round) {
-      random_delay(rank, round);
-      master.exchange(rank, {call(round), rank, nullptr});
+  std::vector<int> order{0, 1, 2};
+  do {
+    counts.clear();
+    for (const int rank : order) {
+      CHECK(counts.empty());
+      master.post(rank, {call(0), 10 + rank, nullptr});
     }
+    CHECK(counts == std::vector<std::int64_t>{10, 11, 12});
+    for (const int rank : order) CHECK(master.await(rank).count == 10 + rank);
+  } while (std::next_permutation(order.begin(), order.end()));
+}
+
+TEST_CASE("a rank that throws between posting and waiting has handed in what it had") {
+  Failure failure;
+  SyncMaster master(ranks_below(2), adder(), failure);
+  const int payload = 3;  // outlives both threads
+  std::atomic<bool> gone{false};
+  const auto thrown = run_ranks(2, [&](int rank) {
+    if (rank == 0) {
+      master.post(rank, {call(0), 1, &payload});
+      gone = true;
+      failure.raise(kCause);
+      std::rethrow_exception(kCause);
+    }
+    while (!gone) std::this_thread::yield();
+    master.exchange(rank, {call(0), 1, &payload});
   });
-  for (const auto& error : thrown) CHECK(text_of(error) == "");
-  CHECK(wrong == 0);
+  CHECK(text_of(thrown[0]) == "the cause");
+  CHECK(is_a<PeerAborted>(thrown[1]));
 }
 
 TEST_CASE("a rank that makes another call is named, with both calls, to everyone") {

@@ -5,6 +5,7 @@
 // The rule that is easily broken: peers read a rank's statistics where they lie. See `exchange`.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -49,12 +50,17 @@ class Communicator final {
   /// (BatchNormForward::slots and the like). Valid until this rank's next exchange. Throws as
   /// SyncMaster::exchange.
   ///
+  /// `meanwhile`: work of this rank that nobody else waits for, done once its statistics are handed
+  /// in and before it waits for the others'; on a GPU it is issued there. Null: none. It is left
+  /// out where the hook leaves the exchange out.
+  ///
   /// Peers read local.data in place. It may be written again, or go, once the rank's next
   /// `exchange` in the same partition or its next `barrier` has returned; on a GPU by what the
   /// stream is given after that. Or after all ranks have synchronized their backends and met.
   /// Where a rank may fail between, its memory has to outlive the other ranks' use of it: the owner
   /// of the threads keeps all replicas until it has joined them.
-  std::span<const StatSlot> exchange(const SyncCall& call, const StatSlot& local);
+  std::span<const StatSlot> exchange(const SyncCall& call, const StatSlot& local,
+                                     const std::function<void()>& meanwhile = nullptr);
 
   /// Waits for all ranks (of all process groups): on a GPU orders their streams. `where` names the
   /// place in reports.
@@ -71,7 +77,8 @@ class Communicator final {
   void enter(const char* activity, const char* place);
   void begin_step(std::int64_t step);
 
-  /// Seconds this rank has waited for others in `exchange` and in all else since construction.
+  /// Seconds this rank has waited for others in `exchange`, without what it did meanwhile, and in
+  /// all else since construction.
   double exchange_wait_seconds() const { return exchange_wait_; }
   double barrier_wait_seconds() const { return barrier_wait_; }
 
@@ -88,7 +95,7 @@ class Communicator final {
   bool hook_allows(const SyncCall& call) const;
   void become_member(int partition);
   StatPosts meet_in(const Membership& membership, const SyncCall& call, const StatPost& post,
-                    double& waited);
+                    double& waited, const std::function<void()>& meanwhile = nullptr);
   StatPosts meet_all(const SyncCall& call, const StatPost& post);
 
   SyncGroup& group_;

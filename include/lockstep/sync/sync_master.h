@@ -1,8 +1,9 @@
 #pragma once
-// The master/worker callback barrier. Every rank of the group posts a message and waits; when all
-// have posted, the first rank's thread runs the callback once over the messages in rank order, and
-// everyone receives its answer. The one rule: every rank posts the same calls in the same order; a
-// rank that does not is named in the error everyone gets.
+// The master/worker callback barrier. Every rank of the group posts a message and waits; whoever
+// posts last is the call's master and runs the callback once over the messages in rank order, and
+// everyone receives its answer. The master waits for nobody, and a rank that has other work may do
+// it between posting and waiting: then the answer is there when it comes. The one rule: every rank
+// posts the same calls in the same order; a rank that does not is named in the error everyone gets.
 
 #include <chrono>
 #include <cstdint>
@@ -33,7 +34,8 @@ struct SyncCall {
   int partition = 0;          // whose process groups exchange (Communicator::join); 0: all ranks
 };
 
-/// What a rank hands in. The payload must stay valid until the rank's answer has come.
+/// What a rank hands in. The payload must stay valid until the rank's answer has come; where a rank
+/// may fail between `post` and `await`, until the threads of all ranks have been joined.
 struct SyncMessage {
   SyncCall call;
   std::int64_t count = 0;
@@ -50,8 +52,8 @@ struct SyncAnswer {
 /// Safe from any thread; each rank has one thread.
 class SyncMaster final : private Failure::Listener {
  public:
-  /// Runs on the first rank's thread: `messages` and `answers`, which it fills, in the order of the
-  /// ranks. What it throws, every rank gets.
+  /// Runs on the thread of the rank that posts last: `messages` and `answers`, which it fills, in
+  /// the order of the ranks. What it throws, every rank gets.
   using Callback =
       std::function<void(std::span<const SyncMessage> messages, std::span<SyncAnswer> answers)>;
 
@@ -65,10 +67,16 @@ class SyncMaster final : private Failure::Listener {
   /// Nobody waits here any more.
   ~SyncMaster();
 
-  /// Posts and waits. `place`: of the rank among those who meet here. Throws ReplicaError naming
-  /// replica, layer and call if the ranks disagree, or the callback's exception: either is raised
-  /// as the failure. Throws PeerAborted after any other failure.
+  /// Posts and waits: the two below.
   SyncAnswer exchange(int place, const SyncMessage& message);
+
+  /// `place`: of the rank among those who meet here. Where all others have posted, runs the
+  /// callback. Throws PeerAborted after a failure.
+  void post(int place, const SyncMessage& message);
+  /// The answer to what the rank has posted last. Throws ReplicaError naming replica, layer and
+  /// call if the ranks disagree, or the callback's exception: either is raised as the failure.
+  /// Throws PeerAborted after any other failure.
+  SyncAnswer await(int place);
 
   /// How long the longest-waiting rank of the present exchange has waited and a report of who
   /// waits, in which call, since when and who is missing; nullopt when nobody waits.
@@ -82,14 +90,12 @@ class SyncMaster final : private Failure::Listener {
   struct Slot {
     SyncMessage message;
     bool posted = false;
+    std::uint64_t generation = 0;  // whose end is the answer
     threading::Clock::time_point since;
   };
 
   int size() const { return static_cast<int>(slots_.size()); }
   void end_waits() override;
-  void post(int place, const SyncMessage& message);
-  void wait_as_master(std::unique_lock<threading::Mutex>& lock);
-  void wait_as_worker(std::unique_lock<threading::Mutex>& lock);
   template <typename Done>
   void look_for(const Done& done, std::unique_lock<threading::Mutex>& lock) const;
   void run_callback(std::unique_lock<threading::Mutex>& lock);
@@ -104,11 +110,9 @@ class SyncMaster final : private Failure::Listener {
   const Progress* const progress_;
   const std::chrono::microseconds spin_;
 
-  // Two conditions, so that the last worker to post wakes the master alone and the answer wakes
-  // each worker once: with more replicas than cores every needless wake-up is paid by someone's
-  // computation.
+  // Each rank is woken once, with its answer: with more replicas than cores every needless wake-up
+  // is paid by someone's computation.
   mutable threading::Mutex mutex_;
-  threading::Condition all_posted_;
   threading::Condition answered_;
   std::vector<Slot> slots_;            // [place]
   std::vector<SyncMessage> messages_;  // [place], as the callback sees them
