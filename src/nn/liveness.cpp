@@ -28,6 +28,7 @@ class Liveness {
 
   MemoryPlan run() {
     find_gradients();
+    leave_weight_gradients();
     if (graph_.share_memory) place_concatenated();
     plan_data();
     if (graph_.training) plan_gradients();
@@ -40,6 +41,7 @@ class Liveness {
  private:
   int loss_step() const { return layers_; }
   int backward_step(int layer) const { return 2 * layers_ - layer; }
+  int weights_step(int layer) const { return backward_step(plan_.weights_until[layer]); }
   int end() const { return 2 * layers_ + 1; }
   const GraphLayer& layer(int index) const { return graph_.layers[index]; }
 
@@ -81,6 +83,20 @@ class Liveness {
         plan_.deliveries[i][k].needed = wanted[input];
         if (wanted[input]) has_grad_[input] = true;
       }
+    }
+  }
+
+  // Until the next exchange, but of one layer at a time: every one that waits keeps two tensors.
+  void leave_weight_gradients() {
+    int waiting = -1;
+    for (int i = 0; i < layers_; ++i) plan_.weights_until.push_back(i);
+    for (int i = layers_ - 1; i >= 0; --i) {
+      if (!plan_.runs_backward[i] || !plan_.deliveries[i][0].needed) continue;
+      if (waiting >= 0 && layer(i).meets_in_backward) {
+        plan_.weights_until[waiting] = i;
+        waiting = -1;
+      }
+      if (layer(i).splits_backward) waiting = i;
     }
   }
 
@@ -129,7 +145,7 @@ class Liveness {
       touch(plan_.data[layer(i).output], i);
       for (const int input : layer(i).inputs) touch(plan_.data[input], i);
       if (!plan_.runs_backward[i]) continue;
-      if (layer(i).reads_input) touch(plan_.data[layer(i).inputs[0]], backward_step(i));
+      if (layer(i).reads_input) touch(plan_.data[layer(i).inputs[0]], weights_step(i));
       if (layer(i).reads_output) touch(plan_.data[layer(i).output], backward_step(i));
     }
   }
@@ -155,7 +171,7 @@ class Liveness {
     }
     for (int i = layers_ - 1; i >= 0; --i) {
       if (!plan_.runs_backward[i]) continue;
-      touch(plan_.grad[layer(i).output], backward_step(i));
+      touch(plan_.grad[layer(i).output], weights_step(i));
       for (std::size_t k = 0; k < layer(i).inputs.size(); ++k) {
         if (plan_.deliveries[i][k].needed) deliver(i, k);
       }

@@ -18,6 +18,8 @@ struct GraphLayer {
   int output = 0;
   std::vector<bool> accumulates;  // [input]
   bool has_parameters = false;
+  bool splits_backward = false;
+  bool meets_in_backward = false;
   bool reads_input = false;   // in its backward pass
   bool reads_output = false;  // in its backward pass
   bool in_place = false;      // its output lies where input 0 does, which nobody else reads
@@ -66,10 +68,11 @@ struct GradDelivery {
 
 struct MemoryPlan {
   std::vector<Buffer> buffers;
-  std::vector<Placement> data;                        // [value]
-  std::vector<Placement> grad;                        // [value]
-  std::vector<int> saved;                             // [layer] buffer, -1: none
-  std::vector<bool> runs_backward;                    // [layer]
+  std::vector<Placement> data;      // [value]
+  std::vector<Placement> grad;      // [value]
+  std::vector<int> saved;           // [layer] buffer, -1: none
+  std::vector<bool> runs_backward;  // [layer]
+  std::vector<int> weights_until;   // [layer] in whose backward pass its weight gradients are due
   std::vector<std::vector<GradDelivery>> deliveries;  // [layer][input]
   std::size_t bytes = 0;                              // of the arena
 };

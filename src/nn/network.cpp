@@ -59,6 +59,8 @@ Graph Network::Impl::describe(const PlanOptions& options) const {
     }
     described.output = index.at(layer->output());
     described.has_parameters = !layer->parameters().empty();
+    described.splits_backward = layer->splits_backward();
+    described.meets_in_backward = layer->meets_in_backward();
     described.reads_input = layer->backward_reads().input;
     described.reads_output = layer->backward_reads().output;
     described.in_place = layer->forward_in_place();
@@ -209,24 +211,48 @@ void Network::forward(const StepContext& context) {
 void Network::backward(const StepContext& context, const AfterLayer& after_layer) {
   LOCKSTEP_CHECK(impl_->training, "this network was planned without gradients: build it with ",
                  "PlanOptions{.training = true}");
+  StepContext own = context;
+  own.meanwhile = [this, &context] { impl_->compute_left_weights(context); };
+  impl_->left_weights.reset();  // of a pass that failed
+  std::size_t left_behind = impl_->layers.size();
   for (std::size_t i = impl_->layers.size(); i-- > 0;) {
     if (impl_->plan.runs_backward[i]) {
       impl_->observed(i, Direction::kBackward, [&] {
-        impl_->run_backward(i, context);
+        impl_->run_backward(i, own);
         leave_if_failed(context);
       });
     }
-    if (after_layer) after_layer(i);
+    if (!after_layer || impl_->left_weights) continue;
+    while (left_behind > i) after_layer(--left_behind);
   }
+}
+
+// Not where nobody is waited for: a gradient is best read twice while it is in a cache. An observer
+// hears a layer's work as that layer's.
+bool Network::Impl::leaves_weights(std::size_t layer, const StepContext& context) const {
+  return plan.weights_until[layer] != static_cast<int>(layer) && observer == nullptr &&
+         context.communicator != nullptr && context.communicator->size() > 1;
+}
+
+void Network::Impl::compute_left_weights(const StepContext& context) {
+  if (!left_weights) return;
+  layers[*left_weights]->backward_weights(backend, context);
+  left_weights.reset();
 }
 
 void Network::Impl::run_backward(std::size_t i, const StepContext& context) {
   Layer& layer = *layers[i];
+  const bool leaves = leaves_weights(i, context);
+  if (!leaves) layer.backward_weights(backend, context);
   layer.backward(backend, context, targets[i]);
   for (std::size_t k = 0; k < targets[i].size(); ++k) {
     if (plan.deliveries[i][k].temporary < 0) continue;
     backend.copy(targets[i][k].tensor, layer.inputs()[k]->grad, true);
   }
+  if (left_weights && plan.weights_until[*left_weights] == static_cast<int>(i)) {
+    compute_left_weights(context);  // nobody was waited for
+  }
+  if (leaves) left_weights = i;
 }
 
 void Network::zero_grad() {

@@ -5,8 +5,12 @@
 
 #include <algorithm>
 
+#include "lockstep/sync/sync_group.h"
 #include "nn/harness.h"
 #include "nn/liveness.h"
+#include "support/devices.h"
+#include "support/errors.h"
+#include "support/with_timeout.h"
 #include "support/with_variable.h"
 
 namespace lockstep::test {
@@ -171,6 +175,30 @@ TEST_CASE("liveness: gradients exist only between something to learn and the out
 
 // Peers read it in both directions: neither a value of the forward pass nor a gradient may lie
 // there.
+TEST_CASE(
+    "liveness: what weight gradients read is kept until the exchange before which they may wait") {
+  // Of four values; the third layer's weight gradients wait for the first one's exchange.
+  Graph graph = chain({1024, 1024, 1024, 1024});
+  graph.layers[0].has_parameters = true;
+  graph.layers[0].meets_in_backward = true;
+  graph.layers[2].splits_backward = graph.layers[2].reads_input = true;
+  graph.input_grad = true;
+  const MemoryPlan plan = plan_memory(graph);
+  CHECK(plan.weights_until == std::vector<int>{0, 1, 0});
+  const int exchange = 2 * 3 - 0;
+  CHECK(plan.buffers[plan.data[2].buffer].last == exchange);
+  CHECK(plan.buffers[plan.grad[3].buffer].last == exchange);
+
+  SUBCASE("of one layer at a time") {
+    graph.layers[1].splits_backward = true;
+    CHECK(plan_memory(graph).weights_until == std::vector<int>{0, 0, 2});
+  }
+  SUBCASE("not where the exchange is left out, because nobody needs the gradient behind it") {
+    graph.input_grad = false;
+    CHECK(plan_memory(graph).weights_until == std::vector<int>{0, 1, 2});
+  }
+}
+
 TEST_CASE("liveness: saved memory that persists is lent to nothing else, other saved memory is") {
   std::mt19937 random(4);
   int shared = 0;
@@ -194,6 +222,37 @@ TEST_CASE("liveness: saved memory that persists is lent to nothing else, other s
     }
   }
   CHECK(shared > 0);
+}
+
+TEST_CASE("random networks: nor does it where weight gradients wait for other ranks") {
+  const BatchNormOptions sync{.mode = BatchNormMode::kSync};
+  const Shape input{2, 4, 4, 3};
+  for (std::uint32_t seed = 0; seed < 60; ++seed) {
+    CAPTURE(seed);
+    const Describe describe = [seed](NetworkBuilder& net, Value* x) {
+      return random_network(net, x, seed);
+    };
+    std::vector<StepResult> results(2);
+    for (const bool share : {false, true}) {
+      SyncGroup group(cpus(2));
+      std::vector<std::unique_ptr<TestNetwork>> networks;
+      for (int rank = 0; rank < 2; ++rank) {
+        const PlanOptions plan{.training = true, .input_grad = true, .share_memory = share};
+        networks.push_back(std::make_unique<TestNetwork>(describe, input, plan, sync));
+      }
+      std::vector<StepResult> steps(2);
+      const auto thrown = run_ranks(2, [&](int rank) {
+        const auto place = static_cast<std::size_t>(rank);
+        const StepContext context{.communicator = &group.at(rank), .seed = 9};
+        steps[place] =
+            networks[place]->step(random_floats(input.elements(), 40 + seed), 7, context);
+      });
+      for (const auto& failure : thrown) CHECK(text_of(failure) == "");
+      CHECK(steps[0] == steps[1]);  // of the same images
+      results[share ? 1 : 0] = steps[0];
+    }
+    CHECK(results[0] == results[1]);
+  }
 }
 
 TEST_CASE("random networks: memory that is shared changes no bit") {

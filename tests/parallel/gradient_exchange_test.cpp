@@ -213,8 +213,9 @@ TEST_CASE("buckets start within the backward pass, but not for a batch of a new 
       summed_in_buckets(toy_options(2, BatchNormMode::kSync), kOneParameter);
   const std::string sums(20, 'a');
   const std::string first = "ffffffbbbbbb|" + sums + "|";
-  // head (2), then per block gamma and beta behind the exchange, and the convolution's weights.
-  const std::string later = "ffffffaabaaabaaabaaabaaabaaabaaa||";
+  // Behind each exchange: the weights whose gradients waited for it (the head has two), gamma and
+  // beta; at the end the first convolution's weights.
+  const std::string later = "ffffffbaaaabaaabaaabaaabaaabaaaa||";
   CHECK(calls_of_steps(options, {5, 5, 3, 5, 3}) ==
         first + " " + later + " " + first + " " + later + " " + later);
   CHECK(calls_of_steps(summed_in_buckets(options, kEverything), {5, 5}) ==

@@ -4,6 +4,7 @@
 // NetworkBuilder a method; `export_onnx` puts it into ONNX files.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -35,6 +36,9 @@ struct StepContext {
   /// In the order of the images, all of them. Empty: all images together, in Parameter::grad, which
   /// a layer of one's own may always add to: the sum is then right, but for the order.
   std::span<const GradientPart> gradient_parts = {};
+  /// For the first exchange of a layer's backward pass (Communicator::exchange); null: nothing.
+  /// What is not done there the network does after the layer.
+  std::function<void()> meanwhile = nullptr;
 };
 
 /// A tensor that flows through the network. Shapes are those planned; `Network::set_batch` sets the
@@ -116,6 +120,13 @@ class Layer {
   /// it.
   virtual bool concatenates() const { return false; }
 
+  /// Whether `backward` may wait for other ranks. Weight gradients of the layer after it are then
+  /// left until it does (StepContext::meanwhile).
+  virtual bool meets_in_backward() const { return false; }
+  /// Whether `backward` computes the gradients of the inputs alone, which the layers before wait
+  /// for, and `backward_weights` those of the parameters, which can wait.
+  virtual bool splits_backward() const { return false; }
+
   // --- what a benchmark asks ---
   /// By default: reads the inputs, writes the output.
   virtual LayerWork forward_work() const;
@@ -136,6 +147,11 @@ class Layer {
   /// context is that of the forward pass.
   virtual void backward(Backend& backend, const StepContext& context,
                         std::span<const GradTarget> grads) = 0;
+  /// The other half of a backward pass that is split, before `backward` or after it. Reads
+  /// inputs()[0]->data and output()->grad, adds to the gradients of the parameters.
+  virtual void backward_weights(Backend& backend, const StepContext& context) {
+    static_cast<void>(backend), static_cast<void>(context);
+  }
 
   // --- what an export asks ---
   /// Adds what the layer computes in evaluation to the graph (nn/onnx.h) and returns the name of

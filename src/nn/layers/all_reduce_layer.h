@@ -19,6 +19,7 @@ class AllReduceLayer : public Layer {
   bool saved_persists() const override { return true; }  // peers read it
   void prepare(Backend& backend, bool training) override;
   void set_saved(void* memory) override { saved_ = static_cast<float*>(memory); }
+  bool meets_in_backward() const override { return true; }
   void forward(Backend& backend, const StepContext& context) override;
   void backward(Backend& backend, const StepContext& context,
                 std::span<const GradTarget> grads) override;

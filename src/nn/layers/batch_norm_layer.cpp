@@ -43,6 +43,10 @@ BackwardReads BatchNormLayer::backward_reads() const {
   return {.input = true, .output = config_.relu && inputs().size() == 2};
 }
 
+bool BatchNormLayer::meets_in_backward() const {
+  return options().mode == BatchNormMode::kSync && !config_.norm.frozen;
+}
+
 // --- slices and their memory ---
 
 bool BatchNormLayer::uses_running_statistics(const StepContext& context) const {
@@ -209,7 +213,8 @@ std::span<const StatSlot> BatchNormLayer::merged(const StepContext& context, Dir
                                                  const StatSlot& local) const {
   if (!exchanges(context)) return {&local, 1};
   const SyncCall call{name().c_str(), direction, config_.call_index, channels(), *partition_};
-  return context.communicator->exchange(call, local);
+  return context.communicator->exchange(
+      call, local, direction == Direction::kBackward ? context.meanwhile : nullptr);
 }
 
 std::int64_t BatchNormLayer::checked_count(const StepContext& context,

@@ -32,6 +32,7 @@ class BatchNormLayer : public Layer {
   BackwardReads backward_reads() const override;
   bool grad_in_place() const override { return true; }
   bool accumulates(std::size_t input) const override { return input == 1; }
+  bool meets_in_backward() const override;
   LayerWork forward_work() const override;
   LayerWork backward_work(std::span<const GradTarget> grads) const override;
   void set_saved(void* memory) override;

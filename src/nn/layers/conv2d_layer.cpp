@@ -89,8 +89,14 @@ void Conv2dLayer::forward(Backend& backend, const StepContext& context) {
                          as_image(output()->data));
 }
 
-void Conv2dLayer::backward(Backend& backend, const StepContext& context,
+void Conv2dLayer::backward(Backend& backend, const StepContext&,
                            std::span<const GradTarget> grads) {
+  if (!grads[0].tensor) return;
+  backend.conv2d_backward_data(geometry_, as_image(output()->grad), weight_->value,
+                               as_image(grads[0].tensor));
+}
+
+void Conv2dLayer::backward_weights(Backend& backend, const StepContext& context) {
   const Tensor x = as_image(inputs()[0]->data);
   const Tensor grad_y = as_image(output()->grad);
   for_each_gradient_part(context, x.shape.batch(), [&](const GradientPart& part) {
@@ -98,9 +104,6 @@ void Conv2dLayer::backward(Backend& backend, const StepContext& context,
                                     grad_y.sample_range(part.first, part.count),
                                     gradient(weight_, part), gradient(bias_, part));
   });
-  if (grads[0].tensor) {
-    backend.conv2d_backward_data(geometry_, grad_y, weight_->value, as_image(grads[0].tensor));
-  }
 }
 
 // A linear layer of rows without spatial extents is a Gemm, of others a convolution with as many

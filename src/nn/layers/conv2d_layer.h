@@ -23,8 +23,10 @@ class Conv2dLayer : public Layer {
   void prepare(Backend& backend, bool training) override;
   void list_weights(std::vector<ConvWeights>& weights) const override;
   void forward(Backend& backend, const StepContext& context) override;
+  bool splits_backward() const override { return true; }
   void backward(Backend& backend, const StepContext& context,
                 std::span<const GradTarget> grads) override;
+  void backward_weights(Backend& backend, const StepContext& context) override;
   std::string export_onnx(OnnxGraph& graph) const override;
 
   /// Whether a BatchNorm behind it is better done here, in an evaluation of the planned batch.
