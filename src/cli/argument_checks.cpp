@@ -33,6 +33,7 @@ const std::vector<GoesWith>& all_that_go_with() {
                                          {"config", "INPUT", {"show", "diff", "init"}},
                                          {"config", "--set", {"show", "diff"}},
                                          {"bench", "CONFIG", {"step", "layers"}},
+                                         {"bench", "--against", {"step"}},
                                          {"bench", "--eval", {"layers"}},
                                          {"bench", "--set", {"step", "layers"}}};
   return all;

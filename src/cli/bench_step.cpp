@@ -1,6 +1,7 @@
 // A whole training step on one batch that lies in memory: forward, backward, exchanges, update.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <optional>
 
@@ -27,17 +28,7 @@ struct StepBench {
   }
 };
 
-/// The next step is begun, if there is one, and the one before is finished, as the trainer does it:
-/// GPUs go from step to step without waiting for the host.
-void time_step(StepBench& bench, std::int64_t step, std::int64_t steps) {
-  StepResult result;
-  const double seconds = seconds_of([&] {
-    const std::int64_t next = step + bench.training.replicas->steps_ahead();
-    if (next < steps) bench.training.begin_step(next);
-    result = bench.training.replicas->finish_step();
-  });
-  if (step < kWarmupSteps) return;
-  const StepTimes& times = result.times;
+void add_times(StepBench& bench, double seconds, const StepTimes& times) {
   bench.step.push_back(1000 * seconds);
   bench.compute.push_back(1000 * times.compute);
   bench.wait.push_back(1000 * times.batch_norm_wait);
@@ -46,28 +37,46 @@ void time_step(StepBench& bench, std::int64_t step, std::int64_t steps) {
       1000 * (seconds - times.compute - times.batch_norm_wait - times.gradient_exchange));
 }
 
-void print_json(const StepBench& bench, const BenchArguments& arguments) {
+/// The next step is begun, if there is one, and the one before is finished, as the trainer does it:
+/// GPUs go from step to step without waiting for the host.
+void time_step_ahead(StepBench& bench, std::int64_t step, std::int64_t steps) {
+  StepResult result;
+  const double seconds = seconds_of([&] {
+    const std::int64_t next = step + bench.training.replicas->steps_ahead();
+    if (next < steps) bench.training.begin_step(next);
+    result = bench.training.replicas->finish_step();
+  });
+  if (step >= kWarmupSteps) add_times(bench, seconds, result.times);
+}
+
+/// The whole step, and no other beside it.
+void time_step(StepBench& bench, std::int64_t step) {
+  StepResult result;
+  const double seconds = seconds_of([&] { result = bench.training.step(step); });
+  if (step >= kWarmupSteps) add_times(bench, seconds, result.times);
+}
+
+Json step_json(const StepBench& bench, const BenchArguments& arguments) {
   const BenchTraining& training = bench.training;
   const Json phases = {{"compute", percentiles_json(percentiles(bench.compute))},
                        {"batch_norm_wait", percentiles_json(percentiles(bench.wait))},
                        {"gradient_exchange", percentiles_json(percentiles(bench.exchange))},
                        {"other", percentiles_json(percentiles(bench.other))}};
-  const Json root = {{"bench", "step"},
-                     {"config", arguments.config.string()},
-                     {"bn_mode", to_string(training.config.bn.mode)},
-                     {"processes", training.replicas->roster().processes()},
-                     {"devices", training.replicas->size()},
-                     {"device", to_string(training.devices.front())},
-                     {"global_batch", training.batch.count()},
-                     {"size", {training.size.height, training.size.width}},
-                     {"parameters", training.replicas->parameter_count()},
-                     {"ms_per_step", percentiles_json(percentiles(bench.step))},
-                     {"images_per_second", bench.images_per_second()},
-                     {"phases_ms", phases},
-                     {"bytes_given_per_step", bench.bytes_given},
-                     {"convolutions", training.replicas->replica(0).backend().conv2d_algorithms()},
-                     {"peak_memory_bytes", peak_memory_bytes()}};
-  fmt::print("{}\n", root.dump(2));
+  return {{"bench", "step"},
+          {"config", arguments.config.string()},
+          {"bn_mode", to_string(training.config.bn.mode)},
+          {"processes", training.replicas->roster().processes()},
+          {"devices", training.replicas->size()},
+          {"device", to_string(training.devices.front())},
+          {"global_batch", training.batch.count()},
+          {"size", {training.size.height, training.size.width}},
+          {"parameters", training.replicas->parameter_count()},
+          {"ms_per_step", percentiles_json(percentiles(bench.step))},
+          {"images_per_second", bench.images_per_second()},
+          {"phases_ms", phases},
+          {"bytes_given_per_step", bench.bytes_given},
+          {"convolutions", training.replicas->replica(0).backend().conv2d_algorithms()},
+          {"peak_memory_bytes", peak_memory_bytes()}};
 }
 
 void print_table(const StepBench& bench) {
@@ -94,9 +103,48 @@ void print_table(const StepBench& bench) {
              bench.bytes_given);
 }
 
+/// Two trainings in one process, a step of each in turns: what the machine does beside them falls
+/// on both alike, so that a few percent between them can be told.
+int bench_in_turns(const BenchArguments& arguments) {
+  BenchArguments changed = arguments;
+  changed.common.overrides.insert(changed.common.overrides.end(), arguments.against.begin(),
+                                  arguments.against.end());
+  StepBench bench, other;
+  bench.training = bench_training(arguments);
+  other.training = bench_training(changed);
+  const int iters = arguments.iters > 0 ? arguments.iters : kStepIters;
+  for (int step = 0; step < kWarmupSteps + iters; ++step) {
+    const bool first = step % 2 == 0;  // neither always follows the other
+    time_step(first ? bench : other, step);
+    time_step(first ? other : bench, step);
+  }
+  std::vector<double> ratios;
+  for (std::size_t i = 0; i < bench.step.size(); ++i) {
+    ratios.push_back(bench.step[i] / other.step[i]);
+  }
+  if (arguments.common.json) {
+    Json root = step_json(bench, arguments);
+    root["against"] = step_json(other, changed);
+    root["against"]["settings"] = arguments.against;
+    root["ratio"] = percentiles_json(percentiles(ratios));
+    fmt::print("{}\n", root.dump(2));
+    return kExitDone;
+  }
+  print_table(bench);
+  fmt::print("\nAgainst {}:\n", fmt::join(arguments.against, " "));
+  print_table(other);
+  fmt::print("\nA step takes {} times the other's (of {} pairs; memory is that of both)\n",
+             format_percentiles(percentiles(ratios), 3), ratios.size());
+  return kExitDone;
+}
+
 }  // namespace
 
 int bench_step(const BenchArguments& arguments, Fleet* fleet) {
+  if (!arguments.against.empty()) {
+    check_alone("bench step --against");
+    return bench_in_turns(arguments);
+  }
   std::optional<CountingFleet> counted;
   if (fleet != nullptr) counted.emplace(*fleet);
   StepBench bench;
@@ -106,12 +154,16 @@ int bench_step(const BenchArguments& arguments, Fleet* fleet) {
   const int ahead = bench.training.replicas->steps_ahead();
   const std::int64_t given_before = counted ? counted->bytes_given() : 0;
   for (int step = 0; step < ahead; ++step) bench.training.begin_step(step);
-  for (int step = 0; step < steps; ++step) time_step(bench, step, steps);
+  for (int step = 0; step < steps; ++step) time_step_ahead(bench, step, steps);
   if (!leads(fleet)) return kExitDone;
   if (counted) {
     bench.bytes_given = static_cast<double>(counted->bytes_given() - given_before) / steps;
   }
-  arguments.common.json ? print_json(bench, arguments) : print_table(bench);
+  if (arguments.common.json) {
+    fmt::print("{}\n", step_json(bench, arguments).dump(2));
+  } else {
+    print_table(bench);
+  }
   return kExitDone;
 }
 

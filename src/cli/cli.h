@@ -84,7 +84,9 @@ struct BenchArguments {
   std::string what;              // step, layers, batch_norm, exchange
   std::filesystem::path config;  // step, layers
   bool eval = false;             // --eval: layers of an evaluation
-  int iters = 0;                 // --iters; 0: not given, the benchmark's default
+  /// --against key=value: step: the settings of another training, timed in turns with this one.
+  std::vector<std::string> against;
+  int iters = 0;  // --iters; 0: not given, the benchmark's default
 };
 
 struct LogsArguments {

@@ -226,6 +226,11 @@ CLI::App& add_bench(CLI::App& app, CommandLine& line) {
   takes_configs(command.add_option("CONFIG", line.bench.config, "step, layers: configuration"));
   command.add_flag("--eval", line.bench.eval,
                    "layers: of an evaluation of one image, not of a training step");
+  command
+      .add_option("--against", line.bench.against,
+                  "step: time a training with this setting changed, too, step by step in turns")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
   takes_count(command.add_option("--iters", line.bench.iters,
                                  "measured iterations; default: the benchmark's own"),
               1, 1000000);

@@ -103,6 +103,8 @@ TEST_CASE("options that would be ignored are refused") {
       {{"bench", "exchange", config}, "CONFIG goes with bench step, layers"},
       {{"bench", "exchange", "-s", "run.seed=1"}, "--set goes with bench step, layers"},
       {{"bench", "step", config, "--eval"}, "--eval goes with bench layers, not with bench step"},
+      {{"bench", "layers", config, "--against", "bn.mode=sync"},
+       "--against goes with bench step, not with bench layers"},
       {{"plan", config, "--memory", "1"}, "--memory requires --max-batch"},
   };
   for (const auto& [arguments, message] : cases) {

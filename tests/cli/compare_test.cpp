@@ -166,6 +166,41 @@ TEST_CASE("bench prints figures for scripts") {
   CHECK(run_lockstep({"bench", "sleep"}).exit_code == 2);
 }
 
+TEST_CASE("bench step --against times two trainings in turns") {
+  const ComparisonPlace place;
+  std::vector<std::string> command{"bench",
+                                   "step",
+                                   place.config,
+                                   "-d",
+                                   "cpu:2",
+                                   "--iters",
+                                   "3",
+                                   "-s",
+                                   "bn.mode=sync",
+                                   "--against",
+                                   "bn.mode=local",
+                                   "--against",
+                                   "batch.global=2"};
+  const Outcome table = run_lockstep(command);
+  REQUIRE(table.exit_code == 0);
+  check_contains(table.out, "Against bn.mode=local batch.global=2:\n");
+  check_contains(table.out, "(of 3 pairs");
+  command.push_back("--json");
+  const Outcome outcome = run_lockstep(command);
+  CAPTURE(outcome.err);
+  REQUIRE(outcome.exit_code == 0);
+  const Json figures = Json::parse(outcome.out);
+  const Json& other = figures["against"];
+  CHECK(figures["bn_mode"] == "sync");
+  CHECK(other["bn_mode"] == "local");
+  CHECK(figures["global_batch"] == 4);
+  CHECK(other["global_batch"] == 2);
+  CHECK(other["settings"] == Json{"bn.mode=local", "batch.global=2"});
+  for (const Json& each : {figures, other}) CHECK(each["ms_per_step"]["n"] == 3);
+  CHECK(figures["ratio"]["n"] == 3);
+  CHECK(figures["ratio"]["median"].get<double>() > 0);
+}
+
 TEST_CASE("bench layers names every layer, and its sums are consistent") {
   const ComparisonPlace place;
   const Outcome outcome =
