@@ -36,8 +36,9 @@ struct StepContext {
   /// In the order of the images, all of them. Empty: all images together, in Parameter::grad, which
   /// a layer of one's own may always add to: the sum is then right, but for the order.
   std::span<const GradientPart> gradient_parts = {};
-  /// For the first exchange of a layer's backward pass (Communicator::exchange); null: nothing.
-  /// What is not done there the network does after the layer.
+  /// What a layer that waits for other ranks may do in the meantime: for its first exchange in a
+  /// backward pass (Communicator::exchange), set by the network, which does it after the layer
+  /// otherwise. Null: nothing.
   std::function<void()> meanwhile = nullptr;
 };
 

@@ -213,8 +213,7 @@ std::span<const StatSlot> BatchNormLayer::merged(const StepContext& context, Dir
                                                  const StatSlot& local) const {
   if (!exchanges(context)) return {&local, 1};
   const SyncCall call{name().c_str(), direction, config_.call_index, channels(), *partition_};
-  return context.communicator->exchange(
-      call, local, direction == Direction::kBackward ? context.meanwhile : nullptr);
+  return context.communicator->exchange(call, local, context.meanwhile);
 }
 
 std::int64_t BatchNormLayer::checked_count(const StepContext& context,
