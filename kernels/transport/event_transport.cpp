@@ -40,6 +40,12 @@ class EventTransport final : public GpuTransport {
     return {local, &ticket};
   }
 
+  void meanwhile(const std::function<void()>& work) override {
+    take_turn();
+    work();
+    give_turn();
+  }
+
   std::span<const StatSlot> receive(const SyncCall& call, const ProcessGroup& group,
                                     const StatPosts& posts) override {
     take_turn();

@@ -95,7 +95,7 @@ StatPosts Communicator::meet_in(const Membership& membership, const SyncCall& ca
     const WaitTimer timer(waited);  // the master's thread may wait for other processes
     master.post(membership.place, {call, post.slot.count, &post_});
   }
-  if (meanwhile) meanwhile();
+  if (meanwhile) transport_->meanwhile(meanwhile);
   const WaitTimer timer(waited);
   const SyncAnswer answer = master.await(membership.place);
   if (membership.group.partition == 0) ++meetings_;

@@ -225,10 +225,13 @@ FAULTS = [
           " || (failure_.raised() && !running_); });", "; });",
           "every interleaving: a replica throws*", test="test_interleavings"),
     Fault("the exchange: a rank waits for the others before it does what it could do meanwhile",
-          "src/sync/communicator.cpp", "  if (meanwhile) meanwhile();\n  const WaitTimer timer(waited);\n"
+          "src/sync/communicator.cpp", "  if (meanwhile) transport_->meanwhile(meanwhile);\n  const WaitTimer timer(waited);\n"
           "  const SyncAnswer answer = master.await(membership.place);\n",
           "  const WaitTimer timer(waited);\n  const SyncAnswer answer = master.await(membership.place);\n"
-          "  if (meanwhile) meanwhile();\n", "what a rank has to do meanwhile*", test="test_sync"),
+          "  if (meanwhile) transport_->meanwhile(meanwhile);\n", "what a rank has to do meanwhile*", test="test_sync"),
+    Fault("a recording: what a rank issues meanwhile goes into the graph beside another rank's work", EVENT,
+          "    take_turn();\n    work();\n    give_turn();\n", "    work();\n",
+          "a graph over several GPUs has the bits of issued steps*", test="test_gpu_host"),
     Fault("memory: what weight gradients that wait will read is lent out", "src/nn/liveness.cpp",
           "return backward_step(plan_.weights_until[layer]);", "return backward_step(layer);",
           "random networks: nor does it where weight gradients wait*", test="test_nn"),

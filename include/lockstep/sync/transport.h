@@ -55,6 +55,8 @@ class Transport {
   /// Before the ranks of `group` meet. What the post points to is read by peers until they post
   /// again in the group.
   virtual StatPost post(const SyncCall&, const ProcessGroup& group, const StatSlot& local) = 0;
+  /// Between the two: what this rank does, or gives its stream, until the others have met it.
+  virtual void meanwhile(const std::function<void()>& work) { work(); }
   /// After it: a slot per rank, which this rank's device may read behind what its stream has been
   /// given until now. Valid until the rank's next exchange.
   virtual std::span<const StatSlot> receive(const SyncCall&, const ProcessGroup& group,
