@@ -98,7 +98,7 @@ void FleetGradients::share_weights(int own) {
   }
 }
 
-// --- rank 0's thread, while the others wait ---
+// --- one thread, while the others wait ---
 
 void FleetGradients::plan(const GradientTree& tree) {
   std::span<const GradientNode> left = tree.nodes();

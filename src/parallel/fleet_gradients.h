@@ -99,7 +99,7 @@ class FleetGradients {
 
   SyncGroup& group_;
   const Roster& roster_;
-  // Where the ranks of this process meet, and what rank 0 of it then does.
+  // Where the ranks of this process meet, and what one of them then does.
   SyncMaster& planning_;
   SyncMaster& trading_;
   SyncMaster& sharing_;
