@@ -92,7 +92,7 @@ StatPosts Communicator::meet_in(const Membership& membership, const SyncCall& ca
   SyncMaster& master = *membership.master;
   post_ = post;
   {
-    const WaitTimer timer(waited);  // the master's thread may wait for other processes
+    const WaitTimer timer(waited);  // who posts last may wait for other processes
     master.post(membership.place, {call, post.slot.count, &post_});
   }
   if (meanwhile) transport_->meanwhile(meanwhile);
