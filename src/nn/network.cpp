@@ -227,8 +227,8 @@ void Network::backward(const StepContext& context, const AfterLayer& after_layer
   }
 }
 
-// Not where nobody is waited for: a gradient is best read twice while it is in a cache. An observer
-// hears a layer's work as that layer's.
+// Only where others are waited for is there time to fill. An observer hears a layer's work as that
+// layer's.
 bool Network::Impl::leaves_weights(std::size_t layer, const StepContext& context) const {
   return plan.weights_until[layer] != static_cast<int>(layer) && observer == nullptr &&
          context.communicator != nullptr && context.communicator->size() > 1;

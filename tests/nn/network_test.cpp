@@ -180,6 +180,26 @@ TEST_CASE("weight gradients are computed at once where nobody is waited for") {
   CHECK(told == in_order);
 }
 
+TEST_CASE("who observes a network hears weight gradients as their own layer's, not as a wait's") {
+  struct Deaf : LayerObserver {
+    void begin(std::size_t, Direction) override {}
+    void end(std::size_t, Direction) override {}
+  };
+  const Shape shape{2, 4, 4, 3};
+  SyncGroup group(cpus(2));
+  std::vector<std::vector<std::string>> told(2);
+  const auto thrown = run_ranks(2, [&](int rank) {
+    const auto tell = [&, rank](const char* what) { told[rank].emplace_back(what); };
+    TestNetwork net(split_behind_batch_norm(tell), shape, {true, true},
+                    {.mode = BatchNormMode::kSync});
+    Deaf observer;
+    net.network->observe(&observer);
+    net.step(random_floats(shape.elements(), 3), 4, {.communicator = &group.at(rank)});
+  });
+  for (const auto& failure : thrown) CHECK(text_of(failure) == "");
+  for (const auto& each : told) CHECK(each == std::vector<std::string>{"weights", "inputs"});
+}
+
 TEST_CASE("a layer's work counts what must move") {
   // The residual block reads its input twice: the second gradient is added to the first.
   const Describe block = [](NetworkBuilder& net, Value* x) {
