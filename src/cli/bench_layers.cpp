@@ -121,10 +121,10 @@ std::optional<double> share(std::optional<double> value, std::optional<double> m
   return value && most ? std::optional(*value / *most) : std::nullopt;
 }
 
-/// Reads the logits and a byte per label, writes the gradient.
+/// Reads the logits and the labels, writes the gradient.
 LayerWork loss_work(const Network& network) {
   return {.bytes = element_bytes(network.output()) + element_bytes(network.output_grad()) +
-                   static_cast<double>(network.output().shape.rows())};
+                   static_cast<double>(network.output().shape.rows()) * sizeof(std::uint16_t)};
 }
 
 std::vector<Row> rows_of(const LayerTimer& timer, const Network& network) {

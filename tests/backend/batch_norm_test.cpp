@@ -4,9 +4,14 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
+#include <cstring>
+#include <limits>
 #include <string>
 
 #include "backend/batch_norm_group.h"
+#include "backend/cpu/stream_store.h"
+#include "backend/operand.h"
 #include "support/backends.h"
 #include "support/gradient_check.h"
 
@@ -269,6 +274,39 @@ TEST_CASE("the bits do not depend on the number of threads") {
     CHECK(result.sums == expected.sums);
     CHECK(result.grad_x == expected.grad_x);
     CHECK(result.grad_weight == expected.grad_weight);
+  }
+}
+
+TEST_CASE("a channel range that is written past the caches has the bits of a dense output") {
+  const auto backend = cpu(2);
+  const Shape shape{3, 64, 96, 32};
+  Values x_values = random_values(shape, 1600);
+  x_values[7] = std::numeric_limits<float>::quiet_NaN();
+  const Operand x(*backend, shape, x_values), residual(*backend, shape, random_values(shape, 1601));
+  const Operand dense(*backend, shape), range(*backend, shape, Margins{16, 16});
+  REQUIRE(streams(range.tensor()));
+  const Values mean = random_values({1, 32}, 1602), var(32, 0.7F);
+  const Values weight = random_values({1, 32}, 1603), bias = random_values({1, 32}, 1604);
+  for (const bool relu : {false, true}) {
+    for (const bool adds : {false, true}) {
+      CAPTURE(relu);
+      CAPTURE(adds);
+      BatchNormInference a;
+      a.x = x.tensor();
+      if (adds) a.residual = residual.tensor();
+      a.y = dense.tensor();
+      a.affine = {weight.data(), bias.data()};
+      a.mean = mean.data();
+      a.var = var.data();
+      a.relu = relu;
+      backend->batch_norm_inference(a);
+      a.y = range.tensor();
+      backend->batch_norm_inference(a);
+      const Values expected = dense.get(), result = range.get();
+      CHECK(std::isnan(result[7]));
+      CHECK(std::memcmp(result.data(), expected.data(), result.size() * sizeof(float)) == 0);
+      CHECK(range.margins_untouched());
+    }
   }
 }
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <string>
 
+#include "backend/cpu/stream_store.h"
 #include "backend/operand.h"
 #include "support/backends.h"
 
@@ -132,6 +133,42 @@ TEST_CASE("the bits do not depend on the number of threads") {
   }
   CHECK(results[0] == results[2]);
   CHECK(results[1] == results[3]);
+}
+
+TEST_CASE("outputs that are written past the caches have the bits of those that are not") {
+  // A batch that is large enough, and its images alone, which are not.
+  const auto backend = cpu(2);
+  const Shape in{9, 32, 64, 32}, out{9, 64, 128, 32};
+  const Shape image{1, 32, 64, 32}, image_out{1, 64, 128, 32};
+  const Margins margins{16, 16};
+  const auto values_of = [](const Values& all, const Shape& one, std::int64_t n) {
+    return Values(all.begin() + n * one.elements(), all.begin() + (n + 1) * one.elements());
+  };
+  const Values x_values = random_values(in, 5), gradient = random_values(out, 6);
+  const Operand x(*backend, in, x_values), y(*backend, out, margins);
+  const Operand grad_y(*backend, out, gradient), grad_x(*backend, in, margins);
+  REQUIRE(streams(y.tensor()));
+  REQUIRE(streams(grad_x.tensor()));
+  backend->upsample_bilinear_forward(x.tensor(), y.tensor(), false);
+  for (const bool accumulate : {false, true}) {
+    backend->upsample_bilinear_backward(grad_y.tensor(), grad_x.tensor(), false, accumulate);
+  }
+  CHECK(y.margins_untouched());
+  CHECK(grad_x.margins_untouched());
+  for (std::int64_t n = 0; n < in.batch(); ++n) {
+    const Operand one(*backend, image, values_of(x_values, image, n)), one_y(*backend, image_out);
+    const Operand one_grad_y(*backend, image_out, values_of(gradient, image_out, n));
+    const Operand one_grad_x(*backend, image);
+    REQUIRE(!streams(one_y.tensor()));
+    REQUIRE(!streams(one_grad_x.tensor()));
+    backend->upsample_bilinear_forward(one.tensor(), one_y.tensor(), false);
+    for (const bool accumulate : {false, true}) {
+      backend->upsample_bilinear_backward(one_grad_y.tensor(), one_grad_x.tensor(), false,
+                                          accumulate);
+    }
+    CHECK(values_of(y.get(), image_out, n) == one_y.get());
+    CHECK(values_of(grad_x.get(), image, n) == one_grad_x.get());
+  }
 }
 
 TEST_CASE("an empty batch reads and writes nothing; other channels are an error") {

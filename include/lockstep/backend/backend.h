@@ -115,7 +115,7 @@ struct BatchNormBackwardApply {
 /// Softmax cross-entropy over pixels, fused with its gradient.
 struct CrossEntropy {
   Tensor logits;                        // [N,H,W,C]
-  Tensor labels;                        // uint8 [N,H,W,1]
+  Tensor labels;                        // uint16 [N,H,W,1]
   int ignore_index = 255;               // a label value that does not count; -1: none
   const float* class_weight = nullptr;  // [C], null: all 1
   /// The global sum of the class weights of valid pixels. 0, when there are none: the loss is 0

@@ -4,6 +4,8 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/parallel_for.h"
 #include "backend/cpu/prefetch.h"
+#include "backend/cpu/stream_store.h"
+#include "backend/cpu/vec.h"
 #include "backend/moments.h"
 #include "backend/operand_checks.h"
 
@@ -122,7 +124,20 @@ void finish_statistics(const BatchNormForward& a, std::int64_t channels) {
   }
 }
 
+/// One pixel of y, which streams().
 template <bool kResidual, bool kRelu>
+void stream_normalized(const ChannelScale& scale, const float* x, const float* residual,
+                       std::int64_t channels, float* y) {
+  for (std::int64_t c = 0; c < channels; c += vec::kLanes) {
+    vec::Floats value = vec::fma(vec::load(x + c) - vec::load(scale.mean + c),
+                                 vec::load(scale.scale + c), vec::load(scale.shift + c));
+    if (kResidual) value += vec::load(residual + c);
+    if (kRelu) value = value < 0.0F ? vec::Floats{} : value;
+    stream(y + c, value);
+  }
+}
+
+template <bool kResidual, bool kRelu, bool kStream>
 void normalize_rows(const Normalization& n, std::int64_t begin, std::int64_t end) {
   const std::int64_t channels = n.x.shape.channels();
   const float* __restrict mean = n.scale.mean;
@@ -133,6 +148,10 @@ void normalize_rows(const Normalization& n, std::int64_t begin, std::int64_t end
     const float* residual = kResidual ? n.residual.floats() + row * n.residual.row_stride : nullptr;
     float* y = n.y.floats() + row * n.y.row_stride;
     prefetch_to_read(x, n.x.row_stride, channels);
+    if constexpr (kStream) {
+      stream_normalized<kResidual, kRelu>(n.scale, x, residual, channels, y);
+      continue;
+    }
     prefetch_to_write(y, n.y.row_stride, channels);
 #pragma omp simd
     for (std::int64_t c = 0; c < channels; ++c) {
@@ -142,6 +161,15 @@ void normalize_rows(const Normalization& n, std::int64_t begin, std::int64_t end
       y[c] = value;
     }
   }
+  if constexpr (kStream) finish_streams();
+}
+
+template <bool kStream>
+NormalizeRows choose_normalize_rows(bool residual, bool relu) {
+  if (!residual) {
+    return relu ? normalize_rows<false, true, kStream> : normalize_rows<false, false, kStream>;
+  }
+  return relu ? normalize_rows<true, true, kStream> : normalize_rows<true, false, kStream>;
 }
 
 void normalize_tensor(const Normalization& n, int threads) {
@@ -171,8 +199,11 @@ void merge_blocks(const RowBlocks& blocks, std::int64_t part, std::int64_t chann
 }  // namespace
 
 NormalizeRows normalize_rows_of(const Normalization& n) {
-  if (n.residual) return n.relu ? normalize_rows<true, true> : normalize_rows<true, false>;
-  return n.relu ? normalize_rows<false, true> : normalize_rows<false, false>;
+  // Dense outputs gain nothing: there the stores find their lines, which the processor foresees.
+  const bool streamed =
+      n.y.row_stride != n.y.shape.channels() && n.y.data != n.x.data && streams(n.y);
+  const auto choose = streamed ? choose_normalize_rows<true> : choose_normalize_rows<false>;
+  return choose(static_cast<bool>(n.residual), n.relu);
 }
 
 void CpuBackend::batch_norm_moments(const Tensor& x, float* slots, std::int64_t parts) {

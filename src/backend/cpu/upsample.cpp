@@ -10,6 +10,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/parallel_for.h"
 #include "backend/cpu/prefetch.h"
+#include "backend/cpu/stream_store.h"
 #include "backend/cpu/vec.h"
 #include "backend/formulas.h"
 #include "backend/operand_checks.h"
@@ -81,6 +82,7 @@ struct Plan {
   }
 };
 
+template <bool kStream>
 void upsample_row(const Plan& plan, const Tensor& x, const Tensor& y, std::int64_t row) {
   const std::int64_t channels = x.shape.channels();
   const std::int64_t sample = row / y.shape.height();
@@ -90,7 +92,7 @@ void upsample_row(const Plan& plan, const Tensor& x, const Tensor& y, std::int64
   const float* bottom = image + vertical.high * x.shape.width() * x.row_stride;
   float* target = y.floats() + row * y.shape.width() * y.row_stride;
   for (std::int64_t ox = 0; ox < y.shape.width(); ++ox, target += y.row_stride) {
-    prefetch_to_write(target, y.row_stride, channels);
+    if constexpr (!kStream) prefetch_to_write(target, y.row_stride, channels);
     const InterpolationSource& horizontal = plan.columns[ox];
     const std::int64_t left = horizontal.low * x.row_stride;
     const std::int64_t right = horizontal.high * x.row_stride;
@@ -98,17 +100,26 @@ void upsample_row(const Plan& plan, const Tensor& x, const Tensor& y, std::int64
     const float w01 = vertical.low_weight * horizontal.high_weight;
     const float w10 = vertical.high_weight * horizontal.low_weight;
     const float w11 = vertical.high_weight * horizontal.high_weight;
+    const auto blend = [&](auto v00, auto v01, auto v10, auto v11) {
+      return w00 * v00 + w01 * v01 + w10 * v10 + w11 * v11;
+    };
+    if constexpr (kStream) {
+      for (std::int64_t c = 0; c < channels; c += vec::kLanes) {
+        stream(target + c, blend(vec::load(top + left + c), vec::load(top + right + c),
+                                 vec::load(bottom + left + c), vec::load(bottom + right + c)));
+      }
+    } else {
 #pragma omp simd
-    for (std::int64_t c = 0; c < channels; ++c) {
-      target[c] = w00 * top[left + c] + w01 * top[right + c] + w10 * bottom[left + c] +
-                  w11 * bottom[right + c];
+      for (std::int64_t c = 0; c < channels; ++c) {
+        target[c] = blend(top[left + c], top[right + c], bottom[left + c], bottom[right + c]);
+      }
     }
   }
 }
 
 /// target = the readers' weighted values at source[reader * stride], added in their order to what
 /// is there, or to 0. Some vectors at once: their sums do not wait for one another.
-template <int kVectors>
+template <int kVectors, bool kStream>
 inline void sum_readers(const Readers& readers, const float* source, std::int64_t stride,
                         bool accumulate, float* target) {
   Floats sums[kVectors] = {};
@@ -120,19 +131,26 @@ inline void sum_readers(const Readers& readers, const float* source, std::int64_
       sums[v] = vec::fma(weight, vec::load(from + v * vec::kLanes), sums[v]);
     }
   }
-  for (int v = 0; v < kVectors; ++v) vec::store(target + v * vec::kLanes, sums[v]);
+  for (int v = 0; v < kVectors; ++v) {
+    if constexpr (kStream) {
+      stream(target + v * vec::kLanes, sums[v]);
+    } else {
+      vec::store(target + v * vec::kLanes, sums[v]);
+    }
+  }
 }
 
 /// The same of `channels` values.
+template <bool kStream = false>
 void sum_pixels(const Readers& readers, const float* source, std::int64_t stride,
                 std::int64_t channels, bool accumulate, float* target) {
   constexpr int kMost = 4;
   std::int64_t c = 0;
   for (; c + kMost * vec::kLanes <= channels; c += kMost * vec::kLanes) {
-    sum_readers<kMost>(readers, source + c, stride, accumulate, target + c);
+    sum_readers<kMost, kStream>(readers, source + c, stride, accumulate, target + c);
   }
   for (; c + vec::kLanes <= channels; c += vec::kLanes) {
-    sum_readers<1>(readers, source + c, stride, accumulate, target + c);
+    sum_readers<1, kStream>(readers, source + c, stride, accumulate, target + c);
   }
   for (; c < channels; ++c) {
     float sum = accumulate ? target[c] : 0.0F;
@@ -163,6 +181,7 @@ void sum_output_rows(const Plan& plan, const Tensor& grad_y, std::int64_t sample
   }
 }
 
+template <bool kStream>
 void upsample_grad_row(const Plan& plan, const Tensor& grad_y, const Tensor& grad_x,
                        bool accumulate, std::int64_t row, float* sums) {
   const std::int64_t channels = grad_x.shape.channels();
@@ -172,7 +191,7 @@ void upsample_grad_row(const Plan& plan, const Tensor& grad_y, const Tensor& gra
   for (std::int64_t ix = 0; ix < width; ++ix) {
     float* target = grad_x.floats() + (row * width + ix) * grad_x.row_stride;
     const Readers readers = plan.column_readers[ix];
-    sum_pixels(readers, sums, channels, channels, accumulate, target);
+    sum_pixels<kStream>(readers, sums, channels, channels, accumulate, target);
   }
 }
 
@@ -185,8 +204,10 @@ void CpuBackend::upsample_bilinear_forward(const Tensor& x, const Tensor& y, boo
   const Plan plan(scratch(Plan::bytes(x.shape, y.shape, threads_)), x.shape, y.shape,
                   align_corners);
   parallel_for(y.shape.batch() * y.shape.height(), y.shape.width() * y.shape.channels(), threads_,
-               [&](std::int64_t begin, std::int64_t end) {
-                 for (std::int64_t row = begin; row < end; ++row) upsample_row(plan, x, y, row);
+               [&, row_of = streams(y) ? upsample_row<true> : upsample_row<false>](
+                   std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t row = begin; row < end; ++row) row_of(plan, x, y, row);
+                 finish_streams();
                });
 }
 
@@ -199,12 +220,15 @@ void CpuBackend::upsample_bilinear_backward(const Tensor& grad_y, const Tensor& 
   check_fp32("upsample_bilinear_backward", {&grad_y, &grad_x});
   const Plan plan(scratch(Plan::bytes(in, out, threads_)), in, out, align_corners);
   const std::int64_t sums_per_thread = out.width() * out.channels();
+  const auto grad_row =
+      !accumulate && streams(grad_x) ? upsample_grad_row<true> : upsample_grad_row<false>;
   const std::int64_t item = sums_per_thread * out.height() / in.height();
   parallel_for(in.batch() * in.height(), item, threads_, [&](std::int64_t begin, std::int64_t end) {
     float* sums = plan.row_sums + omp_get_thread_num() * sums_per_thread;
     for (std::int64_t row = begin; row < end; ++row) {
-      upsample_grad_row(plan, grad_y, grad_x, accumulate, row, sums);
+      grad_row(plan, grad_y, grad_x, accumulate, row, sums);
     }
+    finish_streams();
   });
 }
 
