@@ -22,7 +22,7 @@
 #include "lockstep/cli/run_cli.h"
 #include "lockstep/core/check.h"
 #include "lockstep/parallel/data_parallel.h"
-#include "train/suggest.h"
+#include "train/config/suggest.h"
 
 namespace lockstep {
 namespace {

@@ -24,9 +24,9 @@
 #include "lockstep/parallel/data_parallel.h"
 #include "report/comparison.h"
 #include "report/report_page.h"
-#include "train/config.h"
+#include "train/config/config.h"
 #include "train/inference/image_files.h"
-#include "train/report_text.h"
+#include "train/run/report_text.h"
 #include "train/trainer.h"
 
 namespace lockstep {

@@ -10,7 +10,7 @@
 #include "cli/share.h"
 #include "lockstep/backend/backend.h"
 #include "lockstep/core/check.h"
-#include "train/config_schema.h"
+#include "train/config/config_schema.h"
 
 namespace lockstep {
 namespace {

@@ -9,8 +9,8 @@
 #include "cli/cli.h"
 #include "core/json.h"
 #include "lockstep/core/check.h"
-#include "train/config_schema.h"
-#include "train/suggest.h"
+#include "train/config/config_schema.h"
+#include "train/config/suggest.h"
 
 namespace lockstep {
 namespace {

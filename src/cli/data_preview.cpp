@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "data/denormalize.h"
-#include "data/image_io.h"
+#include "data/images/denormalize.h"
+#include "data/images/image_io.h"
 #include "lockstep/core/check.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/data/palette.h"

@@ -10,7 +10,7 @@
 #include "cli/share.h"
 #include "core/json.h"
 #include "lockstep/core/check.h"
-#include "train/suggest.h"
+#include "train/config/suggest.h"
 
 namespace lockstep {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "cli/cli.h"
 #include "cli/fleet_session.h"
-#include "train/evaluator.h"
-#include "train/report_text.h"
+#include "train/evaluation/evaluator.h"
+#include "train/run/report_text.h"
 
 namespace lockstep {
 

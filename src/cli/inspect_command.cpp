@@ -10,11 +10,11 @@
 #include "cli/cli.h"
 #include "core/json.h"
 #include "lockstep/core/check.h"
-#include "nn/weight_file_kind.h"
+#include "nn/weights/weight_file_kind.h"
 #include "report/table.h"
-#include "train/checkpoint.h"
-#include "train/inspect_weights.h"
-#include "train/trained_model.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/checkpoint/inspect_weights.h"
+#include "train/checkpoint/trained_model.h"
 
 namespace lockstep {
 namespace {

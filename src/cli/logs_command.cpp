@@ -22,11 +22,11 @@
 #include "lockstep/core/check.h"
 #include "report/page/line_chart.h"
 #include "report/table.h"
-#include "train/evaluator.h"
-#include "train/run_folder.h"
-#include "train/run_log.h"
-#include "train/summary.h"
-#include "train/tensorboard.h"
+#include "train/evaluation/evaluator.h"
+#include "train/run/run_folder.h"
+#include "train/run/run_log.h"
+#include "train/run/summary.h"
+#include "train/run/tensorboard.h"
 
 namespace lockstep {
 namespace {

@@ -11,7 +11,7 @@
 #include "lockstep/core/check.h"
 #include "report/table.h"
 #include "train/plan.h"
-#include "train/report_text.h"
+#include "train/run/report_text.h"
 
 namespace lockstep {
 namespace {

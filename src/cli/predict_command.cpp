@@ -11,8 +11,8 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/progress.h"
 #include "train/inference/predict_images.h"
-#include "train/report_text.h"
-#include "train/summary_json.h"
+#include "train/run/report_text.h"
+#include "train/run/summary_json.h"
 
 namespace lockstep {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <utility>
 
-#include "train/report_text.h"
+#include "train/run/report_text.h"
 
 namespace lockstep {
 namespace {

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "data/file_dataset.h"
 #include "data/for_each_sample.h"
+#include "data/layouts/file_dataset.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/progress.h"
 

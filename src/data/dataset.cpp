@@ -4,14 +4,14 @@
 #include <limits>
 #include <utility>
 
-#include "data/benchmark_layouts.h"
-#include "data/cifar10.h"
-#include "data/file_dataset.h"
-#include "data/file_pairs.h"
+#include "data/generated/shapes.h"
+#include "data/generated/streets.h"
 #include "data/ignored_class.h"
-#include "data/image_folder.h"
-#include "data/shapes.h"
-#include "data/streets.h"
+#include "data/layouts/benchmark_layouts.h"
+#include "data/layouts/cifar10.h"
+#include "data/layouts/file_dataset.h"
+#include "data/layouts/file_pairs.h"
+#include "data/layouts/image_folder.h"
 #include "data/whole_samples.h"
 #include "lockstep/core/check.h"
 

@@ -6,11 +6,11 @@
 namespace lockstep {
 namespace {
 
-// Every parameter and statistic starts at a multiple of this many elements: whole cache lines.
-constexpr std::int64_t kAlignment = 16;
+// Every parameter and statistic starts at a cache line.
+constexpr std::int64_t kLineElements = 16;
 
-std::int64_t padded(std::int64_t elements) {
-  return (elements + kAlignment - 1) / kAlignment * kAlignment;
+std::int64_t whole_lines(std::int64_t elements) {
+  return (elements + kLineElements - 1) / kLineElements * kLineElements;
 }
 
 // Of PyTorch's extents, all of which count (Shape::elements is that of channels-last tensors, too).
@@ -46,7 +46,7 @@ Parameter& ParameterStore::parameter(const std::string& name, const Shape& shape
   created->fan_in = fan_in;
   created->offset = elements_;
   created->elements = product(shape);
-  elements_ += padded(created->elements);
+  elements_ += whole_lines(created->elements);
   parameters_.push_back(std::move(created));
   return *parameters_.back();
 }
@@ -62,7 +62,7 @@ BatchNormState& ParameterStore::batch_norm(const std::string& name, std::int64_t
   batch_norms_.push_back(std::make_unique<BatchNormState>());
   batch_norms_.back()->name = name;
   batch_norms_.back()->channels = channels;
-  statistics_elements_ += 2 * padded(channels);
+  statistics_elements_ += 2 * whole_lines(channels);
   return *batch_norms_.back();
 }
 
@@ -83,8 +83,8 @@ void ParameterStore::allocate(Backend& backend) {
   float* next = statistics_;
   for (const auto& state : batch_norms_) {
     state->running_mean = next;
-    state->running_var = next + padded(state->channels);
-    next += 2 * padded(state->channels);
+    state->running_var = next + whole_lines(state->channels);
+    next += 2 * whole_lines(state->channels);
     backend.fill(Tensor(state->running_var, Shape{1, state->channels}), 1.0F);
   }
   allocated_ = true;

@@ -4,7 +4,7 @@
 #include <functional>
 
 #include "lockstep/core/check.h"
-#include "train/config.h"
+#include "train/config/config.h"
 
 namespace lockstep {
 namespace {

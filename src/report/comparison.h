@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "report/statistics.h"
-#include "train/summary.h"
+#include "train/run/summary.h"
 
 namespace lockstep {
 

@@ -9,9 +9,9 @@
 #include "lockstep/core/check.h"
 #include "lockstep/optim/schedule.h"
 #include "train/exit_code.h"
-#include "train/report_text.h"
-#include "train/shell_word.h"
-#include "train/summary_json.h"
+#include "train/run/report_text.h"
+#include "train/run/shell_word.h"
+#include "train/run/summary_json.h"
 #include "train/trainer_impl.h"
 
 namespace lockstep {

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "lockstep/sync/fleet.h"
-#include "train/config.h"
-#include "train/summary.h"
+#include "train/config/config.h"
+#include "train/run/summary.h"
 
 namespace lockstep {
 

@@ -8,8 +8,8 @@
 #include "cli/process.h"
 #include "cli/tiny_config.h"
 #include "support/check_contains.h"
-#include "train/checkpoint.h"
-#include "train/run_folder.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/run/run_folder.h"
 
 namespace lockstep {
 namespace {

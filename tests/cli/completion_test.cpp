@@ -11,7 +11,7 @@
 #include "cli/process.h"
 #include "lockstep/core/check.h"
 #include "lockstep/data/dataset.h"
-#include "train/config.h"
+#include "train/config/config.h"
 
 namespace lockstep {
 namespace {

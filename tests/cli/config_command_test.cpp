@@ -7,7 +7,7 @@
 #include "cli/process.h"
 #include "cli/tiny_config.h"
 #include "support/errors.h"
-#include "train/config.h"
+#include "train/config/config.h"
 
 namespace lockstep {
 namespace {

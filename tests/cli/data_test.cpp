@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/process.h"
-#include "data/image_io.h"
+#include "data/images/image_io.h"
 #include "lockstep/core/check.h"
 #include "support/errors.h"
 

@@ -7,8 +7,8 @@
 
 #include "cli/process.h"
 #include "support/errors.h"
-#include "train/checkpoint.h"
-#include "train/run_folder.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/run/run_folder.h"
 
 namespace lockstep {
 namespace {

@@ -10,7 +10,7 @@
 #include "lockstep/nn/weights.h"
 #include "support/check_contains.h"
 #include "support/pth_writer.h"
-#include "train/checkpoint.h"
+#include "train/checkpoint/checkpoint.h"
 
 namespace lockstep {
 namespace {

@@ -16,7 +16,7 @@
 #include "lockstep/core/check.h"
 #include "parallel/toy_training.h"
 #include "support/with_timeout.h"
-#include "train/checkpoint.h"
+#include "train/checkpoint/checkpoint.h"
 
 namespace lockstep::test {
 namespace {

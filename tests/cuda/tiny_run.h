@@ -7,7 +7,7 @@
 
 #include "support/json_lines.h"
 #include "support/temporary_folder.h"
-#include "train/run_folder.h"
+#include "train/run/run_folder.h"
 #include "train/trainer.h"
 
 namespace lockstep::test {

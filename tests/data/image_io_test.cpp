@@ -1,4 +1,4 @@
-#include "data/image_io.h"
+#include "data/images/image_io.h"
 
 #include <doctest/doctest.h>
 #include <png.h>
@@ -8,8 +8,8 @@
 #include <array>
 #include <cstdlib>
 
-#include "data/codec.h"
 #include "data/fixtures.h"
+#include "data/images/codec.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {

@@ -6,11 +6,11 @@
 #include <memory>
 #include <set>
 
-#include "data/denormalize.h"
 #include "data/fixtures.h"
-#include "data/image_io.h"
+#include "data/generated/streets.h"
+#include "data/images/denormalize.h"
+#include "data/images/image_io.h"
 #include "data/sampler.h"
-#include "data/streets.h"
 #include "lockstep/core/check.h"
 #include "support/with_timeout.h"
 

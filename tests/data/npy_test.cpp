@@ -1,4 +1,4 @@
-#include "data/npy.h"
+#include "data/images/npy.h"
 
 #include <doctest/doctest.h>
 

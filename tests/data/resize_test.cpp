@@ -1,4 +1,4 @@
-#include "data/resize.h"
+#include "data/images/resize.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "data/streets.h"
+#include "data/generated/streets.h"
 
 #include <doctest/doctest.h>
 

@@ -2,7 +2,7 @@
 // accepted means the same when it has been written down and read again.
 
 #include "fuzz/fuzz.h"
-#include "train/config.h"
+#include "train/config/config.h"
 
 using namespace lockstep;
 

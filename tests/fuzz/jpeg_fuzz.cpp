@@ -1,6 +1,6 @@
 // JPEG as an image, and its size.
 
-#include "data/codec.h"
+#include "data/images/codec.h"
 #include "fuzz/fuzz.h"
 
 using namespace lockstep;

@@ -2,8 +2,8 @@
 // describes.
 
 #include "fuzz/fuzz.h"
-#include "nn/pth_pickle.h"
-#include "nn/pth_tensors.h"
+#include "nn/weights/pth_pickle.h"
+#include "nn/weights/pth_tensors.h"
 
 using namespace lockstep;
 

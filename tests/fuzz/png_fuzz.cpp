@@ -1,6 +1,6 @@
 // PNG as an image, as labels, and as much of it as its size needs.
 
-#include "data/codec.h"
+#include "data/images/codec.h"
 #include "fuzz/fuzz.h"
 
 using namespace lockstep;

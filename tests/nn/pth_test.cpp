@@ -11,7 +11,7 @@
 
 #include "lockstep/core/check.h"
 #include "lockstep/nn/weights.h"
-#include "nn/crc32.h"
+#include "nn/weights/crc32.h"
 #include "support/pth_writer.h"
 #include "support/temporary_folder.h"
 

@@ -1,6 +1,6 @@
 // The names of a file and of a network, one of which has a wrapper's name in front.
 
-#include "nn/weight_names.h"
+#include "nn/weights/weight_names.h"
 
 #include <cstring>
 

@@ -38,8 +38,8 @@ POINTWISE = "src/nn/layers/pointwise_layers.cpp"
 GROUP = "src/sync/sync_group.cpp"
 MASTER = "src/sync/sync_master.cpp"
 FOLD = "src/nn/onnx/fold_batch_norm.cpp"
-PTH_TENSORS = "src/nn/pth_tensors.cpp"
-PTH_ZIP = "src/nn/pth_zip.cpp"
+PTH_TENSORS = "src/nn/weights/pth_tensors.cpp"
+PTH_ZIP = "src/nn/weights/pth_zip.cpp"
 PIXEL_MERGE = "src/train/inference/pixel_merge.cpp"
 
 FAULTS = [
@@ -250,10 +250,10 @@ FAULTS = [
     Fault("the sampler: ranks get stretches of the order", "src/data/distributed_sampler.cpp",
           "i * options_.ranks + options_.rank", "options_.rank * size() + i", "samples are dealt one by one*",
           test="test_data"),
-    Fault("CIFAR-10: the planes in the order of BGR", "src/data/cifar10.cpp",
+    Fault("CIFAR-10: the planes in the order of BGR", "src/data/layouts/cifar10.cpp",
           "record[1 + c * kPlane + pixel]", "record[1 + (2 - c) * kPlane + pixel]", "cifar10: records of*",
           test="test_data"),
-    Fault("validation: the crop is not the central part", "src/data/image_geometry.cpp",
+    Fault("validation: the crop is not the central part", "src/data/images/image_geometry.cpp",
           "(full.height - part.height) / 2", "0 * (full.height - part.height)", "val_resize and val_crop*",
           test="test_data"),
     Fault("random-resized crop: the part's shape is turned", "src/data/augment.cpp",
@@ -446,17 +446,17 @@ FAULTS = [
     Fault("files of weights: an entry may reach into the zip directory", PTH_ZIP,
           "entry.bytes > directory_ - begin", "entry.bytes > file_.size() - begin", "pth: archives that are damaged*",
           test="test_nn"),
-    Fault("files of weights: the length before a storage is taken for its first values", "src/nn/pth_file.cpp",
+    Fault("files of weights: the length before a storage is taken for its first values", "src/nn/weights/pth_file.cpp",
           "at += kCount;", "at += 0 * kCount;", "pth: tensors of every place*", test="test_nn"),
-    Fault("files of weights: any name in a pickle will do", "src/nn/pth_pickle.cpp",
+    Fault("files of weights: any name in a pickle will do", "src/nn/weights/pth_pickle.cpp",
           "if (pickle_name(whole) == PickleName::kUnknown) refuse",
           "if (whole.empty()) refuse", "pth: a name that is no part*", test="test_nn"),
-    Fault("names of weights: a single tensor in common is enough to rename", "src/nn/weight_names.cpp",
+    Fault("names of weights: a single tensor in common is enough to rename", "src/nn/weights/weight_names.cpp",
           "fit.names >= least && fit > best_fit", "fit > best_fit", "weight names: a few names*", test="test_nn"),
-    Fault("names of weights: names without the prefix are lost", "src/nn/weight_names.h",
+    Fault("names of weights: names without the prefix are lost", "src/nn/weights/weight_names.h",
           "return stays && file.contains(name) ? name", "return stays && file.empty() ? name",
           "weight names: names without*", test="test_nn", source="tests/nn/weight_names_test.cpp"),
-    Fault("half to float: subnormal numbers are half as large", "src/nn/to_float.cpp", "0x1p-24F", "0x1p-25F",
+    Fault("half to float: subnormal numbers are half as large", "src/nn/weights/to_float.cpp", "0x1p-24F", "0x1p-25F",
           "weights: half*", test="test_nn"),
 
     # --- what a report says
@@ -477,14 +477,14 @@ FAULTS = [
           "examples: only pixels*", test="test_report", source="src/report/examples.cpp"),
 
     # --- what is told of weights and of a run
-    Fault("inspect: ulps across zero are one off", "src/train/inspect_weights.cpp",
+    Fault("inspect: ulps across zero are one off", "src/train/checkpoint/inspect_weights.cpp",
           "return (bits & kSign) != 0 ? -magnitude : magnitude;", "return (bits & kSign) != 0 ? 1 - magnitude : magnitude;",
           "distances in ulps*", test="test_train"),
-    Fault("inspect: a channel that never varies is sound", "src/train/inspect_weights.cpp",
+    Fault("inspect: a channel that never varies is sound", "src/train/checkpoint/inspect_weights.cpp",
           "value >= 0 && value < kFlatVariance", "value > 0 && value < kFlatVariance / 10", "every illness*", test="test_train"),
-    Fault("metrics: quotes in a label are not escaped", "src/train/metrics_file.cpp",
+    Fault("metrics: quotes in a label are not escaped", "src/train/run/metrics_file.cpp",
           "if (c == '\\\\' || c == '\"') text", "if (c == '\\\\') text", "labels are escaped*", test="test_train"),
-    Fault("metrics: percent are taken for ratios", "src/train/metrics_file.cpp", "*percent / 100", "*percent",
+    Fault("metrics: percent are taken for ratios", "src/train/run/metrics_file.cpp", "*percent / 100", "*percent",
           "metrics are OpenMetrics text*", test="test_train"),
 
     # --- predictions
@@ -501,15 +501,15 @@ FAULTS = [
           "inference: probabilities sum to 1*", test="test_train"),
 
     # --- readers of files, on the fuzz corpus
-    Fault("PNG: the size that a header claims is believed", "src/data/png.cpp",
+    Fault("PNG: the size that a header claims is believed", "src/data/images/png.cpp",
           "if (decoder.bytes() / kMostCompressed <= file.size()) return;", "if (kMostCompressed > 0) return;",
           "the fuzz targets*", test="test_fuzz_corpus"),
-    Fault("JPEG: the size that a header claims is believed", "src/data/jpeg.cpp",
+    Fault("JPEG: the size that a header claims is believed", "src/data/images/jpeg.cpp",
           "if (blocks <= kFreeBlocks ||", "if (blocks > kFreeBlocks ||", "the fuzz targets*", test="test_fuzz_corpus"),
-    Fault("checkpoints: the number of replicas is believed", "src/train/checkpoint.cpp",
+    Fault("checkpoints: the number of replicas is believed", "src/train/checkpoint/checkpoint.cpp",
           "if (value < 0 || static_cast<std::uint64_t>(value) > most) {", "if (value > 0 && most == 0) {",
           "the fuzz targets*", test="test_fuzz_corpus"),
-    Fault("run folders: a line of another type than ours ends the program", "src/train/run_log.cpp",
+    Fault("run folders: a line of another type than ours ends the program", "src/train/run/run_log.cpp",
           "} catch (const Json::exception& error) {", "} catch (const Json::parse_error& error) {",
           "the fuzz targets*", test="test_fuzz_corpus"),
 

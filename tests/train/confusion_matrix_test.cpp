@@ -1,4 +1,4 @@
-#include "train/confusion_matrix.h"
+#include "train/evaluation/confusion_matrix.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "train/inspect_weights.h"
+#include "train/checkpoint/inspect_weights.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "train/metrics_file.h"
+#include "train/run/metrics_file.h"
 
 #include <doctest/doctest.h>
 

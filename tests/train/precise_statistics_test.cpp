@@ -4,7 +4,7 @@
 #include <doctest/doctest.h>
 
 #include "support/temporary_folder.h"
-#include "train/running_statistics.h"
+#include "train/evaluation/running_statistics.h"
 #include "train/training.h"
 
 namespace lockstep {

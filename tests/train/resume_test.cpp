@@ -10,8 +10,8 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/core/check.h"
-#include "train/checkpoint.h"
-#include "train/run_lock.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/run/run_lock.h"
 #include "train/runs.h"
 
 namespace lockstep {

@@ -9,8 +9,8 @@
 
 #include "support/json_lines.h"
 #include "support/temporary_folder.h"
-#include "train/checkpoint.h"
-#include "train/run_folder.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/run/run_folder.h"
 #include "train/trainer.h"
 
 namespace lockstep::test {

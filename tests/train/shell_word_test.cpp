@@ -1,4 +1,4 @@
-#include "train/shell_word.h"
+#include "train/run/shell_word.h"
 
 #include <doctest/doctest.h>
 

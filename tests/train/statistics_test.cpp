@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "core/rng.h"
-#include "train/bn_lens.h"
-#include "train/running_statistics.h"
+#include "train/evaluation/running_statistics.h"
+#include "train/run/bn_lens.h"
 
 namespace lockstep {
 namespace {

@@ -1,4 +1,4 @@
-#include "train/suggest.h"
+#include "train/config/suggest.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "train/tensorboard.h"
+#include "train/run/tensorboard.h"
 
 #include <doctest/doctest.h>
 
@@ -8,7 +8,7 @@
 
 #include "lockstep/core/check.h"
 #include "support/temporary_folder.h"
-#include "train/run_log.h"
+#include "train/run/run_log.h"
 
 namespace lockstep {
 namespace {

@@ -8,12 +8,12 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "data/image_io.h"
+#include "data/images/image_io.h"
 #include "lockstep/core/check.h"
 #include "support/pth_writer.h"
-#include "train/checkpoint.h"
-#include "train/evaluator.h"
-#include "train/report_text.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/evaluation/evaluator.h"
+#include "train/run/report_text.h"
 #include "train/runs.h"
 
 namespace lockstep {

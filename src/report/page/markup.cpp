@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/utf8.h"
 #include "lockstep/core/check.h"
-#include "nn/utf8.h"
 
 namespace lockstep {
 namespace {

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <set>
 
-#include "data/image_io.h"
-#include "data/resize.h"
+#include "data/images/image_io.h"
+#include "data/images/resize.h"
 #include "lockstep/data/palette.h"
 #include "report/page/style.h"
 #include "report/sections/sections.h"

@@ -9,7 +9,7 @@
 
 #include "data/sample_store.h"
 #include "lockstep/core/progress.h"
-#include "train/evaluator.h"
+#include "train/evaluation/evaluator.h"
 #include "train/inference/inference.h"
 
 namespace lockstep {

@@ -8,10 +8,10 @@
 #include <memory>
 #include <vector>
 
+#include "train/checkpoint/trained_model.h"
 #include "train/inference/inference_device.h"
 #include "train/inference/pixel_merge.h"
 #include "train/inference/views.h"
-#include "train/trained_model.h"
 
 namespace lockstep {
 

@@ -13,8 +13,8 @@
 
 #include "lockstep/core/device.h"
 #include "lockstep/nn/predictor.h"
+#include "train/checkpoint/trained_model.h"
 #include "train/inference/views.h"
-#include "train/trained_model.h"
 
 namespace lockstep {
 

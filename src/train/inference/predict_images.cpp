@@ -6,9 +6,9 @@
 #include <numeric>
 #include <utility>
 
-#include "data/image_geometry.h"
-#include "data/image_io.h"
-#include "data/npy.h"
+#include "data/images/image_geometry.h"
+#include "data/images/image_io.h"
+#include "data/images/npy.h"
 #include "lockstep/core/check.h"
 #include "lockstep/data/palette.h"
 #include "train/inference/inference.h"

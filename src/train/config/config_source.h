@@ -1,0 +1,56 @@
+#pragma once
+// A configuration as written: the file and the `-s key=value` overrides flattened into one list of
+// keys, each with the place it came from. Knows which keys exist, not what they mean.
+
+#include <toml++/toml.h>
+
+#include <deque>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "train/config/diagnostics.h"
+
+namespace lockstep {
+
+class ConfigSource {
+ public:
+  /// Reads the file, then the overrides. Throws ConfigError for an unreadable file or a syntax
+  /// error; unknown keys go to `diagnostics`, which outlives the source.
+  ConfigSource(std::filesystem::path path, const std::vector<std::string>& overrides,
+               Diagnostics& diagnostics);
+  // Spans and nodes point into it.
+  ConfigSource(const ConfigSource&) = delete;
+  ConfigSource& operator=(const ConfigSource&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  bool has(const std::string& key) const { return entries_.contains(key); }
+  /// The value of a key; null when it is not set.
+  const toml::node* find(const std::string& key) const;
+  /// Where the key's value stands; the file as a whole when it is not set.
+  SourceSpan span(const std::string& key) const;
+  /// Whether [data.augment] is there, empty or not.
+  bool has_augment_section() const { return augment_section_; }
+
+ private:
+  struct Entry {
+    const toml::node* node = nullptr;
+    SourceSpan value;
+  };
+
+  void read_file();
+  void read_override(const std::string& text);
+  void flatten(const toml::table& table, const std::string& prefix, const SourceText& source);
+  void unknown_section(const std::string& path, const SourceSpan& where);
+  void unknown_key(const std::string& path, const SourceSpan& where);
+
+  std::filesystem::path path_;
+  Diagnostics& diagnostics_;
+  std::deque<SourceText> sources_;
+  std::deque<toml::table> tables_;
+  std::map<std::string, Entry> entries_;
+  bool augment_section_ = false;
+};
+
+}  // namespace lockstep
