@@ -10,6 +10,7 @@
 
 #include "cli/cli.h"
 #include "core/json.h"
+#include "core/seconds_since.h"
 #include "lockstep/backend/backend.h"
 #include "lockstep/backend/examine.h"
 #include "lockstep/core/check.h"
@@ -92,8 +93,7 @@ Finding test_exchange(const std::string& text) {
     for (; std::chrono::steady_clock::now() - start < kSelfTestTime; ++rounds) {
       group.run([&](int rank) { errors[rank] = std::max(errors[rank], tests[rank]->run_once()); });
     }
-    const double seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const double seconds = seconds_since(start);
     group.run([&](int rank) { tests[rank].reset(); });
     const double error = *std::max_element(errors.begin(), errors.end());
     if (!(error < 1e-5)) {

@@ -4,15 +4,12 @@
 #include <algorithm>
 #include <chrono>
 
+#include "core/seconds_since.h"
 #include "nn/layers/batch_norm_layer.h"
 #include "parallel/replica.h"
 
 namespace lockstep {
 namespace {
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 const float* images_of(const BatchPart& part, const Shape& input) {
   const std::int64_t per_sample = input.rows_per_sample() * input.channels();

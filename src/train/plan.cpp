@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "core/seconds_since.h"
 #include "lockstep/core/check.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/optim/schedule.h"
@@ -20,10 +21,6 @@ using Clock = std::chrono::steady_clock;
 constexpr int kWarmup = 2;
 constexpr int kRates = 61;
 constexpr std::int64_t kEvaluated = 8;  // images
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 std::int64_t smallest_share(const std::vector<std::int64_t>& shares) {
   std::int64_t smallest = shares.front();  // torch.chunk's first is the largest

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <utility>
 
+#include "core/seconds_since.h"
 #include "lockstep/core/check.h"
 #include "lockstep/optim/schedule.h"
 #include "train/exit_code.h"
@@ -15,14 +16,6 @@
 #include "train/trainer_impl.h"
 
 namespace lockstep {
-namespace {
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-}  // namespace
-
 TrainSummary Trainer::run() {
   try {
     train_until_stopped();

@@ -14,6 +14,7 @@
 #include "backend/cpu/winograd_conv.h"
 #include "backend/processor.h"
 #include "core/rng.h"
+#include "core/seconds_since.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
@@ -94,8 +95,7 @@ class Trial {
     const auto floats = bytes / static_cast<std::int64_t>(sizeof(float));
     if (!scratch_ || scratch_floats_ < floats) scratch_.emplace(Shape{1, floats}, 3);
     scratch_floats_ = std::max(scratch_floats_, floats);
-    using Clock = std::chrono::steady_clock;
-    const Clock::time_point start = Clock::now();
+    const auto start = std::chrono::steady_clock::now();
     switch (pass_) {
       case ConvPass::kForward:
         convolution.forward(x_.tensor(), weight_.floats(), nullptr, y_.tensor(),
@@ -109,7 +109,7 @@ class Trial {
                                      scratch_->floats());
         break;
     }
-    return std::chrono::duration<double>(Clock::now() - start).count();
+    return seconds_since(start);
   }
 
  private:

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <memory>
 
+#include "core/seconds_since.h"
 #include "lockstep/backend/backend.h"
 #include "lockstep/sync/sync_group.h"
 #include "parallel/replica_group.h"
@@ -95,7 +96,7 @@ class Chain {
       communicators_.recorder(rank)->replay();
       ranks_[static_cast<std::size_t>(rank)]->backend->synchronize();
     });
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return seconds_since(start);
   }
 
   const std::int64_t channels_;

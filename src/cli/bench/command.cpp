@@ -7,6 +7,7 @@
 #include "cli/cli.h"
 #include "cli/fleet_session.h"
 #include "core/json.h"
+#include "core/seconds_since.h"
 #include "lockstep/backend/backend.h"
 #include "lockstep/core/check.h"
 #include "train/config/config.h"
@@ -16,7 +17,7 @@ namespace lockstep {
 double seconds_of(const std::function<void()>& work) {
   const auto start = std::chrono::steady_clock::now();
   work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return seconds_since(start);
 }
 
 std::string format_percentiles(const Percentiles& values, int digits) {

@@ -10,6 +10,7 @@
 #include "cli/cli.h"
 #include "cli/selftest/checks.h"
 #include "core/json.h"
+#include "core/seconds_since.h"
 #include "lockstep/backend/backend.h"
 #include "lockstep/backend/examine.h"
 
@@ -53,8 +54,7 @@ class Report {
   }
 
   int finish() {
-    const double seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+    const double seconds = seconds_since(start_);
     if (json_) {
       const Json root = {{"version", LOCKSTEP_VERSION},
                          {"devices", devices_},

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <numeric>
 
+#include "core/seconds_since.h"
 #include "data/images/denormalize.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/progress.h"
@@ -154,8 +155,7 @@ Evaluation Evaluator::evaluate(EvalStats stats, bool with_examples) {
     evaluation.top5 = percent(result.top5, labelled);
   }
   evaluation.confusion = result.confusion;
-  evaluation.seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  evaluation.seconds = seconds_since(start);
   return evaluation;
 }
 

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <numeric>
 
+#include "core/seconds_since.h"
 #include "data/sample_store.h"
 #include "lockstep/core/progress.h"
 #include "train/evaluation/evaluator.h"
@@ -119,8 +120,7 @@ Evaluation evaluate_augmented(const TrainedModel& model, const TestTimeAugmentat
   work.run();
   Evaluation evaluation = work.result();
   evaluation.eval_stats = model.config.bn.eval_stats;
-  evaluation.seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  evaluation.seconds = seconds_since(start);
   return evaluation;
 }
 

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "core/seconds_since.h"
 #include "data/images/image_geometry.h"
 #include "data/images/image_io.h"
 #include "data/images/npy.h"
@@ -107,7 +108,7 @@ void PredictionRun::run(const std::vector<PredictionFiles>& files) {
         tell_progress();
       },
       request_.stop);
-  report_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  report_.seconds = seconds_since(start);
 }
 
 void PredictionRun::predict(PredictedImage& report, const PredictionFiles& files, int device) {
