@@ -24,6 +24,7 @@
 #include "report/table.h"
 #include "train/evaluation/evaluator.h"
 #include "train/run/run_folder.h"
+#include "train/run/run_lock.h"
 #include "train/run/run_log.h"
 #include "train/run/summary.h"
 #include "train/run/tensorboard.h"
@@ -74,6 +75,19 @@ void check_readable(const fs::path& file) {
   throw DataError(fmt::format("{}: {}", file.filename().string(), std::strerror(errno)));
 }
 
+/// Of a run whose events have no end.
+std::string status_without_end(const fs::path& run) {
+  switch (run_lock_state(run)) {
+    case RunLockState::kHeld:
+      return "running";
+    case RunLockState::kLeft:
+      return "killed";
+    case RunLockState::kUnknown:
+      break;
+  }
+  return "no end";
+}
+
 /// What events.jsonl says of the run's beginning and of its end, which a run that is at work or was
 /// killed has none of.
 void add_state(const fs::path& run, Json& json) {
@@ -87,7 +101,7 @@ void add_state(const fs::path& run, Json& json) {
       for (const char* key : {"bn_mode", "devices", "seed"}) {
         if (line.contains(key)) json[key] = line[key];
       }
-      json["status"] = "no end";
+      json["status"] = status_without_end(run);
       json.erase("error");
     }
     if (type == "end") {
@@ -184,6 +198,25 @@ bool has_ended(const fs::path& run) {
   return ended;
 }
 
+/// Prints what is written until the run has ended, or was killed, which it does not say itself.
+void follow_log(const fs::path& run, std::ifstream& log) {
+  // A training that begins has its lock file an instant before the lock.
+  constexpr int kLooks = 3;
+  int left = 0;  // looks in a row that have found the lock so
+  while (!has_ended(run) && left < kLooks) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    print_rest(log);
+    left = run_lock_state(run) == RunLockState::kLeft ? left + 1 : 0;
+  }
+  print_rest(log);
+  if (left == kLooks) {
+    fmt::print(stderr,
+               "{}: the training was killed; to go on from its newest checkpoint, repeat its "
+               "command with --resume\n",
+               run.string());
+  }
+}
+
 Json scalars_json(const std::vector<Scalar>& scalars) {
   Json json = Json::array();
   for (const Scalar& scalar : scalars)
@@ -208,11 +241,7 @@ void show(const fs::path& run, bool only_end, bool follow) {
     for (std::size_t i = first; i < lines.size(); ++i) fmt::print("{}\n", lines[i]);
   }
   print_rest(log);
-  while (follow && !has_ended(run)) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));
-    print_rest(log);
-  }
-  if (follow) print_rest(log);
+  if (follow) follow_log(run, log);
 }
 
 /// Of the terminal that stdout is; 0: it is none, or does not know.

@@ -9,7 +9,9 @@
 #include "cli/logs_plot.h"
 #include "cli/process.h"
 #include "cli/tiny_config.h"
+#include "lockstep/core/check.h"
 #include "support/errors.h"
+#include "train/run/run_lock.h"
 
 namespace lockstep {
 namespace {
@@ -142,6 +144,40 @@ TEST_CASE("runs are listed with what they say of themselves, and one that cannot
   CHECK(table.exit_code == 0);
   CHECK(contains(table.out, "unreadable: scalars.json: No such file or directory"));
   CHECK(contains(table.out, "e_no_scalars"));
+}
+
+TEST_CASE("of a run without an end the lock says whether it is at work or was killed") {
+  const test::TemporaryFolder folder;
+  const fs::path run = folder.path() / "run";
+  fs::create_directory(run);
+  std::ofstream(run / "events.jsonl") << R"({"type":"header","step":0})" << '\n';
+  std::ofstream(run / "scalars.json");
+  std::ofstream(run / "run.log") << "step 1\n";
+  const auto status = [&] {
+    const Outcome listed = run_lockstep({"logs", "ls", run.string(), "--json"});
+    REQUIRE(listed.exit_code == 0);
+    return Json::parse(listed.out)[0]["status"].get<std::string>();
+  };
+  CHECK(status() == "no end");
+  std::string holder;
+  {
+    const RunLock training(run);
+    CHECK(status() == "running");
+    CHECK(status() == "running");  // a look does not take the lock away
+    CHECK_THROWS_AS(RunLock{run}, ConfigError);
+    holder = test::read_text(run / "lock");
+  }
+  CHECK(status() == "no end");
+  std::ofstream(run / "lock") << holder;
+  CHECK(status() == "killed");
+  const Outcome followed = run_lockstep({"logs", "tail", "-f", run.string()});
+  CHECK(followed.exit_code == 0);
+  CHECK(followed.out == "step 1\n");
+  CHECK(contains(followed.err, "run: the training was killed; to go on"));
+  std::ofstream(run / "lock") << "process 1 on another machine\n";
+  CHECK(status() == "no end");
+  const RunLock resumed(run);
+  CHECK(status() == "running");
 }
 
 TEST_CASE("what is exported replaces a file as a whole or not at all, and not what it is made of") {

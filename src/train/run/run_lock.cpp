@@ -8,9 +8,11 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <fstream>
 #include <string>
 #include <system_error>
+#include <thread>
 
 #include "lockstep/core/check.h"
 
@@ -25,28 +27,47 @@ std::string host_name() {
   return gethostname(host.data(), host.size() - 1) == 0 ? host.data() : "this machine";
 }
 
-/// " (process 12 on node7)"; nothing where the holder has not written it yet.
+fs::path lock_of(const fs::path& root) { return root / "lock"; }
+
+/// "process 12 on node7"; nothing where the holder has not written it yet.
 std::string holder_of(const fs::path& file) {
   std::ifstream stream(file);
   std::string text;
-  return std::getline(stream, text) && !text.empty() ? concat(" (", text, ")") : "";
+  std::getline(stream, text);
+  return text;
+}
+
+/// " (process 12 on node7)", or nothing.
+std::string parenthesised(const std::string& holder) {
+  return holder.empty() ? "" : concat(" (", holder, ")");
+}
+
+/// Who looks at the lock (run_lock_state) has it for an instant, and is no training.
+bool lock_for_writing(int descriptor) {
+  constexpr int kLooks = 5;
+  for (int i = 0; flock(descriptor, LOCK_EX | LOCK_NB) != 0; ++i) {
+    if (errno != EWOULDBLOCK || i == kLooks) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return true;
 }
 
 }  // namespace
 
-RunLock::RunLock(const fs::path& root) : file_(root / "lock") {
+RunLock::RunLock(const fs::path& root) : file_(lock_of(root)) {
   make_folders(root);
   // Who held the file may have removed it between the opening and the locking.
   do {
     if (descriptor_ >= 0) close(descriptor_);
     descriptor_ = open(file_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (descriptor_ < 0) return;
-    if (flock(descriptor_, LOCK_EX | LOCK_NB) == 0) continue;
+    if (lock_for_writing(descriptor_)) continue;
     const bool held = errno == EWOULDBLOCK;
     close(descriptor_);
     descriptor_ = -1;
     if (!held) return;
-    throw ConfigError(concat(root.string(), " is in use by another training", holder_of(file_),
+    throw ConfigError(concat(root.string(), " is in use by another training",
+                             parenthesised(holder_of(file_)),
                              "; wait for it, or train into another folder with -o"));
   } while (!names_what_is_held());
   write_holder();
@@ -91,6 +112,21 @@ void RunLock::write_holder() const {
       ftruncate(descriptor_, 0) == 0 &&
       write(descriptor_, text.data(), text.size()) == static_cast<ssize_t>(text.size());
   static_cast<void>(written);  // on a full disk the lock holds all the same
+}
+
+RunLockState run_lock_state(const fs::path& root) {
+  const fs::path file = lock_of(root);
+  const int descriptor = open(file.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) return RunLockState::kUnknown;
+  RunLockState state = RunLockState::kUnknown;
+  if (flock(descriptor, LOCK_SH | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK) state = RunLockState::kHeld;
+  } else if (holder_of(file).ends_with(concat(" on ", host_name()))) {
+    // Locks may not reach from machine to machine.
+    state = RunLockState::kLeft;
+  }
+  close(descriptor);
+  return state;
 }
 
 }  // namespace lockstep

@@ -1,6 +1,7 @@
 #pragma once
 // That a run folder is written by one training at a time.
 
+#include <cstdint>
 #include <filesystem>
 #include <vector>
 
@@ -28,5 +29,15 @@ class RunLock {
   std::vector<std::filesystem::path> made_;  // folders, from the outermost in
   int descriptor_ = -1;
 };
+
+/// What the lock of a run folder says of its training.
+enum class RunLockState : std::uint8_t {
+  kUnknown,  // there is no lock, it is another machine's, or the file system cannot lock
+  kHeld,     // it is at work
+  kLeft,     // it was on this machine and ended without a word: it was killed
+};
+
+/// Safe beside a training, also one that is about to begin.
+RunLockState run_lock_state(const std::filesystem::path& root);
 
 }  // namespace lockstep
