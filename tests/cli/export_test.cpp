@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <cstring>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "cli/process.h"
@@ -215,6 +216,14 @@ TEST_CASE("export refuses what it cannot do, and says what to do") {
   }
   check({"onnx", run, "-o", out, "--size", "33x32"}, 2, "multiples of 2");
   check({"safetensors", run, "-o", out, "-s", "model.width=6"}, 3, "encoder.0.0.conv.weight");
+
+  SafetensorsFile diverged = read_weights(trained.run / "ckpt/last.safetensors");
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  std::memcpy(diverged.tensors.at("encoder.0.1.bn.bias").data.data(), &nan, sizeof nan);
+  const fs::path broken = trained.folder.path() / "broken.safetensors";
+  save_safetensors(broken, diverged.tensors);
+  check({"onnx", broken.string(), "--config", run + "/config.toml", "-o", out}, 3,
+        "broken.safetensors: 1 of 4 values of encoder.0.1.bn.bias are not finite, and 1 of");
 }
 
 }  // namespace lockstep

@@ -2,10 +2,12 @@
 
 #include <charconv>
 #include <cstring>
+#include <vector>
 
 #include "core/json.h"
 #include "lockstep/core/check.h"
 #include "train/checkpoint/checkpoint.h"
+#include "train/checkpoint/inspect_weights.h"
 #include "train/run/run_folder.h"
 
 namespace lockstep {
@@ -46,6 +48,19 @@ void put_statistics(const ReplicaStatistics& statistics, TensorMap& weights) {
     put(weights, layer.layer + ".running_var", layer.var.data());
     put(weights, layer.layer + ".num_batches_tracked", &layer.num_batches_tracked);
   }
+}
+
+/// Nothing comes of such weights but NaN.
+void check_finite(const fs::path& checkpoint, const TensorMap& weights) {
+  std::vector<TensorFacts> broken = examine_tensors(weights);
+  std::erase_if(broken, [](const TensorFacts& t) { return t.nans + t.infinities == 0; });
+  if (broken.empty()) return;
+  const TensorFacts& first = broken.front();
+  throw DataError(concat(checkpoint.string(), ": ", first.nans + first.infinities, " of ",
+                         first.elements, " values of ", first.name, " are not finite, and ",
+                         broken.size(), " of ", weights.size(),
+                         " tensors have such values: the training diverged; use a checkpoint of "
+                         "before (lockstep inspect FILE shows what one holds)"));
 }
 
 Metadata about(const Config& config, const Architecture& architecture, std::int64_t iteration) {
@@ -133,6 +148,7 @@ TrainedModel read_trained_model(const TrainedModelRequest& request) {
       weights_of(model.architecture, NormLayer(model.config.bn), request.size, file.tensors);
   const auto saved = saved_statistics(model.checkpoint, stats, model.warnings);
   if (!saved.empty()) put_statistics(chosen_statistics(saved, stats), model.weights);
+  check_finite(model.checkpoint, model.weights);
   model.iteration = iteration_of(file);
   model.about = about(model.config, model.architecture, model.iteration);
   return model;

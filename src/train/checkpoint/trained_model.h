@@ -59,8 +59,9 @@ struct TrainedModel {
   std::vector<std::string> warnings;
 };
 
-/// Throws DataError when the weights are not there, damaged or not those of the configuration's
-/// model, ConfigError for bn.eval_stats = "precise", which needs a training and not only weights.
+/// Throws DataError when the weights are not there, damaged, not finite or not those of the
+/// configuration's model, ConfigError for bn.eval_stats = "precise", which needs a training and not
+/// only weights.
 TrainedModel read_trained_model(const TrainedModelRequest& request);
 
 }  // namespace lockstep
