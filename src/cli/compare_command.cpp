@@ -112,7 +112,7 @@ TrainRequest make_request(const CompareArguments& arguments, const Plan& plan,
   request.devices = is_virtual(mode) ? single_device(devices.front()) : plan.devices;
   request.output = plan.folder / fmt::format("{}-s{}", mode, seed);
   const bool lines = arguments.verbose || isatty(STDOUT_FILENO) != 0;
-  request.console = lines && !arguments.common.json ? Console::kStdout : Console::kQuiet;
+  request.console = lines && !arguments.common.json ? Console::kStdout : Console::kWarnings;
   request.program = arguments.common.program;
   return request;
 }

@@ -16,8 +16,8 @@
 
 namespace lockstep {
 
-/// Where the lines for people go; run.log always has them.
-enum class Console : std::uint8_t { kStdout, kStderr, kQuiet };
+/// Where the lines for people go; run.log always has them. kWarnings: those alone, to stderr.
+enum class Console : std::uint8_t { kStdout, kStderr, kWarnings, kQuiet };
 
 struct TrainRequest {
   Config config;

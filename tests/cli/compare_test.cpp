@@ -58,9 +58,14 @@ std::string scalars(const ComparisonPlace& place, const std::string& cell) {
 
 TEST_CASE("compare trains every cell once") {
   const ComparisonPlace place;
-  const Outcome first = run_lockstep(place.compare("local,sync,virtual"));
+  // A key that means nothing with this schedule.
+  const auto command = place.compare("local,sync,virtual", {"-s", "schedule.gamma=0.5"});
+  const Outcome first = run_lockstep(command);
   CAPTURE(first.err);
   REQUIRE(first.exit_code == 0);
+  check_contains(first.err, "WARNING");  // not on a terminal, either
+  check_contains(first.err, "schedule.gamma");
+  CHECK(first.err.find("INFO") == std::string::npos);
   check_contains(first.out, "the smallest possible p-value is 0.5");
   check_contains(first.out, "virtual: cpu:1, 2 virtual devices");
   check_contains(first.out, "[6/6] virtual seed 1: training");
@@ -77,7 +82,7 @@ TEST_CASE("compare trains every cell once") {
   CHECK(local == doctest::Approx(slices).epsilon(1e-4));
   check_contains(read_text(place.cell("comparison.md")), "| local");
 
-  const Outcome again = run_lockstep(place.compare("local,sync,virtual"));
+  const Outcome again = run_lockstep(command);
   CHECK(again.exit_code == 0);
   check_contains(again.out, "[6/6] virtual seed 1: done before");
   CHECK(again.out.find("training") == std::string::npos);

@@ -66,7 +66,10 @@ std::vector<spdlog::sink_ptr> sinks_for(const RunFolder& folder, Console console
                                         std::unique_ptr<spdlog::formatter> (*formatter)()) {
   std::vector<spdlog::sink_ptr> sinks{
       std::make_shared<spdlog::sinks::basic_file_sink_mt>(folder.log().string())};
-  if (console != Console::kQuiet) sinks.push_back(console_sink(console));
+  if (console != Console::kQuiet) {
+    sinks.push_back(console_sink(console));
+    if (console == Console::kWarnings) sinks.back()->set_level(spdlog::level::warn);
+  }
   for (const spdlog::sink_ptr& sink : sinks) sink->set_formatter(formatter());
   return sinks;
 }
@@ -156,7 +159,7 @@ RunLog::RunLog(const RunFolder& folder, Console console, int rank_logs,
     : logger_(make_logger(sinks_for(folder, console, prefixed))),
       file_(make_logger(sinks_for(folder, Console::kQuiet, prefixed))),
       bare_(make_logger(sinks_for(folder, console, unprefixed))),
-      quiet_(console == Console::kQuiet),
+      quiet_(console == Console::kQuiet || console == Console::kWarnings),
       scalars_(folder.scalars()),
       timing_(folder.timing()),
       events_(folder.events()) {

@@ -68,7 +68,7 @@ class RunLog {
   /// Lines without time and level.
   void plain(const std::string& text);
 
-  /// Tells who shows progress (core/progress.h), unless the console is to be quiet.
+  /// Tells who shows progress (core/progress.h), if the console has all lines.
   void show_progress(std::int64_t done, std::int64_t total, double loss) const;
 
   /// A line of scalars.json, and where they are wanted the same numbers for TensorBoard.
@@ -87,7 +87,7 @@ class RunLog {
   std::shared_ptr<spdlog::logger> logger_;  // console and file
   std::shared_ptr<spdlog::logger> file_;    // run.log alone
   std::shared_ptr<spdlog::logger> bare_;    // console and file, no prefix
-  bool quiet_ = false;                      // nothing on the console
+  bool quiet_ = false;                      // the console has warnings at most
   JsonLines scalars_, timing_, events_;
   std::optional<TensorBoardFile> tensorboard_;
   std::vector<JsonLines> rank_logs_;  // [rank], or none
