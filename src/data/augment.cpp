@@ -95,8 +95,7 @@ Normalizer::Normalizer(const DataOptions& options) : table_{} {
 
 void Normalizer::apply(const Image& image, Size padded, float* result) const {
   LOCKSTEP_CHECK(image.height <= padded.height && image.width <= padded.width, "an image of ",
-                 image.height, "x", image.width, " does not fit ", padded.height, "x",
-                 padded.width);
+                 to_string(Size{image.height, image.width}), " does not fit ", to_string(padded));
   const std::uint8_t* in = image.pixels.data();
   for (int y = 0; y < image.height; ++y) {
     for (int x = 0; x < image.width; ++x) {

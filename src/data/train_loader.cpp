@@ -17,8 +17,6 @@
 namespace lockstep {
 namespace {
 
-std::string to_text(Size size) { return concat(size.width, "x", size.height); }
-
 // The size of every batch: the crop, else the images' own, which then must be one.
 Size batch_size(const DataOptions& data, const SampleStore& store) {
   const AugmentOptions augment = data.augment.value_or(AugmentOptions{});
@@ -36,8 +34,8 @@ Size batch_size(const DataOptions& data, const SampleStore& store) {
     const Size other = store.image_size(i);
     if (other == size) continue;
     throw ConfigError(concat("images of different sizes cannot form a batch: ", store.describe(0),
-                             " is ", to_text(size), ", ", store.describe(i), " is ", to_text(other),
-                             "; set data.resize or data.augment.crop"));
+                             " is ", to_string(size), ", ", store.describe(i), " is ",
+                             to_string(other), "; set data.resize or data.augment.crop"));
   }
   return size;
 }

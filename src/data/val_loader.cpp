@@ -29,8 +29,7 @@ void ValLoader::Impl::append(std::int64_t index, const Sample& sample, int divis
                              Batch& batch) const {
   const Size size{round_up(sample.image.height, divisor), round_up(sample.image.width, divisor)};
   LOCKSTEP_CHECK(batch.samples.empty() || size == batch.size, store.describe(index), " is of ",
-                 size.width, "x", size.height, ", the batch before it of ", batch.size.width, "x",
-                 batch.size.height);
+                 to_string(size), ", the batch before it of ", to_string(batch.size));
   batch.size = size;
   batch.samples.push_back(index);
   const std::size_t pixels =

@@ -246,7 +246,7 @@ TEST_CASE("too few images for a batch, and images of different sizes, are told w
   data.root = folder.path();
   data.augment.reset();
   const std::string text = message_of<ConfigError>([&] { TrainLoader(data, {.batch = 2}); });
-  for (const char* part : {"20.png", "24.png", "20x16", "24x16", "data.resize"})
+  for (const char* part : {"20.png", "24.png", "16x20", "16x24", "data.resize"})
     CHECK(contains(text, part));
   data.resize = Size{8, 10};
   CHECK(TrainLoader(data, {.batch = 2}).next().size == Size{8, 10});

@@ -16,6 +16,11 @@ struct Size {
   friend bool operator==(const Size&, const Size&) = default;
 };
 
+/// Height first, as everywhere: "360x480".
+inline std::string to_string(const Size& size) {
+  return std::to_string(size.height) + "x" + std::to_string(size.width);
+}
+
 /// A global batch, normalised as the network wants it. Shapes are those of the network's input and
 /// output; for images and label maps [N, H, W, 3] and [N, H, W].
 struct Batch {

@@ -153,7 +153,7 @@ const std::vector<std::string>& shape_class_names() {
 
 void draw_shape(Size size, Split split, std::uint64_t seed, std::int64_t index, Sample& sample) {
   LOCKSTEP_CHECK(size.height >= kMinGeneratedExtent && size.width >= kMinGeneratedExtent,
-                 "a shape of ", size.height, "x", size.width);
+                 "a shape of ", to_string(size));
   Rng rng(seed, RngPurpose::kSynthetic, static_cast<std::uint64_t>(index),
           static_cast<std::uint32_t>(split));
   const auto label = static_cast<std::size_t>(index) % kShapes.size();

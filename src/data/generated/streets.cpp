@@ -38,7 +38,7 @@ void write_split(const std::filesystem::path& root, const std::string& name,
 void draw_street(Size size, int ignore_index, Split split, std::uint64_t seed, std::int64_t index,
                  Sample& sample) {
   LOCKSTEP_CHECK(size.height >= kMinGeneratedExtent && size.width >= kMinGeneratedExtent,
-                 "a street of ", size.height, "x", size.width);
+                 "a street of ", to_string(size));
   const std::size_t pixels =
       static_cast<std::size_t>(size.height) * static_cast<std::size_t>(size.width);
   sample.image.height = sample.labels.height = size.height;

@@ -97,7 +97,7 @@ void check_image_size(Size size, const std::string& name) {
   constexpr std::int64_t kMostPixels = std::int64_t{1} << 28;
   if (size.height < 1 || size.width < 1 || std::int64_t{size.height} * size.width > kMostPixels) {
     throw DataError(concat(name, ": expected an image of 1 to ", kMostPixels,
-                           " pixels, but its header says ", size.width, "x", size.height));
+                           " pixels, but its header says ", to_string(size)));
   }
 }
 

@@ -42,8 +42,8 @@ void check_size(Size size, FileBytes file, const std::string& name) {
   constexpr std::int64_t kFreeBlocks = std::int64_t{1} << 18;  // 16 million pixels
   const std::int64_t blocks = ((size.height + 7) / 8) * std::int64_t{(size.width + 7) / 8};
   if (blocks <= kFreeBlocks || static_cast<std::uint64_t>(blocks) / 8 <= file.size()) return;
-  throw DataError(concat(name, ": expected a complete JPEG of ", size.width, "x", size.height,
-                         ", but its ", file.size(), " bytes are truncated or damaged"));
+  throw DataError(concat(name, ": expected a complete JPEG of ", to_string(size), ", but its ",
+                         file.size(), " bytes are truncated or damaged"));
 }
 
 }  // namespace
@@ -71,9 +71,10 @@ void decode_jpeg(FileBytes file, const std::string& name, Image& image) {
   constexpr int kFlags = TJFLAG_ACCURATEDCT | TJFLAG_STOPONWARNING;
   if (tjDecompress2(decompressor.get(), file.data(), file.size(), image.pixels.data(), image.width,
                     0, image.height, TJPF_RGB, kFlags) != 0) {
-    throw DataError(concat(name, ": expected a complete JPEG of ", image.width, "x", image.height,
-                           ", but its ", file.size(), " bytes are truncated or damaged (",
-                           tjGetErrorStr2(decompressor.get()), ")"));
+    throw DataError(concat(name, ": expected a complete JPEG of ",
+                           to_string(Size{image.height, image.width}), ", but its ", file.size(),
+                           " bytes are truncated or damaged (", tjGetErrorStr2(decompressor.get()),
+                           ")"));
   }
 }
 

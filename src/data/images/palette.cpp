@@ -78,8 +78,8 @@ Image paint(const LabelMap& labels, std::span<const Color> colors) {
 Image overlay(const Image& image, const LabelMap& labels, std::span<const Color> colors,
               float opacity) {
   LOCKSTEP_CHECK(image.height == labels.height && image.width == labels.width, "an image of ",
-                 image.width, "x", image.height, " and labels of ", labels.width, "x",
-                 labels.height);
+                 to_string(Size{image.height, image.width}), " and labels of ",
+                 to_string(Size{labels.height, labels.width}));
   Image result = image;
   for (std::size_t i = 0; i < labels.pixels.size(); ++i) {
     if (labels.pixels[i] >= colors.size()) continue;

@@ -110,9 +110,8 @@ void check_size(const PngDecoder& decoder, FileBytes file, const std::string& na
   constexpr std::uint64_t kMostCompressed = 1032;  // bytes that deflate makes of one
   check_image_size(decoder.size(), name);
   if (decoder.bytes() / kMostCompressed <= file.size()) return;
-  throw DataError(concat(name, ": expected a complete PNG of ", decoder.size().width, "x",
-                         decoder.size().height, ", but its ", file.size(),
-                         " bytes are truncated or damaged"));
+  throw DataError(concat(name, ": expected a complete PNG of ", to_string(decoder.size()),
+                         ", but its ", file.size(), " bytes are truncated or damaged"));
 }
 
 template <typename Map>

@@ -29,8 +29,8 @@ void prepare(const Map& source, Size full, const Window& window, std::size_t cha
   LOCKSTEP_CHECK(source.height > 0 && source.width > 0 && window.top >= 0 && window.left >= 0 &&
                      window.top + window.size.height <= full.height &&
                      window.left + window.size.width <= full.width,
-                 "a window of ", window.size.height, "x", window.size.width, " at (", window.top,
-                 ", ", window.left, ") lies outside ", full.height, "x", full.width);
+                 "a window of ", to_string(window.size), " at (", window.top, ", ", window.left,
+                 ") lies outside ", to_string(full));
   result.height = window.size.height;
   result.width = window.size.width;
   result.pixels.resize(static_cast<std::size_t>(result.height) *

@@ -99,10 +99,11 @@ void FileDataset::load(std::int64_t index, Sample& sample) const {
   Image colored;
   const MaskKind kind = read_mask(files.mask, sample.labels, colored);
   if (kind == MaskKind::kColors) map_colors(files, colored, sample.labels);
-  if (sample.image.height != sample.labels.height || sample.image.width != sample.labels.width) {
-    throw DataError(concat(files.mask.string(), ": expected the image's size ", sample.image.width,
-                           "x", sample.image.height, " (", files.image.string(), "), got ",
-                           sample.labels.width, "x", sample.labels.height));
+  const Size image{sample.image.height, sample.image.width};
+  const Size mask{sample.labels.height, sample.labels.width};
+  if (image != mask) {
+    throw DataError(concat(files.mask.string(), ": expected the image's size ", to_string(image),
+                           " (", files.image.string(), "), got ", to_string(mask)));
   }
   if (kind == MaskKind::kValues) map_values(files, sample.labels);
 }

@@ -178,7 +178,10 @@ ConfigKey root_key() {
   auto write = [](const Config& c) {
     return c.data.root.empty() ? std::string() : quoted(c.data.root.string());
   };
-  return {"data.root", "folder of the data set", read, write};
+  return {"data.root",
+          "folder of the data set; a relative path is one from the current directory, or else from "
+          "the configuration",
+          read, write};
 }
 
 void add_data(Keys& keys) {

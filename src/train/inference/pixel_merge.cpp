@@ -32,8 +32,7 @@ float between(float a, float b, float weight) { return a + weight * (b - a); }
 template <typename Use>
 void for_each_pixel(const LogitMap& map, Size size, const Use& use) {
   LOCKSTEP_CHECK(map.valid.height <= map.stored.height && map.valid.width <= map.stored.width,
-                 "logits of ", map.stored.width, "x", map.stored.height, " for an image of ",
-                 map.valid.width, "x", map.valid.height);
+                 "logits of ", to_string(map.stored), " for an image of ", to_string(map.valid));
   const auto classes = static_cast<std::size_t>(map.classes);
   const std::size_t stride = static_cast<std::size_t>(map.stored.width) * classes;
   const std::vector<Between> rows = positions(map.valid.height, size.height);
@@ -80,7 +79,7 @@ void add_probabilities(const LogitMap& logits, Size size, std::span<float> sums)
   const auto classes = static_cast<std::size_t>(logits.classes);
   const auto width = static_cast<std::size_t>(size.width);
   LOCKSTEP_CHECK(sums.size() == static_cast<std::size_t>(size.height) * width * classes,
-                 "probabilities of ", size.width, "x", size.height, " pixels, got ", sums.size());
+                 "probabilities of ", to_string(size), " pixels, got ", sums.size());
   std::vector<float> probabilities(classes);
   for_each_pixel(logits, size, [&](int y, int x, const float* values) {
     softmax({values, classes}, probabilities.data());
