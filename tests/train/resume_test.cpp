@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -12,6 +13,7 @@
 #include "lockstep/core/check.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/run/run_lock.h"
+#include "train/run/tensorboard.h"
 #include "train/runs.h"
 
 namespace lockstep {
@@ -205,6 +207,27 @@ TEST_CASE("a run that was killed in its last checkpoint has a whole one when it 
   train(request);
   check_same_run(runs.folder("whole"), runs.folder("a"));
   CHECK(load_checkpoint(runs.folder("a").checkpoint("last")).state.iteration == 10);
+}
+
+TEST_CASE("a line that was cut off is neither read nor written on, and one in between is named") {
+  const Runs runs;
+  TrainRequest request = runs.request("a", {"run.max_iters=4"});
+  train(request);
+  const RunFolder folder = runs.folder("a");
+  std::ofstream(folder.events(), std::ios::app) << R"({"type":"bn_la)";
+  CHECK(read_summary(folder.root).has_value());
+  request = runs.request("a", {"run.max_iters=6"});
+  request.resume = "auto";
+  train(request);
+  const std::vector<json> events = lines_of(folder.events());  // all are JSON
+  CHECK(std::count_if(events.begin(), events.end(),
+                      [](const json& line) { return line.at("type") == "resume"; }) == 1);
+
+  const std::string scalars = read_text(folder.scalars());
+  std::ofstream(folder.scalars()) << "cut\n" << scalars;
+  CHECK_THROWS_WITH_AS(
+      read_scalars(folder.scalars()),
+      doctest::Contains("scalars.json:1: damaged: expected a JSON object, got \"cut\""), DataError);
 }
 
 TEST_CASE("resume falls back to an older checkpoint when the newest is damaged") {

@@ -101,7 +101,13 @@ void for_each_json_line(const std::filesystem::path& path,
     ++number;
     if (line.starts_with(R"({"type":"bn_part")")) continue;
     const Json json = Json::parse(line, nullptr, false);
-    if (!json.is_object()) continue;
+    if (!json.is_object()) {
+      if (stream.eof()) return;
+      throw DataError(concat(path.string(), ":", number,
+                             ": damaged: expected a JSON object, got \"", line.substr(0, 40),
+                             line.size() > 40 ? "...\"" : "\"",
+                             "; without this line the others can be read"));
+    }
     try {
       use(json);
     } catch (const Json::exception& error) {

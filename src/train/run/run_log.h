@@ -35,10 +35,10 @@ class JsonLines {
   std::ofstream stream_;
 };
 
-/// Reads the lines that are JSON objects: the last one of a run that goes on, or was cut off, may
-/// not be. A file that is not there has none. Parts of BatchNorm's statistics ("bn_part"), by far
-/// the longest lines, are passed over. Throws DataError naming the line where `use` throws a
-/// Json::exception.
+/// Reads lines of JSON objects. The last one of a run that is at work, or was killed, may be cut
+/// off, and is left out. A file that is not there has none. Parts of BatchNorm's statistics
+/// ("bn_part"), by far the longest lines, are passed over. Throws DataError naming a line that is
+/// no object, or where `use` throws a Json::exception.
 void for_each_json_line(const std::filesystem::path& path,
                         const std::function<void(const Json& line)>& use);
 
