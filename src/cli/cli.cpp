@@ -58,8 +58,13 @@ void check_subcommand(const CLI::App& app, int argc, const char* const* argv) {
 
 // The options of a subcommand are checked here, for the same reason.
 void check_leftovers(const CLI::App& command) {
+  bool marked = false;  // by "--": what follows are arguments
   for (const std::string& word : command.remaining()) {
-    const bool option = word.starts_with("-");
+    if (!marked && word == "--") {
+      marked = true;
+      continue;
+    }
+    const bool option = !marked && word.starts_with("-");
     throw ConfigError(fmt::format(
         "{}: unexpected {} `{}`{}", command.get_name(), option ? "option" : "argument", word,
         option ? did_you_mean(word.substr(0, word.find('=')), option_names(command)) : ""));

@@ -53,6 +53,8 @@ TEST_CASE("usage errors end with 2 and say what was meant") {
       {{"train", place.config, "--seed", "x"},
        "-s run.seed=x: error: run.seed: expected an integer >= 0, got \"x\""},
       {{"train", "nowhere.toml"}, "nowhere.toml: error: cannot read this configuration file"},
+      {{"train", "--", "-d"}, "-d: error: cannot read this configuration file"},
+      {{"train", "--", "a", "--b"}, "unexpected argument `--b`"},
       {{"eval", place.config}, "config"},
   };
   for (const auto& [arguments, message] : cases) {
