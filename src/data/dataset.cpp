@@ -4,14 +4,14 @@
 #include <limits>
 #include <utility>
 
-#include "data/generated/shapes.h"
-#include "data/generated/streets.h"
 #include "data/ignored_class.h"
 #include "data/layouts/benchmark_layouts.h"
 #include "data/layouts/cifar10.h"
 #include "data/layouts/file_dataset.h"
 #include "data/layouts/file_pairs.h"
 #include "data/layouts/image_folder.h"
+#include "data/procedural/shapes.h"
+#include "data/procedural/streets.h"
 #include "data/whole_samples.h"
 #include "lockstep/core/check.h"
 

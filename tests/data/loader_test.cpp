@@ -7,9 +7,9 @@
 #include <set>
 
 #include "data/fixtures.h"
-#include "data/generated/streets.h"
 #include "data/images/denormalize.h"
 #include "data/images/image_io.h"
+#include "data/procedural/streets.h"
 #include "data/sampler.h"
 #include "lockstep/core/check.h"
 #include "support/with_timeout.h"

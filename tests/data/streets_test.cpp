@@ -1,4 +1,4 @@
-#include "data/generated/streets.h"
+#include "data/procedural/streets.h"
 
 #include <doctest/doctest.h>
 

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "data/generated/texture_noise.h"
+#include "data/procedural/texture_noise.h"
 #include "lockstep/data/dataset.h"
 
 namespace lockstep {

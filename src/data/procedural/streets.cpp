@@ -1,11 +1,11 @@
-#include "data/generated/streets.h"
+#include "data/procedural/streets.h"
 
 #include <array>
 #include <cstdio>
 
-#include "data/generated/generated.h"
-#include "data/generated/street_scene.h"
 #include "data/images/image_io.h"
+#include "data/procedural/generated.h"
+#include "data/procedural/street_scene.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {

@@ -5,7 +5,7 @@
 #include <array>
 
 #include "core/rng.h"
-#include "data/generated/street_canvas.h"
+#include "data/procedural/street_canvas.h"
 
 namespace lockstep {
 

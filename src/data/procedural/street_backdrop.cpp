@@ -1,4 +1,4 @@
-#include "data/generated/street_scene.h"
+#include "data/procedural/street_scene.h"
 
 namespace lockstep {
 namespace {

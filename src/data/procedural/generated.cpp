@@ -1,4 +1,4 @@
-#include "data/generated/generated.h"
+#include "data/procedural/generated.h"
 
 #include <utility>
 

@@ -1,12 +1,12 @@
-#include "data/generated/shapes.h"
+#include "data/procedural/shapes.h"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 
 #include "core/rng.h"
-#include "data/generated/generated.h"
-#include "data/generated/texture_noise.h"
+#include "data/procedural/generated.h"
+#include "data/procedural/texture_noise.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {

@@ -1,4 +1,4 @@
-#include "data/generated/texture_noise.h"
+#include "data/procedural/texture_noise.h"
 
 #include <cstdint>
 #include <vector>
