@@ -93,11 +93,6 @@ std::string number_text(const std::optional<double>& value) {
   return value ? fmt::format("{:.4g}", *value) : "-";
 }
 
-template <typename Value>
-Json json_or_null(const std::optional<Value>& value) {
-  return value ? Json(*value) : Json(nullptr);
-}
-
 // --- one file ---
 
 struct Findings {

@@ -9,7 +9,7 @@
 namespace lockstep {
 namespace {
 
-void check(const DataOptions& options) {
+void check_exposure(const DataOptions& options) {
   if (options.exposure) {
     const auto [lo, offset] = *options.exposure;
     if (!(lo > 0 && lo <= 1 && offset >= 0 && offset <= 255)) {
@@ -29,7 +29,7 @@ SampleStore::SampleStore(const DataOptions& options, Split split, std::uint64_t 
       split_(split),
       seed_(seed),
       budget_(static_cast<std::size_t>(std::max(options.cache_mb, 0)) << 20) {
-  check(options);
+  check_exposure(options);
   dataset_ = make_dataset(options, split, seed);
   kept_.resize(static_cast<std::size_t>(dataset_->size()));
 }

@@ -40,7 +40,7 @@ Size batch_size(const DataOptions& data, const SampleStore& store) {
   return size;
 }
 
-void check(const DataOptions& data) {
+void check_loading(const DataOptions& data) {
   const AugmentOptions augment = data.augment.value_or(AugmentOptions{});
   if (augment.crop && (augment.crop->height < 1 || augment.crop->width < 1)) {
     throw ConfigError("data.augment.crop: expected [height, width] of at least 1");
@@ -165,7 +165,7 @@ TrainLoader::Impl::Impl(const DataOptions& data_options, const LoaderOptions& lo
       held_(loader_options.first_batch),
       position_(loader_options.first_batch),
       next_batch_(loader_options.first_batch) {
-  check(data_);
+  check_loading(data_);
   LOCKSTEP_CHECK(options_.batch > 0 && options_.first_batch >= 0, "a batch of ", options_.batch,
                  " from ", options_.first_batch);
   batches_per_epoch = count_batches(options_, store_.size());

@@ -141,20 +141,19 @@ void Replica::join(FleetGradients& fleet, std::vector<const double*>& losses) {
 
 // --- state, between steps ---
 
-namespace {
+Tensor Replica::all_values() const { return {store_.values(), Shape{1, store_.elements()}}; }
 
-Tensor flat(float* data, std::int64_t elements) { return {data, Shape{1, elements}}; }
-
-}  // namespace
+Tensor Replica::all_statistics() const {
+  return {store_.statistics(), Shape{1, store_.statistics_elements()}};
+}
 
 ReplicaState Replica::read_state() const {
   ReplicaState state{std::vector<float>(static_cast<std::size_t>(store_.elements())),
                      std::vector<float>(static_cast<std::size_t>(store_.statistics_elements())),
                      {}};
-  backend_->download(state.values.data(), flat(store_.values(), store_.elements()));
+  backend_->download(state.values.data(), all_values());
   if (!state.statistics.empty()) {
-    backend_->download(state.statistics.data(),
-                       flat(store_.statistics(), store_.statistics_elements()));
+    backend_->download(state.statistics.data(), all_statistics());
   }
   for (const auto& layer : store_.batch_norms()) {
     state.tracked.push_back(layer->num_batches_tracked);
@@ -164,10 +163,9 @@ ReplicaState Replica::read_state() const {
 }
 
 void Replica::write_state(const ReplicaState& state) {
-  backend_->upload(flat(store_.values(), store_.elements()), state.values.data());
+  backend_->upload(all_values(), state.values.data());
   if (!state.statistics.empty()) {
-    backend_->upload(flat(store_.statistics(), store_.statistics_elements()),
-                     state.statistics.data());
+    backend_->upload(all_statistics(), state.statistics.data());
   }
   for (std::size_t i = 0; i < state.tracked.size(); ++i) {
     store_.batch_norms()[i]->num_batches_tracked = state.tracked[i];

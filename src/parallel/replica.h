@@ -97,6 +97,9 @@ class Replica {
   /// This rank's.
   std::span<const BatchPart> own(std::span<const BatchPart> parts) const;
   void upload_scalars(const StepInput& input);
+  /// All parameters, and all running statistics, as one row each.
+  Tensor all_values() const;
+  Tensor all_statistics() const;
   void scatter(const BatchPart& part, std::size_t micro, bool staged);
   void stage_part(const BatchPart& part, std::size_t micro);
   StepContext context(std::int64_t sample_offset) const;

@@ -190,6 +190,14 @@ Comparison compare_runs(std::span<const TrainSummary> runs) {
   return comparison;
 }
 
+std::set<std::uint64_t> all_seeds(const Comparison& comparison) {
+  std::set<std::uint64_t> seeds;
+  for (const ModeResult& mode : comparison.modes) {
+    for (const auto& [seed, reached] : mode.score) seeds.insert(seed);
+  }
+  return seeds;
+}
+
 void add_failed(Comparison& comparison, std::vector<FailedRun> failed) {
   std::vector<std::string> modes;
   for (const FailedRun& run : failed) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -74,6 +75,9 @@ struct Comparison {
 /// Groups the runs by mode (in the order of first appearance). Throws ConfigError when two runs
 /// have the same mode and seed or are of different tasks, or there are none.
 Comparison compare_runs(std::span<const TrainSummary> runs);
+
+/// Of all modes.
+std::set<std::uint64_t> all_seeds(const Comparison& comparison);
 
 /// Adds runs that could not be trained, and a warning for each mode of theirs: which seeds, and
 /// why.

@@ -27,14 +27,6 @@ std::string bracket(const std::optional<Interval>& interval) {
   return fmt::format("[{:+.2f}, {:+.2f}]", interval->low, interval->high);
 }
 
-std::set<std::uint64_t> all_seeds(const Comparison& comparison) {
-  std::set<std::uint64_t> seeds;
-  for (const ModeResult& mode : comparison.modes) {
-    for (const auto& [seed, reached] : mode.score) seeds.insert(seed);
-  }
-  return seeds;
-}
-
 /// The modes of which no run could be trained.
 std::set<std::string> untrained_modes(const Comparison& comparison) {
   std::set<std::string> modes;

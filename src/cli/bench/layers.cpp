@@ -150,11 +150,6 @@ std::vector<Row> rows_of(const LayerTimer& timer, const Network& network) {
   return rows;
 }
 
-template <typename Value>
-Json json_or_null(const std::optional<Value>& value) {
-  return value ? Json(*value) : Json(nullptr);
-}
-
 Json row_json(const LayersReport& report, const Row& row) {
   const std::optional<double> bytes = rate(row.work.bytes, row);
   const std::optional<double> flops = rate(row.work.flops, row);

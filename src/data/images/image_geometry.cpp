@@ -12,7 +12,7 @@ bool is_empty(const std::optional<Size>& size) {
   return size && (size->height < 1 || size->width < 1);
 }
 
-void check(const DataOptions& options) {
+void check_sizes(const DataOptions& options) {
   if (is_empty(options.resize)) {
     throw ConfigError(concat("data.resize = [", options.resize->height, ", ", options.resize->width,
                              "]: expected [height, width] of at least 1"));
@@ -44,7 +44,7 @@ ImageGeometry ResizeRule::geometry(Size image) const {
 }
 
 ResizeRule resize_rule(const DataOptions& options, Split split) {
-  check(options);
+  check_sizes(options);
   if (split == Split::kTrain) return {options.resize, std::nullopt, std::nullopt};
   return {options.resize, options.val_resize, options.val_crop};
 }

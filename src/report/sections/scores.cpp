@@ -1,21 +1,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
 
 #include "report/page/rows_chart.h"
 #include "report/sections/sections.h"
 
 namespace lockstep {
 namespace {
-
-std::set<std::uint64_t> all_seeds(const Comparison& comparison) {
-  std::set<std::uint64_t> seeds;
-  for (const ModeResult& mode : comparison.modes) {
-    for (const auto& [seed, reached] : mode.score) seeds.insert(seed);
-  }
-  return seeds;
-}
 
 DataTable table_by_seed(const Comparison& comparison) {
   const std::set<std::uint64_t> seeds = all_seeds(comparison);
