@@ -92,6 +92,7 @@ std::string status_without_end(const fs::path& run) {
 /// killed has none of.
 void add_state(const fs::path& run, Json& json) {
   std::int64_t step = 0;
+  bool ended = false;
   for_each_json_line(RunFolder{run}.events(), [&](const Json& line) {
     const std::string type = line.value("type", "");
     // Where a run goes on, what it had written of later steps does not count.
@@ -101,14 +102,16 @@ void add_state(const fs::path& run, Json& json) {
       for (const char* key : {"bn_mode", "devices", "seed"}) {
         if (line.contains(key)) json[key] = line[key];
       }
-      json["status"] = status_without_end(run);
+      ended = false;
       json.erase("error");
     }
     if (type == "end") {
+      ended = true;
       json["status"] = line.value("status", "no end");
       if (line.contains("error")) json["error"] = line["error"];
     }
   });
+  if (!ended) json["status"] = status_without_end(run);
   json["step"] = step;
 }
 

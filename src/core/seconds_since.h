@@ -1,4 +1,5 @@
 #pragma once
+// How long something has taken, by the clock that nobody sets.
 
 #include <chrono>
 

@@ -17,7 +17,7 @@
 namespace lockstep {
 
 /// Where the lines for people go; run.log always has them. kWarnings: those alone, to stderr.
-enum class Console : std::uint8_t { kStdout, kStderr, kWarnings, kQuiet };
+enum class Console : std::uint8_t { kStdout, kWarnings, kQuiet };
 
 struct TrainRequest {
   Config config;

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
-#include <limits>
 #include <numeric>
 #include <sstream>
 #include <utility>
@@ -313,8 +312,7 @@ void Trainer::open_folder() {
     trimmed = trim_json_lines(folder_.scalars(), iteration_);
     trim_json_lines(folder_.timing(), iteration_);
     trim_rank_logs(folder_, iteration_);
-    // What these say of later steps has happened; only a line that was cut off goes.
-    trim_json_lines(folder_.events(), std::numeric_limits<std::int64_t>::max());
+    trim_cut_line(folder_.events());  // what these say of later steps has happened
     recorded_validation_ = last_validated_step(folder_.scalars());
   }
   const int rank_logs = config_.run.rank_logs ? roster_.ranks() : 0;

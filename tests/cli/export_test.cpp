@@ -223,7 +223,7 @@ TEST_CASE("export refuses what it cannot do, and says what to do") {
   const fs::path broken = trained.folder.path() / "broken.safetensors";
   save_safetensors(broken, diverged.tensors);
   check({"onnx", broken.string(), "--config", run + "/config.toml", "-o", out}, 3,
-        "broken.safetensors: 1 of 4 values of encoder.0.1.bn.bias are not finite, and 1 of");
+        "broken.safetensors: 1 of 4 values of encoder.0.1.bn.bias are not finite");
 }
 
 }  // namespace lockstep

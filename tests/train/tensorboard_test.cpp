@@ -92,5 +92,18 @@ TEST_CASE("lines of JSON are trimmed after a step, and where they are none of ou
   CHECK(trim_json_lines(file, 2) == 0);
 }
 
+TEST_CASE("a line that was cut off goes, however long it is, and no other") {
+  const test::TemporaryFolder folder;
+  const std::string line = "{\"step\":1}\n", cut(200'000, 'x');
+  for (const std::string& whole : {std::string(), line, line + cut + "\n"}) {
+    for (const std::string& rest : {std::string(), std::string("{"), cut}) {
+      const auto file = folder.write("events.jsonl", whole + rest);
+      trim_cut_line(file);
+      CHECK((test::read_text(file) == whole));
+    }
+  }
+  trim_cut_line(folder.path() / "nowhere");
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -82,6 +82,7 @@ struct Plan {
   }
 };
 
+/// kStream: y streams().
 template <bool kStream>
 void upsample_row(const Plan& plan, const Tensor& x, const Tensor& y, std::int64_t row) {
   const std::int64_t channels = x.shape.channels();
@@ -181,6 +182,7 @@ void sum_output_rows(const Plan& plan, const Tensor& grad_y, std::int64_t sample
   }
 }
 
+/// kStream: grad_x streams(), and is not added to.
 template <bool kStream>
 void upsample_grad_row(const Plan& plan, const Tensor& grad_y, const Tensor& grad_x,
                        bool accumulate, std::int64_t row, float* sums) {

@@ -124,7 +124,7 @@ std::optional<double> share(std::optional<double> value, std::optional<double> m
 /// Reads the logits and the labels, writes the gradient.
 LayerWork loss_work(const Network& network) {
   return {.bytes = element_bytes(network.output()) + element_bytes(network.output_grad()) +
-                   static_cast<double>(network.output().shape.rows()) * sizeof(std::uint16_t)};
+                   static_cast<double>(network.output().shape.rows()) * sizeof(Label)};
 }
 
 std::vector<Row> rows_of(const LayerTimer& timer, const Network& network) {

@@ -145,6 +145,27 @@ int trim_json_lines(const std::filesystem::path& path, std::int64_t step) {
   return removed;
 }
 
+void trim_cut_line(const std::filesystem::path& path) {
+  std::ifstream stream(path, std::ios::binary | std::ios::ate);
+  const std::streamoff length = stream ? std::streamoff{stream.tellg()} : 0;
+  if (length == 0) return;
+  // More and more of the end, until there is the end of a line, or all of the file.
+  for (std::streamoff size = std::min<std::streamoff>(length, 1 << 16);;
+       size = std::min(length, 2 * size)) {
+    std::string end(static_cast<std::size_t>(size), '\0');
+    stream.seekg(length - size);
+    stream.read(end.data(), size);
+    const std::size_t whole = end.rfind('\n') + 1;  // 0: there is none
+    if (whole == 0 && size < length) continue;
+    stream.close();
+    if (whole < end.size()) {
+      std::filesystem::resize_file(
+          path, static_cast<std::uintmax_t>(length - size) + static_cast<std::uintmax_t>(whole));
+    }
+    return;
+  }
+}
+
 void trim_rank_logs(const RunFolder& folder, std::int64_t step) {
   std::error_code missing;
   for (const auto& entry : std::filesystem::directory_iterator(folder.rank_logs(), missing)) {

@@ -46,7 +46,10 @@ void for_each_json_line(const std::filesystem::path& path,
 /// line that a crash cut off and what is none of ours. Returns how many lines went.
 int trim_json_lines(const std::filesystem::path& path, std::int64_t step);
 
-/// The same for the logs of all ranks that there are.
+/// Removes a last line that a crash cut off, and nothing else.
+void trim_cut_line(const std::filesystem::path& path);
+
+/// As trim_json_lines, for the logs of all ranks that there are.
 void trim_rank_logs(const RunFolder& folder, std::int64_t step);
 
 /// The last step that scalars.json has a validation of; -1: none.

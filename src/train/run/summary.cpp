@@ -140,8 +140,6 @@ std::optional<double> score(const Evaluation& evaluation) {
   return segments ? evaluation.metrics.m_iou : evaluation.metrics.a_acc;
 }
 
-Json to_json(const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); }
-
 Json to_json(const TestTimeAugmentation& augmentation) {
   return {{"flip", augmentation.flip}, {"scales", augmentation.scales}};
 }
@@ -210,23 +208,23 @@ Json metrics_json(const Evaluation& evaluation, const std::vector<std::string>& 
   const ConfusionMetrics& metrics = evaluation.metrics;
   Json json{{"eval_stats", to_string(evaluation.eval_stats)}};
   if (evaluation.task == Task::kClassification) {
-    json.update({{"top1", to_json(metrics.a_acc)},
-                 {"top5", to_json(evaluation.top5)},
-                 {"mAcc", to_json(metrics.m_acc)},
-                 {"loss", to_json(evaluation.loss)}});
+    json.update({{"top1", json_or_null(metrics.a_acc)},
+                 {"top5", json_or_null(evaluation.top5)},
+                 {"mAcc", json_or_null(metrics.m_acc)},
+                 {"loss", json_or_null(evaluation.loss)}});
     for (std::size_t c = 0; c < metrics.acc.size() && c < classes.size(); ++c) {
-      json["Acc." + classes[c]] = to_json(metrics.acc[c]);
+      json["Acc." + classes[c]] = json_or_null(metrics.acc[c]);
     }
     return json;
   }
-  json.update({{"aAcc", to_json(metrics.a_acc)},
-               {"mIoU", to_json(metrics.m_iou)},
-               {"mAcc", to_json(metrics.m_acc)},
-               {"mIoU_present", to_json(metrics.m_iou_present)},
-               {"loss", to_json(evaluation.loss)}});
+  json.update({{"aAcc", json_or_null(metrics.a_acc)},
+               {"mIoU", json_or_null(metrics.m_iou)},
+               {"mAcc", json_or_null(metrics.m_acc)},
+               {"mIoU_present", json_or_null(metrics.m_iou_present)},
+               {"loss", json_or_null(evaluation.loss)}});
   for (std::size_t c = 0; c < metrics.iou.size() && c < classes.size(); ++c) {
-    json["IoU." + classes[c]] = to_json(metrics.iou[c]);
-    json["Acc." + classes[c]] = to_json(metrics.acc[c]);
+    json["IoU." + classes[c]] = json_or_null(metrics.iou[c]);
+    json["Acc." + classes[c]] = json_or_null(metrics.acc[c]);
   }
   return json;
 }
@@ -259,7 +257,7 @@ Json to_json(const TrainSummary& summary) {
           {"classes", summary.classes},
           {"evaluation", to_json(summary.evaluation, summary.classes)},
           {"other_stats", others},
-          {best_key(summary.evaluation.task), to_json(summary.best_score)},
+          {best_key(summary.evaluation.task), json_or_null(summary.best_score)},
           {"best_iter", summary.best_iter},
           {"train_loss", summary.train_loss},
           {"times",

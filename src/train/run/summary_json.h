@@ -8,7 +8,6 @@
 
 namespace lockstep {
 
-Json to_json(const std::optional<double>& value);
 /// "flip" and "scales".
 Json to_json(const TestTimeAugmentation& augmentation);
 /// A line of type "bn".
