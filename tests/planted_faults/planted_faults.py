@@ -7,10 +7,11 @@ For every fault: a copy of its file, an object compiled from it with the build's
 copy of its batch, with it), the executable linked with this object in place of the right one (of a library the linker
 takes only what it does not have yet), and the test cases that must fail then, by an assertion of doctest or the report
 of a sanitizer; for TEST lockstep the rows of its self-test. A compiler's error, a timeout or a crash without a report
-is not seeing; neither is a failure of the right executable, or a text that is no longer in its file exactly once: the
-list follows the code.
+is not seeing; neither is a failure of the right executable, or an expression that is no longer in its function exactly
+once: the list follows the code. Universal Ctags says where functions lie.
 """
 import argparse
+import collections
 import concurrent.futures
 import fnmatch
 import json
@@ -76,16 +77,54 @@ def check_right(executable, cases):
         raise Problem(f"no test case of {executable.name} is called '{cases}'")
 
 
-def plant(fault, folder):
-    """Writes the copy with the fault; the name of its file."""
-    text = (ROOT / fault.file).read_text()
-    if text.count(fault.old) != 1:
-        raise Problem(f"{fault.file} has this text {text.count(fault.old)} times, expected once; change faults.py:\n"
-                      f"{fault.old}")
-    copy = folder / fault.file
+class Sources:
+    """The product's source files, and the functions in them."""
+
+    def __init__(self):
+        files = [str(file.relative_to(ROOT)) for folder in ("include", "src", "kernels", "mpi")
+                 for file in sorted((ROOT / folder).rglob("*")) if file.suffix in (".h", ".cpp", ".cu")]
+        self.texts = {file: (ROOT / file).read_text() for file in files}
+        self.functions = collections.defaultdict(set)  # name: (file, first line, last line), ...
+        tags = subprocess.run(["ctags", "--output-format=json", "--fields=+ne", "--languages=C++", "--langmap=C++:+.cu.h",
+                               "--kinds-C++=f", "-f", "-", *files], cwd=ROOT, text=True, stdout=subprocess.PIPE, check=True)
+        for tag in map(json.loads, tags.stdout.splitlines()):
+            if "end" in tag:
+                name = tag["name"].replace("operator ", "operator")
+                self.functions[name].add((tag["path"], tag["line"], tag["end"]))
+
+    def find(self, function, expression):
+        """(file, begin, end): where this expression stands in a function of this name. It must stand there once."""
+        words = re.findall(r'"(?:\\.|[^"\\])*"|\w+|\S', expression)
+        pattern = re.compile(r"\s*".join(map(re.escape, words)))
+        found = {(file, *match.span()) for file, first, last in self.functions[function]
+                 for match in pattern.finditer(self.texts[file], *self.offsets(file, first, last))}
+        if len(found) != 1:
+            raise Problem(f"the {len(self.functions[function])} functions of the name {function} have this {len(found)} times, "
+                          f"expected once; change faults.py:\n{expression}")
+        return found.pop()
+
+    def offsets(self, file, first, last):
+        lines = self.texts[file].splitlines(keepends=True)
+        begin = sum(map(len, lines[:first - 1]))
+        return begin, begin + sum(map(len, lines[first - 1:last]))
+
+    def path_of(self, name):
+        """Of the file of the product or the tests whose path ends so."""
+        tests = (str(file.relative_to(ROOT)) for file in (ROOT / "tests").rglob("*.cpp"))
+        found = [file for file in (*self.texts, *tests) if f"/{file}".endswith(f"/{name}")]
+        if len(found) != 1:
+            raise Problem(f"there are {len(found)} files {name}, expected one; change faults.py")
+        return found[0]
+
+
+def plant(fault, sources, folder):
+    """Writes the copy with the fault; the file of the project that it is a copy of, and the copy."""
+    file, begin, end = sources.find(fault.function, fault.mutation.old)
+    text = sources.texts[file]
+    copy = folder / file
     copy.parent.mkdir(parents=True)
-    copy.write_text(text.replace(fault.old, fault.new))
-    return copy
+    copy.write_text(text[:begin] + fault.mutation.new + text[end:])
+    return file, copy
 
 
 def includes(batch, source):
@@ -106,19 +145,19 @@ def compilation_of(source, test, args):
     raise Problem(f"{test} does not link {source}")
 
 
-def build_faulty(fault, folder, args):
+def build_faulty(fault, sources, folder, args):
     """The test's executable with the fault in it."""
-    copy = plant(fault, folder)
-    source = fault.source or fault.file
+    file, copy = plant(fault, sources, folder)
+    source = sources.path_of(fault.source) if fault.source else file
     compilation, compiled, right = compilation_of(source, fault.test, args)
     link = shell(f"{args.ninja} -t commands -s bin/{fault.test}", args.build)
     faulty, executable = folder / "faulty.o", folder / fault.test
     compilation = compilation.replace(right, str(faulty))
     if compiled != str(ROOT / source):
         batch = folder / "batch.cxx"
-        batch.write_text(pathlib.Path(compiled).read_text().replace(str(ROOT / fault.file), str(copy)))
+        batch.write_text(pathlib.Path(compiled).read_text().replace(str(ROOT / file), str(copy)))
         compilation = compilation.replace(compiled, str(batch))
-    elif source == fault.file:
+    elif source == file:
         compilation = compilation.replace(str(ROOT / source), str(copy))
     compilation = compilation.replace(" -I", f" -I{folder} -I{folder}/include -I{folder}/src -I", 1)
     shell(f"{compilation} -O1", args.build)  # a fault needs no speed
@@ -140,12 +179,12 @@ def check_seen(executable, cases):
     raise Problem(f"not seen by '{cases}': exit status {status}, {counts}\n{output[-2000:]}")
 
 
-def check_fault(number, fault, args):
+def check_fault(number, fault, sources, args):
     folder = args.build / "planted_faults" / str(number)
     start = time.monotonic()
     shutil.rmtree(folder, ignore_errors=True)
     try:
-        executable = build_faulty(fault, folder, args)
+        executable = build_faulty(fault, sources, folder, args)
         seen, built = True, time.monotonic()
         message = check_seen(executable, fault.cases)
         message += f" ({built - start:.0f} s to build, {time.monotonic() - built:.0f} s to see)"
@@ -180,8 +219,9 @@ def main():
     faults = faults[part - 1::parts]
     for test in sorted({fault.test for fault in FAULTS} - set(args.tests)):
         print(f"SKIPPED: the faults of {test}, which this build does not have")
+    sources = Sources()
     with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
-        work = [pool.submit(check_fault, number, fault, args) for number, fault in enumerate(faults)]
+        work = [pool.submit(check_fault, number, fault, sources, args) for number, fault in enumerate(faults)]
         work += [pool.submit(check_right_one, *pair, args)
                  for pair in sorted({(fault.test, fault.cases) for fault in faults})]
         results = [each.result() for each in work]
