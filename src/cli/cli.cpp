@@ -101,7 +101,7 @@ int run_command(int argc, const char* const* argv, const Tables& tables) {
   CLI::App app(
       "Trains semantic-segmentation networks on every device of one workstation, and compares "
       "per-device, "
-      "synchronized and virtual-device BatchNorm.",
+      "synchronized and Ghost BatchNorm.",
       "lockstep");
   app.set_version_flag("--version", std::string("lockstep ") + LOCKSTEP_VERSION);
   line.common.program = argv[0];

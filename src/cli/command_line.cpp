@@ -175,8 +175,8 @@ CLI::App& add_compare(CLI::App& app, CommandLine& line) {
       command.add_option("INPUT", line.compare.inputs, "one configuration, or run folders"))
       ->type_name("CONFIG|RUN")
       ->required();
-  command.add_option("--modes", line.compare.modes, "of local, sync, virtual; default: local,sync")
-      ->type_name("local|sync|virtual,...")
+  command.add_option("--modes", line.compare.modes, "of local, sync, ghost; default: local,sync")
+      ->type_name("local|sync|ghost,...")
       ->delimiter(',');
   command.add_flag("--verbose,-v", line.compare.verbose,
                    "print the runs' own lines also where the output is no terminal");

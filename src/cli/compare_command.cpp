@@ -47,9 +47,9 @@ void say(const CompareArguments& arguments, const std::string& line) {
   std::fflush(out);
 }
 
-bool is_virtual(const std::string& mode) { return mode == to_string(BatchNormMode::kVirtual); }
+bool is_ghost(const std::string& mode) { return mode == to_string(BatchNormMode::kGhost); }
 
-/// One device of the same kind, for mode virtual.
+/// One device of the same kind, for mode ghost.
 std::string single_device(const Device& device) {
   return device.kind == DeviceKind::kCpu ? "cpu:1" : "cuda:" + std::to_string(device.ordinal);
 }
@@ -65,6 +65,7 @@ std::vector<std::string> modes_of(const CompareArguments& arguments) {
     modes = {to_string(BatchNormMode::kLocal), to_string(BatchNormMode::kSync)};
   }
   for (auto mode = modes.begin(); mode != modes.end(); ++mode) {
+    *mode = current_mode_name(*mode);
     if (std::find(modes.begin(), mode, *mode) != mode) {
       throw ConfigError("--modes names " + *mode + " twice");
     }
@@ -72,8 +73,8 @@ std::vector<std::string> modes_of(const CompareArguments& arguments) {
   return modes;
 }
 
-/// The overrides that make a cell of the configuration. A virtual device of mode `virtual` takes
-/// the place of a device: one device, as many slices as there are devices, the same global batch.
+/// The overrides that make a cell of the configuration. A slice of mode `ghost` takes the place of
+/// a device: one device, as many slices as there are devices, the same global batch.
 std::vector<std::string> cell_overrides(const CompareArguments& arguments, const std::string& mode,
                                         int seed, int devices, std::int64_t global_batch) {
   std::vector<std::string> overrides = arguments.common.overrides;
@@ -83,7 +84,7 @@ std::vector<std::string> cell_overrides(const CompareArguments& arguments, const
   if (!overrides_key(overrides, "run.eval_all_stats")) {
     overrides.push_back("run.eval_all_stats=true");
   }
-  if (is_virtual(mode)) {
+  if (is_ghost(mode)) {
     overrides.push_back("batch.global=" + std::to_string(global_batch));
     if (devices > 1 && !overrides_key(overrides, "bn.virtual_devices")) {
       overrides.push_back("bn.virtual_devices=" + std::to_string(devices));
@@ -101,6 +102,13 @@ struct Plan {
   std::vector<Cell> cells;  // seed by seed, so that an unfinished comparison has whole seeds
 };
 
+/// The one that a comparison has begun under the mode's former name goes on.
+fs::path run_folder_of(const fs::path& comparison, const std::string& mode, int seed) {
+  const fs::path former = comparison / fmt::format("virtual-s{}", seed);
+  if (is_ghost(mode) && fs::exists(former)) return former;
+  return comparison / fmt::format("{}-s{}", mode, seed);
+}
+
 TrainRequest make_request(const CompareArguments& arguments, const Plan& plan,
                           const std::string& mode, int seed, std::int64_t global_batch) {
   const std::vector<Device> devices = parse_devices(plan.devices);
@@ -109,8 +117,8 @@ TrainRequest make_request(const CompareArguments& arguments, const Plan& plan,
       load_config(arguments.inputs.front(),
                   cell_overrides(arguments, mode, seed, plan.roster.ranks(), global_batch),
                   &request.warnings, *arguments.common.tables);
-  request.devices = is_virtual(mode) ? single_device(devices.front()) : plan.devices;
-  request.output = plan.folder / fmt::format("{}-s{}", mode, seed);
+  request.devices = is_ghost(mode) ? single_device(devices.front()) : plan.devices;
+  request.output = run_folder_of(plan.folder, mode, seed);
   const bool lines = arguments.verbose || isatty(STDOUT_FILENO) != 0;
   request.console = lines && !arguments.common.json ? Console::kStdout : Console::kWarnings;
   request.program = arguments.common.program;
@@ -133,7 +141,7 @@ Plan make_plan(const CompareArguments& arguments, Fleet* fleet) {
     for (const std::string& mode : plan.modes) {
       TrainRequest request = make_request(arguments, plan, mode, seed, global_batch);
       const std::string placement =
-          is_virtual(mode) ? request.devices : plan.roster.placement(plan.devices);
+          is_ghost(mode) ? request.devices : plan.roster.placement(plan.devices);
       plan.cells.push_back({mode, std::move(request), placement});
     }
   }
@@ -145,8 +153,8 @@ void announce(const CompareArguments& arguments, const Plan& plan) {
   for (std::size_t i = 0; i < plan.modes.size(); ++i) {
     const Cell& cell = plan.cells[i];
     std::string line = fmt::format("  {}: {}", cell.mode, cell.placement);
-    if (is_virtual(cell.mode)) {
-      line += fmt::format(", {} virtual devices", cell.request.config.bn.virtual_devices);
+    if (is_ghost(cell.mode)) {
+      line += fmt::format(", {} slices", cell.request.config.bn.virtual_devices);
     }
     say(arguments, line);
   }
@@ -261,8 +269,8 @@ std::optional<CellRuns> run_cells(const CompareArguments& arguments, Plan& plan)
       continue;
     }
     tell(fmt::format("{}: {} (log: {})", name, agreed, (cell.request.output / "run.log").string()));
-    // Virtual devices are those of one device, which process 0 has.
-    const bool alone = is_virtual(cell.mode);
+    // Mode ghost takes one device, which process 0 has.
+    const bool alone = is_ghost(cell.mode);
     if (agreed == "resuming") cell.request.resume = "auto";
     if (!alone) cell.request.fleet = plan.fleet;
     cell.request.stop = &signals.requested();

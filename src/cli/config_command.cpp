@@ -174,7 +174,10 @@ void schema() {
   for (const ConfigKey& key : config_keys()) {
     Json entry = type_of(key.write(defaults));
     if (!key.doc.empty()) entry["description"] = key.doc;
-    if (entry.value("type", "") == "string" && !key.words.empty()) entry["enum"] = key.words;
+    if (entry.value("type", "") == "string" && !key.words.empty()) {
+      entry["enum"] = key.words;
+      for (const std::string& former : key.former_words) entry["enum"].push_back(former);
+    }
     const std::string section = section_of(key.path);
     const std::string parent = section.substr(0, section.find('.'));
     Json* properties = &sections[parent];

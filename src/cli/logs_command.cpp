@@ -282,7 +282,7 @@ Curve curve_of(const fs::path& run) {
   Curve curve;
   for_each_json_line(RunFolder{run}.events(), [&](const Json& json) {
     if (!json.contains("bn_mode")) return;
-    curve.mode = json.value("bn_mode", "");
+    curve.mode = current_mode_name(json.value("bn_mode", ""));
     curve.seed = json.value("seed", std::uint64_t{0});
   });
   curve.name = run.string();

@@ -79,7 +79,7 @@ void print_norms(const TrainingPlan& plan) {
     return;
   }
   Table table{.header = {"BatchNorm at", "layers", "channels", "values per channel: local", "sync",
-                         fmt::format("virtual({})", plan.config.bn.virtual_devices)},
+                         fmt::format("ghost({})", plan.config.bn.virtual_devices)},
               .rows = {}};
   for (const NormPlan& norm : plan.norms) {
     table.rows.push_back({fmt::format("{}x{}", norm.height, norm.width),
@@ -87,7 +87,7 @@ void print_norms(const TrainingPlan& plan) {
                               ? norm.layers.front()
                               : fmt::format("{} from {}", norm.layers.size(), norm.layers.front()),
                           fmt::format("{}", norm.channels), fmt::format("{}", norm.local),
-                          fmt::format("{}", norm.sync), fmt::format("{}", norm.virtual_slice)});
+                          fmt::format("{}", norm.sync), fmt::format("{}", norm.ghost_slice)});
   }
   fmt::print("\n{}", to_markdown(table));
   fmt::print("this run's mode is {}: {} exchanges per step", to_string(plan.config.bn.mode),
@@ -127,7 +127,7 @@ Json to_json(const TrainingPlan& plan) {
                      {"channels", norm.channels},
                      {"local", norm.local},
                      {"sync", norm.sync},
-                     {"virtual", norm.virtual_slice}});
+                     {"ghost", norm.ghost_slice}});
   }
   Json devices = Json::array();
   for (const Device& device : plan.devices) devices.push_back(to_string(device));

@@ -38,8 +38,8 @@ SyncBatchNorm::SyncBatchNorm(const BatchNormOptions& batch_norm,
   if (!process_groups.empty()) options.process_groups = process_groups;
 }
 
-VirtualBatchNorm::VirtualBatchNorm(int virtual_devices, const BatchNormOptions& batch_norm)
-    : NormLayer(with_mode(batch_norm, BatchNormMode::kVirtual)) {
+GhostBatchNorm::GhostBatchNorm(int virtual_devices, const BatchNormOptions& batch_norm)
+    : NormLayer(with_mode(batch_norm, BatchNormMode::kGhost)) {
   options.virtual_devices = virtual_devices;
 }
 

@@ -57,7 +57,7 @@ void read_events(const fs::path& path, RunRecord& run) {
   for_each_json_line(path, [&](const Json& json) {
     const std::string type = json.value("type", "");
     if (type == "header" || type == "resume") {
-      run.mode = json.value("bn_mode", run.mode);
+      run.mode = current_mode_name(json.value("bn_mode", run.mode));
       run.seed = json.value("seed", run.seed);
       run.devices = json.value("devices", run.devices);
       // What a resumed run does again supersedes what it did before.

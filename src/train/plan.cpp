@@ -49,7 +49,7 @@ std::vector<NormPlan> plan_norms(const TrainingPlan& plan, DataParallel& replica
                        .width = width,
                        .local = local * positions,
                        .sync = all * positions,
-                       .virtual_slice = slice * positions});
+                       .ghost_slice = slice * positions});
       same = norms.end() - 1;
     }
     same->layers.push_back(layer->name());

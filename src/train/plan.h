@@ -17,8 +17,8 @@ struct NormPlan {
   std::vector<std::string> layers = {};  // in forward order
   std::int64_t channels = 0;             // of all of them together
   // Values that a channel's statistics come from, the fewest of any device or slice that has an
-  // image: on each device by itself, over all devices, in virtual devices.
-  std::int64_t local = 0, sync = 0, virtual_slice = 0;
+  // image: on each device by itself, over all devices, in slices of a device.
+  std::int64_t local = 0, sync = 0, ghost_slice = 0;
 };
 
 struct TrainingPlan {

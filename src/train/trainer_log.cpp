@@ -22,8 +22,8 @@ std::string describe_mode(const Config& config, std::size_t devices) {
   const BatchNormConfig& bn = config.bn;
   if (bn.mode == BatchNormMode::kLocal)
     return "local: every device normalises its own part of the batch";
-  if (bn.mode == BatchNormMode::kVirtual) {
-    return fmt::format("virtual: every device's part is cut into {} slices", bn.virtual_devices);
+  if (bn.mode == BatchNormMode::kGhost) {
+    return fmt::format("ghost: every device's part is cut into {} slices", bn.virtual_devices);
   }
   const std::size_t group = bn.sync_group > 0 ? static_cast<std::size_t>(bn.sync_group) : devices;
   return fmt::format("sync: groups of {} of {} devices normalise their common batch", group,

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <csignal>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -59,7 +60,7 @@ std::string scalars(const ComparisonPlace& place, const std::string& cell) {
 TEST_CASE("compare trains every cell once") {
   const ComparisonPlace place;
   // A key that means nothing with this schedule.
-  const auto command = place.compare("local,sync,virtual", {"-s", "schedule.gamma=0.5"});
+  const auto command = place.compare("local,sync,ghost", {"-s", "schedule.gamma=0.5"});
   const Outcome first = run_lockstep(command);
   CAPTURE(first.err);
   REQUIRE(first.exit_code == 0);
@@ -67,8 +68,8 @@ TEST_CASE("compare trains every cell once") {
   check_contains(first.err, "schedule.gamma");
   CHECK(first.err.find("INFO") == std::string::npos);
   check_contains(first.out, "the smallest possible p-value is 0.5");
-  check_contains(first.out, "virtual: cpu:1, 2 virtual devices");
-  check_contains(first.out, "[6/6] virtual seed 1: training");
+  check_contains(first.out, "ghost: cpu:1, 2 slices");
+  check_contains(first.out, "[6/6] ghost seed 1: training");
   check_contains(first.out, "sync - local = ");
 
   const Json report = Json::parse(read_text(place.cell("comparison.json")));
@@ -76,7 +77,7 @@ TEST_CASE("compare trains every cell once") {
   CHECK(report["pairs"].size() == 3);
   CHECK(report["modes"][0]["mIoU_by_seed"].size() == 2);
   CHECK(report["warnings"].empty());
-  // A virtual device is a device: the losses agree to rounding.
+  // A slice is a device: the losses agree to rounding.
   const double local = report["modes"][0]["train_loss"]["mean"];
   const double slices = report["modes"][2]["train_loss"]["mean"];
   CHECK(local == doctest::Approx(slices).epsilon(1e-4));
@@ -84,8 +85,14 @@ TEST_CASE("compare trains every cell once") {
 
   const Outcome again = run_lockstep(command);
   CHECK(again.exit_code == 0);
-  check_contains(again.out, "[6/6] virtual seed 1: done before");
+  check_contains(again.out, "[6/6] ghost seed 1: done before");
   CHECK(again.out.find("training") == std::string::npos);
+
+  // Comparisons were once written with the mode's former name.
+  std::filesystem::rename(place.cell("ghost-s1"), place.cell("virtual-s1"));
+  const Outcome former = run_lockstep(command);
+  CHECK(former.exit_code == 0);
+  check_contains(former.out, "[6/6] ghost seed 1: done before");
 
   const Outcome other = run_lockstep(place.compare("local,sync", {"-s", "optim.lr=0.5"}));
   CHECK(other.exit_code == 2);

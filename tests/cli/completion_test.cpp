@@ -55,7 +55,7 @@ TEST_CASE("completion: every key of the configuration, and the words that it tak
   CHECK(keys.words.size() > 70);
   CHECK(keys.has("optim.lr="));
   CHECK(complete({"train", "-s", "bn.mode="}).words ==
-        Words{"bn.mode=local", "bn.mode=sync", "bn.mode=virtual"});
+        Words{"bn.mode=local", "bn.mode=sync", "bn.mode=ghost"});
   CHECK(complete({"train", "--set", "run.tf32=t"}).words == Words{"run.tf32=true"});
   CHECK(complete({"train", "-s", "model.arch=unet"}).words == Words{"model.arch=unet"});
   CHECK(complete({"train", "-s", "optim.lr="}).words.empty());
@@ -95,7 +95,7 @@ TEST_CASE("completion: values by what an option takes") {
   CHECK(complete({"train", "--resume", "-d", "cpu:1", ""}).files == FileKind::kConfigs);
   CHECK(complete({"bench", ""}).words == Words{"step", "layers", "batch_norm", "exchange"});
   CHECK(complete({"bench", "step", ""}).files == FileKind::kConfigs);
-  CHECK(complete({"compare", "--modes", "sync,"}).words == Words{"sync,local", "sync,virtual"});
+  CHECK(complete({"compare", "--modes", "sync,"}).words == Words{"sync,local", "sync,ghost"});
 }
 
 TEST_CASE("completion: config takes a layout with init, configurations with show and diff") {

@@ -102,12 +102,12 @@ with tempfile.TemporaryDirectory() as name:
     print("two processes evaluate as one does")
 
     for processes, devices in ((1, "cpu:4"), (2, "cpu:2"), (2, "cpu:2")):  # the third finds all of it done
-        text = run(launched(processes, "compare", CONFIG, "-d", devices, "--modes", "local,sync,virtual", "--seeds", 1, "-o", root / f"of{processes}",
+        text = run(launched(processes, "compare", CONFIG, "-d", devices, "--modes", "local,sync,ghost", "--seeds", 1, "-o", root / f"of{processes}",
                             "--no-images", *overrides(key for key in KEYS if not key.startswith("bn.")))).stdout
         if not (root / f"of{processes}/report.html").exists():
             sys.exit(f"compare of {processes} processes wrote no report\n{text}")
-    expect(text, "local: cpu:2 in each of 2 processes", "| sync    | cpu:2 in each of 2 processes |", "[3/3] virtual seed 0: done before")
-    for cell in ("local-s0", "sync-s0", "virtual-s0"):
+    expect(text, "local: cpu:2 in each of 2 processes", "| sync    | cpu:2 in each of 2 processes |", "[3/3] ghost seed 0: done before")
+    for cell in ("local-s0", "sync-s0", "ghost-s0"):
         if bytes_of(root / "of1" / cell) != bytes_of(root / "of2" / cell):
             sys.exit(f"compare of two processes comes to another {cell}")
     print("two processes compare modes as one does")

@@ -123,7 +123,7 @@ TEST_CASE("GPU fleet: two processes of two replicas end at the bytes of one of f
 
 TEST_CASE("GPU fleet: virtual BatchNorm, micro-batches, groups and steps ahead are one process's") {
   fake_runtime::use({.devices = 1});
-  DataParallelOptions slices = toy_of(BatchNormMode::kVirtual);
+  DataParallelOptions slices = toy_of(BatchNormMode::kGhost);
   slices.norm.options.virtual_devices = 2;
   DataParallelOptions micro = toy_of(BatchNormMode::kSync);
   micro.accumulate = 2;

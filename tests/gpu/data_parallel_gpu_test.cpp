@@ -74,7 +74,7 @@ TEST_CASE("sync on N replicas of a GPU is one replica with the whole batch") {
 
 TEST_CASE("virtual on one replica is local on several") {
   if (no_gpu()) return;
-  DataParallelOptions slices = on_gpu(1, BatchNormMode::kVirtual, "event");
+  DataParallelOptions slices = on_gpu(1, BatchNormMode::kGhost, "event");
   slices.norm.options.virtual_devices = 4;
   check_within(trained_outcome(slices), trained_outcome(on_gpu(4, BatchNormMode::kLocal, "event")),
                2e-4);
@@ -121,7 +121,7 @@ void check_graph(int ranks, BatchNormMode mode) {
 
 // Apart: cuDNN's calls inside a capture, then a capture of several streams, then exchanges in it.
 TEST_CASE("a graph of one replica replays the bits of an issued step") {
-  if (!no_gpu()) check_graph(1, BatchNormMode::kVirtual);
+  if (!no_gpu()) check_graph(1, BatchNormMode::kGhost);
 }
 
 TEST_CASE("a graph of several local replicas replays the bits of an issued step") {

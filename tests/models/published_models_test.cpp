@@ -26,7 +26,7 @@ TEST_CASE("published, virtual devices: ResNet-50 on 8 images is 8 devices with a
   ParameterStore store;
   const Model model = resnet(resnet_options("resnet50"), 1000);
   const Shape batch{8, 96, 96, 3}, image = batch.with_batch(1);
-  const auto together = build_network(model, VirtualBatchNorm(8), batch, {}, *backend, store);
+  const auto together = build_network(model, GhostBatchNorm(8), batch, {}, *backend, store);
   initialize_parameters(store, *backend, 1);
   const Values images = random_values(batch, 2);
   const Values logits = logits_of(*together, *backend, images);

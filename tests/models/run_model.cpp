@@ -115,7 +115,7 @@ class Case {
     if (about.value("clamp", false)) norm.options.eps_mode = EpsMode::kClamp;
     const std::string mode = about.value("mode", "sync");
     norm.options.mode = mode == "sync"      ? BatchNormMode::kSync
-                        : mode == "virtual" ? BatchNormMode::kVirtual
+                        : mode == "virtual" ? BatchNormMode::kGhost
                                             : BatchNormMode::kLocal;
     norm.options.virtual_devices = 2;
     return norm;

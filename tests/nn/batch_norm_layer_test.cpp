@@ -100,9 +100,9 @@ TEST_CASE("clamp, no affine parameters, no running statistics") {
   check_training(test, default_momentum);
 }
 
-TEST_CASE("virtual devices take torch.chunk's slices; the first feeds the running statistics") {
+TEST_CASE("ghost slices are torch.chunk's; the first feeds the running statistics") {
   Case test;
-  test.options.mode = BatchNormMode::kVirtual;
+  test.options.mode = BatchNormMode::kGhost;
   const auto check = [&](std::int64_t batch, int devices, std::vector<std::int64_t> slices) {
     test.shape = Shape{batch, 2, 3, 4};
     test.options.virtual_devices = devices;
@@ -116,9 +116,9 @@ TEST_CASE("virtual devices take torch.chunk's slices; the first feeds the runnin
   check(2, 8, {1, 1});
 }
 
-TEST_CASE("virtual slices equal networks of their own, bit for bit") {
+TEST_CASE("ghost slices equal networks of their own, bit for bit") {
   BatchNormOptions options;
-  options.mode = BatchNormMode::kVirtual;
+  options.mode = BatchNormMode::kGhost;
   options.virtual_devices = 4;
   const Shape shape{7, 3, 3, 5};
   TestNetwork whole(normalize, shape, {true, true}, options);
@@ -153,7 +153,7 @@ TEST_CASE(
     for (const bool planned_for_training : {true, false}) {
       BatchNormOptions options;
       options.track_running_stats = track;
-      options.mode = BatchNormMode::kVirtual;
+      options.mode = BatchNormMode::kGhost;
       options.virtual_devices = 2;
       const Shape shape{4, 3, 2, 3};
       TestNetwork net(normalize, shape, {planned_for_training, false}, options);
@@ -244,7 +244,7 @@ TEST_CASE("one value per channel is an error that names the layer") {
   };
   expect_error({}, {1, 1, 1, 4});
   BatchNormOptions options;
-  options.mode = BatchNormMode::kVirtual;
+  options.mode = BatchNormMode::kGhost;
   options.virtual_devices = 3;
   expect_error(options, {3, 1, 1, 4});
   options.mode = BatchNormMode::kSync;

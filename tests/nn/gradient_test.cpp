@@ -114,8 +114,8 @@ TEST_CASE("gradients of a small U-Net with batch statistics") {
   });
   check.options.eps = 1e-3F;
   check_gradients(check);
-  SUBCASE("virtual devices: 2 of 3 samples and 1") {
-    check.options.mode = BatchNormMode::kVirtual;
+  SUBCASE("ghost slices: 2 of 3 samples and 1") {
+    check.options.mode = BatchNormMode::kGhost;
     check.options.virtual_devices = 2;
     check.slices = {2, 1};
     check_gradients(check);
@@ -152,7 +152,7 @@ TEST_CASE("gradients of residual blocks") {
     return net.add(c, net.batch_norm_add_relu(a, c, "d.bn"));
   });
   check_gradients(check);
-  check.options.mode = BatchNormMode::kVirtual;
+  check.options.mode = BatchNormMode::kGhost;
   check.options.virtual_devices = 2;
   check.slices = {1, 1};
   check_gradients(check);

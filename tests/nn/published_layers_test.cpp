@@ -230,7 +230,7 @@ TEST_CASE("published, Pan: eight virtual devices of one sample each, in 3, 4 and
   for (const Shape& shape : {Shape{8, 1000, 32}, Shape{8, 7, 7, 32}, Shape{8, 7, 7, 7, 32}}) {
     CAPTURE(to_string(shape));
     BatchNormOptions options;
-    options.mode = BatchNormMode::kVirtual;
+    options.mode = BatchNormMode::kGhost;
     options.virtual_devices = 8;
     options.momentum = 1;
     const Part whole = random_part(shape, 3);

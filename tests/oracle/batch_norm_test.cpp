@@ -237,7 +237,7 @@ TEST_CASE("synchronized BatchNorm is PyTorch's BatchNorm on the whole batch") {
       check_batch_norm(layer, BatchNormMode::kSync, devices, 1);
     }
     check_batch_norm(layer, BatchNormMode::kLocal, 1, 1);
-    check_batch_norm(layer, BatchNormMode::kVirtual, 1, 1);
+    check_batch_norm(layer, BatchNormMode::kGhost, 1, 1);
   }
 }
 
@@ -249,7 +249,7 @@ TEST_CASE("local and virtual BatchNorm are PyTorch's BatchNorm chunk by chunk") 
     const int chunks = layer.about["chunks"];
     if (chunks == 1) continue;
     check_batch_norm(layer, BatchNormMode::kLocal, chunks, 1);
-    check_batch_norm(layer, BatchNormMode::kVirtual, 1, chunks);
+    check_batch_norm(layer, BatchNormMode::kGhost, 1, chunks);
   }
 }
 

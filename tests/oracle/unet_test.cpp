@@ -80,7 +80,7 @@ TEST_CASE("local training on 4 devices and virtual training equal PyTorch chunk 
     const auto golden = load_golden(name);
     if (!golden) continue;
     check_training(*golden, BatchNormMode::kLocal, 4, 1);
-    check_training(*golden, BatchNormMode::kVirtual, 1, 4);
+    check_training(*golden, BatchNormMode::kGhost, 1, 4);
   }
 }
 

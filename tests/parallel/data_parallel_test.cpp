@@ -71,7 +71,7 @@ TEST_CASE("sync on any number of devices is one device with the whole batch") {
 }
 
 TEST_CASE("local on W devices is virtual(W) on one") {
-  DataParallelOptions options = toy_options(1, BatchNormMode::kVirtual);
+  DataParallelOptions options = toy_options(1, BatchNormMode::kGhost);
   options.norm.options.virtual_devices = 4;
   CHECK((toy_outcome(toy_options(4, BatchNormMode::kLocal)) == toy_outcome(options)));
   // And two devices with two slices each, where they come to the same images.
@@ -82,9 +82,9 @@ TEST_CASE("local on W devices is virtual(W) on one") {
     return outcome_of(*run, train(*run, {8, 8, 8}));
   };
   const Outcome local = full_batches(4, BatchNormMode::kLocal, 1);
-  CHECK((full_batches(1, BatchNormMode::kVirtual, 4) == local));
-  CHECK((full_batches(2, BatchNormMode::kVirtual, 2) == local));
-  CHECK_FALSE((full_batches(1, BatchNormMode::kVirtual, 2) == local));
+  CHECK((full_batches(1, BatchNormMode::kGhost, 4) == local));
+  CHECK((full_batches(2, BatchNormMode::kGhost, 2) == local));
+  CHECK_FALSE((full_batches(1, BatchNormMode::kGhost, 2) == local));
 }
 
 TEST_CASE("all replicas stay bitwise equal") {

@@ -69,7 +69,7 @@ TEST_CASE("fleet: local and virtual BatchNorm, micro-batches and groups are thos
     return Outcome{parameters(run, first), {}, run.optimizer_state(), std::move(losses)};
   };
   for (const auto& options :
-       {make(BatchNormMode::kLocal, 1, {}), make(BatchNormMode::kVirtual, 1, {}),
+       {make(BatchNormMode::kLocal, 1, {}), make(BatchNormMode::kGhost, 1, {}),
         make(BatchNormMode::kSync, 2, {}), make(BatchNormMode::kSync, 1, {{0, 1}, {2, 3}}),
         make(BatchNormMode::kSync, 1, {{0, 2}, {1, 3}}),
         make(BatchNormMode::kSync, 1, {{0, 3}, {1, 2}})}) {

@@ -109,7 +109,7 @@ TEST_CASE("a head without a loss does not learn") {
 }
 
 TEST_CASE("micro-batches are the slices of virtual BatchNorm, one after another") {
-  DataParallelOptions options = model_options(two_heads, 1, BatchNormMode::kVirtual, 8);
+  DataParallelOptions options = model_options(two_heads, 1, BatchNormMode::kGhost, 8);
   options.norm.options.virtual_devices = 4;
   const auto steps = [](const DataParallelOptions& how) {
     DataParallel run(how);
@@ -225,7 +225,7 @@ TEST_CASE("conversion leaves frozen layers and virtual ones on the way back alon
   train(run);
   CHECK(statistics(run, 0) == before);
   DataParallelOptions options =
-      model_options(revert_sync_batchnorm(two_heads), 1, BatchNormMode::kVirtual);
+      model_options(revert_sync_batchnorm(two_heads), 1, BatchNormMode::kGhost);
   const Outcome reverted = trained(options);
   options.model = two_heads;
   CHECK(reverted == trained(options));

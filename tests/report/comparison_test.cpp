@@ -97,11 +97,11 @@ TEST_CASE("one seed gives a difference and claims nothing more") {
 
 TEST_CASE("three modes make three differences, adjusted together") {
   std::vector<TrainSummary> runs = three_seeds();
-  for (const int seed : {0, 1, 2}) runs.push_back(run("virtual", seed, 20 + 10 * seed));
+  for (const int seed : {0, 1, 2}) runs.push_back(run("ghost", seed, 20 + 10 * seed));
   const Comparison comparison = compare_runs(runs);
   REQUIRE(comparison.pairs.size() == 3);
   CHECK(comparison.pairs[0].p_holm.value() == doctest::Approx(0.75));
-  CHECK(comparison.pairs[1].a == "virtual");
+  CHECK(comparison.pairs[1].a == "ghost");
   CHECK(comparison.pairs[1].b == "local");
   CHECK(comparison.pairs[1].p_value.value() == 1.0);
 }

@@ -261,6 +261,19 @@ TEST_CASE("a relative root is looked for here, then beside the configuration") {
   CHECK(load_config(path, {"data.root=tests"}).data.root == std::filesystem::absolute("tests"));
 }
 
+TEST_CASE("ghost is what virtual is called now: both are read, and runs of the old name go on") {
+  const Config ghost = config_from(kStreets, {"bn.mode=ghost"});
+  const Config former = config_from(kStreets, {"bn.mode=virtual"});
+  CHECK(ghost.bn.mode == BatchNormMode::kGhost);
+  CHECK(former.bn.mode == BatchNormMode::kGhost);
+  check_contains(to_toml(former), "mode = \"ghost\"");
+  CHECK(config_hash(ghost) == config_hash(former));
+  const Config run = config_from(kStreets, {"bn.mode=virtual", "run.max_iters=1"});
+  CHECK(config_hash(run) == "ece64bea1afa48be");  // in the header of such a run from before
+  CHECK(current_mode_name("virtual") == "ghost");
+  CHECK(current_mode_name("sync") == "sync");
+}
+
 TEST_CASE("the resolved configuration loads as is, to the same values") {
   const std::vector<std::vector<std::string>> cases{
       {},

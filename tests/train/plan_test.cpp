@@ -49,7 +49,7 @@ TEST_CASE("a plan counts steps, images and BatchNorm's values") {
   CHECK(plan.norms[0].height == 32);
   CHECK(plan.norms[0].local == 2 * 32 * 32);
   CHECK(plan.norms[0].sync == 4 * 32 * 32);
-  CHECK(plan.norms[0].virtual_slice == 32 * 32);
+  CHECK(plan.norms[0].ghost_slice == 32 * 32);
   CHECK(plan.norms[1].sync == 4 * 16 * 16);
   std::size_t layers = 0;
   std::int64_t channels = 0;

@@ -15,10 +15,10 @@ class NetworkBuilder;
 struct Value;
 
 enum class BatchNormMode : std::uint8_t {
-  kLocal,    // every device normalises by its own part of the batch
-  kSync,     // all devices (of a sync group) normalise by their common batch
-  kVirtual,  // every device's part is split into slices that are normalised apart and share gamma
-             // and beta
+  kLocal,  // every device normalises by its own part of the batch
+  kSync,   // all devices (of a sync group) normalise by their common batch
+  kGhost,  // every device's part is split into slices, each normalised by itself; they share gamma
+           // and beta (Ghost BatchNorm, Hoffer et al. 2017)
 };
 
 /// What torch.nn.BatchNorm2d takes, and over which samples the statistics go.
@@ -77,11 +77,15 @@ struct SyncBatchNorm : NormLayer {
   explicit SyncBatchNorm(const BatchNormOptions& batch_norm = {},
                          const RankPartition& process_groups = {});
 };
-/// Every device's samples in `virtual_devices` slices (sizes as torch.chunk), each normalised as if
-/// it were alone on a device. Slice 0 of device 0 feeds the running statistics.
-struct VirtualBatchNorm : NormLayer {
-  explicit VirtualBatchNorm(int virtual_devices, const BatchNormOptions& batch_norm = {});
+/// Ghost BatchNorm (Hoffer et al. 2017, "Train longer, generalize better"): every device's samples
+/// in `virtual_devices` slices (sizes as torch.chunk), each normalised as if it were alone on a
+/// device. Slice 0 of device 0 feeds the running statistics.
+struct GhostBatchNorm : NormLayer {
+  explicit GhostBatchNorm(int virtual_devices, const BatchNormOptions& batch_norm = {});
 };
+/// The name that virtual-device implementations use for it. Not the Virtual BatchNorm of Salimans
+/// et al. 2016, which normalises by a reference batch.
+using VirtualBatchNorm = GhostBatchNorm;
 /// Running statistics as they were loaded, in training as in evaluation; gamma and beta still
 /// learn.
 struct FrozenBatchNorm : NormLayer {

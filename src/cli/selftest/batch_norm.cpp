@@ -113,8 +113,8 @@ std::vector<GroupCase> group_cases(const SelftestDevices& devices) {
        eight,
        {{0, 1, 4, 5}, {2, 3, 6, 7}}},
       {"local, 5 images on 4 devices", four, BatchNorm2d(), five, chunks(5, 4)},
-      {"virtual(3) on one device", one, VirtualBatchNorm(3), eight, chunks(8, 3)},
-      {"virtual(2) on each of two devices", two, VirtualBatchNorm(2), eight, chunks(8, 4)},
+      {"ghost(3) on one device", one, GhostBatchNorm(3), eight, chunks(8, 3)},
+      {"ghost(2) on each of two devices", two, GhostBatchNorm(2), eight, chunks(8, 4)},
       {"eps added", several, add, eight, whole(8), small_variances(eight)},
       {"eps added, one device", one, add, eight, whole(8), small_variances(eight)},
       {"eps clamped", several, clamp, eight, whole(8), small_variances(eight)},
@@ -123,11 +123,11 @@ std::vector<GroupCase> group_cases(const SelftestDevices& devices) {
 }
 
 /// The same for inputs of every rank, odd numbers of samples among them.
-Measured check_virtual_is_local(const SelftestDevices& devices) {
+Measured check_ghost_is_local(const SelftestDevices& devices) {
   Measured all{0, 0};
   for (const Shape& input :
        {Shape{8, 3}, Shape{9, 5, 3}, Shape{9, 4, 3, 3}, Shape{7, 2, 3, 2, 3}}) {
-    GroupCase c{"", devices.replicas(1), VirtualBatchNorm(4), input, {}};
+    GroupCase c{"", devices.replicas(1), GhostBatchNorm(4), input, {}};
     const ProbePass split = run_case(c).pass;
     c.devices = devices.replicas(4);
     c.norm = BatchNormOptions{};
@@ -401,8 +401,8 @@ SelftestChecks batch_norm_checks(const SelftestDevices& devices) {
   for (const GroupCase& c : group_cases(devices)) {
     add(c.name, kPlain, kRoundings, [c] { return check_groups(c); });
   }
-  add("virtual(4), one device = local, four", "outputs and input gradients", 0,
-      [devices] { return check_virtual_is_local(devices); });
+  add("ghost(4), one device = local, four", "outputs and input gradients", 0,
+      [devices] { return check_ghost_is_local(devices); });
   add("variance of 10000 +- 1", "running_var, plain loops in double", 1e-4,
       [several] { return check_large_mean(several); });
   add("running statistics, momentum 0.3", "of every device, unbiased, plain loops", kRoundings,

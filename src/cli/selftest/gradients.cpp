@@ -204,7 +204,7 @@ std::vector<GradientCase> norm_cases() {
           norm_case("sync (N,C,H,W)", SyncBatchNorm()),
           norm_case("sync (N,C,D,H,W)", SyncBatchNorm(), {5, 2, 3, 2, 2}),
           norm_case("sync, no affine", SyncBatchNorm({.affine = false})),
-          norm_case("virtual(3)", VirtualBatchNorm(3)),
+          norm_case("ghost(3)", GhostBatchNorm(3)),
           frozen,
           clamped,
           fused};

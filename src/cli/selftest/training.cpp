@@ -123,7 +123,7 @@ Measured check_repeats(const std::vector<Device>& devices, const NormLayer& norm
 }
 
 Measured check_virtual(const SelftestDevices& devices) {
-  return difference(trained(small_training(devices.replicas(1), VirtualBatchNorm(4))),
+  return difference(trained(small_training(devices.replicas(1), GhostBatchNorm(4))),
                     trained(small_training(devices.replicas(4), BatchNorm2d())));
 }
 
@@ -348,8 +348,7 @@ SelftestChecks training_checks(const SelftestDevices& devices) {
       [several] { return check_repeats(several, SyncBatchNorm()); });
   add("local, repeated with random delays", kAll, 0,
       [several] { return check_repeats(several, BatchNorm2d()); });
-  add("virtual(4), one device = local, four", kAll, 0,
-      [devices] { return check_virtual(devices); });
+  add("ghost(4), one device = local, four", kAll, 0, [devices] { return check_virtual(devices); });
   for (const bool adamw : {false, true}) {
     add(concat("sync, ", kSteps, " steps of ", adamw ? "AdamW" : "SGD"),
         "weights, statistics, norm; plain loops in double", 8 * kSteps * kRounding,

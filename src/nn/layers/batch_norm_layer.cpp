@@ -66,7 +66,7 @@ std::int64_t BatchNormLayer::slice_samples(std::int64_t batch, bool split) const
 }
 
 int BatchNormLayer::slice_count(const StepContext& context) const {
-  const bool split = options().mode == BatchNormMode::kVirtual && context.training &&
+  const bool split = options().mode == BatchNormMode::kGhost && context.training &&
                      !uses_running_statistics(context);
   const std::int64_t batch = output()->data.shape.batch();
   if (!split || batch == 0) return 1;
@@ -76,7 +76,7 @@ int BatchNormLayer::slice_count(const StepContext& context) const {
 
 // Of the largest slice: one part per image.
 std::int64_t BatchNormLayer::moments_floats() const {
-  const bool split = options().mode == BatchNormMode::kVirtual;
+  const bool split = options().mode == BatchNormMode::kGhost;
   return padded(slice_samples(output()->shape.batch(), split) * 2 * channels());
 }
 
@@ -85,12 +85,12 @@ std::int64_t BatchNormLayer::slice_floats() const {
 }
 
 std::int64_t BatchNormLayer::planned_slices() const {
-  const bool split = options().mode == BatchNormMode::kVirtual;
+  const bool split = options().mode == BatchNormMode::kGhost;
   return split ? std::min<std::int64_t>(options().virtual_devices, output()->shape.batch()) : 1;
 }
 
 std::size_t BatchNormLayer::saved_bytes() const {
-  const bool split = options().mode == BatchNormMode::kVirtual;
+  const bool split = options().mode == BatchNormMode::kGhost;
   const std::int64_t nodes = split ? image_tree_nodes(output()->shape.batch()) : 0;
   const std::int64_t floats = planned_slices() * slice_floats() + nodes * 2 * padded(channels());
   return static_cast<std::size_t>(floats) * sizeof(float);
@@ -224,7 +224,7 @@ std::int64_t BatchNormLayer::checked_count(const StepContext& context,
       count != 1, name(), ": batch statistics need more than one value per channel, got 1",
       exchanges(context) ? " from all devices together" : "", " (this device: ", rows, " of ",
       inputs()[0]->data.shape.rows(), " rows, input ", to_string(inputs()[0]->data.shape),
-      "); use a larger batch or images, mode \"sync\", or fewer virtual devices");
+      "); use a larger batch or images, mode \"sync\", or fewer slices");
   return count;
 }
 

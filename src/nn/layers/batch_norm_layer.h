@@ -1,6 +1,6 @@
 #pragma once
 // BatchNorm in training: partial moments of the local rows, an exchange if the mode asks for one,
-// then normalise (+ add, + ReLU). local, sync and virtual differ only in which slots are merged.
+// then normalise (+ add, + ReLU). local, sync and ghost differ only in which slots are merged.
 
 #include <cstdint>
 #include <optional>

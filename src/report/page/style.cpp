@@ -99,7 +99,7 @@ std::string chart_style() { return colors() + kChart; }
 std::string page_style() { return chart_style() + kPage; }
 
 int mode_style(std::string_view mode) {
-  return mode == "local" ? 0 : mode == "sync" ? 1 : mode == "virtual" ? 2 : 3;
+  return mode == "local" ? 0 : mode == "sync" ? 1 : mode == "ghost" ? 2 : 3;
 }
 
 std::string mode_class(std::string_view mode) { return "m" + std::to_string(mode_style(mode)); }

@@ -12,7 +12,7 @@ std::string chart_style();
 std::string page_style();
 
 /// The number of a mode's colour, dashes and marks: the same in every figure. local, sync and
-/// virtual have one each, all else shares another.
+/// ghost have one each, all else shares another.
 int mode_style(std::string_view mode);
 /// "m1" for the mode: the class of what is drawn for it.
 std::string mode_class(std::string_view mode);

@@ -144,6 +144,8 @@ struct Config {
 };
 
 const char* to_string(BatchNormMode mode);
+/// A mode as it is called today: "ghost" for "virtual", which runs were once written with.
+std::string current_mode_name(const std::string& name);
 const char* to_string(EvalStats stats);
 
 /// Reads and checks `path`, with `-s key=value` overrides (value in TOML syntax; a bare word is a

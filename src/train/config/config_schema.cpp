@@ -368,10 +368,11 @@ void add_batch_norm(Keys& keys) {
   keys.push_back(choice("bn.mode", bn(&BatchNormOptions::mode),
                         {{"local", BatchNormMode::kLocal},
                          {"sync", BatchNormMode::kSync},
-                         {"virtual", BatchNormMode::kVirtual}},
-                        "local (per device), sync, virtual (slices of each device's batch)"));
+                         {"ghost", BatchNormMode::kGhost}},
+                        "local (per device), sync, ghost (slices of each device's batch)",
+                        {{"virtual", BatchNormMode::kGhost}}));
   keys.push_back(integer("bn.virtual_devices", bn(&BatchNormOptions::virtual_devices),
-                         {.lo = 1, .hi = 65536}, "virtual: slices per device"));
+                         {.lo = 1, .hi = 65536}, "ghost: slices per device"));
   keys.push_back(integer("bn.sync_group", bn(&BatchNormConfig::sync_group), {.lo = 0, .hi = 65536},
                          "sync: devices per group, 0: all"));
   keys.push_back(real("bn.eps", bn(&BatchNormOptions::eps), kPositive, ""));

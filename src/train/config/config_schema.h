@@ -30,6 +30,11 @@ struct ConfigKey {
   bool counts = true;
   /// The words that may be written for it; empty where it is a number or any text.
   std::vector<std::string> words = {};
+  /// Names that such a word had before; they are still read.
+  std::vector<std::string> former_words = {};
+  /// What enters the configuration's hash; null: as `write`. A value that was renamed keeps the
+  /// name it had, so that runs from before go on.
+  std::function<std::string(const Config&)> hashed = nullptr;
 };
 
 /// In the order of the resolved file.

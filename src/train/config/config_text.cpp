@@ -16,10 +16,14 @@ const char* to_string(BatchNormMode mode) {
       return "local";
     case BatchNormMode::kSync:
       return "sync";
-    case BatchNormMode::kVirtual:
-      return "virtual";
+    case BatchNormMode::kGhost:
+      return "ghost";
   }
   return "?";
+}
+
+std::string current_mode_name(const std::string& name) {
+  return name == "virtual" ? to_string(BatchNormMode::kGhost) : name;
 }
 
 const char* to_string(EvalStats stats) {
@@ -72,8 +76,9 @@ std::string config_hash(const Config& config) {
   const Config defaults;
   std::string text;
   for (const ConfigKey& key : config_keys()) {
-    const std::string value = key.write(config);
-    if (key.counts && value != key.write(defaults)) text += fmt::format("{}={}\n", key.path, value);
+    const auto& written = key.hashed ? key.hashed : key.write;
+    const std::string value = written(config);
+    if (key.counts && value != written(defaults)) text += fmt::format("{}={}\n", key.path, value);
   }
   return fmt::format("{:016x}", XXH3_64bits(text.data(), text.size()));
 }

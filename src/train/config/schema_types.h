@@ -146,16 +146,23 @@ ConfigKey text(std::string path, Get get, std::string doc) {
 template <typename Get>
 using FieldOf = std::remove_cvref_t<std::invoke_result_t<Get, Config&>>;
 
+/// `former`: names that are read, too, and by which configurations are hashed: those of a value
+/// that has been renamed since runs were written.
 template <typename Get>
-ConfigKey choice(std::string path, Get get, std::vector<std::pair<std::string, FieldOf<Get>>> names,
-                 std::string doc) {
+using NamesOf = std::vector<std::pair<std::string, FieldOf<Get>>>;
+template <typename Get>
+ConfigKey choice(std::string path, Get get, NamesOf<Get> names, std::string doc,
+                 NamesOf<Get> former = {}) {
   std::vector<std::string> words;
   for (const auto& [name, value] : names) words.push_back(name);
-  auto read = [get, names, words](ConfigDraft& draft, const toml::node& node) -> std::string {
-    for (const auto& [name, value] : names) {
-      if (node.is_string() && *node.value<std::string>() == name) {
-        get(draft.config) = value;
-        return "";
+  auto read = [get, names, former, words](ConfigDraft& draft,
+                                          const toml::node& node) -> std::string {
+    for (const auto* known : {&names, &former}) {
+      for (const auto& [name, value] : *known) {
+        if (node.is_string() && *node.value<std::string>() == name) {
+          get(draft.config) = value;
+          return "";
+        }
       }
     }
     return expected_choice(words, node);
@@ -166,7 +173,17 @@ ConfigKey choice(std::string path, Get get, std::vector<std::pair<std::string, F
     }
     return "";
   };
-  return {std::move(path), std::move(doc), read, write, true, words};
+  auto hashed = [get, former, write](const Config& c) -> std::string {
+    for (const auto& [name, value] : former) {
+      if (get(c) == value) return quoted(name);
+    }
+    return write(c);
+  };
+  ConfigKey key{std::move(path), std::move(doc), read, write, true, words};
+  if (former.empty()) return key;
+  for (const auto& [name, value] : former) key.former_words.push_back(name);
+  key.hashed = hashed;
+  return key;
 }
 
 /// [height, width].

@@ -1,6 +1,6 @@
 #pragma once
 // The BatchNorm lens: per layer, how far the statistics of the parts of a batch (devices, or slices
-// in virtual mode) lie from those of the whole batch. Read between steps, from the partial moments
+// in ghost mode) lie from those of the whole batch. Read between steps, from the partial moments
 // of the last step.
 
 #include <cstdint>

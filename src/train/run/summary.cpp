@@ -89,7 +89,7 @@ RankReport rank_from(const Json& json) {
 TrainSummary summary_from(const Json& json) {
   TrainSummary summary;
   summary.config_hash = json.at("config_hash");
-  summary.bn_mode = json.at("bn_mode");
+  summary.bn_mode = current_mode_name(json.at("bn_mode"));
   summary.seed = json.at("seed");
   summary.devices = json.at("devices");
   summary.placement = json.value("placement", summary.devices);
