@@ -19,10 +19,10 @@
 #include "cli/man_page.h"
 #include "cli/progress_line.h"
 #include "cli/stdout_check.h"
+#include "config/suggest.h"
 #include "lockstep/cli/run_cli.h"
 #include "lockstep/core/check.h"
 #include "lockstep/parallel/data_parallel.h"
-#include "train/config/suggest.h"
 
 namespace lockstep {
 namespace {

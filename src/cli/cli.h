@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "train/config/config.h"
+#include "config/config.h"
 #include "train/exit_code.h"
 #include "train/inference/views.h"
 

@@ -8,9 +8,9 @@
 
 #include "cli/help.h"
 #include "cli/share.h"
+#include "config/config_schema.h"
 #include "lockstep/backend/backend.h"
 #include "lockstep/core/check.h"
-#include "train/config/config_schema.h"
 
 namespace lockstep {
 namespace {

@@ -7,10 +7,10 @@
 #include <map>
 
 #include "cli/cli.h"
+#include "config/config_schema.h"
+#include "config/suggest.h"
 #include "core/json.h"
 #include "lockstep/core/check.h"
-#include "train/config/config_schema.h"
-#include "train/config/suggest.h"
 
 namespace lockstep {
 namespace {

@@ -8,9 +8,9 @@
 
 #include "cli/cli.h"
 #include "cli/share.h"
+#include "config/suggest.h"
 #include "core/json.h"
 #include "lockstep/core/check.h"
-#include "train/config/suggest.h"
 
 namespace lockstep {
 namespace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <functional>
 
+#include "config/config.h"
 #include "lockstep/core/check.h"
-#include "train/config/config.h"
 
 namespace lockstep {
 namespace {

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "config/config.h"
 #include "lockstep/sync/fleet.h"
-#include "train/config/config.h"
 #include "train/run/summary.h"
 
 namespace lockstep {

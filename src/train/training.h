@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "config/config.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "train/checkpoint/checkpoint.h"
-#include "train/config/config.h"
 
 namespace lockstep {
 

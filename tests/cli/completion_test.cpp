@@ -9,9 +9,9 @@
 
 #include "cli/command_line.h"
 #include "cli/process.h"
+#include "config/config.h"
 #include "lockstep/core/check.h"
 #include "lockstep/data/dataset.h"
-#include "train/config/config.h"
 
 namespace lockstep {
 namespace {

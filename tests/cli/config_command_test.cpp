@@ -6,8 +6,8 @@
 
 #include "cli/process.h"
 #include "cli/tiny_config.h"
+#include "config/config.h"
 #include "support/errors.h"
-#include "train/config/config.h"
 
 namespace lockstep {
 namespace {

@@ -37,7 +37,7 @@ def missing_rows(page: str, lockstep: str) -> list[str]:
 
 
 def missing_keys(page: str, root: Path) -> list[str]:
-    schema = (root / "src/train/config/config_schema.cpp").read_text()
+    schema = (root / "src/config/config_schema.cpp").read_text()
     spans = " ".join(re.findall(r"`([^`]*)`", page))
     keys = sorted(set(re.findall(rf"(?<![\w/])(?:{SECTIONS})(?:\.[a-z_0-9]+)+", spans)))
     return [f"the configuration has no key {key}" for key in keys if f'"{key}"' not in schema]

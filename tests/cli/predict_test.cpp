@@ -6,12 +6,12 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/process.h"
+#include "config/config.h"
 #include "data/images/image_io.h"
 #include "lockstep/core/check.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/data/palette.h"
 #include "support/errors.h"
-#include "train/config/config.h"
 
 namespace lockstep {
 namespace {

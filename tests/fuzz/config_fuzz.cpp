@@ -1,8 +1,8 @@
 // A configuration and, behind zero bytes, settings of the command line (key=value). What is
 // accepted means the same when it has been written down and read again.
 
+#include "config/config.h"
 #include "fuzz/fuzz.h"
-#include "train/config/config.h"
 
 using namespace lockstep;
 

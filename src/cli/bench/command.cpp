@@ -6,11 +6,11 @@
 #include "cli/bench/bench.h"
 #include "cli/cli.h"
 #include "cli/fleet_session.h"
+#include "config/config.h"
 #include "core/json.h"
 #include "core/seconds_since.h"
 #include "lockstep/backend/backend.h"
 #include "lockstep/core/check.h"
-#include "train/config/config.h"
 
 namespace lockstep {
 

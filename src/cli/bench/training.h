@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cli/cli.h"
-#include "train/config/config.h"
+#include "config/config.h"
 #include "train/training.h"
 
 namespace lockstep {

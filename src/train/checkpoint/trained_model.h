@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "config/config.h"
 #include "lockstep/nn/weights.h"
-#include "train/config/config.h"
 #include "train/evaluation/running_statistics.h"
 
 namespace lockstep {

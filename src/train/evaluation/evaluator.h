@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "config/config.h"
 #include "lockstep/parallel/data_parallel.h"
-#include "train/config/config.h"
 #include "train/inference/views.h"
 #include "train/run/summary.h"
 

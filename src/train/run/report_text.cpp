@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "train/config/config.h"
+#include "config/config.h"
 #include "train/evaluation/evaluator.h"
 #include "train/run/run_folder.h"
 #include "train/run/shell_word.h"

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <string>
 
-#include "train/config/config.h"
+#include "config/config.h"
 
 namespace lockstep {
 

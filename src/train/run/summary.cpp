@@ -6,9 +6,9 @@
 #include <functional>
 #include <numeric>
 
+#include "config/config.h"
 #include "core/json.h"
 #include "lockstep/core/check.h"
-#include "train/config/config.h"
 #include "train/evaluation/evaluator.h"
 #include "train/run/run_folder.h"
 #include "train/run/summary_json.h"

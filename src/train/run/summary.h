@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "train/config/config.h"
+#include "config/config.h"
 #include "train/evaluation/confusion_matrix.h"
 #include "train/run/bn_lens.h"
 #include "train/run/rank_report.h"

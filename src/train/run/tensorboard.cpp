@@ -5,10 +5,10 @@
 #include <array>
 #include <charconv>
 
+#include "config/config.h"
 #include "core/protobuf.h"
 #include "data/images/image_io.h"
 #include "lockstep/core/check.h"
-#include "train/config/config.h"
 #include "train/run/run_log.h"
 
 namespace lockstep {

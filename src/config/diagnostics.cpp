@@ -1,4 +1,4 @@
-#include "train/config/diagnostics.h"
+#include "config/diagnostics.h"
 
 #include <fmt/core.h>
 

@@ -1,9 +1,9 @@
-#include "train/config/config_schema.h"
+#include "config/config_schema.h"
 
 #include <fmt/format.h>
 
+#include "config/schema_types.h"
 #include "lockstep/data/palette.h"
-#include "train/config/schema_types.h"
 
 namespace lockstep {
 namespace {

@@ -1,10 +1,10 @@
-#include "train/config/schema_types.h"
+#include "config/schema_types.h"
 
 #include <fmt/format.h>
 
 #include <sstream>
 
-#include "train/config/suggest.h"
+#include "config/suggest.h"
 
 namespace lockstep::schema {
 

@@ -3,10 +3,10 @@
 
 #include <utility>
 
+#include "config/config.h"
+#include "config/config_schema.h"
 #include "core/utf8.h"
 #include "lockstep/core/check.h"
-#include "train/config/config.h"
-#include "train/config/config_schema.h"
 
 namespace lockstep {
 

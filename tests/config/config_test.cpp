@@ -1,4 +1,4 @@
-#include "train/config/config.h"
+#include "config/config.h"
 
 #include <doctest/doctest.h>
 

@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "config/config_schema.h"
 #include "lockstep/core/check.h"
-#include "train/config/config_schema.h"
 
 namespace lockstep::schema {
 

@@ -1,4 +1,4 @@
-#include "train/config/suggest.h"
+#include "config/suggest.h"
 
 #include <algorithm>
 #include <cstdlib>

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "train/config/diagnostics.h"
+#include "config/diagnostics.h"
 
 namespace lockstep {
 

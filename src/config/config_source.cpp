@@ -1,4 +1,4 @@
-#include "train/config/config_source.h"
+#include "config/config_source.h"
 
 #include <fmt/format.h>
 
@@ -6,8 +6,8 @@
 #include <fstream>
 #include <sstream>
 
-#include "train/config/config_schema.h"
-#include "train/config/suggest.h"
+#include "config/config_schema.h"
+#include "config/suggest.h"
 
 namespace lockstep {
 namespace {

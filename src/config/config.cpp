@@ -1,4 +1,4 @@
-#include "train/config/config.h"
+#include "config/config.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -7,11 +7,11 @@
 #include <cmath>
 #include <limits>
 
+#include "config/config_schema.h"
+#include "config/config_source.h"
+#include "config/diagnostics.h"
+#include "config/suggest.h"
 #include "lockstep/core/check.h"
-#include "train/config/config_schema.h"
-#include "train/config/config_source.h"
-#include "train/config/diagnostics.h"
-#include "train/config/suggest.h"
 
 namespace lockstep {
 namespace {
