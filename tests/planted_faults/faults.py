@@ -485,14 +485,14 @@ FAULTS = [
           "examples: only pixels*", test="test_report", source="src/report/examples.cpp"),
 
     # --- what is told of weights and of a run
-    Fault("inspect: ulps across zero are one off", "src/train/checkpoint/inspect_weights.cpp",
+    Fault("inspect: ulps across zero are one off", "src/run/inspect_weights.cpp",
           "return (bits & kSign) != 0 ? -magnitude : magnitude;", "return (bits & kSign) != 0 ? 1 - magnitude : magnitude;",
           "distances in ulps*", test="test_train"),
-    Fault("inspect: a channel that never varies is sound", "src/train/checkpoint/inspect_weights.cpp",
+    Fault("inspect: a channel that never varies is sound", "src/run/inspect_weights.cpp",
           "value >= 0 && value < kFlatVariance", "value > 0 && value < kFlatVariance / 10", "every illness*", test="test_train"),
-    Fault("metrics: quotes in a label are not escaped", "src/train/run/metrics_file.cpp",
+    Fault("metrics: quotes in a label are not escaped", "src/run/metrics_file.cpp",
           "if (c == '\\\\' || c == '\"') text", "if (c == '\\\\') text", "labels are escaped*", test="test_train"),
-    Fault("metrics: percent are taken for ratios", "src/train/run/metrics_file.cpp", "*percent / 100", "*percent",
+    Fault("metrics: percent are taken for ratios", "src/run/metrics_file.cpp", "*percent / 100", "*percent",
           "metrics are OpenMetrics text*", test="test_train"),
 
     # --- predictions
@@ -514,10 +514,10 @@ FAULTS = [
           "the fuzz targets*", test="test_fuzz_corpus"),
     Fault("JPEG: the size that a header claims is believed", "src/data/images/jpeg.cpp",
           "if (blocks <= kFreeBlocks ||", "if (blocks > kFreeBlocks ||", "the fuzz targets*", test="test_fuzz_corpus"),
-    Fault("checkpoints: the number of replicas is believed", "src/train/checkpoint/checkpoint.cpp",
+    Fault("checkpoints: the number of replicas is believed", "src/run/checkpoint.cpp",
           "if (value < 0 || static_cast<std::uint64_t>(value) > most) {", "if (value > 0 && most == 0) {",
           "the fuzz targets*", test="test_fuzz_corpus"),
-    Fault("run folders: a line of another type than ours ends the program", "src/train/run/run_log.cpp",
+    Fault("run folders: a line of another type than ours ends the program", "src/run/run_log.cpp",
           "} catch (const Json::exception& error) {", "} catch (const Json::parse_error& error) {",
           "the fuzz targets*", test="test_fuzz_corpus"),
 
