@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "config/config.h"
-#include "train/exit_code.h"
+#include "run/exit_code.h"
 #include "train/inference/views.h"
 
 namespace lockstep {

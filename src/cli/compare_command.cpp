@@ -25,8 +25,8 @@
 #include "lockstep/parallel/data_parallel.h"
 #include "report/comparison.h"
 #include "report/report_page.h"
+#include "run/report_text.h"
 #include "train/inference/image_files.h"
-#include "train/run/report_text.h"
 #include "train/trainer.h"
 
 namespace lockstep {

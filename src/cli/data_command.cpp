@@ -13,7 +13,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/data/data_check.h"
 #include "report/table.h"
-#include "train/evaluation/confusion_matrix.h"
+#include "run/confusion_matrix.h"
 
 namespace lockstep {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "cli/cli.h"
 #include "cli/fleet_session.h"
-#include "train/evaluation/evaluator.h"
-#include "train/run/report_text.h"
+#include "run/report_text.h"
+#include "train/evaluator.h"
 
 namespace lockstep {
 

@@ -10,7 +10,7 @@
 #include "core/json.h"
 #include "lockstep/core/check.h"
 #include "lockstep/nn/onnx.h"
-#include "train/checkpoint/trained_model.h"
+#include "run/trained_model.h"
 
 namespace lockstep {
 namespace {

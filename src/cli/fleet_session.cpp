@@ -2,7 +2,7 @@
 
 #include "cli/cli.h"
 #include "lockstep/core/check.h"
-#include "train/exit_code.h"
+#include "run/exit_code.h"
 
 namespace lockstep {
 

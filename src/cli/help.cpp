@@ -5,7 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <vector>
 
-#include "train/exit_code.h"
+#include "run/exit_code.h"
 
 namespace lockstep {
 namespace {

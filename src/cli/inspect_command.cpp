@@ -12,9 +12,9 @@
 #include "lockstep/core/check.h"
 #include "nn/weights/weight_file_kind.h"
 #include "report/table.h"
-#include "train/checkpoint/checkpoint.h"
-#include "train/checkpoint/inspect_weights.h"
-#include "train/checkpoint/trained_model.h"
+#include "run/checkpoint.h"
+#include "run/inspect_weights.h"
+#include "run/trained_model.h"
 
 namespace lockstep {
 namespace {

@@ -22,12 +22,12 @@
 #include "lockstep/core/check.h"
 #include "report/page/line_chart.h"
 #include "report/table.h"
-#include "train/evaluation/evaluator.h"
-#include "train/run/run_folder.h"
-#include "train/run/run_lock.h"
-#include "train/run/run_log.h"
-#include "train/run/summary.h"
-#include "train/run/tensorboard.h"
+#include "run/run_folder.h"
+#include "run/run_lock.h"
+#include "run/run_log.h"
+#include "run/summary.h"
+#include "run/tensorboard.h"
+#include "train/evaluator.h"
 
 namespace lockstep {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "lockstep/core/check.h"
 #include "lockstep/nn/weights.h"
-#include "train/run/run_folder.h"
+#include "run/run_folder.h"
 
 namespace lockstep {
 namespace {

@@ -10,8 +10,8 @@
 #include "core/json.h"
 #include "lockstep/core/check.h"
 #include "report/table.h"
+#include "run/report_text.h"
 #include "train/plan.h"
-#include "train/run/report_text.h"
 
 namespace lockstep {
 namespace {

@@ -10,9 +10,9 @@
 #include "core/json.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/progress.h"
+#include "run/report_text.h"
+#include "train/evaluator.h"
 #include "train/inference/predict_images.h"
-#include "train/run/report_text.h"
-#include "train/run/summary_json.h"
 
 namespace lockstep {
 namespace {

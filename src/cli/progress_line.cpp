@@ -6,7 +6,7 @@
 
 #include <utility>
 
-#include "train/run/report_text.h"
+#include "run/report_text.h"
 
 namespace lockstep {
 namespace {

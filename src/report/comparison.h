@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "report/statistics.h"
-#include "train/run/summary.h"
+#include "run/summary.h"
 
 namespace lockstep {
 

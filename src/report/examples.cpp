@@ -15,7 +15,7 @@
 #include "lockstep/data/loader.h"
 #include "lockstep/data/palette.h"
 #include "lockstep/nn/predictor.h"
-#include "train/checkpoint/trained_model.h"
+#include "run/trained_model.h"
 
 namespace lockstep {
 namespace {

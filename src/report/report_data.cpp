@@ -7,9 +7,9 @@
 
 #include "core/json.h"
 #include "lockstep/core/check.h"
-#include "train/run/run_folder.h"
-#include "train/run/run_log.h"
-#include "train/run/summary_json.h"
+#include "run/run_folder.h"
+#include "run/run_log.h"
+#include "run/summary_json.h"
 
 namespace lockstep {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "report/comparison.h"
 #include "report/page/line_chart.h"
-#include "train/run/summary.h"
+#include "run/summary.h"
 
 namespace lockstep {
 

@@ -9,10 +9,10 @@
 #include "core/seconds_since.h"
 #include "lockstep/core/check.h"
 #include "lockstep/optim/schedule.h"
-#include "train/exit_code.h"
-#include "train/run/report_text.h"
-#include "train/run/shell_word.h"
-#include "train/run/summary_json.h"
+#include "run/exit_code.h"
+#include "run/report_text.h"
+#include "run/shell_word.h"
+#include "run/summary_json.h"
 #include "train/trainer_impl.h"
 
 namespace lockstep {

@@ -12,12 +12,10 @@
 
 #include "config/config.h"
 #include "lockstep/sync/fleet.h"
-#include "train/run/summary.h"
+#include "run/run_log.h"
+#include "run/summary.h"
 
 namespace lockstep {
-
-/// Where the lines for people go; run.log always has them. kWarnings: those alone, to stderr.
-enum class Console : std::uint8_t { kStdout, kWarnings, kQuiet };
 
 struct TrainRequest {
   Config config;

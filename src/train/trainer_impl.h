@@ -12,13 +12,13 @@
 #include <vector>
 
 #include "lockstep/nn/weights.h"
-#include "train/evaluation/evaluator.h"
+#include "run/metrics_file.h"
+#include "run/rank_report.h"
+#include "run/run_folder.h"
+#include "run/run_lock.h"
+#include "run/run_log.h"
+#include "train/evaluator.h"
 #include "train/fault_injection.h"
-#include "train/run/metrics_file.h"
-#include "train/run/rank_report.h"
-#include "train/run/run_folder.h"
-#include "train/run/run_lock.h"
-#include "train/run/run_log.h"
 #include "train/trainer.h"
 #include "train/training.h"
 

@@ -6,11 +6,11 @@
 
 #include "lockstep/data/palette.h"
 #include "parallel/replica.h"
-#include "train/run/bn_lens.h"
-#include "train/run/choices.h"
-#include "train/run/environment.h"
-#include "train/run/report_text.h"
-#include "train/run/summary_json.h"
+#include "run/batch_norm_diagnostics.h"
+#include "run/choices.h"
+#include "run/environment.h"
+#include "run/report_text.h"
+#include "run/summary_json.h"
 #include "train/trainer_impl.h"
 
 namespace lockstep {

@@ -16,9 +16,9 @@
 #include "lockstep/nn/weights.h"
 #include "parallel/replica.h"
 #include "parallel/scatter.h"
-#include "train/checkpoint/shared_checkpoint.h"
-#include "train/run/choices.h"
-#include "train/run/environment.h"
+#include "run/choices.h"
+#include "run/environment.h"
+#include "run/shared_checkpoint.h"
 #include "train/trainer_impl.h"
 
 namespace lockstep {

@@ -11,7 +11,7 @@
 #include "config/config.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/parallel/data_parallel.h"
-#include "train/checkpoint/checkpoint.h"
+#include "run/checkpoint.h"
 
 namespace lockstep {
 

@@ -7,9 +7,9 @@
 
 #include "cli/process.h"
 #include "cli/tiny_config.h"
+#include "run/checkpoint.h"
+#include "run/run_folder.h"
 #include "support/check_contains.h"
-#include "train/checkpoint/checkpoint.h"
-#include "train/run/run_folder.h"
 
 namespace lockstep {
 namespace {

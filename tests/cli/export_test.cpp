@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/process.h"
+#include "run/checkpoint.h"
+#include "run/run_folder.h"
 #include "support/errors.h"
-#include "train/checkpoint/checkpoint.h"
-#include "train/run/run_folder.h"
 
 namespace lockstep {
 namespace {

@@ -8,9 +8,9 @@
 
 #include "cli/process.h"
 #include "lockstep/nn/weights.h"
+#include "run/checkpoint.h"
 #include "support/check_contains.h"
 #include "support/pth_writer.h"
-#include "train/checkpoint/checkpoint.h"
 
 namespace lockstep {
 namespace {

@@ -10,8 +10,8 @@
 #include "cli/process.h"
 #include "cli/tiny_config.h"
 #include "lockstep/core/check.h"
+#include "run/run_lock.h"
 #include "support/errors.h"
-#include "train/run/run_lock.h"
 
 namespace lockstep {
 namespace {

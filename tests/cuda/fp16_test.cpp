@@ -10,7 +10,7 @@
 #include "cuda/tiny_run.h"
 #include "lockstep/core/check.h"
 #include "parallel/toy_training.h"
-#include "train/checkpoint/checkpoint.h"
+#include "run/checkpoint.h"
 
 namespace lockstep::test {
 namespace {

@@ -15,8 +15,8 @@
 #include "kernels/operations/gpu_operations.h"
 #include "lockstep/core/check.h"
 #include "parallel/toy_training.h"
+#include "run/checkpoint.h"
 #include "support/with_timeout.h"
-#include "train/checkpoint/checkpoint.h"
 
 namespace lockstep::test {
 namespace {

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "run/run_folder.h"
 #include "support/json_lines.h"
 #include "support/temporary_folder.h"
-#include "train/run/run_folder.h"
 #include "train/trainer.h"
 
 namespace lockstep::test {

@@ -2,7 +2,7 @@
 // says.
 
 #include "fuzz/fuzz.h"
-#include "train/checkpoint/checkpoint.h"
+#include "run/checkpoint.h"
 
 using namespace lockstep;
 

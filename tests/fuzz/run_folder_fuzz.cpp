@@ -4,9 +4,9 @@
 #include "backend/autotuner.h"
 #include "fuzz/fuzz.h"
 #include "report/report_data.h"
-#include "train/run/choices.h"
-#include "train/run/run_log.h"
-#include "train/run/summary.h"
+#include "run/choices.h"
+#include "run/run_log.h"
+#include "run/summary.h"
 
 using namespace lockstep;
 

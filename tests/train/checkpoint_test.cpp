@@ -1,4 +1,4 @@
-#include "train/checkpoint/checkpoint.h"
+#include "run/checkpoint.h"
 
 #include <doctest/doctest.h>
 #include <sys/resource.h>

@@ -7,7 +7,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/nn/predictor.h"
 #include "lockstep/nn/weights.h"
-#include "train/evaluation/evaluator.h"
+#include "train/evaluator.h"
 #include "train/runs.h"
 
 namespace lockstep {

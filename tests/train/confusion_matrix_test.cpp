@@ -1,4 +1,4 @@
-#include "train/evaluation/confusion_matrix.h"
+#include "run/confusion_matrix.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "train/checkpoint/inspect_weights.h"
+#include "run/inspect_weights.h"
 
 #include <doctest/doctest.h>
 

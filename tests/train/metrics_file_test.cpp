@@ -1,4 +1,4 @@
-#include "train/run/metrics_file.h"
+#include "run/metrics_file.h"
 
 #include <doctest/doctest.h>
 

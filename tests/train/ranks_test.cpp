@@ -8,8 +8,8 @@
 #include <numeric>
 
 #include "lockstep/core/check.h"
-#include "train/run/rank_report.h"
-#include "train/run/report_text.h"
+#include "run/rank_report.h"
+#include "run/report_text.h"
 #include "train/runs.h"
 
 namespace lockstep {

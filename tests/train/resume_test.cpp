@@ -11,9 +11,9 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/core/check.h"
-#include "train/checkpoint/checkpoint.h"
-#include "train/run/run_lock.h"
-#include "train/run/tensorboard.h"
+#include "run/checkpoint.h"
+#include "run/run_lock.h"
+#include "run/tensorboard.h"
 #include "train/runs.h"
 
 namespace lockstep {

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "run/checkpoint.h"
+#include "run/run_folder.h"
 #include "support/json_lines.h"
 #include "support/temporary_folder.h"
-#include "train/checkpoint/checkpoint.h"
-#include "train/run/run_folder.h"
 #include "train/trainer.h"
 
 namespace lockstep::test {

@@ -1,4 +1,4 @@
-#include "train/run/shell_word.h"
+#include "run/shell_word.h"
 
 #include <doctest/doctest.h>
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "core/rng.h"
-#include "train/evaluation/running_statistics.h"
-#include "train/run/bn_lens.h"
+#include "run/batch_norm_diagnostics.h"
+#include "run/running_statistics.h"
 
 namespace lockstep {
 namespace {

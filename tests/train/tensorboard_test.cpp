@@ -1,4 +1,4 @@
-#include "train/run/tensorboard.h"
+#include "run/tensorboard.h"
 
 #include <doctest/doctest.h>
 
@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/core/check.h"
+#include "run/run_log.h"
 #include "support/temporary_folder.h"
-#include "train/run/run_log.h"
 
 namespace lockstep {
 namespace {

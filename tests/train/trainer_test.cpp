@@ -10,10 +10,10 @@
 
 #include "data/images/image_io.h"
 #include "lockstep/core/check.h"
+#include "run/checkpoint.h"
+#include "run/report_text.h"
 #include "support/pth_writer.h"
-#include "train/checkpoint/checkpoint.h"
-#include "train/evaluation/evaluator.h"
-#include "train/run/report_text.h"
+#include "train/evaluator.h"
 #include "train/runs.h"
 
 namespace lockstep {

@@ -10,7 +10,7 @@
 #include "core/seconds_since.h"
 #include "data/sample_store.h"
 #include "lockstep/core/progress.h"
-#include "train/evaluation/evaluator.h"
+#include "train/evaluator.h"
 #include "train/inference/inference.h"
 
 namespace lockstep {

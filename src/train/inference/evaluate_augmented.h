@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "train/checkpoint/trained_model.h"
+#include "run/summary.h"
+#include "run/trained_model.h"
 #include "train/inference/views.h"
-#include "train/run/summary.h"
 
 namespace lockstep {
 

@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "train/checkpoint/trained_model.h"
+#include "run/trained_model.h"
 #include "train/inference/inference_device.h"
 #include "train/inference/pixel_merge.h"
 #include "train/inference/views.h"

@@ -13,7 +13,7 @@
 
 #include "lockstep/core/device.h"
 #include "lockstep/nn/predictor.h"
-#include "train/checkpoint/trained_model.h"
+#include "run/trained_model.h"
 #include "train/inference/views.h"
 
 namespace lockstep {

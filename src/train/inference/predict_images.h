@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "train/checkpoint/trained_model.h"
+#include "run/trained_model.h"
 #include "train/inference/image_files.h"
 #include "train/inference/pixel_merge.h"
 #include "train/inference/views.h"

@@ -1,0 +1,167 @@
+#include "run/metrics_file.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <utility>
+
+#include "lockstep/core/check.h"
+#include "lockstep/nn/weights.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string escaped(const std::string& value) {
+  std::string text;
+  for (const char c : value) {
+    if (c == '\\' || c == '"') text += '\\';
+    if (c == '\n') {
+      text += "\\n";
+    } else {
+      text += c;
+    }
+  }
+  return text;
+}
+
+std::string number(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
+  return fmt::format("{}", value);
+}
+
+/// The lines of one file, family by family.
+class Writer {
+ public:
+  explicit Writer(const std::string& run) : label_(fmt::format("run=\"{}\"", escaped(run))) {}
+
+  /// A family of one sample. `unit`: what its name ends in, or "".
+  void gauge(const std::string& name, const char* unit, const char* help,
+             const std::optional<double>& value) {
+    if (!value) return;
+    begin(name, "gauge", unit, help);
+    sample(name, "", *value);
+  }
+  void counter(const std::string& name, const char* help, std::int64_t value) {
+    begin(name, "counter", "", help);
+    sample(name + "_total", "", static_cast<double>(value));
+  }
+  void begin(const std::string& name, const char* type, const std::string& unit, const char* help) {
+    text_ += fmt::format("# TYPE {} {}\n", name, type);
+    if (!unit.empty()) text_ += fmt::format("# UNIT {} {}\n", name, unit);
+    text_ += fmt::format("# HELP {} {}\n", name, help);
+  }
+  /// `labels`: more than the run's, each with a comma before it.
+  void sample(const std::string& name, const std::string& labels, double value) {
+    text_ += fmt::format("{}{{{}{}}} {}\n", name, label_, labels, number(value));
+  }
+  std::string text() const { return text_ + "# EOF\n"; }
+
+ private:
+  std::string label_, text_;
+};
+
+std::string label(const char* name, const std::string& value) {
+  return fmt::format(",{}=\"{}\"", name, escaped(value));
+}
+
+// node_exporter knows gauges and counters, but not OpenMetrics' types info and stateset.
+void write_state(const RunMetrics& metrics, Writer& out) {
+  out.begin("lockstep_run_info", "gauge", "", "What the run is; the value is 1.");
+  out.sample("lockstep_run_info",
+             label("bn_mode", metrics.bn_mode) + label("devices", metrics.devices) +
+                 label("seed", std::to_string(metrics.seed)) +
+                 label("config_hash", metrics.config_hash) + label("version", LOCKSTEP_VERSION),
+             1);
+  out.begin("lockstep_run_state", "gauge", "", "1 for the state that the run is in, else 0.");
+  for (const char* state : {"running", "done", "failed", "interrupted"})
+    out.sample("lockstep_run_state", label("state", state), metrics.state == state ? 1 : 0);
+}
+
+void write_step(const RunMetrics& metrics, Writer& out) {
+  out.gauge("lockstep_devices", "", "Devices that train.", metrics.device_count);
+  out.counter("lockstep_steps", "Training steps done.", metrics.steps);
+  out.gauge("lockstep_planned_steps", "", "Steps of the whole run.",
+            static_cast<double>(metrics.planned_steps));
+  out.gauge("lockstep_epochs", "", "Epochs done, with the part of the present one.",
+            metrics.epochs);
+  out.gauge("lockstep_loss", "", "Training loss, mean since the last log line.", metrics.loss);
+  out.gauge("lockstep_learning_rate", "", "Of the last step.", metrics.learning_rate);
+  out.gauge("lockstep_gradient_norm", "", "Of the last step, over all parameters.",
+            metrics.grad_norm);
+}
+
+void write_times(const RunMetrics& metrics, Writer& out) {
+  out.gauge("lockstep_step_seconds", "seconds", "Of a step, mean since the last log line.",
+            metrics.step_seconds);
+  out.gauge("lockstep_data_wait_seconds", "seconds", "Waiting for the loader in a step.",
+            metrics.data_seconds);
+  out.gauge("lockstep_batch_norm_wait_seconds", "seconds",
+            "Waiting for other replicas in BatchNorm in a step, mean over devices.",
+            metrics.batch_norm_wait_seconds);
+  out.gauge("lockstep_gradient_exchange_seconds", "seconds",
+            "Gradients, update and write-back in a step, mean over devices.",
+            metrics.exchange_seconds);
+  out.gauge("lockstep_remaining_seconds", "seconds", "To the end of the run.",
+            metrics.remaining_seconds);
+  out.gauge("lockstep_images_per_second", "", "Training images, mean since the last log line.",
+            metrics.images_per_second);
+  out.gauge("lockstep_peak_memory_bytes", "bytes", "Most memory that the process has held.",
+            metrics.peak_memory_bytes);
+}
+
+std::optional<double> ratio(const std::optional<double>& percent) {
+  return percent ? std::optional(*percent / 100) : std::nullopt;
+}
+
+void write_scores(const RunMetrics& metrics, Writer& out) {
+  const std::string name = metrics.score + "_ratio";
+  out.gauge("lockstep_validation_" + name, "ratio", "Of the last evaluation.",
+            ratio(metrics.last_score));
+  out.gauge("lockstep_best_validation_" + name, "ratio", "Of the best evaluation so far.",
+            ratio(metrics.best_score));
+  out.gauge("lockstep_validation_loss", "", "Of the last evaluation.", metrics.validation_loss);
+}
+
+[[noreturn]] void refuse(const fs::path& path, const std::string& why) {
+  throw ConfigError(concat("run.metrics_file: expected a file that can be written, got ",
+                           path.string(), ": ", why));
+}
+
+}  // namespace
+
+std::string to_open_metrics(const RunMetrics& metrics) {
+  Writer out(metrics.run);
+  write_state(metrics, out);
+  write_step(metrics, out);
+  write_times(metrics, out);
+  write_scores(metrics, out);
+  return out.text();
+}
+
+void check_metrics_file(const fs::path& path) {
+  const fs::path folder = fs::absolute(path).parent_path();
+  if (fs::is_directory(path)) refuse(path, "it is a folder");
+  if (!fs::is_directory(folder))
+    refuse(path, concat("there is no folder ", folder.string(), "; make it first"));
+  if (access(folder.c_str(), W_OK) != 0) refuse(path, "its folder cannot be written to");
+}
+
+MetricsFile::MetricsFile(fs::path path, const RunMetrics& first) : path_(std::move(path)) {
+  const std::string complaint = write(first);
+  if (!complaint.empty()) refuse(path_, complaint);
+}
+
+std::string MetricsFile::write(const RunMetrics& metrics) {
+  try {
+    write_file_atomically(path_, to_open_metrics(metrics));
+  } catch (const Error& error) {
+    return std::exchange(complained_, true) ? "" : error.what();
+  }
+  return "";
+}
+
+}  // namespace lockstep

@@ -1,0 +1,220 @@
+#include "run/running_statistics.h"
+
+#include <algorithm>
+#include <map>
+
+#include "backend/moments.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/progress.h"
+#include "nn/layers/batch_norm_layer.h"
+#include "parallel/replica.h"
+#include "run/share_ranks.h"
+#include "sync/byte_stream.h"
+
+namespace lockstep {
+namespace {
+
+ReplicaStatistics read_replica(Replica& replica) {
+  ReplicaStatistics statistics;
+  for (const auto& state : replica.store().batch_norms()) {
+    const auto channels = static_cast<std::size_t>(state->channels);
+    BatchNormStatistics layer{state->name, std::vector<float>(channels),
+                              std::vector<float>(channels), state->num_batches_tracked};
+    replica.backend().download(layer.mean.data(),
+                               Tensor(state->running_mean, {1, state->channels}));
+    replica.backend().download(layer.var.data(), Tensor(state->running_var, {1, state->channels}));
+    statistics.push_back(std::move(layer));
+  }
+  replica.backend().synchronize();
+  return statistics;
+}
+
+void write_replica(Replica& replica, const ReplicaStatistics& statistics) {
+  const auto states = replica.store().batch_norms();
+  LOCKSTEP_CHECK(statistics.size() == states.size(), "statistics of ", statistics.size(),
+                 " BatchNorm layers for a network with ", states.size());
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    BatchNormState& state = *states[i];
+    const BatchNormStatistics& layer = statistics[i];
+    LOCKSTEP_CHECK(layer.layer == state.name &&
+                       layer.mean.size() == static_cast<std::size_t>(state.channels) &&
+                       layer.var.size() == layer.mean.size(),
+                   "statistics of ", layer.layer, " with ", layer.mean.size(), " channels for ",
+                   state.name, " with ", state.channels);
+    replica.backend().upload(Tensor(state.running_mean, {1, state.channels}), layer.mean.data());
+    replica.backend().upload(Tensor(state.running_var, {1, state.channels}), layer.var.data());
+    state.num_batches_tracked = layer.num_batches_tracked;
+  }
+  replica.backend().synchronize();
+}
+
+/// Chan's merge of one layer's moments, in double.
+struct LayerMoments {
+  std::int64_t count = 0;
+  std::vector<double> mean, m2;  // [C]
+
+  void add(std::int64_t other_count, const double* other_mean, const double* other_m2,
+           std::size_t channels) {
+    if (other_count == 0) return;
+    mean.resize(channels);
+    m2.resize(channels);
+    const auto total = static_cast<double>(count + other_count);
+    for (std::size_t c = 0; c < channels; ++c) {
+      const double delta = other_mean[c] - mean[c];
+      mean[c] += delta * static_cast<double>(other_count) / total;
+      m2[c] += other_m2[c] + delta * delta * static_cast<double>(count) *
+                                 static_cast<double>(other_count) / total;
+    }
+    count += other_count;
+  }
+  void add(const LayerMoments& other) {
+    add(other.count, other.mean.data(), other.m2.data(), other.mean.size());
+  }
+};
+
+using MomentsByLayer = std::map<std::string, LayerMoments>;
+
+// Adds what the last forward pass of a replica saw. A layer called several times has one set of
+// statistics.
+void add_replica(Replica& replica, MomentsByLayer& moments) {
+  for (const BatchNormLayer* layer : replica.network().batch_norms()) {
+    if (layer->config().norm.frozen || layer->state() == nullptr) continue;
+    const std::int64_t channels = layer->output()->shape.channels();
+    for (const StatSlot& local : layer->local_moments()) {
+      if (local.count == 0) continue;
+      const std::vector<float> slot = read_moments(replica.backend(), local, channels);
+      const std::vector<double> values(slot.begin(), slot.end());
+      moments[layer->state()->name].add(local.count, values.data(), values.data() + channels,
+                                        static_cast<std::size_t>(channels));
+    }
+  }
+}
+
+void take_moments(const LayerMoments& moments, BatchNormStatistics& layer) {
+  const auto degrees = static_cast<double>(std::max<std::int64_t>(1, moments.count - 1));
+  for (std::size_t c = 0; c < moments.mean.size(); ++c) {
+    layer.mean[c] = static_cast<float>(moments.mean[c]);
+    layer.var[c] = static_cast<float>(moments.m2[c] / degrees);
+  }
+}
+
+/// Ranks of other processes have the layers of this one's.
+void share_statistics(DataParallel& replicas, std::vector<ReplicaStatistics>& statistics) {
+  const ReplicaStatistics& own =
+      statistics[static_cast<std::size_t>(replicas.roster().first_rank())];
+  share_ranks(
+      replicas,
+      [&](int rank, ByteWriter& writer) {
+        for (const BatchNormStatistics& layer : statistics[static_cast<std::size_t>(rank)]) {
+          writer.add_all(layer.mean);
+          writer.add_all(layer.var);
+          writer.add(layer.num_batches_tracked);
+        }
+      },
+      [&](int rank, ByteReader& reader) {
+        ReplicaStatistics theirs = own;
+        for (BatchNormStatistics& layer : theirs) {
+          reader.get_all(layer.mean);
+          reader.get_all(layer.var);
+          layer.num_batches_tracked = reader.get<std::int64_t>();
+        }
+        statistics[static_cast<std::size_t>(rank)] = std::move(theirs);
+      });
+}
+
+void share_moments(DataParallel& replicas, std::vector<MomentsByLayer>& by_rank) {
+  share_ranks(
+      replicas,
+      [&](int rank, ByteWriter& writer) {
+        const MomentsByLayer& layers = by_rank[static_cast<std::size_t>(rank)];
+        writer.add(layers.size());
+        for (const auto& [layer, moments] : layers) {
+          writer.add_text(layer);
+          writer.add(moments.count);
+          writer.add(moments.mean.size());
+          writer.add_all(moments.mean);
+          writer.add_all(moments.m2);
+        }
+      },
+      [&](int rank, ByteReader& reader) {
+        const auto layers = reader.get<std::size_t>();
+        for (std::size_t i = 0; i < layers; ++i) {
+          LayerMoments& moments = by_rank[static_cast<std::size_t>(rank)][reader.get_text()];
+          moments.count = reader.get<std::int64_t>();
+          moments.mean.resize(reader.get<std::size_t>());
+          moments.m2.resize(moments.mean.size());
+          reader.get_all(moments.mean);
+          reader.get_all(moments.m2);
+        }
+      });
+}
+
+}  // namespace
+
+std::vector<ReplicaStatistics> read_running_statistics(DataParallel& replicas) {
+  std::vector<ReplicaStatistics> statistics(static_cast<std::size_t>(replicas.size()));
+  replicas.for_each_replica([&](Replica& replica) {
+    statistics[static_cast<std::size_t>(replica.rank())] = read_replica(replica);
+  });
+  share_statistics(replicas, statistics);
+  return statistics;
+}
+
+void write_running_statistics(DataParallel& replicas,
+                              std::span<const ReplicaStatistics> statistics) {
+  LOCKSTEP_CHECK(statistics.size() == static_cast<std::size_t>(replicas.size()), "statistics of ",
+                 statistics.size(), " replicas for ", replicas.size());
+  replicas.for_each_replica([&](Replica& replica) {
+    write_replica(replica, statistics[static_cast<std::size_t>(replica.rank())]);
+  });
+}
+
+ReplicaStatistics merge_running_statistics(std::span<const ReplicaStatistics> devices,
+                                           bool pooled) {
+  LOCKSTEP_CHECK(!devices.empty(), "no statistics to merge");
+  ReplicaStatistics merged = devices.front();
+  const auto count = static_cast<double>(devices.size());
+  for (std::size_t layer = 0; layer < merged.size(); ++layer) {
+    for (std::size_t c = 0; c < merged[layer].mean.size(); ++c) {
+      double mean = 0, var = 0, spread = 0;
+      for (const ReplicaStatistics& device : devices) {
+        mean += static_cast<double>(device[layer].mean[c]) / count;
+        var += static_cast<double>(device[layer].var[c]) / count;
+      }
+      for (const ReplicaStatistics& device : devices) {
+        const double distance = static_cast<double>(device[layer].mean[c]) - mean;
+        spread += distance * distance / count;
+      }
+      merged[layer].mean[c] = static_cast<float>(mean);
+      merged[layer].var[c] = static_cast<float>(pooled ? var + spread : var);
+    }
+  }
+  return merged;
+}
+
+ReplicaStatistics precise_statistics(DataParallel& replicas, TrainLoader& loader,
+                                     std::int64_t batches) {
+  std::vector<MomentsByLayer> by_rank(static_cast<std::size_t>(replicas.size()));
+  LongWork work("precise statistics", "batches", batches);
+  for (std::int64_t i = 0; i < batches; ++i) {
+    replicas.forward(loader.next());
+    replicas.for_each_replica([&](Replica& replica) {
+      add_replica(replica, by_rank[static_cast<std::size_t>(replica.rank())]);
+    });
+    work.advance();
+  }
+  share_moments(replicas, by_rank);
+  MomentsByLayer merged;
+  for (const MomentsByLayer& rank : by_rank) {
+    for (const auto& [layer, moments] : rank) merged[layer].add(moments);
+  }
+  ReplicaStatistics statistics = read_running_statistics(replicas).front();
+  for (BatchNormStatistics& layer : statistics) {
+    if (const auto found = merged.find(layer.layer); found != merged.end()) {
+      take_moments(found->second, layer);
+    }
+  }
+  return statistics;
+}
+
+}  // namespace lockstep

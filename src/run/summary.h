@@ -1,0 +1,83 @@
+#pragma once
+// What a finished run has to say, in memory and in its folder (the `end` line of events.jsonl).
+// `compare` works from this alone, so that a run made earlier counts like one made now.
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/config.h"
+#include "run/batch_norm_diagnostics.h"
+#include "run/confusion_matrix.h"
+#include "run/rank_report.h"
+
+namespace lockstep {
+
+/// An evaluation of the validation split.
+struct Evaluation {
+  EvalStats eval_stats = EvalStats::kDevice0;
+  Task task = Task::kSegmentation;
+  ConfusionMetrics metrics;    // its terms are pixels, or images
+  std::optional<double> top5;  // classification: percent of images
+  std::optional<double> loss;  // mean over labelled pixels or images; undefined without any
+  std::int64_t images = 0;
+  double seconds = 0;
+  std::vector<std::int64_t> confusion;  // [classes, classes]
+};
+
+/// What runs of a task are compared by: "mIoU" or "top1".
+const char* score_name(Task task);
+/// It, in percent; undefined, too, where the loss is not finite: the outputs then are not, and
+/// which class is the largest says nothing.
+std::optional<double> score(const Evaluation& evaluation);
+
+/// Seconds per step, means over the steps of this process without the first few.
+struct MeanTimes {
+  double step = 0;  // data, replicas' work and everything between
+  double data = 0;  // waiting for the loader
+  double compute = 0;
+  double batch_norm_wait = 0;
+  double gradient_exchange = 0;
+  double median_step = 0;
+};
+
+enum class TrainStatus : std::uint8_t { kDone, kInterrupted };
+
+struct TrainSummary {
+  TrainStatus status = TrainStatus::kDone;
+  std::filesystem::path run;  // the run folder
+  std::string config_hash;
+  std::string bn_mode;
+  std::uint64_t seed = 0;
+  std::string devices;    // of a process, as parse_devices reads it
+  std::string placement;  // Roster::placement
+  int device_count = 0;
+  std::int64_t global_batch = 0;
+  std::int64_t iterations = 0;  // done
+  std::int64_t max_iters = 0;
+  std::int64_t parameters = 0;
+  std::vector<std::string> classes;
+
+  Evaluation evaluation;  // with the final weights and bn.eval_stats; empty when interrupted
+  std::vector<Evaluation>
+      other_stats;  // run.eval_all_stats: the same weights under the other statistics
+  std::optional<double> best_score;
+  std::int64_t best_iter = 0;
+
+  double train_loss = 0;  // mean over the last tenth of the steps (1 to 100 of them)
+  MeanTimes times;
+  double images_per_second = 0;
+  double waiting_share = 0;                // batch_norm_wait / step
+  bool shares_cores = false;               // more virtual devices than cores: they wait for one
+  double peak_memory_mb = 0;               // of the process
+  std::vector<RankReport> ranks;           // over the same steps as `times`; empty without any
+  std::vector<BatchNormLens> batch_norms;  // of the last step
+};
+
+/// The summary of the completed run in `run`; nullopt when there is no completed run. Throws
+/// DataError when its files are damaged.
+std::optional<TrainSummary> read_summary(const std::filesystem::path& run);
+
+}  // namespace lockstep

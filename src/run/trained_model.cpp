@@ -1,0 +1,164 @@
+#include "run/trained_model.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+
+#include "core/json.h"
+#include "lockstep/core/check.h"
+#include "run/checkpoint.h"
+#include "run/run_folder.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+bool merges(EvalStats stats) { return stats == EvalStats::kMean || stats == EvalStats::kPooled; }
+
+Shape input_of(const Architecture& architecture, const Size& size) {
+  if (size.height > 0) return {1, size.height, size.width, 3};
+  constexpr std::int64_t kLeast = 64;
+  const std::int64_t divisor = architecture.size_divisor;
+  const std::int64_t side = (kLeast + divisor - 1) / divisor * divisor;
+  return {1, side, side, 3};
+}
+
+// Read into the model and out again, so that they are of its names, shapes and types, wherever they
+// came from.
+TensorMap weights_of(const Architecture& architecture, const NormLayer& norm, const Size& size,
+                     const TensorMap& file) {
+  const auto backend = make_backend(Device{}, 1);
+  ParameterStore store;
+  NetworkBuilder net(*backend, store, norm);
+  architecture.model(net, net.input(input_of(architecture, size)), norm);
+  store.allocate(*backend);
+  import_weights(file, store, *backend, true);
+  return export_weights(store, *backend);
+}
+
+void put(TensorMap& weights, const std::string& name, const void* values) {
+  HostTensor& tensor = weights.at(name);
+  std::memcpy(tensor.data.data(), values, tensor.data.size());
+}
+
+void put_statistics(const ReplicaStatistics& statistics, TensorMap& weights) {
+  for (const BatchNormStatistics& layer : statistics) {
+    put(weights, layer.layer + ".running_mean", layer.mean.data());
+    put(weights, layer.layer + ".running_var", layer.var.data());
+    put(weights, layer.layer + ".num_batches_tracked", &layer.num_batches_tracked);
+  }
+}
+
+/// Of a parameter or a statistic, which are fp32; counts of batches have none.
+std::size_t count_not_finite(const HostTensor& tensor) {
+  if (tensor.dtype != "F32") return 0;
+  const auto* values = reinterpret_cast<const float*>(tensor.data.data());
+  return static_cast<std::size_t>(std::count_if(values, values + tensor.data.size() / sizeof(float),
+                                                [](float value) { return !std::isfinite(value); }));
+}
+
+/// Nothing comes of such weights but NaN.
+void check_finite(const fs::path& checkpoint, const TensorMap& weights) {
+  for (const auto& [name, tensor] : weights) {
+    const std::size_t broken = count_not_finite(tensor);
+    if (broken == 0) continue;
+    throw DataError(concat(checkpoint.string(), ": ", broken, " of ",
+                           tensor.data.size() / sizeof(float), " values of ", name,
+                           " are not finite: the training diverged; use a checkpoint of before "
+                           "(lockstep inspect FILE shows what one holds)"));
+  }
+}
+
+Metadata about(const Config& config, const Architecture& architecture, std::int64_t iteration) {
+  Metadata text{{"lockstep.architecture", config.model.arch},
+                {"lockstep.description", architecture.description},
+                {"lockstep.task", to_string(architecture.task)},
+                {"lockstep.num_classes", std::to_string(config.model.num_classes)},
+                {"lockstep.class_names", json_text(Json(class_names(config.data)))},
+                {"lockstep.mean", Json(config.data.mean).dump()},
+                {"lockstep.std", Json(config.data.std).dump()},
+                {"lockstep.size_divisor", std::to_string(architecture.size_divisor)},
+                {"lockstep.eval_stats", to_string(config.bn.eval_stats)}};
+  if (iteration >= 0) text["lockstep.iteration"] = std::to_string(iteration);
+  return text;
+}
+
+}  // namespace
+
+fs::path checkpoint_of(const fs::path& target) {
+  if (!fs::exists(target))
+    throw DataError(concat(target.string(), ": there is no such run or checkpoint"));
+  if (!fs::is_directory(target)) return target;
+  const fs::path last = RunFolder{target}.checkpoint("last");
+  if (!fs::exists(last)) {
+    throw DataError(
+        concat(target.string(), ": holds no checkpoint (", last.string(), " is missing)"));
+  }
+  return last;
+}
+
+fs::path config_of(const fs::path& config, const fs::path& checkpoint) {
+  if (!config.empty()) return config;
+  const fs::path own = RunFolder{fs::absolute(checkpoint).parent_path().parent_path()}.config();
+  if (!fs::exists(own)) {
+    throw ConfigError(
+        concat(checkpoint.string(), ": no config.toml of a run beside it; name one with --config"));
+  }
+  return own;
+}
+
+std::vector<ReplicaStatistics> saved_statistics(const fs::path& checkpoint, EvalStats stats,
+                                                std::vector<std::string>& warnings) {
+  if (!fs::exists(state_path(checkpoint))) {
+    if (merges(stats)) {
+      warnings.push_back(concat(checkpoint.string(),
+                                ": no training state beside it, so only one device's "
+                                "statistics are known: eval_stats ",
+                                to_string(stats), " is device0 here"));
+    }
+    return {};
+  }
+  return load_checkpoint(checkpoint).state.replicas;
+}
+
+ReplicaStatistics chosen_statistics(const std::vector<ReplicaStatistics>& saved, EvalStats stats) {
+  if (saved.front().empty() || !merges(stats)) return saved.front();
+  return merge_running_statistics(saved, stats == EvalStats::kPooled);
+}
+
+std::int64_t iteration_of(const SafetensorsFile& weights) {
+  const auto found = weights.metadata.find("lockstep.iteration");
+  std::int64_t iteration = -1;
+  if (found != weights.metadata.end()) {
+    const std::string& text = found->second;
+    std::from_chars(text.data(), text.data() + text.size(), iteration);
+  }
+  return iteration;
+}
+
+TrainedModel read_trained_model(const TrainedModelRequest& request) {
+  TrainedModel model;
+  model.checkpoint = checkpoint_of(request.target);
+  model.config = load_config(config_of(request.config, model.checkpoint), request.overrides,
+                             &model.warnings, *request.tables);
+  const EvalStats stats = model.config.bn.eval_stats;
+  if (stats == EvalStats::kPrecise) {
+    throw ConfigError(
+        "bn.eval_stats = \"precise\" takes statistics of training images, which weights alone do "
+        "not "
+        "have; choose those of the checkpoint with -s bn.eval_stats=device0, mean or pooled");
+  }
+  model.architecture = model.config.architecture();
+  const SafetensorsFile file = read_weights(model.checkpoint);
+  model.weights =
+      weights_of(model.architecture, NormLayer(model.config.bn), request.size, file.tensors);
+  const auto saved = saved_statistics(model.checkpoint, stats, model.warnings);
+  if (!saved.empty()) put_statistics(chosen_statistics(saved, stats), model.weights);
+  check_finite(model.checkpoint, model.weights);
+  model.iteration = iteration_of(file);
+  model.about = about(model.config, model.architecture, model.iteration);
+  return model;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,67 @@
+#pragma once
+// What a run or a checkpoint leaves to others: the network that it trained, its weights under
+// PyTorch's names, and what one must know to use them.
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "config/config.h"
+#include "lockstep/nn/weights.h"
+#include "run/running_statistics.h"
+
+namespace lockstep {
+
+/// The checkpoint that `target` stands for: itself, or the last one of a run folder. Throws
+/// DataError when there is none.
+std::filesystem::path checkpoint_of(const std::filesystem::path& target);
+
+/// `config` where it is given, else config.toml of the run that the checkpoint lies in. Throws
+/// ConfigError when there is none.
+std::filesystem::path config_of(const std::filesystem::path& config,
+                                const std::filesystem::path& checkpoint);
+
+/// Statistics of every device the checkpoint knows; none where no training state lies beside it,
+/// which `warnings` receives if `stats` asks for those of all.
+std::vector<ReplicaStatistics> saved_statistics(const std::filesystem::path& checkpoint,
+                                                EvalStats stats,
+                                                std::vector<std::string>& warnings);
+
+/// Those of `saved` that an evaluation under `stats` begins with: merged, or device 0's.
+/// REQUIRES: `saved` is not empty.
+ReplicaStatistics chosen_statistics(const std::vector<ReplicaStatistics>& saved, EvalStats stats);
+
+/// Steps behind the weights; -1: the file does not say.
+std::int64_t iteration_of(const SafetensorsFile& weights);
+
+struct TrainedModelRequest {
+  std::filesystem::path target;        // a run folder (its last checkpoint) or a file of weights
+  std::filesystem::path config;        // empty: the run's config.toml
+  std::vector<std::string> overrides;  // -s
+  /// Of images; zeros: any, since few models have weights that depend on it.
+  Size size = {};
+  const Tables* tables = &builtin_tables();
+};
+
+struct TrainedModel {
+  std::filesystem::path checkpoint;
+  Config config;
+  Architecture architecture;
+  /// Of the whole model under its own names, fp32; running statistics as bn.eval_stats says.
+  TensorMap weights;
+  std::int64_t iteration = -1;  // steps behind the weights; -1: unknown
+  /// Values that are no plain text are JSON: "lockstep.architecture", "lockstep.description" for
+  /// people, "lockstep.task", "lockstep.num_classes", "lockstep.class_names", "lockstep.mean" and
+  /// "lockstep.std" (of RGB in 0..1), "lockstep.size_divisor", "lockstep.eval_stats", and
+  /// "lockstep.iteration" where it is known.
+  Metadata about;
+  std::vector<std::string> warnings;
+};
+
+/// Throws DataError when the weights are not there, damaged, not finite or not those of the
+/// configuration's model, ConfigError for bn.eval_stats = "precise", which needs a training and not
+/// only weights.
+TrainedModel read_trained_model(const TrainedModelRequest& request);
+
+}  // namespace lockstep

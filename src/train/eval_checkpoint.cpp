@@ -1,0 +1,130 @@
+#include <optional>
+
+#include "lockstep/core/check.h"
+#include "run/report_text.h"
+#include "run/shared_checkpoint.h"
+#include "run/summary_json.h"
+#include "run/trained_model.h"
+#include "train/evaluator.h"
+#include "train/inference/evaluate_augmented.h"
+#include "train/training.h"
+
+namespace lockstep {
+namespace {
+
+// Merges what the checkpoint's devices have, whatever the number of devices here.
+void use_saved_statistics(DataParallel& replicas, const std::vector<ReplicaStatistics>& saved,
+                          EvalStats stats) {
+  if (saved.empty() || saved.front().empty()) return;
+  const auto devices = static_cast<std::size_t>(replicas.size());
+  write_running_statistics(
+      replicas, std::vector<ReplicaStatistics>(devices, chosen_statistics(saved, stats)));
+}
+
+/// What a training on other devices has asked of them is not asked of these.
+Config without_demands(Config config) {
+  config.run.transport = config.run.gradient_exchange = "auto";
+  config.run.cuda_graph = config.run.placement_invariant = false;
+  return config;
+}
+
+// Precise statistics need training batches; otherwise the smallest training plan will do, in which
+// no replica meets another.
+std::unique_ptr<DataParallel> replicas_for(const Config& trained,
+                                           const std::vector<Device>& devices, Fleet* fleet) {
+  const int count = make_roster(fleet, devices).ranks();
+  Config config = without_demands(trained);
+  if (config.bn.eval_stats != EvalStats::kPrecise) {
+    config.batch.accumulate = 1;
+    config.bn.sync_group = 0;
+    const int side = static_cast<int>(config.architecture().size_divisor) * 2;
+    return make_replicas(config, devices, count, {side, side}, nullptr, fleet);
+  }
+  const TrainLoader loader(config.data, {.batch = config.global_batch(count),
+                                         .drop_last = config.batch.drop_last,
+                                         .seed = config.run.seed});
+  return make_replicas(config, devices, config.global_batch(count), loader.size(), nullptr, fleet);
+}
+
+void choose_split(const std::string& split, DataOptions& data) {
+  if (split.empty()) return;
+  if (find_layout(data).generated && split != "val") {
+    throw ConfigError(concat("--split ", split, ": images of layout \"", data.layout,
+                             "\" are generated, and val is the only split to evaluate"));
+  }
+  data.val = split;
+}
+
+void evaluate_with_augmentation(const EvalRequest& request, EvalReport& report) {
+  TrainedModel model =
+      read_trained_model({request.target, request.config, request.overrides, {}, request.tables});
+  choose_split(request.split, model.config.data);
+  report.checkpoint = model.checkpoint;
+  report.warnings = model.warnings;
+  report.iteration = model.iteration;
+  report.classes = class_names(model.config.data);
+  report.evaluation = evaluate_augmented(model, request.augmentation, parse_devices(report.devices),
+                                         report.warnings);
+}
+
+void evaluate_as_it_is(const EvalRequest& request, EvalReport& report) {
+  const bool leads = request.fleet == nullptr || request.fleet->process() == 0;
+  report.checkpoint = leads ? checkpoint_of(request.target) : request.target;
+  std::optional<SharedCheckpoint> shared;
+  if (request.fleet != nullptr) shared.emplace(*request.fleet, report.checkpoint);
+  const std::filesystem::path& checkpoint = shared ? shared->path() : report.checkpoint;
+  Config config = load_config(config_of(request.config, checkpoint), request.overrides,
+                              &report.warnings, *request.tables);
+  choose_split(request.split, config.data);
+  const std::vector<Device> devices = parse_devices(report.devices);
+  const EvalStats stats = config.bn.eval_stats;
+  const SafetensorsFile weights = read_weights(checkpoint);
+  const auto saved = saved_statistics(checkpoint, stats, report.warnings);
+
+  const std::unique_ptr<DataParallel> replicas = replicas_for(config, devices, request.fleet);
+  replicas->load_state_dict(weights.tensors);
+  use_saved_statistics(*replicas, saved, stats);
+  const bool merged = stats == EvalStats::kMean || stats == EvalStats::kPooled;
+  report.iteration = iteration_of(weights);
+  report.classes = class_names(config.data);
+  Evaluator evaluator(config, *replicas);
+  warn_of_skipped(evaluator.dataset(), report.warnings);
+  report.evaluation = evaluator.evaluate(merged ? EvalStats::kDevice0 : stats);
+  report.evaluation.eval_stats = stats;
+}
+
+}  // namespace
+
+Json to_json(const TestTimeAugmentation& augmentation) {
+  return {{"flip", augmentation.flip}, {"scales", augmentation.scales}};
+}
+
+std::string to_json(const EvalReport& report) {
+  Json json{{"checkpoint", report.checkpoint.string()},
+            {"iteration", report.iteration},
+            {"devices", report.devices},
+            {"classes", report.classes}};
+  if (!report.split.empty()) json["split"] = report.split;
+  if (report.augmentation.active()) json["tta"] = to_json(report.augmentation);
+  json.update(to_json(report.evaluation, report.classes));
+  return json_text(json, 2);
+}
+
+EvalReport evaluate_checkpoint(const EvalRequest& request) {
+  EvalReport report;
+  report.devices = request.devices.empty() ? default_devices() : request.devices;
+  report.split = request.split;
+  report.augmentation = request.augmentation;
+  if (request.augmentation.active()) {
+    if (request.fleet != nullptr) {
+      throw ConfigError("--flip and --scales are computed by one process: start it without mpirun");
+    }
+    evaluate_with_augmentation(request, report);
+  } else {
+    evaluate_as_it_is(request, report);
+  }
+  if (const auto text = loss_warning(report.evaluation)) report.warnings.push_back(*text);
+  return report;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,91 @@
+#pragma once
+// Evaluation of the validation split under chosen BatchNorm statistics. The replicas' training
+// statistics are put aside, and back bit for bit: evaluating never changes a training run.
+
+#include <atomic>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "config/config.h"
+#include "core/json.h"
+#include "lockstep/parallel/data_parallel.h"
+#include "run/summary.h"
+#include "train/inference/views.h"
+
+namespace lockstep {
+
+/// A validation image as the network sees it (resized, cropped, its edges padded), what is true and
+/// what the network says.
+struct ValidationExample {
+  std::string name;
+  Image image;
+  LabelMap truth, prediction;
+};
+
+/// The images from left to right with a white gap between them. REQUIRES: one height.
+Image side_by_side(const std::vector<Image>& images);
+
+/// Used by the trainer's thread, between steps. `replicas` outlives it.
+class Evaluator {
+ public:
+  /// Opens the validation split. Throws DataError.
+  Evaluator(const Config& config, DataParallel& replicas);
+  ~Evaluator();
+
+  /// Statistics as `stats` says; kPrecise runs bn.precise_iters training batches forward (from the
+  /// start of epoch 0, with the present weights), merges the layers' moments over devices and
+  /// batches in double, and takes the unbiased variance.
+  /// `with_examples`: then also gives `examples`, of a segmentation four images spread over the
+  /// split, for the price of their forward passes on rank 0.
+  Evaluation evaluate(EvalStats stats, bool with_examples = false);
+  /// Of the last evaluation, if it was asked for them.
+  const std::vector<ValidationExample>& examples() const;
+  const Dataset& dataset() const;
+
+ private:
+  struct Impl;
+  std::shared_ptr<Impl> impl_;  // with replicas that load samples
+};
+
+/// Adds what data.skip_broken left out: how many, and which.
+void warn_of_skipped(const Dataset& dataset, std::vector<std::string>& warnings);
+
+struct EvalRequest {
+  std::filesystem::path target;        // a run folder (its last checkpoint) or a checkpoint file
+  std::filesystem::path config;        // empty: the run's config.toml
+  std::vector<std::string> overrides;  // -s
+  std::string devices;                 // empty: default_devices()
+  const Tables* tables = &builtin_tables();
+  std::string split = {};  // that data.val shall name; empty: as it is
+  TestTimeAugmentation augmentation = {};
+  Fleet* fleet = nullptr;  // the processes that evaluate with this one; null: none
+};
+
+struct EvalReport {
+  std::filesystem::path checkpoint;
+  std::int64_t iteration = -1;  // of the checkpoint; -1: unknown
+  std::string devices;
+  std::vector<std::string> classes;
+  Evaluation evaluation;
+  std::vector<std::string> warnings;
+  std::string split = {};  // as it was asked for
+  TestTimeAugmentation augmentation = {};
+};
+
+/// Loads a checkpoint and evaluates it. With augmentation by fp32 networks, one for each scale and
+/// device (inference/evaluate_augmented.h), and not under bn.eval_stats = "precise". In a fleet
+/// every process calls it, without augmentation, and has the report; `target` is process 0's.
+/// Throws ConfigError, DataError, ReplicaError.
+EvalReport evaluate_checkpoint(const EvalRequest& request);
+
+/// "flip" and "scales".
+Json to_json(const TestTimeAugmentation& augmentation);
+
+/// The report as one JSON object: "checkpoint", "iteration", "devices", "classes", then as an
+/// `eval` event; also "split" where one was asked for, and "tta" where images were augmented:
+/// "flip" and "scales". Percent are not rounded, null means undefined.
+std::string to_json(const EvalReport& report);
+
+}  // namespace lockstep
