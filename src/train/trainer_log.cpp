@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "lockstep/data/palette.h"
-#include "parallel/replica.h"
+#include "step/replica.h"
 #include "train/run/bn_lens.h"
 #include "train/run/choices.h"
 #include "train/run/environment.h"

@@ -9,7 +9,7 @@
 #include "cuda/fake_runtime.h"
 #include "cuda/tiny_run.h"
 #include "lockstep/core/check.h"
-#include "parallel/toy_training.h"
+#include "step/toy_training.h"
 #include "train/checkpoint/checkpoint.h"
 
 namespace lockstep::test {

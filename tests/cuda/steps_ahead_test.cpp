@@ -14,7 +14,7 @@
 #include "cuda/tiny_run.h"
 #include "kernels/operations/gpu_operations.h"
 #include "lockstep/core/check.h"
-#include "parallel/toy_training.h"
+#include "step/toy_training.h"
 #include "support/with_timeout.h"
 #include "train/checkpoint/checkpoint.h"
 

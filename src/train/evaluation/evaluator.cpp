@@ -8,7 +8,7 @@
 #include "data/images/denormalize.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/progress.h"
-#include "parallel/replica.h"
+#include "step/replica.h"
 #include "train/evaluation/running_statistics.h"
 
 namespace lockstep {

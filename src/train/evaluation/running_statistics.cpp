@@ -7,7 +7,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/progress.h"
 #include "nn/layers/batch_norm_layer.h"
-#include "parallel/replica.h"
+#include "step/replica.h"
 #include "sync/byte_stream.h"
 #include "train/share_ranks.h"
 

@@ -5,7 +5,7 @@
 
 #include "backend/moments.h"
 #include "nn/layers/batch_norm_layer.h"
-#include "parallel/replica.h"
+#include "step/replica.h"
 #include "train/share_ranks.h"
 
 namespace lockstep {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "lockstep/core/check.h"
-#include "parallel/replica.h"
+#include "step/replica.h"
 #include "train/share_ranks.h"
 
 namespace lockstep {
