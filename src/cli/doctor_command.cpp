@@ -15,7 +15,7 @@
 #include "lockstep/backend/examine.h"
 #include "lockstep/core/check.h"
 #include "lockstep/sync/sync_group.h"
-#include "parallel/replica_group.h"
+#include "step/replica_group.h"
 
 namespace lockstep {
 namespace {

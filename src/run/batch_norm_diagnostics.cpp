@@ -5,8 +5,8 @@
 
 #include "backend/moments.h"
 #include "nn/layers/batch_norm_layer.h"
-#include "parallel/replica.h"
 #include "run/share_ranks.h"
+#include "step/replica.h"
 
 namespace lockstep {
 namespace {

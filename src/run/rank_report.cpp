@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "lockstep/core/check.h"
-#include "parallel/replica.h"
 #include "run/share_ranks.h"
+#include "step/replica.h"
 
 namespace lockstep {
 namespace {

@@ -7,8 +7,8 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/progress.h"
 #include "nn/layers/batch_norm_layer.h"
-#include "parallel/replica.h"
 #include "run/share_ranks.h"
+#include "step/replica.h"
 #include "sync/byte_stream.h"
 
 namespace lockstep {

@@ -8,8 +8,8 @@
 #include "data/images/denormalize.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/progress.h"
-#include "parallel/replica.h"
 #include "run/running_statistics.h"
+#include "step/replica.h"
 
 namespace lockstep {
 

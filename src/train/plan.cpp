@@ -10,7 +10,7 @@
 #include "lockstep/data/loader.h"
 #include "lockstep/optim/schedule.h"
 #include "nn/layers/batch_norm_layer.h"
-#include "parallel/replica.h"
+#include "step/replica.h"
 #include "train/training.h"
 
 namespace lockstep {

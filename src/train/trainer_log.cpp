@@ -5,12 +5,12 @@
 #include <numeric>
 
 #include "lockstep/data/palette.h"
-#include "parallel/replica.h"
 #include "run/batch_norm_diagnostics.h"
 #include "run/choices.h"
 #include "run/environment.h"
 #include "run/report_text.h"
 #include "run/summary_json.h"
+#include "step/replica.h"
 #include "train/trainer_impl.h"
 
 namespace lockstep {

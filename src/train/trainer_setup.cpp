@@ -14,11 +14,11 @@
 #include "lockstep/core/check.h"
 #include "lockstep/data/data_check.h"
 #include "lockstep/nn/weights.h"
-#include "parallel/replica.h"
-#include "parallel/scatter.h"
 #include "run/choices.h"
 #include "run/environment.h"
 #include "run/shared_checkpoint.h"
+#include "step/replica.h"
+#include "step/scatter.h"
 #include "train/trainer_impl.h"
 
 namespace lockstep {

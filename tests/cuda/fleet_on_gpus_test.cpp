@@ -14,8 +14,8 @@
 #include "cuda/fake_runtime.h"
 #include "kernels/operations/gpu_operations.h"
 #include "lockstep/core/check.h"
-#include "parallel/fleet_training.h"
-#include "parallel/placed_training.h"
+#include "step/fleet_training.h"
+#include "step/placed_training.h"
 
 namespace lockstep::test {
 namespace {

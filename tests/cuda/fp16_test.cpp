@@ -9,8 +9,8 @@
 #include "cuda/fake_runtime.h"
 #include "cuda/tiny_run.h"
 #include "lockstep/core/check.h"
-#include "parallel/toy_training.h"
 #include "run/checkpoint.h"
+#include "step/toy_training.h"
 
 namespace lockstep::test {
 namespace {

@@ -6,7 +6,7 @@
 #include "cuda/fake_runtime.h"
 #include "cuda/tiny_run.h"
 #include "lockstep/core/check.h"
-#include "parallel/placed_training.h"
+#include "step/placed_training.h"
 
 namespace lockstep::test {
 namespace {

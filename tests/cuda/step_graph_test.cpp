@@ -13,7 +13,7 @@
 #include "kernels/dispatch.h"
 #include "kernels/operations/gpu_operations.h"
 #include "lockstep/core/check.h"
-#include "parallel/toy_training.h"
+#include "step/toy_training.h"
 #include "support/errors.h"
 
 namespace lockstep::test {

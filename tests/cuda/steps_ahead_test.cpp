@@ -14,8 +14,8 @@
 #include "cuda/tiny_run.h"
 #include "kernels/operations/gpu_operations.h"
 #include "lockstep/core/check.h"
-#include "parallel/toy_training.h"
 #include "run/checkpoint.h"
+#include "step/toy_training.h"
 #include "support/with_timeout.h"
 
 namespace lockstep::test {

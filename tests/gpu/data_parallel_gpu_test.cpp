@@ -12,8 +12,8 @@
 
 #include "core/rng.h"
 #include "lockstep/core/check.h"
-#include "parallel/fleet_training.h"
-#include "parallel/placed_training.h"
+#include "step/fleet_training.h"
+#include "step/placed_training.h"
 
 namespace lockstep::test {
 namespace {

@@ -11,7 +11,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/nn/models/unet.h"
 #include "nn/harness.h"
-#include "parallel/toy_training.h"
+#include "step/toy_training.h"
 #include "support/backends.h"
 
 namespace lockstep::test {

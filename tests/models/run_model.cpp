@@ -15,7 +15,7 @@
 #include <random>
 
 #include "lockstep/lockstep.h"
-#include "parallel/replica.h"
+#include "step/replica.h"
 
 namespace lockstep {
 namespace {

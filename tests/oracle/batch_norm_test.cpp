@@ -9,7 +9,7 @@
 #include "lockstep/nn/network.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "oracle/golden.h"
-#include "parallel/replica_group.h"
+#include "step/replica_group.h"
 
 namespace lockstep::oracle {
 namespace {

@@ -11,7 +11,7 @@
 #include "core/seconds_since.h"
 #include "lockstep/backend/backend.h"
 #include "lockstep/sync/sync_group.h"
-#include "parallel/replica_group.h"
+#include "step/replica_group.h"
 
 namespace lockstep {
 namespace {

@@ -15,8 +15,8 @@
 #include "core/json.h"
 #include "lockstep/backend/backend.h"
 #include "lockstep/sync/sync_group.h"
-#include "parallel/replica_group.h"
 #include "report/table.h"
+#include "step/replica_group.h"
 
 namespace lockstep {
 namespace {

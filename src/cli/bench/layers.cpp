@@ -15,8 +15,8 @@
 #include "cli/bench/training.h"
 #include "core/json.h"
 #include "lockstep/core/check.h"
-#include "parallel/replica.h"
 #include "report/table.h"
+#include "step/replica.h"
 
 namespace lockstep {
 namespace {

@@ -10,8 +10,8 @@
 #include "cli/bench/training.h"
 #include "cli/fleet_session.h"
 #include "core/json.h"
-#include "parallel/replica.h"
 #include "report/table.h"
+#include "step/replica.h"
 
 namespace lockstep {
 namespace {

@@ -18,7 +18,7 @@
 #include "core/rng.h"
 #include "lockstep/core/check.h"
 #include "lockstep/parallel/data_parallel.h"
-#include "parallel/replica.h"
+#include "step/replica.h"
 
 namespace lockstep {
 namespace {

@@ -11,7 +11,7 @@
 #include "cli/selftest/measure.h"
 #include "lockstep/nn/model.h"
 #include "lockstep/sync/sync_group.h"
-#include "parallel/replica_group.h"
+#include "step/replica_group.h"
 
 namespace lockstep {
 

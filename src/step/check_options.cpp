@@ -1,0 +1,104 @@
+#include "step/check_options.h"
+
+#include <cmath>
+#include <set>
+
+#include "lockstep/core/check.h"
+#include "step/step.h"
+
+namespace lockstep {
+namespace {
+
+void check_losses(const DataParallelOptions& options) {
+  const std::size_t count = options.losses.size();
+  LOCKSTEP_CHECK(count >= 1 && count <= kMaxLosses, "expected 1 to ", kMaxLosses, " losses, got ",
+                 count);
+  std::set<std::string> outputs;
+  for (const NamedLoss& loss : options.losses) {
+    LOCKSTEP_CHECK(outputs.insert(loss.output).second, "output '", loss.output,
+                   "' has two losses; an output has one");
+    const float weight = std::visit([](const auto& any) { return any.weight; }, loss.loss);
+    LOCKSTEP_CHECK(weight > 0 && std::isfinite(weight), "the weight of the loss at '", loss.output,
+                   "' must be positive, is ", weight, "; leave out a loss that does not count");
+  }
+}
+
+// Here, and not first when the layers meet.
+void check_process_groups(const DataParallelOptions& options, int ranks) {
+  const BatchNormOptions& norm = options.norm.options;
+  if (norm.mode != BatchNormMode::kSync) return;
+  if (norm.process_groups.empty()) return;
+  ascending(norm.process_groups, ranks);
+}
+
+void check_precision(const DataParallelOptions& options) {
+  if (options.activations == DType::kFloat32) return;
+  for (const Device& device : options.devices) {
+    if (device.kind != DeviceKind::kCpu) continue;
+    throw ConfigError(concat("run.precision = \"", to_string(options.activations),
+                             "\" needs GPUs, but ", to_string(device),
+                             " is asked for, and the CPU computes in fp32; use ",
+                             "run.precision = \"fp32\", or -d cuda:all"));
+  }
+}
+
+void check_loss_scale(const LossScaleOptions& scale) {
+  int exponent = 0;
+  LOCKSTEP_CHECK(scale.initial >= 1 && std::isfinite(scale.initial) &&
+                     std::frexp(scale.initial, &exponent) == 0.5F,
+                 "the initial loss scale must be a power of two and at least 1, is ",
+                 scale.initial);
+  LOCKSTEP_CHECK(scale.growth_interval > 0, "expected a growth interval of at least 1 step, got ",
+                 scale.growth_interval);
+}
+
+}  // namespace
+
+void check_options(const DataParallelOptions& options, int ranks) {
+  LOCKSTEP_CHECK(options.input.rank() >= 2 && options.input.elements() > 0,
+                 "expected the shape of the largest global batch, [N, ..., C], got ",
+                 to_string(options.input));
+  LOCKSTEP_CHECK(options.accumulate >= 1 && options.accumulate <= options.input.batch(),
+                 "expected 1 to ", options.input.batch(), " micro-batches of a batch of ",
+                 options.input.batch(), ", got ", options.accumulate);
+  check_process_groups(options, ranks);
+  check_losses(options);
+  check_optimizer(options.optimizer, options.parameter_groups);
+  check_precision(options);
+  if (options.loss_scale) check_loss_scale(*options.loss_scale);
+}
+
+void check_recording(const DataParallelOptions& options, const GradientExchangeChoice& exchange,
+                     bool can_record) {
+  if (options.communicator.fleet != nullptr) {
+    throw ConfigError(
+        "run.cuda_graph = true replays steps without the host, but the hosts of several processes "
+        "exchange statistics and gradients in every step; set it to false, or use one process");
+  }
+  if (!can_record) {
+    throw ConfigError(
+        "run.cuda_graph = true needs replicas on GPUs and the transport 'event'; set it to false");
+  }
+  if (exchange.kind == "all_reduce") {
+    throw ConfigError(concat(
+        "run.cuda_graph = true needs run.gradient_exchange = \"owner\"; it is \"all_reduce\" (",
+        exchange.reason, ")"));
+  }
+  if (!options.norm.options.momentum) {
+    throw ConfigError(
+        "run.cuda_graph = true replays every step with one momentum: bn.momentum = \"cumulative\" "
+        "changes from step to step; give a number, or set run.cuda_graph to false");
+  }
+  if (options.accumulate > 1) {
+    throw ConfigError(
+        "run.cuda_graph = true records a step of one micro-batch; set batch.accumulate to 1, or "
+        "run.cuda_graph to false");
+  }
+  if (options.communicator.hook) {
+    throw ConfigError(
+        "run.cuda_graph = true replays exchanges without the host, so that nothing can be injected "
+        "into them; set it to false");
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,332 @@
+// Construction and the training step.
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "core/rng.h"
+#include "lockstep/core/check.h"
+#include "step/check_options.h"
+#include "step/data_parallel_impl.h"
+#include "step/gather.h"
+#include "step/shard.h"
+#include "sync/byte_stream.h"
+
+namespace lockstep {
+namespace {
+
+SyncGroupOptions sync_group_options(const DataParallelOptions& options,
+                                    const GradientExchangeChoice& exchange) {
+  SyncGroupOptions result = options.communicator;
+  result.all_reduce = exchange.kind == "all_reduce";
+  return result;
+}
+
+GradientExchangeChoice chosen_exchange(const DataParallelOptions& options) {
+  const std::string& wanted = options.gradient_exchange.kind;
+  if (options.placement_invariant && wanted == "auto") {
+    return {"owner", "sums in one order (run.placement_invariant)"};
+  }
+  if (options.communicator.fleet != nullptr && wanted == "auto") {
+    return {"owner", "several processes"};
+  }
+  return choose_gradient_exchange(wanted, options.devices);
+}
+
+std::uint64_t dropout_seed(std::uint64_t seed, std::int64_t step) {
+  Rng rng(seed, RngPurpose::kDropout, static_cast<std::uint64_t>(step));
+  const std::uint64_t high = rng.next_u32();
+  return high << 32U | rng.next_u32();
+}
+
+}  // namespace
+
+int threads_per_replica(int replicas) { return std::max(1, host_threads() / replicas); }
+
+// --- replicate ---
+
+DataParallel::Impl::Impl(DataParallelOptions&& run_options)
+    : options(std::move(run_options)),
+      exchange(chosen_exchange(options)),
+      sync_group(options.devices, sync_group_options(options, exchange)),
+      scatter(options, sync_group.size()),
+      replicas(options.devices.size()),
+      outcomes(static_cast<std::size_t>(sync_group.size())),
+      rank_steps(outcomes.size()) {
+  check_options(options, ranks());
+  if (in_fleet()) {
+    fleet_gradients = std::make_unique<FleetGradients>(sync_group);
+    shared_outcomes.emplace(sync_group);
+  }
+  if (options.cuda_graph)
+    check_recording(options, exchange, sync_group.recorder(first()) != nullptr);
+  group = std::make_unique<ReplicaGroup>(options.devices, sync_group);
+}
+
+void DataParallel::Impl::build() {
+  const int threads = threads_per_replica(roster().own_ranks());
+  group->run([&](int rank) {
+    replica_at(rank) = std::make_unique<Replica>(options, sync_group, rank, threads);
+  });
+  if (fleet_gradients) {
+    std::vector<const ParameterStore*> stores;
+    std::vector<const double*> losses;
+    for (const auto& replica : replicas) {
+      stores.push_back(&replica->store());
+      replica->add_losses(losses);
+    }
+    fleet_gradients->join(std::move(stores), std::move(losses),
+                          replicas.front()->backend().sums_by_image());
+  }
+  run([&](Replica& replica) {
+    replica.join(replicas, exchange, fleet_gradients.get());
+    if (replica.rank() == 0)
+      initialize_parameters(replica.store(), replica.backend(), options.seed);
+  });
+}
+
+void DataParallel::Impl::check_placement() const {
+  const std::string obstacle = placement_obstacle();
+  if (!options.placement_invariant || obstacle.empty()) return;
+  throw ConfigError(concat("run.placement_invariant = true asks for results that do not depend on ",
+                           "how batches are spread over devices, but ", obstacle,
+                           "; change that, or set run.placement_invariant to false"));
+}
+
+DataParallel::DataParallel(DataParallelOptions options)
+    : impl_(std::make_unique<Impl>(std::move(options))) {
+  try {
+    impl_->build();
+    impl_->check_placement();
+    replicate();
+    if (impl_->options.loss_scale) set_loss_scale({.scale = impl_->options.loss_scale->initial});
+  } catch (...) {
+    leave_stuck_threads();
+    throw;
+  }
+}
+
+// Replicas read each other's memory on the device: none of it goes before all have done what they
+// were given, also in a run that failed.
+DataParallel::~DataParallel() {
+  leave_stuck_threads();
+  if (!impl_) return;
+  for (const auto& replica : impl_->replicas) {
+    try {
+      if (replica) replica->backend().synchronize();
+    } catch (const std::exception&) {  // of a device that is broken: it does nothing any more
+    }
+  }
+}
+
+void DataParallel::leave_stuck_threads() {
+  // A thread that could not be stopped still works on the replicas: they must outlive it, so they
+  // stay.
+  if (impl_->group->has_stuck_thread()) static_cast<void>(impl_.release());
+}
+
+void DataParallel::Impl::call_on_replicate() {
+  if (!options.on_replicate) return;
+  for (int rank = first(); rank < first() + roster().own_ranks(); ++rank) {
+    run([&](Replica& replica) {
+      if (replica.rank() != rank) return;
+      options.on_replicate(
+          {rank, ranks(), replica.device(), replica.backend(), replica.store(), replica.network()});
+    });
+  }
+}
+
+void DataParallel::replicate() {
+  impl_->check_between_steps("replicate");
+  if (size() > 1) {
+    ReplicaState state;
+    impl_->run_on_first([&](Replica& first) { state = first.read_state(); });
+    if (impl_->in_fleet()) share_state(impl_->sync_group, state);
+    impl_->run([&](Replica& replica) {
+      if (replica.rank() != 0) replica.write_state(state);
+    });
+  }
+  impl_->call_on_replicate();
+}
+
+// --- scatter ---
+
+void DataParallel::Impl::check_batch(const Batch& batch, std::int64_t most) const {
+  const Shape& input = options.input;
+  const bool images = input.rank() == 4 && batch.size != Size{};
+  const bool fits =
+      !images || (batch.size.height == input.height() && batch.size.width == input.width());
+  LOCKSTEP_CHECK(batch.count() <= most && fits, "expected at most ", most, " samples for an input ",
+                 "of ", to_string(input), ", got ", batch.count(), " of ", batch.size.height, "x",
+                 batch.size.width);
+  const auto samples = static_cast<std::size_t>(batch.count());
+  const auto rows = static_cast<std::size_t>(input.rows_per_sample());
+  LOCKSTEP_CHECK(batch.images.size() >= samples * rows * static_cast<std::size_t>(input.channels()),
+                 "the batch's images are shorter than its count says");
+  replicas.front()->targets().check(batch);
+}
+
+// The loss is divided by what all processes have of the batch, each of which has counted its own.
+const Batch& DataParallel::Impl::with_counts_of_all(const Batch& batch) {
+  if (!in_fleet() || !batch.own_places_only) return batch;
+  LOCKSTEP_CHECK(!batch.class_pixels.empty(),
+                 "a batch of own places only comes with its label counts");
+  sync_group.all_gather(std::as_bytes(std::span(batch.class_pixels)), counts_said);
+  counted.samples = batch.samples;
+  counted.class_pixels.assign(batch.class_pixels.size(), 0);
+  for (const Bytes& said : counts_said) {
+    ByteReader reader(said);
+    for (std::int64_t& count : counted.class_pixels) count += reader.get<std::int64_t>();
+  }
+  return counted;
+}
+
+StepScalars DataParallel::Impl::scalars(std::span<const Batch> batches, std::int64_t step,
+                                        float lr) {
+  StepScalars scalars{
+      .dropout_seed = dropout_seed(options.seed, step), .begun = step + 1, .lr = lr};
+  for (std::size_t i = 0; i < options.losses.size(); ++i) {
+    scalars.normalizers[i] = replicas.front()->targets().normalizer(i, batches);
+  }
+  return scalars;
+}
+
+// --- parallel_apply ---
+
+// The first full batch is issued as any other, which makes what is made on first use; the second is
+// recorded. One that is spread otherwise over the ranks is another step.
+StepMode DataParallel::Impl::next_mode(const StepInput& input) {
+  if (!options.cuda_graph || input.batch != options.input.batch()) return StepMode::kIssue;
+  if (full_parts.empty()) {
+    for (const BatchPart& part : input.parts) full_parts.push_back(part.count);
+  }
+  if (!std::equal(full_parts.begin(), full_parts.end(), input.parts.begin(), input.parts.end(),
+                  [](std::int64_t count, const BatchPart& part) { return count == part.count; })) {
+    return StepMode::kIssue;
+  }
+  const StepMode mode = full_batch;
+  full_batch = mode == StepMode::kIssue ? StepMode::kRecord : StepMode::kReplay;
+  return mode;
+}
+
+void DataParallel::Impl::begin_step(StepInput input) {
+  LOCKSTEP_CHECK(under_way.size() < kStepSlots, "step ", input.step, " is begun while ",
+                 under_way.size(), " are under way; call finish_step first");
+  input.mode = next_mode(input);
+  input.slot = next_slot;
+  run([&input](Replica& replica) { replica.begin_step(input); });
+  under_way.push_back({input.step, input.slot});
+  next_slot = (input.slot + 1) % kStepSlots;
+}
+
+void DataParallel::begin_step(const Batch& batch, std::int64_t step, float lr) {
+  impl_->check_batch(batch, impl_->options.input.batch());
+  const bool staged = !impl_->staged.empty();
+  LOCKSTEP_CHECK(!staged || impl_->staged == batch.samples, "step ", step,
+                 " got another batch than the one that was staged for it");
+  impl_->staged.clear();
+  impl_->begin_step({.step = step,
+                     .scalars = impl_->scalars({&impl_->with_counts_of_all(batch), 1}, step, lr),
+                     .staged = staged,
+                     .batch = batch.count(),
+                     .parts = impl_->scatter(batch)});
+}
+
+StepResult DataParallel::train_step(const Batch& batch, std::int64_t step, float lr) {
+  impl_->check_between_steps("train_step");
+  begin_step(batch, step, lr);
+  return finish_step();
+}
+
+StepResult DataParallel::train_step(const Batch& batch, std::int64_t step) {
+  return train_step(batch, step, base_learning_rate(impl_->options.optimizer));
+}
+
+StepResult DataParallel::train_step(std::span<const Batch> batches, std::int64_t step, float lr) {
+  impl_->check_between_steps("train_step");
+  if (impl_->in_fleet()) {
+    throw ConfigError(
+        "a batch for each device is for one process; give all processes the whole one");
+  }
+  LOCKSTEP_CHECK(batches.size() == impl_->replicas.size(), "expected a batch for each of the ",
+                 size(), " devices, got ", batches.size());
+  const int accumulate = impl_->options.accumulate;
+  const std::int64_t most = impl_->replicas.front()->network().planned_batch() * accumulate;
+  std::int64_t count = 0;
+  for (const Batch& batch : batches) {
+    impl_->check_batch(batch, most);
+    count += batch.count();
+  }
+  impl_->staged.clear();
+  impl_->begin_step({.step = step,
+                     .scalars = impl_->scalars(batches, step, lr),
+                     .batch = count,
+                     .parts = impl_->scatter(batches)});
+  return finish_step();
+}
+
+void DataParallel::stage_next(const Batch& batch) {
+  if (!impl_->replicas.front()->stages()) return;
+  impl_->check_batch(batch, impl_->options.input.batch());
+  const std::span<const BatchPart> parts = impl_->scatter(batch);
+  impl_->run([parts](Replica& replica) { replica.stage(parts); });
+  impl_->staged = batch.samples;
+}
+
+void DataParallel::forward(const Batch& batch) {
+  impl_->check_between_steps("forward");
+  impl_->check_batch(batch,
+                     shard_of(impl_->options.input.batch(), impl_->options.accumulate, 0).count);
+  impl_->staged.clear();  // this batch takes its place
+  impl_->run([&](Replica& replica) {
+    const Shard shard = shard_of(batch.count(), size(), replica.rank());
+    replica.forward({&batch, shard.begin, shard.count, shard.begin});
+  });
+}
+
+// --- gather ---
+
+// After a failure the group runs nothing any more. What the step needs has been issued before.
+void DataParallel::Impl::wait_for(const StepUnderWay& step) {
+  const auto finish = [this, &step](Replica& replica) {
+    outcomes[static_cast<std::size_t>(replica.rank())] = replica.finish_step(step.slot);
+  };
+  if (!group->has_failed() || group->has_stuck_thread()) return run(finish);
+  for (const auto& replica : replicas) finish(*replica);
+}
+
+// They have left the weights alone, but they and their losses have yet to be forgotten.
+void DataParallel::Impl::give_up_steps() {
+  under_way.clear();
+  if (group->has_failed()) return;
+  run([](Replica& replica) { replica.clear_sums(); });
+}
+
+StepResult DataParallel::finish_step() {
+  LOCKSTEP_CHECK(!impl_->under_way.empty(), "finish_step without a step that was begun");
+  const Impl::StepUnderWay step = impl_->under_way.front();
+  impl_->under_way.erase(impl_->under_way.begin());
+  impl_->wait_for(step);
+  if (impl_->shared_outcomes) impl_->shared_outcomes->share(impl_->outcomes);
+  try {
+    const bool summed = impl_->exchange.kind == "all_reduce";
+    const StepResult result = gather({step.step, impl_->outcomes, summed, impl_->scale_in_use},
+                                     impl_->options, impl_->roster(), impl_->rank_steps);
+    if (result.loss_scale) impl_->scale_in_use = result.loss_scale->scale;
+    return result;
+  } catch (const NonFiniteError&) {
+    impl_->give_up_steps();
+    throw;
+  }
+}
+
+int DataParallel::steps_ahead() const {
+  return impl_->replicas.front()->backend().asynchronous() ? kStepSlots - 1 : 0;
+}
+
+void DataParallel::Impl::check_between_steps(const char* what) const {
+  LOCKSTEP_CHECK(under_way.empty(), what, " while step ", under_way.front().step,
+                 " is under way; call finish_step first");
+}
+
+}  // namespace lockstep

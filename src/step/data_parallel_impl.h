@@ -1,0 +1,84 @@
+#pragma once
+// What a DataParallel is made of. Construction and the training step are in data_parallel.cpp,
+// evaluation and state in data_parallel_state.cpp.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/parallel/data_parallel.h"
+#include "step/fleet_gradients.h"
+#include "step/fleet_state.h"
+#include "step/placement.h"
+#include "step/replica.h"
+#include "step/replica_group.h"
+#include "step/scatter.h"
+
+namespace lockstep {
+
+struct DataParallel::Impl {
+  /// A step that has been begun.
+  struct StepUnderWay {
+    std::int64_t step = 0;
+    int slot = 0;
+  };
+
+  explicit Impl(DataParallelOptions&& run_options);
+  void build();
+  void call_on_replicate();
+  void check_placement() const;
+  std::string placement_obstacle() const {
+    return lockstep::placement_obstacle(options, exchange, replicas.front()->network());
+  }
+
+  const Roster& roster() const { return sync_group.roster(); }
+  int ranks() const { return roster().ranks(); }
+  int first() const { return roster().first_rank(); }
+  bool in_fleet() const { return options.communicator.fleet != nullptr; }
+  std::unique_ptr<Replica>& replica_at(int rank) {
+    return replicas[static_cast<std::size_t>(rank - first())];
+  }
+  void run(const std::function<void(Replica&)>& work) {
+    group->run([&](int rank) { work(*replica_at(rank)); });
+  }
+  /// On the first of this process.
+  void run_on_first(const std::function<void(Replica&)>& work) {
+    run([&](Replica& replica) {
+      if (replica.rank() == first()) work(replica);
+    });
+  }
+  void check_between_steps(const char* what) const;
+
+  void check_batch(const Batch& batch, std::int64_t most) const;
+  const Batch& with_counts_of_all(const Batch& batch);
+  StepScalars scalars(std::span<const Batch> batches, std::int64_t step, float lr);
+  StepMode next_mode(const StepInput& input);
+  void begin_step(StepInput input);
+  void wait_for(const StepUnderWay& step);
+  void give_up_steps();
+
+  const DataParallelOptions options;
+  const GradientExchangeChoice exchange;
+  SyncGroup sync_group;
+  Scatter scatter;
+  std::unique_ptr<FleetGradients> fleet_gradients;  // null: one process
+  std::optional<SharedOutcomes> shared_outcomes;    // none: one process
+  std::vector<std::unique_ptr<Replica>> replicas;   // [own rank]
+  std::vector<StepOutcome> outcomes;                // [rank] of the step finished last
+  std::vector<RankStep> rank_steps;                 // [rank], of the same step
+  std::vector<StepUnderWay> under_way;              // the oldest first
+  int next_slot = 0;
+  float scale_in_use = 1;                  // the loss scale of the next step to be finished
+  std::vector<std::int64_t> staged;        // samples of the staged batch; empty: none
+  Batch counted;                           // what with_counts_of_all returns
+  std::vector<Bytes> counts_said;          // [process]
+  StepMode full_batch = StepMode::kIssue;  // how the next full batch is done, with `cuda_graph`
+  std::vector<std::int64_t> full_parts;    // [rank] samples of the first full batch
+  std::unique_ptr<ReplicaGroup> group;     // last: its threads use everything above
+};
+
+}  // namespace lockstep

@@ -1,0 +1,155 @@
+// Evaluation, and what a run is between its steps.
+
+#include "lockstep/core/check.h"
+#include "step/data_parallel_impl.h"
+
+namespace lockstep {
+
+// --- evaluation ---
+
+namespace {
+
+/// What the replicas share in an evaluation. Every image and every rank has its own place: no order
+/// of arrival can matter. The last thread that has it frees it: one that does not return after a
+/// failure may outlive the call.
+struct EvaluationWork {
+  std::function<Batch(std::int64_t index)> load;
+  std::vector<EvalOutcome> batches;
+  std::vector<std::vector<std::int64_t>> confusions;  // [own rank]
+};
+
+}  // namespace
+
+DataParallel::EvalResult DataParallel::evaluate(
+    std::int64_t count, const std::function<Batch(std::int64_t index)>& load) {
+  impl_->check_between_steps("evaluate");
+  const auto work = std::make_shared<EvaluationWork>();
+  work->load = load;
+  work->batches.resize(static_cast<std::size_t>(count));
+  work->confusions.resize(impl_->replicas.size());
+  impl_->group->run([impl = impl_.get(), work, count](int rank) {
+    Replica& replica = *impl->replica_at(rank);
+    replica.begin_evaluation();
+    for (std::int64_t index = rank; index < count; index += impl->ranks()) {
+      work->batches[static_cast<std::size_t>(index)] = replica.evaluate(work->load(index));
+    }
+    work->confusions[static_cast<std::size_t>(rank - impl->first())] = replica.end_evaluation();
+  });
+  auto& [ignored, batches, confusions] = *work;
+
+  EvalResult result;
+  result.confusion.resize(confusions.front().size());
+  for (const auto& confusion : confusions) {
+    for (std::size_t i = 0; i < confusion.size(); ++i) result.confusion[i] += confusion[i];
+  }
+  if (impl_->in_fleet()) {
+    share_evaluation(impl_->sync_group, batches, result.confusion);
+  }
+  std::int64_t terms = 0;
+  for (const EvalOutcome& batch : batches) {
+    result.loss += batch.loss;
+    terms += batch.terms;
+    result.top5 += batch.top5;
+  }
+  result.loss = terms == 0 ? 0 : result.loss / static_cast<double>(terms);
+  return result;
+}
+
+// --- state: through host memory, so that replicas may live on any mix of devices ---
+
+TensorMap DataParallel::state_dict() {
+  impl_->check_between_steps("state_dict");
+  TensorMap tensors;
+  impl_->run_on_first(
+      [&](Replica& first) { tensors = export_weights(first.store(), first.backend()); });
+  return tensors;
+}
+
+ImportSummary DataParallel::load_state_dict(const TensorMap& tensors, bool strict) {
+  impl_->check_between_steps("load_state_dict");
+  ImportSummary summary;
+  impl_->run_on_first([&](Replica& first) {
+    if (first.rank() != 0) return;
+    summary = import_weights(tensors, first.store(), first.backend(), strict);
+  });
+  replicate();
+  return summary;
+}
+
+OptimizerState DataParallel::optimizer_state() {
+  impl_->check_between_steps("optimizer_state");
+  OptimizerState state{optimizer_name(impl_->options.optimizer), {}};
+  const auto elements = static_cast<std::size_t>(impl_->replicas.front()->store().elements());
+  for (const std::string& slot : optimizer_slots(impl_->options.optimizer)) {
+    state.slots[slot].resize(elements);
+  }
+  impl_->run([&](Replica& replica) { replica.gradients().save_state(state); });
+  if (impl_->in_fleet()) share_optimizer_state(impl_->sync_group, state);
+  return state;
+}
+
+void DataParallel::set_optimizer_state(const OptimizerState& state) {
+  impl_->check_between_steps("set_optimizer_state");
+  const std::string own = optimizer_name(impl_->options.optimizer);
+  if (state.optimizer != own) {
+    throw DataError(concat("the optimizer's state is of '", state.optimizer,
+                           "', this run trains with '", own, "'"));
+  }
+  const std::int64_t elements = impl_->replicas.front()->store().elements();
+  for (const std::string& slot : optimizer_slots(impl_->options.optimizer)) {
+    const auto found = state.slots.find(slot);
+    const std::size_t size = found == state.slots.end() ? 0 : found->second.size();
+    if (static_cast<std::int64_t>(size) == elements) continue;
+    throw DataError(concat("the optimizer's state has ", size, " values of ", slot,
+                           ", this network needs ", elements));
+  }
+  impl_->run([&](Replica& replica) { replica.gradients().restore_state(state); });
+}
+
+std::optional<LossScaleState> DataParallel::loss_scale() {
+  impl_->check_between_steps("loss_scale");
+  if (!impl_->options.loss_scale) return std::nullopt;
+  LossScaleState state;
+  impl_->run_on_first([&](Replica& first) { state = first.loss_scale(); });
+  return state;
+}
+
+void DataParallel::set_loss_scale(const LossScaleState& state) {
+  impl_->check_between_steps("set_loss_scale");
+  LOCKSTEP_CHECK(impl_->options.loss_scale, "this run has no loss scale");
+  LossScaleState copied = state;
+  copied.inverse = 1.0F / state.scale;
+  impl_->scale_in_use = state.scale;
+  impl_->run([&](Replica& replica) { replica.set_loss_scale(copied); });
+}
+
+int DataParallel::size() const { return impl_->ranks(); }
+const Roster& DataParallel::roster() const { return impl_->roster(); }
+const DataParallelOptions& DataParallel::options() const { return impl_->options; }
+const GradientExchangeChoice& DataParallel::gradient_exchange() const { return impl_->exchange; }
+
+std::string DataParallel::placement_obstacle() const { return impl_->placement_obstacle(); }
+const SyncGroup& DataParallel::sync_group() const { return impl_->sync_group; }
+
+std::int64_t DataParallel::parameter_count() const {
+  std::int64_t count = 0;
+  for (const auto& parameter : impl_->replicas.front()->store().parameters()) {
+    count += parameter->elements;
+  }
+  return count;
+}
+
+void DataParallel::for_each_replica(const std::function<void(Replica&)>& work) {
+  impl_->check_between_steps("for_each_replica");
+  impl_->run(work);
+}
+
+Replica& DataParallel::replica(int rank) { return *impl_->replica_at(rank); }
+
+void DataParallel::all_gather(std::span<const std::byte> own, std::vector<Bytes>& all) {
+  impl_->sync_group.all_gather(own, all);
+}
+
+bool DataParallel::has_stuck_thread() const { return impl_->group->has_stuck_thread(); }
+
+}  // namespace lockstep

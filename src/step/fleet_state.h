@@ -1,0 +1,44 @@
+#pragma once
+// What the processes of a run tell each other, so that each of them knows what is known of all
+// ranks. All are collective: every process calls them in the same order, between steps or when one
+// is finished. The groups have a fleet.
+
+#include <span>
+#include <vector>
+
+#include "lockstep/optim/optimizer.h"
+#include "lockstep/sync/sync_group.h"
+#include "step/replica.h"
+#include "step/step.h"
+#include "sync/byte_stream.h"
+
+namespace lockstep {
+
+/// What the ranks of all processes have come to in a step. Its memory is used step after step.
+class SharedOutcomes {
+ public:
+  /// `group` outlives it.
+  explicit SharedOutcomes(SyncGroup& group);
+
+  /// outcomes [rank], of which those of this process's ranks are there: fills in the others', whose
+  /// spans are good until the next call.
+  void share(std::span<StepOutcome> outcomes);
+
+ private:
+  SyncGroup& group_;
+  ByteWriter own_;
+  std::vector<Bytes> all_;                    // [process]
+  std::vector<std::vector<double>> numbers_;  // [rank] what the others' spans point to
+};
+
+/// batches [index]: rank index % ranks has evaluated it. Confusion matrices are added up.
+void share_evaluation(SyncGroup& group, std::span<EvalOutcome> batches,
+                      std::span<std::int64_t> confusion);
+
+/// Process 0's becomes everyone's.
+void share_state(SyncGroup& group, ReplicaState& state);
+
+/// Every process has what its ranks own of it.
+void share_optimizer_state(SyncGroup& group, OptimizerState& state);
+
+}  // namespace lockstep

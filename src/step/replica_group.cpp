@@ -1,0 +1,155 @@
+#include "step/replica_group.h"
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/core/check.h"
+#include "lockstep/parallel/data_parallel.h"
+#include "step/root_cause.h"
+#include "sync/describe.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::chrono::seconds kPatience{1};  // for a rank to return after an abort
+
+std::atomic<bool> left_behind{false};
+
+}  // namespace
+
+// Shared with the threads: one that is stuck may come back after the group is gone.
+struct ReplicaGroup::Impl {
+  Impl(std::span<const Device> ranks, SyncGroup& ends)
+      : devices(ranks.begin(), ranks.end()),
+        group(ends),
+        returned(devices.size(), true),
+        thrown(devices.size()) {}
+
+  int size() const { return static_cast<int>(devices.size()); }
+  int first() const { return group.roster().first_rank(); }
+  void serve(int rank);
+  void note_failure(int rank, std::exception_ptr failure);
+  bool wait_for_all(std::unique_lock<std::mutex>& lock);
+  std::exception_ptr root_cause() const;
+
+  const std::vector<Device> devices;
+  SyncGroup& group;
+
+  std::mutex mutex;
+  std::condition_variable work_given;
+  std::condition_variable rank_returned;
+  std::function<void(int)> work;
+  std::uint64_t generation = 0;  // of the work
+  bool stop = false;
+  int running = 0;
+  std::vector<bool> returned;              // [rank] of the present work
+  std::vector<std::exception_ptr> thrown;  // [rank]
+  std::optional<std::chrono::steady_clock::time_point> failed_at;
+  std::exception_ptr failure;  // what every further run throws
+  std::vector<std::thread> threads;
+};
+
+void ReplicaGroup::Impl::serve(int rank) {
+  std::unique_lock lock(mutex);
+  for (std::uint64_t seen = 0;;) {
+    work_given.wait(lock, [&] { return stop || generation != seen; });
+    if (stop) return;
+    seen = generation;
+    lock.unlock();
+    std::exception_ptr failure_here;
+    try {
+      work(first() + rank);
+    } catch (...) {
+      failure_here = std::current_exception();
+    }
+    lock.lock();
+    if (failure_here) note_failure(rank, failure_here);
+    returned[rank] = true;
+    if (--running == 0 || failure_here) rank_returned.notify_all();
+  }
+}
+
+void ReplicaGroup::Impl::note_failure(int rank, std::exception_ptr failure_here) {
+  thrown[rank] = failure_here;
+  if (failed_at) return;
+  failed_at = std::chrono::steady_clock::now();
+  // Under the mutex: `run` cannot return, and the sync group cannot go, before this is done.
+  group.abort(failure_here);
+}
+
+bool ReplicaGroup::Impl::wait_for_all(std::unique_lock<std::mutex>& lock) {
+  const auto all_returned = [this] { return running == 0; };
+  rank_returned.wait(lock, [&] { return all_returned() || failed_at; });
+  if (!failed_at) return true;
+  return rank_returned.wait_until(lock, *failed_at + kPatience, all_returned);
+}
+
+std::exception_ptr ReplicaGroup::Impl::root_cause() const {
+  std::string stuck;
+  for (int rank = 0; rank < size(); ++rank) {
+    if (returned[rank]) continue;
+    stuck += concat("; ", group.roster().describe_rank(first() + rank),
+                    " does not return and is left behind (",
+                    group.progress().describe(first() + rank), ")");
+  }
+  return attribute_failure(group.failure(), thrown, group.roster(), stuck);
+}
+
+ReplicaGroup::ReplicaGroup(std::span<const Device> devices, SyncGroup& group)
+    : impl_(std::make_shared<Impl>(devices, group)) {
+  LOCKSTEP_CHECK(!devices.empty(), "expected at least one device");
+  for (int rank = 0; rank < size(); ++rank) {
+    impl_->threads.emplace_back([state = impl_, rank] { state->serve(rank); });
+  }
+}
+
+ReplicaGroup::~ReplicaGroup() {
+  std::unique_lock lock(impl_->mutex);
+  impl_->stop = true;
+  const std::vector<bool> returned = impl_->returned;
+  lock.unlock();
+  impl_->work_given.notify_all();
+  for (int rank = 0; rank < size(); ++rank) {
+    std::thread& thread = impl_->threads[rank];
+    returned[rank] ? thread.join() : thread.detach();
+  }
+}
+
+int ReplicaGroup::size() const { return impl_->size(); }
+
+void ReplicaGroup::run(const std::function<void(int rank)>& work) {
+  Impl& state = *impl_;
+  std::unique_lock lock(state.mutex);
+  if (state.failure) std::rethrow_exception(state.failure);
+  state.work = work;
+  state.running = state.size();
+  state.returned.assign(state.returned.size(), false);
+  ++state.generation;
+  lock.unlock();
+  state.work_given.notify_all();
+  lock.lock();
+  if (!state.wait_for_all(lock)) left_behind = true;
+  if (!state.failed_at) return;
+  state.failure = state.root_cause();
+  std::rethrow_exception(state.failure);
+}
+
+bool ReplicaGroup::has_failed() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->failure != nullptr;
+}
+
+bool threads_left_behind() { return left_behind; }
+
+bool ReplicaGroup::has_stuck_thread() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->running > 0;
+}
+
+}  // namespace lockstep

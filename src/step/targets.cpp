@@ -1,0 +1,148 @@
+#include "step/targets.h"
+
+#include "backend/operand_checks.h"
+#include "lockstep/core/check.h"
+
+namespace lockstep {
+namespace {
+
+std::int64_t elements_per_sample(const Shape& shape) {
+  return shape.rows_per_sample() * shape.channels();
+}
+
+void check_same_labels(const LossNode& loss, const Shape& shape, const LossNode& other,
+                       const Shape& others) {
+  LOCKSTEP_CHECK(shape == others, "the labels of output '", loss.output(), "' have the shape ",
+                 to_string(shape), ", those of '", other.output(), "' ", to_string(others),
+                 "; bring both outputs to one size");
+}
+
+void check_count(const char* what, const LossNode& loss, std::size_t values, std::int64_t samples,
+                 const Shape& shape, bool exact) {
+  const std::int64_t each = elements_per_sample(shape);
+  const auto expected = static_cast<std::size_t>(samples * each);
+  LOCKSTEP_CHECK(exact ? values == expected : values >= expected, "the batch's ", what,
+                 " for output '", loss.output(), "' do not fit its count: expected ", each,
+                 " per sample, got ", values, " for ", samples);
+}
+
+void check_targets(const Batch& batch, const LossNode& loss, const Shape& shape) {
+  if (loss.cross_entropy() != nullptr) {
+    return check_count("labels", loss, batch.labels.size(), batch.count(), shape, false);
+  }
+  const auto found = batch.targets.find(loss.output());
+  LOCKSTEP_CHECK(found != batch.targets.end(), "the batch has no targets for output '",
+                 loss.output(), "'; Batch::targets[\"", loss.output(), "\"] takes ",
+                 elements_per_sample(shape), " values per sample");
+  check_count("targets", loss, found->second.size(), batch.count(), shape, true);
+}
+
+}  // namespace
+
+Targets::Targets(std::span<const LossNode> losses, const Network& network,
+                 std::size_t micro_batches)
+    : losses_(losses), network_(network) {
+  for (const LossNode& loss : losses) find_place(loss, micro_batches);
+}
+
+void Targets::find_place(const LossNode& loss, std::size_t micro_batches) {
+  const Tensor target = loss.target(network_, nullptr);
+  if (loss.cross_entropy() != nullptr) {
+    for (std::size_t i = 0; i < places_.size(); ++i) {
+      const LossNode& other = *places_[i].loss;
+      if (other.cross_entropy() == nullptr) continue;
+      check_same_labels(loss, target.shape, other, other.target(network_, nullptr).shape);
+      return place_of_.push_back(i);
+    }
+  }
+  Backend& backend = network_.backend();
+  const std::size_t bytes = dense_bytes(target);
+  place_of_.push_back(places_.size());
+  places_.push_back({&loss, backend.allocate(bytes), {}});
+  if (micro_batches > 0) places_.back().staged = backend.allocate(micro_batches * bytes);
+}
+
+void Targets::upload(const BatchPart& part) {
+  for (const Place& place : places_) {
+    const Tensor target = place.loss->target(network_, place.memory.data());
+    network_.backend().upload(target,
+                              targets_of(*part.batch, part.begin, *place.loss, target.shape));
+  }
+}
+
+Tensor Targets::staged(const Place& place, std::int64_t count, std::size_t micro) const {
+  Tensor target = place.loss->target(network_, nullptr);
+  target.shape = target.shape.with_batch(network_.planned_batch());
+  target.data = static_cast<std::byte*>(place.staged.data()) + micro * dense_bytes(target);
+  target.shape = target.shape.with_batch(count);
+  return target;
+}
+
+void Targets::stage(const BatchPart& part, std::size_t micro) {
+  for (const Place& place : places_) {
+    const Tensor target = staged(place, part.count, micro);
+    network_.backend().stage(target,
+                             targets_of(*part.batch, part.begin, *place.loss, target.shape));
+  }
+}
+
+void Targets::take_staged(const BatchPart& part, std::size_t micro) {
+  for (const Place& place : places_) {
+    network_.backend().take_staged(staged(place, part.count, micro),
+                                   place.loss->target(network_, place.memory.data()));
+  }
+}
+
+Tensor Targets::of(std::size_t loss) const {
+  return losses_[loss].target(network_, places_[place_of_[loss]].memory.data());
+}
+
+void Targets::check(const Batch& batch) const {
+  for (const LossNode& loss : losses_) {
+    check_targets(batch, loss, loss.target(network_, nullptr).shape);
+  }
+}
+
+double Targets::normalizer(std::size_t loss, std::span<const Batch> batches) {
+  const LossNode& node = losses_[loss];
+  const Shape shape = node.target(network_, nullptr).shape;
+  if (const CrossEntropyLoss* cross_entropy = node.cross_entropy()) {
+    label_counts_.assign(static_cast<std::size_t>(node.classes()), 0);
+    for (const Batch& batch : batches) {
+      add_label_counts(batch, static_cast<std::size_t>(shape.rows_per_sample()),
+                       cross_entropy->ignore_index, label_counts_);
+    }
+    return loss_normalizer(*cross_entropy, label_counts_);
+  }
+  std::int64_t samples = 0;
+  for (const Batch& batch : batches) samples += batch.count();
+  return loss_normalizer(std::get<MeanSquaredErrorLoss>(node.loss()),
+                         samples * elements_per_sample(shape));
+}
+
+const void* targets_of(const Batch& batch, std::int64_t begin, const LossNode& loss,
+                       const Shape& shape) {
+  check_targets(batch, loss, shape);
+  const std::int64_t offset = begin * elements_per_sample(shape);
+  if (loss.cross_entropy() != nullptr) return batch.labels.data() + offset;
+  return batch.targets.at(loss.output()).data() + offset;
+}
+
+void add_label_counts(const Batch& batch, std::size_t positions, int ignore_index,
+                      std::span<std::int64_t> counts) {
+  LOCKSTEP_CHECK(batch.class_pixels.empty() || batch.class_pixels.size() == counts.size(),
+                 "expected label counts of ", counts.size(), " classes, got ",
+                 batch.class_pixels.size());
+  for (std::size_t c = 0; c < batch.class_pixels.size(); ++c) counts[c] += batch.class_pixels[c];
+  if (!batch.class_pixels.empty()) return;
+  const std::size_t labels = static_cast<std::size_t>(batch.count()) * positions;
+  for (std::size_t i = 0; i < labels; ++i) {
+    const Label label = batch.labels[i];
+    if (label == ignore_index) continue;
+    LOCKSTEP_CHECK(label < counts.size(), "a label is ", int{label}, ", but there are ",
+                   counts.size(), " classes; what does not count is ", ignore_index);
+    ++counts[label];
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,317 @@
+#include "lockstep/parallel/data_parallel.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <mutex>
+#include <thread>
+
+#include "core/rng.h"
+#include "lockstep/core/check.h"
+#include "nn/layers/batch_norm_layer.h"
+#include "step/toy_training.h"
+
+namespace lockstep::test {
+namespace {
+
+Outcome toy_outcome(const DataParallelOptions& options) {
+  const auto run = make_toy(options);
+  return outcome_of(*run, train(*run));
+}
+
+/// A network with dropout between two convolutions.
+Outputs dropout_net(NetworkBuilder& net, Value* x, const NormLayer&) {
+  x = net.batch_norm_relu(
+      net.conv2d(x, "a", {.out_channels = 6, .kernel = 3, .stride = 1, .padding = 1}), "bn");
+  return {
+      {"out", net.conv2d(net.dropout(x, 0.4F), "head", {.out_channels = kClasses, .bias = true})}};
+}
+
+void check_replicas_equal(DataParallel& run, bool with_statistics) {
+  for (int rank = 1; rank < run.size(); ++rank) {
+    CHECK(parameters(run, rank) == parameters(run, 0));
+    if (with_statistics) CHECK(statistics(run, rank) == statistics(run, 0));
+  }
+}
+
+SyncGroupOptions random_delays(std::uint64_t seed) {
+  SyncGroupOptions options;
+  options.hook = [seed](int rank, const SyncCall& call) {
+    Rng rng(seed, RngPurpose::kDelay, static_cast<std::uint64_t>(rank),
+            static_cast<std::uint32_t>(call.index));
+    std::this_thread::sleep_for(std::chrono::microseconds(rng.below(1500)));
+    return true;
+  };
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("chunks are torch.chunk's") {
+  CHECK(chunk_sizes(5, 4) == std::vector<std::int64_t>{2, 2, 1, 0});
+  CHECK(chunk_sizes(9, 8) == std::vector<std::int64_t>{2, 2, 2, 2, 1, 0, 0, 0});
+  CHECK(chunk_sizes(16, 3) == std::vector<std::int64_t>{6, 6, 4});
+  CHECK(chunk_sizes(8, 8) == std::vector<std::int64_t>(8, 1));
+  CHECK(chunk_sizes(0, 2) == std::vector<std::int64_t>{0, 0});
+  CHECK_THROWS_AS(chunk_sizes(1, 0), Error);
+}
+
+TEST_CASE("sync on any number of devices is one device with the whole batch") {
+  const Outcome one = toy_outcome(toy_options(1, BatchNormMode::kLocal));
+  CHECK(one.losses[0] != one.losses[1]);
+  for (const int ranks : {1, 2, 3, 4, 8}) {
+    CAPTURE(ranks);
+    check_close(toy_outcome(toy_options(ranks, BatchNormMode::kSync)), one);
+  }
+  // The comparison is worth something: local statistics lead elsewhere.
+  const Outcome local = toy_outcome(toy_options(4, BatchNormMode::kLocal));
+  CHECK(distance(local.parameters, one.parameters) > 1e-3);
+}
+
+TEST_CASE("local on W devices is virtual(W) on one") {
+  DataParallelOptions options = toy_options(1, BatchNormMode::kGhost);
+  options.norm.options.virtual_devices = 4;
+  CHECK((toy_outcome(toy_options(4, BatchNormMode::kLocal)) == toy_outcome(options)));
+  // And two devices with two slices each, where they come to the same images.
+  const auto full_batches = [](int ranks, BatchNormMode mode, int slices) {
+    DataParallelOptions own = toy_options(ranks, mode, 8);
+    own.norm.options.virtual_devices = slices;
+    const auto run = make_toy(own);
+    return outcome_of(*run, train(*run, {8, 8, 8}));
+  };
+  const Outcome local = full_batches(4, BatchNormMode::kLocal, 1);
+  CHECK((full_batches(1, BatchNormMode::kGhost, 4) == local));
+  CHECK((full_batches(2, BatchNormMode::kGhost, 2) == local));
+  CHECK_FALSE((full_batches(1, BatchNormMode::kGhost, 2) == local));
+}
+
+TEST_CASE("all replicas stay bitwise equal") {
+  const auto synced = make_toy(toy_options(4, BatchNormMode::kSync));
+  train(*synced);
+  check_replicas_equal(*synced, true);
+  for (int rank = 0; rank < 4; ++rank) {
+    for (const auto& layer : synced->replica(rank).store().batch_norms()) {
+      CHECK(layer->num_batches_tracked == 6);
+    }
+  }
+  const auto local = make_toy(toy_options(3, BatchNormMode::kLocal));
+  train(*local);
+  check_replicas_equal(*local, false);
+  CHECK(statistics(*local, 0) != statistics(*local, 1));
+}
+
+TEST_CASE("delays change no bit") {
+  for (const BatchNormMode mode : {BatchNormMode::kSync, BatchNormMode::kLocal}) {
+    DataParallelOptions options = toy_options(4, mode);
+    const Outcome undisturbed = toy_outcome(options);
+    CHECK(toy_outcome(options) == undisturbed);
+    options.communicator = random_delays(21);
+    CHECK(toy_outcome(options) == undisturbed);
+  }
+}
+
+TEST_CASE("sync groups share statistics among themselves only") {
+  DataParallelOptions options = toy_options(4, BatchNormMode::kSync, 8);
+  options.norm.options.process_groups = contiguous_groups(4, 2);
+  const auto run = make_toy(options);
+  for (std::int64_t step = 0; step < 2; ++step) run->train_step(toy_batch(8, step), step, 0.05F);
+  CHECK(statistics(*run, 0) == statistics(*run, 1));
+  CHECK(statistics(*run, 2) == statistics(*run, 3));
+  CHECK(statistics(*run, 0) != statistics(*run, 2));
+  check_replicas_equal(*run, false);
+
+  // Groups of 2 over 4 devices are two devices with local statistics.
+  const auto pair = make_toy(toy_options(2, BatchNormMode::kLocal, 8));
+  for (std::int64_t step = 0; step < 2; ++step) pair->train_step(toy_batch(8, step), step, 0.05F);
+  CHECK(distance(parameters(*run, 0), parameters(*pair, 0)) < 1e-6);
+  CHECK(distance(statistics(*run, 2), statistics(*pair, 1)) < 1e-6);
+}
+
+TEST_CASE("dropout is a function of the sample, not of the device it lies on") {
+  DataParallelOptions options = toy_options(1, BatchNormMode::kSync);
+  options.model = dropout_net;
+  DataParallel whole(options);
+  const Outcome one = outcome_of(whole, train(whole));
+  options.devices = cpus(3);
+  DataParallel spread(options);
+  check_close(outcome_of(spread, train(spread)), one);
+  // Of the step, too: the mask is the same only when the step is.
+  DataParallel same(options);
+  CHECK(same.train_step(toy_batch(5, 0), 0, 0).loss == same.train_step(toy_batch(5, 0), 0, 0).loss);
+  CHECK(same.train_step(toy_batch(5, 0), 0, 0).loss != same.train_step(toy_batch(5, 0), 1, 0).loss);
+}
+
+TEST_CASE("class weights enter loss and normalizer alike") {
+  DataParallelOptions options = toy_options(1, BatchNormMode::kLocal);
+  const Outcome plain = toy_outcome(options);
+  options.losses[0].loss = CrossEntropyLoss{.class_weight = {2, 2, 2}};
+  check_close(toy_outcome(options), plain);
+  options.losses[0].loss = CrossEntropyLoss{.class_weight = {1, 4, 0.5F}};
+  const Outcome weighted = toy_outcome(options);
+  CHECK(distance(weighted.parameters, plain.parameters) > 1e-4);
+  options.devices = cpus(3);
+  options.norm.options.mode = BatchNormMode::kSync;
+  check_close(toy_outcome(options), weighted);
+  options.losses[0].loss = CrossEntropyLoss{.class_weight = {1, 2}};
+  CHECK_THROWS_AS(DataParallel{options}, ConfigError);
+}
+
+TEST_CASE("bf16 on CPU devices is an error of the configuration that says what to do") {
+  DataParallelOptions options = toy_options(2, BatchNormMode::kLocal);
+  options.activations = DType::kBFloat16;
+  CHECK_THROWS_WITH_AS(DataParallel{options},
+                       doctest::Contains("cpu:0 is asked for, and the CPU computes in fp32; use "
+                                         "run.precision = \"fp32\""),
+                       ConfigError);
+}
+
+TEST_CASE("a batch without a single label has loss 0 and teaches nothing") {
+  DataParallelOptions options = toy_options(2, BatchNormMode::kSync);
+  options.optimizer = Sgd{.weight_decay = 0};
+  const auto run = make_toy(options);
+  const std::vector<float> before = parameters(*run, 0);
+  Batch batch = toy_batch(4, 0);
+  std::fill(batch.labels.begin(), batch.labels.end(), Label{255});
+  batch.class_pixels.assign(kClasses, 0);
+  const StepResult nothing = run->train_step(batch, 0, 0.1F);
+  CHECK(nothing.loss == 0);
+  CHECK(nothing.grad_norm == 0);
+  CHECK(parameters(*run, 0) == before);
+}
+
+TEST_CASE("a loss that is not finite names step and replica and leaves the weights alone") {
+  for (const BatchNormMode mode : {BatchNormMode::kLocal, BatchNormMode::kSync}) {
+    const auto run = make_toy(toy_options(4, mode));
+    run->train_step(toy_batch(5, 0), 0, 0.1F);
+    const std::vector<float> before = parameters(*run, 0);
+    const OptimizerState momentum = run->optimizer_state();
+    Batch batch = toy_batch(5, 1);
+    batch.images[2 * 3 * 16 * 16 + 5] = std::numeric_limits<float>::quiet_NaN();  // image 2: rank 1
+    // Synchronized statistics spread it: every replica's loss is then not finite.
+    const int first = mode == BatchNormMode::kLocal ? 1 : 0;
+    const std::string expected =
+        concat("step 1: the loss of replica ", first, " (cpu:", first, ")");
+    CHECK_THROWS_WITH_AS(run->train_step(batch, 1, 0.1F), doctest::Contains(expected.c_str()),
+                         NonFiniteError);
+    for (int rank = 0; rank < 4; ++rank) CHECK(parameters(*run, rank) == before);
+    CHECK(run->optimizer_state() == momentum);
+  }
+}
+
+TEST_CASE("a forward pass alone changes nothing and shows the layers' moments") {
+  const auto run = make_toy(toy_options(2, BatchNormMode::kSync));
+  const std::vector<float> weights = parameters(*run, 0);
+  const std::vector<float> running = statistics(*run, 1);
+  run->forward(toy_batch(5, 0));
+  CHECK(parameters(*run, 0) == weights);
+  CHECK(statistics(*run, 1) == running);
+  const auto layers = run->replica(1).network().batch_norms();
+  CHECK(layers.front()->local_moments().front().count == 2 * 16 * 16);
+}
+
+TEST_CASE("momentum is gathered, and restored to its owners") {
+  const auto a = make_toy(toy_options(3, BatchNormMode::kSync));
+  train(*a);
+  const auto b = make_toy(toy_options(2, BatchNormMode::kSync));
+  b->set_optimizer_state(a->optimizer_state());
+  CHECK(b->optimizer_state() == a->optimizer_state());
+  OptimizerState other = a->optimizer_state();
+  other.slots["momentum_buffer"].resize(3);
+  CHECK_THROWS_WITH_AS(b->set_optimizer_state(other),
+                       doctest::Contains("has 3 values of momentum_buffer"), DataError);
+  other.optimizer = "adamw";
+  CHECK_THROWS_WITH_AS(b->set_optimizer_state(other),
+                       doctest::Contains("is of 'adamw', this run trains with 'sgd'"), DataError);
+}
+
+TEST_CASE("batches that do not fit are refused") {
+  const auto run = make_toy(toy_options(2, BatchNormMode::kSync));
+  CHECK_THROWS_AS(run->train_step(toy_batch(6, 0), 0, 0.1F), Error);
+  CHECK_THROWS_AS(run->train_step(toy_batch(2, 0, {8, 16}), 0, 0.1F), Error);
+  Batch batch = toy_batch(2, 0);
+  batch.class_pixels.pop_back();
+  CHECK_THROWS_AS(run->train_step(batch, 0, 0.1F), Error);
+  CHECK(run->train_step(toy_batch(1, 0), 0, 0.1F).loss > 0);
+}
+
+TEST_CASE("a step says what its time went to") {
+  DataParallelOptions options = toy_options(2, BatchNormMode::kSync);
+  options.communicator.hook = [](int rank, const SyncCall& call) {
+    if (rank == 1 && call.index == 0 && call.direction == Direction::kForward) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    return true;
+  };
+  const StepTimes times = make_toy(options)->train_step(toy_batch(5, 0), 0, 0.1F).times;
+  CHECK(times.batch_norm_wait > 0.005);
+  CHECK(times.compute > 0);
+  CHECK(times.gradient_exchange > 0);
+}
+
+TEST_CASE("a step says what each rank did") {
+  constexpr std::chrono::milliseconds kSleep{20};
+  DataParallelOptions options = toy_options(3, BatchNormMode::kSync);
+  options.communicator.hook = [=](int rank, const SyncCall& call) {
+    if (rank == 1 && call.index == 0 && call.direction == Direction::kForward) {
+      std::this_thread::sleep_for(kSleep);
+    }
+    return true;
+  };
+  const auto run = make_toy(options);
+  for (std::int64_t step = 0; step < 2; ++step) {
+    const StepResult result = run->train_step(toy_batch(5, step), step, 0.1F);
+    REQUIRE(result.ranks.size() == 3);
+    double loss = 0, compute = 0, wait = 0, exchange = 0;
+    for (int rank = 0; rank < 3; ++rank) {
+      const RankStep& part = result.ranks[static_cast<std::size_t>(rank)];
+      loss += part.loss;
+      compute += part.times.compute / 3;
+      wait += part.times.batch_norm_wait / 3;
+      exchange += part.times.gradient_exchange / 3;
+      CHECK(part.times.compute > 0);
+      CHECK(part.times.batch_norm_wait > 0);
+      CHECK(part.times.gradient_exchange > 0);
+      const Backend& backend = run->replica(rank).backend();
+      CHECK(part.memory_bytes == backend.allocated_bytes());
+      CHECK(part.peak_memory_bytes == backend.peak_allocated_bytes());
+      CHECK(part.memory_bytes > 0);
+    }
+    CHECK(loss == doctest::Approx(result.loss));
+    CHECK(compute == doctest::Approx(result.times.compute));
+    CHECK(wait == doctest::Approx(result.times.batch_norm_wait));
+    CHECK(exchange == doctest::Approx(result.times.gradient_exchange));
+    CHECK(result.ranks[1].times.compute >= std::chrono::duration<double>(kSleep).count());
+    CHECK(result.ranks[0].loss > 0);
+    CHECK(result.ranks[2].loss == 0);  // the last image has no label
+  }
+}
+
+TEST_CASE("evaluation counts every image once, on any number of ranks, and touches no barrier") {
+  const auto load = [](std::int64_t index) {
+    const bool wide = index == 3 || index == 4;
+    return toy_batch(1, 100 + index, wide ? Size{8, 24} : kSize);
+  };
+  DataParallelOptions options = toy_options(1, BatchNormMode::kSync);
+  const auto expected = make_toy(options)->evaluate(7, load);
+  std::int64_t pixels = 0;
+  for (const std::int64_t count : expected.confusion) pixels += count;
+  CHECK(pixels == 5 * 16 * 16 + 2 * 8 * 24);
+  CHECK(expected.loss > 0);
+  for (const int ranks : {2, 4, 8}) {
+    options.devices = cpus(ranks);
+    std::atomic<int> exchanges{0};
+    options.communicator.hook = [&](int, const SyncCall&) { return ++exchanges, true; };
+    const auto run = make_toy(options);
+    const auto result = run->evaluate(7, load);
+    CHECK(result.confusion == expected.confusion);
+    CHECK(result.loss == expected.loss);
+    CHECK(exchanges == 0);
+    CHECK(run->evaluate(0, load).loss == 0);
+    // Training goes on as if nothing had been evaluated.
+    CHECK(run->train_step(toy_batch(5, 0), 0, 0.1F).loss > 0);
+  }
+}
+
+}  // namespace lockstep::test

@@ -1,0 +1,123 @@
+// Optimizers in whole training steps: AdamW's state and count of updates, groups of parameters.
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "lockstep/core/check.h"
+#include "step/toy_training.h"
+
+namespace lockstep::test {
+namespace {
+
+DataParallelOptions adamw_options(int ranks, std::int64_t batch = 5) {
+  DataParallelOptions options = toy_options(ranks, BatchNormMode::kSync, batch);
+  options.optimizer = AdamW{.beta1 = 0.8, .beta2 = 0.9, .weight_decay = 0.1F};
+  options.parameter_groups = {{.prefix = "head", .lr_mult = 4, .weight_decay = 0.2F},
+                              {.prefix = "encoder.0", .lr_mult = 0.5F}};
+  return options;
+}
+
+void take_steps(DataParallel& run, std::int64_t begin, std::int64_t end, std::int64_t batch = 5) {
+  for (std::int64_t step = begin; step < end; ++step) {
+    run.train_step(toy_batch(batch, step), step, 0.01F);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("AdamW over several owners has the bits of one owner") {
+  for (const int ranks : {2, 3, 4}) {
+    CAPTURE(ranks);
+    const auto owners = make_toy(adamw_options(ranks, 2 * ranks));
+    DataParallelOptions options = adamw_options(ranks, 2 * ranks);
+    options.gradient_exchange = {"all_reduce", 1000, 2000};  // each rank owns all of its weights
+    const auto own = make_toy(options);
+    take_steps(*owners, 0, 4, 2 * ranks);
+    take_steps(*own, 0, 4, 2 * ranks);
+    CHECK(outcome_of(*owners, {}) == outcome_of(*own, {}));
+    for (int rank = 1; rank < ranks; ++rank) {
+      CHECK(parameters(*owners, rank) == parameters(*owners, 0));
+    }
+  }
+}
+
+TEST_CASE("training with AdamW that goes on equals training that was not interrupted") {
+  const auto whole = make_toy(adamw_options(3)), first = make_toy(adamw_options(3)),
+             second = make_toy(adamw_options(3)), forgetful = make_toy(adamw_options(3));
+  take_steps(*whole, 0, 6);
+  take_steps(*first, 0, 3);
+  for (DataParallel* run : {second.get(), forgetful.get()}) copy_parameters(*first, *run);
+  const OptimizerState state = first->optimizer_state();
+  CHECK(state.optimizer == "adamw");
+  CHECK(state.slots.size() == 2);
+  second->set_optimizer_state(state);
+  take_steps(*second, 3, 6);
+  CHECK(outcome_of(*second, {}) == outcome_of(*whole, {}));
+  take_steps(*forgetful, 3, 6);
+  CHECK(parameters(*forgetful, 0) != parameters(*whole, 0));
+}
+
+TEST_CASE("a step that was left out is no update for AdamW") {
+  for (const bool sums : {false, true}) {
+    CAPTURE(sums);
+    DataParallelOptions options = adamw_options(2);
+    if (sums) options.gradient_exchange = {"all_reduce", 1000, 2000};
+    const auto plain = make_toy(options);
+    options.loss_scale = LossScaleOptions{0x1p127F, 2000};
+    const auto scaled = make_toy(options);
+    for (DataParallel* run : {plain.get(), scaled.get()}) {
+      set_parameter(*run, "encoder.0.0.bn.weight", 100);  // makes gradients large
+    }
+    std::int64_t step = 0;
+    while (scaled->train_step(toy_batch(5, 0), step, 0.01F).skipped) ++step;
+    CHECK(step > 0);
+    plain->train_step(toy_batch(5, 0), 0, 0.01F);
+    CHECK(parameters(*scaled, 0) == parameters(*plain, 0));
+    CHECK(scaled->optimizer_state() == plain->optimizer_state());
+  }
+}
+
+TEST_CASE("a learning rate multiplied by ten on a prefix is what one computes by hand") {
+  constexpr double kLr = 0.01, kDecay = 0.25;
+  for (const bool adamw : {false, true}) {
+    CAPTURE(adamw);
+    DataParallelOptions options = toy_options(2, BatchNormMode::kSync);
+    options.optimizer = Sgd{.weight_decay = 0.25F, .norm_weight_decay = 0.25F};
+    if (adamw) options.optimizer = AdamW{.weight_decay = 0.25F, .norm_weight_decay = 0.25F};
+    options.parameter_groups = {{.prefix = "head", .lr_mult = 10}};
+    const auto run = make_toy(options);
+    const std::vector<float> before = parameters(*run, 0);
+    run->train_step(toy_batch(5, 0), 0, static_cast<float>(kLr));
+    const std::vector<float> after = parameters(*run, 0), a = gradients(*run, 0),
+                             b = gradients(*run, 1);
+    int heads = 0;
+    for (const auto& parameter : run->replica(0).store().parameters()) {
+      CAPTURE(parameter->name);
+      const bool head = parameter->name.starts_with("head.");
+      heads += head ? 1 : 0;
+      const double lr = head ? 10 * kLr : kLr;
+      for (std::int64_t k = 0; k < parameter->elements; ++k) {
+        const auto i = static_cast<std::size_t>(parameter->offset + k);
+        const double weight = before[i];
+        const double grad = static_cast<double>(a[i] + b[i]);
+        // AdamW's first step: mean and root of the square are the gradient and its magnitude.
+        const double expected =
+            adamw ? weight - lr * kDecay * weight - lr * grad / (std::abs(grad) + 1e-8)
+                  : weight - lr * (grad + kDecay * weight);
+        REQUIRE(after[i] == doctest::Approx(expected).epsilon(1e-5));
+      }
+    }
+    CHECK(heads == 2);
+  }
+}
+
+TEST_CASE("a group without parameters is an error that names it") {
+  DataParallelOptions options = toy_options(2, BatchNormMode::kSync);
+  options.parameter_groups = {{.prefix = "haed", .lr_mult = 10}};
+  CHECK_THROWS_WITH_AS(DataParallel{options}, doctest::Contains("\"haed\""), ConfigError);
+  options.parameter_groups = {{.prefix = "head", .lr_mult = -1}};
+  CHECK_THROWS_WITH_AS(DataParallel{options}, doctest::Contains("lr_mult"), ConfigError);
+}
+
+}  // namespace lockstep::test

@@ -1,0 +1,146 @@
+// Synchronized training comes to the same bytes however a global batch is spread over CPU devices
+// and threads.
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "lockstep/core/check.h"
+#include "lockstep/nn/models/unet.h"
+#include "step/gradient_tree.h"
+#include "step/placed_training.h"
+
+namespace lockstep::test {
+namespace {
+
+/// Of this many threads of the machine, which the replicas share; no more than there were.
+class Threads {
+ public:
+  explicit Threads(int count) {
+    if (const char* before = std::getenv("OMP_NUM_THREADS"); before != nullptr) {
+      before_ = before;
+      count = std::min(count, std::max(1, std::atoi(before)));
+    }
+    setenv("OMP_NUM_THREADS", std::to_string(count).c_str(), 1);
+  }
+  ~Threads() {
+    if (before_.empty())
+      unsetenv("OMP_NUM_THREADS");
+    else
+      setenv("OMP_NUM_THREADS", before_.c_str(), 1);
+  }
+  Threads(const Threads&) = delete;
+  Threads& operator=(const Threads&) = delete;
+
+ private:
+  std::string before_;
+};
+
+/// "0-4,4-7 1 0" : the nodes and the joins of ranks with so many images.
+std::string tree_of(const std::vector<std::int64_t>& counts) {
+  std::vector<BatchPart> parts;
+  std::int64_t batch = 0;
+  for (const std::int64_t count : counts) {
+    parts.push_back({nullptr, 0, count, batch});
+    batch += count;
+  }
+  GradientTree tree;
+  tree.plan_by_image(parts, batch);
+  std::string text;
+  for (std::size_t i = 0; i < tree.nodes().size(); ++i) {
+    const GradientNode& node = tree.nodes()[i];
+    text += concat(text.empty() ? "" : " ", node.rank, ":", node.begin, "-", node.end, "/",
+                   tree.joins()[i]);
+  }
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("ranks add up the largest nodes of the tree over the images that they fill") {
+  CHECK(tree_of({8}) == "0:0-8/0");
+  CHECK(tree_of({5}) == "0:0-5/0");
+  CHECK(tree_of({4, 4}) == "0:0-4/0 1:4-8/1");
+  CHECK(tree_of({2, 2, 2, 2}) == "0:0-2/0 1:2-4/1 2:4-6/0 3:6-8/2");
+  CHECK(tree_of({3, 3, 2}) == "0:0-2/0 0:2-3/0 1:3-4/2 1:4-6/0 2:6-8/2");
+  CHECK(tree_of({4, 3}) == "0:0-4/0 1:4-7/1");
+  CHECK(tree_of({1, 0, 4}) == "0:0-1/0 2:1-2/1 2:2-4/1 2:4-5/1");
+}
+
+TEST_CASE("placement: sync comes to the same bytes on any devices and threads") {
+  for (const Optimizer& optimizer : {Optimizer(Sgd{.weight_decay = 1e-3F}), Optimizer(AdamW{})}) {
+    const Placed whole = trained_in_steps(placed_options(1, optimizer));
+    CHECK(whole.outcome.parameters.size() > 2 * kNormBlock);  // the norm has several blocks
+    for (const int ranks : {2, 3, 4, 8, 11}) {
+      CAPTURE(ranks);
+      CHECK((trained_in_steps(placed_options(ranks, optimizer)) == whole));
+    }
+    for (const int threads : {1, 2, 16}) {
+      CAPTURE(threads);
+      const Threads limit(threads);
+      CHECK((trained_in_steps(placed_options(1, optimizer)) == whole));
+      CHECK((trained_in_steps(placed_options(3, optimizer)) == whole));
+    }
+  }
+}
+
+TEST_CASE("placement: every convolution of the U-Net") {
+  const auto options = [](int ranks) {
+    DataParallelOptions result = toy_options(ranks, BatchNormMode::kSync, 8);
+    result.model = unet({.width = 16, .depth = 4, .num_classes = kClasses});
+    return result;
+  };
+  const auto parameters_of = [&](int ranks) {
+    DataParallel run(options(ranks));
+    run.train_step(toy_batch(8, 0), 0, 0.05F);
+    return parameters(run, 0);
+  };
+  const std::vector<float> whole = parameters_of(1);
+  for (const int ranks : {2, 3, 8}) {
+    CAPTURE(ranks);
+    CHECK((parameters_of(ranks) == whole));
+  }
+}
+
+TEST_CASE("placement: a batch per device, of any sizes") {
+  DataParallel one(placed_options(1, Sgd{})), three(placed_options(3, Sgd{}));
+  const Batch whole = toy_batch(6, 0);
+  const auto pixels = std::size_t{kSize.height * kSize.width};
+  std::vector<Batch> batches;
+  for (const auto& [begin, end] : {std::pair{0, 1}, {1, 4}, {4, 6}}) {
+    Batch part;
+    part.size = whole.size;
+    part.samples = {whole.samples.begin() + begin, whole.samples.begin() + end};
+    part.images = {whole.images.begin() + static_cast<std::ptrdiff_t>(begin * pixels * 3),
+                   whole.images.begin() + static_cast<std::ptrdiff_t>(end * pixels * 3)};
+    part.labels = {whole.labels.begin() + static_cast<std::ptrdiff_t>(begin * pixels),
+                   whole.labels.begin() + static_cast<std::ptrdiff_t>(end * pixels)};
+    batches.push_back(part);
+  }
+  const double loss = one.train_step(whole, 0, 0.05F).loss;
+  CHECK(three.train_step(batches, 0, 0.05F).loss == loss);
+  CHECK(parameters(three, 2) == parameters(one, 0));
+}
+
+TEST_CASE("placement: training goes on with other devices to the same bytes") {
+  const Optimizer sgd = Sgd{};
+  const Placed whole = trained_in_steps(placed_options(4, sgd));
+  DataParallel first(placed_options(8, sgd)), second(placed_options(3, sgd));
+  train_steps(first, 0, 2);
+  copy_parameters(first, second);
+  second.set_optimizer_state(first.optimizer_state());
+  for (std::size_t i = 0; i < 3; ++i) {
+    for (int rank = 0; rank < 3; ++rank) {
+      second.replica(rank).store().batch_norms()[i]->num_batches_tracked =
+          first.replica(0).store().batch_norms()[i]->num_batches_tracked;
+    }
+  }
+  const Placed rest = train_steps(second, 2, 5);
+  CHECK(rest.outcome.parameters == whole.outcome.parameters);
+  CHECK(rest.outcome.statistics == whole.outcome.statistics);
+  CHECK(rest.outcome.optimizer == whole.outcome.optimizer);
+  CHECK(rest.norms.back() == whole.norms.back());
+}
+
+}  // namespace lockstep::test
