@@ -1,3 +1,3 @@
-#include "lockstep/cli/run_cli.h"
+#include "lockstep/app.h"
 
 int main(int argc, char** argv) { return lockstep::run_cli(argc, argv); }

@@ -1,7 +1,7 @@
 #pragma once
 // The whole library in one header. Programs that know what they need include less.
 
-#include "lockstep/cli/run_cli.h"
+#include "lockstep/app.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/device.h"
 #include "lockstep/data/distributed_sampler.h"

@@ -1,0 +1,161 @@
+#include "lockstep/app.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <functional>
+#include <map>
+#include <string_view>
+
+#include "app/cli.h"
+#include "app/command_line.h"
+#include "app/completion.h"
+#include "app/fleet_session.h"
+#include "app/help.h"
+#include "app/man_page.h"
+#include "app/progress_line.h"
+#include "app/stdout_check.h"
+#include "config/suggest.h"
+#include "lockstep/core/check.h"
+#include "lockstep/parallel/data_parallel.h"
+
+namespace lockstep {
+namespace {
+
+std::vector<std::string> option_names(const CLI::App& command) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    for (const std::string& name : option->get_snames()) names.push_back("-" + name);
+  }
+  return names;
+}
+
+std::string did_you_mean(const std::string& word, const std::vector<std::string>& known) {
+  const auto nearest = nearest_word(word, known);
+  return nearest ? fmt::format("; did you mean `{}`?", *nearest) : "";
+}
+
+// CLI11 only says that a subcommand is required, so the word is looked at before it parses.
+void check_subcommand(const CLI::App& app, int argc, const char* const* argv) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands({})) {
+    names.push_back(command->get_name());
+  }
+  const std::string list = fmt::format("{}", fmt::join(names, ", "));
+  if (argc < 2) throw ConfigError("expected a subcommand: " + list + "; --help says more");
+  const std::string word = argv[1];
+  if (word.starts_with("-") || std::find(names.begin(), names.end(), word) != names.end()) return;
+  const std::string hint = did_you_mean(word, names);
+  throw ConfigError(fmt::format("unknown subcommand `{}`{}", word,
+                                hint.empty() ? "; expected one of " + list : hint));
+}
+
+// The options of a subcommand are checked here, for the same reason.
+void check_leftovers(const CLI::App& command) {
+  bool marked = false;  // by "--": what follows are arguments
+  for (const std::string& word : command.remaining()) {
+    if (!marked && word == "--") {
+      marked = true;
+      continue;
+    }
+    const bool option = !marked && word.starts_with("-");
+    throw ConfigError(fmt::format(
+        "{}: unexpected {} `{}`{}", command.get_name(), option ? "option" : "argument", word,
+        option ? did_you_mean(word.substr(0, word.find('=')), option_names(command)) : ""));
+  }
+}
+
+/// What the library has behind what the user has, which is found first.
+template <typename Table>
+Table joined(const Table& own, const Table& builtin) {
+  Table all = own;
+  all.insert(all.end(), builtin.begin(), builtin.end());
+  return all;
+}
+
+/// What the shells' scripts and the build ask for; no subcommands of anyone else's.
+std::optional<int> run_hidden(const CLI::App& app, int argc, const char* const* argv,
+                              const Tables& tables) {
+  const std::string_view word = argc > 1 ? argv[1] : "";
+  if (word == "__complete") {
+    const std::vector<std::string> words(argv + 2, argv + argc);
+    fmt::print("{}", to_text(complete(app, words, tables)));
+    return kExitDone;
+  }
+  if (word == "__man" && argc == 3) {
+    write_man_pages(app, argv[2]);
+    return kExitDone;
+  }
+  return std::nullopt;
+}
+
+int run_command(int argc, const char* const* argv, const Tables& tables) {
+  CommandLine line;
+  line.common.tables = &tables;
+  CLI::App app(
+      "Trains semantic-segmentation networks on every device of one workstation, and compares "
+      "per-device, "
+      "synchronized and Ghost BatchNorm.",
+      "lockstep");
+  app.set_version_flag("--version", std::string("lockstep ") + LOCKSTEP_VERSION);
+  line.common.program = argv[0];
+  const std::vector<Command> commands = add_commands(app, line);
+  for (const Command& command : commands) command.declared->allow_extras();
+  add_footers(app);
+  if (const auto exit_code = run_hidden(app, argc, argv, tables)) return *exit_code;
+  check_subcommand(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    throw ConfigError(error.what());
+  }
+  const auto chosen = std::find_if(commands.begin(), commands.end(), [](const Command& command) {
+    return command.declared->parsed();
+  });
+  if (chosen == commands.end()) throw ConfigError("expected a subcommand; --help says more");
+  check_leftovers(*chosen->declared);
+  const std::string& name = chosen->declared->get_name();
+  constexpr std::string_view kOfSeveralProcesses[] = {"train", "compare", "eval", "bench"};
+  if (std::ranges::find(kOfSeveralProcesses, name) == std::end(kOfSeveralProcesses)) {
+    check_alone(name);
+  }
+  const ShownProgress shown;
+  return chosen->run(line);
+}
+
+}  // namespace
+
+// Errors in a configuration begin with file and line, as a compiler's, and stand as they are.
+void show_error(const std::exception& error) {
+  const std::string_view text = error.what();
+  const bool located = text.substr(0, text.find('\n')).find(": error: ") != std::string_view::npos;
+  std::fprintf(stderr, "%s%s\n", located ? "" : "lockstep: error: ", error.what());
+  std::fflush(nullptr);
+}
+
+int run_cli(int argc, const char* const* argv, const CliOptions& options) {
+  const Tables tables{joined(options.models, builtin_models()),
+                      joined(options.datasets, builtin_layouts())};
+  int exit_code = kExitFailure;
+  try {
+    exit_code = finish_stdout(run_command(argc, argv, tables));
+  } catch (const std::exception& error) {
+    const int reason = stdout_failure(error);
+    if (reason == 0) show_error(error);
+    exit_code = reason == 0 ? exit_code_of(error) : finish_stdout(kExitDone, reason);
+  }
+  if (threads_left_behind()) {
+    std::fflush(nullptr);
+    std::_Exit(exit_code);
+  }
+  return exit_code;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,105 @@
+#include "app/bench/machine.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "app/bench/bench.h"
+#include "lockstep/parallel/data_parallel.h"
+
+namespace lockstep {
+namespace {
+
+#ifdef __AVX512F__
+constexpr int kVectorBytes = 64;
+#else
+constexpr int kVectorBytes = 32;
+#endif
+using Vector [[gnu::vector_size(kVectorBytes)]] = float;
+
+/// Sums that do not wait for one another: more than a multiply-add's latency times those that a
+/// core begins per cycle, and few enough for the registers.
+constexpr int kSums = 12;
+constexpr std::int64_t kSumsFlops = 2 * kSums * (kVectorBytes / std::int64_t{sizeof(float)});
+
+/// kSumsFlops in every iteration. The result keeps the compiler from leaving them out.
+float multiply_add(std::int64_t iterations, float factor) {
+  Vector sums[kSums] = {};
+  const Vector scale = factor - Vector{};
+  const Vector offset = 1.0F - Vector{};
+  for (std::int64_t i = 0; i < iterations; ++i) {
+#pragma GCC unroll 12
+    for (Vector& sum : sums) sum = sum * scale + offset;
+  }
+  Vector total{};
+  for (const Vector& sum : sums) total += sum;
+  return total[0];
+}
+
+constexpr int kCopies = 7;
+constexpr std::int64_t kGpuCopyBytes = std::int64_t{256} << 20;
+constexpr int kGpuCopiesAtOnce =
+    16;  // the time of one is then the device's, not that of its launch
+
+}  // namespace
+
+std::int64_t beyond_caches_bytes() {
+  const std::int64_t cache = std::max<std::int64_t>(0, sysconf(_SC_LEVEL3_CACHE_SIZE));
+  return std::clamp<std::int64_t>(4 * cache, std::int64_t{128} << 20, std::int64_t{256} << 20);
+}
+
+void copy_tensor(Backend& backend, const Tensor& from, const Tensor& to) {
+  if (backend.device().kind != DeviceKind::kCpu) return backend.copy(from, to, false);
+  const auto threads = static_cast<std::size_t>(threads_per_replica(1));
+  const std::size_t piece =
+      static_cast<std::size_t>(from.shape.elements()) * size_of(from.dtype) / threads;
+#pragma omp parallel for num_threads(threads_per_replica(1)) schedule(static)
+  for (std::size_t i = 0; i < threads; ++i) {
+    std::memcpy(static_cast<char*>(to.data) + i * piece,
+                static_cast<const char*>(from.data) + i * piece, piece);
+  }
+}
+
+double copy_bandwidth(Backend& backend) {
+  const bool cpu = backend.device().kind == DeviceKind::kCpu;
+  const std::int64_t bytes = cpu ? beyond_caches_bytes() : kGpuCopyBytes;
+  const int at_once = cpu ? 1 : kGpuCopiesAtOnce;
+  const Storage memory = backend.allocate(static_cast<std::size_t>(2 * bytes + kGapBytes));
+  const Shape shape{1, bytes / std::int64_t{sizeof(float)}};
+  const Tensor from(memory.data(), shape);
+  const Tensor to(static_cast<std::byte*>(memory.data()) + bytes + kGapBytes, shape);
+  std::vector<double> seconds;
+  for (int i = 0; i <= kCopies; ++i) {
+    const double time = seconds_of([&] {
+      for (int k = 0; k < at_once; ++k) copy_tensor(backend, from, to);
+      backend.synchronize();
+    });
+    if (i > 0) seconds.push_back(time / at_once);  // the first one is not timed
+  }
+  return 2 * static_cast<double>(bytes) / percentiles(seconds).median;
+}
+
+double peak_flops(int threads) {
+  // About 3 ms: of so many short runs other work leaves some alone.
+  constexpr std::int64_t kIterations = 1'000'000;
+  constexpr int kRuns = 60;
+  double least = 0;
+  std::vector<float> results(static_cast<std::size_t>(threads));
+  for (int run = 0; run < kRuns; ++run) {
+    const double seconds = seconds_of([&] {
+#pragma omp parallel for num_threads(threads) schedule(static)
+      for (int i = 0; i < threads; ++i) {
+        results[static_cast<std::size_t>(i)] =
+            multiply_add(kIterations, 0.5F + 1e-3F * static_cast<float>(i));
+      }
+    });
+    least = run == 0 ? seconds : std::min(least, seconds);
+  }
+  volatile float used = results.front();
+  static_cast<void>(used);
+  return static_cast<double>(kIterations * kSumsFlops * threads) / least;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,186 @@
+// lockstep data check, data preview: a data set before it is trained on.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <numeric>
+
+#include "app/cli.h"
+#include "app/data_preview.h"
+#include "core/json.h"
+#include "lockstep/core/check.h"
+#include "lockstep/data/data_check.h"
+#include "report/table.h"
+#include "run/confusion_matrix.h"
+
+namespace lockstep {
+namespace {
+
+struct DataReport {
+  DataOptions options;
+  std::vector<std::string> classes;
+  SplitReport train, val;
+  std::vector<double> weights;          // [class]
+  std::vector<std::string> duplicates;  // "training image = validation image"
+  std::vector<std::string> warnings;
+};
+
+SplitReport examine(const Dataset& dataset, const DataOptions& options, Split split,
+                    std::int64_t count) {
+  std::vector<std::int64_t> samples(static_cast<std::size_t>(dataset.size()));
+  std::iota(samples.begin(), samples.end(), 0);
+  if (count > 0) samples = sample_evenly(dataset, count);
+  return examine_split(dataset, options, split, samples, options.workers);
+}
+
+DataReport examine(const Config& config, std::int64_t count) {
+  DataReport report;
+  report.options = config.data;
+  report.options.skip_broken = false;  // what is broken is to be told
+  report.classes = class_names(config.data);
+  const auto train = make_dataset(report.options, Split::kTrain, config.run.seed);
+  const auto val = make_dataset(report.options, Split::kVal, config.run.seed);
+  report.train = examine(*train, report.options, Split::kTrain, count);
+  report.val = examine(*val, report.options, Split::kVal, count);
+  report.weights = median_frequency_weights(report.train);
+  for (const auto& [a, b] : find_duplicates(*train, report.train, *val, report.val))
+    report.duplicates.push_back(fmt::format("{} = {}", train->describe(a), val->describe(b)));
+  for (const SplitReport* split : {&report.train, &report.val}) {
+    const auto found = data_warnings(*split, report.options);
+    report.warnings.insert(report.warnings.end(), found.begin(), found.end());
+  }
+  if (!report.duplicates.empty()) {
+    report.warnings.push_back(fmt::format(
+        "data: {} validation images are training images, too: {}{}; the validation flatters",
+        report.duplicates.size(), report.duplicates.front(),
+        report.duplicates.size() > 1 ? " and others" : ""));
+  }
+  return report;
+}
+
+std::string size_text(const SplitReport& split) {
+  if (split.sizes.empty()) return "no readable image";
+  const auto name = [](const std::pair<int, int>& size) {
+    return fmt::format("{}x{}", size.first, size.second);
+  };
+  if (split.sizes.size() == 1) return "all " + name(split.sizes.begin()->first);
+  const auto most = std::max_element(split.sizes.begin(), split.sizes.end(),
+                                     [](auto& a, auto& b) { return a.second < b.second; });
+  const auto by_area = [](auto& a, auto& b) {
+    return std::int64_t{a.first.first} * a.first.second <
+           std::int64_t{b.first.first} * b.first.second;
+  };
+  const auto [small, large] = std::minmax_element(split.sizes.begin(), split.sizes.end(), by_area);
+  return fmt::format("{} sizes from {} to {}, most often {}", split.sizes.size(),
+                     name(small->first), name(large->first), name(most->first));
+}
+
+void print_split(const SplitReport& split) {
+  fmt::print("{}: {} images{}, {}; {} % of the labels do not count\n", split.name, split.images,
+             split.examined == split.images ? "" : fmt::format(", {} looked at", split.examined),
+             size_text(split),
+             format_number(percent(split.ignored, split.ignored + split.labels), 2));
+}
+
+void print_classes(const DataReport& report) {
+  Table table{
+      .header = {"class", "name", "train %", "train images", "val %", "val images", "weight"},
+      .rows = {}};
+  for (std::size_t c = 0; c < report.classes.size(); ++c) {
+    table.rows.push_back(
+        {fmt::format("{}", c), report.classes[c],
+         format_number(percent(report.train.class_labels[c], report.train.labels), 3),
+         fmt::format("{}", report.train.class_images[c]),
+         format_number(percent(report.val.class_labels[c], report.val.labels), 3),
+         fmt::format("{}", report.val.class_images[c]), fmt::format("{:.3f}", report.weights[c])});
+  }
+  fmt::print("\n{}", to_markdown(table));
+  fmt::print("weight: median frequency of the classes / frequency of the class (training)\n");
+}
+
+void print_normalization(const SplitReport& train) {
+  fmt::print("\nmean and standard deviation of the training images, for [data]:\n");
+  fmt::print("mean = [{:.3f}, {:.3f}, {:.3f}]\n", train.mean[0], train.mean[1], train.mean[2]);
+  fmt::print("std = [{:.3f}, {:.3f}, {:.3f}]\n\n", train.std[0], train.std[1], train.std[2]);
+}
+
+void print(const DataReport& report) {
+  print_split(report.train);
+  print_split(report.val);
+  print_classes(report);
+  const SplitReport& train = report.train;
+  if (train.sizes.empty()) {
+    fmt::print("\nno training image could be read: there is no mean and no standard deviation\n\n");
+  } else {
+    print_normalization(train);
+  }
+  for (const std::string& warning : report.warnings) fmt::print("warning: {}\n", warning);
+  if (report.warnings.empty()) fmt::print("nothing to warn of\n");
+}
+
+Json to_json(const SplitReport& split) {
+  Json sizes = Json::array();
+  for (const auto& [size, count] : split.sizes)
+    sizes.push_back({{"height", size.first}, {"width", size.second}, {"images", count}});
+  return {{"split", split.name},
+          {"images", split.images},
+          {"examined", split.examined},
+          {"sizes", sizes},
+          {"labels", split.labels},
+          {"ignored", split.ignored},
+          {"class_labels", split.class_labels},
+          {"class_images", split.class_images},
+          {"without_labels", split.without_labels},
+          {"broken", split.broken},
+          {"mean", split.sizes.empty() ? Json(nullptr) : Json(split.mean)},
+          {"std", split.sizes.empty() ? Json(nullptr) : Json(split.std)}};
+}
+
+void print_json(const DataReport& report) {
+  const Json json{{"layout", report.options.layout}, {"classes", report.classes},
+                  {"train", to_json(report.train)},  {"val", to_json(report.val)},
+                  {"class_weights", report.weights}, {"duplicates", report.duplicates},
+                  {"warnings", report.warnings}};
+  fmt::print("{}\n", json_text(json, 2));
+}
+
+int check_data(const Config& config, const DataArguments& arguments) {
+  const DataReport report = examine(config, arguments.count);
+  if (arguments.common.json) {
+    print_json(report);
+  } else {
+    print(report);
+  }
+  return report.train.broken.empty() && report.val.broken.empty() ? kExitDone : kExitData;
+}
+
+void show_preview(const Config& config, const DataArguments& arguments) {
+  const std::filesystem::path& folder = arguments.common.output;
+  const auto samples = preview_data(config, arguments.count == 0 ? 12 : arguments.count, folder);
+  if (arguments.common.json) {
+    fmt::print("{}\n", json_text(Json{{"folder", folder.string()}, {"samples", samples}}, 2));
+    return;
+  }
+  for (std::size_t i = 0; i < samples.size(); ++i) fmt::print("{:03}: {}\n", i, samples[i]);
+  fmt::print("{} training samples, augmented as in training, are in {}\n", samples.size(),
+             folder.string());
+}
+
+}  // namespace
+
+int run_data(const DataArguments& arguments) {
+  if (arguments.action != "check" && arguments.action != "preview") {
+    throw ConfigError(fmt::format("data: expected check or preview, got {}", arguments.action));
+  }
+  std::vector<std::string> warnings;
+  const Config config = load_config(arguments.config, arguments.common.overrides, &warnings,
+                                    *arguments.common.tables);
+  for (const std::string& warning : warnings) fmt::print(stderr, "warning: {}\n", warning);
+  if (arguments.action == "check") return check_data(config, arguments);
+  show_preview(config, arguments);
+  return kExitDone;
+}
+
+}  // namespace lockstep

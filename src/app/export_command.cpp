@@ -1,0 +1,102 @@
+// lockstep export: a trained network for other programs.
+
+#include <fmt/format.h>
+
+#include <array>
+#include <charconv>
+
+#include "app/cli.h"
+#include "app/output_file.h"
+#include "core/json.h"
+#include "lockstep/core/check.h"
+#include "lockstep/nn/onnx.h"
+#include "run/trained_model.h"
+
+namespace lockstep {
+namespace {
+
+void report(const TrainedModel& model, const ExportArguments& arguments) {
+  const std::filesystem::path& output = arguments.common.output;
+  for (const std::string& warning : model.warnings) fmt::print(stderr, "warning: {}\n", warning);
+  if (arguments.common.json) {
+    const Json json{{"file", output.string()},
+                    {"format", arguments.format},
+                    {"architecture", model.architecture.description},
+                    {"checkpoint", model.checkpoint.string()},
+                    {"eval_stats", to_string(model.config.bn.eval_stats)},
+                    {"about", model.about}};
+    fmt::print("{}\n", json_text(json, 2));
+    return;
+  }
+  const auto step = model.about.find("lockstep.iteration");
+  fmt::print("{}: {}, of {}{}, running statistics: {}\n", output.string(),
+             model.architecture.description, model.checkpoint.string(),
+             step == model.about.end() ? "" : fmt::format(", step {}", step->second),
+             to_string(model.config.bn.eval_stats));
+}
+
+void check_output(const ExportArguments& arguments) {
+  const std::filesystem::path& output = arguments.common.output;
+  if (output.empty()) throw ConfigError("export: expected -o FILE, the file to write");
+  check_output_file("-o", output, std::array{arguments.target, arguments.config});
+}
+
+/// "480x640", height first.
+Size parse_size(const std::string& text) {
+  Size size;
+  const char* const end = text.data() + text.size();
+  const auto height = std::from_chars(text.data(), end, size.height);
+  const bool by = height.ec == std::errc() && height.ptr != end && *height.ptr == 'x';
+  const auto width = std::from_chars(by ? height.ptr + 1 : end, end, size.width);
+  if (width.ec != std::errc() || width.ptr != end || size.height < 1 || size.width < 1) {
+    throw ConfigError(
+        fmt::format("--size: expected height and width as 480x640, got \"{}\"", text));
+  }
+  return size;
+}
+
+void export_onnx(const TrainedModel& model, const Size& size, const ExportArguments& arguments) {
+  const OnnxOptions options{.fold_batch_norm = !arguments.plain,
+                            .size_divisor = model.architecture.size_divisor,
+                            .height = size.height,
+                            .width = size.width,
+                            .metadata = model.about};
+  save_onnx(arguments.common.output, model.architecture.model, NormLayer(model.config.bn),
+            model.weights, options);
+}
+
+void check_format(const ExportArguments& arguments) {
+  const bool onnx = arguments.format == "onnx";
+  if (!onnx && arguments.format != "safetensors") {
+    throw ConfigError(
+        fmt::format("export: expected onnx or safetensors, got {}", arguments.format));
+  }
+  if (!onnx && arguments.plain) throw ConfigError("export safetensors: --plain is for onnx");
+}
+
+void export_safetensors(const TrainedModel& model, const std::filesystem::path& output) {
+  SafetensorsFile file{model.weights, model.about};
+  file.metadata["format"] = "pt";
+  write_safetensors(output, file);
+}
+
+}  // namespace
+
+int run_export(const ExportArguments& arguments) {
+  check_format(arguments);
+  const std::filesystem::path& output = arguments.common.output;
+  check_output(arguments);
+  const Size size = arguments.size.empty() ? Size{} : parse_size(arguments.size);
+  const TrainedModel model =
+      read_trained_model({arguments.target, arguments.config, arguments.common.overrides, size,
+                          arguments.common.tables});
+  if (arguments.format == "onnx") {
+    export_onnx(model, size, arguments);
+  } else {
+    export_safetensors(model, output);
+  }
+  report(model, arguments);
+  return kExitDone;
+}
+
+}  // namespace lockstep

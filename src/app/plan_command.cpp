@@ -1,0 +1,199 @@
+// lockstep plan: what a training will take, before hours are spent.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <numeric>
+
+#include "app/cli.h"
+#include "core/json.h"
+#include "lockstep/core/check.h"
+#include "report/table.h"
+#include "run/report_text.h"
+#include "train/plan.h"
+
+namespace lockstep {
+namespace {
+
+constexpr double kMegabyte = 1 << 20;
+constexpr double kGigabyte = 1 << 30;
+
+/// What programs may still take of the host's memory; 0 where the system does not say.
+std::size_t host_memory_left() {
+  std::ifstream stream("/proc/meminfo");
+  for (std::string word; stream >> word;) {
+    std::size_t kilobytes = 0;
+    if (word == "MemAvailable:" && stream >> kilobytes) return kilobytes * 1024;
+  }
+  return 0;
+}
+
+/// Of all devices of the plan together, for --max-batch.
+std::size_t memory_limit(const PlanArguments& arguments, const TrainingPlan& plan) {
+  if (arguments.memory > 0) return static_cast<std::size_t>(arguments.memory * kGigabyte);
+  const bool cpu = plan.devices.front().kind == DeviceKind::kCpu;
+  const std::size_t left = cpu ? host_memory_left() : 0;
+  if (left == 0) {
+    throw ConfigError("--max-batch: say how much memory the devices have together, --memory GiB");
+  }
+  return left;
+}
+
+std::string left_out(const TrainingPlan& plan) {
+  if (plan.dropped == 0) return "";
+  return fmt::format("; {} images of each epoch are left out (batch.drop_last)", plan.dropped);
+}
+
+void print_size(const TrainingPlan& plan) {
+  fmt::print("{} images of {}x{}, {} per step on {} device{}: {} step{} per epoch{}\n",
+             plan.train_images, plan.size.height, plan.size.width, plan.global_batch,
+             plan.devices.size(), plan.devices.size() == 1 ? "" : "s", plan.steps_per_epoch,
+             plan.steps_per_epoch == 1 ? "" : "s", left_out(plan));
+  const auto idle = std::count(plan.shares.begin(), plan.shares.end(), 0);
+  if (idle > 0) fmt::print("{} devices have no image: the batch is too small for them\n", idle);
+  fmt::print("{} steps, {} evaluation{} of {} images; {} parameters\n", plan.steps,
+             plan.evaluations, plan.evaluations == 1 ? "" : "s", plan.val_images, plan.parameters);
+}
+
+/// One character for a learning rate: none is 0, the highest is `most`.
+const char* bar(double rate, double most) {
+  constexpr const char* kBars[] = {" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+  const double part = most > 0 ? rate / most : 0;
+  return kBars[std::clamp(static_cast<int>(part * 8 + 0.999), 0, 8)];
+}
+
+void print_schedule(const TrainingPlan& plan) {
+  const double most = *std::max_element(plan.rates.begin(), plan.rates.end());
+  std::string bars;
+  for (const double rate : plan.rates) bars += bar(rate, most);
+  const double first = plan.rates.front();
+  const std::string by_way = most > first ? fmt::format(" by way of {:.2g}", most) : "";
+  fmt::print("\nlearning rate, from {:.2g}{} to {:.2g}:\n|{}|\n", first, by_way, plan.rates.back(),
+             bars);
+}
+
+void print_norms(const TrainingPlan& plan) {
+  if (plan.norms.empty()) {
+    fmt::print("\nno BatchNorm takes statistics in training\n");
+    return;
+  }
+  Table table{.header = {"BatchNorm at", "layers", "channels", "values per channel: local", "sync",
+                         fmt::format("ghost({})", plan.config.bn.virtual_devices)},
+              .rows = {}};
+  for (const NormPlan& norm : plan.norms) {
+    table.rows.push_back({fmt::format("{}x{}", norm.height, norm.width),
+                          norm.layers.size() == 1
+                              ? norm.layers.front()
+                              : fmt::format("{} from {}", norm.layers.size(), norm.layers.front()),
+                          fmt::format("{}", norm.channels), fmt::format("{}", norm.local),
+                          fmt::format("{}", norm.sync), fmt::format("{}", norm.ghost_slice)});
+  }
+  fmt::print("\n{}", to_markdown(table));
+  fmt::print("this run's mode is {}: {} exchanges per step", to_string(plan.config.bn.mode),
+             plan.exchanges);
+  if (plan.exchanged_bytes > 0) {
+    fmt::print(", {:.1f} KB of statistics", static_cast<double>(plan.exchanged_bytes) / 1024);
+  }
+  fmt::print("\n");
+}
+
+void print_memory(const TrainingPlan& plan) {
+  const auto most = std::max_element(plan.measured_bytes.begin(), plan.measured_bytes.end());
+  const auto rank = static_cast<std::size_t>(most - plan.measured_bytes.begin());
+  const auto megabytes = [&](const std::vector<std::size_t>& bytes) {
+    return static_cast<double>(bytes[rank]) / kMegabyte;
+  };
+  fmt::print(
+      "\nmemory per device: {:.1f} MB, {:.1f} of them for training, the rest for evaluation; "
+      "{:.1f} MB at most in the steps\n",
+      megabytes(plan.planned_bytes), megabytes(plan.training_bytes),
+      megabytes(plan.measured_bytes));
+}
+
+void print_time(const TrainingPlan& plan, int steps) {
+  fmt::print("step {:.1f} ms (median of {}), {:.1f} images/s; evaluating an image {:.1f} ms\n",
+             1000 * plan.step_seconds, steps,
+             static_cast<double>(plan.global_batch) / plan.step_seconds, 1000 * plan.image_seconds);
+  fmt::print("the whole training: about {}\n", format_duration(plan.total_seconds));
+}
+
+Json to_json(const TrainingPlan& plan) {
+  Json norms = Json::array();
+  for (const NormPlan& norm : plan.norms) {
+    norms.push_back({{"height", norm.height},
+                     {"width", norm.width},
+                     {"layers", norm.layers},
+                     {"channels", norm.channels},
+                     {"local", norm.local},
+                     {"sync", norm.sync},
+                     {"ghost", norm.ghost_slice}});
+  }
+  Json devices = Json::array();
+  for (const Device& device : plan.devices) devices.push_back(to_string(device));
+  return {{"devices", devices},
+          {"bn_mode", to_string(plan.config.bn.mode)},
+          {"size", {plan.size.height, plan.size.width}},
+          {"global_batch", plan.global_batch},
+          {"shares", plan.shares},
+          {"train_images", plan.train_images},
+          {"val_images", plan.val_images},
+          {"steps_per_epoch", plan.steps_per_epoch},
+          {"steps", plan.steps},
+          {"dropped_per_epoch", plan.dropped},
+          {"evaluations", plan.evaluations},
+          {"parameters", plan.parameters},
+          {"batch_norm", norms},
+          {"exchanges_per_step", plan.exchanges},
+          {"statistics_bytes_per_step", plan.exchanged_bytes},
+          {"learning_rate", plan.rates},
+          {"training_bytes", plan.training_bytes},
+          {"planned_bytes", plan.planned_bytes},
+          {"measured_bytes", plan.measured_bytes},
+          {"step_seconds", plan.step_seconds},
+          {"evaluation_seconds_per_image", plan.image_seconds},
+          {"total_seconds", plan.total_seconds}};
+}
+
+void print_origins(const PlanArguments& arguments) {
+  fmt::print("said by {} and -s; all else is default (lockstep config show):\n",
+             arguments.config.string());
+  for (const ConfigValue& value :
+       explain_config(arguments.config, arguments.common.overrides, *arguments.common.tables)) {
+    if (!value.origin.empty())
+      fmt::print("  {:<40} {}\n", fmt::format("{} = {}", value.key, value.value), value.origin);
+  }
+  fmt::print("\n");
+}
+
+}  // namespace
+
+int run_plan(const PlanArguments& arguments) {
+  const CommonArguments& common = arguments.common;
+  std::vector<std::string> warnings;
+  const Config config = load_config(arguments.config, common.overrides, &warnings, *common.tables);
+  const std::vector<Device> devices =
+      parse_devices(common.devices.empty() ? default_devices() : common.devices);
+  for (const std::string& warning : warnings) fmt::print(stderr, "warning: {}\n", warning);
+  const TrainingPlan plan = plan_training(config, devices, arguments.steps);
+  const std::int64_t largest =
+      arguments.max_batch ? largest_batch(plan, memory_limit(arguments, plan)) : 0;
+  if (common.json) {
+    Json json = to_json(plan);
+    if (arguments.max_batch) json["largest_batch"] = largest;
+    fmt::print("{}\n", json_text(json, 2));
+    return kExitDone;
+  }
+  print_origins(arguments);
+  print_size(plan);
+  print_schedule(plan);
+  print_norms(plan);
+  print_memory(plan);
+  print_time(plan, arguments.steps);
+  if (arguments.max_batch) {
+    fmt::print("the largest global batch that fits, as memory grows with the batch: {}\n", largest);
+  }
+  return kExitDone;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,65 @@
+// lockstep report: runs or a comparison as one page of HTML.
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <optional>
+#include <vector>
+
+#include "app/cli.h"
+#include "app/output_file.h"
+#include "core/json.h"
+#include "lockstep/core/check.h"
+#include "lockstep/nn/weights.h"
+#include "report/report_page.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// One folder's report lies in it, that of several in the current folder.
+fs::path output_of(const ReportArguments& arguments) {
+  const fs::path& output = arguments.common.output;
+  if (output.empty()) {
+    return arguments.inputs.size() == 1 ? arguments.inputs.front() / "report.html" : "report.html";
+  }
+  check_output_file("-o", output);
+  return output;
+}
+
+}  // namespace
+
+int run_report(const ReportArguments& arguments) {
+  if (arguments.inputs.empty()) {
+    throw ConfigError("report needs the folder of a run or of a comparison");
+  }
+  const fs::path output = output_of(arguments);
+  std::vector<fs::path> folders;
+  for (const fs::path& input : arguments.inputs) {
+    for (const fs::path& folder : run_folders(input)) folders.push_back(folder);
+  }
+  ReportData data = read_report(folders, *arguments.common.tables);
+  data.title = report_title(arguments.inputs.front());
+  std::optional<Examples> examples;
+  if (!arguments.no_images) examples = find_examples(data, *arguments.common.tables);
+  const Page page = make_report(data, examples ? &*examples : nullptr);
+  const std::string html = page.html();
+  write_file_atomically(output, html);
+  std::vector<fs::path> figures;
+  if (!arguments.figures.empty()) figures = write_figures(page, arguments.figures);
+  if (arguments.common.json) {
+    Json json{{"page", output.string()}, {"runs", data.runs.size()}, {"bytes", html.size()}};
+    json["figures"] = Json::array();
+    for (const auto& figure : figures) json["figures"].push_back(figure.string());
+    fmt::print("{}\n", json_text(json, 2));
+    return kExitDone;
+  }
+  fmt::print("{}: {} run{}, {} KB\n", output.string(), data.runs.size(),
+             data.runs.size() == 1 ? "" : "s", (html.size() + 500) / 1000);
+  if (!arguments.figures.empty())
+    fmt::print("{}: {} figures\n", arguments.figures.string(), figures.size());
+  return kExitDone;
+}
+
+}  // namespace lockstep

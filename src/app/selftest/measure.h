@@ -1,0 +1,39 @@
+#pragma once
+// Numbers of the self-test: random ones, the same on every machine, and how far others are apart.
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "app/selftest/checks.h"
+
+namespace lockstep {
+
+using Floats = std::vector<float>;
+using Doubles = std::vector<double>;
+using NamedFloats = std::map<std::string, Floats>;
+using NamedDoubles = std::map<std::string, Doubles>;
+
+/// Standard normal numbers times `scale`. `index` names the numbers: others are independent.
+Floats normal_floats(std::int64_t count, std::uint64_t index, float scale = 1.0F);
+/// Of either sign, at least 0.75 and at most 1.25 in size: on no side of 0 by chance.
+Floats bimodal_floats(std::int64_t count, std::uint64_t index);
+/// Multiples of 1/32 around 0 in random order, no two equal.
+Floats distinct_floats(std::int64_t count, std::uint64_t index);
+
+Doubles widen(std::span<const float> values);
+
+/// The largest |a - b|, and its ratio to the largest |expected|. NaN where there is one. Throws
+/// Error when there are not as many numbers as expected.
+Measured difference(std::span<const float> values, std::span<const double> expected);
+Measured difference(std::span<const double> values, std::span<const double> expected);
+Measured difference(std::span<const float> values, std::span<const float> expected);
+/// Over all names. Throws Error when there are others.
+Measured difference(const NamedDoubles& values, const NamedDoubles& expected);
+
+/// The larger errors of both.
+Measured worst(const Measured& a, const Measured& b);
+
+}  // namespace lockstep

@@ -1,0 +1,28 @@
+// lockstep train: one run from a configuration.
+
+#include "app/cli.h"
+#include "app/fleet_session.h"
+#include "app/signals.h"
+#include "train/trainer.h"
+
+namespace lockstep {
+
+int run_train(const TrainArguments& arguments) {
+  const StopSignals signals;
+  TrainRequest request;
+  request.config = load_config(arguments.config, arguments.common.overrides, &request.warnings,
+                               *arguments.common.tables);
+  request.devices = arguments.common.devices;
+  request.output = arguments.common.output;
+  request.init = arguments.init;
+  request.resume = arguments.resume;
+  request.stop = &signals.requested();
+  request.program = arguments.common.program;
+  return run_in_fleet([&](Fleet* fleet) {
+    request.fleet = fleet;
+    const TrainSummary summary = train(request);
+    return summary.status == TrainStatus::kInterrupted ? kExitInterrupted : kExitDone;
+  });
+}
+
+}  // namespace lockstep

@@ -1,0 +1,304 @@
+// compare and bench as a user runs them.
+
+#include <doctest/doctest.h>
+
+#include <csignal>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "app/process.h"
+#include "support/check_contains.h"
+
+namespace lockstep {
+namespace {
+
+using Json = nlohmann::json;
+using test::check_contains;
+using test::Outcome;
+using test::Process;
+using test::read_text;
+using test::run_lockstep;
+using test::TemporaryFolder;
+
+const char* const kComparisonConfig = R"([run]
+max_iters = 6
+checkpoint_every = 1
+[data]
+layout = "streets"
+size = [32, 32]
+train_images = 8
+val_images = 2
+[batch]
+per_device = 2
+[model]
+width = 4
+depth = 2
+)";
+
+struct ComparisonPlace {
+  TemporaryFolder folder;
+  std::string config = folder.write("tiny.toml", kComparisonConfig).string();
+  std::string output = (folder.path() / "out").string();
+
+  std::vector<std::string> compare(const std::string& modes,
+                                   std::vector<std::string> more = {}) const {
+    std::vector<std::string> arguments{"compare", config,    "-d",  "cpu:2",   "-o",
+                                       output,    "--modes", modes, "--seeds", "2"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  }
+  std::string cell(const std::string& name) const { return output + "/" + name; }
+};
+
+std::string scalars(const ComparisonPlace& place, const std::string& cell) {
+  return read_text(place.cell(cell) + "/scalars.json");
+}
+
+}  // namespace
+
+TEST_CASE("compare trains every cell once") {
+  const ComparisonPlace place;
+  // A key that means nothing with this schedule.
+  const auto command = place.compare("local,sync,ghost", {"-s", "schedule.gamma=0.5"});
+  const Outcome first = run_lockstep(command);
+  CAPTURE(first.err);
+  REQUIRE(first.exit_code == 0);
+  check_contains(first.err, "WARNING");  // not on a terminal, either
+  check_contains(first.err, "schedule.gamma");
+  CHECK(first.err.find("INFO") == std::string::npos);
+  check_contains(first.out, "the smallest possible p-value is 0.5");
+  check_contains(first.out, "ghost: cpu:1, 2 slices");
+  check_contains(first.out, "[6/6] ghost seed 1: training");
+  check_contains(first.out, "sync - local = ");
+
+  const Json report = Json::parse(read_text(place.cell("comparison.json")));
+  REQUIRE(report["modes"].size() == 3);
+  CHECK(report["pairs"].size() == 3);
+  CHECK(report["modes"][0]["mIoU_by_seed"].size() == 2);
+  CHECK(report["warnings"].empty());
+  // A slice is a device: the losses agree to rounding.
+  const double local = report["modes"][0]["train_loss"]["mean"];
+  const double slices = report["modes"][2]["train_loss"]["mean"];
+  CHECK(local == doctest::Approx(slices).epsilon(1e-4));
+  check_contains(read_text(place.cell("comparison.md")), "| local");
+
+  const Outcome again = run_lockstep(command);
+  CHECK(again.exit_code == 0);
+  check_contains(again.out, "[6/6] ghost seed 1: done before");
+  CHECK(again.out.find("training") == std::string::npos);
+
+  // Comparisons were once written with the mode's former name.
+  std::filesystem::rename(place.cell("ghost-s1"), place.cell("virtual-s1"));
+  const Outcome former = run_lockstep(command);
+  CHECK(former.exit_code == 0);
+  check_contains(former.out, "[6/6] ghost seed 1: done before");
+
+  const Outcome other = run_lockstep(place.compare("local,sync", {"-s", "optim.lr=0.5"}));
+  CHECK(other.exit_code == 2);
+  check_contains(other.err, "holds a run with another configuration");
+}
+
+TEST_CASE("a mode that cannot train does not hold up the others") {
+  const ComparisonPlace place;
+  // One image of one value per channel in the deepest stage: nothing to normalise by.
+  const std::vector<std::string> tiny{"-s", "data.size=[16, 16]", "-s", "model.depth=5",
+                                      "-s", "batch.per_device=1", "-s", "run.max_iters=1"};
+  const Outcome outcome = run_lockstep(place.compare("local,sync", tiny));
+  CHECK(outcome.exit_code == 1);
+  check_contains(outcome.out, "[1/4] local seed 0: cannot train: ");
+  check_contains(outcome.out, "Warning: local cannot train (seed 0, 1): ");
+  check_contains(outcome.out, "cannot train |");
+  CHECK(Json::parse(read_text(place.output + "/comparison.json"))["modes"].size() == 1);
+  const Outcome alone = run_lockstep(place.compare("local", tiny));
+  CHECK(alone.exit_code == 5);
+}
+
+TEST_CASE("an interrupted comparison continues where it stopped") {
+  const ComparisonPlace whole;
+  REQUIRE(run_lockstep(whole.compare("local,sync", {"-s", "run.max_iters=40"})).exit_code == 0);
+  const ComparisonPlace place;
+  const std::vector<std::string> command = place.compare("local,sync", {"-s", "run.max_iters=40"});
+  Process process(command);
+  REQUIRE(process.wait_for("[2/4] sync seed 0: training"));
+  process.send(SIGINT);
+  const Outcome interrupted = process.wait();
+  CHECK(interrupted.exit_code == 130);
+  check_contains(interrupted.out, "the same command continues");
+  const Outcome resumed = run_lockstep(command);
+  CAPTURE(resumed.err);
+  CHECK(resumed.exit_code == 0);
+  check_contains(resumed.out, "[1/4] local seed 0: done before");
+  for (const char* cell : {"local-s0", "sync-s0", "local-s1", "sync-s1"}) {
+    CAPTURE(cell);
+    CHECK(scalars(place, cell) == scalars(whole, cell));
+  }
+}
+
+TEST_CASE("compare reads finished runs and changes nothing") {
+  const ComparisonPlace place;
+  REQUIRE(run_lockstep(place.compare("local,sync")).exit_code == 0);
+  const Outcome outcome =
+      run_lockstep({"compare", place.cell("local-s0"), place.cell("sync-s0"), "--json"});
+  CAPTURE(outcome.err);
+  CHECK(outcome.exit_code == 0);
+  const Json report = Json::parse(outcome.out);
+  CHECK(report["pairs"][0]["seeds"].size() == 1);
+  CHECK(report["warnings"].empty());
+  const Outcome all = run_lockstep({"compare", place.output, "--json"});
+  CHECK(all.out == read_text(place.cell("comparison.json")));
+  const std::string apart = place.cell("new/folder");
+  const Outcome written = run_lockstep(
+      {"compare", place.cell("local-s0"), place.cell("sync-s0"), "--no-images", "-o", apart});
+  CHECK(written.exit_code == 0);
+  CHECK(Json::parse(read_text(apart + "/comparison.json")) == report);
+  const Outcome twice = run_lockstep({"compare", place.cell("local-s0"), place.cell("local-s0")});
+  CHECK(twice.exit_code == 2);
+  check_contains(twice.err, "two runs of mode local with seed 0");
+  const Outcome nothing = run_lockstep({"compare", place.folder.path().string()});
+  CHECK(nothing.exit_code == 3);
+  check_contains(nothing.err, "no finished run");
+}
+
+TEST_CASE("bench prints figures for scripts") {
+  const ComparisonPlace place;
+  const Outcome step = run_lockstep({"bench", "step", place.config, "-d", "cpu:2", "-s",
+                                     "bn.mode=sync", "--iters", "3", "--json"});
+  CAPTURE(step.err);
+  REQUIRE(step.exit_code == 0);
+  const Json figures = Json::parse(step.out);
+  CHECK(figures["ms_per_step"]["n"] == 3);
+  CHECK(figures["global_batch"] == 4);
+  CHECK(figures["images_per_second"].get<double>() > 0);
+  CHECK(figures["phases_ms"].contains("batch_norm_wait"));
+  const Outcome exchange =
+      run_lockstep({"bench", "exchange", "-d", "cpu:2", "--iters", "2", "--json"});
+  CHECK(exchange.exit_code == 0);
+  CHECK(Json::parse(exchange.out)["cases"].size() == 6);
+  CHECK(run_lockstep({"bench", "sleep"}).exit_code == 2);
+}
+
+TEST_CASE("bench step --against times two trainings in turns") {
+  const ComparisonPlace place;
+  std::vector<std::string> command{"bench",
+                                   "step",
+                                   place.config,
+                                   "-d",
+                                   "cpu:2",
+                                   "--iters",
+                                   "3",
+                                   "-s",
+                                   "bn.mode=sync",
+                                   "--against",
+                                   "bn.mode=local",
+                                   "--against",
+                                   "batch.global=2"};
+  const Outcome table = run_lockstep(command);
+  REQUIRE(table.exit_code == 0);
+  check_contains(table.out, "Against bn.mode=local batch.global=2:\n");
+  check_contains(table.out, "(of 3 pairs");
+  command.push_back("--json");
+  const Outcome outcome = run_lockstep(command);
+  CAPTURE(outcome.err);
+  REQUIRE(outcome.exit_code == 0);
+  const Json figures = Json::parse(outcome.out);
+  const Json& other = figures["against"];
+  CHECK(figures["bn_mode"] == "sync");
+  CHECK(other["bn_mode"] == "local");
+  CHECK(figures["global_batch"] == 4);
+  CHECK(other["global_batch"] == 2);
+  CHECK(other["settings"] == Json{"bn.mode=local", "batch.global=2"});
+  for (const Json& each : {figures, other}) CHECK(each["ms_per_step"]["n"] == 3);
+  CHECK(figures["ratio"]["n"] == 3);
+  CHECK(figures["ratio"]["median"].get<double>() > 0);
+}
+
+TEST_CASE("bench layers names every layer, and its sums are consistent") {
+  const ComparisonPlace place;
+  const Outcome outcome =
+      run_lockstep({"bench", "layers", place.config, "-d", "cpu:1", "--iters", "3", "--json"});
+  CAPTURE(outcome.err);
+  REQUIRE(outcome.exit_code == 0);
+  const Json figures = Json::parse(outcome.out);
+  const double step = figures["ms_per_step"]["median"];
+  std::map<std::string, Json> rows;
+  double sum = 0;
+  double slowest = figures["rows"][0]["ms"]["median"];
+  for (const Json& row : figures["rows"]) {
+    const double ms = row["ms"]["median"];
+    CHECK(row["ms"]["n"] == 3);
+    CHECK(ms <= slowest);
+    slowest = ms;
+    sum += ms;
+    CHECK(row["share_of_step"].get<double>() == doctest::Approx(ms / step));
+    rows[row["layer"].get<std::string>() + " " + row["pass"].get<std::string>()] = row;
+  }
+  CHECK(figures["sum_ms"].get<double>() == doctest::Approx(sum));
+  CHECK(figures["sum_share_of_step"].get<double>() == doctest::Approx(sum / step));
+  // encoder 2, bottom 2, decoder 2 convolutions with BatchNorm; pool, upsample, concat; the head.
+  CHECK(rows.size() == 2 * (6 + 6 + 3 + 1) + 3);
+  CHECK(rows.count("(loss and its gradient) ") == 1);
+
+  // Batch 2 of 32x32, 4 channels in fp32; the convolution reads 3 channels, with 3x3 kernels.
+  const double tensor = 2 * 32 * 32 * 4 * 4;
+  const Json& norm = rows.at("encoder.0.0.bn forward");
+  CHECK(norm["bytes"] == 3 * tensor);
+  CHECK(rows.at("encoder.0.0.bn backward")["bytes"] == 5 * tensor);
+  CHECK(norm["flops"] == 0);
+  CHECK(norm["gflop_per_s"].is_null());
+  CHECK(norm["gb_per_s"].get<double>() ==
+        doctest::Approx(3 * tensor / norm["ms"]["median"].get<double>() / 1e6));
+  CHECK(norm["share_of_copy"].get<double>() ==
+        doctest::Approx(norm["gb_per_s"].get<double>() / figures["copy_gb_per_s"].get<double>()));
+  const double products = 2.0 * 32 * 32 * 4 * 3 * 9;
+  const Json& first = rows.at("encoder.0.0.conv forward");
+  CHECK(first["flops"] == 2 * products);
+  CHECK(first["bytes"] == tensor + tensor * 3 / 4 + 4 * 3 * 9 * 4);
+  CHECK(first["share_of_peak"].get<double>() ==
+        doctest::Approx(first["gflop_per_s"].get<double>() /
+                        figures["peak_gflop_per_s"].get<double>()));
+  // Nobody needs the gradient of the images.
+  CHECK(rows.at("encoder.0.0.conv backward")["flops"] == 2 * products);
+}
+
+TEST_CASE("bench layers --eval times the forward pass of one image") {
+  const ComparisonPlace place;
+  const Outcome outcome = run_lockstep(
+      {"bench", "layers", place.config, "-d", "cpu:1", "--eval", "--iters", "2", "--json"});
+  CAPTURE(outcome.err);
+  REQUIRE(outcome.exit_code == 0);
+  const Json figures = Json::parse(outcome.out);
+  CHECK(figures["eval"] == true);
+  CHECK(figures["global_batch"] == 1);
+  CHECK(figures["rows"].size() == 6 + 6 + 3 + 1 + 2);
+  double forward = 0;
+  for (const Json& row : figures["rows"]) {
+    CHECK(row["pass"] != "backward");
+    if (row["pass"] == "forward") forward += row["ms"]["p10"].get<double>();
+    if (row["layer"] == "encoder.0.0.bn") CHECK(row["bytes"] == 2 * 32 * 32 * 4 * 4);
+  }
+  CHECK(figures["ms_forward"]["p90"].get<double>() >= forward);
+  const Outcome step = run_lockstep({"bench", "step", place.config, "--eval"});
+  CHECK(step.exit_code == 2);
+  check_contains(step.err, "--eval goes with bench layers, not with bench step");
+}
+
+TEST_CASE("bench layers prints a table, and says what it does not measure") {
+  const ComparisonPlace place;
+  const Outcome table = run_lockstep(
+      {"bench", "layers", place.config, "-d", "cpu:1", "-s", "bn.mode=sync", "--iters", "1"});
+  CAPTURE(table.err);
+  CHECK(table.exit_code == 0);
+  for (const char* part : {"| layer ", "% of copy", "% of peak", "| decoder.0.1.bn ", "| backward ",
+                           "| head ", "| sum ", "| step "}) {
+    check_contains(table.out, part);
+  }
+  const Outcome two = run_lockstep({"bench", "layers", place.config, "-d", "cpu:2"});
+  CHECK(two.exit_code == 2);
+  check_contains(two.err, "bench layers looks at one device, got 2; use -d cpu:1 or -d cuda:0");
+  const Outcome none = run_lockstep({"bench", "layers"});
+  CHECK(none.exit_code == 2);
+  check_contains(none.err, "bench layers needs a configuration file");
+}
+
+}  // namespace lockstep

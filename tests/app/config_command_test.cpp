@@ -1,0 +1,94 @@
+// lockstep config and lockstep plan, from outside.
+
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "app/process.h"
+#include "app/tiny_config.h"
+#include "config/config.h"
+#include "support/errors.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+using test::contains;
+using test::Outcome;
+using test::run_lockstep;
+
+const std::string kTiny = test::tiny_config("max_iters = 2\n");
+
+TEST_CASE("config show says who says what; diff names what differs and whether results do") {
+  const test::TemporaryFolder folder;
+  const std::string a = folder.write("a.toml", kTiny).string();
+  const std::string b = folder.write("b.toml", kTiny + "[bn]\nmode = \"sync\"\n").string();
+  const Outcome shown = run_lockstep({"config", "show", a, "-s", "optim.lr=0.25"});
+  CHECK(shown.exit_code == 0);
+  CHECK(contains(shown.out, "a.toml:2:13"));
+  CHECK(contains(shown.out, "-s optim.lr=0.25"));
+  CHECK(contains(shown.out, "mode = \"local\""));
+  const Outcome json = run_lockstep({"config", "show", a, "--json"});
+  CHECK(Json::parse(json.out)[0]["key"] == "run.name");
+  const Outcome differ = run_lockstep({"config", "diff", a, b});
+  CHECK(contains(differ.out, "bn.mode: \"local\" -> \"sync\"\n"));
+  CHECK(contains(differ.out, "run.name: \"a\" -> \"b\"  (results are the same)"));
+  CHECK(run_lockstep({"config", "diff", a, a}).out.empty());
+  CHECK(run_lockstep({"config", "diff", a}).exit_code == 2);
+  CHECK(run_lockstep({"config", "sho", a}).exit_code == 2);
+}
+
+TEST_CASE("config init begins a configuration of every layout that can be read") {
+  const test::TemporaryFolder folder;
+  for (const DataLayout& layout : builtin_layouts()) {
+    CAPTURE(layout.name);
+    const Outcome begun = run_lockstep({"config", "init", layout.name});
+    CHECK(begun.exit_code == 0);
+    const fs::path file = folder.write("init.toml", begun.out);
+    std::vector<std::string> overrides;
+    if (layout.find_classes)
+      overrides.push_back("data.num_classes=3");  // its folders are not there
+    const Config config = load_config(file, overrides);
+    CHECK(config.data.layout == layout.name);
+    CHECK(config.bn.mode == BatchNormMode::kSync);
+  }
+}
+
+TEST_CASE("config schema knows every key that config show does") {
+  const test::TemporaryFolder folder;
+  const fs::path file = folder.write("a.toml", kTiny);
+  const Json schema = Json::parse(run_lockstep({"config", "schema"}).out);
+  for (const ConfigValue& value : explain_config(file, {})) {
+    CAPTURE(value.key);
+    const Json* at = &schema;
+    std::string rest = value.key;
+    for (std::size_t dot = 0; dot != std::string::npos; rest = rest.substr(dot + 1)) {
+      dot = rest.find('.');
+      at = &at->at("properties").at(rest.substr(0, dot));
+      if (dot == std::string::npos) break;
+    }
+    CHECK(at->is_object());
+  }
+}
+
+TEST_CASE("plan prints what a training will take, and as JSON") {
+  const test::TemporaryFolder folder;
+  const std::string config = folder.write("a.toml", kTiny).string();
+  const std::vector<std::string> arguments{"plan", config, "-d", "cpu:2", "-s", "bn.mode=sync"};
+  const Outcome text = run_lockstep(arguments);
+  CHECK(text.exit_code == 0);
+  for (const char* part :
+       {"2 steps per epoch", "BatchNorm at", "memory per device", "the whole training"})
+    CHECK(contains(text.out, part));
+  std::vector<std::string> more = arguments;
+  more.insert(more.end(), {"--json", "--max-batch", "--memory", "0.1"});
+  const Json json = Json::parse(run_lockstep(more).out);
+  CHECK(json["steps"] == 2);
+  CHECK(json["largest_batch"].get<int>() % 2 == 0);
+  CHECK(json["exchanges_per_step"].get<int>() > 0);
+  CHECK(run_lockstep({"plan", config, "--steps", "0"}).exit_code == 2);
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,103 @@
+#include "app/progress_line.h"
+
+#include <doctest/doctest.h>
+
+#include <cstdio>
+#include <memory>
+#include <string>
+
+namespace lockstep {
+namespace {
+
+using std::chrono::milliseconds;
+
+/// A line on a "terminal" of 79 columns, with a clock that goes when it is told to.
+class FakeTerminal {
+ public:
+  void wait(milliseconds time) { now_ += time; }
+  void show(std::int64_t done, std::int64_t all = 100, const std::string& note = "") {
+    line_.show({"evaluating", "images", done, all, note});
+  }
+  ProgressLine& line() { return line_; }
+  /// What was written since the last call.
+  std::string written() {
+    std::string text;
+    std::FILE* const file = file_.get();
+    std::fseek(file, read_, SEEK_SET);
+    for (int c = std::fgetc(file); c != EOF; c = std::fgetc(file)) text += static_cast<char>(c);
+    read_ = std::ftell(file);
+    return text;
+  }
+
+ private:
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_{std::tmpfile(), std::fclose};
+  long read_ = 0;
+  ProgressLine::TimePoint now_{std::chrono::hours(1)};
+  ProgressLine line_{file_.get(), [this] { return now_; }};
+};
+
+const std::string kErase = "\r\033[K";
+
+TEST_CASE("progress: what, how far, how fast, how long still") {
+  FakeTerminal terminal;
+  terminal.show(0);
+  CHECK(terminal.written() == kErase + "evaluating: 0/100 images");
+  terminal.wait(milliseconds(500));
+  terminal.show(5);
+  CHECK(terminal.written() == kErase + "evaluating: 5/100 images");
+  terminal.wait(milliseconds(1500));
+  terminal.show(20);
+  CHECK(terminal.written() == kErase + "evaluating: 20/100 images, 10.0 per s, 0:00:08 left");
+  terminal.wait(milliseconds(8000));
+  terminal.show(100, 100, "loss 0.5");
+  CHECK(terminal.written() == kErase + "evaluating: 100/100 images, 10.0 per s, loss 0.5");
+}
+
+TEST_CASE("progress is written ten times a second at most, and at once when other work begins") {
+  FakeTerminal terminal;
+  terminal.show(0);
+  terminal.written();
+  for (int i = 1; i < 100; ++i) {
+    terminal.wait(milliseconds(1));
+    terminal.show(i);
+  }
+  CHECK(terminal.written().empty());
+  terminal.wait(milliseconds(1));
+  terminal.show(100);
+  CHECK(terminal.written() == kErase + "evaluating: 100/100 images");
+  terminal.line().show({"listing", "files", 3, 0});
+  CHECK(terminal.written() == kErase + "listing: 3 files");
+  terminal.show(1);
+  CHECK(terminal.written() == kErase + "evaluating: 1/100 images");
+}
+
+TEST_CASE("work that goes on after other work has the rate of its own time") {
+  FakeTerminal terminal;
+  terminal.show(50);
+  terminal.wait(milliseconds(2000));
+  terminal.show(60);
+  CHECK(terminal.written().ends_with("60/100 images, 5.0 per s, 0:00:08 left"));
+}
+
+TEST_CASE("the line goes away once, and comes back") {
+  FakeTerminal terminal;
+  terminal.line().clear();
+  CHECK(terminal.written().empty());
+  terminal.show(1);
+  terminal.written();
+  terminal.line().clear();
+  CHECK(terminal.written() == kErase);
+  terminal.line().clear();
+  CHECK(terminal.written().empty());
+  terminal.show(2);
+  CHECK(terminal.written() == kErase + "evaluating: 2/100 images");
+}
+
+TEST_CASE("a line does not wrap") {
+  FakeTerminal terminal;
+  terminal.show(1, 100, std::string(200, 'x'));
+  CHECK(terminal.written().size() == kErase.size() + 79);
+}
+
+}  // namespace
+}  // namespace lockstep
