@@ -9,10 +9,10 @@
 
 #include "cli/cli.h"
 #include "cli/data_preview.h"
+#include "compare/table.h"
 #include "core/json.h"
 #include "lockstep/core/check.h"
 #include "lockstep/data/data_check.h"
-#include "report/table.h"
 #include "train/evaluation/confusion_matrix.h"
 
 namespace lockstep {

@@ -8,10 +8,10 @@
 #include <map>
 
 #include "cli/cli.h"
+#include "compare/table.h"
 #include "core/json.h"
 #include "lockstep/core/check.h"
 #include "nn/weights/weight_file_kind.h"
-#include "report/table.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/inspect_weights.h"
 #include "train/checkpoint/trained_model.h"

@@ -7,9 +7,9 @@
 #include <numeric>
 
 #include "cli/cli.h"
+#include "compare/table.h"
 #include "core/json.h"
 #include "lockstep/core/check.h"
-#include "report/table.h"
 #include "train/plan.h"
 #include "train/run/report_text.h"
 

@@ -474,15 +474,15 @@ FAULTS = [
           "if (high != low) out.push_back(*high);", "", "curves: thinning*", test="test_report"),
     Fault("the report: p-values are not adjusted for several differences", "src/report/sections/answer.cpp",
           "pairs > 1 ? pair.p_holm : pair.p_value", "pair.p_value", "verdicts claim*", test="test_report"),
-    Fault("the report: steps that were done again count twice", "src/report/report_data.cpp",
+    Fault("the report: steps that were done again count twice", "src/report/data/report_data.cpp",
           "lens.step > step", "lens.step > 2 * step", "runs: what a resumed*", test="test_report"),
     Fault("the report: whiskers reach below zero", "src/report/page/bar_chart.cpp",
           "std::max(0.0, bar.spread.mean - deviation(bar))", "bar.spread.mean - deviation(bar)", "bars: whiskers*",
           test="test_report"),
     Fault("the report: names of blocks lie on one another", "src/report/page/heat_map.cpp",
           "free = r + apart;", "free = r + apart - 1;", "heat maps: of many layers*", test="test_report"),
-    Fault("the report: ignored pixels count", "src/report/examples.h", "&& label != ignore_index", "",
-          "examples: only pixels*", test="test_report", source="src/report/examples.cpp"),
+    Fault("the report: ignored pixels count", "src/report/data/examples.h", "&& label != ignore_index", "",
+          "examples: only pixels*", test="test_report", source="src/report/data/examples.cpp"),
 
     # --- what is told of weights and of a run
     Fault("inspect: ulps across zero are one off", "src/train/checkpoint/inspect_weights.cpp",

@@ -12,11 +12,11 @@
 #include "cli/bench/bench.h"
 #include "cli/bench/captured_exchange.h"
 #include "cli/fleet_session.h"
+#include "compare/table.h"
 #include "core/json.h"
 #include "lockstep/backend/backend.h"
 #include "lockstep/sync/sync_group.h"
 #include "parallel/replica_group.h"
-#include "report/table.h"
 
 namespace lockstep {
 namespace {

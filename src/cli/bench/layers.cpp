@@ -13,10 +13,10 @@
 #include "cli/bench/bench.h"
 #include "cli/bench/machine.h"
 #include "cli/bench/training.h"
+#include "compare/table.h"
 #include "core/json.h"
 #include "lockstep/core/check.h"
 #include "parallel/replica.h"
-#include "report/table.h"
 
 namespace lockstep {
 namespace {

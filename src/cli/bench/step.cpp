@@ -9,9 +9,9 @@
 #include "cli/bench/counting_fleet.h"
 #include "cli/bench/training.h"
 #include "cli/fleet_session.h"
+#include "compare/table.h"
 #include "core/json.h"
 #include "parallel/replica.h"
-#include "report/table.h"
 
 namespace lockstep {
 namespace {
