@@ -9,10 +9,10 @@
 
 #include "app/cli.h"
 #include "app/data_preview.h"
+#include "compare/table.h"
 #include "core/json.h"
 #include "lockstep/core/check.h"
 #include "lockstep/data/data_check.h"
-#include "report/table.h"
 #include "run/confusion_matrix.h"
 
 namespace lockstep {

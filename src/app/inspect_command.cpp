@@ -8,10 +8,10 @@
 #include <map>
 
 #include "app/cli.h"
+#include "compare/table.h"
 #include "core/json.h"
 #include "lockstep/core/check.h"
 #include "nn/weights/weight_file_kind.h"
-#include "report/table.h"
 #include "run/checkpoint.h"
 #include "run/inspect_weights.h"
 #include "run/trained_model.h"

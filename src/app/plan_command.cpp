@@ -7,9 +7,9 @@
 #include <numeric>
 
 #include "app/cli.h"
+#include "compare/table.h"
 #include "core/json.h"
 #include "lockstep/core/check.h"
-#include "report/table.h"
 #include "run/report_text.h"
 #include "train/plan.h"
 

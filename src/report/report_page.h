@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "report/examples.h"
+#include "report/data/examples.h"
+#include "report/data/report_data.h"
 #include "report/page/page.h"
-#include "report/report_data.h"
 
 namespace lockstep {
 

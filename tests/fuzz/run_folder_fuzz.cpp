@@ -3,7 +3,7 @@
 
 #include "backend/autotuner.h"
 #include "fuzz/fuzz.h"
-#include "report/report_data.h"
+#include "report/data/report_data.h"
 #include "run/choices.h"
 #include "run/run_log.h"
 #include "run/summary.h"

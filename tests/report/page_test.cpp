@@ -8,13 +8,13 @@
 #include <limits>
 #include <string>
 
-#include "report/examples.h"
+#include "report/data/examples.h"
+#include "report/data/report_data.h"
 #include "report/page/axis.h"
 #include "report/page/heat_map.h"
 #include "report/page/line_chart.h"
 #include "report/page/markup.h"
 #include "report/page/rows_chart.h"
-#include "report/report_data.h"
 #include "report/sections/sections.h"
 #include "support/errors.h"
 #include "support/temporary_folder.h"

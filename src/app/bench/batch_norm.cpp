@@ -12,11 +12,11 @@
 
 #include "app/bench/bench.h"
 #include "app/bench/machine.h"
+#include "compare/table.h"
 #include "core/json.h"
 #include "core/rng.h"
 #include "lockstep/backend/backend.h"
 #include "lockstep/parallel/data_parallel.h"
-#include "report/table.h"
 
 namespace lockstep {
 namespace {

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "app/cli.h"
+#include "compare/statistics.h"
 #include "core/json.h"
 #include "lockstep/core/device.h"
 #include "lockstep/sync/fleet.h"
-#include "report/statistics.h"
 
 namespace lockstep {
 

@@ -12,10 +12,10 @@
 #include "app/bench/bench.h"
 #include "app/bench/captured_exchange.h"
 #include "app/fleet_session.h"
+#include "compare/table.h"
 #include "core/json.h"
 #include "lockstep/backend/backend.h"
 #include "lockstep/sync/sync_group.h"
-#include "report/table.h"
 #include "step/replica_group.h"
 
 namespace lockstep {

@@ -13,9 +13,9 @@
 #include "app/bench/bench.h"
 #include "app/bench/machine.h"
 #include "app/bench/training.h"
+#include "compare/table.h"
 #include "core/json.h"
 #include "lockstep/core/check.h"
-#include "report/table.h"
 #include "step/replica.h"
 
 namespace lockstep {

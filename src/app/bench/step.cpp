@@ -9,8 +9,8 @@
 #include "app/bench/counting_fleet.h"
 #include "app/bench/training.h"
 #include "app/fleet_session.h"
+#include "compare/table.h"
 #include "core/json.h"
-#include "report/table.h"
 #include "step/replica.h"
 
 namespace lockstep {

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <limits>
 
+#include "compare/table.h"
 #include "report/page/frame.h"
 #include "report/page/rows_chart.h"
 #include "report/page/style.h"
-#include "report/table.h"
 
 namespace lockstep {
 namespace {

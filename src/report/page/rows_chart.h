@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "compare/statistics.h"
 #include "report/page/svg.h"
-#include "report/statistics.h"
 
 namespace lockstep {
 

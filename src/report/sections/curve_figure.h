@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "report/data/report_data.h"
 #include "report/page/page.h"
-#include "report/report_data.h"
 
 namespace lockstep {
 

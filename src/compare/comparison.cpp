@@ -1,4 +1,4 @@
-#include "report/comparison.h"
+#include "compare/comparison.h"
 
 #include <algorithm>
 #include <functional>

@@ -1,4 +1,4 @@
-#include "report/statistics.h"
+#include "compare/statistics.h"
 
 #include <algorithm>
 #include <boost/math/distributions/students_t.hpp>

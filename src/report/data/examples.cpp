@@ -1,4 +1,4 @@
-#include "report/examples.h"
+#include "report/data/examples.h"
 
 #include <fmt/format.h>
 

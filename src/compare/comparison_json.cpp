@@ -1,7 +1,7 @@
 #include <cmath>
 
+#include "compare/comparison.h"
 #include "core/json.h"
-#include "report/comparison.h"
 
 namespace lockstep {
 namespace {

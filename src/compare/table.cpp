@@ -1,4 +1,4 @@
-#include "report/table.h"
+#include "compare/table.h"
 
 #include <fmt/format.h>
 

@@ -5,8 +5,8 @@
 #include <set>
 #include <utility>
 
-#include "report/comparison.h"
-#include "report/table.h"
+#include "compare/comparison.h"
+#include "compare/table.h"
 
 namespace lockstep {
 namespace {

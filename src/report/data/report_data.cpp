@@ -1,4 +1,4 @@
-#include "report/report_data.h"
+#include "report/data/report_data.h"
 
 #include <algorithm>
 #include <cmath>

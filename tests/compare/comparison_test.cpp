@@ -1,4 +1,4 @@
-#include "report/comparison.h"
+#include "compare/comparison.h"
 
 #include <doctest/doctest.h>
 
@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "compare/table.h"
 #include "lockstep/core/check.h"
-#include "report/table.h"
 
 namespace lockstep {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "lockstep/data/dataset.h"
-#include "report/report_data.h"
+#include "report/data/report_data.h"
 
 namespace lockstep {
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "report/statistics.h"
+#include "compare/statistics.h"
 #include "run/summary.h"
 
 namespace lockstep {

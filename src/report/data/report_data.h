@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "report/comparison.h"
+#include "compare/comparison.h"
 #include "report/page/line_chart.h"
 #include "run/summary.h"
 
