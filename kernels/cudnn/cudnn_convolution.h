@@ -19,7 +19,7 @@
 #include "backend/autotuner.h"
 #include "kernels/cudnn/cudnn_graph.h"
 #include "kernels/cudnn/engine_choice.h"
-#include "kernels/operations/weights.h"
+#include "kernels/operations/launchers.h"
 #include "kernels/primitives/context.h"
 #include "lockstep/backend/backend.h"
 #include "lockstep/core/tensor.h"
