@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/autotuner.h"
+#include "backend/conv/autotuner.h"
 #include "kernels/cudnn/cudnn_graph.h"
 #include "kernels/cudnn/engine_choice.h"
 #include "kernels/operations/launchers.h"

@@ -282,7 +282,7 @@ FAULTS = [
           "micro-batches are the slices*", test="test_parallel"),
     Fault("a convolution takes over a BatchNorm though another layer reads what it normalises", "src/nn/network.cpp",
           "readers[between] > 1", "readers[between] > 2", "inference reads what BatchNorm normalises once*", test="test_nn"),
-    Fault("a convolution that normalises leaves out the last row of pixels", "src/backend/cpu/winograd_transforms.cpp",
+    Fault("a convolution that normalises leaves out the last row of pixels", "src/backend/cpu/winograd/transforms.cpp",
           "std::min(2 * run.row + 2, height)", "std::min(2 * run.row + 2, height - 1)",
           "a convolution that normalises*", test="test_backend"),
     Fault("replicas are told in reverse order that they have their weights", "src/parallel/data_parallel.cpp",
