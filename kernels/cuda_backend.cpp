@@ -6,8 +6,8 @@
 #include "backend/operand_checks.h"
 #include "kernels/device/check_cuda.h"
 #include "kernels/device/pinned_readback.h"
-#include "kernels/operations/bias.h"
 #include "kernels/operations/image_sums.h"
+#include "kernels/operations/launchers.h"
 
 namespace lockstep::gpu {
 namespace {

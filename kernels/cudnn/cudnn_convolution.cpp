@@ -5,8 +5,7 @@
 
 #include "kernels/cudnn/check_cudnn.h"
 #include "kernels/device/device.h"
-#include "kernels/operations/pointwise.h"
-#include "kernels/operations/random.h"
+#include "kernels/operations/launchers.h"
 
 namespace lockstep::gpu {
 namespace {

@@ -16,10 +16,10 @@
 #include <string>
 #include <vector>
 
-#include "backend/autotuner.h"
+#include "backend/conv/autotuner.h"
 #include "kernels/cudnn/cudnn_graph.h"
 #include "kernels/cudnn/engine_choice.h"
-#include "kernels/operations/weights.h"
+#include "kernels/operations/launchers.h"
 #include "kernels/primitives/context.h"
 #include "lockstep/backend/backend.h"
 #include "lockstep/core/tensor.h"

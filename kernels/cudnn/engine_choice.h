@@ -1,5 +1,5 @@
 #pragma once
-// The name of one of cuDNN's engines, as the file of choices (lockstep/backend/autotuner.h) has it.
+// The name of one of cuDNN's engines, as the file of choices (backend/conv/autotuner.h) has it.
 
 #include <cstddef>
 #include <optional>

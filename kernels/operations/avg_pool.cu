@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "backend/operand_checks.h"
-#include "kernels/operations/pooling.h"
+#include "kernels/operations/gpu_operations.h"
 #include "kernels/operations/pooling_windows.h"
 #include "kernels/primitives/grid_loop.h"
 #include "kernels/primitives/pack.h"
@@ -208,8 +208,9 @@ void average_backward(const Context& context, const char* operation, const Windo
 
 }  // namespace
 
-void avg_pool_forward(const Context& context, const PoolGeometry& geometry, const Tensor& x,
-                      const Tensor& y) {
+void GpuOperations::avg_pool_forward(const PoolGeometry& geometry, const Tensor& x,
+                                     const Tensor& y) {
+  const Context& context = entered();
   if (x.shape.elements() == 0) return;
   check_pool(geometry, x.shape, y.shape);
   check_same_type("avg_pool_forward", {&x, &y});
@@ -217,8 +218,9 @@ void avg_pool_forward(const Context& context, const PoolGeometry& geometry, cons
                   geometry.kernel_h * geometry.kernel_w, x, y);
 }
 
-void avg_pool_backward(const Context& context, const PoolGeometry& geometry, const Tensor& grad_y,
-                       const Tensor& grad_x, bool accumulate) {
+void GpuOperations::avg_pool_backward(const PoolGeometry& geometry, const Tensor& grad_y,
+                                      const Tensor& grad_x, bool accumulate) {
+  const Context& context = entered();
   if (grad_x.shape.elements() == 0) return;
   check_pool(geometry, grad_x.shape, grad_y.shape);
   check_same_type("avg_pool_backward", {&grad_y, &grad_x});
@@ -226,7 +228,8 @@ void avg_pool_backward(const Context& context, const PoolGeometry& geometry, con
                    grad_x, accumulate);
 }
 
-void adaptive_avg_pool_forward(const Context& context, const Tensor& x, const Tensor& y) {
+void GpuOperations::adaptive_avg_pool_forward(const Tensor& x, const Tensor& y) {
+  const Context& context = entered();
   if (x.shape.elements() == 0) return;
   check_adaptive_pool(x.shape, y.shape);
   check_same_type("adaptive_avg_pool_forward", {&x, &y});
@@ -234,8 +237,9 @@ void adaptive_avg_pool_forward(const Context& context, const Tensor& x, const Te
                   x.shape.rows_per_sample() / y.shape.rows_per_sample(), x, y);
 }
 
-void adaptive_avg_pool_backward(const Context& context, const Tensor& grad_y, const Tensor& grad_x,
-                                bool accumulate) {
+void GpuOperations::adaptive_avg_pool_backward(const Tensor& grad_y, const Tensor& grad_x,
+                                               bool accumulate) {
+  const Context& context = entered();
   if (grad_x.shape.elements() == 0) return;
   check_adaptive_pool(grad_x.shape, grad_y.shape);
   check_same_type("adaptive_avg_pool_backward", {&grad_y, &grad_x});

@@ -9,9 +9,9 @@
 // A thread sums runs of kRunRows rows, then its runs, a block its threads pairwise, all in fp32;
 // the chunks are added up in double.
 
-#include "kernels/operations/batch_norm.h"
 #include "kernels/operations/batch_norm_channels.h"
 #include "kernels/operations/batch_norm_gradient.h"
+#include "kernels/operations/gpu_operations.h"
 #include "kernels/operations/image_sums.h"
 #include "kernels/primitives/reduce.h"
 
@@ -324,7 +324,9 @@ void reduce_part(const Context& context, const BatchNormBackwardReduce& a, std::
 
 }  // namespace
 
-void batch_norm_backward_reduce(const Context& context, const BatchNormBackwardReduce& a) {
+void GpuOperations::batch_norm_backward_reduce(const BatchNormBackwardReduce& a) {
+  check_parts("batch_norm_backward_reduce", a.parts == 1);
+  const Context& context = entered();
   check_alike("batch_norm_backward_reduce", {&a.x, &a.grad_y, &a.y});
   if (a.parts == 1) return reduce_rows(context, a);
   if (a.grad_weight == nullptr) {
@@ -339,14 +341,16 @@ void batch_norm_backward_reduce(const Context& context, const BatchNormBackwardR
   accumulate(context, total + channels, channels, a.grad_bias);
 }
 
-void batch_norm_backward_apply(const Context& context, const BatchNormBackwardApply& a) {
+void GpuOperations::batch_norm_backward_apply(const BatchNormBackwardApply& a) {
+  check_parts("batch_norm_backward_apply", are_whole(a.slots));
+  const Context& context = entered();
   check_alike("batch_norm_backward_apply", {&a.x, &a.grad_y, &a.y, &a.grad_x, &a.grad_residual});
   if (a.x.shape.rows() == 0) return;
   if (!are_whole(a.slots)) {
     const StatSlot merged = merge_sums(context, a.slots, a.x.shape.channels());
     BatchNormBackwardApply one = a;
     one.slots = {&merged, 1};
-    return batch_norm_backward_apply(context, one);
+    return GpuOperations::batch_norm_backward_apply(one);
   }
   const SlotTable slots(a.slots);
   LOCKSTEP_CHECK(slots.count > 0,

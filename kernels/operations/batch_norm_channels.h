@@ -8,10 +8,17 @@
 
 #include "backend/formulas.h"
 #include "backend/operand_checks.h"
-#include "kernels/operations/batch_norm.h"
+#include "kernels/operations/gpu_operations.h"
 #include "kernels/primitives/channel_slabs.h"
 
 namespace lockstep::gpu {
+
+/// What the slots' parts, (mean, M2) each, come to in their order by Chan's formula: a slot of one
+/// part in the context's scratch memory.
+StatSlot merge_moments(const Context& context, std::span<const StatSlot> slots,
+                       std::int64_t channels);
+/// The same of sums, which are added in their order in double.
+StatSlot merge_sums(const Context& context, std::span<const StatSlot> slots, std::int64_t channels);
 
 /// The slots that have rows, as a kernel takes them: by value, with what their counts determine.
 /// Every block merges them, so that a division there would be one per slot and block.

@@ -6,8 +6,8 @@
 
 #include <limits>
 
-#include "kernels/operations/batch_norm.h"
 #include "kernels/operations/batch_norm_channels.h"
+#include "kernels/operations/gpu_operations.h"
 
 namespace lockstep::gpu {
 namespace {
@@ -182,12 +182,14 @@ void normalize_tensor(const Context& context, bool early, const Tensor& x, const
 
 }  // namespace
 
-void batch_norm_forward(const Context& context, const BatchNormForward& a) {
+void GpuOperations::batch_norm_forward(const BatchNormForward& a) {
+  check_parts("batch_norm_forward", are_whole(a.slots));
+  const Context& context = entered();
   if (!are_whole(a.slots)) {
     const StatSlot merged = merge_moments(context, a.slots, a.x.shape.channels());
     BatchNormForward one = a;
     one.slots = {&merged, 1};
-    return batch_norm_forward(context, one);
+    return GpuOperations::batch_norm_forward(one);
   }
   const SlotTable slots(a.slots);
   if (slots.count == 0 && a.x.shape.rows() == 0) return;
@@ -198,7 +200,8 @@ void batch_norm_forward(const Context& context, const BatchNormForward& a) {
                    MergedStatistics{slots, a.affine, a.eps, a.eps_mode, a.saved.data, a.running});
 }
 
-void batch_norm_inference(const Context& context, const BatchNormInference& a) {
+void GpuOperations::batch_norm_inference(const BatchNormInference& a) {
+  const Context& context = entered();
   if (a.x.shape.rows() == 0) return;
   normalize_tensor(context, context.dependent_launches, a.x, a.residual, a.y, a.relu,
                    GivenStatistics{a.affine, a.eps, a.eps_mode, a.mean, a.var});

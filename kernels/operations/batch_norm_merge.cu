@@ -2,10 +2,8 @@
 // apply gradients read it: these round what they merge to fp32 first, so that it makes no
 // difference to their bits. A thread merges a channel, part by part.
 
-#include <algorithm>
-
 #include "backend/formulas.h"
-#include "kernels/operations/batch_norm.h"
+#include "kernels/operations/batch_norm_channels.h"
 #include "kernels/primitives/grid_loop.h"
 #include "lockstep/core/check.h"
 
@@ -84,11 +82,6 @@ StatSlot merge_slots(const Context& context, std::span<const StatSlot> slots,
 }
 
 }  // namespace
-
-bool are_whole(std::span<const StatSlot> slots) {
-  return std::all_of(slots.begin(), slots.end(),
-                     [](const StatSlot& slot) { return slot.parts == 1; });
-}
 
 StatSlot merge_moments(const Context& context, std::span<const StatSlot> slots,
                        std::int64_t channels) {

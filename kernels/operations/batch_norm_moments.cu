@@ -12,7 +12,7 @@
 // - The tensor's are those of the chunks in double, by Chan's formula for all of them at once:
 //   mean = base + S / N, M2 = sum(M2_i + n_i m_i^2) - S^2 / N, S = sum(n_i m_i).
 
-#include "kernels/operations/batch_norm.h"
+#include "kernels/operations/gpu_operations.h"
 #include "kernels/operations/image_sums.h"
 #include "kernels/primitives/channel_slabs.h"
 #include "kernels/primitives/reduce.h"
@@ -225,7 +225,9 @@ void moments_of(const Context& context, const Tensor& x, float* slot) {
 
 }  // namespace
 
-void batch_norm_moments(const Context& context, const Tensor& x, float* slots, std::int64_t parts) {
+void GpuOperations::batch_norm_moments(const Tensor& x, float* slots, std::int64_t parts) {
+  check_parts("batch_norm_moments", parts == 1);
+  const Context& context = entered();
   for (std::int64_t part = 0; part < parts; ++part) {
     moments_of(context, part_of(x, part, parts), slots + part * 2 * x.shape.channels());
   }

@@ -1,8 +1,7 @@
 // One thread takes one element of all samples: neighbouring threads read neighbouring elements.
 
 #include "backend/formulas.h"
-#include "kernels/operations/batch_norm.h"
-#include "kernels/operations/batch_sum.h"
+#include "kernels/operations/gpu_operations.h"
 #include "kernels/primitives/element.h"
 #include "kernels/primitives/for_each.h"
 #include "kernels/primitives/views.h"
@@ -73,7 +72,8 @@ struct SumSlots {
 
 }  // namespace
 
-void sum_over_batch(const Context& context, const Tensor& x, float* slot) {
+void GpuOperations::sum_over_batch(const Tensor& x, float* slot) {
+  const Context& context = entered();
   const SampleElements all("sum_over_batch", x.shape);
   with_element_type(x.dtype, [&](auto element) {
     using T = decltype(element);
@@ -81,8 +81,10 @@ void sum_over_batch(const Context& context, const Tensor& x, float* slot) {
   });
 }
 
-void broadcast_sum(const Context& context, std::span<const StatSlot> slots, const Tensor& y,
-                   bool accumulate) {
+void GpuOperations::broadcast_sum(std::span<const StatSlot> slots, const Tensor& y,
+                                  bool accumulate) {
+  check_parts("broadcast_sum", are_whole(slots));
+  const Context& context = entered();
   if (y.shape.elements() == 0) return;
   LOCKSTEP_CHECK(slots.size() <= kMaxStatSlots, "broadcast_sum: at most ", kMaxStatSlots,
                  " slots can be added up on a GPU, got ", slots.size());

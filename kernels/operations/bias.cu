@@ -4,7 +4,7 @@
 // the element's size only.
 
 #include "backend/formulas.h"
-#include "kernels/operations/bias.h"
+#include "kernels/operations/launchers.h"
 #include "kernels/primitives/for_each.h"
 #include "kernels/primitives/index_runs.h"
 #include "kernels/primitives/pack.h"

@@ -1,12 +1,28 @@
 #pragma once
-// The operations of a GPU that are kernels of this folder; what remains for a subclass is memory
-// and convolution. CudaBackend adds those of a real GPU, and the tests add host memory, so that the
-// same launchers run under the emulation.
+// The operations of a GPU that are kernels of this folder, each defined in the .cu of its kernels;
+// what remains for a subclass is memory and convolution. CudaBackend adds those of a real GPU, and
+// the tests add host memory, so that the same operations run under the emulation. Backend says what
+// each does. Activations may be fp32, bf16 or fp16, one type within a call but for `copy`;
+// statistics, parameters and losses are fp32 or wider. Bits are the CPU's where formulas.h says so.
+
+#include <algorithm>
+#include <span>
 
 #include "kernels/primitives/context.h"
 #include "lockstep/backend/backend.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep::gpu {
+
+/// Slots with rows that one call may merge. Throws Error for more: those must be merged beforehand.
+inline constexpr int kMaxStatSlots = 64;
+/// At most this many ranks share an optimizer step.
+inline constexpr int kMaxRanks = 64;
+
+/// Whether no slot has several parts.
+inline bool are_whole(std::span<const StatSlot> slots) {
+  return std::ranges::all_of(slots, [](const StatSlot& slot) { return slot.parts == 1; });
+}
 
 /// Used by one replica's thread, as every Backend. All operations are issued to the context's
 /// stream.
@@ -21,6 +37,8 @@ class GpuOperations : public Backend {
   void fill(const Tensor& tensor, float value) override;
   void copy(const Tensor& source, const Tensor& destination, bool accumulate) override;
 
+  // With several parts, in all of these: a launch for each, and slots are merged by one of their
+  // own.
   void batch_norm_moments(const Tensor& x, float* slots, std::int64_t parts) override;
   void batch_norm_forward(const BatchNormForward& arguments) override;
   void batch_norm_inference(const BatchNormInference& arguments) override;
@@ -50,6 +68,8 @@ class GpuOperations : public Backend {
   void sum_over_batch(const Tensor& x, float* slot) override;
   void broadcast_sum(std::span<const StatSlot> slots, const Tensor& y, bool accumulate) override;
 
+  // At most 4096 classes. A label that is neither a class nor ignored cannot be reported without
+  // waiting for the GPU: it makes the loss, and its pixel's gradient, NaN.
   void cross_entropy(const CrossEntropy& arguments) override;
   void mean_squared_error(const MeanSquaredError& arguments) override;
   void reset_sums(double* sums, int count) override;
@@ -70,7 +90,11 @@ class GpuOperations : public Backend {
     enter();
     return context_;
   }
-  void check_parts(const char* operation, bool whole) const;
+  /// Throws Error where sums of several images or parts are asked for that this GPU does not keep.
+  void check_parts(const char* operation, bool whole) const {
+    LOCKSTEP_CHECK(whole || by_image_, operation, ": this GPU does not keep sums image by image; ",
+                   "make its backend with BackendOptions::sums_by_image = true");
+  }
 
   const bool by_image_;
   Context context_;

@@ -1,7 +1,7 @@
 // Additions between sums are copies that accumulate. Losses are few: one thread adds them up.
 
 #include "kernels/operations/image_sums.h"
-#include "kernels/operations/pointwise.h"
+#include "kernels/operations/launchers.h"
 #include "kernels/primitives/launch.h"
 
 namespace lockstep::gpu {

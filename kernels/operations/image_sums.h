@@ -79,6 +79,11 @@ void add_losses_by_image(const Context& context, std::int64_t images, double* im
   add_losses(context, losses, images, image_losses, total);
 }
 
+/// One image of a tensor; null of a null one.
+inline Tensor image_of(const Tensor& tensor, std::int64_t image) {
+  return tensor ? tensor.sample_range(image, 1) : tensor;
+}
+
 /// One of `parts` equal parts of a tensor's rows; null of a null one.
 inline Tensor part_of(const Tensor& tensor, std::int64_t part, std::int64_t parts) {
   if (!tensor || parts == 1) return tensor;

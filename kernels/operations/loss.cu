@@ -14,7 +14,8 @@
 
 #include "backend/formulas.h"
 #include "backend/operand_checks.h"
-#include "kernels/operations/loss.h"
+#include "kernels/operations/gpu_operations.h"
+#include "kernels/operations/image_sums.h"
 #include "kernels/primitives/grid_loop.h"
 #include "kernels/primitives/ordered_sum.h"
 #include "kernels/primitives/pack.h"
@@ -240,9 +241,7 @@ Loss<T> loss_of(const Context& context, const CrossEntropy& arguments) {
           arguments.loss};
 }
 
-}  // namespace
-
-void cross_entropy(const Context& context, const CrossEntropy& arguments) {
+void add_cross_entropy(const Context& context, const CrossEntropy& arguments) {
   const Tensor& logits = arguments.logits;
   if (logits.shape.rows() == 0) return;
   check_labels(logits.shape, arguments.labels);
@@ -256,12 +255,31 @@ void cross_entropy(const Context& context, const CrossEntropy& arguments) {
   });
 }
 
-void reset_sums(const Context& context, double* sums, int count) {
+}  // namespace
+
+void GpuOperations::cross_entropy(const CrossEntropy& arguments) {
+  check_parts("cross_entropy", arguments.image_losses == nullptr);
+  const Context& context = entered();
+  if (!sums_by_image()) return add_cross_entropy(context, arguments);
+  add_losses_by_image(context, arguments.logits.shape.batch(), arguments.image_losses,
+                      arguments.loss, [&](std::int64_t image, double* loss) {
+                        CrossEntropy one = arguments;
+                        one.logits = image_of(arguments.logits, image);
+                        one.labels = image_of(arguments.labels, image);
+                        one.grad_logits = image_of(arguments.grad_logits, image);
+                        one.loss = loss;
+                        add_cross_entropy(context, one);
+                      });
+}
+
+void GpuOperations::reset_sums(double* sums, int count) {
+  const Context& context = entered();
   launch_loop(context, count, reset_kernel, sums, count);
 }
 
-void confusion_matrix(const Context& context, const Tensor& logits, const Tensor& labels,
-                      std::int64_t* matrix) {
+void GpuOperations::confusion_matrix(const Tensor& logits, const Tensor& labels,
+                                     std::int64_t* matrix) {
+  const Context& context = entered();
   const std::int64_t pixels = logits.shape.rows();
   if (pixels == 0) return;
   check_labels(logits.shape, labels);

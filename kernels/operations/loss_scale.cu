@@ -2,8 +2,7 @@
 #include <cmath>
 
 #include "backend/formulas.h"
-#include "kernels/operations/loss_scale.h"
-#include "kernels/operations/optimizer.h"
+#include "kernels/operations/gpu_operations.h"
 #include "kernels/primitives/grid_loop.h"
 #include "kernels/primitives/pack.h"
 
@@ -42,7 +41,8 @@ __global__ void update_kernel(Guards guards, LossScaleState* state, std::int64_t
 
 }  // namespace
 
-void check_gradients(const Context& context, const GradientCheck& check) {
+void GpuOperations::check_gradients(const GradientCheck& check) {
+  const Context& context = entered();
   constexpr int kWidest = kPackWidth<float>;
   const bool aligned = is_aligned(check.grads, 16);
   // A rank without gradients has a loss to look at.
@@ -50,7 +50,8 @@ void check_gradients(const Context& context, const GradientCheck& check) {
   launch_loop(context, items, aligned ? check_kernel<kWidest> : check_kernel<1>, check);
 }
 
-void update_loss_scale(const Context& context, const LossScaleUpdate& update) {
+void GpuOperations::update_loss_scale(const LossScaleUpdate& update) {
+  const Context& context = entered();
   LOCKSTEP_CHECK(update.guards.size() <= std::size_t{kMaxRanks}, "update_loss_scale: at most ",
                  kMaxRanks, " ranks, got ", update.guards.size());
   Guards guards{};

@@ -1,7 +1,7 @@
 // Max-pooling; pooling_windows.h says what a thread does.
 
 #include "backend/operand_checks.h"
-#include "kernels/operations/pooling.h"
+#include "kernels/operations/gpu_operations.h"
 #include "kernels/operations/pooling_windows.h"
 #include "kernels/primitives/grid_loop.h"
 #include "kernels/primitives/pack.h"
@@ -67,8 +67,9 @@ __global__ void max_backward_kernel(Pooling<T> pool, Images<const std::uint8_t> 
 
 }  // namespace
 
-void max_pool_forward(const Context& context, const PoolGeometry& geometry, const Tensor& x,
-                      const Tensor& y, const Tensor& winners) {
+void GpuOperations::max_pool_forward(const PoolGeometry& geometry, const Tensor& x, const Tensor& y,
+                                     const Tensor& winners) {
+  const Context& context = entered();
   if (x.shape.elements() == 0) return;
   check_pool(geometry, x.shape, y.shape);
   check_same_type("max_pool_forward", {&x, &y});
@@ -89,8 +90,9 @@ void max_pool_forward(const Context& context, const PoolGeometry& geometry, cons
   });
 }
 
-void max_pool_backward(const Context& context, const PoolGeometry& geometry, const Tensor& winners,
-                       const Tensor& grad_y, const Tensor& grad_x, bool accumulate) {
+void GpuOperations::max_pool_backward(const PoolGeometry& geometry, const Tensor& winners,
+                                      const Tensor& grad_y, const Tensor& grad_x, bool accumulate) {
+  const Context& context = entered();
   if (grad_x.shape.elements() == 0) return;
   check_pool(geometry, grad_x.shape, grad_y.shape);
   check_same_type("max_pool_backward", {&grad_y, &grad_x});

@@ -3,7 +3,8 @@
 
 #include "backend/formulas.h"
 #include "backend/operand_checks.h"
-#include "kernels/operations/loss.h"
+#include "kernels/operations/gpu_operations.h"
+#include "kernels/operations/image_sums.h"
 #include "kernels/primitives/grid_loop.h"
 #include "kernels/primitives/index_runs.h"
 #include "kernels/primitives/ordered_sum.h"
@@ -96,9 +97,7 @@ SquaredError<T> task_of(const Context& context, const MeanSquaredError& argument
           arguments.loss};
 }
 
-}  // namespace
-
-void mean_squared_error(const Context& context, const MeanSquaredError& arguments) {
+void add_mean_squared_error(const Context& context, const MeanSquaredError& arguments) {
   const Tensor& output = arguments.output;
   if (output.shape.elements() == 0) return;
   check_target(output.shape, arguments.target);
@@ -113,6 +112,23 @@ void mean_squared_error(const Context& context, const MeanSquaredError& argument
           launch(mean_squared_error_kernel<T, width()>, blocks, kThreads, context.stream, task);
         });
   });
+}
+
+}  // namespace
+
+void GpuOperations::mean_squared_error(const MeanSquaredError& arguments) {
+  check_parts("mean_squared_error", arguments.image_losses == nullptr);
+  const Context& context = entered();
+  if (!sums_by_image()) return add_mean_squared_error(context, arguments);
+  add_losses_by_image(context, arguments.output.shape.batch(), arguments.image_losses,
+                      arguments.loss, [&](std::int64_t image, double* loss) {
+                        MeanSquaredError one = arguments;
+                        one.output = image_of(arguments.output, image);
+                        one.target = image_of(arguments.target, image);
+                        one.grad_output = image_of(arguments.grad_output, image);
+                        one.loss = loss;
+                        add_mean_squared_error(context, one);
+                      });
 }
 
 }  // namespace lockstep::gpu

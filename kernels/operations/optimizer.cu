@@ -17,8 +17,8 @@
 
 #include "backend/formulas.h"
 #include "backend/operand_checks.h"
+#include "kernels/operations/gpu_operations.h"
 #include "kernels/operations/image_sums.h"
-#include "kernels/operations/optimizer.h"
 #include "kernels/primitives/launch.h"
 #include "kernels/primitives/ordered_sum.h"
 #include "kernels/primitives/pack.h"
@@ -326,7 +326,9 @@ const float* sum_in_order_of_joins(const Context& context, const OptimizerShard&
 
 }  // namespace
 
-void optimizer_update(const Context& context, const OptimizerShard& shard) {
+void GpuOperations::optimizer_update(const OptimizerShard& shard) {
+  check_parts("optimizer_update", shard.joins.empty() && shard.block_squares == nullptr);
+  const Context& context = entered();
   LOCKSTEP_CHECK(!shard.grads.empty() && !shard.weights.empty(),
                  "optimizer_update: expected gradients and weights, got ", shard.grads.size(),
                  " and ", shard.weights.size());

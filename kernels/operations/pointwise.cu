@@ -10,7 +10,8 @@
 
 #include "backend/formulas.h"
 #include "backend/operand_checks.h"
-#include "kernels/operations/pointwise.h"
+#include "kernels/operations/gpu_operations.h"
+#include "kernels/operations/launchers.h"
 #include "kernels/primitives/for_each.h"
 #include "kernels/primitives/grid_loop.h"
 #include "kernels/primitives/index_runs.h"
@@ -286,24 +287,35 @@ void copy(const Context& context, const Tensor& source, const Tensor& destinatio
   });
 }
 
-void relu_forward(const Context& context, const Tensor& x, const Tensor& y) {
+void GpuOperations::fill(const Tensor& tensor, float value) { gpu::fill(entered(), tensor, value); }
+
+void GpuOperations::copy(const Tensor& source, const Tensor& destination, bool accumulate) {
+  gpu::copy(entered(), source, destination, accumulate);
+}
+
+void GpuOperations::relu_forward(const Tensor& x, const Tensor& y) {
+  const Context& context = entered();
   check_alike("relu_forward", {&x, &y});
   map_activations<Relu>(context, x, {}, y, false);
 }
 
-void relu_backward(const Context& context, const Tensor& y, const Tensor& grad_y,
-                   const Tensor& grad_x, bool accumulate) {
+void GpuOperations::relu_backward(const Tensor& y, const Tensor& grad_y, const Tensor& grad_x,
+                                  bool accumulate) {
+  const Context& context = entered();
   check_alike("relu_backward", {&y, &grad_y, &grad_x});
   map_activations<ReluGradient>(context, y, grad_y, grad_x, accumulate);
 }
 
-void add(const Context& context, const Tensor& a, const Tensor& b, const Tensor& y) {
+void GpuOperations::add(const Tensor& a, const Tensor& b, const Tensor& y) {
+  const Context& context = entered();
   check_alike("add", {&a, &b, &y});
   map_activations<Add>(context, a, b, y, false);
 }
 
-void dropout(const Context& context, const Tensor& x, const Tensor& y, float p,
-             DeviceScalar<std::uint64_t> seed, std::int64_t sample_offset, bool accumulate) {
+void GpuOperations::dropout(const Tensor& x, const Tensor& y, float p,
+                            DeviceScalar<std::uint64_t> seed, std::int64_t sample_offset,
+                            bool accumulate) {
+  const Context& context = entered();
   check_alike("dropout", {&x, &y});
   LOCKSTEP_CHECK(p >= 0.0F && p < 1.0F, "dropout: expected 0 <= p < 1, got ", p);
   Tensor from = x, to = y;

@@ -1,6 +1,6 @@
 // Every number is a hash of its place (the finalizer of SplitMix64).
 
-#include "kernels/operations/random.h"
+#include "kernels/operations/launchers.h"
 #include "kernels/primitives/element.h"
 #include "kernels/primitives/grid_loop.h"
 

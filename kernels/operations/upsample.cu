@@ -11,7 +11,7 @@
 
 #include "backend/formulas.h"
 #include "backend/operand_checks.h"
-#include "kernels/operations/upsample.h"
+#include "kernels/operations/gpu_operations.h"
 #include "kernels/primitives/grid_loop.h"
 #include "kernels/primitives/index_runs.h"
 #include "kernels/primitives/pack.h"
@@ -168,8 +168,9 @@ struct Tables {
 
 }  // namespace
 
-void upsample_bilinear_forward(const Context& context, const Tensor& x, const Tensor& y,
-                               bool align_corners) {
+void GpuOperations::upsample_bilinear_forward(const Tensor& x, const Tensor& y,
+                                              bool align_corners) {
+  const Context& context = entered();
   if (x.shape.elements() == 0 || y.shape.elements() == 0) return;
   check_upsample(x.shape, y.shape);
   check_same_type("upsample_bilinear_forward", {&x, &y});
@@ -186,8 +187,9 @@ void upsample_bilinear_forward(const Context& context, const Tensor& x, const Te
   });
 }
 
-void upsample_bilinear_backward(const Context& context, const Tensor& grad_y, const Tensor& grad_x,
-                                bool align_corners, bool accumulate) {
+void GpuOperations::upsample_bilinear_backward(const Tensor& grad_y, const Tensor& grad_x,
+                                               bool align_corners, bool accumulate) {
+  const Context& context = entered();
   if (grad_x.shape.elements() == 0 || grad_y.shape.elements() == 0) return;
   check_upsample(grad_x.shape, grad_y.shape);
   check_same_type("upsample_bilinear_backward", {&grad_y, &grad_x});

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "kernels/operations/weights.h"
+#include "kernels/operations/launchers.h"
 #include "kernels/primitives/element.h"
 #include "kernels/primitives/launch.h"
 

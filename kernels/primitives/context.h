@@ -1,7 +1,6 @@
 #pragma once
-// What launchers need to know of the replica that calls them. A launcher has the
-// name and the arguments of the Backend operation that it serves, after a Context; it checks its
-// arguments, starts its kernels on the context's stream and returns.
+// What an operation needs to know of the replica that calls it: it checks its arguments, starts its
+// kernels on the context's stream and returns.
 
 #include <cstddef>
 #include <functional>

@@ -7,7 +7,7 @@
 #include <fstream>
 #include <map>
 
-#include "backend/autotuner.h"
+#include "backend/conv/autotuner.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {

@@ -1,5 +1,5 @@
 #pragma once
-// What the clock chose for this process (lockstep/backend/autotuner.h), as runs record and report
+// What the clock chose for this process (backend/conv/autotuner.h), as runs record and report
 // it.
 
 #include <filesystem>

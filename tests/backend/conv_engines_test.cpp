@@ -7,7 +7,7 @@
 #include <cmath>
 #include <string>
 
-#include "backend/autotuner.h"
+#include "backend/conv/autotuner.h"
 #include "backend/cpu/convolution.h"
 #include "backend/operand.h"
 #include "core/image_tree.h"

@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "backend/cpu/winograd_conv.h"
+#include "backend/cpu/winograd/conv.h"
 #include "backend/operand.h"
 
 namespace lockstep::test {

@@ -1,7 +1,7 @@
 // What a run has written down, as resuming, reports and `lockstep logs` read it back: scalars.json,
 // events.jsonl, env.json and the file of measured choices, parted by zero bytes.
 
-#include "backend/autotuner.h"
+#include "backend/conv/autotuner.h"
 #include "fuzz/fuzz.h"
 #include "report/data/report_data.h"
 #include "run/choices.h"

@@ -1,6 +1,6 @@
 #pragma once
-// A BatchNorm call of several replicas by the launchers of kernels/operations/batch_norm.h, under
-// the emulation and in any storage type; one operation of it can be run again with a fault planted.
+// A BatchNorm call of several replicas by the kernels of kernels/operations, under the emulation
+// and in any storage type; one operation of it can be run again with a fault planted.
 
 #include <algorithm>
 #include <bit>
@@ -10,8 +10,7 @@
 #include <vector>
 
 #include "backend/operand.h"
-#include "kernels/emulated_context.h"
-#include "kernels/operations/batch_norm.h"
+#include "kernels/emulated_gpu.h"
 #include "support/reference_batch_norm.h"
 
 namespace lockstep::test::batch_norm_call {
@@ -136,11 +135,11 @@ struct Replica {
   }
 };
 
-/// A whole BatchNorm call: its launchers, one operation of all replicas after another.
+/// A whole BatchNorm call: one operation of all replicas after another.
 class BatchNormCall {
  public:
   BatchNormCall(const BatchNormCase& problem, const Inputs& inputs)
-      : p_(problem), inputs_(inputs), context_(problem.multiprocessors) {
+      : p_(problem), inputs_(inputs), gpu_(problem.multiprocessors) {
     std::int64_t first = 0;
     replicas_.reserve(p_.shards.size());
     for (const std::int64_t rows : p_.shards) {
@@ -167,7 +166,7 @@ class BatchNormCall {
 
   /// After `run`: one operation once more, from the same state as before it.
   Result repeat(Operation operation, const emulation::Options& options) {
-    std::ranges::fill(context_.counters(), 0U);  // a fault may have left them anywhere
+    std::ranges::fill(gpu_.counters(), 0U);  // a fault may have left them anywhere
     for (Replica& r : replicas_) r.forget(operation);
     perform(operation, options);
     Result result;
@@ -175,7 +174,7 @@ class BatchNormCall {
     return result;
   }
 
-  void use_dependent_launches() { context_.use_dependent_launches(); }
+  void use_dependent_launches() { gpu_.use_dependent_launches(); }
 
   bool counters_are_zero = true;
   bool margins_untouched = true;
@@ -189,29 +188,26 @@ class BatchNormCall {
   }
 
   void perform(Operation operation, Replica& r) {
-    const gpu::Context& context = context_;
     const BatchNormSaved saved{r.saved.data()};
     if (operation == kMoments) {
-      gpu::batch_norm_moments(context, r.x.tensor(), r.moments.data(), 1);
+      gpu_.batch_norm_moments(r.x.tensor(), r.moments.data(), 1);
     } else if (operation == kForward) {
       const RunningStatistics running{r.running_mean.data(), r.running_var.data(), 0.1};
-      gpu::batch_norm_forward(context, {r.x.tensor(), residual(r.residual), r.y.tensor(), affine_,
-                                        slots_, p_.eps, p_.eps_mode, p_.relu, saved, running});
+      gpu_.batch_norm_forward({r.x.tensor(), residual(r.residual), r.y.tensor(), affine_, slots_,
+                               p_.eps, p_.eps_mode, p_.relu, saved, running});
     } else if (operation == kReduce) {
       float* weight_gradient = p_.affine ? r.weight_gradient.data() : nullptr;
       float* bias_gradient = p_.affine ? r.bias_gradient.data() : nullptr;
-      gpu::batch_norm_backward_reduce(
-          context, {r.x.tensor(), r.dy.tensor(), residual(r.y), affine_, saved, p_.relu,
-                    r.sums.data(), weight_gradient, bias_gradient});
+      gpu_.batch_norm_backward_reduce({r.x.tensor(), r.dy.tensor(), residual(r.y), affine_, saved,
+                                       p_.relu, r.sums.data(), weight_gradient, bias_gradient});
     } else {
-      gpu::batch_norm_backward_apply(
-          context, {r.x.tensor(), r.dy.tensor(), residual(r.y), affine_, saved, p_.relu, sums_,
-                    r.dx.tensor(), residual(r.dresidual), false});
+      gpu_.batch_norm_backward_apply({r.x.tensor(), r.dy.tensor(), residual(r.y), affine_, saved,
+                                      p_.relu, sums_, r.dx.tensor(), residual(r.dresidual), false});
     }
   }
 
   void collect(Result& result) {
-    counters_are_zero = std::ranges::all_of(context_.counters(), [](unsigned n) { return n == 0; });
+    counters_are_zero = std::ranges::all_of(gpu_.counters(), [](unsigned n) { return n == 0; });
     const auto channels = static_cast<std::size_t>(p_.channels);
     result.weight_gradient = result.bias_gradient = Values(channels);
     for (const Replica& r : replicas_) {
@@ -234,7 +230,7 @@ class BatchNormCall {
 
   const BatchNormCase& p_;
   const Inputs& inputs_;
-  EmulatedContext context_;
+  EmulatedGpu emulated_;
   std::unique_ptr<Backend> host_ = cpu_backend();  // of the operands
   std::vector<Replica> replicas_;
   AffineParameters affine_;

@@ -255,7 +255,7 @@ Values merged_results(const ManySlots& moments, const ManySlots& sums, const For
 
 TEST_CASE("slots of any number of replicas are merged to the CPU's bits") {
   const auto cpu = cpu_backend();
-  const EmulatedContext context(2);
+  EmulatedGpu emulated(2);
   for (const int count : {1, 2, 3, 7, 8, 9, 10, 16, 17, 64}) {
     CAPTURE(count);
     ManySlots moments(count, 11, 100);
@@ -265,8 +265,8 @@ TEST_CASE("slots of any number of replicas are merged to the CPU's bits") {
         moments, sums, [&](const BatchNormForward& a) { cpu->batch_norm_forward(a); },
         [&](const BatchNormBackwardApply& a) { cpu->batch_norm_backward_apply(a); });
     const Values merged = merged_results(
-        moments, sums, [&](const BatchNormForward& a) { gpu::batch_norm_forward(context, a); },
-        [&](const BatchNormBackwardApply& a) { gpu::batch_norm_backward_apply(context, a); });
+        moments, sums, [&](const BatchNormForward& a) { emulated.batch_norm_forward(a); },
+        [&](const BatchNormBackwardApply& a) { emulated.batch_norm_backward_apply(a); });
     CHECK(merged == expected);
   }
 }
@@ -304,7 +304,7 @@ TEST_CASE("a replica without rows hands in zeros and still gets the statistics")
 }
 
 TEST_CASE("slots that cannot be merged and types without a kernel are errors") {
-  const EmulatedContext context(1);
+  EmulatedGpu emulated(1);
   Values x(4, 1), y(4), moments = {1, 0}, saved(3);
   std::vector<StatSlot> slots(65, StatSlot{1, moments.data()});
   BatchNormForward a;
@@ -312,15 +312,14 @@ TEST_CASE("slots that cannot be merged and types without a kernel are errors") {
   a.y = Tensor(y.data(), {4, 1});
   a.saved = {saved.data()};
   a.slots = slots;
-  CHECK_THROWS_WITH_AS(gpu::batch_norm_forward(context, a), doctest::Contains("at most 64"), Error);
+  CHECK_THROWS_WITH_AS(emulated.batch_norm_forward(a), doctest::Contains("at most 64"), Error);
   slots[5] = StatSlot{};  // an empty one takes no place
-  gpu::batch_norm_forward(context, a);
+  emulated.batch_norm_forward(a);
   CHECK(saved[0] == 1);
   a.slots = std::span(slots).first(1);
-  CHECK_THROWS_WITH_AS(gpu::batch_norm_forward(context, a), doctest::Contains("at least 2 rows"),
-                       Error);
+  CHECK_THROWS_WITH_AS(emulated.batch_norm_forward(a), doctest::Contains("at least 2 rows"), Error);
   const Tensor bytes(x.data(), {4, 1}, DType::kUInt8);
-  CHECK_THROWS_WITH_AS(gpu::batch_norm_moments(context, bytes, moments.data(), 1),
+  CHECK_THROWS_WITH_AS(emulated.batch_norm_moments(bytes, moments.data(), 1),
                        doctest::Contains("got uint8"), Error);
 }
 

@@ -3,8 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "backend/operand.h"
-#include "kernels/emulated_context.h"
-#include "kernels/operations/batch_sum.h"
+#include "kernels/emulated_gpu.h"
 
 namespace lockstep::test {
 namespace {
@@ -31,10 +30,10 @@ TEST_CASE("sums over samples and slots have the CPU's bits") {
     const auto expected = sums_of(
         shape, [&](const auto&... a) { cpu->sum_over_batch(a...); },
         [&](const auto&... a) { cpu->broadcast_sum(a...); });
-    check_in_all_orders(expected, [&](const gpu::Context& context) {
+    check_in_all_orders(expected, [&](Backend& emulated) {
       return sums_of(
-          shape, [&](const auto&... a) { gpu::sum_over_batch(context, a...); },
-          [&](const auto&... a) { gpu::broadcast_sum(context, a...); });
+          shape, [&](const auto&... a) { emulated.sum_over_batch(a...); },
+          [&](const auto&... a) { emulated.broadcast_sum(a...); });
     });
   }
 }

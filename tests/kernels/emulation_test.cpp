@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "kernels/emulated_context.h"
+#include "kernels/emulated_gpu.h"
 #include "kernels/primitives/launch.h"
 
 namespace lockstep {

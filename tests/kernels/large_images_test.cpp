@@ -4,10 +4,7 @@
 #include <doctest/doctest.h>
 #include <sys/mman.h>
 
-#include "kernels/emulated_context.h"
-#include "kernels/operations/pointwise.h"
-#include "kernels/operations/pooling.h"
-#include "kernels/operations/upsample.h"
+#include "kernels/emulated_gpu.h"
 #include "kernels/primitives/divisor.h"
 
 namespace lockstep::test {
@@ -51,7 +48,7 @@ bool all_there(std::initializer_list<const Reserved*> tensors) {
 }
 
 /// A GPU on which every pack has a thread of its own.
-EmulatedContext vast() { return EmulatedContext(1 << 20); }
+EmulatedGpu vast() { return EmulatedGpu(1 << 20); }
 
 // 3 images of 2^30 pixels are three launches; one of a little less than 2^31 is a single one.
 const std::vector<Shape> kLarge = {{3, 32768, 32768, 1}, {1, 46340, 46339, 1}};
@@ -65,7 +62,7 @@ TEST_CASE("the last pixels of images of about 2^31 are right") {
     if (!all_there({&few, &many})) return;
     for (std::int64_t n = 0; n < samples; ++n) few.at(n, 1, 1) = static_cast<float>(n + 1);
     const WithOptions last({.only_last_block = true});
-    gpu::upsample_bilinear_forward(vast(), few.tensor(), many.tensor(), true);
+    vast().upsample_bilinear_forward(few.tensor(), many.tensor(), true);
     for (std::int64_t n = 0; n < samples; ++n) {
       const auto right = doctest::Approx(static_cast<float>(n + 1)).epsilon(1e-3);
       CHECK(many.at(n, y, x) == right);
@@ -88,7 +85,7 @@ TEST_CASE("gradients of the last pixels of images of about 2^31 are right") {
       grad_y.at(n, oy, ox) = 9 * static_cast<float>(n + 1);
     }
     const WithOptions last({.only_last_block = true});
-    gpu::avg_pool_backward(vast(), geometry, grad_y.tensor(), grad_x.tensor(), false);
+    vast().avg_pool_backward(geometry, grad_y.tensor(), grad_x.tensor(), false);
     for (std::int64_t n = 0; n < large.batch(); ++n) {
       CHECK(grad_x.at(n, y, x) == doctest::Approx(static_cast<float>(n + 1)));
       CHECK(grad_x.at(n, y, x - 3) == 0.0F);
@@ -107,22 +104,22 @@ TEST_CASE("the last elements of a tensor of more than 2^31 are copied") {
   bytes(source).bytes()[count - 1] = 7;
   bytes(source).bytes()[gpu::kMaxItems - 1] = 8;
   const WithOptions last({.only_last_block = true});
-  gpu::copy(vast(), bytes(source), bytes(target), false);
+  vast().copy(bytes(source), bytes(target), false);
   CHECK(bytes(target).bytes()[count - 1] == 7);
   CHECK(bytes(target).bytes()[gpu::kMaxItems - 1] == 8);  // the end of the first of two launches
 }
 
 TEST_CASE("what 32 bits cannot index is refused") {
-  const EmulatedContext context;
+  EmulatedGpu emulated;
   const Shape large{1, 65536, 32768, 1}, small{1, 2, 2, 1};
   float memory = 0;
   const Tensor few(&memory, small), many(&memory, large);
-  CHECK_THROWS_WITH_AS(gpu::upsample_bilinear_forward(context, few, many, false),
+  CHECK_THROWS_WITH_AS(emulated.upsample_bilinear_forward(few, many, false),
                        doctest::Contains("at most 2147483647 packs"), Error);
-  CHECK_THROWS_WITH_AS(gpu::upsample_bilinear_backward(context, few, many, false, false),
+  CHECK_THROWS_WITH_AS(emulated.upsample_bilinear_backward(few, many, false, false),
                        doctest::Contains("at most 2147483647 packs"), Error);
   const Tensor halves(&memory, {1, 32768, 16384, 1});
-  CHECK_THROWS_WITH_AS(gpu::avg_pool_forward(context, {}, many, halves),
+  CHECK_THROWS_WITH_AS(emulated.avg_pool_forward({}, many, halves),
                        doctest::Contains("at most 2147483647 packs"), Error);
 }
 

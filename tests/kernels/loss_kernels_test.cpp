@@ -6,9 +6,8 @@
 #include <functional>
 
 #include "backend/operand.h"
-#include "kernels/emulated_context.h"
+#include "kernels/emulated_gpu.h"
 #include "kernels/loss_results.h"
-#include "kernels/operations/loss.h"
 
 namespace lockstep::test {
 namespace {
@@ -69,30 +68,30 @@ TEST_CASE("cross-entropy agrees with the CPU and has the same bits in every orde
     CAPTURE(to_string(c.logits));
     const LossResults expected = cross_entropy_results(
         c, [&](const CrossEntropy& arguments) { cpu->cross_entropy(arguments); });
-    const EmulatedContext some;
+    EmulatedGpu some;
     const LossResults result = cross_entropy_results(
-        c, [&](const CrossEntropy& arguments) { gpu::cross_entropy(some, arguments); });
+        c, [&](const CrossEntropy& arguments) { some.cross_entropy(arguments); });
     CHECK(result.loss == doctest::Approx(expected.loss).epsilon(1e-7));
     CHECK(relative_error(result.gradient, widen(expected.gradient)) < 1e-6);
-    check_in_all_orders(result, [&](const gpu::Context& context) {
+    check_in_all_orders(result, [&](Backend& emulated) {
       return cross_entropy_results(
-          c, [&](const CrossEntropy& arguments) { gpu::cross_entropy(context, arguments); });
+          c, [&](const CrossEntropy& arguments) { emulated.cross_entropy(arguments); });
     });
     const LossResults only_loss = cross_entropy_results(
-        c, [&](const CrossEntropy& arguments) { gpu::cross_entropy(some, arguments); }, false);
+        c, [&](const CrossEntropy& arguments) { some.cross_entropy(arguments); }, false);
     CHECK(only_loss.loss == result.loss);
   }
 }
 
 TEST_CASE("a label that is no class makes the loss NaN") {
   const auto cpu = cpu_backend();
-  const EmulatedContext context;
+  EmulatedGpu emulated;
   const Shape shape{1, 1, 3, 4};
   const Operand logits(*cpu, shape, random_values(shape, 1)), gradient(*cpu, shape);
   std::vector<std::uint16_t> labels{1, 7, 255};
   double loss = 0;
-  gpu::cross_entropy(context, {logits.tensor(), Tensor(labels.data(), {1, 1, 3, 1}, DType::kUInt16),
-                               255, nullptr, 1, gradient.tensor(), &loss});
+  emulated.cross_entropy({logits.tensor(), Tensor(labels.data(), {1, 1, 3, 1}, DType::kUInt16), 255,
+                          nullptr, 1, gradient.tensor(), &loss});
   CHECK(std::isnan(loss));
   CHECK(std::isnan(gradient.get()[4]));
   CHECK(std::isfinite(gradient.get()[0]));
@@ -101,9 +100,9 @@ TEST_CASE("a label that is no class makes the loss NaN") {
 TEST_CASE("missing barriers and blocks of cross-entropy are seen") {
   const LossKernelCase c{{1, 9, 100, 11}, false, 255, {}};
   const auto run = [&] {
-    const EmulatedContext context(1);
+    EmulatedGpu emulated(1);
     return cross_entropy_results(
-        c, [&](const CrossEntropy& arguments) { gpu::cross_entropy(context, arguments); });
+        c, [&](const CrossEntropy& arguments) { emulated.cross_entropy(arguments); });
   };
   const LossResults expected = run();
   // Two tiles, the block's sum, the ticket and the last block's sum. The first of each of the
@@ -138,14 +137,14 @@ TEST_CASE("the confusion matrix is the CPU's, and a missing barrier or block is 
         counted(c, [&](const Tensor& logits, const Tensor& labels, std::int64_t* matrix) {
           cpu->confusion_matrix(logits, labels, matrix);
         });
-    const auto on_gpu = [&](const gpu::Context& context) {
+    const auto on_gpu = [&](Backend& emulated) {
       return counted(c, [&](const Tensor& logits, const Tensor& labels, std::int64_t* matrix) {
-        gpu::confusion_matrix(context, logits, labels, matrix);
+        emulated.confusion_matrix(logits, labels, matrix);
       });
     };
     check_in_all_orders(expected, on_gpu);
-    const EmulatedContext context;
-    const auto run = [&] { return on_gpu(context); };
+    EmulatedGpu emulated;
+    const auto run = [&] { return on_gpu(emulated); };
     CHECK(is_seen({.skipped_block = 0}, expected, run));
     if (c.logits.channels() == 1 || c.logits.channels() > 32) continue;  // has no barriers
     for (const int barrier : {0, 1}) {

@@ -4,9 +4,8 @@
 #include <doctest/doctest.h>
 
 #include "backend/operand.h"
-#include "kernels/emulated_context.h"
+#include "kernels/emulated_gpu.h"
 #include "kernels/loss_results.h"
-#include "kernels/operations/loss.h"
 
 namespace lockstep::test {
 namespace {
@@ -32,12 +31,11 @@ TEST_CASE("mean squared error agrees with the CPU and has the same bits in every
       CAPTURE(to_string(shape));
       const LossResults expected = squared_error_results(
           shape, margins, [&](const MeanSquaredError& a) { cpu->mean_squared_error(a); });
-      const auto on_gpu = [&](const gpu::Context& context) {
-        return squared_error_results(shape, margins, [&](const MeanSquaredError& a) {
-          gpu::mean_squared_error(context, a);
-        });
+      const auto on_gpu = [&](Backend& emulated) {
+        return squared_error_results(
+            shape, margins, [&](const MeanSquaredError& a) { emulated.mean_squared_error(a); });
       };
-      const EmulatedContext some;
+      EmulatedGpu some;
       const LossResults result = on_gpu(some);
       CHECK(result.loss == doctest::Approx(expected.loss).epsilon(1e-12));
       CHECK(result.gradient == expected.gradient);
@@ -48,10 +46,9 @@ TEST_CASE("mean squared error agrees with the CPU and has the same bits in every
 
 TEST_CASE("missing barriers and blocks of the mean squared error are seen") {
   const auto run = [&] {
-    const EmulatedContext context(1);
-    return squared_error_results({2, 20, 50, 5}, {}, [&](const MeanSquaredError& a) {
-      gpu::mean_squared_error(context, a);
-    });
+    EmulatedGpu emulated(1);
+    return squared_error_results(
+        {2, 20, 50, 5}, {}, [&](const MeanSquaredError& a) { emulated.mean_squared_error(a); });
   };
   const LossResults expected = run();
   // The block's sum, the ticket and the last block's sum; the first of each pair only guards what

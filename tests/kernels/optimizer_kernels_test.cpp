@@ -3,8 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "backend/operand.h"
-#include "kernels/emulated_context.h"
-#include "kernels/operations/optimizer.h"
+#include "kernels/emulated_gpu.h"
 
 namespace lockstep::test {
 namespace {
@@ -71,9 +70,9 @@ TEST_CASE("the optimizer has the CPU's bits, whatever the range and alignment") 
       CAPTURE(rule.index());
       const auto expected =
           state_after(c, rule, [&](const OptimizerShard& shard) { cpu->optimizer_update(shard); });
-      check_in_all_orders(expected, [&](const gpu::Context& context) {
-        return state_after(
-            c, rule, [&](const OptimizerShard& shard) { gpu::optimizer_update(context, shard); });
+      check_in_all_orders(expected, [&](Backend& emulated) {
+        return state_after(c, rule,
+                           [&](const OptimizerShard& shard) { emulated.optimizer_update(shard); });
       });
     }
   }
@@ -83,7 +82,7 @@ TEST_CASE("a shard of up to 64 ranges is one launch") {
   constexpr std::size_t kMost = 64;
   for (const std::size_t count : {std::size_t{1}, kMost, kMost + 1, 2 * kMost + 1}) {
     CAPTURE(count);
-    const EmulatedContext context;
+    EmulatedGpu emulated;
     std::vector<ParameterRange> ranges;
     for (std::size_t i = 0; i < count; ++i) {
       const auto begin = static_cast<std::int64_t>(3 * i);
@@ -92,17 +91,17 @@ TEST_CASE("a shard of up to 64 ranges is one launch") {
     const std::int64_t before = emulation::launches();
     state_after({400, 0, 400, 2, 0}, SgdRule{}, [&](OptimizerShard shard) {
       shard.ranges = ranges;
-      gpu::optimizer_update(context, shard);
+      emulated.optimizer_update(shard);
     });
     CHECK(emulation::launches() - before == static_cast<std::int64_t>((count + kMost - 1) / kMost));
   }
 }
 
 TEST_CASE("the optimizer refuses more ranks than a kernel's arguments hold") {
-  const EmulatedContext context;
+  EmulatedGpu emulated;
   const std::vector<const float*> grads(gpu::kMaxRanks + 1);
   const std::vector<float*> weights(gpu::kMaxRanks + 1);
-  CHECK_THROWS_AS(gpu::optimizer_update(context, {.grads = grads, .weights = weights}), Error);
+  CHECK_THROWS_AS(emulated.optimizer_update({.grads = grads, .weights = weights}), Error);
 }
 
 TEST_CASE("a squared norm's bits depend neither on the order of threads nor on the device's size") {
@@ -121,12 +120,12 @@ TEST_CASE("a squared norm's bits depend neither on the order of threads nor on t
       });
       return result;
     };
-    const auto norm_in = [&](const gpu::Context& context) {
-      return norm_by([&](const OptimizerShard& shard) { gpu::optimizer_update(context, shard); });
+    const auto norm_in = [&](Backend& emulated) {
+      return norm_by([&](const OptimizerShard& shard) { emulated.optimizer_update(shard); });
     };
     const double expected =
         norm_by([&](const OptimizerShard& shard) { cpu->optimizer_update(shard); });
-    const EmulatedContext some;
+    EmulatedGpu some;
     const double result = norm_in(some);
     CHECK(result == doctest::Approx(expected).epsilon(1e-13));
     check_in_all_orders(result, norm_in);
@@ -136,11 +135,11 @@ TEST_CASE("a squared norm's bits depend neither on the order of threads nor on t
 TEST_CASE("missing barriers and blocks of a squared norm are seen") {
   const OptimizerKernelCase c{26000, 0, 26000, 1, 0};
   const auto run = [&] {
-    const EmulatedContext context(1);  // eight blocks for thirteen chunks
+    EmulatedGpu emulated(1);  // eight blocks for thirteen chunks
     double result = 0;
     state_after(c, SgdRule{}, [&](OptimizerShard shard) {
       shard.squared_norm = &result;
-      gpu::optimizer_update(context, shard);
+      emulated.optimizer_update(shard);
     });
     return result;
   };

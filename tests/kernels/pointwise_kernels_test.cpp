@@ -6,8 +6,7 @@
 #include <string>
 
 #include "backend/operand.h"
-#include "kernels/emulated_context.h"
-#include "kernels/operations/pointwise.h"
+#include "kernels/emulated_gpu.h"
 #include "kernels/primitives/philox.h"
 #include "kernels/thrust_loop.h"
 
@@ -54,9 +53,9 @@ void check_same_bits(const OnCpu& on_cpu, const OnGpu& on_gpu) {
     CAPTURE(layout.a.before);
     const Values expected = result_of(layout, [&](const Tensor& a, const Tensor& b,
                                                   const Tensor& y) { on_cpu(*backend, a, b, y); });
-    check_in_all_orders(expected, [&](const gpu::Context& context) {
+    check_in_all_orders(expected, [&](Backend& emulated) {
       return result_of(layout, [&](const Tensor& a, const Tensor& b, const Tensor& y) {
-        on_gpu(context, a, b, y);
+        on_gpu(emulated, a, b, y);
       });
     });
   }
@@ -82,22 +81,24 @@ void check_maps() {
   for (const bool accumulate : {false, true}) {
     check_same_bits([&](Backend& cpu, const Tensor& a, const Tensor&,
                         const Tensor& y) { cpu.copy(a, y, accumulate); },
-                    [&](const gpu::Context& context, const Tensor& a, const Tensor&,
-                        const Tensor& y) { gpu::copy(context, a, y, accumulate); });
+                    [&](Backend& emulated, const Tensor& a, const Tensor&, const Tensor& y) {
+                      emulated.copy(a, y, accumulate);
+                    });
     check_same_bits([&](Backend& cpu, const Tensor& a, const Tensor& b,
                         const Tensor& y) { cpu.relu_backward(a, b, y, accumulate); },
-                    [&](const gpu::Context& context, const Tensor& a, const Tensor& b,
-                        const Tensor& y) { gpu::relu_backward(context, a, b, y, accumulate); });
+                    [&](Backend& emulated, const Tensor& a, const Tensor& b, const Tensor& y) {
+                      emulated.relu_backward(a, b, y, accumulate);
+                    });
   }
   check_same_bits(
       [](Backend& cpu, const Tensor& a, const Tensor&, const Tensor& y) { cpu.relu_forward(a, y); },
-      [](const gpu::Context& context, const Tensor& a, const Tensor&, const Tensor& y) {
-        gpu::relu_forward(context, a, y);
+      [](Backend& emulated, const Tensor& a, const Tensor&, const Tensor& y) {
+        emulated.relu_forward(a, y);
       });
   check_same_bits(
       [](Backend& cpu, const Tensor& a, const Tensor& b, const Tensor& y) { cpu.add(a, b, y); },
-      [](const gpu::Context& context, const Tensor& a, const Tensor& b, const Tensor& y) {
-        gpu::add(context, a, b, y);
+      [](Backend& emulated, const Tensor& a, const Tensor& b, const Tensor& y) {
+        emulated.add(a, b, y);
       });
 }
 
@@ -106,8 +107,9 @@ TEST_CASE("dropout has the CPU's bits in every layout") {
     for (const float p : {0.0F, 0.3F, 0.9F}) {
       check_same_bits([&](Backend& cpu, const Tensor& a, const Tensor&,
                           const Tensor& y) { cpu.dropout(a, y, p, 17, 3, accumulate); },
-                      [&](const gpu::Context& context, const Tensor& a, const Tensor&,
-                          const Tensor& y) { gpu::dropout(context, a, y, p, 17, 3, accumulate); });
+                      [&](Backend& emulated, const Tensor& a, const Tensor&, const Tensor& y) {
+                        emulated.dropout(a, y, p, 17, 3, accumulate);
+                      });
     }
   }
 }
@@ -134,18 +136,18 @@ TEST_CASE("element functions have the CPU's bits in Thrust's loop on the host") 
 }
 
 // A tensor of bytes in the middle of a row of 40, every other byte known.
-std::vector<std::uint8_t> copied_bytes(const EmulatedContext& context, DType type,
-                                       std::int64_t channels, std::int64_t begin, bool filled) {
+std::vector<std::uint8_t> copied_bytes(Backend& emulated, DType type, std::int64_t channels,
+                                       std::int64_t begin, bool filled) {
   const auto size = static_cast<std::int64_t>(size_of(type));
   const Shape wide{3, 40 / size};
   std::vector<std::uint8_t> from(120), to(120, 0xAA);
   for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::uint8_t>(i + 1);
   const Tensor destination = Tensor(to.data(), wide, type).channel_range(begin, channels);
   if (filled) {
-    gpu::fill(context, destination, 1.0F);
+    emulated.fill(destination, 1.0F);
   } else {
-    gpu::copy(context, Tensor(from.data(), wide, type).channel_range(begin, channels), destination,
-              false);
+    emulated.copy(Tensor(from.data(), wide, type).channel_range(begin, channels), destination,
+                  false);
   }
   std::vector<std::uint8_t> expected(120, 0xAA);
   const std::vector<std::uint8_t> one = type == DType::kUInt8 ? std::vector<std::uint8_t>{1}
@@ -163,7 +165,7 @@ std::vector<std::uint8_t> copied_bytes(const EmulatedContext& context, DType typ
 }
 
 TEST_CASE("copy and fill take any element type, width and alignment") {
-  const EmulatedContext context;
+  EmulatedGpu emulated;
   for (const bool filled : {false, true}) {
     for (const DType type : {DType::kUInt8, DType::kBFloat16, DType::kFloat32}) {
       const auto all = static_cast<std::int64_t>(40 / size_of(type));
@@ -171,7 +173,7 @@ TEST_CASE("copy and fill take any element type, width and alignment") {
            {std::pair{all, std::int64_t{0}}, {4, 4}, {3, 1}, {2, 2}}) {
         CAPTURE(std::string(to_string(type)));
         CAPTURE(channels);
-        copied_bytes(context, type, channels, begin, filled);
+        copied_bytes(emulated, type, channels, begin, filled);
       }
     }
   }
@@ -181,9 +183,9 @@ TEST_CASE("a block that never runs is seen") {
   const auto backend = cpu_backend();
   const Shape shape{2, 41, 43, 4};
   const Operand x(*backend, shape, random_values(shape, 1)), y(*backend, shape);
-  const EmulatedContext context;
+  EmulatedGpu emulated;
   CHECK(is_seen({.skipped_block = 2}, x.get(), [&] {
-    gpu::copy(context, x.tensor(), y.tensor(), false);
+    emulated.copy(x.tensor(), y.tensor(), false);
     return y.get();
   }));
 }

@@ -6,8 +6,7 @@
 #include <limits>
 
 #include "backend/operand.h"
-#include "kernels/emulated_context.h"
-#include "kernels/operations/pooling.h"
+#include "kernels/emulated_gpu.h"
 
 namespace lockstep::test {
 namespace {
@@ -77,20 +76,20 @@ PoolResults pooled_on_cpu(const PoolKernelCase& c, bool accumulate) {
   return r;
 }
 
-PoolResults pooled_on_gpu(const gpu::Context& context, const PoolKernelCase& c, bool accumulate) {
+PoolResults pooled_on_gpu(Backend& emulated, const PoolKernelCase& c, bool accumulate) {
   const auto cpu = cpu_backend();
   const Operands o(*cpu, c, values_with_ties(c.input, 1));
   const Tensor x = o.x.tensor(), y = o.y.tensor(), grad_x = o.grad_x.tensor();
   PoolResults r;
   if (is_small(c)) {
-    gpu::max_pool_forward(context, c.geometry, x, y, o.winners.tensor);
+    emulated.max_pool_forward(c.geometry, x, y, o.winners.tensor);
     r.max = o.y.get();
-    gpu::max_pool_backward(context, c.geometry, o.winners.tensor, y, grad_x, accumulate);
+    emulated.max_pool_backward(c.geometry, o.winners.tensor, y, grad_x, accumulate);
     r.max_gradient = o.grad_x.get();
   }
-  gpu::avg_pool_forward(context, c.geometry, x, y);
+  emulated.avg_pool_forward(c.geometry, x, y);
   r.average = o.y.get();
-  gpu::avg_pool_backward(context, c.geometry, y, grad_x, accumulate);
+  emulated.avg_pool_backward(c.geometry, y, grad_x, accumulate);
   r.average_gradient = o.grad_x.get();
   r.winners = o.winners.values;
   CHECK(o.margins_untouched());
@@ -103,8 +102,8 @@ TEST_CASE("pooling has the CPU's bits and winners") {
       CAPTURE(to_string(c.input));
       CAPTURE(c.geometry.kernel_h);
       CAPTURE(accumulate);
-      check_in_all_orders(pooled_on_cpu(c, accumulate), [&](const gpu::Context& context) {
-        return pooled_on_gpu(context, c, accumulate);
+      check_in_all_orders(pooled_on_cpu(c, accumulate), [&](Backend& emulated) {
+        return pooled_on_gpu(emulated, c, accumulate);
       });
     }
   }
@@ -133,9 +132,9 @@ TEST_CASE("adaptive pooling has the CPU's bits") {
       };
       const auto expected = run([&](const auto&... a) { cpu->adaptive_avg_pool_forward(a...); },
                                 [&](const auto&... a) { cpu->adaptive_avg_pool_backward(a...); });
-      check_in_all_orders(expected, [&](const gpu::Context& context) {
-        return run([&](const auto&... a) { gpu::adaptive_avg_pool_forward(context, a...); },
-                   [&](const auto&... a) { gpu::adaptive_avg_pool_backward(context, a...); });
+      check_in_all_orders(expected, [&](Backend& emulated) {
+        return run([&](const auto&... a) { emulated.adaptive_avg_pool_forward(a...); },
+                   [&](const auto&... a) { emulated.adaptive_avg_pool_backward(a...); });
       });
     }
   }
@@ -143,7 +142,7 @@ TEST_CASE("adaptive pooling has the CPU's bits") {
 
 TEST_CASE("NaN wins as on the CPU") {
   const auto cpu = cpu_backend();
-  const EmulatedContext context;
+  EmulatedGpu emulated;
   for (const Shape& shape : {Shape{1, 4, 6, 4}, Shape{1, 4, 6, 3}}) {
     const PoolKernelCase c{{}, shape, {}};
     Values values = values_with_ties(shape, 1);
@@ -152,7 +151,7 @@ TEST_CASE("NaN wins as on the CPU") {
     }
     const Operands a(*cpu, c, values), b(*cpu, c, values);
     cpu->max_pool_forward(c.geometry, a.x.tensor(), a.y.tensor(), a.winners.tensor);
-    gpu::max_pool_forward(context, c.geometry, b.x.tensor(), b.y.tensor(), b.winners.tensor);
+    emulated.max_pool_forward(c.geometry, b.x.tensor(), b.y.tensor(), b.winners.tensor);
     CHECK(a.winners.values == b.winners.values);
   }
 }
@@ -160,11 +159,11 @@ TEST_CASE("NaN wins as on the CPU") {
 TEST_CASE("a missing barrier or block of the average over large windows is seen") {
   const PoolKernelCase c{{20, 7, 20, 7, 0, 0}, {3, 20, 7, 33}, {}};
   const auto cpu = cpu_backend();
-  const EmulatedContext context(1);
+  EmulatedGpu emulated(1);
   Operands o(*cpu, c, random_values(c.input, 3));
   const auto run = [&] {
     o.y.set(Values(99, 0.0F));
-    gpu::avg_pool_forward(context, c.geometry, o.x.tensor(), o.y.tensor());
+    emulated.avg_pool_forward(c.geometry, o.x.tensor(), o.y.tensor());
     return o.y.get();
   };
   const Values expected = run();

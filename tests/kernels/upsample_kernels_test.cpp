@@ -3,8 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "backend/operand.h"
-#include "kernels/emulated_context.h"
-#include "kernels/operations/upsample.h"
+#include "kernels/emulated_gpu.h"
 
 namespace lockstep::test {
 namespace {
@@ -44,15 +43,12 @@ UpsampleResults upsample_results(const UpsampleKernelCase& c, const Forward& for
   return {y.get(), grad_x.get()};
 }
 
-UpsampleResults upsampled_on_gpu(const gpu::Context& context, const UpsampleKernelCase& c,
-                                 bool align, bool accumulate) {
+UpsampleResults upsampled_on_gpu(Backend& emulated, const UpsampleKernelCase& c, bool align,
+                                 bool accumulate) {
   return upsample_results(
-      c,
-      [&](const Tensor& x, const Tensor& y) {
-        gpu::upsample_bilinear_forward(context, x, y, align);
-      },
+      c, [&](const Tensor& x, const Tensor& y) { emulated.upsample_bilinear_forward(x, y, align); },
       [&](const Tensor& grad_y, const Tensor& grad_x) {
-        gpu::upsample_bilinear_backward(context, grad_y, grad_x, align, accumulate);
+        emulated.upsample_bilinear_backward(grad_y, grad_x, align, accumulate);
       });
 }
 
@@ -68,8 +64,8 @@ TEST_CASE("interpolation has the CPU's bits") {
           [&](const Tensor& grad_y, const Tensor& grad_x) {
             cpu->upsample_bilinear_backward(grad_y, grad_x, align, accumulate);
           });
-      check_in_all_orders(expected, [&](const gpu::Context& context) {
-        return upsampled_on_gpu(context, c, align, accumulate);
+      check_in_all_orders(expected, [&](Backend& emulated) {
+        return upsampled_on_gpu(emulated, c, align, accumulate);
       });
     }
   }
@@ -77,11 +73,11 @@ TEST_CASE("interpolation has the CPU's bits") {
 
 TEST_CASE("a block that never runs is seen") {
   const UpsampleKernelCase c{20, 20, 41, 43, 1, {}};
-  const EmulatedContext context;
-  const UpsampleResults expected = upsampled_on_gpu(context, c, false, false);
+  EmulatedGpu emulated;
+  const UpsampleResults expected = upsampled_on_gpu(emulated, c, false, false);
   for (const int block : {0, 2}) {
     CHECK(is_seen({.skipped_block = block}, expected,
-                  [&] { return upsampled_on_gpu(context, c, false, false); }));
+                  [&] { return upsampled_on_gpu(emulated, c, false, false); }));
   }
 }
 

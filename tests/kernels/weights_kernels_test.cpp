@@ -8,10 +8,8 @@
 #include <vector>
 
 #include "backend/operand.h"
-#include "kernels/emulated_context.h"
-#include "kernels/operations/bias.h"
-#include "kernels/operations/random.h"
-#include "kernels/operations/weights.h"
+#include "kernels/emulated_gpu.h"
+#include "kernels/operations/launchers.h"
 
 namespace lockstep::test {
 namespace {
@@ -38,8 +36,8 @@ Values transposed(const Transposition& t) {
   const auto cpu = cpu_backend();
   const Operand from({*cpu, t.from}, t.flat(), integers(t.flat(), 1));
   const Operand to({*cpu, t.to}, t.flat(), integers(t.flat(), 2));
-  const EmulatedContext context(1);  // eight blocks
-  gpu::transpose(context, t.shape, from.tensor(), to.tensor(), t.accumulate);
+  const EmulatedGpu emulated(1);  // eight blocks
+  gpu::transpose(emulated, t.shape, from.tensor(), to.tensor(), t.accumulate);
   return to.get();
 }
 
@@ -120,9 +118,9 @@ TEST_CASE("many transpositions at once are as one after the other, in as few lau
       to.emplace_back(TypedBackend{*cpu, one.to}, one.flat(), integers(one.flat(), 2));
       all.push_back({one.shape, from.back().tensor().data, to.back().tensor().data});
     }
-    const EmulatedContext context;
+    const EmulatedGpu emulated;
     const std::int64_t before = emulation::launches();
-    gpu::transpose(context, all, DType::kFloat32, DType::kBFloat16, false);
+    gpu::transpose(emulated, all, DType::kFloat32, DType::kBFloat16, false);
     CHECK(emulation::launches() - before == static_cast<std::int64_t>((count + kMost - 1) / kMost));
     for (std::size_t i = 0; i < count; ++i) CHECK(to[i].get() == expected(ones[i]));
   }
@@ -132,9 +130,9 @@ TEST_CASE("random operands are spread over [-1, 1) and a function of seed and pl
   const auto cpu = cpu_backend();
   const Shape shape{3, 1001};
   const auto filled = [&](std::uint64_t seed, int multiprocessors) {
-    const EmulatedContext context(multiprocessors);
+    const EmulatedGpu emulated(multiprocessors);
     const Operand tensor(*cpu, shape);
-    gpu::fill_random(context, tensor.tensor(), seed);
+    gpu::fill_random(emulated, tensor.tensor(), seed);
     return tensor.get();
   };
   const Values values = filled(3, 1);
@@ -199,10 +197,10 @@ TEST_CASE("a bias is added to every row and to nothing else") {
 
 Values bias_gradient(const Bias& b, DType dtype) {
   const auto cpu = cpu_backend();
-  const EmulatedContext context;
+  const EmulatedGpu emulated;
   const Operand grad_y({*cpu, dtype}, b.shape, eighths(b.shape, 1), b.margins);
   Values gradient = eighths({b.shape.channels()}, 2);
-  gpu::bias_gradient(context, grad_y.tensor(), gradient.data());
+  gpu::bias_gradient(emulated, grad_y.tensor(), gradient.data());
   return gradient;
 }
 
@@ -232,12 +230,12 @@ TEST_CASE("a bias's gradient of any numbers is rounded once, the same in every o
   const Operand grad_y(*cpu, shape, values);
   std::vector<double> wanted(11);
   for (std::size_t i = 0; i < values.size(); ++i) wanted[i % 11] += static_cast<double>(values[i]);
-  const auto run = [&](const gpu::Context& context) {
+  const auto run = [&](const gpu::Context& emulated) {
     Values gradient(11, 0.0F);
-    gpu::bias_gradient(context, grad_y.tensor(), gradient.data());
+    gpu::bias_gradient(emulated, grad_y.tensor(), gradient.data());
     return gradient;
   };
-  const Values gradient = run(EmulatedContext());
+  const Values gradient = run(EmulatedGpu());
   for (std::size_t c = 0; c < 11; ++c) {
     CHECK(gradient[c] == static_cast<float>(wanted[c]));
   }

@@ -2,7 +2,7 @@
 
 #include <omp.h>
 
-#include "backend/cpu/winograd_conv.h"
+#include "backend/cpu/winograd/conv.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {

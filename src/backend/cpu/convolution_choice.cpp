@@ -9,9 +9,9 @@
 #include <limits>
 #include <optional>
 
-#include "backend/autotuner.h"
+#include "backend/conv/autotuner.h"
 #include "backend/cpu/convolution.h"
-#include "backend/cpu/winograd_conv.h"
+#include "backend/cpu/winograd/conv.h"
 #include "backend/processor.h"
 #include "core/rng.h"
 #include "core/seconds_since.h"

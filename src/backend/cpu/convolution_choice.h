@@ -1,6 +1,6 @@
 #pragma once
 // Which implementation computes a convolution on the CPU: the fastest one by the clock
-// (lockstep/backend/autotuner.h), for each pass by itself. One image is timed on one thread: then
+// (backend/conv/autotuner.h), for each pass by itself. One image is timed on one thread: then
 // the choice, and with it every bit, is the same however a batch is spread over devices and
 // threads.
 

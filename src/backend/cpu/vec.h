@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "backend/cpu/winograd_vec.h"
+#include "backend/cpu/winograd/vec.h"
 
 namespace lockstep::vec {
 

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "backend/cpu/winograd_gemm.h"
-#include "backend/cpu/winograd_transforms.h"
-#include "backend/cpu/winograd_vec.h"
+#include "backend/cpu/winograd/gemm.h"
+#include "backend/cpu/winograd/transforms.h"
+#include "backend/cpu/winograd/vec.h"
 #include "lockstep/backend/conv_geometry.h"
 
 namespace lockstep::winograd {

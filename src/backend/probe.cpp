@@ -1,5 +1,3 @@
-#include "lockstep/backend/examine.h"
-
 #include <omp.h>
 #include <unistd.h>
 
@@ -8,9 +6,10 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "backend/autotuner.h"
+#include "backend/conv/autotuner.h"
 #include "backend/cpu/convolution_choice.h"
 #include "backend/processor.h"
+#include "lockstep/backend/examine.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {

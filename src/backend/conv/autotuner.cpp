@@ -1,4 +1,4 @@
-#include "backend/autotuner.h"
+#include "backend/conv/autotuner.h"
 
 #include <fcntl.h>
 #include <sys/file.h>

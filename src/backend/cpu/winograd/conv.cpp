@@ -1,13 +1,13 @@
-#include "backend/cpu/winograd_conv.h"
+#include "backend/cpu/winograd/conv.h"
 
 #include <omp.h>
 
 #include <algorithm>
 
-#include "backend/cpu/winograd_gemm.h"
-#include "backend/cpu/winograd_plan.h"
-#include "backend/cpu/winograd_transforms.h"
-#include "backend/cpu/winograd_vec.h"
+#include "backend/cpu/winograd/gemm.h"
+#include "backend/cpu/winograd/plan.h"
+#include "backend/cpu/winograd/transforms.h"
+#include "backend/cpu/winograd/vec.h"
 #include "core/image_tree.h"
 
 namespace lockstep {

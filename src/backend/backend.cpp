@@ -1,10 +1,11 @@
+#include "lockstep/backend/backend.h"
+
 #include <omp.h>
 
 #include <algorithm>
 #include <cstdlib>
 
 #include "backend/cpu/cpu_backend.h"
-#include "lockstep/backend/backend.h"
 
 namespace lockstep {
 namespace {

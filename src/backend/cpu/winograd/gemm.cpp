@@ -1,6 +1,6 @@
-#include "backend/cpu/winograd_gemm.h"
+#include "backend/cpu/winograd/gemm.h"
 
-#include "backend/cpu/winograd_vec.h"
+#include "backend/cpu/winograd/vec.h"
 
 namespace lockstep::winograd {
 

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "backend/cpu/winograd_gemm.h"
-#include "backend/cpu/winograd_transforms.h"
-#include "backend/cpu/winograd_vec.h"
+#include "backend/cpu/winograd/gemm.h"
+#include "backend/cpu/winograd/transforms.h"
+#include "backend/cpu/winograd/vec.h"
 
 namespace lockstep::winograd {
 
