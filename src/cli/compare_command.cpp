@@ -20,7 +20,7 @@
 #include "lockstep/backend/backend.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/device.h"
-#include "lockstep/nn/weights.h"
+#include "lockstep/io/weights.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "report/comparison.h"
 #include "report/report_page.h"

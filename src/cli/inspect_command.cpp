@@ -9,8 +9,8 @@
 
 #include "cli/cli.h"
 #include "core/json.h"
+#include "io/weight_file_kind.h"
 #include "lockstep/core/check.h"
-#include "nn/weights/weight_file_kind.h"
 #include "report/table.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/inspect_weights.h"

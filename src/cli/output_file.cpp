@@ -11,7 +11,7 @@
 #include <system_error>
 
 #include "lockstep/core/check.h"
-#include "lockstep/nn/weights.h"
+#include "lockstep/io/weights.h"
 #include "train/run/run_folder.h"
 
 namespace lockstep {

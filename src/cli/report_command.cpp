@@ -10,7 +10,7 @@
 #include "cli/output_file.h"
 #include "core/json.h"
 #include "lockstep/core/check.h"
-#include "lockstep/nn/weights.h"
+#include "lockstep/io/weights.h"
 #include "report/report_page.h"
 
 namespace lockstep {

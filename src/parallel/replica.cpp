@@ -1,6 +1,6 @@
 #include "parallel/replica.h"
 
-#include "nn/layers/batch_norm_layer.h"
+#include "nn/norms/batch_norm_layer.h"
 #include "parallel/shard.h"
 
 namespace lockstep {

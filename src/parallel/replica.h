@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "lockstep/nn/model.h"
-#include "nn/loss_node.h"
+#include "nn/losses/loss_node.h"
 #include "parallel/gradient_exchange.h"
 #include "parallel/step.h"
 #include "parallel/targets.h"

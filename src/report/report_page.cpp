@@ -1,7 +1,7 @@
 #include "report/report_page.h"
 
 #include "lockstep/core/check.h"
-#include "lockstep/nn/weights.h"
+#include "lockstep/io/weights.h"
 #include "report/sections/sections.h"
 
 namespace lockstep {

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/nn/weights.h"
+#include "lockstep/io/weights.h"
 #include "train/evaluation/evaluator.h"
 #include "train/fault_injection.h"
 #include "train/run/metrics_file.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "lockstep/data/palette.h"
+#include "lockstep/io/image.h"
 #include "parallel/replica.h"
 #include "train/run/bn_lens.h"
 #include "train/run/choices.h"

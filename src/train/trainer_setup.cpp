@@ -13,7 +13,7 @@
 #include "lockstep/backend/backend.h"
 #include "lockstep/core/check.h"
 #include "lockstep/data/data_check.h"
-#include "lockstep/nn/weights.h"
+#include "lockstep/io/weights.h"
 #include "parallel/replica.h"
 #include "parallel/scatter.h"
 #include "train/checkpoint/shared_checkpoint.h"

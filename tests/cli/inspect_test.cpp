@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/process.h"
-#include "lockstep/nn/weights.h"
+#include "lockstep/io/weights.h"
 #include "support/check_contains.h"
 #include "support/pth_writer.h"
 #include "train/checkpoint/checkpoint.h"

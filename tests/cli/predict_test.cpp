@@ -6,10 +6,10 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/process.h"
-#include "data/images/image_io.h"
+#include "io/image_io.h"
 #include "lockstep/core/check.h"
 #include "lockstep/data/dataset.h"
-#include "lockstep/data/palette.h"
+#include "lockstep/io/image.h"
 #include "support/errors.h"
 #include "train/config/config.h"
 

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "data/fixtures.h"
-#include "data/images/image_io.h"
+#include "io/image_io.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {

@@ -1,13 +1,13 @@
 // Offsets by brute force, lifetimes by hand, and networks whose shared memory must not change a
 // bit.
 
-#include "nn/memory_planner.h"
+#include "nn/graph/memory_planner.h"
 
 #include <algorithm>
 
 #include "lockstep/sync/sync_group.h"
+#include "nn/graph/liveness.h"
 #include "nn/harness.h"
-#include "nn/liveness.h"
 #include "support/devices.h"
 #include "support/errors.h"
 #include "support/with_timeout.h"

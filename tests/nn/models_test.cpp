@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "lockstep/io/weights.h"
 #include "lockstep/nn/models/segmentation.h"
-#include "lockstep/nn/weights.h"
 #include "nn/harness.h"
 
 namespace lockstep::test {

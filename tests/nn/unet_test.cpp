@@ -3,7 +3,7 @@
 #include <iostream>
 #include <set>
 
-#include "lockstep/nn/weights.h"
+#include "lockstep/io/weights.h"
 #include "nn/harness.h"
 
 namespace lockstep::test {

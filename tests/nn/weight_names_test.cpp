@@ -1,10 +1,10 @@
 // The names of a file and of a network, one of which has a wrapper's name in front.
 
-#include "nn/weights/weight_names.h"
+#include "nn/graph/weight_names.h"
 
 #include <cstring>
 
-#include "lockstep/nn/weights.h"
+#include "lockstep/io/weights.h"
 #include "nn/harness.h"
 
 namespace lockstep::test {

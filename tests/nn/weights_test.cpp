@@ -1,6 +1,6 @@
 // Round trips of weight files, and every kind of damage a file can have.
 
-#include "lockstep/nn/weights.h"
+#include "lockstep/io/weights.h"
 
 #include <sys/resource.h>
 #include <unistd.h>

@@ -33,13 +33,13 @@ EVENT = "kernels/transport/event_transport.cpp"
 CPU_BACKWARD = "src/backend/cpu/batch_norm_backward.cpp"
 CPU_OPTIMIZER = "src/backend/cpu/optimizer.cpp"
 TREE = "src/parallel/gradient_tree.cpp"
-BN_LAYER = "src/nn/layers/batch_norm_layer.cpp"
+BN_LAYER = "src/nn/norms/batch_norm_layer.cpp"
 POINTWISE = "src/nn/layers/pointwise_layers.cpp"
 GROUP = "src/sync/sync_group.cpp"
 MASTER = "src/sync/sync_master.cpp"
 FOLD = "src/nn/onnx/fold_batch_norm.cpp"
-PTH_TENSORS = "src/nn/weights/pth_tensors.cpp"
-PTH_ZIP = "src/nn/weights/pth_zip.cpp"
+PTH_TENSORS = "src/io/pth_tensors.cpp"
+PTH_ZIP = "src/io/pth_zip.cpp"
 PIXEL_MERGE = "src/train/inference/pixel_merge.cpp"
 
 FAULTS = [
@@ -240,7 +240,7 @@ FAULTS = [
     Fault("a recording: what a rank issues meanwhile goes into the graph beside another rank's work", EVENT,
           "    take_turn();\n    work();\n    give_turn();\n", "    work();\n",
           "a graph over several GPUs has the bits of issued steps*", test="test_gpu_host"),
-    Fault("memory: what weight gradients that wait will read is lent out", "src/nn/liveness.cpp",
+    Fault("memory: what weight gradients that wait will read is lent out", "src/nn/graph/liveness.cpp",
           "return backward_step(plan_.weights_until[layer]);", "return backward_step(layer);",
           "random networks: nor does it where weight gradients wait*", test="test_nn"),
     Fault("the watchdog: a stall is not reported", "src/sync/watchdog.cpp",
@@ -258,10 +258,10 @@ FAULTS = [
     Fault("the sampler: ranks get stretches of the order", "src/data/distributed_sampler.cpp",
           "i * options_.ranks + options_.rank", "options_.rank * size() + i", "samples are dealt one by one*",
           test="test_data"),
-    Fault("CIFAR-10: the planes in the order of BGR", "src/data/layouts/cifar10.cpp",
+    Fault("CIFAR-10: the planes in the order of BGR", "src/data/formats/cifar10.cpp",
           "record[1 + c * kPlane + pixel]", "record[1 + (2 - c) * kPlane + pixel]", "cifar10: records of*",
           test="test_data"),
-    Fault("validation: the crop is not the central part", "src/data/images/image_geometry.cpp",
+    Fault("validation: the crop is not the central part", "src/data/image_geometry.cpp",
           "(full.height - part.height) / 2", "0 * (full.height - part.height)", "val_resize and val_crop*",
           test="test_data"),
     Fault("random-resized crop: the part's shape is turned", "src/data/augment.cpp",
@@ -270,17 +270,17 @@ FAULTS = [
     Fault("the sampler: every epoch has the same order", "src/data/sampler.cpp",
           "static_cast<std::uint64_t>(epoch)", "0 * static_cast<std::uint64_t>(epoch)", "an epoch's order is*",
           test="test_data"),
-    Fault("the loss: its weight does not count", "src/nn/loss_node.cpp",
+    Fault("the loss: its weight does not count", "src/nn/losses/loss_node.cpp",
           "return sum / static_cast<double>(loss.weight);", "return sum;", "losses add up by their weights",
           test="test_parallel"),
     Fault("dropout: every rank's samples are the first of the global batch", "src/parallel/replica_step.cpp",
           ".sample_offset = sample_offset,", ".sample_offset = 0 * sample_offset,", "dropout is a function of the sample*",
           test="test_parallel"),
-    Fault("micro-batches: each clears the gradients of those before it", "src/nn/network.cpp",
+    Fault("micro-batches: each clears the gradients of those before it", "src/nn/graph/network.cpp",
           "  impl_->backend.prepack_conv2d_weights(impl_->weights);\n",
           "  impl_->backend.prepack_conv2d_weights(impl_->weights);\n  if (impl_->training) zero_grad();\n",
           "micro-batches are the slices*", test="test_parallel"),
-    Fault("a convolution takes over a BatchNorm though another layer reads what it normalises", "src/nn/network.cpp",
+    Fault("a convolution takes over a BatchNorm though another layer reads what it normalises", "src/nn/graph/network.cpp",
           "readers[between] > 1", "readers[between] > 2", "inference reads what BatchNorm normalises once*", test="test_nn"),
     Fault("a convolution that normalises leaves out the last row of pixels", "src/backend/cpu/winograd_transforms.cpp",
           "std::min(2 * run.row + 2, height)", "std::min(2 * run.row + 2, height - 1)",
@@ -289,7 +289,7 @@ FAULTS = [
           "for (int rank = first(); rank < first() + roster().own_ranks(); ++rank) {\n    run(",
           "for (int rank = first() + roster().own_ranks() - 1; rank >= first(); --rank) {\n    run(",
           "replicas are told that they have their weights*", test="test_parallel"),
-    Fault("mean squared error: the mean is over the rank's part of the batch", "src/nn/loss_node.cpp",
+    Fault("mean squared error: the mean is over the rank's part of the batch", "src/nn/losses/loss_node.cpp",
           "operation.normalizer = normalizer;",
           "operation.normalizer = static_cast<double>(network.output(index_).shape.elements()) + 0 * normalizer.value;",
           "mean squared error: the mean is over*", test="test_parallel"),
@@ -435,36 +435,36 @@ FAULTS = [
     # --- files of weights
     Fault("files of weights: a strided tensor's row begins one element late", PTH_TENSORS,
           "from -= index[a] * view.strides[a];", "from -= (index[a] - 1) * view.strides[a];",
-          "pth: tensors of every place*", test="test_nn"),
+          "pth: tensors of every place*", test="test_io"),
     Fault("files of weights: a tensor's place in its storage is left out", PTH_TENSORS,
           "static_cast<std::ptrdiff_t>(view.offset * view.element_bytes())",
-          "static_cast<std::ptrdiff_t>(0 * view.element_bytes())", "pth: tensors of every place*", test="test_nn"),
+          "static_cast<std::ptrdiff_t>(0 * view.element_bytes())", "pth: tensors of every place*", test="test_io"),
     Fault("files of weights: the stride of a single axis is not looked at", PTH_TENSORS,
           "if (length > 1 && view.strides", "if (axis > 1 && length > 1 && view.strides",
-          "pth: tensors of every place*", test="test_nn"),
+          "pth: tensors of every place*", test="test_io"),
     Fault("files of weights: a tensor may end one element behind its storage", PTH_TENSORS,
-          ": last < stored", ": last <= stored", "pth: tensors that reach outside*", test="test_nn"),
+          ": last < stored", ": last <= stored", "pth: tensors that reach outside*", test="test_io"),
     Fault("files of weights: the way to the last element wraps around", PTH_TENSORS,
           "__builtin_mul_overflow(steps, view.strides[axis], &way)", "(way = steps * view.strides[axis], false)",
-          "pth: tensors that reach outside*", test="test_nn"),
+          "pth: tensors that reach outside*", test="test_io"),
     Fault("files of weights: each tensor may be as large as all together", PTH_TENSORS,
-          "bytes <= limit", "own <= limit", "pth: tensors that repeat*", test="test_nn"),
+          "bytes <= limit", "own <= limit", "pth: tensors that repeat*", test="test_io"),
     Fault("files of weights: checksums are not compared", PTH_ZIP, "crc32(bytes) != entry.crc", "crc32(bytes) == 0",
-          "pth: archives that are damaged*", test="test_nn"),
+          "pth: archives that are damaged*", test="test_io"),
     Fault("files of weights: an entry may reach into the zip directory", PTH_ZIP,
           "entry.bytes > directory_ - begin", "entry.bytes > file_.size() - begin", "pth: archives that are damaged*",
-          test="test_nn"),
-    Fault("files of weights: the length before a storage is taken for its first values", "src/nn/weights/pth_file.cpp",
-          "at += kCount;", "at += 0 * kCount;", "pth: tensors of every place*", test="test_nn"),
-    Fault("files of weights: any name in a pickle will do", "src/nn/weights/pth_pickle.cpp",
+          test="test_io"),
+    Fault("files of weights: the length before a storage is taken for its first values", "src/io/pth_file.cpp",
+          "at += kCount;", "at += 0 * kCount;", "pth: tensors of every place*", test="test_io"),
+    Fault("files of weights: any name in a pickle will do", "src/io/pth_pickle.cpp",
           "if (pickle_name(whole) == PickleName::kUnknown) refuse",
-          "if (whole.empty()) refuse", "pth: a name that is no part*", test="test_nn"),
-    Fault("names of weights: a single tensor in common is enough to rename", "src/nn/weights/weight_names.cpp",
+          "if (whole.empty()) refuse", "pth: a name that is no part*", test="test_io"),
+    Fault("names of weights: a single tensor in common is enough to rename", "src/nn/graph/weight_names.cpp",
           "fit.names >= least && fit > best_fit", "fit > best_fit", "weight names: a few names*", test="test_nn"),
-    Fault("names of weights: names without the prefix are lost", "src/nn/weights/weight_names.h",
+    Fault("names of weights: names without the prefix are lost", "src/nn/graph/weight_names.h",
           "return stays && file.contains(name) ? name", "return stays && file.empty() ? name",
           "weight names: names without*", test="test_nn", source="tests/nn/weight_names_test.cpp"),
-    Fault("half to float: subnormal numbers are half as large", "src/nn/weights/to_float.cpp", "0x1p-24F", "0x1p-25F",
+    Fault("half to float: subnormal numbers are half as large", "src/io/to_float.cpp", "0x1p-24F", "0x1p-25F",
           "weights: half*", test="test_nn"),
 
     # --- what a report says
@@ -509,10 +509,10 @@ FAULTS = [
           "inference: probabilities sum to 1*", test="test_train"),
 
     # --- readers of files, on the fuzz corpus
-    Fault("PNG: the size that a header claims is believed", "src/data/images/png.cpp",
+    Fault("PNG: the size that a header claims is believed", "src/io/png.cpp",
           "if (decoder.bytes() / kMostCompressed <= file.size()) return;", "if (kMostCompressed > 0) return;",
           "the fuzz targets*", test="test_fuzz_corpus"),
-    Fault("JPEG: the size that a header claims is believed", "src/data/images/jpeg.cpp",
+    Fault("JPEG: the size that a header claims is believed", "src/io/jpeg.cpp",
           "if (blocks <= kFreeBlocks ||", "if (blocks > kFreeBlocks ||", "the fuzz targets*", test="test_fuzz_corpus"),
     Fault("checkpoints: the number of replicas is believed", "src/train/checkpoint/checkpoint.cpp",
           "if (value < 0 || static_cast<std::uint64_t>(value) > most) {", "if (value > 0 && most == 0) {",
@@ -536,7 +536,7 @@ FAULTS = [
     Fault("the self-test: class weights do not count, in the loss nor in its gradient", "src/backend/cpu/loss.cpp",
           "a.class_weight == nullptr ? 1.0 : static_cast<double>(a.class_weight[c])", "1.0",
           "cross_entropy, class weights, ignored", test="lockstep"),
-    Fault("the self-test: micro-batches clear the gradients of those before them", "src/nn/network.cpp",
+    Fault("the self-test: micro-batches clear the gradients of those before them", "src/nn/graph/network.cpp",
           "  impl_->backend.prepack_conv2d_weights(impl_->weights);\n",
           "  impl_->backend.prepack_conv2d_weights(impl_->weights);\n  if (impl_->training) zero_grad();\n",
           "2 micro-batches, frozen = one batch", test="lockstep"),

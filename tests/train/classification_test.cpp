@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/core/check.h"
+#include "lockstep/io/weights.h"
 #include "lockstep/nn/predictor.h"
-#include "lockstep/nn/weights.h"
 #include "train/evaluation/evaluator.h"
 #include "train/runs.h"
 

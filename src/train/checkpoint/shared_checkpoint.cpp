@@ -5,7 +5,7 @@
 #include <sstream>
 
 #include "lockstep/core/check.h"
-#include "lockstep/nn/weights.h"
+#include "lockstep/io/weights.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/run/run_folder.h"
 

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/data/palette.h"
+#include "lockstep/io/image.h"
 #include "train/config/schema_types.h"
 
 namespace lockstep {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "lockstep/core/check.h"
-#include "lockstep/nn/weights.h"
+#include "lockstep/io/weights.h"
 
 namespace lockstep {
 namespace {

@@ -15,7 +15,7 @@
 #include "core/json.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/progress.h"
-#include "lockstep/nn/weights.h"
+#include "lockstep/io/weights.h"
 
 namespace lockstep {
 namespace {

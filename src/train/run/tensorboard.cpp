@@ -5,8 +5,8 @@
 #include <array>
 #include <charconv>
 
-#include "core/protobuf.h"
-#include "data/images/image_io.h"
+#include "io/image_io.h"
+#include "io/protobuf.h"
 #include "lockstep/core/check.h"
 #include "train/config/config.h"
 #include "train/run/run_log.h"
