@@ -10,8 +10,8 @@
 #include "cli/cli.h"
 #include "cli/data_preview.h"
 #include "core/json.h"
+#include "data/data_check.h"
 #include "lockstep/core/check.h"
-#include "lockstep/data/data_check.h"
 #include "report/table.h"
 #include "train/evaluation/confusion_matrix.h"
 

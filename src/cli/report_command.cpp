@@ -9,8 +9,8 @@
 #include "cli/cli.h"
 #include "cli/output_file.h"
 #include "core/json.h"
+#include "io/atomic_file.h"
 #include "lockstep/core/check.h"
-#include "lockstep/io/weights.h"
 #include "report/report_page.h"
 
 namespace lockstep {

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "lockstep/core/check.h"
-#include "lockstep/io/weights.h"
 
 namespace lockstep {
 namespace fs = std::filesystem;

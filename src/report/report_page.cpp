@@ -1,7 +1,7 @@
 #include "report/report_page.h"
 
+#include "io/atomic_file.h"
 #include "lockstep/core/check.h"
-#include "lockstep/io/weights.h"
 #include "report/sections/sections.h"
 
 namespace lockstep {

@@ -10,9 +10,10 @@
 
 #include "backend/processor.h"
 #include "core/json.h"
+#include "data/data_check.h"
+#include "io/atomic_file.h"
 #include "lockstep/backend/backend.h"
 #include "lockstep/core/check.h"
-#include "lockstep/data/data_check.h"
 #include "lockstep/io/weights.h"
 #include "parallel/replica.h"
 #include "parallel/scatter.h"

@@ -1,4 +1,4 @@
-#include "lockstep/data/data_check.h"
+#include "data/data_check.h"
 
 #include <doctest/doctest.h>
 

@@ -4,8 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "io/atomic_file.h"
 #include "lockstep/core/check.h"
-#include "lockstep/io/weights.h"
 #include "lockstep/nn/predictor.h"
 #include "train/evaluation/evaluator.h"
 #include "train/runs.h"

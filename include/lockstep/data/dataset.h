@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/core/task.h"
 #include "lockstep/data/batch.h"
+#include "lockstep/io/image.h"
 
 namespace lockstep {
 

@@ -25,6 +25,16 @@ inline std::string to_string(const Size& size) {
 /// Red, green, blue.
 using Color = std::array<std::uint8_t, 3>;
 
+/// What is learnt of an image.
+enum class Task : std::uint8_t {
+  kSegmentation,    // a class for every pixel: labels [N, H, W], logits [N, H, W, classes]
+  kClassification,  // a class for the image: labels [N], logits [N, classes]
+};
+
+constexpr const char* to_string(Task task) {
+  return task == Task::kSegmentation ? "segmentation" : "classification";
+}
+
 /// 8-bit RGB, [height, width, 3].
 struct Image {
   int height = 0, width = 0;

@@ -35,10 +35,6 @@ void write_safetensors(const std::filesystem::path& path, const SafetensorsFile&
 /// Throws DataError naming file, what was expected and what came for a damaged or foreign file.
 SafetensorsFile read_safetensors(const std::filesystem::path& path);
 
-/// Writes `bytes` beside `path`, syncs file and directory, and renames. Throws Error; `path` is
-/// then untouched.
-void write_file_atomically(const std::filesystem::path& path, const std::string& bytes);
-
 /// The tensors of a state dict in a file of their own, as PyTorch's safetensors writes them.
 void save_safetensors(const std::filesystem::path& path, const TensorMap& tensors);
 /// Throws DataError as `read_safetensors`.

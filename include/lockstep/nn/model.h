@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/core/task.h"
+#include "lockstep/io/image.h"
 #include "lockstep/nn/network.h"
 
 namespace lockstep {

@@ -88,9 +88,9 @@ class ParameterStore {
 
 /// All parameters and BatchNorm states under PyTorch's names (running_mean, running_var,
 /// num_batches_tracked [I64 scalar]).
-TensorMap export_weights(const ParameterStore& store, Backend& backend);
+TensorMap state_dict(const ParameterStore& store, Backend& backend);
 
-/// What `import_weights` did.
+/// What `load_state_dict` did.
 struct ImportSummary {
   int loaded = 0;
   std::vector<std::string>
@@ -121,7 +121,7 @@ std::string describe_import(const ImportSummary& summary);
 ///
 /// `strict`: throws DataError, before anything is copied, when a tensor is skipped, missing
 /// (num_batches_tracked excepted) or unexpected.
-ImportSummary import_weights(const TensorMap& tensors, ParameterStore& store, Backend& backend,
-                             bool strict);
+ImportSummary load_state_dict(const TensorMap& tensors, ParameterStore& store, Backend& backend,
+                              bool strict);
 
 }  // namespace lockstep

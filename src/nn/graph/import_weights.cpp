@@ -152,7 +152,7 @@ void check_complete(const ImportSummary& summary) {
 
 }  // namespace
 
-TensorMap export_weights(const ParameterStore& store, Backend& backend) {
+TensorMap state_dict(const ParameterStore& store, Backend& backend) {
   TensorMap tensors;
   for (const Entry& entry : entries_of(store)) {
     HostTensor tensor{entry.dtype(), entry.shape, std::vector<std::byte>(entry.bytes())};
@@ -167,8 +167,8 @@ TensorMap export_weights(const ParameterStore& store, Backend& backend) {
   return tensors;
 }
 
-ImportSummary import_weights(const TensorMap& tensors, ParameterStore& store, Backend& backend,
-                             bool strict) {
+ImportSummary load_state_dict(const TensorMap& tensors, ParameterStore& store, Backend& backend,
+                              bool strict) {
   ImportSummary summary;
   const std::vector<Entry> entries = entries_of(store);
   const std::vector<Match> matches = match(entries, tensors, summary);

@@ -1,5 +1,6 @@
 #include "lockstep/nn/layer.h"
 
+#include "lockstep/core/check.h"
 #include "nn/onnx/class_name.h"
 
 namespace lockstep {
@@ -22,8 +23,9 @@ LayerWork Layer::forward_work() const {
 
 LayerWork Layer::backward_work(std::span<const GradTarget> grads) const {
   LayerWork work{.bytes = element_bytes(output()->grad)};
-  if (backward_reads().input) work.bytes += element_bytes(inputs()[0]->data);
-  if (backward_reads().output) work.bytes += element_bytes(output()->data);
+  const LayerTraits known = traits();
+  if (known.reads_input) work.bytes += element_bytes(inputs()[0]->data);
+  if (known.reads_output) work.bytes += element_bytes(output()->data);
   for (const GradTarget& target : grads) work.bytes += element_bytes(target);
   return work;
 }

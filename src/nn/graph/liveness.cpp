@@ -22,7 +22,7 @@ class Liveness {
     plan_.runs_backward.assign(graph.layers.size(), false);
     for (const GraphLayer& layer : graph.layers) {
       plan_.deliveries.emplace_back(layer.inputs.size());
-      if (layer.in_place) becomes_[layer.inputs[0]] = layer.output;
+      if (layer.forward_in_place) becomes_[layer.inputs[0]] = layer.output;
     }
   }
 
@@ -192,7 +192,7 @@ class Liveness {
     } else {
       delivery.accumulate = true;
       // The same value twice: the second gradient must not be added before the first is there.
-      if (!layer(i).accumulates[k] || repeats_input(i, k)) {
+      if (k < layer(i).accumulates_from || repeats_input(i, k)) {
         delivery.temporary =
             add_buffer(graph_.values[value].bytes, backward_step(i), backward_step(i));
       }

@@ -8,26 +8,16 @@
 #include <cstdint>
 #include <vector>
 
+#include "lockstep/nn/layer.h"
 #include "nn/graph/memory_planner.h"
 
 namespace lockstep {
 
-/// What liveness must know of a layer; see Layer for the meaning.
-struct GraphLayer {
+/// A layer and its place in the graph.
+struct GraphLayer : LayerTraits {
   std::vector<int> inputs;  // values
   int output = 0;
-  std::vector<bool> accumulates;  // [input]
   bool has_parameters = false;
-  bool splits_backward = false;
-  bool meets_in_backward = false;
-  bool reads_input = false;   // in its backward pass
-  bool reads_output = false;  // in its backward pass
-  bool in_place = false;      // its output lies where input 0 does, which nobody else reads
-  bool grad_in_place = false;
-  bool prefers_dense = false;
-  bool concatenates = false;
-  std::size_t saved_bytes = 0;
-  bool saved_persists = false;
 };
 
 struct GraphValue {

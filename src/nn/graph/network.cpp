@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "lockstep/sync/communicator.h"
 #include "nn/graph/network_impl.h"
 #include "nn/layers/conv2d_layer.h"
 
@@ -52,23 +53,9 @@ Graph Network::Impl::describe(const PlanOptions& options) const {
     graph.values.push_back({elements * size_of(options.activations), value->shape.channels()});
   }
   for (const auto& layer : layers) {
-    GraphLayer described;
-    for (std::size_t k = 0; k < layer->inputs().size(); ++k) {
-      described.inputs.push_back(index.at(layer->inputs()[k]));
-      described.accumulates.push_back(layer->accumulates(k));
-    }
-    described.output = index.at(layer->output());
-    described.has_parameters = !layer->parameters().empty();
-    described.splits_backward = layer->splits_backward();
-    described.meets_in_backward = layer->meets_in_backward();
-    described.reads_input = layer->backward_reads().input;
-    described.reads_output = layer->backward_reads().output;
-    described.in_place = layer->forward_in_place();
-    described.grad_in_place = layer->grad_in_place();
-    described.prefers_dense = layer->prefers_dense();
-    described.concatenates = layer->concatenates();
-    described.saved_bytes = layer->saved_bytes();
-    described.saved_persists = layer->saved_persists();
+    GraphLayer described{
+        layer->traits(), {}, index.at(layer->output()), !layer->parameters().empty()};
+    for (const Value* value : layer->inputs()) described.inputs.push_back(index.at(value));
     graph.layers.push_back(std::move(described));
   }
   graph.input = index.at(input);

@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "lockstep/nn/models/resnet.h"
-#include "lockstep/nn/models/segmentation.h"
-#include "lockstep/nn/models/unet.h"
+#include "lockstep/nn/models.h"
 
 namespace lockstep {
 namespace {

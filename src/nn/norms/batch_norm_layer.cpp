@@ -5,6 +5,7 @@
 #include "backend/moments.h"
 #include "core/image_tree.h"
 #include "lockstep/nn/onnx.h"
+#include "lockstep/sync/communicator.h"
 #include "nn/graph/gradient_parts.h"
 #include "nn/onnx/class_name.h"
 
@@ -39,12 +40,15 @@ std::vector<const Parameter*> BatchNormLayer::parameters() const {
   return {weight_, bias_};
 }
 
-BackwardReads BatchNormLayer::backward_reads() const {
-  return {.input = true, .output = config_.relu && inputs().size() == 2};
-}
-
-bool BatchNormLayer::meets_in_backward() const {
-  return options().mode == BatchNormMode::kSync && !config_.norm.frozen;
+LayerTraits BatchNormLayer::traits() const {
+  return {.reads_input = true,
+          .reads_output = masks_by_output(),
+          .saved_bytes = saved_bytes(),
+          .saved_persists = true,
+          .forward_in_place = left_to_convolution_,
+          .grad_in_place = true,
+          .accumulates_from = 1,
+          .meets_in_backward = options().mode == BatchNormMode::kSync && !config_.norm.frozen};
 }
 
 // --- slices and their memory ---
@@ -148,7 +152,7 @@ LayerWork BatchNormLayer::forward_work() const {
 
 // The sums read x and dy; so does dx, which needs them; the mask may need y in both.
 LayerWork BatchNormLayer::backward_work(std::span<const GradTarget> grads) const {
-  const double mask = backward_reads().output ? element_bytes(output()->data) : 0.0;
+  const double mask = masks_by_output() ? element_bytes(output()->data) : 0.0;
   const double reads = element_bytes(inputs()[0]->data) + element_bytes(output()->grad) + mask;
   LayerWork work{.bytes = reads};
   if (grads[0].tensor) work.bytes += reads;
@@ -293,7 +297,7 @@ void BatchNormLayer::backward_slice(Backend& backend, const StepContext& context
   const std::int64_t rows = part.x.shape.rows();
   if (rows == 0 && !exchanges(context)) return;
   const Tensor grad_y = slice_of(output()->grad, index, context);
-  const Tensor mask = backward_reads().output ? part.y : Tensor{};
+  const Tensor mask = masks_by_output() ? part.y : Tensor{};
   reduce_slice(backend, context, part, grad_y, mask);
   GradTarget residual = grads.size() == 2 ? grads[1] : GradTarget{};
   residual.tensor = slice_of(residual.tensor, index, context);

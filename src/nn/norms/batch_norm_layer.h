@@ -25,14 +25,7 @@ class BatchNormLayer : public Layer {
                  Parameter* weight, Parameter* bias, BatchNormState* state);
 
   std::vector<const Parameter*> parameters() const override;
-  std::size_t saved_bytes() const override;
-  bool saved_persists() const override { return true; }
-  /// The output is read only where a residual was added before the ReLU; else its mask comes from
-  /// x.
-  BackwardReads backward_reads() const override;
-  bool grad_in_place() const override { return true; }
-  bool accumulates(std::size_t input) const override { return input == 1; }
-  bool meets_in_backward() const override;
+  LayerTraits traits() const override;
   LayerWork forward_work() const override;
   LayerWork backward_work(std::span<const GradTarget> grads) const override;
   void set_saved(void* memory) override;
@@ -47,7 +40,6 @@ class BatchNormLayer : public Layer {
   /// The convolution before writes its output normalised where the running statistics are used.
   /// Set-up only.
   void leave_to_convolution() { left_to_convolution_ = true; }
-  bool forward_in_place() const override { return left_to_convolution_; }
   /// What an evaluation asks of the backend; none where it normalises by the batch.
   std::optional<BatchNormInference> inference(const StepContext& context) const;
 
@@ -80,12 +72,16 @@ class BatchNormLayer : public Layer {
 
   const BatchNormOptions& options() const { return config_.norm.options; }
   std::int64_t channels() const { return output()->shape.channels(); }
+  /// The output is read only where a residual was added before the ReLU; else its mask comes from
+  /// x.
+  bool masks_by_output() const { return config_.relu && inputs().size() == 2; }
   bool uses_running_statistics(const StepContext& context) const;
   bool exchanges(const StepContext& context) const;
   std::int64_t slice_samples(std::int64_t batch, bool split) const;
   std::int64_t moments_floats() const;
   std::int64_t slice_floats() const;
   std::int64_t planned_slices() const;
+  std::size_t saved_bytes() const;
   int slice_count(const StepContext& context) const;
   Slice slice(int index, const StepContext& context) const;
   Tensor slice_of(const Tensor& tensor, int index, const StepContext& context) const;

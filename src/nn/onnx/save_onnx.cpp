@@ -2,6 +2,7 @@
 #include <limits>
 #include <optional>
 
+#include "io/atomic_file.h"
 #include "nn/graph/network_impl.h"
 #include "nn/onnx/graph.h"
 
@@ -50,7 +51,7 @@ Declared::Declared(Source& source, std::int64_t height, std::int64_t width)
   output = value_->shape;
   if (!source.store.allocated()) {
     source.store.allocate(*source.backend);
-    import_weights(source.weights, source.store, *source.backend, true);
+    load_state_dict(source.weights, source.store, *source.backend, true);
   }
   graph.names = {kInput, source.options.output};
   graph.tensors[x] = kInput;

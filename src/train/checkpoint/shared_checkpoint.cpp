@@ -4,8 +4,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "io/atomic_file.h"
 #include "lockstep/core/check.h"
-#include "lockstep/io/weights.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/run/run_folder.h"
 
