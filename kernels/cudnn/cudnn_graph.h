@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "lockstep/backend/conv_geometry.h"
-#include "lockstep/core/dtype.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep::gpu {
 

@@ -11,8 +11,8 @@
 #include "app/data_preview.h"
 #include "compare/table.h"
 #include "core/json.h"
+#include "data/data_check.h"
 #include "lockstep/core/check.h"
-#include "lockstep/data/data_check.h"
 #include "run/confusion_matrix.h"
 
 namespace lockstep {

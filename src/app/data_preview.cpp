@@ -2,11 +2,11 @@
 
 #include <fmt/format.h>
 
-#include "data/images/denormalize.h"
-#include "data/images/image_io.h"
+#include "data/denormalize.h"
+#include "io/image_io.h"
 #include "lockstep/core/check.h"
 #include "lockstep/data/loader.h"
-#include "lockstep/data/palette.h"
+#include "lockstep/io/image.h"
 #include "train/inference/image_files.h"
 
 namespace lockstep {

@@ -10,8 +10,8 @@
 #include <string_view>
 #include <system_error>
 
+#include "io/atomic_file.h"
 #include "lockstep/core/check.h"
-#include "lockstep/nn/weights.h"
 #include "run/run_folder.h"
 
 namespace lockstep {

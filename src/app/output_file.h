@@ -13,7 +13,7 @@ namespace lockstep {
 void check_output_file(const std::string& option, const std::filesystem::path& output,
                        std::span<const std::filesystem::path> inputs = {});
 
-/// As write_file_atomically (lockstep/nn/weights.h); what is no regular file, such as /dev/stdout,
+/// As write_file_atomically (io/atomic_file.h); what is no regular file, such as /dev/stdout,
 /// is written to as it is. Throws Error naming the file and the cause.
 void write_output(const std::filesystem::path& output, const std::string& bytes);
 

@@ -9,8 +9,8 @@
 #include "app/cli.h"
 #include "app/output_file.h"
 #include "core/json.h"
+#include "io/atomic_file.h"
 #include "lockstep/core/check.h"
-#include "lockstep/nn/weights.h"
 #include "report/report_page.h"
 
 namespace lockstep {

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "config/schema_types.h"
-#include "lockstep/data/palette.h"
+#include "lockstep/io/image.h"
 
 namespace lockstep {
 namespace {

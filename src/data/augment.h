@@ -7,7 +7,7 @@
 #include <array>
 #include <cstdint>
 
-#include "data/images/resize.h"
+#include "data/resize.h"
 #include "lockstep/data/dataset.h"
 
 namespace lockstep {

@@ -1,4 +1,4 @@
-#include "lockstep/data/data_check.h"
+#include "data/data_check.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,7 @@
 #include <unordered_map>
 
 #include "data/for_each_sample.h"
-#include "data/layouts/file_dataset.h"
+#include "data/formats/file_dataset.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/progress.h"
 

@@ -4,12 +4,12 @@
 #include <limits>
 #include <utility>
 
+#include "data/formats/benchmark_layouts.h"
+#include "data/formats/cifar10.h"
+#include "data/formats/file_dataset.h"
+#include "data/formats/file_pairs.h"
+#include "data/formats/image_folder.h"
 #include "data/ignored_class.h"
-#include "data/layouts/benchmark_layouts.h"
-#include "data/layouts/cifar10.h"
-#include "data/layouts/file_dataset.h"
-#include "data/layouts/file_pairs.h"
-#include "data/layouts/image_folder.h"
 #include "data/procedural/shapes.h"
 #include "data/procedural/streets.h"
 #include "data/whole_samples.h"
@@ -178,6 +178,21 @@ std::vector<std::string> class_names(const DataOptions& options) {
   std::vector<std::string> names;
   for (int i = 0; i < count; ++i) names.push_back(concat("class_", i));
   return names;
+}
+
+std::vector<Color> class_colors(const DataOptions& options) {
+  const auto count = static_cast<std::size_t>(class_count(options));
+  std::vector<Color> colors;
+  for (const std::string& text : options.palette) colors.push_back(parse_color(text));
+  if (colors.empty()) colors = find_layout(options).palette;
+  if (colors.size() == count) return colors;
+  if (!options.palette.empty()) {
+    throw ConfigError(concat("data.palette has ", colors.size(), " colours, but there are ", count,
+                             " classes; expected one for each"));
+  }
+  colors.clear();
+  for (std::size_t c = 0; c < count; ++c) colors.push_back(voc_color(static_cast<int>(c)));
+  return colors;
 }
 
 }  // namespace lockstep

@@ -1,7 +1,6 @@
-#include "lockstep/data/distributed_sampler.h"
-
 #include "data/sampler.h"
 #include "lockstep/core/check.h"
+#include "lockstep/data/loader.h"
 
 namespace lockstep {
 

@@ -41,7 +41,7 @@ void Predictor::Impl::prepare(const Shape& shape) {
     output = network->output_index(options.output);
   }
   if (weights) {
-    import_weights(*weights, store, *backend, true);
+    load_state_dict(*weights, store, *backend, true);
     weights.reset();
   }
   network->set_batch(shape.batch());

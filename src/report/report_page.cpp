@@ -1,7 +1,7 @@
 #include "report/report_page.h"
 
+#include "io/atomic_file.h"
 #include "lockstep/core/check.h"
-#include "lockstep/nn/weights.h"
 #include "report/sections/sections.h"
 
 namespace lockstep {

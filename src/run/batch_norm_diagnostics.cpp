@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "backend/moments.h"
-#include "nn/layers/batch_norm_layer.h"
+#include "nn/norms/batch_norm_layer.h"
 #include "run/share_ranks.h"
 #include "step/replica.h"
 

@@ -8,8 +8,8 @@
 #include <charconv>
 #include <cstring>
 
+#include "io/weight_file_kind.h"
 #include "lockstep/core/check.h"
-#include "nn/weights/weight_file_kind.h"
 
 namespace lockstep {
 namespace {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/nn/weights.h"
+#include "lockstep/io/weights.h"
 #include "run/running_statistics.h"
 
 namespace lockstep {

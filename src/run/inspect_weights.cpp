@@ -8,7 +8,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "nn/weights/to_float.h"
+#include "io/to_float.h"
 #include "run/checkpoint.h"
 
 namespace lockstep {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/nn/weights.h"
+#include "lockstep/io/weights.h"
 
 namespace lockstep {
 

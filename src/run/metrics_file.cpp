@@ -6,8 +6,8 @@
 #include <cmath>
 #include <utility>
 
+#include "io/atomic_file.h"
 #include "lockstep/core/check.h"
-#include "lockstep/nn/weights.h"
 
 namespace lockstep {
 namespace {

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "core/json.h"
+#include "io/atomic_file.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/progress.h"
-#include "lockstep/nn/weights.h"
 
 namespace lockstep {
 namespace {

@@ -6,7 +6,7 @@
 #include "backend/moments.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/progress.h"
-#include "nn/layers/batch_norm_layer.h"
+#include "nn/norms/batch_norm_layer.h"
 #include "run/share_ranks.h"
 #include "step/replica.h"
 #include "sync/byte_stream.h"

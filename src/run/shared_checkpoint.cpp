@@ -4,8 +4,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "io/atomic_file.h"
 #include "lockstep/core/check.h"
-#include "lockstep/nn/weights.h"
 #include "run/checkpoint.h"
 #include "run/run_folder.h"
 

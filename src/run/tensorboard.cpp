@@ -6,8 +6,8 @@
 #include <charconv>
 
 #include "config/config.h"
-#include "core/protobuf.h"
-#include "data/images/image_io.h"
+#include "io/image_io.h"
+#include "io/protobuf.h"
 #include "lockstep/core/check.h"
 #include "run/run_log.h"
 

@@ -33,8 +33,8 @@ TensorMap weights_of(const Architecture& architecture, const NormLayer& norm, co
   NetworkBuilder net(*backend, store, norm);
   architecture.model(net, net.input(input_of(architecture, size)), norm);
   store.allocate(*backend);
-  import_weights(file, store, *backend, true);
-  return export_weights(store, *backend);
+  load_state_dict(file, store, *backend, true);
+  return state_dict(store, *backend);
 }
 
 void put(TensorMap& weights, const std::string& name, const void* values) {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "config/config.h"
-#include "lockstep/nn/weights.h"
+#include "lockstep/io/weights.h"
 #include "run/running_statistics.h"
 
 namespace lockstep {

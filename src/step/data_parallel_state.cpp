@@ -61,7 +61,7 @@ TensorMap DataParallel::state_dict() {
   impl_->check_between_steps("state_dict");
   TensorMap tensors;
   impl_->run_on_first(
-      [&](Replica& first) { tensors = export_weights(first.store(), first.backend()); });
+      [&](Replica& first) { tensors = lockstep::state_dict(first.store(), first.backend()); });
   return tensors;
 }
 
@@ -70,7 +70,7 @@ ImportSummary DataParallel::load_state_dict(const TensorMap& tensors, bool stric
   ImportSummary summary;
   impl_->run_on_first([&](Replica& first) {
     if (first.rank() != 0) return;
-    summary = import_weights(tensors, first.store(), first.backend(), strict);
+    summary = lockstep::load_state_dict(tensors, first.store(), first.backend(), strict);
   });
   replicate();
   return summary;

@@ -3,7 +3,7 @@
 #include <unordered_set>
 
 #include "lockstep/core/check.h"
-#include "nn/layers/batch_norm_layer.h"
+#include "nn/norms/batch_norm_layer.h"
 
 namespace lockstep {
 namespace {

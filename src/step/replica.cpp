@@ -1,6 +1,6 @@
 #include "step/replica.h"
 
-#include "nn/layers/batch_norm_layer.h"
+#include "nn/norms/batch_norm_layer.h"
 #include "step/shard.h"
 
 namespace lockstep {

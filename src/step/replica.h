@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "lockstep/nn/model.h"
-#include "nn/loss_node.h"
+#include "nn/losses/loss_node.h"
 #include "step/gradient_exchange.h"
 #include "step/step.h"
 #include "step/targets.h"

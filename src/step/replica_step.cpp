@@ -5,7 +5,7 @@
 #include <chrono>
 
 #include "core/seconds_since.h"
-#include "nn/layers/batch_norm_layer.h"
+#include "nn/norms/batch_norm_layer.h"
 #include "step/replica.h"
 
 namespace lockstep {

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "nn/loss_node.h"
+#include "nn/losses/loss_node.h"
 #include "step/step.h"
 
 namespace lockstep {

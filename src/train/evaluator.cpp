@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "core/seconds_since.h"
-#include "data/images/denormalize.h"
+#include "data/denormalize.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/progress.h"
 #include "run/running_statistics.h"

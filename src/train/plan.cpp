@@ -9,7 +9,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/optim/schedule.h"
-#include "nn/layers/batch_norm_layer.h"
+#include "nn/norms/batch_norm_layer.h"
 #include "step/replica.h"
 #include "train/training.h"
 

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/nn/weights.h"
+#include "lockstep/io/weights.h"
 #include "run/metrics_file.h"
 #include "run/rank_report.h"
 #include "run/run_folder.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "lockstep/data/palette.h"
+#include "lockstep/io/image.h"
 #include "run/batch_norm_diagnostics.h"
 #include "run/choices.h"
 #include "run/environment.h"

@@ -10,10 +10,11 @@
 
 #include "backend/processor.h"
 #include "core/json.h"
+#include "data/data_check.h"
+#include "io/atomic_file.h"
 #include "lockstep/backend/backend.h"
 #include "lockstep/core/check.h"
-#include "lockstep/data/data_check.h"
-#include "lockstep/nn/weights.h"
+#include "lockstep/io/weights.h"
 #include "run/choices.h"
 #include "run/environment.h"
 #include "run/shared_checkpoint.h"

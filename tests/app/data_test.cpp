@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/process.h"
-#include "data/images/image_io.h"
+#include "io/image_io.h"
 #include "lockstep/core/check.h"
 #include "support/errors.h"
 

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/process.h"
-#include "lockstep/nn/weights.h"
+#include "lockstep/io/weights.h"
 #include "run/checkpoint.h"
 #include "support/check_contains.h"
 #include "support/pth_writer.h"

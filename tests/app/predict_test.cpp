@@ -7,10 +7,10 @@
 
 #include "app/process.h"
 #include "config/config.h"
-#include "data/images/image_io.h"
+#include "io/image_io.h"
 #include "lockstep/core/check.h"
 #include "lockstep/data/dataset.h"
-#include "lockstep/data/palette.h"
+#include "lockstep/io/image.h"
 #include "support/errors.h"
 
 namespace lockstep {

@@ -10,7 +10,7 @@
 
 #include "data/augment.h"
 #include "data/fixtures.h"
-#include "data/images/image_io.h"
+#include "io/image_io.h"
 #include "lockstep/core/check.h"
 #include "lockstep/data/loader.h"
 

@@ -1,4 +1,4 @@
-#include "lockstep/data/data_check.h"
+#include "data/data_check.h"
 
 #include <doctest/doctest.h>
 
@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "data/fixtures.h"
-#include "data/images/image_io.h"
+#include "io/image_io.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {

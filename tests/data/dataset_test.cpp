@@ -3,7 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "data/fixtures.h"
-#include "data/images/image_io.h"
+#include "io/image_io.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {

@@ -1,11 +1,10 @@
-#include "lockstep/data/distributed_sampler.h"
-
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <map>
 
 #include "lockstep/core/check.h"
+#include "lockstep/data/loader.h"
 
 namespace lockstep {
 namespace {

@@ -6,11 +6,11 @@
 #include <memory>
 #include <set>
 
+#include "data/denormalize.h"
 #include "data/fixtures.h"
-#include "data/images/denormalize.h"
-#include "data/images/image_io.h"
 #include "data/procedural/streets.h"
 #include "data/sampler.h"
+#include "io/image_io.h"
 #include "lockstep/core/check.h"
 #include "support/with_timeout.h"
 

@@ -1,10 +1,9 @@
-#include "lockstep/data/palette.h"
-
 #include <doctest/doctest.h>
 
 #include "data/fixtures.h"
-#include "data/images/image_io.h"
+#include "io/image_io.h"
 #include "lockstep/core/check.h"
+#include "lockstep/io/image.h"
 
 namespace lockstep {
 namespace {

@@ -1,4 +1,4 @@
-#include "data/images/resize.h"
+#include "data/resize.h"
 
 #include <doctest/doctest.h>
 

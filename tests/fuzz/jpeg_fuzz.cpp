@@ -1,12 +1,12 @@
 // JPEG as an image, and its size.
 
-#include "data/images/codec.h"
 #include "fuzz/fuzz.h"
+#include "io/codec.h"
 
 using namespace lockstep;
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t bytes) {
-  const FileBytes file(data, bytes);
+  const ImageBytes file(data, bytes);
   if (!is_jpeg(file)) return 0;
   Image image;
   test::may_complain([&] { jpeg_size(file, "file"); });

@@ -1,6 +1,6 @@
 // Lists of images and masks: the layouts list, camvid and voc read theirs over one folder.
 
-#include "data/layouts/file_pairs.h"
+#include "data/formats/file_pairs.h"
 #include "fuzz/fuzz.h"
 
 using namespace lockstep;

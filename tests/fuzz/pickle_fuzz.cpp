@@ -2,8 +2,8 @@
 // describes.
 
 #include "fuzz/fuzz.h"
-#include "nn/weights/pth_pickle.h"
-#include "nn/weights/pth_tensors.h"
+#include "io/pth_pickle.h"
+#include "io/pth_tensors.h"
 
 using namespace lockstep;
 

@@ -1,12 +1,12 @@
 // PNG as an image, as labels, and as much of it as its size needs.
 
-#include "data/images/codec.h"
 #include "fuzz/fuzz.h"
+#include "io/codec.h"
 
 using namespace lockstep;
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t bytes) {
-  const FileBytes file(data, bytes);
+  const ImageBytes file(data, bytes);
   if (!is_png(file)) return 0;
   Image image;
   LabelMap labels;

@@ -1,7 +1,7 @@
 // Files of weights by what they begin with: zip archives of torch.save and the format before them.
 
 #include "fuzz/fuzz.h"
-#include "lockstep/nn/weights.h"
+#include "lockstep/io/weights.h"
 
 using namespace lockstep;
 

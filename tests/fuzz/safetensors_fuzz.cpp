@@ -1,7 +1,7 @@
 // Files of safetensors: what is read can be written and read again.
 
 #include "fuzz/fuzz.h"
-#include "lockstep/nn/weights.h"
+#include "lockstep/io/weights.h"
 
 using namespace lockstep;
 

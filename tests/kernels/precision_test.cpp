@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "lockstep/core/check.h"
-#include "lockstep/nn/models/unet.h"
+#include "lockstep/nn/models.h"
 #include "nn/harness.h"
 #include "step/toy_training.h"
 #include "support/backends.h"

@@ -3,7 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "backend/operand.h"
-#include "lockstep/nn/models/resnet.h"
+#include "lockstep/nn/models.h"
 
 namespace lockstep::test {
 namespace {

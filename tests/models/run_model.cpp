@@ -146,7 +146,7 @@ TensorMap random_weights(const Case& about) {
   build_network(about.architecture().model, about.norm(),
                 {1, about.size.height, about.size.width, 3}, {.training = false}, *backend, store);
   initialize_parameters(store, *backend, 7);
-  TensorMap weights = export_weights(store, *backend);
+  TensorMap weights = state_dict(store, *backend);
   std::mt19937 generator(7);
   const auto draw = [&](const std::string& name, float least, float most) {
     std::uniform_real_distribution<float> uniform(least, most);
@@ -174,7 +174,7 @@ TensorMap logits_of(const Case& about, const TensorMap& weights) {
   const auto network = build_network(about.architecture().model, about.norm(),
                                      {about.batch, about.size.height, about.size.width, 3},
                                      {.training = false}, *backend, store);
-  import_weights(weights, store, *backend, true);
+  load_state_dict(weights, store, *backend, true);
   const Batch batch = about.step(0);
   backend->upload(network->input(), batch.images.data());
   StepContext context;

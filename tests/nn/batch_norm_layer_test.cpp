@@ -1,7 +1,7 @@
 // Every option of BatchNorm against the naive network: which rows share statistics, what the
 // running ones take.
 
-#include "nn/layers/batch_norm_layer.h"
+#include "nn/norms/batch_norm_layer.h"
 
 #include <thread>
 

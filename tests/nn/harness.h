@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "lockstep/nn/model.h"
-#include "nn/layers/batch_norm_layer.h"
+#include "nn/norms/batch_norm_layer.h"
 #include "nn/reference_net.h"
 #include "support/relative_error.h"
 

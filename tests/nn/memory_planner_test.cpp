@@ -1,13 +1,13 @@
 // Offsets by brute force, lifetimes by hand, and networks whose shared memory must not change a
 // bit.
 
-#include "nn/memory_planner.h"
+#include "nn/graph/memory_planner.h"
 
 #include <algorithm>
 
 #include "lockstep/sync/sync_group.h"
+#include "nn/graph/liveness.h"
 #include "nn/harness.h"
-#include "nn/liveness.h"
 #include "support/devices.h"
 #include "support/errors.h"
 #include "support/with_timeout.h"
@@ -110,7 +110,6 @@ Graph chain(std::vector<std::size_t> bytes) {
     GraphLayer layer;
     layer.inputs = {i};
     layer.output = i + 1;
-    layer.accumulates = {true};
     graph.layers.push_back(layer);
   }
   graph.outputs = {{static_cast<int>(bytes.size()) - 1, true}};
@@ -145,7 +144,7 @@ TEST_CASE("liveness: an evaluation keeps two values of a chain and the input") {
 TEST_CASE("liveness: what is computed in place lies where its input does") {
   Graph graph = chain({256, 512, 512, 512, 256});
   graph.training = false;
-  graph.layers[2].in_place = true;
+  graph.layers[2].forward_in_place = true;
   const MemoryPlan plan = plan_memory(graph);
   CHECK(plan.data[2].buffer == plan.data[3].buffer);
   CHECK(plan.data[1].buffer != plan.data[2].buffer);
@@ -162,7 +161,6 @@ TEST_CASE("liveness: gradients exist only between something to learn and the out
   GraphLayer dead;  // nobody reads its output
   dead.inputs = {2};
   dead.output = 4;
-  dead.accumulates = {true};
   dead.has_parameters = true;
   graph.layers.push_back(dead);
   const MemoryPlan plan = plan_memory(graph);

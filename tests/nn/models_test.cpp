@@ -1,10 +1,11 @@
 // The built-in networks on a ResNet: sizes as published, what may be asked of them.
 
+#include "lockstep/nn/models.h"
+
 #include <algorithm>
 #include <set>
 
-#include "lockstep/nn/models/segmentation.h"
-#include "lockstep/nn/weights.h"
+#include "lockstep/io/weights.h"
 #include "nn/harness.h"
 
 namespace lockstep::test {

@@ -204,7 +204,7 @@ struct ExportedModel {
       for (float& v : var) v = std::abs(v);
       upload(*backend, state->running_var, var);
     }
-    weights = export_weights(store, *backend);
+    weights = state_dict(store, *backend);
   }
 
   File file(const OnnxOptions& options = {}) const {

@@ -58,7 +58,7 @@ NormLayer norm_of(float eps, EpsMode mode = EpsMode::kAdd) {
 class Mystery : public Layer {
  public:
   Mystery(Value* x, Value* y) : Layer("block.mystery", {x}, y) {}
-  BackwardReads backward_reads() const override { return {}; }
+  LayerTraits traits() const override { return {}; }
   void forward(Backend&, const StepContext&) override {}
   void backward(Backend&, const StepContext&, std::span<const GradTarget>) override {}
 };

@@ -34,7 +34,7 @@ struct Trained : DeclaredModel {
 
 TEST_CASE("a predictor says what the network says in evaluation, whatever the images' size") {
   Trained first({3, 8, 10, 3});
-  Predictor predictor(tiny, export_weights(first.store, *first.backend));
+  Predictor predictor(tiny, state_dict(first.store, *first.backend));
   for (const Shape& shape : {Shape{3, 8, 10, 3}, {1, 8, 10, 3}, {2, 5, 4, 3}, {3, 8, 10, 3}}) {
     CAPTURE(to_string(shape));
     const Floats images = random_floats(shape.elements(), 7);
@@ -59,7 +59,7 @@ TEST_CASE("a predictor without weights says which one it misses") {
 TEST_CASE("a predictor normalises by the eps that the network was trained with") {
   const NormLayer norm = SyncBatchNorm({.eps = 0.5F, .eps_mode = EpsMode::kClamp});
   Trained trained({2, 8, 8, 3}, norm);
-  const TensorMap weights = export_weights(trained.store, *trained.backend);
+  const TensorMap weights = state_dict(trained.store, *trained.backend);
   const Floats images = random_floats(2 * 8 * 8 * 3, 7);
   const Floats logits = trained.logits(images);
   const auto said = [&](const PredictorOptions& options) {
@@ -73,7 +73,7 @@ TEST_CASE("a predictor normalises by the eps that the network was trained with")
 
 TEST_CASE("a predictor refuses images and weights that do not fit") {
   Trained trained({1, 8, 8, 3});
-  const TensorMap weights = export_weights(trained.store, *trained.backend);
+  const TensorMap weights = state_dict(trained.store, *trained.backend);
   Predictor predictor(tiny, weights);
   CHECK_THROWS_WITH_AS(predictor.predict(Floats(10), {1, 8, 8, 3}),
                        doctest::Contains("expected 192 values"), Error);

@@ -21,8 +21,7 @@ class SplitLayer final : public Layer {
  public:
   SplitLayer(Value* input, Value* output, std::function<void(const char*)> tell)
       : Layer("split", {input}, output), tell_(std::move(tell)) {}
-  BackwardReads backward_reads() const override { return {}; }
-  bool splits_backward() const override { return true; }
+  LayerTraits traits() const override { return {.splits_backward = true}; }
   void forward(Backend& backend, const StepContext&) override {
     backend.copy(inputs()[0]->data, output()->data, false);
   }

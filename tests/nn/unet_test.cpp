@@ -1,9 +1,8 @@
-#include "lockstep/nn/models/unet.h"
-
 #include <iostream>
 #include <set>
 
-#include "lockstep/nn/weights.h"
+#include "lockstep/io/weights.h"
+#include "lockstep/nn/models.h"
 #include "nn/harness.h"
 
 namespace lockstep::test {
@@ -30,7 +29,7 @@ std::int64_t expected_parameters(std::int64_t width, std::int64_t depth, std::in
 
 TEST_CASE("U-Net: names, shapes and number of parameters are PyTorch's") {
   Unet unet({16, 4, 11}, {1, 16, 24, 3});
-  const TensorMap tensors = export_weights(unet.store, *unet.backend);
+  const TensorMap tensors = state_dict(unet.store, *unet.backend);
   const auto shape = [&](const std::string& name) {
     CAPTURE(name);
     REQUIRE(tensors.contains(name));
@@ -62,12 +61,12 @@ TEST_CASE("U-Net: no convolution reads or writes a strided tensor, no concatenat
   int concatenations = 0;
   for (const auto& layer : unet.network->layers()) {
     CAPTURE(layer->name());
-    if (layer->prefers_dense()) {
+    if (layer->traits().prefers_dense) {
       CHECK(layer->inputs()[0]->data.dense());
       CHECK(layer->output()->data.dense());
       CHECK(layer->output()->grad.dense());
     }
-    if (!layer->concatenates()) continue;
+    if (!layer->traits().concatenates) continue;
     ++concatenations;
     std::int64_t channel = 0;
     for (const Value* part : layer->inputs()) {

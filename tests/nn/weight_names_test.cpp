@@ -1,10 +1,10 @@
 // The names of a file and of a network, one of which has a wrapper's name in front.
 
-#include "nn/weights/weight_names.h"
+#include "nn/graph/weight_names.h"
 
 #include <cstring>
 
-#include "lockstep/nn/weights.h"
+#include "lockstep/io/weights.h"
 #include "nn/harness.h"
 
 namespace lockstep::test {
@@ -113,10 +113,10 @@ TEST_CASE("weight names: a few names in common are no reason to rename") {
 
 TEST_CASE("weights: a backbone's file loads into a network around it, and the reverse") {
   TestNetwork plain = small_network("", 5), whole = small_network("backbone.", 3);
-  const TensorMap file = export_weights(plain.store, *plain.backend);
+  const TensorMap file = state_dict(plain.store, *plain.backend);
   whole.randomize(7);
   const auto before = whole.reference().parameters;
-  const ImportSummary summary = import_weights(file, whole.store, *whole.backend, false);
+  const ImportSummary summary = load_state_dict(file, whole.store, *whole.backend, false);
   CHECK(summary.file_prefix.empty());
   CHECK(summary.network_prefix == "backbone.");
   CHECK(summary.loaded == 6);
@@ -132,8 +132,8 @@ TEST_CASE("weights: a backbone's file loads into a network around it, and the re
 
   TestNetwork again = small_network("", 3);
   again.randomize(8);
-  const TensorMap wrapped = renamed(export_weights(whole.store, *whole.backend), "module.");
-  CHECK_NOTHROW(import_weights(wrapped, again.store, *again.backend, true));
+  const TensorMap wrapped = renamed(state_dict(whole.store, *whole.backend), "module.");
+  CHECK_NOTHROW(load_state_dict(wrapped, again.store, *again.backend, true));
   CHECK(again.reference().parameters.at("fc.weight") == after.at("backbone.fc.weight"));
 }
 
@@ -159,19 +159,19 @@ TEST_CASE("weights: half, bfloat16 and double become what the parameters are") {
     return tensor;
   };
   TestNetwork net = small_network("", 3);
-  TensorMap tensors = export_weights(net.store, *net.backend);
+  TensorMap tensors = state_dict(net.store, *net.backend);
   // 1, -2.5, the smallest subnormal, the largest finite number.
   tensors["bn1.weight"] =
       tensor_of("F16", std::vector<std::uint16_t>{0x3c00, 0xc100, 0x0001, 0x7bff});
   tensors["bn1.bias"] =
       tensor_of("BF16", std::vector<std::uint16_t>{0x3f80, 0xc020, 0x0001, 0xff7f});
   tensors["bn1.running_mean"] = tensor_of("F64", std::vector<double>{1, 0.1, 1e-50, -3});
-  import_weights(tensors, net.store, *net.backend, true);
+  load_state_dict(tensors, net.store, *net.backend, true);
   const auto loaded = net.reference().parameters;
   CHECK(download(*net.backend, net.store.batch_norms()[0]->running_mean, 4) ==
         Floats{1, 0.1F, 0, -3});
   CHECK(loaded.at("bn1.weight").size() == 4);
-  const TensorMap exported = export_weights(net.store, *net.backend);
+  const TensorMap exported = state_dict(net.store, *net.backend);
   const auto floats = [&](const char* name) {
     Floats values(4);
     std::memcpy(values.data(), exported.at(name).data.data(), 16);

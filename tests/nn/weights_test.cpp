@@ -1,6 +1,6 @@
 // Round trips of weight files, and every kind of damage a file can have.
 
-#include "lockstep/nn/weights.h"
+#include "lockstep/io/weights.h"
 
 #include <sys/resource.h>
 #include <unistd.h>
@@ -10,7 +10,8 @@
 #include <fstream>
 #include <sstream>
 
-#include "lockstep/nn/models/unet.h"
+#include "io/atomic_file.h"
+#include "lockstep/nn/models.h"
 #include "nn/harness.h"
 #include "support/temporary_folder.h"
 
@@ -245,12 +246,12 @@ TEST_CASE("weights: export and import are a round trip of every tensor") {
   const TemporaryFolder folder;
   TestNetwork from = stem_and_head(5);
   from.store.batch_norms()[0]->num_batches_tracked = 41;
-  write_safetensors(folder.path() / "w", {export_weights(from.store, *from.backend), {}});
+  write_safetensors(folder.path() / "w", {state_dict(from.store, *from.backend), {}});
 
   TestNetwork to = stem_and_head(5);
   to.randomize(99);
   const ImportSummary summary =
-      import_weights(read_safetensors(folder.path() / "w").tensors, to.store, *to.backend, true);
+      load_state_dict(read_safetensors(folder.path() / "w").tensors, to.store, *to.backend, true);
   CHECK(summary.loaded == 8);
   CHECK(to.reference().parameters == from.reference().parameters);
   CHECK(to.store.batch_norms()[0]->num_batches_tracked == 41);
@@ -261,7 +262,7 @@ TEST_CASE("weights: what does not fit is reported, or refused before anything ch
   TestNetwork to = stem_and_head(4);
   to.randomize(50);
   TensorMap tensors;
-  for (auto& [name, tensor] : export_weights(from.store, *from.backend)) {
+  for (auto& [name, tensor] : state_dict(from.store, *from.backend)) {
     tensors["module." + name] = std::move(tensor);
   }
   tensors.erase("module.bn.num_batches_tracked");
@@ -271,11 +272,11 @@ TEST_CASE("weights: what does not fit is reported, or refused before anything ch
 
   const auto before = to.reference().parameters;
   CHECK_THROWS_WITH_AS(
-      import_weights(tensors, to.store, *to.backend, true),
+      load_state_dict(tensors, to.store, *to.backend, true),
       doctest::Contains("head.weight: [5, 4, 1, 1] in the file, [4, 4, 1, 1] here"), DataError);
   CHECK(to.reference().parameters == before);
 
-  const ImportSummary summary = import_weights(tensors, to.store, *to.backend, false);
+  const ImportSummary summary = load_state_dict(tensors, to.store, *to.backend, false);
   CHECK(summary.loaded == 3);  // stem.weight, running_mean, running_var
   CHECK(summary.skipped ==
         std::vector<std::string>{"bn.weight: I32 in the file, F32 here",
@@ -292,10 +293,10 @@ TEST_CASE("weights: what does not fit is reported, or refused before anything ch
 
 TEST_CASE("weights: a second head that the network has not is told from another network") {
   TestNetwork net = stem_and_head(5);
-  TensorMap tensors = export_weights(net.store, *net.backend);
+  TensorMap tensors = state_dict(net.store, *net.backend);
   tensors["aux_classifier.0.weight"] = tensor_of("F32", {1}, 4);
   const auto refused = [&](const char* why) {
-    CHECK_THROWS_WITH_AS(import_weights(tensors, net.store, *net.backend, true),
+    CHECK_THROWS_WITH_AS(load_state_dict(tensors, net.store, *net.backend, true),
                          doctest::Contains(why), DataError);
   };
   refused("model.aux_head = true");
@@ -305,9 +306,9 @@ TEST_CASE("weights: a second head that the network has not is told from another 
 
 TEST_CASE("weights: a missing counter alone is no reason to refuse") {
   TestNetwork net = stem_and_head(5);
-  TensorMap tensors = export_weights(net.store, *net.backend);
+  TensorMap tensors = state_dict(net.store, *net.backend);
   tensors.erase("bn.num_batches_tracked");
-  CHECK_NOTHROW(import_weights(tensors, net.store, *net.backend, true));
+  CHECK_NOTHROW(load_state_dict(tensors, net.store, *net.backend, true));
 }
 
 }  // namespace lockstep::test

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "lockstep/core/check.h"
-#include "lockstep/nn/models/unet.h"
+#include "lockstep/nn/models.h"
 
 namespace lockstep {
 namespace {

@@ -17,7 +17,7 @@
 
 #include "lockstep/backend/backend.h"
 #include "lockstep/core/check.h"
-#include "lockstep/nn/weights.h"
+#include "lockstep/io/weights.h"
 
 namespace lockstep::oracle {
 

@@ -1,4 +1,4 @@
-#include "lockstep/data/distributed_sampler.h"
+#include "lockstep/data/loader.h"
 #include "oracle/golden.h"
 
 namespace lockstep::oracle {

@@ -13,9 +13,9 @@ class LeakyRelu : public Layer {
  public:
   LeakyRelu(std::string name, Value* x, Value* y) : Layer(std::move(name), {x}, y) {}
 
-  BackwardReads backward_reads() const override { return {.output = true}; }
-  bool accumulates(std::size_t) const override { return false; }
-  bool prefers_dense() const override { return true; }
+  LayerTraits traits() const override {
+    return {.reads_output = true, .accumulates_from = 1, .prefers_dense = true};
+  }
   void forward(Backend&, const StepContext&) override {
     const float* x = inputs()[0]->data.floats();
     float* y = output()->data.floats();

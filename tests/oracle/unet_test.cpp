@@ -2,12 +2,11 @@
 // on one to eight devices, with uneven batches and devices that have different numbers of labelled
 // pixels.
 
-#include "lockstep/nn/models/unet.h"
-
 #include <doctest/doctest.h>
 
 #include <cstring>
 
+#include "lockstep/nn/models.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "oracle/golden_training.h"
 

@@ -10,7 +10,7 @@
 
 #include "core/rng.h"
 #include "lockstep/core/check.h"
-#include "nn/layers/batch_norm_layer.h"
+#include "nn/norms/batch_norm_layer.h"
 #include "step/toy_training.h"
 
 namespace lockstep::test {

@@ -7,7 +7,7 @@
 #include <cstdlib>
 
 #include "lockstep/core/check.h"
-#include "lockstep/nn/models/unet.h"
+#include "lockstep/nn/models.h"
 #include "step/gradient_tree.h"
 #include "step/placed_training.h"
 

@@ -10,7 +10,7 @@
 #include <random>
 
 #include "core/rng.h"
-#include "nn/layers/batch_norm_layer.h"
+#include "nn/norms/batch_norm_layer.h"
 #include "step/toy_training.h"
 #include "support/temporary_folder.h"
 

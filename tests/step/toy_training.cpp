@@ -7,7 +7,7 @@
 #include <functional>
 
 #include "core/rng.h"
-#include "lockstep/nn/models/unet.h"
+#include "lockstep/nn/models.h"
 
 namespace lockstep::test {
 namespace {

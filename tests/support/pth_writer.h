@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "nn/weights/crc32.h"
+#include "io/crc32.h"
 
 namespace lockstep::test::pth {
 

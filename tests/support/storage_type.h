@@ -9,7 +9,7 @@
 #include <limits>
 #include <vector>
 
-#include "lockstep/core/dtype.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep::test {
 

@@ -4,9 +4,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "io/atomic_file.h"
 #include "lockstep/core/check.h"
 #include "lockstep/nn/predictor.h"
-#include "lockstep/nn/weights.h"
 #include "train/evaluator.h"
 #include "train/runs.h"
 

@@ -8,7 +8,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "data/images/image_io.h"
+#include "io/image_io.h"
 #include "lockstep/core/check.h"
 #include "run/checkpoint.h"
 #include "run/report_text.h"

@@ -9,10 +9,44 @@
 #include <utility>
 
 #include "lockstep/core/check.h"
-#include "lockstep/core/dtype.h"
 #include "lockstep/core/shape.h"
 
 namespace lockstep {
+
+/// Element types of tensors. Statistics and parameters are always kFloat32, whatever activations
+/// are.
+enum class DType : std::uint8_t { kFloat32, kBFloat16, kFloat16, kUInt8, kUInt16 };
+
+/// Bytes of one element.
+constexpr std::size_t size_of(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return 4;
+    case DType::kBFloat16:
+    case DType::kFloat16:
+    case DType::kUInt16:
+      return 2;
+    case DType::kUInt8:
+      return 1;
+  }
+  return 0;
+}
+
+constexpr const char* to_string(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return "fp32";
+    case DType::kBFloat16:
+      return "bf16";
+    case DType::kFloat16:
+      return "fp16";
+    case DType::kUInt8:
+      return "uint8";
+    case DType::kUInt16:
+      return "uint16";
+  }
+  return "?";
+}
 
 /// Owns a block of memory of one device and returns it when destroyed. Move-only; used by one
 /// thread.

@@ -6,20 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/io/image.h"
+
 namespace lockstep {
-
-/// A class, or the ignore_index of a loss.
-using Label = std::uint16_t;
-
-struct Size {
-  int height = 0, width = 0;
-  friend bool operator==(const Size&, const Size&) = default;
-};
-
-/// Height first, as everywhere: "360x480".
-inline std::string to_string(const Size& size) {
-  return std::to_string(size.height) + "x" + std::to_string(size.width);
-}
 
 /// A global batch, normalised as the network wants it. Shapes are those of the network's input and
 /// output; for images and label maps [N, H, W, 3] and [N, H, W].

@@ -13,25 +13,10 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/core/task.h"
 #include "lockstep/data/batch.h"
+#include "lockstep/io/image.h"
 
 namespace lockstep {
-
-/// Red, green, blue.
-using Color = std::array<std::uint8_t, 3>;
-
-/// 8-bit RGB, [height, width, 3].
-struct Image {
-  int height = 0, width = 0;
-  std::vector<std::uint8_t> pixels;
-};
-
-/// Class of every pixel, [height, width]; 1 x 1: of the whole image.
-struct LabelMap {
-  int height = 0, width = 0;
-  std::vector<Label> pixels;
-};
 
 struct Sample {
   Image image;
@@ -130,7 +115,7 @@ struct DataLayout {
   std::function<std::vector<std::string>(const DataOptions& options)> find_classes = nullptr;
   Task task = Task::kSegmentation;
   bool generated = false;           // needs no data.root; its images are of data.size
-  std::vector<Color> palette = {};  // colours of `classes`; empty: Pascal VOC's (palette.h)
+  std::vector<Color> palette = {};  // colours of `classes`; empty: Pascal VOC's (io/image.h)
   /// [class] what a class is called in files that the benchmark's server takes; empty: the server
   /// takes classes as they are, or there is none.
   std::vector<Label> file_values = {};
@@ -159,5 +144,9 @@ Label ignored_label(const DataOptions& options);
 
 /// Names of the classes: `options.classes`, else the layout's own, else "class_0", ...
 std::vector<std::string> class_names(const DataOptions& options);
+
+/// A colour for each class: `options.palette`, or else those of the layout where it has
+/// `num_classes` of them, or else VOC's. Throws ConfigError as class_count and parse_color do.
+std::vector<Color> class_colors(const DataOptions& options);
 
 }  // namespace lockstep

@@ -11,12 +11,12 @@
 #include <vector>
 
 #include "lockstep/backend/backend.h"
-#include "lockstep/nn/parameter_store.h"
-#include "lockstep/sync/communicator.h"
 
 namespace lockstep {
 
-class OnnxGraph;
+class Communicator;  // lockstep/sync/communicator.h
+class OnnxGraph;     // lockstep/nn/onnx.h
+struct Parameter;    // lockstep/nn/parameter_store.h
 
 /// Images of a replica whose parameter gradients are added up on their own, because the sum over
 /// the global batch takes them as one term (Backend::sums_by_image). The first step whose parts
@@ -57,11 +57,40 @@ struct GradTarget {
   bool accumulate = false;  // another consumer has written already: add
 };
 
-/// What a backward pass reads, for memory planning: everything else may be overwritten after
-/// forward.
-struct BackwardReads {
-  bool input = false;  // of input 0
-  bool output = false;
+/// What the memory plan must know of a layer. The default is that of a layer whose backward pass
+/// needs no value of its forward pass and whose tensors have places of their own.
+struct LayerTraits {
+  // --- what `backward` reads; everything else may be overwritten after `forward` ---
+  bool reads_input = false;  // input 0
+  bool reads_output = false;
+  /// Bytes kept from forward to backward beside the values (saved statistics, argmax indices), for
+  /// the planned batch: Layer::set_saved.
+  std::size_t saved_bytes = 0;
+  /// Whether they are never lent to anything else: they keep their contents after the step, until
+  /// the next forward pass, and peers may read them all the time.
+  bool saved_persists = false;
+
+  // --- where tensors may lie ---
+  /// Whether the output lies where input 0 does, which nobody else reads. Only without a backward
+  /// pass.
+  bool forward_in_place = false;
+  /// Whether grad of input 0 may lie in the memory of the output's grad.
+  bool grad_in_place = false;
+  /// The first input to whose gradient `backward` can add. To those before it the network adds.
+  std::size_t accumulates_from = 0;
+  /// Whether the layer is slow on strided tensors: its values are then kept out of concatenations.
+  bool prefers_dense = false;
+  /// Whether the inputs are channel ranges of the output, side by side, and may be placed inside
+  /// it.
+  bool concatenates = false;
+
+  // --- what may wait ---
+  /// Whether `backward` may wait for other ranks. Weight gradients of the layer after it are then
+  /// deferred until it does (StepContext::meanwhile).
+  bool meets_in_backward = false;
+  /// Whether `backward` computes the gradients of the inputs alone, which the layers before wait
+  /// for, and `backward_weights` those of the parameters, which can wait.
+  bool splits_backward = false;
 };
 
 /// The least that one pass of a layer has to do, for the present batch.
@@ -96,42 +125,13 @@ class Layer {
   /// input needs a gradient. Set-up only.
   virtual std::vector<const Parameter*> parameters() const { return {}; }
 
-  // --- what the memory planner asks ---
-  /// Bytes kept from forward to backward beside the values (saved statistics, winners), for the
-  /// planned batch.
-  virtual std::size_t saved_bytes() const { return 0; }
-  /// Whether the saved memory is never lent to anything else: it keeps its contents after the step,
-  /// until the next forward pass, and peers may read it all the time.
-  virtual bool saved_persists() const { return false; }
-  virtual BackwardReads backward_reads() const = 0;
-  /// Whether grad of input 0 may lie in the memory of the output's grad (the layer can work in
-  /// place).
-  virtual bool grad_in_place() const { return false; }
-  /// Whether `backward` can add to the gradient of this input. Where not, the network adds for it.
-  virtual bool accumulates(std::size_t input) const {
-    (void)input;
-    return true;
-  }
-  /// Whether the output lies where input 0 does, which nobody else reads. Only without a backward
-  /// pass.
-  virtual bool forward_in_place() const { return false; }
-  /// Whether the layer is slow on strided tensors: its values are then kept out of concatenations.
-  virtual bool prefers_dense() const { return false; }
-  /// Whether the inputs are channel ranges of the output, side by side, and may be placed inside
-  /// it.
-  virtual bool concatenates() const { return false; }
-
-  /// Whether `backward` may wait for other ranks. Weight gradients of the layer after it are then
-  /// left until it does (StepContext::meanwhile).
-  virtual bool meets_in_backward() const { return false; }
-  /// Whether `backward` computes the gradients of the inputs alone, which the layers before wait
-  /// for, and `backward_weights` those of the parameters, which can wait.
-  virtual bool splits_backward() const { return false; }
+  /// What the memory plan must know. Asked once, when the network is planned.
+  virtual LayerTraits traits() const = 0;
 
   // --- what a benchmark asks ---
   /// By default: reads the inputs, writes the output.
   virtual LayerWork forward_work() const;
-  /// By default: reads the output's gradient and what `backward_reads` says, writes `grads`.
+  /// By default: reads the output's gradient and what the traits say, writes `grads`.
   virtual LayerWork backward_work(std::span<const GradTarget> grads) const;
 
   // --- set-up ---

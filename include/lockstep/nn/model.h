@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/core/task.h"
+#include "lockstep/io/image.h"
 #include "lockstep/nn/network.h"
 
 namespace lockstep {
@@ -51,7 +51,7 @@ struct ModelOptions {
   std::optional<double> dropout = {};  // none: the architecture's
   int output_stride = 8;               // the image's size over that of the features
   bool frozen_bn = false;              // the backbone's BatchNorm keeps its running statistics
-  std::string backbone_weights = {};   // a file that a training begins with (nn/weights.h)
+  std::string backbone_weights = {};   // a file that a training begins with (io/weights.h)
 };
 
 /// A model that is ready to be declared.

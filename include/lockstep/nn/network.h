@@ -19,6 +19,7 @@
 namespace lockstep {
 
 class BatchNormLayer;
+enum class Direction : std::uint8_t;  // lockstep/sync/sync_master.h
 
 /// Square windows; use `geometry` fields of the layer for others.
 struct Conv2dOptions {

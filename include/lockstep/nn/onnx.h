@@ -11,26 +11,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
-#include <variant>
 #include <vector>
 
+#include "lockstep/io/onnx.h"
+#include "lockstep/io/weights.h"
 #include "lockstep/nn/model.h"
-#include "lockstep/nn/weights.h"
 
 namespace lockstep {
-
-using OnnxInts = std::vector<std::int64_t>;
-
-/// ONNX's number for fp32: what a Cast is `to`.
-inline constexpr std::int64_t kOnnxFloat = 1;
-
-/// An attribute of a node.
-struct OnnxAttribute {
-  std::string name;
-  std::variant<std::int64_t, float, std::string, OnnxInts> value;
-
-  friend bool operator==(const OnnxAttribute&, const OnnxAttribute&) = default;
-};
 
 /// What a layer exports itself to. Tensors are known by their names, which the graph chooses. They
 /// are channels-first: a value [N, H, W, C] is a tensor [N, C, H, W], of any number of spatial

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lockstep/backend/backend.h"
+#include "lockstep/io/weights.h"
 
 namespace lockstep {
 
@@ -84,5 +85,43 @@ class ParameterStore {
   std::int64_t statistics_elements_ = 0;
   bool allocated_ = false;
 };
+
+/// All parameters and BatchNorm states under PyTorch's names (running_mean, running_var,
+/// num_batches_tracked [I64 scalar]).
+TensorMap state_dict(const ParameterStore& store, Backend& backend);
+
+/// What `load_state_dict` did.
+struct ImportSummary {
+  int loaded = 0;
+  std::vector<std::string>
+      skipped;  // "head.weight: [21, 16, 1, 1] in the file, [11, 16, 1, 1] here"
+  std::vector<std::string> missing;     // tensors of the network that the file lacks
+  std::vector<std::string> unexpected;  // tensors of the file that the network lacks
+  /// "module." + NAME in the file was `network_prefix` + NAME here; both empty: the same names.
+  std::string file_prefix, network_prefix;
+};
+
+/// For people, in one paragraph: "318 of the network's 320 tensors loaded (\"NAME\" in the file is
+/// \"backbone.NAME\" here); 2 skipped: ...".
+std::string describe_import(const ImportSummary& summary);
+
+/// Copies tensors by name. Parameters and running statistics may be F32, or F16, BF16 and F64,
+/// which become fp32; the file may lack num_batches_tracked. What has another shape, as a head for
+/// other classes has, is skipped.
+///
+/// One of the two may have a wrapper's name in front: "module.conv.weight" or
+/// "backbone.conv.weight" for "conv.weight". Tried are the names as they are; names of the file
+/// without a prefix that it has in common; with a prefix that the network has in common; and both.
+/// A prefix ends in a dot, is of at most 8 parts, and stands before at least half as many names as
+/// the file or the network has, whichever has fewer (num_batches_tracked never counts); a change
+/// must give as many tensors of the network their names. The one that finds most tensors of the
+/// same name and shape is taken; among equals the one that finds most names; then the names as they
+/// are before one prefix before two, the shorter, and the first by the alphabet. Names of the file
+/// without the prefix that is taken off stay as they are.
+///
+/// `strict`: throws DataError, before anything is copied, when a tensor is skipped, missing
+/// (num_batches_tracked excepted) or unexpected.
+ImportSummary load_state_dict(const TensorMap& tensors, ParameterStore& store, Backend& backend,
+                              bool strict);
 
 }  // namespace lockstep

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "lockstep/core/device.h"
+#include "lockstep/io/weights.h"
 #include "lockstep/nn/model.h"
-#include "lockstep/nn/weights.h"
 
 namespace lockstep {
 

@@ -15,9 +15,9 @@
 
 #include "lockstep/core/device.h"
 #include "lockstep/data/batch.h"
+#include "lockstep/io/weights.h"
 #include "lockstep/nn/loss.h"
 #include "lockstep/nn/model.h"
-#include "lockstep/nn/weights.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/sync/sync_group.h"
 
@@ -198,7 +198,7 @@ class DataParallel {
   /// Rank 0's parameters and running statistics under PyTorch's names.
   TensorMap state_dict();
   /// Gives them to all ranks. `strict`: throws DataError when anything is skipped, missing or
-  /// unexpected (nn/weights.h).
+  /// unexpected (nn/parameter_store.h).
   ImportSummary load_state_dict(const TensorMap& tensors, bool strict = true);
 
   /// The optimizer's state, on the host, the same for every exchange and number of devices.

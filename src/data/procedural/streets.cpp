@@ -3,9 +3,9 @@
 #include <array>
 #include <cstdio>
 
-#include "data/images/image_io.h"
 #include "data/procedural/generated.h"
 #include "data/procedural/street_scene.h"
+#include "io/image_io.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {

@@ -1,5 +1,7 @@
 #include "nn/layers/all_reduce_layer.h"
 
+#include "lockstep/sync/communicator.h"
+
 namespace lockstep {
 
 AllReduceLayer::AllReduceLayer(std::string name, Value* input, Value* output, int call_index)
@@ -9,9 +11,11 @@ std::int64_t AllReduceLayer::elements() const {
   return output()->shape.rows_per_sample() * output()->shape.channels();
 }
 
-// Two slots, with a part for each sample where sums are kept apart.
-std::size_t AllReduceLayer::saved_bytes() const {
-  return 2 * static_cast<std::size_t>(slot_floats()) * sizeof(float);
+// Two slots, which peers read, with a part for each sample where sums are kept per sample.
+LayerTraits AllReduceLayer::traits() const {
+  return {.saved_bytes = 2 * static_cast<std::size_t>(slot_floats()) * sizeof(float),
+          .saved_persists = true,
+          .meets_in_backward = true};
 }
 
 std::int64_t AllReduceLayer::slot_floats() const {

@@ -14,12 +14,9 @@ class AllReduceLayer : public Layer {
   /// `call_index`: of the layer among all of the network.
   AllReduceLayer(std::string name, Value* input, Value* output, int call_index);
 
-  BackwardReads backward_reads() const override { return {}; }
-  std::size_t saved_bytes() const override;
-  bool saved_persists() const override { return true; }  // peers read it
+  LayerTraits traits() const override;
   void prepare(Backend& backend, bool training) override;
   void set_saved(void* memory) override { saved_ = static_cast<float*>(memory); }
-  bool meets_in_backward() const override { return true; }
   void forward(Backend& backend, const StepContext& context) override;
   void backward(Backend& backend, const StepContext& context,
                 std::span<const GradTarget> grads) override;

@@ -10,8 +10,7 @@ class ConcatLayer : public Layer {
  public:
   ConcatLayer(std::string name, std::vector<Value*> inputs, Value* output);
 
-  BackwardReads backward_reads() const override { return {}; }
-  bool concatenates() const override { return true; }
+  LayerTraits traits() const override { return {.concatenates = true}; }
   LayerWork forward_work() const override;
   LayerWork backward_work(std::span<const GradTarget> grads) const override;
   void forward(Backend& backend, const StepContext& context) override;

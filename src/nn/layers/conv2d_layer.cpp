@@ -1,8 +1,8 @@
 #include "nn/layers/conv2d_layer.h"
 
 #include "lockstep/nn/onnx.h"
-#include "nn/gradient_parts.h"
-#include "nn/layers/batch_norm_layer.h"
+#include "nn/graph/gradient_parts.h"
+#include "nn/norms/batch_norm_layer.h"
 
 namespace lockstep {
 namespace {

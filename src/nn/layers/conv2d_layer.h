@@ -15,15 +15,15 @@ class Conv2dLayer : public Layer {
               Parameter* weight, Parameter* bias);
 
   std::vector<const Parameter*> parameters() const override;
-  BackwardReads backward_reads() const override { return {.input = true, .output = false}; }
-  bool accumulates(std::size_t) const override { return false; }
-  bool prefers_dense() const override { return true; }
+  LayerTraits traits() const override {
+    return {
+        .reads_input = true, .accumulates_from = 1, .prefers_dense = true, .splits_backward = true};
+  }
   LayerWork forward_work() const override;
   LayerWork backward_work(std::span<const GradTarget> grads) const override;
   void prepare(Backend& backend, bool training) override;
   void list_weights(std::vector<ConvWeights>& weights) const override;
   void forward(Backend& backend, const StepContext& context) override;
-  bool splits_backward() const override { return true; }
   void backward(Backend& backend, const StepContext& context,
                 std::span<const GradTarget> grads) override;
   void backward_weights(Backend& backend, const StepContext& context) override;

@@ -11,8 +11,7 @@ class ReluLayer : public Layer {
  public:
   ReluLayer(std::string name, Value* input, Value* output);
 
-  BackwardReads backward_reads() const override { return {.input = false, .output = true}; }
-  bool grad_in_place() const override { return true; }
+  LayerTraits traits() const override { return {.reads_output = true, .grad_in_place = true}; }
   void forward(Backend& backend, const StepContext& context) override;
   void backward(Backend& backend, const StepContext& context,
                 std::span<const GradTarget> grads) override;
@@ -23,8 +22,7 @@ class AddLayer : public Layer {
  public:
   AddLayer(std::string name, Value* a, Value* b, Value* output);
 
-  BackwardReads backward_reads() const override { return {}; }
-  bool grad_in_place() const override { return true; }
+  LayerTraits traits() const override { return {.grad_in_place = true}; }
   LayerWork backward_work(std::span<const GradTarget> grads) const override;
   void forward(Backend& backend, const StepContext& context) override;
   void backward(Backend& backend, const StepContext& context,
@@ -38,8 +36,7 @@ class DropoutLayer : public Layer {
   /// `call` tells the dropout layers of one network apart.
   DropoutLayer(std::string name, Value* input, Value* output, float p, std::uint64_t call);
 
-  BackwardReads backward_reads() const override { return {}; }
-  bool grad_in_place() const override { return true; }
+  LayerTraits traits() const override { return {.grad_in_place = true}; }
   void forward(Backend& backend, const StepContext& context) override;
   void backward(Backend& backend, const StepContext& context,
                 std::span<const GradTarget> grads) override;
@@ -58,8 +55,7 @@ class ReshapeLayer : public Layer {
  public:
   ReshapeLayer(std::string name, Value* input, Value* output);
 
-  BackwardReads backward_reads() const override { return {}; }
-  bool prefers_dense() const override { return true; }
+  LayerTraits traits() const override { return {.prefers_dense = true}; }
   void forward(Backend& backend, const StepContext& context) override;
   void backward(Backend& backend, const StepContext& context,
                 std::span<const GradTarget> grads) override;

@@ -11,34 +11,32 @@ MaxPoolLayer::MaxPoolLayer(std::string name, Value* input, Value* output,
                            const PoolGeometry& geometry)
     : Layer(std::move(name), {input}, output), geometry_(geometry) {}
 
-std::size_t MaxPoolLayer::saved_bytes() const {
-  return static_cast<std::size_t>(output()->shape.elements());
+LayerTraits MaxPoolLayer::traits() const {
+  return {.saved_bytes = static_cast<std::size_t>(output()->shape.elements())};
 }
 
-Tensor MaxPoolLayer::winners() const {
-  return Tensor(winners_, output()->data.shape, DType::kUInt8);
-}
+Tensor MaxPoolLayer::argmax() const { return Tensor(argmax_, output()->data.shape, DType::kUInt8); }
 
 LayerWork MaxPoolLayer::forward_work() const {
   LayerWork work = Layer::forward_work();
-  work.bytes += element_bytes(winners());
+  work.bytes += element_bytes(argmax());
   return work;
 }
 
 LayerWork MaxPoolLayer::backward_work(std::span<const GradTarget> grads) const {
   LayerWork work = Layer::backward_work(grads);
-  work.bytes += element_bytes(winners());
+  work.bytes += element_bytes(argmax());
   return work;
 }
 
 void MaxPoolLayer::forward(Backend& backend, const StepContext&) {
-  backend.max_pool_forward(geometry_, inputs()[0]->data, output()->data, winners());
+  backend.max_pool_forward(geometry_, inputs()[0]->data, output()->data, argmax());
 }
 
 void MaxPoolLayer::backward(Backend& backend, const StepContext&,
                             std::span<const GradTarget> grads) {
   if (!grads[0].tensor) return;
-  backend.max_pool_backward(geometry_, winners(), output()->grad, grads[0].tensor,
+  backend.max_pool_backward(geometry_, argmax(), output()->grad, grads[0].tensor,
                             grads[0].accumulate);
 }
 

@@ -10,28 +10,27 @@ class MaxPoolLayer : public Layer {
  public:
   MaxPoolLayer(std::string name, Value* input, Value* output, const PoolGeometry& geometry);
 
-  BackwardReads backward_reads() const override { return {}; }
-  std::size_t saved_bytes() const override;
+  LayerTraits traits() const override;
   LayerWork forward_work() const override;
   LayerWork backward_work(std::span<const GradTarget> grads) const override;
-  void set_saved(void* memory) override { winners_ = memory; }
+  void set_saved(void* memory) override { argmax_ = memory; }
   void forward(Backend& backend, const StepContext& context) override;
   void backward(Backend& backend, const StepContext& context,
                 std::span<const GradTarget> grads) override;
   std::string export_onnx(OnnxGraph& graph) const override;
 
  private:
-  Tensor winners() const;
+  Tensor argmax() const;
 
   PoolGeometry geometry_;
-  void* winners_ = nullptr;
+  void* argmax_ = nullptr;
 };
 
 class AvgPoolLayer : public Layer {
  public:
   AvgPoolLayer(std::string name, Value* input, Value* output, const PoolGeometry& geometry);
 
-  BackwardReads backward_reads() const override { return {}; }
+  LayerTraits traits() const override { return {}; }
   void forward(Backend& backend, const StepContext& context) override;
   void backward(Backend& backend, const StepContext& context,
                 std::span<const GradTarget> grads) override;
@@ -45,7 +44,7 @@ class AdaptiveAvgPoolLayer : public Layer {
  public:
   AdaptiveAvgPoolLayer(std::string name, Value* input, Value* output);
 
-  BackwardReads backward_reads() const override { return {}; }
+  LayerTraits traits() const override { return {}; }
   void forward(Backend& backend, const StepContext& context) override;
   void backward(Backend& backend, const StepContext& context,
                 std::span<const GradTarget> grads) override;

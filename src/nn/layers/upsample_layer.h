@@ -11,7 +11,7 @@ class UpsampleLayer : public Layer {
   UpsampleLayer(std::string name, Value* input, Value* output, bool align_corners,
                 const Value* like);
 
-  BackwardReads backward_reads() const override { return {}; }
+  LayerTraits traits() const override { return {}; }
   void forward(Backend& backend, const StepContext& context) override;
   void backward(Backend& backend, const StepContext& context,
                 std::span<const GradTarget> grads) override;

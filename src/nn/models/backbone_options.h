@@ -6,7 +6,7 @@
 
 #include "lockstep/core/check.h"
 #include "lockstep/nn/model.h"
-#include "lockstep/nn/models/resnet.h"
+#include "lockstep/nn/models.h"
 
 namespace lockstep {
 

@@ -1,7 +1,6 @@
-#include "lockstep/nn/models/resnet.h"
-
 #include <map>
 
+#include "lockstep/nn/models.h"
 #include "nn/models/backbone_options.h"
 
 namespace lockstep {

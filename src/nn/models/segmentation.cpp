@@ -1,8 +1,7 @@
-#include "lockstep/nn/models/segmentation.h"
-
 #include <string>
 #include <vector>
 
+#include "lockstep/nn/models.h"
 #include "nn/models/backbone_options.h"
 
 namespace lockstep {

@@ -58,7 +58,7 @@ void fold(Impl& graph, OnnxNode& conv, const OnnxNode& norm) {
   conv.inputs.resize(3);
   conv.inputs[1] = graph.constant(conv.inputs[1] + ".folded", std::move(weight));
   const OnnxInts channels{static_cast<std::int64_t>(bias.size())};
-  conv.inputs[2] = graph.constant(conv.layer->name() + ".bias.folded", {channels, bias, {}});
+  conv.inputs[2] = graph.constant(conv.layer + ".bias.folded", {channels, bias, {}});
 }
 
 /// What was read under one name is read under another.

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "nn/onnx/class_name.h"
+
 namespace lockstep {
 
 namespace {
@@ -37,7 +39,8 @@ const std::string& OnnxGraph::tensor(const Value* value) const {
 std::string OnnxGraph::add(const std::string& op_type, const std::vector<std::string>& inputs,
                            const std::vector<OnnxAttribute>& attributes) {
   const std::string output = impl_.unique(impl_.layer->name() + "/" + op_type);
-  impl_.nodes.push_back({op_type, inputs, output, attributes, impl_.layer});
+  impl_.nodes.push_back(
+      {op_type, inputs, output, attributes, impl_.layer->name(), class_name(*impl_.layer)});
   return output;
 }
 

@@ -1,39 +1,16 @@
 #pragma once
 // The graph that layers export themselves to, as data: what is folded, compared and written.
 
-#include <cstddef>
 #include <map>
 #include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "io/onnx_file.h"
 #include "lockstep/nn/onnx.h"
 
 namespace lockstep {
-
-struct OnnxNode {
-  std::string op_type;
-  std::vector<std::string> inputs;
-  std::string output;  // and the node's own name
-  std::vector<OnnxAttribute> attributes;
-  const Layer* layer = nullptr;  // that it is of
-
-  /// Of the node's contents, whichever network the layer is of.
-  friend bool operator==(const OnnxNode& a, const OnnxNode& b) {
-    return a.op_type == b.op_type && a.inputs == b.inputs && a.output == b.output &&
-           a.attributes == b.attributes;
-  }
-};
-
-/// A constant: floats or ints, whichever is not empty.
-struct OnnxConstant {
-  OnnxInts extents;
-  std::vector<float> floats;
-  OnnxInts ints;
-
-  friend bool operator==(const OnnxConstant&, const OnnxConstant&) = default;
-};
 
 struct OnnxGraph::Impl {
   Backend& backend;

@@ -2,9 +2,9 @@
 #include <limits>
 #include <optional>
 
-#include "nn/network_impl.h"
-#include "nn/onnx/class_name.h"
-#include "nn/onnx/model_file.h"
+#include "io/atomic_file.h"
+#include "nn/graph/network_impl.h"
+#include "nn/onnx/graph.h"
 
 namespace lockstep {
 namespace {
@@ -51,7 +51,7 @@ Declared::Declared(Source& source, std::int64_t height, std::int64_t width)
   output = value_->shape;
   if (!source.store.allocated()) {
     source.store.allocate(*source.backend);
-    import_weights(source.weights, source.store, *source.backend, true);
+    load_state_dict(source.weights, source.store, *source.backend, true);
   }
   graph.names = {kInput, source.options.output};
   graph.tensors[x] = kInput;
@@ -93,9 +93,9 @@ void check_independent_of_size(const Declared& one, const Declared& other) {
     ++same;
   }
   if (same == a.size() && same == b.size()) return;
-  const Layer& layer = *(same < a.size() ? a[same] : b[same]).layer;
+  const OnnxNode& node = same < a.size() ? a[same] : b[same];
   throw Error(lockstep::concat(
-      layer.name(), " (", class_name(layer), "): depends on the image's size, so one file cannot ",
+      node.layer, " (", node.layer_class, "): depends on the image's size, so one file cannot ",
       "be for images of any size; fix it with OnnxOptions::height and width (lockstep export onnx ",
       "--size HxW), or for upsampling to the size of another value name that value"));
 }
@@ -131,7 +131,7 @@ void check_options(const OnnxOptions& options) {
                  ", or 0x0 for any size, got ", options.height, "x", options.width);
 }
 
-ProtobufMessage onnx_file(Source& source) {
+ProtobufMessage file_of(Source& source) {
   const OnnxOptions& options = source.options;
   const bool fixed = options.height > 0;
   // Two sizes with no extent in common, also after halving it a few times.
@@ -146,8 +146,9 @@ ProtobufMessage onnx_file(Source& source) {
   if (options.fold_batch_norm) fold_batch_norm(one.graph, options.output);
   drop_unread_constants(one.graph);
   const Declared* second = fixed ? nullptr : &*other;
-  return model_file(
-      one.graph, port_of(kInput, one, one.input, second, fixed ? Shape{} : other->input),
+  return onnx_file(
+      one.graph.nodes, one.graph.constants,
+      port_of(kInput, one, one.input, second, fixed ? Shape{} : other->input),
       port_of(options.output, one, one.output, second, fixed ? Shape{} : other->output),
       options.metadata);
 }
@@ -159,7 +160,7 @@ void save_onnx(const std::filesystem::path& path, const Model& model, const Norm
   LOCKSTEP_CHECK(model != nullptr, "there is no model to export");
   check_options(options);
   Source source(model, norm, weights, options);
-  const ProtobufMessage file = onnx_file(source);
+  const ProtobufMessage file = file_of(source);
   constexpr std::size_t kMost = std::numeric_limits<std::int32_t>::max();
   LOCKSTEP_CHECK(file.bytes().size() <= kMost, path.string(), ": the network takes ",
                  file.bytes().size(), " bytes; an ONNX file of one part holds ", kMost);

@@ -13,7 +13,7 @@
 #include "data/sample_store.h"
 #include "lockstep/core/check.h"
 #include "lockstep/data/loader.h"
-#include "lockstep/data/palette.h"
+#include "lockstep/io/image.h"
 #include "lockstep/nn/predictor.h"
 #include "run/trained_model.h"
 

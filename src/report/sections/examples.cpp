@@ -4,9 +4,9 @@
 #include <cmath>
 #include <set>
 
-#include "data/images/image_io.h"
-#include "data/images/resize.h"
-#include "lockstep/data/palette.h"
+#include "data/resize.h"
+#include "io/image_io.h"
+#include "lockstep/io/image.h"
 #include "report/page/style.h"
 #include "report/sections/sections.h"
 

@@ -6,7 +6,7 @@
 #include <map>
 #include <set>
 
-#include "data/layouts/file_pairs.h"
+#include "data/formats/file_pairs.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {

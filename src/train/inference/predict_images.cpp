@@ -7,11 +7,11 @@
 #include <utility>
 
 #include "core/seconds_since.h"
-#include "data/images/image_geometry.h"
-#include "data/images/image_io.h"
-#include "data/images/npy.h"
+#include "data/image_geometry.h"
+#include "io/image_io.h"
+#include "io/npy.h"
 #include "lockstep/core/check.h"
-#include "lockstep/data/palette.h"
+#include "lockstep/io/image.h"
 #include "train/inference/inference.h"
 #include "train/inference/prediction_table.h"
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <utility>
 
-#include "data/images/resize.h"
+#include "data/resize.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {

@@ -1,0 +1,68 @@
+#pragma once
+// Images, label maps, and the colours in which people look at classes.
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace lockstep {
+
+/// A class, or the ignore_index of a loss.
+using Label = std::uint16_t;
+
+struct Size {
+  int height = 0, width = 0;
+  friend bool operator==(const Size&, const Size&) = default;
+};
+
+/// Height first, as everywhere: "360x480".
+inline std::string to_string(const Size& size) {
+  return std::to_string(size.height) + "x" + std::to_string(size.width);
+}
+
+/// Red, green, blue.
+using Color = std::array<std::uint8_t, 3>;
+
+/// What is learnt of an image.
+enum class Task : std::uint8_t {
+  kSegmentation,    // a class for every pixel: labels [N, H, W], logits [N, H, W, classes]
+  kClassification,  // a class for the image: labels [N], logits [N, classes]
+};
+
+constexpr const char* to_string(Task task) {
+  return task == Task::kSegmentation ? "segmentation" : "classification";
+}
+
+/// 8-bit RGB, [height, width, 3].
+struct Image {
+  int height = 0, width = 0;
+  std::vector<std::uint8_t> pixels;
+};
+
+/// Class of every pixel, [height, width]; 1 x 1: of the whole image.
+struct LabelMap {
+  int height = 0, width = 0;
+  std::vector<Label> pixels;
+};
+
+/// The colour of `label` where nothing else is known: Pascal VOC's rule, in which the bits of the
+/// label, three at a time from the lowest, go to red, green and blue from the highest bit down.
+Color voc_color(int label);
+
+/// "#804080" as a colour. Throws ConfigError that says what was expected.
+Color parse_color(const std::string& text);
+
+/// "#804080".
+std::string to_string(const Color& color);
+
+/// The labels in colours; what is no class, such as ignore_index, in the colour of VOC's border.
+Image paint(const LabelMap& labels, std::span<const Color> colors);
+
+/// The labels' colours over the image, `opacity` of them in 0..1; what is no class stays as it is.
+/// Both have one size.
+Image overlay(const Image& image, const LabelMap& labels, std::span<const Color> colors,
+              float opacity = 0.5F);
+
+}  // namespace lockstep

@@ -1,0 +1,61 @@
+#pragma once
+// Samples in files: pairs of an image and a mask.
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/formats/file_pairs.h"
+#include "lockstep/data/dataset.h"
+
+namespace lockstep {
+
+/// What the values of masks become.
+struct MaskRule {
+  static constexpr std::int32_t kNotAllowed = -1;
+
+  std::vector<std::int32_t> labels;  // [value]; what lies behind the end is not allowed
+  std::map<Color, Label> colors;     // of masks in RGB; empty: they are not allowed
+  std::string expected;              // in words, for messages: "a class in 0..10"
+
+  void set(int value, int label);
+  std::int32_t label_of(Label value) const {
+    return value < labels.size() ? labels[value] : kNotAllowed;
+  }
+};
+
+/// Values are classes and ignore_index, or black and white (mask_values), colours those of
+/// `palette` and `ignore_colors`. Throws ConfigError for options that contradict each other.
+MaskRule mask_rule(const DataOptions& options);
+
+/// Throws ConfigError for data.mask_values: what the masks of this layout hold is known.
+void check_own_masks(const DataOptions& options);
+
+/// What the configuration calls the split.
+const std::string& split_name(const DataOptions& options, Split split);
+
+/// Immutable after construction, so safe from several threads.
+class FileDataset final : public Dataset {
+ public:
+  FileDataset(std::vector<FilePair> pairs, MaskRule rule);
+
+  using Dataset::load;
+  std::int64_t size() const override { return static_cast<std::int64_t>(pairs_.size()); }
+  void load(std::int64_t index, Sample& sample) const override;
+  Size image_size(std::int64_t index) const override;
+  std::string describe(std::int64_t index) const override;
+
+ private:
+  const FilePair& pair(std::int64_t index) const;
+  void map_values(const FilePair& pair, LabelMap& labels) const;
+  void map_colors(const FilePair& pair, const Image& colored, LabelMap& labels) const;
+  [[noreturn]] void throw_bad_value(const FilePair& pair, const LabelMap& labels,
+                                    std::size_t pixel) const;
+
+  std::vector<FilePair> pairs_;
+  MaskRule rule_;
+};
+
+}  // namespace lockstep

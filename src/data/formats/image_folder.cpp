@@ -1,0 +1,132 @@
+#include "data/formats/image_folder.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "data/formats/file_pairs.h"
+#include "io/image_io.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/progress.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct ImageFile {
+  fs::path path;
+  Label label = 0;
+};
+
+class ImageFolder final : public Dataset {
+ public:
+  explicit ImageFolder(std::vector<ImageFile> files) : files_(std::move(files)) {}
+
+  std::int64_t size() const override { return static_cast<std::int64_t>(files_.size()); }
+  void load(std::int64_t index, Sample& sample) const override {
+    read_image(file(index).path, sample.image);
+    sample.labels = {1, 1, {file(index).label}};
+  }
+  Size image_size(std::int64_t index) const override { return read_image_size(file(index).path); }
+  std::string describe(std::int64_t index) const override { return file(index).path.string(); }
+
+ private:
+  const ImageFile& file(std::int64_t index) const {
+    LOCKSTEP_CHECK(index >= 0 && index < size(), "sample ", index, " of a data set of ", size());
+    return files_[static_cast<std::size_t>(index)];
+  }
+
+  std::vector<ImageFile> files_;
+};
+
+bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
+
+// An image that torchvision would train with and that cannot be read here is an error: to leave it
+// out would be another data set.
+bool is_image(const fs::path& file) {
+  if (is_hidden(file)) return false;
+  if (has_extension(file, {".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp"})) {
+    throw DataError(concat(file.string(), ": expected JPEG or PNG images, got ",
+                           file.extension().string(),
+                           "; convert it, or move it out of the data set"));
+  }
+  return has_extension(file, {".jpg", ".jpeg", ".png"});
+}
+
+fs::path split_folder(const DataOptions& options, const std::string& split) {
+  fs::path folder = options.root / split;
+  check_split_folder(folder);
+  return folder;
+}
+
+std::vector<std::string> class_folders(const fs::path& split) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(split)) {
+    if (entry.is_directory() && !is_hidden(entry.path())) {
+      names.push_back(entry.path().filename().string());
+    }
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::vector<fs::path> images_below(const fs::path& folder) {
+  std::vector<fs::path> images;
+  constexpr auto kOptions = fs::directory_options::follow_directory_symlink;
+  try {
+    for (const auto& entry : fs::recursive_directory_iterator(folder, kOptions)) {
+      if (entry.is_regular_file() && is_image(entry.path())) images.push_back(entry.path());
+    }
+  } catch (const fs::filesystem_error& error) {
+    throw DataError(concat(error.path1().string(), ": cannot be read: ", error.code().message()));
+  }
+  std::sort(images.begin(), images.end());
+  return images;
+}
+
+void check_known(const fs::path& split, const std::vector<std::string>& folders,
+                 const std::vector<std::string>& classes) {
+  for (const std::string& folder : folders) {
+    if (std::binary_search(classes.begin(), classes.end(), folder)) continue;
+    throw DataError(concat((split / folder).string(), " is not a class: the training split has ",
+                           classes.size(), " folders and none of this name"));
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> image_folder_classes(const DataOptions& options) {
+  const fs::path split = split_folder(options, options.train);
+  std::vector<std::string> classes = class_folders(split);
+  if (!classes.empty()) return classes;
+  throw DataError(concat(split.string(), ": expected a folder for each class, found none"));
+}
+
+std::unique_ptr<Dataset> make_image_folder(const DataOptions& options, Split split, std::uint64_t) {
+  const std::vector<std::string> classes = image_folder_classes(options);
+  if (static_cast<std::size_t>(options.num_classes) < classes.size()) {
+    throw ConfigError(concat("data.num_classes = ", options.num_classes, ", but ",
+                             (options.root / options.train).string(), " has ", classes.size(),
+                             " folders, one for each class; leave the key out"));
+  }
+  const fs::path folder =
+      split_folder(options, split == Split::kTrain ? options.train : options.val);
+  check_known(folder, class_folders(folder), classes);
+  std::vector<ImageFile> files;
+  LongWork work("listing " + folder.string(), "classes", static_cast<std::int64_t>(classes.size()));
+  for (std::size_t c = 0; c < classes.size(); ++c) {
+    const fs::path of_class = folder / classes[c];
+    const std::vector<fs::path> images =
+        fs::is_directory(of_class) ? images_below(of_class) : std::vector<fs::path>{};
+    if (images.empty() && split == Split::kTrain) {
+      throw DataError(concat(of_class.string(), ": expected files *.jpg *.jpeg *.png, found none"));
+    }
+    for (const fs::path& image : images) files.push_back({image, static_cast<Label>(c)});
+    work.advance();
+  }
+  if (files.empty()) throw DataError(concat(folder.string(), ": holds no image"));
+  return std::make_unique<ImageFolder>(std::move(files));
+}
+
+}  // namespace lockstep

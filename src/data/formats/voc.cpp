@@ -1,0 +1,79 @@
+// Pascal VOC 2012's segmentation: JPEGImages, SegmentationClass and the lists of ImageSets.
+
+#include <array>
+#include <filesystem>
+
+#include "data/formats/benchmark_layouts.h"
+#include "data/formats/file_dataset.h"
+#include "data/formats/file_pairs.h"
+#include "lockstep/core/check.h"
+#include "lockstep/io/image.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Borders and what is too difficult.
+constexpr int kBorder = 255;
+
+// clang-format off
+constexpr std::array kVocClasses{
+    "background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat",
+    "chair", "cow", "diningtable", "dog", "horse", "motorbike", "person", "pottedplant",
+    "sheep", "sofa", "train", "tvmonitor"};
+// clang-format on
+
+// The archive unpacks to VOCdevkit/VOC2012.
+fs::path year_folder(const fs::path& root) {
+  for (const fs::path& folder : {root, root / "VOC2012", root / "VOCdevkit" / "VOC2012"}) {
+    if (fs::is_directory(folder / "JPEGImages")) return folder;
+  }
+  throw DataError(concat("expected JPEGImages, SegmentationClass and ImageSets/Segmentation in ",
+                         root.string(), ", its VOC2012 or its VOCdevkit/VOC2012"));
+}
+
+// The masks of SBD lie beside VOC's own, mostly as SegmentationClassAug; an augmented list means
+// them.
+fs::path mask_of(const fs::path& year, const std::string& id, bool augmented) {
+  const std::string name = id + ".png";
+  const fs::path from_sbd = year / "SegmentationClassAug" / name;
+  if (augmented && fs::is_regular_file(from_sbd)) return from_sbd;
+  return year / "SegmentationClass" / name;
+}
+
+std::vector<FilePair> voc_pairs(const fs::path& root, const std::string& split) {
+  check_root(root);
+  const fs::path year = year_folder(root);
+  const fs::path list = year / "ImageSets" / "Segmentation" / (split + ".txt");
+  const bool augmented = split.find("aug") != std::string::npos;
+  std::vector<FilePair> pairs;
+  for (const ListLine& line : read_list(list)) {
+    if (line.words.size() > 1) {
+      pairs.push_back(pair_of_line(year, list, line));
+      continue;
+    }
+    const std::string& id = line.words[0];
+    pairs.push_back({year / "JPEGImages" / (id + ".jpg"), mask_of(year, id, augmented)});
+  }
+  return pairs;
+}
+
+}  // namespace
+
+DataLayout voc_layout() {
+  DataLayout layout;
+  layout.name = "voc";
+  layout.classes = {kVocClasses.begin(), kVocClasses.end()};
+  for (std::size_t c = 0; c < kVocClasses.size(); ++c)
+    layout.palette.push_back(voc_color(static_cast<int>(c)));
+  layout.make = [](const DataOptions& options, Split split, std::uint64_t) {
+    check_own_masks(options);
+    MaskRule rule = mask_rule(options);
+    if (options.num_classes <= kBorder) rule.set(kBorder, options.ignore_index);
+    return std::make_unique<FileDataset>(voc_pairs(options.root, split_name(options, split)), rule);
+  };
+  return layout;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,19 @@
+#pragma once
+// Replacing a file in one piece.
+
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace lockstep {
+
+/// Writes `bytes` beside `path`, syncs file and directory, and renames. Throws Error; `path` is
+/// then untouched.
+void write_file_atomically(const std::filesystem::path& path, const std::string& bytes);
+
+/// The same of parts one after another, which need not be joined in memory.
+void write_parts_atomically(const std::filesystem::path& path,
+                            std::span<const std::string_view> parts);
+
+}  // namespace lockstep

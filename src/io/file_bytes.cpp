@@ -1,0 +1,45 @@
+#include "io/file_bytes.h"
+
+#include <algorithm>
+
+#include "lockstep/core/check.h"
+
+namespace lockstep {
+namespace fs = std::filesystem;
+
+FileBytes::FileBytes(const fs::path& path) : stream_(path, std::ios::binary) {
+  std::error_code error;
+  const bool regular = fs::is_regular_file(path, error);
+  if (regular) size_ = fs::file_size(path, error);
+  if (!regular || error || !stream_.is_open()) {
+    throw DataError("there is no such file, or it cannot be read");
+  }
+}
+
+std::vector<std::byte> FileBytes::read(std::uint64_t offset, std::uint64_t bytes) {
+  if (!holds(offset, bytes)) {
+    throw DataError(concat("it should have ", bytes, " bytes from byte ", offset, " on, but has ",
+                           size_, " in all; the file may be cut off"));
+  }
+  std::vector<std::byte> read(bytes);
+  stream_.seekg(static_cast<std::streamoff>(offset));
+  stream_.read(reinterpret_cast<char*>(read.data()), static_cast<std::streamsize>(bytes));
+  if (stream_.gcount() != static_cast<std::streamsize>(bytes)) {
+    throw DataError("it ended while being read");
+  }
+  return read;
+}
+
+std::vector<std::byte> FileBytes::head(std::uint64_t bytes) {
+  return read(0, std::min(bytes, size_));
+}
+
+std::uint64_t little_endian(std::span<const std::byte> bytes) {
+  std::uint64_t value = 0;
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    value |= std::to_integer<std::uint64_t>(bytes[i]) << (8 * i);
+  }
+  return value;
+}
+
+}  // namespace lockstep

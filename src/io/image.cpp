@@ -1,0 +1,79 @@
+#include "lockstep/io/image.h"
+
+#include <charconv>
+#include <cmath>
+
+#include "lockstep/core/check.h"
+
+namespace lockstep {
+namespace {
+
+constexpr Color kNoClass{224, 224, 192};
+
+std::uint8_t blend(std::uint8_t under, std::uint8_t over, float opacity) {
+  const float value =
+      static_cast<float>(under) + opacity * (static_cast<float>(over) - static_cast<float>(under));
+  return static_cast<std::uint8_t>(std::lround(value));
+}
+
+}  // namespace
+
+Color voc_color(int label) {
+  Color color{};
+  for (int bit = 7; label > 0 && bit >= 0; --bit, label >>= 3) {
+    for (int channel = 0; channel < 3; ++channel) {
+      const int set = (label >> channel) & 1;
+      color[static_cast<std::size_t>(channel)] |= static_cast<std::uint8_t>(set << bit);
+    }
+  }
+  return color;
+}
+
+Color parse_color(const std::string& text) {
+  std::uint32_t value = 0;
+  const char* end = text.data() + text.size();
+  const bool has_form = text.size() == 7 && text[0] == '#';
+  if (!has_form || std::from_chars(text.data() + 1, end, value, 16).ptr != end) {
+    throw ConfigError(concat("expected a colour such as \"#804080\", got \"", text, "\""));
+  }
+  return {static_cast<std::uint8_t>(value >> 16), static_cast<std::uint8_t>(value >> 8),
+          static_cast<std::uint8_t>(value)};
+}
+
+std::string to_string(const Color& color) {
+  constexpr const char* kDigits = "0123456789abcdef";
+  std::string text = "#";
+  for (const std::uint8_t value : color) {
+    text += kDigits[value >> 4];
+    text += kDigits[value & 15];
+  }
+  return text;
+}
+
+Image paint(const LabelMap& labels, std::span<const Color> colors) {
+  Image image{labels.height, labels.width, {}};
+  image.pixels.reserve(labels.pixels.size() * 3);
+  for (const Label label : labels.pixels) {
+    const Color& color = label < colors.size() ? colors[label] : kNoClass;
+    image.pixels.insert(image.pixels.end(), color.begin(), color.end());
+  }
+  return image;
+}
+
+Image overlay(const Image& image, const LabelMap& labels, std::span<const Color> colors,
+              float opacity) {
+  LOCKSTEP_CHECK(image.height == labels.height && image.width == labels.width, "an image of ",
+                 to_string(Size{image.height, image.width}), " and labels of ",
+                 to_string(Size{labels.height, labels.width}));
+  Image result = image;
+  for (std::size_t i = 0; i < labels.pixels.size(); ++i) {
+    if (labels.pixels[i] >= colors.size()) continue;
+    for (std::size_t channel = 0; channel < 3; ++channel) {
+      std::uint8_t& value = result.pixels[3 * i + channel];
+      value = blend(value, colors[labels.pixels[i]][channel], opacity);
+    }
+  }
+  return result;
+}
+
+}  // namespace lockstep

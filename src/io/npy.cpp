@@ -1,0 +1,50 @@
+#include "io/npy.h"
+
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <numeric>
+#include <string>
+
+#include "lockstep/core/check.h"
+
+namespace lockstep {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "'<f4' below says so");
+
+// Magic, version and length of the text, which is padded so that the values begin at a multiple of
+// 64 bytes.
+std::string header(const std::vector<std::int64_t>& shape) {
+  std::string text = "{'descr': '<f4', 'fortran_order': False, 'shape': (";
+  for (const std::int64_t extent : shape) text += concat(extent, ",");
+  text += "), }";
+  constexpr std::size_t kPrefix = 10, kAlignment = 64;
+  text.append(kAlignment - 1 - (kPrefix + text.size()) % kAlignment, ' ');
+  text += '\n';
+  std::string prefix = "\x93NUMPY";
+  for (const std::size_t byte :
+       {std::size_t{1}, std::size_t{0}, text.size() & 255, text.size() >> 8})
+    prefix += static_cast<char>(byte);
+  return prefix + text;
+}
+
+}  // namespace
+
+void write_npy(const std::filesystem::path& path, const std::vector<std::int64_t>& shape,
+               std::span<const float> values) {
+  const std::int64_t count =
+      std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+  LOCKSTEP_CHECK(count == static_cast<std::int64_t>(values.size()), "an array of ", count,
+                 " values, got ", values.size());
+  const std::string head = header(shape);
+  std::ofstream file(path, std::ios::binary);
+  file.write(head.data(), static_cast<std::streamsize>(head.size()));
+  file.write(reinterpret_cast<const char*>(values.data()),
+             static_cast<std::streamsize>(values.size_bytes()));
+  file.close();
+  if (!file) throw DataError(concat(path.string(), ": cannot be written: ", std::strerror(errno)));
+}
+
+}  // namespace lockstep

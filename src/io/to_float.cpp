@@ -1,0 +1,56 @@
+#include "io/to_float.h"
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "lockstep/core/check.h"
+
+namespace lockstep {
+namespace {
+
+float from_bfloat16(std::uint16_t bits) { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
+
+// 1 sign, 5 exponent and 10 fraction bits. Every value is one of fp32, NaN's bits included.
+float from_float16(std::uint16_t bits) {
+  const std::uint32_t sign = (bits & 0x8000U) << 16, exponent = bits >> 10 & 0x1fU,
+                      fraction = bits & 0x3ffU;
+  if (exponent == 0) {
+    const float magnitude = static_cast<float>(fraction) * 0x1p-24F;
+    return sign != 0 ? -magnitude : magnitude;
+  }
+  const std::uint32_t widened = exponent == 0x1f ? 0xffU : exponent + 127 - 15;
+  return std::bit_cast<float>(sign | widened << 23 | fraction << 13);
+}
+
+template <typename Element, typename Widen>
+std::vector<float> convert(const HostTensor& tensor, const Widen& widen) {
+  std::vector<float> values(tensor.data.size() / sizeof(Element));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    Element element;
+    std::memcpy(&element, &tensor.data[i * sizeof(Element)], sizeof(Element));
+    values[i] = widen(element);
+  }
+  return values;
+}
+
+}  // namespace
+
+std::size_t float_bytes(std::string_view dtype) {
+  if (dtype == "F64") return 8;
+  if (dtype == "F32") return 4;
+  return dtype == "F16" || dtype == "BF16" ? 2 : 0;
+}
+
+std::vector<float> to_floats(const HostTensor& tensor) {
+  if (tensor.dtype == "F16") return convert<std::uint16_t>(tensor, from_float16);
+  if (tensor.dtype == "BF16") return convert<std::uint16_t>(tensor, from_bfloat16);
+  if (tensor.dtype == "F64") {
+    return convert<double>(tensor, [](double value) { return static_cast<float>(value); });
+  }
+  LOCKSTEP_CHECK(tensor.dtype == "F32", "no floating-point type: ", tensor.dtype);
+  return convert<float>(tensor, [](float value) { return value; });
+}
+
+}  // namespace lockstep

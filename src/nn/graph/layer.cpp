@@ -1,0 +1,39 @@
+#include "lockstep/nn/layer.h"
+
+#include "lockstep/core/check.h"
+#include "nn/onnx/class_name.h"
+
+namespace lockstep {
+
+double element_bytes(const Tensor& tensor) {
+  return tensor ? static_cast<double>(tensor.shape.elements()) *
+                      static_cast<double>(size_of(tensor.dtype))
+                : 0.0;
+}
+
+double element_bytes(const GradTarget& target) {
+  return (target.accumulate ? 2 : 1) * element_bytes(target.tensor);
+}
+
+LayerWork Layer::forward_work() const {
+  LayerWork work{.bytes = element_bytes(output()->data)};
+  for (const Value* input : inputs()) work.bytes += element_bytes(input->data);
+  return work;
+}
+
+LayerWork Layer::backward_work(std::span<const GradTarget> grads) const {
+  LayerWork work{.bytes = element_bytes(output()->grad)};
+  const LayerTraits known = traits();
+  if (known.reads_input) work.bytes += element_bytes(inputs()[0]->data);
+  if (known.reads_output) work.bytes += element_bytes(output()->data);
+  for (const GradTarget& target : grads) work.bytes += element_bytes(target);
+  return work;
+}
+
+std::string Layer::export_onnx(OnnxGraph&) const {
+  throw Error(lockstep::concat(name(), " (", class_name(*this),
+                               "): this layer does not say what it is in ONNX; one of your own "
+                               "overrides Layer::export_onnx (lockstep/nn/onnx.h)"));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,315 @@
+#include <algorithm>
+#include <set>
+
+#include "nn/graph/network_impl.h"
+#include "nn/layers/all_reduce_layer.h"
+#include "nn/layers/concat_layer.h"
+#include "nn/layers/conv2d_layer.h"
+#include "nn/layers/pointwise_layers.h"
+#include "nn/layers/pool_layers.h"
+#include "nn/layers/upsample_layer.h"
+
+namespace lockstep {
+namespace {
+
+// A geometry's own errors do not know which layer asked.
+template <typename Function>
+auto naming(const std::string& layer, const Function& function) {
+  try {
+    return function();
+  } catch (const Error& error) {
+    throw Error(layer + ": " + error.what());
+  }
+}
+
+void check_image(const std::string& layer, const Value& x) {
+  LOCKSTEP_CHECK(x.shape.rank() == 4, layer, ": expected an input of shape [N, H, W, C], got ",
+                 to_string(x.shape));
+}
+
+Shape resized(const std::string& name, const Value& x, std::int64_t height, std::int64_t width) {
+  check_image(name, x);
+  LOCKSTEP_CHECK(height > 0 && width > 0, name, ": the size must be positive, got ", height, "x",
+                 width);
+  return {x.shape.batch(), height, width, x.shape.channels()};
+}
+
+// PoolGeometry::check is for max-pooling, whose winners must fit a byte; an average may be global.
+void check_average(const PoolGeometry& g) {
+  LOCKSTEP_CHECK(g.kernel_h > 0 && g.kernel_w > 0 && g.stride_h > 0 && g.stride_w > 0,
+                 "the window and its stride must be positive, got ", g.kernel_h, "x", g.kernel_w,
+                 " and ", g.stride_h, "x", g.stride_w);
+  LOCKSTEP_CHECK(g.padding_h >= 0 && g.padding_w >= 0 && 2 * g.padding_h <= g.kernel_h &&
+                     2 * g.padding_w <= g.kernel_w,
+                 "padding must be between 0 and half the window, got ", g.padding_h, "x",
+                 g.padding_w, " for a window of ", g.kernel_h, "x", g.kernel_w);
+}
+
+void check_outputs(const Outputs& outputs, const Value* input) {
+  LOCKSTEP_CHECK(!outputs.empty(), "a network needs at least one output");
+  std::set<std::string> names;
+  std::set<const Value*> values{input};
+  for (const Output& output : outputs) {
+    LOCKSTEP_CHECK(output.value != nullptr, "output '", output.name, "' has no value");
+    LOCKSTEP_CHECK(names.insert(output.name).second, "two outputs are called '", output.name, "'");
+    LOCKSTEP_CHECK(values.insert(output.value).second, "output '", output.name,
+                   "' is the input, or another output, again");
+  }
+}
+
+void check_norm_call(const Value& x, const std::string& name, const NormLayer& norm,
+                     const NormCall& call) {
+  const int rank = x.shape.rank();
+  LOCKSTEP_CHECK(rank >= norm.least_rank && rank <= norm.most_rank, name, ": expected an input of ",
+                 norm.least_rank,
+                 norm.least_rank == norm.most_rank ? "" : concat(" to ", norm.most_rank),
+                 " dimensions, batch first and channels last, got ", to_string(x.shape));
+  LOCKSTEP_CHECK(call.num_features == 0 || call.num_features == x.shape.channels(), name,
+                 ": expected an input with ", call.num_features, " channels (num_features), got ",
+                 x.shape.channels(), " in ", to_string(x.shape));
+  LOCKSTEP_CHECK(call.residual == nullptr || call.residual->shape == x.shape, name,
+                 ": x has shape ", to_string(x.shape), ", the residual ",
+                 to_string(call.residual == nullptr ? Shape{} : call.residual->shape));
+}
+
+}  // namespace
+
+NetworkBuilder::NetworkBuilder(Backend& backend, ParameterStore& store, const NormLayer& norm)
+    : impl_(std::make_unique<Network::Impl>(backend, store, norm)) {}
+
+NetworkBuilder::~NetworkBuilder() = default;
+
+Backend& NetworkBuilder::backend() const { return impl_->backend; }
+
+Value* NetworkBuilder::value(const std::string& name, const Shape& shape) {
+  impl_->values.push_back(std::make_unique<Value>(Value{name, shape, {}, {}}));
+  return impl_->values.back().get();
+}
+
+std::string NetworkBuilder::numbered(const char* kind) const {
+  return std::string(kind) + "_" + std::to_string(impl_->layers.size());
+}
+
+Parameter& NetworkBuilder::parameter(const std::string& name, const Shape& shape,
+                                     ParameterKind kind, std::int64_t fan_in) {
+  return impl_->store.parameter(name, shape, kind, fan_in);
+}
+
+Value* NetworkBuilder::append(std::unique_ptr<Layer> layer) {
+  impl_->layers.push_back(std::move(layer));
+  return impl_->layers.back()->output();
+}
+
+Value* NetworkBuilder::input(const Shape& shape) {
+  LOCKSTEP_CHECK(impl_->input == nullptr, "a network has one input");
+  LOCKSTEP_CHECK(shape.rank() >= 2 && shape.elements() > 0,
+                 "the input needs a batch, channels and no empty extent, got ", to_string(shape));
+  return impl_->input = value("input", shape);
+}
+
+Value* NetworkBuilder::conv2d(Value* x, const std::string& name, const Conv2dOptions& options) {
+  ConvGeometry geometry;
+  geometry.in_channels = x->shape.channels();
+  geometry.out_channels = options.out_channels;
+  geometry.kernel_h = geometry.kernel_w = options.kernel;
+  geometry.stride_h = geometry.stride_w = options.stride;
+  geometry.padding_h = geometry.padding_w = options.padding;
+  geometry.dilation_h = geometry.dilation_w = options.dilation;
+  geometry.groups = options.groups;
+  return conv2d(x, name, geometry, options.bias);
+}
+
+Value* NetworkBuilder::conv2d(Value* x, const std::string& name, const ConvGeometry& geometry,
+                              bool bias) {
+  const Shape shape = naming(name, [&] {
+    geometry.check();
+    return geometry.output_shape(x->shape);
+  });
+  const std::int64_t fan_in =
+      geometry.in_channels / geometry.groups * geometry.kernel_h * geometry.kernel_w;
+  Parameter& weight = impl_->store.parameter(name + ".weight", geometry.weight_shape(),
+                                             ParameterKind::kWeight, fan_in);
+  Parameter* offset = nullptr;
+  if (bias) {
+    offset = &impl_->store.parameter(name + ".bias", {geometry.out_channels}, ParameterKind::kBias);
+  }
+  return append(
+      std::make_unique<Conv2dLayer>(name, x, value(name, shape), geometry, &weight, offset));
+}
+
+Value* NetworkBuilder::linear(Value* x, const std::string& name, std::int64_t out_features,
+                              bool bias) {
+  LOCKSTEP_CHECK(out_features > 0, name, ": expected at least 1 output feature, got ",
+                 out_features);
+  ConvGeometry geometry;
+  geometry.in_channels = x->shape.channels();
+  geometry.out_channels = out_features;
+  geometry.kernel_h = geometry.kernel_w = 1;
+  Parameter& weight = parameter(name + ".weight", {out_features, geometry.in_channels},
+                                ParameterKind::kWeight, geometry.in_channels);
+  Parameter* offset = nullptr;
+  if (bias) offset = &parameter(name + ".bias", {out_features}, ParameterKind::kBias);
+  Value* y = value(name, x->shape.with_channels(out_features));
+  return append(std::make_unique<Conv2dLayer>(name, x, y, geometry, &weight, offset));
+}
+
+Value* NetworkBuilder::reshape(Value* x, const Shape& shape) {
+  const std::string name = numbered("reshape");
+  LOCKSTEP_CHECK(shape.rank() >= 2 && shape.batch() == x->shape.batch() &&
+                     shape.elements() == x->shape.elements(),
+                 name, ": ", to_string(x->shape), " cannot become ", to_string(shape),
+                 "; the batch and the number of elements stay");
+  return append(std::make_unique<ReshapeLayer>(name, x, value(name, shape)));
+}
+
+Value* NetworkBuilder::batch_norm(Value* x, const std::string& name, const NormCall& call) {
+  return batch_norm(x, name, impl_->norm, call);
+}
+
+Value* NetworkBuilder::batch_norm_relu(Value* x, const std::string& name) {
+  return batch_norm(x, name, NormCall{.relu = true});
+}
+
+Value* NetworkBuilder::batch_norm_add_relu(Value* x, Value* residual, const std::string& name) {
+  return batch_norm(x, name, NormCall{.relu = true, .residual = residual});
+}
+
+Value* NetworkBuilder::batch_norm(Value* x, const std::string& name, const NormLayer& norm,
+                                  const NormCall& call) {
+  check_norm_call(*x, name, norm, call);
+  BatchNormLayer::Config config;
+  config.norm = norm;
+  for (std::size_t i = impl_->norm_conversions.size(); i-- > 0;) {
+    impl_->norm_conversions[i](config.norm);
+  }
+  config.relu = call.relu;
+  config.call_index = static_cast<int>(impl_->batch_norms.size());
+  const Shape channels{x->shape.channels()};
+  Parameter* weight = nullptr;
+  Parameter* bias = nullptr;
+  if (config.norm.options.affine) {
+    weight = &parameter(name + ".weight", channels, ParameterKind::kNorm);
+    bias = &parameter(name + ".bias", channels, ParameterKind::kNorm);
+  }
+  BatchNormState* state = nullptr;
+  if (config.norm.options.track_running_stats) state = &impl_->store.batch_norm(name, channels[0]);
+  std::vector<Value*> inputs{x};
+  if (call.residual != nullptr) inputs.push_back(call.residual);
+  auto layer = std::make_unique<BatchNormLayer>(name, std::move(inputs), value(name, x->shape),
+                                                config, weight, bias, state);
+  impl_->batch_norms.push_back(layer.get());
+  return append(std::move(layer));
+}
+
+NetworkBuilder::NormConversion::NormConversion(NetworkBuilder& net,
+                                               std::function<void(NormLayer&)> convert)
+    : net_(net) {
+  net_.impl_->norm_conversions.push_back(std::move(convert));
+}
+
+NetworkBuilder::NormConversion::~NormConversion() { net_.impl_->norm_conversions.pop_back(); }
+
+Value* NetworkBuilder::relu(Value* x) {
+  const std::string name = numbered("relu");
+  return append(std::make_unique<ReluLayer>(name, x, value(name, x->shape)));
+}
+
+Value* NetworkBuilder::max_pool2d(Value* x, const PoolGeometry& geometry) {
+  const std::string name = numbered("max_pool");
+  const Shape shape = naming(name, [&] {
+    geometry.check();
+    return geometry.output_shape(x->shape);
+  });
+  return append(std::make_unique<MaxPoolLayer>(name, x, value(name, shape), geometry));
+}
+
+Value* NetworkBuilder::avg_pool2d(Value* x, const PoolGeometry& geometry) {
+  const std::string name = numbered("avg_pool");
+  const Shape shape = naming(name, [&] {
+    check_average(geometry);
+    return geometry.output_shape(x->shape);
+  });
+  return append(std::make_unique<AvgPoolLayer>(name, x, value(name, shape), geometry));
+}
+
+Value* NetworkBuilder::adaptive_avg_pool2d(Value* x, std::int64_t height, std::int64_t width) {
+  const std::string name = numbered("adaptive_avg_pool");
+  const Shape shape = resized(name, *x, height, width);
+  return append(std::make_unique<AdaptiveAvgPoolLayer>(name, x, value(name, shape)));
+}
+
+Value* NetworkBuilder::upsample_bilinear(Value* x, std::int64_t height, std::int64_t width,
+                                         bool align_corners) {
+  const std::string name = numbered("upsample");
+  Value* y = value(name, resized(name, *x, height, width));
+  return append(std::make_unique<UpsampleLayer>(name, x, y, align_corners, nullptr));
+}
+
+Value* NetworkBuilder::upsample_bilinear(Value* x, const Value* like, bool align_corners) {
+  const std::string name = numbered("upsample");
+  check_image(name, *like);
+  Value* y = value(name, resized(name, *x, like->shape.height(), like->shape.width()));
+  return append(std::make_unique<UpsampleLayer>(name, x, y, align_corners, like));
+}
+
+Value* NetworkBuilder::concat(const std::vector<Value*>& parts) {
+  const std::string name = numbered("concat");
+  LOCKSTEP_CHECK(!parts.empty(), name, ": nothing to concatenate");
+  std::int64_t channels = 0;
+  for (const Value* part : parts) {
+    const Shape& first = parts.front()->shape;
+    LOCKSTEP_CHECK(part->shape.with_channels(first.channels()) == first, name,
+                   ": shapes may differ in channels only, got ", to_string(first), " and ",
+                   to_string(part->shape));
+    channels += part->shape.channels();
+  }
+  const Shape shape = parts.front()->shape.with_channels(channels);
+  return append(std::make_unique<ConcatLayer>(name, parts, value(name, shape)));
+}
+
+Value* NetworkBuilder::add(Value* a, Value* b) {
+  const std::string name = numbered("add");
+  LOCKSTEP_CHECK(a->shape == b->shape, name, ": shapes differ, ", to_string(a->shape), " and ",
+                 to_string(b->shape));
+  return append(std::make_unique<AddLayer>(name, a, b, value(name, a->shape)));
+}
+
+Value* NetworkBuilder::all_reduce(Value* x) {
+  const std::string name = numbered("all_reduce");
+  const auto call = static_cast<int>(impl_->layers.size());
+  return append(std::make_unique<AllReduceLayer>(name, x, value(name, x->shape), call));
+}
+
+Value* NetworkBuilder::dropout(Value* x, float p) {
+  const std::string name = numbered("dropout");
+  LOCKSTEP_CHECK(p >= 0.0F && p < 1.0F, name, ": the probability must be in [0, 1), got ", p);
+  const std::uint64_t call = impl_->layers.size();
+  return append(std::make_unique<DropoutLayer>(name, x, value(name, x->shape), p, call));
+}
+
+std::vector<const Layer*> NetworkBuilder::layers_to(const Value* value) const {
+  const std::unordered_set<const Value*> needed = impl_->needed_for({value});
+  std::vector<const Layer*> layers;
+  for (const auto& layer : impl_->layers) {
+    if (needed.contains(layer->output())) layers.push_back(layer.get());
+  }
+  return layers;
+}
+
+std::unique_ptr<Network> NetworkBuilder::build(const Outputs& outputs, const PlanOptions& options) {
+  LOCKSTEP_CHECK(impl_ != nullptr && impl_->input != nullptr && !impl_->layers.empty(),
+                 "a network is built once and needs an input and at least one layer");
+  check_outputs(outputs, impl_->input);
+  impl_->outputs = outputs;
+  if (!options.outputs.empty()) impl_->leave_out_all_but(options.outputs);
+  if (!impl_->store.allocated()) impl_->store.allocate(impl_->backend);
+  impl_->allocate(options);
+  impl_->set_batch(impl_->input->shape.batch());
+  return std::unique_ptr<Network>(new Network(std::move(impl_)));
+}
+
+std::unique_ptr<Network> NetworkBuilder::build(Value* output, const PlanOptions& options) {
+  return build({{"out", output}}, options);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,74 @@
+#pragma once
+// What NetworkBuilder fills and Network runs.
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "lockstep/nn/network.h"
+#include "nn/graph/liveness.h"
+#include "nn/norms/batch_norm_layer.h"
+
+namespace lockstep {
+
+/// Throws Error naming the outputs when there is none of that name.
+Outputs::const_iterator find_output(const Outputs& outputs, const std::string& name);
+
+struct Network::Impl {
+  Impl(Backend& backend_, ParameterStore& store_, const NormLayer& norm_)
+      : backend(backend_), store(store_), norm(norm_) {}
+
+  /// The values that lead to these, with them and the input.
+  std::unordered_set<const Value*> needed_for(std::unordered_set<const Value*> wanted) const;
+  /// Takes out the layers that no output of these names needs.
+  void leave_out_all_but(const std::vector<std::string>& names);
+  /// Lets convolutions normalise where they may. Without a backward pass.
+  void join_convolutions_and_batch_norms();
+  /// Plans the memory, allocates it and gives layers their saved memory.
+  void allocate(const PlanOptions& options);
+  void set_batch(std::int64_t batch);
+  /// One layer's share of a pass, within the observer's hearing.
+  template <typename Pass>
+  void observed(std::size_t layer, Direction direction, const Pass& pass) {
+    if (observer != nullptr) observer->begin(layer, direction);
+    pass();
+    if (observer != nullptr) observer->end(layer, direction);
+  }
+  /// The backward pass of one layer; its weight gradients may be left for later.
+  void run_backward(std::size_t layer, const StepContext& context);
+  /// Those of the layer that has left them, if one has.
+  void compute_left_weights(const StepContext& context);
+
+  Backend& backend;
+  ParameterStore& store;
+  const NormLayer norm;
+  std::vector<std::function<void(NormLayer&)>> norm_conversions;  // the outermost first
+  std::vector<std::unique_ptr<Value>> values;
+  std::vector<std::unique_ptr<Value>> left_out;  // which outputs may still name
+  std::vector<std::unique_ptr<Layer>> layers;
+  std::vector<BatchNormLayer*> batch_norms;
+  Value* input = nullptr;
+  Outputs outputs;
+
+  LayerObserver* observer = nullptr;
+  bool training = true;
+  DType activations = DType::kFloat32;
+  MemoryPlan plan;
+  Storage arena;
+  std::int64_t batch = 0;
+  std::vector<bool> prepared;                    // [batch] whether the layers know this batch
+  std::vector<ConvWeights> weights;              // of all layers, for the present batch
+  std::vector<std::vector<GradTarget>> targets;  // [layer][input] what its backward pass writes
+  std::optional<std::size_t> left_weights;       // the layer whose weight gradients are left
+
+ private:
+  Graph describe(const PlanOptions& options) const;
+  void set_views();
+  void set_targets();
+  Tensor place(const Placement& placement, const Value& value) const;
+  bool leaves_weights(std::size_t layer, const StepContext& context) const;
+};
+
+}  // namespace lockstep

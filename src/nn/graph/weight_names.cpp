@@ -1,0 +1,85 @@
+#include "nn/graph/weight_names.h"
+
+#include <algorithm>
+#include <compare>
+#include <cstddef>
+#include <tuple>
+
+namespace lockstep {
+namespace {
+
+constexpr int kMaxDepth = 8;  // of wrappers around each other
+
+// How well a mapping fits.
+struct Fit {
+  std::size_t shapes = 0;  // tensors of the network that find their like
+  std::size_t names = 0;   // that find one at all
+
+  friend auto operator<=>(const Fit&, const Fit&) = default;
+};
+
+Fit fit_of(const NameMapping& mapping, const ShapesByName& file, const ShapesByName& network) {
+  Fit fit;
+  for (const auto& [name, shape] : network) {
+    const auto found = file.find(mapping.source_of(name, file));
+    if (found == file.end()) continue;
+    ++fit.names;
+    if (found->second == shape) ++fit.shapes;
+  }
+  return fit;
+}
+
+// Beginnings, up to a dot, of at least `least` of the names; and the empty one.
+std::vector<std::string> common_prefixes(const ShapesByName& names, std::size_t least) {
+  std::map<std::string, std::size_t> counts;
+  for (const auto& [name, shape] : names) {
+    std::size_t dot = name.find('.');
+    for (int depth = 0; depth < kMaxDepth && dot != std::string::npos; ++depth) {
+      ++counts[name.substr(0, dot + 1)];
+      dot = name.find('.', dot + 1);
+    }
+  }
+  std::vector<std::string> prefixes = {""};
+  for (const auto& [prefix, count] : counts) {
+    if (count >= least) prefixes.push_back(prefix);
+  }
+  return prefixes;
+}
+
+// In the order in which equals are preferred.
+std::vector<NameMapping> candidates(const ShapesByName& file, const ShapesByName& network,
+                                    std::size_t least) {
+  std::vector<NameMapping> mappings;
+  const std::vector<std::string> added = common_prefixes(network, least);
+  for (const std::string& strip : common_prefixes(file, least)) {
+    for (const std::string& add : added) {
+      if (strip != add || strip.empty()) mappings.push_back({strip, add});
+    }
+  }
+  const auto rank = [](const NameMapping& m) {
+    return std::tuple(int{!m.strip.empty()} + int{!m.add.empty()}, m.strip.size() + m.add.size(),
+                      m.strip, m.add);
+  };
+  std::sort(mappings.begin(), mappings.end(),
+            [&](const NameMapping& a, const NameMapping& b) { return rank(a) < rank(b); });
+  return mappings;
+}
+
+}  // namespace
+
+NameMapping find_mapping(const ShapesByName& file, const ShapesByName& network) {
+  const std::size_t least =
+      std::max<std::size_t>(1, (std::min(file.size(), network.size()) + 1) / 2);
+  NameMapping best;
+  Fit best_fit = fit_of(best, file, network);
+  for (const NameMapping& mapping : candidates(file, network, least)) {
+    const Fit fit = fit_of(mapping, file, network);
+    if (fit.names >= least && fit > best_fit) {
+      best = mapping;
+      best_fit = fit;
+    }
+  }
+  return best;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,71 @@
+#include "lockstep/nn/model.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "lockstep/nn/models.h"
+
+namespace lockstep {
+namespace {
+
+Model converted(Model model, const std::function<void(BatchNormOptions&)>& convert) {
+  return [model = std::move(model), convert](NetworkBuilder& net, Value* input,
+                                             const NormLayer& norm) {
+    const NetworkBuilder::NormConversion scope(net, [&convert](NormLayer& layer) {
+      if (!layer.frozen) convert(layer.options);
+    });
+    return model(net, input, norm);
+  };
+}
+
+}  // namespace
+
+std::unique_ptr<Network> build_network(const Model& model, const NormLayer& norm,
+                                       const Shape& input, const PlanOptions& plan,
+                                       Backend& backend, ParameterStore& store) {
+  LOCKSTEP_CHECK(model != nullptr, "a network needs a model: a function that declares its layers");
+  NetworkBuilder net(backend, store, norm);
+  Value* x = net.input(input);
+  return net.build(model(net, x, norm), plan);
+}
+
+Model convert_sync_batchnorm(Model model, const RankPartition& process_groups) {
+  return converted(std::move(model), [process_groups](BatchNormOptions& options) {
+    options.mode = BatchNormMode::kSync;
+    if (!process_groups.empty()) options.process_groups = process_groups;
+  });
+}
+
+Model revert_sync_batchnorm(Model model) {
+  return converted(std::move(model), [](BatchNormOptions& options) {
+    if (options.mode == BatchNormMode::kSync) options.mode = BatchNormMode::kLocal;
+  });
+}
+
+const ModelTable& builtin_models() {
+  static const ModelTable models{{"unet", make_unet},
+                                 {"fcn_resnet50", make_segmentation},
+                                 {"fcn_resnet101", make_segmentation},
+                                 {"deeplabv3_resnet50", make_segmentation},
+                                 {"deeplabv3_resnet101", make_segmentation},
+                                 {"pspnet_resnet50", make_segmentation},
+                                 {"pspnet_resnet101", make_segmentation},
+                                 {"resnet18", make_resnet},
+                                 {"resnet34", make_resnet},
+                                 {"resnet50", make_resnet},
+                                 {"resnet101", make_resnet},
+                                 {"resnext50_32x4d", make_resnet}};
+  return models;
+}
+
+Architecture find_architecture(const ModelTable& models, const ModelOptions& options) {
+  const auto found = std::find_if(models.begin(), models.end(), [&](const ModelEntry& entry) {
+    return entry.name == options.arch;
+  });
+  if (found != models.end()) return found->make(options);
+  std::string names;
+  for (const ModelEntry& entry : models) names += (names.empty() ? "" : ", ") + entry.name;
+  throw ConfigError(concat("there is no model '", options.arch, "'; expected one of: ", names));
+}
+
+}  // namespace lockstep

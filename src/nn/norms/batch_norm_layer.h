@@ -1,0 +1,121 @@
+#pragma once
+// BatchNorm in training: partial moments of the local rows, an exchange if the mode asks for one,
+// then normalise (+ add, + ReLU). local, sync and ghost differ only in which slots are merged.
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "lockstep/nn/layer.h"
+#include "lockstep/nn/norm_layer.h"
+
+namespace lockstep {
+
+class BatchNormLayer : public Layer {
+ public:
+  struct Config {
+    NormLayer norm;
+    bool relu = false;
+    int call_index = 0;  // of this BatchNorm call in the network's forward order
+  };
+
+  /// inputs: x, or x and the residual. `weight`, `bias` null when not affine; `state` null when
+  /// running statistics are not tracked.
+  BatchNormLayer(std::string name, std::vector<Value*> inputs, Value* output, const Config& config,
+                 Parameter* weight, Parameter* bias, BatchNormState* state);
+
+  std::vector<const Parameter*> parameters() const override;
+  LayerTraits traits() const override;
+  LayerWork forward_work() const override;
+  LayerWork backward_work(std::span<const GradTarget> grads) const override;
+  void set_saved(void* memory) override;
+  void prepare(Backend& backend, bool training) override;
+  /// Throws Error naming the layer when the merged count is 1 ("needs more than one value per
+  /// channel").
+  void forward(Backend& backend, const StepContext& context) override;
+  void backward(Backend& backend, const StepContext& context,
+                std::span<const GradTarget> grads) override;
+  std::string export_onnx(OnnxGraph& graph) const override;
+
+  /// The convolution before writes its output normalised where the running statistics are used.
+  /// Set-up only.
+  void leave_to_convolution() { left_to_convolution_ = true; }
+  /// What an evaluation asks of the backend; none where it normalises by the batch.
+  std::optional<BatchNormInference> inference(const StepContext& context) const;
+
+  const Config& config() const { return config_; }
+  BatchNormState* state() const { return state_; }
+
+  /// Partial statistics of this replica in the last training forward pass, for reports: one slot
+  /// per slice (one unless the mode is virtual), in device memory. Valid until the next forward.
+  std::span<const StatSlot> local_moments() const { return local_; }
+  /// Makes `local_moments` speak of the present batch, after a forward pass whose device part was
+  /// replayed from a recording.
+  void set_local_moments(const StepContext& context);
+
+ private:
+  /// The rows of one slice, which are normalised together.
+  struct Slice {
+    Tensor x, residual, y;
+    std::int64_t first = 0;  // image of the replica's batch
+    std::int64_t parts = 1;  // of its statistics: its images, or one
+    float* moments;          // [parts, 2, C] (mean, M2)
+    float* sums;             // [parts, 2, C] of the backward pass
+    float* saved;            // [3, C] as BatchNormSaved
+  };
+  /// What a slice's sums of the backward pass are taken of.
+  struct SliceGradient {
+    const Slice& part;
+    const Tensor& grad_y;
+    const Tensor& mask;  // null: none
+  };
+
+  const BatchNormOptions& options() const { return config_.norm.options; }
+  std::int64_t channels() const { return output()->shape.channels(); }
+  /// The output is read only where a residual was added before the ReLU; else its mask comes from
+  /// x.
+  bool masks_by_output() const { return config_.relu && inputs().size() == 2; }
+  bool uses_running_statistics(const StepContext& context) const;
+  bool exchanges(const StepContext& context) const;
+  std::int64_t slice_samples(std::int64_t batch, bool split) const;
+  std::int64_t moments_floats() const;
+  std::int64_t slice_floats() const;
+  std::int64_t planned_slices() const;
+  std::size_t saved_bytes() const;
+  int slice_count(const StepContext& context) const;
+  Slice slice(int index, const StepContext& context) const;
+  Tensor slice_of(const Tensor& tensor, int index, const StepContext& context) const;
+  void reduce_slice(Backend& backend, const StepContext& context, const Slice& part,
+                    const Tensor& grad_y, const Tensor& mask) const;
+  void reduce(Backend& backend, const SliceGradient& slice, std::int64_t begin, std::int64_t count,
+              float* grad_weight, float* grad_bias) const;
+  void reduce_into_tree(Backend& backend, const SliceGradient& slice, const GradientPart& grads,
+                        std::int64_t begin, std::int64_t end) const;
+  AffineParameters affine() const;
+
+  void forward_by_batch(Backend& backend, const StepContext& context);
+  void normalize_slice(Backend& backend, const StepContext& context, int index);
+  void forward_by_running_statistics(Backend& backend, const StepContext& context);
+  std::span<const StatSlot> merged(const StepContext& context, Direction direction,
+                                   const StatSlot& local) const;
+  std::int64_t checked_count(const StepContext& context, std::span<const StatSlot> slots,
+                             std::int64_t rows) const;
+  RunningStatistics running_statistics(const StepContext& context, int index);
+  void backward_slice(Backend& backend, const StepContext& context, int index,
+                      std::span<const GradTarget> grads);
+  void backward_residual(Backend& backend, const Slice& part, const Tensor& grad_y,
+                         const GradTarget& target) const;
+
+  Config config_;
+  Parameter* weight_;
+  Parameter* bias_;
+  BatchNormState* state_;
+  std::vector<StatSlot> local_;  // [slice]
+  float* saved_ = nullptr;
+  std::optional<int> partition_;  // SyncCall::partition, once joined
+  bool keeps_for_backward_ = false;
+  bool by_image_ = false;  // Backend::sums_by_image
+  bool left_to_convolution_ = false;
+};
+
+}  // namespace lockstep
