@@ -358,7 +358,7 @@ FAULTS = [
           replaced("if (i < begin || i >= end) continue;", "static_cast<void>(begin), static_cast<void>(end);"),
           "an update adds the parts*"),
     Fault("image by image on GPUs: losses are the batch's", "mean_squared_error",
-          replaced("if (!by_image_) return gpu::mean_squared_error(entered(), arguments);", "if (arguments.loss != nullptr) return gpu::mean_squared_error(entered(), arguments);"),
+          replaced("if (!sums_by_image()) return add_mean_squared_error", "if (arguments.loss != nullptr) return add_mean_squared_error"),
           "mean squared errors of images*"),
     Fault("image by image on GPUs: convolutions take the plan of the batch", "problem",
           replaced("options_.by_image ? input.with_batch(1) : input", "input"), "a convolution of images*",
@@ -457,7 +457,7 @@ FAULTS = [
     Fault("the report: names of blocks lie on one another", "names_beside",
           replaced("free = r + apart;", "free = r + apart - 1;"), "heat maps: of many layers*", test="test_report"),
     Fault("the report: ignored pixels count", "counts", without("&& label != ignore_index"), "examples: only pixels*",
-          test="test_report", source="report/examples.cpp"),
+          test="test_report", source="data/examples.cpp"),
 
     # --- what is told of weights and of a run
     Fault("inspect: ulps across zero are one off", "rank_of",
