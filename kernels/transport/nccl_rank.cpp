@@ -27,13 +27,12 @@ void check_distinct_gpus(std::span<const Device> devices, const std::string& wha
   }
 }
 
-std::vector<ncclUniqueId> make_nccl_ids(std::size_t count, bool leads,
+std::vector<ncclUniqueId> make_nccl_ids(std::size_t count, bool first,
                                         const std::function<Bytes(const Bytes& own)>& broadcast) {
   std::vector<ncclUniqueId> ids(count);
-  for (std::size_t i = 0; leads && i < count; ++i) {
+  for (std::size_t i = 0; first && i < count; ++i) {
     check_nccl(ncclGetUniqueId(&ids[i]), "ncclGetUniqueId", kNetworkAdvice);
   }
-  if (!broadcast) return ids;
   const auto own = std::as_bytes(std::span(ids));
   const Bytes all = broadcast(Bytes(own.begin(), own.end()));
   LOCKSTEP_CHECK(all.size() == own.size(), "process 0 sent ", all.size(), " bytes of ids of NCCL, ",

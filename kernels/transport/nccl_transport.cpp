@@ -16,11 +16,11 @@ namespace {
 
 /// What the ranks of a process share.
 struct NcclRun {
-  bool leads = true;  // process 0
+  bool first = true;  // process 0
   std::function<Bytes(const Bytes& own)> broadcast;
   std::vector<std::vector<ncclUniqueId>> ids;  // [partition][set]
 
-  void add_ids(std::size_t sets) { ids.push_back(make_nccl_ids(sets, leads, broadcast)); }
+  void add_ids(std::size_t sets) { ids.push_back(make_nccl_ids(sets, first, broadcast)); }
 };
 
 class NcclTransport final : public GpuTransport {
@@ -105,7 +105,8 @@ class NcclTransport final : public GpuTransport {
 
 Transports make_nccl_transports(const TransportRanks& ranks) {
   check_distinct_gpus(ranks.devices, "the transport 'nccl'",
-                      ranks.broadcast ? "the transport 'host'" : "the transport 'event'");
+                      ranks.all > static_cast<int>(ranks.devices.size()) ? "the transport 'host'"
+                                                                         : "the transport 'event'");
   const auto run = std::make_shared<const GpuRun>(ranks.devices);
   const auto nccl = std::make_shared<NcclRun>(NcclRun{ranks.first == 0, ranks.broadcast, {}});
   nccl->add_ids(1);

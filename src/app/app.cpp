@@ -15,11 +15,11 @@
 #include "app/cli.h"
 #include "app/command_line.h"
 #include "app/completion.h"
-#include "app/fleet_session.h"
 #include "app/help.h"
 #include "app/man_page.h"
 #include "app/progress_line.h"
 #include "app/stdout_check.h"
+#include "app/world_session.h"
 #include "config/suggest.h"
 #include "lockstep/core/check.h"
 #include "lockstep/parallel/data_parallel.h"
@@ -123,11 +123,15 @@ int run_command(int argc, const char* const* argv, const Tables& tables) {
   check_leftovers(*chosen->declared);
   const std::string& name = chosen->declared->get_name();
   constexpr std::string_view kOfSeveralProcesses[] = {"train", "compare", "eval", "bench"};
+  const ShownProgress shown;
   if (std::ranges::find(kOfSeveralProcesses, name) == std::end(kOfSeveralProcesses)) {
     check_alone(name);
+    return chosen->run(line);
   }
-  const ShownProgress shown;
-  return chosen->run(line);
+  return run_in_world([&](World& world) {
+    line.common.world = world;
+    return chosen->run(line);
+  });
 }
 
 }  // namespace

@@ -5,11 +5,13 @@
 // codes.
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "config/config.h"
+#include "lockstep/sync/world.h"
 #include "run/exit_code.h"
 #include "train/inference/views.h"
 
@@ -23,6 +25,7 @@ struct CommonArguments {
   std::filesystem::path output;        // -o; empty: not given
   bool json = false;                   // --json: nothing but JSON on stdout
   const Tables* tables = &builtin_tables();
+  std::reference_wrapper<World> world = World::alone();  // the processes that run the command
 };
 
 struct TrainArguments {

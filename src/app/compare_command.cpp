@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "app/cli.h"
-#include "app/fleet_session.h"
 #include "app/signals.h"
+#include "app/world_session.h"
 #include "compare/comparison.h"
 #include "config/config.h"
 #include "io/atomic_file.h"
@@ -96,8 +96,7 @@ std::vector<std::string> cell_overrides(const CompareArguments& arguments, const
 struct Plan {
   fs::path folder;
   std::string devices;
-  Fleet* fleet = nullptr;  // the processes that have such devices; null: this one alone
-  Roster roster;
+  RankLayout layout;  // of all processes, which have such devices each
   std::vector<std::string> modes;
   std::vector<Cell> cells;  // seed by seed, so that an unfinished comparison has whole seeds
 };
@@ -115,7 +114,7 @@ TrainRequest make_request(const CompareArguments& arguments, const Plan& plan,
   TrainRequest request;
   request.config =
       load_config(arguments.inputs.front(),
-                  cell_overrides(arguments, mode, seed, plan.roster.ranks(), global_batch),
+                  cell_overrides(arguments, mode, seed, plan.layout.ranks(), global_batch),
                   &request.warnings, *arguments.common.tables);
   request.devices = is_ghost(mode) ? single_device(devices.front()) : plan.devices;
   request.output = run_folder_of(plan.folder, mode, seed);
@@ -125,23 +124,22 @@ TrainRequest make_request(const CompareArguments& arguments, const Plan& plan,
   return request;
 }
 
-Plan make_plan(const CompareArguments& arguments, Fleet* fleet) {
+Plan make_plan(const CompareArguments& arguments) {
   const Config config = load_config(arguments.inputs.front(), arguments.common.overrides, nullptr,
                                     *arguments.common.tables);
   Plan plan;
   plan.devices = arguments.common.devices.empty() ? default_devices() : arguments.common.devices;
-  plan.fleet = fleet;
-  plan.roster = make_roster(fleet, parse_devices(plan.devices));
+  plan.layout = make_rank_layout(arguments.common.world, parse_devices(plan.devices));
   plan.modes = modes_of(arguments);
   plan.folder = arguments.common.output.empty()
                     ? config.run.work_dir / (config.run.name + "-compare")
                     : arguments.common.output;
-  const std::int64_t global_batch = config.global_batch(plan.roster.ranks());
+  const std::int64_t global_batch = config.global_batch(plan.layout.ranks());
   for (int seed = 0; seed < arguments.seeds; ++seed) {
     for (const std::string& mode : plan.modes) {
       TrainRequest request = make_request(arguments, plan, mode, seed, global_batch);
       const std::string placement =
-          is_ghost(mode) ? request.devices : plan.roster.placement(plan.devices);
+          is_ghost(mode) ? request.devices : plan.layout.placement(plan.devices);
       plan.cells.push_back({mode, std::move(request), placement});
     }
   }
@@ -158,7 +156,7 @@ void announce(const CompareArguments& arguments, const Plan& plan) {
     }
     say(arguments, line);
   }
-  if (plan.roster.ranks() == 1 && plan.modes.size() > 1) {
+  if (plan.layout.ranks() == 1 && plan.modes.size() > 1) {
     say(arguments, "  note: on one device local and sync are the same; -d cpu:4 makes four of it");
   }
   say(arguments, "  " + describe_power(arguments.seeds, static_cast<int>(plan.modes.size())));
@@ -212,11 +210,6 @@ std::string describe_rest(const std::vector<std::chrono::duration<double>>& trai
                      format_duration(mean * static_cast<double>(missing)));
 }
 
-/// What process 0 says is everyone's.
-std::string agree(Fleet* fleet, const std::string& own) {
-  return fleet == nullptr ? own : broadcast(*fleet, own);
-}
-
 struct CellRuns {
   std::vector<TrainSummary> finished;
   std::vector<FailedRun> failed;
@@ -231,28 +224,26 @@ bool is_of_mode(const std::exception& error) {
          dynamic_cast<const ReplicaError*>(&error) != nullptr;
 }
 
-/// Trains the cell; false: it cannot be trained, which `runs` then holds. The processes of a fleet
-/// end with the first failure.
-bool train_cell(const Cell& cell, bool in_fleet, CellRuns& runs) {
+/// Trains the cell; false: it cannot be trained, which `runs` then holds. Several processes end
+/// with the first failure.
+bool train_cell(const Cell& cell, bool alone, CellRuns& runs) {
   try {
     runs.finished.push_back(train(cell.request));
     return true;
   } catch (const Error& error) {
-    if (in_fleet || !is_of_mode(error)) throw;
+    if (!alone || !is_of_mode(error)) throw;
     if (!runs.first_failure) runs.first_failure = std::current_exception();
     runs.failed.push_back({cell.mode, cell.request.config.run.seed, error.what()});
     return false;
   }
 }
 
-/// Trains what is missing; in a fleet every process takes part, and process 0 looks at the folders.
+/// Trains what is missing; every process takes part, and process 0 looks at the folders.
 /// Returns nothing when interrupted.
 std::optional<CellRuns> run_cells(const CompareArguments& arguments, Plan& plan) {
   const StopSignals signals;
-  const bool lead = leads(plan.fleet);
-  const auto tell = [&](const std::string& line) {
-    if (lead) say(arguments, line);
-  };
+  auto& world = arguments.common.world.get();
+  const auto tell = [&](const std::string& line) { world.on_first([&] { say(arguments, line); }); };
   CellRuns runs;
   std::vector<std::chrono::duration<double>> trained;
   for (std::size_t i = 0; i < plan.cells.size(); ++i) {
@@ -260,9 +251,9 @@ std::optional<CellRuns> run_cells(const CompareArguments& arguments, Plan& plan)
     const std::string name = fmt::format("[{}/{}] {} seed {}", i + 1, plan.cells.size(), cell.mode,
                                          cell.request.config.run.seed);
     std::optional<TrainSummary> have;
-    if (lead) have = finished_run(cell);
+    world.on_first([&] { have = finished_run(cell); });
     const std::string work = have ? "done" : cell.request.resume ? "resuming" : "training";
-    const std::string agreed = agree(plan.fleet, work);
+    const std::string agreed = world.broadcast(work);
     if (agreed == "done") {
       if (have) tell(name + ": done before, " + describe_cell(*have));
       if (have) runs.finished.push_back(std::move(*have));
@@ -272,18 +263,19 @@ std::optional<CellRuns> run_cells(const CompareArguments& arguments, Plan& plan)
     // Mode ghost takes one device, which process 0 has.
     const bool alone = is_ghost(cell.mode);
     if (agreed == "resuming") cell.request.resume = "auto";
-    if (!alone) cell.request.fleet = plan.fleet;
+    if (!alone) cell.request.world = world;
     cell.request.stop = &signals.requested();
     const auto begin = std::chrono::steady_clock::now();
-    if (lead || !alone) {
-      if (!train_cell(cell, plan.fleet != nullptr, runs)) {
+    if (world.first() || !alone) {
+      if (!train_cell(cell, world.size() == 1, runs)) {
         tell(fmt::format("{}: cannot train: {}", name, runs.failed.back().error));
         continue;
       }
     }
-    const bool interrupted = lead && runs.finished.back().status == TrainStatus::kInterrupted;
-    if (agree(plan.fleet, interrupted ? "interrupted" : "") == "interrupted") return std::nullopt;
-    if (!lead) continue;
+    const bool interrupted =
+        world.first() && runs.finished.back().status == TrainStatus::kInterrupted;
+    if (world.broadcast(interrupted ? "interrupted" : "") == "interrupted") return std::nullopt;
+    if (!world.first()) continue;
     trained.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin));
     tell(name + ": " + describe_cell(runs.finished.back()) + describe_rest(trained, plan, i + 1));
   }
@@ -349,11 +341,12 @@ void report(const CompareArguments& arguments, const std::vector<TrainSummary>& 
   if (!folder.empty()) write_page(arguments, runs, comparison, folder);
 }
 
-int train_and_compare(const CompareArguments& arguments, Fleet* fleet) {
-  Plan plan = make_plan(arguments, fleet);
-  if (leads(fleet)) announce(arguments, plan);
+int train_and_compare(const CompareArguments& arguments) {
+  Plan plan = make_plan(arguments);
+  const bool first = arguments.common.world.get().first();
+  if (first) announce(arguments, plan);
   auto runs = run_cells(arguments, plan);
-  if (!leads(fleet)) return runs ? kExitDone : kExitInterrupted;
+  if (!first) return runs ? kExitDone : kExitInterrupted;
   if (!runs) {
     say(arguments, "compare: interrupted; the same command continues where this one stopped");
     return kExitInterrupted;
@@ -411,7 +404,7 @@ int run_compare(const CompareArguments& arguments) {
     throw ConfigError("compare takes one configuration file, or run folders: " +
                       arguments.inputs.front().string() + " is not a folder");
   }
-  return run_in_fleet([&](Fleet* fleet) { return train_and_compare(arguments, fleet); });
+  return train_and_compare(arguments);
 }
 
 }  // namespace lockstep

@@ -5,7 +5,6 @@
 #include <cstdio>
 
 #include "app/cli.h"
-#include "app/fleet_session.h"
 #include "run/report_text.h"
 #include "train/evaluator.h"
 
@@ -13,11 +12,11 @@ namespace lockstep {
 
 namespace {
 
-int print_report(const EvalArguments& arguments, const EvalReport& report) {
+void print_report(const EvalArguments& arguments, const EvalReport& report) {
   for (const std::string& warning : report.warnings) fmt::print(stderr, "warning: {}\n", warning);
   if (arguments.common.json) {
     fmt::print("{}\n", to_json(report));
-    return kExitDone;
+    return;
   }
   fmt::print("{}\n", format_checkpoint(report.checkpoint, report.iteration, report.devices,
                                        arguments.common.devices.empty()));
@@ -26,19 +25,17 @@ int print_report(const EvalArguments& arguments, const EvalReport& report) {
     fmt::print("test-time augmentation: {}\n", to_string(report.augmentation));
   }
   fmt::print("{}", format_evaluation(report.evaluation, report.classes));
-  return kExitDone;
 }
 
 }  // namespace
 
 int run_eval(const EvalArguments& arguments) {
-  return run_in_fleet([&](Fleet* fleet) {
-    const EvalReport report =
-        evaluate_checkpoint({arguments.target, arguments.config, arguments.common.overrides,
-                             arguments.common.devices, arguments.common.tables, arguments.split,
-                             augmentation_of(arguments.flip, arguments.scales), fleet});
-    return leads(fleet) ? print_report(arguments, report) : kExitDone;
-  });
+  const EvalReport report = evaluate_checkpoint(
+      {arguments.target, arguments.config, arguments.common.overrides, arguments.common.devices,
+       arguments.common.tables, arguments.split, augmentation_of(arguments.flip, arguments.scales),
+       arguments.common.world});
+  arguments.common.world.get().on_first([&] { print_report(arguments, report); });
+  return kExitDone;
 }
 
 }  // namespace lockstep

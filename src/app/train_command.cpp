@@ -1,7 +1,6 @@
 // lockstep train: one run from a configuration.
 
 #include "app/cli.h"
-#include "app/fleet_session.h"
 #include "app/signals.h"
 #include "train/trainer.h"
 
@@ -18,11 +17,9 @@ int run_train(const TrainArguments& arguments) {
   request.resume = arguments.resume;
   request.stop = &signals.requested();
   request.program = arguments.common.program;
-  return run_in_fleet([&](Fleet* fleet) {
-    request.fleet = fleet;
-    const TrainSummary summary = train(request);
-    return summary.status == TrainStatus::kInterrupted ? kExitInterrupted : kExitDone;
-  });
+  request.world = arguments.common.world;
+  const TrainSummary summary = train(request);
+  return summary.status == TrainStatus::kInterrupted ? kExitInterrupted : kExitDone;
 }
 
 }  // namespace lockstep

@@ -30,7 +30,7 @@ struct LayerComparison {
 /// All runs of one mode, in order of seeds.
 struct ModeResult {
   std::string mode;
-  std::string devices;                    // Roster::placement
+  std::string devices;                    // RankLayout::placement
   std::map<std::uint64_t, double> score;  // [seed], in percent; runs without one are left out
   MeanSpread score_spread;
   MeanSpread val_loss;

@@ -138,7 +138,7 @@ BatchNormReading read_batch_norms(DataParallel& replicas) {
   BatchNormReading reading;
   const std::vector<std::vector<PartMoments>> parts(static_cast<std::size_t>(replicas.size()));
   for (const BatchNormLayer* layer :
-       layers_in_training(replicas.replica(replicas.roster().first_rank()))) {
+       layers_in_training(replicas.replica(replicas.rank_layout().first_rank()))) {
     const auto eps = static_cast<double>(layer->config().norm.options.eps);
     reading.calls.push_back({layer->name(), eps, parts});
   }

@@ -71,8 +71,8 @@ std::optional<std::string> summarize_choices() {
   return fmt::format("{} ({})", fmt::join(parts, ", "), describe_origins(choices));
 }
 
-std::vector<int> follow_first_process(Fleet& fleet) {
-  const Json first = Json::parse(broadcast(fleet, describe_choices().dump()));
+std::vector<int> follow_first_process(World& world) {
+  const Json first = Json::parse(world.broadcast(describe_choices().dump()));
   std::vector<Choice> others;
   std::string forced;
   for (const Choice& own : tuner().choices()) {
@@ -92,7 +92,7 @@ std::vector<int> follow_first_process(Fleet& fleet) {
   }
   tuner().adopt(others);
   std::vector<int> counts;
-  for (const std::string& count : all_gather(fleet, std::to_string(others.size()))) {
+  for (const std::string& count : world.all_gather(std::to_string(others.size()))) {
     counts.push_back(std::stoi(count));
   }
   return counts;

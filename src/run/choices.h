@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/sync/fleet.h"
+#include "lockstep/sync/world.h"
 #include "run/run_log.h"
 
 namespace lockstep {
@@ -24,7 +24,7 @@ std::optional<std::string> summarize_choices();
 /// other takes over: replicas that were made before are to be made again.
 /// [process] how many problems those are. All processes call it; throws ConfigError where the user
 /// forces what process 0 does not do.
-std::vector<int> follow_first_process(Fleet& fleet);
+std::vector<int> follow_first_process(World& world);
 
 /// What this process solves by another implementation than the run whose env.json this is, in a
 /// sentence for people; nothing when there is no difference, or no such file.

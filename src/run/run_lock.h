@@ -10,7 +10,7 @@ namespace lockstep {
 /// Holds the lock of a run folder (flock on its file `lock`, which says who holds it) while it
 /// lives, and makes the folder. In the end the file goes, and so do the folders that it made and
 /// that nobody has written to. A file system that cannot lock, or that nothing can be written to,
-/// is no error: then there is no lock. Of a fleet, process 0 holds it for all.
+/// is no error: then there is no lock. Process 0 holds it for all processes of a run.
 class RunLock {
  public:
   /// Throws ConfigError naming the folder and who holds it when another training does.

@@ -101,7 +101,7 @@ void take_moments(const LayerMoments& moments, BatchNormStatistics& layer) {
 /// Ranks of other processes have the layers of this one's.
 void share_statistics(DataParallel& replicas, std::vector<ReplicaStatistics>& statistics) {
   const ReplicaStatistics& own =
-      statistics[static_cast<std::size_t>(replicas.roster().first_rank())];
+      statistics[static_cast<std::size_t>(replicas.rank_layout().first_rank())];
   share_ranks(
       replicas,
       [&](int rank, ByteWriter& writer) {

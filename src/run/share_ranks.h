@@ -12,21 +12,20 @@ namespace lockstep {
 /// in their order; nothing for one process. All processes call it.
 template <typename Write, typename Read>
 void share_ranks(DataParallel& replicas, const Write& write, const Read& read) {
-  const Roster& roster = replicas.roster();
-  if (roster.processes() == 1) return;
-  ByteWriter writer;
-  for (int rank = 0; rank < roster.ranks(); ++rank) {
-    if (roster.process_of(rank) == roster.process) write(rank, writer);
-  }
-  std::vector<Bytes> all;
-  replicas.all_gather(writer.bytes(), all);
-  for (int process = 0; process < roster.processes(); ++process) {
-    if (process == roster.process) continue;
-    ByteReader reader(all[static_cast<std::size_t>(process)]);
-    for (int rank = 0; rank < roster.ranks(); ++rank) {
-      if (roster.process_of(rank) == process) read(rank, reader);
+  const RankLayout& layout = replicas.rank_layout();
+  const auto for_ranks_of = [&layout](int process, const auto& work) {
+    for (int rank = 0; rank < layout.ranks(); ++rank) {
+      if (layout.process_of(rank) == process) work(rank);
     }
-  }
+  };
+  PeerExchange()(
+      replicas,
+      [&](ByteWriter& writer) {
+        for_ranks_of(layout.process, [&](int rank) { write(rank, writer); });
+      },
+      [&](int process, ByteReader& reader) {
+        for_ranks_of(process, [&](int rank) { read(rank, reader); });
+      });
 }
 
 }  // namespace lockstep

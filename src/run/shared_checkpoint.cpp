@@ -30,20 +30,19 @@ fs::path make_temporary_folder() {
 }  // namespace
 
 // An object of its own comes first, so that the folder goes also where what follows throws.
-SharedCheckpoint::SharedCheckpoint(Fleet& fleet, const fs::path& path) : SharedCheckpoint(path) {
-  const bool leads = fleet.process() == 0;
-  const fs::path run = leads ? fs::absolute(path).parent_path().parent_path() : fs::path();
-  const std::string weights = broadcast(fleet, leads ? read_bytes(path) : "");
-  const std::string state = broadcast(fleet, leads ? read_bytes(state_path(path)) : "");
-  const std::string config = broadcast(fleet, leads ? read_bytes(RunFolder{run}.config()) : "");
-  if (leads) return;
+SharedCheckpoint::SharedCheckpoint(World& world, const fs::path& path) : SharedCheckpoint(path) {
+  const RunFolder run{fs::absolute(path).parent_path().parent_path()};
+  const auto weights = world.to_others([&] { return read_bytes(path); });
+  const auto state = world.to_others([&] { return read_bytes(state_path(path)); });
+  const auto config = world.to_others([&] { return read_bytes(run.config()); });
+  if (!weights) return;
   copy_ = make_temporary_folder();
   const RunFolder folder{copy_};
   fs::create_directories(folder.checkpoints());
   path_ = folder.checkpoint("last");
-  write_file_atomically(path_, weights);
-  if (!state.empty()) write_file_atomically(state_path(path_), state);
-  if (!config.empty()) write_file_atomically(folder.config(), config);
+  write_file_atomically(path_, *weights);
+  if (!state->empty()) write_file_atomically(state_path(path_), *state);
+  if (!config->empty()) write_file_atomically(folder.config(), *config);
 }
 
 SharedCheckpoint::~SharedCheckpoint() {

@@ -3,7 +3,7 @@
 
 #include <filesystem>
 
-#include "lockstep/sync/fleet.h"
+#include "lockstep/sync/world.h"
 
 namespace lockstep {
 
@@ -13,7 +13,7 @@ namespace lockstep {
 class SharedCheckpoint {
  public:
   /// `path`: process 0's; elsewhere it is not looked at. Throws Error.
-  SharedCheckpoint(Fleet& fleet, const std::filesystem::path& path);
+  SharedCheckpoint(World& world, const std::filesystem::path& path);
   ~SharedCheckpoint();
   SharedCheckpoint(const SharedCheckpoint&) = delete;
   SharedCheckpoint& operator=(const SharedCheckpoint&) = delete;

@@ -52,7 +52,7 @@ struct TrainSummary {
   std::string bn_mode;
   std::uint64_t seed = 0;
   std::string devices;    // of a process, as parse_devices reads it
-  std::string placement;  // Roster::placement
+  std::string placement;  // RankLayout::placement
   int device_count = 0;
   std::int64_t global_batch = 0;
   std::int64_t iterations = 0;  // done

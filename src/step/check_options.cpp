@@ -70,7 +70,7 @@ void check_options(const DataParallelOptions& options, int ranks) {
 
 void check_recording(const DataParallelOptions& options, const GradientExchangeChoice& exchange,
                      bool can_record) {
-  if (options.communicator.fleet != nullptr) {
+  if (options.communicator.world.get().size() > 1) {
     throw ConfigError(
         "run.cuda_graph = true replays steps without the host, but the hosts of several processes "
         "exchange statistics and gradients in every step; set it to false, or use one process");

@@ -27,7 +27,7 @@ GradientExchangeChoice chosen_exchange(const DataParallelOptions& options) {
   if (options.placement_invariant && wanted == "auto") {
     return {"owner", "sums in one order (run.placement_invariant)"};
   }
-  if (options.communicator.fleet != nullptr && wanted == "auto") {
+  if (options.communicator.world.get().size() > 1 && wanted == "auto") {
     return {"owner", "several processes"};
   }
   return choose_gradient_exchange(wanted, options.devices);
@@ -50,13 +50,13 @@ DataParallel::Impl::Impl(DataParallelOptions&& run_options)
       exchange(chosen_exchange(options)),
       sync_group(options.devices, sync_group_options(options, exchange)),
       scatter(options, sync_group.size()),
+      shared_outcomes(sync_group),
       replicas(options.devices.size()),
       outcomes(static_cast<std::size_t>(sync_group.size())),
       rank_steps(outcomes.size()) {
   check_options(options, ranks());
-  if (in_fleet()) {
-    fleet_gradients = std::make_unique<FleetGradients>(sync_group);
-    shared_outcomes.emplace(sync_group);
+  if (rank_layout().processes() > 1) {
+    world_gradients = std::make_unique<WorldGradients>(sync_group);
   }
   if (options.cuda_graph)
     check_recording(options, exchange, sync_group.recorder(first()) != nullptr);
@@ -64,22 +64,22 @@ DataParallel::Impl::Impl(DataParallelOptions&& run_options)
 }
 
 void DataParallel::Impl::build() {
-  const int threads = threads_per_replica(roster().own_ranks());
+  const int threads = threads_per_replica(rank_layout().own_ranks());
   group->run([&](int rank) {
     replica_at(rank) = std::make_unique<Replica>(options, sync_group, rank, threads);
   });
-  if (fleet_gradients) {
+  if (world_gradients) {
     std::vector<const ParameterStore*> stores;
     std::vector<const double*> losses;
     for (const auto& replica : replicas) {
       stores.push_back(&replica->store());
       replica->add_losses(losses);
     }
-    fleet_gradients->join(std::move(stores), std::move(losses),
+    world_gradients->join(std::move(stores), std::move(losses),
                           replicas.front()->backend().sums_by_image());
   }
   run([&](Replica& replica) {
-    replica.join(replicas, exchange, fleet_gradients.get());
+    replica.join(replicas, exchange, world_gradients.get());
     if (replica.rank() == 0)
       initialize_parameters(replica.store(), replica.backend(), options.seed);
   });
@@ -127,7 +127,7 @@ void DataParallel::leave_stuck_threads() {
 
 void DataParallel::Impl::call_on_replicate() {
   if (!options.on_replicate) return;
-  for (int rank = first(); rank < first() + roster().own_ranks(); ++rank) {
+  for (int rank = first(); rank < first() + rank_layout().own_ranks(); ++rank) {
     run([&](Replica& replica) {
       if (replica.rank() != rank) return;
       options.on_replicate(
@@ -141,7 +141,7 @@ void DataParallel::replicate() {
   if (size() > 1) {
     ReplicaState state;
     impl_->run_on_first([&](Replica& first) { state = first.read_state(); });
-    if (impl_->in_fleet()) share_state(impl_->sync_group, state);
+    share_state(impl_->sync_group, state);
     impl_->run([&](Replica& replica) {
       if (replica.rank() != 0) replica.write_state(state);
     });
@@ -168,7 +168,7 @@ void DataParallel::Impl::check_batch(const Batch& batch, std::int64_t most) cons
 
 // The loss is divided by what all processes have of the batch, each of which has counted its own.
 const Batch& DataParallel::Impl::with_counts_of_all(const Batch& batch) {
-  if (!in_fleet() || !batch.own_places_only) return batch;
+  if (!batch.own_places_only) return batch;
   LOCKSTEP_CHECK(!batch.class_pixels.empty(),
                  "a batch of own places only comes with its label counts");
   sync_group.all_gather(std::as_bytes(std::span(batch.class_pixels)), counts_said);
@@ -244,7 +244,7 @@ StepResult DataParallel::train_step(const Batch& batch, std::int64_t step) {
 
 StepResult DataParallel::train_step(std::span<const Batch> batches, std::int64_t step, float lr) {
   impl_->check_between_steps("train_step");
-  if (impl_->in_fleet()) {
+  if (impl_->rank_layout().processes() > 1) {
     throw ConfigError(
         "a batch for each device is for one process; give all processes the whole one");
   }
@@ -307,11 +307,11 @@ StepResult DataParallel::finish_step() {
   const Impl::StepUnderWay step = impl_->under_way.front();
   impl_->under_way.erase(impl_->under_way.begin());
   impl_->wait_for(step);
-  if (impl_->shared_outcomes) impl_->shared_outcomes->share(impl_->outcomes);
+  impl_->shared_outcomes.share(impl_->outcomes);
   try {
     const bool summed = impl_->exchange.kind == "all_reduce";
     const StepResult result = gather({step.step, impl_->outcomes, summed, impl_->scale_in_use},
-                                     impl_->options, impl_->roster(), impl_->rank_steps);
+                                     impl_->options, impl_->rank_layout(), impl_->rank_steps);
     if (result.loss_scale) impl_->scale_in_use = result.loss_scale->scale;
     return result;
   } catch (const NonFiniteError&) {

@@ -11,12 +11,12 @@
 #include <vector>
 
 #include "lockstep/parallel/data_parallel.h"
-#include "step/fleet_gradients.h"
-#include "step/fleet_state.h"
 #include "step/placement.h"
 #include "step/replica.h"
 #include "step/replica_group.h"
 #include "step/scatter.h"
+#include "step/world_gradients.h"
+#include "step/world_state.h"
 
 namespace lockstep {
 
@@ -35,10 +35,9 @@ struct DataParallel::Impl {
     return lockstep::placement_obstacle(options, exchange, replicas.front()->network());
   }
 
-  const Roster& roster() const { return sync_group.roster(); }
-  int ranks() const { return roster().ranks(); }
-  int first() const { return roster().first_rank(); }
-  bool in_fleet() const { return options.communicator.fleet != nullptr; }
+  const RankLayout& rank_layout() const { return sync_group.rank_layout(); }
+  int ranks() const { return rank_layout().ranks(); }
+  int first() const { return rank_layout().first_rank(); }
   std::unique_ptr<Replica>& replica_at(int rank) {
     return replicas[static_cast<std::size_t>(rank - first())];
   }
@@ -65,8 +64,8 @@ struct DataParallel::Impl {
   const GradientExchangeChoice exchange;
   SyncGroup sync_group;
   Scatter scatter;
-  std::unique_ptr<FleetGradients> fleet_gradients;  // null: one process
-  std::optional<SharedOutcomes> shared_outcomes;    // none: one process
+  SharedOutcomes shared_outcomes;
+  std::unique_ptr<WorldGradients> world_gradients;  // null: one process
   std::vector<std::unique_ptr<Replica>> replicas;   // [own rank]
   std::vector<StepOutcome> outcomes;                // [rank] of the step finished last
   std::vector<RankStep> rank_steps;                 // [rank], of the same step

@@ -42,9 +42,7 @@ DataParallel::EvalResult DataParallel::evaluate(
   for (const auto& confusion : confusions) {
     for (std::size_t i = 0; i < confusion.size(); ++i) result.confusion[i] += confusion[i];
   }
-  if (impl_->in_fleet()) {
-    share_evaluation(impl_->sync_group, batches, result.confusion);
-  }
+  share_evaluation(impl_->sync_group, batches, result.confusion);
   std::int64_t terms = 0;
   for (const EvalOutcome& batch : batches) {
     result.loss += batch.loss;
@@ -84,7 +82,7 @@ OptimizerState DataParallel::optimizer_state() {
     state.slots[slot].resize(elements);
   }
   impl_->run([&](Replica& replica) { replica.gradients().save_state(state); });
-  if (impl_->in_fleet()) share_optimizer_state(impl_->sync_group, state);
+  share_optimizer_state(impl_->sync_group, state);
   return state;
 }
 
@@ -124,7 +122,7 @@ void DataParallel::set_loss_scale(const LossScaleState& state) {
 }
 
 int DataParallel::size() const { return impl_->ranks(); }
-const Roster& DataParallel::roster() const { return impl_->roster(); }
+const RankLayout& DataParallel::rank_layout() const { return impl_->rank_layout(); }
 const DataParallelOptions& DataParallel::options() const { return impl_->options; }
 const GradientExchangeChoice& DataParallel::gradient_exchange() const { return impl_->exchange; }
 

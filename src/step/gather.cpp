@@ -24,14 +24,14 @@ double loss_of(const StepDone& done, std::size_t i, std::size_t losses) {
   return sum;
 }
 
-void add_losses(const StepDone& done, const DataParallelOptions& options, const Roster& roster,
+void add_losses(const StepDone& done, const DataParallelOptions& options, const RankLayout& layout,
                 StepResult& result) {
   for (std::size_t rank = 0; rank < done.outcomes.size(); ++rank) {
     for (std::size_t i = 0; i < options.losses.size(); ++i) {
       const double loss = done.outcomes[rank].sums.losses[i];
       if (!std::isfinite(loss)) {
         throw NonFiniteError(concat("step ", done.step, ": the loss of ",
-                                    roster.describe_rank(static_cast<int>(rank)), " is ", loss,
+                                    layout.describe_rank(static_cast<int>(rank)), " is ", loss,
                                     "; the weights were not changed"));
       }
     }
@@ -92,13 +92,13 @@ void judge_gradient(const StepDone& done, StepResult& result) {
 
 }  // namespace
 
-StepResult gather(const StepDone& done, const DataParallelOptions& options, const Roster& roster,
-                  std::span<RankStep> ranks) {
+StepResult gather(const StepDone& done, const DataParallelOptions& options,
+                  const RankLayout& layout, std::span<RankStep> ranks) {
   StepResult result;
   tell_ranks(done, ranks);
   result.ranks = ranks;
   result.times = mean_times(done.outcomes);
-  add_losses(done, options, roster, result);
+  add_losses(done, options, layout, result);
   if (options.loss_scale) {
     result.loss_scale = done.outcomes.front().sums.scale;
     result.skipped = std::any_of(done.outcomes.begin(), done.outcomes.end(), left_out);

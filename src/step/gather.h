@@ -16,9 +16,9 @@ struct StepDone {
   float scale = 1;                 // the loss scale that the step was done with
 };
 
-/// `roster`: of the ranks; `ranks`: [rank], which the result then speaks of. Throws NonFiniteError
+/// `layout`: of the ranks; `ranks`: [rank], which the result then speaks of. Throws NonFiniteError
 /// for a loss or a gradient that is not finite, as DataParallel::train_step says.
-StepResult gather(const StepDone& done, const DataParallelOptions& options, const Roster& roster,
-                  std::span<RankStep> ranks);
+StepResult gather(const StepDone& done, const DataParallelOptions& options,
+                  const RankLayout& layout, std::span<RankStep> ranks);
 
 }  // namespace lockstep

@@ -44,7 +44,7 @@ GradientExchange::GradientExchange(Backend& backend, const GradientPeers& peers,
     : backend_(backend),
       rank_(rank),
       first_rank_(peers.first_rank),
-      fleet_(peers.fleet),
+      world_(peers.world),
       memory_(std::move(memory)),
       sums_(std::move(sums)),
       optimizer_(optimizer) {
@@ -95,19 +95,19 @@ void GradientExchange::finish() {
 }
 
 void GradientExchange::exchange_with_processes(const GradientTree& tree) {
-  if (fleet_ == nullptr) return;
+  if (world_ == nullptr) return;
   const int own = rank_ - first_rank_;
-  sums_ ? fleet_->exchange_losses(own) : fleet_->exchange(own, tree);
+  sums_ ? world_->exchange_losses(own) : world_->exchange(own, tree);
 }
 
 void GradientExchange::share_with_processes() {
-  if (fleet_ != nullptr && !sums_) fleet_->share_weights(rank_ - first_rank_);
+  if (world_ != nullptr && !sums_) world_->share_weights(rank_ - first_rank_);
 }
 
 void GradientExchange::collect_gradients(const GradientTree& tree) {
   grads_.clear();
   if (sums_) return grads_.push_back(stores_.front()->grads() + begin_);
-  if (fleet_ != nullptr) return fleet_->parts_from(rank_ - first_rank_, begin_, grads_);
+  if (world_ != nullptr) return world_->parts_from(rank_ - first_rank_, begin_, grads_);
   for (const GradientNode& node : tree.nodes()) {
     grads_.push_back(stores_[static_cast<std::size_t>(node.rank)]->grads_of_part(node.part) +
                      begin_);
@@ -117,7 +117,7 @@ void GradientExchange::collect_gradients(const GradientTree& tree) {
 void GradientExchange::update(const GradientTree& tree) {
   collect_gradients(tree);
   const bool in_tree = !sums_ && backend_.sums_by_image();
-  const std::span<const int> joins = fleet_ != nullptr ? fleet_->joins() : tree.joins();
+  const std::span<const int> joins = world_ != nullptr ? world_->joins() : tree.joins();
   OptimizerShard shard{
       .grads = grads_,
       .joins = in_tree ? joins : std::span<const int>(),

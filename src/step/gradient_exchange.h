@@ -7,7 +7,7 @@
 //               all its own weights; it is then the owner of everything among itself alone.
 //
 // Either way all ranks must have finished their backward pass before the update and must not start
-// a forward pass until all are done. Between processes: fleet_gradients.h.
+// a forward pass until all are done. Between processes: world_gradients.h.
 
 #include <memory>
 #include <span>
@@ -18,8 +18,8 @@
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/sync/all_reduce.h"
 #include "step/bucketed_sum.h"
-#include "step/fleet_gradients.h"
 #include "step/gradient_tree.h"
+#include "step/world_gradients.h"
 
 namespace lockstep {
 
@@ -50,7 +50,7 @@ struct GradientPeers {
   std::span<ParameterStore* const> stores;  // of this process's ranks
   int first_rank = 0;                       // of this process
   int ranks = 1;                            // of all processes
-  FleetGradients* fleet = nullptr;          // null: one process
+  WorldGradients* world = nullptr;          // null: one process
 };
 
 /// Owned by its replica, used by its rank's thread.
@@ -91,7 +91,7 @@ class GradientExchange {
 
   Backend& backend_;
   const int rank_, first_rank_;
-  FleetGradients* const fleet_;
+  WorldGradients* const world_;
   const StepMemory memory_;
   const std::unique_ptr<BucketedSum> sums_;
   std::int64_t begin_ = 0;                     // of the owned elements, in the flat parameters

@@ -42,7 +42,7 @@ void check_norm(const DataParallelOptions& options, const Network& network) {
 
 Replica::Replica(const DataParallelOptions& options, SyncGroup& group, int rank, int threads)
     : options_(options),
-      roster_(group.roster()),
+      layout_(group.rank_layout()),
       communicator_(group.at(rank)),
       all_reduce_(group.all_reduce(rank)),
       recorder_(group.recorder(rank)),
@@ -50,7 +50,7 @@ Replica::Replica(const DataParallelOptions& options, SyncGroup& group, int rank,
   communicator_.enter("building", "the replica");
   backend_ = make_backend(device(), threads, backend_options(options));
   communicator_.attach(*backend_);
-  const Shape input = options.input.with_batch(planned_batch(options, roster_.ranks()));
+  const Shape input = options.input.with_batch(planned_batch(options, layout_.ranks()));
   network_ =
       build_network(options.model, options.norm, input, training_plan(options), *backend_, store_);
   check_norm(options, *network_);
@@ -100,7 +100,7 @@ void Replica::add_losses(std::vector<const double*>& losses) const {
 }
 
 void Replica::join(std::span<const std::unique_ptr<Replica>> replicas,
-                   const GradientExchangeChoice& exchange, FleetGradients* fleet) {
+                   const GradientExchangeChoice& exchange, WorldGradients* world) {
   std::unique_ptr<BucketedSum> bucketed;
   if (exchange.kind == "all_reduce") {
     bucketed = std::make_unique<BucketedSum>(
@@ -120,23 +120,23 @@ void Replica::join(std::span<const std::unique_ptr<Replica>> replicas,
     stores.push_back(&peer->store_);
     peer->add_losses(memory.losses);
   }
-  if (fleet != nullptr) join(*fleet, memory.losses);
+  if (world != nullptr) join(*world, memory.losses);
   if (options_.loss_scale) guards_ = memory.losses;
   gradients_ = std::make_unique<GradientExchange>(
-      *backend_, GradientPeers{stores, roster_.first_rank(), roster_.ranks(), fleet}, rank_,
+      *backend_, GradientPeers{stores, layout_.first_rank(), layout_.ranks(), world}, rank_,
       options_.optimizer, options_.parameter_groups, std::move(memory), std::move(bucketed));
 }
 
-void Replica::join(FleetGradients& fleet, std::vector<const double*>& losses) {
-  const int own = rank_ - roster_.first_rank();
+void Replica::join(WorldGradients& world, std::vector<const double*>& losses) {
+  const int own = rank_ - layout_.first_rank();
   if (device().kind != DeviceKind::kCpu) {
     std::vector<const double*> own_losses;
     add_losses(own_losses);
-    const auto [begin, end] = fleet.owned(own);
-    fleet_staging_ = std::make_unique<FleetStaging>(*backend_, store_, own_losses, begin, end);
-    fleet.join(own, *fleet_staging_);
+    const auto [begin, end] = world.owned(own);
+    world_staging_ = std::make_unique<WorldStaging>(*backend_, store_, own_losses, begin, end);
+    world.join(own, *world_staging_);
   }
-  losses.push_back(fleet.losses(own));
+  losses.push_back(world.losses(own));
 }
 
 // --- state, between steps ---

@@ -36,14 +36,14 @@ class Replica {
  public:
   /// Everything but the share of the optimizer. `options` and `group` outlive it.
   Replica(const DataParallelOptions& options, SyncGroup& group, int rank, int threads);
-  /// Once all replicas of this process are there, which stay where they are. `fleet`: null for one
+  /// Once all replicas of this process are there, which stay where they are. `world`: null for one
   /// process.
   void join(std::span<const std::unique_ptr<Replica>> replicas,
-            const GradientExchangeChoice& exchange, FleetGradients* fleet);
+            const GradientExchangeChoice& exchange, WorldGradients* world);
 
   /// Among those of all processes.
   int rank() const { return rank_; }
-  const Device& device() const { return roster_.devices[static_cast<std::size_t>(rank_)]; }
+  const Device& device() const { return layout_.devices[static_cast<std::size_t>(rank_)]; }
   Backend& backend() const { return *backend_; }
   ParameterStore& store() { return store_; }
   const ParameterStore& store() const { return store_; }
@@ -89,7 +89,7 @@ class Replica {
   void set_loss_scale(const LossScaleState& state);
 
  private:
-  void join(FleetGradients& fleet, std::vector<const double*>& losses);
+  void join(WorldGradients& world, std::vector<const double*>& losses);
   void allocate_step_memory();
   void allocate_sums();
   void plan_gradients(const StepInput& input);
@@ -142,7 +142,7 @@ class Replica {
   Tensor confusion_tensor() const;
 
   const DataParallelOptions& options_;
-  const Roster& roster_;
+  const RankLayout& layout_;
   Communicator& communicator_;
   AllReduce* const all_reduce_;  // null: gradients go another way
   Recorder* const recorder_;     // null: steps cannot be recorded
@@ -152,7 +152,7 @@ class Replica {
   std::unique_ptr<Network> network_;       // training
   std::unique_ptr<Network> eval_network_;  // of the last evaluated size; shares the store
   std::vector<LossNode> losses_;
-  std::unique_ptr<FleetStaging> fleet_staging_;  // null: one process, or the host reads our memory
+  std::unique_ptr<WorldStaging> world_staging_;  // null: one process, or the host reads our memory
   std::unique_ptr<GradientExchange> gradients_;
   std::unique_ptr<Targets> targets_;
   // The next batch on its way, ahead of its step, micro-batch by micro-batch; empty on the CPU,

@@ -32,7 +32,7 @@ struct ReplicaGroup::Impl {
         thrown(devices.size()) {}
 
   int size() const { return static_cast<int>(devices.size()); }
-  int first() const { return group.roster().first_rank(); }
+  int first() const { return group.rank_layout().first_rank(); }
   void serve(int rank);
   void note_failure(int rank, std::exception_ptr failure);
   bool wait_for_all(std::unique_lock<std::mutex>& lock);
@@ -94,11 +94,11 @@ std::exception_ptr ReplicaGroup::Impl::root_cause() const {
   std::string stuck;
   for (int rank = 0; rank < size(); ++rank) {
     if (returned[rank]) continue;
-    stuck += concat("; ", group.roster().describe_rank(first() + rank),
+    stuck += concat("; ", group.rank_layout().describe_rank(first() + rank),
                     " does not return and is left behind (",
                     group.progress().describe(first() + rank), ")");
   }
-  return attribute_failure(group.failure(), thrown, group.roster(), stuck);
+  return attribute_failure(group.failure(), thrown, group.rank_layout(), stuck);
 }
 
 ReplicaGroup::ReplicaGroup(std::span<const Device> devices, SyncGroup& group)

@@ -7,7 +7,7 @@ namespace lockstep {
 namespace {
 
 std::string prefix(const std::exception_ptr& cause, std::span<const std::exception_ptr> thrown,
-                   const Roster& roster) {
+                   const RankLayout& layout) {
   int throwers = 0;
   std::size_t thrower = 0;
   for (std::size_t rank = 0; rank < thrown.size(); ++rank) {
@@ -18,15 +18,15 @@ std::string prefix(const std::exception_ptr& cause, std::span<const std::excepti
     ++throwers;
   }
   if (throwers != 1) return "";
-  return roster.describe_rank(roster.first_rank() + static_cast<int>(thrower)) + ": ";
+  return layout.describe_rank(layout.first_rank() + static_cast<int>(thrower)) + ": ";
 }
 
 }  // namespace
 
 std::exception_ptr attribute_failure(const std::exception_ptr& cause,
                                      std::span<const std::exception_ptr> thrown,
-                                     const Roster& roster, const std::string& remark) {
-  const std::string text = prefix(cause, thrown, roster) + describe(cause) + remark;
+                                     const RankLayout& layout, const std::string& remark) {
+  const std::string text = prefix(cause, thrown, layout) + describe(cause) + remark;
   try {
     std::rethrow_exception(cause);
   } catch (const ConfigError&) {

@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-#include "lockstep/sync/fleet.h"
+#include "lockstep/sync/world.h"
 
 namespace lockstep {
 
@@ -17,6 +17,6 @@ namespace lockstep {
 /// added at the end.
 std::exception_ptr attribute_failure(const std::exception_ptr& cause,
                                      std::span<const std::exception_ptr> thrown,
-                                     const Roster& roster, const std::string& remark);
+                                     const RankLayout& layout, const std::string& remark);
 
 }  // namespace lockstep

@@ -38,12 +38,12 @@ std::span<const BatchPart> Scatter::operator()(std::span<const Batch> batches) {
   return parts_;
 }
 
-std::vector<std::int64_t> own_places(std::int64_t count, int accumulate, const Roster& roster) {
+std::vector<std::int64_t> own_places(std::int64_t count, int accumulate, const RankLayout& layout) {
   std::vector<std::int64_t> places;
   for (int micro = 0; micro < accumulate; ++micro) {
     const Shard whole = shard_of(count, accumulate, micro);
-    for (int i = 0; i < roster.own_ranks(); ++i) {
-      const Shard own = shard_of(whole.count, roster.ranks(), roster.first_rank() + i);
+    for (int i = 0; i < layout.own_ranks(); ++i) {
+      const Shard own = shard_of(whole.count, layout.ranks(), layout.first_rank() + i);
       for (std::int64_t n = 0; n < own.count; ++n) places.push_back(whole.begin + own.begin + n);
     }
   }

@@ -30,7 +30,7 @@ class Scatter {
 };
 
 /// The places of a batch of `count` samples, cut into `accumulate` micro-batches, that the ranks of
-/// the roster's process work on, in rising order.
-std::vector<std::int64_t> own_places(std::int64_t count, int accumulate, const Roster& roster);
+/// the layout's process work on, in rising order.
+std::vector<std::int64_t> own_places(std::int64_t count, int accumulate, const RankLayout& layout);
 
 }  // namespace lockstep

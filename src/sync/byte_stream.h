@@ -1,5 +1,5 @@
 #pragma once
-// Values as the bytes that processes of a fleet say to each other; all of them run the same
+// Values as the bytes that the processes of a world say to each other; all of them run the same
 // program.
 
 #include <cstring>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "lockstep/core/check.h"
-#include "lockstep/sync/fleet.h"
+#include "lockstep/sync/world.h"
 
 namespace lockstep {
 
@@ -79,6 +79,31 @@ class ByteReader {
 
  private:
   std::span<const std::byte> left_;
+};
+
+/// What this process tells the others and hears of them, in memory that is used again.
+class PeerExchange {
+ public:
+  /// write(writer) here is read(process, reader) in every other process, in the order of the
+  /// processes; one without others calls neither. All processes make the same calls. `group`: a
+  /// SyncGroup or a DataParallel.
+  template <typename Group, typename Write, typename Read>
+  void operator()(Group& group, const Write& write, const Read& read) {
+    const RankLayout& layout = group.rank_layout();
+    if (layout.processes() == 1) return;
+    own_.clear();
+    write(own_);
+    group.all_gather(own_.bytes(), all_);
+    for (int process = 0; process < layout.processes(); ++process) {
+      if (process == layout.process) continue;
+      ByteReader reader(all_[static_cast<std::size_t>(process)]);
+      read(process, reader);
+    }
+  }
+
+ private:
+  ByteWriter own_;
+  std::vector<Bytes> all_;  // [process]
 };
 
 }  // namespace lockstep

@@ -35,7 +35,7 @@ int Communicator::join(const RankPartition& partition) {
     enter("joining", "process groups");
     const SyncCall call{"process groups", Direction::kOther, 0, 0};
     number = static_cast<int>(
-        group_.joins_->exchange(rank_ - group_.roster_.first_rank(), {call, 0, &sets}).count);
+        group_.joins_->exchange(rank_ - group_.layout_.first_rank(), {call, 0, &sets}).count);
     become_member(*number);
   }
   return *number;
@@ -48,7 +48,7 @@ void Communicator::become_member(int partition) {
     const auto own = std::find(ranks.begin(), ranks.end(), rank_);
     if (own == ranks.end()) continue;
     const int place = static_cast<int>(own - ranks.begin());
-    const auto first = std::lower_bound(ranks.begin(), own, group_.roster_.first_rank());
+    const auto first = std::lower_bound(ranks.begin(), own, group_.layout_.first_rank());
     memberships_.push_back({{partition, static_cast<int>(set), ranks, place},
                             joined.masters[set],
                             static_cast<int>(own - first)});

@@ -5,8 +5,8 @@
 #include <thread>
 
 #include "lockstep/core/check.h"
-#include "sync/fleet_hop.h"
 #include "sync/watchdog.h"
+#include "sync/world_hop.h"
 
 namespace lockstep {
 namespace {
@@ -43,7 +43,7 @@ bool is_of_all_processes(const SyncCall& call) { return call.channels > 0; }
 std::vector<int> SyncGroup::own_ranks_of(const std::vector<int>& ranks) const {
   std::vector<int> own;
   std::copy_if(ranks.begin(), ranks.end(), std::back_inserter(own),
-               [this](int rank) { return roster_.process_of(rank) == roster_.process; });
+               [this](int rank) { return layout_.process_of(rank) == layout_.process; });
   return own;
 }
 
@@ -51,9 +51,9 @@ std::vector<int> SyncGroup::own_ranks_of(const std::vector<int>& ranks) const {
 SyncMaster::Callback SyncGroup::show_posts(const std::vector<int>& ranks, int channel) {
   const std::vector<int> own = own_ranks_of(ranks);
   auto all = std::make_shared<Posted>(ranks.size(), own.size());
-  std::shared_ptr<FleetHop> hop;
+  std::shared_ptr<WorldHop> hop;
   if (own.size() < ranks.size()) {
-    hop = std::make_shared<FleetHop>(*this, channel, ranks);
+    hop = std::make_shared<WorldHop>(*this, channel, ranks);
   }
   const auto first = std::find(ranks.begin(), ranks.end(), own.front()) - ranks.begin();
   return [this, all, hop, first](std::span<const SyncMessage> messages,
@@ -75,15 +75,15 @@ SyncMaster::Callback SyncGroup::show_posts(const std::vector<int>& ranks, int ch
 
 namespace {
 
-void check_fleet(const Roster& roster, const SyncGroupOptions& options) {
-  if (options.fleet == nullptr) return;
-  const Device& first = roster.devices.front();
-  const auto other = std::find_if(roster.devices.begin(), roster.devices.end(),
+void check_processes(const RankLayout& layout, const SyncGroupOptions& options) {
+  if (layout.processes() == 1) return;
+  const Device& first = layout.devices.front();
+  const auto other = std::find_if(layout.devices.begin(), layout.devices.end(),
                                   [&](const Device& device) { return device.kind != first.kind; });
-  if (other != roster.devices.end()) {
-    const auto rank = static_cast<int>(other - roster.devices.begin());
+  if (other != layout.devices.end()) {
+    const auto rank = static_cast<int>(other - layout.devices.begin());
     throw ConfigError(concat("expected all processes on cpu devices or all on GPUs, got ",
-                             roster.describe_rank(0), " and ", roster.describe_rank(rank),
+                             layout.describe_rank(0), " and ", layout.describe_rank(rank),
                              "; give every process -d cpu:N, or every one -d cuda:..."));
   }
   if (options.transport == "event" && first.kind == DeviceKind::kCuda) {
@@ -103,7 +103,7 @@ void check_fleet(const Roster& roster, const SyncGroupOptions& options) {
 void SyncGroup::exchange(int channel, std::span<const int> peers,
                          std::span<const std::span<const std::byte>> out, std::span<Bytes> in) {
   try {
-    options_.fleet->exchange(channel, peers, out, in, [this] { return failure_.raised(); });
+    world().exchange(channel, peers, out, in, [this] { return failure_.raised(); });
   } catch (const PeerAborted&) {
     throw;
   } catch (const ReplicaError& error) {
@@ -113,20 +113,20 @@ void SyncGroup::exchange(int channel, std::span<const int> peers,
 
 std::string SyncGroup::explain_failure(const std::string& heard) const {
   std::string text = heard;
-  for (const int process : options_.fleet->waiting_for()) {
-    text += "; no answer from " + roster_.describe(process);
+  for (const int process : world().waiting_for()) {
+    text += "; no answer from " + layout_.describe(process);
   }
-  return text + "; heard at " + progress_.describe(roster_.first_rank());
+  return text + "; heard at " + progress_.describe(layout_.first_rank());
 }
 
 /// In the order of what happens in a step, where process groups are joined, or before it.
 Bytes SyncGroup::broadcast(const Bytes& own) {
-  const bool leads = roster_.process == 0;
+  const bool first = world().first();
   const std::vector<std::span<const std::byte>> out(said_.size(),
-                                                    leads ? own : std::span<const std::byte>());
+                                                    first ? own : std::span<const std::byte>());
   std::vector<Bytes> in(said_.size());
   exchange(kStepChannel, peers_, out, in);
-  return leads ? own : in.front();
+  return first ? own : in.front();
 }
 
 void SyncGroup::all_gather(std::span<const std::byte> own, std::vector<Bytes>& all) {
@@ -148,22 +148,20 @@ void SyncGroup::all_gather(std::span<const std::byte> own, std::vector<Bytes>& a
       throw;
     }
   }
-  all[static_cast<std::size_t>(roster_.process)].assign(own.begin(), own.end());
+  all[static_cast<std::size_t>(layout_.process)].assign(own.begin(), own.end());
 }
 
 SyncGroup::SyncGroup(std::span<const Device> devices, const SyncGroupOptions& options)
     : options_(options),
       spin_(spin_of(devices)),
-      roster_(make_roster(options.fleet, devices)),
-      progress_(roster_.own_ranks(), roster_.first_rank()),
-      peers_(roster_.peers()),
-      said_(static_cast<std::size_t>(roster_.processes())) {
-  check_fleet(roster_, options);
+      layout_(make_rank_layout(options.world, devices)),
+      progress_(layout_.own_ranks(), layout_.first_rank()),
+      peers_(layout_.peers()),
+      said_(static_cast<std::size_t>(layout_.processes())) {
+  check_processes(layout_, options);
   failure_.add(*this);  // first, and so told last: barriers end faster than devices
-  TransportRanks ranks{devices, roster_.first_rank(), size()};
-  if (options.fleet != nullptr) {
-    ranks.broadcast = [this](const Bytes& own) { return broadcast(own); };
-  }
+  const TransportRanks ranks{devices, layout_.first_rank(), size(),
+                             [this](const Bytes& own) { return broadcast(own); }};
   Transports transports = make_transports(ranks, options.transport);
   if (options.all_reduce) sums_ = make_sum_transports(ranks);
   const RankPartition all = contiguous_groups(size(), 0);
@@ -172,7 +170,7 @@ SyncGroup::SyncGroup(std::span<const Device> devices, const SyncGroupOptions& op
   add_partition(all);
   for (std::size_t i = 0; i < devices.size(); ++i) {
     Transport& transport = *transports[i];
-    const int rank = roster_.first_rank() + static_cast<int>(i);
+    const int rank = layout_.first_rank() + static_cast<int>(i);
     ends_.push_back(std::make_unique<Communicator>(*this, rank, std::move(transports[i])));
     recorders_.push_back(transport.make_recorder(*ends_.back()));
     if (options.all_reduce) {
@@ -228,7 +226,7 @@ void SyncGroup::answer_join(std::span<const SyncMessage> messages, std::span<Syn
   const RankPartition& sets = wanted_by(0);
   for (std::size_t rank = 1; rank < messages.size(); ++rank) {
     if (wanted_by(rank) == sets) continue;
-    const int first = roster_.first_rank();
+    const int first = layout_.first_rank();
     throw ReplicaError(concat("replica ", first + static_cast<int>(rank),
                               " joins the process groups ", to_string(wanted_by(rank)),
                               " while replica ", first, " joins ", to_string(sets),
@@ -256,7 +254,7 @@ std::optional<SyncMaster::Wait> SyncGroup::gathering() const {
   // Between steps another process may have work that is its alone, a checkpoint to write or more
   // images to evaluate: it is stalled when nothing is heard of it at all.
   threading::Clock::duration silence{};
-  for (const int peer : peers_) silence = std::max(silence, options_.fleet->silence_of(peer));
+  for (const int peer : peers_) silence = std::max(silence, world().silence_of(peer));
   return SyncMaster::Wait{std::min(threading::Clock::now() - *gathering_since_, silence),
                           "this process waits for what the others say between two steps"};
 }
@@ -274,9 +272,9 @@ std::optional<SyncMaster::Wait> SyncGroup::longest_wait() const {
       all->report += "; " + wait->report;
     }
   }
-  if (all && options_.fleet != nullptr) {
-    for (const int process : options_.fleet->waiting_for()) {
-      all->report += "; no answer from " + roster_.describe(process);
+  if (all) {
+    for (const int process : world().waiting_for()) {
+      all->report += "; no answer from " + layout_.describe(process);
     }
   }
   return all;

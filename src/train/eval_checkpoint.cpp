@@ -31,19 +31,19 @@ Config without_demands(Config config) {
 // Precise statistics need training batches; otherwise the smallest training plan will do, in which
 // no replica meets another.
 std::unique_ptr<DataParallel> replicas_for(const Config& trained,
-                                           const std::vector<Device>& devices, Fleet* fleet) {
-  const int count = make_roster(fleet, devices).ranks();
+                                           const std::vector<Device>& devices, World& world) {
+  const int count = make_rank_layout(world, devices).ranks();
   Config config = without_demands(trained);
   if (config.bn.eval_stats != EvalStats::kPrecise) {
     config.batch.accumulate = 1;
     config.bn.sync_group = 0;
     const int side = static_cast<int>(config.architecture().size_divisor) * 2;
-    return make_replicas(config, devices, count, {side, side}, nullptr, fleet);
+    return make_replicas(config, devices, count, {side, side}, nullptr, world);
   }
   const TrainLoader loader(config.data, {.batch = config.global_batch(count),
                                          .drop_last = config.batch.drop_last,
                                          .seed = config.run.seed});
-  return make_replicas(config, devices, config.global_batch(count), loader.size(), nullptr, fleet);
+  return make_replicas(config, devices, config.global_batch(count), loader.size(), nullptr, world);
 }
 
 void choose_split(const std::string& split, DataOptions& data) {
@@ -68,11 +68,10 @@ void evaluate_with_augmentation(const EvalRequest& request, EvalReport& report) 
 }
 
 void evaluate_as_it_is(const EvalRequest& request, EvalReport& report) {
-  const bool leads = request.fleet == nullptr || request.fleet->process() == 0;
-  report.checkpoint = leads ? checkpoint_of(request.target) : request.target;
-  std::optional<SharedCheckpoint> shared;
-  if (request.fleet != nullptr) shared.emplace(*request.fleet, report.checkpoint);
-  const std::filesystem::path& checkpoint = shared ? shared->path() : report.checkpoint;
+  World& world = request.world;
+  report.checkpoint = world.first() ? checkpoint_of(request.target) : request.target;
+  const SharedCheckpoint shared(world, report.checkpoint);
+  const std::filesystem::path& checkpoint = shared.path();
   Config config = load_config(config_of(request.config, checkpoint), request.overrides,
                               &report.warnings, *request.tables);
   choose_split(request.split, config.data);
@@ -81,7 +80,7 @@ void evaluate_as_it_is(const EvalRequest& request, EvalReport& report) {
   const SafetensorsFile weights = read_weights(checkpoint);
   const auto saved = saved_statistics(checkpoint, stats, report.warnings);
 
-  const std::unique_ptr<DataParallel> replicas = replicas_for(config, devices, request.fleet);
+  const std::unique_ptr<DataParallel> replicas = replicas_for(config, devices, world);
   replicas->load_state_dict(weights.tensors);
   use_saved_statistics(*replicas, saved, stats);
   const bool merged = stats == EvalStats::kMean || stats == EvalStats::kPooled;
@@ -116,7 +115,7 @@ EvalReport evaluate_checkpoint(const EvalRequest& request) {
   report.split = request.split;
   report.augmentation = request.augmentation;
   if (request.augmentation.active()) {
-    if (request.fleet != nullptr) {
+    if (request.world.get().size() > 1) {
       throw ConfigError("--flip and --scales are computed by one process: start it without mpirun");
     }
     evaluate_with_augmentation(request, report);

@@ -60,7 +60,7 @@ struct EvalRequest {
   const Tables* tables = &builtin_tables();
   std::string split = {};  // that data.val shall name; empty: as it is
   TestTimeAugmentation augmentation = {};
-  Fleet* fleet = nullptr;  // the processes that evaluate with this one; null: none
+  std::reference_wrapper<World> world = World::alone();  // the processes that evaluate together
 };
 
 struct EvalReport {
@@ -75,9 +75,9 @@ struct EvalReport {
 };
 
 /// Loads a checkpoint and evaluates it. With augmentation by fp32 networks, one for each scale and
-/// device (inference/evaluate_augmented.h), and not under bn.eval_stats = "precise". In a fleet
-/// every process calls it, without augmentation, and has the report; `target` is process 0's.
-/// Throws ConfigError, DataError, ReplicaError.
+/// device (inference/evaluate_augmented.h), and not under bn.eval_stats = "precise". Every process
+/// of the world calls it, several without augmentation, and has the report; `target` is process
+/// 0's. Throws ConfigError, DataError, ReplicaError.
 EvalReport evaluate_checkpoint(const EvalRequest& request);
 
 /// "flip" and "scales".

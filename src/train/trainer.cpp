@@ -45,7 +45,6 @@ void Trainer::train_until_stopped() {
 // One process that is asked to stop stops all.
 bool Trainer::stop_requested() {
   const bool asked = request_.stop != nullptr && request_.stop->load();
-  if (roster_.processes() == 1) return asked;
   const auto own = static_cast<std::byte>(asked);
   replicas_->all_gather({&own, 1}, asked_);
   return std::any_of(asked_.begin(), asked_.end(),
@@ -68,7 +67,7 @@ void Trainer::issue_step() {
   const Clock::time_point start = Clock::now();
   const Batch& batch = next_batch();
   const double data_seconds = seconds_since(start);
-  const double base = config_.base_learning_rate(roster_.ranks());
+  const double base = config_.base_learning_rate(layout_.ranks());
   lr_ = static_cast<float>(learning_rate(config_.schedule, base, begun_, max_iters_));
   fault_.set_step(begun_);
   replicas_->begin_step(batch, begun_, lr_);
@@ -102,7 +101,7 @@ void Trainer::finish_steps(std::int64_t steps) {
 void Trainer::finish_before_failure(std::int64_t steps) {
   // Other processes are in the step that this one cannot begin: what it said would be taken for an
   // answer there.
-  if (roster_.processes() > 1) return;
+  if (world_.size() > 1) return;
   try {
     finish_steps(steps);
   } catch (const NonFiniteError&) {
@@ -151,13 +150,13 @@ void Trainer::validate() {
 
 void Trainer::save(const std::string& name) {
   Checkpoint checkpoint = read_checkpoint(*replicas_);
-  if (!leads()) return;
+  if (!world_.first()) return;
   checkpoint.state.iteration = iteration_;
   checkpoint.state.losses = losses_;
   checkpoint.state.best_score = best_score_;
   checkpoint.state.best_iter = best_iter_;
   checkpoint.state.config_hash = config_hash(config_);
-  checkpoint.state.devices = roster_.placement(devices_text_);
+  checkpoint.state.devices = layout_.placement(devices_text_);
   save_checkpoint(folder_.checkpoint(name), checkpoint);
   log_->events().write({{"type", "checkpoint"},
                         {"step", iteration_},
@@ -169,7 +168,7 @@ void Trainer::save(const std::string& name) {
 void Trainer::save_progress() {
   save(fmt::format("iter_{}", iteration_));
   save("last");
-  if (leads()) prune_checkpoints(folder_.checkpoints(), config_.run.keep);
+  world_.on_first([&] { prune_checkpoints(folder_.checkpoints(), config_.run.keep); });
 }
 
 TrainSummary Trainer::finish() {
@@ -177,7 +176,7 @@ TrainSummary Trainer::finish() {
   // that would have written it again.
   if (resumed_ && iteration_ == resumed_->checkpoint.state.iteration) save("last");
   validate();
-  const bool differ = roster_.ranks() > 1 && !config_.bn.shares_statistics();
+  const bool differ = layout_.ranks() > 1 && !config_.bn.shares_statistics();
   if (config_.run.eval_all_stats && differ) {
     for (const EvalStats stats : {EvalStats::kDevice0, EvalStats::kMean, EvalStats::kPooled}) {
       if (stats == config_.bn.eval_stats) continue;

@@ -6,12 +6,13 @@
 
 #include <atomic>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "config/config.h"
-#include "lockstep/sync/fleet.h"
+#include "lockstep/sync/world.h"
 #include "run/run_log.h"
 #include "run/summary.h"
 
@@ -29,12 +30,12 @@ struct TrainRequest {
       nullptr;  // becomes true: finish the step, save, return kInterrupted
   Console console = Console::kStdout;
   std::string program = "lockstep";  // how to call this program in the commands that are shown
-  Fleet* fleet = nullptr;            // the processes that train with this one; null: none
+  std::reference_wrapper<World> world = World::alone();  // the processes that train together
   std::string fault;  // train/fault_injection.h; empty: the environment variable LOCKSTEP_FAULT
 };
 
-/// Trains. In a fleet every process calls it with the same configuration; process 0 writes the run
-/// folder, which the others see at the same path or not at all: their own logs are in
+/// Trains. Every process of the world calls it with the same configuration; process 0 writes the
+/// run folder, which the others see at the same path or not at all: their own logs are in
 /// processes/<number> of it. Throws ConfigError (also when the run folder already holds a run and
 /// `resume` is not set, and when the processes do not run the same program and configuration),
 /// DataError, NonFiniteError, ReplicaError, or Error (disk full, ...). The run

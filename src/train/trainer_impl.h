@@ -34,19 +34,19 @@ class Trainer {
  private:
   using Clock = std::chrono::steady_clock;
 
-  /// While it lives, a fleet has a function to call (Fleet::on_failure).
+  /// While it lives, the world has a function to call (World::on_failure).
   class FailureListener {
    public:
-    FailureListener(Fleet& fleet, std::function<std::string(const std::string&)> say)
-        : fleet_(fleet) {
-      fleet_.on_failure(std::move(say));
+    FailureListener(World& world, std::function<std::string(const std::string&)> say)
+        : world_(world) {
+      world_.on_failure(std::move(say));
     }
     FailureListener(const FailureListener&) = delete;
     FailureListener& operator=(const FailureListener&) = delete;
-    ~FailureListener() { fleet_.on_failure(nullptr); }
+    ~FailureListener() { world_.on_failure(nullptr); }
 
    private:
-    Fleet& fleet_;
+    World& world_;
   };
 
   /// Seconds that one step took; `step`: since the end of the one before, if that was under way.
@@ -56,7 +56,6 @@ class Trainer {
   };
 
   // --- set-up ---
-  bool leads() const { return roster_.process == 0; }
   void check_processes();
   void choose_folder();
   void find_folder();
@@ -113,11 +112,12 @@ class Trainer {
   TrainSummary summarize(TrainStatus status);
 
   TrainRequest request_;
+  World& world_;
   const Config& config_;
   std::vector<std::string> warnings_;
   std::string devices_text_;
   std::vector<Device> devices_;  // of this process
-  Roster roster_;                // and of the others
+  RankLayout layout_;            // and of the others
   RunFolder folder_;
   std::optional<RunLock> lock_;  // of process 0
   FaultInjection fault_;

@@ -30,10 +30,10 @@ std::string describe_mode(const Config& config, std::size_t devices) {
                      devices);
 }
 
-std::string describe_processes(const Roster& roster) {
+std::string describe_processes(const RankLayout& layout) {
   std::string text;
-  for (int process = 0; process < roster.processes(); ++process) {
-    text += (process == 0 ? "" : ", ") + roster.describe(process);
+  for (int process = 0; process < layout.processes(); ++process) {
+    text += (process == 0 ? "" : ", ") + layout.describe(process);
   }
   return text;
 }
@@ -44,17 +44,17 @@ bool rounds_to_tf32(const RunOptions& run) { return run.tf32 && run.precision ==
 }  // namespace
 
 void Trainer::log_start() {
-  const int count = roster_.ranks();
+  const int count = layout_.ranks();
   const std::int64_t batch = config_.global_batch(count);
   log_->info(fmt::format("lockstep {}: {}, seed {}, configuration {}", LOCKSTEP_VERSION,
                          config_.run.name, config_.run.seed, config_hash(config_)));
-  const TransportRanks ranks{devices_, roster_.first_rank(), count};
+  const TransportRanks ranks{devices_, layout_.first_rank(), count};
   log_->info(fmt::format("devices: {} ({}), transport {}, precision {}{}", devices_text_,
                          request_.devices.empty() ? "the default; choose with -d" : "as asked",
                          resolve_transport(config_.run.transport, ranks),
                          to_string(config_.run.precision),
                          rounds_to_tf32(config_.run) ? " with TF32 convolutions" : ""));
-  if (roster_.processes() > 1) log_->info("processes: " + describe_processes(roster_));
+  if (layout_.processes() > 1) log_->info("processes: " + describe_processes(layout_));
   const GradientExchangeChoice& exchange = replicas_->gradient_exchange();
   log_->info(fmt::format("gradient exchange: {} ({})", exchange.kind, exchange.reason));
   log_->info(fmt::format("model: {}, {} classes, {} parameters", config_.architecture().description,
@@ -139,7 +139,7 @@ void Trainer::log_step() {
   metrics_.batch_norm_wait_seconds = report.batch_norm_wait;
   metrics_.exchange_seconds = report.exchange;
   metrics_.remaining_seconds = report.eta;
-  const auto batch = static_cast<double>(config_.global_batch(roster_.ranks()));
+  const auto batch = static_cast<double>(config_.global_batch(layout_.ranks()));
   if (report.time > 0) metrics_.images_per_second = batch / report.time;
   write_metrics("running");
 }
@@ -276,7 +276,7 @@ double Trainer::tail_loss() const {
 std::vector<RankReport> Trainer::report_ranks() {
   std::vector<RankReport> reports = all_ranks_.reports();
   for (RankReport& report : reports) {
-    if (roster_.process_of(report.rank) != roster_.process) continue;
+    if (layout_.process_of(report.rank) != layout_.process) continue;
     const Backend& backend = replicas_->replica(report.rank).backend();
     report.memory_bytes = backend.allocated_bytes();
     report.peak_memory_bytes = backend.peak_allocated_bytes();
@@ -294,8 +294,8 @@ TrainSummary Trainer::summarize(TrainStatus status) {
   summary.bn_mode = to_string(config_.bn.mode);
   summary.seed = config_.run.seed;
   summary.devices = devices_text_;
-  summary.placement = roster_.placement(devices_text_);
-  summary.device_count = roster_.ranks();
+  summary.placement = layout_.placement(devices_text_);
+  summary.device_count = layout_.ranks();
   summary.global_batch = config_.global_batch(summary.device_count);
   summary.iterations = iteration_;
   summary.max_iters = max_iters_;
@@ -312,7 +312,7 @@ TrainSummary Trainer::summarize(TrainStatus status) {
     summary.waiting_share = summary.times.batch_norm_wait / summary.times.step;
   }
   summary.shares_cores =
-      devices_.front().kind == DeviceKind::kCpu && roster_.own_ranks() > host_threads();
+      devices_.front().kind == DeviceKind::kCpu && layout_.own_ranks() > host_threads();
   summary.peak_memory_mb = peak_memory_mb();
   summary.ranks = report_ranks();
   summary.batch_norms = lenses_;

@@ -55,14 +55,15 @@ std::optional<std::int64_t> loadable_step(const fs::path& checkpoint) {
 
 Trainer::Trainer(const TrainRequest& request)
     : request_(request),
+      world_(request.world),
       config_(request_.config),
       warnings_(request.warnings),
       devices_text_(request.devices.empty() ? default_devices() : request.devices),
       devices_(parse_devices(devices_text_)),
-      roster_(make_roster(request.fleet, devices_)),
+      layout_(make_rank_layout(request.world, devices_)),
       fault_(fault_of(request)),
-      lap_ranks_(roster_.devices),
-      all_ranks_(roster_.devices) {
+      lap_ranks_(layout_.devices),
+      all_ranks_(layout_.devices) {
   check_processes();
   check_can_be_written(config_);
   choose_folder();
@@ -79,26 +80,19 @@ Trainer::Trainer(const TrainRequest& request)
 
 // What would make the processes train different things, or to other bits than one process.
 void Trainer::check_processes() {
-  if (request_.fleet == nullptr) return;
-  const auto differing = [&](const std::string& own) -> std::optional<int> {
-    const std::vector<std::string> all = all_gather(*request_.fleet, own);
-    const auto other = std::find_if(all.begin(), all.end(),
-                                    [&](const std::string& text) { return text != all.front(); });
-    if (other == all.end()) return std::nullopt;
-    return static_cast<int>(other - all.begin());
-  };
-  if (const auto other = differing(program_hash())) {
-    throw ConfigError(concat(roster_.describe(*other), " runs another program than ",
-                             roster_.describe(0), "; copy one build of it to all machines"));
+  if (world_.size() == 1) return;  // the program's hash takes a moment
+  if (const auto other = world_.first_to_differ(program_hash())) {
+    throw ConfigError(concat(layout_.describe(*other), " runs another program than ",
+                             layout_.describe(0), "; copy one build of it to all machines"));
   }
-  if (const auto other = differing(config_hash(config_))) {
-    throw ConfigError(concat(roster_.describe(*other), " has another configuration than ",
-                             roster_.describe(0), " (lockstep config show tells it); give all ",
+  if (const auto other = world_.first_to_differ(config_hash(config_))) {
+    throw ConfigError(concat(layout_.describe(*other), " has another configuration than ",
+                             layout_.describe(0), " (lockstep config show tells it); give all ",
                              "processes the same file and the same -s"));
   }
-  if (const auto other = differing(processor_name())) {
-    warnings_.push_back(concat(roster_.describe(*other), " has another processor than ",
-                               roster_.describe(0), ": results may differ from those of other ",
+  if (const auto other = world_.first_to_differ(processor_name())) {
+    warnings_.push_back(concat(layout_.describe(*other), " has another processor than ",
+                               layout_.describe(0), ": results may differ from those of other ",
                                "placements in their last bits"));
   }
   const int online = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
@@ -110,10 +104,11 @@ void Trainer::check_processes() {
 
 // Process 0 knows: the others write beside it what is theirs.
 void Trainer::choose_folder() {
-  if (leads()) find_folder();
-  if (request_.fleet == nullptr) return;
-  const fs::path root = broadcast(*request_.fleet, folder_.root.string());
-  if (!leads()) folder_.root = root / "processes" / std::to_string(roster_.process);
+  const fs::path root = world_.from_first([this] {
+    find_folder();
+    return folder_.root.string();
+  });
+  if (!world_.first()) folder_.root = root / "processes" / std::to_string(world_.process());
 }
 
 void Trainer::find_folder() {
@@ -145,13 +140,13 @@ void Trainer::lock_folder() {
 }
 
 void Trainer::load_resume_point() {
-  if (leads()) find_resume_point();
-  if (request_.fleet == nullptr) return;
-  const std::string path =
-      broadcast(*request_.fleet, resumed_ ? resumed_->path.string() : std::string());
+  const std::string path = world_.from_first([this] {
+    find_resume_point();
+    return resumed_ ? resumed_->path.string() : std::string();
+  });
   if (path.empty()) return;
-  const SharedCheckpoint shared(*request_.fleet, path);
-  if (!leads()) resumed_ = FoundCheckpoint{path, load_checkpoint(shared.path())};
+  const SharedCheckpoint shared(world_, path);
+  if (!resumed_) resumed_ = FoundCheckpoint{path, load_checkpoint(shared.path())};
 }
 
 void Trainer::find_resume_point() {
@@ -170,7 +165,7 @@ void Trainer::find_resume_point() {
 }
 
 void Trainer::build() {
-  const std::int64_t batch = config_.global_batch(roster_.ranks());
+  const std::int64_t batch = config_.global_batch(layout_.ranks());
   iteration_ = resumed_ ? resumed_->checkpoint.state.iteration : 0;
   begun_ = iteration_;
   logged_iteration_ = iteration_;
@@ -178,9 +173,9 @@ void Trainer::build() {
                         .drop_last = config_.batch.drop_last,
                         .seed = config_.run.seed,
                         .first_batch = iteration_};
-  if (request_.fleet != nullptr) {
-    options.own_places = [roster = roster_, accumulate = config_.batch.accumulate](
-                             std::int64_t count) { return own_places(count, accumulate, roster); };
+  if (world_.size() > 1) {
+    options.own_places = [layout = layout_, accumulate = config_.batch.accumulate](
+                             std::int64_t count) { return own_places(count, accumulate, layout); };
   }
   loader_ = std::make_unique<TrainLoader>(config_.data, options);
   max_iters_ = config_.max_iters(loader_->batches_per_epoch());
@@ -201,15 +196,13 @@ void Trainer::build() {
 // Where processes have chosen other convolutions than the first they take its choices, and all make
 // their replicas once more: a step's bits are those of one choice.
 void Trainer::make_alike_replicas() {
-  const std::int64_t batch = config_.global_batch(roster_.ranks());
+  const std::int64_t batch = config_.global_batch(layout_.ranks());
   const auto make = [&] {
     replicas_.reset();
-    replicas_ =
-        make_replicas(config_, devices_, batch, loader_->size(), fault_.hook(), request_.fleet);
+    replicas_ = make_replicas(config_, devices_, batch, loader_->size(), fault_.hook(), world_);
   };
   make();
-  if (request_.fleet == nullptr) return;
-  const std::vector<int> changed = follow_first_process(*request_.fleet);
+  const std::vector<int> changed = follow_first_process(world_);
   if (std::accumulate(changed.begin(), changed.end(), 0) > 0) make();
 }
 
@@ -227,7 +220,7 @@ void Trainer::warn_of_data() {
 
 // Newer ones would be overwritten, and count as the newest when the next resume looks.
 void Trainer::set_aside_newer_checkpoints() {
-  if (!leads()) return;
+  if (!world_.first()) return;
   for (const fs::path& path : numbered_checkpoints(folder_.checkpoints())) {
     if (*checkpoint_iteration(path) <= iteration_) return;
     if (!is_auto(*request_.resume)) {
@@ -280,13 +273,13 @@ void Trainer::load_initial_weights() {
   const ImportSummary summary = import_initial("--init", request_.init);
   const bool whole =
       summary.skipped.empty() && summary.missing.empty() && summary.unexpected.empty();
-  if (whole || !leads()) return;
+  if (whole || !world_.first()) return;
   warnings_.push_back(initial_weights_.back());
   initial_weights_.pop_back();
 }
 
 ImportSummary Trainer::import_initial(const char* asked_by, const fs::path& path) {
-  if (!leads()) return replicas_->load_state_dict({}, false);
+  if (!world_.first()) return replicas_->load_state_dict({}, false);
   const ImportSummary summary = import_weights(*replicas_, path);
   initial_weights_.push_back(concat(asked_by, " ", path.string(), ": ", describe_import(summary)));
   return summary;
@@ -295,8 +288,7 @@ ImportSummary Trainer::import_initial(const char* asked_by, const fs::path& path
 // Of a peer that has gone this process's own threads need not live to tell: MPI may end it at once,
 // and a launcher does so a second or two later.
 void Trainer::listen_for_failures() {
-  if (request_.fleet == nullptr) return;
-  failure_listener_.emplace(*request_.fleet, [this](const std::string& heard) {
+  failure_listener_.emplace(world_, [this](const std::string& heard) {
     std::string text = replicas_->sync_group().explain_failure(heard);
     if (!recorded_error_.exchange(true)) log_->record_error(text);
     return text;
@@ -316,11 +308,11 @@ void Trainer::open_folder() {
     trim_cut_line(folder_.events());  // what these say of later steps has happened
     recorded_validation_ = last_validated_step(folder_.scalars());
   }
-  const int rank_logs = config_.run.rank_logs ? roster_.ranks() : 0;
-  log_ = std::make_unique<RunLog>(folder_, leads() ? request_.console : Console::kQuiet, rank_logs,
-                                  config_.run.tensorboard && leads()
-                                      ? std::optional<std::int64_t>(iteration_ + 1)
-                                      : std::nullopt);
+  const int rank_logs = config_.run.rank_logs ? layout_.ranks() : 0;
+  log_ = std::make_unique<RunLog>(
+      folder_, world_.first() ? request_.console : Console::kQuiet, rank_logs,
+      config_.run.tensorboard && world_.first() ? std::optional<std::int64_t>(iteration_ + 1)
+                                                : std::nullopt);
   if (trimmed > 0) {
     log_->warning(fmt::format(
         "{} lines of scalars.json after step {} are taken back: these steps are trained again",
@@ -330,20 +322,20 @@ void Trainer::open_folder() {
   write_config();
   if (!fs::exists(folder_.environment())) {
     Json environment = describe_environment(devices_);
-    const auto algorithms = replicas_->replica(roster_.first_rank()).backend().conv2d_algorithms();
+    const auto algorithms = replicas_->replica(layout_.first_rank()).backend().conv2d_algorithms();
     if (!algorithms.empty()) environment["convolutions"] = algorithms;
     write_file_atomically(folder_.environment(), json_text(environment, 2) + "\n");
   }
 }
 
 void Trainer::open_metrics_file() {
-  if (config_.run.metrics_file.empty() || !leads()) return;
+  if (config_.run.metrics_file.empty() || !world_.first()) return;
   metrics_.run = config_.run.name;
   metrics_.bn_mode = to_string(config_.bn.mode);
   metrics_.devices = devices_text_;
   metrics_.config_hash = config_hash(config_);
   metrics_.seed = config_.run.seed;
-  metrics_.device_count = roster_.ranks();
+  metrics_.device_count = layout_.ranks();
   metrics_.steps = iteration_;
   metrics_.planned_steps = max_iters_;
   metrics_.score = config_.architecture().task == Task::kSegmentation ? "miou" : "top1";

@@ -23,14 +23,14 @@ std::vector<NamedLoss> losses_of(const Config& config) {
 std::unique_ptr<DataParallel> make_replicas(const Config& config,
                                             const std::vector<Device>& devices,
                                             std::int64_t global_batch, const Size& size,
-                                            const FaultHook& hook, Fleet* fleet) {
+                                            const FaultHook& hook, World& world) {
   DataParallelOptions options;
   options.devices = devices;
   options.model = config.architecture().model;
   options.norm = NormLayer(config.bn);
   if (config.bn.mode == BatchNormMode::kSync && config.bn.sync_group > 0) {
     options.norm.options.process_groups =
-        contiguous_groups(make_roster(fleet, devices).ranks(), config.bn.sync_group);
+        contiguous_groups(make_rank_layout(world, devices).ranks(), config.bn.sync_group);
   }
   options.input = {global_batch, size.height, size.width, 3};
   options.losses = losses_of(config);
@@ -50,7 +50,7 @@ std::unique_ptr<DataParallel> make_replicas(const Config& config,
   options.communicator.stall_timeout =
       std::chrono::milliseconds(std::llround(config.run.stall_timeout * 1e3));
   options.communicator.hook = hook;
-  options.communicator.fleet = fleet;
+  options.communicator.world = world;
   return std::make_unique<DataParallel>(std::move(options));
 }
 

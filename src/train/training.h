@@ -17,12 +17,12 @@ namespace lockstep {
 
 using FaultHook = std::function<bool(int rank, const SyncCall& call)>;
 
-/// One replica per device of this process; `fleet`: the others (sync/fleet.h), null for none.
+/// One replica per device of this process, beside those of the world's other processes.
 /// `size`: of training images.
 std::unique_ptr<DataParallel> make_replicas(const Config& config,
                                             const std::vector<Device>& devices,
                                             std::int64_t global_batch, const Size& size,
-                                            const FaultHook& hook, Fleet* fleet = nullptr);
+                                            const FaultHook& hook, World& world = World::alone());
 
 /// Loads what fits of a file of weights into all replicas. Throws DataError for a file that cannot
 /// be read, or of which nothing fits.

@@ -12,8 +12,8 @@
 
 #include "core/rng.h"
 #include "lockstep/core/check.h"
-#include "step/fleet_training.h"
 #include "step/placed_training.h"
+#include "step/world_training.h"
 
 namespace lockstep::test {
 namespace {
@@ -141,7 +141,7 @@ TEST_CASE("two processes of two replicas end at the bits of one of four") {
     const std::vector<double> losses = train(one);
     with_processes({2, 2}, on, [&](DataParallel& run) {
       CHECK(train(run) == losses);
-      const int first = run.roster().first_rank();
+      const int first = run.rank_layout().first_rank();
       for (int rank = first; rank < first + 2; ++rank) {
         CHECK(parameters(run, rank) == parameters(one, rank));
         CHECK(statistics(run, rank) == statistics(one, rank));

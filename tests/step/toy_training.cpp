@@ -119,7 +119,7 @@ void copy_parameters(DataParallel& from, DataParallel& to) {
 }
 
 void set_parameter(DataParallel& run, const std::string& name, float value) {
-  if (run.roster().process == 0) {
+  if (run.rank_layout().process == 0) {
     Replica& first = run.replica(0);
     const Parameter& parameter = *first.store().find(name);
     write_floats(first, parameter.value,
@@ -139,7 +139,7 @@ std::vector<double> train(DataParallel& run, const std::vector<std::int64_t>& ba
 }
 
 Outcome outcome_of(DataParallel& run, std::vector<double> losses) {
-  const int first = run.roster().first_rank();
+  const int first = run.rank_layout().first_rank();
   return {parameters(run, first), statistics(run, first), run.optimizer_state(), std::move(losses)};
 }
 

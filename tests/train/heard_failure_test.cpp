@@ -1,4 +1,4 @@
-// What a run leaves when another process of its fleet has gone.
+// What a run leaves when another process of its world has gone.
 
 #include <doctest/doctest.h>
 
@@ -6,8 +6,7 @@
 #include <string>
 
 #include "lockstep/core/check.h"
-#include "support/thread_fleet.h"
-#include "sync/forwarding_fleet.h"
+#include "support/thread_world.h"
 #include "train/runs.h"
 
 namespace lockstep {
@@ -18,29 +17,13 @@ using test::Runs;
 
 constexpr const char* kGone = "process 1 (host1) ended without a word";
 
-/// Hands on to another fleet until process 0 hears, in an exchange in the middle of a run, that
+/// A process that exchanges until process 0 hears, in an exchange in the middle of a run, that
 /// process 1 has gone.
-class EndingFleet final : public ForwardingFleet {
+class EndingWorld final : public test::ThreadWorld {
  public:
-  EndingFleet(Fleet& fleet, std::atomic<bool>& gone, std::function<void()> heard)
-      : ForwardingFleet(fleet), gone_(gone), heard_(std::move(heard)) {}
+  EndingWorld(const ThreadWorld& world, std::atomic<bool>& gone, std::function<void()> heard)
+      : ThreadWorld(world), gone_(gone), heard_(std::move(heard)) {}
 
-  void exchange(int channel, std::span<const int> peers,
-                std::span<const std::span<const std::byte>> out, std::span<Bytes> in,
-                const std::function<bool()>& stop) override {
-    constexpr int kExchanges = 100;
-    if (process() == 0 && say_ && ++exchanges_ == kExchanges) {
-      said = say_(kGone);
-      heard_();
-      gone_ = true;
-    }
-    try {
-      ForwardingFleet::exchange(channel, peers, out, in, [&] { return gone_ || stop(); });
-    } catch (const PeerAborted&) {
-      if (gone_) throw ReplicaError(kGone);
-      throw;
-    }
-  }
   void on_failure(std::function<std::string(const std::string&)> say) override {
     say_ = std::move(say);
   }
@@ -48,6 +31,22 @@ class EndingFleet final : public ForwardingFleet {
   std::string said;
 
  private:
+  void carry(int channel, std::span<const int> peers,
+             std::span<const std::span<const std::byte>> out, std::span<Bytes> in,
+             const std::function<bool()>& stop) override {
+    constexpr int kExchanges = 100;
+    if (process() == 0 && say_ && ++exchanges_ == kExchanges) {
+      said = say_(kGone);
+      heard_();
+      gone_ = true;
+    }
+    try {
+      ThreadWorld::carry(channel, peers, out, in, [&] { return gone_ || stop(); });
+    } catch (const PeerAborted&) {
+      if (gone_) throw ReplicaError(kGone);
+      throw;
+    }
+  }
   std::atomic<bool>& gone_;
   const std::function<void()> heard_;
   std::function<std::string(const std::string&)> say_;
@@ -67,13 +66,13 @@ TEST_CASE("why another process has gone is in the log when it is heard, and once
   const auto log = [&] { return read_text(runs.folder("two").log()); };
   std::atomic<bool> gone = false;
   std::string log_when_heard, said;
-  test::run_fleet(2, [&](Fleet& thread) {
-    EndingFleet fleet(thread, gone, [&] { log_when_heard = log(); });
+  test::run_world(2, [&](const test::ThreadWorld& thread) {
+    EndingWorld world(thread, gone, [&] { log_when_heard = log(); });
     TrainRequest request = runs.request("two", {"bn.mode=sync", "run.max_iters=1000"});
     request.devices = "cpu:2";
-    request.fleet = &fleet;
+    request.world = world;
     CHECK_THROWS_AS(train(request), ReplicaError);
-    if (fleet.process() == 0) said = fleet.said;
+    if (world.process() == 0) said = world.said;
   });
   CHECK(said.starts_with(kGone));
   CHECK(said.find("heard at replica 0") != std::string::npos);

@@ -1,6 +1,6 @@
 #pragma once
 // DataParallel: replicate, scatter, parallel_apply, gather. One replica per device of a process, or
-// of all processes of a fleet, built from the same model and equal in parameters at every step.
+// of all processes of a world, built from the same model and equal in parameters at every step.
 
 #include <array>
 #include <chrono>
@@ -131,7 +131,7 @@ struct StepResult {
 
 /// Used by one thread, the caller's.
 ///
-/// With a fleet (SyncGroupOptions::fleet) it is this process's end of one that spans all of them:
+/// It is this process's end of one that spans all processes of the world (SyncGroupOptions::world):
 /// every process makes the same calls with the same batches, weights and states (those of process 0
 /// count) and has the same results (state_dict: its first rank's); ranks are numbered through all.
 class DataParallel {
@@ -213,8 +213,8 @@ class DataParallel {
 
   /// Ranks of all processes.
   int size() const;
-  /// Which of them are this process's (sync/fleet.h).
-  const Roster& roster() const;
+  /// Which of them are this process's (sync/world.h).
+  const RankLayout& rank_layout() const;
   const DataParallelOptions& options() const;
   const GradientExchangeChoice& gradient_exchange() const;
   /// Why training on other devices, or on another number of them, comes to other bits: a clause for

@@ -20,12 +20,12 @@
 #include "lockstep/sync/all_reduce.h"
 #include "lockstep/sync/communicator.h"
 #include "lockstep/sync/failure.h"
-#include "lockstep/sync/fleet.h"
 #include "lockstep/sync/partition.h"
 #include "lockstep/sync/progress.h"
 #include "lockstep/sync/recorder.h"
 #include "lockstep/sync/sync_master.h"
 #include "lockstep/sync/threading.h"
+#include "lockstep/sync/world.h"
 
 namespace lockstep {
 
@@ -39,16 +39,16 @@ struct SyncGroupOptions {
   /// replica: it may sleep, throw, or return false to leave this call out (the rank then goes on
   /// with its own statistics).
   std::function<bool(int rank, const SyncCall& call)> hook = nullptr;
-  /// Other processes whose ranks meet with this one's; null: there are none. Outlives the group.
-  Fleet* fleet = nullptr;
+  /// The processes whose ranks meet. Outlives the group.
+  std::reference_wrapper<World> world = World::alone();
 };
 
-/// Outlives the replicas, and the threads that use it. With a fleet it is this process's end of a
-/// group over all of them: ranks are numbered through, and only those of this process have a
-/// Communicator here. Barriers and masters of the user's own are then those of this process.
+/// Outlives the replicas, and the threads that use it. It is this process's end of a group over all
+/// processes of the world: ranks are numbered through, and only those of this process have a
+/// Communicator here. Barriers and masters of the user's own are those of this process.
 class SyncGroup final : private Failure::Listener {
  public:
-  /// `devices`: of this process. Throws ConfigError when the transport, the all-reduce or the fleet
+  /// `devices`: of this process. Throws ConfigError when the transport, the all-reduce or the world
   /// does not fit them.
   explicit SyncGroup(std::span<const Device> devices, const SyncGroupOptions& options = {});
   SyncGroup(const SyncGroup&) = delete;
@@ -56,9 +56,9 @@ class SyncGroup final : private Failure::Listener {
   ~SyncGroup();
 
   /// Ranks of all processes.
-  int size() const { return roster_.ranks(); }
+  int size() const { return layout_.ranks(); }
   /// Which of them are this process's.
-  const Roster& roster() const { return roster_; }
+  const RankLayout& rank_layout() const { return layout_; }
   /// REQUIRES: the rank is of this process, as in the next two.
   Communicator& at(int rank) { return *ends_[own_index(rank)]; }
   /// Of a rank; null unless SyncGroupOptions::all_reduce.
@@ -71,12 +71,11 @@ class SyncGroup final : private Failure::Listener {
   /// group; the callback's memory must, too. Safe from any thread, at any time.
   SyncMaster& make_master(SyncMaster::Callback callback);
 
-  /// Fleet::exchange with other processes, until the group fails. What ends it is explained as
-  /// below. REQUIRES: SyncGroupOptions::fleet.
+  /// World::exchange, until the group fails. What ends it is explained as below.
   void exchange(int channel, std::span<const int> peers,
                 std::span<const std::span<const std::byte>> out, std::span<Bytes> in);
   /// What was heard of another process, with the replicas that have not answered and what this
-  /// process's first one was about. Safe from any thread. REQUIRES: as above.
+  /// process's first one was about. Safe from any thread.
   std::string explain_failure(const std::string& heard) const;
   /// Fills in what every process says, [process], into memory that is used again; all call it, one
   /// thread of each at a time. One process alone hears itself.
@@ -107,9 +106,10 @@ class SyncGroup final : private Failure::Listener {
     std::vector<SyncMaster*> masters;  // [set]; null where no rank is this process's
   };
 
+  World& world() const { return options_.world; }
   void end_waits() override;
   std::size_t own_index(int rank) const {
-    return static_cast<std::size_t>(rank - roster_.first_rank());
+    return static_cast<std::size_t>(rank - layout_.first_rank());
   }
   std::vector<int> own_ranks_of(const std::vector<int>& ranks) const;
   SyncMaster::Callback show_posts(const std::vector<int>& ranks, int channel);
@@ -124,7 +124,7 @@ class SyncGroup final : private Failure::Listener {
 
   const SyncGroupOptions options_;
   const std::chrono::microseconds spin_;
-  const Roster roster_;
+  const RankLayout layout_;
   Progress progress_;
   Failure failure_;
   CallbackCounts callbacks_{};
@@ -133,7 +133,7 @@ class SyncGroup final : private Failure::Listener {
   std::vector<std::unique_ptr<SyncMaster>> masters_;
   SyncMaster* joins_ = nullptr;
   std::vector<Partition> partitions_;  // changed only while all ranks wait in `joins_`
-  int channels_ = kFirstGroupChannel;  // of the fleet, in use
+  int channels_ = kFirstGroupChannel;  // of the world, in use
   const std::vector<int> peers_;
   std::vector<std::span<const std::byte>> said_;  // [process] what an all_gather gives
   mutable threading::Mutex gather_mutex_;

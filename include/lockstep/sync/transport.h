@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "lockstep/backend/backend.h"
-#include "lockstep/sync/fleet.h"
 #include "lockstep/sync/partition.h"
 #include "lockstep/sync/recorder.h"
 #include "lockstep/sync/sync_master.h"
+#include "lockstep/sync/world.h"
 
 namespace lockstep {
 
@@ -81,8 +81,8 @@ struct TransportRanks {
   std::span<const Device> devices;  // of this process
   int first = 0;                    // its first rank
   int all = 0;                      // ranks of all processes
-  /// What process 0 says; all processes make the same calls. Null in a run of one process.
-  std::function<Bytes(const Bytes& own)> broadcast = nullptr;
+  /// What process 0 says; all processes make the same calls.
+  std::function<Bytes(const Bytes& own)> broadcast = [](const Bytes& own) { return own; };
 };
 
 /// The ranks of a run of one process.

@@ -11,7 +11,6 @@
 #include "compare/statistics.h"
 #include "core/json.h"
 #include "lockstep/core/device.h"
-#include "lockstep/sync/fleet.h"
 
 namespace lockstep {
 
@@ -28,15 +27,15 @@ std::int64_t peak_memory_bytes();
 /// The devices asked for (default_devices() if none).
 std::vector<Device> bench_devices(const BenchArguments& arguments);
 
-/// A whole training step of a configuration on a batch that lies in memory. `fleet`: the processes
-/// that take part, of which the first prints; null for one alone.
-int bench_step(const BenchArguments& arguments, Fleet* fleet);
+/// A whole training step of a configuration on a batch that lies in memory. Of several processes,
+/// which all take part, the first prints.
+int bench_step(const BenchArguments& arguments);
 /// BatchNorm + ReLU forward and backward on tensors beyond the caches, against the copy bandwidth.
 int bench_batch_norm(const BenchArguments& arguments);
 /// Every layer of a training step, forward and backward apart, beside what the machine can do.
 int bench_layers(const BenchArguments& arguments);
-/// One exchange of BatchNorm statistics between ranks that have nothing else to do. `fleet`: as of
-/// bench_step.
-int bench_exchange(const BenchArguments& arguments, Fleet* fleet);
+/// One exchange of BatchNorm statistics between ranks that have nothing else to do. Processes: as
+/// of bench_step.
+int bench_exchange(const BenchArguments& arguments);
 
 }  // namespace lockstep

@@ -5,7 +5,7 @@
 
 #include "app/bench/bench.h"
 #include "app/cli.h"
-#include "app/fleet_session.h"
+#include "app/world_session.h"
 #include "config/config.h"
 #include "core/json.h"
 #include "core/seconds_since.h"
@@ -41,12 +41,8 @@ std::vector<Device> bench_devices(const BenchArguments& arguments) {
 }
 
 int run_bench(const BenchArguments& arguments) {
-  if (arguments.what == "step") {
-    return run_in_fleet([&](Fleet* fleet) { return bench_step(arguments, fleet); });
-  }
-  if (arguments.what == "exchange") {
-    return run_in_fleet([&](Fleet* fleet) { return bench_exchange(arguments, fleet); });
-  }
+  if (arguments.what == "step") return bench_step(arguments);
+  if (arguments.what == "exchange") return bench_exchange(arguments);
   check_alone("bench " + arguments.what);
   if (arguments.what == "layers") return bench_layers(arguments);
   if (arguments.what == "batch_norm") return bench_batch_norm(arguments);

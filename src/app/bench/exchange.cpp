@@ -11,7 +11,6 @@
 
 #include "app/bench/bench.h"
 #include "app/bench/captured_exchange.h"
-#include "app/fleet_session.h"
 #include "compare/table.h"
 #include "core/json.h"
 #include "lockstep/backend/backend.h"
@@ -41,9 +40,9 @@ struct ExchangeRank {
 };
 
 ExchangeTimes measure(std::span<const Device> devices, std::int64_t channels, int iters,
-                      Fleet* fleet) {
-  SyncGroup communicators(devices, {.fleet = fleet});
-  const int first = communicators.roster().first_rank();
+                      const SyncGroupOptions& options) {
+  SyncGroup communicators(devices, options);
+  const int first = communicators.rank_layout().first_rank();
   std::vector<ExchangeRank> ranks(devices.size());
   ReplicaGroup group(devices, communicators);
   group.run([&](int rank) {
@@ -87,28 +86,30 @@ Json case_json(const ExchangeTimes& times) {
 
 }  // namespace
 
-int bench_exchange(const BenchArguments& arguments, Fleet* fleet) {
+int bench_exchange(const BenchArguments& arguments) {
   const int iters = arguments.iters > 0 ? arguments.iters : kExchangeIters;
   const std::vector<Device> devices = arguments.common.devices.empty()
                                           ? parse_devices("cpu:" + std::to_string(kMostRanks))
                                           : bench_devices(arguments);
   const int most = static_cast<int>(devices.size());
   // With other processes all devices take part at once.
-  int ranks = fleet == nullptr ? 1 : most;
+  auto& world = arguments.common.world.get();
+  const bool alone = world.size() == 1;
+  int ranks = alone ? 1 : most;
   Json cases = Json::array();
   Table table{{"ranks", "channels", "microseconds per exchange", "in a recorded step"}, {}};
   for (; ranks <= most; ranks = std::min(2 * ranks, std::max(most, ranks + 1))) {
     for (const std::int64_t channels : kExchangeChannels) {
       const auto used = std::span(devices).first(static_cast<std::size_t>(ranks));
-      ExchangeTimes times = measure(used, channels, iters, fleet);
-      if (fleet == nullptr) times.captured = measure_captured(used, channels, iters);
+      ExchangeTimes times = measure(used, channels, iters, {.world = world});
+      if (alone) times.captured = measure_captured(used, channels, iters);
       cases.push_back(case_json(times));
       table.rows.push_back({std::to_string(times.ranks), std::to_string(channels),
                             format_percentiles(times.microseconds, 1),
                             times.captured ? format_percentiles(*times.captured, 1) : "-"});
     }
   }
-  if (!leads(fleet)) return kExitDone;
+  if (!world.first()) return kExitDone;
   if (arguments.common.json) {
     const Json root = {
         {"bench", "exchange"}, {"device", to_string(devices.front())}, {"cases", cases}};

@@ -3,12 +3,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <optional>
-
 #include "app/bench/bench.h"
-#include "app/bench/counting_fleet.h"
 #include "app/bench/training.h"
-#include "app/fleet_session.h"
+#include "app/world_session.h"
 #include "compare/table.h"
 #include "core/json.h"
 #include "step/replica.h"
@@ -65,7 +62,7 @@ Json step_json(const StepBench& bench, const BenchArguments& arguments) {
   return {{"bench", "step"},
           {"config", arguments.config.string()},
           {"bn_mode", to_string(training.config.bn.mode)},
-          {"processes", training.replicas->roster().processes()},
+          {"processes", training.replicas->rank_layout().processes()},
           {"devices", training.replicas->size()},
           {"device", to_string(training.devices.front())},
           {"global_batch", training.batch.count()},
@@ -97,7 +94,7 @@ void print_table(const StepBench& bench) {
   add("  other", bench.other);
   fmt::print("{}\n{:.1f} images/s, peak memory {:.0f} MB\n", to_markdown(table),
              bench.images_per_second(), static_cast<double>(peak_memory_bytes()) / 1e6);
-  const int processes = training.replicas->roster().processes();
+  const int processes = training.replicas->rank_layout().processes();
   if (processes == 1) return;
   fmt::print("{} processes; in a step the first one gives the others {:.0f} bytes\n", processes,
              bench.bytes_given);
@@ -140,25 +137,22 @@ int bench_in_turns(const BenchArguments& arguments) {
 
 }  // namespace
 
-int bench_step(const BenchArguments& arguments, Fleet* fleet) {
+int bench_step(const BenchArguments& arguments) {
   if (!arguments.against.empty()) {
     check_alone("bench step --against");
     return bench_in_turns(arguments);
   }
-  std::optional<CountingFleet> counted;
-  if (fleet != nullptr) counted.emplace(*fleet);
+  const auto& world = arguments.common.world.get();
   StepBench bench;
-  bench.training = bench_training(arguments, counted ? &*counted : nullptr);
+  bench.training = bench_training(arguments);
   const int iters = arguments.iters > 0 ? arguments.iters : kStepIters;
   const int steps = kWarmupSteps + iters;
   const int ahead = bench.training.replicas->steps_ahead();
-  const std::int64_t given_before = counted ? counted->bytes_given() : 0;
+  const std::int64_t given_before = world.bytes_given();
   for (int step = 0; step < ahead; ++step) bench.training.begin_step(step);
   for (int step = 0; step < steps; ++step) time_step_ahead(bench, step, steps);
-  if (!leads(fleet)) return kExitDone;
-  if (counted) {
-    bench.bytes_given = static_cast<double>(counted->bytes_given() - given_before) / steps;
-  }
+  if (!world.first()) return kExitDone;
+  bench.bytes_given = static_cast<double>(world.bytes_given() - given_before) / steps;
   if (arguments.common.json) {
     fmt::print("{}\n", step_json(bench, arguments).dump(2));
   } else {

@@ -53,7 +53,7 @@ void BenchTraining::evaluate() {
   replicas->evaluate(1, [&](std::int64_t) { return batch; });
 }
 
-BenchTraining bench_training(const BenchArguments& arguments, Fleet* fleet) {
+BenchTraining bench_training(const BenchArguments& arguments) {
   if (arguments.config.empty()) {
     throw ConfigError("bench " + arguments.what + " needs a configuration file");
   }
@@ -62,10 +62,10 @@ BenchTraining bench_training(const BenchArguments& arguments, Fleet* fleet) {
       load_config(arguments.config, arguments.common.overrides, nullptr, *arguments.common.tables);
   training.devices = bench_devices(arguments);
   training.size = training_size(training.config.data, arguments.what);
-  const int ranks = make_roster(fleet, training.devices).ranks();
+  const int ranks = make_rank_layout(arguments.common.world, training.devices).ranks();
   const std::int64_t batch = arguments.eval ? 1 : training.config.global_batch(ranks);
-  training.replicas =
-      make_replicas(training.config, training.devices, batch, training.size, nullptr, fleet);
+  training.replicas = make_replicas(training.config, training.devices, batch, training.size,
+                                    nullptr, arguments.common.world);
   training.batch = random_batch(training.config, batch, training.size);
   return training;
 }

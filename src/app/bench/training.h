@@ -31,8 +31,8 @@ struct BenchTraining {
   void evaluate();
 };
 
-/// Reads the configuration and builds the replicas; `fleet`: with those of other processes, null
-/// for none. Throws ConfigError, also when the configuration does not tell the size of the images.
-BenchTraining bench_training(const BenchArguments& arguments, Fleet* fleet = nullptr);
+/// Reads the configuration and builds the replicas, beside those of other processes. Throws
+/// ConfigError, also when the configuration does not tell the size of the images.
+BenchTraining bench_training(const BenchArguments& arguments);
 
 }  // namespace lockstep

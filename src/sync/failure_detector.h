@@ -12,31 +12,31 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/sync/fleet.h"
+#include "lockstep/sync/world.h"
 
 namespace lockstep {
 
 /// Safe from any thread. Process 0 says at once on stderr what it hears of a failure. Another
 /// process, whose threads do not come to say so (a call of MPI need not return then), says it after
 /// a fifth of a second; either ends then after ten.
-class Lifeline {
+class FailureDetector {
  public:
   /// Connects; all processes call it. Throws Error when process 0 cannot be reached.
-  explicit Lifeline(Fleet& fleet);
-  Lifeline(const Lifeline&) = delete;
-  Lifeline& operator=(const Lifeline&) = delete;
+  explicit FailureDetector(World& world);
+  FailureDetector(const FailureDetector&) = delete;
+  FailureDetector& operator=(const FailureDetector&) = delete;
   /// Says that this process is done.
-  ~Lifeline();
+  ~FailureDetector();
 
   /// Why another process has ended, as soon as it has.
   std::optional<std::string> failure() const;
   bool failed() const { return failed_; }
   /// Of this process, to all others, unless it has heard some: then it is they that count. Returns
   /// when the others have had time to write down why they end, and the first to fail has ended.
-  void say_last_words(const std::string& text);
-  /// As Fleet::silence_of: of this process none.
+  void announce(const std::string& text);
+  /// As World::silence_of: of this process none.
   std::chrono::steady_clock::duration silence_of(int process) const;
-  /// As Fleet::on_failure.
+  /// As World::on_failure.
   void on_failure(std::function<std::string(const std::string& heard)> say);
 
  private:

@@ -12,12 +12,11 @@
 #include <thread>
 
 #include "lockstep/core/check.h"
-#include "step/fleet_training.h"
 #include "step/placed_training.h"
 #include "step/scatter.h"
+#include "step/world_training.h"
 #include "support/count_allocations.h"
 #include "support/errors.h"
-#include "sync/forwarding_fleet.h"
 
 namespace lockstep::test {
 namespace {
@@ -30,7 +29,7 @@ Placed placed(const std::vector<int>& devices, const Optimizer& optimizer) {
 
 }  // namespace
 
-TEST_CASE("fleet: sync comes to the bytes of one process, wherever the devices are") {
+TEST_CASE("world: sync comes to the bytes of one process, wherever the devices are") {
   for (const Optimizer& optimizer : {Optimizer(Sgd{.weight_decay = 1e-3F}), Optimizer(AdamW{})}) {
     const Placed whole = trained_in_steps(placed_options(1, optimizer));
     for (const std::vector<int>& devices :
@@ -41,20 +40,20 @@ TEST_CASE("fleet: sync comes to the bytes of one process, wherever the devices a
   }
 }
 
-TEST_CASE("fleet: every rank's parameters and running statistics are the same") {
+TEST_CASE("world: every rank's parameters and running statistics are the same") {
   with_processes(
       {2, 1}, [](int devices, int) { return placed_options(devices, Sgd{}); },
       [](DataParallel& run) {
         train_steps(run, 0, 2);
-        const int first = run.roster().first_rank();
-        for (int rank = first; rank < first + run.roster().own_ranks(); ++rank) {
+        const int first = run.rank_layout().first_rank();
+        for (int rank = first; rank < first + run.rank_layout().own_ranks(); ++rank) {
           CHECK(parameters(run, rank) == parameters(run, first));
           CHECK(statistics(run, rank) == statistics(run, first));
         }
       });
 }
 
-TEST_CASE("fleet: local and virtual BatchNorm, micro-batches and groups are those of one process") {
+TEST_CASE("world: local and virtual BatchNorm, micro-batches and groups are those of one process") {
   const auto make = [](BatchNormMode mode, int accumulate, RankPartition groups) {
     return [=](int devices, int) {
       DataParallelOptions options = toy_options(devices, mode, 8);
@@ -65,7 +64,7 @@ TEST_CASE("fleet: local and virtual BatchNorm, micro-batches and groups are thos
   };
   const auto trained = [](DataParallel& run) {
     std::vector<double> losses = train(run, {8, 5, 7});
-    const int first = run.roster().first_rank();
+    const int first = run.rank_layout().first_rank();
     return Outcome{parameters(run, first), {}, run.optimizer_state(), std::move(losses)};
   };
   for (const auto& options :
@@ -86,7 +85,7 @@ TEST_CASE("fleet: local and virtual BatchNorm, micro-batches and groups are thos
 Batch own_part(const DataParallel& run, Batch batch) {
   const auto count = static_cast<std::size_t>(batch.count());
   const std::vector<std::int64_t> own =
-      own_places(batch.count(), run.options().accumulate, run.roster());
+      own_places(batch.count(), run.options().accumulate, run.rank_layout());
   const std::size_t labels = batch.labels.size() / count, values = batch.images.size() / count;
   batch.own_places_only = true;
   std::fill(batch.class_pixels.begin(), batch.class_pixels.end(), 0);
@@ -103,7 +102,7 @@ Batch own_part(const DataParallel& run, Batch batch) {
   return batch;
 }
 
-TEST_CASE("fleet: a process needs its own places of a batch only") {
+TEST_CASE("world: a process needs its own places of a batch only") {
   const auto options = [](int devices, int) {
     DataParallelOptions toy = toy_options(devices, BatchNormMode::kSync, 8);
     toy.accumulate = 2;
@@ -112,10 +111,10 @@ TEST_CASE("fleet: a process needs its own places of a batch only") {
   const auto trained = [](DataParallel& run) {
     for (const std::int64_t count : {8, 5, 1}) {
       const Batch batch = toy_batch(count, count);
-      const bool part = run.roster().processes() > 1;
+      const bool part = run.rank_layout().processes() > 1;
       run.train_step(part ? own_part(run, batch) : batch, count, 0.05F);
     }
-    return parameters(run, run.roster().first_rank());
+    return parameters(run, run.rank_layout().first_rank());
   };
   DataParallel whole(options(4, 0));
   const std::vector<float> expected = trained(whole);
@@ -126,7 +125,7 @@ TEST_CASE("fleet: a process needs its own places of a batch only") {
 }
 
 // Layers of our own: oneDNN makes a list of arguments at each call.
-TEST_CASE("fleet: a step allocates nothing, and what is said before the next one neither") {
+TEST_CASE("world: a step allocates nothing, and what is said before the next one neither") {
   const auto make = [](int devices, int) {
     DataParallelOptions options = toy_options(devices, BatchNormMode::kSync, 8);
     options.model = [](NetworkBuilder& net, Value* x, const NormLayer& norm) -> Outputs {
@@ -155,7 +154,7 @@ TEST_CASE("fleet: a step allocates nothing, and what is said before the next one
   });
 }
 
-TEST_CASE("fleet: an evaluation counts every image once") {
+TEST_CASE("world: an evaluation counts every image once") {
   using Evaluated = std::tuple<std::vector<std::int64_t>, double, std::int64_t>;
   const auto evaluated = [](DataParallel& run) -> Evaluated {
     train_steps(run, 0, 1);
@@ -173,7 +172,7 @@ TEST_CASE("fleet: an evaluation counts every image once") {
   }
 }
 
-TEST_CASE("fleet: weights and the optimizer's state of process 0 go to all") {
+TEST_CASE("world: weights and the optimizer's state of process 0 go to all") {
   const auto make = [](int devices, int) { return placed_options(devices, Sgd{}); };
   const Placed whole = trained_in_steps(make(1, 0));
   DataParallel before(make(4, 0));
@@ -181,8 +180,8 @@ TEST_CASE("fleet: weights and the optimizer's state of process 0 go to all") {
   const TensorMap weights = before.state_dict();
   const OptimizerState state = before.optimizer_state();
   const Placed rest = one_of_all<Placed>({2, 1}, make, [&](DataParallel& run) {
-    const bool leads = run.roster().process == 0;
-    run.load_state_dict(leads ? weights : TensorMap());
+    const bool first = run.rank_layout().process == 0;
+    run.load_state_dict(first ? weights : TensorMap());
     run.set_optimizer_state(state);
     return train_steps(run, 2, 5);
   });
@@ -190,12 +189,12 @@ TEST_CASE("fleet: weights and the optimizer's state of process 0 go to all") {
   CHECK(rest.outcome.statistics == whole.outcome.statistics);
 }
 
-TEST_CASE("fleet: a loss that is not finite in one process leaves all weights alone") {
+TEST_CASE("world: a loss that is not finite in one process leaves all weights alone") {
   with_processes(
       {1, 1}, [](int devices, int) { return toy_options(devices, BatchNormMode::kLocal, 8); },
       [](DataParallel& run) {
         train(run, {8});
-        const int first = run.roster().first_rank();
+        const int first = run.rank_layout().first_rank();
         const std::vector<float> before = parameters(run, first);
         Batch batch = toy_batch(8, 1);
         batch.images[batch.images.size() - 5] = std::numeric_limits<float>::infinity();
@@ -207,7 +206,7 @@ TEST_CASE("fleet: a loss that is not finite in one process leaves all weights al
 }
 
 // Images without a label have no gradient: those of process 0 do not overflow.
-TEST_CASE("fleet: a gradient that overflows in one process is skipped by all") {
+TEST_CASE("world: a gradient that overflows in one process is skipped by all") {
   const auto make = [](int devices, int) {
     DataParallelOptions options = toy_options(devices, BatchNormMode::kLocal, 8);
     options.loss_scale = LossScaleOptions{.initial = 0x1p127F};
@@ -223,7 +222,7 @@ TEST_CASE("fleet: a gradient that overflows in one process is skipped by all") {
   }
   with_processes({1, 1}, make, [&](DataParallel& run) {
     set_parameter(run, "encoder.0.0.bn.weight", 1e4F);
-    const int first = run.roster().first_rank();
+    const int first = run.rank_layout().first_rank();
     const std::vector<float> before = parameters(run, first);
     const StepResult skipped = run.train_step(batch, 0, 0.05F);
     CHECK(skipped.skipped);
@@ -235,15 +234,15 @@ TEST_CASE("fleet: a gradient that overflows in one process is skipped by all") {
   });
 }
 
-TEST_CASE("fleet: a process that is at another call is named with both calls") {
+TEST_CASE("world: a process that is at another call is named with both calls") {
   const auto failure_of = [](int strays) {
     std::string text;
     std::mutex mutex;
     with_timeout(kLong, [&] {
-      run_fleet(2, [&](Fleet& fleet) {
+      run_world(2, [&](World& world) {
         DataParallelOptions options = placed_options(1, Sgd{});
-        options.communicator.fleet = &fleet;
-        if (fleet.process() == strays) {
+        options.communicator.world = world;
+        if (world.process() == strays) {
           options.communicator.hook = [](int, const SyncCall& call) {
             return call.index != 1 || call.direction != Direction::kForward;
           };
@@ -265,15 +264,15 @@ TEST_CASE("fleet: a process that is at another call is named with both calls") {
   CHECK(text.find("forward call 1 of 'a_bn'") != std::string::npos);
 }
 
-TEST_CASE("fleet: a process that does not answer is named by the watchdog") {
+TEST_CASE("world: a process that does not answer is named by the watchdog") {
   std::string text;
   with_timeout(kLong, [&] {
-    run_fleet(2, [&](Fleet& fleet) {
+    run_world(2, [&](World& world) {
       DataParallelOptions options = placed_options(1, Sgd{});
-      options.communicator.fleet = &fleet;
+      options.communicator.world = world;
       options.communicator.stall_timeout = std::chrono::milliseconds(300);
       DataParallel run(std::move(options));
-      if (fleet.process() == 1) return;  // ends without a word
+      if (world.process() == 1) return;  // ends without a word
       try {
         train_steps(run, 0, 1);
       } catch (const StalledError& error) {
@@ -286,15 +285,15 @@ TEST_CASE("fleet: a process that does not answer is named by the watchdog") {
 }
 
 // What is said there waits for no replica.
-TEST_CASE("fleet: a process that does not answer between two steps is named by the watchdog") {
+TEST_CASE("world: a process that does not answer between two steps is named by the watchdog") {
   std::string text;
   with_timeout(kLong, [&] {
-    run_fleet(2, [&](Fleet& fleet) {
+    run_world(2, [&](World& world) {
       DataParallelOptions options = placed_options(1, Sgd{});
-      options.communicator.fleet = &fleet;
+      options.communicator.world = world;
       options.communicator.stall_timeout = std::chrono::milliseconds(300);
       DataParallel run(std::move(options));
-      if (fleet.process() == 1) return;  // ends without a word
+      if (world.process() == 1) return;  // ends without a word
       std::vector<Bytes> all;
       try {
         run.all_gather(Bytes(3), all);
@@ -310,24 +309,24 @@ TEST_CASE("fleet: a process that does not answer between two steps is named by t
 
 namespace {
 
-/// A fleet whose processes are heard of all the time.
-class HeardFleet final : public ForwardingFleet {
+/// A world whose processes are heard of all the time.
+class HeardWorld final : public ThreadWorld {
  public:
-  using ForwardingFleet::ForwardingFleet;
+  explicit HeardWorld(const ThreadWorld& world) : ThreadWorld(world) {}
   std::chrono::steady_clock::duration silence_of(int) const override { return {}; }
 };
 
 }  // namespace
 
-TEST_CASE("fleet: a process with work of its own between two steps is waited for") {
+TEST_CASE("world: a process with work of its own between two steps is waited for") {
   with_timeout(kLong, [&] {
-    run_fleet(2, [&](Fleet& fleet) {
-      HeardFleet heard(fleet);
+    run_world(2, [&](const ThreadWorld& world) {
+      HeardWorld heard(world);
       DataParallelOptions options = placed_options(1, Sgd{});
-      options.communicator.fleet = &heard;
+      options.communicator.world = heard;
       options.communicator.stall_timeout = std::chrono::milliseconds(50);
       DataParallel run(std::move(options));
-      if (fleet.process() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(400));
+      if (world.process() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(400));
       std::vector<Bytes> all;
       run.all_gather(Bytes(3), all);
       CHECK(all.size() == 2);

@@ -14,11 +14,11 @@ namespace lockstep {
 
 /// Used by its rank's thread; what lies on the host is read by others while the ranks of the
 /// process wait for each other.
-class FleetStaging {
+class WorldStaging {
  public:
   /// [begin, end): elements of the flat parameters that the rank owns. losses: of the rank, or its
   /// guard. Backend and store outlive the object.
-  FleetStaging(Backend& backend, const ParameterStore& store, std::span<const double* const> losses,
+  WorldStaging(Backend& backend, const ParameterStore& store, std::span<const double* const> losses,
                std::int64_t begin, std::int64_t end);
 
   /// Brings the gradients of so many parts, and the losses, to the host, and waits for them.

@@ -1,4 +1,4 @@
-// A fleet on MPI. Nothing here blocks: whoever waits looks again and again, so that a failure ends
+// A world on MPI. Nothing here blocks: whoever waits looks again and again, so that a failure ends
 // the wait, and so that it can be said whose message is missing.
 
 #include <mpi.h>
@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "lockstep/core/check.h"
-#include "lockstep/sync/fleet.h"
+#include "lockstep/sync/world.h"
 
 namespace lockstep {
 namespace {
@@ -26,27 +26,41 @@ constexpr std::chrono::microseconds kSleep{50};
 
 constexpr std::chrono::seconds kAbort{2};
 
-class MpiFleet final : public Fleet {
- public:
-  MpiFleet() {
-    int provided = 0;
-    MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
-    if (provided < MPI_THREAD_SERIALIZED) {
-      throw Error("this MPI serves one thread only; expected at least MPI_THREAD_SERIALIZED");
-    }
-    MPI_Comm_rank(MPI_COMM_WORLD, &process_);
-    int processes = 0;
-    MPI_Comm_size(MPI_COMM_WORLD, &processes);
-    gather_hosts(processes);
+void init_mpi() {
+  int provided = 0;
+  MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
+  if (provided < MPI_THREAD_SERIALIZED) {
+    throw Error("this MPI serves one thread only; expected at least MPI_THREAD_SERIALIZED");
   }
-  ~MpiFleet() override { MPI_Finalize(); }
+}
 
-  int process() const override { return process_; }
-  int processes() const override { return static_cast<int>(hosts_.size()); }
-  const std::vector<std::string>& hosts() const override { return hosts_; }
-  void exchange(int channel, std::span<const int> peers,
-                std::span<const std::span<const std::byte>> out, std::span<Bytes> in,
-                const std::function<bool()>& stop) override;
+int process_number() {
+  int process = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &process);
+  return process;
+}
+
+std::vector<std::string> gather_hosts() {
+  int processes = 0;
+  MPI_Comm_size(MPI_COMM_WORLD, &processes);
+  std::vector<char> names(static_cast<std::size_t>(processes) * MPI_MAX_PROCESSOR_NAME);
+  char own[MPI_MAX_PROCESSOR_NAME] = {};
+  int length = 0;
+  MPI_Get_processor_name(own, &length);
+  MPI_Allgather(own, MPI_MAX_PROCESSOR_NAME, MPI_CHAR, names.data(), MPI_MAX_PROCESSOR_NAME,
+                MPI_CHAR, MPI_COMM_WORLD);
+  std::vector<std::string> hosts;
+  for (int i = 0; i < processes; ++i) {
+    hosts.emplace_back(names.data() + static_cast<std::ptrdiff_t>(i) * MPI_MAX_PROCESSOR_NAME);
+  }
+  return hosts;
+}
+
+class MpiWorld final : public World {
+ public:
+  MpiWorld() : World(process_number(), gather_hosts()) {}
+  ~MpiWorld() override { MPI_Finalize(); }
+
   std::vector<int> waiting_for() const override {
     const std::lock_guard lock(missing_mutex_);
     std::vector<int> processes = missing_;
@@ -77,23 +91,13 @@ class MpiFleet final : public Fleet {
     std::vector<Arrival> arrivals;   // [peer]
   };
 
-  void gather_hosts(int processes) {
-    std::vector<char> names(static_cast<std::size_t>(processes) * MPI_MAX_PROCESSOR_NAME);
-    char own[MPI_MAX_PROCESSOR_NAME] = {};
-    int length = 0;
-    MPI_Get_processor_name(own, &length);
-    MPI_Allgather(own, MPI_MAX_PROCESSOR_NAME, MPI_CHAR, names.data(), MPI_MAX_PROCESSOR_NAME,
-                  MPI_CHAR, MPI_COMM_WORLD);
-    for (int i = 0; i < processes; ++i) {
-      hosts_.emplace_back(names.data() + static_cast<std::ptrdiff_t>(i) * MPI_MAX_PROCESSOR_NAME);
-    }
-  }
+  void carry(int channel, std::span<const int> peers,
+             std::span<const std::span<const std::byte>> out, std::span<Bytes> in,
+             const std::function<bool()>& stop) override;
   Call& begin(int channel, std::span<const int> peers,
               std::span<const std::span<const std::byte>> out);
   bool look(int channel, Arrival& arrival, Bytes& in);
 
-  int process_ = 0;
-  std::vector<std::string> hosts_;
   std::mutex mutex_;  // around every call of MPI after the first ones
   // Not that one: a call of MPI may not return once a process is gone, and that is when it is
   // asked.
@@ -102,7 +106,7 @@ class MpiFleet final : public Fleet {
   std::map<int, Call> calls_;  // [channel]
 };
 
-MpiFleet::Call& MpiFleet::begin(int channel, std::span<const int> peers,
+MpiWorld::Call& MpiWorld::begin(int channel, std::span<const int> peers,
                                 std::span<const std::span<const std::byte>> out) {
   const std::lock_guard lock(mutex_);
   Call& call = calls_[channel];
@@ -124,7 +128,7 @@ MpiFleet::Call& MpiFleet::begin(int channel, std::span<const int> peers,
 }
 
 /// Whether something has come or been done since the last look.
-bool MpiFleet::look(int channel, Arrival& arrival, Bytes& in) {
+bool MpiWorld::look(int channel, Arrival& arrival, Bytes& in) {
   const std::lock_guard lock(mutex_);
   if (!arrival.announced) {
     int found = 0;
@@ -146,9 +150,9 @@ bool MpiFleet::look(int channel, Arrival& arrival, Bytes& in) {
   return true;
 }
 
-void MpiFleet::exchange(int channel, std::span<const int> peers,
-                        std::span<const std::span<const std::byte>> out, std::span<Bytes> in,
-                        const std::function<bool()>& stop) {
+void MpiWorld::carry(int channel, std::span<const int> peers,
+                     std::span<const std::span<const std::byte>> out, std::span<Bytes> in,
+                     const std::function<bool()>& stop) {
   Call& call = begin(channel, peers, out);
   Clock::time_point looked = Clock::now();
   while (true) {
@@ -177,4 +181,7 @@ void MpiFleet::exchange(int channel, std::span<const int> peers,
 }  // namespace
 }  // namespace lockstep
 
-extern "C" lockstep::Fleet* lockstep_make_fleet() { return new lockstep::MpiFleet; }
+extern "C" lockstep::World* lockstep_make_world() {
+  lockstep::init_mpi();
+  return new lockstep::MpiWorld;
+}

@@ -1,4 +1,4 @@
-#include "sync/lifeline.h"
+#include "sync/failure_detector.h"
 
 #include <doctest/doctest.h>
 
@@ -7,12 +7,12 @@
 #include <string>
 #include <vector>
 
-#include "support/thread_fleet.h"
+#include "support/thread_world.h"
 
 namespace lockstep {
 namespace {
 
-using test::run_fleet;
+using test::run_world;
 
 const std::vector<std::string> kOneMachine(2, "hosta");
 
@@ -32,16 +32,16 @@ struct Heard {
 template <typename Listen>
 int times_heard(const Listen& listen) {
   Heard heard;
-  run_fleet(kOneMachine, [&](Fleet& fleet) {
-    Lifeline lifeline(fleet);
-    if (fleet.process() == 1) {
-      broadcast(fleet, "");
-      return lifeline.say_last_words("the disk is full");
+  run_world(kOneMachine, [&](World& world) {
+    FailureDetector detector(world);
+    if (world.process() == 1) {
+      world.broadcast("");
+      return detector.announce("the disk is full");
     }
-    lifeline.on_failure([&](const std::string& text) { return heard.say(text); });
-    broadcast(fleet, "go on");
-    listen(lifeline, heard);
-    lifeline.on_failure(nullptr);
+    detector.on_failure([&](const std::string& text) { return heard.say(text); });
+    world.broadcast("go on");
+    listen(detector, heard);
+    detector.on_failure(nullptr);
   });
   return heard.times;
 }
@@ -49,32 +49,32 @@ int times_heard(const Listen& listen) {
 }  // namespace
 
 TEST_CASE("what a process hears is said though none of its threads comes to say it") {
-  CHECK(times_heard([](Lifeline& lifeline, Heard& heard) {
+  CHECK(times_heard([](FailureDetector& detector, Heard& heard) {
           CHECK(heard.text.get_future().get() == "process 1 (hosta): the disk is full");
-          CHECK(lifeline.failure() == "process 1 (hosta): the disk is full");
+          CHECK(detector.failure() == "process 1 (hosta): the disk is full");
         }) == 1);
 }
 
 TEST_CASE("what a process hears is said once, also when its threads come to say it") {
-  CHECK(times_heard([](Lifeline& lifeline, Heard&) {
-          while (!lifeline.failure()) std::this_thread::yield();
-          lifeline.say_last_words("heard of it");
+  CHECK(times_heard([](FailureDetector& detector, Heard&) {
+          while (!detector.failure()) std::this_thread::yield();
+          detector.announce("heard of it");
         }) == 1);
 }
 
 // The third hears of the second by the first.
 TEST_CASE("all processes hear that the others run") {
-  run_fleet(std::vector<std::string>(3, "hosta"), [&](Fleet& fleet) {
-    Lifeline lifeline(fleet);
+  run_world(std::vector<std::string>(3, "hosta"), [&](World& world) {
+    FailureDetector detector(world);
     const auto start = std::chrono::steady_clock::now();
     for (int process = 0; process < 3; ++process) {
       // Shorter than it has waited: something was heard since it began.
-      while (lifeline.silence_of(process) >= std::chrono::steady_clock::now() - start) {
+      while (detector.silence_of(process) >= std::chrono::steady_clock::now() - start) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
     }
-    broadcast(fleet, "done");
-    all_gather(fleet, Bytes(1));
+    world.broadcast("done");
+    world.all_gather(Bytes(1));
   });
 }
 

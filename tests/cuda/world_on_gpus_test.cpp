@@ -14,20 +14,20 @@
 #include "cuda/fake_runtime.h"
 #include "kernels/operations/gpu_operations.h"
 #include "lockstep/core/check.h"
-#include "step/fleet_training.h"
 #include "step/placed_training.h"
+#include "step/world_training.h"
 
 namespace lockstep::test {
 namespace {
 
 /// Everything that a training comes to, of the ranks of all processes.
-struct FleetTraining {
+struct WorldTraining {
   std::vector<std::vector<float>> parameters, statistics;  // [rank]
   std::vector<double> losses, norms;                       // norms: 0 of skipped steps
   std::vector<LossScaleState> scales;                      // [step], with a loss scale
   OptimizerState optimizer;
 
-  bool operator==(const FleetTraining&) const = default;
+  bool operator==(const WorldTraining&) const = default;
 };
 
 /// Options of a process whose first rank is `first`: as `all`, on GPUs that it sees alone. A
@@ -45,7 +45,7 @@ ProcessOptions on_gpus(const DataParallelOptions& all, int gpus) {
 
 /// Batches of these sizes. `ahead`: a step is begun before the one before it is finished.
 void train_process(DataParallel& run, const std::vector<std::int64_t>& batches, bool ahead,
-                   FleetTraining& all, std::mutex& mutex) {
+                   WorldTraining& all, std::mutex& mutex) {
   std::vector<double> losses, norms;
   std::vector<LossScaleState> scales;
   std::vector<Bytes> said;
@@ -76,8 +76,8 @@ void train_process(DataParallel& run, const std::vector<std::int64_t>& batches, 
   all.optimizer = optimizer;
   all.parameters.resize(static_cast<std::size_t>(run.size()));
   all.statistics.resize(all.parameters.size());
-  const int first = run.roster().first_rank();
-  for (int rank = first; rank < first + run.roster().own_ranks(); ++rank) {
+  const int first = run.rank_layout().first_rank();
+  for (int rank = first; rank < first + run.rank_layout().own_ranks(); ++rank) {
     all.parameters[static_cast<std::size_t>(rank)] = parameters(run, rank);
     all.statistics[static_cast<std::size_t>(rank)] = statistics(run, rank);
   }
@@ -85,10 +85,10 @@ void train_process(DataParallel& run, const std::vector<std::int64_t>& batches, 
 
 const std::vector<std::int64_t> kBatches{8, 5, 7, 3};
 
-/// On so many devices in each process; one process has no fleet.
-FleetTraining trained_on(const std::vector<int>& devices, const ProcessOptions& make,
+/// On so many devices in each process.
+WorldTraining trained_on(const std::vector<int>& devices, const ProcessOptions& make,
                          bool ahead = false) {
-  FleetTraining result;
+  WorldTraining result;
   std::mutex mutex;
   if (devices.size() == 1) {
     DataParallel run(make(devices.front(), 0));
@@ -106,7 +106,7 @@ DataParallelOptions toy_of(BatchNormMode mode, const Optimizer& optimizer = Sgd{
   return options;
 }
 
-TEST_CASE("GPU fleet: two processes of two replicas end at the bytes of one of four") {
+TEST_CASE("GPU world: two processes of two replicas end at the bytes of one of four") {
   for (const bool peer_access : {true, false}) {
     CAPTURE(peer_access);
     fake_runtime::use({.devices = 2, .peer_access = peer_access});
@@ -114,14 +114,14 @@ TEST_CASE("GPU fleet: two processes of two replicas end at the bytes of one of f
       CAPTURE(static_cast<int>(mode));
       DataParallelOptions options = toy_of(mode, AdamW{});
       options.gradient_exchange.kind = "owner";
-      const FleetTraining one = trained_on({4}, on_gpus(options, 2));
+      const WorldTraining one = trained_on({4}, on_gpus(options, 2));
       CHECK((trained_on({2, 2}, on_gpus(options, 2)) == one));
       if (!peer_access) CHECK((trained_on({1, 3}, on_gpus(options, 1)) == one));
     }
   }
 }
 
-TEST_CASE("GPU fleet: virtual BatchNorm, micro-batches, groups and steps ahead are one process's") {
+TEST_CASE("GPU world: virtual BatchNorm, micro-batches, groups and steps ahead are one process's") {
   fake_runtime::use({.devices = 1});
   DataParallelOptions slices = toy_of(BatchNormMode::kGhost);
   slices.norm.options.virtual_devices = 2;
@@ -130,19 +130,19 @@ TEST_CASE("GPU fleet: virtual BatchNorm, micro-batches, groups and steps ahead a
   DataParallelOptions groups = toy_of(BatchNormMode::kSync);
   groups.norm.options.process_groups = {{0, 2}, {1, 3}};
   for (const DataParallelOptions& options : {slices, micro, groups}) {
-    const FleetTraining one = trained_on({4}, on_gpus(options, 1));
+    const WorldTraining one = trained_on({4}, on_gpus(options, 1));
     CHECK((trained_on({2, 1, 1}, on_gpus(options, 1), true) == one));
   }
 }
 
-TEST_CASE("GPU fleet: placement does not matter where sums are kept image by image") {
+TEST_CASE("GPU world: placement does not matter where sums are kept image by image") {
   fake_runtime::use({.devices = 2});
   DataParallelOptions options = placed_options(1, Sgd{.weight_decay = 1e-3F});
   options.placement_invariant = true;
-  const FleetTraining whole = trained_on({1}, on_gpus(options, 1));
+  const WorldTraining whole = trained_on({1}, on_gpus(options, 1));
   for (const std::vector<int>& devices : {std::vector{2, 2}, {1, 2}}) {
     CAPTURE(to_string(RankPartition{devices}));
-    const FleetTraining spread = trained_on(devices, on_gpus(options, 2));
+    const WorldTraining spread = trained_on(devices, on_gpus(options, 2));
     CHECK(spread.parameters.back() == whole.parameters.front());
     CHECK(spread.statistics.back() == whole.statistics.front());
     CHECK(spread.losses == whole.losses);
@@ -151,12 +151,12 @@ TEST_CASE("GPU fleet: placement does not matter where sums are kept image by ima
   }
 }
 
-TEST_CASE("GPU fleet: fp16 skips the steps that one process skips") {
+TEST_CASE("GPU world: fp16 skips the steps that one process skips") {
   fake_runtime::use({.devices = 1});
   DataParallelOptions options = toy_of(BatchNormMode::kSync);
   options.activations = DType::kFloat16;
   options.loss_scale = LossScaleOptions{.initial = 0x1p18F, .growth_interval = 2};
-  const FleetTraining one = trained_on({3}, on_gpus(options, 1));
+  const WorldTraining one = trained_on({3}, on_gpus(options, 1));
   CHECK(one.scales.back().skipped > 0);
   CHECK(one.scales.back().skipped < static_cast<std::int64_t>(kBatches.size()));
   CHECK((trained_on({2, 1}, on_gpus(options, 1)) == one));
@@ -164,14 +164,14 @@ TEST_CASE("GPU fleet: fp16 skips the steps that one process skips") {
 }
 
 // The host is far ahead of a GPU that is slow.
-TEST_CASE("GPU fleet: the host waits for what a GPU has yet to write") {
+TEST_CASE("GPU world: the host waits for what a GPU has yet to write") {
   fake_runtime::use({.devices = 2, .upload_milliseconds = 1});
   const ProcessOptions make = on_gpus(toy_of(BatchNormMode::kLocal), 2);
-  const FleetTraining one = trained_on({4}, make);
-  FleetTraining slow;
+  const WorldTraining one = trained_on({4}, make);
+  WorldTraining slow;
   std::mutex mutex;
   with_processes({2, 2}, make, [&](DataParallel& run) {
-    const int last = run.roster().first_rank() + 1;
+    const int last = run.rank_layout().first_rank() + 1;
     auto& backend = dynamic_cast<gpu::GpuOperations&>(run.replica(last).backend());
     fake_runtime::enqueue(backend.stream(),
                           [] { std::this_thread::sleep_for(std::chrono::milliseconds(100)); });
@@ -184,7 +184,7 @@ TEST_CASE("GPU fleet: the host waits for what a GPU has yet to write") {
 void check_bad_loss(const std::vector<int>& devices, const ProcessOptions& make) {
   with_processes(devices, make, [](DataParallel& run) {
     run.train_step(toy_batch(8, 0), 0, 0.05F);
-    const int first = run.roster().first_rank();
+    const int first = run.rank_layout().first_rank();
     const std::vector<float> before = parameters(run, first);
     Batch batch = toy_batch(8, 1);
     batch.images[batch.images.size() - 5] = std::numeric_limits<float>::infinity();
@@ -194,14 +194,15 @@ void check_bad_loss(const std::vector<int>& devices, const ProcessOptions& make)
     batch.class_pixels[1] += kPixels;
     CHECK_THROWS_WITH_AS(
         run.train_step(batch, 1, 0.05F),
-        doctest::Contains(("the loss of " + run.roster().describe_rank(run.size() - 1)).c_str()),
+        doctest::Contains(
+            ("the loss of " + run.rank_layout().describe_rank(run.size() - 1)).c_str()),
         NonFiniteError);
     CHECK(parameters(run, first) == before);
     CHECK(std::isfinite(run.train_step(toy_batch(8, 2), 2, 0.05F).loss));
   });
 }
 
-TEST_CASE("GPU fleet: a loss that is not finite in one process leaves all weights alone") {
+TEST_CASE("GPU world: a loss that is not finite in one process leaves all weights alone") {
   fake_runtime::use({.devices = 1});
   check_bad_loss({2, 2}, on_gpus(toy_of(BatchNormMode::kLocal), 1));
 }
@@ -218,13 +219,13 @@ ProcessOptions on_own_gpus(const DataParallelOptions& all) {
   };
 }
 
-TEST_CASE("GPU fleet: NCCL between the GPUs of all processes brings the same statistics") {
+TEST_CASE("GPU world: NCCL between the GPUs of all processes brings the same statistics") {
   fake_runtime::use({.devices = 4});
   DataParallelOptions groups = toy_of(BatchNormMode::kSync);
   groups.norm.options.process_groups = {{0, 2}, {1, 3}};
   for (DataParallelOptions options : {toy_of(BatchNormMode::kSync), groups}) {
     options.gradient_exchange.kind = "owner";
-    const FleetTraining one = trained_on({4}, on_own_gpus(options));
+    const WorldTraining one = trained_on({4}, on_own_gpus(options));
     options.communicator.transport = "nccl";
     CHECK((trained_on({1, 3}, on_own_gpus(options), true) == one));
   }
@@ -232,13 +233,13 @@ TEST_CASE("GPU fleet: NCCL between the GPUs of all processes brings the same sta
   CHECK(fake_nccl::communicators() == 0);
 }
 
-TEST_CASE("GPU fleet: NCCL sums the gradients of all processes") {
+TEST_CASE("GPU world: NCCL sums the gradients of all processes") {
   fake_runtime::use({.devices = 4, .peer_access = false});
   for (const char* const transport : {"host", "nccl"}) {
     CAPTURE(transport);
     DataParallelOptions options = all_reduced(toy_of(BatchNormMode::kSync, AdamW{}));
     options.communicator.transport = transport;
-    const FleetTraining one = trained_on({4}, on_own_gpus(options));
+    const WorldTraining one = trained_on({4}, on_own_gpus(options));
     CHECK((trained_on({2, 2}, on_own_gpus(options)) == one));
   }
   const DataParallelOptions local = all_reduced(toy_of(BatchNormMode::kLocal, AdamW{}));
@@ -246,14 +247,14 @@ TEST_CASE("GPU fleet: NCCL sums the gradients of all processes") {
   DataParallelOptions fp16 = all_reduced(toy_of(BatchNormMode::kSync));
   fp16.activations = DType::kFloat16;
   fp16.loss_scale = LossScaleOptions{.initial = 0x1p18F, .growth_interval = 2};
-  const FleetTraining one = trained_on({3}, on_own_gpus(fp16));
+  const WorldTraining one = trained_on({3}, on_own_gpus(fp16));
   CHECK(one.scales.back().skipped > 0);
   CHECK((trained_on({1, 2}, on_own_gpus(fp16)) == one));
   CHECK(fake_nccl::take_overlaps() == 0);
   CHECK(fake_nccl::communicators() == 0);
 }
 
-TEST_CASE("GPU fleet: with NCCL, too, a bad loss in one process leaves all weights alone") {
+TEST_CASE("GPU world: with NCCL, too, a bad loss in one process leaves all weights alone") {
   fake_runtime::use({.devices = 2});
   const DataParallelOptions options = all_reduced(toy_of(BatchNormMode::kLocal));
   check_bad_loss({1, 1}, on_own_gpus(options));
@@ -266,9 +267,9 @@ std::string refusal(const ProcessOptions& make) {
   std::string text;
   std::mutex mutex;
   with_timeout(kLong, [&] {
-    run_fleet(2, [&](Fleet& fleet) {
-      DataParallelOptions options = make(1, fleet.process());
-      options.communicator.fleet = &fleet;
+    run_world(2, [&](World& world) {
+      DataParallelOptions options = make(1, world.process());
+      options.communicator.world = world;
       try {
         const DataParallel run(std::move(options));
       } catch (const ConfigError& error) {
@@ -280,7 +281,7 @@ std::string refusal(const ProcessOptions& make) {
   return text;
 }
 
-TEST_CASE("GPU fleet: what several processes cannot do is refused with a way out") {
+TEST_CASE("GPU world: what several processes cannot do is refused with a way out") {
   fake_runtime::use({.devices = 1});
   const auto refuses = [](const ProcessOptions& make, const char* reason) {
     const std::string text = refusal(make);

@@ -4,19 +4,19 @@
 
 #include "cuda/fake_runtime.h"
 #include "cuda/tiny_run.h"
-#include "support/thread_fleet.h"
+#include "support/thread_world.h"
 
 namespace lockstep::test {
 namespace {
 
-TEST_CASE("GPU fleet: a run leaves the files of one process, and goes on from them") {
+TEST_CASE("GPU world: a run leaves the files of one process, and goes on from them") {
   fake_runtime::use({.devices = 1});
   const TemporaryFolder folder;
-  const auto in_fleet = [&](const TrainRequest& whole) {
-    run_fleet(2, [&](Fleet& fleet) {
+  const auto in_two = [&](const TrainRequest& whole) {
+    run_world(2, [&](World& world) {
       TrainRequest part = whole;
       part.devices = "cuda:0x2";
-      part.fleet = &fleet;
+      part.world = world;
       train(part);
     });
   };
@@ -25,11 +25,11 @@ TEST_CASE("GPU fleet: a run leaves the files of one process, and goes on from th
   train(one);
   TrainRequest two = one;
   two.output = folder.path() / "two";
-  in_fleet(two);
+  in_two(two);
   TrainRequest rest = one;
   rest.output = folder.path() / "rest";
   rest.resume = (folder.path() / "one/ckpt/iter_3.safetensors").string();
-  in_fleet(rest);
+  in_two(rest);
   const RunFolder whole{folder.path() / "one"}, spread{folder.path() / "two"};
   CHECK(read_text(spread.scalars()) == read_text(whole.scalars()));
   for (const char* run : {"two", "rest"}) {

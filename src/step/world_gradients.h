@@ -13,7 +13,7 @@
 // process cannot add up its own ahead: the nodes are those of its ranks.
 //
 // Sums and messages are made on the host. What lies on a GPU passes through its rank's
-// FleetStaging.
+// WorldStaging.
 
 #include <cstdint>
 #include <span>
@@ -22,17 +22,17 @@
 #include "backend/cpu/sum_parts.h"
 #include "lockstep/nn/parameter_store.h"
 #include "lockstep/sync/sync_group.h"
-#include "step/fleet_staging.h"
 #include "step/gradient_tree.h"
+#include "step/world_staging.h"
 
 namespace lockstep {
 
 /// Of one process. Used by the threads of its ranks, which make the same calls in the same order;
 /// `own` is a rank's place among them.
-class FleetGradients {
+class WorldGradients {
  public:
-  /// `group` has a fleet, and outlives the object.
-  explicit FleetGradients(SyncGroup& group);
+  /// `group` is of several processes, and outlives the object.
+  explicit WorldGradients(SyncGroup& group);
   /// Once all replicas are there. stores, losses: of this process's ranks; the losses are those
   /// that an update looks at (OptimizerShard::losses), and are not read where there is staging.
   /// in_tree: whether ranks' gradients are added in the tree (Backend::sums_by_image), not one by
@@ -40,7 +40,7 @@ class FleetGradients {
   void join(std::vector<const ParameterStore*> stores, std::vector<const double*> losses,
             bool in_tree);
   /// Of a rank whose memory the host does not read. On the rank's thread, after `join`.
-  void join(int own, FleetStaging& staging) { staging_[static_cast<std::size_t>(own)] = &staging; }
+  void join(int own, WorldStaging& staging) { staging_[static_cast<std::size_t>(own)] = &staging; }
   /// Elements of the flat parameters that the rank owns: [begin, end).
   struct Owned {
     std::int64_t begin = 0, end = 0;
@@ -87,18 +87,18 @@ class FleetGradients {
   void bring_sums(int own);
   void send_weights();
   double own_losses() const;
-  FleetStaging* staging(int own) const { return staging_[static_cast<std::size_t>(own)]; }
+  WorldStaging* staging(int own) const { return staging_[static_cast<std::size_t>(own)]; }
   const float* host_grads(std::size_t own, std::size_t part) const;
   const float* sum_from(const GradientNode& node, std::int64_t begin) const;
-  const Share& own_share() const { return shares_[static_cast<std::size_t>(roster_.process)]; }
+  const Share& own_share() const { return shares_[static_cast<std::size_t>(layout_.process)]; }
   std::span<const NodeSum> own_sums() const {
     return std::span(sums_).first(own_share().nodes.size());
   }
-  bool is_own(int process) const { return process == roster_.process; }
+  bool is_own(int process) const { return process == layout_.process; }
   SyncAnswer meet(SyncMaster& master, const char* where, int own, const void* payload);
 
   SyncGroup& group_;
-  const Roster& roster_;
+  const RankLayout& layout_;
   // Where the ranks of this process meet, and what one of them then does.
   SyncMaster& planning_;
   SyncMaster& trading_;
@@ -106,7 +106,7 @@ class FleetGradients {
   const std::vector<int> peers_;
   std::vector<const ParameterStore*> stores_;  // [own]
   std::vector<const double*> own_losses_;
-  std::vector<FleetStaging*> staging_;  // [own], null where the host reads the rank's memory
+  std::vector<WorldStaging*> staging_;  // [own], null where the host reads the rank's memory
   bool in_tree_ = true;
   double other_losses_ = 0;
 

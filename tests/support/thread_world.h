@@ -1,10 +1,9 @@
 #pragma once
-// A fleet whose processes are threads of one: what they say goes through memory.
+// A world whose processes are threads of one: what they say goes through memory.
 
 #include <array>
 #include <chrono>
 #include <condition_variable>
-#include <cstdlib>
 #include <exception>
 #include <map>
 #include <memory>
@@ -15,7 +14,7 @@
 #include <vector>
 
 #include "lockstep/core/check.h"
-#include "lockstep/sync/fleet.h"
+#include "lockstep/sync/world.h"
 
 namespace lockstep::test {
 
@@ -45,24 +44,30 @@ struct Mail {
   std::map<std::tuple<int, int, int>, Letters> letters;  // [channel, from, to]
 };
 
-class ThreadFleet final : public Fleet {
+class ThreadWorld : public World {
  public:
-  ThreadFleet(std::shared_ptr<Mail> mail, int process, std::vector<std::string> hosts)
-      : mail_(std::move(mail)), process_(process), hosts_(std::move(hosts)) {}
-  int process() const override { return process_; }
-  int processes() const override { return static_cast<int>(hosts_.size()); }
-  const std::vector<std::string>& hosts() const override { return hosts_; }
+  ThreadWorld(std::shared_ptr<Mail> mail, int process, std::vector<std::string> hosts)
+      : World(process, std::move(hosts)), mail_(std::move(mail)) {}
+  /// The same process once more.
+  ThreadWorld(const ThreadWorld& other)
+      : ThreadWorld(other.mail_, other.process(), other.hosts()) {}
 
-  void exchange(int channel, std::span<const int> peers,
-                std::span<const std::span<const std::byte>> out, std::span<Bytes> in,
-                const std::function<bool()>& stop) override {
+  std::vector<int> waiting_for() const override {
+    const std::lock_guard lock(mail_->mutex);
+    return missing_ < 0 ? std::vector<int>() : std::vector<int>{missing_};
+  }
+
+ protected:
+  void carry(int channel, std::span<const int> peers,
+             std::span<const std::span<const std::byte>> out, std::span<Bytes> in,
+             const std::function<bool()>& stop) override {
     std::unique_lock lock(mail_->mutex);
     for (const int peer : peers) {
-      mail_->letters[{channel, process_, peer}].put(out[static_cast<std::size_t>(peer)]);
+      mail_->letters[{channel, process(), peer}].put(out[static_cast<std::size_t>(peer)]);
     }
     mail_->came.notify_all();
     for (const int peer : peers) {
-      Letters& letters = mail_->letters[{channel, peer, process_}];
+      Letters& letters = mail_->letters[{channel, peer, process()}];
       missing_ = peer;
       while (letters.empty()) {
         if (stop()) throw PeerAborted("the process leaves the exchange");
@@ -72,31 +77,24 @@ class ThreadFleet final : public Fleet {
     }
     missing_ = -1;
   }
-  std::vector<int> waiting_for() const override {
-    const std::lock_guard lock(mail_->mutex);
-    return missing_ < 0 ? std::vector<int>() : std::vector<int>{missing_};
-  }
-  void abort(int exit_code) override { std::_Exit(exit_code); }
 
  private:
   const std::shared_ptr<Mail> mail_;
-  const int process_;
-  const std::vector<std::string> hosts_;
   int missing_ = -1;  // guarded by the mail's mutex
 };
 
-/// Runs work(fleet) as a process on each of `hosts`, all at the same time. What one throws comes to
+/// Runs work(world) as a process on each of `hosts`, all at the same time. What one throws comes to
 /// the caller, the first process's first.
-inline void run_fleet(const std::vector<std::string>& hosts,
-                      const std::function<void(Fleet&)>& work) {
+inline void run_world(const std::vector<std::string>& hosts,
+                      const std::function<void(ThreadWorld&)>& work) {
   const auto mail = std::make_shared<Mail>();
   std::vector<std::exception_ptr> thrown(hosts.size());
   std::vector<std::thread> threads;
   for (std::size_t process = 0; process < hosts.size(); ++process) {
     threads.emplace_back([&, process] {
-      ThreadFleet fleet(mail, static_cast<int>(process), hosts);
+      ThreadWorld world(mail, static_cast<int>(process), hosts);
       try {
-        work(fleet);
+        work(world);
       } catch (...) {
         thrown[process] = std::current_exception();
       }
@@ -109,10 +107,10 @@ inline void run_fleet(const std::vector<std::string>& hosts,
 }
 
 /// The same on "host0", "host1" and so on.
-inline void run_fleet(int processes, const std::function<void(Fleet&)>& work) {
+inline void run_world(int processes, const std::function<void(ThreadWorld&)>& work) {
   std::vector<std::string> hosts;
   for (int i = 0; i < processes; ++i) hosts.push_back("host" + std::to_string(i));
-  run_fleet(hosts, work);
+  run_world(hosts, work);
 }
 
 }  // namespace lockstep::test

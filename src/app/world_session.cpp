@@ -1,4 +1,4 @@
-#include "app/fleet_session.h"
+#include "app/world_session.h"
 
 #include "app/cli.h"
 #include "lockstep/core/check.h"
@@ -6,17 +6,15 @@
 
 namespace lockstep {
 
-int run_in_fleet(const std::function<int(Fleet* fleet)>& work) {
-  const std::unique_ptr<Fleet> fleet = join_fleet();
-  if (!fleet) return work(nullptr);
+int run_in_world(const std::function<int(World& world)>& work) {
+  const std::unique_ptr<World> world = init_world();
   try {
-    return work(fleet.get());
+    return work(*world);
   } catch (const std::exception& error) {
-    if (fleet->shows_error(error.what())) show_error(error);
-    fleet->say_last_words(error.what());
-    const int exit_code = exit_code_of(error);
-    fleet->abort(exit_code);
-    return exit_code;
+    if (world->size() == 1) throw;
+    if (world->shows_error(error.what())) show_error(error);
+    world->announce_failure(error.what());
+    world->abort(exit_code_of(error));
   }
 }
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "lockstep/parallel/data_parallel.h"
-#include "support/thread_fleet.h"
+#include "support/thread_world.h"
 #include "support/with_timeout.h"
 
 namespace lockstep::test {
@@ -24,10 +24,10 @@ using ProcessOptions = std::function<DataParallelOptions(int devices, int first)
 inline void with_processes(const std::vector<int>& devices, const ProcessOptions& make,
                            const std::function<void(DataParallel& run)>& work) {
   with_timeout(kLong, [&] {
-    run_fleet(static_cast<int>(devices.size()), [&](Fleet& fleet) {
-      const auto own = devices.begin() + fleet.process();
+    run_world(static_cast<int>(devices.size()), [&](World& world) {
+      const auto own = devices.begin() + world.process();
       DataParallelOptions options = make(*own, std::accumulate(devices.begin(), own, 0));
-      options.communicator.fleet = &fleet;
+      options.communicator.world = world;
       DataParallel run(std::move(options));
       work(run);
     });

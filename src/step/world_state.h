@@ -1,7 +1,7 @@
 #pragma once
 // What the processes of a run tell each other, so that each of them knows what is known of all
 // ranks. All are collective: every process calls them in the same order, between steps or when one
-// is finished. The groups have a fleet.
+// is finished. One process alone knows it all.
 
 #include <span>
 #include <vector>
@@ -26,8 +26,7 @@ class SharedOutcomes {
 
  private:
   SyncGroup& group_;
-  ByteWriter own_;
-  std::vector<Bytes> all_;                    // [process]
+  PeerExchange peers_;
   std::vector<std::vector<double>> numbers_;  // [rank] what the others' spans point to
 };
 

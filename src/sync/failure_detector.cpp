@@ -1,4 +1,4 @@
-#include "sync/lifeline.h"
+#include "sync/failure_detector.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -145,8 +145,8 @@ std::uint64_t random_token() {
 
 }  // namespace
 
-Lifeline::Lifeline(Fleet& fleet)
-    : process_(fleet.process()), hosts_(fleet.hosts()), heard_at_(hosts_.size()) {
+FailureDetector::FailureDetector(World& world)
+    : process_(world.process()), hosts_(world.hosts()), heard_at_(hosts_.size()) {
   for (auto& at : heard_at_) at = Clock::now().time_since_epoch().count();
   if (pipe2(wake_, O_CLOEXEC) != 0) fail("pipe");
   if (process_ == 0) {
@@ -156,22 +156,22 @@ Lifeline::Lifeline(Fleet& fleet)
     any.sin_family = AF_INET;
     socklen_t size = sizeof any;
     if (bind(listener, reinterpret_cast<sockaddr*>(&any), sizeof any) != 0 ||
-        ::listen(listener, fleet.processes()) != 0 ||
+        ::listen(listener, world.size()) != 0 ||
         getsockname(listener, reinterpret_cast<sockaddr*>(&any), &size) != 0) {
       fail("listen");
     }
     const std::uint64_t token = random_token();
-    broadcast(fleet, concat(token, " ", ntohs(any.sin_port), " ", own_addresses()));
+    world.broadcast(concat(token, " ", ntohs(any.sin_port), " ", own_addresses()));
     accept_all(listener, token);
     close(listener);
   } else {
-    connect_to_first(broadcast(fleet, ""));
+    connect_to_first(world.broadcast(""));
   }
   for (Line& line : lines_) watch_closely(line.socket);
   listener_ = std::thread([this] { listen(); });
 }
 
-Lifeline::~Lifeline() {
+FailureDetector::~FailureDetector() {
   leaving_ = true;
   send_all(kDone, "", -1);
   if (write(wake_[1], "", 1) == 1 && listener_.joinable()) listener_.join();
@@ -180,7 +180,7 @@ Lifeline::~Lifeline() {
   close(wake_[1]);
 }
 
-void Lifeline::accept_all(int listener, std::uint64_t token) {
+void FailureDetector::accept_all(int listener, std::uint64_t token) {
   const Clock::time_point end = Clock::now() + std::chrono::seconds(20);
   while (lines_.size() + 1 < hosts_.size()) {
     pollfd ready{listener, POLLIN, 0};
@@ -202,7 +202,7 @@ void Lifeline::accept_all(int listener, std::uint64_t token) {
   }
 }
 
-void Lifeline::connect_to_first(const std::string& addresses) {
+void FailureDetector::connect_to_first(const std::string& addresses) {
   std::istringstream words(addresses);
   Greeting greeting{0, process_};
   int port = 0;
@@ -223,11 +223,11 @@ void Lifeline::connect_to_first(const std::string& addresses) {
                      " at port ", port, " of ", tried));
 }
 
-std::string Lifeline::name(int process) const {
+std::string FailureDetector::name(int process) const {
   return concat("process ", process, " (", hosts_[static_cast<std::size_t>(process)], ")");
 }
 
-void Lifeline::listen() {
+void FailureDetector::listen() {
   constexpr int kLookMilliseconds = 50;  // once a failure was heard of
   std::vector<pollfd> ready;
   std::optional<Clock::time_point> heard;
@@ -250,21 +250,21 @@ void Lifeline::listen() {
   }
 }
 
-void Lifeline::speak_for_stuck_threads(Clock::time_point heard) {
+void FailureDetector::speak_for_stuck_threads(Clock::time_point heard) {
   if (told_) return;
   const auto since = Clock::now() - heard;
   if (since > kSpeak) speak();
   if (since > kEnd) std::_Exit(kExitCode);
 }
 
-void Lifeline::speak() {
+void FailureDetector::speak() {
   if (spoken_.exchange(true)) return;
   const std::string line = "lockstep: error: " + said_ + "\n";
   static_cast<void>(write(STDERR_FILENO, line.data(), line.size()));
 }
 
 // A message: kind, number of bytes in the order of this machine, text.
-void Lifeline::hear(Line& line) {
+void FailureDetector::hear(Line& line) {
   std::array<char, 4096> piece;
   const ssize_t got = recv(line.socket, piece.data(), piece.size(), 0);
   if (got <= 0) {
@@ -287,14 +287,14 @@ void Lifeline::hear(Line& line) {
   }
 }
 
-void Lifeline::take(Line& line, char kind, const std::string& text) {
+void FailureDetector::take(Line& line, char kind, const std::string& text) {
   line.done = kind == kDone;
   if (kind == kFailed) note(text, line.process);
   if (kind == kAlive) note_alive(line, text);
 }
 
 // To process 0 that this one runs, by it also for how long it has not heard of each of the others.
-void Lifeline::say_alive() {
+void FailureDetector::say_alive() {
   std::string silences;
   for (int process = 0; process_ == 0 && process < static_cast<int>(hosts_.size()); ++process) {
     const std::int64_t silence = silence_of(process).count();
@@ -305,7 +305,7 @@ void Lifeline::say_alive() {
   }
 }
 
-void Lifeline::note_alive(const Line& line, const std::string& silences) {
+void FailureDetector::note_alive(const Line& line, const std::string& silences) {
   const Clock::rep now = Clock::now().time_since_epoch().count();
   for (std::size_t process = 0; process * sizeof(std::int64_t) < silences.size(); ++process) {
     std::int64_t silence = 0;
@@ -315,14 +315,14 @@ void Lifeline::note_alive(const Line& line, const std::string& silences) {
   heard_at_[static_cast<std::size_t>(line.process)] = now;
 }
 
-std::chrono::steady_clock::duration Lifeline::silence_of(int process) const {
+std::chrono::steady_clock::duration FailureDetector::silence_of(int process) const {
   if (process == process_) return {};
   return Clock::now() -
          Clock::time_point(Clock::duration(heard_at_[static_cast<std::size_t>(process)].load()));
 }
 
 // Process 0 tells the others, and whoever started them.
-void Lifeline::note(const std::string& text, int from) {
+void FailureDetector::note(const std::string& text, int from) {
   {
     const std::lock_guard lock(mutex_);
     if (failed_ || leaving_) return;
@@ -340,7 +340,7 @@ void Lifeline::note(const std::string& text, int from) {
 }
 
 // By one call, so that what two threads say does not mix.
-void Lifeline::send(const Line& line, char kind, const std::string& text) {
+void FailureDetector::send(const Line& line, char kind, const std::string& text) {
   const auto size = static_cast<std::uint32_t>(text.size());
   std::string message(1, kind);
   message.append(reinterpret_cast<const char*>(&size), sizeof size);
@@ -348,13 +348,13 @@ void Lifeline::send(const Line& line, char kind, const std::string& text) {
   send_bytes(line.socket, message.data(), message.size());
 }
 
-void Lifeline::send_all(char kind, const std::string& text, int but) {
+void FailureDetector::send_all(char kind, const std::string& text, int but) {
   for (const Line& line : lines_) {
     if (line.process != but) send(line, kind, text);
   }
 }
 
-std::optional<std::string> Lifeline::failure() const {
+std::optional<std::string> FailureDetector::failure() const {
   const std::lock_guard lock(mutex_);
   if (!failed_) return std::nullopt;
   told_ = true;
@@ -364,7 +364,7 @@ std::optional<std::string> Lifeline::failure() const {
 // The first to fail waits until the others have written down why they end, process 0 until those
 // behind it have. Those who only hear of it then say that they have, and listen on: the end of the
 // one they heard it from, which is the first to fail or has waited for it, is when to end.
-void Lifeline::say_last_words(const std::string& text) {
+void FailureDetector::announce(const std::string& text) {
   if (leaving_.exchange(true)) return;
   if (!failed_) send_all(kFailed, concat(name(process_), ": ", text), -1);
   if (write(wake_[1], "", 1) == 1 && listener_.joinable()) listener_.join();
@@ -380,12 +380,12 @@ void Lifeline::say_last_words(const std::string& text) {
   }
 }
 
-void Lifeline::on_failure(std::function<std::string(const std::string&)> say) {
+void FailureDetector::on_failure(std::function<std::string(const std::string&)> say) {
   const std::lock_guard lock(say_mutex_);
   say_ = std::move(say);
 }
 
-void Lifeline::wait_for_end(Line& line, Clock::time_point until) {
+void FailureDetector::wait_for_end(Line& line, Clock::time_point until) {
   while (!line.done && Clock::now() < until) line.done = has_ended(line.socket);
 }
 

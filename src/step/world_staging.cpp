@@ -1,4 +1,4 @@
-#include "step/fleet_staging.h"
+#include "step/world_staging.h"
 
 #include <algorithm>
 #include <cmath>
@@ -17,7 +17,7 @@ constexpr std::int64_t kRowMultiple = 64;
 
 }  // namespace
 
-FleetStaging::FleetStaging(Backend& backend, const ParameterStore& store,
+WorldStaging::WorldStaging(Backend& backend, const ParameterStore& store,
                            std::span<const double* const> losses, std::int64_t begin,
                            std::int64_t end)
     : backend_(backend), store_(store), begin_(begin), end_(end) {
@@ -28,7 +28,7 @@ FleetStaging::FleetStaging(Backend& backend, const ParameterStore& store,
   other_losses_ = backend_.allocate(sizeof(double));
 }
 
-void FleetStaging::fetch_gradients(std::size_t parts) {
+void WorldStaging::fetch_gradients(std::size_t parts) {
   while (grads_.size() < parts) {
     const Tensor all = flat(store_.grads_of_part(grads_.size()), store_.elements());
     grads_.push_back({backend_.make_readback(all, 1)});
@@ -45,38 +45,38 @@ void FleetStaging::fetch_gradients(std::size_t parts) {
   }
 }
 
-std::int64_t FleetStaging::stride() const {
+std::int64_t WorldStaging::stride() const {
   return (elements() + kRowMultiple - 1) / kRowMultiple * kRowMultiple;
 }
 
-float* FleetStaging::row(std::size_t i) const {
+float* WorldStaging::row(std::size_t i) const {
   return static_cast<float*>(sums_.data()) + static_cast<std::int64_t>(i) * stride();
 }
 
-void FleetStaging::reserve_sums(std::size_t count) {
+void WorldStaging::reserve_sums(std::size_t count) {
   if (elements() == 0 || count <= rows_) return;
   rows_ = count;
   outgrown_.push_back(std::move(sums_));
   sums_ = backend_.allocate(rows_ * static_cast<std::size_t>(stride()) * sizeof(float));
 }
 
-void FleetStaging::bring_sum(std::size_t i, const float* values) {
+void WorldStaging::bring_sum(std::size_t i, const float* values) {
   if (elements() > 0) backend_.upload(flat(row(i), elements()), values);
 }
 
-const float* FleetStaging::sum(std::size_t i, std::int64_t begin) const {
+const float* WorldStaging::sum(std::size_t i, std::int64_t begin) const {
   return row(i) + (begin - begin_);
 }
 
-void FleetStaging::bring_losses(double others) { backend_.upload(number(other_losses()), &others); }
+void WorldStaging::bring_losses(double others) { backend_.upload(number(other_losses()), &others); }
 
-void FleetStaging::fetch_weights(float* to) {
+void WorldStaging::fetch_weights(float* to) {
   if (!weights_) return;
   weights_->start(0);
   std::copy_n(static_cast<const float*>(weights_->wait(0)), elements(), to);
 }
 
-void FleetStaging::bring_weights(std::int64_t begin, std::span<const float> values) {
+void WorldStaging::bring_weights(std::int64_t begin, std::span<const float> values) {
   backend_.upload(flat(store_.values() + begin, static_cast<std::int64_t>(values.size())),
                   values.data());
 }

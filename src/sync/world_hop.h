@@ -12,10 +12,10 @@
 namespace lockstep {
 
 /// Owned by the callback of the set's barrier in this process, and used by it alone.
-class FleetHop {
+class WorldHop {
  public:
   /// `ranks`: of the set, ascending; some of them of this process, some not.
-  FleetHop(SyncGroup& group, int channel, std::span<const int> ranks);
+  WorldHop(SyncGroup& group, int channel, std::span<const int> ranks);
 
   /// slots [rank of the set], of which those of this process's ranks are there: gives them to the
   /// other processes and fills in theirs, which stay until the next call. Throws ReplicaError when
@@ -32,7 +32,7 @@ class FleetHop {
   };
 
   SyncGroup& group_;
-  const Roster& roster_;
+  const RankLayout& layout_;
   const int channel_;
   std::vector<int> peers_;
   std::vector<Place> places_;  // [process]

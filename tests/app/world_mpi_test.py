@@ -2,7 +2,7 @@
 """Several processes under mpirun train, evaluate and compare to the bytes of one, go on from each other's checkpoints, stop together
 when they are asked to, and name the one that dies.
 
-    fleet_mpi_test.py LOCKSTEP
+    world_mpi_test.py LOCKSTEP
 
 Says SKIPPED without mpirun or without liblockstep_mpi.so beside the program (apt-get install libopenmpi-dev openmpi-bin, then build again).
 """

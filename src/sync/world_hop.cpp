@@ -1,4 +1,4 @@
-#include "sync/fleet_hop.h"
+#include "sync/world_hop.h"
 
 #include <algorithm>
 #include <cstring>
@@ -45,32 +45,32 @@ std::int64_t parts_of(const StatSlot& slot) { return slot.data == nullptr ? 0 : 
 
 }  // namespace
 
-FleetHop::FleetHop(SyncGroup& group, int channel, std::span<const int> ranks)
+WorldHop::WorldHop(SyncGroup& group, int channel, std::span<const int> ranks)
     : group_(group),
-      roster_(group.roster()),
+      layout_(group.rank_layout()),
       channel_(channel),
-      places_(static_cast<std::size_t>(roster_.processes())),
+      places_(static_cast<std::size_t>(layout_.processes())),
       out_(places_.size()),
       in_(places_.size()) {
   std::size_t place = 0;
-  for (int process = 0; process < roster_.processes(); ++process) {
+  for (int process = 0; process < layout_.processes(); ++process) {
     Place& own = places_[static_cast<std::size_t>(process)];
     own.begin = place;
-    while (place < ranks.size() && roster_.process_of(ranks[place]) == process) ++place;
+    while (place < ranks.size() && layout_.process_of(ranks[place]) == process) ++place;
     own.end = place;
-    if (own.begin < own.end && process != roster_.process) peers_.push_back(process);
+    if (own.begin < own.end && process != layout_.process) peers_.push_back(process);
   }
 }
 
-void FleetHop::exchange(const SyncCall& call, std::span<StatSlot> slots) {
-  const Place& own = places_[static_cast<std::size_t>(roster_.process)];
+void WorldHop::exchange(const SyncCall& call, std::span<StatSlot> slots) {
+  const Place& own = places_[static_cast<std::size_t>(layout_.process)];
   pack(call, slots.subspan(own.begin, own.end - own.begin));
   for (const int peer : peers_) out_[static_cast<std::size_t>(peer)] = packed_.bytes();
   group_.exchange(channel_, peers_, out_, in_);
   for (const int peer : peers_) unpack(call, peer, slots);
 }
 
-void FleetHop::pack(const SyncCall& call, std::span<const StatSlot> own) {
+void WorldHop::pack(const SyncCall& call, std::span<const StatSlot> own) {
   packed_.clear();
   packed_.add(header_of(call, own.size()));
   for (const StatSlot& slot : own) {
@@ -81,14 +81,14 @@ void FleetHop::pack(const SyncCall& call, std::span<const StatSlot> own) {
 }
 
 // All headers have sizes that leave floats where floats may lie.
-void FleetHop::unpack(const SyncCall& call, int process, std::span<StatSlot> slots) const {
+void WorldHop::unpack(const SyncCall& call, int process, std::span<StatSlot> slots) const {
   const Place& place = places_[static_cast<std::size_t>(process)];
   ByteReader reader(in_[static_cast<std::size_t>(process)]);
   const Header header = reader.get<Header>();
   const SyncCall theirs = call_of(header);
   if (!same_call(theirs, call_of(header_of(call, 0)))) {
-    throw ReplicaError(concat(roster_.describe(process), " is at ", describe(theirs), " while ",
-                              roster_.describe(roster_.process), " is at ", describe(call),
+    throw ReplicaError(concat(layout_.describe(process), " is at ", describe(theirs), " while ",
+                              layout_.describe(layout_.process), " is at ", describe(call),
                               ": every replica must make the same BatchNorm calls in the same ",
                               "order"));
   }
@@ -97,7 +97,7 @@ void FleetHop::unpack(const SyncCall& call, int process, std::span<StatSlot> slo
     const auto floats = reader.take(floats_of(each.parts, call.channels) * sizeof(float));
     slots[i] = {each.count, reinterpret_cast<const float*>(floats.data()), each.parts};
   }
-  LOCKSTEP_CHECK(reader.left() == 0, roster_.describe(process), " sent ", reader.left(),
+  LOCKSTEP_CHECK(reader.left() == 0, layout_.describe(process), " sent ", reader.left(),
                  " bytes more than ", describe(call), " has");
 }
 

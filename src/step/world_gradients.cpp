@@ -1,4 +1,4 @@
-#include "step/fleet_gradients.h"
+#include "step/world_gradients.h"
 
 #include <algorithm>
 #include <cmath>
@@ -17,22 +17,22 @@ float* floats_of(Bytes& bytes) { return reinterpret_cast<float*>(bytes.data() + 
 
 }  // namespace
 
-FleetGradients::FleetGradients(SyncGroup& group)
+WorldGradients::WorldGradients(SyncGroup& group)
     : group_(group),
-      roster_(group.roster()),
+      layout_(group.rank_layout()),
       planning_(group.make_master([this](auto messages, auto) {
         plan(*static_cast<const GradientTree*>(messages.front().payload));
       })),
       trading_(group.make_master([this](auto, auto) { trade(); })),
       sharing_(group.make_master([this](auto, auto) { send_weights(); })),
-      peers_(roster_.peers()),
-      shares_(static_cast<std::size_t>(roster_.processes())),
+      peers_(layout_.peers()),
+      shares_(static_cast<std::size_t>(layout_.processes())),
       out_(shares_.size()),
       in_(shares_.size()),
       messages_(shares_.size()),
       weights_(shares_.size()) {}
 
-void FleetGradients::join(std::vector<const ParameterStore*> stores,
+void WorldGradients::join(std::vector<const ParameterStore*> stores,
                           std::vector<const double*> losses, bool in_tree) {
   stores_ = std::move(stores);
   own_losses_ = std::move(losses);
@@ -41,30 +41,30 @@ void FleetGradients::join(std::vector<const ParameterStore*> stores,
   in_tree_ = in_tree;
   const std::int64_t elements = stores_.front()->elements();
   for (std::size_t process = 0; process < shares_.size(); ++process) {
-    shares_[process].begin = owned_begin(elements, roster_.first[process], roster_.ranks());
-    shares_[process].end = owned_begin(elements, roster_.first[process + 1], roster_.ranks());
+    shares_[process].begin = owned_begin(elements, layout_.first[process], layout_.ranks());
+    shares_[process].end = owned_begin(elements, layout_.first[process + 1], layout_.ranks());
   }
 }
 
-SyncAnswer FleetGradients::meet(SyncMaster& master, const char* where, int own,
+SyncAnswer WorldGradients::meet(SyncMaster& master, const char* where, int own,
                                 const void* payload) {
   return master.exchange(own, {{where, Direction::kOther, 0, 0}, 0, payload});
 }
 
-FleetGradients::Owned FleetGradients::owned(int own) const {
+WorldGradients::Owned WorldGradients::owned(int own) const {
   const std::int64_t elements = stores_.front()->elements();
-  const int rank = roster_.first_rank() + own;
-  return {owned_begin(elements, rank, roster_.ranks()),
-          owned_begin(elements, rank + 1, roster_.ranks())};
+  const int rank = layout_.first_rank() + own;
+  return {owned_begin(elements, rank, layout_.ranks()),
+          owned_begin(elements, rank + 1, layout_.ranks())};
 }
 
-const double* FleetGradients::losses(int own) const {
+const double* WorldGradients::losses(int own) const {
   return staging(own) != nullptr ? staging(own)->other_losses() : &other_losses_;
 }
 
-void FleetGradients::exchange(int own, const GradientTree& tree) {
-  if (FleetStaging* const staged = staging(own)) {
-    staged->fetch_gradients(tree.nodes_of(roster_.first_rank() + own).size());
+void WorldGradients::exchange(int own, const GradientTree& tree) {
+  if (WorldStaging* const staged = staging(own)) {
+    staged->fetch_gradients(tree.nodes_of(layout_.first_rank() + own).size());
   }
   meet(planning_, "gradients of the process", own, &tree);
   reduce(own);
@@ -72,14 +72,14 @@ void FleetGradients::exchange(int own, const GradientTree& tree) {
   if (staging(own) != nullptr) bring_sums(own);
 }
 
-void FleetGradients::exchange_losses(int own) {
+void WorldGradients::exchange_losses(int own) {
   staging(own)->fetch_gradients(0);
   meet(trading_, "losses of all processes", own, nullptr);
   staging(own)->bring_losses(other_losses_);
 }
 
-void FleetGradients::share_weights(int own) {
-  FleetStaging* const staged = staging(own);
+void WorldGradients::share_weights(int own) {
+  WorldStaging* const staged = staging(own);
   if (staged != nullptr) {
     staged->fetch_weights(own_weights_.data() + (owned(own).begin - own_share().begin));
   }
@@ -100,11 +100,11 @@ void FleetGradients::share_weights(int own) {
 
 // --- one thread, while the others wait ---
 
-void FleetGradients::plan(const GradientTree& tree) {
+void WorldGradients::plan(const GradientTree& tree) {
   std::span<const GradientNode> left = tree.nodes();
-  for (int process = 0; process < roster_.processes(); ++process) {
+  for (int process = 0; process < layout_.processes(); ++process) {
     const auto others = std::find_if(left.begin(), left.end(), [&](const GradientNode& node) {
-      return roster_.process_of(node.rank) != process;
+      return layout_.process_of(node.rank) != process;
     });
     const std::span<const GradientNode> own(left.begin(), others);
     left = std::span<const GradientNode>(others, left.end());
@@ -126,7 +126,7 @@ void FleetGradients::plan(const GradientTree& tree) {
 }
 
 /// What the process adds up: as much of the tree as its ranks' nodes fill.
-void FleetGradients::add_nodes(int process, std::span<const GradientNode> ranks_nodes,
+void WorldGradients::add_nodes(int process, std::span<const GradientNode> ranks_nodes,
                                std::int64_t leaves, std::vector<GradientNode>& nodes) const {
   if (in_tree_) {
     add_largest_nodes(process, ranks_nodes.front().begin, ranks_nodes.back().end, leaves, nodes);
@@ -137,7 +137,7 @@ void FleetGradients::add_nodes(int process, std::span<const GradientNode> ranks_
   }
 }
 
-void FleetGradients::plan_own_sums(const GradientTree& tree,
+void WorldGradients::plan_own_sums(const GradientTree& tree,
                                    std::span<const GradientNode> ranks_nodes) {
   const std::vector<GradientNode>& nodes = own_share().nodes;
   sums_.resize(std::max(sums_.size(), nodes.size()));
@@ -147,7 +147,7 @@ void FleetGradients::plan_own_sums(const GradientTree& tree,
     sum.parts.clear();
     const auto first = next;
     for (; next != ranks_nodes.end() && next->begin < nodes[i].end; ++next) {
-      const auto own = static_cast<std::size_t>(next->rank - roster_.first_rank());
+      const auto own = static_cast<std::size_t>(next->rank - layout_.first_rank());
       sum.parts.push_back(host_grads(own, next->part));
     }
     plan_joins({first, next}, tree.leaves(), sum.joins, scratch_);
@@ -155,41 +155,41 @@ void FleetGradients::plan_own_sums(const GradientTree& tree,
 }
 
 // The ranks' own nodes, which lie in this process's memory, and sums of the others'.
-void FleetGradients::plan_update(const GradientTree& tree) {
+void WorldGradients::plan_update(const GradientTree& tree) {
   updated_.clear();
-  for (int process = 0; process < roster_.processes(); ++process) {
+  for (int process = 0; process < layout_.processes(); ++process) {
     if (is_own(process)) {
       std::copy_if(tree.nodes().begin(), tree.nodes().end(), std::back_inserter(updated_),
-                   [&](const GradientNode& node) { return is_own(roster_.process_of(node.rank)); });
+                   [&](const GradientNode& node) { return is_own(layout_.process_of(node.rank)); });
       continue;
     }
     const std::vector<GradientNode>& nodes = shares_[static_cast<std::size_t>(process)].nodes;
     for (GradientNode node : nodes) {
-      node.rank = roster_.first[static_cast<std::size_t>(process)];
+      node.rank = layout_.first[static_cast<std::size_t>(process)];
       updated_.push_back(node);
     }
   }
   plan_joins(updated_, tree.leaves(), joins_, scratch_);
 }
 
-const float* FleetGradients::host_grads(std::size_t own, std::size_t part) const {
-  const FleetStaging* const staged = staging_[own];
+const float* WorldGradients::host_grads(std::size_t own, std::size_t part) const {
+  const WorldStaging* const staged = staging_[own];
   return staged != nullptr ? staged->grads_of_part(part) : stores_[own]->grads_of_part(part);
 }
 
 /// 0, or a number that is not finite.
-double FleetGradients::own_losses() const {
+double WorldGradients::own_losses() const {
   double sum = 0;
   if (staging_.front() == nullptr) {
     for (const double* loss : own_losses_) sum += std::isfinite(*loss) ? 0 : *loss;
   }
-  for (const FleetStaging* staged : staging_) {
+  for (const WorldStaging* staged : staging_) {
     if (staged != nullptr) sum += staged->losses();
   }
   return sum;
 }
 
-void FleetGradients::trade() {
+void WorldGradients::trade() {
   const double loss = own_losses();
   for (const int peer : peers_) {
     Bytes& out = out_[static_cast<std::size_t>(peer)];
@@ -203,7 +203,7 @@ void FleetGradients::trade() {
     const std::size_t nodes = shares_[static_cast<std::size_t>(peer)].nodes.size();
     const std::size_t expected =
         kHeader + nodes * static_cast<std::size_t>(own_share().elements()) * sizeof(float);
-    LOCKSTEP_CHECK(in.size() == expected, roster_.describe(peer), " sent ", in.size(),
+    LOCKSTEP_CHECK(in.size() == expected, layout_.describe(peer), " sent ", in.size(),
                    " bytes of gradients, expected ", expected);
     double theirs = 0;
     std::memcpy(&theirs, in.data(), sizeof theirs);
@@ -211,7 +211,7 @@ void FleetGradients::trade() {
   }
 }
 
-void FleetGradients::send_weights() {
+void WorldGradients::send_weights() {
   const Share& own = own_share();
   const float* const first =
       own_weights_.empty() ? stores_.front()->values() + own.begin : own_weights_.data();
@@ -225,7 +225,7 @@ void FleetGradients::send_weights() {
         static_cast<std::size_t>(shares_[static_cast<std::size_t>(peer)].elements()) *
         sizeof(float);
     LOCKSTEP_CHECK(weights_[static_cast<std::size_t>(peer)].size() == expected,
-                   roster_.describe(peer), " sent ",
+                   layout_.describe(peer), " sent ",
                    weights_[static_cast<std::size_t>(peer)].size(), " bytes of weights, expected ",
                    expected);
   }
@@ -234,7 +234,7 @@ void FleetGradients::send_weights() {
 // --- every rank's thread ---
 
 // Each rank sums its piece of every node.
-void FleetGradients::reduce(int own) {
+void WorldGradients::reduce(int own) {
   const auto ranks = static_cast<std::int64_t>(stores_.size());
   float sums[kMaxWaitingSums][kNormBlock];
   for (const int peer : peers_) {
@@ -254,18 +254,18 @@ void FleetGradients::reduce(int own) {
 }
 
 /// A node of another process, from an element of this process's on.
-const float* FleetGradients::sum_from(const GradientNode& node, std::int64_t begin) const {
+const float* WorldGradients::sum_from(const GradientNode& node, std::int64_t begin) const {
   const Share& own = own_share();
-  const Bytes& in = in_[static_cast<std::size_t>(roster_.process_of(node.rank))];
+  const Bytes& in = in_[static_cast<std::size_t>(layout_.process_of(node.rank))];
   return reinterpret_cast<const float*>(in.data() + kHeader) +
          static_cast<std::int64_t>(node.part) * own.elements() + begin - own.begin;
 }
 
-void FleetGradients::bring_sums(int own) {
+void WorldGradients::bring_sums(int own) {
   const auto of_others = [this](const GradientNode& node) {
-    return !is_own(roster_.process_of(node.rank));
+    return !is_own(layout_.process_of(node.rank));
   };
-  FleetStaging& staged = *staging(own);
+  WorldStaging& staged = *staging(own);
   staged.reserve_sums(
       static_cast<std::size_t>(std::count_if(updated_.begin(), updated_.end(), of_others)));
   for (std::size_t brought = 0; const GradientNode& node : updated_) {
@@ -274,14 +274,14 @@ void FleetGradients::bring_sums(int own) {
   staged.bring_losses(other_losses_);
 }
 
-void FleetGradients::parts_from(int own, std::int64_t begin,
+void WorldGradients::parts_from(int own, std::int64_t begin,
                                 std::vector<const float*>& parts) const {
   std::size_t brought = 0;
   for (const GradientNode& node : updated_) {
-    if (is_own(roster_.process_of(node.rank))) {
-      const auto place = static_cast<std::size_t>(node.rank - roster_.first_rank());
+    if (is_own(layout_.process_of(node.rank))) {
+      const auto place = static_cast<std::size_t>(node.rank - layout_.first_rank());
       parts.push_back(stores_[place]->grads_of_part(node.part) + begin);
-    } else if (const FleetStaging* const staged = staging(own)) {
+    } else if (const WorldStaging* const staged = staging(own)) {
       parts.push_back(staged->sum(brought++, begin));
     } else {
       parts.push_back(sum_from(node, begin));

@@ -1,4 +1,4 @@
-#include "step/fleet_state.h"
+#include "step/world_state.h"
 
 namespace lockstep {
 namespace {
@@ -38,79 +38,82 @@ SharedOutcomes::SharedOutcomes(SyncGroup& group)
     : group_(group), numbers_(static_cast<std::size_t>(group.size())) {}
 
 void SharedOutcomes::share(std::span<StepOutcome> outcomes) {
-  const Roster& roster = group_.roster();
-  own_.clear();
-  for (int i = 0; i < roster.own_ranks(); ++i) {
-    write_outcome(outcomes[static_cast<std::size_t>(roster.first_rank() + i)], own_);
-  }
-  group_.all_gather(own_.bytes(), all_);
-  for (int process = 0; process < roster.processes(); ++process) {
-    if (process == roster.process) continue;
-    ByteReader reader(all_[static_cast<std::size_t>(process)]);
-    const auto end = static_cast<std::size_t>(roster.first[static_cast<std::size_t>(process) + 1]);
-    for (auto rank = static_cast<std::size_t>(roster.first[static_cast<std::size_t>(process)]);
-         rank < end; ++rank) {
-      outcomes[rank] = read_outcome(reader, numbers_[rank]);
+  const std::vector<int>& first = group_.rank_layout().first;
+  const auto for_ranks_of = [&first](int process, const auto& work) {
+    const auto end = static_cast<std::size_t>(first[static_cast<std::size_t>(process) + 1]);
+    for (auto rank = static_cast<std::size_t>(first[static_cast<std::size_t>(process)]); rank < end;
+         ++rank) {
+      work(rank);
     }
-  }
+  };
+  peers_(
+      group_,
+      [&](ByteWriter& writer) {
+        for_ranks_of(group_.rank_layout().process,
+                     [&](std::size_t rank) { write_outcome(outcomes[rank], writer); });
+      },
+      [&](int process, ByteReader& reader) {
+        for_ranks_of(process, [&](std::size_t rank) {
+          outcomes[rank] = read_outcome(reader, numbers_[rank]);
+        });
+      });
 }
 
 void share_evaluation(SyncGroup& group, std::span<EvalOutcome> batches,
                       std::span<std::int64_t> confusion) {
-  const Roster& roster = group.roster();
-  ByteWriter writer;
-  writer.add_all(std::span<const EvalOutcome>(batches));
-  writer.add_all(std::span<const std::int64_t>(confusion));
-  std::vector<Bytes> all;
-  group.all_gather(writer.bytes(), all);
-  for (int process = 0; process < roster.processes(); ++process) {
-    if (process == roster.process) continue;
-    ByteReader reader(all[static_cast<std::size_t>(process)]);
+  const RankLayout& layout = group.rank_layout();
+  const auto write = [&](ByteWriter& writer) {
+    writer.add_all(std::span<const EvalOutcome>(batches));
+    writer.add_all(std::span<const std::int64_t>(confusion));
+  };
+  const auto read = [&](int process, ByteReader& reader) {
     std::vector<EvalOutcome> theirs(batches.size());
     std::vector<std::int64_t> counts(confusion.size());
     reader.get_all(theirs);
     reader.get_all(counts);
     for (std::size_t i = 0; i < batches.size(); ++i) {
-      const int rank = static_cast<int>(i % static_cast<std::size_t>(roster.ranks()));
-      if (roster.process_of(rank) == process) batches[i] = theirs[i];
+      const int rank = static_cast<int>(i % static_cast<std::size_t>(layout.ranks()));
+      if (layout.process_of(rank) == process) batches[i] = theirs[i];
     }
     for (std::size_t i = 0; i < confusion.size(); ++i) confusion[i] += counts[i];
-  }
+  };
+  PeerExchange()(group, write, read);
 }
 
 void share_state(SyncGroup& group, ReplicaState& state) {
-  ByteWriter writer;
-  if (group.roster().process == 0) {
+  const bool first = group.rank_layout().process == 0;
+  const auto write = [&](ByteWriter& writer) {
+    if (!first) return;
     writer.add_all(state.values);
     writer.add_all(state.statistics);
     writer.add_all(state.tracked);
-  }
-  std::vector<Bytes> all;
-  group.all_gather(writer.bytes(), all);
-  ByteReader reader(all.front());
-  reader.get_all(state.values);
-  reader.get_all(state.statistics);
-  reader.get_all(state.tracked);
+  };
+  const auto read = [&](int process, ByteReader& reader) {
+    if (process != 0) return;
+    reader.get_all(state.values);
+    reader.get_all(state.statistics);
+    reader.get_all(state.tracked);
+  };
+  PeerExchange()(group, write, read);
 }
 
 void share_optimizer_state(SyncGroup& group, OptimizerState& state) {
-  const Roster& roster = group.roster();
-  std::vector<Bytes> all;
+  const RankLayout& layout = group.rank_layout();
+  PeerExchange exchange;
   for (auto& slot : state.slots) {
     std::vector<float>& values = slot.second;
-    const auto piece = [&](std::size_t process) {
+    const auto piece = [&](int of_process) {
+      const auto process = static_cast<std::size_t>(of_process);
       const auto elements = static_cast<std::int64_t>(values.size());
-      const auto begin = owned_begin(elements, roster.first[process], roster.ranks());
-      const auto end = owned_begin(elements, roster.first[process + 1], roster.ranks());
+      const auto begin = owned_begin(elements, layout.first[process], layout.ranks());
+      const auto end = owned_begin(elements, layout.first[process + 1], layout.ranks());
       return std::span<float>(values).subspan(static_cast<std::size_t>(begin),
                                               static_cast<std::size_t>(end - begin));
     };
-    ByteWriter writer;
-    writer.add_all(std::span<const float>(piece(static_cast<std::size_t>(roster.process))));
-    group.all_gather(writer.bytes(), all);
-    for (std::size_t process = 0; process < all.size(); ++process) {
-      ByteReader(all[process]).get_all(piece(process));
-    }
+    exchange(
+        group,
+        [&](ByteWriter& writer) { writer.add_all(std::span<const float>(piece(layout.process))); },
+        [&](int process, ByteReader& reader) { reader.get_all(piece(process)); });
   }
 }
 
