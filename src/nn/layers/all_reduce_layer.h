@@ -5,6 +5,7 @@
 #include <array>
 
 #include "lockstep/nn/layer.h"
+#include "lockstep/sync/sync_master.h"
 
 namespace lockstep {
 

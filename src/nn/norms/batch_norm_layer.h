@@ -8,6 +8,8 @@
 
 #include "lockstep/nn/layer.h"
 #include "lockstep/nn/norm_layer.h"
+#include "lockstep/nn/parameter_store.h"
+#include "lockstep/sync/sync_master.h"
 
 namespace lockstep {
 
