@@ -12,14 +12,10 @@
 #include <map>
 #include <string_view>
 
-#include "app/cli.h"
-#include "app/command_line.h"
+#include "app/command.h"
 #include "app/completion.h"
-#include "app/help.h"
-#include "app/man_page.h"
 #include "app/progress_line.h"
 #include "app/stdout_check.h"
-#include "app/world_session.h"
 #include "config/suggest.h"
 #include "lockstep/core/check.h"
 #include "lockstep/parallel/data_parallel.h"
@@ -80,8 +76,8 @@ Table joined(const Table& own, const Table& builtin) {
 }
 
 /// What the shells' scripts and the build ask for; no subcommands of anyone else's.
-std::optional<int> run_hidden(const CLI::App& app, int argc, const char* const* argv,
-                              const Tables& tables) {
+std::optional<int> run_hidden(const CLI::App& app, std::span<const DeclaredCommand> commands,
+                              int argc, const char* const* argv, const Tables& tables) {
   const std::string_view word = argc > 1 ? argv[1] : "";
   if (word == "__complete") {
     const std::vector<std::string> words(argv + 2, argv + argc);
@@ -89,49 +85,60 @@ std::optional<int> run_hidden(const CLI::App& app, int argc, const char* const* 
     return kExitDone;
   }
   if (word == "__man" && argc == 3) {
-    write_man_pages(app, argv[2]);
+    write_man_pages(app, commands, argv[2]);
     return kExitDone;
   }
   return std::nullopt;
 }
 
-int run_command(int argc, const char* const* argv, const Tables& tables) {
-  CommandLine line;
-  line.common.tables = &tables;
-  CLI::App app(
-      "Trains semantic-segmentation networks on every device of one workstation, and compares "
-      "per-device, "
-      "synchronized and Ghost BatchNorm.",
-      "lockstep");
-  app.set_version_flag("--version", std::string("lockstep ") + LOCKSTEP_VERSION);
-  line.common.program = argv[0];
-  const std::vector<Command> commands = add_commands(app, line);
-  for (const Command& command : commands) command.declared->allow_extras();
-  add_footers(app);
-  if (const auto exit_code = run_hidden(app, argc, argv, tables)) return *exit_code;
+/// The subcommand that was typed.
+const DeclaredCommand& parse(CLI::App& app, std::span<const DeclaredCommand> commands, int argc,
+                             const char* const* argv) {
   check_subcommand(app, argc, argv);
+  app.parse(argc, argv);
+  const auto chosen = std::ranges::find_if(
+      commands, [](const DeclaredCommand& command) { return command.parser->parsed(); });
+  if (chosen == commands.end()) throw ConfigError("expected a subcommand; --help says more");
+  check_leftovers(*chosen->parser);
+  return *chosen;
+}
+
+int run_alone(const DeclaredCommand& chosen) {
+  check_alone(chosen.command.name);
+  chosen.options->check();
+  return chosen.run();
+}
+
+/// By the processes that were started together. What one throws where there are several ends all of
+/// them, with an exit code that says why.
+int run_in_world(const DeclaredCommand& chosen) {
+  const std::unique_ptr<World> world = init_world();
   try {
-    app.parse(argc, argv);
+    chosen.options->set_world(*world);
+    chosen.options->check();
+    return chosen.run();
+  } catch (const std::exception& error) {
+    if (world->size() == 1) throw;
+    if (world->shows_error(error.what())) show_error(error);
+    world->announce_failure(error.what());
+    world->abort(exit_code_of(error));
+  }
+}
+
+int run_command(int argc, const char* const* argv, const Tables& tables) {
+  CLI::App app(program().says, program().name);
+  app.set_version_flag("--version", std::string("lockstep ") + LOCKSTEP_VERSION);
+  const auto commands = declare_commands(app, {.program = argv[0], .tables = &tables});
+  if (const auto exit_code = run_hidden(app, commands, argc, argv, tables)) return *exit_code;
+  try {
+    const DeclaredCommand& chosen = parse(app, commands, argc, argv);
+    const ShownProgress shown;
+    if (!chosen.command.by_several_processes) return run_alone(chosen);
+    return run_in_world(chosen);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
     throw ConfigError(error.what());
   }
-  const auto chosen = std::find_if(commands.begin(), commands.end(), [](const Command& command) {
-    return command.declared->parsed();
-  });
-  if (chosen == commands.end()) throw ConfigError("expected a subcommand; --help says more");
-  check_leftovers(*chosen->declared);
-  const std::string& name = chosen->declared->get_name();
-  constexpr std::string_view kOfSeveralProcesses[] = {"train", "compare", "eval", "bench"};
-  const ShownProgress shown;
-  if (std::ranges::find(kOfSeveralProcesses, name) == std::end(kOfSeveralProcesses)) {
-    check_alone(name);
-    return chosen->run(line);
-  }
-  return run_in_world([&](World& world) {
-    line.common.world = world;
-    return chosen->run(line);
-  });
 }
 
 }  // namespace
@@ -142,6 +149,13 @@ void show_error(const std::exception& error) {
   const bool located = text.substr(0, text.find('\n')).find(": error: ") != std::string_view::npos;
   std::fprintf(stderr, "%s%s\n", located ? "" : "lockstep: error: ", error.what());
   std::fflush(nullptr);
+}
+
+void check_alone(const std::string& command) {
+  if (!launched_with_others()) return;
+  throw ConfigError("lockstep " + command +
+                    " runs in one process; of several, as mpirun and srun start them, train, "
+                    "compare, eval, bench step and bench exchange make use");
 }
 
 int run_cli(int argc, const char* const* argv, const CliOptions& options) {

@@ -14,9 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "app/cli.h"
+#include "app/command.h"
 #include "app/signals.h"
-#include "app/world_session.h"
 #include "compare/comparison.h"
 #include "config/config.h"
 #include "io/atomic_file.h"
@@ -33,6 +32,15 @@ namespace lockstep {
 namespace {
 
 namespace fs = std::filesystem;
+
+struct CompareArguments {
+  CommonArguments common;
+  std::vector<std::filesystem::path> inputs;  // one CONFIG, or run folders
+  std::vector<std::string> modes;             // --modes local,sync,ghost
+  int seeds = 3;                              // --seeds N: seeds 0 .. N-1
+  bool verbose = false;                       // --verbose: the runs' own lines, too
+  bool no_images = false;                     // --no-images: none in report.html
+};
 
 struct Cell {
   std::string mode;
@@ -389,7 +397,37 @@ int compare_folders(const CompareArguments& arguments) {
   return kExitDone;
 }
 
-}  // namespace
+/// Runs are compared as they are.
+void check_for_folders(const Options& options, const CompareArguments& arguments) {
+  std::error_code unknown;
+  if (!fs::is_directory(arguments.inputs.front(), unknown)) return;
+  for (const char* option : {"--modes", "--seeds", "--verbose", "--devices", "--set"}) {
+    if (!options.given(option)) continue;
+    throw ConfigError(fmt::format(
+        "{} goes with a configuration to train; runs are compared as they are", option));
+  }
+}
+
+void declare_compare(Options& options, CompareArguments& arguments) {
+  options.add_config("INPUT", arguments.inputs, "one configuration, or run folders")
+      .takes("CONFIG|RUN")
+      .required();
+  options.add("--modes", arguments.modes, "of local, sync, ghost; default: local,sync")
+      .takes("local|sync|ghost,...")
+      .separated_by_commas();
+  options.add_flag("--verbose,-v", arguments.verbose,
+                   "print the runs' own lines also where the output is no terminal");
+  options.add_flag("--no-images", arguments.no_images,
+                   "no example images in report.html, for which the networks must be run");
+  options.add("--seeds", arguments.seeds, "how many: seeds 0 .. N-1")
+      .shows_default()
+      .takes_count(1, 1000);
+  options.add_devices();
+  options.add_overrides();
+  options.add_output("DIR", "folder of the comparison");
+  options.add_json();
+  options.after_parsing([&] { check_for_folders(options, arguments); });
+}
 
 int run_compare(const CompareArguments& arguments) {
   if (arguments.inputs.empty()) {
@@ -405,6 +443,23 @@ int run_compare(const CompareArguments& arguments) {
                       arguments.inputs.front().string() + " is not a folder");
   }
   return train_and_compare(arguments);
+}
+
+}  // namespace
+
+Command compare_command() {
+  return {
+      .name = "compare",
+      .says = "Train a configuration in several BatchNorm modes and seeds, or compare runs",
+      .page = "compare",
+      .examples =
+          {{"lockstep compare data/configs/quickstart.toml --modes local,sync --seeds 2 -d cpu:4 "
+            "-o runs/compare",
+            "four trainings, a table and report.html; the same command goes on after an "
+            "interruption"},
+           {"lockstep compare runs/compare --json", "the table of trainings that are there"}},
+      .by_several_processes = true,
+      .declare = declares(declare_compare, run_compare)};
 }
 
 }  // namespace lockstep

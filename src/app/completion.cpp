@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "app/help.h"
 #include "app/share.h"
 #include "config/config_schema.h"
 #include "lockstep/backend/backend.h"
@@ -60,6 +59,10 @@ Typed read_typed(const CLI::App& command, std::span<const std::string> words) {
   return typed;
 }
 
+bool may_repeat(const CLI::Option& option) {
+  return option.get_expected_max() >= CLI::detail::expected_max_vector_size;
+}
+
 /// The positional option that the next word is a value of, if there is one.
 const CLI::Option* next_argument(const Typed& typed) {
   const CLI::Option* last = nullptr;
@@ -69,7 +72,7 @@ const CLI::Option* next_argument(const Typed& typed) {
     if (taken++ == typed.arguments.size()) return option;
     last = option;
   }
-  return last != nullptr && takes_many(*last) ? last : nullptr;
+  return last != nullptr && may_repeat(*last) ? last : nullptr;
 }
 
 class Completer {
@@ -89,7 +92,7 @@ class Completer {
     }
   }
 
-  /// The values of `option`: what its type_name says (command_line.cpp).
+  /// The values of `option`: what its type_name says (Option::takes).
   void add_values(const CLI::Option& option, const Typed& typed) {
     std::string type = option.get_type_name();
     if (type.empty()) type = option.get_name(true, false);

@@ -6,7 +6,7 @@
 #include <array>
 #include <map>
 
-#include "app/cli.h"
+#include "app/command.h"
 #include "config/config_schema.h"
 #include "config/suggest.h"
 #include "core/json.h"
@@ -16,6 +16,12 @@ namespace lockstep {
 namespace {
 
 namespace fs = std::filesystem;
+
+struct ConfigArguments {
+  CommonArguments common;
+  std::string action;                         // show, diff, init, schema
+  std::vector<std::filesystem::path> inputs;  // configurations; init: a data layout
+};
 /// The file itself, or that of a run folder.
 fs::path config_file(const fs::path& input) {
   return fs::is_directory(input) ? input / "config.toml" : input;
@@ -198,7 +204,19 @@ void schema() {
   fmt::print("{}\n", json_text(root, 2));
 }
 
-}  // namespace
+void declare_config(Options& options, ConfigArguments& arguments) {
+  options
+      .add("ACTION", arguments.action,
+           "show CONFIG: every key, its value and who says so; diff CONFIG CONFIG; "
+           "init LAYOUT: a commented beginning; schema: JSON Schema of the keys")
+      .takes("show|diff|init|schema")
+      .required();
+  options.add_config("INPUT", arguments.inputs, "configurations (run folders, too), or a layout")
+      .takes("CONFIG|RUN|LAYOUT")
+      .goes_with({"show", "diff", "init"});
+  options.add_overrides().goes_with({"show", "diff"});
+  options.add_json();
+}
 
 int run_config(const ConfigArguments& arguments) {
   const std::string& action = arguments.action;
@@ -214,6 +232,22 @@ int run_config(const ConfigArguments& arguments) {
     throw ConfigError(fmt::format("config: expected show, diff, init or schema, got {}", action));
   }
   return kExitDone;
+}
+
+}  // namespace
+
+Command config_command() {
+  return {.name = "config",
+          .says = "Show, compare and begin configurations",
+          .page = "plan",
+          .examples = {{"lockstep config show data/configs/quickstart.toml -s bn.mode=sync",
+                        "every key, its value and who says so"},
+                       {"lockstep config diff data/configs/quickstart.toml runs/first",
+                        "what a run did differently"},
+                       {"lockstep config init folder > mine.toml",
+                        "a commented beginning, for images of yours"},
+                       {"lockstep config schema > lockstep.schema.json", "for an editor"}},
+          .declare = declares(declare_config, run_config)};
 }
 
 }  // namespace lockstep

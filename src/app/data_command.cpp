@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <numeric>
 
-#include "app/cli.h"
+#include "app/command.h"
 #include "app/data_preview.h"
 #include "compare/table.h"
 #include "core/json.h"
@@ -17,6 +17,13 @@
 
 namespace lockstep {
 namespace {
+
+struct DataArguments {
+  CommonArguments common;
+  std::string action;  // check, preview
+  std::filesystem::path config;
+  std::int64_t count = 0;  // -n: images to look at or to write; 0: not given, all or 12
+};
 
 struct DataReport {
   DataOptions options;
@@ -168,7 +175,21 @@ void show_preview(const Config& config, const DataArguments& arguments) {
              folder.string());
 }
 
-}  // namespace
+void declare_data(Options& options, DataArguments& arguments) {
+  options
+      .add("ACTION", arguments.action,
+           "check: classes, sizes, mistakes; preview: training samples as pictures")
+      .takes("check|preview")
+      .required();
+  options.add_config("CONFIG", arguments.config, "configuration (TOML)").required();
+  options
+      .add("-n,--count", arguments.count,
+           "images: to look at per split (default: all), to write (default: 12)")
+      .takes_count(1, 1000000000);
+  options.add_overrides();
+  options.add_output("DIR", "preview: the folder to write to").goes_with({"preview"});
+  options.add_json();
+}
 
 int run_data(const DataArguments& arguments) {
   if (arguments.action != "check" && arguments.action != "preview") {
@@ -181,6 +202,19 @@ int run_data(const DataArguments& arguments) {
   if (arguments.action == "check") return check_data(config, arguments);
   show_preview(config, arguments);
   return kExitDone;
+}
+
+}  // namespace
+
+Command data_command() {
+  return {.name = "data",
+          .says = "Look at a data set: what it holds, what is wrong with it",
+          .page = "data",
+          .examples = {{"lockstep data check data/configs/quickstart.toml",
+                        "sizes, classes and mistakes, before a training"},
+                       {"lockstep data preview data/configs/quickstart.toml -n 4 -o preview",
+                        "training samples as the network sees them, as pictures"}},
+          .declare = declares(declare_data, run_data)};
 }
 
 }  // namespace lockstep

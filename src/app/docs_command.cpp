@@ -6,7 +6,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "app/cli.h"
+#include "app/command.h"
 #include "app/share.h"
 #include "config/suggest.h"
 #include "core/json.h"
@@ -14,6 +14,11 @@
 
 namespace lockstep {
 namespace {
+
+struct DocsArguments {
+  CommonArguments common;
+  std::string page;  // its name; empty: the list
+};
 
 Json to_json(const DocsPage& page) {
   return {{"name", page.name}, {"title", page.title}, {"path", page.path.string()}};
@@ -59,7 +64,10 @@ void print(const DocsPage& page, bool as_json) {
   fmt::print("{}\n", json_text(json, 2));
 }
 
-}  // namespace
+void declare_docs(Options& options, DocsArguments& arguments) {
+  options.add("PAGE", arguments.page, "its name in the list; default: the list").takes("");
+  options.add_json();
+}
 
 int run_docs(const DocsArguments& arguments) {
   const std::vector<DocsPage> pages = docs_pages();
@@ -69,6 +77,16 @@ int run_docs(const DocsArguments& arguments) {
     print(find_page(pages, arguments.page), arguments.common.json);
   }
   return kExitDone;
+}
+
+}  // namespace
+
+Command docs_command() {
+  return {.name = "docs",
+          .says = "List the pages of the documentation, or print one",
+          .examples = {{"lockstep docs", "the list, and where the pages lie"},
+                       {"lockstep docs run_folder", "one page"}},
+          .declare = declares(declare_docs, run_docs)};
 }
 
 }  // namespace lockstep

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <memory>
 
-#include "app/cli.h"
+#include "app/command.h"
 #include "core/json.h"
 #include "core/seconds_since.h"
 #include "lockstep/backend/backend.h"
@@ -19,6 +19,11 @@
 
 namespace lockstep {
 namespace {
+
+struct DoctorArguments {
+  CommonArguments common;
+  bool verbose = false;  // with the details
+};
 
 constexpr int kReplicas = 4;
 constexpr std::int64_t kCheckedRows = 64, kCheckedChannels = 32;
@@ -120,7 +125,11 @@ std::vector<Finding> examine() {
   return findings;
 }
 
-}  // namespace
+void declare_doctor(Options& options, DoctorArguments& arguments) {
+  options.add_flag("--verbose,-v", arguments.verbose,
+                   "also which implementation computes each convolution");
+  options.add_json();
+}
 
 int run_doctor(const DoctorArguments& arguments) {
   const std::vector<Finding> findings = examine();
@@ -141,6 +150,17 @@ int run_doctor(const DoctorArguments& arguments) {
   }
   if (arguments.common.json) fmt::print("{}\n", json_text(json, 2));
   return good ? kExitDone : kExitFailure;
+}
+
+}  // namespace
+
+Command doctor_command() {
+  return {.name = "doctor",
+          .says = "Examine the machine and this build, and test an exchange on it",
+          .page = "gpu",
+          .examples = {{"lockstep doctor", "what is here, and what to do about each problem"},
+                       {"lockstep doctor --verbose --json", "the same with details, for a script"}},
+          .declare = declares(declare_doctor, run_doctor)};
 }
 
 }  // namespace lockstep

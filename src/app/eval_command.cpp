@@ -4,13 +4,22 @@
 
 #include <cstdio>
 
-#include "app/cli.h"
+#include "app/command.h"
 #include "run/report_text.h"
 #include "train/evaluator.h"
 
 namespace lockstep {
 
 namespace {
+
+struct EvalArguments {
+  CommonArguments common;
+  std::filesystem::path target;  // run folder or checkpoint
+  std::filesystem::path config;  // --config; empty: the run's
+  std::string split;             // --split; empty: the configuration's
+  bool flip = false;             // --flip
+  std::string scales;            // --scales 0.5,1,1.5; empty: not given
+};
 
 void print_report(const EvalArguments& arguments, const EvalReport& report) {
   for (const std::string& warning : report.warnings) fmt::print(stderr, "warning: {}\n", warning);
@@ -27,7 +36,22 @@ void print_report(const EvalArguments& arguments, const EvalReport& report) {
   fmt::print("{}", format_evaluation(report.evaluation, report.classes));
 }
 
-}  // namespace
+void declare_eval(Options& options, EvalArguments& arguments) {
+  options
+      .add("TARGET", arguments.target,
+           "run folder (its last checkpoint), checkpoint, or with -c any weights, also .pth")
+      .takes("RUN|FILE")
+      .required();
+  options.add_config("-c,--config", arguments.config, "configuration; default: the run's own");
+  options
+      .add("--split", arguments.split,
+           "of the data's splits; default: the configuration's data.val")
+      .takes("NAME");
+  options.add_augmentation(arguments.flip, arguments.scales);
+  options.add_devices();
+  options.add_overrides();
+  options.add_json();
+}
 
 int run_eval(const EvalArguments& arguments) {
   const EvalReport report = evaluate_checkpoint(
@@ -36,6 +60,22 @@ int run_eval(const EvalArguments& arguments) {
        arguments.common.world});
   arguments.common.world.get().on_first([&] { print_report(arguments, report); });
   return kExitDone;
+}
+
+}  // namespace
+
+Command eval_command() {
+  return {.name = "eval",
+          .says = "Evaluate a run or a checkpoint on the validation split, or another",
+          .page = "predict",
+          .examples =
+              {{"lockstep eval runs/first", "the last checkpoint of a run on its validation split"},
+               {"lockstep eval runs/first --flip --scales 0.75,1,1.25 --json",
+                "with test-time augmentation, for a script"},
+               {"lockstep eval runs/first/ckpt/last.safetensors -c data/configs/quickstart.toml",
+                "weights from anywhere, with the configuration that they belong to"}},
+          .by_several_processes = true,
+          .declare = declares(declare_eval, run_eval)};
 }
 
 }  // namespace lockstep

@@ -5,7 +5,7 @@
 #include <array>
 #include <charconv>
 
-#include "app/cli.h"
+#include "app/command.h"
 #include "app/output_file.h"
 #include "core/json.h"
 #include "lockstep/core/check.h"
@@ -14,6 +14,15 @@
 
 namespace lockstep {
 namespace {
+
+struct ExportArguments {
+  CommonArguments common;
+  std::string format;            // onnx, safetensors
+  std::filesystem::path target;  // run folder, checkpoint or other weights
+  std::filesystem::path config;  // --config; empty: the run's
+  bool plain = false;            // --plain: BatchNorm as layers of their own
+  std::string size;              // --size HxW; empty: any
+};
 
 void report(const TrainedModel& model, const ExportArguments& arguments) {
   const std::filesystem::path& output = arguments.common.output;
@@ -80,7 +89,24 @@ void export_safetensors(const TrainedModel& model, const std::filesystem::path& 
   write_safetensors(output, file);
 }
 
-}  // namespace
+void declare_export(Options& options, ExportArguments& arguments) {
+  options.add("FORMAT", arguments.format, "onnx or safetensors")
+      .takes("onnx|safetensors")
+      .required();
+  options
+      .add("TARGET", arguments.target,
+           "run folder (its last checkpoint), checkpoint, or with -c any weights, also .pth")
+      .takes("RUN|FILE")
+      .required();
+  options.add_config("-c,--config", arguments.config, "configuration; default: the run's own");
+  options.add_flag("--plain", arguments.plain,
+                   "onnx: BatchNorm as nodes of their own, not folded into convolutions");
+  options.add("--size", arguments.size, "onnx: for images of HxW only; default: of any size")
+      .takes("HxW");
+  options.add_overrides();
+  options.add_output("FILE", "the file to write");
+  options.add_json();
+}
 
 int run_export(const ExportArguments& arguments) {
   check_format(arguments);
@@ -97,6 +123,18 @@ int run_export(const ExportArguments& arguments) {
   }
   report(model, arguments);
   return kExitDone;
+}
+
+}  // namespace
+
+Command export_command() {
+  return {
+      .name = "export",
+      .says = "Write a trained network for other programs",
+      .page = "export",
+      .examples = {{"lockstep export onnx runs/first -o model.onnx", "for ONNX Runtime and others"},
+                   {"lockstep export safetensors runs/first -o model.safetensors", "for PyTorch"}},
+      .declare = declares(declare_export, run_export)};
 }
 
 }  // namespace lockstep

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <map>
 
-#include "app/cli.h"
+#include "app/command.h"
 #include "compare/table.h"
 #include "core/json.h"
 #include "io/weight_file_kind.h"
@@ -20,6 +20,13 @@ namespace lockstep {
 namespace {
 
 namespace fs = std::filesystem;
+
+struct InspectArguments {
+  CommonArguments common;
+  std::filesystem::path target;  // a file of weights, a checkpoint, a run folder
+  std::filesystem::path other;   // to compare with; empty: none
+  std::string filter;            // --filter GLOB of names; empty: all
+};
 constexpr const char* kHashName = "XXH3, 64 bits";
 
 struct Inspected {
@@ -343,12 +350,40 @@ int compare(const InspectArguments& arguments) {
   return difference.none() ? kExitDone : kExitFailure;
 }
 
-}  // namespace
+void declare_inspect(Options& options, InspectArguments& arguments) {
+  options
+      .add("TARGET", arguments.target,
+           "run folder (its last checkpoint), checkpoint, safetensors or PyTorch's .pth")
+      .takes("RUN|FILE")
+      .required();
+  options
+      .add("OTHER", arguments.other,
+           "another: only what differs is shown; exit code 0: equal, 1: different")
+      .takes("RUN|FILE");
+  options
+      .add("--filter", arguments.filter, "only tensors whose names match, such as '*.running_var'")
+      .takes("GLOB");
+  options.add_json();
+}
 
 int run_inspect(const InspectArguments& arguments) {
   if (!arguments.other.empty()) return compare(arguments);
   inspect(arguments);
   return kExitDone;
+}
+
+}  // namespace
+
+Command inspect_command() {
+  return {
+      .name = "inspect",
+      .says = "What a file of weights holds and whether it is sound, or how two files differ",
+      .page = "inspect",
+      .examples = {{"lockstep inspect runs/first --filter '*.running_var'",
+                    "tensors of the last checkpoint, and whether its BatchNorm layers are sound"},
+                   {"lockstep inspect runs/first runs/first/ckpt/last.safetensors",
+                    "where two files of weights differ: exit code 0 where they do not"}},
+      .declare = declares(declare_inspect, run_inspect)};
 }
 
 }  // namespace lockstep

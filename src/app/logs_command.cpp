@@ -15,7 +15,7 @@
 #include <set>
 #include <thread>
 
-#include "app/cli.h"
+#include "app/command.h"
 #include "app/logs_plot.h"
 #include "app/output_file.h"
 #include "compare/table.h"
@@ -33,6 +33,17 @@ namespace lockstep {
 namespace {
 
 namespace fs = std::filesystem;
+
+struct LogsArguments {
+  CommonArguments common;
+  std::string action;                         // ls, show, tail, plot, export
+  std::vector<std::filesystem::path> inputs;  // run folders, or folders of them
+  std::string key;                            // plot: --key loss
+  bool follow = false;                        // tail: -f
+  std::filesystem::path svg;                  // plot: --svg FILE; empty: in the terminal
+  std::filesystem::path csv;                  // export: --csv FILE
+  std::filesystem::path tensorboard;          // export: --tensorboard DIR
+};
 
 /// Whether a run has written into the folder, or nobody can tell: who reads it will say why.
 bool may_hold_run(const fs::path& folder) {
@@ -385,7 +396,31 @@ void export_logs(const LogsArguments& arguments) {
   fmt::print("{} run{} written\n", runs.size(), runs.size() == 1 ? "" : "s");
 }
 
-}  // namespace
+void declare_logs(Options& options, LogsArguments& arguments) {
+  options
+      .add("ACTION", arguments.action,
+           "ls: the runs in a folder; show: a run's log; tail: its end; plot: curves in the "
+           "terminal; export: for other programs")
+      .takes("ls|show|tail|plot|export")
+      .required();
+  options.add("RUN", arguments.inputs, "run folders, or folders of them; ls: default runs")
+      .takes("");
+  options.add("--key", arguments.key, "plot: loss, lr, grad_norm, mIoU, ...; default: loss")
+      .takes("NAME")
+      .goes_with({"plot"});
+  options.add("--svg", arguments.svg, "plot: into this file, in place of the terminal")
+      .takes("FILE")
+      .goes_with({"plot"});
+  options.add_flag("-f,--follow", arguments.follow, "tail: until the run ends").goes_with({"tail"});
+  options.add("--csv", arguments.csv, "export: one line per number, for spreadsheets")
+      .takes("FILE")
+      .goes_with({"export"});
+  options
+      .add("--tensorboard", arguments.tensorboard, "export: event files in a folder, one run each")
+      .takes("DIR")
+      .goes_with({"export"});
+  options.add_json();
+}
 
 int run_logs(const LogsArguments& arguments) {
   const std::string& action = arguments.action;
@@ -409,6 +444,21 @@ int run_logs(const LogsArguments& arguments) {
   if (action == "plot") plot(arguments);
   if (action == "export") export_logs(arguments);
   return kExitDone;
+}
+
+}  // namespace
+
+Command logs_command() {
+  return {
+      .name = "logs",
+      .says = "List, read, draw and convert the logs of runs",
+      .page = "run_folder",
+      .examples = {{"lockstep logs ls runs", "all runs below a folder, with their state and score"},
+                   {"lockstep logs tail -f runs/first", "what a training says, until it ends"},
+                   {"lockstep logs plot runs/compare --key mIoU", "curves in the terminal"},
+                   {"lockstep logs export runs/compare --csv all.csv",
+                    "all numbers, for a spreadsheet"}},
+      .declare = declares(declare_logs, run_logs)};
 }
 
 }  // namespace lockstep

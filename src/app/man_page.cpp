@@ -1,5 +1,3 @@
-#include "app/man_page.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -7,7 +5,7 @@
 #include <cctype>
 #include <fstream>
 
-#include "app/help.h"
+#include "app/command.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
@@ -63,8 +61,8 @@ std::string synopsis(const CLI::App& app, std::string_view words) {
   std::string text = fmt::format(".SH SYNOPSIS\n.B {}\n[\\fIOPTIONS\\fR]", roff(words));
   for (const CLI::Option* option : app.get_options()) {
     if (!option->get_positional()) continue;
-    const std::string name =
-        italic(option->get_name(true, false)) + (takes_many(*option) ? "..." : "");
+    const bool may_repeat = option->get_expected_max() >= CLI::detail::expected_max_vector_size;
+    const std::string name = italic(option->get_name(true, false)) + (may_repeat ? "..." : "");
     text += option->get_required() ? " " + name : fmt::format(" [{}]", name);
   }
   return text + "\n";
@@ -89,9 +87,9 @@ std::string options(const CLI::App& app) {
   return text;
 }
 
-std::string examples(std::string_view subcommand) {
+std::string examples(const Command& command) {
   std::string text;
-  for (const HelpExample& example : examples_of(subcommand))
+  for (const HelpExample& example : command.examples)
     text += entry(bold(example.command), example.says);
   return text.empty() ? "" : ".SH EXAMPLES\n" + text;
 }
@@ -112,23 +110,25 @@ std::string see_also(const std::vector<std::string>& pages, std::string_view doc
   return text;
 }
 
-std::string page_of_subcommand(const CLI::App& command) {
-  const std::string& name = command.get_name();
-  return begin("lockstep-" + name, command.get_description()) +
-         synopsis(command, "lockstep " + name) + arguments(command) + options(command) +
-         examples(name) + exit_status() + see_also({"lockstep"}, page_of(name));
+std::string page_of_subcommand(const DeclaredCommand& declared) {
+  const Command& command = declared.command;
+  return begin("lockstep-" + command.name, command.says) +
+         synopsis(*declared.parser, "lockstep " + command.name) + arguments(*declared.parser) +
+         options(*declared.parser) + examples(command) + exit_status() +
+         see_also({"lockstep"}, command.page);
 }
 
-std::string page_of_program(const CLI::App& app) {
+std::string page_of_program(const CLI::App& app, std::span<const DeclaredCommand> commands) {
   std::string text = begin("lockstep", "trains segmentation networks with synchronized BatchNorm");
   text += ".SH SYNOPSIS\n.B lockstep\n\\fICOMMAND\\fR [\\fIOPTIONS\\fR]\n";
-  text += fmt::format(".SH DESCRIPTION\n{}\n.SH COMMANDS\n", roff(app.get_description()));
+  text += fmt::format(".SH DESCRIPTION\n{}\n.SH COMMANDS\n", roff(program().says));
   std::vector<std::string> pages;
-  for (const CLI::App* command : app.get_subcommands({})) {
-    pages.push_back("lockstep-" + command->get_name());
-    text += entry(bold(pages.back()) + "(1)", command->get_description());
+  for (const DeclaredCommand& declared : commands) {
+    pages.push_back("lockstep-" + declared.command.name);
+    text += entry(bold(pages.back()) + "(1)", declared.command.says);
   }
-  return text + options(app) + examples("") + exit_status() + see_also(pages, page_of(""));
+  return text + options(app) + examples(program()) + exit_status() +
+         see_also(pages, program().page);
 }
 
 void write(const std::filesystem::path& file, const std::string& text) {
@@ -140,11 +140,13 @@ void write(const std::filesystem::path& file, const std::string& text) {
 
 }  // namespace
 
-void write_man_pages(const CLI::App& app, const std::filesystem::path& folder) {
+void write_man_pages(const CLI::App& app, std::span<const DeclaredCommand> commands,
+                     const std::filesystem::path& folder) {
   std::filesystem::create_directories(folder);
-  write(folder / "lockstep.1", page_of_program(app));
-  for (const CLI::App* command : app.get_subcommands({})) {
-    write(folder / fmt::format("lockstep-{}.1", command->get_name()), page_of_subcommand(*command));
+  write(folder / "lockstep.1", page_of_program(app, commands));
+  for (const DeclaredCommand& declared : commands) {
+    write(folder / fmt::format("lockstep-{}.1", declared.command.name),
+          page_of_subcommand(declared));
   }
 }
 

@@ -6,7 +6,7 @@
 #include <fstream>
 #include <numeric>
 
-#include "app/cli.h"
+#include "app/command.h"
 #include "compare/table.h"
 #include "core/json.h"
 #include "lockstep/core/check.h"
@@ -15,6 +15,14 @@
 
 namespace lockstep {
 namespace {
+
+struct PlanArguments {
+  CommonArguments common;
+  std::filesystem::path config;
+  int steps = 3;           // --steps: timed ones
+  bool max_batch = false;  // --max-batch
+  double memory = 0;       // --memory GiB for all devices; 0: what the host has left
+};
 
 constexpr double kMegabyte = 1 << 20;
 constexpr double kGigabyte = 1 << 30;
@@ -166,7 +174,21 @@ void print_origins(const PlanArguments& arguments) {
   fmt::print("\n");
 }
 
-}  // namespace
+void declare_plan(Options& options, PlanArguments& arguments) {
+  options.add_config("CONFIG", arguments.config, "configuration (TOML)").required();
+  options.add_devices();
+  options.add_overrides();
+  options.add("--steps", arguments.steps, "steps to time").shows_default().takes_count(1, 1000000);
+  const Option max_batch = options.add_flag("--max-batch", arguments.max_batch,
+                                            "also the largest global batch that fits");
+  options
+      .add("--memory", arguments.memory,
+           "of all devices together, in GiB, for --max-batch; default: the host's free")
+      .takes("GIB")
+      .needs(max_batch)
+      .takes_positive();
+  options.add_json();
+}
 
 int run_plan(const PlanArguments& arguments) {
   const CommonArguments& common = arguments.common;
@@ -194,6 +216,20 @@ int run_plan(const PlanArguments& arguments) {
     fmt::print("the largest global batch that fits, as memory grows with the batch: {}\n", largest);
   }
   return kExitDone;
+}
+
+}  // namespace
+
+Command plan_command() {
+  return {
+      .name = "plan",
+      .says = "What a training will take: memory, time, BatchNorm's statistics, after a few steps",
+      .page = "plan",
+      .examples = {{"lockstep plan data/configs/quickstart.toml -d cpu:4 -s bn.mode=sync",
+                    "steps, learning rate, values per BatchNorm channel, memory and time"},
+                   {"lockstep plan data/configs/quickstart.toml -d cpu:4 --max-batch --memory 4",
+                    "also the largest batch for 4 GiB"}},
+      .declare = declares(declare_plan, run_plan)};
 }
 
 }  // namespace lockstep

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "app/cli.h"
+#include "app/command.h"
 #include "app/signals.h"
 #include "core/json.h"
 #include "lockstep/core/check.h"
@@ -16,6 +16,19 @@
 
 namespace lockstep {
 namespace {
+
+struct PredictArguments {
+  CommonArguments common;
+  std::filesystem::path target;               // run folder or checkpoint
+  std::vector<std::filesystem::path> images;  // files and folders
+  std::filesystem::path config;               // --config; empty: the run's
+  bool flip = false;                          // --flip
+  std::string scales;                         // --scales 0.5,1,1.5; empty: not given
+  bool no_overlay = false;                    // --no-overlay
+  bool probabilities = false;                 // --probabilities
+  bool submission = false;                    // --submission
+  bool force = false;                         // --force: write over what is there
+};
 
 PredictRequest request_of(const PredictArguments& arguments) {
   if (arguments.common.output.empty()) {
@@ -143,7 +156,29 @@ int tell_failures(const PredictReport& report) {
   return kExitData;
 }
 
-}  // namespace
+void declare_predict(Options& options, PredictArguments& arguments) {
+  options
+      .add("TARGET", arguments.target,
+           "run folder (its last checkpoint), checkpoint, or with -c any weights, also .pth")
+      .takes("RUN|FILE")
+      .required();
+  options.add("IMAGES", arguments.images, "JPEG and PNG files, and folders of them")
+      .takes("FILE")
+      .required();
+  options.add_config("-c,--config", arguments.config, "configuration; default: the run's own");
+  options.add_flag("--no-overlay", arguments.no_overlay,
+                   "only class maps, no pictures of the classes over the images");
+  options.add_flag("--probabilities", arguments.probabilities,
+                   "also NAME.npy, the classes' probabilities [classes, height, width]");
+  options.add_flag("--submission", arguments.submission,
+                   "maps as the benchmark's server takes them: of layouts ade20k, cityscapes");
+  options.add_flag("--force", arguments.force, "write over files that are there");
+  options.add_augmentation(arguments.flip, arguments.scales);
+  options.add_devices();
+  options.add_overrides();
+  options.add_output("DIR", "the folder to write to; made where it is not there");
+  options.add_json();
+}
 
 int run_predict(const PredictArguments& arguments) {
   const StopSignals signals;
@@ -166,6 +201,20 @@ int run_predict(const PredictArguments& arguments) {
   fmt::print(stderr, "interrupted: {} of {} images are not predicted\n",
              all - report.done - report.failed, all);
   return kExitInterrupted;
+}
+
+}  // namespace
+
+Command predict_command() {
+  return {.name = "predict",
+          .says = "Classes of images of one's own, as pictures or a table",
+          .page = "predict",
+          .examples =
+              {{"lockstep predict runs/first photos -o predictions",
+                "a class map and an overlay for every image in a folder"},
+               {"lockstep predict runs/first photos -o probabilities --probabilities --no-overlay",
+                "with the probabilities of all classes, for NumPy"}},
+          .declare = declares(declare_predict, run_predict)};
 }
 
 }  // namespace lockstep

@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "app/cli.h"
+#include "app/command.h"
 #include "app/output_file.h"
 #include "core/json.h"
 #include "io/atomic_file.h"
@@ -18,6 +18,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
+struct ReportArguments {
+  CommonArguments common;
+  std::vector<std::filesystem::path> inputs;  // run folders, folders of comparisons
+  std::filesystem::path figures;              // --figures DIR; empty: none
+  bool no_images = false;                     // --no-images: no predictions of example images
+};
+
 /// One folder's report lies in it, that of several in the current folder.
 fs::path output_of(const ReportArguments& arguments) {
   const fs::path& output = arguments.common.output;
@@ -28,7 +35,19 @@ fs::path output_of(const ReportArguments& arguments) {
   return output;
 }
 
-}  // namespace
+void declare_report(Options& options, ReportArguments& arguments) {
+  options.add("FOLDER", arguments.inputs, "run folders, or folders of comparisons")
+      .takes("RUN")
+      .required();
+  options.add_output("FILE", "the page; default: report.html in the folder");
+  options
+      .add("--figures", arguments.figures,
+           "also write every figure as an .svg file into this folder")
+      .takes("DIR");
+  options.add_flag("--no-images", arguments.no_images,
+                   "no example images, for which the networks must be run");
+  options.add_json();
+}
 
 int run_report(const ReportArguments& arguments) {
   if (arguments.inputs.empty()) {
@@ -60,6 +79,18 @@ int run_report(const ReportArguments& arguments) {
   if (!arguments.figures.empty())
     fmt::print("{}: {} figures\n", arguments.figures.string(), figures.size());
   return kExitDone;
+}
+
+}  // namespace
+
+Command report_command() {
+  return {.name = "report",
+          .says = "Write runs or a comparison as one page of HTML",
+          .page = "report",
+          .examples = {{"lockstep report runs/compare", "writes runs/compare/report.html"},
+                       {"lockstep report runs/first runs/second -o both.html --figures figures",
+                        "two runs on one page, and its figures as files"}},
+          .declare = declares(declare_report, run_report)};
 }
 
 }  // namespace lockstep

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <system_error>
 
-#include "app/cli.h"
+#include "app/command.h"
 
 namespace lockstep {
 namespace {

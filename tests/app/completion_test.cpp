@@ -7,7 +7,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
-#include "app/command_line.h"
+#include "app/command.h"
 #include "app/process.h"
 #include "config/config.h"
 #include "lockstep/core/check.h"
@@ -29,8 +29,7 @@ struct Offered {
 
 Offered complete(const Words& typed) {
   CLI::App app;
-  CommandLine line;
-  add_commands(app, line);
+  const auto commands = declare_commands(app, {});
   const Completion completion = lockstep::complete(app, typed, builtin_tables());
   Offered offered{completion.files, {}};
   for (const Candidate& candidate : completion.candidates) offered.words.push_back(candidate.word);

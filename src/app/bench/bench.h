@@ -7,12 +7,22 @@
 #include <string>
 #include <vector>
 
-#include "app/cli.h"
+#include "app/command.h"
 #include "compare/statistics.h"
 #include "core/json.h"
 #include "lockstep/core/device.h"
 
 namespace lockstep {
+
+struct BenchArguments {
+  CommonArguments common;
+  std::string what;              // step, layers, batch_norm, exchange
+  std::filesystem::path config;  // step, layers
+  bool eval = false;             // --eval: layers of an evaluation
+  /// --against key=value: step: the settings of another training, timed in turns with this one.
+  std::vector<std::string> against;
+  int iters = 0;  // --iters; 0: not given, the benchmark's default
+};
 
 /// Seconds that `work` takes.
 double seconds_of(const std::function<void()>& work);

@@ -5,7 +5,6 @@
 
 #include "app/bench/bench.h"
 #include "app/bench/training.h"
-#include "app/world_session.h"
 #include "compare/table.h"
 #include "core/json.h"
 #include "step/replica.h"

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "app/cli.h"
+#include "app/bench/bench.h"
 #include "config/config.h"
 #include "train/training.h"
 

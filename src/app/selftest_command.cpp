@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "app/cli.h"
+#include "app/command.h"
 #include "app/selftest/checks.h"
 #include "core/json.h"
 #include "core/seconds_since.h"
@@ -16,6 +16,10 @@
 
 namespace lockstep {
 namespace {
+
+struct SelftestArguments {
+  CommonArguments common;
+};
 
 const char* const kAdvice =
     "do not trust a training on these devices; report this row with `lockstep doctor --json`";
@@ -100,7 +104,10 @@ class Report {
   int failed_ = 0;
 };
 
-}  // namespace
+void declare_selftest(Options& options, SelftestArguments& /*arguments*/) {
+  options.add_devices();
+  options.add_json();
+}
 
 int run_selftest(const SelftestArguments& arguments) {
   const std::string& asked = arguments.common.devices;
@@ -111,6 +118,16 @@ int run_selftest(const SelftestArguments& arguments) {
     report.add(check, run_check(check));
   }
   return report.finish();
+}
+
+}  // namespace
+
+Command selftest_command() {
+  return {.name = "selftest",
+          .says = "Check what this build computes on these devices, as one table",
+          .page = "selftest",
+          .examples = {{"lockstep selftest -d cpu:4", "on four virtual devices, in a few seconds"}},
+          .declare = declares(declare_selftest, run_selftest)};
 }
 
 }  // namespace lockstep
