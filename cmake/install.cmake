@@ -7,7 +7,7 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 # The documents keep the places that they have in the source tree, so that links among them and the paths that they name
-# hold. The program looks for them in ../share/lockstep (src/app/share.h), in a build folder, too.
+# hold. The program looks for them in ../share/lockstep (src/app/files.h), in a build folder, too.
 set(share ${CMAKE_INSTALL_DATADIR}/lockstep)
 file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/share/lockstep)
 foreach(shared README.md docs data)

@@ -14,8 +14,7 @@
 
 #include "app/command.h"
 #include "app/completion.h"
-#include "app/progress_line.h"
-#include "app/stdout_check.h"
+#include "app/terminal.h"
 #include "config/suggest.h"
 #include "lockstep/core/check.h"
 #include "lockstep/parallel/data_parallel.h"

@@ -1,44 +1,11 @@
-#include <fmt/format.h>
-#include <sys/resource.h>
-
-#include <chrono>
+// lockstep bench: how long a training step takes, and where its time goes.
 
 #include "app/bench/bench.h"
 #include "app/command.h"
 #include "config/config.h"
-#include "core/json.h"
-#include "core/seconds_since.h"
-#include "lockstep/backend/backend.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
-
-double seconds_of(const std::function<void()>& work) {
-  const auto start = std::chrono::steady_clock::now();
-  work();
-  return seconds_since(start);
-}
-
-std::string format_percentiles(const Percentiles& values, int digits) {
-  return fmt::format("{:.{}f} ({:.{}f} to {:.{}f})", values.median, digits, values.p10, digits,
-                     values.p90, digits);
-}
-
-Json percentiles_json(const Percentiles& values) {
-  return {{"median", values.median}, {"p10", values.p10}, {"p90", values.p90}, {"n", values.count}};
-}
-
-std::int64_t peak_memory_bytes() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return static_cast<std::int64_t>(usage.ru_maxrss) * 1024;
-}
-
-std::vector<Device> bench_devices(const BenchArguments& arguments) {
-  const std::string& devices = arguments.common.devices;
-  return parse_devices(devices.empty() ? default_devices() : devices);
-}
-
 namespace {
 
 void declare_bench(Options& options, BenchArguments& arguments) {

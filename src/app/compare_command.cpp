@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "app/command.h"
-#include "app/signals.h"
+#include "app/terminal.h"
 #include "compare/comparison.h"
 #include "config/config.h"
 #include "io/atomic_file.h"

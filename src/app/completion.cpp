@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "app/share.h"
+#include "app/files.h"
 #include "config/config_schema.h"
 #include "lockstep/backend/backend.h"
 #include "lockstep/core/check.h"

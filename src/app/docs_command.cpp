@@ -7,7 +7,7 @@
 #include <iterator>
 
 #include "app/command.h"
-#include "app/share.h"
+#include "app/files.h"
 #include "config/suggest.h"
 #include "core/json.h"
 #include "lockstep/core/check.h"

@@ -6,7 +6,7 @@
 #include <charconv>
 
 #include "app/command.h"
-#include "app/output_file.h"
+#include "app/files.h"
 #include "core/json.h"
 #include "lockstep/core/check.h"
 #include "lockstep/nn/onnx.h"

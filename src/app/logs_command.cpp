@@ -16,8 +16,8 @@
 #include <thread>
 
 #include "app/command.h"
+#include "app/files.h"
 #include "app/logs_plot.h"
-#include "app/output_file.h"
 #include "compare/table.h"
 #include "core/json.h"
 #include "lockstep/core/check.h"

@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "app/command.h"
-#include "app/share.h"
+#include "app/files.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {

@@ -6,7 +6,7 @@
 #include <cstdio>
 
 #include "app/command.h"
-#include "app/signals.h"
+#include "app/terminal.h"
 #include "core/json.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/progress.h"

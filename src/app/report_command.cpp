@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "app/command.h"
-#include "app/output_file.h"
+#include "app/files.h"
 #include "core/json.h"
 #include "io/atomic_file.h"
 #include "lockstep/core/check.h"

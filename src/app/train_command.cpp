@@ -1,7 +1,7 @@
 // lockstep train: one run from a configuration.
 
 #include "app/command.h"
-#include "app/signals.h"
+#include "app/terminal.h"
 #include "train/trainer.h"
 
 namespace lockstep {

@@ -1,10 +1,10 @@
-#include "app/progress_line.h"
-
 #include <doctest/doctest.h>
 
 #include <cstdio>
 #include <memory>
 #include <string>
+
+#include "app/terminal.h"
 
 namespace lockstep {
 namespace {

@@ -8,7 +8,7 @@
 #include <limits>
 #include <thread>
 
-#include "app/bench/captured_exchange.h"
+#include "app/bench/bench.h"
 #include "cuda/fake_runtime.h"
 #include "kernels/dispatch.h"
 #include "kernels/operations/gpu_operations.h"

@@ -11,7 +11,6 @@
 #include <memory>
 
 #include "app/bench/bench.h"
-#include "app/bench/machine.h"
 #include "compare/table.h"
 #include "core/json.h"
 #include "core/rng.h"

@@ -4,13 +4,18 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "app/command.h"
 #include "compare/statistics.h"
+#include "config/config.h"
 #include "core/json.h"
+#include "lockstep/backend/backend.h"
 #include "lockstep/core/device.h"
+#include "train/training.h"
 
 namespace lockstep {
 
@@ -47,5 +52,58 @@ int bench_layers(const BenchArguments& arguments);
 /// One exchange of BatchNorm statistics between ranks that have nothing else to do. Processes: as
 /// of bench_step.
 int bench_exchange(const BenchArguments& arguments);
+
+/// Of a tensor on the host: several times the last cache, so that nothing is left of one tensor
+/// when the next is done.
+std::int64_t beyond_caches_bytes();
+
+/// Between two tensors, so that they do not lie an exact power of two apart: caches and prefetchers
+/// then take their lines for one another's (a third less bandwidth was seen), an accident of a
+/// benchmark's sizes.
+inline constexpr std::int64_t kGapBytes = 2129920;
+
+/// to = from by all threads of the only device (CPU) or by the device's own copy; equal dense
+/// tensors.
+void copy_tensor(Backend& backend, const Tensor& from, const Tensor& to);
+
+/// Bytes per second, read and written, of copies of a tensor beyond the caches: the median of a
+/// few.
+double copy_bandwidth(Backend& backend);
+
+/// Multiplications and additions per second of `threads` host threads that do nothing but fused
+/// multiply-adds in registers: the best of a few runs.
+double peak_flops(int threads);
+
+/// Steps before the timed ones.
+inline constexpr int kWarmupSteps = 3;
+
+/// A configuration's training on random images that lie in memory: no loader, no logs. The time
+/// does not depend on what the images show.
+struct BenchTraining {
+  Config config;
+  std::vector<Device> devices;  // of this process
+  Size size;                    // of images
+  std::unique_ptr<DataParallel> replicas;
+  Batch batch;  // the global batch of every step; a single image for an evaluation
+
+  /// Begins step `index`; GPUs get the next batch while they work on this one.
+  void begin_step(std::int64_t index);
+  /// The whole step, and no other beside it.
+  StepResult step(std::int64_t index);
+  /// Evaluates the batch, which is a single image then, with the confusion matrix and the loss.
+  /// Copies it once, in place of a loader.
+  void evaluate();
+};
+
+/// Reads the configuration and builds the replicas, beside those of other processes. Throws
+/// ConfigError, also when the configuration does not tell the size of the images.
+BenchTraining bench_training(const BenchArguments& arguments);
+
+/// Microseconds of one exchange, one figure per iteration: the difference between a recorded chain
+/// of BatchNorm's moments and normalisation on tiny tensors with `exchanges` exchanges between
+/// them, and the same chain without, per exchange. Empty where the transport between the devices
+/// cannot record a step.
+std::vector<double> captured_exchange_microseconds(std::span<const Device> devices,
+                                                   std::int64_t channels, int exchanges, int iters);
 
 }  // namespace lockstep

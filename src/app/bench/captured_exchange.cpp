@@ -2,12 +2,11 @@
 // edges and the merge of the ranks' statistics cost. A chain of many is timed, so that the launch
 // of the recording and the wait for its end count for nothing.
 
-#include "app/bench/captured_exchange.h"
-
 #include <algorithm>
 #include <chrono>
 #include <memory>
 
+#include "app/bench/bench.h"
 #include "core/seconds_since.h"
 #include "lockstep/backend/backend.h"
 #include "lockstep/sync/sync_group.h"

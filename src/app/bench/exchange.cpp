@@ -10,7 +10,6 @@
 #include <optional>
 
 #include "app/bench/bench.h"
-#include "app/bench/captured_exchange.h"
 #include "compare/table.h"
 #include "core/json.h"
 #include "lockstep/backend/backend.h"

@@ -11,8 +11,6 @@
 #include <string>
 
 #include "app/bench/bench.h"
-#include "app/bench/machine.h"
-#include "app/bench/training.h"
 #include "compare/table.h"
 #include "core/json.h"
 #include "lockstep/core/check.h"

@@ -1,12 +1,14 @@
-#include "app/bench/machine.h"
-
+#include <fmt/format.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <vector>
 
 #include "app/bench/bench.h"
+#include "core/seconds_since.h"
 #include "lockstep/parallel/data_parallel.h"
 
 namespace lockstep {
@@ -44,6 +46,32 @@ constexpr int kGpuCopiesAtOnce =
     16;  // the time of one is then the device's, not that of its launch
 
 }  // namespace
+
+double seconds_of(const std::function<void()>& work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  return seconds_since(start);
+}
+
+std::string format_percentiles(const Percentiles& values, int digits) {
+  return fmt::format("{:.{}f} ({:.{}f} to {:.{}f})", values.median, digits, values.p10, digits,
+                     values.p90, digits);
+}
+
+Json percentiles_json(const Percentiles& values) {
+  return {{"median", values.median}, {"p10", values.p10}, {"p90", values.p90}, {"n", values.count}};
+}
+
+std::int64_t peak_memory_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<std::int64_t>(usage.ru_maxrss) * 1024;
+}
+
+std::vector<Device> bench_devices(const BenchArguments& arguments) {
+  const std::string& devices = arguments.common.devices;
+  return parse_devices(devices.empty() ? default_devices() : devices);
+}
 
 std::int64_t beyond_caches_bytes() {
   const std::int64_t cache = std::max<std::int64_t>(0, sysconf(_SC_LEVEL3_CACHE_SIZE));

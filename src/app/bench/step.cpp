@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include "app/bench/bench.h"
-#include "app/bench/training.h"
 #include "compare/table.h"
 #include "core/json.h"
 #include "step/replica.h"

@@ -1,5 +1,3 @@
-#include "app/bench/training.h"
-
 #include "app/bench/bench.h"
 #include "core/rng.h"
 #include "lockstep/core/check.h"

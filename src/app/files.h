@@ -1,9 +1,10 @@
 #pragma once
-// What is installed beside the program for people: the documentation and the example
-// configurations, in the places that they have in the source tree.
+// The files of a command: those that come with Lockstep, in the places that they have in the source
+// tree, and those that it writes.
 
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,5 +30,15 @@ struct DocsPage {
 
 /// All pages, in order of their names. Throws ConfigError when they are not there.
 std::vector<DocsPage> docs_pages();
+
+/// Throws ConfigError where `output` is no file that could be written: its folder is not there, it
+/// is a folder itself, or what it would destroy cannot be had again: one of `inputs`, or a file
+/// that a run or a comparison has written for itself. `option` is how the user said it.
+void check_output_file(const std::string& option, const std::filesystem::path& output,
+                       std::span<const std::filesystem::path> inputs = {});
+
+/// As write_file_atomically (io/atomic_file.h); what is no regular file, such as /dev/stdout,
+/// is written to as it is. Throws Error naming the file and the cause.
+void write_output(const std::filesystem::path& output, const std::string& bytes);
 
 }  // namespace lockstep

@@ -1,0 +1,87 @@
+#pragma once
+// The terminal that a command is started from: how far it is, whether what it prints arrives, and
+// what its keys ask for.
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <functional>
+#include <string>
+
+#include "lockstep/core/progress.h"
+
+namespace lockstep {
+
+/// "evaluating: 12/367 images, 25.1 per s, 0:00:14 left", written over itself ten times a second at
+/// most and as long as the terminal is wide. Used by one thread at a time.
+class ProgressLine final : public ProgressObserver {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+  using Clock = std::function<TimePoint()>;
+
+  explicit ProgressLine(std::FILE* terminal, Clock clock = std::chrono::steady_clock::now);
+  ~ProgressLine() override { clear(); }
+
+  void show(const WorkProgress& progress) override;
+  void clear() override;
+
+ private:
+  std::string line_of(const WorkProgress& progress, TimePoint now) const;
+
+  std::FILE* const terminal_;
+  const Clock clock_;
+  std::string what_;         // the work that is shown
+  TimePoint begun_, drawn_;  // when it was first told of; when the line was last written
+  std::int64_t first_ = 0;   // what was done by then
+  std::int64_t done_ = 0;
+  bool visible_ = false;
+};
+
+/// Shows the process's progress on stderr, where that is a terminal, as long as it lives.
+class ShownProgress {
+ public:
+  ShownProgress();
+  ~ShownProgress();
+  ShownProgress(const ShownProgress&) = delete;
+  ShownProgress& operator=(const ShownProgress&) = delete;
+
+ private:
+  ProgressLine line_;
+  const bool shown_;
+  ProgressObserver* before_ = nullptr;
+};
+
+/// Hands over what stdout still buffers, and returns `exit_code`. Where that or an earlier write
+/// has failed, a line on stderr says so, and kExitFailure takes the place of kExitDone. A reader
+/// that has gone (`| head -1`) wanted no more: no failure. `earlier`: the errno of such a write,
+/// where it is known.
+int finish_stdout(int exit_code, int earlier = 0);
+
+/// The errno of a write to stdout that failed, of what fmt::print throws then; 0: `error` is
+/// another one.
+int stdout_failure(const std::exception& error);
+
+/// Ctrl-C: the first SIGINT or SIGTERM, and SIGUSR1 and SIGHUP, ask for a stop at the end of the
+/// step, the second SIGINT or SIGTERM ends the process at once.
+/// Handles SIGINT, SIGTERM, SIGUSR1, which launchers of several processes hand on (mpirun and srun
+/// do, and of the others kill after a second), and SIGHUP, of a terminal that is gone (under nohup
+/// it stays ignored), for as long as it lives. Who reads the output may end meanwhile: a training
+/// goes on without SIGPIPE. One at a time per process.
+class StopSignals {
+ public:
+  StopSignals();
+  ~StopSignals();
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+
+  /// True once a stop was asked for; to be given to TrainRequest::stop.
+  const std::atomic<bool>& requested() const;
+
+ private:
+  using Handler = void (*)(int);
+  Handler hang_up_, broken_pipe_;  // what was there before
+};
+
+}  // namespace lockstep
