@@ -23,12 +23,10 @@ if(TARGET lockstep_mpi)  # where the program in the folder beside it looks
   install(TARGETS lockstep_mpi LIBRARY DESTINATION lib/lockstep COMPONENT mpi)
 endif()
 
-# One page for the program and one for each subcommand, as it declares them.
-set(man_pages ${PROJECT_BINARY_DIR}/man1)
-add_custom_command(OUTPUT ${man_pages}/lockstep.1 COMMAND lockstep_main __man ${man_pages} DEPENDS lockstep_main
-                   COMMENT "Writing man pages" VERBATIM)
-add_custom_target(man_pages ALL DEPENDS ${man_pages}/lockstep.1)
-install(DIRECTORY ${man_pages}/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT program)
+# One page for the program and one for each subcommand, which the program writes as it declares them.
+install(CODE "execute_process(COMMAND \"$<TARGET_FILE:lockstep_main>\" __man
+                                      \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_MANDIR}/man1\"
+                              COMMAND_ERROR_IS_FATAL ANY)" COMPONENT program)
 
 set(LOCKSTEP_ZSH_DIR ${CMAKE_INSTALL_DATADIR}/zsh/site-functions CACHE STRING "Where zsh looks for completion")
 install(FILES ${PROJECT_SOURCE_DIR}/tools/completion/lockstep
@@ -61,6 +59,11 @@ endif()
 target_link_directories(lockstep_archive INTERFACE ${LOCKSTEP_LIBRARY_PATHS})
 target_link_libraries(lockstep_archive INTERFACE ${libraries})
 
+# Who builds the program alone has all that goes into the archive.
+install(CODE "if(NOT EXISTS \"$<TARGET_FILE:lockstep_archive>\")
+  execute_process(COMMAND \"${CMAKE_COMMAND}\" --build \"${PROJECT_BINARY_DIR}\" --target lockstep_archive
+                  COMMAND_ERROR_IS_FATAL ANY)
+endif()" COMPONENT dev)
 install(TARGETS lockstep_archive EXPORT LockstepTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT dev)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/lockstep DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev)
 install(EXPORT LockstepTargets NAMESPACE Lockstep:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/Lockstep COMPONENT dev)

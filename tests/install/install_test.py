@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Installs the component `program` of a build elsewhere and runs it from a folder that knows nothing of the source.
+"""Installs a build elsewhere, the program alone and everything, and runs it from a folder that knows nothing of the source.
 
-install_test.py SOURCE BUILD LOCKSTEP. Needs the man pages, which the whole build makes.
+install_test.py SOURCE BUILD LOCKSTEP.
 """
 import json
 import os
@@ -77,6 +77,15 @@ def check_program(program, prefix, folder):
     check("Iter(train) [2/2]" in trained.stdout, trained.stdout)
 
 
+def check_everything(build, prefix):
+    """As after tools/quickstart, which builds the program and nothing else."""
+    for archive in build.glob("liblockstep.a"):
+        archive.unlink()
+    run("cmake", "--install", build, "--prefix", prefix)
+    check(len(list(prefix.glob("lib*/**/liblockstep.a"))) == 1, "the library is not installed")
+    check((prefix / "share/man/man1/lockstep.1").is_file(), "no man pages are installed with the library")
+
+
 def main():
     source, build = (Path(word).resolve() for word in sys.argv[1:3])
     with tempfile.TemporaryDirectory() as folder:
@@ -92,6 +101,7 @@ def main():
         shutil.copy(program, alone)
         lost = run(alone, "docs", expect=2, cwd=elsewhere)
         check("expected the documentation in" in lost.stderr, lost.stderr)
+        check_everything(build, Path(folder) / "everything")
     print(f"install: {len(subcommands)} subcommands")
 
 
