@@ -8,7 +8,7 @@
 #include <cstdlib>
 
 #include "app/command.h"
-#include "app/selftest/checks.h"
+#include "checks/checks.h"
 #include "core/json.h"
 #include "core/seconds_since.h"
 #include "lockstep/backend/backend.h"

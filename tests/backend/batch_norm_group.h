@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "backend/operand.h"
-#include "support/reference_batch_norm.h"
+#include "checks/reference_batch_norm.h"
 
 namespace lockstep::test {
 

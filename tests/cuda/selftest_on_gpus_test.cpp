@@ -3,7 +3,7 @@
 
 #include <doctest/doctest.h>
 
-#include "app/selftest/checks.h"
+#include "checks/checks.h"
 #include "cuda/fake_runtime.h"
 #include "lockstep/cuda.h"
 

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "backend/operand.h"
+#include "checks/reference_batch_norm.h"
 #include "kernels/emulated_gpu.h"
-#include "support/reference_batch_norm.h"
 
 namespace lockstep::test::batch_norm_call {
 

@@ -2,6 +2,7 @@
 // central differences of that network, through a random projection of the output.
 
 #include "nn/harness.h"
+#include "support/gradient_check.h"
 
 namespace lockstep::test {
 namespace {
@@ -14,20 +15,7 @@ double projection(const ReferenceTensor& y, const Floats& weights) {
   return sum;
 }
 
-/// Central differences of f with respect to `values`.
-Doubles numeric_gradient(Doubles& values, const std::function<double()>& f) {
-  constexpr double kStep = 1e-6;
-  Doubles gradient;
-  for (double& value : values) {
-    const double kept = value;
-    value = kept + kStep;
-    const double above = f();
-    value = kept - kStep;
-    gradient.push_back((above - f()) / (2 * kStep));
-    value = kept;
-  }
-  return gradient;
-}
+constexpr double kStep = 1e-6;  // of central differences in double
 
 struct Check {
   Shape input;
@@ -51,10 +39,10 @@ void check_gradients(const Check& check) {
   const auto f = [&] { return projection(check.run(reference, x), weights); };
 
   CHECK(relative_error(result.output, check.run(reference, x).values) < 1e-5);
-  CHECK(relative_error(result.input_grad, numeric_gradient(x.values, f)) < 1e-4);
+  CHECK(relative_error(result.input_grad, numerical_gradient(x.values, f, kStep)) < 1e-4);
   for (const auto& [name, grad] : result.grads) {
     CAPTURE(name);
-    CHECK(relative_error(grad, numeric_gradient(reference.parameters.at(name), f)) < 1e-4);
+    CHECK(relative_error(grad, numerical_gradient(reference.parameters.at(name), f, kStep)) < 1e-4);
   }
 }
 

@@ -15,7 +15,7 @@
 #include "lockstep/sync/sync_group.h"
 #include "nn/harness.h"
 #include "support/gradient_check.h"
-#include "support/reference_batch_norm.h"
+#include "checks/reference_batch_norm.h"
 
 namespace lockstep::test {
 namespace {

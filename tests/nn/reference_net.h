@@ -1,6 +1,7 @@
 #pragma once
-// A second implementation of the layers: eager, naive, in double. It has NetworkBuilder's methods,
-// so that one template describes a network for both; parameters come by name.
+// A second implementation of the layers: eager, naive, in double (BatchNorm: the self-test's). It
+// has NetworkBuilder's methods, so that one template describes a network for both; parameters come
+// by name.
 
 #include <algorithm>
 #include <array>
@@ -11,11 +12,10 @@
 #include <string>
 #include <vector>
 
+#include "checks/reference_batch_norm.h"
 #include "lockstep/nn/network.h"
 
 namespace lockstep::test {
-
-using Doubles = std::vector<double>;
 
 struct ReferenceTensor {
   Shape shape;
@@ -224,39 +224,26 @@ class ReferenceNet {
 
   void normalize(const V& x, V& y, const std::string& name, std::int64_t first, std::int64_t last,
                  bool constant) {
-    const std::int64_t channels = x.shape.channels();
-    const std::int64_t row_begin = first * x.shape.rows_per_sample();
-    const std::int64_t row_end = last * x.shape.rows_per_sample();
-    means[name].emplace_back();
-    variances[name].emplace_back();
-    for (std::int64_t c = 0; c < channels; ++c) {
-      const auto at = [&](std::int64_t row) {
-        return static_cast<std::size_t>(row * channels + c);
-      };
-      const auto channel = static_cast<std::size_t>(c);
-      double mean = 0;
-      double var = 0;
-      if (constant) {
-        mean = parameters.at(name + ".running_mean")[channel];
-        var = parameters.at(name + ".running_var")[channel];
-      } else {
-        for (std::int64_t r = row_begin; r < row_end; ++r) mean += x.values[at(r)];
-        mean /= static_cast<double>(row_end - row_begin);
-        for (std::int64_t r = row_begin; r < row_end; ++r) {
-          var += (x.values[at(r)] - mean) * (x.values[at(r)] - mean);
-        }
-        var /= static_cast<double>(row_end - row_begin);
-      }
-      means[name].back().push_back(mean);
-      variances[name].back().push_back(var);
-      const double std = clamp ? std::sqrt(std::max(var, eps)) : std::sqrt(var + eps);
-      const bool affine = parameters.contains(name + ".weight");
-      const double gamma = affine ? parameters.at(name + ".weight")[channel] : 1.0;
-      const double beta = affine ? parameters.at(name + ".bias")[channel] : 0.0;
-      for (std::int64_t r = row_begin; r < row_end; ++r) {
-        y.values[at(r)] = (x.values[at(r)] - mean) / std * gamma + beta;
-      }
+    const std::int64_t sample = x.shape.rows_per_sample() * x.shape.channels();
+    ReferenceBatchNorm layer;
+    layer.channels = static_cast<std::size_t>(x.shape.channels());
+    layer.x.assign(x.values.begin() + first * sample, x.values.begin() + last * sample);
+    layer.eps = eps;
+    layer.clamp = clamp;
+    if (parameters.contains(name + ".weight")) {
+      layer.weight = parameters.at(name + ".weight");
+      layer.bias = parameters.at(name + ".bias");
     }
+    ReferenceBatchNorm::Moments by;
+    if (constant) {
+      by.mean = parameters.at(name + ".running_mean");
+      by.var = parameters.at(name + ".running_var");
+    } else {
+      by = layer.moments();
+    }
+    std::ranges::copy(layer.forward(by).y, y.values.begin() + first * sample);
+    means[name].push_back(by.mean);
+    variances[name].push_back(by.var);
   }
 };
 

@@ -10,8 +10,25 @@
 
 namespace lockstep::test {
 
-/// The gradient of sum_i projection[i] * function(x)[i] by central differences of half width
-/// `step`.
+/// The gradient of `function` with respect to `at`, by central differences of half width `step`.
+/// Leaves `at` as it was.
+inline std::vector<double> numerical_gradient(std::vector<double>& at,
+                                              const std::function<double()>& function,
+                                              double step) {
+  std::vector<double> gradient;
+  for (double& value : at) {
+    const double centre = value;
+    value = centre + step;
+    const double above = function();
+    value = centre - step;
+    const double below = function();
+    value = centre;
+    gradient.push_back((above - below) / (2 * step));
+  }
+  return gradient;
+}
+
+/// The gradient of sum_i projection[i] * function(x)[i].
 inline std::vector<double> numerical_gradient(
     const std::function<std::vector<double>(const std::vector<double>&)>& function,
     std::vector<double> x, const std::vector<double>& projection, double step = 1e-5) {
@@ -21,17 +38,7 @@ inline std::vector<double> numerical_gradient(
     for (std::size_t i = 0; i < outputs.size(); ++i) sum += projection[i] * outputs[i];
     return sum;
   };
-  std::vector<double> gradient(x.size());
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    const double centre = x[i];
-    x[i] = centre + step;
-    const double above = projected();
-    x[i] = centre - step;
-    const double below = projected();
-    x[i] = centre;
-    gradient[i] = (above - below) / (2 * step);
-  }
-  return gradient;
+  return numerical_gradient(x, projected, step);
 }
 
 /// max |a - b| / max(1, |a|, |b|), Caffe's measure; NaN when either holds NaN.

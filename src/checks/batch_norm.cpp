@@ -5,9 +5,10 @@
 #include <chrono>
 #include <limits>
 #include <memory>
+#include <numeric>
 
-#include "app/selftest/probe.h"
-#include "app/selftest/reference.h"
+#include "checks/probe.h"
+#include "checks/reference_batch_norm.h"
 #include "lockstep/core/check.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/sync/all_reduce.h"
@@ -22,20 +23,29 @@ Outputs one_norm(NetworkBuilder& net, Value* x, const NormLayer& norm) {
   return {{"out", norm(net, x, "bn")}};
 }
 
-PlainBatchNorm plain(const NormLayer& norm, const Shape& shape, const Floats& input,
-                     const NamedFloats& parameters) {
-  PlainBatchNorm layer;
-  layer.rows_per_sample = static_cast<std::size_t>(shape.rows_per_sample());
-  layer.channels = static_cast<std::size_t>(shape.channels());
+ReferenceBatchNorm plain(const NormLayer& norm, const Floats& input,
+                         const NamedFloats& parameters) {
+  ReferenceBatchNorm layer;
   layer.x = widen(input);
-  layer.gamma = widen(parameters.at("bn.weight"));
-  layer.beta = widen(parameters.at("bn.bias"));
+  layer.weight = widen(parameters.at("bn.weight"));
+  layer.bias = widen(parameters.at("bn.bias"));
+  layer.channels = layer.weight.size();
   layer.eps = static_cast<double>(norm.options.eps);
   layer.clamp = norm.options.eps_mode == EpsMode::kClamp;
   return layer;
 }
 
 // --- which samples are normalised together ---
+
+/// Samples that are normalised together.
+using SampleGroup = std::vector<std::int64_t>;
+
+/// All samples from `begin` up to `end`.
+SampleGroup sample_range(std::int64_t begin, std::int64_t end) {
+  SampleGroup group(static_cast<std::size_t>(end - begin));
+  std::iota(group.begin(), group.end(), begin);
+  return group;
+}
 
 struct GroupCase {
   std::string name;
@@ -63,14 +73,59 @@ GroupPass run_case(const GroupCase& c) {
   return run;
 }
 
+/// The places of a group's values in all samples'.
+std::vector<std::size_t> places_of(const SampleGroup& group, std::int64_t values_per_sample) {
+  std::vector<std::size_t> places;
+  for (const std::int64_t sample : group) {
+    for (std::int64_t i = 0; i < values_per_sample; ++i) {
+      places.push_back(static_cast<std::size_t>(sample * values_per_sample + i));
+    }
+  }
+  return places;
+}
+
+/// Each group by its own moments, with the gradients of all in `x`, `weight` and `bias`.
+std::pair<Doubles, ReferenceBatchNorm::Gradients> train_groups(const GroupCase& c,
+                                                               const ReferenceBatchNorm& whole,
+                                                               const Doubles& grad_y) {
+  Doubles y(whole.x.size());
+  ReferenceBatchNorm::Gradients all{.x = y,
+                                    .residual = {},
+                                    .weight = Doubles(whole.channels),
+                                    .bias = Doubles(whole.channels),
+                                    .sum_dy = {},
+                                    .sum_dy_xmu = {}};
+  for (const SampleGroup& group : c.groups) {
+    const auto places = places_of(group, c.input.elements() / c.input.batch());
+    ReferenceBatchNorm part = whole;
+    part.x.clear();
+    Doubles part_grad;
+    for (const std::size_t place : places) {
+      part.x.push_back(whole.x[place]);
+      part_grad.push_back(grad_y[place]);
+    }
+    const ReferenceBatchNorm::Output out = part.forward();
+    const ReferenceBatchNorm::Gradients grads = part.backward(out, part_grad);
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      y[places[i]] = out.y[i];
+      all.x[places[i]] = grads.x[i];
+    }
+    for (std::size_t channel = 0; channel < whole.channels; ++channel) {
+      all.weight[channel] += grads.weight[channel];
+      all.bias[channel] += grads.bias[channel];
+    }
+  }
+  return {y, all};
+}
+
 Measured check_groups(const GroupCase& c) {
   const GroupPass run = run_case(c);
-  const PlainBatchNorm::Result expected =
-      plain(c.norm, c.input, run.input, run.parameters).train(c.groups, widen(run.grad_output));
-  Measured all = difference(std::span<const float>(run.pass.output), expected.y);
-  all = worst(all, difference(std::span<const float>(run.pass.input_grad), expected.grad_x));
-  all = worst(all, difference(run.pass.grads.at("bn.weight"), expected.grad_gamma));
-  return worst(all, difference(run.pass.grads.at("bn.bias"), expected.grad_beta));
+  const auto [y, grads] =
+      train_groups(c, plain(c.norm, run.input, run.parameters), widen(run.grad_output));
+  Measured all = difference(std::span<const float>(run.pass.output), y);
+  all = worst(all, difference(std::span<const float>(run.pass.input_grad), grads.x));
+  all = worst(all, difference(run.pass.grads.at("bn.weight"), grads.weight));
+  return worst(all, difference(run.pass.grads.at("bn.bias"), grads.bias));
 }
 
 /// Of torch.chunk.
@@ -150,8 +205,8 @@ Measured check_large_mean(const std::vector<Device>& devices) {
   Floats input = normal_floats(shape.elements(), 1);
   for (float& value : input) value += 1e4F;
   probe.forward(input);
-  const PlainMoments expected =
-      plain(norm, shape, input, probe.random_parameters()).moments(sample_range(0, 8));
+  const ReferenceBatchNorm::Moments expected =
+      plain(norm, input, probe.random_parameters()).moments();
   return difference(std::span<const float>(probe.statistics().at("bn.running_var")),
                     expected.unbiased_var());
 }
@@ -167,8 +222,8 @@ Measured check_running(const std::vector<Device>& devices, std::optional<double>
     Floats input = normal_floats(shape.elements(), static_cast<std::uint64_t>(k));
     for (float& value : input) value = value * static_cast<float>(k) + 2.0F;
     probe.forward(input);
-    const PlainMoments batch =
-        plain(norm, shape, input, probe.random_parameters()).moments(sample_range(0, 6));
+    const ReferenceBatchNorm::Moments batch =
+        plain(norm, input, probe.random_parameters()).moments();
     for (std::size_t c = 0; c < 3; ++c) {
       mean[c] += weight(k) * (batch.mean[c] - mean[c]);
       var[c] += weight(k) * (batch.unbiased_var()[c] - var[c]);
@@ -200,9 +255,9 @@ Measured check_fixed_statistics(const std::vector<Device>& devices, const NormLa
                  probe.sync_group().callbacks(Direction::kForward));
   LOCKSTEP_CHECK(probe.statistics() == statistics,
                  "expected the running statistics to stay as they are; they have changed");
-  const PlainMoments by{0, widen(statistics.at("bn.running_mean")),
-                        widen(statistics.at("bn.running_var"))};
-  const Doubles expected = plain(norm, shape, input, probe.random_parameters()).normalize(by);
+  const ReferenceBatchNorm::Moments by{0, widen(statistics.at("bn.running_mean")),
+                                       widen(statistics.at("bn.running_var"))};
+  const Doubles expected = plain(norm, input, probe.random_parameters()).forward(by).y;
   return difference(std::span<const float>(output), expected);
 }
 

@@ -1,4 +1,4 @@
-#include "app/selftest/probe.h"
+#include "checks/probe.h"
 
 #include <chrono>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "app/selftest/checks.h"
+#include "checks/checks.h"
 
 #include <exception>
 #include <set>

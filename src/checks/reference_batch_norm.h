@@ -1,16 +1,17 @@
 #pragma once
 // BatchNorm (+ add, + ReLU) in double by naive two-pass loops, written from the formulas of the
-// paper and apart from the production code. All rows are one batch: what synchronized devices must
-// add up to.
+// paper and apart from the production code. The self-test and the tests compare with it.
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <vector>
 
-namespace lockstep::test {
+namespace lockstep {
 
 using Doubles = std::vector<double>;
 
+/// All rows are one batch: what synchronized devices must add up to.
 struct ReferenceBatchNorm {
   std::size_t channels = 1;
   Doubles x;         // [rows, C]
@@ -21,6 +22,17 @@ struct ReferenceBatchNorm {
   bool clamp = false;
   bool relu = false;
 
+  struct Moments {
+    double count = 0;   // rows
+    Doubles mean, var;  // [C], biased variance
+
+    /// What running_var takes.
+    Doubles unbiased_var() const {
+      Doubles all = var;
+      for (double& value : all) value *= count / (count - 1);
+      return all;
+    }
+  };
   struct Output {
     Doubles mean, var, invstd;  // [C], biased variance
     Doubles linear;             // [rows, C] before the ReLU
@@ -36,18 +48,27 @@ struct ReferenceBatchNorm {
   double gamma(std::size_t c) const { return weight.empty() ? 1.0 : weight[c]; }
   double beta(std::size_t c) const { return bias.empty() ? 0.0 : bias[c]; }
 
-  Output forward() const {
-    Output out{Doubles(channels), Doubles(channels), Doubles(channels), x, x};
-    const auto n = static_cast<double>(rows());
+  Moments moments() const {
+    Moments all{static_cast<double>(rows()), Doubles(channels), Doubles(channels)};
     for (std::size_t c = 0; c < channels; ++c) {
-      for (std::size_t i = c; i < x.size(); i += channels) out.mean[c] += x[i] / n;
+      for (std::size_t i = c; i < x.size(); i += channels) all.mean[c] += x[i] / all.count;
       for (std::size_t i = c; i < x.size(); i += channels) {
-        out.var[c] += (x[i] - out.mean[c]) * (x[i] - out.mean[c]) / n;
+        all.var[c] += (x[i] - all.mean[c]) * (x[i] - all.mean[c]) / all.count;
       }
-      const double guarded = clamp ? std::max(out.var[c], eps) : out.var[c] + eps;
+    }
+    return all;
+  }
+
+  Output forward() const { return forward(moments()); }
+
+  /// By given moments.
+  Output forward(const Moments& by) const {
+    Output out{by.mean, by.var, Doubles(channels), x, x};
+    for (std::size_t c = 0; c < channels; ++c) {
+      const double guarded = clamp ? std::max(by.var[c], eps) : by.var[c] + eps;
       out.invstd[c] = 1.0 / std::sqrt(guarded);
       for (std::size_t i = c; i < x.size(); i += channels) {
-        const double normalized = (x[i] - out.mean[c]) * out.invstd[c];
+        const double normalized = (x[i] - by.mean[c]) * out.invstd[c];
         out.linear[i] = gamma(c) * normalized + beta(c) + (residual.empty() ? 0.0 : residual[i]);
         out.y[i] = relu && out.linear[i] < 0 ? 0.0 : out.linear[i];
       }
@@ -87,4 +108,4 @@ struct ReferenceBatchNorm {
   }
 };
 
-}  // namespace lockstep::test
+}  // namespace lockstep

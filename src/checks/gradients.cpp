@@ -14,7 +14,7 @@
 #include <cmath>
 #include <limits>
 
-#include "app/selftest/probe.h"
+#include "checks/probe.h"
 #include "core/rng.h"
 #include "lockstep/core/check.h"
 #include "lockstep/parallel/data_parallel.h"

@@ -8,8 +8,8 @@
 #include <limits>
 #include <thread>
 
-#include "app/selftest/measure.h"
-#include "app/selftest/reference.h"
+#include "checks/measure.h"
+#include "checks/reference_batch_norm.h"
 #include "core/rng.h"
 #include "lockstep/core/check.h"
 #include "lockstep/nn/predictor.h"
@@ -260,27 +260,27 @@ struct PlainTraining {
   void step(const Doubles& x, const Doubles& target) {
     ++steps;
     squared_norm = 0;
-    PlainBatchNorm bn{1, kToyHidden, times(x, state.at("first.weight"), Doubles(kToyHidden, 0.0)),
-                      state.at("bn.weight"), state.at("bn.bias")};
-    const SampleGroup all = sample_range(0, kToySamples);
-    const PlainMoments moments = bn.moments(all);
-    const Doubles normalized = bn.normalize(moments);
-    Doubles hidden = normalized;
-    for (double& value : hidden) value = std::max(value, 0.0);
-    Doubles grad = times(hidden, state.at("last.weight"), state.at("last.bias"));
+    const ReferenceBatchNorm bn{.channels = kToyHidden,
+                                .x = times(x, state.at("first.weight"), Doubles(kToyHidden, 0.0)),
+                                .residual = {},
+                                .weight = state.at("bn.weight"),
+                                .bias = state.at("bn.bias"),
+                                .relu = true};
+    const ReferenceBatchNorm::Moments moments = bn.moments();
+    const ReferenceBatchNorm::Output out = bn.forward(moments);
+    Doubles grad = times(out.y, state.at("last.weight"), state.at("last.bias"));
     for (std::size_t i = 0; i < grad.size(); ++i) {
       grad[i] = 2 * (grad[i] - target[i]) / static_cast<double>(grad.size());
     }
     Doubles grad_last, grad_hidden, grad_first, grad_x, grad_bias(kToyOut);
     for (std::size_t i = 0; i < grad.size(); ++i) grad_bias[i % kToyOut] += grad[i];
-    linear_gradients(hidden, state.at("last.weight"), grad, grad_last, grad_hidden);
-    for (std::size_t i = 0; i < hidden.size(); ++i) grad_hidden[i] *= normalized[i] > 0 ? 1 : 0;
-    const PlainBatchNorm::Result back = bn.train({&all, 1}, grad_hidden);
-    linear_gradients(x, state.at("first.weight"), back.grad_x, grad_first, grad_x);
+    linear_gradients(out.y, state.at("last.weight"), grad, grad_last, grad_hidden);
+    const ReferenceBatchNorm::Gradients back = bn.backward(out, grad_hidden);
+    linear_gradients(x, state.at("first.weight"), back.x, grad_first, grad_x);
     update("last.weight", grad_last);
     update("last.bias", grad_bias);
-    update("bn.weight", back.grad_gamma);
-    update("bn.bias", back.grad_beta);
+    update("bn.weight", back.weight);
+    update("bn.bias", back.bias);
     update("first.weight", grad_first);
     follow("bn.running_mean", moments.mean);
     follow("bn.running_var", moments.unbiased_var());

@@ -2,7 +2,7 @@
 
 #include <chrono>
 
-#include "app/selftest/measure.h"
+#include "checks/measure.h"
 #include "lockstep/core/check.h"
 #include "lockstep/parallel/data_parallel.h"
 

@@ -1,4 +1,4 @@
-#include "app/selftest/measure.h"
+#include "checks/measure.h"
 
 #include <algorithm>
 #include <cmath>

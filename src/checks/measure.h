@@ -7,12 +7,12 @@
 #include <string>
 #include <vector>
 
-#include "app/selftest/checks.h"
+#include "checks/checks.h"
+#include "checks/reference_batch_norm.h"
 
 namespace lockstep {
 
 using Floats = std::vector<float>;
-using Doubles = std::vector<double>;
 using NamedFloats = std::map<std::string, Floats>;
 using NamedDoubles = std::map<std::string, Doubles>;
 

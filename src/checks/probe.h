@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "app/selftest/measure.h"
+#include "checks/measure.h"
 #include "lockstep/nn/model.h"
 #include "lockstep/sync/sync_group.h"
 #include "step/replica_group.h"
