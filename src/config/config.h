@@ -48,27 +48,23 @@ struct RunOptions {
   std::string name;  // default: the configuration file's stem
   std::filesystem::path work_dir = "runs";
   std::uint64_t seed = 0;
-  std::optional<std::int64_t> max_iters;  // exactly one of max_iters and epochs; neither: 20 epochs
-  std::optional<std::int64_t> epochs;
-  std::int64_t val_every = 0;         // iterations; 0: at the end only
-  std::int64_t checkpoint_every = 0;  // iterations; 0: at the end only
-  int keep = 3;                       // iter_N checkpoints kept
+  std::optional<std::int64_t> max_iters, epochs;  // never both
+  std::int64_t val_every = 0, checkpoint_every = 0;
+  int keep = 3;
   std::int64_t log_every = 50;
-  bool rank_logs = false;  // a log of its own for every rank
+  bool rank_logs = false;
   BatchNormLog log_bn = BatchNormLog::kLayers;
-  // Of activations and their gradients: or, on GPUs, kBFloat16 or kFloat16.
   DType precision = DType::kFloat32;
-  double loss_scale = 65536;  // fp16: the first one, a power of two
-  bool tf32 = false;          // fp32 convolutions on GPUs may use TF32 tensor cores
+  double loss_scale = 65536;
+  bool tf32 = false;
   std::string transport = "auto";
-  bool cuda_graph = false;
   std::string gradient_exchange = "auto";
-  bool placement_invariant = false;  // results that do not depend on the devices, or an error
-  double stall_timeout = 60;         // seconds
-  // At the end also evaluate under the other eval_stats, where devices' statistics differ.
+  bool placement_invariant = false;
+  bool cuda_graph = false;
+  double stall_timeout = 60;
   bool eval_all_stats = false;
   bool tensorboard = false;
-  std::filesystem::path metrics_file;  // for Prometheus; empty: none
+  std::filesystem::path metrics_file;
 
   template <typename Visitor>
   void visit_options(Visitor& v) {
@@ -136,10 +132,9 @@ struct RunOptions {
 };
 
 struct BatchOptions {
-  std::optional<std::int64_t> global;  // exactly one of the two; neither: global = 8
-  std::optional<std::int64_t> per_device;
+  std::optional<std::int64_t> global, per_device;  // one of the two; neither: global = 8
   bool drop_last = true;
-  int accumulate = 1;  // micro-batches per step
+  int accumulate = 1;
 
   template <typename Visitor>
   void visit_options(Visitor& v) {

@@ -13,6 +13,7 @@
 #include "config/config_source.h"
 #include "config/diagnostics.h"
 #include "config/option_values.h"
+#include "config/suggest.h"
 
 namespace lockstep {
 namespace {
@@ -65,17 +66,28 @@ class KeyLister : public SectionVisitor<KeyLister> {
 
   template <typename Field>
   void operator()(const char* key, Field& field, const char* doc, const Option& option = {}) {
-    using Value = Codec<Field>;
-    add({path_of(key), doc, Value::expects(option), Value::write(field, option), option.counts,
-         Value::words(option), Value::formers()},
-        option.after);
+    ConfigKey row{path_of(key), doc, Codec<Field>::expects(option),
+                  Codec<Field>::write(field, option), option.counts};
+    if constexpr (std::is_same_v<Field, bool>) {
+      row.words = {"true", "false"};
+    } else if constexpr (std::is_enum_v<Field>) {
+      for (const Named<Field>& named : names_of(field)) {
+        row.words.emplace_back(named.name);
+        if (*named.former != '\0') row.former_words.emplace_back(named.former);
+      }
+    } else if (*option.none != '\0') {
+      row.words = {option.none};
+    }
+    add(std::move(row), option.after);
   }
 
   // From the last to the first, so that the keys of the first come first.
   template <typename Variant>
   void alternatives(const char* key, const Variant& variant, const char* doc) {
     const Words names = names_of_alternatives<Variant>();
-    add({path_of(key), doc, one_of(names), quoted(name_of_chosen(variant)), true, names}, "");
+    add({path_of(key), doc, "one of " + quoted_list(names), quoted(name_of_chosen(variant)), true,
+         names},
+        "");
     [this]<std::size_t... I>(std::index_sequence<I...>) {
       (visit<Alternative<Variant, sizeof...(I) - 1 - I>>(), ...);
     }
@@ -124,7 +136,13 @@ class OptionReader : public SectionVisitor<OptionReader> {
     if (*option.akin != '\0') akin_[path_of(option.akin)] = path;
     const toml::node* node = source_.find(path);
     if (node == nullptr || !seen_.insert(path).second) return;
-    check(path, Codec<Field>::read(*node, field, option));
+    try {
+      if (!Codec<Field>::parse(*node, field, option)) {
+        error(path, expected(Codec<Field>::expects(option), *node) + nearest<Field>(*node));
+      }
+    } catch (const ConfigError& wrong) {
+      error(path, wrong.what());
+    }
     if (!elsewhere_.empty()) misplace(path);
   }
 
@@ -142,10 +160,19 @@ class OptionReader : public SectionVisitor<OptionReader> {
   ReadOptions take() { return std::move(result_); }
 
  private:
-  void check(const std::string& path, const std::string& wrong) {
-    if (wrong.empty()) return;
+  void error(const std::string& path, const std::string& wrong) {
     diagnostics_.error(source_.span(path), path + ": " + wrong);
     result_.good = false;
+  }
+
+  static std::string did_you_mean(const toml::node& node, const Words& names) {
+    const auto nearest = nearest_word(node.value_or(std::string()), names);
+    return node.is_string() && nearest ? fmt::format("; did you mean {}?", quoted(*nearest)) : "";
+  }
+  template <typename Field>
+  static std::string nearest(const toml::node& node) {
+    if constexpr (std::is_enum_v<Field>) return did_you_mean(node, Codec<Field>::words());
+    return "";
   }
 
   template <typename Variant>
@@ -158,7 +185,9 @@ class OptionReader : public SectionVisitor<OptionReader> {
               ...);
     }
     (std::make_index_sequence<std::variant_size_v<Variant>>());
-    if (!known) check(path, expected_choice(names_of_alternatives<Variant>(), *node));
+    if (known) return;
+    const Words names = names_of_alternatives<Variant>();
+    error(path, expected("one of " + quoted_list(names), *node) + did_you_mean(*node, names));
   }
 
   template <typename Options>

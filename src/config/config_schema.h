@@ -28,6 +28,9 @@ struct ConfigKey {
 /// In the order of the resolved file.
 const std::vector<ConfigKey>& config_keys();
 
+/// All of them as tables in Markdown, one for each section: the documentation's.
+std::string keys_as_markdown();
+
 /// "bn" of "bn.mode", "data.augment" of "data.augment.crop".
 std::string section_of(const std::string& path);
 /// "mode" of "bn.mode".

@@ -30,6 +30,21 @@ std::string to_toml(const Config& config) {
   return text;
 }
 
+std::string keys_as_markdown() {
+  std::string text, section;
+  for (const ConfigKey& key : config_keys()) {
+    if (section_of(key.path) != section) {
+      section = section_of(key.path);
+      text += fmt::format("{}### [{}]\n\n| key | value | default | meaning |\n|:--|:--|:--|:--|\n",
+                          text.empty() ? "" : "\n", section);
+    }
+    const std::string initial = key.initial.empty() ? "" : fmt::format("`{}`", key.initial);
+    text += fmt::format("| `{}` | {} | {} | {}{} |\n", name_of(key.path), key.expects, initial,
+                        key.doc, key.counts ? "" : " ¹");
+  }
+  return text + "\n¹ It changes no result: runs that differ in it have the same hash.\n";
+}
+
 void check_can_be_written(const Config& config) {
   for (const ConfigValue& value : config_values(config)) {
     if (is_utf8(value.value)) continue;
