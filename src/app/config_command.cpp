@@ -126,12 +126,14 @@ std::vector<BeginningRow> beginning(const DataLayout& layout) {
     written["data.augment.hflip"] = "0.5";
   }
   config.data.augment = AugmentOptions{.hflip = 0.5F};
+  std::map<std::string, std::string> values;
+  for (const ConfigValue& value : config_values(config)) values[value.key] = value.value;
   std::vector<BeginningRow> rows;
   for (const ConfigKey& key : config_keys()) {
     if (!applies(key.path, layout)) continue;
     const auto chosen = written.find(key.path);
     const bool said = chosen != written.end();
-    rows.push_back({&key, said ? chosen->second : key.write(config), said});
+    rows.push_back({&key, said ? chosen->second : values[key.path], said});
   }
   return rows;
 }
@@ -175,10 +177,9 @@ Json type_of(const std::string& value) {
 }
 
 void schema() {
-  const Config defaults;
   Json sections = Json::object();
   for (const ConfigKey& key : config_keys()) {
-    Json entry = type_of(key.write(defaults));
+    Json entry = type_of(key.initial);
     if (!key.doc.empty()) entry["description"] = key.doc;
     if (entry.value("type", "") == "string" && !key.words.empty()) {
       entry["enum"] = key.words;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "config/config_schema.h"
 #include "config/config_source.h"
@@ -26,8 +27,8 @@ class ConfigReader {
   ConfigReader(const std::filesystem::path& path, const std::vector<std::string>& overrides,
                const Tables& tables)
       : source_(path, overrides, diagnostics_) {
-    draft_.config.tables = &tables;
-    draft_.config.data.layouts = &tables.layouts;
+    config_.tables = &tables;
+    config_.data.layouts = &tables.layouts;
   }
 
   Config read(std::vector<std::string>* warnings);
@@ -37,15 +38,14 @@ class ConfigReader {
   }
 
  private:
-  bool read_values();  // false: a value was wrong
   void fill_defaults();
   void fill_from_layout();
   void resolve_paths();
   std::filesystem::path resolved(const std::filesystem::path& path) const;
   void convert_momentum();
-  void fill_optimizer();
   void check();
-  void check_optimizer_keys();
+  void check_data();
+  void check_classes();
   void check_class_names();
   bool is_resolved(const std::vector<ConfigValue>& values) const;
   void warn_of_ignored_keys();
@@ -64,39 +64,26 @@ class ConfigReader {
 
   Diagnostics diagnostics_;
   ConfigSource source_;
-  ConfigDraft draft_;
+  Config config_;
+  std::vector<MisplacedKey> misplaced_;
 };
-
-bool ConfigReader::read_values() {
-  bool good = true;
-  for (const ConfigKey& key : config_keys()) {
-    const toml::node* node = source_.find(key.path);
-    if (node == nullptr) continue;
-    const std::string wrong = key.read(draft_, *node);
-    if (!wrong.empty()) error(key.path, key.path + ": " + wrong);
-    good = good && wrong.empty();
-  }
-  return good;
-}
 
 void ConfigReader::check_exclusive(const std::string& a, const std::string& b) {
   if (has(a) && has(b)) error(b, fmt::format("`{}` and `{}` exclude each other", a, b), "keep one");
 }
 
 void ConfigReader::fill_defaults() {
-  Config& config = draft_.config;
-  if (!has("run.name")) config.run.name = source_.path().stem().string();
-  if (!has("run.max_iters") && !has("run.epochs")) config.run.epochs = kDefaultEpochs;
-  if (!has("batch.global") && !has("batch.per_device")) config.batch.global = kDefaultGlobalBatch;
+  if (!has("run.name")) config_.run.name = source_.path().stem().string();
+  if (!has("run.max_iters") && !has("run.epochs")) config_.run.epochs = kDefaultEpochs;
+  if (!has("batch.global") && !has("batch.per_device")) config_.batch.global = kDefaultGlobalBatch;
   resolve_paths();
   fill_from_layout();
-  config.model.num_classes = config.data.num_classes;
+  config_.model.num_classes = config_.data.num_classes;
   convert_momentum();
-  fill_optimizer();
 }
 
 void ConfigReader::fill_from_layout() {
-  DataOptions& data = draft_.config.data;
+  DataOptions& data = config_.data;
   const DataLayout* layout = this->layout();
   if (layout == nullptr) return;
   const bool there = layout->generated || has("data.root");
@@ -110,16 +97,15 @@ void ConfigReader::fill_from_layout() {
 }
 
 const DataLayout* ConfigReader::layout() const {
-  for (const DataLayout& layout : draft_.config.tables->layouts) {
-    if (layout.name == draft_.config.data.layout) return &layout;
+  for (const DataLayout& layout : config_.tables->layouts) {
+    if (layout.name == config_.data.layout) return &layout;
   }
   return nullptr;
 }
 
 void ConfigReader::resolve_paths() {
-  Config& config = draft_.config;
-  if (layout() != nullptr && !layout()->generated) config.data.root = resolved(config.data.root);
-  config.model.backbone_weights = resolved(config.model.backbone_weights).string();
+  if (layout() != nullptr && !layout()->generated) config_.data.root = resolved(config_.data.root);
+  config_.model.backbone_weights = resolved(config_.model.backbone_weights).string();
 }
 
 // In the current directory, or beside the configuration. What is nowhere stays as given: whoever
@@ -134,9 +120,11 @@ std::filesystem::path ConfigReader::resolved(const std::filesystem::path& path) 
 }
 
 void ConfigReader::convert_momentum() {
-  std::optional<double>& momentum = draft_.config.bn.momentum;
+  std::optional<double>& momentum = config_.bn.momentum;
+  const MomentumConvention convention =
+      std::exchange(config_.bn.momentum_convention, MomentumConvention::kTorch);
   if (!momentum || !has("bn.momentum")) return;
-  if (draft_.keras_momentum) {
+  if (convention == MomentumConvention::kKeras) {
     // Rounded to twelve digits, so that 0.99 becomes 0.01 and not 0.010000000000000009.
     momentum = std::round((1 - *momentum) * 1e12) / 1e12;
   } else if (*momentum > 0.5) {
@@ -146,28 +134,6 @@ void ConfigReader::convert_momentum() {
             "bn.momentum = {} is the weight of the new value and nearly forgets the old one; if it "
             "comes from Keras, set bn.momentum_convention = \"keras\"",
             *momentum));
-  }
-}
-
-void ConfigReader::fill_optimizer() {
-  OptimOptions& optim = draft_.config.optim;
-  if (optim.type != OptimizerType::kAdamW) return;
-  const AdamW adamw;
-  if (!has("optim.lr")) optim.lr = adamw.lr;
-  if (!has("optim.weight_decay")) optim.weight_decay = adamw.weight_decay;
-  if (!has("optim.norm_weight_decay")) optim.norm_weight_decay = adamw.norm_weight_decay;
-}
-
-void ConfigReader::check_optimizer_keys() {
-  const bool sgd = draft_.config.optim.type == OptimizerType::kSgd;
-  const std::vector<std::string> of_sgd{"optim.momentum"},
-      of_adamw{"optim.beta1", "optim.beta2", "optim.eps"};
-  for (const std::string& key : sgd ? of_adamw : of_sgd) {
-    if (!has(key)) continue;
-    error(key,
-          fmt::format("{} is a number of optim.type = \"{}\", but it is \"{}\"", key,
-                      sgd ? "adamw" : "sgd", sgd ? "sgd" : "adamw"),
-          sgd ? "leave it out" : "leave it out; optim.beta1 is what comes nearest");
   }
 }
 
@@ -185,37 +151,34 @@ bool ConfigReader::is_known(const std::string& key, const std::string& name, con
 
 // Without crop and resize the size of a folder's images is known only when they are read.
 void ConfigReader::check_model() {
-  const Config& config = draft_.config;
-  if (!is_known("model.arch", config.model.arch, config.tables->models)) return;
-  const Architecture architecture = config.architecture();
+  if (!is_known("model.arch", config_.model.arch, config_.tables->models)) return;
+  const Architecture architecture = config_.architecture();
   check_task(architecture);
   check_image_size(architecture);
 }
 
 void ConfigReader::check_task(const Architecture& architecture) {
-  const Config& config = draft_.config;
   if (layout() == nullptr || layout()->task == architecture.task) return;
   const auto gives = [](Task task) {
     return task == Task::kSegmentation ? "every pixel a class" : "an image one class";
   };
   error("model.arch",
         fmt::format("model.arch: \"{}\" gives {}, but data of layout \"{}\" give {}",
-                    config.model.arch, gives(architecture.task), config.data.layout,
+                    config_.model.arch, gives(architecture.task), config_.data.layout,
                     gives(layout()->task)),
         architecture.task == Task::kClassification ? "for example \"fcn_resnet50\" or \"unet\""
                                                    : "for example \"resnet18\" or \"resnet50\"");
 }
 
 void ConfigReader::check_image_size(const Architecture& architecture) {
-  const Config& config = draft_.config;
   std::optional<Size> size;
   std::string from;
-  if (config.data.augment && config.data.augment->crop) {
-    size = config.data.augment->crop, from = "data.augment.crop";
-  } else if (config.data.resize) {
-    size = config.data.resize, from = "data.resize";
+  if (config_.data.augment && config_.data.augment->crop) {
+    size = config_.data.augment->crop, from = "data.augment.crop";
+  } else if (config_.data.resize) {
+    size = config_.data.resize, from = "data.resize";
   } else if (layout() != nullptr && layout()->generated) {
-    size = config.data.size, from = "data.size";
+    size = config_.data.size, from = "data.size";
   }
   const std::int64_t divisor = architecture.size_divisor;
   if (!size || (size->height % divisor == 0 && size->width % divisor == 0)) return;
@@ -227,50 +190,58 @@ void ConfigReader::check_image_size(const Architecture& architecture) {
 }
 
 void ConfigReader::check() {
-  const Config& config = draft_.config;
   check_exclusive("run.max_iters", "run.epochs");
   check_exclusive("batch.global", "batch.per_device");
-  check_optimizer_keys();
+  for (const MisplacedKey& key : misplaced_) error(key.path, key.message, key.hint);
   int exponent = 0;
-  if (std::frexp(config.run.loss_scale, &exponent) != 0.5) {
+  if (std::frexp(config_.run.loss_scale, &exponent) != 0.5) {
     error("run.loss_scale",
-          fmt::format("run.loss_scale is {}, but must be a power of two", config.run.loss_scale),
+          fmt::format("run.loss_scale is {}, but must be a power of two", config_.run.loss_scale),
           fmt::format("for example {}", std::exp2(exponent)));
   }
-  if (config.batch.global && config.batch.accumulate > *config.batch.global) {
+  if (config_.batch.global && config_.batch.accumulate > *config_.batch.global) {
     error(
         "batch.accumulate",
         fmt::format("batch.accumulate = {} cuts a batch of {} images into more micro-batches than "
                     "it has images",
-                    config.batch.accumulate, *config.batch.global));
+                    config_.batch.accumulate, *config_.batch.global));
   }
-  const auto classes = static_cast<std::size_t>(config.data.num_classes);
-  is_known("data.layout", config.data.layout, config.tables->layouts);
+  check_data();
+  check_augment();
+  check_classes();
+}
+
+void ConfigReader::check_data() {
+  // A count that is there and 0 is wrong, and that has been said.
+  const bool counted = config_.data.num_classes != 0 || has("data.num_classes");
+  is_known("data.layout", config_.data.layout, config_.tables->layouts);
   if (layout() != nullptr && !layout()->generated && !has("data.root")) {
     error("data.root", "data.root is missing",
           "the folder of the data set, for example root = \"data/mine\"");
   }
-  // Where it is there it is wrong, and that has been said.
-  const bool lacks_count = classes == 0 && !has("data.num_classes");
-  if (lacks_count && layout() != nullptr && !layout()->find_classes) {
+  if (!counted && layout() != nullptr && !layout()->find_classes) {
     error("data.num_classes", "data.num_classes is missing");
   }
-  check_augment();
-  if (!config.data.classes.empty() && classes != 0 && config.data.classes.size() != classes) {
+}
+
+void ConfigReader::check_classes() {
+  const auto classes = static_cast<std::size_t>(config_.data.num_classes);
+  if (!config_.data.classes.empty() && classes != 0 && config_.data.classes.size() != classes) {
     error("data.classes", fmt::format("data.classes has {} names, but data.num_classes is {}",
-                                      config.data.classes.size(), classes));
+                                      config_.data.classes.size(), classes));
   }
   check_class_names();
-  if (!config.loss.class_weight.empty() && classes != 0 &&
-      config.loss.class_weight.size() != classes) {
+  const std::size_t weights =
+      std::visit([](const auto& loss) { return loss.class_weight.size(); }, config_.loss.loss);
+  if (weights != 0 && classes != 0 && weights != classes) {
     error("loss.class_weight",
-          fmt::format("loss.class_weight has {} weights, but there are {} classes",
-                      config.loss.class_weight.size(), classes));
+          fmt::format("loss.class_weight has {} weights, but there are {} classes", weights,
+                      classes));
   }
 }
 
 void ConfigReader::check_class_names() {
-  const std::vector<std::string>& names = draft_.config.data.classes;
+  const std::vector<std::string>& names = config_.data.classes;
   for (auto name = names.begin(); name != names.end(); ++name) {
     const auto first = std::find(names.begin(), name, *name);
     if (first == name) continue;
@@ -289,8 +260,7 @@ bool ConfigReader::is_resolved(const std::vector<ConfigValue>& values) const {
 }
 
 void ConfigReader::warn_of_ignored_keys() {
-  const Config& config = draft_.config;
-  const std::vector<ConfigValue> values = config_values(config);
+  const std::vector<ConfigValue> values = config_values(config_);
   const bool resolved = is_resolved(values);
   // "schedule.type = \"poly\"".
   const auto written = [&](const std::string& key) {
@@ -305,21 +275,21 @@ void ConfigReader::warn_of_ignored_keys() {
     if (resolved && in_file) return;
     diagnostics_.warning(where, fmt::format("{} means nothing with {}, and is ignored", key, with));
   };
-  const ScheduleType schedule = config.schedule.type;
+  const ScheduleType schedule = config_.schedule.type;
   const std::string of_schedule = written("schedule.type");
   warn(schedule != ScheduleType::kPoly, "schedule.power", of_schedule);
   warn(schedule != ScheduleType::kStep, "schedule.gamma", of_schedule);
   warn(schedule != ScheduleType::kStep, "schedule.milestones", of_schedule);
-  warn(!config.model.aux_head, "loss.aux_weight", "model.aux_head = false");
-  warn(config.run.precision != DType::kFloat16, "run.loss_scale", written("run.precision"));
-  warn(!config.bn.track_running_stats, "bn.eval_stats", "bn.track_running_stats = false");
-  for (const std::string& option : config.architecture().ignored_options) {
+  warn(!config_.model.aux_head, "loss.aux_weight", "model.aux_head = false");
+  warn(config_.run.precision != DType::kFloat16, "run.loss_scale", written("run.precision"));
+  warn(!config_.bn.track_running_stats, "bn.eval_stats", "bn.track_running_stats = false");
+  for (const std::string& option : config_.architecture().ignored_options) {
     warn(true, "model." + option, written("model.arch"));
   }
 }
 
 void ConfigReader::check_augment() {
-  const DataOptions& data = draft_.config.data;
+  const DataOptions& data = config_.data;
   if (data.augment && data.augment->crop_area && !data.augment->crop) {
     error("data.augment.crop_area", "data.augment.crop_area needs the size of the result",
           "set data.augment.crop = [224, 224], for example");
@@ -334,17 +304,18 @@ void ConfigReader::check_augment() {
 
 Config ConfigReader::read(std::vector<std::string>* warnings) {
   if (source_.has_augment_section()) {
-    draft_.config.data.augment.emplace();
-    draft_.config.data.augment->hflip = kDefaultFlip;
+    config_.data.augment.emplace();
+    config_.data.augment->hflip = kDefaultFlip;
   }
-  const bool good = read_values();
+  auto [good, misplaced] = read_options(source_, config_, diagnostics_);
+  misplaced_ = std::move(misplaced);
   fill_defaults();
   check();
   if (good) check_model();
   diagnostics_.throw_if_errors();
   warn_of_ignored_keys();
   if (warnings != nullptr) *warnings = diagnostics_.warnings();
-  return draft_.config;
+  return config_;
 }
 
 }  // namespace
@@ -370,15 +341,10 @@ std::vector<ConfigValue> explain_config(const std::filesystem::path& path,
 }
 
 double Config::base_learning_rate(int devices) const {
-  const auto lr = static_cast<double>(optim.lr);
+  const auto lr = static_cast<double>(lockstep::base_learning_rate(optim.optimizer));
   const std::int64_t reference = optim.lr_reference_batch;
   if (reference == 0) return lr;
   return lr * static_cast<double>(global_batch(devices)) / static_cast<double>(reference);
-}
-
-Optimizer OptimOptions::optimizer() const {
-  if (type == OptimizerType::kSgd) return Sgd{lr, momentum, weight_decay, norm_weight_decay};
-  return AdamW{lr, beta1, beta2, eps, weight_decay, norm_weight_decay};
 }
 
 std::vector<ParameterGroup> Config::parameter_groups() const {

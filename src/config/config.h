@@ -1,15 +1,18 @@
 #pragma once
 // The configuration file (TOML), resolved. Each module owns the struct of its section; this file
-// gathers them and knows how to read, check and write them. Unknown keys are errors with file, line
-// and a suggestion.
+// gathers them and knows how to read, check and write them (core/options.h). Unknown keys are
+// errors with file, line and a suggestion.
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "lockstep/data/dataset.h"
+#include "lockstep/nn/loss.h"
 #include "lockstep/nn/model.h"
 #include "lockstep/nn/norm_layer.h"
 #include "lockstep/optim/optimizer.h"
@@ -25,6 +28,18 @@ enum class BatchNormLog : std::uint8_t {
              // equal
   kFull,     // and all channels
 };
+constexpr auto names_of(BatchNormLog) {
+  return std::to_array<Named<BatchNormLog>>({{"off", BatchNormLog::kOff},
+                                             {"layers", BatchNormLog::kLayers},
+                                             {"devices", BatchNormLog::kDevices},
+                                             {"full", BatchNormLog::kFull}});
+}
+
+/// Those that activations may have.
+constexpr auto names_of(DType) {
+  return std::to_array<Named<DType>>(
+      {{"fp32", DType::kFloat32}, {"bf16", DType::kBFloat16}, {"fp16", DType::kFloat16}});
+}
 
 /// Of the longest run: a training keeps its losses and times in memory.
 inline constexpr std::int64_t kMostSteps = 100'000'000;
@@ -33,34 +48,103 @@ struct RunOptions {
   std::string name;  // default: the configuration file's stem
   std::filesystem::path work_dir = "runs";
   std::uint64_t seed = 0;
-  std::optional<std::int64_t> max_iters;  // exactly one of max_iters and epochs; neither: 20 epochs
-  std::optional<std::int64_t> epochs;
-  std::int64_t val_every = 0;         // iterations; 0: at the end only
-  std::int64_t checkpoint_every = 0;  // iterations; 0: at the end only
-  int keep = 3;                       // iter_N checkpoints kept
+  std::optional<std::int64_t> max_iters, epochs;  // never both
+  std::int64_t val_every = 0, checkpoint_every = 0;
+  int keep = 3;
   std::int64_t log_every = 50;
-  bool rank_logs = false;  // a log of its own for every rank
+  bool rank_logs = false;
   BatchNormLog log_bn = BatchNormLog::kLayers;
-  // Of activations and their gradients: or, on GPUs, kBFloat16 or kFloat16.
   DType precision = DType::kFloat32;
-  double loss_scale = 65536;  // fp16: the first one, a power of two
-  bool tf32 = false;          // fp32 convolutions on GPUs may use TF32 tensor cores
+  double loss_scale = 65536;
+  bool tf32 = false;
   std::string transport = "auto";
-  bool cuda_graph = false;
   std::string gradient_exchange = "auto";
-  bool placement_invariant = false;  // results that do not depend on the devices, or an error
-  double stall_timeout = 60;         // seconds
-  // At the end also evaluate under the other eval_stats, where devices' statistics differ.
+  bool placement_invariant = false;
+  bool cuda_graph = false;
+  double stall_timeout = 60;
   bool eval_all_stats = false;
   bool tensorboard = false;
-  std::filesystem::path metrics_file;  // for Prometheus; empty: none
+  std::filesystem::path metrics_file;
+
+  template <typename Visitor>
+  void visit_options(Visitor& v) {
+    visit_run(v);
+    visit_logs(v);
+    visit_computation(v);
+    visit_outputs(v);
+  }
+
+ private:
+  template <typename Visitor>
+  void visit_run(Visitor& v) {
+    const Limits steps{.lo = 1, .hi = static_cast<double>(kMostSteps)};
+    v("name", name, "of the run folder", {.counts = false});
+    v("work_dir", work_dir, "run folders without -o lie here, as <name>/<time>-s<seed>",
+      {.counts = false, .even_empty = true});
+    v("seed", seed, "of initial weights, order, augmentation", {.in = limits::kNotNegative});
+    v("max_iters", max_iters, "this or epochs; neither: 20 epochs", {.in = steps});
+    v("epochs", epochs, "this or max_iters", {.in = steps});
+    v("val_every", val_every, "iterations; 0: at the end",
+      {.in = limits::kNotNegative, .counts = false});
+    v("checkpoint_every", checkpoint_every, "iterations; 0: at the end",
+      {.in = limits::kNotNegative, .counts = false});
+    v("keep", keep, "newest iter_N checkpoints that stay",
+      {.in = {.lo = 1, .hi = 1e6}, .counts = false});
+  }
+  template <typename Visitor>
+  void visit_logs(Visitor& v) {
+    v("log_every", log_every, "iterations per log line",
+      {.in = limits::kAtLeastOne, .counts = false});
+    v("rank_logs", rank_logs, "every replica has a log of its own, ranks/N.jsonl",
+      {.counts = false});
+    v("log_bn", log_bn, "BatchNorm in events.jsonl: off, layers, devices, full", {.counts = false});
+  }
+  template <typename Visitor>
+  void visit_computation(Visitor& v) {
+    v("precision", precision, "of activations: fp32, bf16 (cuda), fp16 (cuda)");
+    v("loss_scale", loss_scale, "fp16: the first one, a power of two; it follows the gradients",
+      {.in = {.lo = 1, .hi = 0x1p126}, .written = precision == DType::kFloat16});
+    v("tf32", tf32, "fp32 convolutions may use TF32 (cuda; no effect with bf16 and fp16)");
+    v("transport", transport, "of BatchNorm statistics: auto, host, event (cuda), nccl (cuda)",
+      {.counts = false});
+    // It counts: NCCL adds in an order of its own.
+    v("gradient_exchange", gradient_exchange,
+      "auto, owner (sums in a fixed order), all_reduce (cuda: NCCL)");
+    // It counts: GPUs then add in another order.
+    v("placement_invariant", placement_invariant,
+      "results that do not depend on how batches are spread over devices, or an error that says "
+      "why they do; GPUs are slower with it",
+      {.written = placement_invariant});
+    v("cuda_graph", cuda_graph, "replay steps from a CUDA graph; the same bits (cuda)",
+      {.counts = false});
+    v("stall_timeout", stall_timeout, "seconds until a waiting replica is a failure",
+      {.in = limits::kPositive, .counts = false});
+  }
+  template <typename Visitor>
+  void visit_outputs(Visitor& v) {
+    v("eval_all_stats", eval_all_stats, "at the end also evaluate under the other eval_stats",
+      {.counts = false});
+    v("tensorboard", tensorboard, "also event files for TensorBoard, in tensorboard/",
+      {.counts = false, .written = tensorboard});
+    v("metrics_file", metrics_file, "state and progress for Prometheus, as OpenMetrics text",
+      {.counts = false});
+  }
 };
 
 struct BatchOptions {
-  std::optional<std::int64_t> global;  // exactly one of the two; neither: global = 8
-  std::optional<std::int64_t> per_device;
+  std::optional<std::int64_t> global, per_device;  // one of the two; neither: global = 8
   bool drop_last = true;
-  int accumulate = 1;  // micro-batches per step
+  int accumulate = 1;
+
+  template <typename Visitor>
+  void visit_options(Visitor& v) {
+    v("global", global, "images per step on all devices; this or per_device",
+      {.in = limits::kAtLeastOne});
+    v("per_device", per_device, "images per step and device", {.in = limits::kAtLeastOne});
+    v("drop_last", drop_last, "leave out the last, smaller batch of an epoch");
+    v("accumulate", accumulate, "micro-batches per step, each with BatchNorm statistics of its own",
+      {.in = {.lo = 1, .hi = 65536}});
+  }
 };
 
 /// Which statistics an evaluation uses when the devices' running statistics differ.
@@ -70,38 +154,75 @@ enum class EvalStats : std::uint8_t {
   kPooled,   // as kMean, plus the variance of the devices' means
   kPrecise,  // recomputed from training images with the final weights
 };
+constexpr auto names_of(EvalStats) {
+  return std::to_array<Named<EvalStats>>({{"device0", EvalStats::kDevice0},
+                                          {"mean", EvalStats::kMean},
+                                          {"pooled", EvalStats::kPooled},
+                                          {"precise", EvalStats::kPrecise}});
+}
+
+enum class MomentumConvention : std::uint8_t {
+  kTorch,  // momentum is the weight of the new value
+  kKeras,  // of the old one
+};
+constexpr auto names_of(MomentumConvention) {
+  return std::to_array<Named<MomentumConvention>>(
+      {{"torch", MomentumConvention::kTorch}, {"keras", MomentumConvention::kKeras}});
+}
 
 /// The norm layer of the network, and what its statistics are taken for.
 struct BatchNormConfig : BatchNormOptions {
   int sync_group = 0;  // kSync: consecutive devices that share their statistics; 0: all
+  /// What `momentum` is in the file; it has been converted when that is read.
+  MomentumConvention momentum_convention = MomentumConvention::kTorch;
   EvalStats eval_stats = EvalStats::kDevice0;
   std::int64_t precise_iters = 50;  // kPrecise: training batches behind the statistics
 
   /// Whether all devices have the same running statistics, however many they are.
   bool shares_statistics() const { return mode == BatchNormMode::kSync && sync_group == 0; }
+
+  template <typename Visitor>
+  void visit_options(Visitor& v) {
+    BatchNormOptions::visit_options(v);
+    v("sync_group", sync_group, "sync: devices per group, 0: all",
+      {.in = {.lo = 0, .hi = 65536}, .after = "virtual_devices"});
+    v("momentum_convention", momentum_convention, "keras: momentum is the weight of the old value",
+      {.after = "momentum"});
+    v("eval_stats", eval_stats, "what evaluation uses: device0, mean, pooled, precise");
+    v("precise_iters", precise_iters, "precise: training batches behind the statistics",
+      {.in = limits::kAtLeastOne});
+  }
 };
+
+/// Losses against the labels of a data set.
+using LabelLoss = std::variant<CrossEntropyLoss>;
 
 struct LossOptions {
-  std::string type = "cross_entropy";
-  std::vector<float> class_weight;  // empty: all 1
-  float aux_weight = 0.5F;          // of the auxiliary head's loss; the main one's is 1
+  LabelLoss loss;           // its weight and ignore_index are not options
+  float aux_weight = 0.5F;  // of the auxiliary head's loss; the main one's is 1
+
+  template <typename Visitor>
+  void visit_options(Visitor& v, bool aux_head) {
+    v.alternatives("type", loss, "");
+    v("aux_weight", aux_weight, "of the auxiliary head's loss in the sum",
+      {.in = limits::kNotNegative, .written = aux_head});
+  }
 };
 
-enum class OptimizerType : std::uint8_t { kSgd, kAdamW };
-
-/// Numbers that are not given are those of optim/optimizer.h.
 struct OptimOptions {
-  OptimizerType type = OptimizerType::kSgd;
-  float lr = Sgd{}.lr;
-  float momentum = Sgd{}.momentum;                      // kSgd
-  double beta1 = AdamW{}.beta1, beta2 = AdamW{}.beta2;  // kAdamW
-  float eps = AdamW{}.eps;                              // kAdamW
-  float weight_decay = Sgd{}.weight_decay;
-  float norm_weight_decay = Sgd{}.norm_weight_decay;
+  Optimizer optimizer;
   std::int64_t lr_reference_batch = 0;  // 0: lr as it is; else it is for this global batch
   float head_lr_mult = 1;               // of what the architecture calls its heads
 
-  Optimizer optimizer() const;
+  template <typename Visitor>
+  void visit_options(Visitor& v) {
+    v.alternatives("type", optimizer, "sgd, adamw");
+    v("lr_reference_batch", lr_reference_batch,
+      "lr is for this global batch, and scaled to the run's; 0: as it is",
+      {.in = limits::kNotNegative, .after = "lr"});
+    v("head_lr_mult", head_lr_mult, "times lr: of the model's last layers",
+      {.in = limits::kNotNegative, .written = head_lr_mult != 1});
+  }
 };
 
 /// What the names in a configuration stand for.
@@ -141,12 +262,22 @@ struct Config {
   }
   /// Iterations of the run, given an epoch's. Throws ConfigError where they are too many.
   std::int64_t max_iters(std::int64_t batches_per_epoch) const;
+
+  template <typename Visitor>
+  void visit_options(Visitor& v) {
+    v.section("run", run);
+    v.section("data", data);
+    v.section("batch", batch);
+    v.section("model", model);
+    v.section("bn", bn);
+    v.section("loss", loss, model.aux_head);
+    v.section("optim", optim);
+    v.section("schedule", schedule);
+  }
 };
 
-const char* to_string(BatchNormMode mode);
 /// A mode as it is called today: "ghost" for "virtual", which runs were once written with.
 std::string current_mode_name(const std::string& name);
-const char* to_string(EvalStats stats);
 
 /// Reads and checks `path`, with `-s key=value` overrides (value in TOML syntax; a bare word is a
 /// string) applied. Reports all errors at once, each as "file:line:column: error: ..." with the

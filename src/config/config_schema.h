@@ -1,11 +1,8 @@
 #pragma once
-// The configuration's keys, one row each: how to read, write and explain it. Reading, unknown-key
-// errors, overrides, the resolved file and the hash all work from this list, so a key is added in
-// one place.
+// The configuration's keys, gathered from the structs that hold them (core/options.h). Reading,
+// unknown-key errors, overrides, the resolved file, the hash, completion and documentation all work
+// from this list.
 
-#include <toml++/toml.h>
-
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -13,36 +10,47 @@
 
 namespace lockstep {
 
-/// A configuration while it is read.
-struct ConfigDraft {
-  Config config;
-  bool keras_momentum = false;  // bn.momentum_convention: convert when everything is read
-};
+class ConfigSource;
+class Diagnostics;
 
 struct ConfigKey {
-  std::string path;  // "bn.mode"
-  std::string doc;   // a comment for the resolved file
-  /// Stores the value; returns "" or what is wrong ("expected a number >= 0, got -1").
-  std::function<std::string(ConfigDraft&, const toml::node&)> read;
-  /// The value in TOML; "" when it is not set.
-  std::function<std::string(const Config&)> write;
-  /// Whether the value can change the trained weights or the final metrics.
-  bool counts = true;
+  std::string path;     // "bn.mode"
+  std::string doc;      // a comment for the resolved file; may be empty
+  std::string expects;  // what may be written: "a number >= 0 and < 1"
+  std::string initial;  // its value, in TOML, where nobody gives one; empty: none
+  bool counts = true;   // the value can change the trained weights or the final metrics
   /// The words that may be written for it; empty where it is a number or any text.
   std::vector<std::string> words = {};
   /// Names that such a word had before; they are still read.
   std::vector<std::string> former_words = {};
-  /// What enters the configuration's hash; null: as `write`. A value that was renamed keeps the
-  /// name it had, so that runs from before go on.
-  std::function<std::string(const Config&)> hashed = nullptr;
 };
 
 /// In the order of the resolved file.
 const std::vector<ConfigKey>& config_keys();
 
+/// All of them as tables in Markdown, one for each section: the documentation's.
+std::string keys_as_markdown();
+
 /// "bn" of "bn.mode", "data.augment" of "data.augment.crop".
 std::string section_of(const std::string& path);
 /// "mode" of "bn.mode".
 std::string name_of(const std::string& path);
+
+/// A key of an alternative that the configuration has not chosen.
+struct MisplacedKey {
+  std::string path, message, hint;
+};
+
+struct ReadOptions {
+  bool good = true;  // no value was wrong
+  std::vector<MisplacedKey> misplaced;
+};
+
+/// Stores every value that `source` has. What is wrong with one goes to `diagnostics`.
+ReadOptions read_options(const ConfigSource& source, Config& config, Diagnostics& diagnostics);
+
+/// What enters the hash, a line for each key that is not at its default: runs from before a key
+/// existed keep their hash.
+std::string hashed_text(const Config& config);
 
 }  // namespace lockstep

@@ -10,43 +10,11 @@
 
 namespace lockstep {
 
-const char* to_string(BatchNormMode mode) {
-  switch (mode) {
-    case BatchNormMode::kLocal:
-      return "local";
-    case BatchNormMode::kSync:
-      return "sync";
-    case BatchNormMode::kGhost:
-      return "ghost";
-  }
-  return "?";
-}
-
 std::string current_mode_name(const std::string& name) {
-  return name == "virtual" ? to_string(BatchNormMode::kGhost) : name;
-}
-
-const char* to_string(EvalStats stats) {
-  switch (stats) {
-    case EvalStats::kDevice0:
-      return "device0";
-    case EvalStats::kMean:
-      return "mean";
-    case EvalStats::kPooled:
-      return "pooled";
-    case EvalStats::kPrecise:
-      return "precise";
+  for (const Named<BatchNormMode>& mode : names_of(BatchNormMode{})) {
+    if (name == mode.former) return mode.name;
   }
-  return "?";
-}
-
-std::vector<ConfigValue> config_values(const Config& config) {
-  std::vector<ConfigValue> values;
-  for (const ConfigKey& key : config_keys()) {
-    std::string value = key.write(config);
-    if (!value.empty()) values.push_back({key.path, std::move(value), key.doc, "", key.counts});
-  }
-  return values;
+  return name;
 }
 
 std::string to_toml(const Config& config) {
@@ -62,6 +30,21 @@ std::string to_toml(const Config& config) {
   return text;
 }
 
+std::string keys_as_markdown() {
+  std::string text, section;
+  for (const ConfigKey& key : config_keys()) {
+    if (section_of(key.path) != section) {
+      section = section_of(key.path);
+      text += fmt::format("{}### [{}]\n\n| key | value | default | meaning |\n|:--|:--|:--|:--|\n",
+                          text.empty() ? "" : "\n", section);
+    }
+    const std::string initial = key.initial.empty() ? "" : fmt::format("`{}`", key.initial);
+    text += fmt::format("| `{}` | {} | {} | {}{} |\n", name_of(key.path), key.expects, initial,
+                        key.doc, key.counts ? "" : " ¹");
+  }
+  return text + "\n¹ It changes no result: runs that differ in it have the same hash.\n";
+}
+
 void check_can_be_written(const Config& config) {
   for (const ConfigValue& value : config_values(config)) {
     if (is_utf8(value.value)) continue;
@@ -71,15 +54,8 @@ void check_can_be_written(const Config& config) {
   }
 }
 
-// A key at its default does not enter, so that runs from before it existed keep their hash.
 std::string config_hash(const Config& config) {
-  const Config defaults;
-  std::string text;
-  for (const ConfigKey& key : config_keys()) {
-    const auto& written = key.hashed ? key.hashed : key.write;
-    const std::string value = written(config);
-    if (key.counts && value != written(defaults)) text += fmt::format("{}={}\n", key.path, value);
-  }
+  const std::string text = hashed_text(config);
   return fmt::format("{:016x}", XXH3_64bits(text.data(), text.size()));
 }
 

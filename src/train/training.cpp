@@ -1,6 +1,7 @@
 #include "train/training.h"
 
 #include <cmath>
+#include <variant>
 
 #include "lockstep/core/check.h"
 
@@ -8,13 +9,17 @@ namespace lockstep {
 namespace {
 
 std::vector<NamedLoss> losses_of(const Config& config) {
-  CrossEntropyLoss loss{.class_weight = config.loss.class_weight,
-                        .ignore_index = ignored_label(config.data)};
-  std::vector<NamedLoss> losses{{"out", loss}};
-  if (config.model.aux_head) {
-    loss.weight = config.loss.aux_weight;
-    losses.push_back({"aux", loss});
-  }
+  const auto loss_of_weight = [&](float weight) {
+    return std::visit(
+        [&](auto loss) -> Loss {
+          loss.weight = weight;
+          loss.ignore_index = ignored_label(config.data);
+          return loss;
+        },
+        config.loss.loss);
+  };
+  std::vector<NamedLoss> losses{{"out", loss_of_weight(1)}};
+  if (config.model.aux_head) losses.push_back({"aux", loss_of_weight(config.loss.aux_weight)});
   return losses;
 }
 
@@ -34,7 +39,7 @@ std::unique_ptr<DataParallel> make_replicas(const Config& config,
   }
   options.input = {global_batch, size.height, size.width, 3};
   options.losses = losses_of(config);
-  options.optimizer = config.optim.optimizer();
+  options.optimizer = config.optim.optimizer;
   options.parameter_groups = config.parameter_groups();
   options.accumulate = config.batch.accumulate;
   options.seed = config.run.seed;

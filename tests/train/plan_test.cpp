@@ -60,7 +60,8 @@ TEST_CASE("a plan counts steps, images and BatchNorm's values") {
   CHECK(plan.exchanges == static_cast<std::int64_t>(2 * layers));
   // Both directions, from every image two values of fp32 for each channel.
   CHECK(plan.exchanged_bytes == 2 * 4 * 2 * 4 * channels);
-  CHECK(plan.rates.front() == doctest::Approx(static_cast<double>(config.optim.lr)));
+  CHECK(plan.rates.front() ==
+        doctest::Approx(static_cast<double>(base_learning_rate(config.optim.optimizer))));
   CHECK(plan.rates.back() < plan.rates.front() / 3);
   CHECK(plan.step_seconds > 0);
 }

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/core/options.h"
 #include "lockstep/data/batch.h"
 #include "lockstep/io/image.h"
 
@@ -41,6 +42,20 @@ struct AugmentOptions {
   std::array<float, 2> crop_aspect{3.0F / 4, 4.0F / 3};
   float hflip = 0;           // probability
   bool photometric = false;  // brightness, contrast, saturation, hue
+
+  template <typename Visitor>
+  void visit_options(Visitor& v) {
+    v("crop", crop, "random crop [height, width]");
+    std::array<float, 2> scale{scale_lo, scale_hi};
+    v("scale", scale, "random scale [lo, hi]", {.in = {.hi = 100}, .written = !crop_area});
+    scale_lo = scale[0], scale_hi = scale[1];
+    v("crop_area", crop_area, "random-resized crop: share of the image [lo, hi]",
+      {.in = {.hi = 1}});
+    v("crop_aspect", crop_aspect, "its width over its height [lo, hi]",
+      {.in = {.hi = 100}, .written = crop_area.has_value()});
+    v("hflip", hflip, "probability of a horizontal flip", {.in = limits::kShare});
+    v("photometric", photometric, "brightness, contrast, saturation, hue");
+  }
 };
 
 /// What the values in files of masks mean.
@@ -48,6 +63,10 @@ enum class MaskValues : std::uint8_t {
   kClasses,  // classes, or what the layout makes of them
   kBinary,   // 0 is class 0 and 255 is class 1: black-and-white pictures
 };
+constexpr auto names_of(MaskValues) {
+  return std::to_array<Named<MaskValues>>(
+      {{"classes", MaskValues::kClasses}, {"binary", MaskValues::kBinary}});
+}
 
 struct DataLayout;
 using LayoutTable = std::vector<DataLayout>;
@@ -83,6 +102,63 @@ struct DataOptions {
   Size size{180, 240};  // of generated images
   int train_images = 400, val_images = 100;  // generated ones: how many
   std::optional<AugmentOptions> augment;
+
+  template <typename Visitor>
+  void visit_options(Visitor& v) {
+    visit_files(v);
+    visit_labels(v);
+    visit_images(v);
+    v.section("augment", augment);
+  }
+
+ private:
+  template <typename Visitor>
+  void visit_files(Visitor& v) {
+    v("layout", layout,
+      "folder, list, voc, cityscapes, ade20k, camvid, streets (generated); classification: "
+      "imagefolder, cifar10, shapes (generated)");
+    v("root", root,
+      "folder of the data set; a relative path is one from the current directory, or else from the "
+      "configuration",
+      {.what = "a folder"});
+    v("train", train, "name of the split");
+    v("val", val, "name of the split");
+  }
+  template <typename Visitor>
+  void visit_labels(Visitor& v) {
+    const auto check_color = [](const std::string& text) { parse_color(text); };
+    v("num_classes", num_classes, "", {.in = {.lo = 1, .hi = 4096}});
+    v("ignore_index", ignore_index,
+      "label value that does not count; default 255, classification: none",
+      {.in = {.lo = 0, .hi = 65535}});
+    v("classes", classes, "names, for tables", {.what = "class names"});
+    v("mask_values", mask_values, "binary: black-and-white masks, 255 is class 1",
+      {.written = mask_values != MaskValues::kClasses});
+    v("palette", palette, "a colour for each class: of masks in RGB, and of pictures",
+      {.what = "colours such as \"#804080\"", .check = check_color});
+    v("ignore_colors", ignore_colors, "of masks in RGB: what does not count",
+      {.what = "colours such as \"#000000\"", .check = check_color});
+    v("skip_broken", skip_broken, "leave out samples that cannot be read, after reading all once",
+      {.written = skip_broken});
+  }
+  template <typename Visitor>
+  void visit_images(Visitor& v) {
+    v("mean", mean, "of RGB in 0..1");
+    v("std", std, "of RGB in 0..1", {.in = limits::kPositive});
+    v("resize", resize, "[height, width]");
+    v("val_resize", val_resize, "validation: the shorter side becomes this long",
+      {.in = {.lo = 1, .hi = 65536}});
+    v("val_crop", val_crop, "validation: the central [height, width]");
+    v("exposure", exposure, "[lo, offset]: a camera whose exposure varies");
+    v("shuffle", shuffle, "");
+    v("workers", workers, "threads that decode and augment",
+      {.in = {.lo = 0, .hi = 256}, .counts = false});
+    v("cache_mb", cache_mb, "memory for decoded images, per split",
+      {.in = {.lo = 0, .hi = 1e6}, .counts = false});
+    v("size", size, "[height, width] of generated images");
+    v("train_images", train_images, "generated: how many", {.in = {.lo = 1, .hi = 1e9}});
+    v("val_images", val_images, "generated: how many", {.in = {.lo = 1, .hi = 1e9}});
+  }
 };
 
 class Dataset {

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/core/options.h"
 #include "lockstep/io/image.h"
 #include "lockstep/nn/network.h"
 
@@ -52,6 +53,29 @@ struct ModelOptions {
   int output_stride = 8;               // the image's size over that of the features
   bool frozen_bn = false;              // the backbone's BatchNorm keeps its running statistics
   std::string backbone_weights = {};   // a file that a training begins with (io/weights.h)
+
+  template <typename Visitor>
+  void visit_options(Visitor& v) {
+    const ModelOptions defaults;
+    v("arch", arch,
+      "unet, fcn_resnet50, deeplabv3_resnet50, pspnet_resnet50 (or 101); classification: resnet18, "
+      "34, 50, 101, resnext50_32x4d");
+    v("width", width, "unet: channels of the first stage", {.in = {.lo = 1, .hi = 4096}});
+    v("depth", depth, "unet: stages", {.in = {.lo = 1, .hi = 10}});
+    v("resnet_width", resnet_width, "ResNet: channels of the stem and of layer1",
+      {.in = {.lo = 1, .hi = 4096}, .written = resnet_width != defaults.resnet_width});
+    v("small_images", small_images, "ResNet: a stem of one 3x3 convolution, without pooling",
+      {.written = small_images});
+    v("aux_head", aux_head, "a second head, whose loss counts loss.aux_weight times",
+      {.written = aux_head});
+    v("dropout", dropout, "of the heads; default: the published one", {.in = limits::kBelowOne});
+    v("output_stride", output_stride, "8, 16 or 32: size of the image over the features'",
+      {.among = {8, 16, 32}, .written = output_stride != defaults.output_stride});
+    v("frozen_bn", frozen_bn, "the backbone's BatchNorm keeps its running statistics",
+      {.written = frozen_bn});
+    v("backbone_weights", backbone_weights,
+      "a file to begin with, as far as its names fit: .pth or safetensors");
+  }
 };
 
 /// A model that is ready to be declared.

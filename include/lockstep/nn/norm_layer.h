@@ -2,11 +2,13 @@
 // Which BatchNorm a network has, as a value that a model is given and calls. Everything that may be
 // chosen about the layer lives here and nowhere else.
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
 
 #include "lockstep/backend/backend.h"
+#include "lockstep/core/options.h"
 #include "lockstep/sync/partition.h"
 
 namespace lockstep {
@@ -20,6 +22,14 @@ enum class BatchNormMode : std::uint8_t {
   kGhost,  // every device's part is split into slices, each normalised by itself; they share gamma
            // and beta (Ghost BatchNorm, Hoffer et al. 2017)
 };
+constexpr auto names_of(BatchNormMode) {
+  return std::to_array<Named<BatchNormMode>>({{"local", BatchNormMode::kLocal},
+                                              {"sync", BatchNormMode::kSync},
+                                              {"ghost", BatchNormMode::kGhost, "virtual"}});
+}
+constexpr auto names_of(EpsMode) {
+  return std::to_array<Named<EpsMode>>({{"add", EpsMode::kAdd}, {"clamp", EpsMode::kClamp}});
+}
 
 /// What torch.nn.BatchNorm2d takes, and over which samples the statistics go.
 struct BatchNormOptions {
@@ -32,6 +42,19 @@ struct BatchNormOptions {
   std::optional<double> momentum = 0.1;
   bool affine = true;
   bool track_running_stats = true;
+
+  template <typename Visitor>
+  void visit_options(Visitor& v) {
+    v("mode", mode, "local (per device), sync, ghost (slices of each device's batch)");
+    v("virtual_devices", virtual_devices, "ghost: slices per device",
+      {.in = {.lo = 1, .hi = 65536}});
+    v("eps", eps, "", {.in = limits::kPositive});
+    v("eps_mode", eps_mode, "1/sqrt(var + eps) or 1/sqrt(max(var, eps))");
+    v("momentum", momentum, "weight of the new value, or \"cumulative\"",
+      {.in = limits::kShare, .none = "cumulative"});
+    v("affine", affine, "");
+    v("track_running_stats", track_running_stats, "");
+  }
 };
 
 /// One call of a norm layer.

@@ -11,26 +11,47 @@
 #include <variant>
 #include <vector>
 
+#include "lockstep/core/options.h"
 #include "lockstep/nn/parameter_store.h"
 
 namespace lockstep {
 
 /// torch.optim.SGD with dampening 0: g += decay*w; v = momentum*v + g; w -= lr*v.
 struct Sgd {
+  static constexpr const char* kName = "sgd";
   float lr = 0.01F;
   float momentum = 0.9F;
   float weight_decay = 1e-4F;
   float norm_weight_decay = 0.0F;  // for gamma and beta
+
+  template <typename Visitor>
+  void visit_options(Visitor& v) {
+    v("lr", lr, "", {.in = limits::kNotNegative});
+    v("momentum", momentum, "sgd", {.in = limits::kBelowOne});
+    v("weight_decay", weight_decay, "", {.in = limits::kNotNegative});
+    v("norm_weight_decay", norm_weight_decay, "of gamma and beta", {.in = limits::kNotNegative});
+  }
 };
 
 /// torch.optim.AdamW (Loshchilov and Hutter 2019). Updates are counted by the steps of the run:
 /// what a step does depends on its number, too.
 struct AdamW {
+  static constexpr const char* kName = "adamw";
   float lr = 1e-3F;
   double beta1 = 0.9, beta2 = 0.999;
   float eps = 1e-8F;
   float weight_decay = 1e-2F;
   float norm_weight_decay = 0.0F;  // for gamma and beta
+
+  template <typename Visitor>
+  void visit_options(Visitor& v) {
+    v("lr", lr, "", {.in = limits::kNotNegative});
+    v("beta1", beta1, "adamw", {.in = limits::kBelowOne, .akin = "momentum"});
+    v("beta2", beta2, "adamw", {.in = limits::kBelowOne});
+    v("eps", eps, "adamw", {.in = {.lo = 1e-38, .hi = 1}});  // a float has it with all its digits
+    v("weight_decay", weight_decay, "", {.in = limits::kNotNegative});
+    v("norm_weight_decay", norm_weight_decay, "of gamma and beta", {.in = limits::kNotNegative});
+  }
 };
 
 using Optimizer = std::variant<Sgd, AdamW>;

@@ -1,12 +1,21 @@
 #pragma once
 // Learning rate as a pure function of the iteration.
 
+#include <array>
 #include <cstdint>
 #include <vector>
+
+#include "lockstep/core/options.h"
 
 namespace lockstep {
 
 enum class ScheduleType : std::uint8_t { kPoly, kConstant, kStep, kCosine };
+constexpr auto names_of(ScheduleType) {
+  return std::to_array<Named<ScheduleType>>({{"poly", ScheduleType::kPoly},
+                                             {"constant", ScheduleType::kConstant},
+                                             {"step", ScheduleType::kStep},
+                                             {"cosine", ScheduleType::kCosine}});
+}
 
 struct ScheduleOptions {
   ScheduleType type = ScheduleType::kPoly;
@@ -15,6 +24,17 @@ struct ScheduleOptions {
   std::vector<double> milestones;  // step: fractions of max_iters in (0, 1); default {2/3, 8/9}
   std::int64_t warmup_iters = 0;   // linear from warmup_ratio * lr
   double warmup_ratio = 0.01;
+
+  template <typename Visitor>
+  void visit_options(Visitor& v) {
+    v("type", type, "poly, constant, step, cosine");
+    v("power", power, "poly", {.in = limits::kNotNegative});
+    v("gamma", gamma, "step: factor at each milestone", {.in = limits::kNotNegative});
+    v("milestones", milestones, "step: shares of max_iters; default [2/3, 8/9]",
+      {.in = {.lo = 0, .hi = 1, .above = true, .below = true}});
+    v("warmup_iters", warmup_iters, "linear warm-up", {.in = limits::kNotNegative});
+    v("warmup_ratio", warmup_ratio, "first learning rate / lr", {.in = limits::kShare});
+  }
 };
 
 /// Learning rate of 0-based iteration `iter` of `max_iters`. During warm-up the schedule runs on

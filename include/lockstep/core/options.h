@@ -1,0 +1,75 @@
+#pragma once
+// How a struct of options says what may be told it: `visit_options`, a member template that calls a
+// visitor once per key, with its name, its field, one sentence, and what else holds for it. From
+// that a configuration is read, checked, written, hashed, completed and documented; no other place
+// lists keys.
+//
+//   struct Sgd {
+//     static constexpr const char* kName = "sgd";
+//     float lr = 0.01F;
+//     template <typename Visitor>
+//     void visit_options(Visitor& v) {
+//       v("lr", lr, "", {.in = limits::kNotNegative});
+//     }
+//   };
+//
+// A visitor has two more calls: `v.section(name, options)` for a struct, or an optional one, with a
+// section of its own, and `v.alternatives(key, variant, sentence)` for one of several structs, which
+// the key chooses by their kName and whose keys lie beside it. Fields may be changed by the call:
+// who only looks visits a copy.
+
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace lockstep {
+
+/// Bounds of a number, which belong to the range unless `above` or `below` excludes them.
+struct Limits {
+  double lo = -std::numeric_limits<double>::infinity();
+  double hi = std::numeric_limits<double>::infinity();
+  bool above = false, below = false;
+};
+
+namespace limits {
+inline constexpr Limits kPositive{.lo = 0, .above = true};
+inline constexpr Limits kNotNegative{.lo = 0};
+inline constexpr Limits kAtLeastOne{.lo = 1};
+inline constexpr Limits kShare{.lo = 0, .hi = 1};
+inline constexpr Limits kBelowOne{.lo = 0, .hi = 1, .below = true};
+}  // namespace limits
+
+/// What holds for a key besides its name, field and sentence.
+struct Option {
+  Limits in = {};                // of the number, or of each number of a list
+  std::vector<int> among = {};   // the only values of an integer; empty: all within `in`
+  const char* none = "";         // the word for an optional number that there is not
+  const char* what = "";         // a text is expected to be this: "a folder"
+  void (*check)(const std::string& text) = nullptr;  // of each text of a list; throws ConfigError
+  bool counts = true;       // it can change trained weights or final metrics, and is hashed
+  bool written = true;      // false: beside the other options it says nothing, and is not written
+  bool even_empty = false;  // a text is written though it is empty
+  const char* after = "";   // the key that it follows in a file; empty: the one declared before it
+  const char* akin = "";    // the key of another alternative that means most nearly the same
+};
+
+/// A value of an enumeration and the word for it. `names_of(E)`, beside the enumeration, returns an
+/// array of them.
+template <typename Enumeration>
+struct Named {
+  const char* name;
+  Enumeration value;
+  /// Its word before it was renamed: still read, and hashed, so that runs from before go on.
+  const char* former = "";
+};
+
+template <typename Enumeration>
+  requires requires(Enumeration value) { names_of(value); }
+constexpr const char* to_string(Enumeration value) {
+  for (const Named<Enumeration>& named : names_of(value)) {
+    if (named.value == value) return named.name;
+  }
+  return "?";
+}
+
+}  // namespace lockstep
