@@ -57,7 +57,7 @@ void add_single(const ReportData& data, Page& page) {
     page.headline(describe_runs(data) + ": not finished");
     if (!run.train_loss.empty()) {
       page.paragraph(fmt::format("{:.0f} steps so far, training loss {:.4g}",
-                                 run.train_loss.back().x, run.train_loss.back().y));
+                                 run.train_loss.back().at, run.train_loss.back().value));
     }
     return;
   }

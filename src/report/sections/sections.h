@@ -27,6 +27,18 @@ void add_examples(const Examples& examples, Page& page);
 /// What differs between the configurations, the machine, the files.
 void add_runs(const ReportData& data, Page& page);
 
+/// A row of a plot: the seeds' dots, the line across their mean, and its interval.
+struct SeedRow {
+  std::string label;
+  std::string mode;                                           // how it is drawn
+  std::vector<std::pair<std::uint64_t, double>> points = {};  // (seed, value)
+  std::optional<double> mean = {};
+  std::optional<Interval> interval = {};
+  std::string number = {};  // beside the mean; takes high rows
+};
+
+void add_row(Plot& plot, const SeedRow& row);
+
 /// What a paired difference shows, in a sentence of two parts.
 struct Verdict {
   std::string claim;     // which mode is better, or that nothing is shown
