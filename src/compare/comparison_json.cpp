@@ -48,7 +48,8 @@ Json mode_json(const ModeResult& mode, const std::string& score) {
           {"batch_norms", layers_json(mode.layers)}};
 }
 
-Json pair_json(const PairedDifference& pair) {
+Json pair_json(const PairedDifference& pair, std::size_t pairs) {
+  const Verdict shown = verdict(pair, pairs);
   Json interval = nullptr;
   if (pair.interval) interval = {pair.interval->low, pair.interval->high};
   return {{"a", pair.a},
@@ -62,7 +63,11 @@ Json pair_json(const PairedDifference& pair) {
           {"interval", interval},
           {"p_value", number(pair.p_value)},
           {"p_holm", number(pair.p_holm)},
-          {"smallest_p", pair.smallest_p}};
+          {"smallest_p", pair.smallest_p},
+          {"verdict",
+           {{"finding", to_string(shown.finding)},
+            {"text", shown.claim},
+            {"more_seeds", shown.more_seeds}}}};
 }
 
 }  // namespace
@@ -73,7 +78,9 @@ std::string to_json(const Comparison& comparison) {
     modes.push_back(mode_json(mode, comparison.score));
   }
   Json pairs = Json::array();
-  for (const PairedDifference& pair : comparison.pairs) pairs.push_back(pair_json(pair));
+  for (const PairedDifference& pair : comparison.pairs) {
+    pairs.push_back(pair_json(pair, comparison.pairs.size()));
+  }
   Json failed = Json::array();
   for (const FailedRun& run : comparison.failed)
     failed.push_back({{"mode", run.mode}, {"seed", run.seed}, {"error", run.error}});

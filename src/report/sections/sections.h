@@ -39,17 +39,6 @@ struct SeedRow {
 
 void add_row(Plot& plot, const SeedRow& row);
 
-/// What a paired difference shows, in a sentence of two parts.
-struct Verdict {
-  std::string claim;     // which mode is better, or that nothing is shown
-  std::string evidence;  // "(95 % interval +0.87 to +9.40, 3 seeds, p = 0.25)"; may be empty
-
-  std::string text() const { return evidence.empty() ? claim : claim + " " + evidence; }
-};
-
-/// `pairs`: how many differences are tested together.
-Verdict verdict(const PairedDifference& pair, std::size_t pairs);
-
 /// "local", or for one run "local, seed 0".
 std::string describe_runs(const ReportData& data);
 
