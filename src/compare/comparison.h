@@ -18,8 +18,8 @@ namespace lockstep {
 /// The level that the report speaks of, and the confidence of its intervals.
 constexpr double kLevel = 0.05;
 
-/// Points of score: where the interval leaves no room for a larger difference, the modes are alike.
-constexpr double kAlike = 1;
+/// Points of score. Where the interval leaves no room for a larger difference, the modes are alike.
+constexpr double kNegligible = 1;
 
 /// What one BatchNorm layer's parts look like, as means over the runs of a mode.
 struct LayerComparison {
@@ -92,12 +92,12 @@ std::string describe_power(int seeds, int modes);
 /// The answer in one line: "sync - local = +13.1 mIoU [11.0, 15.2], 3 seeds, p = 0.25 (...)".
 std::string answer(const PairedDifference& pair);
 
-enum class Finding { kBetter, kAlike, kTooFewSeeds, kUndecided, kNotComparable };
-
 /// What a paired difference shows, in a sentence of two parts. The rule: what too few seeds cannot
 /// settle is never called "no difference".
 struct Verdict {
-  Finding finding = Finding::kNotComparable;
+  enum class Kind { kBetter, kAlike, kTooFewSeeds, kUndecided, kNotComparable };
+
+  Kind kind = Kind::kNotComparable;
   std::string claim;
   std::string evidence = {};  // "(95 % interval +0.87 to +9.40, 3 seeds, p = 0.25)"; may be empty
   int more_seeds = 0;         // the fewest with which the test could settle it
@@ -109,7 +109,7 @@ struct Verdict {
 Verdict verdict(const PairedDifference& pair, std::size_t pairs);
 
 /// "better", "alike", "too few seeds", "undecided", "not comparable".
-const char* to_string(Finding finding);
+const char* to_string(Verdict::Kind kind);
 
 /// "1 seed", "2 seeds".
 std::string count_of(std::int64_t count, const char* noun);

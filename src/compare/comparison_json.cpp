@@ -52,22 +52,21 @@ Json pair_json(const PairedDifference& pair, std::size_t pairs) {
   const Verdict shown = verdict(pair, pairs);
   Json interval = nullptr;
   if (pair.interval) interval = {pair.interval->low, pair.interval->high};
-  return {{"a", pair.a},
-          {"b", pair.b},
-          {"answer", answer(pair)},
-          {"seeds", pair.seeds},
-          {"differences", pair.differences},
-          {"mean", number(pair.spread.mean)},
-          {"sd", number(pair.spread.standard_deviation)},
-          {"confidence", 1 - kLevel},
-          {"interval", interval},
-          {"p_value", number(pair.p_value)},
-          {"p_holm", number(pair.p_holm)},
-          {"smallest_p", pair.smallest_p},
-          {"verdict",
-           {{"finding", to_string(shown.finding)},
-            {"text", shown.claim},
-            {"more_seeds", shown.more_seeds}}}};
+  return {
+      {"a", pair.a},
+      {"b", pair.b},
+      {"answer", answer(pair)},
+      {"seeds", pair.seeds},
+      {"differences", pair.differences},
+      {"mean", number(pair.spread.mean)},
+      {"sd", number(pair.spread.standard_deviation)},
+      {"confidence", 1 - kLevel},
+      {"interval", interval},
+      {"p_value", number(pair.p_value)},
+      {"p_holm", number(pair.p_holm)},
+      {"smallest_p", pair.smallest_p},
+      {"verdict",
+       {{"kind", to_string(shown.kind)}, {"text", shown.claim}, {"more_seeds", shown.more_seeds}}}};
 }
 
 }  // namespace

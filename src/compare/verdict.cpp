@@ -53,10 +53,10 @@ std::string seen(const Told& told, const PairedDifference& pair) {
 
 Verdict not_comparable(const PairedDifference& pair) {
   if (pair.unscored.empty()) {
-    return {Finding::kNotComparable,
+    return {Verdict::Kind::kNotComparable,
             fmt::format("{} and {} have no seed in common: nothing is shown", pair.a, pair.b)};
   }
-  return {Finding::kNotComparable,
+  return {Verdict::Kind::kNotComparable,
           fmt::format("{} and {} cannot be compared: the {} of {} is undefined", pair.a, pair.b,
                       pair.score, fmt::join(pair.unscored, " and "))};
 }
@@ -65,20 +65,21 @@ Verdict not_comparable(const PairedDifference& pair) {
 Verdict not_shown(const Told& told, const PairedDifference& pair, int more) {
   const std::string modes = fmt::format("{} and {}", pair.a, pair.b), scores = seen(told, pair);
   const std::string seeds = count_of(pair.seeds.size(), "seed");
-  if (told.interval && told.plausible() <= kAlike) {
-    return {Finding::kAlike,
+  if (told.interval && told.plausible() <= kNegligible) {
+    return {Verdict::Kind::kAlike,
             fmt::format("No difference between {} of more than {} is plausible: {}", modes,
                         points(told.plausible(), pair), scores)};
   }
   if (more > 0) {
-    return {Finding::kTooFewSeeds,
+    return {Verdict::Kind::kTooFewSeeds,
             fmt::format("{} cannot settle which of {} is better, {} more could: {}", seeds, modes,
                         more, scores)};
   }
   if (told.interval && told.interval->low > 0) {
-    return {Finding::kUndecided, scores + ", but the sign-flip test does not rule out chance"};
+    return {Verdict::Kind::kUndecided,
+            scores + ", but the sign-flip test does not rule out chance"};
   }
-  return {Finding::kUndecided,
+  return {Verdict::Kind::kUndecided,
           fmt::format("{} do not settle which of {} is better: {}{}", seeds, modes, scores,
                       told.interval ? fmt::format(", and up to {} either way are plausible",
                                                   points(told.plausible(), pair))
@@ -91,17 +92,17 @@ std::string count_of(std::int64_t count, const char* noun) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
 
-const char* to_string(Finding finding) {
-  switch (finding) {
-    case Finding::kBetter:
+const char* to_string(Verdict::Kind kind) {
+  switch (kind) {
+    case Verdict::Kind::kBetter:
       return "better";
-    case Finding::kAlike:
+    case Verdict::Kind::kAlike:
       return "alike";
-    case Finding::kTooFewSeeds:
+    case Verdict::Kind::kTooFewSeeds:
       return "too few seeds";
-    case Finding::kUndecided:
+    case Verdict::Kind::kUndecided:
       return "undecided";
-    case Finding::kNotComparable:
+    case Verdict::Kind::kNotComparable:
       break;
   }
   return "not comparable";
@@ -113,18 +114,18 @@ Verdict verdict(const PairedDifference& pair, std::size_t pairs) {
   const auto seeds = static_cast<int>(pair.seeds.size());
   const int more = std::max(0, pairs_needed(kLevel / static_cast<double>(pairs)) - seeds);
   if (seeds == 1) {
-    return {Finding::kTooFewSeeds,
+    return {Verdict::Kind::kTooFewSeeds,
             seen(told, pair) + " with one seed: whether that is chance takes more seeds to tell",
             "", more};
   }
   const std::optional<double> p = pairs > 1 ? pair.p_holm : pair.p_value;
   const bool better = p && *p <= kLevel && told.by > 0;
-  Verdict result =
-      better ? Verdict{Finding::kBetter, fmt::format("{} is better than {} by {}", told.higher,
-                                                     told.lower, points(told.by, pair))}
-             : not_shown(told, pair, more);
+  Verdict result = better ? Verdict{Verdict::Kind::kBetter,
+                                    fmt::format("{} is better than {} by {}", told.higher,
+                                                told.lower, points(told.by, pair))}
+                          : not_shown(told, pair, more);
   result.evidence = evidence(told, pair, pairs);
-  if (result.finding == Finding::kTooFewSeeds) result.more_seeds = more;
+  if (result.kind == Verdict::Kind::kTooFewSeeds) result.more_seeds = more;
   return result;
 }
 

@@ -226,7 +226,7 @@ TEST_CASE("tables are aligned by characters, not bytes") {
 
 TEST_CASE("verdicts claim no more than the test does") {
   const Verdict better = verdict(pair_of({3, 4, 5, 3.5, 4.5, 4}), 1);
-  CHECK(better.finding == Finding::kBetter);
+  CHECK(better.kind == Verdict::Kind::kBetter);
   CHECK(better.claim == "sync is better than local by 4.00 points of mIoU");
   CHECK(contains(better.evidence, "6 seeds, p = 0.0312"));
   const Verdict worse = verdict(pair_of({-3, -4, -5, -3.5, -4.5, -4}), 1);
@@ -239,7 +239,7 @@ TEST_CASE("verdicts claim no more than the test does") {
 
 TEST_CASE("verdicts: what too few seeds cannot settle is not called no difference") {
   const Verdict two = verdict(pair_of({2, 14.42}), 1);
-  CHECK(two.finding == Finding::kTooFewSeeds);
+  CHECK(two.kind == Verdict::Kind::kTooFewSeeds);
   CHECK(two.more_seeds == 4);
   CHECK(two.claim ==
         "2 seeds cannot settle which of sync and local is better, 4 more could: sync scored 8.21 "
@@ -250,26 +250,26 @@ TEST_CASE("verdicts: what too few seeds cannot settle is not called no differenc
   CHECK(contains(verdict(pair_of({3, -4, 5}), 1).claim, "3 seeds cannot settle which"));
   PairedDifference adjusted = pair_of({3, 4, 5, 3.5, 4.5, 4});
   adjusted.p_holm = 3 * *adjusted.p_value;
-  CHECK(verdict(adjusted, 3).finding == Finding::kTooFewSeeds);
+  CHECK(verdict(adjusted, 3).kind == Verdict::Kind::kTooFewSeeds);
   CHECK(verdict(adjusted, 3).more_seeds == 1);
 }
 
 TEST_CASE("verdicts: an interval that allows it says how small the difference is") {
   const Verdict alike = verdict(pair_of({0.1, -0.2, 0.1, 0.3, -0.1, -0.1}), 1);
-  CHECK(alike.finding == Finding::kAlike);
+  CHECK(alike.kind == Verdict::Kind::kAlike);
   CHECK(alike.claim ==
         "No difference between sync and local of more than 0.21 points of mIoU is plausible: sync "
         "scored 0.02 points of mIoU higher than local");
   // Few seeds may be as sure of that.
-  CHECK(verdict(pair_of({0.01, -0.02, 0.01}), 1).finding == Finding::kAlike);
+  CHECK(verdict(pair_of({0.01, -0.02, 0.01}), 1).kind == Verdict::Kind::kAlike);
   const Verdict wide = verdict(pair_of({8, -6, 5, -7, 3, -4}), 1);
-  CHECK(wide.finding == Finding::kUndecided);
+  CHECK(wide.kind == Verdict::Kind::kUndecided);
   CHECK(wide.more_seeds == 0);
   CHECK(contains(wide.claim, "6 seeds do not settle which of sync and local is better: "));
   CHECK(contains(wide.claim, " points of mIoU either way are plausible"));
   // The interval leaves 0 out, the exact test does not.
   const Verdict chance = verdict(pair_of({3, 3, 3, 3, 3, -0.1}), 1);
-  CHECK(chance.finding == Finding::kUndecided);
+  CHECK(chance.kind == Verdict::Kind::kUndecided);
   CHECK(contains(chance.claim, "but the sign-flip test does not rule out chance"));
 }
 
@@ -278,7 +278,7 @@ TEST_CASE("verdicts stand in the text and in comparison.json") {
   const std::string claim = "3 seeds cannot settle which of sync and local is better, 3 more could";
   CHECK(contains(to_markdown(comparison), "\n" + claim));
   const auto json = nlohmann::json::parse(to_json(comparison))["pairs"][0]["verdict"];
-  CHECK(json["finding"] == "too few seeds");
+  CHECK(json["kind"] == "too few seeds");
   CHECK(json["more_seeds"] == 3);
   CHECK(contains(json["text"].get<std::string>(), claim));
 }

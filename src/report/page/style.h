@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/data/palette.h"
+#include "lockstep/io/image.h"
 
 namespace lockstep {
 
