@@ -64,7 +64,7 @@ std::vector<LayerComparison> mean_layers(const Summaries& runs) {
   std::vector<int> counts;
   for (const TrainSummary* run : runs) {
     for (std::size_t i = 0; i < run->batch_norms.size(); ++i) {
-      const BatchNormLens& lens = run->batch_norms[i];
+      const BatchNormDiagnostics& lens = run->batch_norms[i];
       if (i == layers.size())
         layers.push_back({lens.layer, lens.count, 0, 0, 0}), counts.push_back(0);
       // Runs of other networks have been warned about; their layers must not be mixed.

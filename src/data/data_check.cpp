@@ -294,4 +294,13 @@ std::vector<double> median_frequency_weights(const SplitReport& split) {
   return weights;
 }
 
+void warn_of_skipped(const Dataset& dataset, std::vector<std::string>& warnings) {
+  const std::vector<std::string> skipped = dataset.skipped();
+  if (skipped.empty()) return;
+  warnings.push_back(concat("data.skip_broken: ", skipped.size(), " of ",
+                            dataset.size() + static_cast<std::int64_t>(skipped.size()),
+                            " samples are left out"));
+  for (const std::string& text : skipped) warnings.push_back(concat("left out: ", text));
+}
+
 }  // namespace lockstep

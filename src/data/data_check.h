@@ -43,6 +43,9 @@ std::vector<std::int64_t> sample_evenly(const Dataset& dataset, std::int64_t cou
 /// only a part was examined, what that part can tell.
 std::vector<std::string> data_warnings(const SplitReport& split, const DataOptions& options);
 
+/// Adds what data.skip_broken left out: how many, and which.
+void warn_of_skipped(const Dataset& dataset, std::vector<std::string>& warnings);
+
 /// Images of equal pixels, as (training sample, validation sample). Compares those of equal hash.
 std::vector<std::pair<std::int64_t, std::int64_t>> find_duplicates(const Dataset& train,
                                                                    const SplitReport& train_report,

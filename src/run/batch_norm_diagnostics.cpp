@@ -77,12 +77,12 @@ double running_mean_spread(const std::vector<ReplicaStatistics>& statistics,
 
 }  // namespace
 
-BatchNormLens compare_parts(std::span<const PartMoments> all, double eps) {
+BatchNormDiagnostics compare_parts(std::span<const PartMoments> all, double eps) {
   std::vector<PartMoments> parts;
   for (const PartMoments& part : all) {
     if (part.count > 0) parts.push_back(part);
   }
-  BatchNormLens lens;
+  BatchNormDiagnostics lens;
   lens.parts = static_cast<int>(parts.size());
   if (parts.empty()) return lens;
   lens.channels = static_cast<std::int64_t>(parts.front().mean.size());
@@ -153,12 +153,12 @@ BatchNormReading read_batch_norms(DataParallel& replicas) {
   return reading;
 }
 
-std::vector<BatchNormLens> lenses_of(const BatchNormReading& reading, std::int64_t step) {
-  std::vector<BatchNormLens> lenses;
+std::vector<BatchNormDiagnostics> diagnose(const BatchNormReading& reading, std::int64_t step) {
+  std::vector<BatchNormDiagnostics> lenses;
   for (const BatchNormCall& call : reading.calls) {
     std::vector<PartMoments> all;
     for (const auto& of_rank : call.parts) all.insert(all.end(), of_rank.begin(), of_rank.end());
-    BatchNormLens lens = compare_parts(all, call.eps);
+    BatchNormDiagnostics lens = compare_parts(all, call.eps);
     lens.layer = call.layer;
     lens.step = step;
     lens.running_mean_spread = running_mean_spread(reading.running, call.layer);

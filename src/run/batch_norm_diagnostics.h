@@ -17,7 +17,7 @@ namespace lockstep {
 /// With parts k of n_k values, mean mu_k and variance var_k: global mean mu = sum n_k mu_k / n,
 /// within = sum n_k var_k / n, between = sum n_k (mu_k - mu)^2 / n, global variance = within +
 /// between.
-struct BatchNormLens {
+struct BatchNormDiagnostics {
   std::string layer;
   std::int64_t step = 0;   // iterations done
   std::int64_t count = 0;  // values per channel in the whole batch
@@ -54,13 +54,13 @@ struct BatchNormReading {
 };
 
 /// The lens of one layer (all but layer, step and running_mean_spread) from its parts.
-BatchNormLens compare_parts(std::span<const PartMoments> parts, double eps);
+BatchNormDiagnostics compare_parts(std::span<const PartMoments> parts, double eps);
 
 /// Frozen layers are left out. Call from the trainer's thread between steps; downloads run on the
 /// replicas' threads.
 BatchNormReading read_batch_norms(DataParallel& replicas);
 
 /// The lens of every call; `step`: steps done.
-std::vector<BatchNormLens> lenses_of(const BatchNormReading& reading, std::int64_t step);
+std::vector<BatchNormDiagnostics> diagnose(const BatchNormReading& reading, std::int64_t step);
 
 }  // namespace lockstep

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "core/json.h"
 #include "lockstep/sync/world.h"
-#include "run/run_log.h"
 
 namespace lockstep {
 

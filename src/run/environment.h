@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <span>
 
+#include "core/json.h"
 #include "lockstep/core/device.h"
-#include "run/run_log.h"
 
 namespace lockstep {
 

@@ -8,6 +8,8 @@
 
 #include "io/atomic_file.h"
 #include "lockstep/core/check.h"
+#include "run/environment.h"
+#include "run/run_sink.h"
 
 namespace lockstep {
 namespace {
@@ -162,6 +164,81 @@ std::string MetricsFile::write(const RunMetrics& metrics) {
     return std::exchange(complained_, true) ? "" : error.what();
   }
   return "";
+}
+
+namespace {
+
+/// What cannot be written costs no training: it is told of once.
+class OpenMetricsSink : public RunSink {
+ public:
+  OpenMetricsSink(const RunDescription& run, WarnOf warn)
+      : metrics_(first_metrics(run)),
+        file_(run.config.run.metrics_file, metrics_),
+        images_per_step_(static_cast<double>(run.config.global_batch(run.device_count))),
+        steps_per_epoch_(static_cast<double>(run.steps_per_epoch)),
+        warn_(std::move(warn)) {}
+
+  void step(const StepReport& report) override {
+    metrics_.loss = report.loss;
+    metrics_.learning_rate = report.lr;
+    metrics_.grad_norm = report.grad_norm;
+    metrics_.step_seconds = report.time;
+    metrics_.data_seconds = report.data_time;
+    metrics_.batch_norm_wait_seconds = report.batch_norm_wait;
+    metrics_.exchange_seconds = report.exchange;
+    metrics_.remaining_seconds = report.eta;
+    if (report.time > 0) metrics_.images_per_second = images_per_step_ / report.time;
+    write(report.iteration);
+  }
+  void evaluation(const EvaluationRecord& record) override {
+    if (!record.chosen) return;
+    metrics_.last_score = score(record.evaluation);
+    metrics_.best_score = record.best_score;
+    metrics_.validation_loss = record.evaluation.loss;
+    write(record.step);
+  }
+  void end(const RunEnd& end) override {
+    metrics_.state = end.status;
+    write(end.step);
+  }
+
+ private:
+  static RunMetrics first_metrics(const RunDescription& run) {
+    RunMetrics metrics;
+    metrics.run = run.config.run.name;
+    metrics.bn_mode = to_string(run.config.bn.mode);
+    metrics.devices = run.devices;
+    metrics.config_hash = config_hash(run.config);
+    metrics.seed = run.config.run.seed;
+    metrics.device_count = run.device_count;
+    metrics.steps = run.step;
+    metrics.planned_steps = run.max_iters;
+    const bool segments = run.config.architecture().task == Task::kSegmentation;
+    metrics.score = segments ? "miou" : "top1";
+    metrics.best_score = run.best_score;
+    return metrics;
+  }
+
+  void write(std::int64_t step) {
+    metrics_.steps = step;
+    metrics_.epochs = static_cast<double>(step) / steps_per_epoch_;
+    metrics_.peak_memory_bytes = peak_memory_mb() * 1048576;
+    const std::string complaint = file_.write(metrics_);
+    if (complaint.empty()) return;
+    warn_(step, "run.metrics_file: " + complaint + "; the training goes on without it");
+  }
+
+  RunMetrics metrics_;
+  MetricsFile file_;
+  double images_per_step_, steps_per_epoch_;
+  WarnOf warn_;
+};
+
+}  // namespace
+
+std::unique_ptr<RunSink> open_metrics_sink(const RunDescription& run, const WarnOf& warn) {
+  if (run.config.run.metrics_file.empty() || !run.first_process) return nullptr;
+  return std::make_unique<OpenMetricsSink>(run, warn);
 }
 
 }  // namespace lockstep

@@ -9,13 +9,15 @@
 #include "config/config.h"
 #include "core/json.h"
 #include "lockstep/core/check.h"
+#include "run/json_fields.h"
+#include "run/json_lines.h"
 #include "run/run_folder.h"
 #include "run/summary_json.h"
 
 namespace lockstep {
 namespace {
 
-std::optional<double> to_optional(const Json& value) {
+std::optional<double> number_or_null(const Json& value) {
   return value.is_null() ? std::nullopt : std::optional(value.get<double>());
 }
 
@@ -47,7 +49,7 @@ Json spread_json(const std::vector<float>& values) {
 Evaluation evaluation_from(const Json& json) {
   Evaluation evaluation;
   evaluation.eval_stats = to_eval_stats(json.at("eval_stats"));
-  evaluation.loss = to_optional(json.at("loss"));
+  evaluation.loss = number_or_null(json.at("loss"));
   evaluation.images = json.at("images");
   evaluation.seconds = json.at("seconds");
   const Json& rows = json.at("confusion");
@@ -56,7 +58,7 @@ Evaluation evaluation_from(const Json& json) {
   }
   if (json.contains(score_name(Task::kClassification))) {
     evaluation.task = Task::kClassification;
-    evaluation.top5 = to_optional(json.at("top5"));
+    evaluation.top5 = number_or_null(json.at("top5"));
   }
   if (!rows.empty()) {
     evaluation.metrics = confusion_metrics(evaluation.confusion, static_cast<int>(rows.size()));
@@ -64,58 +66,16 @@ Evaluation evaluation_from(const Json& json) {
   return evaluation;
 }
 
-MeanTimes times_from(const Json& json) {
-  return {json.at("step"),    json.at("data"),     json.at("compute"),
-          json.at("bn_wait"), json.at("exchange"), json.at("median_step")};
+Json to_json(const std::vector<Evaluation>& evaluations, const std::vector<std::string>& classes) {
+  Json json = Json::array();
+  for (const Evaluation& evaluation : evaluations) json.push_back(to_json(evaluation, classes));
+  return json;
 }
 
-RankReport rank_from(const Json& json) {
-  RankReport report;
-  report.rank = json.at("rank");
-  report.device = json.at("device");
-  report.loss = json.at("loss");
-  report.times = {json.at("compute"), json.at("bn_wait"), json.at("exchange")};
-  report.memory_bytes = json.at("memory_bytes");
-  report.peak_memory_bytes = json.at("peak_memory_bytes");
-  if (!json.contains("weights_hash")) return report;
-  report.weights_hash = json.at("weights_hash");
-  report.statistics_hash = json.at("statistics_hash");
-  const Json& smallest = json.at("smallest_running_var");
-  if (!smallest.is_null()) report.smallest_running_var = smallest.get<float>();
-  return report;
-}
-
-TrainSummary summary_from(const Json& json) {
-  TrainSummary summary;
-  summary.config_hash = json.at("config_hash");
-  summary.bn_mode = current_mode_name(json.at("bn_mode"));
-  summary.seed = json.at("seed");
-  summary.devices = json.at("devices");
-  summary.placement = json.value("placement", summary.devices);
-  summary.device_count = json.at("device_count");
-  summary.global_batch = json.at("global_batch");
-  summary.iterations = json.at("iterations");
-  summary.max_iters = json.at("max_iters");
-  summary.parameters = json.at("parameters");
-  summary.classes = json.at("classes").get<std::vector<std::string>>();
-  summary.evaluation = evaluation_from(json.at("evaluation"));
-  for (const Json& other : json.at("other_stats")) {
-    summary.other_stats.push_back(evaluation_from(other));
-  }
-  summary.best_score = to_optional(json.at(best_key(summary.evaluation.task)));
-  summary.best_iter = json.at("best_iter");
-  summary.train_loss = json.at("train_loss");
-  summary.times = times_from(json.at("times"));
-  summary.images_per_second = json.at("images_per_second");
-  summary.waiting_share = json.at("waiting_share");
-  summary.shares_cores = json.value("shares_cores", false);
-  summary.peak_memory_mb = json.at("peak_memory_mb");
-  // Runs of earlier versions do not tell of their ranks.
-  for (const Json& rank : json.value("ranks", Json::array())) {
-    summary.ranks.push_back(rank_from(rank));
-  }
-  for (const Json& lens : json.at("batch_norms")) summary.batch_norms.push_back(lens_from(lens));
-  return summary;
+std::vector<Evaluation> evaluations_from(const Json& json) {
+  std::vector<Evaluation> evaluations;
+  for (const Json& evaluation : json) evaluations.push_back(evaluation_from(evaluation));
+  return evaluations;
 }
 
 // The last `end` line that says done, unless a `resume` line follows it.
@@ -131,6 +91,82 @@ std::optional<Json> find_summary(const std::filesystem::path& path) {
 
 }  // namespace
 
+// --- the fields of records, in the order of the files ---
+
+template <typename Visitor, Of<BatchNormDiagnostics> Record>
+void fields(Visitor& field, Record& layer) {
+  field("step", layer.step);
+  field("layer", layer.layer);
+  field("parts", layer.parts);
+  field("count", layer.count);
+  field("channels", layer.channels);
+  field("within", layer.within);
+  field("between", layer.between);
+  field("ratio_mean", layer.ratio_mean);
+  field("ratio_max", layer.ratio_max);
+  field("log_var_ratio", layer.log_var_ratio);
+  field("running_mean_spread", layer.running_mean_spread);
+}
+
+template <typename Visitor, Of<RankReport> Record>
+void fields(Visitor& field, Record& report) {
+  field("rank", report.rank);
+  field("device", report.device);
+  field("loss", report.loss);
+  field("compute", report.times.compute);
+  field("bn_wait", report.times.batch_norm_wait);
+  field("exchange", report.times.gradient_exchange);
+  field("memory_bytes", report.memory_bytes);
+  field("peak_memory_bytes", report.peak_memory_bytes);
+  if (!field.has("weights_hash", !report.weights_hash.empty())) return;
+  field("weights_hash", report.weights_hash);
+  field("statistics_hash", report.statistics_hash);
+  field("smallest_running_var", report.smallest_running_var);
+}
+
+template <typename Visitor, Of<MeanTimes> Record>
+void fields(Visitor& field, Record& times) {
+  field("step", times.step);
+  field("data", times.data);
+  field("compute", times.compute);
+  field("bn_wait", times.batch_norm_wait);
+  field("exchange", times.gradient_exchange);
+  field("median_step", times.median_step);
+}
+
+template <typename Visitor, Of<TrainSummary> Record>
+void fields(Visitor& field, Record& summary) {
+  field("config_hash", summary.config_hash);
+  field("bn_mode", summary.bn_mode);
+  field("seed", summary.seed);
+  field("devices", summary.devices);
+  field.added("placement", summary.placement);
+  field("device_count", summary.device_count);
+  field("global_batch", summary.global_batch);
+  field("iterations", summary.iterations);
+  field("max_iters", summary.max_iters);
+  field("parameters", summary.parameters);
+  field("classes", summary.classes);
+  const std::vector<std::string>& classes = summary.classes;
+  field.as(
+      "evaluation", summary.evaluation,
+      [&](const Evaluation& evaluation) { return to_json(evaluation, classes); }, evaluation_from);
+  field.as(
+      "other_stats", summary.other_stats,
+      [&](const std::vector<Evaluation>& others) { return to_json(others, classes); },
+      evaluations_from);
+  field(best_key(summary.evaluation.task).c_str(), summary.best_score);
+  field("best_iter", summary.best_iter);
+  field("train_loss", summary.train_loss);
+  field("times", summary.times);
+  field("images_per_second", summary.images_per_second);
+  field("waiting_share", summary.waiting_share);
+  field.added("shares_cores", summary.shares_cores);
+  field("peak_memory_mb", summary.peak_memory_mb);
+  field.added("ranks", summary.ranks);
+  field("batch_norms", summary.batch_norms);
+}
+
 const char* score_name(Task task) { return task == Task::kSegmentation ? "mIoU" : "top1"; }
 
 std::optional<double> score(const Evaluation& evaluation) {
@@ -139,53 +175,15 @@ std::optional<double> score(const Evaluation& evaluation) {
   return segments ? evaluation.metrics.m_iou : evaluation.metrics.a_acc;
 }
 
-Json to_json(const BatchNormLens& lens) {
-  return {{"type", "bn"},
-          {"step", lens.step},
-          {"layer", lens.layer},
-          {"parts", lens.parts},
-          {"count", lens.count},
-          {"channels", lens.channels},
-          {"within", lens.within},
-          {"between", lens.between},
-          {"ratio_mean", lens.ratio_mean},
-          {"ratio_max", lens.ratio_max},
-          {"log_var_ratio", lens.log_var_ratio},
-          {"running_mean_spread", lens.running_mean_spread}};
+Json to_json(const BatchNormDiagnostics& layer) { return with_fields({{"type", "bn"}}, layer); }
+
+BatchNormDiagnostics diagnostics_from(const Json& json) {
+  return read_fields<BatchNormDiagnostics>(json);
 }
 
-BatchNormLens lens_from(const Json& json) {
-  BatchNormLens lens;
-  lens.layer = json.at("layer");
-  lens.step = json.at("step");
-  lens.count = json.at("count");
-  lens.parts = json.at("parts");
-  lens.channels = json.at("channels");
-  lens.within = json.at("within");
-  lens.between = json.at("between");
-  lens.ratio_mean = json.at("ratio_mean");
-  lens.ratio_max = json.at("ratio_max");
-  lens.log_var_ratio = json.at("log_var_ratio");
-  lens.running_mean_spread = json.at("running_mean_spread");
-  return lens;
-}
+Json to_json(const RankReport& report) { return with_fields({}, report); }
 
-Json to_json(const RankReport& report) {
-  Json json{{"rank", report.rank},
-            {"device", report.device},
-            {"loss", report.loss},
-            {"compute", report.times.compute},
-            {"bn_wait", report.times.batch_norm_wait},
-            {"exchange", report.times.gradient_exchange},
-            {"memory_bytes", report.memory_bytes},
-            {"peak_memory_bytes", report.peak_memory_bytes}};
-  if (report.weights_hash.empty()) return json;
-  json["weights_hash"] = report.weights_hash;
-  json["statistics_hash"] = report.statistics_hash;
-  json["smallest_running_var"] =
-      report.smallest_running_var ? Json(*report.smallest_running_var) : Json(nullptr);
-  return json;
-}
+Json to_json(const TrainSummary& summary) { return with_fields({}, summary); }
 
 Json to_json(const PartMoments& part, bool channels) {
   if (part.count == 0) return {{"count", 0}, {"mean", nullptr}, {"var", nullptr}};
@@ -232,51 +230,15 @@ Json to_json(const Evaluation& evaluation, const std::vector<std::string>& class
   return json;
 }
 
-Json to_json(const TrainSummary& summary) {
-  Json others = Json::array(), ranks = Json::array(), lenses = Json::array();
-  for (const Evaluation& other : summary.other_stats) {
-    others.push_back(to_json(other, summary.classes));
-  }
-  for (const RankReport& rank : summary.ranks) ranks.push_back(to_json(rank));
-  for (const BatchNormLens& lens : summary.batch_norms) lenses.push_back(to_json(lens));
-  return {{"config_hash", summary.config_hash},
-          {"bn_mode", summary.bn_mode},
-          {"seed", summary.seed},
-          {"devices", summary.devices},
-          {"placement", summary.placement},
-          {"device_count", summary.device_count},
-          {"global_batch", summary.global_batch},
-          {"iterations", summary.iterations},
-          {"max_iters", summary.max_iters},
-          {"parameters", summary.parameters},
-          {"classes", summary.classes},
-          {"evaluation", to_json(summary.evaluation, summary.classes)},
-          {"other_stats", others},
-          {best_key(summary.evaluation.task), json_or_null(summary.best_score)},
-          {"best_iter", summary.best_iter},
-          {"train_loss", summary.train_loss},
-          {"times",
-           {{"step", summary.times.step},
-            {"data", summary.times.data},
-            {"compute", summary.times.compute},
-            {"bn_wait", summary.times.batch_norm_wait},
-            {"exchange", summary.times.gradient_exchange},
-            {"median_step", summary.times.median_step}}},
-          {"images_per_second", summary.images_per_second},
-          {"waiting_share", summary.waiting_share},
-          {"shares_cores", summary.shares_cores},
-          {"peak_memory_mb", summary.peak_memory_mb},
-          {"ranks", ranks},
-          {"batch_norms", lenses}};
-}
-
 std::optional<TrainSummary> read_summary(const std::filesystem::path& run) {
   const std::filesystem::path events = RunFolder{run}.events();
   try {
     const std::optional<Json> json = find_summary(events);
     if (!json) return std::nullopt;
-    TrainSummary summary = summary_from(*json);
+    auto summary = read_fields<TrainSummary>(*json);
     summary.run = run;
+    summary.bn_mode = current_mode_name(summary.bn_mode);
+    if (summary.placement.empty()) summary.placement = summary.devices;
     return summary;
   } catch (const Json::exception& error) {
     throw DataError(concat(events.string(), ": damaged: ", error.what()));

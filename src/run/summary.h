@@ -69,11 +69,11 @@ struct TrainSummary {
   double train_loss = 0;  // mean over the last tenth of the steps (1 to 100 of them)
   MeanTimes times;
   double images_per_second = 0;
-  double waiting_share = 0;                // batch_norm_wait / step
-  bool shares_cores = false;               // more virtual devices than cores: they wait for one
-  double peak_memory_mb = 0;               // of the process
-  std::vector<RankReport> ranks;           // over the same steps as `times`; empty without any
-  std::vector<BatchNormLens> batch_norms;  // of the last step
+  double waiting_share = 0;       // batch_norm_wait / step
+  bool shares_cores = false;      // more virtual devices than cores: they wait for one
+  double peak_memory_mb = 0;      // of the process
+  std::vector<RankReport> ranks;  // over the same steps as `times`; empty without any
+  std::vector<BatchNormDiagnostics> batch_norms;  // of the last step
 };
 
 /// The summary of the completed run in `run`; nullopt when there is no completed run. Throws

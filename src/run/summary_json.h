@@ -1,16 +1,16 @@
 #pragma once
 // JSON forms of what a run reports. Percent are not rounded; null means undefined.
 
+#include "core/json.h"
 #include "run/batch_norm_diagnostics.h"
-#include "run/run_log.h"
 #include "run/summary.h"
 
 namespace lockstep {
 
 /// A line of type "bn".
-Json to_json(const BatchNormLens& lens);
+Json to_json(const BatchNormDiagnostics& layer);
 /// Reads it back. Throws Json::exception for what is missing.
-BatchNormLens lens_from(const Json& json);
+BatchNormDiagnostics diagnostics_from(const Json& json);
 /// "rank", "device", "loss", "compute", "bn_wait", "exchange", "memory_bytes", "peak_memory_bytes",
 /// and, where they were read, "weights_hash", "statistics_hash", "smallest_running_var".
 Json to_json(const RankReport& report);

@@ -4,12 +4,14 @@
 
 #include <array>
 #include <charconv>
+#include <chrono>
 
 #include "config/config.h"
 #include "io/image_io.h"
 #include "io/protobuf.h"
 #include "lockstep/core/check.h"
-#include "run/run_log.h"
+#include "run/json_lines.h"
+#include "run/run_sink.h"
 
 namespace lockstep {
 namespace {
@@ -226,6 +228,49 @@ void TensorBoardFile::write(const std::string& payload) {
           << little_endian(masked(crc32c(payload)));
   stream_.flush();
   if (!stream_) throw Error(concat("cannot write ", path_.string(), ": is the disk full?"));
+}
+
+namespace {
+
+/// Seconds since 1970.
+double wall_time() {
+  using namespace std::chrono;
+  return duration<double>(system_clock::now().time_since_epoch()).count();
+}
+
+class TensorBoardSink : public RunSink {
+ public:
+  explicit TensorBoardSink(const RunDescription& run)
+      : file_(run.folder.tensorboard(), wall_time(), run.step + 1) {}
+
+  void begin(const RunDescription& run) override {
+    file_.begin_session(hyper_parameters(run.config, run.devices), wall_time());
+  }
+  void scalars(const Json& line) override {
+    for (const Scalar& scalar : scalars_of(line))
+      file_.add_scalar(scalar.tag, scalar.step, wall_time(), scalar.value);
+  }
+  void evaluation(const EvaluationRecord& record) override {
+    for (const NamedImage& image : record.images) {
+      file_.add_image("val/" + image.name, record.step, wall_time(), image.image);
+    }
+  }
+  void end(const RunEnd& end) override {
+    file_.end_session(end.status == "done"     ? SessionStatus::kSuccess
+                      : end.status == "failed" ? SessionStatus::kFailure
+                                               : SessionStatus::kUnknown,
+                      wall_time());
+  }
+
+ private:
+  TensorBoardFile file_;
+};
+
+}  // namespace
+
+std::unique_ptr<RunSink> tensorboard_sink(const RunDescription& run, const WarnOf& /*warn*/) {
+  if (!run.config.run.tensorboard || !run.first_process) return nullptr;
+  return std::make_unique<TensorBoardSink>(run);
 }
 
 std::vector<Scalar> scalars_of(const Json& line) {

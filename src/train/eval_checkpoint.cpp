@@ -1,5 +1,6 @@
 #include <optional>
 
+#include "data/data_check.h"
 #include "lockstep/core/check.h"
 #include "run/report_text.h"
 #include "run/shared_checkpoint.h"

@@ -68,15 +68,6 @@ Evaluator::~Evaluator() = default;
 
 const Dataset& Evaluator::dataset() const { return impl_->loader.dataset(); }
 
-void warn_of_skipped(const Dataset& dataset, std::vector<std::string>& warnings) {
-  const std::vector<std::string> skipped = dataset.skipped();
-  if (skipped.empty()) return;
-  warnings.push_back(concat("data.skip_broken: ", skipped.size(), " of ",
-                            dataset.size() + static_cast<std::int64_t>(skipped.size()),
-                            " samples are left out"));
-  for (const std::string& text : skipped) warnings.push_back(concat("left out: ", text));
-}
-
 ReplicaStatistics Evaluator::Impl::statistics(EvalStats stats,
                                               const std::vector<ReplicaStatistics>& training) {
   switch (stats) {

@@ -49,9 +49,6 @@ class Evaluator {
   std::shared_ptr<Impl> impl_;  // with replicas that load samples
 };
 
-/// Adds what data.skip_broken left out: how many, and which.
-void warn_of_skipped(const Dataset& dataset, std::vector<std::string>& warnings);
-
 struct EvalRequest {
   std::filesystem::path target;        // a run folder (its last checkpoint) or a checkpoint file
   std::filesystem::path config;        // empty: the run's config.toml

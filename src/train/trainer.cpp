@@ -4,22 +4,174 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <utility>
 
 #include "core/seconds_since.h"
 #include "lockstep/core/check.h"
+#include "lockstep/io/image.h"
 #include "lockstep/optim/schedule.h"
+#include "run/batch_norm_diagnostics.h"
+#include "run/environment.h"
 #include "run/exit_code.h"
+#include "run/recorder.h"
 #include "run/report_text.h"
 #include "run/shell_word.h"
 #include "run/summary_json.h"
-#include "train/trainer_impl.h"
+#include "step/replica.h"
+#include "train/step_meter.h"
+#include "train/training.h"
+#include "train/training_session.h"
 
 namespace lockstep {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// The training batches, each fetched while the devices work on the one before.
+class BatchFeed {
+ public:
+  explicit BatchFeed(TrainLoader& loader) : loader_(loader) {}
+
+  const Batch& next() {
+    if (failure_) std::rethrow_exception(failure_);
+    const Batch* ahead = std::exchange(ahead_, nullptr);
+    return ahead != nullptr ? *ahead : loader_.next();
+  }
+  /// Returns the seconds of waiting for the loader; the batch before is gone. What goes wrong with
+  /// the next one is of no concern to the present step, whose record and checkpoint come first.
+  double prefetch(DataParallel& replicas) {
+    const Clock::time_point start = Clock::now();
+    try {
+      ahead_ = &loader_.next();
+    } catch (...) {
+      failure_ = std::current_exception();
+      return 0;
+    }
+    const double waited = seconds_since(start);
+    replicas.stage_next(*ahead_);
+    return waited;
+  }
+
+ private:
+  TrainLoader& loader_;
+  const Batch* ahead_ = nullptr;
+  std::exception_ptr failure_;  // why there is none
+};
+
+/// While it lives, the world has a function to call (World::on_failure).
+class FailureListener {
+ public:
+  FailureListener(World& world, std::function<std::string(const std::string&)> explain)
+      : world_(world) {
+    world_.on_failure(std::move(explain));
+  }
+  FailureListener(const FailureListener&) = delete;
+  FailureListener& operator=(const FailureListener&) = delete;
+  ~FailureListener() { world_.on_failure(nullptr); }
+
+ private:
+  World& world_;
+};
+
+/// The best score so far, and when.
+struct Best {
+  std::optional<double> score;
+  std::int64_t step = 0;
+
+  bool take(const std::optional<double>& reached, std::int64_t at) {
+    if (!reached || (score && *reached <= *score)) return false;
+    score = reached;
+    step = at;
+    return true;
+  }
+};
+
+/// The last validation of this process.
+struct Validation {
+  std::int64_t step = -1;
+  Evaluation chosen;               // with bn.eval_stats
+  std::vector<Evaluation> others;  // run.eval_all_stats
+};
+
+// The last evaluation may have taken memory since the last step.
+std::vector<RankReport> mean_ranks(const StepMeter& meter, TrainingSession& session) {
+  std::vector<RankReport> reports = meter.mean_ranks();
+  for (RankReport& report : reports) {
+    if (session.layout.process_of(report.rank) != session.layout.process) continue;
+    const Backend& backend = session.replicas->replica(report.rank).backend();
+    report.memory_bytes = backend.allocated_bytes();
+    report.peak_memory_bytes = backend.peak_allocated_bytes();
+  }
+  const bool read = session.config.run.log_bn != BatchNormLog::kOff && !reports.empty();
+  if (read) add_digests(*session.replicas, reports);
+  return reports;
+}
+
+/// Used by one thread, the caller's.
+class Trainer {
+ public:
+  explicit Trainer(const TrainRequest& request);
+
+  TrainSummary run();
+
+ private:
+  bool due(std::int64_t steps, std::int64_t every) const {
+    return steps >= session_.max_iters || (every > 0 && steps % every == 0);
+  }
+  void train_until_stopped();
+  bool stop_requested();
+  void begin_step();
+  void issue_step();
+  void finish_steps(std::int64_t steps);
+  void finish_before_failure(std::int64_t steps);
+  void record_step();
+  void record_batch_norms();
+  void validate();
+  void record_evaluation(const Evaluation& evaluation, bool chosen);
+  void save(const std::string& name);
+  void save_progress();
+  TrainSummary finish();
+  TrainSummary interrupt();
+  [[noreturn]] void fail(const std::exception& error);
+  TrainSummary summarize(TrainStatus status);
+
+  const TrainRequest request_;
+  TrainingSession session_;
+  DataParallel& replicas_;
+  BatchFeed feed_;
+  StepMeter meter_;
+  RunRecorder recorder_;
+  std::vector<Bytes> asked_;  // [process] to stop, before the present step
+  Best best_;
+  Validation validation_;
+  std::vector<BatchNormDiagnostics> batch_norms_;    // of the last recorded step
+  std::optional<FailureListener> failure_listener_;  // last: reads the members above, on its thread
+};
+
+// Of a peer that has gone this process's own threads need not live to tell: MPI may end it at once,
+// and a launcher does so a second or two later.
+Trainer::Trainer(const TrainRequest& request)
+    : request_(request),
+      session_(request_),
+      replicas_(*session_.replicas),
+      feed_(*session_.loader),
+      meter_(session_.layout.devices, session_.resume.state(), session_.max_iters,
+             request_.config.run.log_every),
+      recorder_(session_.describe()),
+      best_{session_.resume.state().best_score, session_.resume.state().best_iter} {
+  failure_listener_.emplace(session_.world, [this](const std::string& heard) {
+    std::string text = replicas_.sync_group().explain_failure(heard);
+    recorder_.error(text);
+    return text;
+  });
+  recorder_.begin(session_.describe(), session_.warnings);
+}
+
 TrainSummary Trainer::run() {
   try {
     train_until_stopped();
-    return finished() ? finish() : interrupt();
+    return meter_.done() >= session_.max_iters ? finish() : interrupt();
   } catch (const std::exception& error) {
     fail(error);
   }
@@ -28,34 +180,35 @@ TrainSummary Trainer::run() {
 // GPUs are given the next step before the present one is finished. Where something looks at what a
 // step has left behind, there is none under way.
 void Trainer::train_until_stopped() {
-  while (begun_ < max_iters_ && !stop_requested()) {
+  const RunOptions& options = request_.config.run;
+  while (meter_.begun() < session_.max_iters && !stop_requested()) {
     begin_step();
-    const bool pause = due(begun_, config_.run.log_every) || due(begun_, config_.run.val_every) ||
-                       due(begun_, config_.run.checkpoint_every);
-    finish_steps(pause ? begun_ : begun_ - replicas_->steps_ahead());
-    if (due(begun_, config_.run.log_every)) log_step();
+    const std::int64_t begun = meter_.begun();
+    const bool pause = due(begun, options.log_every) || due(begun, options.val_every) ||
+                       due(begun, options.checkpoint_every);
+    finish_steps(pause ? begun : begun - replicas_.steps_ahead());
+    if (due(begun, options.log_every)) record_step();
     // A validation may fail at an image of its own: what was trained is safe by then.
-    if (begun_ == max_iters_) save("last");
-    if (due(begun_, config_.run.val_every)) validate();
-    if (due(begun_, config_.run.checkpoint_every)) save_progress();
+    if (begun == session_.max_iters) save("last");
+    if (due(begun, options.val_every)) validate();
+    if (due(begun, options.checkpoint_every)) save_progress();
   }
-  finish_steps(begun_);
+  finish_steps(meter_.begun());
 }
 
 // One process that is asked to stop stops all.
 bool Trainer::stop_requested() {
-  const bool asked = request_.stop != nullptr && request_.stop->load();
-  const auto own = static_cast<std::byte>(asked);
-  replicas_->all_gather({&own, 1}, asked_);
+  const auto own = static_cast<std::byte>(request_.stop != nullptr && request_.stop->load());
+  replicas_.all_gather({&own, 1}, asked_);
   return std::any_of(asked_.begin(), asked_.end(),
                      [](const Bytes& theirs) { return theirs.front() != std::byte{0}; });
 }
 
 // Of a step: the next global batch, every replica's forward and backward pass and the update.
 void Trainer::begin_step() {
-  const std::int64_t before = begun_;
+  const std::int64_t before = meter_.begun();
   try {
-    if (before == iteration_) lap_ = Clock::now();
+    meter_.start_clock();
     issue_step();
   } catch (const std::exception&) {
     finish_before_failure(before);
@@ -64,35 +217,26 @@ void Trainer::begin_step() {
 }
 
 void Trainer::issue_step() {
+  const Config& config = request_.config;
   const Clock::time_point start = Clock::now();
-  const Batch& batch = next_batch();
-  const double data_seconds = seconds_since(start);
-  const double base = config_.base_learning_rate(layout_.ranks());
-  lr_ = static_cast<float>(learning_rate(config_.schedule, base, begun_, max_iters_));
-  fault_.set_step(begun_);
-  replicas_->begin_step(batch, begun_, lr_);
-  epoch_ = batch.epoch;
-  ++begun_;
-  seconds_.push_back({0, data_seconds, {}});
-  seconds_.back().data += stage_next_batch();  // `batch` is gone
+  const Batch& batch = feed_.next();
+  const double waited = seconds_since(start);
+  const std::int64_t step = meter_.begun();
+  const double base = config.base_learning_rate(session_.layout.ranks());
+  const auto rate =
+      static_cast<float>(learning_rate(config.schedule, base, step, session_.max_iters));
+  session_.fault.set_step(step);
+  replicas_.begin_step(batch, step, rate);
+  meter_.begin(static_cast<double>(rate), batch.epoch, waited);
+  if (meter_.begun() < session_.max_iters) meter_.add_data_seconds(feed_.prefetch(replicas_));
 }
 
 // What a step has come to, one record each, until `steps` are done.
 void Trainer::finish_steps(std::int64_t steps) {
-  while (iteration_ < steps) {
-    const StepResult result = replicas_->finish_step();
-    StepSeconds& seconds = *(seconds_.end() - (begun_ - iteration_));
-    ++iteration_;
-    losses_.push_back(result.loss);
-    grad_norm_ = static_cast<float>(result.grad_norm);
-    loss_scale_ = result.loss_scale;
-    const Clock::time_point now = Clock::now();
-    seconds.step = std::chrono::duration<double>(now - lap_).count();
-    seconds.replicas = result.times;
-    lap_ranks_.add(result.ranks);
-    if (std::distance(seconds_.data(), &seconds) >= warm_up_) all_ranks_.add(result.ranks);
-    lap_ = now;
-    log_->show_progress(iteration_, max_iters_, result.loss);
+  while (meter_.done() < steps) {
+    const StepResult result = replicas_.finish_step();
+    meter_.finish(result);
+    recorder_.show_progress(meter_.done(), session_.max_iters, result.loss);
   }
 }
 
@@ -101,7 +245,7 @@ void Trainer::finish_steps(std::int64_t steps) {
 void Trainer::finish_before_failure(std::int64_t steps) {
   // Other processes are in the step that this one cannot begin: what it said would be taken for an
   // answer there.
-  if (world_.size() > 1) return;
+  if (session_.world.size() > 1) return;
   try {
     finish_steps(steps);
   } catch (const NonFiniteError&) {
@@ -110,117 +254,177 @@ void Trainer::finish_before_failure(std::int64_t steps) {
   }
 }
 
-const Batch& Trainer::next_batch() {
-  if (ahead_failure_) std::rethrow_exception(ahead_failure_);
-  const Batch* ahead = std::exchange(ahead_, nullptr);
-  return ahead != nullptr ? *ahead : loader_->next();
+void Trainer::record_step() {
+  recorder_.step(meter_.report());
+  std::vector<RankReport> ranks = meter_.report_ranks();
+  if (session_.logs_replicas()) add_digests(replicas_, ranks);
+  recorder_.ranks(meter_.done(), ranks);
+  if (request_.config.run.log_bn != BatchNormLog::kOff) record_batch_norms();
 }
 
-// While the devices work; returns the seconds of waiting for the loader. What goes wrong with the
-// next batch is of no concern to the present step, whose record and checkpoint come first.
-double Trainer::stage_next_batch() {
-  if (begun_ >= max_iters_) return 0;
-  const Clock::time_point start = Clock::now();
-  try {
-    ahead_ = &loader_->next();
-  } catch (...) {
-    ahead_failure_ = std::current_exception();
-    return 0;
+void Trainer::record_batch_norms() {
+  const BatchNormReading reading = read_batch_norms(replicas_);
+  batch_norms_ = diagnose(reading, meter_.done());
+  BatchNormRecord record{.step = meter_.done(), .layers = batch_norms_};
+  if (session_.logs_replicas()) {
+    const SyncGroup& group = replicas_.sync_group();
+    record.reading = &reading;
+    record.channels = request_.config.run.log_bn == BatchNormLog::kFull;
+    record.forward = group.callbacks(Direction::kForward);
+    record.backward = group.callbacks(Direction::kBackward);
+    record.barrier = group.callbacks(Direction::kOther);
   }
-  const double waited = seconds_since(start);
-  replicas_->stage_next(*ahead_);
-  return waited;
+  recorder_.batch_norms(record);
 }
 
 void Trainer::validate() {
-  if (validated_iteration_ == iteration_) return;
-  validated_iteration_ = iteration_;
-  evaluation_ = evaluator_->evaluate(config_.bn.eval_stats, config_.run.tensorboard);
-  log_evaluation(evaluation_);
-  log_images();
-  const std::optional<double> reached = score(evaluation_);
-  const bool better = reached && (!best_score_ || *reached > *best_score_);
-  if (better) {
-    best_score_ = reached;
-    best_iter_ = iteration_;
-    save("best");
+  if (validation_.step == meter_.done()) return;
+  validation_.step = meter_.done();
+  const Config& config = request_.config;
+  Evaluation& evaluation = validation_.chosen;
+  evaluation = session_.evaluator->evaluate(config.bn.eval_stats, config.run.tensorboard);
+  const bool better = best_.take(score(evaluation), meter_.done());
+  record_evaluation(evaluation, true);
+  if (better) save("best");
+}
+
+void Trainer::record_evaluation(const Evaluation& evaluation, bool chosen) {
+  EvaluationRecord record{.step = meter_.done(),
+                          .evaluation = evaluation,
+                          .classes = session_.classes,
+                          .chosen = chosen,
+                          .best_score = best_.score};
+  const bool known = recorder_.knows_scores_of(record.step);
+  const std::vector<Color> colors = class_colors(request_.config.data);
+  for (const ValidationExample& example : session_.evaluator->examples()) {
+    if (!chosen || known) break;
+    record.images.push_back({std::filesystem::path(example.name).filename().string(),
+                             side_by_side({example.image, paint(example.truth, colors),
+                                           paint(example.prediction, colors)})});
   }
-  write_metrics("running");
+  recorder_.evaluation(std::move(record));
 }
 
 void Trainer::save(const std::string& name) {
-  Checkpoint checkpoint = read_checkpoint(*replicas_);
-  if (!world_.first()) return;
-  checkpoint.state.iteration = iteration_;
-  checkpoint.state.losses = losses_;
-  checkpoint.state.best_score = best_score_;
-  checkpoint.state.best_iter = best_iter_;
-  checkpoint.state.config_hash = config_hash(config_);
-  checkpoint.state.devices = layout_.placement(devices_text_);
-  save_checkpoint(folder_.checkpoint(name), checkpoint);
-  log_->events().write({{"type", "checkpoint"},
-                        {"step", iteration_},
-                        {"path", fmt::format("ckpt/{}.safetensors", name)}});
+  Checkpoint checkpoint = read_checkpoint(replicas_);
+  if (!session_.world.first()) return;
+  checkpoint.state.iteration = meter_.done();
+  checkpoint.state.losses = meter_.losses();
+  checkpoint.state.best_score = best_.score;
+  checkpoint.state.best_iter = best_.step;
+  checkpoint.state.config_hash = config_hash(request_.config);
+  checkpoint.state.devices = session_.layout.placement(session_.devices_text);
+  save_checkpoint(session_.folder.checkpoint(name), checkpoint);
+  recorder_.checkpoint(meter_.done(), name);
 }
 
 // The numbered one first: while `last` is rewritten there is always a whole checkpoint of this
 // step.
 void Trainer::save_progress() {
-  save(fmt::format("iter_{}", iteration_));
+  save(fmt::format("iter_{}", meter_.done()));
   save("last");
-  world_.on_first([&] { prune_checkpoints(folder_.checkpoints(), config_.run.keep); });
+  session_.world.on_first(
+      [this] { prune_checkpoints(session_.folder.checkpoints(), request_.config.run.keep); });
 }
 
 TrainSummary Trainer::finish() {
   // A run that was killed while it wrote its last checkpoint has half of it, and no step was left
   // that would have written it again.
-  if (resumed_ && iteration_ == resumed_->checkpoint.state.iteration) save("last");
+  if (session_.resume.found() && meter_.done() == session_.resume.step()) save("last");
   validate();
-  const bool differ = layout_.ranks() > 1 && !config_.bn.shares_statistics();
-  if (config_.run.eval_all_stats && differ) {
+  const Config& config = request_.config;
+  const bool differ = session_.layout.ranks() > 1 && !config.bn.shares_statistics();
+  if (config.run.eval_all_stats && differ) {
     for (const EvalStats stats : {EvalStats::kDevice0, EvalStats::kMean, EvalStats::kPooled}) {
-      if (stats == config_.bn.eval_stats) continue;
-      other_stats_.push_back(evaluator_->evaluate(stats));
-      log_evaluation(other_stats_.back());
+      if (stats == config.bn.eval_stats) continue;
+      validation_.others.push_back(session_.evaluator->evaluate(stats));
+      record_evaluation(validation_.others.back(), false);
     }
   }
   TrainSummary summary = summarize(TrainStatus::kDone);
-  log_end("done", kExitDone, {{"summary", to_json(summary)}});
-  log_->plain("\n" + format_summary(summary, request_.program));
+  recorder_.end({.step = meter_.done(),
+                 .status = "done",
+                 .exit_code = kExitDone,
+                 .details = {{"summary", to_json(summary)}},
+                 .text = "\n" + format_summary(summary, request_.program)});
   return summary;
 }
 
 TrainSummary Trainer::interrupt() {
   save_progress();
-  const std::string command = fmt::format(
-      "{} train {} -d {} -o {} --resume", shell_word(request_.program),
-      shell_word(folder_.config().string()), devices_text_, shell_word(folder_.root.string()));
-  log_->warning(fmt::format("interrupted after step {}; saved {}", iteration_,
-                            folder_.checkpoint("last").string()));
-  log_->plain("go on with:\n  " + command);
-  log_end("interrupted", kExitInterrupted, {{"resume", command}});
+  const RunFolder& folder = session_.folder;
+  const std::string command =
+      fmt::format("{} train {} -d {} -o {} --resume", shell_word(request_.program),
+                  shell_word(folder.config().string()), session_.devices_text,
+                  shell_word(folder.root.string()));
+  recorder_.end({.step = meter_.done(),
+                 .status = "interrupted",
+                 .exit_code = kExitInterrupted,
+                 .details = {{"resume", command}},
+                 .warning = fmt::format("interrupted after step {}; saved {}", meter_.done(),
+                                        folder.checkpoint("last").string()),
+                 .text = "go on with:\n  " + command});
   return summarize(TrainStatus::kInterrupted);
 }
 
 // Says what happened in the run's own files; the caller hears it by exception.
 void Trainer::fail(const std::exception& error) {
-  const std::string what = error.what();
+  RunEnd end{.step = meter_.done(),
+             .status = "failed",
+             .exit_code = exit_code_of(error),
+             .details = {{"error", error.what()}},
+             .stalled = dynamic_cast<const StalledError*>(&error) != nullptr};
   try {
-    if (!recorded_error_.exchange(true)) log_->record_error(what);
+    recorder_.error(error.what());
+    const std::filesystem::path last = session_.folder.checkpoint("last");
     std::error_code ignored;
-    if (std::filesystem::exists(folder_.checkpoint("last"), ignored)) {
-      log_->warning(fmt::format("the last good checkpoint is {}; --resume goes on from it",
-                                folder_.checkpoint("last").string()));
+    if (std::filesystem::exists(last, ignored)) {
+      end.warning =
+          fmt::format("the last good checkpoint is {}; --resume goes on from it", last.string());
     }
-    if (dynamic_cast<const StalledError*>(&error) != nullptr) {
-      log_->events().write({{"type", "stall"}, {"step", iteration_}, {"text", what}});
-    }
-    log_end("failed", exit_code_of(error), {{"error", what}});
+    recorder_.end(end);
   } catch (const std::exception&) {
     // The disk may be full: the first error is the one to report.
   }
   throw;
 }
+
+TrainSummary Trainer::summarize(TrainStatus status) {
+  const Config& config = request_.config;
+  const RankLayout& layout = session_.layout;
+  TrainSummary summary{.status = status,
+                       .run = session_.folder.root,
+                       .config_hash = config_hash(config),
+                       .bn_mode = to_string(config.bn.mode),
+                       .seed = config.run.seed,
+                       .devices = session_.devices_text,
+                       .placement = layout.placement(session_.devices_text),
+                       .device_count = layout.ranks(),
+                       .global_batch = config.global_batch(layout.ranks()),
+                       .iterations = meter_.done(),
+                       .max_iters = session_.max_iters,
+                       .parameters = replicas_.parameter_count(),
+                       .classes = session_.classes,
+                       .evaluation = validation_.chosen,
+                       .other_stats = validation_.others,
+                       .best_score = best_.score,
+                       .best_iter = best_.step,
+                       .train_loss = meter_.tail_loss(),
+                       .times = meter_.mean_times(),
+                       .peak_memory_mb = peak_memory_mb(),
+                       .ranks = mean_ranks(meter_, session_),
+                       .batch_norms = batch_norms_};
+  const MeanTimes& times = summary.times;
+  if (times.step > 0) {
+    summary.images_per_second = static_cast<double>(summary.global_batch) / times.step;
+    summary.waiting_share = times.batch_norm_wait / times.step;
+  }
+  summary.shares_cores =
+      session_.devices.front().kind == DeviceKind::kCpu && layout.own_ranks() > host_threads();
+  return summary;
+}
+
+}  // namespace
 
 TrainSummary train(const TrainRequest& request) { return Trainer(request).run(); }
 

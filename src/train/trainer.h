@@ -13,7 +13,7 @@
 
 #include "config/config.h"
 #include "lockstep/sync/world.h"
-#include "run/run_log.h"
+#include "run/run_sink.h"
 #include "run/summary.h"
 
 namespace lockstep {

@@ -32,8 +32,8 @@ TrainSummary run(const std::string& mode, std::uint64_t seed, double m_iou) {
   return summary;
 }
 
-BatchNormLens lens(const std::string& layer, double ratio) {
-  BatchNormLens result;
+BatchNormDiagnostics lens(const std::string& layer, double ratio) {
+  BatchNormDiagnostics result;
   result.layer = layer;
   result.count = 1000;
   result.parts = 4;

@@ -5,7 +5,7 @@
 #include "fuzz/fuzz.h"
 #include "report/data/report_data.h"
 #include "run/choices.h"
-#include "run/run_log.h"
+#include "run/json_lines.h"
 #include "run/summary.h"
 
 using namespace lockstep;

@@ -60,7 +60,7 @@ TEST_CASE("the lens splits the variance of the whole batch into within and betwe
     }
     parts.push_back(moments);
   }
-  const BatchNormLens lens = compare_parts(parts, kEps);
+  const BatchNormDiagnostics lens = compare_parts(parts, kEps);
 
   double within = 0, between = 0, ratio = 0, ratio_max = 0, log_ratio = 0, whole_variance = 0;
   for (int c = 0; c < kChannels; ++c) {
@@ -94,7 +94,7 @@ TEST_CASE("the lens splits the variance of the whole batch into within and betwe
 }
 
 TEST_CASE("the lens of a batch without values says nothing") {
-  const BatchNormLens lens = compare_parts(std::vector<PartMoments>{{0, {0}, {0}}}, 1e-5);
+  const BatchNormDiagnostics lens = compare_parts(std::vector<PartMoments>{{0, {0}, {0}}}, 1e-5);
   CHECK(lens.parts == 0);
   CHECK(lens.ratio_max == 0);
 }

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/core/check.h"
-#include "run/run_log.h"
+#include "run/json_lines.h"
 #include "support/temporary_folder.h"
 
 namespace lockstep {

@@ -7,8 +7,8 @@
 
 #include "core/json.h"
 #include "lockstep/core/check.h"
+#include "run/json_lines.h"
 #include "run/run_folder.h"
-#include "run/run_log.h"
 #include "run/summary_json.h"
 
 namespace lockstep {
@@ -62,9 +62,9 @@ void read_events(const fs::path& path, RunRecord& run) {
       run.devices = json.value("devices", run.devices);
       // What a resumed run does again supersedes what it did before.
       const std::int64_t step = json.value("step", std::int64_t{0});
-      std::erase_if(run.lens, [&](const BatchNormLens& lens) { return lens.step > step; });
+      std::erase_if(run.lens, [&](const BatchNormDiagnostics& lens) { return lens.step > step; });
     } else if (type == "bn") {
-      run.lens.push_back(lens_from(json));
+      run.lens.push_back(diagnostics_from(json));
     }
   });
 }

@@ -26,8 +26,8 @@ struct RunRecord {
 
   std::vector<Point> train_loss, learning_rate, gradient_norm;  // over steps
   std::vector<Point> val_score, val_loss;
-  std::vector<Point> step_seconds;  // means since the point before
-  std::vector<BatchNormLens> lens;  // in order of steps, then of layers
+  std::vector<Point> step_seconds;         // means since the point before
+  std::vector<BatchNormDiagnostics> lens;  // in order of steps, then of layers
 
   /// Key and value in TOML; empty where config.toml cannot be read, which `config_error` explains.
   std::vector<std::pair<std::string, std::string>> config;

@@ -17,23 +17,23 @@ constexpr std::size_t kMostNamedRows = 40;  // of more rows the blocks are named
 
 struct Measure {
   std::string name, title, caption;
-  std::function<double(const BatchNormLens&)> value;
+  std::function<double(const BatchNormDiagnostics&)> value;
 };
 
 std::vector<Measure> measures() {
   return {
       {"between_within", "Variance between parts / within",
        "Variance of the parts' means over the mean variance inside them, mean over channels:",
-       [](const BatchNormLens& lens) { return lens.ratio_mean; }},
+       [](const BatchNormDiagnostics& lens) { return lens.ratio_mean; }},
       {"log_variance", "|log| of part's / whole variance",
        "How far a part's variance lies from the whole batch's, as |log|: 0.7 is a factor of two. "
        "Mean "
        "over channels and parts:",
-       [](const BatchNormLens& lens) { return lens.log_var_ratio; }},
+       [](const BatchNormDiagnostics& lens) { return lens.log_var_ratio; }},
       {"running_mean", "Devices' running means apart",
        "Largest distance of a device's running mean from device 0's, in standard deviations of the "
        "batch:",
-       [](const BatchNormLens& lens) {
+       [](const BatchNormDiagnostics& lens) {
          const double variance = lens.within + lens.between;
          return variance > 0 ? lens.running_mean_spread / std::sqrt(variance) : 0;
        }}};
@@ -63,7 +63,7 @@ Grid grid_of(const std::vector<const RunRecord*>& runs, const Measure& measure) 
   Grid grid;
   std::map<double, std::map<std::string, Mean>> cells;
   for (const RunRecord* run : runs) {
-    for (const BatchNormLens& lens : run->lens) {
+    for (const BatchNormDiagnostics& lens : run->lens) {
       if (std::find(grid.layers.begin(), grid.layers.end(), lens.layer) == grid.layers.end()) {
         grid.layers.push_back(lens.layer);
       }

@@ -8,9 +8,9 @@
 #include <numeric>
 
 #include "core/seconds_since.h"
+#include "data/data_check.h"
 #include "data/sample_store.h"
 #include "lockstep/core/progress.h"
-#include "train/evaluator.h"
 #include "train/inference/inference.h"
 
 namespace lockstep {

@@ -1,0 +1,55 @@
+#pragma once
+// The recorder of a run: tells every sink what the trainer tells it.
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "run/run_log.h"
+#include "run/run_sink.h"
+
+namespace lockstep {
+
+/// The trainer's, used by its thread.
+class RunRecorder {
+ public:
+  /// Makes the folder, or takes from that of an earlier part of the run what lies after `run.step`:
+  /// these steps are trained again. Throws ConfigError when run.metrics_file cannot be written;
+  /// the folder then is as it was.
+  explicit RunRecorder(const RunDescription& run);
+
+  void begin(const RunDescription& run, const std::vector<std::string>& warnings);
+  void show_progress(std::int64_t done, std::int64_t total, double loss) const;
+  void step(const StepReport& report);
+  void ranks(std::int64_t step, std::span<const RankReport> reports);
+  void batch_norms(const BatchNormRecord& record);
+  void evaluation(EvaluationRecord record);
+  /// Whether an earlier part of the run has written this step's scores.
+  bool knows_scores_of(std::int64_t step) const { return last_validated_ == step; }
+  /// `name`: of ckpt/NAME.safetensors.
+  void checkpoint(std::int64_t step, const std::string& name);
+  void warning(std::int64_t step, const std::string& text);
+  /// Why the run ends, into run.log, once. Safe from any thread.
+  void error(const std::string& text);
+  /// A line for people alone.
+  void note(const std::string& text) { log_->warning(text); }
+  void end(const RunEnd& end);
+
+ private:
+  void open(std::unique_ptr<RunSink> sink);
+  void go_on(const RunDescription& run);
+
+  template <typename... Told, typename... Given>
+  void tell(void (RunSink::*what)(Told...), const Given&... given) {
+    for (const auto& sink : sinks_) ((*sink).*what)(given...);
+  }
+
+  std::vector<std::unique_ptr<RunSink>> sinks_;
+  RunLog* log_ = nullptr;  // one of them
+  std::int64_t last_validated_ = -1;
+  int taken_back_ = 0;  // lines of scalars.json
+  std::atomic<bool> has_error_{false};
+};
+
+}  // namespace lockstep

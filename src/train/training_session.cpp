@@ -1,0 +1,217 @@
+#include "train/training_session.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <numeric>
+
+#include "backend/processor.h"
+#include "data/data_check.h"
+#include "lockstep/core/check.h"
+#include "run/choices.h"
+#include "run/environment.h"
+#include "run/metrics_file.h"
+#include "step/replica.h"
+#include "step/scatter.h"
+#include "train/training.h"
+
+namespace lockstep {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+std::string fault_of(const TrainRequest& request) {
+  if (!request.fault.empty()) return request.fault;
+  const char* from_environment = std::getenv("LOCKSTEP_FAULT");
+  return from_environment == nullptr ? "" : from_environment;
+}
+
+/// Nothing where there is one.
+std::string describe_processes(const RankLayout& layout) {
+  std::string text;
+  for (int process = 0; layout.processes() > 1 && process < layout.processes(); ++process) {
+    text += (process == 0 ? "" : ", ") + layout.describe(process);
+  }
+  return text;
+}
+
+}  // namespace
+
+TrainingSession::TrainingSession(const TrainRequest& asked)
+    : request(asked),
+      config(asked.config),
+      world(asked.world),
+      warnings(asked.warnings),
+      classes(class_names(config.data)),
+      devices_text(asked.devices.empty() ? default_devices() : asked.devices),
+      devices(parse_devices(devices_text)),
+      layout(make_rank_layout(world, devices)),
+      fault(fault_of(asked)) {
+  check_processes();
+  check_can_be_written(config);
+  choose_folder();
+  resume = ResumePoint(world, request.resume, folder, warnings);
+  make_loader();
+  make_alike_replicas();
+  evaluator = std::make_unique<Evaluator>(config, *replicas);
+  warn_of_data();
+  if (resume.found()) {
+    resume.restore(*replicas, config, folder, world, warnings);
+  } else {
+    load_initial_weights();
+  }
+  if (fault.active()) warnings.push_back("faults are injected (LOCKSTEP_FAULT)");
+}
+
+// What would make the processes train different things, or to other bits than one process.
+void TrainingSession::check_processes() {
+  if (world.size() == 1) return;  // the program's hash takes a moment
+  if (const auto other = world.first_to_differ(program_hash())) {
+    throw ConfigError(concat(layout.describe(*other), " runs another program than ",
+                             layout.describe(0), "; copy one build of it to all machines"));
+  }
+  if (const auto other = world.first_to_differ(config_hash(config))) {
+    throw ConfigError(concat(layout.describe(*other), " has another configuration than ",
+                             layout.describe(0), " (lockstep config show tells it); give all ",
+                             "processes the same file and the same -s"));
+  }
+  if (const auto other = world.first_to_differ(processor_name())) {
+    warnings.push_back(concat(layout.describe(*other), " has another processor than ",
+                              layout.describe(0), ": results may differ from those of other ",
+                              "placements in their last bits"));
+  }
+  const int online = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+  if (host_threads() < online && std::getenv("OMP_NUM_THREADS") == nullptr) {
+    warnings.push_back(concat("this process may use ", host_threads(), " of the ", online,
+                              " cores of its machine; give mpirun --bind-to none"));
+  }
+}
+
+// Process 0 knows: the others write beside it what is theirs.
+void TrainingSession::choose_folder() {
+  const fs::path root = world.from_first([this] {
+    find_folder();
+    return folder.root.string();
+  });
+  if (!world.first()) folder.root = root / "processes" / std::to_string(world.process());
+}
+
+void TrainingSession::find_folder() {
+  if (!config.run.metrics_file.empty()) check_metrics_file(config.run.metrics_file);
+  folder.root = request.output;
+  if (folder.root.empty() && request.resume) {
+    folder = resumes_newest(*request.resume) ? newest_run_folder(config)
+                                             : RunFolder{run_of(*request.resume)};
+  }
+  lock_folder();
+  if (folder.holds_run() && !request.resume) {
+    throw ConfigError(concat(
+        folder.root.string(),
+        " already holds a run: continue it with --resume, or choose another folder with -o"));
+  }
+}
+
+// Trainings that begin in the same second find the same new name: all but one look again.
+void TrainingSession::lock_folder() {
+  if (!folder.root.empty()) lock.emplace(folder.root);
+  while (!lock) {
+    folder = new_run_folder(config);
+    try {
+      lock.emplace(folder.root);
+    } catch (const ConfigError&) {
+      continue;
+    }
+  }
+}
+
+void TrainingSession::make_loader() {
+  LoaderOptions options{.batch = config.global_batch(layout.ranks()),
+                        .drop_last = config.batch.drop_last,
+                        .seed = config.run.seed,
+                        .first_batch = resume.step()};
+  if (world.size() > 1) {
+    options.own_places = [own = layout, accumulate = config.batch.accumulate](std::int64_t count) {
+      return own_places(count, accumulate, own);
+    };
+  }
+  loader = std::make_unique<TrainLoader>(config.data, options);
+  max_iters = config.max_iters(loader->batches_per_epoch());
+  resume.check_steps(max_iters);
+}
+
+// Where processes have chosen other convolutions than the first they take its choices, and all make
+// their replicas once more: a step's bits are those of one choice.
+void TrainingSession::make_alike_replicas() {
+  const auto make = [&] {
+    replicas.reset();
+    replicas = make_replicas(config, devices, config.global_batch(layout.ranks()), loader->size(),
+                             fault.hook(), world);
+  };
+  make();
+  const std::vector<int> changed = follow_first_process(world);
+  if (std::accumulate(changed.begin(), changed.end(), 0) > 0) make();
+}
+
+// A mistake in the data costs hours; a look at some of them a second.
+void TrainingSession::warn_of_data() {
+  constexpr std::int64_t kLookedAt = 64;
+  for (const Dataset* dataset : {&loader->dataset(), &evaluator->dataset()})
+    warn_of_skipped(*dataset, warnings);
+  if (find_layout(config.data).generated || resume.found()) return;
+  const std::vector<std::int64_t> samples = sample_evenly(loader->dataset(), kLookedAt);
+  const SplitReport report =
+      examine_split(loader->dataset(), config.data, Split::kTrain, samples, config.data.workers);
+  for (const std::string& text : data_warnings(report, config.data)) warnings.push_back(text);
+}
+
+void TrainingSession::load_initial_weights() {
+  if (!config.model.backbone_weights.empty()) {
+    // The heads are missing from such a file, and its own classifier is left over.
+    import_initial("model.backbone_weights", config.model.backbone_weights);
+  }
+  if (request.init.empty()) return;
+  const ImportSummary summary = import_initial("--init", request.init);
+  const bool whole =
+      summary.skipped.empty() && summary.missing.empty() && summary.unexpected.empty();
+  if (whole || !world.first()) return;
+  warnings.push_back(started.back());
+  started.pop_back();
+}
+
+ImportSummary TrainingSession::import_initial(const char* asked_by, const fs::path& path) {
+  if (!world.first()) return replicas->load_state_dict({}, false);
+  const ImportSummary summary = import_weights(*replicas, path);
+  started.push_back(concat(asked_by, " ", path.string(), ": ", describe_import(summary)));
+  return summary;
+}
+
+RunDescription TrainingSession::describe() const {
+  const TransportRanks ranks{devices, layout.first_rank(), layout.ranks()};
+  const GradientExchangeChoice& exchange = replicas->gradient_exchange();
+  const Backend& backend = replicas->replica(layout.first_rank()).backend();
+  return {.config = config,
+          .folder = folder,
+          .console = world.first() ? request.console : Console::kQuiet,
+          .first_process = world.first(),
+          .devices = devices_text,
+          .devices_by_default = request.devices.empty(),
+          .device_count = layout.ranks(),
+          .processes = describe_processes(layout),
+          .transport = resolve_transport(config.run.transport, ranks),
+          .gradient_exchange = exchange.kind,
+          .exchange_reason = exchange.reason,
+          .convolutions = summarize_choices(),
+          .environment = describe_environment(devices),
+          .algorithms = backend.conv2d_algorithms(),
+          .size = loader->size(),
+          .parameters = replicas->parameter_count(),
+          .step = resume.step(),
+          .max_iters = max_iters,
+          .steps_per_epoch = loader->batches_per_epoch(),
+          .best_score = resume.state().best_score,
+          .resumed = resume.path(),
+          .started = started};
+}
+
+}  // namespace lockstep
