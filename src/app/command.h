@@ -41,32 +41,32 @@ struct GoesWith {
 };
 
 /// An option that is being declared.
-class Option {
+class CommandOption {
  public:
-  Option(CLI::Option* option, std::vector<GoesWith>& goes_with)
+  CommandOption(CLI::Option* option, std::vector<GoesWith>& goes_with)
       : option_(option), goes_with_(goes_with) {}
 
-  Option& required();
+  CommandOption& required();
   /// What it takes, which help, man pages and completion have in common: words in small letters are
   /// what may be typed, with ,... several of them; names in capitals are kinds of things, of which
   /// CONFIG, DIR, FILE, RUN, DEVICES, KEY=VALUE, LAYOUT and PAGE can be completed. A positional
   /// option without one is of the kind that its name says.
-  Option& takes(const std::string& type);
+  CommandOption& takes(const std::string& type);
   /// Whole numbers from `least` to `most`.
-  Option& takes_count(std::int64_t least, std::int64_t most);
+  CommandOption& takes_count(std::int64_t least, std::int64_t most);
   /// Numbers above 0.
-  Option& takes_positive();
+  CommandOption& takes_positive();
   /// May be there without a value.
-  Option& value_may_be_missing();
+  CommandOption& value_may_be_missing();
   /// Each time it is there, it takes one value.
-  Option& one_value_each();
+  CommandOption& one_value_each();
   /// Several values in one word, with commas between them.
-  Option& separated_by_commas();
+  CommandOption& separated_by_commas();
   /// The help says what it is when it is not given.
-  Option& shows_default();
-  Option& needs(const Option& other);
+  CommandOption& shows_default();
+  CommandOption& needs(const CommandOption& other);
   /// Refused where the first positional is another word that the command knows.
-  Option& goes_with(std::vector<std::string> words);
+  CommandOption& goes_with(std::vector<std::string> words);
 
  private:
   CLI::Option* option_;
@@ -82,15 +82,15 @@ class Options {
 
   /// "-o,--output" or, for a positional, "TARGET".
   template <typename Value>
-  Option add(const std::string& names, Value& value, const std::string& says);
-  Option add_flag(const std::string& names, bool& value, const std::string& says);
+  CommandOption add(const std::string& names, Value& value, const std::string& says);
+  CommandOption add_flag(const std::string& names, bool& value, const std::string& says);
   /// A configuration, or several; those that come with Lockstep are found from everywhere.
   template <typename Paths>
-  Option add_config(const std::string& names, Paths& value, const std::string& says);
+  CommandOption add_config(const std::string& names, Paths& value, const std::string& says);
 
-  Option add_devices();
-  Option add_overrides();
-  Option add_output(const char* takes, const std::string& says);
+  CommandOption add_devices();
+  CommandOption add_overrides();
+  CommandOption add_output(const char* takes, const std::string& says);
   void add_json();
   /// --flip and --scales.
   void add_augmentation(bool& flip, std::string& scales);

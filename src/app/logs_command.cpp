@@ -21,7 +21,7 @@
 #include "compare/table.h"
 #include "core/json.h"
 #include "lockstep/core/check.h"
-#include "report/page/line_chart.h"
+#include "report/sections/curve_figure.h"
 #include "run/json_lines.h"
 #include "run/run_folder.h"
 #include "run/run_lock.h"
@@ -288,31 +288,42 @@ std::string full_tag(const ScalarsByRun& runs, const std::string& key) {
       fmt::format("logs plot: no {} in these runs; they have {}", key, fmt::join(tags, ", ")));
 }
 
-/// Mode and seed by which a run is drawn, of the last line of events.jsonl that begins it.
-Curve curve_of(const fs::path& run) {
-  Curve curve;
+/// The mode by which a run is drawn, of the last line of events.jsonl that begins it.
+std::string mode_of(const fs::path& run) {
+  std::string mode;
   for_each_json_line(RunFolder{run}.events(), [&](const Json& json) {
-    if (!json.contains("bn_mode")) return;
-    curve.mode = current_mode_name(json.value("bn_mode", ""));
-    curve.seed = json.value("seed", std::uint64_t{0});
+    if (json.contains("bn_mode")) mode = current_mode_name(json.value("bn_mode", ""));
   });
-  curve.name = run.string();
-  return curve;
+  return mode;
+}
+
+std::vector<Point> points_of(const std::vector<Scalar>& scalars, const std::string& tag) {
+  std::vector<Point> points;
+  for (const Scalar& scalar : scalars) {
+    if (scalar.tag == tag) points.push_back({static_cast<double>(scalar.step), scalar.value});
+  }
+  return points;
 }
 
 void write_svg(const ScalarsByRun& runs, const std::string& tag, const fs::path& file) {
-  LineChart chart{tag, "step", {}, tag == "train/loss" || tag == "train/grad_norm"};
+  Plot chart{tag};
+  chart.x_label = "step";
+  chart.may_be_logarithmic = tag == "train/loss" || tag == "train/grad_norm";
+  Interval steps{std::numeric_limits<double>::infinity(), 0};
   for (const auto& [run, scalars] : runs) {
-    Curve curve = curve_of(run);
-    for (const Scalar& scalar : scalars) {
-      if (scalar.tag == tag)
-        curve.points.push_back({static_cast<double>(scalar.step), scalar.value});
+    for (const Point& point : points_of(scalars, tag)) {
+      steps = {std::min(steps.low, point.at), std::max(steps.high, point.at)};
     }
-    if (!curve.points.empty()) chart.curves.push_back(std::move(curve));
   }
-  write_output(file, draw(chart).svg.file());
-  fmt::print("{}: {} of {} run{}\n", file.string(), tag, chart.curves.size(),
-             chart.curves.size() == 1 ? "" : "s");
+  int drawn = 0;
+  for (const auto& [run, scalars] : runs) {
+    const std::vector<Point> points = points_of(scalars, tag);
+    if (points.empty()) continue;
+    add_curve(chart, points, mode_of(run), run.string(), steps);
+    ++drawn;
+  }
+  write_output(file, draw(chart).file());
+  fmt::print("{}: {} of {} run{}\n", file.string(), tag, drawn, drawn == 1 ? "" : "s");
 }
 
 void plot(const LogsArguments& arguments) {

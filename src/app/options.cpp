@@ -28,17 +28,17 @@ std::optional<Number> read_number(const std::string& text) {
 
 }  // namespace
 
-Option& Option::required() {
+CommandOption& CommandOption::required() {
   option_->required();
   return *this;
 }
 
-Option& Option::takes(const std::string& type) {
+CommandOption& CommandOption::takes(const std::string& type) {
   option_->type_name(type);
   return *this;
 }
 
-Option& Option::takes_count(std::int64_t least, std::int64_t most) {
+CommandOption& CommandOption::takes_count(std::int64_t least, std::int64_t most) {
   option_->check([=](const std::string& text) {
     const auto value = read_number<std::int64_t>(text);
     if (value && *value >= least && *value <= most) return std::string();
@@ -47,7 +47,7 @@ Option& Option::takes_count(std::int64_t least, std::int64_t most) {
   return takes("N");
 }
 
-Option& Option::takes_positive() {
+CommandOption& CommandOption::takes_positive() {
   option_->check([](const std::string& text) {
     const auto value = read_number<double>(text);
     const bool good = value && std::isfinite(*value) && *value > 0;
@@ -56,55 +56,56 @@ Option& Option::takes_positive() {
   return *this;
 }
 
-Option& Option::value_may_be_missing() {
+CommandOption& CommandOption::value_may_be_missing() {
   option_->expected(0, 1);
   return *this;
 }
 
-Option& Option::one_value_each() {
+CommandOption& CommandOption::one_value_each() {
   option_->allow_extra_args(false);
   return *this;
 }
 
-Option& Option::separated_by_commas() {
+CommandOption& CommandOption::separated_by_commas() {
   option_->delimiter(',');
   return *this;
 }
 
-Option& Option::shows_default() {
+CommandOption& CommandOption::shows_default() {
   option_->capture_default_str();
   return *this;
 }
 
-Option& Option::needs(const Option& other) {
+CommandOption& CommandOption::needs(const CommandOption& other) {
   option_->needs(other.option_);
   return *this;
 }
 
-Option& Option::goes_with(std::vector<std::string> words) {
+CommandOption& CommandOption::goes_with(std::vector<std::string> words) {
   goes_with_.push_back({option_, std::move(words)});
   return *this;
 }
 
 template <typename Value>
-Option Options::add(const std::string& names, Value& value, const std::string& says) {
+CommandOption Options::add(const std::string& names, Value& value, const std::string& says) {
   return {command_.add_option(names, value, says), goes_with_};
 }
-template Option Options::add(const std::string&, std::string&, const std::string&);
-template Option Options::add(const std::string&, std::vector<std::string>&, const std::string&);
-template Option Options::add(const std::string&, std::filesystem::path&, const std::string&);
-template Option Options::add(const std::string&, std::vector<std::filesystem::path>&,
-                             const std::string&);
-template Option Options::add(const std::string&, int&, const std::string&);
-template Option Options::add(const std::string&, std::int64_t&, const std::string&);
-template Option Options::add(const std::string&, double&, const std::string&);
+template CommandOption Options::add(const std::string&, std::string&, const std::string&);
+template CommandOption Options::add(const std::string&, std::vector<std::string>&,
+                                    const std::string&);
+template CommandOption Options::add(const std::string&, std::filesystem::path&, const std::string&);
+template CommandOption Options::add(const std::string&, std::vector<std::filesystem::path>&,
+                                    const std::string&);
+template CommandOption Options::add(const std::string&, int&, const std::string&);
+template CommandOption Options::add(const std::string&, std::int64_t&, const std::string&);
+template CommandOption Options::add(const std::string&, double&, const std::string&);
 
-Option Options::add_flag(const std::string& names, bool& value, const std::string& says) {
+CommandOption Options::add_flag(const std::string& names, bool& value, const std::string& says) {
   return {command_.add_flag(names, value, says), goes_with_};
 }
 
 template <typename Paths>
-Option Options::add_config(const std::string& names, Paths& value, const std::string& says) {
+CommandOption Options::add_config(const std::string& names, Paths& value, const std::string& says) {
   CLI::Option* option = command_.add_option(names, value, says);
   option->transform(CLI::Validator(
       [](std::string& path) {
@@ -115,24 +116,25 @@ Option Options::add_config(const std::string& names, Paths& value, const std::st
   option->type_name(option->nonpositional() ? "CONFIG" : "");
   return {option, goes_with_};
 }
-template Option Options::add_config(const std::string&, std::filesystem::path&, const std::string&);
-template Option Options::add_config(const std::string&, std::vector<std::filesystem::path>&,
-                                    const std::string&);
+template CommandOption Options::add_config(const std::string&, std::filesystem::path&,
+                                           const std::string&);
+template CommandOption Options::add_config(const std::string&, std::vector<std::filesystem::path>&,
+                                           const std::string&);
 
-Option Options::add_devices() {
+CommandOption Options::add_devices() {
   return add("-d,--devices", common_.devices,
              "cpu:4 (virtual devices), cuda:0,1, cuda:all, cuda:0x4; default: all GPUs, else cpu:1")
       .takes("DEVICES");
 }
 
-Option Options::add_overrides() {
+CommandOption Options::add_overrides() {
   CLI::Option* option = command_.add_option("-s,--set", common_.overrides,
                                             "key=value, for example bn.mode=sync; may be repeated");
   option->type_name("KEY=VALUE")->expected(-1)->allow_extra_args(false);
   return {option, goes_with_};
 }
 
-Option Options::add_output(const char* takes, const std::string& says) {
+CommandOption Options::add_output(const char* takes, const std::string& says) {
   return add("-o,--output", common_.output, says).takes(takes);
 }
 

@@ -24,6 +24,11 @@ struct CurveFigure {
   bool thinned = false;
 };
 
+/// Draws a run's curve between the steps: thinned to what can be seen, and with its points where
+/// they are few. Returns whether it was thinned.
+bool add_curve(Plot& plot, const std::vector<Point>& points, std::string_view mode,
+               const std::string& name, Interval steps);
+
 /// None where no run has a value.
 std::optional<CurveFigure> curve_figure(const ReportData& data, const CurveSource& source);
 

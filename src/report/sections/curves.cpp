@@ -62,13 +62,18 @@ Interval steps_of(const std::vector<const RunRecord*>& runs, const CurveSource& 
   return steps;
 }
 
-/// The run's curve, and its points where they are few. Whether it was thinned.
-bool add_curve(Plot& plot, const RunRecord& run, const CurveSource& source, Interval steps) {
-  const std::vector<Point>& all = run.*source.points;
-  std::vector<Point> points = thin(all, steps.low, steps.high, kColumns);
+bool add_run(Plot& plot, const RunRecord& run, const CurveSource& source, Interval steps) {
+  std::vector<Point> points = run.*source.points;
   for (Point& point : points) point.value *= source.factor;
-  const Series series = mode_series(run.mode);
-  const std::string name = fmt::format("{}, seed {}", run.mode, run.seed);
+  return add_curve(plot, points, run.mode, fmt::format("{}, seed {}", run.mode, run.seed), steps);
+}
+
+}  // namespace
+
+bool add_curve(Plot& plot, const std::vector<Point>& all, std::string_view mode,
+               const std::string& name, Interval steps) {
+  const std::vector<Point> points = thin(all, steps.low, steps.high, kColumns);
+  const Series series = mode_series(mode);
   plot.marks.push_back(Line{series, points, name});
   const bool dots = points.size() <= kMostDots;
   for (std::size_t i = 0; dots && i < points.size(); ++i) {
@@ -78,8 +83,6 @@ bool add_curve(Plot& plot, const RunRecord& run, const CurveSource& source, Inte
   }
   return points.size() < all.size();
 }
-
-}  // namespace
 
 std::optional<CurveFigure> curve_figure(const ReportData& data, const CurveSource& source) {
   Plot plot{source.title};
@@ -92,7 +95,7 @@ std::optional<CurveFigure> curve_figure(const ReportData& data, const CurveSourc
   if (runs.empty()) return std::nullopt;
   const Interval steps = steps_of(runs, source);
   bool thinned = false;
-  for (const RunRecord* run : runs) thinned = add_curve(plot, *run, source, steps) || thinned;
+  for (const RunRecord* run : runs) thinned = add_run(plot, *run, source, steps) || thinned;
   return CurveFigure{{source.name, draw(plot), "", table_of(runs, source)}, thinned};
 }
 
