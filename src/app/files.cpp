@@ -29,11 +29,11 @@ fs::path expected_share_folder() {
   return (program_folder() / ".." / "share" / "lockstep").lexically_normal();
 }
 
-/// Regular files in `folder` that end in `extension`, in order of their names.
+/// Regular files in `folder` and below that end in `extension`, in order of their names.
 std::vector<fs::path> files_in(const fs::path& folder, const char* extension) {
   std::vector<fs::path> files;
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
+  for (const auto& entry : fs::recursive_directory_iterator(folder, error)) {
     if (entry.is_regular_file() && entry.path().extension() == extension)
       files.push_back(entry.path());
   }
@@ -105,8 +105,10 @@ std::vector<std::string> shared_configs() {
 std::vector<DocsPage> docs_pages() {
   const fs::path share = expected_share_folder();
   std::vector<DocsPage> pages;
-  for (const fs::path& file : files_in(share / "docs", ".md"))
-    pages.push_back({file.stem().string(), title_of(file), file});
+  for (const fs::path& file : files_in(share / "docs", ".md")) {
+    const std::string name = file.stem().string();
+    pages.push_back({name == "README" ? "index" : name, title_of(file), file});
+  }
   if (pages.empty()) {
     throw ConfigError(fmt::format(
         "docs: expected the documentation in {}, and there is none; `cmake --install` and the "

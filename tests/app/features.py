@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""docs/features.md names test cases, rows of the self-test and keys of the configuration: all of them exist.
+"""docs/look_up/features.md names test cases, rows of the self-test and keys of the configuration: all of them exist.
 
 features.py ROOT LOCKSTEP, the project's folder and the program. Prints what is missing, and exits with 1 if anything is.
 """
@@ -54,10 +54,10 @@ def wrong_rows(page: str) -> list[str]:
 
 def main() -> int:
     root, lockstep = Path(sys.argv[1]), sys.argv[2]
-    page = (root / "docs/features.md").read_text()
+    page = (root / "docs/look_up/features.md").read_text()
     wrong = wrong_rows(page) + missing_cases(page, root) + missing_rows(page, lockstep) + missing_keys(page, root)
     for line in wrong:
-        print(f"docs/features.md: {line}")
+        print(f"docs/look_up/features.md: {line}")
     return 1 if wrong else 0
 
 

@@ -33,8 +33,9 @@ def subcommands_of(program):
 
 def check_tree(source, prefix, subcommands):
     share = prefix / "share/lockstep"
-    for page in (source / "docs").glob("*.md"):
-        check((share / "docs" / page.name).read_text() == page.read_text(), f"docs/{page.name} is not installed")
+    for page in (source / "docs").rglob("*.md"):
+        name = page.relative_to(source)
+        check((share / name).read_text() == page.read_text(), f"{name} is not installed")
     for config in (source / "data/configs").glob("*.toml"):
         check((share / "data/configs" / config.name).is_file(), f"{config.name} is not installed")
     check((prefix / "share/bash-completion/completions/lockstep").is_file(), "no completion for bash")

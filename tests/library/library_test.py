@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Builds and runs the programs of docs/library.md against an installed copy, outside of the source tree.
+"""Builds and runs the programs of docs/do/library.md against an installed copy, outside of the source tree.
 
     library_test.py SOURCE BUILD [--cpu-only]
 
@@ -53,7 +53,7 @@ def programs_of(page):
 
 def check_output(name, printed, expected):
     if expected is not None and printed.split() != expected.split():
-        sys.exit(f"{name} prints\n{printed}\nbut docs/library.md says\n{expected}")
+        sys.exit(f"{name} prints\n{printed}\nbut docs/do/library.md says\n{expected}")
     print(f"{name}: ran, {len(printed.splitlines())} lines" + ("" if expected is None else ", as the page says"))
 
 
@@ -68,9 +68,9 @@ def build_cpu_only(source, build):
 
 def main():
     source, build = (pathlib.Path(word).resolve() for word in sys.argv[1:3])
-    programs = programs_of((source / "docs/library.md").read_text())
+    programs = programs_of((source / "docs/do/library.md").read_text())
     if not programs:
-        sys.exit("docs/library.md holds no program")
+        sys.exit("docs/do/library.md holds no program")
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         prefix, user = folder / "prefix", folder / "user"

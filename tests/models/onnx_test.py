@@ -5,7 +5,7 @@
 
 For every case: the files with BatchNorm folded into convolutions, with BatchNorm as nodes, and for one size of images;
 onnx.checker with full_check, which infers all shapes; logits of images of two sizes. Needs onnx and onnxruntime of PyPI
-in the Python that runs it, or in a virtual environment .onnx in the project's root (docs/export.md).
+in the Python that runs it, or in a virtual environment .onnx in the project's root (docs/do/export.md).
 """
 import os
 import pathlib
@@ -25,7 +25,7 @@ except ImportError as error:
     if own.exists() and pathlib.Path(sys.prefix).resolve() != (ROOT / ".onnx").resolve():
         sys.stdout.flush()
         os.execv(own, [str(own), "-B", *sys.argv])
-    print(f"SKIPPED: {sys.executable} has no ONNX Runtime ({error}); docs/export.md says how to get it")
+    print(f"SKIPPED: {sys.executable} has no ONNX Runtime ({error}); docs/do/export.md says how to get it")
     sys.exit(0)
 
 import safetensors_writer

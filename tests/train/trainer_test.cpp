@@ -53,7 +53,7 @@ std::string wrapped_checkpoint(const TensorMap& tensors) {
 
 }  // namespace
 
-TEST_CASE("a run leaves what docs/run_folder.md says, with logs on time") {
+TEST_CASE("a run leaves what docs/look_up/run_folder.md says, with logs on time") {
   const Runs runs;
   const TrainSummary summary = train(runs.request("a"));
   const RunFolder folder = runs.folder("a");

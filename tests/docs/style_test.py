@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""The pages are written for strangers: short sentences, short cells, one word per thing, links and commands that work.
+
+    style_test.py ROOT [LOCKSTEP]    the project's folder; the program, whose help names subcommands and options
+
+Prints every violation, and exits with 1 if there is any. docs/notes is the laboratory's: there only links are looked at.
+"""
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+WORDS_IN_README = 30
+WORDS = 35
+CELL = 200
+README_WORDS = 1000
+README_LINES = 120
+# What the glossary has another word for.
+AVOIDED = {
+    r"\bfleets?\b": "World, or processes",
+    r"\brosters?\b": "rank layout",
+    r"\b[Vv]irtual BatchNorm\b": "Ghost BatchNorm",
+    r"\bto the (byte|bit)\b": "bitwise identical",
+    r"\bbitwise equal\b": "bitwise identical",
+    r"\bthe same bytes\b": "bitwise identical",
+    r"\blifeline\b": "failure detector",
+}
+DEFINES_WORDS = {"docs/look_up/glossary.md", "docs/understand/guarantees.md"}
+
+
+def blocks(text):
+    """(whether it is code, its first line's number, its text) of a page's fenced and other blocks."""
+    code, begin, lines = False, 1, []
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.lstrip().startswith("```"):
+            yield code, begin, "\n".join(lines)
+            code, begin, lines = not code, number + 1, []
+        else:
+            lines.append(line)
+    yield code, begin, "\n".join(lines)
+
+
+def sentences(prose):
+    text = "\n".join(line for line in prose.splitlines() if not line.lstrip().startswith(("|", "#", "<")))
+    text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
+    text = re.sub(r"`[^`]*`", "x", text)
+    for block in re.split(r"\n\s*\n|\n\s*(?:[-*]|\d+\.)\s", text):
+        yield from re.split(r"(?<=[.!?:])\s+", block)
+
+
+def long_sentences(name, text):
+    most = WORDS_IN_README if name == "README.md" else WORDS
+    for code, _, block in blocks(text):
+        for sentence in sentences("" if code else block):
+            words = len(sentence.split())
+            if words > most:
+                yield f"{words} words in one sentence, at most {most}: {' '.join(sentence.split())[:90]}..."
+
+
+def long_cells(text):
+    for code, begin, block in blocks(text):
+        for number, line in enumerate(() if code else block.splitlines(), begin):
+            for cell in re.split(r"(?<!\\)\|", line) if line.startswith("|") else ():
+                shown = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", cell.strip())
+                if len(shown) > CELL:
+                    yield f"line {number}: a cell of {len(shown)} characters, at most {CELL}: {shown[:60]}..."
+
+
+def avoided_words(name, text):
+    for code, _, block in () if name in DEFINES_WORDS else blocks(text):
+        prose = "" if code else re.sub(r"`[^`]*`|\]\([^)]*\)", "", block)
+        for word, better in AVOIDED.items():
+            for match in re.finditer(word, prose):
+                yield f"'{match.group()}': say {better} (docs/look_up/glossary.md)"
+
+
+def anchors(page):
+    titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    plain = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title).lower() for title in titles)
+    return {re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in plain}
+
+
+def broken_links(page, text):
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        path, _, anchor = target.partition("#")
+        if re.match(r"[a-z]+:", target):
+            continue
+        file = (page.parent / path) if path else page
+        if not file.exists():
+            yield f"a link to {target}, which is not there"
+        elif anchor and file.suffix == ".md" and anchor not in anchors(file):
+            yield f"a link to {target}: the page has no such title"
+
+
+def first_lines(text):
+    lines = [line for line in text.splitlines() if line.strip()]
+    if not lines or not lines[0].startswith("# "):
+        yield "does not begin with a title"
+    elif len(lines) < 2 or not re.match(r"[A-Z`*]", lines[1]):
+        yield "does not say in a first sentence what it is for"
+    if not re.search(r"```|`(lockstep|tools/|cmake)", "\n".join(lines[:12])):
+        yield "has no command in its first lines"
+
+
+class Commands:
+    """Subcommands and options of the program, by its help."""
+
+    def __init__(self, root, program):
+        self.root, self.program, self.help = root, program, {}
+
+    def help_of(self, subcommand):
+        if subcommand not in self.help:
+            done = subprocess.run([self.program, subcommand, "--help"], capture_output=True, text=True, check=False)
+            self.help[subcommand] = done.stdout if done.returncode == 0 else None
+        return self.help[subcommand]
+
+    def wrong(self, text):
+        for code, begin, block in blocks(text):
+            joined = re.sub(r"\\\n", " ", block) if code else ""
+            for line in joined.splitlines():
+                yield from self.wrong_line(line.split(" #")[0].strip())
+
+    def wrong_line(self, line):
+        script = re.match(r"(?:python3 )?(tools/[\w./]+)", line)
+        if script and not (self.root / script.group(1)).exists():
+            yield f"{script.group(1)} is not there"
+        call = re.search(r"(?:^|&& |-- |\d |[A-Z_]+=\S* )(?:build/release/bin/)?lockstep ([a-z]+)( .*)?$", line)
+        if not call or not self.program:
+            return
+        help_text = self.help_of(call.group(1))
+        if help_text is None:
+            yield f"`{line}`: there is no subcommand {call.group(1)}"
+            return
+        for option in re.findall(r"(?<=\s)(--[a-z][a-z-]*)", call.group(2) or ""):
+            if option not in help_text:
+                yield f"`{line}`: {call.group(1)} has no option {option}"
+
+
+def violations(root, program):
+    commands = Commands(root, program)
+    pages = [root / "README.md", *sorted((root / "docs").rglob("*.md")), root / "data/README.md", root / "CONTRIBUTING.md",
+             root / "SECURITY.md", root / "CHANGELOG.md"]
+    for page in pages:
+        name, text = str(page.relative_to(root)), page.read_text()
+        found = list(broken_links(page, text))
+        if not name.startswith("docs/notes/"):
+            found += [*long_sentences(name, text), *long_cells(text), *avoided_words(name, text), *commands.wrong(text)]
+        if name.startswith("docs/") and not name.startswith("docs/notes/"):
+            found += first_lines(text)
+        yield from (f"{name}: {each}" for each in found)
+    readme = (root / "README.md").read_text()
+    if len(readme.split()) > README_WORDS or readme.count("\n") > README_LINES:
+        yield f"README.md: {len(readme.split())} words, {readme.count(chr(10))} lines; at most {README_WORDS} and {README_LINES}"
+
+
+def main():
+    found = list(violations(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None))
+    for line in found:
+        print(line)
+    print(f"{len(found)} violations")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
