@@ -2,8 +2,10 @@
 
 #include <cmath>
 #include <set>
+#include <unordered_set>
 
 #include "lockstep/core/check.h"
+#include "nn/norms/batch_norm_layer.h"
 #include "step/step.h"
 
 namespace lockstep {
@@ -50,6 +52,31 @@ void check_loss_scale(const LossScaleOptions& scale) {
                  scale.initial);
   LOCKSTEP_CHECK(scale.growth_interval > 0, "expected a growth interval of at least 1 step, got ",
                  scale.growth_interval);
+}
+
+std::string norm_obstacle(const Network& network) {
+  for (const BatchNormLayer* layer : network.batch_norms()) {
+    const NormLayer& norm = layer->config().norm;
+    if (norm.frozen) continue;
+    if (norm.options.mode != BatchNormMode::kSync) {
+      return concat("BatchNorm is not synchronized (", layer->name(), ")");
+    }
+    if (norm.options.process_groups.size() > 1) {
+      return concat("BatchNorm is synchronized in groups (", layer->name(), ")");
+    }
+  }
+  return {};
+}
+
+// Each call adds a tree of its own to the gradient.
+std::string sharing_obstacle(const Network& network) {
+  std::unordered_set<const Parameter*> seen;
+  for (const auto& layer : network.layers()) {
+    for (const Parameter* parameter : layer->parameters()) {
+      if (!seen.insert(parameter).second) return concat("several calls share ", parameter->name);
+    }
+  }
+  return {};
 }
 
 }  // namespace
@@ -99,6 +126,22 @@ void check_recording(const DataParallelOptions& options, const GradientExchangeC
         "run.cuda_graph = true replays exchanges without the host, so that nothing can be injected "
         "into them; set it to false");
   }
+}
+
+std::string placement_obstacle(const DataParallelOptions& options,
+                               const GradientExchangeChoice& exchange, const Network& network) {
+  if (!network.backend().sums_by_image()) {
+    return "GPUs keep sums image by image only with run.placement_invariant = true";
+  }
+  if (options.accumulate > 1) return "a batch is cut into micro-batches (batch.accumulate)";
+  if (exchange.kind != "owner") {
+    return "the gradient exchange is all_reduce, whose sums have an order of their own, not owner";
+  }
+  if (options.communicator.transport == "nccl") {
+    return "the transport is nccl, which exchanges no sums of single images";
+  }
+  const std::string norm = norm_obstacle(network);
+  return norm.empty() ? sharing_obstacle(network) : norm;
 }
 
 }  // namespace lockstep

@@ -1,6 +1,10 @@
 #pragma once
-// Whether the options of a data-parallel run fit each other and its devices.
+// Whether the options of a data-parallel run fit each other and its devices, and whether it matters
+// how a global batch is spread over these.
 
+#include <string>
+
+#include "lockstep/nn/network.h"
 #include "lockstep/parallel/data_parallel.h"
 
 namespace lockstep {
@@ -12,5 +16,11 @@ void check_options(const DataParallelOptions& options, int ranks);
 /// The same for steps that are replayed. `can_record`: of the transport.
 void check_recording(const DataParallelOptions& options, const GradientExchangeChoice& exchange,
                      bool can_record);
+
+/// Why training on other devices, or on another number of them, comes to other bits: a clause for
+/// messages, "BatchNorm is not synchronized (stem.bn)". Empty where it does not. `network`: a
+/// replica's.
+std::string placement_obstacle(const DataParallelOptions& options,
+                               const GradientExchangeChoice& exchange, const Network& network);
 
 }  // namespace lockstep

@@ -8,9 +8,6 @@
 #include "lockstep/core/check.h"
 #include "step/check_options.h"
 #include "step/data_parallel_impl.h"
-#include "step/gather.h"
-#include "step/shard.h"
-#include "sync/byte_stream.h"
 
 namespace lockstep {
 namespace {
@@ -51,13 +48,12 @@ DataParallel::Impl::Impl(DataParallelOptions&& run_options)
       sync_group(options.devices, sync_group_options(options, exchange)),
       scatter(options, sync_group.size()),
       shared_outcomes(sync_group),
+      shared_labels(sync_group),
       replicas(options.devices.size()),
       outcomes(static_cast<std::size_t>(sync_group.size())),
-      rank_steps(outcomes.size()) {
+      rank_steps(outcomes.size()),
+      recording_schedule(options.cuda_graph, options.input.batch()) {
   check_options(options, ranks());
-  if (rank_layout().processes() > 1) {
-    world_gradients = std::make_unique<WorldGradients>(sync_group);
-  }
   if (options.cuda_graph)
     check_recording(options, exchange, sync_group.recorder(first()) != nullptr);
   group = std::make_unique<ReplicaGroup>(options.devices, sync_group);
@@ -68,18 +64,19 @@ void DataParallel::Impl::build() {
   group->run([&](int rank) {
     replica_at(rank) = std::make_unique<Replica>(options, sync_group, rank, threads);
   });
-  if (world_gradients) {
-    std::vector<const ParameterStore*> stores;
-    std::vector<const double*> losses;
-    for (const auto& replica : replicas) {
-      stores.push_back(&replica->store());
-      replica->add_losses(losses);
-    }
-    world_gradients->join(std::move(stores), std::move(losses),
-                          replicas.front()->backend().sums_by_image());
+  const Replica& any = *replicas.front();
+  if (rank_layout().processes() > 1) {
+    world_gradients = std::make_unique<WorldGradients>(sync_group, any.store().elements(),
+                                                       any.backend().sums_by_image());
+  }
+  StepPeers peers;
+  peers.world = world_gradients.get();
+  for (const auto& replica : replicas) {
+    peers.stores.push_back(&replica->store());
+    replica->step().scaler().add_indicators(peers.indicators);
   }
   run([&](Replica& replica) {
-    replica.join(replicas, exchange, world_gradients.get());
+    replica.step().join(peers, exchange);
     if (replica.rank() == 0)
       initialize_parameters(replica.store(), replica.backend(), options.seed);
   });
@@ -163,22 +160,7 @@ void DataParallel::Impl::check_batch(const Batch& batch, std::int64_t most) cons
   const auto rows = static_cast<std::size_t>(input.rows_per_sample());
   LOCKSTEP_CHECK(batch.images.size() >= samples * rows * static_cast<std::size_t>(input.channels()),
                  "the batch's images are shorter than its count says");
-  replicas.front()->targets().check(batch);
-}
-
-// The loss is divided by what all processes have of the batch, each of which has counted its own.
-const Batch& DataParallel::Impl::with_counts_of_all(const Batch& batch) {
-  if (!batch.own_places_only) return batch;
-  LOCKSTEP_CHECK(!batch.class_pixels.empty(),
-                 "a batch of own places only comes with its label counts");
-  sync_group.all_gather(std::as_bytes(std::span(batch.class_pixels)), counts_said);
-  counted.samples = batch.samples;
-  counted.class_pixels.assign(batch.class_pixels.size(), 0);
-  for (const Bytes& said : counts_said) {
-    ByteReader reader(said);
-    for (std::int64_t& count : counted.class_pixels) count += reader.get<std::int64_t>();
-  }
-  return counted;
+  replicas.front()->step().input().check(batch);
 }
 
 StepScalars DataParallel::Impl::scalars(std::span<const Batch> batches, std::int64_t step,
@@ -186,35 +168,19 @@ StepScalars DataParallel::Impl::scalars(std::span<const Batch> batches, std::int
   StepScalars scalars{
       .dropout_seed = dropout_seed(options.seed, step), .begun = step + 1, .lr = lr};
   for (std::size_t i = 0; i < options.losses.size(); ++i) {
-    scalars.normalizers[i] = replicas.front()->targets().normalizer(i, batches);
+    scalars.normalizers[i] = replicas.front()->step().input().normalizer(i, batches);
   }
   return scalars;
 }
 
 // --- parallel_apply ---
 
-// The first full batch is issued as any other, which makes what is made on first use; the second is
-// recorded. One that is spread otherwise over the ranks is another step.
-StepMode DataParallel::Impl::next_mode(const StepInput& input) {
-  if (!options.cuda_graph || input.batch != options.input.batch()) return StepMode::kIssue;
-  if (full_parts.empty()) {
-    for (const BatchPart& part : input.parts) full_parts.push_back(part.count);
-  }
-  if (!std::equal(full_parts.begin(), full_parts.end(), input.parts.begin(), input.parts.end(),
-                  [](std::int64_t count, const BatchPart& part) { return count == part.count; })) {
-    return StepMode::kIssue;
-  }
-  const StepMode mode = full_batch;
-  full_batch = mode == StepMode::kIssue ? StepMode::kRecord : StepMode::kReplay;
-  return mode;
-}
-
-void DataParallel::Impl::begin_step(StepInput input) {
+void DataParallel::Impl::dispatch(StepInput input) {
   LOCKSTEP_CHECK(under_way.size() < kStepSlots, "step ", input.step, " is begun while ",
                  under_way.size(), " are under way; call finish_step first");
-  input.mode = next_mode(input);
+  input.mode = recording_schedule.next_mode(input);
   input.slot = next_slot;
-  run([&input](Replica& replica) { replica.begin_step(input); });
+  group->run([this, &input](int rank) { replica_at(rank)->step().issue(input); });
   under_way.push_back({input.step, input.slot});
   next_slot = (input.slot + 1) % kStepSlots;
 }
@@ -225,11 +191,11 @@ void DataParallel::begin_step(const Batch& batch, std::int64_t step, float lr) {
   LOCKSTEP_CHECK(!staged || impl_->staged == batch.samples, "step ", step,
                  " got another batch than the one that was staged for it");
   impl_->staged.clear();
-  impl_->begin_step({.step = step,
-                     .scalars = impl_->scalars({&impl_->with_counts_of_all(batch), 1}, step, lr),
-                     .staged = staged,
-                     .batch = batch.count(),
-                     .parts = impl_->scatter(batch)});
+  impl_->dispatch({.step = step,
+                   .scalars = impl_->scalars({&impl_->shared_labels.share(batch), 1}, step, lr),
+                   .staged = staged,
+                   .batch = batch.count(),
+                   .parts = impl_->scatter(batch)});
 }
 
 StepResult DataParallel::train_step(const Batch& batch, std::int64_t step, float lr) {
@@ -258,18 +224,18 @@ StepResult DataParallel::train_step(std::span<const Batch> batches, std::int64_t
     count += batch.count();
   }
   impl_->staged.clear();
-  impl_->begin_step({.step = step,
-                     .scalars = impl_->scalars(batches, step, lr),
-                     .batch = count,
-                     .parts = impl_->scatter(batches)});
+  impl_->dispatch({.step = step,
+                   .scalars = impl_->scalars(batches, step, lr),
+                   .batch = count,
+                   .parts = impl_->scatter(batches)});
   return finish_step();
 }
 
 void DataParallel::stage_next(const Batch& batch) {
-  if (!impl_->replicas.front()->stages()) return;
+  if (!impl_->replicas.front()->step().input().prefetches()) return;
   impl_->check_batch(batch, impl_->options.input.batch());
   const std::span<const BatchPart> parts = impl_->scatter(batch);
-  impl_->run([parts](Replica& replica) { replica.stage(parts); });
+  impl_->run([parts](Replica& replica) { replica.step().prefetch(parts); });
   impl_->staged = batch.samples;
 }
 
@@ -280,7 +246,7 @@ void DataParallel::forward(const Batch& batch) {
   impl_->staged.clear();  // this batch takes its place
   impl_->run([&](Replica& replica) {
     const Shard shard = shard_of(batch.count(), size(), replica.rank());
-    replica.forward({&batch, shard.begin, shard.count, shard.begin});
+    replica.step().forward({&batch, shard.begin, shard.count, shard.begin});
   });
 }
 
@@ -289,7 +255,7 @@ void DataParallel::forward(const Batch& batch) {
 // After a failure the group runs nothing any more. What the step needs has been issued before.
 void DataParallel::Impl::wait_for(const StepUnderWay& step) {
   const auto finish = [this, &step](Replica& replica) {
-    outcomes[static_cast<std::size_t>(replica.rank())] = replica.finish_step(step.slot);
+    outcomes[static_cast<std::size_t>(replica.rank())] = replica.step().finish(step.slot);
   };
   if (!group->has_failed() || group->has_stuck_thread()) return run(finish);
   for (const auto& replica : replicas) finish(*replica);
@@ -299,7 +265,7 @@ void DataParallel::Impl::wait_for(const StepUnderWay& step) {
 void DataParallel::Impl::give_up_steps() {
   under_way.clear();
   if (group->has_failed()) return;
-  run([](Replica& replica) { replica.clear_sums(); });
+  run([](Replica& replica) { replica.step().clear(); });
 }
 
 StepResult DataParallel::finish_step() {

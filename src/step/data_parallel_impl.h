@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "lockstep/parallel/data_parallel.h"
-#include "step/placement.h"
+#include "step/check_options.h"
 #include "step/replica.h"
 #include "step/replica_group.h"
 #include "step/scatter.h"
-#include "step/world_gradients.h"
+#include "step/world_reducer.h"
 #include "step/world_state.h"
 
 namespace lockstep {
@@ -53,10 +53,9 @@ struct DataParallel::Impl {
   void check_between_steps(const char* what) const;
 
   void check_batch(const Batch& batch, std::int64_t most) const;
-  const Batch& with_counts_of_all(const Batch& batch);
   StepScalars scalars(std::span<const Batch> batches, std::int64_t step, float lr);
-  StepMode next_mode(const StepInput& input);
-  void begin_step(StepInput input);
+  /// Begins a step on all ranks.
+  void dispatch(StepInput input);
   void wait_for(const StepUnderWay& step);
   void give_up_steps();
 
@@ -65,19 +64,17 @@ struct DataParallel::Impl {
   SyncGroup sync_group;
   Scatter scatter;
   SharedOutcomes shared_outcomes;
+  SharedLabelCounts shared_labels;
   std::unique_ptr<WorldGradients> world_gradients;  // null: one process
   std::vector<std::unique_ptr<Replica>> replicas;   // [own rank]
   std::vector<StepOutcome> outcomes;                // [rank] of the step finished last
   std::vector<RankStep> rank_steps;                 // [rank], of the same step
   std::vector<StepUnderWay> under_way;              // the oldest first
   int next_slot = 0;
-  float scale_in_use = 1;                  // the loss scale of the next step to be finished
-  std::vector<std::int64_t> staged;        // samples of the staged batch; empty: none
-  Batch counted;                           // what with_counts_of_all returns
-  std::vector<Bytes> counts_said;          // [process]
-  StepMode full_batch = StepMode::kIssue;  // how the next full batch is done, with `cuda_graph`
-  std::vector<std::int64_t> full_parts;    // [rank] samples of the first full batch
-  std::unique_ptr<ReplicaGroup> group;     // last: its threads use everything above
+  float scale_in_use = 1;            // the loss scale of the next step to be finished
+  std::vector<std::int64_t> staged;  // samples of the staged batch; empty: none
+  RecordingSchedule recording_schedule;
+  std::unique_ptr<ReplicaGroup> group;  // last: its threads use everything above
 };
 
 }  // namespace lockstep

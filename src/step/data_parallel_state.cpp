@@ -29,11 +29,12 @@ DataParallel::EvalResult DataParallel::evaluate(
   work->confusions.resize(impl_->replicas.size());
   impl_->group->run([impl = impl_.get(), work, count](int rank) {
     Replica& replica = *impl->replica_at(rank);
-    replica.begin_evaluation();
+    replica.validation().begin();
     for (std::int64_t index = rank; index < count; index += impl->ranks()) {
-      work->batches[static_cast<std::size_t>(index)] = replica.evaluate(work->load(index));
+      work->batches[static_cast<std::size_t>(index)] =
+          replica.validation().evaluate(work->load(index));
     }
-    work->confusions[static_cast<std::size_t>(rank - impl->first())] = replica.end_evaluation();
+    work->confusions[static_cast<std::size_t>(rank - impl->first())] = replica.validation().end();
   });
   auto& [ignored, batches, confusions] = *work;
 
@@ -81,7 +82,7 @@ OptimizerState DataParallel::optimizer_state() {
   for (const std::string& slot : optimizer_slots(impl_->options.optimizer)) {
     state.slots[slot].resize(elements);
   }
-  impl_->run([&](Replica& replica) { replica.gradients().save_state(state); });
+  impl_->run([&](Replica& replica) { replica.step().update().save_state(state); });
   share_optimizer_state(impl_->sync_group, state);
   return state;
 }
@@ -101,14 +102,14 @@ void DataParallel::set_optimizer_state(const OptimizerState& state) {
     throw DataError(concat("the optimizer's state has ", size, " values of ", slot,
                            ", this network needs ", elements));
   }
-  impl_->run([&](Replica& replica) { replica.gradients().restore_state(state); });
+  impl_->run([&](Replica& replica) { replica.step().update().restore_state(state); });
 }
 
 std::optional<LossScaleState> DataParallel::loss_scale() {
   impl_->check_between_steps("loss_scale");
   if (!impl_->options.loss_scale) return std::nullopt;
   LossScaleState state;
-  impl_->run_on_first([&](Replica& first) { state = first.loss_scale(); });
+  impl_->run_on_first([&](Replica& first) { state = first.step().scaler().state(); });
   return state;
 }
 
@@ -118,7 +119,7 @@ void DataParallel::set_loss_scale(const LossScaleState& state) {
   LossScaleState copied = state;
   copied.inverse = 1.0F / state.scale;
   impl_->scale_in_use = state.scale;
-  impl_->run([&](Replica& replica) { replica.set_loss_scale(copied); });
+  impl_->run([&](Replica& replica) { replica.step().scaler().set_state(copied); });
 }
 
 int DataParallel::size() const { return impl_->ranks(); }

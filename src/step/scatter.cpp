@@ -1,8 +1,27 @@
 #include "step/scatter.h"
 
-#include "step/shard.h"
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "lockstep/core/check.h"
 
 namespace lockstep {
+
+Shard shard_of(std::int64_t batch, int parts, int part) {
+  const std::int64_t size = (batch + parts - 1) / parts;
+  const std::int64_t begin = std::min(batch, part * size);
+  return {begin, std::min(size, batch - begin)};
+}
+
+std::vector<std::int64_t> chunk_sizes(std::int64_t batch, int parts) {
+  LOCKSTEP_CHECK(batch >= 0 && parts > 0, "expected a batch >= 0 over at least 1 part, got ", batch,
+                 " over ", parts);
+  std::vector<std::int64_t> sizes;
+  for (int part = 0; part < parts; ++part) sizes.push_back(shard_of(batch, parts, part).count);
+  return sizes;
+}
 
 Scatter::Scatter(const DataParallelOptions& options, int ranks)
     : options_(options),
@@ -48,6 +67,107 @@ std::vector<std::int64_t> own_places(std::int64_t count, int accumulate, const R
     }
   }
   return places;
+}
+
+// --- gather ---
+
+namespace {
+
+// In the order of the images, where each has a sum of its own.
+double loss_of(const StepDone& done, std::size_t i, std::size_t losses) {
+  double sum = 0;
+  for (const StepOutcome& outcome : done.outcomes) {
+    if (outcome.image_losses.empty()) {
+      sum += outcome.sums.losses[i];
+      continue;
+    }
+    const std::size_t images = outcome.image_losses.size() / losses;
+    for (const double loss : outcome.image_losses.subspan(i * images, images)) sum += loss;
+  }
+  return sum;
+}
+
+void add_losses(const StepDone& done, const DataParallelOptions& options, const RankLayout& layout,
+                StepResult& result) {
+  for (std::size_t rank = 0; rank < done.outcomes.size(); ++rank) {
+    for (std::size_t i = 0; i < options.losses.size(); ++i) {
+      const double loss = done.outcomes[rank].sums.losses[i];
+      if (!std::isfinite(loss)) {
+        throw NonFiniteError(concat("step ", done.step, ": the loss of ",
+                                    layout.describe_rank(static_cast<int>(rank)), " is ", loss,
+                                    "; the weights were not changed"));
+      }
+    }
+  }
+  for (std::size_t i = 0; i < options.losses.size(); ++i) {
+    result.losses[i] = loss_of(done, i, options.losses.size());
+  }
+  result.loss = std::accumulate(result.losses.begin(), result.losses.end(), 0.0);
+}
+
+void tell_ranks(const StepDone& done, std::span<RankStep> ranks) {
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    const StepOutcome& outcome = done.outcomes[rank];
+    const auto& losses = outcome.sums.losses;
+    ranks[rank] = {std::accumulate(losses.begin(), losses.end(), 0.0), outcome.times,
+                   outcome.memory_bytes, outcome.peak_memory_bytes};
+  }
+}
+
+StepTimes mean_times(std::span<const StepOutcome> outcomes) {
+  StepTimes mean;
+  const double share = 1.0 / static_cast<double>(outcomes.size());
+  for (const StepOutcome& outcome : outcomes) {
+    mean.compute += share * outcome.times.compute;
+    mean.batch_norm_wait += share * outcome.times.batch_norm_wait;
+    mean.gradient_exchange += share * outcome.times.gradient_exchange;
+  }
+  return mean;
+}
+
+bool left_out(const StepOutcome& outcome) { return outcome.sums.guard != 0; }
+
+double gradient_norm(const StepDone& done) {
+  double squares = 0;
+  for (const StepOutcome& outcome :
+       done.outcomes.first(done.summed_everywhere ? 1 : done.outcomes.size())) {
+    squares += outcome.sums.squared_norm;
+    for (const double block : outcome.block_squares) squares += block;
+  }
+  return std::sqrt(squares);
+}
+
+void judge_gradient(const StepDone& done, StepResult& result) {
+  if (result.skipped && done.scale == 1) {
+    throw NonFiniteError(concat("step ", done.step, ": the gradient is not finite although the ",
+                                "loss is and its scale is down at 1; the weights were not ",
+                                "changed"));
+  }
+  result.grad_norm =
+      result.skipped ? std::numeric_limits<double>::quiet_NaN() : gradient_norm(done);
+  if (!result.skipped && !std::isfinite(result.grad_norm)) {
+    throw NonFiniteError(concat("step ", done.step, ": the gradient is not finite (norm ",
+                                result.grad_norm, ") although the loss is; the weights of this ",
+                                "step are not to be used, go on from the last checkpoint ",
+                                "(--resume)"));
+  }
+}
+
+}  // namespace
+
+StepResult gather(const StepDone& done, const DataParallelOptions& options,
+                  const RankLayout& layout, std::span<RankStep> ranks) {
+  StepResult result;
+  tell_ranks(done, ranks);
+  result.ranks = ranks;
+  result.times = mean_times(done.outcomes);
+  add_losses(done, options, layout, result);
+  if (options.loss_scale) {
+    result.loss_scale = done.outcomes.front().sums.scale;
+    result.skipped = std::any_of(done.outcomes.begin(), done.outcomes.end(), left_out);
+  }
+  judge_gradient(done, result);
+  return result;
 }
 
 }  // namespace lockstep

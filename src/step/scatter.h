@@ -1,5 +1,6 @@
 #pragma once
-// From a global batch to the replicas' parts of it.
+// From a global batch to the replicas' parts of it, and from what their steps came to to the result
+// of the step.
 
 #include <span>
 #include <vector>
@@ -8,6 +9,15 @@
 #include "step/step.h"
 
 namespace lockstep {
+
+struct Shard {
+  std::int64_t begin = 0;  // first sample
+  std::int64_t count = 0;  // may be 0
+};
+
+/// Part `part` of `parts` of a batch: ceil(batch / parts) samples each until they are used up
+/// (torch.chunk's rule).
+Shard shard_of(std::int64_t batch, int parts, int part);
 
 /// Owned by the run, used by its caller's thread. Cuts a batch into DataParallelOptions::accumulate
 /// micro-batches, and each of them into parts for the ranks, both in torch.chunk's sizes.
@@ -32,5 +42,18 @@ class Scatter {
 /// The places of a batch of `count` samples, cut into `accumulate` micro-batches, that the ranks of
 /// the layout's process work on, in rising order.
 std::vector<std::int64_t> own_places(std::int64_t count, int accumulate, const RankLayout& layout);
+
+/// A step that is done on all ranks.
+struct StepDone {
+  std::int64_t step = 0;
+  std::span<const StepOutcome> outcomes;  // [rank]
+  bool summed_everywhere = false;  // every rank has the whole gradient, and its norm (all_reduce)
+  float scale = 1;                 // the loss scale that the step was done with
+};
+
+/// `layout`: of the ranks; `ranks`: [rank], which the result then speaks of. Throws NonFiniteError
+/// for a loss or a gradient that is not finite, as DataParallel::train_step says.
+StepResult gather(const StepDone& done, const DataParallelOptions& options,
+                  const RankLayout& layout, std::span<RankStep> ranks);
 
 }  // namespace lockstep

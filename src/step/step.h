@@ -58,6 +58,13 @@ struct StepInput {
 /// Steps that may be under way at the same time. Their outcomes lie in slots that are used in turn.
 constexpr int kStepSlots = 2;
 
+/// What a batch comes to in an evaluation.
+struct EvalOutcome {
+  double loss = 0;         // sum over its valid positions, or over all elements
+  std::int64_t terms = 0;  // of the sum
+  std::int64_t top5 = 0;   // samples whose class is among the five likeliest
+};
+
 /// One rank's share of a step's outcome. The spans are good until the slot is used again, and empty
 /// without Backend::sums_by_image.
 struct StepOutcome {

@@ -1,5 +1,7 @@
 #include "step/world_state.h"
 
+#include "lockstep/core/check.h"
+
 namespace lockstep {
 namespace {
 
@@ -57,6 +59,20 @@ void SharedOutcomes::share(std::span<StepOutcome> outcomes) {
           outcomes[rank] = read_outcome(reader, numbers_[rank]);
         });
       });
+}
+
+const Batch& SharedLabelCounts::share(const Batch& batch) {
+  if (!batch.own_places_only) return batch;
+  LOCKSTEP_CHECK(!batch.class_pixels.empty(),
+                 "a batch of own places only comes with its label counts");
+  group_.all_gather(std::as_bytes(std::span(batch.class_pixels)), all_);
+  counted_.samples = batch.samples;
+  counted_.class_pixels.assign(batch.class_pixels.size(), 0);
+  for (const Bytes& theirs : all_) {
+    ByteReader reader(theirs);
+    for (std::int64_t& count : counted_.class_pixels) count += reader.get<std::int64_t>();
+  }
+  return counted_;
 }
 
 void share_evaluation(SyncGroup& group, std::span<EvalOutcome> batches,

@@ -30,6 +30,23 @@ class SharedOutcomes {
   std::vector<std::vector<double>> numbers_;  // [rank] what the others' spans point to
 };
 
+/// What a loss is divided by is counted over all processes, each of which may have labels of its
+/// own places alone (Batch::own_places_only).
+class SharedLabelCounts {
+ public:
+  /// `group` outlives it.
+  explicit SharedLabelCounts(SyncGroup& group) : group_(group) {}
+
+  /// The batch itself, or one with its samples and the label counts of all processes; good until
+  /// the next call. Throws Error for own places without counts.
+  const Batch& share(const Batch& batch);
+
+ private:
+  SyncGroup& group_;
+  Batch counted_;
+  std::vector<Bytes> all_;  // [process]
+};
+
 /// batches [index]: rank index % ranks has evaluated it. Confusion matrices are added up.
 void share_evaluation(SyncGroup& group, std::span<EvalOutcome> batches,
                       std::span<std::int64_t> confusion);

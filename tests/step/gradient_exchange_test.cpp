@@ -1,8 +1,6 @@
 // The two ways of the gradient exchange: which one a run takes, what is summed together and when,
 // and that both lead to the same bits where all ranks have as many images, a power of two.
 
-#include "step/gradient_exchange.h"
-
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -11,7 +9,8 @@
 #include <string>
 
 #include "lockstep/core/check.h"
-#include "step/gradient_buckets.h"
+#include "step/bucketed_reducer.h"
+#include "step/gradient_reducer.h"
 #include "step/toy_training.h"
 #include "support/errors.h"
 

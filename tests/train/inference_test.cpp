@@ -181,7 +181,7 @@ struct Trained {
     request.target = runs.folder("a").root;
     model = read_trained_model(request);
   }
-  ImageOutcome said(const TestTimeAugmentation& augmentation, const Image& shown) const {
+  ImagePrediction predict(const TestTimeAugmentation& augmentation, const Image& shown) const {
     Inference inference(model, parse_devices("cpu:1"), augmentation);
     return inference.predict(0, shown, size, true);
   }
@@ -192,8 +192,8 @@ struct Trained {
 TEST_CASE("inference: mirrored images have mirrored predictions, to the bit, with flips") {
   const Trained trained;
   const TestTimeAugmentation flip{.flip = true};
-  const ImageOutcome one = trained.said(flip, trained.image);
-  const ImageOutcome other = trained.said(flip, mirrored(trained.image));
+  const ImagePrediction one = trained.predict(flip, trained.image);
+  const ImagePrediction other = trained.predict(flip, mirrored(trained.image));
   constexpr int kClasses = 11;
   REQUIRE(one.probabilities.size() == 21 * 27 * kClasses);
   int differ = 0;
@@ -210,21 +210,21 @@ TEST_CASE("inference: mirrored images have mirrored predictions, to the bit, wit
     }
   }
   CHECK(differ == 0);
-  const ImageOutcome plain = trained.said({}, mirrored(trained.image));
+  const ImagePrediction plain = trained.predict({}, mirrored(trained.image));
   CHECK(plain.probabilities != other.probabilities);  // else this test could not fail
 }
 
 TEST_CASE("inference: probabilities sum to 1, are means over the views, and say the classes") {
   const Trained trained;
-  const ImageOutcome plain = trained.said({}, trained.image);
+  const ImagePrediction plain = trained.predict({}, trained.image);
   CHECK(plain.classes.pixels == largest(plain.probabilities, 11));
   Floats sum;
   for (const char* scales : {"0.5", "1", "1.5"}) {
-    const Floats one = trained.said(augmentation_of(false, scales), trained.image).probabilities;
+    const Floats one = trained.predict(augmentation_of(false, scales), trained.image).probabilities;
     sum.resize(one.size());
     for (std::size_t i = 0; i < one.size(); ++i) sum[i] += one[i];
   }
-  const Floats all = trained.said(augmentation_of(false, "0.5,1,1.5"), trained.image).probabilities;
+  const Floats all = trained.predict(augmentation_of(false, "0.5,1,1.5"), trained.image).probabilities;
   REQUIRE(all.size() == sum.size());
   double distance = 0;
   for (std::size_t i = 0; i < all.size(); ++i) {

@@ -21,7 +21,7 @@ struct PredictorOptions {
   NormLayer norm = {};         // what the model is given, as in training; its eps counts, say
 };
 
-/// What the network says of a batch. Valid until the next call.
+/// The outputs of the network for a batch. Valid until the next call.
 struct Prediction {
   Shape shape = {};                       // of `logits`: [N, H, W, classes] or [N, classes]
   std::span<const float> logits;          // channels last

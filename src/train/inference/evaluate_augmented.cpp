@@ -67,7 +67,7 @@ void AugmentedEvaluation::score(std::int64_t index, int device) {
   SampleScratch scratch;
   const Sample& sample = store_.fetch(index, scratch);
   const Size size{sample.image.height, sample.image.width};
-  const ImageOutcome outcome = inference_.predict(device, sample.image, size, true);
+  const ImagePrediction prediction = inference_.predict(device, sample.image, size, true);
   std::vector<std::int64_t> confusion(classes_ * classes_), counts(classes_);
   store_.count_labels(index, sample.labels.pixels, counts);
   ImageScore& image = images_[static_cast<std::size_t>(index)];
@@ -75,10 +75,10 @@ void AugmentedEvaluation::score(std::int64_t index, int device) {
   for (std::size_t i = 0; i < sample.labels.pixels.size(); ++i) {
     const Label label = sample.labels.pixels[i];
     if (label == ignored_) continue;
-    ++confusion[label * classes_ + outcome.classes.pixels[i]];
-    image.loss += negative_log(outcome.probabilities[i * classes_ + label]);
+    ++confusion[label * classes_ + prediction.classes.pixels[i]];
+    image.loss += negative_log(prediction.probabilities[i * classes_ + label]);
   }
-  const auto top = likeliest({outcome.probabilities.data(), classes_});
+  const auto top = likeliest({prediction.probabilities.data(), classes_});
   image.in_top5 = std::any_of(top.begin(), top.end(), [&](const ClassScore& score) {
     return score.label == sample.labels.pixels.front();
   });

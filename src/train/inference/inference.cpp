@@ -1,20 +1,130 @@
 #include "train/inference/inference.h"
 
 #include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <future>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <utility>
 
 #include "core/for_each_index.h"
+#include "lockstep/nn/predictor.h"
 #include "lockstep/parallel/data_parallel.h"
 
 namespace lockstep {
+
+/// The network's output for a view.
+struct ViewPrediction {
+  Shape shape = {};                   // [1 or 2, H, W, classes] or [1 or 2, classes]
+  std::vector<float> logits;          // [shape]; empty where only classes were asked for
+  std::vector<std::int32_t> classes;  // [shape without classes]: the first of the largest
+};
+
+/// A device with a thread of its own, which has the networks. Others wait for their turn.
+class InferenceDevice {
+ public:
+  /// `threads`: of a CPU device. `scales`: how many TestTimeAugmentation has; each has a network of
+  /// its own, so that images of one size plan none again. `model` outlives the device.
+  InferenceDevice(const TrainedModel& model, const Device& device, int threads, std::size_t scales);
+  ~InferenceDevice();
+
+  /// Safe from several threads, which are served in turn. Throws what the network throws.
+  std::vector<ViewPrediction> predict(std::span<const View> views, bool logits);
+
+ private:
+  using Networks = std::vector<std::unique_ptr<Predictor>>;
+  using Job = std::packaged_task<std::vector<ViewPrediction>(Networks& networks)>;
+  void serve();
+  bool next(Job& job);
+  Predictor& network_of(std::size_t scale, Networks& networks) const;
+  ViewPrediction predict(const View& view, bool logits, Networks& networks) const;
+
+  const TrainedModel& model_;
+  const PredictorOptions options_;
+  const std::size_t scales_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Job> jobs_;  // guarded by mutex_
+  bool ends_ = false;     // guarded by mutex_
+  std::thread thread_;
+};
+
+// --- a device ---
+
+InferenceDevice::InferenceDevice(const TrainedModel& model, const Device& device, int threads,
+                                 std::size_t scales)
+    : model_(model),
+      options_{.device = device, .threads = threads, .norm = NormLayer(model.config.bn)},
+      scales_(scales),
+      thread_([this] { serve(); }) {}
+
+InferenceDevice::~InferenceDevice() {
+  {
+    const std::lock_guard lock(mutex_);
+    ends_ = true;
+  }
+  changed_.notify_one();
+  thread_.join();
+}
+
+std::vector<ViewPrediction> InferenceDevice::predict(std::span<const View> views, bool logits) {
+  Job job([this, views, logits](Networks& networks) {
+    std::vector<ViewPrediction> predictions;
+    for (const View& view : views) predictions.push_back(predict(view, logits, networks));
+    return predictions;
+  });
+  std::future<std::vector<ViewPrediction>> predictions = job.get_future();
+  {
+    const std::lock_guard lock(mutex_);
+    jobs_.push_back(std::move(job));
+  }
+  changed_.notify_one();
+  return predictions.get();
+}
+
+// Networks are made, used and destroyed on this thread: a backend belongs to one.
+void InferenceDevice::serve() {
+  Networks networks(scales_);
+  for (Job job; next(job);) job(networks);
+}
+
+bool InferenceDevice::next(Job& job) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return ends_ || !jobs_.empty(); });
+  if (jobs_.empty()) return false;
+  job = std::move(jobs_.front());
+  jobs_.pop_front();
+  return true;
+}
+
+Predictor& InferenceDevice::network_of(std::size_t scale, Networks& networks) const {
+  std::unique_ptr<Predictor>& network = networks[scale];
+  if (network == nullptr) {
+    network = std::make_unique<Predictor>(model_.architecture.model, model_.weights, options_);
+  }
+  return *network;
+}
+
+ViewPrediction InferenceDevice::predict(const View& view, bool logits, Networks& networks) const {
+  const Prediction output = network_of(view.scale, networks).predict(view.images, view.shape);
+  ViewPrediction prediction{output.shape, {}, {output.classes.begin(), output.classes.end()}};
+  if (logits) prediction.logits.assign(output.logits.begin(), output.logits.end());
+  return prediction;
+}
+
+// --- all of them ---
+
 namespace {
 
 Size size_of(const Shape& shape) {
   return {static_cast<int>(shape.height()), static_cast<int>(shape.width())};
 }
 
-LogitMap map_of(const View& view, const Answer& answer, std::int64_t sample) {
-  return {answer.logits.data() + sample * answer.shape.with_batch(1).elements(),
-          size_of(answer.shape), view.size, answer.shape.channels(), sample == 1};
+LogitMap map_of(const View& view, const ViewPrediction& prediction, std::int64_t sample) {
+  return {prediction.logits.data() + sample * prediction.shape.with_batch(1).elements(),
+          size_of(prediction.shape), view.size, prediction.shape.channels(), sample == 1};
 }
 
 /// The classes of the image, without what pads it.
@@ -46,53 +156,56 @@ Inference::Inference(const TrainedModel& model, const std::vector<Device>& devic
   }
 }
 
-ImageOutcome Inference::predict(int device, const Image& image, Size size, bool probabilities) {
+Inference::~Inference() = default;
+
+ImagePrediction Inference::predict(int device, const Image& image, Size size, bool probabilities) {
   const std::vector<View> views = views_.of(image);
   const bool segments = task_ == Task::kSegmentation;
   const bool merges = probabilities || views_.augmentation().active();
   const bool logits = !segments || merges || size != views.front().size;
-  const std::vector<Answer> answers =
-      devices_[static_cast<std::size_t>(device)]->answer(views, logits);
-  if (!segments) return merge_images(answers);
+  const std::vector<ViewPrediction> predictions =
+      devices_[static_cast<std::size_t>(device)]->predict(views, logits);
+  if (!segments) return merge_images(predictions);
   const View& view = views.front();
-  const Answer& answer = answers.front();
-  ImageOutcome outcome;
-  if (merges) outcome = merge_pixels(views, answers, size);
-  if (views_.augmentation().active()) return outcome;
-  outcome.classes = size == view.size ? cropped(answer.classes, size_of(answer.shape), size)
-                                      : LabelMap{size.height, size.width,
-                                                 pixel_classes(map_of(view, answer, 0), size)};
-  return outcome;
+  const ViewPrediction& prediction = predictions.front();
+  ImagePrediction result;
+  if (merges) result = merge_pixels(views, predictions, size);
+  if (views_.augmentation().active()) return result;
+  result.classes = size == view.size ? cropped(prediction.classes, size_of(prediction.shape), size)
+                                     : LabelMap{size.height, size.width,
+                                                pixel_classes(map_of(view, prediction, 0), size)};
+  return result;
 }
 
-ImageOutcome Inference::merge_pixels(const std::vector<View>& views,
-                                     const std::vector<Answer>& answers, Size size) const {
-  const std::int64_t classes = answers.front().shape.channels();
+ImagePrediction Inference::merge_pixels(const std::vector<View>& views,
+                                        const std::vector<ViewPrediction>& predictions,
+                                        Size size) const {
+  const std::int64_t classes = predictions.front().shape.channels();
   std::vector<float> sums(
       static_cast<std::size_t>(std::int64_t{size.height} * size.width * classes));
   std::int64_t count = 0;
   for (std::size_t i = 0; i < views.size(); ++i) {
-    for (std::int64_t sample = 0; sample < answers[i].shape.batch(); ++sample, ++count) {
-      add_probabilities(map_of(views[i], answers[i], sample), size, sums);
+    for (std::int64_t sample = 0; sample < predictions[i].shape.batch(); ++sample, ++count) {
+      add_probabilities(map_of(views[i], predictions[i], sample), size, sums);
     }
   }
   divide(sums, count);
   return {{size.height, size.width, largest(sums, classes)}, std::move(sums)};
 }
 
-ImageOutcome Inference::merge_images(const std::vector<Answer>& answers) const {
-  const auto classes = static_cast<std::size_t>(answers.front().shape.channels());
+ImagePrediction Inference::merge_images(const std::vector<ViewPrediction>& predictions) const {
+  const auto classes = static_cast<std::size_t>(predictions.front().shape.channels());
   std::vector<float> sums(classes), probabilities(classes);
   std::int64_t count = 0;
-  for (const Answer& answer : answers) {
-    for (std::size_t i = 0; i < answer.logits.size(); i += classes, ++count) {
-      softmax({answer.logits.data() + i, classes}, probabilities.data());
+  for (const ViewPrediction& prediction : predictions) {
+    for (std::size_t i = 0; i < prediction.logits.size(); i += classes, ++count) {
+      softmax({prediction.logits.data() + i, classes}, probabilities.data());
       for (std::size_t c = 0; c < classes; ++c) sums[c] += probabilities[c];
     }
   }
   divide(sums, count);
   const bool one = count == 1;
-  const auto label = one ? static_cast<Label>(answers.front().classes.front())
+  const auto label = one ? static_cast<Label>(predictions.front().classes.front())
                          : largest(sums, static_cast<std::int64_t>(classes)).front();
   return {{1, 1, {label}}, std::move(sums)};
 }

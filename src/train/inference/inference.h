@@ -8,15 +8,17 @@
 #include <memory>
 #include <vector>
 
+#include "lockstep/core/device.h"
 #include "run/trained_model.h"
-#include "train/inference/inference_device.h"
 #include "train/inference/pixel_merge.h"
 #include "train/inference/views.h"
 
 namespace lockstep {
 
-/// What is said of an image.
-struct ImageOutcome {
+class InferenceDevice;
+struct ViewPrediction;
+
+struct ImagePrediction {
   LabelMap classes;                  // 1 x 1: of the whole image
   std::vector<float> probabilities;  // [pixels, classes]; may be empty
 };
@@ -26,12 +28,13 @@ class Inference {
   /// `model` outlives it.
   Inference(const TrainedModel& model, const std::vector<Device>& devices,
             const TestTimeAugmentation& augmentation);
+  ~Inference();
 
   /// The classes of the pixels of `image` at `size`, or its class. Without augmentation they are
   /// those of the largest logits, which an evaluation counts; with it, of the largest mean of the
   /// views' probabilities. Probabilities are there with augmentation or if asked for; the result
   /// does not depend on the device (rank). Safe from several threads.
-  ImageOutcome predict(int device, const Image& image, Size size, bool probabilities);
+  ImagePrediction predict(int device, const Image& image, Size size, bool probabilities);
 
   /// Calls work(index, device) for all indices below `count`, begun in their order, on several host
   /// threads per device. The first exception ends it and is thrown; `stop` (may be null) ends it
@@ -40,9 +43,9 @@ class Inference {
                 const std::atomic<bool>* stop = nullptr);
 
  private:
-  ImageOutcome merge_pixels(const std::vector<View>& views, const std::vector<Answer>& answers,
-                            Size size) const;
-  ImageOutcome merge_images(const std::vector<Answer>& answers) const;
+  ImagePrediction merge_pixels(const std::vector<View>& views,
+                               const std::vector<ViewPrediction>& predictions, Size size) const;
+  ImagePrediction merge_images(const std::vector<ViewPrediction>& predictions) const;
   int workers() const;
 
   Task task_;

@@ -1,7 +1,10 @@
 #include "train/inference/predict_images.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
+#include <fstream>
 #include <mutex>
 #include <numeric>
 #include <utility>
@@ -13,7 +16,6 @@
 #include "lockstep/core/check.h"
 #include "lockstep/io/image.h"
 #include "train/inference/inference.h"
-#include "train/inference/prediction_table.h"
 
 namespace lockstep {
 namespace {
@@ -80,10 +82,11 @@ class PredictionRun {
  private:
   void predict(PredictedImage& report, const PredictionFiles& files, int device);
   static bool read(PredictedImage& report, Image& image);
-  ImageOutcome outcome_of(const PredictedImage& report, const Image& image, int device);
-  void write(const Image& image, const ImageOutcome& outcome, const PredictionFiles& files) const;
+  ImagePrediction prediction_of(const PredictedImage& report, const Image& image, int device);
+  void write(const Image& image, const ImagePrediction& prediction,
+             const PredictionFiles& files) const;
   void write_map(const fs::path& path, const LabelMap& classes) const;
-  void count(const ImageOutcome& outcome);
+  void count(const ImagePrediction& prediction);
   void tell_progress();
 
   const PredictRequest& request_;
@@ -114,12 +117,12 @@ void PredictionRun::run(const std::vector<PredictionFiles>& files) {
 void PredictionRun::predict(PredictedImage& report, const PredictionFiles& files, int device) {
   Image image;
   if (!read(report, image)) return;
-  const ImageOutcome outcome = outcome_of(report, image, device);
-  write(image, outcome, files);
+  const ImagePrediction prediction = prediction_of(report, image, device);
+  write(image, prediction, files);
   report.files = files;
-  if (!segments_) report.top = likeliest(outcome.probabilities);
+  if (!segments_) report.top = likeliest(prediction.probabilities);
   report.done = true;
-  count(outcome);
+  count(prediction);
 }
 
 bool PredictionRun::read(PredictedImage& report, Image& image) {
@@ -133,8 +136,8 @@ bool PredictionRun::read(PredictedImage& report, Image& image) {
   return true;
 }
 
-ImageOutcome PredictionRun::outcome_of(const PredictedImage& report, const Image& image,
-                                       int device) {
+ImagePrediction PredictionRun::prediction_of(const PredictedImage& report, const Image& image,
+                                             int device) {
   const bool probabilities = request_.probabilities || !segments_;
   try {
     if (!rule_.changes_images()) {
@@ -149,15 +152,15 @@ ImageOutcome PredictionRun::outcome_of(const PredictedImage& report, const Image
   }
 }
 
-void PredictionRun::write(const Image& image, const ImageOutcome& outcome,
+void PredictionRun::write(const Image& image, const ImagePrediction& prediction,
                           const PredictionFiles& files) const {
-  if (!files.map.empty()) write_map(files.map, outcome.classes);
-  if (!files.overlay.empty()) write_png(files.overlay, overlay(image, outcome.classes, colors_));
+  if (!files.map.empty()) write_map(files.map, prediction.classes);
+  if (!files.overlay.empty()) write_png(files.overlay, overlay(image, prediction.classes, colors_));
   if (files.probabilities.empty()) return;
   const std::size_t classes = report_.classes.size();
   std::vector<std::int64_t> shape{static_cast<std::int64_t>(classes)};
   if (segments_) shape.insert(shape.end(), {image.height, image.width});
-  write_npy(files.probabilities, shape, planes_of(outcome.probabilities, classes));
+  write_npy(files.probabilities, shape, planes_of(prediction.probabilities, classes));
 }
 
 void PredictionRun::write_map(const fs::path& path, const LabelMap& classes) const {
@@ -167,9 +170,9 @@ void PredictionRun::write_map(const fs::path& path, const LabelMap& classes) con
   write_png(path, values);
 }
 
-void PredictionRun::count(const ImageOutcome& outcome) {
+void PredictionRun::count(const ImagePrediction& prediction) {
   std::vector<std::int64_t> counts(report_.classes.size());
-  for (const Label label : outcome.classes.pixels) ++counts.at(label);
+  for (const Label label : prediction.classes.pixels) ++counts.at(label);
   const std::lock_guard lock(mutex_);
   for (std::size_t c = 0; c < counts.size(); ++c) report_.counts[c] += counts[c];
 }
@@ -186,6 +189,36 @@ void count_images(PredictReport& report) {
   for (const PredictedImage& image : report.images) {
     report.done += image.done ? 1 : 0;
     report.failed += image.error.empty() ? 0 : 1;
+  }
+}
+
+/// RFC 4180: in quotes where it has to be.
+std::string quoted(const std::string& text) {
+  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
+  std::string result = "\"";
+  for (const char c : text) result += c == '"' ? "\"\"" : std::string(1, c);
+  return result + "\"";
+}
+
+void write_rows(const PredictReport& report, std::ostream& stream) {
+  stream << "image,rank,class,name,probability\n";
+  stream.precision(9);  // of every float
+  for (const PredictedImage& image : report.images) {
+    for (std::size_t i = 0; i < image.top.size(); ++i) {
+      const ClassScore& score = image.top[i];
+      stream << quoted(image.image.string()) << ',' << i + 1 << ',' << score.label << ','
+             << quoted(report.classes[score.label]) << ',' << score.probability << '\n';
+    }
+  }
+}
+
+/// Writes report.table: a line for each of an image's likeliest classes, rank 1 first.
+void write_prediction_table(const PredictReport& report) {
+  std::ofstream file(report.table, std::ios::binary);
+  write_rows(report, file);
+  file.close();
+  if (!file) {
+    throw DataError(concat(report.table.string(), ": cannot be written: ", std::strerror(errno)));
   }
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// Images in files, what a trained network says of them into a folder.
+// Images in files, predictions of a trained network into a folder.
 
 #include <atomic>
 #include <cstdint>

@@ -1,5 +1,6 @@
 #pragma once
-// What a replica's losses compare its outputs with, from the batch on the host to the device.
+// A replica's part of a batch, images and what its losses compare outputs with, from the host to
+// the device.
 
 #include <cstdint>
 #include <span>
@@ -10,22 +11,23 @@
 
 namespace lockstep {
 
-/// The targets of one batch: labels, which all cross-entropies have in common, and values for every
-/// other loss. Owned by its replica and used by that replica's thread.
-class Targets {
+/// Targets are labels, which all cross-entropies have in common, and values for every other loss.
+/// Owned by its replica and used by that replica's thread.
+class BatchInput {
  public:
   /// `network`: of training, set to the largest batch that will come. Both outlive the object.
-  /// `micro_batches`: how many may lie in device memory ahead of their step. Throws Error
-  /// when two losses want labels of different shapes.
-  Targets(std::span<const LossNode> losses, const Network& network, std::size_t micro_batches);
+  /// `micro_batches`: how many may lie in device memory ahead of their step. Throws Error when two
+  /// losses want labels of different shapes.
+  BatchInput(std::span<const LossNode> losses, Network& network, std::size_t micro_batches);
 
-  /// Brings those of the network's present batch to the device.
-  void upload(const BatchPart& part);
-  /// The same in two parts, ahead of the step and in it.
-  void stage(const BatchPart& part, std::size_t micro);
-  void take_staged(const BatchPart& part, std::size_t micro);
+  /// Whether batches go to the device ahead of their step. The CPU would gain nothing by it.
+  bool prefetches() const { return prefetched_images_.data() != nullptr; }
+  /// Brings a micro-batch of the next step to the device. REQUIRES: `prefetches`.
+  void prefetch(const BatchPart& part, std::size_t micro);
+  /// Sets the network to the micro-batch and brings it there, from where `prefetched` has put it.
+  void load(const BatchPart& part, std::size_t micro, bool prefetched);
   /// Of a loss, for the network's present batch.
-  Tensor of(std::size_t loss) const;
+  Tensor target(std::size_t loss) const;
 
   /// Throws Error when the batch lacks targets, or has too few of them.
   void check(const Batch& batch) const;
@@ -37,14 +39,19 @@ class Targets {
   struct Place {
     const LossNode* loss;  // the first that looks here
     Storage memory;
-    Storage staged;  // [micro-batch]
+    Storage prefetched;  // [micro-batch]
   };
 
   void find_place(const LossNode& loss, std::size_t micro_batches);
-  Tensor staged(const Place& place, std::int64_t count, std::size_t micro) const;
+  const float* images_of(const BatchPart& part) const;
+  Tensor prefetched_images(std::int64_t count, std::size_t micro) const;
+  Tensor prefetched_target(const Place& place, std::int64_t count, std::size_t micro) const;
 
   const std::span<const LossNode> losses_;
-  const Network& network_;
+  Network& network_;
+  Backend& backend_;
+  const Shape planned_;        // of the network's input
+  Storage prefetched_images_;  // [micro-batch], fp32; empty: no prefetching
   std::vector<Place> places_;
   std::vector<std::size_t> place_of_;       // [loss]
   std::vector<std::int64_t> label_counts_;  // [class] of the batch at hand

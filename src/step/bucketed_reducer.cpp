@@ -1,4 +1,4 @@
-#include "step/gradient_buckets.h"
+#include "step/bucketed_reducer.h"
 
 #include <algorithm>
 #include <unordered_map>
@@ -44,5 +44,42 @@ std::vector<GradientBucket> plan_gradient_buckets(const Network& network,
                    [](const auto& a, const auto& b) { return a.ready_after > b.ready_after; });
   return buckets;
 }
+
+UpdateShare BucketedReducer::share() const {
+  UpdateShare share{.rank = rank_.rank, .stores = {&rank_.store}};
+  share.saves = rank_.process.front() == &rank_.store;
+  return share;
+}
+
+std::span<const GradientPart> BucketedReducer::begin(const StepInput& input) {
+  started_ = 0;
+  overlaps_ = !known_batches_.insert(input.batch).second;
+  return {};
+}
+
+void BucketedReducer::layer_done(std::size_t layer) {
+  if (!overlaps_) return;
+  while (started_ < buckets_.size() && buckets_[started_].ready_after >= layer) start_next();
+}
+
+void BucketedReducer::start_next() {
+  const GradientBucket& bucket = buckets_[started_++];
+  all_reduce_.start(rank_.store.grads() + bucket.begin, bucket.end - bucket.begin);
+}
+
+// What the rank's stream is given from `finish` on finds sums in the gradients.
+void BucketedReducer::reduce(LossScaler& scaler) {
+  rank_.communicator.barrier("gradient exchange");
+  while (started_ < buckets_.size()) start_next();
+  all_reduce_.finish();
+  if (scaler.check(rank_.store, 1)) rank_.communicator.barrier("gradient check");
+}
+
+GradientSum BucketedReducer::sum(std::int64_t begin) {
+  sum_ = rank_.store.grads() + begin;
+  return {{&sum_, 1}, {}};
+}
+
+void BucketedReducer::publish() { rank_.communicator.barrier("weight update"); }
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-#include "step/targets.h"
+#include "step/batch_input.h"
 
 #include "backend/operand_checks.h"
 #include "lockstep/core/check.h"
@@ -39,13 +39,21 @@ void check_targets(const Batch& batch, const LossNode& loss, const Shape& shape)
 
 }  // namespace
 
-Targets::Targets(std::span<const LossNode> losses, const Network& network,
-                 std::size_t micro_batches)
-    : losses_(losses), network_(network) {
-  for (const LossNode& loss : losses) find_place(loss, micro_batches);
+BatchInput::BatchInput(std::span<const LossNode> losses, Network& network,
+                       std::size_t micro_batches)
+    : losses_(losses),
+      network_(network),
+      backend_(network.backend()),
+      planned_(network.input().shape) {
+  const bool ahead = backend_.asynchronous();
+  if (ahead) {
+    prefetched_images_ = backend_.allocate(micro_batches * sizeof(float) *
+                                           static_cast<std::size_t>(planned_.elements()));
+  }
+  for (const LossNode& loss : losses) find_place(loss, ahead ? micro_batches : 0);
 }
 
-void Targets::find_place(const LossNode& loss, std::size_t micro_batches) {
+void BatchInput::find_place(const LossNode& loss, std::size_t micro_batches) {
   const Tensor target = loss.target(network_, nullptr);
   if (loss.cross_entropy() != nullptr) {
     for (std::size_t i = 0; i < places_.size(); ++i) {
@@ -55,55 +63,70 @@ void Targets::find_place(const LossNode& loss, std::size_t micro_batches) {
       return place_of_.push_back(i);
     }
   }
-  Backend& backend = network_.backend();
   const std::size_t bytes = dense_bytes(target);
   place_of_.push_back(places_.size());
-  places_.push_back({&loss, backend.allocate(bytes), {}});
-  if (micro_batches > 0) places_.back().staged = backend.allocate(micro_batches * bytes);
+  places_.push_back({&loss, backend_.allocate(bytes), {}});
+  if (micro_batches > 0) places_.back().prefetched = backend_.allocate(micro_batches * bytes);
 }
 
-void Targets::upload(const BatchPart& part) {
-  for (const Place& place : places_) {
-    const Tensor target = place.loss->target(network_, place.memory.data());
-    network_.backend().upload(target,
-                              targets_of(*part.batch, part.begin, *place.loss, target.shape));
-  }
+const float* BatchInput::images_of(const BatchPart& part) const {
+  return part.batch->images.data() + part.begin * elements_per_sample(planned_);
 }
 
-Tensor Targets::staged(const Place& place, std::int64_t count, std::size_t micro) const {
+Tensor BatchInput::prefetched_images(std::int64_t count, std::size_t micro) const {
+  float* memory = static_cast<float*>(prefetched_images_.data()) +
+                  static_cast<std::int64_t>(micro) * planned_.elements();
+  return {memory, planned_.with_batch(count)};
+}
+
+Tensor BatchInput::prefetched_target(const Place& place, std::int64_t count,
+                                     std::size_t micro) const {
   Tensor target = place.loss->target(network_, nullptr);
-  target.shape = target.shape.with_batch(network_.planned_batch());
-  target.data = static_cast<std::byte*>(place.staged.data()) + micro * dense_bytes(target);
+  target.shape = target.shape.with_batch(planned_.batch());
+  target.data = static_cast<std::byte*>(place.prefetched.data()) + micro * dense_bytes(target);
   target.shape = target.shape.with_batch(count);
   return target;
 }
 
-void Targets::stage(const BatchPart& part, std::size_t micro) {
+void BatchInput::prefetch(const BatchPart& part, std::size_t micro) {
+  if (part.count == 0) return;
+  backend_.stage(prefetched_images(part.count, micro), images_of(part));
   for (const Place& place : places_) {
-    const Tensor target = staged(place, part.count, micro);
-    network_.backend().stage(target,
-                             targets_of(*part.batch, part.begin, *place.loss, target.shape));
+    const Tensor target = prefetched_target(place, part.count, micro);
+    backend_.stage(target, targets_of(*part.batch, part.begin, *place.loss, target.shape));
   }
 }
 
-void Targets::take_staged(const BatchPart& part, std::size_t micro) {
+void BatchInput::load(const BatchPart& part, std::size_t micro, bool prefetched) {
+  network_.set_batch(part.count);
+  if (part.count == 0) return;
+  if (prefetches()) {
+    if (!prefetched) prefetch(part, micro);
+    backend_.take_staged(prefetched_images(part.count, micro), network_.input());
+  } else {
+    backend_.upload(network_.input(), images_of(part));
+  }
   for (const Place& place : places_) {
-    network_.backend().take_staged(staged(place, part.count, micro),
-                                   place.loss->target(network_, place.memory.data()));
+    const Tensor target = place.loss->target(network_, place.memory.data());
+    if (prefetches()) {
+      backend_.take_staged(prefetched_target(place, part.count, micro), target);
+    } else {
+      backend_.upload(target, targets_of(*part.batch, part.begin, *place.loss, target.shape));
+    }
   }
 }
 
-Tensor Targets::of(std::size_t loss) const {
+Tensor BatchInput::target(std::size_t loss) const {
   return losses_[loss].target(network_, places_[place_of_[loss]].memory.data());
 }
 
-void Targets::check(const Batch& batch) const {
+void BatchInput::check(const Batch& batch) const {
   for (const LossNode& loss : losses_) {
     check_targets(batch, loss, loss.target(network_, nullptr).shape);
   }
 }
 
-double Targets::normalizer(std::size_t loss, std::span<const Batch> batches) {
+double BatchInput::normalizer(std::size_t loss, std::span<const Batch> batches) {
   const LossNode& node = losses_[loss];
   const Shape shape = node.target(network_, nullptr).shape;
   if (const CrossEntropyLoss* cross_entropy = node.cross_entropy()) {

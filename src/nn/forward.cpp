@@ -1,0 +1,108 @@
+#include "nn/forward.h"
+
+#include <optional>
+#include <utility>
+
+#include "lockstep/core/check.h"
+#include "lockstep/nn/predictor.h"
+#include "nn/argmax.h"
+
+namespace lockstep {
+namespace {
+
+bool is_plain(const Tensor& tensor) { return tensor.dtype == DType::kFloat32 && tensor.dense(); }
+
+Storage allocate_floats(Backend& backend, const Shape& shape) {
+  return backend.allocate(static_cast<std::size_t>(shape.elements()) * sizeof(float));
+}
+
+}  // namespace
+
+Forward::Forward(ForwardOptions options, Backend& backend, ParameterStore& store)
+    : options_(std::move(options)), backend_(backend), store_(store) {}
+
+bool Forward::prepare(const Shape& input) {
+  const bool fits = network_ != nullptr && network_->planned_batch() >= input.batch() &&
+                    network_->input().shape.with_batch(input.batch()) == input;
+  if (!fits) {
+    network_.reset();  // first, so that two plans never lie in memory together
+    network_ = build_network(
+        options_.model, options_.norm, input,
+        {.training = false, .activations = options_.activations, .outputs = {options_.output}},
+        backend_, store_);
+    output_ = network_->output_index(options_.output);
+    const Tensor& planned = network_->input();
+    images_ = is_plain(planned) ? Storage() : allocate_floats(backend_, planned.shape);
+    staged_logits_ = {};
+  }
+  network_->set_batch(input.batch());
+  return !fits;
+}
+
+const Tensor& Forward::run(const float* images) {
+  const Tensor& input = network_->input();
+  if (images_.data() == nullptr) {
+    backend_.upload(input, images);
+  } else {
+    const Tensor staged(images_.data(), input.shape);
+    backend_.upload(staged, images);
+    backend_.copy(staged, input, false);
+  }
+  network_->forward({.training = false, .communicator = options_.communicator});
+  return output();
+}
+
+std::span<const float> Forward::read_logits() {
+  Tensor logits = output();
+  if (!is_plain(logits)) {
+    if (staged_logits_.data() == nullptr) {  // many evaluations read none
+      const Shape& largest = output().shape;
+      staged_logits_ = allocate_floats(backend_, largest.with_batch(network_->planned_batch()));
+    }
+    logits = Tensor(staged_logits_.data(), output().shape);
+    backend_.copy(output(), logits, false);
+  }
+  logits_.resize(static_cast<std::size_t>(logits.shape.elements()));
+  backend_.download(logits_.data(), logits);
+  backend_.synchronize();
+  return logits_;
+}
+
+// --- Predictor: a Forward with a backend, a store and weights of its own ---
+
+struct Predictor::Impl {
+  Impl(Model&& model, const TensorMap& state_dict, const PredictorOptions& options)
+      : backend(
+            make_backend(options.device, options.threads > 0 ? options.threads : host_threads())),
+        weights(state_dict),
+        forward({.model = std::move(model), .norm = options.norm, .output = options.output},
+                *backend, store) {}
+
+  const std::unique_ptr<Backend> backend;
+  std::optional<TensorMap> weights;  // until the first batch says what shape the network has
+  ParameterStore store;
+  Forward forward;
+  std::vector<std::int32_t> classes;
+};
+
+Predictor::Predictor(Model model, const TensorMap& weights, const PredictorOptions& options)
+    : impl_(std::make_unique<Impl>(std::move(model), weights, options)) {}
+
+Predictor::~Predictor() = default;
+
+Prediction Predictor::predict(std::span<const float> images, const Shape& shape) {
+  LOCKSTEP_CHECK(static_cast<std::int64_t>(images.size()) == shape.elements(), "expected ",
+                 shape.elements(), " values of images ", to_string(shape), ", got ", images.size());
+  Impl& impl = *impl_;
+  impl.forward.prepare(shape);
+  if (impl.weights) {
+    load_state_dict(*impl.weights, impl.store, *impl.backend, true);
+    impl.weights.reset();
+  }
+  const Shape output = impl.forward.run(images.data()).shape;
+  const std::span<const float> logits = impl.forward.read_logits();
+  argmax_rows(logits, output.channels(), impl.classes);
+  return {output, logits, impl.classes};
+}
+
+}  // namespace lockstep

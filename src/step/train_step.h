@@ -1,0 +1,90 @@
+#pragma once
+// One rank's share of an optimizer step, in the order of the data: input, forward, losses,
+// backward, gradient reduction, update. Every part of it has a form that does nothing, so that the
+// step reads the same in every mode: one rank, fp32, no recording, one micro-batch, one process.
+
+#include <array>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "lockstep/nn/network.h"
+#include "nn/losses/loss_node.h"
+#include "step/batch_input.h"
+#include "step/gradient_reducer.h"
+#include "step/loss_scaler.h"
+#include "step/step.h"
+#include "step/step_recording.h"
+#include "step/step_totals.h"
+#include "step/weight_update.h"
+#include "step/world_reducer.h"
+
+namespace lockstep {
+
+/// What the ranks of a process know of each other's memory.
+struct StepPeers {
+  std::vector<ParameterStore*> stores;    // [own rank]
+  std::vector<const double*> indicators;  // LossScaler::add_indicators
+  WorldGradients* world = nullptr;        // null: one process
+};
+
+/// Owned by its replica, used by the rank's thread.
+class TrainStep {
+ public:
+  /// All but the gradients' reduction. `network`: of training, set to the largest batch that will
+  /// come. All outlive the object.
+  TrainStep(const DataParallelOptions& options, SyncGroup& group, int rank, Network& network);
+  /// Once all replicas of this process are there, which stay where they are.
+  void join(const StepPeers& peers, const GradientExchangeChoice& exchange);
+
+  std::span<const LossNode> losses() const { return losses_; }
+  BatchInput& input() { return input_; }
+  LossScaler& scaler() { return scaler_; }
+  WeightUpdate& update() { return *update_; }
+
+  /// The whole step (DataParallel::begin_step). On a GPU it is only issued.
+  void issue(const StepInput& input);
+  /// Waits for the device, as nothing before it does.
+  StepOutcome finish(int slot);
+  /// Forgets what steps that left the weights alone have added up.
+  void clear() { totals_.clear(); }
+  /// Brings this rank's of all parts of the next batch to the device.
+  void prefetch(std::span<const BatchPart> parts);
+  /// The training-mode forward pass alone, running statistics as they were.
+  void forward(const BatchPart& part);
+
+ private:
+  FixedOrderSums fixed_order_sums() const;
+  std::unique_ptr<GradientReducer> make_reducer(const StepPeers& peers,
+                                                const GradientExchangeChoice& exchange);
+  std::span<const BatchPart> own(std::span<const BatchPart> parts) const;
+  StepContext context(std::int64_t sample_offset) const;
+  void upload_scalars(const StepScalars& scalars);
+  void compute(const StepInput& input);
+  void zero_gradients();
+  void compute_losses();
+
+  /// Addresses in device memory.
+  const StepScalars& scalars() const { return *static_cast<const StepScalars*>(scalars_.data()); }
+
+  const DataParallelOptions& options_;
+  SyncGroup& group_;
+  Communicator& communicator_;
+  const int rank_;
+  Network& network_;
+  Backend& backend_;
+  const std::vector<LossNode> losses_;
+  BatchInput input_;
+  StepTotals totals_;
+  Storage scalars_;  // StepScalars
+  LossScaler scaler_;
+  StepRecording recording_;
+  std::unique_ptr<GradientReducer> reducer_;
+  std::unique_ptr<WeightUpdate> update_;
+  std::vector<const double*> indicators_;         // of all ranks
+  std::span<const GradientPart> gradient_parts_;  // of the present step
+  std::array<StepTimes, kStepSlots> times_{};
+  double exchange_seconds_ = 0;  // of this thread, in the present step
+};
+
+}  // namespace lockstep

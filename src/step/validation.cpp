@@ -1,0 +1,130 @@
+#include "step/validation.h"
+
+#include <cmath>
+#include <numeric>
+
+#include "backend/operand_checks.h"
+#include "nn/argmax.h"
+#include "step/batch_input.h"
+#include "step/step_totals.h"
+
+namespace lockstep {
+namespace {
+
+// Images may differ in size; other inputs are as planned for training.
+Shape input_of(const Batch& batch, const Shape& planned) {
+  if (planned.rank() != 4 || batch.size == Size{}) return planned.with_batch(batch.count());
+  return {batch.count(), batch.size.height, batch.size.width, planned.channels()};
+}
+
+// Whether at most four classes come before the label's in order of their logits, the first of equal
+// ones first, as in a prediction.
+bool is_among_five(std::span<const float> logits, Label label) {
+  const float own = logits[label];
+  if (std::isnan(own)) return false;
+  int before = 0;
+  for (std::size_t c = 0; c < logits.size(); ++c) {
+    before += logits[c] > own || (logits[c] == own && c < label) ? 1 : 0;
+  }
+  return before < 5;
+}
+
+}  // namespace
+
+Validation::Validation(const DataParallelOptions& options, Communicator& communicator,
+                       Backend& backend, ParameterStore& store, const LossNode& loss)
+    : planned_(options.input),
+      communicator_(communicator),
+      backend_(backend),
+      loss_(loss),
+      forward_({.model = options.model,
+                .norm = options.norm,
+                .output = loss.output(),
+                .activations = options.activations,
+                .communicator = &communicator},
+               backend, store),
+      sum_(backend.allocate(sizeof(double))) {
+  if (loss_.cross_entropy() == nullptr) return;
+  const auto classes = static_cast<std::size_t>(loss_.classes());
+  confusion_ = backend_.allocate(classes * classes * sizeof(std::int64_t));
+}
+
+Tensor Validation::confusion_tensor() const {
+  return bytes_tensor(confusion_.data(), confusion_.bytes());
+}
+
+Tensor Validation::sum_tensor() const { return bytes_tensor(sum_.data(), sizeof(double)); }
+
+void Validation::begin() {
+  if (confusion_.data() != nullptr) backend_.fill(confusion_tensor(), 0);
+}
+
+void Validation::prepare(const Batch& batch) {
+  if (!forward_.prepare(input_of(batch, planned_))) return;
+  target_ = backend_.allocate(dense_bytes(loss_.target(network(), nullptr)));
+}
+
+// A class per sample: logits [N, classes].
+bool Validation::is_of_samples(const Tensor& output) const {
+  return loss_.cross_entropy() != nullptr && output.shape.rank() == 2;
+}
+
+EvalOutcome Validation::evaluate(const Batch& batch) {
+  communicator_.enter("evaluation", "the network");
+  prepare(batch);
+  const Tensor target = loss_.target(network(), target_.data());
+  backend_.upload(target, targets_of(batch, 0, loss_, target.shape));
+  const Tensor& output = forward_.run(batch.images.data());
+  if (loss_.cross_entropy() != nullptr) {
+    backend_.confusion_matrix(output, target, static_cast<std::int64_t*>(confusion_.data()));
+  }
+  backend_.fill(sum_tensor(), 0);
+  loss_.evaluate(network(), target, static_cast<double*>(sum_.data()));
+  EvalOutcome outcome;
+  backend_.download(&outcome.loss, sum_tensor());
+  if (is_of_samples(output)) outcome.top5 = count_top5(batch, forward_.read_logits());
+  outcome.terms = count_terms(batch, target.shape);
+  backend_.synchronize();
+  return outcome;
+}
+
+std::vector<std::int32_t> Validation::predict(const Batch& batch) {
+  communicator_.enter("prediction", "the network");
+  prepare(batch);
+  const std::int64_t channels = forward_.run(batch.images.data()).shape.channels();
+  std::vector<std::int32_t> classes;
+  argmax_rows(forward_.read_logits(), channels, classes);
+  return classes;
+}
+
+std::int64_t Validation::count_top5(const Batch& batch, std::span<const float> logits) const {
+  const auto classes = static_cast<std::size_t>(loss_.classes());
+  std::int64_t count = 0;
+  for (std::size_t i = 0; i * classes < logits.size(); ++i) {
+    // What is no class is ignored: the loss has seen to that.
+    if (batch.labels[i] < classes &&
+        is_among_five(logits.subspan(i * classes, classes), batch.labels[i])) {
+      ++count;
+    }
+  }
+  return count;
+}
+
+// Labels that are valid, or values.
+std::int64_t Validation::count_terms(const Batch& batch, const Shape& target) {
+  if (loss_.cross_entropy() == nullptr) return target.elements();
+  label_counts_.assign(static_cast<std::size_t>(loss_.classes()), 0);
+  add_label_counts(batch, static_cast<std::size_t>(target.rows_per_sample()),
+                   loss_.cross_entropy()->ignore_index, label_counts_);
+  return std::accumulate(label_counts_.begin(), label_counts_.end(), std::int64_t{0});
+}
+
+std::vector<std::int64_t> Validation::end() {
+  std::vector<std::int64_t> confusion(confusion_.bytes() / sizeof(std::int64_t));
+  if (confusion.empty()) return confusion;
+  backend_.download(confusion.data(), confusion_tensor());
+  backend_.synchronize();
+  return confusion;
+}
+
+}  // namespace lockstep

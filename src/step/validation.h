@@ -1,0 +1,53 @@
+#pragma once
+// A replica's share of an evaluation: whole images, each with the replica's own running statistics.
+// No replica waits for another.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "nn/forward.h"
+#include "nn/losses/loss_node.h"
+#include "step/step.h"
+
+namespace lockstep {
+
+/// Owned by its replica, used by the rank's thread.
+class Validation {
+ public:
+  /// `loss`: the first of the run, whose output is judged. All outlive the object.
+  Validation(const DataParallelOptions& options, Communicator& communicator, Backend& backend,
+             ParameterStore& store, const LossNode& loss);
+
+  void begin();
+  EvalOutcome evaluate(const Batch& batch);
+  /// Confusion matrix [classes, classes] of the batches since `begin`; empty where the loss has no
+  /// labels.
+  std::vector<std::int64_t> end();
+
+  /// The class of every row of the output: that of the largest logit, the first of equal ones.
+  std::vector<std::int32_t> predict(const Batch& batch);
+
+  /// Of the batch that came last. REQUIRES: there was one.
+  Network& network() const { return forward_.network(); }
+
+ private:
+  void prepare(const Batch& batch);
+  bool is_of_samples(const Tensor& output) const;
+  std::int64_t count_top5(const Batch& batch, std::span<const float> logits) const;
+  std::int64_t count_terms(const Batch& batch, const Shape& target);
+  Tensor confusion_tensor() const;
+  Tensor sum_tensor() const;
+
+  const Shape planned_;  // of training
+  Communicator& communicator_;
+  Backend& backend_;
+  const LossNode& loss_;
+  Forward forward_;
+  Storage target_;     // for the largest batch of the present plan
+  Storage sum_;        // double: the loss of a batch
+  Storage confusion_;  // int64 [classes, classes]; empty where the loss has no labels
+  std::vector<std::int64_t> label_counts_;  // [class] of the batch at hand
+};
+
+}  // namespace lockstep

@@ -1,0 +1,100 @@
+#include "step/weight_update.h"
+
+#include "lockstep/core/check.h"
+
+namespace lockstep {
+namespace {
+
+UpdateRule rule_of(const Sgd& sgd, const StepScalars&, const LossScaler&) {
+  return SgdRule{sgd.momentum};
+}
+
+UpdateRule rule_of(const AdamW& adamw, const StepScalars& scalars, const LossScaler& scaler) {
+  return AdamWRule{adamw.beta1, adamw.beta2, adamw.eps, {0, &scalars.begun}, scaler.skipped()};
+}
+
+}  // namespace
+
+WeightUpdate::WeightUpdate(const DataParallelOptions& options, const UpdateShare& share,
+                           const ParameterStore& own, Backend& backend, const StepScalars& scalars,
+                           const StepTotals& totals, const LossScaler& scaler)
+    : backend_(backend),
+      optimizer_(options.optimizer),
+      scalars_(scalars),
+      totals_(totals),
+      scaler_(scaler),
+      saves_(share.saves) {
+  ranges_ = owned_ranges(parameter_ranges(own, optimizer_, options.parameter_groups),
+                         own.elements(), share.owner, share.owners);
+  begin_ = ranges_.empty() ? 0 : ranges_.front().begin;
+  const std::int64_t size = ranges_.empty() ? 0 : ranges_.back().end - begin_;
+  for (ParameterRange& range : ranges_) {
+    range.begin -= begin_;
+    range.end -= begin_;
+  }
+  for (const ParameterStore* store : share.stores) {
+    LOCKSTEP_CHECK(store->elements() == own.elements(), "a replica has ", store->elements(),
+                   " parameter elements, replica ", share.rank, " has ", own.elements(),
+                   ": a model declares the same layers on every replica");
+    weights_.push_back(store->values() + begin_);
+  }
+  allocate_slots(size);
+}
+
+void WeightUpdate::allocate_slots(std::int64_t elements) {
+  const std::size_t count = optimizer_slots(optimizer_).size();
+  slot_of_.resize(count);
+  if (elements == 0) return;
+  // Every slot starts as its memory does, at a multiple of 64 floats.
+  const std::int64_t stride = (elements + 63) / 64 * 64;
+  slots_ = backend_.allocate(count * static_cast<std::size_t>(stride) * sizeof(float));
+  for (std::size_t slot = 0; slot < count; ++slot) {
+    float* memory = static_cast<float*>(slots_.data()) + static_cast<std::int64_t>(slot) * stride;
+    slot_of_[slot] = Tensor(memory, Shape{1, elements});
+  }
+}
+
+UpdateRule WeightUpdate::rule() const {
+  return std::visit([this](const auto& any) { return rule_of(any, scalars_, scaler_); },
+                    optimizer_);
+}
+
+void WeightUpdate::apply(GradientReducer& reducer, std::span<const double* const> indicators) {
+  const GradientSum sum = reducer.sum(begin_);
+  double* const blocks = totals_.block_squares();
+  OptimizerShard shard{.grads = sum.parts,
+                       .joins = sum.joins,
+                       .weights = weights_,
+                       .ranges = ranges_,
+                       .lr = {0.0F, &scalars_.lr},
+                       .rule = rule(),
+                       .losses = indicators,
+                       .squared_norm = blocks == nullptr ? &totals_.sums().squared_norm : nullptr,
+                       .block_squares = blocks,
+                       .grad_scale = scaler_.inverse()};
+  for (std::size_t slot = 0; slot < slot_of_.size(); ++slot) {
+    if (slot_of_[slot]) shard.state[slot] = slot_of_[slot].floats();
+  }
+  backend_.optimizer_update(shard);
+}
+
+void WeightUpdate::save_state(OptimizerState& all) const {
+  if (!saves_) return;
+  const std::vector<std::string> names = optimizer_slots(optimizer_);
+  for (std::size_t slot = 0; slot < names.size(); ++slot) {
+    if (!slot_of_[slot]) continue;
+    backend_.download(all.slots.at(names[slot]).data() + begin_, slot_of_[slot]);
+  }
+  backend_.synchronize();
+}
+
+void WeightUpdate::restore_state(const OptimizerState& all) {
+  const std::vector<std::string> names = optimizer_slots(optimizer_);
+  for (std::size_t slot = 0; slot < names.size(); ++slot) {
+    if (!slot_of_[slot]) continue;
+    backend_.upload(slot_of_[slot], all.slots.at(names[slot]).data() + begin_);
+  }
+  backend_.synchronize();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,278 @@
+#include "step/world_reducer.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "backend/cpu/sum_parts.h"
+#include "lockstep/core/check.h"
+#include "lockstep/optim/optimizer.h"
+
+namespace lockstep {
+namespace {
+
+/// Before the nodes: one double. It keeps the floats behind it aligned.
+constexpr std::size_t kHeader = sizeof(double);
+
+std::size_t bytes_of(std::size_t nodes, const ElementRange& range) {
+  return kHeader + nodes * static_cast<std::size_t>(range.size()) * sizeof(float);
+}
+
+float* floats_of(Bytes& bytes) { return reinterpret_cast<float*>(bytes.data() + kHeader); }
+
+void meet(SyncMaster& master, const char* where, int own, const void* payload = nullptr) {
+  master.exchange(own, {{where, Direction::kOther, 0, 0}, 0, payload});
+}
+
+}  // namespace
+
+WorldGradients::WorldGradients(SyncGroup& group, std::int64_t elements, bool in_tree)
+    : group_(group),
+      layout_(group.rank_layout()),
+      elements_(elements),
+      in_tree_(in_tree),
+      planning_(group.make_master([this](auto messages, auto) {
+        plan(*static_cast<const GradientTree*>(messages.front().payload));
+      })),
+      sums_trade_(group.make_master([this](auto, auto) { trade_sums(); })),
+      weights_trade_(group.make_master([this](auto, auto) { trade_weights(); })),
+      peers_(layout_.peers()),
+      mirrors_(static_cast<std::size_t>(layout_.own_ranks())),
+      shares_(static_cast<std::size_t>(layout_.processes())),
+      out_(shares_.size()),
+      in_(shares_.size()),
+      messages_(shares_.size()),
+      weights_(shares_.size()) {
+  for (Bytes& out : out_) out.resize(kHeader);
+  for (std::size_t process = 0; process < shares_.size(); ++process) {
+    shares_[process].range = owned_by(layout_.first[process], layout_.first[process + 1]);
+  }
+}
+
+ElementRange WorldGradients::owned_by(int first, int last) const {
+  return {owned_begin(elements_, first, layout_.ranks()),
+          owned_begin(elements_, last, layout_.ranks())};
+}
+
+ElementRange WorldGradients::owned(int own) const {
+  const int rank = layout_.first_rank() + own;
+  return owned_by(rank, rank + 1);
+}
+
+bool WorldGradients::is_own(const GradientNode& node) const {
+  return layout_.process_of(node.rank) == layout_.process;
+}
+
+void WorldGradients::exchange(int own, const GradientTree& tree) {
+  HostMirror& mirror = *mirrors_[static_cast<std::size_t>(own)];
+  mirror.fetch_gradients(tree.nodes_of(layout_.first_rank() + own).size());
+  meet(planning_, "gradients of the process", own, &tree);
+  sum_nodes(own);
+  meet(sums_trade_, "gradients of all processes", own);
+  mirror.bring_indicator(others_indicator_);
+}
+
+void WorldGradients::exchange_indicators(int own) {
+  HostMirror& mirror = *mirrors_[static_cast<std::size_t>(own)];
+  mirror.fetch_gradients(0);
+  meet(sums_trade_, "losses of all processes", own);
+  mirror.bring_indicator(others_indicator_);
+}
+
+// All of them have the weights of the whole process by now.
+void WorldGradients::publish(int own) {
+  HostMirror& mirror = *mirrors_[static_cast<std::size_t>(own)];
+  if (own == 0) own_weights_ = mirror.fetch_weights(own_share().range);
+  meet(weights_trade_, "weights of all processes", own);
+  for (const int peer : peers_) {
+    const Bytes& weights = weights_[static_cast<std::size_t>(peer)];
+    if (weights.empty()) continue;
+    mirror.bring_weights(share(peer).range.begin, {reinterpret_cast<const float*>(weights.data()),
+                                                   weights.size() / sizeof(float)});
+  }
+}
+
+// --- one thread, while the others wait ---
+
+void WorldGradients::plan(const GradientTree& tree) {
+  std::span<const GradientNode> left = tree.nodes();
+  for (int process = 0; process < layout_.processes(); ++process) {
+    const auto others = std::find_if(left.begin(), left.end(), [&](const GradientNode& node) {
+      return layout_.process_of(node.rank) != process;
+    });
+    const std::span<const GradientNode> own(left.begin(), others);
+    left = std::span<const GradientNode>(others, left.end());
+    share(process).nodes.clear();
+    if (!own.empty()) add_nodes(process, own, tree.leaves(), share(process).nodes);
+    if (process == layout_.process) plan_own_sums(tree, own);
+  }
+  plan_update(tree);
+  for (const int peer : peers_) {
+    out_[static_cast<std::size_t>(peer)].resize(bytes_of(own_sums().size(), share(peer).range));
+  }
+}
+
+/// What the process adds up: as much of the tree as its ranks' nodes fill.
+void WorldGradients::add_nodes(int process, std::span<const GradientNode> ranks_nodes,
+                               std::int64_t leaves, std::vector<GradientNode>& nodes) const {
+  if (in_tree_) {
+    add_largest_nodes(process, ranks_nodes.front().begin, ranks_nodes.back().end, leaves, nodes);
+    return;
+  }
+  for (const GradientNode& node : ranks_nodes) {
+    nodes.push_back({node.begin, node.end, process, nodes.size()});
+  }
+}
+
+void WorldGradients::plan_own_sums(const GradientTree& tree,
+                                   std::span<const GradientNode> ranks_nodes) {
+  const std::vector<GradientNode>& nodes = own_share().nodes;
+  sums_.resize(std::max(sums_.size(), nodes.size()));
+  auto next = ranks_nodes.begin();
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    NodeSum& sum = sums_[i];
+    sum.parts.clear();
+    const auto first = next;
+    for (; next != ranks_nodes.end() && next->begin < nodes[i].end; ++next) {
+      const auto own = static_cast<std::size_t>(next->rank - layout_.first_rank());
+      sum.parts.push_back(mirrors_[own]->grads_of_part(next->part));
+    }
+    plan_joins({first, next}, tree.leaves(), sum.joins, scratch_);
+  }
+}
+
+// The ranks' own nodes, which lie in this process's memory, and sums of the others'.
+void WorldGradients::plan_update(const GradientTree& tree) {
+  updated_.clear();
+  for (int process = 0; process < layout_.processes(); ++process) {
+    if (process == layout_.process) {
+      std::copy_if(tree.nodes().begin(), tree.nodes().end(), std::back_inserter(updated_),
+                   [&](const GradientNode& node) { return is_own(node); });
+      continue;
+    }
+    for (GradientNode node : share(process).nodes) {
+      node.rank = layout_.first[static_cast<std::size_t>(process)];
+      updated_.push_back(node);
+    }
+  }
+  plan_joins(updated_, tree.leaves(), joins_, scratch_);
+}
+
+void WorldGradients::trade_sums() {
+  double indicator = 0;
+  for (const HostMirror* mirror : mirrors_) indicator += mirror->indicator();
+  for (const int peer : peers_) {
+    Bytes& out = out_[static_cast<std::size_t>(peer)];
+    std::memcpy(out.data(), &indicator, sizeof indicator);
+    messages_[static_cast<std::size_t>(peer)] = out;
+  }
+  group_.exchange(kStepChannel, peers_, messages_, in_);
+  others_indicator_ = 0;
+  for (const int peer : peers_) {
+    const Bytes& in = in_[static_cast<std::size_t>(peer)];
+    const std::size_t expected = bytes_of(share(peer).nodes.size(), own_share().range);
+    LOCKSTEP_CHECK(in.size() == expected, layout_.describe(peer), " sent ", in.size(),
+                   " bytes of gradients, expected ", expected);
+    double theirs = 0;
+    std::memcpy(&theirs, in.data(), sizeof theirs);
+    others_indicator_ += theirs;
+  }
+}
+
+void WorldGradients::trade_weights() {
+  const std::span<const float> own(own_weights_,
+                                   static_cast<std::size_t>(own_share().range.size()));
+  for (const int peer : peers_) messages_[static_cast<std::size_t>(peer)] = std::as_bytes(own);
+  group_.exchange(kStepChannel, peers_, messages_, weights_);
+  for (const int peer : peers_) {
+    const std::size_t sent = weights_[static_cast<std::size_t>(peer)].size();
+    const std::size_t expected = static_cast<std::size_t>(share(peer).range.size()) * sizeof(float);
+    LOCKSTEP_CHECK(sent == expected, layout_.describe(peer), " sent ", sent,
+                   " bytes of weights, expected ", expected);
+  }
+}
+
+// --- every rank's thread ---
+
+// Each rank sums its piece of every node.
+void WorldGradients::sum_nodes(int own) {
+  const auto ranks = static_cast<std::int64_t>(mirrors_.size());
+  float sums[kMaxWaitingSums][kNormBlock];
+  for (const int peer : peers_) {
+    const ElementRange& range = share(peer).range;
+    const std::int64_t begin = range.size() * own / ranks;
+    const std::int64_t end = range.size() * (own + 1) / ranks;
+    float* to = floats_of(out_[static_cast<std::size_t>(peer)]);
+    for (const NodeSum& node : own_sums()) {
+      for (std::int64_t i = begin; i < end; i += kNormBlock) {
+        const std::int64_t count = std::min<std::int64_t>(kNormBlock, end - i);
+        sum_parts(node.parts, node.joins, range.begin + i, count, sums);
+        std::copy_n(sums[0], count, to + i);
+      }
+      to += range.size();
+    }
+  }
+}
+
+const float* WorldGradients::sum_of(const GradientNode& node, int own) const {
+  if (is_own(node)) return nullptr;
+  const ElementRange& range = own_share().range;
+  const Bytes& in = in_[static_cast<std::size_t>(layout_.process_of(node.rank))];
+  return reinterpret_cast<const float*>(in.data() + kHeader) +
+         static_cast<std::int64_t>(node.part) * range.size() + owned(own).begin - range.begin;
+}
+
+// --- a rank's reducers ---
+
+ShardedWorldReducer::ShardedWorldReducer(const GradientRank& rank, WorldGradients& world,
+                                         std::unique_ptr<HostMirror> mirror)
+    : ShardedReducer(rank),
+      world_(world),
+      own_(rank.rank - rank.first),
+      mirror_(std::move(mirror)) {
+  world_.join(own_, *mirror_);
+}
+
+void ShardedWorldReducer::reduce(LossScaler& scaler) {
+  ShardedReducer::reduce(scaler);
+  world_.exchange(own_, tree());
+  brought_.clear();
+  for (const GradientNode& node : world_.nodes()) {
+    if (const float* const sum = world_.sum_of(node, own_)) brought_.push_back(sum);
+  }
+  mirror_->bring_sums(brought_, world_.owned(own_).size());
+}
+
+GradientSum ShardedWorldReducer::sum(std::int64_t begin) {
+  addends_.clear();
+  auto brought = brought_.begin();
+  for (const GradientNode& node : world_.nodes()) {
+    const bool elsewhere = world_.sum_of(node, own_) != nullptr;
+    addends_.push_back(elsewhere ? *brought++ + (begin - world_.owned(own_).begin)
+                                 : grads_of(node) + begin);
+  }
+  return {addends_, in_tree() ? world_.joins() : std::span<const int>()};
+}
+
+void ShardedWorldReducer::publish() {
+  ShardedReducer::publish();
+  world_.publish(own_);
+}
+
+BucketedWorldReducer::BucketedWorldReducer(const GradientRank& rank, AllReduce& all_reduce,
+                                           std::vector<GradientBucket> buckets,
+                                           WorldGradients& world,
+                                           std::unique_ptr<HostMirror> mirror)
+    : BucketedReducer(rank, all_reduce, std::move(buckets)),
+      world_(world),
+      own_(rank.rank - rank.first),
+      mirror_(std::move(mirror)) {
+  world_.join(own_, *mirror_);
+}
+
+void BucketedWorldReducer::reduce(LossScaler& scaler) {
+  BucketedReducer::reduce(scaler);
+  world_.exchange_indicators(own_);
+}
+
+}  // namespace lockstep

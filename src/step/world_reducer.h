@@ -1,0 +1,143 @@
+#pragma once
+// Reducers of several processes, beside what the ranks of a process do (gradient_reducer.h). Every
+// process owns the parameters that its ranks own. In a step
+//
+//   reduce    each process sums what its ranks have of the others' parameters, up to the largest
+//             nodes of the gradient tree that its images fill, and gives them to the owners;
+//   (update   by the ranks, over their own nodes and those of the other processes;)
+//   publish   brings the new weights of every process to all others.
+//
+// Nodes are put together in the same tree as in one process, so that the sums are the same bits.
+// Where one process adds its ranks' gradients one after another (GPUs without sums by image), a
+// process cannot add up its own ahead: the nodes are those of its ranks.
+//
+// Sums and messages are made on the host, of what the ranks' mirrors have there.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "lockstep/sync/sync_group.h"
+#include "step/bucketed_reducer.h"
+#include "step/gradient_reducer.h"
+#include "step/gradient_tree.h"
+#include "step/host_mirror.h"
+
+namespace lockstep {
+
+/// What the ranks of a process do together: one end of the exchange between processes. Used by
+/// their threads, which make the same calls in the same order; `own` is a rank's number among them.
+class WorldGradients {
+ public:
+  /// `elements`: of the flat parameters; `in_tree`: whether ranks' gradients are added in the tree
+  /// (Backend::sums_by_image), not one by one. `group`, of several processes, outlives the object.
+  WorldGradients(SyncGroup& group, std::int64_t elements, bool in_tree);
+  /// Before the first exchange, by each rank; the mirror outlives the exchanges.
+  void join(int own, HostMirror& mirror) { mirrors_[static_cast<std::size_t>(own)] = &mirror; }
+
+  /// Of the flat parameters, those that the rank owns.
+  ElementRange owned(int own) const;
+
+  /// When the rank's backward pass is done: waits for those of the process, sums, and exchanges.
+  /// `tree`: the step's, of all ranks.
+  void exchange(int own, const GradientTree& tree);
+  /// The same where the gradients have been summed otherwise: only whether all losses are finite is
+  /// exchanged.
+  void exchange_indicators(int own);
+  /// The nodes that an update adds up, and how (OptimizerShard::joins). Valid until the next
+  /// exchange, as is what follows.
+  std::span<const GradientNode> nodes() const { return updated_; }
+  std::span<const int> joins() const { return joins_; }
+  /// Null for a node of this process; otherwise its sum, from the first element on that the rank
+  /// owns.
+  const float* sum_of(const GradientNode& node, int own) const;
+  /// When the rank has updated: waits for those of the process, and brings the weights that other
+  /// processes have updated to this rank's.
+  void publish(int own);
+
+ private:
+  /// What a process owns, and its part of the gradient tree.
+  struct Share {
+    ElementRange range;
+    std::vector<GradientNode> nodes;
+  };
+  /// One of this process's nodes as a sum over its ranks' nodes.
+  struct NodeSum {
+    std::vector<const float*> parts;
+    std::vector<int> joins;
+  };
+
+  ElementRange owned_by(int first, int last) const;
+  void plan(const GradientTree& tree);
+  void plan_own_sums(const GradientTree& tree, std::span<const GradientNode> ranks_nodes);
+  void plan_update(const GradientTree& tree);
+  void add_nodes(int process, std::span<const GradientNode> ranks_nodes, std::int64_t leaves,
+                 std::vector<GradientNode>& nodes) const;
+  void sum_nodes(int own);
+  void trade_sums();
+  void trade_weights();
+  bool is_own(const GradientNode& node) const;
+  Share& share(int process) { return shares_[static_cast<std::size_t>(process)]; }
+  const Share& own_share() const { return shares_[static_cast<std::size_t>(layout_.process)]; }
+  std::span<const NodeSum> own_sums() const {
+    return std::span(sums_).first(own_share().nodes.size());
+  }
+
+  SyncGroup& group_;
+  const RankLayout& layout_;
+  const std::int64_t elements_;
+  const bool in_tree_;
+  // Where the ranks of this process meet, and what one of them then does.
+  SyncMaster& planning_;
+  SyncMaster& sums_trade_;
+  SyncMaster& weights_trade_;
+  const std::vector<int> peers_;
+  std::vector<HostMirror*> mirrors_;    // [own]
+  const float* own_weights_ = nullptr;  // of this process's share, on the host
+  double others_indicator_ = 0;
+
+  std::vector<Share> shares_;          // [process]
+  std::vector<NodeSum> sums_;          // [node of this process], of the step with most nodes
+  std::vector<GradientNode> updated_;  // the nodes that an update adds up
+  std::vector<int> joins_;             // of them
+  std::vector<GradientNode> scratch_;
+  std::vector<Bytes> out_;                            // [process] indicator, [node, elements]
+  std::vector<Bytes> in_;                             // [process] the same of the peers
+  std::vector<std::span<const std::byte>> messages_;  // [process]
+  std::vector<Bytes> weights_;                        // [process]
+};
+
+/// Every rank of every process owns a part of the parameters.
+class ShardedWorldReducer final : public ShardedReducer {
+ public:
+  ShardedWorldReducer(const GradientRank& rank, WorldGradients& world,
+                      std::unique_ptr<HostMirror> mirror);
+
+  void reduce(LossScaler& scaler) override;
+  GradientSum sum(std::int64_t begin) override;
+  void publish() override;
+
+ private:
+  WorldGradients& world_;
+  const int own_;  // among the ranks of its process
+  const std::unique_ptr<HostMirror> mirror_;
+  std::vector<const float*> addends_;  // [node that an update adds up]
+  std::vector<const float*> brought_;  // of them those of other processes, on the device
+};
+
+/// All-reduces are over all processes by themselves: whether losses are finite is left to say.
+class BucketedWorldReducer final : public BucketedReducer {
+ public:
+  BucketedWorldReducer(const GradientRank& rank, AllReduce& all_reduce,
+                       std::vector<GradientBucket> buckets, WorldGradients& world,
+                       std::unique_ptr<HostMirror> mirror);
+
+  void reduce(LossScaler& scaler) override;
+
+ private:
+  WorldGradients& world_;
+  const int own_;  // among the ranks of its process
+  const std::unique_ptr<HostMirror> mirror_;
+};
+
+}  // namespace lockstep
