@@ -6,8 +6,8 @@
 #include <set>
 #include <vector>
 
-#include "lockstep/sync/all_reduce.h"
 #include "step/gradient_buckets.h"
+#include "sync/all_reduce.h"
 
 namespace lockstep {
 

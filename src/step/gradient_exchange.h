@@ -16,10 +16,10 @@
 
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/data_parallel.h"
-#include "lockstep/sync/all_reduce.h"
 #include "step/bucketed_sum.h"
 #include "step/gradient_tree.h"
 #include "step/world_gradients.h"
+#include "sync/all_reduce.h"
 
 namespace lockstep {
 

@@ -20,11 +20,9 @@ float* floats_of(Bytes& bytes) { return reinterpret_cast<float*>(bytes.data() + 
 WorldGradients::WorldGradients(SyncGroup& group)
     : group_(group),
       layout_(group.rank_layout()),
-      planning_(group.make_master([this](auto messages, auto) {
-        plan(*static_cast<const GradientTree*>(messages.front().payload));
-      })),
-      trading_(group.make_master([this](auto, auto) { trade(); })),
-      sharing_(group.make_master([this](auto, auto) { send_weights(); })),
+      planning_(make_barrier([this](const GradientTree* tree) { plan(*tree); })),
+      trading_(make_barrier([this](const GradientTree*) { trade(); })),
+      sharing_(make_barrier([this](const GradientTree*) { send_weights(); })),
       peers_(layout_.peers()),
       shares_(static_cast<std::size_t>(layout_.processes())),
       out_(shares_.size()),
@@ -46,9 +44,15 @@ void WorldGradients::join(std::vector<const ParameterStore*> stores,
   }
 }
 
-SyncAnswer WorldGradients::meet(SyncMaster& master, const char* where, int own,
-                                const void* payload) {
-  return master.exchange(own, {{where, Direction::kOther, 0, 0}, 0, payload});
+WorldGradients::ProcessBarrier& WorldGradients::make_barrier(
+    std::function<void(const GradientTree*)> work) {
+  return group_.make_barrier<const GradientTree*, char>(
+      [work = std::move(work)](const SyncCall&, auto trees, auto) { work(trees.front()); });
+}
+
+void WorldGradients::meet(ProcessBarrier& barrier, const char* where, int own,
+                          const GradientTree* tree) {
+  barrier.exchange(own, {where, Direction::kOther, 0, 0}, tree);
 }
 
 WorldGradients::Owned WorldGradients::owned(int own) const {

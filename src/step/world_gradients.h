@@ -16,6 +16,7 @@
 // WorldStaging.
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -95,14 +96,17 @@ class WorldGradients {
     return std::span(sums_).first(own_share().nodes.size());
   }
   bool is_own(int process) const { return process == layout_.process; }
-  SyncAnswer meet(SyncMaster& master, const char* where, int own, const void* payload);
+  /// Of the ranks of this process. They hand in the step's tree where it is planned.
+  using ProcessBarrier = Barrier<const GradientTree*, char>;
+  ProcessBarrier& make_barrier(std::function<void(const GradientTree*)> work);
+  static void meet(ProcessBarrier& barrier, const char* where, int own, const GradientTree* tree);
 
   SyncGroup& group_;
   const RankLayout& layout_;
   // Where the ranks of this process meet, and what one of them then does.
-  SyncMaster& planning_;
-  SyncMaster& trading_;
-  SyncMaster& sharing_;
+  ProcessBarrier& planning_;
+  ProcessBarrier& trading_;
+  ProcessBarrier& sharing_;
   const std::vector<int> peers_;
   std::vector<const ParameterStore*> stores_;  // [own]
   std::vector<const double*> own_losses_;
