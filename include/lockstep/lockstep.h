@@ -17,6 +17,6 @@
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/optim/schedule.h"
 #include "lockstep/parallel/data_parallel.h"
+#include "lockstep/sync/barrier.h"
 #include "lockstep/sync/communicator.h"
 #include "lockstep/sync/sync_group.h"
-#include "lockstep/sync/sync_master.h"

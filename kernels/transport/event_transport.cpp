@@ -15,10 +15,10 @@ namespace lockstep::gpu {
 namespace {
 
 /// What a rank's peers wait for.
-struct Ticket {
-  explicit Ticket(int device) : written(device), ordinal(device) {}
+struct Written {
+  explicit Written(int device) : event(device), ordinal(device) {}
 
-  Event written;
+  Event event;
   int ordinal;  // of the rank's device, where its statistics are
 };
 
@@ -32,47 +32,47 @@ class EventTransport final : public GpuTransport {
     graph_->attach(rank());
   }
 
-  StatPost post(const SyncCall&, const ProcessGroup& group, const StatSlot& local) override {
+  StatPost post(const SyncCall&, const Group& group, const StatSlot& local) override {
     const DeviceGuard guard(ordinal());
-    Ticket& ticket = next_ticket(group.partition);
-    ticket.written.record(stream());
+    Written& own = next_event(group.partition);
+    own.event.record(stream());
     give_turn();
-    return {local, &ticket};
+    return {local, &own};
   }
 
-  void meanwhile(const std::function<void()>& work) override {
+  void overlap(const std::function<void()>& work) override {
     take_turn();
     work();
     give_turn();
   }
 
-  std::span<const StatSlot> receive(const SyncCall& call, const ProcessGroup& group,
+  std::span<const StatSlot> receive(const SyncCall& call, const Group& group,
                                     const StatPosts& posts) override {
     take_turn();
     const DeviceGuard guard(ordinal());
     slots_.assign(posts.slots.begin(), posts.slots.end());
     float* next = nullptr;  // where a peer's statistics are copied to
     for (std::size_t peer = 0; peer < slots_.size(); ++peer) {
-      if (peer == static_cast<std::size_t>(group.place)) continue;
-      const Ticket& ticket = *static_cast<const Ticket*>(posts.tickets[peer]);
-      ticket.written.make_wait(stream());
-      if (run().peers.between(ordinal(), ticket.ordinal)) continue;
+      if (peer == static_cast<std::size_t>(group.rank)) continue;
+      const Written& written = *static_cast<const Written*>(posts.handles[peer]);
+      written.event.make_wait(stream());
+      if (run().peers.between(ordinal(), written.ordinal)) continue;
       if (next == nullptr) next = grown(fetched_, floats_of(call, slots_));
-      fetch(call, ticket.ordinal, slots_[peer], next);
+      fetch(call, written.ordinal, slots_[peer], next);
       next += floats_of(call, slots_[peer]);
     }
     return slots_;
   }
 
   void* arrive() override {
-    void* const ticket = GpuTransport::arrive();
+    void* const handle = GpuTransport::arrive();
     give_turn();
-    return ticket;
+    return handle;
   }
 
-  void depart(std::span<void* const> tickets) override {
+  void depart(std::span<void* const> handles) override {
     take_turn();
-    GpuTransport::depart(tickets);
+    GpuTransport::depart(handles);
   }
 
   std::unique_ptr<Recorder> make_recorder(Communicator& own) override;
@@ -91,11 +91,11 @@ class EventTransport final : public GpuTransport {
   // i + 1, and so has issued its wait for the event of call i. Whoever writes the statistics of
   // call i again comes after the waits for every peer's event of call i + 1, which the peer
   // recorded after it had issued its reads of call i; or after a barrier of all streams
-  // (Communicator::exchange).
-  struct Tickets {
-    explicit Tickets(int ordinal) : pair{Ticket(ordinal), Ticket(ordinal)} {}
+  // (Communicator::all_show).
+  struct Events {
+    explicit Events(int ordinal) : pair{Written(ordinal), Written(ordinal)} {}
 
-    std::array<Ticket, 2> pair;
+    std::array<Written, 2> pair;
     std::size_t turn = 0;
   };
 
@@ -105,13 +105,13 @@ class EventTransport final : public GpuTransport {
     ~Release() { turn = {}; }
   };
 
-  Ticket& next_ticket(int partition) {
-    while (tickets_.size() <= static_cast<std::size_t>(partition)) {
-      tickets_.push_back(std::make_unique<Tickets>(ordinal()));
+  Written& next_event(int partition) {
+    while (events_.size() <= static_cast<std::size_t>(partition)) {
+      events_.push_back(std::make_unique<Events>(ordinal()));
     }
-    Tickets& tickets = *tickets_[static_cast<std::size_t>(partition)];
-    tickets.turn = 1 - tickets.turn;
-    return tickets.pair[tickets.turn];
+    Events& events = *events_[static_cast<std::size_t>(partition)];
+    events.turn = 1 - events.turn;
+    return events.pair[events.turn];
   }
 
   void give_turn() {
@@ -129,8 +129,8 @@ class EventTransport final : public GpuTransport {
   }
 
   const std::shared_ptr<StepGraph> graph_;
-  std::unique_lock<std::mutex> turn_;              // of a capture; none outside of one
-  std::vector<std::unique_ptr<Tickets>> tickets_;  // [partition]
+  std::unique_lock<std::mutex> turn_;            // of a capture; none outside of one
+  std::vector<std::unique_ptr<Events>> events_;  // [partition]
   Growing fetched_;  // [ranks, parts, 2, C]: of peers whose memory cannot be read from here
   std::vector<StatSlot> slots_;
 };
@@ -188,11 +188,11 @@ std::unique_ptr<Recorder> EventTransport::make_recorder(Communicator& own) {
 
 }  // namespace
 
-Transports make_event_transports(const TransportRanks& ranks) {
-  const auto run = std::make_shared<const GpuRun>(ranks.devices);
+Transports make_event_transports(const RankLayout& layout, const Broadcast&) {
+  const auto run = std::make_shared<const GpuRun>(layout.own_devices());
   const auto graph = std::make_shared<StepGraph>(run->ordinals);
   Transports transports;
-  for (int rank = 0; rank < static_cast<int>(ranks.devices.size()); ++rank) {
+  for (int rank = 0; rank < layout.own_ranks(); ++rank) {
     transports.push_back(std::make_unique<EventTransport>(run, graph, rank));
   }
   return transports;

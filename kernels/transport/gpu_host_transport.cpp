@@ -1,5 +1,6 @@
-// The transport "host" between GPUs: a rank brings its partial statistics to the host, where its
-// peers read them as those of replicas on the CPU do, and takes those of all to its device.
+// The transport "host" between GPUs: a rank brings its partial statistics to the host, where they
+// are merged or read by its peers as those of replicas on the CPU are, and takes what comes of it
+// to its device.
 
 #include <algorithm>
 #include <array>
@@ -14,7 +15,9 @@ class GpuHostTransport final : public GpuTransport {
  public:
   using GpuTransport::GpuTransport;
 
-  StatPost post(const SyncCall& call, const ProcessGroup& group, const StatSlot& local) override {
+  bool on_host() const override { return true; }
+
+  StatPost post(const SyncCall& call, const Group& group, const StatSlot& local) override {
     const DeviceGuard guard(ordinal());
     const std::size_t bytes = bytes_of(floats_of(call, local));
     auto* partial = static_cast<float*>(next_partial(group.partition, bytes));
@@ -25,7 +28,7 @@ class GpuHostTransport final : public GpuTransport {
     return {{local.count, partial, local.parts}, nullptr};
   }
 
-  std::span<const StatSlot> receive(const SyncCall& call, const ProcessGroup&,
+  std::span<const StatSlot> receive(const SyncCall& call, const Group&,
                                     const StatPosts& posts) override {
     const DeviceGuard guard(ordinal());
     const std::int64_t floats = floats_of(call, posts.slots);
@@ -83,10 +86,10 @@ class GpuHostTransport final : public GpuTransport {
 
 }  // namespace
 
-Transports make_gpu_host_transports(const TransportRanks& ranks) {
-  const auto run = std::make_shared<const GpuRun>(ranks.devices);
+Transports make_gpu_host_transports(const RankLayout& layout, const Broadcast&) {
+  const auto run = std::make_shared<const GpuRun>(layout.own_devices());
   Transports transports;
-  for (int rank = 0; rank < static_cast<int>(ranks.devices.size()); ++rank) {
+  for (int rank = 0; rank < layout.own_ranks(); ++rank) {
     transports.push_back(std::make_unique<GpuHostTransport>(run, rank));
   }
   return transports;

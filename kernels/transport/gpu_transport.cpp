@@ -51,11 +51,11 @@ void* GpuTransport::arrive() {
   return &event;
 }
 
-void GpuTransport::depart(std::span<void* const> tickets) {
+void GpuTransport::depart(std::span<void* const> handles) {
   const DeviceGuard guard(ordinal());
-  for (std::size_t peer = 0; peer < tickets.size(); ++peer) {
+  for (std::size_t peer = 0; peer < handles.size(); ++peer) {
     if (peer == static_cast<std::size_t>(rank())) continue;
-    static_cast<const Event*>(tickets[peer])->make_wait(stream());
+    static_cast<const Event*>(handles[peer])->make_wait(stream());
   }
 }
 

@@ -14,7 +14,7 @@
 #include "kernels/device/device.h"
 #include "kernels/operations/gpu_operations.h"
 #include "lockstep/core/device.h"
-#include "lockstep/sync/transport.h"
+#include "sync/transport.h"
 
 namespace lockstep::gpu {
 
@@ -44,7 +44,7 @@ class GpuTransport : public Transport {
   /// An override calls this first.
   void attach(Backend& backend, SumTransport* sums) override;
   void* arrive() override;
-  void depart(std::span<void* const> tickets) override;
+  void depart(std::span<void* const> handles) override;
 
   int rank() const { return rank_; }
   int ordinal() const { return run_->ordinals[static_cast<std::size_t>(rank_)]; }
@@ -74,10 +74,10 @@ class GpuTransport : public Transport {
 };
 
 /// The transport "event": each rank reads its peers' statistics where they lie.
-Transports make_event_transports(const TransportRanks& ranks);
+Transports make_event_transports(const RankLayout& layout, const Broadcast& broadcast);
 
 /// The transport "host": statistics go through host memory, and from process to process. The
 /// reference for the others.
-Transports make_gpu_host_transports(const TransportRanks& ranks);
+Transports make_gpu_host_transports(const RankLayout& layout, const Broadcast& broadcast);
 
 }  // namespace lockstep::gpu

@@ -8,7 +8,7 @@
 #include "kernels/transport/nccl_rank.h"
 #include "kernels/transport/register_nccl.h"
 #include "lockstep/core/check.h"
-#include "lockstep/sync/all_reduce.h"
+#include "sync/all_reduce.h"
 
 namespace lockstep::gpu {
 namespace {
@@ -16,11 +16,11 @@ namespace {
 class NcclSum final : public SumTransport {
  public:
   /// `own`: the rank's place in its process.
-  NcclSum(const TransportRanks& ranks, std::size_t own, const ncclUniqueId& id)
-      : ordinal_(ranks.devices[own].ordinal),
+  NcclSum(const RankLayout& layout, std::size_t own, const ncclUniqueId& id)
+      : ordinal_(layout.own_devices()[own].ordinal),
         own_place_(own),
-        rank_(ranks.first + static_cast<int>(own)),
-        ranks_(ranks.all),
+        rank_(layout.first_rank() + static_cast<int>(own)),
+        ranks_(layout.ranks()),
         id_(id) {}
 
   void attach(Backend& backend) override {
@@ -74,12 +74,13 @@ class NcclSum final : public SumTransport {
   NcclRank nccl_;  // last: what it still does in the stream ends first
 };
 
-SumTransports make_nccl_sums(const TransportRanks& ranks) {
-  check_distinct_gpus(ranks.devices, "run.gradient_exchange = \"all_reduce\"", "\"owner\"");
-  const ncclUniqueId id = make_nccl_ids(1, ranks.first == 0, ranks.broadcast).front();
+SumTransports make_nccl_sums(const RankLayout& layout, const Broadcast& broadcast) {
+  const std::span<const Device> devices = layout.own_devices();
+  check_distinct_gpus(devices, "run.gradient_exchange = \"all_reduce\"", "\"owner\"");
+  const ncclUniqueId id = make_nccl_ids(1, layout.process == 0, broadcast).front();
   SumTransports all;
-  for (std::size_t own = 0; own < ranks.devices.size(); ++own) {
-    all.push_back(std::make_unique<NcclSum>(ranks, own, id));
+  for (std::size_t own = 0; own < devices.size(); ++own) {
+    all.push_back(std::make_unique<NcclSum>(layout, own, id));
   }
   return all;
 }

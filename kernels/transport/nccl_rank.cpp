@@ -27,8 +27,7 @@ void check_distinct_gpus(std::span<const Device> devices, const std::string& wha
   }
 }
 
-std::vector<ncclUniqueId> make_nccl_ids(std::size_t count, bool first,
-                                        const std::function<Bytes(const Bytes& own)>& broadcast) {
+std::vector<ncclUniqueId> make_nccl_ids(std::size_t count, bool first, const Broadcast& broadcast) {
   std::vector<ncclUniqueId> ids(count);
   for (std::size_t i = 0; first && i < count; ++i) {
     check_nccl(ncclGetUniqueId(&ids[i]), "ncclGetUniqueId", kNetworkAdvice);

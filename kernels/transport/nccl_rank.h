@@ -20,7 +20,7 @@
 
 #include "kernels/device/stream.h"
 #include "lockstep/core/device.h"
-#include "lockstep/sync/world.h"
+#include "sync/transport.h"
 
 namespace lockstep::gpu {
 
@@ -29,8 +29,7 @@ void check_distinct_gpus(std::span<const Device> devices, const std::string& wha
                          const std::string& instead);
 
 /// So many ids, which process 0 makes for all. Collective over the processes.
-std::vector<ncclUniqueId> make_nccl_ids(std::size_t count, bool first,
-                                        const std::function<Bytes(const Bytes& own)>& broadcast);
+std::vector<ncclUniqueId> make_nccl_ids(std::size_t count, bool first, const Broadcast& broadcast);
 
 /// Used by its rank's thread, except `abort`. The methods return when the collective is in the
 /// stream, throw Error for what NCCL reports, also of earlier collectives, and PeerAborted after

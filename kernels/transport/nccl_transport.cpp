@@ -9,7 +9,7 @@
 #include "kernels/transport/gpu_transport.h"
 #include "kernels/transport/nccl_rank.h"
 #include "kernels/transport/register_nccl.h"
-#include "lockstep/sync/all_reduce.h"
+#include "sync/all_reduce.h"
 
 namespace lockstep::gpu {
 namespace {
@@ -17,7 +17,7 @@ namespace {
 /// What the ranks of a process share.
 struct NcclRun {
   bool first = true;  // process 0
-  std::function<Bytes(const Bytes& own)> broadcast;
+  Broadcast broadcast;
   std::vector<std::vector<ncclUniqueId>> ids;  // [partition][set]
 
   void add_ids(std::size_t sets) { ids.push_back(make_nccl_ids(sets, first, broadcast)); }
@@ -35,7 +35,7 @@ class NcclTransport final : public GpuTransport {
 
   void add_partition(const RankPartition& sets) override { nccl_->add_ids(sets.size()); }
 
-  StatPost post(const SyncCall& call, const ProcessGroup& group, const StatSlot& local) override {
+  StatPost post(const SyncCall& call, const Group& group, const StatSlot& local) override {
     LOCKSTEP_CHECK(local.parts == 1, call.layer,
                    ": the transport 'nccl' exchanges as much of every ",
                    "replica, and no sums of single images; use the transport 'event'");
@@ -45,7 +45,7 @@ class NcclTransport final : public GpuTransport {
     return {{local.count, nullptr, 1}, nullptr};  // NCCL brings the statistics
   }
 
-  std::span<const StatSlot> receive(const SyncCall& call, const ProcessGroup& group,
+  std::span<const StatSlot> receive(const SyncCall& call, const Group& group,
                                     const StatPosts& posts) override {
     const DeviceGuard guard(ordinal());
     const std::int64_t floats = 2 * call.channels;
@@ -74,13 +74,13 @@ class NcclTransport final : public GpuTransport {
 
  private:
   // The first exchange of a set connects its ranks: they have just met, so that all of them come.
-  NcclRank& connected(const ProcessGroup& group) {
+  NcclRank& connected(const Group& group) {
     const auto partition = static_cast<std::size_t>(group.partition);
     if (partition < communicators_.size() && communicators_[partition]) {
       return *communicators_[partition];
     }
     NcclRank& own = add_communicator(partition);
-    own.connect(group.place, static_cast<int>(group.ranks.size()),
+    own.connect(group.rank, static_cast<int>(group.ranks.size()),
                 nccl_->ids[partition][static_cast<std::size_t>(group.set)]);
     return own;
   }
@@ -103,15 +103,15 @@ class NcclTransport final : public GpuTransport {
   std::vector<std::unique_ptr<NcclRank>> communicators_;  // [partition]
 };
 
-Transports make_nccl_transports(const TransportRanks& ranks) {
-  check_distinct_gpus(ranks.devices, "the transport 'nccl'",
-                      ranks.all > static_cast<int>(ranks.devices.size()) ? "the transport 'host'"
-                                                                         : "the transport 'event'");
-  const auto run = std::make_shared<const GpuRun>(ranks.devices);
-  const auto nccl = std::make_shared<NcclRun>(NcclRun{ranks.first == 0, ranks.broadcast, {}});
+Transports make_nccl_transports(const RankLayout& layout, const Broadcast& broadcast) {
+  const bool alone = layout.processes() == 1;
+  check_distinct_gpus(layout.own_devices(), "the transport 'nccl'",
+                      alone ? "the transport 'event'" : "the transport 'host'");
+  const auto run = std::make_shared<const GpuRun>(layout.own_devices());
+  const auto nccl = std::make_shared<NcclRun>(NcclRun{layout.process == 0, broadcast, {}});
   nccl->add_ids(1);
   Transports transports;
-  for (int rank = 0; rank < static_cast<int>(ranks.devices.size()); ++rank) {
+  for (int rank = 0; rank < layout.own_ranks(); ++rank) {
     transports.push_back(std::make_unique<NcclTransport>(run, nccl, rank));
   }
   return transports;

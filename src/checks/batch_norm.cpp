@@ -11,7 +11,7 @@
 #include "checks/reference_batch_norm.h"
 #include "lockstep/core/check.h"
 #include "lockstep/parallel/data_parallel.h"
-#include "lockstep/sync/all_reduce.h"
+#include "sync/all_reduce.h"
 
 namespace lockstep {
 namespace {
@@ -390,7 +390,7 @@ Measured check_slots(const std::vector<Device>& devices, const std::string& tran
       all.upload(rank, number(round, rank));
       const SyncCall call{"selftest", Direction::kForward, round, NumberRanks::kCount / 2};
       const StatSlot local{number(round, rank), own.data().floats()};
-      for (const StatSlot& slot : all.group.at(rank).exchange(call, local)) {
+      for (const StatSlot& slot : all.group.at(rank).all_show(call, local)) {
         own.read.push_back(static_cast<float>(slot.count));
         all.download(rank, slot.data);
       }

@@ -1,4 +1,4 @@
-#include "lockstep/sync/all_reduce.h"
+#include "sync/all_reduce.h"
 
 #include <algorithm>
 #include <optional>
@@ -70,26 +70,26 @@ void AllReduce::start(float* data, std::int64_t count) {
   if (!own_.hook_allows(call)) return;
   const StatPosts posts = own_.meet_all(call, {{}, data});
   data_.clear();
-  for (void* const peers : posts.tickets) data_.push_back(static_cast<float*>(peers));
+  for (void* const peers : posts.handles) data_.push_back(static_cast<float*>(peers));
   transport_.start(data_, count);
-  summed_at_ = own_.meetings_;
+  summed_at_ = own_.barriers_of_all_;
 }
 
 // On the CPU a sum is there when every rank has done its piece, which it has when it comes to any
 // later meeting of all: to the next sum's, to a barrier behind the last one, or to this.
 void AllReduce::finish() {
   const WaitTimer timer(seconds_);
-  const bool open = started_ > 0 && !transport_.on_streams() && summed_at_ == own_.meetings_;
+  const bool open = started_ > 0 && !transport_.on_streams() && summed_at_ == own_.barriers_of_all_;
   started_ = 0;
   if (open) own_.meet("the end of the sums");
   transport_.finish();
 }
 
-SumTransports make_sum_transports(const TransportRanks& ranks) {
-  if (ranks.devices.front().kind == DeviceKind::kCpu) {
-    return make_host_sums(static_cast<int>(ranks.devices.size()));
+SumTransports make_sum_transports(const RankLayout& layout, const Broadcast& broadcast) {
+  if (layout.own_devices().front().kind == DeviceKind::kCpu) {
+    return make_host_sums(layout.own_ranks());
   }
-  if (provided()) return provided()->make(ranks);
+  if (provided()) return provided()->make(layout, broadcast);
   throw ConfigError(
       "this build has no NCCL, which run.gradient_exchange = \"all_reduce\" needs between GPUs; "
       "use \"owner\"");

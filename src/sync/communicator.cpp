@@ -4,14 +4,16 @@
 
 #include "lockstep/core/check.h"
 #include "lockstep/sync/sync_group.h"
+#include "sync/all_reduce.h"
 #include "sync/describe.h"
+#include "sync/statistics_barrier.h"
 #include "sync/wait_timer.h"
 
 namespace lockstep {
 
 Communicator::Communicator(SyncGroup& group, int rank, std::unique_ptr<Transport> transport)
     : group_(group), rank_(rank), transport_(std::move(transport)) {
-  become_member(0);
+  enter_group(0);
 }
 
 Communicator::~Communicator() = default;
@@ -34,24 +36,21 @@ int Communicator::join(const RankPartition& partition) {
   if (!number) {
     enter("joining", "process groups");
     const SyncCall call{"process groups", Direction::kOther, 0, 0};
-    number = static_cast<int>(
-        group_.joins_->exchange(rank_ - group_.layout_.first_rank(), {call, 0, &sets}).count);
-    become_member(*number);
+    number = group_.joins_->exchange(rank_ - group_.layout_.first_rank(), call, &sets);
+    enter_group(*number);
   }
   return *number;
 }
 
-void Communicator::become_member(int partition) {
-  const SyncGroup::Partition& joined = group_.partitions_[partition];
-  for (std::size_t set = 0; set < joined.sets.size(); ++set) {
-    const std::vector<int>& ranks = joined.sets[set];
+void Communicator::enter_group(int partition) {
+  const RankPartition& sets = group_.partitions_[partition];
+  for (std::size_t set = 0; set < sets.size(); ++set) {
+    const std::vector<int>& ranks = sets[set];
     const auto own = std::find(ranks.begin(), ranks.end(), rank_);
     if (own == ranks.end()) continue;
-    const int place = static_cast<int>(own - ranks.begin());
     const auto first = std::lower_bound(ranks.begin(), own, group_.layout_.first_rank());
-    memberships_.push_back({{partition, static_cast<int>(set), ranks, place},
-                            joined.masters[set],
-                            static_cast<int>(own - first)});
+    groups_.push_back({partition, static_cast<int>(set), ranks,
+                       static_cast<int>(own - ranks.begin()), static_cast<int>(own - first)});
   }
 }
 
@@ -60,9 +59,9 @@ bool Communicator::hook_allows(const SyncCall& call) const {
   return !hook || hook(rank_, call);
 }
 
-std::span<const StatSlot> Communicator::exchange(const SyncCall& call, const StatSlot& local,
-                                                 const std::function<void()>& meanwhile) {
-  LOCKSTEP_CHECK(call.partition >= 0 && call.partition < static_cast<int>(memberships_.size()),
+std::span<const StatSlot> Communicator::all_show(const SyncCall& call, const StatSlot& local,
+                                                 const std::function<void()>& overlap) {
+  LOCKSTEP_CHECK(call.partition >= 0 && call.partition < static_cast<int>(groups_.size()),
                  "replica ", rank_, " exchanges in process groups ", call.partition,
                  ", which it has not joined");
   enter(to_string(call.direction), call.layer);
@@ -71,44 +70,42 @@ std::span<const StatSlot> Communicator::exchange(const SyncCall& call, const Sta
     own_ = local;
     return {&own_, 1};
   }
-  const Membership& membership = memberships_[call.partition];
-  const StatPost post = transport_->post(call, membership.group, local);
-  const StatPosts posts = meet_in(membership, call, post, exchange_wait_, meanwhile);
-  return transport_->receive(call, membership.group, posts);
+  const Group& group = groups_[call.partition];
+  const StatPost post = transport_->post(call, group, local);
+  const StatPosts posts = meet_in(group, call, post, exchange_wait_, overlap);
+  return transport_->receive(call, group, posts);
 }
 
 void Communicator::barrier(const char* where) {
   enter("barrier", where);
   const SyncCall call{where, Direction::kOther, 0, 0};
   if (!hook_allows(call)) return;
-  transport_->depart(meet_all(call, {{}, transport_->arrive()}).tickets);
+  transport_->depart(meet_all(call, {{}, transport_->arrive()}).handles);
 }
 
 void Communicator::meet(const char* where) { meet_all({where, Direction::kOther, 0, 0}, {}); }
 
-StatPosts Communicator::meet_in(const Membership& membership, const SyncCall& call,
-                                const StatPost& post, double& waited,
-                                const std::function<void()>& meanwhile) {
-  SyncMaster& master = *membership.master;
-  post_ = post;
+StatPosts Communicator::meet_in(const Group& group, const SyncCall& call, const StatPost& post,
+                                double& waited, const std::function<void()>& overlap) {
+  auto& barrier = group_.barriers_[group.partition][group.set]->barrier();
   {
     const WaitTimer timer(waited);  // who posts last may wait for other processes
-    master.post(membership.place, {call, post.slot.count, &post_});
+    barrier.post(group.own_rank, call, post);
   }
-  if (meanwhile) transport_->meanwhile(meanwhile);
+  if (overlap) transport_->overlap(overlap);
   const WaitTimer timer(waited);
-  const SyncAnswer answer = master.await(membership.place);
-  if (membership.group.partition == 0) ++meetings_;
-  return *static_cast<const StatPosts*>(answer.payload);
+  const StatPosts posts = barrier.await(group.own_rank);
+  if (group.partition == 0) ++barriers_of_all_;
+  return posts;
 }
 
 // In the rank's smaller groups first: a rank that left out its last call there meets the others'
 // call and is named at once, where a meeting of all would leave both sides waiting.
 StatPosts Communicator::meet_all(const SyncCall& call, const StatPost& post) {
-  for (std::size_t partition = memberships_.size() - 1; partition > 0; --partition) {
-    meet_in(memberships_[partition], call, {}, barrier_wait_);
+  for (std::size_t partition = groups_.size() - 1; partition > 0; --partition) {
+    meet_in(groups_[partition], call, {}, barrier_wait_);
   }
-  return meet_in(memberships_[0], call, post, barrier_wait_);
+  return meet_in(groups_[0], call, post, barrier_wait_);
 }
 
 void Communicator::leave_if_failed() const {

@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-#include "lockstep/sync/sync_master.h"
+#include "lockstep/sync/barrier.h"
 
 namespace lockstep {
 

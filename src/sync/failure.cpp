@@ -1,8 +1,8 @@
-#include "lockstep/sync/failure.h"
-
 #include <algorithm>
 #include <mutex>
 #include <utility>
+
+#include "lockstep/sync/barrier.h"
 
 namespace lockstep {
 

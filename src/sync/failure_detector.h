@@ -17,12 +17,12 @@
 namespace lockstep {
 
 /// Safe from any thread. Process 0 says at once on stderr what it hears of a failure. Another
-/// process, whose threads do not come to say so (a call of MPI need not return then), says it after
-/// a fifth of a second; either ends then after ten.
+/// process, none of whose threads comes to say so (a call of MPI need not return then), says it
+/// after a fifth of a second; either ends then after ten.
 class FailureDetector {
  public:
-  /// Connects; all processes call it. Throws Error when process 0 cannot be reached.
-  explicit FailureDetector(World& world);
+  /// Connects; all processes of `carrier` call it. Throws Error when process 0 cannot be reached.
+  explicit FailureDetector(World& carrier);
   FailureDetector(const FailureDetector&) = delete;
   FailureDetector& operator=(const FailureDetector&) = delete;
   /// Says that this process is done.
@@ -31,13 +31,14 @@ class FailureDetector {
   /// Why another process has ended, as soon as it has.
   std::optional<std::string> failure() const;
   bool failed() const { return failed_; }
-  /// Of this process, to all others, unless it has heard some: then it is they that count. Returns
-  /// when the others have had time to write down why they end, and the first to fail has ended.
-  void announce(const std::string& text);
+  /// Of this process, to all others, unless it has heard of a failure: then that one counts.
+  /// Returns when the others have had time to write down why they end, and the first to fail has
+  /// ended.
+  void announce(const std::string& reason);
   /// As World::silence_of: of this process none.
   std::chrono::steady_clock::duration silence_of(int process) const;
   /// As World::on_failure.
-  void on_failure(std::function<std::string(const std::string& heard)> say);
+  void on_failure(std::function<std::string(const std::string& heard)> explain);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -45,23 +46,22 @@ class FailureDetector {
   struct Line {
     int process = 0;
     int socket = -1;
-    std::string heard;
+    std::string heard;  // the beginning of a message
     bool done = false;  // it has said so, or this process has seen its end
   };
 
-  void accept_all(int listener, std::uint64_t token);
+  void connect_all(World& carrier);
   void connect_to_first(const std::string& addresses);
+  void accept_all(int listener, std::uint64_t token);
   void listen();
   void hear(Line& line);
-  void take(Line& line, char kind, const std::string& text);
+  void take(Line& line, const std::string& message);
   void say_alive();
-  void note_alive(const Line& line, const std::string& silences);
-  void note(const std::string& text, int from);
-  void speak_for_stuck_threads(Clock::time_point heard);
+  void note(const std::string& reason, int from);
+  void speak_for_stuck_threads(Clock::duration since_heard);
   void speak();
-  static void send(const Line& line, char kind, const std::string& text);
-  void send_all(char kind, const std::string& text, int but);
-  static void wait_for_end(Line& line, Clock::time_point until);
+  void send_all(const std::string& message, int but = -1) const;
+  void end_listener();
   std::string name(int process) const;
 
   const int process_;
@@ -69,15 +69,14 @@ class FailureDetector {
   std::vector<Line> lines_;
   std::vector<std::atomic<Clock::rep>> heard_at_;  // [process] when it last ran, for all one knows
   mutable std::mutex mutex_;
-  std::string failure_;  // guarded by mutex_
-  std::atomic<int> heard_from_{-1};
-  std::atomic<bool> failed_{false}, leaving_{false};
+  std::string failure_;                                               // guarded by mutex_
+  std::atomic<int> heard_from_{-1};                                   // who told of the failure
+  std::atomic<bool> failed_{false}, leaving_{false}, spoken_{false};  // spoken: stderr has it
   mutable std::atomic<bool> told_{false};  // the failure, to a thread that ends the process
-  std::atomic<bool> spoken_{false};        // stderr has it
-  std::string said_;                       // what it is to have; of the listener
-  std::mutex say_mutex_;                   // held while say_ runs
-  std::function<std::string(const std::string&)> say_;  // guarded by say_mutex_; or null
-  int wake_[2] = {-1, -1};                              // a pipe: ends the listener
+  std::string explained_;                  // what stderr is to have; of the listener
+  std::mutex explain_mutex_;               // held while explain_ runs
+  std::function<std::string(const std::string&)> explain_;  // or null
+  int wake_[2] = {-1, -1};                                  // a pipe: ends the listener
   std::thread listener_;
 };
 

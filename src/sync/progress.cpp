@@ -1,8 +1,7 @@
-#include "lockstep/sync/progress.h"
-
 #include <string_view>
 
 #include "lockstep/core/check.h"
+#include "lockstep/sync/barrier.h"
 #include "lockstep/sync/threading.h"
 #include "sync/describe.h"
 

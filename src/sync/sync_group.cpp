@@ -5,8 +5,9 @@
 #include <thread>
 
 #include "lockstep/core/check.h"
+#include "sync/all_reduce.h"
+#include "sync/statistics_barrier.h"
 #include "sync/watchdog.h"
-#include "sync/world_hop.h"
 
 namespace lockstep {
 namespace {
@@ -24,20 +25,6 @@ std::chrono::microseconds spin_of(std::span<const Device> devices) {
   return gpus && room ? kSpin : std::chrono::microseconds{0};
 }
 
-/// What the ranks of a set have posted, for all of them to read. `own`: those of this process.
-struct Posted {
-  Posted(std::size_t ranks, std::size_t own) : slots(ranks), tickets(own), posts{slots, tickets} {}
-  Posted(const Posted&) = delete;
-  Posted& operator=(const Posted&) = delete;
-
-  std::vector<StatSlot> slots;
-  std::vector<void*> tickets;
-  const StatPosts posts;
-};
-
-/// Barriers and the like order the streams of one process.
-bool is_of_all_processes(const SyncCall& call) { return call.channels > 0; }
-
 }  // namespace
 
 std::vector<int> SyncGroup::own_ranks_of(const std::vector<int>& ranks) const {
@@ -45,32 +32,6 @@ std::vector<int> SyncGroup::own_ranks_of(const std::vector<int>& ranks) const {
   std::copy_if(ranks.begin(), ranks.end(), std::back_inserter(own),
                [this](int rank) { return layout_.process_of(rank) == layout_.process; });
   return own;
-}
-
-/// The callback of a set of ranks: shows each of them what all have posted.
-SyncMaster::Callback SyncGroup::show_posts(const std::vector<int>& ranks, int channel) {
-  const std::vector<int> own = own_ranks_of(ranks);
-  auto all = std::make_shared<Posted>(ranks.size(), own.size());
-  std::shared_ptr<WorldHop> hop;
-  if (own.size() < ranks.size()) {
-    hop = std::make_shared<WorldHop>(*this, channel, ranks);
-  }
-  const auto first = std::find(ranks.begin(), ranks.end(), own.front()) - ranks.begin();
-  return [this, all, hop, first](std::span<const SyncMessage> messages,
-                                 std::span<SyncAnswer> answers) {
-    const auto own_slots = std::span(all->slots).subspan(static_cast<std::size_t>(first));
-    for (std::size_t place = 0; place < messages.size(); ++place) {
-      const auto& post = *static_cast<const StatPost*>(messages[place].payload);
-      own_slots[place] = post.slot;
-      all->tickets[place] = post.ticket;
-    }
-    const SyncCall& call = messages.front().call;
-    if (hop && is_of_all_processes(call)) hop->exchange(call, all->slots);
-    std::int64_t count = 0;
-    for (const StatSlot& slot : all->slots) count += slot.count;
-    std::fill(answers.begin(), answers.end(), SyncAnswer{count, &all->posts});
-    ++callbacks_[static_cast<std::size_t>(call.direction)];
-  };
 }
 
 namespace {
@@ -160,22 +121,21 @@ SyncGroup::SyncGroup(std::span<const Device> devices, const SyncGroupOptions& op
       said_(static_cast<std::size_t>(layout_.processes())) {
   check_processes(layout_, options);
   failure_.add(*this);  // first, and so told last: barriers end faster than devices
-  const TransportRanks ranks{devices, layout_.first_rank(), size(),
-                             [this](const Bytes& own) { return broadcast(own); }};
-  Transports transports = make_transports(ranks, options.transport);
-  if (options.all_reduce) sums_ = make_sum_transports(ranks);
-  const RankPartition all = contiguous_groups(size(), 0);
-  joins_ = &add_master(own_ranks_of(all.front()),
-                       [this](auto messages, auto answers) { answer_join(messages, answers); });
-  add_partition(all);
+  const auto from_first = [this](const Bytes& own) { return broadcast(own); };
+  Transports transports = make_transports(layout_, from_first, options.transport);
+  if (options.all_reduce) sums_ = make_sum_transports(layout_, from_first);
+  on_host_ = transports.front()->on_host();
+  joins_ = &make_barrier<const RankPartition*, int>(
+      [this](const SyncCall&, std::span<const RankPartition* const> wanted,
+             std::span<int> answers) { std::ranges::fill(answers, answer_join(wanted)); });
+  add_partition(contiguous_groups(size(), 0));
   for (std::size_t i = 0; i < devices.size(); ++i) {
     Transport& transport = *transports[i];
     const int rank = layout_.first_rank() + static_cast<int>(i);
-    ends_.push_back(std::make_unique<Communicator>(*this, rank, std::move(transports[i])));
-    recorders_.push_back(transport.make_recorder(*ends_.back()));
-    if (options.all_reduce) {
-      all_reduces_.push_back(std::make_unique<AllReduce>(*ends_.back(), *sums_[i]));
-    }
+    communicators_.push_back(std::make_unique<Communicator>(*this, rank, std::move(transports[i])));
+    Communicator& own = *communicators_.back();
+    recorders_.push_back(transport.make_recorder(own));
+    if (options.all_reduce) all_reduces_.push_back(std::make_unique<AllReduce>(own, *sums_[i]));
   }
   watchdog_ = std::make_unique<Watchdog>(
       options.stall_timeout, [this] { return longest_wait(); },
@@ -190,57 +150,43 @@ AllReduce* SyncGroup::all_reduce(int rank) {
 
 Recorder* SyncGroup::recorder(int rank) { return recorders_[own_index(rank)].get(); }
 
-SyncMaster& SyncGroup::make_master(SyncMaster::Callback callback) {
-  return add_master(own_ranks_of(contiguous_groups(size(), 0).front()), std::move(callback));
-}
-
-SyncMaster& SyncGroup::add_master(std::vector<int> ranks, SyncMaster::Callback callback) {
-  auto master = std::make_unique<SyncMaster>(std::move(ranks), std::move(callback), failure_,
-                                             &progress_, spin_);
-  const std::lock_guard lock(masters_mutex_);
-  return *masters_.emplace_back(std::move(master));
-}
-
 void SyncGroup::add_partition(const RankPartition& sets) {
-  Partition partition{sets, {}};
+  GroupBarriers barriers;
   for (const std::vector<int>& ranks : sets) {
     const int channel = partitions_.empty() ? int{kStepChannel} : channels_++;
-    const std::vector<int> own = own_ranks_of(ranks);
-    partition.masters.push_back(own.empty() ? nullptr
-                                            : &add_master(own, show_posts(ranks, channel)));
+    barriers.push_back(own_ranks_of(ranks).empty()
+                           ? nullptr
+                           : std::make_unique<StatisticsBarrier>(*this, ranks, channel));
   }
-  partitions_.push_back(std::move(partition));
+  partitions_.push_back(sets);
+  barriers_.push_back(std::move(barriers));
 }
 
 std::optional<int> SyncGroup::find_partition(const RankPartition& sets) const {
-  const auto found = std::find_if(partitions_.begin(), partitions_.end(),
-                                  [&](const Partition& joined) { return joined.sets == sets; });
+  const auto found = std::ranges::find(partitions_, sets);
   if (found == partitions_.end()) return std::nullopt;
   return static_cast<int>(found - partitions_.begin());
 }
 
-void SyncGroup::answer_join(std::span<const SyncMessage> messages, std::span<SyncAnswer> answers) {
-  const auto wanted_by = [&](std::size_t rank) -> const RankPartition& {
-    return *static_cast<const RankPartition*>(messages[rank].payload);
-  };
-  const RankPartition& sets = wanted_by(0);
-  for (std::size_t rank = 1; rank < messages.size(); ++rank) {
-    if (wanted_by(rank) == sets) continue;
+/// The number of the partition.
+int SyncGroup::answer_join(std::span<const RankPartition* const> wanted) {
+  const RankPartition& sets = *wanted.front();
+  for (std::size_t rank = 1; rank < wanted.size(); ++rank) {
+    if (*wanted[rank] == sets) continue;
     const int first = layout_.first_rank();
     throw ReplicaError(concat("replica ", first + static_cast<int>(rank),
-                              " joins the process groups ", to_string(wanted_by(rank)),
+                              " joins the process groups ", to_string(*wanted[rank]),
                               " while replica ", first, " joins ", to_string(sets),
                               ": every replica must join the same ones in the same order"));
   }
   add_partition(sets);
-  ends_.front()->transport_->add_partition(sets);
-  const auto number = static_cast<std::int64_t>(partitions_.size()) - 1;
-  std::fill(answers.begin(), answers.end(), SyncAnswer{number, nullptr});
+  communicators_.front()->transport_->add_partition(sets);
+  return static_cast<int>(partitions_.size()) - 1;
 }
 
 void SyncGroup::end_waits() {
   for (const auto& sums : sums_) sums->abort();
-  for (const auto& end : ends_) end->transport_->abort();
+  for (const auto& own : communicators_) own->transport_->abort();
 }
 
 void SyncGroup::mark_gathering(std::optional<threading::Clock::time_point> since) {

@@ -1,8 +1,7 @@
-#include "lockstep/sync/sync_master.h"
-
 #include <algorithm>
 
 #include "lockstep/core/check.h"
+#include "lockstep/sync/barrier.h"
 #include "sync/describe.h"
 
 namespace lockstep {
@@ -29,48 +28,43 @@ const char* to_string(Direction direction) {
   return "?";
 }
 
-SyncMaster::SyncMaster(std::vector<int> ranks, Callback callback, Failure& failure,
-                       const Progress* progress, std::chrono::microseconds spin)
+SyncMaster::SyncMaster(std::vector<int> ranks, Failure& failure, const Progress* progress,
+                       std::chrono::microseconds spin)
     : ranks_(std::move(ranks)),
-      callback_(std::move(callback)),
       failure_(failure),
       progress_(progress),
       spin_(spin),
-      slots_(ranks_.size()),
-      messages_(slots_.size()),
-      answers_(slots_.size()) {
+      slots_(ranks_.size()) {
   LOCKSTEP_CHECK(!ranks_.empty(), "a barrier needs at least one replica");
   failure_.add(*this);
 }
 
 SyncMaster::~SyncMaster() { failure_.remove(*this); }
 
-SyncAnswer SyncMaster::exchange(int place, const SyncMessage& message) {
-  post(place, message);
-  return await(place);
-}
-
-void SyncMaster::post(int place, const SyncMessage& message) {
+std::unique_lock<threading::Mutex> SyncMaster::open_post(int place, const SyncCall& call) {
   std::unique_lock lock(mutex_);
   LOCKSTEP_CHECK(place >= 0 && place < size(), "place ", place, " is none of the ", size(),
                  " of this barrier");
   if (failure_.raised()) throw_aborted(place);
   LOCKSTEP_CHECK(!slots_[place].posted, "replica ", ranks_[place], " posts twice");
-  slots_[place] = {message, true, generation_, threading::Clock::now()};
+  slots_[place] = {call, true, generation_, threading::Clock::now()};
+  return lock;
+}
+
+void SyncMaster::close_post(std::unique_lock<threading::Mutex> lock) {
   if (++posted_ < size()) return;
   run_callback(lock);
   lock.unlock();  // the others would wake only to wait for it
   answered_.notify_all();
 }
 
-SyncAnswer SyncMaster::await(int place) {
+void SyncMaster::wait_for_answer(int place) {
   std::unique_lock lock(mutex_);
   const std::uint64_t mine = slots_[place].generation;
   look_for([&] { return generation_ != mine || failure_.raised(); }, lock);
   answered_.wait(lock, [&] { return generation_ != mine || (failure_.raised() && !running_); });
   if (failed_here_) std::rethrow_exception(failure_.cause());
   if (failure_.raised()) throw_aborted(place);
-  return answers_[place];
 }
 
 // Without `spin_` waits sleep at once. Yielding first looks cheaper while nothing else runs, but
@@ -93,9 +87,7 @@ void SyncMaster::run_callback(std::unique_lock<threading::Mutex>& lock) {
   bool failed_here = false;
   try {
     check_agreement();
-    std::transform(slots_.begin(), slots_.end(), messages_.begin(),
-                   [](const Slot& slot) { return slot.message; });
-    callback_(messages_, answers_);
+    answer(slots_.front().call);
   } catch (...) {
     failed_here = failure_.raise(std::current_exception());
   }
@@ -109,18 +101,17 @@ void SyncMaster::run_callback(std::unique_lock<threading::Mutex>& lock) {
 }
 
 void SyncMaster::check_agreement() const {
-  const SyncCall& first = slots_.front().message.call;
+  const SyncCall& first = slots_.front().call;
   for (const Slot& slot : slots_) {
-    if (!same_call(slot.message.call, first)) throw_disagreement();
+    if (!same_call(slot.call, first)) throw_disagreement();
   }
 }
 
 void SyncMaster::throw_disagreement() const {
   // What most ranks do is taken for right, so that the message names the one that went astray.
   const auto votes = [&](const Slot& slot) {
-    return std::count_if(slots_.begin(), slots_.end(), [&](const Slot& other) {
-      return same_call(slot.message.call, other.message.call);
-    });
+    return std::count_if(slots_.begin(), slots_.end(),
+                         [&](const Slot& other) { return same_call(slot.call, other.call); });
   };
   const auto usual =
       std::max_element(slots_.begin(), slots_.end(),
@@ -128,16 +119,16 @@ void SyncMaster::throw_disagreement() const {
   std::vector<int> agreeing;
   int astray = -1;
   for (int place = 0; place < size(); ++place) {
-    if (same_call(slots_[place].message.call, usual->message.call)) {
+    if (same_call(slots_[place].call, usual->call)) {
       agreeing.push_back(ranks_[place]);
     } else if (astray < 0) {
       astray = place;
     }
   }
   throw ReplicaError(
-      concat("replica ", ranks_[astray], " is at ", describe(slots_[astray].message.call),
-             " while ", describe_ranks(agreeing), agreeing.size() == 1 ? " is at " : " are at ",
-             describe(usual->message.call),
+      concat("replica ", ranks_[astray], " is at ", describe(slots_[astray].call), " while ",
+             describe_ranks(agreeing), agreeing.size() == 1 ? " is at " : " are at ",
+             describe(usual->call),
              ": every replica must make the same BatchNorm calls in the same order"));
 }
 
@@ -174,7 +165,7 @@ std::string SyncMaster::report(threading::Clock::time_point now) const {
     }
     const std::chrono::duration<double> waited = now - slot.since;
     text += concat("replica ", ranks_[place], " has waited ", describe_seconds(waited.count()),
-                   " in ", describe(slot.message.call), "; ");
+                   " in ", describe(slot.call), "; ");
   }
   if (missing.empty()) return text + "all are there and the callback runs";
   text += describe_ranks(missing) + (missing.size() == 1 ? " is missing" : " are missing");

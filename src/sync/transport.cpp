@@ -1,4 +1,4 @@
-#include "lockstep/sync/transport.h"
+#include "sync/transport.h"
 
 #include <algorithm>
 #include <string_view>
@@ -10,10 +10,11 @@ namespace {
 
 class HostTransport final : public Transport {
  public:
-  StatPost post(const SyncCall&, const ProcessGroup&, const StatSlot& local) override {
+  bool on_host() const override { return true; }
+  StatPost post(const SyncCall&, const Group&, const StatSlot& local) override {
     return {local, nullptr};
   }
-  std::span<const StatSlot> receive(const SyncCall&, const ProcessGroup&,
+  std::span<const StatSlot> receive(const SyncCall&, const Group&,
                                     const StatPosts& posts) override {
     return posts.slots;
   }
@@ -75,22 +76,18 @@ Transports make_host_transports(std::span<const Device> devices) {
   return transports;
 }
 
-TransportRanks ranks_of_one_process(std::span<const Device> devices) {
-  return {devices, 0, static_cast<int>(devices.size())};
-}
-
-std::string resolve_transport(const std::string& wanted, const TransportRanks& ranks) {
+std::string resolve_transport(const std::string& wanted, const RankLayout& layout) {
   if (wanted != "auto") return wanted;
-  const bool gpus = std::any_of(ranks.devices.begin(), ranks.devices.end(), on_gpu);
-  const bool alone = ranks.all == static_cast<int>(ranks.devices.size());
-  return gpus && alone ? "event" : "host";
+  const bool gpus = std::ranges::any_of(layout.own_devices(), on_gpu);
+  return gpus && layout.processes() == 1 ? "event" : "host";
 }
 
-Transports make_transports(const TransportRanks& ranks, const std::string& wanted) {
-  const std::span<const Device> devices = ranks.devices;
+Transports make_transports(const RankLayout& layout, const Broadcast& broadcast,
+                           const std::string& wanted) {
+  const std::span<const Device> devices = layout.own_devices();
   if (devices.empty()) throw ConfigError("no devices: expected at least one, such as cpu:1");
   const auto gpus = std::count_if(devices.begin(), devices.end(), on_gpu);
-  const std::string transport = resolve_transport(wanted, ranks);
+  const std::string transport = resolve_transport(wanted, layout);
   if (transport != "host" && transport != "event" && transport != "nccl") {
     throw ConfigError(
         concat("unknown transport '", transport, "'; expected auto, host, event or nccl"));
@@ -102,7 +99,7 @@ Transports make_transports(const TransportRanks& ranks, const std::string& wante
   if (gpus != static_cast<std::ptrdiff_t>(devices.size())) {
     throw ConfigError("expected cpu devices or cuda devices, got some of both");
   }
-  return find_gpu_transport(transport, devices.front())(ranks);
+  return find_gpu_transport(transport, devices.front())(layout, broadcast);
 }
 
 void provide_gpu_transport(const char* name, MakeTransports make) {

@@ -9,7 +9,7 @@
 #include <optional>
 #include <string>
 
-#include "lockstep/sync/sync_master.h"
+#include "lockstep/sync/barrier.h"
 #include "lockstep/sync/threading.h"
 
 namespace lockstep {

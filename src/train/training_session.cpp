@@ -13,6 +13,7 @@
 #include "run/metrics_file.h"
 #include "step/replica.h"
 #include "step/scatter.h"
+#include "sync/transport.h"
 #include "train/training.h"
 
 namespace lockstep {
@@ -187,7 +188,6 @@ ImportSummary TrainingSession::import_initial(const char* asked_by, const fs::pa
 }
 
 RunDescription TrainingSession::describe() const {
-  const TransportRanks ranks{devices, layout.first_rank(), layout.ranks()};
   const GradientExchangeChoice& exchange = replicas->gradient_exchange();
   const Backend& backend = replicas->replica(layout.first_rank()).backend();
   return {.config = config,
@@ -198,7 +198,7 @@ RunDescription TrainingSession::describe() const {
           .devices_by_default = request.devices.empty(),
           .device_count = layout.ranks(),
           .processes = describe_processes(layout),
-          .transport = resolve_transport(config.run.transport, ranks),
+          .transport = resolve_transport(config.run.transport, layout),
           .gradient_exchange = exchange.kind,
           .exchange_reason = exchange.reason,
           .convolutions = summarize_choices(),

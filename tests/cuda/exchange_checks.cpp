@@ -91,7 +91,7 @@ void StatisticsOfRank::exchange(int call, std::int64_t channels, std::atomic<int
     for (std::int64_t e = 0; e < 2 * channels; ++e) data[e] = value_of(rank, call, e);
   });
   const SyncCall at{"bn", Direction::kForward, call, channels, joined.number};
-  const auto slots = own_.exchange(at, {count_of(rank, call), data});
+  const auto slots = own_.all_show(at, {count_of(rank, call), data});
   const std::vector<StatSlot> copy(slots.begin(), slots.end());
   fake_runtime::enqueue(backend_.stream(), [copy, set = joined.ranks, call, channels, &wrong] {
     wrong += !right(copy, set, call, channels);

@@ -1,7 +1,7 @@
 #pragma once
 // Replicas of the fake runtime that exchange statistics: what a consumer reads in its stream must
 // be what every peer wrote in the same call, although statistics are overwritten as soon as
-// Communicator::exchange allows it.
+// Communicator::all_show allows it.
 
 #include <atomic>
 #include <memory>

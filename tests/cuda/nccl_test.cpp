@@ -14,9 +14,9 @@
 #include "cuda/fake_runtime.h"
 #include "kernels/transport/gpu_transport.h"
 #include "lockstep/core/check.h"
-#include "lockstep/sync/all_reduce.h"
 #include "support/errors.h"
 #include "support/with_timeout.h"
+#include "sync/all_reduce.h"
 
 namespace lockstep::gpu {
 namespace {
@@ -192,6 +192,11 @@ TEST_CASE("a rank that never connects does not hold up the others once the run f
   CHECK(is_a<PeerAborted>(thrown[0]));
 }
 
+SumTransports sums_between(const std::vector<Device>& devices) {
+  return make_sum_transports(make_rank_layout(World::alone(), devices),
+                             [](const Bytes& own) { return own; });
+}
+
 TEST_CASE("replicas that share a GPU have no NCCL") {
   const Run run{3, 2};
   fake_runtime::use({.devices = run.gpus});
@@ -200,7 +205,7 @@ TEST_CASE("replicas that share a GPU have no NCCL") {
       "the transport 'nccl' needs a GPU per replica, but cuda:0 and cuda:0#1 share "
       "one; use the transport 'event'",
       ConfigError);
-  CHECK_THROWS_WITH_AS(make_sum_transports(ranks_of_one_process(devices_of(run))),
+  CHECK_THROWS_WITH_AS(sums_between(devices_of(run)),
                        doctest::Contains("run.gradient_exchange = \"all_reduce\" needs a GPU per"),
                        ConfigError);
 }
@@ -215,7 +220,7 @@ TEST_CASE("whether all GPUs reach each other's memory") {
 
 TEST_CASE("an all-reduce without a backend, or with one of the CPU, is an error") {
   fake_runtime::use({.devices = 1});
-  const SumTransports sums = make_sum_transports(ranks_of_one_process(devices_of({1, 1})));
+  const SumTransports sums = sums_between(devices_of({1, 1}));
   CHECK_THROWS_WITH_AS(sums[0]->finish(), doctest::Contains("not attached"), Error);
   const auto cpu = make_backend(Device{}, 1);
   CHECK_THROWS_WITH_AS(sums[0]->attach(*cpu), doctest::Contains("one between GPUs"), Error);

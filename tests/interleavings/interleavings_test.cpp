@@ -35,9 +35,9 @@ struct Place {
 };
 
 enum class Means {
-  kUsersBarrier,  // SyncGroup::make_master
-  kStatistics,    // Communicator::exchange and barrier
-  kSpinning,      // a SyncMaster alone, whose ranks look for each other before they sleep
+  kUsersBarrier,  // SyncGroup::make_barrier
+  kStatistics,    // Communicator::all_show and barrier
+  kSpinning,      // a Barrier alone, whose ranks look for each other before they sleep
 };
 
 /// What may befall the ranks.
@@ -74,14 +74,24 @@ struct Outcome {
   std::size_t cause = 0;
 };
 
+/// What the callback answers.
+struct Sum {
+  int call = kNone;
+  const int* value = nullptr;
+};
+/// A message lies with its rank until the rank has its answer.
+using SumBarrier = Barrier<const int*, Sum>;
+
 /// What one interleaving runs on.
 class Meeting {
  public:
   explicit Meeting(const Case& of) : case_(of) {
-    const auto callback = [this](auto messages, auto answers) { add(messages, answers); };
+    const auto callback = [this](const SyncCall& call, auto messages, auto answers) {
+      add(call.index, messages, answers);
+    };
     if (case_.means == Means::kSpinning) {
       // Looks as often as in one round between two looks at the clock.
-      sums_ = own_.emplace_back(std::make_unique<SyncMaster>(ranks(), callback, failure_, nullptr,
+      sums_ = own_.emplace_back(std::make_unique<SumBarrier>(ranks(), callback, failure_, nullptr,
                                                              std::chrono::microseconds(-1)))
                   .get();
       return;
@@ -92,7 +102,7 @@ class Meeting {
     // The shortest that has a single interval: a watchdog that has woken once looks for the stall.
     options.stall_timeout = std::chrono::milliseconds(case_.watchdog ? 1 : 0);
     group_ = std::make_unique<SyncGroup>(devices, options);
-    sums_ = &group_->make_master(callback);
+    sums_ = &group_->make_barrier<const int*, Sum>(callback);
   }
 
   std::vector<int> ranks() const { return contiguous_groups(case_.ranks, 0).front(); }
@@ -131,17 +141,16 @@ class Meeting {
   const Outcome& outcome(Place at) const { return outcomes_[at.rank][at.call]; }
 
   /// The callback. Others may go on before it reads what they have posted, if they are let.
-  void add(std::span<const SyncMessage> messages, std::span<SyncAnswer> answers) {
+  void add(int call, std::span<const int* const> messages, std::span<Sum> answers) {
     scheduler().yield();
     sum_ = 0;
-    for (const SyncMessage& message : messages) sum_ += *static_cast<const int*>(message.payload);
-    const int call = messages.front().call.index;
+    for (const int* message : messages) sum_ += *message;
     if (sum_ != sum_of(call)) {
       scheduler().fail("the callback reads messages of two calls, or of ranks that have left");
     }
     if (++callbacks_[call] > 1) scheduler().fail("a call has two callbacks");
     if (call == case_.callback_throws) std::rethrow_exception(kThrownInCallback);
-    std::fill(answers.begin(), answers.end(), SyncAnswer{call, &sum_});
+    std::fill(answers.begin(), answers.end(), Sum{call, &sum_});
   }
 
   /// False: the rank has no answer.
@@ -153,7 +162,7 @@ class Meeting {
     try {
       if (here == case_.throws_at_work) {
         // Its message is read until all have ended.
-        sums_->post(here.rank, {call, 1, &message(here)});
+        sums_->post(here.rank, call, &message(here));
         abort(kThrown);
         return false;
       }
@@ -173,16 +182,15 @@ class Meeting {
   int answered(int rank, const SyncCall& call) {
     int& own = message({rank, call.index});
     try {
-      const SyncMessage message{call, 1, &own};
       if (case_.works) {
-        sums_->post(rank, message);
+        sums_->post(rank, call, &own);
         scheduler().yield();
       }
-      const SyncAnswer answer = case_.works ? sums_->await(rank) : sums_->exchange(rank, message);
+      const Sum answer = case_.works ? sums_->await(rank) : sums_->exchange(rank, call, &own);
       own = kPoison;
       scheduler().yield();  // the others are on their way to the next call
-      const bool there = answer.payload != nullptr && answer.count == call.index;
-      return there ? *static_cast<const int*>(answer.payload) : kPoison;
+      const bool there = answer.value != nullptr && answer.call == call.index;
+      return there ? *answer.value : kPoison;
     } catch (...) {
       own = kPoison;
       throw;
@@ -192,7 +200,7 @@ class Meeting {
   /// The same from statistics, which are a rank's own again when its next call has returned.
   int exchanged(int rank, const SyncCall& call) {
     const auto* const own = reinterpret_cast<const float*>(&message({rank, call.index}));
-    const auto slots = group_->at(rank).exchange(call, {1, own});
+    const auto slots = group_->at(rank).all_show(call, {1, own});
     if (call.index > 0) message({rank, call.index - 1}) = kPoison;
     scheduler().yield();
     int sum = 0;
@@ -250,9 +258,9 @@ class Meeting {
 
   const Case& case_;
   Failure failure_;
-  std::vector<std::unique_ptr<SyncMaster>> own_;
+  std::vector<std::unique_ptr<SumBarrier>> own_;
   std::unique_ptr<SyncGroup> group_;
-  SyncMaster* sums_ = nullptr;
+  SumBarrier* sums_ = nullptr;
   int sum_ = 0;  // of the callback: everyone's answer
   std::array<int, kCalls> callbacks_{};
   std::array<std::array<int, kCalls>, kMaxRanks> messages_{};

@@ -13,6 +13,7 @@
 #include "nn/harness.h"
 #include "step/toy_training.h"
 #include "support/backends.h"
+#include "sync/transport.h"
 
 namespace lockstep::test {
 namespace {
@@ -97,8 +98,9 @@ void provide_emulated_gpu() {
     provide_cuda_backends({[] { return 1; },
                            [](const Device&, const BackendOptions&) { return emulated_backend(); },
                            nullptr});
-    provide_gpu_transport(
-        "event", [](const TransportRanks& ranks) { return make_host_transports(ranks.devices); });
+    provide_gpu_transport("event", [](const RankLayout& layout, const Broadcast&) {
+      return make_host_transports(layout.own_devices());
+    });
     return true;
   }();
   static_cast<void>(once);

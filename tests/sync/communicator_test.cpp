@@ -12,6 +12,7 @@
 #include "support/devices.h"
 #include "support/errors.h"
 #include "support/with_timeout.h"
+#include "sync/all_reduce.h"
 
 namespace lockstep {
 namespace {
@@ -90,7 +91,7 @@ void check_exchanges(int ranks, const std::vector<RankPartition>& partitions) {
       const std::size_t turn = static_cast<std::size_t>(index) % partitions.size();
       SyncCall at = bn_call(index, index % 3 == 0 ? Direction::kForward : Direction::kBackward);
       at.partition = numbers[turn];
-      const auto slots = own.exchange(at, memory[rank].slot(index));
+      const auto slots = own.all_show(at, memory[rank].slot(index));
       wrong += !right(slots, set_of(rank, partitions[turn]), index);
       if (index % 10 == 9) own.barrier("end of step");
     }
@@ -121,7 +122,7 @@ std::vector<std::exception_ptr> run_steps(SyncGroup& group, int calls, int width
           for (int index = 0; index < calls; ++index) {
             SyncCall at = bn_call(index);
             at.partition = partition;
-            own.exchange(at, memory[rank].slot(index));
+            own.all_show(at, memory[rank].slot(index));
           }
           own.barrier("gradient exchange");
         }
@@ -200,7 +201,7 @@ TEST_CASE("what is no partition of the ranks is a configuration error") {
   CHECK_THROWS_AS(contiguous_groups(4, -2), ConfigError);
   SyncCall at = bn_call(0);
   at.partition = 1;
-  CHECK_THROWS_WITH_AS(group.at(0).exchange(at, {}), doctest::Contains("has not joined"), Error);
+  CHECK_THROWS_WITH_AS(group.at(0).all_show(at, {}), doctest::Contains("has not joined"), Error);
 }
 
 TEST_CASE("ranks that join different process groups are told so") {
@@ -227,7 +228,7 @@ TEST_CASE("ends know who they are, and waiting is measured") {
   const std::vector<Memory> memory = memory_of(2);
   run_ranks(2, [&](int rank) {
     if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(30));
-    group.at(rank).exchange(bn_call(0), memory[rank].slot(0));
+    group.at(rank).all_show(bn_call(0), memory[rank].slot(0));
     if (rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(30));
     group.at(rank).barrier("end");
   });
@@ -247,7 +248,7 @@ TEST_CASE("what a rank has to do meanwhile, it does before it waits for the othe
       while (!done && std::chrono::steady_clock::now() < patience) std::this_thread::yield();
       in_time = done;
     }
-    group.at(rank).exchange(bn_call(0), local.slot, [&] { done = true; });
+    group.at(rank).all_show(bn_call(0), local.slot, [&] { done = true; });
     group.at(rank).barrier("the end");
   });
   for (const auto& failure : thrown) CHECK(text_of(failure) == "");
@@ -267,7 +268,7 @@ TEST_CASE("statistics may be written again when the next exchange of the group h
       std::copy(values.begin(), values.end(), local.data.begin());
       SyncCall at = bn_call(index);
       at.partition = partition;
-      const auto slots = group.at(rank).exchange(at, local.slot);
+      const auto slots = group.at(rank).all_show(at, local.slot);
       if ((index + rank) % 3 == 0) std::this_thread::yield();
       wrong += !right(slots, {rank % 2, rank % 2 + 2}, index);
     }
@@ -433,18 +434,28 @@ TEST_CASE("after an abort everything throws, for ever") {
   CHECK(is_a<DataError>(group.failure()));
   const Local local(0, 0);
   for (int round = 0; round < 3; ++round) {
-    CHECK_THROWS_AS(group.at(0).exchange(bn_call(0), local.slot), PeerAborted);
+    CHECK_THROWS_AS(group.at(0).all_show(bn_call(0), local.slot), PeerAborted);
     CHECK_THROWS_AS(group.at(1).barrier("end"), PeerAborted);
     CHECK_THROWS_AS(group.at(1).join({{0}, {1}}), PeerAborted);
   }
 }
 
+namespace {
+
+RankLayout layout_of(const std::vector<Device>& devices) {
+  return make_rank_layout(World::alone(), devices);
+}
+
+}  // namespace
+
 TEST_CASE("the transport that auto means") {
   const std::vector<Device> gpu{{DeviceKind::kCuda, 0, 0}};
-  CHECK(resolve_transport("auto", ranks_of_one_process(cpus(2))) == "host");
-  CHECK(resolve_transport("auto", ranks_of_one_process(gpu)) == "event");
-  CHECK(resolve_transport("nccl", ranks_of_one_process(gpu)) == "nccl");
-  CHECK(resolve_transport("auto", {gpu, 0, 2}) == "host");  // another process has the other one
+  CHECK(resolve_transport("auto", layout_of(cpus(2))) == "host");
+  CHECK(resolve_transport("auto", layout_of(gpu)) == "event");
+  CHECK(resolve_transport("nccl", layout_of(gpu)) == "nccl");
+  RankLayout other = layout_of(gpu);
+  other.first.push_back(2);  // another process has the other one
+  CHECK(resolve_transport("auto", other) == "host");
 }
 
 TEST_CASE("no devices and wrong transports are configuration errors") {
@@ -454,7 +465,7 @@ TEST_CASE("no devices and wrong transports are configuration errors") {
                        doctest::Contains("no CUDA backend"), ConfigError);
   const std::vector<Device> gpu{{DeviceKind::kCuda, 0, 0}};
   CHECK_THROWS_WITH_AS(SyncGroup{gpu}, doctest::Contains("cuda:0"), ConfigError);
-  CHECK_THROWS_WITH_AS(make_sum_transports(ranks_of_one_process(gpu)),
+  CHECK_THROWS_WITH_AS(make_sum_transports(layout_of(gpu), nullptr),
                        doctest::Contains("use \"owner\""), ConfigError);
 }
 

@@ -23,20 +23,20 @@ using test::is_a;
 using test::run_ranks;
 using test::text_of;
 
-/// Answers everyone with the sum of the payloads, one double each.
-SyncMaster::Callback sum_of_values() {
-  return [sum = 0.0](std::span<const SyncMessage> messages, std::span<SyncAnswer> answers) mutable {
-    sum = 0;
-    for (const SyncMessage& message : messages) sum += *static_cast<const double*>(message.payload);
-    std::fill(answers.begin(), answers.end(), SyncAnswer{0, &sum});
+using Sums = Barrier<double, double>;
+
+/// Answers everyone with the sum of what the ranks hand in.
+Sums::Callback sum_of_values() {
+  return [](const SyncCall&, std::span<const double> values, std::span<double> answers) {
+    double sum = 0;
+    for (const double value : values) sum += value;
+    std::fill(answers.begin(), answers.end(), sum);
   };
 }
 
 const SyncCall kSum{"my sum", Direction::kOther, 0, 0};
 
-double summed(SyncMaster& master, int rank, double value) {
-  return *static_cast<const double*>(master.exchange(rank, {kSum, 0, &value}).payload);
-}
+double summed(Sums& sums, int rank, double value) { return sums.exchange(rank, kSum, value); }
 
 /// Waits until `ranks` ranks wait in it.
 void wait_for_waiters(const SyncMaster& master, int ranks) {
@@ -55,14 +55,14 @@ void wait_for_waiters(const SyncMaster& master, int ranks) {
 
 TEST_CASE("a user's own callback barrier, between exchanges of statistics") {
   SyncGroup group(cpus(4));
-  SyncMaster& sums = group.make_master(sum_of_values());
+  Sums& sums = group.make_barrier<double, double>(sum_of_values());
   const float statistics[2] = {1, 2};
   std::atomic<int> wrong{0};
   const auto thrown = run_ranks(4, [&](int rank) {
     for (int round = 0; round < 200; ++round) {
       wrong += summed(sums, rank, 10.0 * round + rank) != 40.0 * round + 6;
       const auto slots =
-          group.at(rank).exchange({"bn", Direction::kForward, round, 1}, {1, statistics});
+          group.at(rank).all_show({"bn", Direction::kForward, round, 1}, {1, statistics});
       wrong += slots.size() != 4;
     }
     group.at(rank).barrier("end");
@@ -76,7 +76,7 @@ TEST_CASE("a user's own callback barrier, between exchanges of statistics") {
 
 TEST_CASE("a rank that fails ends the waits in a user's own barrier and in the group's") {
   SyncGroup group(cpus(4));
-  SyncMaster& sums = group.make_master(sum_of_values());
+  Sums& sums = group.make_barrier<double, double>(sum_of_values());
   const auto thrown = run_ranks(4, [&](int rank) {
     if (rank == 3) {
       wait_for_waiters(sums, 2);
@@ -97,8 +97,9 @@ TEST_CASE("a rank that fails ends the waits in a user's own barrier and in the g
 
 TEST_CASE("what a user's callback throws ends the group") {
   SyncGroup group(cpus(3));
-  SyncMaster& broken = group.make_master([](auto, auto) { throw DataError("not a number"); });
-  const auto thrown = run_ranks(3, [&](int rank) { broken.exchange(rank, {kSum, 0, nullptr}); });
+  Sums& broken =
+      group.make_barrier<double, double>([](auto&&...) { throw DataError("not a number"); });
+  const auto thrown = run_ranks(3, [&](int rank) { broken.exchange(rank, kSum); });
   for (const auto& failure : thrown) CHECK(text_of(failure) == "not a number");
   CHECK(is_a<DataError>(group.failure()));
   CHECK_THROWS_AS(group.at(1).barrier("end"), PeerAborted);
@@ -108,7 +109,7 @@ TEST_CASE("the watchdog names who is missing in a user's own barrier") {
   SyncGroupOptions options;
   options.stall_timeout = std::chrono::milliseconds(100);
   SyncGroup group(cpus(3), options);
-  SyncMaster& sums = group.make_master(sum_of_values());
+  Sums& sums = group.make_barrier<double, double>(sum_of_values());
   const auto thrown = run_ranks(3, [&](int rank) {
     if (rank == 1) {
       group.at(rank).enter("reading", "a slow disk");
@@ -148,7 +149,7 @@ TEST_CASE("three threads of a user: one throws, and all leave within a second") 
     BatchNormForward forward;
     forward.x = {own.x.data(), Shape{kRows, kChannels}};
     forward.y = {own.y.data(), Shape{kRows, kChannels}};
-    forward.slots = communicator.exchange({"bn", Direction::kForward, 0, kChannels},
+    forward.slots = communicator.all_show({"bn", Direction::kForward, 0, kChannels},
                                           {kRows, own.moments.data()});
     forward.saved = {own.saved.data()};
     own.backend->batch_norm_forward(forward);

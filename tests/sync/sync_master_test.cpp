@@ -1,5 +1,3 @@
-#include "lockstep/sync/sync_master.h"
-
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -11,7 +9,8 @@
 
 #include "core/rng.h"
 #include "lockstep/core/check.h"
-#include "lockstep/sync/partition.h"
+#include "lockstep/sync/barrier.h"
+#include "lockstep/sync/group.h"
 #include "support/errors.h"
 #include "support/with_timeout.h"
 
@@ -27,25 +26,32 @@ const std::exception_ptr kCause = std::make_exception_ptr(Error("the cause"));
 
 std::vector<int> ranks_below(int ranks) { return contiguous_groups(ranks, 0).front(); }
 
-/// Adds up the payloads (one int each) and answers everyone with the sum.
+/// What a rank hands in, and what all get: a number and how many there are of it.
+struct Counted {
+  std::int64_t count = 0;
+  const int* value = nullptr;
+};
+using Counter = Barrier<Counted, Counted>;
+
+/// Adds up what the ranks hand in and answers everyone with the sum.
 class Adder {
  public:
-  void operator()(std::span<const SyncMessage> messages, std::span<SyncAnswer> answers) {
+  void operator()(std::span<const Counted> messages, std::span<Counted> answers) {
     sum_ = 0;
     std::int64_t count = 0;
-    for (const SyncMessage& message : messages) {
-      sum_ += *static_cast<const int*>(message.payload);
+    for (const Counted& message : messages) {
+      sum_ += *message.value;
       count += message.count;
     }
-    for (SyncAnswer& answer : answers) answer = {count, &sum_};
+    for (Counted& answer : answers) answer = {count, &sum_};
   }
 
  private:
   int sum_ = 0;
 };
 
-SyncMaster::Callback adder() {
-  return [state = std::make_shared<Adder>()](auto messages, auto answers) {
+Counter::Callback adder() {
+  return [state = std::make_shared<Adder>()](const SyncCall&, auto messages, auto answers) {
     (*state)(messages, answers);
   };
 }
@@ -68,11 +74,11 @@ std::vector<std::exception_ptr> disagree(int ranks, int odd, const SyncCall& usu
                                          const SyncCall& other) {
   Failure failure;
   int callbacks = 0;
-  SyncMaster master(
-      ranks_below(ranks), [&](auto, auto) { ++callbacks; }, failure);
+  Counter master(
+      ranks_below(ranks), [&](auto&&...) { ++callbacks; }, failure);
   const int payload = 1;
   auto thrown = run_ranks(ranks, [&](int rank) {
-    master.exchange(rank, {rank == odd ? other : usual, 1, &payload});
+    master.exchange(rank, rank == odd ? other : usual, {1, &payload});
   });
   CHECK(callbacks == 0);
   CHECK(failure.cause() == thrown.front());
@@ -103,16 +109,16 @@ TEST_CASE("the i-th calls of all ranks meet, whatever their pace and however the
                                                            {2, microseconds(20)},
                                                            {3, microseconds(5)}}) {
     Failure failure;
-    SyncMaster master(ranks_below(ranks), adder(), failure, nullptr, spin);
+    Counter master(ranks_below(ranks), adder(), failure, nullptr, spin);
     std::atomic<int> wrong{0};
     const int rounds = 500;
     const auto thrown = run_ranks(ranks, [&](int rank) {
       for (int round = 0; round < rounds; ++round) {
         random_delay(rank, round);
         const int payload = round * 100 + rank;
-        const SyncAnswer answer = master.exchange(rank, {call(round), rank + 1, &payload});
+        const Counted answer = master.exchange(rank, call(round), {rank + 1, &payload});
         const int expected = ranks * round * 100 + ranks * (ranks - 1) / 2;
-        wrong += *static_cast<const int*>(answer.payload) != expected;
+        wrong += *answer.value != expected;
         wrong += answer.count != ranks * (ranks + 1) / 2;
       }
     });
@@ -125,13 +131,13 @@ TEST_CASE("the i-th calls of all ranks meet, whatever their pace and however the
 
 TEST_CASE("an answer stays as it is until its rank posts again") {
   Failure failure;
-  SyncMaster master(ranks_below(3), adder(), failure);
+  Counter master(ranks_below(3), adder(), failure);
   std::atomic<int> wrong{0};
   run_ranks(3, [&](int rank) {
     for (int round = 0; round < 1'000; ++round) {
-      const SyncAnswer answer = master.exchange(rank, {call(round), 1, &round});
+      const Counted answer = master.exchange(rank, call(round), {1, &round});
       random_delay(rank, round);  // the others are on their way to the next call
-      wrong += *static_cast<const int*>(answer.payload) != 3 * round;
+      wrong += *answer.value != 3 * round;
     }
   });
   CHECK(wrong == 0);
@@ -140,10 +146,10 @@ TEST_CASE("an answer stays as it is until its rank posts again") {
 TEST_CASE("who posts last runs the callback, with messages in rank order, and nobody need wait") {
   Failure failure;
   std::vector<std::int64_t> counts;
-  SyncMaster master(
+  Counter master(
       ranks_below(3),
-      [&](std::span<const SyncMessage> messages, std::span<SyncAnswer> answers) {
-        for (const SyncMessage& message : messages) counts.push_back(message.count);
+      [&](const SyncCall&, std::span<const Counted> messages, std::span<Counted> answers) {
+        for (const Counted& message : messages) counts.push_back(message.count);
         for (std::size_t rank = 0; rank < 3; ++rank)
           answers[rank] = {messages[rank].count, nullptr};
       },
@@ -153,7 +159,7 @@ TEST_CASE("who posts last runs the callback, with messages in rank order, and no
     counts.clear();
     for (const int rank : order) {
       CHECK(counts.empty());
-      master.post(rank, {call(0), 10 + rank, nullptr});
+      master.post(rank, call(0), {10 + rank, nullptr});
     }
     CHECK(counts == std::vector<std::int64_t>{10, 11, 12});
     for (const int rank : order) CHECK(master.await(rank).count == 10 + rank);
@@ -162,18 +168,18 @@ TEST_CASE("who posts last runs the callback, with messages in rank order, and no
 
 TEST_CASE("a rank that throws between posting and waiting has handed in what it had") {
   Failure failure;
-  SyncMaster master(ranks_below(2), adder(), failure);
+  Counter master(ranks_below(2), adder(), failure);
   const int payload = 3;  // outlives both threads
   std::atomic<bool> gone{false};
   const auto thrown = run_ranks(2, [&](int rank) {
     if (rank == 0) {
-      master.post(rank, {call(0), 1, &payload});
+      master.post(rank, call(0), {1, &payload});
       gone = true;
       failure.raise(kCause);
       std::rethrow_exception(kCause);
     }
     while (!gone) std::this_thread::yield();
-    master.exchange(rank, {call(0), 1, &payload});
+    master.exchange(rank, call(0), {1, &payload});
   });
   CHECK(text_of(thrown[0]) == "the cause");
   CHECK(is_a<PeerAborted>(thrown[1]));
@@ -206,10 +212,10 @@ TEST_CASE("a rank that makes another call is named, with both calls, to everyone
 TEST_CASE("equal names in different memory are the same layer") {
   const std::string copy = "bn";
   Failure failure;
-  SyncMaster master(
-      ranks_below(2), [](auto, auto) {}, failure);
+  Counter master(
+      ranks_below(2), [](auto&&...) {}, failure);
   const auto thrown = run_ranks(2, [&](int rank) {
-    master.exchange(rank, {call(0, rank == 0 ? "bn" : copy.c_str()), 1, nullptr});
+    master.exchange(rank, call(0, rank == 0 ? "bn" : copy.c_str()), {1, nullptr});
   });
   for (const auto& error : thrown) CHECK(text_of(error) == "");
 }
@@ -217,16 +223,16 @@ TEST_CASE("equal names in different memory are the same layer") {
 TEST_CASE("what the callback throws, everyone gets; afterwards the barrier is closed") {
   Failure failure;
   int callbacks = 0;
-  SyncMaster master(
+  Counter master(
       ranks_below(3),
-      [&](auto, auto) {
+      [&](auto&&...) {
         ++callbacks;
         throw DataError("callback");
       },
       failure);
-  const auto thrown = run_ranks(3, [&](int rank) { master.exchange(rank, {call(0), 1, nullptr}); });
+  const auto thrown = run_ranks(3, [&](int rank) { master.exchange(rank, call(0), {1, nullptr}); });
   for (const auto& error : thrown) CHECK(is_a<DataError>(error));
-  const auto again = run_ranks(3, [&](int rank) { master.exchange(rank, {call(1), 1, nullptr}); });
+  const auto again = run_ranks(3, [&](int rank) { master.exchange(rank, call(1), {1, nullptr}); });
   for (const auto& error : again) {
     CHECK(is_a<PeerAborted>(error));
     CHECK(contains(text_of(error), "callback"));
@@ -238,20 +244,20 @@ TEST_CASE("what the callback throws, everyone gets; afterwards the barrier is cl
 TEST_CASE("a failure before, during and after an exchange") {
   SUBCASE("before") {
     Failure failure;
-    SyncMaster master(
-        ranks_below(1), [](auto, auto) {}, failure);
+    Counter master(
+        ranks_below(1), [](auto&&...) {}, failure);
     CHECK(failure.raise(kCause));
-    CHECK_THROWS_AS(master.exchange(0, {call(0), 1, nullptr}), PeerAborted);
+    CHECK_THROWS_AS(master.exchange(0, call(0), {1, nullptr}), PeerAborted);
   }
   SUBCASE("while ranks wait, the master among them or not, asleep or looking") {
     for (const auto& [missing, spin] :
          {std::pair{0, 0}, std::pair{2, 0}, std::pair{0, 100'000'000}, std::pair{2, 100'000'000}}) {
       Failure failure;
-      SyncMaster master(
-          ranks_below(3), [](auto, auto) {}, failure, nullptr, std::chrono::microseconds(spin));
+      Counter master(
+          ranks_below(3), [](auto&&...) {}, failure, nullptr, std::chrono::microseconds(spin));
       const auto thrown = run_ranks(3, [&](int rank) {
         if (rank != missing) {
-          master.exchange(rank, {call(0), 1, nullptr});
+          master.exchange(rank, call(0), {1, nullptr});
           return;
         }
         while (!master.waiting()) std::this_thread::yield();
@@ -266,9 +272,9 @@ TEST_CASE("a failure before, during and after an exchange") {
     std::atomic<bool> callback_done{false};
     std::atomic<int> left_early{0};
     Failure failure;
-    SyncMaster master(
+    Counter master(
         ranks_below(3),
-        [&](auto, auto) {
+        [&](auto&&...) {
           failure.raise(kCause);
           std::this_thread::sleep_for(std::chrono::milliseconds(20));
           callback_done = true;
@@ -276,7 +282,7 @@ TEST_CASE("a failure before, during and after an exchange") {
         failure);
     const auto thrown = run_ranks(3, [&](int rank) {
       try {
-        master.exchange(rank, {call(0), 1, nullptr});
+        master.exchange(rank, call(0), {1, nullptr});
       } catch (const PeerAborted&) {
         left_early += !callback_done;
         throw;
@@ -288,11 +294,11 @@ TEST_CASE("a failure before, during and after an exchange") {
   SUBCASE("after") {
     Failure failure;
     int callbacks = 0;
-    SyncMaster master(
-        ranks_below(2), [&](auto, auto) { ++callbacks; }, failure);
-    run_ranks(2, [&](int rank) { master.exchange(rank, {call(0), 1, nullptr}); });
+    Counter master(
+        ranks_below(2), [&](auto&&...) { ++callbacks; }, failure);
+    run_ranks(2, [&](int rank) { master.exchange(rank, call(0), {1, nullptr}); });
     failure.raise(kCause);
-    CHECK_THROWS_AS(master.exchange(1, {call(1), 1, nullptr}), PeerAborted);
+    CHECK_THROWS_AS(master.exchange(1, call(1), {1, nullptr}), PeerAborted);
     CHECK(callbacks == 1);
   }
 }
@@ -300,17 +306,17 @@ TEST_CASE("a failure before, during and after an exchange") {
 TEST_CASE(
     "a failure that is raised by one barrier ends the waits in another, and the first stays") {
   Failure failure;
-  SyncMaster failing(
-      ranks_below(1), [](auto, auto) { throw DataError("the first"); }, failure);
-  SyncMaster waiting(
-      ranks_below(2), [](auto, auto) {}, failure);
+  Counter failing(
+      ranks_below(1), [](auto&&...) { throw DataError("the first"); }, failure);
+  Counter waiting(
+      ranks_below(2), [](auto&&...) {}, failure);
   const auto thrown = run_ranks(2, [&](int rank) {
     if (rank == 1) {
-      waiting.exchange(rank, {call(0), 1, nullptr});
+      waiting.exchange(rank, call(0), {1, nullptr});
       return;
     }
     while (!waiting.waiting()) std::this_thread::yield();
-    failing.exchange(0, {call(0), 1, nullptr});
+    failing.exchange(0, call(0), {1, nullptr});
   });
   CHECK(is_a<DataError>(thrown[0]));
   CHECK(is_a<PeerAborted>(thrown[1]));
@@ -324,11 +330,11 @@ TEST_CASE("a report says who waits, where, and who is missing") {
   progress.enter(4, "backward", "head");
   progress.set_step(4, 812);
   Failure failure;
-  SyncMaster master(
-      {1, 3, 4}, [](auto, auto) {}, failure, &progress);
+  Counter master(
+      {1, 3, 4}, [](auto&&...) {}, failure, &progress);
   run_ranks(3, [&](int rank) {
     if (rank != 2) {
-      CHECK_THROWS_AS(master.exchange(rank, {call(5), 1, nullptr}), PeerAborted);
+      CHECK_THROWS_AS(master.exchange(rank, call(5), {1, nullptr}), PeerAborted);
       return;
     }
     std::string report;
@@ -344,12 +350,12 @@ TEST_CASE("a report says who waits, where, and who is missing") {
 
 TEST_CASE("a master needs ranks, and a rank its place") {
   Failure failure;
-  CHECK_THROWS_AS(SyncMaster(
-                      {}, [](auto, auto) {}, failure),
+  CHECK_THROWS_AS(Counter(
+                      {}, [](auto&&...) {}, failure),
                   Error);
-  SyncMaster master(
-      {0}, [](auto, auto) {}, failure);
-  CHECK_THROWS_WITH_AS(master.exchange(1, {call(0), 1, nullptr}),
+  Counter master(
+      {0}, [](auto&&...) {}, failure);
+  CHECK_THROWS_WITH_AS(master.exchange(1, call(0), {1, nullptr}),
                        doctest::Contains("place 1 is none of the 1"), Error);
 }
 

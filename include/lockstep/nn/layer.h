@@ -37,7 +37,7 @@ struct StepContext {
   /// a layer of one's own may always add to: the sum is then right, but for the order.
   std::span<const GradientPart> gradient_parts = {};
   /// What a layer that waits for other ranks may do in the meantime: for its first exchange in a
-  /// backward pass (Communicator::exchange), set by the network, which does it after the layer
+  /// backward pass (Communicator::all_show), set by the network, which does it after the layer
   /// otherwise. Null: nothing.
   std::function<void()> meanwhile = nullptr;
 };

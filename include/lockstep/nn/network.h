@@ -19,7 +19,7 @@
 namespace lockstep {
 
 class BatchNormLayer;
-enum class Direction : std::uint8_t;  // lockstep/sync/sync_master.h
+enum class Direction : std::uint8_t;  // lockstep/sync/barrier.h
 
 /// Square windows; use `geometry` fields of the layer for others.
 struct Conv2dOptions {

@@ -9,7 +9,7 @@
 
 #include "lockstep/backend/backend.h"
 #include "lockstep/core/options.h"
-#include "lockstep/sync/partition.h"
+#include "lockstep/sync/group.h"
 
 namespace lockstep {
 

@@ -1,8 +1,8 @@
 #pragma once
-// One rank's end of a SyncGroup. A layer knows only this: it hands in its partial statistics and
-// gets those of its process group, one slot per rank, to merge in rank order.
+// One rank's end of a SyncGroup. A layer knows only this: it shows its partial statistics to its
+// process group and gets those of all, merged, or one slot per rank to merge in rank order.
 //
-// The rule that is easily broken: peers read a rank's statistics where they lie. See `exchange`.
+// The rule that is easily broken: peers read a rank's statistics where they lie. See `all_show`.
 
 #include <cstdint>
 #include <functional>
@@ -11,14 +11,16 @@
 #include <vector>
 
 #include "lockstep/backend/backend.h"
-#include "lockstep/sync/partition.h"
-#include "lockstep/sync/sync_master.h"
-#include "lockstep/sync/transport.h"
+#include "lockstep/sync/barrier.h"
+#include "lockstep/sync/group.h"
 
 namespace lockstep {
 
 class AllReduce;
 class SyncGroup;
+class Transport;
+struct StatPost;
+struct StatPosts;
 
 /// Owned by the group. Used by the rank's thread, on the rank's device.
 class Communicator final {
@@ -41,26 +43,27 @@ class Communicator final {
   /// by every rank's thread, with equal partitions and in the same order, before the first exchange
   /// in it: when the network is built, or in its first forward pass. Equal partitions share a
   /// number, and one that was joined before costs no meeting; all ranks in one set have number 0.
-  /// Throws ConfigError when it is no partition of the ranks, else as `exchange`.
+  /// Throws ConfigError when it is no partition of the ranks, else as `all_show`.
   int join(const RankPartition& partition);
 
   /// Exchanges partial statistics, [local.parts, 2, call.channels] floats on this rank's device
-  /// (one part with the transport "nccl"), with the ranks of its set in call.partition. Gives one
-  /// slot per rank of the set in ascending rank order, for the consumer to merge in this order
-  /// (BatchNormForward::slots and the like). Valid until this rank's next exchange. Throws as
-  /// SyncMaster::exchange.
+  /// (one part with the transport "nccl"), with the ranks of its group in call.partition. Gives the
+  /// slots of all ranks merged into one, where call.merge says how and they lie on the host; else
+  /// one slot per rank of the group in ascending rank order, for the consumer to merge in this
+  /// order (BatchNormForward::slots and the like). Valid until this rank's next exchange. Throws as
+  /// Barrier::exchange.
   ///
-  /// `meanwhile`: work of this rank that nobody else waits for, done once its statistics are handed
+  /// `overlap`: work of this rank that nobody else waits for, done once its statistics are handed
   /// in and before it waits for the others'; on a GPU it is issued there. Null: none. It is left
   /// out where the hook leaves the exchange out.
   ///
   /// Peers read local.data in place. It may be written again, or go, once the rank's next
-  /// `exchange` in the same partition or its next `barrier` has returned; on a GPU by what the
+  /// `all_show` in the same partition or its next `barrier` has returned; on a GPU by what the
   /// stream is given after that. Or after all ranks have synchronized their backends and met.
   /// Where a rank may fail between, its memory has to outlive the other ranks' use of it: the owner
   /// of the threads keeps all replicas until it has joined them.
-  std::span<const StatSlot> exchange(const SyncCall& call, const StatSlot& local,
-                                     const std::function<void()>& meanwhile = nullptr);
+  std::span<const StatSlot> all_show(const SyncCall& call, const StatSlot& local,
+                                     const std::function<void()>& overlap = nullptr);
 
   /// Waits for all ranks (of all process groups): on a GPU orders their streams. `where` names the
   /// place in reports.
@@ -77,7 +80,7 @@ class Communicator final {
   void enter(const char* activity, const char* place);
   void begin_step(std::int64_t step);
 
-  /// Seconds this rank has waited for others in `exchange`, without what it did meanwhile, and in
+  /// Seconds this rank has waited for others in `all_show`, without the overlap, and in
   /// all else since construction.
   double exchange_wait_seconds() const { return exchange_wait_; }
   double barrier_wait_seconds() const { return barrier_wait_; }
@@ -86,25 +89,18 @@ class Communicator final {
   friend class AllReduce;
   friend class SyncGroup;
 
-  struct Membership {
-    ProcessGroup group;
-    SyncMaster* master = nullptr;
-    int place = 0;  // of the rank among those who meet there
-  };
-
   bool hook_allows(const SyncCall& call) const;
-  void become_member(int partition);
-  StatPosts meet_in(const Membership& membership, const SyncCall& call, const StatPost& post,
-                    double& waited, const std::function<void()>& meanwhile = nullptr);
+  void enter_group(int partition);
+  StatPosts meet_in(const Group& group, const SyncCall& call, const StatPost& post, double& waited,
+                    const std::function<void()>& overlap = nullptr);
   StatPosts meet_all(const SyncCall& call, const StatPost& post);
 
   SyncGroup& group_;
   const int rank_;
   const std::unique_ptr<Transport> transport_;
-  std::vector<Membership> memberships_;  // [partition]
-  StatPost post_;                        // read by the callback while this rank waits
-  StatSlot own_;                         // of a call that the hook leaves out
-  std::int64_t meetings_ = 0;            // of all ranks that have returned
+  std::vector<Group> groups_;         // [partition] that this rank is in
+  StatSlot own_;                      // of a call that the hook leaves out
+  std::int64_t barriers_of_all_ = 0;  // of all ranks, that have returned
   double exchange_wait_ = 0;
   double barrier_wait_ = 0;
 };

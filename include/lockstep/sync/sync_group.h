@@ -17,18 +17,18 @@
 #include <vector>
 
 #include "lockstep/core/device.h"
-#include "lockstep/sync/all_reduce.h"
+#include "lockstep/sync/barrier.h"
 #include "lockstep/sync/communicator.h"
-#include "lockstep/sync/failure.h"
-#include "lockstep/sync/partition.h"
-#include "lockstep/sync/progress.h"
-#include "lockstep/sync/recorder.h"
-#include "lockstep/sync/sync_master.h"
+#include "lockstep/sync/group.h"
 #include "lockstep/sync/threading.h"
 #include "lockstep/sync/world.h"
 
 namespace lockstep {
 
+class AllReduce;
+class Recorder;
+class StatisticsBarrier;
+class SumTransport;
 class Watchdog;
 
 struct SyncGroupOptions {
@@ -60,7 +60,7 @@ class SyncGroup final : private Failure::Listener {
   /// Which of them are this process's.
   const RankLayout& rank_layout() const { return layout_; }
   /// REQUIRES: the rank is of this process, as in the next two.
-  Communicator& at(int rank) { return *ends_[own_index(rank)]; }
+  Communicator& at(int rank) { return *communicators_[own_index(rank)]; }
   /// Of a rank; null unless SyncGroupOptions::all_reduce.
   AllReduce* all_reduce(int rank);
   /// Of a rank; null where the transport cannot record steps: "event" can.
@@ -69,7 +69,10 @@ class SyncGroup final : private Failure::Listener {
   /// A callback barrier over this process's ranks for the user's own exchanges, which the group's
   /// failure ends and its watchdog sees, and whose failure is the group's. It lives as long as the
   /// group; the callback's memory must, too. Safe from any thread, at any time.
-  SyncMaster& make_master(SyncMaster::Callback callback);
+  template <typename Message, typename Answer>
+  Barrier<Message, Answer>& make_barrier(typename Barrier<Message, Answer>::Callback callback) {
+    return make_barrier<Message, Answer>(own_ranks_of(all_ranks()), std::move(callback));
+  }
 
   /// World::exchange, until the group fails. What ends it is explained as below.
   void exchange(int channel, std::span<const int> peers,
@@ -97,14 +100,14 @@ class SyncGroup final : private Failure::Listener {
 
  private:
   friend class Communicator;
+  friend class StatisticsBarrier;
 
   using CallbackCounts = std::array<std::atomic<std::int64_t>, 3>;  // [direction]
 
-  /// Process groups that have been joined.
-  struct Partition {
-    RankPartition sets;                // normalized
-    std::vector<SyncMaster*> masters;  // [set]; null where no rank is this process's
-  };
+  /// What a rank wants to join, and the number of that partition.
+  using JoinBarrier = Barrier<const RankPartition*, int>;
+  /// [set] of a partition; null where no rank is this process's.
+  using GroupBarriers = std::vector<std::unique_ptr<StatisticsBarrier>>;
 
   World& world() const { return options_.world; }
   void end_waits() override;
@@ -112,11 +115,21 @@ class SyncGroup final : private Failure::Listener {
     return static_cast<std::size_t>(rank - layout_.first_rank());
   }
   std::vector<int> own_ranks_of(const std::vector<int>& ranks) const;
-  SyncMaster::Callback show_posts(const std::vector<int>& ranks, int channel);
-  SyncMaster& add_master(std::vector<int> ranks, SyncMaster::Callback callback);
+  std::vector<int> all_ranks() const { return contiguous_groups(size(), 0).front(); }
+  /// `ranks`: of this process.
+  template <typename Message, typename Answer>
+  Barrier<Message, Answer>& make_barrier(std::vector<int> ranks,
+                                         typename Barrier<Message, Answer>::Callback callback) {
+    auto barrier = std::make_unique<Barrier<Message, Answer>>(std::move(ranks), std::move(callback),
+                                                              failure_, &progress_, spin_);
+    Barrier<Message, Answer>& made = *barrier;
+    const std::lock_guard lock(masters_mutex_);
+    masters_.push_back(std::move(barrier));
+    return made;
+  }
   void add_partition(const RankPartition& sets);
   std::optional<int> find_partition(const RankPartition& sets) const;
-  void answer_join(std::span<const SyncMessage> messages, std::span<SyncAnswer> answers);
+  int answer_join(std::span<const RankPartition* const> wanted);
   std::optional<SyncMaster::Wait> longest_wait() const;
   std::optional<SyncMaster::Wait> gathering() const;
   Bytes broadcast(const Bytes& own);
@@ -128,17 +141,20 @@ class SyncGroup final : private Failure::Listener {
   Progress progress_;
   Failure failure_;
   CallbackCounts callbacks_{};
-  SumTransports sums_;  // [rank], or none
+  std::vector<std::unique_ptr<SumTransport>> sums_;  // [rank], or none
   mutable threading::Mutex masters_mutex_;
   std::vector<std::unique_ptr<SyncMaster>> masters_;
-  SyncMaster* joins_ = nullptr;
-  std::vector<Partition> partitions_;  // changed only while all ranks wait in `joins_`
+  bool on_host_ = false;  // Transport::on_host
+  JoinBarrier* joins_ = nullptr;
+  // [partition], changed only while all ranks wait in `joins_`
+  std::vector<RankPartition> partitions_;  // normalized
+  std::vector<GroupBarriers> barriers_;
   int channels_ = kFirstGroupChannel;  // of the world, in use
   const std::vector<int> peers_;
   std::vector<std::span<const std::byte>> said_;  // [process] what an all_gather gives
   mutable threading::Mutex gather_mutex_;
   std::optional<threading::Clock::time_point> gathering_since_;  // an all_gather is under way
-  std::vector<std::unique_ptr<Communicator>> ends_;              // [rank]
+  std::vector<std::unique_ptr<Communicator>> communicators_;     // [rank]
   std::vector<std::unique_ptr<Recorder>> recorders_;             // [rank], or none
   std::vector<std::unique_ptr<AllReduce>> all_reduces_;          // [rank], or none
   std::unique_ptr<Watchdog> watchdog_;  // last: its thread reads the members above

@@ -141,6 +141,10 @@ struct RankLayout {
   int ranks() const { return first.back(); }
   int first_rank() const { return first[static_cast<std::size_t>(process)]; }
   int own_ranks() const { return first[static_cast<std::size_t>(process) + 1] - first_rank(); }
+  std::span<const Device> own_devices() const {
+    return std::span(devices).subspan(static_cast<std::size_t>(first_rank()),
+                                      static_cast<std::size_t>(own_ranks()));
+  }
   int process_of(int rank) const;
   std::vector<int> peers() const;  // the other processes
   /// "process 1 (hostb, replicas 4 to 7)".

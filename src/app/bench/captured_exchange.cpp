@@ -11,6 +11,7 @@
 #include "lockstep/backend/backend.h"
 #include "lockstep/sync/sync_group.h"
 #include "step/replica_group.h"
+#include "sync/transport.h"
 
 namespace lockstep {
 namespace {
@@ -77,7 +78,7 @@ class Chain {
       const StatSlot local{kRows, moments};
       std::span<const StatSlot> slots(&local, 1);
       if (synchronized) {
-        slots = communicator.exchange({"bench", Direction::kForward, i, channels_}, local);
+        slots = communicator.all_show({"bench", Direction::kForward, i, channels_}, local);
       }
       BatchNormForward forward;
       forward.x = own.x;

@@ -56,7 +56,7 @@ ExchangeTimes measure(std::span<const Device> devices, std::int64_t channels, in
     const SyncCall call{"bench", Direction::kForward, 0, channels};
     const StatSlot local{1, static_cast<const float*>(own.moments.data())};
     Communicator& communicator = communicators.at(rank);
-    for (int i = 0; i < kExchangesPerIter; ++i) communicator.exchange(call, local);
+    for (int i = 0; i < kExchangesPerIter; ++i) communicator.all_show(call, local);
     own.backend->synchronize();
   };
   group.run(exchange_many);

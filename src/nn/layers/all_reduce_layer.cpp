@@ -49,7 +49,7 @@ void AllReduceLayer::reduce(Backend& backend, const StepContext& context, Direct
   const StatSlot local = sum_samples(backend, from, next_slot());
   std::span<const StatSlot> slots(&local, 1);
   if (context.training && context.communicator != nullptr && context.communicator->size() > 1) {
-    slots = context.communicator->exchange({name().c_str(), direction, call_index_, elements()},
+    slots = context.communicator->all_show({name().c_str(), direction, call_index_, elements()},
                                            local, context.meanwhile);
   }
   backend.broadcast_sum(slots, to.tensor, to.accumulate);

@@ -5,7 +5,7 @@
 #include <array>
 
 #include "lockstep/nn/layer.h"
-#include "lockstep/sync/sync_master.h"
+#include "lockstep/sync/barrier.h"
 
 namespace lockstep {
 

@@ -216,8 +216,13 @@ void BatchNormLayer::normalize_slice(Backend& backend, const StepContext& contex
 std::span<const StatSlot> BatchNormLayer::merged(const StepContext& context, Direction direction,
                                                  const StatSlot& local) const {
   if (!exchanges(context)) return {&local, 1};
-  const SyncCall call{name().c_str(), direction, config_.call_index, channels(), *partition_};
-  return context.communicator->exchange(call, local, context.meanwhile);
+  const SyncCall call{.layer = name().c_str(),
+                      .direction = direction,
+                      .index = config_.call_index,
+                      .channels = channels(),
+                      .partition = *partition_,
+                      .merge = direction == Direction::kForward ? merge_moments : merge_sums};
+  return context.communicator->all_show(call, local, context.meanwhile);
 }
 
 std::int64_t BatchNormLayer::checked_count(const StepContext& context,

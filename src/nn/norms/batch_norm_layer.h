@@ -9,7 +9,7 @@
 #include "lockstep/nn/layer.h"
 #include "lockstep/nn/norm_layer.h"
 #include "lockstep/nn/parameter_store.h"
-#include "lockstep/sync/sync_master.h"
+#include "lockstep/sync/barrier.h"
 
 namespace lockstep {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "lockstep/backend/backend.h"
-#include "lockstep/sync/transport.h"
+#include "sync/transport.h"
 
 namespace lockstep {
 
@@ -48,7 +48,7 @@ class AllReduce final {
 
   /// Begins to sum data[0, count), device memory of this rank, in place over all ranks, behind what
   /// the rank's stream has been given until now; on a GPU beside what it is given next. All ranks
-  /// get the same bits. A meeting like Communicator::exchange: all ranks make the same calls in the
+  /// get the same bits. A meeting like Communicator::all_show: all ranks make the same calls in the
   /// same order, and the one that does not is named.
   void start(float* data, std::int64_t count);
   /// What the rank's stream is given from now on follows all sums started. Until then their data is
@@ -67,13 +67,13 @@ class AllReduce final {
   double seconds_ = 0;
 };
 
-/// Throws ConfigError where the devices have none.
-SumTransports make_sum_transports(const TransportRanks& ranks);
+/// Of the ranks of this process. Throws ConfigError where the devices have none.
+SumTransports make_sum_transports(const RankLayout& layout, const Broadcast& broadcast);
 
 /// What a build with NCCL has between GPUs.
 struct GpuAllReduce {
   /// Throws ConfigError unless every device is a GPU of its own.
-  SumTransports (*make)(const TransportRanks& ranks) = nullptr;
+  SumTransports (*make)(const RankLayout& layout, const Broadcast& broadcast) = nullptr;
   /// Whether every GPU reads and writes the memory of every other one.
   bool (*reach_each_other)(std::span<const Device> devices) = nullptr;
 };

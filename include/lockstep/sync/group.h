@@ -1,5 +1,5 @@
 #pragma once
-// Process groups: which ranks share their BatchNorm statistics.
+// Groups of ranks that meet: which of them share their BatchNorm statistics.
 
 #include <string>
 #include <vector>
@@ -18,6 +18,15 @@ RankPartition contiguous_groups(int ranks, int width);
 /// The same sets, ascending. Throws ConfigError unless each of the ranks 0...ranks-1 is in exactly
 /// one set and no set is empty.
 RankPartition ascending(RankPartition partition, int ranks);
+
+/// One of them, as a rank of it sees it.
+struct Group {
+  int partition = 0;       // of all ranks, as joined: SyncCall::partition
+  int set = 0;             // of the partition
+  std::vector<int> ranks;  // ascending
+  int rank = 0;            // the group rank: this rank's place in `ranks`
+  int own_rank = 0;        // its place among those of them that are this process's
+};
 
 /// "{0, 1}, {2, 3}".
 std::string to_string(const RankPartition& partition);

@@ -1,4 +1,4 @@
-#include "lockstep/sync/partition.h"
+#include "lockstep/sync/group.h"
 
 #include <algorithm>
 #include <numeric>

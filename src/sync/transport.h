@@ -11,9 +11,8 @@
 #include <vector>
 
 #include "lockstep/backend/backend.h"
-#include "lockstep/sync/partition.h"
-#include "lockstep/sync/recorder.h"
-#include "lockstep/sync/sync_master.h"
+#include "lockstep/sync/barrier.h"
+#include "lockstep/sync/group.h"
 #include "lockstep/sync/world.h"
 
 namespace lockstep {
@@ -21,31 +20,42 @@ namespace lockstep {
 class Communicator;
 class SumTransport;
 
-/// The ranks that a rank exchanges with.
-struct ProcessGroup {
-  int partition = 0;       // SyncCall::partition
-  int set = 0;             // in the partition
-  std::vector<int> ranks;  // ascending
-  int place = 0;           // of the rank itself in `ranks`
+/// One rank's part of steps that are recorded once and replayed as a whole, where streams do all
+/// the waiting. All ranks make the same calls at the same time. Owned by the SyncGroup, used by the
+/// rank's thread.
+class Recorder {
+ public:
+  virtual ~Recorder() = default;
+
+  /// Calls `issue`, which gives this rank's stream its part of a step of all ranks; nothing of it
+  /// is done, it becomes the recording that `replay` does, in place of an earlier one. What was
+  /// issued has been issued once before (it allocates nothing), and keeps its addresses. Throws
+  /// Error when something in it cannot be recorded.
+  virtual void record(const std::function<void()>& issue) = 0;
+  /// Gives all ranks' streams the recorded step, after what they have been given before.
+  virtual void replay() = 0;
 };
 
-/// What a rank brings to a meeting.
+/// What a rank brings to a barrier.
 struct StatPost {
   StatSlot slot;           // as its peers are to find it
-  void* ticket = nullptr;  // what else the transport needs of this rank
+  void* handle = nullptr;  // what else the transport needs of this rank: an event, an address
 };
 
-/// What all ranks of a set have brought, in their order. Valid until the rank posts again in the
-/// set.
+/// What all ranks of a group have brought, in their order. Valid until the rank posts again in the
+/// group.
 struct StatPosts {
-  std::span<const StatSlot> slots;
-  std::span<void* const> tickets;  // of those of this process
+  std::span<const StatSlot> slots;  // or all of them merged, as one (SyncCall::merge)
+  std::span<void* const> handles;   // of the ranks of this process
 };
 
 /// One rank's transport. Owned by its Communicator and used by the rank's thread, except `abort`.
 class Transport {
  public:
   virtual ~Transport() = default;
+
+  /// Whether the slots of posts lie on the host, so that they are merged there.
+  virtual bool on_host() const { return false; }
 
   /// Before the first exchange. `sums`: of this rank, null for none.
   virtual void attach(Backend&, SumTransport* sums) { static_cast<void>(sums); }
@@ -54,15 +64,15 @@ class Transport {
 
   /// Before the ranks of `group` meet. What the post points to is read by peers until they post
   /// again in the group.
-  virtual StatPost post(const SyncCall&, const ProcessGroup& group, const StatSlot& local) = 0;
+  virtual StatPost post(const SyncCall&, const Group& group, const StatSlot& local) = 0;
   /// Between the two: what this rank does, or gives its stream, until the others have met it.
-  virtual void meanwhile(const std::function<void()>& work) { work(); }
+  virtual void overlap(const std::function<void()>& work) { work(); }
   /// After it: a slot per rank, which this rank's device may read behind what its stream has been
   /// given until now. Valid until the rank's next exchange.
-  virtual std::span<const StatSlot> receive(const SyncCall&, const ProcessGroup& group,
+  virtual std::span<const StatSlot> receive(const SyncCall&, const Group& group,
                                             const StatPosts& posts) = 0;
 
-  /// Around a meeting of all ranks that orders their streams: the ticket that this rank brings, and
+  /// Around a barrier of all ranks that orders their streams: the handle that this rank brings, and
   /// what it does with those of all, by rank.
   virtual void* arrive() { return nullptr; }
   virtual void depart(std::span<void* const>) {}
@@ -76,17 +86,8 @@ class Transport {
 
 using Transports = std::vector<std::unique_ptr<Transport>>;  // [rank of this process]
 
-/// Whose transports are made: the ranks of one process, among those of all.
-struct TransportRanks {
-  std::span<const Device> devices;  // of this process
-  int first = 0;                    // its first rank
-  int all = 0;                      // ranks of all processes
-  /// What process 0 says; all processes make the same calls.
-  std::function<Bytes(const Bytes& own)> broadcast = [](const Bytes& own) { return own; };
-};
-
-/// The ranks of a run of one process.
-TransportRanks ranks_of_one_process(std::span<const Device> devices);
+/// What process 0 says; all processes make the same calls.
+using Broadcast = std::function<Bytes(const Bytes& own)>;
 
 /// Between replicas on the CPU: peers read a rank's statistics where they lie.
 Transports make_host_transports(std::span<const Device> devices);
@@ -94,12 +95,13 @@ Transports make_host_transports(std::span<const Device> devices);
 /// The transport that `wanted` means: "auto" is "host" between virtual CPU devices, which have no
 /// other, and between GPUs of several processes, which do not reach each other's memory; it is
 /// "event" between those of one.
-std::string resolve_transport(const std::string& wanted, const TransportRanks& ranks);
+std::string resolve_transport(const std::string& wanted, const RankLayout& layout);
 
-/// Throws ConfigError when the transport does not fit the devices.
-Transports make_transports(const TransportRanks& ranks, const std::string& wanted);
+/// Of the ranks of this process. Throws ConfigError when the transport does not fit the devices.
+Transports make_transports(const RankLayout& layout, const Broadcast& broadcast,
+                           const std::string& wanted);
 
-using MakeTransports = Transports (*)(const TransportRanks& ranks);
+using MakeTransports = Transports (*)(const RankLayout& layout, const Broadcast& broadcast);
 
 /// register_cuda() (lockstep/cuda.h) says here which transports there are between GPUs. `name` is a
 /// literal; one that is known is replaced.
