@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "lockstep/nn/network.h"
-#include "lockstep/sync/all_reduce.h"
 #include "step/gradient_reducer.h"
+#include "sync/all_reduce.h"
 
 namespace lockstep {
 

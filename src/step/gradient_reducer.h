@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "lockstep/parallel/data_parallel.h"
-#include "lockstep/sync/all_reduce.h"
 #include "step/gradient_tree.h"
 #include "step/loss_scaler.h"
 #include "step/step.h"
+#include "sync/all_reduce.h"
 
 namespace lockstep {
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "lockstep/nn/network.h"
-#include "lockstep/sync/recorder.h"
 #include "step/step.h"
+#include "sync/transport.h"
 
 namespace lockstep {
 

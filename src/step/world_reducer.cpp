@@ -20,10 +20,6 @@ std::size_t bytes_of(std::size_t nodes, const ElementRange& range) {
 
 float* floats_of(Bytes& bytes) { return reinterpret_cast<float*>(bytes.data() + kHeader); }
 
-void meet(SyncMaster& master, const char* where, int own, const void* payload = nullptr) {
-  master.exchange(own, {{where, Direction::kOther, 0, 0}, 0, payload});
-}
-
 }  // namespace
 
 WorldGradients::WorldGradients(SyncGroup& group, std::int64_t elements, bool in_tree)
@@ -31,11 +27,9 @@ WorldGradients::WorldGradients(SyncGroup& group, std::int64_t elements, bool in_
       layout_(group.rank_layout()),
       elements_(elements),
       in_tree_(in_tree),
-      planning_(group.make_master([this](auto messages, auto) {
-        plan(*static_cast<const GradientTree*>(messages.front().payload));
-      })),
-      sums_trade_(group.make_master([this](auto, auto) { trade_sums(); })),
-      weights_trade_(group.make_master([this](auto, auto) { trade_weights(); })),
+      planning_(make_barrier([this](const GradientTree* tree) { plan(*tree); })),
+      sums_trade_(make_barrier([this](const GradientTree*) { trade_sums(); })),
+      weights_trade_(make_barrier([this](const GradientTree*) { trade_weights(); })),
       peers_(layout_.peers()),
       mirrors_(static_cast<std::size_t>(layout_.own_ranks())),
       shares_(static_cast<std::size_t>(layout_.processes())),
@@ -47,6 +41,17 @@ WorldGradients::WorldGradients(SyncGroup& group, std::int64_t elements, bool in_
   for (std::size_t process = 0; process < shares_.size(); ++process) {
     shares_[process].range = owned_by(layout_.first[process], layout_.first[process + 1]);
   }
+}
+
+WorldGradients::ProcessBarrier& WorldGradients::make_barrier(
+    std::function<void(const GradientTree*)> work) {
+  return group_.make_barrier<const GradientTree*, char>(
+      [work = std::move(work)](const SyncCall&, auto trees, auto) { work(trees.front()); });
+}
+
+void WorldGradients::meet(ProcessBarrier& barrier, const char* where, int own,
+                          const GradientTree* tree) {
+  barrier.exchange(own, {where, Direction::kOther, 0, 0}, tree);
 }
 
 ElementRange WorldGradients::owned_by(int first, int last) const {

@@ -14,6 +14,7 @@
 // Sums and messages are made on the host, of what the ranks' mirrors have there.
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -67,6 +68,11 @@ class WorldGradients {
     std::vector<int> joins;
   };
 
+  /// Of the ranks of this process. They hand in the step's tree where it is planned.
+  using ProcessBarrier = Barrier<const GradientTree*, char>;
+  ProcessBarrier& make_barrier(std::function<void(const GradientTree*)> work);
+  static void meet(ProcessBarrier& barrier, const char* where, int own,
+                   const GradientTree* tree = nullptr);
   ElementRange owned_by(int first, int last) const;
   void plan(const GradientTree& tree);
   void plan_own_sums(const GradientTree& tree, std::span<const GradientNode> ranks_nodes);
@@ -88,9 +94,9 @@ class WorldGradients {
   const std::int64_t elements_;
   const bool in_tree_;
   // Where the ranks of this process meet, and what one of them then does.
-  SyncMaster& planning_;
-  SyncMaster& sums_trade_;
-  SyncMaster& weights_trade_;
+  ProcessBarrier& planning_;
+  ProcessBarrier& sums_trade_;
+  ProcessBarrier& weights_trade_;
   const std::vector<int> peers_;
   std::vector<HostMirror*> mirrors_;    // [own]
   const float* own_weights_ = nullptr;  // of this process's share, on the host
