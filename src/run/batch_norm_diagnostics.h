@@ -1,14 +1,13 @@
 #pragma once
-// The BatchNorm lens: per layer, how far the statistics of the parts of a batch (devices, or slices
-// in ghost mode) lie from those of the whole batch. Read between steps, from the partial moments
-// of the last step.
+// Diagnostics of BatchNorm: per layer, how far the statistics of the parts of a batch (devices, or
+// slices in ghost mode) lie from those of the whole batch. Read between steps, from the partial
+// moments of the last step.
 
 #include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "lockstep/parallel/data_parallel.h"
 #include "run/running_statistics.h"
 
 namespace lockstep {
@@ -47,20 +46,16 @@ struct BatchNormCall {
   std::vector<std::vector<PartMoments>> parts;  // [rank][slice]
 };
 
-/// All that the lens looks at, on the host.
+/// All that the diagnostics look at, on the host.
 struct BatchNormReading {
   std::vector<BatchNormCall> calls;        // of the last training step, in forward order
   std::vector<ReplicaStatistics> running;  // [rank]
 };
 
-/// The lens of one layer (all but layer, step and running_mean_spread) from its parts.
+/// The diagnostics of one layer (all but layer, step and running_mean_spread) from its parts.
 BatchNormDiagnostics compare_parts(std::span<const PartMoments> parts, double eps);
 
-/// Frozen layers are left out. Call from the trainer's thread between steps; downloads run on the
-/// replicas' threads.
-BatchNormReading read_batch_norms(DataParallel& replicas);
-
-/// The lens of every call; `step`: steps done.
+/// Those of every call; `step`: steps done.
 std::vector<BatchNormDiagnostics> diagnose(const BatchNormReading& reading, std::int64_t step);
 
 }  // namespace lockstep

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 
 #include "config/config.h"
 #include "run/run_folder.h"
-#include "run/shell_word.h"
 
 namespace lockstep {
 namespace {
@@ -47,6 +47,12 @@ template <typename Value>
 bool all_equal(std::span<const RankReport> ranks, Value RankReport::*value) {
   return std::all_of(ranks.begin(), ranks.end(),
                      [&](const RankReport& rank) { return rank.*value == ranks.front().*value; });
+}
+
+bool is_plain(char c) {
+  constexpr std::string_view kPlain = "_-./:,=+@%";
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+         kPlain.find(c) != std::string_view::npos;
 }
 
 struct Column {
@@ -108,6 +114,19 @@ std::string compare_replicas(std::span<const RankReport> ranks) {
 }
 
 }  // namespace
+
+std::string shell_word(const std::string& word) {
+  if (!word.empty() && std::ranges::all_of(word, is_plain)) return word;
+  std::string quoted = "'";
+  for (const char c : word) {
+    if (c == '\'') {
+      quoted += "'\\''";  // a quote ends the quotes, stands escaped, and begins them again
+    } else {
+      quoted += c;
+    }
+  }
+  return quoted + "'";
+}
 
 std::string format_ranks(std::span<const RankReport> ranks) {
   const bool waits = std::any_of(ranks.begin(), ranks.end(), threads_wait);

@@ -34,6 +34,9 @@ std::string format_step(const StepReport& report);
 std::string format_validation(const Evaluation& evaluation);
 /// That the loss is not finite, and what follows; nullopt where it is, or where no label counts.
 std::optional<std::string> loss_warning(const Evaluation& evaluation);
+/// `word` as a POSIX shell reads it back: as it stands, or in single quotes where it holds anything
+/// that a shell would take apart or replace.
+std::string shell_word(const std::string& word);
 /// "1:02:03".
 std::string format_duration(double seconds);
 /// "runs/a/ckpt/last.safetensors, step 40, on cpu:4"; the step where it is known (not -1).

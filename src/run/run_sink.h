@@ -14,7 +14,6 @@
 #include "core/json.h"
 #include "lockstep/data/dataset.h"
 #include "run/batch_norm_diagnostics.h"
-#include "run/rank_report.h"
 #include "run/report_text.h"
 #include "run/run_folder.h"
 #include "run/summary.h"

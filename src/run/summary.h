@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "config/config.h"
+#include "lockstep/parallel/data_parallel.h"
 #include "run/batch_norm_diagnostics.h"
 #include "run/confusion_matrix.h"
-#include "run/rank_report.h"
 
 namespace lockstep {
 
@@ -41,6 +41,21 @@ struct MeanTimes {
   double batch_norm_wait = 0;
   double gradient_exchange = 0;
   double median_step = 0;
+};
+
+/// Of one rank over some steps: means per step, and the memory after the last of them.
+struct RankReport {
+  int rank = 0;
+  std::string device;
+  double loss = 0;  // of its parts of the batches: the ranks' add up to the mean loss
+  StepTimes times = {};
+  std::size_t memory_bytes = 0;       // that its backend holds
+  std::size_t peak_memory_bytes = 0;  // the most that it has held at a time, since the start
+
+  // By `add_digests`. Equal hashes mean equal bits.
+  std::string weights_hash = {};     // 16 hex digits, of all parameters; empty: not read
+  std::string statistics_hash = {};  // of running statistics and their counts of batches
+  std::optional<float> smallest_running_var = {};  // of all layers and channels; none: not tracked
 };
 
 enum class TrainStatus : std::uint8_t { kDone, kInterrupted };

@@ -2,12 +2,13 @@
 
 #include "data/data_check.h"
 #include "lockstep/core/check.h"
+#include "run/checkpoint.h"
 #include "run/report_text.h"
-#include "run/shared_checkpoint.h"
 #include "run/summary_json.h"
 #include "run/trained_model.h"
 #include "train/evaluator.h"
 #include "train/inference/evaluate_augmented.h"
+#include "train/replica_readings.h"
 #include "train/training.h"
 
 namespace lockstep {

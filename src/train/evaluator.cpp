@@ -8,8 +8,8 @@
 #include "data/denormalize.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/progress.h"
-#include "run/running_statistics.h"
 #include "step/replica.h"
+#include "train/replica_readings.h"
 
 namespace lockstep {
 

@@ -2,7 +2,6 @@
 
 #include "lockstep/core/check.h"
 #include "run/choices.h"
-#include "run/shared_checkpoint.h"
 #include "train/training.h"
 
 namespace lockstep {

@@ -9,10 +9,25 @@
 
 #include "lockstep/parallel/data_parallel.h"
 #include "run/checkpoint.h"
-#include "run/rank_report.h"
 #include "run/report_text.h"
 
 namespace lockstep {
+
+/// Adds up what the ranks did, step by step; allocates only when it is made and asked.
+class RankTotals {
+ public:
+  explicit RankTotals(std::span<const Device> devices);
+
+  /// [rank].
+  void add(std::span<const RankStep> step);
+  void clear();
+  /// [rank], over the steps since the last `clear`; empty when there were none.
+  std::vector<RankReport> reports() const;
+
+ private:
+  std::vector<RankReport> sums_;  // [rank]
+  std::int64_t steps_ = 0;
+};
 
 /// Told of every step as it is begun and as it is done; several may be under way. Used by the
 /// trainer's thread. A step allocates nothing in it.

@@ -4,6 +4,7 @@
 #include <variant>
 
 #include "lockstep/core/check.h"
+#include "train/replica_readings.h"
 
 namespace lockstep {
 namespace {

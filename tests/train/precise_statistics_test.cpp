@@ -3,8 +3,8 @@
 
 #include <doctest/doctest.h>
 
-#include "run/running_statistics.h"
 #include "support/temporary_folder.h"
+#include "train/replica_readings.h"
 #include "train/training.h"
 
 namespace lockstep {

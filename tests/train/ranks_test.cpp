@@ -8,9 +8,9 @@
 #include <numeric>
 
 #include "lockstep/core/check.h"
-#include "run/rank_report.h"
 #include "run/report_text.h"
 #include "train/runs.h"
+#include "train/step_meter.h"
 
 namespace lockstep {
 namespace {

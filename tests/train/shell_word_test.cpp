@@ -1,4 +1,4 @@
-#include "run/shell_word.h"
+#include "run/report_text.h"
 
 #include <doctest/doctest.h>
 
