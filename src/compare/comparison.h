@@ -18,6 +18,9 @@ namespace lockstep {
 /// The level that the report speaks of, and the confidence of its intervals.
 constexpr double kLevel = 0.05;
 
+/// Points of score. Where the interval leaves no room for a larger difference, the modes are alike.
+constexpr double kNegligible = 1;
+
 /// What one BatchNorm layer's parts look like, as means over the runs of a mode.
 struct LayerComparison {
   std::string layer;
@@ -88,6 +91,28 @@ std::string describe_power(int seeds, int modes);
 
 /// The answer in one line: "sync - local = +13.1 mIoU [11.0, 15.2], 3 seeds, p = 0.25 (...)".
 std::string answer(const PairedDifference& pair);
+
+/// What a paired difference shows, in a sentence of two parts. The rule: what too few seeds cannot
+/// settle is never called "no difference".
+struct Verdict {
+  enum class Kind { kBetter, kAlike, kTooFewSeeds, kUndecided, kNotComparable };
+
+  Kind kind = Kind::kNotComparable;
+  std::string claim;
+  std::string evidence = {};  // "(95 % interval +0.87 to +9.40, 3 seeds, p = 0.25)"; may be empty
+  int more_seeds = 0;         // the fewest with which the test could settle it
+
+  std::string text() const { return evidence.empty() ? claim : claim + " " + evidence; }
+};
+
+/// `pairs`: how many differences are tested together.
+Verdict verdict(const PairedDifference& pair, std::size_t pairs);
+
+/// "better", "alike", "too few seeds", "undecided", "not comparable".
+const char* to_string(Verdict::Kind kind);
+
+/// "1 seed", "2 seeds".
+std::string count_of(std::int64_t count, const char* noun);
 
 /// The whole report; the first lines are the answers.
 std::string to_markdown(const Comparison& comparison);

@@ -48,21 +48,25 @@ Json mode_json(const ModeResult& mode, const std::string& score) {
           {"batch_norms", layers_json(mode.layers)}};
 }
 
-Json pair_json(const PairedDifference& pair) {
+Json pair_json(const PairedDifference& pair, std::size_t pairs) {
+  const Verdict shown = verdict(pair, pairs);
   Json interval = nullptr;
   if (pair.interval) interval = {pair.interval->low, pair.interval->high};
-  return {{"a", pair.a},
-          {"b", pair.b},
-          {"answer", answer(pair)},
-          {"seeds", pair.seeds},
-          {"differences", pair.differences},
-          {"mean", number(pair.spread.mean)},
-          {"sd", number(pair.spread.standard_deviation)},
-          {"confidence", 1 - kLevel},
-          {"interval", interval},
-          {"p_value", number(pair.p_value)},
-          {"p_holm", number(pair.p_holm)},
-          {"smallest_p", pair.smallest_p}};
+  return {
+      {"a", pair.a},
+      {"b", pair.b},
+      {"answer", answer(pair)},
+      {"seeds", pair.seeds},
+      {"differences", pair.differences},
+      {"mean", number(pair.spread.mean)},
+      {"sd", number(pair.spread.standard_deviation)},
+      {"confidence", 1 - kLevel},
+      {"interval", interval},
+      {"p_value", number(pair.p_value)},
+      {"p_holm", number(pair.p_holm)},
+      {"smallest_p", pair.smallest_p},
+      {"verdict",
+       {{"kind", to_string(shown.kind)}, {"text", shown.claim}, {"more_seeds", shown.more_seeds}}}};
 }
 
 }  // namespace
@@ -73,7 +77,9 @@ std::string to_json(const Comparison& comparison) {
     modes.push_back(mode_json(mode, comparison.score));
   }
   Json pairs = Json::array();
-  for (const PairedDifference& pair : comparison.pairs) pairs.push_back(pair_json(pair));
+  for (const PairedDifference& pair : comparison.pairs) {
+    pairs.push_back(pair_json(pair, comparison.pairs.size()));
+  }
   Json failed = Json::array();
   for (const FailedRun& run : comparison.failed)
     failed.push_back({{"mode", run.mode}, {"seed", run.seed}, {"error", run.error}});

@@ -11,10 +11,6 @@
 namespace lockstep {
 namespace {
 
-std::string count_of(int count, const char* noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
-}
-
 std::string plus_minus(const MeanSpread& spread, int digits, double factor = 1) {
   if (spread.count == 0) return "-";
   const std::string mean = format_number(factor * spread.mean, digits);
@@ -149,6 +145,9 @@ std::string layers_section(const Comparison& comparison) {
 std::string answers(const Comparison& comparison) {
   std::string text;
   for (const PairedDifference& pair : comparison.pairs) text += answer(pair) + "\n";
+  for (const PairedDifference& pair : comparison.pairs) {
+    text += verdict(pair, comparison.pairs.size()).claim + ".\n";
+  }
   if (comparison.pairs.empty()) {
     text = "One mode only (" + comparison.modes.front().mode + "): nothing to compare\n";
   }
@@ -171,7 +170,7 @@ std::string describe_power(int seeds, int modes) {
 }
 
 std::string answer(const PairedDifference& pair) {
-  const auto seeds = static_cast<int>(pair.seeds.size());
+  const std::size_t seeds = pair.seeds.size();
   if (seeds == 0) {
     const std::string why = pair.unscored.empty()
                                 ? "no seed in common"

@@ -9,9 +9,12 @@
 
 #include "compare/table.h"
 #include "lockstep/core/check.h"
+#include "support/errors.h"
 
 namespace lockstep {
 namespace {
+
+using test::contains;
 
 TrainSummary run(const std::string& mode, std::uint64_t seed, double m_iou) {
   TrainSummary summary;
@@ -43,6 +46,21 @@ std::vector<TrainSummary> three_seeds() {
   // The seeds differ much, the modes within a seed by 12, 13 and 14: pairing must see the latter.
   return {run("local", 0, 20), run("sync", 0, 32), run("local", 1, 30),
           run("sync", 1, 43),  run("sync", 2, 54), run("local", 2, 40)};
+}
+
+PairedDifference pair_of(const std::vector<double>& differences) {
+  PairedDifference pair;
+  pair.a = "sync";
+  pair.b = "local";
+  pair.score = "mIoU";
+  pair.differences = differences;
+  for (std::size_t i = 0; i < differences.size(); ++i) pair.seeds.push_back(i);
+  pair.spread = mean_spread(differences);
+  pair.interval = t_interval(differences, 1 - kLevel);
+  pair.p_value = sign_flip_p_value(differences);
+  pair.p_holm = pair.p_value;
+  pair.smallest_p = smallest_p_value(static_cast<int>(differences.size()));
+  return pair;
 }
 
 }  // namespace
@@ -204,6 +222,65 @@ TEST_CASE("tables are aligned by characters, not bytes") {
         "| long |     3 |\n");
   CHECK(format_number(std::nullopt, 2) == "-");
   CHECK(format_signed(1.25, 1) == "+1.2");
+}
+
+TEST_CASE("verdicts claim no more than the test does") {
+  const Verdict better = verdict(pair_of({3, 4, 5, 3.5, 4.5, 4}), 1);
+  CHECK(better.kind == Verdict::Kind::kBetter);
+  CHECK(better.claim == "sync is better than local by 4.00 points of mIoU");
+  CHECK(contains(better.evidence, "6 seeds, p = 0.0312"));
+  const Verdict worse = verdict(pair_of({-3, -4, -5, -3.5, -4.5, -4}), 1);
+  CHECK(worse.claim == "local is better than sync by 4.00 points of mIoU");
+  CHECK(contains(worse.evidence, "95 % interval +3.26 to +4.74"));
+  CHECK(contains(verdict(pair_of({3}), 1).claim, "with one seed"));
+  CHECK(contains(verdict(pair_of({}), 1).claim, "no seed in common"));
+  CHECK(contains(verdict(pair_of({0, 0, 0, 0, 0, 0}), 1).claim, "sync and local scored the same"));
+}
+
+TEST_CASE("verdicts: what too few seeds cannot settle is not called no difference") {
+  const Verdict two = verdict(pair_of({2, 14.42}), 1);
+  CHECK(two.kind == Verdict::Kind::kTooFewSeeds);
+  CHECK(two.more_seeds == 4);
+  CHECK(two.claim ==
+        "2 seeds cannot settle which of sync and local is better, 4 more could: sync scored 8.21 "
+        "points of mIoU higher than local");
+  CHECK(contains(two.evidence, "2 seeds, p = 0.5"));
+  // An interval without 0 makes few seeds no more.
+  CHECK(contains(verdict(pair_of({3, 4, 5}), 1).claim, "3 seeds cannot settle which"));
+  CHECK(contains(verdict(pair_of({3, -4, 5}), 1).claim, "3 seeds cannot settle which"));
+  PairedDifference adjusted = pair_of({3, 4, 5, 3.5, 4.5, 4});
+  adjusted.p_holm = 3 * *adjusted.p_value;
+  CHECK(verdict(adjusted, 3).kind == Verdict::Kind::kTooFewSeeds);
+  CHECK(verdict(adjusted, 3).more_seeds == 1);
+}
+
+TEST_CASE("verdicts: an interval that allows it says how small the difference is") {
+  const Verdict alike = verdict(pair_of({0.1, -0.2, 0.1, 0.3, -0.1, -0.1}), 1);
+  CHECK(alike.kind == Verdict::Kind::kAlike);
+  CHECK(alike.claim ==
+        "No difference between sync and local of more than 0.21 points of mIoU is plausible: sync "
+        "scored 0.02 points of mIoU higher than local");
+  // Few seeds may be as sure of that.
+  CHECK(verdict(pair_of({0.01, -0.02, 0.01}), 1).kind == Verdict::Kind::kAlike);
+  const Verdict wide = verdict(pair_of({8, -6, 5, -7, 3, -4}), 1);
+  CHECK(wide.kind == Verdict::Kind::kUndecided);
+  CHECK(wide.more_seeds == 0);
+  CHECK(contains(wide.claim, "6 seeds do not settle which of sync and local is better: "));
+  CHECK(contains(wide.claim, " points of mIoU either way are plausible"));
+  // The interval leaves 0 out, the exact test does not.
+  const Verdict chance = verdict(pair_of({3, 3, 3, 3, 3, -0.1}), 1);
+  CHECK(chance.kind == Verdict::Kind::kUndecided);
+  CHECK(contains(chance.claim, "but the sign-flip test does not rule out chance"));
+}
+
+TEST_CASE("verdicts stand in the text and in comparison.json") {
+  const Comparison comparison = compare_runs(three_seeds());
+  const std::string claim = "3 seeds cannot settle which of sync and local is better, 3 more could";
+  CHECK(contains(to_markdown(comparison), "\n" + claim));
+  const auto json = nlohmann::json::parse(to_json(comparison))["pairs"][0]["verdict"];
+  CHECK(json["kind"] == "too few seeds");
+  CHECK(json["more_seeds"] == 3);
+  CHECK(contains(json["text"].get<std::string>(), claim));
 }
 
 }  // namespace lockstep

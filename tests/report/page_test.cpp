@@ -1,4 +1,4 @@
-// The report's parts: what becomes markup, where ticks lie, what is thinned, what is claimed.
+// The report's parts: what becomes markup, where ticks lie, what is thinned, how plots are drawn.
 
 #include "report/page/page.h"
 
@@ -6,15 +6,14 @@
 
 #include <cmath>
 #include <limits>
+#include <set>
 #include <string>
 
 #include "report/data/examples.h"
 #include "report/data/report_data.h"
 #include "report/page/axis.h"
-#include "report/page/heat_map.h"
-#include "report/page/line_chart.h"
 #include "report/page/markup.h"
-#include "report/page/rows_chart.h"
+#include "report/page/plot.h"
 #include "report/sections/sections.h"
 #include "support/errors.h"
 #include "support/temporary_folder.h"
@@ -31,21 +30,6 @@ std::size_t count(const std::string& text, const std::string& part) {
   std::size_t found = 0;
   for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
   return found;
-}
-
-PairedDifference pair_of(const std::vector<double>& differences) {
-  PairedDifference pair;
-  pair.a = "sync";
-  pair.b = "local";
-  pair.score = "mIoU";
-  pair.differences = differences;
-  for (std::size_t i = 0; i < differences.size(); ++i) pair.seeds.push_back(i);
-  pair.spread = mean_spread(differences);
-  pair.interval = t_interval(differences, 1 - kLevel);
-  pair.p_value = sign_flip_p_value(differences);
-  pair.p_holm = pair.p_value;
-  pair.smallest_p = smallest_p_value(static_cast<int>(differences.size()));
-  return pair;
 }
 
 }  // namespace
@@ -67,23 +51,23 @@ TEST_CASE("page: names with markup in them stay text in every place") {
   page.paragraph(kHostile);
   page.note(kHostile);
   page.table({{kHostile}, {{escaped(kHostile)}}});
-  const DotChart dots{kHostile, kHostile, {{kHostile, kHostile, {{0, 1}}}}};
-  const BarChart bars{kHostile, kHostile, {{kHostile, {{kHostile, mean_spread({{1.0, 2.0}})}}}}};
-  const StackedChart stacked{kHostile, kHostile, {kHostile}, {{kHostile, {1}}}};
-  const LineChart lines{
-      kHostile, kHostile, {{kHostile, 0, {{0, 1}, {1, 2}}}, {"sync", 0, {{0, 1}}}}};
-  const HeatMap map{kHostile, {kHostile}, {1}, {{1}}, levels_for({1})};
+  const Series series{kHostile, "m0"};
+  Plot dots{kHostile, {kHostile}};
+  add_row(dots, {kHostile, kHostile, {{0, 1}}, 1, Interval{0, 2}, kHostile});
+  Plot bars{kHostile, {kHostile}, {Bar{series, 0, 0, 1, kHostile}, Bar{{"b", "m1"}, 0, 0, 1}}};
+  Plot lines{kHostile, {}, {Line{series, {{0, 1}, {1, 2}}, kHostile}, Line{{"b", "m1"}, {{0, 1}}}}};
+  Plot cells{kHostile, {kHostile}, {Cells{{1}, {{1}}, levels_for({1})}}};
+  for (Plot* plot : {&dots, &bars, &lines, &cells}) plot->x_label = kHostile;
   page.figures({{"a", draw(dots), kHostile, {}},
                 {"b", draw(bars), kHostile, {}},
-                {"c", draw(stacked), kHostile, {}},
-                {"d", draw(lines).svg, kHostile, {}},
-                {"e", draw(map), kHostile, {}}});
+                {"c", draw(lines), kHostile, {}},
+                {"d", draw(cells), kHostile, {}}});
   const std::string html = page.html();
   CHECK_FALSE(contains(html, "<img"));
   CHECK_FALSE(contains(html, "src=\"x\""));
   CHECK_FALSE(contains(html, "<script"));
   CHECK_FALSE(contains(html, "http"));
-  CHECK(count(html, "<svg") == 5);
+  CHECK(count(html, "<svg") == 4);
   for (const Figure& figure : page.all_figures()) {
     CHECK(contains(figure.svg.file(), "xmlns=\"http://www.w3.org/2000/svg\""));
     CHECK_FALSE(contains(figure.svg.file(), "<img"));
@@ -142,24 +126,24 @@ TEST_CASE("axes: ticks are round and cover the data") {
 }
 
 TEST_CASE("curves: thinning keeps every column's extremes, and breaks") {
-  std::vector<CurvePoint> points;
+  std::vector<Point> points;
   for (int i = 0; i < 10000; ++i) points.push_back({double(i), std::sin(i * 0.7)});
   // Before and after the other extreme of their columns.
-  points[5003].y = 100;
-  points[6095].y = 101;
-  points[7001].y = -100;
-  points[8095].y = -101;
-  points[2000].y = kNaN;
+  points[5003].value = 100;
+  points[6095].value = 101;
+  points[7001].value = -100;
+  points[8095].value = -101;
+  points[2000].value = kNaN;
   const auto thinned = thin(points, 0, 9999, 100);
   CHECK(thinned.size() <= 204);
   double low = 0, high = 0, last = -1;
   int breaks = 0;
-  for (const CurvePoint& point : thinned) {
-    CHECK(point.x > last);
-    last = point.x;
-    breaks += std::isnan(point.y) ? 1 : 0;
-    low = std::fmin(low, point.y);
-    high = std::fmax(high, point.y);
+  for (const Point& point : thinned) {
+    CHECK(point.at > last);
+    last = point.at;
+    breaks += std::isnan(point.value) ? 1 : 0;
+    low = std::fmin(low, point.value);
+    high = std::fmax(high, point.value);
   }
   CHECK(low == -101);
   CHECK(high == 101);
@@ -181,21 +165,25 @@ TEST_CASE("heat maps: levels are round, ascending, and reach the largest value")
 }
 
 TEST_CASE("heat maps: equal neighbours are one piece, missing cells none") {
-  const HeatMap map{"", {"a"}, {1, 2, 3, 4}, {{5, 5, kNaN, 5}}, levels_for({5})};
-  const std::string drawing = draw(map).in_page().text;
+  const Plot plot{"", {"a"}, {Cells{{1, 2, 3, 4}, {{5, 5, kNaN, 5}}, levels_for({5})}}};
+  const std::string drawing = draw(plot).in_page().text;
   const std::size_t path = drawing.find("<path");
   CHECK(count(drawing.substr(path, drawing.find("/>", path) - path), "M") == 2);
 }
 
 TEST_CASE("heat maps: of many layers the blocks are named, none within a line of another") {
-  HeatMap map{"", {"backbone.bn1"}, {1}, {}, levels_for({5})};
+  Plot plot{"", {"backbone.bn1"}};
   for (int block = 0; block < 20; ++block) {
     for (const char* layer : {"bn1", "bn2", "downsample.1"})
-      map.rows.push_back("backbone.layer1." + std::to_string(block) + "." + layer);
+      plot.rows.push_back("backbone.layer1." + std::to_string(block) + "." + layer);
   }
-  map.rows.emplace_back("classifier.1");
-  map.values.assign(map.rows.size(), {5});
-  const std::string drawing = draw(map).in_page().text;
+  plot.rows.emplace_back("classifier.1");
+  const auto cells = [&] {
+    return std::vector<Mark>{Cells{{1}, {plot.rows.size(), {5}}, levels_for({5})}};
+  };
+  plot.marks = cells();
+  plot.row_height = 7;
+  const std::string drawing = draw(plot).in_page().text;
   std::vector<double> heights;
   for (auto at = drawing.find("<text"); at != std::string::npos;
        at = drawing.find("<text", at + 1)) {
@@ -208,24 +196,81 @@ TEST_CASE("heat maps: of many layers the blocks are named, none within a line of
   CHECK(contains(drawing, ">backbone.layer1.19</text>"));
   CHECK(contains(drawing, ">classifier.1</text>"));
   CHECK(count(drawing, "<title>backbone.layer1.3.downsample.1: ") == 1);
-  map.rows.resize(40);
-  map.values.resize(40);
-  CHECK(contains(draw(map).in_page().text, ">backbone.layer1.3.bn2</text>"));
+  plot.rows.resize(40);
+  plot.marks = cells();
+  plot.row_height = 15;
+  CHECK(contains(draw(plot).in_page().text, ">backbone.layer1.3.bn2</text>"));
 }
 
 TEST_CASE("bars: whiskers end at 0 and at the axis's end") {
-  const BarChart chart{"",
-                       "",
-                       {{"a", {{"sync", mean_spread({{0.0, 4.0}})}}},
-                        {"b", {{"sync", mean_spread({{96.0, 100.0}})}}}},
-                       100};
-  const std::string drawing = draw(chart).in_page().text;
+  const Series series = mode_series("sync");
+  Plot plot{"",
+            {"a", "b"},
+            {Bar{series, 0, 0, 2}, Mean{series, 0, {}, Interval{-0.8, 4.8}, "", 0},
+             Bar{series, 1, 0, 98}, Mean{series, 1, {}, Interval{95.2, 100.8}, "", 0}}};
+  plot.limits = Interval{0, 100};
+  const std::string drawing = draw(plot).in_page().text;
   const std::size_t first = drawing.find("class=\"whisker\""),
                     begin = drawing.rfind("<line", first);
   const std::size_t bar = drawing.find("<rect"), x = drawing.find("x=", bar);
   const std::string left = drawing.substr(x + 3, drawing.find('"', x + 3) - x - 3);
   CHECK(contains(drawing.substr(begin, first - begin), "x1=\"" + left + "\""));
   CHECK(contains(drawing.substr(first), "x2=\"426\""));
+}
+
+TEST_CASE("plots: a score over images per device has a line per mode, seeds and intervals") {
+  Plot plot{"mIoU, in %"};
+  plot.x_label = "images per device";
+  plot.x_values = {1, 2, 4, 8};
+  for (const char* mode : {"local", "sync", "group"}) {
+    const Series series = mode_series(mode);
+    Line means{series, {}, mode};
+    for (const double images : plot.x_values) {
+      means.points.push_back({images, 40 + images});
+      plot.marks.push_back(Mean{series, images, 40 + images, Interval{38 + images, 42 + images}});
+      for (const double seed : {-1, 0, 1}) {
+        plot.marks.push_back(Dot{series, {images, 40 + images + seed}});
+      }
+    }
+    plot.marks.push_back(std::move(means));
+  }
+  const std::string drawing = draw(plot).in_page().text;
+  CHECK(count(drawing, "<path d=\"M") >= 3);
+  CHECK(count(drawing, "class=\"curve m0\"") == 1);
+  CHECK(count(drawing, "class=\"whisker\"") == 3 * 4 * 3);
+  CHECK(count(drawing, "class=\"mark m0\"") == 3 * 4 + 1);  // the legend has one, too
+  for (const char* tick : {">1<", ">2<", ">4<", ">8<", ">images per device<", ">group<"})
+    CHECK(contains(drawing, tick));
+  CHECK(factor_axis({1, 2, 4, 8}).at(2) - factor_axis({1, 2, 4, 8}).at(1) ==
+        doctest::Approx(factor_axis({1, 2, 4, 8}).at(8) - factor_axis({1, 2, 4, 8}).at(4)));
+}
+
+TEST_CASE("modes: each has a style of its own in the light and in the dark, unknown ones too") {
+  const std::string sheet = chart_style();
+  std::set<std::string> styles;
+  for (const char* mode :
+       {"local", "sync", "ghost", "group", "instance", "layer", "frozen", "renorm", "moving"})
+    styles.insert(mode_series(mode).style);
+  CHECK(styles.size() == 9);
+  CHECK(mode_series("virtual").style == mode_series("ghost").style);
+  CHECK(styles.count(mode_series("sync:top:3").style) == 0);
+  styles.insert(mode_series("sync:top:3").style);
+  for (const std::string& style : styles) {
+    CHECK(count(sheet, "--" + style + ": #") == 2);
+    CHECK(contains(sheet, "." + style + " { --series: var(--" + style + "); }"));
+  }
+  CHECK(mode_color("local") == Color{0xC9, 0x7B, 0x48});
+}
+
+TEST_CASE("legends: as many lines as the names take, and none for one series") {
+  Plot plot{"", {"a"}};
+  for (int mode = 0; mode < 12; ++mode) {
+    plot.marks.push_back(Bar{mode_series("a mode with a name " + std::to_string(mode)), 0, 0, 1});
+    if (mode == 0) CHECK(top_of(plot) == 28);
+    if (mode == 1) CHECK(top_of(plot) == 46);
+  }
+  CHECK(top_of(plot) > 100);
+  CHECK(count(draw(plot).in_page().text, ">a mode with a name ") == 12);
 }
 
 TEST_CASE("names too long for a chart lose their middle") {
@@ -239,23 +284,6 @@ TEST_CASE("names too long for a chart lose their middle") {
     CHECK(whole.ends_with(name.substr(gap + std::string("…").size())));
     CHECK(text_width(name) <= width);
   }
-}
-
-TEST_CASE("verdicts claim no more than the test does") {
-  const Verdict better = verdict(pair_of({3, 4, 5, 3.5, 4.5, 4}), 1);
-  CHECK(better.claim == "sync is better than local by 4.00 points of mIoU");
-  CHECK(contains(better.evidence, "6 seeds, p = 0.0312"));
-  const Verdict worse = verdict(pair_of({-3, -4, -5, -3.5, -4.5, -4}), 1);
-  CHECK(worse.claim == "local is better than sync by 4.00 points of mIoU");
-  CHECK(contains(worse.evidence, "95 % interval +3.26 to +4.74"));
-  CHECK(contains(verdict(pair_of({3, 4, 5}), 1).claim, "so few seeds cannot rule out chance"));
-  CHECK(contains(verdict(pair_of({3, -4, 5}), 1).claim, "No difference between sync and local"));
-  CHECK(contains(verdict(pair_of({3}), 1).claim, "with one seed"));
-  CHECK(contains(verdict(pair_of({}), 1).claim, "no seed in common"));
-  CHECK(contains(verdict(pair_of({0, 0, 0, 0, 0, 0}), 1).claim, "sync and local scored the same"));
-  PairedDifference adjusted = pair_of({3, 4, 5, 3.5, 4.5, 4});
-  adjusted.p_holm = 3 * *adjusted.p_value;
-  CHECK(contains(verdict(adjusted, 3).claim, "cannot rule out chance"));
 }
 
 TEST_CASE("runs: what a resumed run did again supersedes what it did before") {
@@ -279,10 +307,10 @@ TEST_CASE("runs: what a resumed run did again supersedes what it did before") {
   REQUIRE(run.lens.size() == 2);
   CHECK(run.lens[1].step == 15);
   REQUIRE(run.train_loss.size() == 1);
-  CHECK(run.train_loss[0].y == 2.5);
-  CHECK(std::isnan(run.gradient_norm[0].y));
+  CHECK(run.train_loss[0].value == 2.5);
+  CHECK(std::isnan(run.gradient_norm[0].value));
   CHECK(run.task == Task::kClassification);
-  CHECK(run.val_score[0].y == 50);
+  CHECK(run.val_score[0].value == 50);
   CHECK_FALSE(run.config_error.empty());
   CHECK_THROWS_AS(run_folders(folder.path() / "none"), DataError);
 }

@@ -22,13 +22,13 @@ double value_of(const Json& json, const char* key) {
   return number ? found->get<double>() : std::numeric_limits<double>::quiet_NaN();
 }
 
-void add_point(std::vector<CurvePoint>& curve, const Json& json, const char* key) {
+void add_point(std::vector<Point>& curve, const Json& json, const char* key) {
   if (!json.contains(key)) return;
-  const CurvePoint point{value_of(json, "step"), value_of(json, key)};
+  const Point point{value_of(json, "step"), value_of(json, key)};
   // The evaluation at the end stands twice where the last step was one of val_every.
-  if (!curve.empty() && curve.back().x == point.x) {
+  if (!curve.empty() && curve.back().at == point.at) {
     curve.back() = point;
-  } else if (std::isfinite(point.x)) {
+  } else if (std::isfinite(point.at)) {
     curve.push_back(point);
   }
 }

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "compare/comparison.h"
-#include "report/page/line_chart.h"
+#include "report/page/plot.h"
 #include "run/summary.h"
 
 namespace lockstep {
@@ -24,10 +24,10 @@ struct RunRecord {
   Task task = Task::kSegmentation;
   std::optional<TrainSummary> summary;  // of a finished run
 
-  std::vector<CurvePoint> train_loss, learning_rate, gradient_norm;  // over steps
-  std::vector<CurvePoint> val_score, val_loss;
-  std::vector<CurvePoint> step_seconds;  // means since the point before
-  std::vector<BatchNormLens> lens;       // in order of steps, then of layers
+  std::vector<Point> train_loss, learning_rate, gradient_norm;  // over steps
+  std::vector<Point> val_score, val_loss;
+  std::vector<Point> step_seconds;  // means since the point before
+  std::vector<BatchNormLens> lens;  // in order of steps, then of layers
 
   /// Key and value in TOML; empty where config.toml cannot be read, which `config_error` explains.
   std::vector<std::pair<std::string, std::string>> config;

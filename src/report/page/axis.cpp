@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace lockstep {
 namespace {
@@ -32,6 +33,24 @@ std::vector<double> multiples(double low, double high, double step) {
   return ticks;
 }
 
+// 3 / 10 is 0.3; 3 * 0.1 is not.
+double scaled(double factor, double decade) {
+  return decade < 0 ? factor / std::pow(10, -decade) : factor * std::pow(10, decade);
+}
+
+std::vector<double> boundaries_down_from(double most, const std::vector<double>& factors) {
+  const double decade = std::floor(std::log10(most));
+  std::vector<double> boundaries;
+  for (double d = decade; boundaries.size() < kHeatLevels - 1; --d) {
+    for (auto factor = factors.rbegin(); factor != factors.rend(); ++factor) {
+      const double boundary = scaled(*factor, d);
+      if (boundary < most && boundaries.size() < kHeatLevels - 1) boundaries.push_back(boundary);
+    }
+  }
+  std::reverse(boundaries.begin(), boundaries.end());
+  return boundaries;
+}
+
 }  // namespace
 
 double Axis::at(double value) const {
@@ -39,6 +58,10 @@ double Axis::at(double value) const {
     return (std::log10(value) - std::log10(low)) / (std::log10(high) - std::log10(low));
   }
   return (value - low) / (high - low);
+}
+
+std::string Axis::label(std::size_t tick) const {
+  return labels.empty() ? tick_label(ticks[tick]) : labels[tick];
 }
 
 Axis linear_axis(double min, double max, int wanted) {
@@ -81,6 +104,22 @@ Axis log_axis(double min, double max) {
   return axis;
 }
 
+Axis factor_axis(std::vector<double> values) {
+  const auto [low, high] = std::minmax_element(values.begin(), values.end());
+  // Marks at the ends stay clear of the frame.
+  return {*low / 1.2, *high * 1.2, true, std::move(values)};
+}
+
+Axis column_axis(const std::vector<double>& columns) {
+  Axis axis{0, static_cast<double>(columns.size())};
+  const std::size_t stride = std::max<std::size_t>(1, (columns.size() + 4) / 5);
+  for (std::size_t c = 0; c < columns.size(); c += stride) {
+    axis.ticks.push_back(static_cast<double>(c) + 0.5);
+    axis.labels.push_back(tick_label(columns[c]));
+  }
+  return axis;
+}
+
 std::string tick_label(double value) {
   if (std::abs(value) < 1e-12) return "0";
   const double size = std::abs(value);
@@ -88,6 +127,26 @@ std::string tick_label(double value) {
       size >= 1e-4 && size < 1e7 ? fmt::format("{:.6g}", value) : fmt::format("{:.3g}", value);
   if (text.starts_with('-')) text.replace(0, 1, "−");
   return text;
+}
+
+int HeatLevels::of(double value) const {
+  return static_cast<int>(std::upper_bound(boundaries.begin(), boundaries.end(), value) -
+                          boundaries.begin());
+}
+
+HeatLevels levels_for(std::vector<double> values) {
+  std::erase_if(values, [](double value) { return !std::isfinite(value) || value <= 0; });
+  if (values.empty()) values.push_back(1);
+  std::sort(values.begin(), values.end());
+  const double most = values.back(), low = values[values.size() / 20];
+  // The finest series that reaches down to nearly all values.
+  std::vector<double> boundaries;
+  for (const std::vector<double>& factors :
+       {std::vector<double>{1, 1.5, 2, 3, 5, 7}, {1, 2, 5}, {1, 3}}) {
+    boundaries = boundaries_down_from(most, factors);
+    if (boundaries.front() <= 2 * low) break;
+  }
+  return {boundaries};
 }
 
 }  // namespace lockstep

@@ -1,8 +1,10 @@
 #pragma once
-// Colours, lines and type of the report: CSS variables with a light and a dark value.
+// How the report looks: chart.css and page.css, and which of their classes a mode has.
 
 #include <string>
 #include <string_view>
+
+#include "lockstep/io/image.h"
 
 namespace lockstep {
 
@@ -11,13 +13,20 @@ std::string chart_style();
 /// Of the page: it, and chart_style().
 std::string page_style();
 
-/// The number of a mode's colour, dashes and marks: the same in every figure. local, sync and
-/// ghost have one each, all else shares another.
-int mode_style(std::string_view mode);
-/// "m1" for the mode: the class of what is drawn for it.
-std::string mode_class(std::string_view mode);
+/// What is drawn alike in every figure: a mode, or a part of a step.
+struct Series {
+  std::string name = {};   // in the legend; empty: not there
+  std::string style = {};  // the CSS class of its colour and dashes
+  int shape = 0;           // of its dots
+};
 
-/// Levels of the heat maps' ramp: classes "h0" (lowest) to "h7".
-constexpr int kHeatLevels = 8;
+/// The same in every figure and report. A mode that the table does not name gets one of the styles
+/// that are left, by its name.
+Series mode_series(std::string_view mode);
+/// Part `number` (0 to 4) of a whole.
+Series part_series(std::string name, std::size_t number);
+
+/// The mode's colour for pictures, which are the same in the dark: lighter than its lines.
+Color mode_color(std::string_view mode);
 
 }  // namespace lockstep

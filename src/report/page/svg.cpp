@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 #include <vector>
 
@@ -13,19 +14,22 @@ namespace {
 
 const char* name_of(Anchor anchor) { return anchor == Anchor::kMiddle ? "middle" : "end"; }
 
-std::string shape_path(double x, double y, double r, int shape) {
-  const auto c = [](double value) { return coordinate(value); };
-  switch (shape % 4) {
-    case 1:
-      return "M" + c(x - r) + " " + c(y - r) + "h" + c(2 * r) + "v" + c(2 * r) + "h" + c(-2 * r) +
-             "z";
-    case 2:
-      return "M" + c(x) + " " + c(y - 1.2 * r) + "l" + c(1.2 * r) + " " + c(2.2 * r) + "h" +
-             c(-2.4 * r) + "z";
-    default:
-      return "M" + c(x) + " " + c(y - 1.3 * r) + "l" + c(1.3 * r) + " " + c(1.3 * r) + "l" +
-             c(-1.3 * r) + " " + c(1.3 * r) + "l" + c(-1.3 * r) + " " + c(-1.3 * r) + "z";
+// Corners around (0, 0) for a radius of 1, in order: square, triangle up, diamond, triangle down,
+// hourglass.
+constexpr std::array<std::array<std::array<double, 2>, 4>, 5> kShapes{{
+    {{{-1, -1}, {1, -1}, {1, 1}, {-1, 1}}},
+    {{{0, -1.2}, {1.2, 1}, {-1.2, 1}, {0, -1.2}}},
+    {{{0, -1.3}, {1.3, 0}, {0, 1.3}, {-1.3, 0}}},
+    {{{-1.2, -1}, {1.2, -1}, {0, 1.2}, {-1.2, -1}}},
+    {{{-1.1, -1.1}, {1.1, -1.1}, {-1.1, 1.1}, {1.1, 1.1}}},
+}};
+
+std::string shape_path(double x, double y, double radius, std::size_t shape) {
+  PathBuilder path;
+  for (const auto& corner : kShapes[shape]) {
+    path.to(x + radius * corner[0], y + radius * corner[1], false);
   }
+  return path.d() + "z";
 }
 
 double character_width(std::string_view character) {
@@ -84,7 +88,8 @@ void Svg::path(std::string_view d, std::string_view classes, std::string_view ti
 
 void Svg::mark(double x, double y, double radius, int shape, std::string_view classes,
                std::string_view title) {
-  if (shape % 4 != 0) return path(shape_path(x, y, radius, shape), classes, title);
+  const std::size_t kind = static_cast<std::size_t>(shape) % (kShapes.size() + 1);
+  if (kind > 0) return path(shape_path(x, y, radius, kind - 1), classes, title);
   element("circle",
           fmt::format(" cx=\"{}\" cy=\"{}\" r=\"{}\"", coordinate(x), coordinate(y),
                       coordinate(radius)),

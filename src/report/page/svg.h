@@ -28,7 +28,7 @@ class Svg {
             Anchor anchor = Anchor::kStart);
   /// `d`: the path's commands.
   void path(std::string_view d, std::string_view classes, std::string_view title = "");
-  /// A mark around (x, y): circle, square, triangle or diamond by `shape` modulo 4.
+  /// A mark around (x, y): a circle (0) or one of five other shapes, by `shape` modulo 6.
   void mark(double x, double y, double radius, int shape, std::string_view classes,
             std::string_view title = "");
 

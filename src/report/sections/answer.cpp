@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <optional>
 
@@ -7,39 +6,6 @@
 
 namespace lockstep {
 namespace {
-
-std::string count_of(std::size_t count, const char* noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
-}
-
-/// A difference, told from the higher mode's side.
-struct Told {
-  std::string higher, lower;
-  double by = 0;
-  std::optional<Interval> interval;
-};
-
-Told tell(const PairedDifference& pair) {
-  const double mean = pair.spread.mean;
-  if (mean >= 0) return {pair.a, pair.b, mean, pair.interval};
-  Told told{pair.b, pair.a, -mean, pair.interval};
-  if (told.interval) told.interval = Interval{-pair.interval->high, -pair.interval->low};
-  return told;
-}
-
-std::string evidence(const Told& told, const PairedDifference& pair, std::size_t pairs) {
-  std::string text;
-  if (told.interval) {
-    text =
-        fmt::format("95 % interval {:+.2f} to {:+.2f}, ", told.interval->low, told.interval->high);
-  }
-  text += count_of(pair.seeds.size(), "seed");
-  if (pair.p_value) text += fmt::format(", p = {:.3g}", *pair.p_value);
-  if (pairs > 1 && pair.p_holm) {
-    text += fmt::format(", with {} differences tested {:.3g}", pairs, *pair.p_holm);
-  }
-  return text;
-}
 
 // The mode that the project is about against the one that everyone has.
 std::size_t main_pair(const Comparison& comparison) {
@@ -57,7 +23,7 @@ void add_single(const ReportData& data, Page& page) {
     page.headline(describe_runs(data) + ": not finished");
     if (!run.train_loss.empty()) {
       page.paragraph(fmt::format("{:.0f} steps so far, training loss {:.4g}",
-                                 run.train_loss.back().x, run.train_loss.back().y));
+                                 run.train_loss.back().at, run.train_loss.back().value));
     }
     return;
   }
@@ -66,8 +32,7 @@ void add_single(const ReportData& data, Page& page) {
   if (score.count == 0) return page.headline(describe_runs(data) + ": no score");
   std::string text = fmt::format("{}: {} {:.2f}", describe_runs(data), data.score(), score.mean);
   if (score.standard_deviation) {
-    text += fmt::format(" ± {:.2f}, {}", *score.standard_deviation,
-                        count_of(static_cast<std::size_t>(score.count), "seed"));
+    text += fmt::format(" ± {:.2f}, {}", *score.standard_deviation, count_of(score.count, "seed"));
   }
   page.headline(text);
 }
@@ -77,39 +42,6 @@ void add_single(const ReportData& data, Page& page) {
 std::string describe_runs(const ReportData& data) {
   const RunRecord& run = data.runs.front();
   return data.runs.size() == 1 ? fmt::format("{}, seed {}", run.mode, run.seed) : run.mode;
-}
-
-Verdict verdict(const PairedDifference& pair, std::size_t pairs) {
-  if (!pair.unscored.empty()) {
-    return {fmt::format("{} and {} cannot be compared: the {} of {} is undefined", pair.a, pair.b,
-                        pair.score, fmt::join(pair.unscored, " and ")),
-            ""};
-  }
-  if (pair.seeds.empty()) {
-    return {fmt::format("{} and {} have no seed in common: nothing is shown", pair.a, pair.b), ""};
-  }
-  const Told told = tell(pair);
-  const std::string by = fmt::format("{:.2f} points of {}", told.by,
-                                     pair.score == "top1" ? "top-1 accuracy" : pair.score);
-  const std::string higher =
-      told.by > 0 ? fmt::format("{} scored {} higher than {}", told.higher, by, told.lower)
-                  : fmt::format("{} and {} scored the same", told.higher, told.lower);
-  if (pair.seeds.size() == 1) {
-    return {higher + " with one seed: whether that is chance takes more seeds to tell", ""};
-  }
-  const std::string shown = "(" + evidence(told, pair, pairs) + ")";
-  const std::optional<double> p = pairs > 1 ? pair.p_holm : pair.p_value;
-  if (p && *p <= kLevel && told.by > 0) {
-    return {fmt::format("{} is better than {} by {}", told.higher, told.lower, by), shown};
-  }
-  if (!told.interval || told.interval->low <= 0) {
-    return {fmt::format("No difference between {} and {} is shown: {}", pair.a, pair.b, higher),
-            shown};
-  }
-  const double smallest = pair.smallest_p * static_cast<double>(pairs);
-  return {higher + (smallest > kLevel ? ", but so few seeds cannot rule out chance"
-                                      : ", but the sign-flip test does not rule out chance"),
-          shown};
 }
 
 void add_answer(const ReportData& data, Page& page) {

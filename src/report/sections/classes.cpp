@@ -4,7 +4,6 @@
 #include <cmath>
 #include <numeric>
 
-#include "report/page/rows_chart.h"
 #include "report/sections/sections.h"
 
 namespace lockstep {
@@ -89,23 +88,41 @@ DataTable table_of(const std::vector<ClassRow>& rows, const std::vector<std::str
   return table;
 }
 
-BarChart bar_chart(const std::string& measure, const std::vector<ClassRow>& rows,
-                   const std::vector<std::string>& modes) {
-  BarChart chart{measure + " by class, in %", "", {}, 100};
-  for (const std::size_t c : drawn_classes(rows)) {
-    BarGroup group{rows[c].name, {}};
-    for (std::size_t m = 0; m < modes.size(); ++m) {
-      group.bars.push_back({modes[m], rows[c].modes[m]});
-    }
-    chart.groups.push_back(std::move(group));
-  }
-  return chart;
+/// One mode's mean, with a whisker of one standard deviation.
+void add_bar(Plot& plot, const ClassRow& row, const std::vector<std::string>& modes, std::size_t m,
+             double at, double width) {
+  const MeanSpread& spread = row.modes[m];
+  if (spread.count == 0 || !std::isfinite(spread.mean)) return;
+  const Series series = mode_series(modes[m]);
+  std::string title = fmt::format("{}, {}: {:.2f}", row.name, modes[m], spread.mean);
+  if (spread.standard_deviation) title += fmt::format(" ± {:.2f}", *spread.standard_deviation);
+  plot.marks.push_back(Bar{series, at, 0, spread.mean, title, width});
+  if (!spread.standard_deviation) return;
+  const Interval whisker{spread.mean - *spread.standard_deviation,
+                         spread.mean + *spread.standard_deviation};
+  plot.marks.push_back(Mean{series, at, {}, whisker, "", 0});
 }
 
-std::string describe_bars(const BarChart& chart) {
-  for (const BarGroup& group : chart.groups) {
-    for (const Bar& bar : group.bars) {
-      if (!bar.spread.standard_deviation) continue;
+Plot bar_chart(const std::string& measure, const std::vector<ClassRow>& rows,
+               const std::vector<std::string>& modes) {
+  Plot plot{measure + " by class, in %"};
+  plot.row_height = std::max(17.0, 12.0 * static_cast<double>(modes.size()));
+  plot.limits = Interval{0, 100};
+  const double width = 0.72 / static_cast<double>(modes.size());
+  for (const std::size_t c : drawn_classes(rows)) {
+    const auto row = static_cast<double>(plot.rows.size());
+    plot.rows.push_back(rows[c].name);
+    for (std::size_t m = 0; m < modes.size(); ++m) {
+      add_bar(plot, rows[c], modes, m, row + width * (static_cast<double>(m) + 0.5) - 0.36, width);
+    }
+  }
+  return plot;
+}
+
+std::string describe_bars(const std::vector<ClassRow>& rows) {
+  for (const ClassRow& row : rows) {
+    for (const MeanSpread& mode : row.modes) {
+      if (!mode.standard_deviation) continue;
       return "Mean over seeds; the whisker is one standard deviation either way, cut at 0 and 100.";
     }
   }
@@ -114,13 +131,13 @@ std::string describe_bars(const BarChart& chart) {
 
 /// Its rows lie beside those of `bars`.
 std::optional<Figure> differences_figure(const ReportData& data, const std::string& measure,
-                                         const std::vector<ClassRow>& rows, const BarChart& bars) {
+                                         const std::vector<ClassRow>& rows, const Plot& bars) {
   const PairedDifference& pair = data.comparison->pairs.front();
-  DotChart chart{fmt::format("{}: {} − {}, seed by seed", measure, pair.a, pair.b), "", {}};
-  chart.from_zero = true;
-  chart.numbers = false;
-  chart.top = top_of_rows(bars);
-  chart.row = row_height(bars);
+  Plot plot{fmt::format("{}: {} − {}, seed by seed", measure, pair.a, pair.b)};
+  plot.zero = true;
+  plot.legend = false;
+  plot.least_top = top_of(bars);
+  plot.row_height = bars.row_height;
   DataTable table{{"class", "mean"}, {}};
   for (const std::uint64_t seed : pair.seeds) table.header.push_back(fmt::format("seed {}", seed));
   const auto value = [&](const std::string& mode, std::uint64_t seed, std::size_t c) {
@@ -129,8 +146,9 @@ std::optional<Figure> differences_figure(const ReportData& data, const std::stri
     }
     return std::optional<double>();
   };
+  bool some = false;
   for (const std::size_t c : drawn_classes(rows)) {
-    DotRow row{rows[c].name, pair.a, {}};
+    SeedRow row{rows[c].name, pair.a};
     std::vector<double> differences;
     std::vector<Markup> cells;
     for (const std::uint64_t seed : pair.seeds) {
@@ -144,12 +162,11 @@ std::optional<Figure> differences_figure(const ReportData& data, const std::stri
     if (spread.count > 1) row.mean = spread.mean;
     cells.insert(cells.begin(), {escaped(row.label), signed_number(spread.mean, 2)});
     table.rows.push_back(std::move(cells));
-    chart.rows.push_back(std::move(row));
+    some = some || !row.points.empty();
+    add_row(plot, row);
   }
-  const bool some = std::any_of(chart.rows.begin(), chart.rows.end(),
-                                [](const DotRow& row) { return !row.points.empty(); });
   if (!some) return std::nullopt;
-  return Figure{"class_differences", draw(chart), "A mark is a seed, the line their mean.",
+  return Figure{"class_differences", draw(plot), "A mark is a seed, the line their mean.",
                 std::move(table)};
 }
 
@@ -170,8 +187,8 @@ void add_classes(const ReportData& data, Page& page) {
                     kMostClasses, rows.size()));
   }
   std::vector<Figure> figures;
-  const BarChart bars = bar_chart(measure, rows, modes);
-  figures.push_back({"classes", draw(bars), describe_bars(bars), table_of(rows, modes)});
+  const Plot bars = bar_chart(measure, rows, modes);
+  figures.push_back({"classes", draw(bars), describe_bars(rows), table_of(rows, modes)});
   if (data.compares()) {
     if (auto differences = differences_figure(data, measure, rows, bars)) {
       figures.push_back(std::move(*differences));

@@ -13,7 +13,7 @@ namespace lockstep {
 struct CurveSource {
   std::string name;   // of the figure
   std::string title;  // with the unit
-  std::vector<CurvePoint> RunRecord::*points;
+  std::vector<Point> RunRecord::*points;
   bool may_be_logarithmic;
   int digits;     // in the table
   double factor;  // to the unit

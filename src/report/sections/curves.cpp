@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 
-#include "report/page/line_chart.h"
 #include "report/sections/curve_figure.h"
 #include "report/sections/sections.h"
 
@@ -12,6 +12,8 @@ namespace lockstep {
 namespace {
 
 constexpr std::size_t kMostRows = 100;
+constexpr std::size_t kMostDots = 40;  // on a curve
+constexpr int kColumns = 380;          // of a chart: about its pixels
 
 std::string run_name(const RunRecord& run) { return fmt::format("{} s{}", run.mode, run.seed); }
 
@@ -19,10 +21,10 @@ std::map<double, std::vector<double>> by_step(const std::vector<const RunRecord*
                                               const CurveSource& source) {
   std::map<double, std::vector<double>> rows;
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    for (const CurvePoint& point : runs[i]->*source.points) {
-      auto& row = rows[point.x];
+    for (const Point& point : runs[i]->*source.points) {
+      auto& row = rows[point.at];
       row.resize(runs.size(), std::nan(""));
-      row[i] = source.factor * point.y;
+      row[i] = source.factor * point.value;
     }
   }
   return rows;
@@ -45,24 +47,53 @@ DataTable table_of(const std::vector<const RunRecord*>& runs, const CurveSource&
   return table;
 }
 
+bool has_values(const std::vector<Point>& points) {
+  return std::any_of(points.begin(), points.end(),
+                     [](const Point& point) { return std::isfinite(point.value); });
+}
+
+Interval steps_of(const std::vector<const RunRecord*>& runs, const CurveSource& source) {
+  Interval steps{std::numeric_limits<double>::infinity(), 0};
+  for (const RunRecord* run : runs) {
+    for (const Point& point : run->*source.points) {
+      steps = {std::min(steps.low, point.at), std::max(steps.high, point.at)};
+    }
+  }
+  return steps;
+}
+
+/// The run's curve, and its points where they are few. Whether it was thinned.
+bool add_curve(Plot& plot, const RunRecord& run, const CurveSource& source, Interval steps) {
+  const std::vector<Point>& all = run.*source.points;
+  std::vector<Point> points = thin(all, steps.low, steps.high, kColumns);
+  for (Point& point : points) point.value *= source.factor;
+  const Series series = mode_series(run.mode);
+  const std::string name = fmt::format("{}, seed {}", run.mode, run.seed);
+  plot.marks.push_back(Line{series, points, name});
+  const bool dots = points.size() <= kMostDots;
+  for (std::size_t i = 0; dots && i < points.size(); ++i) {
+    const Point& point = points[i];
+    plot.marks.push_back(
+        Dot{series, point, fmt::format("{}, step {:.0f}: {:.6g}", name, point.at, point.value), 2});
+  }
+  return points.size() < all.size();
+}
+
 }  // namespace
 
 std::optional<CurveFigure> curve_figure(const ReportData& data, const CurveSource& source) {
-  LineChart chart{source.title, "step", {}, source.may_be_logarithmic};
+  Plot plot{source.title};
+  plot.x_label = "step";
+  plot.may_be_logarithmic = source.may_be_logarithmic;
   std::vector<const RunRecord*> runs;
   for (const RunRecord& run : data.runs) {
-    Curve curve{run.mode, run.seed, run.*source.points};
-    for (CurvePoint& point : curve.points) point.y *= source.factor;
-    const bool some = std::any_of(curve.points.begin(), curve.points.end(),
-                                  [](const CurvePoint& point) { return std::isfinite(point.y); });
-    if (!some) continue;
-    chart.curves.push_back(std::move(curve));
-    runs.push_back(&run);
+    if (has_values(run.*source.points)) runs.push_back(&run);
   }
   if (runs.empty()) return std::nullopt;
-  LineDrawing drawing = draw(chart);
-  return CurveFigure{{source.name, std::move(drawing.svg), "", table_of(runs, source)},
-                     drawing.thinned};
+  const Interval steps = steps_of(runs, source);
+  bool thinned = false;
+  for (const RunRecord* run : runs) thinned = add_curve(plot, *run, source, steps) || thinned;
+  return CurveFigure{{source.name, draw(plot), "", table_of(runs, source)}, thinned};
 }
 
 void add_curves(const ReportData& data, Page& page) {

@@ -26,18 +26,6 @@ enum Outcome : Label { kAllRight, kNoneRight, kSomeRight, kOnlyFirst = kSomeRigh
 
 constexpr Label kIgnored = 255;
 
-// Of the modes as in the light page: pictures are the same in the dark.
-Color mode_color(const std::string& mode) {
-  switch (mode_style(mode)) {
-    case 0:
-      return {0xD9, 0x79, 0x3A};
-    case 1:
-      return {0x3B, 0x86, 0xC4};
-    default:
-      return {0x8F, 0x74, 0xBE};
-  }
-}
-
 Outcomes outcomes_of(const Examples& examples) {
   constexpr Color kLight{0xE4, 0xE8, 0xEC}, kDark{0x5B, 0x65, 0x70}, kSome{0xD2, 0x9A, 0x2E};
   const auto& modes = examples.modes;

@@ -5,7 +5,6 @@
 #include <functional>
 #include <map>
 
-#include "report/page/heat_map.h"
 #include "report/sections/sections.h"
 
 namespace lockstep {
@@ -14,6 +13,7 @@ namespace {
 constexpr std::size_t kMostColumns = 100;
 constexpr std::size_t kTableColumns = 8;
 constexpr std::size_t kNamedLayers = 3;
+constexpr std::size_t kMostNamedRows = 40;  // of more rows the blocks are named
 
 struct Measure {
   std::string name, title, caption;
@@ -128,8 +128,11 @@ void add_measure(const ReportData& data, const Measure& measure, Page& page) {
   const HeatLevels levels = levels_for(all);
   std::vector<Figure> figures;
   for (const auto& [mode, grid] : grids) {
-    const HeatMap map{measure.title + ", " + mode, grid.layers, grid.steps, grid.values, levels};
-    figures.push_back({"lens_" + measure.name + "_" + mode, draw(map), "", table_of(grid)});
+    Plot plot{measure.title + ", " + mode, grid.layers};
+    plot.marks = {Cells{grid.steps, grid.values, levels}};
+    plot.x_label = "step";
+    plot.row_height = grid.layers.size() > kMostNamedRows ? 7 : 15;
+    figures.push_back({"lens_" + measure.name + "_" + mode, draw(plot), "", table_of(grid)});
   }
   if (figures.empty()) return;
   page.note(measure.caption);
@@ -158,18 +161,11 @@ bool averaged(const ReportData& data) {
                      [&](const std::string& mode) { return data.of_mode(mode).size() > 1; });
 }
 
-std::size_t most_layers(const ReportData& data, const Measure& measure) {
+std::size_t most(const ReportData& data, const Measure& measure,
+                 const std::function<std::size_t(const Grid&)>& of) {
   std::size_t most = 0;
   for (const std::string& mode : data.modes()) {
-    most = std::max(most, grid_of(data.of_mode(mode), measure).layers.size());
-  }
-  return most;
-}
-
-std::size_t most_steps(const ReportData& data, const Measure& measure) {
-  std::size_t most = 0;
-  for (const std::string& mode : data.modes()) {
-    most = std::max(most, grid_of(data.of_mode(mode), measure).steps.size());
+    most = std::max(most, of(grid_of(data.of_mode(mode), measure)));
   }
   return most;
 }
@@ -194,10 +190,12 @@ void add_lens(const ReportData& data, Page& page) {
   std::string note =
       "Layers in forward order; colours are logarithmic, and the same for the modes.";
   if (averaged(data)) note += " Cells are means over seeds.";
-  if (most_layers(data, all.front()) > kMostNamedRows) {
+  const auto layers = [](const Grid& grid) { return grid.layers.size(); };
+  if (most(data, all.front(), layers) > kMostNamedRows) {
     note += " Beside the rows stand the blocks of layers; the tables name every layer.";
   }
-  const std::size_t steps = most_steps(data, all.front());
+  const std::size_t steps =
+      most(data, all.front(), [](const Grid& grid) { return grid.steps.size(); });
   if (steps > kMostColumns) {
     note += fmt::format(" A column is the mean of {} logged steps.",
                         (steps + kMostColumns - 1) / kMostColumns);

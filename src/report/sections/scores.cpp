@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "report/page/rows_chart.h"
+#include "compare/table.h"
 #include "report/sections/sections.h"
 
 namespace lockstep {
@@ -54,16 +54,35 @@ DataTable table_of_pairs(const Comparison& comparison) {
   return table;
 }
 
+/// Joins each seed's runs in neighbouring rows.
+void join_seeds(Plot& plot, const std::vector<const ModeResult*>& modes) {
+  for (std::size_t m = 0; m + 1 < modes.size(); ++m) {
+    for (const auto& [seed, score] : modes[m]->score) {
+      const auto below = modes[m + 1]->score.find(seed);
+      if (below == modes[m + 1]->score.end()) continue;
+      const auto row = static_cast<double>(m);
+      plot.marks.push_back(Line{
+          {"", "pair"}, {{row, score}, {row + 1, below->second}}, fmt::format("seed {}", seed)});
+    }
+  }
+}
+
 Figure score_figure(const Comparison& comparison) {
-  DotChart chart{comparison.score + " on the validation split, in %", "", {}};
-  chart.join_seeds = true;
+  Plot plot{comparison.score + " on the validation split, in %"};
+  plot.legend = false;
+  std::vector<const ModeResult*> modes;
   for (const ModeResult& mode : comparison.modes) {
-    if (mode.score.empty()) continue;
-    chart.rows.push_back({mode.mode, mode.mode, {mode.score.begin(), mode.score.end()}});
-    if (mode.score.size() > 1) chart.rows.back().mean = mode.score_spread.mean;
+    if (!mode.score.empty()) modes.push_back(&mode);
+  }
+  join_seeds(plot, modes);
+  for (const ModeResult* mode : modes) {
+    SeedRow row{mode->mode, mode->mode, {mode->score.begin(), mode->score.end()}};
+    if (mode->score.size() > 1) row.mean = mode->score_spread.mean;
+    if (row.mean) row.number = format_number(*row.mean, 2);
+    add_row(plot, row);
   }
   return {
-      "score", draw(chart),
+      "score", draw(plot),
       comparison.pairs.empty()
           ? "A mark is a seed, the line across their mean."
           : "A mark is a seed, the line across their mean; thin lines join a seed's runs, which "
@@ -72,23 +91,24 @@ Figure score_figure(const Comparison& comparison) {
 }
 
 std::optional<Figure> difference_figure(const Comparison& comparison) {
-  DotChart chart{"Difference in " + comparison.score + ", seed by seed", "", {}};
-  chart.from_zero = true;
-  chart.signed_means = true;
+  Plot plot{"Difference in " + comparison.score + ", seed by seed"};
+  plot.zero = true;
+  plot.legend = false;
   for (const PairedDifference& pair : comparison.pairs) {
     if (pair.seeds.empty()) continue;
-    DotRow row{pair.a + " − " + pair.b, pair.a, {}};
+    SeedRow row{pair.a + " − " + pair.b, pair.a};
     for (std::size_t i = 0; i < pair.seeds.size(); ++i) {
       row.points.emplace_back(pair.seeds[i], pair.differences[i]);
     }
     if (pair.seeds.size() > 1) row.mean = pair.spread.mean;
+    if (row.mean) row.number = signed_text(*row.mean, 2);
     row.interval = pair.interval;
-    chart.rows.push_back(std::move(row));
+    add_row(plot, row);
   }
-  if (chart.rows.empty()) return std::nullopt;
+  if (plot.rows.empty()) return std::nullopt;
   std::string caption = "The whisker is Student's 95 % interval of the mean difference.";
   for (const PairedDifference& pair : comparison.pairs) caption += " " + answer(pair) + ".";
-  return Figure{"difference", draw(chart), caption, table_of_pairs(comparison)};
+  return Figure{"difference", draw(plot), caption, table_of_pairs(comparison)};
 }
 
 DataTable summary_table(const Comparison& comparison) {
@@ -123,6 +143,20 @@ void add_other_statistics(const Comparison& comparison, Page& page) {
 }
 
 }  // namespace
+
+void add_row(Plot& plot, const SeedRow& row) {
+  const bool low = plot.row_height < 40;
+  const auto at = static_cast<double>(plot.rows.size());
+  const Series series = mode_series(row.mode);
+  plot.rows.push_back(row.label);
+  plot.marks.push_back(Mean{series, at, row.mean, row.interval, row.number, low ? 6.0 : 9.0});
+  for (const auto& [seed, value] : row.points) {
+    plot.marks.push_back(Dot{series,
+                             {at, value},
+                             fmt::format("{}, seed {}: {:.6g}", row.label, seed, value),
+                             low ? 2.6 : 3.6});
+  }
+}
 
 void add_scores(const ReportData& data, Page& page) {
   if (!data.comparison || all_seeds(*data.comparison).empty()) return;

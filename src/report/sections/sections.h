@@ -27,16 +27,17 @@ void add_examples(const Examples& examples, Page& page);
 /// What differs between the configurations, the machine, the files.
 void add_runs(const ReportData& data, Page& page);
 
-/// What a paired difference shows, in a sentence of two parts.
-struct Verdict {
-  std::string claim;     // which mode is better, or that nothing is shown
-  std::string evidence;  // "(95 % interval +0.87 to +9.40, 3 seeds, p = 0.25)"; may be empty
-
-  std::string text() const { return evidence.empty() ? claim : claim + " " + evidence; }
+/// A row of a plot: the seeds' dots, the line across their mean, and its interval.
+struct SeedRow {
+  std::string label;
+  std::string mode;                                           // how it is drawn
+  std::vector<std::pair<std::uint64_t, double>> points = {};  // (seed, value)
+  std::optional<double> mean = {};
+  std::optional<Interval> interval = {};
+  std::string number = {};  // beside the mean; takes high rows
 };
 
-/// `pairs`: how many differences are tested together.
-Verdict verdict(const PairedDifference& pair, std::size_t pairs);
+void add_row(Plot& plot, const SeedRow& row);
 
 /// "local", or for one run "local, seed 0".
 std::string describe_runs(const ReportData& data);

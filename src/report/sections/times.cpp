@@ -4,7 +4,6 @@
 #include <cmath>
 #include <functional>
 
-#include "report/page/rows_chart.h"
 #include "report/sections/curve_figure.h"
 #include "report/sections/sections.h"
 
@@ -47,23 +46,40 @@ double mean_ms(const std::vector<const TrainSummary*>& runs,
   return 1000 * sum / static_cast<double>(runs.size());
 }
 
-DataTable stacked_table(const StackedChart& chart, const char* rows) {
-  DataTable table{{rows}, {}};
-  table.header.insert(table.header.end(), chart.phases.begin(), chart.phases.end());
-  for (const StackedRow& row : chart.rows) {
-    std::vector<Markup> cells{escaped(row.label)};
-    for (const double part : row.parts) cells.push_back(number(part, 2));
+/// Bars of parts, and the table behind them.
+struct Parts {
+  std::string title;
+  std::vector<std::string> phases;  // an empty name: this figure leaves it out
+  std::vector<std::string> rows = {};
+  std::vector<std::vector<double>> ms = {};  // [row][phase]
+};
+
+Figure parts_figure(const std::string& name, const Parts& parts, const std::string& caption,
+                    const std::string& of) {
+  Plot plot{parts.title, parts.rows};
+  plot.row_height = parts.rows.size() > 6 ? 17 : 24;
+  DataTable table{{of}, {}};
+  table.header.insert(table.header.end(), parts.phases.begin(), parts.phases.end());
+  for (std::size_t r = 0; r < parts.rows.size(); ++r) {
+    double sum = 0;
+    std::vector<Markup> cells{escaped(parts.rows[r])};
+    for (std::size_t p = 0; p < parts.phases.size(); ++p) {
+      cells.push_back(number(parts.ms[r][p], 2));
+      const double part = std::max(0.0, parts.ms[r][p]);
+      plot.marks.push_back(
+          Bar{part_series(parts.phases[p], p), static_cast<double>(r), sum, sum + part,
+              fmt::format("{}, {}: {:.4g}", parts.rows[r], parts.phases[p], part)});
+      sum += part;
+    }
     table.rows.push_back(std::move(cells));
   }
-  return table;
+  return {name, draw(plot), caption, std::move(table)};
 }
 
 Figure phases_figure(const ReportData& data) {
-  StackedChart chart{
+  Parts parts{
       "Time of a step, ms",
-      "",
-      {"waiting for data", "compute", name_of_waiting(data), "gradients and update", "other"},
-      {}};
+      {"waiting for data", "compute", name_of_waiting(data), "gradients and update", "other"}};
   for (const std::string& mode : data.modes()) {
     const auto runs = summaries(data, mode);
     if (runs.empty()) continue;
@@ -71,23 +87,20 @@ Figure phases_figure(const ReportData& data) {
     const auto part = [&](const std::function<double(Times)>& of) {
       return mean_ms(runs, [&](const TrainSummary& run) { return of(run.times); });
     };
-    chart.rows.push_back(
-        {mode,
-         {part([](Times t) { return t.data; }), part([](Times t) { return t.compute; }),
-          part([](Times t) { return t.batch_norm_wait; }),
-          part([](Times t) { return t.gradient_exchange; }), part([](Times t) {
-            return t.step - t.data - t.compute - t.batch_norm_wait - t.gradient_exchange;
-          })}});
+    parts.rows.push_back(mode);
+    parts.ms.push_back(
+        {part([](Times t) { return t.data; }), part([](Times t) { return t.compute; }),
+         part([](Times t) { return t.batch_norm_wait; }),
+         part([](Times t) { return t.gradient_exchange; }), part([](Times t) {
+           return t.step - t.data - t.compute - t.batch_norm_wait - t.gradient_exchange;
+         })});
   }
-  return {"step_phases", draw(chart), "Means over steps, devices and seeds.",
-          stacked_table(chart, "mode")};
+  return parts_figure("step_phases", parts, "Means over steps, devices and seeds.", "mode");
 }
 
 std::optional<Figure> devices_figure(const ReportData& data) {
-  StackedChart chart{"Time of a step by device, ms",
-                     "",
-                     {"", "compute", name_of_waiting(data), "gradients and update"},
-                     {}};
+  Parts parts{"Time of a step by device, ms",
+              {"", "compute", name_of_waiting(data), "gradients and update"}};
   for (const std::string& mode : data.modes()) {
     const auto runs = summaries(data, mode);
     if (runs.empty()) continue;
@@ -100,17 +113,16 @@ std::optional<Figure> devices_figure(const ReportData& data) {
       const auto part = [&](double StepTimes::*time) {
         return mean_ms(runs, [&](const TrainSummary& run) { return run.ranks[rank].times.*time; });
       };
-      chart.rows.push_back({mode + " " + runs.front()->ranks[rank].device,
-                            {0, part(&StepTimes::compute), part(&StepTimes::batch_norm_wait),
-                             part(&StepTimes::gradient_exchange)}});
+      parts.rows.push_back(mode + " " + runs.front()->ranks[rank].device);
+      parts.ms.push_back({0, part(&StepTimes::compute), part(&StepTimes::batch_norm_wait),
+                          part(&StepTimes::gradient_exchange)});
     }
   }
-  if (chart.rows.empty()) return std::nullopt;
-  return Figure{
-      "step_by_device", draw(chart),
-      "Means over steps and seeds. In mode sync the others wait for the device that itself "
-      "waits least.",
-      stacked_table(chart, "device")};
+  if (parts.rows.empty()) return std::nullopt;
+  return parts_figure("step_by_device", parts,
+                      "Means over steps and seeds. In mode sync the others wait for the device "
+                      "that itself waits least.",
+                      "device");
 }
 
 DataTable times_table(const ReportData& data) {
