@@ -307,10 +307,10 @@ TEST_CASE("runs: what a resumed run did again supersedes what it did before") {
   REQUIRE(run.lens.size() == 2);
   CHECK(run.lens[1].step == 15);
   REQUIRE(run.train_loss.size() == 1);
-  CHECK(run.train_loss[0].y == 2.5);
-  CHECK(std::isnan(run.gradient_norm[0].y));
+  CHECK(run.train_loss[0].value == 2.5);
+  CHECK(std::isnan(run.gradient_norm[0].value));
   CHECK(run.task == Task::kClassification);
-  CHECK(run.val_score[0].y == 50);
+  CHECK(run.val_score[0].value == 50);
   CHECK_FALSE(run.config_error.empty());
   CHECK_THROWS_AS(run_folders(folder.path() / "none"), DataError);
 }
