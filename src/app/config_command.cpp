@@ -21,7 +21,9 @@ struct ConfigArguments {
   CommonArguments common;
   std::string action;                         // show, diff, init, schema
   std::vector<std::filesystem::path> inputs;  // configurations; init: a data layout
+  bool markdown = false;                      // --markdown: schema as tables
 };
+
 /// The file itself, or that of a run folder.
 fs::path config_file(const fs::path& input) {
   return fs::is_directory(input) ? input / "config.toml" : input;
@@ -176,7 +178,11 @@ Json type_of(const std::string& value) {
   return {{"type", "number"}};
 }
 
-void schema() {
+void schema(bool markdown) {
+  if (markdown) {
+    fmt::print("{}", keys_as_markdown());
+    return;
+  }
   Json sections = Json::object();
   for (const ConfigKey& key : config_keys()) {
     Json entry = type_of(key.initial);
@@ -215,6 +221,8 @@ void declare_config(Options& options, ConfigArguments& arguments) {
   options.add_config("INPUT", arguments.inputs, "configurations (run folders, too), or a layout")
       .takes("CONFIG|RUN|LAYOUT")
       .goes_with({"show", "diff", "init"});
+  options.add_flag("--markdown", arguments.markdown, "schema: tables of the keys in Markdown")
+      .goes_with({"schema"});
   options.add_overrides().goes_with({"show", "diff"});
   options.add_json();
 }
@@ -228,7 +236,7 @@ int run_config(const ConfigArguments& arguments) {
   } else if (action == "init") {
     init(arguments);
   } else if (action == "schema") {
-    schema();
+    schema(arguments.markdown);
   } else {
     throw ConfigError(fmt::format("config: expected show, diff, init or schema, got {}", action));
   }

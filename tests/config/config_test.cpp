@@ -2,9 +2,11 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
+#include "config/config_schema.h"
 #include "lockstep/core/check.h"
 #include "support/check_contains.h"
 #include "support/temporary_folder.h"
@@ -306,6 +308,38 @@ TEST_CASE("the resolved configuration loads as is, to the same values") {
     CHECK(again.run.tf32 == config.run.tf32);
     CHECK(again.run.loss_scale == config.run.loss_scale);
   }
+}
+
+TEST_CASE("the documentation's tables have every key once, with what it expects and its default") {
+  const std::string tables = keys_as_markdown();
+  check_contains(tables, "### [data.augment]\n");
+  check_contains(tables,
+                 "| `stall_timeout` | a number > 0 | `60` | seconds until a waiting replica is a "
+                 "failure ¹ |\n");
+  check_contains(tables, "| `beta1` | a number >= 0 and < 1 | `0.9` | adamw |\n");
+  check_contains(tables, "| `max_iters` | an integer >= 1 and <= 100000000 |  | this or epochs");
+  std::size_t rows = 0;
+  for (std::size_t at = tables.find("\n| `"); at != std::string::npos;
+       at = tables.find("\n| `", at + 1)) {
+    ++rows;
+  }
+  CHECK(rows == config_keys().size());
+  const std::vector<ConfigKey>& keys = config_keys();
+  for (auto key = keys.begin(); key != keys.end(); ++key) {
+    CAPTURE(key->path);
+    CHECK(std::count_if(keys.begin(), keys.end(),
+                        [&](const ConfigKey& other) { return other.path == key->path; }) == 1);
+  }
+}
+
+TEST_CASE("keys of several optimizers lie in the order of the file") {
+  std::vector<std::string> names;
+  for (const ConfigKey& key : config_keys()) {
+    if (section_of(key.path) == "optim") names.push_back(name_of(key.path));
+  }
+  CHECK(names == std::vector<std::string>{"type", "lr", "lr_reference_batch", "momentum", "beta1",
+                                          "beta2", "eps", "weight_decay", "norm_weight_decay",
+                                          "head_lr_mult"});
 }
 
 TEST_CASE("the hash covers what changes the result and nothing else") {
