@@ -30,8 +30,8 @@ namespace lockstep {
 void register_cuda() {
   gpu::ask_for_many_queues();
   provide_cuda_backends({gpu::device_count, gpu::make_cuda_backend, gpu::examine});
-  provide_gpu_transport("host", gpu::make_gpu_host_transports);
-  provide_gpu_transport("event", gpu::make_event_transports);
+  provide_gpu_transport(TransportKind::kHost, gpu::make_gpu_host_transports);
+  provide_gpu_transport(TransportKind::kEvent, gpu::make_event_transports);
 #if defined(LOCKSTEP_NCCL)
   gpu::register_nccl_transport();
   gpu::register_nccl_all_reduce();

@@ -119,6 +119,8 @@ Transports make_nccl_transports(const RankLayout& layout, const Broadcast& broad
 
 }  // namespace
 
-void register_nccl_transport() { provide_gpu_transport("nccl", make_nccl_transports); }
+void register_nccl_transport() {
+  provide_gpu_transport(TransportKind::kNccl, make_nccl_transports);
+}
 
 }  // namespace lockstep::gpu

@@ -54,7 +54,7 @@ struct GroupCase {
   Shape input;
   std::vector<SampleGroup> groups;
   Floats values = {};  // empty: normal ones
-  std::string transport = "auto";
+  TransportKind transport = TransportKind::kAuto;
 };
 
 struct GroupPass {
@@ -263,9 +263,9 @@ Measured check_fixed_statistics(const std::vector<Device>& devices, const NormLa
 
 // --- exchanges ---
 
-Measured check_transport(const std::vector<Device>& devices, const std::string& transport) {
+Measured check_transport(const std::vector<Device>& devices, TransportKind transport) {
   GroupCase c{"", devices, SyncBatchNorm(), {8, 3, 4, 5}, {sample_range(0, 8)}};
-  c.transport = "host";
+  c.transport = TransportKind::kHost;
   const ProbePass host = run_case(c).pass;
   c.transport = transport;
   const ProbePass pass = run_case(c).pass;
@@ -334,7 +334,7 @@ struct NumberRanks {
   std::vector<Rank> ranks;
 };
 
-SyncGroupOptions exchange_options(const std::string& transport, bool all_reduce) {
+SyncGroupOptions exchange_options(TransportKind transport, bool all_reduce) {
   SyncGroupOptions options;
   options.transport = transport;
   options.all_reduce = all_reduce;
@@ -375,12 +375,12 @@ Measured check_all_reduce(const std::vector<Device>& devices) {
     all.group.all_reduce(rank)->finish();
     all.download(rank, data);
   };
-  return check_numbers(devices, exchange_options("auto", true), sum,
+  return check_numbers(devices, exchange_options(TransportKind::kAuto, true), sum,
                        NumberRanks::numbers(ranks * (ranks + 1) / 2));
 }
 
 /// Every rank gets the statistics of all, each with its count, in the order of the ranks; twice.
-Measured check_slots(const std::vector<Device>& devices, const std::string& transport) {
+Measured check_slots(const std::vector<Device>& devices, TransportKind transport) {
   constexpr int kRounds = 2;
   const auto ranks = static_cast<int>(devices.size());
   const auto number = [ranks](int round, int rank) { return 1 + round * ranks + rank; };
@@ -427,17 +427,18 @@ void add_exchange_checks(const SelftestDevices& devices, SelftestChecks& checks)
     checks.push_back({"exchange", name, compared, tolerance, std::move(run)});
   };
   const std::vector<Device> several = devices.several();
-  for (const char* transport : {"host", "event", "nccl"}) {
+  for (const TransportKind transport :
+       {TransportKind::kHost, TransportKind::kEvent, TransportKind::kNccl}) {
     // NCCL takes GPUs that are each one's own.
-    const std::vector<Device> on = std::string(transport) == "nccl" ? devices.given : several;
+    const std::vector<Device> on = transport == TransportKind::kNccl ? devices.given : several;
     if (!available(on, exchange_options(transport, false))) continue;
-    add(concat("transport ", transport), concat(kPlain, "; host's to the bit"), kRoundings,
-        [on, transport] { return check_transport(on, transport); });
-    add(concat("transport ", transport, ", slots"), "counts and integers, by rank", 0,
+    add(concat("transport ", to_string(transport)), concat(kPlain, "; host's to the bit"),
+        kRoundings, [on, transport] { return check_transport(on, transport); });
+    add(concat("transport ", to_string(transport), ", slots"), "counts and integers, by rank", 0,
         [on, transport] { return check_slots(on, transport); });
   }
   const std::vector<Device> on = devices.gpus() ? devices.given : several;
-  if (available(on, exchange_options("auto", true))) {
+  if (available(on, exchange_options(TransportKind::kAuto, true))) {
     add("all_reduce of gradients", "sums of integers", 0, [on] { return check_all_reduce(on); });
   }
   add("callbacks of a pass", "one forward, one backward", 0,

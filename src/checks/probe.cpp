@@ -12,7 +12,7 @@ namespace {
 /// Of dropout's mask, the same in every pass.
 constexpr std::uint64_t kDropoutSeed = 7;
 
-SyncGroupOptions group_options(const std::string& transport) {
+SyncGroupOptions group_options(TransportKind transport) {
   SyncGroupOptions options;
   options.transport = transport;
   options.stall_timeout = std::chrono::seconds(20);

@@ -20,7 +20,7 @@ struct ProbeOptions {
   Model model = nullptr;  // with one output
   NormLayer norm = {};
   Shape input = {};  // of the largest batch that will come, over all devices
-  std::string transport = "auto";
+  TransportKind transport = TransportKind::kAuto;
   bool training = true;  // false: as in an evaluation, no gradients
 };
 

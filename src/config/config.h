@@ -17,6 +17,7 @@
 #include "lockstep/nn/norm_layer.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/optim/schedule.h"
+#include "lockstep/sync/sync_group.h"
 
 namespace lockstep {
 
@@ -57,8 +58,8 @@ struct RunOptions {
   DType precision = DType::kFloat32;
   double loss_scale = 65536;
   bool tf32 = false;
-  std::string transport = "auto";
-  std::string gradient_exchange = "auto";
+  TransportKind transport = TransportKind::kAuto;
+  GradientExchangeKind gradient_exchange = GradientExchangeKind::kAuto;
   bool placement_invariant = false;
   bool cuda_graph = false;
   double stall_timeout = 60;

@@ -106,7 +106,7 @@ void check_recording(const DataParallelOptions& options, const GradientExchangeC
     throw ConfigError(
         "run.cuda_graph = true needs replicas on GPUs and the transport 'event'; set it to false");
   }
-  if (exchange.kind == "all_reduce") {
+  if (exchange.kind == GradientExchangeKind::kAllReduce) {
     throw ConfigError(concat(
         "run.cuda_graph = true needs run.gradient_exchange = \"owner\"; it is \"all_reduce\" (",
         exchange.reason, ")"));
@@ -134,10 +134,10 @@ std::string placement_obstacle(const DataParallelOptions& options,
     return "GPUs keep sums image by image only with run.placement_invariant = true";
   }
   if (options.accumulate > 1) return "a batch is cut into micro-batches (batch.accumulate)";
-  if (exchange.kind != "owner") {
+  if (exchange.kind != GradientExchangeKind::kOwner) {
     return "the gradient exchange is all_reduce, whose sums have an order of their own, not owner";
   }
-  if (options.communicator.transport == "nccl") {
+  if (options.communicator.transport == TransportKind::kNccl) {
     return "the transport is nccl, which exchanges no sums of single images";
   }
   const std::string norm = norm_obstacle(network);

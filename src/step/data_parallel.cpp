@@ -15,17 +15,18 @@ namespace {
 SyncGroupOptions sync_group_options(const DataParallelOptions& options,
                                     const GradientExchangeChoice& exchange) {
   SyncGroupOptions result = options.communicator;
-  result.all_reduce = exchange.kind == "all_reduce";
+  result.all_reduce = exchange.kind == GradientExchangeKind::kAllReduce;
   return result;
 }
 
 GradientExchangeChoice chosen_exchange(const DataParallelOptions& options) {
-  const std::string& wanted = options.gradient_exchange.kind;
-  if (options.placement_invariant && wanted == "auto") {
-    return {"owner", "sums in one order (run.placement_invariant)"};
+  const GradientExchangeKind wanted = options.gradient_exchange.kind;
+  const bool open = wanted == GradientExchangeKind::kAuto;
+  if (options.placement_invariant && open) {
+    return {GradientExchangeKind::kOwner, "sums in one order (run.placement_invariant)"};
   }
-  if (options.communicator.world.get().size() > 1 && wanted == "auto") {
-    return {"owner", "several processes"};
+  if (options.communicator.world.get().size() > 1 && open) {
+    return {GradientExchangeKind::kOwner, "several processes"};
   }
   return choose_gradient_exchange(wanted, options.devices);
 }
@@ -275,7 +276,7 @@ StepResult DataParallel::finish_step() {
   impl_->wait_for(step);
   impl_->shared_outcomes.share(impl_->outcomes);
   try {
-    const bool summed = impl_->exchange.kind == "all_reduce";
+    const bool summed = impl_->exchange.kind == GradientExchangeKind::kAllReduce;
     const StepResult result = gather({step.step, impl_->outcomes, summed, impl_->scale_in_use},
                                      impl_->options, impl_->rank_layout(), impl_->rank_steps);
     if (result.loss_scale) impl_->scale_in_use = result.loss_scale->scale;

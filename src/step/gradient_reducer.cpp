@@ -16,20 +16,17 @@ bool share_a_gpu(std::span<const Device> devices) {
 
 }  // namespace
 
-GradientExchangeChoice choose_gradient_exchange(const std::string& wanted,
+GradientExchangeChoice choose_gradient_exchange(GradientExchangeKind wanted,
                                                 std::span<const Device> devices,
                                                 const GpuAllReduce* gpus) {
-  if (wanted == "owner" || wanted == "all_reduce") return {wanted, "as asked"};
-  if (wanted != "auto") {
-    throw ConfigError(concat("unknown run.gradient_exchange = \"", wanted,
-                             "\"; expected auto, owner or all_reduce"));
-  }
-  if (devices.size() < 2) return {"owner", "one replica"};
-  if (devices.front().kind == DeviceKind::kCpu) return {"owner", "replicas on the CPU"};
-  if (share_a_gpu(devices)) return {"owner", "replicas share a GPU"};
-  if (gpus == nullptr) return {"owner", "no NCCL in this build"};
-  if (gpus->reach_each_other(devices)) return {"owner", "all GPUs reach each other's memory"};
-  return {"all_reduce", "not all GPUs reach each other's memory"};
+  constexpr auto kOwner = GradientExchangeKind::kOwner;
+  if (wanted != GradientExchangeKind::kAuto) return {wanted, "as asked"};
+  if (devices.size() < 2) return {kOwner, "one replica"};
+  if (devices.front().kind == DeviceKind::kCpu) return {kOwner, "replicas on the CPU"};
+  if (share_a_gpu(devices)) return {kOwner, "replicas share a GPU"};
+  if (gpus == nullptr) return {kOwner, "no NCCL in this build"};
+  if (gpus->reach_each_other(devices)) return {kOwner, "all GPUs reach each other's memory"};
+  return {GradientExchangeKind::kAllReduce, "not all GPUs reach each other's memory"};
 }
 
 ShardedReducer::ShardedReducer(const GradientRank& rank)

@@ -22,11 +22,11 @@
 
 namespace lockstep {
 
-/// What GradientExchangeOptions::kind = `wanted` means on these devices. "auto" is "owner", whose
+/// What GradientExchangeOptions::kind = `wanted` means on these devices. kAuto is kOwner, whose
 /// sums in a fixed order are the same bits on any devices, but for GPUs that cannot all reach each
-/// other's memory: there it is "all_reduce", if the build has NCCL. Throws ConfigError for another
-/// word. `gpus`: what the build has; null for none.
-GradientExchangeChoice choose_gradient_exchange(const std::string& wanted,
+/// other's memory: there it is kAllReduce, if the build has NCCL. `gpus`: what the build has; null
+/// for none.
+GradientExchangeChoice choose_gradient_exchange(GradientExchangeKind wanted,
                                                 std::span<const Device> devices,
                                                 const GpuAllReduce* gpus = gpu_all_reduce());
 

@@ -71,7 +71,7 @@ std::unique_ptr<GradientReducer> TrainStep::make_reducer(const StepPeers& peers,
                           .store = network_.parameters(),
                           .process = peers.stores,
                           .image_parts = backend_.sums_by_image() && options_.accumulate == 1};
-  const bool bucketed = exchange.kind == "all_reduce";
+  const bool bucketed = exchange.kind == GradientExchangeKind::kAllReduce;
   std::vector<GradientBucket> buckets;
   if (bucketed) buckets = plan_gradient_buckets(network_, options_.gradient_exchange);
   AllReduce* const all_reduce = group_.all_reduce(rank_);

@@ -47,7 +47,7 @@ void check_processes(const RankLayout& layout, const SyncGroupOptions& options) 
                              layout.describe_rank(0), " and ", layout.describe_rank(rank),
                              "; give every process -d cpu:N, or every one -d cuda:..."));
   }
-  if (options.transport == "event" && first.kind == DeviceKind::kCuda) {
+  if (options.transport == TransportKind::kEvent && first.kind == DeviceKind::kCuda) {
     throw ConfigError(
         "run.transport = \"event\" reads the memory of other GPUs, which those of other processes "
         "do not show; use \"host\", \"nccl\" or \"auto\" with several processes");

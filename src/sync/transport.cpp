@@ -1,7 +1,7 @@
 #include "sync/transport.h"
 
 #include <algorithm>
-#include <string_view>
+#include <string>
 
 #include "lockstep/core/check.h"
 
@@ -25,7 +25,7 @@ constexpr const char* kRemedy =
     "register_cuda()";
 
 struct GpuTransport {
-  const char* name;
+  TransportKind kind;
   MakeTransports make;
 };
 
@@ -37,33 +37,33 @@ std::vector<GpuTransport>& gpu_transports() {
 std::string gpu_transport_names() {
   std::string names;
   for (const GpuTransport& transport : gpu_transports()) {
-    names += (names.empty() ? "" : ", ") + std::string(transport.name);
+    names += (names.empty() ? "" : ", ") + std::string(to_string(transport.kind));
   }
   return names;
 }
 
 bool on_gpu(const Device& device) { return device.kind == DeviceKind::kCuda; }
 
-MakeTransports find_gpu_transport(const std::string& name, const Device& gpu) {
+MakeTransports find_gpu_transport(TransportKind kind, const Device& gpu) {
   for (const GpuTransport& transport : gpu_transports()) {
-    if (transport.name == name) return transport.make;
+    if (transport.kind == kind) return transport.make;
   }
   if (gpu_transports().empty()) {
     throw ConfigError(
         concat("there is no CUDA backend, which ", to_string(gpu), " needs", kRemedy));
   }
-  throw ConfigError(concat("this build has no transport '", name, "' between GPUs; it has ",
-                           gpu_transport_names()));
+  throw ConfigError(concat("this build has no transport '", to_string(kind),
+                           "' between GPUs; it has ", gpu_transport_names()));
 }
 
-void check_cpu_transport(const std::string& name) {
-  if (name == "host") return;
+void check_cpu_transport(TransportKind kind) {
+  if (kind == TransportKind::kHost) return;
   if (gpu_transports().empty()) {
-    throw ConfigError(
-        concat("there is no CUDA backend, which the transport '", name, "' needs", kRemedy));
+    throw ConfigError(concat("there is no CUDA backend, which the transport '", to_string(kind),
+                             "' needs", kRemedy));
   }
   throw ConfigError(
-      concat("the transport '", name, "' is one between GPUs; cpu devices have 'host'"));
+      concat("the transport '", to_string(kind), "' is one between GPUs; cpu devices have 'host'"));
 }
 
 }  // namespace
@@ -76,22 +76,18 @@ Transports make_host_transports(std::span<const Device> devices) {
   return transports;
 }
 
-std::string resolve_transport(const std::string& wanted, const RankLayout& layout) {
-  if (wanted != "auto") return wanted;
+TransportKind resolve_transport(TransportKind wanted, const RankLayout& layout) {
+  if (wanted != TransportKind::kAuto) return wanted;
   const bool gpus = std::ranges::any_of(layout.own_devices(), on_gpu);
-  return gpus && layout.processes() == 1 ? "event" : "host";
+  return gpus && layout.processes() == 1 ? TransportKind::kEvent : TransportKind::kHost;
 }
 
 Transports make_transports(const RankLayout& layout, const Broadcast& broadcast,
-                           const std::string& wanted) {
+                           TransportKind wanted) {
   const std::span<const Device> devices = layout.own_devices();
   if (devices.empty()) throw ConfigError("no devices: expected at least one, such as cpu:1");
   const auto gpus = std::count_if(devices.begin(), devices.end(), on_gpu);
-  const std::string transport = resolve_transport(wanted, layout);
-  if (transport != "host" && transport != "event" && transport != "nccl") {
-    throw ConfigError(
-        concat("unknown transport '", transport, "'; expected auto, host, event or nccl"));
-  }
+  const TransportKind transport = resolve_transport(wanted, layout);
   if (gpus == 0) {
     check_cpu_transport(transport);
     return make_host_transports(devices);
@@ -102,11 +98,11 @@ Transports make_transports(const RankLayout& layout, const Broadcast& broadcast,
   return find_gpu_transport(transport, devices.front())(layout, broadcast);
 }
 
-void provide_gpu_transport(const char* name, MakeTransports make) {
+void provide_gpu_transport(TransportKind kind, MakeTransports make) {
   for (GpuTransport& transport : gpu_transports()) {
-    if (std::string_view(transport.name) == name) return void(transport.make = make);
+    if (transport.kind == kind) return void(transport.make = make);
   }
-  gpu_transports().push_back({name, make});
+  gpu_transports().push_back({kind, make});
 }
 
 }  // namespace lockstep

@@ -7,12 +7,12 @@
 #include <functional>
 #include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "lockstep/backend/backend.h"
 #include "lockstep/sync/barrier.h"
 #include "lockstep/sync/group.h"
+#include "lockstep/sync/sync_group.h"
 #include "lockstep/sync/world.h"
 
 namespace lockstep {
@@ -92,19 +92,19 @@ using Broadcast = std::function<Bytes(const Bytes& own)>;
 /// Between replicas on the CPU: peers read a rank's statistics where they lie.
 Transports make_host_transports(std::span<const Device> devices);
 
-/// The transport that `wanted` means: "auto" is "host" between virtual CPU devices, which have no
+/// The transport that `wanted` means: kAuto is kHost between virtual CPU devices, which have no
 /// other, and between GPUs of several processes, which do not reach each other's memory; it is
-/// "event" between those of one.
-std::string resolve_transport(const std::string& wanted, const RankLayout& layout);
+/// kEvent between those of one.
+TransportKind resolve_transport(TransportKind wanted, const RankLayout& layout);
 
 /// Of the ranks of this process. Throws ConfigError when the transport does not fit the devices.
 Transports make_transports(const RankLayout& layout, const Broadcast& broadcast,
-                           const std::string& wanted);
+                           TransportKind wanted);
 
 using MakeTransports = Transports (*)(const RankLayout& layout, const Broadcast& broadcast);
 
-/// register_cuda() (lockstep/cuda.h) says here which transports there are between GPUs. `name` is a
-/// literal; one that is known is replaced.
-void provide_gpu_transport(const char* name, MakeTransports make);
+/// register_cuda() (lockstep/cuda.h) says here which transports there are between GPUs; one that is
+/// known is replaced.
+void provide_gpu_transport(TransportKind kind, MakeTransports make);
 
 }  // namespace lockstep

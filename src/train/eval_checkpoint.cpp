@@ -25,7 +25,8 @@ void use_saved_statistics(DataParallel& replicas, const std::vector<ReplicaStati
 
 /// What a training on other devices has asked of them is not asked of these.
 Config without_demands(Config config) {
-  config.run.transport = config.run.gradient_exchange = "auto";
+  config.run.transport = TransportKind::kAuto;
+  config.run.gradient_exchange = GradientExchangeKind::kAuto;
   config.run.cuda_graph = config.run.placement_invariant = false;
   return config;
 }

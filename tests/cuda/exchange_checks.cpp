@@ -98,7 +98,7 @@ void StatisticsOfRank::exchange(int call, std::int64_t channels, std::atomic<int
   });
 }
 
-void check_exchanges(const char* transport, const Run& run) {
+void check_exchanges(TransportKind transport, const Run& run) {
   fake_runtime::use({.devices = run.gpus, .peer_access = run.peer_access});
   const std::vector<Device> devices = devices_of(run);
   SyncGroup group(devices, {.transport = transport});

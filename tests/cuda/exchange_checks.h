@@ -100,6 +100,6 @@ class StatisticsOfRank {
 };
 
 /// Ranks of a new run make many exchanges and barriers; checks that all they read was right.
-void check_exchanges(const char* transport, const Run& run);
+void check_exchanges(TransportKind transport, const Run& run);
 
 }  // namespace lockstep::gpu

@@ -39,10 +39,10 @@ TEST_CASE("event: every stream reads what its peers wrote in the same call") {
   for (Run run : kCommunicatorRuns) {
     CAPTURE(run.ranks);
     CAPTURE(run.sync_group);
-    check_exchanges("event", run);
+    check_exchanges(TransportKind::kEvent, run);
     CHECK(fake_runtime::peer_copies() == 0);
     run.peer_access = false;
-    check_exchanges("event", run);
+    check_exchanges(TransportKind::kEvent, run);
     CHECK((fake_runtime::peer_copies() > 0) == (run.gpus > 1 && run.sync_group != 1));
   }
 }
@@ -51,7 +51,7 @@ TEST_CASE("host: every stream reads what its peers wrote in the same call") {
   for (const Run& run : kCommunicatorRuns) {
     CAPTURE(run.ranks);
     CAPTURE(run.sync_group);
-    check_exchanges("host", run);
+    check_exchanges(TransportKind::kHost, run);
   }
 }
 

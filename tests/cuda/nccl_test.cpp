@@ -30,9 +30,10 @@ const Run kNcclRuns[] = {{1, 1},    {2, 2}, {3, 3},
                          {4, 4, 2}, {8, 8}, {5, 5, 0, true, {{0, 3}, {1, 2, 4}}}};
 constexpr std::int64_t kBuckets = 4, kBucket = 200;  // of the gradients: [kBuckets, kBucket]
 
-const char* const kTransports[] = {"host", "event", "nccl"};
+constexpr TransportKind kTransports[] = {TransportKind::kHost, TransportKind::kEvent,
+                                         TransportKind::kNccl};
 
-SyncGroupOptions summing(const char* transport) {
+SyncGroupOptions summing(TransportKind transport) {
   SyncGroupOptions options;
   options.transport = transport;
   options.all_reduce = true;
@@ -78,16 +79,16 @@ void sum_beside_exchanges(Communicator& own, AllReduce& sums, StreamBackend& bac
 TEST_CASE("nccl: every stream reads what its peers wrote in the same call") {
   for (const Run& run : kNcclRuns) {
     CAPTURE(run.ranks);
-    check_exchanges("nccl", run);
+    check_exchanges(TransportKind::kNccl, run);
   }
   CHECK(fake_nccl::take_overlaps() == 0);
   CHECK(fake_nccl::communicators() == 0);
 }
 
 TEST_CASE("sums of gradients run beside any transport, one collective of a GPU at a time") {
-  for (const char* const transport : kTransports) {
+  for (const TransportKind transport : kTransports) {
     for (const Run& run : kNcclRuns) {
-      CAPTURE(transport);
+      CAPTURE(to_string(transport));
       CAPTURE(run.ranks);
       fake_runtime::use({.devices = run.gpus});
       SyncGroup group(devices_of(run), summing(transport));
@@ -107,8 +108,8 @@ TEST_CASE("sums of gradients run beside any transport, one collective of a GPU a
 // Rank 1's GPU is held up, so that the others' collectives wait on theirs, and fails then.
 TEST_CASE("an abort ends collectives that wait for a rank, and those that come after it") {
   const Run run{3, 3};
-  for (const char* const transport : kTransports) {
-    CAPTURE(transport);
+  for (const TransportKind transport : kTransports) {
+    CAPTURE(to_string(transport));
     fake_runtime::use({.devices = run.gpus});
     std::promise<void> release;
     const std::shared_future<void> released = release.get_future().share();
@@ -142,8 +143,8 @@ TEST_CASE("an abort ends collectives that wait for a rank, and those that come a
 
 TEST_CASE("an abort gets at a rank that is stuck inside NCCL") {
   const Run run{2, 2};
-  for (const char* const transport : kTransports) {
-    CAPTURE(transport);
+  for (const TransportKind transport : kTransports) {
+    CAPTURE(to_string(transport));
     fake_runtime::use({.devices = run.gpus});
     SyncGroup group(devices_of(run), summing(transport));
     Replicas replicas(devices_of(run));
@@ -172,7 +173,7 @@ TEST_CASE("an abort gets at a rank that is stuck inside NCCL") {
 TEST_CASE("a machine without a network interface gets advice") {
   fake_runtime::use({.devices = 2});
   fake_nccl::refuse_ids(true);
-  CHECK_THROWS_WITH_AS(SyncGroup(devices_of({2, 2}), {.transport = "nccl"}),
+  CHECK_THROWS_WITH_AS(SyncGroup(devices_of({2, 2}), {.transport = TransportKind::kNccl}),
                        doctest::Contains("set NCCL_SOCKET_IFNAME=lo"), Error);
   fake_nccl::refuse_ids(false);
 }
@@ -180,7 +181,7 @@ TEST_CASE("a machine without a network interface gets advice") {
 TEST_CASE("a rank that never connects does not hold up the others once the run fails") {
   const Run run{2, 2};
   fake_runtime::use({.devices = run.gpus});
-  SyncGroup group(devices_of(run), summing("event"));
+  SyncGroup group(devices_of(run), summing(TransportKind::kEvent));
   Replicas replicas(devices_of(run));
   const auto thrown = run_ranks(
       run.ranks,
@@ -201,7 +202,7 @@ TEST_CASE("replicas that share a GPU have no NCCL") {
   const Run run{3, 2};
   fake_runtime::use({.devices = run.gpus});
   CHECK_THROWS_WITH_AS(
-      SyncGroup(devices_of(run), {.transport = "nccl"}),
+      SyncGroup(devices_of(run), {.transport = TransportKind::kNccl}),
       "the transport 'nccl' needs a GPU per replica, but cuda:0 and cuda:0#1 share "
       "one; use the transport 'event'",
       ConfigError);

@@ -64,7 +64,7 @@ TEST_CASE("placement: every convolution has the plan of one image, whatever the 
 TEST_CASE("placement: gradients are summed by their owners where that is not chosen") {
   fake_runtime::use({.devices = 2, .peer_access = false});
   const DataParallel run(placed_on_gpus(2, 2));
-  CHECK(run.gradient_exchange().kind == "owner");
+  CHECK(run.gradient_exchange().kind == GradientExchangeKind::kOwner);
   CHECK(run.placement_obstacle().empty());
 }
 
@@ -78,10 +78,10 @@ TEST_CASE("placement: what GPUs cannot add in one order is refused") {
   refuses(options, "BatchNorm is not synchronized");
 #if defined(LOCKSTEP_NCCL)
   options = placed_on_gpus(2, 2);
-  options.gradient_exchange.kind = "all_reduce";
+  options.gradient_exchange.kind = GradientExchangeKind::kAllReduce;
   refuses(options, "all_reduce, whose sums have an order of their own");
   options = placed_on_gpus(2, 2);
-  options.communicator.transport = "nccl";
+  options.communicator.transport = TransportKind::kNccl;
   refuses(options, "the transport is nccl");
 #endif
   options = placed_on_gpus(2, 2);

@@ -200,7 +200,7 @@ TEST_CASE("what cannot be recorded is refused with a way out") {
   DataParallelOptions options = on_gpus(2, 1, BatchNormMode::kSync);
   options.cuda_graph = true;
   DataParallelOptions host = options, cumulative = options, faults = options, cpus = options;
-  host.communicator.transport = "host";
+  host.communicator.transport = TransportKind::kHost;
   cumulative.norm.options.momentum.reset();
   faults.communicator.hook = [](int, const SyncCall&) { return true; };
   cpus.devices = toy_options(2, BatchNormMode::kSync).devices;

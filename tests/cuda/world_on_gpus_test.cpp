@@ -113,7 +113,7 @@ TEST_CASE("GPU world: two processes of two replicas end at the bytes of one of f
     for (const BatchNormMode mode : {BatchNormMode::kSync, BatchNormMode::kLocal}) {
       CAPTURE(static_cast<int>(mode));
       DataParallelOptions options = toy_of(mode, AdamW{});
-      options.gradient_exchange.kind = "owner";
+      options.gradient_exchange.kind = GradientExchangeKind::kOwner;
       const WorldTraining one = trained_on({4}, on_gpus(options, 2));
       CHECK((trained_on({2, 2}, on_gpus(options, 2)) == one));
       if (!peer_access) CHECK((trained_on({1, 3}, on_gpus(options, 1)) == one));
@@ -224,9 +224,9 @@ TEST_CASE("GPU world: NCCL between the GPUs of all processes brings the same sta
   DataParallelOptions groups = toy_of(BatchNormMode::kSync);
   groups.norm.options.process_groups = {{0, 2}, {1, 3}};
   for (DataParallelOptions options : {toy_of(BatchNormMode::kSync), groups}) {
-    options.gradient_exchange.kind = "owner";
+    options.gradient_exchange.kind = GradientExchangeKind::kOwner;
     const WorldTraining one = trained_on({4}, on_own_gpus(options));
-    options.communicator.transport = "nccl";
+    options.communicator.transport = TransportKind::kNccl;
     CHECK((trained_on({1, 3}, on_own_gpus(options), true) == one));
   }
   CHECK(fake_nccl::take_overlaps() == 0);
@@ -235,8 +235,8 @@ TEST_CASE("GPU world: NCCL between the GPUs of all processes brings the same sta
 
 TEST_CASE("GPU world: NCCL sums the gradients of all processes") {
   fake_runtime::use({.devices = 4, .peer_access = false});
-  for (const char* const transport : {"host", "nccl"}) {
-    CAPTURE(transport);
+  for (const TransportKind transport : {TransportKind::kHost, TransportKind::kNccl}) {
+    CAPTURE(to_string(transport));
     DataParallelOptions options = all_reduced(toy_of(BatchNormMode::kSync, AdamW{}));
     options.communicator.transport = transport;
     const WorldTraining one = trained_on({4}, on_own_gpus(options));
@@ -289,9 +289,9 @@ TEST_CASE("GPU world: what several processes cannot do is refused with a way out
     CHECK(text.find(reason) != std::string::npos);
   };
   DataParallelOptions options = toy_of(BatchNormMode::kSync);
-  options.communicator.transport = "event";
+  options.communicator.transport = TransportKind::kEvent;
   refuses(on_gpus(options, 1), "use \"host\", \"nccl\" or \"auto\" with several processes");
-  options.communicator.transport = "auto";
+  options.communicator.transport = TransportKind::kAuto;
   options.cuda_graph = true;
   refuses(on_gpus(options, 1), "run.cuda_graph = true replays steps without the host");
   options.cuda_graph = false;

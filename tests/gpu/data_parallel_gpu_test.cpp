@@ -42,7 +42,7 @@ Outcome trained_outcome(const DataParallelOptions& options) {
   return result;
 }
 
-DataParallelOptions on_gpu(int ranks, BatchNormMode mode, const std::string& transport) {
+DataParallelOptions on_gpu(int ranks, BatchNormMode mode, TransportKind transport) {
   DataParallelOptions options = toy_options(ranks, mode);
   options.devices = replicas_of_gpu(ranks);
   options.communicator.transport = transport;
@@ -59,34 +59,36 @@ void check_within(const Outcome& a, const Outcome& b, double tolerance) {
 
 TEST_CASE("one replica on the GPU trains as one on the CPU") {
   if (no_gpu()) return;
-  check_within(trained_outcome(on_gpu(1, BatchNormMode::kLocal, "event")),
+  check_within(trained_outcome(on_gpu(1, BatchNormMode::kLocal, TransportKind::kEvent)),
                trained_outcome(toy_options(1, BatchNormMode::kLocal)), 2e-4);
 }
 
 TEST_CASE("sync on N replicas of a GPU is one replica with the whole batch") {
   if (no_gpu()) return;
-  const Outcome whole = trained_outcome(on_gpu(1, BatchNormMode::kLocal, "event"));
+  const Outcome whole = trained_outcome(on_gpu(1, BatchNormMode::kLocal, TransportKind::kEvent));
   for (const int ranks : {2, 4, 8}) {
     CAPTURE(ranks);
-    check_within(trained_outcome(on_gpu(ranks, BatchNormMode::kSync, "event")), whole, 2e-4);
+    check_within(trained_outcome(on_gpu(ranks, BatchNormMode::kSync, TransportKind::kEvent)), whole,
+                 2e-4);
   }
 }
 
 TEST_CASE("virtual on one replica is local on several") {
   if (no_gpu()) return;
-  DataParallelOptions slices = on_gpu(1, BatchNormMode::kGhost, "event");
+  DataParallelOptions slices = on_gpu(1, BatchNormMode::kGhost, TransportKind::kEvent);
   slices.norm.options.virtual_devices = 4;
-  check_within(trained_outcome(slices), trained_outcome(on_gpu(4, BatchNormMode::kLocal, "event")),
-               2e-4);
+  check_within(trained_outcome(slices),
+               trained_outcome(on_gpu(4, BatchNormMode::kLocal, TransportKind::kEvent)), 2e-4);
 }
 
 TEST_CASE("the transports give the same bits, and so do two runs, one with delays") {
   if (no_gpu()) return;
   for (const int ranks : {2, 4}) {
     CAPTURE(ranks);
-    const Outcome event = trained_outcome(on_gpu(ranks, BatchNormMode::kSync, "event"));
-    CHECK(trained_outcome(on_gpu(ranks, BatchNormMode::kSync, "host")) == event);
-    DataParallelOptions delayed = on_gpu(ranks, BatchNormMode::kSync, "event");
+    const Outcome event =
+        trained_outcome(on_gpu(ranks, BatchNormMode::kSync, TransportKind::kEvent));
+    CHECK(trained_outcome(on_gpu(ranks, BatchNormMode::kSync, TransportKind::kHost)) == event);
+    DataParallelOptions delayed = on_gpu(ranks, BatchNormMode::kSync, TransportKind::kEvent);
     delayed.communicator.hook = [](int rank, const SyncCall& call) {
       Rng rng(3, RngPurpose::kTest, static_cast<std::uint64_t>(rank),
               static_cast<std::uint32_t>(call.channels));
@@ -113,7 +115,7 @@ Outcome trained_long(const DataParallelOptions& options) {
 }
 
 void check_graph(int ranks, BatchNormMode mode) {
-  DataParallelOptions options = on_gpu(ranks, mode, "event");
+  DataParallelOptions options = on_gpu(ranks, mode, TransportKind::kEvent);
   const Outcome issued = trained_long(options);
   options.cuda_graph = true;
   CHECK(trained_long(options) == issued);
@@ -136,7 +138,7 @@ TEST_CASE("a graph of several synchronized replicas replays the bits of an issue
 TEST_CASE("two processes of two replicas end at the bits of one of four") {
   if (no_gpu()) return;
   for (const BatchNormMode mode : {BatchNormMode::kSync, BatchNormMode::kLocal}) {
-    const auto on = [mode](int ranks, int) { return on_gpu(ranks, mode, "host"); };
+    const auto on = [mode](int ranks, int) { return on_gpu(ranks, mode, TransportKind::kHost); };
     DataParallel one(on(4, 0));
     const std::vector<double> losses = train(one);
     with_processes({2, 2}, on, [&](DataParallel& run) {
@@ -165,7 +167,7 @@ TEST_CASE("placement: sync comes to the same bits on any number of replicas of a
     CHECK((trained_in_steps(placed_on_gpu(ranks)) == whole));
   }
   DataParallelOptions host = placed_on_gpu(3);
-  host.communicator.transport = "host";
+  host.communicator.transport = TransportKind::kHost;
   CHECK((trained_in_steps(host) == whole));
   const Placed on_cpu = trained_in_steps(placed_options(1, Sgd{.weight_decay = 1e-3F}));
   check_within(whole.outcome, on_cpu.outcome, 2e-4);
@@ -229,7 +231,7 @@ Outcome trained_on_values(DataParallelOptions options, bool with_graph = false) 
 TEST_CASE("placement: mean squared error and all_reduce") {
   if (no_gpu()) return;
   const auto on = [](int ranks) {
-    DataParallelOptions options = on_gpu(ranks, BatchNormMode::kSync, "event");
+    DataParallelOptions options = on_gpu(ranks, BatchNormMode::kSync, TransportKind::kEvent);
     options.placement_invariant = true;
     return trained_on_values(options);
   };
@@ -243,7 +245,7 @@ TEST_CASE("placement: mean squared error and all_reduce") {
 TEST_CASE("mean squared error and all_reduce: on replicas of a GPU as on one CPU device") {
   if (no_gpu()) return;
   for (const int accumulate : {1, 2}) {
-    const auto on = [&](int ranks, const char* transport) {
+    const auto on = [&](int ranks, TransportKind transport) {
       DataParallelOptions options = on_gpu(ranks, BatchNormMode::kSync, transport);
       options.accumulate = accumulate;
       return options;
@@ -251,11 +253,11 @@ TEST_CASE("mean squared error and all_reduce: on replicas of a GPU as on one CPU
     DataParallelOptions cpu = toy_options(1, BatchNormMode::kSync);
     cpu.accumulate = accumulate;
     const Outcome expected = trained_on_values(cpu);
-    check_within(trained_on_values(on(1, "event")), expected, 2e-4);
-    const Outcome three = trained_on_values(on(3, "event"));
+    check_within(trained_on_values(on(1, TransportKind::kEvent)), expected, 2e-4);
+    const Outcome three = trained_on_values(on(3, TransportKind::kEvent));
     check_within(three, expected, 2e-4);
-    CHECK(trained_on_values(on(3, "host")) == three);
-    if (accumulate == 1) CHECK(trained_on_values(on(3, "event"), true) == three);
+    CHECK(trained_on_values(on(3, TransportKind::kHost)) == three);
+    if (accumulate == 1) CHECK(trained_on_values(on(3, TransportKind::kEvent), true) == three);
   }
 }
 
@@ -267,8 +269,8 @@ TEST_CASE("gradients summed by NCCL, on every GPU there is") {
   for (int rank = 0; rank < gpus; ++rank) options.devices[rank] = {DeviceKind::kCuda, rank, 0};
   const Outcome owner = trained_outcome(options);
   for (const std::size_t bucket_bytes : {std::size_t{1}, std::size_t{3000}}) {
-    options.gradient_exchange = {"all_reduce", bucket_bytes, bucket_bytes};
-    for (const char* transport : {"event", "nccl"}) {
+    options.gradient_exchange = {GradientExchangeKind::kAllReduce, bucket_bytes, bucket_bytes};
+    for (const TransportKind transport : {TransportKind::kEvent, TransportKind::kNccl}) {
       options.communicator.transport = transport;
       const Outcome sums = trained_outcome(options);
       check_within(sums, owner, 1e-5);
@@ -280,14 +282,14 @@ TEST_CASE("gradients summed by NCCL, on every GPU there is") {
 
 TEST_CASE("replicas that share a GPU cannot sum by NCCL") {
   if (no_gpu()) return;
-  DataParallelOptions options = on_gpu(2, BatchNormMode::kSync, "event");
-  options.gradient_exchange.kind = "all_reduce";
+  DataParallelOptions options = on_gpu(2, BatchNormMode::kSync, TransportKind::kEvent);
+  options.gradient_exchange.kind = GradientExchangeKind::kAllReduce;
   CHECK_THROWS_AS(make_toy(options), ConfigError);
 }
 
 TEST_CASE("a replica that throws ends the step of all") {
   if (no_gpu()) return;
-  DataParallelOptions options = on_gpu(4, BatchNormMode::kSync, "event");
+  DataParallelOptions options = on_gpu(4, BatchNormMode::kSync, TransportKind::kEvent);
   options.communicator.hook = [](int rank, const SyncCall& call) {
     if (rank == 2 && call.direction == Direction::kBackward) throw Error("broken on purpose");
     return true;

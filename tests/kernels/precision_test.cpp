@@ -98,7 +98,7 @@ void provide_emulated_gpu() {
     provide_cuda_backends({[] { return 1; },
                            [](const Device&, const BackendOptions&) { return emulated_backend(); },
                            nullptr});
-    provide_gpu_transport("event", [](const RankLayout& layout, const Broadcast&) {
+    provide_gpu_transport(TransportKind::kEvent, [](const RankLayout& layout, const Broadcast&) {
       return make_host_transports(layout.own_devices());
     });
     return true;

@@ -139,7 +139,7 @@ TEST_CASE("micro-batches on several devices, with a step that is smaller than pl
   options.devices = cpus(3);
   options.accumulate = 2;
   check_close(trained(options), whole);
-  options.gradient_exchange = {"all_reduce", 1, 1};
+  options.gradient_exchange = {GradientExchangeKind::kAllReduce, 1, 1};
   check_close(trained(options), whole);
 }
 

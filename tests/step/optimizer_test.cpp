@@ -31,7 +31,8 @@ TEST_CASE("AdamW over several owners has the bits of one owner") {
     CAPTURE(ranks);
     const auto owners = make_toy(adamw_options(ranks, 2 * ranks));
     DataParallelOptions options = adamw_options(ranks, 2 * ranks);
-    options.gradient_exchange = {"all_reduce", 1000, 2000};  // each rank owns all of its weights
+    // Each rank owns all of its weights.
+    options.gradient_exchange = {GradientExchangeKind::kAllReduce, 1000, 2000};
     const auto own = make_toy(options);
     take_steps(*owners, 0, 4, 2 * ranks);
     take_steps(*own, 0, 4, 2 * ranks);
@@ -62,7 +63,7 @@ TEST_CASE("a step that was left out is no update for AdamW") {
   for (const bool sums : {false, true}) {
     CAPTURE(sums);
     DataParallelOptions options = adamw_options(2);
-    if (sums) options.gradient_exchange = {"all_reduce", 1000, 2000};
+    if (sums) options.gradient_exchange = {GradientExchangeKind::kAllReduce, 1000, 2000};
     const auto plain = make_toy(options);
     options.loss_scale = LossScaleOptions{0x1p127F, 2000};
     const auto scaled = make_toy(options);

@@ -48,7 +48,7 @@ DataParallelOptions toy_options(int ranks, BatchNormMode mode, std::int64_t batc
 }
 
 DataParallelOptions all_reduced(DataParallelOptions options) {
-  options.gradient_exchange = {"all_reduce", 1000, 2000};
+  options.gradient_exchange = {GradientExchangeKind::kAllReduce, 1000, 2000};
   return options;
 }
 

@@ -450,18 +450,17 @@ RankLayout layout_of(const std::vector<Device>& devices) {
 
 TEST_CASE("the transport that auto means") {
   const std::vector<Device> gpu{{DeviceKind::kCuda, 0, 0}};
-  CHECK(resolve_transport("auto", layout_of(cpus(2))) == "host");
-  CHECK(resolve_transport("auto", layout_of(gpu)) == "event");
-  CHECK(resolve_transport("nccl", layout_of(gpu)) == "nccl");
+  CHECK(resolve_transport(TransportKind::kAuto, layout_of(cpus(2))) == TransportKind::kHost);
+  CHECK(resolve_transport(TransportKind::kAuto, layout_of(gpu)) == TransportKind::kEvent);
+  CHECK(resolve_transport(TransportKind::kNccl, layout_of(gpu)) == TransportKind::kNccl);
   RankLayout other = layout_of(gpu);
   other.first.push_back(2);  // another process has the other one
-  CHECK(resolve_transport("auto", other) == "host");
+  CHECK(resolve_transport(TransportKind::kAuto, other) == TransportKind::kHost);
 }
 
 TEST_CASE("no devices and wrong transports are configuration errors") {
   CHECK_THROWS_AS(SyncGroup(std::vector<Device>()), ConfigError);
-  CHECK_THROWS_AS(SyncGroup(cpus(1), {.transport = "mpi"}), ConfigError);
-  CHECK_THROWS_WITH_AS(SyncGroup(cpus(1), {.transport = "nccl"}),
+  CHECK_THROWS_WITH_AS(SyncGroup(cpus(1), {.transport = TransportKind::kNccl}),
                        doctest::Contains("no CUDA backend"), ConfigError);
   const std::vector<Device> gpu{{DeviceKind::kCuda, 0, 0}};
   CHECK_THROWS_WITH_AS(SyncGroup{gpu}, doctest::Contains("cuda:0"), ConfigError);

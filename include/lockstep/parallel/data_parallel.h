@@ -34,7 +34,7 @@ std::vector<std::int64_t> chunk_sizes(std::int64_t batch, int parts);
 int threads_per_replica(int replicas);
 
 struct GradientExchangeOptions {
-  std::string kind = "auto";  // or owner, all_reduce
+  GradientExchangeKind kind = GradientExchangeKind::kAuto;
   // all_reduce: gradients are summed in buckets, beside the backward pass. The sizes are those of
   // PyTorch's DistributedDataParallel: large enough for the full bandwidth of any link, small
   // enough that most of the pass is still to come when the first ones start; the first is small,
@@ -45,8 +45,8 @@ struct GradientExchangeOptions {
 
 /// Which exchange a run has, and why.
 struct GradientExchangeChoice {
-  std::string kind;    // owner or all_reduce
-  std::string reason;  // "as asked", "replicas share a GPU"
+  GradientExchangeKind kind;  // kOwner or kAllReduce
+  std::string reason;         // "as asked", "replicas share a GPU"
 };
 
 /// A scale of the loss that follows the gradients, as PyTorch's GradScaler has it. A step whose
@@ -94,7 +94,7 @@ struct DataParallelOptions {
   /// Whether it is an error if results depend on how batches are spread over devices
   /// (DataParallel::placement_obstacle). GPUs then keep sums image by image
   /// (BackendOptions::sums_by_image), and gradients are exchanged by their owners where the choice
-  /// is "auto".
+  /// is kAuto.
   bool placement_invariant = false;
   /// Called for every replica when it has been made and given rank 0's state, and after each later
   /// `replicate`: on its own thread, rank 0 first, each rank after the one before it.

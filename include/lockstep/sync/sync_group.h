@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "lockstep/core/device.h"
+#include "lockstep/core/options.h"
 #include "lockstep/sync/barrier.h"
 #include "lockstep/sync/communicator.h"
 #include "lockstep/sync/group.h"
@@ -31,8 +32,27 @@ class StatisticsBarrier;
 class SumTransport;
 class Watchdog;
 
+/// How BatchNorm's statistics get from rank to rank.
+enum class TransportKind : std::uint8_t { kAuto, kHost, kEvent, kNccl };
+constexpr auto names_of(TransportKind) {
+  return std::to_array<Named<TransportKind>>({{"auto", TransportKind::kAuto},
+                                              {"host", TransportKind::kHost},
+                                              {"event", TransportKind::kEvent},
+                                              {"nccl", TransportKind::kNccl}});
+}
+
+/// How gradients become one sum and new weights everybody's: by whoever owns a part of the
+/// parameters, or by sums over all ranks in all of them.
+enum class GradientExchangeKind : std::uint8_t { kAuto, kOwner, kAllReduce };
+constexpr auto names_of(GradientExchangeKind) {
+  return std::to_array<Named<GradientExchangeKind>>(
+      {{"auto", GradientExchangeKind::kAuto},
+       {"owner", GradientExchangeKind::kOwner},
+       {"all_reduce", GradientExchangeKind::kAllReduce}});
+}
+
 struct SyncGroupOptions {
-  std::string transport = "auto";                   // host, event, nccl; see resolve_transport
+  TransportKind transport = TransportKind::kAuto;   // see resolve_transport
   bool all_reduce = false;                          // whether sums will be asked for
   std::chrono::milliseconds stall_timeout{60'000};  // of the watchdog; 0: none
   /// Called before each exchange, barrier and all-reduce of a rank, for tests that delay or break a
@@ -63,7 +83,7 @@ class SyncGroup final : private Failure::Listener {
   Communicator& at(int rank) { return *communicators_[own_index(rank)]; }
   /// Of a rank; null unless SyncGroupOptions::all_reduce.
   AllReduce* all_reduce(int rank);
-  /// Of a rank; null where the transport cannot record steps: "event" can.
+  /// Of a rank; null where the transport cannot record steps: kEvent can.
   Recorder* recorder(int rank);
 
   /// A callback barrier over this process's ranks for the user's own exchanges, which the group's
