@@ -10,7 +10,7 @@
 #include "app/command.h"
 #include "compare/table.h"
 #include "core/json.h"
-#include "io/weight_file_kind.h"
+#include "io/weight_files.h"
 #include "lockstep/core/check.h"
 #include "run/checkpoint.h"
 #include "run/inspect_weights.h"

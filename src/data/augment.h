@@ -5,9 +5,11 @@
 // number, so that switching one augmentation on does not change another's numbers.
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 
 #include "data/resize.h"
+#include "lockstep/data/batch.h"
 #include "lockstep/data/dataset.h"
 
 namespace lockstep {
@@ -78,5 +80,9 @@ class Augmenter {
   Image image_;
   LabelMap labels_;
 };
+
+/// Image `place` of the batch: the way back from what the loader has made of 0..255, rounded, and
+/// cut off where augmentation has led beyond.
+Image denormalize(const Batch& batch, std::size_t place, const DataOptions& options);
 
 }  // namespace lockstep

@@ -4,15 +4,12 @@
 #include <limits>
 #include <utility>
 
-#include "data/formats/benchmark_layouts.h"
-#include "data/formats/cifar10.h"
+#include "data/changed_datasets.h"
 #include "data/formats/file_dataset.h"
 #include "data/formats/file_pairs.h"
-#include "data/formats/image_folder.h"
-#include "data/ignored_class.h"
+#include "data/formats/formats.h"
 #include "data/procedural/shapes.h"
 #include "data/procedural/streets.h"
-#include "data/whole_samples.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {

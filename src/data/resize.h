@@ -1,7 +1,9 @@
 #pragma once
+// How a configuration has images resized before they go anywhere else, and how that is done.
 // Resampling with half-pixel centres: pixel i covers [i, i+1). Labels follow the image: the same
 // geometry, but the nearest pixel instead of a mean.
 
+#include <optional>
 #include <vector>
 
 #include "lockstep/data/dataset.h"
@@ -44,5 +46,25 @@ class Resizer {
   std::vector<float> row_;  // [source width, 3] one result row before its columns are blended
   std::vector<int> nearest_;
 };
+
+/// How an image is resized, and the part of the result that is kept.
+struct ImageGeometry {
+  Size full;
+  Window window;
+};
+
+/// What images of any size become. Without a value nothing is done.
+struct ResizeRule {
+  std::optional<Size> resize;
+  std::optional<int> shorter_side;  // instead of `resize`
+  std::optional<Size> center_crop;  // an image that is smaller stays as it is on that axis
+
+  bool changes_images() const { return resize || shorter_side || center_crop; }
+  ImageGeometry geometry(Size image) const;
+};
+
+/// The rule of data.resize, in validation also of data.val_resize and data.val_crop. Throws
+/// ConfigError for values that do not fit.
+ResizeRule resize_rule(const DataOptions& options, Split split);
 
 }  // namespace lockstep

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "data/image_geometry.h"
+#include "data/resize.h"
 #include "lockstep/data/dataset.h"
 
 namespace lockstep {

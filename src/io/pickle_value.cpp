@@ -1,7 +1,6 @@
-#include "io/pickle_value.h"
-
 #include <algorithm>
 
+#include "io/pth_pickle.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {

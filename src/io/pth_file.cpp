@@ -7,9 +7,8 @@
 
 #include "io/file_bytes.h"
 #include "io/pth_pickle.h"
-#include "io/pth_tensors.h"
 #include "io/pth_zip.h"
-#include "io/weight_file_kind.h"
+#include "io/weight_files.h"
 #include "lockstep/core/check.h"
 #include "lockstep/io/weights.h"
 

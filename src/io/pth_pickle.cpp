@@ -81,35 +81,23 @@ bool is(const Value& value, std::initializer_list<Kind> kinds) {
 
 }  // namespace
 
-Pickle::Pickle(std::span<const std::byte> bytes) : bytes_(bytes) {
-  check(number(1) == kProto, "it does not begin as one");
-  const std::uint64_t protocol = number(1);
-  if (protocol != kProtocol) {
-    throw DataError(concat("it is a pickle of protocol ", protocol, ", expected ", kProtocol,
-                           ": write it with torch.save and no pickle_protocol"));
-  }
-  run();
-  root_ = &pop();
-  check(stack_.empty() && marks_.empty(), "it ends with more than one value");
-}
+// --- the machine's parts ---
 
-// --- bytes ---
-
-std::uint64_t Pickle::number(std::size_t length) {
+std::uint64_t PickleBytes::number(std::size_t length) {
   check(length <= bytes_.size() - at_, "it is cut off");
   const std::uint64_t value = little_endian(bytes_.subspan(at_, length));
   at_ += length;
   return value;
 }
 
-std::string_view Pickle::chars(std::uint64_t length) {
+std::string_view PickleBytes::chars(std::uint64_t length) {
   check(length <= bytes_.size() - at_, "it is cut off");
   const std::string_view text(reinterpret_cast<const char*>(bytes_.data()) + at_, length);
   at_ += length;
   return text;
 }
 
-std::string_view Pickle::line() {
+std::string_view PickleBytes::line() {
   const std::string_view rest(reinterpret_cast<const char*>(bytes_.data()) + at_,
                               bytes_.size() - at_);
   const std::size_t end = rest.find('\n');
@@ -118,9 +106,7 @@ std::string_view Pickle::line() {
   return rest.substr(0, end);
 }
 
-// --- the stack ---
-
-Value& Pickle::make(Kind kind) {
+Value& PickleStack::make(Kind kind) {
   if (values_.size() == kMaxValues) {
     throw DataError(
         concat("its pickle has more than ", kMaxValues, " values: save the state_dict() alone"));
@@ -129,18 +115,18 @@ Value& Pickle::make(Kind kind) {
   return values_.back();
 }
 
-Value& Pickle::top() const {
+Value& PickleStack::top() const {
   check(stack_.size() > (marks_.empty() ? 0 : marks_.back()), "it lacks a value");
   return *stack_.back();
 }
 
-Value& Pickle::pop() {
+Value& PickleStack::pop() {
   Value& value = top();
   stack_.pop_back();
   return value;
 }
 
-std::vector<const Value*> Pickle::pop_to_mark() {
+std::vector<const Value*> PickleStack::pop_to_mark() {
   check(!marks_.empty(), "it lacks a mark");
   const auto begin = stack_.begin() + static_cast<std::ptrdiff_t>(marks_.back());
   std::vector<const Value*> items(begin, stack_.end());
@@ -149,17 +135,34 @@ std::vector<const Value*> Pickle::pop_to_mark() {
   return items;
 }
 
-// --- what the operations do ---
+void PickleStack::mark() {
+  check(marks_.size() < kMaxNesting, "it is nested too deeply");
+  marks_.push_back(stack_.size());
+}
+
+// --- the machine ---
+
+Pickle::Pickle(std::span<const std::byte> bytes) : bytes_(bytes) {
+  check(bytes_.number(1) == kProto, "it does not begin as one");
+  const std::uint64_t protocol = bytes_.number(1);
+  if (protocol != kProtocol) {
+    throw DataError(concat("it is a pickle of protocol ", protocol, ", expected ", kProtocol,
+                           ": write it with torch.save and no pickle_protocol"));
+  }
+  run();
+  root_ = &stack_.pop();
+  check(stack_.empty(), "it ends with more than one value");
+}
 
 void Pickle::run() {
   while (true) {
-    const auto operation = static_cast<unsigned>(number(1));
+    const auto operation = static_cast<unsigned>(bytes_.number(1));
     if (operation == kStop) return;
     if (run_constant(operation) || run_memo(operation) || run_container(operation) ||
         run_object(operation)) {
       continue;
     }
-    throw DataError(concat("its pickle has the operation ", operation, " at byte ", at_ - 1,
+    throw DataError(concat("its pickle has the operation ", operation, " at byte ", bytes_.at() - 1,
                            ", which torch.save does not write for weights"));
   }
 }
@@ -167,35 +170,35 @@ void Pickle::run() {
 bool Pickle::run_constant(unsigned operation) {
   switch (operation) {
     case kNone:
-      push(make(Kind::kNone));
+      stack_.push(stack_.make(Kind::kNone));
       return true;
     case kNewTrue:
     case kNewFalse:
-      push(make(Kind::kBool));
-      top().integer = operation == kNewTrue ? 1 : 0;
+      stack_.push(stack_.make(Kind::kBool));
+      stack_.top().integer = operation == kNewTrue ? 1 : 0;
       return true;
     case kBinInt:
-      push_integer(static_cast<std::int32_t>(number(4)));
+      push_integer(static_cast<std::int32_t>(bytes_.number(4)));
       return true;
     case kBinInt1:
-      push_integer(static_cast<std::int64_t>(number(1)));
+      push_integer(static_cast<std::int64_t>(bytes_.number(1)));
       return true;
     case kBinInt2:
-      push_integer(static_cast<std::int64_t>(number(2)));
+      push_integer(static_cast<std::int64_t>(bytes_.number(2)));
       return true;
     case kLong1:
-      push_long(number(1));
+      push_long(bytes_.number(1));
       return true;
     case kBinFloat:
-      chars(8);
-      push(make(Kind::kFloat));
+      bytes_.chars(8);
+      stack_.push(stack_.make(Kind::kFloat));
       return true;
     case kShortBinString:
-      push_text(number(1));
+      push_text(bytes_.number(1));
       return true;
     case kBinString:
     case kBinUnicode:
-      push_text(number(4));
+      push_text(bytes_.number(4));
       return true;
     default:
       return false;
@@ -203,18 +206,18 @@ bool Pickle::run_constant(unsigned operation) {
 }
 
 void Pickle::push_integer(std::int64_t value) {
-  Value& integer = make(Kind::kInteger);
+  Value& integer = stack_.make(Kind::kInteger);
   integer.integer = value;
-  push(integer);
+  stack_.push(integer);
 }
 
 void Pickle::push_long(std::uint64_t length) {
   constexpr std::uint64_t kBytes = sizeof(std::int64_t);
-  const std::string_view text = chars(length);
+  const std::string_view text = bytes_.chars(length);
   if (length > kBytes) {
-    Value& large = make(Kind::kLargeInteger);
+    Value& large = stack_.make(Kind::kLargeInteger);
     large.text = text;
-    push(large);
+    stack_.push(large);
     return;
   }
   std::uint64_t bits = little_endian(std::as_bytes(std::span(text)));
@@ -224,55 +227,54 @@ void Pickle::push_long(std::uint64_t length) {
 }
 
 void Pickle::push_text(std::uint64_t length) {
-  Value& value = make(Kind::kText);
-  value.text = chars(length);
-  push(value);
+  Value& value = stack_.make(Kind::kText);
+  value.text = bytes_.chars(length);
+  stack_.push(value);
 }
 
 bool Pickle::run_memo(unsigned operation) {
   switch (operation) {
     case kBinPut:
-      remember(number(1));
+      remember(bytes_.number(1));
       return true;
     case kLongBinPut:
-      remember(number(4));
+      remember(bytes_.number(4));
       return true;
     case kBinGet:
-      recall(number(1));
+      recall(bytes_.number(1));
       return true;
     case kLongBinGet:
-      recall(number(4));
+      recall(bytes_.number(4));
       return true;
     default:
       return false;
   }
 }
 
-void Pickle::remember(std::uint64_t place) { memo_[place] = &top(); }
+void Pickle::remember(std::uint64_t place) { memo_[place] = &stack_.top(); }
 
 void Pickle::recall(std::uint64_t place) {
   const auto found = memo_.find(place);
   check(found != memo_.end(), "it recalls what it has not remembered");
-  push(*found->second);
+  stack_.push(*found->second);
 }
 
 bool Pickle::run_container(unsigned operation) {
   switch (operation) {
     case kMark:
-      check(marks_.size() < kMaxNesting, "it is nested too deeply");
-      marks_.push_back(stack_.size());
+      stack_.mark();
       return true;
     case kEmptyTuple:
-      push(make(Kind::kTuple));
+      stack_.push(stack_.make(Kind::kTuple));
       return true;
     case kEmptyList:
-      push(make(Kind::kList));
+      stack_.push(stack_.make(Kind::kList));
       return true;
     case kEmptyDict:
-      push(make(Kind::kDict));
+      stack_.push(stack_.make(Kind::kDict));
       return true;
     case kTuple:
-      push_tuple(pop_to_mark());
+      push_tuple(stack_.pop_to_mark());
       return true;
     case kTuple1:
     case kTuple2:
@@ -280,21 +282,21 @@ bool Pickle::run_container(unsigned operation) {
       push_tuple_of(operation - kTuple1 + 1);
       return true;
     case kAppend: {
-      const Value* item = &pop();
+      const Value* item = &stack_.pop();
       add_to_list({&item, 1});
       return true;
     }
     case kAppends:
-      add_to_list(pop_to_mark());
+      add_to_list(stack_.pop_to_mark());
       return true;
     case kSetItem: {
-      const Value* value = &pop();
-      const Value* const item[] = {&pop(), value};
+      const Value* value = &stack_.pop();
+      const Value* const item[] = {&stack_.pop(), value};
       add_to_dict(item);
       return true;
     }
     case kSetItems:
-      add_to_dict(pop_to_mark());
+      add_to_dict(stack_.pop_to_mark());
       return true;
     default:
       return false;
@@ -302,25 +304,25 @@ bool Pickle::run_container(unsigned operation) {
 }
 
 void Pickle::push_tuple(std::vector<const Value*> items) {
-  Value& tuple = make(Kind::kTuple);
+  Value& tuple = stack_.make(Kind::kTuple);
   tuple.items = std::move(items);
-  push(tuple);
+  stack_.push(tuple);
 }
 
 void Pickle::push_tuple_of(std::size_t count) {
   std::vector<const Value*> items(count);
-  for (std::size_t i = count; i > 0; --i) items[i - 1] = &pop();
+  for (std::size_t i = count; i > 0; --i) items[i - 1] = &stack_.pop();
   push_tuple(std::move(items));
 }
 
 void Pickle::add_to_list(std::span<const Value* const> items) {
-  Value& list = top();
+  Value& list = stack_.top();
   check(is(list, {Kind::kList, Kind::kOpaque}), "it appends to what is no list");
   list.items.insert(list.items.end(), items.begin(), items.end());
 }
 
 void Pickle::add_to_dict(std::span<const Value* const> items) {
-  Value& dict = top();
+  Value& dict = stack_.top();
   check(is(dict, {Kind::kDict, Kind::kOpaque}), "it sets items of what is no dict");
   check(items.size() % 2 == 0, "it has a key without a value");
   dict.items.insert(dict.items.end(), items.begin(), items.end());
@@ -332,12 +334,12 @@ bool Pickle::run_object(unsigned operation) {
       push_global();
       return true;
     case kInst: {  // a name and a call in one
-      const std::string_view module = line();
-      refuse(module, line());
+      const std::string_view module = bytes_.line();
+      refuse(module, bytes_.line());
     }
     case kStackGlobal: {
-      const std::string_view name = pop().text;
-      refuse(pop().text, name);
+      const std::string_view name = stack_.pop().text;
+      refuse(stack_.pop().text, name);
     }
     case kReduce:
     case kNewObj:
@@ -355,13 +357,13 @@ bool Pickle::run_object(unsigned operation) {
 }
 
 void Pickle::push_global() {
-  const std::string_view module = line(), name = line();
+  const std::string_view module = bytes_.line(), name = bytes_.line();
   std::string whole = concat(module, ".", name);
   if (pickle_name(whole) == PickleName::kUnknown) refuse(module, name);
-  Value& global = make(Kind::kGlobal);
+  Value& global = stack_.make(Kind::kGlobal);
   global.text = names_.emplace_back(std::move(whole));
   global.type = storage_type(global.text);
-  push(global);
+  stack_.push(global);
 }
 
 void Pickle::refuse(std::string_view module, std::string_view name) const {
@@ -372,18 +374,18 @@ void Pickle::refuse(std::string_view module, std::string_view name) const {
 }
 
 void Pickle::call() {
-  const Value& arguments = pop();
-  const Value& global = pop();
+  const Value& arguments = stack_.pop();
+  const Value& global = stack_.pop();
   check(global.kind == Kind::kGlobal && arguments.kind == Kind::kTuple, "it calls what is no name");
   switch (pickle_name(global.text)) {
     case PickleName::kOrderedDict:
-      return push(make_dict(arguments));
+      return stack_.push(make_dict(arguments));
     case PickleName::kRebuildTensor:
-      return push(make_tensor(arguments));
+      return stack_.push(make_tensor(arguments));
     case PickleName::kRebuildParameter:
-      return push(make_parameter(arguments));
+      return stack_.push(make_parameter(arguments));
     case PickleName::kBeside:
-      return push(make_opaque(global));
+      return stack_.push(make_opaque(global));
     case PickleName::kStorageType:
     case PickleName::kUnknown:
       return check(false, "it calls a type of storages");
@@ -392,7 +394,7 @@ void Pickle::call() {
 
 // Python 2 gives the items in the call, later versions set them afterwards.
 Value& Pickle::make_dict(const Value& arguments) {
-  Value& dict = make(Kind::kDict);
+  Value& dict = stack_.make(Kind::kDict);
   if (arguments.items.empty()) return dict;
   check(arguments.items.size() == 1 && arguments.items[0]->kind == Kind::kList,
         "an OrderedDict is of no list");
@@ -418,7 +420,7 @@ Value& Pickle::make_tensor(const Value& arguments) {
   if (items.size() > kParts && !items[kParts]->items.empty()) {
     throw DataError("it has a tensor that is a negated or conjugated view: save a clone() of it");
   }
-  Value& tensor = make(Kind::kTensor);
+  Value& tensor = stack_.make(Kind::kTensor);
   tensor.items.assign(items.begin(), items.begin() + 4);
   return tensor;
 }
@@ -427,27 +429,27 @@ Value& Pickle::make_tensor(const Value& arguments) {
 Value& Pickle::make_parameter(const Value& arguments) {
   check(!arguments.items.empty() && arguments.items[0]->kind == Kind::kTensor,
         "a parameter is of no tensor");
-  Value& tensor = make(Kind::kTensor);
+  Value& tensor = stack_.make(Kind::kTensor);
   tensor.items = arguments.items[0]->items;
   return tensor;
 }
 
 Value& Pickle::make_opaque(const Value& global) {
-  Value& opaque = make(Kind::kOpaque);
+  Value& opaque = stack_.make(Kind::kOpaque);
   opaque.text = global.text;
   return opaque;
 }
 
 // A state dict's own attributes (_metadata) say nothing that is needed.
 void Pickle::give_state() {
-  pop();
-  check(is(top(), {Kind::kDict, Kind::kOpaque}), "it gives a state to what has none");
+  stack_.pop();
+  check(is(stack_.top(), {Kind::kDict, Kind::kOpaque}), "it gives a state to what has none");
 }
 
 // ("storage", type, key, location, elements[, view]); the last is of files only that PyTorch wrote
 // before it had zip archives.
 void Pickle::push_storage() {
-  const Value& id = pop();
+  const Value& id = stack_.pop();
   const auto part = [&](std::size_t i, Kind kind) {
     return i < id.items.size() && id.items[i]->kind == kind ? id.items[i] : nullptr;
   };
@@ -462,12 +464,12 @@ void Pickle::push_storage() {
   if (id.items.size() > 5 && id.items[5]->kind != Kind::kNone) {
     throw DataError("it has views of storages, of PyTorch before 0.4: save it with a later one");
   }
-  Value& storage = make(Kind::kStorage);
+  Value& storage = stack_.make(Kind::kStorage);
   storage.text = key->text;
   storage.integer = elements->integer;
   storage.type = type->type;
   storages_.push_back(&storage);
-  push(storage);
+  stack_.push(storage);
 }
 
 }  // namespace lockstep

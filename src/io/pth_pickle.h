@@ -6,15 +6,103 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
-#include "io/pickle_value.h"
+#include "lockstep/io/weights.h"
 
 namespace lockstep {
+
+/// The type of a storage's elements.
+struct StorageType {
+  const char* name;   // "torch.FloatStorage"
+  const char* dtype;  // "F32", as in HostTensor
+  std::uint64_t bytes;
+};
+
+struct PickleValue {
+  enum class Kind : std::uint8_t {
+    kNone,
+    kBool,
+    kInteger,       // `integer`
+    kLargeInteger,  // more than 64 bits: `text` holds its bytes
+    kFloat,
+    kText,     // `text`
+    kTuple,    // `items`
+    kList,     // `items`
+    kDict,     // `items`: key, value, key, value, ...
+    kGlobal,   // `text`: "module.name"
+    kStorage,  // `text`: its key; `integer`: its elements; `type`
+    kTensor,   // `items`: storage, offset, size, stride
+    kOpaque,   // an object of the class or function `text` that stands beside weights: not made
+  };
+
+  Kind kind = Kind::kNone;
+  std::int64_t integer = 0;
+  std::string_view text;
+  const StorageType* type = nullptr;
+  std::vector<const PickleValue*> items;
+
+  /// "a list", "an object of argparse.Namespace".
+  std::string describe() const;
+};
+
+/// What a global name ("module.name") stands for.
+enum class PickleName : std::uint8_t {
+  kUnknown,
+  kOrderedDict,
+  kRebuildTensor,
+  kRebuildParameter,
+  kStorageType,
+  kBeside,  // of what checkpoints hold beside their weights: its place is read over
+};
+
+PickleName pickle_name(std::string_view global);
+/// Null for a name that is no kStorageType.
+const StorageType* storage_type(std::string_view global);
+
+/// The pickle's bytes, from its beginning on. Each throws DataError where they are cut off.
+class PickleBytes {
+ public:
+  explicit PickleBytes(std::span<const std::byte> bytes) : bytes_(bytes) {}
+
+  /// How many have been read.
+  std::size_t at() const { return at_; }
+  /// The lowest byte first.
+  std::uint64_t number(std::size_t length);
+  std::string_view chars(std::uint64_t length);
+  std::string_view line();
+
+ private:
+  std::span<const std::byte> bytes_;
+  std::size_t at_ = 0;
+};
+
+/// The machine's stack, with its marks, and the memory of all values. Throws DataError where a
+/// value or a mark is missing, or there are too many.
+class PickleStack {
+ public:
+  /// A new value, which is not on the stack yet.
+  PickleValue& make(PickleValue::Kind kind);
+  void push(PickleValue& value) { stack_.push_back(&value); }
+  /// The value above the last mark.
+  PickleValue& top() const;
+  PickleValue& pop();
+  void mark();
+  /// All values above the last mark, which goes with them.
+  std::vector<const PickleValue*> pop_to_mark();
+  /// Whether there is neither a value nor a mark.
+  bool empty() const { return stack_.empty() && marks_.empty(); }
+
+ private:
+  std::deque<PickleValue> values_;
+  std::vector<PickleValue*> stack_;
+  std::vector<std::size_t> marks_;  // sizes of the stack
+};
 
 /// A pickle that has been read. Throws DataError, without the file's name. Values live as long as
 /// the pickle.
@@ -27,7 +115,7 @@ class Pickle {
 
   const PickleValue& root() const { return *root_; }
   /// How many bytes it has.
-  std::size_t size() const { return at_; }
+  std::size_t size() const { return bytes_.at(); }
   /// Every storage, in the order of their first mention.
   const std::vector<const PickleValue*>& storages() const { return storages_; }
 
@@ -35,19 +123,6 @@ class Pickle {
   using Value = PickleValue;
   using Kind = PickleValue::Kind;
 
-  // --- bytes ---
-  std::uint64_t number(std::size_t length);
-  std::string_view chars(std::uint64_t length);
-  std::string_view line();
-
-  // --- the stack ---
-  Value& make(Kind kind);
-  void push(Value& value) { stack_.push_back(&value); }
-  Value& top() const;
-  Value& pop();
-  std::vector<const Value*> pop_to_mark();
-
-  // --- what the operations do ---
   void run();
   bool run_constant(unsigned operation);
   bool run_memo(unsigned operation);
@@ -72,16 +147,23 @@ class Pickle {
   void push_storage();
   [[noreturn]] void refuse(std::string_view module, std::string_view name) const;
 
-  std::span<const std::byte> bytes_;
-  std::size_t at_ = 0;
-  std::deque<Value> values_;
-  std::vector<Value*> stack_;
-  std::vector<std::size_t> marks_;  // sizes of the stack
+  PickleBytes bytes_;
+  PickleStack stack_;
   std::unordered_map<std::uint64_t, Value*> memo_;
   std::deque<std::string> names_;  // of globals
   std::vector<const Value*> storages_;
   std::size_t copied_ = 0;  // items of OrderedDicts that were given as lists
   const Value* root_ = nullptr;
 };
+
+/// The bytes of a storage, as many as it says; throws DataError when the file has others.
+using ReadStorage = std::function<std::vector<std::byte>(const PickleValue& storage)>;
+
+/// The tensors of a state dict, or of the state dict that a checkpoint has under "state_dict",
+/// "model" or "model_state_dict"; rows contiguous, each storage read once, and none that the model
+/// does not need. Throws DataError, without the file's name, where there are none, and for tensors
+/// that reach outside of their storage. `file_bytes`, the file's length, bounds what is allocated.
+TensorMap read_model_tensors(const PickleValue& root, std::uint64_t file_bytes,
+                             const ReadStorage& read);
 
 }  // namespace lockstep

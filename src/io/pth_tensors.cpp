@@ -1,11 +1,10 @@
-#include "io/pth_tensors.h"
-
 #include <algorithm>
 #include <cstring>
 #include <string_view>
 #include <utility>
 
 #include "core/utf8.h"
+#include "io/pth_pickle.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {

@@ -1,11 +1,12 @@
 #include "io/pth_zip.h"
 
+#include <zlib.h>
+
 #include <algorithm>
 #include <optional>
 #include <span>
 #include <utility>
 
-#include "io/crc32.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
@@ -182,6 +183,12 @@ std::uint64_t ZipArchive::data_of(const std::string& name, const Entry& entry) {
     throw DataError(concat("entry ", name, " is not where the zip directory says"));
   }
   return name_at + name_bytes + extra_bytes;
+}
+
+std::uint32_t crc32(std::span<const std::byte> bytes) {
+  const uLong start = ::crc32_z(0, nullptr, 0);
+  return static_cast<std::uint32_t>(
+      ::crc32_z(start, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
 }
 
 }  // namespace lockstep

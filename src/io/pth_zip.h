@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -38,5 +39,8 @@ class ZipArchive {
   std::uint64_t directory_ = 0;  // where it begins, and the entries' data ends
   std::map<std::string, Entry> entries_;
 };
+
+/// CRC-32 (ISO 3309: polynomial 0xEDB88320, reflected).
+std::uint32_t crc32(std::span<const std::byte> bytes);
 
 }  // namespace lockstep

@@ -1,10 +1,9 @@
-#include "io/to_float.h"
-
 #include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 
+#include "io/weight_files.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {

@@ -12,7 +12,7 @@
 #include <sstream>
 
 #include "io/atomic_file.h"
-#include "io/weight_file_kind.h"
+#include "io/weight_files.h"
 #include "lockstep/core/check.h"
 #include "run/run_folder.h"
 

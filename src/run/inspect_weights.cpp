@@ -8,7 +8,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "io/to_float.h"
+#include "io/weight_files.h"
 #include "run/checkpoint.h"
 
 namespace lockstep {

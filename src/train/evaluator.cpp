@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "core/seconds_since.h"
-#include "data/denormalize.h"
+#include "data/augment.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/progress.h"
 #include "step/replica.h"

@@ -6,7 +6,7 @@
 #include <memory>
 #include <set>
 
-#include "data/denormalize.h"
+#include "data/augment.h"
 #include "data/fixtures.h"
 #include "data/procedural/streets.h"
 #include "data/sampler.h"

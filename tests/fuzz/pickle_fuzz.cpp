@@ -3,7 +3,6 @@
 
 #include "fuzz/fuzz.h"
 #include "io/pth_pickle.h"
-#include "io/pth_tensors.h"
 
 using namespace lockstep;
 

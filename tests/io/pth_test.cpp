@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "io/crc32.h"
+#include "io/pth_zip.h"
 #include "lockstep/core/check.h"
 #include "lockstep/io/weights.h"
 #include "support/pth_writer.h"

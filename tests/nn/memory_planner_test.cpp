@@ -1,8 +1,6 @@
 // Offsets by brute force, lifetimes by hand, and networks whose shared memory must not change a
 // bit.
 
-#include "nn/graph/memory_planner.h"
-
 #include <algorithm>
 
 #include "lockstep/sync/sync_group.h"

@@ -163,7 +163,7 @@ FAULTS = [
           replaced("static_cast<float>(1 / std::sqrt(bias_correction(rule.beta2, t)))", "1"),
           "the optimizer sums the ranks*", test="test_backend", source="cpu/optimizer.cpp"),
     Fault("the BatchNorm layer: the backward pass does not exchange its sums", "backward_slice",
-          replaced("slots = merged(context, Direction::kBackward, local);", "slots(&local, 1);"),
+          replaced("slots = exchange_.all_show(context, Direction::kBackward, local);", "slots(&local, 1);"),
           "synchronized BatchNorm on 3 devices*", test="test_nn"),
     Fault("the BatchNorm layer: every ghost slice feeds the running statistics", "running_statistics",
           replaced("|| index != 0) {", ") { static_cast<void>(index);"), "ghost slices are torch.chunk's*",

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "io/crc32.h"
+#include "io/pth_zip.h"
 
 namespace lockstep::test::pth {
 

@@ -4,9 +4,9 @@
 #include <filesystem>
 #include <numeric>
 
-#include "data/formats/benchmark_layouts.h"
 #include "data/formats/file_dataset.h"
 #include "data/formats/file_pairs.h"
+#include "data/formats/formats.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {

@@ -1,11 +1,10 @@
-#include "data/formats/cifar10.h"
-
 #include <algorithm>
 #include <array>
 #include <filesystem>
 #include <fstream>
 #include <utility>
 
+#include "data/formats/formats.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {

@@ -1,10 +1,9 @@
-#include "data/formats/image_folder.h"
-
 #include <algorithm>
 #include <filesystem>
 #include <utility>
 
 #include "data/formats/file_pairs.h"
+#include "data/formats/formats.h"
 #include "io/image_io.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/progress.h"

@@ -3,9 +3,9 @@
 #include <array>
 #include <filesystem>
 
-#include "data/formats/benchmark_layouts.h"
 #include "data/formats/file_dataset.h"
 #include "data/formats/file_pairs.h"
+#include "data/formats/formats.h"
 #include "lockstep/core/check.h"
 #include "lockstep/io/image.h"
 

@@ -2,7 +2,7 @@
 #include <cstring>
 #include <set>
 
-#include "io/to_float.h"
+#include "io/weight_files.h"
 #include "lockstep/nn/parameter_store.h"
 #include "nn/graph/weight_names.h"
 

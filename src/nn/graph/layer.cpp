@@ -1,7 +1,13 @@
 #include "lockstep/nn/layer.h"
 
+#include <cxxabi.h>
+
+#include <cstdlib>
+#include <memory>
+#include <typeinfo>
+
 #include "lockstep/core/check.h"
-#include "nn/onnx/class_name.h"
+#include "nn/layer_support.h"
 
 namespace lockstep {
 
@@ -34,6 +40,14 @@ std::string Layer::export_onnx(OnnxGraph&) const {
   throw Error(lockstep::concat(name(), " (", class_name(*this),
                                "): this layer does not say what it is in ONNX; one of your own "
                                "overrides Layer::export_onnx (lockstep/nn/onnx.h)"));
+}
+
+std::string class_name(const Layer& layer) {
+  const char* mangled = typeid(layer).name();
+  int status = 0;
+  const std::unique_ptr<char, decltype(&std::free)> name(
+      abi::__cxa_demangle(mangled, nullptr, nullptr, &status), &std::free);
+  return name == nullptr ? mangled : name.get();
 }
 
 }  // namespace lockstep

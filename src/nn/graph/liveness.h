@@ -2,16 +2,35 @@
 // When every tensor of a network is alive, and which tensors share memory: gradients computed in
 // place, values that lie inside a concatenation. Time counts steps: forward of layer i is step i,
 // the loss step L (L layers), backward of layer i is step 2L - i, and step 2L + 1 is after the
-// pass.
+// pass. And where buffers of known lifetimes lie in one arena: two that are alive at a common step
+// never overlap.
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "lockstep/nn/layer.h"
-#include "nn/graph/memory_planner.h"
 
 namespace lockstep {
+
+/// A block of memory that is alive from step `first` to step `last`, both included.
+struct Buffer {
+  std::size_t bytes = 0;
+  int first = 0;
+  int last = 0;
+  std::size_t offset = 0;  // set by assign_offsets, a multiple of kBufferAlignment
+};
+
+inline constexpr std::size_t kBufferAlignment = 256;
+
+/// Sets every buffer's offset and returns the bytes of the arena. Greedy, largest first and in a
+/// few other orders, of which the smallest result is taken (Pisarchyk and Lee 2020, "Efficient
+/// memory management for deep neural net inference").
+std::size_t assign_offsets(std::span<Buffer> buffers);
+
+/// The most bytes alive at one step: no assignment needs less.
+std::size_t largest_live_bytes(std::span<const Buffer> buffers);
 
 /// A layer and its place in the graph.
 struct GraphLayer : LayerTraits {

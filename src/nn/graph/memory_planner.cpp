@@ -1,5 +1,3 @@
-#include "nn/graph/memory_planner.h"
-
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -7,6 +5,8 @@
 #include <limits>
 #include <numeric>
 #include <vector>
+
+#include "nn/graph/liveness.h"
 
 namespace lockstep {
 namespace {

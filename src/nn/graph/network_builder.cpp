@@ -2,12 +2,8 @@
 #include <set>
 
 #include "nn/graph/network_impl.h"
-#include "nn/layers/all_reduce_layer.h"
-#include "nn/layers/concat_layer.h"
 #include "nn/layers/conv2d_layer.h"
-#include "nn/layers/pointwise_layers.h"
-#include "nn/layers/pool_layers.h"
-#include "nn/layers/upsample_layer.h"
+#include "nn/layers/layers.h"
 
 namespace lockstep {
 namespace {

@@ -1,6 +1,5 @@
-#include "nn/layers/all_reduce_layer.h"
-
 #include "lockstep/sync/communicator.h"
+#include "nn/layers/layers.h"
 
 namespace lockstep {
 

@@ -1,6 +1,5 @@
-#include "nn/layers/concat_layer.h"
-
 #include "lockstep/nn/onnx.h"
+#include "nn/layers/layers.h"
 
 namespace lockstep {
 

@@ -1,7 +1,7 @@
 #include "nn/layers/conv2d_layer.h"
 
 #include "lockstep/nn/onnx.h"
-#include "nn/graph/gradient_parts.h"
+#include "nn/layer_support.h"
 #include "nn/norms/batch_norm_layer.h"
 
 namespace lockstep {

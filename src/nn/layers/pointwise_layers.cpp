@@ -1,6 +1,5 @@
-#include "nn/layers/pointwise_layers.h"
-
 #include "lockstep/nn/onnx.h"
+#include "nn/layers/layers.h"
 
 namespace lockstep {
 namespace {

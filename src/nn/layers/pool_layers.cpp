@@ -1,9 +1,8 @@
-#include "nn/layers/pool_layers.h"
-
 #include <algorithm>
 
 #include "backend/formulas.h"
 #include "lockstep/nn/onnx.h"
+#include "nn/layers/layers.h"
 
 namespace lockstep {
 

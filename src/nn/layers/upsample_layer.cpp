@@ -1,6 +1,5 @@
-#include "nn/layers/upsample_layer.h"
-
 #include "lockstep/nn/onnx.h"
+#include "nn/layers/layers.h"
 
 namespace lockstep {
 

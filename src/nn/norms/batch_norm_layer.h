@@ -6,10 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "lockstep/nn/layer.h"
-#include "lockstep/nn/norm_layer.h"
-#include "lockstep/nn/parameter_store.h"
-#include "lockstep/sync/barrier.h"
+#include "nn/norms/batch_norm_parts.h"
 
 namespace lockstep {
 
@@ -26,11 +23,11 @@ class BatchNormLayer : public Layer {
   BatchNormLayer(std::string name, std::vector<Value*> inputs, Value* output, const Config& config,
                  Parameter* weight, Parameter* bias, BatchNormState* state);
 
-  std::vector<const Parameter*> parameters() const override;
+  std::vector<const Parameter*> parameters() const override { return affine_.parameters(); }
   LayerTraits traits() const override;
   LayerWork forward_work() const override;
   LayerWork backward_work(std::span<const GradTarget> grads) const override;
-  void set_saved(void* memory) override;
+  void set_saved(void* memory) override { memory_.bind(memory); }
   void prepare(Backend& backend, bool training) override;
   /// Throws Error naming the layer when the merged count is 1 ("needs more than one value per
   /// channel").
@@ -56,65 +53,35 @@ class BatchNormLayer : public Layer {
   void set_local_moments(const StepContext& context);
 
  private:
-  /// The rows of one slice, which are normalised together.
-  struct Slice {
-    Tensor x, residual, y;
-    std::int64_t first = 0;  // image of the replica's batch
-    std::int64_t parts = 1;  // of its statistics: its images, or one
-    float* moments;          // [parts, 2, C] (mean, M2)
-    float* sums;             // [parts, 2, C] of the backward pass
-    float* saved;            // [3, C] as BatchNormSaved
-  };
-  /// What a slice's sums of the backward pass are taken of.
-  struct SliceGradient {
-    const Slice& part;
-    const Tensor& grad_y;
-    const Tensor& mask;  // null: none
-  };
-
   const BatchNormOptions& options() const { return config_.norm.options; }
   std::int64_t channels() const { return output()->shape.channels(); }
   /// The output is read only where a residual was added before the ReLU; else its mask comes from
   /// x.
   bool masks_by_output() const { return config_.relu && inputs().size() == 2; }
   bool uses_running_statistics(const StepContext& context) const;
-  bool exchanges(const StepContext& context) const;
-  std::int64_t slice_samples(std::int64_t batch, bool split) const;
-  std::int64_t moments_floats() const;
-  std::int64_t slice_floats() const;
-  std::int64_t planned_slices() const;
-  std::size_t saved_bytes() const;
-  int slice_count(const StepContext& context) const;
-  Slice slice(int index, const StepContext& context) const;
-  Tensor slice_of(const Tensor& tensor, int index, const StepContext& context) const;
-  void reduce_slice(Backend& backend, const StepContext& context, const Slice& part,
-                    const Tensor& grad_y, const Tensor& mask) const;
-  void reduce(Backend& backend, const SliceGradient& slice, std::int64_t begin, std::int64_t count,
-              float* grad_weight, float* grad_bias) const;
-  void reduce_into_tree(Backend& backend, const SliceGradient& slice, const GradientPart& grads,
-                        std::int64_t begin, std::int64_t end) const;
-  AffineParameters affine() const;
+  const BatchSlices& slices(const StepContext& context) const;
+  NormSlice slice(int index, const StepContext& context) const;
+  /// What the backend is asked for to normalise a slice by these statistics.
+  BatchNormForward forward_of(const NormSlice& slice, std::span<const StatSlot> slots) const;
 
   void forward_by_batch(Backend& backend, const StepContext& context);
   void normalize_slice(Backend& backend, const StepContext& context, int index);
   void forward_by_running_statistics(Backend& backend, const StepContext& context);
-  std::span<const StatSlot> merged(const StepContext& context, Direction direction,
-                                   const StatSlot& local) const;
   std::int64_t checked_count(const StepContext& context, std::span<const StatSlot> slots,
                              std::int64_t rows) const;
   RunningStatistics running_statistics(const StepContext& context, int index);
   void backward_slice(Backend& backend, const StepContext& context, int index,
                       std::span<const GradTarget> grads);
-  void backward_residual(Backend& backend, const Slice& part, const Tensor& grad_y,
+  void backward_residual(Backend& backend, const NormSlice& part, const Tensor& grad_y,
                          const GradTarget& target) const;
 
   Config config_;
-  Parameter* weight_;
-  Parameter* bias_;
+  NormAffine affine_;
   BatchNormState* state_;
+  BatchSlices slices_;  // in training
+  NormMemory memory_;
+  NormExchange exchange_;
   std::vector<StatSlot> local_;  // [slice]
-  float* saved_ = nullptr;
-  std::optional<int> partition_;  // SyncCall::partition, once joined
   bool keeps_for_backward_ = false;
   bool by_image_ = false;  // Backend::sums_by_image
   bool left_to_convolution_ = false;

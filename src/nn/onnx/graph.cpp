@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "nn/onnx/class_name.h"
+#include "nn/layer_support.h"
 
 namespace lockstep {
 

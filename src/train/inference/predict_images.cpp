@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "core/seconds_since.h"
-#include "data/image_geometry.h"
+#include "data/resize.h"
 #include "io/image_io.h"
 #include "io/npy.h"
 #include "lockstep/core/check.h"

@@ -1,11 +1,16 @@
 #pragma once
-// What a file of weights is, by what it begins with and not by its name.
+// What a file of weights is, by what it begins with and not by its name, and its numbers as the
+// fp32 that parameters are.
 
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <span>
 #include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/io/weights.h"
 
 namespace lockstep {
 
@@ -25,5 +30,12 @@ WeightFileKind weight_file_kind(const std::filesystem::path& path);
 
 /// What came instead of weights, and what to do: "a Git LFS pointer, ...: run git lfs pull".
 std::string describe_content(std::span<const std::byte> head);
+
+/// Bytes of an element of the types that `to_floats` takes ("F32", "F16", "BF16", "F64"); 0 for
+/// others.
+std::size_t float_bytes(std::string_view dtype);
+
+/// The values; those of F64 rounded to the nearest. REQUIRES: float_bytes, whole elements.
+std::vector<float> to_floats(const HostTensor& tensor);
 
 }  // namespace lockstep

@@ -1,5 +1,6 @@
-#include "data/whole_samples.h"
+#include "data/changed_datasets.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -57,6 +58,34 @@ class WholeSamples final : public Dataset {
 
 std::unique_ptr<Dataset> leave_out_broken(std::unique_ptr<Dataset> dataset, int workers) {
   return std::make_unique<WholeSamples>(std::move(dataset), workers);
+}
+
+namespace {
+
+class Relabelled final : public Dataset {
+ public:
+  Relabelled(std::unique_ptr<Dataset> dataset, Label from, Label to)
+      : dataset_(std::move(dataset)), from_(from), to_(to) {}
+
+  using Dataset::load;
+  std::int64_t size() const override { return dataset_->size(); }
+  void load(std::int64_t index, Sample& sample) const override {
+    dataset_->load(index, sample);
+    std::replace(sample.labels.pixels.begin(), sample.labels.pixels.end(), from_, to_);
+  }
+  Size image_size(std::int64_t index) const override { return dataset_->image_size(index); }
+  std::string describe(std::int64_t index) const override { return dataset_->describe(index); }
+  std::vector<std::string> skipped() const override { return dataset_->skipped(); }
+
+ private:
+  std::unique_ptr<Dataset> dataset_;
+  Label from_, to_;
+};
+
+}  // namespace
+
+std::unique_ptr<Dataset> relabelled(std::unique_ptr<Dataset> dataset, Label from, Label to) {
+  return std::make_unique<Relabelled>(std::move(dataset), from, to);
 }
 
 }  // namespace lockstep

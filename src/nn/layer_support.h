@@ -1,10 +1,13 @@
 #pragma once
-// What layers with parameters loop over in their backward pass.
+// What layers of every kind share: the parts of a batch whose gradients are summed separately, and
+// what a message calls a layer.
 
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "lockstep/nn/layer.h"
+#include "lockstep/nn/parameter_store.h"
 
 namespace lockstep {
 
@@ -25,5 +28,8 @@ inline float* gradient(const Parameter* parameter, const GradientPart& part) {
   if (parameter == nullptr) return nullptr;
   return part.grads == nullptr ? parameter->grad : part.grads + parameter->offset;
 }
+
+/// The class of a layer, for messages: "lockstep::AllReduceLayer".
+std::string class_name(const Layer& layer);
 
 }  // namespace lockstep

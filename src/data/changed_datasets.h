@@ -1,5 +1,6 @@
 #pragma once
-// A data set without the samples that cannot be read.
+// Data sets that are others with a change: without the samples that cannot be read, or with a class
+// that does not count (data.ignore_index below the number of classes).
 
 #include <memory>
 
@@ -11,5 +12,8 @@ namespace lockstep {
 /// throw DataError, so that the order of the others does not depend on when a file is looked at.
 /// Throws DataError when none is left.
 std::unique_ptr<Dataset> leave_out_broken(std::unique_ptr<Dataset> dataset, int workers);
+
+/// The same samples, whose labels `from` have become `to`.
+std::unique_ptr<Dataset> relabelled(std::unique_ptr<Dataset> dataset, Label from, Label to);
 
 }  // namespace lockstep

@@ -1,0 +1,165 @@
+#include "nn/norms/batch_norm_parts.h"
+
+#include <algorithm>
+
+#include "backend/moments.h"
+#include "core/image_tree.h"
+#include "lockstep/sync/communicator.h"
+#include "nn/layer_support.h"
+
+namespace lockstep {
+namespace {
+
+// Every array of the saved memory starts at a multiple of this many floats.
+constexpr std::int64_t kAlignment = 64;
+
+std::int64_t padded(std::int64_t floats) {
+  return (floats + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+// `count` images of the device's batch from `begin` on.
+void reduce(Backend& backend, const SliceBackward& backward, std::int64_t begin, std::int64_t count,
+            float* grad_weight, float* grad_bias) {
+  const NormSlice& slice = backward.slice;
+  const std::int64_t first = begin - slice.first;
+  const bool per_image = slice.parts > 1;
+  backend.batch_norm_backward_reduce(
+      {.x = slice.x.sample_range(first, count),
+       .grad_y = backward.grad_y.sample_range(first, count),
+       .y = backward.mask ? backward.mask.sample_range(first, count) : Tensor{},
+       .affine = backward.affine.values(),
+       .saved = {slice.saved},
+       .relu = backward.relu,
+       .sums = slice.sums + (per_image ? first * 2 * slice.x.shape.channels() : 0),
+       .grad_weight = grad_weight,
+       .grad_bias = grad_bias,
+       .parts = per_image ? std::max<std::int64_t>(1, count) : 1});
+}
+
+// The images [begin, end) are the next of those of `grads`, which get their sum behind the last.
+void reduce_into_tree(Backend& backend, const SliceBackward& backward, const GradientPart& grads,
+                      std::int64_t begin, std::int64_t end) {
+  const auto tensor = [&](int node) { return backward.tree->node(node); };
+  const std::int64_t stride = tensor(0).shape.channels();
+  const auto join = [&](int node) { backend.copy(tensor(node + 1), tensor(node), true); };
+  for (std::int64_t image = begin; image < end; ++image) {
+    const auto take = [&](int node, bool first) {
+      if (first) backend.fill(tensor(node), 0.0F);
+      float* sums = tensor(node).floats();
+      reduce(backend, backward, image, 1, sums, sums + stride);
+    };
+    place_image(image - grads.first, take, join);
+  }
+  if (end != grads.first + grads.count) return;
+  join_nodes(grads.count, join);
+  const Shape row{1, backward.slice.x.shape.channels()};
+  const Parameter *weight = backward.affine.weight(), *bias = backward.affine.bias();
+  float* root = tensor(0).floats();
+  backend.copy(Tensor(root, row), Tensor(gradient(weight, grads), row), true);
+  backend.copy(Tensor(root + stride, row), Tensor(gradient(bias, grads), row), true);
+}
+
+}  // namespace
+
+// --- BatchSlices ---
+
+std::int64_t BatchSlices::samples(std::int64_t batch) const {
+  return std::max<std::int64_t>(1, (batch + most_ - 1) / most_);
+}
+
+int BatchSlices::count(std::int64_t batch) const {
+  return static_cast<int>(std::max<std::int64_t>(1, (batch + samples(batch) - 1) / samples(batch)));
+}
+
+Tensor BatchSlices::of(const Tensor& tensor, int index) const {
+  if (!tensor || count(tensor.shape.batch()) == 1) return tensor;
+  const std::int64_t batch = tensor.shape.batch(), begin = index * samples(batch);
+  return tensor.sample_range(begin, std::min(samples(batch), batch - begin));
+}
+
+// --- NormMemory ---
+
+NormMemory::NormMemory(const Shape& planned, const BatchSlices& slices)
+    : channels_(planned.channels()),
+      moments_(padded(slices.samples(planned.batch()) * 2 * channels_)),
+      slices_(std::clamp<std::int64_t>(planned.batch(), 1, slices.most())),
+      nodes_(slices.most() > 1 ? image_tree_nodes(planned.batch()) : 0) {}
+
+std::int64_t NormMemory::slice_floats() const { return 2 * moments_ + padded(3 * channels_); }
+
+std::size_t NormMemory::bytes() const {
+  const std::int64_t floats = slices_ * slice_floats() + nodes_ * 2 * padded(channels_);
+  return static_cast<std::size_t>(floats) * sizeof(float);
+}
+
+void NormMemory::place(int index, NormSlice& slice) const {
+  slice.moments = memory_ + index * slice_floats();
+  slice.sums = slice.moments + moments_;
+  slice.saved = slice.sums + moments_;
+}
+
+Tensor NormMemory::node(int index) const {
+  const std::int64_t stride = padded(channels_);
+  return Tensor(memory_ + slices_ * slice_floats() + index * 2 * stride, Shape{2, stride});
+}
+
+// --- NormExchange ---
+
+NormExchange::NormExchange(const NormLayer& norm, const std::string& name, int call_index,
+                           std::int64_t channels)
+    : wanted_(norm.options.mode == BatchNormMode::kSync && !norm.frozen),
+      groups_(norm.options.process_groups),
+      name_(name),
+      call_index_(call_index),
+      channels_(channels) {}
+
+bool NormExchange::active(const StepContext& context) const {
+  return wanted_ && context.training && context.communicator != nullptr &&
+         context.communicator->size() > 1;
+}
+
+std::span<const StatSlot> NormExchange::all_show(const StepContext& context, Direction direction,
+                                                 const StatSlot& local) {
+  if (!active(context)) return {&local, 1};
+  Communicator& communicator = *context.communicator;
+  if (!partition_) {
+    partition_ =
+        communicator.join(groups_.empty() ? contiguous_groups(communicator.size(), 0) : groups_);
+  }
+  const SyncCall call{.layer = name_.c_str(),
+                      .direction = direction,
+                      .index = call_index_,
+                      .channels = channels_,
+                      .partition = *partition_,
+                      .merge = direction == Direction::kForward ? merge_moments : merge_sums};
+  return communicator.all_show(call, local, context.meanwhile);
+}
+
+// --- NormAffine ---
+
+std::vector<const Parameter*> NormAffine::parameters() const {
+  if (weight_ == nullptr) return {};
+  return {weight_, bias_};
+}
+
+AffineParameters NormAffine::values() const {
+  if (weight_ == nullptr) return {};
+  return {weight_->value, bias_->value};
+}
+
+// --- the backward pass ---
+
+void reduce_slice(Backend& backend, const StepContext& context, const SliceBackward& backward) {
+  const NormSlice& slice = backward.slice;
+  const std::int64_t images = slice.x.shape.batch();
+  for_each_gradient_part(context, backward.batch, [&](const GradientPart& grads) {
+    const std::int64_t begin = std::max(slice.first, grads.first);
+    const std::int64_t end = std::min(slice.first + images, grads.first + grads.count);
+    if (begin >= end && images > 0) return;
+    if (backward.tree != nullptr) return reduce_into_tree(backend, backward, grads, begin, end);
+    reduce(backend, backward, begin, end - begin, gradient(backward.affine.weight(), grads),
+           gradient(backward.affine.bias(), grads));
+  });
+}
+
+}  // namespace lockstep

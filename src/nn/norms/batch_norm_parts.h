@@ -1,0 +1,125 @@
+#pragma once
+// What a BatchNorm layer is put together from: how a device's batch is cut into slices, the memory
+// kept for each, where their statistics come from, and the sums of the backward pass. A mode of the
+// layer is another value of one of these parts.
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "lockstep/nn/layer.h"
+#include "lockstep/nn/norm_layer.h"
+#include "lockstep/nn/parameter_store.h"
+#include "lockstep/sync/barrier.h"
+
+namespace lockstep {
+
+/// How a device's samples are cut into slices that are normalised separately (Ghost BatchNorm).
+/// Cut into one, they stay together.
+class BatchSlices {
+ public:
+  explicit constexpr BatchSlices(int most = 1) : most_(most) {}
+
+  int most() const { return most_; }
+  /// Samples of every slice but the last, which may have fewer: torch.chunk's.
+  std::int64_t samples(std::int64_t batch) const;
+  /// At least one, which is empty where the batch is.
+  int count(std::int64_t batch) const;
+  /// The samples of a slice; null for a null tensor.
+  Tensor of(const Tensor& tensor, int index) const;
+
+ private:
+  int most_;
+};
+
+/// The rows of one slice, which are normalised together, and their memory.
+struct NormSlice {
+  Tensor x, residual, y;
+  std::int64_t first = 0;    // image of the device's batch
+  std::int64_t parts = 1;    // of its statistics: its images, or one
+  float* moments = nullptr;  // [parts, 2, C] (mean, M2)
+  float* sums = nullptr;     // [parts, 2, C] of the backward pass
+  float* saved = nullptr;    // [3, C] as BatchNormSaved
+};
+
+/// What a BatchNorm keeps from forward to backward for batches up to the planned one: the arrays of
+/// every slice, with a part for each image; and where there are several slices the nodes of a tree
+/// of gradients over the images of all.
+class NormMemory {
+ public:
+  NormMemory(const Shape& planned, const BatchSlices& slices);
+
+  std::size_t bytes() const;
+  void bind(void* memory) { memory_ = static_cast<float*>(memory); }
+  /// Sets the slice's pointers.
+  void place(int index, NormSlice& slice) const;
+  /// Gradients of gamma and of beta, [2, C], each row at a multiple of the alignment.
+  Tensor node(int index) const;
+
+ private:
+  std::int64_t slice_floats() const;
+
+  std::int64_t channels_, moments_, slices_, nodes_;
+  float* memory_ = nullptr;
+};
+
+/// Whose statistics a call normalises by: those of its process group, or its own where it has none.
+/// The merge of the group's slots (backend/moments.h) goes with the call.
+class NormExchange {
+ public:
+  /// `name`: of the layer, which outlives this.
+  NormExchange(const NormLayer& norm, const std::string& name, int call_index,
+               std::int64_t channels);
+
+  /// Whether the mode asks for an exchange at all, in training on several devices.
+  bool wanted() const { return wanted_; }
+  /// Without running statistics an evaluation normalises the local batch, whatever the mode.
+  bool active(const StepContext& context) const;
+  /// What the statistics of the group are merged of, in the order of its ranks: their slots, or the
+  /// one that they were merged to already.
+  std::span<const StatSlot> all_show(const StepContext& context, Direction direction,
+                                     const StatSlot& local);
+
+ private:
+  const bool wanted_;
+  const RankPartition groups_;
+  const std::string& name_;
+  const int call_index_;
+  const std::int64_t channels_;
+  std::optional<int> partition_;  // SyncCall::partition, once joined
+};
+
+/// gamma and beta; none where the layer is not affine.
+class NormAffine {
+ public:
+  NormAffine(Parameter* weight, Parameter* bias) : weight_(weight), bias_(bias) {}
+
+  std::vector<const Parameter*> parameters() const;
+  AffineParameters values() const;
+  const Parameter* weight() const { return weight_; }
+  const Parameter* bias() const { return bias_; }
+
+ private:
+  Parameter* weight_;
+  Parameter* bias_;
+};
+
+/// The backward pass of a slice.
+struct SliceBackward {
+  const NormSlice& slice;
+  const NormAffine& affine;
+  Tensor grad_y;
+  Tensor mask;  // the output that tells where the ReLU was off; null: not needed
+  bool relu = false;
+  std::int64_t batch = 0;  // of the device: images of all slices
+  /// Where gamma's and beta's gradients are one tree over the images of several slices, so that
+  /// they get the bits that they get from devices with a slice each. Null: summed slice by slice.
+  const NormMemory* tree = nullptr;
+};
+
+/// Sums over the slice's images: into its `sums`, and into the gradients of gamma and beta.
+void reduce_slice(Backend& backend, const StepContext& context, const SliceBackward& backward);
+
+}  // namespace lockstep
