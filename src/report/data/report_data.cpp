@@ -5,6 +5,7 @@
 #include <fstream>
 #include <limits>
 
+#include "compare/planned_runs.h"
 #include "core/json.h"
 #include "lockstep/core/check.h"
 #include "run/json_lines.h"
@@ -97,8 +98,6 @@ void read_config(const fs::path& path, const Tables& tables, RunRecord& run) {
   }
 }
 
-bool finished(const fs::path& folder) { return read_summary(folder).has_value(); }
-
 }  // namespace
 
 RunRecord read_run(const fs::path& folder, const Tables& tables) {
@@ -124,16 +123,7 @@ std::vector<fs::path> run_folders(const fs::path& folder) {
                            fs::exists(folder) ? "got a file" : "but there is none"));
   }
   if (fs::exists(RunFolder{folder}.events())) return {folder};
-  std::vector<fs::path> inside;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    if (entry.is_directory() && finished(entry.path())) inside.push_back(entry.path());
-  }
-  if (inside.empty()) {
-    throw DataError(concat(folder.string(), " holds no finished run (expected a folder that ",
-                           "`lockstep train` or `lockstep compare` made)"));
-  }
-  std::sort(inside.begin(), inside.end());
-  return inside;
+  return finished_run_folders(folder);
 }
 
 std::vector<std::string> ReportData::modes() const {

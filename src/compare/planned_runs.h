@@ -1,0 +1,73 @@
+#pragma once
+// The runs of a comparison: one for each mode and seed, each in an ordinary run folder. The rule: a
+// folder that holds a finished run of the same configuration is never trained again.
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "compare/comparison.h"
+#include "train/trainer.h"
+
+namespace lockstep {
+
+struct CompareRequest {
+  std::filesystem::path config;
+  std::vector<std::string> overrides = {};  // "key=value"
+  std::vector<std::string> modes = {};      // empty: local and sync
+  int seeds = 3;                            // 0 .. seeds - 1
+  std::string devices = {};                 // DEVICES; empty: default_devices()
+  std::filesystem::path output = {};        // empty: <work_dir>/<name>-compare
+  Console console = Console::kWarnings;     // of the runs
+  std::string program = "lockstep";
+  std::reference_wrapper<World> world = World::alone();
+  const Tables* tables = &builtin_tables();
+  const std::atomic<bool>* stop = nullptr;
+  /// Told a line about every run; only in process 0.
+  std::function<void(const std::string&)> say = [](const std::string&) {};
+};
+
+struct PlannedRun {
+  std::string mode;
+  TrainRequest request;
+  std::string placement;  // RankLayout::placement
+};
+
+struct ComparisonPlan {
+  std::filesystem::path folder;
+  RankLayout layout;  // of all processes, which have such devices each
+  std::vector<std::string> modes;
+  std::vector<PlannedRun> runs;  // seed by seed, so that an unfinished comparison has whole seeds
+};
+
+/// Throws ConfigError when a mode is named twice or a configuration cannot be read.
+ComparisonPlan plan_comparison(const CompareRequest& request);
+
+/// What will be trained and what so many seeds can show, in lines.
+std::vector<std::string> describe(const ComparisonPlan& plan, int seeds);
+
+struct ComparedRuns {
+  std::vector<TrainSummary> finished;
+  std::vector<FailedRun> failed;
+  std::exception_ptr first_failure;
+};
+
+/// Trains what is missing; every process takes part, and process 0 looks at the folders and has the
+/// result. None when interrupted: the same call goes on. Throws ConfigError when a folder holds
+/// a run with another configuration, and what train() throws that is not of one mode alone.
+std::optional<ComparedRuns> train_runs(const CompareRequest& request, ComparisonPlan& plan);
+
+/// The run folder itself, or those inside the folder of a comparison that hold a finished run, in
+/// order of their names. Throws DataError when there are none.
+std::vector<std::filesystem::path> finished_run_folders(const std::filesystem::path& folder);
+
+/// A warning for each run whose configuration differs from the first's in more than mode and seed.
+std::vector<std::string> config_differences(const std::vector<TrainSummary>& runs,
+                                            const Tables& tables);
+
+}  // namespace lockstep
