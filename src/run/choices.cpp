@@ -72,7 +72,8 @@ std::optional<std::string> summarize_choices() {
 }
 
 std::vector<int> follow_first_process(World& world) {
-  const Json first = Json::parse(world.broadcast(describe_choices().dump()));
+  const auto told = world.to_others([] { return describe_choices().dump(); });
+  const Json first = told ? Json::parse(*told) : Json::array();  // process 0 is at one with itself
   std::vector<Choice> others;
   std::string forced;
   for (const Choice& own : tuner().choices()) {

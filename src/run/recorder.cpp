@@ -14,12 +14,16 @@
 #include "run/summary_json.h"
 
 namespace lockstep {
+
+// The sinks: a new one is a file of its own, and a word here. Null: the run does not want it.
+using MakeSink = std::unique_ptr<RunSink>(const RunDescription& run, const WarnOf& warn);
+MakeSink open_metrics_sink, scalars_sink, timing_sink, events_sink, tensorboard_sink;
+
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::unique_ptr<RunSink> (*kSinks[])(const RunDescription&, const WarnOf&) = {
-    scalars_sink, timing_sink, events_sink, tensorboard_sink};
+constexpr MakeSink* kSinks[] = {scalars_sink, timing_sink, events_sink, tensorboard_sink};
 
 // An earlier part of the run may have had another configuration; it stays beside the present one.
 void write_config(const RunDescription& run) {
@@ -60,7 +64,7 @@ Json val_scalars(const EvaluationRecord& record) {
 
 }  // namespace
 
-RunRecorder::RunRecorder(const RunDescription& run) {
+RunRecorder::RunRecorder(const RunDescription& run, const std::vector<std::string>& warnings) {
   const WarnOf warn = [this](std::int64_t step, const std::string& text) { warning(step, text); };
   // What it cannot write leaves the folder as it was. In the end its file may lie on a disk that is
   // not full.
@@ -78,6 +82,8 @@ RunRecorder::RunRecorder(const RunDescription& run) {
   }
   write_config(run);
   write_environment(run);
+  tell(&RunSink::begin, run);
+  for (const std::string& text : warnings) warning(run.step, text);
 }
 
 void RunRecorder::open(std::unique_ptr<RunSink> sink) {
@@ -93,11 +99,6 @@ void RunRecorder::go_on(const RunDescription& run) {
   trim_rank_logs(folder, run.step);
   trim_cut_line(folder.events());  // what these say of later steps has happened
   last_validated_ = last_validated_step(folder.scalars());
-}
-
-void RunRecorder::begin(const RunDescription& run, const std::vector<std::string>& warnings) {
-  tell(&RunSink::begin, run);
-  for (const std::string& text : warnings) warning(run.step, text);
 }
 
 void RunRecorder::show_progress(std::int64_t done, std::int64_t total, double loss) const {

@@ -15,11 +15,10 @@ namespace lockstep {
 class RunRecorder {
  public:
   /// Makes the folder, or takes from that of an earlier part of the run what lies after `run.step`:
-  /// these steps are trained again. Throws ConfigError when run.metrics_file cannot be written;
-  /// the folder then is as it was.
-  explicit RunRecorder(const RunDescription& run);
+  /// these steps are trained again. Tells the sinks of the run and the warnings so far. Throws
+  /// ConfigError when run.metrics_file cannot be written; the folder then is as it was.
+  RunRecorder(const RunDescription& run, const std::vector<std::string>& warnings);
 
-  void begin(const RunDescription& run, const std::vector<std::string>& warnings);
   void show_progress(std::int64_t done, std::int64_t total, double loss) const;
   void step(const StepReport& report);
   void ranks(std::int64_t step, std::span<const RankReport> reports);
@@ -32,8 +31,6 @@ class RunRecorder {
   void warning(std::int64_t step, const std::string& text);
   /// Why the run ends, into run.log, once. Safe from any thread.
   void error(const std::string& text);
-  /// A line for people alone.
-  void note(const std::string& text) { log_->warning(text); }
   void end(const RunEnd& end);
 
  private:

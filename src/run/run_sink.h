@@ -110,11 +110,4 @@ inline bool rounds_to_tf32(const RunOptions& run) {
 /// How a sink tells of what costs no training.
 using WarnOf = std::function<void(std::int64_t step, const std::string& text)>;
 
-// Null: the run does not want it.
-std::unique_ptr<RunSink> open_metrics_sink(const RunDescription& run, const WarnOf& warn);
-std::unique_ptr<RunSink> scalars_sink(const RunDescription& run, const WarnOf& warn);
-std::unique_ptr<RunSink> timing_sink(const RunDescription& run, const WarnOf& warn);
-std::unique_ptr<RunSink> events_sink(const RunDescription& run, const WarnOf& warn);
-std::unique_ptr<RunSink> tensorboard_sink(const RunDescription& run, const WarnOf& warn);
-
 }  // namespace lockstep

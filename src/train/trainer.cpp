@@ -157,14 +157,13 @@ Trainer::Trainer(const TrainRequest& request)
       feed_(*session_.loader),
       meter_(session_.layout.devices, session_.resume.state(), session_.max_iters,
              request_.config.run.log_every),
-      recorder_(session_.describe()),
+      recorder_(session_.describe(), session_.warnings),
       best_{session_.resume.state().best_score, session_.resume.state().best_iter} {
   failure_listener_.emplace(session_.world, [this](const std::string& heard) {
     std::string text = replicas_.sync_group().explain_failure(heard);
     recorder_.error(text);
     return text;
   });
-  recorder_.begin(session_.describe(), session_.warnings);
 }
 
 TrainSummary Trainer::run() {

@@ -6,6 +6,7 @@
 
 #include "io/atomic_file.h"
 #include "lockstep/core/check.h"
+#include "lockstep/data/loader.h"
 #include "lockstep/nn/predictor.h"
 #include "train/evaluator.h"
 #include "train/runs.h"
