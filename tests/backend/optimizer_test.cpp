@@ -32,6 +32,8 @@ struct UpdateCase {
 Update sgd(float momentum) { return {Sgd{.momentum = momentum}}; }
 Update adamw(std::int64_t number) { return {AdamW{.beta1 = 0.8, .beta2 = 0.95}, number}; }
 
+Update lion() { return {Lion{.beta1 = 0.8, .beta2 = 0.95}}; }
+
 Values squares_of(Values values) {
   for (float& value : values) value *= value;
   return values;
@@ -96,6 +98,11 @@ struct Element {
     state[0] = rule.momentum * state[0] + grad + weight_decay * weight;
     weight -= lr * state[0];
   }
+  void update(const Lion& rule, std::int64_t, double grad, double lr, double weight_decay) {
+    const double blend = rule.beta1 * state[0] + (1 - rule.beta1) * grad;
+    weight -= lr * ((blend > 0) - (blend < 0) + weight_decay * weight);
+    state[0] = rule.beta2 * state[0] + (1 - rule.beta2) * grad;
+  }
   void update(const AdamW& rule, std::int64_t number, double grad, double lr, double weight_decay) {
     weight -= lr * weight_decay * weight;
     state[0] = rule.beta1 * state[0] + (1 - rule.beta1) * grad;
@@ -154,13 +161,15 @@ TEST_CASE("the optimizer sums the ranks, updates its range and writes it to ever
     check_step(*named.backend, {1200, 4, 3, 1190, 0.05F, adamw(9), 0});
     check_step(*named.backend, {1200, 2, 3, 1190, 0.05F, adamw(100'001), 0.1F});
     check_step(*named.backend, {40, 2, 3, 39, 0.01F, {AdamW{}}, 0.1F});
+    check_step(*named.backend, {40, 3, 7, 33, 0.1F, lion(), 0.5F});
+    check_step(*named.backend, {1200, 4, 3, 1190, 0.05F, lion(), 0});
   }
 }
 
 TEST_CASE("a large shard has the same bits with any number of threads") {
   const auto one = make_backend({DeviceKind::kCpu, 0, 0}, 1);
   const auto three = make_backend({DeviceKind::kCpu, 0, 0}, 3);
-  for (const Update& update : {sgd(0.9F), adamw(7)}) {
+  for (const Update& update : {sgd(0.9F), adamw(7), lion()}) {
     const UpdateCase c{50001, 3, 1, 50000, 0.01F, update, 1e-4F};
     const Replicas a(*one, c), b(*three, c);
     const DeviceNumber<double> norm_of_a(*one, 0.0), norm_of_b(*three, 0.0);
@@ -176,7 +185,7 @@ TEST_CASE("a range's learning rate is the shard's times the range's multiplier")
   const std::int64_t elements = 400;
   for (NamedBackend& named : available_backends()) {
     CAPTURE(named.name);
-    for (const Update& update : {sgd(0.9F), adamw(3)}) {
+    for (const Update& update : {sgd(0.9F), adamw(3), lion()}) {
       // A quarter and eight times are exact: the same bits as with the product for a rate.
       const UpdateCase c{elements, 2, 0, elements, 0.05F, update, 0.1F};
       const Replicas together(*named.backend, c), alone(*named.backend, c);

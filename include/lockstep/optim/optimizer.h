@@ -19,12 +19,13 @@
 #include <vector>
 
 #include "lockstep/optim/adamw.h"
+#include "lockstep/optim/lion.h"
 #include "lockstep/optim/sgd.h"
 
 namespace lockstep {
 
 /// A configuration without a type has the first.
-using Optimizer = std::variant<Sgd, AdamW>;
+using Optimizer = std::variant<Sgd, AdamW, Lion>;
 
 template <typename... Types>
 constexpr std::size_t most_slots(const std::variant<Types...>*) {
@@ -44,7 +45,7 @@ struct ParameterGroup {
 /// What a schedule starts from.
 float base_learning_rate(const Optimizer& optimizer);
 
-/// "sgd", "adamw".
+/// "sgd", "adamw", "lion".
 std::string optimizer_name(const Optimizer& optimizer);
 
 /// {"momentum_buffer"}; {"exp_avg", "exp_avg_sq"}.
