@@ -5,7 +5,7 @@
 
 #include "backend/operand_checks.h"
 #include "kernels/device/check_cuda.h"
-#include "kernels/device/pinned_readback.h"
+#include "kernels/device/host_copies.h"
 #include "kernels/operations/image_sums.h"
 #include "kernels/operations/launchers.h"
 

@@ -3,10 +3,11 @@
 // operations are the kernels of GpuOperations. Several replicas may share a GPU; each has a backend
 // of its own.
 
+#include "backend/probe.h"
 #include "kernels/cudnn/cudnn_convolution.h"
 #include "kernels/device/device.h"
 #include "kernels/device/device_memory.h"
-#include "kernels/device/upload_ring.h"
+#include "kernels/device/host_copies.h"
 #include "kernels/operations/gpu_operations.h"
 #include "kernels/transport/peer_staging.h"
 
@@ -68,5 +69,9 @@ class CudaBackend final : public GpuOperations {
   PeerStaging peers_;
   CudnnConvolutions convolutions_;
 };
+
+/// Driver, libraries, devices with their memory, and which reach one another's, for `lockstep
+/// doctor`. Does not throw.
+std::vector<Diagnostic> probe();
 
 }  // namespace lockstep::gpu

@@ -3,9 +3,9 @@
 
 #include <cstdlib>
 
+#include "backend/cuda_backends.h"
 #include "kernels/cuda_backend.h"
 #include "kernels/device/device.h"
-#include "kernels/examine.h"
 #include "kernels/transport/gpu_transport.h"
 #include "kernels/transport/register_nccl.h"
 #include "lockstep/cuda.h"
@@ -29,7 +29,7 @@ namespace lockstep {
 
 void register_cuda() {
   gpu::ask_for_many_queues();
-  provide_cuda_backends({gpu::device_count, gpu::make_cuda_backend, gpu::examine});
+  provide_cuda_backends({gpu::device_count, gpu::make_cuda_backend, gpu::probe});
   provide_gpu_transport(TransportKind::kHost, gpu::make_gpu_host_transports);
   provide_gpu_transport(TransportKind::kEvent, gpu::make_event_transports);
 #if defined(LOCKSTEP_NCCL)

@@ -18,7 +18,6 @@
 
 #include "backend/conv/autotuner.h"
 #include "kernels/cudnn/cudnn_graph.h"
-#include "kernels/cudnn/engine_choice.h"
 #include "kernels/operations/launchers.h"
 #include "kernels/primitives/context.h"
 #include "lockstep/backend/backend.h"

@@ -2,11 +2,15 @@
 
 #include <algorithm>
 #include <array>
+#include <sstream>
 
 #include "kernels/cudnn/check_cudnn.h"
 
 namespace lockstep::gpu {
 namespace {
+
+constexpr std::array kOrders = {"out_in_taps", "out_taps_in"};  // [WeightOrder]
+constexpr std::array kLists = {"heuristic", "fallback"};
 
 using Extents = std::array<std::int64_t, 4>;  // cuDNN's order: batch, channels, height, width
 
@@ -283,6 +287,26 @@ CudnnDescriptor make_variant_pack(std::span<void* const> tensors, void* workspac
   pack.set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, workspace);
   pack.finalize("binding tensors");
   return pack;
+}
+
+std::string to_string(const EngineChoice& choice) {
+  return concat(kOrders[static_cast<std::size_t>(choice.order)], " ", kLists[choice.fallback], " ",
+                choice.index);
+}
+
+std::optional<EngineChoice> parse_engine(const std::string& text) {
+  std::istringstream stream(text);
+  std::string order, list;
+  std::size_t index = 0;
+  stream >> order >> list >> index;
+  if (!stream) return std::nullopt;
+  for (const WeightOrder known : {WeightOrder::kOutInTaps, WeightOrder::kOutTapsIn}) {
+    for (const bool fallback : {false, true}) {
+      const EngineChoice choice{known, fallback, index};
+      if (to_string(choice) == text) return choice;
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace lockstep::gpu

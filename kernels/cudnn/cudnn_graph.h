@@ -7,11 +7,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "lockstep/backend/conv_geometry.h"
+#include "lockstep/backend/operands.h"
 #include "lockstep/core/tensor.h"
 
 namespace lockstep::gpu {
@@ -89,6 +90,21 @@ struct CudnnTarget {
 std::vector<CudnnDescriptor> find_engines(const ConvProblem& problem, WeightOrder order,
                                           const CudnnTarget& target, bool fallback,
                                           std::size_t limit);
+
+/// One of find_engines's list, by the name that the file of choices (backend/conv/autotuner.h) has
+/// for it.
+struct EngineChoice {
+  WeightOrder order = WeightOrder::kOutInTaps;
+  bool fallback = false;
+  std::size_t index = 0;
+
+  friend bool operator==(const EngineChoice&, const EngineChoice&) = default;
+};
+
+/// "out_taps_in heuristic 3", "out_in_taps fallback 0".
+std::string to_string(const EngineChoice& choice);
+/// Nothing for a text of another form.
+std::optional<EngineChoice> parse_engine(const std::string& text);
 
 /// What cuDNN executes.
 struct CudnnPlan {

@@ -13,7 +13,7 @@
 #include <algorithm>
 #include <cmath>
 #include <span>
-#include <type_traits>
+#include <variant>
 
 #include "backend/formulas.h"
 #include "backend/operand_checks.h"
@@ -38,6 +38,7 @@ struct Replicas {
   int loss_count;
   DeviceScalar<float> lr = 0.0F;
   DeviceScalar<float> grad_scale = 1.0F;
+  UpdateCount updates = {};
 };
 
 constexpr unsigned kThreads = 256;
@@ -93,7 +94,7 @@ struct SquaredNorm {
 };
 
 // What every GPU and Toolkit takes as a kernel's arguments.
-static_assert(sizeof(Replicas) + sizeof(UpdateRule) + sizeof(Ranges) + sizeof(SquaredNorm) <= 4096);
+static_assert(sizeof(Replicas) + sizeof(Optimizer) + sizeof(Ranges) + sizeof(SquaredNorm) <= 4096);
 
 __device__ bool losses_are_finite(const Replicas& replicas) {
   bool finite = true;
@@ -103,18 +104,18 @@ __device__ bool losses_are_finite(const Replicas& replicas) {
   return finite;
 }
 
-/// That of a rule. One thread of the block computes what is computed in double, of which many GPUs
-/// do little at a time.
+/// That of the optimizer. One thread of the block computes what is computed in double, of which
+/// many GPUs do little at a time.
 template <typename Rule>
-__device__ auto shared_element(const Rule& rule) {
-  using Element = decltype(element_of(rule));
-  if constexpr (std::is_same_v<Rule, AdamWRule>) {
+__device__ auto shared_element(const Rule& rule, const UpdateCount& updates) {
+  using Element = typename Rule::Element;
+  if constexpr (Element::kMadeInDouble) {
     auto& shared = block_shared<Element>();
-    if (threadIdx.x == 0) shared = element_of(rule);
+    if (threadIdx.x == 0) shared = Element(rule, updates.get());
     __syncthreads();
     return Element(shared);
   } else {
-    return element_of(rule);
+    return Element(rule, updates.get());
   }
 }
 
@@ -191,8 +192,8 @@ __device__ double update_within(const Replicas& replicas, const Step<Element>& s
 template <int kWidth, typename Rule>
 __global__ void optimizer_kernel(Replicas replicas, Rule rule, Ranges ranges, SquaredNorm norm) {
   if (!losses_are_finite(replicas)) return;
-  using Element = decltype(element_of(rule));
-  const Element element = shared_element(rule);
+  using Element = typename Rule::Element;
+  const Element element = shared_element(rule, replicas.updates);
   const float lr = replicas.lr.get(), grad_scale = replicas.grad_scale.get();
   for (int chunk = static_cast<int>(blockIdx.x); chunk < ranges.chunks;
        chunk += static_cast<int>(gridDim.x)) {
@@ -282,6 +283,7 @@ Replicas replicas_of(const OptimizerShard& shard, bool& aligned) {
   replicas.loss_count = static_cast<int>(shard.losses.size());
   replicas.lr = shard.lr;
   replicas.grad_scale = shard.grad_scale;
+  replicas.updates = shard.updates;
   const auto fits = [](const float* memory) { return is_aligned(memory, 16); };
   aligned = std::all_of(shard.state.begin(), shard.state.end(), fits) &&
             std::all_of(shard.grads.begin(), shard.grads.end(), fits) &&
@@ -302,7 +304,7 @@ void update_in_order(const Context& context, const OptimizerShard& shard) {
         [&](const auto& rule) {
           update_ranges(context, replicas, rule, aligned, some, shard.squared_norm);
         },
-        shard.rule);
+        shard.optimizer);
     if (shard.block_squares == nullptr) continue;
     add_block_squares(context, replicas, some, shard.block_squares);
   }

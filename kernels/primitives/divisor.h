@@ -7,8 +7,8 @@
 #include <bit>
 #include <cstdint>
 
-#include "lockstep/backend/host_device.h"
 #include "lockstep/core/check.h"
+#include "lockstep/core/device.h"
 
 namespace lockstep::gpu {
 

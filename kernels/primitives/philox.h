@@ -6,7 +6,7 @@
 
 #include "core/rng.h"
 #include "kernels/primitives/launch.h"
-#include "lockstep/backend/host_device.h"
+#include "lockstep/core/device.h"
 
 namespace lockstep::gpu {
 

@@ -9,10 +9,10 @@
 #include <memory>
 
 #include "app/command.h"
+#include "backend/probe.h"
 #include "core/json.h"
 #include "core/seconds_since.h"
 #include "lockstep/backend/backend.h"
-#include "lockstep/backend/examine.h"
 #include "lockstep/core/check.h"
 #include "lockstep/sync/sync_group.h"
 #include "step/replica_group.h"
@@ -82,7 +82,7 @@ class SelfTest {
   Storage memory_;
 };
 
-Finding test_exchange(const std::string& text) {
+Diagnostic test_exchange(const std::string& text) {
   const std::string topic = "exchange on " + text;
   try {
     const std::vector<Device> devices = parse_devices(text);
@@ -114,10 +114,10 @@ Finding test_exchange(const std::string& text) {
   }
 }
 
-std::vector<Finding> examine() {
-  std::vector<Finding> findings = examine_cpu();
+std::vector<Diagnostic> examine() {
+  std::vector<Diagnostic> findings = probe_cpu();
   findings.push_back(test_exchange(fmt::format("cpu:{}", kReplicas)));
-  for (Finding& finding : examine_cuda()) findings.push_back(std::move(finding));
+  for (Diagnostic& finding : probe_cuda()) findings.push_back(std::move(finding));
   if (cuda_device_count() > 0) {
     findings.push_back(test_exchange(fmt::format("cuda:0x{}", kReplicas)));
   }
@@ -132,10 +132,10 @@ void declare_doctor(Options& options, DoctorArguments& arguments) {
 }
 
 int run_doctor(const DoctorArguments& arguments) {
-  const std::vector<Finding> findings = examine();
+  const std::vector<Diagnostic> findings = examine();
   bool good = true;
   Json json = Json::array();
-  for (const Finding& finding : findings) {
+  for (const Diagnostic& finding : findings) {
     good = good && finding.good;
     json.push_back({{"good", finding.good},
                     {"topic", finding.topic},

@@ -8,11 +8,11 @@
 #include <cstdlib>
 
 #include "app/command.h"
+#include "backend/probe.h"
 #include "checks/checks.h"
 #include "core/json.h"
 #include "core/seconds_since.h"
 #include "lockstep/backend/backend.h"
-#include "lockstep/backend/examine.h"
 
 namespace lockstep {
 namespace {
@@ -91,7 +91,7 @@ class Report {
   std::string describe_backend() const {
     const bool gpus = devices_.starts_with("cuda");
     std::string all;
-    for (const Finding& finding : gpus ? examine_cuda() : examine_cpu()) {
+    for (const Diagnostic& finding : gpus ? probe_cuda() : probe_cpu()) {
       all += (all.empty() ? "" : "; ") + finding.topic + ": " + finding.text;
     }
     return all;

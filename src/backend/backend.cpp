@@ -4,8 +4,12 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <vector>
 
 #include "backend/cpu/cpu_backend.h"
+#include "backend/cuda_backends.h"
+#include "backend/operand_checks.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep {
 namespace {
@@ -15,7 +19,32 @@ CudaBackends& cuda_backends() {
   return backends;
 }
 
+/// For backends whose operations are done when they return.
+class FinishedReadback final : public Readback {
+ public:
+  FinishedReadback(Backend& backend, const Tensor& source, int slots)
+      : backend_(backend),
+        source_(source),
+        copies_(static_cast<std::size_t>(slots), std::vector<std::byte>(dense_bytes(source))) {}
+
+  void start(int slot) override {
+    backend_.download(copies_.at(static_cast<std::size_t>(slot)).data(), source_);
+    backend_.synchronize();
+  }
+  const void* wait(int slot) override { return copies_.at(static_cast<std::size_t>(slot)).data(); }
+
+ private:
+  Backend& backend_;
+  const Tensor source_;
+  std::vector<std::vector<std::byte>> copies_;  // [slot]
+};
+
 }  // namespace
+
+std::unique_ptr<Readback> Backend::make_readback(const Tensor& source, int slots) {
+  check_transfer(source);
+  return std::make_unique<FinishedReadback>(*this, source, slots);
+}
 
 // omp_get_num_procs() goes by the process's affinity, which mpirun, taskset and srun set
 // (sched_getaffinity), as it was before OMP_PROC_BIND bound this thread to a single core.
@@ -39,8 +68,8 @@ int cuda_device_count() {
   return cuda_backends().device_count == nullptr ? 0 : cuda_backends().device_count();
 }
 
-std::vector<Finding> examine_cuda() {
-  if (cuda_backends().examine != nullptr) return cuda_backends().examine();
+std::vector<Diagnostic> probe_cuda() {
+  if (cuda_backends().probe != nullptr) return cuda_backends().probe();
   return {{true, "CUDA", "this build is for the CPU only",
            "to use GPUs: install the CUDA Toolkit, cuDNN and NCCL, and build again"}};
 }

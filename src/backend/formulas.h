@@ -1,5 +1,6 @@
 #pragma once
-// Element formulas, written once and used by the CPU and the GPU code. No state, no includes of a
+// Element formulas, written once and used by the CPU and the GPU code (those of an optimizer are in
+// its header, lockstep/optim). No state, no includes of a
 // device. Products and sums are fused by hand (std::fma): compilers would choose differently where
 // to fuse, and the same bits are promised on every device.
 
@@ -8,7 +9,6 @@
 #include <limits>
 
 #include "lockstep/backend/backend.h"
-#include "lockstep/backend/host_device.h"
 
 namespace lockstep {
 
@@ -74,74 +74,6 @@ LOCKSTEP_HOST_DEVICE inline float normalize(float x, float mean, float scale, fl
 LOCKSTEP_HOST_DEVICE inline float update_running(float running, double value, double momentum) {
   return static_cast<float>(
       std::fma(1.0 - momentum, static_cast<double>(running), momentum * value));
-}
-
-/// base^exponent by repeated multiplication, which all devices round alike. REQUIRES: exponent >=
-/// 0.
-LOCKSTEP_HOST_DEVICE inline double power(double base, std::int64_t exponent) {
-  double result = 1;
-  for (; exponent > 0; exponent /= 2) {
-    if (exponent % 2 == 1) result *= base;
-    base *= base;
-  }
-  return result;
-}
-
-/// 1 - beta^t. The last product is fused by hand. REQUIRES: t >= 1.
-LOCKSTEP_HOST_DEVICE inline double bias_correction(double beta, std::int64_t t) {
-  return std::fma(-power(beta, t - 1), beta, 1.0);
-}
-
-// --- the update of one element, by rule: returns the new weight and changes the state
-
-struct SgdElement {
-  static constexpr int kSlots = SgdRule::kSlots;
-  float momentum = 0;
-
-  SgdElement() = default;
-  LOCKSTEP_HOST_DEVICE explicit SgdElement(const SgdRule& rule) : momentum(rule.momentum) {}
-  LOCKSTEP_HOST_DEVICE float operator()(float weight, float grad, float (&state)[kSlots], float lr,
-                                        float weight_decay) const {
-    state[0] = std::fma(momentum, state[0], std::fma(weight_decay, weight, grad));
-    return std::fma(-lr, state[0], weight);
-  }
-};
-
-/// What is the same for all elements is computed once, in double. No sum is left to the compiler.
-struct AdamWElement {
-  static constexpr int kSlots = AdamWRule::kSlots;
-  float mean_share = 0, square_share = 0;  // of the new value: 1 - beta1, 1 - beta2
-  float mean_decay = 0, square_decay = 0;  // beta1, beta2
-  float mean_correction = 1;               // 1 / (1 - beta1^t)
-  float root_correction = 1;               // 1 / sqrt(1 - beta2^t)
-  float eps = 0;
-
-  AdamWElement() = default;
-  /// On the device that owns the rule's memory.
-  LOCKSTEP_HOST_DEVICE explicit AdamWElement(const AdamWRule& rule)
-      : mean_share(static_cast<float>(1 - rule.beta1)),
-        square_share(static_cast<float>(1 - rule.beta2)),
-        mean_decay(static_cast<float>(rule.beta1)),
-        square_decay(static_cast<float>(rule.beta2)),
-        eps(rule.eps) {
-    const std::int64_t done = rule.steps.get() - (rule.skipped == nullptr ? 0 : *rule.skipped);
-    const std::int64_t t = done < 1 ? 1 : done;
-    mean_correction = static_cast<float>(1 / bias_correction(rule.beta1, t));
-    root_correction = static_cast<float>(1 / std::sqrt(bias_correction(rule.beta2, t)));
-  }
-  LOCKSTEP_HOST_DEVICE float operator()(float weight, float grad, float (&state)[kSlots], float lr,
-                                        float weight_decay) const {
-    const float decayed = std::fma(-lr * weight_decay, weight, weight);
-    state[0] = std::fma(mean_share, grad, mean_decay * state[0]);
-    state[1] = std::fma(square_share * grad, grad, square_decay * state[1]);
-    const float denominator = std::fma(std::sqrt(state[1]), root_correction, eps);
-    return std::fma(-lr * mean_correction, state[0] / denominator, decayed);
-  }
-};
-
-LOCKSTEP_HOST_DEVICE inline SgdElement element_of(const SgdRule& rule) { return SgdElement(rule); }
-LOCKSTEP_HOST_DEVICE inline AdamWElement element_of(const AdamWRule& rule) {
-  return AdamWElement(rule);
 }
 
 /// What a sum begins the next step with (Backend::reset_sums).

@@ -7,7 +7,7 @@
 #include <initializer_list>
 #include <span>
 
-#include "lockstep/backend/conv_geometry.h"
+#include "lockstep/backend/operands.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/tensor.h"
 

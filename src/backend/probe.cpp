@@ -1,3 +1,5 @@
+#include "backend/probe.h"
+
 #include <omp.h>
 #include <unistd.h>
 
@@ -5,11 +7,11 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <map>
 
 #include "backend/conv/autotuner.h"
 #include "backend/cpu/convolution_choice.h"
-#include "backend/processor.h"
-#include "lockstep/backend/examine.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
@@ -20,7 +22,7 @@ double memory_gib(int pages) {
          static_cast<double>(1U << 30U);
 }
 
-Finding threads() {
+Diagnostic threads() {
   const int cores = omp_get_num_procs();
   const char* limit = std::getenv("OMP_NUM_THREADS");
   if (limit != nullptr && std::atoi(limit) < cores) {
@@ -39,7 +41,7 @@ Finding threads() {
 }
 
 /// Which implementations the file of choices has for this processor.
-Finding convolutions() {
+Diagnostic convolutions() {
   const std::filesystem::path file = Autotuner::default_file();
   const Autotuner& tuner = Autotuner::of(file);
   if (tuner.file().empty()) {
@@ -49,19 +51,33 @@ Finding convolutions() {
   const auto winograd = std::count_if(kept.begin(), kept.end(), [](const auto& choice) {
     return choice.second != to_string(ConvEngine::kOneDnn);
   });
-  Finding finding{
+  Diagnostic found{
       true, "convolutions",
       concat("the fastest by the clock: ", kept.size(), " choices for this processor (", winograd,
              " for Winograd, ", kept.size() - static_cast<std::size_t>(winograd),
              " for oneDNN) in ", tuner.file().string()),
       ""};
-  for (const auto& [problem, chosen] : kept) finding.details.push_back(problem + ": " + chosen);
-  return finding;
+  for (const auto& [problem, chosen] : kept) found.details.push_back(problem + ": " + chosen);
+  return found;
 }
 
 }  // namespace
 
-std::vector<Finding> examine_cpu() {
+std::string processor_name() {
+  std::ifstream stream("/proc/cpuinfo");
+  std::map<std::string, std::string> first;  // of the first processor
+  for (std::string line; std::getline(stream, line) && !line.empty();) {
+    const std::size_t end = line.find_first_of("\t:");
+    const std::size_t value = line.find(": ");
+    if (value != std::string::npos) first.emplace(line.substr(0, end), line.substr(value + 2));
+  }
+  if (!first.contains("model name")) return "unknown";
+  if (!first.contains("cpu family") || !first.contains("model")) return first["model name"];
+  return concat(first["model name"], " (family ", first["cpu family"], ", model ", first["model"],
+                ")");
+}
+
+std::vector<Diagnostic> probe_cpu() {
   return {{true, "processor", processor_name(), ""},
           threads(),
           {true, "memory",

@@ -204,7 +204,7 @@ struct LossOptions {
 
   template <typename Visitor>
   void visit_options(Visitor& v, bool aux_head) {
-    v.alternatives("type", loss, "");
+    v.alternatives("type", loss);
     v("aux_weight", aux_weight, "of the auxiliary head's loss in the sum",
       {.in = limits::kNotNegative, .written = aux_head});
   }
@@ -217,7 +217,7 @@ struct OptimOptions {
 
   template <typename Visitor>
   void visit_options(Visitor& v) {
-    v.alternatives("type", optimizer, "sgd, adamw");
+    v.alternatives("type", optimizer);
     v("lr_reference_batch", lr_reference_batch,
       "lr is for this global batch, and scaled to the run's; 0: as it is",
       {.in = limits::kNotNegative, .after = "lr"});

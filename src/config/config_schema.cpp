@@ -81,12 +81,14 @@ class KeyLister : public SectionVisitor<KeyLister> {
     add(std::move(row), option.after);
   }
 
-  // From the last to the first, so that the keys of the first come first.
+  // From the last to the first, so that the keys of the first come first, and its values are the
+  // initial ones.
   template <typename Variant>
-  void alternatives(const char* key, const Variant& variant, const char* doc) {
+  void alternatives(const char* key, const Variant& variant) {
     const Words names = names_of_alternatives<Variant>();
-    add({path_of(key), doc, "one of " + quoted_list(names), quoted(name_of_chosen(variant)), true,
-         names},
+    const std::string choice = names.size() > 1 ? fmt::format("{}", fmt::join(names, ", ")) : "";
+    add({path_of(key), choice, "one of " + quoted_list(names), quoted(name_of_chosen(variant)),
+         true, names},
         "");
     [this]<std::size_t... I>(std::index_sequence<I...>) {
       (visit<Alternative<Variant, sizeof...(I) - 1 - I>>(), ...);
@@ -112,6 +114,7 @@ class KeyLister : public SectionVisitor<KeyLister> {
   // Behind the key before it, or `after`; an alternative's that another has, too, is that one.
   void add(ConfigKey key, const std::string& after) {
     if (const std::size_t known = behind(key.path); known != 0) {
+      keys_[known - 1].initial = key.initial;
       next_ = known;
       return;
     }
@@ -148,7 +151,7 @@ class OptionReader : public SectionVisitor<OptionReader> {
 
   // A key that an alternative has and the chosen one has not is still read, for its own errors.
   template <typename Variant>
-  void alternatives(const char* key, Variant& variant, const char*) {
+  void alternatives(const char* key, Variant& variant) {
     choose(path_of(key), variant);
     std::visit([this](auto& chosen) { chosen.visit_options(*this); }, variant);
     [&]<std::size_t... I>(std::index_sequence<I...>) {
@@ -233,7 +236,7 @@ class OptionWriter : public SectionVisitor<OptionWriter> {
   }
 
   template <typename Variant>
-  void alternatives(const char* key, Variant& variant, const char*) {
+  void alternatives(const char* key, Variant& variant) {
     const std::string name = quoted(name_of_chosen(variant));
     values_[path_of(key)] = {name, name};
     std::visit([this](auto& chosen) { chosen.visit_options(*this); }, variant);

@@ -1,20 +1,9 @@
 #include "step/weight_update.h"
 
 #include "lockstep/core/check.h"
+#include "step/parameter_ranges.h"
 
 namespace lockstep {
-namespace {
-
-UpdateRule rule_of(const Sgd& sgd, const StepScalars&, const LossScaler&) {
-  return SgdRule{sgd.momentum};
-}
-
-UpdateRule rule_of(const AdamW& adamw, const StepScalars& scalars, const LossScaler& scaler) {
-  return AdamWRule{adamw.beta1, adamw.beta2, adamw.eps, {0, &scalars.begun}, scaler.skipped()};
-}
-
-}  // namespace
-
 WeightUpdate::WeightUpdate(const DataParallelOptions& options, const UpdateShare& share,
                            const ParameterStore& own, Backend& backend, const StepScalars& scalars,
                            const StepTotals& totals, const LossScaler& scaler)
@@ -54,11 +43,6 @@ void WeightUpdate::allocate_slots(std::int64_t elements) {
   }
 }
 
-UpdateRule WeightUpdate::rule() const {
-  return std::visit([this](const auto& any) { return rule_of(any, scalars_, scaler_); },
-                    optimizer_);
-}
-
 void WeightUpdate::apply(GradientReducer& reducer, std::span<const double* const> indicators) {
   const GradientSum sum = reducer.sum(begin_);
   double* const blocks = totals_.block_squares();
@@ -67,7 +51,8 @@ void WeightUpdate::apply(GradientReducer& reducer, std::span<const double* const
                        .weights = weights_,
                        .ranges = ranges_,
                        .lr = {0.0F, &scalars_.lr},
-                       .rule = rule(),
+                       .optimizer = optimizer_,
+                       .updates = {{0, &scalars_.begun}, scaler_.skipped()},
                        .losses = indicators,
                        .squared_norm = blocks == nullptr ? &totals_.sums().squared_norm : nullptr,
                        .block_squares = blocks,

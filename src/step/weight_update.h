@@ -34,7 +34,6 @@ class WeightUpdate {
 
  private:
   void allocate_slots(std::int64_t elements);
-  UpdateRule rule() const;
 
   Backend& backend_;
   const Optimizer optimizer_;

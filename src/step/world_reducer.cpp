@@ -6,7 +6,7 @@
 
 #include "backend/cpu/sum_parts.h"
 #include "lockstep/core/check.h"
-#include "lockstep/optim/optimizer.h"
+#include "step/parameter_ranges.h"
 
 namespace lockstep {
 namespace {

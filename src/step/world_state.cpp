@@ -1,6 +1,7 @@
 #include "step/world_state.h"
 
 #include "lockstep/core/check.h"
+#include "step/parameter_ranges.h"
 
 namespace lockstep {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <numeric>
 
-#include "backend/processor.h"
+#include "backend/probe.h"
 #include "data/data_check.h"
 #include "lockstep/core/check.h"
 #include "run/choices.h"

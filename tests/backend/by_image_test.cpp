@@ -354,7 +354,7 @@ TEST_CASE("an update adds the parts in the order of its joins, and squares block
                          .state = {velocity.floats()},
                          .ranges = ranges,
                          .lr = 1.0F,
-                         .rule = SgdRule{},
+                         .optimizer = Sgd{.momentum = 0},
                          .block_squares = squares.data()};
     bench.on->optimizer_update(shard);
     const Values sum = tree(values);

@@ -1,7 +1,6 @@
-#include "lockstep/backend/conv_geometry.h"
-
 #include <doctest/doctest.h>
 
+#include "lockstep/backend/operands.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {

@@ -169,7 +169,7 @@ TEST_CASE("SGD divides the scale out of gradients and norm") {
       OptimizerShard shard{.grads = grads, .weights = both, .state = {velocity.floats()}};
       shard.ranges = {&range, 1};
       shard.lr = 0.25F;
-      shard.rule = SgdRule{.momentum = 0.9F};
+      shard.optimizer = Sgd{.momentum = 0.9F};
       shard.squared_norm = norm.pointer();
       shard.grad_scale = {0.0F, inverse.pointer()};
       backend.optimizer_update(shard);

@@ -13,18 +13,26 @@
 namespace lockstep::test {
 namespace {
 
+/// What is done to every element, and the number of the update.
+struct Update {
+  Optimizer optimizer;
+  std::int64_t number = 1;
+};
+
 struct UpdateCase {
   std::int64_t elements;
   std::size_t ranks;
   std::int64_t begin, end;
   float lr;
-  UpdateRule rule;
+  Update update;
   float weight_decay;
   std::int64_t base = 0;  // the element that pointers point to; no multiple of 4: off 16 bytes
 };
 
-SgdRule sgd(float momentum) { return {.momentum = momentum}; }
-AdamWRule adamw(std::int64_t step) { return {.beta1 = 0.8, .beta2 = 0.95, .steps = step}; }
+Update sgd(float momentum) { return {Sgd{.momentum = momentum}}; }
+Update adamw(std::int64_t number) { return {AdamW{.beta1 = 0.8, .beta2 = 0.95}, number}; }
+
+Update lion() { return {Lion{.beta1 = 0.8, .beta2 = 0.95}}; }
 
 Values squares_of(Values values) {
   for (float& value : values) value *= value;
@@ -53,7 +61,8 @@ class Replicas {
             .state = {first_.floats() + c.base, second_.floats() + c.base},
             .ranges = {&range_, 1},
             .lr = c.lr,
-            .rule = c.rule,
+            .optimizer = c.update.optimizer,
+            .updates = {.begun = c.update.number},
             .squared_norm = squared_norm};
   }
   Values weights(std::size_t rank) const { return weights_[rank].get(); }
@@ -85,16 +94,21 @@ class Replicas {
 struct Element {
   double weight, state[2];
 
-  void update(const SgdRule& rule, double grad, double lr, double weight_decay) {
+  void update(const Sgd& rule, std::int64_t, double grad, double lr, double weight_decay) {
     state[0] = rule.momentum * state[0] + grad + weight_decay * weight;
     weight -= lr * state[0];
   }
-  void update(const AdamWRule& rule, double grad, double lr, double weight_decay) {
+  void update(const Lion& rule, std::int64_t, double grad, double lr, double weight_decay) {
+    const double blend = rule.beta1 * state[0] + (1 - rule.beta1) * grad;
+    weight -= lr * ((blend > 0) - (blend < 0) + weight_decay * weight);
+    state[0] = rule.beta2 * state[0] + (1 - rule.beta2) * grad;
+  }
+  void update(const AdamW& rule, std::int64_t number, double grad, double lr, double weight_decay) {
     weight -= lr * weight_decay * weight;
     state[0] = rule.beta1 * state[0] + (1 - rule.beta1) * grad;
     state[1] = rule.beta2 * state[1] + (1 - rule.beta2) * grad * grad;
     double power1 = 1, power2 = 1;
-    for (std::int64_t k = 0; k < rule.steps.value; ++k) power1 *= rule.beta1, power2 *= rule.beta2;
+    for (std::int64_t k = 0; k < number; ++k) power1 *= rule.beta1, power2 *= rule.beta2;
     const double mean = state[0] / (1 - power1), square = state[1] / (1 - power2);
     weight -= lr * mean / (std::sqrt(square) + static_cast<double>(rule.eps));
   }
@@ -111,7 +125,11 @@ void check_step(Backend& backend, const UpdateCase& c) {
     double grad = 0;
     for (std::size_t rank = 0; rank < c.ranks; ++rank) grad += replicas.grads(rank)[i];
     Element element{weight[i], {state[0][i], state[1][i]}};
-    std::visit([&](const auto& rule) { element.update(rule, grad, c.lr, c.weight_decay); }, c.rule);
+    std::visit(
+        [&](const auto& rule) {
+          element.update(rule, c.update.number, grad, c.lr, c.weight_decay);
+        },
+        c.update.optimizer);
     expected_weight[i] = element.weight;
     for (int slot : {0, 1}) expected_state[slot][i] = element.state[slot];
   }
@@ -142,15 +160,17 @@ TEST_CASE("the optimizer sums the ranks, updates its range and writes it to ever
     check_step(*named.backend, {40, 3, 7, 33, 0.1F, adamw(2), 0.5F});
     check_step(*named.backend, {1200, 4, 3, 1190, 0.05F, adamw(9), 0});
     check_step(*named.backend, {1200, 2, 3, 1190, 0.05F, adamw(100'001), 0.1F});
-    check_step(*named.backend, {40, 2, 3, 39, 0.01F, AdamWRule{.steps = 1}, 0.1F});
+    check_step(*named.backend, {40, 2, 3, 39, 0.01F, {AdamW{}}, 0.1F});
+    check_step(*named.backend, {40, 3, 7, 33, 0.1F, lion(), 0.5F});
+    check_step(*named.backend, {1200, 4, 3, 1190, 0.05F, lion(), 0});
   }
 }
 
 TEST_CASE("a large shard has the same bits with any number of threads") {
   const auto one = make_backend({DeviceKind::kCpu, 0, 0}, 1);
   const auto three = make_backend({DeviceKind::kCpu, 0, 0}, 3);
-  for (const UpdateRule& rule : {UpdateRule(sgd(0.9F)), UpdateRule(adamw(7))}) {
-    const UpdateCase c{50001, 3, 1, 50000, 0.01F, rule, 1e-4F};
+  for (const Update& update : {sgd(0.9F), adamw(7), lion()}) {
+    const UpdateCase c{50001, 3, 1, 50000, 0.01F, update, 1e-4F};
     const Replicas a(*one, c), b(*three, c);
     const DeviceNumber<double> norm_of_a(*one, 0.0), norm_of_b(*three, 0.0);
     one->optimizer_update(a.shard(c, norm_of_a.pointer()));
@@ -165,9 +185,9 @@ TEST_CASE("a range's learning rate is the shard's times the range's multiplier")
   const std::int64_t elements = 400;
   for (NamedBackend& named : available_backends()) {
     CAPTURE(named.name);
-    for (const UpdateRule& rule : {UpdateRule(sgd(0.9F)), UpdateRule(adamw(3))}) {
+    for (const Update& update : {sgd(0.9F), adamw(3), lion()}) {
       // A quarter and eight times are exact: the same bits as with the product for a rate.
-      const UpdateCase c{elements, 2, 0, elements, 0.05F, rule, 0.1F};
+      const UpdateCase c{elements, 2, 0, elements, 0.05F, update, 0.1F};
       const Replicas together(*named.backend, c), alone(*named.backend, c);
       const ParameterRange ranges[] = {{1, 90, 0.1F, 8}, {90, 203, 0.1F}, {203, 399, 0.1F, 0.25F}};
       OptimizerShard shard = together.shard(c);
@@ -193,15 +213,12 @@ TEST_CASE("AdamW counts its updates in device memory, without the steps that wer
     const Replicas expected(*named.backend, c), got(*named.backend, c), other(*named.backend, c);
     named.backend->optimizer_update(expected.shard(c));
     const DeviceNumber<std::int64_t> begun(*named.backend, 7), skipped(*named.backend, 3);
-    AdamWRule rule = adamw(0);
-    rule.steps = {0, begun.pointer()};
     OptimizerShard shard = other.shard(c);
-    shard.rule = rule;
+    shard.updates = {{0, begun.pointer()}};
     named.backend->optimizer_update(shard);
     CHECK(other.weights(0) != expected.weights(0));  // of the seventh
-    rule.skipped = skipped.pointer();
     shard = got.shard(c);
-    shard.rule = rule;
+    shard.updates = {{0, begun.pointer()}, skipped.pointer()};
     named.backend->optimizer_update(shard);
     CHECK(got.weights(0) == expected.weights(0));
     CHECK(got.state() == expected.state());
@@ -222,7 +239,7 @@ TEST_CASE("AdamW leaves elements alone that never had a gradient and are zero") 
                                      .state = {state0.floats(), state1.floats()},
                                      .ranges = {&all, 1},
                                      .lr = 0.1F,
-                                     .rule = AdamWRule{}});
+                                     .optimizer = AdamW{}});
     CHECK(weight.get() == zeros);
   }
 }

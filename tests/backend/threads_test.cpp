@@ -239,7 +239,7 @@ Bits bias_gradient(const ThreadBench& b) {
   return bits_of({&grad_bias});
 }
 
-Bits optimizer(const ThreadBench& b, const UpdateRule& rule) {
+Bits optimizer(const ThreadBench& b, const Optimizer& rule) {
   const Shape shape{1, 600'001};
   const Operand grads0 = b.drawn(shape, 1), grads1 = b.drawn(shape, 2);
   const Operand weights0 = b.drawn(shape, 3), weights1 = b.blank(shape);
@@ -253,7 +253,8 @@ Bits optimizer(const ThreadBench& b, const UpdateRule& rule) {
                                .state = {state0.floats(), state1.floats()},
                                .ranges = ranges,
                                .lr = 0.1F,
-                               .rule = rule,
+                               .optimizer = rule,
+                               .updates = {.begun = 3},
                                .squared_norm = static_cast<double*>(norm.data())});
   Bits bits = bits_of({&weights0, &weights1, &state0, &state1});
   append_bytes(bits, norm.data(), sizeof(double));
@@ -290,9 +291,8 @@ std::vector<NamedOperation> operations() {
        [=](const ThreadBench& b) { return pointwise(b, beside); }},
       {"the bias's gradient", bias_gradient},
       {"SGD and the gradient's norm",
-       [](const ThreadBench& b) { return optimizer(b, SgdRule{.momentum = 0.9F}); }},
-      {"AdamW and the gradient's norm",
-       [](const ThreadBench& b) { return optimizer(b, AdamWRule{.steps = 3}); }},
+       [](const ThreadBench& b) { return optimizer(b, Sgd{.momentum = 0.9F}); }},
+      {"AdamW and the gradient's norm", [](const ThreadBench& b) { return optimizer(b, AdamW{}); }},
   };
 }
 

@@ -103,7 +103,8 @@ TEST_CASE("ranges") {
       {"run.loss_scale=3", "run.loss_scale is 3, but must be a power of two"},
       {"run.loss_scale=0.5", "run.loss_scale: "},
       {"run.tf32=1", "expected true or false"},
-      {"optim.type=adam", "one of \"sgd\", \"adamw\", got \"adam\"; did you mean \"adamw\"?"},
+      {"optim.type=adam",
+       "one of \"sgd\", \"adamw\", \"lion\", got \"adam\"; did you mean \"adamw\"?"},
       {"optim.beta1=0.9", "optim.beta1 is a number of optim.type = \"adamw\", but it is \"sgd\""},
       {"optim.eps=1e-8", "optim.eps is a number of optim.type = \"adamw\", but it is \"sgd\""},
       {"optim.eps=0", "expected a number >= 1e-38"},
@@ -169,6 +170,8 @@ TEST_CASE("the optimizer: each type has its keys and its defaults") {
   CHECK(adamw.weight_decay == 1e-2F);
   CHECK(adamw.norm_weight_decay == 0);
   CHECK(config.parameter_groups().empty());
+  const Config lion = config_from(kStreets, {"optim.type=lion"});
+  CHECK(std::get<Lion>(lion.optim.optimizer).beta2 == 0.99);
   check_contains(error_of(kStreets, {"optim.type=adamw", "optim.momentum=0.9"}),
                  "optim.momentum is a number of optim.type = \"sgd\", but it is \"adamw\"");
   CHECK(to_toml(config).find("momentum = 0.9") == std::string::npos);

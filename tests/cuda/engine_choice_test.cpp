@@ -1,4 +1,4 @@
-#include "kernels/cudnn/engine_choice.h"
+#include "kernels/cudnn/cudnn_graph.h"
 
 #include <doctest/doctest.h>
 

@@ -12,7 +12,7 @@
 
 #include "cuda/exchange_checks.h"
 #include "cuda/fake_runtime.h"
-#include "kernels/device/upload_ring.h"
+#include "kernels/device/host_copies.h"
 #include "kernels/transport/gpu_transport.h"
 #include "kernels/transport/peer_staging.h"
 #include "support/errors.h"

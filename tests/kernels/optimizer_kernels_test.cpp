@@ -21,11 +21,14 @@ std::vector<OptimizerKernelCase> optimizer_kernel_cases() {
 
 constexpr float kLr = 0.013F, kWeightDecay = 1.7e-4F, kLrScale = 3;
 
-std::vector<UpdateRule> rules() { return {SgdRule{.momentum = 0.9F}, AdamWRule{.steps = 12'345}}; }
+template <typename... Types>
+std::vector<Optimizer> one_of_each(const std::variant<Types...>&) {
+  return {Types{}...};
+}
 
 /// Everything that update(shard) leaves behind.
 template <typename Update>
-std::vector<Values> state_after(const OptimizerKernelCase& c, const UpdateRule& rule,
+std::vector<Values> state_after(const OptimizerKernelCase& c, const Optimizer& optimizer,
                                 const Update& update) {
   const Shape shape{1, c.elements + 4};
   Values squares = random_values(shape, 3);
@@ -56,7 +59,8 @@ std::vector<Values> state_after(const OptimizerKernelCase& c, const UpdateRule& 
       .state = {memory[0]->floats() + c.misaligned, memory[1]->floats() + c.misaligned},
       .ranges = {&range, 1},
       .lr = kLr,
-      .rule = rule});
+      .optimizer = optimizer,
+      .updates = {.begun = 12'345}});
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = memory[i]->get();
   return values;
 }
@@ -66,12 +70,12 @@ TEST_CASE("the optimizer has the CPU's bits, whatever the range and alignment") 
   for (const OptimizerKernelCase& c : optimizer_kernel_cases()) {
     CAPTURE(c.elements);
     CAPTURE(c.ranks);
-    for (const UpdateRule& rule : rules()) {
-      CAPTURE(rule.index());
-      const auto expected =
-          state_after(c, rule, [&](const OptimizerShard& shard) { cpu->optimizer_update(shard); });
+    for (const Optimizer& optimizer : one_of_each(Optimizer{})) {
+      CAPTURE(optimizer_name(optimizer));
+      const auto expected = state_after(
+          c, optimizer, [&](const OptimizerShard& shard) { cpu->optimizer_update(shard); });
       check_in_all_orders(expected, [&](Backend& emulated) {
-        return state_after(c, rule,
+        return state_after(c, optimizer,
                            [&](const OptimizerShard& shard) { emulated.optimizer_update(shard); });
       });
     }
@@ -89,7 +93,7 @@ TEST_CASE("a shard of up to 64 ranges is one launch") {
       ranges.push_back({begin, begin + 2, 0.0F});
     }
     const std::int64_t before = emulation::launches();
-    state_after({400, 0, 400, 2, 0}, SgdRule{}, [&](OptimizerShard shard) {
+    state_after({400, 0, 400, 2, 0}, Sgd{}, [&](OptimizerShard shard) {
       shard.ranges = ranges;
       emulated.optimizer_update(shard);
     });
@@ -114,7 +118,7 @@ TEST_CASE("a squared norm's bits depend neither on the order of threads nor on t
     CAPTURE(c.misaligned);
     const auto norm_by = [&](const auto& optimizer_update) {
       double result = 7;
-      state_after(c, AdamWRule{}, [&](OptimizerShard shard) {
+      state_after(c, AdamW{}, [&](OptimizerShard shard) {
         shard.squared_norm = &result;
         optimizer_update(shard);
       });
@@ -137,7 +141,7 @@ TEST_CASE("missing barriers and blocks of a squared norm are seen") {
   const auto run = [&] {
     EmulatedGpu emulated(1);  // eight blocks for thirteen chunks
     double result = 0;
-    state_after(c, SgdRule{}, [&](OptimizerShard shard) {
+    state_after(c, Sgd{}, [&](OptimizerShard shard) {
       shard.squared_norm = &result;
       emulated.optimizer_update(shard);
     });

@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "backend/cuda_backends.h"
 #include "lockstep/core/check.h"
 #include "lockstep/nn/models.h"
 #include "nn/harness.h"

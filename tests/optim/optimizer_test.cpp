@@ -1,11 +1,10 @@
-#include "lockstep/optim/optimizer.h"
-
 #include <doctest/doctest.h>
 
 #include <algorithm>
 
 #include "lockstep/core/check.h"
 #include "lockstep/nn/models.h"
+#include "step/parameter_ranges.h"
 
 namespace lockstep {
 namespace {

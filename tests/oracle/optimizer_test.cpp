@@ -33,16 +33,14 @@ TEST_CASE("AdamW equals PyTorch's over many steps") {
   float* all_weights[] = {tensor(weight).floats()};
   for (std::size_t step = 0; step < rates.size(); ++step) {
     upload(*backend, tensor(grad), grads.data() + step * initial.size());
-    const AdamWRule rule{.beta1 = about["betas"][0],
-                         .beta2 = about["betas"][1],
-                         .eps = about["eps"],
-                         .steps = static_cast<std::int64_t>(step) + 1};
+    const AdamW adamw{.beta1 = about["betas"][0], .beta2 = about["betas"][1], .eps = about["eps"]};
     backend->optimizer_update({.grads = all_grads,
                                .weights = all_weights,
                                .state = {tensor(exp_avg).floats(), tensor(exp_avg_sq).floats()},
                                .ranges = ranges,
                                .lr = static_cast<float>(rates[step]),
-                               .rule = rule});
+                               .optimizer = adamw,
+                               .updates = {.begun = static_cast<std::int64_t>(step) + 1}});
   }
   check_result(*golden, "adamw.weight", download(*backend, tensor(weight)));
   check_result(*golden, "adamw.exp_avg", download(*backend, tensor(exp_avg)));

@@ -1,5 +1,4 @@
-#include "lockstep/backend/conv_geometry.h"
-
+#include "lockstep/backend/operands.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {

@@ -12,7 +12,7 @@
 #include "backend/conv/autotuner.h"
 #include "backend/cpu/convolution.h"
 #include "backend/cpu/winograd/conv.h"
-#include "backend/processor.h"
+#include "backend/probe.h"
 #include "core/rng.h"
 #include "core/seconds_since.h"
 #include "lockstep/core/check.h"

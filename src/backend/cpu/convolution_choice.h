@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/backend/conv_geometry.h"
+#include "lockstep/backend/operands.h"
 
 namespace lockstep {
 

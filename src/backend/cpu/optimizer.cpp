@@ -70,11 +70,12 @@ void CpuBackend::optimizer_update(const OptimizerShard& shard) {
                                   [](const double* loss) { return std::isfinite(*loss); });
   if (!finite) return;
   std::visit(
-      [&](const auto& rule) {
-        const auto element = element_of(rule);
+      [&](const auto& optimizer) {
+        const typename std::decay_t<decltype(optimizer)>::Element element(optimizer,
+                                                                          shard.updates.get());
         for (const ParameterRange& range : shard.ranges) update_range(shard, element, range);
       },
-      shard.rule);
+      shard.optimizer);
 }
 
 template <typename Element>

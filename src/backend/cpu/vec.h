@@ -1,5 +1,5 @@
 #pragma once
-// Eight channels at a time, in the vectors of winograd_vec.h: for loops that the
+// Eight channels at a time, in the vectors of winograd/vec.h: for loops that the
 // compiler does not vectorise well by itself, because they mix floats with bytes or because rows
 // are shorter than the vectors it would choose.
 

@@ -1,6 +1,6 @@
 #pragma once
 // 3x3 convolutions by Winograd's F(2x2, 3x3) on blocks of tiles that fit the second-level cache;
-// the formulas are in winograd_transforms.h. Results do not depend on the number of threads.
+// the formulas are in transforms.h. Results do not depend on the number of threads.
 
 #include <memory>
 

@@ -16,7 +16,7 @@
 // convolution; larger tiles (F(4x4, 3x3)) are faster, but several times less accurate.
 //
 // The 16 values of a transformed tile are its points; the products of one point over all tiles and
-// channels are a matrix product (winograd_gemm.h). Channels of transformed data are padded with
+// channels are a matrix product (gemm.h). Channels of transformed data are padded with
 // zeros to multiples of kChannelUnit.
 
 #include <algorithm>

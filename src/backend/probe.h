@@ -6,7 +6,7 @@
 
 namespace lockstep {
 
-struct Finding {
+struct Diagnostic {
   bool good = true;
   std::string topic;
   std::string text;
@@ -14,11 +14,15 @@ struct Finding {
   std::vector<std::string> details = {};
 };
 
+/// Model name with family and model number, since clouds hide the name: "AMD EPYC (family 25, model
+/// 1)"; "unknown" where /proc/cpuinfo does not tell.
+std::string processor_name();
+
 /// The processor, its threads and memory, and which convolutions it gets.
-std::vector<Finding> examine_cpu();
+std::vector<Diagnostic> probe_cpu();
 
 /// Driver, devices, peer access and libraries; in a build without CUDA one line that says so. Does
 /// not throw.
-std::vector<Finding> examine_cuda();
+std::vector<Diagnostic> probe_cuda();
 
 }  // namespace lockstep

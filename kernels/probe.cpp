@@ -1,10 +1,9 @@
-#include "kernels/examine.h"
-
 #include <cuda_runtime.h>
 #include <cudnn.h>
 
 #include <numeric>
 
+#include "kernels/cuda_backend.h"
 #include "kernels/device/device.h"
 #include "lockstep/core/check.h"
 
@@ -12,7 +11,7 @@ namespace lockstep::gpu {
 namespace {
 
 // Asked without libcuda: cudaDriverGetVersion answers 0 where there is no driver.
-Finding driver() {
+Diagnostic driver() {
   int installed = 0;
   int built_for = 0;
   cudaDriverGetVersion(&installed);
@@ -31,7 +30,7 @@ Finding driver() {
           ""};
 }
 
-Finding cudnn() {
+Diagnostic cudnn() {
   const std::size_t loaded = cudnnGetVersion();
   const std::string text = concat(loaded, ", built for ", CUDNN_VERSION);
   if (loaded / 10000 == CUDNN_VERSION / 10000 && loaded >= CUDNN_VERSION / 100 * 100) {
@@ -40,7 +39,7 @@ Finding cudnn() {
   return {false, "cuDNN", text, "put a cuDNN at least as new as the build's on LD_LIBRARY_PATH"};
 }
 
-Finding device(int ordinal) {
+Diagnostic device(int ordinal) {
   const DeviceGuard guard(ordinal);
   std::size_t free = 0;
   std::size_t total = 0;
@@ -57,7 +56,7 @@ Finding device(int ordinal) {
   return {true, topic, text, ""};
 }
 
-Finding peers(int count) {
+Diagnostic peers(int count) {
   std::vector<int> ordinals(static_cast<std::size_t>(count));
   std::iota(ordinals.begin(), ordinals.end(), 0);
   const PeerAccess access(ordinals);
@@ -74,8 +73,8 @@ Finding peers(int count) {
 
 }  // namespace
 
-std::vector<Finding> examine() {
-  std::vector<Finding> findings{driver(), cudnn()};
+std::vector<Diagnostic> probe() {
+  std::vector<Diagnostic> findings{driver(), cudnn()};
   try {
     const int count = device_count();
     for (int ordinal = 0; ordinal < count; ++ordinal) findings.push_back(device(ordinal));

@@ -1,0 +1,294 @@
+#pragma once
+// What the operations of a Backend take. Tensors are channels-last views (core/tensor.h); pointers
+// to floats are device memory of the backend.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "lockstep/core/device.h"
+#include "lockstep/core/shape.h"
+#include "lockstep/core/tensor.h"
+#include "lockstep/optim/optimizer.h"
+
+namespace lockstep {
+
+/// A number of an operation that may change while everything else stays, so that a recorded step
+/// can be replayed with other numbers: `value`, plus what lies at `memory` (device memory of the
+/// backend; null: nothing) when the operation runs.
+template <typename T>
+struct DeviceScalar {
+  // Implicit: operations take plain numbers, too.
+  DeviceScalar(T number) : value(number) {}  // NOLINT(google-explicit-constructor)
+  DeviceScalar(T number, const T* added) : value(number), memory(added) {}
+
+  /// On the device that owns the memory.
+  LOCKSTEP_HOST_DEVICE T get() const { return memory == nullptr ? value : value + *memory; }
+
+  T value;
+  const T* memory = nullptr;
+};
+
+/// A 2-D convolution. Weights are [out_channels, in_channels / groups, kernel_h, kernel_w], as in
+/// PyTorch.
+struct ConvGeometry {
+  std::int64_t in_channels = 0;
+  std::int64_t out_channels = 0;
+  std::int64_t kernel_h = 1, kernel_w = 1;
+  std::int64_t stride_h = 1, stride_w = 1;
+  std::int64_t padding_h = 0, padding_w = 0;
+  std::int64_t dilation_h = 1, dilation_w = 1;
+  std::int64_t groups = 1;
+
+  friend bool operator==(const ConvGeometry&, const ConvGeometry&) = default;
+
+  /// Throws Error when an extent is not positive, padding is negative or groups do not divide the
+  /// channels.
+  void check() const;
+  /// Shape of the weights (not channels-last: the order is PyTorch's).
+  Shape weight_shape() const;
+  std::int64_t weight_elements() const {
+    return out_channels * (in_channels / groups) * kernel_h * kernel_w;
+  }
+  /// [N, H', W', out_channels] for an input [N, H, W, in_channels]. Throws Error when the window
+  /// does not fit.
+  Shape output_shape(const Shape& input) const;
+};
+
+/// "3x3 convolution of 16 to 32 channels, stride 1x1, padding 1x1, dilation 1x1, groups 1".
+std::string to_string(const ConvGeometry& geometry);
+
+/// The three things that are computed of a convolution, each by an implementation of its own.
+enum class ConvPass : std::uint8_t { kForward, kBackwardData, kBackwardWeights };
+
+const char* to_string(ConvPass pass);
+
+/// A 2-D pooling window without dilation; floor mode, as PyTorch's default.
+struct PoolGeometry {
+  std::int64_t kernel_h = 2, kernel_w = 2;
+  std::int64_t stride_h = 2, stride_w = 2;
+  std::int64_t padding_h = 0, padding_w = 0;
+
+  friend bool operator==(const PoolGeometry&, const PoolGeometry&) = default;
+
+  /// Throws Error when an extent is not positive or the padding exceeds half the kernel.
+  /// Max-pooling takes at most 255 positions besides: it stores the winner's position in a byte.
+  void check() const;
+  /// [N, H', W', C]. Throws Error when the window does not fit.
+  Shape output_shape(const Shape& input) const;
+};
+
+/// How eps enters the inverse standard deviation.
+enum class EpsMode : std::uint8_t {
+  kAdd,    // 1 / sqrt(var + eps)
+  kClamp,  // 1 / sqrt(max(var, eps))
+};
+
+/// Partial statistics of consecutive parts of a batch, all of the same number of rows: for
+/// BatchNorm's forward pass [parts, 2, C] = (mean, M2), for its backward pass [parts, 2, C] = (sum
+/// dy, sum dy*(x-mu)). `count` is the number of rows behind all of them; may be 0.
+struct StatSlot {
+  std::int64_t count = 0;
+  const float* data = nullptr;  // [parts, 2, C]
+  std::int64_t parts = 1;
+};
+
+/// Learnable scale and shift; both null when the layer is not affine.
+struct AffineParameters {
+  const float* weight = nullptr;  // gamma [C]
+  const float* bias = nullptr;    // beta [C]
+};
+
+/// What a training forward pass keeps for the backward pass of the same call: [3, C] =
+/// (mean, invstd, invstd^2 or 0 where `clamp` cut the variance off and so stops its gradient).
+struct BatchNormSaved {
+  float* data = nullptr;  // [3, C]
+};
+
+/// Running statistics to update; null pointers when they are not tracked or this call must not
+/// touch them.
+struct RunningStatistics {
+  float* mean = nullptr;  // [C]
+  float* var = nullptr;   // [C]
+  double momentum = 0.1;  // weight of the new value (PyTorch's convention)
+};
+
+/// The merge, normalise, add and ReLU step of a training forward pass.
+struct BatchNormForward {
+  Tensor x;         // rows x C
+  Tensor residual;  // added before the ReLU; null for none
+  Tensor y;         // may not alias x, but see Backend::normalizes_in_convolution
+  AffineParameters affine;
+  std::span<const StatSlot> slots;  // (mean, M2), merged in this order by Chan's formula
+  float eps = 1e-5F;
+  EpsMode eps_mode = EpsMode::kAdd;
+  bool relu = false;
+  BatchNormSaved saved;
+  RunningStatistics running;  // takes the unbiased variance of the merged count
+};
+
+/// Normalisation by given statistics: evaluation, or a frozen layer.
+struct BatchNormInference {
+  Tensor x, residual, y;
+  AffineParameters affine;
+  const float* mean = nullptr;  // [C]
+  const float* var = nullptr;   // [C]
+  float eps = 1e-5F;
+  EpsMode eps_mode = EpsMode::kAdd;
+  bool relu = false;
+};
+
+/// The local sums of a backward pass.
+struct BatchNormBackwardReduce {
+  Tensor x, grad_y;
+  Tensor y;  // needed for the ReLU mask when a residual was added; else null: the mask is
+             // recomputed from x
+  AffineParameters affine;
+  BatchNormSaved saved;
+  bool relu = false;
+  float* sums = nullptr;  // [parts, 2, C]: sum dy', sum dy'*(x-mu), dy' = dy masked by the ReLU
+  /// [C], += sum dy'*(x-mu)*invstd over the rows, and += sum dy'; the parts' in the tree of
+  /// Backend::sums_by_image. Null when not affine.
+  float* grad_weight = nullptr;
+  float* grad_bias = nullptr;
+  std::int64_t parts = 1;  // equal ones, of consecutive rows; not 1 only with sums_by_image()
+};
+
+/// dx (and the residual's gradient) from the merged sums. grad_x may alias grad_y.
+struct BatchNormBackwardApply {
+  Tensor x, grad_y;
+  Tensor y;  // as in BatchNormBackwardReduce
+  AffineParameters affine;
+  BatchNormSaved saved;
+  bool relu = false;
+  std::span<const StatSlot> slots;  // (sum dy', sum dy'*(x-mu)), added in this order in double
+  Tensor grad_x;
+  Tensor grad_residual;  // null when there was none, or its gradient is not needed
+  bool accumulate_residual = false;
+};
+
+/// Softmax cross-entropy over pixels, fused with its gradient.
+struct CrossEntropy {
+  Tensor logits;                        // [N,H,W,C]
+  Tensor labels;                        // uint16 [N,H,W,1]
+  int ignore_index = 255;               // a label value that does not count; -1: none
+  const float* class_weight = nullptr;  // [C], null: all 1
+  /// The global sum of the class weights of valid pixels. 0, when there are none: the loss is 0
+  /// and its gradient, too.
+  DeviceScalar<double> normalizer = 1.0;
+  Tensor grad_logits;      // null: only the loss
+  double* loss = nullptr;  // device memory of one double: += sum(w*nll) / normalizer
+  /// Device memory of a double per image: += what it adds to the loss. Null: not wanted; must be
+  /// null without sums_by_image().
+  double* image_losses = nullptr;
+  /// The gradient, and not the loss, is multiplied by it.
+  DeviceScalar<float> grad_scale = 1.0F;
+};
+
+/// Mean squared error with its gradient.
+struct MeanSquaredError {
+  Tensor output;  // [N, ..., C]
+  Tensor target;  // fp32, of the output's shape
+  /// The global number of elements. 0, when there are none: the loss is 0 and its gradient, too.
+  DeviceScalar<double> normalizer = 1.0;
+  Tensor grad_output;      // null: only the loss
+  double* loss = nullptr;  // device memory of one double: += sum((output-target)^2) / normalizer
+  double* image_losses = nullptr;  // as CrossEntropy::image_losses
+  /// The gradient, and not the loss, is multiplied by it.
+  DeviceScalar<float> grad_scale = 1.0F;
+};
+
+/// A loss scale that follows the gradients (PyTorch's GradScaler): the gradient of the loss is
+/// multiplied by `scale`, which brings small gradients into fp16's range, and the optimizer divides
+/// the parameters' gradients by it. Lies in device memory; formulas.h has the rule.
+struct LossScaleState {
+  float scale = 1;    // a power of two, so that it changes no bit but by over- or underflow
+  float inverse = 1;  // 1 / scale
+  std::int64_t good_steps = 0;  // in a row with this scale
+  std::int64_t skipped = 0;     // steps, because their gradients were not finite
+
+  bool operator==(const LossScaleState&) const = default;
+};
+
+/// Whether a rank's gradients can be used.
+struct GradientCheck {
+  const float* grads = nullptr;
+  std::int64_t elements = 0;
+  const double* loss = nullptr;  // of the rank
+  /// Unchanged when loss and gradients are finite; NaN when the loss is not; infinity when only
+  /// gradients are not.
+  double* guard = nullptr;
+};
+
+/// The weights of a convolution, and for which passes they are wanted.
+struct ConvWeights {
+  ConvGeometry geometry;
+  const float* weight = nullptr;  // [out, in/groups, kh, kw]
+  Shape input;                    // of the convolution
+  DType dtype = DType::kFloat32;  // of its input
+  bool grad_input = false;        // whether conv2d_backward_data is called, too
+};
+
+/// A range of flat parameters that are updated alike.
+struct ParameterRange {
+  std::int64_t begin = 0, end = 0;
+  float weight_decay = 0;
+  float lr_scale = 1;  // the range's learning rate is that of the shard times this
+};
+
+/// How many updates there have been, this one too: steps that were begun, without those that were
+/// left out.
+struct UpdateCount {
+  DeviceScalar<std::int64_t> begun = 1;
+  const std::int64_t* skipped = nullptr;  // device memory; null: none
+
+  /// At least 1. On the device that owns the memory.
+  LOCKSTEP_HOST_DEVICE std::int64_t get() const {
+    const std::int64_t done = begun.get() - (skipped == nullptr ? 0 : *skipped);
+    return done < 1 ? 1 : done;
+  }
+};
+
+/// Elements of the flat parameters whose squares are summed together (OptimizerShard).
+constexpr std::int64_t kNormBlock = 512;
+
+/// One owner's share of the optimizer step, over every replica's parameters: g = grad_scale * sum
+/// of grads[part][i]; `optimizer` makes the new w and the new state of it; the new w goes to
+/// weights[rank][i] of every rank, for all elements i of `ranges`. Nothing is changed, and nothing
+/// added, when one of the losses is not finite.
+struct OptimizerShard {
+  std::span<const float* const> grads;  // [part] of the global batch
+  /// In which order the parts are added: once part p is there, the two youngest sums become one,
+  /// joins[p] times; one sum is left after the last part. Empty: each part is added to the sum of
+  /// those before it. Not empty only with sums_by_image().
+  std::span<const int> joins = {};
+  std::span<float* const> weights;              // [rank]
+  std::array<float*, kMaxSlots> state = {};     // [slot]
+  std::span<const ParameterRange> ranges = {};  // in all of the above; ascending, without overlap
+  DeviceScalar<float> lr = 0.0F;
+  Optimizer optimizer = Sgd{};  // its lr and weight decays do not matter: `lr` and `ranges` do
+  UpdateCount updates = {};
+  /// One double each, of every rank, however many `grads` there are; empty: not looked at. With a
+  /// loss scale they are the ranks' guards (GradientCheck).
+  std::span<const double* const> losses = {};
+  /// Device memory of one double: += sum of g^2 over the ranges, in double, where g is the sum over
+  /// the ranks before the weight decay; null: not wanted. Its bits depend on the ranges and on the
+  /// alignment of the memory, never on threads or on the size of the device.
+  double* squared_norm = nullptr;
+  /// Device memory of a double for each kNormBlock elements, from element 0 on: += the squares of
+  /// the block's elements. Null: not wanted; must be null without sums_by_image().
+  double* block_squares = nullptr;
+  DeviceScalar<float> grad_scale = 1.0F;
+};
+
+/// The next step's loss scale, from what all ranks' gradients have come to. Every rank has a state
+/// of its own, and all are equal.
+struct LossScaleUpdate {
+  std::span<const double* const> guards;  // one double each, of every rank
+  LossScaleState* state = nullptr;        // of this rank
+  std::int64_t growth_interval = 2000;    // good steps until the scale is doubled
+};
+
+}  // namespace lockstep

@@ -1,0 +1,61 @@
+#pragma once
+// Copies between host and device by way of pinned memory: of one from or to pageable memory the
+// host would wait for all that the stream has been given.
+
+#include <array>
+#include <cstddef>
+#include <vector>
+
+#include "kernels/device/device.h"
+#include "lockstep/backend/backend.h"
+
+namespace lockstep::gpu {
+
+/// Uploads: the host copies a piece into one buffer of a ring while the GPU fetches others. Used by
+/// a replica's thread, for copies into its stream.
+class UploadRing {
+ public:
+  explicit UploadRing(int ordinal);
+
+  /// Copies `bytes` to the device in the order of `stream`. The source may be reused when it
+  /// returns.
+  void upload(void* destination, const void* source, std::size_t bytes, Stream stream);
+
+ private:
+  static constexpr std::size_t kBufferBytes = std::size_t{4} << 20;
+
+  struct Buffer {
+    explicit Buffer(int ordinal) : memory(ordinal, kBufferBytes), fetched(ordinal) {}
+    PinnedMemory memory;
+    Event fetched;  // the GPU is done with what the buffer held
+  };
+
+  std::array<Buffer, 3> buffers_;
+  std::size_t next_ = 0;
+};
+
+/// Downloads that the host waits for later. Owned by the run, beside the backend whose stream it
+/// uses.
+class PinnedReadback final : public Readback {
+ public:
+  PinnedReadback(int ordinal, Stream stream, const Tensor& source, int slots);
+  /// Waits for the stream, which may still write to the slots.
+  ~PinnedReadback() override;
+
+  void start(int slot) override;
+  const void* wait(int slot) override;
+
+ private:
+  struct Slot {
+    PinnedMemory memory;
+    Event copied;
+  };
+  Slot& at(int slot) { return slots_.at(static_cast<std::size_t>(slot)); }
+
+  const int ordinal_;
+  const Stream stream_;
+  const Tensor source_;
+  std::vector<Slot> slots_;
+};
+
+}  // namespace lockstep::gpu

@@ -1,0 +1,30 @@
+#pragma once
+// Which parameters are updated alike, and who updates them. The update is sharded: an owner sums
+// its part of the gradient over the ranks, updates it and writes the new weights to every replica
+// (Backend::optimizer_update).
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "lockstep/nn/parameter_store.h"
+#include "lockstep/optim/optimizer.h"
+
+namespace lockstep {
+
+/// Neighbouring parameters that are updated alike joined; covers every parameter, in order. Of
+/// several groups the one with the longest prefix that fits a parameter has it. Throws ConfigError
+/// for a prefix that fits none.
+std::vector<ParameterRange> parameter_ranges(const ParameterStore& store,
+                                             const Optimizer& optimizer,
+                                             std::span<const ParameterGroup> groups = {});
+
+/// Where the elements that `owner` of `owners` updates begin; with owner = owners: their end.
+std::int64_t owned_begin(std::int64_t elements, int owner, int owners);
+
+/// The part of `ranges` that `owner` of `owners` updates: [elements] cut into equal pieces at
+/// multiples of kNormBlock.
+std::vector<ParameterRange> owned_ranges(const std::vector<ParameterRange>& ranges,
+                                         std::int64_t elements, int owner, int owners);
+
+}  // namespace lockstep
