@@ -179,8 +179,8 @@ void declare_plan(Options& options, PlanArguments& arguments) {
   options.add_devices();
   options.add_overrides();
   options.add("--steps", arguments.steps, "steps to time").shows_default().takes_count(1, 1000000);
-  const Option max_batch = options.add_flag("--max-batch", arguments.max_batch,
-                                            "also the largest global batch that fits");
+  const CommandOption max_batch = options.add_flag("--max-batch", arguments.max_batch,
+                                                   "also the largest global batch that fits");
   options
       .add("--memory", arguments.memory,
            "of all devices together, in GiB, for --max-batch; default: the host's free")

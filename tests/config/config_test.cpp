@@ -319,7 +319,7 @@ TEST_CASE("the documentation's tables have every key once, with what it expects 
   check_contains(tables,
                  "| `stall_timeout` | a number > 0 | `60` | seconds until a waiting replica is a "
                  "failure ¹ |\n");
-  check_contains(tables, "| `beta1` | a number >= 0 and < 1 | `0.9` | adamw |\n");
+  check_contains(tables, "| `beta1` | a number >= 0 and < 1 | `0.9` | adamw, lion |\n");
   check_contains(tables, "| `max_iters` | an integer >= 1 and <= 100000000 |  | this or epochs");
   std::size_t rows = 0;
   for (std::size_t at = tables.find("\n| `"); at != std::string::npos;
