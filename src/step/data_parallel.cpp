@@ -67,8 +67,7 @@ void DataParallel::Impl::build() {
   });
   const Replica& any = *replicas.front();
   if (rank_layout().processes() > 1) {
-    world_gradients = std::make_unique<WorldGradients>(sync_group, any.store().elements(),
-                                                       any.backend().sums_by_image());
+    world_gradients = std::make_unique<WorldGradients>(sync_group, any.store(), any.backend());
   }
   StepPeers peers;
   peers.world = world_gradients.get();

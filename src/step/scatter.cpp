@@ -73,16 +73,11 @@ std::vector<std::int64_t> own_places(std::int64_t count, int accumulate, const R
 
 namespace {
 
-// In the order of the images, where each has a sum of its own.
 double loss_of(const StepDone& done, std::size_t i, std::size_t losses) {
   double sum = 0;
   for (const StepOutcome& outcome : done.outcomes) {
-    if (outcome.image_losses.empty()) {
-      sum += outcome.sums.losses[i];
-      continue;
-    }
-    const std::size_t images = outcome.image_losses.size() / losses;
-    for (const double loss : outcome.image_losses.subspan(i * images, images)) sum += loss;
+    const std::size_t terms = outcome.loss_terms.size() / losses;
+    for (const double term : outcome.loss_terms.subspan(i * terms, terms)) sum += term;
   }
   return sum;
 }
@@ -131,8 +126,7 @@ double gradient_norm(const StepDone& done) {
   double squares = 0;
   for (const StepOutcome& outcome :
        done.outcomes.first(done.summed_everywhere ? 1 : done.outcomes.size())) {
-    squares += outcome.sums.squared_norm;
-    for (const double block : outcome.block_squares) squares += block;
+    for (const double term : outcome.square_terms) squares += term;
   }
   return std::sqrt(squares);
 }

@@ -24,10 +24,9 @@ struct StepScalars {
 /// What a step adds up in device memory; one copy brings all of it.
 struct StepSums {
   std::array<double, kMaxLosses> losses{};  // of the rank's own part
-  double squared_norm =
-      0;                 // of the gradient's elements that the rank updates; 0 with block_squares
-  double guard = 0;      // with a loss scale (GradientCheck)
-  LossScaleState scale;  // stays from step to step
+  double squared_norm = 0;  // of the gradient's elements that the rank updates; 0 in fixed order
+  double guard = 0;         // with a loss scale (GradientCheck)
+  LossScaleState scale;     // stays from step to step
 };
 
 /// A replica's part of one micro-batch, on the host.
@@ -65,12 +64,13 @@ struct EvalOutcome {
   std::int64_t top5 = 0;   // samples whose class is among the five likeliest
 };
 
-/// One rank's share of a step's outcome. The spans are good until the slot is used again, and empty
-/// without Backend::sums_by_image.
+/// One rank's share of a step's outcome. The spans are good until the slot is used again.
 struct StepOutcome {
   StepSums sums;
-  std::span<const double> image_losses;   // [loss][image of the rank, as planned]
-  std::span<const double> block_squares;  // of the gradient's elements that the rank updates
+  // What is added up over all ranks, one after another: a rank's sums themselves, or what they
+  // consist of (FixedOrderSums).
+  std::span<const double> loss_terms;    // [loss][term]
+  std::span<const double> square_terms;  // of the gradient's elements that the rank updates
   StepTimes times;
   std::size_t memory_bytes = 0, peak_memory_bytes = 0;  // of the backend
 };

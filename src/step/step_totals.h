@@ -40,9 +40,9 @@ class StepTotals {
   StepOutcome read(int slot);
 
  private:
-  double* apart() const { return reinterpret_cast<double*>(&sums() + 1); }
-  std::size_t apart_count() const { return losses_ * fixed_.images + fixed_.blocks; }
-  void fill_apart();
+  double* terms() const { return reinterpret_cast<double*>(&sums() + 1); }
+  std::size_t term_count() const { return losses_ * fixed_.images + fixed_.blocks; }
+  void clear_terms();
 
   Backend& backend_;
   const std::size_t losses_;

@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "core/seconds_since.h"
+#include "step/world_reducer.h"
 
 namespace lockstep {
 namespace {

@@ -17,9 +17,10 @@
 #include "step/step_recording.h"
 #include "step/step_totals.h"
 #include "step/weight_update.h"
-#include "step/world_reducer.h"
 
 namespace lockstep {
+
+class WorldGradients;
 
 /// What the ranks of a process know of each other's memory.
 struct StepPeers {

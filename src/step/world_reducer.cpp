@@ -22,84 +22,24 @@ float* floats_of(Bytes& bytes) { return reinterpret_cast<float*>(bytes.data() + 
 
 }  // namespace
 
-WorldGradients::WorldGradients(SyncGroup& group, std::int64_t elements, bool in_tree)
-    : group_(group),
-      layout_(group.rank_layout()),
+// --- the plan ---
+
+WorldPlan::WorldPlan(const RankLayout& layout, std::int64_t elements, bool in_tree)
+    : layout_(layout),
       elements_(elements),
       in_tree_(in_tree),
-      planning_(make_barrier([this](const GradientTree* tree) { plan(*tree); })),
-      sums_trade_(make_barrier([this](const GradientTree*) { trade_sums(); })),
-      weights_trade_(make_barrier([this](const GradientTree*) { trade_weights(); })),
-      peers_(layout_.peers()),
-      mirrors_(static_cast<std::size_t>(layout_.own_ranks())),
-      shares_(static_cast<std::size_t>(layout_.processes())),
-      out_(shares_.size()),
-      in_(shares_.size()),
-      messages_(shares_.size()),
-      weights_(shares_.size()) {
-  for (Bytes& out : out_) out.resize(kHeader);
+      shares_(static_cast<std::size_t>(layout.processes())) {
   for (std::size_t process = 0; process < shares_.size(); ++process) {
-    shares_[process].range = owned_by(layout_.first[process], layout_.first[process + 1]);
+    shares_[process].range = owned(layout_.first[process], layout_.first[process + 1]);
   }
 }
 
-WorldGradients::ProcessBarrier& WorldGradients::make_barrier(
-    std::function<void(const GradientTree*)> work) {
-  return group_.make_barrier<const GradientTree*, char>(
-      [work = std::move(work)](const SyncCall&, auto trees, auto) { work(trees.front()); });
-}
-
-void WorldGradients::meet(ProcessBarrier& barrier, const char* where, int own,
-                          const GradientTree* tree) {
-  barrier.exchange(own, {where, Direction::kOther, 0, 0}, tree);
-}
-
-ElementRange WorldGradients::owned_by(int first, int last) const {
+ElementRange WorldPlan::owned(int first, int last) const {
   return {owned_begin(elements_, first, layout_.ranks()),
           owned_begin(elements_, last, layout_.ranks())};
 }
 
-ElementRange WorldGradients::owned(int own) const {
-  const int rank = layout_.first_rank() + own;
-  return owned_by(rank, rank + 1);
-}
-
-bool WorldGradients::is_own(const GradientNode& node) const {
-  return layout_.process_of(node.rank) == layout_.process;
-}
-
-void WorldGradients::exchange(int own, const GradientTree& tree) {
-  HostMirror& mirror = *mirrors_[static_cast<std::size_t>(own)];
-  mirror.fetch_gradients(tree.nodes_of(layout_.first_rank() + own).size());
-  meet(planning_, "gradients of the process", own, &tree);
-  sum_nodes(own);
-  meet(sums_trade_, "gradients of all processes", own);
-  mirror.bring_indicator(others_indicator_);
-}
-
-void WorldGradients::exchange_indicators(int own) {
-  HostMirror& mirror = *mirrors_[static_cast<std::size_t>(own)];
-  mirror.fetch_gradients(0);
-  meet(sums_trade_, "losses of all processes", own);
-  mirror.bring_indicator(others_indicator_);
-}
-
-// All of them have the weights of the whole process by now.
-void WorldGradients::publish(int own) {
-  HostMirror& mirror = *mirrors_[static_cast<std::size_t>(own)];
-  if (own == 0) own_weights_ = mirror.fetch_weights(own_share().range);
-  meet(weights_trade_, "weights of all processes", own);
-  for (const int peer : peers_) {
-    const Bytes& weights = weights_[static_cast<std::size_t>(peer)];
-    if (weights.empty()) continue;
-    mirror.bring_weights(share(peer).range.begin, {reinterpret_cast<const float*>(weights.data()),
-                                                   weights.size() / sizeof(float)});
-  }
-}
-
-// --- one thread, while the others wait ---
-
-void WorldGradients::plan(const GradientTree& tree) {
+void WorldPlan::make(const GradientTree& tree, std::span<HostMirror* const> mirrors) {
   std::span<const GradientNode> left = tree.nodes();
   for (int process = 0; process < layout_.processes(); ++process) {
     const auto others = std::find_if(left.begin(), left.end(), [&](const GradientNode& node) {
@@ -107,19 +47,18 @@ void WorldGradients::plan(const GradientTree& tree) {
     });
     const std::span<const GradientNode> own(left.begin(), others);
     left = std::span<const GradientNode>(others, left.end());
-    share(process).nodes.clear();
-    if (!own.empty()) add_nodes(process, own, tree.leaves(), share(process).nodes);
-    if (process == layout_.process) plan_own_sums(tree, own);
+    add_nodes(process, own, tree.leaves());
+    if (process == layout_.process) plan_own_sums(tree, own, mirrors);
   }
   plan_update(tree);
-  for (const int peer : peers_) {
-    out_[static_cast<std::size_t>(peer)].resize(bytes_of(own_sums().size(), share(peer).range));
-  }
 }
 
 /// What the process adds up: as much of the tree as its ranks' nodes fill.
-void WorldGradients::add_nodes(int process, std::span<const GradientNode> ranks_nodes,
-                               std::int64_t leaves, std::vector<GradientNode>& nodes) const {
+void WorldPlan::add_nodes(int process, std::span<const GradientNode> ranks_nodes,
+                          std::int64_t leaves) {
+  std::vector<GradientNode>& nodes = shares_[static_cast<std::size_t>(process)].nodes;
+  nodes.clear();
+  if (ranks_nodes.empty()) return;
   if (in_tree_) {
     add_largest_nodes(process, ranks_nodes.front().begin, ranks_nodes.back().end, leaves, nodes);
     return;
@@ -129,9 +68,9 @@ void WorldGradients::add_nodes(int process, std::span<const GradientNode> ranks_
   }
 }
 
-void WorldGradients::plan_own_sums(const GradientTree& tree,
-                                   std::span<const GradientNode> ranks_nodes) {
-  const std::vector<GradientNode>& nodes = own_share().nodes;
+void WorldPlan::plan_own_sums(const GradientTree& tree, std::span<const GradientNode> ranks_nodes,
+                              std::span<HostMirror* const> mirrors) {
+  const std::vector<GradientNode>& nodes = share(layout_.process).nodes;
   sums_.resize(std::max(sums_.size(), nodes.size()));
   auto next = ranks_nodes.begin();
   for (std::size_t i = 0; i < nodes.size(); ++i) {
@@ -140,14 +79,13 @@ void WorldGradients::plan_own_sums(const GradientTree& tree,
     const auto first = next;
     for (; next != ranks_nodes.end() && next->begin < nodes[i].end; ++next) {
       const auto own = static_cast<std::size_t>(next->rank - layout_.first_rank());
-      sum.parts.push_back(mirrors_[own]->grads_of_part(next->part));
+      sum.parts.push_back(mirrors[own]->grads_of_part(next->part));
     }
     plan_joins({first, next}, tree.leaves(), sum.joins, scratch_);
   }
 }
 
-// The ranks' own nodes, which lie in this process's memory, and sums of the others'.
-void WorldGradients::plan_update(const GradientTree& tree) {
+void WorldPlan::plan_update(const GradientTree& tree) {
   updated_.clear();
   for (int process = 0; process < layout_.processes(); ++process) {
     if (process == layout_.process) {
@@ -163,6 +101,76 @@ void WorldGradients::plan_update(const GradientTree& tree) {
   plan_joins(updated_, tree.leaves(), joins_, scratch_);
 }
 
+// --- the exchange ---
+
+WorldGradients::WorldGradients(SyncGroup& group, const ParameterStore& store,
+                               const Backend& backend)
+    : group_(group),
+      layout_(group.rank_layout()),
+      plan_(layout_, store.elements(), backend.sums_by_image()),
+      planning_(make_barrier([this](const GradientTree* tree) { make_plan(*tree); })),
+      sums_trade_(make_barrier([this](const GradientTree*) { trade_sums(); })),
+      weights_trade_(make_barrier([this](const GradientTree*) { trade_weights(); })),
+      peers_(layout_.peers()),
+      mirrors_(static_cast<std::size_t>(layout_.own_ranks())),
+      out_(static_cast<std::size_t>(layout_.processes()), Bytes(kHeader)),
+      in_(out_.size()),
+      messages_(out_.size()),
+      weights_(out_.size()) {}
+
+WorldGradients::ProcessBarrier& WorldGradients::make_barrier(
+    std::function<void(const GradientTree*)> work) {
+  return group_.make_barrier<const GradientTree*, char>(
+      [work = std::move(work)](const SyncCall&, auto trees, auto) { work(trees.front()); });
+}
+
+void WorldGradients::meet(ProcessBarrier& barrier, const char* where, int own,
+                          const GradientTree* tree) {
+  barrier.exchange(own, {where, Direction::kOther, 0, 0}, tree);
+}
+
+ElementRange WorldGradients::owned(int own) const {
+  const int rank = layout_.first_rank() + own;
+  return plan_.owned(rank, rank + 1);
+}
+
+void WorldGradients::exchange(int own, const GradientTree& tree) {
+  mirror(own).fetch_gradients(tree.nodes_of(layout_.first_rank() + own).size());
+  meet(planning_, "gradients of the process", own, &tree);
+  sum_nodes(own);
+  meet(sums_trade_, "gradients of all processes", own);
+  mirror(own).bring_indicator(others_indicator_);
+}
+
+void WorldGradients::exchange_indicators(int own) {
+  mirror(own).fetch_gradients(0);
+  meet(sums_trade_, "losses of all processes", own);
+  mirror(own).bring_indicator(others_indicator_);
+}
+
+// All of them have the weights of the whole process by now.
+void WorldGradients::publish(int own) {
+  if (own == 0) own_weights_ = mirror(own).fetch_weights(plan_.range(layout_.process));
+  meet(weights_trade_, "weights of all processes", own);
+  for (const int peer : peers_) {
+    const Bytes& weights = weights_[static_cast<std::size_t>(peer)];
+    if (weights.empty()) continue;
+    mirror(own).bring_weights(
+        plan_.range(peer).begin,
+        {reinterpret_cast<const float*>(weights.data()), weights.size() / sizeof(float)});
+  }
+}
+
+// --- one thread, while the others wait ---
+
+void WorldGradients::make_plan(const GradientTree& tree) {
+  plan_.make(tree, mirrors_);
+  for (const int peer : peers_) {
+    out_[static_cast<std::size_t>(peer)].resize(
+        bytes_of(plan_.own_sums().size(), plan_.range(peer)));
+  }
+}
+
 void WorldGradients::trade_sums() {
   double indicator = 0;
   for (const HostMirror* mirror : mirrors_) indicator += mirror->indicator();
@@ -175,7 +183,7 @@ void WorldGradients::trade_sums() {
   others_indicator_ = 0;
   for (const int peer : peers_) {
     const Bytes& in = in_[static_cast<std::size_t>(peer)];
-    const std::size_t expected = bytes_of(share(peer).nodes.size(), own_share().range);
+    const std::size_t expected = bytes_of(plan_.nodes_of(peer), plan_.range(layout_.process));
     LOCKSTEP_CHECK(in.size() == expected, layout_.describe(peer), " sent ", in.size(),
                    " bytes of gradients, expected ", expected);
     double theirs = 0;
@@ -186,12 +194,12 @@ void WorldGradients::trade_sums() {
 
 void WorldGradients::trade_weights() {
   const std::span<const float> own(own_weights_,
-                                   static_cast<std::size_t>(own_share().range.size()));
+                                   static_cast<std::size_t>(plan_.range(layout_.process).size()));
   for (const int peer : peers_) messages_[static_cast<std::size_t>(peer)] = std::as_bytes(own);
   group_.exchange(kStepChannel, peers_, messages_, weights_);
   for (const int peer : peers_) {
     const std::size_t sent = weights_[static_cast<std::size_t>(peer)].size();
-    const std::size_t expected = static_cast<std::size_t>(share(peer).range.size()) * sizeof(float);
+    const std::size_t expected = static_cast<std::size_t>(plan_.range(peer).size()) * sizeof(float);
     LOCKSTEP_CHECK(sent == expected, layout_.describe(peer), " sent ", sent,
                    " bytes of weights, expected ", expected);
   }
@@ -204,11 +212,11 @@ void WorldGradients::sum_nodes(int own) {
   const auto ranks = static_cast<std::int64_t>(mirrors_.size());
   float sums[kMaxWaitingSums][kNormBlock];
   for (const int peer : peers_) {
-    const ElementRange& range = share(peer).range;
+    const ElementRange& range = plan_.range(peer);
     const std::int64_t begin = range.size() * own / ranks;
     const std::int64_t end = range.size() * (own + 1) / ranks;
     float* to = floats_of(out_[static_cast<std::size_t>(peer)]);
-    for (const NodeSum& node : own_sums()) {
+    for (const WorldPlan::NodeSum& node : plan_.own_sums()) {
       for (std::int64_t i = begin; i < end; i += kNormBlock) {
         const std::int64_t count = std::min<std::int64_t>(kNormBlock, end - i);
         sum_parts(node.parts, node.joins, range.begin + i, count, sums);
@@ -220,8 +228,8 @@ void WorldGradients::sum_nodes(int own) {
 }
 
 const float* WorldGradients::sum_of(const GradientNode& node, int own) const {
-  if (is_own(node)) return nullptr;
-  const ElementRange& range = own_share().range;
+  if (plan_.is_own(node)) return nullptr;
+  const ElementRange& range = plan_.range(layout_.process);
   const Bytes& in = in_[static_cast<std::size_t>(layout_.process_of(node.rank))];
   return reinterpret_cast<const float*>(in.data() + kHeader) +
          static_cast<std::int64_t>(node.part) * range.size() + owned(own).begin - range.begin;
@@ -242,7 +250,7 @@ void ShardedWorldReducer::reduce(LossScaler& scaler) {
   ShardedReducer::reduce(scaler);
   world_.exchange(own_, tree());
   brought_.clear();
-  for (const GradientNode& node : world_.nodes()) {
+  for (const GradientNode& node : world_.plan().updated()) {
     if (const float* const sum = world_.sum_of(node, own_)) brought_.push_back(sum);
   }
   mirror_->bring_sums(brought_, world_.owned(own_).size());
@@ -251,12 +259,12 @@ void ShardedWorldReducer::reduce(LossScaler& scaler) {
 GradientSum ShardedWorldReducer::sum(std::int64_t begin) {
   addends_.clear();
   auto brought = brought_.begin();
-  for (const GradientNode& node : world_.nodes()) {
+  for (const GradientNode& node : world_.plan().updated()) {
     const bool elsewhere = world_.sum_of(node, own_) != nullptr;
     addends_.push_back(elsewhere ? *brought++ + (begin - world_.owned(own_).begin)
                                  : grads_of(node) + begin);
   }
-  return {addends_, in_tree() ? world_.joins() : std::span<const int>()};
+  return {addends_, in_tree() ? world_.plan().joins() : std::span<const int>()};
 }
 
 void ShardedWorldReducer::publish() {

@@ -26,13 +26,68 @@
 
 namespace lockstep {
 
+/// Who adds up what in a step: which parameters the processes own, and the nodes of the gradient
+/// tree that each adds up ahead.
+class WorldPlan {
+ public:
+  /// One of this process's nodes as a sum over its ranks' nodes, on the host.
+  struct NodeSum {
+    std::vector<const float*> parts;
+    std::vector<int> joins;
+  };
+
+  /// `in_tree`: whether ranks' gradients are added in the tree (Backend::sums_by_image), not one by
+  /// one. `layout` outlives the object.
+  WorldPlan(const RankLayout& layout, std::int64_t elements, bool in_tree);
+
+  /// Elements of the flat parameters that ranks from `first` to before `last` own, or a process.
+  ElementRange owned(int first, int last) const;
+  const ElementRange& range(int process) const { return share(process).range; }
+
+  /// For a step of this tree, whose gradients in this process the mirrors [own rank] have.
+  void make(const GradientTree& tree, std::span<HostMirror* const> mirrors);
+  /// How many nodes a process adds up ahead.
+  std::size_t nodes_of(int process) const { return share(process).nodes.size(); }
+  /// Those of this process.
+  std::span<const NodeSum> own_sums() const {
+    return std::span(sums_).first(nodes_of(layout_.process));
+  }
+  bool is_own(const GradientNode& node) const {
+    return layout_.process_of(node.rank) == layout_.process;
+  }
+  /// What an update adds up, and how (OptimizerShard::joins): the ranks' own nodes, which lie in
+  /// this process's memory, and sums of the others'.
+  std::span<const GradientNode> updated() const { return updated_; }
+  std::span<const int> joins() const { return joins_; }
+
+ private:
+  struct Share {
+    ElementRange range;
+    std::vector<GradientNode> nodes;
+  };
+
+  const Share& share(int process) const { return shares_[static_cast<std::size_t>(process)]; }
+  void add_nodes(int process, std::span<const GradientNode> ranks_nodes, std::int64_t leaves);
+  void plan_own_sums(const GradientTree& tree, std::span<const GradientNode> ranks_nodes,
+                     std::span<HostMirror* const> mirrors);
+  void plan_update(const GradientTree& tree);
+
+  const RankLayout& layout_;
+  const std::int64_t elements_;
+  const bool in_tree_;
+  std::vector<Share> shares_;  // [process]
+  std::vector<NodeSum> sums_;  // [node of this process], of the step with most nodes
+  std::vector<GradientNode> updated_;
+  std::vector<int> joins_;  // [node of `updated_`]
+  std::vector<GradientNode> scratch_;
+};
+
 /// What the ranks of a process do together: one end of the exchange between processes. Used by
 /// their threads, which make the same calls in the same order; `own` is a rank's number among them.
 class WorldGradients {
  public:
-  /// `elements`: of the flat parameters; `in_tree`: whether ranks' gradients are added in the tree
-  /// (Backend::sums_by_image), not one by one. `group`, of several processes, outlives the object.
-  WorldGradients(SyncGroup& group, std::int64_t elements, bool in_tree);
+  /// `group`, of several processes, outlives the object; store and backend are of any rank.
+  WorldGradients(SyncGroup& group, const ParameterStore& store, const Backend& backend);
   /// Before the first exchange, by each rank; the mirror outlives the exchanges.
   void join(int own, HostMirror& mirror) { mirrors_[static_cast<std::size_t>(own)] = &mirror; }
 
@@ -45,68 +100,38 @@ class WorldGradients {
   /// The same where the gradients have been summed otherwise: only whether all losses are finite is
   /// exchanged.
   void exchange_indicators(int own);
-  /// The nodes that an update adds up, and how (OptimizerShard::joins). Valid until the next
-  /// exchange, as is what follows.
-  std::span<const GradientNode> nodes() const { return updated_; }
-  std::span<const int> joins() const { return joins_; }
+  /// Of the last exchange.
+  const WorldPlan& plan() const { return plan_; }
   /// Null for a node of this process; otherwise its sum, from the first element on that the rank
-  /// owns.
+  /// owns. Valid until the next exchange.
   const float* sum_of(const GradientNode& node, int own) const;
   /// When the rank has updated: waits for those of the process, and brings the weights that other
   /// processes have updated to this rank's.
   void publish(int own);
 
  private:
-  /// What a process owns, and its part of the gradient tree.
-  struct Share {
-    ElementRange range;
-    std::vector<GradientNode> nodes;
-  };
-  /// One of this process's nodes as a sum over its ranks' nodes.
-  struct NodeSum {
-    std::vector<const float*> parts;
-    std::vector<int> joins;
-  };
-
   /// Of the ranks of this process. They hand in the step's tree where it is planned.
   using ProcessBarrier = Barrier<const GradientTree*, char>;
   ProcessBarrier& make_barrier(std::function<void(const GradientTree*)> work);
   static void meet(ProcessBarrier& barrier, const char* where, int own,
                    const GradientTree* tree = nullptr);
-  ElementRange owned_by(int first, int last) const;
-  void plan(const GradientTree& tree);
-  void plan_own_sums(const GradientTree& tree, std::span<const GradientNode> ranks_nodes);
-  void plan_update(const GradientTree& tree);
-  void add_nodes(int process, std::span<const GradientNode> ranks_nodes, std::int64_t leaves,
-                 std::vector<GradientNode>& nodes) const;
+  void make_plan(const GradientTree& tree);
   void sum_nodes(int own);
   void trade_sums();
   void trade_weights();
-  bool is_own(const GradientNode& node) const;
-  Share& share(int process) { return shares_[static_cast<std::size_t>(process)]; }
-  const Share& own_share() const { return shares_[static_cast<std::size_t>(layout_.process)]; }
-  std::span<const NodeSum> own_sums() const {
-    return std::span(sums_).first(own_share().nodes.size());
-  }
+  HostMirror& mirror(int own) const { return *mirrors_[static_cast<std::size_t>(own)]; }
 
   SyncGroup& group_;
   const RankLayout& layout_;
-  const std::int64_t elements_;
-  const bool in_tree_;
+  WorldPlan plan_;
   // Where the ranks of this process meet, and what one of them then does.
   ProcessBarrier& planning_;
   ProcessBarrier& sums_trade_;
   ProcessBarrier& weights_trade_;
   const std::vector<int> peers_;
   std::vector<HostMirror*> mirrors_;    // [own]
-  const float* own_weights_ = nullptr;  // of this process's share, on the host
+  const float* own_weights_ = nullptr;  // that the process owns, on the host
   double others_indicator_ = 0;
-
-  std::vector<Share> shares_;          // [process]
-  std::vector<NodeSum> sums_;          // [node of this process], of the step with most nodes
-  std::vector<GradientNode> updated_;  // the nodes that an update adds up
-  std::vector<int> joins_;             // of them
-  std::vector<GradientNode> scratch_;
   std::vector<Bytes> out_;                            // [process] indicator, [node, elements]
   std::vector<Bytes> in_;                             // [process] the same of the peers
   std::vector<std::span<const std::byte>> messages_;  // [process]

@@ -11,28 +11,24 @@ struct OutcomeValues {
   StepSums sums;
   StepTimes times;
   std::size_t memory_bytes = 0, peak_memory_bytes = 0;
-  std::size_t image_losses = 0, block_squares = 0;
+  std::size_t loss_terms = 0, square_terms = 0;
 };
 
 void write_outcome(const StepOutcome& outcome, ByteWriter& writer) {
   writer.add(OutcomeValues{outcome.sums, outcome.times, outcome.memory_bytes,
-                           outcome.peak_memory_bytes, outcome.image_losses.size(),
-                           outcome.block_squares.size()});
-  writer.add_all(outcome.image_losses);
-  writer.add_all(outcome.block_squares);
+                           outcome.peak_memory_bytes, outcome.loss_terms.size(),
+                           outcome.square_terms.size()});
+  writer.add_all(outcome.loss_terms);
+  writer.add_all(outcome.square_terms);
 }
 
 StepOutcome read_outcome(ByteReader& reader, std::vector<double>& memory) {
   const auto values = reader.get<OutcomeValues>();
-  memory.resize(values.image_losses + values.block_squares);
+  memory.resize(values.loss_terms + values.square_terms);
   reader.get_all(memory);
   const std::span<const double> all = memory;
-  return {values.sums,
-          all.first(values.image_losses),
-          all.subspan(values.image_losses),
-          values.times,
-          values.memory_bytes,
-          values.peak_memory_bytes};
+  return {values.sums,  all.first(values.loss_terms), all.subspan(values.loss_terms),
+          values.times, values.memory_bytes,          values.peak_memory_bytes};
 }
 
 }  // namespace
