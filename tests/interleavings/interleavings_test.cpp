@@ -268,6 +268,7 @@ class Meeting {
 };
 
 void check(const Case& of) {
+  World::alone();  // made here: the memory of a run goes with it
   const Scheduler::Result result = scheduler().explore(of.whims, [&of] {
     const auto meeting = std::make_unique<Meeting>(of);
     std::vector<threading::Thread> threads;
