@@ -21,14 +21,14 @@ class Liveness {
     plan_.saved.assign(graph.layers.size(), -1);
     plan_.runs_backward.assign(graph.layers.size(), false);
     for (const GraphLayer& layer : graph.layers) {
-      plan_.deliveries.emplace_back(layer.inputs.size());
+      plan_.routes.emplace_back(layer.inputs.size());
       if (layer.forward_in_place) becomes_[layer.inputs[0]] = layer.output;
     }
   }
 
   MemoryPlan run() {
     find_gradients();
-    leave_weight_gradients();
+    defer_weight_gradients();
     if (graph_.share_memory) place_concatenated();
     plan_data();
     if (graph_.training) plan_gradients();
@@ -80,18 +80,18 @@ class Liveness {
       plan_.runs_backward[i] = true;
       for (std::size_t k = 0; k < layer(i).inputs.size(); ++k) {
         const int input = layer(i).inputs[k];
-        plan_.deliveries[i][k].needed = wanted[input];
+        plan_.routes[i][k].needed = wanted[input];
         if (wanted[input]) has_grad_[input] = true;
       }
     }
   }
 
   // Until the next exchange, but of one layer at a time: every one that waits keeps two tensors.
-  void leave_weight_gradients() {
+  void defer_weight_gradients() {
     int waiting = -1;
     for (int i = 0; i < layers_; ++i) plan_.weights_until.push_back(i);
     for (int i = layers_ - 1; i >= 0; --i) {
-      if (!plan_.runs_backward[i] || !plan_.deliveries[i][0].needed) continue;
+      if (!plan_.runs_backward[i] || !plan_.routes[i][0].needed) continue;
       if (waiting >= 0 && layer(i).meets_in_backward) {
         plan_.weights_until[waiting] = i;
         waiting = -1;
@@ -173,7 +173,7 @@ class Liveness {
       if (!plan_.runs_backward[i]) continue;
       touch(plan_.grad[layer(i).output], weights_step(i));
       for (std::size_t k = 0; k < layer(i).inputs.size(); ++k) {
-        if (plan_.deliveries[i][k].needed) deliver(i, k);
+        if (plan_.routes[i][k].needed) route_gradient(i, k);
       }
     }
     if (has_grad_[graph_.input]) touch(plan_.grad[graph_.input], end());
@@ -183,17 +183,17 @@ class Liveness {
     return dense(value, add_buffer(graph_.values[value].bytes, step, step));
   }
 
-  void deliver(int i, std::size_t k) {
+  void route_gradient(int i, std::size_t k) {
     const int value = layer(i).inputs[k];
-    GradDelivery& delivery = plan_.deliveries[i][k];
+    GradRoute& route = plan_.routes[i][k];
     if (!written_[value]) {
       plan_.grad[value] = first_gradient(i, k);
       written_[value] = true;
     } else {
-      delivery.accumulate = true;
+      route.accumulate = true;
       // The same value twice: the second gradient must not be added before the first is there.
       if (k < layer(i).accumulates_from || repeats_input(i, k)) {
-        delivery.temporary =
+        route.temporary =
             add_buffer(graph_.values[value].bytes, backward_step(i), backward_step(i));
       }
     }
@@ -203,7 +203,7 @@ class Liveness {
   Placement first_gradient(int i, std::size_t k) {
     const int value = layer(i).inputs[k];
     const int output = layer(i).output;
-    // Where another consumer delivers first the gradient is dense, and the concatenation adds its
+    // Where another consumer comes first the gradient is dense, and the concatenation adds its
     // part.
     if (parent_[value] == output) return inside(value, plan_.grad[output]);
     if (k == 0 && works_in_place(i)) return dense(value, plan_.grad[output].buffer);

@@ -68,8 +68,8 @@ struct Placement {
   std::int64_t row_stride = 0;
 };
 
-/// How a layer's backward pass delivers the gradient of one input.
-struct GradDelivery {
+/// The route of the gradient of one input out of a layer's backward pass.
+struct GradRoute {
   bool needed = false;
   bool accumulate = false;
   int temporary = -1;  // a buffer to write to; the network then adds it to the gradient
@@ -82,8 +82,8 @@ struct MemoryPlan {
   std::vector<int> saved;           // [layer] buffer, -1: none
   std::vector<bool> runs_backward;  // [layer]
   std::vector<int> weights_until;   // [layer] in whose backward pass its weight gradients are due
-  std::vector<std::vector<GradDelivery>> deliveries;  // [layer][input]
-  std::size_t bytes = 0;                              // of the arena
+  std::vector<std::vector<GradRoute>> routes;  // [layer][input]
+  std::size_t bytes = 0;                       // of the arena
 };
 
 MemoryPlan plan_memory(const Graph& graph);

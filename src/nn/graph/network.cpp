@@ -123,13 +123,13 @@ void Network::Impl::set_views() {
 void Network::Impl::set_targets() {
   for (std::size_t i = 0; i < layers.size(); ++i) {
     for (std::size_t k = 0; k < targets[i].size(); ++k) {
-      const GradDelivery& delivery = plan.deliveries[i][k];
+      const GradRoute& route = plan.routes[i][k];
       const Value& value = *layers[i]->inputs()[k];
-      if (!delivery.needed) continue;
-      if (delivery.temporary >= 0) {
-        targets[i][k] = {place({delivery.temporary, 0, value.shape.channels()}, value), false};
+      if (!route.needed) continue;
+      if (route.temporary >= 0) {
+        targets[i][k] = {place({route.temporary, 0, value.shape.channels()}, value), false};
       } else {
-        targets[i][k] = {value.grad, delivery.accumulate};
+        targets[i][k] = {value.grad, route.accumulate};
       }
     }
   }
@@ -199,8 +199,8 @@ void Network::backward(const StepContext& context, const AfterLayer& after_layer
   LOCKSTEP_CHECK(impl_->training, "this network was planned without gradients: build it with ",
                  "PlanOptions{.training = true}");
   StepContext own = context;
-  own.meanwhile = [this, &context] { impl_->compute_left_weights(context); };
-  impl_->left_weights.reset();  // of a pass that failed
+  own.meanwhile = [this, &context] { impl_->compute_deferred_weights(context); };
+  impl_->deferred_weights.reset();  // of a pass that failed
   std::size_t left_behind = impl_->layers.size();
   for (std::size_t i = impl_->layers.size(); i-- > 0;) {
     if (impl_->plan.runs_backward[i]) {
@@ -209,37 +209,37 @@ void Network::backward(const StepContext& context, const AfterLayer& after_layer
         leave_if_failed(context);
       });
     }
-    if (!after_layer || impl_->left_weights) continue;
+    if (!after_layer || impl_->deferred_weights) continue;
     while (left_behind > i) after_layer(--left_behind);
   }
 }
 
 // Only where others are waited for is there time to fill. An observer hears a layer's work as that
 // layer's.
-bool Network::Impl::leaves_weights(std::size_t layer, const StepContext& context) const {
+bool Network::Impl::defers_weights(std::size_t layer, const StepContext& context) const {
   return plan.weights_until[layer] != static_cast<int>(layer) && observer == nullptr &&
          context.communicator != nullptr && context.communicator->size() > 1;
 }
 
-void Network::Impl::compute_left_weights(const StepContext& context) {
-  if (!left_weights) return;
-  layers[*left_weights]->backward_weights(backend, context);
-  left_weights.reset();
+void Network::Impl::compute_deferred_weights(const StepContext& context) {
+  if (!deferred_weights) return;
+  layers[*deferred_weights]->backward_weights(backend, context);
+  deferred_weights.reset();
 }
 
 void Network::Impl::run_backward(std::size_t i, const StepContext& context) {
   Layer& layer = *layers[i];
-  const bool leaves = leaves_weights(i, context);
-  if (!leaves) layer.backward_weights(backend, context);
+  const bool defers = defers_weights(i, context);
+  if (!defers) layer.backward_weights(backend, context);
   layer.backward(backend, context, targets[i]);
   for (std::size_t k = 0; k < targets[i].size(); ++k) {
-    if (plan.deliveries[i][k].temporary < 0) continue;
+    if (plan.routes[i][k].temporary < 0) continue;
     backend.copy(targets[i][k].tensor, layer.inputs()[k]->grad, true);
   }
-  if (left_weights && plan.weights_until[*left_weights] == static_cast<int>(i)) {
-    compute_left_weights(context);  // nobody was waited for
+  if (deferred_weights && plan.weights_until[*deferred_weights] == static_cast<int>(i)) {
+    compute_deferred_weights(context);  // nobody was waited for
   }
-  if (leaves) left_weights = i;
+  if (defers) deferred_weights = i;
 }
 
 void Network::zero_grad() {
@@ -254,7 +254,7 @@ LayerWork Network::work(std::size_t layer, Direction direction) const {
   if (!impl_->plan.runs_backward[layer]) return {};
   std::vector<GradTarget> targets = impl_->targets[layer];
   for (std::size_t k = 0; k < targets.size(); ++k) {
-    targets[k].accumulate = impl_->plan.deliveries[layer][k].accumulate;  // whoever does the adding
+    targets[k].accumulate = impl_->plan.routes[layer][k].accumulate;  // whoever does the adding
   }
   return at.backward_work(targets);
 }

@@ -36,10 +36,10 @@ struct Network::Impl {
     pass();
     if (observer != nullptr) observer->end(layer, direction);
   }
-  /// The backward pass of one layer; its weight gradients may be left for later.
+  /// The backward pass of one layer; its weight gradients may be deferred.
   void run_backward(std::size_t layer, const StepContext& context);
-  /// Those of the layer that has left them, if one has.
-  void compute_left_weights(const StepContext& context);
+  /// The deferred ones, if a layer has any.
+  void compute_deferred_weights(const StepContext& context);
 
   Backend& backend;
   ParameterStore& store;
@@ -61,14 +61,14 @@ struct Network::Impl {
   std::vector<bool> prepared;                    // [batch] whether the layers know this batch
   std::vector<ConvWeights> weights;              // of all layers, for the present batch
   std::vector<std::vector<GradTarget>> targets;  // [layer][input] what its backward pass writes
-  std::optional<std::size_t> left_weights;       // the layer whose weight gradients are left
+  std::optional<std::size_t> deferred_weights;   // whose weight gradients are deferred
 
  private:
   Graph describe(const PlanOptions& options) const;
   void set_views();
   void set_targets();
   Tensor place(const Placement& placement, const Value& value) const;
-  bool leaves_weights(std::size_t layer, const StepContext& context) const;
+  bool defers_weights(std::size_t layer, const StepContext& context) const;
 };
 
 }  // namespace lockstep
