@@ -195,7 +195,7 @@ class Canvas {
     const Extent extent = extent_of(plot);
     values_ = value_axis(plot, extent.value);
     if (!over_rows()) positions_ = position_axis(plot, extent.at);
-    left_ = room_of(over_rows() ? names_ : labels_of(values_)) + 10;
+    left_ = (over_rows() ? type_size() * room_of(names_) : room_of(labels_of(values_))) + 10;
     right_ = kWidth - kRightGap;
     bottom_ = svg_.height() - below(plot);
   }
@@ -229,6 +229,9 @@ class Canvas {
     return {kWidth, top_of(plot) + height + below(plot), plot.title};
   }
 
+  bool small_names() const { return plot_.row_height < kLegendLine; }
+  /// Of the names, over that of other text.
+  double type_size() const { return small_names() ? 10.5 / 12 : 1; }
   bool over_rows() const { return !plot_.rows.empty(); }
   double along_x(const Axis& axis, double value) const {
     return left_ + axis.at(value) * (right_ - left_);
@@ -246,11 +249,11 @@ class Canvas {
   }
 
   void draw_names() {
-    const bool small = plot_.row_height < kLegendLine;
     for (std::size_t r = 0; r < names_.size(); ++r) {
       if (names_[r].empty()) continue;
-      svg_.text(0, row_y(static_cast<double>(r)) + (small ? 3.5 : 4),
-                shortened(names_[r], left_ - 10), small ? "small" : "strong");
+      const double y = row_y(static_cast<double>(r)) + (small_names() ? 3.5 : 4);
+      svg_.text(0, y, shortened(names_[r], (left_ - 10) / type_size()),
+                small_names() ? "small" : "strong");
     }
   }
   void draw_left() {
@@ -357,7 +360,7 @@ class Canvas {
     return "M" + x1 + " " + y + "H" + x2 + "v" + coordinate(plot_.row_height - 1) + "H" + x1 + "z";
   }
   void draw_ramp(const HeatLevels& levels) {
-    const double width = kWidth / kHeatLevels, y = svg_.height() - 28;
+    const double width = right_ / kHeatLevels, y = svg_.height() - 28;
     for (int level = 0; level < kHeatLevels; ++level) {
       svg_.rectangle(width * level, y, width - 1, 9, "h" + std::to_string(level));
       if (level == 0) continue;
