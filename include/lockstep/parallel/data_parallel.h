@@ -87,7 +87,7 @@ struct DataParallelOptions {
   BackendOptions backend = {};
   SyncGroupOptions communicator = {};  // its `all_reduce` is not read
   GradientExchangeOptions gradient_exchange = {};
-  /// Replays steps with a full global batch from a recording (sync/recorder.h); the
+  /// Replays steps with a full global batch from a recording (a CUDA graph); the
   /// results are the same bits. Needs a transport that can, a momentum of BatchNorm that is a
   /// number and one micro-batch; no `communicator.hook`, which a replay would not call.
   bool cuda_graph = false;

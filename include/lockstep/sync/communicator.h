@@ -76,7 +76,7 @@ class Communicator final {
   /// that it does not go on for a run that is over.
   void leave_if_failed() const;
 
-  /// Says where this rank is, for the watchdog and the reports of errors (sync/progress.h).
+  /// Says where this rank is, for the watchdog and the reports of errors (sync/barrier.h).
   void enter(const char* activity, const char* place);
   void begin_step(std::int64_t step);
 
