@@ -120,14 +120,19 @@ int run_in_world(const DeclaredCommand& chosen) {
     if (world->size() == 1) throw;
     if (world->shows_error(error.what())) show_error(error);
     world->announce_failure(error.what());
-    world->abort(exit_code_of(error));
+    const int exit_code = exit_code_of(error);
+    world->abort(exit_code);
+    return exit_code;  // for compilers that do not see that nothing comes back
   }
 }
 
 int run_command(int argc, const char* const* argv, const Tables& tables) {
   CLI::App app(program().says, program().name);
   app.set_version_flag("--version", std::string("lockstep ") + LOCKSTEP_VERSION);
-  const auto commands = declare_commands(app, {.program = argv[0], .tables = &tables});
+  CommonArguments common;
+  common.program = argv[0];
+  common.tables = &tables;
+  const auto commands = declare_commands(app, common);
   if (const auto exit_code = run_hidden(app, commands, argc, argv, tables)) return *exit_code;
   try {
     const DeclaredCommand& chosen = parse(app, commands, argc, argv);

@@ -230,7 +230,7 @@ class BatchNormCall {
 
   const BatchNormCase& p_;
   const Inputs& inputs_;
-  EmulatedGpu emulated_;
+  EmulatedGpu gpu_;
   std::unique_ptr<Backend> host_ = cpu_backend();  // of the operands
   std::vector<Replica> replicas_;
   AffineParameters affine_;
