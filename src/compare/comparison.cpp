@@ -11,16 +11,16 @@ namespace {
 
 using Summaries = std::vector<const TrainSummary*>;
 
-struct Group {
+struct RunsOfMode {
   std::string mode;
   Summaries runs;  // in order of seeds
 };
 
-std::vector<Group> group_by_mode(std::span<const TrainSummary> runs) {
-  std::vector<Group> groups;
+std::vector<RunsOfMode> group_by_mode(std::span<const TrainSummary> runs) {
+  std::vector<RunsOfMode> groups;
   for (const TrainSummary& run : runs) {
     auto group = std::find_if(groups.begin(), groups.end(),
-                              [&](const Group& g) { return g.mode == run.bn_mode; });
+                              [&](const RunsOfMode& g) { return g.mode == run.bn_mode; });
     if (group == groups.end()) group = groups.insert(groups.end(), {run.bn_mode, {}});
     for (const TrainSummary* other : group->runs) {
       if (other->seed == run.seed) {
@@ -31,7 +31,7 @@ std::vector<Group> group_by_mode(std::span<const TrainSummary> runs) {
     }
     group->runs.push_back(&run);
   }
-  for (Group& group : groups) {
+  for (RunsOfMode& group : groups) {
     std::sort(group.runs.begin(), group.runs.end(),
               [](const TrainSummary* a, const TrainSummary* b) { return a->seed < b->seed; });
   }
@@ -95,7 +95,7 @@ void add_other_stats(ModeResult& result, const Summaries& runs) {
   for (const auto& [stats, of_runs] : values) result.other_stats[stats] = mean_spread(of_runs);
 }
 
-ModeResult summarize(const Group& group) {
+ModeResult summarize(const RunsOfMode& group) {
   ModeResult result;
   result.mode = group.mode;
   result.devices = group.runs.front()->placement;
@@ -178,7 +178,7 @@ Comparison compare_runs(std::span<const TrainSummary> runs) {
   if (runs.empty()) throw ConfigError("there are no finished runs to compare");
   Comparison comparison;
   comparison.score = score_name(common_task(runs));
-  for (const Group& group : group_by_mode(runs)) comparison.modes.push_back(summarize(group));
+  for (const RunsOfMode& group : group_by_mode(runs)) comparison.modes.push_back(summarize(group));
   for (std::size_t b = 0; b < comparison.modes.size(); ++b) {
     for (std::size_t a = b + 1; a < comparison.modes.size(); ++a) {
       comparison.pairs.push_back(

@@ -27,7 +27,7 @@ std::vector<Measure> measures() {
        [](const BatchNormDiagnostics& lens) { return lens.ratio_mean; }},
       {"log_variance", "|log| of part's / whole variance",
        "How far a part's variance lies from the whole batch's, as |log|: 0.7 is a factor of two. "
-       "Mean "
+       "RunningMean "
        "over channels and parts:",
        [](const BatchNormDiagnostics& lens) { return lens.log_var_ratio; }},
       {"running_mean", "Devices' running means apart",
@@ -52,7 +52,7 @@ struct Grid {
   }
 };
 
-struct Mean {
+struct RunningMean {
   double sum = 0;
   int count = 0;
   void add(double value) { sum += value, ++count; }
@@ -61,7 +61,7 @@ struct Mean {
 
 Grid grid_of(const std::vector<const RunRecord*>& runs, const Measure& measure) {
   Grid grid;
-  std::map<double, std::map<std::string, Mean>> cells;
+  std::map<double, std::map<std::string, RunningMean>> cells;
   for (const RunRecord* run : runs) {
     for (const BatchNormDiagnostics& lens : run->lens) {
       if (std::find(grid.layers.begin(), grid.layers.end(), lens.layer) == grid.layers.end()) {
@@ -89,7 +89,7 @@ Grid merge_columns(const Grid& grid) {
     const std::size_t end = std::min(first + stride, grid.steps.size());
     merged.steps.push_back(grid.steps[end - 1]);
     for (std::size_t l = 0; l < grid.layers.size(); ++l) {
-      Mean mean;
+      RunningMean mean;
       for (std::size_t c = first; c < end; ++c) {
         if (std::isfinite(grid.values[l][c])) mean.add(grid.values[l][c]);
       }
