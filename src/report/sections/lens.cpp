@@ -27,7 +27,7 @@ std::vector<Measure> measures() {
        [](const BatchNormDiagnostics& lens) { return lens.ratio_mean; }},
       {"log_variance", "|log| of part's / whole variance",
        "How far a part's variance lies from the whole batch's, as |log|: 0.7 is a factor of two. "
-       "RunningMean "
+       "Mean "
        "over channels and parts:",
        [](const BatchNormDiagnostics& lens) { return lens.log_var_ratio; }},
       {"running_mean", "Devices' running means apart",
