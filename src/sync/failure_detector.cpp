@@ -161,6 +161,7 @@ void FailureDetector::accept_all(int listener, std::uint64_t token) {
   limit(listener, kAllConnect);
   while (lines_.size() + 1 < hosts_.size()) {
     const int socket = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+    if (socket < 0 && errno == EINTR) continue;  // stopped and resumed, say
     if (socket < 0) {
       fail(concat(hosts_.size() - 1 - lines_.size(), " of ", hosts_.size() - 1,
                   " processes have not connected to ", hosts_.front(),
