@@ -1,18 +1,26 @@
-# Sets LOCKSTEP_HAS_CUDA when the CUDA backend can be built: an nvcc that works with this C++ compiler, and cuDNN.
-# With LOCKSTEP_CUDA=AUTO a lack means a build for the CPU; with ON it is an error.
+# Sets LOCKSTEP_HAS_CUDA when the CUDA backend is to be built, and can be: an nvcc that works with this C++ compiler, and
+# cuDNN. LOCKSTEP_CUDA=AUTO builds it where a GPU answers, for this GPU, so that nobody waits for code that his machine
+# cannot run; TOOLKIT builds it wherever it can be built, for all GPUs; with ON a lack is an error.
 set(LOCKSTEP_HAS_CUDA OFF)
 if(LOCKSTEP_CUDA STREQUAL "OFF")
   return()
 endif()
 
 function(lockstep_no_cuda reason)
-  if(LOCKSTEP_CUDA STREQUAL "AUTO")
+  if(LOCKSTEP_CUDA MATCHES "^(AUTO|TOOLKIT)$")
     message(STATUS "No CUDA backend: ${reason}")
   else()
     message(FATAL_ERROR "LOCKSTEP_CUDA is ${LOCKSTEP_CUDA}, but ${reason}")
   endif()
 endfunction()
 
+if(LOCKSTEP_CUDA STREQUAL "AUTO")
+  execute_process(COMMAND nvidia-smi -L OUTPUT_VARIABLE answer ERROR_QUIET RESULT_VARIABLE failed)
+  if(NOT failed EQUAL 0 OR NOT answer MATCHES "GPU 0")
+    lockstep_no_cuda("no GPU answers to nvidia-smi -L; LOCKSTEP_CUDA=ON builds for GPUs that are elsewhere")
+    return()
+  endif()
+endif()
 find_program(LOCKSTEP_NVCC nvcc HINTS ${CMAKE_CUDA_COMPILER} ENV CUDACXX PATHS /usr/local/cuda/bin)
 if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX} AND LOCKSTEP_NVCC)
   set(ENV{CUDACXX} ${LOCKSTEP_NVCC})
@@ -38,7 +46,9 @@ endif()
 # The GPUs of workstations and servers since Turing: 75 (RTX 20, T4), 80 (A100), 86 (RTX 30, A40), 89 (RTX 40, L4),
 # 90 (H100) and 120 (RTX 50, RTX PRO). 90 and the newest also as PTX, which the driver translates for what lies behind
 # them (B200, and what comes). The time of nvcc grows with each: tools/check builds for one (CUDAARCHS=90).
-if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND LOCKSTEP_CUDA STREQUAL "AUTO")
+  set(CMAKE_CUDA_ARCHITECTURES native)
+elseif(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
   set(CMAKE_CUDA_ARCHITECTURES 75-real 80-real 86-real 89-real 90)
   if(CUDAToolkit_VERSION VERSION_GREATER_EQUAL 12.8)
     list(APPEND CMAKE_CUDA_ARCHITECTURES 120)
