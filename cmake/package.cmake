@@ -8,7 +8,7 @@ set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_NAME lockstep)
 set(CPACK_DEBIAN_PROGRAM_DESCRIPTION
     "Trains semantic-segmentation networks and image classifiers on all devices of
-one workstation from one process, with per-device, synchronized and virtual
+one workstation from one process, with per-device, synchronized and Ghost
 BatchNorm, and shows what the difference is.
 .
 This build is for the CPU only: its devices are virtual ones. GPUs need a

@@ -7,6 +7,7 @@
 #include "run/choices.h"
 #include "run/json_lines.h"
 #include "run/summary.h"
+#include "run/tensorboard.h"
 
 using namespace lockstep;
 

@@ -23,8 +23,8 @@ using test::with_timeout;
 constexpr std::chrono::seconds kLimit{20};
 
 /// A group of 4 and its threads.
-struct Group {
-  explicit Group(const SyncGroupOptions& options = {})
+struct Ranks {
+  explicit Ranks(const SyncGroupOptions& options = {})
       : sync(devices, options), group(devices, sync) {}
 
   /// What `run` throws.
@@ -48,7 +48,7 @@ struct Group {
 }  // namespace
 
 TEST_CASE("work runs once per rank, each on the same thread every time") {
-  Group ranks;
+  Ranks ranks;
   std::vector<std::thread::id> threads(4);
   std::atomic<int> moved{0};
   std::vector<int> calls(4);
@@ -68,7 +68,7 @@ TEST_CASE("work runs once per rank, each on the same thread every time") {
 
 TEST_CASE("the failure of one rank ends everyone's waits and names it") {
   for (int failing = 0; failing < 4; ++failing) {
-    Group ranks;
+    Ranks ranks;
     const auto work = [&](int rank) {
       if (rank == failing) throw std::runtime_error("out of memory");
       ranks.sync.at(rank).barrier("end");
@@ -86,7 +86,7 @@ TEST_CASE("the failure of one rank ends everyone's waits and names it") {
 
 TEST_CASE("errors with an exit code of their own keep their type") {
   const auto thrown_by = [](const std::function<void()>& fail) {
-    Group ranks;
+    Ranks ranks;
     return ranks.failure_of([&](int rank) {
       if (rank == 2) fail();
     });
@@ -100,12 +100,12 @@ TEST_CASE("errors with an exit code of their own keep their type") {
 }
 
 TEST_CASE("an error that all ranks share is reported once, as it is") {
-  Group ranks;
+  Ranks ranks;
   const std::exception_ptr thrown =
       ranks.failure_of([](int) { throw NonFiniteError("step 3: the loss of replica 1 is nan"); });
   CHECK(text_of(thrown) == "step 3: the loss of replica 1 is nan");
 
-  Group others;
+  Ranks others;
   const std::exception_ptr mismatch = others.failure_of(
       [&](int rank) { others.sync.at(rank).barrier(rank == 1 ? "here" : "there"); });
   CHECK(
@@ -116,7 +116,7 @@ TEST_CASE("an error that all ranks share is reported once, as it is") {
 TEST_CASE("a rank that sleeps too long: the watchdog's report is the root cause") {
   SyncGroupOptions options;
   options.stall_timeout = std::chrono::milliseconds(200);
-  Group ranks(options);
+  Ranks ranks(options);
   const std::exception_ptr thrown = ranks.failure_of([&](int rank) {
     ranks.sync.at(rank).enter("backward", "head");
     if (rank == 3) std::this_thread::sleep_for(std::chrono::milliseconds(500));
@@ -131,7 +131,7 @@ TEST_CASE("a rank that sleeps too long: the watchdog's report is the root cause"
 TEST_CASE("a rank that does not return after a failure is left behind and named") {
   std::atomic<bool> release{false};
   std::atomic<bool> gone{false};
-  Group ranks;
+  Ranks ranks;
   const std::exception_ptr thrown = ranks.failure_of([&](int rank) {
     if (rank == 0) throw Error("first");
     if (rank != 1) return;
