@@ -85,6 +85,7 @@ TEST_CASE("SGD takes its rate from device memory, and changes nothing after a lo
     const ParameterRange all{0, 37, 0};
     OptimizerShard shard{
         .grads = grads, .weights = both, .state = {velocity.floats()}, .ranges = {&all, 1}};
+    shard.optimizer = Sgd{.momentum = 0};
     shard.lr = {0.0F, lr.pointer()};
     shard.losses = losses;
     const DeviceNumber<double> squared_norm(backend, 0.0);

@@ -10,8 +10,8 @@ namespace {
 
 CompareRequest request_in(const test::TemporaryFolder& folder) {
   CompareRequest request;
-  request.config =
-      folder.write("tiny.toml", "[data]\nlayout = \"streets\"\n[batch]\nper_device = 2\n");
+  request.config = folder.write(
+      "tiny.toml", "[data]\nlayout = \"streets\"\nsize = [32, 32]\n[batch]\nper_device = 2\n");
   request.devices = "cpu:2";
   request.seeds = 2;
   request.output = folder.path() / "out";

@@ -23,10 +23,10 @@ CASES = [
     ("lockstep eval ru", "lockstep eval runs/"),
     ("lockstep config init city", "lockstep config init cityscapes "),
     ("lockstep train mine.toml -s optim.weight", "lockstep train mine.toml -s optim.weight_decay="),
-    ("lockstep train mine.toml -s bn.mode=vi", "lockstep train mine.toml -s bn.mode=virtual "),
+    ("lockstep train mine.toml -s bn.mode=gh", "lockstep train mine.toml -s bn.mode=ghost "),
     ("lockstep train mine.toml -s data.layout=cityscapes -d cpu:8", "lockstep train mine.toml -s data.layout=cityscapes "
                                                                       "-d cpu:8 "),
-    ("lockstep compare mine.toml --modes local,vir", "lockstep compare mine.toml --modes local,virtual "),
+    ("lockstep compare mine.toml --modes local,gho", "lockstep compare mine.toml --modes local,ghotual "),
     ("lockstep bench batch", "lockstep bench batch_norm "),
     ("lockstep logs export runs --csv note", "lockstep logs export runs --csv notes.txt "),
     ("lockstep docs run_", "lockstep docs run_folder "),

@@ -29,6 +29,7 @@ class EmulatedGpu final : public gpu::GpuOperations {
   void use_dependent_launches() { gpu_.dependent_launches = true; }
 
   const Device& device() const override { return host_->device(); }
+  bool asynchronous() const override { return true; }  // in what is asked of it
   Storage allocate(std::size_t bytes) override { return host_->allocate(bytes); }
   std::size_t allocated_bytes() const override { return host_->allocated_bytes(); }
   std::size_t peak_allocated_bytes() const override { return host_->peak_allocated_bytes(); }
