@@ -26,7 +26,7 @@ CASES = [
     ("lockstep train mine.toml -s bn.mode=gh", "lockstep train mine.toml -s bn.mode=ghost "),
     ("lockstep train mine.toml -s data.layout=cityscapes -d cpu:8", "lockstep train mine.toml -s data.layout=cityscapes "
                                                                       "-d cpu:8 "),
-    ("lockstep compare mine.toml --modes local,gho", "lockstep compare mine.toml --modes local,ghotual "),
+    ("lockstep compare mine.toml --modes local,gho", "lockstep compare mine.toml --modes local,ghost "),
     ("lockstep bench batch", "lockstep bench batch_norm "),
     ("lockstep logs export runs --csv note", "lockstep logs export runs --csv notes.txt "),
     ("lockstep docs run_", "lockstep docs run_folder "),
