@@ -1,7 +1,7 @@
 #pragma once
-// Faults on purpose, for tests and demonstrations (docs/understand/testing.md): a replica that throws, sleeps,
-// leaves an exchange out, or all of them delayed at random. Comes from the environment variable
-// LOCKSTEP_FAULT.
+// Faults on purpose, for tests and demonstrations (docs/understand/testing.md): a replica that
+// throws, sleeps, leaves an exchange out, or all of them delayed at random. Comes from the
+// environment variable LOCKSTEP_FAULT.
 
 #include <atomic>
 #include <cstdint>

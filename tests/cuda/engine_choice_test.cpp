@@ -1,5 +1,3 @@
-#include "kernels/cudnn/cudnn_graph.h"
-
 #include <doctest/doctest.h>
 
 #include <cstdlib>
@@ -8,6 +6,7 @@
 
 #include "backend/operand.h"
 #include "cuda/fake_cudnn.h"
+#include "kernels/cudnn/cudnn_graph.h"
 #include "support/backends.h"
 #include "support/temporary_folder.h"
 

@@ -12,10 +12,10 @@
 #include <cmath>
 #include <thread>
 
+#include "checks/reference_batch_norm.h"
 #include "lockstep/sync/sync_group.h"
 #include "nn/harness.h"
 #include "support/gradient_check.h"
-#include "checks/reference_batch_norm.h"
 
 namespace lockstep::test {
 namespace {

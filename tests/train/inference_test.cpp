@@ -224,7 +224,8 @@ TEST_CASE("inference: probabilities sum to 1, are means over the views, and say 
     sum.resize(one.size());
     for (std::size_t i = 0; i < one.size(); ++i) sum[i] += one[i];
   }
-  const Floats all = trained.predict(augmentation_of(false, "0.5,1,1.5"), trained.image).probabilities;
+  const Floats all =
+      trained.predict(augmentation_of(false, "0.5,1,1.5"), trained.image).probabilities;
   REQUIRE(all.size() == sum.size());
   double distance = 0;
   for (std::size_t i = 0; i < all.size(); ++i) {

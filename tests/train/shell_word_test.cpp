@@ -1,6 +1,6 @@
-#include "run/report_text.h"
-
 #include <doctest/doctest.h>
+
+#include "run/report_text.h"
 
 namespace lockstep {
 namespace {

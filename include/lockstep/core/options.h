@@ -41,10 +41,10 @@ inline constexpr Limits kBelowOne{.lo = 0, .hi = 1, .below = true};
 
 /// What holds for a key besides its name, field and sentence.
 struct Option {
-  Limits in = {};                // of the number, or of each number of a list
-  std::vector<int> among = {};   // the only values of an integer; empty: all within `in`
-  const char* none = "";         // the word for an optional number that there is not
-  const char* what = "";         // a text is expected to be this: "a folder"
+  Limits in = {};               // of the number, or of each number of a list
+  std::vector<int> among = {};  // the only values of an integer; empty: all within `in`
+  const char* none = "";        // the word for an optional number that there is not
+  const char* what = "";        // a text is expected to be this: "a folder"
   void (*check)(const std::string& text) = nullptr;  // of each text of a list; throws ConfigError
   bool counts = true;       // it can change trained weights or final metrics, and is hashed
   bool written = true;      // false: beside the other options it says nothing, and is not written
@@ -64,7 +64,7 @@ struct Named {
 };
 
 template <typename Enumeration>
-  requires requires(Enumeration value) { names_of(value); }
+requires requires(Enumeration value) { names_of(value); }
 constexpr const char* to_string(Enumeration value) {
   for (const Named<Enumeration>& named : names_of(value)) {
     if (named.value == value) return named.name;
