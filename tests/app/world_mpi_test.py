@@ -106,7 +106,7 @@ with tempfile.TemporaryDirectory() as name:
                             "--no-images", *overrides(key for key in KEYS if not key.startswith("bn.")))).stdout
         if not (root / f"of{processes}/report.html").exists():
             sys.exit(f"compare of {processes} processes wrote no report\n{text}")
-    expect(text, "local: cpu:2 in each of 2 processes", "| sync    | cpu:2 in each of 2 processes |", "[3/3] ghost seed 0: done before")
+    expect(text, "local: cpu:2 in each of 2 processes", "| sync  | cpu:2 in each of 2 processes |", "[3/3] ghost seed 0: done before")
     for cell in ("local-s0", "sync-s0", "ghost-s0"):
         if bytes_of(root / "of1" / cell) != bytes_of(root / "of2" / cell):
             sys.exit(f"compare of two processes comes to another {cell}")
