@@ -132,7 +132,7 @@ class Commands:
             yield f"`{line}`: there is no subcommand {call.group(1)}"
             return
         for option in re.findall(r"(?<=\s)(--[a-z][a-z-]*)", call.group(2) or ""):
-            if option not in help_text:
+            if not re.search(rf"{option}(?![\w-])", help_text):
                 yield f"`{line}`: {call.group(1)} has no option {option}"
 
 
