@@ -501,7 +501,7 @@ FAULTS = [
 
     # --- what the self-test sees
     Fault("the self-test: two ranks are exchanged in the merge", "merged",
-          replaced("if (call.merge == nullptr ||", "if (slots_.size() > 1) std::swap(slots_[0], slots_[1]); if (call.merge == nullptr ||"),
+          replaced("if (call.merge == nullptr ||", "if (slots_.size() > 1) std::swap(slots_[0], slots_[1]);\n  if (call.merge == nullptr ||"),
           "transport host, slots", test="lockstep"),
     Fault("the self-test: no gradient through BatchNorm's mean", "input_gradient_rows",
           replaced("- mean_gradient[c] -", "- 0.0F * mean_gradient[c] -"), "batch_norm, sync (N,C,H,W)",
