@@ -160,7 +160,7 @@ def build_faulty(fault, sources, folder, args):
     elif source == file:
         compilation = compilation.replace(str(ROOT / source), str(copy))
     compilation = compilation.replace(" -I", f" -I{folder} -I{folder}/include -I{folder}/src -I", 1)
-    shell(f"{compilation} -O1 -w", args.build)  # a fault needs no speed, and may look odd to a compiler
+    shell(f"{compilation} -O0 -w", args.build)  # a fault needs no speed, and may look odd to a compiler
     # In front of all objects: of an inline function that several have, the first one's copy is taken.
     objects = [word for word in link.split() if word.endswith(".o")]
     link = link.replace(f" {objects[0]} ", f" {faulty} {objects[0]} ").replace(f" {right} ", " ")
