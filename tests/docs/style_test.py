@@ -138,7 +138,8 @@ class Commands:
 
 def violations(root, program):
     commands = Commands(root, program)
-    pages = [root / "README.md", *sorted((root / "docs").rglob("*.md")), root / "data/README.md", root / "CONTRIBUTING.md",
+    pages = [root / "README.md", *sorted((root / "docs").rglob("*.md")), root / "data/README.md",
+             root / "examples/README.md", root / "CONTRIBUTING.md",
              root / "SECURITY.md", root / "CHANGELOG.md"]
     for page in pages:
         name, text = str(page.relative_to(root)), page.read_text()
