@@ -74,10 +74,13 @@ def avoided_words(name, text):
                 yield f"'{match.group()}': say {better} (docs/look_up/glossary.md)"
 
 
+def title_anchor(title):
+    plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title).lower()
+    return re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
+
+
 def anchors(page):
-    titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
-    plain = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title).lower() for title in titles)
-    return {re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in plain}
+    return {title_anchor(title) for title in re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)}
 
 
 def broken_links(page, text):
