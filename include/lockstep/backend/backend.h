@@ -37,7 +37,6 @@ class Backend {
  public:
   virtual ~Backend() = default;
 
-  /// Where the memory is and operations run.
   virtual const Device& device() const = 0;
   /// Whether operations may return before they are done.
   virtual bool asynchronous() const { return false; }
@@ -141,12 +140,9 @@ class Backend {
 
   // --- element-wise and window operations; `accumulate`: the gradient is added to, not written
   // -------------
-  /// y = max(x, 0); NaN stays NaN. Equal shapes.
   virtual void relu_forward(const Tensor& x, const Tensor& y) = 0;
-  /// grad_x = 0 where y <= 0, else grad_y.
   virtual void relu_backward(const Tensor& y, const Tensor& grad_y, const Tensor& grad_x,
                              bool accumulate) = 0;
-  /// y = a + b, element by element; equal shapes.
   virtual void add(const Tensor& a, const Tensor& b, const Tensor& y) = 0;
   /// y = x * keep / (1 - p); keep is a function of (seed, sample_offset + n, position) only, so
   /// that it does not depend on how samples are spread over devices. The backward pass is the same
@@ -154,7 +150,7 @@ class Backend {
   virtual void dropout(const Tensor& x, const Tensor& y, float p, DeviceScalar<std::uint64_t> seed,
                        std::int64_t sample_offset, bool accumulate) = 0;
   /// `winners`: uint8 of y's shape, dense; the window position of each maximum (the first of
-  /// equals), which `max_pool_backward` sends the gradient to.
+  /// equals).
   virtual void max_pool_forward(const PoolGeometry& geometry, const Tensor& x, const Tensor& y,
                                 const Tensor& winners) = 0;
   virtual void max_pool_backward(const PoolGeometry& geometry, const Tensor& winners,
@@ -199,7 +195,6 @@ class Backend {
   /// Adds up the gradients of all parts, updates the owner's ranges, and writes the new weights to
   /// every rank's memory.
   virtual void optimizer_update(const OptimizerShard& shard) = 0;
-  /// Halves, doubles or keeps the loss scale by what the guards of all ranks say.
   virtual void update_loss_scale(const LossScaleUpdate& update) = 0;
 };
 
