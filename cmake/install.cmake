@@ -1,6 +1,6 @@
 # `cmake --install` has three components. `program`: the program, its man pages, completion for bash and zsh, the
 # documents and the example configurations. `dev`: the public headers, one archive with everything in it, and what CMake
-# (find_package(Lockstep)) and pkg-config (lockstep.pc) find it by. The flags that the library is compiled with stay
+# (find_package(Lockstep)) and pkg-config (lockstep.pc) find it by, and the examples. The flags that the library is compiled with stay
 # here: a user gets an include folder, C++20 and the libraries to link. `mpi`: by what several processes talk, where
 # there was an MPI.
 include(GNUInstallDirs)
@@ -18,7 +18,7 @@ install(FILES ${PROJECT_SOURCE_DIR}/README.md DESTINATION ${share} COMPONENT pro
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/lockstep RENAME copyright
         COMPONENT program)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs ${PROJECT_SOURCE_DIR}/data DESTINATION ${share} COMPONENT program
-        FILES_MATCHING PATTERN "*.md" PATTERN "*.toml" PATTERN "*.svg")
+        FILES_MATCHING PATTERN "*.md" PATTERN "*.toml" PATTERN "*.svg" PATTERN "*.html")
 if(TARGET lockstep_mpi)  # where the program in the folder beside it looks
   install(TARGETS lockstep_mpi LIBRARY DESTINATION lib/lockstep COMPONENT mpi)
 endif()
@@ -66,6 +66,7 @@ install(CODE "if(NOT EXISTS \"$<TARGET_FILE:lockstep_archive>\")
 endif()" COMPONENT dev)
 install(TARGETS lockstep_archive EXPORT LockstepTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT dev)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/lockstep DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples DESTINATION ${share} COMPONENT dev)
 install(EXPORT LockstepTargets NAMESPACE Lockstep:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/Lockstep COMPONENT dev)
 
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/LockstepConfig.cmake.in LockstepConfig.cmake

@@ -4,12 +4,16 @@ or of one of torchvision's (--network fcn_resnet50, say).
 
 tests/oracle uses the network as an independent reference; tools/bench_vs_torch runs this file:
     python3 torch_unet.py --width 16 --depth 4 --batch 8 --size 176 240 --format channels_last
-prints one JSON object with the milliseconds of every timed step and the peak memory of the process. With --eval a step is
-an evaluation without gradients: the forward pass, whose milliseconds come beside, the confusion matrix and the loss.
+prints one JSON object with the milliseconds of every timed step and the peak memory of the process in these steps. With
+--eval a step is an evaluation without gradients: the forward pass, whose milliseconds come beside, the confusion matrix and
+the loss. With --processes N the step is DistributedDataParallel's: N processes share the batch and the threads, talk by gloo,
+and have BatchNorm statistics of their own; the times are those of process 0, the memory is the sum of all.
 """
 import argparse
 import json
+import pathlib
 import resource
+import tempfile
 import time
 
 import torch
@@ -155,6 +159,23 @@ def evaluation(net, images, labels, classes):
     return evaluate
 
 
+def forget_peak_memory():
+    """Linux: the peak is that from here on. Where it is not allowed the peak is the process's."""
+    try:
+        pathlib.Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        pass
+
+
+def peak_memory():
+    """Bytes, since forget_peak_memory()."""
+    try:
+        lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+    except (OSError, StopIteration):
+        return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--network", default="unet", help="or a network of torchvision: fcn_resnet50, resnet50, ...")
@@ -167,6 +188,9 @@ def parse_arguments():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cpu", help="cpu or cuda; TF32 stays off")
     parser.add_argument("--amp", action="store_true", help="autocast to bf16")
+    parser.add_argument("--compile", action="store_true", help="the network through torch.compile")
+    parser.add_argument("--processes", type=int, default=1, help="of DistributedDataParallel over gloo (on the CPU)")
+    parser.add_argument("--sync-batch-norm", action="store_true", help="with --processes: SyncBatchNorm")
     parser.add_argument("--graph", action="store_true", help="the step as a CUDA graph")
     parser.add_argument("--upload", action="store_true", help="copy the batch from pinned host memory in every step")
     parser.add_argument("--eval", action="store_true", help="evaluate instead of training (on the CPU)")
@@ -175,41 +199,79 @@ def parse_arguments():
     return parser.parse_args()
 
 
-def main():
-    args = parse_arguments()
-    torch.set_num_threads(args.threads)
+def make_step(args, threads, batch):
+    """A function that does one step on a batch of this size; an evaluation returns the milliseconds of its forward pass."""
+    torch.set_num_threads(threads)
     torch.manual_seed(0)
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
     net, of_images = make_network(args)
     net = net.to(args.device)
-    images = torch.randn(args.batch, 3, *args.size, device=args.device)
+    images = torch.randn(batch, 3, *args.size, device=args.device)
     if args.format == "channels_last":
         net = net.to(memory_format=torch.channels_last)
         images = images.contiguous(memory_format=torch.channels_last)
-    shape = (args.batch,) if of_images else (args.batch, *args.size)
+    shape = (batch,) if of_images else (batch, *args.size)
     labels = torch.randint(0, args.classes, shape, device=args.device)
+    if args.sync_batch_norm:
+        net = nn.SyncBatchNorm.convert_sync_batchnorm(net)
     optimizer = make_sgd(net, 0.01, 0.9, 1e-4, 0.0)
+    if args.processes > 1:
+        net = nn.parallel.DistributedDataParallel(net)
+    if args.compile:
+        net = torch.compile(net)
     upload = host_batch(images, labels) if args.upload else lambda: None
     if args.eval:
-        step = evaluation(net, images, labels, args.classes)
+        work = evaluation(net, images, labels, args.classes)
     elif args.graph:
-        step = captured_step(net, optimizer, images, labels, args.amp)
+        work = captured_step(net, optimizer, images, labels, args.amp)
     else:
-        def step():
+        def work():
             return train_step(net, optimizer, images, labels, amp=args.amp)
+
+    def step():
+        upload()
+        return work()
+    return step
+
+
+def time_steps(args, step):
+    """The results of all timed steps as they are printed."""
     steps, forward = [], []
     for i in range(args.warmup + args.iters):
+        if i == args.warmup:
+            forget_peak_memory()
         start = time.perf_counter()
-        upload()
         result = step()
         if i >= args.warmup:
             steps.append(1000 * (time.perf_counter() - start))
             forward += [result] if args.eval else []
-    print(json.dumps({"torch": torch.__version__, "device": args.device, "format": args.format, "amp": args.amp,
-                      "graph": args.graph, "threads": args.threads,
-                      "steps_ms": steps, "forward_ms": forward,
-                      "peak_rss_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}))
+    return {"torch": torch.__version__, "device": args.device, "format": args.format, "amp": args.amp, "compile": args.compile,
+            "graph": args.graph, "threads": args.threads, "processes": args.processes, "steps_ms": steps,
+            "forward_ms": forward, "peak_rss_bytes": peak_memory()}
+
+
+def run_rank(rank, args, meeting_file):
+    """One process of DistributedDataParallel; process 0 prints."""
+    dist = torch.distributed
+    dist.init_process_group("gloo", init_method=f"file://{meeting_file}", rank=rank, world_size=args.processes)
+    step = make_step(args, max(1, args.threads // args.processes), args.batch // args.processes)
+    result = time_steps(args, step)
+    memory = torch.tensor([float(result["peak_rss_bytes"])], dtype=torch.float64)
+    dist.all_reduce(memory)
+    if rank == 0:
+        print(json.dumps(result | {"peak_rss_bytes": int(memory.item())}), flush=True)
+    dist.destroy_process_group()
+
+
+def main():
+    args = parse_arguments()
+    if args.processes == 1:
+        print(json.dumps(time_steps(args, make_step(args, args.threads, args.batch))))
+        return
+    import torch.multiprocessing
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.spawn(run_rank, (args, pathlib.Path(folder) / "meeting"), nprocs=args.processes)
 
 
 if __name__ == "__main__":

@@ -74,10 +74,13 @@ def avoided_words(name, text):
                 yield f"'{match.group()}': say {better} (docs/look_up/glossary.md)"
 
 
+def title_anchor(title):
+    plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title).lower()
+    return re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
+
+
 def anchors(page):
-    titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
-    plain = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title).lower() for title in titles)
-    return {re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in plain}
+    return {title_anchor(title) for title in re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)}
 
 
 def broken_links(page, text):
@@ -138,7 +141,8 @@ class Commands:
 
 def violations(root, program):
     commands = Commands(root, program)
-    pages = [root / "README.md", *sorted((root / "docs").rglob("*.md")), root / "data/README.md", root / "CONTRIBUTING.md",
+    pages = [root / "README.md", *sorted((root / "docs").rglob("*.md")), root / "data/README.md",
+             root / "examples/README.md", root / "CONTRIBUTING.md",
              root / "SECURITY.md", root / "CHANGELOG.md"]
     for page in pages:
         name, text = str(page.relative_to(root)), page.read_text()

@@ -2,7 +2,7 @@
 """Stands in for lockstep and for a python3 with PyTorch: prints the figures that STAND_IN (JSON) holds.
 
 {"refused": "<setting>", "broken", "hangs": "<word of the command>", "ms": {"<device> <mode>": ms, "tf32": ms}, "torch_ms":
-{"eager": ms, "graph": ms}, "speed", "copy": GB/s, "torch_copy": GB/s, "us": of a recorded exchange, "seconds": ours,
+{"eager": ms, "graph": ms; "compile", "amp", "processes": ms where it is not eager's}, "version": of PyTorch, "speed", "copy": GB/s, "torch_copy": GB/s, "us": of a recorded exchange, "seconds": ours,
 "torch_seconds": theirs}
 """
 import json
@@ -10,13 +10,13 @@ import os
 import sys
 import time
 
-words = sys.argv[1:]
+words = [word for word in sys.argv[1:] if word != "-B"]
 says = json.loads(os.environ["STAND_IN"])
 
 
 def cases(seconds, others):
     return {"cases": [{"dtype": "fp32", "channels": channels, "tensor_bytes": 1e6 * mb, "seconds": seconds,
-                       "right": True, **others(1e6 * mb, channels)}
+                       "right": True, "ratio": 0.9, **others(1e6 * mb, channels)}
                       for channels in (16, 64) for mb in (4, 64)]}
 
 
@@ -31,7 +31,13 @@ if "step" in words:
     mode = next(word for word in words if word.startswith("bn.mode=")).partition("=")[2]
     name = "tf32" if "run.tf32=true" in words else f"{words[words.index('-d') + 1]} {mode}"
     ms = says["ms"][name]
-    print(json.dumps({"ms_per_step": {"median": ms}}))
+    print(json.dumps({"ms_per_step": {"median": ms}, "peak_memory_bytes": 1e8, "ratio": {"median": 1.02}}))
+elif words == ["--version"]:
+    print("lockstep 1.2.3")
+elif words[0] == "-c":
+    print(says.get("version", ""))
+elif "layers" in words:
+    print(json.dumps({"ms_forward": {"median": 5}, "ms_per_step": {"median": 6}}))
 elif "batch_norm" in words:
     print(json.dumps(cases({"median": says["seconds"]}, lambda _, channels: {
         "gb_per_s": says["speed"] + (channels == 16), "copy_gb_per_s": says["copy"]})))
@@ -43,4 +49,8 @@ elif words[0].endswith("torch_batch_norm.py"):
     print(json.dumps(cases(says["torch_seconds"], lambda size, _: {
         "copy_seconds": 2 * size / says["torch_copy"] / 1e9})))
 elif words[0].endswith("torch_unet.py"):
-    print(json.dumps({"steps_ms": [1000, says["torch_ms"]["graph" if "--graph" in words else "eager"], 0]}))
+    if "--sync-batch-norm" in words:
+        sys.exit("a first line\nno such layer here")
+    kinds = [kind for kind in ("graph", "compile", "amp", "processes") if f"--{kind}" in words and kind in says["torch_ms"]]
+    ms = says["torch_ms"][kinds[0] if kinds else "eager"]
+    print(json.dumps({"steps_ms": [1000, ms, 0], "forward_ms": [ms / 2], "peak_rss_bytes": 4e8}))

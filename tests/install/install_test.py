@@ -36,6 +36,7 @@ def check_tree(source, prefix, subcommands):
     for page in (source / "docs").rglob("*.md"):
         name = page.relative_to(source)
         check((share / name).read_text() == page.read_text(), f"{name} is not installed")
+    check((share / "docs/learn/example_report.html").is_file(), "the example of a report is not installed")
     for config in (source / "data/configs").glob("*.toml"):
         check((share / "data/configs" / config.name).is_file(), f"{config.name} is not installed")
     check((prefix / "share/bash-completion/completions/lockstep").is_file(), "no completion for bash")
@@ -84,6 +85,7 @@ def check_everything(build, prefix):
         archive.unlink()
     run("cmake", "--install", build, "--prefix", prefix)
     check(len(list(prefix.glob("lib*/**/liblockstep.a"))) == 1, "the library is not installed")
+    check((prefix / "share/lockstep/examples/CMakeLists.txt").is_file(), "the library's examples are not installed")
     check((prefix / "share/man/man1/lockstep.1").is_file(), "no man pages are installed with the library")
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Builds and runs the programs of docs/do/library.md against an installed copy, outside of the source tree.
+"""Builds and runs the programs of docs/do/library.md and of examples/ against an installed copy, outside of the source tree.
 
     library_test.py SOURCE BUILD [--cpu-only]
 
@@ -14,6 +14,8 @@ import re
 import subprocess
 import sys
 import tempfile
+
+from example_programs_test import check_programs
 
 CMAKE = """cmake_minimum_required(VERSION 3.24)
 project(user LANGUAGES CXX)
@@ -92,6 +94,12 @@ def main():
                     env={"PKG_CONFIG_PATH": str(prefix / "lib/pkgconfig"), "PATH": "/usr/bin:/bin"}).split()
         run("c++", "-std=c++20", user / f"{first}.cpp", "-o", folder / first, *flags)
         check_output(f"{first} by pkg-config", run(folder / first, cwd=user), programs[first][1])
+
+        installed = prefix / "share/lockstep/examples"
+        run("cmake", "-S", installed, "-B", folder / "examples", "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}",
+            "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Werror")
+        run("cmake", "--build", folder / "examples")
+        check_programs(source, folder / "examples")
 
 
 main()

@@ -71,6 +71,7 @@ class Backend {
   virtual std::unique_ptr<Readback> make_readback(const Tensor& source, int slots);
   /// Waits until everything issued so far is done and throws what failed on the device.
   virtual void synchronize() = 0;
+  /// Every element = value, rounded to the tensor's type. Any row strides.
   virtual void fill(const Tensor& tensor, float value) = 0;
   /// destination = source, or += with `accumulate`; equal shapes, any row strides.
   virtual void copy(const Tensor& source, const Tensor& destination, bool accumulate) = 0;
@@ -93,6 +94,7 @@ class Backend {
   /// y have one type; where it is narrower than fp32, the weights are rounded to it.
   virtual void conv2d_forward(const ConvGeometry& geometry, const Tensor& x, const float* weight,
                               const float* bias, const Tensor& y) = 0;
+  /// grad_x = the gradient of x, which is written and not added to; grad_y has y's shape.
   virtual void conv2d_backward_data(const ConvGeometry& geometry, const Tensor& grad_y,
                                     const float* weight, const Tensor& grad_x) = 0;
   /// grad_weight += ..., grad_bias += ... (null: none); with sums_by_image() in its tree.
@@ -109,8 +111,11 @@ class Backend {
   /// slots [parts, 2, C] = (mean, M2) of equal parts of the rows of x; zeros when there are none.
   /// More than one part only with sums_by_image().
   virtual void batch_norm_moments(const Tensor& x, float* slots, std::int64_t parts) = 0;
+  /// Merges the slots, normalises x, adds the residual, applies the ReLU, keeps what the backward
+  /// pass needs and updates the running statistics (operands.h).
   /// REQUIRES: the slots' counts sum to at least 2 (the layer checks and names itself).
   virtual void batch_norm_forward(const BatchNormForward& arguments) = 0;
+  /// Normalises x by the given statistics, adds the residual, applies the ReLU.
   virtual void batch_norm_inference(const BatchNormInference& arguments) = 0;
   /// Whether conv2d_inference saves a pass over memory for this convolution of an input of this
   /// shape. A BatchNorm's y behind it may then be its x, too.
@@ -127,7 +132,10 @@ class Backend {
     static_cast<void>(bias), static_cast<void>(normalization);
     throw Error("no convolution is normalised on " + to_string(device()));
   }
+  /// This device's sums for the backward pass, to be shown to the others, and the gradients of
+  /// gamma and beta, which are added to.
   virtual void batch_norm_backward_reduce(const BatchNormBackwardReduce& arguments) = 0;
+  /// The gradient of x from the sums of all devices.
   virtual void batch_norm_backward_apply(const BatchNormBackwardApply& arguments) = 0;
 
   // --- element-wise and window operations; `accumulate`: the gradient is added to, not written
@@ -172,6 +180,7 @@ class Backend {
 
   // --- loss, metrics, optimizer
   // -----------------------------------------------------------------------------
+  /// Adds to the loss, and writes its gradient where it is wanted (operands.h), as the next one.
   virtual void cross_entropy(const CrossEntropy& arguments) = 0;
   virtual void mean_squared_error(const MeanSquaredError& arguments) = 0;
   /// Each of `count` doubles in device memory becomes 0, but for those that are not finite, which
@@ -181,7 +190,10 @@ class Backend {
   /// of pixels whose label is below `classes`. Device memory.
   virtual void confusion_matrix(const Tensor& logits, const Tensor& labels,
                                 std::int64_t* matrix) = 0;
+  /// Looks whether a rank's loss and gradients are finite, and notes it in the guard.
   virtual void check_gradients(const GradientCheck& check) = 0;
+  /// Adds up the gradients of all parts, updates the owner's ranges, and writes the new weights to
+  /// every rank's memory.
   virtual void optimizer_update(const OptimizerShard& shard) = 0;
   virtual void update_loss_scale(const LossScaleUpdate& update) = 0;
 };

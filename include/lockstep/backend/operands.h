@@ -49,6 +49,7 @@ struct ConvGeometry {
   void check() const;
   /// Shape of the weights (not channels-last: the order is PyTorch's).
   Shape weight_shape() const;
+  /// The product of its extents.
   std::int64_t weight_elements() const {
     return out_channels * (in_channels / groups) * kernel_h * kernel_w;
   }
@@ -63,6 +64,7 @@ std::string to_string(const ConvGeometry& geometry);
 /// The three things that are computed of a convolution, each by an implementation of its own.
 enum class ConvPass : std::uint8_t { kForward, kBackwardData, kBackwardWeights };
 
+/// "forward", "backward data" or "backward weights".
 const char* to_string(ConvPass pass);
 
 /// A 2-D pooling window without dilation; floor mode, as PyTorch's default.

@@ -63,6 +63,7 @@ struct Named {
   const char* former = "";
 };
 
+/// The word for a value of an enumeration that has `names_of`; "?" for a value without one.
 template <typename Enumeration>
 requires requires(Enumeration value) { names_of(value); }
 constexpr const char* to_string(Enumeration value) {

@@ -1,5 +1,6 @@
 #pragma once
-// How far long work is, for whoever shows it: the library tells, and prints nothing.
+// How far long work is. The library reports it to an observer, which may show it, and prints
+// nothing itself.
 
 #include <atomic>
 #include <cstdint>
@@ -7,34 +8,36 @@
 
 namespace lockstep {
 
-/// "reading val: 12 of 367 images".
+/// A report, such as "reading val: 12 of 367 images".
 struct WorkProgress {
-  std::string what;  // the work
-  std::string unit;  // of its parts, in the plural
-  std::int64_t done = 0;
-  std::int64_t all = 0;   // 0: nobody knows
-  std::string note = {};  // what more there is to say; may be empty
+  std::string what;       // the work
+  std::string unit;       // what its parts are called, in the plural: "images"
+  std::int64_t done = 0;  // parts
+  std::int64_t all = 0;   // parts; 0: unknown
+  std::string note = {};  // shown after the numbers; may be empty
 };
 
-/// Is told by one thread at a time, of a work inside another one, too.
+/// Receives reports, from one thread at a time. A piece of work inside another one reports, too.
 class ProgressObserver {
  public:
   virtual ~ProgressObserver() = default;
+  /// `progress` is valid during the call only.
   virtual void show(const WorkProgress& progress) = 0;
   /// The work is over, or something else is to be printed.
   virtual void clear() = 0;
 };
 
-/// Makes `observer` (null: nobody) the one that the process tells, and returns the one before. It
-/// is told nothing any more when this returns. Safe from any thread.
+/// Makes `observer` the process's observer (null: none), and returns the one before, which gets no
+/// report any more once this has returned. Safe from any thread.
 ProgressObserver* set_progress_observer(ProgressObserver* observer);
 
-/// Tell the observer; nothing, at next to no cost, where there is none. Safe from any thread.
+/// Reports to the observer. Where there is none, these do nothing and cost next to nothing. Safe
+/// from any thread.
 void show_progress(const WorkProgress& progress);
 void clear_progress();
 
-/// Work of `all` parts (0: nobody knows how many), told of when it begins, with each part that is
-/// done, and when it ends. Safe from several threads.
+/// Work of `all` parts (0: unknown). It is reported when the object is made, with each part that is
+/// done, and as ended when the object goes. Safe from several threads.
 class LongWork {
  public:
   LongWork(std::string what, std::string unit, std::int64_t all);
@@ -42,6 +45,7 @@ class LongWork {
   LongWork(const LongWork&) = delete;
   LongWork& operator=(const LongWork&) = delete;
 
+  /// So many more parts are done.
   void advance(std::int64_t parts = 1);
 
  private:

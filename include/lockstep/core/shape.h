@@ -9,6 +9,7 @@
 
 namespace lockstep {
 
+/// A value: copies are independent, and constant ones are safe from any thread.
 class Shape {
  public:
   static constexpr int kMaxRank = 5;
@@ -17,14 +18,18 @@ class Shape {
   /// REQUIRES: at most kMaxRank extents, none negative (throws Error otherwise).
   Shape(std::initializer_list<std::int64_t> extents);
 
+  /// How many extents there are; 0 for a shape that was not given any.
   int rank() const { return rank_; }
+  /// The extent of an axis. REQUIRES: 0 <= axis < rank().
   std::int64_t operator[](int axis) const { return extents_[static_cast<std::size_t>(axis)]; }
 
+  /// The first extent, in samples; 0 without extents.
   std::int64_t batch() const { return rank_ == 0 ? 0 : extents_[0]; }
+  /// The last extent; 0 without extents.
   std::int64_t channels() const {
     return rank_ == 0 ? 0 : extents_[static_cast<std::size_t>(rank_ - 1)];
   }
-  /// Height and width of an (N,H,W,C) shape. REQUIRES: rank() == 4.
+  /// Height and width, in pixels, of an (N,H,W,C) shape. REQUIRES: rank() == 4.
   std::int64_t height() const { return extents_[1]; }
   std::int64_t width() const { return extents_[2]; }
 
@@ -32,8 +37,10 @@ class Shape {
   std::int64_t rows() const;
   /// Rows of one sample: the product of the spatial extents (1 for (N,C)).
   std::int64_t rows_per_sample() const;
+  /// Product of all extents.
   std::int64_t elements() const { return rows() * channels(); }
 
+  /// The same shape with another first or last extent. REQUIRES: rank() > 0.
   Shape with_batch(std::int64_t batch) const;
   Shape with_channels(std::int64_t channels) const;
 

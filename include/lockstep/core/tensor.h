@@ -32,6 +32,7 @@ constexpr std::size_t size_of(DType dtype) {
   return 0;
 }
 
+/// "fp32", "bf16", "fp16", "uint8" or "uint16".
 constexpr const char* to_string(DType dtype) {
   switch (dtype) {
     case DType::kFloat32:
@@ -52,9 +53,11 @@ constexpr const char* to_string(DType dtype) {
 /// thread.
 class Storage {
  public:
+  /// Gives the memory back; called once, on the thread that destroys the storage.
   using Release = std::function<void(void*)>;
 
-  Storage() = default;
+  Storage() = default;  // owns nothing
+  /// Takes over `bytes` bytes at `data`.
   Storage(void* data, std::size_t bytes, Release release)
       : data_(data), bytes_(bytes), release_(std::move(release)) {}
   Storage(Storage&& other) noexcept { swap(other); }
@@ -68,6 +71,7 @@ class Storage {
     if (data_ != nullptr && release_) release_(data_);
   }
 
+  /// Null where it owns nothing.
   void* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
 
@@ -95,9 +99,12 @@ struct Tensor {
   Tensor(void* memory, const Shape& extents, DType type = DType::kFloat32)
       : data(memory), shape(extents), dtype(type), row_stride(extents.channels()) {}
 
+  /// Whether there is memory behind it.
   explicit operator bool() const { return data != nullptr; }
+  /// Whether rows lie one behind the other, so that all elements are one range.
   bool dense() const { return row_stride == shape.channels(); }
 
+  // --- the elements; each throws Error when they are of another type ---
   float* floats() const {
     LOCKSTEP_CHECK(dtype == DType::kFloat32, "expected an fp32 tensor, got ", to_string(dtype));
     return static_cast<float*>(data);

@@ -15,7 +15,7 @@ namespace lockstep {
 struct Batch {
   std::vector<float> images;          // [N, ..., C], channels last
   std::vector<Label> labels;          // [N, ...], of cross-entropy; ignore_index: nothing to learn
-  std::vector<std::int64_t> samples;  // [N] index in the data set
+  std::vector<std::int64_t> samples;  // [N] index in the data set; as many as images
   Size size;                          // H, W of images; zeros for other inputs
   std::int64_t epoch = 0;
   /// [num_classes] labels of each class, ignored ones left out; empty: whoever needs it counts.
@@ -27,6 +27,7 @@ struct Batch {
   /// output.
   std::map<std::string, std::vector<float>> targets;
 
+  /// N, the number of samples.
   std::int64_t count() const { return static_cast<std::int64_t>(samples.size()); }
 };
 

@@ -19,11 +19,13 @@
 
 namespace lockstep {
 
+/// An image and its labels, of the image's size, or 1 x 1 for one label of the whole image.
 struct Sample {
   Image image;
   LabelMap labels;
 };
 
+/// Which part of the data: what is trained on, or what scores are of.
 enum class Split : std::uint8_t { kTrain, kVal };
 
 /// x becomes x*g + o*(1-g) per image: g log-uniform in [lo, 1], o uniform in [0, offset] (of 255),
@@ -161,16 +163,20 @@ struct DataOptions {
   }
 };
 
+/// The samples of a split, numbered from 0. To bring data of your own, derive from it and give the
+/// program a DataLayout that makes it. All functions are safe from several threads at once.
 class Dataset {
  public:
   virtual ~Dataset() = default;
+  /// How many samples there are. Does not change.
   virtual std::int64_t size() const = 0;
   /// Decodes sample `index`, before resizing and augmentation, into `sample`, whose buffers are
-  /// reused. Thread-safe. Throws DataError naming the file (and value and pixel for a label that is
-  /// neither a class nor ignored).
+  /// reused. REQUIRES: 0 <= index < size(), as everywhere here. Throws DataError naming the file
+  /// (and value and pixel for a label that is neither a class nor ignored).
   virtual void load(std::int64_t index, Sample& sample) const = 0;
+  /// The same in memory of its own.
   Sample load(std::int64_t index) const;
-  /// Size of the image, from the file's header alone.
+  /// Size of the image in pixels, from the file's header alone. Throws DataError as `load`.
   virtual Size image_size(std::int64_t index) const = 0;
   /// What to call sample `index` in messages: its file, mostly.
   virtual std::string describe(std::int64_t index) const = 0;

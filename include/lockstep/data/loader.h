@@ -14,9 +14,9 @@
 namespace lockstep {
 
 struct LoaderOptions {
-  std::int64_t batch = 8;
-  bool drop_last = true;
-  std::uint64_t seed = 0;
+  std::int64_t batch = 8;        // samples of a global batch
+  bool drop_last = true;         // leave out an epoch's last batch where it would be smaller
+  std::uint64_t seed = 0;        // of order and augmentation
   int prefetch = 4;              // batches decoded ahead
   std::int64_t first_batch = 0;  // position to start from (a resumed run), counted over all epochs
   /// Which places of a batch of `count` samples are decoded, in rising order: the others' memory is
@@ -33,8 +33,11 @@ class TrainLoader {
   TrainLoader(const DataOptions& data, const LoaderOptions& options);
   ~TrainLoader();
 
+  /// Batches of an epoch: the floor of samples over batch size, or without drop_last the ceiling.
   std::int64_t batches_per_epoch() const;
-  Size size() const;  // of every batch
+  /// Of the images of every batch, in pixels.
+  Size size() const;
+  /// What the batches are made of.
   const Dataset& dataset() const;
   /// The next batch; blocks until it is decoded. The batch stays valid until the next call (its
   /// buffers are then reused). Throws what decoding threw.
@@ -49,9 +52,12 @@ class TrainLoader {
 /// repeated. Sizes may differ from image to image.
 class ValLoader {
  public:
+  /// `seed`: of generated images and of `exposure`. Throws as make_dataset.
   ValLoader(const DataOptions& data, std::uint64_t seed);
   ~ValLoader();
+  /// How many images there are.
   std::int64_t size() const;
+  /// What the batches are made of.
   const Dataset& dataset() const;
   /// What the labels are of.
   Task task() const;

@@ -9,15 +9,16 @@
 
 namespace lockstep {
 
-/// A class, or the ignore_index of a loss.
+/// The class of a pixel or of an image, or the ignore_index of a loss.
 using Label = std::uint16_t;
 
+/// Height and width in pixels.
 struct Size {
   int height = 0, width = 0;
   friend bool operator==(const Size&, const Size&) = default;
 };
 
-/// Height first, as everywhere: "360x480".
+/// "360x480": height first, as everywhere.
 inline std::string to_string(const Size& size) {
   return std::to_string(size.height) + "x" + std::to_string(size.width);
 }
@@ -31,17 +32,18 @@ enum class Task : std::uint8_t {
   kClassification,  // a class for the image: labels [N], logits [N, classes]
 };
 
+/// "segmentation" or "classification".
 constexpr const char* to_string(Task task) {
   return task == Task::kSegmentation ? "segmentation" : "classification";
 }
 
-/// 8-bit RGB, [height, width, 3].
+/// 8-bit RGB: `pixels` are [height, width, 3].
 struct Image {
   int height = 0, width = 0;
   std::vector<std::uint8_t> pixels;
 };
 
-/// Class of every pixel, [height, width]; 1 x 1: of the whole image.
+/// Class of every pixel: `pixels` are [height, width]; 1 x 1: the class of the whole image.
 struct LabelMap {
   int height = 0, width = 0;
   std::vector<Label> pixels;
@@ -57,11 +59,12 @@ Color parse_color(const std::string& text);
 /// "#804080".
 std::string to_string(const Color& color);
 
-/// The labels in colours; what is no class, such as ignore_index, in the colour of VOC's border.
+/// The labels in colours, `colors` [class]; a label that is no class, such as ignore_index, gets
+/// the colour of VOC's border. The result has the size of the labels.
 Image paint(const LabelMap& labels, std::span<const Color> colors);
 
-/// The labels' colours over the image, `opacity` of them in 0..1; what is no class stays as it is.
-/// Both have one size.
+/// The image with the labels' colours over it, mixed in by `opacity`, which is in 0..1. Pixels
+/// whose label is no class stay as they are. REQUIRES: image and labels have one size.
 Image overlay(const Image& image, const LabelMap& labels, std::span<const Color> colors,
               float opacity = 0.5F);
 
