@@ -186,6 +186,18 @@ void CudaBackend::optimizer_update(const OptimizerShard& shard) {
   peers_.write_back(shard, staged, stream_.get());
 }
 
+// Copies of the weights come along, which are not looked at.
+void CudaBackend::gradient_squares(const OptimizerShard& shard, double* squares) {
+  if (peers_.reaches(shard)) return GpuOperations::gradient_squares(shard, squares);
+  enter();
+  const PeerStaging::Staged staged = peers_.stage(
+      shard, stream_.get(), [this](std::size_t bytes) { return convolution_scratch_.get(bytes); });
+  const std::int64_t before = shard.ranges.front().begin / kNormBlock;
+  const std::int64_t bytes = before * static_cast<std::int64_t>(sizeof(double));
+  if (bytes > 0) fill(Tensor(squares, Shape{1, bytes}, DType::kUInt8), 0);
+  GpuOperations::gradient_squares(staged.shard, squares + before);
+}
+
 void CudaBackend::update_loss_scale(const LossScaleUpdate& update) {
   enter();
   const std::span<const double* const> guards =

@@ -48,6 +48,7 @@ class CudaBackend final : public GpuOperations {
 
   /// Also where a peer's memory cannot be reached from this GPU.
   void optimizer_update(const OptimizerShard& shard) override;
+  void gradient_squares(const OptimizerShard& shard, double* squares) override;
   void update_loss_scale(const LossScaleUpdate& update) override;
 
  private:

@@ -38,6 +38,8 @@ struct Replicas {
   int loss_count;
   DeviceScalar<float> lr = 0.0F;
   DeviceScalar<float> grad_scale = 1.0F;
+  DeviceScalar<float> clip = 1.0F;
+  float most;  // of a clipped element
   UpdateCount updates = {};
 };
 
@@ -138,7 +140,7 @@ __device__ void store_at_once(float* target, const float (&values)[kWidth]) {
 template <typename Element>
 struct Step {
   Element element;
-  float lr, grad_scale, weight_decay;
+  float lr, grad_scale, weight_decay, clip, most;
 };
 
 /// Elements [at, at + kWidth); returns the sum of their gradients' squares.
@@ -161,7 +163,8 @@ __device__ double update(const Replicas& replicas, const Step<Element>& step, st
     float state[Element::kSlots];
     LOCKSTEP_UNROLL
     for (int s = 0; s < Element::kSlots; ++s) state[s] = slots[s][k];
-    new_weight[k] = step.element(weight[k], gradient[k], state, step.lr, step.weight_decay);
+    new_weight[k] = step.element(weight[k], clipped(gradient[k], step.clip, step.most), state,
+                                 step.lr, step.weight_decay);
     LOCKSTEP_UNROLL
     for (int s = 0; s < Element::kSlots; ++s) slots[s][k] = state[s];
     const auto wide = static_cast<double>(gradient[k]);
@@ -195,12 +198,14 @@ __global__ void optimizer_kernel(Replicas replicas, Rule rule, Ranges ranges, Sq
   using Element = typename Rule::Element;
   const Element element = shared_element(rule, replicas.updates);
   const float lr = replicas.lr.get(), grad_scale = replicas.grad_scale.get();
+  const float clip = replicas.clip.get();
   for (int chunk = static_cast<int>(blockIdx.x); chunk < ranges.chunks;
        chunk += static_cast<int>(gridDim.x)) {
     const Range range = range_at(ranges, chunk);
     const std::int64_t first =
         range.first() + static_cast<std::int64_t>(chunk - range.first_chunk) * kChunk;
-    const Step<Element> step{element, lr * range.lr_scale, grad_scale, range.weight_decay};
+    const Step<Element> step{element, lr * range.lr_scale, grad_scale, range.weight_decay,
+                             clip,    replicas.most};
     double squares = 0;
     for (int i = static_cast<int>(threadIdx.x); i < kChunk / kWidth; i += kThreads) {
       squares += update_within<kWidth>(replicas, step, range, first + i * kWidth);
@@ -215,12 +220,14 @@ __global__ void optimizer_kernel(Replicas replicas, Rule rule, Ranges ranges, Sq
 
 /// What a thread has of the squares of the gradient's elements [begin, end), of a block of
 /// kNormBlock that begins at `first`.
-__device__ double squares_within(const float* gradient, float grad_scale, std::int64_t first,
+__device__ double squares_within(const Replicas& replicas, float grad_scale, std::int64_t first,
                                  std::int64_t begin, std::int64_t end) {
   double squares = 0;
   for (std::int64_t i = first + threadIdx.x; i < first + kNormBlock; i += blockDim.x) {
     if (i < begin || i >= end) continue;
-    const auto wide = static_cast<double>(gradient[i] * grad_scale);
+    float gradient = 0;
+    for (int part = 0; part < replicas.parts; ++part) gradient += replicas.grads[part][i];
+    const auto wide = static_cast<double>(gradient * grad_scale);
     squares += wide * wide;  // the product is exact
   }
   return squares;
@@ -238,7 +245,7 @@ __global__ void block_squares_kernel(Replicas replicas, Ranges ranges, std::int6
       const Range& range = ranges.items[i];
       if (range.end <= at || range.begin >= at + kNormBlock) continue;
       const double sum =
-          block_sum(squares_within(replicas.grads[0], grad_scale, at, range.begin, range.end));
+          block_sum(squares_within(replicas, grad_scale, at, range.begin, range.end));
       if (threadIdx.x == 0) squares[block] += sum;
     }
   }
@@ -254,6 +261,27 @@ void add_block_squares(const Context& context, const Replicas& replicas,
       blocks_for(end - first, 1, std::int64_t{kSquaresBlocks} * context.multiprocessors);
   launch(block_squares_kernel, blocks, kSquaresThreads, context.stream, replicas, ranges, first,
          end - first, squares);
+}
+
+struct RanksSquares {
+  GradientSquares ranks[kMaxRanks];
+  int count;
+};
+
+/// One block. A thread adds up the blocks of the gradient whose numbers are its own, in a round of
+/// threads, in ascending order: nothing depends on how ranks share them.
+__global__ void clip_factor_kernel(RanksSquares squares, float max_norm, float* factor) {
+  double own = 0;
+  for (int rank = 0; rank < squares.count; ++rank) {
+    const GradientSquares& some = squares.ranks[rank];
+    const auto first = static_cast<unsigned>(some.first % blockDim.x);
+    for (std::int64_t i = (threadIdx.x + blockDim.x - first) % blockDim.x; i < some.count;
+         i += blockDim.x) {
+      own += some.blocks[i];
+    }
+  }
+  const double sum = block_sum(own);
+  if (threadIdx.x == 0) *factor = factor_for_norm(std::sqrt(sum), max_norm);
 }
 
 /// At most kMostRanges of the shard's ranges.
@@ -283,6 +311,8 @@ Replicas replicas_of(const OptimizerShard& shard, bool& aligned) {
   replicas.loss_count = static_cast<int>(shard.losses.size());
   replicas.lr = shard.lr;
   replicas.grad_scale = shard.grad_scale;
+  replicas.clip = shard.clip;
+  replicas.most = shard.most;
   replicas.updates = shard.updates;
   const auto fits = [](const float* memory) { return is_aligned(memory, 16); };
   aligned = std::all_of(shard.state.begin(), shard.state.end(), fits) &&
@@ -291,23 +321,44 @@ Replicas replicas_of(const OptimizerShard& shard, bool& aligned) {
   return replicas;
 }
 
-/// Gradients are added one after another.
-void update_in_order(const Context& context, const OptimizerShard& shard) {
+void check_ranks(const OptimizerShard& shard) {
+  LOCKSTEP_CHECK(!shard.grads.empty() && !shard.weights.empty(),
+                 "optimizer_update: expected gradients and weights, got ", shard.grads.size(),
+                 " and ", shard.weights.size());
+  LOCKSTEP_CHECK(shard.weights.size() <= std::size_t{kMaxRanks}, "optimizer_update: at most ",
+                 kMaxRanks, " ranks, got ", shard.weights.size());
+  LOCKSTEP_CHECK(shard.losses.size() <= std::size_t{kMaxRanks}, "optimizer_update: at most ",
+                 kMaxRanks, " losses, got ", shard.losses.size());
+}
+
+void check_addends(const OptimizerShard& shard) {
   LOCKSTEP_CHECK(shard.grads.size() <= std::size_t{kMaxRanks}, "optimizer_update: at most ",
                  kMaxRanks, " ranks, got ", shard.grads.size());
-  bool aligned = false;
-  const Replicas replicas = replicas_of(shard, aligned);
+}
+
+/// Calls `use` for the shard's ranges, as many at a time as a launch takes.
+template <typename Use>
+void for_some_ranges(const OptimizerShard& shard, const Use& use) {
   for (std::size_t done = 0; done < shard.ranges.size(); done += kMostRanges) {
     const std::size_t count = std::min<std::size_t>(kMostRanges, shard.ranges.size() - done);
-    const auto some = shard.ranges.subspan(done, count);
+    use(shard.ranges.subspan(done, count));
+  }
+}
+
+/// Gradients are added one after another.
+void update_in_order(const Context& context, const OptimizerShard& shard) {
+  check_addends(shard);
+  bool aligned = false;
+  const Replicas replicas = replicas_of(shard, aligned);
+  for_some_ranges(shard, [&](std::span<const ParameterRange> some) {
     std::visit(
         [&](const auto& rule) {
           update_ranges(context, replicas, rule, aligned, some, shard.squared_norm);
         },
         shard.optimizer);
-    if (shard.block_squares == nullptr) continue;
+    if (shard.block_squares == nullptr) return;
     add_block_squares(context, replicas, some, shard.block_squares);
-  }
+  });
 }
 
 /// The gradients' sum in the order of the joins, up to the last range's end; a single gradient is
@@ -331,13 +382,7 @@ const float* sum_in_order_of_joins(const Context& context, const OptimizerShard&
 void GpuOperations::optimizer_update(const OptimizerShard& shard) {
   check_parts("optimizer_update", shard.joins.empty() && shard.block_squares == nullptr);
   const Context& context = entered();
-  LOCKSTEP_CHECK(!shard.grads.empty() && !shard.weights.empty(),
-                 "optimizer_update: expected gradients and weights, got ", shard.grads.size(),
-                 " and ", shard.weights.size());
-  LOCKSTEP_CHECK(shard.weights.size() <= std::size_t{kMaxRanks}, "optimizer_update: at most ",
-                 kMaxRanks, " ranks, got ", shard.weights.size());
-  LOCKSTEP_CHECK(shard.losses.size() <= std::size_t{kMaxRanks}, "optimizer_update: at most ",
-                 kMaxRanks, " losses, got ", shard.losses.size());
+  check_ranks(shard);
   if (shard.joins.empty() && shard.block_squares == nullptr) {
     return update_in_order(context, shard);
   }
@@ -346,6 +391,38 @@ void GpuOperations::optimizer_update(const OptimizerShard& shard) {
   OptimizerShard summed = shard;
   summed.grads = {&sum, 1};
   update_in_order(context, summed);
+}
+
+void GpuOperations::gradient_squares(const OptimizerShard& shard, double* squares) {
+  check_parts("gradient_squares", shard.joins.empty());
+  const Context& context = entered();
+  check_ranks(shard);
+  if (shard.ranges.empty()) return;
+  const std::int64_t blocks = (shard.ranges.back().end + kNormBlock - 1) / kNormBlock;
+  const auto bytes = blocks * static_cast<std::int64_t>(sizeof(double));
+  fill(Tensor(squares, Shape{1, bytes}, DType::kUInt8), 0);
+  OptimizerShard summed = shard;
+  const float* sum = nullptr;
+  if (!shard.joins.empty()) {
+    sum = sum_in_order_of_joins(context, shard);
+    summed.grads = {&sum, 1};
+  }
+  check_addends(summed);
+  bool aligned = false;
+  const Replicas replicas = replicas_of(summed, aligned);
+  for_some_ranges(summed, [&](std::span<const ParameterRange> some) {
+    add_block_squares(context, replicas, some, squares);
+  });
+}
+
+void GpuOperations::clip_factor(const ClipFactor& clip) {
+  LOCKSTEP_CHECK(clip.squares.size() <= std::size_t{kMaxRanks}, "clip_factor: at most ", kMaxRanks,
+                 " ranks, got ", clip.squares.size());
+  RanksSquares squares{};
+  for (const GradientSquares& rank : clip.squares) {
+    if (rank.blocks != nullptr) squares.ranks[squares.count++] = rank;
+  }
+  launch(clip_factor_kernel, 1, kThreads, entered().stream, squares, clip.max_norm, clip.factor);
 }
 
 }  // namespace lockstep::gpu

@@ -17,10 +17,14 @@ std::size_t aligned(std::size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-/// From a shard's first range to its last one, gaps included, of one rank's gradients or weights.
+/// Of what is copied: the beginning of the block (kNormBlock) that the first range begins in.
+std::int64_t begin_of(const OptimizerShard& shard) {
+  return shard.ranges.front().begin / kNormBlock * kNormBlock;
+}
+
+/// From there to the end of the last range, gaps included, of one rank's gradients or weights.
 std::size_t bytes_of(const OptimizerShard& shard) {
-  return static_cast<std::size_t>(shard.ranges.back().end - shard.ranges.front().begin) *
-         sizeof(float);
+  return static_cast<std::size_t>(shard.ranges.back().end - begin_of(shard)) * sizeof(float);
 }
 
 }  // namespace
@@ -58,11 +62,7 @@ const std::byte* PeerStaging::within_reach(const Place& place, const void* from,
 
 PeerStaging::Staged PeerStaging::stage(const OptimizerShard& shard, Stream stream,
                                        const std::function<void*(std::size_t bytes)>& scratch) {
-  const std::int64_t begin = shard.ranges.front().begin;
-  LOCKSTEP_CHECK(
-      shard.block_squares == nullptr || begin % kNormBlock == 0,
-      "optimizer_update: a shard whose squares are added up in blocks begins with one, got ", begin,
-      " elements before it");
+  const std::int64_t begin = begin_of(shard);
   const std::size_t bytes = bytes_of(shard);
   auto* next = static_cast<std::byte*>(
       scratch(shard.losses.size() * aligned(sizeof(double)) +
@@ -109,7 +109,7 @@ std::span<const double* const> PeerStaging::stage_numbers(
 }
 
 void PeerStaging::write_back(const OptimizerShard& shard, const Staged& staged, Stream stream) {
-  const std::int64_t begin = shard.ranges.front().begin;
+  const std::int64_t begin = begin_of(shard);
   const std::size_t bytes = bytes_of(shard);
   for (std::size_t rank = 0; rank < shard.weights.size(); ++rank) {
     const Place place = place_of(shard.weights[rank]);

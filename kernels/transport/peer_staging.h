@@ -20,8 +20,8 @@ class PeerStaging {
   /// Whether this GPU reaches all memory of the shard.
   bool reaches(const OptimizerShard& shard);
 
-  /// A shard whose memory is all within reach: the original's elements from its first range on, to
-  /// the end of its last one, begin at 0.
+  /// A shard whose memory is all within reach: the original's elements from the block (kNormBlock)
+  /// of its first range on, to the end of its last one, begin at 0.
   struct Staged {
     OptimizerShard shard;
     std::vector<ParameterRange> ranges;

@@ -3,9 +3,9 @@
 
 #include <CLI/CLI.hpp>
 #include <cctype>
-#include <fstream>
 
 #include "app/command.h"
+#include "io/written_file.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
@@ -132,10 +132,9 @@ std::string page_of_program(const CLI::App& app, std::span<const DeclaredCommand
 }
 
 void write(const std::filesystem::path& file, const std::string& text) {
-  std::ofstream stream(file);
-  stream << text;
-  stream.flush();
-  if (!stream) throw Error(fmt::format("{}: cannot be written", file.string()));
+  WrittenFile written(file, WrittenFile::Mode::kReplace);
+  written.write(text);
+  written.close();
 }
 
 }  // namespace

@@ -51,6 +51,19 @@ LOCKSTEP_HOST_DEVICE inline ChannelMoments merge(const ChannelMoments& a, const 
   return both;
 }
 
+/// What a bound of the gradient's norm multiplies it by (torch.nn.utils.clip_grad_norm_): 1 where
+/// the norm is within, NaN where it is none.
+LOCKSTEP_HOST_DEVICE inline float factor_for_norm(double norm, float max_norm) {
+  const double factor = static_cast<double>(max_norm) / (norm + 1e-6);
+  return factor >= 1 ? 1.0F : static_cast<float>(factor);
+}
+
+/// factor * gradient, brought to [-most, most]; NaN stays.
+LOCKSTEP_HOST_DEVICE inline float clipped(float gradient, float factor, float most) {
+  const float scaled = factor * gradient;
+  return scaled > most ? most : scaled < -most ? -most : scaled;
+}
+
 /// Inverse standard deviation from the biased variance.
 LOCKSTEP_HOST_DEVICE inline double inverse_std(double var, double eps, EpsMode mode) {
   if (mode == EpsMode::kAdd) return 1.0 / std::sqrt(var + eps);

@@ -349,11 +349,16 @@ double Config::base_learning_rate(int devices) const {
 
 std::vector<ParameterGroup> Config::parameter_groups() const {
   std::vector<ParameterGroup> groups;
+  for (const std::string& prefix : optim.freeze) {
+    groups.push_back({.prefix = prefix, .frozen = true});
+  }
   if (optim.head_lr_mult == 1) return groups;
-  for (const std::string& head : architecture().heads) {
+  const std::vector<std::string> heads = architecture().heads;
+  for (const std::string& head : heads) {
+    if (std::find(optim.freeze.begin(), optim.freeze.end(), head) != optim.freeze.end()) continue;
     groups.push_back({.prefix = head, .lr_mult = optim.head_lr_mult});
   }
-  if (!groups.empty()) return groups;
+  if (!heads.empty()) return groups;
   throw ConfigError(concat("optim.head_lr_mult is not 1, but the model '", model.arch,
                            "' does not say which of its layers are its heads; leave it out"));
 }

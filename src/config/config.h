@@ -214,6 +214,8 @@ struct OptimOptions {
   Optimizer optimizer;
   std::int64_t lr_reference_batch = 0;  // 0: lr as it is; else it is for this global batch
   float head_lr_mult = 1;               // of what the architecture calls its heads
+  std::vector<std::string> freeze;      // prefixes of names (ParameterGroup)
+  GradientClipping clipping;
 
   template <typename Visitor>
   void visit_options(Visitor& v) {
@@ -223,6 +225,12 @@ struct OptimOptions {
       {.in = limits::kNotNegative, .after = "lr"});
     v("head_lr_mult", head_lr_mult, "times lr: of the model's last layers",
       {.in = limits::kNotNegative, .written = head_lr_mult != 1});
+    v("freeze", freeze, "parameters that stay as they are, by the beginnings of their names",
+      {.what = "names"});
+    v("clip_norm", clipping.norm, "bound of the gradient's norm; 0: none",
+      {.in = limits::kNotNegative, .written = clipping.norm != 0});
+    v("clip_value", clipping.value, "bound of each element of the gradient; 0: none",
+      {.in = limits::kNotNegative, .written = clipping.value != 0});
   }
 };
 

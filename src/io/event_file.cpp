@@ -123,6 +123,11 @@ std::string file_name(double wall_time) {
                 getpid(), ".0");
 }
 
+std::filesystem::path made(const std::filesystem::path& folder) {
+  std::filesystem::create_directories(folder);
+  return folder;
+}
+
 }  // namespace
 
 std::uint32_t crc32c(std::string_view bytes) {
@@ -134,10 +139,7 @@ std::uint32_t crc32c(std::string_view bytes) {
 
 TensorBoardFile::TensorBoardFile(const std::filesystem::path& folder, double wall_time,
                                  std::int64_t step)
-    : path_(folder / file_name(wall_time)) {
-  std::filesystem::create_directories(folder);
-  stream_.open(path_, std::ios::binary | std::ios::app);
-  if (!stream_) throw Error(concat("cannot write ", path_.string()));
+    : file_(made(folder) / file_name(wall_time), WrittenFile::Mode::kAppend) {
   ProtobufMessage version;
   version.add_double(kEventWallTime, wall_time);
   version.add_bytes(kEventFileVersion, "brain.Event:2");
@@ -197,10 +199,8 @@ void TensorBoardFile::add_value(const ProtobufMessage& value, std::int64_t step,
 
 void TensorBoardFile::write(const std::string& payload) {
   const std::string length = little_endian(std::uint64_t{payload.size()});
-  stream_ << length << little_endian(masked(crc32c(length))) << payload
-          << little_endian(masked(crc32c(payload)));
-  stream_.flush();
-  if (!stream_) throw Error(concat("cannot write ", path_.string(), ": is the disk full?"));
+  file_.write(length + little_endian(masked(crc32c(length))) + payload +
+              little_endian(masked(crc32c(payload))));
 }
 
 }  // namespace lockstep

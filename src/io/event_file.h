@@ -4,13 +4,13 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "io/written_file.h"
 #include "lockstep/io/image.h"
 
 namespace lockstep {
@@ -51,8 +51,7 @@ class TensorBoardFile {
   void add_value(const ProtobufMessage& value, std::int64_t step, double wall_time);
   void write(const std::string& payload);
 
-  std::filesystem::path path_;
-  std::ofstream stream_;
+  WrittenFile file_;
 };
 
 }  // namespace lockstep

@@ -1,19 +1,24 @@
 #include "io/file_bytes.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 
 #include "lockstep/core/check.h"
 
 namespace lockstep {
 namespace fs = std::filesystem;
 
-FileBytes::FileBytes(const fs::path& path) : stream_(path, std::ios::binary) {
+std::ifstream open_to_read(const fs::path& path, std::uint64_t& bytes) {
   std::error_code error;
   const bool regular = fs::is_regular_file(path, error);
-  if (regular) size_ = fs::file_size(path, error);
-  if (!regular || error || !stream_.is_open()) {
-    throw DataError("there is no such file, or it cannot be read");
-  }
+  if (error) throw DataError(concat("it cannot be read: ", error.message()));
+  if (!regular) throw DataError("it cannot be read: it is a folder or a device, no file");
+  bytes = fs::file_size(path);
+  errno = 0;
+  std::ifstream stream(path, std::ios::binary);
+  if (!stream.is_open()) throw DataError(concat("it cannot be read: ", std::strerror(errno)));
+  return stream;
 }
 
 std::vector<std::byte> FileBytes::read(std::uint64_t offset, std::uint64_t bytes) {
@@ -25,7 +30,8 @@ std::vector<std::byte> FileBytes::read(std::uint64_t offset, std::uint64_t bytes
   stream_.seekg(static_cast<std::streamoff>(offset));
   stream_.read(reinterpret_cast<char*>(read.data()), static_cast<std::streamsize>(bytes));
   if (stream_.gcount() != static_cast<std::streamsize>(bytes)) {
-    throw DataError("it ended while being read");
+    throw DataError(stream_.bad() ? concat("it cannot be read: ", std::strerror(errno))
+                                  : std::string("it ended while being read"));
   }
   return read;
 }

@@ -11,11 +11,15 @@
 
 namespace lockstep {
 
+/// Opens a file to read, and gives its length. Throws DataError, without the file's name, that says
+/// what the system said.
+std::ifstream open_to_read(const std::filesystem::path& path, std::uint64_t& bytes);
+
 /// Used by one thread. Complaints are DataErrors that leave the file's name to the caller.
 class FileBytes {
  public:
   /// Throws DataError when there is no such file, or it cannot be read.
-  explicit FileBytes(const std::filesystem::path& path);
+  explicit FileBytes(const std::filesystem::path& path) : stream_(open_to_read(path, size_)) {}
 
   std::uint64_t size() const { return size_; }
   /// Whether `bytes` bytes from `offset` on lie in the file.
@@ -28,8 +32,8 @@ class FileBytes {
   std::vector<std::byte> head(std::uint64_t bytes);
 
  private:
-  std::ifstream stream_;
   std::uint64_t size_ = 0;
+  std::ifstream stream_;
 };
 
 /// The number whose bytes these are, the lowest first. REQUIRES: at most 8 bytes.

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "io/atomic_file.h"
+#include "io/file_bytes.h"
 #include "lockstep/core/check.h"
 #include "lockstep/io/weights.h"
 
@@ -55,11 +56,12 @@ std::string shown(const Json& json) {
 // Reads one file; every complaint names it.
 class Reader {
  public:
-  explicit Reader(const fs::path& path) : path_(path), stream_(path, std::ios::binary) {
-    std::error_code error;
-    file_bytes_ = fs::is_regular_file(path, error) ? fs::file_size(path, error) : 0;
-    check(stream_.is_open() && !error && fs::is_regular_file(path, error),
-          "there is no such file, or it cannot be read");
+  explicit Reader(const fs::path& path) : path_(path) {
+    try {
+      stream_ = open_to_read(path, file_bytes_);
+    } catch (const DataError& error) {
+      check(false, error.what());
+    }
   }
 
   SafetensorsFile run() {

@@ -9,7 +9,8 @@ namespace lockstep {
 namespace {
 
 void check_number(const std::string& what, double value, const Limits& limits) {
-  if (value >= limits.lo && (limits.below ? value < limits.hi : value <= limits.hi)) return;
+  const bool within = limits.below ? value < limits.hi : value <= limits.hi;
+  if (std::isfinite(value) && value >= limits.lo && within) return;
   throw ConfigError(concat(what, " must be at least ", limits.lo, " and ",
                            limits.below || std::isinf(limits.hi) ? "below " : "at most ", limits.hi,
                            ", is ", value));
@@ -22,6 +23,10 @@ struct NumberCheck {
   template <typename Number>
   void operator()(const char* key, Number number, const char*, const Option& option) const {
     check_number(concat(optimizer, "'s ", key), static_cast<double>(number), option.in);
+  }
+  void operator()(const char* key, const std::optional<float>& number, const char* doc,
+                  const Option& option) const {
+    if (number) (*this)(key, *number, doc, option);
   }
 };
 
@@ -61,6 +66,13 @@ void check_optimizer(const Optimizer& optimizer, std::span<const ParameterGroup>
     check_number("weight_decay" + whose, static_cast<double>(group.weight_decay.value_or(0)),
                  limits::kNotNegative);
   }
+}
+
+void check_clipping(const GradientClipping& clipping) {
+  check_number("the bound of the gradient's norm", static_cast<double>(clipping.norm),
+               limits::kNotNegative);
+  check_number("the bound of the gradient's elements", static_cast<double>(clipping.value),
+               limits::kNotNegative);
 }
 
 }  // namespace lockstep

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <fstream>
 #include <sstream>
+#include <utility>
 
 #include "io/atomic_file.h"
 #include "io/weight_files.h"
@@ -310,6 +311,16 @@ void remove_unfinished_files(const fs::path& folder) {
   for (const fs::path& path : unfinished) fs::remove(path);
 }
 
+namespace {
+
+/// Of two checkpoints of a step the later one knows of a later best: `last` is written before the
+/// last evaluation, `best` after it.
+std::pair<std::int64_t, std::int64_t> age_of(const Checkpoint& checkpoint) {
+  return {checkpoint.state.iteration, checkpoint.state.best_iter};
+}
+
+}  // namespace
+
 std::optional<FoundCheckpoint> find_newest_checkpoint(const fs::path& folder,
                                                       std::vector<std::string>& warnings) {
   std::vector<fs::path> candidates = numbered_checkpoints(folder);
@@ -323,7 +334,7 @@ std::optional<FoundCheckpoint> find_newest_checkpoint(const fs::path& folder,
     if (newest && iteration && *iteration <= newest->checkpoint.state.iteration) continue;
     try {
       Checkpoint checkpoint = load_checkpoint(path);
-      if (!newest || checkpoint.state.iteration > newest->checkpoint.state.iteration) {
+      if (!newest || age_of(checkpoint) > age_of(newest->checkpoint)) {
         newest = FoundCheckpoint{path, std::move(checkpoint)};
       }
     } catch (const DataError& error) {

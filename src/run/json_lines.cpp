@@ -1,6 +1,7 @@
 #include "run/json_lines.h"
 
 #include <algorithm>
+#include <fstream>
 #include <sstream>
 
 #include "io/atomic_file.h"
@@ -8,16 +9,8 @@
 #include "run/run_folder.h"
 
 namespace lockstep {
-JsonLines::JsonLines(std::filesystem::path path)
-    : path_(std::move(path)), stream_(path_, std::ios::app | std::ios::binary) {
-  if (!stream_) throw Error(concat("cannot write ", path_.string()));
-}
 
-void JsonLines::write(const Json& line) {
-  stream_ << json_text(line) << '\n';
-  stream_.flush();
-  if (!stream_) throw Error(concat("cannot write ", path_.string(), ": is the disk full?"));
-}
+void JsonLines::write(const Json& line) { file_.write(json_text(line) + '\n'); }
 
 void for_each_json_line(const std::filesystem::path& path,
                         const std::function<void(const Json& line)>& use) {

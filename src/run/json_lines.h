@@ -4,10 +4,11 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <functional>
+#include <utility>
 
 #include "core/json.h"
+#include "io/written_file.h"
 #include "run/run_folder.h"
 
 namespace lockstep {
@@ -15,12 +16,12 @@ namespace lockstep {
 /// A file of JSON lines. Appends; used by one thread.
 class JsonLines {
  public:
-  explicit JsonLines(std::filesystem::path path);
+  explicit JsonLines(std::filesystem::path path)
+      : file_(std::move(path), WrittenFile::Mode::kAppend) {}
   void write(const Json& line);
 
  private:
-  std::filesystem::path path_;
-  std::ofstream stream_;
+  WrittenFile file_;
 };
 
 /// Reads lines of JSON objects. The last one of a run that is at work, or was killed, may be cut

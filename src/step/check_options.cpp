@@ -91,6 +91,7 @@ void check_options(const DataParallelOptions& options, int ranks) {
   check_process_groups(options, ranks);
   check_losses(options);
   check_optimizer(options.optimizer, options.parameter_groups);
+  check_clipping(options.gradient_clipping);
   check_precision(options);
   if (options.loss_scale) check_loss_scale(*options.loss_scale);
 }

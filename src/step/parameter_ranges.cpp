@@ -29,6 +29,21 @@ const ParameterGroup* group_of(const std::string& name, std::span<const Paramete
   return best;
 }
 
+float decay_of(ParameterKind kind, const Optimizer& optimizer) {
+  return std::visit(
+      [kind](const auto& any) {
+        switch (kind) {
+          case ParameterKind::kNorm:
+            return any.norm_weight_decay;
+          case ParameterKind::kBias:
+            return any.bias_weight_decay.value_or(any.weight_decay);
+          default:
+            return any.weight_decay;
+        }
+      },
+      optimizer);
+}
+
 void check_prefixes(const ParameterStore& store, std::span<const ParameterGroup> groups) {
   const auto parameters = store.parameters();
   for (const ParameterGroup& group : groups) {
@@ -49,19 +64,18 @@ std::vector<ParameterRange> parameter_ranges(const ParameterStore& store,
                                              const Optimizer& optimizer,
                                              std::span<const ParameterGroup> groups) {
   check_prefixes(store, groups);
-  const auto [weight_decay, norm_weight_decay] =
-      std::visit([](const auto& any) { return std::pair(any.weight_decay, any.norm_weight_decay); },
-                 optimizer);
   std::vector<ParameterRange> ranges;
+  bool updated_before = false;  // the parameter before
   for (const auto& parameter : store.parameters()) {
     const ParameterGroup* group = group_of(parameter->name, groups);
-    const float by_kind =
-        parameter->kind == ParameterKind::kNorm ? norm_weight_decay : weight_decay;
+    const bool frozen = group != nullptr && group->frozen;
+    const bool follows = std::exchange(updated_before, !frozen);
+    if (frozen) continue;
+    const float by_kind = decay_of(parameter->kind, optimizer);
     const float decay = group == nullptr ? by_kind : group->weight_decay.value_or(by_kind);
     const float lr_scale = group == nullptr ? 1.0F : group->lr_mult;
     const std::int64_t end = parameter->offset + parameter->elements;
-    if (!ranges.empty() && ranges.back().weight_decay == decay &&
-        ranges.back().lr_scale == lr_scale) {
+    if (follows && ranges.back().weight_decay == decay && ranges.back().lr_scale == lr_scale) {
       ranges.back().end = end;
     } else {
       ranges.push_back({parameter->offset, end, decay, lr_scale});

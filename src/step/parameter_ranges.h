@@ -12,9 +12,9 @@
 
 namespace lockstep {
 
-/// Neighbouring parameters that are updated alike joined; covers every parameter, in order. Of
-/// several groups the one with the longest prefix that fits a parameter has it. Throws ConfigError
-/// for a prefix that fits none.
+/// Neighbouring parameters that are updated alike joined; covers every parameter that is not
+/// frozen, in order. Of several groups the one with the longest prefix that fits a parameter has
+/// it. Throws ConfigError for a prefix that fits none.
 std::vector<ParameterRange> parameter_ranges(const ParameterStore& store,
                                              const Optimizer& optimizer,
                                              std::span<const ParameterGroup> groups = {});

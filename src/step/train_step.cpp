@@ -60,7 +60,7 @@ void TrainStep::join(const StepPeers& peers, const GradientExchangeChoice& excha
   reducer_ = make_reducer(peers, exchange);
   scaler_.set_indicators(indicators_);
   update_ = std::make_unique<WeightUpdate>(options_, reducer_->share(), network_.parameters(),
-                                           backend_, scalars(), totals_, scaler_);
+                                           backend_, scalars(), totals_, scaler_, communicator_);
 }
 
 std::unique_ptr<GradientReducer> TrainStep::make_reducer(const StepPeers& peers,
@@ -113,14 +113,13 @@ void TrainStep::issue(const StepInput& input) {
   StepTimes& times = times_[static_cast<std::size_t>(input.slot)];
   times = {};
   const auto start = std::chrono::steady_clock::now();
-  const double waited = communicator_.exchange_wait_seconds();
   const BatchPart& first = own(input.parts).front();
   upload_scalars(input.scalars);
   input_.load(first, 0, input.staged);
   recording_.run(input.mode, context(first.sample_offset), [this, &input] { compute(input); });
   totals_.start_readback(input.slot);
   if (!backend_.asynchronous()) {  // else streams wait, not the thread
-    times.batch_norm_wait = communicator_.exchange_wait_seconds() - waited;
+    times.batch_norm_wait = batch_norm_wait_;
     times.gradient_exchange = exchange_seconds_;
   }
   times.compute = seconds_since(start) - times.batch_norm_wait - times.gradient_exchange;
@@ -141,7 +140,7 @@ void TrainStep::compute(const StepInput& input) {
   gradient_parts_ = reducer_->begin(input);
   zero_gradients();
   totals_.begin();
-  const double reduced = reducer_->seconds();
+  const double reduced = reducer_->seconds(), waited = communicator_.exchange_wait_seconds();
   for (std::size_t micro = 0; micro <= last; ++micro) {
     if (micro > 0) input_.load(micro_batches[micro], micro, input.staged);
     StepContext step = context(micro_batches[micro].sample_offset);
@@ -154,6 +153,7 @@ void TrainStep::compute(const StepInput& input) {
     network_.backward(step, micro == last ? Network::AfterLayer(layer_done) : nullptr);
   }
   exchange_seconds_ = reducer_->seconds() - reduced;
+  batch_norm_wait_ = communicator_.exchange_wait_seconds() - waited;
   const auto computed = std::chrono::steady_clock::now();
   reducer_->reduce(scaler_);
   update_->apply(*reducer_, indicators_);

@@ -85,7 +85,8 @@ class TrainStep {
   std::vector<const double*> indicators_;         // of all ranks
   std::span<const GradientPart> gradient_parts_;  // of the present step
   std::array<StepTimes, kStepSlots> times_{};
-  double exchange_seconds_ = 0;  // of this thread, in the present step
+  // Of this thread, in the present step.
+  double exchange_seconds_ = 0, batch_norm_wait_ = 0;
 };
 
 }  // namespace lockstep

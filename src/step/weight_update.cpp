@@ -6,16 +6,18 @@
 namespace lockstep {
 WeightUpdate::WeightUpdate(const DataParallelOptions& options, const UpdateShare& share,
                            const ParameterStore& own, Backend& backend, const StepScalars& scalars,
-                           const StepTotals& totals, const LossScaler& scaler)
+                           const StepTotals& totals, const LossScaler& scaler,
+                           Communicator& communicator)
     : backend_(backend),
       optimizer_(options.optimizer),
       scalars_(scalars),
       totals_(totals),
       scaler_(scaler),
+      clip_(options.gradient_clipping, own.elements(), share, backend, communicator),
       saves_(share.saves) {
   ranges_ = owned_ranges(parameter_ranges(own, optimizer_, options.parameter_groups),
                          own.elements(), share.owner, share.owners);
-  begin_ = ranges_.empty() ? 0 : ranges_.front().begin;
+  begin_ = owned_begin(own.elements(), share.owner, share.owners);
   const std::int64_t size = ranges_.empty() ? 0 : ranges_.back().end - begin_;
   for (ParameterRange& range : ranges_) {
     range.begin -= begin_;
@@ -60,6 +62,7 @@ void WeightUpdate::apply(GradientReducer& reducer, std::span<const double* const
   for (std::size_t slot = 0; slot < slot_of_.size(); ++slot) {
     if (slot_of_[slot]) shard.state[slot] = slot_of_[slot].floats();
   }
+  clip_.bound(shard);
   backend_.optimizer_update(shard);
 }
 

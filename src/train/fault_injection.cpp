@@ -19,13 +19,14 @@ const std::map<std::string, std::vector<std::string>> kFaults{
     {"throw", {"rank", "step", "call"}},
     {"sleep", {"rank", "step", "call", "seconds"}},
     {"skip", {"rank", "step", "call"}},
-    {"delay", {"seed", "max_us"}}};
+    {"delay", {"seed", "max_us"}},
+    {"evaluation", {"step"}}};
 
 [[noreturn]] void reject(const std::string& text, const std::string& why) {
   throw ConfigError(
       concat("LOCKSTEP_FAULT=", text, ": ", why,
              "; expected throw:rank=R,step=S[,call=C], sleep:rank=R,step=S,seconds=T[,call=C], "
-             "skip:rank=R,step=S[,call=C] or delay:seed=N,max_us=T"));
+             "skip:rank=R,step=S[,call=C], delay:seed=N,max_us=T or evaluation:step=S"));
 }
 
 }  // namespace
@@ -59,6 +60,7 @@ void FaultInjection::Shared::delay(int rank, int call) const {
 }
 
 bool FaultInjection::Shared::operator()(int rank) {
+  if (kind == "evaluation") return true;
   Position& position = positions[static_cast<std::size_t>(rank % kMaxRanks)];
   const std::int64_t now = step.load();
   if (position.step != now) position = {now, 0};
@@ -102,6 +104,11 @@ FaultInjection::FaultInjection(const std::string& text) {
 
 void FaultInjection::set_step(std::int64_t step) {
   if (shared_) shared_->step = step;
+}
+
+void FaultInjection::strike_evaluation(std::int64_t steps) const {
+  if (!shared_ || shared_->kind != "evaluation" || shared_->value("step") != steps) return;
+  throw Error(concat("injected failure in the evaluation after ", steps, " steps"));
 }
 
 std::function<bool(int, const SyncCall&)> FaultInjection::hook() const {

@@ -278,6 +278,7 @@ void Trainer::record_batch_norms() {
 void Trainer::validate() {
   if (validation_.step == meter_.done()) return;
   validation_.step = meter_.done();
+  session_.fault.strike_evaluation(meter_.done());
   const Config& config = request_.config;
   Evaluation& evaluation = validation_.chosen;
   evaluation = session_.evaluator->evaluate(config.bn.eval_stats, config.run.tensorboard);
@@ -326,10 +327,13 @@ void Trainer::save_progress() {
 }
 
 TrainSummary Trainer::finish() {
-  // A run that was killed while it wrote its last checkpoint has half of it, and no step was left
-  // that would have written it again.
-  if (session_.resume.found() && meter_.done() == session_.resume.step()) save("last");
+  // A run that was killed while it wrote its last checkpoint has half of it, and one that was
+  // killed in its last evaluation does not know its best: no step was left that would have written
+  // it again.
+  const bool all_done = session_.resume.found() && meter_.done() == session_.resume.step();
+  if (all_done) save("last");
   validate();
+  if (all_done) save_progress();
   const Config& config = request_.config;
   const bool differ = session_.layout.ranks() > 1 && !config.bn.shares_statistics();
   if (config.run.eval_all_stats && differ) {

@@ -42,6 +42,7 @@ std::unique_ptr<DataParallel> make_replicas(const Config& config,
   options.losses = losses_of(config);
   options.optimizer = config.optim.optimizer;
   options.parameter_groups = config.parameter_groups();
+  options.gradient_clipping = config.optim.clipping;
   options.accumulate = config.batch.accumulate;
   options.seed = config.run.seed;
   options.activations = config.run.precision;

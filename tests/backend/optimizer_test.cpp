@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <deque>
 #include <limits>
@@ -33,6 +34,9 @@ Update sgd(float momentum) { return {Sgd{.momentum = momentum}}; }
 Update adamw(std::int64_t number) { return {AdamW{.beta1 = 0.8, .beta2 = 0.95}, number}; }
 
 Update lion() { return {Lion{.beta1 = 0.8, .beta2 = 0.95}}; }
+Update nesterov() { return {Sgd{.momentum = 0.9F, .nesterov = true}}; }
+Update adam(std::int64_t number) { return {Adam{.beta1 = 0.8, .beta2 = 0.95}, number}; }
+Update rmsprop(float momentum) { return {RMSprop{.alpha = 0.9, .momentum = momentum}}; }
 
 Values squares_of(Values values) {
   for (float& value : values) value *= value;
@@ -95,8 +99,20 @@ struct Element {
   double weight, state[2];
 
   void update(const Sgd& rule, std::int64_t, double grad, double lr, double weight_decay) {
-    state[0] = rule.momentum * state[0] + grad + weight_decay * weight;
+    const double decayed = grad + weight_decay * weight;
+    state[0] = rule.momentum * state[0] + decayed;
+    weight -= lr * (rule.nesterov ? decayed + rule.momentum * state[0] : state[0]);
+  }
+  void update(const RMSprop& rule, std::int64_t, double grad, double lr, double weight_decay) {
+    const double decayed = grad + weight_decay * weight;
+    state[1] = rule.alpha * state[1] + (1 - rule.alpha) * decayed * decayed;
+    const double root = std::sqrt(state[1]) + static_cast<double>(rule.eps);
+    state[0] = rule.momentum * state[0] + decayed / root;
     weight -= lr * state[0];
+  }
+  void update(const Adam& rule, std::int64_t number, double grad, double lr, double weight_decay) {
+    update(AdamW{.beta1 = rule.beta1, .beta2 = rule.beta2, .eps = rule.eps}, number,
+           grad + weight_decay * weight, lr, 0);
   }
   void update(const Lion& rule, std::int64_t, double grad, double lr, double weight_decay) {
     const double blend = rule.beta1 * state[0] + (1 - rule.beta1) * grad;
@@ -163,13 +179,19 @@ TEST_CASE("the optimizer sums the ranks, updates its range and writes it to ever
     check_step(*named.backend, {40, 2, 3, 39, 0.01F, {AdamW{}}, 0.1F});
     check_step(*named.backend, {40, 3, 7, 33, 0.1F, lion(), 0.5F});
     check_step(*named.backend, {1200, 4, 3, 1190, 0.05F, lion(), 0});
+    check_step(*named.backend, {40, 3, 7, 33, 0.1F, nesterov(), 1e-2F});
+    check_step(*named.backend, {1200, 4, 3, 1190, 0.05F, nesterov(), 0.1F});
+    check_step(*named.backend, {40, 3, 7, 33, 0.01F, adam(2), 0.5F});
+    check_step(*named.backend, {1200, 4, 3, 1190, 0.05F, adam(9), 0.1F});
+    check_step(*named.backend, {40, 3, 7, 33, 0.01F, rmsprop(0), 0.5F});
+    check_step(*named.backend, {1200, 4, 3, 1190, 0.01F, rmsprop(0.9F), 0.1F});
   }
 }
 
 TEST_CASE("a large shard has the same bits with any number of threads") {
   const auto one = make_backend({DeviceKind::kCpu, 0, 0}, 1);
   const auto three = make_backend({DeviceKind::kCpu, 0, 0}, 3);
-  for (const Update& update : {sgd(0.9F), adamw(7), lion()}) {
+  for (const Update& update : {sgd(0.9F), adamw(7), lion(), nesterov(), adam(7), rmsprop(0.9F)}) {
     const UpdateCase c{50001, 3, 1, 50000, 0.01F, update, 1e-4F};
     const Replicas a(*one, c), b(*three, c);
     const DeviceNumber<double> norm_of_a(*one, 0.0), norm_of_b(*three, 0.0);
@@ -185,7 +207,7 @@ TEST_CASE("a range's learning rate is the shard's times the range's multiplier")
   const std::int64_t elements = 400;
   for (NamedBackend& named : available_backends()) {
     CAPTURE(named.name);
-    for (const Update& update : {sgd(0.9F), adamw(3), lion()}) {
+    for (const Update& update : {sgd(0.9F), adamw(3), lion(), nesterov(), adam(3), rmsprop(0.9F)}) {
       // A quarter and eight times are exact: the same bits as with the product for a rate.
       const UpdateCase c{elements, 2, 0, elements, 0.05F, update, 0.1F};
       const Replicas together(*named.backend, c), alone(*named.backend, c);
@@ -269,6 +291,73 @@ TEST_CASE("the squared norm of a shard's gradient is added, whatever its range a
         CHECK(replicas.state() == others.state());
       }
     }
+  }
+}
+
+TEST_CASE("a gradient is clipped by the norm of all ranks' squares, and then by value") {
+  for (NamedBackend& named : available_backends()) {
+    CAPTURE(named.name);
+    const UpdateCase c{1200, 3, 3, 1190, 0.05F, sgd(0.9F), 1e-2F};
+    const Replicas replicas(*named.backend, c), whole(*named.backend, c);
+    const Storage squares = named.backend->allocate(3 * sizeof(double));
+    auto* const blocks = static_cast<double*>(squares.data());
+    const DeviceNumber<float> factor(*named.backend, 7.0F);
+    OptimizerShard shard = replicas.shard(c);
+    named.backend->gradient_squares(shard, blocks);
+    const double norm = std::sqrt(replicas.squared_norm(c));
+    const auto factor_of = [&](const std::vector<GradientSquares>& ranks, double most) {
+      named.backend->clip_factor({ranks, static_cast<float>(most), factor.pointer()});
+      return factor.get();
+    };
+    CHECK(factor_of({{blocks, 0, 3}}, norm / 2) == doctest::Approx(0.5).epsilon(1e-6));
+    CHECK(factor_of({{blocks, 0, 3}}, 2 * norm) == 1);
+    const float by_one = factor_of({{blocks, 0, 3}}, norm / 2);
+    CHECK(factor_of({{blocks, 0, 1}, {nullptr, 1, 0}, {blocks + 1, 1, 2}}, norm / 2) == by_one);
+    // As if each rank had the clipped gradient, up to its rounding.
+    shard.clip = {0.0F, factor.pointer()};
+    shard.most = 0.5F;
+    named.backend->optimizer_update(shard);
+    const Values old = whole.weights(0), state = whole.state()[0];
+    std::vector<double> expected = widen(old);
+    for (std::int64_t i = c.begin; i < c.end; ++i) {
+      float sum = 0;
+      for (std::size_t rank = 0; rank < c.ranks; ++rank) sum += whole.grads(rank)[i];
+      const double grad = std::clamp(static_cast<double>(sum) * 0.5, -0.5, 0.5);
+      Element element{old[i], {state[i], 0}};
+      element.update(Sgd{.momentum = 0.9F}, 1, grad, c.lr, c.weight_decay);
+      expected[i] = element.weight;
+    }
+    CHECK(relative_error(replicas.weights(0), expected) < 1e-6);
+  }
+}
+
+TEST_CASE("what is no number is not clipped to one") {
+  const Shape shape{1, 37};
+  for (NamedBackend& named : available_backends()) {
+    CAPTURE(named.name);
+    Values values(37, 1.0F);
+    values[5] = std::numeric_limits<float>::quiet_NaN();
+    const Values zeros(37, 0.0F);
+    const Operand grad(*named.backend, shape, values), weight(*named.backend, shape, zeros),
+        velocity(*named.backend, shape, zeros);
+    const float* grads[] = {grad.floats()};
+    float* weights[] = {weight.floats()};
+    const ParameterRange all{0, 37, 0};
+    const DeviceNumber<double> squares(*named.backend, 0.0);
+    const DeviceNumber<float> factor(*named.backend, 7.0F);
+    const OptimizerShard shard{.grads = grads,
+                               .weights = weights,
+                               .state = {velocity.floats()},
+                               .ranges = {&all, 1},
+                               .lr = 1.0F,
+                               .most = 0.5F};
+    named.backend->gradient_squares(shard, squares.pointer());
+    const GradientSquares of_all{squares.pointer(), 0, 1};
+    named.backend->clip_factor({{&of_all, 1}, 1.0F, factor.pointer()});
+    CHECK(std::isnan(factor.get()));
+    named.backend->optimizer_update(shard);
+    CHECK(std::isnan(weight.get()[5]));
+    CHECK(weight.get()[6] == -0.5F);
   }
 }
 

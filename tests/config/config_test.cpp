@@ -103,8 +103,8 @@ TEST_CASE("ranges") {
       {"run.loss_scale=3", "run.loss_scale is 3, but must be a power of two"},
       {"run.loss_scale=0.5", "run.loss_scale: "},
       {"run.tf32=1", "expected true or false"},
-      {"optim.type=adam",
-       "one of \"sgd\", \"adamw\", \"lion\", got \"adam\"; did you mean \"adamw\"?"},
+      {"optim.type=adamx",
+       "one of \"sgd\", \"adamw\", \"lion\", \"adam\", \"rmsprop\", got \"adamx\"; did you mean"},
       {"optim.beta1=0.9", "optim.beta1 is a number of optim.type = \"adamw\", but it is \"sgd\""},
       {"optim.eps=1e-8", "optim.eps is a number of optim.type = \"adamw\", but it is \"sgd\""},
       {"optim.eps=0", "expected a number >= 1e-38"},
@@ -156,6 +156,24 @@ TEST_CASE("defaults") {
   CHECK(augmented.data.augment.value().hflip == 0.5F);
 }
 
+TEST_CASE("the optimizer: bounds of the gradient and frozen parameters are options of a run") {
+  const Config config = config_from(
+      kStreets, {"optim.clip_norm=1", "optim.clip_value=0.5", "optim.bias_weight_decay=0",
+                 "optim.freeze=[\"encoder\", \"head\"]", "optim.head_lr_mult=10"});
+  CHECK(config.optim.clipping.norm == 1);
+  CHECK(config.optim.clipping.value == 0.5F);
+  CHECK(std::get<Sgd>(config.optim.optimizer).bias_weight_decay == 0.0F);
+  const std::vector<ParameterGroup> groups = config.parameter_groups();
+  REQUIRE(groups.size() == 2);  // a frozen head has no learning rate of its own
+  CHECK(groups[0].prefix == "encoder");
+  CHECK(groups[0].frozen);
+  CHECK(groups[1].frozen);
+  CHECK(config_hash(config) != config_hash(config_from(kStreets)));
+  check_contains(error_of(kStreets, {"optim.clip_norm=-1"}), "expected a number >= 0, got -1");
+  check_contains(error_of(kStreets, {"optim.clip_norm=nan"}), "optim.clip_norm");
+  check_contains(error_of(kStreets, {"optim.bias_weight_decay=-1"}), "expected a number >= 0");
+}
+
 TEST_CASE("the optimizer: each type has its keys and its defaults") {
   const Sgd sgd = std::get<Sgd>(config_from(kStreets, {"optim.lr=0.5"}).optim.optimizer);
   CHECK(sgd.lr == 0.5F);
@@ -177,6 +195,15 @@ TEST_CASE("the optimizer: each type has its keys and its defaults") {
   CHECK(to_toml(config).find("momentum = 0.9") == std::string::npos);
   CHECK(to_toml(config_from(kStreets)).find("beta1") == std::string::npos);
   CHECK(to_toml(config_from(kStreets)).find("head_lr_mult") == std::string::npos);
+  const Config rmsprop = config_from(kStreets, {"optim.type=rmsprop", "optim.momentum=0.5"});
+  CHECK(std::get<RMSprop>(rmsprop.optim.optimizer).momentum == 0.5F);
+  CHECK(std::get<Adam>(config_from(kStreets, {"optim.type=adam"}).optim.optimizer).lr == 1e-3F);
+  CHECK(std::get<Sgd>(config_from(kStreets, {"optim.nesterov=true"}).optim.optimizer).nesterov);
+  for (const char* silent :
+       {"nesterov", "bias_weight_decay", "freeze", "clip_norm", "clip_value"}) {
+    CAPTURE(silent);
+    CHECK(to_toml(config_from(kStreets)).find(silent) == std::string::npos);
+  }
   const auto groups = config_from(kStreets, {"optim.head_lr_mult=10"}).parameter_groups();
   REQUIRE(groups.size() == 1);
   CHECK(groups[0].prefix == "head");
@@ -319,7 +346,7 @@ TEST_CASE("the documentation's tables have every key once, with what it expects 
   check_contains(tables,
                  "| `stall_timeout` | a number > 0 | `60` | seconds until a waiting replica is a "
                  "failure ¹ |\n");
-  check_contains(tables, "| `beta1` | a number >= 0 and < 1 | `0.9` | adamw, lion |\n");
+  check_contains(tables, "| `beta1` | a number >= 0 and < 1 | `0.9` | adam, adamw, lion |\n");
   check_contains(tables, "| `max_iters` | an integer >= 1 and <= 100000000 |  | this or epochs");
   std::size_t rows = 0;
   for (std::size_t at = tables.find("\n| `"); at != std::string::npos;
@@ -340,9 +367,10 @@ TEST_CASE("keys of several optimizers lie in the order of the file") {
   for (const ConfigKey& key : config_keys()) {
     if (section_of(key.path) == "optim") names.push_back(name_of(key.path));
   }
-  CHECK(names == std::vector<std::string>{"type", "lr", "lr_reference_batch", "momentum", "beta1",
-                                          "beta2", "eps", "weight_decay", "norm_weight_decay",
-                                          "head_lr_mult"});
+  CHECK(names == std::vector<std::string>{"type", "lr", "lr_reference_batch", "beta1", "beta2",
+                                          "alpha", "eps", "momentum", "nesterov", "weight_decay",
+                                          "norm_weight_decay", "bias_weight_decay", "head_lr_mult",
+                                          "freeze", "clip_norm", "clip_value"});
 }
 
 TEST_CASE("the hash covers what changes the result and nothing else") {

@@ -125,7 +125,7 @@ TEST_CASE("safetensors: damaged files are refused with the reason") {
   CHECK_NOTHROW(read_safetensors(path));
 
   CHECK_THROWS_WITH_AS(read_safetensors(folder.path() / "absent"),
-                       doctest::Contains("no such file"), DataError);
+                       doctest::Contains("No such file"), DataError);
   CHECK_THROWS_AS(read_safetensors(path.parent_path()), DataError);
   expect_damage(path, "", "at least 8 bytes, got 0");
   expect_damage(path, "1234567", "at least 8 bytes, got 7");

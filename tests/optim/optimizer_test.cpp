@@ -1,6 +1,8 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <limits>
+#include <optional>
 
 #include "lockstep/core/check.h"
 #include "lockstep/nn/models.h"
@@ -57,6 +59,30 @@ TEST_CASE("ranges cover every parameter once, with its weight decay") {
   CHECK(parameter_ranges(model.store, options).size() == 1);
 }
 
+TEST_CASE("biases have a weight decay of their own where there is one") {
+  Parameters model;
+  const auto decay_of_bias = [&](std::optional<float> decay) {
+    Sgd options{.weight_decay = 0.5F, .bias_weight_decay = decay};
+    return parameter_ranges(model.store, options).back().weight_decay;
+  };
+  CHECK(decay_of_bias({}) == 0.5F);
+  CHECK(decay_of_bias(0.0F) == 0.0F);
+}
+
+TEST_CASE("frozen parameters are in no range") {
+  Parameters model;
+  const std::vector<ParameterGroup> groups{{.prefix = "bn", .frozen = true}};
+  std::vector<int> times(model.store.elements());
+  std::vector<float> decay(model.store.elements());
+  cover(parameter_ranges(model.store, Sgd{.norm_weight_decay = 1e-4F}, groups), times, decay);
+  for (const auto& parameter : model.store.parameters()) {
+    CAPTURE(parameter->name);
+    for (std::int64_t i = 0; i < parameter->elements; ++i) {
+      CHECK(times[parameter->offset + i] == (parameter->name.starts_with("bn") ? 0 : 1));
+    }
+  }
+}
+
 TEST_CASE("a parameter has the group with the longest prefix that fits") {
   Parameters model;
   const Sgd options{.weight_decay = 0.5F, .norm_weight_decay = 0.25F};
@@ -108,6 +134,20 @@ TEST_CASE("numbers that no optimizer takes are refused") {
                        "AdamW's beta2 must be at least 0 and below 1, is 1", ConfigError);
   CHECK_THROWS_AS(check_optimizer(AdamW{.beta1 = -0.1}, {}), ConfigError);
   CHECK_THROWS_AS(check_optimizer(AdamW{.eps = 0}, {}), ConfigError);
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  CHECK_THROWS_AS(check_optimizer(Sgd{.lr = kInfinity}, {}), ConfigError);
+  CHECK_THROWS_AS(check_optimizer(Adam{.weight_decay = kNan}, {}), ConfigError);
+  CHECK_THROWS_AS(check_optimizer(RMSprop{.alpha = 1}, {}), ConfigError);
+  CHECK_THROWS_WITH_AS(check_optimizer(Sgd{.bias_weight_decay = -1.0F}, {}),
+                       doctest::Contains("SGD's bias_weight_decay must be at least 0"),
+                       ConfigError);
+  CHECK_NOTHROW(check_clipping({.norm = 1, .value = 0.5F}));
+  CHECK_THROWS_WITH_AS(check_clipping({.norm = -1}),
+                       doctest::Contains("the bound of the gradient's norm must be at least 0"),
+                       ConfigError);
+  CHECK_THROWS_AS(check_clipping({.norm = kNan}), ConfigError);
+  CHECK_THROWS_AS(check_clipping({.value = kInfinity}), ConfigError);
   const std::vector<ParameterGroup> twice{{.prefix = "a"}, {.prefix = "a"}},
       negative{{.prefix = "a", .lr_mult = -1}}, decay{{.prefix = "a", .weight_decay = -1}};
   CHECK_THROWS_WITH_AS(check_optimizer(Sgd{}, twice), doctest::Contains("prefix \"a\""),
@@ -123,6 +163,10 @@ TEST_CASE("an optimizer's state has PyTorch's names") {
   CHECK(optimizer_name(AdamW{}) == "adamw");
   CHECK(optimizer_slots(AdamW{}) == std::vector<std::string>{"exp_avg", "exp_avg_sq"});
   CHECK(base_learning_rate(AdamW{}) == 1e-3F);
+  CHECK(optimizer_name(Adam{}) == "adam");
+  CHECK(optimizer_slots(Adam{}) == optimizer_slots(AdamW{}));
+  CHECK(optimizer_name(RMSprop{}) == "rmsprop");
+  CHECK(optimizer_slots(RMSprop{}) == std::vector<std::string>{"momentum_buffer", "square_avg"});
 }
 
 TEST_CASE("a U-Net's ranges alternate between two decays") {

@@ -444,6 +444,30 @@ def train_adamw(initial, grads, rates, dtype):
             "exp_avg_sq": torch.cat([s["exp_avg_sq"] for s in state])}
 
 
+# Those that differ from AdamW in their rule alone: (class, keys of PyTorch, slots of its state, what ours is told).
+RULES = {
+    "nesterov": (torch.optim.SGD, {"momentum": 0.9, "nesterov": True}, ["momentum_buffer"]),
+    "adam": (torch.optim.Adam, {"betas": (0.9, 0.999), "eps": 1e-8}, ["exp_avg", "exp_avg_sq"]),
+    "rmsprop": (torch.optim.RMSprop, {"alpha": 0.99, "eps": 1e-8, "momentum": 0.9}, ["square_avg", "momentum_buffer"]),
+}
+RULES_DECAY = 0.05
+CLIPPING = {"norm": 2.0, "value": 0.5}
+
+
+def train_rule(rule, initial, grads, rates, dtype, clipping=None):
+    make, options, slots = RULES[rule]
+    weight = leaf(initial, dtype)
+    optimizer = make([weight], lr=1.0, weight_decay=RULES_DECAY, **options)
+    for grad, rate in zip(grads, rates):
+        weight.grad = grad.to(dtype).clone()
+        if clipping:
+            torch.nn.utils.clip_grad_norm_([weight], clipping["norm"])
+            torch.nn.utils.clip_grad_value_([weight], clipping["value"])
+        optimizer.param_groups[0]["lr"] = rate
+        optimizer.step()
+    return {"weight": weight, **{slot: optimizer.state[weight][slot] for slot in slots}}
+
+
 def make_optimizers(folder):
     golden = Golden(folder, "optimizers")
     steps, elements = 30, 400
@@ -453,8 +477,12 @@ def make_optimizers(folder):
     rates = [1e-3 * (1 - step / steps) for step in range(steps)]
     golden.put("initial", initial)
     golden.put("grads", grads)
-    golden.metadata["case"] = {**ADAMW, "rates": rates}
+    golden.metadata["case"] = {**ADAMW, "rates": rates, "decay": RULES_DECAY, "clipping": CLIPPING}
     golden.put_result("adamw", lambda dtype: train_adamw(initial, grads, rates, dtype), activation=False)
+    for rule in RULES:
+        golden.put_result(rule, lambda dtype: train_rule(rule, initial, grads, rates, dtype), activation=False)
+    golden.put_result("clipped", lambda dtype: train_rule("nesterov", initial, grads, rates, dtype, CLIPPING),
+                      activation=False)
     golden.save()
 
 

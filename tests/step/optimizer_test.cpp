@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "lockstep/core/check.h"
@@ -119,6 +120,74 @@ TEST_CASE("a group without parameters is an error that names it") {
   CHECK_THROWS_WITH_AS(DataParallel{options}, doctest::Contains("\"haed\""), ConfigError);
   options.parameter_groups = {{.prefix = "head", .lr_mult = -1}};
   CHECK_THROWS_WITH_AS(DataParallel{options}, doctest::Contains("lr_mult"), ConfigError);
+}
+
+TEST_CASE("a step is as long as the bound of the gradient's norm, which is told as it was") {
+  for (const bool sums : {false, true}) {
+    CAPTURE(sums);
+    DataParallelOptions options = toy_options(3, BatchNormMode::kSync);
+    if (sums) options = all_reduced(options);
+    options.optimizer = Sgd{.momentum = 0, .weight_decay = 0};
+    const auto plain = make_toy(options);
+    const double norm = plain->train_step(toy_batch(5, 0), 0, 1.0F).grad_norm;
+    for (const double share : {0.25, 4.0}) {
+      CAPTURE(share);
+      options.gradient_clipping.norm = static_cast<float>(share * norm);
+      const auto clipped = make_toy(options);
+      const std::vector<float> before = parameters(*clipped, 2);
+      CHECK(clipped->train_step(toy_batch(5, 0), 0, 1.0F).grad_norm == norm);
+      const std::vector<float> after = parameters(*clipped, 2);
+      if (share > 1) CHECK(after == parameters(*plain, 2));
+      double squares = 0;
+      for (std::size_t i = 0; i < after.size(); ++i) {
+        squares += std::pow(static_cast<double>(after[i]) - static_cast<double>(before[i]), 2);
+      }
+      CHECK(std::sqrt(squares) == doctest::Approx(std::min(share, 1.0) * norm).epsilon(1e-4));
+      CHECK(parameters(*clipped, 0) == after);
+    }
+  }
+}
+
+TEST_CASE("no element of the gradient is larger than its bound") {
+  DataParallelOptions options = toy_options(2, BatchNormMode::kSync);
+  options.optimizer = Sgd{.momentum = 0, .weight_decay = 0};
+  options.gradient_clipping.value = 1e-3F;
+  const auto run = make_toy(options);
+  const std::vector<float> before = parameters(*run, 0);
+  run->train_step(toy_batch(5, 0), 0, 1.0F);
+  CHECK(distance(parameters(*run, 0), before) == doctest::Approx(1e-3).epsilon(1e-3));
+}
+
+TEST_CASE("clipping: each owner of a part of the parameters has the bits of one that has all") {
+  DataParallelOptions options = adamw_options(3, 6);
+  options.gradient_clipping = {.norm = 0.05F, .value = 0.01F};
+  const auto owners = make_toy(options);
+  const auto own = make_toy(all_reduced(options));
+  take_steps(*owners, 0, 4, 6);
+  take_steps(*own, 0, 4, 6);
+  CHECK(outcome_of(*owners, {}) == outcome_of(*own, {}));
+}
+
+TEST_CASE("frozen parameters stay, have no state and no part in the gradient's norm") {
+  DataParallelOptions options = toy_options(3, BatchNormMode::kSync);
+  const auto whole = make_toy(options);
+  options.parameter_groups = {{.prefix = "encoder", .frozen = true}};
+  const auto frozen = make_toy(options);
+  const TensorMap before = frozen->state_dict();
+  const double norm = whole->train_step(toy_batch(5, 0), 0, 0.1F).grad_norm;
+  CHECK(frozen->train_step(toy_batch(5, 0), 0, 0.1F).grad_norm < norm);
+  const std::vector<float> momentum = frozen->optimizer_state().slots.at("momentum_buffer");
+  const ParameterStore& store = frozen->replica(0).store();
+  for (const auto& parameter : store.parameters()) {
+    CAPTURE(parameter->name);
+    const bool stays = parameter->name.starts_with("encoder");
+    CHECK((frozen->state_dict().at(parameter->name).data == before.at(parameter->name).data) ==
+          stays);
+    const auto begin = momentum.begin() + parameter->offset;
+    CHECK(std::all_of(begin, begin + parameter->elements, [](float v) { return v == 0; }) == stays);
+  }
+  options.parameter_groups = {{.prefix = "nowhere", .frozen = true}};
+  CHECK_THROWS_AS(make_toy(options), ConfigError);
 }
 
 }  // namespace lockstep::test

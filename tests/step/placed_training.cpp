@@ -26,6 +26,13 @@ DataParallelOptions placed_options(int ranks, const Optimizer& optimizer) {
   return options;
 }
 
+DataParallelOptions clipped_options(int ranks, const Optimizer& optimizer) {
+  DataParallelOptions options = placed_options(ranks, optimizer);
+  options.gradient_clipping = {.norm = 0.1F, .value = 0.01F};
+  options.parameter_groups = {{.prefix = "stem", .frozen = true}};
+  return options;
+}
+
 Placed train_steps(DataParallel& run, std::int64_t begin, std::int64_t end) {
   constexpr std::int64_t kBatches[] = {8, 8, 5, 7, 8};
   std::vector<double> losses, norms;

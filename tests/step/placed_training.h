@@ -19,6 +19,9 @@ struct Placed {
 /// convolution, and two heads with a bias, one of them after upsampling.
 DataParallelOptions placed_options(int ranks, const Optimizer& optimizer);
 
+/// The same with bounds of the gradient that are reached, and the first parameters frozen.
+DataParallelOptions clipped_options(int ranks, const Optimizer& optimizer);
+
 /// Of steps of 8, 8, 5, 7 and 8 images.
 Placed train_steps(DataParallel& run, std::int64_t begin = 0, std::int64_t end = 5);
 

@@ -85,6 +85,18 @@ TEST_CASE("placement: sync comes to the same bytes on any devices and threads") 
   }
 }
 
+TEST_CASE("placement: a clipped gradient and frozen parameters") {
+  for (const Optimizer& optimizer :
+       {Optimizer(Sgd{.nesterov = true}), Optimizer(Adam{}), Optimizer(RMSprop{})}) {
+    CAPTURE(optimizer_name(optimizer));
+    const Placed whole = trained_in_steps(clipped_options(1, optimizer));
+    for (const int ranks : {2, 3, 8, 11}) {
+      CAPTURE(ranks);
+      CHECK((trained_in_steps(clipped_options(ranks, optimizer)) == whole));
+    }
+  }
+}
+
 TEST_CASE("placement: every convolution of the U-Net") {
   const auto options = [](int ranks) {
     DataParallelOptions result = toy_options(ranks, BatchNormMode::kSync, 8);

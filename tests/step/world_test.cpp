@@ -40,6 +40,17 @@ TEST_CASE("world: sync comes to the bytes of one process, wherever the devices a
   }
 }
 
+TEST_CASE("world: the gradient is clipped by the norm over all processes") {
+  const Optimizer sgd = Sgd{.nesterov = true};
+  const auto clipped = [&](int count, int) { return clipped_options(count, sgd); };
+  const Placed whole = trained_in_steps(clipped_options(1, sgd));
+  for (const std::vector<int>& devices : {std::vector{1, 1}, {3, 1}, {1, 2, 3}}) {
+    CAPTURE(to_string(RankPartition{devices}));
+    CHECK((one_of_all<Placed>(devices, clipped,
+                              [](DataParallel& run) { return train_steps(run); }) == whole));
+  }
+}
+
 TEST_CASE("world: every rank's parameters and running statistics are the same") {
   with_processes(
       {2, 1}, [](int devices, int) { return placed_options(devices, Sgd{}); },

@@ -175,6 +175,18 @@ TEST_CASE("the newest whole checkpoint is found, whatever else lies there") {
   CHECK(fs::exists(folder.path() / "iter_100.safetensors"));
 }
 
+TEST_CASE("of two checkpoints of a step the one that knows the later best is the newest") {
+  const TemporaryFolder folder;
+  Checkpoint checkpoint = make_checkpoint(10);
+  checkpoint.state.best_iter = 4;
+  save_checkpoint(folder.path() / "last.safetensors", checkpoint);
+  checkpoint.state.best_iter = 10;
+  save_checkpoint(folder.path() / "best.safetensors", checkpoint);
+  std::vector<std::string> warnings;
+  CHECK(find_newest_checkpoint(folder.path(), warnings).value().path.filename() ==
+        "best.safetensors");
+}
+
 TEST_CASE("only the newest numbered checkpoints stay") {
   const TemporaryFolder folder;
   for (const std::int64_t iteration : {8, 9, 10, 100}) {

@@ -209,6 +209,24 @@ TEST_CASE("a run that was killed in its last checkpoint has a whole one when it 
   CHECK(load_checkpoint(runs.folder("a").checkpoint("last")).state.iteration == 10);
 }
 
+TEST_CASE("a run that was cut off in its last evaluation knows its best when it was resumed") {
+  const std::vector<std::string> at_the_end{"run.val_every=0"};
+  const Runs runs;
+  const TrainSummary whole = train(runs.request("whole", at_the_end));
+  REQUIRE(whole.best_score);
+  TrainRequest cut = runs.request("cut", at_the_end);
+  cut.fault = "evaluation:step=10";
+  CHECK_THROWS_WITH_AS(train(cut), doctest::Contains("injected failure in the evaluation"), Error);
+  const fs::path last = runs.folder("cut").checkpoint("last");
+  CHECK_FALSE(load_checkpoint(last).state.best_score);
+  cut.fault.clear();
+  cut.resume = "auto";
+  train(cut);
+  check_same_run(runs.folder("whole"), runs.folder("cut"));
+  CHECK(load_checkpoint(last).state.best_score == whole.best_score);
+  CHECK(load_checkpoint(last).state.best_iter == 10);
+}
+
 TEST_CASE("a line that was cut off is neither read nor written on, and one in between is named") {
   const Runs runs;
   TrainRequest request = runs.request("a", {"run.max_iters=4"});

@@ -195,6 +195,12 @@ class Backend {
   /// Adds up the gradients of all parts, updates the owner's ranges, and writes the new weights to
   /// every rank's memory.
   virtual void optimizer_update(const OptimizerShard& shard) = 0;
+  /// squares [block] = the sum of g^2 over the block's elements that are in the shard's ranges, in
+  /// double, for the blocks of kNormBlock elements up to the last range's end, from element 0 on;
+  /// g as in optimizer_update, before any clipping. Of the shard, `grads`, `joins`, `ranges`,
+  /// `weights` and `grad_scale` are read.
+  virtual void gradient_squares(const OptimizerShard& shard, double* squares) = 0;
+  virtual void clip_factor(const ClipFactor& clip) = 0;
   virtual void update_loss_scale(const LossScaleUpdate& update) = 0;
 };
 

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 
@@ -283,6 +284,25 @@ struct OptimizerShard {
   /// the block's elements. Null: not wanted; must be null without sums_by_image().
   double* block_squares = nullptr;
   DeviceScalar<float> grad_scale = 1.0F;
+  /// What the optimizer then gets of g: clip * g, brought to [-most, most]; NaN stays.
+  DeviceScalar<float> clip = 1.0F;
+  float most = std::numeric_limits<float>::infinity();
+};
+
+/// Sums of squares that a rank has of the gradient: of consecutive blocks of kNormBlock elements,
+/// of which the first has this number among all. Device memory.
+struct GradientSquares {
+  const double* blocks = nullptr;  // [count]; null: not known, left out
+  std::int64_t first = 0, count = 0;
+};
+
+/// What bounds the gradient's norm: factor = min(1, max_norm / (norm + 1e-6)), where norm is the
+/// root of all squares. They are added in an order that depends on the blocks' numbers alone. A
+/// norm that is no number makes the factor one, too.
+struct ClipFactor {
+  std::span<const GradientSquares> squares;  // [rank]
+  float max_norm = 0;
+  float* factor = nullptr;  // device memory
 };
 
 /// The next step's loss scale, from what all ranks' gradients have come to. Every rank has a state

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <optional>
 
 #include "lockstep/core/device.h"
 #include "lockstep/core/options.h"
@@ -20,18 +21,21 @@ struct AdamW {
   double beta1 = 0.9, beta2 = 0.999;
   float eps = 1e-8F;
   float weight_decay = 1e-2F;
-  float norm_weight_decay = 0.0F;  // for gamma and beta
+  float norm_weight_decay = 0.0F;               // for gamma and beta
+  std::optional<float> bias_weight_decay = {};  // for other biases; none: weight_decay
 
   template <typename Visitor>
   void visit_options(Visitor& v) {
     v("lr", lr, "", {.in = limits::kNotNegative});
-    v("beta1", beta1, "adamw", {.in = limits::kBelowOne, .akin = "momentum"});
-    v("beta2", beta2, "adamw", {.in = limits::kBelowOne});
+    v("beta1", beta1, "adam, adamw, lion", {.in = limits::kBelowOne, .akin = "momentum"});
+    v("beta2", beta2, "adam, adamw, lion", {.in = limits::kBelowOne});
     // Without it what never had a gradient would be divided by zero; a float has 1e-38 with all its
     // digits.
-    v("eps", eps, "adamw", {.in = {.lo = 1e-38, .hi = 1}});
+    v("eps", eps, "adam, adamw, rmsprop", {.in = {.lo = 1e-38, .hi = 1}});
     v("weight_decay", weight_decay, "", {.in = limits::kNotNegative});
     v("norm_weight_decay", norm_weight_decay, "of gamma and beta", {.in = limits::kNotNegative});
+    v("bias_weight_decay", bias_weight_decay, "of other biases; left out: weight_decay",
+      {.in = limits::kNotNegative});
   }
 
   /// What is the same for all elements is computed once, in double. No sum is left to the compiler.
@@ -41,14 +45,16 @@ struct AdamW {
     static constexpr bool kMadeInDouble = true;
 
     Element() = default;
-    LOCKSTEP_HOST_DEVICE Element(const AdamW& adamw, std::int64_t update)
-        : mean_share_(static_cast<float>(1 - adamw.beta1)),
-          square_share_(static_cast<float>(1 - adamw.beta2)),
-          mean_decay_(static_cast<float>(adamw.beta1)),
-          square_decay_(static_cast<float>(adamw.beta2)),
-          mean_correction_(static_cast<float>(1 / bias_correction(adamw.beta1, update))),
-          root_correction_(static_cast<float>(1 / std::sqrt(bias_correction(adamw.beta2, update)))),
-          eps_(adamw.eps) {}
+    /// `any`: whatever has these betas and eps.
+    template <typename Any>
+    LOCKSTEP_HOST_DEVICE Element(const Any& any, std::int64_t update)
+        : mean_share_(static_cast<float>(1 - any.beta1)),
+          square_share_(static_cast<float>(1 - any.beta2)),
+          mean_decay_(static_cast<float>(any.beta1)),
+          square_decay_(static_cast<float>(any.beta2)),
+          mean_correction_(static_cast<float>(1 / bias_correction(any.beta1, update))),
+          root_correction_(static_cast<float>(1 / std::sqrt(bias_correction(any.beta2, update)))),
+          eps_(any.eps) {}
     LOCKSTEP_HOST_DEVICE float operator()(float weight, float grad, float (&state)[kSlots],
                                           float lr, float weight_decay) const {
       const float decayed = std::fma(-lr * weight_decay, weight, weight);

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <optional>
 
 #include "lockstep/core/device.h"
 #include "lockstep/core/options.h"
@@ -19,15 +20,18 @@ struct Lion {
   float lr = 1e-4F;
   double beta1 = 0.9, beta2 = 0.99;
   float weight_decay = 0.0F;
-  float norm_weight_decay = 0.0F;  // for gamma and beta
+  float norm_weight_decay = 0.0F;               // for gamma and beta
+  std::optional<float> bias_weight_decay = {};  // for other biases; none: weight_decay
 
   template <typename Visitor>
   void visit_options(Visitor& v) {
     v("lr", lr, "", {.in = limits::kNotNegative});
-    v("beta1", beta1, "adamw, lion", {.in = limits::kBelowOne, .akin = "momentum"});
-    v("beta2", beta2, "adamw, lion", {.in = limits::kBelowOne});
+    v("beta1", beta1, "adam, adamw, lion", {.in = limits::kBelowOne, .akin = "momentum"});
+    v("beta2", beta2, "adam, adamw, lion", {.in = limits::kBelowOne});
     v("weight_decay", weight_decay, "", {.in = limits::kNotNegative});
     v("norm_weight_decay", norm_weight_decay, "of gamma and beta", {.in = limits::kNotNegative});
+    v("bias_weight_decay", bias_weight_decay, "of other biases; left out: weight_decay",
+      {.in = limits::kNotNegative});
   }
 
   class Element {

@@ -18,14 +18,16 @@
 #include <variant>
 #include <vector>
 
+#include "lockstep/optim/adam.h"
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/lion.h"
+#include "lockstep/optim/rmsprop.h"
 #include "lockstep/optim/sgd.h"
 
 namespace lockstep {
 
 /// A configuration without a type has the first.
-using Optimizer = std::variant<Sgd, AdamW, Lion>;
+using Optimizer = std::variant<Sgd, AdamW, Lion, Adam, RMSprop>;
 
 template <typename... Types>
 constexpr std::size_t most_slots(const std::variant<Types...>*) {
@@ -40,12 +42,25 @@ struct ParameterGroup {
   std::string prefix;
   float lr_mult = 1;                       // times the learning rate
   std::optional<float> weight_decay = {};  // of all its parameters, gamma and beta too
+  /// They stay as they are, as with requires_grad = False: no update and no optimizer state of
+  /// theirs, and the gradient's norm is that of the others. (BatchNorm's running statistics go on.)
+  bool frozen = false;
+};
+
+/// Bounds of the gradient of the global loss, between the sum over all devices and the update; its
+/// norm is told as it was before. 0: no bound.
+struct GradientClipping {
+  /// torch.nn.utils.clip_grad_norm_ over all parameters: g *= min(1, norm / (|g| + 1e-6)), where
+  /// |g| is Euclidean.
+  float norm = 0;
+  /// torch.nn.utils.clip_grad_value_, after that: each element is brought to [-value, value].
+  float value = 0;
 };
 
 /// What a schedule starts from.
 float base_learning_rate(const Optimizer& optimizer);
 
-/// "sgd", "adamw", "lion".
+/// "sgd", "adamw".
 std::string optimizer_name(const Optimizer& optimizer);
 
 /// {"momentum_buffer"}; {"exp_avg", "exp_avg_sq"}.
@@ -61,5 +76,7 @@ struct OptimizerState {
 /// Throws ConfigError when a number of the optimizer or of a group is out of its range, or when two
 /// groups have one prefix.
 void check_optimizer(const Optimizer& optimizer, std::span<const ParameterGroup> groups);
+/// Throws ConfigError for a bound that is negative or not finite.
+void check_clipping(const GradientClipping& clipping);
 
 }  // namespace lockstep

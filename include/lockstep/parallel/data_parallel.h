@@ -77,6 +77,7 @@ struct DataParallelOptions {
   Optimizer optimizer = Sgd{};
   /// Parameters with a learning rate or weight decay of their own.
   std::vector<ParameterGroup> parameter_groups = {};
+  GradientClipping gradient_clipping = {};
   /// Micro-batches per step, one after another through the network: their gradients are added up
   /// and belong to the global loss of the whole batch; BatchNorm's statistics are of a micro-batch.
   int accumulate = 1;
@@ -121,7 +122,7 @@ struct RankStep {
 struct StepResult {
   double loss = 0;  // the sum of all losses, each a global mean times its weight
   std::array<double, kMaxLosses> losses{};  // as DataParallelOptions::losses; the rest 0
-  double grad_norm = 0;  // Euclidean, of the global loss's gradient, before weight decay
+  double grad_norm = 0;  // Euclidean, of the global loss's gradient, before clipping and decay
   bool skipped = false;  // left out because of its gradients, which have no norm (NaN)
   std::optional<LossScaleState>
       loss_scale;                   // of the next step; with DataParallelOptions::loss_scale

@@ -78,6 +78,8 @@ class CpuBackend final : public Backend {
   void confusion_matrix(const Tensor& logits, const Tensor& labels, std::int64_t* matrix) override;
   void check_gradients(const GradientCheck& check) override;
   void optimizer_update(const OptimizerShard& shard) override;
+  void gradient_squares(const OptimizerShard& shard, double* squares) override;
+  void clip_factor(const ClipFactor& clip) override;
   void update_loss_scale(const LossScaleUpdate& update) override;
 
   /// Scratch memory of at least `bytes`, shared by all operations of this backend (none nests). It

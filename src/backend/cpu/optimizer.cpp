@@ -35,19 +35,14 @@ void update_elements(const OptimizerShard& shard, const Element element,
   }
 }
 
-/// Returns the sum of the gradient's squares.
-template <typename Element>
-double update_chunk(const OptimizerShard& shard, const Element& element,
-                    const ParameterRange& range, std::int64_t begin, std::int64_t count) {
-  float sums[kMaxWaitingSums][kChunk];
-  float updated[kChunk];
+/// g of elements [begin, begin + count), in sums[0]; returns the sum of its squares.
+double gradient_chunk(const OptimizerShard& shard, std::int64_t begin, std::int64_t count,
+                      float (&sums)[kMaxWaitingSums][kChunk]) {
   sum_parts(shard.grads, shard.joins, begin, count, sums);
   float* gradient = sums[0];
   const float grad_scale = shard.grad_scale.get();
 #pragma omp simd
   for (std::int64_t i = 0; i < count; ++i) gradient[i] *= grad_scale;
-  update_elements(shard, element, range, begin, count, gradient, updated);
-  for (float* replica : shard.weights) std::copy_n(updated, count, replica + begin);
   double squares = 0;
 #pragma omp simd reduction(+ : squares)
   for (std::int64_t i = 0; i < count; ++i) {
@@ -57,15 +52,75 @@ double update_chunk(const OptimizerShard& shard, const Element& element,
   return squares;
 }
 
-}  // namespace
+void clip_chunk(const OptimizerShard& shard, float* gradient, std::int64_t count) {
+  const float factor = shard.clip.get();
+#pragma omp simd
+  for (std::int64_t i = 0; i < count; ++i) {
+    gradient[i] = clipped(gradient[i], factor, shard.most);
+  }
+}
 
-void CpuBackend::optimizer_update(const OptimizerShard& shard) {
+/// Returns the sum of the gradient's squares.
+template <typename Element>
+double update_chunk(const OptimizerShard& shard, const Element& element,
+                    const ParameterRange& range, std::int64_t begin, std::int64_t count) {
+  float sums[kMaxWaitingSums][kChunk];
+  float updated[kChunk];
+  const double squares = gradient_chunk(shard, begin, count, sums);
+  clip_chunk(shard, sums[0], count);
+  update_elements(shard, element, range, begin, count, sums[0], updated);
+  for (float* replica : shard.weights) std::copy_n(updated, count, replica + begin);
+  return squares;
+}
+
+void check_shard(const OptimizerShard& shard) {
   LOCKSTEP_CHECK(!shard.grads.empty() && !shard.weights.empty(),
                  "optimizer_update: expected gradients and weights, got ", shard.grads.size(),
                  " and ", shard.weights.size());
   const int waiting = check_joins(shard.joins, shard.grads.size());
   LOCKSTEP_CHECK(waiting <= kMaxWaitingSums, "optimizer_update: ", waiting,
                  " sums wait for others, expected at most ", kMaxWaitingSums);
+}
+
+/// Elements of a block that are in a range.
+struct Piece {
+  Piece(const ParameterRange& range, std::int64_t block)
+      : begin(std::max(range.begin, block * kChunk)),
+        count(std::min(range.end, (block + 1) * kChunk) - begin) {}
+  std::int64_t begin, count;
+};
+
+}  // namespace
+
+void CpuBackend::gradient_squares(const OptimizerShard& shard, double* squares) {
+  check_shard(shard);
+  if (shard.ranges.empty()) return;
+  const auto parts = static_cast<std::int64_t>(shard.grads.size());
+  std::fill_n(squares, (shard.ranges.back().end + kChunk - 1) / kChunk, 0.0);
+  for (const ParameterRange& range : shard.ranges) {
+    const std::int64_t before = range.begin / kChunk;
+    const std::int64_t chunks = (range.end + kChunk - 1) / kChunk - before;
+    parallel_for(chunks, 2 * parts * kChunk, threads_, [&](std::int64_t first, std::int64_t last) {
+      float sums[kMaxWaitingSums][kChunk];
+      for (std::int64_t block = before + first; block < before + last; ++block) {
+        const Piece piece(range, block);
+        squares[block] += gradient_chunk(shard, piece.begin, piece.count, sums);
+      }
+    });
+  }
+}
+
+void CpuBackend::clip_factor(const ClipFactor& clip) {
+  double squares = 0;
+  for (const GradientSquares& rank : clip.squares) {
+    if (rank.blocks == nullptr) continue;
+    squares = std::accumulate(rank.blocks, rank.blocks + rank.count, squares);
+  }
+  *clip.factor = factor_for_norm(std::sqrt(squares), clip.max_norm);
+}
+
+void CpuBackend::optimizer_update(const OptimizerShard& shard) {
+  check_shard(shard);
   const bool finite = std::all_of(shard.losses.begin(), shard.losses.end(),
                                   [](const double* loss) { return std::isfinite(*loss); });
   if (!finite) return;
@@ -87,9 +142,8 @@ void CpuBackend::update_range(const OptimizerShard& shard, const Element& elemen
   auto* squares = static_cast<double*>(scratch(static_cast<std::size_t>(chunks) * sizeof(double)));
   parallel_for(chunks, 2 * parts * kChunk, threads_, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t chunk = first; chunk < last; ++chunk) {
-      const std::int64_t begin = std::max(range.begin, (before + chunk) * kChunk);
-      const std::int64_t end = std::min(range.end, (before + chunk + 1) * kChunk);
-      squares[chunk] = update_chunk(shard, element, range, begin, end - begin);
+      const Piece piece(range, before + chunk);
+      squares[chunk] = update_chunk(shard, element, range, piece.begin, piece.count);
       if (shard.block_squares != nullptr) shard.block_squares[before + chunk] += squares[chunk];
     }
   });

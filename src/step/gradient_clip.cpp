@@ -1,0 +1,59 @@
+#include "step/gradient_clip.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "step/parameter_ranges.h"
+
+namespace lockstep {
+
+GradientClip::GradientClip(const GradientClipping& bounds, std::int64_t elements,
+                           const UpdateShare& share, Backend& backend, Communicator& communicator)
+    : backend_(backend),
+      communicator_(communicator),
+      max_norm_(bounds.norm),
+      most_(bounds.value > 0 ? bounds.value : std::numeric_limits<float>::infinity()),
+      owner_(share.owner) {
+  if (max_norm_ <= 0) return;
+  for (int owner = 0; owner < share.owners; ++owner) {
+    const std::int64_t begin = owned_begin(elements, owner, share.owners);
+    const std::int64_t end = owned_begin(elements, owner + 1, share.owners);
+    squares_.push_back({nullptr, begin / kNormBlock, (end - begin + kNormBlock - 1) / kNormBlock});
+    blocks_ = std::max(blocks_, squares_.back().count);
+  }
+  own_ = backend_.allocate(static_cast<std::size_t>(blocks_) * sizeof(double));
+  factor_ = backend_.allocate(sizeof(float));
+}
+
+void GradientClip::bound(OptimizerShard& shard) {
+  shard.most = most_;
+  if (squares_.empty()) return;
+  backend_.gradient_squares(shard, static_cast<double*>(own_.data()));
+  point_at(show());
+  auto* const factor = static_cast<float*>(factor_.data());
+  backend_.clip_factor({squares_, max_norm_, factor});
+  shard.clip = {0.0F, factor};
+}
+
+// A double for each channel: bits that nobody adds up on the way.
+std::span<const StatSlot> GradientClip::show() {
+  squares_[static_cast<std::size_t>(owner_)].blocks = static_cast<const double*>(own_.data());
+  if (squares_.size() == 1) return {};
+  const StatSlot own{1, static_cast<const float*>(own_.data())};
+  return communicator_.all_show({"gradient norm", Direction::kOther, 0, blocks_}, own);
+}
+
+// Ranks whose exchange is left out (SyncGroupOptions::hook) have their own squares alone.
+void GradientClip::point_at(std::span<const StatSlot> slots) {
+  if (slots.size() != squares_.size()) {
+    for (std::size_t i = 0; i < squares_.size(); ++i) {
+      if (static_cast<int>(i) != owner_) squares_[i].blocks = nullptr;
+    }
+    return;
+  }
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    squares_[i].blocks = reinterpret_cast<const double*>(slots[i].data);
+  }
+}
+
+}  // namespace lockstep
