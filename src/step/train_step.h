@@ -53,6 +53,8 @@ class TrainStep {
   void prefetch(std::span<const BatchPart> parts);
   /// The training-mode forward pass alone, running statistics as they were.
   void forward(const BatchPart& part);
+  /// Of all steps from here on (DataParallel::freeze_statistics).
+  void freeze_statistics() { frozen_statistics_ = true; }
 
  private:
   FixedOrderSums fixed_order_sums() const;
@@ -86,6 +88,7 @@ class TrainStep {
   std::span<const GradientPart> gradient_parts_;  // of the present step
   std::array<StepTimes, kStepSlots> times_{};
   double exchange_seconds_ = 0;  // of this thread, in the present step
+  bool frozen_statistics_ = false;
 };
 
 }  // namespace lockstep
