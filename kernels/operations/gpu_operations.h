@@ -44,6 +44,10 @@ class GpuOperations : public Backend {
   void batch_norm_inference(const BatchNormInference& arguments) override;
   void batch_norm_backward_reduce(const BatchNormBackwardReduce& arguments) override;
   void batch_norm_backward_apply(const BatchNormBackwardApply& arguments) override;
+  void group_moments(const GroupMoments& arguments) override;
+  void group_norm_backward_apply(const GroupNormBackwardApply& arguments) override;
+  void batch_renorm_correction(const BatchRenormCorrection& arguments) override;
+  void batch_renorm_gradient(const BatchRenormGradient& arguments) override;
 
   void relu_forward(const Tensor& x, const Tensor& y) override;
   void relu_backward(const Tensor& y, const Tensor& grad_y, const Tensor& grad_x,

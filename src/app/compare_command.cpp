@@ -143,8 +143,8 @@ void declare_compare(Options& options, CompareArguments& arguments) {
   options.add_config("INPUT", arguments.inputs, "one configuration, or run folders")
       .takes("CONFIG|RUN")
       .required();
-  options.add("--modes", arguments.modes, "of local, sync, ghost; default: local,sync")
-      .takes("local|sync|ghost,...")
+  options.add("--modes", arguments.modes, "values of bn.mode; default: local,sync")
+      .takes("local|sync|ghost|group|instance|layer|frozen|renorm,...")
       .separated_by_commas();
   options.add_flag("--verbose,-v", arguments.verbose,
                    "print the runs' own lines also where the output is no terminal");

@@ -83,7 +83,10 @@ void print_schedule(const TrainingPlan& plan) {
 
 void print_norms(const TrainingPlan& plan) {
   if (plan.norms.empty()) {
-    fmt::print("\nno BatchNorm takes statistics in training\n");
+    fmt::print(
+        "\nno BatchNorm takes statistics in training; this run's mode is {}: {} exchanges per "
+        "step\n",
+        to_string(plan.config.bn.mode), plan.exchanges);
     return;
   }
   Table table{.header = {"BatchNorm at", "layers", "channels", "values per channel: local", "sync",

@@ -64,6 +64,22 @@ LOCKSTEP_HOST_DEVICE inline float clipped(float gradient, float factor, float mo
   return scaled > most ? most : scaled < -most ? -most : scaled;
 }
 
+/// The channels of one group get the moments of all of them.
+LOCKSTEP_HOST_DEVICE inline void join_group(const GroupMoments& a, std::int64_t group) {
+  const std::int64_t width = a.channels / a.groups;
+  float* means = a.slot + group * width;
+  float* m2s = means + a.channels;
+  double mean = means[0];
+  double m2 = m2s[0];
+  for (std::int64_t i = 1; i < width; ++i) {
+    join_moments(mean, m2, means[i], m2s[i], moments_weights(i * a.rows, a.rows));
+  }
+  for (std::int64_t i = 0; i < width; ++i) {
+    means[i] = static_cast<float>(mean);
+    m2s[i] = static_cast<float>(m2);
+  }
+}
+
 /// Inverse standard deviation from the biased variance.
 LOCKSTEP_HOST_DEVICE inline double inverse_std(double var, double eps, EpsMode mode) {
   if (mode == EpsMode::kAdd) return 1.0 / std::sqrt(var + eps);
@@ -81,6 +97,72 @@ LOCKSTEP_HOST_DEVICE inline bool variance_has_gradient(double var, double eps, E
 /// this expression.
 LOCKSTEP_HOST_DEVICE inline float normalize(float x, float mean, float scale, float shift) {
   return std::fma(x - mean, scale, shift);
+}
+
+/// What the channels of one group have in common in dx = gamma * invstd * dy' - (offset + (x - mu)
+/// * slope), where a group has M values: offset = invstd * sum(gamma * dy') / M and slope =
+/// invstd^3 * sum(gamma * dy' * (x - mu)) / M.
+struct GroupGradient {
+  float offset, slope;
+};
+
+LOCKSTEP_HOST_DEVICE inline GroupGradient group_gradient(const GroupNormBackwardApply& a,
+                                                         std::int64_t rows, std::int64_t channels,
+                                                         std::int64_t group) {
+  const std::int64_t width = channels / a.groups;
+  const std::int64_t first = group * width;
+  double sum = 0;
+  double product = 0;
+  for (std::int64_t c = first; c < first + width; ++c) {
+    const double weight =
+        a.affine.weight == nullptr ? 1.0 : static_cast<double>(a.affine.weight[c]);
+    sum = std::fma(weight, static_cast<double>(a.sums[c]), sum);
+    product = std::fma(weight, static_cast<double>(a.sums[channels + c]), product);
+  }
+  const double share =
+      static_cast<double>(a.saved.data[channels + first]) / static_cast<double>(rows * width);
+  const double inverse_variance = a.saved.data[2 * channels + first];
+  return {static_cast<float>(share * sum), static_cast<float>(share * inverse_variance * product)};
+}
+
+/// BatchRenormCorrection's r and d of one channel.
+struct RenormFactors {
+  double r, d;
+};
+
+/// Written so that NaN passes.
+LOCKSTEP_HOST_DEVICE inline double clip(double value, double lo, double hi) {
+  return value < lo ? lo : value > hi ? hi : value;
+}
+
+LOCKSTEP_HOST_DEVICE inline RenormFactors renorm_factors(const BatchRenormCorrection& a,
+                                                         double mean, double var,
+                                                         double running_mean, double running_var) {
+  const double running_invstd = inverse_std(running_var, a.eps, a.eps_mode);
+  const double r = running_invstd / inverse_std(var, a.eps, a.eps_mode);
+  const double d = (mean - running_mean) * running_invstd;
+  return {clip(r, 1 / a.max_r, a.max_r), clip(d, -a.max_d, a.max_d)};
+}
+
+/// One channel of a batch of `count` rows and these moments.
+LOCKSTEP_HOST_DEVICE inline void correct_channel(const BatchRenormCorrection& a, std::int64_t c,
+                                                 double mean, double m2, std::int64_t count) {
+  const RenormFactors factors =
+      renorm_factors(a, mean, m2 / static_cast<double>(count), a.running_mean[c], a.running_var[c]);
+  const double weight = a.affine.weight == nullptr ? 1.0 : static_cast<double>(a.affine.weight[c]);
+  const double bias = a.affine.bias == nullptr ? 0.0 : static_cast<double>(a.affine.bias[c]);
+  a.correction[c] = static_cast<float>(factors.r);
+  a.correction[a.channels + c] = static_cast<float>(factors.d);
+  a.corrected[c] = static_cast<float>(weight * factors.r);
+  a.corrected[a.channels + c] = static_cast<float>(std::fma(weight, factors.d, bias));
+}
+
+LOCKSTEP_HOST_DEVICE inline void add_corrected_gradient(const BatchRenormGradient& a,
+                                                        std::int64_t c) {
+  const float of_bias = a.corrected[a.channels + c];
+  a.grad_weight[c] +=
+      std::fma(a.correction[c], a.corrected[c], a.correction[a.channels + c] * of_bias);
+  a.grad_bias[c] += of_bias;
 }
 
 /// running = (1 - momentum) * running + momentum * value.

@@ -69,6 +69,12 @@ inline std::int64_t rows_of_part(const char* operation, std::int64_t rows, std::
   return rows / parts;
 }
 
+/// Throws Error unless the channels are so many equal groups.
+inline void check_groups(const char* operation, std::int64_t channels, std::int64_t groups) {
+  LOCKSTEP_CHECK(groups >= 1 && channels % groups == 0, operation, ": ", channels,
+                 " channels are no ", groups, " equal groups");
+}
+
 /// How many sums wait for others, at most, while so many gradients are added in the order of
 /// OptimizerShard::joins. Throws Error unless the joins leave one sum.
 inline int check_joins(std::span<const int> joins, std::size_t grads) {

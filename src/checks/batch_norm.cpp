@@ -16,7 +16,6 @@
 namespace lockstep {
 namespace {
 
-constexpr double kRoundings = 64.0 * static_cast<double>(std::numeric_limits<float>::epsilon());
 const char* const kPlain = "outputs and all gradients, plain loops in double";
 
 Outputs one_norm(NetworkBuilder& net, Value* x, const NormLayer& norm) {

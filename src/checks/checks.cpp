@@ -25,8 +25,8 @@ std::vector<Device> SelftestDevices::several() const {
 
 SelftestChecks selftest_checks(const SelftestDevices& devices) {
   SelftestChecks all;
-  for (const auto& group :
-       {layer_checks, gradient_checks, batch_norm_checks, training_checks, failure_checks}) {
+  for (const auto& group : {layer_checks, gradient_checks, batch_norm_checks, rival_norm_checks,
+                            training_checks, failure_checks}) {
     for (SelftestCheck& check : group(devices)) all.push_back(std::move(check));
   }
   return all;

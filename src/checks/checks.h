@@ -53,6 +53,8 @@ SelftestChecks layer_checks(const SelftestDevices& devices);
 SelftestChecks gradient_checks(const SelftestDevices& devices);
 /// BatchNorm's modes, statistics and exchanges against plain loops in double.
 SelftestChecks batch_norm_checks(const SelftestDevices& devices);
+/// What stands in for synchronized BatchNorm, against plain loops in double.
+SelftestChecks rival_norm_checks(const SelftestDevices& devices);
 /// Trainings on these devices against others, against one in double, and from run to run.
 SelftestChecks training_checks(const SelftestDevices& devices);
 /// Replicas that fail.

@@ -198,6 +198,9 @@ std::vector<GradientCase> norm_cases() {
     return layer(net, x, "bn", {.relu = true, .residual = x});
   };
   fused.values = bimodal_floats;
+  GradientCase group = norm_case("group(2), residual, relu", GroupNorm(2), {4, 3, 2, 6});
+  group.describe = fused.describe;
+  group.values = bimodal_floats;
   return {norm_case("local (N,C,H,W)", BatchNorm2d()),
           norm_case("sync (N,C)", SyncBatchNorm(), {12, 3}),
           norm_case("sync (N,C,L)", SyncBatchNorm(), {6, 5, 3}),
@@ -207,7 +210,9 @@ std::vector<GradientCase> norm_cases() {
           norm_case("ghost(3)", GhostBatchNorm(3)),
           frozen,
           clamped,
-          fused};
+          fused,
+          group,
+          norm_case("instance", InstanceNorm(), {3, 4, 3, 5})};
 }
 
 // --- losses ---

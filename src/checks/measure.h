@@ -2,6 +2,7 @@
 // Numbers of the self-test: random ones, the same on every machine, and how far others are apart.
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <span>
 #include <string>
@@ -11,6 +12,10 @@
 #include "checks/reference_batch_norm.h"
 
 namespace lockstep {
+
+/// A tolerance for fp32 against double, where a few roundings are all that may lie between.
+inline constexpr double kRoundings =
+    64.0 * static_cast<double>(std::numeric_limits<float>::epsilon());
 
 using Floats = std::vector<float>;
 using NamedFloats = std::map<std::string, Floats>;

@@ -50,6 +50,7 @@ class ConfigReader {
   bool is_resolved(const std::vector<ConfigValue>& values) const;
   void warn_of_ignored_keys();
   void check_augment();
+  void check_norm();
   void check_exclusive(const std::string& a, const std::string& b);
   void check_model();
   void check_task(const Architecture& architecture);
@@ -209,6 +210,22 @@ void ConfigReader::check() {
   check_data();
   check_augment();
   check_classes();
+  check_norm();
+}
+
+void ConfigReader::check_norm() {
+  const BatchNormConfig& bn = config_.bn;
+  const bool renorm = bn.mode == BatchNormMode::kRenorm;
+  const std::string key = bn.freeze_at ? "bn.freeze_at" : "bn.mode";
+  if (!bn.track_running_stats && (bn.freeze_at || renorm || bn.mode == BatchNormMode::kFrozen)) {
+    error(key,
+          fmt::format("{} needs running statistics, but bn.track_running_stats is false", key));
+  }
+  if (config_.run.cuda_graph && (bn.freeze_at || renorm)) {
+    error(key,
+          fmt::format("{} changes a step on the way, but run.cuda_graph = true replays one step",
+                      key));
+  }
 }
 
 void ConfigReader::check_data() {
@@ -345,6 +362,10 @@ double Config::base_learning_rate(int devices) const {
   const std::int64_t reference = optim.lr_reference_batch;
   if (reference == 0) return lr;
   return lr * static_cast<double>(global_batch(devices)) / static_cast<double>(reference);
+}
+
+std::int64_t BatchNormConfig::freeze_step(std::int64_t steps) const {
+  return std::llround(std::ceil(freeze_at.value_or(1) * static_cast<double>(steps)));
 }
 
 std::vector<ParameterGroup> Config::parameter_groups() const {

@@ -178,9 +178,19 @@ struct BatchNormConfig : BatchNormOptions {
   MomentumConvention momentum_convention = MomentumConvention::kTorch;
   EvalStats eval_stats = EvalStats::kDevice0;
   std::int64_t precise_iters = 50;  // kPrecise: training batches behind the statistics
+  /// Share of the steps after which statistics are frozen (DataParallel::freeze_statistics).
+  std::optional<double> freeze_at = {};
+  /// kRenorm: share of the steps that are without a correction: 5000 of 160000 where Ioffe (2017)
+  /// trained. BatchNormOptions::renorm_warmup is made of it.
+  double renorm_warmup_share = 1.0 / 32;
 
-  /// Whether all devices have the same running statistics, however many they are.
-  bool shares_statistics() const { return mode == BatchNormMode::kSync && sync_group == 0; }
+  /// Whether all devices have the same running statistics, or none, however many they are.
+  bool shares_statistics() const {
+    return (mode == BatchNormMode::kSync && sync_group == 0) || mode == BatchNormMode::kFrozen ||
+           is_of_one_image(mode);
+  }
+  /// The first of so many steps whose statistics are frozen; `steps` where none is.
+  std::int64_t freeze_step(std::int64_t steps) const;
 
   template <typename Visitor>
   void visit_options(Visitor& v) {
@@ -192,6 +202,14 @@ struct BatchNormConfig : BatchNormOptions {
     v("eval_stats", eval_stats, "what evaluation uses: device0, mean, pooled, precise");
     v("precise_iters", precise_iters, "precise: training batches behind the statistics",
       {.in = limits::kAtLeastOne});
+    v("freeze_at", freeze_at,
+      "share of the steps after which BatchNorm is frozen: running statistics, no exchange",
+      {.in = limits::kShare});
+    v("renorm_warmup", renorm_warmup_share,
+      "renorm: share of the steps without a correction, which then grows",
+      {.in = limits::kBelowOne,
+       .written = mode == BatchNormMode::kRenorm || renorm_warmup_share != 1.0 / 32,
+       .after = "renorm_max_d"});
   }
 };
 

@@ -71,15 +71,33 @@ std::vector<spdlog::sink_ptr> sinks_for(const RunFolder& folder, Console console
   return sinks;
 }
 
-std::string describe_mode(const BatchNormConfig& bn, int devices) {
-  if (bn.mode == BatchNormMode::kLocal)
-    return "local: every device normalises its own part of the batch";
-  if (bn.mode == BatchNormMode::kGhost) {
-    return fmt::format("ghost: every device's part is cut into {} slices", bn.virtual_devices);
-  }
+std::string describe_sync(const BatchNormConfig& bn, int devices) {
   const int group = bn.sync_group > 0 ? bn.sync_group : devices;
   return fmt::format("sync: groups of {} of {} devices normalise their common batch", group,
                      devices);
+}
+
+std::string describe_mode(const BatchNormConfig& bn, int devices) {
+  switch (bn.mode) {
+    case BatchNormMode::kLocal:
+      return "local: every device normalises its own part of the batch";
+    case BatchNormMode::kSync:
+      return describe_sync(bn, devices);
+    case BatchNormMode::kGhost:
+      return fmt::format("ghost: every device's part is cut into {} slices", bn.virtual_devices);
+    case BatchNormMode::kGroup:
+      return fmt::format("group: every image by itself, in {} groups of channels", bn.groups);
+    case BatchNormMode::kInstance:
+      return "instance: every image and channel by itself";
+    case BatchNormMode::kLayer:
+      return "layer: every image by itself, all channels together";
+    case BatchNormMode::kFrozen:
+      return "frozen: running statistics as they were loaded";
+    case BatchNormMode::kRenorm:
+      return fmt::format("renorm: local, corrected by at most r = {} and d = {}", bn.renorm_max_r,
+                         bn.renorm_max_d);
+  }
+  return to_string(bn.mode);
 }
 
 }  // namespace

@@ -57,7 +57,7 @@ void check_loss_scale(const LossScaleOptions& scale) {
 std::string norm_obstacle(const Network& network) {
   for (const BatchNormLayer* layer : network.batch_norms()) {
     const NormLayer& norm = layer->config().norm;
-    if (norm.frozen) continue;
+    if (norm.is_frozen()) continue;
     if (norm.options.mode != BatchNormMode::kSync) {
       return concat("BatchNorm is not synchronized (", layer->name(), ")");
     }

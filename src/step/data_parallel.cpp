@@ -146,6 +146,17 @@ void DataParallel::replicate() {
   impl_->call_on_replicate();
 }
 
+void DataParallel::freeze_statistics() {
+  impl_->check_between_steps("freeze_statistics");
+  if (impl_->options.cuda_graph) {
+    throw ConfigError(
+        "run.cuda_graph = true replays a step whose statistics are of the batch, which cannot be "
+        "frozen on the way; set it to false, or leave out bn.freeze_at");
+  }
+  replicate();
+  impl_->run([](Replica& replica) { replica.step().freeze_statistics(); });
+}
+
 // --- scatter ---
 
 void DataParallel::Impl::check_batch(const Batch& batch, std::int64_t most) const {

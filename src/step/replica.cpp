@@ -25,10 +25,10 @@ BackendOptions backend_options(const DataParallelOptions& options) {
 }
 
 void check_norm(const DataParallelOptions& options, const Network& network) {
-  if (options.norm.frozen || options.norm.options.mode != BatchNormMode::kSync) return;
+  if (options.norm.is_frozen() || options.norm.options.mode != BatchNormMode::kSync) return;
   std::size_t layers = 0, synced = 0;
   for (const BatchNormLayer* layer : network.batch_norms()) {
-    if (layer->config().norm.frozen) continue;
+    if (layer->config().norm.is_frozen()) continue;
     ++layers;
     if (layer->config().norm.options.mode == BatchNormMode::kSync) ++synced;
   }

@@ -36,7 +36,7 @@ std::vector<NormPlan> plan_norms(const TrainingPlan& plan, DataParallel& replica
   const std::int64_t slice = smallest_share(chunk_sizes(local, plan.config.bn.virtual_devices));
   std::vector<NormPlan> norms;
   for (const BatchNormLayer* layer : replicas.replica(0).network().batch_norms()) {
-    if (layer->config().norm.frozen) continue;
+    if (layer->config().norm.is_frozen()) continue;
     const Shape& shape = layer->output()->shape;
     const std::int64_t height = shape.height();
     const std::int64_t width = shape.width();
@@ -63,7 +63,7 @@ std::int64_t statistics_bytes(DataParallel& replicas) {
   std::int64_t bytes = 0;
   for (int rank = 0; rank < replicas.size(); ++rank) {
     for (const BatchNormLayer* layer : replicas.replica(rank).network().batch_norms()) {
-      if (layer->config().norm.frozen) continue;
+      if (layer->config().norm.is_frozen()) continue;
       for (const StatSlot& slot : layer->local_moments())
         bytes += 2 * slot.parts * 2 * layer->output()->shape.channels() * 4;
     }

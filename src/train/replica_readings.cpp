@@ -103,7 +103,7 @@ using MomentsByLayer = std::map<std::string, LayerMoments>;
 // statistics.
 void add_replica(Replica& replica, MomentsByLayer& moments) {
   for (const BatchNormLayer* layer : replica.network().batch_norms()) {
-    if (layer->config().norm.frozen || layer->state() == nullptr) continue;
+    if (layer->config().norm.is_frozen() || layer->state() == nullptr) continue;
     const std::int64_t channels = layer->output()->shape.channels();
     for (const StatSlot& local : layer->local_moments()) {
       if (local.count == 0) continue;
@@ -193,7 +193,7 @@ std::vector<PartMoments> read_parts(const Replica& replica, const BatchNormLayer
 std::vector<const BatchNormLayer*> layers_in_training(const Replica& replica) {
   std::vector<const BatchNormLayer*> layers;
   for (const BatchNormLayer* layer : replica.network().batch_norms()) {
-    if (!layer->config().norm.frozen) layers.push_back(layer);
+    if (!layer->config().norm.is_frozen()) layers.push_back(layer);
   }
   return layers;
 }

@@ -119,6 +119,7 @@ class Trainer {
     return steps >= session_.max_iters || (every > 0 && steps % every == 0);
   }
   void train_until_stopped();
+  void freeze_when_due();
   bool stop_requested();
   void begin_step();
   void issue_step();
@@ -141,6 +142,7 @@ class Trainer {
   BatchFeed feed_;
   StepMeter meter_;
   RunRecorder recorder_;
+  bool frozen_ = false;       // BatchNorm's statistics, for the rest of the training
   std::vector<Bytes> asked_;  // [process] to stop, before the present step
   Best best_;
   Validation validation_;
@@ -180,6 +182,7 @@ TrainSummary Trainer::run() {
 void Trainer::train_until_stopped() {
   const RunOptions& options = request_.config.run;
   while (meter_.begun() < session_.max_iters && !stop_requested()) {
+    freeze_when_due();
     begin_step();
     const std::int64_t begun = meter_.begun();
     const bool pause = due(begun, options.log_every) || due(begun, options.val_every) ||
@@ -192,6 +195,15 @@ void Trainer::train_until_stopped() {
     if (due(begun, options.checkpoint_every)) save_progress();
   }
   finish_steps(meter_.begun());
+}
+
+// A run that goes on behind that step freezes what it has loaded.
+void Trainer::freeze_when_due() {
+  const std::int64_t first = request_.config.bn.freeze_step(session_.max_iters);
+  if (frozen_ || meter_.begun() < first) return;
+  finish_steps(meter_.begun());
+  replicas_.freeze_statistics();
+  frozen_ = true;
 }
 
 // One process that is asked to stop stops all.
@@ -257,7 +269,7 @@ void Trainer::record_step() {
   std::vector<RankReport> ranks = meter_.report_ranks();
   if (session_.logs_replicas()) add_digests(replicas_, ranks);
   recorder_.ranks(meter_.done(), ranks);
-  if (request_.config.run.log_bn != BatchNormLog::kOff) record_batch_norms();
+  if (request_.config.run.log_bn != BatchNormLog::kOff && !frozen_) record_batch_norms();
 }
 
 void Trainer::record_batch_norms() {

@@ -306,9 +306,49 @@ TEST_CASE("ghost is what virtual is called now: both are read, and runs of the o
   CHECK(current_mode_name("sync") == "sync");
 }
 
+TEST_CASE("norms that stand in for synchronized BatchNorm have keys of their own") {
+  const Config config = config_from(kStreets, {"bn.mode=group", "bn.groups=4", "bn.freeze_at=0.8"});
+  CHECK(config.bn.mode == BatchNormMode::kGroup);
+  CHECK(config.bn.groups == 4);
+  CHECK(config.bn.shares_statistics());
+  CHECK(config.bn.freeze_step(100) == 80);
+  CHECK(config.bn.freeze_step(101) == 81);
+  check_contains(to_toml(config), "groups = 4");
+  check_contains(to_toml(config), "freeze_at = 0.8");
+
+  const Config plain = config_from(kStreets);
+  CHECK(plain.bn.freeze_step(100) == 100);
+  for (const char* key : {"\ngroups", "\nfreeze_at", "\nrenorm"}) {
+    CHECK(to_toml(plain).find(key) == std::string::npos);
+  }
+  const Config renorm = config_from(kStreets, {"bn.mode=renorm", "bn.renorm_max_d=2"});
+  check_contains(to_toml(renorm), "renorm_max_r = 3");
+  check_contains(to_toml(renorm), "renorm_warmup = 0.03125");
+  CHECK(renorm.bn.renorm_max_d == 2);
+  CHECK_FALSE(renorm.bn.shares_statistics());
+  CHECK(config_from(kStreets, {"bn.mode=frozen"}).bn.shares_statistics());
+}
+
+TEST_CASE("what needs running statistics, or another step later on, says so") {
+  const auto check = [](const std::vector<std::string>& overrides, const char* message) {
+    CHECK_THROWS_WITH_AS(config_from(kStreets, overrides), doctest::Contains(message), ConfigError);
+  };
+  const char* const no_statistics = "needs running statistics, but bn.track_running_stats is false";
+  for (const char* key : {"bn.mode=renorm", "bn.mode=frozen", "bn.freeze_at=0.5"}) {
+    check({key, "bn.track_running_stats=false"}, no_statistics);
+  }
+  check({"bn.freeze_at=0.5", "run.cuda_graph=true"}, "bn.freeze_at changes a step on the way");
+  check({"bn.mode=renorm", "run.cuda_graph=true"}, "bn.mode changes a step on the way");
+  check({"bn.renorm_max_r=0.5"}, "renorm_max_r");
+  check({"bn.freeze_at=1.5"}, "freeze_at");
+  check({"bn.groups=0"}, "groups");
+}
+
 TEST_CASE("the resolved configuration loads as is, to the same values") {
   const std::vector<std::vector<std::string>> cases{
       {},
+      {"bn.mode=renorm", "bn.freeze_at=0.9", "bn.renorm_warmup=0.1"},
+      {"bn.mode=group", "bn.groups=2"},
       {"bn.mode=virtual", "bn.momentum=0.3", "bn.momentum_convention=keras", "optim.lr=0.1"},
       {"data.augment.scale=[0.5,2]", "data.exposure=[0.15,80]", "run.name='q\"\\x'",
        "loss.class_weight=[1,1,1,1,1,1,1,1,1,1,0.3]", "bn.momentum=cumulative",

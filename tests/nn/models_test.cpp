@@ -65,7 +65,7 @@ TEST_CASE("models: a frozen backbone leaves BatchNorm of the head alone") {
   int frozen = 0, learning = 0;
   for (const BatchNormLayer* layer : net.network->batch_norms()) {
     const bool in_backbone = layer->name().starts_with("backbone.");
-    CHECK(layer->config().norm.frozen == in_backbone);
+    CHECK(layer->config().norm.is_frozen() == in_backbone);
     (in_backbone ? frozen : learning) += 1;
   }
   CHECK(frozen == 53);

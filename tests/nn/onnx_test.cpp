@@ -219,6 +219,25 @@ TEST_CASE("onnx: BatchNorm of a grouped convolution, and a frozen one without we
   CHECK(file.constants.at("bn.bias").floats == Floats{0, 0, 0});
 }
 
+TEST_CASE("onnx: GroupNorm is an InstanceNormalization of reshaped channels") {
+  const ExportedModel model = exported([](NetworkBuilder& net, Value* x) {
+    x = net.conv2d(x, "conv", {.out_channels = 6});
+    return GroupNorm(3, {.eps = 0.25F})(net, x, "norm", {.relu = true, .residual = x});
+  });
+  const File file = model.file();
+  CHECK(file.operators() == Strings{"Conv", "Shape", "Reshape", "InstanceNormalization", "Reshape",
+                                    "Mul", "Add", "Add", "Relu"});
+  CHECK(file.constants.at("norm.groups").ints == OnnxInts{0, 3, -1});
+  CHECK(file.constants.at("norm.weight").extents == OnnxInts{6, 1, 1});
+  CHECK(file.nodes[4].inputs == Strings{"norm/InstanceNormalization", "norm/Shape"});
+  BatchNormOptions clamped;
+  clamped.eps_mode = EpsMode::kClamp;
+  const ExportedModel refused = exported(
+      [clamped](NetworkBuilder& net, Value* x) { return LayerNorm(clamped)(net, x, "norm"); });
+  CHECK_THROWS_WITH_AS(refused.file(), doctest::Contains("norm (lockstep::GroupNormLayer): eps"),
+                       Error);
+}
+
 TEST_CASE("onnx: a convolution that others read, too, or that is an output stays as it is") {
   const ExportedModel read_twice = exported([](NetworkBuilder& net, Value* x) {
     Value* y = conv(net, x, "conv");

@@ -32,6 +32,14 @@ ConvGeometry conv_geometry(const Json& about, const std::vector<std::int64_t>& w
           .groups = groups};
 }
 
+NormLayer image_norm(const Json& about) {
+  BatchNormOptions options;
+  options.eps = about["eps"];
+  if (about["mode"] == "group") return GroupNorm(about["groups"], options);
+  if (about["mode"] == "layer") return LayerNorm(options);
+  return InstanceNorm(options);
+}
+
 Value* add_layer(NetworkBuilder& net, Value* x, const Golden& golden, const std::string& name) {
   const Json about = golden.metadata(name);
   const std::string op = about["op"];
@@ -44,6 +52,7 @@ Value* add_layer(NetworkBuilder& net, Value* x, const Golden& golden, const std:
                                  about["align_corners"].get<bool>());
   }
   if (op == "max_pool") return net.max_pool2d(x, pool_geometry(about));
+  if (op == "image_norm") return image_norm(about)(net, x, "norm");
   if (op == "avg_pool") return net.avg_pool2d(x, pool_geometry(about));
   LOCKSTEP_CHECK(op == "adaptive_pool", "unknown operation ", op);
   return net.adaptive_avg_pool2d(x, about["size"][0], about["size"][1]);

@@ -111,6 +111,27 @@ def add_function(golden, name, shape, function, metadata):
     golden.put_result(name, run)
 
 
+def add_image_norm(golden, name, make, channels, metadata):
+    """A norm of single images. make() -> module; the state dict is gamma and beta alone."""
+    x = torch.randn(3, channels, 7, 6) * 2 + torch.randn(3, channels, 1, 1)
+    grad_y, weight, bias = torch.randn_like(x), torch.rand(channels) + 0.5, torch.randn(channels)
+
+    def run(dtype):
+        layer = make().to(dtype)
+        layer.load_state_dict({"weight": weight, "bias": bias})
+        xs = leaf(x, dtype)
+        out = layer(xs)
+        out.backward(grad_y.to(dtype))
+        return {"y": out, "grad_x": xs.grad, "grad_weight": layer.weight.grad, "grad_bias": layer.bias.grad}
+
+    golden.put(f"{name}.x", x, True)
+    golden.put(f"{name}.grad_y", grad_y, True)
+    golden.put(f"{name}.weight", weight)
+    golden.put(f"{name}.bias", bias)
+    golden.metadata[name] = {"op": "image_norm", **metadata}
+    golden.put_result(name, run)
+
+
 def make_layers(folder):
     golden = Golden(folder, "layers")
     for name, case in CONVOLUTIONS.items():
@@ -135,6 +156,12 @@ def make_layers(folder):
                                ("more", (3, 4), (5, 7)), ("same", (5, 6), (5, 6))):
             add_function(golden, f"adaptive_pool_{tag}", (2, 3, *size), lambda x: F.adaptive_avg_pool2d(x, out),
                          {"op": "adaptive_pool", "size": out})
+        for groups in (1, 2, 4, 12):
+            add_image_norm(golden, f"group_norm_{groups}", lambda: torch.nn.GroupNorm(groups, 12, eps=1e-3), 12,
+                           {"mode": "group", "groups": groups, "eps": 1e-3})
+        add_image_norm(golden, "layer_norm", lambda: torch.nn.GroupNorm(1, 10), 10, {"mode": "layer", "eps": 1e-5})
+        add_image_norm(golden, "instance_norm", lambda: torch.nn.InstanceNorm2d(9, affine=True), 9,
+                       {"mode": "instance", "eps": 1e-5})
     golden.save()
 
 

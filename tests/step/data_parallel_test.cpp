@@ -102,6 +102,68 @@ TEST_CASE("all replicas stay bitwise equal") {
   CHECK(statistics(*local, 0) != statistics(*local, 1));
 }
 
+TEST_CASE("frozen statistics: rank 0's for all, no exchange, and what a frozen layer computes") {
+  for (const BatchNormMode mode :
+       {BatchNormMode::kSync, BatchNormMode::kLocal, BatchNormMode::kGhost}) {
+    CAPTURE(to_string(mode));
+    DataParallelOptions options = toy_options(3, mode, 7);
+    options.norm.options.virtual_devices = 2;
+    const auto run = make_toy(options);
+    train(*run, {7, 5});
+    run->freeze_statistics();
+    const std::vector<float> frozen = statistics(*run, 0);
+    const std::vector<float> before = parameters(*run, 0);
+    const auto exchanges = [&] {
+      const SyncGroup& group = run->sync_group();
+      return group.callbacks(Direction::kForward) + group.callbacks(Direction::kBackward);
+    };
+    const std::int64_t exchanged = exchanges();
+    DataParallelOptions same = options;
+    same.norm = FrozenBatchNorm();
+    const auto expected = make_toy(same);
+    copy_parameters(*run, *expected);
+    const TensorMap state = run->state_dict();
+    expected->load_state_dict(state);
+    expected->set_optimizer_state(run->optimizer_state());
+    for (const std::int64_t batch : {7, 4, 7}) {
+      const Batch next = toy_batch(batch, batch);
+      CHECK(run->train_step(next, 2, 0.05F).loss == expected->train_step(next, 2, 0.05F).loss);
+    }
+    CHECK(exchanges() == exchanged);
+    CHECK(parameters(*run, 0) == parameters(*expected, 0));
+    CHECK(parameters(*run, 0) != before);
+    for (int rank = 0; rank < 3; ++rank) CHECK(statistics(*run, rank) == frozen);
+  }
+}
+
+TEST_CASE("frozen statistics: layers of single images go on, and a recorded step cannot") {
+  DataParallelOptions options = toy_options(2, BatchNormMode::kLayer);
+  const auto run = make_toy(options), other = make_toy(options);
+  train(*run, {5});
+  train(*other, {5});
+  run->freeze_statistics();
+  train(*run, {4});
+  train(*other, {4});
+  CHECK(parameters(*run, 0) == parameters(*other, 0));
+}
+
+TEST_CASE("renorm trains on several devices, each by its own running statistics") {
+  DataParallelOptions options = toy_options(3, BatchNormMode::kRenorm, 9);
+  options.norm.options.renorm_warmup = 1;
+  const auto run = make_toy(options);
+  train(*run, {9, 9, 7, 9});
+  check_replicas_equal(*run, false);
+  options.norm.options.mode = BatchNormMode::kLocal;
+  const auto local = make_toy(options);
+  train(*local, {9, 9, 7, 9});
+  CHECK(parameters(*run, 0) != parameters(*local, 0));
+  options.norm.options.mode = BatchNormMode::kRenorm;
+  options.norm.options.renorm_warmup = 100;
+  const auto warming_up = make_toy(options);
+  train(*warming_up, {9, 9, 7, 9});
+  CHECK(parameters(*warming_up, 0) == parameters(*local, 0));
+}
+
 TEST_CASE("delays change no bit") {
   for (const BatchNormMode mode : {BatchNormMode::kSync, BatchNormMode::kLocal}) {
     DataParallelOptions options = toy_options(4, mode);

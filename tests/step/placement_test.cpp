@@ -97,6 +97,26 @@ TEST_CASE("placement: a clipped gradient and frozen parameters") {
   }
 }
 
+TEST_CASE("placement: norms of single images come to the same bytes on any devices") {
+  for (const NormLayer& norm : {NormLayer(GroupNorm(2)), NormLayer(InstanceNorm()),
+                                NormLayer(LayerNorm({.affine = false}))}) {
+    CAPTURE(to_string(norm.options.mode));
+    const auto options = [&](int ranks) {
+      DataParallelOptions result = placed_options(ranks, Sgd{});
+      result.norm = norm;
+      return result;
+    };
+    const Placed whole = trained_in_steps(options(1));
+    CHECK(whole.outcome.statistics.empty());
+    CHECK(DataParallel(options(3)).placement_obstacle().empty());
+    for (const int ranks : {3, 4, 11}) {
+      CAPTURE(ranks);
+      CHECK((trained_in_steps(options(ranks)) == whole));
+    }
+    CHECK_FALSE((trained_in_steps(placed_options(1, Sgd{})) == whole));
+  }
+}
+
 TEST_CASE("placement: every convolution of the U-Net") {
   const auto options = [](int ranks) {
     DataParallelOptions result = toy_options(ranks, BatchNormMode::kSync, 8);

@@ -138,6 +138,16 @@ class Backend {
   /// The gradient of x from the sums of all devices.
   virtual void batch_norm_backward_apply(const BatchNormBackwardApply& arguments) = 0;
 
+  // --- what stands in for BatchNorm, beside its own operations
+  // --------------------------------------------------------------------------------------------
+  /// Every channel of the slot gets mean and M2 of all values of its group (Chan's formula).
+  /// Nothing changes where there are no rows.
+  virtual void group_moments(const GroupMoments& arguments) = 0;
+  virtual void group_norm_backward_apply(const GroupNormBackwardApply& arguments) = 0;
+  /// REQUIRES: the slots count rows.
+  virtual void batch_renorm_correction(const BatchRenormCorrection& arguments) = 0;
+  virtual void batch_renorm_gradient(const BatchRenormGradient& arguments) = 0;
+
   // --- element-wise and window operations; `accumulate`: the gradient is added to, not written
   // -------------
   virtual void relu_forward(const Tensor& x, const Tensor& y) = 0;

@@ -172,6 +172,58 @@ struct BatchNormBackwardApply {
   bool accumulate_residual = false;
 };
 
+/// Moments of channels on their way to those of groups of channels.
+struct GroupMoments {
+  float* slot = nullptr;  // [2, C] = (mean, M2)
+  std::int64_t rows = 0;  // behind each channel
+  std::int64_t channels = 0;
+  std::int64_t groups = 1;  // equal runs of channels
+};
+
+/// dx (and the residual's gradient) of rows whose channels are normalised in groups, from their
+/// sums alone (Wu and He 2018). grad_x may alias grad_y.
+struct GroupNormBackwardApply {
+  Tensor x, grad_y;
+  Tensor y;  // as in BatchNormBackwardReduce
+  AffineParameters affine;
+  BatchNormSaved saved;  // every channel with its group's values
+  bool relu = false;
+  const float* sums = nullptr;  // [2, C]: sum dy', sum dy'*(x-mu) of each channel
+  std::int64_t groups = 1;      // equal runs of channels
+  Tensor grad_x;
+  Tensor grad_residual;  // null when there was none, or its gradient is not needed
+  bool accumulate_residual = false;
+};
+
+/// Batch Renormalization's correction of a batch's statistics (Ioffe 2017, algorithm 1), with
+/// sigma = 1 / invstd of EpsMode, and of the running variance for the running sigma:
+///   r = clip(sigma_batch / sigma_running, 1 / max_r, max_r),
+///   d = clip((mu_batch - mu_running) / sigma_running, -max_d, max_d).
+/// y = gamma * (x^ * r + d) + beta is BatchNorm's with another gamma and beta.
+struct BatchRenormCorrection {
+  std::span<const StatSlot> slots;  // (mean, M2) of the batch, as in BatchNormForward
+  std::int64_t channels = 0;
+  AffineParameters affine;
+  const float* running_mean = nullptr;  // [C], before this batch
+  const float* running_var = nullptr;   // [C]
+  float eps = 1e-5F;
+  EpsMode eps_mode = EpsMode::kAdd;
+  double max_r = 1;  // at least 1
+  double max_d = 0;
+  float* correction = nullptr;  // [2, C] = (r, d)
+  float* corrected = nullptr;   // [2, C] = (gamma * r, gamma * d + beta)
+};
+
+/// From the gradients of the corrected gamma and beta to those of gamma and beta; r and d are
+/// constants.
+struct BatchRenormGradient {
+  const float* corrected = nullptr;   // [2, C]: of gamma * r, of gamma * d + beta
+  const float* correction = nullptr;  // [2, C] = (r, d)
+  std::int64_t channels = 0;
+  float* grad_weight = nullptr;  // [C] += r * corrected[0] + d * corrected[1]
+  float* grad_bias = nullptr;    // [C] += corrected[1]
+};
+
 /// Softmax cross-entropy over pixels, fused with its gradient.
 struct CrossEntropy {
   Tensor logits;                        // [N,H,W,C]

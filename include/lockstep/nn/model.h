@@ -32,9 +32,10 @@ std::unique_ptr<Network> build_network(const Model& model, const NormLayer& norm
                                        Backend& backend, ParameterStore& store);
 
 /// The same model with every BatchNorm synchronized over all devices, whether the norm layer came
-/// from the caller or is the model's own; eps, momentum, affine and tracking stay, and frozen
-/// layers stay frozen (torch.nn.SyncBatchNorm.convert_sync_batchnorm). With process groups: over
-/// the ranks in one set. Names are not touched: the same weights load into both.
+/// from the caller or is the model's own; eps, momentum, affine and tracking stay, frozen layers
+/// stay frozen, and what is no BatchNorm (GroupNorm) stays what it is
+/// (torch.nn.SyncBatchNorm.convert_sync_batchnorm). With process groups: over the ranks in one set.
+/// Names are not touched: the same weights load into both.
 Model convert_sync_batchnorm(Model model, const RankPartition& process_groups = {});
 /// The way back: synchronized layers become ones that every device computes by itself.
 Model revert_sync_batchnorm(Model model);

@@ -21,12 +21,29 @@ enum class BatchNormMode : std::uint8_t {
   kSync,   // all devices (of a sync group) normalise by their common batch
   kGhost,  // every device's part is split into slices, each normalised by itself; they share gamma
            // and beta (Ghost BatchNorm, Hoffer et al. 2017)
+  kGroup,  // one image and a group of its channels (GroupNorm, Wu and He 2018)
+  kInstance,  // one image and one channel (InstanceNorm, Ulyanov et al. 2016)
+  kLayer,     // one image, all channels: GroupNorm of one group
+  kFrozen,    // running statistics, in training as in evaluation
+  kRenorm,    // local, corrected towards the running statistics (Ioffe 2017)
 };
 constexpr auto names_of(BatchNormMode) {
   return std::to_array<Named<BatchNormMode>>({{"local", BatchNormMode::kLocal},
                                               {"sync", BatchNormMode::kSync},
-                                              {"ghost", BatchNormMode::kGhost, "virtual"}});
+                                              {"ghost", BatchNormMode::kGhost, "virtual"},
+                                              {"group", BatchNormMode::kGroup},
+                                              {"instance", BatchNormMode::kInstance},
+                                              {"layer", BatchNormMode::kLayer},
+                                              {"frozen", BatchNormMode::kFrozen},
+                                              {"renorm", BatchNormMode::kRenorm}});
 }
+/// Whether every image is normalised by itself, which is no BatchNorm: there are no running
+/// statistics, and evaluation is as training.
+constexpr bool is_of_one_image(BatchNormMode mode) {
+  return mode == BatchNormMode::kGroup || mode == BatchNormMode::kInstance ||
+         mode == BatchNormMode::kLayer;
+}
+
 constexpr auto names_of(EpsMode) {
   return std::to_array<Named<EpsMode>>({{"add", EpsMode::kAdd}, {"clamp", EpsMode::kClamp}});
 }
@@ -35,6 +52,10 @@ constexpr auto names_of(EpsMode) {
 struct BatchNormOptions {
   BatchNormMode mode = BatchNormMode::kLocal;
   int virtual_devices = 8;
+  int groups = 32;                    // kGroup: of the channels
+  float renorm_max_r = 3;             // kRenorm: the scale's correction is in [1 / it, it]
+  float renorm_max_d = 5;             // kRenorm: the shift's is in [-it, it]
+  std::int64_t renorm_warmup = 5000;  // kRenorm: batches without a correction (RenormLimits)
   RankPartition process_groups = {};  // kSync: which ranks share their statistics; empty: all
   float eps = 1e-5F;
   EpsMode eps_mode = EpsMode::kAdd;
@@ -45,9 +66,20 @@ struct BatchNormOptions {
 
   template <typename Visitor>
   void visit_options(Visitor& v) {
-    v("mode", mode, "local (per device), sync, ghost (slices of each device's batch)");
+    const BatchNormOptions defaults;
+    v("mode", mode,
+      "local (per device), sync, ghost (slices of each device's batch), renorm, frozen; of one "
+      "image: group, instance, layer");
     v("virtual_devices", virtual_devices, "ghost: slices per device",
       {.in = {.lo = 1, .hi = 65536}});
+    v("groups", groups, "group: channel groups; they divide every layer's channels",
+      {.in = {.lo = 1, .hi = 65536},
+       .written = mode == BatchNormMode::kGroup || groups != defaults.groups});
+    const bool renorm = mode == BatchNormMode::kRenorm;
+    v("renorm_max_r", renorm_max_r, "renorm: the most that the scale is corrected by",
+      {.in = {.lo = 1}, .written = renorm || renorm_max_r != defaults.renorm_max_r});
+    v("renorm_max_d", renorm_max_d, "renorm: the most that the mean is corrected by",
+      {.in = limits::kNotNegative, .written = renorm || renorm_max_d != defaults.renorm_max_d});
     v("eps", eps, "", {.in = limits::kPositive});
     v("eps_mode", eps_mode, "1/sqrt(var + eps) or 1/sqrt(max(var, eps))");
     v("momentum", momentum, "weight of the new value, or \"cumulative\"",
@@ -55,6 +87,16 @@ struct BatchNormOptions {
     v("affine", affine, "");
     v("track_running_stats", track_running_stats, "");
   }
+};
+
+/// How far Batch Renormalization corrects after so many batches: not at all for the first
+/// `renorm_warmup`, then linearly more, to max_r after 8 and to max_d after 5 times as many (Ioffe
+/// 2017, section 4.1, where they are 5000, 40000 and 25000).
+struct RenormLimits {
+  double max_r = 1, max_d = 0;
+
+  RenormLimits() = default;
+  RenormLimits(const BatchNormOptions& options, std::int64_t batches);
 };
 
 /// One call of a norm layer.
@@ -75,8 +117,15 @@ struct NormLayer {
   Value* operator()(NetworkBuilder& net, Value* x, const std::string& name,
                     const NormCall& call = {}) const;
 
-  BatchNormOptions options;
+  /// Of an input of so many channels, how many runs of them are normalised together within one
+  /// image; 0 where several images share statistics (BatchNorm). Throws ConfigError saying both
+  /// numbers when the groups do not divide the channels; `name`: of the layer.
+  std::int64_t channel_groups(std::int64_t channels, const std::string& name) const;
   /// Normalises by the running statistics in training, too, and leaves them alone; never exchanges.
+  bool is_frozen() const { return frozen || options.mode == BatchNormMode::kFrozen; }
+
+  BatchNormOptions options;
+  /// As mode kFrozen, whatever the mode is.
   bool frozen = false;
   /// Ranks of inputs that are taken: (N, C) is 2, (N, L, C) 3, (N, H, W, C) 4, (N, D, H, W, C) 5.
   int least_rank = 2, most_rank = 5;
@@ -113,6 +162,32 @@ using VirtualBatchNorm = GhostBatchNorm;
 /// learn.
 struct FrozenBatchNorm : NormLayer {
   explicit FrozenBatchNorm(const BatchNormOptions& batch_norm = {});
+};
+
+/// Batch Renormalization (Ioffe 2017): a device's own statistics, corrected towards the running
+/// ones by options.renorm_max_r and renorm_max_d, which pass no gradient on. Running statistics are
+/// BatchNorm's. Needs them: track_running_stats.
+struct BatchRenorm : NormLayer {
+  explicit BatchRenorm(const BatchNormOptions& batch_norm = {});
+};
+
+// --- one image's statistics: no running ones, the same in evaluation, never an exchange; eps,
+// eps_mode and affine are what counts of the options ---
+
+/// torch.nn.GroupNorm(num_groups, channels), of inputs of any rank. Throws ConfigError where the
+/// channels are no multiple of the groups.
+struct GroupNorm : NormLayer {
+  explicit GroupNorm(int num_groups, const BatchNormOptions& batch_norm = {});
+};
+/// torch.nn.InstanceNorm1d, 2d or 3d, but for `affine`, which is true here unless the options say
+/// otherwise.
+struct InstanceNorm : NormLayer {
+  explicit InstanceNorm(const BatchNormOptions& batch_norm = {});
+};
+/// torch.nn.GroupNorm(1, channels): all values of an image. gamma and beta are one per channel, not
+/// one per value as those of torch.nn.LayerNorm.
+struct LayerNorm : NormLayer {
+  explicit LayerNorm(const BatchNormOptions& batch_norm = {});
 };
 
 }  // namespace lockstep

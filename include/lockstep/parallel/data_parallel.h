@@ -196,6 +196,12 @@ class DataParallel {
   /// Copies rank 0's parameters and BatchNorm states (and nothing else) to the other ranks.
   void replicate();
 
+  /// Freezes BatchNorm for the rest of the training (Wu and Johnson 2021, section 3): from the next
+  /// step on all ranks normalise by rank 0's running statistics, which stay as they are, and
+  /// exchange none. Layers without running statistics go on as they were. REQUIRES: between steps.
+  /// Throws ConfigError with `cuda_graph`.
+  void freeze_statistics();
+
   /// Rank 0's parameters and running statistics under PyTorch's names.
   TensorMap state_dict();
   /// Gives them to all ranks. `strict`: throws DataError when anything is skipped, missing or

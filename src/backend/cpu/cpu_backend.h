@@ -48,6 +48,10 @@ class CpuBackend final : public Backend {
                         const float* bias, const BatchNormInference& normalization) override;
   void batch_norm_backward_reduce(const BatchNormBackwardReduce& arguments) override;
   void batch_norm_backward_apply(const BatchNormBackwardApply& arguments) override;
+  void group_moments(const GroupMoments& arguments) override;
+  void group_norm_backward_apply(const GroupNormBackwardApply& arguments) override;
+  void batch_renorm_correction(const BatchRenormCorrection& arguments) override;
+  void batch_renorm_gradient(const BatchRenormGradient& arguments) override;
 
   void relu_forward(const Tensor& x, const Tensor& y) override;
   void relu_backward(const Tensor& y, const Tensor& grad_y, const Tensor& grad_x,

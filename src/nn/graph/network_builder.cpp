@@ -4,6 +4,7 @@
 #include "nn/graph/network_impl.h"
 #include "nn/layers/conv2d_layer.h"
 #include "nn/layers/layers.h"
+#include "nn/norms/make_norm.h"
 
 namespace lockstep {
 namespace {
@@ -173,27 +174,16 @@ Value* NetworkBuilder::batch_norm_add_relu(Value* x, Value* residual, const std:
 Value* NetworkBuilder::batch_norm(Value* x, const std::string& name, const NormLayer& norm,
                                   const NormCall& call) {
   check_norm_call(*x, name, norm, call);
-  BatchNormLayer::Config config;
-  config.norm = norm;
+  NormLayer converted = norm;
   for (std::size_t i = impl_->norm_conversions.size(); i-- > 0;) {
-    impl_->norm_conversions[i](config.norm);
+    impl_->norm_conversions[i](converted);
   }
-  config.relu = call.relu;
-  config.call_index = static_cast<int>(impl_->batch_norms.size());
-  const Shape channels{x->shape.channels()};
-  Parameter* weight = nullptr;
-  Parameter* bias = nullptr;
-  if (config.norm.options.affine) {
-    weight = &parameter(name + ".weight", channels, ParameterKind::kNorm);
-    bias = &parameter(name + ".bias", channels, ParameterKind::kNorm);
+  const auto call_index = static_cast<int>(impl_->batch_norms.size());
+  std::unique_ptr<Layer> layer =
+      make_norm({name, x, value(name, x->shape), converted, call, call_index}, impl_->store);
+  if (auto* batch_norm = dynamic_cast<BatchNormLayer*>(layer.get())) {
+    impl_->batch_norms.push_back(batch_norm);
   }
-  BatchNormState* state = nullptr;
-  if (config.norm.options.track_running_stats) state = &impl_->store.batch_norm(name, channels[0]);
-  std::vector<Value*> inputs{x};
-  if (call.residual != nullptr) inputs.push_back(call.residual);
-  auto layer = std::make_unique<BatchNormLayer>(name, std::move(inputs), value(name, x->shape),
-                                                config, weight, bias, state);
-  impl_->batch_norms.push_back(layer.get());
   return append(std::move(layer));
 }
 

@@ -12,7 +12,8 @@ Model converted(Model model, const std::function<void(BatchNormOptions&)>& conve
   return [model = std::move(model), convert](NetworkBuilder& net, Value* input,
                                              const NormLayer& norm) {
     const NetworkBuilder::NormConversion scope(net, [&convert](NormLayer& layer) {
-      if (!layer.frozen) convert(layer.options);
+      const bool batch_norm = !is_of_one_image(layer.options.mode);
+      if (batch_norm && !layer.is_frozen()) convert(layer.options);
     });
     return model(net, input, norm);
   };

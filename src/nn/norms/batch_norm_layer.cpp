@@ -12,6 +12,10 @@ namespace {
 
 constexpr BatchSlices kWholeBatch;
 
+bool corrects(const NormLayer& norm) {
+  return norm.options.mode == BatchNormMode::kRenorm && !norm.is_frozen();
+}
+
 int most_slices(const BatchNormOptions& options) {
   return options.mode == BatchNormMode::kGhost ? std::max(1, options.virtual_devices) : 1;
 }
@@ -26,10 +30,12 @@ BatchNormLayer::BatchNormLayer(std::string name, std::vector<Value*> inputs, Val
       affine_(weight, bias),
       state_(state),
       slices_(most_slices(config.norm.options)),
-      memory_(this->output()->shape, slices_),
+      memory_(this->output()->shape, slices_, corrects(config.norm)),
       exchange_(config.norm, this->name(), config.call_index, channels()) {
-  LOCKSTEP_CHECK(!config.norm.frozen || state != nullptr, this->name(),
+  LOCKSTEP_CHECK(!config.norm.is_frozen() || state != nullptr, this->name(),
                  ": a frozen layer needs running statistics (track_running_stats = true)");
+  LOCKSTEP_CHECK(!corrects(config.norm) || state != nullptr, this->name(),
+                 ": renorm corrects towards running statistics (track_running_stats = true)");
   LOCKSTEP_CHECK(config.norm.options.virtual_devices >= 1, this->name(),
                  ": virtual_devices must be at least 1, got ", config.norm.options.virtual_devices);
   local_.reserve(static_cast<std::size_t>(slices_.most()));
@@ -49,7 +55,8 @@ LayerTraits BatchNormLayer::traits() const {
 // --- slices and their memory ---
 
 bool BatchNormLayer::uses_running_statistics(const StepContext& context) const {
-  return config_.norm.frozen || (!context.training && state_ != nullptr);
+  if (config_.norm.is_frozen()) return true;
+  return state_ != nullptr && (!context.training || context.frozen_statistics);
 }
 
 // Only a batch's own statistics are those of slices, and only in training.
@@ -65,7 +72,7 @@ NormSlice BatchNormLayer::slice(int index, const StepContext& context) const {
   part.y = cut.of(output()->data, index);
   part.first = index * cut.samples(output()->data.shape.batch());
   if (by_image_) part.parts = std::max<std::int64_t>(1, part.x.shape.batch());
-  memory_.place(index, part);
+  &cut == &slices_ ? memory_.place(index, part) : memory_.place_whole(part);
   return part;
 }
 
@@ -78,7 +85,7 @@ void BatchNormLayer::prepare(Backend& backend, bool training) {
 
 // Statistics of the batch take a pass over x of their own, which must end before the other begins.
 LayerWork BatchNormLayer::forward_work() const {
-  const bool by_batch = !config_.norm.frozen && (keeps_for_backward_ || state_ == nullptr);
+  const bool by_batch = !config_.norm.is_frozen() && (keeps_for_backward_ || state_ == nullptr);
   if (left_to_convolution_ && !by_batch) {
     return {.bytes = inputs().size() == 2 ? element_bytes(inputs()[1]->data) : 0.0};
   }
@@ -132,7 +139,7 @@ BatchNormForward BatchNormLayer::forward_of(const NormSlice& slice,
   return {.x = slice.x,
           .residual = slice.residual,
           .y = slice.y,
-          .affine = affine_.values(),
+          .affine = affine_.values(slice),
           .slots = slots,
           .eps = options().eps,
           .eps_mode = options().eps_mode,
@@ -146,6 +153,7 @@ void BatchNormLayer::normalize_slice(Backend& backend, const StepContext& contex
   const std::span<const StatSlot> slots =
       exchange_.all_show(context, Direction::kForward, local_[static_cast<std::size_t>(index)]);
   if (checked_count(context, slots, part.x.shape.rows()) == 0) return;
+  correct_slice(backend, part, affine_, slots, options(), state_);
   BatchNormForward arguments = forward_of(part, slots);
   arguments.running = running_statistics(context, index);
   backend.batch_norm_forward(arguments);
@@ -234,7 +242,9 @@ void BatchNormLayer::backward_slice(Backend& backend, const StepContext& context
   GradTarget residual = grads.size() == 2 ? grads[1] : GradTarget{};
   residual.tensor = cut.of(residual.tensor, index);
   // Every rank has the same plan, so that all or none exchange.
-  if (!grads[0].tensor) return backward_residual(backend, part, grad_y, residual);
+  if (!grads[0].tensor) {
+    return backward_residual(backend, config_.relu, part.y, grad_y, residual);
+  }
   if (uses_running_statistics(context)) {
     // Constants pass no gradient on.
     backend.fill(Tensor(part.sums, Shape{part.parts, 2 * channels()}), 0.0F);
@@ -244,20 +254,13 @@ void BatchNormLayer::backward_slice(Backend& backend, const StepContext& context
   backend.batch_norm_backward_apply({.x = part.x,
                                      .grad_y = grad_y,
                                      .y = mask,
-                                     .affine = affine_.values(),
+                                     .affine = affine_.values(part),
                                      .saved = {part.saved},
                                      .relu = config_.relu,
                                      .slots = slots,
                                      .grad_x = cut.of(grads[0].tensor, index),
                                      .grad_residual = residual.tensor,
                                      .accumulate_residual = residual.accumulate});
-}
-
-void BatchNormLayer::backward_residual(Backend& backend, const NormSlice& part,
-                                       const Tensor& grad_y, const GradTarget& target) const {
-  if (!target.tensor) return;
-  if (config_.relu) return backend.relu_backward(part.y, grad_y, target.tensor, target.accumulate);
-  backend.copy(grad_y, target.tensor, target.accumulate);
 }
 
 // --- export ---

@@ -72,8 +72,6 @@ class BatchNormLayer : public Layer {
   RunningStatistics running_statistics(const StepContext& context, int index);
   void backward_slice(Backend& backend, const StepContext& context, int index,
                       std::span<const GradTarget> grads);
-  void backward_residual(Backend& backend, const NormSlice& part, const Tensor& grad_y,
-                         const GradTarget& target) const;
 
   Config config_;
   NormAffine affine_;

@@ -18,8 +18,8 @@ std::int64_t padded(std::int64_t floats) {
 }
 
 // `count` images of the device's batch from `begin` on.
-void reduce(Backend& backend, const SliceBackward& backward, std::int64_t begin, std::int64_t count,
-            float* grad_weight, float* grad_bias) {
+void reduce_images(Backend& backend, const SliceBackward& backward, std::int64_t begin,
+                   std::int64_t count, float* grad_weight, float* grad_bias) {
   const NormSlice& slice = backward.slice;
   const std::int64_t first = begin - slice.first;
   const bool per_image = slice.parts > 1;
@@ -27,13 +27,30 @@ void reduce(Backend& backend, const SliceBackward& backward, std::int64_t begin,
       {.x = slice.x.sample_range(first, count),
        .grad_y = backward.grad_y.sample_range(first, count),
        .y = backward.mask ? backward.mask.sample_range(first, count) : Tensor{},
-       .affine = backward.affine.values(),
+       .affine = backward.affine.values(slice),
        .saved = {slice.saved},
        .relu = backward.relu,
        .sums = slice.sums + (per_image ? first * 2 * slice.x.shape.channels() : 0),
        .grad_weight = grad_weight,
        .grad_bias = grad_bias,
        .parts = per_image ? std::max<std::int64_t>(1, count) : 1});
+}
+
+// The kernels know the corrected gamma and beta alone.
+void reduce(Backend& backend, const SliceBackward& backward, std::int64_t begin, std::int64_t count,
+            float* grad_weight, float* grad_bias) {
+  if (backward.slice.correction == nullptr || grad_weight == nullptr) {
+    return reduce_images(backend, backward, begin, count, grad_weight, grad_bias);
+  }
+  const std::int64_t channels = backward.slice.x.shape.channels();
+  float* corrected = backward.slice.correction + 4 * channels;
+  backend.fill(Tensor(corrected, Shape{2, channels}), 0.0F);
+  reduce_images(backend, backward, begin, count, corrected, corrected + channels);
+  backend.batch_renorm_gradient({.corrected = corrected,
+                                 .correction = backward.slice.correction,
+                                 .channels = channels,
+                                 .grad_weight = grad_weight,
+                                 .grad_bias = grad_bias});
 }
 
 // The images [begin, end) are the next of those of `grads`, which get their sum behind the last.
@@ -79,13 +96,17 @@ Tensor BatchSlices::of(const Tensor& tensor, int index) const {
 
 // --- NormMemory ---
 
-NormMemory::NormMemory(const Shape& planned, const BatchSlices& slices)
+NormMemory::NormMemory(const Shape& planned, const BatchSlices& slices, bool corrected)
     : channels_(planned.channels()),
       moments_(padded(slices.samples(planned.batch()) * 2 * channels_)),
       slices_(std::clamp<std::int64_t>(planned.batch(), 1, slices.most())),
-      nodes_(slices.most() > 1 ? image_tree_nodes(planned.batch()) : 0) {}
+      nodes_(slices.most() > 1 ? image_tree_nodes(planned.batch()) : 0),
+      correction_(corrected ? padded(6 * channels_) : 0),
+      whole_(padded(std::max<std::int64_t>(1, planned.batch()) * 2 * channels_)) {}
 
-std::int64_t NormMemory::slice_floats() const { return 2 * moments_ + padded(3 * channels_); }
+std::int64_t NormMemory::slice_floats() const {
+  return 2 * moments_ + padded(3 * channels_) + correction_;
+}
 
 std::size_t NormMemory::bytes() const {
   const std::int64_t floats = slices_ * slice_floats() + nodes_ * 2 * padded(channels_);
@@ -96,6 +117,13 @@ void NormMemory::place(int index, NormSlice& slice) const {
   slice.moments = memory_ + index * slice_floats();
   slice.sums = slice.moments + moments_;
   slice.saved = slice.sums + moments_;
+  slice.correction = correction_ == 0 ? nullptr : slice.saved + padded(3 * channels_);
+}
+
+void NormMemory::place_whole(NormSlice& slice) const {
+  slice.moments = memory_;
+  slice.sums = slice.moments + whole_;
+  slice.saved = slice.sums + whole_;
 }
 
 Tensor NormMemory::node(int index) const {
@@ -107,15 +135,15 @@ Tensor NormMemory::node(int index) const {
 
 NormExchange::NormExchange(const NormLayer& norm, const std::string& name, int call_index,
                            std::int64_t channels)
-    : wanted_(norm.options.mode == BatchNormMode::kSync && !norm.frozen),
+    : wanted_(norm.options.mode == BatchNormMode::kSync && !norm.is_frozen()),
       groups_(norm.options.process_groups),
       name_(name),
       call_index_(call_index),
       channels_(channels) {}
 
 bool NormExchange::active(const StepContext& context) const {
-  return wanted_ && context.training && context.communicator != nullptr &&
-         context.communicator->size() > 1;
+  return wanted_ && context.training && !context.frozen_statistics &&
+         context.communicator != nullptr && context.communicator->size() > 1;
 }
 
 std::span<const StatSlot> NormExchange::all_show(const StepContext& context, Direction direction,
@@ -147,6 +175,33 @@ AffineParameters NormAffine::values() const {
   return {weight_->value, bias_->value};
 }
 
+AffineParameters NormAffine::values(const NormSlice& slice) const {
+  if (slice.correction == nullptr) return values();
+  const float* corrected = slice.correction + 2 * slice.x.shape.channels();
+  return {corrected, corrected + slice.x.shape.channels()};
+}
+
+// --- the correction ---
+
+void correct_slice(Backend& backend, const NormSlice& slice, const NormAffine& affine,
+                   std::span<const StatSlot> slots, const BatchNormOptions& options,
+                   const BatchNormState* state) {
+  if (slice.correction == nullptr || total_count(slots) == 0) return;
+  const RenormLimits limits(options, state->num_batches_tracked);
+  const std::int64_t channels = slice.x.shape.channels();
+  backend.batch_renorm_correction({.slots = slots,
+                                   .channels = channels,
+                                   .affine = affine.values(),
+                                   .running_mean = state->running_mean,
+                                   .running_var = state->running_var,
+                                   .eps = options.eps,
+                                   .eps_mode = options.eps_mode,
+                                   .max_r = limits.max_r,
+                                   .max_d = limits.max_d,
+                                   .correction = slice.correction,
+                                   .corrected = slice.correction + 2 * channels});
+}
+
 // --- the backward pass ---
 
 void reduce_slice(Backend& backend, const StepContext& context, const SliceBackward& backward) {
@@ -160,6 +215,13 @@ void reduce_slice(Backend& backend, const StepContext& context, const SliceBackw
     reduce(backend, backward, begin, end - begin, gradient(backward.affine.weight(), grads),
            gradient(backward.affine.bias(), grads));
   });
+}
+
+void backward_residual(Backend& backend, bool relu, const Tensor& y, const Tensor& grad_y,
+                       const GradTarget& target) {
+  if (!target.tensor) return;
+  if (relu) return backend.relu_backward(y, grad_y, target.tensor, target.accumulate);
+  backend.copy(grad_y, target.tensor, target.accumulate);
 }
 
 }  // namespace lockstep

@@ -42,6 +42,9 @@ struct NormSlice {
   float* moments = nullptr;  // [parts, 2, C] (mean, M2)
   float* sums = nullptr;     // [parts, 2, C] of the backward pass
   float* saved = nullptr;    // [3, C] as BatchNormSaved
+  /// [3, 2, C] of Batch Renormalization: (r, d), what they make of (gamma, beta), and the gradients
+  /// of these. Null: the statistics are taken as they are.
+  float* correction = nullptr;
 };
 
 /// What a BatchNorm keeps from forward to backward for batches up to the planned one: the arrays of
@@ -49,19 +52,22 @@ struct NormSlice {
 /// of gradients over the images of all.
 class NormMemory {
  public:
-  NormMemory(const Shape& planned, const BatchSlices& slices);
+  /// `corrected`: with room for a correction of every slice.
+  NormMemory(const Shape& planned, const BatchSlices& slices, bool corrected = false);
 
   std::size_t bytes() const;
   void bind(void* memory) { memory_ = static_cast<float*>(memory); }
   /// Sets the slice's pointers.
   void place(int index, NormSlice& slice) const;
+  /// Those of a slice that is the whole batch: where the slices' are, without a correction.
+  void place_whole(NormSlice& slice) const;
   /// Gradients of gamma and of beta, [2, C], each row at a multiple of the alignment.
   Tensor node(int index) const;
 
  private:
   std::int64_t slice_floats() const;
 
-  std::int64_t channels_, moments_, slices_, nodes_;
+  std::int64_t channels_, moments_, slices_, nodes_, correction_, whole_;
   float* memory_ = nullptr;
 };
 
@@ -98,6 +104,8 @@ class NormAffine {
 
   std::vector<const Parameter*> parameters() const;
   AffineParameters values() const;
+  /// Those that a slice is scaled and shifted by: corrected, where it is.
+  AffineParameters values(const NormSlice& slice) const;
   const Parameter* weight() const { return weight_; }
   const Parameter* bias() const { return bias_; }
 
@@ -105,6 +113,12 @@ class NormAffine {
   Parameter* weight_;
   Parameter* bias_;
 };
+
+/// Fills in the slice's correction towards the running statistics, if it has one; before they take
+/// the batch.
+void correct_slice(Backend& backend, const NormSlice& slice, const NormAffine& affine,
+                   std::span<const StatSlot> slots, const BatchNormOptions& options,
+                   const BatchNormState* state);
 
 /// The backward pass of a slice.
 struct SliceBackward {
@@ -121,5 +135,9 @@ struct SliceBackward {
 
 /// Sums over the slice's images: into its `sums`, and into the gradients of gamma and beta.
 void reduce_slice(Backend& backend, const StepContext& context, const SliceBackward& backward);
+
+/// The residual's gradient, where that of x is not needed. `target` may be null.
+void backward_residual(Backend& backend, bool relu, const Tensor& y, const Tensor& grad_y,
+                       const GradTarget& target);
 
 }  // namespace lockstep

@@ -1,9 +1,20 @@
 #include "lockstep/nn/norm_layer.h"
 
+#include <algorithm>
+
+#include "lockstep/core/check.h"
 #include "lockstep/nn/network.h"
 
 namespace lockstep {
 namespace {
+
+// From `first` to `last`, between `begin` and `end`; `first` before, `last` behind.
+double ramp(std::int64_t at, std::int64_t begin, std::int64_t end, double first, double last) {
+  if (at >= end) return last;
+  const double share =
+      static_cast<double>(std::max(at, begin) - begin) / static_cast<double>(end - begin);
+  return first + (last - first) * share;
+}
 
 BatchNormOptions with_mode(BatchNormOptions options, BatchNormMode mode) {
   options.mode = mode;
@@ -11,6 +22,23 @@ BatchNormOptions with_mode(BatchNormOptions options, BatchNormMode mode) {
 }
 
 }  // namespace
+
+RenormLimits::RenormLimits(const BatchNormOptions& options, std::int64_t batches)
+    : max_r(ramp(batches, options.renorm_warmup, 8 * options.renorm_warmup, 1,
+                 static_cast<double>(options.renorm_max_r))),
+      max_d(ramp(batches, options.renorm_warmup, 5 * options.renorm_warmup, 0,
+                 static_cast<double>(options.renorm_max_d))) {}
+
+std::int64_t NormLayer::channel_groups(std::int64_t channels, const std::string& name) const {
+  if (frozen) return 0;
+  if (options.mode == BatchNormMode::kInstance) return channels;
+  if (options.mode == BatchNormMode::kLayer) return 1;
+  if (options.mode != BatchNormMode::kGroup) return 0;
+  if (options.groups >= 1 && channels % options.groups == 0) return options.groups;
+  throw ConfigError(concat(name, ": ", channels, " channels cannot be cut into ", options.groups,
+                           " equal groups; choose a number of groups (bn.groups) that divides the ",
+                           "channels of every layer"));
+}
 
 Value* NormLayer::operator()(NetworkBuilder& net, Value* x, const std::string& name,
                              const NormCall& call) const {
@@ -44,8 +72,20 @@ GhostBatchNorm::GhostBatchNorm(int virtual_devices, const BatchNormOptions& batc
 }
 
 FrozenBatchNorm::FrozenBatchNorm(const BatchNormOptions& batch_norm)
-    : NormLayer(with_mode(batch_norm, BatchNormMode::kLocal)) {
-  frozen = true;
+    : NormLayer(with_mode(batch_norm, BatchNormMode::kFrozen)) {}
+
+BatchRenorm::BatchRenorm(const BatchNormOptions& batch_norm)
+    : NormLayer(with_mode(batch_norm, BatchNormMode::kRenorm)) {}
+
+GroupNorm::GroupNorm(int num_groups, const BatchNormOptions& batch_norm)
+    : NormLayer(with_mode(batch_norm, BatchNormMode::kGroup)) {
+  options.groups = num_groups;
 }
+
+InstanceNorm::InstanceNorm(const BatchNormOptions& batch_norm)
+    : NormLayer(with_mode(batch_norm, BatchNormMode::kInstance)) {}
+
+LayerNorm::LayerNorm(const BatchNormOptions& batch_norm)
+    : NormLayer(with_mode(batch_norm, BatchNormMode::kLayer)) {}
 
 }  // namespace lockstep

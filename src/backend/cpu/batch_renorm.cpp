@@ -1,0 +1,23 @@
+// Batch Renormalization's correction: a few numbers per channel.
+
+#include "backend/cpu/cpu_backend.h"
+#include "backend/formulas.h"
+#include "backend/moments.h"
+
+namespace lockstep {
+
+void CpuBackend::batch_renorm_correction(const BatchRenormCorrection& a) {
+  const auto bytes = 2 * static_cast<std::size_t>(a.channels) * sizeof(float);
+  auto* merged = static_cast<float*>(scratch(bytes));
+  const std::int64_t count = merge_moments(a.slots, a.channels, merged);
+  LOCKSTEP_CHECK(count > 0, "batch_renorm_correction: the slots count no rows");
+  for (std::int64_t c = 0; c < a.channels; ++c) {
+    correct_channel(a, c, merged[c], merged[a.channels + c], count);
+  }
+}
+
+void CpuBackend::batch_renorm_gradient(const BatchRenormGradient& a) {
+  for (std::int64_t c = 0; c < a.channels; ++c) add_corrected_gradient(a, c);
+}
+
+}  // namespace lockstep
