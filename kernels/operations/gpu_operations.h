@@ -76,6 +76,10 @@ class GpuOperations : public Backend {
   // waiting for the GPU: it makes the loss, and its pixel's gradient, NaN.
   void cross_entropy(const CrossEntropy& arguments) override;
   void mean_squared_error(const MeanSquaredError& arguments) override;
+  bool computes(const ElementFormula& formula) const override;
+  void element_losses(const ElementLosses& arguments) override;
+  void dice_sums(const DiceSums& arguments) override;
+  void dice_losses(const DiceLosses& arguments) override;
   void reset_sums(double* sums, int count) override;
   void confusion_matrix(const Tensor& logits, const Tensor& labels, std::int64_t* matrix) override;
   void check_gradients(const GradientCheck& check) override;

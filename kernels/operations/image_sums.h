@@ -84,6 +84,11 @@ inline Tensor image_of(const Tensor& tensor, std::int64_t image) {
   return tensor ? tensor.sample_range(image, 1) : tensor;
 }
 
+/// Those of the samples from `first` on; null of null.
+inline const float* weights_from(const float* sample_weights, std::int64_t first) {
+  return sample_weights == nullptr ? nullptr : sample_weights + first;
+}
+
 /// One of `parts` equal parts of a tensor's rows; null of a null one.
 inline Tensor part_of(const Tensor& tensor, std::int64_t part, std::int64_t parts) {
   if (!tensor || parts == 1) return tensor;

@@ -37,6 +37,9 @@ struct Loss {
   Rows<const T> logits;
   Rows<const std::uint16_t> labels;
   const float* class_weight;  // null: all 1
+  float label_smoothing, gamma;
+  const float* row_weights;  // null: all 1
+  std::int64_t rows_per_weight;
   DeviceScalar<double> normalizer;
   DeviceScalar<float> grad_scale;
   Rows<T> gradient;  // null: only the loss
@@ -44,6 +47,12 @@ struct Loss {
   unsigned* counter;
   double* loss;
 
+  __device__ float weight_of_class(int c) const {
+    return class_weight == nullptr ? 1.0F : class_weight[c];
+  }
+  __device__ float weight_of_row(std::int64_t row) const {
+    return row_weights == nullptr ? 1.0F : row_weights[row / rows_per_weight];
+  }
   /// Floats of a pixel in a tile.
   __host__ __device__ int pixel_floats() const { return classes | 1; }
   __host__ __device__ int tile_pixels() const {
@@ -118,8 +127,59 @@ __device__ double pixel_loss(const Loss<T>& task, float pixel_share, std::int64_
   return weight * static_cast<double>(nll);
 }
 
-/// Loss of the calling thread's pixels of one chunk; writes the chunk's gradient.
-template <typename T, int kWidth>
+/// (1 - p)^gamma, and the factor of the label's share of the gradient. `rest`: 1 - p.
+struct Modulation {
+  float factor = 1, slope = 1;
+
+  __device__ Modulation(float gamma, float rest, float nll) {
+    if (gamma == 0) return;
+    factor = rest == 0 ? 0 : std::pow(rest, gamma);
+    slope = rest == 0 ? 0 : factor + gamma * (1 - rest) * nll * (factor / rest);
+  }
+};
+
+/// The same with label smoothing, gamma and the rows' weights.
+template <typename T>
+__device__ double modulated_loss(const Loss<T>& task, std::int64_t pixel, float* values) {
+  const int label = *task.labels.row(pixel);
+  if (label == task.ignore_index) {
+    for (int c = 0; c < task.classes; ++c) values[c] = 0;
+    return 0;
+  }
+  float largest = values[0];
+  for (int c = 1; c < task.classes; ++c) largest = values[c] > largest ? values[c] : largest;
+  const bool known = label < task.classes;
+  const float logit = known ? values[label] : std::numeric_limits<float>::quiet_NaN();
+  const float spread = task.label_smoothing / static_cast<float>(task.classes);
+  float sum = 0, others = 0, smooth = 0, all_smoothing = 0;
+  for (int c = 0; c < task.classes; ++c) {
+    const float smoothing = spread * task.weight_of_class(c);
+    all_smoothing += smoothing;
+    smooth += smoothing * (largest - values[c]);
+    values[c] = std::exp(values[c] - largest);
+    sum += values[c];
+    others += c == label ? 0.0F : values[c];
+  }
+  const float log_sum = std::log(sum);
+  const float nll = log_sum + (largest - logit);
+  const Modulation focal(task.gamma, others / sum, nll);
+  const float row = task.weight_of_row(pixel);
+  const double weight =
+      label_weight(known ? task.weight_of_class(label) : logit, task.label_smoothing);
+  const float share = row * share_of(task, weight) * focal.slope;
+  const float unit = row * share_of(task, 1.0);
+  const float scale = (share + unit * all_smoothing) / sum;
+  for (int c = 0; c < task.classes; ++c) {
+    const float smoothed = values[c] * scale - unit * (spread * task.weight_of_class(c));
+    values[c] = c == label ? smoothed - share : smoothed;
+  }
+  const double own = weight * static_cast<double>(focal.factor * nll);
+  return static_cast<double>(row) * (own + static_cast<double>(all_smoothing * log_sum + smooth));
+}
+
+/// Loss of the calling thread's pixels of one chunk; writes the chunk's gradient. `kPlain`: a row's
+/// label alone counts, with the weight of its class.
+template <typename T, int kWidth, bool kPlain>
 __device__ double chunk_loss(const Loss<T>& task, Tile& tile, std::int64_t begin,
                              std::int64_t end) {
   const int pitch = task.pixel_floats();
@@ -134,8 +194,11 @@ __device__ double chunk_loss(const Loss<T>& task, Tile& tile, std::int64_t begin
     });
     __syncthreads();
     const int thread = static_cast<int>(threadIdx.x);
-    if (thread < pixels)
-      loss += pixel_loss(task, share, first + thread, tile.values + thread * pitch);
+    if (thread < pixels) {
+      float* values = tile.values + thread * pitch;
+      loss += kPlain ? pixel_loss(task, share, first + thread, values)
+                     : modulated_loss(task, first + thread, values);
+    }
     __syncthreads();
     if (task.gradient.data == nullptr) continue;
     for_each_pack<kWidth>(pixels, task.classes, [&](int pixel, int c) {
@@ -147,7 +210,7 @@ __device__ double chunk_loss(const Loss<T>& task, Tile& tile, std::int64_t begin
   return loss;
 }
 
-template <typename T, int kWidth>
+template <typename T, int kWidth, bool kPlain>
 __global__ void cross_entropy_kernel(Loss<T> task) {
   Tile& tile = block_shared<Tile>();
   const std::int64_t chunks = chunks_of(task.pixels);
@@ -155,7 +218,7 @@ __global__ void cross_entropy_kernel(Loss<T> task) {
     const std::int64_t begin = chunk * kChunkPixels;
     const std::int64_t end =
         begin + kChunkPixels < task.pixels ? begin + kChunkPixels : task.pixels;
-    const double sum = block_sum(chunk_loss<T, kWidth>(task, tile, begin, end));
+    const double sum = block_sum(chunk_loss<T, kWidth, kPlain>(task, tile, begin, end));
     if (threadIdx.x == 0) task.partials[chunk] = sum;
   }
   add_partials(task.partials, chunks, task.counter, task.normalizer.get(), task.loss);
@@ -233,6 +296,10 @@ Loss<T> loss_of(const Context& context, const CrossEntropy& arguments) {
           Rows<const T>(arguments.logits),
           Rows<const std::uint16_t>(arguments.labels),
           arguments.class_weight,
+          arguments.label_smoothing,
+          arguments.gamma,
+          arguments.row_weights,
+          arguments.rows_per_weight,
           arguments.normalizer,
           arguments.grad_scale,
           Rows<T>(arguments.grad_logits),
@@ -251,8 +318,17 @@ void add_cross_entropy(const Context& context, const CrossEntropy& arguments) {
     const Loss<T> task = loss_of<T>(context, arguments);
     const unsigned blocks =
         blocks_for(chunks_of(task.pixels), 1, std::int64_t{12} * context.multiprocessors);
-    launch(cross_entropy_kernel<T, width()>, blocks, kLossThreads, context.stream, task);
+    const bool plain = task.label_smoothing == 0 && task.gamma == 0 && task.row_weights == nullptr;
+    const auto kernel =
+        plain ? cross_entropy_kernel<T, width(), true> : cross_entropy_kernel<T, width(), false>;
+    launch(kernel, blocks, kLossThreads, context.stream, task);
   });
+}
+
+const float* weights_of_image(const CrossEntropy& arguments, std::int64_t image) {
+  if (arguments.row_weights == nullptr) return nullptr;
+  const std::int64_t rows = arguments.logits.shape.rows_per_sample();
+  return arguments.row_weights + image * rows / arguments.rows_per_weight;
 }
 
 }  // namespace
@@ -267,6 +343,7 @@ void GpuOperations::cross_entropy(const CrossEntropy& arguments) {
                         one.logits = image_of(arguments.logits, image);
                         one.labels = image_of(arguments.labels, image);
                         one.grad_logits = image_of(arguments.grad_logits, image);
+                        one.row_weights = weights_of_image(arguments, image);
                         one.loss = loss;
                         add_cross_entropy(context, one);
                       });

@@ -25,7 +25,8 @@ struct SquaredError {
   PackRows packs;  // of a row
   Rows<const T> output;
   Rows<const float> target;
-  Rows<T> gradient;  // null: only the loss
+  Rows<T> gradient;             // null: only the loss
+  const float* sample_weights;  // of the first image on; null: all 1
   DeviceScalar<double> normalizer;
   DeviceScalar<float> grad_scale;
   double* partials;  // [chunks]
@@ -65,9 +66,10 @@ __global__ void mean_squared_error_kernel(SquaredError<T> task) {
     const std::int32_t begin = (chunk - image * task.image_chunks) * kChunkPacks;
     const std::int32_t left = task.image_packs - begin;
     const std::int32_t end = begin + (left < kChunkPacks ? left : kChunkPacks);
-    const double sum =
-        block_sum(chunk_squares<T, kWidth>(task, share, image * task.image_rows, begin, end));
-    if (threadIdx.x == 0) task.partials[chunk] = sum;
+    const float weight = weight_of(task.sample_weights, image);
+    const double sum = block_sum(
+        chunk_squares<T, kWidth>(task, share * weight, image * task.image_rows, begin, end));
+    if (threadIdx.x == 0) task.partials[chunk] = static_cast<double>(weight) * sum;
   }
   add_partials(task.partials, task.chunks, task.counter, normalizer, task.loss);
 }
@@ -90,6 +92,7 @@ SquaredError<T> task_of(const Context& context, const MeanSquaredError& argument
           Rows<const T>(output),
           Rows<const float>(arguments.target.sample_range(first, count)),
           Rows<T>(gradient ? gradient.sample_range(first, count) : gradient),
+          weights_from(arguments.sample_weights, first),
           arguments.normalizer,
           arguments.grad_scale,
           static_cast<double*>(context.scratch(bytes)),
@@ -126,6 +129,7 @@ void GpuOperations::mean_squared_error(const MeanSquaredError& arguments) {
                         one.output = image_of(arguments.output, image);
                         one.target = image_of(arguments.target, image);
                         one.grad_output = image_of(arguments.grad_output, image);
+                        one.sample_weights = weights_from(arguments.sample_weights, image);
                         one.loss = loss;
                         add_mean_squared_error(context, one);
                       });

@@ -273,6 +273,81 @@ LOCKSTEP_HOST_DEVICE inline float squared_error_share(double normalizer, float g
   return grad_scale * static_cast<float>(normalizer == 0 ? 0 : 2 / normalizer);
 }
 
+/// What a plain cross-entropy's weight of a label becomes with label smoothing.
+LOCKSTEP_HOST_DEVICE inline double label_weight(float class_weight, float label_smoothing) {
+  return (1.0 - static_cast<double>(label_smoothing)) * static_cast<double>(class_weight);
+}
+
+/// Of sample `n`; null: all weigh 1.
+LOCKSTEP_HOST_DEVICE inline float weight_of(const float* sample_weights, std::int64_t n) {
+  return sample_weights == nullptr ? 1.0F : sample_weights[n];
+}
+
+/// What a derivative of 1 adds to the gradient of a mean.
+LOCKSTEP_HOST_DEVICE inline float mean_share(double normalizer, float grad_scale) {
+  return grad_scale * static_cast<float>(normalizer == 0 ? 0 : 1 / normalizer);
+}
+
+/// torch.nn.L1Loss: |d|. Its gradient at 0 is 0.
+struct AbsoluteError {
+  LOCKSTEP_HOST_DEVICE LossElement operator()(float output, float target) const {
+    const float d = output - target;
+    return {std::fabs(static_cast<double>(d)), d > 0.0F ? 1.0F : d < 0.0F ? -1.0F : 0.0F};
+  }
+};
+
+/// torch.nn.HuberLoss: d^2 / 2 up to delta, from there delta (|d| - delta / 2).
+struct HuberError {
+  float delta;
+
+  LOCKSTEP_HOST_DEVICE LossElement operator()(float output, float target) const {
+    const float d = output - target;
+    const double size = std::fabs(static_cast<double>(d)), bound = static_cast<double>(delta);
+    if (size <= bound) return {0.5 * size * size, d};
+    return {bound * (size - 0.5 * bound), d > 0.0F ? delta : -delta};
+  }
+};
+
+/// torch.nn.BCEWithLogitsLoss: (1 - t) x + (1 + (w - 1) t) log(1 + exp(-x)), w the weight of
+/// positives; written so that no exponential overflows.
+struct BinaryCrossEntropy {
+  const float* pos_weight;  // [C]; null: all 1
+
+  LOCKSTEP_HOST_DEVICE LossElement operator()(float x, float target, std::int64_t channel) const {
+    const float weight = pos_weight == nullptr ? 1.0F : pos_weight[channel];
+    const float positives = 1.0F + (weight - 1.0F) * target;
+    const float small = std::exp(-std::fabs(x));
+    const float log_sum = std::log1p(small) + (x < 0.0F ? -x : 0.0F);   // log(1 + exp(-x))
+    const float negative = (x < 0.0F ? 1.0F : small) / (1.0F + small);  // 1 - sigmoid(x)
+    const double loss = (1.0 - static_cast<double>(target)) * static_cast<double>(x) +
+                        static_cast<double>(positives) * static_cast<double>(log_sum);
+    return {loss, (1.0F - target) - positives * negative};
+  }
+};
+
+/// The derivative of a Dice loss with respect to a pixel's probability of class c: predicted[c],
+/// and overlap[c] more where c is its label.
+struct DiceGradient {
+  float* overlap;    // [C]
+  float* predicted;  // [C]
+};
+
+/// The soft Dice loss of sums [3 C] (DiceSums), and its gradient.
+LOCKSTEP_HOST_DEVICE inline double dice_loss(const float* sums, std::int64_t classes, float smooth,
+                                             const DiceGradient& gradient) {
+  const auto share = 1 / static_cast<double>(classes);
+  double loss = 0;
+  for (std::int64_t c = 0; c < classes; ++c) {
+    const double above = 2 * static_cast<double>(sums[c]) + static_cast<double>(smooth);
+    const double below = static_cast<double>(sums[classes + c]) +
+                         static_cast<double>(sums[2 * classes + c]) + static_cast<double>(smooth);
+    loss += share * (1 - above / below);
+    gradient.overlap[c] = static_cast<float>(-2 * share / below);
+    gradient.predicted[c] = static_cast<float>(share * above / (below * below));
+  }
+  return loss;
+}
+
 /// Windows of a pooling that cover input position `i`. `stride`: a number, or what divides as one.
 template <typename Int, typename Stride>
 LOCKSTEP_HOST_DEVICE Range<Int> covering_windows(Int i, Int kernel, const Stride& stride,

@@ -1,5 +1,8 @@
 #include "step/batch_input.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "backend/operand_checks.h"
 #include "lockstep/core/check.h"
 
@@ -27,7 +30,7 @@ void check_count(const char* what, const LossNode& loss, std::size_t values, std
 }
 
 void check_targets(const Batch& batch, const LossNode& loss, const Shape& shape) {
-  if (loss.cross_entropy() != nullptr) {
+  if (loss.takes_labels()) {
     return check_count("labels", loss, batch.labels.size(), batch.count(), shape, false);
   }
   const auto found = batch.targets.find(loss.output());
@@ -37,36 +40,63 @@ void check_targets(const Batch& batch, const LossNode& loss, const Shape& shape)
   check_count("targets", loss, found->second.size(), batch.count(), shape, true);
 }
 
+void check_weights(const Batch& batch) {
+  const auto samples = static_cast<std::size_t>(batch.count());
+  LOCKSTEP_CHECK(batch.sample_weights.size() == samples && !batch.own_places_only,
+                 "the batch's sample_weights do not fit its count: expected ", samples, ", got ",
+                 batch.sample_weights.size(),
+                 "; leave DataParallelOptions::sample_weights out if all weigh 1");
+  for (const float weight : batch.sample_weights) {
+    LOCKSTEP_CHECK(weight >= 0 && std::isfinite(weight),
+                   "the weight of a sample must be a number of at least 0, is ", weight);
+  }
+}
+
+bool look_alike(const LossNode& a, const LossNode& b) {
+  if (a.takes_labels() != b.takes_labels()) return false;
+  return a.takes_labels() || a.output() == b.output();
+}
+
 }  // namespace
 
-BatchInput::BatchInput(std::span<const LossNode> losses, Network& network,
-                       std::size_t micro_batches)
+BatchInput::BatchInput(LossNodes losses, Network& network, const DataParallelOptions& options)
     : losses_(losses),
       network_(network),
       backend_(network.backend()),
       planned_(network.input().shape) {
   const bool ahead = backend_.asynchronous();
+  const auto micro_batches = ahead ? static_cast<std::size_t>(options.accumulate) : 0;
   if (ahead) {
     prefetched_images_ = backend_.allocate(micro_batches * sizeof(float) *
                                            static_cast<std::size_t>(planned_.elements()));
   }
-  for (const LossNode& loss : losses) find_place(loss, ahead ? micro_batches : 0);
+  for (const auto& loss : losses) find_place(*loss, micro_batches);
+  if (options.sample_weights) weights_ = make_place(nullptr, micro_batches);
 }
 
 void BatchInput::find_place(const LossNode& loss, std::size_t micro_batches) {
-  const Tensor target = loss.target(network_, nullptr);
-  if (loss.cross_entropy() != nullptr) {
-    for (std::size_t i = 0; i < places_.size(); ++i) {
-      const LossNode& other = *places_[i].loss;
-      if (other.cross_entropy() == nullptr) continue;
-      check_same_labels(loss, target.shape, other, other.target(network_, nullptr).shape);
-      return place_of_.push_back(i);
-    }
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    const LossNode& other = *places_[i].loss;
+    if (!look_alike(loss, other)) continue;
+    check_same_labels(loss, loss.target(network_, nullptr).shape, other,
+                      other.target(network_, nullptr).shape);
+    return place_of_.push_back(i);
   }
-  const std::size_t bytes = dense_bytes(target);
   place_of_.push_back(places_.size());
-  places_.push_back({&loss, backend_.allocate(bytes), {}});
-  if (micro_batches > 0) places_.back().prefetched = backend_.allocate(micro_batches * bytes);
+  places_.push_back(make_place(&loss, micro_batches));
+}
+
+BatchInput::Place BatchInput::make_place(const LossNode* loss, std::size_t micro_batches) const {
+  Place place{loss};
+  const std::size_t bytes = dense_bytes(in_place(place, nullptr));
+  place.memory = backend_.allocate(bytes);
+  if (micro_batches > 0) place.prefetched = backend_.allocate(micro_batches * bytes);
+  return place;
+}
+
+Tensor BatchInput::in_place(const Place& place, void* memory) const {
+  if (place.loss != nullptr) return place.loss->target(network_, memory);
+  return {memory, Shape{network_.input().shape.batch(), 1}};
 }
 
 const float* BatchInput::images_of(const BatchPart& part) const {
@@ -81,19 +111,34 @@ Tensor BatchInput::prefetched_images(std::int64_t count, std::size_t micro) cons
 
 Tensor BatchInput::prefetched_target(const Place& place, std::int64_t count,
                                      std::size_t micro) const {
-  Tensor target = place.loss->target(network_, nullptr);
+  Tensor target = in_place(place, nullptr);
   target.shape = target.shape.with_batch(planned_.batch());
   target.data = static_cast<std::byte*>(place.prefetched.data()) + micro * dense_bytes(target);
   target.shape = target.shape.with_batch(count);
   return target;
 }
 
+const void* BatchInput::source_of(const BatchPart& part, const Place& place) const {
+  if (place.loss == nullptr) return part.batch->sample_weights.data() + part.begin;
+  return targets_of(*part.batch, part.begin, *place.loss, in_place(place, nullptr).shape);
+}
+
 void BatchInput::prefetch(const BatchPart& part, std::size_t micro) {
   if (part.count == 0) return;
   backend_.stage(prefetched_images(part.count, micro), images_of(part));
-  for (const Place& place : places_) {
-    const Tensor target = prefetched_target(place, part.count, micro);
-    backend_.stage(target, targets_of(*part.batch, part.begin, *place.loss, target.shape));
+  const auto stage = [&](const Place& place) {
+    backend_.stage(prefetched_target(place, part.count, micro), source_of(part, place));
+  };
+  std::for_each(places_.begin(), places_.end(), stage);
+  if (weights_.memory.data() != nullptr) stage(weights_);
+}
+
+void BatchInput::bring(const BatchPart& part, const Place& place, std::size_t micro) {
+  const Tensor target = in_place(place, place.memory.data());
+  if (prefetches()) {
+    backend_.take_staged(prefetched_target(place, part.count, micro), target);
+  } else {
+    backend_.upload(target, source_of(part, place));
   }
 }
 
@@ -106,65 +151,77 @@ void BatchInput::load(const BatchPart& part, std::size_t micro, bool prefetched)
   } else {
     backend_.upload(network_.input(), images_of(part));
   }
-  for (const Place& place : places_) {
-    const Tensor target = place.loss->target(network_, place.memory.data());
-    if (prefetches()) {
-      backend_.take_staged(prefetched_target(place, part.count, micro), target);
-    } else {
-      backend_.upload(target, targets_of(*part.batch, part.begin, *place.loss, target.shape));
-    }
-  }
+  for (const Place& place : places_) bring(part, place, micro);
+  if (weights_.memory.data() != nullptr) bring(part, weights_, micro);
 }
 
 Tensor BatchInput::target(std::size_t loss) const {
-  return losses_[loss].target(network_, places_[place_of_[loss]].memory.data());
+  return losses_[loss]->target(network_, places_[place_of_[loss]].memory.data());
 }
 
 void BatchInput::check(const Batch& batch) const {
-  for (const LossNode& loss : losses_) {
-    check_targets(batch, loss, loss.target(network_, nullptr).shape);
+  for (const auto& loss : losses_) {
+    check_targets(batch, *loss, loss->target(network_, nullptr).shape);
   }
+  if (weights_.memory.data() != nullptr) return check_weights(batch);
+  LOCKSTEP_CHECK(batch.sample_weights.empty(), "the batch has sample_weights, which count with ",
+                 "DataParallelOptions::sample_weights = true");
 }
 
 double BatchInput::normalizer(std::size_t loss, std::span<const Batch> batches) {
-  const LossNode& node = losses_[loss];
+  const LossNode& node = *losses_[loss];
   const Shape shape = node.target(network_, nullptr).shape;
-  if (const CrossEntropyLoss* cross_entropy = node.cross_entropy()) {
-    label_counts_.assign(static_cast<std::size_t>(node.classes()), 0);
-    for (const Batch& batch : batches) {
+  const bool weighted = weights_.memory.data() != nullptr;
+  LossCounts counts;
+  label_counts_.assign(node.takes_labels() ? static_cast<std::size_t>(node.classes()) : 0, 0);
+  for (const Batch& batch : batches) {
+    if (node.takes_labels()) {
       add_label_counts(batch, static_cast<std::size_t>(shape.rows_per_sample()),
-                       cross_entropy->ignore_index, label_counts_);
+                       node.ignore_index(), label_counts_, weighted);
     }
-    return loss_normalizer(*cross_entropy, label_counts_);
+    if (!weighted) counts.samples += static_cast<double>(batch.count());
+    for (const float weight : batch.sample_weights) counts.samples += static_cast<double>(weight);
   }
-  std::int64_t samples = 0;
-  for (const Batch& batch : batches) samples += batch.count();
-  return loss_normalizer(std::get<MeanSquaredErrorLoss>(node.loss()),
-                         samples * elements_per_sample(shape));
+  counts.labels = label_counts_;
+  counts.elements = counts.samples * static_cast<double>(shape.rows_per_sample() * node.classes());
+  return node.normalizer(counts);
 }
 
 const void* targets_of(const Batch& batch, std::int64_t begin, const LossNode& loss,
                        const Shape& shape) {
   check_targets(batch, loss, shape);
   const std::int64_t offset = begin * elements_per_sample(shape);
-  if (loss.cross_entropy() != nullptr) return batch.labels.data() + offset;
+  if (loss.takes_labels()) return batch.labels.data() + offset;
   return batch.targets.at(loss.output()).data() + offset;
 }
 
-void add_label_counts(const Batch& batch, std::size_t positions, int ignore_index,
-                      std::span<std::int64_t> counts) {
-  LOCKSTEP_CHECK(batch.class_pixels.empty() || batch.class_pixels.size() == counts.size(),
-                 "expected label counts of ", counts.size(), " classes, got ",
-                 batch.class_pixels.size());
-  for (std::size_t c = 0; c < batch.class_pixels.size(); ++c) counts[c] += batch.class_pixels[c];
-  if (!batch.class_pixels.empty()) return;
-  const std::size_t labels = static_cast<std::size_t>(batch.count()) * positions;
-  for (std::size_t i = 0; i < labels; ++i) {
-    const Label label = batch.labels[i];
+namespace {
+
+void add_labels(std::span<const Label> labels, int ignore_index, double weight,
+                std::span<double> counts) {
+  for (const Label label : labels) {
     if (label == ignore_index) continue;
     LOCKSTEP_CHECK(label < counts.size(), "a label is ", int{label}, ", but there are ",
                    counts.size(), " classes; what does not count is ", ignore_index);
-    ++counts[label];
+    counts[label] += weight;
+  }
+}
+
+}  // namespace
+
+void add_label_counts(const Batch& batch, std::size_t positions, int ignore_index,
+                      std::span<double> counts, bool sample_weights) {
+  const std::vector<std::int64_t>& known = batch.class_pixels;
+  LOCKSTEP_CHECK(known.empty() || known.size() == counts.size(), "expected label counts of ",
+                 counts.size(), " classes, got ", known.size());
+  if (!known.empty() && !sample_weights) {
+    for (std::size_t c = 0; c < known.size(); ++c) counts[c] += static_cast<double>(known[c]);
+    return;
+  }
+  const std::span<const Label> labels(batch.labels);
+  for (std::size_t n = 0; n < batch.samples.size(); ++n) {
+    add_labels(labels.subspan(n * positions, positions), ignore_index,
+               sample_weights ? static_cast<double>(batch.sample_weights[n]) : 1.0, counts);
   }
 }
 

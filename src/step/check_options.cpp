@@ -1,7 +1,6 @@
 #include "step/check_options.h"
 
 #include <cmath>
-#include <set>
 #include <unordered_set>
 
 #include "lockstep/core/check.h"
@@ -15,14 +14,7 @@ void check_losses(const DataParallelOptions& options) {
   const std::size_t count = options.losses.size();
   LOCKSTEP_CHECK(count >= 1 && count <= kMaxLosses, "expected 1 to ", kMaxLosses, " losses, got ",
                  count);
-  std::set<std::string> outputs;
-  for (const NamedLoss& loss : options.losses) {
-    LOCKSTEP_CHECK(outputs.insert(loss.output).second, "output '", loss.output,
-                   "' has two losses; an output has one");
-    const float weight = std::visit([](const auto& any) { return any.weight; }, loss.loss);
-    LOCKSTEP_CHECK(weight > 0 && std::isfinite(weight), "the weight of the loss at '", loss.output,
-                   "' must be positive, is ", weight, "; leave out a loss that does not count");
-  }
+  for (const NamedLoss& loss : options.losses) loss.loss.check();
 }
 
 // Here, and not first when the layers meet.

@@ -1,5 +1,7 @@
 #include "step/replica.h"
 
+#include <set>
+
 #include "nn/norms/batch_norm_layer.h"
 #include "step/scatter.h"
 
@@ -14,7 +16,10 @@ std::int64_t planned_batch(const DataParallelOptions& options, int ranks) {
 
 PlanOptions training_plan(const DataParallelOptions& options) {
   PlanOptions plan{.training = true, .activations = options.activations};
-  for (const NamedLoss& loss : options.losses) plan.grad_outputs.push_back(loss.output);
+  std::set<std::string> outputs;
+  for (const NamedLoss& loss : options.losses) {
+    if (outputs.insert(loss.output).second) plan.grad_outputs.push_back(loss.output);
+  }
   return plan;
 }
 
@@ -54,7 +59,7 @@ Replica::Replica(const DataParallelOptions& options, SyncGroup& group, int rank,
   check_norm(options, *network_);
   step_ = std::make_unique<TrainStep>(options, group, rank, *network_);
   validation_ = std::make_unique<Validation>(options, communicator, *backend_, store_,
-                                             step_->losses().front());
+                                             *step_->losses().front());
 }
 
 Tensor Replica::all_values() const { return {store_.values(), Shape{1, store_.elements()}}; }

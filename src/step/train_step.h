@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "lockstep/nn/network.h"
-#include "nn/losses/loss_node.h"
 #include "step/batch_input.h"
 #include "step/gradient_reducer.h"
 #include "step/loss_scaler.h"
@@ -38,7 +37,7 @@ class TrainStep {
   /// Once all replicas of this process are there, which stay where they are.
   void join(const StepPeers& peers, const GradientExchangeChoice& exchange);
 
-  std::span<const LossNode> losses() const { return losses_; }
+  LossNodes losses() const { return losses_; }
   BatchInput& input() { return input_; }
   LossScaler& scaler() { return scaler_; }
   WeightUpdate& update() { return *update_; }
@@ -65,6 +64,8 @@ class TrainStep {
   void upload_scalars(const StepScalars& scalars);
   void compute(const StepInput& input);
   void zero_gradients();
+  void allocate_added_gradient();
+  Tensor gradient_of(std::size_t loss) const;
   void compute_losses();
 
   /// Addresses in device memory.
@@ -76,7 +77,9 @@ class TrainStep {
   const int rank_;
   Network& network_;
   Backend& backend_;
-  const std::vector<LossNode> losses_;
+  const std::vector<std::unique_ptr<LossNode>> losses_;
+  std::vector<bool> adds_;  // [loss] to the gradient that another has written
+  Storage added_gradient_;  // of such a loss
   BatchInput input_;
   StepTotals totals_;
   Storage scalars_;  // StepScalars

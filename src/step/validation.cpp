@@ -1,7 +1,6 @@
 #include "step/validation.h"
 
 #include <cmath>
-#include <numeric>
 
 #include "backend/operand_checks.h"
 #include "nn/argmax.h"
@@ -32,7 +31,7 @@ bool is_among_five(std::span<const float> logits, Label label) {
 }  // namespace
 
 Validation::Validation(const DataParallelOptions& options, Communicator& communicator,
-                       Backend& backend, ParameterStore& store, const LossNode& loss)
+                       Backend& backend, ParameterStore& store, LossNode& loss)
     : planned_(options.input),
       communicator_(communicator),
       backend_(backend),
@@ -44,7 +43,7 @@ Validation::Validation(const DataParallelOptions& options, Communicator& communi
                 .communicator = &communicator},
                backend, store),
       sum_(backend.allocate(sizeof(double))) {
-  if (loss_.cross_entropy() == nullptr) return;
+  if (!loss_.takes_labels()) return;
   const auto classes = static_cast<std::size_t>(loss_.classes());
   confusion_ = backend_.allocate(classes * classes * sizeof(std::int64_t));
 }
@@ -66,7 +65,7 @@ void Validation::prepare(const Batch& batch) {
 
 // A class per sample: logits [N, classes].
 bool Validation::is_of_samples(const Tensor& output) const {
-  return loss_.cross_entropy() != nullptr && output.shape.rank() == 2;
+  return loss_.takes_labels() && output.shape.rank() == 2;
 }
 
 EvalOutcome Validation::evaluate(const Batch& batch) {
@@ -75,11 +74,11 @@ EvalOutcome Validation::evaluate(const Batch& batch) {
   const Tensor target = loss_.target(network(), target_.data());
   backend_.upload(target, targets_of(batch, 0, loss_, target.shape));
   const Tensor& output = forward_.run(batch.images.data());
-  if (loss_.cross_entropy() != nullptr) {
+  if (loss_.takes_labels()) {
     backend_.confusion_matrix(output, target, static_cast<std::int64_t*>(confusion_.data()));
   }
   backend_.fill(sum_tensor(), 0);
-  loss_.evaluate(network(), target, static_cast<double*>(sum_.data()));
+  loss_.evaluate({.output = output, .target = target, .loss = static_cast<double*>(sum_.data())});
   EvalOutcome outcome;
   backend_.download(&outcome.loss, sum_tensor());
   if (is_of_samples(output)) outcome.top5 = count_top5(batch, forward_.read_logits());
@@ -110,13 +109,14 @@ std::int64_t Validation::count_top5(const Batch& batch, std::span<const float> l
   return count;
 }
 
-// Labels that are valid, or values.
 std::int64_t Validation::count_terms(const Batch& batch, const Shape& target) {
-  if (loss_.cross_entropy() == nullptr) return target.elements();
-  label_counts_.assign(static_cast<std::size_t>(loss_.classes()), 0);
-  add_label_counts(batch, static_cast<std::size_t>(target.rows_per_sample()),
-                   loss_.cross_entropy()->ignore_index, label_counts_);
-  return std::accumulate(label_counts_.begin(), label_counts_.end(), std::int64_t{0});
+  const auto rows = static_cast<std::size_t>(target.rows_per_sample());
+  label_counts_.assign(loss_.takes_labels() ? static_cast<std::size_t>(loss_.classes()) : 0, 0);
+  if (loss_.takes_labels()) add_label_counts(batch, rows, loss_.ignore_index(), label_counts_);
+  return static_cast<std::int64_t>(
+      loss_.terms({.labels = label_counts_,
+                   .samples = static_cast<double>(batch.count()),
+                   .elements = static_cast<double>(target.elements())}));
 }
 
 std::vector<std::int64_t> Validation::end() {

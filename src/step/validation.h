@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "lockstep/nn/loss.h"
 #include "nn/forward.h"
-#include "nn/losses/loss_node.h"
 #include "step/step.h"
 
 namespace lockstep {
@@ -17,7 +17,7 @@ class Validation {
  public:
   /// `loss`: the first of the run, whose output is judged. All outlive the object.
   Validation(const DataParallelOptions& options, Communicator& communicator, Backend& backend,
-             ParameterStore& store, const LossNode& loss);
+             ParameterStore& store, LossNode& loss);
 
   void begin();
   EvalOutcome evaluate(const Batch& batch);
@@ -42,12 +42,12 @@ class Validation {
   const Shape planned_;  // of training
   Communicator& communicator_;
   Backend& backend_;
-  const LossNode& loss_;
+  LossNode& loss_;
   Forward forward_;
   Storage target_;     // for the largest batch of the present plan
   Storage sum_;        // double: the loss of a batch
   Storage confusion_;  // int64 [classes, classes]; empty where the loss has no labels
-  std::vector<std::int64_t> label_counts_;  // [class] of the batch at hand
+  std::vector<double> label_counts_;  // [class] of the batch at hand
 };
 
 }  // namespace lockstep

@@ -189,6 +189,90 @@ def make_losses(folder):
     golden.save()
 
 
+def dice(x, labels, smooth, dims):
+    """1 - the mean coefficient, from sums over `dims`: MONAI's DiceLoss, without its squares."""
+    classes = x.shape[1]
+    valid = (labels != 255).unsqueeze(1)
+    one_hot = F.one_hot(torch.where(labels == 255, 0, labels), classes).permute(0, 3, 1, 2).to(x.dtype) * valid
+    p = x.softmax(1) * valid
+    overlap, total = (p * one_hot).sum(dims), (p + one_hot).sum(dims)
+    return (1 - (2 * overlap + smooth) / (total + smooth)).mean(-1)
+
+
+def ohem(x, labels, thresh, min_kept, weight):
+    """The mean over the pixels that mmsegmentation's OHEMPixelSampler chooses."""
+    valid = labels != 255
+    own = x.softmax(1).gather(1, torch.where(valid, labels, 0).unsqueeze(1)).squeeze(1)
+    ordered = own[valid].sort()[0]
+    threshold = max(ordered[min(min_kept * len(labels), len(ordered) - 1)].item(), thresh)
+    hard = valid & (own < threshold)
+    return F.cross_entropy(x, torch.where(hard, labels, 255), weight, ignore_index=255)
+
+
+def focal(x, labels, gamma, alpha):
+    nll = F.cross_entropy(x, labels, reduction="none", ignore_index=255)
+    valid = labels != 255
+    share = alpha[torch.where(valid, labels, 0)] * (1 - torch.exp(-nll)) ** gamma
+    return (share * nll)[valid].sum() / valid.sum()
+
+
+LABEL_LOSSES = {  # options of the loss, and what it is
+    "label_smoothing": ({"label_smoothing": 0.2}, lambda x, l, w, s: (
+        F.cross_entropy(x, l, ignore_index=255, label_smoothing=0.2))),
+    "label_smoothing_weighted": ({"label_smoothing": 0.1, "weighted": True}, lambda x, l, w, s: (
+        F.cross_entropy(x, l, w, ignore_index=255, label_smoothing=0.1))),
+    "focal": ({"gamma": 2}, lambda x, l, w, s: focal(x, l, 2, torch.ones_like(w))),
+    "focal_weighted": ({"gamma": 0.5, "weighted": True}, lambda x, l, w, s: focal(x, l, 0.5, w)),
+    "dice": ({"smooth": 1}, lambda x, l, w, s: dice(x, l, 1, (0, 2, 3))),
+    "dice_by_image": ({"smooth": 0.01, "per_image": True}, lambda x, l, w, s: dice(x, l, 0.01, (2, 3)).mean()),
+    "dice_by_image_samples": ({"smooth": 1, "per_image": True, "samples": True}, lambda x, l, w, s: (
+        (dice(x, l, 1, (2, 3)) * s).sum() / s.sum())),
+    "ohem_thresh": ({"thresh": 0.6, "min_kept": 1}, lambda x, l, w, s: ohem(x, l, 0.6, 1, None)),
+    "ohem_kept": ({"thresh": 0, "min_kept": 11, "weighted": True}, lambda x, l, w, s: ohem(x, l, 0, 11, w)),
+    "cross_entropy_samples": ({"weighted": True, "samples": True}, lambda x, l, w, s: (
+        (F.cross_entropy(x, l, w, ignore_index=255, reduction="none") * s.view(-1, 1, 1)).sum()
+        / (w[torch.where(l == 255, 0, l)] * (l != 255) * s.view(-1, 1, 1)).sum())),
+}
+VALUE_LOSSES = {
+    "l1": ({}, lambda y, t, w, s: F.l1_loss(y, t)),
+    "huber": ({"delta": 0.7}, lambda y, t, w, s: F.huber_loss(y, t, delta=0.7)),
+    "bce": ({}, lambda y, t, w, s: F.binary_cross_entropy_with_logits(y, t)),
+    "bce_weighted": ({"weighted": True}, lambda y, t, w, s: (
+        F.binary_cross_entropy_with_logits(y, t, pos_weight=w.view(-1, 1, 1)))),
+    "l1_samples": ({"samples": True}, lambda y, t, w, s: (
+        ((y - t).abs().mean((1, 2, 3)) * s).sum() / s.sum())),
+    "squared_error_samples": ({"samples": True}, lambda y, t, w, s: (
+        ((y - t).square().mean((1, 2, 3)) * s).sum() / s.sum())),
+}
+
+
+def make_more_losses(folder):
+    golden = Golden(folder, "more_losses")
+    for name, (options, function) in (LABEL_LOSSES | VALUE_LOSSES).items():
+        classes = 5
+        output = 2 * torch.randn(3, classes, 7, 9)
+        labels = torch.randint(0, classes, (3, 7, 9))
+        labels[torch.rand(labels.shape) < 0.2] = 255
+        values = torch.rand(output.shape)
+        weight, samples = torch.rand(classes) + 0.2, torch.rand(3) + 0.1
+
+        def run(dtype):
+            x = leaf(output, dtype)
+            target = labels if name in LABEL_LOSSES else values.to(dtype)
+            loss = function(x, target, weight.to(dtype), samples.to(dtype))
+            loss.backward()
+            return {"loss": loss.reshape(1), "grad_output": x.grad}
+
+        golden.put(f"{name}.output", output, True)
+        golden.put(f"{name}.labels", labels.to(torch.uint8))
+        golden.put(f"{name}.values", values, True)
+        golden.put(f"{name}.channels", weight)
+        golden.put(f"{name}.samples", samples)
+        golden.metadata[name] = options
+        golden.put_result(name, run)
+    golden.save()
+
+
 def make_squared_errors(folder):
     golden = Golden(folder, "squared_errors")
     for name, shape, scale in (("image", (3, 5, 7, 9), 1), ("near", (4, 6, 8, 8), 1e-3), ("far", (2, 3, 6, 5), 100)):
@@ -520,6 +604,7 @@ def main():
     torch.set_num_threads(1)
     make_layers(folder)
     make_losses(folder)
+    make_more_losses(folder)
     make_batch_norms(folder)
     for name, case in UNETS.items():
         make_unet(folder, name, *case)

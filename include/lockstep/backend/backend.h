@@ -193,6 +193,13 @@ class Backend {
   /// Adds to the loss, and writes its gradient where it is wanted (operands.h), as the next one.
   virtual void cross_entropy(const CrossEntropy& arguments) = 0;
   virtual void mean_squared_error(const MeanSquaredError& arguments) = 0;
+  /// Whether `element_losses` computes this formula here.
+  virtual bool computes(const ElementFormula& formula) const = 0;
+  virtual void element_losses(const ElementLosses& arguments) = 0;
+  /// On CPU devices alone; throws Error on others.
+  virtual void label_probabilities(const LabelProbabilities& arguments);
+  virtual void dice_sums(const DiceSums& arguments) = 0;
+  virtual void dice_losses(const DiceLosses& arguments) = 0;
   /// Each of `count` doubles in device memory becomes 0, but for those that are not finite, which
   /// stay: what has gone wrong in a step is not lost before the host has seen it.
   virtual void reset_sums(double* sums, int count) = 0;

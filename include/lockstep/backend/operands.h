@@ -234,12 +234,20 @@ struct CrossEntropy {
   /// and its gradient, too.
   DeviceScalar<double> normalizer = 1.0;
   Tensor grad_logits;      // null: only the loss
-  double* loss = nullptr;  // device memory of one double: += sum(w*nll) / normalizer
+  double* loss = nullptr;  // device memory of one double: += sum of the pixels' / normalizer
   /// Device memory of a double per image: += what it adds to the loss. Null: not wanted; must be
   /// null without sums_by_image().
   double* image_losses = nullptr;
   /// The gradient, and not the loss, is multiplied by it.
   DeviceScalar<float> grad_scale = 1.0F;
+  /// torch.nn.CrossEntropyLoss's: a pixel's loss is (1 - s) w_label nll_label + s / C sum w_c
+  /// nll_c.
+  float label_smoothing = 0;
+  /// The label's term is multiplied by (1 - p)^gamma, p its probability (Lin et al. 2017).
+  float gamma = 0;
+  /// Of every `rows_per_weight` consecutive rows: what their loss is multiplied by. Null: all 1.
+  const float* row_weights = nullptr;
+  std::int64_t rows_per_weight = 1;
 };
 
 /// Mean squared error with its gradient.
@@ -251,6 +259,124 @@ struct MeanSquaredError {
   Tensor grad_output;      // null: only the loss
   double* loss = nullptr;  // device memory of one double: += sum((output-target)^2) / normalizer
   double* image_losses = nullptr;  // as CrossEntropy::image_losses
+  /// The gradient, and not the loss, is multiplied by it.
+  DeviceScalar<float> grad_scale = 1.0F;
+  const float* sample_weights = nullptr;  // [N], times a sample's loss; null: all 1
+};
+
+/// What an element of an output costs, and the derivative of that with respect to the output.
+struct LossElement {
+  double loss;
+  float derivative;
+};
+
+/// Rows of which every element has a loss by itself, on the host.
+struct ElementRows {
+  const float* output;
+  const float* target;
+  float* gradient;                                             // null: only the loss
+  std::int64_t output_stride, target_stride, gradient_stride;  // of a row
+  std::int64_t rows, channels;
+  float share;  // of a derivative in the gradient
+};
+
+/// A loss of elements, whatever its formula is. Safe from any thread.
+class ElementFormula {
+ public:
+  virtual ~ElementFormula() = default;
+  /// The sum over the rows, element by element; writes their gradient where it is wanted.
+  virtual double sum(const ElementRows& rows) const = 0;
+};
+
+/// `Formula`: LossElement operator()(float output, float target) const, or with the channel as a
+/// third argument, std::int64_t.
+template <typename Formula>
+class FormulaOf final : public ElementFormula {
+ public:
+  explicit FormulaOf(const Formula& formula) : formula_(formula) {}
+
+  const Formula& formula() const { return formula_; }
+
+  double sum(const ElementRows& all) const override {
+    double sum = 0;
+    for (std::int64_t row = 0; row < all.rows; ++row) {
+      const float* output = all.output + row * all.output_stride;
+      const float* target = all.target + row * all.target_stride;
+      float* gradient =
+          all.gradient == nullptr ? nullptr : all.gradient + row * all.gradient_stride;
+      for (std::int64_t c = 0; c < all.channels; ++c) {
+        const LossElement element = of(output[c], target[c], c);
+        sum += element.loss;
+        if (gradient != nullptr) gradient[c] = element.derivative * all.share;
+      }
+    }
+    return sum;
+  }
+
+ private:
+  LossElement of(float output, float target, std::int64_t channel) const {
+    if constexpr (requires { formula_(output, target, channel); }) {
+      return formula_(output, target, channel);
+    } else {
+      return static_cast<void>(channel), formula_(output, target);
+    }
+  }
+
+  const Formula formula_;
+};
+
+/// The mean of a loss of elements, with its gradient.
+struct ElementLosses {
+  const ElementFormula* formula = nullptr;
+  Tensor output;  // [N, ..., C]
+  Tensor target;  // fp32, of the output's shape
+  /// The global number of elements. 0, when there are none: the loss is 0 and its gradient, too.
+  DeviceScalar<double> normalizer = 1.0;
+  const float* sample_weights = nullptr;  // [N], times a sample's loss; null: all 1
+  Tensor grad_output;                     // null: only the loss
+  double* loss = nullptr;                 // device memory of one double: += sum / normalizer
+  double* image_losses = nullptr;         // as CrossEntropy::image_losses
+  /// The gradient, and not the loss, is multiplied by it.
+  DeviceScalar<float> grad_scale = 1.0F;
+};
+
+/// The probability that softmax gives every pixel's label.
+struct LabelProbabilities {
+  Tensor logits;  // [N, ..., C]
+  Tensor labels;  // uint16 [N, ..., 1]
+  int ignore_index = 255;
+  /// [rows]: 2 where the label is ignored; 0 where it is not a number, as the hardest of all.
+  float* probabilities = nullptr;
+};
+
+/// What a Dice coefficient is made of: for each class c the sums over an image's valid pixels of
+/// p_c where it is the label, of p_c, and of 1 where it is the label. p = softmax(logits).
+struct DiceSums {
+  Tensor logits;  // [N, ..., C]
+  Tensor labels;  // uint16 [N, ..., 1]
+  int ignore_index = 255;
+  const float* sample_weights = nullptr;  // [N], times a sample's sums; null: all 1
+  bool by_image = true;                   // a slot for each; else one for all of them
+  /// [N or 1, 2, 3 C + 1]: the three sums of all classes and the samples' weight, as sum_over_batch
+  /// has sums: the nearest floats, and what is left of them.
+  float* slots = nullptr;
+};
+
+/// 1 - mean over classes of (2 overlap + smooth) / (predicted + labelled + smooth), the soft Dice
+/// loss (Milletari et al. 2016, without squares), with its gradient.
+struct DiceLosses {
+  Tensor logits;  // [N, ..., C]
+  Tensor labels;  // uint16 [N, ..., 1]
+  int ignore_index = 255;
+  /// fp32 [1, 3 C + 1], the sums of the whole batch, or [N, 3 C + 1], those of each image.
+  Tensor sums;
+  float smooth = 1;
+  /// The global sum of the samples' weights. A sample adds its weight / normalizer times the loss.
+  DeviceScalar<double> normalizer = 1.0;
+  const float* sample_weights = nullptr;  // [N]; null: all 1
+  Tensor grad_logits;                     // null: only the loss
+  double* loss = nullptr;                 // device memory of one double
+  double* image_losses = nullptr;         // as CrossEntropy::image_losses
   /// The gradient, and not the loss, is multiplied by it.
   DeviceScalar<float> grad_scale = 1.0F;
 };

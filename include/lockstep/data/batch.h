@@ -26,6 +26,9 @@ struct Batch {
   /// Of losses whose target is not a class, by the name of the loss's output: [N, ...] as the
   /// output.
   std::map<std::string, std::vector<float>> targets;
+  /// [N] times a sample's losses, where DataParallelOptions::sample_weights asks for them; means
+  /// are then divided by the weights.
+  std::vector<float> sample_weights;
 
   /// N, the number of samples.
   std::int64_t count() const { return static_cast<std::int64_t>(samples.size()); }

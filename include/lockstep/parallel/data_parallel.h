@@ -73,7 +73,8 @@ struct DataParallelOptions {
   Model model = nullptr;
   NormLayer norm = {};  // what the model is given; SyncBatchNorm synchronizes over all devices
   Shape input = {};     // of the largest global batch that will come, [N, ..., C]
-  std::vector<NamedLoss> losses = {};  // at least one, at most four
+  std::vector<NamedLoss> losses = {};  // at least one, at most eight
+  bool sample_weights = false;         // whether every training batch has Batch::sample_weights
   Optimizer optimizer = Sgd{};
   /// Parameters with a learning rate or weight decay of their own.
   std::vector<ParameterGroup> parameter_groups = {};
@@ -181,11 +182,11 @@ class DataParallel {
 
   /// Confusion matrix [classes, classes] (row: label) of the first loss's output over `count`
   /// batches that `load(index)` gives, spread over the ranks; every sample counts once; empty where
-  /// that loss is no cross-entropy. `top5`: where the output is [N, classes], the samples whose
+  /// that loss takes no labels. `top5`: where the output is [N, classes], the samples whose
   /// class is among the five largest logits. `loss`: the mean of that loss over all valid pixels,
-  /// or over all elements, without weights. `load` is called on the ranks' threads. The result does
-  /// not depend on the number of ranks, if their running statistics are equal: every replica uses
-  /// its own (train/evaluator.h sees to that).
+  /// over all elements, or over all samples (dice), without weights. `load` is called on the ranks'
+  /// threads. The result does not depend on the number of ranks, if their running statistics are
+  /// equal: every replica uses its own (train/evaluator.h sees to that).
   struct EvalResult {
     std::vector<std::int64_t> confusion;
     double loss = 0;

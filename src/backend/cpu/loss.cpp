@@ -1,6 +1,5 @@
-// Softmax cross-entropy with its gradient, and the confusion matrix. Eight pixels are taken at a
-// time and their logits transposed, so that a vector holds one class of all of them: every step
-// uses whole vectors, whatever C is.
+// Softmax cross-entropy with its gradient, what else is made of a pixel's softmax, and the
+// confusion matrix.
 
 #include <algorithm>
 #include <atomic>
@@ -8,101 +7,119 @@
 #include <numeric>
 
 #include "backend/cpu/cpu_backend.h"
-#include "backend/cpu/exp_log.h"
 #include "backend/cpu/parallel_for.h"
-#include "backend/cpu/vec.h"
+#include "backend/cpu/pixel_lanes.h"
 #include "backend/formulas.h"
 #include "backend/operand_checks.h"
 
 namespace lockstep {
 namespace {
 
-using vec::Floats;
-using vec::Ints;
+using namespace pixel_lanes;
 
-constexpr std::int64_t kTaskRows =
-    1024;  // of an image, per partial sum of the loss: fixed, not per thread
 constexpr std::int64_t kNoBadLabel = std::numeric_limits<std::int64_t>::max();
-constexpr int kIgnored = -1;  // in place of an ignored label
-
-/// Calls body(first, lanes) for classes [first, first + lanes). All are kLanes, a constant: the
-/// last ones overlap those before them. Only fewer than kLanes classes are taken as they are.
-template <typename Body>
-[[gnu::always_inline]] inline void for_each_class_lanes(std::int64_t classes, const Body& body) {
-  if (classes < vec::kLanes) return body(0, classes);
-  std::int64_t c = 0;
-  for (; c + vec::kLanes <= classes; c += vec::kLanes) body(c, vec::kLanes);
-  if (c < classes) body(classes - vec::kLanes, vec::kLanes);
-}
 
 /// Eight pixels, one in each lane; those that the tensor does not have are ignored.
 struct Group {
   Floats values[kMaxClasses + vec::kLanes];  // [class] logits, then exponentials
   Ints labels;                               // kIgnored: no loss, no gradient
   Floats nll;
-  Floats sum;    // of the exponentials
-  Floats scale;  // weight * grad_scale / (normalizer * sum)
+  Floats sum;     // of the exponentials
+  Floats scale;   // of them in the gradient
+  Floats others;  // the sum without the label's
+  Floats smooth;  // the part of the loss that all classes have
+  Floats shares;  // of the label in the gradient
+  Floats rows;    // the rows' weights
 };
 
 /// One call's arguments and what its pixels share.
 struct Task {
   const CrossEntropy& arguments;
-  const float* logits;
-  const std::uint16_t* labels;
   std::int64_t classes;
   double normalizer;
   // [1 + label], and zeros for kIgnored.
   double weights[kMaxClasses + 1] = {};
   float shares[kMaxClasses + 1] = {};  // of the gradient: weight * grad_scale / normalizer
+  float smoothing[kMaxClasses + vec::kLanes] = {};  // [class] of its nll in the loss
+  float all_smoothing = 0;                          // their sum
+  float unit_share = 0;                             // of the gradient: grad_scale / normalizer
 
   explicit Task(const CrossEntropy& a)
-      : arguments(a),
-        logits(a.logits.floats()),
-        labels(a.labels.labels()),
-        classes(a.logits.shape.channels()),
-        normalizer(a.normalizer.get()) {
+      : arguments(a), classes(a.logits.shape.channels()), normalizer(a.normalizer.get()) {
     const float grad_scale = a.grad_scale.get();
+    unit_share = grad_scale * static_cast<float>(share(1));
+    const float spread = a.label_smoothing / static_cast<float>(classes);
     for (std::int64_t c = 0; c < classes; ++c) {
-      weights[1 + c] = a.class_weight == nullptr ? 1.0 : static_cast<double>(a.class_weight[c]);
+      const float weight = a.class_weight == nullptr ? 1.0F : a.class_weight[c];
+      weights[1 + c] = label_weight(weight, a.label_smoothing);
       shares[1 + c] = grad_scale * static_cast<float>(share(weights[1 + c]));
+      smoothing[c] = spread * weight;
+      all_smoothing += smoothing[c];
     }
   }
 
+  /// Nothing but a class weight: each row counts once, and its label alone.
+  bool plain() const {
+    return arguments.label_smoothing == 0 && arguments.gamma == 0 &&
+           arguments.row_weights == nullptr;
+  }
   /// Of the global mean.
   double share(double weighted) const { return normalizer == 0 ? 0 : weighted / normalizer; }
-  int label(std::int64_t row) const { return labels[row * arguments.labels.row_stride]; }
+  int label(std::int64_t row) const {
+    return static_cast<const std::uint16_t*>(
+        arguments.labels.data)[row * arguments.labels.row_stride];
+  }
 };
 
-[[gnu::always_inline]] inline Ints load_labels(const Task& task, std::int64_t begin,
-                                               std::int64_t pixels) {
-  Ints labels{};
-  if (task.arguments.labels.row_stride == 1) {
-    labels = vec::load_labels(task.labels + begin, pixels);
-  } else {
-    for (std::int64_t p = 0; p < pixels; ++p) labels[p] = task.label(begin + p);
+Floats row_weights(const CrossEntropy& arguments, std::int64_t begin, std::int64_t pixels) {
+  Floats weights = vec::broadcast(1);
+  if (arguments.row_weights == nullptr) return weights;
+  for (std::int64_t p = 0; p < pixels; ++p) {
+    weights[p] = arguments.row_weights[(begin + p) / arguments.rows_per_weight];
   }
-  constexpr Ints kLane = {0, 1, 2, 3, 4, 5, 6, 7};
-  const Ints ignored =
-      (labels == task.arguments.ignore_index) | (kLane >= static_cast<std::int32_t>(pixels));
-  return ignored ? Ints{} + kIgnored : labels;
+  return weights;
 }
 
-/// Lanes beyond `pixels` get the last pixel's logits.
-[[gnu::always_inline]] inline void load_logits(const Task& task, std::int64_t begin,
-                                               std::int64_t pixels, Group& group) {
-  const std::int64_t stride = task.arguments.logits.row_stride;
-  const float* source = task.logits + begin * stride;
-  for_each_class_lanes(task.classes, [&](std::int64_t first, std::int64_t lanes) {
-    Floats rows[vec::kLanes];
-    for (std::int64_t p = 0; p < vec::kLanes; ++p) {
-      rows[p] = vec::load(source + std::min(p, pixels - 1) * stride + first, lanes);
+/// The exponentials of logits that the largest has been taken from, and their sums.
+template <bool kPlain>
+[[gnu::always_inline]] inline void compute_exponentials(const Task& task, Floats largest,
+                                                        Group& group) {
+  Floats sum{}, others{}, smooth{};
+  for (std::int64_t c = 0; c < task.classes; ++c) {
+    const Floats value = vec::exp(group.values[c] - largest);
+    if constexpr (!kPlain) {
+      smooth += task.smoothing[c] * (largest - group.values[c]);
+      others += group.labels == static_cast<std::int32_t>(c) ? Floats{} : value;
     }
-    winograd::transpose(rows);
-    for (int k = 0; k < vec::kLanes; ++k) group.values[first + k] = rows[k];
-  });
+    group.values[c] = value;
+    sum += value;
+  }
+  group.sum = sum;
+  group.others = others;
+  group.smooth = smooth;
+}
+
+/// What label smoothing, gamma and the rows' weights make of a pixel's loss and gradient, where
+/// nll, `share` and the sums are those of a plain one.
+void modulate(const Task& task, Floats share, Floats log_sum, Group& group) {
+  const Ints ignored = group.labels == kIgnored;
+  Floats factor = vec::broadcast(1), slope = factor;
+  if (const float gamma = task.arguments.gamma; gamma != 0) {
+    const Floats rest = group.others / group.sum;  // 1 - p
+    factor = rest == 0.0F ? Floats{} : vec::exp(gamma * vec::log(rest));
+    const Floats falls = gamma * (1.0F - rest) * group.nll * (factor / rest);
+    slope = rest == 0.0F ? factor : factor + falls;
+  }
+  const Floats unit = group.rows * task.unit_share;
+  group.nll = ignored ? Floats{} : factor * group.nll;
+  group.smooth = ignored ? Floats{} : task.all_smoothing * log_sum + group.smooth;
+  group.shares = ignored ? Floats{} : group.rows * share * slope;
+  group.scale = ignored ? Floats{} : (group.shares + unit * task.all_smoothing) / group.sum;
+  group.rows = ignored ? Floats{} : group.rows;
 }
 
 /// The negative log-likelihood, and what the gradient needs.
+template <bool kPlain>
 [[gnu::always_inline]] inline void compute_softmax(const Task& task, Group& group) {
   Floats largest = group.values[0];
   Floats logit = group.values[0];
@@ -111,52 +128,85 @@ struct Task {
     largest = value > largest ? value : largest;
     logit = group.labels == static_cast<std::int32_t>(c) ? value : logit;
   }
-  Floats sum{};
-  for (std::int64_t c = 0; c < task.classes; ++c) {
-    group.values[c] = vec::exp(group.values[c] - largest);
-    sum += group.values[c];
-  }
+  compute_exponentials<kPlain>(task, largest, group);
   const Ints ignored = group.labels == kIgnored;
   Floats share;
   for (int p = 0; p < vec::kLanes; ++p) share[p] = task.shares[1 + group.labels[p]];
-  group.nll = ignored ? Floats{} : vec::log(sum) + (largest - logit);
-  group.scale = ignored ? Floats{} : share / sum;
-  group.sum = sum;
+  const Floats log_sum = vec::log(group.sum);
+  group.nll = ignored ? Floats{} : log_sum + (largest - logit);
+  group.scale = ignored ? Floats{} : share / group.sum;
+  if constexpr (!kPlain) modulate(task, share, log_sum, group);
 }
 
 /// grad = scale * (exp - [c == label] * sum): softmax minus one-hot, weighted.
 [[gnu::always_inline]] inline void store_gradient(const Task& task, std::int64_t begin,
                                                   std::int64_t pixels, const Group& group) {
-  const Tensor& gradient = task.arguments.grad_logits;
-  float* target = gradient.floats() + begin * gradient.row_stride;
-  for_each_class_lanes(task.classes, [&](std::int64_t first, std::int64_t lanes) {
-    const Ints label = group.labels - static_cast<std::int32_t>(first);
-    Floats rows[vec::kLanes];
-    for (int k = 0; k < vec::kLanes; ++k) {
-      const Floats softmax = group.values[first + k] * group.scale;
-      rows[k] = label == k ? vec::fma(-group.scale, group.sum, softmax) : softmax;
-    }
-    winograd::transpose(rows);
-    for (std::int64_t p = 0; p < pixels; ++p) {
-      vec::store(target + p * gradient.row_stride + first, rows[p], lanes);
-    }
+  store_classes(task.arguments.grad_logits, begin, pixels, [&](std::int64_t c) {
+    const Floats softmax = group.values[c] * group.scale;
+    return group.labels == static_cast<std::int32_t>(c) ? vec::fma(-group.scale, group.sum, softmax)
+                                                        : softmax;
   });
 }
 
+/// The same with what every class and the label are less by.
+void store_modulated_gradient(const Task& task, std::int64_t begin, std::int64_t pixels,
+                              const Group& group) {
+  const Floats unit = group.rows * task.unit_share;
+  store_classes(task.arguments.grad_logits, begin, pixels, [&](std::int64_t c) {
+    const Floats smoothed = group.values[c] * group.scale - unit * task.smoothing[c];
+    return group.labels == static_cast<std::int32_t>(c) ? smoothed - group.shares : smoothed;
+  });
+}
+
+/// Weighted loss of a group's pixels, added to `loss` in their order.
+template <bool kPlain>
+[[gnu::always_inline]] inline void add_pixels(const Task& task, const Group& group, double& loss) {
+  for (int p = 0; p < vec::kLanes; ++p) {
+    double pixel = task.weights[1 + group.labels[p]] * static_cast<double>(group.nll[p]);
+    if constexpr (!kPlain) {
+      pixel = static_cast<double>(group.rows[p]) * (pixel + static_cast<double>(group.smooth[p]));
+    }
+    loss += pixel;
+  }
+}
+
 /// Loss of pixels [begin, end), added in their order; writes their gradient when asked for.
+template <bool kPlain>
 double rows_loss(const Task& task, std::int64_t begin, std::int64_t end) {
+  const CrossEntropy& arguments = task.arguments;
   Group group;
   double loss = 0;
   vec::for_each_lanes(end - begin, [&](std::int64_t first, std::int64_t pixels) {
-    group.labels = load_labels(task, begin + first, pixels);
-    load_logits(task, begin + first, pixels, group);
-    compute_softmax(task, group);
-    for (int p = 0; p < vec::kLanes; ++p) {
-      loss += task.weights[1 + group.labels[p]] * static_cast<double>(group.nll[p]);
+    const std::int64_t row = begin + first;
+    group.labels = load_labels(arguments.labels, arguments.ignore_index, row, pixels);
+    load_logits(arguments.logits, row, pixels, group.values);
+    if constexpr (!kPlain) group.rows = row_weights(arguments, row, pixels);
+    compute_softmax<kPlain>(task, group);
+    add_pixels<kPlain>(task, group, loss);
+    if (!arguments.grad_logits) return;
+    if constexpr (kPlain) {
+      store_gradient(task, row, pixels, group);
+    } else {
+      store_modulated_gradient(task, row, pixels, group);
     }
-    if (task.arguments.grad_logits) store_gradient(task, begin + first, pixels, group);
   });
   return loss;
+}
+
+/// Of the labels of pixels [begin, end).
+void rows_probabilities(const Task& task, std::int64_t begin, std::int64_t end, float* to) {
+  const CrossEntropy& arguments = task.arguments;
+  Group group;
+  vec::for_each_lanes(end - begin, [&](std::int64_t first, std::int64_t pixels) {
+    const std::int64_t row = begin + first;
+    group.labels = load_labels(arguments.labels, arguments.ignore_index, row, pixels);
+    load_logits(arguments.logits, row, pixels, group.values);
+    group.rows = vec::broadcast(1);
+    compute_softmax<false>(task, group);
+    const Floats p = (group.sum - group.others) / group.sum;
+    const Floats known = p >= 0.0F ? p : Floats{};  // NaN, too: what is broken is not passed over
+    vec::store(to + row, group.labels == kIgnored ? vec::broadcast(2) : known, pixels);
+  });
 }
 
 /// The first of labels [begin, end) that is neither a class nor ignored, or kNoBadLabel.
@@ -187,6 +237,15 @@ void check_label_values(const Task& task, std::int64_t rows, int threads) {
                  " classes and is not ignore_index (", task.arguments.ignore_index, ")");
 }
 
+/// The arguments of a cross-entropy of which no loss is wanted.
+Task checked_task(const CrossEntropy& arguments, int threads) {
+  check_labels(arguments.logits.shape, arguments.labels);
+  check_fp32("cross_entropy", {&arguments.logits, &arguments.grad_logits});
+  Task task(arguments);
+  check_label_values(task, arguments.logits.shape.rows(), threads);
+  return task;
+}
+
 int largest_of(const float* logits, std::int64_t classes) {
   int best = 0;
   for (int c = 1; c < classes; ++c) {
@@ -200,10 +259,8 @@ int largest_of(const float* logits, std::int64_t classes) {
 void CpuBackend::cross_entropy(const CrossEntropy& arguments) {
   const std::int64_t rows = arguments.logits.shape.rows();
   if (rows == 0) return;
-  check_labels(arguments.logits.shape, arguments.labels);
-  check_fp32("cross_entropy", {&arguments.logits, &arguments.grad_logits});
-  const Task task(arguments);
-  check_label_values(task, rows, threads_);
+  const Task task = checked_task(arguments, threads_);
+  const auto rows_of = task.plain() ? rows_loss<true> : rows_loss<false>;
   const std::int64_t images = arguments.logits.shape.batch();
   const std::int64_t image_rows = rows / images;
   const std::int64_t tasks = (image_rows + kTaskRows - 1) / kTaskRows;  // of an image
@@ -214,8 +271,8 @@ void CpuBackend::cross_entropy(const CrossEntropy& arguments) {
                  for (std::int64_t t = begin; t < end; ++t) {
                    const std::int64_t image = t / tasks * image_rows;
                    const std::int64_t first = t % tasks * kTaskRows;
-                   losses[t] = rows_loss(task, image + first,
-                                         image + std::min(image_rows, first + kTaskRows));
+                   losses[t] = rows_of(task, image + first,
+                                       image + std::min(image_rows, first + kTaskRows));
                  }
                });
   double total = 0;
@@ -226,6 +283,22 @@ void CpuBackend::cross_entropy(const CrossEntropy& arguments) {
     total += loss;
   }
   *arguments.loss += total;
+}
+
+void CpuBackend::label_probabilities(const LabelProbabilities& arguments) {
+  const std::int64_t rows = arguments.logits.shape.rows();
+  if (rows == 0) return;
+  CrossEntropy unweighted;
+  unweighted.logits = arguments.logits;
+  unweighted.labels = arguments.labels;
+  unweighted.ignore_index = arguments.ignore_index;
+  const Task task = checked_task(unweighted, threads_);
+  const std::int64_t groups = (rows + vec::kLanes - 1) / vec::kLanes;
+  parallel_for(groups, vec::kLanes * task.classes, threads_,
+               [&](std::int64_t begin, std::int64_t end) {
+                 const std::int64_t last = std::min(rows, end * vec::kLanes);
+                 rows_probabilities(task, begin * vec::kLanes, last, arguments.probabilities);
+               });
 }
 
 void CpuBackend::reset_sums(double* sums, int count) {

@@ -72,6 +72,7 @@ void CpuBackend::mean_squared_error(const MeanSquaredError& arguments) {
   check_fp32("mean_squared_error", {&arguments.output});
   const double normalizer = arguments.normalizer.get();
   const float share = squared_error_share(normalizer, arguments.grad_scale.get());
+  const float* weights = arguments.sample_weights;
   const std::int64_t image = shape.rows_per_sample();
   const std::int64_t rows = std::max<std::int64_t>(1, kTaskElements / shape.channels());
   const std::int64_t per_image = (image + rows - 1) / rows;
@@ -80,9 +81,10 @@ void CpuBackend::mean_squared_error(const MeanSquaredError& arguments) {
   parallel_for(tasks, std::min(rows, image) * shape.channels(), threads_,
                [&](std::int64_t begin, std::int64_t end) {
                  for (std::int64_t t = begin; t < end; ++t) {
-                   const std::int64_t first = t / per_image * image;
+                   const std::int64_t n = t / per_image;
+                   const std::int64_t first = n * image;
                    const std::int64_t row = t % per_image * rows;
-                   sums[t] = rows_squares(arguments, share, first + row,
+                   sums[t] = rows_squares(arguments, share * weight_of(weights, n), first + row,
                                           first + std::min(image, row + rows));
                  }
                });
@@ -90,7 +92,8 @@ void CpuBackend::mean_squared_error(const MeanSquaredError& arguments) {
   for (std::int64_t n = 0; n < shape.batch(); ++n) {
     const double* parts = sums + n * per_image;
     const double squares = std::accumulate(parts, parts + per_image, 0.0);
-    const double loss = normalizer == 0 ? 0 : squares / normalizer;
+    const double weighted = squares * static_cast<double>(weight_of(weights, n));
+    const double loss = normalizer == 0 ? 0 : weighted / normalizer;
     if (arguments.image_losses != nullptr) arguments.image_losses[n] += loss;
     total += loss;
   }

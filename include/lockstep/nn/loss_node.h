@@ -1,0 +1,108 @@
+#pragma once
+// What computes a loss for one replica: the end of a network's forward pass and the start of its
+// backward pass. A loss of one's own that is more than a formula of elements (ElementwiseLoss)
+// derives from LossNode, and its value makes it (nn/loss.h).
+//
+// The one rule: the loss is of the global batch. A node adds this replica's part of it, divided by
+// the normalizer of the whole; what takes more knowledge of other replicas it exchanges, and then
+// every node does so in every step, with or without samples.
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "lockstep/backend/backend.h"
+#include "lockstep/nn/network.h"
+
+namespace lockstep {
+
+class Communicator;  // lockstep/sync/communicator.h
+
+/// What an output is compared with.
+struct LossTarget {
+  bool labels = false;    // Batch::labels; else values, Batch::targets of the output
+  int ignore_index = -1;  // a label that does not count
+};
+
+/// Where a node is to be.
+struct LossSite {
+  std::string output;      // its name
+  const Network& network;  // set to the largest batch that will come; looked at for set-up only
+  int index = 0;           // of the loss among those of the run
+};
+
+/// A whole global batch, from which a loss's normalizer is made.
+struct LossCounts {
+  std::span<const double> labels;  // [class] valid ones, times their samples' weights
+  double samples = 0;              // times their weights
+  double elements = 0;             // of the output, of all samples, times their weights
+};
+
+/// A replica's part of a training step or of an evaluation; what is pointed to is device memory.
+struct LossPass {
+  Tensor output;  // [N, ..., C]; N may be 0
+  Tensor target;  // uint16 [N, ..., 1], or fp32 of the output's shape
+  /// To be written, multiplied by `grad_scale`; null: only the loss.
+  Tensor grad_output = {};
+  const float* sample_weights = nullptr;  // [N]; null: all 1
+  DeviceScalar<double> normalizer = 1.0;  // of the whole global batch
+  DeviceScalar<float> grad_scale = 1.0F;
+  double* loss = nullptr;  // += this replica's part
+  /// [N], += what each sample adds to the loss. Null: not wanted.
+  double* image_losses = nullptr;
+  Communicator* communicator = nullptr;  // null: one device on its own
+};
+
+/// Owned by its replica and used by that replica's thread; of use for every network of one model.
+class LossNode {
+ public:
+  LossNode(const LossSite& site, float weight, const LossTarget& target);
+  LossNode(const LossNode&) = delete;
+  LossNode& operator=(const LossNode&) = delete;
+  virtual ~LossNode() = default;
+
+  const std::string& output() const { return output_; }
+  std::size_t output_index() const { return index_; }
+  /// Channels of the output.
+  std::int64_t classes() const { return classes_; }
+  bool takes_labels() const { return target_.labels; }
+  int ignore_index() const { return target_.ignore_index; }
+
+  /// What the output is compared with, in `memory`, for the batch that `network` is set to: labels,
+  /// uint16 [N, ..., 1], or values, fp32 of the output's shape.
+  Tensor target(const Network& network, void* memory) const;
+
+  /// What the loss of a global batch is divided by, which the loss's weight is part of. 0: the loss
+  /// and its gradient are 0.
+  double normalizer(const LossCounts& counts) const;
+
+  /// What the sum of an evaluation is a sum of: valid labels, or elements.
+  virtual double terms(const LossCounts& counts) const;
+
+  /// Adds this replica's part of the loss and writes the output's gradient.
+  virtual void compute(const LossPass& pass) = 0;
+  /// Adds the sum over all terms, without weights of classes, to the loss. No replica waits for
+  /// another. By default as `compute`.
+  virtual void evaluate(const LossPass& pass) { compute(pass); }
+
+ protected:
+  /// What a mean over the global batch is divided by. By default the terms.
+  virtual double mean_over(const LossCounts& counts) const { return terms(counts); }
+
+  Backend& backend() const { return backend_; }
+
+ private:
+  const std::string output_;
+  const float weight_;
+  const LossTarget target_;
+  Backend& backend_;
+  const std::size_t index_;  // of the output
+  const std::int64_t classes_;
+};
+
+/// A node for a loss of elements. Throws ConfigError where the device does not compute it.
+std::unique_ptr<LossNode> make_element_node(const LossSite& site, float weight,
+                                            std::unique_ptr<const ElementFormula> formula);
+
+}  // namespace lockstep
