@@ -1,5 +1,7 @@
 #include "step/batch_input.h"
 
+#include <algorithm>
+
 #include "backend/operand_checks.h"
 #include "lockstep/core/check.h"
 
@@ -18,23 +20,23 @@ void check_same_labels(const LossNode& loss, const Shape& shape, const LossNode&
 }
 
 void check_count(const char* what, const LossNode& loss, std::size_t values, std::int64_t samples,
-                 const Shape& shape, bool exact) {
+                 const Shape& shape) {
   const std::int64_t each = elements_per_sample(shape);
   const auto expected = static_cast<std::size_t>(samples * each);
-  LOCKSTEP_CHECK(exact ? values == expected : values >= expected, "the batch's ", what,
-                 " for output '", loss.output(), "' do not fit its count: expected ", each,
-                 " per sample, got ", values, " for ", samples);
+  LOCKSTEP_CHECK(values == expected, "the batch's ", what, " for output '", loss.output(),
+                 "' do not fit its count: expected ", each, " per sample, got ", values, " for ",
+                 samples);
 }
 
 void check_targets(const Batch& batch, const LossNode& loss, const Shape& shape) {
   if (loss.cross_entropy() != nullptr) {
-    return check_count("labels", loss, batch.labels.size(), batch.count(), shape, false);
+    return check_count("labels", loss, batch.labels.size(), batch.count(), shape);
   }
   const auto found = batch.targets.find(loss.output());
   LOCKSTEP_CHECK(found != batch.targets.end(), "the batch has no targets for output '",
                  loss.output(), "'; Batch::targets[\"", loss.output(), "\"] takes ",
                  elements_per_sample(shape), " values per sample");
-  check_count("targets", loss, found->second.size(), batch.count(), shape, true);
+  check_count("targets", loss, found->second.size(), batch.count(), shape);
 }
 
 }  // namespace
@@ -124,6 +126,13 @@ void BatchInput::check(const Batch& batch) const {
   for (const LossNode& loss : losses_) {
     check_targets(batch, loss, loss.target(network_, nullptr).shape);
   }
+  for (const auto& [name, values] : batch.targets) {
+    const bool known = std::any_of(losses_.begin(), losses_.end(), [&](const LossNode& loss) {
+      return loss.cross_entropy() == nullptr && loss.output() == name;
+    });
+    LOCKSTEP_CHECK(known, "Batch::targets has '", name, "' (", values.size(),
+                   " values), but no loss that takes targets is at an output of that name");
+  }
 }
 
 double BatchInput::normalizer(std::size_t loss, std::span<const Batch> batches) {
@@ -156,9 +165,17 @@ void add_label_counts(const Batch& batch, std::size_t positions, int ignore_inde
   LOCKSTEP_CHECK(batch.class_pixels.empty() || batch.class_pixels.size() == counts.size(),
                  "expected label counts of ", counts.size(), " classes, got ",
                  batch.class_pixels.size());
-  for (std::size_t c = 0; c < batch.class_pixels.size(); ++c) counts[c] += batch.class_pixels[c];
-  if (!batch.class_pixels.empty()) return;
   const std::size_t labels = static_cast<std::size_t>(batch.count()) * positions;
+  std::int64_t counted = 0;
+  for (std::size_t c = 0; c < batch.class_pixels.size(); ++c) {
+    LOCKSTEP_CHECK(batch.class_pixels[c] >= 0, "Batch::class_pixels counts ", batch.class_pixels[c],
+                   " labels of class ", c);
+    counts[c] += batch.class_pixels[c];
+    counted += batch.class_pixels[c];
+  }
+  LOCKSTEP_CHECK(counted <= static_cast<std::int64_t>(labels), "Batch::class_pixels counts ",
+                 counted, " labels, and the batch has ", labels);
+  if (!batch.class_pixels.empty()) return;
   for (std::size_t i = 0; i < labels; ++i) {
     const Label label = batch.labels[i];
     if (label == ignore_index) continue;

@@ -45,7 +45,8 @@ TrainStep::TrainStep(const DataParallelOptions& options, SyncGroup& group, int r
       totals_(backend_, losses_.size(), fixed_order_sums()),
       scalars_(backend_.allocate(sizeof(StepScalars))),
       scaler_(options.loss_scale, backend_, totals_.sums(), losses_.size()),
-      recording_(group.recorder(rank), network) {}
+      recording_(group.recorder(rank), network),
+      statistics_(network.parameters(), backend_) {}
 
 FixedOrderSums TrainStep::fixed_order_sums() const {
   if (!backend_.sums_by_image()) return {};
@@ -117,6 +118,7 @@ void TrainStep::issue(const StepInput& input) {
   const BatchPart& first = own(input.parts).front();
   upload_scalars(input.scalars);
   input_.load(first, 0, input.staged);
+  statistics_.save(input.slot);
   recording_.run(input.mode, context(first.sample_offset), [this, &input] { compute(input); });
   totals_.start_readback(input.slot);
   if (!backend_.asynchronous()) {  // else streams wait, not the thread
@@ -176,6 +178,11 @@ void TrainStep::compute_losses() {
                                 scaler_.scale(), &totals_.sums().losses[i],
                                 totals_.image_losses(i));
   }
+}
+
+void TrainStep::give_up(int slot) {
+  statistics_.restore(slot);
+  totals_.clear();
 }
 
 StepOutcome TrainStep::finish(int slot) {

@@ -23,8 +23,8 @@ LossNode::LossNode(const NamedLoss& loss, const Network& network, Backend& backe
   if (cross_entropy() == nullptr || cross_entropy()->class_weight.empty()) return;
   const std::vector<float>& weights = cross_entropy()->class_weight;
   if (weights.size() != static_cast<std::size_t>(classes_)) {
-    throw ConfigError(concat("loss.class_weight has ", weights.size(), " values for ", classes_,
-                             " classes; give one per class, or none"));
+    throw ConfigError(concat("CrossEntropyLoss::class_weight has ", weights.size(), " values for ",
+                             classes_, " classes; give one per class, or none"));
   }
   class_weight_ = backend.allocate(weights.size() * sizeof(float));
   backend.upload(Tensor(class_weight_.data(), Shape{1, classes_}), weights.data());
