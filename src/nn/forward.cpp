@@ -1,6 +1,5 @@
 #include "nn/forward.h"
 
-#include <optional>
 #include <utility>
 
 #include "lockstep/core/check.h"
@@ -71,36 +70,59 @@ std::span<const float> Forward::read_logits() {
 // --- Predictor: a Forward with a backend, a store and weights of its own ---
 
 struct Predictor::Impl {
+  /// A network with weights: made by the first images, which say what shape it has.
+  struct Loaded {
+    Loaded(const ForwardOptions& options, Backend& backend) : forward(options, backend, store) {}
+    ParameterStore store;
+    Forward forward;
+  };
+
   Impl(Model&& model, const TensorMap& state_dict, const PredictorOptions& options)
       : backend(
             make_backend(options.device, options.threads > 0 ? options.threads : host_threads())),
-        weights(state_dict),
-        forward({.model = std::move(model), .norm = options.norm, .output = options.output},
-                *backend, store) {}
+        run({.model = std::move(model), .norm = options.norm, .output = options.output}),
+        weights(state_dict) {}
+
+  /// Images that do not fit leave nothing behind, so that others still may.
+  void load(const Shape& shape);
 
   const std::unique_ptr<Backend> backend;
-  std::optional<TensorMap> weights;  // until the first batch says what shape the network has
-  ParameterStore store;
-  Forward forward;
+  const ForwardOptions run;
+  TensorMap weights;  // until they are loaded
+  std::unique_ptr<Loaded> network;
   std::vector<std::int32_t> classes;
 };
 
-Predictor::Predictor(Model model, const TensorMap& weights, const PredictorOptions& options)
-    : impl_(std::make_unique<Impl>(std::move(model), weights, options)) {}
+void Predictor::Impl::load(const Shape& shape) {
+  auto fresh = std::make_unique<Loaded>(run, *backend);
+  fresh->forward.prepare(shape);
+  try {
+    load_state_dict(weights, fresh->store, *backend, true);
+  } catch (const DataError& error) {
+    throw DataError(concat(error.what(), " (the model was declared for images of the shape ",
+                           to_string(shape), ")"));
+  }
+  weights.clear();
+  network = std::move(fresh);
+}
 
+Predictor::Predictor(Model model, const TensorMap& weights, const PredictorOptions& options) {
+  if (model == nullptr) throw ConfigError("a predictor needs a model; it is null");
+  impl_ = std::make_unique<Impl>(std::move(model), weights, options);
+}
+
+Predictor::Predictor(Predictor&&) noexcept = default;
+Predictor& Predictor::operator=(Predictor&&) noexcept = default;
 Predictor::~Predictor() = default;
 
 Prediction Predictor::predict(std::span<const float> images, const Shape& shape) {
   LOCKSTEP_CHECK(static_cast<std::int64_t>(images.size()) == shape.elements(), "expected ",
                  shape.elements(), " values of images ", to_string(shape), ", got ", images.size());
   Impl& impl = *impl_;
-  impl.forward.prepare(shape);
-  if (impl.weights) {
-    load_state_dict(*impl.weights, impl.store, *impl.backend, true);
-    impl.weights.reset();
-  }
-  const Shape output = impl.forward.run(images.data()).shape;
-  const std::span<const float> logits = impl.forward.read_logits();
+  impl.network ? static_cast<void>(impl.network->forward.prepare(shape)) : impl.load(shape);
+  Forward& forward = impl.network->forward;
+  const Shape output = forward.run(images.data()).shape;
+  const std::span<const float> logits = forward.read_logits();
   argmax_rows(logits, output.channels(), impl.classes);
   return {output, logits, impl.classes};
 }

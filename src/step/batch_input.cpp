@@ -21,23 +21,23 @@ void check_same_labels(const LossNode& loss, const Shape& shape, const LossNode&
 }
 
 void check_count(const char* what, const LossNode& loss, std::size_t values, std::int64_t samples,
-                 const Shape& shape, bool exact) {
+                 const Shape& shape) {
   const std::int64_t each = elements_per_sample(shape);
   const auto expected = static_cast<std::size_t>(samples * each);
-  LOCKSTEP_CHECK(exact ? values == expected : values >= expected, "the batch's ", what,
-                 " for output '", loss.output(), "' do not fit its count: expected ", each,
-                 " per sample, got ", values, " for ", samples);
+  LOCKSTEP_CHECK(values == expected, "the batch's ", what, " for output '", loss.output(),
+                 "' do not fit its count: expected ", each, " per sample, got ", values, " for ",
+                 samples);
 }
 
 void check_targets(const Batch& batch, const LossNode& loss, const Shape& shape) {
   if (loss.takes_labels()) {
-    return check_count("labels", loss, batch.labels.size(), batch.count(), shape, false);
+    return check_count("labels", loss, batch.labels.size(), batch.count(), shape);
   }
   const auto found = batch.targets.find(loss.output());
   LOCKSTEP_CHECK(found != batch.targets.end(), "the batch has no targets for output '",
                  loss.output(), "'; Batch::targets[\"", loss.output(), "\"] takes ",
                  elements_per_sample(shape), " values per sample");
-  check_count("targets", loss, found->second.size(), batch.count(), shape, true);
+  check_count("targets", loss, found->second.size(), batch.count(), shape);
 }
 
 void check_weights(const Batch& batch) {
@@ -163,6 +163,13 @@ void BatchInput::check(const Batch& batch) const {
   for (const auto& loss : losses_) {
     check_targets(batch, *loss, loss->target(network_, nullptr).shape);
   }
+  for (const auto& [name, values] : batch.targets) {
+    const bool known = std::any_of(losses_.begin(), losses_.end(), [&](const auto& loss) {
+      return !loss->takes_labels() && loss->output() == name;
+    });
+    LOCKSTEP_CHECK(known, "Batch::targets has '", name, "' (", values.size(),
+                   " values), but no loss that takes targets is at an output of that name");
+  }
   if (weights_.memory.data() != nullptr) return check_weights(batch);
   LOCKSTEP_CHECK(batch.sample_weights.empty(), "the batch has sample_weights, which count with ",
                  "DataParallelOptions::sample_weights = true");
@@ -207,19 +214,31 @@ void add_labels(std::span<const Label> labels, int ignore_index, double weight,
   }
 }
 
+void check_known(std::span<const std::int64_t> known, std::size_t classes, std::size_t labels) {
+  LOCKSTEP_CHECK(known.size() == classes, "expected label counts of ", classes, " classes, got ",
+                 known.size());
+  std::int64_t counted = 0;
+  for (std::size_t c = 0; c < known.size(); ++c) {
+    LOCKSTEP_CHECK(known[c] >= 0, "Batch::class_pixels counts ", known[c], " labels of class ", c);
+    counted += known[c];
+  }
+  LOCKSTEP_CHECK(counted <= static_cast<std::int64_t>(labels), "Batch::class_pixels counts ",
+                 counted, " labels, and the batch has ", labels);
+}
+
 }  // namespace
 
 void add_label_counts(const Batch& batch, std::size_t positions, int ignore_index,
                       std::span<double> counts, bool sample_weights) {
   const std::vector<std::int64_t>& known = batch.class_pixels;
-  LOCKSTEP_CHECK(known.empty() || known.size() == counts.size(), "expected label counts of ",
-                 counts.size(), " classes, got ", known.size());
+  const auto samples = static_cast<std::size_t>(batch.count());
+  if (!known.empty()) check_known(known, counts.size(), samples * positions);
   if (!known.empty() && !sample_weights) {
     for (std::size_t c = 0; c < known.size(); ++c) counts[c] += static_cast<double>(known[c]);
     return;
   }
   const std::span<const Label> labels(batch.labels);
-  for (std::size_t n = 0; n < batch.samples.size(); ++n) {
+  for (std::size_t n = 0; n < samples; ++n) {
     add_labels(labels.subspan(n * positions, positions), ignore_index,
                sample_weights ? static_cast<double>(batch.sample_weights[n]) : 1.0, counts);
   }

@@ -10,44 +10,41 @@
 namespace lockstep {
 namespace {
 
-void check_losses(const DataParallelOptions& options) {
-  const std::size_t count = options.losses.size();
-  LOCKSTEP_CHECK(count >= 1 && count <= kMaxLosses, "expected 1 to ", kMaxLosses, " losses, got ",
-                 count);
-  for (const NamedLoss& loss : options.losses) loss.loss.check();
+template <typename... Words>
+void require(bool holds, const Words&... words) {
+  if (!holds) throw ConfigError(concat(words...));
 }
 
-// Here, and not first when the layers meet.
-void check_process_groups(const DataParallelOptions& options, int ranks) {
-  const BatchNormOptions& norm = options.norm.options;
-  if (norm.mode != BatchNormMode::kSync) return;
-  if (norm.process_groups.empty()) return;
-  ascending(norm.process_groups, ranks);
+void check_losses(const DataParallelOptions& options) {
+  const std::size_t count = options.losses.size();
+  require(count >= 1 && count <= kMaxLosses, "expected 1 to ", kMaxLosses, " losses, got ", count,
+          "; DataParallelOptions::losses names the outputs that are trained");
+  for (const NamedLoss& loss : options.losses) loss.loss.check();
 }
 
 void check_precision(const DataParallelOptions& options) {
   if (options.activations == DType::kFloat32) return;
   for (const Device& device : options.devices) {
     if (device.kind != DeviceKind::kCpu) continue;
-    throw ConfigError(concat("run.precision = \"", to_string(options.activations),
-                             "\" needs GPUs, but ", to_string(device),
-                             " is asked for, and the CPU computes in fp32; use ",
-                             "run.precision = \"fp32\", or -d cuda:all"));
+    throw ConfigError(
+        concat("DataParallelOptions::activations = \"", to_string(options.activations),
+               "\" needs GPUs, but ", to_string(device),
+               " is asked for, and the CPU computes in fp32; use ",
+               "DataParallelOptions::activations = \"fp32\", or the devices cuda:all"));
   }
 }
 
 void check_loss_scale(const LossScaleOptions& scale) {
   int exponent = 0;
-  LOCKSTEP_CHECK(scale.initial >= 1 && std::isfinite(scale.initial) &&
-                     std::frexp(scale.initial, &exponent) == 0.5F,
-                 "the initial loss scale must be a power of two and at least 1, is ",
-                 scale.initial);
-  LOCKSTEP_CHECK(scale.growth_interval > 0, "expected a growth interval of at least 1 step, got ",
-                 scale.growth_interval);
+  require(scale.initial >= 1 && std::isfinite(scale.initial) &&
+              std::frexp(scale.initial, &exponent) == 0.5F,
+          "the initial loss scale must be a power of two and at least 1, is ", scale.initial);
+  require(scale.growth_interval > 0, "expected a growth interval of at least 1 step, got ",
+          scale.growth_interval);
 }
 
 std::string norm_obstacle(const Network& network) {
-  for (const BatchNormLayer* layer : network.batch_norms()) {
+  for (const BatchNormLayer* layer : batch_norms_of(network)) {
     const NormLayer& norm = layer->config().norm;
     if (norm.is_frozen()) continue;
     if (norm.options.mode != BatchNormMode::kSync) {
@@ -73,14 +70,18 @@ std::string sharing_obstacle(const Network& network) {
 
 }  // namespace
 
-void check_options(const DataParallelOptions& options, int ranks) {
-  LOCKSTEP_CHECK(options.input.rank() >= 2 && options.input.elements() > 0,
-                 "expected the shape of the largest global batch, [N, ..., C], got ",
-                 to_string(options.input));
-  LOCKSTEP_CHECK(options.accumulate >= 1 && options.accumulate <= options.input.batch(),
-                 "expected 1 to ", options.input.batch(), " micro-batches of a batch of ",
-                 options.input.batch(), ", got ", options.accumulate);
-  check_process_groups(options, ranks);
+void check_options(const DataParallelOptions& options) {
+  require(options.model != nullptr, "DataParallelOptions::model is null; give a function that ",
+          "declares a network");
+  require(!options.devices.empty(), "DataParallelOptions::devices is empty; expected at least one ",
+          "device");
+  require(
+      options.input.rank() >= 2 && options.input.elements() > 0,
+      "DataParallelOptions::input: expected the shape of the largest global batch, [N, ..., C], ",
+      "got ", to_string(options.input));
+  require(options.accumulate >= 1 && options.accumulate <= options.input.batch(), "expected 1 to ",
+          options.input.batch(), " micro-batches of a batch of ", options.input.batch(), ", got ",
+          options.accumulate);
   check_losses(options);
   check_optimizer(options.optimizer, options.parameter_groups);
   check_clipping(options.gradient_clipping);
@@ -88,35 +89,49 @@ void check_options(const DataParallelOptions& options, int ranks) {
   if (options.loss_scale) check_loss_scale(*options.loss_scale);
 }
 
+void check_process_groups(const DataParallelOptions& options, int ranks) {
+  const BatchNormOptions& norm = options.norm.options;
+  if (norm.mode != BatchNormMode::kSync) return;
+  if (norm.process_groups.empty()) return;
+  ascending(norm.process_groups, ranks);
+}
+
 void check_recording(const DataParallelOptions& options, const GradientExchangeChoice& exchange,
                      bool can_record) {
   if (options.communicator.world.get().size() > 1) {
     throw ConfigError(
-        "run.cuda_graph = true replays steps without the host, but the hosts of several processes "
+        "DataParallelOptions::cuda_graph = true replays steps without the host, but the hosts of "
+        "several processes "
         "exchange statistics and gradients in every step; set it to false, or use one process");
   }
   if (!can_record) {
     throw ConfigError(
-        "run.cuda_graph = true needs replicas on GPUs and the transport 'event'; set it to false");
+        "DataParallelOptions::cuda_graph = true needs replicas on GPUs and the transport 'event'; "
+        "set it to false");
   }
   if (exchange.kind == GradientExchangeKind::kAllReduce) {
-    throw ConfigError(concat(
-        "run.cuda_graph = true needs run.gradient_exchange = \"owner\"; it is \"all_reduce\" (",
-        exchange.reason, ")"));
+    throw ConfigError(
+        concat("DataParallelOptions::cuda_graph = true needs GradientExchangeOptions::kind = "
+               "\"owner\"; it is \"all_reduce\" (",
+               exchange.reason, ")"));
   }
   if (!options.norm.options.momentum) {
     throw ConfigError(
-        "run.cuda_graph = true replays every step with one momentum: bn.momentum = \"cumulative\" "
-        "changes from step to step; give a number, or set run.cuda_graph to false");
+        "DataParallelOptions::cuda_graph = true replays every step with one momentum: "
+        "BatchNormOptions::momentum = \"cumulative\" "
+        "changes from step to step; give a number, or set DataParallelOptions::cuda_graph to "
+        "false");
   }
   if (options.accumulate > 1) {
     throw ConfigError(
-        "run.cuda_graph = true records a step of one micro-batch; set batch.accumulate to 1, or "
-        "run.cuda_graph to false");
+        "DataParallelOptions::cuda_graph = true records a step of one micro-batch; set "
+        "DataParallelOptions::accumulate to 1, or "
+        "DataParallelOptions::cuda_graph to false");
   }
   if (options.communicator.hook) {
     throw ConfigError(
-        "run.cuda_graph = true replays exchanges without the host, so that nothing can be injected "
+        "DataParallelOptions::cuda_graph = true replays exchanges without the host, so that "
+        "nothing can be injected "
         "into them; set it to false");
   }
 }
@@ -124,9 +139,9 @@ void check_recording(const DataParallelOptions& options, const GradientExchangeC
 std::string placement_obstacle(const DataParallelOptions& options,
                                const GradientExchangeChoice& exchange, const Network& network) {
   if (!network.backend().sums_by_image()) {
-    return "GPUs keep sums image by image only with run.placement_invariant = true";
+    return "GPUs keep sums image by image only where placement invariance is asked for";
   }
-  if (options.accumulate > 1) return "a batch is cut into micro-batches (batch.accumulate)";
+  if (options.accumulate > 1) return "a batch is cut into micro-batches";
   if (exchange.kind != GradientExchangeKind::kOwner) {
     return "the gradient exchange is all_reduce, whose sums have an order of their own, not owner";
   }

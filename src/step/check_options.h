@@ -9,9 +9,12 @@
 
 namespace lockstep {
 
-/// Throws Error or ConfigError naming the option, what was expected and what to do. `ranks`: of all
-/// processes.
-void check_options(const DataParallelOptions& options, int ranks);
+/// Throws ConfigError naming the option, what was expected and what to do.
+void check_options(const DataParallelOptions& options);
+
+/// The same of ranks that share their statistics. `ranks`: of all processes. Here, and not first
+/// when the layers meet.
+void check_process_groups(const DataParallelOptions& options, int ranks);
 
 /// The same for steps that are replayed. `can_record`: of the transport.
 void check_recording(const DataParallelOptions& options, const GradientExchangeChoice& exchange,

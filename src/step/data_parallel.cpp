@@ -1,6 +1,7 @@
 // Construction and the training step.
 
 #include <algorithm>
+#include <cmath>
 #include <exception>
 #include <utility>
 
@@ -23,12 +24,32 @@ GradientExchangeChoice chosen_exchange(const DataParallelOptions& options) {
   const GradientExchangeKind wanted = options.gradient_exchange.kind;
   const bool open = wanted == GradientExchangeKind::kAuto;
   if (options.placement_invariant && open) {
-    return {GradientExchangeKind::kOwner, "sums in one order (run.placement_invariant)"};
+    return {GradientExchangeKind::kOwner, "sums in one order, as placement invariance asks for"};
   }
   if (options.communicator.world.get().size() > 1 && open) {
     return {GradientExchangeKind::kOwner, "several processes"};
   }
   return choose_gradient_exchange(wanted, options.devices);
+}
+
+DataParallelOptions checked(DataParallelOptions&& options) {
+  check_options(options);
+  return std::move(options);
+}
+
+void check_step(std::int64_t step, float lr) {
+  if (step < 0) throw ConfigError(concat("the steps of a run count from 0, got step ", step));
+  if (lr >= 0 && std::isfinite(lr)) return;
+  throw ConfigError(concat("step ", step, ": expected a learning rate that is finite and not ",
+                           "negative, got ", lr));
+}
+
+void check_images(const Batch& batch, const Shape& input) {
+  const std::int64_t each = input.rows_per_sample() * input.channels();
+  LOCKSTEP_CHECK(static_cast<std::int64_t>(batch.images.size()) == batch.count() * each,
+                 "expected ", batch.count() * each, " values of images, ", each,
+                 " for each of the ", batch.count(), " samples of the batch, got ",
+                 batch.images.size(), "; an input is ", to_string(input.with_batch(1)));
 }
 
 std::uint64_t dropout_seed(std::uint64_t seed, std::int64_t step) {
@@ -44,7 +65,7 @@ int threads_per_replica(int replicas) { return std::max(1, host_threads() / repl
 // --- replicate ---
 
 DataParallel::Impl::Impl(DataParallelOptions&& run_options)
-    : options(std::move(run_options)),
+    : options(checked(std::move(run_options))),
       exchange(chosen_exchange(options)),
       sync_group(options.devices, sync_group_options(options, exchange)),
       scatter(options, sync_group.size()),
@@ -54,18 +75,34 @@ DataParallel::Impl::Impl(DataParallelOptions&& run_options)
       outcomes(static_cast<std::size_t>(sync_group.size())),
       rank_steps(outcomes.size()),
       recording_schedule(options.cuda_graph, options.input.batch()) {
-  check_options(options, ranks());
+  check_process_groups(options, ranks());
   if (options.cuda_graph)
     check_recording(options, exchange, sync_group.recorder(first()) != nullptr);
   group = std::make_unique<ReplicaGroup>(options.devices, sync_group);
 }
 
-void DataParallel::Impl::build() {
+// An exception of the model is the caller's own, who may look for its type.
+void DataParallel::Impl::make_replicas() {
   const int threads = threads_per_replica(rank_layout().own_ranks());
-  group->run([&](int rank) {
-    replica_at(rank) = std::make_unique<Replica>(options, sync_group, rank, threads);
-  });
-  const Replica& any = *replicas.front();
+  try {
+    group->run([&](int rank) {
+      replica_at(rank) = std::make_unique<TrainingReplica>(options, sync_group, rank, threads);
+    });
+  } catch (const ReplicaError&) {
+    try {
+      std::rethrow_exception(sync_group.failure());
+    } catch (const ModelFailure& failure) {
+      std::rethrow_exception(failure.cause());
+    } catch (...) {
+    }
+    throw;
+  }
+  for (const auto& replica : replicas) check_same_layers(*replicas.front(), *replica);
+}
+
+void DataParallel::Impl::build() {
+  make_replicas();
+  const TrainingReplica& any = *replicas.front();
   if (rank_layout().processes() > 1) {
     world_gradients = std::make_unique<WorldGradients>(sync_group, any.store(), any.backend());
   }
@@ -75,7 +112,7 @@ void DataParallel::Impl::build() {
     peers.stores.push_back(&replica->store());
     replica->step().scaler().add_indicators(peers.indicators);
   }
-  run([&](Replica& replica) {
+  run([&](TrainingReplica& replica) {
     replica.step().join(peers, exchange);
     if (replica.rank() == 0)
       initialize_parameters(replica.store(), replica.backend(), options.seed);
@@ -85,9 +122,10 @@ void DataParallel::Impl::build() {
 void DataParallel::Impl::check_placement() const {
   const std::string obstacle = placement_obstacle();
   if (!options.placement_invariant || obstacle.empty()) return;
-  throw ConfigError(concat("run.placement_invariant = true asks for results that do not depend on ",
-                           "how batches are spread over devices, but ", obstacle,
-                           "; change that, or set run.placement_invariant to false"));
+  throw ConfigError(concat(
+      "DataParallelOptions::placement_invariant = true asks for results that do not depend on ",
+      "how batches are spread over devices, but ", obstacle,
+      "; change that, or set DataParallelOptions::placement_invariant to false"));
 }
 
 DataParallel::DataParallel(DataParallelOptions options)
@@ -103,9 +141,19 @@ DataParallel::DataParallel(DataParallelOptions options)
   }
 }
 
+DataParallel::DataParallel(DataParallel&&) noexcept = default;
+
+// What was here before goes with `old`.
+DataParallel& DataParallel::operator=(DataParallel&& other) noexcept {
+  DataParallel old(std::move(other));
+  std::swap(impl_, old.impl_);
+  return *this;
+}
+
 // Replicas read each other's memory on the device: none of it goes before all have done what they
 // were given, also in a run that failed.
 DataParallel::~DataParallel() {
+  if (!impl_) return;
   leave_stuck_threads();
   if (!impl_) return;
   for (const auto& replica : impl_->replicas) {
@@ -125,7 +173,7 @@ void DataParallel::leave_stuck_threads() {
 void DataParallel::Impl::call_on_replicate() {
   if (!options.on_replicate) return;
   for (int rank = first(); rank < first() + rank_layout().own_ranks(); ++rank) {
-    run([&](Replica& replica) {
+    run([&](TrainingReplica& replica) {
       if (replica.rank() != rank) return;
       options.on_replicate(
           {rank, ranks(), replica.device(), replica.backend(), replica.store(), replica.network()});
@@ -134,12 +182,13 @@ void DataParallel::Impl::call_on_replicate() {
 }
 
 void DataParallel::replicate() {
+  const OneThread::Call call(impl_->caller, "replicate");
   impl_->check_between_steps("replicate");
   if (size() > 1) {
     ReplicaState state;
-    impl_->run_on_first([&](Replica& first) { state = first.read_state(); });
+    impl_->attempt_on_first([&](TrainingReplica& first) { state = first.read_state(); });
     share_state(impl_->sync_group, state);
-    impl_->run([&](Replica& replica) {
+    impl_->run([&](TrainingReplica& replica) {
       if (replica.rank() != 0) replica.write_state(state);
     });
   }
@@ -159,18 +208,23 @@ void DataParallel::freeze_statistics() {
 
 // --- scatter ---
 
-void DataParallel::Impl::check_batch(const Batch& batch, std::int64_t most) const {
+void DataParallel::Impl::check_batch(const Batch& batch, std::int64_t most,
+                                     const char* whose) const {
   const Shape& input = options.input;
-  const bool images = input.rank() == 4 && batch.size != Size{};
-  const bool fits =
-      !images || (batch.size.height == input.height() && batch.size.width == input.width());
-  LOCKSTEP_CHECK(batch.count() <= most && fits, "expected at most ", most, " samples for an input ",
-                 "of ", to_string(input), ", got ", batch.count(), " of ", batch.size.height, "x",
-                 batch.size.width);
-  const auto samples = static_cast<std::size_t>(batch.count());
-  const auto rows = static_cast<std::size_t>(input.rows_per_sample());
-  LOCKSTEP_CHECK(batch.images.size() >= samples * rows * static_cast<std::size_t>(input.channels()),
-                 "the batch's images are shorter than its count says");
+  LOCKSTEP_CHECK(batch.count() <= most, "expected at most ", most, " samples, as ", whose,
+                 " of the planned input ", to_string(input), ", got ", batch.count());
+  LOCKSTEP_CHECK(batch.count() > 0 || batch.images.empty(), "Batch::samples is empty, but there ",
+                 "are ", batch.images.size(), " values of images; give every sample its index in ",
+                 "the data set, which also counts them");
+  if (input.rank() == 4 && batch.size != Size{}) {
+    LOCKSTEP_CHECK(batch.size.height == input.height() && batch.size.width == input.width(),
+                   "expected images of ", input.height(), "x", input.width(), ", as in the input ",
+                   to_string(input), ", got ", batch.size.height, "x", batch.size.width);
+  }
+  for (const std::int64_t sample : batch.samples) {
+    LOCKSTEP_CHECK(sample >= 0, "expected indices of samples from 0, got ", sample);
+  }
+  check_images(batch, input);
   replicas.front()->step().input().check(batch);
 }
 
@@ -189,6 +243,8 @@ StepScalars DataParallel::Impl::scalars(std::span<const Batch> batches, std::int
 void DataParallel::Impl::dispatch(StepInput input) {
   LOCKSTEP_CHECK(under_way.size() < kStepSlots, "step ", input.step, " is begun while ",
                  under_way.size(), " are under way; call finish_step first");
+  LOCKSTEP_CHECK(input.batch > 0, "step ", input.step, " got an empty batch; a step needs at ",
+                 "least one sample (Batch::samples counts them)");
   input.mode = recording_schedule.next_mode(input);
   input.slot = next_slot;
   group->run([this, &input](int rank) { replica_at(rank)->step().issue(input); });
@@ -197,19 +253,23 @@ void DataParallel::Impl::dispatch(StepInput input) {
 }
 
 void DataParallel::begin_step(const Batch& batch, std::int64_t step, float lr) {
-  impl_->check_batch(batch, impl_->options.input.batch());
+  const OneThread::Call call(impl_->caller, "begin_step");
+  check_step(step, lr);
+  impl_->check_batch(batch, impl_->options.input.batch(), "the largest global batch");
   const bool staged = !impl_->staged.empty();
   LOCKSTEP_CHECK(!staged || impl_->staged == batch.samples, "step ", step,
                  " got another batch than the one that was staged for it");
+  const StepScalars scalars = impl_->scalars({&impl_->shared_labels.share(batch), 1}, step, lr);
   impl_->staged.clear();
   impl_->dispatch({.step = step,
-                   .scalars = impl_->scalars({&impl_->shared_labels.share(batch), 1}, step, lr),
+                   .scalars = scalars,
                    .staged = staged,
                    .batch = batch.count(),
                    .parts = impl_->scatter(batch)});
 }
 
 StepResult DataParallel::train_step(const Batch& batch, std::int64_t step, float lr) {
+  const OneThread::Call call(impl_->caller, "train_step");
   impl_->check_between_steps("train_step");
   begin_step(batch, step, lr);
   return finish_step();
@@ -220,6 +280,8 @@ StepResult DataParallel::train_step(const Batch& batch, std::int64_t step) {
 }
 
 StepResult DataParallel::train_step(std::span<const Batch> batches, std::int64_t step, float lr) {
+  const OneThread::Call call(impl_->caller, "train_step");
+  check_step(step, lr);
   impl_->check_between_steps("train_step");
   if (impl_->rank_layout().processes() > 1) {
     throw ConfigError(
@@ -231,31 +293,34 @@ StepResult DataParallel::train_step(std::span<const Batch> batches, std::int64_t
   const std::int64_t most = impl_->replicas.front()->network().planned_batch() * accumulate;
   std::int64_t count = 0;
   for (const Batch& batch : batches) {
-    impl_->check_batch(batch, most);
+    impl_->check_batch(batch, most, "a device's part of the largest global batch");
     count += batch.count();
   }
+  const StepScalars scalars = impl_->scalars(batches, step, lr);
   impl_->staged.clear();
-  impl_->dispatch({.step = step,
-                   .scalars = impl_->scalars(batches, step, lr),
-                   .batch = count,
-                   .parts = impl_->scatter(batches)});
+  impl_->dispatch(
+      {.step = step, .scalars = scalars, .batch = count, .parts = impl_->scatter(batches)});
   return finish_step();
 }
 
 void DataParallel::stage_next(const Batch& batch) {
+  const OneThread::Call call(impl_->caller, "stage_next");
   if (!impl_->replicas.front()->step().input().prefetches()) return;
-  impl_->check_batch(batch, impl_->options.input.batch());
+  impl_->check_batch(batch, impl_->options.input.batch(), "the largest global batch");
   const std::span<const BatchPart> parts = impl_->scatter(batch);
-  impl_->run([parts](Replica& replica) { replica.step().prefetch(parts); });
+  impl_->run([parts](TrainingReplica& replica) { replica.step().prefetch(parts); });
   impl_->staged = batch.samples;
 }
 
 void DataParallel::forward(const Batch& batch) {
+  const OneThread::Call call(impl_->caller, "forward");
   impl_->check_between_steps("forward");
   impl_->check_batch(batch,
-                     shard_of(impl_->options.input.batch(), impl_->options.accumulate, 0).count);
+                     shard_of(impl_->options.input.batch(), impl_->options.accumulate, 0).count,
+                     "a micro-batch");
+  LOCKSTEP_CHECK(batch.count() > 0, "forward got an empty batch; it needs at least one sample");
   impl_->staged.clear();  // this batch takes its place
-  impl_->run([&](Replica& replica) {
+  impl_->run([&](TrainingReplica& replica) {
     const Shard shard = shard_of(batch.count(), size(), replica.rank());
     replica.step().forward({&batch, shard.begin, shard.count, shard.begin});
   });
@@ -265,21 +330,23 @@ void DataParallel::forward(const Batch& batch) {
 
 // After a failure the group runs nothing any more. What the step needs has been issued before.
 void DataParallel::Impl::wait_for(const StepUnderWay& step) {
-  const auto finish = [this, &step](Replica& replica) {
+  const auto finish = [this, &step](TrainingReplica& replica) {
     outcomes[static_cast<std::size_t>(replica.rank())] = replica.step().finish(step.slot);
   };
   if (!group->has_failed() || group->has_stuck_thread()) return run(finish);
   for (const auto& replica : replicas) finish(*replica);
 }
 
-// They have left the weights alone, but they and their losses have yet to be forgotten.
-void DataParallel::Impl::give_up_steps() {
+// They have left the weights alone, but they, their losses and what they did to the running
+// statistics have yet to be forgotten.
+void DataParallel::Impl::give_up_steps(const StepUnderWay& first_step) {
   under_way.clear();
   if (group->has_failed()) return;
-  run([](Replica& replica) { replica.step().clear(); });
+  run([&first_step](TrainingReplica& replica) { replica.step().give_up(first_step.slot); });
 }
 
 StepResult DataParallel::finish_step() {
+  const OneThread::Call call(impl_->caller, "finish_step");
   LOCKSTEP_CHECK(!impl_->under_way.empty(), "finish_step without a step that was begun");
   const Impl::StepUnderWay step = impl_->under_way.front();
   impl_->under_way.erase(impl_->under_way.begin());
@@ -292,7 +359,7 @@ StepResult DataParallel::finish_step() {
     if (result.loss_scale) impl_->scale_in_use = result.loss_scale->scale;
     return result;
   } catch (const NonFiniteError&) {
-    impl_->give_up_steps();
+    impl_->give_up_steps(step);
     throw;
   }
 }

@@ -12,6 +12,7 @@
 
 #include "lockstep/parallel/data_parallel.h"
 #include "step/check_options.h"
+#include "step/one_thread.h"
 #include "step/replica.h"
 #include "step/replica_group.h"
 #include "step/scatter.h"
@@ -27,8 +28,11 @@ struct DataParallel::Impl {
     int slot = 0;
   };
 
+  struct EvaluationWork;
+
   explicit Impl(DataParallelOptions&& run_options);
   void build();
+  void make_replicas();
   void call_on_replicate();
   void check_placement() const;
   std::string placement_obstacle() const {
@@ -38,26 +42,35 @@ struct DataParallel::Impl {
   const RankLayout& rank_layout() const { return sync_group.rank_layout(); }
   int ranks() const { return rank_layout().ranks(); }
   int first() const { return rank_layout().first_rank(); }
-  std::unique_ptr<Replica>& replica_at(int rank) {
+  std::unique_ptr<TrainingReplica>& replica_at(int rank) {
     return replicas[static_cast<std::size_t>(rank - first())];
   }
-  void run(const std::function<void(Replica&)>& work) {
+  void run(const std::function<void(TrainingReplica&)>& work) {
     group->run([&](int rank) { work(*replica_at(rank)); });
   }
+  /// Of work in which no rank waits for another: what it throws ends nothing, unless other
+  /// processes go on to where they wait for this one.
+  void attempt(const std::function<void(int rank)>& work) {
+    rank_layout().processes() > 1 ? group->run(work) : group->attempt(work);
+  }
   /// On the first of this process.
-  void run_on_first(const std::function<void(Replica&)>& work) {
-    run([&](Replica& replica) {
-      if (replica.rank() == first()) work(replica);
+  void attempt_on_first(const std::function<void(TrainingReplica&)>& work) {
+    attempt([&](int rank) {
+      if (rank == first()) work(*replica_at(rank));
     });
   }
   void check_between_steps(const char* what) const;
 
-  void check_batch(const Batch& batch, std::int64_t most) const;
+  /// `whose`: what takes at most so many samples.
+  void check_batch(const Batch& batch, std::int64_t most, const char* whose) const;
   StepScalars scalars(std::span<const Batch> batches, std::int64_t step, float lr);
   /// Begins a step on all ranks.
   void dispatch(StepInput input);
+  /// A rank's share of an evaluation.
+  void evaluate_own(EvaluationWork& work, int rank);
   void wait_for(const StepUnderWay& step);
-  void give_up_steps();
+  /// `first`: the one that is finished.
+  void give_up_steps(const StepUnderWay& first);
 
   const DataParallelOptions options;
   const GradientExchangeChoice exchange;
@@ -65,15 +78,16 @@ struct DataParallel::Impl {
   Scatter scatter;
   SharedOutcomes shared_outcomes;
   SharedLabelCounts shared_labels;
-  std::unique_ptr<WorldGradients> world_gradients;  // null: one process
-  std::vector<std::unique_ptr<Replica>> replicas;   // [own rank]
-  std::vector<StepOutcome> outcomes;                // [rank] of the step finished last
-  std::vector<RankStep> rank_steps;                 // [rank], of the same step
-  std::vector<StepUnderWay> under_way;              // the oldest first
+  std::unique_ptr<WorldGradients> world_gradients;         // null: one process
+  std::vector<std::unique_ptr<TrainingReplica>> replicas;  // [own rank]
+  std::vector<StepOutcome> outcomes;                       // [rank] of the step finished last
+  std::vector<RankStep> rank_steps;                        // [rank], of the same step
+  std::vector<StepUnderWay> under_way;                     // the oldest first
   int next_slot = 0;
   float scale_in_use = 1;            // the loss scale of the next step to be finished
   std::vector<std::int64_t> staged;  // samples of the staged batch; empty: none
   RecordingSchedule recording_schedule;
+  OneThread caller;
   std::unique_ptr<ReplicaGroup> group;  // last: its threads use everything above
 };
 

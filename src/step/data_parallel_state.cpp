@@ -1,5 +1,7 @@
 // Evaluation, and what a run is between its steps.
 
+#include <atomic>
+
 #include "lockstep/core/check.h"
 #include "step/data_parallel_impl.h"
 
@@ -7,36 +9,44 @@ namespace lockstep {
 
 // --- evaluation ---
 
-namespace {
-
 /// What the replicas share in an evaluation. Every image and every rank has its own place: no order
 /// of arrival can matter. The last thread that has it frees it: one that does not return after a
 /// failure may outlive the call.
-struct EvaluationWork {
+struct DataParallel::Impl::EvaluationWork {
   std::function<Batch(std::int64_t index)> load;
   std::vector<EvalOutcome> batches;
   std::vector<std::vector<std::int64_t>> confusions;  // [own rank]
+  std::atomic<bool> failed{false};                    // the others need not go on
 };
 
-}  // namespace
+void DataParallel::Impl::evaluate_own(EvaluationWork& work, int rank) {
+  Validation& validation = replica_at(rank)->validation();
+  try {
+    validation.begin();
+    for (auto index = static_cast<std::size_t>(rank); index < work.batches.size() && !work.failed;
+         index += static_cast<std::size_t>(ranks())) {
+      work.batches[index] = validation.evaluate(work.load(static_cast<std::int64_t>(index)));
+    }
+    work.confusions[static_cast<std::size_t>(rank - first())] = validation.end();
+  } catch (...) {
+    work.failed = true;
+    throw;
+  }
+}
 
 DataParallel::EvalResult DataParallel::evaluate(
     std::int64_t count, const std::function<Batch(std::int64_t index)>& load) {
+  const OneThread::Call call(impl_->caller, "evaluate");
   impl_->check_between_steps("evaluate");
-  const auto work = std::make_shared<EvaluationWork>();
+  LOCKSTEP_CHECK(count >= 0, "expected a number of batches to evaluate, got ", count);
+  LOCKSTEP_CHECK(load != nullptr, "the function that loads the batches of an evaluation is null");
+  const auto work = std::make_shared<Impl::EvaluationWork>();
   work->load = load;
   work->batches.resize(static_cast<std::size_t>(count));
   work->confusions.resize(impl_->replicas.size());
-  impl_->group->run([impl = impl_.get(), work, count](int rank) {
-    Replica& replica = *impl->replica_at(rank);
-    replica.validation().begin();
-    for (std::int64_t index = rank; index < count; index += impl->ranks()) {
-      work->batches[static_cast<std::size_t>(index)] =
-          replica.validation().evaluate(work->load(index));
-    }
-    work->confusions[static_cast<std::size_t>(rank - impl->first())] = replica.validation().end();
-  });
-  auto& [ignored, batches, confusions] = *work;
+  impl_->attempt([impl = impl_.get(), work](int rank) { impl->evaluate_own(*work, rank); });
+  auto& batches = work->batches;
+  const auto& confusions = work->confusions;
 
   EvalResult result;
   result.confusion.resize(confusions.front().size());
@@ -57,17 +67,20 @@ DataParallel::EvalResult DataParallel::evaluate(
 // --- state: through host memory, so that replicas may live on any mix of devices ---
 
 TensorMap DataParallel::state_dict() {
+  const OneThread::Call call(impl_->caller, "state_dict");
   impl_->check_between_steps("state_dict");
   TensorMap tensors;
-  impl_->run_on_first(
-      [&](Replica& first) { tensors = lockstep::state_dict(first.store(), first.backend()); });
+  impl_->attempt_on_first([&](TrainingReplica& first) {
+    tensors = lockstep::state_dict(first.store(), first.backend());
+  });
   return tensors;
 }
 
 ImportSummary DataParallel::load_state_dict(const TensorMap& tensors, bool strict) {
+  const OneThread::Call call(impl_->caller, "load_state_dict");
   impl_->check_between_steps("load_state_dict");
   ImportSummary summary;
-  impl_->run_on_first([&](Replica& first) {
+  impl_->attempt_on_first([&](TrainingReplica& first) {
     if (first.rank() != 0) return;
     summary = lockstep::load_state_dict(tensors, first.store(), first.backend(), strict);
   });
@@ -76,18 +89,20 @@ ImportSummary DataParallel::load_state_dict(const TensorMap& tensors, bool stric
 }
 
 OptimizerState DataParallel::optimizer_state() {
+  const OneThread::Call call(impl_->caller, "optimizer_state");
   impl_->check_between_steps("optimizer_state");
   OptimizerState state{optimizer_name(impl_->options.optimizer), {}};
   const auto elements = static_cast<std::size_t>(impl_->replicas.front()->store().elements());
   for (const std::string& slot : optimizer_slots(impl_->options.optimizer)) {
     state.slots[slot].resize(elements);
   }
-  impl_->run([&](Replica& replica) { replica.step().update().save_state(state); });
+  impl_->run([&](TrainingReplica& replica) { replica.step().update().save_state(state); });
   share_optimizer_state(impl_->sync_group, state);
   return state;
 }
 
 void DataParallel::set_optimizer_state(const OptimizerState& state) {
+  const OneThread::Call call(impl_->caller, "set_optimizer_state");
   impl_->check_between_steps("set_optimizer_state");
   const std::string own = optimizer_name(impl_->options.optimizer);
   if (state.optimizer != own) {
@@ -102,24 +117,26 @@ void DataParallel::set_optimizer_state(const OptimizerState& state) {
     throw DataError(concat("the optimizer's state has ", size, " values of ", slot,
                            ", this network needs ", elements));
   }
-  impl_->run([&](Replica& replica) { replica.step().update().restore_state(state); });
+  impl_->run([&](TrainingReplica& replica) { replica.step().update().restore_state(state); });
 }
 
 std::optional<LossScaleState> DataParallel::loss_scale() {
+  const OneThread::Call call(impl_->caller, "loss_scale");
   impl_->check_between_steps("loss_scale");
   if (!impl_->options.loss_scale) return std::nullopt;
   LossScaleState state;
-  impl_->run_on_first([&](Replica& first) { state = first.step().scaler().state(); });
+  impl_->attempt_on_first([&](TrainingReplica& first) { state = first.step().scaler().state(); });
   return state;
 }
 
 void DataParallel::set_loss_scale(const LossScaleState& state) {
+  const OneThread::Call call(impl_->caller, "set_loss_scale");
   impl_->check_between_steps("set_loss_scale");
   LOCKSTEP_CHECK(impl_->options.loss_scale, "this run has no loss scale");
   LossScaleState copied = state;
   copied.inverse = 1.0F / state.scale;
   impl_->scale_in_use = state.scale;
-  impl_->run([&](Replica& replica) { replica.step().scaler().set_state(copied); });
+  impl_->run([&](TrainingReplica& replica) { replica.step().scaler().set_state(copied); });
 }
 
 int DataParallel::size() const { return impl_->ranks(); }
@@ -139,11 +156,16 @@ std::int64_t DataParallel::parameter_count() const {
 }
 
 void DataParallel::for_each_replica(const std::function<void(Replica&)>& work) {
+  const OneThread::Call call(impl_->caller, "for_each_replica");
   impl_->check_between_steps("for_each_replica");
-  impl_->run(work);
+  LOCKSTEP_CHECK(work != nullptr, "the work for the replicas is null");
+  impl_->run([&](TrainingReplica& replica) { work(replica); });
 }
 
-Replica& DataParallel::replica(int rank) { return *impl_->replica_at(rank); }
+Replica& DataParallel::replica(int rank) {
+  static_cast<void>(impl_->sync_group.at(rank));  // which says whose ranks are here
+  return *impl_->replica_at(rank);
+}
 
 void DataParallel::all_gather(std::span<const std::byte> own, std::vector<Bytes>& all) {
   impl_->sync_group.all_gather(own, all);

@@ -1,9 +1,13 @@
 #include "step/replica.h"
 
+#include <algorithm>
 #include <set>
+#include <string>
+#include <utility>
 
 #include "nn/norms/batch_norm_layer.h"
 #include "step/scatter.h"
+#include "sync/describe.h"
 
 namespace lockstep {
 namespace {
@@ -32,7 +36,7 @@ BackendOptions backend_options(const DataParallelOptions& options) {
 void check_norm(const DataParallelOptions& options, const Network& network) {
   if (options.norm.is_frozen() || options.norm.options.mode != BatchNormMode::kSync) return;
   std::size_t layers = 0, synced = 0;
-  for (const BatchNormLayer* layer : network.batch_norms()) {
+  for (const BatchNormLayer* layer : batch_norms_of(network)) {
     if (layer->config().norm.is_frozen()) continue;
     ++layers;
     if (layer->config().norm.options.mode == BatchNormMode::kSync) ++synced;
@@ -43,10 +47,64 @@ void check_norm(const DataParallelOptions& options, const Network& network) {
                            "is given; let it, or wrap it in convert_sync_batchnorm"));
 }
 
+/// The model, whose exceptions are marked as its own.
+Model marked(const Model& model) {
+  return [&model](NetworkBuilder& net, Value* input, const NormLayer& norm) {
+    try {
+      return model(net, input, norm);
+    } catch (const ConfigError&) {
+      throw;
+    } catch (const DataError&) {
+      throw;
+    } catch (const NonFiniteError&) {
+      throw;
+    } catch (...) {
+      throw ModelFailure(std::current_exception());
+    }
+  };
+}
+
+std::string declared(const Parameter& parameter) {
+  return concat("the parameter ", parameter.name, " ", to_string(parameter.shape));
+}
+std::string declared(const BatchNormState& state) {
+  return concat("the running statistics ", state.name, " of ", state.channels, " channels");
+}
+
+bool same(const Parameter& a, const Parameter& b) {
+  return a.name == b.name && a.shape == b.shape && a.kind == b.kind;
+}
+bool same(const BatchNormState& a, const BatchNormState& b) {
+  return a.name == b.name && a.channels == b.channels;
+}
+
+template <typename Items>
+void check_same(const Items& first, int first_rank, const Items& other, int other_rank) {
+  const auto what = [](const Items& items, std::size_t i) {
+    return i < items.size() ? declared(*items[i]) : std::string("nothing more");
+  };
+  for (std::size_t i = 0; i < std::max(first.size(), other.size()); ++i) {
+    if (i < std::min(first.size(), other.size()) && same(*first[i], *other[i])) continue;
+    throw ConfigError(concat("replica ", other_rank, " declares ", what(other, i),
+                             " where replica ", first_rank, " declares ", what(first, i),
+                             ": a model declares the same layers on every replica"));
+  }
+}
+
 }  // namespace
 
-Replica::Replica(const DataParallelOptions& options, SyncGroup& group, int rank, int threads)
-    : rank_(rank) {
+ModelFailure::ModelFailure(std::exception_ptr cause)
+    : Error(describe(cause)), cause_(std::move(cause)) {}
+
+void check_same_layers(const Replica& first, const Replica& other) {
+  const ParameterStore &a = first.store(), &b = other.store();
+  check_same(a.parameters(), first.rank(), b.parameters(), other.rank());
+  check_same(a.batch_norms(), first.rank(), b.batch_norms(), other.rank());
+}
+
+TrainingReplica::TrainingReplica(const DataParallelOptions& options, SyncGroup& group, int rank,
+                                 int threads)
+    : Replica(rank) {
   const RankLayout& layout = group.rank_layout();
   Communicator& communicator = group.at(rank);
   communicator.enter("building", "the replica");
@@ -54,21 +112,23 @@ Replica::Replica(const DataParallelOptions& options, SyncGroup& group, int rank,
                           backend_options(options));
   communicator.attach(*backend_);
   const Shape input = options.input.with_batch(planned_batch(options, layout.ranks()));
-  network_ =
-      build_network(options.model, options.norm, input, training_plan(options), *backend_, store_);
+  network_ = build_network(marked(options.model), options.norm, input, training_plan(options),
+                           *backend_, store_);
   check_norm(options, *network_);
   step_ = std::make_unique<TrainStep>(options, group, rank, *network_);
   validation_ = std::make_unique<Validation>(options, communicator, *backend_, store_,
                                              *step_->losses().front());
 }
 
-Tensor Replica::all_values() const { return {store_.values(), Shape{1, store_.elements()}}; }
+Tensor TrainingReplica::all_values() const {
+  return {store_.values(), Shape{1, store_.elements()}};
+}
 
-Tensor Replica::all_statistics() const {
+Tensor TrainingReplica::all_statistics() const {
   return {store_.statistics(), Shape{1, store_.statistics_elements()}};
 }
 
-ReplicaState Replica::read_state() const {
+ReplicaState TrainingReplica::read_state() const {
   ReplicaState state{std::vector<float>(static_cast<std::size_t>(store_.elements())),
                      std::vector<float>(static_cast<std::size_t>(store_.statistics_elements())),
                      {}};
@@ -83,7 +143,7 @@ ReplicaState Replica::read_state() const {
   return state;
 }
 
-void Replica::write_state(const ReplicaState& state) {
+void TrainingReplica::write_state(const ReplicaState& state) {
   backend_->upload(all_values(), state.values.data());
   if (!state.statistics.empty()) {
     backend_->upload(all_statistics(), state.statistics.data());

@@ -1,12 +1,14 @@
 #pragma once
-// All that one rank of a data-parallel run owns: its device's backend, its parameters, the network
-// of training, its share of a step and of an evaluation. Built and used on the rank's thread; read
-// by others only between steps.
+// What a rank of a data-parallel run has beside what users see (Replica): its share of a step and
+// of an evaluation. Built and used on the rank's thread; read by others only between steps.
 
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <vector>
 
+#include "lockstep/core/check.h"
+#include "lockstep/parallel/data_parallel.h"
 #include "step/train_step.h"
 #include "step/validation.h"
 
@@ -19,20 +21,23 @@ struct ReplicaState {
   std::vector<std::int64_t> tracked;  // [layer] num_batches_tracked
 };
 
-class Replica {
+/// What a model threw that is not of a type which failures of replicas keep, on its way to who gave
+/// the model.
+class ModelFailure : public Error {
+ public:
+  explicit ModelFailure(std::exception_ptr cause);
+  const std::exception_ptr& cause() const { return cause_; }
+
+ private:
+  std::exception_ptr cause_;
+};
+
+class TrainingReplica final : public Replica {
  public:
   /// Everything but what a step needs of the other replicas (TrainStep::join). `options` and
-  /// `group` outlive it.
-  Replica(const DataParallelOptions& options, SyncGroup& group, int rank, int threads);
+  /// `group` outlive it. Throws ModelFailure for what the model throws.
+  TrainingReplica(const DataParallelOptions& options, SyncGroup& group, int rank, int threads);
 
-  /// Among those of all processes.
-  int rank() const { return rank_; }
-  const Device& device() const { return backend_->device(); }
-  Backend& backend() const { return *backend_; }
-  ParameterStore& store() { return store_; }
-  const ParameterStore& store() const { return store_; }
-  /// Of training.
-  Network& network() const { return *network_; }
   TrainStep& step() const { return *step_; }
   Validation& validation() const { return *validation_; }
 
@@ -45,12 +50,16 @@ class Replica {
   Tensor all_values() const;
   Tensor all_statistics() const;
 
-  const int rank_;
-  std::unique_ptr<Backend> backend_;
-  ParameterStore store_;
-  std::unique_ptr<Network> network_;
   std::unique_ptr<TrainStep> step_;
   std::unique_ptr<Validation> validation_;
 };
+
+/// All of what DataParallel hands out.
+inline const TrainingReplica& training_replica(const Replica& replica) {
+  return static_cast<const TrainingReplica&>(replica);
+}
+
+/// Throws ConfigError where two replicas of one model have other parameters or running statistics.
+void check_same_layers(const Replica& first, const Replica& other);
 
 }  // namespace lockstep

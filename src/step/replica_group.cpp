@@ -72,8 +72,11 @@ struct ReplicaGroup::Impl {
   int size() const { return static_cast<int>(devices.size()); }
   int first() const { return group.rank_layout().first_rank(); }
   void serve(int rank);
+  void start(const std::function<void(int)>& all, bool may_fail);
   void note_failure(int rank, std::exception_ptr failure);
   bool wait_for_all(std::unique_lock<std::mutex>& lock);
+  void end(std::unique_lock<std::mutex>& lock);
+  void forget_failure();
   std::exception_ptr root_cause() const;
 
   const std::vector<Device> devices;
@@ -88,6 +91,8 @@ struct ReplicaGroup::Impl {
   int running = 0;
   std::vector<bool> returned;              // [rank] of the present work
   std::vector<std::exception_ptr> thrown;  // [rank]
+  bool recoverable = false;                // the present work
+  std::exception_ptr first_thrown;
   std::optional<std::chrono::steady_clock::time_point> failed_at;
   std::exception_ptr failure;  // what every further run throws
   std::vector<std::thread> threads;
@@ -117,6 +122,8 @@ void ReplicaGroup::Impl::note_failure(int rank, std::exception_ptr failure_here)
   thrown[rank] = failure_here;
   if (failed_at) return;
   failed_at = std::chrono::steady_clock::now();
+  first_thrown = failure_here;
+  if (recoverable) return;
   // Under the mutex: `run` cannot return, and the sync group cannot go, before this is done.
   group.abort(failure_here);
 }
@@ -161,21 +168,54 @@ ReplicaGroup::~ReplicaGroup() {
 
 int ReplicaGroup::size() const { return impl_->size(); }
 
+void ReplicaGroup::Impl::start(const std::function<void(int)>& all, bool may_fail) {
+  {
+    const std::lock_guard lock(mutex);
+    if (failure) std::rethrow_exception(failure);
+    work = all;
+    recoverable = may_fail;
+    running = size();
+    returned.assign(returned.size(), false);
+    ++generation;
+  }
+  work_given.notify_all();
+}
+
+// For good.
+void ReplicaGroup::Impl::end(std::unique_lock<std::mutex>& lock) {
+  if (!wait_for_all(lock)) left_behind = true;
+  if (!failed_at) return;
+  failure = root_cause();
+  std::rethrow_exception(failure);
+}
+
+void ReplicaGroup::Impl::forget_failure() {
+  first_thrown = nullptr;
+  failed_at.reset();
+  thrown.assign(thrown.size(), nullptr);
+}
+
 void ReplicaGroup::run(const std::function<void(int rank)>& work) {
+  impl_->start(work, false);
+  std::unique_lock lock(impl_->mutex);
+  impl_->end(lock);
+}
+
+void ReplicaGroup::attempt(const std::function<void(int rank)>& work) {
   Impl& state = *impl_;
+  state.start(work, true);
   std::unique_lock lock(state.mutex);
-  if (state.failure) std::rethrow_exception(state.failure);
-  state.work = work;
-  state.running = state.size();
-  state.returned.assign(state.returned.size(), false);
-  ++state.generation;
-  lock.unlock();
-  state.work_given.notify_all();
-  lock.lock();
-  if (!state.wait_for_all(lock)) left_behind = true;
+  const bool all_returned = state.wait_for_all(lock);
   if (!state.failed_at) return;
-  state.failure = state.root_cause();
-  std::rethrow_exception(state.failure);
+  if (all_returned && !state.group.failure()) {
+    const std::exception_ptr cause =
+        attribute_failure(state.first_thrown, state.thrown, state.group.rank_layout(), "");
+    state.forget_failure();
+    std::rethrow_exception(cause);
+  }
+  state.group.abort(state.first_thrown);
+  state.failed_at = std::chrono::steady_clock::now();
+  state.end(lock);
 }
 
 bool ReplicaGroup::has_failed() const {

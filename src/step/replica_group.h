@@ -30,6 +30,10 @@ class ReplicaGroup {
   /// calls throw the same error.
   void run(const std::function<void(int rank)>& work);
 
+  /// The same for work in which no rank waits for another. Where all have returned a second after
+  /// the first failure, that is thrown as by `run`, and the group stays as it was.
+  void attempt(const std::function<void(int rank)>& work);
+
   /// Whether a `run` has thrown: all further ones do.
   bool has_failed() const;
 

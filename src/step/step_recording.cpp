@@ -38,7 +38,7 @@ void StepRecording::replay(const StepContext& context) {
   for (std::size_t i = 0; i < batch_norms.size(); ++i) {
     batch_norms[i]->num_batches_tracked += tracked_[i];
   }
-  for (BatchNormLayer* layer : network_.batch_norms()) layer->set_local_moments(context);
+  for (BatchNormLayer* layer : batch_norms_of(network_)) layer->set_local_moments(context);
 }
 
 }  // namespace lockstep

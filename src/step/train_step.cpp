@@ -49,7 +49,8 @@ TrainStep::TrainStep(const DataParallelOptions& options, SyncGroup& group, int r
       totals_(backend_, losses_.size(), fixed_order_sums()),
       scalars_(backend_.allocate(sizeof(StepScalars))),
       scaler_(options.loss_scale, backend_, totals_.sums(), losses_.size()),
-      recording_(group.recorder(rank), network) {
+      recording_(group.recorder(rank), network),
+      statistics_(network.parameters(), backend_) {
   allocate_added_gradient();
 }
 
@@ -122,6 +123,7 @@ void TrainStep::issue(const StepInput& input) {
   const BatchPart& first = own(input.parts).front();
   upload_scalars(input.scalars);
   input_.load(first, 0, input.staged);
+  statistics_.save(input.slot);
   recording_.run(input.mode, context(first.sample_offset), [this, &input] { compute(input); });
   totals_.start_readback(input.slot);
   if (!backend_.asynchronous()) {  // else streams wait, not the thread
@@ -210,6 +212,11 @@ void TrainStep::compute_losses() {
                          .communicator = &communicator_});
     if (adds_[i]) backend_.copy(gradient, network_.output_grad(output), true);
   }
+}
+
+void TrainStep::give_up(int slot) {
+  statistics_.restore(slot);
+  totals_.clear();
 }
 
 StepOutcome TrainStep::finish(int slot) {

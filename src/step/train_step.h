@@ -12,6 +12,7 @@
 #include "step/batch_input.h"
 #include "step/gradient_reducer.h"
 #include "step/loss_scaler.h"
+#include "step/statistics_backup.h"
 #include "step/step.h"
 #include "step/step_recording.h"
 #include "step/step_totals.h"
@@ -46,8 +47,9 @@ class TrainStep {
   void issue(const StepInput& input);
   /// Waits for the device, as nothing before it does.
   StepOutcome finish(int slot);
-  /// Forgets what steps that left the weights alone have added up.
-  void clear() { totals_.clear(); }
+  /// Forgets what steps that left the weights alone have added up and done to the running
+  /// statistics. `slot`: of the first of them.
+  void give_up(int slot);
   /// Brings this rank's of all parts of the next batch to the device.
   void prefetch(std::span<const BatchPart> parts);
   /// The training-mode forward pass alone, running statistics as they were.
@@ -85,6 +87,7 @@ class TrainStep {
   Storage scalars_;  // StepScalars
   LossScaler scaler_;
   StepRecording recording_;
+  StatisticsBackup statistics_;
   std::unique_ptr<GradientReducer> reducer_;
   std::unique_ptr<WeightUpdate> update_;
   std::vector<const double*> indicators_;         // of all ranks

@@ -59,7 +59,13 @@ void Validation::begin() {
 }
 
 void Validation::prepare(const Batch& batch) {
-  if (!forward_.prepare(input_of(batch, planned_))) return;
+  const Shape input = input_of(batch, planned_);
+  LOCKSTEP_CHECK(batch.count() > 0, "a batch to evaluate is empty; it needs at least one sample ",
+                 "(Batch::samples counts them)");
+  LOCKSTEP_CHECK(static_cast<std::int64_t>(batch.images.size()) == input.elements(), "expected ",
+                 input.elements(), " values of images for the ", batch.count(),
+                 " samples of an input ", to_string(input), ", got ", batch.images.size());
+  if (!forward_.prepare(input)) return;
   target_ = backend_.allocate(dense_bytes(loss_.target(network(), nullptr)));
 }
 

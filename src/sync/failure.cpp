@@ -2,11 +2,17 @@
 #include <mutex>
 #include <utility>
 
+#include "lockstep/core/check.h"
 #include "lockstep/sync/barrier.h"
 
 namespace lockstep {
 
 bool Failure::raise(std::exception_ptr cause) {
+  if (!cause) {
+    cause = std::make_exception_ptr(ReplicaError(
+        "a replica failed and gave no cause (a null exception_ptr: std::current_exception() is "
+        "null outside of a catch block)"));
+  }
   {
     const std::lock_guard lock(mutex_);
     if (cause_) return false;

@@ -45,16 +45,18 @@ void check_processes(const RankLayout& layout, const SyncGroupOptions& options) 
     const auto rank = static_cast<int>(other - layout.devices.begin());
     throw ConfigError(concat("expected all processes on cpu devices or all on GPUs, got ",
                              layout.describe_rank(0), " and ", layout.describe_rank(rank),
-                             "; give every process -d cpu:N, or every one -d cuda:..."));
+                             "; give every process devices cpu:N, or every one cuda:..."));
   }
   if (options.transport == TransportKind::kEvent && first.kind == DeviceKind::kCuda) {
     throw ConfigError(
-        "run.transport = \"event\" reads the memory of other GPUs, which those of other processes "
+        "SyncGroupOptions::transport = \"event\" reads the memory of other GPUs, which those of "
+        "other processes "
         "do not show; use \"host\", \"nccl\" or \"auto\" with several processes");
   }
   if (options.all_reduce && first.kind == DeviceKind::kCpu) {
     throw ConfigError(
-        "run.gradient_exchange = \"all_reduce\" works on cpu devices of one process only; use "
+        "GradientExchangeOptions::kind = \"all_reduce\" works on cpu devices of one process only; "
+        "use "
         "\"owner\"");
   }
 }
@@ -144,6 +146,14 @@ SyncGroup::SyncGroup(std::span<const Device> devices, const SyncGroupOptions& op
 
 SyncGroup::~SyncGroup() = default;
 
+std::size_t SyncGroup::own_index(int rank) const {
+  const int first = layout_.first_rank();
+  LOCKSTEP_CHECK(rank >= first && rank < first + layout_.own_ranks(), "there is no rank ", rank,
+                 " here: this process has the ranks ", first, " to ",
+                 first + layout_.own_ranks() - 1);
+  return static_cast<std::size_t>(rank - first);
+}
+
 AllReduce* SyncGroup::all_reduce(int rank) {
   return all_reduces_.empty() ? nullptr : all_reduces_[own_index(rank)].get();
 }
@@ -224,6 +234,20 @@ std::optional<SyncMaster::Wait> SyncGroup::longest_wait() const {
     }
   }
   return all;
+}
+
+RankGuard::RankGuard(SyncGroup& group, int rank)
+    : group_(group), rank_(rank), exceptions_(std::uncaught_exceptions()) {
+  static_cast<void>(group.at(rank));
+}
+
+RankGuard::~RankGuard() {
+  if (finished_) return;
+  const char* how = std::uncaught_exceptions() > exceptions_ ? " left by an exception"
+                                                             : " left before it was finished";
+  group_.abort(std::make_exception_ptr(
+      ReplicaError(concat(group_.rank_layout().describe_rank(rank_), how, "; last seen at ",
+                          group_.progress().describe(rank_)))));
 }
 
 }  // namespace lockstep

@@ -41,13 +41,17 @@ SyncMaster::SyncMaster(std::vector<int> ranks, Failure& failure, const Progress*
 
 SyncMaster::~SyncMaster() { failure_.remove(*this); }
 
-std::unique_lock<threading::Mutex> SyncMaster::open_post(int place, const SyncCall& call) {
-  std::unique_lock lock(mutex_);
+void SyncMaster::check_place(int place) const {
   LOCKSTEP_CHECK(place >= 0 && place < size(), "place ", place, " is none of the ", size(),
                  " of this barrier");
+}
+
+std::unique_lock<threading::Mutex> SyncMaster::open_post(int place, const SyncCall& call) {
+  check_place(place);
+  std::unique_lock lock(mutex_);
   if (failure_.raised()) throw_aborted(place);
   LOCKSTEP_CHECK(!slots_[place].posted, "replica ", ranks_[place], " posts twice");
-  slots_[place] = {call, true, generation_, threading::Clock::now()};
+  slots_[place] = {call, true, true, generation_, threading::Clock::now()};
   return lock;
 }
 
@@ -59,12 +63,16 @@ void SyncMaster::close_post(std::unique_lock<threading::Mutex> lock) {
 }
 
 void SyncMaster::wait_for_answer(int place) {
+  check_place(place);
   std::unique_lock lock(mutex_);
+  LOCKSTEP_CHECK(slots_[place].owed || failure_.raised(), "replica ", ranks_[place],
+                 " awaits an answer and has posted nothing: every await follows a post");
   const std::uint64_t mine = slots_[place].generation;
   look_for([&] { return generation_ != mine || failure_.raised(); }, lock);
   answered_.wait(lock, [&] { return generation_ != mine || (failure_.raised() && !running_); });
   if (failed_here_) std::rethrow_exception(failure_.cause());
   if (failure_.raised()) throw_aborted(place);
+  slots_[place].owed = false;
 }
 
 // Without `spin_` waits sleep at once. Yielding first looks cheaper while nothing else runs, but

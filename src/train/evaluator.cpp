@@ -104,7 +104,8 @@ void Evaluator::Impl::predict_examples() {
     for (std::int64_t i = 0; i < count; ++i) {
       const std::int64_t index = i * loader.size() / count;
       const Batch batch = loader.load(index, 1, divisor());
-      examples.push_back(example_of(index, batch, replica.validation().predict(batch)));
+      examples.push_back(
+          example_of(index, batch, training_replica(replica).validation().predict(batch)));
     }
   });
 }

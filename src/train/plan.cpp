@@ -35,7 +35,7 @@ std::vector<NormPlan> plan_norms(const TrainingPlan& plan, DataParallel& replica
   const std::int64_t all = std::accumulate(plan.shares.begin(), plan.shares.end(), std::int64_t{0});
   const std::int64_t slice = smallest_share(chunk_sizes(local, plan.config.bn.virtual_devices));
   std::vector<NormPlan> norms;
-  for (const BatchNormLayer* layer : replicas.replica(0).network().batch_norms()) {
+  for (const BatchNormLayer* layer : batch_norms_of(replicas.replica(0).network())) {
     if (layer->config().norm.is_frozen()) continue;
     const Shape& shape = layer->output()->shape;
     const std::int64_t height = shape.height();
@@ -62,7 +62,7 @@ std::vector<NormPlan> plan_norms(const TrainingPlan& plan, DataParallel& replica
 std::int64_t statistics_bytes(DataParallel& replicas) {
   std::int64_t bytes = 0;
   for (int rank = 0; rank < replicas.size(); ++rank) {
-    for (const BatchNormLayer* layer : replicas.replica(rank).network().batch_norms()) {
+    for (const BatchNormLayer* layer : batch_norms_of(replicas.replica(rank).network())) {
       if (layer->config().norm.is_frozen()) continue;
       for (const StatSlot& slot : layer->local_moments())
         bytes += 2 * slot.parts * 2 * layer->output()->shape.channels() * 4;

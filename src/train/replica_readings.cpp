@@ -102,7 +102,7 @@ using MomentsByLayer = std::map<std::string, LayerMoments>;
 // Adds what the last forward pass of a replica saw. A layer called several times has one set of
 // statistics.
 void add_replica(Replica& replica, MomentsByLayer& moments) {
-  for (const BatchNormLayer* layer : replica.network().batch_norms()) {
+  for (const BatchNormLayer* layer : batch_norms_of(replica.network())) {
     if (layer->config().norm.is_frozen() || layer->state() == nullptr) continue;
     const std::int64_t channels = layer->output()->shape.channels();
     for (const StatSlot& local : layer->local_moments()) {
@@ -192,7 +192,7 @@ std::vector<PartMoments> read_parts(const Replica& replica, const BatchNormLayer
 
 std::vector<const BatchNormLayer*> layers_in_training(const Replica& replica) {
   std::vector<const BatchNormLayer*> layers;
-  for (const BatchNormLayer* layer : replica.network().batch_norms()) {
+  for (const BatchNormLayer* layer : batch_norms_of(replica.network())) {
     if (!layer->config().norm.is_frozen()) layers.push_back(layer);
   }
   return layers;
@@ -254,7 +254,7 @@ std::optional<float> smallest_running_var(const Replica& replica, const ReplicaS
 }
 
 void add_digest(const Replica& replica, RankReport& report) {
-  const ReplicaState state = replica.read_state();
+  const ReplicaState state = training_replica(replica).read_state();
   Hash weights, statistics;
   weights.add(state.values);
   statistics.add(state.statistics);

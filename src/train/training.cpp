@@ -1,6 +1,8 @@
 #include "train/training.h"
 
 #include <cmath>
+#include <string>
+#include <utility>
 #include <variant>
 
 #include "lockstep/core/check.h"
@@ -22,6 +24,34 @@ std::vector<NamedLoss> losses_of(const Config& config) {
   std::vector<NamedLoss> losses{{"out", loss_of_weight(1)}};
   if (config.model.aux_head) losses.push_back({"aux", loss_of_weight(config.loss.aux_weight)});
   return losses;
+}
+
+/// What the library calls an option, and the key of a configuration that sets it.
+struct OptionKey {
+  const char* option;
+  const char* key;
+};
+constexpr OptionKey kOptionKeys[] = {
+    {"DataParallelOptions::activations", "run.precision"},
+    {"DataParallelOptions::cuda_graph", "run.cuda_graph"},
+    {"DataParallelOptions::placement_invariant", "run.placement_invariant"},
+    {"DataParallelOptions::accumulate", "batch.accumulate"},
+    {"GradientExchangeOptions::kind", "run.gradient_exchange"},
+    {"SyncGroupOptions::transport", "run.transport"},
+    {"BatchNormOptions::eps", "bn.eps"},
+    {"BatchNormOptions::momentum", "bn.momentum"},
+    {"CrossEntropyLoss::class_weight", "loss.class_weight"},
+};
+
+/// A message of the library in the words of who wrote a configuration.
+std::string with_keys(std::string text) {
+  for (const OptionKey& known : kOptionKeys) {
+    const std::string option = known.option;
+    for (auto at = text.find(option); at != std::string::npos; at = text.find(option, at)) {
+      text.replace(at, option.size(), known.key);
+    }
+  }
+  return text;
 }
 
 }  // namespace
@@ -58,7 +88,11 @@ std::unique_ptr<DataParallel> make_replicas(const Config& config,
       std::chrono::milliseconds(std::llround(config.run.stall_timeout * 1e3));
   options.communicator.hook = hook;
   options.communicator.world = world;
-  return std::make_unique<DataParallel>(std::move(options));
+  try {
+    return std::make_unique<DataParallel>(std::move(options));
+  } catch (const ConfigError& error) {
+    throw ConfigError(with_keys(error.what()));
+  }
 }
 
 ImportSummary import_weights(DataParallel& replicas, const std::filesystem::path& file) {

@@ -87,7 +87,7 @@ TEST_CASE("placement: what GPUs cannot add in one order is refused") {
   options = placed_on_gpus(2, 2);
   options.placement_invariant = false;
   CHECK(DataParallel(options).placement_obstacle() ==
-        "GPUs keep sums image by image only with run.placement_invariant = true");
+        "GPUs keep sums image by image only where placement invariance is asked for");
 }
 
 TEST_CASE("placement: a run leaves the same files on any number of replicas of a GPU") {

@@ -293,7 +293,8 @@ TEST_CASE("GPU world: what several processes cannot do is refused with a way out
   refuses(on_gpus(options, 1), "use \"host\", \"nccl\" or \"auto\" with several processes");
   options.communicator.transport = TransportKind::kAuto;
   options.cuda_graph = true;
-  refuses(on_gpus(options, 1), "run.cuda_graph = true replays steps without the host");
+  refuses(on_gpus(options, 1),
+          "DataParallelOptions::cuda_graph = true replays steps without the host");
   options.cuda_graph = false;
   const ProcessOptions gpu = on_gpus(options, 1);
   refuses(

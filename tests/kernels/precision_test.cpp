@@ -190,7 +190,8 @@ TEST_CASE("a run in bf16 learns as one in fp32 does, and evaluates in bf16, too"
 
   const auto load = [](std::int64_t index) { return toy_batch(1, index, {24, 16}); };
   const auto in_bf16 = bf16->evaluate(2, load), in_fp32 = fp32->evaluate(2, load);
-  CHECK(bf16->replica(0).validation().network().input().dtype == DType::kBFloat16);
+  CHECK(training_replica(bf16->replica(0)).validation().network().input().dtype ==
+        DType::kBFloat16);
   CHECK(in_bf16.loss == doctest::Approx(in_fp32.loss).epsilon(kBf16ForwardTolerance));
   std::int64_t moved = 0, pixels = 0;
   for (std::size_t i = 0; i < in_bf16.confusion.size(); ++i) {

@@ -30,7 +30,7 @@ struct Case {
 /// step k.
 void check_training(const Case& test, const std::function<double(int)>& momentum) {
   TestNetwork net(normalize, test.shape, {true, true}, test.options);
-  const BatchNormLayer& layer = *net.network->batch_norms()[0];
+  const BatchNormLayer& layer = *batch_norms_of(*net.network)[0];
   for (int step = 0; step < 3; ++step) {
     ReferenceNet reference = net.reference();
     reference.slices = test.slices;
@@ -222,8 +222,8 @@ TEST_CASE("a call may have options of its own") {
   CHECK(net.store.find("a.weight") != nullptr);
   CHECK(net.store.find("b.weight") == nullptr);
   CHECK(net.store.batch_norms().size() == 1);
-  CHECK(net.network->batch_norms()[0]->state() == net.store.batch_norms()[0].get());
-  CHECK(net.network->batch_norms()[1]->state() == nullptr);
+  CHECK(batch_norms_of(*net.network)[0]->state() == net.store.batch_norms()[0].get());
+  CHECK(batch_norms_of(*net.network)[1]->state() == nullptr);
 }
 
 TEST_CASE("training statistics that must not be recorded are not") {

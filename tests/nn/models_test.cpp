@@ -63,7 +63,7 @@ TEST_CASE("models: features of the asked output stride") {
 TEST_CASE("models: a frozen backbone leaves BatchNorm of the head alone") {
   const BuiltIn net({.arch = "fcn_resnet50", .num_classes = 4, .frozen_bn = true});
   int frozen = 0, learning = 0;
-  for (const BatchNormLayer* layer : net.network->batch_norms()) {
+  for (const BatchNormLayer* layer : batch_norms_of(*net.network)) {
     const bool in_backbone = layer->name().starts_with("backbone.");
     CHECK(layer->config().norm.is_frozen() == in_backbone);
     (in_backbone ? frozen : learning) += 1;

@@ -385,8 +385,8 @@ TEST_CASE("layers that lead to no wanted output are left out") {
   }
   CHECK(all->layers().size() == 7);
   CHECK(one->layers().size() == 4);
-  CHECK(all->batch_norms().size() == 2);
-  CHECK(one->batch_norms().size() == 1);
+  CHECK(batch_norms_of(*all).size() == 2);
+  CHECK(batch_norms_of(*one).size() == 1);
   CHECK(one->planned_bytes() < all->planned_bytes());
   CHECK(download(*backend, one->output(one->output_index("out"))) ==
         download(*backend, all->output(all->output_index("out"))));

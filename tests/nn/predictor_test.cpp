@@ -86,4 +86,21 @@ TEST_CASE("a predictor refuses images and weights that do not fit") {
   CHECK_THROWS_AS(elsewhere.predict(Floats(192), {1, 8, 8, 3}), Error);
 }
 
+TEST_CASE("a predictor that was shown wrong images first predicts right ones") {
+  Trained trained({1, 8, 8, 3});
+  Predictor predictor(tiny, state_dict(trained.store, *trained.backend));
+  CHECK_THROWS_WITH_AS(predictor.predict(Floats(256), {1, 8, 8, 4}),
+                       doctest::Contains("the model was declared for images of the shape "
+                                         "[1, 8, 8, 4]"),
+                       DataError);
+  CHECK_THROWS_AS(predictor.predict({}, {0, 8, 8, 3}), Error);
+  const Floats images = random_floats(192, 7);
+  const Prediction result = predictor.predict(images, {1, 8, 8, 3});
+  CHECK(Floats(result.logits.begin(), result.logits.end()) == trained.logits(images));
+  CHECK_THROWS_AS(predictor.predict(Floats(256), {1, 8, 8, 4}), Error);
+  const Prediction again = predictor.predict(images, {1, 8, 8, 3});
+  CHECK(Floats(again.logits.begin(), again.logits.end()) == trained.logits(images));
+  CHECK_THROWS_AS(Predictor(nullptr, {}), ConfigError);
+}
+
 }  // namespace lockstep::test

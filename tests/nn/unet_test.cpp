@@ -51,9 +51,9 @@ TEST_CASE("U-Net: names, shapes and number of parameters are PyTorch's") {
 
   CHECK(unet.parameters() == expected_parameters(16, 4, 11));
   CHECK(unet.network->output().shape == Shape{1, 16, 24, 11});
-  CHECK(unet.network->batch_norms().size() == 14);
-  CHECK(unet.network->batch_norms()[0]->name() == "encoder.0.0.bn");
-  CHECK(unet.network->batch_norms()[13]->config().call_index == 13);
+  CHECK(batch_norms_of(*unet.network).size() == 14);
+  CHECK(batch_norms_of(*unet.network)[0]->name() == "encoder.0.0.bn");
+  CHECK(batch_norms_of(*unet.network)[13]->config().call_index == 13);
 }
 
 TEST_CASE("U-Net: no convolution reads or writes a strided tensor, no concatenation copies") {

@@ -6,6 +6,7 @@
 
 #include "lockstep/core/check.h"
 #include "lockstep/nn/models.h"
+#include "nn/norms/batch_norm_layer.h"
 #include "step/parameter_ranges.h"
 
 namespace lockstep {
@@ -174,7 +175,7 @@ TEST_CASE("a U-Net's ranges alternate between two decays") {
   const auto backend = make_backend({}, 1);
   const auto network = build_network(unet({.width = 4, .depth = 4, .num_classes = 3}), {},
                                      {1, 8, 8, 3}, {}, *backend, store);
-  const std::size_t layers = network->batch_norms().size();
+  const std::size_t layers = batch_norms_of(*network).size();
   CHECK(layers == 14);
   CHECK(parameter_ranges(store, Sgd{}).size() == 2 * layers + 1);
 }

@@ -225,7 +225,7 @@ TEST_CASE("bf16 on CPU devices is an error of the configuration that says what t
   options.activations = DType::kBFloat16;
   CHECK_THROWS_WITH_AS(DataParallel{options},
                        doctest::Contains("cpu:0 is asked for, and the CPU computes in fp32; use "
-                                         "run.precision = \"fp32\""),
+                                         "DataParallelOptions::activations = \"fp32\""),
                        ConfigError);
 }
 
@@ -269,7 +269,7 @@ TEST_CASE("a forward pass alone changes nothing and shows the layers' moments") 
   run->forward(toy_batch(5, 0));
   CHECK(parameters(*run, 0) == weights);
   CHECK(statistics(*run, 1) == running);
-  const auto layers = run->replica(1).network().batch_norms();
+  const auto layers = batch_norms_of(run->replica(1).network());
   CHECK(layers.front()->local_moments().front().count == 2 * 16 * 16);
 }
 

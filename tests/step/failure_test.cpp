@@ -162,31 +162,36 @@ TEST_CASE("an image that does not load ends an evaluation and names its rank") {
 }
 
 // The others have many images left when one of theirs fails, and meet nobody.
-TEST_CASE("an image that does not load ends an evaluation before the others' next ones") {
+TEST_CASE("an image that does not load ends an evaluation before the others have all of theirs") {
   const auto run = make_toy(toy_options(3, BatchNormMode::kSync));
-  const SyncGroup& group = run->sync_group();
   std::atomic<int> loaded{0};
   const auto load = [&](std::int64_t index) {
     if (index == 1) throw DataError("image 1 is damaged");
-    while (!group.failure()) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
     ++loaded;
     return toy_batch(1, index);
   };
   CHECK_THROWS_WITH_AS(run->evaluate(9000, load), "replica 1 (cpu:1): image 1 is damaged",
                        DataError);
-  CHECK(loaded == 2);
+  CHECK(loaded < 600);
   CHECK_FALSE(run->has_stuck_thread());
+  CHECK_FALSE(run->sync_group().failure());
+  CHECK_NOTHROW(train(*run));
 }
 
 TEST_CASE("what an evaluation loads from is there as long as a thread that is left behind") {
   auto run = make_toy(toy_options(2, BatchNormMode::kLocal));
-  std::promise<void> release;
+  std::promise<void> release, entered;
   auto images = std::make_shared<std::vector<std::int64_t>>(4, 7);
   const std::weak_ptr<std::vector<std::int64_t>> watched = images;
   {
-    const auto load = [images = std::move(images),
-                       released = release.get_future().share()](std::int64_t index) {
-      if (index == 1) throw DataError("image 1 is damaged");
+    const auto load = [images = std::move(images), released = release.get_future().share(),
+                       &entered, inside = entered.get_future().share()](std::int64_t index) {
+      if (index == 1) {
+        inside.wait();
+        throw DataError("image 1 is damaged");
+      }
+      entered.set_value();
       released.wait();
       return toy_batch(1, images->at(static_cast<std::size_t>(index)));
     };

@@ -182,8 +182,8 @@ TEST_CASE("published, PyTorch: conversion gives every layer, however deep, the p
   DataParallelOptions options = toy_options(4, BatchNormMode::kLocal, 8);
   options.model = convert_sync_batchnorm(nested, groups);
   DataParallel run(options);
-  REQUIRE(run.replica(0).network().batch_norms().size() == 4);
-  for (const BatchNormLayer* layer : run.replica(0).network().batch_norms()) {
+  REQUIRE(batch_norms_of(run.replica(0).network()).size() == 4);
+  for (const BatchNormLayer* layer : batch_norms_of(run.replica(0).network())) {
     CHECK(layer->config().norm.options.mode == BatchNormMode::kSync);
     CHECK(layer->config().norm.options.process_groups == groups);
   }

@@ -182,4 +182,49 @@ TEST_CASE("three threads of a user: one throws, and all leave within a second") 
   for (const Rank& own : ranks) CHECK(own.saved[0] == 1.0F);  // the mean of 0, 1 and 2
 }
 
+TEST_CASE("a thread that leaves without a word ends the others at once, and is named") {
+  for (const bool throws : {true, false}) {
+    CAPTURE(throws);
+    SyncGroup group(cpus(3));
+    Sums& sums = group.make_barrier<double, double>(sum_of_values());
+    const auto thrown = run_ranks(3, [&](int rank) {
+      RankGuard guard(group, rank);
+      if (rank == 1 && throws) throw DataError("image 7 is damaged");
+      if (rank == 1) return;
+      summed(sums, rank, 1);
+      guard.finish();
+    });
+    CHECK(is_a<PeerAborted>(thrown[0]));
+    CHECK(is_a<PeerAborted>(thrown[2]));
+    CHECK(is_a<ReplicaError>(group.failure()));
+    CHECK(contains(text_of(group.failure()),
+                   throws ? "replica 1 (cpu:1) left by an exception; last seen at replica 1"
+                          : "replica 1 (cpu:1) left before it was finished; last seen at"));
+  }
+}
+
+TEST_CASE("threads that finish leave the group as it is") {
+  SyncGroup group(cpus(2));
+  Sums& sums = group.make_barrier<double, double>(sum_of_values());
+  for (const auto& thrown : run_ranks(2, [&](int rank) {
+         RankGuard guard(group, rank);
+         CHECK(summed(sums, rank, 2) == 4);
+         guard.finish();
+       })) {
+    CHECK(text_of(thrown) == "");
+  }
+  CHECK_FALSE(group.failure());
+}
+
+TEST_CASE("a rank that a group does not have is an error") {
+  SyncGroup group(cpus(2));
+  for (const int rank : {-1, 2, 17}) {
+    CHECK_THROWS_WITH_AS(group.at(rank), doctest::Contains("this process has the ranks 0 to 1"),
+                         Error);
+    CHECK_THROWS_AS(RankGuard(group, rank), Error);
+  }
+  group.abort(nullptr);
+  CHECK(contains(text_of(group.failure()), "gave no cause"));
+}
+
 }  // namespace lockstep

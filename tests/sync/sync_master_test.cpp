@@ -357,6 +357,32 @@ TEST_CASE("a master needs ranks, and a rank its place") {
       {0}, [](auto&&...) {}, failure);
   CHECK_THROWS_WITH_AS(master.exchange(1, call(0), {1, nullptr}),
                        doctest::Contains("place 1 is none of the 1"), Error);
+  CHECK_THROWS_WITH_AS(master.await(-1), doctest::Contains("place -1 is none of the 1"), Error);
+}
+
+// It would wait for an answer that nobody owes it, unseen by a watchdog.
+TEST_CASE("an answer is due to what was posted, once") {
+  Failure failure;
+  Counter master({0}, adder(), failure);
+  const int payload = 3;
+  const auto await = [&] { static_cast<void>(master.await(0)); };
+  CHECK_THROWS_WITH_AS(await(), doctest::Contains("replica 0 awaits an answer and has posted"),
+                       Error);
+  master.post(0, call(0), {1, &payload});
+  CHECK_NOTHROW(await());
+  CHECK_THROWS_WITH_AS(await(), doctest::Contains("replica 0 awaits an answer and has posted"),
+                       Error);
+  CHECK_FALSE(failure.raised());
+}
+
+TEST_CASE("a failure without a cause has one that says so") {
+  Failure failure;
+  Counter master({0}, adder(), failure);
+  failure.raise(nullptr);
+  CHECK(is_a<ReplicaError>(failure.cause()));
+  CHECK(contains(text_of(failure.cause()), "gave no cause"));
+  CHECK_THROWS_WITH_AS(master.exchange(0, call(0), {}), doctest::Contains("gave no cause"),
+                       PeerAborted);
 }
 
 }  // namespace lockstep

@@ -60,7 +60,8 @@ TEST_CASE("a run whose results depend on its devices is refused where that is no
   refuses({"bn.mode=local"}, "BatchNorm is not synchronized (encoder.0.0.bn)");
   refuses({"bn.mode=virtual"}, "BatchNorm is not synchronized");
   refuses({"bn.mode=sync", "bn.sync_group=2"}, "in groups");
-  refuses({"bn.mode=sync", "batch.accumulate=2"}, "batch.accumulate");
+  refuses({"bn.mode=sync", "batch.accumulate=2"}, "micro-batches");
+  refuses({"bn.mode=local"}, "run.placement_invariant = true asks");  // a key, not a C++ name
   refuses({"bn.mode=sync", "run.gradient_exchange=all_reduce"}, "not owner");
 }
 

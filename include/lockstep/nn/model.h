@@ -108,7 +108,7 @@ const ModelTable& builtin_models();
 /// of that name.
 Architecture find_architecture(const ModelTable& models, const ModelOptions& options);
 
-/// Kaiming-normal convolution and linear weights (He et al. 2015, eq. 10: std = sqrt(2 / fan_in))
+/// Gives every parameter its initial values (Parameter::initial): by default Kaiming-normal weights
 /// from counter-based random numbers keyed by seed and parameter name; biases 0, gamma 1, beta 0.
 /// Touches device memory through the backend; the result depends on nothing but (seed, names,
 /// shapes).

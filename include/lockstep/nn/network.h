@@ -18,10 +18,10 @@
 
 namespace lockstep {
 
-class BatchNormLayer;
+class BatchNormLayer;                 // the library's own
 enum class Direction : std::uint8_t;  // lockstep/sync/barrier.h
 
-/// Square windows; use `geometry` fields of the layer for others.
+/// Square windows; NetworkBuilder::conv2d takes a ConvGeometry for others.
 struct Conv2dOptions {
   std::int64_t out_channels = 0;
   std::int64_t kernel = 1;
@@ -64,6 +64,16 @@ class LayerObserver {
   virtual void end(std::size_t layer, Direction direction) = 0;
 };
 
+/// One call of a layer, for who wants to see what a network consists of.
+struct LayerSummary {
+  std::string name;
+  std::string kind;             // its class, "lockstep::Conv2dLayer"
+  Shape output;                 // as planned, the batch in front
+  std::int64_t parameters = 0;  // elements that no earlier call has
+  std::size_t output_bytes = 0;
+  std::size_t saved_bytes = 0;  // from forward to backward, beside the values
+};
+
 /// Owned by its replica and used by that replica's thread; the backend and the store outlive it.
 class Network {
  public:
@@ -79,7 +89,8 @@ class Network {
   const Tensor& input_grad() const;  // null unless planned; valid after `backward`
   /// The names of the outputs, in the order of the model's.
   std::vector<std::string> output_names() const;
-  /// The place of an output. Throws Error naming those there are when there is none of that name.
+  /// The place of an output. Throws ConfigError naming those there are when there is none of that
+  /// name.
   std::size_t output_index(const std::string& name) const;
   /// E.g. logits [n, H, W, classes]; valid until `backward`. Null where the plan left it out.
   const Tensor& output(std::size_t index = 0) const;
@@ -105,21 +116,23 @@ class Network {
   ParameterStore& parameters() const;
   Backend& backend() const;
   std::span<const std::unique_ptr<Layer>> layers() const;
-  /// Every BatchNorm call in forward order.
-  std::span<BatchNormLayer* const> batch_norms() const;
+  /// Every call in forward order. What their tensors take together is more than `planned_bytes`,
+  /// which counts memory once that several of them use one after another.
+  std::vector<LayerSummary> summary() const;
   /// Bytes of the plan: activations, gradients and what layers save.
   std::size_t planned_bytes() const;
 
  private:
   friend class NetworkBuilder;
+  friend std::span<BatchNormLayer* const> batch_norms_of(const Network& network);
   struct Impl;
   explicit Network(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 
 /// Declares layers in execution order. Every method returns the layer's output; names of layers
-/// without parameters are chosen by the builder. Throws Error when shapes do not fit, naming the
-/// layer. Used by one thread, during the call of a model.
+/// without parameters are chosen by the builder. Throws Error when shapes do not fit or an input is
+/// null, naming the layer. Used by one thread, during the call of a model.
 class NetworkBuilder {
  public:
   /// `store` may hold parameters of an earlier network of the same model: they are then shared.
@@ -169,11 +182,15 @@ class NetworkBuilder {
   // --- layers of one's own ---
   /// A new value that a layer of one's own writes. `shape`: with the batch of its input.
   Value* value(const std::string& name, const Shape& shape);
-  /// A parameter, declared at its first mention (ParameterStore::parameter).
+  /// A parameter, declared at its first mention (ParameterStore::parameter, which says what it is
+  /// initially).
   Parameter& parameter(const std::string& name, const Shape& shape, ParameterKind kind,
                        std::int64_t fan_in = 0);
-  /// Appends a call of a layer; its inputs and its output are values of this builder, and nothing
-  /// else writes the output. Returns the output.
+  Parameter& parameter(const std::string& name, const Shape& shape, ParameterKind kind,
+                       const Initial& initial);
+  /// Appends a call of a layer and returns its output. A layer may have no inputs: a learnable
+  /// constant, say. Throws Error naming the layer where a value is null, is of another builder, is
+  /// read before a layer writes it, or is written twice.
   Value* append(std::unique_ptr<Layer> layer);
 
   /// While it lives, every norm layer is changed before it is declared.
@@ -192,13 +209,16 @@ class NetworkBuilder {
   /// run it. They live as long as the builder.
   std::vector<const Layer*> layers_to(const Value* value) const;
 
-  /// Allocates the store if it is not yet, plans memory and prepares every layer. Once.
+  /// Allocates the store if it is not yet, plans memory and prepares every layer. Once. Throws
+  /// ConfigError where the outputs are none, are null, are the input, or are written by no layer.
   std::unique_ptr<Network> build(const Outputs& outputs, const PlanOptions& options);
   /// With one output, "out".
   std::unique_ptr<Network> build(Value* output, const PlanOptions& options);
 
  private:
   std::string numbered(const char* kind) const;
+  void check_open() const;
+  void check_input(const Layer& layer, const Value* x) const;
 
   std::unique_ptr<Network::Impl> impl_;
 };

@@ -5,6 +5,7 @@
 // steps.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -16,14 +17,45 @@
 
 namespace lockstep {
 
+/// What a parameter is to the optimizer, which gives kNorm a weight decay of its own
+/// (norm_weight_decay) and the others weight_decay; and what it is initially where nothing else is
+/// said: kBias 0; kNorm 1 if its name ends in ".weight", else 0; kWeight as Initial::kaiming_normal
+/// of its fan-in.
 enum class ParameterKind : std::uint8_t { kWeight, kBias, kNorm };
+
+/// The elements of a parameter before anything is loaded or learned. Random ones depend on the
+/// seed, the parameter's name and the element alone.
+class Initial {
+ public:
+  /// All alike.
+  static Initial constant(float value);
+  /// Of mean 0 and this standard deviation (torch.nn.init.normal_).
+  static Initial normal(float std);
+  /// torch.nn.init.kaiming_normal_ (He et al. 2015, eq. 10): std = sqrt(2 / fan_in).
+  static Initial kaiming_normal(std::int64_t fan_in);
+  /// torch.nn.init.xavier_normal_ (Glorot and Bengio 2010, eq. 12): std = sqrt(2 / (fan_in +
+  /// fan_out)).
+  static Initial xavier_normal(std::int64_t fan_in, std::int64_t fan_out);
+  /// What the function says of an element's index, in PyTorch's order. It is called on the threads
+  /// of replicas.
+  static Initial of(std::function<float(std::int64_t index)> element);
+
+  /// [elements] of the parameter of this name. Throws Error naming it where one is not finite.
+  std::vector<float> values(const std::string& name, std::int64_t elements,
+                            std::uint64_t seed) const;
+
+ private:
+  float constant_ = 0;
+  float std_ = 0;  // 0: not random
+  std::function<float(std::int64_t index)> element_;
+};
 
 /// A learnable parameter. Values and gradients are device memory in PyTorch's element order.
 struct Parameter {
   std::string name;  // "encoder.0.0.conv.weight"
   Shape shape;       // in PyTorch's order, e.g. [out, in, kh, kw]
   ParameterKind kind = ParameterKind::kWeight;
-  std::int64_t fan_in = 0;  // for Kaiming initialisation; 0 for biases and norm parameters
+  Initial initial = {};
   std::int64_t offset = 0;  // in the flat values and grads
   std::int64_t elements = 0;
   float* value = nullptr;
@@ -41,11 +73,16 @@ struct BatchNormState {
 
 class ParameterStore {
  public:
-  /// The parameter of that name, declared at its first mention.
-  /// Throws Error when it exists with another shape or kind, or after `allocate`, when it does not
-  /// exist.
+  /// The parameter of that name, declared at its first mention, with the initial values of its
+  /// kind. `fan_in` of a kWeight; 0: that of the shape as PyTorch takes it, the product of the
+  /// extents behind the first, and of a shape of one extent, which has none, the values are 0.
+  /// Throws Error when it exists with another shape or kind, when an extent is not positive, or
+  /// after `allocate`, when it does not exist.
   Parameter& parameter(const std::string& name, const Shape& shape, ParameterKind kind,
                        std::int64_t fan_in = 0);
+  /// The same with other initial values, which those of the first mention are.
+  Parameter& parameter(const std::string& name, const Shape& shape, ParameterKind kind,
+                       const Initial& initial);
   BatchNormState& batch_norm(const std::string& name, std::int64_t channels);
 
   /// Allocates values, gradients and states and sets them to their constant initial values (weights

@@ -28,17 +28,21 @@ struct Prediction {
   std::span<const std::int32_t> classes;  // [N, H, W] or [N]: the first of the largest
 };
 
-/// Used by one thread. Memory is planned for the shapes that come: a batch of the shape before, or
-/// with fewer images, allocates nothing.
+/// Used by one thread; may be moved, and a moved-from one may only go or be assigned to. Memory is
+/// planned for the shapes that come: a batch of the shape before, or with fewer images, allocates
+/// nothing.
 class Predictor {
  public:
-  /// `weights`: a state dict of the model.
+  /// `weights`: a state dict of the model. Throws ConfigError where the model is null.
   Predictor(Model model, const TensorMap& weights, const PredictorOptions& options = {});
+  Predictor(Predictor&& other) noexcept;
+  Predictor& operator=(Predictor&& other) noexcept;
   ~Predictor();
 
   /// `images` [shape], normalised as in training. Throws Error when their number is not that of the
-  /// shape, and naming the layer where the shape does not fit the model; the first time DataError
-  /// when a tensor of the weights is missing, left over or of another shape.
+  /// shape, and naming the layer where the shape does not fit the model; DataError when a tensor of
+  /// the weights is missing, left over or of another shape. Images that fit are predicted after
+  /// that, as if the others had not come.
   Prediction predict(std::span<const float> images, const Shape& shape);
 
  private:

@@ -23,8 +23,6 @@
 
 namespace lockstep {
 
-class Replica;
-
 /// Sizes of torch.chunk(batch, parts): ceil(batch / parts) each until used up, then 0: 5 over 4 ->
 /// 2, 2, 1, 0.
 std::vector<std::int64_t> chunk_sizes(std::int64_t batch, int parts);
@@ -58,6 +56,32 @@ struct LossScaleOptions {
 
 /// Which of a step's micro-batches feed the running statistics.
 enum class MicroBatches : std::uint8_t { kEvery, kFirst, kLast };
+
+/// What one rank owns. Used on the rank's thread (DataParallel::for_each_replica), read by others
+/// only between steps.
+class Replica {
+ public:
+  Replica(const Replica&) = delete;
+  Replica& operator=(const Replica&) = delete;
+
+  /// Among those of all processes.
+  int rank() const { return rank_; }
+  const Device& device() const { return backend_->device(); }
+  Backend& backend() const { return *backend_; }
+  ParameterStore& store() { return store_; }
+  const ParameterStore& store() const { return store_; }
+  /// Of training.
+  Network& network() const { return *network_; }
+
+ protected:
+  explicit Replica(int rank) : rank_(rank) {}
+  ~Replica() = default;
+
+  const int rank_;
+  std::unique_ptr<Backend> backend_;
+  ParameterStore store_;
+  std::unique_ptr<Network> network_;
+};
 
 /// What a replica is made of, as a callback sees it.
 struct ReplicaContext {
@@ -131,7 +155,13 @@ struct StepResult {
   std::span<const RankStep> ranks;  // [rank]; valid until the next step is finished
 };
 
-/// Used by one thread, the caller's.
+/// Used by one thread at a time: a call while another thread is in one throws Error and does
+/// nothing. May be moved; a moved-from object may only go or be assigned to.
+///
+/// A call that throws because of its arguments leaves everything as it was, and the next call may
+/// be right: options, batches, learning rates and weights that do not fit, and what `load` throws
+/// in an evaluation. What fails inside a step is final: every later call throws it again. In a run
+/// of several processes what `load` throws is final, too, and so are weights that do not fit.
 ///
 /// It is this process's end of one that spans all processes of the world (SyncGroupOptions::world):
 /// every process makes the same calls with the same batches, weights and states (those of process 0
@@ -139,16 +169,23 @@ struct StepResult {
 class DataParallel {
  public:
   /// Starts the threads, builds the replicas, initialises rank 0 from the seed and mirrors it.
-  /// Throws ConfigError where the options do not fit each other, the devices or the model.
+  /// Throws ConfigError where the options do not fit each other, the devices or the model, and
+  /// where replicas declare different layers. What the model throws keeps its type.
   explicit DataParallel(DataParallelOptions options);
+  DataParallel(DataParallel&& other) noexcept;
+  DataParallel& operator=(DataParallel&& other) noexcept;
   ~DataParallel();
 
   /// One optimizer step on a global batch (it may be smaller than planned), which is scattered in
-  /// torch.chunk's sizes. All ranks' parameters are bitwise equal afterwards. Throws the first
+  /// torch.chunk's sizes. All ranks' parameters are bitwise equal afterwards. Throws Error, before
+  /// anything changes, where the batch is not whole (data/batch.h), has no sample or more than
+  /// planned, or where a label is none of the classes; ConfigError where `lr` is negative or not
+  /// finite or `step` is negative. Throws the first
   /// failure of any replica, named by rank and device (ReplicaError; ConfigError, DataError and
   /// NonFiniteError keep their type); after a failure every call throws it again. NonFiniteError
   /// names the first replica whose part of the loss is not finite: all ranks then leave parameters
-  /// and the optimizer's state untouched, and go on working. NonFiniteError, too, when the loss is
+  /// and the optimizer's state untouched, have the running statistics and num_batches_tracked that
+  /// they had before the step, and go on working. NonFiniteError, too, when the loss is
   /// finite and the gradient is not: parameters and state have then taken it, and are of no use.
   /// With a loss scale such a step is left out instead (StepResult::skipped), unless the scale is
   /// down at 1.
@@ -176,8 +213,7 @@ class DataParallel {
   int steps_ahead() const;
 
   /// The training-mode forward pass alone: no loss, no update, running statistics as they were.
-  /// What the layers' `local_moments` tell of it can be read afterwards. REQUIRES: the batch has at
-  /// most the samples of a micro-batch.
+  /// Throws Error where the batch has more samples than a micro-batch.
   void forward(const Batch& batch);
 
   /// Confusion matrix [classes, classes] (row: label) of the first loss's output over `count`
@@ -186,7 +222,9 @@ class DataParallel {
   /// class is among the five largest logits. `loss`: the mean of that loss over all valid pixels,
   /// over all elements, or over all samples (dice), without weights. `load` is called on the ranks'
   /// threads. The result does not depend on the number of ranks, if their running statistics are
-  /// equal: every replica uses its own (train/evaluator.h sees to that).
+  /// equal, as `replicate` makes them: every replica uses its own. Throws Error where `count` is
+  /// negative or `load` is null, and what `load` throws, named by rank and device, when all ranks
+  /// have left their batches; a rank that has not within a second ends the run.
   struct EvalResult {
     std::vector<std::int64_t> confusion;
     double loss = 0;
@@ -206,7 +244,7 @@ class DataParallel {
   /// Rank 0's parameters and running statistics under PyTorch's names.
   TensorMap state_dict();
   /// Gives them to all ranks. `strict`: throws DataError when anything is skipped, missing or
-  /// unexpected (nn/parameter_store.h).
+  /// unexpected (nn/parameter_store.h), before anything is copied.
   ImportSummary load_state_dict(const TensorMap& tensors, bool strict = true);
 
   /// The optimizer's state, on the host, the same for every exchange and number of devices.
@@ -244,9 +282,9 @@ class DataParallel {
   void all_gather(std::span<const std::byte> own, std::vector<Bytes>& all);
 
   /// Calls `work` for every replica of this process, all at the same time, each on its replica's
-  /// thread. Throws as `train_step`.
+  /// thread. What it throws is final, as in a step.
   void for_each_replica(const std::function<void(Replica& replica)>& work);
-  /// REQUIRES: between steps; the rank is of this process.
+  /// REQUIRES: between steps. Throws Error where the rank is not of this process.
   Replica& replica(int rank);
   /// Whether a replica's thread could not be stopped after a failure and has not come back: the
   /// replicas then stay in memory when this object goes.

@@ -43,7 +43,8 @@ class Failure {
   Failure& operator=(const Failure&) = delete;
 
   /// Keeps the cause and tells the listeners, the last one added first. Does nothing when there is
-  /// a cause already. Returns whether this was the first.
+  /// a cause already. Returns whether this was the first. A null cause, as std::current_exception()
+  /// is outside of a catch block, becomes a ReplicaError that says so.
   bool raise(std::exception_ptr cause);
   bool raised() const { return raised_.load(std::memory_order_acquire); }
   /// Null when none was raised.
@@ -85,7 +86,7 @@ class Progress {
     std::atomic<std::int64_t> since_ns{0};
   };
 
-  Entry& entry(int rank) const { return entries_[rank - first_]; }
+  Entry& entry(int rank) const { return entries_[static_cast<std::size_t>(rank - first_)]; }
 
   const int ranks_, first_;
   std::unique_ptr<Entry[]> entries_;
@@ -141,6 +142,7 @@ class SyncMaster : private Failure::Listener {
   struct Slot {
     SyncCall call;
     bool posted = false;
+    bool owed = false;             // an answer, to what the rank has posted
     std::uint64_t generation = 0;  // whose end is the answer
     threading::Clock::time_point since;
   };
@@ -150,6 +152,7 @@ class SyncMaster : private Failure::Listener {
 
   int size() const { return static_cast<int>(slots_.size()); }
   void end_waits() override;
+  void check_place(int place) const;
   template <typename Done>
   void look_for(const Done& done, std::unique_lock<threading::Mutex>& lock) const;
   void run_callback(std::unique_lock<threading::Mutex>& lock);
@@ -211,7 +214,8 @@ class Barrier final : public SyncMaster {
     messages_[static_cast<std::size_t>(place)] = message;
     close_post(std::move(lock));
   }
-  /// The answer to what the rank has posted last. Throws ReplicaError naming replica, layer and
+  /// The answer to what the rank has posted last, once. Throws Error where it has posted nothing
+  /// since its last answer; ReplicaError naming replica, layer and
   /// call if the ranks disagree, or the callback's exception: either is raised as the failure.
   /// Throws PeerAborted after any other failure.
   Answer await(int place) {

@@ -79,7 +79,7 @@ class SyncGroup final : private Failure::Listener {
   int size() const { return layout_.ranks(); }
   /// Which of them are this process's.
   const RankLayout& rank_layout() const { return layout_; }
-  /// REQUIRES: the rank is of this process, as in the next two.
+  /// Throws Error where the rank is not of this process, as the next two.
   Communicator& at(int rank) { return *communicators_[own_index(rank)]; }
   /// Of a rank; null unless SyncGroupOptions::all_reduce.
   AllReduce* all_reduce(int rank);
@@ -104,8 +104,8 @@ class SyncGroup final : private Failure::Listener {
   /// thread of each at a time. One process alone hears itself.
   void all_gather(std::span<const std::byte> own, std::vector<Bytes>& all);
 
-  /// Makes every present and future wait throw PeerAborted. The first cause is kept. Safe from any
-  /// thread.
+  /// Makes every present and future wait throw PeerAborted. The first cause is kept; a null one
+  /// becomes a ReplicaError that says so. Safe from any thread.
   void abort(std::exception_ptr cause) { failure_.raise(std::move(cause)); }
   /// The first cause: given to `abort`, thrown by a callback, a disagreement among the ranks, or a
   /// StalledError of the watchdog. Null when none.
@@ -131,9 +131,7 @@ class SyncGroup final : private Failure::Listener {
 
   World& world() const { return options_.world; }
   void end_waits() override;
-  std::size_t own_index(int rank) const {
-    return static_cast<std::size_t>(rank - layout_.first_rank());
-  }
+  std::size_t own_index(int rank) const;
   std::vector<int> own_ranks_of(const std::vector<int>& ranks) const;
   std::vector<int> all_ranks() const { return contiguous_groups(size(), 0).front(); }
   /// `ranks`: of this process.
@@ -178,6 +176,34 @@ class SyncGroup final : private Failure::Listener {
   std::vector<std::unique_ptr<Recorder>> recorders_;             // [rank], or none
   std::vector<std::unique_ptr<AllReduce>> all_reduces_;          // [rank], or none
   std::unique_ptr<Watchdog> watchdog_;  // last: its thread reads the members above
+};
+
+/// A rank's stay in a group, made by its thread when it begins. A thread that leaves without
+/// `finish`, by an exception or an early return, aborts the group, so that the others leave their
+/// waits at once and need not hear of it from the watchdog. Who catches the exception may call
+/// SyncGroup::abort with it before: the first cause is kept.
+///
+///   std::thread([&] {
+///     RankGuard guard(group, rank);
+///     work(group.at(rank));
+///     guard.finish();
+///   });
+class RankGuard {
+ public:
+  /// The group outlives the object. Throws Error where the rank is not of this process.
+  RankGuard(SyncGroup& group, int rank);
+  RankGuard(const RankGuard&) = delete;
+  RankGuard& operator=(const RankGuard&) = delete;
+  ~RankGuard();
+
+  /// The rank has done all its exchanges.
+  void finish() { finished_ = true; }
+
+ private:
+  SyncGroup& group_;
+  const int rank_;
+  const int exceptions_;  // under way when the guard was made
+  bool finished_ = false;
 };
 
 }  // namespace lockstep

@@ -259,7 +259,8 @@ int bench_layers(const BenchArguments& arguments) {
   report.yardsticks = measure_machine(training);
   for (int i = 0; i < kWarmupSteps; ++i) pass(training, arguments.eval, i);
   const Replica& replica = training.replicas->replica(0);
-  Network& network = arguments.eval ? replica.validation().network() : replica.network();
+  Network& network =
+      arguments.eval ? training_replica(replica).validation().network() : replica.network();
   LayerTimer timer(network);
   const int iters = arguments.iters > 0 ? arguments.iters : kLayersIters;
   for (int i = 0; i < iters; ++i) {

@@ -2,34 +2,81 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "core/rng.h"
+#include "lockstep/core/check.h"
 #include "lockstep/nn/model.h"
 
 namespace lockstep {
 namespace {
 
-std::vector<float> initial_values(const Parameter& parameter, std::uint64_t seed) {
-  std::vector<float> values(static_cast<std::size_t>(parameter.elements), 0.0F);
-  if (parameter.kind == ParameterKind::kNorm && parameter.name.ends_with(".weight")) {
-    values.assign(values.size(), 1.0F);
-  }
-  if (parameter.kind == ParameterKind::kWeight) {
-    const auto std = static_cast<float>(std::sqrt(2.0 / static_cast<double>(parameter.fan_in)));
-    Rng rng(seed, RngPurpose::kInitialWeights,
-            XXH64(parameter.name.data(), parameter.name.size(), 0));
-    for (float& value : values) value = std * rng.normal();
-  }
-  return values;
+void check_fan(std::int64_t fan) {
+  if (fan > 0) return;
+  throw ConfigError(concat("initial values need a fan of at least 1, got ", fan));
 }
 
 }  // namespace
 
+Initial Initial::constant(float value) {
+  if (!std::isfinite(value)) {
+    throw ConfigError(concat("an initial value must be finite, is ", value));
+  }
+  Initial initial;
+  initial.constant_ = value;
+  return initial;
+}
+
+Initial Initial::normal(float std) {
+  if (!(std >= 0) || !std::isfinite(std)) {
+    throw ConfigError(concat("a standard deviation must be finite and not negative, is ", std));
+  }
+  Initial initial;
+  initial.std_ = std;
+  return initial;
+}
+
+Initial Initial::kaiming_normal(std::int64_t fan_in) {
+  check_fan(fan_in);
+  return normal(static_cast<float>(std::sqrt(2.0 / static_cast<double>(fan_in))));
+}
+
+Initial Initial::xavier_normal(std::int64_t fan_in, std::int64_t fan_out) {
+  check_fan(fan_in);
+  check_fan(fan_out);
+  return normal(static_cast<float>(std::sqrt(2.0 / static_cast<double>(fan_in + fan_out))));
+}
+
+Initial Initial::of(std::function<float(std::int64_t index)> element) {
+  if (element == nullptr) throw ConfigError("the function of the initial values is null");
+  Initial initial;
+  initial.element_ = std::move(element);
+  return initial;
+}
+
+std::vector<float> Initial::values(const std::string& name, std::int64_t elements,
+                                   std::uint64_t seed) const {
+  std::vector<float> values(static_cast<std::size_t>(elements), constant_);
+  if (std_ > 0) {
+    Rng rng(seed, RngPurpose::kInitialWeights, XXH64(name.data(), name.size(), 0));
+    for (float& value : values) value = std_ * rng.normal();
+  }
+  if (element_ == nullptr) return values;
+  for (std::int64_t i = 0; i < elements; ++i) {
+    float& value = values[static_cast<std::size_t>(i)];
+    value = element_(i);
+    LOCKSTEP_CHECK(std::isfinite(value), "the initial value of ", name, " at element ", i, " is ",
+                   value);
+  }
+  return values;
+}
+
 void initialize_parameters(ParameterStore& store, Backend& backend, std::uint64_t seed) {
   std::vector<float> values(static_cast<std::size_t>(store.elements()), 0.0F);
   for (const auto& parameter : store.parameters()) {
-    const std::vector<float> initial = initial_values(*parameter, seed);
+    const std::vector<float> initial =
+        parameter->initial.values(parameter->name, parameter->elements, seed);
     std::copy(initial.begin(), initial.end(), values.begin() + parameter->offset);
   }
   backend.upload(Tensor(store.values(), Shape{1, store.elements()}), values.data());

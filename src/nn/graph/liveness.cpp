@@ -91,7 +91,8 @@ class Liveness {
     int waiting = -1;
     for (int i = 0; i < layers_; ++i) plan_.weights_until.push_back(i);
     for (int i = layers_ - 1; i >= 0; --i) {
-      if (!plan_.runs_backward[i] || !plan_.routes[i][0].needed) continue;
+      if (!plan_.runs_backward[i] || plan_.routes[i].empty()) continue;  // the latter: a constant
+      if (!plan_.routes[i][0].needed) continue;
       if (waiting >= 0 && layer(i).meets_in_backward) {
         plan_.weights_until[waiting] = i;
         waiting = -1;

@@ -7,6 +7,7 @@
 
 #include "lockstep/sync/communicator.h"
 #include "nn/graph/network_impl.h"
+#include "nn/layer_support.h"
 #include "nn/layers/conv2d_layer.h"
 
 namespace lockstep {
@@ -17,7 +18,12 @@ Outputs::const_iterator find_output(const Outputs& outputs, const std::string& n
   if (found != outputs.end()) return found;
   std::string names;
   for (const Output& output : outputs) names += (names.empty() ? "" : ", ") + output.name;
-  throw Error(concat("the network has no output '", name, "'; it has ", names));
+  throw ConfigError(concat("the network has no output '", name, "'; it has ", names));
+}
+
+bool Network::Impl::owns(const Value* value) const {
+  return std::any_of(values.begin(), values.end(),
+                     [&](const auto& own) { return own.get() == value; });
 }
 
 std::unordered_set<const Value*> Network::Impl::needed_for(
@@ -262,7 +268,25 @@ LayerWork Network::work(std::size_t layer, Direction direction) const {
 ParameterStore& Network::parameters() const { return impl_->store; }
 Backend& Network::backend() const { return impl_->backend; }
 std::span<const std::unique_ptr<Layer>> Network::layers() const { return impl_->layers; }
-std::span<BatchNormLayer* const> Network::batch_norms() const { return impl_->batch_norms; }
+std::span<BatchNormLayer* const> batch_norms_of(const Network& network) {
+  return network.impl_->batch_norms;
+}
+
+std::vector<LayerSummary> Network::summary() const {
+  std::vector<LayerSummary> rows;
+  std::unordered_set<const Parameter*> counted;
+  for (const auto& layer : impl_->layers) {
+    const Shape& shape = layer->output()->shape;
+    LayerSummary row{layer->name(), class_name(*layer), shape};
+    for (const Parameter* parameter : layer->parameters()) {
+      if (counted.insert(parameter).second) row.parameters += parameter->elements;
+    }
+    row.output_bytes = static_cast<std::size_t>(shape.elements()) * size_of(impl_->activations);
+    row.saved_bytes = layer->traits().saved_bytes;
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
 std::size_t Network::planned_bytes() const { return impl_->plan.bytes; }
 
 }  // namespace lockstep

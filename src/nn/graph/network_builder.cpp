@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <cmath>
 #include <set>
+#include <unordered_set>
 
 #include "nn/graph/network_impl.h"
 #include "nn/layers/conv2d_layer.h"
@@ -8,6 +10,10 @@
 
 namespace lockstep {
 namespace {
+
+void check_given(const std::string& layer, const Value* x) {
+  LOCKSTEP_CHECK(x != nullptr, layer, ": the input is null; give a value of this builder");
+}
 
 // A geometry's own errors do not know which layer asked.
 template <typename Function>
@@ -42,20 +48,51 @@ void check_average(const PoolGeometry& g) {
                  g.padding_w, " for a window of ", g.kernel_h, "x", g.kernel_w);
 }
 
-void check_outputs(const Outputs& outputs, const Value* input) {
-  LOCKSTEP_CHECK(!outputs.empty(), "a network needs at least one output");
+// What a model returns is the caller's to mend, as other options are.
+template <typename... Words>
+void require(bool holds, const Words&... words) {
+  if (!holds) throw ConfigError(lockstep::concat(words...));
+}
+
+void check_outputs(const Outputs& outputs, const Value* input,
+                   const std::unordered_set<const Value*>& written) {
+  require(!outputs.empty(), "a network needs at least one output; the model returns none");
   std::set<std::string> names;
-  std::set<const Value*> values{input};
+  std::set<const Value*> values;
   for (const Output& output : outputs) {
-    LOCKSTEP_CHECK(output.value != nullptr, "output '", output.name, "' has no value");
-    LOCKSTEP_CHECK(names.insert(output.name).second, "two outputs are called '", output.name, "'");
-    LOCKSTEP_CHECK(values.insert(output.value).second, "output '", output.name,
-                   "' is the input, or another output, again");
+    require(output.value != nullptr, "output '", output.name, "' has no value: it is null");
+    require(names.insert(output.name).second, "two outputs are called '", output.name, "'");
+    require(output.value != input, "output '", output.name,
+            "' is the network's input; an output is what a layer writes");
+    require(written.contains(output.value), "output '", output.name,
+            "' is a value that no layer of this network writes");
+    require(values.insert(output.value).second, "output '", output.name,
+            "' is another output again");
   }
+}
+
+// How a layer's traits speak of inputs that it must have then.
+void check_traits(const Layer& layer) {
+  if (!layer.inputs().empty()) return;
+  const LayerTraits traits = layer.traits();
+  const bool speaks = traits.reads_input || traits.forward_in_place || traits.grad_in_place ||
+                      traits.concatenates || traits.splits_backward;
+  LOCKSTEP_CHECK(!speaks, layer.name(),
+                 ": its traits speak of input 0, and it has no input (reads_input, "
+                 "forward_in_place, grad_in_place, concatenates, splits_backward)");
+}
+
+void check_norm_numbers(const std::string& name, const BatchNormOptions& options) {
+  require(options.eps > 0 && std::isfinite(options.eps), name,
+          ": BatchNormOptions::eps must be positive and finite, is ", options.eps);
+  const double momentum = options.momentum.value_or(0);
+  require(momentum >= 0 && momentum <= 1, name,
+          ": BatchNormOptions::momentum must be from 0 to 1, or none (cumulative), is ", momentum);
 }
 
 void check_norm_call(const Value& x, const std::string& name, const NormLayer& norm,
                      const NormCall& call) {
+  check_norm_numbers(name, norm.options);
   const int rank = x.shape.rank();
   LOCKSTEP_CHECK(rank >= norm.least_rank && rank <= norm.most_rank, name, ": expected an input of ",
                  norm.least_rank,
@@ -78,33 +115,70 @@ NetworkBuilder::~NetworkBuilder() = default;
 
 Backend& NetworkBuilder::backend() const { return impl_->backend; }
 
+void NetworkBuilder::check_open() const {
+  LOCKSTEP_CHECK(impl_ != nullptr, "the network is built already; its builder declares no more");
+}
+
 Value* NetworkBuilder::value(const std::string& name, const Shape& shape) {
+  check_open();
   impl_->values.push_back(std::make_unique<Value>(Value{name, shape, {}, {}}));
   return impl_->values.back().get();
 }
 
 std::string NetworkBuilder::numbered(const char* kind) const {
+  check_open();
   return std::string(kind) + "_" + std::to_string(impl_->layers.size());
 }
 
 Parameter& NetworkBuilder::parameter(const std::string& name, const Shape& shape,
                                      ParameterKind kind, std::int64_t fan_in) {
+  check_open();
   return impl_->store.parameter(name, shape, kind, fan_in);
 }
 
+Parameter& NetworkBuilder::parameter(const std::string& name, const Shape& shape,
+                                     ParameterKind kind, const Initial& initial) {
+  check_open();
+  return impl_->store.parameter(name, shape, kind, initial);
+}
+
+// What a layer reads must be there when it runs: the order of the calls is that of the layers.
+void NetworkBuilder::check_input(const Layer& layer, const Value* x) const {
+  check_given(layer.name(), x);
+  if (impl_->written.contains(x)) return;
+  LOCKSTEP_CHECK(impl_->owns(x), layer.name(), ": an input is no value of this network's builder");
+  LOCKSTEP_CHECK(false, layer.name(), " reads the value '", x->name,
+                 "', which no layer before it writes; append the layer that does first");
+}
+
 Value* NetworkBuilder::append(std::unique_ptr<Layer> layer) {
+  check_open();
+  LOCKSTEP_CHECK(layer != nullptr, "the layer to append is null");
+  for (const Value* x : layer->inputs()) check_input(*layer, x);
+  Value* const y = layer->output();
+  LOCKSTEP_CHECK(y != nullptr, layer->name(), ": the output is null; NetworkBuilder::value makes ",
+                 "one");
+  LOCKSTEP_CHECK(impl_->owns(y), layer->name(), ": the output is no value of this network's ",
+                 "builder; NetworkBuilder::value makes one");
+  LOCKSTEP_CHECK(impl_->written.insert(y).second, layer->name(), " writes the value '", y->name,
+                 "', which another layer writes, or which is the network's input");
+  check_traits(*layer);
   impl_->layers.push_back(std::move(layer));
-  return impl_->layers.back()->output();
+  return y;
 }
 
 Value* NetworkBuilder::input(const Shape& shape) {
+  check_open();
   LOCKSTEP_CHECK(impl_->input == nullptr, "a network has one input");
   LOCKSTEP_CHECK(shape.rank() >= 2 && shape.elements() > 0,
                  "the input needs a batch, channels and no empty extent, got ", to_string(shape));
-  return impl_->input = value("input", shape);
+  impl_->input = value("input", shape);
+  impl_->written.insert(impl_->input);
+  return impl_->input;
 }
 
 Value* NetworkBuilder::conv2d(Value* x, const std::string& name, const Conv2dOptions& options) {
+  check_given(name, x);
   ConvGeometry geometry;
   geometry.in_channels = x->shape.channels();
   geometry.out_channels = options.out_channels;
@@ -118,24 +192,24 @@ Value* NetworkBuilder::conv2d(Value* x, const std::string& name, const Conv2dOpt
 
 Value* NetworkBuilder::conv2d(Value* x, const std::string& name, const ConvGeometry& geometry,
                               bool bias) {
+  check_given(name, x);
   const Shape shape = naming(name, [&] {
     geometry.check();
     return geometry.output_shape(x->shape);
   });
   const std::int64_t fan_in =
       geometry.in_channels / geometry.groups * geometry.kernel_h * geometry.kernel_w;
-  Parameter& weight = impl_->store.parameter(name + ".weight", geometry.weight_shape(),
-                                             ParameterKind::kWeight, fan_in);
+  Parameter& weight =
+      parameter(name + ".weight", geometry.weight_shape(), ParameterKind::kWeight, fan_in);
   Parameter* offset = nullptr;
-  if (bias) {
-    offset = &impl_->store.parameter(name + ".bias", {geometry.out_channels}, ParameterKind::kBias);
-  }
+  if (bias) offset = &parameter(name + ".bias", {geometry.out_channels}, ParameterKind::kBias);
   return append(
       std::make_unique<Conv2dLayer>(name, x, value(name, shape), geometry, &weight, offset));
 }
 
 Value* NetworkBuilder::linear(Value* x, const std::string& name, std::int64_t out_features,
                               bool bias) {
+  check_given(name, x);
   LOCKSTEP_CHECK(out_features > 0, name, ": expected at least 1 output feature, got ",
                  out_features);
   ConvGeometry geometry;
@@ -152,6 +226,7 @@ Value* NetworkBuilder::linear(Value* x, const std::string& name, std::int64_t ou
 
 Value* NetworkBuilder::reshape(Value* x, const Shape& shape) {
   const std::string name = numbered("reshape");
+  check_given(name, x);
   LOCKSTEP_CHECK(shape.rank() >= 2 && shape.batch() == x->shape.batch() &&
                      shape.elements() == x->shape.elements(),
                  name, ": ", to_string(x->shape), " cannot become ", to_string(shape),
@@ -160,6 +235,7 @@ Value* NetworkBuilder::reshape(Value* x, const Shape& shape) {
 }
 
 Value* NetworkBuilder::batch_norm(Value* x, const std::string& name, const NormCall& call) {
+  check_open();
   return batch_norm(x, name, impl_->norm, call);
 }
 
@@ -173,6 +249,8 @@ Value* NetworkBuilder::batch_norm_add_relu(Value* x, Value* residual, const std:
 
 Value* NetworkBuilder::batch_norm(Value* x, const std::string& name, const NormLayer& norm,
                                   const NormCall& call) {
+  check_open();
+  check_given(name, x);
   check_norm_call(*x, name, norm, call);
   NormLayer converted = norm;
   for (std::size_t i = impl_->norm_conversions.size(); i-- > 0;) {
@@ -197,11 +275,13 @@ NetworkBuilder::NormConversion::~NormConversion() { net_.impl_->norm_conversions
 
 Value* NetworkBuilder::relu(Value* x) {
   const std::string name = numbered("relu");
+  check_given(name, x);
   return append(std::make_unique<ReluLayer>(name, x, value(name, x->shape)));
 }
 
 Value* NetworkBuilder::max_pool2d(Value* x, const PoolGeometry& geometry) {
   const std::string name = numbered("max_pool");
+  check_given(name, x);
   const Shape shape = naming(name, [&] {
     geometry.check();
     return geometry.output_shape(x->shape);
@@ -211,6 +291,7 @@ Value* NetworkBuilder::max_pool2d(Value* x, const PoolGeometry& geometry) {
 
 Value* NetworkBuilder::avg_pool2d(Value* x, const PoolGeometry& geometry) {
   const std::string name = numbered("avg_pool");
+  check_given(name, x);
   const Shape shape = naming(name, [&] {
     check_average(geometry);
     return geometry.output_shape(x->shape);
@@ -220,6 +301,7 @@ Value* NetworkBuilder::avg_pool2d(Value* x, const PoolGeometry& geometry) {
 
 Value* NetworkBuilder::adaptive_avg_pool2d(Value* x, std::int64_t height, std::int64_t width) {
   const std::string name = numbered("adaptive_avg_pool");
+  check_given(name, x);
   const Shape shape = resized(name, *x, height, width);
   return append(std::make_unique<AdaptiveAvgPoolLayer>(name, x, value(name, shape)));
 }
@@ -227,12 +309,15 @@ Value* NetworkBuilder::adaptive_avg_pool2d(Value* x, std::int64_t height, std::i
 Value* NetworkBuilder::upsample_bilinear(Value* x, std::int64_t height, std::int64_t width,
                                          bool align_corners) {
   const std::string name = numbered("upsample");
+  check_given(name, x);
   Value* y = value(name, resized(name, *x, height, width));
   return append(std::make_unique<UpsampleLayer>(name, x, y, align_corners, nullptr));
 }
 
 Value* NetworkBuilder::upsample_bilinear(Value* x, const Value* like, bool align_corners) {
   const std::string name = numbered("upsample");
+  check_given(name, x);
+  check_given(name, like);
   check_image(name, *like);
   Value* y = value(name, resized(name, *x, like->shape.height(), like->shape.width()));
   return append(std::make_unique<UpsampleLayer>(name, x, y, align_corners, like));
@@ -243,6 +328,7 @@ Value* NetworkBuilder::concat(const std::vector<Value*>& parts) {
   LOCKSTEP_CHECK(!parts.empty(), name, ": nothing to concatenate");
   std::int64_t channels = 0;
   for (const Value* part : parts) {
+    check_given(name, part);
     const Shape& first = parts.front()->shape;
     LOCKSTEP_CHECK(part->shape.with_channels(first.channels()) == first, name,
                    ": shapes may differ in channels only, got ", to_string(first), " and ",
@@ -255,6 +341,8 @@ Value* NetworkBuilder::concat(const std::vector<Value*>& parts) {
 
 Value* NetworkBuilder::add(Value* a, Value* b) {
   const std::string name = numbered("add");
+  check_given(name, a);
+  check_given(name, b);
   LOCKSTEP_CHECK(a->shape == b->shape, name, ": shapes differ, ", to_string(a->shape), " and ",
                  to_string(b->shape));
   return append(std::make_unique<AddLayer>(name, a, b, value(name, a->shape)));
@@ -262,12 +350,14 @@ Value* NetworkBuilder::add(Value* a, Value* b) {
 
 Value* NetworkBuilder::all_reduce(Value* x) {
   const std::string name = numbered("all_reduce");
+  check_given(name, x);
   const auto call = static_cast<int>(impl_->layers.size());
   return append(std::make_unique<AllReduceLayer>(name, x, value(name, x->shape), call));
 }
 
 Value* NetworkBuilder::dropout(Value* x, float p) {
   const std::string name = numbered("dropout");
+  check_given(name, x);
   LOCKSTEP_CHECK(p >= 0.0F && p < 1.0F, name, ": the probability must be in [0, 1), got ", p);
   const std::uint64_t call = impl_->layers.size();
   return append(std::make_unique<DropoutLayer>(name, x, value(name, x->shape), p, call));
@@ -283,9 +373,10 @@ std::vector<const Layer*> NetworkBuilder::layers_to(const Value* value) const {
 }
 
 std::unique_ptr<Network> NetworkBuilder::build(const Outputs& outputs, const PlanOptions& options) {
-  LOCKSTEP_CHECK(impl_ != nullptr && impl_->input != nullptr && !impl_->layers.empty(),
-                 "a network is built once and needs an input and at least one layer");
-  check_outputs(outputs, impl_->input);
+  check_open();
+  LOCKSTEP_CHECK(impl_->input != nullptr, "the network has no input; NetworkBuilder::input makes ",
+                 "it");
+  check_outputs(outputs, impl_->input, impl_->written);
   impl_->outputs = outputs;
   if (!options.outputs.empty()) impl_->leave_out_all_but(options.outputs);
   if (!impl_->store.allocated()) impl_->store.allocate(impl_->backend);

@@ -20,6 +20,8 @@ struct Network::Impl {
   Impl(Backend& backend_, ParameterStore& store_, const NormLayer& norm_)
       : backend(backend_), store(store_), norm(norm_) {}
 
+  /// Whether the value is of this network's builder.
+  bool owns(const Value* value) const;
   /// The values that lead to these, with them and the input.
   std::unordered_set<const Value*> needed_for(std::unordered_set<const Value*> wanted) const;
   /// Takes out the layers that no output of these names needs.
@@ -46,6 +48,7 @@ struct Network::Impl {
   const NormLayer norm;
   std::vector<std::function<void(NormLayer&)>> norm_conversions;  // the outermost first
   std::vector<std::unique_ptr<Value>> values;
+  std::unordered_set<const Value*> written;      // the input, and what the layers write
   std::vector<std::unique_ptr<Value>> left_out;  // which outputs may still name
   std::vector<std::unique_ptr<Layer>> layers;
   std::vector<BatchNormLayer*> batch_norms;

@@ -27,10 +27,33 @@ T* find_named(std::span<const std::unique_ptr<T>> items, std::string_view name) 
   return found == items.end() ? nullptr : found->get();
 }
 
+void check_extents(const std::string& name, const Shape& shape) {
+  bool positive = shape.rank() > 0;
+  for (int axis = 0; axis < shape.rank(); ++axis) positive = positive && shape[axis] > 0;
+  LOCKSTEP_CHECK(positive, "parameter ", name, ": expected positive extents, got ",
+                 to_string(shape));
+}
+
+Initial initial_of(const std::string& name, const Shape& shape, ParameterKind kind,
+                   std::int64_t fan_in) {
+  LOCKSTEP_CHECK(fan_in >= 0, "parameter ", name, ": the fan-in must not be negative, is ", fan_in);
+  if (kind == ParameterKind::kNorm) return Initial::constant(name.ends_with(".weight") ? 1 : 0);
+  if (kind == ParameterKind::kBias) return Initial::constant(0);
+  if (fan_in == 0 && shape.rank() < 2) return Initial::constant(0);
+  return Initial::kaiming_normal(fan_in > 0 ? fan_in : product(shape) / shape[0]);
+}
+
 }  // namespace
 
 Parameter& ParameterStore::parameter(const std::string& name, const Shape& shape,
                                      ParameterKind kind, std::int64_t fan_in) {
+  check_extents(name, shape);
+  return parameter(name, shape, kind, initial_of(name, shape, kind, fan_in));
+}
+
+Parameter& ParameterStore::parameter(const std::string& name, const Shape& shape,
+                                     ParameterKind kind, const Initial& initial) {
+  check_extents(name, shape);
   if (Parameter* existing = find(name)) {
     LOCKSTEP_CHECK(existing->shape == shape && existing->kind == kind, "parameter ", name,
                    " exists with shape ", to_string(existing->shape), ", asked for ",
@@ -43,7 +66,7 @@ Parameter& ParameterStore::parameter(const std::string& name, const Shape& shape
   created->name = name;
   created->shape = shape;
   created->kind = kind;
-  created->fan_in = fan_in;
+  created->initial = initial;
   created->offset = elements_;
   created->elements = product(shape);
   elements_ += whole_lines(created->elements);

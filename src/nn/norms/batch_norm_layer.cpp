@@ -167,7 +167,7 @@ std::int64_t BatchNormLayer::checked_count(const StepContext& context,
       count != 1, name(), ": batch statistics need more than one value per channel, got 1",
       exchange_.active(context) ? " from all devices together" : "", " (this device: ", rows,
       " of ", inputs()[0]->data.shape.rows(), " rows, input ", to_string(inputs()[0]->data.shape),
-      "); use a larger batch or images, mode \"sync\", or fewer slices");
+      "); use a larger batch or images, synchronized BatchNorm, or fewer slices");
   return count;
 }
 

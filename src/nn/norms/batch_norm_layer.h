@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "lockstep/nn/network.h"
 #include "nn/norms/batch_norm_parts.h"
 
 namespace lockstep {
@@ -84,5 +85,8 @@ class BatchNormLayer : public Layer {
   bool by_image_ = false;  // Backend::sums_by_image
   bool left_to_convolution_ = false;
 };
+
+/// Every BatchNorm call of a network, in forward order.
+std::span<BatchNormLayer* const> batch_norms_of(const Network& network);
 
 }  // namespace lockstep
