@@ -52,7 +52,7 @@ void show(const ConfigArguments& arguments) {
     }
     if (section_of(value.key) != section) {
       section = section_of(value.key);
-      fmt::print("[{}]\n", section);
+      fmt::print("{}\n", section_header(section));
     }
     fmt::print("{:<44}  # {}\n", fmt::format("{} = {}", name_of(value.key), value.value), origin);
   }
@@ -62,12 +62,19 @@ void show(const ConfigArguments& arguments) {
 void diff(const ConfigArguments& arguments) {
   expect_inputs(arguments, 2, "two configurations or run folders");
   std::map<std::string, std::array<std::string, 2>> values;
+  std::vector<ConfigKey> keys = config_keys();
   for (std::size_t input = 0; input < 2; ++input) {
-    for (const ConfigValue& value : values_of(arguments, input))
+    for (const ConfigValue& value : values_of(arguments, input)) {
+      if (value.key != without_index(value.key) && !values.contains(value.key)) {
+        keys.emplace_back();  // of a list
+        keys.back().path = value.key;
+        keys.back().counts = value.counts;
+      }
       values[value.key][input] = value.value;
+    }
   }
   Json json = Json::array();
-  for (const ConfigKey& key : config_keys()) {
+  for (const ConfigKey& key : keys) {
     const auto& [a, b] = values[key.path];
     if (a == b) continue;
     if (arguments.common.json) {
@@ -203,6 +210,9 @@ void schema(bool markdown) {
     }
     (*properties)["properties"][name_of(key.path)] = entry;
   }
+  // A loss, or several.
+  Json& loss = sections["loss"];
+  loss = {{"anyOf", {loss, {{"type", "array"}, {"items", loss}, {"minItems", 1}}}}};
   const Json root{{"$schema", "https://json-schema.org/draft/2020-12/schema"},
                   {"title", "Lockstep configuration"},
                   {"type", "object"},

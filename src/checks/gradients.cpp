@@ -233,22 +233,44 @@ Batch loss_batch() {
   return batch;
 }
 
-LossCase cross_entropy_case() {
-  constexpr int kIgnored = 9;
-  LossCase c{CrossEntropyLoss{.class_weight = {0.5F, 2, 1, 1.5F}, .ignore_index = kIgnored},
-             loss_batch()};
+constexpr int kLossIgnored = 9;
+
+LossCase label_case(const Loss& loss) {
+  LossCase c{loss, loss_batch()};
   Rng rng(2, RngPurpose::kTest, 0);
   for (std::int64_t i = 0; i < kLossSamples * kLossPositions; ++i) {
     const std::uint32_t label = rng.below(kLossOutputs + 1);
-    c.batch.labels.push_back(static_cast<Label>(label == kLossOutputs ? kIgnored : label));
+    c.batch.labels.push_back(static_cast<Label>(label == kLossOutputs ? kLossIgnored : label));
   }
   return c;
 }
 
-LossCase squared_error_case() {
-  LossCase c{MeanSquaredErrorLoss{}, loss_batch()};
+LossCase value_case(const Loss& loss) {
+  LossCase c{loss, loss_batch()};
   c.batch.targets["out"] = normal_floats(kLossSamples * kLossPositions * kLossOutputs, 3);
   return c;
+}
+
+struct NamedLossCase {
+  const char* name;
+  LossCase loss;
+};
+
+std::vector<NamedLossCase> loss_cases() {
+  const Floats weights{0.5F, 2, 1, 1.5F};
+  return {
+      {"cross_entropy, class weights, ignored",
+       label_case(CrossEntropyLoss{.class_weight = weights, .ignore_index = kLossIgnored})},
+      {"cross_entropy, label smoothing",
+       label_case(CrossEntropyLoss{
+           .class_weight = weights, .ignore_index = kLossIgnored, .label_smoothing = 0.2F})},
+      {"focal", label_case(FocalLoss{.alpha = weights, .ignore_index = kLossIgnored})},
+      {"dice", label_case(DiceLoss{.ignore_index = kLossIgnored})},
+      {"dice, image by image",
+       label_case(DiceLoss{.per_image = true, .ignore_index = kLossIgnored})},
+      {"mean squared error", value_case(MeanSquaredErrorLoss{})},
+      {"bce with logits", value_case(BCEWithLogitsLoss{.pos_weight = weights})},
+  };
 }
 
 Measured check_loss(const LossCase& c, const std::vector<Device>& devices) {
@@ -295,9 +317,9 @@ SelftestChecks gradient_checks(const SelftestDevices& devices) {
       add(c.name, [c, on = c.several ? several : one] { return check_layer(c, on); });
     }
   }
-  add("cross_entropy, class weights, ignored",
-      [several] { return check_loss(cross_entropy_case(), several); });
-  add("mean squared error", [several] { return check_loss(squared_error_case(), several); });
+  for (const NamedLossCase& c : loss_cases()) {
+    add(c.name, [loss = c.loss, several] { return check_loss(loss, several); });
+  }
   return checks;
 }
 

@@ -46,7 +46,9 @@ class ConfigReader {
   void check();
   void check_data();
   void check_classes();
+  void check_class_weights(const std::string& section, const LossOptions& options);
   void check_class_names();
+  void check_loss_count();
   bool is_resolved(const std::vector<ConfigValue>& values) const;
   void warn_of_ignored_keys();
   void check_augment();
@@ -248,13 +250,35 @@ void ConfigReader::check_classes() {
                                       config_.data.classes.size(), classes));
   }
   check_class_names();
-  const std::size_t weights =
-      std::visit([](const auto& loss) { return loss.class_weight.size(); }, config_.loss.loss);
-  if (weights != 0 && classes != 0 && weights != classes) {
-    error("loss.class_weight",
-          fmt::format("loss.class_weight has {} weights, but there are {} classes", weights,
-                      classes));
+  check_loss_count();
+  for (std::size_t i = 0; i < config_.losses.size(); ++i) {
+    check_class_weights(section_in_list("loss", i, config_.losses.size()), config_.losses[i]);
   }
+}
+
+void ConfigReader::check_class_weights(const std::string& section, const LossOptions& options) {
+  const auto classes = static_cast<std::size_t>(config_.data.num_classes);
+  const auto check = [&](const char* name, const std::vector<float>& weights) {
+    if (weights.empty() || classes == 0 || weights.size() == classes) return;
+    const std::string key = section + "." + name;
+    error(key,
+          fmt::format("{} has {} weights, but there are {} classes", key, weights.size(), classes));
+  };
+  std::visit(
+      [&](const auto& loss) {
+        if constexpr (requires { loss.class_weight; }) check("class_weight", loss.class_weight);
+        if constexpr (requires { loss.alpha; }) check("alpha", loss.alpha);
+      },
+      options.loss);
+}
+
+void ConfigReader::check_loss_count() {
+  const std::size_t heads = config_.model.aux_head ? 2 : 1;
+  if (heads * config_.losses.size() <= kMaxLosses) return;
+  error("loss[0].type",
+        fmt::format("{} losses at {} of a network are more than the {} that it may have",
+                    config_.losses.size(), heads == 1 ? "the head" : "the two heads", kMaxLosses),
+        "leave some out");
 }
 
 void ConfigReader::check_class_names() {
@@ -297,7 +321,10 @@ void ConfigReader::warn_of_ignored_keys() {
   warn(schedule != ScheduleType::kPoly, "schedule.power", of_schedule);
   warn(schedule != ScheduleType::kStep, "schedule.gamma", of_schedule);
   warn(schedule != ScheduleType::kStep, "schedule.milestones", of_schedule);
-  warn(!config_.model.aux_head, "loss.aux_weight", "model.aux_head = false");
+  for (std::size_t i = 0; i < config_.losses.size(); ++i) {
+    warn(!config_.model.aux_head, section_in_list("loss", i, config_.losses.size()) + ".aux_weight",
+         "model.aux_head = false");
+  }
   warn(config_.run.precision != DType::kFloat16, "run.loss_scale", written("run.precision"));
   warn(!config_.bn.track_running_stats, "bn.eval_stats", "bn.track_running_stats = false");
   for (const std::string& option : config_.architecture().ignored_options) {

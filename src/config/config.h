@@ -214,15 +214,19 @@ struct BatchNormConfig : BatchNormOptions {
 };
 
 /// Losses against the labels of a data set.
-using LabelLoss = std::variant<CrossEntropyLoss>;
+using LabelLoss = std::variant<CrossEntropyLoss, DiceLoss, FocalLoss, OhemCrossEntropyLoss>;
 
+/// One of the losses of a run, which it takes at every head.
 struct LossOptions {
-  LabelLoss loss;           // its weight and ignore_index are not options
-  float aux_weight = 0.5F;  // of the auxiliary head's loss; the main one's is 1
+  LabelLoss loss;           // its ignore_index is not an option, and its weight is the one below
+  float weight = 1;         // of the loss in the sum of all
+  float aux_weight = 0.5F;  // times that: of the auxiliary head's loss
 
   template <typename Visitor>
   void visit_options(Visitor& v, bool aux_head) {
     v.alternatives("type", loss);
+    v("weight", weight, "of this loss in the sum of all",
+      {.in = limits::kPositive, .written = weight != 1, .after = "type"});
     v("aux_weight", aux_weight, "of the auxiliary head's loss in the sum",
       {.in = limits::kNotNegative, .written = aux_head});
   }
@@ -267,7 +271,8 @@ struct Config {
   BatchOptions batch;
   ModelOptions model;
   BatchNormConfig bn;
-  LossOptions loss;
+  /// At least one; in a file a section, or a list of them.
+  std::vector<LossOptions> losses{LossOptions{}};
   OptimOptions optim;
   ScheduleOptions schedule;
   /// Where model.arch is looked up, and data.layout was. Outlives the configuration.
@@ -297,7 +302,7 @@ struct Config {
     v.section("batch", batch);
     v.section("model", model);
     v.section("bn", bn);
-    v.section("loss", loss, model.aux_head);
+    v.sections("loss", losses, model.aux_head);
     v.section("optim", optim);
     v.section("schedule", schedule);
   }

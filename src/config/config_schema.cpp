@@ -45,6 +45,15 @@ class SectionVisitor {
     options.visit_options(static_cast<Visitor&>(*this), arguments...);
     section_ = outer;
   }
+  template <typename Options, typename... Arguments>
+  void sections(const char* name, std::vector<Options>& list, Arguments... arguments) {
+    static_cast<Visitor&>(*this).size_list(name, list);
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      section(section_in_list(name, i, list.size()).c_str(), list[i], arguments...);
+    }
+  }
+  template <typename Options>
+  void size_list(const char*, std::vector<Options>&) {}
   template <typename Options>
   void section(const char* name, std::optional<Options>& options) {
     if (Visitor::kAbsentToo && !options) options.emplace();
@@ -94,6 +103,7 @@ class KeyLister : public SectionVisitor<KeyLister> {
       (visit<Alternative<Variant, sizeof...(I) - 1 - I>>(), ...);
     }
     (std::make_index_sequence<std::variant_size_v<Variant>>());
+    next_ = keys_.size();
   }
 
   std::vector<ConfigKey> take() { return std::move(keys_); }
@@ -147,6 +157,11 @@ class OptionReader : public SectionVisitor<OptionReader> {
       error(path, wrong.what());
     }
     if (!elsewhere_.empty()) misplace(path);
+  }
+
+  template <typename Options>
+  void size_list(const char* name, std::vector<Options>& list) {
+    list.resize(std::max<std::size_t>(1, source_.list_size(name)));
   }
 
   // A key that an alternative has and the chosen one has not is still read, for its own errors.
@@ -258,6 +273,33 @@ class OptionWriter : public SectionVisitor<OptionWriter> {
   std::map<std::string, WrittenValue> values_;
 };
 
+struct PlacedKey {
+  const ConfigKey* key;
+  std::string path;  // with its place in a list
+};
+
+/// All keys in the order of the file, those of a list element by element.
+std::vector<PlacedKey> placed_keys(const Config& config) {
+  const auto size_of = [&](const std::string& section) {
+    return section == "loss" ? config.losses.size() : 1;
+  };
+  std::vector<PlacedKey> placed;
+  const std::vector<ConfigKey>& keys = config_keys();
+  for (auto first = keys.begin(); first != keys.end();) {
+    const std::string section = section_of(first->path);
+    const auto last = std::find_if(
+        first, keys.end(), [&](const ConfigKey& key) { return section_of(key.path) != section; });
+    for (std::size_t i = 0; i < size_of(section); ++i) {
+      const std::string place = section_in_list(section, i, size_of(section));
+      for (auto key = first; key != last; ++key) {
+        placed.push_back({&*key, place + "." + name_of(key->path)});
+      }
+    }
+    first = last;
+  }
+  return placed;
+}
+
 std::map<std::string, WrittenValue> written_values(Config config) {
   OptionWriter writer;
   config.visit_options(writer);
@@ -276,6 +318,22 @@ const std::vector<ConfigKey>& config_keys() {
   return keys;
 }
 
+std::string without_index(const std::string& path) {
+  const std::size_t begin = path.find('['), end = path.find(']');
+  const bool indexed = begin != std::string::npos && end != std::string::npos && end > begin + 1;
+  if (!indexed || path.find_first_not_of("0123456789", begin + 1) != end) return path;
+  return path.substr(0, begin) + path.substr(end + 1);
+}
+
+std::string section_in_list(const std::string& name, std::size_t index, std::size_t size) {
+  return size == 1 ? name : fmt::format("{}[{}]", name, index);
+}
+
+std::string section_header(const std::string& section) {
+  const std::string name = without_index(section);
+  return name == section ? fmt::format("[{}]", name) : fmt::format("[[{}]]", name);
+}
+
 std::string section_of(const std::string& path) { return path.substr(0, path.rfind('.')); }
 
 std::string name_of(const std::string& path) { return path.substr(path.rfind('.') + 1); }
@@ -289,10 +347,10 @@ ReadOptions read_options(const ConfigSource& source, Config& config, Diagnostics
 std::vector<ConfigValue> config_values(const Config& config) {
   const std::map<std::string, WrittenValue> written = written_values(config);
   std::vector<ConfigValue> values;
-  for (const ConfigKey& key : config_keys()) {
-    const auto found = written.find(key.path);
+  for (const auto& [key, path] : placed_keys(config)) {
+    const auto found = written.find(path);
     if (found == written.end()) continue;
-    values.push_back({key.path, found->second.text, key.doc, "", key.counts});
+    values.push_back({path, found->second.text, key->doc, "", key->counts});
   }
   return values;
 }
@@ -305,10 +363,11 @@ std::string hashed_text(const Config& config) {
     return found == of.end() ? std::string() : found->second.hashed;
   };
   std::string text;
-  for (const ConfigKey& key : config_keys()) {
-    const std::string value = hashed(values, key.path);
-    if (!key.counts || value == hashed(defaults, key.path)) continue;
-    text += fmt::format("{}={}\n", key.path, value);
+  for (const auto& [key, path] : placed_keys(config)) {
+    const std::string value = hashed(values, path);
+    const bool placed = path != key->path;  // one of several: that it is there counts
+    if (!key->counts || (!placed && value == hashed(defaults, key->path))) continue;
+    text += fmt::format("{}={}\n", path, value);
   }
   return text;
 }

@@ -31,6 +31,15 @@ const std::vector<ConfigKey>& config_keys();
 /// All of them as tables in Markdown, one for each section: the documentation's.
 std::string keys_as_markdown();
 
+/// A key of a list of sections, "loss[1].type", as the list of keys has it: "loss.type". Others
+/// stay.
+std::string without_index(const std::string& path);
+/// The sections of a list of so many: "loss" of one, else "loss[0]", "loss[1]".
+std::string section_in_list(const std::string& name, std::size_t index, std::size_t size);
+
+/// "[bn]", or "[[loss]]" of a section in a list.
+std::string section_header(const std::string& section);
+
 /// "bn" of "bn.mode", "data.augment" of "data.augment.crop".
 std::string section_of(const std::string& path);
 /// "mode" of "bn.mode".

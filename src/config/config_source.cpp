@@ -23,8 +23,11 @@ SourceSpan region_span(const SourceText& source, const toml::source_region& regi
 
 bool known_key(const std::string& path) {
   return std::any_of(config_keys().begin(), config_keys().end(),
-                     [&](const ConfigKey& key) { return key.path == path; });
+                     [&](const ConfigKey& key) { return key.path == without_index(path); });
 }
+
+/// Sections that may be lists of them.
+bool may_be_list(const std::string& path) { return path == "loss"; }
 
 /// Every section, "data" and "data.augment" alike.
 std::vector<std::string> known_sections() {
@@ -97,8 +100,17 @@ void ConfigSource::read_override(const std::string& text) {
   } catch (const toml::parse_error&) {
     tables_.push_back(toml::table{{"value", value}});
   }
+  if (may_be_list(path)) return read_list(*tables_.back().get("value"), path, source);
   if (!known_key(path)) {
     unknown_key(path, {&source});
+    return;
+  }
+  if (!is_in_list(path)) {
+    const std::string section = without_index(section_of(path));
+    diagnostics_.error(
+        {&source},
+        fmt::format("there is no {} among {} of [[{}]]", path, list_size(section), section),
+        fmt::format("say which: {}[0].{}", section, name_of(path)));
     return;
   }
   if (section_of(path) == "data.augment") augment_section_ = true;
@@ -116,20 +128,64 @@ void ConfigSource::flatten(const toml::table& table, const std::string& prefix,
     const std::string path =
         prefix.empty() ? std::string(key.str()) : prefix + "." + std::string(key.str());
     const SourceSpan where = region_span(source, key.source());
-    if (known_section(path)) {
+    if (may_be_list(path) && node.is_array()) {
+      read_list(node, path, source);
+    } else if (known_section(path)) {
       if (!node.is_table()) {
         diagnostics_.error(where, fmt::format("`{}` is a section: write [{}]", path, path));
         continue;
       }
       if (path == "data.augment") augment_section_ = true;
       flatten(*node.as_table(), path, source);
-    } else if (known_key(path)) {
+    } else if (known_key(path) && is_in_list(path)) {
       entries_[path] = {&node, region_span(source, node.source())};
     } else if (node.is_table()) {
       unknown_section(path, where);
     } else {
       unknown_key(path, where);
     }
+  }
+}
+
+std::size_t ConfigSource::list_size(const std::string& name) const {
+  const auto found = list_sizes_.find(name);
+  return found == list_sizes_.end() ? 0 : found->second;
+}
+
+// Whether the path is written as the list says: without a place in one that has one element.
+bool ConfigSource::is_in_list(const std::string& path) const {
+  const std::string section = section_of(path), name = without_index(section);
+  if (!may_be_list(name)) return section == name;
+  const std::size_t size = std::max<std::size_t>(1, list_size(name));
+  for (std::size_t i = 0; i < size; ++i) {
+    if (section == section_in_list(name, i, size)) return true;
+  }
+  return false;
+}
+
+// It takes the place of one that was read before.
+void ConfigSource::read_list(const toml::node& node, const std::string& name,
+                             const SourceText& source) {
+  const bool in_file = tables_.size() == 1;
+  const SourceSpan where = in_file ? region_span(source, node.source()) : SourceSpan{&source};
+  const toml::array* list = node.as_array();
+  const bool tables = list != nullptr && !list->empty() &&
+                      std::all_of(list->begin(), list->end(),
+                                  [](const toml::node& element) { return element.is_table(); });
+  if (!tables) {
+    diagnostics_.error(where, fmt::format("`{}` is a section, or a list of tables", name),
+                       fmt::format("write [{}], or {} = [{{type = \"...\"}}]", name, name));
+    return;
+  }
+  std::erase_if(entries_,
+                [&](const auto& entry) { return without_index(section_of(entry.first)) == name; });
+  list_sizes_[name] = list->size();
+  for (std::size_t i = 0; i < list->size(); ++i) {
+    flatten(*(*list)[i].as_table(), section_in_list(name, i, list->size()), source);
+  }
+  if (in_file) return;
+  for (auto& [path, entry] : entries_) {
+    if (without_index(section_of(path)) == name) entry.value = where;
   }
 }
 
@@ -142,7 +198,8 @@ void ConfigSource::unknown_section(const std::string& path, const SourceSpan& wh
 // The nearest key of the same section, else the same or the nearest name of another one.
 void ConfigSource::unknown_key(const std::string& path, const SourceSpan& where) {
   const bool dotted = path.find('.') != std::string::npos;
-  const std::string section = dotted ? section_of(path) : "";
+  const std::string section = dotted ? without_index(section_of(path)) : "";
+  const bool in_list = dotted && section != section_of(path);
   std::vector<std::string> here, paths, names;
   for (const ConfigKey& key : config_keys()) {
     if (section_of(key.path) == section) here.push_back(name_of(key.path));
@@ -155,10 +212,12 @@ void ConfigSource::unknown_key(const std::string& path, const SourceSpan& where)
     hint = fmt::format("did you mean `{}`?", *near);
   } else if (same != names.end()) {
     hint = fmt::format("did you mean `{}`?", paths[static_cast<std::size_t>(same - names.begin())]);
-  } else if (const auto nearest = nearest_word(path, paths)) {
+  } else if (const auto nearest = nearest_word(without_index(path), paths)) {
     hint = fmt::format("did you mean `{}`?", *nearest);
   }
-  const std::string place = section.empty() ? "outside of any section" : "in [" + section + "]";
+  const std::string place = section.empty() ? "outside of any section"
+                            : in_list       ? "in [[" + section + "]]"
+                                            : "in [" + section + "]";
   diagnostics_.error(where, fmt::format("unknown key `{}` {}", name_of(path), place), hint);
 }
 

@@ -32,6 +32,8 @@ class ConfigSource {
   SourceSpan span(const std::string& key) const;
   /// Whether [data.augment] is there, empty or not.
   bool has_augment_section() const { return augment_section_; }
+  /// Elements of a list of sections, [[loss]]; 0 where it is none.
+  std::size_t list_size(const std::string& name) const;
 
  private:
   struct Entry {
@@ -42,6 +44,8 @@ class ConfigSource {
   void read_file();
   void read_override(const std::string& text);
   void flatten(const toml::table& table, const std::string& prefix, const SourceText& source);
+  void read_list(const toml::node& node, const std::string& name, const SourceText& source);
+  bool is_in_list(const std::string& path) const;
   void unknown_section(const std::string& path, const SourceSpan& where);
   void unknown_key(const std::string& path, const SourceSpan& where);
 
@@ -50,6 +54,7 @@ class ConfigSource {
   std::deque<SourceText> sources_;
   std::deque<toml::table> tables_;
   std::map<std::string, Entry> entries_;
+  std::map<std::string, std::size_t> list_sizes_;
   bool augment_section_ = false;
 };
 

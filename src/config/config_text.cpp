@@ -22,7 +22,7 @@ std::string to_toml(const Config& config) {
   for (const ConfigValue& value : config_values(config)) {
     if (section_of(value.key) != section) {
       section = section_of(value.key);
-      text += fmt::format("{}[{}]\n", text.empty() ? "" : "\n", section);
+      text += (text.empty() ? "" : "\n") + section_header(section) + "\n";
     }
     const std::string line = fmt::format("{} = {}", name_of(value.key), value.value);
     text += value.doc.empty() ? line + "\n" : fmt::format("{:<36}  # {}\n", line, value.doc);

@@ -12,17 +12,23 @@ namespace lockstep {
 namespace {
 
 std::vector<NamedLoss> losses_of(const Config& config) {
-  const auto loss_of_weight = [&](float weight) {
+  const auto loss_of_weight = [&](const LossOptions& options, float weight) {
     return std::visit(
         [&](auto loss) -> Loss {
           loss.weight = weight;
           loss.ignore_index = ignored_label(config.data);
           return loss;
         },
-        config.loss.loss);
+        options.loss);
   };
-  std::vector<NamedLoss> losses{{"out", loss_of_weight(1)}};
-  if (config.model.aux_head) losses.push_back({"aux", loss_of_weight(config.loss.aux_weight)});
+  std::vector<NamedLoss> losses;
+  for (const LossOptions& loss : config.losses) {
+    losses.push_back({"out", loss_of_weight(loss, loss.weight)});
+  }
+  for (const LossOptions& loss : config.losses) {
+    if (!config.model.aux_head) break;
+    losses.push_back({"aux", loss_of_weight(loss, loss.weight * loss.aux_weight)});
+  }
   return losses;
 }
 

@@ -39,6 +39,7 @@ def missing_rows(page: str, lockstep: str) -> list[str]:
 def known_keys(schema: dict, section: str = "") -> set[str]:
     keys = set()
     for name, entry in schema["properties"].items():
+        entry = entry.get("anyOf", [entry])[0]  # of a section that may be a list of them
         keys |= known_keys(entry, f"{section}{name}.") if "properties" in entry else {section + name}
     return keys
 

@@ -413,6 +413,87 @@ TEST_CASE("keys of several optimizers lie in the order of the file") {
                                           "freeze", "clip_norm", "clip_value"});
 }
 
+const char* const kTwoLosses = R"(loss = [{type = "cross_entropy", label_smoothing = 0.1},
+        {type = "dice", weight = 0.5}]
+[data]
+layout = "streets"
+size = [32, 32]
+)";
+
+TEST_CASE("a section of a loss, or a list of losses") {
+  const Config one = config_from(std::string(kStreets) + "[loss]\ntype = 'focal'\ngamma = 1.5\n");
+  REQUIRE(one.losses.size() == 1);
+  CHECK(std::get<FocalLoss>(one.losses[0].loss).gamma == 1.5F);
+
+  const Config two = config_from(kTwoLosses);
+  REQUIRE(two.losses.size() == 2);
+  CHECK(std::get<CrossEntropyLoss>(two.losses[0].loss).label_smoothing == 0.1F);
+  CHECK(two.losses[0].weight == 1.0F);
+  CHECK(std::holds_alternative<DiceLoss>(two.losses[1].loss));
+  CHECK(two.losses[1].weight == 0.5F);
+
+  const Config blocks = config_from(std::string(kStreets) +
+                                    "[[loss]]\nlabel_smoothing = 0.1\n"
+                                    "[[loss]]\ntype = 'dice'\nweight = 0.5\n");
+  CHECK(config_hash(blocks) == config_hash(two));
+  const Config single =
+      config_from(std::string(kStreets) + "[[loss]]\ntype = 'focal'\ngamma = 1.5\n");
+  CHECK(config_hash(single) == config_hash(one));
+}
+
+TEST_CASE("a list of losses is written and read back, and hashed with its order and number") {
+  const Config two = config_from(kTwoLosses);
+  const std::string text = to_toml(two);
+  check_contains(text, "\n[[loss]]\ntype = \"cross_entropy\"");
+  check_contains(text, "\n[[loss]]\ntype = \"dice\"");
+  CHECK(to_toml(config_from(text)) == text);
+  CHECK(config_hash(config_from(text)) == config_hash(two));
+
+  const std::string plain = config_hash(config_from(kStreets));
+  CHECK(config_hash(config_from(std::string(kStreets) + "[[loss]]\n")) == plain);
+  CHECK(config_hash(config_from(std::string(kStreets) + "[[loss]]\n[[loss]]\n")) != plain);
+  const std::string other = "loss = [{type = 'dice', weight = 0.5}, {label_smoothing = 0.1}]\n";
+  CHECK(config_hash(config_from(other + kStreets)) != config_hash(two));
+}
+
+TEST_CASE("errors in a list of losses say where") {
+  check_contains(error_of("loss = [{type = 'dice'}, {tpye = 'dice'}]\n" + std::string(kStreets)),
+                 "camvid.toml:1:27: error: unknown key `tpye` in [[loss]]");
+  check_contains(error_of("loss = [{type = 'dice'}, {tpye = 'dice'}]\n" + std::string(kStreets)),
+                 "did you mean `type`?");
+  check_contains(error_of("loss = [{type = 'dice', smooth = 0}, {}]\n" + std::string(kStreets)),
+                 "camvid.toml:1:34: error: loss[0].smooth: expected a number > 0, got 0");
+  check_contains(error_of("loss = [{}, {type = 'dcie'}]\n" + std::string(kStreets)),
+                 "loss[1].type: expected one of \"cross_entropy\", \"dice\", \"focal\", "
+                 "\"ohem_cross_entropy\", got \"dcie\"; did you mean \"dice\"?");
+  check_contains(error_of("loss = [{}, {gamma = 1}]\n" + std::string(kStreets)),
+                 "loss[1].gamma is a number of loss[1].type = \"focal\", but it is "
+                 "\"cross_entropy\"");
+  check_contains(error_of("loss = [{}, {class_weight = [1, 2]}]\n" + std::string(kStreets)),
+                 "loss[1].class_weight has 2 weights, but there are 11 classes");
+  for (const char* wrong : {"loss = 'dice'\n", "loss = ['dice']\n", "loss = []\n"}) {
+    CAPTURE(wrong);
+    check_contains(error_of(wrong + std::string(kStreets)), "camvid.toml:1:");
+    check_contains(error_of(wrong + std::string(kStreets)), "`loss` is a section");
+  }
+  std::string nine = "loss = [";
+  for (int i = 0; i < 9; ++i) nine += "{},";
+  check_contains(error_of(nine + "]\n" + kStreets), "9 losses at the head");
+}
+
+TEST_CASE("overrides of losses") {
+  const Config two = config_from(kTwoLosses, {"loss[1].weight=2"});
+  CHECK(two.losses[1].weight == 2.0F);
+  CHECK(two.losses[0].weight == 1.0F);
+  CHECK(config_from(kTwoLosses, {"loss=[{type='focal'}]"}).losses.size() == 1);
+  CHECK(config_from(kStreets, {"loss=[{}, {type='dice'}]"}).losses.size() == 2);
+  CHECK(config_from(kStreets, {"loss.type=dice"}).losses.size() == 1);
+  check_contains(error_of(kTwoLosses, {"loss.weight=2"}),
+                 "there is no loss.weight among 2 of [[loss]]");
+  check_contains(error_of(kTwoLosses, {"loss.weight=2"}), "say which: loss[0].weight");
+  check_contains(error_of(kTwoLosses, {"loss[2].weight=2"}), "there is no loss[2].weight");
+}
+
 TEST_CASE("the hash covers what changes the result and nothing else") {
   const std::string base = config_hash(config_from(kStreets));
   CHECK(base.size() == 16);

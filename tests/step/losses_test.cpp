@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <cmath>
 #include <string>
 #include <utility>
@@ -11,6 +12,8 @@
 #include "core/rng.h"
 #include "lockstep/core/check.h"
 #include "step/toy_training.h"
+#include "step/world_training.h"
+#include "support/count_allocations.h"
 
 namespace lockstep::test {
 namespace {
@@ -84,8 +87,8 @@ DataParallelOptions options_of(const Losses& losses, int ranks, bool weights = f
   return options;
 }
 
-Outcome train_by(const DataParallelOptions& options) {
-  DataParallel run(options);
+Outcome trained(DataParallel& run) {
+  const DataParallelOptions& options = run.options();
   std::vector<double> losses;
   for (const std::int64_t count : {7, 5, 7, 1}) {
     const auto step = static_cast<std::int64_t>(losses.size());
@@ -93,6 +96,11 @@ Outcome train_by(const DataParallelOptions& options) {
         run.train_step(batch_of(count, step, options.sample_weights), step, 0.05F).loss);
   }
   return outcome_of(run, losses);
+}
+
+Outcome train_by(const DataParallelOptions& options) {
+  DataParallel run(options);
+  return trained(run);
 }
 
 Loss ohem() { return OhemCrossEntropyLoss{.thresh = 0.3F, .min_kept = 40}; }
@@ -132,6 +140,48 @@ TEST_CASE("losses: placement does not show in a bit, of any of them") {
         CHECK(train_by(options_of(losses, ranks, weights)) == one);
       }
     }
+  }
+}
+
+TEST_CASE("losses: over processes they are those of one") {
+  for (const Loss& loss : {Loss(DiceLoss{}), ohem()}) {
+    CAPTURE(loss.name());
+    for (const bool weights : {false, true}) {
+      const ProcessOptions options = [&](int devices, int) {
+        return options_of({{"out", loss}}, devices, weights);
+      };
+      const auto in_parts = [](DataParallel& run) {
+        const Outcome outcome = trained(run);
+        return std::pair(outcome.parameters, outcome.losses);
+      };
+      using Result = std::pair<std::vector<float>, std::vector<double>>;
+      DataParallel whole(options(3, 0));
+      const Result expected = in_parts(whole);
+      CHECK((one_of_all<Result>({2, 1}, options, in_parts) == expected));
+    }
+  }
+}
+
+// Layers of our own: oneDNN makes a list of arguments at each call.
+TEST_CASE("losses: a step allocates nothing") {
+  for (const auto& [name, losses] : all_losses()) {
+    CAPTURE(name);
+    DataParallelOptions options = options_of(losses, 1, true);
+    options.model = [](NetworkBuilder& net, Value* x, const NormLayer& norm) -> Outputs {
+      return {{"out", norm(net, norm(net, x, "a", {.relu = true}), "b")}};
+    };
+    options.communicator.stall_timeout = std::chrono::milliseconds(0);  // its reports do
+    DataParallel run(options);
+    const std::vector<Batch> batches = {batch_of(7, 0, true), batch_of(5, 1, true)};
+    const auto steps = [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t step = begin; step < end; ++step) {
+        run.train_step(batches[static_cast<std::size_t>(step) % batches.size()], step, 0.05F);
+      }
+    };
+    steps(0, 4);
+    const long before = allocation_count();
+    steps(4, 20);
+    CHECK(allocation_count() == before);
   }
 }
 

@@ -13,10 +13,10 @@
 //     }
 //   };
 //
-// A visitor has two more calls: `v.section(name, options)` for a struct, or an optional one, with a
-// section of its own, and `v.alternatives(key, variant)` for one of several structs, which
-// the key chooses by their kName and whose keys lie beside it. Fields may be changed by the call:
-// who only looks visits a copy.
+// A visitor has more calls: `v.section(name, options)` for a struct, or an optional one, with a
+// section of its own, `v.sections(name, list)` for a section that may be a list of them, and
+// `v.alternatives(key, variant)` for one of several structs, which the key chooses by their kName
+// and whose keys lie beside it. Fields may be changed by the call: who only looks visits a copy.
 
 #include <limits>
 #include <string>
