@@ -42,7 +42,9 @@ void check_targets(const Batch& batch, const LossNode& loss, const Shape& shape)
 
 void check_weights(const Batch& batch) {
   const auto samples = static_cast<std::size_t>(batch.count());
-  LOCKSTEP_CHECK(batch.sample_weights.size() == samples && !batch.own_places_only,
+  LOCKSTEP_CHECK(!batch.own_places_only, "a batch of own places only has no sample_weights; give ",
+                 "every process the whole batch");
+  LOCKSTEP_CHECK(batch.sample_weights.size() == samples,
                  "the batch's sample_weights do not fit its count: expected ", samples, ", got ",
                  batch.sample_weights.size(),
                  "; leave DataParallelOptions::sample_weights out if all weigh 1");

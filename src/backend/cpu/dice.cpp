@@ -99,7 +99,8 @@ void write_gradient(const DiceLosses& a, const DiceGradient& set, float share, s
       if (label == kIgnored || label >= classes) continue;
       mean[p] += group.values[label][p] * set.overlap[static_cast<std::size_t>(label)];
     }
-    store_classes(a.grad_logits, row, pixels, [&](std::int64_t c) {
+    store_classes(a.grad_logits, row, pixels, [&](std::int64_t first_class, int k) {
+      const std::int64_t c = first_class + k;
       if (c >= classes) return Floats{};
       const auto i = static_cast<std::size_t>(c);
       const Floats of_class = vec::broadcast(set.predicted[i]);

@@ -141,10 +141,10 @@ template <bool kPlain>
 /// grad = scale * (exp - [c == label] * sum): softmax minus one-hot, weighted.
 [[gnu::always_inline]] inline void store_gradient(const Task& task, std::int64_t begin,
                                                   std::int64_t pixels, const Group& group) {
-  store_classes(task.arguments.grad_logits, begin, pixels, [&](std::int64_t c) {
-    const Floats softmax = group.values[c] * group.scale;
-    return group.labels == static_cast<std::int32_t>(c) ? vec::fma(-group.scale, group.sum, softmax)
-                                                        : softmax;
+  store_classes(task.arguments.grad_logits, begin, pixels, [&](std::int64_t first, int k) {
+    const Floats softmax = group.values[first + k] * group.scale;
+    const Ints own = group.labels - static_cast<std::int32_t>(first) == k;
+    return own ? vec::fma(-group.scale, group.sum, softmax) : softmax;
   });
 }
 
@@ -152,7 +152,8 @@ template <bool kPlain>
 void store_modulated_gradient(const Task& task, std::int64_t begin, std::int64_t pixels,
                               const Group& group) {
   const Floats unit = group.rows * task.unit_share;
-  store_classes(task.arguments.grad_logits, begin, pixels, [&](std::int64_t c) {
+  store_classes(task.arguments.grad_logits, begin, pixels, [&](std::int64_t first, int k) {
+    const std::int64_t c = first + k;
     const Floats smoothed = group.values[c] * group.scale - unit * task.smoothing[c];
     return group.labels == static_cast<std::int32_t>(c) ? smoothed - group.shares : smoothed;
   });

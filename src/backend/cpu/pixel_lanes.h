@@ -59,15 +59,15 @@ template <typename Body>
   });
 }
 
-/// Writes rows [begin, begin + pixels) of `to`; gradient(c) is the vector of class c. Of lanes
-/// beyond the last class what it gives is not used.
+/// Writes rows [begin, begin + pixels) of `to`; gradient(first, k) is the vector of class first +
+/// k, k a constant. Of lanes beyond the last class what it gives is not used.
 template <typename Gradient>
 [[gnu::always_inline]] inline void store_classes(const Tensor& to, std::int64_t begin,
                                                  std::int64_t pixels, const Gradient& gradient) {
   float* target = static_cast<float*>(to.data) + begin * to.row_stride;
   for_each_class_lanes(to.shape.channels(), [&](std::int64_t first, std::int64_t lanes) {
     Floats rows[vec::kLanes];
-    for (int k = 0; k < vec::kLanes; ++k) rows[k] = gradient(first + k);
+    for (int k = 0; k < vec::kLanes; ++k) rows[k] = gradient(first, k);
     winograd::transpose(rows);
     for (std::int64_t p = 0; p < pixels; ++p) {
       vec::store(target + p * to.row_stride + first, rows[p], lanes);

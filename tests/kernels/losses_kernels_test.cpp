@@ -1,0 +1,104 @@
+// The kernels of losses of elements and of a modulated cross-entropy against the CPU's, and the
+// same bits in every order of threads and on every size of GPU.
+
+#include <doctest/doctest.h>
+
+#include "backend/formulas.h"
+#include "backend/operand.h"
+#include "kernels/emulated_gpu.h"
+#include "kernels/loss_results.h"
+
+namespace lockstep::test {
+namespace {
+
+const Values kSampleWeights{0.5F, 2, 1};
+
+LossResults huber_results(Backend& backend, const Shape& shape, Margins margins) {
+  const auto cpu = cpu_backend();
+  const Operand output(*cpu, shape, random_values(shape, 1), margins);
+  const Operand target(*cpu, shape, random_values(shape, 2)), gradient(*cpu, shape, margins);
+  const FormulaOf<HuberError> formula(HuberError{0.75F});
+  LossResults r;
+  ElementLosses arguments;
+  arguments.formula = &formula;
+  arguments.output = output.tensor();
+  arguments.target = target.tensor();
+  arguments.normalizer = 123.0;
+  arguments.sample_weights = kSampleWeights.data();
+  arguments.grad_output = gradient.tensor();
+  arguments.loss = &r.loss;
+  backend.element_losses(arguments);
+  r.gradient = gradient.get();
+  CHECK(gradient.margins_untouched());
+  return r;
+}
+
+LossResults focal_results(Backend& backend, const Shape& shape) {
+  const auto cpu = cpu_backend();
+  const Operand logits(*cpu, shape, random_values(shape, 1)), gradient(*cpu, shape);
+  std::vector<std::uint16_t> labels;
+  for (std::int64_t row = 0; row < shape.rows(); ++row) {
+    labels.push_back(static_cast<std::uint16_t>(row % shape.channels()));
+  }
+  LossResults r;
+  CrossEntropy arguments;
+  arguments.logits = logits.tensor();
+  arguments.labels = Tensor(labels.data(), shape.with_channels(1), DType::kUInt16);
+  arguments.normalizer = 123.0;
+  arguments.label_smoothing = 0.1F;
+  arguments.gamma = 1.5F;
+  arguments.row_weights = kSampleWeights.data();
+  arguments.rows_per_weight = shape.rows_per_sample();
+  arguments.grad_logits = gradient.tensor();
+  arguments.loss = &r.loss;
+  backend.cross_entropy(arguments);
+  r.gradient = gradient.get();
+  return r;
+}
+
+TEST_CASE("losses of elements agree with the CPU and have the same bits in every order") {
+  const auto cpu = cpu_backend();
+  for (const Shape& shape : {Shape{3, 20, 31, 11}, Shape{2, 40, 30, 16}, Shape{3, 7}}) {
+    for (const Margins& margins : {Margins{}, Margins{4, 4}}) {
+      CAPTURE(to_string(shape));
+      const auto on = [&](Backend& backend) { return huber_results(backend, shape, margins); };
+      const LossResults expected = on(*cpu);
+      EmulatedGpu some;
+      const LossResults result = on(some);
+      CHECK(result.loss == doctest::Approx(expected.loss).epsilon(1e-12));
+      CHECK(result.gradient == expected.gradient);
+      check_in_all_orders(result, on);
+    }
+  }
+}
+
+TEST_CASE("a modulated cross-entropy agrees with the CPU and has the same bits in every order") {
+  const auto cpu = cpu_backend();
+  for (const Shape& shape : {Shape{3, 12, 17, 11}, Shape{2, 20, 30, 16}}) {
+    CAPTURE(to_string(shape));
+    const auto on = [&](Backend& backend) { return focal_results(backend, shape); };
+    const LossResults expected = on(*cpu);
+    EmulatedGpu some;
+    const LossResults result = on(some);
+    CHECK(result.loss == doctest::Approx(expected.loss).epsilon(1e-6));
+    CHECK(relative_error(result.gradient, widen(expected.gradient)) < 1e-5);
+    check_in_all_orders(result, on);
+  }
+}
+
+TEST_CASE("missing barriers and blocks of losses of elements are seen") {
+  const auto run = [&] {
+    EmulatedGpu emulated(1);
+    return huber_results(emulated, {2, 20, 50, 5}, {});
+  };
+  const LossResults expected = run();
+  // As in the mean squared error: the block's sum, the ticket, the last block's sum.
+  for (const int barrier : {1, 3, 5}) {
+    CAPTURE(barrier);
+    CHECK(is_seen({.skipped_barrier = barrier}, expected, run));
+  }
+  CHECK(is_seen({.skipped_block = 1}, expected, run));
+}
+
+}  // namespace
+}  // namespace lockstep::test
