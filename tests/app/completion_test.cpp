@@ -54,7 +54,8 @@ TEST_CASE("completion: every key of the configuration, and the words that it tak
   CHECK(keys.words.size() > 70);
   CHECK(keys.has("optim.lr="));
   CHECK(complete({"train", "-s", "bn.mode="}).words ==
-        Words{"bn.mode=local", "bn.mode=sync", "bn.mode=ghost"});
+        Words{"bn.mode=local", "bn.mode=sync", "bn.mode=ghost", "bn.mode=group", "bn.mode=instance",
+              "bn.mode=layer", "bn.mode=frozen", "bn.mode=renorm"});
   CHECK(complete({"train", "--set", "run.tf32=t"}).words == Words{"run.tf32=true"});
   CHECK(complete({"train", "-s", "model.arch=unet"}).words == Words{"model.arch=unet"});
   CHECK(complete({"train", "-s", "optim.lr="}).words.empty());
@@ -94,7 +95,9 @@ TEST_CASE("completion: values by what an option takes") {
   CHECK(complete({"train", "--resume", "-d", "cpu:1", ""}).files == FileKind::kConfigs);
   CHECK(complete({"bench", ""}).words == Words{"step", "layers", "batch_norm", "exchange"});
   CHECK(complete({"bench", "step", ""}).files == FileKind::kConfigs);
-  CHECK(complete({"compare", "--modes", "sync,"}).words == Words{"sync,local", "sync,ghost"});
+  CHECK(complete({"compare", "--modes", "sync,"}).words ==
+        Words{"sync,local", "sync,ghost", "sync,group", "sync,instance", "sync,layer",
+              "sync,frozen", "sync,renorm"});
 }
 
 TEST_CASE("completion: config takes a layout with init, configurations with show and diff") {

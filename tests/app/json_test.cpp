@@ -49,7 +49,8 @@ TEST_CASE("--json: commands that look at a machine, a configuration, data and do
             .at("bn")
             .at("properties")
             .at("mode")
-            .at("enum") == Json({"local", "sync", "ghost", "virtual"}));
+            .at("enum") == Json({"local", "sync", "ghost", "group", "instance", "layer", "frozen",
+                                 "renorm", "virtual"}));
   CHECK(printed({"data", "check", place.config}).at("train").at("images") == 8);
   CHECK(printed({"data", "preview", place.config, "-n", "2", "-o", place.at("preview")})
             .at("samples")

@@ -37,6 +37,20 @@ TEST_CASE("plans: a run for every mode, seed by seed; ghost has slices in place 
   CHECK(describe(plan, 2).size() == 4);
 }
 
+TEST_CASE("plans: norms that stand in for sync run on the devices, and groups fit the network") {
+  const test::TemporaryFolder folder;
+  CompareRequest request = request_in(folder);
+  request.modes = {"group", "instance", "layer", "renorm", "frozen"};
+  request.overrides = {"bn.groups=4"};
+  const ComparisonPlan plan = plan_comparison(request);
+  REQUIRE(plan.runs.size() == 10);
+  CHECK(plan.runs[0].request.config.bn.mode == BatchNormMode::kGroup);
+  CHECK(plan.runs[0].request.config.bn.groups == 4);
+  for (const PlannedRun& run : plan.runs) CHECK(run.placement == "cpu:2");
+  request.modes = {"groups"};
+  CHECK_THROWS_WITH_AS(plan_comparison(request), doctest::Contains("bn.mode"), ConfigError);
+}
+
 TEST_CASE("plans: a mode is named once, under either of its names") {
   const test::TemporaryFolder folder;
   CompareRequest request = request_in(folder);

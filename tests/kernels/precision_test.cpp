@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "backend/cuda_backends.h"
+#include "kernels/emulated_gpu.h"
 #include "lockstep/core/check.h"
 #include "lockstep/nn/models.h"
 #include "nn/harness.h"
@@ -32,12 +33,14 @@ std::unique_ptr<Backend> emulated_backend() {
 
 /// A U-Net with random parameters, the same ones for every type.
 struct Unet {
-  const std::unique_ptr<Backend> backend = emulated_backend();
+  const std::unique_ptr<Backend> backend;
   ParameterStore store;
   std::unique_ptr<Network> network;
 
-  Unet(const UnetOptions& options, const Shape& input, const PlanOptions& plan)
-      : network(build_network(unet(options), {}, input, plan, *backend, store)) {
+  Unet(const UnetOptions& options, const Shape& input, const PlanOptions& plan,
+       const NormLayer& norm = {}, std::unique_ptr<Backend> on = emulated_backend())
+      : backend(std::move(on)),
+        network(build_network(unet(options), norm, input, plan, *backend, store)) {
     initialize_parameters(store, *backend, 3);
   }
 
@@ -135,6 +138,26 @@ TEST_CASE("a U-Net in bf16 is that of fp32 up to rounding, forward and backward"
     CHECK(forward < kBf16ForwardTolerance);
     CHECK(head < kBf16ForwardTolerance);
     CHECK(backward < kBf16BackwardTolerance);
+  }
+}
+
+TEST_CASE("norms that stand in for BatchNorm are the CPU's up to rounding, and in bf16") {
+  const NormLayer renorm =
+      BatchRenorm({.renorm_max_r = 1.5F, .renorm_max_d = 0.5F, .renorm_warmup = 0});
+  for (const NormLayer& norm :
+       {NormLayer(GroupNorm(2)), NormLayer(InstanceNorm()), NormLayer(LayerNorm()), renorm}) {
+    CAPTURE(to_string(norm.options.mode));
+    Unet cpu(kSmall, kSmallInput, {}, norm, make_backend(Device{}, 1));
+    const Floats output = cpu.step(7);
+    for (const bool by_image : {false, true}) {
+      CAPTURE(by_image);
+      Unet gpu(kSmall, kSmallInput, {}, norm, std::make_unique<EmulatedGpu>(3, by_image));
+      CHECK(relative_distance(gpu.step(7), output) < 1e-5);
+      CHECK(relative_distance(gpu.gradients(), cpu.gradients()) < 1e-4);
+    }
+    Unet bf16(kSmall, kSmallInput, {.activations = DType::kBFloat16}, norm);
+    CHECK(relative_distance(bf16.step(7), output) < kBf16ForwardTolerance);
+    CHECK(relative_distance(bf16.gradients(), cpu.gradients()) < kBf16BackwardTolerance);
   }
 }
 

@@ -170,6 +170,25 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("a batch that ghost leaves whole has room for all of its images") {
+  BatchNormOptions ghost;
+  ghost.mode = BatchNormMode::kGhost;
+  ghost.virtual_devices = 4;
+  const Shape shape{4, 2, 1, 150};
+  const Floats input = random_floats(shape.elements(), 5);
+  const auto step = [&](BatchNormOptions options, const StepContext& context) {
+    return TestNetwork(normalize, shape, {true, true}, options).step(input, 6, context);
+  };
+  BatchNormOptions frozen;
+  frozen.mode = BatchNormMode::kFrozen;
+  CHECK(step(ghost, {.frozen_statistics = true}) == step(frozen, {}));
+  ghost.track_running_stats = false;
+  BatchNormOptions local;
+  local.track_running_stats = false;
+  const StepContext evaluation{.training = false};
+  CHECK(step(ghost, evaluation) == step(local, evaluation));
+}
+
 TEST_CASE("a frozen layer gives evaluation's bits in training and keeps its statistics") {
   const Describe frozen = [](NetworkBuilder& net, Value* x) {
     return FrozenBatchNorm()(net, x, "bn", {.relu = true});

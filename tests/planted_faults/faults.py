@@ -591,6 +591,10 @@ FAULTS = [
           replaced("(!context.training || context.frozen_statistics)", "!context.training"),
           "frozen statistics: rank 0's*", test="test_step"),
 
+    Fault("a batch that ghost leaves whole has the memory of a slice", "slice",
+          replaced("&cut == &slices_ ? memory_.place(index, part) : memory_.place_whole(part);", "memory_.place(index, part);"),
+          "a batch that ghost leaves whole*", test="test_nn"),
+
     # --- what the self-test sees
     Fault("the self-test: two ranks are exchanged in the merge", "merged",
           replaced("if (call.merge == nullptr ||", "if (slots_.size() > 1) std::swap(slots_[0], slots_[1]);\n  if (call.merge == nullptr ||"),

@@ -265,12 +265,12 @@ class DataParallel {
   const GradientExchangeChoice& gradient_exchange() const;
   /// Why training on other devices, or on another number of them, comes to other bits: a clause for
   /// messages, "BatchNorm is not synchronized (stem.bn)". Empty where it does not: on CPU devices,
-  /// or on GPUs with `placement_invariant`, synchronized over all of them, one micro-batch,
-  /// gradient exchange "owner", no parameter shared by several calls. Weights, running statistics,
-  /// the optimizer's state, losses and norms are then functions of the global batches alone: on any
-  /// number of devices and threads, in parts of any size. (On one machine: convolutions are chosen
-  /// by measurement. A layer of one's own must add its parameters' gradients by
-  /// StepContext::gradient_parts.)
+  /// or on GPUs with `placement_invariant`, synchronized over all of them or image by image, one
+  /// micro-batch, gradient exchange "owner", no parameter shared by several calls. Weights, running
+  /// statistics, the optimizer's state, losses and norms are then functions of the global batches
+  /// alone: on any number of devices and threads, in parts of any size. (On one machine:
+  /// convolutions are chosen by measurement. A layer of one's own must add its parameters'
+  /// gradients by StepContext::gradient_parts.)
   std::string placement_obstacle() const;
   /// Where the ranks meet: the counts of its callbacks, and where each rank is.
   const SyncGroup& sync_group() const;
