@@ -234,6 +234,17 @@ struct OptimOptions {
   }
 };
 
+/// A moving average of the weights (DataParallelOptions::average_decay).
+struct EmaOptions {
+  double decay = 0;
+
+  template <typename Visitor>
+  void visit_options(Visitor& v) {
+    v("decay", decay, "of a moving average of the weights, evaluated beside them; 0: none",
+      {.in = limits::kBelowOne, .written = decay != 0});
+  }
+};
+
 /// What the names in a configuration stand for.
 struct Tables {
   ModelTable models = builtin_models();
@@ -252,6 +263,7 @@ struct Config {
   LossOptions loss;
   OptimOptions optim;
   ScheduleOptions schedule;
+  EmaOptions ema;
   /// Where model.arch is looked up, and data.layout was. Outlives the configuration.
   const Tables* tables = &builtin_tables();
 
@@ -282,6 +294,7 @@ struct Config {
     v.section("loss", loss, model.aux_head);
     v.section("optim", optim);
     v.section("schedule", schedule);
+    v.section("ema", ema);
   }
 };
 

@@ -1,5 +1,7 @@
 // Evaluation, and what a run is between its steps.
 
+#include <cstring>
+
 #include "lockstep/core/check.h"
 #include "step/data_parallel_impl.h"
 
@@ -64,6 +66,17 @@ TensorMap DataParallel::state_dict() {
   return tensors;
 }
 
+TensorMap DataParallel::averaged_state_dict() {
+  LOCKSTEP_CHECK(impl_->options.average_decay > 0, "this run has no average of its weights");
+  TensorMap tensors = state_dict();
+  const std::vector<float> average = optimizer_state().slots.at(kAverageSlot);
+  for (const auto& parameter : impl_->replicas.front()->store().parameters()) {
+    HostTensor& tensor = tensors.at(parameter->name);
+    std::memcpy(tensor.data.data(), average.data() + parameter->offset, tensor.data.size());
+  }
+  return tensors;
+}
+
 ImportSummary DataParallel::load_state_dict(const TensorMap& tensors, bool strict) {
   impl_->check_between_steps("load_state_dict");
   ImportSummary summary;
@@ -82,6 +95,7 @@ OptimizerState DataParallel::optimizer_state() {
   for (const std::string& slot : optimizer_slots(impl_->options.optimizer)) {
     state.slots[slot].resize(elements);
   }
+  if (impl_->options.average_decay > 0) state.slots[kAverageSlot].resize(elements);
   impl_->run([&](Replica& replica) { replica.step().update().save_state(state); });
   share_optimizer_state(impl_->sync_group, state);
   return state;
@@ -95,7 +109,9 @@ void DataParallel::set_optimizer_state(const OptimizerState& state) {
                            "', this run trains with '", own, "'"));
   }
   const std::int64_t elements = impl_->replicas.front()->store().elements();
-  for (const std::string& slot : optimizer_slots(impl_->options.optimizer)) {
+  std::vector<std::string> slots = optimizer_slots(impl_->options.optimizer);
+  if (state.slots.contains(kAverageSlot)) slots.emplace_back(kAverageSlot);
+  for (const std::string& slot : slots) {
     const auto found = state.slots.find(slot);
     const std::size_t size = found == state.slots.end() ? 0 : found->second.size();
     if (static_cast<std::int64_t>(size) == elements) continue;
