@@ -198,6 +198,15 @@ void CudaBackend::gradient_squares(const OptimizerShard& shard, double* squares)
   GpuOperations::gradient_squares(staged.shard, squares + before);
 }
 
+void CudaBackend::average_weights(const WeightAverage& average) {
+  enter();
+  WeightAverage near = average;
+  near.losses = peers_.stage_numbers(average.losses, stream_.get(), [this](std::size_t bytes) {
+    return convolution_scratch_.get(bytes);
+  });
+  GpuOperations::average_weights(near);
+}
+
 void CudaBackend::update_loss_scale(const LossScaleUpdate& update) {
   enter();
   const std::span<const double* const> guards =

@@ -49,6 +49,7 @@ class CudaBackend final : public GpuOperations {
   /// Also where a peer's memory cannot be reached from this GPU.
   void optimizer_update(const OptimizerShard& shard) override;
   void gradient_squares(const OptimizerShard& shard, double* squares) override;
+  void average_weights(const WeightAverage& average) override;
   void update_loss_scale(const LossScaleUpdate& update) override;
 
  private:

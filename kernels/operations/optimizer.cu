@@ -98,10 +98,12 @@ struct SquaredNorm {
 // What every GPU and Toolkit takes as a kernel's arguments.
 static_assert(sizeof(Replicas) + sizeof(Optimizer) + sizeof(Ranges) + sizeof(SquaredNorm) <= 4096);
 
-__device__ bool losses_are_finite(const Replicas& replicas) {
+/// `Ranks`: has losses and how many there are.
+template <typename Ranks>
+__device__ bool losses_are_finite(const Ranks& ranks) {
   bool finite = true;
-  for (int rank = 0; rank < replicas.loss_count; ++rank) {
-    finite = finite && std::isfinite(*replicas.losses[rank]);
+  for (int rank = 0; rank < ranks.loss_count; ++rank) {
+    finite = finite && std::isfinite(*ranks.losses[rank]);
   }
   return finite;
 }
@@ -284,6 +286,22 @@ __global__ void clip_factor_kernel(RanksSquares squares, float max_norm, float* 
   if (threadIdx.x == 0) *factor = factor_for_norm(std::sqrt(sum), max_norm);
 }
 
+struct RanksLosses {
+  const double* losses[kMaxRanks];
+  int loss_count;
+};
+
+__global__ void average_kernel(RanksLosses losses, const float* weights, float* average,
+                               std::int64_t elements, float share, UpdateCount updates) {
+  if (!losses_are_finite(losses)) return;
+  const float own_share = updates.get() == 1 ? 1.0F : share;
+  const std::int64_t stride = std::int64_t{gridDim.x} * blockDim.x;
+  for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < elements;
+       i += stride) {
+    average[i] = moved_average(average[i], weights[i], own_share);
+  }
+}
+
 /// At most kMostRanges of the shard's ranges.
 template <typename Rule>
 void update_ranges(const Context& context, const Replicas& replicas, const Rule& rule, bool aligned,
@@ -413,6 +431,20 @@ void GpuOperations::gradient_squares(const OptimizerShard& shard, double* square
   for_some_ranges(summed, [&](std::span<const ParameterRange> some) {
     add_block_squares(context, replicas, some, squares);
   });
+}
+
+void GpuOperations::average_weights(const WeightAverage& average) {
+  LOCKSTEP_CHECK(average.losses.size() <= std::size_t{kMaxRanks}, "average_weights: at most ",
+                 kMaxRanks, " losses, got ", average.losses.size());
+  const Context& context = entered();
+  if (average.elements == 0) return;
+  RanksLosses losses{};
+  std::copy(average.losses.begin(), average.losses.end(), losses.losses);
+  losses.loss_count = static_cast<int>(average.losses.size());
+  const unsigned blocks =
+      blocks_for(average.elements, kThreads, std::int64_t{8} * context.multiprocessors);
+  launch(average_kernel, blocks, kThreads, context.stream, losses, average.weights, average.average,
+         average.elements, average.share, average.updates);
 }
 
 void GpuOperations::clip_factor(const ClipFactor& clip) {

@@ -80,6 +80,11 @@ LOCKSTEP_HOST_DEVICE inline void join_group(const GroupMoments& a, std::int64_t 
   }
 }
 
+/// A moving average of a weight, of which the new one has this share.
+LOCKSTEP_HOST_DEVICE inline float moved_average(float average, float weight, float share) {
+  return share == 1 ? weight : std::fma(share, weight - average, average);
+}
+
 /// Inverse standard deviation from the biased variance.
 LOCKSTEP_HOST_DEVICE inline double inverse_std(double var, double eps, EpsMode mode) {
   if (mode == EpsMode::kAdd) return 1.0 / std::sqrt(var + eps);

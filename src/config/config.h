@@ -256,6 +256,17 @@ struct OptimOptions {
   }
 };
 
+/// A moving average of the weights (DataParallelOptions::average_decay).
+struct EmaOptions {
+  double decay = 0;
+
+  template <typename Visitor>
+  void visit_options(Visitor& v) {
+    v("decay", decay, "of a moving average of the weights, evaluated beside them; 0: none",
+      {.in = limits::kBelowOne, .written = decay != 0});
+  }
+};
+
 /// What the names in a configuration stand for.
 struct Tables {
   ModelTable models = builtin_models();
@@ -275,6 +286,7 @@ struct Config {
   std::vector<LossOptions> losses{LossOptions{}};
   OptimOptions optim;
   ScheduleOptions schedule;
+  EmaOptions ema;
   /// Where model.arch is looked up, and data.layout was. Outlives the configuration.
   const Tables* tables = &builtin_tables();
 
@@ -305,6 +317,7 @@ struct Config {
     v.sections("loss", losses, model.aux_head);
     v.section("optim", optim);
     v.section("schedule", schedule);
+    v.section("ema", ema);
   }
 };
 

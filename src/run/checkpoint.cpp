@@ -227,12 +227,25 @@ fs::path state_path(const fs::path& weights) {
   return fs::path(weights).replace_extension().concat(kStateSuffix);
 }
 
-void save_checkpoint(const fs::path& path, const Checkpoint& checkpoint) {
-  SafetensorsFile weights{checkpoint.weights, {{"format", "pt"}, {kKindKey, "weights"}}};
-  weights.metadata[kIterationKey] = std::to_string(checkpoint.state.iteration);
+namespace {
+
+SafetensorsFile weights_file(const TensorMap& tensors, std::int64_t iteration) {
+  SafetensorsFile weights{tensors, {{"format", "pt"}, {kKindKey, "weights"}}};
+  weights.metadata[kIterationKey] = std::to_string(iteration);
   weights.metadata[kHashKey] = content_hash(weights);
+  return weights;
+}
+
+}  // namespace
+
+void save_weights(const fs::path& path, const TensorMap& weights, std::int64_t iteration) {
+  write_safetensors(path, weights_file(weights, iteration));
+}
+
+void save_checkpoint(const fs::path& path, const Checkpoint& checkpoint) {
+  const SafetensorsFile weights = weights_file(checkpoint.weights, checkpoint.state.iteration);
   SafetensorsFile state = to_file(checkpoint.state);
-  state.metadata[kPairKey] = weights.metadata[kHashKey];
+  state.metadata[kPairKey] = weights.metadata.at(kHashKey);
   state.metadata[kHashKey] = content_hash(state);
   write_safetensors(state_path(path), state);
   write_safetensors(path, weights);

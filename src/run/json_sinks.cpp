@@ -128,7 +128,7 @@ void EventsFile::write_parts(const BatchNormRecord& record, const BatchNormCall&
 }
 
 void EventsFile::evaluation(const EvaluationRecord& record) {
-  Json line{{"type", "eval"}, {"step", record.step}};
+  Json line{{"type", record.evaluation.averaged ? "eval_ema" : "eval"}, {"step", record.step}};
   line.update(to_json(record.evaluation, record.classes));
   file_.write(line);
 }

@@ -57,7 +57,7 @@ Json train_scalars(const StepReport& report) {
 }
 
 Json val_scalars(const EvaluationRecord& record) {
-  Json line{{"mode", "val"}, {"step", record.step}, {"iter", record.step}};
+  Json line{{"mode", mode_of(record.evaluation)}, {"step", record.step}, {"iter", record.step}};
   line.update(metrics_json(record.evaluation, record.classes));
   return line;
 }
@@ -122,7 +122,8 @@ void RunRecorder::evaluation(EvaluationRecord record) {
   record.known = knows_scores_of(record.step);
   tell(&RunSink::evaluation, record);
   if (const auto text = loss_warning(record.evaluation)) warning(record.step, *text);
-  if (record.chosen && !record.known) tell(&RunSink::scalars, val_scalars(record));
+  const bool curve = record.chosen || record.evaluation.averaged;
+  if (curve && !record.known) tell(&RunSink::scalars, val_scalars(record));
 }
 
 void RunRecorder::checkpoint(std::int64_t step, const std::string& name) {

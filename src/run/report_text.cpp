@@ -194,8 +194,8 @@ std::string format_validation(const Evaluation& evaluation) {
           ? fmt::format("aAcc: {}  mIoU: {}", value(metrics.a_acc), value(metrics.m_iou))
           : fmt::format("top1: {}  top5: {}", value(metrics.a_acc), value(evaluation.top5));
   return fmt::format(
-      "Iter(val) [{}/{}]  {}  mAcc: {}  loss: {}  eval_stats: {}  time: {:.4f}", evaluation.images,
-      evaluation.images, figures, value(metrics.m_acc), value(evaluation.loss),
+      "Iter({}) [{}/{}]  {}  mAcc: {}  loss: {}  eval_stats: {}  time: {:.4f}", mode_of(evaluation),
+      evaluation.images, evaluation.images, figures, value(metrics.m_acc), value(evaluation.loss),
       to_string(evaluation.eval_stats),
       evaluation.seconds / static_cast<double>(std::max<std::int64_t>(1, evaluation.images)));
 }

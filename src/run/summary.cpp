@@ -167,6 +167,10 @@ void fields(Visitor& field, Record& summary) {
   field("batch_norms", summary.batch_norms);
 }
 
+const char* mode_of(const Evaluation& evaluation) {
+  return evaluation.averaged ? "val_ema" : "val";
+}
+
 const char* score_name(Task task) { return task == Task::kSegmentation ? "mIoU" : "top1"; }
 
 std::optional<double> score(const Evaluation& evaluation) {

@@ -18,6 +18,7 @@ namespace lockstep {
 /// An evaluation of the validation split.
 struct Evaluation {
   EvalStats eval_stats = EvalStats::kDevice0;
+  bool averaged = false;  // of the weights' moving average (ema.decay)
   Task task = Task::kSegmentation;
   ConfusionMetrics metrics;    // its terms are pixels, or images
   std::optional<double> top5;  // classification: percent of images
@@ -26,6 +27,9 @@ struct Evaluation {
   double seconds = 0;
   std::vector<std::int64_t> confusion;  // [classes, classes]
 };
+
+/// What lines of logs call it: "val", or "val_ema" where it is the average's.
+const char* mode_of(const Evaluation& evaluation);
 
 /// What runs of a task are compared by: "mIoU" or "top1".
 const char* score_name(Task task);

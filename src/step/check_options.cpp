@@ -85,6 +85,11 @@ void check_options(const DataParallelOptions& options) {
   check_losses(options);
   check_optimizer(options.optimizer, options.parameter_groups);
   check_clipping(options.gradient_clipping);
+  if (!(options.average_decay >= 0 && options.average_decay < 1)) {
+    throw ConfigError(
+        concat("the decay of the weights' average must be at least 0 and below 1, is ",
+               options.average_decay));
+  }
   check_precision(options);
   if (options.loss_scale) check_loss_scale(*options.loss_scale);
 }

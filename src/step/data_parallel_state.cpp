@@ -1,6 +1,7 @@
 // Evaluation, and what a run is between its steps.
 
 #include <atomic>
+#include <cstring>
 
 #include "lockstep/core/check.h"
 #include "step/data_parallel_impl.h"
@@ -76,6 +77,17 @@ TensorMap DataParallel::state_dict() {
   return tensors;
 }
 
+TensorMap DataParallel::averaged_state_dict() {
+  LOCKSTEP_CHECK(impl_->options.average_decay > 0, "this run has no average of its weights");
+  TensorMap tensors = state_dict();
+  const std::vector<float> average = optimizer_state().slots.at(kAverageSlot);
+  for (const auto& parameter : impl_->replicas.front()->store().parameters()) {
+    HostTensor& tensor = tensors.at(parameter->name);
+    std::memcpy(tensor.data.data(), average.data() + parameter->offset, tensor.data.size());
+  }
+  return tensors;
+}
+
 ImportSummary DataParallel::load_state_dict(const TensorMap& tensors, bool strict) {
   const OneThread::Call call(impl_->caller, "load_state_dict");
   impl_->check_between_steps("load_state_dict");
@@ -96,6 +108,7 @@ OptimizerState DataParallel::optimizer_state() {
   for (const std::string& slot : optimizer_slots(impl_->options.optimizer)) {
     state.slots[slot].resize(elements);
   }
+  if (impl_->options.average_decay > 0) state.slots[kAverageSlot].resize(elements);
   impl_->run([&](TrainingReplica& replica) { replica.step().update().save_state(state); });
   share_optimizer_state(impl_->sync_group, state);
   return state;
@@ -110,7 +123,9 @@ void DataParallel::set_optimizer_state(const OptimizerState& state) {
                            "', this run trains with '", own, "'"));
   }
   const std::int64_t elements = impl_->replicas.front()->store().elements();
-  for (const std::string& slot : optimizer_slots(impl_->options.optimizer)) {
+  std::vector<std::string> slots = optimizer_slots(impl_->options.optimizer);
+  if (state.slots.contains(kAverageSlot)) slots.emplace_back(kAverageSlot);
+  for (const std::string& slot : slots) {
     const auto found = state.slots.find(slot);
     const std::size_t size = found == state.slots.end() ? 0 : found->second.size();
     if (static_cast<std::int64_t>(size) == elements) continue;

@@ -30,6 +30,8 @@ WeightUpdate::WeightUpdate(const DataParallelOptions& options, const UpdateShare
     weights_.push_back(store->values() + begin_);
   }
   allocate_slots(size);
+  const std::int64_t end = owned_begin(own.elements(), share.owner + 1, share.owners);
+  average_.emplace(options.average_decay, own.values() + begin_, end - begin_, backend_);
 }
 
 void WeightUpdate::allocate_slots(std::int64_t elements) {
@@ -64,6 +66,7 @@ void WeightUpdate::apply(GradientReducer& reducer, std::span<const double* const
   }
   clip_.bound(shard);
   backend_.optimizer_update(shard);
+  average_->follow(shard);
 }
 
 void WeightUpdate::save_state(OptimizerState& all) const {
@@ -73,6 +76,7 @@ void WeightUpdate::save_state(OptimizerState& all) const {
     if (!slot_of_[slot]) continue;
     backend_.download(all.slots.at(names[slot]).data() + begin_, slot_of_[slot]);
   }
+  if (average_->any()) average_->save(all.slots.at(kAverageSlot).data() + begin_);
   backend_.synchronize();
 }
 
@@ -81,6 +85,12 @@ void WeightUpdate::restore_state(const OptimizerState& all) {
   for (std::size_t slot = 0; slot < names.size(); ++slot) {
     if (!slot_of_[slot]) continue;
     backend_.upload(slot_of_[slot], all.slots.at(names[slot]).data() + begin_);
+  }
+  const auto average = all.slots.find(kAverageSlot);
+  if (average == all.slots.end()) {
+    average_->restart();
+  } else {
+    average_->restore(average->second.data() + begin_);
   }
   backend_.synchronize();
 }

@@ -2,11 +2,13 @@
 // One rank's share of the optimizer: the state of the parameters that it updates, and the update
 // itself, from the sum of all ranks' gradients to the weights of all replicas that it writes.
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "lockstep/optim/optimizer.h"
+#include "step/averaged_weights.h"
 #include "step/gradient_clip.h"
 #include "step/gradient_reducer.h"
 #include "step/loss_scaler.h"
@@ -29,7 +31,8 @@ class WeightUpdate {
   void apply(GradientReducer& reducer, std::span<const double* const> indicators);
 
   /// The optimizer's state between this rank and its place in that of all parameters, on the host.
-  /// Where several ranks have all of it, one of them gives it.
+  /// Where several ranks have all of it, one of them gives it. The weights' average is a slot more,
+  /// where there is one; a state without it makes the average start over.
   void save_state(OptimizerState& all) const;
   void restore_state(const OptimizerState& all);
 
@@ -48,6 +51,7 @@ class WeightUpdate {
   std::vector<float*> weights_;         // [replica of the share], at begin_
   Storage slots_;                       // [slots, elements]
   std::vector<Tensor> slot_of_;         // [slot] [1, elements]
+  std::optional<AveragedWeights> average_;
 };
 
 }  // namespace lockstep

@@ -128,8 +128,10 @@ class Trainer {
   void record_step();
   void record_batch_norms();
   void validate();
+  std::optional<Evaluation> evaluate_average();
   void record_evaluation(const Evaluation& evaluation, bool chosen);
   void save(const std::string& name);
+  void save_average(const std::string& name);
   void save_progress();
   TrainSummary finish();
   TrainSummary interrupt();
@@ -292,11 +294,24 @@ void Trainer::validate() {
   validation_.step = meter_.done();
   session_.fault.strike_evaluation(meter_.done());
   const Config& config = request_.config;
+  const std::optional<Evaluation> averaged = evaluate_average();
   Evaluation& evaluation = validation_.chosen;
   evaluation = session_.evaluator->evaluate(config.bn.eval_stats, config.run.tensorboard);
-  const bool better = best_.take(score(evaluation), meter_.done());
+  const bool better = best_.take(score(averaged.value_or(evaluation)), meter_.done());
+  if (averaged) record_evaluation(*averaged, false);
   record_evaluation(evaluation, true);
   if (better) save("best");
+}
+
+// None without ema.decay. Where there is one the best checkpoint is the one whose average is.
+std::optional<Evaluation> Trainer::evaluate_average() {
+  if (request_.config.ema.decay == 0) return std::nullopt;
+  Evaluation evaluation;
+  with_average(replicas_, [&] {
+    evaluation = session_.evaluator->evaluate(request_.config.bn.eval_stats);
+    evaluation.averaged = true;
+  });
+  return evaluation;
 }
 
 void Trainer::record_evaluation(const Evaluation& evaluation, bool chosen) {
@@ -318,6 +333,7 @@ void Trainer::record_evaluation(const Evaluation& evaluation, bool chosen) {
 
 void Trainer::save(const std::string& name) {
   Checkpoint checkpoint = read_checkpoint(replicas_);
+  if (name == "last" || name == "best") save_average(name);
   if (!session_.world.first()) return;
   checkpoint.state.iteration = meter_.done();
   checkpoint.state.losses = meter_.losses();
@@ -327,6 +343,15 @@ void Trainer::save(const std::string& name) {
   checkpoint.state.devices = session_.layout.placement(session_.devices_text);
   save_checkpoint(session_.folder.checkpoint(name), checkpoint);
   recorder_.checkpoint(meter_.done(), name);
+}
+
+// The training state has it, too: this file is for those who want weights. It goes before the pair,
+// whose step it then is of.
+void Trainer::save_average(const std::string& name) {
+  if (request_.config.ema.decay == 0) return;
+  const TensorMap average = replicas_.averaged_state_dict();
+  if (!session_.world.first()) return;
+  save_weights(session_.folder.checkpoint(name + "_ema"), average, meter_.done());
 }
 
 // The numbered one first: while `last` is rewritten there is always a whole checkpoint of this

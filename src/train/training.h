@@ -28,6 +28,10 @@ std::unique_ptr<DataParallel> make_replicas(const Config& config,
 /// be read, or of which nothing fits.
 ImportSummary import_weights(DataParallel& replicas, const std::filesystem::path& file);
 
+/// Calls `work` while the replicas have the average of their weights in place of them, with the
+/// running statistics that there are. Where `work` throws they keep it.
+void with_average(DataParallel& replicas, const std::function<void()>& work);
+
 /// Weights, the optimizer's state and running statistics as they are; the rest of the state is the
 /// caller's.
 Checkpoint read_checkpoint(DataParallel& replicas);

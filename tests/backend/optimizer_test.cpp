@@ -361,6 +361,36 @@ TEST_CASE("what is no number is not clipped to one") {
   }
 }
 
+TEST_CASE("an average of weights begins with them, follows, and leaves bad losses out") {
+  const Shape shape{1, 700};
+  for (NamedBackend& named : available_backends()) {
+    CAPTURE(named.name);
+    const Values first = random_values(shape, 1), second = random_values(shape, 2);
+    Operand weight(*named.backend, shape, first);
+    const Operand average(*named.backend, shape);
+    const DeviceNumber<double> loss(*named.backend, 1.0);
+    const double* losses[] = {loss.pointer()};
+    const auto follow = [&](std::int64_t update) {
+      named.backend->average_weights({.weights = weight.floats(),
+                                      .average = average.floats(),
+                                      .elements = shape.elements(),
+                                      .share = 0.25F,
+                                      .updates = {.begun = update},
+                                      .losses = losses});
+      return average.get();
+    };
+    CHECK(follow(1) == first);
+    weight.set(second);
+    const Values moved = follow(2);
+    for (std::size_t i = 0; i < moved.size(); ++i) {
+      CHECK(moved[i] == std::fma(0.25F, second[i] - first[i], first[i]));
+    }
+    const DeviceNumber<double> bad(*named.backend, std::numeric_limits<double>::quiet_NaN());
+    losses[0] = bad.pointer();
+    CHECK(follow(3) == moved);
+  }
+}
+
 TEST_CASE("the squared norm is finite where the gradient is") {
   constexpr float kLargest = std::numeric_limits<float>::max();
   const Shape shape{1, 37};

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "lockstep/core/check.h"
 #include "step/toy_training.h"
@@ -188,6 +189,45 @@ TEST_CASE("frozen parameters stay, have no state and no part in the gradient's n
   }
   options.parameter_groups = {{.prefix = "nowhere", .frozen = true}};
   CHECK_THROWS_AS(make_toy(options), ConfigError);
+}
+
+TEST_CASE("the average of the weights follows them, and goes on where it was") {
+  DataParallelOptions options = toy_options(3, BatchNormMode::kSync);
+  options.average_decay = 0.75;
+  const auto run = make_toy(options), rest = make_toy(options), late = make_toy(options);
+  const auto weights_of = [](const TensorMap& tensors) {
+    const HostTensor& tensor = tensors.at("encoder.0.0.conv.weight");
+    std::vector<float> values(tensor.data.size() / sizeof(float));
+    std::memcpy(values.data(), tensor.data.data(), tensor.data.size());
+    return values;
+  };
+  std::vector<float> expected;
+  for (std::int64_t step = 0; step < 4; ++step) {
+    run->train_step(toy_batch(5, step), step, 0.1F);
+    const std::vector<float> weights = weights_of(run->state_dict());
+    if (step == 0) expected = weights;
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      expected[i] = std::fma(0.25F, weights[i] - expected[i], expected[i]);
+    }
+    CHECK(weights_of(run->averaged_state_dict()) == expected);
+  }
+  const TensorMap averaged = run->averaged_state_dict(), weights = run->state_dict();
+  CHECK(averaged.at("encoder.0.0.bn.running_mean").data ==
+        weights.at("encoder.0.0.bn.running_mean").data);
+  for (DataParallel* other : {rest.get(), late.get()}) copy_parameters(*run, *other);
+  OptimizerState state = run->optimizer_state();
+  rest->set_optimizer_state(state);
+  state.slots.erase("ema");  // of a run without an average
+  late->set_optimizer_state(state);
+  CHECK(weights_of(late->averaged_state_dict()) == weights_of(weights));
+  run->train_step(toy_batch(5, 4), 4, 0.1F);
+  rest->train_step(toy_batch(5, 4), 4, 0.1F);
+  CHECK(weights_of(rest->averaged_state_dict()) == weights_of(run->averaged_state_dict()));
+  for (const double wrong : {-0.1, 1.0, std::nan("")}) {
+    options.average_decay = wrong;
+    CHECK_THROWS_WITH_AS(make_toy(options), doctest::Contains("the decay of the weights' average"),
+                         ConfigError);
+  }
 }
 
 }  // namespace lockstep::test

@@ -30,6 +30,7 @@ DataParallelOptions clipped_options(int ranks, const Optimizer& optimizer) {
   DataParallelOptions options = placed_options(ranks, optimizer);
   options.gradient_clipping = {.norm = 0.1F, .value = 0.01F};
   options.parameter_groups = {{.prefix = "stem", .frozen = true}};
+  options.average_decay = 0.75;
   return options;
 }
 

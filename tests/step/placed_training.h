@@ -19,7 +19,8 @@ struct Placed {
 /// convolution, and two heads with a bias, one of them after upsampling.
 DataParallelOptions placed_options(int ranks, const Optimizer& optimizer);
 
-/// The same with bounds of the gradient that are reached, and the first parameters frozen.
+/// The same with bounds of the gradient that are reached, the first parameters frozen, and an
+/// average of the weights.
 DataParallelOptions clipped_options(int ranks, const Optimizer& optimizer);
 
 /// Of steps of 8, 8, 5, 7 and 8 images.

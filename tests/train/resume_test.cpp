@@ -14,6 +14,7 @@
 #include "run/checkpoint.h"
 #include "run/run_lock.h"
 #include "run/tensorboard.h"
+#include "train/evaluator.h"
 #include "train/runs.h"
 
 namespace lockstep {
@@ -51,6 +52,41 @@ TEST_CASE("a run that was cut off and resumed is the run that was not") {
     CHECK(train(cut).iterations == 10);
     check_same_run(runs.folder("whole"), runs.folder("cut"));
     CHECK(read_summary(runs.folder("cut").root).has_value());
+  }
+}
+
+TEST_CASE("an average of the weights is evaluated, saved, and goes on in a resumed run") {
+  for (const char* mode : {"bn.mode=local", "bn.mode=sync"}) {
+    CAPTURE(mode);
+    const std::vector<std::string> averaged{mode, "ema.decay=0.5", "optim.clip_norm=1"};
+    const Runs runs;
+    const TrainSummary whole = train(runs.request("whole", averaged));
+    TrainRequest cut = runs.request("cut", averaged);
+    cut.fault = "throw:rank=2,step=7";
+    CHECK_THROWS_AS(train(cut), ReplicaError);
+    cut.fault.clear();
+    cut.resume = "auto";
+    train(cut);
+    check_same_run(runs.folder("whole"), runs.folder("cut"));
+    const fs::path file = runs.folder("cut").checkpoint("last_ema");
+    CHECK(read_text(file) == read_text(runs.folder("whole").checkpoint("last_ema")));
+    // What others make of the file is what the training said of it.
+    std::vector<json> said;
+    for (const json& line : lines_of(runs.folder("cut").scalars())) {
+      if (line.at("mode") == "val_ema") said.push_back(line);
+    }
+    REQUIRE(said.size() == 3);
+    CHECK(said.back().at("step") == 10);
+    EvalRequest request{file, {}, {}, "cpu:1"};
+    const EvalReport report = evaluate_checkpoint(request);
+    CHECK(report.iteration == 10);
+    CHECK(said.back().at("mIoU") == score(report.evaluation).value());
+    // The plain weights are trained as without it.
+    const TrainSummary plain = train(runs.request("plain", {mode, "optim.clip_norm=1"}));
+    CHECK(plain.evaluation.confusion == whole.evaluation.confusion);
+    CHECK(read_text(runs.folder("plain").checkpoint("last")) ==
+          read_text(runs.folder("whole").checkpoint("last")));
+    CHECK_FALSE(fs::exists(runs.folder("plain").checkpoint("last_ema")));
   }
 }
 

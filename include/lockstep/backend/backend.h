@@ -218,6 +218,7 @@ class Backend {
   /// `weights` and `grad_scale` are read.
   virtual void gradient_squares(const OptimizerShard& shard, double* squares) = 0;
   virtual void clip_factor(const ClipFactor& clip) = 0;
+  virtual void average_weights(const WeightAverage& average) = 0;
   virtual void update_loss_scale(const LossScaleUpdate& update) = 0;
 };
 

@@ -483,6 +483,17 @@ struct ClipFactor {
   float* factor = nullptr;  // device memory
 };
 
+/// An exponential moving average of weights: a += share * (w - a) for each element, or a = w in the
+/// first update. Nothing is changed when one of the losses is not finite.
+struct WeightAverage {
+  const float* weights = nullptr;
+  float* average = nullptr;
+  std::int64_t elements = 0;
+  float share = 1;  // of the new weights
+  UpdateCount updates = {};
+  std::span<const double* const> losses = {};  // as OptimizerShard::losses
+};
+
 /// The next step's loss scale, from what all ranks' gradients have come to. Every rank has a state
 /// of its own, and all are equal.
 struct LossScaleUpdate {

@@ -103,6 +103,11 @@ struct DataParallelOptions {
   /// Parameters with a learning rate or weight decay of their own.
   std::vector<ParameterGroup> parameter_groups = {};
   GradientClipping gradient_clipping = {};
+  /// In [0, 1). Not 0: beside the weights w there is an exponential moving average a of them
+  /// (Polyak and Juditsky 1992), a = decay*a + (1-decay)*w after each update and a = w after the
+  /// first one, of step 0. It is spread over the devices as the optimizer's state, with which it is
+  /// saved; a state without it makes it start over from the weights.
+  double average_decay = 0;
   /// Micro-batches per step, one after another through the network: their gradients are added up
   /// and belong to the global loss of the whole batch; BatchNorm's statistics are of a micro-batch.
   int accumulate = 1;
@@ -243,6 +248,9 @@ class DataParallel {
 
   /// Rank 0's parameters and running statistics under PyTorch's names.
   TensorMap state_dict();
+  /// The same with the average of the weights in place of them. REQUIRES:
+  /// DataParallelOptions::average_decay.
+  TensorMap averaged_state_dict();
   /// Gives them to all ranks. `strict`: throws DataError when anything is skipped, missing or
   /// unexpected (nn/parameter_store.h), before anything is copied.
   ImportSummary load_state_dict(const TensorMap& tensors, bool strict = true);

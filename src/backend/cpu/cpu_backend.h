@@ -89,6 +89,7 @@ class CpuBackend final : public Backend {
   void optimizer_update(const OptimizerShard& shard) override;
   void gradient_squares(const OptimizerShard& shard, double* squares) override;
   void clip_factor(const ClipFactor& clip) override;
+  void average_weights(const WeightAverage& average) override;
   void update_loss_scale(const LossScaleUpdate& update) override;
 
   /// Scratch memory of at least `bytes`, shared by all operations of this backend (none nests). It

@@ -73,6 +73,11 @@ double update_chunk(const OptimizerShard& shard, const Element& element,
   return squares;
 }
 
+bool all_finite(std::span<const double* const> losses) {
+  return std::all_of(losses.begin(), losses.end(),
+                     [](const double* loss) { return std::isfinite(*loss); });
+}
+
 void check_shard(const OptimizerShard& shard) {
   LOCKSTEP_CHECK(!shard.grads.empty() && !shard.weights.empty(),
                  "optimizer_update: expected gradients and weights, got ", shard.grads.size(),
@@ -119,11 +124,20 @@ void CpuBackend::clip_factor(const ClipFactor& clip) {
   *clip.factor = factor_for_norm(std::sqrt(squares), clip.max_norm);
 }
 
+void CpuBackend::average_weights(const WeightAverage& average) {
+  if (!all_finite(average.losses)) return;
+  const float share = average.updates.get() == 1 ? 1.0F : average.share;
+  parallel_for(average.elements, 1, threads_, [&](std::int64_t begin, std::int64_t end) {
+#pragma omp simd
+    for (std::int64_t i = begin; i < end; ++i) {
+      average.average[i] = moved_average(average.average[i], average.weights[i], share);
+    }
+  });
+}
+
 void CpuBackend::optimizer_update(const OptimizerShard& shard) {
   check_shard(shard);
-  const bool finite = std::all_of(shard.losses.begin(), shard.losses.end(),
-                                  [](const double* loss) { return std::isfinite(*loss); });
-  if (!finite) return;
+  if (!all_finite(shard.losses)) return;
   std::visit(
       [&](const auto& optimizer) {
         const typename std::decay_t<decltype(optimizer)>::Element element(optimizer,

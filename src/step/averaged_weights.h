@@ -1,0 +1,40 @@
+#pragma once
+// A rank's part of the moving average of the weights (DataParallelOptions::average_decay): of the
+// elements that it owns. Without a decay there is none, and every call does nothing.
+
+#include <span>
+
+#include "lockstep/backend/backend.h"
+
+namespace lockstep {
+
+/// The slot of OptimizerState that the average comes as.
+inline constexpr const char* kAverageSlot = "ema";
+
+/// Owned by its rank's WeightUpdate, used by the rank's thread.
+class AveragedWeights {
+ public:
+  /// `weights`: [elements], in the rank's own store. All outlive the object.
+  AveragedWeights(double decay, const float* weights, std::int64_t elements, Backend& backend);
+
+  /// After an update, with its count and losses.
+  void follow(const OptimizerShard& update);
+
+  bool any() const { return average_.data() != nullptr; }
+  /// To and from the host, [elements].
+  void save(float* average) const;
+  void restore(const float* average);
+  /// The weights as they are.
+  void restart();
+
+ private:
+  Tensor tensor(const void* memory) const;
+
+  const float* weights_;
+  const std::int64_t elements_;
+  const float share_;
+  Backend& backend_;
+  Storage average_;
+};
+
+}  // namespace lockstep
