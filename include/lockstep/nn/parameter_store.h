@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -24,6 +25,8 @@ struct Parameter {
   Shape shape;       // in PyTorch's order, e.g. [out, in, kh, kw]
   ParameterKind kind = ParameterKind::kWeight;
   std::int64_t fan_in = 0;  // for Kaiming initialisation; 0 for biases and norm parameters
+  /// What all elements are at first; none: what the kind says.
+  std::optional<float> initial = std::nullopt;
   std::int64_t offset = 0;  // in the flat values and grads
   std::int64_t elements = 0;
   float* value = nullptr;

@@ -11,7 +11,9 @@ namespace lockstep {
 namespace {
 
 std::vector<float> initial_values(const Parameter& parameter, std::uint64_t seed) {
-  std::vector<float> values(static_cast<std::size_t>(parameter.elements), 0.0F);
+  const auto elements = static_cast<std::size_t>(parameter.elements);
+  if (parameter.initial) return std::vector<float>(elements, *parameter.initial);
+  std::vector<float> values(elements, 0.0F);
   if (parameter.kind == ParameterKind::kNorm && parameter.name.ends_with(".weight")) {
     values.assign(values.size(), 1.0F);
   }

@@ -256,7 +256,10 @@ void BatchNormLayer::backward_slice(Backend& backend, const StepContext& context
 void BatchNormLayer::backward_residual(Backend& backend, const NormSlice& part,
                                        const Tensor& grad_y, const GradTarget& target) const {
   if (!target.tensor) return;
-  if (config_.relu) return backend.relu_backward(part.y, grad_y, target.tensor, target.accumulate);
+  if (config_.relu) {
+    return backend.activation_backward(ActivationKind::kRelu, part.y, grad_y, target.tensor,
+                                       target.accumulate);
+  }
   backend.copy(grad_y, target.tensor, target.accumulate);
 }
 
