@@ -6,6 +6,7 @@
 #include "lockstep/core/device.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/io/weights.h"
+#include "lockstep/nn/elementwise_layer.h"
 #include "lockstep/nn/layer.h"
 #include "lockstep/nn/loss.h"
 #include "lockstep/nn/model.h"

@@ -70,6 +70,29 @@ struct SumSlots {
   }
 };
 
+/// Sums that wait for their other half lie behind one another, the youngest last.
+constexpr int kMostWaiting = 32;
+
+struct SumImages {
+  std::int64_t images, elements;
+  const float* x;  // [images, elements]
+  float* sum;
+
+  __device__ void operator()(std::int32_t i) const {
+    float waiting[kMostWaiting];
+    int count = 0;
+    for (std::int64_t n = 0; n < images; ++n) {
+      float value = x[n * elements + i];
+      // A half is complete for every one that the number of images before it ends in.
+      for (std::int64_t ones = n; ones % 2 == 1; ones /= 2) value = waiting[--count] + value;
+      waiting[count++] = value;
+    }
+    float total = waiting[--count];
+    while (count > 0) total = waiting[--count] + total;
+    sum[i] += total;
+  }
+};
+
 }  // namespace
 
 void GpuOperations::sum_over_batch(const Tensor& x, float* slot) {
@@ -98,6 +121,20 @@ void GpuOperations::broadcast_sum(std::span<const StatSlot> slots, const Tensor&
     }
     for_each(context, all.elements, sum);
   });
+}
+
+void GpuOperations::sum_over_images(const Tensor& x, float* sum) {
+  const Context& context = entered();
+  const std::int64_t images = x.shape.batch();
+  LOCKSTEP_CHECK(x.dense() && x.dtype == DType::kFloat32,
+                 "sum_over_images: expected a dense tensor of fp32, got ", to_string(x.dtype),
+                 " of ", to_string(x.shape), " with row stride ", x.row_stride);
+  if (images == 0) return;
+  const std::int64_t elements = x.shape.elements() / images;
+  LOCKSTEP_CHECK(elements <= kMaxItems, "sum_over_images: expected at most ", kMaxItems,
+                 " elements of an image, got ", elements);
+  for_each(context, static_cast<std::int32_t>(elements),
+           SumImages{images, elements, x.floats(), sum});
 }
 
 }  // namespace lockstep::gpu

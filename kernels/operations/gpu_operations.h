@@ -49,10 +49,17 @@ class GpuOperations : public Backend {
   void batch_renorm_correction(const BatchRenormCorrection& arguments) override;
   void batch_renorm_gradient(const BatchRenormGradient& arguments) override;
 
-  void relu_forward(const Tensor& x, const Tensor& y) override;
-  void relu_backward(const Tensor& y, const Tensor& grad_y, const Tensor& grad_x,
-                     bool accumulate) override;
-  void add(const Tensor& a, const Tensor& b, const Tensor& y) override;
+  void activation_forward(const Activation& activation, const Tensor& x, const Tensor& y) override;
+  void activation_backward(const Activation& activation, const Tensor& saved, const Tensor& grad_y,
+                           const Tensor& grad_x, bool accumulate) override;
+  void binary_forward(BinaryKind kind, const Tensor& a, const Tensor& b, const Tensor& y) override;
+  void binary_backward_left(BinaryKind kind, const Tensor& a, const Tensor& b, const Tensor& grad_y,
+                            const Tensor& grad_a, bool accumulate) override;
+  void binary_backward_right(BinaryKind kind, const Tensor& a, const Tensor& grad_y,
+                             const Tensor& grad_b, bool accumulate) override;
+  void softmax_forward(const Tensor& x, const Tensor& y) override;
+  void softmax_backward(const Tensor& y, const Tensor& grad_y, const Tensor& grad_x,
+                        bool accumulate) override;
   void dropout(const Tensor& x, const Tensor& y, float p, DeviceScalar<std::uint64_t> seed,
                std::int64_t sample_offset, bool accumulate) override;
   void max_pool_forward(const PoolGeometry& geometry, const Tensor& x, const Tensor& y,
@@ -71,6 +78,7 @@ class GpuOperations : public Backend {
 
   void sum_over_batch(const Tensor& x, float* slot) override;
   void broadcast_sum(std::span<const StatSlot> slots, const Tensor& y, bool accumulate) override;
+  void sum_over_images(const Tensor& x, float* sum) override;
 
   // At most 4096 classes. A label that is neither a class nor ignored cannot be reported without
   // waiting for the GPU: it makes the loss, and its pixel's gradient, NaN.

@@ -1,10 +1,7 @@
-// Fill, copy, ReLU and sum: Thrust's loop over the packs of all rows in memory order, with the
-// element functions of formulas.h. Where all tensors are dense, their rows are one after another:
-// then packs need not end with the channels. Dropout computes more than it moves, and a loop of its
-// own derives the key of its random numbers once per thread, where Thrust's would for every pack.
+// Fill, copy and dropout. Copies are loops over the packs of all rows (map.h). Dropout computes
+// more than it moves, and a loop of its own derives the key of its random numbers once per thread,
+// where Thrust's would for every pack.
 
-#include <algorithm>
-#include <array>
 #include <bit>
 #include <cstddef>
 
@@ -12,6 +9,7 @@
 #include "backend/operand_checks.h"
 #include "kernels/operations/gpu_operations.h"
 #include "kernels/operations/launchers.h"
+#include "kernels/operations/map.h"
 #include "kernels/primitives/for_each.h"
 #include "kernels/primitives/grid_loop.h"
 #include "kernels/primitives/index_runs.h"
@@ -119,82 +117,6 @@ std::uint32_t fill_pattern(DType dtype, float value) {
   return std::bit_cast<std::uint32_t>(value);
 }
 
-// --- functions of one or two elements
-
-/// One pack of y = f(a, b), or of y = f(a); += with `accumulate`. y may be a or b.
-template <typename Function, typename T, typename Y, int kWidth>
-struct MapPack {
-  static constexpr bool kTwoInputs = std::is_invocable_v<Function, float, float>;
-
-  PackRows rows;
-  Rows<const T> a, b;
-  Rows<Y> y;
-  bool accumulate;
-
-  __device__ void operator()(std::int32_t i) const {
-    const auto [row, pack] = rows.place(i);
-    const std::int32_t c = pack * kWidth;
-    const auto left = load_pack<kWidth>(a.row(row) + c);
-    Pack<T, kWidth> right = {};
-    Pack<Y, kWidth> before = {};
-    if constexpr (kTwoInputs) right = load_pack<kWidth>(b.row(row) + c);
-    Y* target = y.row(row) + c;
-    if (accumulate) before = load_pack<kWidth>(target);
-    float values[kWidth];
-    LOCKSTEP_UNROLL
-    for (int k = 0; k < kWidth; ++k) {
-      float value = 0;
-      if constexpr (kTwoInputs) {
-        value = Function()(left[k], right[k]);
-      } else {
-        value = Function()(left[k]);
-      }
-      values[k] = accumulate ? before[k] + value : value;
-    }
-    store_rounded(target, values);
-  }
-};
-
-/// Where all tensors are dense: rows of `width` elements, or of single ones where these are no
-/// multiple.
-void flatten(std::array<Tensor, 3>& tensors, int width) {
-  for (const Tensor& tensor : tensors) {
-    if (tensor && !tensor.dense()) return;
-  }
-  for (Tensor& tensor : tensors) {
-    const std::int64_t elements = tensor.shape.elements();
-    const Shape flat = elements % width == 0 ? Shape{elements / width, width} : Shape{elements, 1};
-    if (tensor) tensor = Tensor(tensor.data, flat, tensor.dtype);
-  }
-}
-
-/// a and b have the element type T, y has Y. b: null for functions of one element.
-template <typename Function, typename T, typename Y>
-void launch_map(const Context& context, std::array<Tensor, 3> tensors, bool accumulate) {
-  constexpr int kPack = std::min(kPackWidth<T>, kPackWidth<Y>);
-  flatten(tensors, kPack);
-  const auto& [a, b, y] = tensors;
-  with_width<kPack>({&a, &b, &y}, [&, &a = a, &b = b, &y = y](auto width) {
-    const std::int64_t packs = y.shape.channels() / width;
-    for_row_runs("map", y.shape.rows(), packs, [&](std::int64_t first, std::int64_t count) {
-      const MapPack<Function, T, Y, width()> map{PackRows(packs), Rows<const T>(a).from(first),
-                                                 Rows<const T>(b).from(first),
-                                                 Rows<Y>(y).from(first), accumulate};
-      for_each(context, static_cast<std::int32_t>(count * packs), map);
-    });
-  });
-}
-
-/// All have one element type.
-template <typename Function>
-void map_activations(const Context& context, const Tensor& a, const Tensor& b, const Tensor& y,
-                     bool accumulate) {
-  with_element_type(y.dtype, [&](auto element) {
-    using T = decltype(element);
-    launch_map<Function, T, T>(context, {a, b, y}, accumulate);
-  });
-}
-
 // --- dropout
 
 /// Random words of elements e, ..., e + kWidth - 1 of a sample. Element e takes the e-th word of
@@ -281,8 +203,8 @@ void copy(const Context& context, const Tensor& source, const Tensor& destinatio
   }
   with_element_type(source.dtype, [&](auto from) {
     with_element_type(destination.dtype, [&](auto to) {
-      launch_map<Identity, decltype(from), decltype(to)>(context, {source, {}, destination},
-                                                         accumulate);
+      launch_map<decltype(from), decltype(to)>(context, Identity(), {source, {}, destination},
+                                               accumulate);
     });
   });
 }
@@ -291,25 +213,6 @@ void GpuOperations::fill(const Tensor& tensor, float value) { gpu::fill(entered(
 
 void GpuOperations::copy(const Tensor& source, const Tensor& destination, bool accumulate) {
   gpu::copy(entered(), source, destination, accumulate);
-}
-
-void GpuOperations::relu_forward(const Tensor& x, const Tensor& y) {
-  const Context& context = entered();
-  check_alike("relu_forward", {&x, &y});
-  map_activations<Relu>(context, x, {}, y, false);
-}
-
-void GpuOperations::relu_backward(const Tensor& y, const Tensor& grad_y, const Tensor& grad_x,
-                                  bool accumulate) {
-  const Context& context = entered();
-  check_alike("relu_backward", {&y, &grad_y, &grad_x});
-  map_activations<ReluGradient>(context, y, grad_y, grad_x, accumulate);
-}
-
-void GpuOperations::add(const Tensor& a, const Tensor& b, const Tensor& y) {
-  const Context& context = entered();
-  check_alike("add", {&a, &b, &y});
-  map_activations<Add>(context, a, b, y, false);
 }
 
 void GpuOperations::dropout(const Tensor& x, const Tensor& y, float p,

@@ -17,11 +17,12 @@ namespace {
 
 struct ExportArguments {
   CommonArguments common;
-  std::string format;            // onnx, safetensors
-  std::filesystem::path target;  // run folder, checkpoint or other weights
-  std::filesystem::path config;  // --config; empty: the run's
-  bool plain = false;            // --plain: BatchNorm as layers of their own
-  std::string size;              // --size HxW; empty: any
+  std::string format;                       // onnx, safetensors
+  std::filesystem::path target;             // run folder, checkpoint or other weights
+  std::filesystem::path config;             // --config; empty: the run's
+  bool plain = false;                       // --plain: BatchNorm as layers of their own
+  std::string size;                         // --size HxW; empty: any
+  std::vector<std::string> outputs{"out"};  // --outputs
 };
 
 void report(const TrainedModel& model, const ExportArguments& arguments) {
@@ -69,6 +70,7 @@ void export_onnx(const TrainedModel& model, const Size& size, const ExportArgume
                             .size_divisor = model.architecture.size_divisor,
                             .height = size.height,
                             .width = size.width,
+                            .outputs = arguments.outputs,
                             .metadata = model.about};
   save_onnx(arguments.common.output, model.architecture.model, NormLayer(model.config.bn),
             model.weights, options);
@@ -103,6 +105,11 @@ void declare_export(Options& options, ExportArguments& arguments) {
                    "onnx: BatchNorm as nodes of their own, not folded into convolutions");
   options.add("--size", arguments.size, "onnx: for images of HxW only; default: of any size")
       .takes("HxW");
+  options
+      .add("--outputs", arguments.outputs,
+           "onnx: names of the network's outputs; default: out. An auxiliary head is aux")
+      .takes("NAME,...")
+      .separated_by_commas();
   options.add_overrides();
   options.add_output("FILE", "the file to write");
   options.add_json();

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <span>
 
 #include "lockstep/backend/operands.h"
@@ -94,6 +95,42 @@ inline int check_joins(std::span<const int> joins, std::size_t grads) {
 
 inline constexpr std::int64_t kMaxClasses =
     4096;  // eight pixels of them fit on a stack, one on a GPU's tile
+
+/// How the rows of an operand that is met again and again relate to those that meet it.
+struct Repetition {
+  std::int64_t rows_each = 1;  // consecutive ones that meet the same row
+  bool one_channel = false;    // which all channels meet
+};
+
+/// Of an operand b beside one of shape a (Backend::binary_forward); none where they do not fit.
+inline std::optional<Repetition> find_repetition(const Shape& a, const Shape& b) {
+  const bool one_channel = b.channels() == 1 && a.channels() != 1;
+  if (!one_channel && b.channels() != a.channels()) return std::nullopt;
+  if (b.with_channels(a.channels()) == a) return Repetition{1, one_channel};
+  if (b.rows() == b.batch() && b.batch() == a.batch()) {
+    return Repetition{a.rows_per_sample(), one_channel};
+  }
+  if (b.rows() == 1) return Repetition{a.rows(), one_channel};
+  return std::nullopt;
+}
+
+/// The same. Throws Error where they do not fit.
+inline Repetition repetition_of(const char* operation, const Shape& a, const Shape& b) {
+  const std::optional<Repetition> found = find_repetition(a, b);
+  LOCKSTEP_CHECK(found.has_value(), operation, ": expected a second operand of shape ",
+                 to_string(a), ", or with one channel, or with one row for each sample or for all,",
+                 " got ", to_string(b));
+  return *found;
+}
+
+/// Rows of a that are summed for one of grad_b (Backend::binary_backward_right). Throws Error where
+/// the shapes do not fit.
+inline std::int64_t rows_of_gradient(const char* operation, const Shape& a, const Shape& grad_b) {
+  const Repetition repetition = repetition_of(operation, a, grad_b);
+  LOCKSTEP_CHECK(grad_b.batch() == a.batch(), operation, ": the gradient has a row for each of ",
+                 a.batch(), " samples, at least, got ", to_string(grad_b));
+  return repetition.rows_each;
+}
 
 /// Throws Error unless `labels` fit logits of this shape.
 inline void check_labels(const Shape& logits, const Tensor& labels) {

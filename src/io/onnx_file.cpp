@@ -88,7 +88,7 @@ ProtobufMessage value_info_proto(const OnnxPort& port) {
 
 ProtobufMessage graph_proto(const std::vector<OnnxNode>& nodes,
                             const std::map<std::string, OnnxConstant>& constants,
-                            const OnnxPort& input, const OnnxPort& output) {
+                            const OnnxPort& input, const std::vector<OnnxPort>& outputs) {
   ProtobufMessage proto;
   for (const OnnxNode& node : nodes) proto.add_message(1, node_proto(node));
   proto.add_bytes(2, "lockstep");
@@ -96,7 +96,7 @@ ProtobufMessage graph_proto(const std::vector<OnnxNode>& nodes,
     proto.add_message(5, tensor_proto(name, constant));
   }
   proto.add_message(11, value_info_proto(input));
-  proto.add_message(12, value_info_proto(output));
+  for (const OnnxPort& output : outputs) proto.add_message(12, value_info_proto(output));
   return proto;
 }
 
@@ -104,13 +104,14 @@ ProtobufMessage graph_proto(const std::vector<OnnxNode>& nodes,
 
 ProtobufMessage onnx_file(const std::vector<OnnxNode>& nodes,
                           const std::map<std::string, OnnxConstant>& constants,
-                          const OnnxPort& input, const OnnxPort& output, const Metadata& metadata) {
+                          const OnnxPort& input, const std::vector<OnnxPort>& outputs,
+                          const Metadata& metadata) {
   ProtobufMessage opset, proto;
   opset.add_bytes(1, "");  // the domain of ONNX's own operators
   opset.add_int(2, kOpset);
   proto.add_int(1, kIrVersion);
   proto.add_bytes(2, "lockstep");
-  proto.add_message(7, graph_proto(nodes, constants, input, output));
+  proto.add_message(7, graph_proto(nodes, constants, input, outputs));
   proto.add_message(8, opset);
   for (const auto& [key, value] : metadata) {
     ProtobufMessage entry;

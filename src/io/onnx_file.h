@@ -36,7 +36,8 @@ struct OnnxConstant {
   friend bool operator==(const OnnxConstant&, const OnnxConstant&) = default;
 };
 
-/// The graph's input or output. An extent is a number, or the name of one that is not fixed.
+/// The graph's input or one of its outputs. An extent is a number, or the name of one that is not
+/// fixed.
 struct OnnxPort {
   std::string name;
   std::vector<std::variant<std::int64_t, std::string>> extents;
@@ -45,6 +46,7 @@ struct OnnxPort {
 /// A ModelProto. `nodes`: every one behind those whose output it reads.
 ProtobufMessage onnx_file(const std::vector<OnnxNode>& nodes,
                           const std::map<std::string, OnnxConstant>& constants,
-                          const OnnxPort& input, const OnnxPort& output, const Metadata& metadata);
+                          const OnnxPort& input, const std::vector<OnnxPort>& outputs,
+                          const Metadata& metadata);
 
 }  // namespace lockstep

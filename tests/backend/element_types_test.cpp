@@ -32,9 +32,16 @@ void for_each_operation(Backend& on, const Tensor& a, const Tensor& b, const Ref
   float* f = o.numbers();
   const StatSlot slot{4, f};
   const std::span<const StatSlot> slots(&slot, 1);
-  refused("relu_forward", [&] { on.relu_forward(a, b); });
-  refused("relu_backward", [&] { on.relu_backward(a, b, a, false); });
-  refused("add", [&] { on.add(a, a, b); });
+  refused("activation_forward", [&] { on.activation_forward(ActivationKind::kRelu, a, b); });
+  refused("activation_backward",
+          [&] { on.activation_backward(ActivationKind::kRelu, a, b, a, false); });
+  refused("binary_forward", [&] { on.binary_forward(BinaryKind::kAdd, a, a, b); });
+  refused("binary_backward_left",
+          [&] { on.binary_backward_left(BinaryKind::kMultiply, a, a, a, b, false); });
+  refused("binary_backward_right",
+          [&] { on.binary_backward_right(BinaryKind::kMultiply, a, b, a, false); });
+  refused("softmax_forward", [&] { on.softmax_forward(a, b); });
+  refused("softmax_backward", [&] { on.softmax_backward(a, a, b, false); });
   refused("copy", [&] { on.copy(a, b, true); });
   refused("dropout", [&] { on.dropout(a, b, 0.5F, 1, 0, false); });
   refused("max_pool_forward", [&] { on.max_pool_forward(kWindow, a, b, o.positions()); });

@@ -56,9 +56,10 @@ TEST_CASE("ReLU and its gradient") {
   for_each_layout([](const TypedBackend& on, const Shape& shape, Margins margins) {
     const Values x = on.random(shape, 3), grad = on.random(shape, 4);
     const Operand input(on, shape, x, margins), output(on, shape, margins);
-    on->relu_forward(input.tensor(), output.tensor());
+    on->activation_forward(ActivationKind::kRelu, input.tensor(), output.tensor());
     const Operand grad_y(on, shape, grad), grad_x(on, shape, margins);
-    on->relu_backward(output.tensor(), grad_y.tensor(), grad_x.tensor(), false);
+    on->activation_backward(ActivationKind::kRelu, output.tensor(), grad_y.tensor(),
+                            grad_x.tensor(), false);
     Values y = x, passed = grad, doubled = grad;
     for (std::size_t i = 0; i < x.size(); ++i) {
       y[i] = relu(x[i]);
@@ -67,11 +68,12 @@ TEST_CASE("ReLU and its gradient") {
     }
     CHECK(output.get() == y);
     CHECK(grad_x.get() == passed);
-    on->relu_backward(output.tensor(), grad_y.tensor(), grad_x.tensor(), true);
+    on->activation_backward(ActivationKind::kRelu, output.tensor(), grad_y.tensor(),
+                            grad_x.tensor(), true);
     CHECK(grad_x.get() == doubled);
     CHECK(output.margins_untouched());
     CHECK(grad_x.margins_untouched());
-    on->relu_forward(input.tensor(), input.tensor());
+    on->activation_forward(ActivationKind::kRelu, input.tensor(), input.tensor());
     CHECK(input.get() == y);
   });
 }
@@ -81,8 +83,8 @@ TEST_CASE("ReLU lets NaN pass both ways") {
     const float nan = std::numeric_limits<float>::quiet_NaN();
     const Operand x(on, {1, 2}, Values{nan, -1}), y(on, {1, 2});
     const Operand grad(on, {1, 2}, Values{3, 4});
-    on->relu_forward(x.tensor(), y.tensor());
-    on->relu_backward(y.tensor(), grad.tensor(), grad.tensor(), false);
+    on->activation_forward(ActivationKind::kRelu, x.tensor(), y.tensor());
+    on->activation_backward(ActivationKind::kRelu, y.tensor(), grad.tensor(), grad.tensor(), false);
     CHECK(std::isnan(y.get()[0]));
     CHECK(grad.get() == Values{3, 0});
   });
@@ -93,12 +95,12 @@ TEST_CASE("add sums, also in place") {
     const Values a = on.random(shape, 5), b = on.random(shape, 6);
     const Operand left(on, shape, a, margins), right(on, shape, b);
     const Operand sum(on, shape, margins);
-    on->add(left.tensor(), right.tensor(), sum.tensor());
+    on->binary_forward(BinaryKind::kAdd, left.tensor(), right.tensor(), sum.tensor());
     Values expected = a;
     for (std::size_t i = 0; i < a.size(); ++i) expected[i] += b[i];
     CHECK(sum.get() == on.stored(expected));
     CHECK(sum.margins_untouched());
-    on->add(left.tensor(), right.tensor(), left.tensor());
+    on->binary_forward(BinaryKind::kAdd, left.tensor(), right.tensor(), left.tensor());
     CHECK(left.get() == on.stored(expected));
   });
 }
@@ -167,8 +169,9 @@ TEST_CASE("copy converts between all types that a backend has, rounding to the n
 TEST_CASE("operands of different shapes are refused") {
   for_each_type([](const TypedBackend& on) {
     const Operand a(on, {2, 3}), b(on, {3, 2});
-    CHECK_THROWS_AS(on->add(a.tensor(), b.tensor(), a.tensor()), Error);
-    CHECK_THROWS_AS(on->relu_forward(a.tensor(), b.tensor()), Error);
+    CHECK_THROWS_AS(on->binary_forward(BinaryKind::kAdd, a.tensor(), b.tensor(), a.tensor()),
+                    Error);
+    CHECK_THROWS_AS(on->activation_forward(ActivationKind::kRelu, a.tensor(), b.tensor()), Error);
     CHECK_THROWS_AS(on->copy(a.tensor(), b.tensor(), true), Error);
   });
 }

@@ -219,12 +219,32 @@ Bits pointwise(const ThreadBench& b, Margins margins) {
   const Operand x = b.drawn(kShape, 1), other = b.drawn(kShape, 2, margins);
   const Operand relu = b.blank(kShape), relu_grad = b.drawn(kShape, 3), sum = b.blank(kShape);
   const Operand dropped = b.blank(kShape, margins), copied = b.drawn(kShape, 4);
-  b.backend->relu_forward(x.tensor(), relu.tensor());
-  b.backend->relu_backward(relu.tensor(), other.tensor(), relu_grad.tensor(), true);
-  b.backend->add(x.tensor(), other.tensor(), sum.tensor());
+  b.backend->activation_forward(ActivationKind::kRelu, x.tensor(), relu.tensor());
+  b.backend->activation_backward(ActivationKind::kRelu, relu.tensor(), other.tensor(),
+                                 relu_grad.tensor(), true);
+  b.backend->binary_forward(BinaryKind::kAdd, x.tensor(), other.tensor(), sum.tensor());
   b.backend->dropout(x.tensor(), dropped.tensor(), 0.3F, 17, 2, false);
   b.backend->copy(other.tensor(), copied.tensor(), true);
   return bits_of({&relu, &relu_grad, &sum, &dropped, &copied});
+}
+
+/// Two operands of one shape, and one with a row for each sample.
+Bits element_functions(const ThreadBench& b, Margins margins) {
+  const Operand x = b.drawn(kShape, 1, margins), other = b.drawn(kShape, 2);
+  const Operand gate = b.drawn({kShape.batch(), kChannels}, 3), y = b.blank(kShape, margins);
+  const Operand grad_x = b.drawn(kShape, 4), grad_gate = b.drawn({kShape.batch(), kChannels}, 5);
+  const Operand product = b.blank(kShape), soft = b.blank(kShape), soft_grad = b.blank(kShape);
+  const Operand sum = b.drawn(kChannelRow, 6);
+  b.backend->activation_forward(ActivationKind::kGelu, x.tensor(), y.tensor());
+  b.backend->binary_forward(BinaryKind::kMultiply, x.tensor(), gate.tensor(), product.tensor());
+  b.backend->binary_backward_left(BinaryKind::kPRelu, x.tensor(), gate.tensor(), other.tensor(),
+                                  grad_x.tensor(), true);
+  b.backend->binary_backward_right(BinaryKind::kMultiply, x.tensor(), other.tensor(),
+                                   grad_gate.tensor(), true);
+  b.backend->sum_over_images(grad_gate.tensor(), sum.floats());
+  b.backend->softmax_forward(x.tensor(), soft.tensor());
+  b.backend->softmax_backward(soft.tensor(), other.tensor(), soft_grad.tensor(), false);
+  return bits_of({&y, &grad_x, &grad_gate, &product, &soft, &soft_grad, &sum});
 }
 
 /// The sums of the gradient's channels. The convolution around them is as small as can be.
@@ -289,6 +309,9 @@ std::vector<NamedOperation> operations() {
       {"ReLU, sum, dropout, copy", [](const ThreadBench& b) { return pointwise(b, {}); }},
       {"ReLU, sum, dropout, copy, strided",
        [=](const ThreadBench& b) { return pointwise(b, beside); }},
+      {"element functions", [](const ThreadBench& b) { return element_functions(b, {}); }},
+      {"element functions, strided",
+       [=](const ThreadBench& b) { return element_functions(b, beside); }},
       {"the bias's gradient", bias_gradient},
       {"SGD and the gradient's norm",
        [](const ThreadBench& b) { return optimizer(b, Sgd{.momentum = 0.9F}); }},

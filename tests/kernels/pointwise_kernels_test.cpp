@@ -84,22 +84,24 @@ void check_maps() {
                     [&](Backend& emulated, const Tensor& a, const Tensor&, const Tensor& y) {
                       emulated.copy(a, y, accumulate);
                     });
-    check_same_bits([&](Backend& cpu, const Tensor& a, const Tensor& b,
-                        const Tensor& y) { cpu.relu_backward(a, b, y, accumulate); },
-                    [&](Backend& emulated, const Tensor& a, const Tensor& b, const Tensor& y) {
-                      emulated.relu_backward(a, b, y, accumulate);
-                    });
+    check_same_bits(
+        [&](Backend& cpu, const Tensor& a, const Tensor& b, const Tensor& y) {
+          cpu.activation_backward(ActivationKind::kRelu, a, b, y, accumulate);
+        },
+        [&](Backend& emulated, const Tensor& a, const Tensor& b, const Tensor& y) {
+          emulated.activation_backward(ActivationKind::kRelu, a, b, y, accumulate);
+        });
   }
-  check_same_bits(
-      [](Backend& cpu, const Tensor& a, const Tensor&, const Tensor& y) { cpu.relu_forward(a, y); },
-      [](Backend& emulated, const Tensor& a, const Tensor&, const Tensor& y) {
-        emulated.relu_forward(a, y);
-      });
-  check_same_bits(
-      [](Backend& cpu, const Tensor& a, const Tensor& b, const Tensor& y) { cpu.add(a, b, y); },
-      [](Backend& emulated, const Tensor& a, const Tensor& b, const Tensor& y) {
-        emulated.add(a, b, y);
-      });
+  check_same_bits([](Backend& cpu, const Tensor& a, const Tensor&,
+                     const Tensor& y) { cpu.activation_forward(ActivationKind::kRelu, a, y); },
+                  [](Backend& emulated, const Tensor& a, const Tensor&, const Tensor& y) {
+                    emulated.activation_forward(ActivationKind::kRelu, a, y);
+                  });
+  check_same_bits([](Backend& cpu, const Tensor& a, const Tensor& b,
+                     const Tensor& y) { cpu.binary_forward(BinaryKind::kAdd, a, b, y); },
+                  [](Backend& emulated, const Tensor& a, const Tensor& b, const Tensor& y) {
+                    emulated.binary_forward(BinaryKind::kAdd, a, b, y);
+                  });
 }
 
 TEST_CASE("dropout has the CPU's bits in every layout") {
@@ -123,6 +125,54 @@ struct InLoop {
   InLoop(const InLoop&) = delete;
   InLoop& operator=(const InLoop&) = delete;
 };
+
+constexpr ActivationKind kActivations[] = {
+    ActivationKind::kRelu6,       ActivationKind::kLeakyRelu, ActivationKind::kSigmoid,
+    ActivationKind::kHardsigmoid, ActivationKind::kTanh,      ActivationKind::kSilu,
+    ActivationKind::kHardswish,   ActivationKind::kGelu,      ActivationKind::kGeluTanh};
+
+TEST_CASE("activations have the CPU's bits") {
+  for (const ActivationKind kind : kActivations) {
+    CAPTURE(std::string(to_string(kind)));
+    const auto forward = [kind](Backend& on, const Tensor& a, const Tensor&, const Tensor& y) {
+      on.activation_forward({kind, 0.3F}, a, y);
+    };
+    check_same_bits(forward, forward);
+    for (const bool accumulate : {false, true}) {
+      const auto backward = [=](Backend& on, const Tensor& a, const Tensor& b, const Tensor& y) {
+        on.activation_backward({kind, 0.3F}, a, b, y, accumulate);
+      };
+      check_same_bits(backward, backward);
+    }
+  }
+}
+
+TEST_CASE("functions of two elements have the CPU's bits") {
+  for (const BinaryKind kind :
+       {BinaryKind::kAdd, BinaryKind::kSubtract, BinaryKind::kMultiply, BinaryKind::kPRelu}) {
+    CAPTURE(std::string(to_string(kind)));
+    const auto forward = [kind](Backend& on, const Tensor& a, const Tensor& b, const Tensor& y) {
+      on.binary_forward(kind, a, b, y);
+    };
+    check_same_bits(forward, forward);
+    for (const bool accumulate : {false, true}) {
+      for (const std::int64_t channels : {0, 1}) {  // 0: all
+        // The first row of b for all samples, or one channel of every row.
+        const auto left = [=](Backend& on, const Tensor& a, const Tensor& b, const Tensor& y) {
+          Tensor met = b.sample_range(0, 1);
+          met.shape = Shape{1, b.shape.channels()};
+          if (channels == 1) met = b.channel_range(0, 1);
+          on.binary_backward_left(kind, a, met, a, y, accumulate);
+        };
+        check_same_bits(left, left);
+      }
+      const auto right = [=](Backend& on, const Tensor& a, const Tensor& b, const Tensor& y) {
+        on.binary_backward_right(kind, a, b, y, accumulate);
+      };
+      check_same_bits(right, right);
+    }
+  }
+}
 
 TEST_CASE("element functions have the CPU's bits in Thrust's loop on the host") {
   if (thrust_loop() == nullptr) {

@@ -1,6 +1,7 @@
 // Whole small networks: outputs against a naive network in double, and every gradient against
 // central differences of that network, through a random projection of the output.
 
+#include "lockstep/nn/elementwise_layer.h"
 #include "nn/harness.h"
 #include "support/gradient_check.h"
 
@@ -76,6 +77,147 @@ TEST_CASE("gradients of convolutions, pooling and upsampling") {
     auto pooled = net.adaptive_avg_pool2d(net.conv2d(x, "a", {.out_channels = 4}), 3, 4);
     return net.add(pooled, net.adaptive_avg_pool2d(net.conv2d(x, "b", {.out_channels = 4}), 3, 4));
   }));
+}
+
+TEST_CASE("gradients of activations") {
+  for (const ActivationKind kind :
+       {ActivationKind::kRelu, ActivationKind::kRelu6, ActivationKind::kLeakyRelu,
+        ActivationKind::kSigmoid, ActivationKind::kHardsigmoid, ActivationKind::kTanh,
+        ActivationKind::kSilu, ActivationKind::kHardswish, ActivationKind::kGelu,
+        ActivationKind::kGeluTanh}) {
+    CAPTURE(to_string(kind));
+    // The first one alone reads its input, which another layer reads after it; wide inputs.
+    check_gradients(make_check({2, 4, 5, 3}, [kind](auto& net, auto x) {
+      auto wide = net.conv2d(x, "a", {.out_channels = 7, .kernel = 3, .padding = 1});
+      wide = net.add(net.add(wide, wide), net.add(wide, wide));
+      auto y = net.activation(wide, {kind, 0.125F});
+      y = net.concat({net.activation(net.conv2d(y, "b", {.out_channels = 2}), {kind, 0.5F}), y});
+      return net.add(net.conv2d(y, "c", {.out_channels = 7}), wide);
+    }));
+  }
+}
+
+TEST_CASE("gradients of PReLU, with a slope for each channel and with one") {
+  for (const bool per_channel : {true, false}) {
+    CAPTURE(per_channel);
+    check_gradients(make_check({3, 4, 5, 3}, [per_channel](auto& net, auto x) {
+      auto y = net.prelu(net.conv2d(x, "a", {.out_channels = 70}), "slope", per_channel);
+      y = net.conv2d(y, "b", {.out_channels = 70});
+      return net.add(net.prelu(y, "slope", per_channel), y);
+    }));
+  }
+}
+
+namespace {
+
+/// PReLU, and the cube of an element, as a user of the library would write them.
+struct OwnSlope {
+  static constexpr float kInitial = 0.25F;
+  float operator()(float x, float slope) const { return x > 0 ? x : slope * x; }
+  float gradient(float x, float slope, float grad_y) const {
+    return x > 0 ? grad_y : slope * grad_y;
+  }
+  float parameter_gradient(float x, float, float grad_y) const { return x > 0 ? 0 : x * grad_y; }
+};
+
+struct Cube {
+  float operator()(float x) const { return x * x * x; }
+  float gradient(float x, float grad_y) const { return 3 * x * x * grad_y; }
+};
+
+}  // namespace
+
+TEST_CASE("a layer of one's own that has a parameter computes what PReLU does") {
+  const auto of = [](const auto& declare) {
+    return TestNetwork(
+        [&](NetworkBuilder& net, Value* x) {
+          Value* y = declare(net, net.conv2d(x, "a", {.out_channels = 70}));
+          y = net.concat({net.conv2d(y, "b", {.out_channels = 70}), y});
+          return declare(net, net.add(net.slice_channels(y, 0, 70), net.slice_channels(y, 70, 70)));
+        },
+        {3, 4, 5, 3});
+  };
+  TestNetwork own =
+      of([](NetworkBuilder& net, Value* x) { return elementwise<OwnSlope>(net, x, "slope"); });
+  TestNetwork built_in = of([](NetworkBuilder& net, Value* x) { return net.prelu(x, "slope"); });
+  const Floats input = random_floats(3 * 4 * 5 * 3, 8);
+  const GradientPart parts[] = {{0, 3, nullptr}};
+  const StepResult result = own.step(input, 9, {.gradient_parts = parts});
+  const StepResult expected = built_in.step(input, 9);
+  const auto close = [](const Floats& a, const Floats& b) {
+    return relative_error(a, Doubles(b.begin(), b.end())) < 1e-6;
+  };
+  CHECK(close(result.output, expected.output));
+  CHECK(close(result.input_grad, expected.input_grad));
+  for (const auto& [name, grad] : result.grads) CHECK(close(grad, expected.grads.at(name)));
+  CHECK(own.store.find("slope.weight")->initial == 0.25F);
+}
+
+TEST_CASE("gradients of a layer of one's own without a parameter") {
+  check_gradients({{2, 4, 5, 3},
+                   [](NetworkBuilder& net, Value* x) {
+                     Value* y = net.conv2d(x, "a", {.out_channels = 4});
+                     return net.add(elementwise<Cube>(net, y, "cube"), y);
+                   },
+                   [](ReferenceNet& net, const ReferenceTensor& x) {
+                     const auto y = net.conv2d(x, "a", {.out_channels = 4});
+                     return net.add(net.mul(net.mul(y, y), y), y);
+                   },
+                   {2}});
+}
+
+TEST_CASE("gradients of a squeeze-and-excite block") {
+  check_gradients(make_check({2, 5, 4, 3}, [](auto& net, auto x) {
+    auto y = net.conv2d(x, "a", {.out_channels = 6, .kernel = 3, .padding = 1});
+    auto gate = net.conv2d(net.adaptive_avg_pool2d(y, 1, 1), "squeeze", {.out_channels = 2});
+    gate = net.conv2d(net.activation(gate, ActivationKind::kSilu), "excite", {.out_channels = 6});
+    return net.mul(y, net.activation(gate, ActivationKind::kSigmoid));
+  }));
+}
+
+TEST_CASE("gradients of sums, differences and products with operands of all shapes") {
+  check_gradients(make_check({2, 3, 4, 3}, [](auto& net, auto x) {
+    auto a = net.conv2d(x, "a", {.out_channels = 5});
+    auto b = net.conv2d(x, "b", {.out_channels = 5});
+    auto plane = net.conv2d(x, "plane", {.out_channels = 1});
+    auto row = net.adaptive_avg_pool2d(b, 1, 1), one = net.adaptive_avg_pool2d(plane, 1, 1);
+    auto y = net.mul(net.sub(a, b), net.add(a, row));
+    y = net.add(net.mul(y, plane), net.sub(net.mul(b, one), plane));
+    y = net.sub(net.sub(net.mul(y, y), row), one);  // one value as both operands
+    return net.add(y, net.add(plane, plane));
+  }));
+}
+
+TEST_CASE("gradients of softmax and of slices of channels") {
+  check_gradients(make_check({2, 3, 4, 3}, [](auto& net, auto x) {
+    auto y = net.conv2d(x, "a", {.out_channels = 7});
+    auto first = net.softmax(net.slice_channels(y, 0, 3));
+    auto rest = net.slice_channels(y, 2, 5);  // shares a channel
+    return net.concat({net.softmax(rest), net.slice_channels(y, 6, 1), first});
+  }));
+}
+
+TEST_CASE("gradients of transposed convolutions") {
+  for (const ConvTranspose2dOptions& options :
+       {ConvTranspose2dOptions{.out_channels = 5, .bias = true},
+        ConvTranspose2dOptions{
+            .out_channels = 4, .kernel = 3, .stride = 2, .padding = 1, .output_padding = 1},
+        ConvTranspose2dOptions{.out_channels = 6,
+        .kernel = 3,
+        .stride = 3,
+        .padding = 2,
+        .output_padding = 2,
+        .dilation = 2,
+        .groups = 2,
+        .bias = true}}) {
+    CAPTURE(options.kernel);
+    CAPTURE(options.groups);
+    check_gradients(make_check({3, 3, 4, 3}, [options](auto& net, auto x) {
+      auto y = net.conv2d(x, "a", {.out_channels = 4, .bias = true});
+      auto wide = net.conv_transpose2d(y, "up", options);
+      return net.conv2d(net.relu(wide), "b", {.out_channels = 2, .kernel = 3});
+    }));
+  }
 }
 
 TEST_CASE("gradients of sums over all samples") {

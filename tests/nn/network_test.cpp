@@ -183,6 +183,15 @@ TEST_CASE("a step allocates nothing") {
           y = net.concat({skip, net.dropout(net.upsample_bilinear(y, 8, 8, true), 0.5F), x});
           return net.batch_norm(net.add(y, y), "c");
         }) == 0);
+  CHECK(allocations_of_steps([](NetworkBuilder& net, Value* x) {
+          Value* y = net.prelu(net.gelu(net.prelu(x, "a")), "b", false);
+          Value* gate = net.sigmoid(net.adaptive_avg_pool2d(y, 1, 1));
+          y = net.sub(net.mul(y, gate), net.softmax(net.slice_channels(y, 1, 1)));
+          return net.mul(y, net.tanh(y));
+        }) == 0);
+  allocations_of_steps([](NetworkBuilder& net, Value* x) {
+    return net.conv_transpose2d(x, "up", {.out_channels = 4, .bias = true});
+  });
 }
 
 TEST_CASE("gradients of parameters add up until they are zeroed") {

@@ -256,9 +256,35 @@ TEST_CASE("onnx: a convolution that others read, too, or that is an output stays
         return {{"aux", norm(net, y, "bn")}, {"out", y}};
       });
   CHECK(two_outputs.file().operators() == Strings{"Conv"});
-  CHECK(two_outputs.file({.output = "aux"}).operators() == Strings{"Conv"});
-  CHECK(two_outputs.file({.output = "aux"}).nodes[0].output == "aux");
-  CHECK(two_outputs.file({.output = "aux"}).graph.message(12).text(1) == "aux");
+  CHECK(two_outputs.file({.outputs = {"aux"}}).operators() == Strings{"Conv"});
+  CHECK(two_outputs.file({.outputs = {"aux"}}).nodes[0].output == "aux");
+  CHECK(two_outputs.file({.outputs = {"aux"}}).graph.message(12).text(1) == "aux");
+  // Both are in the file: the convolution is an output, and stays.
+  const File both = two_outputs.file({.outputs = {"out", "aux"}});
+  REQUIRE(both.operators() == Strings{"Conv", "BatchNormalization"});
+  CHECK(both.nodes[0].output == "out");
+  CHECK(both.nodes[1].inputs[0] == "out");
+  CHECK(both.nodes[1].output == "aux");
+  REQUIRE(both.graph.messages(12).size() == 2);
+  CHECK(both.graph.messages(12)[0].text(1) == "out");
+  CHECK(both.graph.messages(12)[1].text(1) == "aux");
+  CHECK(extents_of(both.graph.messages(12)[1]) == "N, 4, H, W");
+}
+
+TEST_CASE("onnx: outputs that are one tensor, or the input, have names of their own") {
+  const ExportedModel model([](NetworkBuilder& net, Value* x, const NormLayer&) -> Outputs {
+    Value* y = net.relu(x);
+    return {{"out", y}, {"dropped", net.dropout(y, 0.5F)}, {"nothing", net.dropout(x, 0.5F)}};
+  });
+  const File file = model.file({.outputs = {"out", "dropped", "nothing"}});
+  CHECK(file.operators() == Strings{"Relu", "Identity", "Identity"});
+  CHECK(file.nodes[0].output == "out");
+  CHECK(file.nodes[1].inputs == Strings{"out"});
+  CHECK(file.nodes[1].output == "dropped");
+  CHECK(file.nodes[2].inputs == Strings{"image"});
+  CHECK(file.nodes[2].output == "nothing");
+  check_error(error_of(model, {.outputs = {}}), {"at least one", "0"});
+  check_error(error_of(model, {.outputs = {"out", "out"}}), {"different outputs"});
 }
 
 TEST_CASE("onnx: calls of one layer share weights, unless BatchNorm makes them differ") {
@@ -322,6 +348,61 @@ TEST_CASE("onnx: adaptive pooling's bins, of any size and of a fixed one") {
   const ExportedModel global =
       exported([](NetworkBuilder& net, Value* x) { return net.adaptive_avg_pool2d(x, 1, 1); });
   CHECK(global.file().operators() == Strings{"GlobalAveragePool"});
+}
+
+TEST_CASE("onnx: activations, as operators or made of some") {
+  const auto nodes_of = [](const Activation& activation) {
+    return exported([activation](NetworkBuilder& net, Value* x) {
+             return net.activation(x, activation);
+           })
+        .file();
+  };
+  const auto operators_of = [&](const Activation& activation) {
+    return nodes_of(activation).operators();
+  };
+  CHECK(operators_of(ActivationKind::kSigmoid) == Strings{"Sigmoid"});
+  CHECK(operators_of(ActivationKind::kTanh) == Strings{"Tanh"});
+  CHECK(operators_of(ActivationKind::kHardswish) == Strings{"HardSwish"});
+  CHECK(operators_of(ActivationKind::kSilu) == Strings{"Sigmoid", "Mul"});
+  CHECK(operators_of(ActivationKind::kGelu) == Strings{"Mul", "Erf", "Add", "Mul", "Mul"});
+  CHECK(nodes_of({ActivationKind::kLeakyRelu, 0.5F}).node("LeakyRelu").number("alpha") == 0.5F);
+  const File hardsigmoid = nodes_of(ActivationKind::kHardsigmoid);
+  CHECK(hardsigmoid.nodes[0].number("alpha") == 1.0F / 6);
+  CHECK(hardsigmoid.nodes[0].number("beta") == 0.5F);
+  const File relu6 = nodes_of(ActivationKind::kRelu6);
+  CHECK(relu6.operand(relu6.node("Clip"), 1).floats == Floats{0});
+  CHECK(relu6.operand(relu6.node("Clip"), 2).floats == Floats{6});
+  CHECK(relu6.operand(relu6.node("Clip"), 2).extents.empty());
+}
+
+TEST_CASE("onnx: PReLU, softmax, slices, products and transposed convolutions") {
+  const ExportedModel model = exported([](NetworkBuilder& net, Value* x) {
+    x = net.prelu(net.prelu(x, "each"), "one", false);
+    x = net.mul(x, net.softmax(net.adaptive_avg_pool2d(x, 1, 1)));
+    return net.conv_transpose2d(net.sub(x, net.slice_channels(x, 1, 1)), "up",
+                                {.out_channels = 4,
+                                 .kernel = 3,
+                                 .stride = 3,
+                                 .padding = 1,
+                                 .output_padding = 2,
+                                 .bias = true});
+  });
+  const File file = model.file();
+  REQUIRE(file.operators() == Strings{"PRelu", "PRelu", "GlobalAveragePool", "Softmax", "Mul",
+                                      "Slice", "Sub", "ConvTranspose"});
+  CHECK(file.operand(file.nodes[0], 1).extents == OnnxInts{3, 1, 1});
+  CHECK(file.operand(file.nodes[0], 1).floats == model.weight("each.weight"));
+  CHECK(file.operand(file.nodes[1], 1).extents == OnnxInts{1, 1, 1});
+  CHECK(file.nodes[3].integer("axis") == 1);
+  CHECK(file.operand(file.nodes[5], 1).ints == OnnxInts{1});
+  CHECK(file.operand(file.nodes[5], 2).ints == OnnxInts{2});
+  CHECK(file.operand(file.nodes[5], 3).ints == OnnxInts{1});
+  const Node& up = file.nodes[7];
+  CHECK(up.ints("strides") == OnnxInts{3, 3});
+  CHECK(up.ints("pads") == OnnxInts{1, 1, 1, 1});
+  CHECK(up.ints("output_padding") == OnnxInts{2, 2});
+  CHECK(file.operand(up, 1).extents == OnnxInts{3, 4, 3, 3});
+  CHECK(file.operand(up, 2).floats == model.weight("up.bias"));
 }
 
 TEST_CASE("onnx: linear layers, and dropout, which is not there") {
@@ -394,7 +475,7 @@ TEST_CASE("onnx: what is refused, and why") {
   check_error(error_of(norm), {"bn (lockstep::BatchNormLayer)", "track_running_stats"});
   ExportedModel model =
       exported([](NetworkBuilder& net, Value* x) { return conv(net, x, "conv"); });
-  check_error(error_of(model, {.output = "logits"}), {"no output 'logits'", "out"});
+  check_error(error_of(model, {.outputs = {"logits"}}), {"no output 'logits'", "out"});
   check_error(error_of(model, {.size_divisor = 8, .height = 16, .width = 20}), {"16x20", "8"});
   check_error(error_of(model, {.height = 16}), {"16x0"});
   model.weights.erase("conv.weight");

@@ -101,13 +101,72 @@ class ReferenceNet {
     return y;
   }
 
-  V relu(V x) {
-    for (double& value : x.values) value = std::max(value, 0.0);
+  V activation(V x, const Activation& activation) {
+    for (double& value : x.values) value = activated(activation, value);
     return x;
   }
+  V relu(const V& x) { return activation(x, ActivationKind::kRelu); }
+  V prelu(V x, const std::string& name, bool per_channel) {
+    const Doubles& slope = parameters.at(name + ".weight");
+    const auto channels = static_cast<std::size_t>(x.shape.channels());
+    for (std::size_t i = 0; i < x.values.size(); ++i) {
+      if (x.values[i] < 0) x.values[i] *= slope[per_channel ? i % channels : 0];
+    }
+    return x;
+  }
+  V softmax(V x) {
+    const auto channels = static_cast<std::size_t>(x.shape.channels());
+    for (std::size_t row = 0; row < x.values.size(); row += channels) {
+      double sum = 0;
+      for (std::size_t c = 0; c < channels; ++c) sum += std::exp(x.values[row + c]);
+      for (std::size_t c = 0; c < channels; ++c) {
+        x.values[row + c] = std::exp(x.values[row + c]) / sum;
+      }
+    }
+    return x;
+  }
+  V slice_channels(const V& x, std::int64_t begin, std::int64_t count) {
+    V y = zeros(x.shape.with_channels(count));
+    each(y, [&](double& value, const At& at) { value = x.at(at[0], at[1], at[2], begin + at[3]); });
+    return y;
+  }
   V add(const V& a, const V& b) {
-    V y = a;
-    for (std::size_t i = 0; i < y.values.size(); ++i) y.values[i] += b.values[i];
+    return combined(a, b, [](double x, double y) { return x + y; });
+  }
+  V sub(const V& a, const V& b) {
+    return combined(a, b, [](double x, double y) { return x - y; });
+  }
+  V mul(const V& a, const V& b) {
+    return combined(a, b, [](double x, double y) { return x * y; });
+  }
+  V conv_transpose2d(const V& x, const std::string& name, const ConvTranspose2dOptions& o) {
+    const auto extent = [&](std::int64_t size) {
+      return (size - 1) * o.stride - 2 * o.padding + o.dilation * (o.kernel - 1) +
+             o.output_padding + 1;
+    };
+    const std::int64_t inputs = x.shape.channels() / o.groups;
+    const std::int64_t outputs = o.out_channels / o.groups;
+    const Doubles& weight = parameters.at(name + ".weight");
+    V y =
+        zeros({x.shape.batch(), extent(x.shape.height()), extent(x.shape.width()), o.out_channels});
+    each(y, [&](double& value, const At& at) {
+      if (o.bias) value = parameters.at(name + ".bias")[static_cast<std::size_t>(at[3])];
+    });
+    V from = x;
+    each(from, [&](double& value, const At& at) {  // every element goes to a window of y
+      for (std::int64_t ky = 0; ky < o.kernel; ++ky) {
+        for (std::int64_t kx = 0; kx < o.kernel; ++kx) {
+          const std::int64_t oy = at[1] * o.stride - o.padding + ky * o.dilation;
+          const std::int64_t ox = at[2] * o.stride - o.padding + kx * o.dilation;
+          if (oy < 0 || ox < 0 || oy >= y.shape.height() || ox >= y.shape.width()) continue;
+          for (std::int64_t c = 0; c < outputs; ++c) {
+            const std::int64_t w = ((at[3] * outputs + c) * o.kernel + ky) * o.kernel + kx;
+            y.at(at[0], oy, ox, at[3] / inputs * outputs + c) +=
+                value * weight[static_cast<std::size_t>(w)];
+          }
+        }
+      }
+    });
     return y;
   }
   V max_pool2d(const V& x, const PoolGeometry& g) {
@@ -177,6 +236,46 @@ class ReferenceNet {
     std::int64_t low, high;
     double share;
   };
+
+  static double activated(const Activation& activation, double x) {
+    const double cubic = x + 0.044715 * x * x * x;
+    switch (activation.kind) {
+      case ActivationKind::kRelu:
+        return std::max(x, 0.0);
+      case ActivationKind::kRelu6:
+        return std::clamp(x, 0.0, 6.0);
+      case ActivationKind::kLeakyRelu:
+        return x < 0 ? static_cast<double>(activation.slope) * x : x;
+      case ActivationKind::kSigmoid:
+        return 1 / (1 + std::exp(-x));
+      case ActivationKind::kHardsigmoid:
+        return std::clamp(x / 6 + 0.5, 0.0, 1.0);
+      case ActivationKind::kTanh:
+        return std::tanh(x);
+      case ActivationKind::kSilu:
+        return x / (1 + std::exp(-x));
+      case ActivationKind::kHardswish:
+        return x * std::clamp(x / 6 + 0.5, 0.0, 1.0);
+      case ActivationKind::kGelu:
+        return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
+      case ActivationKind::kGeluTanh:
+        return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::acos(-1.0)) * cubic));
+    }
+    return 0;
+  }
+
+  /// b may have one channel, or one position.
+  template <typename Function>
+  static V combined(const V& a, const V& b, const Function& f) {
+    V y = zeros(a.shape);
+    each(y, [&](double& value, const At& at) {
+      const bool one_row = b.shape.rows_per_sample() == 1;
+      value =
+          f(a.at(at[0], at[1], at[2], at[3]), b.at(at[0], one_row ? 0 : at[1], one_row ? 0 : at[2],
+                                                   b.shape.channels() == 1 ? 0 : at[3]));
+    });
+    return y;
+  }
 
   static void each(V& y, const std::function<void(double&, const At&)>& visit) {
     for (std::int64_t n = 0; n < y.shape.batch(); ++n) {

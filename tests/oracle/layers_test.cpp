@@ -40,6 +40,29 @@ NormLayer image_norm(const Json& about) {
   return InstanceNorm(options);
 }
 
+Activation activation_of(const Json& about) {
+  for (const ActivationKind kind :
+       {ActivationKind::kRelu, ActivationKind::kRelu6, ActivationKind::kLeakyRelu,
+        ActivationKind::kSigmoid, ActivationKind::kHardsigmoid, ActivationKind::kTanh,
+        ActivationKind::kSilu, ActivationKind::kHardswish, ActivationKind::kGelu,
+        ActivationKind::kGeluTanh}) {
+    if (about["op"] == to_string(kind)) return {kind, about.value("slope", 0.01F)};
+  }
+  throw Error(concat("unknown operation ", about["op"].get<std::string>()));
+}
+
+Value* add_transposed(NetworkBuilder& net, Value* x, const Json& about) {
+  return net.conv_transpose2d(x, "conv",
+                              {.out_channels = about["out"],
+                               .kernel = about["kernel"],
+                               .stride = about["stride"],
+                               .padding = about["padding"],
+                               .output_padding = about["output_padding"],
+                               .dilation = about["dilation"],
+                               .groups = about["groups"],
+                               .bias = true});
+}
+
 Value* add_layer(NetworkBuilder& net, Value* x, const Golden& golden, const std::string& name) {
   const Json about = golden.metadata(name);
   const std::string op = about["op"];
@@ -54,8 +77,17 @@ Value* add_layer(NetworkBuilder& net, Value* x, const Golden& golden, const std:
   if (op == "max_pool") return net.max_pool2d(x, pool_geometry(about));
   if (op == "image_norm") return image_norm(about)(net, x, "norm");
   if (op == "avg_pool") return net.avg_pool2d(x, pool_geometry(about));
-  LOCKSTEP_CHECK(op == "adaptive_pool", "unknown operation ", op);
-  return net.adaptive_avg_pool2d(x, about["size"][0], about["size"][1]);
+  if (op == "adaptive_pool") {
+    return net.adaptive_avg_pool2d(x, about["size"][0], about["size"][1]);
+  }
+  if (op == "conv_transpose") return add_transposed(net, x, about);
+  if (op == "prelu") return net.prelu(x, "conv", about["per_channel"].get<bool>());
+  if (op == "softmax") return net.softmax(x);
+  if (op == "gate") return net.mul(x, net.sigmoid(net.adaptive_avg_pool2d(x, 1, 1)));
+  if (op == "slices") {
+    return net.sub(net.slice_channels(x, 0, 3), net.slice_channels(x, 2, 3));
+  }
+  return net.activation(x, activation_of(about));
 }
 
 void set_from_golden(const Golden& golden, const std::string& name, Backend& backend,

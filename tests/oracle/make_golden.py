@@ -95,8 +95,28 @@ def add_convolution(golden, name, case):
     golden.put_result(name, run)
 
 
-def add_function(golden, name, shape, function, metadata):
+def add_weighted(golden, name, shape, weights, function, metadata):
+    """function(x, weights) of a layer with weights."""
     x = torch.randn(*shape)
+    grad_y = torch.randn_like(function(x, weights))
+
+    def run(dtype):
+        xs, ws = leaf(x, dtype), {key: leaf(weight, dtype) for key, weight in weights.items()}
+        out = function(xs, ws)
+        out.backward(grad_y.to(dtype))
+        return {"y": out, "grad_x": xs.grad} | {f"grad_{key}": weight.grad for key, weight in ws.items()}
+
+    golden.put(f"{name}.x", x, True)
+    golden.put(f"{name}.grad_y", grad_y, True)
+    for key, weight in weights.items():
+        golden.put(f"{name}.{key}", weight)
+    golden.metadata[name] = metadata
+    golden.put_result(name, run)
+
+
+def add_function(golden, name, shape, function, metadata, scale=1):
+    """`scale`: of the numbers that are drawn for x."""
+    x = scale * torch.randn(*shape)
     grad_y = torch.randn_like(function(x))
 
     def run(dtype):
@@ -132,6 +152,42 @@ def add_image_norm(golden, name, make, channels, metadata):
     golden.put_result(name, run)
 
 
+ACTIVATIONS = {
+    "relu": F.relu, "relu6": F.relu6, "leaky_relu": lambda x: F.leaky_relu(x, 0.125), "sigmoid": torch.sigmoid,
+    "hardsigmoid": F.hardsigmoid, "tanh": torch.tanh, "silu": F.silu, "hardswish": F.hardswish, "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh")}
+
+
+def add_element_functions(golden):
+    for name, function in ACTIVATIONS.items():
+        add_function(golden, name, (2, 5, 9, 11), function, {"op": name, "slope": 0.125}, scale=3)
+    add_function(golden, "softmax", (2, 11, 4, 5), lambda x: F.softmax(x, dim=1), {"op": "softmax"}, scale=3)
+    add_function(golden, "gate", (3, 5, 6, 7), lambda x: x * torch.sigmoid(F.adaptive_avg_pool2d(x, 1)), {"op": "gate"})
+    add_function(golden, "slices", (2, 5, 4, 3), lambda x: x[:, :3] - x[:, 2:], {"op": "slices"})
+    for name, slopes in (("prelu", 5), ("prelu_one", 1)):
+        weight = torch.rand(slopes) - 0.25
+        add_weighted(golden, name, (3, 5, 8, 9), {"weight": weight}, lambda x, w: F.prelu(x, w["weight"]),
+                     {"op": "prelu", "per_channel": slopes > 1})
+
+
+TRANSPOSED_CONVOLUTIONS = {  # in, out, kernel, stride, padding, output_padding, dilation, groups
+    "transposed_2x2": (5, 7, 2, 2, 0, 0, 1, 1),
+    "transposed_3x3": (4, 6, 3, 2, 1, 1, 1, 1),
+    "transposed_groups": (6, 4, 3, 3, 2, 2, 2, 2),
+}
+
+
+def add_transposed_convolution(golden, name, case):
+    in_c, out_c, kernel, stride, padding, output_padding, dilation, groups = case
+    weights = {"weight": torch.randn(in_c, out_c // groups, kernel, kernel) / (in_c * kernel ** 2) ** 0.5,
+               "bias": torch.randn(out_c)}
+    add_weighted(golden, name, (3, in_c, 6, 7), weights,
+                 lambda x, w: F.conv_transpose2d(x, w["weight"], w["bias"], stride, padding, output_padding, groups,
+                                                 dilation),
+                 {"op": "conv_transpose", "out": out_c, "kernel": kernel, "stride": stride, "padding": padding,
+                  "output_padding": output_padding, "dilation": dilation, "groups": groups})
+
+
 def make_layers(folder):
     golden = Golden(folder, "layers")
     for name, case in CONVOLUTIONS.items():
@@ -162,6 +218,10 @@ def make_layers(folder):
         add_image_norm(golden, "layer_norm", lambda: torch.nn.GroupNorm(1, 10), 10, {"mode": "layer", "eps": 1e-5})
         add_image_norm(golden, "instance_norm", lambda: torch.nn.InstanceNorm2d(9, affine=True), 9,
                        {"mode": "instance", "eps": 1e-5})
+    with torch.random.fork_rng(devices=[]):
+        add_element_functions(golden)
+        for name, case in TRANSPOSED_CONVOLUTIONS.items():
+            add_transposed_convolution(golden, name, case)
     golden.save()
 
 

@@ -12,6 +12,10 @@ Outputs varied_net(NetworkBuilder& net, Value* x, const NormLayer& norm) {
   x = net.max_pool2d(x, {});
   x = net.conv2d(x, "b", {.out_channels = 8, .kernel = 3, .padding = 1, .groups = 2});
   x = norm(net, x, "b_bn", {.relu = true});
+  Value* gate = net.prelu(net.adaptive_avg_pool2d(x, 1, 1), "squeeze", false);
+  gate = net.sigmoid(net.conv2d(gate, "excite", {.out_channels = 8, .bias = true}));
+  x = net.prelu(net.mul(x, gate), "slopes");
+  x = net.conv_transpose2d(x, "up", {.out_channels = 8, .stride = 1, .bias = true});
   x = net.upsample_bilinear(x, kSize.height, kSize.width, false);
   return {{"out", net.conv2d(x, "head", {.out_channels = kClasses, .bias = true})}, {"aux", aux}};
 }

@@ -15,8 +15,9 @@ struct Placed {
   friend bool operator==(const Placed&, const Placed&) = default;
 };
 
-/// On virtual devices of the CPU: a trunk with dropout, a residual, pooling and a grouped
-/// convolution, and two heads with a bias, one of them after upsampling.
+/// On virtual devices of the CPU: a trunk with dropout, a residual, pooling, a grouped and a
+/// transposed convolution, a squeeze-and-excite block and PReLU, and two heads with a bias, one of
+/// them after upsampling.
 DataParallelOptions placed_options(int ranks, const Optimizer& optimizer);
 
 /// The same with bounds of the gradient that are reached, the first parameters frozen, and an

@@ -33,10 +33,64 @@ class Readback {
   virtual const void* wait(int slot) = 0;
 };
 
-class Backend {
+/// What a replica's device computes of activations without learning anything: element by element,
+/// over channels and over windows. `accumulate`: the gradient is added to, not written. Results may
+/// lie where an operand of the same shape does, but for those of windows.
+class ActivationOperations {
  public:
-  virtual ~Backend() = default;
+  virtual ~ActivationOperations() = default;
 
+  virtual void activation_forward(const Activation& activation, const Tensor& x,
+                                  const Tensor& y) = 0;
+  /// `saved`: y where Activation::from_output() says so, else x.
+  virtual void activation_backward(const Activation& activation, const Tensor& saved,
+                                   const Tensor& grad_y, const Tensor& grad_x, bool accumulate) = 0;
+  /// y = f(a, b); a has y's shape. b has it, too, or one channel, or one row for each sample
+  /// ([N, 1, ..., 1, C]) or for all of them ([1, ..., 1, C]), or both. Where the others are
+  /// narrower, b and its gradient may be fp32 all the same.
+  virtual void binary_forward(BinaryKind kind, const Tensor& a, const Tensor& b,
+                              const Tensor& y) = 0;
+  /// The gradient of a.
+  virtual void binary_backward_left(BinaryKind kind, const Tensor& a, const Tensor& b,
+                                    const Tensor& grad_y, const Tensor& grad_a,
+                                    bool accumulate) = 0;
+  /// The gradient of b, summed in double over the elements of a that one of b meets. grad_b has b's
+  /// shape; where b has one row for all samples, a row for each of them, which sum_over_images adds
+  /// up: so the result of a sample does not depend on the others.
+  virtual void binary_backward_right(BinaryKind kind, const Tensor& a, const Tensor& grad_y,
+                                     const Tensor& grad_b, bool accumulate) = 0;
+  /// y = e^x / the sum of e^x over the channels.
+  virtual void softmax_forward(const Tensor& x, const Tensor& y) = 0;
+  virtual void softmax_backward(const Tensor& y, const Tensor& grad_y, const Tensor& grad_x,
+                                bool accumulate) = 0;
+  /// y = x * keep / (1 - p); keep is a function of (seed, sample_offset + n, position) only, so
+  /// that it does not depend on how samples are spread over devices. The backward pass is the same
+  /// call on the gradient.
+  virtual void dropout(const Tensor& x, const Tensor& y, float p, DeviceScalar<std::uint64_t> seed,
+                       std::int64_t sample_offset, bool accumulate) = 0;
+  /// `winners`: uint8 of y's shape, dense; the window position of each maximum (the first of
+  /// equals).
+  virtual void max_pool_forward(const PoolGeometry& geometry, const Tensor& x, const Tensor& y,
+                                const Tensor& winners) = 0;
+  virtual void max_pool_backward(const PoolGeometry& geometry, const Tensor& winners,
+                                 const Tensor& grad_y, const Tensor& grad_x, bool accumulate) = 0;
+  /// Averages over the whole window, padding included (PyTorch's count_include_pad = true).
+  virtual void avg_pool_forward(const PoolGeometry& geometry, const Tensor& x, const Tensor& y) = 0;
+  virtual void avg_pool_backward(const PoolGeometry& geometry, const Tensor& grad_y,
+                                 const Tensor& grad_x, bool accumulate) = 0;
+  /// Averages over bins that divide x's height and width into y's, as
+  /// torch.nn.functional.adaptive_avg_pool2d. Bins share positions where they do not divide evenly.
+  virtual void adaptive_avg_pool_forward(const Tensor& x, const Tensor& y) = 0;
+  virtual void adaptive_avg_pool_backward(const Tensor& grad_y, const Tensor& grad_x,
+                                          bool accumulate) = 0;
+  /// Bilinear interpolation from x's height and width to y's, as torch.nn.functional.interpolate.
+  virtual void upsample_bilinear_forward(const Tensor& x, const Tensor& y, bool align_corners) = 0;
+  virtual void upsample_bilinear_backward(const Tensor& grad_y, const Tensor& grad_x,
+                                          bool align_corners, bool accumulate) = 0;
+};
+
+class Backend : public ActivationOperations {
+ public:
   virtual const Device& device() const = 0;
   /// Whether operations may return before they are done.
   virtual bool asynchronous() const { return false; }
@@ -148,37 +202,6 @@ class Backend {
   virtual void batch_renorm_correction(const BatchRenormCorrection& arguments) = 0;
   virtual void batch_renorm_gradient(const BatchRenormGradient& arguments) = 0;
 
-  // --- element-wise and window operations; `accumulate`: the gradient is added to, not written
-  // -------------
-  virtual void relu_forward(const Tensor& x, const Tensor& y) = 0;
-  virtual void relu_backward(const Tensor& y, const Tensor& grad_y, const Tensor& grad_x,
-                             bool accumulate) = 0;
-  virtual void add(const Tensor& a, const Tensor& b, const Tensor& y) = 0;
-  /// y = x * keep / (1 - p); keep is a function of (seed, sample_offset + n, position) only, so
-  /// that it does not depend on how samples are spread over devices. The backward pass is the same
-  /// call on the gradient.
-  virtual void dropout(const Tensor& x, const Tensor& y, float p, DeviceScalar<std::uint64_t> seed,
-                       std::int64_t sample_offset, bool accumulate) = 0;
-  /// `winners`: uint8 of y's shape, dense; the window position of each maximum (the first of
-  /// equals).
-  virtual void max_pool_forward(const PoolGeometry& geometry, const Tensor& x, const Tensor& y,
-                                const Tensor& winners) = 0;
-  virtual void max_pool_backward(const PoolGeometry& geometry, const Tensor& winners,
-                                 const Tensor& grad_y, const Tensor& grad_x, bool accumulate) = 0;
-  /// Averages over the whole window, padding included (PyTorch's count_include_pad = true).
-  virtual void avg_pool_forward(const PoolGeometry& geometry, const Tensor& x, const Tensor& y) = 0;
-  virtual void avg_pool_backward(const PoolGeometry& geometry, const Tensor& grad_y,
-                                 const Tensor& grad_x, bool accumulate) = 0;
-  /// Averages over bins that divide x's height and width into y's, as
-  /// torch.nn.functional.adaptive_avg_pool2d. Bins share positions where they do not divide evenly.
-  virtual void adaptive_avg_pool_forward(const Tensor& x, const Tensor& y) = 0;
-  virtual void adaptive_avg_pool_backward(const Tensor& grad_y, const Tensor& grad_x,
-                                          bool accumulate) = 0;
-  /// Bilinear interpolation from x's height and width to y's, as torch.nn.functional.interpolate.
-  virtual void upsample_bilinear_forward(const Tensor& x, const Tensor& y, bool align_corners) = 0;
-  virtual void upsample_bilinear_backward(const Tensor& grad_y, const Tensor& grad_x,
-                                          bool align_corners, bool accumulate) = 0;
-
   // --- sums over the samples of a batch, and over the slots of several
   // -----------------------------------------------------------------------------------------------
   /// slot [2, E] = the sum over the samples of x of each of their E elements: the nearest float,
@@ -187,6 +210,10 @@ class Backend {
   /// Every sample of y = the sums of all slots and their parts, in their order and in double,
   /// rounded once. Slots of more than one part only with sums_by_image().
   virtual void broadcast_sum(std::span<const StatSlot> slots, const Tensor& y, bool accumulate) = 0;
+
+  /// sum [E] += the sum over the samples of x, fp32, of each of their E elements, in the tree of
+  /// sums_by_image(), wherever that is kept.
+  virtual void sum_over_images(const Tensor& x, float* sum) = 0;
 
   // --- loss, metrics, optimizer
   // -----------------------------------------------------------------------------

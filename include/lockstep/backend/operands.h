@@ -83,6 +83,46 @@ struct PoolGeometry {
   Shape output_shape(const Shape& input) const;
 };
 
+/// Functions of one element, as PyTorch's modules of the same names.
+enum class ActivationKind : std::uint8_t {
+  kRelu,
+  kRelu6,
+  kLeakyRelu,
+  kSigmoid,
+  kHardsigmoid,
+  kTanh,
+  kSilu,
+  kHardswish,
+  kGelu,      // by the normal distribution
+  kGeluTanh,  // approximate="tanh"
+};
+
+const char* to_string(ActivationKind kind);  // "leaky_relu"
+
+/// A function of one element.
+struct Activation {
+  // Implicit: operations take a plain kind, too.
+  Activation(ActivationKind function, float negative_slope = 0.01F)  // NOLINT
+      : kind(function), slope(negative_slope) {}
+
+  ActivationKind kind;
+  float slope;  // of kLeakyRelu, not negative
+
+  /// Whether the backward pass reads y, and not x.
+  bool from_output() const;
+};
+
+/// Functions y = f(a, b) of two elements. Where b has one channel, or one row for a whole sample or
+/// for all of them, every element of a meets the one that is there.
+enum class BinaryKind : std::uint8_t {
+  kAdd,
+  kSubtract,  // a - b
+  kMultiply,
+  kPRelu,  // a, times b where a is not positive
+};
+
+const char* to_string(BinaryKind kind);  // "prelu"
+
 /// How eps enters the inverse standard deviation.
 enum class EpsMode : std::uint8_t {
   kAdd,    // 1 / sqrt(var + eps)

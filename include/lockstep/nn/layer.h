@@ -62,7 +62,8 @@ struct GradTarget {
 /// needs no value of its forward pass and whose tensors have places of their own.
 struct LayerTraits {
   // --- what `backward` reads; everything else may be overwritten after `forward` ---
-  bool reads_input = false;  // input 0
+  bool reads_input = false;         // input 0
+  bool reads_other_inputs = false;  // all inputs but 0
   bool reads_output = false;
   /// Bytes kept from forward to backward beside the values (saved statistics, argmax indices), for
   /// the planned batch: Layer::set_saved.
@@ -165,5 +166,12 @@ class Layer {
   std::vector<Value*> inputs_;
   Value* output_;
 };
+
+/// For `backward` of a layer with a parameter of its own: adds what every sample of the present
+/// batch comes to, `by_sample` [batch, elements of the parameter], dense and in fp32, to the
+/// parameter's gradient: in the order that the samples alone decide
+/// (Backend::sums_by_image), so that a training has the same bits on any number of devices.
+void add_parameter_gradient(Backend& backend, const StepContext& context, const Tensor& by_sample,
+                            const Parameter& parameter);
 
 }  // namespace lockstep

@@ -39,6 +39,19 @@ struct Output {
 };
 using Outputs = std::vector<Output>;
 
+/// Of torch.nn.ConvTranspose2d; square windows. The output is (size - 1) * stride - 2 * padding +
+/// dilation * (kernel - 1) + output_padding + 1 high and wide.
+struct ConvTranspose2dOptions {
+  std::int64_t out_channels = 0;
+  std::int64_t kernel = 2;
+  std::int64_t stride = 2;
+  std::int64_t padding = 0;
+  std::int64_t output_padding = 0;  // below the stride
+  std::int64_t dilation = 1;
+  std::int64_t groups = 1;
+  bool bias = false;
+};
+
 struct PlanOptions {
   bool training = true;      // false: forward only; activations share memory
   bool input_grad = false;   // whether the gradient of the input is wanted (tests)
@@ -130,19 +143,44 @@ class Network {
   std::unique_ptr<Impl> impl_;
 };
 
+/// The activations of a NetworkBuilder by PyTorch's names. Of any shape.
+class ActivationBuilder {
+ public:
+  virtual ~ActivationBuilder() = default;
+  virtual Value* activation(Value* x, const Activation& function) = 0;
+
+  Value* relu(Value* x) { return activation(x, ActivationKind::kRelu); }
+  Value* relu6(Value* x) { return activation(x, ActivationKind::kRelu6); }
+  /// Throws Error when the slope is negative.
+  Value* leaky_relu(Value* x, float negative_slope = 0.01F) {
+    return activation(x, {ActivationKind::kLeakyRelu, negative_slope});
+  }
+  Value* sigmoid(Value* x) { return activation(x, ActivationKind::kSigmoid); }
+  Value* hardsigmoid(Value* x) { return activation(x, ActivationKind::kHardsigmoid); }
+  Value* tanh(Value* x) { return activation(x, ActivationKind::kTanh); }
+  Value* silu(Value* x) { return activation(x, ActivationKind::kSilu); }
+  Value* hardswish(Value* x) { return activation(x, ActivationKind::kHardswish); }
+  /// By the normal distribution, torch.nn.GELU().
+  Value* gelu(Value* x) { return activation(x, ActivationKind::kGelu); }
+  /// torch.nn.GELU(approximate="tanh").
+  Value* gelu_tanh(Value* x) { return activation(x, ActivationKind::kGeluTanh); }
+};
+
 /// Declares layers in execution order. Every method returns the layer's output; names of layers
 /// without parameters are chosen by the builder. Throws Error when shapes do not fit or an input is
 /// null, naming the layer. Used by one thread, during the call of a model.
-class NetworkBuilder {
+class NetworkBuilder final : public ActivationBuilder {
  public:
   /// `store` may hold parameters of an earlier network of the same model: they are then shared.
   /// `norm`: what `batch_norm` without a norm layer declares.
   NetworkBuilder(Backend& backend, ParameterStore& store, const NormLayer& norm = {});
-  ~NetworkBuilder();
+  ~NetworkBuilder() override;
 
   Value* input(const Shape& shape);
   Value* conv2d(Value* x, const std::string& name, const Conv2dOptions& options);
   Value* conv2d(Value* x, const std::string& name, const ConvGeometry& geometry, bool bias);
+  /// torch.nn.ConvTranspose2d. `name`.weight is [in, out / groups, kernel, kernel].
+  Value* conv_transpose2d(Value* x, const std::string& name, const ConvTranspose2dOptions& options);
   /// torch.nn.Linear over the channels of any shape: [..., in] to [..., out_features].
   /// `name`.weight is [out, in].
   Value* linear(Value* x, const std::string& name, std::int64_t out_features, bool bias = true);
@@ -152,7 +190,11 @@ class NetworkBuilder {
   Value* batch_norm(Value* x, const std::string& name, const NormCall& call = {});
   Value* batch_norm_relu(Value* x, const std::string& name);
   Value* batch_norm_add_relu(Value* x, Value* residual, const std::string& name);
-  Value* relu(Value* x);
+  Value* activation(Value* x, const Activation& function) override;
+  /// torch.nn.PReLU: `name`.weight is [C], or [1] for one slope of all channels.
+  Value* prelu(Value* x, const std::string& name, bool per_channel = true, float initial = 0.25F);
+  /// torch.nn.Softmax over the channels of every position.
+  Value* softmax(Value* x);
   Value* max_pool2d(Value* x, const PoolGeometry& geometry);
   Value* avg_pool2d(Value* x, const PoolGeometry& geometry);
   /// torch.nn.AdaptiveAvgPool2d: the average of each of height x width bins of an image, which
@@ -162,7 +204,14 @@ class NetworkBuilder {
   /// To the height and width of `like`, whatever they are in an exported network (nn/onnx.h).
   Value* upsample_bilinear(Value* x, const Value* like, bool align_corners);
   Value* concat(const std::vector<Value*>& parts);  // along channels
+  /// x[..., begin : begin + count].
+  Value* slice_channels(Value* x, std::int64_t begin, std::int64_t count);
+  // a + b, a - b and a * b. b may have one channel, or one row for each sample ([N, 1, 1, C], as
+  // squeeze-and-excite's gate), or both: every element of a then meets the one that is there. So
+  // may a in a sum or a product.
   Value* add(Value* a, Value* b);
+  Value* sub(Value* a, Value* b);
+  Value* mul(Value* a, Value* b);
   Value* dropout(Value* x, float p);
   /// Gives every sample the sum over all samples of the global batch, in double and rounded once:
   /// on CPU devices in the samples' order, on GPUs first of each device's own. So any number of
@@ -205,9 +254,9 @@ class NetworkBuilder {
     NetworkBuilder& net_;
   };
 
-  /// The layers that lead to a value, in execution order: for who looks at a network and does not
-  /// run it. They live as long as the builder.
-  std::vector<const Layer*> layers_to(const Value* value) const;
+  /// The layers that lead to some of these values, in execution order: for who looks at a network
+  /// and does not run it. They live as long as the builder.
+  std::vector<const Layer*> layers_to(const std::vector<const Value*>& wanted) const;
 
   /// Allocates the store if it is not yet, plans memory and prepares every layer. Once. Throws
   /// ConfigError where the outputs are none, are null, are the input, or are written by no layer.
@@ -219,6 +268,7 @@ class NetworkBuilder {
   std::string numbered(const char* kind) const;
   void check_open() const;
   void check_input(const Layer& layer, const Value* x) const;
+  Value* binary(BinaryKind kind, Value* a, Value* b);
 
   std::unique_ptr<Network::Impl> impl_;
 };

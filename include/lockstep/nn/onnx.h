@@ -59,12 +59,13 @@ struct OnnxOptions {
   std::int64_t size_divisor = 1;  // Architecture::size_divisor
   /// Of the images that the file will be used for; 0: of any size.
   std::int64_t height = 0, width = 0;
-  std::string output = "out";  // of the model's; others, such as an auxiliary head's, are left out
-  Metadata metadata = {};      // goes to metadata_props
+  /// Of the model's; others, such as an auxiliary head's, are left out.
+  std::vector<std::string> outputs = {"out"};
+  Metadata metadata = {};  // goes to metadata_props
 };
 
 /// Writes the model with these weights, a state dict of it, as it is in evaluation. Input "image"
-/// [N, channels, H, W], normalised as in training; output `options.output`, [N, classes, H, W] of a
+/// [N, channels, H, W], normalised as in training; outputs by their names, [N, classes, H, W] of a
 /// segmentation network, [N, classes] of a classification network; N is never fixed. Throws Error
 /// naming the layer and its kind for one that does not export itself or depends on the image's
 /// size where that is not fixed, DataError when the weights are not those of the model, Error when

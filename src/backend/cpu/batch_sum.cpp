@@ -6,6 +6,7 @@
 #include "backend/cpu/parallel_for.h"
 #include "backend/formulas.h"
 #include "backend/operand_checks.h"
+#include "core/image_tree.h"
 
 namespace lockstep {
 namespace {
@@ -70,6 +71,25 @@ void CpuBackend::broadcast_sum(std::span<const StatSlot> slots, const Tensor& y,
       }
     }
   });
+}
+
+void CpuBackend::sum_over_images(const Tensor& x, float* sum) {
+  check_fp32("sum_over_images", {&x});
+  LOCKSTEP_CHECK(x.dense(), "sum_over_images: expected a dense tensor, got row stride ",
+                 x.row_stride, " for ", to_string(x.shape));
+  const std::int64_t images = x.shape.batch();
+  if (images == 0) return;
+  const std::int64_t elements = x.shape.elements() / images;
+  constexpr std::int64_t kBlock = 64;      // elements whose sums stay in the cache
+  constexpr std::int64_t kMostNodes = 32;  // enough for 2^32 images
+  float nodes[kMostNodes * kBlock];
+  for (std::int64_t begin = 0; begin < elements; begin += kBlock) {
+    const std::int64_t count = std::min(kBlock, elements - begin);
+    for (std::int64_t n = 0; n < images; ++n) {
+      add_image(n, x.floats() + n * elements + begin, count, nodes, kBlock);
+    }
+    add_values(finish_image_tree(images, count, nodes, kBlock), count, sum + begin);
+  }
 }
 
 }  // namespace lockstep

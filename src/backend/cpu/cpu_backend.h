@@ -53,10 +53,17 @@ class CpuBackend final : public Backend {
   void batch_renorm_correction(const BatchRenormCorrection& arguments) override;
   void batch_renorm_gradient(const BatchRenormGradient& arguments) override;
 
-  void relu_forward(const Tensor& x, const Tensor& y) override;
-  void relu_backward(const Tensor& y, const Tensor& grad_y, const Tensor& grad_x,
-                     bool accumulate) override;
-  void add(const Tensor& a, const Tensor& b, const Tensor& y) override;
+  void activation_forward(const Activation& activation, const Tensor& x, const Tensor& y) override;
+  void activation_backward(const Activation& activation, const Tensor& saved, const Tensor& grad_y,
+                           const Tensor& grad_x, bool accumulate) override;
+  void binary_forward(BinaryKind kind, const Tensor& a, const Tensor& b, const Tensor& y) override;
+  void binary_backward_left(BinaryKind kind, const Tensor& a, const Tensor& b, const Tensor& grad_y,
+                            const Tensor& grad_a, bool accumulate) override;
+  void binary_backward_right(BinaryKind kind, const Tensor& a, const Tensor& grad_y,
+                             const Tensor& grad_b, bool accumulate) override;
+  void softmax_forward(const Tensor& x, const Tensor& y) override;
+  void softmax_backward(const Tensor& y, const Tensor& grad_y, const Tensor& grad_x,
+                        bool accumulate) override;
   void dropout(const Tensor& x, const Tensor& y, float p, DeviceScalar<std::uint64_t> seed,
                std::int64_t sample_offset, bool accumulate) override;
   void max_pool_forward(const PoolGeometry& geometry, const Tensor& x, const Tensor& y,
@@ -75,6 +82,7 @@ class CpuBackend final : public Backend {
 
   void sum_over_batch(const Tensor& x, float* slot) override;
   void broadcast_sum(std::span<const StatSlot> slots, const Tensor& y, bool accumulate) override;
+  void sum_over_images(const Tensor& x, float* sum) override;
 
   void cross_entropy(const CrossEntropy& arguments) override;
   void mean_squared_error(const MeanSquaredError& arguments) override;

@@ -1,10 +1,10 @@
-// Operations that look at one element at a time: copy, ReLU, sum, dropout.
+// Operations that look at one element at a time: copy, activations, dropout.
 
 #include <cstring>
 
 #include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/map.h"
 #include "backend/cpu/parallel_for.h"
-#include "backend/formulas.h"
 #include "backend/operand_checks.h"
 #include "core/rng.h"
 
@@ -19,47 +19,6 @@ void copy_elements(const Tensor& source, const Tensor& destination, int threads)
                       [&](const auto& at, std::int64_t count) {
                         std::memcpy(to + at[1] * size, from + at[0] * size,
                                     static_cast<std::size_t>(count * size));
-                      });
-}
-
-// y[i] = f(a[i]), or += with `accumulate`. y may alias a.
-template <typename Function>
-void map(const Tensor& a, const Tensor& y, bool accumulate, int threads, const Function& f) {
-  const float* from = a.floats();
-  float* to = y.floats();
-  for_each_stretch<2>(a.shape, {a.row_stride, y.row_stride}, threads,
-                      [&](const auto& at, std::int64_t count) {
-                        const float* source = from + at[0];
-                        float* target = to + at[1];
-                        if (accumulate) {
-#pragma omp simd
-                          for (std::int64_t i = 0; i < count; ++i) target[i] += f(source[i]);
-                        } else {
-#pragma omp simd
-                          for (std::int64_t i = 0; i < count; ++i) target[i] = f(source[i]);
-                        }
-                      });
-}
-
-// y[i] = f(a[i], b[i]), or += with `accumulate`. y may alias a or b.
-template <typename Function>
-void map(const Tensor& a, const Tensor& b, const Tensor& y, bool accumulate, int threads,
-         const Function& f) {
-  const float* left = a.floats();
-  const float* right = b.floats();
-  float* to = y.floats();
-  for_each_stretch<3>(a.shape, {a.row_stride, b.row_stride, y.row_stride}, threads,
-                      [&](const auto& at, std::int64_t count) {
-                        const float* x0 = left + at[0];
-                        const float* x1 = right + at[1];
-                        float* target = to + at[2];
-                        if (accumulate) {
-#pragma omp simd
-                          for (std::int64_t i = 0; i < count; ++i) target[i] += f(x0[i], x1[i]);
-                        } else {
-#pragma omp simd
-                          for (std::int64_t i = 0; i < count; ++i) target[i] = f(x0[i], x1[i]);
-                        }
                       });
 }
 
@@ -90,26 +49,23 @@ void CpuBackend::copy(const Tensor& source, const Tensor& destination, bool accu
     return copy_elements(source, destination, threads_);
   }
   check_fp32("copy that converts or accumulates", {&source, &destination});
-  map(source, destination, true, threads_, Identity());
+  map(Identity(), destination, true, threads_, source);
 }
 
-void CpuBackend::relu_forward(const Tensor& x, const Tensor& y) {
-  check_same_shape("relu_forward", {&x, &y});
-  check_fp32("relu_forward", {&x, &y});
-  map(x, y, false, threads_, Relu());
+void CpuBackend::activation_forward(const Activation& activation, const Tensor& x,
+                                    const Tensor& y) {
+  check_same_shape("activation_forward", {&x, &y});
+  check_fp32("activation_forward", {&x, &y});
+  with_activation(activation, [&](const auto& f) { map(f, y, false, threads_, x); });
 }
 
-void CpuBackend::relu_backward(const Tensor& y, const Tensor& grad_y, const Tensor& grad_x,
-                               bool accumulate) {
-  check_same_shape("relu_backward", {&y, &grad_y, &grad_x});
-  check_fp32("relu_backward", {&y, &grad_y, &grad_x});
-  map(y, grad_y, grad_x, accumulate, threads_, ReluGradient());
-}
-
-void CpuBackend::add(const Tensor& a, const Tensor& b, const Tensor& y) {
-  check_same_shape("add", {&a, &b, &y});
-  check_fp32("add", {&a, &b, &y});
-  map(a, b, y, false, threads_, Add());
+void CpuBackend::activation_backward(const Activation& activation, const Tensor& saved,
+                                     const Tensor& grad_y, const Tensor& grad_x, bool accumulate) {
+  check_same_shape("activation_backward", {&saved, &grad_y, &grad_x});
+  check_fp32("activation_backward", {&saved, &grad_y, &grad_x});
+  with_activation(activation, [&](const auto& f) {
+    map(ActivationGradient{f}, grad_x, accumulate, threads_, saved, grad_y);
+  });
 }
 
 void CpuBackend::dropout(const Tensor& x, const Tensor& y, float p,

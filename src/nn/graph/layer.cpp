@@ -31,6 +31,9 @@ LayerWork Layer::backward_work(std::span<const GradTarget> grads) const {
   LayerWork work{.bytes = element_bytes(output()->grad)};
   const LayerTraits known = traits();
   if (known.reads_input) work.bytes += element_bytes(inputs()[0]->data);
+  if (known.reads_other_inputs) {
+    for (const Value* input : inputs().subspan(1)) work.bytes += element_bytes(input->data);
+  }
   if (known.reads_output) work.bytes += element_bytes(output()->data);
   for (const GradTarget& target : grads) work.bytes += element_bytes(target);
   return work;
@@ -40,6 +43,18 @@ std::string Layer::export_onnx(OnnxGraph&) const {
   throw Error(lockstep::concat(name(), " (", class_name(*this),
                                "): this layer does not say what it is in ONNX; one of your own "
                                "overrides Layer::export_onnx (lockstep/nn/onnx.h)"));
+}
+
+void add_parameter_gradient(Backend& backend, const StepContext& context, const Tensor& by_sample,
+                            const Parameter& parameter) {
+  const std::int64_t batch = by_sample.shape.batch();
+  LOCKSTEP_CHECK(by_sample.shape.elements() == batch * parameter.elements, parameter.name,
+                 ": expected a gradient of ", parameter.elements, " elements of each sample, got ",
+                 to_string(by_sample.shape));
+  for_each_gradient_part(context, batch, [&](const GradientPart& part) {
+    backend.sum_over_images(by_sample.sample_range(part.first, part.count),
+                            gradient(&parameter, part));
+  });
 }
 
 std::string class_name(const Layer& layer) {

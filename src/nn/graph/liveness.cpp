@@ -147,6 +147,11 @@ class Liveness {
       for (const int input : layer(i).inputs) touch(plan_.data[input], i);
       if (!plan_.runs_backward[i]) continue;
       if (layer(i).reads_input) touch(plan_.data[layer(i).inputs[0]], weights_step(i));
+      if (layer(i).reads_other_inputs) {
+        for (const int input : layer(i).inputs) {
+          if (input != layer(i).inputs[0]) touch(plan_.data[input], weights_step(i));
+        }
+      }
       if (layer(i).reads_output) touch(plan_.data[layer(i).output], backward_step(i));
     }
   }
@@ -227,7 +232,7 @@ class Liveness {
   void plan_saved() {
     for (int i = 0; i < layers_; ++i) {
       if (layer(i).saved_bytes == 0) continue;
-      const int forward_only = plan_.runs_backward[i] ? backward_step(i) : i;
+      const int forward_only = plan_.runs_backward[i] ? weights_step(i) : i;
       plan_.saved[i] = layer(i).saved_persists ? add_buffer(layer(i).saved_bytes, 0, end())
                                                : add_buffer(layer(i).saved_bytes, i, forward_only);
     }

@@ -2,9 +2,12 @@
 #include <cmath>
 #include <set>
 #include <unordered_set>
+#include <utility>
 
+#include "backend/operand_checks.h"
 #include "nn/graph/network_impl.h"
 #include "nn/layers/conv2d_layer.h"
+#include "nn/layers/conv_transpose2d_layer.h"
 #include "nn/layers/layers.h"
 #include "nn/norms/make_norm.h"
 
@@ -104,6 +107,24 @@ void check_norm_call(const Value& x, const std::string& name, const NormLayer& n
   LOCKSTEP_CHECK(call.residual == nullptr || call.residual->shape == x.shape, name,
                  ": x has shape ", to_string(x.shape), ", the residual ",
                  to_string(call.residual == nullptr ? Shape{} : call.residual->shape));
+}
+
+/// Of the convolution whose gradient a transposed convolution of `channels` is.
+ConvGeometry transposed_geometry(const std::string& name, std::int64_t channels,
+                                 const ConvTranspose2dOptions& options) {
+  ConvGeometry geometry;
+  geometry.in_channels = options.out_channels;
+  geometry.out_channels = channels;
+  geometry.kernel_h = geometry.kernel_w = options.kernel;
+  geometry.stride_h = geometry.stride_w = options.stride;
+  geometry.padding_h = geometry.padding_w = options.padding;
+  geometry.dilation_h = geometry.dilation_w = options.dilation;
+  geometry.groups = options.groups;
+  naming(name, [&] { geometry.check(); });
+  LOCKSTEP_CHECK(options.output_padding >= 0 && options.output_padding < options.stride, name,
+                 ": expected an output padding of at least 0 and below the stride ", options.stride,
+                 ", got ", options.output_padding);
+  return geometry;
 }
 
 }  // namespace
@@ -207,6 +228,30 @@ Value* NetworkBuilder::conv2d(Value* x, const std::string& name, const ConvGeome
       std::make_unique<Conv2dLayer>(name, x, value(name, shape), geometry, &weight, offset));
 }
 
+Value* NetworkBuilder::conv_transpose2d(Value* x, const std::string& name,
+                                        const ConvTranspose2dOptions& options) {
+  check_given(name, x);
+  check_image(name, *x);
+  const ConvGeometry transposed = transposed_geometry(name, x->shape.channels(), options);
+  const auto extent = [&](std::int64_t size) {
+    return (size - 1) * options.stride - 2 * options.padding +
+           options.dilation * (options.kernel - 1) + options.output_padding + 1;
+  };
+  const Shape& in = x->shape;
+  const std::int64_t height = extent(in.height()), width = extent(in.width());
+  LOCKSTEP_CHECK(height > 0 && width > 0, name, ": ", to_string(in), " would become ", height, "x",
+                 width, "; use a larger window or less padding");
+  Value* y = value(name, {in.batch(), height, width, options.out_channels});
+  // Every output pixel is a sum over this many products: a stride leaves out the others.
+  const std::int64_t products = in.channels() / options.groups * options.kernel * options.kernel /
+                                (options.stride * options.stride);
+  Parameter& weight = parameter(name + ".weight", transposed.weight_shape(), ParameterKind::kWeight,
+                                std::max<std::int64_t>(1, products));
+  Parameter* bias = nullptr;
+  if (options.bias) bias = &parameter(name + ".bias", {options.out_channels}, ParameterKind::kBias);
+  return append(std::make_unique<ConvTranspose2dLayer>(name, x, y, transposed, &weight, bias));
+}
+
 Value* NetworkBuilder::linear(Value* x, const std::string& name, std::int64_t out_features,
                               bool bias) {
   check_given(name, x);
@@ -273,10 +318,26 @@ NetworkBuilder::NormConversion::NormConversion(NetworkBuilder& net,
 
 NetworkBuilder::NormConversion::~NormConversion() { net_.impl_->norm_conversions.pop_back(); }
 
-Value* NetworkBuilder::relu(Value* x) {
-  const std::string name = numbered("relu");
+Value* NetworkBuilder::activation(Value* x, const Activation& function) {
+  const std::string name = numbered(to_string(function.kind));
   check_given(name, x);
-  return append(std::make_unique<ReluLayer>(name, x, value(name, x->shape)));
+  LOCKSTEP_CHECK(function.slope >= 0, name, ": expected a slope of at least 0, got ",
+                 function.slope);
+  return append(std::make_unique<ActivationLayer>(name, x, value(name, x->shape), function));
+}
+
+Value* NetworkBuilder::prelu(Value* x, const std::string& name, bool per_channel, float initial) {
+  check_given(name, x);
+  const Shape slopes{per_channel ? x->shape.channels() : 1};
+  Parameter& slope = parameter(name + ".weight", slopes, ParameterKind::kWeight,
+                               Initial::constant(initial));
+  return append(std::make_unique<PReluLayer>(name, x, value(name, x->shape), &slope));
+}
+
+Value* NetworkBuilder::softmax(Value* x) {
+  const std::string name = numbered("softmax");
+  check_given(name, x);
+  return append(std::make_unique<SoftmaxLayer>(name, x, value(name, x->shape)));
 }
 
 Value* NetworkBuilder::max_pool2d(Value* x, const PoolGeometry& geometry) {
@@ -339,14 +400,35 @@ Value* NetworkBuilder::concat(const std::vector<Value*>& parts) {
   return append(std::make_unique<ConcatLayer>(name, parts, value(name, shape)));
 }
 
-Value* NetworkBuilder::add(Value* a, Value* b) {
-  const std::string name = numbered("add");
+Value* NetworkBuilder::slice_channels(Value* x, std::int64_t begin, std::int64_t count) {
+  const std::string name = numbered("slice");
+  check_given(name, x);
+  const std::int64_t channels = x->shape.channels();
+  LOCKSTEP_CHECK(begin >= 0 && count > 0 && begin + count <= channels, name,
+                 ": expected a range of the ", channels, " channels, got ", count, " from ", begin,
+                 " on");
+  Value* y = value(name, x->shape.with_channels(count));
+  return append(std::make_unique<ChannelSliceLayer>(name, x, y, begin));
+}
+
+Value* NetworkBuilder::binary(BinaryKind kind, Value* a, Value* b) {
+  const std::string name = numbered(to_string(kind));
   check_given(name, a);
   check_given(name, b);
-  LOCKSTEP_CHECK(a->shape == b->shape, name, ": shapes differ, ", to_string(a->shape), " and ",
-                 to_string(b->shape));
-  return append(std::make_unique<AddLayer>(name, a, b, value(name, a->shape)));
+  const bool commutes = kind != BinaryKind::kSubtract;
+  if (commutes && a->shape.elements() < b->shape.elements()) std::swap(a, b);
+  const bool fits = a->shape.rank() == b->shape.rank() && a->shape.batch() == b->shape.batch() &&
+                    find_repetition(a->shape, b->shape).has_value();
+  LOCKSTEP_CHECK(fits, name, ": shapes differ, ", to_string(a->shape), " and ", to_string(b->shape),
+                 "; the second may have one channel, or one row for a sample");
+  return append(std::make_unique<BinaryLayer>(name, a, b, value(name, a->shape), kind));
 }
+
+Value* NetworkBuilder::add(Value* a, Value* b) { return binary(BinaryKind::kAdd, a, b); }
+
+Value* NetworkBuilder::sub(Value* a, Value* b) { return binary(BinaryKind::kSubtract, a, b); }
+
+Value* NetworkBuilder::mul(Value* a, Value* b) { return binary(BinaryKind::kMultiply, a, b); }
 
 Value* NetworkBuilder::all_reduce(Value* x) {
   const std::string name = numbered("all_reduce");
@@ -363,8 +445,8 @@ Value* NetworkBuilder::dropout(Value* x, float p) {
   return append(std::make_unique<DropoutLayer>(name, x, value(name, x->shape), p, call));
 }
 
-std::vector<const Layer*> NetworkBuilder::layers_to(const Value* value) const {
-  const std::unordered_set<const Value*> needed = impl_->needed_for({value});
+std::vector<const Layer*> NetworkBuilder::layers_to(const std::vector<const Value*>& wanted) const {
+  const std::unordered_set<const Value*> needed = impl_->needed_for({wanted.begin(), wanted.end()});
   std::vector<const Layer*> layers;
   for (const auto& layer : impl_->layers) {
     if (needed.contains(layer->output())) layers.push_back(layer.get());

@@ -60,4 +60,33 @@ std::string ConcatLayer::export_onnx(OnnxGraph& graph) const {
   return graph.add("Concat", parts, {{"axis", 1}});
 }
 
+ChannelSliceLayer::ChannelSliceLayer(std::string name, Value* input, Value* output,
+                                     std::int64_t begin)
+    : Layer(std::move(name), {input}, output), begin_(begin) {}
+
+Tensor ChannelSliceLayer::range_of(const Tensor& tensor) const {
+  return tensor.channel_range(begin_, output()->shape.channels());
+}
+
+LayerWork ChannelSliceLayer::forward_work() const {
+  return {.bytes = 2 * element_bytes(output()->data)};
+}
+
+void ChannelSliceLayer::forward(Backend& backend, const StepContext&) {
+  backend.copy(range_of(inputs()[0]->data), output()->data, false);
+}
+
+void ChannelSliceLayer::backward(Backend& backend, const StepContext&,
+                                 std::span<const GradTarget> grads) {
+  if (!grads[0].tensor) return;
+  if (!grads[0].accumulate) backend.fill(grads[0].tensor, 0.0F);
+  backend.copy(output()->grad, range_of(grads[0].tensor), grads[0].accumulate);
+}
+
+std::string ChannelSliceLayer::export_onnx(OnnxGraph& graph) const {
+  const std::int64_t end = begin_ + output()->shape.channels();
+  return graph.add("Slice", {graph.tensor(inputs()[0]), graph.ints("begin", {1}, {begin_}),
+                             graph.ints("end", {1}, {end}), graph.ints("axis", {1}, {1})});
+}
+
 }  // namespace lockstep

@@ -12,23 +12,68 @@ namespace lockstep {
 
 // --- one element at a time ---
 
-class ReluLayer : public Layer {
+class ActivationLayer : public Layer {
  public:
-  ReluLayer(std::string name, Value* input, Value* output);
+  ActivationLayer(std::string name, Value* input, Value* output, const Activation& activation);
 
-  LayerTraits traits() const override { return {.reads_output = true, .grad_in_place = true}; }
+  LayerTraits traits() const override;
   void forward(Backend& backend, const StepContext& context) override;
   void backward(Backend& backend, const StepContext& context,
                 std::span<const GradTarget> grads) override;
   std::string export_onnx(OnnxGraph& graph) const override;
+
+ private:
+  const Tensor& saved() const;  // what the gradient is computed from
+
+  Activation activation_;
 };
 
-class AddLayer : public Layer {
+/// y = f(a, b), where one element of b may be met by many of a (Backend::binary_forward).
+class BinaryLayer : public Layer {
  public:
-  AddLayer(std::string name, Value* a, Value* b, Value* output);
+  BinaryLayer(std::string name, Value* a, Value* b, Value* output, BinaryKind kind);
 
-  LayerTraits traits() const override { return {.grad_in_place = true}; }
+  LayerTraits traits() const override;
   LayerWork backward_work(std::span<const GradTarget> grads) const override;
+  void forward(Backend& backend, const StepContext& context) override;
+  void backward(Backend& backend, const StepContext& context,
+                std::span<const GradTarget> grads) override;
+  std::string export_onnx(OnnxGraph& graph) const override;
+
+ private:
+  bool passes_on(std::size_t input) const;  // the gradient of the output, unchanged
+
+  BinaryKind kind_;
+};
+
+/// y = x, times a slope where x is not positive. Keeps what every sample adds to the slopes'
+/// gradient.
+class PReluLayer : public Layer {
+ public:
+  /// `slope`: [C], or [1] for all channels.
+  PReluLayer(std::string name, Value* input, Value* output, Parameter* slope);
+
+  std::vector<const Parameter*> parameters() const override { return {slope_}; }
+  LayerTraits traits() const override;
+  void set_saved(void* memory) override { by_sample_ = memory; }
+  void forward(Backend& backend, const StepContext& context) override;
+  void backward(Backend& backend, const StepContext& context,
+                std::span<const GradTarget> grads) override;
+  std::string export_onnx(OnnxGraph& graph) const override;
+
+ private:
+  Tensor slope() const;
+
+  Parameter* slope_;
+  void* by_sample_ = nullptr;
+};
+
+/// Over the channels of every position.
+class SoftmaxLayer : public Layer {
+ public:
+  SoftmaxLayer(std::string name, Value* input, Value* output);
+
+  LayerTraits traits() const override { return {.reads_output = true, .grad_in_place = true}; }
   void forward(Backend& backend, const StepContext& context) override;
   void backward(Backend& backend, const StepContext& context,
                 std::span<const GradTarget> grads) override;
@@ -133,7 +178,7 @@ class UpsampleLayer : public Layer {
   const Value* like_;
 };
 
-// --- concatenation ---
+// --- concatenation and slicing ---
 
 /// Along channels. An input that the memory plan has placed inside the output is not copied, and
 /// neither is its gradient.
@@ -148,6 +193,24 @@ class ConcatLayer : public Layer {
   void backward(Backend& backend, const StepContext& context,
                 std::span<const GradTarget> grads) override;
   std::string export_onnx(OnnxGraph& graph) const override;
+};
+
+/// Channels from `begin` on, as many as the output has.
+class ChannelSliceLayer : public Layer {
+ public:
+  ChannelSliceLayer(std::string name, Value* input, Value* output, std::int64_t begin);
+
+  LayerTraits traits() const override { return {}; }
+  LayerWork forward_work() const override;
+  void forward(Backend& backend, const StepContext& context) override;
+  void backward(Backend& backend, const StepContext& context,
+                std::span<const GradTarget> grads) override;
+  std::string export_onnx(OnnxGraph& graph) const override;
+
+ private:
+  Tensor range_of(const Tensor& tensor) const;
+
+  std::int64_t begin_;
 };
 
 // --- sums over all devices ---

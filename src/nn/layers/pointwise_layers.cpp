@@ -2,57 +2,6 @@
 #include "nn/layers/layers.h"
 
 namespace lockstep {
-namespace {
-
-// A gradient that is passed on unchanged; one planned in place is there already.
-void pass_on(Backend& backend, const Tensor& grad_y, const GradTarget& target) {
-  if (!target.tensor || target.tensor.data == grad_y.data) return;
-  backend.copy(grad_y, target.tensor, target.accumulate);
-}
-
-}  // namespace
-
-ReluLayer::ReluLayer(std::string name, Value* input, Value* output)
-    : Layer(std::move(name), {input}, output) {}
-
-void ReluLayer::forward(Backend& backend, const StepContext&) {
-  backend.relu_forward(inputs()[0]->data, output()->data);
-}
-
-void ReluLayer::backward(Backend& backend, const StepContext&, std::span<const GradTarget> grads) {
-  if (!grads[0].tensor) return;
-  backend.relu_backward(output()->data, output()->grad, grads[0].tensor, grads[0].accumulate);
-}
-
-std::string ReluLayer::export_onnx(OnnxGraph& graph) const {
-  return graph.add("Relu", {graph.tensor(inputs()[0])});
-}
-
-AddLayer::AddLayer(std::string name, Value* a, Value* b, Value* output)
-    : Layer(std::move(name), {a, b}, output) {}
-
-void AddLayer::forward(Backend& backend, const StepContext&) {
-  backend.add(inputs()[0]->data, inputs()[1]->data, output()->data);
-}
-
-void AddLayer::backward(Backend& backend, const StepContext&, std::span<const GradTarget> grads) {
-  pass_on(backend, output()->grad, grads[0]);
-  pass_on(backend, output()->grad, grads[1]);
-}
-
-std::string AddLayer::export_onnx(OnnxGraph& graph) const {
-  return graph.add("Add", {graph.tensor(inputs()[0]), graph.tensor(inputs()[1])});
-}
-
-LayerWork AddLayer::backward_work(std::span<const GradTarget> grads) const {
-  const Tensor& grad_y = output()->grad;
-  LayerWork work;
-  for (const GradTarget& target : grads) {
-    if (!target.tensor || target.tensor.data == grad_y.data) continue;
-    work.bytes += element_bytes(grad_y) + element_bytes(target);
-  }
-  return work;
-}
 
 DropoutLayer::DropoutLayer(std::string name, Value* input, Value* output, float p,
                            std::uint64_t call)

@@ -220,7 +220,10 @@ void reduce_slice(Backend& backend, const StepContext& context, const SliceBackw
 void backward_residual(Backend& backend, bool relu, const Tensor& y, const Tensor& grad_y,
                        const GradTarget& target) {
   if (!target.tensor) return;
-  if (relu) return backend.relu_backward(y, grad_y, target.tensor, target.accumulate);
+  if (relu) {
+    return backend.activation_backward(ActivationKind::kRelu, y, grad_y, target.tensor,
+                                       target.accumulate);
+  }
   backend.copy(grad_y, target.tensor, target.accumulate);
 }
 

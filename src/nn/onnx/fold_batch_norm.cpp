@@ -12,9 +12,11 @@ namespace {
 
 using Impl = OnnxGraph::Impl;
 
-/// How often every tensor is read; the graph's output once more.
-std::map<std::string, int> count_readers(const Impl& graph, const std::string& output) {
-  std::map<std::string, int> readers{{output, 1}};
+/// How often every tensor is read; the graph's outputs once more.
+std::map<std::string, int> count_readers(const Impl& graph,
+                                         const std::vector<std::string>& outputs) {
+  std::map<std::string, int> readers;
+  for (const std::string& output : outputs) readers[output] = 1;
   for (const OnnxNode& node : graph.nodes) {
     for (const std::string& input : node.inputs) ++readers[input];
   }
@@ -72,8 +74,8 @@ void rename_inputs(OnnxNode& node, const Renamed& renamed) {
 
 }  // namespace
 
-void fold_batch_norm(Impl& graph, const std::string& output) {
-  const std::map<std::string, int> readers = count_readers(graph, output);
+void fold_batch_norm(Impl& graph, const std::vector<std::string>& outputs) {
+  const std::map<std::string, int> readers = count_readers(graph, outputs);
   std::map<std::string, std::size_t> convolutions;  // that a BatchNorm may join, by output
   Renamed renamed;
   std::vector<OnnxNode> nodes;
@@ -84,7 +86,7 @@ void fold_batch_norm(Impl& graph, const std::string& output) {
     if (conv != convolutions.end() && has_constants(graph, node)) {
       OnnxNode& folded = nodes[conv->second];
       fold(graph, folded, node);
-      if (node.output == output) folded.output = output;
+      if (std::count(outputs.begin(), outputs.end(), node.output) > 0) folded.output = node.output;
       renamed[node.output] = folded.output;
       convolutions.erase(conv);  // who reads its output are those that read the BatchNorm's
       continue;
@@ -98,7 +100,7 @@ void fold_batch_norm(Impl& graph, const std::string& output) {
 }
 
 void drop_unread_constants(Impl& graph) {
-  const std::map<std::string, int> readers = count_readers(graph, "");
+  const std::map<std::string, int> readers = count_readers(graph, {});
   std::erase_if(graph.constants,
                 [&](const auto& constant) { return !readers.contains(constant.first); });
 }

@@ -18,8 +18,9 @@ struct OnnxGraph::Impl {
   std::vector<OnnxNode> nodes = {};  // every one behind those whose output it reads
   std::map<std::string, OnnxConstant> constants = {};
   std::unordered_map<const Value*, std::string> tensors = {};
-  std::set<std::string> names = {};  // that are taken
-  const Layer* layer = nullptr;      // that exports itself
+  std::set<std::string> names = {};    // that are taken
+  std::set<std::string> outputs = {};  // that have their names already
+  const Layer* layer = nullptr;        // that exports itself
 
   /// `name`, or with a number behind it where it is taken; taken from then on.
   std::string unique(const std::string& name);
@@ -28,8 +29,8 @@ struct OnnxGraph::Impl {
 };
 
 /// Takes every BatchNormalization that alone reads the output of a Conv into that Conv, in double.
-/// `output`: of the graph, which stays.
-void fold_batch_norm(OnnxGraph::Impl& graph, const std::string& output);
+/// `outputs`: of the graph, which stay.
+void fold_batch_norm(OnnxGraph::Impl& graph, const std::vector<std::string>& outputs);
 
 /// Removes constants that no node reads.
 void drop_unread_constants(OnnxGraph::Impl& graph);

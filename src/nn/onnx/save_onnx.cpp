@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
+#include <set>
 
 #include "io/atomic_file.h"
 #include "nn/graph/network_impl.h"
@@ -31,49 +32,61 @@ class Declared {
   Declared(Source& source, std::int64_t height, std::int64_t width);
 
   OnnxGraph::Impl graph;
-  Shape input, output;  // channels last
+  Shape input;                 // channels last
+  std::vector<Shape> outputs;  // in the order of the options
 
  private:
-  void export_layers();
-  void name_output(const std::string& tensor, const std::string& name);
+  void export_layers(const std::vector<const Value*>& to);
+  void name_output(const Value* value, const std::string& name);
 
   NetworkBuilder net_;
-  const Value* value_ = nullptr;  // the output's
 };
 
 Declared::Declared(Source& source, std::int64_t height, std::int64_t width)
     : graph{.backend = *source.backend, .fixed_size = source.options.height > 0},
       net_(*source.backend, source.store, source.norm) {
   Value* x = net_.input({1, height, width, source.options.channels});
-  const Outputs outputs = source.model(net_, x, source.norm);
-  value_ = find_output(outputs, source.options.output)->value;
+  const Outputs declared = source.model(net_, x, source.norm);
+  const std::vector<std::string>& names = source.options.outputs;
+  std::vector<const Value*> values;
+  for (const std::string& name : names) {
+    values.push_back(find_output(declared, name)->value);
+    outputs.push_back(values.back()->shape);
+  }
   input = x->shape;
-  output = value_->shape;
   if (!source.store.allocated()) {
     source.store.allocate(*source.backend);
     load_state_dict(source.weights, source.store, *source.backend, true);
   }
-  graph.names = {kInput, source.options.output};
+  graph.names = {names.begin(), names.end()};
+  graph.names.insert(kInput);
   graph.tensors[x] = kInput;
-  export_layers();
-  name_output(graph.tensors.at(value_), source.options.output);
+  export_layers(values);
+  for (std::size_t i = 0; i < names.size(); ++i) name_output(values[i], names[i]);
 }
 
-void Declared::export_layers() {
+void Declared::export_layers(const std::vector<const Value*>& values) {
   OnnxGraph to(graph);
-  for (const Layer* layer : net_.layers_to(value_)) {
+  for (const Layer* layer : net_.layers_to(values)) {
     graph.layer = layer;
     graph.tensors[layer->output()] = layer->export_onnx(to);
   }
 }
 
-void Declared::name_output(const std::string& tensor, const std::string& name) {
-  // The input itself, where layers do nothing in evaluation, cannot have another name.
-  const std::string last = tensor == kInput ? OnnxGraph(graph).add("Identity", {tensor}) : tensor;
+void Declared::name_output(const Value* value, const std::string& name) {
+  const std::string tensor = graph.tensors.at(value);
+  // The input itself, where layers do nothing in evaluation, and another output cannot have one
+  // more name.
+  const bool named = tensor == kInput || graph.outputs.contains(tensor);
+  const std::string last = named ? OnnxGraph(graph).add("Identity", {tensor}) : tensor;
   for (OnnxNode& node : graph.nodes) {
     std::replace(node.inputs.begin(), node.inputs.end(), last, name);
     if (node.output == last) node.output = name;
   }
+  for (auto& [other, its_tensor] : graph.tensors) {
+    if (its_tensor == last) its_tensor = name;
+  }
+  graph.outputs.insert(name);
 }
 
 bool same_constants(const OnnxNode& node, const OnnxGraph::Impl& a, const OnnxGraph::Impl& b) {
@@ -129,6 +142,10 @@ void check_options(const OnnxOptions& options) {
                      options.height % divisor == 0 && options.width % divisor == 0,
                  "the images' size must be of multiples of ", divisor,
                  ", or 0x0 for any size, got ", options.height, "x", options.width);
+  const std::set<std::string> names(options.outputs.begin(), options.outputs.end());
+  LOCKSTEP_CHECK(!names.empty() && names.size() == options.outputs.size(),
+                 "expected the names of different outputs, at least one, got ",
+                 options.outputs.size(), " of which ", names.size(), " are different");
 }
 
 ProtobufMessage file_of(Source& source) {
@@ -143,14 +160,17 @@ ProtobufMessage file_of(Source& source) {
     other.emplace(source, 5 * unit, 3 * unit);
     check_independent_of_size(one, *other);
   }
-  if (options.fold_batch_norm) fold_batch_norm(one.graph, options.output);
+  if (options.fold_batch_norm) fold_batch_norm(one.graph, options.outputs);
   drop_unread_constants(one.graph);
   const Declared* second = fixed ? nullptr : &*other;
-  return onnx_file(
-      one.graph.nodes, one.graph.constants,
-      port_of(kInput, one, one.input, second, fixed ? Shape{} : other->input),
-      port_of(options.output, one, one.output, second, fixed ? Shape{} : other->output),
-      options.metadata);
+  std::vector<OnnxPort> outputs;
+  for (std::size_t i = 0; i < options.outputs.size(); ++i) {
+    outputs.push_back(port_of(options.outputs[i], one, one.outputs[i], second,
+                              fixed ? Shape{} : other->outputs[i]));
+  }
+  return onnx_file(one.graph.nodes, one.graph.constants,
+                   port_of(kInput, one, one.input, second, fixed ? Shape{} : other->input), outputs,
+                   options.metadata);
 }
 
 }  // namespace

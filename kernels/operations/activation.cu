@@ -1,0 +1,31 @@
+// Activations. ReLU, which most networks have, is a kernel of its own; all others are one kernel
+// that is told which, as they are bound by memory and many kernels take long to compile.
+
+#include "backend/operand_checks.h"
+#include "kernels/operations/gpu_operations.h"
+#include "kernels/operations/map.h"
+
+namespace lockstep::gpu {
+
+void GpuOperations::activation_forward(const Activation& activation, const Tensor& x,
+                                       const Tensor& y) {
+  const Context& context = entered();
+  check_alike("activation_forward", {&x, &y});
+  if (activation.kind == ActivationKind::kRelu) {
+    return map_activations(context, Relu(), x, {}, y, false);
+  }
+  map_activations(context, AnyActivation{activation}, x, {}, y, false);
+}
+
+void GpuOperations::activation_backward(const Activation& activation, const Tensor& saved,
+                                        const Tensor& grad_y, const Tensor& grad_x,
+                                        bool accumulate) {
+  const Context& context = entered();
+  check_alike("activation_backward", {&saved, &grad_y, &grad_x});
+  if (activation.kind == ActivationKind::kRelu) {
+    return map_activations(context, ReluGradient(), saved, grad_y, grad_x, accumulate);
+  }
+  map_activations(context, AnyActivationGradient{activation}, saved, grad_y, grad_x, accumulate);
+}
+
+}  // namespace lockstep::gpu
