@@ -203,7 +203,7 @@ void DataParallel::freeze_statistics() {
         "frozen on the way; set it to false, or leave out bn.freeze_at");
   }
   replicate();
-  impl_->run([](Replica& replica) { replica.step().freeze_statistics(); });
+  impl_->run([](TrainingReplica& replica) { replica.step().freeze_statistics(); });
 }
 
 // --- scatter ---

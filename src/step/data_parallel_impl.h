@@ -50,9 +50,7 @@ struct DataParallel::Impl {
   }
   /// Of work in which no rank waits for another: what it throws ends nothing, unless other
   /// processes go on to where they wait for this one.
-  void attempt(const std::function<void(int rank)>& work) {
-    rank_layout().processes() > 1 ? group->run(work) : group->attempt(work);
-  }
+  void attempt(const std::function<void(int rank)>& work);
   /// On the first of this process.
   void attempt_on_first(const std::function<void(TrainingReplica&)>& work) {
     attempt([&](int rank) {

@@ -8,6 +8,10 @@
 
 namespace lockstep {
 
+void DataParallel::Impl::attempt(const std::function<void(int rank)>& work) {
+  rank_layout().processes() > 1 ? group->run(work) : group->attempt(work);
+}
+
 // --- evaluation ---
 
 /// What the replicas share in an evaluation. Every image and every rank has its own place: no order

@@ -125,19 +125,22 @@ void SyncMaster::throw_disagreement() const {
       std::max_element(slots_.begin(), slots_.end(),
                        [&](const Slot& a, const Slot& b) { return votes(a) < votes(b); });
   std::vector<int> agreeing;
-  int astray = -1;
+  std::string astray;
   for (int place = 0; place < size(); ++place) {
     if (same_call(slots_[place].call, usual->call)) {
       agreeing.push_back(ranks_[place]);
-    } else if (astray < 0) {
-      astray = place;
+      continue;
     }
+    astray += concat(astray.empty() ? "replica " : ", replica ", ranks_[place], " is at ",
+                     describe(slots_[place].call));
   }
-  throw ReplicaError(
-      concat("replica ", ranks_[astray], " is at ", describe(slots_[astray].call), " while ",
-             describe_ranks(agreeing), agreeing.size() == 1 ? " is at " : " are at ",
-             describe(usual->call),
-             ": every replica must make the same BatchNorm calls in the same order"));
+  const bool of_users = std::all_of(slots_.begin(), slots_.end(), [](const Slot& slot) {
+    return slot.call.direction == Direction::kOther;
+  });
+  throw ReplicaError(concat(astray, " while ", describe_ranks(agreeing),
+                            agreeing.size() == 1 ? " is at " : " are at ", describe(usual->call),
+                            ": every replica must make the same ",
+                            of_users ? "calls" : "BatchNorm calls", " in the same order"));
 }
 
 void SyncMaster::throw_aborted(int place) const {

@@ -79,14 +79,23 @@ def check_program(program, prefix, folder):
     check("Iter(train) [2/2]" in trained.stdout, trained.stdout)
 
 
-def check_everything(build, prefix):
-    """As after tools/quickstart, which builds the program and nothing else."""
+def check_everything(source, build, prefix):
+    """As after tools/quickstart, which builds the program and nothing else. What is installed can be taken away."""
     for archive in build.glob("liblockstep.a"):
         archive.unlink()
     run("cmake", "--install", build, "--prefix", prefix)
     check(len(list(prefix.glob("lib*/**/liblockstep.a"))) == 1, "the library is not installed")
     check((prefix / "share/lockstep/examples/CMakeLists.txt").is_file(), "the library's examples are not installed")
     check((prefix / "share/man/man1/lockstep.1").is_file(), "no man pages are installed with the library")
+    # The manifest of this installation alone: the build may have others, of folders that are in use.
+    manifests = prefix.parent / "manifests"
+    manifests.mkdir()
+    shutil.copy(build / "install_manifest.txt", manifests)
+    (prefix / "include/mine.h").write_text("// not of the project\n")
+    run("cmake", f"-DBUILD={manifests}", "-P", source / "cmake/uninstall.cmake")
+    left = [str(file.relative_to(prefix)) for file in prefix.rglob("*") if not file.is_dir()]
+    check(left == ["include/mine.h"], f"uninstall leaves {left}")
+    check(not (prefix / "include/lockstep").exists(), "uninstall leaves empty folders of its own")
 
 
 def main():
@@ -104,7 +113,7 @@ def main():
         shutil.copy(program, alone)
         lost = run(alone, "docs", expect=2, cwd=elsewhere)
         check("expected the documentation in" in lost.stderr, lost.stderr)
-        check_everything(build, Path(folder) / "everything")
+        check_everything(source, build, Path(folder) / "everything")
     print(f"install: {len(subcommands)} subcommands")
 
 

@@ -6,11 +6,13 @@
 --cpu-only: against a copy that is built for it, without CUDA; BUILD is then not looked at.
 
 Every C++ block of the page that begins with `// NAME.cpp` is a program; the first is also built by pkg-config
-alone. A program that fails, or that does not print what the page says it prints, fails the test.
+alone, and with the shared library. A program that fails, or that does not print what the page says it prints, fails
+the test. A plugin that holds the archive is loaded by a program that knows nothing of it, and trains.
 """
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,6 +27,43 @@ foreach(program %s)
   add_executable(${program} ${program}.cpp)
   target_link_libraries(${program} PRIVATE Lockstep::lockstep)
 endforeach()
+if(PLUGIN)
+  add_library(plugin MODULE plugin.cpp)
+  target_link_libraries(plugin PRIVATE Lockstep::lockstep)
+  target_link_options(plugin PRIVATE LINKER:--exclude-libs,ALL)
+  add_executable(host host.cpp)
+  target_link_libraries(host PRIVATE ${CMAKE_DL_LIBS})
+endif()
+"""
+
+PLUGIN = """#include <lockstep/lockstep.h>
+using namespace lockstep;
+extern "C" double train_in_plugin(int devices) {
+  const Model model = [](NetworkBuilder& net, Value* x, const NormLayer& norm) -> Outputs {
+    return {{"out", net.linear(norm(net, x, "bn"), "head", 2)}};
+  };
+  DataParallel net({.devices = parse_devices("cpu:" + std::to_string(devices)), .model = model,
+                    .norm = SyncBatchNorm(), .input = {4, 3}, .losses = {{"out", CrossEntropyLoss{}}}});
+  Batch batch;
+  batch.images = {1, 2, 3, 4, 5, 6, -1, 2, -3, 0, 1, 0};
+  batch.labels = {0, 1, 1, 0};
+  batch.samples = {0, 1, 2, 3};
+  double loss = 0;
+  for (int step = 0; step < 20; ++step) loss = net.train_step(batch, step, 0.1F).loss;
+  return loss;
+}
+"""
+
+HOST = """#include <dlfcn.h>
+#include <cstdio>
+int main(int, char** words) {
+  void* plugin = dlopen(words[1], RTLD_NOW | RTLD_LOCAL);
+  if (plugin == nullptr) return std::fprintf(stderr, "%s\\n", dlerror()), 1;
+  const auto train = reinterpret_cast<double (*)(int)>(dlsym(plugin, "train_in_plugin"));
+  const double one = train(1), three = train(3);
+  std::printf("%.17g %.17g\\n", one, three);
+  return one == three && one > 0 && one < 0.5 ? 0 : 2;
+}
 """
 
 
@@ -59,6 +98,39 @@ def check_output(name, printed, expected):
     print(f"{name}: ran, {len(printed.splitlines())} lines" + ("" if expected is None else ", as the page says"))
 
 
+def check_headers(prefix, folder):
+    """Every public header, by a compiler that warns of more than the one that builds the library."""
+    if shutil.which("clang++") is None:
+        return print("SKIPPED: the headers were not compiled by clang++, which is not installed")
+    headers = sorted((prefix / "include/lockstep").rglob("*.h"))
+    names = [str(header.relative_to(prefix / "include")) for header in headers]
+    (folder / "headers.cpp").write_text("".join(f"#include <{name}>\n" for name in names))
+    run("clang++", "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wsign-conversion",
+        "-Werror", f"-I{prefix}/include", folder / "headers.cpp")
+    print(f"{len(names)} headers compile with clang++ without a warning")
+
+
+def cached(build, name):
+    found = re.search(rf"^{name}:\w+=(.*)$", (build / "CMakeCache.txt").read_text(), re.M)
+    return found.group(1) if found else ""
+
+
+def check_shared(build, prefix, user, programs, folder):
+    """The first program with liblockstep.so, which shows the library's own names and no others."""
+    run("cmake", "--build", build, "--target", "lockstep_shared")
+    library = build / "liblockstep.so"
+    shown = [line.split(maxsplit=2)[2] for line in run("nm", "-D", "--defined-only", "-C", library).splitlines()]
+    own = re.compile(r"(typeinfo (name )?for |vtable for |VTT for |guard variable for |(non-)?(virtual )?thunk to )?"
+                     r"(non-virtual thunk to )?lockstep::")
+    foreign = [name for name in shown if not own.match(name)]
+    if foreign or len(shown) < 100:
+        sys.exit(f"liblockstep.so shows {len(shown)} names, of which not its own: {foreign[:10]}")
+    first = next(iter(programs))
+    run("c++", "-std=c++20", f"-I{prefix}/include", user / f"{first}.cpp", "-o", folder / "with_shared", library,
+        f"-Wl,-rpath,{build}")
+    check_output(f"{first} with liblockstep.so", run(folder / "with_shared", cwd=user), programs[first][1])
+
+
 def build_cpu_only(source, build):
     """Everything that is installed, built where no CUDA Toolkit is looked for."""
     # -O1: what is of interest is what is built and installed, and it is built once more for that.
@@ -84,11 +156,16 @@ def main():
         for name, (text, _) in programs.items():
             (user / f"{name}.cpp").write_text(text)
         (user / "CMakeLists.txt").write_text(CMAKE % " ".join(programs))
-        run("cmake", "-S", user, "-B", user / "build", "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}")
+        (user / "plugin.cpp").write_text(PLUGIN)
+        (user / "host.cpp").write_text(HOST)
+        independent = cached(build, "LOCKSTEP_PIC") == "ON"
+        run("cmake", "-S", user, "-B", user / "build", "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}",
+            f"-DPLUGIN={'ON' if independent else 'OFF'}")
         run("cmake", "--build", user / "build")
         for name, (_, expected) in programs.items():
             check_output(name, run(user / "build" / name, cwd=user), expected)
 
+        check_headers(prefix, folder)
         first = next(iter(programs))
         flags = run("pkg-config", "--cflags", "--libs", "lockstep",
                     env={"PKG_CONFIG_PATH": str(prefix / "lib/pkgconfig"), "PATH": "/usr/bin:/bin"}).split()
@@ -100,6 +177,10 @@ def main():
             "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Werror")
         run("cmake", "--build", folder / "examples")
         check_programs(source, folder / "examples")
+        if not independent:
+            return print("SKIPPED: no plugin and no shared library, the build has LOCKSTEP_PIC=OFF")
+        print("plugin:", run(user / "build/host", user / "build/libplugin.so").strip())
+        check_shared(build, prefix, user, programs, folder)
 
 
 main()

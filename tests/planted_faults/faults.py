@@ -654,7 +654,7 @@ FAULTS = [
           test="test_step"),
     Fault("a mistake: what an evaluation loads wrongly ends the run", "attempt",
           replaced("rank_layout().processes() > 1 ? group->run(work) : group->attempt(work);", "group->run(work);"),
-          "a mistake in an argument*", test="test_step", source="data_parallel_state.cpp"),
+          "a mistake in an argument*", test="test_step"),
     Fault("a step that is not finite: running statistics keep it", "give_up", without("statistics_.restore(slot);"),
           "one pixel that is not a number*", test="test_step"),
     Fault("a step that is not finite: num_batches_tracked keeps it", "restore",

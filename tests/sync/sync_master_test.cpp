@@ -209,6 +209,20 @@ TEST_CASE("a rank that makes another call is named, with both calls, to everyone
       "replica 1 is at the barrier 'gradient exchange' while replica 0 is at " + there + kRule);
 }
 
+TEST_CASE("every rank that makes another call is named, in exchanges of a user's own, too") {
+  Failure failure;
+  Counter master(
+      ranks_below(5), [](auto&&...) {}, failure);
+  const auto thrown = run_ranks(5, [&](int rank) {
+    const bool astray = rank == 1 || rank == 4;
+    master.exchange(rank, {astray ? "my maximum" : "my sum", Direction::kOther, 0, 0});
+  });
+  check_all_threw(thrown,
+                  "replica 1 is at the barrier 'my maximum', replica 4 is at the barrier 'my "
+                  "maximum' while replicas 0, 2 and 3 are at the barrier 'my sum': every replica "
+                  "must make the same calls in the same order");
+}
+
 TEST_CASE("equal names in different memory are the same layer") {
   const std::string copy = "bn";
   Failure failure;

@@ -11,11 +11,13 @@
 namespace lockstep {
 
 /// A global batch, normalised as the network wants it. Shapes are those of the network's input and
-/// output; for images and label maps [N, H, W, 3] and [N, H, W].
+/// output; for images and label maps [N, H, W, 3] and [N, H, W]. It is whole: `samples` has an
+/// index for each of the N samples, which also counts them, and every other member exactly as many
+/// values as belong to N samples.
 struct Batch {
   std::vector<float> images;          // [N, ..., C], channels last
   std::vector<Label> labels;          // [N, ...], of cross-entropy; ignore_index: nothing to learn
-  std::vector<std::int64_t> samples;  // [N] index in the data set; as many as images
+  std::vector<std::int64_t> samples;  // [N] index in the data set, from 0; as many as images
   Size size;                          // H, W of images; zeros for other inputs
   std::int64_t epoch = 0;
   /// [num_classes] labels of each class, ignored ones left out; empty: whoever needs it counts.
