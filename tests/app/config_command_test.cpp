@@ -65,11 +65,29 @@ TEST_CASE("config schema knows every key that config show does") {
     std::string rest = value.key;
     for (std::size_t dot = 0; dot != std::string::npos; rest = rest.substr(dot + 1)) {
       dot = rest.find('.');
+      if (at->contains("anyOf")) at = &at->at("anyOf").at(0);  // a section, or a list of them
       at = &at->at("properties").at(rest.substr(0, dot));
       if (dot == std::string::npos) break;
     }
     CHECK(at->is_object());
   }
+}
+
+TEST_CASE("config schema and diff know a list of losses") {
+  const Json schema = Json::parse(run_lockstep({"config", "schema"}).out);
+  const Json& ways = schema.at("properties").at("loss").at("anyOf");
+  CHECK(ways.at(1).at("type") == "array");
+  CHECK(ways.at(1).at("items") == ways.at(0));
+  CHECK(ways.at(0).at("properties").at("type").at("enum").size() == 4);
+
+  const test::TemporaryFolder folder;
+  const std::string one = folder.write("a.toml", kTiny).string();
+  const std::string two =
+      folder.write("b.toml", std::string("loss = [{}, {type = 'dice'}]\n") + kTiny).string();
+  const Outcome diff = run_lockstep({"config", "diff", one, two});
+  CHECK(contains(diff.out, "loss[1].type: not set -> \"dice\""));
+  const Outcome show = run_lockstep({"config", "show", two});
+  CHECK(contains(show.out, "[[loss]]\ntype = \"dice\""));
 }
 
 TEST_CASE("plan prints what a training will take, and as JSON") {

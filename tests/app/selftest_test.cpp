@@ -37,7 +37,7 @@ TEST_CASE("selftest: every check is ok, and JSON has them all") {
   }
   CHECK(names.size() == root["rows"].size());
   CHECK(groups == std::map<std::string, int>{{"layers", 12},
-                                             {"gradients", 30},
+                                             {"gradients", 35},
                                              {"batch_norm", 18},
                                              {"exchange", 4},
                                              {"rival_norms", 6},
@@ -51,7 +51,7 @@ TEST_CASE("selftest: the table begins with the devices and ends with the verdict
   CHECK(outcome.exit_code == 0);
   CHECK(outcome.out.starts_with("devices: cpu:5 (as asked)\nbackend: processor: "));
   CHECK(outcome.out.find("sync on all given devices = on one") != std::string::npos);
-  CHECK(outcome.out.find("\nall 86 checks are ok (") != std::string::npos);
+  CHECK(outcome.out.find("\nall 91 checks are ok (") != std::string::npos);
   CHECK(outcome.out.find("FAILED") == std::string::npos);
 }
 
