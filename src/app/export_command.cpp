@@ -83,6 +83,9 @@ void check_format(const ExportArguments& arguments) {
         fmt::format("export: expected onnx or safetensors, got {}", arguments.format));
   }
   if (!onnx && arguments.plain) throw ConfigError("export safetensors: --plain is for onnx");
+  if (!onnx && arguments.outputs != ExportArguments{}.outputs) {
+    throw ConfigError("export safetensors: --outputs is for onnx");
+  }
 }
 
 void export_safetensors(const TrainedModel& model, const std::filesystem::path& output) {
