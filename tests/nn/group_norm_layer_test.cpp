@@ -1,6 +1,7 @@
 // GroupNorm and its relatives against loops in double: outputs, gradients, and that an image is
 // normalised by nothing but itself.
 
+#include "nn/norms/batch_norm_layer.h"
 #include "nn/norms/group_norm_layer.h"
 
 #include "nn/harness.h"
@@ -191,7 +192,7 @@ TEST_CASE("group norm: a frozen layer of that mode is BatchNorm by its running s
   NormLayer norm = GroupNorm(2);
   norm.frozen = true;
   const TestNetwork net(describe({.norm = norm}), {2, 3, 3, 4});
-  CHECK(net.network->batch_norms().size() == 1);
+  CHECK(batch_norms_of(*net.network).size() == 1);
   CHECK(net.store.batch_norms().size() == 1);
 }
 

@@ -14,9 +14,12 @@
 //   struct Slope {
 //     static constexpr float kInitial = 0.25F;
 //     float operator()(float x, float slope) const { return x > 0 ? x : slope * x; }
-//     float gradient(float x, float slope, float grad_y) const { return x > 0 ? grad_y : slope *
-//     grad_y; } float parameter_gradient(float x, float, float grad_y) const { return x > 0 ? 0 : x
-//     * grad_y; }
+//     float gradient(float x, float slope, float grad_y) const {
+//       return x > 0 ? grad_y : slope * grad_y;
+//     }
+//     float parameter_gradient(float x, float, float grad_y) const {
+//       return x > 0 ? 0 : x * grad_y;
+//     }
 //   };
 //
 // A function that has `std::string export_onnx(OnnxGraph&, const std::string& x) const`, with the
@@ -157,8 +160,8 @@ template <typename Function>
 Value* elementwise(NetworkBuilder& net, Value* x, const std::string& name, Function function = {}) {
   Parameter* parameter = nullptr;
   if constexpr (requires { Function::kInitial; }) {
-    parameter = &net.parameter(name + ".weight", {x->shape.channels()}, ParameterKind::kWeight, 1);
-    parameter->initial = Function::kInitial;
+    parameter = &net.parameter(name + ".weight", {x->shape.channels()}, ParameterKind::kWeight,
+                               Initial::constant(Function::kInitial));
   }
   return net.append(std::make_unique<ElementwiseLayer<Function>>(name, x, net.value(name, x->shape),
                                                                  parameter, std::move(function)));
