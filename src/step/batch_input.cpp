@@ -166,11 +166,10 @@ void BatchInput::check(const Batch& batch) const {
     check_targets(batch, *loss, loss->target(network_, nullptr).shape);
   }
   for (const auto& [name, values] : batch.targets) {
-    const bool known = std::any_of(losses_.begin(), losses_.end(), [&](const auto& loss) {
-      return !loss->takes_labels() && loss->output() == name;
-    });
+    const bool known = std::any_of(losses_.begin(), losses_.end(),
+                                   [&](const auto& loss) { return loss->output() == name; });
     LOCKSTEP_CHECK(known, "Batch::targets has '", name, "' (", values.size(),
-                   " values), but no loss that takes targets is at an output of that name");
+                   " values), but no loss is at an output of that name");
   }
   if (weights_.memory.data() != nullptr) return check_weights(batch);
   LOCKSTEP_CHECK(batch.sample_weights.empty(), "the batch has sample_weights, which count with ",

@@ -113,7 +113,7 @@ std::vector<Mistake> mistakes() {
                     [](Batch& batch) {
                       batch.size = {8, 32};
                     }),
-      batch_mistake("Batch::targets has 'outt' (2 values), but no loss that takes targets",
+      batch_mistake("Batch::targets has 'outt' (2 values), but no loss is at an output",
                     [](Batch& batch) {
                       batch.targets["outt"] = {1, 2};
                     }),
