@@ -203,19 +203,21 @@ TEST_CASE("uploads take the source at once, whatever its size") {
 TEST_CASE("a shard out of reach is staged: the same elements, and the others untouched") {
   fake_runtime::use({.devices = 2, .peer_access = false});
   StreamBackend first({DeviceKind::kCuda, 0, 0}), second({DeviceKind::kCuda, 1, 0});
-  const std::size_t bytes = 10 * sizeof(float);
+  constexpr int kBlock = kNormBlock, kElements = kBlock + 10;  // the shard begins in a second block
+  const std::size_t bytes = kElements * sizeof(float);
   const Storage grads[] = {first.allocate(bytes), second.allocate(bytes)};
   const Storage weights[] = {first.allocate(bytes), second.allocate(bytes)};
-  for (int i = 0; i < 10; ++i) {
+  for (int i = 0; i < kElements; ++i) {
     for (const Storage& g : grads) static_cast<float*>(g.data())[i] = static_cast<float>(i);
   }
   const float* grad_data[] = {static_cast<float*>(grads[0].data()),
                               static_cast<float*>(grads[1].data())};
   float* weight_data[] = {static_cast<float*>(weights[0].data()),
                           static_cast<float*>(weights[1].data())};
-  float velocity[10] = {}, squares[10] = {};
+  float velocity[kElements] = {}, squares[kElements] = {};
   double squared_norm = 0;
-  const ParameterRange ranges[] = {{3, 4, 0.5F, 10}, {6, 7, 0.25F}};
+  const ParameterRange ranges[] = {{kBlock + 3, kBlock + 4, 0.5F, 10},
+                                   {kBlock + 6, kBlock + 7, 0.25F}};
   const OptimizerShard shard{.grads = grad_data,
                              .weights = weight_data,
                              .state = {velocity, squares},
@@ -230,19 +232,19 @@ TEST_CASE("a shard out of reach is staged: the same elements, and the others unt
     return scratch.data();
   });
   REQUIRE(staged.shard.ranges.size() == 2);
-  CHECK(staged.shard.ranges[0].begin == 0);
-  CHECK(staged.shard.ranges[0].end == 1);
+  CHECK(staged.shard.ranges[0].begin == 3);
+  CHECK(staged.shard.ranges[0].end == 4);
   CHECK(staged.shard.ranges[0].weight_decay == 0.5F);
   CHECK(staged.shard.ranges[0].lr_scale == 10);
-  CHECK(staged.shard.ranges[1].begin == 3);
-  CHECK(staged.shard.ranges[1].end == 4);
+  CHECK(staged.shard.ranges[1].begin == 6);
+  CHECK(staged.shard.ranges[1].end == 7);
   CHECK(staged.shard.ranges[1].weight_decay == 0.25F);
   CHECK(staged.shard.ranges[1].lr_scale == 1);
-  CHECK(staged.shard.state[0] == velocity + 3);
-  CHECK(staged.shard.state[1] == squares + 3);
+  CHECK(staged.shard.state[0] == velocity + kBlock);
+  CHECK(staged.shard.state[1] == squares + kBlock);
   CHECK(staged.shard.squared_norm == &squared_norm);
   fake_runtime::enqueue(first.stream(), [&] {
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 7; ++i) {
       for (float* w : staged.shard.weights) {
         w[i] = staged.shard.grads[0][i] + 10 * staged.shard.grads[1][i];
       }
@@ -250,8 +252,8 @@ TEST_CASE("a shard out of reach is staged: the same elements, and the others unt
   });
   staging.write_back(shard, staged, first.stream());
   first.synchronize();
-  for (int i = 0; i < 10; ++i) {
-    for (const float* w : weight_data) CHECK(w[i] == (i < 3 || i >= 7 ? 0 : 11 * i));
+  for (int i = 0; i < kElements; ++i) {
+    for (const float* w : weight_data) CHECK(w[i] == (i < kBlock || i >= kBlock + 7 ? 0 : 11 * i));
   }
   fake_runtime::use({.devices = 2, .peer_access = true});
   CHECK(PeerStaging(0).reaches(shard));
