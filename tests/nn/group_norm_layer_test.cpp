@@ -1,10 +1,10 @@
 // GroupNorm and its relatives against loops in double: outputs, gradients, and that an image is
 // normalised by nothing but itself.
 
-#include "nn/norms/batch_norm_layer.h"
 #include "nn/norms/group_norm_layer.h"
 
 #include "nn/harness.h"
+#include "nn/norms/batch_norm_layer.h"
 #include "support/gradient_check.h"
 
 namespace lockstep::test {

@@ -329,8 +329,8 @@ Value* NetworkBuilder::activation(Value* x, const Activation& function) {
 Value* NetworkBuilder::prelu(Value* x, const std::string& name, bool per_channel, float initial) {
   check_given(name, x);
   const Shape slopes{per_channel ? x->shape.channels() : 1};
-  Parameter& slope = parameter(name + ".weight", slopes, ParameterKind::kWeight,
-                               Initial::constant(initial));
+  Parameter& slope =
+      parameter(name + ".weight", slopes, ParameterKind::kWeight, Initial::constant(initial));
   return append(std::make_unique<PReluLayer>(name, x, value(name, x->shape), &slope));
 }
 
