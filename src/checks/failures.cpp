@@ -1,6 +1,7 @@
 // Replicas that fail: the others leave their waits, and the error says who failed, and where.
 
 #include <chrono>
+#include <thread>
 
 #include "checks/measure.h"
 #include "lockstep/core/check.h"
@@ -8,6 +9,9 @@
 
 namespace lockstep {
 namespace {
+
+/// Until the others wait for the one that fails: then the failure must wake them.
+constexpr std::chrono::milliseconds kOthersWait{30};
 
 /// Well below the time after which the watchdog would end the others' waits.
 constexpr std::chrono::seconds kPatience{10};
@@ -73,8 +77,9 @@ SelftestChecks failure_checks(const SelftestDevices& devices) {
     add(concat("a replica throws, ", forward ? "forward" : "backward"),
         "the error names it; the others stop", [four, direction] {
           const auto hook = [direction](int rank, const SyncCall& call) {
-            if (rank == 2 && in_second_layer(call, direction)) throw Error("out of luck");
-            return true;
+            if (rank != 2 || !in_second_layer(call, direction)) return true;
+            std::this_thread::sleep_for(kOthersWait);
+            throw Error("out of luck");
           };
           return expect(failure_of(four, 8, hook),
                         {"replica 2", to_string(four[2]), "out of luck"});
