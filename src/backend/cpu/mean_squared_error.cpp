@@ -1,21 +1,12 @@
-// Mean squared error with its gradient. Every image has sums of its own, each of a fixed number of
-// rows, which are added in the images' order.
+// Mean squared error with its gradient.
 
-#include <algorithm>
-#include <numeric>
-
-#include "backend/cpu/cpu_backend.h"
-#include "backend/cpu/parallel_for.h"
+#include "backend/cpu/mean_loss.h"
 #include "backend/cpu/vec.h"
-#include "backend/formulas.h"
-#include "backend/operand_checks.h"
 
 namespace lockstep {
 namespace {
 
 using vec::Floats;
-
-constexpr std::int64_t kTaskElements = 16384;  // of a partial sum, where a row has not more
 
 /// Sums of squares, lane by lane: the square of a float is exact in double.
 struct Squares {
@@ -65,39 +56,12 @@ double rows_squares(const MeanSquaredError& a, float share, std::int64_t begin, 
 }  // namespace
 
 void CpuBackend::mean_squared_error(const MeanSquaredError& arguments) {
-  const Shape& shape = arguments.output.shape;
-  if (shape.elements() == 0) return;
-  check_target(shape, arguments.target);
-  check_alike("mean_squared_error", {&arguments.output, &arguments.grad_output});
-  check_fp32("mean_squared_error", {&arguments.output});
-  const double normalizer = arguments.normalizer.get();
-  const float share = squared_error_share(normalizer, arguments.grad_scale.get());
-  const float* weights = arguments.sample_weights;
-  const std::int64_t image = shape.rows_per_sample();
-  const std::int64_t rows = std::max<std::int64_t>(1, kTaskElements / shape.channels());
-  const std::int64_t per_image = (image + rows - 1) / rows;
-  const std::int64_t tasks = shape.batch() * per_image;
-  auto* sums = static_cast<double*>(scratch(static_cast<std::size_t>(tasks) * sizeof(double)));
-  parallel_for(tasks, std::min(rows, image) * shape.channels(), threads_,
-               [&](std::int64_t begin, std::int64_t end) {
-                 for (std::int64_t t = begin; t < end; ++t) {
-                   const std::int64_t n = t / per_image;
-                   const std::int64_t first = n * image;
-                   const std::int64_t row = t % per_image * rows;
-                   sums[t] = rows_squares(arguments, share * weight_of(weights, n), first + row,
-                                          first + std::min(image, row + rows));
-                 }
-               });
-  double total = 0;
-  for (std::int64_t n = 0; n < shape.batch(); ++n) {
-    const double* parts = sums + n * per_image;
-    const double squares = std::accumulate(parts, parts + per_image, 0.0);
-    const double weighted = squares * static_cast<double>(weight_of(weights, n));
-    const double loss = normalizer == 0 ? 0 : weighted / normalizer;
-    if (arguments.image_losses != nullptr) arguments.image_losses[n] += loss;
-    total += loss;
-  }
-  *arguments.loss += total;
+  if (arguments.output.shape.elements() == 0) return;
+  const float share = squared_error_share(arguments.normalizer.get(), arguments.grad_scale.get());
+  add_mean_loss("mean_squared_error", arguments, share, threads_, *this,
+                [&](float of_image, std::int64_t begin, std::int64_t end) {
+                  return rows_squares(arguments, of_image, begin, end);
+                });
 }
 
 }  // namespace lockstep
