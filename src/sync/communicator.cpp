@@ -6,7 +6,7 @@
 #include "lockstep/sync/sync_group.h"
 #include "sync/all_reduce.h"
 #include "sync/describe.h"
-#include "sync/statistics_barrier.h"
+#include "sync/process_groups.h"
 #include "sync/wait_timer.h"
 
 namespace lockstep {
@@ -32,18 +32,17 @@ void Communicator::attach(Backend& backend) {
 
 int Communicator::join(const RankPartition& partition) {
   const RankPartition sets = ascending(partition, size());
-  std::optional<int> number = group_.find_partition(sets);
+  std::optional<int> number = group_.groups_->find(sets);
   if (!number) {
     enter("joining", "process groups");
-    const SyncCall call{"process groups", Direction::kOther, 0, 0};
-    number = group_.joins_->exchange(rank_ - group_.layout_.first_rank(), call, &sets);
+    number = group_.groups_->join(rank_ - group_.layout_.first_rank(), sets);
     enter_group(*number);
   }
   return *number;
 }
 
 void Communicator::enter_group(int partition) {
-  const RankPartition& sets = group_.partitions_[partition];
+  const RankPartition& sets = group_.groups_->sets(partition);
   for (std::size_t set = 0; set < sets.size(); ++set) {
     const std::vector<int>& ranks = sets[set];
     const auto own = std::find(ranks.begin(), ranks.end(), rank_);
@@ -87,7 +86,7 @@ void Communicator::meet(const char* where) { meet_all({where, Direction::kOther,
 
 StatPosts Communicator::meet_in(const Group& group, const SyncCall& call, const StatPost& post,
                                 double& waited, const std::function<void()>& overlap) {
-  auto& barrier = group_.barriers_[group.partition][group.set]->barrier();
+  auto& barrier = group_.groups_->barrier(group.partition, group.set).barrier();
   {
     const WaitTimer timer(waited);  // who posts last may wait for other processes
     barrier.post(group.own_rank, call, post);

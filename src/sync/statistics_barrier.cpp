@@ -9,10 +9,11 @@ StatisticsBarrier::StatisticsBarrier(SyncGroup& group, const std::vector<int>& r
       first_(static_cast<std::size_t>(
           std::ranges::lower_bound(ranks, group.rank_layout().first_rank()) - ranks.begin())),
       slots_(ranks.size()),
-      handles_(group.own_ranks_of(ranks).size()),
+      handles_(group.rank_layout().own_of(ranks).size()),
       barrier_(group.make_barrier<StatPost, StatPosts>(
-          group.own_ranks_of(ranks), [this](const SyncCall& call, std::span<const StatPost> posts,
-                                            std::span<StatPosts> answers) {
+          group.rank_layout().own_of(ranks),
+          [this](const SyncCall& call, std::span<const StatPost> posts,
+                 std::span<StatPosts> answers) {
             collect(call, posts);
             std::ranges::fill(answers, StatPosts{merged(call), handles_});
             ++group_.callbacks_[static_cast<std::size_t>(call.direction)];

@@ -1,13 +1,13 @@
 #include "lockstep/sync/sync_group.h"
 
 #include <algorithm>
-#include <iterator>
 #include <thread>
 
 #include "lockstep/core/check.h"
 #include "sync/all_reduce.h"
-#include "sync/statistics_barrier.h"
+#include "sync/process_groups.h"
 #include "sync/watchdog.h"
+#include "sync/world_link.h"
 
 namespace lockstep {
 namespace {
@@ -24,17 +24,6 @@ std::chrono::microseconds spin_of(std::span<const Device> devices) {
   const bool room = devices.size() <= std::thread::hardware_concurrency();
   return gpus && room ? kSpin : std::chrono::microseconds{0};
 }
-
-}  // namespace
-
-std::vector<int> SyncGroup::own_ranks_of(const std::vector<int>& ranks) const {
-  std::vector<int> own;
-  std::copy_if(ranks.begin(), ranks.end(), std::back_inserter(own),
-               [this](int rank) { return layout_.process_of(rank) == layout_.process; });
-  return own;
-}
-
-namespace {
 
 void check_processes(const RankLayout& layout, const SyncGroupOptions& options) {
   if (layout.processes() == 1) return;
@@ -65,53 +54,15 @@ void check_processes(const RankLayout& layout, const SyncGroupOptions& options) 
 
 void SyncGroup::exchange(int channel, std::span<const int> peers,
                          std::span<const std::span<const std::byte>> out, std::span<Bytes> in) {
-  try {
-    world().exchange(channel, peers, out, in, [this] { return failure_.raised(); });
-  } catch (const PeerAborted&) {
-    throw;
-  } catch (const ReplicaError& error) {
-    throw ReplicaError(explain_failure(error.what()));
-  }
+  link_->exchange(channel, peers, out, in);
 }
 
 std::string SyncGroup::explain_failure(const std::string& heard) const {
-  std::string text = heard;
-  for (const int process : world().waiting_for()) {
-    text += "; no answer from " + layout_.describe(process);
-  }
-  return text + "; heard at " + progress_.describe(layout_.first_rank());
-}
-
-/// In the order of what happens in a step, where process groups are joined, or before it.
-Bytes SyncGroup::broadcast(const Bytes& own) {
-  const bool first = world().first();
-  const std::vector<std::span<const std::byte>> out(said_.size(),
-                                                    first ? own : std::span<const std::byte>());
-  std::vector<Bytes> in(said_.size());
-  exchange(kStepChannel, peers_, out, in);
-  return first ? own : in.front();
+  return link_->explain_failure(heard);
 }
 
 void SyncGroup::all_gather(std::span<const std::byte> own, std::vector<Bytes>& all) {
-  all.resize(said_.size());
-  if (!peers_.empty()) {
-    std::fill(said_.begin(), said_.end(), own);
-    struct Gathering {
-      SyncGroup& group;
-      explicit Gathering(SyncGroup& of) : group(of) {
-        group.mark_gathering(threading::Clock::now());
-      }
-      ~Gathering() { group.mark_gathering(std::nullopt); }
-    };
-    const Gathering watched(*this);
-    try {
-      exchange(kControlChannel, peers_, said_, all);
-    } catch (const PeerAborted&) {  // the watchdog, or a replica, has said why
-      if (const std::exception_ptr cause = failure()) std::rethrow_exception(cause);
-      throw;
-    }
-  }
-  all[static_cast<std::size_t>(layout_.process)].assign(own.begin(), own.end());
+  link_->all_gather(own, all);
 }
 
 SyncGroup::SyncGroup(std::span<const Device> devices, const SyncGroupOptions& options)
@@ -119,18 +70,16 @@ SyncGroup::SyncGroup(std::span<const Device> devices, const SyncGroupOptions& op
       spin_(spin_of(devices)),
       layout_(make_rank_layout(options.world, devices)),
       progress_(layout_.own_ranks(), layout_.first_rank()),
-      peers_(layout_.peers()),
-      said_(static_cast<std::size_t>(layout_.processes())) {
+      link_(std::make_unique<WorldLink>(options.world, layout_, failure_, progress_)) {
   check_processes(layout_, options);
   failure_.add(*this);  // first, and so told last: barriers end faster than devices
-  const auto from_first = [this](const Bytes& own) { return broadcast(own); };
+  const auto from_first = [this](const Bytes& own) { return link_->broadcast(own); };
   Transports transports = make_transports(layout_, from_first, options.transport);
   if (options.all_reduce) sums_ = make_sum_transports(layout_, from_first);
   on_host_ = transports.front()->on_host();
-  joins_ = &make_barrier<const RankPartition*, int>(
-      [this](const SyncCall&, std::span<const RankPartition* const> wanted,
-             std::span<int> answers) { std::ranges::fill(answers, answer_join(wanted)); });
-  add_partition(contiguous_groups(size(), 0));
+  groups_ = std::make_unique<ProcessGroups>(*this, [this](const RankPartition& sets) {
+    communicators_.front()->transport_->add_partition(sets);
+  });
   for (std::size_t i = 0; i < devices.size(); ++i) {
     Transport& transport = *transports[i];
     const int rank = layout_.first_rank() + static_cast<int>(i);
@@ -160,63 +109,13 @@ AllReduce* SyncGroup::all_reduce(int rank) {
 
 Recorder* SyncGroup::recorder(int rank) { return recorders_[own_index(rank)].get(); }
 
-void SyncGroup::add_partition(const RankPartition& sets) {
-  GroupBarriers barriers;
-  for (const std::vector<int>& ranks : sets) {
-    const int channel = partitions_.empty() ? int{kStepChannel} : channels_++;
-    barriers.push_back(own_ranks_of(ranks).empty()
-                           ? nullptr
-                           : std::make_unique<StatisticsBarrier>(*this, ranks, channel));
-  }
-  partitions_.push_back(sets);
-  barriers_.push_back(std::move(barriers));
-}
-
-std::optional<int> SyncGroup::find_partition(const RankPartition& sets) const {
-  const auto found = std::ranges::find(partitions_, sets);
-  if (found == partitions_.end()) return std::nullopt;
-  return static_cast<int>(found - partitions_.begin());
-}
-
-/// The number of the partition.
-int SyncGroup::answer_join(std::span<const RankPartition* const> wanted) {
-  const RankPartition& sets = *wanted.front();
-  for (std::size_t rank = 1; rank < wanted.size(); ++rank) {
-    if (*wanted[rank] == sets) continue;
-    const int first = layout_.first_rank();
-    throw ReplicaError(concat("replica ", first + static_cast<int>(rank),
-                              " joins the process groups ", to_string(*wanted[rank]),
-                              " while replica ", first, " joins ", to_string(sets),
-                              ": every replica must join the same ones in the same order"));
-  }
-  add_partition(sets);
-  communicators_.front()->transport_->add_partition(sets);
-  return static_cast<int>(partitions_.size()) - 1;
-}
-
 void SyncGroup::end_waits() {
   for (const auto& sums : sums_) sums->abort();
   for (const auto& own : communicators_) own->transport_->abort();
 }
 
-void SyncGroup::mark_gathering(std::optional<threading::Clock::time_point> since) {
-  const std::lock_guard lock(gather_mutex_);
-  gathering_since_ = since;
-}
-
-std::optional<SyncMaster::Wait> SyncGroup::gathering() const {
-  const std::lock_guard lock(gather_mutex_);
-  if (!gathering_since_) return std::nullopt;
-  // Between steps another process may have work that is its alone, a checkpoint to write or more
-  // images to evaluate: it is stalled when nothing is heard of it at all.
-  threading::Clock::duration silence{};
-  for (const int peer : peers_) silence = std::max(silence, world().silence_of(peer));
-  return SyncMaster::Wait{std::min(threading::Clock::now() - *gathering_since_, silence),
-                          "this process waits for what the others say between two steps"};
-}
-
 std::optional<SyncMaster::Wait> SyncGroup::longest_wait() const {
-  std::optional<SyncMaster::Wait> all = gathering();
+  std::optional<SyncMaster::Wait> all = link_->gathering();
   const std::lock_guard lock(masters_mutex_);
   for (const auto& master : masters_) {
     const auto wait = master->waiting();
@@ -228,11 +127,7 @@ std::optional<SyncMaster::Wait> SyncGroup::longest_wait() const {
       all->report += "; " + wait->report;
     }
   }
-  if (all) {
-    for (const int process : world().waiting_for()) {
-      all->report += "; no answer from " + layout_.describe(process);
-    }
-  }
+  if (all) all->report += link_->unanswered();
   return all;
 }
 

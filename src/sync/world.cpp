@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <numeric>
 
 #include "lockstep/core/check.h"
@@ -32,6 +33,13 @@ std::vector<int> RankLayout::peers() const { return others(process, processes())
 int RankLayout::process_of(int rank) const {
   const auto after = std::upper_bound(first.begin(), first.end(), rank);
   return static_cast<int>(after - first.begin()) - 1;
+}
+
+std::vector<int> RankLayout::own_of(const std::vector<int>& ranks) const {
+  std::vector<int> own;
+  std::copy_if(ranks.begin(), ranks.end(), std::back_inserter(own),
+               [this](int rank) { return process_of(rank) == process; });
+  return own;
 }
 
 std::string RankLayout::describe(int of_process) const {

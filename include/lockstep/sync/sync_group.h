@@ -27,10 +27,11 @@
 namespace lockstep {
 
 class AllReduce;
+class ProcessGroups;
 class Recorder;
-class StatisticsBarrier;
 class SumTransport;
 class Watchdog;
+class WorldLink;
 
 /// How BatchNorm's statistics get from rank to rank.
 enum class TransportKind : std::uint8_t { kAuto, kHost, kEvent, kNccl };
@@ -91,7 +92,8 @@ class SyncGroup final : private Failure::Listener {
   /// group; the callback's memory must, too. Safe from any thread, at any time.
   template <typename Message, typename Answer>
   Barrier<Message, Answer>& make_barrier(typename Barrier<Message, Answer>::Callback callback) {
-    return make_barrier<Message, Answer>(own_ranks_of(all_ranks()), std::move(callback));
+    return make_barrier<Message, Answer>(layout_.own_of(contiguous_groups(size(), 0).front()),
+                                         std::move(callback));
   }
 
   /// World::exchange, until the group fails. What ends it is explained as below.
@@ -124,16 +126,8 @@ class SyncGroup final : private Failure::Listener {
 
   using CallbackCounts = std::array<std::atomic<std::int64_t>, 3>;  // [direction]
 
-  /// What a rank wants to join, and the number of that partition.
-  using JoinBarrier = Barrier<const RankPartition*, int>;
-  /// [set] of a partition; null where no rank is this process's.
-  using GroupBarriers = std::vector<std::unique_ptr<StatisticsBarrier>>;
-
-  World& world() const { return options_.world; }
   void end_waits() override;
   std::size_t own_index(int rank) const;
-  std::vector<int> own_ranks_of(const std::vector<int>& ranks) const;
-  std::vector<int> all_ranks() const { return contiguous_groups(size(), 0).front(); }
   /// `ranks`: of this process.
   template <typename Message, typename Answer>
   Barrier<Message, Answer>& make_barrier(std::vector<int> ranks,
@@ -145,13 +139,7 @@ class SyncGroup final : private Failure::Listener {
     masters_.push_back(std::move(barrier));
     return made;
   }
-  void add_partition(const RankPartition& sets);
-  std::optional<int> find_partition(const RankPartition& sets) const;
-  int answer_join(std::span<const RankPartition* const> wanted);
   std::optional<SyncMaster::Wait> longest_wait() const;
-  std::optional<SyncMaster::Wait> gathering() const;
-  Bytes broadcast(const Bytes& own);
-  void mark_gathering(std::optional<threading::Clock::time_point> since);
 
   const SyncGroupOptions options_;
   const std::chrono::microseconds spin_;
@@ -163,18 +151,11 @@ class SyncGroup final : private Failure::Listener {
   mutable threading::Mutex masters_mutex_;
   std::vector<std::unique_ptr<SyncMaster>> masters_;
   bool on_host_ = false;  // Transport::on_host
-  JoinBarrier* joins_ = nullptr;
-  // [partition], changed only while all ranks wait in `joins_`
-  std::vector<RankPartition> partitions_;  // normalized
-  std::vector<GroupBarriers> barriers_;
-  int channels_ = kFirstGroupChannel;  // of the world, in use
-  const std::vector<int> peers_;
-  std::vector<std::span<const std::byte>> said_;  // [process] what an all_gather gives
-  mutable threading::Mutex gather_mutex_;
-  std::optional<threading::Clock::time_point> gathering_since_;  // an all_gather is under way
-  std::vector<std::unique_ptr<Communicator>> communicators_;     // [rank]
-  std::vector<std::unique_ptr<Recorder>> recorders_;             // [rank], or none
-  std::vector<std::unique_ptr<AllReduce>> all_reduces_;          // [rank], or none
+  std::unique_ptr<WorldLink> link_;
+  std::unique_ptr<ProcessGroups> groups_;
+  std::vector<std::unique_ptr<Communicator>> communicators_;  // [rank]
+  std::vector<std::unique_ptr<Recorder>> recorders_;          // [rank], or none
+  std::vector<std::unique_ptr<AllReduce>> all_reduces_;       // [rank], or none
   std::unique_ptr<Watchdog> watchdog_;  // last: its thread reads the members above
 };
 

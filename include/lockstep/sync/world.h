@@ -147,6 +147,8 @@ struct RankLayout {
   }
   int process_of(int rank) const;
   std::vector<int> peers() const;  // the other processes
+  /// Those of the ranks that are this process's.
+  std::vector<int> own_of(const std::vector<int>& ranks) const;
   /// "process 1 (hostb, replicas 4 to 7)".
   std::string describe(int of_process) const;
   /// "replica 5 (cpu:1)", or "replica 5 (cpu:1 of hostb)".
