@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
 """Builds and runs the programs of docs/do/library.md and of examples/ against an installed copy, outside of the source tree.
 
-    library_test.py SOURCE BUILD [--cpu-only]
+    library_test.py SOURCE BUILD [--cpu-only PROGRAM]
 
---cpu-only: against a copy that is built for it, without CUDA; BUILD is then not looked at.
+--cpu-only: against a copy that is built for it, without CUDA. That takes as long as the build itself, so only the first part of
+a check that is done in parts does it ($LOCKSTEP_CHECK_PART, K/N; all where it is not set). The others test what makes a build
+without CUDA the same: it compiles every source with the command that it has beside CUDA, and PROGRAM, which is linked from
+BUILD's objects without the kernels, works.
 
 Every C++ block of the page that begins with `// NAME.cpp` is a program; the first is also built by pkg-config
 alone, and with the shared library. A program that fails, or that does not print what the page says it prints, fails
 the test. A plugin that holds the archive is loaded by a program that knows nothing of it, and trains.
 """
+import json
 import os
 import pathlib
 import re
@@ -140,6 +144,29 @@ def build_cpu_only(source, build):
     run("cmake", "--build", build, "--parallel", os.cpu_count())
 
 
+def compile_commands(source, build, *options):
+    """{a source of src/: the command that compiles it, without the build's folder}."""
+    run("cmake", "-S", source, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DLOCKSTEP_TESTS=OFF",
+        "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON", *options)
+    entries = json.loads((build / "compile_commands.json").read_text())
+    return {entry["file"]: entry["command"].replace(str(build), "BUILD") for entry in entries
+            if pathlib.Path(entry["file"]).is_relative_to(source / "src")}
+
+
+def check_same_without_cuda(source, build, program, folder):
+    beside, without = (compile_commands(source, folder / name, f"-DLOCKSTEP_CUDA={cuda}")
+                       for name, cuda in (("beside", "TOOLKIT"), ("without", "OFF")))
+    other = sorted(file for file in beside.keys() | without.keys() if beside.get(file) != without.get(file))
+    if other or len(without) < 100:
+        sys.exit(f"of {len(without)} sources these are compiled otherwise without CUDA: {other[:10]}")
+    print(f"{len(without)} sources are compiled without CUDA by the commands that they have beside it")
+    run("cmake", "--build", build, "--target", program.name)
+    if "this build is for the CPU only" not in run(program, "doctor"):
+        sys.exit(f"{program} says nothing of a build for the CPU only")
+    run(program, "selftest", "-d", "cpu:2")
+    print(f"{program.name} is linked without kernels, and its self-test passes")
+
+
 def main():
     source, build = (pathlib.Path(word).resolve() for word in sys.argv[1:3])
     programs = programs_of((source / "docs/do/library.md").read_text())
@@ -150,6 +177,8 @@ def main():
         prefix, user = folder / "prefix", folder / "user"
         user.mkdir()
         if "--cpu-only" in sys.argv:
+            if not os.environ.get("LOCKSTEP_CHECK_PART", "1/1").startswith("1/"):
+                return check_same_without_cuda(source, build, pathlib.Path(sys.argv[4]).resolve(), folder)
             build = folder / "cpu_only"
             build_cpu_only(source, build)
         run("cmake", "--install", build, "--prefix", prefix)
