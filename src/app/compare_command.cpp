@@ -29,10 +29,13 @@ struct CompareArguments {
   CommonArguments common;
   std::vector<std::filesystem::path> inputs;  // one CONFIG, or run folders
   std::vector<std::string> modes;             // --modes local,sync,ghost
+  std::vector<std::int64_t> images;           // --images-per-device 1,2,4; empty: no curve
   int seeds = 3;                              // --seeds N: seeds 0 .. N-1
   bool verbose = false;                       // --verbose: the runs' own lines, too
   bool no_images = false;                     // --no-images: none in report.html
 };
+
+constexpr std::int64_t kMostImages = 1'000'000;
 
 /// Lines for people: stdout, or stderr when stdout is for JSON.
 void say(const CompareArguments& arguments, const std::string& line) {
@@ -81,6 +84,7 @@ CompareRequest request_of(const CompareArguments& arguments) {
   request.config = arguments.inputs.front();
   request.overrides = arguments.common.overrides;
   request.modes = arguments.modes;
+  request.images = arguments.images;
   request.seeds = arguments.seeds;
   request.devices = arguments.common.devices;
   request.output = arguments.common.output;
@@ -100,6 +104,8 @@ int train_and_compare(const CompareArguments& arguments) {
   for (const std::string& line : describe(plan, arguments.seeds)) {
     if (first) say(arguments, line);
   }
+  // Before so many trainings one wants to know; only then is it worth the steps.
+  if (!arguments.images.empty()) say(arguments, "  " + describe(estimate_time(plan)));
   std::optional<ComparedRuns> runs;
   {
     const StopSignals signals;
@@ -132,7 +138,8 @@ int compare_folders(const CompareArguments& arguments) {
 void check_for_folders(const Options& options, const CompareArguments& arguments) {
   std::error_code unknown;
   if (!fs::is_directory(arguments.inputs.front(), unknown)) return;
-  for (const char* option : {"--modes", "--seeds", "--verbose", "--devices", "--set"}) {
+  for (const char* option :
+       {"--modes", "--images-per-device", "--seeds", "--verbose", "--devices", "--set"}) {
     if (!options.given(option)) continue;
     throw ConfigError(fmt::format(
         "{} goes with a configuration to train; runs are compared as they are", option));
@@ -145,6 +152,12 @@ void declare_compare(Options& options, CompareArguments& arguments) {
       .required();
   options.add("--modes", arguments.modes, "values of bn.mode; default: local,sync")
       .takes("local|sync|ghost|group|instance|layer|frozen|renorm,...")
+      .separated_by_commas();
+  options
+      .add("--images-per-device", arguments.images,
+           "a curve: so many images of the batch share statistics, as slices of a device")
+      .takes_count(1, kMostImages)
+      .takes("N,...")
       .separated_by_commas();
   options.add_flag("--verbose,-v", arguments.verbose,
                    "print the runs' own lines also where the output is no terminal");
@@ -188,6 +201,9 @@ Command compare_command() {
             "-o runs/compare",
             "four trainings, a table and report.html; the same command goes on after an "
             "interruption"},
+           {"lockstep compare data/configs/quickstart.toml --modes local,sync "
+            "--images-per-device 1,2,4 -s batch.global=8 --seeds 2 -d cpu:1 -o runs/curve",
+            "the curve: what 1, 2 and 4 images per device reach"},
            {"lockstep compare runs/compare --json", "the table of trainings that are there"}},
       .by_several_processes = true,
       .declare = declares(declare_compare, run_compare)};

@@ -98,6 +98,8 @@ template CommandOption Options::add(const std::string&, std::vector<std::filesys
                                     const std::string&);
 template CommandOption Options::add(const std::string&, int&, const std::string&);
 template CommandOption Options::add(const std::string&, std::int64_t&, const std::string&);
+template CommandOption Options::add(const std::string&, std::vector<std::int64_t>&,
+                                    const std::string&);
 template CommandOption Options::add(const std::string&, double&, const std::string&);
 
 CommandOption Options::add_flag(const std::string& names, bool& value, const std::string& says) {

@@ -122,10 +122,15 @@ Measured check_repeats(const std::vector<Device>& devices, const NormLayer& norm
   return difference(trained(options), first);
 }
 
-Measured check_virtual(const SelftestDevices& devices) {
-  return difference(trained(small_training(devices.replicas(1), GhostBatchNorm(4))),
-                    trained(small_training(devices.replicas(4), BatchNorm2d())));
+/// Slices of one device take the places of four devices.
+Measured check_virtual(const SelftestDevices& devices, const NormLayer& slices,
+                       const NormLayer& whole) {
+  return difference(trained(small_training(devices.replicas(1), slices)),
+                    trained(small_training(devices.replicas(4), whole)));
 }
+
+/// Whose corrections grow from the first step on.
+NormLayer renorm(int slices) { return BatchRenorm({.renorm_warmup = 1, .renorm_slices = slices}); }
 
 // --- weights from one kind of BatchNorm to the other ---
 
@@ -348,7 +353,10 @@ SelftestChecks training_checks(const SelftestDevices& devices) {
       [several] { return check_repeats(several, SyncBatchNorm()); });
   add("local, repeated with random delays", kAll, 0,
       [several] { return check_repeats(several, BatchNorm2d()); });
-  add("ghost(4), one device = local, four", kAll, 0, [devices] { return check_virtual(devices); });
+  add("ghost(4), one device = local, four", kAll, 0,
+      [devices] { return check_virtual(devices, GhostBatchNorm(4), BatchNorm2d()); });
+  add("renorm of 4 slices, one device = renorm, four", kAll, 0,
+      [devices] { return check_virtual(devices, renorm(4), renorm(1)); });
   for (const bool adamw : {false, true}) {
     add(concat("sync, ", kSteps, " steps of ", adamw ? "AdamW" : "SGD"),
         "weights, statistics, norm; plain loops in double", 8 * kSteps * kRounding,

@@ -12,19 +12,21 @@ namespace {
 using Summaries = std::vector<const TrainSummary*>;
 
 struct RunsOfMode {
-  std::string mode;
+  Cell cell;
   Summaries runs;  // in order of seeds
 };
 
 std::vector<RunsOfMode> group_by_mode(std::span<const TrainSummary> runs) {
   std::vector<RunsOfMode> groups;
+  const bool curve = are_of_curve(runs);
   for (const TrainSummary& run : runs) {
+    const Cell cell = cell_of(run, curve);
     auto group = std::find_if(groups.begin(), groups.end(),
-                              [&](const RunsOfMode& g) { return g.mode == run.bn_mode; });
-    if (group == groups.end()) group = groups.insert(groups.end(), {run.bn_mode, {}});
+                              [&](const RunsOfMode& g) { return g.cell.label() == cell.label(); });
+    if (group == groups.end()) group = groups.insert(groups.end(), {cell, {}});
     for (const TrainSummary* other : group->runs) {
       if (other->seed == run.seed) {
-        throw ConfigError(concat("two runs of mode ", run.bn_mode, " with seed ", run.seed, ": ",
+        throw ConfigError(concat("two runs of mode ", cell.label(), " with seed ", run.seed, ": ",
                                  other->run.string(), " and ", run.run.string(),
                                  "; leave one of them out"));
       }
@@ -34,6 +36,11 @@ std::vector<RunsOfMode> group_by_mode(std::span<const TrainSummary> runs) {
   for (RunsOfMode& group : groups) {
     std::sort(group.runs.begin(), group.runs.end(),
               [](const TrainSummary* a, const TrainSummary* b) { return a->seed < b->seed; });
+  }
+  if (curve) {
+    std::sort(groups.begin(), groups.end(), [](const RunsOfMode& a, const RunsOfMode& b) {
+      return comes_before(a.cell, b.cell);
+    });
   }
   return groups;
 }
@@ -97,7 +104,8 @@ void add_other_stats(ModeResult& result, const Summaries& runs) {
 
 ModeResult summarize(const RunsOfMode& group) {
   ModeResult result;
-  result.mode = group.mode;
+  result.cell = group.cell;
+  result.mode = group.cell.label();
   result.devices = group.runs.front()->placement;
   for (const TrainSummary* run : group.runs) {
     if (const auto reached = score(run->evaluation)) result.score[run->seed] = *reached;
@@ -137,7 +145,7 @@ PairedDifference difference(const ModeResult& a, const ModeResult& b, const std:
   return pair;
 }
 
-void adjust(std::vector<PairedDifference>& pairs) {
+void adjust_by_holm(std::vector<PairedDifference>& pairs) {
   std::vector<double> p_values;
   for (const PairedDifference& pair : pairs) {
     if (pair.p_value) p_values.push_back(*pair.p_value);
@@ -145,8 +153,40 @@ void adjust(std::vector<PairedDifference>& pairs) {
   const std::vector<double> adjusted = holm_adjust(p_values);
   auto next = adjusted.begin();
   for (PairedDifference& pair : pairs) {
-    if (pair.p_value) pair.p_holm = *next++;
+    if (pair.p_value) pair.p_adjusted = *next++;
   }
+}
+
+void compare_all(Comparison& comparison) {
+  for (std::size_t b = 0; b < comparison.modes.size(); ++b) {
+    for (std::size_t a = b + 1; a < comparison.modes.size(); ++a) {
+      comparison.pairs.push_back(
+          difference(comparison.modes[a], comparison.modes[b], comparison.score));
+    }
+  }
+  adjust_by_holm(comparison.pairs);
+  comparison.adjustment.together = comparison.pairs.size();
+}
+
+/// Each is tested at the whole level as long as those before it have shown a difference (Maurer et
+/// al. 1995): of all p-values up to it the largest counts.
+void compare_steps(Comparison& comparison, std::vector<CurveStep>& steps) {
+  std::string mode;
+  double largest = 0;
+  for (CurveStep& step : steps) {
+    if (step.mode != mode) mode = step.mode, largest = 0;
+    step.pair = comparison.pairs.size();
+    PairedDifference& pair = comparison.pairs.emplace_back(
+        difference(comparison.modes[step.a], comparison.modes[step.b], comparison.score));
+    largest = std::max(largest, pair.p_value.value_or(1));
+    if (pair.p_value) pair.p_adjusted = largest;
+  }
+}
+
+std::vector<Cell> cells_of(const Comparison& comparison) {
+  std::vector<Cell> cells;
+  for (const ModeResult& mode : comparison.modes) cells.push_back(mode.cell);
+  return cells;
 }
 
 /// Runs are comparable when they agree in everything but mode and seed, as far as their summaries
@@ -179,15 +219,22 @@ Comparison compare_runs(std::span<const TrainSummary> runs) {
   Comparison comparison;
   comparison.score = score_name(common_task(runs));
   for (const RunsOfMode& group : group_by_mode(runs)) comparison.modes.push_back(summarize(group));
-  for (std::size_t b = 0; b < comparison.modes.size(); ++b) {
-    for (std::size_t a = b + 1; a < comparison.modes.size(); ++a) {
-      comparison.pairs.push_back(
-          difference(comparison.modes[a], comparison.modes[b], comparison.score));
-    }
+  comparison.curve = curve_of(cells_of(comparison), runs.front().global_batch);
+  if (comparison.curve) {
+    comparison.adjustment = {"p_sequence", "p (in sequence)", 1};
+    compare_steps(comparison, comparison.curve->synchronizing);
+    compare_steps(comparison, comparison.curve->more_images);
+  } else {
+    compare_all(comparison);
   }
-  adjust(comparison.pairs);
   comparison.warnings = find_warnings(runs);
   return comparison;
+}
+
+std::optional<Interval> score_interval(const ModeResult& mode) {
+  std::vector<double> scores;
+  for (const auto& [seed, reached] : mode.score) scores.push_back(reached);
+  return t_interval(scores, 1 - kLevel);
 }
 
 std::set<std::uint64_t> all_seeds(const Comparison& comparison) {

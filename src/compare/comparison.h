@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "compare/curve.h"
 #include "compare/statistics.h"
 #include "run/summary.h"
 
@@ -30,9 +31,10 @@ struct LayerComparison {
   double log_var_ratio = 0;  // |log| of a part's variance over the whole batch's
 };
 
-/// All runs of one mode, in order of seeds.
+/// All runs of one mode, on a curve of one cell, in order of seeds.
 struct ModeResult {
-  std::string mode;
+  Cell cell;
+  std::string mode;                       // the cell's label
   std::string devices;                    // RankLayout::placement
   std::map<std::uint64_t, double> score;  // [seed], in percent; runs without one are left out
   MeanSpread score_spread;
@@ -55,7 +57,7 @@ struct PairedDifference {
   MeanSpread spread;
   std::optional<Interval> interval;   // 1 - kLevel, Student's t
   std::optional<double> p_value;      // exact sign-flip test
-  std::optional<double> p_holm;       // adjusted for all pairs of the comparison
+  std::optional<double> p_adjusted;   // for those that are tested with it
   double smallest_p = 1;              // that so many seeds can give
   std::vector<std::string> unscored;  // of a and b, those that have no defined score at all
 };
@@ -67,17 +69,29 @@ struct FailedRun {
   std::string error;
 };
 
+/// How p-values are adjusted for testing several.
+struct Adjustment {
+  const char* key = "p_holm";      // in JSON
+  const char* title = "p (Holm)";  // in tables
+  std::size_t together = 0;        // how many share the level
+};
+
 struct Comparison {
   std::string score;  // what the runs are compared by: "mIoU" or "top1"
   std::vector<ModeResult> modes;
-  std::vector<PairedDifference> pairs;  // later mode minus earlier mode
-  std::vector<std::string> warnings;    // why the runs may not be comparable
-  std::vector<FailedRun> failed;        // `add_failed`
+  std::vector<PairedDifference> pairs;  // later mode minus earlier mode, or the curve's steps
+  Adjustment adjustment;
+  std::optional<Curve> curve;         // of runs with --images-per-device
+  std::vector<std::string> warnings;  // why the runs may not be comparable
+  std::vector<FailedRun> failed;      // `add_failed`
 };
 
 /// Groups the runs by mode (in the order of first appearance). Throws ConfigError when two runs
 /// have the same mode and seed or are of different tasks, or there are none.
 Comparison compare_runs(std::span<const TrainSummary> runs);
+
+/// Student's interval of the mean score; none below two seeds.
+std::optional<Interval> score_interval(const ModeResult& mode);
 
 /// Of all modes.
 std::set<std::uint64_t> all_seeds(const Comparison& comparison);
@@ -105,11 +119,18 @@ struct Verdict {
   std::string text() const { return evidence.empty() ? claim : claim + " " + evidence; }
 };
 
-/// `pairs`: how many differences are tested together.
+/// `pairs`: how many differences share the level (Adjustment::together).
 Verdict verdict(const PairedDifference& pair, std::size_t pairs);
+
+/// For how many images per device `sync` is better than `local`, in a clause. REQUIRES: a curve
+/// with both.
+std::string synchronizing_claim(const Comparison& comparison);
 
 /// "better", "alike", "too few seeds", "undecided", "not comparable".
 const char* to_string(Verdict::Kind kind);
+
+/// The curve's scores as a table, and what is to be known to read it. REQUIRES: a curve.
+std::string curve_table(const Comparison& comparison);
 
 /// "1 seed", "2 seeds".
 std::string count_of(std::int64_t count, const char* noun);

@@ -48,8 +48,8 @@ Json mode_json(const ModeResult& mode, const std::string& score) {
           {"batch_norms", layers_json(mode.layers)}};
 }
 
-Json pair_json(const PairedDifference& pair, std::size_t pairs) {
-  const Verdict shown = verdict(pair, pairs);
+Json pair_json(const PairedDifference& pair, const Adjustment& adjustment) {
+  const Verdict shown = verdict(pair, adjustment.together);
   Json interval = nullptr;
   if (pair.interval) interval = {pair.interval->low, pair.interval->high};
   return {
@@ -63,10 +63,47 @@ Json pair_json(const PairedDifference& pair, std::size_t pairs) {
       {"confidence", 1 - kLevel},
       {"interval", interval},
       {"p_value", number(pair.p_value)},
-      {"p_holm", number(pair.p_holm)},
+      {adjustment.key, number(pair.p_adjusted)},
       {"smallest_p", pair.smallest_p},
       {"verdict",
        {{"kind", to_string(shown.kind)}, {"text", shown.claim}, {"more_seeds", shown.more_seeds}}}};
+}
+
+Json point_json(const CurveLine& line, const CurvePoint& point, const Comparison& comparison) {
+  const ModeResult& cell = comparison.modes[point.cell];
+  Json interval = nullptr;
+  if (const auto found = score_interval(cell)) interval = {found->low, found->high};
+  return {{"images", line.flat ? Json(nullptr) : Json(point.images)},
+          {"cell", cell.mode},
+          {comparison.score, spread_json(cell.score_spread)},
+          {"interval", interval}};
+}
+
+Json steps_json(const std::vector<CurveStep>& steps, const Comparison& comparison) {
+  Json list = Json::array();
+  for (const CurveStep& step : steps) {
+    list.push_back({{"mode", step.mode},
+                    {"images", step.images},
+                    {"a", comparison.pairs[step.pair].a},
+                    {"b", comparison.pairs[step.pair].b}});
+  }
+  return list;
+}
+
+/// Its differences stand among the pairs.
+Json curve_json(const Comparison& comparison, const Curve& curve) {
+  Json lines = Json::array();
+  for (const CurveLine& line : curve.lines) {
+    Json points = Json::array();
+    for (const CurvePoint& point : line.points)
+      points.push_back(point_json(line, point, comparison));
+    lines.push_back({{"mode", line.mode}, {"points", points}});
+  }
+  return {{"global_batch", curve.batch},
+          {"images_per_device", curve.images},
+          {"lines", lines},
+          {"synchronizing", steps_json(curve.synchronizing, comparison)},
+          {"more_images", steps_json(curve.more_images, comparison)}};
 }
 
 }  // namespace
@@ -78,13 +115,14 @@ std::string to_json(const Comparison& comparison) {
   }
   Json pairs = Json::array();
   for (const PairedDifference& pair : comparison.pairs) {
-    pairs.push_back(pair_json(pair, comparison.pairs.size()));
+    pairs.push_back(pair_json(pair, comparison.adjustment));
   }
   Json failed = Json::array();
   for (const FailedRun& run : comparison.failed)
     failed.push_back({{"mode", run.mode}, {"seed", run.seed}, {"error", run.error}});
-  const Json root{{"schema", 1},    {"score", comparison.score},       {"modes", modes},
-                  {"pairs", pairs}, {"warnings", comparison.warnings}, {"failed", failed}};
+  Json root{{"schema", 1},    {"score", comparison.score},       {"modes", modes},
+            {"pairs", pairs}, {"warnings", comparison.warnings}, {"failed", failed}};
+  if (comparison.curve) root["curve"] = curve_json(comparison, *comparison.curve);
   return json_text(root, 2) + "\n";
 }
 

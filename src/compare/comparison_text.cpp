@@ -54,13 +54,13 @@ std::string accuracy_table(const Comparison& comparison) {
 }
 
 std::string pair_table(const Comparison& comparison) {
-  Table table{{"difference in " + comparison.score, "mean", "95 % interval", "p", "p (Holm)",
-               "smallest p", "seeds"},
+  Table table{{"difference in " + comparison.score, "mean", "95 % interval", "p",
+               comparison.adjustment.title, "smallest p", "seeds"},
               {}};
   for (const PairedDifference& pair : comparison.pairs) {
     table.rows.push_back({pair.a + " - " + pair.b, format_signed(pair.spread.mean, 2),
                           bracket(pair.interval), format_number(pair.p_value, 3),
-                          format_number(pair.p_holm, 3), format_number(pair.smallest_p, 3),
+                          format_number(pair.p_adjusted, 3), format_number(pair.smallest_p, 3),
                           std::to_string(pair.seeds.size())});
   }
   return to_markdown(table);
@@ -144,9 +144,12 @@ std::string layers_section(const Comparison& comparison) {
 
 std::string answers(const Comparison& comparison) {
   std::string text;
+  if (comparison.curve && !comparison.curve->synchronizing.empty()) {
+    text += synchronizing_claim(comparison) + ".\n";
+  }
   for (const PairedDifference& pair : comparison.pairs) text += answer(pair) + "\n";
   for (const PairedDifference& pair : comparison.pairs) {
-    text += verdict(pair, comparison.pairs.size()).claim + ".\n";
+    text += verdict(pair, comparison.adjustment.together).claim + ".\n";
   }
   if (comparison.pairs.empty()) {
     text = "One mode only (" + comparison.modes.front().mode + "): nothing to compare\n";
@@ -194,6 +197,7 @@ std::string answer(const PairedDifference& pair) {
 std::string to_markdown(const Comparison& comparison) {
   std::string text = answers(comparison);
   for (const std::string& warning : comparison.warnings) text += "Warning: " + warning + "\n";
+  if (comparison.curve) text += "\n" + curve_table(comparison);
   text += "\n" + accuracy_table(comparison);
   if (!comparison.pairs.empty()) text += "\n" + pair_table(comparison);
   const std::string other = other_stats_table(comparison);

@@ -1,11 +1,13 @@
 #include "compare/planned_runs.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
 #include <numeric>
 
+#include "compare/planned_cells.h"
 #include "config/config.h"
 #include "lockstep/backend/backend.h"
 #include "lockstep/core/check.h"
@@ -13,6 +15,7 @@
 #include "lockstep/parallel/data_parallel.h"
 #include "run/report_text.h"
 #include "run/run_folder.h"
+#include "train/plan.h"
 
 namespace lockstep {
 namespace {
@@ -45,45 +48,38 @@ std::vector<std::string> modes_of(const CompareRequest& request) {
   return modes;
 }
 
-/// The overrides that make a run of the configuration. A slice of mode `ghost` takes the place of
-/// a device: one device, as many slices as there are devices, the same global batch.
-std::vector<std::string> run_overrides(const CompareRequest& request, const std::string& mode,
-                                       int seed, int devices, std::int64_t global_batch) {
+/// The overrides that make a run of the configuration.
+std::vector<std::string> run_overrides(const CompareRequest& request, const PlannedCell& cell,
+                                       int seed) {
   std::vector<std::string> overrides = request.overrides;
-  overrides.push_back("bn.mode=" + mode);
+  overrides.insert(overrides.end(), cell.overrides.begin(), cell.overrides.end());
   overrides.push_back("run.seed=" + std::to_string(seed));
   // Whether other running statistics would close the gap is part of the answer.
   if (!overrides_key(overrides, "run.eval_all_stats")) {
     overrides.push_back("run.eval_all_stats=true");
   }
-  if (is_ghost(mode)) {
-    overrides.push_back("batch.global=" + std::to_string(global_batch));
-    if (devices > 1 && !overrides_key(overrides, "bn.virtual_devices")) {
-      overrides.push_back("bn.virtual_devices=" + std::to_string(devices));
-    }
-  }
   return overrides;
 }
 
 /// The one that a comparison has begun under the mode's former name goes on.
-fs::path run_folder_of(const fs::path& comparison, const std::string& mode, int seed) {
+fs::path run_folder_of(const fs::path& comparison, const Cell& cell, int seed) {
   const fs::path former = comparison / fmt::format("virtual-s{}", seed);
-  if (is_ghost(mode) && fs::exists(former)) return former;
-  return comparison / fmt::format("{}-s{}", mode, seed);
+  if (is_ghost(cell.mode) && fs::exists(former)) return former;
+  return comparison / fmt::format("{}-s{}", cell.folder(), seed);
 }
 
-TrainRequest make_request(const CompareRequest& request, const ComparisonPlan& plan,
-                          const std::string& devices, const std::string& mode, int seed,
-                          std::int64_t global_batch) {
+PlannedRun make_run(const CompareRequest& request, const ComparisonPlan& plan,
+                    const std::string& devices, const PlannedCell& cell, int seed) {
   TrainRequest run;
-  run.config = load_config(request.config,
-                           run_overrides(request, mode, seed, plan.layout.ranks(), global_batch),
-                           &run.warnings, *request.tables);
-  run.devices = is_ghost(mode) ? single_device(parse_devices(devices).front()) : devices;
-  run.output = run_folder_of(plan.folder, mode, seed);
+  run.config = load_config(request.config, run_overrides(request, cell, seed), &run.warnings,
+                           *request.tables);
+  run.devices = cell.on_one_device ? single_device(parse_devices(devices).front()) : devices;
+  run.output = run_folder_of(plan.folder, cell.cell, seed);
   run.console = request.console;
   run.program = request.program;
-  return run;
+  run.images_per_device = cell.cell.images;
+  const std::string placement = cell.on_one_device ? run.devices : plan.layout.placement(devices);
+  return {cell.cell, std::move(run), placement};
 }
 
 /// Throws ConfigError unless the run in the folder is this very one.
@@ -134,6 +130,25 @@ std::string describe_rest(const std::vector<std::chrono::duration<double>>& trai
                      format_duration(mean * static_cast<double>(missing)));
 }
 
+constexpr int kTimedSteps = 3;
+
+/// Of a whole run: steps and the evaluations at its end.
+double seconds_of(const TrainSummary& run) {
+  const auto evaluations = static_cast<double>(1 + run.other_stats.size());
+  return static_cast<double>(run.iterations) * run.times.step +
+         evaluations * run.evaluation.seconds;
+}
+
+/// The same by a few steps; none where they fail, as the training then will.
+std::optional<double> measured_seconds(const PlannedRun& run) {
+  try {
+    return plan_training(run.request.config, parse_devices(run.request.devices), kTimedSteps)
+        .total_seconds;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
 /// Whether the error may be this mode's alone, so that the others are worth training.
 bool is_of_mode(const std::exception& error) {
   if (threads_left_behind()) return false;
@@ -151,7 +166,7 @@ bool train_run(const PlannedRun& run, bool alone, ComparedRuns& runs) {
   } catch (const Error& error) {
     if (!alone || !is_of_mode(error)) throw;
     if (!runs.first_failure) runs.first_failure = std::current_exception();
-    runs.failed.push_back({run.mode, run.request.config.run.seed, error.what()});
+    runs.failed.push_back({run.cell.label(), run.request.config.run.seed, error.what()});
     return false;
   }
 }
@@ -178,7 +193,7 @@ class Training {
   bool finish(std::size_t index) {
     PlannedRun& run = plan_.runs[index];
     const std::string name = fmt::format("[{}/{}] {} seed {}", index + 1, plan_.runs.size(),
-                                         run.mode, run.request.config.run.seed);
+                                         run.cell.label(), run.request.config.run.seed);
     std::optional<TrainSummary> have;
     world().on_first([&] { have = finished_run(run); });
     const std::string work = world().broadcast(have                 ? "done"
@@ -196,7 +211,7 @@ class Training {
 
   bool train(PlannedRun& run, const std::string& name, std::size_t index) {
     // Mode ghost takes one device, which process 0 has.
-    const bool together = !is_ghost(run.mode);
+    const bool together = !is_ghost(run.cell.mode);
     if (together) run.request.world = world();
     run.request.stop = request_.stop;
     const auto begin = std::chrono::steady_clock::now();
@@ -226,6 +241,7 @@ std::string common_hash(const TrainSummary& run, const Tables& tables) {
   config.run.seed = 0;
   config.bn.mode = BatchNormMode::kLocal;
   config.bn.virtual_devices = 1;
+  config.bn.renorm_slices = 1;
   config.batch.global = run.global_batch;
   config.batch.per_device.reset();
   return config_hash(config);
@@ -241,13 +257,16 @@ ComparisonPlan plan_comparison(const CompareRequest& request) {
   plan.modes = modes_of(request);
   plan.folder = request.output.empty() ? config.run.work_dir / (config.run.name + "-compare")
                                        : request.output;
-  const std::int64_t global_batch = config.global_batch(plan.layout.ranks());
+  if (!request.images.empty() && request.world.get().size() > 1) {
+    throw ConfigError(
+        "--images-per-device is for one process: slices of its devices stand for all others");
+  }
+  const std::vector<PlannedCell> cells =
+      plan_cells({plan.modes, request.images, request.overrides, plan.layout.ranks()}, config);
+  for (const PlannedCell& cell : cells) plan.cells.push_back(cell.cell);
   for (int seed = 0; seed < request.seeds; ++seed) {
-    for (const std::string& mode : plan.modes) {
-      TrainRequest run = make_request(request, plan, devices, mode, seed, global_batch);
-      const std::string placement = is_ghost(mode) ? run.devices : plan.layout.placement(devices);
-      plan.runs.push_back({mode, std::move(run), placement});
-    }
+    for (const PlannedCell& cell : cells)
+      plan.runs.push_back(make_run(request, plan, devices, cell, seed));
   }
   return plan;
 }
@@ -255,19 +274,56 @@ ComparisonPlan plan_comparison(const CompareRequest& request) {
 std::vector<std::string> describe(const ComparisonPlan& plan, int seeds) {
   std::vector<std::string> lines{
       fmt::format("compare: {} runs in {}", plan.runs.size(), plan.folder.string())};
-  for (std::size_t i = 0; i < plan.modes.size(); ++i) {
+  for (std::size_t i = 0; i < plan.cells.size(); ++i) {
     const PlannedRun& run = plan.runs[i];
-    lines.push_back(fmt::format("  {}: {}", run.mode, run.placement));
-    if (is_ghost(run.mode)) {
-      lines.back() += fmt::format(", {} slices", run.request.config.bn.virtual_devices);
-    }
+    const int slices = run.request.config.bn.slices();
+    lines.push_back(fmt::format("  {}: {}", run.cell.label(), run.placement));
+    if (is_ghost(run.cell.mode) || slices > 1)
+      lines.back() += fmt::format(", {}", count_of(slices, "slice"));
   }
-  if (plan.layout.ranks() == 1 && plan.modes.size() > 1) {
+  const bool curve = std::any_of(plan.cells.begin(), plan.cells.end(),
+                                 [](const Cell& cell) { return cell.images > 0; });
+  if (plan.layout.ranks() == 1 && plan.modes.size() > 1 && !curve) {
     lines.emplace_back(
         "  note: on one device local and sync are the same; -d cpu:4 makes four of it");
   }
-  lines.push_back("  " + describe_power(seeds, static_cast<int>(plan.modes.size())));
+  // A curve's differences are tested one after the other, each at the whole level.
+  lines.push_back("  " + describe_power(seeds, curve ? 2 : static_cast<int>(plan.modes.size())));
   return lines;
+}
+
+Estimate estimate_time(const ComparisonPlan& plan) {
+  Estimate estimate;
+  for (std::size_t cell = 0; cell < plan.cells.size(); ++cell) {
+    std::optional<TrainSummary> finished;
+    std::size_t missing = 0;
+    for (std::size_t i = cell; i < plan.runs.size(); i += plan.cells.size()) {
+      std::optional<TrainSummary> summary = read_summary(plan.runs[i].request.output);
+      missing += summary ? 0 : 1;
+      if (summary) finished = std::move(summary);
+    }
+    if (missing == 0) continue;
+    estimate.runs += missing;
+    const std::optional<double> seconds =
+        finished ? seconds_of(*finished) : measured_seconds(plan.runs[cell]);
+    if (!finished && seconds) ++estimate.measured;
+    if (!seconds) estimate.unknown.push_back(plan.cells[cell].label());
+    estimate.seconds += static_cast<double>(missing) * seconds.value_or(0);
+  }
+  return estimate;
+}
+
+std::string describe(const Estimate& estimate) {
+  if (estimate.runs == 0) return "all runs are done";
+  std::string text = fmt::format("about {} for {} to train, by ", format_duration(estimate.seconds),
+                                 count_of(static_cast<std::int64_t>(estimate.runs), "run"));
+  text += estimate.measured == 0
+              ? "the times of finished ones"
+              : fmt::format("{} steps and an evaluation timed now for {}", kTimedSteps,
+                            count_of(static_cast<std::int64_t>(estimate.measured), "kind"));
+  if (estimate.unknown.empty()) return text;
+  return fmt::format("{}; without {}, which could not take a step", text,
+                     fmt::join(estimate.unknown, ", "));
 }
 
 std::optional<ComparedRuns> train_runs(const CompareRequest& request, ComparisonPlan& plan) {

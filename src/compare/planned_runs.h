@@ -20,10 +20,12 @@ struct CompareRequest {
   std::filesystem::path config;
   std::vector<std::string> overrides = {};  // "key=value"
   std::vector<std::string> modes = {};      // empty: local and sync
-  int seeds = 3;                            // 0 .. seeds - 1
-  std::string devices = {};                 // DEVICES; empty: default_devices()
-  std::filesystem::path output = {};        // empty: <work_dir>/<name>-compare
-  Console console = Console::kWarnings;     // of the runs
+  /// A curve: how many images share statistics, each; empty: those of a device.
+  std::vector<std::int64_t> images = {};
+  int seeds = 3;                         // 0 .. seeds - 1
+  std::string devices = {};              // DEVICES; empty: default_devices()
+  std::filesystem::path output = {};     // empty: <work_dir>/<name>-compare
+  Console console = Console::kWarnings;  // of the runs
   std::string program = "lockstep";
   std::reference_wrapper<World> world = World::alone();
   const Tables* tables = &builtin_tables();
@@ -33,7 +35,7 @@ struct CompareRequest {
 };
 
 struct PlannedRun {
-  std::string mode;
+  Cell cell;
   TrainRequest request;
   std::string placement;  // RankLayout::placement
 };
@@ -42,14 +44,31 @@ struct ComparisonPlan {
   std::filesystem::path folder;
   RankLayout layout;  // of all processes, which have such devices each
   std::vector<std::string> modes;
+  std::vector<Cell> cells;       // those of a seed
   std::vector<PlannedRun> runs;  // seed by seed, so that an unfinished comparison has whole seeds
 };
 
-/// Throws ConfigError when a mode is named twice or a configuration cannot be read.
+/// Throws ConfigError when a mode or a number of images is named twice, when images do not fit the
+/// batch and the devices, or a configuration cannot be read.
 ComparisonPlan plan_comparison(const CompareRequest& request);
 
 /// What will be trained and what so many seeds can show, in lines.
 std::vector<std::string> describe(const ComparisonPlan& plan, int seeds);
+
+/// How long a plan will take.
+struct Estimate {
+  double seconds = 0;
+  std::size_t runs = 0;      // that are missing
+  std::size_t measured = 0;  // cells whose steps were timed now; the others have finished runs
+  std::vector<std::string> unknown = {};  // cells that could not be measured
+};
+
+/// Of the runs that are missing: from a finished run of the same cell, or else from a few steps of
+/// it. Throws nothing for a cell that cannot train.
+Estimate estimate_time(const ComparisonPlan& plan);
+
+/// In a line: of what the estimate is made.
+std::string describe(const Estimate& estimate);
 
 struct ComparedRuns {
   std::vector<TrainSummary> finished;

@@ -35,8 +35,10 @@ std::string evidence(const Told& told, const PairedDifference& pair, std::size_t
   }
   text += count_of(pair.seeds.size(), "seed");
   if (pair.p_value) text += fmt::format(", p = {:.3g}", *pair.p_value);
-  if (pairs > 1 && pair.p_holm) {
-    text += fmt::format(", with {} differences tested {:.3g}", pairs, *pair.p_holm);
+  if (pairs > 1 && pair.p_adjusted) {
+    text += fmt::format(", with {} differences tested {:.3g}", pairs, *pair.p_adjusted);
+  } else if (pair.p_adjusted > pair.p_value) {
+    text += fmt::format(", after those tested before {:.3g}", *pair.p_adjusted);
   }
   return "(" + text + ")";
 }
@@ -118,7 +120,7 @@ Verdict verdict(const PairedDifference& pair, std::size_t pairs) {
             seen(told, pair) + " with one seed: whether that is chance takes more seeds to tell",
             "", more};
   }
-  const std::optional<double> p = pairs > 1 ? pair.p_holm : pair.p_value;
+  const std::optional<double> p = pair.p_adjusted;
   const bool better = p && *p <= kLevel && told.by > 0;
   Verdict result = better ? Verdict{Verdict::Kind::kBetter,
                                     fmt::format("{} is better than {} by {}", told.higher,

@@ -6,18 +6,31 @@
 // where a half without images is left out. Each image's values are computed by themselves, so that
 // neither the number of threads nor the order in which they finish shows in a bit of the sum.
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <cstring>
 
 namespace lockstep {
 
+/// How much room the largest node has that begins at an image and holds only images of [begin,
+/// end): a power of two, of which the images of the node are those before the end of the batch.
+inline std::int64_t largest_node(std::int64_t begin, std::int64_t end, std::int64_t batch) {
+  std::int64_t room = 1;
+  while (begin % (2 * room) == 0 && std::min(begin + 2 * room, batch) <= end &&
+         room < end - begin) {
+    room *= 2;
+  }
+  return room;
+}
+
 /// Partial sums that wait for their other half, at most, while images are added in order.
 inline std::int64_t image_tree_nodes(std::int64_t images) {
   return images <= 2 ? 1 : std::bit_width(static_cast<std::uint64_t>(images - 1));
 }
 
-/// Where an image goes; images come in order, from 0. take(node, first): into this node, which it
+/// Where an image goes; images come in order, from 0. Whole nodes of as much room go where images
+/// of that number among them would. take(node, first): into this node, which it
 /// begins where `first`. join(node): the node behind this one is complete and becomes part of it.
 template <typename Take, typename Join>
 void place_image(std::int64_t image, const Take& take, const Join& join) {

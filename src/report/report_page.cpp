@@ -17,6 +17,7 @@ std::string report_title(const fs::path& folder) {
 Page make_report(const ReportData& data, const Examples* examples) {
   Page page(data.title);
   add_answer(data, page);
+  add_images_curve(data, page);
   add_scores(data, page);
   add_curves(data, page);
   add_classes(data, page);

@@ -94,8 +94,11 @@ std::string describe_mode(const BatchNormConfig& bn, int devices) {
     case BatchNormMode::kFrozen:
       return "frozen: running statistics as they were loaded";
     case BatchNormMode::kRenorm:
-      return fmt::format("renorm: local, corrected by at most r = {} and d = {}", bn.renorm_max_r,
-                         bn.renorm_max_d);
+      return fmt::format("renorm: {}, corrected by at most r = {} and d = {}",
+                         bn.renorm_slices == 1
+                             ? "local"
+                             : fmt::format("{} slices of every device's part", bn.renorm_slices),
+                         bn.renorm_max_r, bn.renorm_max_d);
   }
   return to_string(bn.mode);
 }

@@ -138,6 +138,8 @@ template <typename Visitor, Of<TrainSummary> Record>
 void fields(Visitor& field, Record& summary) {
   field("config_hash", summary.config_hash);
   field("bn_mode", summary.bn_mode);
+  if (field.has("images_per_device", summary.images_per_device > 0))
+    field("images_per_device", summary.images_per_device);
   field("seed", summary.seed);
   field("devices", summary.devices);
   field.added("placement", summary.placement);

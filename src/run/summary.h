@@ -69,6 +69,7 @@ struct TrainSummary {
   std::filesystem::path run;  // the run folder
   std::string config_hash;
   std::string bn_mode;
+  std::int64_t images_per_device = 0;  // TrainRequest::images_per_device
   std::uint64_t seed = 0;
   std::string devices;    // of a process, as parse_devices reads it
   std::string placement;  // RankLayout::placement

@@ -44,6 +44,7 @@ void put(TensorMap& weights, const std::string& name, const void* values) {
 
 void put_statistics(const ReplicaStatistics& statistics, TensorMap& weights) {
   for (const BatchNormStatistics& layer : statistics) {
+    if (!weights.contains(layer.layer + ".running_mean")) continue;  // a later slice's
     put(weights, layer.layer + ".running_mean", layer.mean.data());
     put(weights, layer.layer + ".running_var", layer.var.data());
     put(weights, layer.layer + ".num_batches_tracked", &layer.num_batches_tracked);

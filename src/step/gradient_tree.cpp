@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/image_tree.h"
+
 namespace lockstep {
 namespace {
 
@@ -22,11 +24,7 @@ bool are_halves(const GradientNode& left, const GradientNode& right, std::int64_
 void add_largest_nodes(int rank, std::int64_t begin, std::int64_t end, std::int64_t batch,
                        std::vector<GradientNode>& nodes) {
   for (std::size_t part = 0; begin < end; ++part) {
-    std::int64_t room = 1;
-    while (begin % (2 * room) == 0 && node_end(begin, 2 * room, batch) <= end &&
-           room < end - begin) {
-      room *= 2;
-    }
+    const std::int64_t room = largest_node(begin, end, batch);
     nodes.push_back({begin, node_end(begin, room, batch), rank, part});
     begin = nodes.back().end;
   }

@@ -435,6 +435,7 @@ TrainSummary Trainer::summarize(TrainStatus status) {
                        .run = session_.folder.root,
                        .config_hash = config_hash(config),
                        .bn_mode = to_string(config.bn.mode),
+                       .images_per_device = request_.images_per_device,
                        .seed = config.run.seed,
                        .devices = session_.devices_text,
                        .placement = layout.placement(session_.devices_text),

@@ -31,6 +31,9 @@ struct TrainRequest {
   Console console = Console::kStdout;
   std::string program = "lockstep";  // how to call this program in the commands that are shown
   std::reference_wrapper<World> world = World::alone();  // the processes that train together
+  /// On a curve over them (compare): how many images share statistics, which the summary then says;
+  /// 0: of no curve.
+  std::int64_t images_per_device = 0;
   std::string fault;  // train/fault_injection.h; empty: the environment variable LOCKSTEP_FAULT
 };
 

@@ -135,6 +135,67 @@ TEST_CASE("an interrupted comparison continues where it stopped") {
   }
 }
 
+TEST_CASE("compare --images-per-device draws a curve, each computation of which is trained once") {
+  const ComparisonPlace place;
+  const auto with = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments{"compare",    place.config, "-o",
+                                       place.output, "-s",         "batch.global=4"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  };
+  const auto curve = [&](const std::string& images) {
+    return with({"--modes", "local,sync,group,renorm", "--images-per-device", images, "--seeds",
+                 "2", "-d", "cpu:1", "-s", "bn.groups=4", "-s", "bn.renorm_warmup=0.1"});
+  };
+  Process process(curve("1,2,4"));
+  REQUIRE(process.wait_for("[3/14] sync seed 0: training"));
+  process.send(SIGINT);
+  CHECK(process.wait().exit_code == 130);
+  const Outcome outcome = run_lockstep(curve("1,2,4"));
+  CAPTURE(outcome.err);
+  REQUIRE(outcome.exit_code == 0);
+  check_contains(outcome.out, "[1/14] local(1) seed 0: done before");
+  check_contains(outcome.out, "  local(1): cpu:1, 4 slices");
+  check_contains(outcome.out, " runs to train, by 3 steps and an evaluation timed now for ");
+  check_contains(outcome.out, "| images per device |");
+  check_contains(outcome.out, "sync - local(2) = ");
+  CHECK_FALSE(std::filesystem::exists(place.cell("local-n4-s0")));  // it is sync
+
+  // Two of the cells on devices, to the byte.
+  const auto on_devices = [&](const std::string& devices, const std::string& mode) {
+    const std::string run = (place.folder.path() / mode).string();
+    REQUIRE(run_lockstep({"train", place.config, "-d", devices, "-s", "bn.mode=" + mode, "-s",
+                          "batch.global=4", "-s", "bn.renorm_warmup=0.1", "--seed", "1", "-o", run})
+                .exit_code == 0);
+    return read_text(run + "/ckpt/last.safetensors");
+  };
+  const std::string last = "/ckpt/last.safetensors";
+  CHECK(on_devices("cpu:4", "local") == read_text(place.cell("local-n1-s1") + last));
+  CHECK(on_devices("cpu:2", "renorm") == read_text(place.cell("renorm-n2-s1") + last));
+  CHECK(on_devices("cpu:4", "sync") == read_text(place.cell("sync-s1") + last));
+  CHECK(read_text(place.cell("local-n2-s1") + last) != read_text(place.cell("sync-s1") + last));
+
+  // Its folder is the curve again, and more numbers are trained beside what is there.
+  const std::string json = read_text(place.cell("comparison.json"));
+  CHECK(Json::parse(json)["curve"]["images_per_device"] == Json{1, 2, 4});
+  CHECK(Json::parse(json)["warnings"].empty());
+  CHECK(run_lockstep({"compare", place.output, "--json"}).out == json);
+  check_contains(read_text(place.cell("report.html")), "<h2 id=\"images-per-device\">");
+  const Outcome figures = run_lockstep({"report", place.output, "--no-images", "--figures",
+                                        place.cell("figures"), "-o", place.cell("again.html")});
+  CHECK(figures.exit_code == 0);
+  check_contains(read_text(place.cell("figures/score_over_images.svg")), ">any</text>");
+  check_contains(run_lockstep(curve("4,1,2")).out, "all runs are done");
+
+  const Outcome uneven = run_lockstep(curve("3"));
+  CHECK(uneven.exit_code == 2);
+  check_contains(uneven.err, "cannot be cut into slices of 3; possible are 1, 2, 4");
+  CHECK(run_lockstep(curve("two")).exit_code == 2);
+  const Outcome folders = run_lockstep({"compare", place.output, "--images-per-device", "2"});
+  CHECK(folders.exit_code == 2);
+  check_contains(folders.err, "--images-per-device goes with a configuration to train");
+}
+
 TEST_CASE("compare reads finished runs and changes nothing") {
   const ComparisonPlace place;
   REQUIRE(run_lockstep(place.compare("local,sync")).exit_code == 0);

@@ -58,7 +58,7 @@ PairedDifference pair_of(const std::vector<double>& differences) {
   pair.spread = mean_spread(differences);
   pair.interval = t_interval(differences, 1 - kLevel);
   pair.p_value = sign_flip_p_value(differences);
-  pair.p_holm = pair.p_value;
+  pair.p_adjusted = pair.p_value;
   pair.smallest_p = smallest_p_value(static_cast<int>(differences.size()));
   return pair;
 }
@@ -118,7 +118,7 @@ TEST_CASE("three modes make three differences, adjusted together") {
   for (const int seed : {0, 1, 2}) runs.push_back(run("ghost", seed, 20 + 10 * seed));
   const Comparison comparison = compare_runs(runs);
   REQUIRE(comparison.pairs.size() == 3);
-  CHECK(comparison.pairs[0].p_holm.value() == doctest::Approx(0.75));
+  CHECK(comparison.pairs[0].p_adjusted.value() == doctest::Approx(0.75));
   CHECK(comparison.pairs[1].a == "ghost");
   CHECK(comparison.pairs[1].b == "local");
   CHECK(comparison.pairs[1].p_value.value() == 1.0);
@@ -249,7 +249,7 @@ TEST_CASE("verdicts: what too few seeds cannot settle is not called no differenc
   CHECK(contains(verdict(pair_of({3, 4, 5}), 1).claim, "3 seeds cannot settle which"));
   CHECK(contains(verdict(pair_of({3, -4, 5}), 1).claim, "3 seeds cannot settle which"));
   PairedDifference adjusted = pair_of({3, 4, 5, 3.5, 4.5, 4});
-  adjusted.p_holm = 3 * *adjusted.p_value;
+  adjusted.p_adjusted = 3 * *adjusted.p_value;
   CHECK(verdict(adjusted, 3).kind == Verdict::Kind::kTooFewSeeds);
   CHECK(verdict(adjusted, 3).more_seeds == 1);
 }

@@ -325,6 +325,9 @@ TEST_CASE("norms that stand in for synchronized BatchNorm have keys of their own
   check_contains(to_toml(renorm), "renorm_max_r = 3");
   check_contains(to_toml(renorm), "renorm_warmup = 0.03125");
   CHECK(renorm.bn.renorm_max_d == 2);
+  CHECK(to_toml(renorm).find("renorm_slices") == std::string::npos);
+  CHECK(renorm.bn.slices() == 1);
+  CHECK(config_from(kStreets, {"bn.mode=renorm", "bn.renorm_slices=4"}).bn.slices() == 4);
   CHECK_FALSE(renorm.bn.shares_statistics());
   CHECK(config_from(kStreets, {"bn.mode=frozen"}).bn.shares_statistics());
 }

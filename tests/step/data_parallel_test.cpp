@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "core/rng.h"
 #include "lockstep/core/check.h"
@@ -19,6 +21,14 @@ namespace {
 Outcome toy_outcome(const DataParallelOptions& options) {
   const auto run = make_toy(options);
   return outcome_of(*run, train(*run));
+}
+
+/// What its file of weights and its losses say of a run.
+std::pair<std::map<std::string, std::vector<std::byte>>, std::vector<double>> model_outcome(
+    DataParallel& run, std::vector<double> losses) {
+  std::map<std::string, std::vector<std::byte>> tensors;
+  for (const auto& [name, tensor] : run.state_dict()) tensors[name] = tensor.data;
+  return {tensors, std::move(losses)};
 }
 
 /// A network with dropout between two convolutions.
@@ -162,6 +172,42 @@ TEST_CASE("renorm trains on several devices, each by its own running statistics"
   const auto warming_up = make_toy(options);
   train(*warming_up, {9, 9, 7, 9});
   CHECK(parameters(*warming_up, 0) == parameters(*local, 0));
+}
+
+TEST_CASE("renorm on W devices is renorm of W slices on one, each with running statistics") {
+  // Slices of three and of two images are nodes of the tree of gradients, and pieces of them.
+  const std::vector<std::int64_t> batches{12, 12, 7, 12, 11};
+  const auto outcome = [&](int ranks, int slices, int warmup = 1) {
+    DataParallelOptions options = toy_options(ranks, BatchNormMode::kRenorm, 12);
+    options.norm.options.renorm_warmup = warmup;
+    options.norm.options.renorm_slices = slices;
+    DataParallel run(options);
+    return model_outcome(run, train(run, batches));
+  };
+  const auto devices = outcome(4, 1);
+  CHECK((outcome(1, 4) == devices));
+  CHECK_FALSE((outcome(1, 2) == devices));
+  CHECK_FALSE((outcome(1, 4, 100) == devices));  // there is something to correct
+  CHECK((outcome(1, 5) == outcome(5, 1)));
+}
+
+TEST_CASE("renorm's slices begin with the loaded statistics, and are in no file of weights") {
+  DataParallelOptions options = toy_options(1, BatchNormMode::kRenorm, 8);
+  options.norm.options.renorm_warmup = 0;
+  options.norm.options.renorm_slices = 4;
+  const auto run = std::make_unique<DataParallel>(options);
+  train(*run, {8, 8});
+  const TensorMap state = run->state_dict();
+  DataParallelOptions on_devices = toy_options(4, BatchNormMode::kRenorm, 8);
+  on_devices.norm.options.renorm_warmup = 0;
+  const auto devices = make_toy(on_devices);
+  CHECK(state.size() == devices->state_dict().size());
+  for (DataParallel* each : {run.get(), devices.get()}) {
+    each->load_state_dict(state);
+    each->set_optimizer_state(run->optimizer_state());
+  }
+  CHECK((model_outcome(*run, train(*run, {8, 8})) ==
+         model_outcome(*devices, train(*devices, {8, 8}))));
 }
 
 TEST_CASE("delays change no bit") {

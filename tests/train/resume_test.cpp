@@ -35,6 +35,7 @@ TEST_CASE("a run that was cut off and resumed is the run that was not") {
         {"bn.mode=virtual", "bn.virtual_devices=2"},
         {"bn.mode=local", "bn.freeze_at=0.5"},  // between the checkpoint and the end
         {"bn.mode=renorm", "bn.renorm_warmup=0.1"},
+        {"bn.mode=renorm", "bn.renorm_warmup=0.1", "bn.renorm_slices=2"},
         {"bn.mode=group", "bn.groups=2"},
         {"bn.mode=sync", "optim.type=adamw", "optim.head_lr_mult=10"}}) {
     CAPTURE(mode.back());

@@ -56,6 +56,7 @@ struct BatchNormOptions {
   float renorm_max_r = 3;             // kRenorm: the scale's correction is in [1 / it, it]
   float renorm_max_d = 5;             // kRenorm: the shift's is in [-it, it]
   std::int64_t renorm_warmup = 5000;  // kRenorm: batches without a correction (RenormLimits)
+  int renorm_slices = 1;              // kRenorm: as virtual_devices of kGhost
   RankPartition process_groups = {};  // kSync: which ranks share their statistics; empty: all
   float eps = 1e-5F;
   EpsMode eps_mode = EpsMode::kAdd;
@@ -63,6 +64,12 @@ struct BatchNormOptions {
   std::optional<double> momentum = 0.1;
   bool affine = true;
   bool track_running_stats = true;
+
+  /// Into how many slices a device's part of the batch is cut, each normalised by itself.
+  int slices() const {
+    if (mode == BatchNormMode::kRenorm) return renorm_slices;
+    return mode == BatchNormMode::kGhost ? virtual_devices : 1;
+  }
 
   template <typename Visitor>
   void visit_options(Visitor& v) {
@@ -80,6 +87,9 @@ struct BatchNormOptions {
       {.in = {.lo = 1}, .written = renorm || renorm_max_r != defaults.renorm_max_r});
     v("renorm_max_d", renorm_max_d, "renorm: the most that the mean is corrected by",
       {.in = limits::kNotNegative, .written = renorm || renorm_max_d != defaults.renorm_max_d});
+    v("renorm_slices", renorm_slices,
+      "renorm: slices per device, each corrected towards running statistics of its own",
+      {.in = {.lo = 1, .hi = 65536}, .written = renorm_slices != defaults.renorm_slices});
     v("eps", eps, "", {.in = limits::kPositive});
     v("eps_mode", eps_mode, "1/sqrt(var + eps) or 1/sqrt(max(var, eps))");
     v("momentum", momentum, "weight of the new value, or \"cumulative\"",
@@ -123,6 +133,8 @@ struct NormLayer {
   std::int64_t channel_groups(std::int64_t channels, const std::string& name) const;
   /// Normalises by the running statistics in training, too, and leaves them alone; never exchanges.
   bool is_frozen() const { return frozen || options.mode == BatchNormMode::kFrozen; }
+  /// Corrects what it normalised towards the running statistics.
+  bool corrects() const { return options.mode == BatchNormMode::kRenorm && !is_frozen(); }
 
   BatchNormOptions options;
   /// As mode kFrozen, whatever the mode is.
@@ -166,7 +178,8 @@ struct FrozenBatchNorm : NormLayer {
 
 /// Batch Renormalization (Ioffe 2017): a device's own statistics, corrected towards the running
 /// ones by options.renorm_max_r and renorm_max_d, which pass no gradient on. Running statistics are
-/// BatchNorm's. Needs them: track_running_stats.
+/// BatchNorm's. Needs them: track_running_stats. With options.renorm_slices every slice of a device
+/// has running statistics of its own, as if it were alone on one; slice 0's are the model's.
 struct BatchRenorm : NormLayer {
   explicit BatchRenorm(const BatchNormOptions& batch_norm = {});
 };

@@ -70,6 +70,9 @@ struct BatchNormState {
   float* running_mean = nullptr;  // [C], device memory, initially 0
   float* running_var = nullptr;   // [C], initially 1
   std::int64_t num_batches_tracked = 0;
+  /// Of the later slices of a device's batch: the first one's, which alone is the model's. They
+  /// begin as it does, and no file of weights has them.
+  const BatchNormState* slice_of = nullptr;
 };
 
 class ParameterStore {
@@ -85,6 +88,10 @@ class ParameterStore {
   Parameter& parameter(const std::string& name, const Shape& shape, ParameterKind kind,
                        const Initial& initial);
   BatchNormState& batch_norm(const std::string& name, std::int64_t channels);
+  /// Where every slice of a device's batch has its own: "bn", "bn.slice1", ... Throws as
+  /// `batch_norm`.
+  std::vector<BatchNormState*> batch_norm_slices(const std::string& name, std::int64_t channels,
+                                                 int slices);
 
   /// Allocates values, gradients and states and sets them to their constant initial values (weights
   /// and biases 0, gamma 1, beta 0, running_mean 0, running_var 1). Once, after the first network

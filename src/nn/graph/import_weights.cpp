@@ -38,6 +38,7 @@ std::vector<Entry> entries_of(const ParameterStore& store) {
     entries.push_back({p->name, extents_of(p->shape), p->value, nullptr, p->elements});
   }
   for (const auto& s : store.batch_norms()) {
+    if (s->slice_of != nullptr) continue;
     const std::int64_t channels = s->channels;
     entries.push_back({s->name + ".running_mean", {channels}, s->running_mean, nullptr, channels});
     entries.push_back({s->name + ".running_var", {channels}, s->running_var, nullptr, channels});
@@ -139,6 +140,18 @@ bool is_second_head(const std::vector<std::string>& unexpected) {
                      [](const std::string& name) { return name.starts_with("aux"); });
 }
 
+// As device 0's statistics go to all devices.
+void begin_slices(const ParameterStore& store, Backend& backend) {
+  for (const auto& state : store.batch_norms()) {
+    if (state->slice_of == nullptr) continue;
+    const Shape row{1, state->channels};
+    backend.copy(Tensor(state->slice_of->running_mean, row), Tensor(state->running_mean, row),
+                 false);
+    backend.copy(Tensor(state->slice_of->running_var, row), Tensor(state->running_var, row), false);
+    state->num_batches_tracked = state->slice_of->num_batches_tracked;
+  }
+}
+
 void check_complete(const ImportSummary& summary) {
   std::string text;
   append_list(text, "do not fit", summary.skipped);
@@ -184,6 +197,7 @@ ImportSummary load_state_dict(const TensorMap& tensors, ParameterStore& store, B
     }
     ++summary.loaded;
   }
+  begin_slices(store, backend);
   backend.synchronize();
   return summary;
 }

@@ -89,6 +89,16 @@ BatchNormState& ParameterStore::batch_norm(const std::string& name, std::int64_t
   return *batch_norms_.back();
 }
 
+std::vector<BatchNormState*> ParameterStore::batch_norm_slices(const std::string& name,
+                                                               std::int64_t channels, int slices) {
+  std::vector<BatchNormState*> states{&batch_norm(name, channels)};
+  for (int slice = 1; slice < slices; ++slice) {
+    states.push_back(&batch_norm(name + ".slice" + std::to_string(slice), channels));
+    states.back()->slice_of = states.front();
+  }
+  return states;
+}
+
 void ParameterStore::allocate(Backend& backend) {
   LOCKSTEP_CHECK(!allocated_, "the parameters are allocated already");
   storage_ = backend.allocate(static_cast<std::size_t>(2 * elements_ + statistics_elements_) *

@@ -12,32 +12,26 @@ namespace {
 
 constexpr BatchSlices kWholeBatch;
 
-bool corrects(const NormLayer& norm) {
-  return norm.options.mode == BatchNormMode::kRenorm && !norm.is_frozen();
-}
-
-int most_slices(const BatchNormOptions& options) {
-  return options.mode == BatchNormMode::kGhost ? std::max(1, options.virtual_devices) : 1;
-}
-
 }  // namespace
 
 BatchNormLayer::BatchNormLayer(std::string name, std::vector<Value*> inputs, Value* output,
                                const Config& config, Parameter* weight, Parameter* bias,
-                               BatchNormState* state)
+                               std::vector<BatchNormState*> states)
     : Layer(std::move(name), std::move(inputs), output),
       config_(config),
       affine_(weight, bias),
-      state_(state),
-      slices_(most_slices(config.norm.options)),
-      memory_(this->output()->shape, slices_, corrects(config.norm)),
+      states_(std::move(states)),
+      slices_(std::max(1, config.norm.options.slices())),
+      memory_(this->output()->shape, slices_, config.norm.corrects()),
       exchange_(config.norm, this->name(), config.call_index, channels()) {
-  LOCKSTEP_CHECK(!config.norm.is_frozen() || state != nullptr, this->name(),
+  LOCKSTEP_CHECK(!config.norm.is_frozen() || state() != nullptr, this->name(),
                  ": a frozen layer needs running statistics (track_running_stats = true)");
-  LOCKSTEP_CHECK(!corrects(config.norm) || state != nullptr, this->name(),
+  LOCKSTEP_CHECK(!config.norm.corrects() || state() != nullptr, this->name(),
                  ": renorm corrects towards running statistics (track_running_stats = true)");
   LOCKSTEP_CHECK(config.norm.options.virtual_devices >= 1, this->name(),
                  ": virtual_devices must be at least 1, got ", config.norm.options.virtual_devices);
+  LOCKSTEP_CHECK(config.norm.options.renorm_slices >= 1, this->name(),
+                 ": renorm_slices must be at least 1, got ", config.norm.options.renorm_slices);
   local_.reserve(static_cast<std::size_t>(slices_.most()));
 }
 
@@ -56,7 +50,7 @@ LayerTraits BatchNormLayer::traits() const {
 
 bool BatchNormLayer::uses_running_statistics(const StepContext& context) const {
   if (config_.norm.is_frozen()) return true;
-  return state_ != nullptr && (!context.training || context.frozen_statistics);
+  return state() != nullptr && (!context.training || context.frozen_statistics);
 }
 
 // Only a batch's own statistics are those of slices, and only in training.
@@ -85,7 +79,7 @@ void BatchNormLayer::prepare(Backend& backend, bool training) {
 
 // Statistics of the batch take a pass over x of their own, which must end before the other begins.
 LayerWork BatchNormLayer::forward_work() const {
-  const bool by_batch = !config_.norm.is_frozen() && (keeps_for_backward_ || state_ == nullptr);
+  const bool by_batch = !config_.norm.is_frozen() && (keeps_for_backward_ || state() == nullptr);
   if (left_to_convolution_ && !by_batch) {
     return {.bytes = inputs().size() == 2 ? element_bytes(inputs()[1]->data) : 0.0};
   }
@@ -153,7 +147,7 @@ void BatchNormLayer::normalize_slice(Backend& backend, const StepContext& contex
   const std::span<const StatSlot> slots =
       exchange_.all_show(context, Direction::kForward, local_[static_cast<std::size_t>(index)]);
   if (checked_count(context, slots, part.x.shape.rows()) == 0) return;
-  correct_slice(backend, part, affine_, slots, options(), state_);
+  correct_slice(backend, part, affine_, slots, options(), state_of(index));
   BatchNormForward arguments = forward_of(part, slots);
   arguments.running = running_statistics(context, index);
   backend.batch_norm_forward(arguments);
@@ -171,15 +165,20 @@ std::int64_t BatchNormLayer::checked_count(const StepContext& context,
   return count;
 }
 
-// The first slice of a device stands for it, as device 0 does for DataParallel.
+// Where slices have none of their own, the first stands for the device, as device 0 does for
+// DataParallel.
+BatchNormState* BatchNormLayer::state_of(int slice) const {
+  const auto index = static_cast<std::size_t>(slice);
+  return index < states_.size() ? states_[index] : nullptr;
+}
+
 RunningStatistics BatchNormLayer::running_statistics(const StepContext& context, int index) {
-  if (state_ == nullptr || !context.training || !context.update_running_stats || index != 0) {
-    return {};
-  }
-  ++state_->num_batches_tracked;
+  BatchNormState* state = state_of(index);
+  if (state == nullptr || !context.training || !context.update_running_stats) return {};
+  ++state->num_batches_tracked;
   const double momentum =
-      options().momentum.value_or(1.0 / static_cast<double>(state_->num_batches_tracked));
-  return {state_->running_mean, state_->running_var, momentum};
+      options().momentum.value_or(1.0 / static_cast<double>(state->num_batches_tracked));
+  return {state->running_mean, state->running_var, momentum};
 }
 
 std::optional<BatchNormInference> BatchNormLayer::inference(const StepContext& context) const {
@@ -188,8 +187,8 @@ std::optional<BatchNormInference> BatchNormLayer::inference(const StepContext& c
                             .residual = inputs().size() == 2 ? inputs()[1]->data : Tensor{},
                             .y = output()->data,
                             .affine = affine_.values(),
-                            .mean = state_->running_mean,
-                            .var = state_->running_var,
+                            .mean = state()->running_mean,
+                            .var = state()->running_var,
                             .eps = options().eps,
                             .eps_mode = options().eps_mode,
                             .relu = config_.relu};
@@ -200,9 +199,9 @@ std::optional<BatchNormInference> BatchNormLayer::inference(const StepContext& c
 void BatchNormLayer::forward_by_running_statistics(Backend& backend, const StepContext& context) {
   const NormSlice part = slice(0, context);
   const Shape row{1, channels()};
-  const Tensor var(state_->running_var, row);
+  const Tensor var(state()->running_var, row);
   const Tensor m2(part.moments + channels(), row);
-  backend.copy(Tensor(state_->running_mean, row), Tensor(part.moments, row), false);
+  backend.copy(Tensor(state()->running_mean, row), Tensor(part.moments, row), false);
   backend.copy(var, m2, false);
   backend.copy(var, m2, true);
   const StatSlot running{2, part.moments};
@@ -266,7 +265,7 @@ void BatchNormLayer::backward_slice(Backend& backend, const StepContext& context
 // --- export ---
 
 std::string BatchNormLayer::export_onnx(OnnxGraph& graph) const {
-  LOCKSTEP_CHECK(state_ != nullptr, name(), " (", class_name(*this),
+  LOCKSTEP_CHECK(state() != nullptr, name(), " (", class_name(*this),
                  "): without running statistics (track_running_stats = false) it normalises by the "
                  "batch at hand also in evaluation, which ONNX has no layer for");
   const OnnxInts extents{channels()};
@@ -275,7 +274,7 @@ std::string BatchNormLayer::export_onnx(OnnxGraph& graph) const {
     return graph.floats(absent, extents,
                         std::vector<float>(static_cast<std::size_t>(channels()), value));
   };
-  std::vector<float> var = graph.read(state_->running_var, channels());
+  std::vector<float> var = graph.read(state()->running_var, channels());
   float eps = options().eps;
   if (options().eps_mode == EpsMode::kClamp) {
     for (float& v : var) v = std::max(v, eps);
@@ -285,7 +284,7 @@ std::string BatchNormLayer::export_onnx(OnnxGraph& graph) const {
       "BatchNormalization",
       {graph.tensor(inputs()[0]), constant(affine_.weight(), "weight", 1),
        constant(affine_.bias(), "bias", 0),
-       graph.floats("running_mean", extents, graph.read(state_->running_mean, channels())),
+       graph.floats("running_mean", extents, graph.read(state()->running_mean, channels())),
        graph.floats("running_var", extents, var)},
       {{"epsilon", eps}});
   if (inputs().size() == 2) y = graph.add("Add", {y, graph.tensor(inputs()[1])});

@@ -19,10 +19,11 @@ class BatchNormLayer : public Layer {
     int call_index = 0;  // of this BatchNorm call in the network's forward order
   };
 
-  /// inputs: x, or x and the residual. `weight`, `bias` null when not affine; `state` null when
-  /// running statistics are not tracked.
+  /// inputs: x, or x and the residual. `weight`, `bias` null when not affine. `states`: running
+  /// statistics of the first slices of a device, which evaluation uses the first of; none where
+  /// they are not tracked.
   BatchNormLayer(std::string name, std::vector<Value*> inputs, Value* output, const Config& config,
-                 Parameter* weight, Parameter* bias, BatchNormState* state);
+                 Parameter* weight, Parameter* bias, std::vector<BatchNormState*> states);
 
   std::vector<const Parameter*> parameters() const override { return affine_.parameters(); }
   LayerTraits traits() const override;
@@ -44,10 +45,11 @@ class BatchNormLayer : public Layer {
   std::optional<BatchNormInference> inference(const StepContext& context) const;
 
   const Config& config() const { return config_; }
-  BatchNormState* state() const { return state_; }
+  /// The device's; null where running statistics are not tracked.
+  BatchNormState* state() const { return state_of(0); }
 
   /// Partial statistics of this replica in the last training forward pass, for reports: one slot
-  /// per slice (one unless the mode is virtual), in device memory. Valid until the next forward.
+  /// per slice (BatchNormOptions::slices), in device memory. Valid until the next forward.
   std::span<const StatSlot> local_moments() const { return local_; }
   /// Makes `local_moments` speak of the present batch, after a forward pass whose device part was
   /// replayed from a recording.
@@ -70,14 +72,15 @@ class BatchNormLayer : public Layer {
   void forward_by_running_statistics(Backend& backend, const StepContext& context);
   std::int64_t checked_count(const StepContext& context, std::span<const StatSlot> slots,
                              std::int64_t rows) const;
+  BatchNormState* state_of(int slice) const;
   RunningStatistics running_statistics(const StepContext& context, int index);
   void backward_slice(Backend& backend, const StepContext& context, int index,
                       std::span<const GradTarget> grads);
 
   Config config_;
   NormAffine affine_;
-  BatchNormState* state_;
-  BatchSlices slices_;  // in training
+  std::vector<BatchNormState*> states_;  // [slice], of the first
+  BatchSlices slices_;                   // in training
   NormMemory memory_;
   NormExchange exchange_;
   std::vector<StatSlot> local_;  // [slice]

@@ -54,21 +54,27 @@ void reduce(Backend& backend, const SliceBackward& backward, std::int64_t begin,
 }
 
 // The images [begin, end) are the next of those of `grads`, which get their sum behind the last.
+// What a device with this slice alone would add up by itself, its largest nodes, is added up, and
+// corrected, at once.
 void reduce_into_tree(Backend& backend, const SliceBackward& backward, const GradientPart& grads,
                       std::int64_t begin, std::int64_t end) {
   const auto tensor = [&](int node) { return backward.tree->node(node); };
   const std::int64_t stride = tensor(0).shape.channels();
   const auto join = [&](int node) { backend.copy(tensor(node + 1), tensor(node), true); };
-  for (std::int64_t image = begin; image < end; ++image) {
+  std::int64_t added = begin - grads.first;
+  for (const std::int64_t last = end - grads.first; added < last;) {
+    const std::int64_t room = largest_node(added, last, grads.count);
     const auto take = [&](int node, bool first) {
       if (first) backend.fill(tensor(node), 0.0F);
       float* sums = tensor(node).floats();
-      reduce(backend, backward, image, 1, sums, sums + stride);
+      reduce(backend, backward, grads.first + added, std::min(room, last - added), sums,
+             sums + stride);
     };
-    place_image(image - grads.first, take, join);
+    place_image(added / room, take, join);
+    added += room;
   }
   if (end != grads.first + grads.count) return;
-  join_nodes(grads.count, join);
+  join_nodes(added, join);
   const Shape row{1, backward.slice.x.shape.channels()};
   const Parameter *weight = backward.affine.weight(), *bias = backward.affine.bias();
   float* root = tensor(0).floats();

@@ -35,14 +35,15 @@ std::unique_ptr<Layer> make_group_norm(const NormRequest& request, ParameterStor
 
 std::unique_ptr<Layer> make_batch_norm(const NormRequest& request, ParameterStore& store) {
   NormParts parts = parts_of(request, store);
-  BatchNormState* state = nullptr;
+  std::vector<BatchNormState*> states;
   if (request.norm.options.track_running_stats) {
-    state = &store.batch_norm(request.name, request.x->shape.channels());
+    const int slices = request.norm.corrects() ? request.norm.options.slices() : 1;
+    states = store.batch_norm_slices(request.name, request.x->shape.channels(), slices);
   }
   return std::make_unique<BatchNormLayer>(
       request.name, std::move(parts.inputs), request.y,
       BatchNormLayer::Config{request.norm, request.call.relu, request.call_index}, parts.weight,
-      parts.bias, state);
+      parts.bias, std::move(states));
 }
 
 }  // namespace

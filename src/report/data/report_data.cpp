@@ -158,6 +158,10 @@ ReportData read_report(const std::vector<fs::path>& folders, const Tables& table
     data.runs.push_back(read_run(folder, tables));
     if (data.runs.back().summary) finished.push_back(*data.runs.back().summary);
   }
+  const bool curve = are_of_curve(finished);
+  for (RunRecord& run : data.runs) {
+    if (run.summary) run.mode = cell_of(*run.summary, curve).label();
+  }
   data.comparison = std::move(comparison);
   if (!data.comparison && !finished.empty()) data.comparison = compare_runs(finished);
   const std::vector<std::string> modes = data.modes();

@@ -18,7 +18,7 @@ namespace lockstep {
 /// A finished run or one that is still going on.
 struct RunRecord {
   std::filesystem::path folder;
-  std::string mode;
+  std::string mode;  // on a curve the cell's label
   std::uint64_t seed = 0;
   std::string devices;
   Task task = Task::kSegmentation;

@@ -11,7 +11,6 @@ namespace lockstep {
 namespace {
 
 constexpr double kWidth = 440, kRightGap = 14;
-constexpr double kHeight = 170;     // between the axes
 constexpr double kLineHeight = 12;  // of the rows' names
 constexpr double kLegendLine = 17;
 
@@ -73,7 +72,7 @@ Axis value_axis(const Plot& plot, const Range& range) {
 }
 
 Axis position_axis(const Plot& plot, const Range& range) {
-  return plot.x_values.empty() ? exact_axis(range.low, range.high, 5) : factor_axis(plot.x_values);
+  return plot.positions ? *plot.positions : exact_axis(range.low, range.high, 5);
 }
 
 /// A series in the legend, as the first of its marks shows it.
@@ -225,7 +224,7 @@ class Canvas {
   }
   static Svg size_of(const Plot& plot) {
     const double rows = plot.row_height * static_cast<double>(plot.rows.size());
-    const double height = plot.rows.empty() ? kHeight : rows;
+    const double height = plot.rows.empty() ? plot.height : rows;
     return {kWidth, top_of(plot) + height + below(plot), plot.title};
   }
 
@@ -296,7 +295,8 @@ class Canvas {
   void draw(const Dot& dot) {
     if (!std::isfinite(dot.point.value)) return;
     const Spot s = spot(dot.point.at, dot.point.value);
-    svg_.mark(s.x, s.y, dot.radius, dot.series.shape, "mark " + dot.series.style, dot.title);
+    svg_.mark(s.x, s.y, dot.radius, dot.series.shape,
+              (dot.filled ? "mark full " : "mark ") + dot.series.style, dot.title);
   }
   void draw(const Bar& bar) {
     const Spot from = spot(bar.at, bar.from), to = spot(bar.at, bar.to);
@@ -321,7 +321,8 @@ class Canvas {
       interval.high = std::min(interval.high, plot_.limits->high);
     }
     const Spot low = spot(mean.at, interval.low), high = spot(mean.at, interval.high);
-    svg_.line(low.x, low.y, high.x, high.y, "whisker");
+    svg_.line(low.x, low.y, high.x, high.y,
+              mean.colored ? "whisker own " + mean.series.style : "whisker");
     if (mean.half <= 0) return;
     for (const double end : {interval.low, interval.high}) across(mean.at, end, 5, "whisker");
   }

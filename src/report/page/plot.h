@@ -34,6 +34,7 @@ struct Dot {
   Point point;
   std::string title = {};
   double radius = 3.6;
+  bool filled = false;  // with the series' colour
 };
 
 /// A line across the mean, the whisker of its interval, and the mean's number beside it.
@@ -43,7 +44,8 @@ struct Mean {
   std::optional<double> mean = {};
   std::optional<Interval> interval = {};
   std::string number = {};
-  double half = 9;  // length of the line to either side; 0: the whisker has no ends
+  double half = 9;       // length of the line to either side; 0: the whisker has no ends
+  bool colored = false;  // the whisker, as the series
 };
 
 /// Only over rows: lengthwise, and `width` of a row across.
@@ -69,7 +71,8 @@ struct Plot {
   std::vector<Mark> marks = {};        // later ones lie on earlier ones
   std::string x_label = {};
   double row_height = 44;               // rows too low for names have names of their blocks
-  std::vector<double> x_values = {};    // all that there are, apart by factors; empty: any
+  std::optional<Axis> positions = {};   // the x axis; none: as far as the marks reach
+  double height = 170;                  // between the axes, where there are no rows
   std::optional<Interval> limits = {};  // the ends of the values' axis; whiskers are cut there
   bool zero = false;                    // the values' axis has 0, with a line
   bool may_be_logarithmic = false;      // where positive values span more than a factor of 100

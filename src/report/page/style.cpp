@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 
+#include "compare/cell.h"
 #include "lockstep/core/check.h"
 #include "report/page/style_sheets.h"
 
@@ -31,7 +32,8 @@ std::string chart_style() { return kChartStyleSheet; }
 
 std::string page_style() { return chart_style() + kPageStyleSheet; }
 
-Series mode_series(std::string_view mode) {
+Series mode_series(std::string_view label) {
+  const std::string_view mode = mode_of_label(label);
   const int style = style_of(mode);
   return {std::string(mode), "m" + std::to_string(style), style};
 }
@@ -41,7 +43,8 @@ Series part_series(std::string name, std::size_t number) {
 }
 
 Color mode_color(std::string_view mode) {
-  const std::string sheet = kChartStyleSheet, name = concat("--m", style_of(mode), ": ");
+  const std::string sheet = kChartStyleSheet;
+  const std::string name = concat("--m", style_of(mode_of_label(mode)), ": ");
   const std::size_t at = sheet.find(name);
   LOCKSTEP_CHECK(at != std::string::npos, "chart.css has no ", name);
   Color color = parse_color(sheet.substr(at + name.size(), 7));

@@ -20,8 +20,8 @@ struct Series {
   int shape = 0;           // of its dots
 };
 
-/// The same in every figure and report. A mode that the table does not name gets one of the styles
-/// that are left, by its name.
+/// The same in every figure and report; cells of a curve (compare/cell.h) are drawn as their mode.
+/// A mode that the table does not name gets one of the styles that are left, by its name.
 Series mode_series(std::string_view mode);
 /// Part `number` (0 to 4) of a whole.
 Series part_series(std::string name, std::size_t number);

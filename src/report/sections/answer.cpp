@@ -17,6 +17,33 @@ std::size_t main_pair(const Comparison& comparison) {
   return 0;
 }
 
+void add_pairs(const Comparison& comparison, Page& page) {
+  const std::size_t main = main_pair(comparison);
+  const std::size_t tested = comparison.adjustment.together;
+  const Verdict answer = verdict(comparison.pairs[main], tested);
+  page.headline(answer.claim, answer.evidence);
+  for (std::size_t i = 0; i < comparison.pairs.size(); ++i) {
+    if (i != main) page.paragraph(verdict(comparison.pairs[i], tested).text() + ".");
+  }
+}
+
+/// What more images are worth to each mode stands below the curve.
+void add_curve_answer(const Comparison& comparison, Page& page) {
+  if (comparison.curve->synchronizing.empty()) {
+    const Verdict answer = verdict(comparison.pairs.front(), comparison.adjustment.together);
+    return page.headline(answer.claim, answer.evidence);
+  }
+  page.headline(synchronizing_claim(comparison));
+  for (const CurveStep& step : comparison.curve->synchronizing) {
+    const PairedDifference& pair = comparison.pairs[step.pair];
+    page.paragraph(verdict(pair, comparison.adjustment.together).text() + ".");
+  }
+}
+
+void add_comparison(const Comparison& comparison, Page& page) {
+  comparison.curve ? add_curve_answer(comparison, page) : add_pairs(comparison, page);
+}
+
 void add_single(const ReportData& data, Page& page) {
   const RunRecord& run = data.runs.front();
   if (!data.comparison) {
@@ -48,14 +75,7 @@ void add_answer(const ReportData& data, Page& page) {
   if (!data.compares()) {
     add_single(data, page);
   } else {
-    const Comparison& comparison = *data.comparison;
-    const std::size_t main = main_pair(comparison);
-    const std::size_t tested = comparison.pairs.size();
-    const Verdict answer = verdict(comparison.pairs[main], tested);
-    page.headline(answer.claim, answer.evidence);
-    for (std::size_t i = 0; i < tested; ++i) {
-      if (i != main) page.paragraph(verdict(comparison.pairs[i], tested).text() + ".");
-    }
+    add_comparison(*data.comparison, page);
   }
   if (!data.comparison) return;
   for (const std::string& warning : data.comparison->warnings) page.warning(warning);

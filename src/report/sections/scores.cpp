@@ -25,7 +25,8 @@ DataTable table_by_seed(const Comparison& comparison) {
 }
 
 DataTable table_of_pairs(const Comparison& comparison) {
-  DataTable table{{"difference", "mean", "sd", "95 % from", "to", "p", "p (Holm)", "smallest p"},
+  DataTable table{{"difference", "mean", "sd", "95 % from", "to", "p", comparison.adjustment.title,
+                   "smallest p"},
                   {}};
   const std::set<std::uint64_t> seeds = all_seeds(comparison);
   for (const std::uint64_t seed : seeds) table.header.push_back(fmt::format("seed {}", seed));
@@ -39,7 +40,7 @@ DataTable table_of_pairs(const Comparison& comparison) {
                             bound(&Interval::low),
                             bound(&Interval::high),
                             number(pair.p_value, 3),
-                            number(pair.p_holm, 3),
+                            number(pair.p_adjusted, 3),
                             number(pair.smallest_p, 3)};
     for (const std::uint64_t seed : seeds) {
       const auto found = std::find(pair.seeds.begin(), pair.seeds.end(), seed);

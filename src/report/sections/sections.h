@@ -12,6 +12,8 @@ namespace lockstep {
 
 /// The answer in one sentence, the others after it, and the comparison's warnings.
 void add_answer(const ReportData& data, Page& page);
+/// The curve: scores over the images that share statistics.
+void add_images_curve(const ReportData& data, Page& page);
 /// Scores by mode and seed, and the differences seed by seed.
 void add_scores(const ReportData& data, Page& page);
 /// Loss, score, learning rate and gradient norm over steps.

@@ -1,0 +1,38 @@
+#pragma once
+// What is compared: a mode, and on a curve how many images share statistics in it.
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "run/summary.h"
+
+namespace lockstep {
+
+struct Cell {
+  std::string mode;
+  /// That share statistics, as if on a device of their own; 0: of no curve, or the mode does not
+  /// ask how many there are.
+  std::int64_t images = 0;
+
+  /// "sync"; "local(2)" of two images.
+  std::string label() const;
+  /// What the folders of its runs begin with: "sync"; "local-n2".
+  std::string folder() const;
+};
+
+/// Whether they are of a curve: whether one of them says how many images share statistics.
+bool are_of_curve(std::span<const TrainSummary> runs);
+
+/// Of a run. On a curve slices of a device stand for devices, so that they are `local`, and runs on
+/// devices have their place, too.
+Cell cell_of(const TrainSummary& run, bool curve);
+
+/// The mode of a label.
+std::string_view mode_of_label(std::string_view label);
+
+/// By modes in the order of BatchNormMode, then by images.
+bool comes_before(const Cell& a, const Cell& b);
+
+}  // namespace lockstep

@@ -1,0 +1,48 @@
+#pragma once
+// The curve: scores over the images that share statistics, of one global batch.
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "compare/cell.h"
+
+namespace lockstep {
+
+struct CurvePoint {
+  std::int64_t images = 0;
+  std::size_t cell = 0;  // of Comparison::modes
+};
+
+struct CurveLine {
+  std::string mode;
+  bool flat = false;               // its only point stands for any number of images
+  std::vector<CurvePoint> points;  // ascending
+
+  /// The cell with so many images; none where it is missing.
+  std::optional<std::size_t> at(std::int64_t images) const;
+};
+
+/// Cell `a` minus cell `b`: what to do something is worth to a mode. The rule: those of one list
+/// and mode are tested one after the other, from the fewest images on.
+struct CurveStep {
+  std::string mode;
+  std::int64_t images = 0;  // of b
+  std::size_t a = 0, b = 0;
+  std::size_t pair = 0;  // of Comparison::pairs
+};
+
+struct Curve {
+  std::int64_t batch = 0;            // images per step: with so many on a device, local is sync
+  std::vector<std::int64_t> images;  // per device, of all lines; ascending
+  std::vector<CurveLine> lines;
+  std::vector<CurveStep> synchronizing;  // sync minus local
+  std::vector<CurveStep> more_images;    // of each mode, the next number of images minus this one
+};
+
+/// None where no cell says how many images share its statistics.
+std::optional<Curve> curve_of(std::span<const Cell> cells, std::int64_t batch);
+
+}  // namespace lockstep

@@ -1,0 +1,149 @@
+#include "compare/planned_cells.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "lockstep/core/check.h"
+
+namespace lockstep {
+namespace {
+
+bool is(const std::string& mode, BatchNormMode other) { return mode == to_string(other); }
+
+bool has(const std::vector<std::string>& modes, BatchNormMode mode) {
+  return std::find(modes.begin(), modes.end(), to_string(mode)) != modes.end();
+}
+
+bool overrides_key(const std::vector<std::string>& overrides, const std::string& key) {
+  return std::any_of(overrides.begin(), overrides.end(),
+                     [&](const std::string& text) { return text.starts_with(key + "="); });
+}
+
+/// A slice of mode `ghost` takes the place of a device: one device, as many slices as there are
+/// devices, the same global batch.
+PlannedCell cell_of_mode(const CellRequest& request, const Config& config,
+                         const std::string& mode) {
+  PlannedCell planned{{mode}, {"bn.mode=" + mode}};
+  if (!is(mode, BatchNormMode::kGhost)) return planned;
+  planned.on_one_device = true;
+  planned.overrides.push_back(fmt::format("batch.global={}", config.global_batch(request.devices)));
+  if (request.devices > 1 && !overrides_key(request.overrides, "bn.virtual_devices")) {
+    planned.overrides.push_back(fmt::format("bn.virtual_devices={}", request.devices));
+  }
+  return planned;
+}
+
+// --- a curve ---
+
+bool asks_for_images(const std::string& mode) {
+  return is(mode, BatchNormMode::kLocal) || is(mode, BatchNormMode::kRenorm);
+}
+
+void check_configuration(const CellRequest& request, const Config& config) {
+  if (config.batch.accumulate > 1) {
+    throw ConfigError(
+        fmt::format("--images-per-device is about the statistics of a whole batch, but "
+                    "batch.accumulate = {} cuts it into micro-batches; use batch.accumulate = 1",
+                    config.batch.accumulate));
+  }
+  if (has(request.modes, BatchNormMode::kSync) && config.bn.sync_group > 0) {
+    throw ConfigError(
+        "--images-per-device: sync is of all images, but bn.sync_group makes groups of devices; "
+        "leave it out");
+  }
+  for (const char* key : {"bn.virtual_devices", "bn.renorm_slices"}) {
+    if (!overrides_key(request.overrides, key)) continue;
+    throw ConfigError(
+        fmt::format("--images-per-device says how many slices there are; leave -s {} out", key));
+  }
+}
+
+void check_modes(const CellRequest& request) {
+  if (has(request.modes, BatchNormMode::kGhost)) {
+    throw ConfigError(
+        "with --images-per-device mode local has slices of a device, which is what ghost is; leave "
+        "ghost out of --modes");
+  }
+  if (std::none_of(request.modes.begin(), request.modes.end(), asks_for_images)) {
+    throw ConfigError(
+        fmt::format("--images-per-device: {} {} the same with any number; add local or renorm to "
+                    "--modes",
+                    fmt::join(request.modes, ", "), request.modes.size() == 1 ? "is" : "are"));
+  }
+}
+
+void check_images(const CellRequest& request, std::int64_t batch) {
+  if (batch % request.devices != 0) {
+    throw ConfigError(fmt::format(
+        "--images-per-device needs as many images on every device, but a step has {} images on {} "
+        "devices; choose another batch.global",
+        batch, request.devices));
+  }
+  const std::int64_t own = batch / request.devices;
+  std::vector<std::int64_t> possible;
+  for (std::int64_t n = 1; n <= own; ++n) {
+    if (own % n == 0) possible.push_back(n);
+  }
+  for (const std::int64_t images : request.images) {
+    if (images > 0 && own % images == 0) continue;
+    throw ConfigError(fmt::format(
+        "--images-per-device {}: a device has {} images of a step, which cannot be cut into slices "
+        "of {}; possible are {}{}",
+        images, own, images, fmt::join(possible, ", "),
+        request.devices > 1 ? ", and more on fewer devices (-d)" : ""));
+  }
+  for (auto at = request.images.begin(); at != request.images.end(); ++at) {
+    if (std::find(request.images.begin(), at, *at) == at) continue;
+    throw ConfigError(fmt::format("--images-per-device names {} twice", *at));
+  }
+}
+
+/// Slices of a device in the places of devices.
+PlannedCell sliced_cell(const std::string& mode, std::int64_t images, std::int64_t slices) {
+  PlannedCell planned{{mode, images}, {}};
+  if (is(mode, BatchNormMode::kRenorm)) {
+    planned.overrides = {"bn.mode=" + mode, fmt::format("bn.renorm_slices={}", slices)};
+  } else {
+    planned.overrides = {fmt::format("bn.mode={}", to_string(BatchNormMode::kGhost)),
+                         fmt::format("bn.virtual_devices={}", slices)};
+  }
+  return planned;
+}
+
+std::vector<PlannedCell> cells_of_curve(const CellRequest& request, const Config& config) {
+  const std::int64_t batch = config.global_batch(request.devices);
+  check_configuration(request, config);
+  check_modes(request);
+  check_images(request, batch);
+  std::vector<std::int64_t> images = request.images;
+  std::sort(images.begin(), images.end());
+  std::vector<PlannedCell> cells;
+  for (const std::string& mode : request.modes) {
+    if (!asks_for_images(mode)) {
+      cells.push_back(cell_of_mode(request, config, mode));
+      continue;
+    }
+    for (const std::int64_t n : images) {
+      // The whole batch on one device is sync (Curve::batch).
+      const bool is_sync =
+          n == batch && is(mode, BatchNormMode::kLocal) && has(request.modes, BatchNormMode::kSync);
+      if (!is_sync) cells.push_back(sliced_cell(mode, n, batch / request.devices / n));
+    }
+  }
+  return cells;
+}
+
+}  // namespace
+
+std::vector<PlannedCell> plan_cells(const CellRequest& request, const Config& config) {
+  if (!request.images.empty()) return cells_of_curve(request, config);
+  std::vector<PlannedCell> cells;
+  for (const std::string& mode : request.modes) {
+    cells.push_back(cell_of_mode(request, config, mode));
+  }
+  return cells;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,223 @@
+#include "compare/curve.h"
+
+#include <doctest/doctest.h>
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "compare/comparison.h"
+#include "compare/planned_runs.h"
+#include "lockstep/core/check.h"
+#include "support/errors.h"
+#include "support/temporary_folder.h"
+
+namespace lockstep {
+namespace {
+
+using test::contains;
+using Cells = std::vector<Cell>;
+
+TrainSummary run(const std::string& mode, std::int64_t images, std::uint64_t seed, double m_iou) {
+  TrainSummary summary;
+  summary.run = "out/" + mode + "-n" + std::to_string(images) + "-s" + std::to_string(seed);
+  summary.bn_mode = mode;
+  summary.images_per_device = images;
+  summary.seed = seed;
+  summary.devices = "cpu:1";
+  summary.device_count = 1;
+  summary.iterations = summary.max_iters = 100;
+  summary.global_batch = 8;
+  summary.evaluation.metrics.m_iou = m_iou;
+  summary.evaluation.loss = 1;
+  return summary;
+}
+
+/// Six seeds: with one image `local` is 9 points below `sync`, with two 1 or -1, with four 0.5.
+std::vector<TrainSummary> six_seeds() {
+  std::vector<TrainSummary> runs;
+  for (std::uint64_t seed = 0; seed < 6; ++seed) {
+    const double level = 30 + 2 * static_cast<double>(seed);
+    const double sign = seed % 2 == 0 ? 1 : -1;
+    runs.push_back(run("group", 0, seed, level - 3));
+    runs.push_back(run("ghost", 4, seed, level - 0.5));
+    runs.push_back(run("ghost", 1, seed, level - 9 - 0.1 * sign));
+    runs.push_back(run("ghost", 2, seed, level - sign));
+    runs.push_back(run("renorm", 1, seed, level - 4 - 0.1 * sign));
+    runs.push_back(run("renorm", 8, seed, level - 0.1 * sign));
+    runs.push_back(run("sync", 0, seed, level));
+  }
+  return runs;
+}
+
+CompareRequest request_in(const test::TemporaryFolder& folder) {
+  CompareRequest request;
+  request.config = folder.write(
+      "tiny.toml",
+      "[data]\nlayout = \"streets\"\nsize = [32, 32]\n[batch]\nglobal = 8\n[model]\nwidth = 4\n");
+  request.devices = "cpu:1";
+  request.seeds = 2;
+  request.output = folder.path() / "out";
+  request.overrides = {"bn.groups=4"};
+  request.modes = {"local", "sync", "group", "renorm"};
+  request.images = {1, 2, 4, 8};
+  return request;
+}
+
+std::vector<std::string> labels_of(const ComparisonPlan& plan) {
+  std::vector<std::string> labels;
+  for (const Cell& cell : plan.cells) labels.push_back(cell.label());
+  return labels;
+}
+
+}  // namespace
+
+TEST_CASE("a cell is a mode and, on a curve, a number of images") {
+  CHECK(Cell{"sync"}.label() == "sync");
+  CHECK(Cell{"local", 2}.label() == "local(2)");
+  CHECK(Cell{"local", 2}.folder() == "local-n2");
+  CHECK(mode_of_label("local(16)") == "local");
+  CHECK(mode_of_label("instance") == "instance");
+  CHECK(comes_before({"local", 2}, {"local", 16}));
+  CHECK(comes_before({"local", 16}, {"sync"}));
+  CHECK(cell_of(run("ghost", 2, 0, 1), true).label() == "local(2)");
+  CHECK(cell_of(run("ghost", 0, 0, 1), false).label() == "ghost");
+  // A run on devices has its place among slices.
+  TrainSummary devices = run("local", 0, 0, 1);
+  devices.device_count = 4;
+  CHECK(cell_of(devices, true).label() == "local(2)");
+  CHECK(cell_of(devices, false).label() == "local");
+}
+
+TEST_CASE("a curve has a line per mode, and local ends where sync is") {
+  CHECK_FALSE(curve_of(Cells{{"local"}, {"sync"}}, 8));
+  const Curve curve =
+      curve_of(Cells{{"local", 1}, {"local", 4}, {"sync"}, {"renorm", 1}, {"renorm", 8}}, 8)
+          .value();
+  REQUIRE(curve.lines.size() == 3);
+  CHECK(curve.images == std::vector<std::int64_t>{1, 4, 8});
+  CHECK(curve.lines[0].at(8) == 2);  // sync's cell
+  CHECK(curve.lines[1].flat);
+  CHECK(curve.lines[1].at(4) == 2);
+  CHECK_FALSE(curve.lines[2].at(4));
+  REQUIRE(curve.synchronizing.size() == 2);  // with all images there is no difference to test
+  CHECK(curve.synchronizing[1].images == 4);
+  CHECK(curve.synchronizing[1].b == 1);
+  REQUIRE(curve.more_images.size() == 3);  // 1 to 4, 4 to 8; 1 to 8
+  CHECK(curve.more_images[2].mode == "renorm");
+  CHECK(curve.more_images[2].a == 4);
+}
+
+TEST_CASE("curve: runs become cells, and differences those of neighbours and of sync") {
+  const std::vector<TrainSummary> runs = six_seeds();
+  const Comparison comparison = compare_runs(runs);
+  std::vector<std::string> labels;
+  for (const ModeResult& mode : comparison.modes) labels.push_back(mode.mode);
+  CHECK(labels == std::vector<std::string>{"local(1)", "local(2)", "local(4)", "sync", "group",
+                                           "renorm(1)", "renorm(8)"});
+  REQUIRE(comparison.curve);
+  CHECK(comparison.curve->batch == 8);
+  REQUIRE(comparison.pairs.size() == 3 + 3 + 1);
+  CHECK(comparison.pairs[0].a == "sync");
+  CHECK(comparison.pairs[0].b == "local(1)");
+  CHECK(comparison.pairs[0].spread.mean == doctest::Approx(9));
+  CHECK(comparison.pairs[3].a == "local(2)");
+  CHECK(comparison.pairs[5].a == "sync");  // which local with eight images is
+  CHECK(comparison.pairs[6].b == "renorm(1)");
+  // Another order of the folders changes nothing.
+  const std::vector<TrainSummary> backwards(runs.rbegin(), runs.rend());
+  CHECK(to_json(compare_runs(backwards)) == to_json(comparison));
+}
+
+TEST_CASE("curve: differences are tested from the fewest images on, until one is not shown") {
+  const Comparison comparison = compare_runs(six_seeds());
+  const std::vector<PairedDifference>& pairs = comparison.pairs;
+  CHECK(pairs[0].p_value.value() == 0.03125);
+  CHECK(pairs[0].p_adjusted == pairs[0].p_value);  // alone at the whole level
+  CHECK(pairs[1].p_value.value() == 1);
+  CHECK(pairs[2].p_value.value() == 0.03125);  // but what came before was not shown
+  CHECK(pairs[2].p_adjusted.value() == 1);
+  CHECK(pairs[3].p_adjusted.value() == 0.03125);  // another question begins anew
+  CHECK(pairs[6].p_adjusted.value() == 0.03125);
+  CHECK(verdict(pairs[0], comparison.adjustment.together).kind == Verdict::Kind::kBetter);
+  CHECK(verdict(pairs[2], comparison.adjustment.together).kind != Verdict::Kind::kBetter);
+  CHECK(contains(verdict(pairs[2], 1).evidence, "after those tested before 1"));
+  CHECK(synchronizing_claim(comparison) ==
+        "With 1 image per device sync is better than local; with 2 and 4 images per device no "
+        "difference between sync and local is shown");
+}
+
+TEST_CASE("curve: table, JSON") {
+  const Comparison comparison = compare_runs(six_seeds());
+  const std::string text = to_markdown(comparison);
+  CHECK(text.starts_with("With 1 image per device sync is better than local; "));
+  CHECK(contains(text, "\nsync - local(1) = +9.00 mIoU ["));
+  CHECK(contains(text, "| images per device |        local |         sync |        group |"));
+  CHECK(contains(text, "|:------------------|"));
+  CHECK(contains(text, "p (in sequence)"));
+  const auto json = nlohmann::json::parse(to_json(comparison));
+  CHECK(json["pairs"][2]["p_sequence"] == 1.0);
+  CHECK_FALSE(json["pairs"][2].contains("p_holm"));
+  const auto& curve = json["curve"];
+  CHECK(curve["global_batch"] == 8);
+  CHECK(curve["images_per_device"] == std::vector<int>{1, 2, 4, 8});
+  CHECK(curve["lines"][0]["points"][3]["cell"] == "sync");
+  CHECK(curve["lines"][0]["points"][0]["interval"].size() == 2);
+  CHECK(curve["lines"][1]["points"][0]["images"].is_null());
+  CHECK(curve["more_images"][0]["mode"] == "local");
+  const auto plain = nlohmann::json::parse(to_json(
+      compare_runs(std::vector<TrainSummary>{run("local", 0, 0, 1), run("sync", 0, 0, 2)})));
+  CHECK_FALSE(plain.contains("curve"));
+}
+
+TEST_CASE("plans: a curve's cells are slices of the device, each computation once") {
+  const test::TemporaryFolder folder;
+  CompareRequest request = request_in(folder);
+  const ComparisonPlan plan = plan_comparison(request);
+  CHECK(labels_of(plan) == std::vector<std::string>{"local(1)", "local(2)", "local(4)", "sync",
+                                                    "group", "renorm(1)", "renorm(2)", "renorm(4)",
+                                                    "renorm(8)"});
+  REQUIRE(plan.runs.size() == 18);
+  const PlannedRun& local = plan.runs[1];
+  CHECK(local.request.config.bn.mode == BatchNormMode::kGhost);
+  CHECK(local.request.config.bn.slices() == 4);
+  CHECK(local.request.images_per_device == 2);
+  CHECK(local.request.output == folder.path() / "out" / "local-n2-s0");
+  CHECK(plan.runs[14].request.config.bn.mode == BatchNormMode::kRenorm);
+  CHECK(plan.runs[14].request.config.bn.slices() == 8);
+  CHECK(plan.runs[3].request.images_per_device == 0);
+  CHECK(plan.runs[3].request.output == folder.path() / "out" / "sync-s0");
+  for (const PlannedRun& run : plan.runs) CHECK(run.placement == "cpu:1");
+  // Alone, local with all images is a cell of its own; on two devices slices are half as many.
+  request.modes = {"local"};
+  CHECK(labels_of(plan_comparison(request)).back() == "local(8)");
+  request.devices = "cpu:2";
+  request.images = {4, 1};
+  const ComparisonPlan halves = plan_comparison(request);
+  CHECK(labels_of(halves) == std::vector<std::string>{"local(1)", "local(4)"});
+  CHECK(halves.runs[0].request.config.bn.slices() == 4);
+  CHECK(halves.runs[1].request.config.bn.slices() == 1);
+}
+
+TEST_CASE("plans: what does not go with a curve is said") {
+  const test::TemporaryFolder folder;
+  const auto check = [&](const std::function<void(CompareRequest&)>& change, const char* message) {
+    CompareRequest request = request_in(folder);
+    change(request);
+    CHECK_THROWS_WITH_AS(plan_comparison(request), doctest::Contains(message), ConfigError);
+  };
+  check([](auto& r) { r.images = {3}; }, "cannot be cut into slices of 3; possible are 1, 2, 4, 8");
+  check([](auto& r) { r.images = {16}; }, "a device has 8 images of a step");
+  check([](auto& r) { r.images = {8}, r.devices = "cpu:2"; }, "and more on fewer devices (-d)");
+  check([](auto& r) { r.images = {1, 2, 1}; }, "--images-per-device names 1 twice");
+  check([](auto& r) { r.devices = "cpu:3"; }, "a step has 8 images on 3 devices");
+  check([](auto& r) { r.modes = {"sync", "group"}; }, "add local or renorm to --modes");
+  check([](auto& r) { r.modes = {"ghost", "sync"}; }, "leave ghost out of --modes");
+  check([](auto& r) { r.overrides.push_back("batch.accumulate=2"); }, "use batch.accumulate = 1");
+  check([](auto& r) { r.overrides.push_back("bn.virtual_devices=4"); },
+        "leave -s bn.virtual_devices out");
+  check([](auto& r) { r.overrides.push_back("bn.sync_group=1"); }, "bn.sync_group makes groups");
+}
+
+}  // namespace lockstep
