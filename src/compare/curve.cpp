@@ -44,6 +44,19 @@ void add_synchronizing(const CurveLine& sync, const CurveLine& local, Curve& cur
   }
 }
 
+void add_steps(const CurveLine& line, Curve& curve) {
+  for (std::size_t i = 0; i + 1 < line.points.size(); ++i) {
+    const CurvePoint &point = line.points[i], &next = line.points[i + 1];
+    // The step to sync is what synchronizing is worth there.
+    const auto is_it = [&](const CurveStep& step) {
+      return step.a == next.cell && step.b == point.cell;
+    };
+    if (std::none_of(curve.synchronizing.begin(), curve.synchronizing.end(), is_it)) {
+      curve.more_images.push_back({line.mode, point.images, next.cell, point.cell, 0});
+    }
+  }
+}
+
 }  // namespace
 
 std::optional<std::size_t> CurveLine::at(std::int64_t images) const {
@@ -70,12 +83,7 @@ std::optional<Curve> curve_of(std::span<const Cell> cells, std::int64_t batch) {
     add_synchronizing(*sync, *local, curve);
   }
   curve.images = images_of(curve.lines);
-  for (const CurveLine& line : curve.lines) {
-    for (std::size_t i = 0; i + 1 < line.points.size(); ++i) {
-      curve.more_images.push_back(
-          {line.mode, line.points[i].images, line.points[i + 1].cell, line.points[i].cell, 0});
-    }
-  }
+  for (const CurveLine& line : curve.lines) add_steps(line, curve);
   return curve;
 }
 

@@ -39,7 +39,9 @@ struct Curve {
   std::vector<std::int64_t> images;  // per device, of all lines; ascending
   std::vector<CurveLine> lines;
   std::vector<CurveStep> synchronizing;  // sync minus local
-  std::vector<CurveStep> more_images;    // of each mode, the next number of images minus this one
+  /// Of each mode, the next number of images minus this one; what `synchronizing` has is not
+  /// repeated.
+  std::vector<CurveStep> more_images;
 };
 
 /// None where no cell says how many images share its statistics.

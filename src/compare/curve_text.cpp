@@ -32,17 +32,24 @@ std::string images_per_device(const std::vector<std::int64_t>& images) {
   return fmt::format("{} {} per device", listed(images), one ? "image" : "images");
 }
 
-/// For how many images which of the modes is better; neither: it is not shown.
+/// For how many images which of the modes is better; neither: it is not shown; open: there are too
+/// few seeds to show it.
 struct Found {
-  std::vector<std::int64_t> sync, local, neither;
+  std::vector<std::int64_t> sync, local, neither, open;
 
   explicit Found(const Comparison& comparison) {
     for (const CurveStep& step : comparison.curve->synchronizing) {
       const PairedDifference& pair = comparison.pairs[step.pair];
-      const bool shown =
-          verdict(pair, comparison.adjustment.together).kind == Verdict::Kind::kBetter;
-      (!shown ? neither : pair.spread.mean > 0 ? sync : local).push_back(step.images);
+      const Verdict found = verdict(pair, comparison.adjustment.together);
+      list_for(found.kind, pair.spread.mean > 0).push_back(step.images);
     }
+  }
+
+ private:
+  std::vector<std::int64_t>& list_for(Verdict::Kind kind, bool positive) {
+    if (kind == Verdict::Kind::kBetter) return positive ? sync : local;
+    const bool few = kind == Verdict::Kind::kTooFewSeeds;
+    return few || kind == Verdict::Kind::kNotComparable ? open : neither;
   }
 };
 
@@ -58,6 +65,7 @@ std::string synchronizing_claim(const Comparison& comparison) {
   add("sync is better than local", found.sync);
   add("local is better than sync", found.local);
   add("no difference between sync and local is shown", found.neither);
+  add("more seeds could settle whether sync or local is better", found.open);
   std::string text;
   for (std::string& clause : clauses) {
     if (!text.empty()) clause.front() = 'w';

@@ -221,11 +221,11 @@ TEST_CASE("bars: whiskers end at 0 and at the axis's end") {
 TEST_CASE("plots: a score over images per device has a line per mode, seeds and intervals") {
   Plot plot{"mIoU, in %"};
   plot.x_label = "images per device";
-  plot.x_values = {1, 2, 4, 8};
+  plot.positions = factor_axis({1, 2, 4, 8});
   for (const char* mode : {"local", "sync", "group"}) {
     const Series series = mode_series(mode);
     Line means{series, {}, mode};
-    for (const double images : plot.x_values) {
+    for (const double images : plot.positions->ticks) {
       means.points.push_back({images, 40 + images});
       plot.marks.push_back(Mean{series, images, 40 + images, Interval{38 + images, 42 + images}});
       for (const double seed : {-1, 0, 1}) {
@@ -243,6 +243,54 @@ TEST_CASE("plots: a score over images per device has a line per mode, seeds and 
     CHECK(contains(drawing, tick));
   CHECK(factor_axis({1, 2, 4, 8}).at(2) - factor_axis({1, 2, 4, 8}).at(1) ==
         doctest::Approx(factor_axis({1, 2, 4, 8}).at(8) - factor_axis({1, 2, 4, 8}).at(4)));
+}
+
+TEST_CASE("images per device: the curve's section, for those who read and for those who look") {
+  std::vector<TrainSummary> runs;
+  const auto add = [&](const char* mode, std::int64_t images, double m_iou) {
+    for (std::uint64_t seed = 0; seed < 6; ++seed) {
+      TrainSummary& run = runs.emplace_back();
+      run.bn_mode = mode;
+      run.images_per_device = images;
+      run.seed = seed;
+      run.device_count = 1;
+      run.global_batch = 8;
+      run.evaluation.metrics.m_iou = m_iou + 0.7 * static_cast<double>(seed * seed % 5);
+      run.evaluation.loss = 1;
+    }
+  };
+  add("ghost", 1, 21), add("ghost", 2, 29), add("ghost", 4, 31);
+  add("renorm", 1, 25), add("renorm", 2, 30), add("renorm", 4, 30.5), add("renorm", 8, 29.5);
+  add("group", 0, 27);
+  add("sync", 0, 30);
+  ReportData data{.title = "curve", .runs = {}, .comparison = compare_runs(runs)};
+  Page page(data.title);
+  add_answer(data, page);
+  add_images_curve(data, page);
+  const std::string html = page.html();
+  CHECK(contains(html,
+                 "<h1>With 1 and 2 images per device sync is better than local; with 4 images "
+                 "per device local is better than sync</h1>"));
+  CHECK(contains(html, "local(2) is better than local(1) by 8.00 points of mIoU (95 % interval"));
+  CHECK(contains(html, "<th scope=\"row\">group</th><td>any</td>"));
+  REQUIRE(page.all_figures().size() == 1);
+  const Figure& figure = page.all_figures().front();
+  CHECK(figure.name == "score_over_images");
+  const std::string drawing = figure.svg.file();
+  CHECK(count(drawing, "class=\"curve m0\"") == 2);      // and one in the legend
+  CHECK(count(drawing, "class=\"mark full m0\"") == 4);  // the last is sync's
+  CHECK(count(drawing, "class=\"mark m0\"") == 6 * 4 + 1);
+  CHECK(count(drawing, "class=\"whisker own m7\"") == 4);
+  for (const char* text : {">8<", ">any<", ">images per device, of 8 per step<", ">renorm<",
+                           "local(2), seed 0: 29</title>"})
+    CHECK(contains(drawing, text));
+
+  // Without a curve there is no section.
+  std::erase_if(runs, [](const TrainSummary& run) { return run.images_per_device > 0; });
+  data.comparison = compare_runs(runs);
+  Page plain("plain");
+  add_images_curve(data, plain);
+  CHECK(plain.all_figures().empty());
 }
 
 TEST_CASE("modes: each has a style of its own in the light and in the dark, unknown ones too") {
