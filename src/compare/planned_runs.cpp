@@ -319,7 +319,7 @@ std::string describe(const Estimate& estimate) {
                                  count_of(static_cast<std::int64_t>(estimate.runs), "run"));
   text += estimate.measured == 0
               ? "the times of finished ones"
-              : fmt::format("{} steps and an evaluation timed now for {}", kTimedSteps,
+              : fmt::format("{} steps and an evaluation of {}, timed now", kTimedSteps,
                             count_of(static_cast<std::int64_t>(estimate.measured), "kind"));
   if (estimate.unknown.empty()) return text;
   return fmt::format("{}; without {}, which could not take a step", text,

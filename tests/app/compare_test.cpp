@@ -156,7 +156,7 @@ TEST_CASE("compare --images-per-device draws a curve, each computation of which 
   REQUIRE(outcome.exit_code == 0);
   check_contains(outcome.out, "[1/14] local(1) seed 0: done before");
   check_contains(outcome.out, "  local(1): cpu:1, 4 slices");
-  check_contains(outcome.out, " runs to train, by 3 steps and an evaluation timed now for ");
+  check_contains(outcome.out, " runs to train, by 3 steps and an evaluation of ");
   check_contains(outcome.out, "| images per device |");
   check_contains(outcome.out, "sync - local(2) = ");
   CHECK_FALSE(std::filesystem::exists(place.cell("local-n4-s0")));  // it is sync

@@ -152,6 +152,11 @@ def table(reader: Reader, section: str, *header: str) -> Table:
     raise KeyError(f"section {section} has no table that begins with {header}: {[t.rows[0] for t in reader.tables]}")
 
 
+def adjusted(pair: dict) -> float | None:
+    """The p-value for those tested with it: all of a comparison, or those before it on a curve."""
+    return pair["p_holm"] if "p_holm" in pair else pair["p_sequence"]
+
+
 def check_scores(reader: Reader, comparison: dict) -> None:
     score = comparison["score"]
     means = table(reader, "Score", "mode", score)
@@ -167,10 +172,29 @@ def check_scores(reader: Reader, comparison: dict) -> None:
     for pair in comparison["pairs"]:
         row = pairs.row(f"{pair['a']} − {pair['b']}")
         low, high = pair["interval"] or (None, None)
-        expected = [pair["mean"], pair["sd"], low, high, pair["p_value"], pair["p_holm"], pair["smallest_p"]]
+        expected = [pair["mean"], pair["sd"], low, high, pair["p_value"], adjusted(pair), pair["smallest_p"]]
         for column, value in enumerate(expected + pair["differences"], start=1):
             same(row[column], value, f"{pair['a']} - {pair['b']}, {pairs.rows[0][column]}")
         check(pair["answer"] in reader.text, f"the page does not say: {pair['answer']}")
+
+
+def check_curve(reader: Reader, comparison: dict) -> None:
+    """A row for each point of each line; the last point of `local` is sync's."""
+    cells = table(reader, "Images per device", "mode", "images per device")
+    rows = iter(cells.rows[1:])
+    values = iter(cells.values[1:])
+    for line in comparison["curve"]["lines"]:
+        for point in line["points"]:
+            row, value = next(rows), next(values)
+            images = "any" if point["images"] is None else str(point["images"])
+            check(row[:2] == [line["mode"], images], f"the curve's row {row}, expected {line['mode']}, {images}")
+            score = point[comparison["score"]]
+            for found, expected in zip(value[2:], [score["mean"], score["sd"], *(point["interval"] or (None, None))]):
+                same(found, expected, f"the curve's {point['cell']}")
+    check(next(rows, None) is None, "the curve's table has more rows than comparison.json has points")
+    local = comparison["curve"]["lines"][0]
+    check(local["mode"] == "local" and local["points"][-1]["cell"] == "sync", f"local ends at {local['points'][-1]}")
+    check("per device" in reader.headline, f"the headline of a curve: {reader.headline}")
 
 
 def check_times(reader: Reader, comparison: dict) -> None:
@@ -365,6 +389,17 @@ def main() -> int:
         for figure in figures:
             xml.etree.ElementTree.parse(figure)
 
+        curve = folder / "curve"
+        run([lockstep, "compare", str(folder / "tiny.toml"), "-d", "cpu:1", "--modes", "local,sync,group,renorm",
+             "--images-per-device", "1,2,4", "--seeds", "2", "-s", "batch.global=4", "-s", "bn.groups=2", "-o", str(curve)])
+        of_curve = json.loads((curve / "comparison.json").read_text())
+        page_of_curve = read_page(curve / "report.html")
+        check_scores(page_of_curve, of_curve)
+        check_times(page_of_curve, of_curve)
+        check_curve(page_of_curve, of_curve)
+        run([lockstep, "report", str(curve), "-o", str(folder / "again.html")])
+        check((folder / "again.html").read_bytes() == (curve / "report.html").read_bytes(), "a curve read again has another page")
+
         run([lockstep, "report", str(runs / "sync-s1")])
         single = read_page(runs / "sync-s1" / "report.html")
         check(single.headline.startswith("sync, seed 1: mIoU"), f"the headline of a run: {single.headline}")
@@ -377,7 +412,7 @@ def main() -> int:
         check("Example images are left out: " in without and "holds no checkpoint" in without, "nothing tells why there are no images")
         run([lockstep, "report", str(folder)], expected=3)
         run([lockstep, "report", str(runs), "-o", str(folder / "nowhere" / "report.html")], expected=2)
-        check_rendered([runs / "report.html", runs / "sync-s1" / "report.html"], folder)
+        check_rendered([runs / "report.html", runs / "sync-s1" / "report.html", curve / "report.html"], folder)
     for failure in failures[:20]:
         print("report_page:", failure)
     print(f"report_page: {len(failures)} failures")
