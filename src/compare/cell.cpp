@@ -41,6 +41,12 @@ Cell cell_of(const TrainSummary& run, bool curve) {
 
 std::string_view mode_of_label(std::string_view label) { return label.substr(0, label.find('(')); }
 
+std::string folder_of_label(std::string_view label) {
+  const std::string_view mode = mode_of_label(label);
+  if (mode.size() == label.size()) return std::string(label);
+  return fmt::format("{}-n{}", mode, label.substr(mode.size() + 1, label.size() - mode.size() - 2));
+}
+
 bool comes_before(const Cell& a, const Cell& b) {
   return std::tuple(place_of(a.mode), a.images) < std::tuple(place_of(b.mode), b.images);
 }

@@ -32,6 +32,9 @@ Cell cell_of(const TrainSummary& run, bool curve);
 /// The mode of a label.
 std::string_view mode_of_label(std::string_view label);
 
+/// Cell::folder of a label, for names of files.
+std::string folder_of_label(std::string_view label);
+
 /// By modes in the order of BatchNormMode, then by images.
 bool comes_before(const Cell& a, const Cell& b);
 

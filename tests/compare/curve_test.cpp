@@ -79,6 +79,8 @@ TEST_CASE("a cell is a mode and, on a curve, a number of images") {
   CHECK(Cell{"local", 2}.folder() == "local-n2");
   CHECK(mode_of_label("local(16)") == "local");
   CHECK(mode_of_label("instance") == "instance");
+  for (const Cell& cell : {Cell{"local", 16}, Cell{"sync"}})
+    CHECK(folder_of_label(cell.label()) == cell.folder());
   CHECK(comes_before({"local", 2}, {"local", 16}));
   CHECK(comes_before({"local", 16}, {"sync"}));
   CHECK(cell_of(run("ghost", 2, 0, 1), true).label() == "local(2)");

@@ -132,7 +132,8 @@ void add_measure(const ReportData& data, const Measure& measure, Page& page) {
     plot.marks = {Cells{grid.steps, grid.values, levels}};
     plot.x_label = "step";
     plot.row_height = grid.layers.size() > kMostNamedRows ? 7 : 15;
-    figures.push_back({"lens_" + measure.name + "_" + mode, draw(plot), "", table_of(grid)});
+    figures.push_back(
+        {"lens_" + measure.name + "_" + folder_of_label(mode), draw(plot), "", table_of(grid)});
   }
   if (figures.empty()) return;
   page.note(measure.caption);
