@@ -8,6 +8,7 @@
 #include <map>
 #include <mutex>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include "core/rng.h"
@@ -23,12 +24,16 @@ Outcome toy_outcome(const DataParallelOptions& options) {
   return outcome_of(*run, train(*run));
 }
 
-/// What its file of weights and its losses say of a run.
-std::pair<std::map<std::string, std::vector<std::byte>>, std::vector<double>> model_outcome(
-    DataParallel& run, std::vector<double> losses) {
+/// What its file of weights, its optimizer and its losses say of a run. A gradient's last bit shows
+/// in the momentum alone.
+std::tuple<std::map<std::string, std::vector<std::byte>>, std::map<std::string, std::vector<float>>,
+           std::vector<double>>
+model_outcome(DataParallel& run, std::vector<double> losses) {
   std::map<std::string, std::vector<std::byte>> tensors;
   for (const auto& [name, tensor] : run.state_dict()) tensors[name] = tensor.data;
-  return {tensors, std::move(losses)};
+  std::map<std::string, std::vector<float>> slots;
+  for (const auto& [slot, values] : run.optimizer_state().slots) slots[slot] = values;
+  return {tensors, slots, std::move(losses)};
 }
 
 /// A network with dropout between two convolutions.
