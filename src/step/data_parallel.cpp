@@ -106,8 +106,10 @@ void DataParallel::Impl::build() {
   if (rank_layout().processes() > 1) {
     world_gradients = std::make_unique<WorldGradients>(sync_group, any.store(), any.backend());
   }
+  hooked_gradients = std::make_unique<HookedGradients>(options, exchange, sync_group, any.store());
   StepPeers peers;
   peers.world = world_gradients.get();
+  peers.hooked = hooked_gradients.get();
   for (const auto& replica : replicas) {
     peers.stores.push_back(&replica->store());
     replica->step().scaler().add_indicators(peers.indicators);

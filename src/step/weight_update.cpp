@@ -7,12 +7,13 @@ namespace lockstep {
 WeightUpdate::WeightUpdate(const DataParallelOptions& options, const UpdateShare& share,
                            const ParameterStore& own, Backend& backend, const StepScalars& scalars,
                            const StepTotals& totals, const LossScaler& scaler,
-                           Communicator& communicator)
+                           HookedGradients& hooked, Communicator& communicator)
     : backend_(backend),
       optimizer_(options.optimizer),
       scalars_(scalars),
       totals_(totals),
       scaler_(scaler),
+      hook_(hooked, share, own.elements(), backend),
       clip_(options.gradient_clipping, own.elements(), share, backend, communicator),
       saves_(share.saves) {
   ranges_ = owned_ranges(parameter_ranges(own, optimizer_, options.parameter_groups),
@@ -64,6 +65,7 @@ void WeightUpdate::apply(GradientReducer& reducer, std::span<const double* const
   for (std::size_t slot = 0; slot < slot_of_.size(); ++slot) {
     if (slot_of_[slot]) shard.state[slot] = slot_of_[slot].floats();
   }
+  hook_.change(shard);
   clip_.bound(shard);
   backend_.optimizer_update(shard);
   average_->follow(shard);

@@ -92,6 +92,17 @@ struct ReplicaContext {
   Network& network;  // of training
 };
 
+/// The gradient of one parameter: of the global loss, summed over all devices.
+struct NamedGradient {
+  std::string name;         // of the parameter
+  Shape shape;              // in PyTorch's order
+  std::span<float> values;  // on the host, in the same order
+};
+
+/// Sees the gradients of all parameters that are not frozen, in the order of their declaration, and
+/// may change them.
+using GradientHook = std::function<void(std::span<const NamedGradient> gradients)>;
+
 struct DataParallelOptions {
   std::vector<Device> devices = {};  // of this process
   Model model = nullptr;
@@ -102,6 +113,15 @@ struct DataParallelOptions {
   Optimizer optimizer = Sgd{};
   /// Parameters with a learning rate or weight decay of their own.
   std::vector<ParameterGroup> parameter_groups = {};
+  /// Called once in each step, in each process: when the gradients of all devices and micro-batches
+  /// are summed, and before they are clipped. The update takes what it leaves, and so does
+  /// StepResult::grad_norm. It gets the same bits wherever those of the step are the same
+  /// (DataParallel::placement_obstacle); of several processes each must make the same changes. Not
+  /// called where a step is left out or its loss is not finite. Runs on the thread of a replica,
+  /// while the others wait; what it throws is final, as a failure in a step. Null: nothing is
+  /// copied and nobody waits. On GPUs gradients pass through the host, which takes a step longer
+  /// than the sum itself; not with `cuda_graph`.
+  GradientHook on_gradients = nullptr;
   GradientClipping gradient_clipping = {};
   /// In [0, 1). Not 0: beside the weights w there is an exponential moving average a of them
   /// (Polyak and Juditsky 1992), a = decay*a + (1-decay)*w after each update and a = w after the
