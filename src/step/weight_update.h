@@ -54,7 +54,7 @@ class WeightUpdate {
   std::vector<float*> weights_;         // [replica of the share], at begin_
   Storage slots_;                       // [slots, elements]
   std::vector<Tensor> slot_of_;         // [slot] [1, elements]
-  std::optional<AveragedWeights> average_;
+  std::optional<AveragedWeights> average_, averaged_statistics_;
 };
 
 }  // namespace lockstep

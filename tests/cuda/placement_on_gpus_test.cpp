@@ -33,6 +33,19 @@ TEST_CASE("placement: the same bits on several GPUs, with and without peer acces
   }
 }
 
+TEST_CASE("placement: hard pixels are those of the batch on several GPUs") {
+  const auto hard = [](int ranks, int gpus) {
+    DataParallelOptions options = placed_on_gpus(ranks, gpus);
+    options.losses[0] = {"out", OhemCrossEntropyLoss{.thresh = 0.3F, .min_kept = 40}};
+    return options;
+  };
+  fake_runtime::use({.devices = 1});
+  const Placed whole = trained_in_steps(hard(1, 1));
+  CHECK_FALSE((trained_in_steps(placed_on_gpus(1, 1)) == whole));
+  fake_runtime::use({.devices = 2});
+  for (const int ranks : {2, 3, 11}) CHECK((trained_in_steps(hard(ranks, 2)) == whole));
+}
+
 TEST_CASE("placement: a gradient hook on several GPUs, with and without peer access") {
   const auto hooked = [](int ranks, int gpus) {
     DataParallelOptions options = placed_on_gpus(ranks, gpus);

@@ -57,6 +57,12 @@ struct LossScaleOptions {
 /// Which of a step's micro-batches feed the running statistics.
 enum class MicroBatches : std::uint8_t { kEvery, kFirst, kLast };
 
+/// What the running statistics of the average of the weights are.
+enum class AveragedStatistics : std::uint8_t {
+  kCopy,     // those of the weights
+  kAverage,  // averaged as the weights are: rank 0's, which are the model's
+};
+
 /// What one rank owns. Used on the rank's thread (DataParallel::for_each_replica), read by others
 /// only between steps.
 class Replica {
@@ -128,6 +134,7 @@ struct DataParallelOptions {
   /// first one, of step 0. It is spread over the devices as the optimizer's state, with which it is
   /// saved; a state without it makes it start over from the weights.
   double average_decay = 0;
+  AveragedStatistics averaged_statistics = AveragedStatistics::kCopy;
   /// Micro-batches per step, one after another through the network: their gradients are added up
   /// and belong to the global loss of the whole batch; BatchNorm's statistics are of a micro-batch.
   int accumulate = 1;
@@ -268,7 +275,8 @@ class DataParallel {
 
   /// Rank 0's parameters and running statistics under PyTorch's names.
   TensorMap state_dict();
-  /// The same with the average of the weights in place of them. REQUIRES:
+  /// The same with the average of the weights in place of them, and of the running statistics where
+  /// DataParallelOptions::averaged_statistics says so. REQUIRES:
   /// DataParallelOptions::average_decay.
   TensorMap averaged_state_dict();
   /// Gives them to all ranks. `strict`: throws DataError when anything is skipped, missing or
