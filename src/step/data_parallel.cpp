@@ -60,7 +60,10 @@ std::uint64_t dropout_seed(std::uint64_t seed, std::int64_t step) {
 
 }  // namespace
 
-int threads_per_replica(int replicas) { return std::max(1, host_threads() / replicas); }
+int threads_per_replica(int replicas) {
+  LOCKSTEP_CHECK(replicas >= 1, "expected at least 1 replica, got ", replicas);
+  return std::max(1, host_threads() / replicas);
+}
 
 // --- replicate ---
 

@@ -183,9 +183,11 @@ std::size_t Network::output_index(const std::string& name) const {
   return static_cast<std::size_t>(find_output(outputs, name) - outputs.begin());
 }
 
-const Tensor& Network::output(std::size_t index) const { return impl_->outputs[index].value->data; }
+const Tensor& Network::output(std::size_t index) const {
+  return impl_->outputs.at(index).value->data;
+}
 const Tensor& Network::output_grad(std::size_t index) const {
-  return impl_->outputs[index].value->grad;
+  return impl_->outputs.at(index).value->grad;
 }
 
 namespace {
@@ -261,7 +263,7 @@ void Network::zero_grad() {
 void Network::observe(LayerObserver* observer) { impl_->observer = observer; }
 
 LayerWork Network::work(std::size_t layer, Direction direction) const {
-  const Layer& at = *impl_->layers[layer];
+  const Layer& at = *impl_->layers.at(layer);
   if (direction == Direction::kForward) return at.forward_work();
   if (!impl_->plan.runs_backward[layer]) return {};
   std::vector<GradTarget> targets = impl_->targets[layer];
