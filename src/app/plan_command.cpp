@@ -20,12 +20,15 @@ struct PlanArguments {
   CommonArguments common;
   std::filesystem::path config;
   int steps = 3;           // --steps: timed ones
+  bool layers = false;     // --layers
   bool max_batch = false;  // --max-batch
   double memory = 0;       // --memory GiB for all devices; 0: what the host has left
 };
 
 constexpr double kMegabyte = 1 << 20;
 constexpr double kGigabyte = 1 << 30;
+
+double megabytes(std::size_t bytes) { return static_cast<double>(bytes) / kMegabyte; }
 
 /// What programs may still take of the host's memory; 0 where the system does not say.
 std::size_t host_memory_left() {
@@ -112,14 +115,11 @@ void print_norms(const TrainingPlan& plan) {
 void print_memory(const TrainingPlan& plan) {
   const auto most = std::max_element(plan.measured_bytes.begin(), plan.measured_bytes.end());
   const auto rank = static_cast<std::size_t>(most - plan.measured_bytes.begin());
-  const auto megabytes = [&](const std::vector<std::size_t>& bytes) {
-    return static_cast<double>(bytes[rank]) / kMegabyte;
-  };
   fmt::print(
       "\nmemory per device: {:.1f} MB, {:.1f} of them for training, the rest for evaluation; "
       "{:.1f} MB at most in the steps\n",
-      megabytes(plan.planned_bytes), megabytes(plan.training_bytes),
-      megabytes(plan.measured_bytes));
+      megabytes(plan.planned_bytes[rank]), megabytes(plan.training_bytes[rank]),
+      megabytes(plan.measured_bytes[rank]));
 }
 
 void print_time(const TrainingPlan& plan, int steps) {
@@ -127,6 +127,50 @@ void print_time(const TrainingPlan& plan, int steps) {
              1000 * plan.step_seconds, steps,
              static_cast<double>(plan.global_batch) / plan.step_seconds, 1000 * plan.image_seconds);
   fmt::print("the whole training: about {}\n", format_duration(plan.total_seconds));
+}
+
+/// "Conv2d" for "lockstep::Conv2dLayer"; layers of other namespaces keep theirs.
+std::string short_kind(std::string kind) {
+  constexpr std::string_view kOurs = "lockstep::", kLayer = "Layer";
+  if (!kind.starts_with(kOurs)) return kind;
+  kind.erase(0, kOurs.size());
+  if (kind.ends_with(kLayer)) kind.erase(kind.size() - kLayer.size());
+  return kind;
+}
+
+void print_layers(const TrainingPlan& plan) {
+  Table table{.header = {"layer", "kind", "output", "parameters", "output MB", "saved MB"},
+              .rows = {}};
+  std::int64_t parameters = 0;
+  std::size_t bytes = 0;
+  for (const LayerSummary& layer : plan.layers) {
+    table.rows.push_back({layer.name, short_kind(layer.kind), to_string(layer.output),
+                          fmt::format("{}", layer.parameters),
+                          fmt::format("{:.2f}", megabytes(layer.output_bytes)),
+                          fmt::format("{:.2f}", megabytes(layer.saved_bytes))});
+    parameters += layer.parameters;
+    bytes += layer.output_bytes + layer.saved_bytes;
+  }
+  fmt::print("\nthe network of {}:\n{}", to_string(plan.devices.front()), to_markdown(table));
+  fmt::print(
+      "{} layers, {} parameters; outputs and what is saved for the backward pass: {:.1f} MB one by "
+      "one; the plan of all activations and gradients takes {:.1f} MB\n",
+      plan.layers.size(), parameters, megabytes(bytes), megabytes(plan.network_bytes));
+}
+
+Json layers_json(const TrainingPlan& plan) {
+  Json layers = Json::array();
+  for (const LayerSummary& layer : plan.layers) {
+    Json shape = Json::array();
+    for (int axis = 0; axis < layer.output.rank(); ++axis) shape.push_back(layer.output[axis]);
+    layers.push_back({{"name", layer.name},
+                      {"kind", short_kind(layer.kind)},
+                      {"output", shape},
+                      {"parameters", layer.parameters},
+                      {"output_bytes", layer.output_bytes},
+                      {"saved_bytes", layer.saved_bytes}});
+  }
+  return layers;
 }
 
 Json to_json(const TrainingPlan& plan) {
@@ -182,6 +226,8 @@ void declare_plan(Options& options, PlanArguments& arguments) {
   options.add_devices();
   options.add_overrides();
   options.add("--steps", arguments.steps, "steps to time").shows_default().takes_count(1, 1000000);
+  options.add_flag("--layers", arguments.layers,
+                   "also the network: every layer's output, parameters and memory");
   const CommandOption max_batch = options.add_flag("--max-batch", arguments.max_batch,
                                                    "also the largest global batch that fits");
   options
@@ -206,12 +252,17 @@ int run_plan(const PlanArguments& arguments) {
   if (common.json) {
     Json json = to_json(plan);
     if (arguments.max_batch) json["largest_batch"] = largest;
+    if (arguments.layers) {
+      json["layers"] = layers_json(plan);
+      json["network_bytes"] = plan.network_bytes;
+    }
     fmt::print("{}\n", json_text(json, 2));
     return kExitDone;
   }
   print_origins(arguments);
   print_size(plan);
   print_schedule(plan);
+  if (arguments.layers) print_layers(plan);
   print_norms(plan);
   print_memory(plan);
   print_time(plan, arguments.steps);
@@ -231,7 +282,9 @@ Command plan_command() {
       .examples = {{"lockstep plan data/configs/quickstart.toml -d cpu:4 -s bn.mode=sync",
                     "steps, learning rate, values per BatchNorm channel, memory and time"},
                    {"lockstep plan data/configs/quickstart.toml -d cpu:4 --max-batch --memory 4",
-                    "also the largest batch for 4 GiB"}},
+                    "also the largest batch for 4 GiB"},
+                   {"lockstep plan data/configs/quickstart.toml --layers",
+                    "also the network, layer by layer"}},
       .declare = declares(declare_plan, run_plan)};
 }
 

@@ -46,10 +46,6 @@ std::unique_ptr<Readback> Backend::make_readback(const Tensor& source, int slots
   return std::make_unique<FinishedReadback>(*this, source, slots);
 }
 
-void Backend::label_probabilities(const LabelProbabilities&) {
-  throw Error("there are no label_probabilities on " + to_string(device()) + "; use CPU devices");
-}
-
 // omp_get_num_procs() goes by the process's affinity, which mpirun, taskset and srun set
 // (sched_getaffinity), as it was before OMP_PROC_BIND bound this thread to a single core.
 int host_threads() {

@@ -273,6 +273,57 @@ LOCKSTEP_HOST_DEVICE inline double split_sum(const float* slot, std::int64_t i,
   return static_cast<double>(slot[i]) + static_cast<double>(slot[elements + i]);
 }
 
+/// In place of the probability of a label that is ignored (LabelProbabilities).
+inline constexpr float kNoLabel = 2;
+
+/// Bits [shift, shift + log2(kOhemBins)) of what has the bits of a prefix above them, of a float.
+struct OhemRound {
+  unsigned shift;
+  std::uint32_t above;  // mask of the bits that are known
+  std::uint32_t bins;   // mask of the bin
+
+  LOCKSTEP_HOST_DEVICE explicit OhemRound(int round)
+      : shift(round == 0   ? 21U
+              : round == 1 ? 10U
+                           : 0U),
+        above(round == 0 ? 0U : ~0U << (round == 1 ? 21U : 10U)),
+        bins(round == 2 ? 1023U : 2047U) {}
+
+  LOCKSTEP_HOST_DEVICE bool begins_with(std::uint32_t bits, std::uint32_t prefix) const {
+    return (bits & above) == prefix;
+  }
+  LOCKSTEP_HOST_DEVICE std::uint32_t bin_of(std::uint32_t bits) const {
+    return (bits >> shift) & bins;
+  }
+};
+
+/// Where the threshold's place is to be counted from in the first round: `labels` are all that
+/// there are.
+LOCKSTEP_HOST_DEVICE inline void begin_ohem(double labels, double min_kept, OhemState& state) {
+  state.prefix = 0;
+  state.any = labels > 0 ? 1 : 0;
+  state.before = min_kept < labels - 1 ? min_kept : labels - 1;
+}
+
+/// The threshold, when all bits are known.
+LOCKSTEP_HOST_DEVICE inline void finish_ohem(float order_statistic, float thresh,
+                                             OhemState& state) {
+  const bool above = state.any != 0 && order_statistic > thresh;
+  state.threshold = above ? order_statistic : thresh;
+}
+
+/// The part of a normalizer that the chosen pixels have. weights [2 C].
+LOCKSTEP_HOST_DEVICE inline double ohem_normalizer(const double* weights, std::int64_t classes,
+                                                   const float* class_weight, double normalizer) {
+  double chosen = 0, all = 0;
+  for (std::int64_t c = 0; c < classes; ++c) {
+    const double weight = class_weight == nullptr ? 1.0 : static_cast<double>(class_weight[c]);
+    chosen += weights[c] * weight;
+    all += weights[classes + c] * weight;
+  }
+  return (all == 0 ? 0 : chosen / all) * normalizer;
+}
+
 /// What a difference of 1 adds to the gradient of a mean squared error.
 LOCKSTEP_HOST_DEVICE inline float squared_error_share(double normalizer, float grad_scale) {
   return grad_scale * static_cast<float>(normalizer == 0 ? 0 : 2 / normalizer);

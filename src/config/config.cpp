@@ -327,6 +327,7 @@ void ConfigReader::warn_of_ignored_keys() {
   }
   warn(config_.run.precision != DType::kFloat16, "run.loss_scale", written("run.precision"));
   warn(!config_.bn.track_running_stats, "bn.eval_stats", "bn.track_running_stats = false");
+  warn(config_.ema.decay == 0, "ema.bn", "ema.decay = 0");
   for (const std::string& option : config_.architecture().ignored_options) {
     warn(true, "model." + option, written("model.arch"));
   }

@@ -256,14 +256,30 @@ struct OptimOptions {
   }
 };
 
+/// Which running statistics go with the average of the weights.
+enum class EmaStatistics : std::uint8_t {
+  kCopy,     // those of the weights
+  kAverage,  // device 0's, averaged as the weights are
+  kPrecise,  // recomputed from training images, bn.precise_iters batches, with the average
+};
+constexpr auto names_of(EmaStatistics) {
+  return std::to_array<Named<EmaStatistics>>({{"copy", EmaStatistics::kCopy},
+                                              {"average", EmaStatistics::kAverage},
+                                              {"precise", EmaStatistics::kPrecise}});
+}
+
 /// A moving average of the weights (DataParallelOptions::average_decay).
 struct EmaOptions {
   double decay = 0;
+  EmaStatistics statistics = EmaStatistics::kCopy;
 
   template <typename Visitor>
   void visit_options(Visitor& v) {
     v("decay", decay, "of a moving average of the weights, evaluated beside them; 0: none",
       {.in = limits::kBelowOne, .written = decay != 0});
+    v("bn", statistics,
+      "the average's running statistics: copy (of the weights'), average, precise (of images)",
+      {.written = statistics != EmaStatistics::kCopy});
   }
 };
 

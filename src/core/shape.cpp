@@ -27,13 +27,17 @@ std::int64_t Shape::rows_per_sample() const {
 }
 
 Shape Shape::with_batch(std::int64_t batch) const {
+  LOCKSTEP_CHECK(rank_ > 0 && batch >= 0,
+                 "expected a batch of 0 or more for a shape with extents, ", "got ", batch, " for ",
+                 to_string(*this));
   Shape changed = *this;
   changed.extents_[0] = batch;
   return changed;
 }
 
 Shape Shape::with_channels(std::int64_t channels) const {
-  LOCKSTEP_CHECK(rank_ > 0, "an empty shape has no channels");
+  LOCKSTEP_CHECK(rank_ > 0 && channels >= 0, "expected 0 or more channels for a shape with ",
+                 "extents, got ", channels, " for ", to_string(*this));
   Shape changed = *this;
   changed.extents_[static_cast<std::size_t>(rank_ - 1)] = channels;
   return changed;

@@ -14,14 +14,14 @@ Tensor offset_view(const Tensor& tensor, std::int64_t elements, const Shape& sha
 }  // namespace
 
 Tensor Tensor::channel_range(std::int64_t begin, std::int64_t count) const {
-  LOCKSTEP_CHECK(begin >= 0 && count >= 0 && begin + count <= shape.channels(), "channels [", begin,
-                 ", ", begin + count, ") of a tensor of shape ", to_string(shape));
+  LOCKSTEP_CHECK(begin >= 0 && count >= 0 && count <= shape.channels() - begin, count,
+                 " channels from ", begin, " on of a tensor of shape ", to_string(shape));
   return offset_view(*this, begin, shape.with_channels(count));
 }
 
 Tensor Tensor::sample_range(std::int64_t begin, std::int64_t count) const {
-  LOCKSTEP_CHECK(begin >= 0 && count >= 0 && begin + count <= shape.batch(), "samples [", begin,
-                 ", ", begin + count, ") of a tensor of shape ", to_string(shape));
+  LOCKSTEP_CHECK(begin >= 0 && count >= 0 && count <= shape.batch() - begin, count,
+                 " samples from ", begin, " on of a tensor of shape ", to_string(shape));
   return offset_view(*this, begin * shape.rows_per_sample() * row_stride, shape.with_batch(count));
 }
 

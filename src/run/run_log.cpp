@@ -4,14 +4,15 @@
 #include <fmt/ranges.h>
 #include <spdlog/logger.h>
 #include <spdlog/pattern_formatter.h>
-#include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <mutex>
 #include <vector>
 
-#include "io/atomic_file.h"
+#include "io/written_file.h"
 #include "lockstep/core/progress.h"
 
 namespace lockstep {
@@ -32,6 +33,22 @@ class UpperLevel : public spdlog::custom_flag_formatter {
   std::unique_ptr<custom_flag_formatter> clone() const override {
     return spdlog::details::make_unique<UpperLevel>();
   }
+};
+
+/// spdlog's own keeps lines in memory, and on some systems does not say why they cannot be written.
+class LogFile final : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  explicit LogFile(const std::filesystem::path& path) : file_(path, WrittenFile::Mode::kAppend) {}
+
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t line;
+    formatter_->format(message, line);
+    file_.write({line.data(), line.size()});
+  }
+  void flush_() override {}
+
+  WrittenFile file_;
 };
 
 std::unique_ptr<spdlog::formatter> prefixed() {
@@ -55,14 +72,16 @@ spdlog::sink_ptr console_sink(Console console) {
 std::shared_ptr<spdlog::logger> make_logger(const std::vector<spdlog::sink_ptr>& sinks) {
   auto logger = std::make_shared<spdlog::logger>("lockstep", sinks.begin(), sinks.end());
   logger->flush_on(spdlog::level::info);
+  // Called for what a sink throws, where it is caught. A run whose log cannot be written ends as
+  // one whose other files cannot.
+  logger->set_error_handler([](const std::string&) { throw; });
   return logger;
 }
 
 // Sinks carry their formatter, so every logger has its own; both append to the same file.
 std::vector<spdlog::sink_ptr> sinks_for(const RunFolder& folder, Console console,
                                         std::unique_ptr<spdlog::formatter> (*formatter)()) {
-  std::vector<spdlog::sink_ptr> sinks{
-      std::make_shared<spdlog::sinks::basic_file_sink_mt>(folder.log().string())};
+  std::vector<spdlog::sink_ptr> sinks{std::make_shared<LogFile>(folder.log())};
   if (console != Console::kQuiet) {
     sinks.push_back(console_sink(console));
     if (console == Console::kWarnings) sinks.back()->set_level(spdlog::level::warn);

@@ -1,6 +1,7 @@
 #pragma once
 // A rank's part of the moving average of the weights (DataParallelOptions::average_decay): of the
-// elements that it owns. Without a decay there is none, and every call does nothing.
+// elements that it owns; or the average of its running statistics. Without a decay there is none,
+// and every call does nothing.
 
 #include <span>
 
@@ -10,11 +11,13 @@ namespace lockstep {
 
 /// The slot of OptimizerState that the average comes as.
 inline constexpr const char* kAverageSlot = "ema";
+/// And that of the running statistics: rank 0's, in their flat order.
+inline constexpr const char* kAveragedStatisticsSlot = "ema_statistics";
 
 /// Owned by its rank's WeightUpdate, used by the rank's thread.
 class AveragedWeights {
  public:
-  /// `weights`: [elements], in the rank's own store. All outlive the object.
+  /// `weights`: [elements], of the rank's own store. All outlive the object.
   AveragedWeights(double decay, const float* weights, std::int64_t elements, Backend& backend);
 
   /// After an update, with its count and losses.

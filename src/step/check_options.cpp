@@ -133,6 +133,11 @@ void check_recording(const DataParallelOptions& options, const GradientExchangeC
         "DataParallelOptions::accumulate to 1, or "
         "DataParallelOptions::cuda_graph to false");
   }
+  if (options.on_gradients) {
+    throw ConfigError(
+        "DataParallelOptions::cuda_graph = true replays steps without the host, which "
+        "DataParallelOptions::on_gradients needs; set cuda_graph to false, or give no hook");
+  }
   if (options.communicator.hook) {
     throw ConfigError(
         "DataParallelOptions::cuda_graph = true replays exchanges without the host, so that "

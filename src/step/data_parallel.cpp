@@ -60,7 +60,10 @@ std::uint64_t dropout_seed(std::uint64_t seed, std::int64_t step) {
 
 }  // namespace
 
-int threads_per_replica(int replicas) { return std::max(1, host_threads() / replicas); }
+int threads_per_replica(int replicas) {
+  LOCKSTEP_CHECK(replicas >= 1, "expected at least 1 replica, got ", replicas);
+  return std::max(1, host_threads() / replicas);
+}
 
 // --- replicate ---
 
@@ -106,8 +109,10 @@ void DataParallel::Impl::build() {
   if (rank_layout().processes() > 1) {
     world_gradients = std::make_unique<WorldGradients>(sync_group, any.store(), any.backend());
   }
+  hooked_gradients = std::make_unique<HookedGradients>(options, exchange, sync_group, any.store());
   StepPeers peers;
   peers.world = world_gradients.get();
+  peers.hooked = hooked_gradients.get();
   for (const auto& replica : replicas) {
     peers.stores.push_back(&replica->store());
     replica->step().scaler().add_indicators(peers.indicators);

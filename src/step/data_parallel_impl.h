@@ -12,6 +12,7 @@
 
 #include "lockstep/parallel/data_parallel.h"
 #include "step/check_options.h"
+#include "step/gradient_hook.h"
 #include "step/one_thread.h"
 #include "step/replica.h"
 #include "step/replica_group.h"
@@ -76,7 +77,8 @@ struct DataParallel::Impl {
   Scatter scatter;
   SharedOutcomes shared_outcomes;
   SharedLabelCounts shared_labels;
-  std::unique_ptr<WorldGradients> world_gradients;         // null: one process
+  std::unique_ptr<WorldGradients> world_gradients;  // null: one process
+  std::unique_ptr<HookedGradients> hooked_gradients;
   std::vector<std::unique_ptr<TrainingReplica>> replicas;  // [own rank]
   std::vector<StepOutcome> outcomes;                       // [rank] of the step finished last
   std::vector<RankStep> rank_steps;                        // [rank], of the same step

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <map>
 
 #include "lockstep/core/check.h"
 #include "step/data_parallel_impl.h"
@@ -84,10 +85,21 @@ TensorMap DataParallel::state_dict() {
 TensorMap DataParallel::averaged_state_dict() {
   LOCKSTEP_CHECK(impl_->options.average_decay > 0, "this run has no average of its weights");
   TensorMap tensors = state_dict();
-  const std::vector<float> average = optimizer_state().slots.at(kAverageSlot);
-  for (const auto& parameter : impl_->replicas.front()->store().parameters()) {
-    HostTensor& tensor = tensors.at(parameter->name);
-    std::memcpy(tensor.data.data(), average.data() + parameter->offset, tensor.data.size());
+  const OptimizerState state = optimizer_state();
+  const auto put = [&tensors](const std::string& name, const float* values) {
+    HostTensor& tensor = tensors.at(name);
+    std::memcpy(tensor.data.data(), values, tensor.data.size());
+  };
+  const ParameterStore& store = impl_->replicas.front()->store();
+  const float* const average = state.slots.at(kAverageSlot).data();
+  for (const auto& parameter : store.parameters())
+    put(parameter->name, average + parameter->offset);
+  const auto averaged = state.slots.find(kAveragedStatisticsSlot);
+  if (averaged == state.slots.end()) return tensors;
+  const float* const statistics = averaged->second.data();
+  for (const auto& layer : store.batch_norms()) {
+    put(layer->name + ".running_mean", statistics + (layer->running_mean - store.statistics()));
+    put(layer->name + ".running_var", statistics + (layer->running_var - store.statistics()));
   }
   return tensors;
 }
@@ -108,11 +120,19 @@ OptimizerState DataParallel::optimizer_state() {
   const OneThread::Call call(impl_->caller, "optimizer_state");
   impl_->check_between_steps("optimizer_state");
   OptimizerState state{optimizer_name(impl_->options.optimizer), {}};
-  const auto elements = static_cast<std::size_t>(impl_->replicas.front()->store().elements());
-  for (const std::string& slot : optimizer_slots(impl_->options.optimizer)) {
+  const DataParallelOptions& options = impl_->options;
+  const ParameterStore& store = impl_->replicas.front()->store();
+  const auto elements = static_cast<std::size_t>(store.elements());
+  for (const std::string& slot : optimizer_slots(options.optimizer)) {
     state.slots[slot].resize(elements);
   }
-  if (impl_->options.average_decay > 0) state.slots[kAverageSlot].resize(elements);
+  if (options.average_decay > 0) {
+    state.slots[kAverageSlot].resize(elements);
+    if (options.averaged_statistics == AveragedStatistics::kAverage) {
+      state.slots[kAveragedStatisticsSlot].resize(
+          static_cast<std::size_t>(store.statistics_elements()));
+    }
+  }
   impl_->run([&](TrainingReplica& replica) { replica.step().update().save_state(state); });
   share_optimizer_state(impl_->sync_group, state);
   return state;
@@ -126,10 +146,16 @@ void DataParallel::set_optimizer_state(const OptimizerState& state) {
     throw DataError(concat("the optimizer's state is of '", state.optimizer,
                            "', this run trains with '", own, "'"));
   }
-  const std::int64_t elements = impl_->replicas.front()->store().elements();
-  std::vector<std::string> slots = optimizer_slots(impl_->options.optimizer);
-  if (state.slots.contains(kAverageSlot)) slots.emplace_back(kAverageSlot);
-  for (const std::string& slot : slots) {
+  const ParameterStore& store = impl_->replicas.front()->store();
+  std::map<std::string, std::int64_t> expected;  // [slot] values
+  for (const std::string& slot : optimizer_slots(impl_->options.optimizer)) {
+    expected[slot] = store.elements();
+  }
+  if (state.slots.contains(kAverageSlot)) expected[kAverageSlot] = store.elements();
+  if (state.slots.contains(kAveragedStatisticsSlot)) {
+    expected[kAveragedStatisticsSlot] = store.statistics_elements();
+  }
+  for (const auto& [slot, elements] : expected) {
     const auto found = state.slots.find(slot);
     const std::size_t size = found == state.slots.end() ? 0 : found->second.size();
     if (static_cast<std::int64_t>(size) == elements) continue;

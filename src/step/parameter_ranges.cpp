@@ -60,6 +60,11 @@ void check_prefixes(const ParameterStore& store, std::span<const ParameterGroup>
 
 }  // namespace
 
+bool is_frozen(const std::string& name, std::span<const ParameterGroup> groups) {
+  const ParameterGroup* group = group_of(name, groups);
+  return group != nullptr && group->frozen;
+}
+
 std::vector<ParameterRange> parameter_ranges(const ParameterStore& store,
                                              const Optimizer& optimizer,
                                              std::span<const ParameterGroup> groups) {
@@ -68,7 +73,7 @@ std::vector<ParameterRange> parameter_ranges(const ParameterStore& store,
   bool updated_before = false;  // the parameter before
   for (const auto& parameter : store.parameters()) {
     const ParameterGroup* group = group_of(parameter->name, groups);
-    const bool frozen = group != nullptr && group->frozen;
+    const bool frozen = is_frozen(parameter->name, groups);
     const bool follows = std::exchange(updated_before, !frozen);
     if (frozen) continue;
     const float by_kind = decay_of(parameter->kind, optimizer);

@@ -5,12 +5,16 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "lockstep/nn/parameter_store.h"
 #include "lockstep/optim/optimizer.h"
 
 namespace lockstep {
+
+/// Whether a parameter's group says so (ParameterGroup::frozen).
+bool is_frozen(const std::string& name, std::span<const ParameterGroup> groups);
 
 /// Neighbouring parameters that are updated alike joined; covers every parameter that is not
 /// frozen, in order. Of several groups the one with the longest prefix that fits a parameter has

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "nn/norms/batch_norm_layer.h"
+#include "step/parameter_ranges.h"
 #include "step/scatter.h"
 #include "sync/describe.h"
 
@@ -20,6 +21,9 @@ std::int64_t planned_batch(const DataParallelOptions& options, int ranks) {
 
 PlanOptions training_plan(const DataParallelOptions& options) {
   PlanOptions plan{.training = true, .activations = options.activations};
+  plan.is_frozen = [&groups = options.parameter_groups](const std::string& parameter) {
+    return is_frozen(parameter, groups);
+  };
   std::set<std::string> outputs;
   for (const NamedLoss& loss : options.losses) {
     if (outputs.insert(loss.output).second) plan.grad_outputs.push_back(loss.output);

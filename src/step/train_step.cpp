@@ -66,8 +66,9 @@ void TrainStep::join(const StepPeers& peers, const GradientExchangeChoice& excha
   indicators_ = peers.indicators;
   reducer_ = make_reducer(peers, exchange);
   scaler_.set_indicators(indicators_);
-  update_ = std::make_unique<WeightUpdate>(options_, reducer_->share(), network_.parameters(),
-                                           backend_, scalars(), totals_, scaler_, communicator_);
+  update_ =
+      std::make_unique<WeightUpdate>(options_, reducer_->share(), network_.parameters(), backend_,
+                                     scalars(), totals_, scaler_, *peers.hooked, communicator_);
 }
 
 std::unique_ptr<GradientReducer> TrainStep::make_reducer(const StepPeers& peers,

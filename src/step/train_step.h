@@ -20,6 +20,7 @@
 
 namespace lockstep {
 
+class HookedGradients;
 class WorldGradients;
 
 /// What the ranks of a process know of each other's memory.
@@ -27,6 +28,7 @@ struct StepPeers {
   std::vector<ParameterStore*> stores;    // [own rank]
   std::vector<const double*> indicators;  // LossScaler::add_indicators
   WorldGradients* world = nullptr;        // null: one process
+  HookedGradients* hooked = nullptr;
 };
 
 /// Owned by its replica, used by the rank's thread.

@@ -4,15 +4,28 @@
 #include "step/parameter_ranges.h"
 
 namespace lockstep {
+namespace {
+
+/// From element `begin` of its slot on; a state without the slot makes the average start over.
+void restore(AveragedWeights& average, const OptimizerState& all, const char* slot,
+             std::int64_t begin) {
+  const auto found = all.slots.find(slot);
+  if (found == all.slots.end()) return average.restart();
+  average.restore(found->second.data() + begin);
+}
+
+}  // namespace
+
 WeightUpdate::WeightUpdate(const DataParallelOptions& options, const UpdateShare& share,
                            const ParameterStore& own, Backend& backend, const StepScalars& scalars,
                            const StepTotals& totals, const LossScaler& scaler,
-                           Communicator& communicator)
+                           HookedGradients& hooked, Communicator& communicator)
     : backend_(backend),
       optimizer_(options.optimizer),
       scalars_(scalars),
       totals_(totals),
       scaler_(scaler),
+      hook_(hooked, share, own.elements(), backend),
       clip_(options.gradient_clipping, own.elements(), share, backend, communicator),
       saves_(share.saves) {
   ranges_ = owned_ranges(parameter_ranges(own, optimizer_, options.parameter_groups),
@@ -32,6 +45,9 @@ WeightUpdate::WeightUpdate(const DataParallelOptions& options, const UpdateShare
   allocate_slots(size);
   const std::int64_t end = owned_begin(own.elements(), share.owner + 1, share.owners);
   average_.emplace(options.average_decay, own.values() + begin_, end - begin_, backend_);
+  const bool averages = options.averaged_statistics == AveragedStatistics::kAverage;
+  averaged_statistics_.emplace(averages && share.rank == 0 ? options.average_decay : 0,
+                               own.statistics(), own.statistics_elements(), backend_);
 }
 
 void WeightUpdate::allocate_slots(std::int64_t elements) {
@@ -64,9 +80,11 @@ void WeightUpdate::apply(GradientReducer& reducer, std::span<const double* const
   for (std::size_t slot = 0; slot < slot_of_.size(); ++slot) {
     if (slot_of_[slot]) shard.state[slot] = slot_of_[slot].floats();
   }
+  hook_.change(shard);
   clip_.bound(shard);
   backend_.optimizer_update(shard);
   average_->follow(shard);
+  averaged_statistics_->follow(shard);
 }
 
 void WeightUpdate::save_state(OptimizerState& all) const {
@@ -77,6 +95,9 @@ void WeightUpdate::save_state(OptimizerState& all) const {
     backend_.download(all.slots.at(names[slot]).data() + begin_, slot_of_[slot]);
   }
   if (average_->any()) average_->save(all.slots.at(kAverageSlot).data() + begin_);
+  if (averaged_statistics_->any()) {
+    averaged_statistics_->save(all.slots.at(kAveragedStatisticsSlot).data());
+  }
   backend_.synchronize();
 }
 
@@ -86,12 +107,8 @@ void WeightUpdate::restore_state(const OptimizerState& all) {
     if (!slot_of_[slot]) continue;
     backend_.upload(slot_of_[slot], all.slots.at(names[slot]).data() + begin_);
   }
-  const auto average = all.slots.find(kAverageSlot);
-  if (average == all.slots.end()) {
-    average_->restart();
-  } else {
-    average_->restore(average->second.data() + begin_);
-  }
+  restore(*average_, all, kAverageSlot, begin_);
+  restore(*averaged_statistics_, all, kAveragedStatisticsSlot, 0);
   backend_.synchronize();
 }
 

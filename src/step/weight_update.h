@@ -10,6 +10,7 @@
 #include "lockstep/optim/optimizer.h"
 #include "step/averaged_weights.h"
 #include "step/gradient_clip.h"
+#include "step/gradient_hook.h"
 #include "step/gradient_reducer.h"
 #include "step/loss_scaler.h"
 #include "step/step_totals.h"
@@ -23,7 +24,8 @@ class WeightUpdate {
   /// `own`. All but the share outlive the object. Throws Error where replicas differ in elements.
   WeightUpdate(const DataParallelOptions& options, const UpdateShare& share,
                const ParameterStore& own, Backend& backend, const StepScalars& scalars,
-               const StepTotals& totals, const LossScaler& scaler, Communicator& communicator);
+               const StepTotals& totals, const LossScaler& scaler, HookedGradients& hooked,
+               Communicator& communicator);
 
   /// Adds up the gradients that are reduced, updates, and writes to every replica of the share;
   /// adds the squares of the sums to the step's totals. Changes nothing when one of the indicators
@@ -44,6 +46,7 @@ class WeightUpdate {
   const StepScalars& scalars_;
   const StepTotals& totals_;
   const LossScaler& scaler_;
+  HookedShard hook_;
   GradientClip clip_;
   const bool saves_;
   std::int64_t begin_ = 0;              // of the elements, in the flat parameters
@@ -51,7 +54,7 @@ class WeightUpdate {
   std::vector<float*> weights_;         // [replica of the share], at begin_
   Storage slots_;                       // [slots, elements]
   std::vector<Tensor> slot_of_;         // [slot] [1, elements]
-  std::optional<AveragedWeights> average_;
+  std::optional<AveragedWeights> average_, averaged_statistics_;
 };
 
 }  // namespace lockstep

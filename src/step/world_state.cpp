@@ -1,6 +1,7 @@
 #include "step/world_state.h"
 
 #include "lockstep/core/check.h"
+#include "step/averaged_weights.h"
 #include "step/parameter_ranges.h"
 
 namespace lockstep {
@@ -115,8 +116,10 @@ void share_optimizer_state(SyncGroup& group, OptimizerState& state) {
   PeerExchange exchange;
   for (auto& slot : state.slots) {
     std::vector<float>& values = slot.second;
+    const bool first_has_all = slot.first == kAveragedStatisticsSlot;
     const auto piece = [&](int of_process) {
       const auto process = static_cast<std::size_t>(of_process);
+      if (first_has_all) return std::span<float>(values).first(process == 0 ? values.size() : 0);
       const auto elements = static_cast<std::int64_t>(values.size());
       const auto begin = owned_begin(elements, layout.first[process], layout.ranks());
       const auto end = owned_begin(elements, layout.first[process + 1], layout.ranks());

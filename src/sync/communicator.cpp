@@ -63,6 +63,10 @@ std::span<const StatSlot> Communicator::all_show(const SyncCall& call, const Sta
   LOCKSTEP_CHECK(call.partition >= 0 && call.partition < static_cast<int>(groups_.size()),
                  "replica ", rank_, " exchanges in process groups ", call.partition,
                  ", which it has not joined");
+  LOCKSTEP_CHECK(call.layer != nullptr && call.channels >= 0, "replica ", rank_, " exchanges ",
+                 call.channels, " channels of ", call.layer == nullptr ? "no layer" : call.layer);
+  LOCKSTEP_CHECK(local.count == 0 || local.data != nullptr, "replica ", rank_, " shows null for ",
+                 local.count, " rows of ", call.layer);
   enter(to_string(call.direction), call.layer);
   leave_if_failed();
   if (!hook_allows(call)) {

@@ -104,7 +104,8 @@ std::size_t SyncGroup::own_index(int rank) const {
 }
 
 AllReduce* SyncGroup::all_reduce(int rank) {
-  return all_reduces_.empty() ? nullptr : all_reduces_[own_index(rank)].get();
+  const std::size_t own = own_index(rank);  // which says whose ranks are here
+  return all_reduces_.empty() ? nullptr : all_reduces_[own].get();
 }
 
 Recorder* SyncGroup::recorder(int rank) { return recorders_[own_index(rank)].get(); }

@@ -77,12 +77,8 @@ ReplicaStatistics Evaluator::Impl::statistics(EvalStats stats,
       return merge_running_statistics(training, false);
     case EvalStats::kPooled:
       return merge_running_statistics(training, true);
-    case EvalStats::kPrecise: {
-      TrainLoader batches(config.data, {.batch = config.micro_batch(replicas.size()),
-                                        .drop_last = config.batch.drop_last,
-                                        .seed = config.run.seed});
-      return precise_statistics(replicas, batches, config.bn.precise_iters);
-    }
+    case EvalStats::kPrecise:
+      return precise_statistics(replicas, config);
   }
   return training.front();
 }

@@ -153,6 +153,9 @@ TrainingPlan plan_training(const Config& config, const std::vector<Device>& devi
   if (!config.model.backbone_weights.empty())
     import_weights(*replicas, config.model.backbone_weights);
   plan.parameters = replicas->parameter_count();
+  const Network& network = replicas->replica(0).network();
+  plan.layers = network.summary();
+  plan.network_bytes = network.planned_bytes();
   plan.norms = plan_norms(plan, *replicas);
   plan.training_bytes = memory_of(*replicas, false);
   time_evaluation(plan, *replicas, val_loader);

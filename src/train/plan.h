@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "config/config.h"
+#include "lockstep/nn/network.h"
 
 namespace lockstep {
 
@@ -32,6 +33,8 @@ struct TrainingPlan {
   std::int64_t dropped = 0;  // images that an epoch leaves out
   std::int64_t evaluations = 0;
   std::int64_t parameters = 0;
+  std::vector<LayerSummary> layers = {};  // of the first device's network, in forward order
+  std::size_t network_bytes = 0;          // of its plan (Network::planned_bytes)
   std::vector<NormPlan> norms = {};
   std::int64_t exchanges = 0;        // BatchNorm exchanges per step, both directions
   std::int64_t exchanged_bytes = 0;  // of statistics that all devices post, per step

@@ -92,27 +92,37 @@ struct LayerMoments {
     }
     count += other_count;
   }
-  void add(const LayerMoments& other) {
-    add(other.count, other.mean.data(), other.m2.data(), other.mean.size());
-  }
 };
 
-using MomentsByLayer = std::map<std::string, LayerMoments>;
+/// What one call of a layer saw of a batch on one rank, on the host.
+struct CallMoments {
+  std::int64_t count = 0, parts = 1;
+  std::vector<float> values;  // [parts, 2, C]; empty where the count is 0
+};
+/// [call][slice]; a call in evaluation mode has no slices.
+using BatchMoments = std::vector<std::vector<CallMoments>>;
 
-// Adds what the last forward pass of a replica saw. A layer called several times has one set of
-// statistics.
-void add_replica(Replica& replica, MomentsByLayer& moments) {
+CallMoments read_slot(Backend& backend, const StatSlot& slot, std::int64_t channels) {
+  CallMoments read{slot.count, slot.parts, {}};
+  if (slot.count == 0) return read;
+  read.values.resize(static_cast<std::size_t>(slot.parts * 2 * channels));
+  backend.download(read.values.data(),
+                   Tensor(const_cast<float*>(slot.data), {slot.parts, 2 * channels}));
+  return read;
+}
+
+/// Of the last forward pass of a replica.
+BatchMoments read_batch(Replica& replica) {
+  BatchMoments calls;
   for (const BatchNormLayer* layer : batch_norms_of(replica.network())) {
+    calls.emplace_back();
     if (layer->config().norm.is_frozen() || layer->state() == nullptr) continue;
-    const std::int64_t channels = layer->output()->shape.channels();
-    for (const StatSlot& local : layer->local_moments()) {
-      if (local.count == 0) continue;
-      const std::vector<float> slot = read_moments(replica.backend(), local, channels);
-      const std::vector<double> values(slot.begin(), slot.end());
-      moments[layer->state()->name].add(local.count, values.data(), values.data() + channels,
-                                        static_cast<std::size_t>(channels));
+    for (const StatSlot& slot : layer->local_moments()) {
+      calls.back().push_back(read_slot(replica.backend(), slot, layer->output()->shape.channels()));
     }
   }
+  replica.backend().synchronize();
+  return calls;
 }
 
 void take_moments(const LayerMoments& moments, BatchNormStatistics& layer) {
@@ -147,31 +157,49 @@ void share_statistics(DataParallel& replicas, std::vector<ReplicaStatistics>& st
       });
 }
 
-void share_moments(DataParallel& replicas, std::vector<MomentsByLayer>& by_rank) {
+void share_moments(DataParallel& replicas, std::vector<BatchMoments>& by_rank) {
   share_ranks(
       replicas,
       [&](int rank, ByteWriter& writer) {
-        const MomentsByLayer& layers = by_rank[static_cast<std::size_t>(rank)];
-        writer.add(layers.size());
-        for (const auto& [layer, moments] : layers) {
-          writer.add_text(layer);
-          writer.add(moments.count);
-          writer.add(moments.mean.size());
-          writer.add_all(moments.mean);
-          writer.add_all(moments.m2);
+        for (const auto& call : by_rank[static_cast<std::size_t>(rank)]) {
+          writer.add(call.size());
+          for (const CallMoments& slice : call) {
+            writer.add(slice.count);
+            writer.add(slice.parts);
+            writer.add(slice.values.size());
+            writer.add_all(slice.values);
+          }
         }
       },
       [&](int rank, ByteReader& reader) {
-        const auto layers = reader.get<std::size_t>();
-        for (std::size_t i = 0; i < layers; ++i) {
-          LayerMoments& moments = by_rank[static_cast<std::size_t>(rank)][reader.get_text()];
-          moments.count = reader.get<std::int64_t>();
-          moments.mean.resize(reader.get<std::size_t>());
-          moments.m2.resize(moments.mean.size());
-          reader.get_all(moments.mean);
-          reader.get_all(moments.m2);
+        BatchMoments& calls = by_rank[static_cast<std::size_t>(rank)];
+        calls.resize(by_rank[static_cast<std::size_t>(replicas.rank_layout().first_rank())].size());
+        for (auto& call : calls) {
+          call.resize(reader.get<std::size_t>());
+          for (CallMoments& slice : call) {
+            slice.count = reader.get<std::int64_t>();
+            slice.parts = reader.get<std::int64_t>();
+            slice.values.resize(reader.get<std::size_t>());
+            reader.get_all(slice.values);
+          }
         }
       });
+}
+
+/// What all ranks saw in a call, merged as a step merges it: the same bits however many they are,
+/// where slots have a part for each image.
+void add_call(const std::vector<BatchMoments>& by_rank, std::size_t call, std::int64_t channels,
+              LayerMoments& moments) {
+  std::vector<StatSlot> slots;
+  for (const BatchMoments& rank : by_rank) {
+    for (const CallMoments& slice : rank[call]) {
+      slots.push_back({slice.count, slice.values.data(), slice.parts});
+    }
+  }
+  std::vector<float> merged(static_cast<std::size_t>(2 * channels));
+  const std::int64_t count = merge_moments(slots, channels, merged.data());
+  const std::vector<double> values(merged.begin(), merged.end());
+  moments.add(count, values.data(), values.data() + channels, static_cast<std::size_t>(channels));
 }
 
 // --- what BatchNorm saw ---
@@ -286,27 +314,36 @@ void write_running_statistics(DataParallel& replicas,
 
 ReplicaStatistics precise_statistics(DataParallel& replicas, TrainLoader& loader,
                                      std::int64_t batches) {
-  std::vector<MomentsByLayer> by_rank(static_cast<std::size_t>(replicas.size()));
+  const Replica& own = replicas.replica(replicas.rank_layout().first_rank());
+  const std::span<BatchNormLayer* const> calls = batch_norms_of(own.network());
+  std::vector<BatchMoments> by_rank(static_cast<std::size_t>(replicas.size()));
+  std::map<std::string, LayerMoments> merged;  // of a layer, however often it is called
   LongWork work("precise statistics", "batches", batches);
   for (std::int64_t i = 0; i < batches; ++i) {
     replicas.forward(loader.next());
     replicas.for_each_replica([&](Replica& replica) {
-      add_replica(replica, by_rank[static_cast<std::size_t>(replica.rank())]);
+      by_rank[static_cast<std::size_t>(replica.rank())] = read_batch(replica);
     });
+    share_moments(replicas, by_rank);
+    for (std::size_t call = 0; call < calls.size(); ++call) {
+      const BatchNormState* state = calls[call]->state();
+      if (state != nullptr) add_call(by_rank, call, state->channels, merged[state->name]);
+    }
     work.advance();
-  }
-  share_moments(replicas, by_rank);
-  MomentsByLayer merged;
-  for (const MomentsByLayer& rank : by_rank) {
-    for (const auto& [layer, moments] : rank) merged[layer].add(moments);
   }
   ReplicaStatistics statistics = read_running_statistics(replicas).front();
   for (BatchNormStatistics& layer : statistics) {
-    if (const auto found = merged.find(layer.layer); found != merged.end()) {
-      take_moments(found->second, layer);
-    }
+    const auto found = merged.find(layer.layer);
+    if (found != merged.end() && found->second.count > 0) take_moments(found->second, layer);
   }
   return statistics;
+}
+
+ReplicaStatistics precise_statistics(DataParallel& replicas, const Config& config) {
+  TrainLoader batches(config.data, {.batch = config.micro_batch(replicas.size()),
+                                    .drop_last = config.batch.drop_last,
+                                    .seed = config.run.seed});
+  return precise_statistics(replicas, batches, config.bn.precise_iters);
 }
 
 BatchNormReading read_batch_norms(DataParallel& replicas) {

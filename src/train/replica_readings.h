@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "config/config.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "run/batch_norm_diagnostics.h"
@@ -23,10 +24,12 @@ void write_running_statistics(DataParallel& replicas,
                               std::span<const ReplicaStatistics> statistics);
 
 /// Statistics of `batches` training batches under the present weights: every layer's moments merged
-/// over devices and batches in double, unbiased variance. Changes no running statistics. Layers
-/// that are not in training mode keep device 0's.
+/// over batches in double, those of a batch as a step merges them, unbiased variance. Changes no
+/// running statistics. Layers that are not in training mode keep device 0's.
 ReplicaStatistics precise_statistics(DataParallel& replicas, TrainLoader& loader,
                                      std::int64_t batches);
+/// Of bn.precise_iters batches from the start of epoch 0 on.
+ReplicaStatistics precise_statistics(DataParallel& replicas, const Config& config);
 
 /// What the BatchNorm layers saw in the last step; frozen ones are left out.
 BatchNormReading read_batch_norms(DataParallel& replicas);

@@ -17,6 +17,7 @@
 #include "run/report_text.h"
 #include "run/summary_json.h"
 #include "step/replica.h"
+#include "train/averaged_model.h"
 #include "train/replica_readings.h"
 #include "train/step_meter.h"
 #include "train/training.h"
@@ -141,6 +142,7 @@ class Trainer {
   const TrainRequest request_;
   TrainingSession session_;
   DataParallel& replicas_;
+  AveragedModel average_;
   BatchFeed feed_;
   StepMeter meter_;
   RunRecorder recorder_;
@@ -158,6 +160,7 @@ Trainer::Trainer(const TrainRequest& request)
     : request_(request),
       session_(request_),
       replicas_(*session_.replicas),
+      average_(request_.config, replicas_),
       feed_(*session_.loader),
       meter_(session_.layout.devices, session_.resume.state(), session_.max_iters,
              request_.config.run.log_every),
@@ -305,9 +308,9 @@ void Trainer::validate() {
 
 // None without ema.decay. Where there is one the best checkpoint is the one whose average is.
 std::optional<Evaluation> Trainer::evaluate_average() {
-  if (request_.config.ema.decay == 0) return std::nullopt;
+  if (!average_.any()) return std::nullopt;
   Evaluation evaluation;
-  with_average(replicas_, [&] {
+  average_.with(meter_.done(), [&] {
     evaluation = session_.evaluator->evaluate(request_.config.bn.eval_stats);
     evaluation.averaged = true;
   });
@@ -348,8 +351,8 @@ void Trainer::save(const std::string& name) {
 // The training state has it, too: this file is for those who want weights. It goes before the pair,
 // whose step it then is of.
 void Trainer::save_average(const std::string& name) {
-  if (request_.config.ema.decay == 0) return;
-  const TensorMap average = replicas_.averaged_state_dict();
+  if (!average_.any()) return;
+  const TensorMap average = average_.state(meter_.done());
   if (!session_.world.first()) return;
   save_weights(session_.folder.checkpoint(name + "_ema"), average, meter_.done());
 }

@@ -80,6 +80,9 @@ std::unique_ptr<DataParallel> make_replicas(const Config& config,
   options.parameter_groups = config.parameter_groups();
   options.gradient_clipping = config.optim.clipping;
   options.average_decay = config.ema.decay;
+  if (config.ema.statistics == EmaStatistics::kAverage) {
+    options.averaged_statistics = AveragedStatistics::kAverage;
+  }
   options.accumulate = config.batch.accumulate;
   options.seed = config.run.seed;
   options.activations = config.run.precision;
@@ -107,17 +110,6 @@ ImportSummary import_weights(DataParallel& replicas, const std::filesystem::path
   if (summary.loaded > 0) return summary;
   throw DataError(
       concat(file.string(), ": no tensor of it fits this network; ", describe_import(summary)));
-}
-
-void with_average(DataParallel& replicas, const std::function<void()>& work) {
-  const TensorMap weights = replicas.state_dict();
-  // Devices may have statistics of their own, and a state of weights has one's.
-  const std::vector<ReplicaStatistics> statistics = read_running_statistics(replicas);
-  replicas.load_state_dict(replicas.averaged_state_dict());
-  write_running_statistics(replicas, statistics);
-  work();
-  replicas.load_state_dict(weights);
-  write_running_statistics(replicas, statistics);
 }
 
 Checkpoint read_checkpoint(DataParallel& replicas) {

@@ -3,7 +3,6 @@
 // checkpoint and comes back. Knows no loop and no logs.
 
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -27,10 +26,6 @@ std::unique_ptr<DataParallel> make_replicas(const Config& config,
 /// Loads what fits of a file of weights into all replicas. Throws DataError for a file that cannot
 /// be read, or of which nothing fits.
 ImportSummary import_weights(DataParallel& replicas, const std::filesystem::path& file);
-
-/// Calls `work` while the replicas have the average of their weights in place of them, with the
-/// running statistics that there are. Where `work` throws they keep it.
-void with_average(DataParallel& replicas, const std::function<void()>& work);
 
 /// Weights, the optimizer's state and running statistics as they are; the rest of the state is the
 /// caller's.

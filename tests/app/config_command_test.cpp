@@ -108,5 +108,32 @@ TEST_CASE("plan prints what a training will take, and as JSON") {
   CHECK(run_lockstep({"plan", config, "--steps", "0"}).exit_code == 2);
 }
 
+TEST_CASE("plan lists the network's layers, whose parameters add up to all of them") {
+  const test::TemporaryFolder folder;
+  const std::string config = folder.write("a.toml", kTiny).string();
+  const std::vector<std::string> arguments{"plan", config, "-d", "cpu:2", "--steps", "1"};
+  CHECK_FALSE(contains(run_lockstep(arguments).out, "encoder.0.0.conv"));
+  std::vector<std::string> more = arguments;
+  more.emplace_back("--layers");
+  const Outcome text = run_lockstep(more);
+  CHECK(text.exit_code == 0);
+  for (const char* part : {"| encoder.0.0.conv", " Conv2d | [2, ", "the network of cpu:0"}) {
+    CHECK(contains(text.out, part));
+  }
+  more.emplace_back("--json");
+  const Json json = Json::parse(run_lockstep(more).out);
+  std::int64_t parameters = 0;
+  for (const Json& layer : json["layers"]) {
+    parameters += layer["parameters"].get<std::int64_t>();
+    std::size_t bytes = sizeof(float);
+    for (const Json& extent : layer["output"]) bytes *= extent.get<std::size_t>();
+    CHECK(layer["output_bytes"] == bytes);
+  }
+  CHECK(json["parameters"] == parameters);
+  CHECK(json["layers"].front()["name"] == "encoder.0.0.conv");
+  CHECK(json["layers"].front()["kind"] == "Conv2d");
+  CHECK(json["network_bytes"].get<std::size_t>() > 0);
+}
+
 }  // namespace
 }  // namespace lockstep

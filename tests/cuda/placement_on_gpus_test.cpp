@@ -33,6 +33,39 @@ TEST_CASE("placement: the same bits on several GPUs, with and without peer acces
   }
 }
 
+TEST_CASE("placement: hard pixels are those of the batch on several GPUs") {
+  const auto hard = [](int ranks, int gpus) {
+    DataParallelOptions options = placed_on_gpus(ranks, gpus);
+    options.losses[0] = {"out", OhemCrossEntropyLoss{.thresh = 0.3F, .min_kept = 40}};
+    return options;
+  };
+  fake_runtime::use({.devices = 1});
+  const Placed whole = trained_in_steps(hard(1, 1));
+  CHECK_FALSE((trained_in_steps(placed_on_gpus(1, 1)) == whole));
+  fake_runtime::use({.devices = 2});
+  for (const int ranks : {2, 3, 11}) CHECK((trained_in_steps(hard(ranks, 2)) == whole));
+}
+
+TEST_CASE("placement: a gradient hook on several GPUs, with and without peer access") {
+  const auto hooked = [](int ranks, int gpus) {
+    DataParallelOptions options = placed_on_gpus(ranks, gpus);
+    options.on_gradients = [](std::span<const NamedGradient> gradients) {
+      for (const NamedGradient& gradient : gradients) {
+        for (float& value : gradient.values) value = 0.5F * value + 0.001F;
+      }
+    };
+    return options;
+  };
+  fake_runtime::use({.devices = 1});
+  const Placed whole = trained_in_steps(hooked(1, 1));
+  CHECK_FALSE((trained_in_steps(placed_on_gpus(1, 1)) == whole));
+  for (const bool peer_access : {true, false}) {
+    CAPTURE(peer_access);
+    fake_runtime::use({.devices = 2, .peer_access = peer_access});
+    CHECK((trained_in_steps(hooked(3, 2)) == whole));
+  }
+}
+
 // More weights than gradients are brought within reach, in the first step already.
 TEST_CASE("placement: fewer images than replicas that do not reach each other") {
   const auto trained_on = [](int ranks, int gpus) {

@@ -56,6 +56,52 @@ LossResults focal_results(Backend& backend, const Shape& shape) {
   return r;
 }
 
+/// What the choice of hard pixels comes to.
+struct OhemResults {
+  Values rows;
+  float threshold = 0;
+  double normalizer = 0;
+  friend bool operator==(const OhemResults&, const OhemResults&) = default;
+};
+
+OhemResults ohem_results(Backend& backend, const Shape& shape, std::int64_t min_kept) {
+  const auto cpu = cpu_backend();
+  const Operand logits(*cpu, shape, random_values(shape, 1));
+  std::vector<std::uint16_t> labels;
+  for (std::int64_t row = 0; row < shape.rows(); ++row) {
+    labels.push_back(static_cast<std::uint16_t>(row % shape.channels()));
+  }
+  const Tensor of_pixels(labels.data(), shape.with_channels(1), DType::kUInt16);
+  OhemResults r;
+  r.rows.resize(labels.size());
+  OhemState state;
+  backend.label_probabilities({logits.tensor(), of_pixels, 1, r.rows.data()});
+  Values slot(static_cast<std::size_t>(2 * kOhemCounts));
+  const StatSlot counts{shape.batch(), slot.data()};
+  for (int round = 0; round < kOhemRounds; ++round) {
+    backend.ohem_count({round, r.rows.data(), shape.rows(), shape.batch(), &state, slot.data()});
+    backend.ohem_narrow({round, {&counts, 1}, min_kept, 0, &state});
+  }
+  Values weights(static_cast<std::size_t>(shape.batch() * 4 * shape.channels()));
+  OhemChoice choice;
+  choice.labels = of_pixels;
+  choice.classes = shape.channels();
+  Values of_samples;
+  for (std::int64_t n = 0; n < shape.batch(); ++n) {
+    of_samples.push_back(0.5F * static_cast<float>(1 + n % 3));
+  }
+  choice.sample_weights = of_samples.data();
+  choice.state = &state;
+  choice.rows = r.rows.data();
+  choice.slots = weights.data();
+  backend.ohem_choose(choice);
+  const StatSlot by_class{shape.batch(), weights.data(), shape.batch()};
+  backend.ohem_share({{&by_class, 1}, shape.channels(), nullptr, 7.0, &state});
+  r.threshold = state.threshold;
+  r.normalizer = state.normalizer;
+  return r;
+}
+
 TEST_CASE("losses of elements agree with the CPU and have the same bits in every order") {
   const auto cpu = cpu_backend();
   for (const Shape& shape : {Shape{3, 20, 31, 11}, Shape{2, 40, 30, 16}, Shape{3, 7}}) {
@@ -84,6 +130,28 @@ TEST_CASE("a modulated cross-entropy agrees with the CPU and has the same bits i
     CHECK(relative_error(result.gradient, widen(expected.gradient)) < 1e-5);
     check_in_all_orders(result, on);
   }
+}
+
+TEST_CASE("the choice of hard pixels has the same bits in every order, and misses no barrier") {
+  for (const Shape& shape : {Shape{3, 20, 31, 11}, Shape{2, 40, 30, 3}}) {
+    CAPTURE(to_string(shape));
+    const auto on = [&](Backend& backend) { return ohem_results(backend, shape, 100); };
+    EmulatedGpu some(3, true);
+    const OhemResults result = on(some);
+    check_in_all_orders(result, on);
+  }
+  // More images than a launch has blocks for.
+  const auto run = [&] {
+    EmulatedGpu emulated(1);
+    return ohem_results(emulated, {130, 2, 20, 5}, 10);
+  };
+  const OhemResults expected = run();
+  // Behind the zeros, and before the counts of blocks are added up.
+  for (const int barrier : {0, 1}) {
+    CAPTURE(barrier);
+    CHECK(is_seen({.skipped_barrier = barrier}, expected, run));
+  }
+  CHECK(is_seen({.skipped_block = 1}, expected, run));
 }
 
 TEST_CASE("missing barriers and blocks of losses of elements are seen") {

@@ -154,12 +154,12 @@ TEST_CASE("liveness: what is computed in place lies where its input does") {
 
 TEST_CASE("liveness: gradients exist only between something to learn and the output") {
   Graph graph = chain({256, 256, 256, 256});
-  graph.layers[1].has_parameters = true;
+  graph.layers[1].learns = true;
   graph.values.push_back({256, 1});
   GraphLayer dead;  // nobody reads its output
   dead.inputs = {2};
   dead.output = 4;
-  dead.has_parameters = true;
+  dead.learns = true;
   graph.layers.push_back(dead);
   const MemoryPlan plan = plan_memory(graph);
   CHECK(plan.runs_backward == std::vector<bool>{false, true, true, false});
@@ -175,7 +175,7 @@ TEST_CASE(
     "liveness: what weight gradients read is kept until the exchange before which they may wait") {
   // Of four values; the third layer's weight gradients wait for the first one's exchange.
   Graph graph = chain({1024, 1024, 1024, 1024});
-  graph.layers[0].has_parameters = true;
+  graph.layers[0].learns = true;
   graph.layers[0].meets_in_backward = true;
   graph.layers[2].splits_backward = graph.layers[2].reads_input = true;
   graph.input_grad = true;
@@ -201,7 +201,7 @@ TEST_CASE("liveness: saved memory that persists is lent to nothing else, other s
   for (int trial = 0; trial < 100; ++trial) {
     Graph graph = chain(std::vector<std::size_t>(12, 4096));
     for (GraphLayer& layer : graph.layers) {
-      layer.has_parameters = random() % 2 == 0;
+      layer.learns = random() % 2 == 0;
       layer.reads_input = random() % 2 == 0;
       layer.saved_bytes = 1024 + random() % 4096;
       layer.saved_persists = random() % 2 == 0;

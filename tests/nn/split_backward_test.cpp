@@ -2,7 +2,9 @@
 
 #include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
+#include <string>
 #include <thread>
 
 #include "lockstep/nn/layer.h"
@@ -117,6 +119,40 @@ TEST_CASE("who observes a network hears weight gradients as their own layer's, n
   });
   for (const auto& failure : thrown) CHECK(text_of(failure) == "");
   for (const auto& each : told) CHECK(each == std::vector<std::string>{"weights", "inputs"});
+}
+
+TEST_CASE("the weights of a frozen layer get no gradient, and the layers before it theirs") {
+  const Shape shape{2, 4, 4, 3};
+  const auto describe = [](NetworkBuilder& net, Value* x) {
+    Value* y = net.relu(net.conv2d(x, "first", {.out_channels = 3, .bias = true}));
+    y = net.relu(net.conv2d(y, "middle", {.out_channels = 4, .bias = true}));
+    return net.conv2d(y, "last", {.out_channels = 2});
+  };
+  const auto gradients = [&](const char* frozen) {
+    PlanOptions plan{.training = true};
+    plan.is_frozen = [frozen](const std::string& name) { return name.starts_with(frozen); };
+    TestNetwork net(describe, shape, plan);
+    upload(*net.backend, net.network->input(), random_floats(shape.elements(), 3));
+    net.network->forward({});
+    upload(*net.backend, net.network->output_grad(), random_floats(2 * 4 * 4 * 2, 4));
+    net.network->zero_grad();
+    net.network->backward({});
+    std::map<std::string, std::vector<float>> all;
+    for (const auto& parameter : net.store.parameters()) {
+      all[parameter->name] = download(*net.backend, parameter->grad, parameter->elements);
+    }
+    return all;
+  };
+  const auto whole = gradients("none");
+  for (const char* frozen : {"first", "middle", "last"}) {
+    CAPTURE(frozen);
+    for (const auto& [name, gradient] : gradients(frozen)) {
+      CAPTURE(name);
+      const bool stays = name.starts_with(frozen);
+      if (!stays) CHECK(gradient == whole.at(name));
+      if (stays) CHECK(gradient == std::vector<float>(gradient.size(), 0.0F));
+    }
+  }
 }
 
 }  // namespace lockstep::test

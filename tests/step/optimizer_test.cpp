@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "lockstep/core/check.h"
-#include "step/toy_training.h"
+#include "step/placed_training.h"
 
 namespace lockstep::test {
 namespace {
@@ -191,6 +191,62 @@ TEST_CASE("frozen parameters stay, have no state and no part in the gradient's n
   CHECK_THROWS_AS(make_toy(options), ConfigError);
 }
 
+TEST_CASE(
+    "a frozen encoder has the bits of one whose gradient is set to 0, and takes fewer exchanges") {
+  for (const bool sums : {false, true}) {
+    for (const int accumulate : {1, 2}) {
+      CAPTURE(sums);
+      CAPTURE(accumulate);
+      DataParallelOptions options = toy_options(3, BatchNormMode::kSync);
+      if (sums) options = all_reduced(options);
+      options.accumulate = accumulate;
+      options.optimizer = Sgd{.weight_decay = 0, .norm_weight_decay = 0};
+      DataParallelOptions zeroed = options;
+      zeroed.on_gradients = [](std::span<const NamedGradient> gradients) {
+        for (const NamedGradient& gradient : gradients) {
+          if (!gradient.name.starts_with("encoder")) continue;
+          std::fill(gradient.values.begin(), gradient.values.end(), 0.0F);
+        }
+      };
+      options.parameter_groups = {{.prefix = "encoder", .frozen = true}};
+      const auto run = make_toy(options), twin = make_toy(zeroed);
+      const std::int64_t before = run->sync_group().callbacks(Direction::kBackward);
+      for (std::int64_t step = 0; step < 3; ++step) {
+        const StepResult frozen = run->train_step(toy_batch(5, step), step, 0.1F);
+        const StepResult expected = twin->train_step(toy_batch(5, step), step, 0.1F);
+        CHECK(frozen.loss == expected.loss);
+        CHECK(frozen.grad_norm == expected.grad_norm);
+      }
+      CHECK(parameters(*run, 2) == parameters(*twin, 2));
+      CHECK(statistics(*run, 2) == statistics(*twin, 2));
+      CHECK(run->optimizer_state() == twin->optimizer_state());
+      // The decoder's two layers alone meet on the way back.
+      CHECK(run->sync_group().callbacks(Direction::kBackward) - before == 3 * accumulate * 2);
+      const Parameter& first = *run->replica(0).store().find("encoder.0.0.conv.weight");
+      const std::vector<float> all = gradients(*run, 0);
+      const auto begin = all.begin() + first.offset;
+      CHECK(std::all_of(begin, begin + first.elements, [](float g) { return g == 0; }));
+    }
+  }
+}
+
+TEST_CASE("a run whose parameters are all frozen, at one of its outputs or at all, goes on") {
+  DataParallelOptions options = placed_options(2, Sgd{});
+  options.parameter_groups = {{.prefix = "stem", .frozen = true},
+                              {.prefix = "stem_bn", .frozen = true},
+                              {.prefix = "a", .frozen = true},
+                              {.prefix = "a_bn", .frozen = true},
+                              {.prefix = "aux", .frozen = true}};
+  DataParallel one(options);
+  options.parameter_groups = {{.prefix = "", .frozen = true}};
+  DataParallel all(options);
+  const std::vector<float> before = parameters(all, 0);
+  const double loss = all.train_step(toy_batch(8, 0), 0, 0.1F).loss;
+  CHECK(one.train_step(toy_batch(8, 0), 0, 0.1F).loss == loss);
+  CHECK(all.train_step(toy_batch(8, 0), 1, 0.1F).grad_norm == 0);
+  CHECK(parameters(all, 1) == before);
+}
+
 TEST_CASE("the average of the weights follows them, and goes on where it was") {
   DataParallelOptions options = toy_options(3, BatchNormMode::kSync);
   options.average_decay = 0.75;
@@ -223,6 +279,50 @@ TEST_CASE("the average of the weights follows them, and goes on where it was") {
   run->train_step(toy_batch(5, 4), 4, 0.1F);
   rest->train_step(toy_batch(5, 4), 4, 0.1F);
   CHECK(weights_of(rest->averaged_state_dict()) == weights_of(run->averaged_state_dict()));
+}
+
+TEST_CASE("the average of the running statistics follows rank 0's, and goes on where it was") {
+  for (const BatchNormMode mode : {BatchNormMode::kLocal, BatchNormMode::kSync}) {
+    DataParallelOptions options = toy_options(3, mode);
+    options.average_decay = 0.75;
+    options.averaged_statistics = AveragedStatistics::kAverage;
+    const auto run = make_toy(options), rest = make_toy(options), late = make_toy(options);
+    const auto var_of = [](const TensorMap& tensors) {
+      const HostTensor& tensor = tensors.at("encoder.1.0.bn.running_var");
+      std::vector<float> values(tensor.data.size() / sizeof(float));
+      std::memcpy(values.data(), tensor.data.data(), tensor.data.size());
+      return values;
+    };
+    std::vector<float> expected;
+    for (std::int64_t step = 0; step < 4; ++step) {
+      run->train_step(toy_batch(5, step), step, 0.1F);
+      const std::vector<float> now = var_of(run->state_dict());
+      if (step == 0) expected = now;
+      for (std::size_t i = 0; i < now.size(); ++i) {
+        expected[i] = std::fma(0.25F, now[i] - expected[i], expected[i]);
+      }
+      CHECK(var_of(run->averaged_state_dict()) == expected);
+    }
+    CHECK(expected != var_of(run->state_dict()));
+    Batch spoiled = toy_batch(5, 4);
+    spoiled.images[5] = std::nanf("");
+    CHECK_THROWS_AS(run->train_step(spoiled, 4, 0.1F), NonFiniteError);
+    CHECK(var_of(run->averaged_state_dict()) == expected);
+    for (DataParallel* other : {rest.get(), late.get()}) copy_parameters(*run, *other);
+    OptimizerState state = run->optimizer_state();
+    rest->set_optimizer_state(state);
+    CHECK(var_of(rest->averaged_state_dict()) == expected);
+    state.slots.erase("ema_statistics");  // of a run that did not average them
+    late->set_optimizer_state(state);
+    CHECK(var_of(late->averaged_state_dict()) == var_of(run->state_dict()));
+    state.slots["ema_statistics"] = {1, 2};
+    CHECK_THROWS_WITH_AS(late->set_optimizer_state(state),
+                         doctest::Contains("2 values of ema_statistics"), DataError);
+  }
+}
+
+TEST_CASE("a decay of the average that is out of range is refused") {
+  DataParallelOptions options = toy_options(2, BatchNormMode::kSync);
   for (const double wrong : {-0.1, 1.0, std::nan("")}) {
     options.average_decay = wrong;
     CHECK_THROWS_WITH_AS(make_toy(options), doctest::Contains("the decay of the weights' average"),

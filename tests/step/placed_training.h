@@ -21,7 +21,7 @@ struct Placed {
 DataParallelOptions placed_options(int ranks, const Optimizer& optimizer);
 
 /// The same with bounds of the gradient that are reached, the first parameters frozen, and an
-/// average of the weights.
+/// average of the weights and of the running statistics.
 DataParallelOptions clipped_options(int ranks, const Optimizer& optimizer);
 
 /// Of steps of 8, 8, 5, 7 and 8 images.

@@ -2,6 +2,9 @@
 
 #include <doctest/doctest.h>
 
+#include <set>
+#include <string>
+
 #include "lockstep/core/check.h"
 #include "train/runs.h"
 
@@ -33,6 +36,28 @@ TEST_CASE("a synchronized run leaves the same files on any devices") {
     request.devices = devices;
     train(request);
     check_same_training(runs.folder(devices), runs.folder("cpu:1"));
+  }
+}
+
+TEST_CASE("the average of the weights has the same statistics on any devices, by any policy") {
+  const Runs runs;
+  std::set<std::string> files;
+  for (const char* statistics : {"copy", "average", "precise"}) {
+    CAPTURE(statistics);
+    const std::vector<std::string> keys{"bn.mode=sync", "ema.decay=0.9", "bn.precise_iters=3",
+                                        std::string("ema.bn=") + statistics};
+    for (const char* devices : {"cpu:1", "cpu:3"}) {
+      TrainRequest request = runs.request(std::string(statistics) + devices, keys);
+      request.devices = devices;
+      train(request);
+    }
+    const RunFolder one = runs.folder(std::string(statistics) + "cpu:1"),
+                    other = runs.folder(std::string(statistics) + "cpu:3");
+    check_same_training(one, other);
+    for (const char* name : {"last_ema", "best_ema"}) {
+      CHECK(read_text(one.checkpoint(name)) == read_text(other.checkpoint(name)));
+    }
+    CHECK(files.insert(read_text(one.checkpoint("last_ema"))).second);
   }
 }
 

@@ -12,6 +12,7 @@
 #include "lockstep/core/check.h"
 #include "run/checkpoint.h"
 #include "run/report_text.h"
+#include "run/run_log.h"
 #include "support/pth_writer.h"
 #include "train/evaluator.h"
 #include "train/runs.h"
@@ -409,6 +410,24 @@ TEST_CASE("precise statistics are those of all training images, on any number of
     losses.push_back(train(request).evaluation.loss.value());
   }
   CHECK(losses[0] == doctest::Approx(losses[1]).epsilon(1e-4));
+}
+
+TEST_CASE("a log that cannot be written ends the run by what the system said") {
+  const Runs runs;
+  const RunFolder folder{runs.path() / "full"};
+  fs::create_directories(folder.root);
+  fs::create_symlink("/dev/full", folder.log());
+  RunLog log(folder, Console::kQuiet);
+  for (const auto& write : std::vector<std::function<void()>>{
+           [&] { log.warning("text"); }, [&] { log.record_error("text"); }}) {
+    CHECK_THROWS_WITH_AS(write(),
+                         doctest::Contains(("cannot write " + folder.log().string() +
+                                            ": No space left on device")
+                                               .c_str()),
+                         Error);
+  }
+  const RunFolder missing{runs.path() / "missing"};
+  CHECK_THROWS_WITH_AS(RunLog(missing, Console::kQuiet), doctest::Contains("No such file"), Error);
 }
 
 }  // namespace lockstep

@@ -223,8 +223,12 @@ class Backend : public ActivationOperations {
   /// Whether `element_losses` computes this formula here.
   virtual bool computes(const ElementFormula& formula) const = 0;
   virtual void element_losses(const ElementLosses& arguments) = 0;
-  /// On CPU devices alone; throws Error on others.
-  virtual void label_probabilities(const LabelProbabilities& arguments);
+  virtual void label_probabilities(const LabelProbabilities& arguments) = 0;
+  // One after another, each of the first two in every round; ranks show each other the slots.
+  virtual void ohem_count(const OhemCount& count) = 0;
+  virtual void ohem_narrow(const OhemNarrow& narrow) = 0;
+  virtual void ohem_choose(const OhemChoice& choice) = 0;
+  virtual void ohem_share(const OhemShare& share) = 0;
   virtual void dice_sums(const DiceSums& arguments) = 0;
   virtual void dice_losses(const DiceLosses& arguments) = 0;
   /// Each of `count` doubles in device memory becomes 0, but for those that are not finite, which

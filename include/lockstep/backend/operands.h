@@ -389,6 +389,67 @@ struct LabelProbabilities {
   float* probabilities = nullptr;
 };
 
+/// Which pixels are hard (OhemCrossEntropyLoss): those whose label has a probability below a
+/// threshold, which may be an order statistic of the probabilities of all devices. It is found by
+/// their bits, which rise with a probability: rounds of counts, each of the next bits among those
+/// that begin alike. Counts are whole numbers, so that it is the same for any placement.
+inline constexpr int kOhemRounds = 3;
+inline constexpr std::int32_t kOhemBins = 2048;
+/// Of a slot of counts: the bins, and the samples.
+inline constexpr std::int32_t kOhemCounts = kOhemBins + 1;
+
+/// What the rounds have come to. Lies in device memory; each rank has its own, and all are equal.
+struct OhemState {
+  double before = 0;         // the threshold's place among those that begin with `prefix`
+  double normalizer = 0;     // of the loss over the chosen pixels
+  std::uint32_t prefix = 0;  // the bits that are known
+  std::int32_t any = 0;      // whether there is a label at all
+  float threshold = 0;       // a pixel is chosen whose probability is below it
+};
+
+/// A rank's labels that begin with the state's prefix, by their next bits.
+struct OhemCount {
+  int round = 0;                         // of kOhemRounds
+  const float* probabilities = nullptr;  // [rows] of LabelProbabilities
+  std::int64_t rows = 0, samples = 0;
+  const OhemState* state = nullptr;
+  float* slot = nullptr;  // [2, kOhemCounts], as sum_over_batch has sums
+};
+
+/// The next bits of the threshold, and after the last round the threshold: `thresh`, or the
+/// probability of the first pixel that is not among the hardest min_kept of each sample, whichever
+/// is greater.
+struct OhemNarrow {
+  int round = 0;
+  std::span<const StatSlot> counts;  // of all ranks
+  std::int64_t min_kept = 0;
+  float thresh = 0;
+  OhemState* state = nullptr;
+};
+
+/// The pixels that are chosen, and what they weigh.
+struct OhemChoice {
+  Tensor labels;  // uint16 [N, ..., 1]
+  std::int64_t classes = 0;
+  const float* sample_weights = nullptr;  // [N]; null: all 1
+  const OhemState* state = nullptr;
+  /// [rows]: probabilities, in whose place come the rows' weights: that of the sample, or 0.
+  float* rows = nullptr;
+  bool by_image = true;  // a slot for each; else one for all of them
+  /// [N or 1, 2, 2 C], as sum_over_batch has sums: what the chosen pixels weigh by class, and all
+  /// that have a label.
+  float* slots = nullptr;
+};
+
+/// The state's normalizer: `normalizer` times the part of the weight that the chosen pixels have.
+struct OhemShare {
+  std::span<const StatSlot> weights;  // of all ranks
+  std::int64_t classes = 0;
+  const float* class_weight = nullptr;  // [C]; null: all 1
+  DeviceScalar<double> normalizer = 1.0;
+  OhemState* state = nullptr;
+};
+
 /// What a Dice coefficient is made of: for each class c the sums over an image's valid pixels of
 /// p_c where it is the label, of p_c, and of 1 where it is the label. p = softmax(logits).
 struct DiceSums {

@@ -62,6 +62,11 @@ struct PlanOptions {
   /// Names of the outputs whose gradients are given, by losses mostly, before a backward pass; no
   /// names: of all.
   std::vector<std::string> grad_outputs = {};
+  /// Whether the parameter of this name stays as it is; null: none does. Nothing is computed for
+  /// the gradients of those that do, where a layer can leave that out
+  /// (LayerTraits::splits_backward), and the backward pass ends where nothing before is learned.
+  /// What they get is of no use.
+  std::function<bool(const std::string& parameter)> is_frozen = nullptr;
   /// Names of the outputs that will be read; no names: all. Layers that lead to others alone are
   /// left out, and those outputs are null.
   std::vector<std::string> outputs = {};

@@ -57,6 +57,12 @@ struct LossScaleOptions {
 /// Which of a step's micro-batches feed the running statistics.
 enum class MicroBatches : std::uint8_t { kEvery, kFirst, kLast };
 
+/// What the running statistics of the average of the weights are.
+enum class AveragedStatistics : std::uint8_t {
+  kCopy,     // those of the weights
+  kAverage,  // averaged as the weights are: rank 0's, which are the model's
+};
+
 /// What one rank owns. Used on the rank's thread (DataParallel::for_each_replica), read by others
 /// only between steps.
 class Replica {
@@ -92,6 +98,17 @@ struct ReplicaContext {
   Network& network;  // of training
 };
 
+/// The gradient of one parameter: of the global loss, summed over all devices.
+struct NamedGradient {
+  std::string name;         // of the parameter
+  Shape shape;              // in PyTorch's order
+  std::span<float> values;  // on the host, in the same order
+};
+
+/// Sees the gradients of all parameters that are not frozen, in the order of their declaration, and
+/// may change them.
+using GradientHook = std::function<void(std::span<const NamedGradient> gradients)>;
+
 struct DataParallelOptions {
   std::vector<Device> devices = {};  // of this process
   Model model = nullptr;
@@ -102,12 +119,22 @@ struct DataParallelOptions {
   Optimizer optimizer = Sgd{};
   /// Parameters with a learning rate or weight decay of their own.
   std::vector<ParameterGroup> parameter_groups = {};
+  /// Called once in each step, in each process: when the gradients of all devices and micro-batches
+  /// are summed, and before they are clipped. The update takes what it leaves, and so does
+  /// StepResult::grad_norm. It gets the same bits wherever those of the step are the same
+  /// (DataParallel::placement_obstacle); of several processes each must make the same changes. Not
+  /// called where a step is left out or its loss is not finite. Runs on the thread of a replica,
+  /// while the others wait; what it throws is final, as a failure in a step. Null: nothing is
+  /// copied and nobody waits. On GPUs gradients pass through the host, which takes a step longer
+  /// than the sum itself; not with `cuda_graph`.
+  GradientHook on_gradients = nullptr;
   GradientClipping gradient_clipping = {};
   /// In [0, 1). Not 0: beside the weights w there is an exponential moving average a of them
   /// (Polyak and Juditsky 1992), a = decay*a + (1-decay)*w after each update and a = w after the
   /// first one, of step 0. It is spread over the devices as the optimizer's state, with which it is
   /// saved; a state without it makes it start over from the weights.
   double average_decay = 0;
+  AveragedStatistics averaged_statistics = AveragedStatistics::kCopy;
   /// Micro-batches per step, one after another through the network: their gradients are added up
   /// and belong to the global loss of the whole batch; BatchNorm's statistics are of a micro-batch.
   int accumulate = 1;
@@ -248,7 +275,8 @@ class DataParallel {
 
   /// Rank 0's parameters and running statistics under PyTorch's names.
   TensorMap state_dict();
-  /// The same with the average of the weights in place of them. REQUIRES:
+  /// The same with the average of the weights in place of them, and of the running statistics where
+  /// DataParallelOptions::averaged_statistics says so. REQUIRES:
   /// DataParallelOptions::average_decay.
   TensorMap averaged_state_dict();
   /// Gives them to all ranks. `strict`: throws DataError when anything is skipped, missing or

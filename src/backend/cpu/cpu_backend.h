@@ -89,6 +89,10 @@ class CpuBackend final : public Backend {
   bool computes(const ElementFormula&) const override { return true; }
   void element_losses(const ElementLosses& arguments) override;
   void label_probabilities(const LabelProbabilities& arguments) override;
+  void ohem_count(const OhemCount& count) override;
+  void ohem_narrow(const OhemNarrow& narrow) override;
+  void ohem_choose(const OhemChoice& choice) override;
+  void ohem_share(const OhemShare& share) override;
   void dice_sums(const DiceSums& arguments) override;
   void dice_losses(const DiceLosses& arguments) override;
   void reset_sums(double* sums, int count) override;

@@ -62,21 +62,20 @@ class Liveness {
   }
 
   // A value has a gradient if something to learn lies before it and an output whose gradient is
-  // given after it.
+  // given after it. What is given has a place in any case.
   void find_gradients() {
     if (!graph_.training) return;
     std::vector<bool> wanted(graph_.values.size(), false);
     wanted[graph_.input] = graph_.input_grad;
     for (const GraphLayer& layer : graph_.layers) {
-      wanted[layer.output] =
-          layer.has_parameters || std::any_of(layer.inputs.begin(), layer.inputs.end(),
-                                              [&](int input) { return wanted[input]; });
+      wanted[layer.output] = layer.learns || std::any_of(layer.inputs.begin(), layer.inputs.end(),
+                                                         [&](int input) { return wanted[input]; });
     }
     for (const GraphOutput& output : graph_.outputs) {
-      has_grad_[output.value] = output.grad && wanted[output.value];
+      has_grad_[output.value] = output.grad;
     }
     for (int i = layers_ - 1; i >= 0; --i) {
-      if (!has_grad_[layer(i).output]) continue;
+      if (!has_grad_[layer(i).output] || !wanted[layer(i).output]) continue;
       plan_.runs_backward[i] = true;
       for (std::size_t k = 0; k < layer(i).inputs.size(); ++k) {
         const int input = layer(i).inputs[k];
@@ -97,7 +96,7 @@ class Liveness {
         plan_.weights_until[waiting] = i;
         waiting = -1;
       }
-      if (layer(i).splits_backward) waiting = i;
+      if (layer(i).splits_backward && !layer(i).frozen) waiting = i;
     }
   }
 

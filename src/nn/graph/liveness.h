@@ -36,7 +36,8 @@ std::size_t largest_live_bytes(std::span<const Buffer> buffers);
 struct GraphLayer : LayerTraits {
   std::vector<int> inputs;  // values
   int output = 0;
-  bool has_parameters = false;
+  bool learns = false;  // it has a parameter that is not frozen
+  bool frozen = false;  // it has parameters, and all of them are
 };
 
 struct GraphValue {

@@ -59,8 +59,12 @@ Graph Network::Impl::describe(const PlanOptions& options) const {
     graph.values.push_back({elements * size_of(options.activations), value->shape.channels()});
   }
   for (const auto& layer : layers) {
+    const std::vector<const Parameter*> own = layer->parameters();
+    const bool learns = std::any_of(own.begin(), own.end(), [&](const Parameter* parameter) {
+      return !options.is_frozen || !options.is_frozen(parameter->name);
+    });
     GraphLayer described{
-        layer->traits(), {}, index.at(layer->output()), !layer->parameters().empty()};
+        layer->traits(), {}, index.at(layer->output()), learns, !own.empty() && !learns};
     for (const Value* value : layer->inputs()) described.inputs.push_back(index.at(value));
     graph.layers.push_back(std::move(described));
   }
@@ -100,7 +104,9 @@ void Network::Impl::allocate(const PlanOptions& options) {
   training = options.training;
   if (!training && options.share_memory) join_convolutions_and_batch_norms();
   activations = options.activations;
-  plan = plan_memory(describe(options));
+  const Graph graph = describe(options);
+  for (const GraphLayer& layer : graph.layers) frozen.push_back(layer.frozen);
+  plan = plan_memory(graph);
   arena = backend.allocate(plan.bytes);
   auto* memory = static_cast<std::byte*>(arena.data());
   for (std::size_t i = 0; i < layers.size(); ++i) {
@@ -177,9 +183,11 @@ std::size_t Network::output_index(const std::string& name) const {
   return static_cast<std::size_t>(find_output(outputs, name) - outputs.begin());
 }
 
-const Tensor& Network::output(std::size_t index) const { return impl_->outputs[index].value->data; }
+const Tensor& Network::output(std::size_t index) const {
+  return impl_->outputs.at(index).value->data;
+}
 const Tensor& Network::output_grad(std::size_t index) const {
-  return impl_->outputs[index].value->grad;
+  return impl_->outputs.at(index).value->grad;
 }
 
 namespace {
@@ -236,7 +244,7 @@ void Network::Impl::compute_deferred_weights(const StepContext& context) {
 void Network::Impl::run_backward(std::size_t i, const StepContext& context) {
   Layer& layer = *layers[i];
   const bool defers = defers_weights(i, context);
-  if (!defers) layer.backward_weights(backend, context);
+  if (!defers && !frozen[i]) layer.backward_weights(backend, context);
   layer.backward(backend, context, targets[i]);
   for (std::size_t k = 0; k < targets[i].size(); ++k) {
     if (plan.routes[i][k].temporary < 0) continue;
@@ -255,7 +263,7 @@ void Network::zero_grad() {
 void Network::observe(LayerObserver* observer) { impl_->observer = observer; }
 
 LayerWork Network::work(std::size_t layer, Direction direction) const {
-  const Layer& at = *impl_->layers[layer];
+  const Layer& at = *impl_->layers.at(layer);
   if (direction == Direction::kForward) return at.forward_work();
   if (!impl_->plan.runs_backward[layer]) return {};
   std::vector<GradTarget> targets = impl_->targets[layer];

@@ -404,7 +404,7 @@ Value* NetworkBuilder::slice_channels(Value* x, std::int64_t begin, std::int64_t
   const std::string name = numbered("slice");
   check_given(name, x);
   const std::int64_t channels = x->shape.channels();
-  LOCKSTEP_CHECK(begin >= 0 && count > 0 && begin + count <= channels, name,
+  LOCKSTEP_CHECK(begin >= 0 && count > 0 && count <= channels - begin, name,
                  ": expected a range of the ", channels, " channels, got ", count, " from ", begin,
                  " on");
   Value* y = value(name, x->shape.with_channels(count));

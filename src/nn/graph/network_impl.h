@@ -59,6 +59,7 @@ struct Network::Impl {
   bool training = true;
   DType activations = DType::kFloat32;
   MemoryPlan plan;
+  std::vector<bool> frozen;  // [layer] whose weight gradients nobody needs
   Storage arena;
   std::int64_t batch = 0;
   std::vector<bool> prepared;                    // [batch] whether the layers know this batch

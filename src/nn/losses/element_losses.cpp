@@ -59,6 +59,8 @@ class BCEWithLogitsNode final : public ElementNode {
 
 std::unique_ptr<LossNode> make_element_node(const LossSite& site, float weight,
                                             std::unique_ptr<const ElementFormula> formula) {
+  LOCKSTEP_CHECK(formula != nullptr, "the formula of the loss at output '", site.output,
+                 "' is null");
   return std::make_unique<ElementNode>(site, weight, std::move(formula));
 }
 

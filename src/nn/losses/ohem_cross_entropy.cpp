@@ -1,16 +1,6 @@
-// The threshold is an order statistic of the probabilities of all devices. It is found by their
-// bits, which rise with a probability: three rounds of counts, each of the next bits among those
-// that begin alike. Counts are whole numbers, so that it is the same for any placement.
-
 #include <algorithm>
-#include <array>
-#include <bit>
-#include <numeric>
 #include <span>
-#include <vector>
 
-#include "backend/formulas.h"
-#include "lockstep/core/check.h"
 #include "lockstep/nn/loss.h"
 #include "nn/losses/device_values.h"
 #include "nn/losses/label_arguments.h"
@@ -19,18 +9,6 @@
 namespace lockstep {
 namespace {
 
-constexpr float kNoLabel = 2;  // in place of the probability of a label that is ignored
-constexpr int kBins = 2048;
-constexpr std::int64_t kCounts = kBins + 1;  // and the samples
-
-/// One round: bits [shift, shift + log2(kBins)) of what has the bits of `prefix` above them.
-struct Round {
-  int shift;
-  std::uint32_t above;  // mask of the bits that are known
-};
-constexpr std::array<Round, 3> kRounds{{{21, 0}, {10, ~0U << 21U}, {0, ~0U << 10U}}};
-constexpr std::array<std::uint32_t, 3> kBinMasks{kBins - 1, kBins - 1, 1023};
-
 class OhemNode final : public LossNode {
  public:
   OhemNode(const LossSite& site, const OhemCrossEntropyLoss& loss)
@@ -38,25 +16,21 @@ class OhemNode final : public LossNode {
         loss_(loss),
         class_weight_(
             upload_per_channel(backend(), loss.class_weight, classes(), "loss.class_weight")),
-        exchange_(site, slot_floats(site)) {
-    if (backend().device().kind != DeviceKind::kCpu) {
-      throw ConfigError(concat("the loss ", OhemCrossEntropyLoss::kName,
-                               " is for CPU devices, and ", to_string(backend().device()),
-                               " is none; use focal there"));
-    }
+        exchange_(site, slot_floats(site)),
+        state_(backend().allocate(sizeof(OhemState))) {
     const auto rows = static_cast<std::size_t>(site.network.output(output_index()).shape.rows());
-    probabilities_.resize(rows);
-    counts_.resize(static_cast<std::size_t>(std::max(kCounts, 2 * classes())));
+    rows_ = backend().allocate(std::max<std::size_t>(1, rows) * sizeof(float));
   }
 
   void compute(const LossPass& pass) override {
     find_probabilities(pass);
-    choose(pass, threshold(pass));
+    for (int round = 0; round < kOhemRounds; ++round) narrow(pass, round);
+    choose(pass);
     CrossEntropy arguments = label_arguments(pass, ignore_index());
     arguments.class_weight = floats_of(class_weight_);
-    arguments.row_weights = probabilities_.data();
+    arguments.row_weights = rows();
     arguments.rows_per_weight = 1;
-    arguments.normalizer = chosen_share() * pass.normalizer.get();
+    arguments.normalizer = {0.0, &state()->normalizer};
     backend().cross_entropy(arguments);
   }
   // Of all pixels: which of them are hard is a question of training.
@@ -67,130 +41,65 @@ class OhemNode final : public LossNode {
  private:
   std::size_t slot_floats(const LossSite& site) const {
     const std::int64_t samples = std::max<std::int64_t>(1, site.network.planned_batch());
-    return static_cast<std::size_t>(2 * std::max(kCounts, samples * 2 * classes()));
+    return static_cast<std::size_t>(2 *
+                                    std::max<std::int64_t>(kOhemCounts, samples * 2 * classes()));
   }
 
   double mean_over(const LossCounts& counts) const override {
     return weighted_labels(counts, loss_.class_weight);
   }
 
-  std::span<const float> own_probabilities(const LossPass& pass) const {
-    return {probabilities_.data(), static_cast<std::size_t>(pass.output.shape.rows())};
-  }
+  float* rows() const { return static_cast<float*>(rows_.data()); }
+  OhemState* state() const { return static_cast<OhemState*>(state_.data()); }
 
   void find_probabilities(const LossPass& pass) {
     LabelProbabilities arguments;
     arguments.logits = pass.output;
     arguments.labels = pass.target;
     arguments.ignore_index = ignore_index();
-    arguments.probabilities = probabilities_.data();
+    arguments.probabilities = rows();
     backend().label_probabilities(arguments);
   }
 
-  /// counts_ [elements] = the sums over all ranks and their parts, in their order.
-  void exchange_counts(const LossPass& pass, const float* slot, std::int64_t parts,
-                       std::int64_t elements) {
-    const StatSlot local{pass.output.shape.batch(), slot, parts};
-    std::fill_n(counts_.begin(), elements, 0.0);
-    for (const StatSlot& theirs : exchange_.all(pass.communicator, local, elements)) {
-      for (std::int64_t part = 0; part < theirs.parts; ++part) {
-        const float* data = theirs.data + part * 2 * elements;
-        for (std::int64_t i = 0; i < elements; ++i) {
-          counts_[static_cast<std::size_t>(i)] += split_sum(data, i, elements);
-        }
-      }
-    }
-  }
-
-  static void write(std::span<const double> sums, float* slot) {
-    for (std::size_t i = 0; i < sums.size(); ++i) {
-      const SplitSum split(sums[i]);
-      slot[i] = split.nearest;
-      slot[sums.size() + i] = split.rest;
-    }
-  }
-
-  /// counts_ = of all ranks' labels that begin with `prefix`, by their next bits.
-  void count_round(const LossPass& pass, std::size_t round, std::uint32_t prefix) {
-    std::array<double, kCounts> own{};
-    for (const float p : own_probabilities(pass)) {
-      const auto bits = std::bit_cast<std::uint32_t>(p);
-      if (p == kNoLabel || (bits & kRounds[round].above) != prefix) continue;
-      own[(bits >> static_cast<unsigned>(kRounds[round].shift)) & kBinMasks[round]] += 1;
-    }
-    own[kBins] = static_cast<double>(pass.output.shape.batch());
+  /// The next bits of the threshold.
+  void narrow(const LossPass& pass, int round) {
+    const Shape& shape = pass.output.shape;
     float* const slot = exchange_.next_slot();
-    write(own, slot);
-    exchange_counts(pass, slot, 1, kCounts);
+    backend().ohem_count({round, rows(), shape.rows(), shape.batch(), state(), slot});
+    const StatSlot local{shape.batch(), slot};
+    backend().ohem_narrow({round, exchange_.all(pass.communicator, local, kOhemCounts),
+                           loss_.min_kept, loss_.thresh, state()});
   }
 
-  /// A pixel is chosen whose probability is below it: `thresh`, or that of the first pixel that is
-  /// not among the hardest min_kept of each sample, whichever is greater.
-  float threshold(const LossPass& pass) {
-    std::uint32_t prefix = 0;
-    double before = 0;  // the place among those that begin with `prefix`
-    bool any = true;
-    for (std::size_t round = 0; round < kRounds.size(); ++round) {
-      count_round(pass, round, prefix);
-      if (round == 0) {
-        const double labels = std::accumulate(counts_.begin(), counts_.begin() + kBins, 0.0);
-        const double kept = static_cast<double>(loss_.min_kept) * counts_[kBins];
-        any = labels > 0;
-        before = std::min(kept, labels - 1);
-      }
-      std::size_t bin = 0;
-      while (bin + 1 < kBins && before >= counts_[bin]) before -= counts_[bin++];
-      prefix |= static_cast<std::uint32_t>(bin) << static_cast<unsigned>(kRounds[round].shift);
-    }
-    return any ? std::max(std::bit_cast<float>(prefix), loss_.thresh) : loss_.thresh;
-  }
-
-  /// Of image n: probabilities_ become its pixels' weights; sums [2, C] = what its chosen pixels
-  /// weigh by class, and all with a label.
-  void choose_in_image(const LossPass& pass, std::int64_t n, float threshold,
-                       std::span<double> sums) {
-    const float weight = weight_of(pass.sample_weights, n);
-    const std::int64_t rows = pass.output.shape.rows_per_sample();
-    const auto label_classes = static_cast<std::size_t>(classes());
-    for (std::int64_t row = n * rows; row < (n + 1) * rows; ++row) {
-      float& probability = probabilities_[static_cast<std::size_t>(row)];
-      const bool chosen = probability < threshold;
-      if (probability != kNoLabel) {
-        const std::size_t label = pass.target.labels()[row * pass.target.row_stride];
-        if (chosen) sums[label] += static_cast<double>(weight);
-        sums[label_classes + label] += static_cast<double>(weight);
-      }
-      probability = chosen ? weight : 0.0F;
-    }
-  }
-
-  /// Leaves in counts_ what the pixels of the global batch weigh by class: chosen, and all.
-  void choose(const LossPass& pass, float threshold) {
+  /// The rows' weights, and what the loss is divided by.
+  void choose(const LossPass& pass) {
     const std::int64_t samples = pass.output.shape.batch(), elements = 2 * classes();
     float* const slot = exchange_.next_slot();
-    std::span<double> sums(counts_.data(), static_cast<std::size_t>(elements));
-    for (std::int64_t n = 0; n < std::max<std::int64_t>(1, samples); ++n) {
-      std::fill(sums.begin(), sums.end(), 0.0);
-      if (n < samples) choose_in_image(pass, n, threshold, sums);
-      write(sums, slot + n * 2 * elements);
-    }
-    exchange_counts(pass, slot, std::max<std::int64_t>(1, samples), elements);
-  }
-
-  /// What part of the global batch's weight the chosen pixels have.
-  double chosen_share() const {
-    const auto count = static_cast<std::size_t>(classes());
-    const std::vector<float>& weights = loss_.class_weight;
-    const double chosen = weighted_labels({.labels = {counts_.data(), count}}, weights);
-    const double all = weighted_labels({.labels = {counts_.data() + count, count}}, weights);
-    return all == 0 ? 0 : chosen / all;
+    if (samples == 0) backend().fill(Tensor(slot, Shape{1, 2 * elements}), 0);
+    OhemChoice choice;
+    choice.labels = pass.target;
+    choice.classes = classes();
+    choice.sample_weights = pass.sample_weights;
+    choice.state = state();
+    choice.rows = rows();
+    choice.by_image = backend().sums_by_image();
+    choice.slots = slot;
+    if (samples > 0) backend().ohem_choose(choice);
+    const std::int64_t parts = choice.by_image ? std::max<std::int64_t>(1, samples) : 1;
+    OhemShare share;
+    share.weights = exchange_.all(pass.communicator, {samples, slot, parts}, elements);
+    share.classes = classes();
+    share.class_weight = floats_of(class_weight_);
+    share.normalizer = pass.normalizer;
+    share.state = state();
+    backend().ohem_share(share);
   }
 
   const OhemCrossEntropyLoss loss_;
   const Storage class_weight_;  // [classes]; empty: all 1
   SumExchange exchange_;
-  std::vector<float> probabilities_;  // [row] of the label; then the row's weight
-  std::vector<double> counts_;        // of all ranks
+  const Storage state_;  // OhemState
+  Storage rows_;         // [row] the probability of its label; then its weight
 };
 
 }  // namespace
