@@ -1,7 +1,9 @@
 #include "lockstep/data/dataset.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
+#include <type_traits>
 #include <utility>
 
 #include "data/changed_datasets.h"
@@ -65,6 +67,40 @@ const std::vector<std::string>& check_distinct(const std::vector<std::string>& n
                            "\"; give every class one of its own in data.classes"));
 }
 
+/// A visitor of options (core/options.h): what a program gives is held to the ranges that a
+/// configuration's keys have.
+struct NumberCheck {
+  template <typename Value>
+  void operator()(const char* key, const Value& value, const char*, const Option& option = {}) {
+    if constexpr (std::is_same_v<Value, int> || std::is_same_v<Value, float>) {
+      check(key, static_cast<double>(value), option.in);
+    }
+  }
+  void operator()(const char* key, const std::array<float, 3>& values, const char*,
+                  const Option& option = {}) {
+    for (const float value : values) check(key, static_cast<double>(value), option.in);
+  }
+  void operator()(const char* key, const Size& size, const char*, const Option& = {}) {
+    check(key, std::min(size.height, size.width), {.lo = 1, .hi = 65536});
+    check(key, std::max(size.height, size.width), {.lo = 1, .hi = 65536});
+  }
+  template <typename Value>
+  void operator()(const char* key, const std::optional<Value>& value, const char* says,
+                  const Option& option = {}) {
+    if (value) (*this)(key, *value, says, option);
+  }
+  void section(const char*, const std::optional<AugmentOptions>&) {}
+
+ private:
+  static void check(const char* key, double value, const Limits& in) {
+    const bool above = in.above ? value > in.lo : value >= in.lo;
+    if (std::isfinite(value) && above && value <= in.hi) return;
+    throw ConfigError(concat("DataOptions::", key, " must be ", in.above ? "above " : "at least ",
+                             in.lo, std::isinf(in.hi) ? "" : concat(" and at most ", in.hi),
+                             ", is ", value));
+  }
+};
+
 // A folder that may not be entered, a loop of symbolic links.
 DataError unreadable(const std::filesystem::filesystem_error& error) {
   return DataError(concat(error.path1().string(), ": cannot be read: ", error.code().message()));
@@ -110,6 +146,9 @@ const LayoutTable& builtin_layouts() {
 }
 
 const DataLayout& find_layout(const DataOptions& options) {
+  if (options.layouts == nullptr) {
+    throw ConfigError("DataOptions::layouts is null; give a table, such as builtin_layouts()");
+  }
   const LayoutTable& layouts = *options.layouts;
   const auto found = std::find_if(layouts.begin(), layouts.end(), [&](const DataLayout& layout) {
     return layout.name == options.layout;
@@ -124,6 +163,8 @@ const DataLayout& find_layout(const DataOptions& options) {
 std::unique_ptr<Dataset> make_dataset(const DataOptions& options, Split split, std::uint64_t seed) {
   DataOptions own = options;
   own.num_classes = class_count(options);
+  NumberCheck check;
+  own.visit_options(check);
   std::unique_ptr<Dataset> dataset;
   try {
     dataset = find_layout(options).make(own, split, seed);

@@ -135,6 +135,15 @@ TEST_CASE("misuse of shapes, tensors, devices and schedules throws") {
       {"a schedule of no steps", [] { learning_rate({}, 0.1, 0, 0); }},
       {"groups of a negative width", [] { contiguous_groups(4, -1); }},
       {"groups that do not divide", [] { contiguous_groups(4, 3); }},
+      {"groups of no ranks", [] { contiguous_groups(0, 0); }},
+      {"more elements than can be counted",
+       [] {
+         Shape{kHuge, 2};
+       }},
+      {"a batch of more than can be counted",
+       [] {
+         static_cast<void>(Shape{2, 3}.with_batch(kHuge));
+       }},
       {"a partition with a rank too many",
        [] {
          ascending({{0, 1}, {2}}, 2);
@@ -190,6 +199,22 @@ TEST_CASE("misuse of a builder's numbers throws") {
                   [](auto& net, Value*) {
                     net.input({2, 8, 8, 4});
                   }),
+      declaration("a value without extents", [](auto& net, Value*) { net.value("v", {}); }),
+      declaration("a value without elements",
+                  [](auto& net, Value*) {
+                    net.value("v", {2, 0});
+                  }),
+      declaration("a parameter without a name",
+                  [](auto& net, Value*) { net.parameter("", {2}, ParameterKind::kWeight); }),
+      declaration("huge output channels", conv({.out_channels = kHuge})),
+      declaration("a huge stride", conv({.out_channels = 2, .stride = kHuge})),
+      declaration("a huge dilation", conv({.out_channels = 2, .kernel = 3, .dilation = kHuge})),
+      declaration("a huge padding", conv({.out_channels = 2, .padding = kHuge})),
+      declaration("a huge stride of a transposed convolution",
+                  transposed({.out_channels = 2, .stride = kHuge})),
+      declaration("huge features", [](auto& net, Value* x) { net.linear(x, "l", kHuge); }),
+      declaration("upsampled to what cannot be counted",
+                  [](auto& net, Value* x) { net.upsample_bilinear(x, kHuge, kHuge, false); }),
       declaration("no output channels", conv({})),
       declaration("negative output channels", conv({.out_channels = -2})),
       declaration("no kernel", conv({.out_channels = 2, .kernel = 0})),
@@ -314,6 +339,95 @@ TEST_CASE("misuse of losses throws") {
          Built built;
          make_element_node({"out", *built.network, 0}, 1, nullptr);
        }},
+  });
+}
+
+TEST_CASE("misuse of data sets, loaders, weights and predictors throws") {
+  const auto streets = [](const std::function<void(DataOptions&)>& change) {
+    DataOptions options;
+    options.layout = "streets";
+    options.size = {16, 16};
+    options.train_images = 4;
+    options.val_images = 2;
+    change(options);
+    return options;
+  };
+  const auto made = [&](const char* what, const std::function<void(DataOptions&)>& change) {
+    return Misuse{what, [=] { make_dataset(streets(change), Split::kTrain, 0); }};
+  };
+  const auto loader = [&](const char* what, const LoaderOptions& options) {
+    return Misuse{what, [=] { TrainLoader(streets([](DataOptions&) {}), options).next(); }};
+  };
+  const Model model = [](NetworkBuilder& net, Value* x, const NormLayer&) -> Outputs {
+    return {{"out", net.conv2d(x, "c", {.out_channels = 2})}};
+  };
+  const auto weights = [] {
+    HostTensor weight{"F32", {2, 3, 1, 1}, std::vector<std::byte>(24)};
+    return TensorMap{{"c.weight", weight}};
+  };
+  const std::vector<float> pixels(2 * 4 * 4 * 3);
+  check_throw({
+      made("a table of layouts that is null", [](DataOptions& o) { o.layouts = nullptr; }),
+      made("a layout that is not there", [](DataOptions& o) { o.layout = "no such"; }),
+      made("no root", [](DataOptions& o) { o.layout = "folder", o.num_classes = 2; }),
+      made("no classes", [](DataOptions& o) { o.layout = "folder"; }),
+      made("negative classes", [](DataOptions& o) { o.num_classes = -1; }),
+      made("too many classes", [](DataOptions& o) { o.num_classes = 1 << 30; }),
+      made("images without height",
+           [](DataOptions& o) {
+             o.size = {0, 8};
+           }),
+      made("images of negative width",
+           [](DataOptions& o) {
+             o.size = {8, -8};
+           }),
+      made("no images", [](DataOptions& o) { o.train_images = 0; }),
+      made("a mean that is no number",
+           [](DataOptions& o) {
+             o.mean = {kNaN, 0, 0};
+           }),
+      made("a deviation of 0",
+           [](DataOptions& o) {
+             o.std = {1, 0, 1};
+           }),
+      made("negative workers", [](DataOptions& o) { o.workers = -1; }),
+      made("a negative cache", [](DataOptions& o) { o.cache_mb = -1; }),
+      made("resized to nothing",
+           [](DataOptions& o) {
+             o.resize = Size{0, 0};
+           }),
+      loader("a batch of nothing", {.batch = 0}),
+      loader("a batch of more samples than there are", {.batch = 5}),
+      loader("a negative position", {.batch = 2, .first_batch = -1}),
+      {"rank 2 of 2", [] { DistributedSampler(4, {.ranks = 2, .rank = 2}); }},
+      {"no ranks", [] { DistributedSampler(4, {.ranks = 0}); }},
+      {"no samples", [] { DistributedSampler(0, {}); }},
+      {"weights of a file that is not there", [] { load_weights("/no/such/file.pth"); }},
+      {"weights of a folder", [] { load_weights("/"); }},
+      {"weights into a folder that is not there",
+       [&] { save_safetensors("/no/such/folder/w.safetensors", weights()); }},
+      {"a tensor of fewer bytes than its shape",
+       [] {
+         save_safetensors("/dev/null/w", {{"w", {"F32", {4}, {}}}});
+       }},
+      {"a predictor of no model", [&] { Predictor(nullptr, weights()); }},
+      {"a predictor of another output",
+       [&] {
+         Predictor(model, weights(), {.output = "aux"}).predict(pixels, {2, 4, 4, 3});
+       }},
+      {"a prediction without weights",
+       [&] {
+         Predictor(model, {}).predict(pixels, {2, 4, 4, 3});
+       }},
+      {"a prediction of fewer pixels",
+       [&] {
+         Predictor(model, weights()).predict(pixels, {3, 4, 4, 3});
+       }},
+      {"a prediction of other channels",
+       [&] {
+         Predictor(model, weights()).predict(pixels, {2, 4, 6, 2});
+       }},
+      {"a prediction of no shape", [&] { Predictor(model, weights()).predict({}, {}); }},
   });
 }
 

@@ -1,3 +1,5 @@
+#include <limits>
+
 #include "lockstep/backend/operands.h"
 #include "lockstep/core/check.h"
 
@@ -16,6 +18,15 @@ std::int64_t output_extent(const char* axis, std::int64_t input, const Window& w
   return (padded - reach) / window.stride + 1;
 }
 
+// Beyond these no tensor has so many rows, and sums of them are no numbers.
+void check_window(const char* what, std::int64_t vertical, std::int64_t horizontal,
+                  std::int64_t least) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  LOCKSTEP_CHECK(
+      vertical >= least && horizontal >= least && vertical <= kMost && horizontal <= kMost, what,
+      " must be from ", least, " to ", kMost, ", got ", vertical, "x", horizontal);
+}
+
 void check_input_rank(const Shape& input) {
   LOCKSTEP_CHECK(input.rank() == 4, "expected an input of shape [N, H, W, C], got ",
                  to_string(input));
@@ -26,14 +37,10 @@ void check_input_rank(const Shape& input) {
 void ConvGeometry::check() const {
   LOCKSTEP_CHECK(in_channels > 0 && out_channels > 0, "channels must be positive, got ",
                  in_channels, " in and ", out_channels, " out");
-  LOCKSTEP_CHECK(kernel_h > 0 && kernel_w > 0, "the kernel must be positive, got ", kernel_h, "x",
-                 kernel_w);
-  LOCKSTEP_CHECK(stride_h > 0 && stride_w > 0, "the stride must be positive, got ", stride_h, "x",
-                 stride_w);
-  LOCKSTEP_CHECK(dilation_h > 0 && dilation_w > 0, "the dilation must be positive, got ",
-                 dilation_h, "x", dilation_w);
-  LOCKSTEP_CHECK(padding_h >= 0 && padding_w >= 0, "padding must not be negative, got ", padding_h,
-                 "x", padding_w);
+  check_window("the kernel", kernel_h, kernel_w, 1);
+  check_window("the stride", stride_h, stride_w, 1);
+  check_window("the dilation", dilation_h, dilation_w, 1);
+  check_window("padding", padding_h, padding_w, 0);
   LOCKSTEP_CHECK(groups > 0 && in_channels % groups == 0 && out_channels % groups == 0, groups,
                  " groups must divide ", in_channels, " input and ", out_channels,
                  " output channels");

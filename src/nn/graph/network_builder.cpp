@@ -142,6 +142,8 @@ void NetworkBuilder::check_open() const {
 
 Value* NetworkBuilder::value(const std::string& name, const Shape& shape) {
   check_open();
+  LOCKSTEP_CHECK(shape.rank() > 0 && shape.elements() > 0, "value '", name,
+                 "': expected a batch and other extents above 0, got ", to_string(shape));
   impl_->values.push_back(std::make_unique<Value>(Value{name, shape, {}, {}}));
   return impl_->values.back().get();
 }

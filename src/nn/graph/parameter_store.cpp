@@ -28,6 +28,8 @@ T* find_named(std::span<const std::unique_ptr<T>> items, std::string_view name) 
 }
 
 void check_extents(const std::string& name, const Shape& shape) {
+  LOCKSTEP_CHECK(!name.empty(), "a parameter of shape ", to_string(shape),
+                 " has no name; checkpoints tell parameters by theirs");
   bool positive = shape.rank() > 0;
   for (int axis = 0; axis < shape.rank(); ++axis) positive = positive && shape[axis] > 0;
   LOCKSTEP_CHECK(positive, "parameter ", name, ": expected positive extents, got ",
