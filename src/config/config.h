@@ -346,9 +346,7 @@ struct Config {
   /// Samples of a global batch on `devices` devices.
   std::int64_t global_batch(int devices) const;
   /// Of a batch, with statistics of their own.
-  int micro_batches() const {
-    return bn.accumulated == Accumulated::kExact ? 1 : batch.accumulate;
-  }
+  int micro_batches() const { return bn.accumulated == Accumulated::kExact ? 1 : batch.accumulate; }
   /// Of its largest micro-batch.
   std::int64_t micro_batch(int devices) const {
     return (global_batch(devices) + micro_batches() - 1) / micro_batches();

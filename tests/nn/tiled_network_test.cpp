@@ -121,7 +121,7 @@ Value* chain_of_sums(NetworkBuilder& net, Value* x) {
 
 /// One layer and one BatchNorm, three times, twice between the same norms.
 Value* shared_layers(NetworkBuilder& net, Value* x) {
-  const Conv2dOptions conv{.out_channels = 2, .kernel = 3, .padding = 1};
+  const Conv2dOptions conv{.out_channels = 3, .kernel = 3, .padding = 1};
   x = net.conv2d(net.relu(net.conv2d(x, "twice", conv)), "twice", conv);
   x = net.batch_norm_relu(x, "bn");
   x = net.batch_norm_relu(net.conv2d(net.prelu(x, "slope"), "twice", conv), "bn");
@@ -270,8 +270,8 @@ TEST_CASE("tiles: an observer hears of every tile, and of what is computed again
   CHECK(listener.times.at({kConvolution, Direction::kForward}) == 3);
   CHECK(listener.times.at({kConvolution, Direction::kBackward}) == 3);
   // All images once; then for the pooling and as a skip, forward and backward.
-  CHECK(listener.times.at({kNorm, Direction::kForward}) == 1 + 4 * 3);
-  CHECK(listener.times.at({kNorm, Direction::kBackward}) == 1);
+  CHECK(listener.times.at({kNorm, Direction::kForward}) == 1 + 2 * 3);
+  CHECK(listener.times.at({kNorm, Direction::kBackward}) == 1 + 2 * 3);
 }
 
 TEST_CASE("tiles: layers are left behind in order, all of them") {
@@ -288,16 +288,32 @@ TEST_CASE("tiles: layers are left behind in order, all of them") {
 }
 
 TEST_CASE("tiles: a step allocates nothing") {
-  const Shape shape{5, 6, 4, 3};
-  TestNetwork net(small_unet, shape, {.tile = 2});
-  const Floats images = random_floats(shape.elements(), 8);
-  net.step(images, 4);
-  const std::size_t device_bytes = net.backend->allocated_bytes();
-  const long before = allocation_count();
-  net.network->forward({});
-  net.network->backward({});
-  CHECK(allocation_count() == before);
-  CHECK(net.backend->allocated_bytes() == device_bytes);
+  const auto allocations_of_steps = [](const Describe& describe) {
+    TestNetwork net(describe, {5, 8, 8, 3}, {.tile = 2});
+    const auto steps = [&] {
+      for (const std::int64_t batch : {5, 4, 5}) {
+        net.network->set_batch(batch);
+        net.network->zero_grad();
+        net.network->forward({.seed = 1});
+        net.network->backward({.seed = 1});
+      }
+    };
+    steps();
+    const std::size_t device_bytes = net.backend->allocated_bytes();
+    const long before = allocation_count();
+    steps();
+    CHECK(net.backend->allocated_bytes() == device_bytes);
+    return allocation_count() - before;
+  };
+  // oneDNN makes a list of arguments at each call.
+  allocations_of_steps(small_unet);
+  CHECK(allocations_of_steps([](NetworkBuilder& net, Value* x) {
+          Value* skip = net.batch_norm_relu(net.prelu(x, "slope"), "a");
+          Value* y = net.batch_norm_add_relu(net.max_pool2d(skip, {}),
+                                             net.relu(net.avg_pool2d(x, {})), "b");
+          y = net.concat({skip, net.dropout(net.upsample_bilinear(y, 8, 8, true), 0.5F), x});
+          return net.batch_norm(net.add(y, y), "c");
+        }) == 0);
 }
 
 TEST_CASE("tiles: a layer's work is that of the batch") {

@@ -79,10 +79,10 @@ struct PlanOptions {
   std::int64_t tile = 0;
 };
 
-/// Hears of every layer's share of a pass, on the replica's thread, and of every part of it where
-/// images go through in several; what is computed again in a backward pass is a share of the
-/// layer's forward pass. On a GPU `begin` and `end` only enclose the issuing of work, unless the
-/// observer waits for the device itself.
+/// Hears of every layer's share of a pass, on the replica's thread: of every part of it where
+/// images go through in several, and of what a backward pass computes again as the layer's share of
+/// that. On a GPU `begin` and `end` only enclose the issuing of work, unless the observer waits for
+/// the device itself.
 class LayerObserver {
  public:
   virtual ~LayerObserver() = default;

@@ -138,9 +138,10 @@ struct DataParallelOptions {
   AveragedStatistics averaged_statistics = AveragedStatistics::kCopy;
   /// Micro-batches per step, one after another through the network: their gradients are added up
   /// and belong to the global loss of the whole batch; BatchNorm's statistics are of a micro-batch.
-  /// With MicroBatches::kTogether they go through the layers between two BatchNorms one after another
-  /// and meet there: results are those of accumulate = 1, to the bit where the backend sums by image,
-  /// in less memory and more time (PlanOptions::tile; a device's part of the batch is what is cut).
+  /// With MicroBatches::kTogether they go through the layers between two BatchNorms one after
+  /// another and meet there: results are those of accumulate = 1, to the bit where the backend sums
+  /// by image, in less memory and more time (PlanOptions::tile; a device's part of the batch is
+  /// what is cut).
   int accumulate = 1;
   MicroBatches accumulated_statistics = MicroBatches::kEvery;
   /// Computes normalised values and activations again in the backward pass, and does not keep them

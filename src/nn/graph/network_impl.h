@@ -88,7 +88,8 @@ struct Network::Impl {
   template <typename Body>
   void for_each_tile(const Stretch& stretch, const StretchMemory& memory, const Body& body);
   void prepare(const Images& images);
-  void run_forward(const Action& action, const StepContext& context);
+  /// `pass`: in which it is needed.
+  void run_forward(const Action& action, Direction pass, const StepContext& context);
   /// The backward pass of one layer; its weight gradients may be deferred.
   void run_backward(std::size_t layer, const StepContext& context);
   /// The deferred ones, if a layer has any.

@@ -145,9 +145,9 @@ StepContext context_of(const StepContext& context, const Images& images) {
 
 }  // namespace
 
-void Network::Impl::run_forward(const Action& action, const StepContext& context) {
+void Network::Impl::run_forward(const Action& action, Direction pass, const StepContext& context) {
   const auto index = static_cast<std::size_t>(action.layer);
-  observed(index, Direction::kForward, [&] {
+  observed(index, pass, [&] {
     action.kind == ActionKind::kForward ? layers[index]->forward(backend, context)
                                         : layers[index]->forward_again(backend, context);
     leave_if_failed(context);
@@ -160,7 +160,7 @@ void Network::Impl::forward(const StepContext& context) {
     const Stretch& stretch = plan.schedule.forward[s];
     for_each_tile(stretch, plan.forward[s], [&](const Images& images) {
       const StepContext own = context_of(context, images);
-      for (const Action& action : stretch.actions) run_forward(action, own);
+      for (const Action& action : stretch.actions) run_forward(action, Direction::kForward, own);
     });
   }
 }
@@ -183,7 +183,7 @@ void Network::Impl::backward(const StepContext& context, const AfterLayer& after
         const auto index = static_cast<std::size_t>(action.layer);
         own.gradient_parts = gradients->parts_of(*layers[index]);
         if (action.kind != ActionKind::kBackward) {
-          run_forward(action, own);
+          run_forward(action, Direction::kBackward, own);
         } else if (plan.runs_backward[index]) {
           observed(index, Direction::kBackward, [&] {
             run_backward(index, own);
