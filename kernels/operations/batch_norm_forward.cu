@@ -61,6 +61,16 @@ struct MergedStatistics {
   }
 };
 
+// Those that a training forward pass kept.
+struct SavedStatistics {
+  AffineParameters affine;
+  const float* saved;  // [3, C]
+
+  __device__ ChannelConstants operator()(std::int64_t c, std::int64_t channels, bool) const {
+    return channel_constants(channel_affine(affine, c), saved[c], saved[channels + c]);
+  }
+};
+
 struct GivenStatistics {
   AffineParameters affine;
   float eps;
@@ -185,6 +195,11 @@ void normalize_tensor(const Context& context, bool early, const Tensor& x, const
 void GpuOperations::batch_norm_forward(const BatchNormForward& a) {
   check_parts("batch_norm_forward", are_whole(a.slots));
   const Context& context = entered();
+  if (a.slots.empty()) {
+    if (a.x.shape.rows() == 0) return;
+    return normalize_tensor(context, context.dependent_launches, a.x, a.residual, a.y, a.relu,
+                            SavedStatistics{a.affine, a.saved.data});
+  }
   if (!are_whole(a.slots)) {
     const StatSlot merged = merge_moments(context, a.slots, a.x.shape.channels());
     BatchNormForward one = a;

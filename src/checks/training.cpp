@@ -187,6 +187,19 @@ Measured check_accumulation(const std::vector<Device>& devices) {
   return difference(trained(options), whole);
 }
 
+/// Together they are the whole batch, on one device and on several.
+Measured check_exact_accumulation(const std::vector<Device>& one,
+                                  const std::vector<Device>& several) {
+  const auto together = [](const std::vector<Device>& devices) {
+    DataParallelOptions options = small_training(devices, SyncBatchNorm());
+    options.accumulate = 3;
+    options.accumulated_statistics = MicroBatches::kTogether;
+    return trained(options);
+  };
+  const NamedDoubles whole = trained(small_training(one, SyncBatchNorm()));
+  return worst(difference(together(one), whole), difference(together(several), whole));
+}
+
 // --- a training in double ---
 
 constexpr std::size_t kToyIn = 5, kToyHidden = 6, kToyOut = 3, kToySamples = 10;
@@ -364,6 +377,8 @@ SelftestChecks training_checks(const SelftestDevices& devices) {
   }
   add("2 micro-batches, frozen = one batch", kAll, 64 * kRounding,
       [several] { return check_accumulation(several); });
+  add("exact accumulation = whole batch", kAll, 0,
+      [one, several] { return check_exact_accumulation(one, several); });
   add("weights: sync to local and back", "all tensors; and the evaluation", 0,
       [several, one] { return check_state_dict(several, one); });
   add("evaluation: counts and loss", "confusion matrix exactly; loss, plain loops", 64 * kRounding,

@@ -143,10 +143,33 @@ struct BatchOptions {
       {.in = limits::kAtLeastOne});
     v("per_device", per_device, "images per step and device", {.in = limits::kAtLeastOne});
     v("drop_last", drop_last, "leave out the last, smaller batch of an epoch");
-    v("accumulate", accumulate, "micro-batches per step, each with BatchNorm statistics of its own",
+    v("accumulate", accumulate,
+      "micro-batches per step, each with BatchNorm statistics of its own, but see bn.accumulated",
       {.in = {.lo = 1, .hi = 65536}});
   }
 };
+
+/// What spares memory and changes no result.
+struct MemoryOptions {
+  bool recompute = false;
+
+  template <typename Visitor>
+  void visit_options(Visitor& v) {
+    v("recompute", recompute,
+      "compute normalised values and activations again in the backward pass, not keep them",
+      {.counts = false, .written = recompute});
+  }
+};
+
+/// What BatchNorm takes its statistics of where a batch is cut into micro-batches.
+enum class Accumulated : std::uint8_t {
+  kMicroBatch,
+  kExact,  // all of them: MicroBatches::kTogether
+};
+constexpr auto names_of(Accumulated) {
+  return std::to_array<Named<Accumulated>>(
+      {{"micro_batch", Accumulated::kMicroBatch}, {"exact", Accumulated::kExact}});
+}
 
 /// Which statistics an evaluation uses when the devices' running statistics differ.
 enum class EvalStats : std::uint8_t {
@@ -176,6 +199,7 @@ struct BatchNormConfig : BatchNormOptions {
   int sync_group = 0;  // kSync: consecutive devices that share their statistics; 0: all
   /// What `momentum` is in the file; it has been converted when that is read.
   MomentumConvention momentum_convention = MomentumConvention::kTorch;
+  Accumulated accumulated = Accumulated::kMicroBatch;
   EvalStats eval_stats = EvalStats::kDevice0;
   std::int64_t precise_iters = 50;  // kPrecise: training batches behind the statistics
   /// Share of the steps after which statistics are frozen (DataParallel::freeze_statistics).
@@ -199,6 +223,10 @@ struct BatchNormConfig : BatchNormOptions {
       {.in = {.lo = 0, .hi = 65536}, .after = "virtual_devices"});
     v("momentum_convention", momentum_convention, "keras: momentum is the weight of the old value",
       {.after = "momentum"});
+    v("accumulated", accumulated,
+      "statistics with batch.accumulate: micro_batch, or exact, of the whole batch: the results of "
+      "accumulate = 1, bit for bit",
+      {.written = accumulated != Accumulated::kMicroBatch});
     v("eval_stats", eval_stats, "what evaluation uses: device0, mean, pooled, precise");
     v("precise_iters", precise_iters, "precise: training batches behind the statistics",
       {.in = limits::kAtLeastOne});
@@ -296,6 +324,7 @@ struct Config {
   RunOptions run;
   DataOptions data;
   BatchOptions batch;
+  MemoryOptions memory;
   ModelOptions model;
   BatchNormConfig bn;
   /// At least one; in a file a section, or a list of them.
@@ -316,9 +345,11 @@ struct Config {
   double base_learning_rate(int devices) const;
   /// Samples of a global batch on `devices` devices.
   std::int64_t global_batch(int devices) const;
+  /// Of a batch, with statistics of their own.
+  int micro_batches() const { return bn.accumulated == Accumulated::kExact ? 1 : batch.accumulate; }
   /// Of its largest micro-batch.
   std::int64_t micro_batch(int devices) const {
-    return (global_batch(devices) + batch.accumulate - 1) / batch.accumulate;
+    return (global_batch(devices) + micro_batches() - 1) / micro_batches();
   }
   /// Iterations of the run, given an epoch's. Throws ConfigError where they are too many.
   std::int64_t max_iters(std::int64_t batches_per_epoch) const;
@@ -328,6 +359,7 @@ struct Config {
     v.section("run", run);
     v.section("data", data);
     v.section("batch", batch);
+    v.section("memory", memory);
     v.section("model", model);
     v.section("bn", bn);
     v.sections("loss", losses, model.aux_head);

@@ -13,6 +13,11 @@
 
 namespace lockstep {
 
+/// Images [begin, end) that are a node of the tree.
+struct ImageNode {
+  std::int64_t begin = 0, end = 0;
+};
+
 /// How much room the largest node has that begins at an image and holds only images of [begin,
 /// end): a power of two, of which the images of the node are those before the end of the batch.
 inline std::int64_t largest_node(std::int64_t begin, std::int64_t end, std::int64_t batch) {
@@ -22,6 +27,18 @@ inline std::int64_t largest_node(std::int64_t begin, std::int64_t end, std::int6
     room *= 2;
   }
   return room;
+}
+
+/// The images of that node.
+inline ImageNode largest_image_node(std::int64_t begin, std::int64_t end, std::int64_t images) {
+  return {begin, std::min(begin + largest_node(begin, end, images), images)};
+}
+
+/// Of two neighbours in the tree over `images` images, whether they make up a node. A left one that
+/// is no left half does not come here: nodes come in order, so that it has been joined to the half
+/// before it.
+inline bool are_halves(const ImageNode& left, const ImageNode& right, std::int64_t images) {
+  return right.end == std::min(left.begin + 2 * (left.end - left.begin), images);
 }
 
 /// Partial sums that wait for their other half, at most, while images are added in order.

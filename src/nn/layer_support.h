@@ -26,7 +26,8 @@ void for_each_gradient_part(const StepContext& context, std::int64_t batch, cons
 /// The memory of the parameter's gradient in this part; null for no parameter.
 inline float* gradient(const Parameter* parameter, const GradientPart& part) {
   if (parameter == nullptr) return nullptr;
-  return part.grads == nullptr ? parameter->grad : part.grads + parameter->offset;
+  if (part.grads == nullptr) return parameter->grad;
+  return part.grads + (parameter->offset - part.first_element);
 }
 
 /// The class of a layer, for messages: "lockstep::AllReduceLayer".

@@ -67,7 +67,7 @@ BatchInput::BatchInput(LossNodes losses, Network& network, const DataParallelOpt
       backend_(network.backend()),
       planned_(network.input().shape) {
   const bool ahead = backend_.asynchronous();
-  const auto micro_batches = ahead ? static_cast<std::size_t>(options.accumulate) : 0;
+  const auto micro_batches = ahead ? static_cast<std::size_t>(options.micro_batches()) : 0;
   if (ahead) {
     prefetched_images_ = backend_.allocate(micro_batches * sizeof(float) *
                                            static_cast<std::size_t>(planned_.elements()));

@@ -127,7 +127,7 @@ void check_recording(const DataParallelOptions& options, const GradientExchangeC
         "changes from step to step; give a number, or set DataParallelOptions::cuda_graph to "
         "false");
   }
-  if (options.accumulate > 1) {
+  if (options.micro_batches() > 1) {
     throw ConfigError(
         "DataParallelOptions::cuda_graph = true records a step of one micro-batch; set "
         "DataParallelOptions::accumulate to 1, or "
@@ -151,7 +151,7 @@ std::string placement_obstacle(const DataParallelOptions& options,
   if (!network.backend().sums_by_image()) {
     return "GPUs keep sums image by image only where placement invariance is asked for";
   }
-  if (options.accumulate > 1) return "a batch is cut into micro-batches";
+  if (options.micro_batches() > 1) return "a batch is cut into micro-batches";
   if (exchange.kind != GradientExchangeKind::kOwner) {
     return "the gradient exchange is all_reduce, whose sums have an order of their own, not owner";
   }

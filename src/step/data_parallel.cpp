@@ -294,7 +294,7 @@ StepResult DataParallel::train_step(std::span<const Batch> batches, std::int64_t
   }
   LOCKSTEP_CHECK(batches.size() == impl_->replicas.size(), "expected a batch for each of the ",
                  size(), " devices, got ", batches.size());
-  const int accumulate = impl_->options.accumulate;
+  const int accumulate = impl_->options.micro_batches();
   const std::int64_t most = impl_->replicas.front()->network().planned_batch() * accumulate;
   std::int64_t count = 0;
   for (const Batch& batch : batches) {
@@ -320,9 +320,9 @@ void DataParallel::stage_next(const Batch& batch) {
 void DataParallel::forward(const Batch& batch) {
   const OneThread::Call call(impl_->caller, "forward");
   impl_->check_between_steps("forward");
-  impl_->check_batch(batch,
-                     shard_of(impl_->options.input.batch(), impl_->options.accumulate, 0).count,
-                     "a micro-batch");
+  impl_->check_batch(
+      batch, shard_of(impl_->options.input.batch(), impl_->options.micro_batches(), 0).count,
+      "a micro-batch");
   LOCKSTEP_CHECK(batch.count() > 0, "forward got an empty batch; it needs at least one sample");
   impl_->staged.clear();  // this batch takes its place
   impl_->run([&](TrainingReplica& replica) {

@@ -5,27 +5,10 @@
 #include "core/image_tree.h"
 
 namespace lockstep {
-namespace {
-
-/// The end of the node at `begin` that has room for `room` images, a power of two.
-std::int64_t node_end(std::int64_t begin, std::int64_t room, std::int64_t batch) {
-  return std::min(begin + room, batch);
-}
-
-/// Of two neighbours, whether they make up a node. A left one that is no left half does not come
-/// here: nodes come in order, so that it has been joined to the half before it.
-bool are_halves(const GradientNode& left, const GradientNode& right, std::int64_t batch) {
-  const std::int64_t half = left.end - left.begin;
-  return right.end == node_end(left.begin, 2 * half, batch);
-}
-
-}  // namespace
-
 void add_largest_nodes(int rank, std::int64_t begin, std::int64_t end, std::int64_t batch,
                        std::vector<GradientNode>& nodes) {
   for (std::size_t part = 0; begin < end; ++part) {
-    const std::int64_t room = largest_node(begin, end, batch);
-    nodes.push_back({begin, node_end(begin, room, batch), rank, part});
+    nodes.push_back({largest_image_node(begin, end, batch), rank, part});
     begin = nodes.back().end;
   }
 }
@@ -56,7 +39,7 @@ void GradientTree::plan_by_image(std::span<const BatchPart> parts, std::int64_t 
 
 void GradientTree::plan_by_rank(int ranks) {
   nodes_.clear();
-  for (int rank = 0; rank < ranks; ++rank) nodes_.push_back({rank, rank + 1, rank, 0});
+  for (int rank = 0; rank < ranks; ++rank) nodes_.push_back({{rank, rank + 1}, rank, 0});
   plan(ranks);
 }
 

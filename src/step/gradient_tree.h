@@ -7,13 +7,13 @@
 #include <span>
 #include <vector>
 
+#include "core/image_tree.h"
 #include "step/step.h"
 
 namespace lockstep {
 
 /// Images [begin, end) of the global batch whose gradients are added up by the rank that has them.
-struct GradientNode {
-  std::int64_t begin = 0, end = 0;
+struct GradientNode : ImageNode {
   int rank = 0;
   std::size_t part = 0;  // of the rank
 };

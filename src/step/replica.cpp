@@ -15,12 +15,17 @@ namespace {
 
 /// The largest part of a micro-batch that a replica gets.
 std::int64_t planned_batch(const DataParallelOptions& options, int ranks) {
-  const std::int64_t micro = shard_of(options.input.batch(), options.accumulate, 0).count;
+  const std::int64_t micro = shard_of(options.input.batch(), options.micro_batches(), 0).count;
   return shard_of(micro, ranks, 0).count;
 }
 
-PlanOptions training_plan(const DataParallelOptions& options) {
-  PlanOptions plan{.training = true, .activations = options.activations};
+// Micro-batches that are together are tiles of a batch.
+PlanOptions training_plan(const DataParallelOptions& options, std::int64_t batch) {
+  const int tiles = options.accumulate / options.micro_batches();
+  PlanOptions plan{.training = true,
+                   .activations = options.activations,
+                   .recompute = options.recompute,
+                   .tile = shard_of(batch, tiles, 0).count};
   plan.is_frozen = [&groups = options.parameter_groups](const std::string& parameter) {
     return is_frozen(parameter, groups);
   };
@@ -116,8 +121,8 @@ TrainingReplica::TrainingReplica(const DataParallelOptions& options, SyncGroup& 
                           backend_options(options));
   communicator.attach(*backend_);
   const Shape input = options.input.with_batch(planned_batch(options, layout.ranks()));
-  network_ = build_network(marked(options.model), options.norm, input, training_plan(options),
-                           *backend_, store_);
+  network_ = build_network(marked(options.model), options.norm, input,
+                           training_plan(options, input.batch()), *backend_, store_);
   check_norm(options, *network_);
   step_ = std::make_unique<TrainStep>(options, group, rank, *network_);
   validation_ = std::make_unique<Validation>(options, communicator, *backend_, store_,

@@ -28,15 +28,15 @@ std::vector<std::int64_t> chunk_sizes(std::int64_t batch, int parts) {
 Scatter::Scatter(const DataParallelOptions& options, int ranks)
     : options_(options),
       ranks_(ranks),
-      parts_(static_cast<std::size_t>(ranks) * static_cast<std::size_t>(options.accumulate)) {}
+      parts_(static_cast<std::size_t>(ranks) * static_cast<std::size_t>(options.micro_batches())) {}
 
 BatchPart& Scatter::part(int rank, int micro) {
-  return parts_[static_cast<std::size_t>(rank * options_.accumulate + micro)];
+  return parts_[static_cast<std::size_t>(rank * options_.micro_batches() + micro)];
 }
 
 std::span<const BatchPart> Scatter::operator()(const Batch& batch) {
-  for (int micro = 0; micro < options_.accumulate; ++micro) {
-    const Shard whole = shard_of(batch.count(), options_.accumulate, micro);
+  for (int micro = 0; micro < options_.micro_batches(); ++micro) {
+    const Shard whole = shard_of(batch.count(), options_.micro_batches(), micro);
     for (int rank = 0; rank < ranks_; ++rank) {
       const Shard own = shard_of(whole.count, ranks_, rank);
       const std::int64_t begin = whole.begin + own.begin;
@@ -49,8 +49,8 @@ std::span<const BatchPart> Scatter::operator()(const Batch& batch) {
 std::span<const BatchPart> Scatter::operator()(std::span<const Batch> batches) {
   std::int64_t before = 0;
   for (int rank = 0; const Batch& own : batches) {
-    for (int micro = 0; micro < options_.accumulate; ++micro) {
-      const Shard shard = shard_of(own.count(), options_.accumulate, micro);
+    for (int micro = 0; micro < options_.micro_batches(); ++micro) {
+      const Shard shard = shard_of(own.count(), options_.micro_batches(), micro);
       part(rank, micro) = {&own, shard.begin, shard.count, before + shard.begin};
     }
     before += own.count();

@@ -23,11 +23,12 @@ std::vector<std::unique_ptr<LossNode>> make_losses(const DataParallelOptions& op
 bool feeds_statistics(const DataParallelOptions& options, std::size_t micro) {
   switch (options.accumulated_statistics) {
     case MicroBatches::kEvery:
+    case MicroBatches::kTogether:
       break;
     case MicroBatches::kFirst:
       return micro == 0;
     case MicroBatches::kLast:
-      return micro + 1 == static_cast<std::size_t>(options.accumulate);
+      return micro + 1 == static_cast<std::size_t>(options.micro_batches());
   }
   return true;
 }
@@ -79,7 +80,7 @@ std::unique_ptr<GradientReducer> TrainStep::make_reducer(const StepPeers& peers,
                           .backend = backend_,
                           .store = network_.parameters(),
                           .process = peers.stores,
-                          .image_parts = backend_.sums_by_image() && options_.accumulate == 1};
+                          .image_parts = backend_.sums_by_image() && options_.micro_batches() == 1};
   const bool bucketed = exchange.kind == GradientExchangeKind::kAllReduce;
   std::vector<GradientBucket> buckets;
   if (bucketed) buckets = plan_gradient_buckets(network_, options_.gradient_exchange);
@@ -102,7 +103,7 @@ std::unique_ptr<GradientReducer> TrainStep::make_reducer(const StepPeers& peers,
 // --- a step ---
 
 std::span<const BatchPart> TrainStep::own(std::span<const BatchPart> parts) const {
-  const auto micro_batches = static_cast<std::size_t>(options_.accumulate);
+  const auto micro_batches = static_cast<std::size_t>(options_.micro_batches());
   return parts.subspan(static_cast<std::size_t>(rank_) * micro_batches, micro_batches);
 }
 

@@ -180,8 +180,9 @@ std::int64_t largest_batch(const TrainingPlan& plan, std::size_t bytes) {
     return static_cast<double>(sum(memory_of(*replicas, false)));
   };
   const auto count = static_cast<std::int64_t>(plan.devices.size());
-  // From what builds of one and of two images per device take.
-  const double per_image = (planned(2 * count) - planned(count)) / static_cast<double>(count);
+  // From what builds of one and of two images per device and micro-batch take.
+  const std::int64_t unit = count * plan.config.batch.accumulate;
+  const double per_image = (planned(2 * unit) - planned(unit)) / static_cast<double>(unit);
   const double spare = static_cast<double>(bytes) - static_cast<double>(sum(plan.measured_bytes));
   const double batch = static_cast<double>(plan.global_batch) + spare / per_image;
   return std::max<std::int64_t>(static_cast<std::int64_t>(std::floor(batch)) / count * count, 0);

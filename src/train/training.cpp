@@ -84,6 +84,10 @@ std::unique_ptr<DataParallel> make_replicas(const Config& config,
     options.averaged_statistics = AveragedStatistics::kAverage;
   }
   options.accumulate = config.batch.accumulate;
+  if (config.bn.accumulated == Accumulated::kExact) {
+    options.accumulated_statistics = MicroBatches::kTogether;
+  }
+  options.recompute = config.memory.recompute;
   options.seed = config.run.seed;
   options.activations = config.run.precision;
   if (config.run.precision == DType::kFloat16) {

@@ -132,7 +132,7 @@ void TrainingSession::make_loader() {
                         .seed = config.run.seed,
                         .first_batch = resume.step()};
   if (world.size() > 1) {
-    options.own_places = [own = layout, accumulate = config.batch.accumulate](std::int64_t count) {
+    options.own_places = [own = layout, accumulate = config.micro_batches()](std::int64_t count) {
       return own_places(count, accumulate, own);
     };
   }

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 FEATURES = 61
-SECTIONS = "run|data|batch|model|bn|loss|optim|schedule|ema"
+SECTIONS = "run|data|batch|memory|model|bn|loss|optim|schedule|ema"
 
 
 def test_cases(folder: Path) -> list[str]:

@@ -130,6 +130,43 @@ TEST_CASE("every rank computes the same bits from the same slots, also without r
   }
 }
 
+TEST_CASE("rows are normalised again by what a call kept, to the same bits") {
+  for (const bool residual : {false, true}) {
+    BatchNormProblem p({5, 6, 7, 11}, {5});
+    p.relu = true;
+    p.residual = residual;
+    p.draw(55);
+    for (NamedBackend& named : available_backends()) {
+      CAPTURE(named.name);
+      BatchNormGroup group(*named.backend, p);
+      BatchNormReplica& r = group.replica(0);
+      const std::vector<StatSlot> slots = group.moment_slots();
+      // The statistics alone, of all rows; then the rows, some samples at a time.
+      const BatchNormForward all = group.forward_arguments(r, slots);
+      BatchNormForward none = all;
+      none.x = none.x.sample_range(0, 0);
+      none.y = none.residual = {};
+      named.backend->batch_norm_forward(none);
+      for (const auto& [first, count] : {std::pair{0, 2}, {2, 3}}) {
+        BatchNormForward again = group.forward_arguments(r, {});
+        again.running = {};
+        again.x = all.x.sample_range(first, count);
+        again.y = all.y.sample_range(first, count);
+        if (residual) again.residual = all.residual.sample_range(first, count);
+        named.backend->batch_norm_forward(again);
+      }
+      const BatchNormResult got = group.result();
+      BatchNormGroup whole(*named.backend, p);
+      whole.forward();
+      const BatchNormResult expected = whole.result();
+      CHECK(got.y == expected.y);
+      CHECK(got.saved == expected.saved);
+      CHECK(got.running_mean == expected.running_mean);
+      CHECK(got.running_var == expected.running_var);
+    }
+  }
+}
+
 TEST_CASE("an empty group changes nothing; a single row is refused") {
   BatchNormProblem p({0, 6, 7, 3}, {0, 0});
   p.draw(60);

@@ -117,6 +117,65 @@ TEST_CASE("placement: norms of single images come to the same bytes on any devic
   }
 }
 
+namespace {
+
+DataParallelOptions together(DataParallelOptions options, int accumulate) {
+  options.accumulate = accumulate;
+  options.accumulated_statistics = MicroBatches::kTogether;
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("placement: micro-batches together come to the bytes of whole batches on any devices") {
+  for (const Optimizer& optimizer : {Optimizer(Sgd{.weight_decay = 1e-3F}), Optimizer(AdamW{})}) {
+    const Placed whole = trained_in_steps(placed_options(1, optimizer));
+    for (const int ranks : {1, 2, 3}) {
+      for (const int accumulate : {2, 3, 5, 8}) {
+        CAPTURE(ranks);
+        CAPTURE(accumulate);
+        const DataParallelOptions options = together(placed_options(ranks, optimizer), accumulate);
+        CHECK((trained_in_steps(options) == whole));
+        CHECK(DataParallel(options).placement_obstacle().empty());
+      }
+      DataParallelOptions options = placed_options(ranks, optimizer);
+      options.recompute = true;
+      CHECK((trained_in_steps(options) == whole));
+    }
+  }
+  const Placed clipped = trained_in_steps(clipped_options(1, Sgd{}));
+  CHECK((trained_in_steps(together(clipped_options(2, Sgd{}), 4)) == clipped));
+}
+
+TEST_CASE("micro-batches together: the statistics of a device are those of its part") {
+  for (const auto mode : {BatchNormMode::kLocal, BatchNormMode::kGhost, BatchNormMode::kRenorm}) {
+    CAPTURE(to_string(mode));
+    const auto outcome = [&](int accumulate) {
+      DataParallel run(together(toy_options(2, mode, 7), accumulate));
+      std::vector<double> losses = train(run, {7, 7, 3});
+      CHECK(run.replica(0).store().batch_norms().front()->num_batches_tracked == 3);
+      return outcome_of(run, std::move(losses));
+    };
+    const Outcome whole = outcome(1);
+    for (const int accumulate : {2, 4}) CHECK((outcome(accumulate) == whole));
+  }
+}
+
+TEST_CASE("micro-batches together take less memory") {
+  const auto peak = [](int accumulate, bool recompute) {
+    DataParallelOptions options = together(toy_options(1, BatchNormMode::kSync, 8), accumulate);
+    options.model = unet({.width = 16, .depth = 4, .num_classes = kClasses});
+    options.input = {8, 64, 64, 3};
+    options.recompute = recompute;
+    DataParallel run(options);
+    const StepResult result = run.train_step(toy_batch(8, 0, {64, 64}), 0, 0.05F);
+    return static_cast<double>(result.ranks[0].peak_memory_bytes);
+  };
+  const double whole = peak(1, false);
+  CHECK(peak(1, true) < 0.8 * whole);
+  CHECK(peak(8, false) < 0.7 * whole);
+}
+
 TEST_CASE("placement: every convolution of the U-Net") {
   const auto options = [](int ranks) {
     DataParallelOptions result = toy_options(ranks, BatchNormMode::kSync, 8);

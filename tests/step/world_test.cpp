@@ -92,11 +92,36 @@ TEST_CASE("world: local and virtual BatchNorm, micro-batches and groups are thos
   }
 }
 
+TEST_CASE("world: micro-batches together come to the bytes of whole batches in one process") {
+  const auto make = [](int accumulate) {
+    return [=](int devices, int) {
+      DataParallelOptions options = toy_options(devices, BatchNormMode::kSync, 8);
+      options.accumulate = accumulate;
+      options.accumulated_statistics = MicroBatches::kTogether;
+      return options;
+    };
+  };
+  const auto trained = [](DataParallel& run) {
+    std::vector<double> losses = train(run, {8, 5, 7});
+    const int first = run.rank_layout().first_rank();
+    return Outcome{parameters(run, first), statistics(run, first), run.optimizer_state(),
+                   std::move(losses)};
+  };
+  DataParallel whole(make(1)(1, 0));
+  const Outcome expected = trained(whole);
+  for (const int accumulate : {1, 2, 8}) {
+    for (const std::vector<int>& devices : {std::vector{1, 1}, {2, 1}}) {
+      CAPTURE(accumulate);
+      CHECK((one_of_all<Outcome>(devices, make(accumulate), trained) == expected));
+    }
+  }
+}
+
 /// What the process of `run` has of a batch: elsewhere there is nothing to learn from.
 Batch own_part(const DataParallel& run, Batch batch) {
   const auto count = static_cast<std::size_t>(batch.count());
   const std::vector<std::int64_t> own =
-      own_places(batch.count(), run.options().accumulate, run.rank_layout());
+      own_places(batch.count(), run.options().micro_batches(), run.rank_layout());
   const std::size_t labels = batch.labels.size() / count, values = batch.images.size() / count;
   batch.own_places_only = true;
   std::fill(batch.class_pixels.begin(), batch.class_pixels.end(), 0);

@@ -75,6 +75,31 @@ TEST_CASE("a synchronized run that goes on with other devices ends at the same f
   CHECK(read_text(runs.folder("cut").log()).find("bit for bit") == std::string::npos);
 }
 
+TEST_CASE(
+    "exact micro-batches leave the files of whole batches, resumed with other numbers of them") {
+  const Runs runs;
+  const std::vector<std::string> keys{"bn.mode=sync", "run.placement_invariant=true"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), keys.begin(), keys.end());
+    return more;
+  };
+  train(runs.request("whole", keys));
+  TrainRequest one = runs.request("one", with({"bn.accumulated=exact", "batch.accumulate=6"}));
+  one.devices = "cpu:1";
+  train(one);
+  check_same_training(runs.folder("whole"), runs.folder("one"));
+  train(runs.request("recompute", with({"memory.recompute=true"})));
+  check_same_training(runs.folder("whole"), runs.folder("recompute"));
+  TrainRequest cut = runs.request("cut", with({"bn.accumulated=exact", "batch.accumulate=4"}));
+  cut.devices = "cpu:2";
+  cut.fault = "throw:rank=1,step=5";
+  CHECK_THROWS_AS(train(cut), ReplicaError);
+  TrainRequest rest = runs.request("cut", with({"bn.accumulated=exact", "batch.accumulate=2"}));
+  rest.resume = "auto";
+  train(rest);
+  check_same_training(runs.folder("whole"), runs.folder("cut"));
+}
+
 TEST_CASE("a run whose results depend on its devices is refused where that is not wanted") {
   const Runs runs;
   const auto refuses = [&](std::vector<std::string> keys, const char* reason) {

@@ -164,7 +164,9 @@ struct BatchNormForward {
   Tensor residual;  // added before the ReLU; null for none
   Tensor y;         // may not alias x, but see Backend::normalizes_in_convolution
   AffineParameters affine;
-  std::span<const StatSlot> slots;  // (mean, M2), merged in this order by Chan's formula
+  /// (mean, M2), merged in this order by Chan's formula. None: x is normalised by what `saved`
+  /// holds of a call before, to the same bits.
+  std::span<const StatSlot> slots;
   float eps = 1e-5F;
   EpsMode eps_mode = EpsMode::kAdd;
   bool relu = false;

@@ -56,7 +56,9 @@ class ElementwiseLayer : public Layer {
     const std::int64_t sums = kHasParameter ? output()->shape.batch() * channels() : 0;
     return {.reads_input = true,
             .saved_bytes = static_cast<std::size_t>(sums) * sizeof(float),
-            .grad_in_place = true};
+            .grad_in_place = true,
+            .by_image = true,
+            .computes_again = true};
   }
   void set_saved(void* memory) override { by_sample_ = static_cast<float*>(memory); }
   /// Throws Error on a GPU: the function is the host's.

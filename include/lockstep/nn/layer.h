@@ -24,6 +24,7 @@ struct Parameter;    // lockstep/nn/parameter_store.h
 struct GradientPart {
   std::int64_t first = 0, count = 0;  // images of the replica's batch
   float* grads = nullptr;             // flat, as ParameterStore::grads(); null: Parameter::grad
+  std::int64_t first_element = 0;     // of ParameterStore::grads() that lies at `grads`
 };
 
 /// What a forward or backward pass is for.
@@ -33,7 +34,8 @@ struct StepContext {
   bool frozen_statistics = false;        // in training, too: running statistics, and no exchange
   Communicator* communicator = nullptr;  // null: one device on its own
   DeviceScalar<std::uint64_t> seed = 0;  // of this step's dropout
-  std::int64_t sample_offset = 0;        // of this replica's first sample in the global batch
+  std::int64_t sample_offset = 0;        // of the views' first sample in the global batch
+  std::int64_t first_image = 0;          // of the replica's batch that the views begin with
   /// In the order of the images, all of them. Empty: all images together, in Parameter::grad, which
   /// a layer of one's own may always add to: the sum is then right, but for the order.
   std::span<const GradientPart> gradient_parts = {};
@@ -93,6 +95,16 @@ struct LayerTraits {
   /// Whether `backward` computes the gradients of the inputs alone, which the layers before wait
   /// for, and `backward_weights` those of the parameters, which can wait.
   bool splits_backward = false;
+
+  // --- what need not be kept, where memory is to be spared (PlanOptions::recompute, tile) ---
+  /// Whether an image's part of a pass depends on that image alone, so that a pass over the batch
+  /// may be one over a few images at a time. What such a layer saves holds until the views change.
+  /// Else it runs once in each direction, for all images, and its values are kept.
+  bool by_image = false;
+  /// Whether the output may be computed again (Layer::forward_again) rather than kept: a pass over
+  /// memory and no more. A layer that is not by_image then writes no output where `forward` finds
+  /// none, and reads no input but the first.
+  bool computes_again = false;
 };
 
 /// The least that one pass of a layer has to do, for the present batch.
@@ -146,6 +158,11 @@ class Layer {
 
   /// Reads inputs()[i]->data, writes output()->data.
   virtual void forward(Backend& backend, const StepContext& context) = 0;
+  /// Writes output()->data, and saves what it saves, once more, for the images of the present views
+  /// (StepContext::first_image), to the same bits.
+  virtual void forward_again(Backend& backend, const StepContext& context) {
+    forward(backend, context);
+  }
   /// Reads output()->grad, writes or adds to `grads` [input] and to its parameters' gradients. The
   /// context is that of the forward pass.
   virtual void backward(Backend& backend, const StepContext& context,

@@ -70,10 +70,19 @@ struct PlanOptions {
   /// Names of the outputs that will be read; no names: all. Layers that lead to others alone are
   /// left out, and those outputs are null.
   std::vector<std::string> outputs = {};
+  /// Whether what a pass over memory computes, normalised values and activations, is computed again
+  /// in the backward pass instead of being kept: less memory, more time, the same bits.
+  bool recompute = false;
+  /// Images that go through the layers together, while those that meet all images, BatchNorm,
+  /// wait for the last of them; 0: all. Fewer take less memory for what is not kept of all of them,
+  /// and are to the same bits where the backend sums by image. Implies `recompute`; in training.
+  std::int64_t tile = 0;
 };
 
-/// Hears of every layer's share of a pass, on the replica's thread. On a GPU `begin` and `end` only
-/// enclose the issuing of work, unless the observer waits for the device itself.
+/// Hears of every layer's share of a pass, on the replica's thread: of every part of it where
+/// images go through in several, and of what a backward pass computes again as the layer's share of
+/// that. On a GPU `begin` and `end` only enclose the issuing of work, unless the observer waits for
+/// the device itself.
 class LayerObserver {
  public:
   virtual ~LayerObserver() = default;

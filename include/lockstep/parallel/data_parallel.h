@@ -54,8 +54,9 @@ struct LossScaleOptions {
   std::int64_t growth_interval = 2000;  // steps in a row that were not left out, to double it
 };
 
-/// Which of a step's micro-batches feed the running statistics.
-enum class MicroBatches : std::uint8_t { kEvery, kFirst, kLast };
+/// Which of a step's micro-batches feed the running statistics, each with statistics of its own; or
+/// all of them as one batch.
+enum class MicroBatches : std::uint8_t { kEvery, kFirst, kLast, kTogether };
 
 /// What the running statistics of the average of the weights are.
 enum class AveragedStatistics : std::uint8_t {
@@ -137,8 +138,15 @@ struct DataParallelOptions {
   AveragedStatistics averaged_statistics = AveragedStatistics::kCopy;
   /// Micro-batches per step, one after another through the network: their gradients are added up
   /// and belong to the global loss of the whole batch; BatchNorm's statistics are of a micro-batch.
+  /// With MicroBatches::kTogether they go through the layers between two BatchNorms one after
+  /// another and meet there: results are those of accumulate = 1, to the bit where the backend sums
+  /// by image, in less memory and more time (PlanOptions::tile; a device's part of the batch is
+  /// what is cut).
   int accumulate = 1;
   MicroBatches accumulated_statistics = MicroBatches::kEvery;
+  /// Computes normalised values and activations again in the backward pass, and does not keep them
+  /// (PlanOptions::recompute): less memory, more time, the same bits.
+  bool recompute = false;
   std::uint64_t seed = 0;               // of initial weights and dropout
   DType activations = DType::kFloat32;  // in training and in evaluation; others than fp32 need GPUs
   std::optional<LossScaleOptions> loss_scale = {};  // fp16 needs one; none: gradients as they are
@@ -157,6 +165,11 @@ struct DataParallelOptions {
   /// Called for every replica when it has been made and given rank 0's state, and after each later
   /// `replicate`: on its own thread, rank 0 first, each rank after the one before it.
   std::function<void(const ReplicaContext&)> on_replicate = nullptr;
+
+  /// Micro-batches that are batches of their own; one where they are together.
+  int micro_batches() const {
+    return accumulated_statistics == MicroBatches::kTogether ? 1 : accumulate;
+  }
 };
 
 /// What a step took, in seconds of a rank's thread. On GPUs, where streams do the waiting, all of

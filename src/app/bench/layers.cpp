@@ -44,7 +44,9 @@ class LayerTimer final : public LayerObserver {
     network_.backend().synchronize();
     const Clock::time_point now = Clock::now();
     const bool forward = direction == Direction::kForward;
-    (forward ? forward_ : backward_)[layer].push_back(milliseconds(start_, now));
+    std::vector<double>& times = (forward ? forward_ : backward_)[layer];
+    if (times.size() == whole.size()) times.push_back(0);  // images may go through in several parts
+    times.back() += milliseconds(start_, now);
     (forward ? forward_end_ : backward_end_) = now;
   }
 

@@ -232,8 +232,10 @@ void CpuBackend::batch_norm_forward(const BatchNormForward& a) {
   const std::int64_t channels = a.x.shape.channels();
   const std::int64_t count = total_count(a.slots);
   if (count == 0 && a.x.shape.rows() == 0) return;
-  LOCKSTEP_CHECK(count >= 2, "batch_norm_forward: training needs at least 2 rows, got ", count);
-  finish_statistics(a, channels);
+  if (!a.slots.empty()) {
+    LOCKSTEP_CHECK(count >= 2, "batch_norm_forward: training needs at least 2 rows, got ", count);
+    finish_statistics(a, channels);
+  }
   const ChannelScale scale(scratch(ChannelScale::bytes(channels)), a.saved.data,
                            a.saved.data + channels, a.affine, channels);
   normalize_tensor({a.x, a.residual, a.y, scale, a.relu}, threads_);

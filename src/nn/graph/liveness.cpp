@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <map>
 
 namespace lockstep {
 namespace {
@@ -15,7 +16,8 @@ class Liveness {
         becomes_(graph.values.size(), -1),
         first_channel_(graph.values.size(), 0),
         has_grad_(graph.values.size(), false),
-        written_(graph.values.size(), false) {
+        written_(graph.values.size(), false),
+        grad_by_tile_(graph.values.size(), false) {
     plan_.data.resize(graph.values.size());
     plan_.grad.resize(graph.values.size());
     plan_.saved.assign(graph.layers.size(), -1);
@@ -28,6 +30,8 @@ class Liveness {
 
   MemoryPlan run() {
     find_gradients();
+    plan_.schedule = plan_schedule(graph_, plan_.runs_backward);
+    count_steps();
     defer_weight_gradients();
     if (graph_.share_memory) place_concatenated();
     plan_data();
@@ -39,10 +43,16 @@ class Liveness {
   }
 
  private:
-  int loss_step() const { return layers_; }
-  int backward_step(int layer) const { return 2 * layers_ - layer; }
+  /// The steps of an action for what is kept of all images: those of its stretch, where that comes
+  /// back to each of them.
+  struct Span {
+    int first = 0, last = 0;
+  };
+
+  int backward_step(int layer) const { return backward_step_[layer]; }
   int weights_step(int layer) const { return backward_step(plan_.weights_until[layer]); }
-  int end() const { return 2 * layers_ + 1; }
+  int end() const { return end_; }
+  bool kept(int value) const { return plan_.schedule.kept[value]; }
   const GraphLayer& layer(int index) const { return graph_.layers[index]; }
 
   int add_buffer(std::size_t bytes, int first, int last) {
@@ -51,14 +61,19 @@ class Liveness {
   }
   void touch(const Placement& placement, int step) {
     Buffer& buffer = plan_.buffers[placement.buffer];
-    buffer.first = std::min(buffer.first, step);
-    buffer.last = std::max(buffer.last, step);
+    const Span span = placement.by_tile ? Span{step, step} : spans_[step];
+    buffer.first = std::min(buffer.first, span.first);
+    buffer.last = std::max(buffer.last, span.last);
   }
-  Placement dense(int value, int buffer) const {
-    return {buffer, 0, graph_.values[value].channels};
+  std::size_t bytes_of(int value, bool by_tile) const {
+    return by_tile ? graph_.values[value].tile_bytes : graph_.values[value].bytes;
+  }
+  Placement dense(int value, int buffer, bool by_tile = false) const {
+    return {buffer, 0, graph_.values[value].channels, by_tile};
   }
   Placement inside(int value, const Placement& whole) const {
-    return {whole.buffer, whole.first_channel + first_channel_[value], whole.row_stride};
+    return {whole.buffer, whole.first_channel + first_channel_[value], whole.row_stride,
+            whole.by_tile};
   }
 
   // A value has a gradient if something to learn lies before it and an output whose gradient is
@@ -85,10 +100,41 @@ class Liveness {
     }
   }
 
+  void count_steps() {
+    forward_step_.assign(layers_, 0);
+    backward_step_.assign(layers_, 0);
+    stretch_of_.assign(layers_, 0);
+    for (const Stretch& stretch : plan_.schedule.forward) count_steps(stretch);
+    loss_step_ = static_cast<int>(spans_.size());
+    spans_.push_back({loss_step_, loss_step_});
+    for (std::size_t i = 0; i < plan_.schedule.backward.size(); ++i) {
+      const Stretch& stretch = plan_.schedule.backward[i];
+      count_steps(stretch);
+      for (const Action& action : stretch.actions) {
+        if (action.kind == ActionKind::kBackward) stretch_of_[action.layer] = static_cast<int>(i);
+      }
+    }
+    end_ = static_cast<int>(spans_.size());
+    spans_.push_back({end_, end_});
+  }
+  void count_steps(const Stretch& stretch) {
+    const int first = static_cast<int>(spans_.size());
+    const int last = first + static_cast<int>(stretch.actions.size()) - 1;
+    const bool comes_back = stretch.by_tile && graph_.several_tiles;
+    for (const Action& action : stretch.actions) {
+      const int step = static_cast<int>(spans_.size());
+      if (action.kind == ActionKind::kForward) forward_step_[action.layer] = step;
+      if (action.kind == ActionKind::kBackward) backward_step_[action.layer] = step;
+      spans_.push_back(comes_back ? Span{first, last} : Span{step, step});
+    }
+  }
+
   // Until the next exchange, but of one layer at a time: every one that waits keeps two tensors.
+  // What is computed again is there for the stretch alone.
   void defer_weight_gradients() {
     int waiting = -1;
     for (int i = 0; i < layers_; ++i) plan_.weights_until.push_back(i);
+    if (graph_.recompute) return;
     for (int i = layers_ - 1; i >= 0; --i) {
       if (!plan_.runs_backward[i] || plan_.routes[i].empty()) continue;  // the latter: a constant
       if (!plan_.routes[i][0].needed) continue;
@@ -140,38 +186,110 @@ class Liveness {
     place_data(graph_.input);
     touch(plan_.data[graph_.input], 0);
     touch(plan_.data[graph_.input], end());  // a second forward pass may want the same input
-    for (const GraphOutput& output : graph_.outputs) touch(plan_.data[output.value], loss_step());
-    for (int i = 0; i < layers_; ++i) {
-      touch(plan_.data[layer(i).output], i);
-      for (const int input : layer(i).inputs) touch(plan_.data[input], i);
-      if (!plan_.runs_backward[i]) continue;
-      if (layer(i).reads_input) touch(plan_.data[layer(i).inputs[0]], weights_step(i));
-      if (layer(i).reads_other_inputs) {
-        for (const int input : layer(i).inputs) {
-          if (input != layer(i).inputs[0]) touch(plan_.data[input], weights_step(i));
-        }
-      }
-      if (layer(i).reads_output) touch(plan_.data[layer(i).output], backward_step(i));
+    for (const GraphOutput& output : graph_.outputs) touch(plan_.data[output.value], loss_step_);
+    int step = 0;
+    for (const Stretch& stretch : plan_.schedule.forward) {
+      plan_.forward.push_back(plan_stretch(stretch, step));
+    }
+    step = loss_step_ + 1;
+    for (const Stretch& stretch : plan_.schedule.backward) {
+      plan_.backward.push_back(plan_stretch(stretch, step));
     }
   }
 
   // What becomes another value in place comes before it, so that going backwards that one is
   // placed.
   void place_data(int value) {
-    if (plan_.data[value].buffer >= 0) return;
+    if (!kept(value) || plan_.data[value].buffer >= 0) return;
     if (becomes_[value] >= 0) {
       plan_.data[value] = plan_.data[becomes_[value]];
       return;
     }
-    plan_.data[value] = parent_[value] >= 0
-                            ? inside(value, plan_.data[parent_[value]])
-                            : dense(value, add_buffer(graph_.values[value].bytes, end(), 0));
+    const int parent = parent_[value];
+    plan_.data[value] = parent >= 0 && kept(parent)
+                            ? inside(value, plan_.data[parent])
+                            : dense(value, add_buffer(bytes_of(value, false), end(), 0));
   }
 
+  // --- the values of a stretch ---
+
+  StretchMemory plan_stretch(const Stretch& stretch, int& step) {
+    here_.clear();
+    saved_here_.clear();
+    for (const Action& action : stretch.actions) {
+      if (action.kind != ActionKind::kBackward) here_[layer(action.layer).output] = {};
+    }
+    StretchMemory memory;
+    for (const Action& action : stretch.actions) {
+      note_values(action.layer, memory);
+      action.kind == ActionKind::kBackward ? read_backward(action.layer)
+                                           : run_forward(action, stretch.by_tile, step, memory);
+      if (stretch.by_tile) save_here(action.layer, step);
+      ++step;
+    }
+    for (const auto& [value, placement] : here_) {
+      if (placement.buffer >= 0) memory.data.emplace_back(value, placement);
+    }
+    memory.saved.assign(saved_here_.begin(), saved_here_.end());
+    return memory;
+  }
+
+  void note_values(int index, StretchMemory& memory) const {
+    const auto note = [&](int value) {
+      if (std::count(memory.values.begin(), memory.values.end(), value) == 0) {
+        memory.values.push_back(value);
+      }
+    };
+    note(layer(index).output);
+    for (const int input : layer(index).inputs) note(input);
+  }
+
+  void run_forward(const Action& action, bool by_tile, int step, StretchMemory& memory) {
+    const GraphLayer& at = layer(action.layer);
+    // Of all images a layer that computes its output again takes the statistics alone.
+    const bool leaves_out = graph_.recompute && !by_tile && at.computes_again;
+    if (leaves_out) {
+      memory.data.emplace_back(at.output, Placement{});
+      here_.erase(at.output);
+      return touch(plan_.data[at.inputs[0]], step);
+    }
+    touch_data(at.output, step);
+    for (const int input : at.inputs) touch_data(input, step);
+  }
+
+  void read_backward(int i) {
+    if (!plan_.runs_backward[i]) return;
+    if (layer(i).reads_input) touch_data(layer(i).inputs[0], weights_step(i));
+    if (layer(i).reads_other_inputs) {
+      for (const int input : layer(i).inputs) {
+        if (input != layer(i).inputs[0]) touch_data(input, weights_step(i));
+      }
+    }
+    if (layer(i).reads_output) touch_data(layer(i).output, backward_step(i));
+  }
+
+  void touch_data(int value, int step) {
+    if (kept(value)) return touch(plan_.data[value], step);
+    touch(place_here(value), step);
+  }
+  // Inside its concatenation where that is written in this stretch, too.
+  const Placement& place_here(int value) {
+    Placement& placement = here_.at(value);
+    if (placement.buffer >= 0) return placement;
+    const int parent = parent_[value];
+    placement = parent >= 0 && !kept(parent) && here_.contains(parent)
+                    ? inside(value, place_here(parent))
+                    : dense(value, add_buffer(bytes_of(value, true), end(), 0), true);
+    return placement;
+  }
+
+  // --- gradients ---
+
   void plan_gradients() {
+    find_gradients_of_one_stretch();
     for (const GraphOutput& output : graph_.outputs) {
       if (!output.grad || !has_grad_[output.value]) continue;
-      plan_.grad[output.value] = new_gradient(output.value, loss_step());
+      plan_.grad[output.value] = new_gradient(output.value, loss_step_);
       written_[output.value] = true;
     }
     for (int i = layers_ - 1; i >= 0; --i) {
@@ -184,8 +302,33 @@ class Liveness {
     if (has_grad_[graph_.input]) touch(plan_.grad[graph_.input], end());
   }
 
+  // Others are of all images.
+  void find_gradients_of_one_stretch() {
+    std::vector<int> stretch(graph_.values.size(), -1);
+    for (int i = 0; i < layers_; ++i) {
+      const auto meet = [&](int value) {
+        const bool first = stretch[value] < 0;
+        if (first) stretch[value] = stretch_of_[i];
+        const bool by_tile = plan_.schedule.backward[stretch_of_[i]].by_tile;
+        grad_by_tile_[value] =
+            by_tile && stretch[value] == stretch_of_[i] && (first || grad_by_tile_[value]);
+      };
+      if (!plan_.runs_backward[i]) continue;
+      meet(layer(i).output);
+      for (std::size_t k = 0; k < layer(i).inputs.size(); ++k) {
+        if (plan_.routes[i][k].needed) meet(layer(i).inputs[k]);
+      }
+    }
+    grad_by_tile_[graph_.input] = false;
+    for (const GraphOutput& output : graph_.outputs) grad_by_tile_[output.value] = false;
+  }
+
   Placement new_gradient(int value, int step) {
-    return dense(value, add_buffer(graph_.values[value].bytes, step, step));
+    const bool by_tile = grad_by_tile_[value];
+    const Placement placement =
+        dense(value, add_buffer(bytes_of(value, by_tile), step, step), by_tile);
+    touch(placement, step);
+    return placement;
   }
 
   void route_gradient(int i, std::size_t k) {
@@ -198,8 +341,8 @@ class Liveness {
       route.accumulate = true;
       // The same value twice: the second gradient must not be added before the first is there.
       if (k < layer(i).accumulates_from || repeats_input(i, k)) {
-        route.temporary =
-            add_buffer(graph_.values[value].bytes, backward_step(i), backward_step(i));
+        const bool by_tile = plan_.schedule.backward[stretch_of_[i]].by_tile;
+        route.temporary = add_buffer(bytes_of(value, by_tile), backward_step(i), backward_step(i));
       }
     }
     touch(plan_.grad[value], backward_step(i));
@@ -208,10 +351,13 @@ class Liveness {
   Placement first_gradient(int i, std::size_t k) {
     const int value = layer(i).inputs[k];
     const int output = layer(i).output;
+    const bool alike = grad_by_tile_[value] == grad_by_tile_[output];
     // Where another consumer comes first the gradient is dense, and the concatenation adds its
     // part.
-    if (parent_[value] == output) return inside(value, plan_.grad[output]);
-    if (k == 0 && works_in_place(i)) return dense(value, plan_.grad[output].buffer);
+    if (alike && parent_[value] == output) return inside(value, plan_.grad[output]);
+    if (alike && k == 0 && works_in_place(i)) {
+      return dense(value, plan_.grad[output].buffer, grad_by_tile_[value]);
+    }
     return new_gradient(value, backward_step(i));
   }
 
@@ -228,13 +374,25 @@ class Liveness {
            inputs.begin() + static_cast<std::ptrdiff_t>(k);
   }
 
+  // --- what layers save ---
+
   void plan_saved() {
     for (int i = 0; i < layers_; ++i) {
-      if (layer(i).saved_bytes == 0) continue;
-      const int forward_only = plan_.runs_backward[i] ? weights_step(i) : i;
-      plan_.saved[i] = layer(i).saved_persists ? add_buffer(layer(i).saved_bytes, 0, end())
-                                               : add_buffer(layer(i).saved_bytes, i, forward_only);
+      if (layer(i).saved_bytes == 0 || saves_in_stretches(i)) continue;
+      const int last = plan_.runs_backward[i] ? weights_step(i) : forward_step_[i];
+      plan_.saved[i] = layer(i).saved_persists
+                           ? add_buffer(layer(i).saved_bytes, 0, end())
+                           : add_buffer(layer(i).saved_bytes, forward_step_[i], last);
     }
+  }
+  bool saves_in_stretches(int i) const {
+    return graph_.recompute && layer(i).by_image && !layer(i).saved_persists;
+  }
+  void save_here(int i, int step) {
+    if (layer(i).saved_bytes == 0 || !saves_in_stretches(i)) return;
+    const auto [place, first] = saved_here_.try_emplace(i, -1);
+    if (first) place->second = add_buffer(layer(i).saved_bytes, step, step);
+    plan_.buffers[place->second].last = step;
   }
 
   void keep_everything() {
@@ -251,6 +409,13 @@ class Liveness {
   std::vector<std::int64_t> first_channel_;  // [value] in its parent
   std::vector<bool> has_grad_;               // [value]
   std::vector<bool> written_;                // [value] while going backwards
+  std::vector<bool> grad_by_tile_;           // [value]
+  std::vector<Span> spans_;                  // [step]
+  std::vector<int> forward_step_, backward_step_;  // [layer]
+  std::vector<int> stretch_of_;                    // [layer] of the backward pass
+  int loss_step_ = 0, end_ = 0;
+  std::map<int, Placement> here_;  // [value] that the present stretch writes
+  std::map<int, int> saved_here_;  // [layer] its buffer in the present stretch
   MemoryPlan plan_;
 };
 

@@ -1,16 +1,18 @@
 #pragma once
 // When every tensor of a network is alive, and which tensors share memory: gradients computed in
-// place, values that lie inside a concatenation. Time counts steps: forward of layer i is step i,
-// the loss step L (L layers), backward of layer i is step 2L - i, and step 2L + 1 is after the
-// pass. And where buffers of known lifetimes lie in one arena: two that are alive at a common step
-// never overlap.
+// place, values that lie inside a concatenation. Time counts steps, the actions of the schedule: of
+// L layers that run once in each direction, forward of layer i is step i, the loss step L, backward
+// of layer i is step 2L - i, and step 2L + 1 is after the pass. And where buffers of known
+// lifetimes lie in one arena: two that are alive at a common step never overlap.
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "lockstep/nn/layer.h"
+#include "nn/graph/schedule.h"
 
 namespace lockstep {
 
@@ -43,6 +45,7 @@ struct GraphLayer : LayerTraits {
 struct GraphValue {
   std::size_t bytes = 0;
   std::int64_t channels = 0;
+  std::size_t tile_bytes = 0;  // of the images that go through a stretch together
 };
 
 /// What the network is asked for, and whether its gradient is given before the backward pass.
@@ -60,6 +63,11 @@ struct Graph {
   bool training = true;
   bool input_grad = false;
   bool share_memory = true;
+  /// Whether values are computed again where they may be. Needs `training`.
+  bool recompute = false;
+  /// Whether images go through a stretch in several tiles, so that what is kept of all of them is
+  /// in use for as long as the stretch takes.
+  bool several_tiles = false;
 };
 
 /// Where a tensor lies: in a buffer, from a channel on, with the row stride of the whole buffer.
@@ -67,6 +75,7 @@ struct Placement {
   int buffer = -1;  // -1: it does not exist
   std::int64_t first_channel = 0;
   std::int64_t row_stride = 0;
+  bool by_tile = false;  // of the images at hand, else of all
 };
 
 /// The route of the gradient of one input out of a layer's backward pass.
@@ -76,11 +85,20 @@ struct GradRoute {
   int temporary = -1;  // a buffer to write to; the network then adds it to the gradient
 };
 
+/// What lies elsewhere during a stretch.
+struct StretchMemory {
+  std::vector<int> values;                      // that its layers know
+  std::vector<std::pair<int, Placement>> data;  // of values that are not kept
+  std::vector<std::pair<int, int>> saved;       // layer, buffer
+};
+
 struct MemoryPlan {
   std::vector<Buffer> buffers;
-  std::vector<Placement> data;      // [value]
-  std::vector<Placement> grad;      // [value]
-  std::vector<int> saved;           // [layer] buffer, -1: none
+  Schedule schedule;
+  std::vector<StretchMemory> forward, backward;  // [stretch]
+  std::vector<Placement> data;                   // [value]
+  std::vector<Placement> grad;                   // [value]
+  std::vector<int> saved;           // [layer] buffer, -1: none, or only during stretches
   std::vector<bool> runs_backward;  // [layer]
   std::vector<int> weights_until;   // [layer] in whose backward pass its weight gradients are due
   std::vector<std::vector<GradRoute>> routes;  // [layer][input]

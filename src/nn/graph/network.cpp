@@ -5,7 +5,6 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "lockstep/sync/communicator.h"
 #include "nn/graph/network_impl.h"
 #include "nn/layer_support.h"
 #include "nn/layers/conv2d_layer.h"
@@ -55,8 +54,11 @@ Graph Network::Impl::describe(const PlanOptions& options) const {
   std::unordered_map<const Value*, int> index;
   for (const auto& value : values) {
     index[value.get()] = static_cast<int>(graph.values.size());
-    const auto elements = static_cast<std::size_t>(value->shape.elements());
-    graph.values.push_back({elements * size_of(options.activations), value->shape.channels()});
+    const auto bytes = [&](const Shape& shape) {
+      return static_cast<std::size_t>(shape.elements()) * size_of(options.activations);
+    };
+    graph.values.push_back(
+        {bytes(value->shape), value->shape.channels(), bytes(value->shape.with_batch(tile))});
   }
   for (const auto& layer : layers) {
     const std::vector<const Parameter*> own = layer->parameters();
@@ -79,6 +81,8 @@ Graph Network::Impl::describe(const PlanOptions& options) const {
   graph.training = options.training;
   graph.input_grad = options.input_grad;
   graph.share_memory = options.share_memory;
+  graph.several_tiles = options.training && tile < input->shape.batch();
+  graph.recompute = options.training && (options.recompute || graph.several_tiles);
   return graph;
 }
 
@@ -104,6 +108,8 @@ void Network::Impl::allocate(const PlanOptions& options) {
   training = options.training;
   if (!training && options.share_memory) join_convolutions_and_batch_norms();
   activations = options.activations;
+  const std::int64_t planned = input->shape.batch();
+  tile = options.training && options.tile > 0 ? std::min(options.tile, planned) : planned;
   const Graph graph = describe(options);
   for (const GraphLayer& layer : graph.layers) frozen.push_back(layer.frozen);
   plan = plan_memory(graph);
@@ -113,38 +119,23 @@ void Network::Impl::allocate(const PlanOptions& options) {
     if (plan.saved[i] >= 0) layers[i]->set_saved(memory + plan.buffers[plan.saved[i]].offset);
     targets.emplace_back(layers[i]->inputs().size());
   }
-  prepared.assign(static_cast<std::size_t>(input->shape.batch()) + 1, false);
+  prepared.assign(static_cast<std::size_t>(planned) + 1, false);
+  declare_gradients();
 }
 
-Tensor Network::Impl::place(const Placement& placement, const Value& value) const {
-  if (placement.buffer < 0) return {};
-  auto* memory = static_cast<std::byte*>(arena.data()) + plan.buffers[placement.buffer].offset;
-  const auto first = static_cast<std::size_t>(placement.first_channel);
-  Tensor tensor(memory + first * size_of(activations), value.shape.with_batch(batch), activations);
-  tensor.row_stride = placement.row_stride;
-  return tensor;
-}
-
-void Network::Impl::set_views() {
-  for (std::size_t v = 0; v < values.size(); ++v) {
-    values[v]->data = place(plan.data[v], *values[v]);
-    values[v]->grad = place(plan.grad[v], *values[v]);
-  }
-}
-
-void Network::Impl::set_targets() {
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    for (std::size_t k = 0; k < targets[i].size(); ++k) {
-      const GradRoute& route = plan.routes[i][k];
-      const Value& value = *layers[i]->inputs()[k];
-      if (!route.needed) continue;
-      if (route.temporary >= 0) {
-        targets[i][k] = {place({route.temporary, 0, value.shape.channels()}, value), false};
-      } else {
-        targets[i][k] = {value.grad, route.accumulate};
-      }
+// What meets all images has their gradient parts, too.
+void Network::Impl::declare_gradients() {
+  gradients.emplace(backend, store, input->shape.batch(), tile);
+  std::vector<const Layer*> of_stretch;
+  for (const Stretch& stretch : plan.schedule.backward) {
+    of_stretch.clear();
+    for (const Action& action : stretch.actions) {
+      const bool adds = stretch.by_tile && action.kind == ActionKind::kBackward;
+      if (adds) of_stretch.push_back(layers[static_cast<std::size_t>(action.layer)].get());
     }
+    gradients->add_stretch(of_stretch);
   }
+  gradients->reserve();
 }
 
 void Network::Impl::set_batch(std::int64_t new_batch) {
@@ -152,11 +143,10 @@ void Network::Impl::set_batch(std::int64_t new_batch) {
                  " samples; the network is planned for 0 to ", input->shape.batch());
   batch = new_batch;
   set_views();
-  set_targets();
   weights.clear();
-  for (const auto& layer : layers) layer->list_weights(weights);
+  prepare({0, std::min(tile, batch)});
+  if (batch % tile != 0 && batch > tile) prepare({0, batch % tile});
   if (prepared[static_cast<std::size_t>(batch)]) return;
-  for (const auto& layer : layers) layer->prepare(backend, training);
   backend.prepack_conv2d_weights(weights);  // takes the memory for it
   prepared[static_cast<std::size_t>(batch)] = true;
 }
@@ -190,70 +180,12 @@ const Tensor& Network::output_grad(std::size_t index) const {
   return impl_->outputs.at(index).value->grad;
 }
 
-namespace {
-
-// A rank that meets no other may have a long way to go when another one fails.
-void leave_if_failed(const StepContext& context) {
-  if (context.communicator != nullptr) context.communicator->leave_if_failed();
-}
-
-}  // namespace
-
-void Network::forward(const StepContext& context) {
-  impl_->backend.prepack_conv2d_weights(impl_->weights);
-  for (std::size_t i = 0; i < impl_->layers.size(); ++i) {
-    impl_->observed(i, Direction::kForward, [&] {
-      impl_->layers[i]->forward(impl_->backend, context);
-      leave_if_failed(context);
-    });
-  }
-}
+void Network::forward(const StepContext& context) { impl_->forward(context); }
 
 void Network::backward(const StepContext& context, const AfterLayer& after_layer) {
   LOCKSTEP_CHECK(impl_->training, "this network was planned without gradients: build it with ",
                  "PlanOptions{.training = true}");
-  StepContext own = context;
-  own.meanwhile = [this, &context] { impl_->compute_deferred_weights(context); };
-  impl_->deferred_weights.reset();  // of a pass that failed
-  std::size_t left_behind = impl_->layers.size();
-  for (std::size_t i = impl_->layers.size(); i-- > 0;) {
-    if (impl_->plan.runs_backward[i]) {
-      impl_->observed(i, Direction::kBackward, [&] {
-        impl_->run_backward(i, own);
-        leave_if_failed(context);
-      });
-    }
-    if (!after_layer || impl_->deferred_weights) continue;
-    while (left_behind > i) after_layer(--left_behind);
-  }
-}
-
-// Only where others are waited for is there time to fill. An observer hears a layer's work as that
-// layer's.
-bool Network::Impl::defers_weights(std::size_t layer, const StepContext& context) const {
-  return plan.weights_until[layer] != static_cast<int>(layer) && observer == nullptr &&
-         context.communicator != nullptr && context.communicator->size() > 1;
-}
-
-void Network::Impl::compute_deferred_weights(const StepContext& context) {
-  if (!deferred_weights) return;
-  layers[*deferred_weights]->backward_weights(backend, context);
-  deferred_weights.reset();
-}
-
-void Network::Impl::run_backward(std::size_t i, const StepContext& context) {
-  Layer& layer = *layers[i];
-  const bool defers = defers_weights(i, context);
-  if (!defers && !frozen[i]) layer.backward_weights(backend, context);
-  layer.backward(backend, context, targets[i]);
-  for (std::size_t k = 0; k < targets[i].size(); ++k) {
-    if (plan.routes[i][k].temporary < 0) continue;
-    backend.copy(targets[i][k].tensor, layer.inputs()[k]->grad, true);
-  }
-  if (deferred_weights && plan.weights_until[*deferred_weights] == static_cast<int>(i)) {
-    compute_deferred_weights(context);  // nobody was waited for
-  }
-  if (defers) deferred_weights = i;
+  impl_->backward(context, after_layer);
 }
 
 void Network::zero_grad() {
@@ -263,14 +195,7 @@ void Network::zero_grad() {
 void Network::observe(LayerObserver* observer) { impl_->observer = observer; }
 
 LayerWork Network::work(std::size_t layer, Direction direction) const {
-  const Layer& at = *impl_->layers.at(layer);
-  if (direction == Direction::kForward) return at.forward_work();
-  if (!impl_->plan.runs_backward[layer]) return {};
-  std::vector<GradTarget> targets = impl_->targets[layer];
-  for (std::size_t k = 0; k < targets.size(); ++k) {
-    targets[k].accumulate = impl_->plan.routes[layer][k].accumulate;  // whoever does the adding
-  }
-  return at.backward_work(targets);
+  return impl_->work(layer, direction);
 }
 
 ParameterStore& Network::parameters() const { return impl_->store; }

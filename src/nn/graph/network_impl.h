@@ -9,12 +9,18 @@
 
 #include "lockstep/nn/network.h"
 #include "nn/graph/liveness.h"
+#include "nn/graph/tile_gradients.h"
 #include "nn/norms/batch_norm_layer.h"
 
 namespace lockstep {
 
 /// Throws Error naming the outputs when there is none of that name.
 Outputs::const_iterator find_output(const Outputs& outputs, const std::string& name);
+
+/// Some of a batch, in order.
+struct Images {
+  std::int64_t first = 0, count = 0;
+};
 
 struct Network::Impl {
   Impl(Backend& backend_, ParameterStore& store_, const NormLayer& norm_)
@@ -38,10 +44,9 @@ struct Network::Impl {
     pass();
     if (observer != nullptr) observer->end(layer, direction);
   }
-  /// The backward pass of one layer; its weight gradients may be deferred.
-  void run_backward(std::size_t layer, const StepContext& context);
-  /// The deferred ones, if a layer has any.
-  void compute_deferred_weights(const StepContext& context);
+  void forward(const StepContext& context);
+  void backward(const StepContext& context, const AfterLayer& after_layer);
+  LayerWork work(std::size_t layer, Direction direction);
 
   Backend& backend;
   ParameterStore& store;
@@ -58,6 +63,7 @@ struct Network::Impl {
   LayerObserver* observer = nullptr;
   bool training = true;
   DType activations = DType::kFloat32;
+  std::int64_t tile = 0;  // images that go through a stretch together
   MemoryPlan plan;
   std::vector<bool> frozen;  // [layer] whose weight gradients nobody needs
   Storage arena;
@@ -65,13 +71,29 @@ struct Network::Impl {
   std::vector<bool> prepared;                    // [batch] whether the layers know this batch
   std::vector<ConvWeights> weights;              // of all layers, for the present batch
   std::vector<std::vector<GradTarget>> targets;  // [layer][input] what its backward pass writes
+  std::optional<TileGradients> gradients;        // of parameters
   std::optional<std::size_t> deferred_weights;   // whose weight gradients are deferred
 
  private:
+  /// What the values of a stretch are seen as, while it runs; those of all images, for the rest.
+  class StretchViews;
+
   Graph describe(const PlanOptions& options) const;
+  void declare_gradients();
   void set_views();
-  void set_targets();
-  Tensor place(const Placement& placement, const Value& value) const;
+  void view(const Stretch& stretch, const StretchMemory& memory, const Images& images);
+  void view_all(int value);
+  void set_targets(int layer, bool by_tile, const Images& images);
+  Tensor place(const Placement& placement, const Value& value, const Images& images) const;
+  template <typename Body>
+  void for_each_tile(const Stretch& stretch, const StretchMemory& memory, const Body& body);
+  void prepare(const Images& images);
+  /// `pass`: in which it is needed.
+  void run_forward(const Action& action, Direction pass, const StepContext& context);
+  /// The backward pass of one layer; its weight gradients may be deferred.
+  void run_backward(std::size_t layer, const StepContext& context);
+  /// The deferred ones, if a layer has any.
+  void compute_deferred_weights(const StepContext& context);
   bool defers_weights(std::size_t layer, const StepContext& context) const;
 };
 

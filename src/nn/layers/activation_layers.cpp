@@ -10,7 +10,11 @@ ActivationLayer::ActivationLayer(std::string name, Value* input, Value* output,
 
 LayerTraits ActivationLayer::traits() const {
   const bool from_output = activation_.from_output();
-  return {.reads_input = !from_output, .reads_output = from_output, .grad_in_place = true};
+  return {.reads_input = !from_output,
+          .reads_output = from_output,
+          .grad_in_place = true,
+          .by_image = true,
+          .computes_again = true};
 }
 
 const Tensor& ActivationLayer::saved() const {
@@ -103,7 +107,9 @@ LayerTraits PReluLayer::traits() const {
   const std::int64_t floats = output()->shape.batch() * slope_->elements;
   return {.reads_input = true,
           .saved_bytes = static_cast<std::size_t>(floats) * sizeof(float),
-          .grad_in_place = true};
+          .grad_in_place = true,
+          .by_image = true,
+          .computes_again = true};
 }
 
 Tensor PReluLayer::slope() const { return {slope_->value, Shape{1, slope_->elements}}; }

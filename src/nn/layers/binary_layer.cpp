@@ -17,7 +17,11 @@ BinaryLayer::BinaryLayer(std::string name, Value* a, Value* b, Value* output, Bi
 
 LayerTraits BinaryLayer::traits() const {
   const bool reads = kind_ == BinaryKind::kMultiply;
-  return {.reads_input = reads, .reads_other_inputs = reads, .grad_in_place = true};
+  return {.reads_input = reads,
+          .reads_other_inputs = reads,
+          .grad_in_place = true,
+          .by_image = true,
+          .computes_again = true};
 }
 
 bool BinaryLayer::passes_on(std::size_t input) const {
@@ -29,11 +33,13 @@ void BinaryLayer::forward(Backend& backend, const StepContext&) {
   backend.binary_forward(kind_, inputs()[0]->data, inputs()[1]->data, output()->data);
 }
 
-// That of b first: that of a may take the place of the output's. What the layer does not read, the
-// values of a sum, are of no use any more, but they are memory.
+// That of b first: that of a may take the place of the output's. The values of a sum, which the
+// layer does not read, may be gone: anything of their shape stands in for them.
 void BinaryLayer::backward(Backend& backend, const StepContext&,
                            std::span<const GradTarget> grads) {
-  const Tensor &a = inputs()[0]->data, &b = inputs()[1]->data, &grad_y = output()->grad;
+  const Tensor& grad_y = output()->grad;
+  const Tensor& a = kind_ == BinaryKind::kMultiply ? inputs()[0]->data : grad_y;
+  const Tensor& b = inputs()[1]->data;
   const GradTarget &of_a = grads[0], &of_b = grads[1];
   if (passes_on(1)) {
     pass_on(backend, grad_y, of_b);

@@ -16,8 +16,11 @@ class Conv2dLayer : public Layer {
 
   std::vector<const Parameter*> parameters() const override;
   LayerTraits traits() const override {
-    return {
-        .reads_input = true, .accumulates_from = 1, .prefers_dense = true, .splits_backward = true};
+    return {.reads_input = true,
+            .accumulates_from = 1,
+            .prefers_dense = true,
+            .splits_backward = true,
+            .by_image = true};
   }
   LayerWork forward_work() const override;
   LayerWork backward_work(std::span<const GradTarget> grads) const override;

@@ -21,7 +21,8 @@ LayerTraits ConvTranspose2dLayer::traits() const {
           .saved_bytes = static_cast<std::size_t>(floats) * sizeof(float),
           .accumulates_from = 1,
           .prefers_dense = true,
-          .splits_backward = true};
+          .splits_backward = true,
+          .by_image = true};
 }
 
 double ConvTranspose2dLayer::weight_bytes() const {

@@ -73,7 +73,9 @@ class SoftmaxLayer : public Layer {
  public:
   SoftmaxLayer(std::string name, Value* input, Value* output);
 
-  LayerTraits traits() const override { return {.reads_output = true, .grad_in_place = true}; }
+  LayerTraits traits() const override {
+    return {.reads_output = true, .grad_in_place = true, .by_image = true, .computes_again = true};
+  }
   void forward(Backend& backend, const StepContext& context) override;
   void backward(Backend& backend, const StepContext& context,
                 std::span<const GradTarget> grads) override;
@@ -86,7 +88,9 @@ class DropoutLayer : public Layer {
   /// `call` tells the dropout layers of one network apart.
   DropoutLayer(std::string name, Value* input, Value* output, float p, std::uint64_t call);
 
-  LayerTraits traits() const override { return {.grad_in_place = true}; }
+  LayerTraits traits() const override {
+    return {.grad_in_place = true, .by_image = true, .computes_again = true};
+  }
   void forward(Backend& backend, const StepContext& context) override;
   void backward(Backend& backend, const StepContext& context,
                 std::span<const GradTarget> grads) override;
@@ -105,7 +109,9 @@ class ReshapeLayer : public Layer {
  public:
   ReshapeLayer(std::string name, Value* input, Value* output);
 
-  LayerTraits traits() const override { return {.prefers_dense = true}; }
+  LayerTraits traits() const override {
+    return {.prefers_dense = true, .by_image = true, .computes_again = true};
+  }
   void forward(Backend& backend, const StepContext& context) override;
   void backward(Backend& backend, const StepContext& context,
                 std::span<const GradTarget> grads) override;
@@ -139,7 +145,7 @@ class AvgPoolLayer : public Layer {
  public:
   AvgPoolLayer(std::string name, Value* input, Value* output, const PoolGeometry& geometry);
 
-  LayerTraits traits() const override { return {}; }
+  LayerTraits traits() const override { return {.by_image = true, .computes_again = true}; }
   void forward(Backend& backend, const StepContext& context) override;
   void backward(Backend& backend, const StepContext& context,
                 std::span<const GradTarget> grads) override;
@@ -153,7 +159,7 @@ class AdaptiveAvgPoolLayer : public Layer {
  public:
   AdaptiveAvgPoolLayer(std::string name, Value* input, Value* output);
 
-  LayerTraits traits() const override { return {}; }
+  LayerTraits traits() const override { return {.by_image = true, .computes_again = true}; }
   void forward(Backend& backend, const StepContext& context) override;
   void backward(Backend& backend, const StepContext& context,
                 std::span<const GradTarget> grads) override;
@@ -167,7 +173,7 @@ class UpsampleLayer : public Layer {
   UpsampleLayer(std::string name, Value* input, Value* output, bool align_corners,
                 const Value* like);
 
-  LayerTraits traits() const override { return {}; }
+  LayerTraits traits() const override { return {.by_image = true, .computes_again = true}; }
   void forward(Backend& backend, const StepContext& context) override;
   void backward(Backend& backend, const StepContext& context,
                 std::span<const GradTarget> grads) override;
@@ -186,7 +192,9 @@ class ConcatLayer : public Layer {
  public:
   ConcatLayer(std::string name, std::vector<Value*> inputs, Value* output);
 
-  LayerTraits traits() const override { return {.concatenates = true}; }
+  LayerTraits traits() const override {
+    return {.concatenates = true, .by_image = true, .computes_again = true};
+  }
   LayerWork forward_work() const override;
   LayerWork backward_work(std::span<const GradTarget> grads) const override;
   void forward(Backend& backend, const StepContext& context) override;
@@ -200,7 +208,7 @@ class ChannelSliceLayer : public Layer {
  public:
   ChannelSliceLayer(std::string name, Value* input, Value* output, std::int64_t begin);
 
-  LayerTraits traits() const override { return {}; }
+  LayerTraits traits() const override { return {.by_image = true, .computes_again = true}; }
   LayerWork forward_work() const override;
   void forward(Backend& backend, const StepContext& context) override;
   void backward(Backend& backend, const StepContext& context,

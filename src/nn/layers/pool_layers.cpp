@@ -11,7 +11,9 @@ MaxPoolLayer::MaxPoolLayer(std::string name, Value* input, Value* output,
     : Layer(std::move(name), {input}, output), geometry_(geometry) {}
 
 LayerTraits MaxPoolLayer::traits() const {
-  return {.saved_bytes = static_cast<std::size_t>(output()->shape.elements())};
+  return {.saved_bytes = static_cast<std::size_t>(output()->shape.elements()),
+          .by_image = true,
+          .computes_again = true};
 }
 
 Tensor MaxPoolLayer::argmax() const { return Tensor(argmax_, output()->data.shape, DType::kUInt8); }

@@ -43,7 +43,9 @@ LayerTraits BatchNormLayer::traits() const {
           .forward_in_place = left_to_convolution_,
           .grad_in_place = true,
           .accumulates_from = 1,
-          .meets_in_backward = exchange_.wanted()};
+          .meets_in_backward = exchange_.wanted(),
+          .by_image = config_.norm.is_frozen(),
+          .computes_again = true};
 }
 
 // --- slices and their memory ---
@@ -66,8 +68,12 @@ NormSlice BatchNormLayer::slice(int index, const StepContext& context) const {
   part.y = cut.of(output()->data, index);
   part.first = index * cut.samples(output()->data.shape.batch());
   if (by_image_) part.parts = std::max<std::int64_t>(1, part.x.shape.batch());
-  &cut == &slices_ ? memory_.place(index, part) : memory_.place_whole(part);
+  place(index, context, part);
   return part;
+}
+
+void BatchNormLayer::place(int index, const StepContext& context, NormSlice& slice) const {
+  &slices(context) == &slices_ ? memory_.place(index, slice) : memory_.place_whole(slice);
 }
 
 void BatchNormLayer::prepare(Backend& backend, bool training) {
@@ -104,6 +110,7 @@ void BatchNormLayer::forward(Backend& backend, const StepContext& context) {
   if (context.training && context.communicator != nullptr) {
     context.communicator->enter("forward", name().c_str());
   }
+  images_ = output()->data.shape.batch();
   if (!uses_running_statistics(context)) return forward_by_batch(backend, context);
   if (keeps_for_backward_) return forward_by_running_statistics(backend, context);
   if (!left_to_convolution_) backend.batch_norm_inference(*inference(context));
@@ -128,11 +135,13 @@ void BatchNormLayer::set_local_moments(const StepContext& context) {
   }
 }
 
+// Where the output has no memory, the statistics are all that is wanted.
 BatchNormForward BatchNormLayer::forward_of(const NormSlice& slice,
                                             std::span<const StatSlot> slots) const {
-  return {.x = slice.x,
-          .residual = slice.residual,
-          .y = slice.y,
+  const bool normalizes = static_cast<bool>(slice.y);
+  return {.x = normalizes ? slice.x : slice.x.sample_range(0, 0),
+          .residual = normalizes ? slice.residual : Tensor{},
+          .y = normalizes ? slice.y : Tensor{},
           .affine = affine_.values(slice),
           .slots = slots,
           .eps = options().eps,
@@ -151,6 +160,28 @@ void BatchNormLayer::normalize_slice(Backend& backend, const StepContext& contex
   BatchNormForward arguments = forward_of(part, slots);
   arguments.running = running_statistics(context, index);
   backend.batch_norm_forward(arguments);
+}
+
+// By the statistics that the pass over all images kept: those of the slice that an image is in.
+void BatchNormLayer::forward_again(Backend& backend, const StepContext& context) {
+  if (config_.norm.is_frozen()) return forward(backend, context);
+  const BatchSlices& cut = slices(context);
+  const std::int64_t begin = context.first_image;
+  const std::int64_t end = begin + output()->data.shape.batch();
+  for (int i = 0; i < cut.count(images_); ++i) {
+    const std::int64_t first = std::max(begin, i * cut.samples(images_));
+    const std::int64_t count = std::min(end, (i + 1) * cut.samples(images_)) - first;
+    if (count <= 0) continue;
+    const auto images = [&](const Tensor& tensor) {
+      return tensor.sample_range(first - begin, count);
+    };
+    NormSlice part;
+    part.x = images(inputs()[0]->data);
+    part.y = images(output()->data);
+    if (inputs().size() == 2) part.residual = images(inputs()[1]->data);
+    place(i, context, part);
+    backend.batch_norm_forward(forward_of(part, {}));
+  }
 }
 
 std::int64_t BatchNormLayer::checked_count(const StepContext& context,

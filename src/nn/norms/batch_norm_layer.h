@@ -34,6 +34,7 @@ class BatchNormLayer : public Layer {
   /// Throws Error naming the layer when the merged count is 1 ("needs more than one value per
   /// channel").
   void forward(Backend& backend, const StepContext& context) override;
+  void forward_again(Backend& backend, const StepContext& context) override;
   void backward(Backend& backend, const StepContext& context,
                 std::span<const GradTarget> grads) override;
   std::string export_onnx(OnnxGraph& graph) const override;
@@ -64,6 +65,8 @@ class BatchNormLayer : public Layer {
   bool uses_running_statistics(const StepContext& context) const;
   const BatchSlices& slices(const StepContext& context) const;
   NormSlice slice(int index, const StepContext& context) const;
+  /// Puts the slice's memory to it.
+  void place(int index, const StepContext& context, NormSlice& slice) const;
   /// What the backend is asked for to normalise a slice by these statistics.
   BatchNormForward forward_of(const NormSlice& slice, std::span<const StatSlot> slots) const;
 
@@ -84,6 +87,7 @@ class BatchNormLayer : public Layer {
   NormMemory memory_;
   NormExchange exchange_;
   std::vector<StatSlot> local_;  // [slice]
+  std::int64_t images_ = 0;      // of the last forward pass
   bool keeps_for_backward_ = false;
   bool by_image_ = false;  // Backend::sums_by_image
   bool left_to_convolution_ = false;

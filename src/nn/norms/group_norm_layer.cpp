@@ -26,7 +26,9 @@ LayerTraits GroupNormLayer::traits() const {
           .reads_output = masks_by_output(),
           .saved_bytes = memory_.bytes(),
           .grad_in_place = true,
-          .accumulates_from = 1};
+          .accumulates_from = 1,
+          .by_image = true,
+          .computes_again = true};
 }
 
 void GroupNormLayer::prepare(Backend& backend, bool) { by_image_ = backend.sums_by_image(); }
