@@ -42,10 +42,11 @@ bool asks_for_images(const std::string& mode) {
 }
 
 void check_configuration(const CellRequest& request, const Config& config) {
-  if (config.batch.accumulate > 1) {
+  if (config.micro_batches() > 1) {
     throw ConfigError(
         fmt::format("--images-per-device is about the statistics of a whole batch, but "
-                    "batch.accumulate = {} cuts it into micro-batches; use batch.accumulate = 1",
+                    "batch.accumulate = {} cuts it into micro-batches; use batch.accumulate = 1, "
+                    "or bn.accumulated = \"exact\"",
                     config.batch.accumulate));
   }
   if (has(request.modes, BatchNormMode::kSync) && config.bn.sync_group > 0) {

@@ -326,6 +326,9 @@ void ConfigReader::warn_of_ignored_keys() {
          "model.aux_head = false");
   }
   warn(config_.run.precision != DType::kFloat16, "run.loss_scale", written("run.precision"));
+  warn(config_.bn.mode != BatchNormMode::kSync, "bn.sync_layers", written("bn.mode"));
+  warn(config_.bn.eval_stats != EvalStats::kBatch && !config_.run.eval_disparity, "bn.eval_images",
+       written("bn.eval_stats"));
   warn(!config_.bn.track_running_stats, "bn.eval_stats", "bn.track_running_stats = false");
   warn(config_.ema.decay == 0, "ema.bn", "ema.decay = 0");
   for (const std::string& option : config_.architecture().ignored_options) {
@@ -414,6 +417,16 @@ std::vector<ParameterGroup> Config::parameter_groups() const {
 
 std::int64_t Config::global_batch(int devices) const {
   return batch.global ? *batch.global : batch.per_device.value_or(1) * devices;
+}
+
+std::int64_t Config::images_together(int devices) const {
+  const auto cut = [](std::int64_t images, std::int64_t parts) {
+    return (images + parts - 1) / parts;
+  };
+  const std::int64_t all = micro_batch(devices), own = cut(all, devices);
+  if (bn.slices() > 1) return cut(own, bn.slices());
+  if (bn.mode != BatchNormMode::kSync || !bn.sync_layers.empty()) return own;
+  return bn.sync_group == 0 ? all : std::min(all, own * bn.sync_group);
 }
 
 std::int64_t Config::max_iters(std::int64_t batches_per_epoch) const {

@@ -64,6 +64,7 @@ struct RunOptions {
   bool cuda_graph = false;
   double stall_timeout = 60;
   bool eval_all_stats = false;
+  bool eval_disparity = false;
   bool tensorboard = false;
   std::filesystem::path metrics_file;
 
@@ -125,6 +126,9 @@ struct RunOptions {
   void visit_outputs(Visitor& v) {
     v("eval_all_stats", eval_all_stats, "at the end also evaluate under the other eval_stats",
       {.counts = false});
+    v("eval_disparity", eval_disparity,
+      "every evaluation also by batch statistics, the last by precise ones, and what that shows",
+      {.counts = false, .written = eval_disparity});
     v("tensorboard", tensorboard, "also event files for TensorBoard, in tensorboard/",
       {.counts = false, .written = tensorboard});
     v("metrics_file", metrics_file, "state and progress for Prometheus, as OpenMetrics text",
@@ -177,12 +181,14 @@ enum class EvalStats : std::uint8_t {
   kMean,     // mean over devices of running_mean and of running_var
   kPooled,   // as kMean, plus the variance of the devices' means
   kPrecise,  // recomputed from training images with the final weights
+  kBatch,    // none of them: the evaluated images' own, some images at a time
 };
 constexpr auto names_of(EvalStats) {
   return std::to_array<Named<EvalStats>>({{"device0", EvalStats::kDevice0},
                                           {"mean", EvalStats::kMean},
                                           {"pooled", EvalStats::kPooled},
-                                          {"precise", EvalStats::kPrecise}});
+                                          {"precise", EvalStats::kPrecise},
+                                          {"batch", EvalStats::kBatch}});
 }
 
 enum class MomentumConvention : std::uint8_t {
@@ -201,6 +207,8 @@ struct BatchNormConfig : BatchNormOptions {
   MomentumConvention momentum_convention = MomentumConvention::kTorch;
   Accumulated accumulated = Accumulated::kMicroBatch;
   EvalStats eval_stats = EvalStats::kDevice0;
+  /// kBatch: images that are normalised together; none: as many as in training.
+  std::optional<std::int64_t> eval_images = {};
   std::int64_t precise_iters = 50;  // kPrecise: training batches behind the statistics
   /// Share of the steps after which statistics are frozen (DataParallel::freeze_statistics).
   std::optional<double> freeze_at = {};
@@ -210,8 +218,12 @@ struct BatchNormConfig : BatchNormOptions {
 
   /// Whether all devices have the same running statistics, or none, however many they are.
   bool shares_statistics() const {
-    return (mode == BatchNormMode::kSync && sync_group == 0) || mode == BatchNormMode::kFrozen ||
-           is_of_one_image(mode);
+    return (mode == BatchNormMode::kSync && sync_group == 0 && sync_layers.empty()) ||
+           mode == BatchNormMode::kFrozen || is_of_one_image(mode);
+  }
+  /// Whether an evaluation normalises by other statistics than a training step does.
+  bool has_running_statistics() const {
+    return track_running_stats && mode != BatchNormMode::kFrozen && !is_of_one_image(mode);
   }
   /// The first of so many steps whose statistics are frozen; `steps` where none is.
   std::int64_t freeze_step(std::int64_t steps) const;
@@ -227,7 +239,10 @@ struct BatchNormConfig : BatchNormOptions {
       "statistics with batch.accumulate: micro_batch, or exact, of the whole batch: the results of "
       "accumulate = 1, bit for bit",
       {.written = accumulated != Accumulated::kMicroBatch});
-    v("eval_stats", eval_stats, "what evaluation uses: device0, mean, pooled, precise");
+    v("eval_stats", eval_stats, "what evaluation uses: device0, mean, pooled, precise, batch");
+    v("eval_images", eval_images,
+      "batch: evaluated images that are normalised together; default: as many as in training",
+      {.in = {.lo = 1, .hi = 65536}});
     v("precise_iters", precise_iters, "precise: training batches behind the statistics",
       {.in = limits::kAtLeastOne});
     v("freeze_at", freeze_at,
@@ -351,6 +366,9 @@ struct Config {
   std::int64_t micro_batch(int devices) const {
     return (global_batch(devices) + micro_batches() - 1) / micro_batches();
   }
+  /// Images that share BatchNorm statistics in training on `devices` devices: the most of any
+  /// device, group or slice.
+  std::int64_t images_together(int devices) const;
   /// Iterations of the run, given an epoch's. Throws ConfigError where they are too many.
   std::int64_t max_iters(std::int64_t batches_per_epoch) const;
 

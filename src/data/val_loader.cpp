@@ -1,3 +1,5 @@
+#include <numeric>
+
 #include "data/augment.h"
 #include "data/sample_store.h"
 #include "lockstep/core/check.h"
@@ -66,11 +68,17 @@ bool ValLoader::one_size() const {
 }
 
 Batch ValLoader::load(std::int64_t first, std::int64_t count, int divisor) const {
+  std::vector<std::int64_t> indices(static_cast<std::size_t>(count));
+  std::iota(indices.begin(), indices.end(), first);
+  return load(indices, divisor);
+}
+
+Batch ValLoader::load(std::span<const std::int64_t> indices, int divisor) const {
   LOCKSTEP_CHECK(divisor > 0, "sizes cannot be multiples of ", divisor);
   SampleScratch scratch;
   Batch batch;
   batch.class_pixels.assign(impl_->classes, 0);
-  for (std::int64_t index = first; index < first + count; ++index) {
+  for (const std::int64_t index : indices) {
     impl_->append(index, impl_->store.fetch(index, scratch), divisor, batch);
   }
   return batch;

@@ -130,6 +130,9 @@ void EventsFile::write_parts(const BatchNormRecord& record, const BatchNormCall&
 void EventsFile::evaluation(const EvaluationRecord& record) {
   Json line{{"type", record.evaluation.averaged ? "eval_ema" : "eval"}, {"step", record.step}};
   line.update(to_json(record.evaluation, record.classes));
+  if (const auto& scores = record.disparity) {
+    line["disparity"] = {{"loss", scores->loss()}, {scores->score_name, scores->score()}};
+  }
   file_.write(line);
 }
 

@@ -92,8 +92,11 @@ std::vector<spdlog::sink_ptr> sinks_for(const RunFolder& folder, Console console
 
 std::string describe_sync(const BatchNormConfig& bn, int devices) {
   const int group = bn.sync_group > 0 ? bn.sync_group : devices;
-  return fmt::format("sync: groups of {} of {} devices normalise their common batch", group,
-                     devices);
+  const std::string which = bn.sync_layers.empty() ? ""
+                                                   : fmt::format(" at {}; other layers are local",
+                                                                 fmt::join(bn.sync_layers, ", "));
+  return fmt::format("sync: groups of {} of {} devices normalise their common batch{}", group,
+                     devices, which);
 }
 
 std::string describe_mode(const BatchNormConfig& bn, int devices) {

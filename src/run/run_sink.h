@@ -14,6 +14,7 @@
 #include "core/json.h"
 #include "lockstep/data/dataset.h"
 #include "run/batch_norm_diagnostics.h"
+#include "run/disparity.h"
 #include "run/report_text.h"
 #include "run/run_folder.h"
 #include "run/summary.h"
@@ -56,8 +57,10 @@ struct EvaluationRecord {
   std::int64_t step = 0;
   const Evaluation& evaluation;
   const std::vector<std::string>& classes;
-  bool chosen = true;                // under bn.eval_stats, not one more of run.eval_all_stats
+  bool chosen = true;                // under bn.eval_stats, not one more of others
   std::optional<double> best_score;  // so far, with this one
+  /// Of one by batch statistics: what it is beside the chosen one.
+  std::optional<StatisticsScores> disparity = {};
   std::vector<NamedImage> images = {};
   bool known = false;  // an earlier part of the run has written this step's scores
 };

@@ -9,6 +9,7 @@
 #include "config/config.h"
 #include "core/json.h"
 #include "lockstep/core/check.h"
+#include "run/disparity.h"
 #include "run/json_fields.h"
 #include "run/json_lines.h"
 #include "run/run_folder.h"
@@ -22,8 +23,8 @@ std::optional<double> number_or_null(const Json& value) {
 }
 
 EvalStats to_eval_stats(const std::string& name) {
-  for (const EvalStats stats : {EvalStats::kDevice0, EvalStats::kMean, EvalStats::kPooled}) {
-    if (name == to_string(stats)) return stats;
+  for (const Named<EvalStats>& known : names_of(EvalStats{})) {
+    if (name == known.name) return known.value;
   }
   return EvalStats::kPrecise;
 }
@@ -51,6 +52,7 @@ Evaluation evaluation_from(const Json& json) {
   evaluation.eval_stats = to_eval_stats(json.at("eval_stats"));
   evaluation.loss = number_or_null(json.at("loss"));
   evaluation.images = json.at("images");
+  evaluation.together = json.value("together", std::int64_t{0});
   evaluation.seconds = json.at("seconds");
   const Json& rows = json.at("confusion");
   for (const Json& row : rows) {
@@ -189,7 +191,11 @@ BatchNormDiagnostics diagnostics_from(const Json& json) {
 
 Json to_json(const RankReport& report) { return with_fields({}, report); }
 
-Json to_json(const TrainSummary& summary) { return with_fields({}, summary); }
+Json to_json(const TrainSummary& summary) {
+  Json json = with_fields({}, summary);
+  if (const auto scores = compare_statistics({&summary, 1})) json["disparity"] = to_json(*scores);
+  return json;
+}
 
 Json to_json(const PartMoments& part, bool channels) {
   if (part.count == 0) return {{"count", 0}, {"mean", nullptr}, {"var", nullptr}};
@@ -231,6 +237,7 @@ Json metrics_json(const Evaluation& evaluation, const std::vector<std::string>& 
 Json to_json(const Evaluation& evaluation, const std::vector<std::string>& classes) {
   Json json = metrics_json(evaluation, classes);
   json["images"] = evaluation.images;
+  if (evaluation.together > 0) json["together"] = evaluation.together;
   json["seconds"] = evaluation.seconds;
   json["confusion"] = confusion_json(evaluation.confusion, classes.size());
   return json;

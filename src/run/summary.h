@@ -24,6 +24,7 @@ struct Evaluation {
   std::optional<double> top5;  // classification: percent of images
   std::optional<double> loss;  // mean over labelled pixels or images; undefined without any
   std::int64_t images = 0;
+  std::int64_t together = 0;  // images that were normalised together; 0: by running statistics
   double seconds = 0;
   std::vector<std::int64_t> confusion;  // [classes, classes]
 };
@@ -82,7 +83,7 @@ struct TrainSummary {
 
   Evaluation evaluation;  // with the final weights and bn.eval_stats; empty when interrupted
   std::vector<Evaluation>
-      other_stats;  // run.eval_all_stats: the same weights under the other statistics
+      other_stats;  // the same weights under others: run.eval_all_stats, run.eval_disparity
   std::optional<double> best_score;
   std::int64_t best_iter = 0;
 

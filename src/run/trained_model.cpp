@@ -71,6 +71,14 @@ void check_finite(const fs::path& checkpoint, const TensorMap& weights) {
   }
 }
 
+void check_statistics_are_there(EvalStats stats) {
+  if (stats != EvalStats::kPrecise && stats != EvalStats::kBatch) return;
+  const char* whose = stats == EvalStats::kPrecise ? "training" : "evaluated";
+  throw ConfigError(concat("bn.eval_stats = \"", to_string(stats), "\" takes statistics of ", whose,
+                           " images, which weights alone do not have; choose those of the ",
+                           "checkpoint with -s bn.eval_stats=device0, mean or pooled"));
+}
+
 Metadata about(const Config& config, const Architecture& architecture, std::int64_t iteration) {
   Metadata text{{"lockstep.architecture", config.model.arch},
                 {"lockstep.description", architecture.description},
@@ -144,12 +152,7 @@ TrainedModel read_trained_model(const TrainedModelRequest& request) {
   model.config = load_config(config_of(request.config, model.checkpoint), request.overrides,
                              &model.warnings, *request.tables);
   const EvalStats stats = model.config.bn.eval_stats;
-  if (stats == EvalStats::kPrecise) {
-    throw ConfigError(
-        "bn.eval_stats = \"precise\" takes statistics of training images, which weights alone do "
-        "not "
-        "have; choose those of the checkpoint with -s bn.eval_stats=device0, mean or pooled");
-  }
+  check_statistics_are_there(stats);
   model.architecture = model.config.architecture();
   const SafetensorsFile file = read_weights(model.checkpoint);
   model.weights =

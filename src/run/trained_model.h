@@ -60,8 +60,8 @@ struct TrainedModel {
 };
 
 /// Throws DataError when the weights are not there, damaged, not finite or not those of the
-/// configuration's model, ConfigError for bn.eval_stats = "precise", which needs a training and not
-/// only weights.
+/// configuration's model, ConfigError for bn.eval_stats = "precise" and "batch", which need images
+/// and not only weights.
 TrainedModel read_trained_model(const TrainedModelRequest& request);
 
 }  // namespace lockstep

@@ -20,6 +20,7 @@ void DataParallel::Impl::attempt(const std::function<void(int rank)>& work) {
 /// failure may outlive the call.
 struct DataParallel::Impl::EvaluationWork {
   std::function<Batch(std::int64_t index)> load;
+  EvalNormalizer by = EvalNormalizer::kRunning;
   std::vector<EvalOutcome> batches;
   std::vector<std::vector<std::int64_t>> confusions;  // [own rank]
   std::atomic<bool> failed{false};                    // the others need not go on
@@ -31,7 +32,8 @@ void DataParallel::Impl::evaluate_own(EvaluationWork& work, int rank) {
     validation.begin();
     for (auto index = static_cast<std::size_t>(rank); index < work.batches.size() && !work.failed;
          index += static_cast<std::size_t>(ranks())) {
-      work.batches[index] = validation.evaluate(work.load(static_cast<std::int64_t>(index)));
+      work.batches[index] =
+          validation.evaluate(work.load(static_cast<std::int64_t>(index)), work.by);
     }
     work.confusions[static_cast<std::size_t>(rank - first())] = validation.end();
   } catch (...) {
@@ -41,13 +43,14 @@ void DataParallel::Impl::evaluate_own(EvaluationWork& work, int rank) {
 }
 
 DataParallel::EvalResult DataParallel::evaluate(
-    std::int64_t count, const std::function<Batch(std::int64_t index)>& load) {
+    std::int64_t count, const std::function<Batch(std::int64_t index)>& load, EvalNormalizer by) {
   const OneThread::Call call(impl_->caller, "evaluate");
   impl_->check_between_steps("evaluate");
   LOCKSTEP_CHECK(count >= 0, "expected a number of batches to evaluate, got ", count);
   LOCKSTEP_CHECK(load != nullptr, "the function that loads the batches of an evaluation is null");
   const auto work = std::make_shared<Impl::EvaluationWork>();
   work->load = load;
+  work->by = by;
   work->batches.resize(static_cast<std::size_t>(count));
   work->confusions.resize(impl_->replicas.size());
   impl_->attempt([impl = impl_.get(), work](int rank) { impl->evaluate_own(*work, rank); });

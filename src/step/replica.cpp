@@ -42,8 +42,24 @@ BackendOptions backend_options(const DataParallelOptions& options) {
   return result;
 }
 
+// A pattern that stands for no layer is a mistake in writing.
+void check_sync_layers(const DataParallelOptions& options, const Network& network) {
+  const auto norms = batch_norms_of(network);
+  for (const std::string& pattern : options.norm.options.sync_layers) {
+    const bool found = std::any_of(norms.begin(), norms.end(), [&](const BatchNormLayer* layer) {
+      return matches_pattern(layer->name(), pattern);
+    });
+    if (found) continue;
+    std::string names;
+    for (const BatchNormLayer* layer : norms) names += (names.empty() ? "" : ", ") + layer->name();
+    throw ConfigError(concat("BatchNormOptions::sync_layers: \"", pattern, "\" stands for no ",
+                             "BatchNorm layer of the model, which has ", names));
+  }
+}
+
 void check_norm(const DataParallelOptions& options, const Network& network) {
   if (options.norm.is_frozen() || options.norm.options.mode != BatchNormMode::kSync) return;
+  check_sync_layers(options, network);
   std::size_t layers = 0, synced = 0;
   for (const BatchNormLayer* layer : batch_norms_of(network)) {
     if (layer->config().norm.is_frozen()) continue;

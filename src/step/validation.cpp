@@ -28,6 +28,15 @@ bool is_among_five(std::span<const float> logits, Label label) {
   return before < 5;
 }
 
+ForwardOptions forward_options(const DataParallelOptions& options, Model model,
+                               const std::string& output, Communicator& communicator) {
+  return {.model = std::move(model),
+          .norm = options.norm,
+          .output = output,
+          .activations = options.activations,
+          .communicator = &communicator};
+}
+
 }  // namespace
 
 Validation::Validation(const DataParallelOptions& options, Communicator& communicator,
@@ -36,12 +45,13 @@ Validation::Validation(const DataParallelOptions& options, Communicator& communi
       communicator_(communicator),
       backend_(backend),
       loss_(loss),
-      forward_({.model = options.model,
-                .norm = options.norm,
-                .output = loss.output(),
-                .activations = options.activations,
-                .communicator = &communicator},
-               backend, store),
+      by_running_{Forward(forward_options(options, options.model, loss.output(), communicator),
+                          backend, store),
+                  {}},
+      by_batch_{Forward(forward_options(options, normalize_by_batch(options.model), loss.output(),
+                                        communicator),
+                        backend, store),
+                {}},
       sum_(backend.allocate(sizeof(double))) {
   if (!loss_.takes_labels()) return;
   const auto classes = static_cast<std::size_t>(loss_.classes());
@@ -58,15 +68,16 @@ void Validation::begin() {
   if (confusion_.data() != nullptr) backend_.fill(confusion_tensor(), 0);
 }
 
-void Validation::prepare(const Batch& batch) {
+void Validation::prepare(const Batch& batch, EvalNormalizer by) {
+  present_ = by == EvalNormalizer::kBatch ? &by_batch_ : &by_running_;
   const Shape input = input_of(batch, planned_);
   LOCKSTEP_CHECK(batch.count() > 0, "a batch to evaluate is empty; it needs at least one sample ",
                  "(Batch::samples counts them)");
   LOCKSTEP_CHECK(static_cast<std::int64_t>(batch.images.size()) == input.elements(), "expected ",
                  input.elements(), " values of images for the ", batch.count(),
                  " samples of an input ", to_string(input), ", got ", batch.images.size());
-  if (!forward_.prepare(input)) return;
-  target_ = backend_.allocate(dense_bytes(loss_.target(network(), nullptr)));
+  if (!present_->forward.prepare(input)) return;
+  present_->target = backend_.allocate(dense_bytes(loss_.target(network(), nullptr)));
 }
 
 // A class per sample: logits [N, classes].
@@ -74,12 +85,12 @@ bool Validation::is_of_samples(const Tensor& output) const {
   return loss_.takes_labels() && output.shape.rank() == 2;
 }
 
-EvalOutcome Validation::evaluate(const Batch& batch) {
+EvalOutcome Validation::evaluate(const Batch& batch, EvalNormalizer by) {
   communicator_.enter("evaluation", "the network");
-  prepare(batch);
-  const Tensor target = loss_.target(network(), target_.data());
+  prepare(batch, by);
+  const Tensor target = loss_.target(network(), present_->target.data());
   backend_.upload(target, targets_of(batch, 0, loss_, target.shape));
-  const Tensor& output = forward_.run(batch.images.data());
+  const Tensor& output = present_->forward.run(batch.images.data());
   if (loss_.takes_labels()) {
     backend_.confusion_matrix(output, target, static_cast<std::int64_t*>(confusion_.data()));
   }
@@ -87,7 +98,7 @@ EvalOutcome Validation::evaluate(const Batch& batch) {
   loss_.evaluate({.output = output, .target = target, .loss = static_cast<double*>(sum_.data())});
   EvalOutcome outcome;
   backend_.download(&outcome.loss, sum_tensor());
-  if (is_of_samples(output)) outcome.top5 = count_top5(batch, forward_.read_logits());
+  if (is_of_samples(output)) outcome.top5 = count_top5(batch, read_logits());
   outcome.terms = count_terms(batch, target.shape);
   backend_.synchronize();
   return outcome;
@@ -95,10 +106,10 @@ EvalOutcome Validation::evaluate(const Batch& batch) {
 
 std::vector<std::int32_t> Validation::predict(const Batch& batch) {
   communicator_.enter("prediction", "the network");
-  prepare(batch);
-  const std::int64_t channels = forward_.run(batch.images.data()).shape.channels();
+  prepare(batch, EvalNormalizer::kRunning);
+  const std::int64_t channels = present_->forward.run(batch.images.data()).shape.channels();
   std::vector<std::int32_t> classes;
-  argmax_rows(forward_.read_logits(), channels, classes);
+  argmax_rows(read_logits(), channels, classes);
   return classes;
 }
 

@@ -20,7 +20,7 @@ class Validation {
              ParameterStore& store, LossNode& loss);
 
   void begin();
-  EvalOutcome evaluate(const Batch& batch);
+  EvalOutcome evaluate(const Batch& batch, EvalNormalizer by = EvalNormalizer::kRunning);
   /// Confusion matrix [classes, classes] of the batches since `begin`; empty where the loss has no
   /// labels.
   std::vector<std::int64_t> end();
@@ -29,10 +29,18 @@ class Validation {
   std::vector<std::int32_t> predict(const Batch& batch);
 
   /// Of the batch that came last. REQUIRES: there was one.
-  Network& network() const { return forward_.network(); }
+  Network& network() const { return present_->forward.network(); }
+  /// Its output on the host, in fp32. Good until the next batch.
+  std::span<const float> read_logits() { return present_->forward.read_logits(); }
 
  private:
-  void prepare(const Batch& batch);
+  /// The model as it normalises by one kind of statistics.
+  struct Way {
+    Forward forward;
+    Storage target;  // for the largest batch of the present plan
+  };
+
+  void prepare(const Batch& batch, EvalNormalizer by);
   bool is_of_samples(const Tensor& output) const;
   std::int64_t count_top5(const Batch& batch, std::span<const float> logits) const;
   std::int64_t count_terms(const Batch& batch, const Shape& target);
@@ -43,8 +51,8 @@ class Validation {
   Communicator& communicator_;
   Backend& backend_;
   LossNode& loss_;
-  Forward forward_;
-  Storage target_;     // for the largest batch of the present plan
+  Way by_running_, by_batch_;
+  Way* present_ = &by_running_;
   Storage sum_;        // double: the loss of a batch
   Storage confusion_;  // int64 [classes, classes]; empty where the loss has no labels
   std::vector<double> label_counts_;  // [class] of the batch at hand

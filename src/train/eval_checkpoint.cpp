@@ -83,6 +83,10 @@ void evaluate_as_it_is(const EvalRequest& request, EvalReport& report) {
   const SafetensorsFile weights = read_weights(checkpoint);
   const auto saved = saved_statistics(checkpoint, stats, report.warnings);
 
+  if (!saved.empty() && !config.bn.eval_images) {
+    config.bn.eval_images = config.images_together(static_cast<int>(saved.size()));
+  }
+
   const std::unique_ptr<DataParallel> replicas = replicas_for(config, devices, world);
   replicas->load_state_dict(weights.tensors);
   use_saved_statistics(*replicas, saved, stats);

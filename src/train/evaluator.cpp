@@ -17,6 +17,37 @@ namespace {
 
 constexpr std::int64_t kImagesPerBatch = 16;
 
+/// How the images of a split are put together in an evaluation.
+class EvalBatches {
+ public:
+  /// `each` at a time; the last batch may have fewer.
+  static EvalBatches in_order(std::int64_t images, std::int64_t each) {
+    return {images, (images + each - 1) / each, each};
+  }
+  /// Every batch goes over the whole split. None has fewer than `least`, unless all are fewer.
+  static EvalBatches spread(std::int64_t images, std::int64_t least) {
+    return {images, std::max<std::int64_t>(1, images / least), 0};
+  }
+
+  std::int64_t count() const { return batches_; }
+  std::vector<std::int64_t> images_of(std::int64_t batch) const {
+    std::vector<std::int64_t> indices;
+    const bool runs = each_ > 0;
+    const std::int64_t end = runs ? std::min(images_, (batch + 1) * each_) : images_;
+    for (std::int64_t i = runs ? batch * each_ : batch; i < end; i += runs ? 1 : batches_) {
+      indices.push_back(i);
+    }
+    return indices;
+  }
+
+ private:
+  EvalBatches(std::int64_t images, std::int64_t batches, std::int64_t each)
+      : images_(images), batches_(batches), each_(each) {}
+
+  std::int64_t images_, batches_;
+  std::int64_t each_;  // neighbours; 0: spread
+};
+
 }  // namespace
 
 Image side_by_side(const std::vector<Image>& images) {
@@ -44,9 +75,13 @@ struct Evaluator::Impl {
         replicas(group),
         loader(options.data, options.run.seed),
         images_per_batch(
-            loader.task() == Task::kClassification && loader.one_size() ? kImagesPerBatch : 1) {}
+            loader.task() == Task::kClassification && loader.one_size() ? kImagesPerBatch : 1) {
+    check_sizes();
+  }
 
   ReplicaStatistics statistics(EvalStats stats, const std::vector<ReplicaStatistics>& training);
+  std::int64_t images_together() const;
+  void check_sizes() const;
   int divisor() const { return static_cast<int>(config.architecture().size_divisor); }
   void predict_examples();
   ValidationExample example_of(std::int64_t index, const Batch& batch,
@@ -68,10 +103,27 @@ Evaluator::~Evaluator() = default;
 
 const Dataset& Evaluator::dataset() const { return impl_->loader.dataset(); }
 
+std::int64_t Evaluator::Impl::images_together() const {
+  const std::int64_t asked =
+      config.bn.eval_images.value_or(config.images_together(replicas.size()));
+  return std::min(asked, loader.size());
+}
+
+void Evaluator::Impl::check_sizes() const {
+  const bool asked = config.bn.eval_stats == EvalStats::kBatch || config.run.eval_disparity;
+  if (!asked || images_together() == 1 || loader.one_size()) return;
+  throw ConfigError(concat(
+      "batch statistics of ", images_together(), " images (",
+      config.run.eval_disparity ? "run.eval_disparity" : "bn.eval_stats = \"batch\"",
+      ") need validation images of one size, and these differ; set data.resize or data.val_crop, "
+      "or bn.eval_images = 1"));
+}
+
 ReplicaStatistics Evaluator::Impl::statistics(EvalStats stats,
                                               const std::vector<ReplicaStatistics>& training) {
   switch (stats) {
     case EvalStats::kDevice0:
+    case EvalStats::kBatch:
       break;
     case EvalStats::kMean:
       return merge_running_statistics(training, false);
@@ -115,17 +167,20 @@ Evaluation Evaluator::evaluate(EvalStats stats, bool with_examples) {
   const std::vector<ReplicaStatistics> used(training.size(), impl_->statistics(stats, training));
   write_running_statistics(replicas, used);
   const int divisor = impl_->divisor();
-  const std::int64_t images = impl_->loader.size(), each = impl_->images_per_batch;
+  const bool by_batch = stats == EvalStats::kBatch;
+  const std::int64_t images = impl_->loader.size();
+  const EvalBatches batches = by_batch ? EvalBatches::spread(images, impl_->images_together())
+                                       : EvalBatches::in_order(images, impl_->images_per_batch);
   auto work = std::make_shared<LongWork>("evaluating", "images", images);
   // A replica that does not return after a failure may outlive this object.
   const DataParallel::EvalResult result = replicas.evaluate(
-      (images + each - 1) / each,
-      [impl = impl_, shown = std::weak_ptr(work), images, each, divisor](std::int64_t batch) {
-        const std::int64_t first = batch * each, count = std::min(each, images - first);
-        Batch loaded = impl->loader.load(first, count, divisor);
-        if (const auto progress = shown.lock()) progress->advance(count);
+      batches.count(),
+      [impl = impl_, shown = std::weak_ptr(work), batches, divisor](std::int64_t batch) {
+        Batch loaded = impl->loader.load(batches.images_of(batch), divisor);
+        if (const auto progress = shown.lock()) progress->advance(loaded.count());
         return loaded;
-      });
+      },
+      by_batch ? EvalNormalizer::kBatch : EvalNormalizer::kRunning);
   work.reset();
   impl_->examples.clear();
   if (with_examples && impl_->loader.task() == Task::kSegmentation) impl_->predict_examples();
@@ -137,6 +192,7 @@ Evaluation Evaluator::evaluate(EvalStats stats, bool with_examples) {
   evaluation.metrics = confusion_metrics(result.confusion, impl_->config.data.num_classes);
   if (evaluation.metrics.a_acc) evaluation.loss = result.loss;
   evaluation.images = images;
+  if (by_batch) evaluation.together = impl_->images_together();
   if (evaluation.task == Task::kClassification) {
     const std::int64_t labelled =
         std::accumulate(result.confusion.begin(), result.confusion.end(), std::int64_t{0});

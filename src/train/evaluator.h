@@ -30,13 +30,16 @@ Image side_by_side(const std::vector<Image>& images);
 /// Used by the trainer's thread, between steps. `replicas` outlives it.
 class Evaluator {
  public:
-  /// Opens the validation split. Throws DataError.
+  /// Opens the validation split. Throws DataError, and ConfigError where several images are to be
+  /// normalised together and they are of several sizes.
   Evaluator(const Config& config, DataParallel& replicas);
   ~Evaluator();
 
   /// Statistics as `stats` says; kPrecise runs bn.precise_iters training batches forward (from the
   /// start of epoch 0, with the present weights), merges the layers' moments over devices and
-  /// batches in double, and takes the unbiased variance.
+  /// batches in double, and takes the unbiased variance. kBatch: at least bn.eval_images together,
+  /// from all over the split, since neighbours may be frames of one film; as many as in training on
+  /// these replicas where that says nothing.
   /// `with_examples`: then also gives `examples`, of a segmentation four images spread over the
   /// split, for the price of their forward passes on rank 0.
   Evaluation evaluate(EvalStats stats, bool with_examples = false);

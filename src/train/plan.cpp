@@ -30,40 +30,13 @@ std::int64_t smallest_share(const std::vector<std::int64_t>& shares) {
   return smallest;
 }
 
-std::vector<NormPlan> plan_norms(const TrainingPlan& plan, DataParallel& replicas) {
-  const std::int64_t local = smallest_share(plan.shares);
-  const std::int64_t all = std::accumulate(plan.shares.begin(), plan.shares.end(), std::int64_t{0});
-  const std::int64_t slice = smallest_share(chunk_sizes(local, plan.config.bn.virtual_devices));
-  std::vector<NormPlan> norms;
-  for (const BatchNormLayer* layer : batch_norms_of(replicas.replica(0).network())) {
-    if (layer->config().norm.is_frozen()) continue;
-    const Shape& shape = layer->output()->shape;
-    const std::int64_t height = shape.height();
-    const std::int64_t width = shape.width();
-    auto same = std::find_if(norms.begin(), norms.end(), [&](const NormPlan& norm) {
-      return norm.height == height && norm.width == width;
-    });
-    if (same == norms.end()) {
-      const std::int64_t positions = height * width;
-      norms.push_back({.height = height,
-                       .width = width,
-                       .local = local * positions,
-                       .sync = all * positions,
-                       .ghost_slice = slice * positions});
-      same = norms.end() - 1;
-    }
-    same->layers.push_back(layer->name());
-    same->channels += shape.channels();
-  }
-  return norms;
-}
-
 // Both directions post [parts, 2, C] of fp32 from every rank.
 std::int64_t statistics_bytes(DataParallel& replicas) {
   std::int64_t bytes = 0;
   for (int rank = 0; rank < replicas.size(); ++rank) {
     for (const BatchNormLayer* layer : batch_norms_of(replicas.replica(rank).network())) {
-      if (layer->config().norm.is_frozen()) continue;
+      const NormLayer& norm = layer->config().norm;
+      if (norm.is_frozen() || norm.options.mode != BatchNormMode::kSync) continue;
       for (const StatSlot& slot : layer->local_moments())
         bytes += 2 * slot.parts * 2 * layer->output()->shape.channels() * 4;
     }
@@ -128,6 +101,35 @@ std::size_t sum(const std::vector<std::size_t>& values) {
 
 }  // namespace
 
+std::vector<NormPlan> plan_norms(const BatchNormConfig& bn, const std::vector<std::int64_t>& shares,
+                                 const Network& network) {
+  const std::int64_t local = smallest_share(shares);
+  const std::int64_t all = std::accumulate(shares.begin(), shares.end(), std::int64_t{0});
+  const std::int64_t slice = smallest_share(chunk_sizes(local, bn.virtual_devices));
+  std::vector<NormPlan> norms;
+  for (const BatchNormLayer* layer : batch_norms_of(network)) {
+    if (layer->config().norm.is_frozen()) continue;
+    const Shape& shape = layer->output()->shape;
+    const std::int64_t height = shape.height();
+    const std::int64_t width = shape.width();
+    auto same = std::find_if(norms.begin(), norms.end(), [&](const NormPlan& norm) {
+      return norm.height == height && norm.width == width;
+    });
+    if (same == norms.end()) {
+      const std::int64_t positions = height * width;
+      norms.push_back({.height = height,
+                       .width = width,
+                       .local = local * positions,
+                       .sync = all * positions,
+                       .ghost_slice = slice * positions});
+      same = norms.end() - 1;
+    }
+    same->layers.push_back(layer->name());
+    same->channels += shape.channels();
+  }
+  return norms;
+}
+
 TrainingPlan plan_training(const Config& config, const std::vector<Device>& devices, int timed) {
   LOCKSTEP_CHECK(timed > 0, "a plan times at least one step, not ", timed);
   check_can_be_written(config);
@@ -156,7 +158,7 @@ TrainingPlan plan_training(const Config& config, const std::vector<Device>& devi
   const Network& network = replicas->replica(0).network();
   plan.layers = network.summary();
   plan.network_bytes = network.planned_bytes();
-  plan.norms = plan_norms(plan, *replicas);
+  plan.norms = plan_norms(config.bn, plan.shares, network);
   plan.training_bytes = memory_of(*replicas, false);
   time_evaluation(plan, *replicas, val_loader);
   plan.planned_bytes = memory_of(*replicas, false);

@@ -22,6 +22,10 @@ struct NormPlan {
   std::int64_t local = 0, sync = 0, ghost_slice = 0;
 };
 
+/// Those of a network that take statistics in training, in forward order. `shares`: [rank] images.
+std::vector<NormPlan> plan_norms(const BatchNormConfig& bn, const std::vector<std::int64_t>& shares,
+                                 const Network& network);
+
 struct TrainingPlan {
   Config config = {};
   std::vector<Device> devices = {};

@@ -91,7 +91,7 @@ struct Best {
 struct Validation {
   std::int64_t step = -1;
   Evaluation chosen;               // with bn.eval_stats
-  std::vector<Evaluation> others;  // run.eval_all_stats
+  std::vector<Evaluation> others;  // by other statistics
 };
 
 // The last evaluation may have taken memory since the last step.
@@ -131,6 +131,8 @@ class Trainer {
   void validate();
   std::optional<Evaluation> evaluate_average();
   void record_evaluation(const Evaluation& evaluation, bool chosen);
+  void measure_disparity();
+  void evaluate_others();
   void save(const std::string& name);
   void save_average(const std::string& name);
   void save_progress();
@@ -303,7 +305,18 @@ void Trainer::validate() {
   const bool better = best_.take(score(averaged.value_or(evaluation)), meter_.done());
   if (averaged) record_evaluation(*averaged, false);
   record_evaluation(evaluation, true);
+  measure_disparity();
   if (better) save("best");
+}
+
+// What training would see of the validation split. Frozen statistics are the running ones.
+void Trainer::measure_disparity() {
+  const Config& config = request_.config;
+  validation_.others.clear();
+  const bool asked = config.run.eval_disparity && config.bn.has_running_statistics();
+  if (!asked || frozen_ || config.bn.eval_stats == EvalStats::kBatch) return;
+  validation_.others.push_back(session_.evaluator->evaluate(EvalStats::kBatch));
+  record_evaluation(validation_.others.back(), false);
 }
 
 // None without ema.decay. Where there is one the best checkpoint is the one whose average is.
@@ -323,6 +336,9 @@ void Trainer::record_evaluation(const Evaluation& evaluation, bool chosen) {
                           .classes = session_.classes,
                           .chosen = chosen,
                           .best_score = best_.score};
+  if (evaluation.together > 0 && !chosen && !evaluation.averaged) {
+    record.disparity = compare_statistics(validation_.chosen, evaluation);
+  }
   const bool known = recorder_.knows_scores_of(record.step);
   const std::vector<Color> colors = class_colors(request_.config.data);
   for (const ValidationExample& example : session_.evaluator->examples()) {
@@ -374,15 +390,7 @@ TrainSummary Trainer::finish() {
   if (all_done) save("last");
   validate();
   if (all_done) save_progress();
-  const Config& config = request_.config;
-  const bool differ = session_.layout.ranks() > 1 && !config.bn.shares_statistics();
-  if (config.run.eval_all_stats && differ) {
-    for (const EvalStats stats : {EvalStats::kDevice0, EvalStats::kMean, EvalStats::kPooled}) {
-      if (stats == config.bn.eval_stats) continue;
-      validation_.others.push_back(session_.evaluator->evaluate(stats));
-      record_evaluation(validation_.others.back(), false);
-    }
-  }
+  evaluate_others();
   TrainSummary summary = summarize(TrainStatus::kDone);
   recorder_.end({.step = meter_.done(),
                  .status = "done",
@@ -390,6 +398,22 @@ TrainSummary Trainer::finish() {
                  .details = {{"summary", to_json(summary)}},
                  .text = "\n" + format_summary(summary, request_.program)});
   return summary;
+}
+
+// Precise statistics say whether running ones could do what the batches' own do.
+void Trainer::evaluate_others() {
+  const Config& config = request_.config;
+  const bool differ = session_.layout.ranks() > 1 && !config.bn.shares_statistics();
+  std::vector<EvalStats> wanted;
+  if (config.run.eval_all_stats && differ) {
+    wanted = {EvalStats::kDevice0, EvalStats::kMean, EvalStats::kPooled};
+  }
+  if (!validation_.others.empty()) wanted.push_back(EvalStats::kPrecise);
+  for (const EvalStats stats : wanted) {
+    if (stats == config.bn.eval_stats) continue;
+    validation_.others.push_back(session_.evaluator->evaluate(stats));
+    record_evaluation(validation_.others.back(), false);
+  }
 }
 
 TrainSummary Trainer::interrupt() {

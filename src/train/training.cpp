@@ -46,6 +46,7 @@ constexpr OptionKey kOptionKeys[] = {
     {"SyncGroupOptions::transport", "run.transport"},
     {"BatchNormOptions::eps", "bn.eps"},
     {"BatchNormOptions::momentum", "bn.momentum"},
+    {"BatchNormOptions::sync_layers", "bn.sync_layers"},
     {"CrossEntropyLoss::class_weight", "loss.class_weight"},
 };
 
@@ -62,10 +63,8 @@ std::string with_keys(std::string text) {
 
 }  // namespace
 
-std::unique_ptr<DataParallel> make_replicas(const Config& config,
-                                            const std::vector<Device>& devices,
-                                            std::int64_t global_batch, const Size& size,
-                                            const FaultHook& hook, World& world) {
+DataParallelOptions replica_options(const Config& config, const std::vector<Device>& devices,
+                                    std::int64_t global_batch, const Size& size, World& world) {
   DataParallelOptions options;
   options.devices = devices;
   options.model = config.architecture().model;
@@ -100,8 +99,16 @@ std::unique_ptr<DataParallel> make_replicas(const Config& config,
   options.placement_invariant = config.run.placement_invariant;
   options.communicator.stall_timeout =
       std::chrono::milliseconds(std::llround(config.run.stall_timeout * 1e3));
-  options.communicator.hook = hook;
   options.communicator.world = world;
+  return options;
+}
+
+std::unique_ptr<DataParallel> make_replicas(const Config& config,
+                                            const std::vector<Device>& devices,
+                                            std::int64_t global_batch, const Size& size,
+                                            const FaultHook& hook, World& world) {
+  DataParallelOptions options = replica_options(config, devices, global_batch, size, world);
+  options.communicator.hook = hook;
   try {
     return std::make_unique<DataParallel>(std::move(options));
   } catch (const ConfigError& error) {

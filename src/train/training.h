@@ -16,6 +16,11 @@ namespace lockstep {
 
 using FaultHook = std::function<bool(int rank, const SyncCall& call)>;
 
+/// What a configuration says of replicas on these devices.
+DataParallelOptions replica_options(const Config& config, const std::vector<Device>& devices,
+                                    std::int64_t global_batch, const Size& size,
+                                    World& world = World::alone());
+
 /// One replica per device of this process, beside those of the world's other processes.
 /// `size`: of training images.
 std::unique_ptr<DataParallel> make_replicas(const Config& config,

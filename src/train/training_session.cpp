@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <numeric>
 
@@ -14,6 +15,7 @@
 #include "step/replica.h"
 #include "step/scatter.h"
 #include "sync/transport.h"
+#include "train/plan.h"
 #include "train/training.h"
 
 namespace lockstep {
@@ -61,6 +63,7 @@ TrainingSession::TrainingSession(const TrainRequest& asked)
     resume.restore(*replicas, config, folder, world, warnings);
   } else {
     load_initial_weights();
+    warn_of_few_values();
   }
   if (fault.active()) warnings.push_back("faults are injected (LOCKSTEP_FAULT)");
 }
@@ -167,6 +170,26 @@ void TrainingSession::warn_of_data() {
   const SplitReport report =
       examine_split(loader->dataset(), config.data, Split::kTrain, samples, config.data.workers);
   for (const std::string& text : data_warnings(report, config.data)) warnings.push_back(text);
+}
+
+// One image's statistics are no batch's; and of fewer values than 32 a variance is off by a
+// quarter, sqrt(2 / 31), by chance alone.
+void TrainingSession::warn_of_few_values() {
+  constexpr std::int64_t kFewValues = 32;
+  if (config.bn.mode != BatchNormMode::kLocal || layout.ranks() == 1) return;
+  const std::vector<NormPlan> norms =
+      plan_norms(config.bn, chunk_sizes(config.micro_batch(layout.ranks()), layout.ranks()),
+                 replicas->replica(layout.first_rank()).network());
+  const auto fewest =
+      std::min_element(norms.begin(), norms.end(),
+                       [](const NormPlan& a, const NormPlan& b) { return a.local < b.local; });
+  if (fewest == norms.end()) return;
+  const std::int64_t images = fewest->local / (fewest->height * fewest->width);
+  if (images > 1 && fewest->local >= kFewValues) return;
+  warnings.push_back(concat("every device normalises by statistics of ", images, " image",
+                            images == 1 ? "" : "s", " (", fewest->local, " values per channel at ",
+                            fewest->layers.front(), "); lockstep diagnose ",
+                            folder.config().string(), " says whether that matters"));
 }
 
 void TrainingSession::load_initial_weights() {

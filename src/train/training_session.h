@@ -55,6 +55,7 @@ class TrainingSession {
   void make_loader();
   void make_alike_replicas();
   void warn_of_data();
+  void warn_of_few_values();
   void load_initial_weights();
   ImportSummary import_initial(const char* asked_by, const std::filesystem::path& path);
 };

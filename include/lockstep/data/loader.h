@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "lockstep/data/batch.h"
@@ -68,6 +69,8 @@ class ValLoader {
   /// `ignored_label`. Thread-safe. Throws DataError for a label that is neither a class nor
   /// ignored.
   Batch load(std::int64_t first, std::int64_t count, int divisor) const;
+  /// The same of images from anywhere in the split, in the order of `indices`.
+  Batch load(std::span<const std::int64_t> indices, int divisor) const;
 
  private:
   struct Impl;

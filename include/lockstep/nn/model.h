@@ -39,6 +39,10 @@ std::unique_ptr<Network> build_network(const Model& model, const NormLayer& norm
 Model convert_sync_batchnorm(Model model, const RankPartition& process_groups = {});
 /// The way back: synchronized layers become ones that every device computes by itself.
 Model revert_sync_batchnorm(Model model);
+/// The same model with BatchNorm that keeps no running statistics: an evaluation of it normalises
+/// by the batch that it is given. Frozen layers stay frozen, and what is no BatchNorm stays what it
+/// is. Its parameters are the model's: both may share a store.
+Model normalize_by_batch(Model model);
 
 /// What a configuration may say about a model; each takes what it knows.
 struct ModelOptions {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "lockstep/backend/backend.h"
 #include "lockstep/core/options.h"
@@ -58,6 +59,9 @@ struct BatchNormOptions {
   std::int64_t renorm_warmup = 5000;  // kRenorm: batches without a correction (RenormLimits)
   int renorm_slices = 1;              // kRenorm: as virtual_devices of kGhost
   RankPartition process_groups = {};  // kSync: which ranks share their statistics; empty: all
+  /// kSync: patterns of names, as a shell's (*, ?, [a-z]), of the layers that are synchronized; the
+  /// others are local. Empty: all are.
+  std::vector<std::string> sync_layers = {};
   float eps = 1e-5F;
   EpsMode eps_mode = EpsMode::kAdd;
   /// Weight of the new value (PyTorch's convention); nullopt: cumulative, 1 / num_batches_tracked.
@@ -77,6 +81,9 @@ struct BatchNormOptions {
     v("mode", mode,
       "local (per device), sync, ghost (slices of each device's batch), renorm, frozen; of one "
       "image: group, instance, layer");
+    v("sync_layers", sync_layers,
+      "sync: the layers that synchronize, by patterns of their names; others are local; none: all",
+      {.what = "patterns of names"});
     v("virtual_devices", virtual_devices, "ghost: slices per device",
       {.in = {.lo = 1, .hi = 65536}});
     v("groups", groups, "group: channel groups; they divide every layer's channels",
@@ -109,6 +116,9 @@ struct RenormLimits {
   RenormLimits(const BatchNormOptions& options, std::int64_t batches);
 };
 
+/// Whether a layer's name is one that the pattern stands for (BatchNormOptions::sync_layers).
+bool matches_pattern(const std::string& name, const std::string& pattern);
+
 /// One call of a norm layer.
 struct NormCall {
   bool relu = false;          // fused: the output is max(0, normalised + residual)
@@ -131,6 +141,9 @@ struct NormLayer {
   /// image; 0 where several images share statistics (BatchNorm). Throws ConfigError saying both
   /// numbers when the groups do not divide the channels; `name`: of the layer.
   std::int64_t channel_groups(std::int64_t channels, const std::string& name) const;
+  /// What the layer of this name is: itself, but for a synchronized one that options.sync_layers
+  /// leaves out, which is local.
+  NormLayer named(const std::string& name) const;
   /// Normalises by the running statistics in training, too, and leaves them alone; never exchanges.
   bool is_frozen() const { return frozen || options.mode == BatchNormMode::kFrozen; }
   /// Corrects what it normalised towards the running statistics.

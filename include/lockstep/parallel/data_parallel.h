@@ -200,6 +200,10 @@ struct StepResult {
   std::span<const RankStep> ranks;  // [rank]; valid until the next step is finished
 };
 
+/// What BatchNorm normalises by in an evaluation: running statistics, or those of each batch that
+/// it is given.
+enum class EvalNormalizer : std::uint8_t { kRunning, kBatch };
+
 /// Used by one thread at a time: a call while another thread is in one throws Error and does
 /// nothing. May be moved; a moved-from object may only go or be assigned to.
 ///
@@ -270,12 +274,15 @@ class DataParallel {
   /// equal, as `replicate` makes them: every replica uses its own. Throws Error where `count` is
   /// negative or `load` is null, and what `load` throws, named by rank and device, when all ranks
   /// have left their batches; a rank that has not within a second ends the run.
+  /// `by`: what BatchNorm normalises by; the batches' own statistics need memory for networks of
+  /// their own.
   struct EvalResult {
     std::vector<std::int64_t> confusion;
     double loss = 0;
     std::int64_t top5 = 0;
   };
-  EvalResult evaluate(std::int64_t count, const std::function<Batch(std::int64_t index)>& load);
+  EvalResult evaluate(std::int64_t count, const std::function<Batch(std::int64_t index)>& load,
+                      EvalNormalizer by = EvalNormalizer::kRunning);
 
   /// Copies rank 0's parameters and BatchNorm states (and nothing else) to the other ranks.
   void replicate();

@@ -97,7 +97,7 @@ void Network::Impl::join_convolutions_and_batch_norms() {
   for (std::size_t i = 1; i < layers.size(); ++i) {
     auto* convolution = dynamic_cast<Conv2dLayer*>(layers[i - 1].get());
     auto* batch_norm = dynamic_cast<BatchNormLayer*>(layers[i].get());
-    if (convolution == nullptr || batch_norm == nullptr) continue;
+    if (convolution == nullptr || batch_norm == nullptr || batch_norm->state() == nullptr) continue;
     const Value* between = convolution->output();
     if (batch_norm->inputs()[0] != between || readers[between] > 1) continue;
     if (convolution->can_normalize(backend)) convolution->take_over(*batch_norm);

@@ -303,9 +303,10 @@ Value* NetworkBuilder::batch_norm(Value* x, const std::string& name, const NormL
   for (std::size_t i = impl_->norm_conversions.size(); i-- > 0;) {
     impl_->norm_conversions[i](converted);
   }
+  const NormLayer own = converted.named(name);
   const auto call_index = static_cast<int>(impl_->batch_norms.size());
   std::unique_ptr<Layer> layer =
-      make_norm({name, x, value(name, x->shape), converted, call, call_index}, impl_->store);
+      make_norm({name, x, value(name, x->shape), own, call, call_index}, impl_->store);
   if (auto* batch_norm = dynamic_cast<BatchNormLayer*>(layer.get())) {
     impl_->batch_norms.push_back(batch_norm);
   }

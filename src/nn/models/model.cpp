@@ -43,6 +43,13 @@ Model revert_sync_batchnorm(Model model) {
   });
 }
 
+Model normalize_by_batch(Model model) {
+  return converted(std::move(model), [](BatchNormOptions& options) {
+    options.mode = BatchNormMode::kLocal;
+    options.track_running_stats = false;
+  });
+}
+
 const ModelTable& builtin_models() {
   static const ModelTable models{{"unet", make_unet},
                                  {"fcn_resnet50", make_segmentation},

@@ -1,5 +1,7 @@
 #include "lockstep/nn/norm_layer.h"
 
+#include <fnmatch.h>
+
 #include <algorithm>
 
 #include "lockstep/core/check.h"
@@ -38,6 +40,21 @@ std::int64_t NormLayer::channel_groups(std::int64_t channels, const std::string&
   throw ConfigError(concat(name, ": ", channels, " channels cannot be cut into ", options.groups,
                            " equal groups; choose a number of groups (bn.groups) that divides the ",
                            "channels of every layer"));
+}
+
+NormLayer NormLayer::named(const std::string& name) const {
+  const auto& patterns = options.sync_layers;
+  const bool chosen = patterns.empty() || std::any_of(patterns.begin(), patterns.end(),
+                                                      [&](const std::string& pattern) {
+                                                        return matches_pattern(name, pattern);
+                                                      });
+  NormLayer layer = *this;
+  if (options.mode == BatchNormMode::kSync && !chosen) layer.options.mode = BatchNormMode::kLocal;
+  return layer;
+}
+
+bool matches_pattern(const std::string& name, const std::string& pattern) {
+  return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
 }
 
 Value* NormLayer::operator()(NetworkBuilder& net, Value* x, const std::string& name,

@@ -4,6 +4,7 @@
 
 #include "compare/table.h"
 #include "report/sections/sections.h"
+#include "run/disparity.h"
 
 namespace lockstep {
 namespace {
@@ -138,9 +139,22 @@ void add_other_statistics(const Comparison& comparison, Page& page) {
   }
   if (table.rows.empty()) return;
   page.note(
-      "The same weights evaluated with other running statistics: where these differ much, "
+      "The same weights evaluated with other statistics: where these differ much, "
       "the gap between modes is one of evaluation and not of the weights.");
   page.table(table);
+}
+
+/// Whether a bad validation comes from the statistics or from the weights.
+void add_disparity(const ReportData& data, Page& page) {
+  for (const std::string& mode : data.modes()) {
+    std::vector<TrainSummary> runs;
+    for (const RunRecord* run : data.of_mode(mode)) {
+      if (run->summary) runs.push_back(*run->summary);
+    }
+    if (const auto scores = compare_statistics(runs)) {
+      page.paragraph(fmt::format("{}: {}.", mode, explain(*scores)));
+    }
+  }
 }
 
 }  // namespace
@@ -170,6 +184,7 @@ void add_scores(const ReportData& data, Page& page) {
   }
   page.figures(std::move(figures));
   add_other_statistics(*data.comparison, page);
+  add_disparity(data, page);
 }
 
 }  // namespace lockstep

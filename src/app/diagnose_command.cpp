@@ -1,0 +1,219 @@
+// lockstep diagnose: whether a training needs synchronized BatchNorm, before it.
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "app/command.h"
+#include "compare/table.h"
+#include "core/json.h"
+#include "lockstep/core/check.h"
+#include "run/report_text.h"
+#include "run/trained_model.h"
+#include "train/diagnosis/diagnosis.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct DiagnoseArguments {
+  CommonArguments common;
+  fs::path target;                                          // configuration, run or weights
+  fs::path config;                                          // --config; empty: the target's own
+  std::vector<std::int64_t> images_per_device{1, 2, 4, 8};  // --images-per-device
+  std::int64_t images = 0;                                  // --images; 0: as many as it takes
+  bool layers = false;                                      // --layers
+  int top = 0;                                              // --top K; 0: none
+};
+
+DiagnosisRequest request_of(const DiagnoseArguments& arguments) {
+  const CommonArguments& common = arguments.common;
+  const bool is_config = arguments.target.extension() == ".toml";
+  if (is_config && !arguments.config.empty()) {
+    throw ConfigError(concat(arguments.target.string(), " is a configuration already: leave -c ",
+                             "away, or name weights in its place"));
+  }
+  DiagnosisRequest request;
+  fs::path config = arguments.target;
+  if (!is_config) {
+    request.weights = checkpoint_of(arguments.target);
+    config = config_of(arguments.config, request.weights);
+  }
+  std::vector<std::string> warnings;
+  request.config = load_config(config, common.overrides, &warnings, *common.tables);
+  for (const std::string& warning : warnings) fmt::print(stderr, "warning: {}\n", warning);
+  request.device = common.devices;
+  request.images_per_device = arguments.images_per_device;
+  request.images = arguments.images;
+  return request;
+}
+
+// --- for people ---
+
+std::string count(std::int64_t number, const char* noun) {
+  return fmt::format("{} {}{}", number, noun, number == 1 ? "" : "s");
+}
+
+void print_effects(const Diagnosis& diagnosis) {
+  Table table{
+      .header = {"images per device", "values per channel", "variance missed", "logits: noise",
+                 "train - eval", "loss in training", "in evaluation", "classes changed"},
+      .rows = {}};
+  for (const ImagesDiagnosis& images : diagnosis.by_images) {
+    if (images.impossible) continue;
+    table.rows.push_back(
+        {fmt::format("{}", images.together), fmt::format("{}", images.smallest().values),
+         format_number(100 * images.worst().missed, 1) + " %", format_number(images.logit_noise, 3),
+         format_number(images.logit_disparity, 3), format_number(images.loss, 4),
+         format_number(images.running_loss, 4), format_number(100 * images.changed, 1) + " %"});
+  }
+  fmt::print("{}\n", to_markdown(table));
+}
+
+void print_layers(const Diagnosis& diagnosis) {
+  for (const ImagesDiagnosis& images : diagnosis.by_images) {
+    Table table{.header = {fmt::format("{} per device", count(images.together, "image")),
+                           "values per channel", "between / within", "variance missed",
+                           "shift of the mean", "|log variance ratio|"},
+                .rows = {}};
+    for (const LayerNoise& layer : images.layers) {
+      table.rows.push_back(
+          {layer.layer, fmt::format("{}", layer.values), format_number(layer.ratio, 4),
+           format_number(100 * layer.missed, 1) + " %", format_number(layer.mean_shift, 3),
+           format_number(layer.log_var_ratio, 3)});
+    }
+    fmt::print("{}\n", to_markdown(table));
+  }
+}
+
+void print_verdicts(const Diagnosis& diagnosis) {
+  for (const ImagesDiagnosis& images : diagnosis.by_images) {
+    fmt::print("{} per device: {} ({})\n", count(images.together, "image"),
+               to_string(images.verdict), images.reason);
+  }
+}
+
+void print_report(const DiagnoseArguments& arguments, const Diagnosis& diagnosis) {
+  fmt::print("{} of {}x{}, {}\n", count(diagnosis.images, "training image"), diagnosis.size.height,
+             diagnosis.size.width, diagnosis.weights);
+  if (!diagnosis.shares_statistics()) {
+    fmt::print(
+        "nothing is shared: no layer of this network normalises by statistics of several images in "
+        "training, so there is nothing to synchronize\n");
+    return;
+  }
+  fmt::print("loss by statistics of all of them: {:.4f}\n\n", diagnosis.loss);
+  print_effects(diagnosis);
+  if (arguments.layers) print_layers(diagnosis);
+  print_verdicts(diagnosis);
+  if (arguments.top > 0) {
+    fmt::print("the layers that differ most between devices: -s 'bn.sync_layers={}'\n",
+               Json(layers_apart(diagnosis, static_cast<std::size_t>(arguments.top))).dump());
+  }
+  fmt::print("lockstep docs diagnose says how often such verdicts were right; {:.1f} s\n",
+             diagnosis.seconds);
+}
+
+// --- for programs ---
+
+Json to_json(const LayerNoise& layer) {
+  return {{"layer", layer.layer},
+          {"values", layer.values},
+          {"ratio", layer.ratio},
+          {"missed", layer.missed},
+          {"log_var_ratio", layer.log_var_ratio},
+          {"mean_shift", layer.mean_shift}};
+}
+
+Json to_json(const ImagesDiagnosis& images) {
+  Json layers = Json::array();
+  for (const LayerNoise& layer : images.layers) layers.push_back(to_json(layer));
+  const auto measured = [&](double value) {
+    return images.impossible ? Json(nullptr) : Json(value);
+  };
+  return {{"images_per_device", images.together},
+          {"verdict", to_string(images.verdict)},
+          {"reason", images.reason},
+          {"values", images.smallest().values},
+          {"missed", images.worst().missed},
+          {"logit_noise", measured(images.logit_noise)},
+          {"logit_disparity", measured(images.logit_disparity)},
+          {"changed", measured(images.changed)},
+          {"loss", measured(images.loss)},
+          {"running_loss", measured(images.running_loss)},
+          {"disparity", measured(images.disparity())},
+          {"layers", layers}};
+}
+
+Json to_json(const Diagnosis& diagnosis, int top) {
+  Json by_images = Json::array();
+  for (const ImagesDiagnosis& images : diagnosis.by_images) by_images.push_back(to_json(images));
+  return {{"images", diagnosis.images},
+          {"size", {diagnosis.size.height, diagnosis.size.width}},
+          {"weights", diagnosis.weights},
+          {"shares_statistics", diagnosis.shares_statistics()},
+          {"loss", diagnosis.loss},
+          {"by_images_per_device", by_images},
+          {"sync_layers", layers_apart(diagnosis, static_cast<std::size_t>(top))},
+          {"seconds", diagnosis.seconds}};
+}
+
+void declare_diagnose(Options& options, DiagnoseArguments& arguments) {
+  options
+      .add_config("TARGET", arguments.target,
+                  "configuration, run folder (its last checkpoint), or with -c any weights")
+      .takes("CONFIG|RUN|FILE")
+      .required();
+  options.add_config("-c,--config", arguments.config,
+                     "configuration of weights; default: the run's");
+  options
+      .add("--images-per-device", arguments.images_per_device,
+           "numbers of images that share statistics")
+      .takes("N,...")
+      .separated_by_commas();
+  options
+      .add("--images", arguments.images,
+           "training images to look at; default: 64, or twice the most per device")
+      .takes_count(2, 65536);
+  options.add_flag("--layers", arguments.layers, "also a table of every layer");
+  options
+      .add("--top", arguments.top,
+           "also the K layers that differ most between devices, for bn.sync_layers")
+      .takes_count(1, 65536);
+  options.add_devices();
+  options.add_overrides();
+  options.add_json();
+}
+
+int run_diagnose(const DiagnoseArguments& arguments) {
+  for (const std::int64_t images : arguments.images_per_device) {
+    if (images >= 1 && images <= 65536) continue;
+    throw ConfigError(
+        fmt::format("--images-per-device: expected integers from 1 to 65536, got {}", images));
+  }
+  const Diagnosis diagnosis = diagnose(request_of(arguments));
+  if (arguments.common.json) {
+    fmt::print("{}\n", json_text(to_json(diagnosis, arguments.top), 2));
+  } else {
+    print_report(arguments, diagnosis);
+  }
+  return kExitDone;
+}
+
+}  // namespace
+
+Command diagnose_command() {
+  return {.name = "diagnose",
+          .says = "Whether a training needs synchronized BatchNorm, from forward passes alone",
+          .page = "diagnose",
+          .examples = {{"lockstep diagnose data/configs/quickstart.toml --images-per-device 1,2,4",
+                        "before any training, from its initial weights"},
+                       {"lockstep diagnose runs/first --layers",
+                        "of a trained network, with every layer's figures"},
+                       {"lockstep diagnose runs/first/ckpt/last.safetensors -c "
+                        "data/configs/quickstart.toml --json",
+                        "weights from anywhere, with a configuration for the data"}},
+          .declare = declares(declare_diagnose, run_diagnose)};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,92 @@
+#pragma once
+// Whether a training needs synchronized BatchNorm, asked before it: a few images go forward through
+// the network, normalised by statistics of one, two, four ... of them at a time, and through the
+// same network as an evaluation after such a training would see them. Nothing is trained.
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "config/config.h"
+#include "train/diagnosis/statistics_noise.h"
+
+namespace lockstep {
+
+struct DiagnosisRequest {
+  Config config;
+  /// Loaded as far as its names fit; empty: as a training begins.
+  std::filesystem::path weights = {};
+  std::string device = {};  // one; empty: the first of default_devices()
+  std::vector<std::int64_t> images_per_device = {1, 2, 4, 8};
+  std::int64_t images = 0;  // to look at; 0: 64, or twice the most of images_per_device
+};
+
+/// What is said about a number of images per device.
+enum class SyncVerdict : std::uint8_t { kSynchronize, kNotNeeded, kCannotTell };
+constexpr auto names_of(SyncVerdict) {
+  return std::to_array<Named<SyncVerdict>>({{"synchronize", SyncVerdict::kSynchronize},
+                                            {"not needed", SyncVerdict::kNotNeeded},
+                                            {"cannot tell", SyncVerdict::kCannotTell}});
+}
+
+/// Statistics of so many images, as training by them would have them.
+struct ImagesDiagnosis {
+  std::int64_t together = 0;  // images
+  std::vector<LayerNoise> layers = {};
+  /// Whether a layer has one value per channel: then there is no training, and nothing below.
+  bool impossible = false;
+  double loss = 0;          // as training sees it: normalised by these statistics
+  double running_loss = 0;  // as evaluation sees it: by the running ones that they leave behind
+  /// Root mean square of the logits by these statistics minus those by all images', over the
+  /// standard deviation of the latter.
+  double logit_noise = 0;
+  /// The same of the logits by these statistics minus those by the running ones.
+  double logit_disparity = 0;
+  double changed = 0;  // share of positions at which the running ones change the class
+  SyncVerdict verdict = SyncVerdict::kCannotTell;
+  std::string reason = {};
+
+  double disparity() const { return loss - running_loss; }  // as StatisticsScores::loss
+  /// That misses most. REQUIRES: there are layers.
+  const LayerNoise& worst() const;
+  /// With the fewest values. REQUIRES: there are layers.
+  const LayerNoise& smallest() const;
+};
+
+struct Diagnosis {
+  Size size = {};                 // of images
+  std::int64_t images = 0;        // looked at
+  std::int64_t global_batch = 0;  // of the configuration; 0: it depends on the devices
+  std::string weights = {};       // where they come from
+  double loss = 0;                // by statistics of all images
+  /// In the order that was asked for. Layers are empty where no BatchNorm takes statistics in
+  /// training: nothing is shared then.
+  std::vector<ImagesDiagnosis> by_images = {};
+  double seconds = 0;
+
+  bool shares_statistics() const { return !by_images.empty() && !by_images.front().layers.empty(); }
+};
+
+/// Throws ConfigError where the training set has too few images for a number per device, or images
+/// of several sizes, DataError as a training, and ReplicaError.
+Diagnosis diagnose(const DiagnosisRequest& request);
+
+/// The layers whose statistics differ most from device to device, at the first number of images:
+/// by LayerNoise::ratio, at most `count` of them, for BatchNormOptions::sync_layers. The largest
+/// first; of equal ones the earlier.
+std::vector<std::string> layers_apart(const Diagnosis& diagnosis, std::size_t count);
+
+/// The share of the variance that statistics may miss before it can matter: their mean is then off by
+/// a quarter of a standard deviation. Two thirds of the least at which a comparison of
+/// docs/notes/experiments.md showed a difference; the share itself is off by a fifth by chance.
+inline constexpr double kMissed = 1.0 / 16;
+
+/// The rule (docs/do/diagnose.md has how often it was right): fills in verdict and reason.
+/// Statistics that miss less than kMissed in every layer are good enough. Where they miss more,
+/// those of one image are a function of that image, which the weights come to rely on and which
+/// evaluation does not have. Those of several depend on its chance neighbours: noise, which harms
+/// or regularises, and nobody can tell which. `global_batch`: 0: unknown.
+void judge(ImagesDiagnosis& images, std::int64_t global_batch);
+
+}  // namespace lockstep

@@ -1,0 +1,158 @@
+// What a diagnosis says of known slots, of networks, and what it decides.
+
+#include "train/diagnosis/diagnosis.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "lockstep/core/check.h"
+#include "train/runs.h"
+
+namespace lockstep {
+namespace {
+
+/// Images of two values each, in one channel: mean +- spread.
+PartMoments image(float mean, float spread) {
+  return {.count = 2, .mean = {mean}, .m2 = {2 * spread * spread}};
+}
+
+}  // namespace
+
+TEST_CASE("neighbours are put together as if their values were one image's") {
+  // 1, 3 | 5, 9 | 0, 0: the first four have mean 4.5 and deviations 3.5, 1.5, 0.5, 4.5.
+  const std::vector<PartMoments> images{image(2, 1), image(7, 2), image(0, 0)};
+  const auto pairs = merge_neighbours(images, 2);
+  REQUIRE(pairs.size() == 1);  // the third has no neighbour
+  CHECK(pairs[0].count == 4);
+  CHECK(pairs[0].mean[0] == 4.5F);
+  CHECK(pairs[0].m2[0] == 3.5F * 3.5F + 1.5F * 1.5F + 0.5F * 0.5F + 4.5F * 4.5F);
+  CHECK(merge_neighbours(images, 1).size() == 3);
+  CHECK_THROWS_WITH_AS(merge_neighbours(images, 0), doctest::Contains("at least one part"), Error);
+}
+
+TEST_CASE("what statistics of one and of two images miss of four, by hand") {
+  // Means 0, 2, 0, 2 of unbiased variance 4/3, variances 1, together 7/3.
+  const std::vector<PartMoments> images{image(0, 1), image(2, 1), image(0, 1), image(2, 1)};
+  const LayerNoise one = noise_of(images, 1, 0);
+  CHECK(one.values == 2);
+  CHECK(one.ratio == doctest::Approx(4.0 / 3));
+  CHECK(one.missed == doctest::Approx(4.0 / 7));
+  CHECK(one.mean_shift == doctest::Approx(std::sqrt(4.0 / 7)));
+  CHECK(one.log_var_ratio == doctest::Approx(std::log(2.0)));
+  // Two at random have means of variance 2/3 and see the rest. These neighbours are as all four.
+  const LayerNoise two = noise_of(images, 2, 0);
+  CHECK(two.values == 4);
+  CHECK(two.ratio == doctest::Approx(2.0 / 5));
+  CHECK(two.missed == doctest::Approx(2.0 / 7));
+  CHECK(two.log_var_ratio == doctest::Approx(0));
+}
+
+TEST_CASE("channels count alike, one without variance for nothing") {
+  const auto two_channels = [](float mean) {
+    return PartMoments{.count = 2, .mean = {mean, 5}, .m2 = {2, 0}};
+  };
+  const std::vector<PartMoments> images{two_channels(0), two_channels(2)};
+  // b = 2, w = 1 in the first channel.
+  CHECK(noise_of(images, 1, 1e-9).missed == doctest::Approx(2.0 / 3 / 2));
+  CHECK(noise_of(images, 1, 1e-9).ratio == doctest::Approx(2.0 / 2));
+}
+
+TEST_CASE("the rule: missed variance first, then whether an image is alone") {
+  const auto judged = [](std::int64_t together, double missed, std::int64_t global_batch) {
+    ImagesDiagnosis images{.together = together,
+                           .layers = {{.layer = "a", .values = 9, .missed = missed / 2},
+                                      {.layer = "b", .values = 4, .missed = missed}}};
+    judge(images, global_batch);
+    return images;
+  };
+  CHECK(judged(1, 0.063, 8).verdict == SyncVerdict::kSynchronize);
+  CHECK(judged(1, 0.063, 8).reason.find("misses 6.3 % of the variance at b") != std::string::npos);
+  CHECK(judged(2, 0.063, 8).verdict == SyncVerdict::kCannotTell);
+  CHECK(judged(2, 0.063, 0).verdict == SyncVerdict::kCannotTell);
+  CHECK(judged(1, 0.062, 8).verdict == SyncVerdict::kNotNeeded);
+  CHECK(judged(2, 0.062, 8).verdict == SyncVerdict::kNotNeeded);
+  CHECK(judged(8, 0.9, 8).verdict == SyncVerdict::kNotNeeded);
+  ImagesDiagnosis none{
+      .together = 1, .layers = {{.layer = "pool", .values = 1}}, .impossible = true};
+  judge(none, 8);
+  CHECK(none.verdict == SyncVerdict::kSynchronize);
+  CHECK(none.reason.find("pool has one value") != std::string::npos);
+}
+
+TEST_CASE("statistics that training settles at: means of means and of unbiased variances") {
+  const std::vector<PartMoments> images{image(0, 1), image(3, 2)};
+  const BatchNormStatistics settled = settled_statistics(images);
+  CHECK(settled.mean[0] == 1.5F);
+  CHECK(settled.var[0] == (2.0F + 8.0F) / 2);  // m2 over one degree of freedom
+}
+
+TEST_CASE("a diagnosis: all images at a time are no noise, one is more than four") {
+  const test::Runs runs;
+  DiagnosisRequest request{.config = runs.request("a").config, .device = "cpu:1"};
+  request.images_per_device = {1, 4};
+  request.images = 12;
+  const Diagnosis diagnosis = diagnose(request);
+  CHECK(diagnosis.images == 12);
+  CHECK(diagnosis.global_batch == 6);
+  CHECK(diagnosis.shares_statistics());
+  REQUIRE(diagnosis.by_images.size() == 2);
+  const ImagesDiagnosis &one = diagnosis.by_images[0], &four = diagnosis.by_images[1];
+  REQUIRE(one.layers.size() == 6);
+  CHECK(one.layers[0].layer == "encoder.0.0.bn");
+  CHECK(one.layers[0].values == 32 * 32);
+  CHECK(four.layers[0].values == 4 * 32 * 32);
+  CHECK(one.layers[0].mean_shift > four.layers[0].mean_shift);
+  CHECK(one.logit_noise > four.logit_noise);
+  CHECK(four.logit_noise > 0);
+  CHECK(one.logit_disparity > four.logit_disparity);
+}
+
+TEST_CASE("a diagnosis does not depend on threads, nor on what the training asks of its devices") {
+  const test::Runs runs;
+  const auto diagnosis_of = [&](std::vector<std::string> overrides) {
+    DiagnosisRequest request{.config = runs.request("a", std::move(overrides)).config};
+    request.device = "cpu:1";
+    request.images_per_device = {2};
+    request.images = 6;
+    return diagnose(request).by_images[0];
+  };
+  const ImagesDiagnosis local = diagnosis_of({});
+  const ImagesDiagnosis sync =
+      diagnosis_of({"bn.mode=sync", "bn.sync_group=2", "batch.accumulate=2", "data.workers=0"});
+  CHECK(local.logit_disparity == sync.logit_disparity);
+  CHECK(local.running_loss == sync.running_loss);
+  CHECK(local.layers[3].ratio == sync.layers[3].ratio);
+}
+
+TEST_CASE("the layers that differ most come first, each once") {
+  Diagnosis diagnosis;
+  CHECK(layers_apart(diagnosis, 3).empty());
+  diagnosis.by_images.resize(1);
+  diagnosis.by_images[0].layers = {{.layer = "a", .ratio = 1},
+                                   {.layer = "b", .ratio = 3},
+                                   {.layer = "b", .ratio = 2},
+                                   {.layer = "c", .ratio = 1}};
+  CHECK(layers_apart(diagnosis, 2) == std::vector<std::string>{"b", "a"});
+  CHECK(layers_apart(diagnosis, 9) == std::vector<std::string>{"b", "a", "c"});
+}
+
+TEST_CASE("nothing is shared where images are normalised one by one, or by loaded statistics") {
+  const test::Runs runs;
+  for (const char* mode : {"bn.mode=layer", "bn.mode=instance", "bn.mode=frozen"}) {
+    CAPTURE(mode);
+    DiagnosisRequest request{.config = runs.request("a", {mode}).config, .device = "cpu:1"};
+    request.images_per_device = {1};
+    CHECK_FALSE(diagnose(request).shares_statistics());
+  }
+}
+
+TEST_CASE("too few images for a number per device are an error that says how many it takes") {
+  const test::Runs runs;
+  DiagnosisRequest request{.config = runs.request("a").config, .device = "cpu:1"};
+  request.images_per_device = {8};  // of 14 training images
+  CHECK_THROWS_WITH_AS(diagnose(request), doctest::Contains("16 images, and there are 14"),
+                       ConfigError);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,140 @@
+// bn.eval_stats = "batch", the train/eval disparity, and what it says a bad validation comes from.
+
+#include "run/disparity.h"
+
+#include <doctest/doctest.h>
+
+#include "lockstep/core/check.h"
+#include "support/check_contains.h"
+#include "train/evaluator.h"
+#include "train/runs.h"
+
+namespace lockstep {
+namespace {
+
+using json = nlohmann::json;
+using test::check_contains;
+using test::lines_of;
+using test::Runs;
+
+StatisticsScores scores(double running, double batch, std::optional<double> precise) {
+  return {.score_name = "mIoU",
+          .together = 1,
+          .running_score = running,
+          .batch_score = batch,
+          .running_loss = 1.5,
+          .batch_loss = 0.5,
+          .precise_score = precise};
+}
+
+}  // namespace
+
+TEST_CASE("statistics or weights: precise statistics decide, where batches do better at all") {
+  CHECK(fault_of(scores(20, 20.9, {})) == ValidationFault::kNoStatistics);
+  CHECK(fault_of(scores(20, 12, 30)) == ValidationFault::kNoStatistics);
+  CHECK(fault_of(scores(20, 28, {})) == ValidationFault::kUnknown);
+  CHECK(fault_of(scores(20, 28, 24)) == ValidationFault::kStatistics);
+  CHECK(fault_of(scores(20, 28, 23.9)) == ValidationFault::kWeights);
+  check_contains(explain(scores(20, 28, 27)), "evaluate with bn.eval_stats = \"precise\"");
+  check_contains(explain(scores(20, 28, 21)), "synchronize (bn.mode = \"sync\")");
+  check_contains(explain(scores(20, 28, 21)), "statistics of 1 image give mIoU 28.00");
+  CHECK(scores(20, 28, 21).score() == 8);
+  CHECK(scores(20, 28, 21).loss() == -1);
+}
+
+TEST_CASE("every evaluation of a training gives its disparity, the last one its cause") {
+  const Runs runs;
+  const TrainSummary summary = train(runs.request("a", {"run.eval_disparity=true"}));
+  REQUIRE(summary.other_stats.size() == 2);
+  const Evaluation& batch = summary.other_stats[0];
+  CHECK(batch.eval_stats == EvalStats::kBatch);
+  CHECK(batch.together == 2);  // 6 images on 4 devices: 2, 2, 2, 0
+  CHECK(batch.images == 5);
+  CHECK(summary.other_stats[1].eval_stats == EvalStats::kPrecise);
+  std::vector<int> steps;
+  json end;
+  for (const json& event : lines_of(runs.folder("a").events())) {
+    if (event.at("type") == "end") end = event.at("summary").at("disparity");
+    if (event.at("type") != "eval" || event.at("eval_stats") != "batch") continue;
+    steps.push_back(event.at("step"));
+    CHECK(event.at("together") == 2);
+    CHECK(event.at("disparity").contains("mIoU"));
+  }
+  CHECK(steps == std::vector<int>{4, 8, 10});
+  CHECK(end.at("loss").get<double>() == *batch.loss - *summary.evaluation.loss);
+  CHECK(end.at("mIoU").get<double>() == *batch.metrics.m_iou - *summary.evaluation.metrics.m_iou);
+  const TrainSummary read = read_summary(runs.folder("a").root).value();
+  const auto scores = compare_statistics({&read, 1});
+  REQUIRE(scores);
+  CHECK(explain(*scores) == end.at("text"));
+  CHECK(test::read_text(runs.folder("a").log()).find(explain(*scores)) != std::string::npos);
+}
+
+TEST_CASE("asking for the disparity changes no bit of a training") {
+  const Runs runs;
+  train(runs.request("a"));
+  train(runs.request("b", {"run.eval_disparity=true"}));
+  test::check_same_run(runs.folder("a"), runs.folder("b"));
+}
+
+TEST_CASE("norms without running statistics have no disparity") {
+  const Runs runs;
+  for (const char* mode : {"bn.mode=layer", "bn.track_running_stats=false"}) {
+    CAPTURE(mode);
+    const auto summary =
+        train(runs.request(mode, {mode, "run.eval_disparity=true", "run.max_iters=1"}));
+    CHECK(summary.other_stats.empty());
+    CHECK_FALSE(compare_statistics({&summary, 1}));
+  }
+}
+
+TEST_CASE("eval_stats batch: a run's checkpoint gives what training said, on any devices") {
+  const Runs runs;
+  const TrainSummary summary = train(runs.request("a", {"bn.eval_stats=batch"}));
+  CHECK(summary.evaluation.together == 2);
+  for (const char* devices : {"cpu:4", "cpu:1", "cpu:3"}) {
+    const EvalReport report = evaluate_checkpoint({runs.folder("a").root, {}, {}, devices});
+    CHECK(report.evaluation.confusion == summary.evaluation.confusion);
+    CHECK(report.evaluation.together == 2);
+    CHECK(json::parse(to_json(report)).at("together") == 2);
+  }
+}
+
+TEST_CASE("eval_stats batch: all images together are what sync would normalise") {
+  const Runs runs;
+  // Without running statistics an evaluation normalises each batch of one image by itself.
+  const TrainSummary trained = train(runs.request("a", {"run.max_iters=2", "bn.mode=sync"}));
+  const auto with = [&](const std::string& images) {
+    return evaluate_checkpoint({runs.folder("a").root,
+                                {},
+                                {"bn.eval_stats=batch", "bn.eval_images=" + images},
+                                "cpu:2"})
+        .evaluation;
+  };
+  const Evaluation untracked =
+      train(runs.request("b", {"run.max_iters=2", "bn.mode=sync", "bn.track_running_stats=false"}))
+          .evaluation;
+  CHECK(with("1").loss == untracked.loss);
+  CHECK(with("1").confusion == untracked.confusion);
+  CHECK(with("1").loss != with("5").loss);
+  CHECK(with("5").loss == with("100").loss);  // there are five
+  CHECK(with("3").together == 3);
+  CHECK(with("3").loss == with("5").loss);  // no batch has fewer than asked for: one of all five
+  CHECK(with("2").loss != with("3").loss);  // 0, 2, 4 and 1, 3
+  CHECK(with("5").loss != trained.evaluation.loss);
+}
+
+TEST_CASE("images that share statistics in training: of a device, a group, a slice or all") {
+  const Runs runs;
+  const auto together = [&](std::vector<std::string> overrides, int devices) {
+    return runs.request("a", std::move(overrides)).config.images_together(devices);
+  };
+  CHECK(together({"batch.global=8"}, 4) == 2);
+  CHECK(together({"batch.global=6"}, 4) == 2);
+  CHECK(together({"batch.global=8", "batch.accumulate=2"}, 4) == 1);
+  CHECK(together({"batch.global=8", "bn.mode=sync"}, 4) == 8);
+  CHECK(together({"batch.global=8", "bn.mode=sync", "bn.sync_group=2"}, 4) == 4);
+  CHECK(together({"batch.global=8", "bn.mode=ghost", "bn.virtual_devices=2"}, 1) == 4);
+}
+
+}  // namespace lockstep
