@@ -69,6 +69,13 @@ void check_loading(const DataOptions& data) {
   }
 }
 
+void check_places(const std::vector<std::int64_t>& places, std::int64_t count) {
+  const bool inside = places.empty() || (places.front() >= 0 && places.back() < count);
+  LOCKSTEP_CHECK(inside && std::is_sorted(places.begin(), places.end()),
+                 "LoaderOptions::own_places must give rising places of a batch of ", count,
+                 ", from 0 to ", count - 1);
+}
+
 std::int64_t count_batches(const LoaderOptions& options, std::int64_t samples) {
   const std::int64_t rest = options.drop_last ? 0 : options.batch - 1;
   const std::int64_t count = (samples + rest) / options.batch;
@@ -166,8 +173,9 @@ TrainLoader::Impl::Impl(const DataOptions& data_options, const LoaderOptions& lo
       position_(loader_options.first_batch),
       next_batch_(loader_options.first_batch) {
   check_loading(data_);
-  LOCKSTEP_CHECK(options_.batch > 0 && options_.first_batch >= 0, "a batch of ", options_.batch,
-                 " from ", options_.first_batch);
+  LOCKSTEP_CHECK(options_.batch > 0 && options_.first_batch >= 0 && options_.prefetch >= 0,
+                 "a batch of ", options_.batch, " from ", options_.first_batch, ", ",
+                 options_.prefetch, " ahead: expected at least 1, 0 and 0");
   batches_per_epoch = count_batches(options_, store_.size());
   size = batch_size(data_, store_);
   // Before any thread starts: a vector that grows would move what a thread uses.
@@ -256,6 +264,7 @@ void TrainLoader::Impl::open_batch(Slot& slot) {
   batch.own_places_only = options_.own_places != nullptr;
   if (options_.own_places) {
     slot.places = options_.own_places(count);
+    check_places(slot.places, count);
   } else {
     slot.places.resize(static_cast<std::size_t>(count));
     std::iota(slot.places.begin(), slot.places.end(), 0);

@@ -12,6 +12,7 @@
 
 #include "lockstep/core/check.h"
 #include "lockstep/nn/predictor.h"
+#include "step/misuse_table.h"
 #include "step/toy_training.h"
 #include "support/check_contains.h"
 #include "support/errors.h"
@@ -20,7 +21,6 @@
 namespace lockstep::test {
 namespace {
 
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 /// What a run consists of on every rank.

@@ -5,42 +5,16 @@
 
 #include <doctest/doctest.h>
 
-#include <cmath>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "lockstep/lockstep.h"
-#include "support/devices.h"
-#include "support/errors.h"
+#include "step/misuse_table.h"
 #include "support/with_timeout.h"
 
 namespace lockstep::test {
 namespace {
-
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-constexpr std::int64_t kHuge = std::numeric_limits<std::int64_t>::max();
-
-struct Misuse {
-  const char* what;
-  std::function<void()> make;
-};
-
-void check_throw(const std::vector<Misuse>& all) {
-  for (const Misuse& misuse : all) {
-    CAPTURE(std::string(misuse.what));
-    std::exception_ptr thrown;
-    try {
-      misuse.make();
-    } catch (...) {
-      thrown = std::current_exception();
-    }
-    CHECK(is_a<std::exception>(thrown));
-    CHECK(text_of(thrown).size() > 10);
-  }
-}
 
 /// A network that is being declared.
 struct Declared {
@@ -58,20 +32,6 @@ Misuse declaration(const char* what, const std::function<void(NetworkBuilder&, V
             declare(declared.net, declared.x);
           }};
 }
-
-/// A network that is there.
-struct Built {
-  std::unique_ptr<Backend> backend = cpu(1);
-  ParameterStore store;
-  std::unique_ptr<Network> network;
-
-  explicit Built(bool training = true) {
-    NetworkBuilder net(*backend, store);
-    Value* x = net.input({2, 8, 8, 4});
-    network =
-        net.build(net.conv2d(x, "c", {.out_channels = 3, .bias = true}), {.training = training});
-  }
-};
 
 /// A loss against an output of 3 classes.
 Misuse loss_mistake(const char* what, const Loss& loss) {
@@ -339,95 +299,6 @@ TEST_CASE("misuse of losses throws") {
          Built built;
          make_element_node({"out", *built.network, 0}, 1, nullptr);
        }},
-  });
-}
-
-TEST_CASE("misuse of data sets, loaders, weights and predictors throws") {
-  const auto streets = [](const std::function<void(DataOptions&)>& change) {
-    DataOptions options;
-    options.layout = "streets";
-    options.size = {16, 16};
-    options.train_images = 4;
-    options.val_images = 2;
-    change(options);
-    return options;
-  };
-  const auto made = [&](const char* what, const std::function<void(DataOptions&)>& change) {
-    return Misuse{what, [=] { make_dataset(streets(change), Split::kTrain, 0); }};
-  };
-  const auto loader = [&](const char* what, const LoaderOptions& options) {
-    return Misuse{what, [=] { TrainLoader(streets([](DataOptions&) {}), options).next(); }};
-  };
-  const Model model = [](NetworkBuilder& net, Value* x, const NormLayer&) -> Outputs {
-    return {{"out", net.conv2d(x, "c", {.out_channels = 2})}};
-  };
-  const auto weights = [] {
-    HostTensor weight{"F32", {2, 3, 1, 1}, std::vector<std::byte>(24)};
-    return TensorMap{{"c.weight", weight}};
-  };
-  const std::vector<float> pixels(2 * 4 * 4 * 3);
-  check_throw({
-      made("a table of layouts that is null", [](DataOptions& o) { o.layouts = nullptr; }),
-      made("a layout that is not there", [](DataOptions& o) { o.layout = "no such"; }),
-      made("no root", [](DataOptions& o) { o.layout = "folder", o.num_classes = 2; }),
-      made("no classes", [](DataOptions& o) { o.layout = "folder"; }),
-      made("negative classes", [](DataOptions& o) { o.num_classes = -1; }),
-      made("too many classes", [](DataOptions& o) { o.num_classes = 1 << 30; }),
-      made("images without height",
-           [](DataOptions& o) {
-             o.size = {0, 8};
-           }),
-      made("images of negative width",
-           [](DataOptions& o) {
-             o.size = {8, -8};
-           }),
-      made("no images", [](DataOptions& o) { o.train_images = 0; }),
-      made("a mean that is no number",
-           [](DataOptions& o) {
-             o.mean = {kNaN, 0, 0};
-           }),
-      made("a deviation of 0",
-           [](DataOptions& o) {
-             o.std = {1, 0, 1};
-           }),
-      made("negative workers", [](DataOptions& o) { o.workers = -1; }),
-      made("a negative cache", [](DataOptions& o) { o.cache_mb = -1; }),
-      made("resized to nothing",
-           [](DataOptions& o) {
-             o.resize = Size{0, 0};
-           }),
-      loader("a batch of nothing", {.batch = 0}),
-      loader("a batch of more samples than there are", {.batch = 5}),
-      loader("a negative position", {.batch = 2, .first_batch = -1}),
-      {"rank 2 of 2", [] { DistributedSampler(4, {.ranks = 2, .rank = 2}); }},
-      {"no ranks", [] { DistributedSampler(4, {.ranks = 0}); }},
-      {"no samples", [] { DistributedSampler(0, {}); }},
-      {"weights of a file that is not there", [] { load_weights("/no/such/file.pth"); }},
-      {"weights of a folder", [] { load_weights("/"); }},
-      {"weights into a folder that is not there",
-       [&] { save_safetensors("/no/such/folder/w.safetensors", weights()); }},
-      {"a tensor of fewer bytes than its shape",
-       [] {
-         save_safetensors("/dev/null/w", {{"w", {"F32", {4}, {}}}});
-       }},
-      {"a predictor of no model", [&] { Predictor(nullptr, weights()); }},
-      {"a predictor of another output",
-       [&] {
-         Predictor(model, weights(), {.output = "aux"}).predict(pixels, {2, 4, 4, 3});
-       }},
-      {"a prediction without weights",
-       [&] {
-         Predictor(model, {}).predict(pixels, {2, 4, 4, 3});
-       }},
-      {"a prediction of fewer pixels",
-       [&] {
-         Predictor(model, weights()).predict(pixels, {3, 4, 4, 3});
-       }},
-      {"a prediction of other channels",
-       [&] {
-         Predictor(model, weights()).predict(pixels, {2, 4, 6, 2});
-       }},
-      {"a prediction of no shape", [&] { Predictor(model, weights()).predict({}, {}); }},
   });
 }
 

@@ -84,6 +84,8 @@ BatchNormState& ParameterStore::batch_norm(const std::string& name, std::int64_t
   }
   LOCKSTEP_CHECK(!allocated_, "no running statistics ", name,
                  ": a network that shares them must be built from the same configuration");
+  LOCKSTEP_CHECK(channels > 0 && !name.empty(), "running statistics '", name,
+                 "': expected a name and at least 1 channel, got ", channels);
   batch_norms_.push_back(std::make_unique<BatchNormState>());
   batch_norms_.back()->name = name;
   batch_norms_.back()->channels = channels;
@@ -131,6 +133,7 @@ float* ParameterStore::grads_of_part(std::size_t part) const {
 }
 
 void ParameterStore::reserve_gradient_parts(Backend& backend, std::size_t parts) {
+  LOCKSTEP_CHECK(allocated_, "gradient parts of a store without memory: allocate it first");
   while (other_grads_.size() + 1 < parts) {
     other_grads_.push_back(backend.allocate(static_cast<std::size_t>(elements_) * sizeof(float)));
   }

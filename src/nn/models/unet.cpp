@@ -54,6 +54,9 @@ Outputs declare(const UnetOptions& options, NetworkBuilder& net, Value* x, const
 }  // namespace
 
 std::int64_t unet_size_divisor(const UnetOptions& options) {
+  if (options.depth < 1 || options.depth > 16) {
+    throw ConfigError(concat("unet: expected 1 <= depth <= 16, got ", options.depth));
+  }
   return std::int64_t{1} << (options.depth - 1);
 }
 
