@@ -106,6 +106,8 @@ TEST_CASE("a diagnosis: all images at a time are no noise, one is more than four
   CHECK(one.logit_noise > four.logit_noise);
   CHECK(four.logit_noise > 0);
   CHECK(one.logit_disparity > four.logit_disparity);
+  // Running statistics that have settled are nearly those of all images.
+  CHECK(four.logit_disparity < 1.5 * four.logit_noise);
 }
 
 TEST_CASE("a diagnosis does not depend on threads, nor on what the training asks of its devices") {
