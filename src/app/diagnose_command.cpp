@@ -208,7 +208,7 @@ Command diagnose_command() {
           .page = "diagnose",
           .examples = {{"lockstep diagnose data/configs/quickstart.toml --images-per-device 1,2,4",
                         "before any training, from its initial weights"},
-                       {"lockstep diagnose runs/first --layers",
+                       {"lockstep diagnose runs/first --layers --images-per-device 1,2,4",
                         "of a trained network, with every layer's figures"},
                        {"lockstep diagnose runs/first/ckpt/last.safetensors -c "
                         "data/configs/quickstart.toml --json",

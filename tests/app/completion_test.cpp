@@ -40,7 +40,7 @@ Offered complete(const Words& typed) {
 
 TEST_CASE("completion: subcommands and options, with what they do") {
   CHECK(complete({""}).has("train"));
-  CHECK(complete({"d"}).words == Words{"data", "doctor", "docs"});
+  CHECK(complete({"d"}).words == Words{"data", "diagnose", "doctor", "docs"});
   CHECK(test::run_lockstep({"__complete", "--v"}).out ==
         "none\n--version\tDisplay program version information and exit\n");
   CHECK(complete({"train", "--res"}).words == Words{"--resume"});
