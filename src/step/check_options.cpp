@@ -1,5 +1,6 @@
 #include "step/check_options.h"
 
+#include <algorithm>
 #include <cmath>
 #include <unordered_set>
 
@@ -68,6 +69,18 @@ std::string sharing_obstacle(const Network& network) {
   return {};
 }
 
+// The hook's ranks read the gradients of the others where they lie.
+void check_gradient_hook(const DataParallelOptions& options) {
+  const Device& first = options.devices.front();
+  const bool apart = first.kind == DeviceKind::kCuda &&
+                     std::any_of(options.devices.begin(), options.devices.end(),
+                                 [&](const Device& d) { return d.ordinal != first.ordinal; });
+  if (!options.on_gradients || !apart) return;
+  throw ConfigError(
+      "DataParallelOptions::on_gradients works on CPU devices and on replicas of one GPU in each "
+      "process, and these are several GPUs; use one, such as cuda:0x4, or give no hook");
+}
+
 }  // namespace
 
 void check_options(const DataParallelOptions& options) {
@@ -83,6 +96,7 @@ void check_options(const DataParallelOptions& options) {
           options.input.batch(), " micro-batches of a batch of ", options.input.batch(), ", got ",
           options.accumulate);
   check_losses(options);
+  check_gradient_hook(options);
   check_optimizer(options.optimizer, options.parameter_groups);
   check_clipping(options.gradient_clipping);
   if (!(options.average_decay >= 0 && options.average_decay < 1)) {

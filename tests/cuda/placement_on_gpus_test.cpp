@@ -46,7 +46,7 @@ TEST_CASE("placement: hard pixels are those of the batch on several GPUs") {
   for (const int ranks : {2, 3, 11}) CHECK((trained_in_steps(hard(ranks, 2)) == whole));
 }
 
-TEST_CASE("placement: a gradient hook on several GPUs, with and without peer access") {
+TEST_CASE("placement: a gradient hook on replicas of one GPU; several are refused") {
   const auto hooked = [](int ranks, int gpus) {
     DataParallelOptions options = placed_on_gpus(ranks, gpus);
     options.on_gradients = [](std::span<const NamedGradient> gradients) {
@@ -56,14 +56,12 @@ TEST_CASE("placement: a gradient hook on several GPUs, with and without peer acc
     };
     return options;
   };
-  fake_runtime::use({.devices = 1});
+  fake_runtime::use({.devices = 2});
   const Placed whole = trained_in_steps(hooked(1, 1));
   CHECK_FALSE((trained_in_steps(placed_on_gpus(1, 1)) == whole));
-  for (const bool peer_access : {true, false}) {
-    CAPTURE(peer_access);
-    fake_runtime::use({.devices = 2, .peer_access = peer_access});
-    CHECK((trained_in_steps(hooked(3, 2)) == whole));
-  }
+  CHECK((trained_in_steps(hooked(3, 1)) == whole));
+  CHECK_THROWS_WITH_AS(DataParallel(hooked(3, 2)), doctest::Contains("these are several GPUs"),
+                       ConfigError);
 }
 
 // More weights than gradients are brought within reach, in the first step already.

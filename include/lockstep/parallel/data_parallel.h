@@ -126,8 +126,8 @@ struct DataParallelOptions {
   /// (DataParallel::placement_obstacle); of several processes each must make the same changes. Not
   /// called where a step is left out or its loss is not finite. Runs on the thread of a replica,
   /// while the others wait; what it throws is final, as a failure in a step. Null: nothing is
-  /// copied and nobody waits. On GPUs gradients pass through the host, which takes a step longer
-  /// than the sum itself; not with `cuda_graph`.
+  /// copied and nobody waits. On a GPU gradients pass through the host, which takes a step longer
+  /// than the sum itself; not with `cuda_graph`, and not with replicas on several GPUs.
   GradientHook on_gradients = nullptr;
   GradientClipping gradient_clipping = {};
   /// In [0, 1). Not 0: beside the weights w there is an exponential moving average a of them
