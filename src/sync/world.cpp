@@ -73,7 +73,7 @@ RankLayout make_rank_layout(World& world, std::span<const Device> devices) {
   for (const Bytes& theirs : world.all_gather(std::as_bytes(devices))) {
     const std::size_t before = layout.devices.size();
     layout.devices.resize(before + theirs.size() / sizeof(Device));
-    std::memcpy(layout.devices.data() + before, theirs.data(), theirs.size());
+    if (!theirs.empty()) std::memcpy(&layout.devices[before], theirs.data(), theirs.size());
     layout.first.push_back(static_cast<int>(layout.devices.size()));
   }
   return layout;
