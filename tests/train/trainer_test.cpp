@@ -418,13 +418,13 @@ TEST_CASE("a log that cannot be written ends the run by what the system said") {
   fs::create_directories(folder.root);
   fs::create_symlink("/dev/full", folder.log());
   RunLog log(folder, Console::kQuiet);
-  for (const auto& write : std::vector<std::function<void()>>{
-           [&] { log.warning("text"); }, [&] { log.record_error("text"); }}) {
-    CHECK_THROWS_WITH_AS(write(),
-                         doctest::Contains(("cannot write " + folder.log().string() +
-                                            ": No space left on device")
-                                               .c_str()),
-                         Error);
+  for (const auto& write : std::vector<std::function<void()>>{[&] { log.warning("text"); },
+                                                              [&] { log.record_error("text"); }}) {
+    CHECK_THROWS_WITH_AS(
+        write(),
+        doctest::Contains(
+            ("cannot write " + folder.log().string() + ": No space left on device").c_str()),
+        Error);
   }
   const RunFolder missing{runs.path() / "missing"};
   CHECK_THROWS_WITH_AS(RunLog(missing, Console::kQuiet), doctest::Contains("No such file"), Error);

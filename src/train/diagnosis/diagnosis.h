@@ -77,8 +77,8 @@ Diagnosis diagnose(const DiagnosisRequest& request);
 /// first; of equal ones the earlier.
 std::vector<std::string> layers_apart(const Diagnosis& diagnosis, std::size_t count);
 
-/// The share of the variance that statistics may miss before it can matter: their mean is then off by
-/// a quarter of a standard deviation. Two thirds of the least at which a comparison of
+/// The share of the variance that statistics may miss before it can matter: their mean is then off
+/// by a quarter of a standard deviation. Two thirds of the least at which a comparison of
 /// docs/notes/experiments.md showed a difference; the share itself is off by a fifth by chance.
 inline constexpr double kMissed = 1.0 / 16;
 
