@@ -16,11 +16,6 @@ bool has(const std::vector<std::string>& modes, BatchNormMode mode) {
   return std::find(modes.begin(), modes.end(), to_string(mode)) != modes.end();
 }
 
-bool overrides_key(const std::vector<std::string>& overrides, const std::string& key) {
-  return std::any_of(overrides.begin(), overrides.end(),
-                     [&](const std::string& text) { return text.starts_with(key + "="); });
-}
-
 /// A slice of mode `ghost` takes the place of a device: one device, as many slices as there are
 /// devices, the same global batch.
 PlannedCell cell_of_mode(const CellRequest& request, const Config& config,
@@ -137,6 +132,11 @@ std::vector<PlannedCell> cells_of_curve(const CellRequest& request, const Config
 }
 
 }  // namespace
+
+bool overrides_key(const std::vector<std::string>& overrides, const std::string& key) {
+  return std::any_of(overrides.begin(), overrides.end(),
+                     [&](const std::string& text) { return text.starts_with(key + "="); });
+}
 
 std::vector<PlannedCell> plan_cells(const CellRequest& request, const Config& config) {
   if (!request.images.empty()) return cells_of_curve(request, config);

@@ -24,6 +24,9 @@ struct CellRequest {
   int devices = 1;                          // of all processes
 };
 
+/// Whether one of "key=value" is of this key.
+bool overrides_key(const std::vector<std::string>& overrides, const std::string& key);
+
 /// In the order of the modes, then of the images. Throws ConfigError when images do not fit the
 /// batch and the devices, or a mode, a key or the processes do not go with a curve.
 std::vector<PlannedCell> plan_cells(const CellRequest& request, const Config& config);

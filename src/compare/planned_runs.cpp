@@ -29,11 +29,6 @@ std::string single_device(const Device& device) {
   return device.kind == DeviceKind::kCpu ? "cpu:1" : "cuda:" + std::to_string(device.ordinal);
 }
 
-bool overrides_key(const std::vector<std::string>& overrides, const std::string& key) {
-  return std::any_of(overrides.begin(), overrides.end(),
-                     [&](const std::string& text) { return text.starts_with(key + "="); });
-}
-
 std::vector<std::string> modes_of(const CompareRequest& request) {
   std::vector<std::string> modes = request.modes;
   if (modes.empty()) {

@@ -76,12 +76,6 @@ inline std::string describe(const Limits& limits, const char* kind) {
   return text;
 }
 
-inline bool contains(const Limits& limits, double value) {
-  const bool low = limits.above ? value > limits.lo : value >= limits.lo;
-  const bool high = limits.below ? value < limits.hi : value <= limits.hi;
-  return std::isfinite(value) && low && high;
-}
-
 /// Numbers of an array of `count` numbers (0: any) within `limits`; nullopt when it is not one.
 inline std::optional<std::vector<double>> number_list(const toml::node& node, std::size_t count,
                                                       const Limits& limits) {

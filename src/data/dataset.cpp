@@ -1,7 +1,6 @@
 #include "lockstep/data/dataset.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <type_traits>
 #include <utility>
@@ -93,11 +92,7 @@ struct NumberCheck {
 
  private:
   static void check(const char* key, double value, const Limits& in) {
-    const bool above = in.above ? value > in.lo : value >= in.lo;
-    if (std::isfinite(value) && above && value <= in.hi) return;
-    throw ConfigError(concat("DataOptions::", key, " must be ", in.above ? "above " : "at least ",
-                             in.lo, std::isinf(in.hi) ? "" : concat(" and at most ", in.hi),
-                             ", is ", value));
+    check_number(concat("DataOptions::", key), value, in);
   }
 };
 

@@ -64,9 +64,6 @@ void check_loading(const DataOptions& data) {
   if (!(augment.hflip >= 0 && augment.hflip <= 1)) {
     throw ConfigError(concat("data.augment.hflip = ", augment.hflip, ": expected a probability"));
   }
-  if (data.workers < 0 || data.workers > 256) {
-    throw ConfigError(concat("data.workers = ", data.workers, ": expected 0..256"));
-  }
 }
 
 void check_places(const std::vector<std::int64_t>& places, std::int64_t count) {

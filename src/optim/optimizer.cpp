@@ -1,20 +1,11 @@
 #include "lockstep/optim/optimizer.h"
 
-#include <cmath>
 #include <set>
 
 #include "lockstep/core/check.h"
 
 namespace lockstep {
 namespace {
-
-void check_number(const std::string& what, double value, const Limits& limits) {
-  const bool within = limits.below ? value < limits.hi : value <= limits.hi;
-  if (std::isfinite(value) && value >= limits.lo && within) return;
-  throw ConfigError(concat(what, " must be at least ", limits.lo, " and ",
-                           limits.below || std::isinf(limits.hi) ? "below " : "at most ", limits.hi,
-                           ", is ", value));
-}
 
 /// A visitor of options (core/options.h).
 struct NumberCheck {

@@ -13,6 +13,7 @@
 #include "lockstep/nn/model.h"
 #include "nn/norms/batch_norm_layer.h"
 #include "nn/reference_net.h"
+#include "support/count_allocations.h"
 #include "support/relative_error.h"
 
 namespace lockstep::test {
@@ -148,5 +149,27 @@ struct TestNetwork {
     return net;
   }
 };
+
+/// On the host, in steps whose batches have come before: `batch` images of 8x8x3, one less, and
+/// `batch` again. Checks that the device's memory does not grow.
+inline long allocations_of_steps(const Describe& describe, std::int64_t batch,
+                                 const PlanOptions& options = {true, true}) {
+  TestNetwork net(describe, {batch, 8, 8, 3}, options);
+  const auto steps = [&] {
+    for (const std::int64_t present : {batch, batch - 1, batch}) {
+      net.network->set_batch(present);
+      net.network->zero_grad();
+      net.network->forward({.seed = 1});
+      net.network->backward({.seed = 1});
+    }
+  };
+  steps();
+  const std::size_t device_bytes = net.backend->allocated_bytes();
+  const long before = allocation_count();
+  steps();
+  const long after = allocation_count();
+  CHECK(net.backend->allocated_bytes() == device_bytes);
+  return after - before;
+}
 
 }  // namespace lockstep::test

@@ -12,7 +12,6 @@
 #include "lockstep/sync/sync_group.h"
 #include "nn/harness.h"
 #include "nn/random_network.h"
-#include "support/count_allocations.h"
 #include "support/devices.h"
 #include "support/errors.h"
 #include "support/with_timeout.h"
@@ -288,32 +287,17 @@ TEST_CASE("tiles: layers are left behind in order, all of them") {
 }
 
 TEST_CASE("tiles: a step allocates nothing") {
-  const auto allocations_of_steps = [](const Describe& describe) {
-    TestNetwork net(describe, {5, 8, 8, 3}, {.tile = 2});
-    const auto steps = [&] {
-      for (const std::int64_t batch : {5, 4, 5}) {
-        net.network->set_batch(batch);
-        net.network->zero_grad();
-        net.network->forward({.seed = 1});
-        net.network->backward({.seed = 1});
-      }
-    };
-    steps();
-    const std::size_t device_bytes = net.backend->allocated_bytes();
-    const long before = allocation_count();
-    steps();
-    CHECK(net.backend->allocated_bytes() == device_bytes);
-    return allocation_count() - before;
-  };
   // oneDNN makes a list of arguments at each call.
-  allocations_of_steps(small_unet);
-  CHECK(allocations_of_steps([](NetworkBuilder& net, Value* x) {
-          Value* skip = net.batch_norm_relu(net.prelu(x, "slope"), "a");
-          Value* y = net.batch_norm_add_relu(net.max_pool2d(skip, {}),
-                                             net.relu(net.avg_pool2d(x, {})), "b");
-          y = net.concat({skip, net.dropout(net.upsample_bilinear(y, 8, 8, true), 0.5F), x});
-          return net.batch_norm(net.add(y, y), "c");
-        }) == 0);
+  allocations_of_steps(small_unet, 5, {.tile = 2});
+  CHECK(allocations_of_steps(
+            [](NetworkBuilder& net, Value* x) {
+              Value* skip = net.batch_norm_relu(net.prelu(x, "slope"), "a");
+              Value* y = net.batch_norm_add_relu(net.max_pool2d(skip, {}),
+                                                 net.relu(net.avg_pool2d(x, {})), "b");
+              y = net.concat({skip, net.dropout(net.upsample_bilinear(y, 8, 8, true), 0.5F), x});
+              return net.batch_norm(net.add(y, y), "c");
+            },
+            5, {.tile = 2}) == 0);
 }
 
 TEST_CASE("tiles: a layer's work is that of the batch") {

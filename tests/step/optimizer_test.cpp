@@ -26,6 +26,13 @@ void take_steps(DataParallel& run, std::int64_t begin, std::int64_t end, std::in
   }
 }
 
+std::vector<float> floats_of(const TensorMap& tensors, const char* name) {
+  const HostTensor& tensor = tensors.at(name);
+  std::vector<float> values(tensor.data.size() / sizeof(float));
+  std::memcpy(values.data(), tensor.data.data(), tensor.data.size());
+  return values;
+}
+
 }  // namespace
 
 TEST_CASE("AdamW over several owners has the bits of one owner") {
@@ -252,10 +259,7 @@ TEST_CASE("the average of the weights follows them, and goes on where it was") {
   options.average_decay = 0.75;
   const auto run = make_toy(options), rest = make_toy(options), late = make_toy(options);
   const auto weights_of = [](const TensorMap& tensors) {
-    const HostTensor& tensor = tensors.at("encoder.0.0.conv.weight");
-    std::vector<float> values(tensor.data.size() / sizeof(float));
-    std::memcpy(values.data(), tensor.data.data(), tensor.data.size());
-    return values;
+    return floats_of(tensors, "encoder.0.0.conv.weight");
   };
   std::vector<float> expected;
   for (std::int64_t step = 0; step < 4; ++step) {
@@ -288,10 +292,7 @@ TEST_CASE("the average of the running statistics follows rank 0's, and goes on w
     options.averaged_statistics = AveragedStatistics::kAverage;
     const auto run = make_toy(options), rest = make_toy(options), late = make_toy(options);
     const auto var_of = [](const TensorMap& tensors) {
-      const HostTensor& tensor = tensors.at("encoder.1.0.bn.running_var");
-      std::vector<float> values(tensor.data.size() / sizeof(float));
-      std::memcpy(values.data(), tensor.data.data(), tensor.data.size());
-      return values;
+      return floats_of(tensors, "encoder.1.0.bn.running_var");
     };
     std::vector<float> expected;
     for (std::int64_t step = 0; step < 4; ++step) {

@@ -39,6 +39,11 @@ inline constexpr Limits kShare{.lo = 0, .hi = 1};
 inline constexpr Limits kBelowOne{.lo = 0, .hi = 1, .below = true};
 }  // namespace limits
 
+/// Whether a number is finite and within.
+bool contains(const Limits& limits, double value);
+/// Throws ConfigError saying what `what` must be, and is, unless the limits contain it.
+void check_number(const std::string& what, double value, const Limits& limits);
+
 /// What holds for a key besides its name, field and sentence.
 struct Option {
   Limits in = {};               // of the number, or of each number of a list

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "backend/formulas.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
@@ -13,12 +14,11 @@ PartMoments merge(std::span<const PartMoments> parts) {
   PartMoments merged;
   std::vector<double> mean(parts.front().mean.size()), m2(mean.size());
   for (const PartMoments& part : parts) {
-    const auto before = static_cast<double>(merged.count), own = static_cast<double>(part.count);
     if (part.count == 0) continue;
+    const MomentsWeights weights = moments_weights(merged.count, part.count);
     for (std::size_t c = 0; c < mean.size(); ++c) {
-      const double delta = static_cast<double>(part.mean[c]) - mean[c];
-      mean[c] += delta * own / (before + own);
-      m2[c] += static_cast<double>(part.m2[c]) + delta * delta * before * own / (before + own);
+      join_moments(mean[c], m2[c], static_cast<double>(part.mean[c]),
+                   static_cast<double>(part.m2[c]), weights);
     }
     merged.count += part.count;
   }
