@@ -88,7 +88,7 @@ struct Best {
 };
 
 /// The last validation of this process.
-struct Validation {
+struct Evaluated {
   std::int64_t step = -1;
   Evaluation chosen;               // with bn.eval_stats
   std::vector<Evaluation> others;  // by other statistics
@@ -151,7 +151,7 @@ class Trainer {
   bool frozen_ = false;       // BatchNorm's statistics, for the rest of the training
   std::vector<Bytes> asked_;  // [process] to stop, before the present step
   Best best_;
-  Validation validation_;
+  Evaluated validation_;
   std::vector<BatchNormDiagnostics> batch_norms_;    // of the last recorded step
   std::optional<FailureListener> failure_listener_;  // last: reads the members above, on its thread
 };

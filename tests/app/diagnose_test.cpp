@@ -3,15 +3,17 @@
 
 #include <doctest/doctest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "app/process.h"
 #include "app/tiny_config.h"
-#include "core/json.h"
 #include "support/check_contains.h"
 
 namespace lockstep {
 namespace {
 
 namespace fs = std::filesystem;
+using Json = nlohmann::json;
 using test::check_contains;
 using test::Outcome;
 using test::run_lockstep;

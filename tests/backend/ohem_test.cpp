@@ -18,7 +18,7 @@ namespace {
 
 using PixelLabels = std::vector<std::uint16_t>;
 
-constexpr int kIgnored = 77;
+constexpr int kVoid = 77;
 
 struct OhemCase {
   Shape shape;  // of the logits of all ranks
@@ -81,7 +81,7 @@ Chosen choose(const TypedBackend& on, const OhemCase& c,
               std::vector<std::unique_ptr<Rank>>& ranks) {
   Chosen result;
   for (const auto& rank : ranks) {
-    on->label_probabilities({rank->logits.tensor(), rank->labels, kIgnored, rank->rows.floats()});
+    on->label_probabilities({rank->logits.tensor(), rank->labels, kVoid, rank->rows.floats()});
     append(first_of(rank->rows, rank->logits.tensor().shape.rows()), result.probabilities);
   }
   for (int round = 0; round < kOhemRounds; ++round) {
@@ -124,7 +124,7 @@ void check_probabilities(const OhemCase& c, const Values& logits, const PixelLab
                          const Values& probabilities) {
   const auto classes = static_cast<std::size_t>(c.shape.channels());
   for (std::size_t row = 0; row < labels.size(); ++row) {
-    if (labels[row] == kIgnored) {
+    if (labels[row] == kVoid) {
       REQUIRE(probabilities[row] == 2);
       continue;
     }
@@ -145,7 +145,7 @@ void check_ohem(const TypedBackend& on, const OhemCase& c,
   std::mt19937 generator(7);
   PixelLabels labels(static_cast<std::size_t>(c.shape.rows()));
   for (auto& label : labels) {
-    label = static_cast<std::uint16_t>(generator() % 5 == 0 ? kIgnored : generator() % classes);
+    label = static_cast<std::uint16_t>(generator() % 5 == 0 ? kVoid : generator() % classes);
   }
   Values of_samples, of_classes;
   for (std::int64_t n = 0; n < c.shape.batch(); ++n)
@@ -175,7 +175,7 @@ void check_ohem(const TypedBackend& on, const OhemCase& c,
     const float p = chosen.probabilities[row];
     const float weight = c.weighted ? of_samples[row / image_rows] : 1.0F;
     REQUIRE(chosen.rows[row] == (p < threshold ? weight : 0.0F));
-    if (labels[row] == kIgnored) continue;
+    if (labels[row] == kVoid) continue;
     const double of_label = c.weighted ? static_cast<double>(of_classes[labels[row]]) : 1.0;
     all_weight += static_cast<double>(weight) * of_label;
     chosen_weight += p < threshold ? static_cast<double>(weight) * of_label : 0.0;
@@ -213,7 +213,7 @@ TEST_CASE("hard pixels are those of a sorted list, whatever ranks have of them")
 TEST_CASE("a batch without labels has no hard pixels, and its loss no normalizer") {
   for_each_type([](const TypedBackend& on) {
     const OhemCase c{{2, 3, 4, 5}, 3, 0.5F};
-    const PixelLabels labels(24, kIgnored);
+    const PixelLabels labels(24, kVoid);
     std::vector<std::unique_ptr<Rank>> ranks;
     ranks.push_back(
         std::make_unique<Rank>(on, c, 0, 2, Values(120), labels, Values(2, 1.0F), Values(5, 1.0F)));

@@ -51,7 +51,7 @@ std::vector<TrainSummary> six_seeds() {
   return runs;
 }
 
-CompareRequest request_in(const test::TemporaryFolder& folder) {
+CompareRequest curve_in(const test::TemporaryFolder& folder) {
   CompareRequest request;
   request.config = folder.write(
       "tiny.toml",
@@ -180,7 +180,7 @@ TEST_CASE("curve: table, JSON") {
 
 TEST_CASE("plans: a curve's cells are slices of the device, each computation once") {
   const test::TemporaryFolder folder;
-  CompareRequest request = request_in(folder);
+  CompareRequest request = curve_in(folder);
   const ComparisonPlan plan = plan_comparison(request);
   CHECK(labels_of(plan) == std::vector<std::string>{"local(1)", "local(2)", "local(4)", "sync",
                                                     "group", "renorm(1)", "renorm(2)", "renorm(4)",
@@ -210,7 +210,7 @@ TEST_CASE("plans: a curve's cells are slices of the device, each computation onc
 TEST_CASE("plans: what does not go with a curve is said") {
   const test::TemporaryFolder folder;
   const auto check = [&](const std::function<void(CompareRequest&)>& change, const char* message) {
-    CompareRequest request = request_in(folder);
+    CompareRequest request = curve_in(folder);
     change(request);
     CHECK_THROWS_WITH_AS(plan_comparison(request), doctest::Contains(message), ConfigError);
   };
