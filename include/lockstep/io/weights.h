@@ -19,6 +19,8 @@ struct HostTensor {
   std::string dtype = "F32";
   std::vector<std::int64_t> shape;
   std::vector<std::byte> data;
+  /// Bitwise: a NaN equals itself, and 0 is not -0.
+  friend bool operator==(const HostTensor&, const HostTensor&) = default;
 };
 
 using TensorMap = std::map<std::string, HostTensor>;
