@@ -38,6 +38,10 @@ BOUND = 1e-4
 CASES = {  # options of run_model's case, and two sizes of images
     "layers of all kinds": ({"arch": "layers", "eps": 0.05}, (40, 57), (33, 64)),
     "unet": ({"arch": "unet", "width": 6, "eps": 0.05}, (40, 56), (72, 48)),
+    "unet, groups": ({"arch": "unet", "width": 6, "mode": "group", "groups": 3, "eps": 0.05}, (40, 56), (72, 48)),
+    "unet, one group": ({"arch": "unet", "width": 6, "mode": "layer"}, (40, 56), (72, 48)),
+    "unet, instances": ({"arch": "unet", "width": 6, "mode": "instance", "eps": 0.05}, (48, 64), (80, 48)),
+    "unet, renorm": ({"arch": "unet", "width": 6, "mode": "renorm", "eps": 0.05}, (40, 56), (72, 48)),
     "unet, eps clamps": ({"arch": "unet", "width": 6, "eps": 0.9, "clamp": True}, (40, 56), (72, 48)),
     "fcn_resnet50 with an auxiliary head": ({"arch": "fcn_resnet50", "aux": True}, (33, 40), (64, 57)),
     "deeplabv3_resnet50": ({"arch": "deeplabv3_resnet50"}, (40, 49), (65, 48)),
@@ -67,15 +71,18 @@ def distance_of(result, logits):
     return numpy.abs(result - logits).max() / numpy.sqrt(numpy.mean(varying ** 2))
 
 
-def check_structure(name, model):
-    """What a reader of the file sees; the complaints."""
+def check_structure(name, model, mode):
+    """What a reader of the file sees; the complaints. `mode`: of the norms."""
     operators = [node.op_type for node in model.graph.node]
     convolved = {node.output[0] for node in model.graph.node if node.op_type == "Conv"}
     sizes = [d.dim_value or d.dim_param for d in model.graph.input[0].type.tensor_type.shape.dim]
     complaints = []
     folded = not any(n.op_type == "BatchNormalization" and n.input[0] in convolved for n in model.graph.node)
-    if folded != (name == "folded"):
+    of_one_image = mode in ("group", "layer", "instance")
+    if folded != (name == "folded" or of_one_image):
         complaints.append(f"{operators.count('BatchNormalization')} BatchNormalization nodes")
+    if ("InstanceNormalization" in operators) != of_one_image:
+        complaints.append(f"{operators.count('InstanceNormalization')} InstanceNormalization nodes")
     if (sizes[2:] == ["H", "W"]) != (name != "fixed") or sizes[:2] != ["N", 3]:
         complaints.append(f"input {sizes}")
     if name == "fixed" and "Range" in operators:
@@ -100,7 +107,7 @@ def check(case, run_model, folder):
             if first:
                 model = onnx.load(path)
                 onnx.checker.check_model(model, full_check=True)
-                complaints = check_structure(name, model)
+                complaints = check_structure(name, model, options.get("mode", "sync"))
                 good &= not complaints
                 words += [f"{name}: FAILED: {text}" for text in complaints]
             session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])

@@ -113,17 +113,21 @@ class Case {
     NormLayer norm;
     norm.options.eps = about.value("eps", norm.options.eps);
     if (about.value("clamp", false)) norm.options.eps_mode = EpsMode::kClamp;
-    const std::string mode = about.value("mode", "sync");
-    norm.options.mode = mode == "sync"      ? BatchNormMode::kSync
-                        : mode == "virtual" ? BatchNormMode::kGhost
-                                            : BatchNormMode::kLocal;
+    norm.options.mode = mode_of(about.value("mode", "sync"));
     norm.options.virtual_devices = 2;
+    norm.options.groups = about.value("groups", norm.options.groups);
     return norm;
   }
 
  private:
   SafetensorsFile file_;
 
+  static BatchNormMode mode_of(const std::string& name) {
+    for (const auto& named : names_of(BatchNormMode{})) {
+      if (name == named.name || name == named.former) return named.value;
+    }
+    throw Error(concat("no mode of BatchNorm is called ", name));
+  }
   std::optional<double> dropout() const {
     return about["segmentation"] ? std::optional(0.0) : std::nullopt;
   }

@@ -66,13 +66,16 @@ inline constexpr std::int64_t kGapBytes = 2129920;
 /// tensors.
 void copy_tensor(Backend& backend, const Tensor& from, const Tensor& to);
 
-/// Bytes per second, read and written, of copies of a tensor beyond the caches: the median of a
-/// few.
+/// Bytes per second, read and written, of copies of a tensor beyond the caches: the best of a few.
 double copy_bandwidth(Backend& backend);
 
 /// Multiplications and additions per second of `threads` host threads that do nothing but fused
-/// multiply-adds in registers: the best of a few runs.
+/// multiply-adds in registers: the best of many short runs.
 double peak_flops(int threads);
+
+/// Cycles per second of a core while `threads` of them compute, by additions that wait for one
+/// another.
+double clock_hertz(int threads);
 
 /// Steps before the timed ones.
 inline constexpr int kWarmupSteps = 3;

@@ -92,6 +92,7 @@ struct Row {
 struct Yardsticks {
   double copy = 0;             // bytes per second
   std::optional<double> peak;  // floating-point operations per second; none on a GPU
+  std::optional<double> hertz;
 };
 
 struct LayersReport {
@@ -179,6 +180,7 @@ void print_json(const LayersReport& report, const BenchTraining& training,
                      {"size", {training.size.height, training.size.width}},
                      {"copy_gb_per_s", report.yardsticks.copy / 1e9},
                      {"peak_gflop_per_s", json_or_null(scaled(report.yardsticks.peak, 1e-9))},
+                     {"clock_ghz", json_or_null(scaled(report.yardsticks.hertz, 1e-9))},
                      {"ms_per_step", percentiles_json(report.step)},
                      {"ms_forward", percentiles_json(report.forward)},
                      {"sum_ms", report.sum()},
@@ -195,7 +197,10 @@ void print_table(const LayersReport& report, const BenchTraining& training, bool
              threads_per_replica(1), to_string(training.config.bn.mode), training.batch.count(),
              training.size.height, training.size.width);
   fmt::print("copy: {:.1f} GB/s", report.yardsticks.copy / 1e9);
-  if (report.yardsticks.peak) fmt::print(", peak: {:.0f} GFLOP/s", *report.yardsticks.peak / 1e9);
+  if (report.yardsticks.peak) {
+    fmt::print(", peak: {:.0f} GFLOP/s at {:.1f} GHz", *report.yardsticks.peak / 1e9,
+               *report.yardsticks.hertz / 1e9);
+  }
   fmt::print("\n\n");
   Table table{
       {"layer", "pass", "ms", "% of step", "MB", "GB/s", "% of copy", "GFLOP/s", "% of peak"}, {}};
@@ -227,6 +232,7 @@ Yardsticks measure_machine(BenchTraining& training) {
   });
   if (training.devices.front().kind == DeviceKind::kCpu) {
     result.peak = peak_flops(threads_per_replica(1));
+    result.hertz = clock_hertz(threads_per_replica(1));
   }
   return result;
 }

@@ -1,10 +1,14 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
+#ifdef __FMA__
+#include <immintrin.h>
+#endif
 
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "app/bench/bench.h"
@@ -14,17 +18,23 @@
 namespace lockstep {
 namespace {
 
-#ifdef __AVX512F__
-constexpr int kVectorBytes = 64;
+// In intrinsics: what a compiler makes of a product and a sum depends on its options, and two
+// instructions for one are another peak.
+#if defined(__AVX512F__)
+using Vector = __m512;
+Vector fused(Vector a, Vector b, Vector c) { return _mm512_fmadd_ps(a, b, c); }
+#elif defined(__FMA__)
+using Vector = __m256;
+Vector fused(Vector a, Vector b, Vector c) { return _mm256_fmadd_ps(a, b, c); }
 #else
-constexpr int kVectorBytes = 32;
+using Vector [[gnu::vector_size(16)]] = float;
+Vector fused(Vector a, Vector b, Vector c) { return a * b + c; }
 #endif
-using Vector [[gnu::vector_size(kVectorBytes)]] = float;
 
 /// Sums that do not wait for one another: more than a multiply-add's latency times those that a
 /// core begins per cycle, and few enough for the registers.
 constexpr int kSums = 12;
-constexpr std::int64_t kSumsFlops = 2 * kSums * (kVectorBytes / std::int64_t{sizeof(float)});
+constexpr std::int64_t kSumsFlops = 2 * kSums * std::int64_t{sizeof(Vector) / sizeof(float)};
 
 /// kSumsFlops in every iteration. The result keeps the compiler from leaving them out.
 float multiply_add(std::int64_t iterations, float factor) {
@@ -33,14 +43,35 @@ float multiply_add(std::int64_t iterations, float factor) {
   const Vector offset = 1.0F - Vector{};
   for (std::int64_t i = 0; i < iterations; ++i) {
 #pragma GCC unroll 12
-    for (Vector& sum : sums) sum = sum * scale + offset;
+    for (Vector& sum : sums) sum = fused(sum, scale, offset);
   }
   Vector total{};
   for (const Vector& sum : sums) total += sum;
   return total[0];
 }
 
-constexpr int kCopies = 7;
+/// Additions that wait for one another, of which a core does one in a cycle.
+void add_in_turns(std::int64_t iterations) {
+  std::int64_t sum = 0;
+  for (std::int64_t i = 0; i < iterations; ++i) asm volatile("" : "+r"(++sum));
+}
+
+/// Of `work` on all of `threads`, the least of many short runs: other work leaves some of them
+/// alone. They go on for long enough that every thread has come to a core of its own.
+double least_seconds(int threads, const std::function<void(int)>& work) {
+  constexpr double kSeconds = 0.4;
+  double least = std::numeric_limits<double>::infinity();
+  const auto start = std::chrono::steady_clock::now();
+  while (seconds_since(start) < kSeconds) {
+    least = std::min(least, seconds_of([&] {
+#pragma omp parallel for num_threads(threads) schedule(static)
+                       for (int i = 0; i < threads; ++i) work(i);
+                     }));
+  }
+  return least;
+}
+
+constexpr int kCopies = 15;
 constexpr std::int64_t kGpuCopyBytes = std::int64_t{256} << 20;
 constexpr int kGpuCopiesAtOnce =
     16;  // the time of one is then the device's, not that of its launch
@@ -98,36 +129,32 @@ double copy_bandwidth(Backend& backend) {
   const Shape shape{1, bytes / std::int64_t{sizeof(float)}};
   const Tensor from(memory.data(), shape);
   const Tensor to(static_cast<std::byte*>(memory.data()) + bytes + kGapBytes, shape);
-  std::vector<double> seconds;
-  for (int i = 0; i <= kCopies; ++i) {
-    const double time = seconds_of([&] {
-      for (int k = 0; k < at_once; ++k) copy_tensor(backend, from, to);
-      backend.synchronize();
-    });
-    if (i > 0) seconds.push_back(time / at_once);  // the first one is not timed
-  }
-  return 2 * static_cast<double>(bytes) / percentiles(seconds).median;
+  const auto copies = [&] {
+    for (int k = 0; k < at_once; ++k) copy_tensor(backend, from, to);
+    backend.synchronize();
+  };
+  copies();  // its memory is new
+  double least = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < kCopies; ++i) least = std::min(least, seconds_of(copies));
+  return 2 * static_cast<double>(bytes * at_once) / least;
 }
 
 double peak_flops(int threads) {
-  // About 3 ms: of so many short runs other work leaves some alone.
-  constexpr std::int64_t kIterations = 1'000'000;
-  constexpr int kRuns = 60;
-  double least = 0;
+  constexpr std::int64_t kIterations = 300'000;  // 1 to 3 ms
   std::vector<float> results(static_cast<std::size_t>(threads));
-  for (int run = 0; run < kRuns; ++run) {
-    const double seconds = seconds_of([&] {
-#pragma omp parallel for num_threads(threads) schedule(static)
-      for (int i = 0; i < threads; ++i) {
-        results[static_cast<std::size_t>(i)] =
-            multiply_add(kIterations, 0.5F + 1e-3F * static_cast<float>(i));
-      }
-    });
-    least = run == 0 ? seconds : std::min(least, seconds);
-  }
+  const double seconds = least_seconds(threads, [&](int thread) {
+    results[static_cast<std::size_t>(thread)] =
+        multiply_add(kIterations, 0.5F + 1e-3F * static_cast<float>(thread));
+  });
   volatile float used = results.front();
   static_cast<void>(used);
-  return static_cast<double>(kIterations * kSumsFlops * threads) / least;
+  return static_cast<double>(kIterations * kSumsFlops * threads) / seconds;
+}
+
+double clock_hertz(int threads) {
+  constexpr std::int64_t kIterations = 5'000'000;  // 1 to 2 ms
+  const double seconds = least_seconds(threads, [](int) { add_in_turns(kIterations); });
+  return static_cast<double>(kIterations) / seconds;
 }
 
 }  // namespace lockstep
