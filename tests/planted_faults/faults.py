@@ -688,6 +688,8 @@ FAULTS = [
     Fault("the curve: a difference is tested whatever those before it have shown", "compare_steps",
           replaced("largest = std::max(largest, pair.p_value.value_or(1));", "largest = pair.p_value.value_or(1);"),
           "curve: differences are tested from the fewest*", test="test_compare"),
+    Fault("the average of the weights: it stays in their place where the work throws", "~SetAside",
+          without("put_back();"), "the average: replicas get their weights*", test="test_train"),
     Fault("frozen statistics: ranks keep their own", "freeze_statistics", without("replicate();"),
           "frozen statistics: rank 0's*", test="test_step"),
     Fault("frozen statistics: the batch's are used all the same", "uses_running_statistics",
