@@ -56,8 +56,6 @@ class TrainStep {
   void prefetch(std::span<const BatchPart> parts);
   /// The training-mode forward pass alone, running statistics as they were.
   void forward(const BatchPart& part);
-  /// Of all steps from here on (DataParallel::freeze_statistics).
-  void freeze_statistics() { frozen_statistics_ = true; }
 
  private:
   FixedOrderSums fixed_order_sums() const;
@@ -97,7 +95,6 @@ class TrainStep {
   std::array<StepTimes, kStepSlots> times_{};
   // Of this thread, in the present step.
   double exchange_seconds_ = 0, batch_norm_wait_ = 0;
-  bool frozen_statistics_ = false;
 };
 
 }  // namespace lockstep

@@ -680,7 +680,7 @@ FAULTS = [
           replaced("a.correction[a.channels + c] * of_bias", "0 * a.correction[a.channels + c] * of_bias"),
           "renorm's gradients*", source="batch_renorm.cu"),
     Fault("renorm: all slices are corrected towards the first one's running statistics", "normalize_slice",
-          replaced("options(), state_of(index)", "options(), state_of(0)"),
+          replaced("options(), states_.state_of(index)", "options(), states_.state_of(0)"),
           "renorm on W devices is renorm of W slices*", test="test_step"),
     Fault("renorm: the gradients of slices are corrected image by image", "reduce_into_tree",
           replaced("largest_node(added, last, grads.count)", "0 * last + 1"),
@@ -693,11 +693,13 @@ FAULTS = [
     Fault("frozen statistics: ranks keep their own", "freeze_statistics", without("replicate();"),
           "frozen statistics: rank 0's*", test="test_step"),
     Fault("frozen statistics: the batch's are used all the same", "uses_running_statistics",
-          replaced("(!context.training || context.frozen_statistics)", "!context.training"),
+          replaced("(config_.norm.is_frozen() || !context.training)", "!context.training"),
           "frozen statistics: rank 0's*", test="test_step"),
+    Fault("frozen statistics: a layer that has none stops to exchange its batch's", "freeze",
+          without("if (state() != nullptr)"), "frozen statistics: layers without*", test="test_step"),
 
     Fault("a batch that ghost leaves whole has the memory of a slice", "place",
-          replaced("&slices(context) == &slices_ ? memory_.place(index, slice) : memory_.place_whole(slice);", "static_cast<void>(context); memory_.place(index, slice);"),
+          replaced("&slices(context) == &memory_.slices() ? memory_.place(index, slice) : memory_.place_whole(slice);", "static_cast<void>(context); memory_.place(index, slice);"),
           "a batch that ghost leaves whole*", test="test_nn"),
 
     # --- what the self-test sees
