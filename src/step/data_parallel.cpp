@@ -7,6 +7,7 @@
 
 #include "core/rng.h"
 #include "lockstep/core/check.h"
+#include "nn/norms/batch_norm_layer.h"
 #include "step/check_options.h"
 #include "step/data_parallel_impl.h"
 
@@ -208,7 +209,9 @@ void DataParallel::freeze_statistics() {
         "frozen on the way; set it to false, or leave out bn.freeze_at");
   }
   replicate();
-  impl_->run([](TrainingReplica& replica) { replica.step().freeze_statistics(); });
+  impl_->run([](TrainingReplica& replica) {
+    for (BatchNormLayer* layer : batch_norms_of(replica.network())) layer->freeze();
+  });
 }
 
 // --- scatter ---

@@ -1,24 +1,12 @@
 #include "step/train_step.h"
 
-#include <algorithm>
 #include <chrono>
-#include <set>
 
-#include "backend/operand_checks.h"
 #include "core/seconds_since.h"
 #include "step/world_reducer.h"
 
 namespace lockstep {
 namespace {
-
-std::vector<std::unique_ptr<LossNode>> make_losses(const DataParallelOptions& options,
-                                                   const Network& network) {
-  std::vector<std::unique_ptr<LossNode>> losses;
-  for (int i = 0; const NamedLoss& loss : options.losses) {
-    losses.push_back(loss.loss.make_node({loss.output, network, i++}));
-  }
-  return losses;
-}
 
 bool feeds_statistics(const DataParallelOptions& options, std::size_t micro) {
   switch (options.accumulated_statistics) {
@@ -45,15 +33,13 @@ TrainStep::TrainStep(const DataParallelOptions& options, SyncGroup& group, int r
       rank_(rank),
       network_(network),
       backend_(network.backend()),
-      losses_(make_losses(options, network)),
-      input_(losses_, network, options),
-      totals_(backend_, losses_.size(), fixed_order_sums()),
+      losses_(options.losses, network),
+      input_(losses(), network, options),
+      totals_(backend_, losses().size(), fixed_order_sums()),
       scalars_(backend_.allocate(sizeof(StepScalars))),
-      scaler_(options.loss_scale, backend_, totals_.sums(), losses_.size()),
+      scaler_(options.loss_scale, backend_, totals_.sums(), losses().size()),
       recording_(group.recorder(rank), network),
-      statistics_(network.parameters(), backend_) {
-  allocate_added_gradient();
-}
+      statistics_(network.parameters(), backend_) {}
 
 FixedOrderSums TrainStep::fixed_order_sums() const {
   if (!backend_.sums_by_image()) return {};
@@ -136,8 +122,7 @@ void TrainStep::issue(const StepInput& input) {
 }
 
 StepContext TrainStep::context(std::int64_t sample_offset) const {
-  return {.frozen_statistics = frozen_statistics_,
-          .communicator = &communicator_,
+  return {.communicator = &communicator_,
           .seed = {0, &scalars().dropout_seed},
           .sample_offset = sample_offset,
           .gradient_parts = gradient_parts_};
@@ -158,7 +143,7 @@ void TrainStep::compute(const StepInput& input) {
     step.update_running_stats = feeds_statistics(options_, micro);
     communicator_.enter("forward", "the network");
     network_.forward(step);
-    compute_losses();
+    losses_.compute({input_, scalars(), scaler_, totals_, communicator_});
     communicator_.enter("backward", "the network");
     const auto layer_done = [this](std::size_t layer) { reducer_->layer_done(layer); };
     network_.backward(step, micro == last ? Network::AfterLayer(layer_done) : nullptr);
@@ -178,41 +163,6 @@ void TrainStep::zero_gradients() {
   for (std::size_t part = 1; part < gradient_parts_.size(); ++part) {
     const Shape all{1, network_.parameters().elements()};
     backend_.fill(Tensor(gradient_parts_[part].grads, all), 0);
-  }
-}
-
-// The first loss at an output writes the gradient there, the others theirs beside it.
-void TrainStep::allocate_added_gradient() {
-  std::set<std::size_t> written;
-  std::size_t bytes = 0;
-  for (const auto& loss : losses_) {
-    adds_.push_back(!written.insert(loss->output_index()).second);
-    if (adds_.back()) {
-      bytes = std::max(bytes, dense_bytes(network_.output(loss->output_index())));
-    }
-  }
-  if (bytes > 0) added_gradient_ = backend_.allocate(bytes);
-}
-
-Tensor TrainStep::gradient_of(std::size_t loss) const {
-  const Tensor& written = network_.output_grad(losses_[loss]->output_index());
-  return adds_[loss] ? Tensor(added_gradient_.data(), written.shape, written.dtype) : written;
-}
-
-void TrainStep::compute_losses() {
-  for (std::size_t i = 0; i < losses_.size(); ++i) {
-    const std::size_t output = losses_[i]->output_index();
-    const Tensor gradient = gradient_of(i);
-    losses_[i]->compute({.output = network_.output(output),
-                         .target = input_.target(i),
-                         .grad_output = gradient,
-                         .sample_weights = input_.sample_weights(),
-                         .normalizer = {0.0, &scalars().normalizers[i]},
-                         .grad_scale = scaler_.scale(),
-                         .loss = &totals_.sums().losses[i],
-                         .image_losses = totals_.image_losses(i),
-                         .communicator = &communicator_});
-    if (adds_[i]) backend_.copy(gradient, network_.output_grad(output), true);
   }
 }
 

@@ -14,6 +14,7 @@
 #include "step/loss_scaler.h"
 #include "step/statistics_backup.h"
 #include "step/step.h"
+#include "step/step_losses.h"
 #include "step/step_recording.h"
 #include "step/step_totals.h"
 #include "step/weight_update.h"
@@ -40,7 +41,7 @@ class TrainStep {
   /// Once all replicas of this process are there, which stay where they are.
   void join(const StepPeers& peers, const GradientExchangeChoice& exchange);
 
-  LossNodes losses() const { return losses_; }
+  LossNodes losses() const { return losses_.nodes(); }
   BatchInput& input() { return input_; }
   LossScaler& scaler() { return scaler_; }
   WeightUpdate& update() { return *update_; }
@@ -56,8 +57,6 @@ class TrainStep {
   void prefetch(std::span<const BatchPart> parts);
   /// The training-mode forward pass alone, running statistics as they were.
   void forward(const BatchPart& part);
-  /// Of all steps from here on (DataParallel::freeze_statistics).
-  void freeze_statistics() { frozen_statistics_ = true; }
 
  private:
   FixedOrderSums fixed_order_sums() const;
@@ -68,9 +67,6 @@ class TrainStep {
   void upload_scalars(const StepScalars& scalars);
   void compute(const StepInput& input);
   void zero_gradients();
-  void allocate_added_gradient();
-  Tensor gradient_of(std::size_t loss) const;
-  void compute_losses();
 
   /// Addresses in device memory.
   const StepScalars& scalars() const { return *static_cast<const StepScalars*>(scalars_.data()); }
@@ -81,9 +77,7 @@ class TrainStep {
   const int rank_;
   Network& network_;
   Backend& backend_;
-  const std::vector<std::unique_ptr<LossNode>> losses_;
-  std::vector<bool> adds_;  // [loss] to the gradient that another has written
-  Storage added_gradient_;  // of such a loss
+  StepLosses losses_;
   BatchInput input_;
   StepTotals totals_;
   Storage scalars_;  // StepScalars
@@ -97,7 +91,6 @@ class TrainStep {
   std::array<StepTimes, kStepSlots> times_{};
   // Of this thread, in the present step.
   double exchange_seconds_ = 0, batch_norm_wait_ = 0;
-  bool frozen_statistics_ = false;
 };
 
 }  // namespace lockstep

@@ -21,8 +21,8 @@ class AveragedModel {
 
   bool any() const { return config_.ema.decay > 0; }
 
-  /// Calls `work` while the replicas have the average after `step` steps in place of their weights.
-  /// Where `work` throws they keep it.
+  /// Calls `work` while the replicas have the average after `step` steps in place of their weights,
+  /// which they get back also where `work` throws; of several processes only where it does not.
   void with(std::int64_t step, const std::function<void()>& work);
   /// Its weights and statistics after `step` steps, which are the last that were done. REQUIRES:
   /// any().

@@ -188,12 +188,4 @@ TEST_CASE("group norm: channels that are no multiple, and groups of one value") 
                        Error);
 }
 
-TEST_CASE("group norm: a frozen layer of that mode is BatchNorm by its running statistics") {
-  NormLayer norm = GroupNorm(2);
-  norm.frozen = true;
-  const TestNetwork net(describe({.norm = norm}), {2, 3, 3, 4});
-  CHECK(batch_norms_of(*net.network).size() == 1);
-  CHECK(net.store.batch_norms().size() == 1);
-}
-
 }  // namespace lockstep::test

@@ -35,10 +35,14 @@ struct TiledCase {
   BatchNormOptions norm = {};
   std::vector<std::int64_t> batches = {};  // none: the planned one
   StepContext context = {.seed = 9, .sample_offset = 3};
+  bool freeze = false;  // once planned
 };
 
 Outcome outcome_of(const TiledCase& test, const PlanOptions& plan) {
   TestNetwork net(test.describe, test.input, plan, test.norm);
+  for (BatchNormLayer* layer : batch_norms_of(*net.network)) {
+    if (test.freeze) layer->freeze();
+  }
   Outcome outcome;
   std::vector<std::int64_t> batches = test.batches;
   if (batches.empty()) batches = {test.input.batch(), test.input.batch()};
@@ -200,9 +204,13 @@ TEST_CASE("tiles: whatever BatchNorm takes its statistics of") {
 }
 
 TEST_CASE("tiles: passes by running statistics") {
-  for (const StepContext& context : std::vector<StepContext>{
-           {.training = false}, {.update_running_stats = false}, {.frozen_statistics = true}}) {
+  for (const StepContext& context :
+       std::vector<StepContext>{{.training = false}, {.update_running_stats = false}}) {
     check_tiles({.describe = small_resnet, .input = {3, 4, 4, 3}, .context = context});
+  }
+  for (const BatchNormOptions& norm :
+       std::vector<BatchNormOptions>{{}, {.mode = BatchNormMode::kGhost, .virtual_devices = 2}}) {
+    check_tiles({.describe = small_resnet, .input = {3, 4, 4, 3}, .norm = norm, .freeze = true});
   }
 }
 

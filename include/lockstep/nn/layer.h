@@ -31,7 +31,6 @@ struct GradientPart {
 struct StepContext {
   bool training = true;                  // false: running statistics, no dropout, no exchange
   bool update_running_stats = true;      // false: training statistics are used but not recorded
-  bool frozen_statistics = false;        // in training, too: running statistics, and no exchange
   Communicator* communicator = nullptr;  // null: one device on its own
   DeviceScalar<std::uint64_t> seed = 0;  // of this step's dropout
   std::int64_t sample_offset = 0;        // of the views' first sample in the global batch

@@ -145,13 +145,11 @@ struct NormLayer {
   /// leaves out, which is local.
   NormLayer named(const std::string& name) const;
   /// Normalises by the running statistics in training, too, and leaves them alone; never exchanges.
-  bool is_frozen() const { return frozen || options.mode == BatchNormMode::kFrozen; }
+  bool is_frozen() const { return options.mode == BatchNormMode::kFrozen; }
   /// Corrects what it normalised towards the running statistics.
-  bool corrects() const { return options.mode == BatchNormMode::kRenorm && !is_frozen(); }
+  bool corrects() const { return options.mode == BatchNormMode::kRenorm; }
 
   BatchNormOptions options;
-  /// As mode kFrozen, whatever the mode is.
-  bool frozen = false;
   /// Ranks of inputs that are taken: (N, C) is 2, (N, L, C) 3, (N, H, W, C) 4, (N, D, H, W, C) 5.
   int least_rank = 2, most_rank = 5;
 };

@@ -12,6 +12,16 @@ namespace {
 
 constexpr BatchSlices kWholeBatch;
 
+/// `rows`: of the device's slice; `exchanged`: whether `count` is of all devices.
+void check_count(const Layer& layer, std::int64_t count, std::int64_t rows, bool exchanged) {
+  const Shape& input = layer.inputs()[0]->data.shape;
+  LOCKSTEP_CHECK(count != 1, layer.name(),
+                 ": batch statistics need more than one value per channel, got 1",
+                 exchanged ? " from all devices together" : "", " (this device: ", rows, " of ",
+                 input.rows(), " rows, input ", to_string(input),
+                 "); use a larger batch or images, synchronized BatchNorm, or fewer slices");
+}
+
 }  // namespace
 
 BatchNormLayer::BatchNormLayer(std::string name, std::vector<Value*> inputs, Value* output,
@@ -21,9 +31,9 @@ BatchNormLayer::BatchNormLayer(std::string name, std::vector<Value*> inputs, Val
       config_(config),
       affine_(weight, bias),
       states_(std::move(states)),
-      slices_(std::max(1, config.norm.options.slices())),
-      memory_(this->output()->shape, slices_, config.norm.corrects()),
-      exchange_(config.norm, this->name(), config.call_index, channels()) {
+      memory_(this->output()->shape, BatchSlices(std::max(1, config.norm.options.slices())),
+              config.norm.corrects()),
+      exchange_(config_.norm, this->name(), config.call_index, channels()) {
   LOCKSTEP_CHECK(!config.norm.is_frozen() || state() != nullptr, this->name(),
                  ": a frozen layer needs running statistics (track_running_stats = true)");
   LOCKSTEP_CHECK(!config.norm.corrects() || state() != nullptr, this->name(),
@@ -32,7 +42,7 @@ BatchNormLayer::BatchNormLayer(std::string name, std::vector<Value*> inputs, Val
                  ": virtual_devices must be at least 1, got ", config.norm.options.virtual_devices);
   LOCKSTEP_CHECK(config.norm.options.renorm_slices >= 1, this->name(),
                  ": renorm_slices must be at least 1, got ", config.norm.options.renorm_slices);
-  local_.reserve(static_cast<std::size_t>(slices_.most()));
+  local_.reserve(static_cast<std::size_t>(memory_.slices().most()));
 }
 
 LayerTraits BatchNormLayer::traits() const {
@@ -51,13 +61,12 @@ LayerTraits BatchNormLayer::traits() const {
 // --- slices and their memory ---
 
 bool BatchNormLayer::uses_running_statistics(const StepContext& context) const {
-  if (config_.norm.is_frozen()) return true;
-  return state() != nullptr && (!context.training || context.frozen_statistics);
+  return state() != nullptr && (config_.norm.is_frozen() || !context.training);
 }
 
 // Only a batch's own statistics are those of slices, and only in training.
 const BatchSlices& BatchNormLayer::slices(const StepContext& context) const {
-  return context.training && !uses_running_statistics(context) ? slices_ : kWholeBatch;
+  return context.training && !uses_running_statistics(context) ? memory_.slices() : kWholeBatch;
 }
 
 NormSlice BatchNormLayer::slice(int index, const StepContext& context) const {
@@ -73,7 +82,11 @@ NormSlice BatchNormLayer::slice(int index, const StepContext& context) const {
 }
 
 void BatchNormLayer::place(int index, const StepContext& context, NormSlice& slice) const {
-  &slices(context) == &slices_ ? memory_.place(index, slice) : memory_.place_whole(slice);
+  &slices(context) == &memory_.slices() ? memory_.place(index, slice) : memory_.place_whole(slice);
+}
+
+void BatchNormLayer::freeze() {
+  if (state() != nullptr) config_.norm.options.mode = BatchNormMode::kFrozen;
 }
 
 void BatchNormLayer::prepare(Backend& backend, bool training) {
@@ -155,10 +168,12 @@ void BatchNormLayer::normalize_slice(Backend& backend, const StepContext& contex
   const NormSlice part = slice(index, context);
   const std::span<const StatSlot> slots =
       exchange_.all_show(context, Direction::kForward, local_[static_cast<std::size_t>(index)]);
-  if (checked_count(context, slots, part.x.shape.rows()) == 0) return;
-  correct_slice(backend, part, affine_, slots, options(), state_of(index));
+  const std::int64_t count = total_count(slots);
+  check_count(*this, count, part.x.shape.rows(), exchange_.active(context));
+  if (count == 0) return;
+  correct_slice(backend, part, affine_, slots, options(), states_.state_of(index));
   BatchNormForward arguments = forward_of(part, slots);
-  arguments.running = running_statistics(context, index);
+  arguments.running = states_.next(index, context, options().momentum);
   backend.batch_norm_forward(arguments);
 }
 
@@ -182,34 +197,6 @@ void BatchNormLayer::forward_again(Backend& backend, const StepContext& context)
     place(i, context, part);
     backend.batch_norm_forward(forward_of(part, {}));
   }
-}
-
-std::int64_t BatchNormLayer::checked_count(const StepContext& context,
-                                           std::span<const StatSlot> slots,
-                                           std::int64_t rows) const {
-  const std::int64_t count = total_count(slots);
-  LOCKSTEP_CHECK(
-      count != 1, name(), ": batch statistics need more than one value per channel, got 1",
-      exchange_.active(context) ? " from all devices together" : "", " (this device: ", rows,
-      " of ", inputs()[0]->data.shape.rows(), " rows, input ", to_string(inputs()[0]->data.shape),
-      "); use a larger batch or images, synchronized BatchNorm, or fewer slices");
-  return count;
-}
-
-// Where slices have none of their own, the first stands for the device, as device 0 does for
-// DataParallel.
-BatchNormState* BatchNormLayer::state_of(int slice) const {
-  const auto index = static_cast<std::size_t>(slice);
-  return index < states_.size() ? states_[index] : nullptr;
-}
-
-RunningStatistics BatchNormLayer::running_statistics(const StepContext& context, int index) {
-  BatchNormState* state = state_of(index);
-  if (state == nullptr || !context.training || !context.update_running_stats) return {};
-  ++state->num_batches_tracked;
-  const double momentum =
-      options().momentum.value_or(1.0 / static_cast<double>(state->num_batches_tracked));
-  return {state->running_mean, state->running_var, momentum};
 }
 
 std::optional<BatchNormInference> BatchNormLayer::inference(const StepContext& context) const {

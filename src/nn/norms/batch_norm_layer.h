@@ -42,12 +42,14 @@ class BatchNormLayer : public Layer {
   /// The convolution before writes its output normalised where the running statistics are used.
   /// Set-up only.
   void leave_to_convolution() { left_to_convolution_ = true; }
+  /// From the next pass on a frozen layer. Without running statistics it stays what it is.
+  void freeze();
   /// What an evaluation asks of the backend; none where it normalises by the batch.
   std::optional<BatchNormInference> inference(const StepContext& context) const;
 
   const Config& config() const { return config_; }
   /// The device's; null where running statistics are not tracked.
-  BatchNormState* state() const { return state_of(0); }
+  BatchNormState* state() const { return states_.state_of(0); }
 
   /// Partial statistics of this replica in the last training forward pass, for reports: one slot
   /// per slice (BatchNormOptions::slices), in device memory. Valid until the next forward.
@@ -73,18 +75,13 @@ class BatchNormLayer : public Layer {
   void forward_by_batch(Backend& backend, const StepContext& context);
   void normalize_slice(Backend& backend, const StepContext& context, int index);
   void forward_by_running_statistics(Backend& backend, const StepContext& context);
-  std::int64_t checked_count(const StepContext& context, std::span<const StatSlot> slots,
-                             std::int64_t rows) const;
-  BatchNormState* state_of(int slice) const;
-  RunningStatistics running_statistics(const StepContext& context, int index);
   void backward_slice(Backend& backend, const StepContext& context, int index,
                       std::span<const GradTarget> grads);
 
   Config config_;
   NormAffine affine_;
-  std::vector<BatchNormState*> states_;  // [slice], of the first
-  BatchSlices slices_;                   // in training
-  NormMemory memory_;
+  NormStates states_;
+  NormMemory memory_;  // of slices in training
   NormExchange exchange_;
   std::vector<StatSlot> local_;  // [slice]
   std::int64_t images_ = 0;      // of the last forward pass

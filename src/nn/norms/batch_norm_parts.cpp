@@ -103,9 +103,10 @@ Tensor BatchSlices::of(const Tensor& tensor, int index) const {
 // --- NormMemory ---
 
 NormMemory::NormMemory(const Shape& planned, const BatchSlices& slices, bool corrected)
-    : channels_(planned.channels()),
+    : slices_(slices),
+      channels_(planned.channels()),
       moments_(padded(slices.samples(planned.batch()) * 2 * channels_)),
-      slices_(std::clamp<std::int64_t>(planned.batch(), 1, slices.most())),
+      placed_(std::clamp<std::int64_t>(planned.batch(), 1, slices.most())),
       nodes_(slices.most() > 1 ? image_tree_nodes(planned.batch()) : 0),
       correction_(corrected ? padded(6 * channels_) : 0),
       whole_(padded(std::max<std::int64_t>(1, planned.batch()) * 2 * channels_)) {}
@@ -115,7 +116,7 @@ std::int64_t NormMemory::slice_floats() const {
 }
 
 std::size_t NormMemory::bytes() const {
-  const std::int64_t floats = slices_ * slice_floats() + nodes_ * 2 * padded(channels_);
+  const std::int64_t floats = placed_ * slice_floats() + nodes_ * 2 * padded(channels_);
   return static_cast<std::size_t>(floats) * sizeof(float);
 }
 
@@ -134,22 +135,36 @@ void NormMemory::place_whole(NormSlice& slice) const {
 
 Tensor NormMemory::node(int index) const {
   const std::int64_t stride = padded(channels_);
-  return Tensor(memory_ + slices_ * slice_floats() + index * 2 * stride, Shape{2, stride});
+  return Tensor(memory_ + placed_ * slice_floats() + index * 2 * stride, Shape{2, stride});
+}
+
+// --- NormStates ---
+
+// Where slices have none of their own, the first stands for the device, as device 0 does for
+// DataParallel.
+BatchNormState* NormStates::state_of(int slice) const {
+  const auto index = static_cast<std::size_t>(slice);
+  return index < states_.size() ? states_[index] : nullptr;
+}
+
+RunningStatistics NormStates::next(int slice, const StepContext& context,
+                                   std::optional<double> momentum) {
+  BatchNormState* state = state_of(slice);
+  if (state == nullptr || !context.training || !context.update_running_stats) return {};
+  ++state->num_batches_tracked;
+  const double share = momentum.value_or(1.0 / static_cast<double>(state->num_batches_tracked));
+  return {state->running_mean, state->running_var, share};
 }
 
 // --- NormExchange ---
 
 NormExchange::NormExchange(const NormLayer& norm, const std::string& name, int call_index,
                            std::int64_t channels)
-    : wanted_(norm.options.mode == BatchNormMode::kSync && !norm.is_frozen()),
-      groups_(norm.options.process_groups),
-      name_(name),
-      call_index_(call_index),
-      channels_(channels) {}
+    : norm_(norm), name_(name), call_index_(call_index), channels_(channels) {}
 
 bool NormExchange::active(const StepContext& context) const {
-  return wanted_ && context.training && !context.frozen_statistics &&
-         context.communicator != nullptr && context.communicator->size() > 1;
+  return wanted() && context.training && context.communicator != nullptr &&
+         context.communicator->size() > 1;
 }
 
 std::span<const StatSlot> NormExchange::all_show(const StepContext& context, Direction direction,
@@ -157,8 +172,9 @@ std::span<const StatSlot> NormExchange::all_show(const StepContext& context, Dir
   if (!active(context)) return {&local, 1};
   Communicator& communicator = *context.communicator;
   if (!partition_) {
+    const RankPartition& groups = norm_.options.process_groups;
     partition_ =
-        communicator.join(groups_.empty() ? contiguous_groups(communicator.size(), 0) : groups_);
+        communicator.join(groups.empty() ? contiguous_groups(communicator.size(), 0) : groups);
   }
   const SyncCall call{.layer = name_.c_str(),
                       .direction = direction,

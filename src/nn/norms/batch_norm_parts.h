@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "lockstep/nn/layer.h"
@@ -55,6 +56,8 @@ class NormMemory {
   /// `corrected`: with room for a correction of every slice.
   NormMemory(const Shape& planned, const BatchSlices& slices, bool corrected = false);
 
+  /// Whose memory it is.
+  const BatchSlices& slices() const { return slices_; }
   std::size_t bytes() const;
   void bind(void* memory) { memory_ = static_cast<float*>(memory); }
   /// Sets the slice's pointers.
@@ -67,20 +70,36 @@ class NormMemory {
  private:
   std::int64_t slice_floats() const;
 
-  std::int64_t channels_, moments_, slices_, nodes_, correction_, whole_;
+  const BatchSlices slices_;
+  std::int64_t channels_, moments_, placed_, nodes_, correction_, whole_;
   float* memory_ = nullptr;
+};
+
+/// Running statistics of a device; of its first slices where these have some of their own. None
+/// where they are not tracked.
+class NormStates {
+ public:
+  explicit NormStates(std::vector<BatchNormState*> states) : states_(std::move(states)) {}
+
+  /// Null: none.
+  BatchNormState* state_of(int slice) const;
+  /// What a batch's statistics are to be added to, which counts it; null where a pass records none.
+  RunningStatistics next(int slice, const StepContext& context, std::optional<double> momentum);
+
+ private:
+  std::vector<BatchNormState*> states_;  // [slice]
 };
 
 /// Whose statistics a call normalises by: those of its process group, or its own where it has none.
 /// The merge of the group's slots (backend/moments.h) goes with the call.
 class NormExchange {
  public:
-  /// `name`: of the layer, which outlives this.
+  /// Of a layer, which outlives this; its mode may change.
   NormExchange(const NormLayer& norm, const std::string& name, int call_index,
                std::int64_t channels);
 
   /// Whether the mode asks for an exchange at all, in training on several devices.
-  bool wanted() const { return wanted_; }
+  bool wanted() const { return norm_.options.mode == BatchNormMode::kSync; }
   /// Without running statistics an evaluation normalises the local batch, whatever the mode.
   bool active(const StepContext& context) const;
   /// What the statistics of the group are merged of, in the order of its ranks: their slots, or the
@@ -89,8 +108,7 @@ class NormExchange {
                                      const StatSlot& local);
 
  private:
-  const bool wanted_;
-  const RankPartition groups_;
+  const NormLayer& norm_;
   const std::string& name_;
   const int call_index_;
   const std::int64_t channels_;

@@ -32,7 +32,6 @@ RenormLimits::RenormLimits(const BatchNormOptions& options, std::int64_t batches
                  static_cast<double>(options.renorm_max_d))) {}
 
 std::int64_t NormLayer::channel_groups(std::int64_t channels, const std::string& name) const {
-  if (frozen) return 0;
   if (options.mode == BatchNormMode::kInstance) return channels;
   if (options.mode == BatchNormMode::kLayer) return 1;
   if (options.mode != BatchNormMode::kGroup) return 0;
