@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 
-#include "lockstep/backend/operands.h"
+#include "lockstep/backend/convolutions.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {

@@ -100,7 +100,7 @@ void Network::Impl::join_convolutions_and_batch_norms() {
     if (convolution == nullptr || batch_norm == nullptr || batch_norm->state() == nullptr) continue;
     const Value* between = convolution->output();
     if (batch_norm->inputs()[0] != between || readers[between] > 1) continue;
-    if (convolution->can_normalize(backend)) convolution->take_over(*batch_norm);
+    if (convolution->can_normalize(backend.convolutions())) convolution->take_over(*batch_norm);
   }
 }
 
@@ -147,7 +147,7 @@ void Network::Impl::set_batch(std::int64_t new_batch) {
   prepare({0, std::min(tile, batch)});
   if (batch % tile != 0 && batch > tile) prepare({0, batch % tile});
   if (prepared[static_cast<std::size_t>(batch)]) return;
-  backend.prepack_conv2d_weights(weights);  // takes the memory for it
+  backend.convolutions().prepack_conv2d_weights(weights);  // takes the memory for it
   prepared[static_cast<std::size_t>(batch)] = true;
 }
 

@@ -155,7 +155,7 @@ void Network::Impl::run_forward(const Action& action, Direction pass, const Step
 }
 
 void Network::Impl::forward(const StepContext& context) {
-  backend.prepack_conv2d_weights(weights);
+  backend.convolutions().prepack_conv2d_weights(weights);
   for (std::size_t s = 0; s < plan.forward.size(); ++s) {
     const Stretch& stretch = plan.schedule.forward[s];
     for_each_tile(stretch, plan.forward[s], [&](const Images& images) {
