@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <string_view>
+#include <utility>
 
 #include "backend/operand_checks.h"
 #include "kernels/device/check_cuda.h"
@@ -39,9 +40,78 @@ int checked_ordinal(const Device& device) {
 
 }  // namespace
 
+CudaConvolutions::CudaConvolutions(const Device& device, const Context& context,
+                                   ConvolutionMemory memory, const BackendOptions& options)
+    : device_(device),
+      context_(context),
+      compute_capability_(describe_device(device.ordinal).major),
+      cudnn_(device.ordinal, context, std::move(memory),
+             {.tf32 = options.tf32,
+              .by_image = options.sums_by_image,
+              .choices = Autotuner::default_file()}) {}
+
+void CudaConvolutions::prepare_conv2d(const ConvGeometry& geometry, const Shape& input, DType dtype,
+                                      bool backward, bool grad_input) {
+  if (input.batch() == 0) return;
+  if (dtype == DType::kBFloat16 && compute_capability_ < kFirstWithBFloat16) {
+    throw ConfigError(concat(to_string(device_), " has compute capability ", compute_capability_,
+                             ".x and no bf16; use run.precision = \"fp16\" or \"fp32\""));
+  }
+  context_.enter();
+  cudnn_.prepare(geometry, input, dtype, backward, grad_input);
+}
+
+void CudaConvolutions::prepack_conv2d_weights(std::span<const ConvWeights> weights) {
+  context_.enter();
+  cudnn_.prepack(weights);
+}
+
+void CudaConvolutions::conv2d_forward(const ConvGeometry& geometry, const Tensor& x,
+                                      const float* weight, const float* bias, const Tensor& y) {
+  if (x.shape.batch() == 0) return;
+  check_operands(geometry, x, y);
+  context_.enter();
+  cudnn_.forward(geometry, x, weight, y);
+  if (bias != nullptr) add_bias(context_, bias, y);
+}
+
+void CudaConvolutions::conv2d_backward_data(const ConvGeometry& geometry, const Tensor& grad_y,
+                                            const float* weight, const Tensor& grad_x) {
+  if (grad_x.shape.batch() == 0) return;
+  check_operands(geometry, grad_x, grad_y);
+  context_.enter();
+  cudnn_.backward_data(geometry, grad_y, weight, grad_x);
+}
+
+void CudaConvolutions::conv2d_backward_weights(const ConvGeometry& geometry, const Tensor& x,
+                                               const Tensor& grad_y, float* grad_weight,
+                                               float* grad_bias) {
+  if (x.shape.batch() == 0) return;
+  check_operands(geometry, x, grad_y);
+  context_.enter();
+  // All images at once, or each by itself.
+  const std::int64_t parts = context_.sums_by_image ? x.shape.batch() : 1;
+  const std::int64_t images = x.shape.batch() / parts;
+  const auto part_of = [images](const Tensor& tensor, std::int64_t part) {
+    return tensor.sample_range(part * images, images);
+  };
+  add_in_tree(context_, parts, geometry.weight_elements(), grad_weight,
+              [&](std::int64_t part, float* sum) {
+                cudnn_.backward_weights(geometry, part_of(x, part), part_of(grad_y, part), sum);
+              });
+  if (grad_bias == nullptr) return;
+  add_in_tree(
+      context_, parts, geometry.out_channels, grad_bias,
+      [&](std::int64_t part, float* sum) { bias_gradient(context_, part_of(grad_y, part), sum); });
+}
+
+void CudaConvolutions::conv2d_inference(const ConvGeometry&, const Tensor&, const float*,
+                                        const float*, const BatchNormInference&) {
+  throw Error("no convolution is normalised on " + to_string(device_));
+}
+
 CudaBackend::CudaBackend(const Device& device, const BackendOptions& options)
-    : GpuOperations(options.sums_by_image),
-      device_(device),
+    : device_(device),
       stream_(checked_ordinal(device)),
       staging_stream_(device.ordinal),
       staged_(device.ordinal),
@@ -52,24 +122,25 @@ CudaBackend::CudaBackend(const Device& device, const BackendOptions& options)
       sums_(memory_, stream_.get()),
       convolution_scratch_(memory_, stream_.get()),
       uploads_(device.ordinal),
-      peers_(device.ordinal),
-      convolutions_(device.ordinal, prepared_context(),
+      // No convolution is under way while the optimizer is.
+      optimizer_(device.ordinal, context(),
+                 [this](std::size_t bytes) { return convolution_scratch_.get(bytes); }),
+      convolutions_(device, prepared_context(options.sums_by_image),
                     {[this](std::size_t bytes) { return memory_.allocate(bytes); },
                      [this](std::size_t bytes) { return convolution_scratch_.get(bytes); }},
-                    {.tf32 = options.tf32,
-                     .by_image = options.sums_by_image,
-                     .choices = Autotuner::default_file()}) {}
+                    options) {}
 
-const Context& CudaBackend::prepared_context() {
+const Context& CudaBackend::prepared_context(bool sums_by_image) {
   Context& own = context();
   own.stream = stream_.get();
   const DeviceDescription description = describe_device(device_.ordinal);
-  compute_capability_ = description.major;
   own.multiprocessors = description.multiprocessors;
   own.dependent_launches = launches_dependently(description);
   own.counters = static_cast<unsigned*>(counters_.data());
   own.scratch = [this](std::size_t bytes) { return kernel_scratch_.get(bytes); };
   own.sums = [this](std::size_t bytes) { return sums_.get(bytes); };
+  own.sums_by_image = sums_by_image;
+  own.enter = [ordinal = device_.ordinal] { check_cuda(cudaSetDevice(ordinal), "cudaSetDevice"); };
   return own;
 }
 
@@ -77,8 +148,6 @@ CudaBackend::~CudaBackend() {
   static_cast<void>(cudaStreamSynchronize(staging_stream_.get()));
   static_cast<void>(cudaStreamSynchronize(stream_.get()));
 }
-
-void CudaBackend::enter() { check_cuda(cudaSetDevice(device_.ordinal), "cudaSetDevice"); }
 
 void CudaBackend::upload(const Tensor& destination, const void* source) {
   check_transfer(destination);
@@ -118,101 +187,6 @@ std::unique_ptr<Readback> CudaBackend::make_readback(const Tensor& source, int s
 void CudaBackend::synchronize() {
   const DeviceGuard guard(device_.ordinal);
   check_cuda(cudaStreamSynchronize(stream_.get()), "cudaStreamSynchronize");
-}
-
-void CudaBackend::prepare_conv2d(const ConvGeometry& geometry, const Shape& input, DType dtype,
-                                 bool backward, bool grad_input) {
-  if (input.batch() == 0) return;
-  if (dtype == DType::kBFloat16 && compute_capability_ < kFirstWithBFloat16) {
-    throw ConfigError(concat(to_string(device_), " has compute capability ", compute_capability_,
-                             ".x and no bf16; use run.precision = \"fp16\" or \"fp32\""));
-  }
-  enter();
-  convolutions_.prepare(geometry, input, dtype, backward, grad_input);
-}
-
-void CudaBackend::prepack_conv2d_weights(std::span<const ConvWeights> weights) {
-  enter();
-  convolutions_.prepack(weights);
-}
-
-void CudaBackend::conv2d_forward(const ConvGeometry& geometry, const Tensor& x, const float* weight,
-                                 const float* bias, const Tensor& y) {
-  if (x.shape.batch() == 0) return;
-  check_operands(geometry, x, y);
-  enter();
-  convolutions_.forward(geometry, x, weight, y);
-  if (bias != nullptr) add_bias(context(), bias, y);
-}
-
-void CudaBackend::conv2d_backward_data(const ConvGeometry& geometry, const Tensor& grad_y,
-                                       const float* weight, const Tensor& grad_x) {
-  if (grad_x.shape.batch() == 0) return;
-  check_operands(geometry, grad_x, grad_y);
-  enter();
-  convolutions_.backward_data(geometry, grad_y, weight, grad_x);
-}
-
-void CudaBackend::conv2d_backward_weights(const ConvGeometry& geometry, const Tensor& x,
-                                          const Tensor& grad_y, float* grad_weight,
-                                          float* grad_bias) {
-  if (x.shape.batch() == 0) return;
-  check_operands(geometry, x, grad_y);
-  enter();
-  // All images at once, or each by itself.
-  const std::int64_t parts = sums_by_image() ? x.shape.batch() : 1;
-  const std::int64_t images = x.shape.batch() / parts;
-  const auto part_of = [images](const Tensor& tensor, std::int64_t part) {
-    return tensor.sample_range(part * images, images);
-  };
-  add_in_tree(context(), parts, geometry.weight_elements(), grad_weight,
-              [&](std::int64_t part, float* sum) {
-                convolutions_.backward_weights(geometry, part_of(x, part), part_of(grad_y, part),
-                                               sum);
-              });
-  if (grad_bias == nullptr) return;
-  add_in_tree(
-      context(), parts, geometry.out_channels, grad_bias,
-      [&](std::int64_t part, float* sum) { bias_gradient(context(), part_of(grad_y, part), sum); });
-}
-
-void CudaBackend::optimizer_update(const OptimizerShard& shard) {
-  if (peers_.reaches(shard)) return GpuOperations::optimizer_update(shard);
-  enter();
-  PeerStaging::Staged staged = peers_.stage(shard, stream_.get(), [this](std::size_t bytes) {
-    return convolution_scratch_.get(bytes);  // no convolution is under way
-  });
-  GpuOperations::optimizer_update(staged.shard);
-  peers_.write_back(shard, staged, stream_.get());
-}
-
-// Copies of the weights come along, which are not looked at.
-void CudaBackend::gradient_squares(const OptimizerShard& shard, double* squares) {
-  if (peers_.reaches(shard)) return GpuOperations::gradient_squares(shard, squares);
-  enter();
-  const PeerStaging::Staged staged = peers_.stage(
-      shard, stream_.get(), [this](std::size_t bytes) { return convolution_scratch_.get(bytes); });
-  const std::int64_t before = shard.ranges.front().begin / kNormBlock;
-  const std::int64_t bytes = before * static_cast<std::int64_t>(sizeof(double));
-  if (bytes > 0) fill(Tensor(squares, Shape{1, bytes}, DType::kUInt8), 0);
-  GpuOperations::gradient_squares(staged.shard, squares + before);
-}
-
-void CudaBackend::average_weights(const WeightAverage& average) {
-  enter();
-  WeightAverage near = average;
-  near.losses = peers_.stage_numbers(average.losses, stream_.get(), [this](std::size_t bytes) {
-    return convolution_scratch_.get(bytes);
-  });
-  GpuOperations::average_weights(near);
-}
-
-void CudaBackend::update_loss_scale(const LossScaleUpdate& update) {
-  enter();
-  const std::span<const double* const> guards =
-      peers_.stage_numbers(update.guards, stream_.get(),
-                           [this](std::size_t bytes) { return convolution_scratch_.get(bytes); });
-  GpuOperations::update_loss_scale({guards, update.state, update.growth_interval});
 }
 
 }  // namespace lockstep::gpu

@@ -1,7 +1,7 @@
 #pragma once
 // The backend of one replica on a GPU: its stream, its memory and its convolutions. The other
-// operations are the kernels of GpuOperations. Several replicas may share a GPU; each has a backend
-// of its own.
+// operations are the kernels of operations/gpu_operations.h. Several replicas may share a GPU; each
+// has a backend of its own.
 
 #include "backend/probe.h"
 #include "kernels/cudnn/cudnn_convolution.h"
@@ -12,6 +12,34 @@
 #include "kernels/transport/peer_staging.h"
 
 namespace lockstep::gpu {
+
+/// Convolutions by cuDNN, with the bias.
+class CudaConvolutions final : public ConvolutionOperations {
+ public:
+  /// What is called through `memory`, and the context, outlive the object.
+  CudaConvolutions(const Device& device, const Context& context, ConvolutionMemory memory,
+                   const BackendOptions& options);
+
+  void prepare_conv2d(const ConvGeometry& geometry, const Shape& input, DType dtype, bool backward,
+                      bool grad_input) override;
+  void prepack_conv2d_weights(std::span<const ConvWeights> weights) override;
+  void conv2d_forward(const ConvGeometry& geometry, const Tensor& x, const float* weight,
+                      const float* bias, const Tensor& y) override;
+  void conv2d_backward_data(const ConvGeometry& geometry, const Tensor& grad_y, const float* weight,
+                            const Tensor& grad_x) override;
+  void conv2d_backward_weights(const ConvGeometry& geometry, const Tensor& x, const Tensor& grad_y,
+                               float* grad_weight, float* grad_bias) override;
+  /// Throws Error: cuDNN's plans end with the convolution.
+  void conv2d_inference(const ConvGeometry& geometry, const Tensor& x, const float* weight,
+                        const float* bias, const BatchNormInference& normalization) override;
+  std::vector<std::string> conv2d_algorithms() const override { return cudnn_.describe_plans(); }
+
+ private:
+  const Device device_;
+  const Context& context_;
+  const int compute_capability_;  // its major number
+  CudnnConvolutions cudnn_;
+};
 
 class CudaBackend final : public GpuOperations {
  public:
@@ -33,43 +61,25 @@ class CudaBackend final : public GpuOperations {
   std::unique_ptr<Readback> make_readback(const Tensor& source, int slots) override;
   void synchronize() override;
 
-  void prepare_conv2d(const ConvGeometry& geometry, const Shape& input, DType dtype, bool backward,
-                      bool grad_input) override;
-  void prepack_conv2d_weights(std::span<const ConvWeights> weights) override;
-  void conv2d_forward(const ConvGeometry& geometry, const Tensor& x, const float* weight,
-                      const float* bias, const Tensor& y) override;
-  void conv2d_backward_data(const ConvGeometry& geometry, const Tensor& grad_y, const float* weight,
-                            const Tensor& grad_x) override;
-  void conv2d_backward_weights(const ConvGeometry& geometry, const Tensor& x, const Tensor& grad_y,
-                               float* grad_weight, float* grad_bias) override;
-  std::vector<std::string> conv2d_algorithms() const override {
-    return convolutions_.describe_plans();
-  }
-
-  /// Also where a peer's memory cannot be reached from this GPU.
-  void optimizer_update(const OptimizerShard& shard) override;
-  void gradient_squares(const OptimizerShard& shard, double* squares) override;
-  void average_weights(const WeightAverage& average) override;
-  void update_loss_scale(const LossScaleUpdate& update) override;
+  ConvolutionOperations& convolutions() override { return convolutions_; }
+  OptimizerOperations& optimizer() override { return optimizer_; }
 
  private:
-  void enter() override;
-  const Context& prepared_context();
+  const Context& prepared_context(bool sums_by_image);
 
   const Device device_;
   StreamOwner stream_;
   StreamOwner staging_stream_;
-  Event staged_;                // in the staging stream
-  Event taken_;                 // in the replica's
-  int compute_capability_ = 0;  // its major number
+  Event staged_;  // in the staging stream
+  Event taken_;   // in the replica's
   DeviceMemory memory_;
   Storage counters_;
   DeviceScratch kernel_scratch_;
   DeviceScratch sums_;  // Context::sums
   DeviceScratch convolution_scratch_;
   UploadRing uploads_;
-  PeerStaging peers_;
-  CudnnConvolutions convolutions_;
+  PeerOptimizer optimizer_;
+  CudaConvolutions convolutions_;
 };
 
 /// Driver, libraries, devices with their memory, and which reach one another's, for `lockstep

@@ -53,8 +53,8 @@ class CudnnConvolutions {
 
   void prepare(const ConvGeometry& geometry, const Shape& input, DType dtype, bool backward,
                bool grad_input);
-  /// Backend::prepack_conv2d_weights: one launch for all that forward() and backward_data() need.
-  /// Allocates for weights that are new.
+  /// ConvolutionOperations::prepack_conv2d_weights: one launch for all that forward() and
+  /// backward_data() need. Allocates for weights that are new.
   void prepack(std::span<const ConvWeights> weights);
   /// y = x * weight. In all three, x and y have one type.
   void forward(const ConvGeometry& geometry, const Tensor& x, const float* weight, const Tensor& y);
@@ -64,7 +64,7 @@ class CudnnConvolutions {
   void backward_weights(const ConvGeometry& geometry, const Tensor& x, const Tensor& grad_y,
                         float* grad_weight);
 
-  /// Backend::conv2d_algorithms.
+  /// ConvolutionOperations::conv2d_algorithms.
   std::vector<std::string> describe_plans() const;
 
  private:

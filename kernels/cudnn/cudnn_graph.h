@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/backend/operands.h"
+#include "lockstep/backend/convolutions.h"
 #include "lockstep/core/tensor.h"
 
 namespace lockstep::gpu {

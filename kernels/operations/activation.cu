@@ -7,9 +7,9 @@
 
 namespace lockstep::gpu {
 
-void GpuOperations::activation_forward(const Activation& activation, const Tensor& x,
-                                       const Tensor& y) {
-  const Context& context = entered();
+void GpuActivations::activation_forward(const Activation& activation, const Tensor& x,
+                                        const Tensor& y) {
+  const Context& context = context_.entered();
   check_alike("activation_forward", {&x, &y});
   if (activation.kind == ActivationKind::kRelu) {
     return map_activations(context, Relu(), x, {}, y, false);
@@ -17,10 +17,10 @@ void GpuOperations::activation_forward(const Activation& activation, const Tenso
   map_activations(context, AnyActivation{activation}, x, {}, y, false);
 }
 
-void GpuOperations::activation_backward(const Activation& activation, const Tensor& saved,
-                                        const Tensor& grad_y, const Tensor& grad_x,
-                                        bool accumulate) {
-  const Context& context = entered();
+void GpuActivations::activation_backward(const Activation& activation, const Tensor& saved,
+                                         const Tensor& grad_y, const Tensor& grad_x,
+                                         bool accumulate) {
+  const Context& context = context_.entered();
   check_alike("activation_backward", {&saved, &grad_y, &grad_x});
   if (activation.kind == ActivationKind::kRelu) {
     return map_activations(context, ReluGradient(), saved, grad_y, grad_x, accumulate);

@@ -208,9 +208,8 @@ void average_backward(const Context& context, const char* operation, const Windo
 
 }  // namespace
 
-void GpuOperations::avg_pool_forward(const PoolGeometry& geometry, const Tensor& x,
-                                     const Tensor& y) {
-  const Context& context = entered();
+void GpuPooling::avg_pool_forward(const PoolGeometry& geometry, const Tensor& x, const Tensor& y) {
+  const Context& context = context_.entered();
   if (x.shape.elements() == 0) return;
   check_pool(geometry, x.shape, y.shape);
   check_same_type("avg_pool_forward", {&x, &y});
@@ -218,9 +217,9 @@ void GpuOperations::avg_pool_forward(const PoolGeometry& geometry, const Tensor&
                   geometry.kernel_h * geometry.kernel_w, x, y);
 }
 
-void GpuOperations::avg_pool_backward(const PoolGeometry& geometry, const Tensor& grad_y,
-                                      const Tensor& grad_x, bool accumulate) {
-  const Context& context = entered();
+void GpuPooling::avg_pool_backward(const PoolGeometry& geometry, const Tensor& grad_y,
+                                   const Tensor& grad_x, bool accumulate) {
+  const Context& context = context_.entered();
   if (grad_x.shape.elements() == 0) return;
   check_pool(geometry, grad_x.shape, grad_y.shape);
   check_same_type("avg_pool_backward", {&grad_y, &grad_x});
@@ -228,8 +227,8 @@ void GpuOperations::avg_pool_backward(const PoolGeometry& geometry, const Tensor
                    grad_x, accumulate);
 }
 
-void GpuOperations::adaptive_avg_pool_forward(const Tensor& x, const Tensor& y) {
-  const Context& context = entered();
+void GpuPooling::adaptive_avg_pool_forward(const Tensor& x, const Tensor& y) {
+  const Context& context = context_.entered();
   if (x.shape.elements() == 0) return;
   check_adaptive_pool(x.shape, y.shape);
   check_same_type("adaptive_avg_pool_forward", {&x, &y});
@@ -237,9 +236,9 @@ void GpuOperations::adaptive_avg_pool_forward(const Tensor& x, const Tensor& y) 
                   x.shape.rows_per_sample() / y.shape.rows_per_sample(), x, y);
 }
 
-void GpuOperations::adaptive_avg_pool_backward(const Tensor& grad_y, const Tensor& grad_x,
-                                               bool accumulate) {
-  const Context& context = entered();
+void GpuPooling::adaptive_avg_pool_backward(const Tensor& grad_y, const Tensor& grad_x,
+                                            bool accumulate) {
+  const Context& context = context_.entered();
   if (grad_x.shape.elements() == 0) return;
   check_adaptive_pool(grad_x.shape, grad_y.shape);
   check_same_type("adaptive_avg_pool_backward", {&grad_y, &grad_x});

@@ -324,9 +324,9 @@ void reduce_part(const Context& context, const BatchNormBackwardReduce& a, std::
 
 }  // namespace
 
-void GpuOperations::batch_norm_backward_reduce(const BatchNormBackwardReduce& a) {
-  check_parts("batch_norm_backward_reduce", a.parts == 1);
-  const Context& context = entered();
+void GpuNorms::batch_norm_backward_reduce(const BatchNormBackwardReduce& a) {
+  check_parts(context_, "batch_norm_backward_reduce", a.parts == 1);
+  const Context& context = context_.entered();
   check_alike("batch_norm_backward_reduce", {&a.x, &a.grad_y, &a.y});
   if (a.parts == 1) return reduce_rows(context, a);
   if (a.grad_weight == nullptr) {
@@ -341,16 +341,16 @@ void GpuOperations::batch_norm_backward_reduce(const BatchNormBackwardReduce& a)
   accumulate(context, total + channels, channels, a.grad_bias);
 }
 
-void GpuOperations::batch_norm_backward_apply(const BatchNormBackwardApply& a) {
-  check_parts("batch_norm_backward_apply", are_whole(a.slots));
-  const Context& context = entered();
+void GpuNorms::batch_norm_backward_apply(const BatchNormBackwardApply& a) {
+  check_parts(context_, "batch_norm_backward_apply", are_whole(a.slots));
+  const Context& context = context_.entered();
   check_alike("batch_norm_backward_apply", {&a.x, &a.grad_y, &a.y, &a.grad_x, &a.grad_residual});
   if (a.x.shape.rows() == 0) return;
   if (!are_whole(a.slots)) {
     const StatSlot merged = merge_sums(context, a.slots, a.x.shape.channels());
     BatchNormBackwardApply one = a;
     one.slots = {&merged, 1};
-    return GpuOperations::batch_norm_backward_apply(one);
+    return GpuNorms::batch_norm_backward_apply(one);
   }
   const SlotTable slots(a.slots);
   LOCKSTEP_CHECK(slots.count > 0,

@@ -192,9 +192,9 @@ void normalize_tensor(const Context& context, bool early, const Tensor& x, const
 
 }  // namespace
 
-void GpuOperations::batch_norm_forward(const BatchNormForward& a) {
-  check_parts("batch_norm_forward", are_whole(a.slots));
-  const Context& context = entered();
+void GpuNorms::batch_norm_forward(const BatchNormForward& a) {
+  check_parts(context_, "batch_norm_forward", are_whole(a.slots));
+  const Context& context = context_.entered();
   if (a.slots.empty()) {
     if (a.x.shape.rows() == 0) return;
     return normalize_tensor(context, context.dependent_launches, a.x, a.residual, a.y, a.relu,
@@ -204,7 +204,7 @@ void GpuOperations::batch_norm_forward(const BatchNormForward& a) {
     const StatSlot merged = merge_moments(context, a.slots, a.x.shape.channels());
     BatchNormForward one = a;
     one.slots = {&merged, 1};
-    return GpuOperations::batch_norm_forward(one);
+    return GpuNorms::batch_norm_forward(one);
   }
   const SlotTable slots(a.slots);
   if (slots.count == 0 && a.x.shape.rows() == 0) return;
@@ -215,8 +215,8 @@ void GpuOperations::batch_norm_forward(const BatchNormForward& a) {
                    MergedStatistics{slots, a.affine, a.eps, a.eps_mode, a.saved.data, a.running});
 }
 
-void GpuOperations::batch_norm_inference(const BatchNormInference& a) {
-  const Context& context = entered();
+void GpuNorms::batch_norm_inference(const BatchNormInference& a) {
+  const Context& context = context_.entered();
   if (a.x.shape.rows() == 0) return;
   normalize_tensor(context, context.dependent_launches, a.x, a.residual, a.y, a.relu,
                    GivenStatistics{a.affine, a.eps, a.eps_mode, a.mean, a.var});

@@ -225,9 +225,9 @@ void moments_of(const Context& context, const Tensor& x, float* slot) {
 
 }  // namespace
 
-void GpuOperations::batch_norm_moments(const Tensor& x, float* slots, std::int64_t parts) {
-  check_parts("batch_norm_moments", parts == 1);
-  const Context& context = entered();
+void GpuNorms::batch_norm_moments(const Tensor& x, float* slots, std::int64_t parts) {
+  check_parts(context_, "batch_norm_moments", parts == 1);
+  const Context& context = context_.entered();
   for (std::int64_t part = 0; part < parts; ++part) {
     moments_of(context, part_of(x, part, parts), slots + part * 2 * x.shape.channels());
   }

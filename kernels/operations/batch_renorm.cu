@@ -26,9 +26,9 @@ struct AddCorrectedGradient {
 
 }  // namespace
 
-void GpuOperations::batch_renorm_correction(const BatchRenormCorrection& a) {
-  check_parts("batch_renorm_correction", are_whole(a.slots));
-  const Context& context = entered();
+void GpuNorms::batch_renorm_correction(const BatchRenormCorrection& a) {
+  check_parts(context_, "batch_renorm_correction", are_whole(a.slots));
+  const Context& context = context_.entered();
   const StatSlot merged = merge_moments(context, a.slots, a.channels);
   LOCKSTEP_CHECK(merged.count > 0, "batch_renorm_correction: the slots count no rows");
   BatchRenormCorrection one = a;
@@ -37,8 +37,8 @@ void GpuOperations::batch_renorm_correction(const BatchRenormCorrection& a) {
            CorrectChannel{one, merged.data, merged.count});
 }
 
-void GpuOperations::batch_renorm_gradient(const BatchRenormGradient& a) {
-  const Context& context = entered();
+void GpuNorms::batch_renorm_gradient(const BatchRenormGradient& a) {
+  const Context& context = context_.entered();
   for_each(context, static_cast<std::int32_t>(a.channels), AddCorrectedGradient{a});
 }
 

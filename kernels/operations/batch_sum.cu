@@ -4,6 +4,7 @@
 #include "kernels/operations/gpu_operations.h"
 #include "kernels/primitives/element.h"
 #include "kernels/primitives/for_each.h"
+#include "kernels/primitives/grid_loop.h"
 #include "kernels/primitives/views.h"
 
 namespace lockstep::gpu {
@@ -93,10 +94,14 @@ struct SumImages {
   }
 };
 
+__global__ void reset_kernel(double* sums, int count) {
+  for (std::int64_t i = first_item(); i < count; i += item_stride()) sums[i] = reset_sum(sums[i]);
+}
+
 }  // namespace
 
-void GpuOperations::sum_over_batch(const Tensor& x, float* slot) {
-  const Context& context = entered();
+void GpuSums::sum_over_batch(const Tensor& x, float* slot) {
+  const Context& context = context_.entered();
   const SampleElements all("sum_over_batch", x.shape);
   with_element_type(x.dtype, [&](auto element) {
     using T = decltype(element);
@@ -104,10 +109,9 @@ void GpuOperations::sum_over_batch(const Tensor& x, float* slot) {
   });
 }
 
-void GpuOperations::broadcast_sum(std::span<const StatSlot> slots, const Tensor& y,
-                                  bool accumulate) {
-  check_parts("broadcast_sum", are_whole(slots));
-  const Context& context = entered();
+void GpuSums::broadcast_sum(std::span<const StatSlot> slots, const Tensor& y, bool accumulate) {
+  check_parts(context_, "broadcast_sum", are_whole(slots));
+  const Context& context = context_.entered();
   if (y.shape.elements() == 0) return;
   LOCKSTEP_CHECK(slots.size() <= kMaxStatSlots, "broadcast_sum: at most ", kMaxStatSlots,
                  " slots can be added up on a GPU, got ", slots.size());
@@ -123,8 +127,8 @@ void GpuOperations::broadcast_sum(std::span<const StatSlot> slots, const Tensor&
   });
 }
 
-void GpuOperations::sum_over_images(const Tensor& x, float* sum) {
-  const Context& context = entered();
+void GpuSums::sum_over_images(const Tensor& x, float* sum) {
+  const Context& context = context_.entered();
   const std::int64_t images = x.shape.batch();
   LOCKSTEP_CHECK(x.dense() && x.dtype == DType::kFloat32,
                  "sum_over_images: expected a dense tensor of fp32, got ", to_string(x.dtype),
@@ -135,6 +139,11 @@ void GpuOperations::sum_over_images(const Tensor& x, float* sum) {
                  " elements of an image, got ", elements);
   for_each(context, static_cast<std::int32_t>(elements),
            SumImages{images, elements, x.floats(), sum});
+}
+
+void GpuSums::reset_sums(double* sums, int count) {
+  const Context& context = context_.entered();
+  launch_loop(context, count, reset_kernel, sums, count);
 }
 
 }  // namespace lockstep::gpu

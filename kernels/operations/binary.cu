@@ -195,9 +195,9 @@ void map_repeated(const Context& context, const char* operation, BinaryKind kind
 
 }  // namespace
 
-void GpuOperations::binary_forward(BinaryKind kind, const Tensor& a, const Tensor& b,
-                                   const Tensor& y) {
-  const Context& context = entered();
+void GpuActivations::binary_forward(BinaryKind kind, const Tensor& a, const Tensor& b,
+                                    const Tensor& y) {
+  const Context& context = context_.entered();
   check_alike("binary_forward", {&a, &y});
   check_either("binary_forward", b, y);
   if (kind == BinaryKind::kAdd && b.shape == y.shape && b.dtype == y.dtype) {
@@ -206,18 +206,18 @@ void GpuOperations::binary_forward(BinaryKind kind, const Tensor& a, const Tenso
   map_repeated(context, "binary_forward", kind, a, b, {}, y, false);
 }
 
-void GpuOperations::binary_backward_left(BinaryKind kind, const Tensor& a, const Tensor& b,
-                                         const Tensor& grad_y, const Tensor& grad_a,
-                                         bool accumulate) {
-  const Context& context = entered();
+void GpuActivations::binary_backward_left(BinaryKind kind, const Tensor& a, const Tensor& b,
+                                          const Tensor& grad_y, const Tensor& grad_a,
+                                          bool accumulate) {
+  const Context& context = context_.entered();
   check_alike("binary_backward_left", {&a, &grad_y, &grad_a});
   check_either("binary_backward_left", b, grad_a);
   map_repeated(context, "binary_backward_left", kind, a, b, grad_y, grad_a, accumulate);
 }
 
-void GpuOperations::binary_backward_right(BinaryKind kind, const Tensor& a, const Tensor& grad_y,
-                                          const Tensor& grad_b, bool accumulate) {
-  const Context& context = entered();
+void GpuActivations::binary_backward_right(BinaryKind kind, const Tensor& a, const Tensor& grad_y,
+                                           const Tensor& grad_b, bool accumulate) {
+  const Context& context = context_.entered();
   check_alike("binary_backward_right", {&a, &grad_y});
   const std::int64_t each = rows_of_gradient("binary_backward_right", a.shape, grad_b.shape);
   if (a.shape.elements() == 0) return;

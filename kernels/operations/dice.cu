@@ -217,8 +217,8 @@ LabelledPixels<T> pixels_of(const Tensor& logits, const Tensor& labels, int igno
 
 }  // namespace
 
-void GpuOperations::dice_sums(const DiceSums& arguments) {
-  const Context& context = entered();
+void GpuLosses::dice_sums(const DiceSums& arguments) {
+  const Context& context = context_.entered();
   const Shape& shape = arguments.logits.shape;
   if (shape.rows() == 0) return;
   check_dice("dice_sums", arguments.logits, arguments.labels);
@@ -244,9 +244,9 @@ void GpuOperations::dice_sums(const DiceSums& arguments) {
   });
 }
 
-void GpuOperations::dice_losses(const DiceLosses& arguments) {
-  check_parts("dice_losses", arguments.image_losses == nullptr);
-  const Context& context = entered();
+void GpuLosses::dice_losses(const DiceLosses& arguments) {
+  check_parts(context_, "dice_losses", arguments.image_losses == nullptr);
+  const Context& context = context_.entered();
   const Shape& shape = arguments.logits.shape;
   if (shape.rows() == 0) return;
   check_dice("dice_losses", arguments.logits, arguments.labels);

@@ -150,14 +150,14 @@ void add_element_losses(const Context& context, const ElementLosses& arguments) 
 
 }  // namespace
 
-bool GpuOperations::computes(const ElementFormula& formula) const {
+bool GpuLosses::computes(const ElementFormula& formula) const {
   return with_formula(formula, [](const auto&) {});
 }
 
-void GpuOperations::element_losses(const ElementLosses& arguments) {
-  check_parts("element_losses", arguments.image_losses == nullptr);
-  const Context& context = entered();
-  if (!sums_by_image()) return add_element_losses(context, arguments);
+void GpuLosses::element_losses(const ElementLosses& arguments) {
+  check_parts(context_, "element_losses", arguments.image_losses == nullptr);
+  const Context& context = context_.entered();
+  if (!context.sums_by_image) return add_element_losses(context, arguments);
   add_losses_by_image(context, arguments.output.shape.batch(), arguments.image_losses,
                       arguments.loss, [&](std::int64_t image, double* loss) {
                         ElementLosses one = arguments;

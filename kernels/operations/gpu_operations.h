@@ -1,9 +1,9 @@
 #pragma once
-// The operations of a GPU that are kernels of this folder, each defined in the .cu of its kernels;
-// what remains for a subclass is memory and convolution. CudaBackend adds those of a real GPU, and
-// the tests add host memory, so that the same operations run under the emulation. Backend says what
-// each does. Activations may be fp32, bf16 or fp16, one type within a call but for `copy`;
-// statistics, parameters and losses are fp32 or wider. Bits are the CPU's where formulas.h says so.
+// The operations of a GPU that are kernels of this folder, a class for each family, each operation
+// defined in the .cu of its kernels. They are issued to the context's stream. The public header of
+// a family says what each does. Activations may be fp32, bf16 or fp16, one type within a call but
+// for `copy`; statistics, parameters and losses are fp32 or wider. Bits are the CPU's where
+// formulas.h says so.
 
 #include <algorithm>
 #include <span>
@@ -24,21 +24,18 @@ inline bool are_whole(std::span<const StatSlot> slots) {
   return std::ranges::all_of(slots, [](const StatSlot& slot) { return slot.parts == 1; });
 }
 
-/// Used by one replica's thread, as every Backend. All operations are issued to the context's
-/// stream.
-class GpuOperations : public Backend {
+/// Throws Error where sums of several images or parts are asked for that this GPU does not keep.
+inline void check_parts(const Context& context, const char* operation, bool whole) {
+  LOCKSTEP_CHECK(whole || context.sums_by_image, operation,
+                 ": this GPU does not keep sums image by image; ",
+                 "make its backend with BackendOptions::sums_by_image = true");
+}
+
+/// With several parts: a launch for each, and slots are merged by one of their own.
+class GpuNorms final : public NormOperations {
  public:
-  /// BackendOptions::sums_by_image.
-  explicit GpuOperations(bool sums_by_image = false) : by_image_(sums_by_image) {}
+  explicit GpuNorms(const Context& context) : context_(context) {}
 
-  bool sums_by_image() const override { return by_image_; }
-  Stream stream() const { return context_.stream; }
-
-  void fill(const Tensor& tensor, float value) override;
-  void copy(const Tensor& source, const Tensor& destination, bool accumulate) override;
-
-  // With several parts, in all of these: a launch for each, and slots are merged by one of their
-  // own.
   void batch_norm_moments(const Tensor& x, float* slots, std::int64_t parts) override;
   void batch_norm_forward(const BatchNormForward& arguments) override;
   void batch_norm_inference(const BatchNormInference& arguments) override;
@@ -48,6 +45,14 @@ class GpuOperations : public Backend {
   void group_norm_backward_apply(const GroupNormBackwardApply& arguments) override;
   void batch_renorm_correction(const BatchRenormCorrection& arguments) override;
   void batch_renorm_gradient(const BatchRenormGradient& arguments) override;
+
+ private:
+  const Context& context_;
+};
+
+class GpuActivations final : public ActivationOperations {
+ public:
+  explicit GpuActivations(const Context& context) : context_(context) {}
 
   void activation_forward(const Activation& activation, const Tensor& x, const Tensor& y) override;
   void activation_backward(const Activation& activation, const Tensor& saved, const Tensor& grad_y,
@@ -62,6 +67,15 @@ class GpuOperations : public Backend {
                         bool accumulate) override;
   void dropout(const Tensor& x, const Tensor& y, float p, DeviceScalar<std::uint64_t> seed,
                std::int64_t sample_offset, bool accumulate) override;
+
+ private:
+  const Context& context_;
+};
+
+class GpuPooling final : public PoolingOperations {
+ public:
+  explicit GpuPooling(const Context& context) : context_(context) {}
+
   void max_pool_forward(const PoolGeometry& geometry, const Tensor& x, const Tensor& y,
                         const Tensor& winners) override;
   void max_pool_backward(const PoolGeometry& geometry, const Tensor& winners, const Tensor& grad_y,
@@ -76,12 +90,29 @@ class GpuOperations : public Backend {
   void upsample_bilinear_backward(const Tensor& grad_y, const Tensor& grad_x, bool align_corners,
                                   bool accumulate) override;
 
+ private:
+  const Context& context_;
+};
+
+class GpuSums final : public SumOperations {
+ public:
+  explicit GpuSums(const Context& context) : context_(context) {}
+
   void sum_over_batch(const Tensor& x, float* slot) override;
   void broadcast_sum(std::span<const StatSlot> slots, const Tensor& y, bool accumulate) override;
   void sum_over_images(const Tensor& x, float* sum) override;
+  void reset_sums(double* sums, int count) override;
 
-  // At most 4096 classes. A label that is neither a class nor ignored cannot be reported without
-  // waiting for the GPU: it makes the loss, and its pixel's gradient, NaN.
+ private:
+  const Context& context_;
+};
+
+/// At most 4096 classes. A label that is neither a class nor ignored cannot be reported without
+/// waiting for the GPU: it makes the loss, and its pixel's gradient, NaN.
+class GpuLosses final : public LossOperations {
+ public:
+  explicit GpuLosses(const Context& context) : context_(context) {}
+
   void cross_entropy(const CrossEntropy& arguments) override;
   void mean_squared_error(const MeanSquaredError& arguments) override;
   bool computes(const ElementFormula& formula) const override;
@@ -93,8 +124,17 @@ class GpuOperations : public Backend {
   void ohem_share(const OhemShare& share) override;
   void dice_sums(const DiceSums& arguments) override;
   void dice_losses(const DiceLosses& arguments) override;
-  void reset_sums(double* sums, int count) override;
   void confusion_matrix(const Tensor& logits, const Tensor& labels, std::int64_t* matrix) override;
+
+ private:
+  const Context& context_;
+};
+
+/// Reads and writes all ranks' memory in place.
+class GpuOptimizer : public OptimizerOperations {
+ public:
+  explicit GpuOptimizer(const Context& context) : context_(context) {}
+
   void check_gradients(const GradientCheck& check) override;
   void optimizer_update(const OptimizerShard& shard) override;
   void gradient_squares(const OptimizerShard& shard, double* squares) override;
@@ -103,25 +143,40 @@ class GpuOperations : public Backend {
   void update_loss_scale(const LossScaleUpdate& update) override;
 
  protected:
+  const Context& context() const { return context_; }
+
+ private:
+  const Context& context_;
+};
+
+/// A backend with these operations. What remains for a subclass is memory, convolutions, and whose
+/// memory the optimizer reaches: CudaBackend adds those of a real GPU, and the tests add host
+/// memory, so that the same operations run under the emulation. Used by one replica's thread.
+class GpuOperations : public Backend {
+ public:
+  bool sums_by_image() const override { return context_.sums_by_image; }
+  Stream stream() const { return context_.stream; }
+
+  void fill(const Tensor& tensor, float value) override;
+  void copy(const Tensor& source, const Tensor& destination, bool accumulate) override;
+
+  NormOperations& norms() override { return norms_; }
+  ActivationOperations& activations() override { return activations_; }
+  PoolingOperations& pooling() override { return pooling_; }
+  SumOperations& sums() override { return sums_; }
+  LossOperations& losses() override { return losses_; }
+
+ protected:
   /// Filled by the subclass's constructor.
   Context& context() { return context_; }
 
-  /// Called before each operation; a subclass makes its device the thread's current one here.
-  virtual void enter() {}
-
  private:
-  const Context& entered() {
-    enter();
-    return context_;
-  }
-  /// Throws Error where sums of several images or parts are asked for that this GPU does not keep.
-  void check_parts(const char* operation, bool whole) const {
-    LOCKSTEP_CHECK(whole || by_image_, operation, ": this GPU does not keep sums image by image; ",
-                   "make its backend with BackendOptions::sums_by_image = true");
-  }
-
-  const bool by_image_;
   Context context_;
+  GpuNorms norms_{context_};
+  GpuActivations activations_{context_};
+  GpuPooling pooling_{context_};
+  GpuSums sums_{context_};
+  GpuLosses losses_{context_};
 };
 
 }  // namespace lockstep::gpu

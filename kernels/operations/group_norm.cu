@@ -133,15 +133,15 @@ auto choose_group_apply(bool whole, bool relu, const Tensor& y) {
 
 }  // namespace
 
-void GpuOperations::group_moments(const GroupMoments& a) {
-  const Context& context = entered();
+void GpuNorms::group_moments(const GroupMoments& a) {
+  const Context& context = context_.entered();
   check_groups("group_moments", a.channels, a.groups);
   if (a.rows == 0) return;
   for_each(context, static_cast<std::int32_t>(a.groups), JoinGroup{a});
 }
 
-void GpuOperations::group_norm_backward_apply(const GroupNormBackwardApply& a) {
-  const Context& context = entered();
+void GpuNorms::group_norm_backward_apply(const GroupNormBackwardApply& a) {
+  const Context& context = context_.entered();
   check_alike("group_norm_backward_apply", {&a.x, &a.grad_y, &a.y, &a.grad_x, &a.grad_residual});
   const std::int64_t channels = a.x.shape.channels();
   check_groups("group_norm_backward_apply", channels, a.groups);

@@ -282,10 +282,6 @@ __global__ void confusion_kernel(Confusion<T> task) {
   for_each_entry<kWidth>(task, [&](int entry) { atomicAdd(task.matrix + entry, 1ULL); });
 }
 
-__global__ void reset_kernel(double* sums, int count) {
-  for (std::int64_t i = first_item(); i < count; i += item_stride()) sums[i] = reset_sum(sums[i]);
-}
-
 template <typename T>
 Loss<T> loss_of(const Context& context, const CrossEntropy& arguments) {
   const std::int64_t pixels = arguments.logits.shape.rows();
@@ -333,10 +329,10 @@ const float* weights_of_image(const CrossEntropy& arguments, std::int64_t image)
 
 }  // namespace
 
-void GpuOperations::cross_entropy(const CrossEntropy& arguments) {
-  check_parts("cross_entropy", arguments.image_losses == nullptr);
-  const Context& context = entered();
-  if (!sums_by_image()) return add_cross_entropy(context, arguments);
+void GpuLosses::cross_entropy(const CrossEntropy& arguments) {
+  check_parts(context_, "cross_entropy", arguments.image_losses == nullptr);
+  const Context& context = context_.entered();
+  if (!context.sums_by_image) return add_cross_entropy(context, arguments);
   add_losses_by_image(context, arguments.logits.shape.batch(), arguments.image_losses,
                       arguments.loss, [&](std::int64_t image, double* loss) {
                         CrossEntropy one = arguments;
@@ -349,14 +345,8 @@ void GpuOperations::cross_entropy(const CrossEntropy& arguments) {
                       });
 }
 
-void GpuOperations::reset_sums(double* sums, int count) {
-  const Context& context = entered();
-  launch_loop(context, count, reset_kernel, sums, count);
-}
-
-void GpuOperations::confusion_matrix(const Tensor& logits, const Tensor& labels,
-                                     std::int64_t* matrix) {
-  const Context& context = entered();
+void GpuLosses::confusion_matrix(const Tensor& logits, const Tensor& labels, std::int64_t* matrix) {
+  const Context& context = context_.entered();
   const std::int64_t pixels = logits.shape.rows();
   if (pixels == 0) return;
   check_labels(logits.shape, labels);

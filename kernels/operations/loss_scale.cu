@@ -41,8 +41,8 @@ __global__ void update_kernel(Guards guards, LossScaleState* state, std::int64_t
 
 }  // namespace
 
-void GpuOperations::check_gradients(const GradientCheck& check) {
-  const Context& context = entered();
+void GpuOptimizer::check_gradients(const GradientCheck& check) {
+  const Context& context = context_.entered();
   constexpr int kWidest = kPackWidth<float>;
   const bool aligned = is_aligned(check.grads, 16);
   // A rank without gradients has a loss to look at.
@@ -50,8 +50,8 @@ void GpuOperations::check_gradients(const GradientCheck& check) {
   launch_loop(context, items, aligned ? check_kernel<kWidest> : check_kernel<1>, check);
 }
 
-void GpuOperations::update_loss_scale(const LossScaleUpdate& update) {
-  const Context& context = entered();
+void GpuOptimizer::update_loss_scale(const LossScaleUpdate& update) {
+  const Context& context = context_.entered();
   LOCKSTEP_CHECK(update.guards.size() <= std::size_t{kMaxRanks}, "update_loss_scale: at most ",
                  kMaxRanks, " ranks, got ", update.guards.size());
   Guards guards{};

@@ -67,9 +67,9 @@ __global__ void max_backward_kernel(Pooling<T> pool, Images<const std::uint8_t> 
 
 }  // namespace
 
-void GpuOperations::max_pool_forward(const PoolGeometry& geometry, const Tensor& x, const Tensor& y,
-                                     const Tensor& winners) {
-  const Context& context = entered();
+void GpuPooling::max_pool_forward(const PoolGeometry& geometry, const Tensor& x, const Tensor& y,
+                                  const Tensor& winners) {
+  const Context& context = context_.entered();
   if (x.shape.elements() == 0) return;
   check_pool(geometry, x.shape, y.shape);
   check_same_type("max_pool_forward", {&x, &y});
@@ -90,9 +90,9 @@ void GpuOperations::max_pool_forward(const PoolGeometry& geometry, const Tensor&
   });
 }
 
-void GpuOperations::max_pool_backward(const PoolGeometry& geometry, const Tensor& winners,
-                                      const Tensor& grad_y, const Tensor& grad_x, bool accumulate) {
-  const Context& context = entered();
+void GpuPooling::max_pool_backward(const PoolGeometry& geometry, const Tensor& winners,
+                                   const Tensor& grad_y, const Tensor& grad_x, bool accumulate) {
+  const Context& context = context_.entered();
   if (grad_x.shape.elements() == 0) return;
   check_pool(geometry, grad_x.shape, grad_y.shape);
   check_same_type("max_pool_backward", {&grad_y, &grad_x});

@@ -119,10 +119,10 @@ void add_mean_squared_error(const Context& context, const MeanSquaredError& argu
 
 }  // namespace
 
-void GpuOperations::mean_squared_error(const MeanSquaredError& arguments) {
-  check_parts("mean_squared_error", arguments.image_losses == nullptr);
-  const Context& context = entered();
-  if (!sums_by_image()) return add_mean_squared_error(context, arguments);
+void GpuLosses::mean_squared_error(const MeanSquaredError& arguments) {
+  check_parts(context_, "mean_squared_error", arguments.image_losses == nullptr);
+  const Context& context = context_.entered();
+  if (!context.sums_by_image) return add_mean_squared_error(context, arguments);
   add_losses_by_image(context, arguments.output.shape.batch(), arguments.image_losses,
                       arguments.loss, [&](std::int64_t image, double* loss) {
                         MeanSquaredError one = arguments;

@@ -10,6 +10,7 @@
 #include "backend/formulas.h"
 #include "backend/operand_checks.h"
 #include "kernels/operations/gpu_operations.h"
+#include "kernels/operations/launchers.h"
 #include "kernels/primitives/element.h"
 #include "kernels/primitives/for_each.h"
 #include "kernels/primitives/grid_loop.h"
@@ -248,8 +249,8 @@ struct Normalizer {
 
 }  // namespace
 
-void GpuOperations::label_probabilities(const LabelProbabilities& arguments) {
-  const Context& context = entered();
+void GpuLosses::label_probabilities(const LabelProbabilities& arguments) {
+  const Context& context = context_.entered();
   const Shape& shape = arguments.logits.shape;
   if (shape.rows() == 0) return;
   check_labels(shape, arguments.labels);
@@ -265,24 +266,24 @@ void GpuOperations::label_probabilities(const LabelProbabilities& arguments) {
   });
 }
 
-void GpuOperations::ohem_count(const OhemCount& count) {
-  const Context& context = entered();
+void GpuLosses::ohem_count(const OhemCount& count) {
+  const Context& context = context_.entered();
   constexpr std::size_t kBytes = sizeof(Bins);
   auto* const counts = static_cast<unsigned*>(context.scratch(kBytes));
-  fill(Tensor(counts, Shape{1, std::int64_t{kBytes}}, DType::kUInt8), 0);
+  fill(context, Tensor(counts, Shape{1, std::int64_t{kBytes}}, DType::kUInt8), 0);
   launch_loop(context, count.rows, count_kernel, count.probabilities, count.rows, count.round,
               count.state, counts);
   for_each(context, kOhemCounts, WriteCounts{counts, count.samples, count.slot});
 }
 
-void GpuOperations::ohem_narrow(const OhemNarrow& narrow) {
-  const Context& context = entered();
+void GpuLosses::ohem_narrow(const OhemNarrow& narrow) {
+  const Context& context = context_.entered();
   launch(narrow_kernel, 1, kLoopThreads, context.stream, slots_of("ohem_narrow", narrow.counts),
          narrow.round, static_cast<double>(narrow.min_kept), narrow.thresh, narrow.state);
 }
 
-void GpuOperations::ohem_choose(const OhemChoice& choice) {
-  const Context& context = entered();
+void GpuLosses::ohem_choose(const OhemChoice& choice) {
+  const Context& context = context_.entered();
   const Shape& shape = choice.labels.shape;
   LOCKSTEP_CHECK(choice.classes <= kMaxClasses && shape.rows() <= kMaxItems,
                  "ohem_choose: expected at most ", kMaxClasses, " classes and ", kMaxItems,
@@ -293,7 +294,7 @@ void GpuOperations::ohem_choose(const OhemChoice& choice) {
   const std::size_t bytes =
       static_cast<std::size_t>(images) * static_cast<std::size_t>(elements) * sizeof(unsigned);
   auto* const counts = static_cast<unsigned*>(context.scratch(bytes));
-  fill(Tensor(counts, Shape{1, static_cast<std::int64_t>(bytes)}, DType::kUInt8), 0);
+  fill(context, Tensor(counts, Shape{1, static_cast<std::int64_t>(bytes)}, DType::kUInt8), 0);
   const Choice pixels{static_cast<std::int32_t>(shape.rows_per_sample()),
                       static_cast<std::int32_t>(choice.classes),
                       Rows<const std::uint16_t>(choice.labels),
@@ -312,8 +313,8 @@ void GpuOperations::ohem_choose(const OhemChoice& choice) {
            WriteWeights{elements, slot_images, counts, choice.sample_weights, choice.slots});
 }
 
-void GpuOperations::ohem_share(const OhemShare& share) {
-  const Context& context = entered();
+void GpuLosses::ohem_share(const OhemShare& share) {
+  const Context& context = context_.entered();
   const auto elements = static_cast<std::int32_t>(2 * share.classes);
   auto* const sums =
       static_cast<double*>(context.scratch(static_cast<std::size_t>(elements) * sizeof(double)));

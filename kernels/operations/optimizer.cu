@@ -19,6 +19,7 @@
 #include "backend/operand_checks.h"
 #include "kernels/operations/gpu_operations.h"
 #include "kernels/operations/image_sums.h"
+#include "kernels/operations/launchers.h"
 #include "kernels/primitives/launch.h"
 #include "kernels/primitives/ordered_sum.h"
 #include "kernels/primitives/pack.h"
@@ -397,9 +398,9 @@ const float* sum_in_order_of_joins(const Context& context, const OptimizerShard&
 
 }  // namespace
 
-void GpuOperations::optimizer_update(const OptimizerShard& shard) {
-  check_parts("optimizer_update", shard.joins.empty() && shard.block_squares == nullptr);
-  const Context& context = entered();
+void GpuOptimizer::optimizer_update(const OptimizerShard& shard) {
+  check_parts(context_, "optimizer_update", shard.joins.empty() && shard.block_squares == nullptr);
+  const Context& context = context_.entered();
   check_ranks(shard);
   if (shard.joins.empty() && shard.block_squares == nullptr) {
     return update_in_order(context, shard);
@@ -411,14 +412,14 @@ void GpuOperations::optimizer_update(const OptimizerShard& shard) {
   update_in_order(context, summed);
 }
 
-void GpuOperations::gradient_squares(const OptimizerShard& shard, double* squares) {
-  check_parts("gradient_squares", shard.joins.empty());
-  const Context& context = entered();
+void GpuOptimizer::gradient_squares(const OptimizerShard& shard, double* squares) {
+  check_parts(context_, "gradient_squares", shard.joins.empty());
+  const Context& context = context_.entered();
   check_ranks(shard);
   if (shard.ranges.empty()) return;
   const std::int64_t blocks = (shard.ranges.back().end + kNormBlock - 1) / kNormBlock;
   const auto bytes = blocks * static_cast<std::int64_t>(sizeof(double));
-  fill(Tensor(squares, Shape{1, bytes}, DType::kUInt8), 0);
+  fill(context, Tensor(squares, Shape{1, bytes}, DType::kUInt8), 0);
   OptimizerShard summed = shard;
   const float* sum = nullptr;
   if (!shard.joins.empty()) {
@@ -433,10 +434,10 @@ void GpuOperations::gradient_squares(const OptimizerShard& shard, double* square
   });
 }
 
-void GpuOperations::average_weights(const WeightAverage& average) {
+void GpuOptimizer::average_weights(const WeightAverage& average) {
   LOCKSTEP_CHECK(average.losses.size() <= std::size_t{kMaxRanks}, "average_weights: at most ",
                  kMaxRanks, " losses, got ", average.losses.size());
-  const Context& context = entered();
+  const Context& context = context_.entered();
   if (average.elements == 0) return;
   RanksLosses losses{};
   std::copy(average.losses.begin(), average.losses.end(), losses.losses);
@@ -447,14 +448,15 @@ void GpuOperations::average_weights(const WeightAverage& average) {
          average.elements, average.share, average.updates);
 }
 
-void GpuOperations::clip_factor(const ClipFactor& clip) {
+void GpuOptimizer::clip_factor(const ClipFactor& clip) {
   LOCKSTEP_CHECK(clip.squares.size() <= std::size_t{kMaxRanks}, "clip_factor: at most ", kMaxRanks,
                  " ranks, got ", clip.squares.size());
   RanksSquares squares{};
   for (const GradientSquares& rank : clip.squares) {
     if (rank.blocks != nullptr) squares.ranks[squares.count++] = rank;
   }
-  launch(clip_factor_kernel, 1, kThreads, entered().stream, squares, clip.max_norm, clip.factor);
+  launch(clip_factor_kernel, 1, kThreads, context_.entered().stream, squares, clip.max_norm,
+         clip.factor);
 }
 
 }  // namespace lockstep::gpu

@@ -209,16 +209,18 @@ void copy(const Context& context, const Tensor& source, const Tensor& destinatio
   });
 }
 
-void GpuOperations::fill(const Tensor& tensor, float value) { gpu::fill(entered(), tensor, value); }
-
-void GpuOperations::copy(const Tensor& source, const Tensor& destination, bool accumulate) {
-  gpu::copy(entered(), source, destination, accumulate);
+void GpuOperations::fill(const Tensor& tensor, float value) {
+  gpu::fill(context().entered(), tensor, value);
 }
 
-void GpuOperations::dropout(const Tensor& x, const Tensor& y, float p,
-                            DeviceScalar<std::uint64_t> seed, std::int64_t sample_offset,
-                            bool accumulate) {
-  const Context& context = entered();
+void GpuOperations::copy(const Tensor& source, const Tensor& destination, bool accumulate) {
+  gpu::copy(context().entered(), source, destination, accumulate);
+}
+
+void GpuActivations::dropout(const Tensor& x, const Tensor& y, float p,
+                             DeviceScalar<std::uint64_t> seed, std::int64_t sample_offset,
+                             bool accumulate) {
+  const Context& context = context_.entered();
   check_alike("dropout", {&x, &y});
   LOCKSTEP_CHECK(p >= 0.0F && p < 1.0F, "dropout: expected 0 <= p < 1, got ", p);
   Tensor from = x, to = y;

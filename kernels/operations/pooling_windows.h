@@ -11,7 +11,7 @@
 #include "kernels/primitives/grid_loop.h"
 #include "kernels/primitives/index_runs.h"
 #include "kernels/primitives/views.h"
-#include "lockstep/backend/operands.h"
+#include "lockstep/backend/pooling.h"
 
 namespace lockstep::gpu {
 

@@ -95,8 +95,8 @@ void launch_by_row(const Context& context, const Tensor& like, void (*kernel)(Pa
 
 }  // namespace
 
-void GpuOperations::softmax_forward(const Tensor& x, const Tensor& y) {
-  const Context& context = entered();
+void GpuActivations::softmax_forward(const Tensor& x, const Tensor& y) {
+  const Context& context = context_.entered();
   check_alike("softmax_forward", {&x, &y});
   if (x.shape.elements() == 0) return;
   with_element_type(x.dtype, [&](auto element) {
@@ -105,9 +105,9 @@ void GpuOperations::softmax_forward(const Tensor& x, const Tensor& y) {
   });
 }
 
-void GpuOperations::softmax_backward(const Tensor& y, const Tensor& grad_y, const Tensor& grad_x,
-                                     bool accumulate) {
-  const Context& context = entered();
+void GpuActivations::softmax_backward(const Tensor& y, const Tensor& grad_y, const Tensor& grad_x,
+                                      bool accumulate) {
+  const Context& context = context_.entered();
   check_alike("softmax_backward", {&y, &grad_y, &grad_x});
   if (y.shape.elements() == 0) return;
   with_element_type(y.dtype, [&](auto element) {

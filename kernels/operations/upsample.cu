@@ -168,9 +168,8 @@ struct Tables {
 
 }  // namespace
 
-void GpuOperations::upsample_bilinear_forward(const Tensor& x, const Tensor& y,
-                                              bool align_corners) {
-  const Context& context = entered();
+void GpuPooling::upsample_bilinear_forward(const Tensor& x, const Tensor& y, bool align_corners) {
+  const Context& context = context_.entered();
   if (x.shape.elements() == 0 || y.shape.elements() == 0) return;
   check_upsample(x.shape, y.shape);
   check_same_type("upsample_bilinear_forward", {&x, &y});
@@ -187,9 +186,9 @@ void GpuOperations::upsample_bilinear_forward(const Tensor& x, const Tensor& y,
   });
 }
 
-void GpuOperations::upsample_bilinear_backward(const Tensor& grad_y, const Tensor& grad_x,
-                                               bool align_corners, bool accumulate) {
-  const Context& context = entered();
+void GpuPooling::upsample_bilinear_backward(const Tensor& grad_y, const Tensor& grad_x,
+                                            bool align_corners, bool accumulate) {
+  const Context& context = context_.entered();
   if (grad_x.shape.elements() == 0 || grad_y.shape.elements() == 0) return;
   check_upsample(grad_x.shape, grad_y.shape);
   check_same_type("upsample_bilinear_backward", {&grad_y, &grad_x});

@@ -26,6 +26,16 @@ struct Context {
   std::function<void*(std::size_t bytes)> scratch;
   /// The same of other memory: for sums that wait while kernels run which need scratch memory.
   std::function<void*(std::size_t bytes)> sums;
+  /// BackendOptions::sums_by_image.
+  bool sums_by_image = false;
+  /// Makes the replica's device the thread's current one.
+  std::function<void()> enter = [] {};
+
+  /// What every operation begins with.
+  const Context& entered() const {
+    enter();
+    return *this;
+  }
 };
 
 }  // namespace lockstep::gpu

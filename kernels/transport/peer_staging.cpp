@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "kernels/device/check_cuda.h"
 #include "kernels/device/device.h"
+#include "kernels/operations/launchers.h"
 
 namespace lockstep::gpu {
 namespace {
@@ -118,6 +120,41 @@ void PeerStaging::write_back(const OptimizerShard& shard, const Staged& staged, 
                                    ordinal_, bytes, stream),
                "cudaMemcpyPeerAsync to a peer");
   }
+}
+
+PeerOptimizer::PeerOptimizer(int ordinal, const Context& context,
+                             std::function<void*(std::size_t bytes)> scratch)
+    : GpuOptimizer(context), peers_(ordinal), scratch_(std::move(scratch)) {}
+
+void PeerOptimizer::optimizer_update(const OptimizerShard& shard) {
+  if (peers_.reaches(shard)) return GpuOptimizer::optimizer_update(shard);
+  const Stream stream = context().entered().stream;
+  PeerStaging::Staged staged = peers_.stage(shard, stream, scratch_);
+  GpuOptimizer::optimizer_update(staged.shard);
+  peers_.write_back(shard, staged, stream);
+}
+
+// Copies of the weights come along, which are not looked at.
+void PeerOptimizer::gradient_squares(const OptimizerShard& shard, double* squares) {
+  if (peers_.reaches(shard)) return GpuOptimizer::gradient_squares(shard, squares);
+  const Context& own = context().entered();
+  const PeerStaging::Staged staged = peers_.stage(shard, own.stream, scratch_);
+  const std::int64_t before = shard.ranges.front().begin / kNormBlock;
+  const std::int64_t bytes = before * static_cast<std::int64_t>(sizeof(double));
+  if (bytes > 0) fill(own, Tensor(squares, Shape{1, bytes}, DType::kUInt8), 0);
+  GpuOptimizer::gradient_squares(staged.shard, squares + before);
+}
+
+void PeerOptimizer::average_weights(const WeightAverage& average) {
+  WeightAverage near = average;
+  near.losses = peers_.stage_numbers(average.losses, context().entered().stream, scratch_);
+  GpuOptimizer::average_weights(near);
+}
+
+void PeerOptimizer::update_loss_scale(const LossScaleUpdate& update) {
+  const std::span<const double* const> guards =
+      peers_.stage_numbers(update.guards, context().entered().stream, scratch_);
+  GpuOptimizer::update_loss_scale({guards, update.state, update.growth_interval});
 }
 
 }  // namespace lockstep::gpu

@@ -7,7 +7,7 @@
 #include <functional>
 #include <vector>
 
-#include "kernels/device/stream.h"
+#include "kernels/operations/gpu_operations.h"
 #include "lockstep/backend/backend.h"
 
 namespace lockstep::gpu {
@@ -55,6 +55,24 @@ class PeerStaging {
   const int ordinal_;
   std::vector<Place> places_;  // a few per replica, and one for each of its parts of the gradient
   std::vector<const double*> numbers_;
+};
+
+/// The optimizer of a GPU, also where a peer's memory cannot be reached from it.
+class PeerOptimizer final : public GpuOptimizer {
+ public:
+  /// `scratch`: at least so many bytes of device memory, which no kernel of the operations asks
+  /// for.
+  PeerOptimizer(int ordinal, const Context& context,
+                std::function<void*(std::size_t bytes)> scratch);
+
+  void optimizer_update(const OptimizerShard& shard) override;
+  void gradient_squares(const OptimizerShard& shard, double* squares) override;
+  void average_weights(const WeightAverage& average) override;
+  void update_loss_scale(const LossScaleUpdate& update) override;
+
+ private:
+  PeerStaging peers_;
+  const std::function<void*(std::size_t bytes)> scratch_;
 };
 
 }  // namespace lockstep::gpu

@@ -50,14 +50,14 @@ class SelfTest {
   double run_once() {
     float* moments = row(0);
     float* saved = row(2);
-    backend_->batch_norm_moments(tensor(0), moments, 1);
+    backend_->norms().batch_norm_moments(tensor(0), moments, 1);
     const SyncCall call{"doctor", Direction::kForward, 0, kCheckedChannels};
     BatchNormForward forward;
     forward.x = tensor(0);
     forward.y = tensor(1);
     forward.slots = communicator_.all_show(call, {kCheckedRows, moments});
     forward.saved = {saved};
-    backend_->batch_norm_forward(forward);
+    backend_->norms().batch_norm_forward(forward);
     std::vector<float> mean(kCheckedChannels);
     backend_->download(mean.data(), Tensor(saved, Shape{1, kCheckedChannels}));
     backend_->synchronize();

@@ -176,7 +176,7 @@ LOCKSTEP_HOST_DEVICE inline float update_running(float running, double value, do
       std::fma(1.0 - momentum, static_cast<double>(running), momentum * value));
 }
 
-/// What a sum begins the next step with (Backend::reset_sums).
+/// What a sum begins the next step with (SumOperations::reset_sums).
 LOCKSTEP_HOST_DEVICE inline double reset_sum(double sum) { return std::isfinite(sum) ? 0 : sum; }
 
 /// What GradientCheck leaves where loss or gradients are not finite.

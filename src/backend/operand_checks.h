@@ -8,7 +8,8 @@
 #include <optional>
 #include <span>
 
-#include "lockstep/backend/operands.h"
+#include "lockstep/backend/convolutions.h"
+#include "lockstep/backend/pooling.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/tensor.h"
 
@@ -102,7 +103,8 @@ struct Repetition {
   bool one_channel = false;    // which all channels meet
 };
 
-/// Of an operand b beside one of shape a (Backend::binary_forward); none where they do not fit.
+/// Of an operand b beside one of shape a (ActivationOperations::binary_forward); none where they do
+/// not fit.
 inline std::optional<Repetition> find_repetition(const Shape& a, const Shape& b) {
   const bool one_channel = b.channels() == 1 && a.channels() != 1;
   if (!one_channel && b.channels() != a.channels()) return std::nullopt;
@@ -123,8 +125,8 @@ inline Repetition repetition_of(const char* operation, const Shape& a, const Sha
   return *found;
 }
 
-/// Rows of a that are summed for one of grad_b (Backend::binary_backward_right). Throws Error where
-/// the shapes do not fit.
+/// Rows of a that are summed for one of grad_b (ActivationOperations::binary_backward_right).
+/// Throws Error where the shapes do not fit.
 inline std::int64_t rows_of_gradient(const char* operation, const Shape& a, const Shape& grad_b) {
   const Repetition repetition = repetition_of(operation, a, grad_b);
   LOCKSTEP_CHECK(grad_b.batch() == a.batch(), operation, ": the gradient has a row for each of ",

@@ -14,12 +14,12 @@ AveragedWeights::AveragedWeights(double decay, const float* weights, std::int64_
 
 void AveragedWeights::follow(const OptimizerShard& update) {
   if (!any()) return;
-  backend_.average_weights({.weights = weights_,
-                            .average = static_cast<float*>(average_.data()),
-                            .elements = elements_,
-                            .share = share_,
-                            .updates = update.updates,
-                            .losses = update.losses});
+  backend_.optimizer().average_weights({.weights = weights_,
+                                        .average = static_cast<float*>(average_.data()),
+                                        .elements = elements_,
+                                        .share = share_,
+                                        .updates = update.updates,
+                                        .losses = update.losses});
 }
 
 Tensor AveragedWeights::tensor(const void* memory) const {

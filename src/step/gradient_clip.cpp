@@ -9,7 +9,7 @@ namespace lockstep {
 
 GradientClip::GradientClip(const GradientClipping& bounds, std::int64_t elements,
                            const UpdateShare& share, Backend& backend, Communicator& communicator)
-    : backend_(backend),
+    : optimizer_(backend.optimizer()),
       communicator_(communicator),
       max_norm_(bounds.norm),
       most_(bounds.value > 0 ? bounds.value : std::numeric_limits<float>::infinity()),
@@ -21,17 +21,17 @@ GradientClip::GradientClip(const GradientClipping& bounds, std::int64_t elements
     squares_.push_back({nullptr, begin / kNormBlock, (end - begin + kNormBlock - 1) / kNormBlock});
     blocks_ = std::max(blocks_, squares_.back().count);
   }
-  own_ = backend_.allocate(static_cast<std::size_t>(blocks_) * sizeof(double));
-  factor_ = backend_.allocate(sizeof(float));
+  own_ = backend.allocate(static_cast<std::size_t>(blocks_) * sizeof(double));
+  factor_ = backend.allocate(sizeof(float));
 }
 
 void GradientClip::bound(OptimizerShard& shard) {
   shard.most = most_;
   if (squares_.empty()) return;
-  backend_.gradient_squares(shard, static_cast<double*>(own_.data()));
+  optimizer_.gradient_squares(shard, static_cast<double*>(own_.data()));
   point_at(show());
   auto* const factor = static_cast<float*>(factor_.data());
-  backend_.clip_factor({squares_, max_norm_, factor});
+  optimizer_.clip_factor({squares_, max_norm_, factor});
   shard.clip = {0.0F, factor};
 }
 

@@ -29,7 +29,7 @@ class GradientClip {
   std::span<const StatSlot> show();
   void point_at(std::span<const StatSlot> slots);
 
-  Backend& backend_;
+  OptimizerOperations& optimizer_;
   Communicator& communicator_;
   const float max_norm_, most_;
   const int owner_;

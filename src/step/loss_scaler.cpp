@@ -29,18 +29,18 @@ bool LossScaler::check(const ParameterStore& store, std::size_t parts) {
   if (!options_) return false;
   backend_.fill(bytes_tensor(&sums_.guard, sizeof(double)), 0);
   for (std::size_t part = 0; part < parts; ++part) {
-    backend_.check_gradients(
+    backend_.optimizer().check_gradients(
         {store.grads_of_part(part), store.elements(), sums_.losses.data(), &sums_.guard});
   }
   for (std::size_t i = 1; i < losses_; ++i) {  // a loss outweighs gradients: it comes later
-    backend_.check_gradients({store.grads(), 0, &sums_.losses[i], &sums_.guard});
+    backend_.optimizer().check_gradients({store.grads(), 0, &sums_.losses[i], &sums_.guard});
   }
   return true;
 }
 
 void LossScaler::update() {
   if (!options_) return;
-  backend_.update_loss_scale({indicators_, &sums_.scale, options_->growth_interval});
+  backend_.optimizer().update_loss_scale({indicators_, &sums_.scale, options_->growth_interval});
 }
 
 Tensor LossScaler::state_tensor() const { return bytes_tensor(&sums_.scale, sizeof(sums_.scale)); }

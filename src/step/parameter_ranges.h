@@ -1,7 +1,7 @@
 #pragma once
 // Which parameters are updated alike, and who updates them. The update is sharded: an owner sums
 // its part of the gradient over the ranks, updates it and writes the new weights to every replica
-// (Backend::optimizer_update).
+// (OptimizerOperations::optimizer_update).
 
 #include <cstdint>
 #include <span>

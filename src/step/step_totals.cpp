@@ -26,7 +26,8 @@ void StepTotals::clear_terms() {
 }
 
 void StepTotals::begin() {
-  backend_.reset_sums(sums().losses.data(), static_cast<int>(kMaxLosses) + 1);  // and the norm
+  backend_.sums().reset_sums(sums().losses.data(),
+                             static_cast<int>(kMaxLosses) + 1);  // and the norm
   clear_terms();
 }
 

@@ -92,7 +92,8 @@ EvalOutcome Validation::evaluate(const Batch& batch, EvalNormalizer by) {
   backend_.upload(target, targets_of(batch, 0, loss_, target.shape));
   const Tensor& output = present_->forward.run(batch.images.data());
   if (loss_.takes_labels()) {
-    backend_.confusion_matrix(output, target, static_cast<std::int64_t*>(confusion_.data()));
+    backend_.losses().confusion_matrix(output, target,
+                                       static_cast<std::int64_t*>(confusion_.data()));
   }
   backend_.fill(sum_tensor(), 0);
   loss_.evaluate({.output = output, .target = target, .loss = static_cast<double*>(sum_.data())});

@@ -82,7 +82,7 @@ void WeightUpdate::apply(GradientReducer& reducer, std::span<const double* const
   }
   hook_.change(shard);
   clip_.bound(shard);
-  backend_.optimizer_update(shard);
+  backend_.optimizer().optimizer_update(shard);
   average_->follow(shard);
   averaged_statistics_->follow(shard);
 }

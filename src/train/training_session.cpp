@@ -215,7 +215,7 @@ ImportSummary TrainingSession::import_initial(const char* asked_by, const fs::pa
 
 RunDescription TrainingSession::describe() const {
   const GradientExchangeChoice& exchange = replicas->gradient_exchange();
-  const Backend& backend = replicas->replica(layout.first_rank()).backend();
+  Backend& backend = replicas->replica(layout.first_rank()).backend();
   return {.config = config,
           .folder = folder,
           .console = world.first() ? request.console : Console::kQuiet,
@@ -229,7 +229,7 @@ RunDescription TrainingSession::describe() const {
           .exchange_reason = exchange.reason,
           .convolutions = summarize_choices(),
           .environment = describe_environment(devices),
-          .algorithms = backend.conv2d_algorithms(),
+          .algorithms = backend.convolutions().conv2d_algorithms(),
           .size = loader->size(),
           .parameters = replicas->parameter_count(),
           .step = resume.step(),

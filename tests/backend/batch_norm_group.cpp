@@ -152,7 +152,7 @@ BatchNormBackwardApply BatchNormGroup::apply_arguments(BatchNormReplica& r,
 std::vector<StatSlot> BatchNormGroup::moment_slots() {
   std::vector<StatSlot> slots;
   for (BatchNormReplica& r : replicas_) {
-    backend_.batch_norm_moments(r.x.tensor(), r.moments.floats(), 1);
+    backend_.norms().batch_norm_moments(r.x.tensor(), r.moments.floats(), 1);
     slots.push_back({r.shape.rows(), r.moments.floats()});
   }
   return slots;
@@ -161,7 +161,7 @@ std::vector<StatSlot> BatchNormGroup::moment_slots() {
 std::vector<StatSlot> BatchNormGroup::sum_slots() {
   std::vector<StatSlot> slots;
   for (BatchNormReplica& r : replicas_) {
-    backend_.batch_norm_backward_reduce(reduce_arguments(r));
+    backend_.norms().batch_norm_backward_reduce(reduce_arguments(r));
     slots.push_back({r.shape.rows(), r.sums.floats()});
   }
   return slots;
@@ -169,13 +169,14 @@ std::vector<StatSlot> BatchNormGroup::sum_slots() {
 
 void BatchNormGroup::forward() {
   const std::vector<StatSlot> slots = moment_slots();
-  for (BatchNormReplica& r : replicas_) backend_.batch_norm_forward(forward_arguments(r, slots));
+  for (BatchNormReplica& r : replicas_)
+    backend_.norms().batch_norm_forward(forward_arguments(r, slots));
 }
 
 void BatchNormGroup::backward() {
   const std::vector<StatSlot> slots = sum_slots();
   for (BatchNormReplica& r : replicas_) {
-    backend_.batch_norm_backward_apply(apply_arguments(r, slots));
+    backend_.norms().batch_norm_backward_apply(apply_arguments(r, slots));
   }
 }
 

@@ -99,12 +99,12 @@ TEST_CASE("slots merged beforehand give the same bits as slots merged here") {
     before.moment_slots();
     const StatSlot moments = merged_slot(merge_moments, before, before.result().moments, memory);
     for (BatchNormReplica& r : before.replicas()) {
-      named.backend->batch_norm_forward(before.forward_arguments(r, {&moments, 1}));
+      named.backend->norms().batch_norm_forward(before.forward_arguments(r, {&moments, 1}));
     }
     before.sum_slots();
     const StatSlot sums = merged_slot(merge_sums, before, before.result().sums, memory);
     for (BatchNormReplica& r : before.replicas()) {
-      named.backend->batch_norm_backward_apply(before.apply_arguments(r, {&sums, 1}));
+      named.backend->norms().batch_norm_backward_apply(before.apply_arguments(r, {&sums, 1}));
     }
     CHECK(moments.count == p.shape.rows());
     CHECK(before.result().saved == here.result().saved);
@@ -146,14 +146,14 @@ TEST_CASE("rows are normalised again by what a call kept, to the same bits") {
       BatchNormForward none = all;
       none.x = none.x.sample_range(0, 0);
       none.y = none.residual = {};
-      named.backend->batch_norm_forward(none);
+      named.backend->norms().batch_norm_forward(none);
       for (const auto& [first, count] : {std::pair{0, 2}, {2, 3}}) {
         BatchNormForward again = group.forward_arguments(r, {});
         again.running = {};
         again.x = all.x.sample_range(first, count);
         again.y = all.y.sample_range(first, count);
         if (residual) again.residual = all.residual.sample_range(first, count);
-        named.backend->batch_norm_forward(again);
+        named.backend->norms().batch_norm_forward(again);
       }
       const BatchNormResult got = group.result();
       BatchNormGroup whole(*named.backend, p);
@@ -190,9 +190,9 @@ TEST_CASE("running statistics are optional and follow the momentum") {
     const std::vector<StatSlot> slots = group.moment_slots();
     BatchNormForward a = group.forward_arguments(group.replica(0), slots);
     a.running = {};
-    named.backend->batch_norm_forward(a);
+    named.backend->norms().batch_norm_forward(a);
     CHECK(group.result().running_mean[0] == p.running_mean);
-    named.backend->batch_norm_forward(group.forward_arguments(group.replica(0), slots));
+    named.backend->norms().batch_norm_forward(group.forward_arguments(group.replica(0), slots));
     for (std::size_t c = 0; c < 7; ++c) {
       CHECK(group.result().running_mean[0][c] == doctest::Approx(p.expected.mean[c]));
       CHECK(group.result().running_var[0][c] ==
@@ -248,9 +248,9 @@ TEST_CASE("inference normalises by the given statistics") {
       BatchNormGroup group(on.backend, p);
       BatchNormReplica& r = group.replica(0);
       const BatchNormForward training = group.forward_arguments(r, {});
-      on->batch_norm_inference({training.x, training.residual, training.y, training.affine,
-                                r.running_mean.floats(), r.running_var.floats(), p.eps, p.eps_mode,
-                                p.relu});
+      on->norms().batch_norm_inference({training.x, training.residual, training.y, training.affine,
+                                        r.running_mean.floats(), r.running_var.floats(), p.eps,
+                                        p.eps_mode, p.relu});
       CHECK(relative_error(r.y, inference_reference(p)) < 1e-6);
       CHECK(group.margins_untouched());
     });

@@ -179,14 +179,14 @@ TEST_CASE("the comparison sees statistics or gradients that were not exchanged")
   group.forward();
   const std::vector<StatSlot> sums = group.sum_slots();
   for (std::size_t rank = 0; rank < 2; ++rank) {
-    backend->batch_norm_backward_apply(
+    backend->norms().batch_norm_backward_apply(
         group.apply_arguments(group.replica(rank), std::span(sums).subspan(rank, 1)));
   }
   CHECK(relative_error(group.result().grad_x, p.expected_gradients.x) > 100 * kGradientTolerance);
 
   const std::vector<StatSlot> moments = group.moment_slots();
   for (std::size_t rank = 0; rank < 2; ++rank) {
-    backend->batch_norm_forward(
+    backend->norms().batch_norm_forward(
         group.forward_arguments(group.replica(rank), std::span(moments).subspan(rank, 1)));
   }
   CHECK(relative_error(group.result().y, p.expected.y) > 100 * kForwardTolerance);
@@ -233,7 +233,7 @@ TEST_CASE("grad_x may be the memory of grad_y; a residual's gradient may accumul
     replica.grad_residual.set(p.residual_values);
     a.grad_x = a.grad_y;
     a.accumulate_residual = true;
-    on->batch_norm_backward_apply(a);
+    on->norms().batch_norm_backward_apply(a);
     CHECK(replica.grad_y.get() == separate.grad_x);
     Values added = p.residual_values;
     for (std::size_t i = 0; i < added.size(); ++i) added[i] += separate.grad_residual[i];
@@ -299,9 +299,9 @@ TEST_CASE("a channel range that is written past the caches has the bits of a den
       a.mean = mean.data();
       a.var = var.data();
       a.relu = relu;
-      backend->batch_norm_inference(a);
+      backend->norms().batch_norm_inference(a);
       a.y = range.tensor();
-      backend->batch_norm_inference(a);
+      backend->norms().batch_norm_inference(a);
       const Values expected = dense.get(), result = range.get();
       CHECK(std::isnan(result[7]));
       CHECK(std::memcmp(result.data(), expected.data(), result.size() * sizeof(float)) == 0);

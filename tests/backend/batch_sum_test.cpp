@@ -23,7 +23,7 @@ struct Slots {
       const auto samples = static_cast<std::int64_t>(part.size()) / elements;
       const Operand x(on, sample.with_batch(samples), part, margins);
       memory.push_back(std::make_unique<Operand>(on.backend, Shape{2, elements}));
-      on->sum_over_batch(x.tensor(), memory.back()->floats());
+      on->sums().sum_over_batch(x.tensor(), memory.back()->floats());
       slots.push_back({samples, memory.back()->floats()});
     }
   }
@@ -43,7 +43,7 @@ void check_sums(const TypedBackend& on, const Shape& shape, Margins margins) {
   const Values before = on.random(shape, 9);
   for (const bool accumulate : {false, true}) {
     const Operand y(on, shape, before, margins);
-    on->broadcast_sum(all.slots, y.tensor(), accumulate);
+    on->sums().broadcast_sum(all.slots, y.tensor(), accumulate);
     Doubles expected(before.size());
     for (std::size_t i = 0; i < before.size(); ++i) {
       expected[i] = sums[i % sums.size()] + (accumulate ? static_cast<double>(before[i]) : 0.0);
@@ -69,7 +69,7 @@ TEST_CASE("sums of samples keep what fp32 would lose, also from slot to slot") {
     CAPTURE(named.name);
     const Slots all(*named.backend, {1, 2}, {{1e8F, 3, 1, 4}, {-1e8F, 5}});  // 1e8 + 1 is no float
     const Operand y(*named.backend, {2, 2});
-    named.backend->broadcast_sum(all.slots, y.tensor(), false);
+    named.backend->sums().broadcast_sum(all.slots, y.tensor(), false);
     CHECK(y.get() == Values{1, 12, 1, 12});
   }
 }
@@ -79,9 +79,9 @@ TEST_CASE("a part without samples adds nothing, and takes nothing") {
     CAPTURE(named.name);
     const Slots all(*named.backend, {1, 3}, {{}, {1, 2, 3}});
     const Operand y(*named.backend, {1, 3});
-    named.backend->broadcast_sum(all.slots, y.tensor(), false);
+    named.backend->sums().broadcast_sum(all.slots, y.tensor(), false);
     CHECK(y.get() == Values{1, 2, 3});
-    named.backend->broadcast_sum(all.slots, Tensor(nullptr, {0, 3}), false);
+    named.backend->sums().broadcast_sum(all.slots, Tensor(nullptr, {0, 3}), false);
   }
 }
 
@@ -91,7 +91,7 @@ TEST_CASE("an infinite sum stays one") {
     const float infinity = std::numeric_limits<float>::infinity();
     const Slots all(*named.backend, {1, 2}, {{infinity, 3e38F, 1, 3e38F}});
     const Operand y(*named.backend, {1, 2});
-    named.backend->broadcast_sum(all.slots, y.tensor(), false);
+    named.backend->sums().broadcast_sum(all.slots, y.tensor(), false);
     CHECK(y.get() == Values{infinity, infinity});
   }
 }

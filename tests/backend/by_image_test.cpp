@@ -109,12 +109,12 @@ TEST_CASE("moments of images are those of each image alone") {
     const Operand x = bench.drawn(kImagesShape, 1);
     const Operand all = bench.filled({kImages, 2 * kImageChannels});
     const Operand alone = bench.filled({1, 2 * kImageChannels});
-    bench.on->batch_norm_moments(x.tensor(), all.floats(), kImages);
+    bench.on->norms().batch_norm_moments(x.tensor(), all.floats(), kImages);
     for (std::int64_t image = 0; image < kImages; ++image) {
-      bench.on->batch_norm_moments(x.tensor().sample_range(image, 1), alone.floats(), 1);
+      bench.on->norms().batch_norm_moments(x.tensor().sample_range(image, 1), alone.floats(), 1);
       CHECK(part_of(all.get(), image, 2 * kImageChannels) == alone.get());
     }
-    CHECK_THROWS_WITH_AS(bench.on->batch_norm_moments(x.tensor(), all.floats(), 4),
+    CHECK_THROWS_WITH_AS(bench.on->norms().batch_norm_moments(x.tensor(), all.floats(), 4),
                          doctest::Contains("2070 rows are no 4 equal parts"), Error);
   });
 }
@@ -125,7 +125,7 @@ TEST_CASE("slots of any parts are merged to the same bits") {
     const Operand y = bench.zeros(kImagesShape), grad_x = bench.zeros(kImagesShape);
     const Operand moments = bench.filled({kImages, 2 * kImageChannels});
     const Operand sums = bench.parameters({kImages, 2 * kImageChannels}, 3);
-    bench.on->batch_norm_moments(x.tensor(), moments.floats(), kImages);
+    bench.on->norms().batch_norm_moments(x.tensor(), moments.floats(), kImages);
     std::vector<std::array<Values, 3>> results;
     for (std::size_t ranks = 0; ranks < 3; ++ranks) {
       const Operand saved = bench.filled({3, kImageChannels});
@@ -136,14 +136,14 @@ TEST_CASE("slots of any parts are merged to the same bits") {
       forward.y = y.tensor();
       forward.slots = slots;
       forward.saved = {saved.floats()};
-      bench.on->batch_norm_forward(forward);
+      bench.on->norms().batch_norm_forward(forward);
       BatchNormBackwardApply apply;
       apply.x = x.tensor();
       apply.grad_y = grad_y.tensor();
       apply.saved = {saved.floats()};
       apply.slots = gradient_slots;
       apply.grad_x = grad_x.tensor();
-      bench.on->batch_norm_backward_apply(apply);
+      bench.on->norms().batch_norm_backward_apply(apply);
       results.push_back({saved.get(), y.get(), grad_x.get()});
     }
     CHECK((results[0] == results[1]));
@@ -158,16 +158,17 @@ TEST_CASE("gradients of gamma and beta are added in the tree over the images") {
     const Operand saved = bench.filled({3, kImageChannels}, 0.75F);
     const auto reduce = [&](std::int64_t first, std::int64_t count, const Operand& sums,
                             float* grad_gamma, float* grad_beta) {
-      bench.on->batch_norm_backward_reduce({.x = x.tensor().sample_range(first, count),
-                                            .grad_y = grad_y.tensor().sample_range(first, count),
-                                            .y = {},
-                                            .affine = {gamma.floats(), beta.floats()},
-                                            .saved = {saved.floats()},
-                                            .relu = true,
-                                            .sums = sums.floats(),
-                                            .grad_weight = grad_gamma,
-                                            .grad_bias = grad_beta,
-                                            .parts = count});
+      bench.on->norms().batch_norm_backward_reduce(
+          {.x = x.tensor().sample_range(first, count),
+           .grad_y = grad_y.tensor().sample_range(first, count),
+           .y = {},
+           .affine = {gamma.floats(), beta.floats()},
+           .saved = {saved.floats()},
+           .relu = true,
+           .sums = sums.floats(),
+           .grad_weight = grad_gamma,
+           .grad_bias = grad_beta,
+           .parts = count});
     };
     const Operand sums = bench.filled({kImages, 2 * kImageChannels});
     const Operand grad_gamma = bench.filled(kRow), grad_beta = bench.filled(kRow);
@@ -197,10 +198,11 @@ TEST_CASE("gradients of a bias are added in the tree over the images") {
     const auto bias_of = [&](std::int64_t first, std::int64_t count) {
       const Operand weight = bench.filled({1, geometry.weight_elements()});
       const Operand bias = bench.filled(kRow);
-      bench.on->prepare_conv2d(geometry, large.with_batch(count), bench.on.dtype, true, false);
-      bench.on->conv2d_backward_weights(geometry, x.tensor().sample_range(first, count),
-                                        grad_y.tensor().sample_range(first, count), weight.floats(),
-                                        bias.floats());
+      bench.on->convolutions().prepare_conv2d(geometry, large.with_batch(count), bench.on.dtype,
+                                              true, false);
+      bench.on->convolutions().conv2d_backward_weights(
+          geometry, x.tensor().sample_range(first, count),
+          grad_y.tensor().sample_range(first, count), weight.floats(), bias.floats());
       return bias.get();
     };
     std::vector<Values> images;
@@ -221,12 +223,14 @@ TEST_CASE("a convolution of images is that of each image alone, and its weights'
       const Operand grad_x = bench.zeros(shape.with_batch(count));
       const Operand gradient = bench.filled(geometry.weight_shape());
       const Tensor own_grad_y = grad_y.tensor().sample_range(first, count);
-      bench.on->prepare_conv2d(geometry, shape.with_batch(count), bench.on.dtype, true, true);
-      bench.on->conv2d_forward(geometry, x.tensor().sample_range(first, count), weight.floats(),
-                               nullptr, y.tensor());
-      bench.on->conv2d_backward_data(geometry, own_grad_y, weight.floats(), grad_x.tensor());
-      bench.on->conv2d_backward_weights(geometry, x.tensor().sample_range(first, count), own_grad_y,
-                                        gradient.floats(), nullptr);
+      bench.on->convolutions().prepare_conv2d(geometry, shape.with_batch(count), bench.on.dtype,
+                                              true, true);
+      bench.on->convolutions().conv2d_forward(geometry, x.tensor().sample_range(first, count),
+                                              weight.floats(), nullptr, y.tensor());
+      bench.on->convolutions().conv2d_backward_data(geometry, own_grad_y, weight.floats(),
+                                                    grad_x.tensor());
+      bench.on->convolutions().conv2d_backward_weights(
+          geometry, x.tensor().sample_range(first, count), own_grad_y, gradient.floats(), nullptr);
       return std::array{y.get(), grad_x.get(), gradient.get()};
     };
     const auto all = passes(0, kImages);
@@ -253,21 +257,21 @@ TEST_CASE("losses of images are those of each image alone, and add up to the los
     const Tensor all(labels.data(), kImagesShape.with_channels(1), DType::kUInt16);
     const Numbers<double> loss(bench.on.backend, {0.0});
     const Numbers<double> images(bench.on.backend, std::vector<double>(kImages, 1.0));
-    bench.on->cross_entropy({.logits = logits.tensor(),
-                             .labels = all,
-                             .normalizer = 100.0,
-                             .grad_logits = gradient.tensor(),
-                             .loss = loss.data(),
-                             .image_losses = images.data()});
+    bench.on->losses().cross_entropy({.logits = logits.tensor(),
+                                      .labels = all,
+                                      .normalizer = 100.0,
+                                      .grad_logits = gradient.tensor(),
+                                      .loss = loss.data(),
+                                      .image_losses = images.data()});
     double sum = 0;
     for (std::int64_t image = 0; image < kImages; ++image) {
       const Numbers<double> alone(bench.on.backend, {0.0});
       const Operand own = bench.zeros(kImagesShape.with_batch(1));
-      bench.on->cross_entropy({.logits = logits.tensor().sample_range(image, 1),
-                               .labels = all.sample_range(image, 1),
-                               .normalizer = 100.0,
-                               .grad_logits = own.tensor(),
-                               .loss = alone.data()});
+      bench.on->losses().cross_entropy({.logits = logits.tensor().sample_range(image, 1),
+                                        .labels = all.sample_range(image, 1),
+                                        .normalizer = 100.0,
+                                        .grad_logits = own.tensor(),
+                                        .loss = alone.data()});
       CHECK(alone.get()[0] > 0);
       CHECK(images.get()[static_cast<std::size_t>(image)] == 1.0 + alone.get()[0]);
       CHECK(part_of(gradient.get(), image, kImagesShape.with_batch(1).elements()) == own.get());
@@ -283,15 +287,15 @@ TEST_CASE("mean squared errors of images are those of each image alone, and add 
     const Operand gradient = bench.zeros(kImagesShape);
     const Numbers<double> loss(bench.on.backend, {0.0});
     const Numbers<double> images(bench.on.backend, std::vector<double>(kImages, 1.0));
-    bench.on->mean_squared_error(
+    bench.on->losses().mean_squared_error(
         {output.tensor(), target.tensor(), 100.0, gradient.tensor(), loss.data(), images.data()});
     double sum = 0;
     for (std::int64_t image = 0; image < kImages; ++image) {
       const Numbers<double> alone(bench.on.backend, {0.0});
       const Operand own = bench.zeros(kImagesShape.with_batch(1));
-      bench.on->mean_squared_error({output.tensor().sample_range(image, 1),
-                                    target.tensor().sample_range(image, 1), 100.0, own.tensor(),
-                                    alone.data()});
+      bench.on->losses().mean_squared_error({output.tensor().sample_range(image, 1),
+                                             target.tensor().sample_range(image, 1), 100.0,
+                                             own.tensor(), alone.data()});
       CHECK(images.get()[static_cast<std::size_t>(image)] == 1.0 + alone.get()[0]);
       CHECK(part_of(gradient.get(), image, kImagesShape.with_batch(1).elements()) == own.get());
       sum += alone.get()[0];
@@ -307,7 +311,8 @@ TEST_CASE("sums of slots of any parts have the same bits") {
     const Operand x = bench.drawn(sample.with_batch(kImages), 1);
     const Operand parts = bench.filled({kImages, floats});
     for (std::int64_t image = 0; image < kImages; ++image) {
-      bench.on->sum_over_batch(x.tensor().sample_range(image, 1), parts.floats() + image * floats);
+      bench.on->sums().sum_over_batch(x.tensor().sample_range(image, 1),
+                                      parts.floats() + image * floats);
     }
     const auto sum_of = [&](const std::vector<std::int64_t>& counts) {
       std::vector<StatSlot> slots;
@@ -317,7 +322,7 @@ TEST_CASE("sums of slots of any parts have the same bits") {
         first += count;
       }
       const Operand y = bench.zeros(sample.with_batch(2));
-      bench.on->broadcast_sum(slots, y.tensor(), false);
+      bench.on->sums().broadcast_sum(slots, y.tensor(), false);
       return y.get();
     };
     const Values apart = sum_of({1, 1, 1, 1, 1});
@@ -356,7 +361,7 @@ TEST_CASE("an update adds the parts in the order of its joins, and squares block
                          .lr = 1.0F,
                          .optimizer = Sgd{.momentum = 0},
                          .block_squares = squares.data()};
-    bench.on->optimizer_update(shard);
+    bench.on->optimizer().optimizer_update(shard);
     const Values sum = tree(values);
     CHECK(velocity.get() == sum);
     CHECK(others.get() == weights.get());
@@ -375,7 +380,7 @@ TEST_CASE("an update adds the parts in the order of its joins, and squares block
     const ParameterRange range{3, kNormBlock + 1};
     shard.ranges = {&range, 1};
     shard.block_squares = few.data();
-    bench.on->optimizer_update(shard);
+    bench.on->optimizer().optimizer_update(shard);
     CHECK(few.get()[0] == square_of(3, kNormBlock));
     CHECK(few.get()[1] == square_of(kNormBlock, kNormBlock + 1));
     CHECK(few.get()[2] == 0);
@@ -384,14 +389,14 @@ TEST_CASE("an update adds the parts in the order of its joins, and squares block
     const double* const loss = bad.data();
     const Values before = weights.get();
     shard.losses = {&loss, 1};
-    bench.on->optimizer_update(shard);
+    bench.on->optimizer().optimizer_update(shard);
     CHECK(few.get()[0] == square_of(3, kNormBlock));
     CHECK(weights.get() == before);
     shard.losses = {};
     for (const std::array<int, 5>& wrong :
          {std::array{0, 1, 0, 2, 0}, {1, 0, 0, 2, 1}, {0, 2, 0, 1, 1}, {0, -1, 2, 2, 1}}) {
       shard.joins = wrong;
-      CHECK_THROWS_WITH_AS(bench.on->optimizer_update(shard),
+      CHECK_THROWS_WITH_AS(bench.on->optimizer().optimizer_update(shard),
                            doctest::Contains("the order of the sum does not fit the 5 gradients"),
                            Error);
     }
@@ -405,8 +410,9 @@ TEST_CASE("a GPU that was not asked to keep sums image by image says so") {
     const ImageBench bench{*named.backend};
     const Operand x = bench.drawn(kImagesShape, 1);
     const Operand moments = bench.filled({kImages, 2 * kImageChannels});
-    CHECK_THROWS_WITH_AS(bench.on->batch_norm_moments(x.tensor(), moments.floats(), kImages),
-                         doctest::Contains("BackendOptions::sums_by_image = true"), Error);
+    CHECK_THROWS_WITH_AS(
+        bench.on->norms().batch_norm_moments(x.tensor(), moments.floats(), kImages),
+        doctest::Contains("BackendOptions::sums_by_image = true"), Error);
   }
 }
 

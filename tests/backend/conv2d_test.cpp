@@ -129,8 +129,8 @@ void check_forward(const TypedBackend& on, const ConvCase& c, const Setup& s, bo
   const Operand weight(on.backend, s.weight_shape, s.weight);
   const Operand bias(on.backend, {1, c.geometry.out_channels}, s.bias);
   const Operand y(on, s.out, c.margins);
-  on->conv2d_forward(c.geometry, x.tensor(), weight.floats(), with_bias ? bias.floats() : nullptr,
-                     y.tensor());
+  on->convolutions().conv2d_forward(c.geometry, x.tensor(), weight.floats(),
+                                    with_bias ? bias.floats() : nullptr, y.tensor());
   CHECK(relative_error(y, expected) < (with_bias ? tolerance_of_sums(on.dtype) : kTolerance));
   CHECK(y.margins_untouched());
 }
@@ -144,7 +144,8 @@ void check_backward_data(const TypedBackend& on, const ConvCase& c, const Setup&
   const Operand grad_y(on, s.out, s.grad_y, c.margins);
   const Operand weight(on.backend, s.weight_shape, s.weight);
   const Operand grad_x(on, s.in, c.margins);
-  on->conv2d_backward_data(c.geometry, grad_y.tensor(), weight.floats(), grad_x.tensor());
+  on->convolutions().conv2d_backward_data(c.geometry, grad_y.tensor(), weight.floats(),
+                                          grad_x.tensor());
   CHECK(relative_error(grad_x, expected) < kTolerance);
   CHECK(grad_x.margins_untouched());
 }
@@ -163,15 +164,15 @@ void check_backward_weights(const TypedBackend& on, const ConvCase& c, const Set
   const Operand grad_y(on, s.out, s.grad_y, c.margins);
   const Operand grad_weight(on.backend, s.weight_shape, s.weight);
   const Operand grad_bias(on.backend, {1, c.geometry.out_channels}, s.bias);
-  on->conv2d_backward_weights(c.geometry, x.tensor(), grad_y.tensor(), grad_weight.floats(),
-                              grad_bias.floats());
+  on->convolutions().conv2d_backward_weights(c.geometry, x.tensor(), grad_y.tensor(),
+                                             grad_weight.floats(), grad_bias.floats());
   CHECK(relative_error(grad_weight, expected) < tolerance_of_sums(on.dtype));
   CHECK(relative_error(grad_bias, expected_bias) < kTolerance);
   // And what is there is not rounded.
   const Values before = grad_weight.get();
   const Operand zero(on, s.in, Values(s.x.size(), 0.0F));
-  on->conv2d_backward_weights(c.geometry, zero.tensor(), grad_y.tensor(), grad_weight.floats(),
-                              nullptr);
+  on->convolutions().conv2d_backward_weights(c.geometry, zero.tensor(), grad_y.tensor(),
+                                             grad_weight.floats(), nullptr);
   CHECK(grad_weight.get() == before);
 }
 
@@ -180,7 +181,7 @@ TEST_CASE("convolutions and their gradients match loops in double") {
     for (const ConvCase& c : conv_cases()) {
       CAPTURE(std::string(c.name));
       const Setup s(c, on.dtype);
-      on->prepare_conv2d(c.geometry, c.input, on.dtype, true, true);
+      on->convolutions().prepare_conv2d(c.geometry, c.input, on.dtype, true, true);
       check_forward(on, c, s, false);
       check_forward(on, c, s, true);
       check_backward_data(on, c, s);
@@ -194,15 +195,19 @@ TEST_CASE("a convolution's operands have one type, and one that the backend has"
     const ConvGeometry g = square_conv(4, 4, 3, 1);
     const Shape shape{1, 4, 4, 4};
     const Operand weight(on.backend, g.weight_shape());
-    CHECK_THROWS_AS(on->prepare_conv2d(g, shape, DType::kUInt8, true, true), Error);
+    CHECK_THROWS_AS(on->convolutions().prepare_conv2d(g, shape, DType::kUInt8, true, true), Error);
     for (const DType other : kGpuTypes) {
       if (other == on.dtype) continue;
       const Operand x(on, shape), y({on.backend, other}, shape);
-      CHECK_THROWS_AS(on->conv2d_forward(g, x.tensor(), weight.floats(), nullptr, y.tensor()),
-                      Error);
-      CHECK_THROWS_AS(on->conv2d_backward_data(g, y.tensor(), weight.floats(), x.tensor()), Error);
       CHECK_THROWS_AS(
-          on->conv2d_backward_weights(g, x.tensor(), y.tensor(), weight.floats(), nullptr), Error);
+          on->convolutions().conv2d_forward(g, x.tensor(), weight.floats(), nullptr, y.tensor()),
+          Error);
+      CHECK_THROWS_AS(
+          on->convolutions().conv2d_backward_data(g, y.tensor(), weight.floats(), x.tensor()),
+          Error);
+      CHECK_THROWS_AS(on->convolutions().conv2d_backward_weights(g, x.tensor(), y.tensor(),
+                                                                 weight.floats(), nullptr),
+                      Error);
     }
   });
 }
@@ -224,9 +229,12 @@ TEST_CASE("every implementation takes tensors of any row stride") {
       const Operand grad_x(*backend, s.in, c.margins), grad_x1(*backend, s.in, c.margins);
       const Operand grad_w(*backend, s.weight_shape, s.weight),
           grad_w1(*backend, s.weight_shape, s.weight);
-      backend->conv2d_forward(g, x.tensor(), weight.floats(), bias.floats(), y.tensor());
-      backend->conv2d_backward_data(g, grad_y.tensor(), weight.floats(), grad_x.tensor());
-      backend->conv2d_backward_weights(g, x.tensor(), grad_y.tensor(), grad_w.floats(), nullptr);
+      backend->convolutions().conv2d_forward(g, x.tensor(), weight.floats(), bias.floats(),
+                                             y.tensor());
+      backend->convolutions().conv2d_backward_data(g, grad_y.tensor(), weight.floats(),
+                                                   grad_x.tensor());
+      backend->convolutions().conv2d_backward_weights(g, x.tensor(), grad_y.tensor(),
+                                                      grad_w.floats(), nullptr);
       const auto alone = make_convolution(engine, g, s.in, 2);
       std::size_t bytes = 0;
       for (const ConvPass pass :
@@ -262,10 +270,12 @@ TEST_CASE("the gradients are the adjoints of the convolution at the network's si
   const Operand x(*backend, s.in, s.x), weight(*backend, s.weight_shape, s.weight);
   const Operand grad_y(*backend, s.out, s.grad_y), y(*backend, s.out), grad_x(*backend, s.in);
   const Operand grad_weight(*backend, s.weight_shape, Values(s.weight.size(), 0.0F));
-  backend->conv2d_forward(c.geometry, x.tensor(), weight.floats(), nullptr, y.tensor());
-  backend->conv2d_backward_data(c.geometry, grad_y.tensor(), weight.floats(), grad_x.tensor());
-  backend->conv2d_backward_weights(c.geometry, x.tensor(), grad_y.tensor(), grad_weight.floats(),
-                                   nullptr);
+  backend->convolutions().conv2d_forward(c.geometry, x.tensor(), weight.floats(), nullptr,
+                                         y.tensor());
+  backend->convolutions().conv2d_backward_data(c.geometry, grad_y.tensor(), weight.floats(),
+                                               grad_x.tensor());
+  backend->convolutions().conv2d_backward_weights(c.geometry, x.tensor(), grad_y.tensor(),
+                                                  grad_weight.floats(), nullptr);
   const double scale = std::sqrt(dot(s.grad_y, s.grad_y) * dot(y.get(), y.get()));
   CHECK(std::abs(dot(y.get(), s.grad_y) - dot(s.x, grad_x.get())) < 1e-6 * scale);
   CHECK(std::abs(dot(y.get(), s.grad_y) - dot(s.weight, grad_weight.get())) < 1e-6 * scale);
@@ -278,11 +288,11 @@ TEST_CASE("a sample's result does not depend on the batch around it") {
   const Operand x(*backend, shape, random_values(shape, 7)), y(*backend, shape),
       part(*backend, shape);
   const Operand weight(*backend, g.weight_shape(), random_values(g.weight_shape(), 8));
-  backend->conv2d_forward(g, x.tensor(), weight.floats(), nullptr, y.tensor());
-  backend->conv2d_forward(g, x.tensor().sample_range(0, 2), weight.floats(), nullptr,
-                          part.tensor().sample_range(0, 2));
-  backend->conv2d_forward(g, x.tensor().sample_range(2, 3), weight.floats(), nullptr,
-                          part.tensor().sample_range(2, 3));
+  backend->convolutions().conv2d_forward(g, x.tensor(), weight.floats(), nullptr, y.tensor());
+  backend->convolutions().conv2d_forward(g, x.tensor().sample_range(0, 2), weight.floats(), nullptr,
+                                         part.tensor().sample_range(0, 2));
+  backend->convolutions().conv2d_forward(g, x.tensor().sample_range(2, 3), weight.floats(), nullptr,
+                                         part.tensor().sample_range(2, 3));
   CHECK(y.get() == part.get());
 }
 
@@ -298,7 +308,8 @@ TEST_CASE("repeated gradients are bitwise equal") {
   for (int repeat = 0; repeat < 5; ++repeat) {
     CAPTURE(repeat);
     backend->fill(grad_weight.tensor(), 0.0F);
-    backend->conv2d_backward_weights(g, x.tensor(), grad_y.tensor(), grad_weight.floats(), nullptr);
+    backend->convolutions().conv2d_backward_weights(g, x.tensor(), grad_y.tensor(),
+                                                    grad_weight.floats(), nullptr);
     if (repeat == 0) first = grad_weight.get();
     CHECK(grad_weight.get() == first);
   }
@@ -308,16 +319,17 @@ TEST_CASE("preparing twice or running after preparation takes no memory") {
   const auto backend = cpu(2);
   const ConvGeometry g = square_conv(16, 16, 3, 1);
   const Shape shape{2, 12, 12, 16};
-  backend->prepare_conv2d(g, shape, DType::kFloat32, true, true);
+  backend->convolutions().prepare_conv2d(g, shape, DType::kFloat32, true, true);
   const Operand x(*backend, shape, random_values(shape, 1)), y(*backend, shape);
   const Operand weight(*backend, g.weight_shape(), random_values(g.weight_shape(), 8));
   const std::size_t prepared = backend->allocated_bytes();
-  backend->prepare_conv2d(g, shape, DType::kFloat32, true, true);
-  backend->conv2d_forward(g, x.tensor(), weight.floats(), nullptr, y.tensor());
-  backend->conv2d_backward_data(g, x.tensor(), weight.floats(), y.tensor());
-  backend->conv2d_backward_weights(g, x.tensor(), y.tensor(), weight.floats(), nullptr);
-  backend->conv2d_forward(g, x.tensor().sample_range(1, 1), weight.floats(), nullptr,
-                          y.tensor().sample_range(1, 1));  // a smaller batch
+  backend->convolutions().prepare_conv2d(g, shape, DType::kFloat32, true, true);
+  backend->convolutions().conv2d_forward(g, x.tensor(), weight.floats(), nullptr, y.tensor());
+  backend->convolutions().conv2d_backward_data(g, x.tensor(), weight.floats(), y.tensor());
+  backend->convolutions().conv2d_backward_weights(g, x.tensor(), y.tensor(), weight.floats(),
+                                                  nullptr);
+  backend->convolutions().conv2d_forward(g, x.tensor().sample_range(1, 1), weight.floats(), nullptr,
+                                         y.tensor().sample_range(1, 1));  // a smaller batch
   CHECK(backend->allocated_bytes() == prepared);
 }
 
@@ -325,12 +337,12 @@ TEST_CASE("an empty batch reads and writes nothing") {
   const auto backend = cpu(2);
   const ConvGeometry g = square_conv(16, 16, 3, 1);
   const Tensor empty(nullptr, {0, 8, 8, 16});
-  backend->prepare_conv2d(g, empty.shape, DType::kFloat32, true, true);
+  backend->convolutions().prepare_conv2d(g, empty.shape, DType::kFloat32, true, true);
   Values gradient(static_cast<std::size_t>(g.weight_elements()), 1.0F);
   const Values before = gradient;
-  backend->conv2d_forward(g, empty, nullptr, nullptr, empty);
-  backend->conv2d_backward_data(g, empty, nullptr, empty);
-  backend->conv2d_backward_weights(g, empty, empty, gradient.data(), nullptr);
+  backend->convolutions().conv2d_forward(g, empty, nullptr, nullptr, empty);
+  backend->convolutions().conv2d_backward_data(g, empty, nullptr, empty);
+  backend->convolutions().conv2d_backward_weights(g, empty, empty, gradient.data(), nullptr);
   CHECK(gradient == before);
 }
 
@@ -339,8 +351,9 @@ TEST_CASE("a wrong output shape is an error") {
   const ConvGeometry g = square_conv(4, 4, 3);
   const Operand x(*backend, {1, 6, 6, 4}), y(*backend, {1, 6, 6, 4});
   const Operand weight(*backend, g.weight_shape());
-  CHECK_THROWS_AS(backend->conv2d_forward(g, x.tensor(), weight.floats(), nullptr, y.tensor()),
-                  Error);
+  CHECK_THROWS_AS(
+      backend->convolutions().conv2d_forward(g, x.tensor(), weight.floats(), nullptr, y.tensor()),
+      Error);
 }
 
 }  // namespace

@@ -203,12 +203,14 @@ struct InferenceProblem {
                                   .mean = mean.data(),
                                   .var = var.data(),
                                   .relu = relu};
-    backend.prepare_conv2d(p.geometry, p.in, DType::kFloat32, false, false);
+    backend.convolutions().prepare_conv2d(p.geometry, p.in, DType::kFloat32, false, false);
     if (at_once) {
-      backend.conv2d_inference(p.geometry, x.tensor(), p.weight.data(), bias.data(), norm);
+      backend.convolutions().conv2d_inference(p.geometry, x.tensor(), p.weight.data(), bias.data(),
+                                              norm);
     } else {
-      backend.conv2d_forward(p.geometry, x.tensor(), p.weight.data(), bias.data(), norm.x);
-      backend.batch_norm_inference(norm);
+      backend.convolutions().conv2d_forward(p.geometry, x.tensor(), p.weight.data(), bias.data(),
+                                            norm.x);
+      backend.norms().batch_norm_inference(norm);
     }
     CHECK(y.margins_untouched());
     return y.get();

@@ -27,9 +27,9 @@ PixelLoss pixel_loss(Backend& backend, DeviceScalar<double> normalizer, bool wei
   const std::uint16_t values[] = {2, 255};
   backend.upload(label_tensor, values);
   const DeviceNumber<double> loss(backend, 0.0);
-  backend.cross_entropy({logits.tensor(), label_tensor, 255,
-                         weighted ? class_weight.floats() : nullptr, normalizer, gradient.tensor(),
-                         loss.pointer()});
+  backend.losses().cross_entropy({logits.tensor(), label_tensor, 255,
+                                  weighted ? class_weight.floats() : nullptr, normalizer,
+                                  gradient.tensor(), loss.pointer()});
   return {loss.get(), gradient.get()};
 }
 
@@ -60,10 +60,10 @@ TEST_CASE("dropout takes its seed from device memory") {
     Backend& backend = *named.backend;
     const Operand x(backend, shape, random_values(shape, 3)), a(backend, shape), b(backend, shape);
     const DeviceNumber<std::uint64_t> seed(backend, 41);
-    backend.dropout(x.tensor(), a.tensor(), 0.4F, 50, 1, false);
-    backend.dropout(x.tensor(), b.tensor(), 0.4F, {9, seed.pointer()}, 1, false);
+    backend.activations().dropout(x.tensor(), a.tensor(), 0.4F, 50, 1, false);
+    backend.activations().dropout(x.tensor(), b.tensor(), 0.4F, {9, seed.pointer()}, 1, false);
     CHECK(a.get() == b.get());
-    backend.dropout(x.tensor(), b.tensor(), 0.4F, {8, seed.pointer()}, 1, false);
+    backend.activations().dropout(x.tensor(), b.tensor(), 0.4F, {8, seed.pointer()}, 1, false);
     CHECK(a.get() != b.get());
   }
 }
@@ -93,13 +93,13 @@ TEST_CASE("SGD takes its rate from device memory, and changes nothing after a lo
     for (const double bad :
          {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
       second.set(bad);
-      backend.optimizer_update(shard);
+      backend.optimizer().optimizer_update(shard);
       CHECK(weight.get() == weights);
       CHECK(velocity.get() == velocities);
       CHECK(squared_norm.get() == 0);
     }
     second.set(1e300);
-    backend.optimizer_update(shard);
+    backend.optimizer().optimizer_update(shard);
     CHECK(squared_norm.get() > 0);
     const Values gradient = grad.get(), updated = weight.get();
     for (std::size_t i = 0; i < updated.size(); ++i) {

@@ -111,17 +111,19 @@ void check_activation(const TypedBackend& on, const Shape& shape, Margins margin
                       const ActivationCase& of) {
   const Values x = on.random(shape, 3, 3.0F), grad = on.random(shape, 4);
   const Operand input(on, shape, x, margins), output(on, shape, margins);
-  on->activation_forward(of.activation, input.tensor(), output.tensor());
+  on->activations().activation_forward(of.activation, input.tensor(), output.tensor());
   CHECK(relative_error(output, mapped(x, of.f)) < 1e-6);
   CHECK(output.margins_untouched());
   const Operand& saved = of.activation.from_output() ? output : input;
   const Operand grad_y(on, shape, grad, {1, 0}), grad_x(on, shape, margins);
-  on->activation_backward(of.activation, saved.tensor(), grad_y.tensor(), grad_x.tensor(), false);
+  on->activations().activation_backward(of.activation, saved.tensor(), grad_y.tensor(),
+                                        grad_x.tensor(), false);
   Doubles expected = derivatives(of, x, saved.get());
   for (std::size_t i = 0; i < grad.size(); ++i) expected[i] *= static_cast<double>(grad[i]);
   CHECK(relative_error(grad_x, expected) < 1e-6);
   const Values once = grad_x.get();
-  on->activation_backward(of.activation, saved.tensor(), grad_y.tensor(), grad_x.tensor(), true);
+  on->activations().activation_backward(of.activation, saved.tensor(), grad_y.tensor(),
+                                        grad_x.tensor(), true);
   Doubles twice = expected;
   for (std::size_t i = 0; i < grad.size(); ++i) twice[i] += static_cast<double>(once[i]);
   CHECK(relative_error(grad_x, twice) < 1e-6);
@@ -174,13 +176,14 @@ void check_binary(const TypedBackend& on, const Shape& shape, Margins margins, c
   const Values a = on.random(shape, 5), b = on.random(b_shape, 6), grad = on.random(shape, 7);
   const Operand left(on, shape, a, margins), right(on, b_shape, b, {0, 1});
   const Operand y(on, shape, Margins{2, 0}), grad_y(on, shape, grad), grad_a(on, shape, margins);
-  on->binary_forward(kind, left.tensor(), right.tensor(), y.tensor());
-  on->binary_backward_left(kind, left.tensor(), right.tensor(), grad_y.tensor(), grad_a.tensor(),
-                           false);
+  on->activations().binary_forward(kind, left.tensor(), right.tensor(), y.tensor());
+  on->activations().binary_backward_left(kind, left.tensor(), right.tensor(), grad_y.tensor(),
+                                         grad_a.tensor(), false);
   const Shape sum_shape = b_shape.rows() == 1 ? Shape{shape.batch(), b_shape.channels()} : b_shape;
   const Met summed{shape, sum_shape};
   const Operand grad_b(on, sum_shape, Margins{1, 2});
-  on->binary_backward_right(kind, left.tensor(), grad_y.tensor(), grad_b.tensor(), false);
+  on->activations().binary_backward_right(kind, left.tensor(), grad_y.tensor(), grad_b.tensor(),
+                                          false);
   Doubles values, lefts, rights(static_cast<std::size_t>(sum_shape.elements()), 0.0);
   for (std::size_t i = 0; i < a.size(); ++i) {
     const auto p = static_cast<double>(a[i]), q = static_cast<double>(b[met.of(i)]);
@@ -196,9 +199,10 @@ void check_binary(const TypedBackend& on, const Shape& shape, Margins margins, c
   CHECK(grad_a.margins_untouched());
   CHECK(grad_b.margins_untouched());
   const Values a_once = grad_a.get(), b_once = grad_b.get();
-  on->binary_backward_left(kind, left.tensor(), right.tensor(), grad_y.tensor(), grad_a.tensor(),
-                           true);
-  on->binary_backward_right(kind, left.tensor(), grad_y.tensor(), grad_b.tensor(), true);
+  on->activations().binary_backward_left(kind, left.tensor(), right.tensor(), grad_y.tensor(),
+                                         grad_a.tensor(), true);
+  on->activations().binary_backward_right(kind, left.tensor(), grad_y.tensor(), grad_b.tensor(),
+                                          true);
   for (std::size_t i = 0; i < lefts.size(); ++i) lefts[i] += static_cast<double>(a_once[i]);
   for (std::size_t i = 0; i < rights.size(); ++i) rights[i] += static_cast<double>(b_once[i]);
   CHECK(relative_error(grad_a, lefts) < 1e-6);
@@ -229,7 +233,7 @@ TEST_CASE("activations let NaN pass") {
     for (const ActivationCase& each : kActivationCases) {
       CAPTURE(std::string(to_string(each.activation.kind)));
       const Operand x(on, {1, 2}, Values{nan, 1}), y(on, {1, 2});
-      on->activation_forward(each.activation, x.tensor(), y.tensor());
+      on->activations().activation_forward(each.activation, x.tensor(), y.tensor());
       CHECK(std::isnan(y.get()[0]));
       CHECK_FALSE(std::isnan(y.get()[1]));
     }
@@ -265,8 +269,9 @@ TEST_CASE("a second operand may be fp32 where activations are narrower") {
     const TypedBackend wide(on.backend);
     const Values x = on.random(shape, 1), slope = random_values({1, 8}, 2);
     const Operand a(on, shape, x), y(on, shape), b(wide, {1, 8}, slope), sums(wide, {2, 8});
-    on->binary_forward(BinaryKind::kPRelu, a.tensor(), b.tensor(), y.tensor());
-    on->binary_backward_right(BinaryKind::kPRelu, a.tensor(), a.tensor(), sums.tensor(), false);
+    on->activations().binary_forward(BinaryKind::kPRelu, a.tensor(), b.tensor(), y.tensor());
+    on->activations().binary_backward_right(BinaryKind::kPRelu, a.tensor(), a.tensor(),
+                                            sums.tensor(), false);
     Doubles values, squares(16, 0.0);
     for (std::size_t i = 0; i < x.size(); ++i) {
       const auto value = static_cast<double>(x[i]);
@@ -283,12 +288,12 @@ TEST_CASE("what a sample adds to the gradient of the second operand depends on n
   for_each_type([&](const TypedBackend& on) {
     const Operand a(on, shape, on.random(shape, 1)), grad(on, shape, on.random(shape, 2));
     const Operand all(on, {5, 40}), each(on, {5, 40});
-    on->binary_backward_right(BinaryKind::kMultiply, a.tensor(), grad.tensor(), all.tensor(),
-                              false);
+    on->activations().binary_backward_right(BinaryKind::kMultiply, a.tensor(), grad.tensor(),
+                                            all.tensor(), false);
     for (std::int64_t n = 0; n < 5; ++n) {
-      on->binary_backward_right(BinaryKind::kMultiply, a.tensor().sample_range(n, 1),
-                                grad.tensor().sample_range(n, 1), each.tensor().sample_range(n, 1),
-                                false);
+      on->activations().binary_backward_right(BinaryKind::kMultiply, a.tensor().sample_range(n, 1),
+                                              grad.tensor().sample_range(n, 1),
+                                              each.tensor().sample_range(n, 1), false);
     }
     CHECK(each.get() == all.get());
   });
@@ -297,13 +302,15 @@ TEST_CASE("what a sample adds to the gradient of the second operand depends on n
 TEST_CASE("operands that do not fit are refused") {
   for_each_type([](const TypedBackend& on) {
     const Operand a(on, {2, 3, 4, 5}), b(on, {2, 3, 1, 5}), c(on, {2, 3}), all(on, {1, 5});
-    CHECK_THROWS_AS(on->binary_forward(BinaryKind::kAdd, a.tensor(), b.tensor(), a.tensor()),
-                    Error);
-    CHECK_THROWS_AS(on->binary_forward(BinaryKind::kAdd, a.tensor(), c.tensor(), a.tensor()),
-                    Error);
     CHECK_THROWS_AS(
-        on->binary_backward_right(BinaryKind::kAdd, a.tensor(), a.tensor(), all.tensor(), false),
+        on->activations().binary_forward(BinaryKind::kAdd, a.tensor(), b.tensor(), a.tensor()),
         Error);
+    CHECK_THROWS_AS(
+        on->activations().binary_forward(BinaryKind::kAdd, a.tensor(), c.tensor(), a.tensor()),
+        Error);
+    CHECK_THROWS_AS(on->activations().binary_backward_right(BinaryKind::kAdd, a.tensor(),
+                                                            a.tensor(), all.tensor(), false),
+                    Error);
   });
 }
 
@@ -311,7 +318,7 @@ TEST_CASE("softmax and its gradient") {
   for_each_function_layout([](const TypedBackend& on, const Shape& shape, Margins margins) {
     const Values x = on.random(shape, 8, 4.0F), grad = on.random(shape, 9);
     const Operand input(on, shape, x, margins), output(on, shape, Margins{1, 1});
-    on->softmax_forward(input.tensor(), output.tensor());
+    on->activations().softmax_forward(input.tensor(), output.tensor());
     const Values y = output.get();
     const auto channels = static_cast<std::size_t>(shape.channels());
     Doubles expected(x.size()), gradient(x.size());
@@ -329,10 +336,10 @@ TEST_CASE("softmax and its gradient") {
     CHECK(relative_error(output, expected) < 1e-6);
     CHECK(output.margins_untouched());
     const Operand grad_y(on, shape, grad, margins), grad_x(on, shape, grad, {0, 1});
-    on->softmax_backward(output.tensor(), grad_y.tensor(), grad_x.tensor(), false);
+    on->activations().softmax_backward(output.tensor(), grad_y.tensor(), grad_x.tensor(), false);
     CHECK(relative_error(grad_x, gradient) < 1e-6);
     const Values once = grad_x.get();
-    on->softmax_backward(output.tensor(), grad_y.tensor(), grad_x.tensor(), true);
+    on->activations().softmax_backward(output.tensor(), grad_y.tensor(), grad_x.tensor(), true);
     for (std::size_t i = 0; i < once.size(); ++i) gradient[i] += static_cast<double>(once[i]);
     CHECK(relative_error(grad_x, gradient) < 1e-6);
     CHECK(grad_x.margins_untouched());
@@ -342,7 +349,7 @@ TEST_CASE("softmax and its gradient") {
 TEST_CASE("softmax of logits of any size") {
   for_each_type([](const TypedBackend& on) {
     const Operand x(on, {2, 3}, Values{3000, 2990, -3000, -5, -5, -5}), y(on, {2, 3});
-    on->softmax_forward(x.tensor(), y.tensor());
+    on->activations().softmax_forward(x.tensor(), y.tensor());
     const double large = 1 / (1 + std::exp(-10.0 + (on.dtype == DType::kBFloat16 ? -6.0 : 0.0)));
     CHECK(static_cast<double>(y.get()[0]) == doctest::Approx(large).epsilon(1e-2));
     CHECK(static_cast<double>(y.get()[2]) < 1e-30);
@@ -359,7 +366,7 @@ TEST_CASE("sums over images are taken in the tree") {
       const Shape shape{images, 150};
       const Values x = random_values(shape, 1), before = random_values({1, 150}, 2);
       const Operand from(backend, shape, x), sum(backend, {1, 150}, before);
-      backend.sum_over_images(from.tensor(), sum.floats());
+      backend.sums().sum_over_images(from.tensor(), sum.floats());
       Values nodes(static_cast<std::size_t>(image_tree_nodes(images) * 150));
       for (std::int64_t n = 0; n < images; ++n) {
         add_image(n, x.data() + n * 150, 150, nodes.data(), 150);
@@ -368,7 +375,7 @@ TEST_CASE("sums over images are taken in the tree") {
       Values expected = before;
       for (std::size_t i = 0; i < expected.size(); ++i) expected[i] += root[i];
       CHECK(sum.get() == expected);
-      backend.sum_over_images(from.tensor().sample_range(0, 0), sum.floats());
+      backend.sums().sum_over_images(from.tensor().sample_range(0, 0), sum.floats());
       CHECK(sum.get() == expected);
     }
   }

@@ -32,43 +32,49 @@ void for_each_operation(Backend& on, const Tensor& a, const Tensor& b, const Ref
   float* f = o.numbers();
   const StatSlot slot{4, f};
   const std::span<const StatSlot> slots(&slot, 1);
-  refused("activation_forward", [&] { on.activation_forward(ActivationKind::kRelu, a, b); });
+  refused("activation_forward",
+          [&] { on.activations().activation_forward(ActivationKind::kRelu, a, b); });
   refused("activation_backward",
-          [&] { on.activation_backward(ActivationKind::kRelu, a, b, a, false); });
-  refused("binary_forward", [&] { on.binary_forward(BinaryKind::kAdd, a, a, b); });
+          [&] { on.activations().activation_backward(ActivationKind::kRelu, a, b, a, false); });
+  refused("binary_forward", [&] { on.activations().binary_forward(BinaryKind::kAdd, a, a, b); });
   refused("binary_backward_left",
-          [&] { on.binary_backward_left(BinaryKind::kMultiply, a, a, a, b, false); });
+          [&] { on.activations().binary_backward_left(BinaryKind::kMultiply, a, a, a, b, false); });
   refused("binary_backward_right",
-          [&] { on.binary_backward_right(BinaryKind::kMultiply, a, b, a, false); });
-  refused("softmax_forward", [&] { on.softmax_forward(a, b); });
-  refused("softmax_backward", [&] { on.softmax_backward(a, a, b, false); });
+          [&] { on.activations().binary_backward_right(BinaryKind::kMultiply, a, b, a, false); });
+  refused("softmax_forward", [&] { on.activations().softmax_forward(a, b); });
+  refused("softmax_backward", [&] { on.activations().softmax_backward(a, a, b, false); });
   refused("copy", [&] { on.copy(a, b, true); });
-  refused("dropout", [&] { on.dropout(a, b, 0.5F, 1, 0, false); });
-  refused("max_pool_forward", [&] { on.max_pool_forward(kWindow, a, b, o.positions()); });
-  refused("max_pool_backward", [&] { on.max_pool_backward(kWindow, o.positions(), a, b, true); });
-  refused("avg_pool_forward", [&] { on.avg_pool_forward(kWindow, a, b); });
-  refused("avg_pool_backward", [&] { on.avg_pool_backward(kWindow, a, b, false); });
-  refused("adaptive_avg_pool_forward", [&] { on.adaptive_avg_pool_forward(a, b); });
-  refused("adaptive_avg_pool_backward", [&] { on.adaptive_avg_pool_backward(a, b, false); });
-  refused("upsample_bilinear_forward", [&] { on.upsample_bilinear_forward(a, b, false); });
-  refused("upsample_bilinear_backward", [&] { on.upsample_bilinear_backward(a, b, false, false); });
+  refused("dropout", [&] { on.activations().dropout(a, b, 0.5F, 1, 0, false); });
+  refused("max_pool_forward", [&] { on.pooling().max_pool_forward(kWindow, a, b, o.positions()); });
+  refused("max_pool_backward",
+          [&] { on.pooling().max_pool_backward(kWindow, o.positions(), a, b, true); });
+  refused("avg_pool_forward", [&] { on.pooling().avg_pool_forward(kWindow, a, b); });
+  refused("avg_pool_backward", [&] { on.pooling().avg_pool_backward(kWindow, a, b, false); });
+  refused("adaptive_avg_pool_forward", [&] { on.pooling().adaptive_avg_pool_forward(a, b); });
+  refused("adaptive_avg_pool_backward",
+          [&] { on.pooling().adaptive_avg_pool_backward(a, b, false); });
+  refused("upsample_bilinear_forward",
+          [&] { on.pooling().upsample_bilinear_forward(a, b, false); });
+  refused("upsample_bilinear_backward",
+          [&] { on.pooling().upsample_bilinear_backward(a, b, false, false); });
   refused("cross_entropy", [&] {
-    on.cross_entropy({a, o.classes(), 255, nullptr, 1, b, static_cast<double*>(o.floats.data())});
+    on.losses().cross_entropy(
+        {a, o.classes(), 255, nullptr, 1, b, static_cast<double*>(o.floats.data())});
   });
   refused("mean_squared_error", [&] {
-    on.mean_squared_error({a, o.values(), 1, b, static_cast<double*>(o.floats.data())});
+    on.losses().mean_squared_error({a, o.values(), 1, b, static_cast<double*>(o.floats.data())});
   });
   refused("batch_norm_forward", [&] {
-    on.batch_norm_forward({a, {}, b, {}, slots, 1, EpsMode::kAdd, false, {f + 8}, {}});
+    on.norms().batch_norm_forward({a, {}, b, {}, slots, 1, EpsMode::kAdd, false, {f + 8}, {}});
   });
   refused("batch_norm_inference", [&] {
-    on.batch_norm_inference({a, b, a, {}, f, f + 4, 1, EpsMode::kAdd, false});
+    on.norms().batch_norm_inference({a, b, a, {}, f, f + 4, 1, EpsMode::kAdd, false});
   });
   refused("batch_norm_backward_reduce", [&] {
-    on.batch_norm_backward_reduce({a, b, {}, {}, {f + 8}, false, f + 32, nullptr, nullptr});
+    on.norms().batch_norm_backward_reduce({a, b, {}, {}, {f + 8}, false, f + 32, nullptr, nullptr});
   });
   refused("batch_norm_backward_apply", [&] {
-    on.batch_norm_backward_apply({a, a, {}, {}, {f + 8}, false, slots, a, b, false});
+    on.norms().batch_norm_backward_apply({a, a, {}, {}, {f + 8}, false, slots, a, b, false});
   });
 }
 
@@ -114,12 +120,13 @@ TEST_CASE("activations of a type that a backend does not have are refused") {
         check_refused(to_string(dtype), operation);
       };
       for_each_operation(backend, x, x, check);
-      check("sum_over_batch", [&] { backend.sum_over_batch(x, others.numbers()); });
-      check("broadcast_sum", [&] { backend.broadcast_sum({}, x, false); });
-      check("batch_norm_moments", [&] { backend.batch_norm_moments(x, others.numbers(), 1); });
+      check("sum_over_batch", [&] { backend.sums().sum_over_batch(x, others.numbers()); });
+      check("broadcast_sum", [&] { backend.sums().broadcast_sum({}, x, false); });
+      check("batch_norm_moments",
+            [&] { backend.norms().batch_norm_moments(x, others.numbers(), 1); });
       check("confusion_matrix", [&] {
-        backend.confusion_matrix(x, others.classes(),
-                                 static_cast<std::int64_t*>(others.floats.data()));
+        backend.losses().confusion_matrix(x, others.classes(),
+                                          static_cast<std::int64_t*>(others.floats.data()));
       });
     }
   }

@@ -58,7 +58,7 @@ struct GroupApply {
   /// grad_x takes the memory of grad_y.
   void run() {
     const AffineParameters affine{weight_memory.floats(), bias_memory.floats()};
-    on->group_norm_backward_apply(
+    on->norms().group_norm_backward_apply(
         {.x = x_memory.tensor(),
          .grad_y = grad_y_memory.tensor(),
          .y = masks_by_y() ? y_memory.tensor() : Tensor{},
@@ -164,11 +164,11 @@ void check_group_moments(const TypedBackend& on, const Shape& shape, std::int64_
   values = on.stored(values);
   const Operand x(on, shape, values);
   const Operand slot(on.backend, Shape{2, shape.channels()});
-  on->batch_norm_moments(x.tensor(), slot.floats(), 1);
-  on->group_moments({.slot = slot.floats(),
-                     .rows = shape.rows(),
-                     .channels = shape.channels(),
-                     .groups = groups});
+  on->norms().batch_norm_moments(x.tensor(), slot.floats(), 1);
+  on->norms().group_moments({.slot = slot.floats(),
+                             .rows = shape.rows(),
+                             .channels = shape.channels(),
+                             .groups = groups});
   Doubles expected(2 * channels);
   for (std::size_t c = 0; c < channels; ++c) {
     const std::size_t begin = c / width * width;
@@ -228,17 +228,17 @@ void check_correction(Backend& backend, bool clamp, bool affine) {
   const StatSlot slot{Renorm::kRows, moments.floats()};
   const AffineParameters parameters{weight.floats(), bias.floats()};
   const float eps = clamp ? 1.0F : 0.1F;  // clamp: between the variances
-  backend.batch_renorm_correction({.slots = {&slot, 1},
-                                   .channels = Renorm::kChannels,
-                                   .affine = affine ? parameters : AffineParameters{},
-                                   .running_mean = mean.floats(),
-                                   .running_var = var.floats(),
-                                   .eps = eps,
-                                   .eps_mode = clamp ? EpsMode::kClamp : EpsMode::kAdd,
-                                   .max_r = renorm.max_r,
-                                   .max_d = renorm.max_d,
-                                   .correction = result.floats(),
-                                   .corrected = result.floats() + 2 * Renorm::kChannels});
+  backend.norms().batch_renorm_correction({.slots = {&slot, 1},
+                                           .channels = Renorm::kChannels,
+                                           .affine = affine ? parameters : AffineParameters{},
+                                           .running_mean = mean.floats(),
+                                           .running_var = var.floats(),
+                                           .eps = eps,
+                                           .eps_mode = clamp ? EpsMode::kClamp : EpsMode::kAdd,
+                                           .max_r = renorm.max_r,
+                                           .max_d = renorm.max_d,
+                                           .correction = result.floats(),
+                                           .corrected = result.floats() + 2 * Renorm::kChannels});
   const Doubles expected = renorm.expected(static_cast<double>(eps), clamp, affine);
   CHECK(relative_error(result.get(), expected) < kTolerance);
 }
@@ -261,10 +261,10 @@ TEST_CASE("group moments of an image without rows stay, and groups are equal") {
     CAPTURE(named.name);
     const Operand slot(*named.backend, {2, 4}, {0, 0, 0, 0, 0, 0, 0, 0});
     GroupMoments moments{.slot = slot.floats(), .rows = 0, .channels = 4, .groups = 2};
-    named.backend->group_moments(moments);
+    named.backend->norms().group_moments(moments);
     CHECK(slot.get() == Values(8));
     moments.groups = 3;
-    CHECK_THROWS_WITH_AS(named.backend->group_moments(moments),
+    CHECK_THROWS_WITH_AS(named.backend->norms().group_moments(moments),
                          doctest::Contains("4 channels are no 3 equal groups"), Error);
   }
 }
@@ -308,11 +308,11 @@ TEST_CASE("renorm's gradients of gamma and beta are added") {
     const Operand correction(*named.backend, {2, 2}, {0.5F, 2, -1, 0.25F});
     const Operand weight(*named.backend, {1, 2}, Values{10, 20}),
         bias(*named.backend, {1, 2}, Values{30, 40});
-    named.backend->batch_renorm_gradient({.corrected = corrected.floats(),
-                                          .correction = correction.floats(),
-                                          .channels = 2,
-                                          .grad_weight = weight.floats(),
-                                          .grad_bias = bias.floats()});
+    named.backend->norms().batch_renorm_gradient({.corrected = corrected.floats(),
+                                                  .correction = correction.floats(),
+                                                  .channels = 2,
+                                                  .grad_weight = weight.floats(),
+                                                  .grad_bias = bias.floats()});
     CHECK(weight.get() == Values{7.5F, 25});
     CHECK(bias.get() == Values{33, 44});
   }

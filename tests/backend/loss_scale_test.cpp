@@ -23,7 +23,7 @@ TEST_CASE("sums are reset, but for those that are not finite") {
   for (NamedBackend& named : available_backends()) {
     CAPTURE(named.name);
     const DeviceNumber<FourSums> memory(*named.backend, {{1e300, kNan, -kInfinity, 7}});
-    named.backend->reset_sums(memory.pointer()->values, 3);
+    named.backend->sums().reset_sums(memory.pointer()->values, 3);
     const FourSums got = memory.get();
     CHECK(got.values[0] == 0);
     CHECK(std::isnan(got.values[1]));
@@ -66,7 +66,7 @@ TEST_CASE("one gradient or a loss that is not finite is found wherever it is") {
         Operand grads(*named.backend, shape, values);
         DeviceNumber<double> loss(*named.backend, 0.5), guard(*named.backend, 0.0);
         const GradientCheck check{grads.floats() + base, elements, loss.pointer(), guard.pointer()};
-        named.backend->check_gradients(check);
+        named.backend->optimizer().check_gradients(check);
         CHECK(guard.get() == 0);
         for (const std::int64_t at : {std::int64_t{0}, elements / 2, elements - 1}) {
           if (at < 0 || at >= elements) continue;
@@ -74,13 +74,13 @@ TEST_CASE("one gradient or a loss that is not finite is found wherever it is") {
           changed[static_cast<std::size_t>(base + at)] = bad_values[at % 3];
           grads.set(changed);
           guard.set(0);
-          named.backend->check_gradients(check);
+          named.backend->optimizer().check_gradients(check);
           CHECK(guard.get() == kInfinity);
         }
         for (const double bad : {kInfinity, kNan}) {
           loss.set(bad);
           guard.set(0);
-          named.backend->check_gradients(check);
+          named.backend->optimizer().check_gradients(check);
           CHECK(std::isnan(guard.get()));
         }
       }
@@ -113,7 +113,7 @@ TEST_CASE("the loss scale follows GradScaler's rule") {
         memory.push_back(std::make_unique<DeviceNumber<double>>(*named.backend, guard));
         guards.push_back(memory.back()->pointer());
       }
-      named.backend->update_loss_scale({guards, state.pointer(), 4});
+      named.backend->optimizer().update_loss_scale({guards, state.pointer(), 4});
       CHECK(state.get() == c.after);
     }
   }
@@ -136,11 +136,11 @@ TEST_CASE("the loss's gradient is multiplied by the scale, and the loss is not")
       const DeviceNumber<double> plain_loss(backend, 0), scaled_loss(backend, 0);
       CrossEntropy arguments{logits.tensor(), label_tensor,        255, weights, 18.0,
                              plain.tensor(),  plain_loss.pointer()};
-      backend.cross_entropy(arguments);
+      backend.losses().cross_entropy(arguments);
       arguments.grad_logits = scaled.tensor();
       arguments.loss = scaled_loss.pointer();
       arguments.grad_scale = {0.0F, scale.pointer()};
-      backend.cross_entropy(arguments);
+      backend.losses().cross_entropy(arguments);
       CHECK(scaled_loss.get() == plain_loss.get());
       const Values expected = plain.get(), got = scaled.get();
       for (std::size_t i = 0; i < got.size(); ++i) CHECK(got[i] == 1024 * expected[i]);
@@ -172,7 +172,7 @@ TEST_CASE("SGD divides the scale out of gradients and norm") {
       shard.optimizer = Sgd{.momentum = 0.9F};
       shard.squared_norm = norm.pointer();
       shard.grad_scale = {0.0F, inverse.pointer()};
-      backend.optimizer_update(shard);
+      backend.optimizer().optimizer_update(shard);
       weights.push_back(weight.get());
       velocities.push_back(velocity.get());
       norms.push_back(norm.get());

@@ -103,20 +103,20 @@ void check_loss(const TypedBackend& on, const LossCase& c) {
   const Operand class_weight(on.backend, {1, c.logits.channels()}, weights);
   const DeviceLabels device_labels(on.backend, c.logits, labels);
   const DeviceDouble loss(on.backend);
-  on->cross_entropy({x.tensor(), device_labels.tensor, c.ignore_index,
-                     c.weighted ? class_weight.floats() : nullptr, normalizer, gradient.tensor(),
-                     loss.pointer()});
+  on->losses().cross_entropy({x.tensor(), device_labels.tensor, c.ignore_index,
+                              c.weighted ? class_weight.floats() : nullptr, normalizer,
+                              gradient.tensor(), loss.pointer()});
   CHECK(loss.get(on.backend) == doctest::Approx(expected.loss).epsilon(1e-6));
   CHECK(relative_error(gradient, expected.gradient) < 2e-6);
   CHECK(gradient.margins_untouched());
   // Without a gradient the loss is the same, and it is added to what is there.
-  on->cross_entropy({x.tensor(),
-                     device_labels.tensor,
-                     c.ignore_index,
-                     c.weighted ? class_weight.floats() : nullptr,
-                     normalizer,
-                     {},
-                     loss.pointer()});
+  on->losses().cross_entropy({x.tensor(),
+                              device_labels.tensor,
+                              c.ignore_index,
+                              c.weighted ? class_weight.floats() : nullptr,
+                              normalizer,
+                              {},
+                              loss.pointer()});
   CHECK(loss.get(on.backend) == doctest::Approx(2 * expected.loss).epsilon(1e-6));
 }
 
@@ -150,7 +150,7 @@ TEST_CASE("logits of ten thousand neither overflow nor lose the loss") {
   const Operand gradient(*backend, shape);
   const DeviceLabels labels(*backend, shape, {0, 1, 0});
   const DeviceDouble loss(*backend);
-  backend->cross_entropy(
+  backend->losses().cross_entropy(
       {logits.tensor(), labels.tensor, 255, nullptr, 1, gradient.tensor(), loss.pointer()});
   CHECK(loss.get(*backend) == doctest::Approx(2e4 + std::log(2.0)));
   CHECK(gradient.get() == Values{0, 0, 1, -1, -0.5F, 0.5F});
@@ -167,7 +167,8 @@ TEST_CASE("a logit that is not finite makes the loss not finite") {
       const Operand logits(*backend, shape, values);
       const DeviceLabels labels(*backend, shape, {1, 1});
       const DeviceDouble loss(*backend);
-      backend->cross_entropy({logits.tensor(), labels.tensor, 255, nullptr, 1, {}, loss.pointer()});
+      backend->losses().cross_entropy(
+          {logits.tensor(), labels.tensor, 255, nullptr, 1, {}, loss.pointer()});
       CHECK_FALSE(std::isfinite(loss.get(*backend)));
     }
   }
@@ -179,7 +180,7 @@ TEST_CASE("a batch of ignored pixels has no loss and zero gradients") {
   const Operand logits(*backend, shape, random_values(shape, 1)), gradient(*backend, shape);
   const DeviceLabels labels(*backend, shape, Labels(static_cast<std::size_t>(shape.rows()), 255));
   const DeviceDouble loss(*backend);
-  backend->cross_entropy(
+  backend->losses().cross_entropy(
       {logits.tensor(), labels.tensor, 255, nullptr, 1, gradient.tensor(), loss.pointer()});
   CHECK(loss.get(*backend) == 0.0);
   CHECK(gradient.get() == Values(static_cast<std::size_t>(shape.elements()), 0.0F));
@@ -194,7 +195,7 @@ TEST_CASE("the loss does not depend on the number of threads") {
     const Operand logits(*backend, shape, random_values(shape, 1)), gradient(*backend, shape);
     const DeviceLabels labels(*backend, shape, random_labels(shape.rows(), 11, 255, 2));
     const DeviceDouble loss(*backend);
-    backend->cross_entropy(
+    backend->losses().cross_entropy(
         {logits.tensor(), labels.tensor, 255, nullptr, 7, gradient.tensor(), loss.pointer()});
     losses.push_back(loss.get(*backend));
     gradients.push_back(gradient.get());
@@ -209,9 +210,9 @@ TEST_CASE("a label that is no class is an error that names the pixel") {
   const Operand logits(*backend, shape, random_values(shape, 1));
   const DeviceLabels labels(*backend, shape, {1, 7, 255});
   const DeviceDouble loss(*backend);
-  CHECK_THROWS_WITH_AS(
-      backend->cross_entropy({logits.tensor(), labels.tensor, 255, nullptr, 1, {}, loss.pointer()}),
-      doctest::Contains("label 7 of pixel 1"), Error);
+  CHECK_THROWS_WITH_AS(backend->losses().cross_entropy(
+                           {logits.tensor(), labels.tensor, 255, nullptr, 1, {}, loss.pointer()}),
+                       doctest::Contains("label 7 of pixel 1"), Error);
 }
 
 void check_confusion_matrix(const TypedBackend& on, std::int64_t classes, Margins margins) {
@@ -234,8 +235,8 @@ void check_confusion_matrix(const TypedBackend& on, std::int64_t classes, Margin
   const Storage storage = on->allocate(bytes);
   const Tensor counters(storage.data(), {1, static_cast<std::int64_t>(bytes)}, DType::kUInt8);
   on->upload(counters, matrix.data());
-  on->confusion_matrix(logits.tensor(), device_labels.tensor,
-                       static_cast<std::int64_t*>(storage.data()));
+  on->losses().confusion_matrix(logits.tensor(), device_labels.tensor,
+                                static_cast<std::int64_t*>(storage.data()));
   on->download(matrix.data(), counters);
   on->synchronize();
   CHECK(matrix == expected);
@@ -256,8 +257,8 @@ TEST_CASE("the confusion matrix counts labels against the largest logits") {
 TEST_CASE("an empty batch reads and writes nothing") {
   const auto backend = cpu(2);
   const Tensor logits(nullptr, {0, 4, 4, 3}), labels(nullptr, {0, 4, 4, 1}, DType::kUInt16);
-  backend->cross_entropy({logits, labels, 255, nullptr, 1, logits, nullptr});
-  backend->confusion_matrix(logits, labels, nullptr);
+  backend->losses().cross_entropy({logits, labels, 255, nullptr, 1, logits, nullptr});
+  backend->losses().confusion_matrix(logits, labels, nullptr);
 }
 
 /// The largest error of `approximate` in units in the last place of `exact`, over all of

@@ -125,7 +125,7 @@ void check_modulated(const TypedBackend& on, const ModulatedCase& c) {
   arguments.rows_per_weight = std::max<std::int64_t>(1, c.rows_per_weight);
   arguments.grad_logits = gradient.tensor();
   arguments.loss = loss.pointer();
-  on->cross_entropy(arguments);
+  on->losses().cross_entropy(arguments);
   CHECK(loss.get() == doctest::Approx(definition(exact)).epsilon(2e-6));
   CHECK(relative_error(gradient, gradient_of(definition, exact)) < 1e-5);
   CHECK(gradient.margins_untouched());
@@ -181,13 +181,13 @@ void add_dice_sums(const TypedBackend& on, const DiceCase& c, const DiceSums& su
   DiceSums arguments = sums;
   arguments.by_image = c.by_image || on->sums_by_image();
   arguments.slots = slots.tensor().floats();
-  on->dice_sums(arguments);
+  on->losses().dice_sums(arguments);
   for (std::int64_t n = 0; c.by_image && n < images; ++n) {
     const StatSlot own{1, arguments.slots + n * 2 * elements};
-    on->broadcast_sum({&own, 1}, result.tensor().sample_range(n, 1), false);
+    on->sums().broadcast_sum({&own, 1}, result.tensor().sample_range(n, 1), false);
   }
   const StatSlot all{images, arguments.slots, arguments.by_image ? images : 1};
-  if (!c.by_image) on->broadcast_sum({&all, 1}, result.tensor(), false);
+  if (!c.by_image) on->sums().broadcast_sum({&all, 1}, result.tensor(), false);
 }
 
 void check_dice(const TypedBackend& on, const DiceCase& c) {
@@ -221,7 +221,7 @@ void check_dice(const TypedBackend& on, const DiceCase& c) {
   arguments.sample_weights = c.weighted ? by_sample.floats() : nullptr;
   arguments.grad_logits = gradient.tensor();
   arguments.loss = loss.pointer();
-  on->dice_losses(arguments);
+  on->losses().dice_losses(arguments);
   CHECK(loss.get() == doctest::Approx(definition(exact)).epsilon(2e-6));
   CHECK(relative_error(gradient, gradient_of(definition, exact)) < 1e-5);
   CHECK(gradient.margins_untouched());
@@ -251,7 +251,7 @@ void check_elements(
   const Operand gradient(on, shape, margins), by_sample(on.backend, {1, shape.batch()}, weights);
   const DeviceNumber<double> loss(on.backend, 0.0);
   const FormulaOf<Formula> any(formula);
-  REQUIRE(on->computes(any));
+  REQUIRE(on->losses().computes(any));
   ElementLosses arguments;
   arguments.formula = &any;
   arguments.output = y.tensor();
@@ -260,7 +260,7 @@ void check_elements(
   arguments.sample_weights = by_sample.floats();
   arguments.grad_output = gradient.tensor();
   arguments.loss = loss.pointer();
-  on->element_losses(arguments);
+  on->losses().element_losses(arguments);
   CHECK(loss.get() == doctest::Approx(expected).epsilon(1e-6));
   CHECK(relative_error(gradient, slopes) < 1e-6);
   CHECK(gradient.margins_untouched());
@@ -332,11 +332,11 @@ TEST_CASE("losses of elements: large logits overflow nowhere") {
     const Operand gradient(backend, {1, 4});
     const DeviceNumber<double> loss(backend, 0.0);
     const FormulaOf<BinaryCrossEntropy> formula(BinaryCrossEntropy{nullptr});
-    backend.element_losses({.formula = &formula,
-                            .output = y.tensor(),
-                            .target = t.tensor(),
-                            .grad_output = gradient.tensor(),
-                            .loss = loss.pointer()});
+    backend.losses().element_losses({.formula = &formula,
+                                     .output = y.tensor(),
+                                     .target = t.tensor(),
+                                     .grad_output = gradient.tensor(),
+                                     .loss = loss.pointer()});
     CHECK(loss.get() == 2e4);
     CHECK(gradient.get() == Values{0, 0, 1, -1});
   }
@@ -351,12 +351,12 @@ TEST_CASE("a loss whose normalizer is 0 is 0, and its gradient, too") {
     const Operand gradient(backend, shape, random_values(shape, 3));
     const DeviceNumber<double> loss(backend, 0.0);
     const FormulaOf<AbsoluteError> formula(AbsoluteError{});
-    backend.element_losses({.formula = &formula,
-                            .output = y.tensor(),
-                            .target = t.tensor(),
-                            .normalizer = 0.0,
-                            .grad_output = gradient.tensor(),
-                            .loss = loss.pointer()});
+    backend.losses().element_losses({.formula = &formula,
+                                     .output = y.tensor(),
+                                     .target = t.tensor(),
+                                     .normalizer = 0.0,
+                                     .grad_output = gradient.tensor(),
+                                     .loss = loss.pointer()});
     CHECK(loss.get() == 0);
     CHECK(relative_error(gradient, Doubles(24)) == 0);
   }

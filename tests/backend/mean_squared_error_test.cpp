@@ -31,14 +31,14 @@ void check_squared_error(const TypedBackend& on, const SquaredErrorCase& c) {
   const Operand y(on, c.shape, output, c.margins), t(on.backend, c.shape, target);
   const Operand grad_y(on, c.shape, c.margins);
   const DeviceNumber<double> loss(on.backend, 0.0);
-  on->mean_squared_error(
+  on->losses().mean_squared_error(
       {y.tensor(), t.tensor(), normalizer, grad_y.tensor(), loss.pointer(), nullptr, c.grad_scale});
   CHECK(loss.get() == doctest::Approx(expected).epsilon(1e-6));
   CHECK(relative_error(grad_y, gradient) < 1e-6);
   CHECK(grad_y.margins_untouched());
   // Without a gradient the loss is the same, and it is added to what is there.
   const double once = loss.get();
-  on->mean_squared_error({y.tensor(), t.tensor(), normalizer, {}, loss.pointer()});
+  on->losses().mean_squared_error({y.tensor(), t.tensor(), normalizer, {}, loss.pointer()});
   CHECK(loss.get() == 2 * once);
 }
 
@@ -70,17 +70,17 @@ TEST_CASE("a mean squared error is divided by what device memory holds when it i
     const DeviceNumber<double> loss(backend, 0.0);
     DeviceNumber<double> normalizer(backend, 2.0);
     const DeviceNumber<float> scale(backend, 4.0F);
-    backend.mean_squared_error({y.tensor(),
-                                t.tensor(),
-                                {2.0, normalizer.pointer()},
-                                grad_y.tensor(),
-                                loss.pointer(),
-                                nullptr,
-                                {0.0F, scale.pointer()}});
+    backend.losses().mean_squared_error({y.tensor(),
+                                         t.tensor(),
+                                         {2.0, normalizer.pointer()},
+                                         grad_y.tensor(),
+                                         loss.pointer(),
+                                         nullptr,
+                                         {0.0F, scale.pointer()}});
     CHECK(loss.get() == 5.0 / 4);
     CHECK(grad_y.get() == Values{2, 0, -4, 0});
     normalizer.set(-2.0);  // there is nothing
-    backend.mean_squared_error(
+    backend.losses().mean_squared_error(
         {y.tensor(), t.tensor(), {2.0, normalizer.pointer()}, grad_y.tensor(), loss.pointer()});
     CHECK(loss.get() == 5.0 / 4);
     CHECK(grad_y.get() == Values(4, 0.0F));
@@ -95,7 +95,7 @@ TEST_CASE("an output or a target that is not finite makes the mean squared error
       values[in_target ? 1 : 0][1] = std::numeric_limits<float>::quiet_NaN();
       const Operand y(*named.backend, {1, 3}, values[0]), t(*named.backend, {1, 3}, values[1]);
       const DeviceNumber<double> loss(*named.backend, 0.0);
-      named.backend->mean_squared_error({y.tensor(), t.tensor(), 3.0, {}, loss.pointer()});
+      named.backend->losses().mean_squared_error({y.tensor(), t.tensor(), 3.0, {}, loss.pointer()});
       CHECK(std::isnan(loss.get()));
     }
   }
@@ -108,10 +108,10 @@ TEST_CASE("targets that do not fit the output are errors; no samples, no loss") 
     const Operand y(backend, {2, 3}), t(backend, {3, 2});
     const DeviceNumber<double> loss(backend, 0.0);
     CHECK_THROWS_WITH_AS(
-        backend.mean_squared_error({y.tensor(), t.tensor(), 1.0, {}, loss.pointer()}),
+        backend.losses().mean_squared_error({y.tensor(), t.tensor(), 1.0, {}, loss.pointer()}),
         doctest::Contains("the target must be fp32 of the output's shape"), Error);
     const Tensor none(nullptr, {0, 3});
-    backend.mean_squared_error({none, none, 1.0, none, loss.pointer()});
+    backend.losses().mean_squared_error({none, none, 1.0, none, loss.pointer()});
     CHECK(loss.get() == 0);
   }
 }

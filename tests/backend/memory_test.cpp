@@ -6,7 +6,7 @@
 #include <numeric>
 #include <string>
 
-#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/operations.h"
 #include "backend/cpu/parallel_for.h"
 #include "support/backends.h"
 
@@ -83,12 +83,12 @@ TEST_CASE("fill knows every element type") {
 }
 
 TEST_CASE("scratch memory grows and then stays") {
-  CpuBackend backend({DeviceKind::kCpu, 0, 0}, 1);
-  backend.scratch(1000);
-  void* const grown = backend.scratch(100000);
-  const std::size_t bytes = backend.allocated_bytes();
-  CHECK(backend.scratch(500) == grown);
-  CHECK(backend.allocated_bytes() == bytes);
+  CpuContext cpu({DeviceKind::kCpu, 0, 0}, 1);
+  cpu.scratch(1000);
+  void* const grown = cpu.scratch(100000);
+  const std::size_t bytes = cpu.allocated().now();
+  CHECK(cpu.scratch(500) == grown);
+  CHECK(cpu.allocated().now() == bytes);
 }
 
 TEST_CASE("a device without a backend is refused with a way out") {

@@ -81,18 +81,19 @@ Chosen choose(const TypedBackend& on, const OhemCase& c,
               std::vector<std::unique_ptr<Rank>>& ranks) {
   Chosen result;
   for (const auto& rank : ranks) {
-    on->label_probabilities({rank->logits.tensor(), rank->labels, kVoid, rank->rows.floats()});
+    on->losses().label_probabilities(
+        {rank->logits.tensor(), rank->labels, kVoid, rank->rows.floats()});
     append(first_of(rank->rows, rank->logits.tensor().shape.rows()), result.probabilities);
   }
   for (int round = 0; round < kOhemRounds; ++round) {
     std::vector<StatSlot> slots;
     for (const auto& rank : ranks) {
-      on->ohem_count({round, rank->rows.floats(), rank->logits.tensor().shape.rows(),
-                      rank->images(), rank->state.pointer(), rank->counts.floats()});
+      on->losses().ohem_count({round, rank->rows.floats(), rank->logits.tensor().shape.rows(),
+                               rank->images(), rank->state.pointer(), rank->counts.floats()});
       slots.push_back({rank->images(), rank->counts.floats()});
     }
     for (const auto& rank : ranks) {
-      on->ohem_narrow({round, slots, c.min_kept, c.thresh, rank->state.pointer()});
+      on->losses().ohem_narrow({round, slots, c.min_kept, c.thresh, rank->state.pointer()});
     }
   }
   const std::int64_t classes = c.shape.channels();
@@ -107,14 +108,14 @@ Chosen choose(const TypedBackend& on, const OhemCase& c,
     choice.by_image = on->sums_by_image();
     choice.slots = rank->by_class.floats();
     if (rank->images() == 0) on->fill(rank->by_class.tensor(), 0);
-    if (rank->images() > 0) on->ohem_choose(choice);
+    if (rank->images() > 0) on->losses().ohem_choose(choice);
     slots.push_back({rank->images(), choice.slots,
                      choice.by_image ? std::max<std::int64_t>(1, rank->images()) : 1});
     append(first_of(rank->rows, rank->logits.tensor().shape.rows()), result.rows);
   }
   for (const auto& rank : ranks) {
-    on->ohem_share({slots, classes, c.weighted ? rank->class_weights.floats() : nullptr, 100.0,
-                    rank->state.pointer()});
+    on->losses().ohem_share({slots, classes, c.weighted ? rank->class_weights.floats() : nullptr,
+                             100.0, rank->state.pointer()});
     result.states.push_back(rank->state.get());
   }
   return result;

@@ -134,7 +134,7 @@ void check_step(Backend& backend, const UpdateCase& c) {
   const Replicas replicas(backend, c);
   const Values weight = replicas.weights(0);
   const std::vector<Values> state = replicas.state();
-  backend.optimizer_update(replicas.shard(c));
+  backend.optimizer().optimizer_update(replicas.shard(c));
   std::vector<double> expected_weight = widen(weight);
   std::vector<std::vector<double>> expected_state{widen(state[0]), widen(state[1])};
   for (std::int64_t i = c.begin; i < c.end; ++i) {
@@ -195,8 +195,8 @@ TEST_CASE("a large shard has the same bits with any number of threads") {
     const UpdateCase c{50001, 3, 1, 50000, 0.01F, update, 1e-4F};
     const Replicas a(*one, c), b(*three, c);
     const DeviceNumber<double> norm_of_a(*one, 0.0), norm_of_b(*three, 0.0);
-    one->optimizer_update(a.shard(c, norm_of_a.pointer()));
-    three->optimizer_update(b.shard(c, norm_of_b.pointer()));
+    one->optimizer().optimizer_update(a.shard(c, norm_of_a.pointer()));
+    three->optimizer().optimizer_update(b.shard(c, norm_of_b.pointer()));
     CHECK(norm_of_a.get() == norm_of_b.get());
     CHECK(a.weights(2) == b.weights(2));
     CHECK(a.state() == b.state());
@@ -214,13 +214,13 @@ TEST_CASE("a range's learning rate is the shard's times the range's multiplier")
       const ParameterRange ranges[] = {{1, 90, 0.1F, 8}, {90, 203, 0.1F}, {203, 399, 0.1F, 0.25F}};
       OptimizerShard shard = together.shard(c);
       shard.ranges = ranges;
-      named.backend->optimizer_update(shard);
+      named.backend->optimizer().optimizer_update(shard);
       for (ParameterRange range : ranges) {
         shard = alone.shard(c);
         shard.lr = c.lr * range.lr_scale;
         range.lr_scale = 1;
         shard.ranges = {&range, 1};
-        named.backend->optimizer_update(shard);
+        named.backend->optimizer().optimizer_update(shard);
       }
       CHECK(together.weights(1) == alone.weights(1));
       CHECK(together.state() == alone.state());
@@ -233,15 +233,15 @@ TEST_CASE("AdamW counts its updates in device memory, without the steps that wer
     CAPTURE(named.name);
     const UpdateCase c{400, 2, 3, 399, 0.05F, adamw(4), 0.1F};
     const Replicas expected(*named.backend, c), got(*named.backend, c), other(*named.backend, c);
-    named.backend->optimizer_update(expected.shard(c));
+    named.backend->optimizer().optimizer_update(expected.shard(c));
     const DeviceNumber<std::int64_t> begun(*named.backend, 7), skipped(*named.backend, 3);
     OptimizerShard shard = other.shard(c);
     shard.updates = {{0, begun.pointer()}};
-    named.backend->optimizer_update(shard);
+    named.backend->optimizer().optimizer_update(shard);
     CHECK(other.weights(0) != expected.weights(0));  // of the seventh
     shard = got.shard(c);
     shard.updates = {{0, begun.pointer()}, skipped.pointer()};
-    named.backend->optimizer_update(shard);
+    named.backend->optimizer().optimizer_update(shard);
     CHECK(got.weights(0) == expected.weights(0));
     CHECK(got.state() == expected.state());
   }
@@ -256,12 +256,12 @@ TEST_CASE("AdamW leaves elements alone that never had a gradient and are zero") 
     const float* grads[] = {nothing.floats()};
     float* weights[] = {weight.floats()};
     const ParameterRange all{0, 40, 0.1F};
-    named.backend->optimizer_update({.grads = grads,
-                                     .weights = weights,
-                                     .state = {state0.floats(), state1.floats()},
-                                     .ranges = {&all, 1},
-                                     .lr = 0.1F,
-                                     .optimizer = AdamW{}});
+    named.backend->optimizer().optimizer_update({.grads = grads,
+                                                 .weights = weights,
+                                                 .state = {state0.floats(), state1.floats()},
+                                                 .ranges = {&all, 1},
+                                                 .lr = 0.1F,
+                                                 .optimizer = AdamW{}});
     CHECK(weight.get() == zeros);
   }
 }
@@ -282,11 +282,11 @@ TEST_CASE("the squared norm of a shard's gradient is added, whatever its range a
         CAPTURE(c.elements);
         const Replicas replicas(*named.backend, c), others(*named.backend, c);
         const DeviceNumber<double> squared_norm(*named.backend, 7.0);
-        named.backend->optimizer_update(replicas.shard(c, squared_norm.pointer()));
+        named.backend->optimizer().optimizer_update(replicas.shard(c, squared_norm.pointer()));
         const double expected = 7 + replicas.squared_norm(c);
         CHECK(squared_norm.get() == doctest::Approx(expected).epsilon(1e-13));
         // It changes no bit of the rest, and null is not written to.
-        named.backend->optimizer_update(others.shard(c));
+        named.backend->optimizer().optimizer_update(others.shard(c));
         CHECK(replicas.weights(c.ranks - 1) == others.weights(c.ranks - 1));
         CHECK(replicas.state() == others.state());
       }
@@ -303,10 +303,10 @@ TEST_CASE("a gradient is clipped by the norm of all ranks' squares, and then by 
     auto* const blocks = static_cast<double*>(squares.data());
     const DeviceNumber<float> factor(*named.backend, 7.0F);
     OptimizerShard shard = replicas.shard(c);
-    named.backend->gradient_squares(shard, blocks);
+    named.backend->optimizer().gradient_squares(shard, blocks);
     const double norm = std::sqrt(replicas.squared_norm(c));
     const auto factor_of = [&](const std::vector<GradientSquares>& ranks, double most) {
-      named.backend->clip_factor({ranks, static_cast<float>(most), factor.pointer()});
+      named.backend->optimizer().clip_factor({ranks, static_cast<float>(most), factor.pointer()});
       return factor.get();
     };
     CHECK(factor_of({{blocks, 0, 3}}, norm / 2) == doctest::Approx(0.5).epsilon(1e-6));
@@ -316,7 +316,7 @@ TEST_CASE("a gradient is clipped by the norm of all ranks' squares, and then by 
     // As if each rank had the clipped gradient, up to its rounding.
     shard.clip = {0.0F, factor.pointer()};
     shard.most = 0.5F;
-    named.backend->optimizer_update(shard);
+    named.backend->optimizer().optimizer_update(shard);
     const Values old = whole.weights(0), state = whole.state()[0];
     std::vector<double> expected = widen(old);
     for (std::int64_t i = c.begin; i < c.end; ++i) {
@@ -351,11 +351,11 @@ TEST_CASE("what is no number is not clipped to one") {
                                .ranges = {&all, 1},
                                .lr = 1.0F,
                                .most = 0.5F};
-    named.backend->gradient_squares(shard, squares.pointer());
+    named.backend->optimizer().gradient_squares(shard, squares.pointer());
     const GradientSquares of_all{squares.pointer(), 0, 1};
-    named.backend->clip_factor({{&of_all, 1}, 1.0F, factor.pointer()});
+    named.backend->optimizer().clip_factor({{&of_all, 1}, 1.0F, factor.pointer()});
     CHECK(std::isnan(factor.get()));
-    named.backend->optimizer_update(shard);
+    named.backend->optimizer().optimizer_update(shard);
     CHECK(std::isnan(weight.get()[5]));
     CHECK(weight.get()[6] == -0.5F);
   }
@@ -371,12 +371,12 @@ TEST_CASE("an average of weights begins with them, follows, and leaves bad losse
     const DeviceNumber<double> loss(*named.backend, 1.0);
     const double* losses[] = {loss.pointer()};
     const auto follow = [&](std::int64_t update) {
-      named.backend->average_weights({.weights = weight.floats(),
-                                      .average = average.floats(),
-                                      .elements = shape.elements(),
-                                      .share = 0.25F,
-                                      .updates = {.begun = update},
-                                      .losses = losses});
+      named.backend->optimizer().average_weights({.weights = weight.floats(),
+                                                  .average = average.floats(),
+                                                  .elements = shape.elements(),
+                                                  .share = 0.25F,
+                                                  .updates = {.begun = update},
+                                                  .losses = losses});
       return average.get();
     };
     CHECK(follow(1) == first);
@@ -408,14 +408,14 @@ TEST_CASE("the squared norm is finite where the gradient is") {
                                .state = {velocity.floats()},
                                .ranges = {&all, 1},
                                .squared_norm = squared_norm.pointer()};
-    named.backend->optimizer_update(shard);
+    named.backend->optimizer().optimizer_update(shard);
     const double expected = std::sqrt(37.0) * static_cast<double>(kLargest);
     CHECK(std::sqrt(squared_norm.get()) == doctest::Approx(expected).epsilon(1e-6));
     for (const float bad : {kLargest, std::numeric_limits<float>::quiet_NaN()}) {
       large[36] = bad;  // the sum of two is infinite
       grad.set(large);
       squared_norm.set(0.0);
-      named.backend->optimizer_update(shard);
+      named.backend->optimizer().optimizer_update(shard);
       CHECK_FALSE(std::isfinite(squared_norm.get()));
     }
   }
@@ -438,11 +438,11 @@ TEST_CASE(
     const DeviceNumber<double> norm(*named.backend, 7.0), sum(*named.backend, 7.0);
     OptimizerShard shard = at_once.shard(c, norm.pointer());
     shard.ranges = ranges;
-    named.backend->optimizer_update(shard);
+    named.backend->optimizer().optimizer_update(shard);
     for (const ParameterRange& range : ranges) {
       shard = one_by_one.shard(c, sum.pointer());
       shard.ranges = {&range, 1};
-      named.backend->optimizer_update(shard);
+      named.backend->optimizer().optimizer_update(shard);
     }
     CHECK(at_once.state() == one_by_one.state());
     for (std::size_t rank = 0; rank < c.ranks; ++rank) {
@@ -454,7 +454,7 @@ TEST_CASE(
 
 TEST_CASE("the optimizer refuses ranks that do not match") {
   const auto backend = make_backend({DeviceKind::kCpu, 0, 0}, 1);
-  CHECK_THROWS_AS(backend->optimizer_update({}), Error);
+  CHECK_THROWS_AS(backend->optimizer().optimizer_update({}), Error);
 }
 
 }  // namespace lockstep::test

@@ -56,10 +56,10 @@ TEST_CASE("ReLU and its gradient") {
   for_each_layout([](const TypedBackend& on, const Shape& shape, Margins margins) {
     const Values x = on.random(shape, 3), grad = on.random(shape, 4);
     const Operand input(on, shape, x, margins), output(on, shape, margins);
-    on->activation_forward(ActivationKind::kRelu, input.tensor(), output.tensor());
+    on->activations().activation_forward(ActivationKind::kRelu, input.tensor(), output.tensor());
     const Operand grad_y(on, shape, grad), grad_x(on, shape, margins);
-    on->activation_backward(ActivationKind::kRelu, output.tensor(), grad_y.tensor(),
-                            grad_x.tensor(), false);
+    on->activations().activation_backward(ActivationKind::kRelu, output.tensor(), grad_y.tensor(),
+                                          grad_x.tensor(), false);
     Values y = x, passed = grad, doubled = grad;
     for (std::size_t i = 0; i < x.size(); ++i) {
       y[i] = relu(x[i]);
@@ -68,12 +68,12 @@ TEST_CASE("ReLU and its gradient") {
     }
     CHECK(output.get() == y);
     CHECK(grad_x.get() == passed);
-    on->activation_backward(ActivationKind::kRelu, output.tensor(), grad_y.tensor(),
-                            grad_x.tensor(), true);
+    on->activations().activation_backward(ActivationKind::kRelu, output.tensor(), grad_y.tensor(),
+                                          grad_x.tensor(), true);
     CHECK(grad_x.get() == doubled);
     CHECK(output.margins_untouched());
     CHECK(grad_x.margins_untouched());
-    on->activation_forward(ActivationKind::kRelu, input.tensor(), input.tensor());
+    on->activations().activation_forward(ActivationKind::kRelu, input.tensor(), input.tensor());
     CHECK(input.get() == y);
   });
 }
@@ -83,8 +83,9 @@ TEST_CASE("ReLU lets NaN pass both ways") {
     const float nan = std::numeric_limits<float>::quiet_NaN();
     const Operand x(on, {1, 2}, Values{nan, -1}), y(on, {1, 2});
     const Operand grad(on, {1, 2}, Values{3, 4});
-    on->activation_forward(ActivationKind::kRelu, x.tensor(), y.tensor());
-    on->activation_backward(ActivationKind::kRelu, y.tensor(), grad.tensor(), grad.tensor(), false);
+    on->activations().activation_forward(ActivationKind::kRelu, x.tensor(), y.tensor());
+    on->activations().activation_backward(ActivationKind::kRelu, y.tensor(), grad.tensor(),
+                                          grad.tensor(), false);
     CHECK(std::isnan(y.get()[0]));
     CHECK(grad.get() == Values{3, 0});
   });
@@ -95,12 +96,13 @@ TEST_CASE("add sums, also in place") {
     const Values a = on.random(shape, 5), b = on.random(shape, 6);
     const Operand left(on, shape, a, margins), right(on, shape, b);
     const Operand sum(on, shape, margins);
-    on->binary_forward(BinaryKind::kAdd, left.tensor(), right.tensor(), sum.tensor());
+    on->activations().binary_forward(BinaryKind::kAdd, left.tensor(), right.tensor(), sum.tensor());
     Values expected = a;
     for (std::size_t i = 0; i < a.size(); ++i) expected[i] += b[i];
     CHECK(sum.get() == on.stored(expected));
     CHECK(sum.margins_untouched());
-    on->binary_forward(BinaryKind::kAdd, left.tensor(), right.tensor(), left.tensor());
+    on->activations().binary_forward(BinaryKind::kAdd, left.tensor(), right.tensor(),
+                                     left.tensor());
     CHECK(left.get() == on.stored(expected));
   });
 }
@@ -110,7 +112,7 @@ TEST_CASE("dropout drops by sample and element, whatever the layout") {
   for_each_layout([](const TypedBackend& on, const Shape& shape, Margins margins) {
     const Values x = on.random(shape, 7);
     const Operand input(on, shape, x, margins), output(on, shape, margins);
-    on->dropout(input.tensor(), output.tensor(), kP, 99, 5, false);
+    on->activations().dropout(input.tensor(), output.tensor(), kP, 99, 5, false);
     Values expected(x.size());
     for (std::int64_t n = 0; n < shape.batch(); ++n) {
       Rng rng(99, RngPurpose::kDropout, static_cast<std::uint64_t>(n + 5));
@@ -120,7 +122,7 @@ TEST_CASE("dropout drops by sample and element, whatever the layout") {
       }
     }
     CHECK(output.get() == on.stored(expected));
-    on->dropout(input.tensor(), output.tensor(), kP, 99, 5, true);
+    on->activations().dropout(input.tensor(), output.tensor(), kP, 99, 5, true);
     for (float& value : expected) value += test::stored(on.dtype, value);
     CHECK(output.get() == on.stored(expected));
     CHECK(output.margins_untouched());
@@ -132,17 +134,18 @@ TEST_CASE("dropout keeps the right share and does not depend on the split of the
   for_each_type([&](const TypedBackend& on) {
     const Operand x(on, shape, Values(static_cast<std::size_t>(shape.elements()), 1.0F));
     const Operand whole(on, shape), parts(on, shape);
-    on->dropout(x.tensor(), whole.tensor(), 0.25F, 1, 0, false);
+    on->activations().dropout(x.tensor(), whole.tensor(), 0.25F, 1, 0, false);
     for (const auto& [begin, count] : {std::pair{0, 3}, std::pair{3, 1}}) {
-      on->dropout(x.tensor().sample_range(begin, count), parts.tensor().sample_range(begin, count),
-                  0.25F, 1, begin, false);
+      on->activations().dropout(x.tensor().sample_range(begin, count),
+                                parts.tensor().sample_range(begin, count), 0.25F, 1, begin, false);
     }
     CHECK(whole.get() == parts.get());
     double kept = 0;
     for (const float value : whole.get()) kept += value > 0 ? 1 : 0;
     CHECK(kept / static_cast<double>(shape.elements()) == doctest::Approx(0.75).epsilon(0.02));
-    CHECK_THROWS_AS(on->dropout(x.tensor(), whole.tensor(), 1.0F, 1, 0, false), Error);
-    on->dropout(x.tensor(), whole.tensor(), 0.0F, 1, 0, false);
+    CHECK_THROWS_AS(on->activations().dropout(x.tensor(), whole.tensor(), 1.0F, 1, 0, false),
+                    Error);
+    on->activations().dropout(x.tensor(), whole.tensor(), 0.0F, 1, 0, false);
     CHECK(whole.get() == x.get());
   });
 }
@@ -169,9 +172,11 @@ TEST_CASE("copy converts between all types that a backend has, rounding to the n
 TEST_CASE("operands of different shapes are refused") {
   for_each_type([](const TypedBackend& on) {
     const Operand a(on, {2, 3}), b(on, {3, 2});
-    CHECK_THROWS_AS(on->binary_forward(BinaryKind::kAdd, a.tensor(), b.tensor(), a.tensor()),
-                    Error);
-    CHECK_THROWS_AS(on->activation_forward(ActivationKind::kRelu, a.tensor(), b.tensor()), Error);
+    CHECK_THROWS_AS(
+        on->activations().binary_forward(BinaryKind::kAdd, a.tensor(), b.tensor(), a.tensor()),
+        Error);
+    CHECK_THROWS_AS(
+        on->activations().activation_forward(ActivationKind::kRelu, a.tensor(), b.tensor()), Error);
     CHECK_THROWS_AS(on->copy(a.tensor(), b.tensor(), true), Error);
   });
 }

@@ -98,7 +98,7 @@ void check_max_pool(const TypedBackend& on, const PoolCase& c) {
   const MaxReference reference = max_reference(c, x_values);
   const Operand x(on, c.input, x_values, c.margins), y(on, out, c.margins);
   const Winners winners(on.backend, out);
-  on->max_pool_forward(c.geometry, x.tensor(), y.tensor(), winners.tensor);
+  on->pooling().max_pool_forward(c.geometry, x.tensor(), y.tensor(), winners.tensor);
   CHECK(y.get() == reference.y);
   CHECK(winners.get(on.backend) == reference.winners);
   CHECK(y.margins_untouched());
@@ -112,7 +112,8 @@ void check_max_pool(const TypedBackend& on, const PoolCase& c) {
                           expected[source] += static_cast<double>(gradient[i]);
                       });
     const Operand grad_y(on, out, gradient, c.margins), grad_x(on, c.input, before, c.margins);
-    on->max_pool_backward(c.geometry, winners.tensor, grad_y.tensor(), grad_x.tensor(), accumulate);
+    on->pooling().max_pool_backward(c.geometry, winners.tensor, grad_y.tensor(), grad_x.tensor(),
+                                    accumulate);
     CHECK(relative_error(grad_x, expected) < 1e-6);
     CHECK(grad_x.margins_untouched());
   }
@@ -128,7 +129,7 @@ void check_avg_pool(const TypedBackend& on, const PoolCase& c) {
     if (source >= 0) expected[y] += share * static_cast<double>(x_values[source]);
   });
   const Operand x(on, c.input, x_values, c.margins), y(on, out, c.margins);
-  on->avg_pool_forward(c.geometry, x.tensor(), y.tensor());
+  on->pooling().avg_pool_forward(c.geometry, x.tensor(), y.tensor());
   CHECK(relative_error(y, expected) < 1e-6);
   CHECK(y.margins_untouched());
 
@@ -138,7 +139,7 @@ void check_avg_pool(const TypedBackend& on, const PoolCase& c) {
       if (source >= 0) expected_x[source] += share * static_cast<double>(gradient[i]);
     });
     const Operand grad_y(on, out, gradient, c.margins), grad_x(on, c.input, before, c.margins);
-    on->avg_pool_backward(c.geometry, grad_y.tensor(), grad_x.tensor(), accumulate);
+    on->pooling().avg_pool_backward(c.geometry, grad_y.tensor(), grad_x.tensor(), accumulate);
     CHECK(relative_error(grad_x, expected_x) < 1e-6);
     CHECK(grad_x.margins_untouched());
   }
@@ -184,7 +185,7 @@ void check_adaptive_pool(const TypedBackend& on, const AdaptiveCase& c) {
     expected[y] += share * static_cast<double>(x_values[source]);
   });
   const Operand x(on, c.input, x_values, c.margins), y(on, out, c.margins);
-  on->adaptive_avg_pool_forward(x.tensor(), y.tensor());
+  on->pooling().adaptive_avg_pool_forward(x.tensor(), y.tensor());
   CHECK(relative_error(y, expected) < 1e-6);
   CHECK(y.margins_untouched());
 
@@ -194,7 +195,7 @@ void check_adaptive_pool(const TypedBackend& on, const AdaptiveCase& c) {
       expected_x[source] += share * static_cast<double>(gradient[i]);
     });
     const Operand grad_y(on, out, gradient, c.margins), grad_x(on, c.input, before, c.margins);
-    on->adaptive_avg_pool_backward(grad_y.tensor(), grad_x.tensor(), accumulate);
+    on->pooling().adaptive_avg_pool_backward(grad_y.tensor(), grad_x.tensor(), accumulate);
     CHECK(relative_error(grad_x, expected_x) < 1e-6);
     CHECK(grad_x.margins_untouched());
   }
@@ -247,11 +248,11 @@ TEST_CASE("pooling that is large enough for several threads gives the same bits 
       const Shape out = g.output_shape(in);
       const Operand x(*backend, in, random_values(in, 7)), y(*backend, out), grad_x(*backend, in);
       const Winners winners(*backend, out);
-      backend->max_pool_forward(g, x.tensor(), y.tensor(), winners.tensor);
-      backend->max_pool_backward(g, winners.tensor, y.tensor(), grad_x.tensor(), false);
+      backend->pooling().max_pool_forward(g, x.tensor(), y.tensor(), winners.tensor);
+      backend->pooling().max_pool_backward(g, winners.tensor, y.tensor(), grad_x.tensor(), false);
       results.push_back(grad_x.get());
-      backend->avg_pool_forward(g, x.tensor(), y.tensor());
-      backend->avg_pool_backward(g, y.tensor(), grad_x.tensor(), false);
+      backend->pooling().avg_pool_forward(g, x.tensor(), y.tensor());
+      backend->pooling().avg_pool_backward(g, y.tensor(), grad_x.tensor(), false);
       results.push_back(grad_x.get());
     }
     CHECK(results[0] == results[2]);
@@ -269,7 +270,7 @@ TEST_CASE("padding never wins and NaN always does") {
     values[5] = nan;
     const Operand x(*backend, in, values), y(*backend, out);
     const Winners winners(*backend, out);
-    backend->max_pool_forward(g, x.tensor(), y.tensor(), winners.tensor);
+    backend->pooling().max_pool_forward(g, x.tensor(), y.tensor(), winners.tensor);
     int nans = 0;
     for (const float value : y.get()) {
       if (std::isnan(value)) {
@@ -288,7 +289,7 @@ TEST_CASE("global average pooling of a large image is accurate") {
   const Shape in{1, 176, 240, 3};
   const Operand x(*backend, in, Values(static_cast<std::size_t>(in.elements()), 0.1F));
   const Operand y(*backend, {1, 1, 1, 3});
-  backend->adaptive_avg_pool_forward(x.tensor(), y.tensor());
+  backend->pooling().adaptive_avg_pool_forward(x.tensor(), y.tensor());
   for (const float value : y.get()) CHECK(value == doctest::Approx(0.1).epsilon(1e-6));
 }
 
@@ -296,22 +297,23 @@ TEST_CASE("an empty batch reads and writes nothing; wrong shapes and windows are
   const auto backend = cpu(2);
   const Tensor empty(nullptr, {0, 8, 8, 4}), empty_y(nullptr, {0, 4, 4, 4});
   const Tensor no_winners(nullptr, empty_y.shape, DType::kUInt8);
-  backend->max_pool_forward({}, empty, empty_y, no_winners);
-  backend->max_pool_backward({}, no_winners, empty_y, empty, false);
-  backend->avg_pool_forward({}, empty, empty_y);
-  backend->avg_pool_backward({}, empty_y, empty, false);
-  backend->adaptive_avg_pool_forward(empty, empty_y);
-  backend->adaptive_avg_pool_backward(empty_y, empty, false);
+  backend->pooling().max_pool_forward({}, empty, empty_y, no_winners);
+  backend->pooling().max_pool_backward({}, no_winners, empty_y, empty, false);
+  backend->pooling().avg_pool_forward({}, empty, empty_y);
+  backend->pooling().avg_pool_backward({}, empty_y, empty, false);
+  backend->pooling().adaptive_avg_pool_forward(empty, empty_y);
+  backend->pooling().adaptive_avg_pool_backward(empty_y, empty, false);
 
   const Operand x(*backend, {1, 32, 32, 1}), y(*backend, {1, 15, 16, 1}),
       one(*backend, {1, 1, 1, 1});
   const Winners winners(*backend, {1, 15, 16, 1}), one_winner(*backend, {1, 1, 1, 1});
-  CHECK_THROWS_AS(backend->max_pool_forward({}, x.tensor(), y.tensor(), winners.tensor), Error);
-  CHECK_THROWS_AS(backend->max_pool_forward({32, 32, 32, 32, 0, 0}, x.tensor(), one.tensor(),
-                                            one_winner.tensor),
+  CHECK_THROWS_AS(backend->pooling().max_pool_forward({}, x.tensor(), y.tensor(), winners.tensor),
+                  Error);
+  CHECK_THROWS_AS(backend->pooling().max_pool_forward({32, 32, 32, 32, 0, 0}, x.tensor(),
+                                                      one.tensor(), one_winner.tensor),
                   Error);
   const Operand other(*backend, {2, 4, 4, 1});
-  CHECK_THROWS_WITH_AS(backend->adaptive_avg_pool_forward(x.tensor(), other.tensor()),
+  CHECK_THROWS_WITH_AS(backend->pooling().adaptive_avg_pool_forward(x.tensor(), other.tensor()),
                        doctest::Contains("adaptive pooling keeps batch and channels"), Error);
 }
 

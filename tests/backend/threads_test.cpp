@@ -83,25 +83,25 @@ Bits batch_norm(const ThreadBench& b, Margins margins, bool with_residual) {
   const Tensor added = with_residual ? residual.tensor() : Tensor{};
   const Tensor mask = with_residual ? y.tensor() : Tensor{};
 
-  b.backend->batch_norm_moments(x.tensor(), moments.floats(), 1);
-  b.backend->batch_norm_forward({.x = x.tensor(),
-                                 .residual = added,
-                                 .y = y.tensor(),
-                                 .affine = affine,
-                                 .slots = {&forward, 1},
-                                 .relu = true,
-                                 .saved = {saved.floats()},
-                                 .running = {mean.floats(), var.floats(), 0.1}});
-  b.backend->batch_norm_backward_reduce({.x = x.tensor(),
-                                         .grad_y = grad_y.tensor(),
-                                         .y = mask,
+  b.backend->norms().batch_norm_moments(x.tensor(), moments.floats(), 1);
+  b.backend->norms().batch_norm_forward({.x = x.tensor(),
+                                         .residual = added,
+                                         .y = y.tensor(),
                                          .affine = affine,
-                                         .saved = {saved.floats()},
+                                         .slots = {&forward, 1},
                                          .relu = true,
-                                         .sums = sums.floats(),
-                                         .grad_weight = grad_gamma.floats(),
-                                         .grad_bias = grad_beta.floats()});
-  b.backend->batch_norm_backward_apply(
+                                         .saved = {saved.floats()},
+                                         .running = {mean.floats(), var.floats(), 0.1}});
+  b.backend->norms().batch_norm_backward_reduce({.x = x.tensor(),
+                                                 .grad_y = grad_y.tensor(),
+                                                 .y = mask,
+                                                 .affine = affine,
+                                                 .saved = {saved.floats()},
+                                                 .relu = true,
+                                                 .sums = sums.floats(),
+                                                 .grad_weight = grad_gamma.floats(),
+                                                 .grad_bias = grad_beta.floats()});
+  b.backend->norms().batch_norm_backward_apply(
       {.x = x.tensor(),
        .grad_y = grad_y.tensor(),
        .y = mask,
@@ -119,13 +119,13 @@ Bits inference(const ThreadBench& b) {
   const Operand x = b.drawn(kShape, 1), y = b.blank(kShape);
   const Operand mean = b.drawn(kChannelRow, 2);
   const Operand var(*b.backend, kChannelRow, Values(kChannels, 0.7F));
-  b.backend->batch_norm_inference({.x = x.tensor(),
-                                   .residual = {},
-                                   .y = y.tensor(),
-                                   .affine = {},
-                                   .mean = mean.floats(),
-                                   .var = var.floats(),
-                                   .relu = true});
+  b.backend->norms().batch_norm_inference({.x = x.tensor(),
+                                           .residual = {},
+                                           .y = y.tensor(),
+                                           .affine = {},
+                                           .mean = mean.floats(),
+                                           .var = var.floats(),
+                                           .relu = true});
   return bits_of({&y});
 }
 
@@ -147,9 +147,9 @@ Bits loss(const ThreadBench& b, std::int64_t classes, bool weighted) {
   const Operand weights(*b.backend, {1, classes}, random_values({1, classes}, 2));
   const Storage labels = labels_of(b, classes);
   const Storage sum = b.backend->allocate(sizeof(double));
-  b.backend->cross_entropy({logits.tensor(), b.labels(labels, shape.with_channels(1)), 255,
-                            weighted ? weights.floats() : nullptr, 7.5, gradient.tensor(),
-                            static_cast<double*>(sum.data())});
+  b.backend->losses().cross_entropy({logits.tensor(), b.labels(labels, shape.with_channels(1)), 255,
+                                     weighted ? weights.floats() : nullptr, 7.5, gradient.tensor(),
+                                     static_cast<double*>(sum.data())});
   Bits bits = bits_of({&gradient});
   append_bytes(bits, sum.data(), sizeof(double));
   return bits;
@@ -159,7 +159,7 @@ Bits squared_error(const ThreadBench& b, Margins margins) {
   const Operand output = b.drawn(kShape, 1, margins), target = b.drawn(kShape, 2);
   const Operand gradient = b.blank(kShape, margins);
   const Storage sum = b.backend->allocate(sizeof(double));
-  b.backend->mean_squared_error(
+  b.backend->losses().mean_squared_error(
       {output.tensor(), target.tensor(), 7.5, gradient.tensor(), static_cast<double*>(sum.data())});
   Bits bits = bits_of({&gradient});
   append_bytes(bits, sum.data(), sizeof(double));
@@ -171,8 +171,8 @@ Bits confusion(const ThreadBench& b) {
   const Operand logits = b.drawn(kShape.with_channels(kClasses), 1);
   const Storage labels = labels_of(b, kClasses);
   const Storage matrix = b.backend->allocate(kClasses * kClasses * sizeof(std::int64_t));
-  b.backend->confusion_matrix(logits.tensor(), b.labels(labels, kShape.with_channels(1)),
-                              static_cast<std::int64_t*>(matrix.data()));
+  b.backend->losses().confusion_matrix(logits.tensor(), b.labels(labels, kShape.with_channels(1)),
+                                       static_cast<std::int64_t*>(matrix.data()));
   return bits_of_memory(matrix.data(), matrix.bytes());
 }
 
@@ -181,9 +181,9 @@ Bits max_pool(const ThreadBench& b, const PoolGeometry& geometry, bool accumulat
   const Operand x = b.drawn(kShape, 1), y = b.blank(out);
   const Operand grad_y = b.drawn(out, 2), grad_x = b.drawn(kShape, 3);
   const Storage winners = b.backend->allocate(static_cast<std::size_t>(out.elements()));
-  b.backend->max_pool_forward(geometry, x.tensor(), y.tensor(), b.bytes(winners, out));
-  b.backend->max_pool_backward(geometry, b.bytes(winners, out), grad_y.tensor(), grad_x.tensor(),
-                               accumulate);
+  b.backend->pooling().max_pool_forward(geometry, x.tensor(), y.tensor(), b.bytes(winners, out));
+  b.backend->pooling().max_pool_backward(geometry, b.bytes(winners, out), grad_y.tensor(),
+                                         grad_x.tensor(), accumulate);
   Bits bits = bits_of({&y, &grad_x});
   append_bytes(bits, winners.data(), winners.bytes());
   return bits;
@@ -193,8 +193,8 @@ Bits avg_pool(const ThreadBench& b, const PoolGeometry& geometry) {
   const Shape out = geometry.output_shape(kShape);
   const Operand x = b.drawn(kShape, 1), y = b.blank(out);
   const Operand grad_y = b.drawn(out, 2), grad_x = b.drawn(kShape, 3);
-  b.backend->avg_pool_forward(geometry, x.tensor(), y.tensor());
-  b.backend->avg_pool_backward(geometry, grad_y.tensor(), grad_x.tensor(), false);
+  b.backend->pooling().avg_pool_forward(geometry, x.tensor(), y.tensor());
+  b.backend->pooling().avg_pool_backward(geometry, grad_y.tensor(), grad_x.tensor(), false);
   return bits_of({&y, &grad_x});
 }
 
@@ -202,16 +202,17 @@ Bits adaptive_pool(const ThreadBench& b, std::int64_t height, std::int64_t width
   const Shape out{kShape.batch(), height, width, kChannels};
   const Operand x = b.drawn(kShape, 1), y = b.blank(out);
   const Operand grad_y = b.drawn(out, 2), grad_x = b.drawn(kShape, 3);
-  b.backend->adaptive_avg_pool_forward(x.tensor(), y.tensor());
-  b.backend->adaptive_avg_pool_backward(grad_y.tensor(), grad_x.tensor(), true);
+  b.backend->pooling().adaptive_avg_pool_forward(x.tensor(), y.tensor());
+  b.backend->pooling().adaptive_avg_pool_backward(grad_y.tensor(), grad_x.tensor(), true);
   return bits_of({&y, &grad_x});
 }
 
 Bits upsample(const ThreadBench& b, bool align_corners, Margins margins) {
   const Operand x = b.drawn(kHalf, 1), y = b.blank(kShape, margins);
   const Operand grad_y = b.drawn(kShape, 2, margins), grad_x = b.blank(kHalf);
-  b.backend->upsample_bilinear_forward(x.tensor(), y.tensor(), align_corners);
-  b.backend->upsample_bilinear_backward(grad_y.tensor(), grad_x.tensor(), align_corners, false);
+  b.backend->pooling().upsample_bilinear_forward(x.tensor(), y.tensor(), align_corners);
+  b.backend->pooling().upsample_bilinear_backward(grad_y.tensor(), grad_x.tensor(), align_corners,
+                                                  false);
   return bits_of({&y, &grad_x});
 }
 
@@ -219,11 +220,12 @@ Bits pointwise(const ThreadBench& b, Margins margins) {
   const Operand x = b.drawn(kShape, 1), other = b.drawn(kShape, 2, margins);
   const Operand relu = b.blank(kShape), relu_grad = b.drawn(kShape, 3), sum = b.blank(kShape);
   const Operand dropped = b.blank(kShape, margins), copied = b.drawn(kShape, 4);
-  b.backend->activation_forward(ActivationKind::kRelu, x.tensor(), relu.tensor());
-  b.backend->activation_backward(ActivationKind::kRelu, relu.tensor(), other.tensor(),
-                                 relu_grad.tensor(), true);
-  b.backend->binary_forward(BinaryKind::kAdd, x.tensor(), other.tensor(), sum.tensor());
-  b.backend->dropout(x.tensor(), dropped.tensor(), 0.3F, 17, 2, false);
+  b.backend->activations().activation_forward(ActivationKind::kRelu, x.tensor(), relu.tensor());
+  b.backend->activations().activation_backward(ActivationKind::kRelu, relu.tensor(), other.tensor(),
+                                               relu_grad.tensor(), true);
+  b.backend->activations().binary_forward(BinaryKind::kAdd, x.tensor(), other.tensor(),
+                                          sum.tensor());
+  b.backend->activations().dropout(x.tensor(), dropped.tensor(), 0.3F, 17, 2, false);
   b.backend->copy(other.tensor(), copied.tensor(), true);
   return bits_of({&relu, &relu_grad, &sum, &dropped, &copied});
 }
@@ -235,15 +237,17 @@ Bits element_functions(const ThreadBench& b, Margins margins) {
   const Operand grad_x = b.drawn(kShape, 4), grad_gate = b.drawn({kShape.batch(), kChannels}, 5);
   const Operand product = b.blank(kShape), soft = b.blank(kShape), soft_grad = b.blank(kShape);
   const Operand sum = b.drawn(kChannelRow, 6);
-  b.backend->activation_forward(ActivationKind::kGelu, x.tensor(), y.tensor());
-  b.backend->binary_forward(BinaryKind::kMultiply, x.tensor(), gate.tensor(), product.tensor());
-  b.backend->binary_backward_left(BinaryKind::kPRelu, x.tensor(), gate.tensor(), other.tensor(),
-                                  grad_x.tensor(), true);
-  b.backend->binary_backward_right(BinaryKind::kMultiply, x.tensor(), other.tensor(),
-                                   grad_gate.tensor(), true);
-  b.backend->sum_over_images(grad_gate.tensor(), sum.floats());
-  b.backend->softmax_forward(x.tensor(), soft.tensor());
-  b.backend->softmax_backward(soft.tensor(), other.tensor(), soft_grad.tensor(), false);
+  b.backend->activations().activation_forward(ActivationKind::kGelu, x.tensor(), y.tensor());
+  b.backend->activations().binary_forward(BinaryKind::kMultiply, x.tensor(), gate.tensor(),
+                                          product.tensor());
+  b.backend->activations().binary_backward_left(BinaryKind::kPRelu, x.tensor(), gate.tensor(),
+                                                other.tensor(), grad_x.tensor(), true);
+  b.backend->activations().binary_backward_right(BinaryKind::kMultiply, x.tensor(), other.tensor(),
+                                                 grad_gate.tensor(), true);
+  b.backend->sums().sum_over_images(grad_gate.tensor(), sum.floats());
+  b.backend->activations().softmax_forward(x.tensor(), soft.tensor());
+  b.backend->activations().softmax_backward(soft.tensor(), other.tensor(), soft_grad.tensor(),
+                                            false);
   return bits_of({&y, &grad_x, &grad_gate, &product, &soft, &soft_grad, &sum});
 }
 
@@ -254,8 +258,8 @@ Bits bias_gradient(const ThreadBench& b) {
   geometry.out_channels = kChannels;
   const Operand x = b.drawn(kShape.with_channels(1), 1), grad_y = b.drawn(kShape, 2);
   const Operand grad_weight = b.blank(kChannelRow), grad_bias = b.drawn(kChannelRow, 3);
-  b.backend->conv2d_backward_weights(geometry, x.tensor(), grad_y.tensor(), grad_weight.floats(),
-                                     grad_bias.floats());
+  b.backend->convolutions().conv2d_backward_weights(geometry, x.tensor(), grad_y.tensor(),
+                                                    grad_weight.floats(), grad_bias.floats());
   return bits_of({&grad_bias});
 }
 
@@ -268,14 +272,14 @@ Bits optimizer(const ThreadBench& b, const Optimizer& rule) {
   const float* grads[] = {grads0.floats(), grads1.floats()};
   float* weights[] = {weights0.floats(), weights1.floats()};
   const ParameterRange ranges[] = {{3, 250'001, 1e-3F}, {250'001, 600'000, 0}};
-  b.backend->optimizer_update({.grads = grads,
-                               .weights = weights,
-                               .state = {state0.floats(), state1.floats()},
-                               .ranges = ranges,
-                               .lr = 0.1F,
-                               .optimizer = rule,
-                               .updates = {.begun = 3},
-                               .squared_norm = static_cast<double*>(norm.data())});
+  b.backend->optimizer().optimizer_update({.grads = grads,
+                                           .weights = weights,
+                                           .state = {state0.floats(), state1.floats()},
+                                           .ranges = ranges,
+                                           .lr = 0.1F,
+                                           .optimizer = rule,
+                                           .updates = {.begun = 3},
+                                           .squared_norm = static_cast<double*>(norm.data())});
   Bits bits = bits_of({&weights0, &weights1, &state0, &state1});
   append_bytes(bits, norm.data(), sizeof(double));
   return bits;

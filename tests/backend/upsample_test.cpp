@@ -80,7 +80,7 @@ void check_upsample(const TypedBackend& on, const UpsampleCase& c, bool align) {
     expected[y] += w * static_cast<double>(x_values[x]);
   });
   const Operand x(on, in, x_values, c.margins), y(on, out, c.margins);
-  on->upsample_bilinear_forward(x.tensor(), y.tensor(), align);
+  on->pooling().upsample_bilinear_forward(x.tensor(), y.tensor(), align);
   CHECK(relative_error(y, expected) < 2e-6);
   CHECK(y.margins_untouched());
 
@@ -90,7 +90,7 @@ void check_upsample(const TypedBackend& on, const UpsampleCase& c, bool align) {
       expected_x[i] += w * static_cast<double>(gradient[o]);
     });
     const Operand grad_y(on, out, gradient, c.margins), grad_x(on, in, before, c.margins);
-    on->upsample_bilinear_backward(grad_y.tensor(), grad_x.tensor(), align, accumulate);
+    on->pooling().upsample_bilinear_backward(grad_y.tensor(), grad_x.tensor(), align, accumulate);
     CHECK(relative_error(grad_x, expected_x) < 4e-6);
     CHECK(grad_x.margins_untouched());
   }
@@ -111,10 +111,10 @@ TEST_CASE("interpolation and its gradient match the definition") {
 TEST_CASE("values of torch.nn.functional.interpolate") {
   const auto backend = cpu(1);
   const Operand x(*backend, {1, 2, 2, 1}, {1, 2, 3, 4}), y(*backend, {1, 4, 4, 1});
-  backend->upsample_bilinear_forward(x.tensor(), y.tensor(), false);
+  backend->pooling().upsample_bilinear_forward(x.tensor(), y.tensor(), false);
   CHECK(y.get() == Values{1, 1.25F, 1.75F, 2, 1.5F, 1.75F, 2.25F, 2.5F,  //
                           2.5F, 2.75F, 3.25F, 3.5F, 3, 3.25F, 3.75F, 4});
-  backend->upsample_bilinear_forward(x.tensor(), y.tensor(), true);
+  backend->pooling().upsample_bilinear_forward(x.tensor(), y.tensor(), true);
   const Doubles aligned{1,       4.0 / 3, 5.0 / 3, 2,        5.0 / 3, 2,        7.0 / 3,  8.0 / 3,
                         7.0 / 3, 8.0 / 3, 3,       10.0 / 3, 3,       10.0 / 3, 11.0 / 3, 4};
   CHECK(relative_error(y.get(), aligned) < 1e-6);
@@ -126,8 +126,8 @@ TEST_CASE("the bits do not depend on the number of threads") {
   for (const int threads : {1, 4}) {
     const auto backend = cpu(threads);
     const Operand x(*backend, in, random_values(in, 4)), y(*backend, out), grad_x(*backend, in);
-    backend->upsample_bilinear_forward(x.tensor(), y.tensor(), false);
-    backend->upsample_bilinear_backward(y.tensor(), grad_x.tensor(), false, false);
+    backend->pooling().upsample_bilinear_forward(x.tensor(), y.tensor(), false);
+    backend->pooling().upsample_bilinear_backward(y.tensor(), grad_x.tensor(), false, false);
     results.push_back(y.get());
     results.push_back(grad_x.get());
   }
@@ -149,9 +149,10 @@ TEST_CASE("outputs that are written past the caches have the bits of those that 
   const Operand grad_y(*backend, out, gradient), grad_x(*backend, in, margins);
   REQUIRE(streams(y.tensor()));
   REQUIRE(streams(grad_x.tensor()));
-  backend->upsample_bilinear_forward(x.tensor(), y.tensor(), false);
+  backend->pooling().upsample_bilinear_forward(x.tensor(), y.tensor(), false);
   for (const bool accumulate : {false, true}) {
-    backend->upsample_bilinear_backward(grad_y.tensor(), grad_x.tensor(), false, accumulate);
+    backend->pooling().upsample_bilinear_backward(grad_y.tensor(), grad_x.tensor(), false,
+                                                  accumulate);
   }
   CHECK(y.margins_untouched());
   CHECK(grad_x.margins_untouched());
@@ -161,10 +162,10 @@ TEST_CASE("outputs that are written past the caches have the bits of those that 
     const Operand one_grad_x(*backend, image);
     REQUIRE(!streams(one_y.tensor()));
     REQUIRE(!streams(one_grad_x.tensor()));
-    backend->upsample_bilinear_forward(one.tensor(), one_y.tensor(), false);
+    backend->pooling().upsample_bilinear_forward(one.tensor(), one_y.tensor(), false);
     for (const bool accumulate : {false, true}) {
-      backend->upsample_bilinear_backward(one_grad_y.tensor(), one_grad_x.tensor(), false,
-                                          accumulate);
+      backend->pooling().upsample_bilinear_backward(one_grad_y.tensor(), one_grad_x.tensor(), false,
+                                                    accumulate);
     }
     CHECK(values_of(y.get(), image_out, n) == one_y.get());
     CHECK(values_of(grad_x.get(), image, n) == one_grad_x.get());
@@ -174,10 +175,11 @@ TEST_CASE("outputs that are written past the caches have the bits of those that 
 TEST_CASE("an empty batch reads and writes nothing; other channels are an error") {
   const auto backend = cpu(2);
   const Tensor empty(nullptr, {0, 4, 4, 3}), empty_y(nullptr, {0, 8, 8, 3});
-  backend->upsample_bilinear_forward(empty, empty_y, false);
-  backend->upsample_bilinear_backward(empty_y, empty, false, false);
+  backend->pooling().upsample_bilinear_forward(empty, empty_y, false);
+  backend->pooling().upsample_bilinear_backward(empty_y, empty, false, false);
   const Operand x(*backend, {1, 4, 4, 3}), y(*backend, {1, 8, 8, 2});
-  CHECK_THROWS_AS(backend->upsample_bilinear_forward(x.tensor(), y.tensor(), false), Error);
+  CHECK_THROWS_AS(backend->pooling().upsample_bilinear_forward(x.tensor(), y.tensor(), false),
+                  Error);
 }
 
 }  // namespace

@@ -40,9 +40,9 @@ bool takes_channels_last(float out_in_taps, float out_taps_in, std::int64_t heig
   setenv("LOCKSTEP_AUTOTUNE", "", 1);
   const ConvGeometry g = same_padding_conv(4, 4, 3);
   const Shape shape{1, height, 4, 4};  // a choice is made once for a shape
-  backend.prepare_conv2d(g, shape, DType::kFloat32, false, false);
+  backend.convolutions().prepare_conv2d(g, shape, DType::kFloat32, false, false);
   const Operand x(backend, shape), y(backend, shape), weight(backend, g.weight_shape());
-  backend.conv2d_forward(g, x.tensor(), weight.floats(), nullptr, y.tensor());
+  backend.convolutions().conv2d_forward(g, x.tensor(), weight.floats(), nullptr, y.tensor());
   backend.synchronize();
   fake_cudnn::set_milliseconds(1, 1);
   return fake_cudnn::last_was_channels_last();
@@ -71,13 +71,15 @@ struct Conv {
         y(on, shape.with_channels(out)),
         grad_y(on, shape.with_channels(out), on.random(shape.with_channels(out), 3)),
         grad_x(on, shape) {
-    on->prepare_conv2d(geometry, shape, on.dtype, true, true);
+    on->convolutions().prepare_conv2d(geometry, shape, on.dtype, true, true);
   }
 
   ConvWeights weights() const { return {geometry, weight.floats(), shape, x.dtype(), true}; }
   std::vector<Values> results(Backend& backend) const {
-    backend.conv2d_forward(geometry, x.tensor(), weight.floats(), nullptr, y.tensor());
-    backend.conv2d_backward_data(geometry, grad_y.tensor(), weight.floats(), grad_x.tensor());
+    backend.convolutions().conv2d_forward(geometry, x.tensor(), weight.floats(), nullptr,
+                                          y.tensor());
+    backend.convolutions().conv2d_backward_data(geometry, grad_y.tensor(), weight.floats(),
+                                                grad_x.tensor());
     return {y.get(), grad_x.get()};
   }
 };
@@ -100,7 +102,7 @@ TEST_CASE("weights are packed at once, for both passes, and give the same bits")
     std::vector<std::vector<Values>> unpacked, packed;
     CHECK(launches_of(backend, [&] { unpacked = results(); }) == own);
     const ConvWeights weights[] = {a.weights(), b.weights(), c.weights()};
-    const auto pack = [&] { backend.prepack_conv2d_weights(weights); };
+    const auto pack = [&] { backend.convolutions().prepack_conv2d_weights(weights); };
     pack();
     const std::size_t allocated = backend.allocated_bytes();
     CHECK(launches_of(backend, pack) == 1);
@@ -112,7 +114,7 @@ TEST_CASE("weights are packed at once, for both passes, and give the same bits")
     packed = results();
     CHECK(packed != unpacked);
     CHECK(backend.allocated_bytes() == allocated);
-    backend.prepack_conv2d_weights({});
+    backend.convolutions().prepack_conv2d_weights({});
     CHECK(launches_of(backend, [&] { unpacked = results(); }) == own);
     CHECK(packed == unpacked);
   }

@@ -28,26 +28,26 @@ struct Call {
 
   void issue() {
     const StatSlot moments{kRows, statistics(0)}, sums{kRows, statistics(2)};
-    backend.batch_norm_moments(rows(0), statistics(0), 1);
+    backend.norms().batch_norm_moments(rows(0), statistics(0), 1);
     BatchNormForward forward;
     forward.x = rows(0);
     forward.y = rows(1);
     forward.slots = {&moments, 1};
     forward.saved = {statistics(4)};
-    backend.batch_norm_forward(forward);
+    backend.norms().batch_norm_forward(forward);
     BatchNormBackwardReduce reduce;
     reduce.x = rows(0);
     reduce.grad_y = rows(1);
     reduce.saved = {statistics(4)};
     reduce.sums = statistics(2);
-    backend.batch_norm_backward_reduce(reduce);
+    backend.norms().batch_norm_backward_reduce(reduce);
     BatchNormBackwardApply apply;
     apply.x = rows(0);
     apply.grad_y = rows(1);
     apply.saved = {statistics(4)};
     apply.slots = {&sums, 1};
     apply.grad_x = rows(2);
-    backend.batch_norm_backward_apply(apply);
+    backend.norms().batch_norm_backward_apply(apply);
   }
 
   std::vector<float> results() {

@@ -58,10 +58,10 @@ int other_engine_runs(const fs::path& file) {
   const Shape in{2, 5, 4, 4};
   const test::Operand x(backend, in, test::random_values(in, 1)), y(backend, g.output_shape(in));
   const test::Operand weight(backend, g.weight_shape(), test::random_values(g.weight_shape(), 2));
-  backend.prepare_conv2d(g, in, DType::kFloat32, false, false);
+  backend.convolutions().prepare_conv2d(g, in, DType::kFloat32, false, false);
   backend.synchronize();
   const int before = fake_cudnn::runs_of_the_other_engine();
-  backend.conv2d_forward(g, x.tensor(), weight.floats(), nullptr, y.tensor());
+  backend.convolutions().conv2d_forward(g, x.tensor(), weight.floats(), nullptr, y.tensor());
   backend.synchronize();
   return fake_cudnn::runs_of_the_other_engine() - before;
 }

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <memory>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -31,13 +32,8 @@ class StreamBackend final : public GpuOperations {
   float* values() const { return static_cast<float*>(values_.data()); }  // [kValues]
   static constexpr std::int64_t kValues = 1200;
 
-  void prepare_conv2d(const ConvGeometry&, const Shape&, DType, bool, bool) override {}
-  void conv2d_forward(const ConvGeometry&, const Tensor&, const float*, const float*,
-                      const Tensor&) override {}
-  void conv2d_backward_data(const ConvGeometry&, const Tensor&, const float*,
-                            const Tensor&) override {}
-  void conv2d_backward_weights(const ConvGeometry&, const Tensor&, const Tensor&, float*,
-                               float*) override {}
+  ConvolutionOperations& convolutions() override { throw std::logic_error("no convolutions here"); }
+  OptimizerOperations& optimizer() override { throw std::logic_error("no optimizer here"); }
 
  private:
   Storage values_;  // goes after the stream

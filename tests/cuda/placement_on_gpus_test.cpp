@@ -84,7 +84,8 @@ TEST_CASE("placement: every convolution has the plan of one image, whatever the 
   fake_runtime::use({.devices = 1});
   DataParallel run(placed_on_gpus(2, 1));
   train_steps(run);
-  const std::vector<std::string> plans = run.replica(0).backend().conv2d_algorithms();
+  const std::vector<std::string> plans =
+      run.replica(0).backend().convolutions().conv2d_algorithms();
   CHECK(plans.size() > 10);
   for (const std::string& plan : plans) {
     CAPTURE(plan);

@@ -190,19 +190,21 @@ class BatchNormCall {
   void perform(Operation operation, Replica& r) {
     const BatchNormSaved saved{r.saved.data()};
     if (operation == kMoments) {
-      gpu_.batch_norm_moments(r.x.tensor(), r.moments.data(), 1);
+      gpu_.norms().batch_norm_moments(r.x.tensor(), r.moments.data(), 1);
     } else if (operation == kForward) {
       const RunningStatistics running{r.running_mean.data(), r.running_var.data(), 0.1};
-      gpu_.batch_norm_forward({r.x.tensor(), residual(r.residual), r.y.tensor(), affine_, slots_,
-                               p_.eps, p_.eps_mode, p_.relu, saved, running});
+      gpu_.norms().batch_norm_forward({r.x.tensor(), residual(r.residual), r.y.tensor(), affine_,
+                                       slots_, p_.eps, p_.eps_mode, p_.relu, saved, running});
     } else if (operation == kReduce) {
       float* weight_gradient = p_.affine ? r.weight_gradient.data() : nullptr;
       float* bias_gradient = p_.affine ? r.bias_gradient.data() : nullptr;
-      gpu_.batch_norm_backward_reduce({r.x.tensor(), r.dy.tensor(), residual(r.y), affine_, saved,
-                                       p_.relu, r.sums.data(), weight_gradient, bias_gradient});
+      gpu_.norms().batch_norm_backward_reduce({r.x.tensor(), r.dy.tensor(), residual(r.y), affine_,
+                                               saved, p_.relu, r.sums.data(), weight_gradient,
+                                               bias_gradient});
     } else {
-      gpu_.batch_norm_backward_apply({r.x.tensor(), r.dy.tensor(), residual(r.y), affine_, saved,
-                                      p_.relu, sums_, r.dx.tensor(), residual(r.dresidual), false});
+      gpu_.norms().batch_norm_backward_apply({r.x.tensor(), r.dy.tensor(), residual(r.y), affine_,
+                                              saved, p_.relu, sums_, r.dx.tensor(),
+                                              residual(r.dresidual), false});
     }
   }
 

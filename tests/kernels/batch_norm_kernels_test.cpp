@@ -172,20 +172,20 @@ TEST_CASE("the BatchNorm kernels agree with the CPU") {
   const AffineParameters affine{inputs.weight.data(), inputs.bias.data()};
   const BatchNormSaved kept{saved.data()};
   const StatSlot slot{901, moments.data()}, sum_slot{901, sums.data()};
-  cpu->batch_norm_moments(tensor(x), moments.data(), 1);
-  cpu->batch_norm_forward({tensor(x),
-                           {},
-                           tensor(y),
-                           affine,
-                           {&slot, 1},
-                           p.eps,
-                           p.eps_mode,
-                           p.relu,
-                           kept,
-                           RunningStatistics{}});
-  cpu->batch_norm_backward_reduce(
+  cpu->norms().batch_norm_moments(tensor(x), moments.data(), 1);
+  cpu->norms().batch_norm_forward({tensor(x),
+                                   {},
+                                   tensor(y),
+                                   affine,
+                                   {&slot, 1},
+                                   p.eps,
+                                   p.eps_mode,
+                                   p.relu,
+                                   kept,
+                                   RunningStatistics{}});
+  cpu->norms().batch_norm_backward_reduce(
       {tensor(x), tensor(dy), {}, affine, kept, p.relu, sums.data(), nullptr, nullptr});
-  cpu->batch_norm_backward_apply(
+  cpu->norms().batch_norm_backward_apply(
       {tensor(x), tensor(dy), {}, affine, kept, p.relu, {&sum_slot, 1}, tensor(dx), {}, false});
   CHECK(relative_error(result.moments, widen(moments)) < 1e-6);
   CHECK(relative_error(result.saved, widen(saved)) < 1e-6);
@@ -262,11 +262,11 @@ TEST_CASE("slots of any number of replicas are merged to the CPU's bits") {
     const ManySlots sums(count, 11, 900);
     moments.slots[0].count = 6;  // alone it needs more than one row
     const Values expected = merged_results(
-        moments, sums, [&](const BatchNormForward& a) { cpu->batch_norm_forward(a); },
-        [&](const BatchNormBackwardApply& a) { cpu->batch_norm_backward_apply(a); });
+        moments, sums, [&](const BatchNormForward& a) { cpu->norms().batch_norm_forward(a); },
+        [&](const BatchNormBackwardApply& a) { cpu->norms().batch_norm_backward_apply(a); });
     const Values merged = merged_results(
-        moments, sums, [&](const BatchNormForward& a) { emulated.batch_norm_forward(a); },
-        [&](const BatchNormBackwardApply& a) { emulated.batch_norm_backward_apply(a); });
+        moments, sums, [&](const BatchNormForward& a) { emulated.norms().batch_norm_forward(a); },
+        [&](const BatchNormBackwardApply& a) { emulated.norms().batch_norm_backward_apply(a); });
     CHECK(merged == expected);
   }
 }
@@ -283,14 +283,14 @@ TEST_CASE("rows are normalised again by what a call kept, to its bits") {
   f.slots = moments.slots;
   f.saved = {saved.data()};
   f.relu = true;
-  emulated.batch_norm_forward(f);
+  emulated.norms().batch_norm_forward(f);
   const Values whole = y;
   std::fill(y.begin(), y.end(), 7.0F);
   f.slots = {};
   for (const auto& [first, count] : {std::pair{0, 4}, {4, 2}, {6, 0}}) {
     f.x = Tensor(x.data(), {6, kChannels}).sample_range(first, count);
     f.y = Tensor(y.data(), {6, kChannels}).sample_range(first, count);
-    emulated.batch_norm_forward(f);
+    emulated.norms().batch_norm_forward(f);
   }
   CHECK(y == whole);
 }
@@ -336,14 +336,16 @@ TEST_CASE("slots that cannot be merged and types without a kernel are errors") {
   a.y = Tensor(y.data(), {4, 1});
   a.saved = {saved.data()};
   a.slots = slots;
-  CHECK_THROWS_WITH_AS(emulated.batch_norm_forward(a), doctest::Contains("at most 64"), Error);
+  CHECK_THROWS_WITH_AS(emulated.norms().batch_norm_forward(a), doctest::Contains("at most 64"),
+                       Error);
   slots[5] = StatSlot{};  // an empty one takes no place
-  emulated.batch_norm_forward(a);
+  emulated.norms().batch_norm_forward(a);
   CHECK(saved[0] == 1);
   a.slots = std::span(slots).first(1);
-  CHECK_THROWS_WITH_AS(emulated.batch_norm_forward(a), doctest::Contains("at least 2 rows"), Error);
+  CHECK_THROWS_WITH_AS(emulated.norms().batch_norm_forward(a), doctest::Contains("at least 2 rows"),
+                       Error);
   const Tensor bytes(x.data(), {4, 1}, DType::kUInt8);
-  CHECK_THROWS_WITH_AS(emulated.batch_norm_moments(bytes, moments.data(), 1),
+  CHECK_THROWS_WITH_AS(emulated.norms().batch_norm_moments(bytes, moments.data(), 1),
                        doctest::Contains("got uint8"), Error);
 }
 

@@ -28,12 +28,12 @@ TEST_CASE("sums over samples and slots have the CPU's bits") {
   for (const Shape& shape : {Shape{5, 7}, Shape{3, 4, 5, 12}, Shape{2, 1, 1, 300}}) {
     CAPTURE(to_string(shape));
     const auto expected = sums_of(
-        shape, [&](const auto&... a) { cpu->sum_over_batch(a...); },
-        [&](const auto&... a) { cpu->broadcast_sum(a...); });
+        shape, [&](const auto&... a) { cpu->sums().sum_over_batch(a...); },
+        [&](const auto&... a) { cpu->sums().broadcast_sum(a...); });
     check_in_all_orders(expected, [&](Backend& emulated) {
       return sums_of(
-          shape, [&](const auto&... a) { emulated.sum_over_batch(a...); },
-          [&](const auto&... a) { emulated.broadcast_sum(a...); });
+          shape, [&](const auto&... a) { emulated.sums().sum_over_batch(a...); },
+          [&](const auto&... a) { emulated.sums().broadcast_sum(a...); });
     });
   }
 }

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "kernels/operations/image_sums.h"
+#include "kernels/operations/launchers.h"
 #include "support/backends.h"
 
 namespace lockstep::test {
@@ -20,75 +21,78 @@ std::vector<NamedBackend> emulated_gpu(bool sums_by_image) {
 
 }  // namespace
 
-EmulatedGpu::EmulatedGpu(int multiprocessors, bool sums_by_image)
-    : GpuOperations(sums_by_image),
-      host_(cpu_backend()),
-      gpu_(context()),
-      counters_(gpu::Context::kCounters) {
-  gpu_.multiprocessors = multiprocessors;
-  gpu_.counters = counters_.data();
-  gpu_.scratch = [this](std::size_t bytes) { return renew(scratch_, bytes); };
-  gpu_.sums = [this](std::size_t bytes) { return renew(sums_, bytes); };
-}
-
-void EmulatedGpu::conv2d_forward(const ConvGeometry& geometry, const Tensor& x, const float* weight,
-                                 const float* bias, const Tensor& y) {
+void HostConvolutions::conv2d_forward(const ConvGeometry& geometry, const Tensor& x,
+                                      const float* weight, const float* bias, const Tensor& y) {
   const Wide wide_y = zeros(y);
-  host_->conv2d_forward(geometry, widened(x).tensor,
-                        rounded(geometry, weight, x.dtype).tensor.floats(), bias, wide_y.tensor);
-  copy(wide_y.tensor, y, false);
+  host_.convolutions().conv2d_forward(geometry, widened(x).tensor,
+                                      rounded(geometry, weight, x.dtype).tensor.floats(), bias,
+                                      wide_y.tensor);
+  gpu::copy(gpu_, wide_y.tensor, y, false);
 }
 
-void EmulatedGpu::conv2d_backward_data(const ConvGeometry& geometry, const Tensor& grad_y,
-                                       const float* weight, const Tensor& grad_x) {
+void HostConvolutions::conv2d_backward_data(const ConvGeometry& geometry, const Tensor& grad_y,
+                                            const float* weight, const Tensor& grad_x) {
   const Wide wide_x = zeros(grad_x);
-  host_->conv2d_backward_data(geometry, widened(grad_y).tensor,
-                              rounded(geometry, weight, grad_y.dtype).tensor.floats(),
-                              wide_x.tensor);
-  copy(wide_x.tensor, grad_x, false);
+  host_.convolutions().conv2d_backward_data(geometry, widened(grad_y).tensor,
+                                            rounded(geometry, weight, grad_y.dtype).tensor.floats(),
+                                            wide_x.tensor);
+  gpu::copy(gpu_, wide_x.tensor, grad_x, false);
 }
 
-void EmulatedGpu::conv2d_backward_weights(const ConvGeometry& geometry, const Tensor& x,
-                                          const Tensor& grad_y, float* grad_weight,
-                                          float* grad_bias) {
+void HostConvolutions::conv2d_backward_weights(const ConvGeometry& geometry, const Tensor& x,
+                                               const Tensor& grad_y, float* grad_weight,
+                                               float* grad_bias) {
   if (x.shape.batch() == 0) return;
-  const std::int64_t parts = sums_by_image() ? x.shape.batch() : 1;
+  const std::int64_t parts = gpu_.sums_by_image ? x.shape.batch() : 1;
   const std::int64_t images = x.shape.batch() / parts;
   gpu::add_in_tree(
       gpu_, parts, geometry.weight_elements(), grad_weight, [&](std::int64_t part, float* sum) {
         const Tensor target = flat(geometry, sum);
         const Wide sums = zeros(target);
-        host_->conv2d_backward_weights(geometry,
-                                       widened(x.sample_range(part * images, images)).tensor,
-                                       widened(grad_y.sample_range(part * images, images)).tensor,
-                                       sums.tensor.floats(), nullptr);
-        copy(rounded(geometry, sums.tensor.floats(), x.dtype).tensor, target, true);
+        host_.convolutions().conv2d_backward_weights(
+            geometry, widened(x.sample_range(part * images, images)).tensor,
+            widened(grad_y.sample_range(part * images, images)).tensor, sums.tensor.floats(),
+            nullptr);
+        gpu::copy(gpu_, rounded(geometry, sums.tensor.floats(), x.dtype).tensor, target, true);
       });
   if (grad_bias == nullptr) return;
   const Wide unused = zeros(flat(geometry, grad_weight));
-  host_->conv2d_backward_weights(geometry, widened(x).tensor, widened(grad_y).tensor,
-                                 unused.tensor.floats(), grad_bias);
+  host_.convolutions().conv2d_backward_weights(geometry, widened(x).tensor, widened(grad_y).tensor,
+                                               unused.tensor.floats(), grad_bias);
 }
 
-EmulatedGpu::Wide EmulatedGpu::zeros(const Tensor& like) {
-  Storage memory = allocate(sizeof(float) * static_cast<std::size_t>(like.shape.elements()));
+HostConvolutions::Wide HostConvolutions::zeros(const Tensor& like) {
+  Storage memory = host_.allocate(sizeof(float) * static_cast<std::size_t>(like.shape.elements()));
   const Tensor tensor(memory.data(), like.shape);
   return {std::move(memory), tensor};
 }
 
-EmulatedGpu::Wide EmulatedGpu::widened(const Tensor& tensor) {
+HostConvolutions::Wide HostConvolutions::widened(const Tensor& tensor) {
   Wide wide = zeros(tensor);
-  copy(tensor, wide.tensor, false);
+  gpu::copy(gpu_, tensor, wide.tensor, false);
   return wide;
 }
 
-EmulatedGpu::Wide EmulatedGpu::rounded(const ConvGeometry& geometry, const float* weight,
-                                       DType dtype) {
+HostConvolutions::Wide HostConvolutions::rounded(const ConvGeometry& geometry, const float* weight,
+                                                 DType dtype) {
   const Tensor from = flat(geometry, weight);
   const Wide memory = zeros(from);
   const Tensor narrow(memory.tensor.data, from.shape, dtype);
-  copy(from, narrow, false);
+  gpu::copy(gpu_, from, narrow, false);
   return widened(narrow);
+}
+
+EmulatedGpu::EmulatedGpu(int multiprocessors, bool sums_by_image)
+    : host_(cpu_backend()),
+      gpu_(context()),
+      counters_(gpu::Context::kCounters),
+      convolutions_(*host_, gpu_),
+      optimizer_(gpu_) {
+  gpu_.sums_by_image = sums_by_image;
+  gpu_.multiprocessors = multiprocessors;
+  gpu_.counters = counters_.data();
+  gpu_.scratch = [this](std::size_t bytes) { return renew(scratch_, bytes); };
+  gpu_.sums = [this](std::size_t bytes) { return renew(sums_, bytes); };
 }
 
 void* EmulatedGpu::renew(Block& block, std::size_t bytes) {

@@ -16,10 +16,47 @@
 
 namespace lockstep::test {
 
+/// Convolutions of the CPU's backend, in fp32: operands of a narrower type are widened, and
+/// weights, results and gradients of weights are rounded to that type as the GPU's plans do.
+class HostConvolutions final : public ConvolutionOperations {
+ public:
+  /// Both outlive the object.
+  HostConvolutions(Backend& host, const gpu::Context& gpu) : host_(host), gpu_(gpu) {}
+
+  void prepare_conv2d(const ConvGeometry& geometry, const Shape& input, DType, bool backward,
+                      bool grad_input) override {
+    host_.convolutions().prepare_conv2d(geometry, input, DType::kFloat32, backward, grad_input);
+  }
+  void conv2d_forward(const ConvGeometry& geometry, const Tensor& x, const float* weight,
+                      const float* bias, const Tensor& y) override;
+  void conv2d_backward_data(const ConvGeometry& geometry, const Tensor& grad_y, const float* weight,
+                            const Tensor& grad_x) override;
+  void conv2d_backward_weights(const ConvGeometry& geometry, const Tensor& x, const Tensor& grad_y,
+                               float* grad_weight, float* grad_bias) override;
+  void conv2d_inference(const ConvGeometry&, const Tensor&, const float*, const float*,
+                        const BatchNormInference&) override {
+    throw std::logic_error("conv2d_inference: not on a GPU");
+  }
+
+ private:
+  /// A dense fp32 tensor in memory of its own.
+  struct Wide {
+    Storage memory;
+    Tensor tensor;
+  };
+
+  /// Zeros of the shape of `like`.
+  Wide zeros(const Tensor& like);
+  Wide widened(const Tensor& tensor);
+  /// Weights as a plan of `dtype` has them.
+  Wide rounded(const ConvGeometry& geometry, const float* weight, DType dtype);
+
+  Backend& host_;
+  const gpu::Context& gpu_;
+};
+
 /// A GPU whose kernels are those of kernels/operations, run by the emulation. Its device memory is
-/// the host's, so that the operands of the CPU's backend are operands of the kernels too. Its
-/// convolutions are the CPU's, in fp32: operands of a narrower type are widened, and weights,
-/// results and gradients of weights are rounded to that type as the GPU's plans do.
+/// the host's, so that the operands of the CPU's backend are operands of the kernels too.
 class EmulatedGpu final : public gpu::GpuOperations {
  public:
   explicit EmulatedGpu(int multiprocessors = 3, bool sums_by_image = false);
@@ -41,16 +78,8 @@ class EmulatedGpu final : public gpu::GpuOperations {
   }
   void synchronize() override {}
 
-  void prepare_conv2d(const ConvGeometry& geometry, const Shape& input, DType, bool backward,
-                      bool grad_input) override {
-    host_->prepare_conv2d(geometry, input, DType::kFloat32, backward, grad_input);
-  }
-  void conv2d_forward(const ConvGeometry& geometry, const Tensor& x, const float* weight,
-                      const float* bias, const Tensor& y) override;
-  void conv2d_backward_data(const ConvGeometry& geometry, const Tensor& grad_y, const float* weight,
-                            const Tensor& grad_x) override;
-  void conv2d_backward_weights(const ConvGeometry& geometry, const Tensor& x, const Tensor& grad_y,
-                               float* grad_weight, float* grad_bias) override;
+  ConvolutionOperations& convolutions() override { return convolutions_; }
+  OptimizerOperations& optimizer() override { return optimizer_; }
 
  private:
   static constexpr std::align_val_t kAlignment{256};
@@ -58,24 +87,15 @@ class EmulatedGpu final : public gpu::GpuOperations {
     void operator()(void* memory) const { ::operator delete(memory, kAlignment); }
   };
   using Block = std::unique_ptr<void, Release>;
-  /// A dense fp32 tensor in memory of its own.
-  struct Wide {
-    Storage memory;
-    Tensor tensor;
-  };
-
   /// A new block each time, unset as on a GPU, so that reads past its end or of the last one show.
   static void* renew(Block& block, std::size_t bytes);
-  /// Zeros of the shape of `like`.
-  Wide zeros(const Tensor& like);
-  Wide widened(const Tensor& tensor);
-  /// Weights as a plan of `dtype` has them.
-  Wide rounded(const ConvGeometry& geometry, const float* weight, DType dtype);
 
   std::unique_ptr<Backend> host_;
   gpu::Context& gpu_;
   std::vector<unsigned> counters_;
   Block scratch_, sums_;
+  HostConvolutions convolutions_;
+  gpu::GpuOptimizer optimizer_;
 };
 
 /// Options of the emulation for the life time of the object.

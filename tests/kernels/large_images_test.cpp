@@ -62,7 +62,7 @@ TEST_CASE("the last pixels of images of about 2^31 are right") {
     if (!all_there({&few, &many})) return;
     for (std::int64_t n = 0; n < samples; ++n) few.at(n, 1, 1) = static_cast<float>(n + 1);
     const WithOptions last({.only_last_block = true});
-    vast().upsample_bilinear_forward(few.tensor(), many.tensor(), true);
+    vast().pooling().upsample_bilinear_forward(few.tensor(), many.tensor(), true);
     for (std::int64_t n = 0; n < samples; ++n) {
       const auto right = doctest::Approx(static_cast<float>(n + 1)).epsilon(1e-3);
       CHECK(many.at(n, y, x) == right);
@@ -85,7 +85,7 @@ TEST_CASE("gradients of the last pixels of images of about 2^31 are right") {
       grad_y.at(n, oy, ox) = 9 * static_cast<float>(n + 1);
     }
     const WithOptions last({.only_last_block = true});
-    vast().avg_pool_backward(geometry, grad_y.tensor(), grad_x.tensor(), false);
+    vast().pooling().avg_pool_backward(geometry, grad_y.tensor(), grad_x.tensor(), false);
     for (std::int64_t n = 0; n < large.batch(); ++n) {
       CHECK(grad_x.at(n, y, x) == doctest::Approx(static_cast<float>(n + 1)));
       CHECK(grad_x.at(n, y, x - 3) == 0.0F);
@@ -114,12 +114,12 @@ TEST_CASE("what 32 bits cannot index is refused") {
   const Shape large{1, 65536, 32768, 1}, small{1, 2, 2, 1};
   float memory = 0;
   const Tensor few(&memory, small), many(&memory, large);
-  CHECK_THROWS_WITH_AS(emulated.upsample_bilinear_forward(few, many, false),
+  CHECK_THROWS_WITH_AS(emulated.pooling().upsample_bilinear_forward(few, many, false),
                        doctest::Contains("at most 2147483647 packs"), Error);
-  CHECK_THROWS_WITH_AS(emulated.upsample_bilinear_backward(few, many, false, false),
+  CHECK_THROWS_WITH_AS(emulated.pooling().upsample_bilinear_backward(few, many, false, false),
                        doctest::Contains("at most 2147483647 packs"), Error);
   const Tensor halves(&memory, {1, 32768, 16384, 1});
-  CHECK_THROWS_WITH_AS(emulated.avg_pool_forward({}, many, halves),
+  CHECK_THROWS_WITH_AS(emulated.pooling().avg_pool_forward({}, many, halves),
                        doctest::Contains("at most 2147483647 packs"), Error);
 }
 

@@ -67,18 +67,18 @@ TEST_CASE("cross-entropy agrees with the CPU and has the same bits in every orde
   for (const LossKernelCase& c : loss_kernel_cases()) {
     CAPTURE(to_string(c.logits));
     const LossResults expected = cross_entropy_results(
-        c, [&](const CrossEntropy& arguments) { cpu->cross_entropy(arguments); });
+        c, [&](const CrossEntropy& arguments) { cpu->losses().cross_entropy(arguments); });
     EmulatedGpu some;
     const LossResults result = cross_entropy_results(
-        c, [&](const CrossEntropy& arguments) { some.cross_entropy(arguments); });
+        c, [&](const CrossEntropy& arguments) { some.losses().cross_entropy(arguments); });
     CHECK(result.loss == doctest::Approx(expected.loss).epsilon(1e-7));
     CHECK(relative_error(result.gradient, widen(expected.gradient)) < 1e-6);
     check_in_all_orders(result, [&](Backend& emulated) {
       return cross_entropy_results(
-          c, [&](const CrossEntropy& arguments) { emulated.cross_entropy(arguments); });
+          c, [&](const CrossEntropy& arguments) { emulated.losses().cross_entropy(arguments); });
     });
     const LossResults only_loss = cross_entropy_results(
-        c, [&](const CrossEntropy& arguments) { some.cross_entropy(arguments); }, false);
+        c, [&](const CrossEntropy& arguments) { some.losses().cross_entropy(arguments); }, false);
     CHECK(only_loss.loss == result.loss);
   }
 }
@@ -90,8 +90,9 @@ TEST_CASE("a label that is no class makes the loss NaN") {
   const Operand logits(*cpu, shape, random_values(shape, 1)), gradient(*cpu, shape);
   std::vector<std::uint16_t> labels{1, 7, 255};
   double loss = 0;
-  emulated.cross_entropy({logits.tensor(), Tensor(labels.data(), {1, 1, 3, 1}, DType::kUInt16), 255,
-                          nullptr, 1, gradient.tensor(), &loss});
+  emulated.losses().cross_entropy({logits.tensor(),
+                                   Tensor(labels.data(), {1, 1, 3, 1}, DType::kUInt16), 255,
+                                   nullptr, 1, gradient.tensor(), &loss});
   CHECK(std::isnan(loss));
   CHECK(std::isnan(gradient.get()[4]));
   CHECK(std::isfinite(gradient.get()[0]));
@@ -102,7 +103,7 @@ TEST_CASE("missing barriers and blocks of cross-entropy are seen") {
   const auto run = [&] {
     EmulatedGpu emulated(1);
     return cross_entropy_results(
-        c, [&](const CrossEntropy& arguments) { emulated.cross_entropy(arguments); });
+        c, [&](const CrossEntropy& arguments) { emulated.losses().cross_entropy(arguments); });
   };
   const LossResults expected = run();
   // Two tiles, the block's sum, the ticket and the last block's sum. The first of each of the
@@ -135,11 +136,11 @@ TEST_CASE("the confusion matrix is the CPU's, and a missing barrier or block is 
     CAPTURE(to_string(c.logits));
     const auto expected =
         counted(c, [&](const Tensor& logits, const Tensor& labels, std::int64_t* matrix) {
-          cpu->confusion_matrix(logits, labels, matrix);
+          cpu->losses().confusion_matrix(logits, labels, matrix);
         });
     const auto on_gpu = [&](Backend& emulated) {
       return counted(c, [&](const Tensor& logits, const Tensor& labels, std::int64_t* matrix) {
-        emulated.confusion_matrix(logits, labels, matrix);
+        emulated.losses().confusion_matrix(logits, labels, matrix);
       });
     };
     check_in_all_orders(expected, on_gpu);

@@ -27,7 +27,7 @@ LossResults huber_results(Backend& backend, const Shape& shape, Margins margins)
   arguments.sample_weights = kSampleWeights.data();
   arguments.grad_output = gradient.tensor();
   arguments.loss = &r.loss;
-  backend.element_losses(arguments);
+  backend.losses().element_losses(arguments);
   r.gradient = gradient.get();
   CHECK(gradient.margins_untouched());
   return r;
@@ -51,7 +51,7 @@ LossResults focal_results(Backend& backend, const Shape& shape) {
   arguments.rows_per_weight = shape.rows_per_sample();
   arguments.grad_logits = gradient.tensor();
   arguments.loss = &r.loss;
-  backend.cross_entropy(arguments);
+  backend.losses().cross_entropy(arguments);
   r.gradient = gradient.get();
   return r;
 }
@@ -75,12 +75,13 @@ OhemResults ohem_results(Backend& backend, const Shape& shape, std::int64_t min_
   OhemResults r;
   r.rows.resize(labels.size());
   OhemState state;
-  backend.label_probabilities({logits.tensor(), of_pixels, 1, r.rows.data()});
+  backend.losses().label_probabilities({logits.tensor(), of_pixels, 1, r.rows.data()});
   Values slot(static_cast<std::size_t>(2 * kOhemCounts));
   const StatSlot counts{shape.batch(), slot.data()};
   for (int round = 0; round < kOhemRounds; ++round) {
-    backend.ohem_count({round, r.rows.data(), shape.rows(), shape.batch(), &state, slot.data()});
-    backend.ohem_narrow({round, {&counts, 1}, min_kept, 0, &state});
+    backend.losses().ohem_count(
+        {round, r.rows.data(), shape.rows(), shape.batch(), &state, slot.data()});
+    backend.losses().ohem_narrow({round, {&counts, 1}, min_kept, 0, &state});
   }
   Values weights(static_cast<std::size_t>(shape.batch() * 4 * shape.channels()));
   OhemChoice choice;
@@ -94,9 +95,9 @@ OhemResults ohem_results(Backend& backend, const Shape& shape, std::int64_t min_
   choice.state = &state;
   choice.rows = r.rows.data();
   choice.slots = weights.data();
-  backend.ohem_choose(choice);
+  backend.losses().ohem_choose(choice);
   const StatSlot by_class{shape.batch(), weights.data(), shape.batch()};
-  backend.ohem_share({{&by_class, 1}, shape.channels(), nullptr, 7.0, &state});
+  backend.losses().ohem_share({{&by_class, 1}, shape.channels(), nullptr, 7.0, &state});
   r.threshold = state.threshold;
   r.normalizer = state.normalizer;
   return r;

@@ -30,10 +30,11 @@ TEST_CASE("mean squared error agrees with the CPU and has the same bits in every
     for (const Margins& margins : {Margins{}, beside}) {
       CAPTURE(to_string(shape));
       const LossResults expected = squared_error_results(
-          shape, margins, [&](const MeanSquaredError& a) { cpu->mean_squared_error(a); });
+          shape, margins, [&](const MeanSquaredError& a) { cpu->losses().mean_squared_error(a); });
       const auto on_gpu = [&](Backend& emulated) {
-        return squared_error_results(
-            shape, margins, [&](const MeanSquaredError& a) { emulated.mean_squared_error(a); });
+        return squared_error_results(shape, margins, [&](const MeanSquaredError& a) {
+          emulated.losses().mean_squared_error(a);
+        });
       };
       EmulatedGpu some;
       const LossResults result = on_gpu(some);
@@ -47,8 +48,9 @@ TEST_CASE("mean squared error agrees with the CPU and has the same bits in every
 TEST_CASE("missing barriers and blocks of the mean squared error are seen") {
   const auto run = [&] {
     EmulatedGpu emulated(1);
-    return squared_error_results(
-        {2, 20, 50, 5}, {}, [&](const MeanSquaredError& a) { emulated.mean_squared_error(a); });
+    return squared_error_results({2, 20, 50, 5}, {}, [&](const MeanSquaredError& a) {
+      emulated.losses().mean_squared_error(a);
+    });
   };
   const LossResults expected = run();
   // The block's sum, the ticket and the last block's sum; the first of each pair only guards what

@@ -72,11 +72,13 @@ TEST_CASE("the optimizer has the CPU's bits, whatever the range and alignment") 
     CAPTURE(c.ranks);
     for (const Optimizer& optimizer : one_of_each(Optimizer{})) {
       CAPTURE(optimizer_name(optimizer));
-      const auto expected = state_after(
-          c, optimizer, [&](const OptimizerShard& shard) { cpu->optimizer_update(shard); });
+      const auto expected = state_after(c, optimizer, [&](const OptimizerShard& shard) {
+        cpu->optimizer().optimizer_update(shard);
+      });
       check_in_all_orders(expected, [&](Backend& emulated) {
-        return state_after(c, optimizer,
-                           [&](const OptimizerShard& shard) { emulated.optimizer_update(shard); });
+        return state_after(c, optimizer, [&](const OptimizerShard& shard) {
+          emulated.optimizer().optimizer_update(shard);
+        });
       });
     }
   }
@@ -95,7 +97,7 @@ TEST_CASE("a shard of up to 64 ranges is one launch") {
     const std::int64_t before = emulation::launches();
     state_after({400, 0, 400, 2, 0}, Sgd{}, [&](OptimizerShard shard) {
       shard.ranges = ranges;
-      emulated.optimizer_update(shard);
+      emulated.optimizer().optimizer_update(shard);
     });
     CHECK(emulation::launches() - before == static_cast<std::int64_t>((count + kMost - 1) / kMost));
   }
@@ -105,7 +107,8 @@ TEST_CASE("the optimizer refuses more ranks than a kernel's arguments hold") {
   EmulatedGpu emulated;
   const std::vector<const float*> grads(gpu::kMaxRanks + 1);
   const std::vector<float*> weights(gpu::kMaxRanks + 1);
-  CHECK_THROWS_AS(emulated.optimizer_update({.grads = grads, .weights = weights}), Error);
+  CHECK_THROWS_AS(emulated.optimizer().optimizer_update({.grads = grads, .weights = weights}),
+                  Error);
 }
 
 TEST_CASE("a squared norm's bits depend neither on the order of threads nor on the device's size") {
@@ -125,10 +128,11 @@ TEST_CASE("a squared norm's bits depend neither on the order of threads nor on t
       return result;
     };
     const auto norm_in = [&](Backend& emulated) {
-      return norm_by([&](const OptimizerShard& shard) { emulated.optimizer_update(shard); });
+      return norm_by(
+          [&](const OptimizerShard& shard) { emulated.optimizer().optimizer_update(shard); });
     };
     const double expected =
-        norm_by([&](const OptimizerShard& shard) { cpu->optimizer_update(shard); });
+        norm_by([&](const OptimizerShard& shard) { cpu->optimizer().optimizer_update(shard); });
     EmulatedGpu some;
     const double result = norm_in(some);
     CHECK(result == doctest::Approx(expected).epsilon(1e-13));
@@ -143,7 +147,7 @@ TEST_CASE("missing barriers and blocks of a squared norm are seen") {
     double result = 0;
     state_after(c, Sgd{}, [&](OptimizerShard shard) {
       shard.squared_norm = &result;
-      emulated.optimizer_update(shard);
+      emulated.optimizer().optimizer_update(shard);
     });
     return result;
   };

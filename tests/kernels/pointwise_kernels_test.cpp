@@ -86,32 +86,38 @@ void check_maps() {
                     });
     check_same_bits(
         [&](Backend& cpu, const Tensor& a, const Tensor& b, const Tensor& y) {
-          cpu.activation_backward(ActivationKind::kRelu, a, b, y, accumulate);
+          cpu.activations().activation_backward(ActivationKind::kRelu, a, b, y, accumulate);
         },
         [&](Backend& emulated, const Tensor& a, const Tensor& b, const Tensor& y) {
-          emulated.activation_backward(ActivationKind::kRelu, a, b, y, accumulate);
+          emulated.activations().activation_backward(ActivationKind::kRelu, a, b, y, accumulate);
         });
   }
-  check_same_bits([](Backend& cpu, const Tensor& a, const Tensor&,
-                     const Tensor& y) { cpu.activation_forward(ActivationKind::kRelu, a, y); },
-                  [](Backend& emulated, const Tensor& a, const Tensor&, const Tensor& y) {
-                    emulated.activation_forward(ActivationKind::kRelu, a, y);
-                  });
-  check_same_bits([](Backend& cpu, const Tensor& a, const Tensor& b,
-                     const Tensor& y) { cpu.binary_forward(BinaryKind::kAdd, a, b, y); },
-                  [](Backend& emulated, const Tensor& a, const Tensor& b, const Tensor& y) {
-                    emulated.binary_forward(BinaryKind::kAdd, a, b, y);
-                  });
+  check_same_bits(
+      [](Backend& cpu, const Tensor& a, const Tensor&, const Tensor& y) {
+        cpu.activations().activation_forward(ActivationKind::kRelu, a, y);
+      },
+      [](Backend& emulated, const Tensor& a, const Tensor&, const Tensor& y) {
+        emulated.activations().activation_forward(ActivationKind::kRelu, a, y);
+      });
+  check_same_bits(
+      [](Backend& cpu, const Tensor& a, const Tensor& b, const Tensor& y) {
+        cpu.activations().binary_forward(BinaryKind::kAdd, a, b, y);
+      },
+      [](Backend& emulated, const Tensor& a, const Tensor& b, const Tensor& y) {
+        emulated.activations().binary_forward(BinaryKind::kAdd, a, b, y);
+      });
 }
 
 TEST_CASE("dropout has the CPU's bits in every layout") {
   for (const bool accumulate : {false, true}) {
     for (const float p : {0.0F, 0.3F, 0.9F}) {
-      check_same_bits([&](Backend& cpu, const Tensor& a, const Tensor&,
-                          const Tensor& y) { cpu.dropout(a, y, p, 17, 3, accumulate); },
-                      [&](Backend& emulated, const Tensor& a, const Tensor&, const Tensor& y) {
-                        emulated.dropout(a, y, p, 17, 3, accumulate);
-                      });
+      check_same_bits(
+          [&](Backend& cpu, const Tensor& a, const Tensor&, const Tensor& y) {
+            cpu.activations().dropout(a, y, p, 17, 3, accumulate);
+          },
+          [&](Backend& emulated, const Tensor& a, const Tensor&, const Tensor& y) {
+            emulated.activations().dropout(a, y, p, 17, 3, accumulate);
+          });
     }
   }
 }
@@ -135,12 +141,12 @@ TEST_CASE("activations have the CPU's bits") {
   for (const ActivationKind kind : kActivations) {
     CAPTURE(std::string(to_string(kind)));
     const auto forward = [kind](Backend& on, const Tensor& a, const Tensor&, const Tensor& y) {
-      on.activation_forward({kind, 0.3F}, a, y);
+      on.activations().activation_forward({kind, 0.3F}, a, y);
     };
     check_same_bits(forward, forward);
     for (const bool accumulate : {false, true}) {
       const auto backward = [=](Backend& on, const Tensor& a, const Tensor& b, const Tensor& y) {
-        on.activation_backward({kind, 0.3F}, a, b, y, accumulate);
+        on.activations().activation_backward({kind, 0.3F}, a, b, y, accumulate);
       };
       check_same_bits(backward, backward);
     }
@@ -152,7 +158,7 @@ TEST_CASE("functions of two elements have the CPU's bits") {
        {BinaryKind::kAdd, BinaryKind::kSubtract, BinaryKind::kMultiply, BinaryKind::kPRelu}) {
     CAPTURE(std::string(to_string(kind)));
     const auto forward = [kind](Backend& on, const Tensor& a, const Tensor& b, const Tensor& y) {
-      on.binary_forward(kind, a, b, y);
+      on.activations().binary_forward(kind, a, b, y);
     };
     check_same_bits(forward, forward);
     for (const bool accumulate : {false, true}) {
@@ -162,12 +168,12 @@ TEST_CASE("functions of two elements have the CPU's bits") {
           Tensor met = b.sample_range(0, 1);
           met.shape = Shape{1, b.shape.channels()};
           if (channels == 1) met = b.channel_range(0, 1);
-          on.binary_backward_left(kind, a, met, a, y, accumulate);
+          on.activations().binary_backward_left(kind, a, met, a, y, accumulate);
         };
         check_same_bits(left, left);
       }
       const auto right = [=](Backend& on, const Tensor& a, const Tensor& b, const Tensor& y) {
-        on.binary_backward_right(kind, a, b, y, accumulate);
+        on.activations().binary_backward_right(kind, a, b, y, accumulate);
       };
       check_same_bits(right, right);
     }

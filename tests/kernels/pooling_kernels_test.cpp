@@ -63,14 +63,14 @@ PoolResults pooled_on_cpu(const PoolKernelCase& c, bool accumulate) {
   const Tensor x = o.x.tensor(), y = o.y.tensor(), grad_x = o.grad_x.tensor();
   PoolResults r;
   if (is_small(c)) {
-    cpu->max_pool_forward(c.geometry, x, y, o.winners.tensor);
+    cpu->pooling().max_pool_forward(c.geometry, x, y, o.winners.tensor);
     r.max = o.y.get();
-    cpu->max_pool_backward(c.geometry, o.winners.tensor, y, grad_x, accumulate);
+    cpu->pooling().max_pool_backward(c.geometry, o.winners.tensor, y, grad_x, accumulate);
     r.max_gradient = o.grad_x.get();
   }
-  cpu->avg_pool_forward(c.geometry, x, y);
+  cpu->pooling().avg_pool_forward(c.geometry, x, y);
   r.average = o.y.get();
-  cpu->avg_pool_backward(c.geometry, y, grad_x, accumulate);
+  cpu->pooling().avg_pool_backward(c.geometry, y, grad_x, accumulate);
   r.average_gradient = o.grad_x.get();
   r.winners = o.winners.values;
   return r;
@@ -82,14 +82,14 @@ PoolResults pooled_on_gpu(Backend& emulated, const PoolKernelCase& c, bool accum
   const Tensor x = o.x.tensor(), y = o.y.tensor(), grad_x = o.grad_x.tensor();
   PoolResults r;
   if (is_small(c)) {
-    emulated.max_pool_forward(c.geometry, x, y, o.winners.tensor);
+    emulated.pooling().max_pool_forward(c.geometry, x, y, o.winners.tensor);
     r.max = o.y.get();
-    emulated.max_pool_backward(c.geometry, o.winners.tensor, y, grad_x, accumulate);
+    emulated.pooling().max_pool_backward(c.geometry, o.winners.tensor, y, grad_x, accumulate);
     r.max_gradient = o.grad_x.get();
   }
-  emulated.avg_pool_forward(c.geometry, x, y);
+  emulated.pooling().avg_pool_forward(c.geometry, x, y);
   r.average = o.y.get();
-  emulated.avg_pool_backward(c.geometry, y, grad_x, accumulate);
+  emulated.pooling().avg_pool_backward(c.geometry, y, grad_x, accumulate);
   r.average_gradient = o.grad_x.get();
   r.winners = o.winners.values;
   CHECK(o.margins_untouched());
@@ -130,11 +130,12 @@ TEST_CASE("adaptive pooling has the CPU's bits") {
         backward(grad_y.tensor(), grad_x.tensor(), accumulate);
         return std::pair{y.get(), grad_x.get()};
       };
-      const auto expected = run([&](const auto&... a) { cpu->adaptive_avg_pool_forward(a...); },
-                                [&](const auto&... a) { cpu->adaptive_avg_pool_backward(a...); });
+      const auto expected =
+          run([&](const auto&... a) { cpu->pooling().adaptive_avg_pool_forward(a...); },
+              [&](const auto&... a) { cpu->pooling().adaptive_avg_pool_backward(a...); });
       check_in_all_orders(expected, [&](Backend& emulated) {
-        return run([&](const auto&... a) { emulated.adaptive_avg_pool_forward(a...); },
-                   [&](const auto&... a) { emulated.adaptive_avg_pool_backward(a...); });
+        return run([&](const auto&... a) { emulated.pooling().adaptive_avg_pool_forward(a...); },
+                   [&](const auto&... a) { emulated.pooling().adaptive_avg_pool_backward(a...); });
       });
     }
   }
@@ -150,8 +151,8 @@ TEST_CASE("NaN wins as on the CPU") {
       values[i] = std::numeric_limits<float>::quiet_NaN();
     }
     const Operands a(*cpu, c, values), b(*cpu, c, values);
-    cpu->max_pool_forward(c.geometry, a.x.tensor(), a.y.tensor(), a.winners.tensor);
-    emulated.max_pool_forward(c.geometry, b.x.tensor(), b.y.tensor(), b.winners.tensor);
+    cpu->pooling().max_pool_forward(c.geometry, a.x.tensor(), a.y.tensor(), a.winners.tensor);
+    emulated.pooling().max_pool_forward(c.geometry, b.x.tensor(), b.y.tensor(), b.winners.tensor);
     CHECK(a.winners.values == b.winners.values);
   }
 }
@@ -163,7 +164,7 @@ TEST_CASE("a missing barrier or block of the average over large windows is seen"
   Operands o(*cpu, c, random_values(c.input, 3));
   const auto run = [&] {
     o.y.set(Values(99, 0.0F));
-    emulated.avg_pool_forward(c.geometry, o.x.tensor(), o.y.tensor());
+    emulated.pooling().avg_pool_forward(c.geometry, o.x.tensor(), o.y.tensor());
     return o.y.get();
   };
   const Values expected = run();

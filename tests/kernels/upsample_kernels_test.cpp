@@ -46,9 +46,12 @@ UpsampleResults upsample_results(const UpsampleKernelCase& c, const Forward& for
 UpsampleResults upsampled_on_gpu(Backend& emulated, const UpsampleKernelCase& c, bool align,
                                  bool accumulate) {
   return upsample_results(
-      c, [&](const Tensor& x, const Tensor& y) { emulated.upsample_bilinear_forward(x, y, align); },
+      c,
+      [&](const Tensor& x, const Tensor& y) {
+        emulated.pooling().upsample_bilinear_forward(x, y, align);
+      },
       [&](const Tensor& grad_y, const Tensor& grad_x) {
-        emulated.upsample_bilinear_backward(grad_y, grad_x, align, accumulate);
+        emulated.pooling().upsample_bilinear_backward(grad_y, grad_x, align, accumulate);
       });
 }
 
@@ -60,9 +63,12 @@ TEST_CASE("interpolation has the CPU's bits") {
       CAPTURE(align);
       const bool accumulate = c.channels % 4 == 0 ? align : !align;
       const UpsampleResults expected = upsample_results(
-          c, [&](const Tensor& x, const Tensor& y) { cpu->upsample_bilinear_forward(x, y, align); },
+          c,
+          [&](const Tensor& x, const Tensor& y) {
+            cpu->pooling().upsample_bilinear_forward(x, y, align);
+          },
           [&](const Tensor& grad_y, const Tensor& grad_x) {
-            cpu->upsample_bilinear_backward(grad_y, grad_x, align, accumulate);
+            cpu->pooling().upsample_bilinear_backward(grad_y, grad_x, align, accumulate);
           });
       check_in_all_orders(expected, [&](Backend& emulated) {
         return upsampled_on_gpu(emulated, c, align, accumulate);

@@ -63,12 +63,14 @@ Passes passes_of(Backend& backend, const Convolution& convolution, const Operand
   };
   const Operand y = zeros(geometry.output_shape(input)), grad_x = zeros(input);
   const Operand grad_weight = zeros({1, geometry.weight_elements()});
-  backend.prepare_conv2d(geometry, input, DType::kFloat32, true, true);
+  backend.convolutions().prepare_conv2d(geometry, input, DType::kFloat32, true, true);
   const Tensor own_grad_y = grad_y.tensor().sample_range(first, count);
   const Tensor own_x = x.tensor().sample_range(first, count);
-  backend.conv2d_forward(geometry, own_x, weight.floats(), nullptr, y.tensor());
-  backend.conv2d_backward_data(geometry, own_grad_y, weight.floats(), grad_x.tensor());
-  backend.conv2d_backward_weights(geometry, own_x, own_grad_y, grad_weight.floats(), nullptr);
+  backend.convolutions().conv2d_forward(geometry, own_x, weight.floats(), nullptr, y.tensor());
+  backend.convolutions().conv2d_backward_data(geometry, own_grad_y, weight.floats(),
+                                              grad_x.tensor());
+  backend.convolutions().conv2d_backward_weights(geometry, own_x, own_grad_y, grad_weight.floats(),
+                                                 nullptr);
   return {y.get(), grad_x.get(), grad_weight.get()};
 }
 

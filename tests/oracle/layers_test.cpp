@@ -151,12 +151,13 @@ TEST_CASE("cross entropy against PyTorch") {
     upload(*backend, logits, golden->floats(name + ".logits").data());
     backend->upload(label_tensor, labels.data());
     upload(*backend, Tensor(weight_memory.data(), Shape{1, shape.channels()}), weight.data());
-    backend->cross_entropy({.logits = logits,
-                            .labels = label_tensor,
-                            .class_weight = static_cast<const float*>(weight_memory.data()),
-                            .normalizer = normalizer,
-                            .grad_logits = Tensor(gradient.data(), shape),
-                            .loss = static_cast<double*>(loss_memory.data())});
+    backend->losses().cross_entropy(
+        {.logits = logits,
+         .labels = label_tensor,
+         .class_weight = static_cast<const float*>(weight_memory.data()),
+         .normalizer = normalizer,
+         .grad_logits = Tensor(gradient.data(), shape),
+         .loss = static_cast<double*>(loss_memory.data())});
     double loss = 0;
     backend->download(&loss, Tensor(loss_memory.data(), Shape{1, sizeof(double)}, DType::kUInt8));
     backend->synchronize();
@@ -180,7 +181,7 @@ TEST_CASE("mean squared error against PyTorch") {
     auto* loss = static_cast<double*>(memory[3].data());
     upload(*backend, output, golden->floats(name + ".output").data());
     upload(*backend, target, golden->floats(name + ".target").data());
-    backend->mean_squared_error(
+    backend->losses().mean_squared_error(
         {output, target, static_cast<double>(shape.elements()), gradient, loss});
     check_result(*golden, name + ".loss", {static_cast<float>(*loss)});
     check_result(*golden, name + ".grad_output", download(*backend, gradient));

@@ -35,13 +35,14 @@ TEST_CASE("AdamW equals PyTorch's over many steps") {
   for (std::size_t step = 0; step < rates.size(); ++step) {
     upload(*backend, tensor(grad), grads.data() + step * initial.size());
     const AdamW adamw{.beta1 = about["betas"][0], .beta2 = about["betas"][1], .eps = about["eps"]};
-    backend->optimizer_update({.grads = all_grads,
-                               .weights = all_weights,
-                               .state = {tensor(exp_avg).floats(), tensor(exp_avg_sq).floats()},
-                               .ranges = ranges,
-                               .lr = static_cast<float>(rates[step]),
-                               .optimizer = adamw,
-                               .updates = {.begun = static_cast<std::int64_t>(step) + 1}});
+    backend->optimizer().optimizer_update(
+        {.grads = all_grads,
+         .weights = all_weights,
+         .state = {tensor(exp_avg).floats(), tensor(exp_avg_sq).floats()},
+         .ranges = ranges,
+         .lr = static_cast<float>(rates[step]),
+         .optimizer = adamw,
+         .updates = {.begun = static_cast<std::int64_t>(step) + 1}});
   }
   check_result(*golden, "adamw.weight", download(*backend, tensor(weight)));
   check_result(*golden, "adamw.exp_avg", download(*backend, tensor(exp_avg)));
@@ -83,13 +84,14 @@ void check_rule(const Golden& golden, const std::string& name, const Optimizer& 
   for (std::size_t step = 0; step < rates.size(); ++step) {
     upload(*backend, tensor(grad), grads.data() + step * initial.size());
     if (clipping.norm > 0) {
-      backend->gradient_squares(shard, static_cast<double*>(squares.data()));
-      backend->clip_factor({{&of_all, 1}, clipping.norm, static_cast<float*>(factor.data())});
+      backend->optimizer().gradient_squares(shard, static_cast<double*>(squares.data()));
+      backend->optimizer().clip_factor(
+          {{&of_all, 1}, clipping.norm, static_cast<float*>(factor.data())});
       shard.clip = {0.0F, static_cast<const float*>(factor.data())};
     }
     shard.lr = static_cast<float>(rates[step]);
     shard.updates = {.begun = static_cast<std::int64_t>(step) + 1};
-    backend->optimizer_update(shard);
+    backend->optimizer().optimizer_update(shard);
   }
   check_result(golden, name + ".weight", download(*backend, tensor(weight)));
   for (std::size_t slot = 0; slot < slots.size(); ++slot) {

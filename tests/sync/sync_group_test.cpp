@@ -144,7 +144,8 @@ TEST_CASE("three threads of a user: one throws, and all leave within a second") 
     Rank& own = ranks[static_cast<std::size_t>(rank)];
     Communicator& communicator = group.at(rank);
     communicator.begin_step(number);
-    own.backend->batch_norm_moments({own.x.data(), Shape{kRows, kChannels}}, own.moments.data(), 1);
+    own.backend->norms().batch_norm_moments({own.x.data(), Shape{kRows, kChannels}},
+                                            own.moments.data(), 1);
     if (rank == 1 && number == 50) throw DataError("image 7 is damaged");
     BatchNormForward forward;
     forward.x = {own.x.data(), Shape{kRows, kChannels}};
@@ -152,7 +153,7 @@ TEST_CASE("three threads of a user: one throws, and all leave within a second") 
     forward.slots = communicator.all_show({"bn", Direction::kForward, 0, kChannels},
                                           {kRows, own.moments.data()});
     forward.saved = {own.saved.data()};
-    own.backend->batch_norm_forward(forward);
+    own.backend->norms().batch_norm_forward(forward);
     communicator.barrier("end of step");
     ++steps;
   };

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/device.h"
 #include "lockstep/core/shape.h"
 
 namespace lockstep {
@@ -122,6 +123,22 @@ struct Tensor {
   Tensor channel_range(std::int64_t begin, std::int64_t count) const;
   /// Samples [begin, begin + count). REQUIRES: they exist.
   Tensor sample_range(std::int64_t begin, std::int64_t count) const;
+};
+
+/// A number of an operation that may change while everything else stays, so that a recorded step
+/// can be replayed with other numbers: `value`, plus what lies at `memory` (device memory of the
+/// backend; null: nothing) when the operation runs.
+template <typename T>
+struct DeviceScalar {
+  // Implicit: operations take plain numbers, too.
+  DeviceScalar(T number) : value(number) {}  // NOLINT(google-explicit-constructor)
+  DeviceScalar(T number, const T* added) : value(number), memory(added) {}
+
+  /// On the device that owns the memory.
+  LOCKSTEP_HOST_DEVICE T get() const { return memory == nullptr ? value : value + *memory; }
+
+  T value;
+  const T* memory = nullptr;
 };
 
 }  // namespace lockstep

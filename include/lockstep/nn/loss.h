@@ -170,7 +170,7 @@ class LossOptionCheck {
 
 /// A loss of one's own whose elements each have a loss by themselves, of the output and the batch's
 /// target for it (Batch::targets): the mean over all elements. On CPU devices. `Formula`: as
-/// FormulaOf takes it (backend/operands.h),
+/// FormulaOf takes it (backend/losses.h),
 ///   LossElement operator()(float output, float target) const;
 /// which may also take the channel, std::int64_t. Called on several threads.
 template <typename Formula>

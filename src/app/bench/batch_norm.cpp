@@ -104,13 +104,13 @@ struct BatchNormCase {
   Tensor x, y, grad;  // the gradient is replaced in place
 };
 
-void forward_backward(Backend& backend, const BatchNormCase& c) {
+void forward_backward(NormOperations& norms, const BatchNormCase& c) {
   const AffineParameters affine{c.row(0), c.row(1)};
   float* moments = c.row(2);
   float* sums = c.row(2);
   const BatchNormSaved saved{c.row(4)};
   const StatSlot slot{c.shape.rows(), moments};
-  backend.batch_norm_moments(c.x, moments, 1);
+  norms.batch_norm_moments(c.x, moments, 1);
   BatchNormForward forward;
   forward.x = c.x;
   forward.y = c.y;
@@ -118,7 +118,7 @@ void forward_backward(Backend& backend, const BatchNormCase& c) {
   forward.slots = {&slot, 1};
   forward.relu = true;
   forward.saved = saved;
-  backend.batch_norm_forward(forward);
+  norms.batch_norm_forward(forward);
   BatchNormBackwardReduce reduce;
   reduce.x = c.x;
   reduce.grad_y = c.grad;
@@ -126,7 +126,7 @@ void forward_backward(Backend& backend, const BatchNormCase& c) {
   reduce.saved = saved;
   reduce.relu = true;
   reduce.sums = sums;
-  backend.batch_norm_backward_reduce(reduce);
+  norms.batch_norm_backward_reduce(reduce);
   BatchNormBackwardApply apply;
   apply.x = c.x;
   apply.grad_y = c.grad;
@@ -135,7 +135,7 @@ void forward_backward(Backend& backend, const BatchNormCase& c) {
   apply.relu = true;
   apply.slots = {&slot, 1};
   apply.grad_x = c.grad;
-  backend.batch_norm_backward_apply(apply);
+  norms.batch_norm_backward_apply(apply);
 }
 
 struct BatchNormTimes {
@@ -160,7 +160,7 @@ BatchNormTimes measure(Backend& backend, const Workload& workload, int iters) {
            }) /
            passes;
   };
-  const auto both_passes = [&] { forward_backward(backend, c); };
+  const auto both_passes = [&] { forward_backward(backend.norms(), c); };
   const auto copy_pass = [&] { copy_tensor(backend, c.x, c.y); };
   seconds_of_one(both_passes);
   seconds_of_one(copy_pass);

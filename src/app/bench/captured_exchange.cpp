@@ -74,7 +74,7 @@ class Chain {
     Communicator& communicator = communicators_.at(rank);
     for (int i = 0; i < exchanges_; ++i) {
       float* moments = own.moments + i % 2 * 2 * channels_;
-      own.backend->batch_norm_moments(own.x, moments, 1);
+      own.backend->norms().batch_norm_moments(own.x, moments, 1);
       const StatSlot local{kRows, moments};
       std::span<const StatSlot> slots(&local, 1);
       if (synchronized) {
@@ -85,7 +85,7 @@ class Chain {
       forward.y = own.y;
       forward.slots = slots;
       forward.saved = {own.saved};
-      own.backend->batch_norm_forward(forward);
+      own.backend->norms().batch_norm_forward(forward);
     }
     communicator.barrier("the end of the chain");
   }

@@ -57,21 +57,22 @@ Json step_json(const StepBench& bench, const BenchArguments& arguments) {
                        {"batch_norm_wait", percentiles_json(percentiles(bench.wait))},
                        {"gradient_exchange", percentiles_json(percentiles(bench.exchange))},
                        {"other", percentiles_json(percentiles(bench.other))}};
-  return {{"bench", "step"},
-          {"config", arguments.config.string()},
-          {"bn_mode", to_string(training.config.bn.mode)},
-          {"processes", training.replicas->rank_layout().processes()},
-          {"devices", training.replicas->size()},
-          {"device", to_string(training.devices.front())},
-          {"global_batch", training.batch.count()},
-          {"size", {training.size.height, training.size.width}},
-          {"parameters", training.replicas->parameter_count()},
-          {"ms_per_step", percentiles_json(percentiles(bench.step))},
-          {"images_per_second", bench.images_per_second()},
-          {"phases_ms", phases},
-          {"bytes_given_per_step", bench.bytes_given},
-          {"convolutions", training.replicas->replica(0).backend().conv2d_algorithms()},
-          {"peak_memory_bytes", peak_memory_bytes()}};
+  return {
+      {"bench", "step"},
+      {"config", arguments.config.string()},
+      {"bn_mode", to_string(training.config.bn.mode)},
+      {"processes", training.replicas->rank_layout().processes()},
+      {"devices", training.replicas->size()},
+      {"device", to_string(training.devices.front())},
+      {"global_batch", training.batch.count()},
+      {"size", {training.size.height, training.size.width}},
+      {"parameters", training.replicas->parameter_count()},
+      {"ms_per_step", percentiles_json(percentiles(bench.step))},
+      {"images_per_second", bench.images_per_second()},
+      {"phases_ms", phases},
+      {"bytes_given_per_step", bench.bytes_given},
+      {"convolutions", training.replicas->replica(0).backend().convolutions().conv2d_algorithms()},
+      {"peak_memory_bytes", peak_memory_bytes()}};
 }
 
 void print_table(const StepBench& bench) {

@@ -1,6 +1,7 @@
 #include <limits>
 
-#include "lockstep/backend/operands.h"
+#include "lockstep/backend/convolutions.h"
+#include "lockstep/backend/pooling.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {

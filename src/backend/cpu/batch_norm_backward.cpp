@@ -4,8 +4,8 @@
 //   dx = gamma * invstd * (dy' - sum(dy') / N - (x - mu) * invstd^2 * sum(dy' * (x - mu)) / N).
 
 #include "backend/cpu/batch_norm_kernels.h"
-#include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/masked_gradient.h"
+#include "backend/cpu/operations.h"
 #include "backend/cpu/parallel_for.h"
 #include "backend/moments.h"
 #include "backend/operand_checks.h"
@@ -159,7 +159,7 @@ void add_affine(const BatchNormBackwardReduce& a, std::int64_t channels, const f
 
 }  // namespace
 
-void CpuBackend::batch_norm_backward_reduce(const BatchNormBackwardReduce& a) {
+void CpuNorms::batch_norm_backward_reduce(const BatchNormBackwardReduce& a) {
   check_same_shape("batch_norm_backward_reduce", {&a.x, &a.grad_y, &a.y});
   check_fp32("batch_norm_backward_reduce", {&a.x, &a.grad_y, &a.y});
   const std::int64_t channels = a.x.shape.channels();
@@ -169,7 +169,7 @@ void CpuBackend::batch_norm_backward_reduce(const BatchNormBackwardReduce& a) {
   const std::size_t scale_bytes = ChannelScale::bytes(channels, k);
   const std::int64_t affine_size = 2 * channels;
   const std::int64_t affine_floats = (a.parts + image_tree_nodes(a.parts)) * affine_size;
-  auto* memory = static_cast<std::byte*>(scratch(
+  auto* memory = static_cast<std::byte*>(cpu_.scratch(
       reduction_bytes + scale_bytes + static_cast<std::size_t>(affine_floats) * sizeof(float)));
   const ReductionScratch work(memory, blocks, channels, k);
   const ChannelScale scale(memory + reduction_bytes, a.saved.data, a.saved.data + channels,
@@ -178,14 +178,14 @@ void CpuBackend::batch_norm_backward_reduce(const BatchNormBackwardReduce& a) {
   const MaskedGradient gradient{a.x, a.grad_y, a.y, scale};
   const auto kernel = choose_mask(a.relu, a.y, block_sums<Mask::kNone>, block_sums<Mask::kFromX>,
                                   block_sums<Mask::kFromY>);
-  parallel_for(blocks.count, blocks.block_rows * channels, threads_,
+  parallel_for(blocks.count, blocks.block_rows * channels, cpu_.threads(),
                [&](std::int64_t first, std::int64_t last) {
                  for (std::int64_t b = first; b < last; ++b) {
                    kernel(gradient, blocks.begin(b), blocks.end(b), k, work.run(b),
                           work.partial(b));
                  }
                });
-  parallel_for(a.parts, blocks.per_part * affine_size, threads_,
+  parallel_for(a.parts, blocks.per_part * affine_size, cpu_.threads(),
                [&](std::int64_t first, std::int64_t last) {
                  for (std::int64_t part = first; part < last; ++part) {
                    finish_part(a, blocks, part, channels, work, affine + part * affine_size);
@@ -194,14 +194,14 @@ void CpuBackend::batch_norm_backward_reduce(const BatchNormBackwardReduce& a) {
   add_affine(a, channels, affine, affine + a.parts * affine_size);
 }
 
-void CpuBackend::batch_norm_backward_apply(const BatchNormBackwardApply& a) {
+void CpuNorms::batch_norm_backward_apply(const BatchNormBackwardApply& a) {
   const auto activations = {&a.x, &a.grad_y, &a.y, &a.grad_x, &a.grad_residual};
   check_same_shape("batch_norm_backward_apply", activations);
   check_fp32("batch_norm_backward_apply", activations);
   if (a.x.shape.rows() == 0) return;
   const std::int64_t channels = a.x.shape.channels();
   auto* memory =
-      static_cast<float*>(scratch(5 * static_cast<std::size_t>(channels) * sizeof(float)));
+      static_cast<float*>(cpu_.scratch(5 * static_cast<std::size_t>(channels) * sizeof(float)));
   float* mean_gradient = memory + 3 * channels;
   float* projection = mean_gradient + channels;
   merge_gradient_sums(a, channels, mean_gradient);
@@ -212,7 +212,7 @@ void CpuBackend::batch_norm_backward_apply(const BatchNormBackwardApply& a) {
   const auto kernel =
       choose_mask(a.relu, a.y, input_gradient_rows<Mask::kNone>, input_gradient_rows<Mask::kFromX>,
                   input_gradient_rows<Mask::kFromY>);
-  parallel_for(a.x.shape.rows(), channels, threads_,
+  parallel_for(a.x.shape.rows(), channels, cpu_.threads(),
                [&](std::int64_t begin, std::int64_t end) { kernel(work, begin, end); });
 }
 

@@ -1,7 +1,7 @@
 // Moments and normalisation. Two passes over memory: one reads x, one reads x and writes y.
 
 #include "backend/cpu/batch_norm_kernels.h"
-#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/operations.h"
 #include "backend/cpu/parallel_for.h"
 #include "backend/cpu/prefetch.h"
 #include "backend/cpu/stream_store.h"
@@ -206,21 +206,21 @@ NormalizeRows normalize_rows_of(const Normalization& n) {
   return choose(static_cast<bool>(n.residual), n.relu);
 }
 
-void CpuBackend::batch_norm_moments(const Tensor& x, float* slots, std::int64_t parts) {
+void CpuNorms::batch_norm_moments(const Tensor& x, float* slots, std::int64_t parts) {
   check_fp32("batch_norm_moments", {&x});
   const std::int64_t channels = x.shape.channels();
   const RowBlocks blocks(x.shape.rows(), parts);
   const std::int64_t k = rows_per_pass(channels);
-  const ReductionScratch work(scratch(ReductionScratch::bytes(blocks, channels, k)), blocks,
+  const ReductionScratch work(cpu_.scratch(ReductionScratch::bytes(blocks, channels, k)), blocks,
                               channels, k);
-  parallel_for(blocks.count, blocks.block_rows * channels, threads_,
+  parallel_for(blocks.count, blocks.block_rows * channels, cpu_.threads(),
                [&](std::int64_t first, std::int64_t last) {
                  for (std::int64_t b = first; b < last; ++b) {
                    block_moments(x, blocks.begin(b), blocks.end(b), k, work.run(b),
                                  work.partial(b));
                  }
                });
-  parallel_for(parts, blocks.per_part * kMergeWork * channels, threads_,
+  parallel_for(parts, blocks.per_part * kMergeWork * channels, cpu_.threads(),
                [&](std::int64_t first, std::int64_t last) {
                  for (std::int64_t part = first; part < last; ++part) {
                    merge_blocks(blocks, part, channels, work, slots + part * 2 * channels);
@@ -228,7 +228,7 @@ void CpuBackend::batch_norm_moments(const Tensor& x, float* slots, std::int64_t 
                });
 }
 
-void CpuBackend::batch_norm_forward(const BatchNormForward& a) {
+void CpuNorms::batch_norm_forward(const BatchNormForward& a) {
   const std::int64_t channels = a.x.shape.channels();
   const std::int64_t count = total_count(a.slots);
   if (count == 0 && a.x.shape.rows() == 0) return;
@@ -236,14 +236,15 @@ void CpuBackend::batch_norm_forward(const BatchNormForward& a) {
     LOCKSTEP_CHECK(count >= 2, "batch_norm_forward: training needs at least 2 rows, got ", count);
     finish_statistics(a, channels);
   }
-  const ChannelScale scale(scratch(ChannelScale::bytes(channels)), a.saved.data,
+  const ChannelScale scale(cpu_.scratch(ChannelScale::bytes(channels)), a.saved.data,
                            a.saved.data + channels, a.affine, channels);
-  normalize_tensor({a.x, a.residual, a.y, scale, a.relu}, threads_);
+  normalize_tensor({a.x, a.residual, a.y, scale, a.relu}, cpu_.threads());
 }
 
-void CpuBackend::batch_norm_inference(const BatchNormInference& a) {
+void CpuNorms::batch_norm_inference(const BatchNormInference& a) {
   const std::int64_t channels = a.x.shape.channels();
-  normalize_tensor(normalization_of(a, scratch(normalization_bytes(channels))), threads_);
+  normalize_tensor(normalization_of(a, cpu_.scratch(normalization_bytes(channels))),
+                   cpu_.threads());
 }
 
 std::size_t normalization_bytes(std::int64_t channels) {

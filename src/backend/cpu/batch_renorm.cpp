@@ -1,14 +1,14 @@
 // Batch Renormalization's correction: a few numbers per channel.
 
-#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/operations.h"
 #include "backend/formulas.h"
 #include "backend/moments.h"
 
 namespace lockstep {
 
-void CpuBackend::batch_renorm_correction(const BatchRenormCorrection& a) {
+void CpuNorms::batch_renorm_correction(const BatchRenormCorrection& a) {
   const auto bytes = 2 * static_cast<std::size_t>(a.channels) * sizeof(float);
-  auto* merged = static_cast<float*>(scratch(bytes));
+  auto* merged = static_cast<float*>(cpu_.scratch(bytes));
   const std::int64_t count = merge_moments(a.slots, a.channels, merged);
   LOCKSTEP_CHECK(count > 0, "batch_renorm_correction: the slots count no rows");
   for (std::int64_t c = 0; c < a.channels; ++c) {
@@ -16,7 +16,7 @@ void CpuBackend::batch_renorm_correction(const BatchRenormCorrection& a) {
   }
 }
 
-void CpuBackend::batch_renorm_gradient(const BatchRenormGradient& a) {
+void CpuNorms::batch_renorm_gradient(const BatchRenormGradient& a) {
   for (std::int64_t c = 0; c < a.channels; ++c) add_corrected_gradient(a, c);
 }
 

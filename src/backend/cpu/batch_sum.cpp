@@ -1,8 +1,8 @@
-// Sums over the samples of a batch and over the slots that hold them.
+// Sums over the samples of a batch, over the slots that hold them, and what a step adds up.
 
 #include <algorithm>
 
-#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/operations.h"
 #include "backend/cpu/parallel_for.h"
 #include "backend/formulas.h"
 #include "backend/operand_checks.h"
@@ -33,10 +33,10 @@ void sum_row(const Tensor& x, std::int64_t row, float* slot, std::int64_t elemen
 
 }  // namespace
 
-void CpuBackend::sum_over_batch(const Tensor& x, float* slot) {
+void CpuSums::sum_over_batch(const Tensor& x, float* slot) {
   check_fp32("sum_over_batch", {&x});
   const std::int64_t rows = x.shape.rows_per_sample(), channels = x.shape.channels();
-  parallel_for(rows, channels * std::max<std::int64_t>(1, x.shape.batch()), threads_,
+  parallel_for(rows, channels * std::max<std::int64_t>(1, x.shape.batch()), cpu_.threads(),
                [&](std::int64_t begin, std::int64_t end) {
                  for (std::int64_t row = begin; row < end; ++row) {
                    sum_row(x, row, slot + row * channels, rows * channels);
@@ -44,14 +44,15 @@ void CpuBackend::sum_over_batch(const Tensor& x, float* slot) {
                });
 }
 
-void CpuBackend::broadcast_sum(std::span<const StatSlot> slots, const Tensor& y, bool accumulate) {
+void CpuSums::broadcast_sum(std::span<const StatSlot> slots, const Tensor& y, bool accumulate) {
   if (y.shape.elements() == 0) return;
   check_fp32("broadcast_sum", {&y});
   const std::int64_t rows = y.shape.rows_per_sample(), channels = y.shape.channels();
   const std::int64_t elements = rows * channels;
-  auto* sums = static_cast<float*>(scratch(static_cast<std::size_t>(elements) * sizeof(float)));
+  auto* sums =
+      static_cast<float*>(cpu_.scratch(static_cast<std::size_t>(elements) * sizeof(float)));
   const auto slots_in_all = static_cast<std::int64_t>(slots.size());
-  parallel_for(elements, slots_in_all, threads_, [&](std::int64_t begin, std::int64_t end) {
+  parallel_for(elements, slots_in_all, cpu_.threads(), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       double sum = 0;
       for (const StatSlot& slot : slots) {
@@ -62,7 +63,7 @@ void CpuBackend::broadcast_sum(std::span<const StatSlot> slots, const Tensor& y,
       sums[i] = static_cast<float>(sum);
     }
   });
-  parallel_for(y.shape.rows(), channels, threads_, [&](std::int64_t begin, std::int64_t end) {
+  parallel_for(y.shape.rows(), channels, cpu_.threads(), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
       float* target = y.floats() + row * y.row_stride;
       const float* sum = sums + row % rows * channels;
@@ -73,7 +74,7 @@ void CpuBackend::broadcast_sum(std::span<const StatSlot> slots, const Tensor& y,
   });
 }
 
-void CpuBackend::sum_over_images(const Tensor& x, float* sum) {
+void CpuSums::sum_over_images(const Tensor& x, float* sum) {
   check_fp32("sum_over_images", {&x});
   LOCKSTEP_CHECK(x.dense(), "sum_over_images: expected a dense tensor, got row stride ",
                  x.row_stride, " for ", to_string(x.shape));
@@ -90,6 +91,10 @@ void CpuBackend::sum_over_images(const Tensor& x, float* sum) {
     }
     add_values(finish_image_tree(images, count, nodes, kBlock), count, sum + begin);
   }
+}
+
+void CpuSums::reset_sums(double* sums, int count) {
+  std::transform(sums, sums + count, sums, reset_sum);
 }
 
 }  // namespace lockstep

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/map.h"
+#include "backend/cpu/operations.h"
 #include "backend/operand_checks.h"
 
 namespace lockstep {
@@ -79,34 +79,36 @@ void sum_to_row(const F& f, const Tensor& a, const Tensor& grad_y, std::int64_t 
 
 }  // namespace
 
-void CpuBackend::binary_forward(BinaryKind kind, const Tensor& a, const Tensor& b,
-                                const Tensor& y) {
+void CpuActivations::binary_forward(BinaryKind kind, const Tensor& a, const Tensor& b,
+                                    const Tensor& y) {
   check_same_shape("binary_forward", {&a, &y});
   check_fp32("binary_forward", {&a, &b, &y});
-  with_binary(kind,
-              [&](const auto& f) { map_repeated("binary_forward", f, y, false, threads_, a, b); });
+  with_binary(kind, [&](const auto& f) {
+    map_repeated("binary_forward", f, y, false, cpu_.threads(), a, b);
+  });
 }
 
-void CpuBackend::binary_backward_left(BinaryKind kind, const Tensor& a, const Tensor& b,
-                                      const Tensor& grad_y, const Tensor& grad_a, bool accumulate) {
+void CpuActivations::binary_backward_left(BinaryKind kind, const Tensor& a, const Tensor& b,
+                                          const Tensor& grad_y, const Tensor& grad_a,
+                                          bool accumulate) {
   check_same_shape("binary_backward_left", {&a, &grad_y, &grad_a});
   check_fp32("binary_backward_left", {&a, &b, &grad_y, &grad_a});
   with_binary(kind, [&](const auto& f) {
-    map_repeated("binary_backward_left", LeftGradient{f}, grad_a, accumulate, threads_, a, b,
+    map_repeated("binary_backward_left", LeftGradient{f}, grad_a, accumulate, cpu_.threads(), a, b,
                  grad_y);
   });
 }
 
-void CpuBackend::binary_backward_right(BinaryKind kind, const Tensor& a, const Tensor& grad_y,
-                                       const Tensor& grad_b, bool accumulate) {
+void CpuActivations::binary_backward_right(BinaryKind kind, const Tensor& a, const Tensor& grad_y,
+                                           const Tensor& grad_b, bool accumulate) {
   check_same_shape("binary_backward_right", {&a, &grad_y});
   check_fp32("binary_backward_right", {&a, &grad_y, &grad_b});
   const std::int64_t each = rows_of_gradient("binary_backward_right", a.shape, grad_b.shape);
   if (a.shape.elements() == 0) return;
   with_binary(kind, [&](const auto& function) {
     const RightGradient f{function};
-    if (grad_b.shape == a.shape) return map(f, grad_b, accumulate, threads_, a, grad_y);
-    parallel_for(grad_b.shape.rows(), each * a.shape.channels(), threads_,
+    if (grad_b.shape == a.shape) return map(f, grad_b, accumulate, cpu_.threads(), a, grad_y);
+    parallel_for(grad_b.shape.rows(), each * a.shape.channels(), cpu_.threads(),
                  [&](std::int64_t begin, std::int64_t end) {
                    for (std::int64_t row = begin; row < end; ++row) {
                      sum_to_row(f, a, grad_y, row, each, grad_b, accumulate);

@@ -5,7 +5,7 @@
 
 #include "backend/cpu/batch_norm_kernels.h"
 #include "backend/cpu/convolution.h"
-#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/operations.h"
 #include "backend/cpu/parallel_for.h"
 #include "backend/operand_checks.h"
 #include "core/image_tree.h"
@@ -75,8 +75,13 @@ struct ColumnSums {
 
 }  // namespace
 
-void CpuBackend::prepare_conv2d(const ConvGeometry& geometry, const Shape& input, DType dtype,
-                                bool backward, bool grad_input) {
+CpuConvolutions::CpuConvolutions(CpuContext& cpu)
+    : cpu_(cpu), cache_(std::make_unique<ConvCache>()) {}
+
+CpuConvolutions::~CpuConvolutions() = default;
+
+void CpuConvolutions::prepare_conv2d(const ConvGeometry& geometry, const Shape& input, DType dtype,
+                                     bool backward, bool grad_input) {
   LOCKSTEP_CHECK(dtype == DType::kFloat32, "conv2d: the CPU expects activations in fp32, got ",
                  to_string(dtype), "; only GPUs compute on bf16 and fp16");
   if (input.batch() == 0) return;
@@ -85,43 +90,44 @@ void CpuBackend::prepare_conv2d(const ConvGeometry& geometry, const Shape& input
   if (backward && grad_input) passes.push_back(ConvPass::kBackwardData);
   for (const ConvPass pass : passes) {
     std::size_t bytes =
-        conv_cache_->get(geometry, input, pass, threads_).scratch_bytes(pass, false);
+        cache_->get(geometry, input, pass, cpu_.threads()).scratch_bytes(pass, false);
     if (!backward) bytes += normalization_bytes(geometry.out_channels);  // conv2d_inference
-    scratch(bytes);
+    cpu_.scratch(bytes);
   }
-  if (backward) scratch(ColumnSums(geometry.output_shape(input)).bytes());
+  if (backward) cpu_.scratch(ColumnSums(geometry.output_shape(input)).bytes());
 }
 
-void CpuBackend::conv2d_forward(const ConvGeometry& geometry, const Tensor& x, const float* weight,
-                                const float* bias, const Tensor& y) {
+void CpuConvolutions::conv2d_forward(const ConvGeometry& geometry, const Tensor& x,
+                                     const float* weight, const float* bias, const Tensor& y) {
   if (x.shape.batch() == 0) return;
   check_operands(geometry, x, y);
   constexpr auto kPass = ConvPass::kForward;
-  Convolution& convolution = conv_cache_->get(geometry, x.shape, kPass, threads_);
+  Convolution& convolution = cache_->get(geometry, x.shape, kPass, cpu_.threads());
   const bool strided = !x.dense() || !y.dense();
-  convolution.forward(x, weight, bias, y, scratch(convolution.scratch_bytes(kPass, strided)));
+  convolution.forward(x, weight, bias, y, cpu_.scratch(convolution.scratch_bytes(kPass, strided)));
 }
 
 // Where whole images come out of the convolution it would be as good as a pass of its own.
-bool CpuBackend::normalizes_in_convolution(const ConvGeometry& geometry, const Shape& input) const {
+bool CpuConvolutions::normalizes_in_convolution(const ConvGeometry& geometry,
+                                                const Shape& input) const {
   return input.batch() > 0 &&
          choose_conv_engine(geometry, input, ConvPass::kForward) != ConvEngine::kOneDnn;
 }
 
-void CpuBackend::conv2d_inference(const ConvGeometry& geometry, const Tensor& x,
-                                  const float* weight, const float* bias,
-                                  const BatchNormInference& normalization) {
+void CpuConvolutions::conv2d_inference(const ConvGeometry& geometry, const Tensor& x,
+                                       const float* weight, const float* bias,
+                                       const BatchNormInference& normalization) {
   if (x.shape.batch() == 0) return;
   const Tensor& y = normalization.y;
   check_operands(geometry, x, y);
   check_same_shape("conv2d_inference", {&y, &normalization.residual});
   check_fp32("conv2d_inference", {&normalization.residual});
   constexpr auto kPass = ConvPass::kForward;
-  Convolution& convolution = conv_cache_->get(geometry, x.shape, kPass, threads_);
+  Convolution& convolution = cache_->get(geometry, x.shape, kPass, cpu_.threads());
   const bool strided = !x.dense() || !y.dense();
   const std::size_t scales = normalization_bytes(y.shape.channels());
   auto* memory =
-      static_cast<std::byte*>(scratch(scales + convolution.scratch_bytes(kPass, strided)));
+      static_cast<std::byte*>(cpu_.scratch(scales + convolution.scratch_bytes(kPass, strided)));
   Normalization n = normalization_of(normalization, memory);
   n.x = y;
   const NormalizeRows rows = normalize_rows_of(n);
@@ -129,30 +135,30 @@ void CpuBackend::conv2d_inference(const ConvGeometry& geometry, const Tensor& x,
                       [&](std::int64_t begin, std::int64_t end) { rows(n, begin, end); });
 }
 
-void CpuBackend::conv2d_backward_data(const ConvGeometry& geometry, const Tensor& grad_y,
-                                      const float* weight, const Tensor& grad_x) {
+void CpuConvolutions::conv2d_backward_data(const ConvGeometry& geometry, const Tensor& grad_y,
+                                           const float* weight, const Tensor& grad_x) {
   if (grad_x.shape.batch() == 0) return;
   check_operands(geometry, grad_x, grad_y);
   constexpr auto kPass = ConvPass::kBackwardData;
-  Convolution& convolution = conv_cache_->get(geometry, grad_x.shape, kPass, threads_);
+  Convolution& convolution = cache_->get(geometry, grad_x.shape, kPass, cpu_.threads());
   const bool strided = !grad_y.dense() || !grad_x.dense();
   convolution.backward_data(grad_y, weight, grad_x,
-                            scratch(convolution.scratch_bytes(kPass, strided)));
+                            cpu_.scratch(convolution.scratch_bytes(kPass, strided)));
 }
 
-void CpuBackend::conv2d_backward_weights(const ConvGeometry& geometry, const Tensor& x,
-                                         const Tensor& grad_y, float* grad_weight,
-                                         float* grad_bias) {
+void CpuConvolutions::conv2d_backward_weights(const ConvGeometry& geometry, const Tensor& x,
+                                              const Tensor& grad_y, float* grad_weight,
+                                              float* grad_bias) {
   if (x.shape.batch() == 0) return;
   check_operands(geometry, x, grad_y);
   constexpr auto kPass = ConvPass::kBackwardWeights;
-  Convolution& convolution = conv_cache_->get(geometry, x.shape, kPass, threads_);
+  Convolution& convolution = cache_->get(geometry, x.shape, kPass, cpu_.threads());
   const bool strided = !x.dense() || !grad_y.dense();
   convolution.backward_weights(x, grad_y, grad_weight,
-                               scratch(convolution.scratch_bytes(kPass, strided)));
+                               cpu_.scratch(convolution.scratch_bytes(kPass, strided)));
   if (grad_bias == nullptr) return;
   const ColumnSums sums(grad_y.shape);
-  sums.add(grad_y, grad_bias, scratch(sums.bytes()), threads_);
+  sums.add(grad_y, grad_bias, cpu_.scratch(sums.bytes()), cpu_.threads());
 }
 
 }  // namespace lockstep

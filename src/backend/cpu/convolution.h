@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "backend/cpu/convolution_choice.h"
-#include "lockstep/backend/operands.h"
+#include "lockstep/backend/convolutions.h"
 #include "lockstep/core/tensor.h"
 
 namespace lockstep {

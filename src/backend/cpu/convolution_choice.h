@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/backend/operands.h"
+#include "lockstep/backend/convolutions.h"
 
 namespace lockstep {
 

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <new>
 
-#include "backend/cpu/convolution.h"
+#include "backend/cpu/map.h"
 #include "backend/cpu/parallel_for.h"
 #include "backend/operand_checks.h"
 
@@ -42,20 +42,26 @@ void fill_elements(const Tensor& tensor, T value, int threads) {
                       [&](const auto& at, auto count) { std::fill_n(data + at[0], count, value); });
 }
 
+void copy_elements(const Tensor& source, const Tensor& destination, int threads) {
+  const auto size = static_cast<std::int64_t>(size_of(source.dtype));
+  const auto* from = static_cast<const std::byte*>(source.data);
+  auto* to = static_cast<std::byte*>(destination.data);
+  for_each_stretch<2>(source.shape, {source.row_stride, destination.row_stride}, threads,
+                      [&](const auto& at, std::int64_t count) {
+                        std::memcpy(to + at[1] * size, from + at[0] * size,
+                                    static_cast<std::size_t>(count * size));
+                      });
+}
+
 }  // namespace
 
-CpuBackend::CpuBackend(const Device& device, int threads)
-    : device_(device),
-      threads_(threads),
-      allocated_(std::make_shared<AllocationCount>()),
-      conv_cache_(std::make_unique<ConvCache>()) {
+CpuContext::CpuContext(const Device& device, int threads)
+    : device_(device), threads_(threads), allocated_(std::make_shared<AllocationCount>()) {
   LOCKSTEP_CHECK(device.kind == DeviceKind::kCpu, "expected a CPU device, got ", to_string(device));
   omp_set_num_threads(threads);  // of the calling thread; oneDNN asks OpenMP how many it may use
 }
 
-CpuBackend::~CpuBackend() = default;
-
-Storage CpuBackend::allocate(std::size_t bytes) {
+Storage CpuContext::allocate(std::size_t bytes) {
   const std::size_t rounded =
       std::max(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
   void* data = allocate_aligned(rounded);
@@ -69,7 +75,7 @@ Storage CpuBackend::allocate(std::size_t bytes) {
   });
 }
 
-void* CpuBackend::scratch(std::size_t bytes) {
+void* CpuContext::scratch(std::size_t bytes) {
   if (bytes > scratch_.bytes()) {
     scratch_ = Storage();  // gives the old block back first
     scratch_ = allocate(bytes);
@@ -94,16 +100,25 @@ void CpuBackend::download(void* destination, const Tensor& source) {
 void CpuBackend::fill(const Tensor& tensor, float value) {
   switch (tensor.dtype) {
     case DType::kFloat32:
-      return fill_elements(tensor, value, threads_);
+      return fill_elements(tensor, value, cpu_.threads());
     case DType::kBFloat16:
-      return fill_elements(tensor, to_bfloat16(value), threads_);
+      return fill_elements(tensor, to_bfloat16(value), cpu_.threads());
     case DType::kFloat16:
       throw Error("fp16 tensors live on GPUs only; the CPU has fp32 and bf16");
     case DType::kUInt8:
-      return fill_elements(tensor, static_cast<std::uint8_t>(value), threads_);
+      return fill_elements(tensor, static_cast<std::uint8_t>(value), cpu_.threads());
     case DType::kUInt16:
-      return fill_elements(tensor, static_cast<std::uint16_t>(value), threads_);
+      return fill_elements(tensor, static_cast<std::uint16_t>(value), cpu_.threads());
   }
+}
+
+void CpuBackend::copy(const Tensor& source, const Tensor& destination, bool accumulate) {
+  check_same_shape("copy", {&source, &destination});
+  if (source.dtype == destination.dtype && !accumulate) {
+    return copy_elements(source, destination, cpu_.threads());
+  }
+  check_fp32("copy that converts or accumulates", {&source, &destination});
+  map(Identity(), destination, true, cpu_.threads(), source);
 }
 
 }  // namespace lockstep

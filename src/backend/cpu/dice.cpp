@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/operations.h"
 #include "backend/cpu/parallel_for.h"
 #include "backend/cpu/pixel_lanes.h"
 #include "backend/formulas.h"
@@ -113,7 +113,7 @@ void write_gradient(const DiceLosses& a, const DiceGradient& set, float share, s
 
 }  // namespace
 
-void CpuBackend::dice_sums(const DiceSums& arguments) {
+void CpuLosses::dice_sums(const DiceSums& arguments) {
   const Shape& shape = arguments.logits.shape;
   if (shape.rows() == 0) return;
   check_labels(shape, arguments.labels);
@@ -121,10 +121,10 @@ void CpuBackend::dice_sums(const DiceSums& arguments) {
   const std::int64_t classes = shape.channels(), image = shape.rows_per_sample();
   const std::int64_t per_image = (image + kTaskRows - 1) / kTaskRows;
   const std::int64_t tasks = shape.batch() * per_image;
-  auto* sums =
-      static_cast<double*>(scratch(static_cast<std::size_t>(tasks * 3 * classes) * sizeof(double)));
+  auto* sums = static_cast<double*>(
+      cpu_.scratch(static_cast<std::size_t>(tasks * 3 * classes) * sizeof(double)));
   std::fill(sums, sums + tasks * 3 * classes, 0.0);
-  parallel_for(tasks, std::min(kTaskRows, image) * classes, threads_,
+  parallel_for(tasks, std::min(kTaskRows, image) * classes, cpu_.threads(),
                [&](std::int64_t begin, std::int64_t end) {
                  for (std::int64_t t = begin; t < end; ++t) {
                    const std::int64_t first = t / per_image * image;
@@ -143,7 +143,7 @@ void CpuBackend::dice_sums(const DiceSums& arguments) {
   }
 }
 
-void CpuBackend::dice_losses(const DiceLosses& arguments) {
+void CpuLosses::dice_losses(const DiceLosses& arguments) {
   const Shape& shape = arguments.logits.shape;
   if (shape.rows() == 0) return;
   check_labels(shape, arguments.labels);
@@ -152,7 +152,7 @@ void CpuBackend::dice_losses(const DiceLosses& arguments) {
   const double normalizer = arguments.normalizer.get();
   const bool whole = arguments.sums.shape.batch() == 1;
   auto* slopes =
-      static_cast<float*>(scratch(static_cast<std::size_t>(2 * classes) * sizeof(float)));
+      static_cast<float*>(cpu_.scratch(static_cast<std::size_t>(2 * classes) * sizeof(float)));
   const DiceGradient set{slopes, slopes + classes};
   for (std::int64_t n = 0; n < shape.batch(); ++n) {
     const float* sums = arguments.sums.floats() + (whole ? 0 : n * (3 * classes + 1));
@@ -166,7 +166,7 @@ void CpuBackend::dice_losses(const DiceLosses& arguments) {
     const float slope = arguments.grad_scale.get() *
                         static_cast<float>(share * static_cast<double>(sums[3 * classes]));
     const std::int64_t groups = (image + vec::kLanes - 1) / vec::kLanes;
-    parallel_for(groups, vec::kLanes * classes, threads_,
+    parallel_for(groups, vec::kLanes * classes, cpu_.threads(),
                  [&](std::int64_t begin, std::int64_t end) {
                    write_gradient(arguments, set, slope, n * image + begin * vec::kLanes,
                                   n * image + std::min(image, end * vec::kLanes));

@@ -21,10 +21,10 @@ ElementRows rows_of(const ElementLosses& a, float share, std::int64_t begin, std
 
 }  // namespace
 
-void CpuBackend::element_losses(const ElementLosses& arguments) {
+void CpuLosses::element_losses(const ElementLosses& arguments) {
   if (arguments.output.shape.elements() == 0) return;
   const float share = mean_share(arguments.normalizer.get(), arguments.grad_scale.get());
-  add_mean_loss("element_losses", arguments, share, threads_, *this,
+  add_mean_loss("element_losses", arguments, share, cpu_,
                 [&](float of_image, std::int64_t begin, std::int64_t end) {
                   return arguments.formula->sum(rows_of(arguments, of_image, begin, end));
                 });

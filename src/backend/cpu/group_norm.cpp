@@ -3,8 +3,8 @@
 //   dx = gamma * invstd * dy' - invstd * sum(gamma * dy') / M
 //        - (x - mu) * invstd^3 * sum(gamma * dy' * (x - mu)) / M.
 
-#include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/masked_gradient.h"
+#include "backend/cpu/operations.h"
 #include "backend/cpu/parallel_for.h"
 #include "backend/operand_checks.h"
 
@@ -60,13 +60,13 @@ void spread_group_gradients(const GroupNormBackwardApply& a, float* terms) {
 
 }  // namespace
 
-void CpuBackend::group_moments(const GroupMoments& a) {
+void CpuNorms::group_moments(const GroupMoments& a) {
   check_groups("group_moments", a.channels, a.groups);
   if (a.rows == 0) return;
   for (std::int64_t group = 0; group < a.groups; ++group) join_group(a, group);
 }
 
-void CpuBackend::group_norm_backward_apply(const GroupNormBackwardApply& a) {
+void CpuNorms::group_norm_backward_apply(const GroupNormBackwardApply& a) {
   const auto activations = {&a.x, &a.grad_y, &a.y, &a.grad_x, &a.grad_residual};
   check_same_shape("group_norm_backward_apply", activations);
   check_fp32("group_norm_backward_apply", activations);
@@ -74,7 +74,7 @@ void CpuBackend::group_norm_backward_apply(const GroupNormBackwardApply& a) {
   check_groups("group_norm_backward_apply", channels, a.groups);
   if (a.x.shape.rows() == 0) return;
   auto* memory =
-      static_cast<float*>(scratch(5 * static_cast<std::size_t>(channels) * sizeof(float)));
+      static_cast<float*>(cpu_.scratch(5 * static_cast<std::size_t>(channels) * sizeof(float)));
   float* terms = memory + 3 * channels;
   spread_group_gradients(a, terms);
   const ChannelScale scale(memory, a.saved.data, a.saved.data + channels, a.affine, channels);
@@ -84,7 +84,7 @@ void CpuBackend::group_norm_backward_apply(const GroupNormBackwardApply& a) {
   const auto kernel =
       choose_mask(a.relu, a.y, group_gradient_rows<Mask::kNone>, group_gradient_rows<Mask::kFromX>,
                   group_gradient_rows<Mask::kFromY>);
-  parallel_for(a.x.shape.rows(), channels, threads_,
+  parallel_for(a.x.shape.rows(), channels, cpu_.threads(),
                [&](std::int64_t begin, std::int64_t end) { kernel(work, begin, end); });
 }
 

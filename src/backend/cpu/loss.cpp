@@ -6,7 +6,7 @@
 #include <limits>
 #include <numeric>
 
-#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/operations.h"
 #include "backend/cpu/parallel_for.h"
 #include "backend/cpu/pixel_lanes.h"
 #include "backend/formulas.h"
@@ -257,17 +257,17 @@ int largest_of(const float* logits, std::int64_t classes) {
 
 }  // namespace
 
-void CpuBackend::cross_entropy(const CrossEntropy& arguments) {
+void CpuLosses::cross_entropy(const CrossEntropy& arguments) {
   const std::int64_t rows = arguments.logits.shape.rows();
   if (rows == 0) return;
-  const Task task = checked_task(arguments, threads_);
+  const Task task = checked_task(arguments, cpu_.threads());
   const auto rows_of = task.plain() ? rows_loss<true> : rows_loss<false>;
   const std::int64_t images = arguments.logits.shape.batch();
   const std::int64_t image_rows = rows / images;
   const std::int64_t tasks = (image_rows + kTaskRows - 1) / kTaskRows;  // of an image
   auto* losses =
-      static_cast<double*>(scratch(static_cast<std::size_t>(images * tasks) * sizeof(double)));
-  parallel_for(images * tasks, std::min(kTaskRows, image_rows) * task.classes, threads_,
+      static_cast<double*>(cpu_.scratch(static_cast<std::size_t>(images * tasks) * sizeof(double)));
+  parallel_for(images * tasks, std::min(kTaskRows, image_rows) * task.classes, cpu_.threads(),
                [&](std::int64_t begin, std::int64_t end) {
                  for (std::int64_t t = begin; t < end; ++t) {
                    const std::int64_t image = t / tasks * image_rows;
@@ -286,36 +286,31 @@ void CpuBackend::cross_entropy(const CrossEntropy& arguments) {
   *arguments.loss += total;
 }
 
-void CpuBackend::label_probabilities(const LabelProbabilities& arguments) {
+void CpuLosses::label_probabilities(const LabelProbabilities& arguments) {
   const std::int64_t rows = arguments.logits.shape.rows();
   if (rows == 0) return;
   CrossEntropy unweighted;
   unweighted.logits = arguments.logits;
   unweighted.labels = arguments.labels;
   unweighted.ignore_index = arguments.ignore_index;
-  const Task task = checked_task(unweighted, threads_);
+  const Task task = checked_task(unweighted, cpu_.threads());
   const std::int64_t groups = (rows + vec::kLanes - 1) / vec::kLanes;
-  parallel_for(groups, vec::kLanes * task.classes, threads_,
+  parallel_for(groups, vec::kLanes * task.classes, cpu_.threads(),
                [&](std::int64_t begin, std::int64_t end) {
                  const std::int64_t last = std::min(rows, end * vec::kLanes);
                  rows_probabilities(task, begin * vec::kLanes, last, arguments.probabilities);
                });
 }
 
-void CpuBackend::reset_sums(double* sums, int count) {
-  std::transform(sums, sums + count, sums, reset_sum);
-}
-
-void CpuBackend::confusion_matrix(const Tensor& logits, const Tensor& labels,
-                                  std::int64_t* matrix) {
+void CpuLosses::confusion_matrix(const Tensor& logits, const Tensor& labels, std::int64_t* matrix) {
   const std::int64_t rows = logits.shape.rows();
   if (rows == 0) return;
   check_labels(logits.shape, labels);
   check_fp32("confusion_matrix", {&logits});
   const std::int64_t classes = logits.shape.channels();
-  auto* predictions =
-      static_cast<std::uint16_t*>(scratch(static_cast<std::size_t>(rows) * sizeof(std::uint16_t)));
-  parallel_for(rows, classes, threads_, [&](std::int64_t begin, std::int64_t end) {
+  auto* predictions = static_cast<std::uint16_t*>(
+      cpu_.scratch(static_cast<std::size_t>(rows) * sizeof(std::uint16_t)));
+  parallel_for(rows, classes, cpu_.threads(), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
       const float* pixel = logits.floats() + row * logits.row_stride;
       predictions[row] = static_cast<std::uint16_t>(largest_of(pixel, classes));

@@ -2,12 +2,12 @@
 #include <cmath>
 #include <numeric>
 
-#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/operations.h"
 #include "backend/formulas.h"
 
 namespace lockstep {
 
-void CpuBackend::check_gradients(const GradientCheck& check) {
+void CpuOptimizer::check_gradients(const GradientCheck& check) {
   const bool loss_is_finite = std::isfinite(*check.loss);
   const bool finite =
       loss_is_finite && std::all_of(check.grads, check.grads + check.elements,
@@ -15,7 +15,7 @@ void CpuBackend::check_gradients(const GradientCheck& check) {
   if (!finite) *check.guard = bad_guard(loss_is_finite);
 }
 
-void CpuBackend::update_loss_scale(const LossScaleUpdate& update) {
+void CpuOptimizer::update_loss_scale(const LossScaleUpdate& update) {
   const double guards =
       std::accumulate(update.guards.begin(), update.guards.end(), 0.0,
                       [](double sum, const double* guard) { return sum + *guard; });

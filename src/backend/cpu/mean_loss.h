@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <numeric>
 
-#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/operations.h"
 #include "backend/cpu/parallel_for.h"
 #include "backend/formulas.h"
 #include "backend/operand_checks.h"
@@ -17,8 +17,8 @@ namespace lockstep {
 /// end)` returns the sum over these rows, which are of one image, and writes their gradient, times
 /// `share`: the image's part of the one given.
 template <typename Arguments, typename SumRows>
-void add_mean_loss(const char* operation, const Arguments& a, float share, int threads,
-                   CpuBackend& backend, const SumRows& sum_rows) {
+void add_mean_loss(const char* operation, const Arguments& a, float share, CpuContext& cpu,
+                   const SumRows& sum_rows) {
   constexpr std::int64_t kTaskElements = 16384;  // of a partial sum, where a row has not more
   const Shape& shape = a.output.shape;
   check_target(shape, a.target);
@@ -29,9 +29,8 @@ void add_mean_loss(const char* operation, const Arguments& a, float share, int t
   const std::int64_t rows = std::max<std::int64_t>(1, kTaskElements / shape.channels());
   const std::int64_t per_image = (image + rows - 1) / rows;
   const std::int64_t tasks = shape.batch() * per_image;
-  auto* sums =
-      static_cast<double*>(backend.scratch(static_cast<std::size_t>(tasks) * sizeof(double)));
-  parallel_for(tasks, std::min(rows, image) * shape.channels(), threads,
+  auto* sums = static_cast<double*>(cpu.scratch(static_cast<std::size_t>(tasks) * sizeof(double)));
+  parallel_for(tasks, std::min(rows, image) * shape.channels(), cpu.threads(),
                [&](std::int64_t begin, std::int64_t end) {
                  for (std::int64_t t = begin; t < end; ++t) {
                    const std::int64_t n = t / per_image, row = t % per_image * rows;

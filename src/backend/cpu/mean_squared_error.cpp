@@ -55,10 +55,10 @@ double rows_squares(const MeanSquaredError& a, float share, std::int64_t begin, 
 
 }  // namespace
 
-void CpuBackend::mean_squared_error(const MeanSquaredError& arguments) {
+void CpuLosses::mean_squared_error(const MeanSquaredError& arguments) {
   if (arguments.output.shape.elements() == 0) return;
   const float share = squared_error_share(arguments.normalizer.get(), arguments.grad_scale.get());
-  add_mean_loss("mean_squared_error", arguments, share, threads_, *this,
+  add_mean_loss("mean_squared_error", arguments, share, cpu_,
                 [&](float of_image, std::int64_t begin, std::int64_t end) {
                   return rows_squares(arguments, of_image, begin, end);
                 });

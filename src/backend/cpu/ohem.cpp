@@ -7,7 +7,7 @@
 #include <numeric>
 #include <span>
 
-#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/operations.h"
 #include "backend/formulas.h"
 
 namespace lockstep {
@@ -53,7 +53,7 @@ void choose_in_image(const OhemChoice& choice, std::int64_t n, std::span<double>
 
 }  // namespace
 
-void CpuBackend::ohem_count(const OhemCount& count) {
+void CpuLosses::ohem_count(const OhemCount& count) {
   const OhemRound round(count.round);
   const std::uint32_t prefix = count.round == 0 ? 0 : count.state->prefix;
   std::array<double, kOhemCounts> own{};
@@ -66,7 +66,7 @@ void CpuBackend::ohem_count(const OhemCount& count) {
   write(own, count.slot);
 }
 
-void CpuBackend::ohem_narrow(const OhemNarrow& narrow) {
+void CpuLosses::ohem_narrow(const OhemNarrow& narrow) {
   std::array<double, kOhemCounts> counts;
   add_slots(narrow.counts, counts);
   OhemState& state = *narrow.state;
@@ -81,10 +81,10 @@ void CpuBackend::ohem_narrow(const OhemNarrow& narrow) {
   finish_ohem(std::bit_cast<float>(state.prefix), narrow.thresh, state);
 }
 
-void CpuBackend::ohem_choose(const OhemChoice& choice) {
+void CpuLosses::ohem_choose(const OhemChoice& choice) {
   const std::int64_t samples = choice.labels.shape.batch(), elements = 2 * choice.classes;
   auto* const memory =
-      static_cast<double*>(scratch(static_cast<std::size_t>(elements) * sizeof(double)));
+      static_cast<double*>(cpu_.scratch(static_cast<std::size_t>(elements) * sizeof(double)));
   const std::span<double> sums(memory, static_cast<std::size_t>(elements));
   const std::int64_t slots = choice.by_image ? samples : 1;
   for (std::int64_t slot = 0; slot < slots; ++slot) {
@@ -96,9 +96,9 @@ void CpuBackend::ohem_choose(const OhemChoice& choice) {
   }
 }
 
-void CpuBackend::ohem_share(const OhemShare& share) {
+void CpuLosses::ohem_share(const OhemShare& share) {
   const auto elements = static_cast<std::size_t>(2 * share.classes);
-  auto* const memory = static_cast<double*>(scratch(elements * sizeof(double)));
+  auto* const memory = static_cast<double*>(cpu_.scratch(elements * sizeof(double)));
   add_slots(share.weights, {memory, elements});
   share.state->normalizer =
       ohem_normalizer(memory, share.classes, share.class_weight, share.normalizer.get());

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/operations.h"
 #include "backend/cpu/parallel_for.h"
 #include "backend/cpu/sum_parts.h"
 #include "backend/formulas.h"
@@ -97,7 +97,7 @@ struct Piece {
 
 }  // namespace
 
-void CpuBackend::gradient_squares(const OptimizerShard& shard, double* squares) {
+void CpuOptimizer::gradient_squares(const OptimizerShard& shard, double* squares) {
   check_shard(shard);
   if (shard.ranges.empty()) return;
   const auto parts = static_cast<std::int64_t>(shard.grads.size());
@@ -105,17 +105,18 @@ void CpuBackend::gradient_squares(const OptimizerShard& shard, double* squares) 
   for (const ParameterRange& range : shard.ranges) {
     const std::int64_t before = range.begin / kChunk;
     const std::int64_t chunks = (range.end + kChunk - 1) / kChunk - before;
-    parallel_for(chunks, 2 * parts * kChunk, threads_, [&](std::int64_t first, std::int64_t last) {
-      float sums[kMaxWaitingSums][kChunk];
-      for (std::int64_t block = before + first; block < before + last; ++block) {
-        const Piece piece(range, block);
-        squares[block] += gradient_chunk(shard, piece.begin, piece.count, sums);
-      }
-    });
+    parallel_for(chunks, 2 * parts * kChunk, cpu_.threads(),
+                 [&](std::int64_t first, std::int64_t last) {
+                   float sums[kMaxWaitingSums][kChunk];
+                   for (std::int64_t block = before + first; block < before + last; ++block) {
+                     const Piece piece(range, block);
+                     squares[block] += gradient_chunk(shard, piece.begin, piece.count, sums);
+                   }
+                 });
   }
 }
 
-void CpuBackend::clip_factor(const ClipFactor& clip) {
+void CpuOptimizer::clip_factor(const ClipFactor& clip) {
   double squares = 0;
   for (const GradientSquares& rank : clip.squares) {
     if (rank.blocks == nullptr) continue;
@@ -124,10 +125,10 @@ void CpuBackend::clip_factor(const ClipFactor& clip) {
   *clip.factor = factor_for_norm(std::sqrt(squares), clip.max_norm);
 }
 
-void CpuBackend::average_weights(const WeightAverage& average) {
+void CpuOptimizer::average_weights(const WeightAverage& average) {
   if (!all_finite(average.losses)) return;
   const float share = average.updates.get() == 1 ? 1.0F : average.share;
-  parallel_for(average.elements, 1, threads_, [&](std::int64_t begin, std::int64_t end) {
+  parallel_for(average.elements, 1, cpu_.threads(), [&](std::int64_t begin, std::int64_t end) {
 #pragma omp simd
     for (std::int64_t i = begin; i < end; ++i) {
       average.average[i] = moved_average(average.average[i], average.weights[i], share);
@@ -135,7 +136,7 @@ void CpuBackend::average_weights(const WeightAverage& average) {
   });
 }
 
-void CpuBackend::optimizer_update(const OptimizerShard& shard) {
+void CpuOptimizer::optimizer_update(const OptimizerShard& shard) {
   check_shard(shard);
   if (!all_finite(shard.losses)) return;
   std::visit(
@@ -148,19 +149,22 @@ void CpuBackend::optimizer_update(const OptimizerShard& shard) {
 }
 
 template <typename Element>
-void CpuBackend::update_range(const OptimizerShard& shard, const Element& element,
-                              const ParameterRange& range) {
+void CpuOptimizer::update_range(const OptimizerShard& shard, const Element& element,
+                                const ParameterRange& range) {
   const auto parts = static_cast<std::int64_t>(shard.grads.size());
   const std::int64_t before = range.begin / kChunk;
   const std::int64_t chunks = (range.end + kChunk - 1) / kChunk - before;
-  auto* squares = static_cast<double*>(scratch(static_cast<std::size_t>(chunks) * sizeof(double)));
-  parallel_for(chunks, 2 * parts * kChunk, threads_, [&](std::int64_t first, std::int64_t last) {
-    for (std::int64_t chunk = first; chunk < last; ++chunk) {
-      const Piece piece(range, before + chunk);
-      squares[chunk] = update_chunk(shard, element, range, piece.begin, piece.count);
-      if (shard.block_squares != nullptr) shard.block_squares[before + chunk] += squares[chunk];
-    }
-  });
+  auto* squares =
+      static_cast<double*>(cpu_.scratch(static_cast<std::size_t>(chunks) * sizeof(double)));
+  parallel_for(chunks, 2 * parts * kChunk, cpu_.threads(),
+               [&](std::int64_t first, std::int64_t last) {
+                 for (std::int64_t chunk = first; chunk < last; ++chunk) {
+                   const Piece piece(range, before + chunk);
+                   squares[chunk] = update_chunk(shard, element, range, piece.begin, piece.count);
+                   if (shard.block_squares != nullptr)
+                     shard.block_squares[before + chunk] += squares[chunk];
+                 }
+               });
   if (shard.squared_norm == nullptr) return;
   *shard.squared_norm += std::accumulate(squares, squares + chunks, 0.0);
 }

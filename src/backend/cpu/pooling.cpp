@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/operations.h"
 #include "backend/cpu/parallel_for.h"
 #include "backend/cpu/prefetch.h"
 #include "backend/cpu/vec.h"
@@ -335,7 +335,7 @@ void adaptive_grad_row(const Tensor& grad_y, const Tensor& grad_x, bool accumula
 
 }  // namespace
 
-void CpuBackend::max_pool_forward(const PoolGeometry& geometry, const Tensor& x, const Tensor& y,
+void CpuPooling::max_pool_forward(const PoolGeometry& geometry, const Tensor& x, const Tensor& y,
                                   const Tensor& winners) {
   if (x.shape.batch() == 0) return;
   check_pool(geometry, x.shape, y.shape);
@@ -345,7 +345,7 @@ void CpuBackend::max_pool_forward(const PoolGeometry& geometry, const Tensor& x,
                  "max-pooling stores the winner's position in a byte; a window of ",
                  geometry.kernel_h, "x", geometry.kernel_w, " has too many");
   const std::int64_t item = y.shape.width() * y.shape.channels() * geometry.kernel_h;
-  parallel_for(y.shape.batch() * y.shape.height(), item, threads_,
+  parallel_for(y.shape.batch() * y.shape.height(), item, cpu_.threads(),
                [&](std::int64_t begin, std::int64_t end) {
                  for (std::int64_t row = begin; row < end; ++row) {
                    max_pool_row(geometry, x, y, winners, row);
@@ -353,26 +353,26 @@ void CpuBackend::max_pool_forward(const PoolGeometry& geometry, const Tensor& x,
                });
 }
 
-void CpuBackend::max_pool_backward(const PoolGeometry& geometry, const Tensor& winners,
+void CpuPooling::max_pool_backward(const PoolGeometry& geometry, const Tensor& winners,
                                    const Tensor& grad_y, const Tensor& grad_x, bool accumulate) {
   if (grad_x.shape.batch() == 0) return;
   check_pool(geometry, grad_x.shape, grad_y.shape);
   check_winners(winners, grad_y.shape);
   check_fp32("max_pool_backward", {&grad_y, &grad_x});
   if (accumulate) {
-    max_pool_backward_rows<true>(geometry, winners, grad_y, grad_x, threads_);
+    max_pool_backward_rows<true>(geometry, winners, grad_y, grad_x, cpu_.threads());
   } else {
-    max_pool_backward_rows<false>(geometry, winners, grad_y, grad_x, threads_);
+    max_pool_backward_rows<false>(geometry, winners, grad_y, grad_x, cpu_.threads());
   }
 }
 
-void CpuBackend::avg_pool_forward(const PoolGeometry& geometry, const Tensor& x, const Tensor& y) {
+void CpuPooling::avg_pool_forward(const PoolGeometry& geometry, const Tensor& x, const Tensor& y) {
   if (x.shape.batch() == 0) return;
   check_pool(geometry, x.shape, y.shape);
   check_fp32("avg_pool_forward", {&x, &y});
   const PoolGeometry& g = geometry;
   const double share = 1.0 / static_cast<double>(g.kernel_h * g.kernel_w);
-  for_each_average(y, g.kernel_h * g.kernel_w, threads_,
+  for_each_average(y, g.kernel_h * g.kernel_w, cpu_.threads(),
                    [&](std::int64_t sample, std::int64_t oy, std::int64_t ox, float* pixel) {
                      const Area area{
                          covered_inputs(oy, g.kernel_h, g.stride_h, g.padding_h, x.shape.height()),
@@ -381,13 +381,13 @@ void CpuBackend::avg_pool_forward(const PoolGeometry& geometry, const Tensor& x,
                    });
 }
 
-void CpuBackend::avg_pool_backward(const PoolGeometry& geometry, const Tensor& grad_y,
+void CpuPooling::avg_pool_backward(const PoolGeometry& geometry, const Tensor& grad_y,
                                    const Tensor& grad_x, bool accumulate) {
   if (grad_x.shape.batch() == 0) return;
   check_pool(geometry, grad_x.shape, grad_y.shape);
   check_fp32("avg_pool_backward", {&grad_y, &grad_x});
   const std::int64_t item = grad_x.shape.width() * grad_x.shape.channels();
-  parallel_for(grad_x.shape.batch() * grad_x.shape.height(), item, threads_,
+  parallel_for(grad_x.shape.batch() * grad_x.shape.height(), item, cpu_.threads(),
                [&](std::int64_t begin, std::int64_t end) {
                  for (std::int64_t row = begin; row < end; ++row) {
                    avg_pool_grad_row(geometry, grad_y, grad_x, accumulate, row);
@@ -395,12 +395,12 @@ void CpuBackend::avg_pool_backward(const PoolGeometry& geometry, const Tensor& g
                });
 }
 
-void CpuBackend::adaptive_avg_pool_forward(const Tensor& x, const Tensor& y) {
+void CpuPooling::adaptive_avg_pool_forward(const Tensor& x, const Tensor& y) {
   if (x.shape.batch() == 0) return;
   check_adaptive_pool(x.shape, y.shape);
   check_fp32("adaptive_avg_pool_forward", {&x, &y});
   const std::int64_t positions = x.shape.rows_per_sample() / y.shape.rows_per_sample() + 1;
-  for_each_average(y, positions, threads_,
+  for_each_average(y, positions, cpu_.threads(),
                    [&](std::int64_t sample, std::int64_t oy, std::int64_t ox, float* pixel) {
                      const Area area{bin(oy, x.shape.height(), y.shape.height()),
                                      bin(ox, x.shape.width(), y.shape.width())};
@@ -409,13 +409,13 @@ void CpuBackend::adaptive_avg_pool_forward(const Tensor& x, const Tensor& y) {
                    });
 }
 
-void CpuBackend::adaptive_avg_pool_backward(const Tensor& grad_y, const Tensor& grad_x,
+void CpuPooling::adaptive_avg_pool_backward(const Tensor& grad_y, const Tensor& grad_x,
                                             bool accumulate) {
   if (grad_x.shape.batch() == 0) return;
   check_adaptive_pool(grad_x.shape, grad_y.shape);
   check_fp32("adaptive_avg_pool_backward", {&grad_y, &grad_x});
   const std::int64_t item = grad_x.shape.width() * grad_x.shape.channels();
-  parallel_for(grad_x.shape.batch() * grad_x.shape.height(), item, threads_,
+  parallel_for(grad_x.shape.batch() * grad_x.shape.height(), item, cpu_.threads(),
                [&](std::int64_t begin, std::int64_t end) {
                  for (std::int64_t row = begin; row < end; ++row) {
                    adaptive_grad_row(grad_y, grad_x, accumulate, row);

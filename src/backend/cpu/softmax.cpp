@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/map.h"
+#include "backend/cpu/operations.h"
 #include "backend/operand_checks.h"
 
 namespace lockstep {
@@ -32,23 +32,23 @@ void softmax_grad_row(const float* y, const float* grad_y, std::int64_t channels
 
 }  // namespace
 
-void CpuBackend::softmax_forward(const Tensor& x, const Tensor& y) {
+void CpuActivations::softmax_forward(const Tensor& x, const Tensor& y) {
   check_same_shape("softmax_forward", {&x, &y});
   check_fp32("softmax_forward", {&x, &y});
   const std::int64_t channels = x.shape.channels();
-  parallel_for(x.shape.rows(), channels, threads_, [&](std::int64_t begin, std::int64_t end) {
+  parallel_for(x.shape.rows(), channels, cpu_.threads(), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
       softmax_row(x.floats() + row * x.row_stride, channels, y.floats() + row * y.row_stride);
     }
   });
 }
 
-void CpuBackend::softmax_backward(const Tensor& y, const Tensor& grad_y, const Tensor& grad_x,
-                                  bool accumulate) {
+void CpuActivations::softmax_backward(const Tensor& y, const Tensor& grad_y, const Tensor& grad_x,
+                                      bool accumulate) {
   check_same_shape("softmax_backward", {&y, &grad_y, &grad_x});
   check_fp32("softmax_backward", {&y, &grad_y, &grad_x});
   const std::int64_t channels = y.shape.channels();
-  parallel_for(y.shape.rows(), channels, threads_, [&](std::int64_t begin, std::int64_t end) {
+  parallel_for(y.shape.rows(), channels, cpu_.threads(), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
       softmax_grad_row(y.floats() + row * y.row_stride, grad_y.floats() + row * grad_y.row_stride,
                        channels, accumulate, grad_x.floats() + row * grad_x.row_stride);

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/operations.h"
 #include "backend/cpu/parallel_for.h"
 #include "backend/cpu/prefetch.h"
 #include "backend/cpu/stream_store.h"
@@ -199,13 +199,14 @@ void upsample_grad_row(const Plan& plan, const Tensor& grad_y, const Tensor& gra
 
 }  // namespace
 
-void CpuBackend::upsample_bilinear_forward(const Tensor& x, const Tensor& y, bool align_corners) {
+void CpuPooling::upsample_bilinear_forward(const Tensor& x, const Tensor& y, bool align_corners) {
   if (x.shape.elements() == 0 || y.shape.elements() == 0) return;
   check_upsample(x.shape, y.shape);
   check_fp32("upsample_bilinear_forward", {&x, &y});
-  const Plan plan(scratch(Plan::bytes(x.shape, y.shape, threads_)), x.shape, y.shape,
+  const Plan plan(cpu_.scratch(Plan::bytes(x.shape, y.shape, cpu_.threads())), x.shape, y.shape,
                   align_corners);
-  parallel_for(y.shape.batch() * y.shape.height(), y.shape.width() * y.shape.channels(), threads_,
+  parallel_for(y.shape.batch() * y.shape.height(), y.shape.width() * y.shape.channels(),
+               cpu_.threads(),
                [&, row_of = streams(y) ? upsample_row<true> : upsample_row<false>](
                    std::int64_t begin, std::int64_t end) {
                  for (std::int64_t row = begin; row < end; ++row) row_of(plan, x, y, row);
@@ -213,25 +214,26 @@ void CpuBackend::upsample_bilinear_forward(const Tensor& x, const Tensor& y, boo
                });
 }
 
-void CpuBackend::upsample_bilinear_backward(const Tensor& grad_y, const Tensor& grad_x,
+void CpuPooling::upsample_bilinear_backward(const Tensor& grad_y, const Tensor& grad_x,
                                             bool align_corners, bool accumulate) {
   const Shape& in = grad_x.shape;
   const Shape& out = grad_y.shape;
   if (in.elements() == 0 || out.elements() == 0) return;
   check_upsample(in, out);
   check_fp32("upsample_bilinear_backward", {&grad_y, &grad_x});
-  const Plan plan(scratch(Plan::bytes(in, out, threads_)), in, out, align_corners);
+  const Plan plan(cpu_.scratch(Plan::bytes(in, out, cpu_.threads())), in, out, align_corners);
   const std::int64_t sums_per_thread = out.width() * out.channels();
   const auto grad_row =
       !accumulate && streams(grad_x) ? upsample_grad_row<true> : upsample_grad_row<false>;
   const std::int64_t item = sums_per_thread * out.height() / in.height();
-  parallel_for(in.batch() * in.height(), item, threads_, [&](std::int64_t begin, std::int64_t end) {
-    float* sums = plan.row_sums + omp_get_thread_num() * sums_per_thread;
-    for (std::int64_t row = begin; row < end; ++row) {
-      grad_row(plan, grad_y, grad_x, accumulate, row, sums);
-    }
-    finish_streams();
-  });
+  parallel_for(in.batch() * in.height(), item, cpu_.threads(),
+               [&](std::int64_t begin, std::int64_t end) {
+                 float* sums = plan.row_sums + omp_get_thread_num() * sums_per_thread;
+                 for (std::int64_t row = begin; row < end; ++row) {
+                   grad_row(plan, grad_y, grad_x, accumulate, row, sums);
+                 }
+                 finish_streams();
+               });
 }
 
 }  // namespace lockstep

@@ -59,7 +59,7 @@ void DeclaredNetwork::join_convolutions_and_batch_norms() {
     if (convolution == nullptr || batch_norm == nullptr || batch_norm->state() == nullptr) continue;
     const Value* between = convolution->output();
     if (batch_norm->inputs()[0] != between || readers[between] > 1) continue;
-    if (convolution->can_normalize(backend)) convolution->take_over(*batch_norm);
+    if (convolution->can_normalize(backend.convolutions())) convolution->take_over(*batch_norm);
   }
 }
 

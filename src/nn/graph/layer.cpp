@@ -52,8 +52,8 @@ void add_parameter_gradient(Backend& backend, const StepContext& context, const 
                  ": expected a gradient of ", parameter.elements, " elements of each sample, got ",
                  to_string(by_sample.shape));
   for_each_gradient_part(context, batch, [&](const GradientPart& part) {
-    backend.sum_over_images(by_sample.sample_range(part.first, part.count),
-                            gradient(&parameter, part));
+    backend.sums().sum_over_images(by_sample.sample_range(part.first, part.count),
+                                   gradient(&parameter, part));
   });
 }
 

@@ -42,7 +42,7 @@ void Passes::set_batch(std::int64_t batch) {
   prepare({0, std::min(tile, batch)});
   if (batch % tile != 0 && batch > tile) prepare({0, batch % tile});
   if (prepared_[static_cast<std::size_t>(batch)]) return;
-  backend_.prepack_conv2d_weights(weights_);  // takes the memory for it
+  backend_.convolutions().prepack_conv2d_weights(weights_);  // takes the memory for it
   prepared_[static_cast<std::size_t>(batch)] = true;
 }
 
@@ -112,7 +112,7 @@ void Passes::run_forward(const Action& action, Direction pass, const StepContext
 }
 
 void Passes::forward(const StepContext& context) {
-  backend_.prepack_conv2d_weights(weights_);
+  backend_.convolutions().prepack_conv2d_weights(weights_);
   for (std::size_t s = 0; s < plan_.forward.size(); ++s) {
     const Stretch& stretch = plan_.schedule.forward[s];
     for_each_tile(stretch, plan_.forward[s], [&](const Images& images) {

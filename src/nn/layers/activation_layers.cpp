@@ -22,14 +22,14 @@ const Tensor& ActivationLayer::saved() const {
 }
 
 void ActivationLayer::forward(Backend& backend, const StepContext&) {
-  backend.activation_forward(activation_, inputs()[0]->data, output()->data);
+  backend.activations().activation_forward(activation_, inputs()[0]->data, output()->data);
 }
 
 void ActivationLayer::backward(Backend& backend, const StepContext&,
                                std::span<const GradTarget> grads) {
   if (!grads[0].tensor) return;
-  backend.activation_backward(activation_, saved(), output()->grad, grads[0].tensor,
-                              grads[0].accumulate);
+  backend.activations().activation_backward(activation_, saved(), output()->grad, grads[0].tensor,
+                                            grads[0].accumulate);
 }
 
 namespace {
@@ -115,7 +115,8 @@ LayerTraits PReluLayer::traits() const {
 Tensor PReluLayer::slope() const { return {slope_->value, Shape{1, slope_->elements}}; }
 
 void PReluLayer::forward(Backend& backend, const StepContext&) {
-  backend.binary_forward(BinaryKind::kPRelu, inputs()[0]->data, slope(), output()->data);
+  backend.activations().binary_forward(BinaryKind::kPRelu, inputs()[0]->data, slope(),
+                                       output()->data);
 }
 
 // The slopes' gradient first: that of the input may take the place of the output's.
@@ -123,11 +124,11 @@ void PReluLayer::backward(Backend& backend, const StepContext& context,
                           std::span<const GradTarget> grads) {
   const Tensor &x = inputs()[0]->data, &grad_y = output()->grad;
   const Tensor by_sample(by_sample_, Shape{x.shape.batch(), slope_->elements});
-  backend.binary_backward_right(BinaryKind::kPRelu, x, grad_y, by_sample, false);
+  backend.activations().binary_backward_right(BinaryKind::kPRelu, x, grad_y, by_sample, false);
   add_parameter_gradient(backend, context, by_sample, *slope_);
   if (!grads[0].tensor) return;
-  backend.binary_backward_left(BinaryKind::kPRelu, x, slope(), grad_y, grads[0].tensor,
-                               grads[0].accumulate);
+  backend.activations().binary_backward_left(BinaryKind::kPRelu, x, slope(), grad_y,
+                                             grads[0].tensor, grads[0].accumulate);
 }
 
 std::string PReluLayer::export_onnx(OnnxGraph& graph) const {
@@ -140,13 +141,14 @@ SoftmaxLayer::SoftmaxLayer(std::string name, Value* input, Value* output)
     : Layer(std::move(name), {input}, output) {}
 
 void SoftmaxLayer::forward(Backend& backend, const StepContext&) {
-  backend.softmax_forward(inputs()[0]->data, output()->data);
+  backend.activations().softmax_forward(inputs()[0]->data, output()->data);
 }
 
 void SoftmaxLayer::backward(Backend& backend, const StepContext&,
                             std::span<const GradTarget> grads) {
   if (!grads[0].tensor) return;
-  backend.softmax_backward(output()->data, output()->grad, grads[0].tensor, grads[0].accumulate);
+  backend.activations().softmax_backward(output()->data, output()->grad, grads[0].tensor,
+                                         grads[0].accumulate);
 }
 
 std::string SoftmaxLayer::export_onnx(OnnxGraph& graph) const {

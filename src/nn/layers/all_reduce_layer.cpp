@@ -34,11 +34,11 @@ float* AllReduceLayer::next_slot() {
 StatSlot AllReduceLayer::sum_samples(Backend& backend, const Tensor& from, float* slot) const {
   const std::int64_t samples = from.shape.batch();
   if (!by_image_ || samples <= 1) {
-    backend.sum_over_batch(from, slot);
+    backend.sums().sum_over_batch(from, slot);
     return {samples, slot};
   }
   for (std::int64_t n = 0; n < samples; ++n) {
-    backend.sum_over_batch(from.sample_range(n, 1), slot + n * 2 * elements());
+    backend.sums().sum_over_batch(from.sample_range(n, 1), slot + n * 2 * elements());
   }
   return {samples, slot, samples};
 }
@@ -51,7 +51,7 @@ void AllReduceLayer::reduce(Backend& backend, const StepContext& context, Direct
     slots = context.communicator->all_show({name().c_str(), direction, call_index_, elements()},
                                            local, context.meanwhile);
   }
-  backend.broadcast_sum(slots, to.tensor, to.accumulate);
+  backend.sums().broadcast_sum(slots, to.tensor, to.accumulate);
 }
 
 void AllReduceLayer::forward(Backend& backend, const StepContext& context) {

@@ -30,7 +30,7 @@ bool BinaryLayer::passes_on(std::size_t input) const {
 }
 
 void BinaryLayer::forward(Backend& backend, const StepContext&) {
-  backend.binary_forward(kind_, inputs()[0]->data, inputs()[1]->data, output()->data);
+  backend.activations().binary_forward(kind_, inputs()[0]->data, inputs()[1]->data, output()->data);
 }
 
 // That of b first: that of a may take the place of the output's. The values of a sum, which the
@@ -44,12 +44,12 @@ void BinaryLayer::backward(Backend& backend, const StepContext&,
   if (passes_on(1)) {
     pass_on(backend, grad_y, of_b);
   } else if (of_b.tensor) {
-    backend.binary_backward_right(kind_, a, grad_y, of_b.tensor, of_b.accumulate);
+    backend.activations().binary_backward_right(kind_, a, grad_y, of_b.tensor, of_b.accumulate);
   }
   if (passes_on(0)) {
     pass_on(backend, grad_y, of_a);
   } else if (of_a.tensor) {
-    backend.binary_backward_left(kind_, a, b, grad_y, of_a.tensor, of_a.accumulate);
+    backend.activations().binary_backward_left(kind_, a, b, grad_y, of_a.tensor, of_a.accumulate);
   }
 }
 

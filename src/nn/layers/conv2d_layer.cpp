@@ -57,8 +57,8 @@ LayerWork Conv2dLayer::backward_work(std::span<const GradTarget> grads) const {
 
 void Conv2dLayer::prepare(Backend& backend, bool training) {
   const Tensor x = as_image(inputs()[0]->data);
-  backend.prepare_conv2d(geometry_, x.shape, x.dtype, training,
-                         static_cast<bool>(inputs()[0]->grad));
+  backend.convolutions().prepare_conv2d(geometry_, x.shape, x.dtype, training,
+                                        static_cast<bool>(inputs()[0]->grad));
 }
 
 void Conv2dLayer::list_weights(std::vector<ConvWeights>& weights) const {
@@ -70,9 +70,9 @@ void Conv2dLayer::list_weights(std::vector<ConvWeights>& weights) const {
                      .grad_input = static_cast<bool>(inputs()[0]->grad)});
 }
 
-bool Conv2dLayer::can_normalize(const Backend& backend) const {
+bool Conv2dLayer::can_normalize(const ConvolutionOperations& convolutions) const {
   const Shape& input = inputs()[0]->shape;
-  return input.rank() == 4 && backend.normalizes_in_convolution(geometry_, input);
+  return input.rank() == 4 && convolutions.normalizes_in_convolution(geometry_, input);
 }
 
 void Conv2dLayer::take_over(BatchNormLayer& batch_norm) {
@@ -83,26 +83,28 @@ void Conv2dLayer::take_over(BatchNormLayer& batch_norm) {
 void Conv2dLayer::forward(Backend& backend, const StepContext& context) {
   const float* bias = bias_ == nullptr ? nullptr : bias_->value;
   if (const auto norm = batch_norm_ ? batch_norm_->inference(context) : std::nullopt) {
-    return backend.conv2d_inference(geometry_, inputs()[0]->data, weight_->value, bias, *norm);
+    return backend.convolutions().conv2d_inference(geometry_, inputs()[0]->data, weight_->value,
+                                                   bias, *norm);
   }
-  backend.conv2d_forward(geometry_, as_image(inputs()[0]->data), weight_->value, bias,
-                         as_image(output()->data));
+  backend.convolutions().conv2d_forward(geometry_, as_image(inputs()[0]->data), weight_->value,
+                                        bias, as_image(output()->data));
 }
 
 void Conv2dLayer::backward(Backend& backend, const StepContext&,
                            std::span<const GradTarget> grads) {
   if (!grads[0].tensor) return;
-  backend.conv2d_backward_data(geometry_, as_image(output()->grad), weight_->value,
-                               as_image(grads[0].tensor));
+  backend.convolutions().conv2d_backward_data(geometry_, as_image(output()->grad), weight_->value,
+                                              as_image(grads[0].tensor));
 }
 
 void Conv2dLayer::backward_weights(Backend& backend, const StepContext& context) {
   const Tensor x = as_image(inputs()[0]->data);
   const Tensor grad_y = as_image(output()->grad);
   for_each_gradient_part(context, x.shape.batch(), [&](const GradientPart& part) {
-    backend.conv2d_backward_weights(geometry_, x.sample_range(part.first, part.count),
-                                    grad_y.sample_range(part.first, part.count),
-                                    gradient(weight_, part), gradient(bias_, part));
+    backend.convolutions().conv2d_backward_weights(geometry_,
+                                                   x.sample_range(part.first, part.count),
+                                                   grad_y.sample_range(part.first, part.count),
+                                                   gradient(weight_, part), gradient(bias_, part));
   });
 }
 

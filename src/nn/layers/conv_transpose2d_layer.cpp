@@ -56,7 +56,7 @@ LayerWork ConvTranspose2dLayer::backward_work(std::span<const GradTarget> grads)
 // Forward is the convolution's gradient of its input, which is wanted in an evaluation, too.
 void ConvTranspose2dLayer::prepare(Backend& backend, bool) {
   const Tensor& y = output()->data;
-  backend.prepare_conv2d(geometry_, y.shape, y.dtype, true, true);
+  backend.convolutions().prepare_conv2d(geometry_, y.shape, y.dtype, true, true);
 }
 
 void ConvTranspose2dLayer::list_weights(std::vector<ConvWeights>& weights) const {
@@ -70,24 +70,25 @@ void ConvTranspose2dLayer::list_weights(std::vector<ConvWeights>& weights) const
 
 void ConvTranspose2dLayer::forward(Backend& backend, const StepContext&) {
   const Tensor& y = output()->data;
-  backend.conv2d_backward_data(geometry_, inputs()[0]->data, weight_->value, y);
+  backend.convolutions().conv2d_backward_data(geometry_, inputs()[0]->data, weight_->value, y);
   if (bias_ == nullptr) return;
   const Tensor bias(bias_->value, Shape{1, bias_->elements});
-  backend.binary_forward(BinaryKind::kAdd, y, bias, y);
+  backend.activations().binary_forward(BinaryKind::kAdd, y, bias, y);
 }
 
 void ConvTranspose2dLayer::backward(Backend& backend, const StepContext&,
                                     std::span<const GradTarget> grads) {
   if (!grads[0].tensor) return;
-  backend.conv2d_forward(geometry_, output()->grad, weight_->value, nullptr, grads[0].tensor);
+  backend.convolutions().conv2d_forward(geometry_, output()->grad, weight_->value, nullptr,
+                                        grads[0].tensor);
 }
 
 void ConvTranspose2dLayer::backward_weights(Backend& backend, const StepContext& context) {
   const Tensor &x = inputs()[0]->data, &grad_y = output()->grad;
   for_each_gradient_part(context, x.shape.batch(), [&](const GradientPart& part) {
-    backend.conv2d_backward_weights(geometry_, grad_y.sample_range(part.first, part.count),
-                                    x.sample_range(part.first, part.count), gradient(weight_, part),
-                                    nullptr);
+    backend.convolutions().conv2d_backward_weights(
+        geometry_, grad_y.sample_range(part.first, part.count),
+        x.sample_range(part.first, part.count), gradient(weight_, part), nullptr);
   });
   if (bias_ != nullptr) backward_bias(backend, context);
 }
@@ -95,7 +96,7 @@ void ConvTranspose2dLayer::backward_weights(Backend& backend, const StepContext&
 void ConvTranspose2dLayer::backward_bias(Backend& backend, const StepContext& context) const {
   const Tensor& grad_y = output()->grad;
   const Tensor by_sample(bias_by_sample_, Shape{grad_y.shape.batch(), bias_->elements});
-  backend.binary_backward_right(BinaryKind::kAdd, grad_y, grad_y, by_sample, false);
+  backend.activations().binary_backward_right(BinaryKind::kAdd, grad_y, grad_y, by_sample, false);
   add_parameter_gradient(backend, context, by_sample, *bias_);
 }
 

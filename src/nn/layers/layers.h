@@ -28,7 +28,8 @@ class ActivationLayer : public Layer {
   Activation activation_;
 };
 
-/// y = f(a, b), where one element of b may be met by many of a (Backend::binary_forward).
+/// y = f(a, b), where one element of b may be met by many of a
+/// (ActivationOperations::binary_forward).
 class BinaryLayer : public Layer {
  public:
   BinaryLayer(std::string name, Value* a, Value* b, Value* output, BinaryKind kind);

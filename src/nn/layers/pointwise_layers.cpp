@@ -27,7 +27,7 @@ void DropoutLayer::apply(Backend& backend, const StepContext& context, const Ten
     // Multiples of an odd number: distinct calls get distinct seeds, which the generator mixes.
     DeviceScalar<std::uint64_t> seed = context.seed;
     seed.value += (call_ + 1) * 0x9E3779B97F4A7C15ULL;
-    backend.dropout(from, to, p_, seed, context.sample_offset, accumulate);
+    backend.activations().dropout(from, to, p_, seed, context.sample_offset, accumulate);
   } else if (to.data != from.data) {
     backend.copy(from, to, accumulate);
   }

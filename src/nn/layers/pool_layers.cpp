@@ -31,14 +31,14 @@ LayerWork MaxPoolLayer::backward_work(std::span<const GradTarget> grads) const {
 }
 
 void MaxPoolLayer::forward(Backend& backend, const StepContext&) {
-  backend.max_pool_forward(geometry_, inputs()[0]->data, output()->data, argmax());
+  backend.pooling().max_pool_forward(geometry_, inputs()[0]->data, output()->data, argmax());
 }
 
 void MaxPoolLayer::backward(Backend& backend, const StepContext&,
                             std::span<const GradTarget> grads) {
   if (!grads[0].tensor) return;
-  backend.max_pool_backward(geometry_, argmax(), output()->grad, grads[0].tensor,
-                            grads[0].accumulate);
+  backend.pooling().max_pool_backward(geometry_, argmax(), output()->grad, grads[0].tensor,
+                                      grads[0].accumulate);
 }
 
 AvgPoolLayer::AvgPoolLayer(std::string name, Value* input, Value* output,
@@ -46,26 +46,28 @@ AvgPoolLayer::AvgPoolLayer(std::string name, Value* input, Value* output,
     : Layer(std::move(name), {input}, output), geometry_(geometry) {}
 
 void AvgPoolLayer::forward(Backend& backend, const StepContext&) {
-  backend.avg_pool_forward(geometry_, inputs()[0]->data, output()->data);
+  backend.pooling().avg_pool_forward(geometry_, inputs()[0]->data, output()->data);
 }
 
 void AvgPoolLayer::backward(Backend& backend, const StepContext&,
                             std::span<const GradTarget> grads) {
   if (!grads[0].tensor) return;
-  backend.avg_pool_backward(geometry_, output()->grad, grads[0].tensor, grads[0].accumulate);
+  backend.pooling().avg_pool_backward(geometry_, output()->grad, grads[0].tensor,
+                                      grads[0].accumulate);
 }
 
 AdaptiveAvgPoolLayer::AdaptiveAvgPoolLayer(std::string name, Value* input, Value* output)
     : Layer(std::move(name), {input}, output) {}
 
 void AdaptiveAvgPoolLayer::forward(Backend& backend, const StepContext&) {
-  backend.adaptive_avg_pool_forward(inputs()[0]->data, output()->data);
+  backend.pooling().adaptive_avg_pool_forward(inputs()[0]->data, output()->data);
 }
 
 void AdaptiveAvgPoolLayer::backward(Backend& backend, const StepContext&,
                                     std::span<const GradTarget> grads) {
   if (!grads[0].tensor) return;
-  backend.adaptive_avg_pool_backward(output()->grad, grads[0].tensor, grads[0].accumulate);
+  backend.pooling().adaptive_avg_pool_backward(output()->grad, grads[0].tensor,
+                                               grads[0].accumulate);
 }
 
 namespace {

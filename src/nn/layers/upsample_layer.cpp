@@ -8,14 +8,14 @@ UpsampleLayer::UpsampleLayer(std::string name, Value* input, Value* output, bool
     : Layer(std::move(name), {input}, output), align_corners_(align_corners), like_(like) {}
 
 void UpsampleLayer::forward(Backend& backend, const StepContext&) {
-  backend.upsample_bilinear_forward(inputs()[0]->data, output()->data, align_corners_);
+  backend.pooling().upsample_bilinear_forward(inputs()[0]->data, output()->data, align_corners_);
 }
 
 void UpsampleLayer::backward(Backend& backend, const StepContext&,
                              std::span<const GradTarget> grads) {
   if (!grads[0].tensor) return;
-  backend.upsample_bilinear_backward(output()->grad, grads[0].tensor, align_corners_,
-                                     grads[0].accumulate);
+  backend.pooling().upsample_bilinear_backward(output()->grad, grads[0].tensor, align_corners_,
+                                               grads[0].accumulate);
 }
 
 std::string UpsampleLayer::export_onnx(OnnxGraph& graph) const {

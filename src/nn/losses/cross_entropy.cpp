@@ -16,9 +16,11 @@ class CrossEntropyNode final : public LossNode {
   void compute(const LossPass& pass) override {
     CrossEntropy arguments = arguments_of(pass);
     arguments.class_weight = floats_of(class_weight_);
-    backend().cross_entropy(arguments);
+    backend().losses().cross_entropy(arguments);
   }
-  void evaluate(const LossPass& pass) override { backend().cross_entropy(arguments_of(pass)); }
+  void evaluate(const LossPass& pass) override {
+    backend().losses().cross_entropy(arguments_of(pass));
+  }
 
  private:
   CrossEntropy arguments_of(const LossPass& pass) const {

@@ -27,7 +27,8 @@ class DiceNode final : public LossNode {
     add_sums(pass, pass.sample_weights, by_image, slot);
     const StatSlot local{samples, slot, by_image ? std::max<std::int64_t>(1, samples) : 1};
     const Tensor whole(sums_.data(), Shape{1, elements_});
-    backend().broadcast_sum(exchange_.all(pass.communicator, local, elements_), whole, false);
+    backend().sums().broadcast_sum(exchange_.all(pass.communicator, local, elements_), whole,
+                                   false);
     add_losses(pass, whole);
   }
   // Every image by itself, so that it does not matter in which batch it comes.
@@ -55,7 +56,7 @@ class DiceNode final : public LossNode {
     add_sums(pass, nullptr, true, slots);
     for (std::int64_t n = 0; n < sums.shape.batch(); ++n) {
       const StatSlot own{1, slots + n * 2 * elements_};
-      backend().broadcast_sum({&own, 1}, sums.sample_range(n, 1), false);
+      backend().sums().broadcast_sum({&own, 1}, sums.sample_range(n, 1), false);
     }
     add_losses(pass, sums);
   }
@@ -68,7 +69,7 @@ class DiceNode final : public LossNode {
     sums.sample_weights = sample_weights;
     sums.by_image = by_image;
     sums.slots = slots;
-    backend().dice_sums(sums);
+    backend().losses().dice_sums(sums);
   }
 
   void add_losses(const LossPass& pass, const Tensor& sums) {
@@ -84,7 +85,7 @@ class DiceNode final : public LossNode {
     arguments.loss = pass.loss;
     arguments.image_losses = pass.image_losses;
     arguments.grad_scale = pass.grad_scale;
-    backend().dice_losses(arguments);
+    backend().losses().dice_losses(arguments);
   }
 
   const DiceLoss loss_;

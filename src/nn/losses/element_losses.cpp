@@ -26,13 +26,13 @@ class ElementNode : public LossNode {
     arguments.loss = pass.loss;
     arguments.image_losses = pass.image_losses;
     arguments.grad_scale = pass.grad_scale;
-    backend().element_losses(arguments);
+    backend().losses().element_losses(arguments);
   }
 
  protected:
   void set_formula(std::unique_ptr<const ElementFormula> formula) {
     formula_ = std::move(formula);
-    if (backend().computes(*formula_)) return;
+    if (backend().losses().computes(*formula_)) return;
     throw ConfigError(concat("the loss at output '", output(), "' has a formula that ",
                              to_string(backend().device()),
                              " has no kernel for; train it on CPU devices, or derive a LossNode"));

@@ -18,7 +18,7 @@ class MeanSquaredErrorNode final : public LossNode {
     arguments.loss = pass.loss;
     arguments.image_losses = pass.image_losses;
     arguments.grad_scale = pass.grad_scale;
-    backend().mean_squared_error(arguments);
+    backend().losses().mean_squared_error(arguments);
   }
 };
 

@@ -31,11 +31,11 @@ class OhemNode final : public LossNode {
     arguments.row_weights = rows();
     arguments.rows_per_weight = 1;
     arguments.normalizer = {0.0, &state()->normalizer};
-    backend().cross_entropy(arguments);
+    backend().losses().cross_entropy(arguments);
   }
   // Of all pixels: which of them are hard is a question of training.
   void evaluate(const LossPass& pass) override {
-    backend().cross_entropy(label_arguments(pass, ignore_index()));
+    backend().losses().cross_entropy(label_arguments(pass, ignore_index()));
   }
 
  private:
@@ -58,17 +58,17 @@ class OhemNode final : public LossNode {
     arguments.labels = pass.target;
     arguments.ignore_index = ignore_index();
     arguments.probabilities = rows();
-    backend().label_probabilities(arguments);
+    backend().losses().label_probabilities(arguments);
   }
 
   /// The next bits of the threshold.
   void narrow(const LossPass& pass, int round) {
     const Shape& shape = pass.output.shape;
     float* const slot = exchange_.next_slot();
-    backend().ohem_count({round, rows(), shape.rows(), shape.batch(), state(), slot});
+    backend().losses().ohem_count({round, rows(), shape.rows(), shape.batch(), state(), slot});
     const StatSlot local{shape.batch(), slot};
-    backend().ohem_narrow({round, exchange_.all(pass.communicator, local, kOhemCounts),
-                           loss_.min_kept, loss_.thresh, state()});
+    backend().losses().ohem_narrow({round, exchange_.all(pass.communicator, local, kOhemCounts),
+                                    loss_.min_kept, loss_.thresh, state()});
   }
 
   /// The rows' weights, and what the loss is divided by.
@@ -84,7 +84,7 @@ class OhemNode final : public LossNode {
     choice.rows = rows();
     choice.by_image = backend().sums_by_image();
     choice.slots = slot;
-    if (samples > 0) backend().ohem_choose(choice);
+    if (samples > 0) backend().losses().ohem_choose(choice);
     const std::int64_t parts = choice.by_image ? std::max<std::int64_t>(1, samples) : 1;
     OhemShare share;
     share.weights = exchange_.all(pass.communicator, {samples, slot, parts}, elements);
@@ -92,7 +92,7 @@ class OhemNode final : public LossNode {
     share.class_weight = floats_of(class_weight_);
     share.normalizer = pass.normalizer;
     share.state = state();
-    backend().ohem_share(share);
+    backend().losses().ohem_share(share);
   }
 
   const OhemCrossEntropyLoss loss_;

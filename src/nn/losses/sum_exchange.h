@@ -15,8 +15,8 @@ class SumExchange {
   /// Of slots of up to so many floats.
   SumExchange(const LossSite& site, std::size_t slot_floats);
 
-  /// Where the next slot is to be written, [parts, 2, elements] (Backend::sum_over_batch). Its two
-  /// places take turns, so that peers are done with one when it comes again.
+  /// Where the next slot is to be written, [parts, 2, elements] (SumOperations::sum_over_batch).
+  /// Its two places take turns, so that peers are done with one when it comes again.
   float* next_slot();
   /// The slots of all ranks, in their order; one device on its own has only its own. Good until the
   /// next call. `local`: in the last `next_slot`; it has at least one part, zeros where there are

@@ -124,19 +124,19 @@ void BatchNormLayer::forward(Backend& backend, const StepContext& context) {
     context.communicator->enter("forward", name().c_str());
   }
   images_ = output()->data.shape.batch();
-  if (!uses_running_statistics(context)) return forward_by_batch(backend, context);
+  if (!uses_running_statistics(context)) return forward_by_batch(backend.norms(), context);
   if (keeps_for_backward_) return forward_by_running_statistics(backend, context);
-  if (!left_to_convolution_) backend.batch_norm_inference(*inference(context));
+  if (!left_to_convolution_) backend.norms().batch_norm_inference(*inference(context));
 }
 
-void BatchNormLayer::forward_by_batch(Backend& backend, const StepContext& context) {
+void BatchNormLayer::forward_by_batch(NormOperations& norms, const StepContext& context) {
   const int count = slices(context).count(output()->data.shape.batch());
   set_local_moments(context);
   for (int i = 0; i < count; ++i) {
     const NormSlice part = slice(i, context);
-    backend.batch_norm_moments(part.x, part.moments, part.parts);
+    norms.batch_norm_moments(part.x, part.moments, part.parts);
   }
-  for (int i = 0; i < count; ++i) normalize_slice(backend, context, i);
+  for (int i = 0; i < count; ++i) normalize_slice(norms, context, i);
 }
 
 void BatchNormLayer::set_local_moments(const StepContext& context) {
@@ -164,17 +164,17 @@ BatchNormForward BatchNormLayer::forward_of(const NormSlice& slice,
           .running = {}};
 }
 
-void BatchNormLayer::normalize_slice(Backend& backend, const StepContext& context, int index) {
+void BatchNormLayer::normalize_slice(NormOperations& norms, const StepContext& context, int index) {
   const NormSlice part = slice(index, context);
   const std::span<const StatSlot> slots =
       exchange_.all_show(context, Direction::kForward, local_[static_cast<std::size_t>(index)]);
   const std::int64_t count = total_count(slots);
   check_count(*this, count, part.x.shape.rows(), exchange_.active(context));
   if (count == 0) return;
-  correct_slice(backend, part, affine_, slots, options(), states_.state_of(index));
+  correct_slice(norms, part, affine_, slots, options(), states_.state_of(index));
   BatchNormForward arguments = forward_of(part, slots);
   arguments.running = states_.next(index, context, options().momentum);
-  backend.batch_norm_forward(arguments);
+  norms.batch_norm_forward(arguments);
 }
 
 // By the statistics that the pass over all images kept: those of the slice that an image is in.
@@ -195,7 +195,7 @@ void BatchNormLayer::forward_again(Backend& backend, const StepContext& context)
     part.y = images(output()->data);
     if (inputs().size() == 2) part.residual = images(inputs()[1]->data);
     place(i, context, part);
-    backend.batch_norm_forward(forward_of(part, {}));
+    backend.norms().batch_norm_forward(forward_of(part, {}));
   }
 }
 
@@ -223,7 +223,7 @@ void BatchNormLayer::forward_by_running_statistics(Backend& backend, const StepC
   backend.copy(var, m2, false);
   backend.copy(var, m2, true);
   const StatSlot running{2, part.moments};
-  backend.batch_norm_forward(forward_of(part, {&running, 1}));
+  backend.norms().batch_norm_forward(forward_of(part, {&running, 1}));
   set_local_moments(context);
 }
 
@@ -268,16 +268,16 @@ void BatchNormLayer::backward_slice(Backend& backend, const StepContext& context
   }
   const StatSlot local{rows, part.sums, part.parts};
   const std::span<const StatSlot> slots = exchange_.all_show(context, Direction::kBackward, local);
-  backend.batch_norm_backward_apply({.x = part.x,
-                                     .grad_y = grad_y,
-                                     .y = mask,
-                                     .affine = affine_.values(part),
-                                     .saved = {part.saved},
-                                     .relu = config_.relu,
-                                     .slots = slots,
-                                     .grad_x = cut.of(grads[0].tensor, index),
-                                     .grad_residual = residual.tensor,
-                                     .accumulate_residual = residual.accumulate});
+  backend.norms().batch_norm_backward_apply({.x = part.x,
+                                             .grad_y = grad_y,
+                                             .y = mask,
+                                             .affine = affine_.values(part),
+                                             .saved = {part.saved},
+                                             .relu = config_.relu,
+                                             .slots = slots,
+                                             .grad_x = cut.of(grads[0].tensor, index),
+                                             .grad_residual = residual.tensor,
+                                             .accumulate_residual = residual.accumulate});
 }
 
 // --- export ---

@@ -72,8 +72,8 @@ class BatchNormLayer : public Layer {
   /// What the backend is asked for to normalise a slice by these statistics.
   BatchNormForward forward_of(const NormSlice& slice, std::span<const StatSlot> slots) const;
 
-  void forward_by_batch(Backend& backend, const StepContext& context);
-  void normalize_slice(Backend& backend, const StepContext& context, int index);
+  void forward_by_batch(NormOperations& norms, const StepContext& context);
+  void normalize_slice(NormOperations& norms, const StepContext& context, int index);
   void forward_by_running_statistics(Backend& backend, const StepContext& context);
   void backward_slice(Backend& backend, const StepContext& context, int index,
                       std::span<const GradTarget> grads);

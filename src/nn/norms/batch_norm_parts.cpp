@@ -18,12 +18,12 @@ std::int64_t padded(std::int64_t floats) {
 }
 
 // `count` images of the device's batch from `begin` on.
-void reduce_images(Backend& backend, const SliceBackward& backward, std::int64_t begin,
+void reduce_images(NormOperations& norms, const SliceBackward& backward, std::int64_t begin,
                    std::int64_t count, float* grad_weight, float* grad_bias) {
   const NormSlice& slice = backward.slice;
   const std::int64_t first = begin - slice.first;
   const bool per_image = slice.parts > 1;
-  backend.batch_norm_backward_reduce(
+  norms.batch_norm_backward_reduce(
       {.x = slice.x.sample_range(first, count),
        .grad_y = backward.grad_y.sample_range(first, count),
        .y = backward.mask ? backward.mask.sample_range(first, count) : Tensor{},
@@ -40,17 +40,17 @@ void reduce_images(Backend& backend, const SliceBackward& backward, std::int64_t
 void reduce(Backend& backend, const SliceBackward& backward, std::int64_t begin, std::int64_t count,
             float* grad_weight, float* grad_bias) {
   if (backward.slice.correction == nullptr || grad_weight == nullptr) {
-    return reduce_images(backend, backward, begin, count, grad_weight, grad_bias);
+    return reduce_images(backend.norms(), backward, begin, count, grad_weight, grad_bias);
   }
   const std::int64_t channels = backward.slice.x.shape.channels();
   float* corrected = backward.slice.correction + 4 * channels;
   backend.fill(Tensor(corrected, Shape{2, channels}), 0.0F);
-  reduce_images(backend, backward, begin, count, corrected, corrected + channels);
-  backend.batch_renorm_gradient({.corrected = corrected,
-                                 .correction = backward.slice.correction,
-                                 .channels = channels,
-                                 .grad_weight = grad_weight,
-                                 .grad_bias = grad_bias});
+  reduce_images(backend.norms(), backward, begin, count, corrected, corrected + channels);
+  backend.norms().batch_renorm_gradient({.corrected = corrected,
+                                         .correction = backward.slice.correction,
+                                         .channels = channels,
+                                         .grad_weight = grad_weight,
+                                         .grad_bias = grad_bias});
 }
 
 // The images [begin, end) are the next of those of `grads`, which get their sum behind the last.
@@ -205,23 +205,23 @@ AffineParameters NormAffine::values(const NormSlice& slice) const {
 
 // --- the correction ---
 
-void correct_slice(Backend& backend, const NormSlice& slice, const NormAffine& affine,
+void correct_slice(NormOperations& norms, const NormSlice& slice, const NormAffine& affine,
                    std::span<const StatSlot> slots, const BatchNormOptions& options,
                    const BatchNormState* state) {
   if (slice.correction == nullptr || total_count(slots) == 0) return;
   const RenormLimits limits(options, state->num_batches_tracked);
   const std::int64_t channels = slice.x.shape.channels();
-  backend.batch_renorm_correction({.slots = slots,
-                                   .channels = channels,
-                                   .affine = affine.values(),
-                                   .running_mean = state->running_mean,
-                                   .running_var = state->running_var,
-                                   .eps = options.eps,
-                                   .eps_mode = options.eps_mode,
-                                   .max_r = limits.max_r,
-                                   .max_d = limits.max_d,
-                                   .correction = slice.correction,
-                                   .corrected = slice.correction + 2 * channels});
+  norms.batch_renorm_correction({.slots = slots,
+                                 .channels = channels,
+                                 .affine = affine.values(),
+                                 .running_mean = state->running_mean,
+                                 .running_var = state->running_var,
+                                 .eps = options.eps,
+                                 .eps_mode = options.eps_mode,
+                                 .max_r = limits.max_r,
+                                 .max_d = limits.max_d,
+                                 .correction = slice.correction,
+                                 .corrected = slice.correction + 2 * channels});
 }
 
 // --- the backward pass ---
@@ -243,8 +243,8 @@ void backward_residual(Backend& backend, bool relu, const Tensor& y, const Tenso
                        const GradTarget& target) {
   if (!target.tensor) return;
   if (relu) {
-    return backend.activation_backward(ActivationKind::kRelu, y, grad_y, target.tensor,
-                                       target.accumulate);
+    return backend.activations().activation_backward(ActivationKind::kRelu, y, grad_y,
+                                                     target.tensor, target.accumulate);
   }
   backend.copy(grad_y, target.tensor, target.accumulate);
 }

@@ -134,7 +134,7 @@ class NormAffine {
 
 /// Fills in the slice's correction towards the running statistics, if it has one; before they take
 /// the batch.
-void correct_slice(Backend& backend, const NormSlice& slice, const NormAffine& affine,
+void correct_slice(NormOperations& norms, const NormSlice& slice, const NormAffine& affine,
                    std::span<const StatSlot> slots, const BatchNormOptions& options,
                    const BatchNormState* state);
 

@@ -54,25 +54,25 @@ NormSlice GroupNormLayer::image(int index) const {
 // --- forward ---
 
 void GroupNormLayer::forward(Backend& backend, const StepContext&) {
-  for (int i = 0; i < images(); ++i) forward_image(backend, image(i));
+  for (int i = 0; i < images(); ++i) forward_image(backend.norms(), image(i));
 }
 
-void GroupNormLayer::forward_image(Backend& backend, const NormSlice& image) const {
+void GroupNormLayer::forward_image(NormOperations& norms, const NormSlice& image) const {
   const std::int64_t rows = image.x.shape.rows();
-  backend.batch_norm_moments(image.x, image.moments, 1);
-  backend.group_moments(
+  norms.batch_norm_moments(image.x, image.moments, 1);
+  norms.group_moments(
       {.slot = image.moments, .rows = rows, .channels = channels(), .groups = config_.groups});
   const StatSlot slot{rows * (channels() / config_.groups), image.moments};
-  backend.batch_norm_forward({.x = image.x,
-                              .residual = image.residual,
-                              .y = image.y,
-                              .affine = affine_.values(),
-                              .slots = {&slot, 1},
-                              .eps = config_.eps,
-                              .eps_mode = config_.eps_mode,
-                              .relu = config_.relu,
-                              .saved = {image.saved},
-                              .running = {}});
+  norms.batch_norm_forward({.x = image.x,
+                            .residual = image.residual,
+                            .y = image.y,
+                            .affine = affine_.values(),
+                            .slots = {&slot, 1},
+                            .eps = config_.eps,
+                            .eps_mode = config_.eps_mode,
+                            .relu = config_.relu,
+                            .saved = {image.saved},
+                            .running = {}});
 }
 
 // --- backward ---
@@ -101,17 +101,17 @@ void GroupNormLayer::backward_image(Backend& backend, const StepContext& context
   if (!grads[0].tensor) {
     return backward_residual(backend, config_.relu, part.y, grad_y, residual);
   }
-  backend.group_norm_backward_apply({.x = part.x,
-                                     .grad_y = grad_y,
-                                     .y = mask,
-                                     .affine = affine_.values(),
-                                     .saved = {part.saved},
-                                     .relu = config_.relu,
-                                     .sums = part.sums,
-                                     .groups = config_.groups,
-                                     .grad_x = slices_.of(grads[0].tensor, index),
-                                     .grad_residual = residual.tensor,
-                                     .accumulate_residual = residual.accumulate});
+  backend.norms().group_norm_backward_apply({.x = part.x,
+                                             .grad_y = grad_y,
+                                             .y = mask,
+                                             .affine = affine_.values(),
+                                             .saved = {part.saved},
+                                             .relu = config_.relu,
+                                             .sums = part.sums,
+                                             .groups = config_.groups,
+                                             .grad_x = slices_.of(grads[0].tensor, index),
+                                             .grad_residual = residual.tensor,
+                                             .accumulate_residual = residual.accumulate});
 }
 
 // --- export ---

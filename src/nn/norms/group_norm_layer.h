@@ -41,7 +41,7 @@ class GroupNormLayer : public Layer {
   std::int64_t images() const { return output()->data.shape.batch(); }
   bool masks_by_output() const { return config_.relu && inputs().size() == 2; }
   NormSlice image(int index) const;
-  void forward_image(Backend& backend, const NormSlice& image) const;
+  void forward_image(NormOperations& norms, const NormSlice& image) const;
   void backward_image(Backend& backend, const StepContext& context, int index,
                       std::span<const GradTarget> grads) const;
   std::string normalized_onnx(OnnxGraph& graph) const;

@@ -9,7 +9,7 @@
 #include "backend/cpu/winograd/gemm.h"
 #include "backend/cpu/winograd/transforms.h"
 #include "backend/cpu/winograd/vec.h"
-#include "lockstep/backend/operands.h"
+#include "lockstep/backend/convolutions.h"
 
 namespace lockstep::winograd {
 
