@@ -7,144 +7,34 @@
 namespace lockstep {
 namespace {
 
-class Liveness {
+/// Values that have no memory of their own: parts of a concatenation, and what is computed in
+/// place.
+class Nesting {
  public:
-  explicit Liveness(const Graph& graph)
+  explicit Nesting(const Graph& graph)
       : graph_(graph),
         layers_(static_cast<int>(graph.layers.size())),
         parent_(graph.values.size(), -1),
         becomes_(graph.values.size(), -1),
-        first_channel_(graph.values.size(), 0),
-        has_grad_(graph.values.size(), false),
-        written_(graph.values.size(), false),
-        grad_by_tile_(graph.values.size(), false) {
-    plan_.data.resize(graph.values.size());
-    plan_.grad.resize(graph.values.size());
-    plan_.saved.assign(graph.layers.size(), -1);
-    plan_.runs_backward.assign(graph.layers.size(), false);
+        first_channel_(graph.values.size(), 0) {
     for (const GraphLayer& layer : graph.layers) {
-      plan_.routes.emplace_back(layer.inputs.size());
       if (layer.forward_in_place) becomes_[layer.inputs[0]] = layer.output;
     }
+    if (graph.share_memory) place_concatenated();
   }
 
-  MemoryPlan run() {
-    find_gradients();
-    plan_.schedule = plan_schedule(graph_, plan_.runs_backward);
-    count_steps();
-    defer_weight_gradients();
-    if (graph_.share_memory) place_concatenated();
-    plan_data();
-    if (graph_.training) plan_gradients();
-    plan_saved();
-    if (!graph_.share_memory) keep_everything();
-    plan_.bytes = assign_offsets(plan_.buffers);
-    return std::move(plan_);
-  }
-
- private:
-  /// The steps of an action for what is kept of all images: those of its stretch, where that comes
-  /// back to each of them.
-  struct Span {
-    int first = 0, last = 0;
-  };
-
-  int backward_step(int layer) const { return backward_step_[layer]; }
-  int weights_step(int layer) const { return backward_step(plan_.weights_until[layer]); }
-  int end() const { return end_; }
-  bool kept(int value) const { return plan_.schedule.kept[value]; }
-  const GraphLayer& layer(int index) const { return graph_.layers[index]; }
-
-  int add_buffer(std::size_t bytes, int first, int last) {
-    plan_.buffers.push_back({bytes, first, last, 0});
-    return static_cast<int>(plan_.buffers.size()) - 1;
-  }
-  void touch(const Placement& placement, int step) {
-    Buffer& buffer = plan_.buffers[placement.buffer];
-    const Span span = placement.by_tile ? Span{step, step} : spans_[step];
-    buffer.first = std::min(buffer.first, span.first);
-    buffer.last = std::max(buffer.last, span.last);
-  }
-  std::size_t bytes_of(int value, bool by_tile) const {
-    return by_tile ? graph_.values[value].tile_bytes : graph_.values[value].bytes;
-  }
-  Placement dense(int value, int buffer, bool by_tile = false) const {
-    return {buffer, 0, graph_.values[value].channels, by_tile};
-  }
+  /// The concatenation that a value lies inside, -1: none.
+  int parent(int value) const { return parent_[value]; }
+  /// The value that takes its place, -1: none.
+  int becomes(int value) const { return becomes_[value]; }
+  /// Where it lies, inside its parent.
   Placement inside(int value, const Placement& whole) const {
     return {whole.buffer, whole.first_channel + first_channel_[value], whole.row_stride,
             whole.by_tile};
   }
 
-  // A value has a gradient if something to learn lies before it and an output whose gradient is
-  // given after it. What is given has a place in any case.
-  void find_gradients() {
-    if (!graph_.training) return;
-    std::vector<bool> wanted(graph_.values.size(), false);
-    wanted[graph_.input] = graph_.input_grad;
-    for (const GraphLayer& layer : graph_.layers) {
-      wanted[layer.output] = layer.learns || std::any_of(layer.inputs.begin(), layer.inputs.end(),
-                                                         [&](int input) { return wanted[input]; });
-    }
-    for (const GraphOutput& output : graph_.outputs) {
-      has_grad_[output.value] = output.grad;
-    }
-    for (int i = layers_ - 1; i >= 0; --i) {
-      if (!has_grad_[layer(i).output] || !wanted[layer(i).output]) continue;
-      plan_.runs_backward[i] = true;
-      for (std::size_t k = 0; k < layer(i).inputs.size(); ++k) {
-        const int input = layer(i).inputs[k];
-        plan_.routes[i][k].needed = wanted[input];
-        if (wanted[input]) has_grad_[input] = true;
-      }
-    }
-  }
-
-  void count_steps() {
-    forward_step_.assign(layers_, 0);
-    backward_step_.assign(layers_, 0);
-    stretch_of_.assign(layers_, 0);
-    for (const Stretch& stretch : plan_.schedule.forward) count_steps(stretch);
-    loss_step_ = static_cast<int>(spans_.size());
-    spans_.push_back({loss_step_, loss_step_});
-    for (std::size_t i = 0; i < plan_.schedule.backward.size(); ++i) {
-      const Stretch& stretch = plan_.schedule.backward[i];
-      count_steps(stretch);
-      for (const Action& action : stretch.actions) {
-        if (action.kind == ActionKind::kBackward) stretch_of_[action.layer] = static_cast<int>(i);
-      }
-    }
-    end_ = static_cast<int>(spans_.size());
-    spans_.push_back({end_, end_});
-  }
-  void count_steps(const Stretch& stretch) {
-    const int first = static_cast<int>(spans_.size());
-    const int last = first + static_cast<int>(stretch.actions.size()) - 1;
-    const bool comes_back = stretch.by_tile && graph_.several_tiles;
-    for (const Action& action : stretch.actions) {
-      const int step = static_cast<int>(spans_.size());
-      if (action.kind == ActionKind::kForward) forward_step_[action.layer] = step;
-      if (action.kind == ActionKind::kBackward) backward_step_[action.layer] = step;
-      spans_.push_back(comes_back ? Span{first, last} : Span{step, step});
-    }
-  }
-
-  // Until the next exchange, but of one layer at a time: every one that waits keeps two tensors.
-  // What is computed again is there for the stretch alone.
-  void defer_weight_gradients() {
-    int waiting = -1;
-    for (int i = 0; i < layers_; ++i) plan_.weights_until.push_back(i);
-    if (graph_.recompute) return;
-    for (int i = layers_ - 1; i >= 0; --i) {
-      if (!plan_.runs_backward[i] || plan_.routes[i].empty()) continue;  // the latter: a constant
-      if (!plan_.routes[i][0].needed) continue;
-      if (waiting >= 0 && layer(i).meets_in_backward) {
-        plan_.weights_until[waiting] = i;
-        waiting = -1;
-      }
-      if (layer(i).splits_backward && !layer(i).frozen) waiting = i;
-    }
-  }
+ private:
+  const GraphLayer& layer(int index) const { return graph_.layers[index]; }
 
   void place_concatenated() {
     for (int i = 0; i < layers_; ++i) {
@@ -179,19 +69,79 @@ class Liveness {
     return true;
   }
 
+  const Graph& graph_;
+  const int layers_;
+  std::vector<int> parent_;                  // [value]
+  std::vector<int> becomes_;                 // [value]
+  std::vector<std::int64_t> first_channel_;  // [value] in its parent
+};
+
+class Liveness {
+ public:
+  explicit Liveness(const Graph& graph)
+      : graph_(graph),
+        layers_(static_cast<int>(graph.layers.size())),
+        time_(graph),
+        nesting_(graph),
+        written_(graph.values.size(), false),
+        grad_by_tile_(graph.values.size(), false) {
+    static_cast<PassPlan&>(plan_) = time_.passes();
+    plan_.data.resize(graph.values.size());
+    plan_.grad.resize(graph.values.size());
+    plan_.saved.assign(graph.layers.size(), -1);
+    for (const GraphLayer& layer : graph.layers) {
+      const auto index = static_cast<int>(plan_.routes.size());
+      plan_.routes.emplace_back();
+      for (const int input : layer.inputs) {
+        plan_.routes.back().push_back({.needed = time_.needs_grad(index, input)});
+      }
+    }
+  }
+
+  MemoryPlan run() {
+    plan_data();
+    if (graph_.training) plan_gradients();
+    plan_saved();
+    if (!graph_.share_memory) keep_everything();
+    plan_.bytes = assign_offsets(plan_.buffers);
+    return std::move(plan_);
+  }
+
+ private:
+  bool kept(int value) const { return plan_.schedule.kept[value]; }
+  const GraphLayer& layer(int index) const { return graph_.layers[index]; }
+
+  int add_buffer(std::size_t bytes, int first, int last) {
+    plan_.buffers.push_back({bytes, first, last, 0});
+    return static_cast<int>(plan_.buffers.size()) - 1;
+  }
+  void touch(const Placement& placement, int step) {
+    Buffer& buffer = plan_.buffers[placement.buffer];
+    const Timeline::Span span = placement.by_tile ? Timeline::Span{step, step} : time_.span(step);
+    buffer.first = std::min(buffer.first, span.first);
+    buffer.last = std::max(buffer.last, span.last);
+  }
+  std::size_t bytes_of(int value, bool by_tile) const {
+    return by_tile ? graph_.values[value].tile_bytes : graph_.values[value].bytes;
+  }
+  Placement dense(int value, int buffer, bool by_tile = false) const {
+    return {buffer, 0, graph_.values[value].channels, by_tile};
+  }
+
   // Concatenations come after their parts, so that going backwards the whole is placed before its
   // parts.
   void plan_data() {
     for (int i = layers_ - 1; i >= 0; --i) place_data(layer(i).output);
     place_data(graph_.input);
     touch(plan_.data[graph_.input], 0);
-    touch(plan_.data[graph_.input], end());  // a second forward pass may want the same input
-    for (const GraphOutput& output : graph_.outputs) touch(plan_.data[output.value], loss_step_);
+    touch(plan_.data[graph_.input], time_.end());  // a second forward pass may want the same input
+    for (const GraphOutput& output : graph_.outputs)
+      touch(plan_.data[output.value], time_.loss_step());
     int step = 0;
     for (const Stretch& stretch : plan_.schedule.forward) {
       plan_.forward.push_back(plan_stretch(stretch, step));
     }
-    step = loss_step_ + 1;
+    step = time_.loss_step() + 1;
     for (const Stretch& stretch : plan_.schedule.backward) {
       plan_.backward.push_back(plan_stretch(stretch, step));
     }
@@ -201,14 +151,14 @@ class Liveness {
   // placed.
   void place_data(int value) {
     if (!kept(value) || plan_.data[value].buffer >= 0) return;
-    if (becomes_[value] >= 0) {
-      plan_.data[value] = plan_.data[becomes_[value]];
+    if (nesting_.becomes(value) >= 0) {
+      plan_.data[value] = plan_.data[nesting_.becomes(value)];
       return;
     }
-    const int parent = parent_[value];
+    const int parent = nesting_.parent(value);
     plan_.data[value] = parent >= 0 && kept(parent)
-                            ? inside(value, plan_.data[parent])
-                            : dense(value, add_buffer(bytes_of(value, false), end(), 0));
+                            ? nesting_.inside(value, plan_.data[parent])
+                            : dense(value, add_buffer(bytes_of(value, false), time_.end(), 0));
   }
 
   // --- the values of a stretch ---
@@ -259,13 +209,13 @@ class Liveness {
 
   void read_backward(int i) {
     if (!plan_.runs_backward[i]) return;
-    if (layer(i).reads_input) touch_data(layer(i).inputs[0], weights_step(i));
+    if (layer(i).reads_input) touch_data(layer(i).inputs[0], time_.weights_step(i));
     if (layer(i).reads_other_inputs) {
       for (const int input : layer(i).inputs) {
-        if (input != layer(i).inputs[0]) touch_data(input, weights_step(i));
+        if (input != layer(i).inputs[0]) touch_data(input, time_.weights_step(i));
       }
     }
-    if (layer(i).reads_output) touch_data(layer(i).output, backward_step(i));
+    if (layer(i).reads_output) touch_data(layer(i).output, time_.backward_step(i));
   }
 
   void touch_data(int value, int step) {
@@ -276,10 +226,10 @@ class Liveness {
   const Placement& place_here(int value) {
     Placement& placement = here_.at(value);
     if (placement.buffer >= 0) return placement;
-    const int parent = parent_[value];
+    const int parent = nesting_.parent(value);
     placement = parent >= 0 && !kept(parent) && here_.contains(parent)
-                    ? inside(value, place_here(parent))
-                    : dense(value, add_buffer(bytes_of(value, true), end(), 0), true);
+                    ? nesting_.inside(value, place_here(parent))
+                    : dense(value, add_buffer(bytes_of(value, true), time_.end(), 0), true);
     return placement;
   }
 
@@ -288,18 +238,18 @@ class Liveness {
   void plan_gradients() {
     find_gradients_of_one_stretch();
     for (const GraphOutput& output : graph_.outputs) {
-      if (!output.grad || !has_grad_[output.value]) continue;
-      plan_.grad[output.value] = new_gradient(output.value, loss_step_);
+      if (!output.grad || !time_.has_grad(output.value)) continue;
+      plan_.grad[output.value] = new_gradient(output.value, time_.loss_step());
       written_[output.value] = true;
     }
     for (int i = layers_ - 1; i >= 0; --i) {
       if (!plan_.runs_backward[i]) continue;
-      touch(plan_.grad[layer(i).output], weights_step(i));
+      touch(plan_.grad[layer(i).output], time_.weights_step(i));
       for (std::size_t k = 0; k < layer(i).inputs.size(); ++k) {
         if (plan_.routes[i][k].needed) route_gradient(i, k);
       }
     }
-    if (has_grad_[graph_.input]) touch(plan_.grad[graph_.input], end());
+    if (time_.has_grad(graph_.input)) touch(plan_.grad[graph_.input], time_.end());
   }
 
   // Others are of all images.
@@ -308,10 +258,10 @@ class Liveness {
     for (int i = 0; i < layers_; ++i) {
       const auto meet = [&](int value) {
         const bool first = stretch[value] < 0;
-        if (first) stretch[value] = stretch_of_[i];
-        const bool by_tile = plan_.schedule.backward[stretch_of_[i]].by_tile;
-        grad_by_tile_[value] =
-            by_tile && stretch[value] == stretch_of_[i] && (first || grad_by_tile_[value]);
+        if (first) stretch[value] = time_.backward_stretch(i);
+        const bool by_tile = plan_.schedule.backward[time_.backward_stretch(i)].by_tile;
+        grad_by_tile_[value] = by_tile && stretch[value] == time_.backward_stretch(i) &&
+                               (first || grad_by_tile_[value]);
       };
       if (!plan_.runs_backward[i]) continue;
       meet(layer(i).output);
@@ -341,11 +291,12 @@ class Liveness {
       route.accumulate = true;
       // The same value twice: the second gradient must not be added before the first is there.
       if (k < layer(i).accumulates_from || repeats_input(i, k)) {
-        const bool by_tile = plan_.schedule.backward[stretch_of_[i]].by_tile;
-        route.temporary = add_buffer(bytes_of(value, by_tile), backward_step(i), backward_step(i));
+        const bool by_tile = plan_.schedule.backward[time_.backward_stretch(i)].by_tile;
+        route.temporary =
+            add_buffer(bytes_of(value, by_tile), time_.backward_step(i), time_.backward_step(i));
       }
     }
-    touch(plan_.grad[value], backward_step(i));
+    touch(plan_.grad[value], time_.backward_step(i));
   }
 
   Placement first_gradient(int i, std::size_t k) {
@@ -354,17 +305,18 @@ class Liveness {
     const bool alike = grad_by_tile_[value] == grad_by_tile_[output];
     // Where another consumer comes first the gradient is dense, and the concatenation adds its
     // part.
-    if (alike && parent_[value] == output) return inside(value, plan_.grad[output]);
+    if (alike && nesting_.parent(value) == output)
+      return nesting_.inside(value, plan_.grad[output]);
     if (alike && k == 0 && works_in_place(i)) {
       return dense(value, plan_.grad[output].buffer, grad_by_tile_[value]);
     }
-    return new_gradient(value, backward_step(i));
+    return new_gradient(value, time_.backward_step(i));
   }
 
   // Not inside a concatenation: whoever reads the result would read a strided tensor.
   bool works_in_place(int i) const {
     const GraphLayer& at = layer(i);
-    if (!graph_.share_memory || !at.grad_in_place || parent_[at.output] >= 0) return false;
+    if (!graph_.share_memory || !at.grad_in_place || nesting_.parent(at.output) >= 0) return false;
     return std::count(at.inputs.begin(), at.inputs.end(), at.inputs[0]) == 1;
   }
 
@@ -379,10 +331,10 @@ class Liveness {
   void plan_saved() {
     for (int i = 0; i < layers_; ++i) {
       if (layer(i).saved_bytes == 0 || saves_in_stretches(i)) continue;
-      const int last = plan_.runs_backward[i] ? weights_step(i) : forward_step_[i];
+      const int last = plan_.runs_backward[i] ? time_.weights_step(i) : time_.forward_step(i);
       plan_.saved[i] = layer(i).saved_persists
-                           ? add_buffer(layer(i).saved_bytes, 0, end())
-                           : add_buffer(layer(i).saved_bytes, forward_step_[i], last);
+                           ? add_buffer(layer(i).saved_bytes, 0, time_.end())
+                           : add_buffer(layer(i).saved_bytes, time_.forward_step(i), last);
     }
   }
   bool saves_in_stretches(int i) const {
@@ -398,24 +350,18 @@ class Liveness {
   void keep_everything() {
     for (Buffer& buffer : plan_.buffers) {
       buffer.first = 0;
-      buffer.last = end();
+      buffer.last = time_.end();
     }
   }
 
   const Graph& graph_;
   const int layers_;
-  std::vector<int> parent_;                  // [value] the concatenation it lies inside, -1: none
-  std::vector<int> becomes_;                 // [value] the one that takes its place, -1: none
-  std::vector<std::int64_t> first_channel_;  // [value] in its parent
-  std::vector<bool> has_grad_;               // [value]
-  std::vector<bool> written_;                // [value] while going backwards
-  std::vector<bool> grad_by_tile_;           // [value]
-  std::vector<Span> spans_;                  // [step]
-  std::vector<int> forward_step_, backward_step_;  // [layer]
-  std::vector<int> stretch_of_;                    // [layer] of the backward pass
-  int loss_step_ = 0, end_ = 0;
-  std::map<int, Placement> here_;  // [value] that the present stretch writes
-  std::map<int, int> saved_here_;  // [layer] its buffer in the present stretch
+  const Timeline time_;
+  const Nesting nesting_;
+  std::vector<bool> written_;       // [value] while going backwards
+  std::vector<bool> grad_by_tile_;  // [value]
+  std::map<int, Placement> here_;   // [value] that the present stretch writes
+  std::map<int, int> saved_here_;   // [layer] its buffer in the present stretch
   MemoryPlan plan_;
 };
 

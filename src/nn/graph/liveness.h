@@ -1,9 +1,7 @@
 #pragma once
-// When every tensor of a network is alive, and which tensors share memory: gradients computed in
-// place, values that lie inside a concatenation. Time counts steps, the actions of the schedule: of
-// L layers that run once in each direction, forward of layer i is step i, the loss step L, backward
-// of layer i is step 2L - i, and step 2L + 1 is after the pass. And where buffers of known
-// lifetimes lie in one arena: two that are alive at a common step never overlap.
+// When every tensor of a network is alive (timeline.h counts the steps), and which tensors share
+// memory: gradients computed in place, values that lie inside a concatenation. And where buffers of
+// known lifetimes lie in one arena: two that are alive at a common step never overlap.
 
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +10,7 @@
 #include <vector>
 
 #include "lockstep/nn/layer.h"
-#include "nn/graph/schedule.h"
+#include "nn/graph/timeline.h"
 
 namespace lockstep {
 
@@ -92,15 +90,12 @@ struct StretchMemory {
   std::vector<std::pair<int, int>> saved;       // layer, buffer
 };
 
-struct MemoryPlan {
+struct MemoryPlan : PassPlan {
   std::vector<Buffer> buffers;
-  Schedule schedule;
   std::vector<StretchMemory> forward, backward;  // [stretch]
   std::vector<Placement> data;                   // [value]
   std::vector<Placement> grad;                   // [value]
-  std::vector<int> saved;           // [layer] buffer, -1: none, or only during stretches
-  std::vector<bool> runs_backward;  // [layer]
-  std::vector<int> weights_until;   // [layer] in whose backward pass its weight gradients are due
+  std::vector<int> saved;                      // [layer] buffer, -1: none, or only during stretches
   std::vector<std::vector<GradRoute>> routes;  // [layer][input]
   std::size_t bytes = 0;                       // of the arena
 };
