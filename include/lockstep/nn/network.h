@@ -18,7 +18,8 @@
 
 namespace lockstep {
 
-class BatchNormLayer;                 // the library's own
+class BatchNormLayer;  // the library's own
+struct DeclaredNetwork;
 enum class Direction : std::uint8_t;  // lockstep/sync/barrier.h
 
 /// Square windows; NetworkBuilder::conv2d takes a ConvGeometry for others.
@@ -284,7 +285,7 @@ class NetworkBuilder final : public ActivationBuilder {
   void check_input(const Layer& layer, const Value* x) const;
   Value* binary(BinaryKind kind, Value* a, Value* b);
 
-  std::unique_ptr<Network::Impl> impl_;
+  std::unique_ptr<DeclaredNetwork> declared_;  // null once the network is built
 };
 
 }  // namespace lockstep

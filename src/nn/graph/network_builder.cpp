@@ -130,46 +130,48 @@ ConvGeometry transposed_geometry(const std::string& name, std::int64_t channels,
 }  // namespace
 
 NetworkBuilder::NetworkBuilder(Backend& backend, ParameterStore& store, const NormLayer& norm)
-    : impl_(std::make_unique<Network::Impl>(backend, store, norm)) {}
+    : declared_(std::make_unique<DeclaredNetwork>(backend, store, norm)) {}
 
 NetworkBuilder::~NetworkBuilder() = default;
 
-Backend& NetworkBuilder::backend() const { return impl_->backend; }
+Backend& NetworkBuilder::backend() const { return declared_->backend; }
 
 void NetworkBuilder::check_open() const {
-  LOCKSTEP_CHECK(impl_ != nullptr, "the network is built already; its builder declares no more");
+  LOCKSTEP_CHECK(declared_ != nullptr,
+                 "the network is built already; its builder declares no more");
 }
 
 Value* NetworkBuilder::value(const std::string& name, const Shape& shape) {
   check_open();
   LOCKSTEP_CHECK(shape.rank() > 0 && shape.elements() > 0, "value '", name,
                  "': expected a batch and other extents above 0, got ", to_string(shape));
-  impl_->values.push_back(std::make_unique<Value>(Value{name, shape, {}, {}}));
-  return impl_->values.back().get();
+  declared_->values.push_back(std::make_unique<Value>(Value{name, shape, {}, {}}));
+  return declared_->values.back().get();
 }
 
 std::string NetworkBuilder::numbered(const char* kind) const {
   check_open();
-  return std::string(kind) + "_" + std::to_string(impl_->layers.size());
+  return std::string(kind) + "_" + std::to_string(declared_->layers.size());
 }
 
 Parameter& NetworkBuilder::parameter(const std::string& name, const Shape& shape,
                                      ParameterKind kind, std::int64_t fan_in) {
   check_open();
-  return impl_->store.parameter(name, shape, kind, fan_in);
+  return declared_->store.parameter(name, shape, kind, fan_in);
 }
 
 Parameter& NetworkBuilder::parameter(const std::string& name, const Shape& shape,
                                      ParameterKind kind, const Initial& initial) {
   check_open();
-  return impl_->store.parameter(name, shape, kind, initial);
+  return declared_->store.parameter(name, shape, kind, initial);
 }
 
 // What a layer reads must be there when it runs: the order of the calls is that of the layers.
 void NetworkBuilder::check_input(const Layer& layer, const Value* x) const {
   check_given(layer.name(), x);
-  if (impl_->written.contains(x)) return;
-  LOCKSTEP_CHECK(impl_->owns(x), layer.name(), ": an input is no value of this network's builder");
+  if (declared_->written.contains(x)) return;
+  LOCKSTEP_CHECK(declared_->owns(x), layer.name(),
+                 ": an input is no value of this network's builder");
   LOCKSTEP_CHECK(false, layer.name(), " reads the value '", x->name,
                  "', which no layer before it writes; append the layer that does first");
 }
@@ -181,23 +183,23 @@ Value* NetworkBuilder::append(std::unique_ptr<Layer> layer) {
   Value* const y = layer->output();
   LOCKSTEP_CHECK(y != nullptr, layer->name(), ": the output is null; NetworkBuilder::value makes ",
                  "one");
-  LOCKSTEP_CHECK(impl_->owns(y), layer->name(), ": the output is no value of this network's ",
+  LOCKSTEP_CHECK(declared_->owns(y), layer->name(), ": the output is no value of this network's ",
                  "builder; NetworkBuilder::value makes one");
-  LOCKSTEP_CHECK(impl_->written.insert(y).second, layer->name(), " writes the value '", y->name,
+  LOCKSTEP_CHECK(declared_->written.insert(y).second, layer->name(), " writes the value '", y->name,
                  "', which another layer writes, or which is the network's input");
   check_traits(*layer);
-  impl_->layers.push_back(std::move(layer));
+  declared_->layers.push_back(std::move(layer));
   return y;
 }
 
 Value* NetworkBuilder::input(const Shape& shape) {
   check_open();
-  LOCKSTEP_CHECK(impl_->input == nullptr, "a network has one input");
+  LOCKSTEP_CHECK(declared_->input == nullptr, "a network has one input");
   LOCKSTEP_CHECK(shape.rank() >= 2 && shape.elements() > 0,
                  "the input needs a batch, channels and no empty extent, got ", to_string(shape));
-  impl_->input = value("input", shape);
-  impl_->written.insert(impl_->input);
-  return impl_->input;
+  declared_->input = value("input", shape);
+  declared_->written.insert(declared_->input);
+  return declared_->input;
 }
 
 Value* NetworkBuilder::conv2d(Value* x, const std::string& name, const Conv2dOptions& options) {
@@ -283,7 +285,7 @@ Value* NetworkBuilder::reshape(Value* x, const Shape& shape) {
 
 Value* NetworkBuilder::batch_norm(Value* x, const std::string& name, const NormCall& call) {
   check_open();
-  return batch_norm(x, name, impl_->norm, call);
+  return batch_norm(x, name, declared_->norm, call);
 }
 
 Value* NetworkBuilder::batch_norm_relu(Value* x, const std::string& name) {
@@ -300,15 +302,15 @@ Value* NetworkBuilder::batch_norm(Value* x, const std::string& name, const NormL
   check_given(name, x);
   check_norm_call(*x, name, norm, call);
   NormLayer converted = norm;
-  for (std::size_t i = impl_->norm_conversions.size(); i-- > 0;) {
-    impl_->norm_conversions[i](converted);
+  for (std::size_t i = declared_->norm_conversions.size(); i-- > 0;) {
+    declared_->norm_conversions[i](converted);
   }
   const NormLayer own = converted.named(name);
-  const auto call_index = static_cast<int>(impl_->batch_norms.size());
+  const auto call_index = static_cast<int>(declared_->batch_norms.size());
   std::unique_ptr<Layer> layer =
-      make_norm({name, x, value(name, x->shape), own, call, call_index}, impl_->store);
+      make_norm({name, x, value(name, x->shape), own, call, call_index}, declared_->store);
   if (auto* batch_norm = dynamic_cast<BatchNormLayer*>(layer.get())) {
-    impl_->batch_norms.push_back(batch_norm);
+    declared_->batch_norms.push_back(batch_norm);
   }
   return append(std::move(layer));
 }
@@ -316,10 +318,10 @@ Value* NetworkBuilder::batch_norm(Value* x, const std::string& name, const NormL
 NetworkBuilder::NormConversion::NormConversion(NetworkBuilder& net,
                                                std::function<void(NormLayer&)> convert)
     : net_(net) {
-  net_.impl_->norm_conversions.push_back(std::move(convert));
+  net_.declared_->norm_conversions.push_back(std::move(convert));
 }
 
-NetworkBuilder::NormConversion::~NormConversion() { net_.impl_->norm_conversions.pop_back(); }
+NetworkBuilder::NormConversion::~NormConversion() { net_.declared_->norm_conversions.pop_back(); }
 
 Value* NetworkBuilder::activation(Value* x, const Activation& function) {
   const std::string name = numbered(to_string(function.kind));
@@ -436,7 +438,7 @@ Value* NetworkBuilder::mul(Value* a, Value* b) { return binary(BinaryKind::kMult
 Value* NetworkBuilder::all_reduce(Value* x) {
   const std::string name = numbered("all_reduce");
   check_given(name, x);
-  const auto call = static_cast<int>(impl_->layers.size());
+  const auto call = static_cast<int>(declared_->layers.size());
   return append(std::make_unique<AllReduceLayer>(name, x, value(name, x->shape), call));
 }
 
@@ -444,14 +446,15 @@ Value* NetworkBuilder::dropout(Value* x, float p) {
   const std::string name = numbered("dropout");
   check_given(name, x);
   LOCKSTEP_CHECK(p >= 0.0F && p < 1.0F, name, ": the probability must be in [0, 1), got ", p);
-  const std::uint64_t call = impl_->layers.size();
+  const std::uint64_t call = declared_->layers.size();
   return append(std::make_unique<DropoutLayer>(name, x, value(name, x->shape), p, call));
 }
 
 std::vector<const Layer*> NetworkBuilder::layers_to(const std::vector<const Value*>& wanted) const {
-  const std::unordered_set<const Value*> needed = impl_->needed_for({wanted.begin(), wanted.end()});
+  const std::unordered_set<const Value*> needed =
+      declared_->needed_for({wanted.begin(), wanted.end()});
   std::vector<const Layer*> layers;
-  for (const auto& layer : impl_->layers) {
+  for (const auto& layer : declared_->layers) {
     if (needed.contains(layer->output())) layers.push_back(layer.get());
   }
   return layers;
@@ -459,15 +462,16 @@ std::vector<const Layer*> NetworkBuilder::layers_to(const std::vector<const Valu
 
 std::unique_ptr<Network> NetworkBuilder::build(const Outputs& outputs, const PlanOptions& options) {
   check_open();
-  LOCKSTEP_CHECK(impl_->input != nullptr, "the network has no input; NetworkBuilder::input makes ",
-                 "it");
-  check_outputs(outputs, impl_->input, impl_->written);
-  impl_->outputs = outputs;
-  if (!options.outputs.empty()) impl_->leave_out_all_but(options.outputs);
-  if (!impl_->store.allocated()) impl_->store.allocate(impl_->backend);
-  impl_->allocate(options);
-  impl_->set_batch(impl_->input->shape.batch());
-  return std::unique_ptr<Network>(new Network(std::move(impl_)));
+  LOCKSTEP_CHECK(declared_->input != nullptr,
+                 "the network has no input; NetworkBuilder::input makes ", "it");
+  check_outputs(outputs, declared_->input, declared_->written);
+  declared_->outputs = outputs;
+  if (!options.outputs.empty()) declared_->leave_out_all_but(options.outputs);
+  if (!declared_->store.allocated()) declared_->store.allocate(declared_->backend);
+  if (!options.training && options.share_memory) declared_->join_convolutions_and_batch_norms();
+  auto impl = std::make_unique<Network::Impl>(std::move(declared_), options);
+  impl->passes.set_batch(impl->declared->input->shape.batch());
+  return std::unique_ptr<Network>(new Network(std::move(impl)));
 }
 
 std::unique_ptr<Network> NetworkBuilder::build(Value* output, const PlanOptions& options) {

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "io/atomic_file.h"
-#include "nn/graph/network_impl.h"
+#include "nn/graph/declared_network.h"
 #include "nn/onnx/graph.h"
 
 namespace lockstep {
