@@ -181,15 +181,52 @@ class ActivationBuilder {
   Value* gelu_tanh(Value* x) { return activation(x, ActivationKind::kGeluTanh); }
 };
 
+/// What layers, one's own too, are declared with: values, parameters, and their order. Part of a
+/// NetworkBuilder.
+class LayerBuilder {
+ public:
+  LayerBuilder(const LayerBuilder&) = delete;
+  LayerBuilder& operator=(const LayerBuilder&) = delete;
+
+  /// Of the replica that the network is for.
+  Backend& backend() const;
+
+  /// A new value that a layer of one's own writes. `shape`: with the batch of its input.
+  Value* value(const std::string& name, const Shape& shape);
+  /// A parameter, declared at its first mention (ParameterStore::parameter, which says what it is
+  /// initially).
+  Parameter& parameter(const std::string& name, const Shape& shape, ParameterKind kind,
+                       std::int64_t fan_in = 0);
+  Parameter& parameter(const std::string& name, const Shape& shape, ParameterKind kind,
+                       const Initial& initial);
+  /// Appends a call of a layer and returns its output. A layer may have no inputs: a learnable
+  /// constant, say. Throws Error naming the layer where a value is null, is of another builder, is
+  /// read before a layer writes it, or is written twice.
+  Value* append(std::unique_ptr<Layer> layer);
+
+ protected:
+  LayerBuilder(Backend& backend, ParameterStore& store, const NormLayer& norm);
+  ~LayerBuilder();
+
+  void check_open() const;
+  /// The name of the next layer, where it has no parameters.
+  std::string numbered(const char* kind) const;
+
+  std::unique_ptr<DeclaredNetwork> declared_;  // null once the network is built
+
+ private:
+  void check_input(const Layer& layer, const Value* x) const;
+};
+
 /// Declares layers in execution order. Every method returns the layer's output; names of layers
 /// without parameters are chosen by the builder. Throws Error when shapes do not fit or an input is
 /// null, naming the layer. Used by one thread, during the call of a model.
-class NetworkBuilder final : public ActivationBuilder {
+class NetworkBuilder final : public LayerBuilder, public ActivationBuilder {
  public:
   /// `store` may hold parameters of an earlier network of the same model: they are then shared.
   /// `norm`: what `batch_norm` without a norm layer declares.
   NetworkBuilder(Backend& backend, ParameterStore& store, const NormLayer& norm = {});
-  ~NetworkBuilder() override;
+  ~NetworkBuilder() override = default;
 
   Value* input(const Shape& shape);
   Value* conv2d(Value* x, const std::string& name, const Conv2dOptions& options);
@@ -240,23 +277,6 @@ class NetworkBuilder final : public ActivationBuilder {
   /// order of torch.flatten from an image, whose channels come first there, pool it to 1x1 before.
   Value* reshape(Value* x, const Shape& shape);
 
-  /// Of the replica that the network is for.
-  Backend& backend() const;
-
-  // --- layers of one's own ---
-  /// A new value that a layer of one's own writes. `shape`: with the batch of its input.
-  Value* value(const std::string& name, const Shape& shape);
-  /// A parameter, declared at its first mention (ParameterStore::parameter, which says what it is
-  /// initially).
-  Parameter& parameter(const std::string& name, const Shape& shape, ParameterKind kind,
-                       std::int64_t fan_in = 0);
-  Parameter& parameter(const std::string& name, const Shape& shape, ParameterKind kind,
-                       const Initial& initial);
-  /// Appends a call of a layer and returns its output. A layer may have no inputs: a learnable
-  /// constant, say. Throws Error naming the layer where a value is null, is of another builder, is
-  /// read before a layer writes it, or is written twice.
-  Value* append(std::unique_ptr<Layer> layer);
-
   /// While it lives, every norm layer is changed before it is declared.
   class NormConversion {
    public:
@@ -280,12 +300,7 @@ class NetworkBuilder final : public ActivationBuilder {
   std::unique_ptr<Network> build(Value* output, const PlanOptions& options);
 
  private:
-  std::string numbered(const char* kind) const;
-  void check_open() const;
-  void check_input(const Layer& layer, const Value* x) const;
   Value* binary(BinaryKind kind, Value* a, Value* b);
-
-  std::unique_ptr<DeclaredNetwork> declared_;  // null once the network is built
 };
 
 }  // namespace lockstep

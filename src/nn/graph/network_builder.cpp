@@ -129,19 +129,21 @@ ConvGeometry transposed_geometry(const std::string& name, std::int64_t channels,
 
 }  // namespace
 
-NetworkBuilder::NetworkBuilder(Backend& backend, ParameterStore& store, const NormLayer& norm)
+// --- what layers are declared with ---
+
+LayerBuilder::LayerBuilder(Backend& backend, ParameterStore& store, const NormLayer& norm)
     : declared_(std::make_unique<DeclaredNetwork>(backend, store, norm)) {}
 
-NetworkBuilder::~NetworkBuilder() = default;
+LayerBuilder::~LayerBuilder() = default;
 
-Backend& NetworkBuilder::backend() const { return declared_->backend; }
+Backend& LayerBuilder::backend() const { return declared_->backend; }
 
-void NetworkBuilder::check_open() const {
+void LayerBuilder::check_open() const {
   LOCKSTEP_CHECK(declared_ != nullptr,
                  "the network is built already; its builder declares no more");
 }
 
-Value* NetworkBuilder::value(const std::string& name, const Shape& shape) {
+Value* LayerBuilder::value(const std::string& name, const Shape& shape) {
   check_open();
   LOCKSTEP_CHECK(shape.rank() > 0 && shape.elements() > 0, "value '", name,
                  "': expected a batch and other extents above 0, got ", to_string(shape));
@@ -149,25 +151,25 @@ Value* NetworkBuilder::value(const std::string& name, const Shape& shape) {
   return declared_->values.back().get();
 }
 
-std::string NetworkBuilder::numbered(const char* kind) const {
+std::string LayerBuilder::numbered(const char* kind) const {
   check_open();
   return std::string(kind) + "_" + std::to_string(declared_->layers.size());
 }
 
-Parameter& NetworkBuilder::parameter(const std::string& name, const Shape& shape,
-                                     ParameterKind kind, std::int64_t fan_in) {
+Parameter& LayerBuilder::parameter(const std::string& name, const Shape& shape, ParameterKind kind,
+                                   std::int64_t fan_in) {
   check_open();
   return declared_->store.parameter(name, shape, kind, fan_in);
 }
 
-Parameter& NetworkBuilder::parameter(const std::string& name, const Shape& shape,
-                                     ParameterKind kind, const Initial& initial) {
+Parameter& LayerBuilder::parameter(const std::string& name, const Shape& shape, ParameterKind kind,
+                                   const Initial& initial) {
   check_open();
   return declared_->store.parameter(name, shape, kind, initial);
 }
 
 // What a layer reads must be there when it runs: the order of the calls is that of the layers.
-void NetworkBuilder::check_input(const Layer& layer, const Value* x) const {
+void LayerBuilder::check_input(const Layer& layer, const Value* x) const {
   check_given(layer.name(), x);
   if (declared_->written.contains(x)) return;
   LOCKSTEP_CHECK(declared_->owns(x), layer.name(),
@@ -176,7 +178,7 @@ void NetworkBuilder::check_input(const Layer& layer, const Value* x) const {
                  "', which no layer before it writes; append the layer that does first");
 }
 
-Value* NetworkBuilder::append(std::unique_ptr<Layer> layer) {
+Value* LayerBuilder::append(std::unique_ptr<Layer> layer) {
   check_open();
   LOCKSTEP_CHECK(layer != nullptr, "the layer to append is null");
   for (const Value* x : layer->inputs()) check_input(*layer, x);
@@ -191,6 +193,11 @@ Value* NetworkBuilder::append(std::unique_ptr<Layer> layer) {
   declared_->layers.push_back(std::move(layer));
   return y;
 }
+
+// --- the library's layers ---
+
+NetworkBuilder::NetworkBuilder(Backend& backend, ParameterStore& store, const NormLayer& norm)
+    : LayerBuilder(backend, store, norm) {}
 
 Value* NetworkBuilder::input(const Shape& shape) {
   check_open();
@@ -449,6 +456,8 @@ Value* NetworkBuilder::dropout(Value* x, float p) {
   const std::uint64_t call = declared_->layers.size();
   return append(std::make_unique<DropoutLayer>(name, x, value(name, x->shape), p, call));
 }
+
+// --- the network ---
 
 std::vector<const Layer*> NetworkBuilder::layers_to(const std::vector<const Value*>& wanted) const {
   const std::unordered_set<const Value*> needed =
