@@ -18,6 +18,7 @@
 #include "run/summary_json.h"
 #include "step/replica.h"
 #include "train/averaged_model.h"
+#include "train/diagnosis/sync_layers.h"
 #include "train/replica_readings.h"
 #include "train/step_meter.h"
 #include "train/training.h"
@@ -463,6 +464,7 @@ TrainSummary Trainer::summarize(TrainStatus status) {
                        .config_hash = config_hash(config),
                        .bn_mode = to_string(config.bn.mode),
                        .images_per_device = request_.images_per_device,
+                       .sync_top = request_.sync_top,
                        .seed = config.run.seed,
                        .devices = session_.devices_text,
                        .placement = layout.placement(session_.devices_text),
@@ -481,6 +483,7 @@ TrainSummary Trainer::summarize(TrainStatus status) {
                        .peak_memory_mb = peak_memory_mb(),
                        .ranks = mean_ranks(meter_, session_),
                        .batch_norms = batch_norms_};
+  if (config.bn.synchronizes()) summary.sync_layers = config.bn.sync_layers;
   const MeanTimes& times = summary.times;
   if (times.step > 0) {
     summary.images_per_second = static_cast<double>(summary.global_batch) / times.step;
@@ -493,6 +496,12 @@ TrainSummary Trainer::summarize(TrainStatus status) {
 
 }  // namespace
 
-TrainSummary train(const TrainRequest& request) { return Trainer(request).run(); }
+TrainSummary train(const TrainRequest& request) {
+  TrainRequest named = request;
+  const BatchNormConfig& bn = request.config.bn;
+  if (bn.synchronizes() && bn.sync_top()) named.sync_top = *bn.sync_top();
+  named.config = with_sync_layers(request.config, request.devices, request.init, request.world);
+  return Trainer(named).run();
+}
 
 }  // namespace lockstep

@@ -34,6 +34,9 @@ struct TrainRequest {
   /// On a curve over them (compare): how many images share statistics, which the summary then says;
   /// 0: of no curve.
   std::int64_t images_per_device = 0;
+  /// That a diagnosis has chosen bn.sync_layers, and how many, which the summary then says; 0: they
+  /// are named in the configuration, or it says "top:K" (train/diagnosis/sync_layers.h).
+  int sync_top = 0;
   std::string fault;  // train/fault_injection.h; empty: the environment variable LOCKSTEP_FAULT
 };
 
