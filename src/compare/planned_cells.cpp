@@ -131,7 +131,7 @@ PlannedCell sliced_cell(const CellRequest& request, const std::string& mode, std
 }
 
 /// Whether the whole batch on one device is another mode's cell, which speaks for it: sync's, or
-/// without that local's (share_whole_batch).
+/// without that local's (Curve).
 bool is_anothers(const CellRequest& request, const std::string& mode) {
   const bool sync = has(request.modes, BatchNormMode::kSync);
   if (is(mode, BatchNormMode::kLocal)) return sync;

@@ -18,7 +18,6 @@
 #include "run/summary_json.h"
 #include "step/replica.h"
 #include "train/averaged_model.h"
-#include "train/diagnosis/sync_layers.h"
 #include "train/replica_readings.h"
 #include "train/step_meter.h"
 #include "train/training.h"
@@ -496,12 +495,6 @@ TrainSummary Trainer::summarize(TrainStatus status) {
 
 }  // namespace
 
-TrainSummary train(const TrainRequest& request) {
-  TrainRequest named = request;
-  const BatchNormConfig& bn = request.config.bn;
-  if (bn.synchronizes() && bn.sync_top()) named.sync_top = *bn.sync_top();
-  named.config = with_sync_layers(request.config, request.devices, request.init, request.world);
-  return Trainer(named).run();
-}
+TrainSummary train(const TrainRequest& request) { return Trainer(request).run(); }
 
 }  // namespace lockstep

@@ -69,7 +69,7 @@ TEST_CASE("slices with synchronized layers are devices with them, to the byte") 
 TEST_CASE("top:K stands for the layers that a diagnosis ranks first, and the run names them") {
   const Runs runs;
   const TrainRequest request = runs.request("a", {"bn.mode=sync", "bn.sync_layers=top:2"});
-  const TrainSummary summary = train(request);
+  const TrainSummary summary = train(with_sync_layers(request));
   const auto names = layers_apart(
       diagnose({.config = request.config, .device = "cpu:1", .images_per_device = {1}}), 2);
   CHECK(summary.sync_top == 2);
@@ -102,7 +102,7 @@ TEST_CASE("what says no number of layers is left as it is") {
   }
   const Config local = runs.request("a", {"bn.sync_layers=top:2"}).config;
   CHECK(with_sync_layers(local, "cpu:1").bn.sync_layers == std::vector<std::string>{"top:2"});
-  const TrainSummary summary = train(runs.request("a", {"bn.sync_layers=top:2"}));
+  const TrainSummary summary = train(with_sync_layers(runs.request("a", {"bn.sync_layers=top:2"})));
   CHECK(summary.sync_top == 0);
   CHECK(summary.sync_layers.empty());
 }
@@ -110,11 +110,13 @@ TEST_CASE("what says no number of layers is left as it is") {
 TEST_CASE("a number of layers that the network does not have is refused") {
   const Runs runs;
   CHECK_THROWS_WITH_AS(
-      train(runs.request("a", {"bn.mode=sync", "bn.sync_layers=top:7"})),
+      with_sync_layers(runs.request("a", {"bn.mode=sync", "bn.sync_layers=top:7"})),
       "bn.sync_layers = \"top:7\": the network has 6 layers that take statistics in training; "
       "choose a number from 1 to 6",
       ConfigError);
-  CHECK_FALSE(std::filesystem::exists(runs.folder("a").root));
+  CHECK_THROWS_WITH_AS(train(runs.request("a", {"bn.mode=sync", "bn.sync_layers=top:2"})),
+                       doctest::Contains("bn.sync_layers: \"top:2\" stands for no BatchNorm layer"),
+                       ConfigError);
   CHECK_THROWS_WITH_AS(first_layers({}, 1, "--modes sync:top:1"),
                        doctest::Contains("--modes sync:top:1: no layer of this network"),
                        ConfigError);

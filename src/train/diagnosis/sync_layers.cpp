@@ -1,6 +1,7 @@
 #include "train/diagnosis/sync_layers.h"
 
 #include <limits>
+#include <utility>
 
 #include "core/json.h"
 #include "lockstep/core/check.h"
@@ -41,6 +42,14 @@ Config with_sync_layers(Config config, const std::string& devices,
   });
   config.bn.sync_layers = Json::parse(names).get<std::vector<std::string>>();
   return config;
+}
+
+TrainRequest with_sync_layers(TrainRequest request) {
+  const BatchNormConfig& bn = request.config.bn;
+  if (bn.synchronizes()) request.sync_top = bn.sync_top().value_or(request.sync_top);
+  request.config =
+      with_sync_layers(std::move(request.config), request.devices, request.init, request.world);
+  return request;
 }
 
 }  // namespace lockstep

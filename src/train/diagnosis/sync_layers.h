@@ -10,6 +10,7 @@
 
 #include "config/config.h"
 #include "lockstep/sync/world.h"
+#include "train/trainer.h"
 
 namespace lockstep {
 
@@ -27,5 +28,7 @@ std::vector<std::string> first_layers(const std::vector<std::string>& ranking, i
 /// its mode does not mind. Every process calls it; process 0 ranks for all.
 Config with_sync_layers(Config config, const std::string& devices,
                         const std::filesystem::path& init = {}, World& world = World::alone());
+/// The same for a training, which tells how many they are.
+TrainRequest with_sync_layers(TrainRequest request);
 
 }  // namespace lockstep
