@@ -150,8 +150,12 @@ void declare_compare(Options& options, CompareArguments& arguments) {
   options.add_config("INPUT", arguments.inputs, "one configuration, or run folders")
       .takes("CONFIG|RUN")
       .required();
-  options.add("--modes", arguments.modes, "values of bn.mode; default: local,sync")
-      .takes("local|sync|ghost|group|instance|layer|frozen|renorm,...")
+  options
+      .add("--modes", arguments.modes,
+           "values of bn.mode, and sync:top:K: sync at the K layers that diagnose ranks first, "
+           "local "
+           "at others; default: local,sync")
+      .takes("local|sync|sync:top:3|ghost|group|instance|layer|frozen|renorm,...")
       .separated_by_commas();
   options
       .add("--images-per-device", arguments.images,

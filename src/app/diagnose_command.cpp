@@ -18,12 +18,12 @@ namespace fs = std::filesystem;
 
 struct DiagnoseArguments {
   CommonArguments common;
-  fs::path target;                                          // configuration, run or weights
-  fs::path config;                                          // --config; empty: the target's own
-  std::vector<std::int64_t> images_per_device{1, 2, 4, 8};  // --images-per-device
-  std::int64_t images = 0;                                  // --images; 0: as many as it takes
-  bool layers = false;                                      // --layers
-  int top = 0;                                              // --top K; 0: none
+  fs::path target;                              // configuration, run or weights
+  fs::path config;                              // --config; empty: the target's own
+  std::vector<std::int64_t> images_per_device;  // --images-per-device; empty: those that fit
+  std::int64_t images = 0;                      // --images; 0: as many as it takes
+  bool layers = false;                          // --layers
+  int top = 0;                                  // --top K; 0: none
 };
 
 DiagnosisRequest request_of(const DiagnoseArguments& arguments) {
@@ -102,6 +102,10 @@ void print_report(const DiagnoseArguments& arguments, const Diagnosis& diagnosis
         "training, so there is nothing to synchronize\n");
     return;
   }
+  if (!diagnosis.left_out.empty()) {
+    fmt::print("left out: {} images per device, which take two sets of as many\n",
+               fmt::join(diagnosis.left_out, ", "));
+  }
   fmt::print("loss by statistics of all of them: {:.4f}\n\n", diagnosis.loss);
   print_effects(diagnosis);
   if (arguments.layers) print_layers(diagnosis);
@@ -154,6 +158,7 @@ Json to_json(const Diagnosis& diagnosis, int top) {
           {"shares_statistics", diagnosis.shares_statistics()},
           {"loss", diagnosis.loss},
           {"by_images_per_device", by_images},
+          {"left_out", diagnosis.left_out},
           {"sync_layers", layers_apart(diagnosis, static_cast<std::size_t>(top))},
           {"seconds", diagnosis.seconds}};
 }
@@ -168,7 +173,7 @@ void declare_diagnose(Options& options, DiagnoseArguments& arguments) {
                      "configuration of weights; default: the run's");
   options
       .add("--images-per-device", arguments.images_per_device,
-           "numbers of images that share statistics")
+           "numbers of images that share statistics; default: those of 1,2,4,8 that fit the data")
       .takes("N,...")
       .separated_by_commas();
   options

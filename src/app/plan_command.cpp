@@ -11,6 +11,7 @@
 #include "core/json.h"
 #include "lockstep/core/check.h"
 #include "run/report_text.h"
+#include "train/diagnosis/sync_layers.h"
 #include "train/plan.h"
 
 namespace lockstep {
@@ -242,7 +243,8 @@ void declare_plan(Options& options, PlanArguments& arguments) {
 int run_plan(const PlanArguments& arguments) {
   const CommonArguments& common = arguments.common;
   std::vector<std::string> warnings;
-  const Config config = load_config(arguments.config, common.overrides, &warnings, *common.tables);
+  const Config written = load_config(arguments.config, common.overrides, &warnings, *common.tables);
+  const Config config = with_sync_layers(written, common.devices);
   const std::vector<Device> devices =
       parse_devices(common.devices.empty() ? default_devices() : common.devices);
   for (const std::string& warning : warnings) fmt::print(stderr, "warning: {}\n", warning);

@@ -1,7 +1,10 @@
 // lockstep train: one run from a configuration.
 
+#include <utility>
+
 #include "app/command.h"
 #include "app/terminal.h"
+#include "train/diagnosis/sync_layers.h"
 #include "train/trainer.h"
 
 namespace lockstep {
@@ -53,7 +56,7 @@ int run_train(const TrainArguments& arguments) {
   request.stop = &signals.requested();
   request.program = arguments.common.program;
   request.world = arguments.common.world;
-  const TrainSummary summary = train(request);
+  const TrainSummary summary = train(with_sync_layers(std::move(request)));
   return summary.status == TrainStatus::kInterrupted ? kExitInterrupted : kExitDone;
 }
 

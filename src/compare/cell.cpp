@@ -3,26 +3,44 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
+#include <string_view>
 #include <tuple>
+#include <utility>
 
 #include "lockstep/nn/norm_layer.h"
 
 namespace lockstep {
 namespace {
 
-std::size_t place_of(const std::string& mode) {
+constexpr std::string_view kSyncTop = "sync:top:";
+
+/// Of its mode, and among those that synchronize some layers; all layers come last.
+std::pair<std::size_t, int> place_of(const std::string& mode) {
+  const int top = sync_top_of(mode);
   const auto names = names_of(BatchNormMode());
-  const auto found = std::find_if(names.begin(), names.end(),
-                                  [&](const auto& named) { return mode == named.name; });
-  return static_cast<std::size_t>(found - names.begin());
+  const auto found = std::find_if(names.begin(), names.end(), [&](const auto& named) {
+    return top > 0 ? named.value == BatchNormMode::kSync : mode == named.name;
+  });
+  return {static_cast<std::size_t>(found - names.begin()),
+          top > 0 ? top : std::numeric_limits<int>::max()};
 }
 
 }  // namespace
 
+std::string sync_top_mode(int top) { return fmt::format("{}{}", kSyncTop, top); }
+
+int sync_top_of(std::string_view mode) {
+  if (!mode.starts_with(kSyncTop)) return 0;
+  return top_of(std::string(mode.substr(kSyncTop.find(':') + 1))).value_or(0);
+}
+
 std::string Cell::label() const { return images == 0 ? mode : fmt::format("{}({})", mode, images); }
 
 std::string Cell::folder() const {
-  return images == 0 ? mode : fmt::format("{}-n{}", mode, images);
+  const int top = sync_top_of(mode);
+  const std::string name = top > 0 ? fmt::format("sync-top{}", top) : mode;
+  return images == 0 ? name : fmt::format("{}-n{}", name, images);
 }
 
 bool are_of_curve(std::span<const TrainSummary> runs) {
@@ -33,18 +51,23 @@ bool are_of_curve(std::span<const TrainSummary> runs) {
 Cell cell_of(const TrainSummary& run, bool curve) {
   const auto is = [&](BatchNormMode mode) { return run.bn_mode == to_string(mode); };
   const std::int64_t images = run.images_per_device;
-  if (images > 0 && is(BatchNormMode::kGhost)) return {to_string(BatchNormMode::kLocal), images};
-  const bool of_devices = is(BatchNormMode::kLocal) || is(BatchNormMode::kRenorm);
-  if (!curve || images > 0 || !of_devices) return {run.bn_mode, images};
-  return {run.bn_mode, run.global_batch / std::max(1, run.device_count)};
+  const bool some_layers = run.sync_top > 0;
+  const bool sliced = images > 0 && is(BatchNormMode::kGhost);
+  const std::string mode = some_layers ? sync_top_mode(run.sync_top)
+                           : sliced    ? to_string(BatchNormMode::kLocal)
+                                       : run.bn_mode;
+  const bool of_devices = is(BatchNormMode::kLocal) || is(BatchNormMode::kRenorm) || some_layers;
+  if (!curve || images > 0 || !of_devices) return {mode, images};
+  return {mode, run.global_batch / std::max(1, run.device_count)};
 }
 
 std::string_view mode_of_label(std::string_view label) { return label.substr(0, label.find('(')); }
 
 std::string folder_of_label(std::string_view label) {
-  const std::string_view mode = mode_of_label(label);
-  if (mode.size() == label.size()) return std::string(label);
-  return fmt::format("{}-n{}", mode, label.substr(mode.size() + 1, label.size() - mode.size() - 2));
+  Cell cell{std::string(mode_of_label(label))};
+  const std::string images(label.substr(std::min(cell.mode.size() + 1, label.size())));
+  if (!images.empty()) cell.images = std::stoll(images);
+  return cell.folder();
 }
 
 bool comes_before(const Cell& a, const Cell& b) {

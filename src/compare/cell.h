@@ -10,15 +10,20 @@
 
 namespace lockstep {
 
+/// "sync:top:3": synchronized at the three layers that a diagnosis ranks first, local at others.
+std::string sync_top_mode(int top);
+/// 3 of it; 0 where the text is no such mode.
+int sync_top_of(std::string_view mode);
+
 struct Cell {
-  std::string mode;
+  std::string mode;  // a BatchNormMode's name, or sync_top_mode
   /// That share statistics, as if on a device of their own; 0: of no curve, or the mode does not
   /// ask how many there are.
   std::int64_t images = 0;
 
   /// "sync"; "local(2)" of two images.
   std::string label() const;
-  /// What the folders of its runs begin with: "sync"; "local-n2".
+  /// What the folders of its runs begin with: "sync"; "local-n2"; "sync-top3".
   std::string folder() const;
 };
 
@@ -35,7 +40,7 @@ std::string_view mode_of_label(std::string_view label);
 /// Cell::folder of a label, for names of files.
 std::string folder_of_label(std::string_view label);
 
-/// By modes in the order of BatchNormMode, then by images.
+/// By modes in the order of BatchNormMode, fewer synchronized layers first, then by images.
 bool comes_before(const Cell& a, const Cell& b);
 
 }  // namespace lockstep

@@ -107,6 +107,7 @@ ModeResult summarize(const RunsOfMode& group) {
   result.cell = group.cell;
   result.mode = group.cell.label();
   result.devices = group.runs.front()->placement;
+  result.sync_layers = group.runs.front()->sync_layers;
   for (const TrainSummary* run : group.runs) {
     if (const auto reached = score(run->evaluation)) result.score[run->seed] = *reached;
   }
@@ -204,6 +205,14 @@ std::vector<std::string> find_warnings(std::span<const TrainSummary> runs) {
     differ(run, "global batch", first.global_batch, run.global_batch);
     differ(run, "parameters", first.parameters, run.parameters);
     differ(run, "validation images", first.evaluation.images, run.evaluation.images);
+    const auto alike = std::find_if(runs.begin(), runs.end(), [&](const TrainSummary& other) {
+      return other.bn_mode == run.bn_mode && other.sync_top == run.sync_top;
+    });
+    if (alike->sync_layers != run.sync_layers) {
+      warnings.push_back(concat(run.run.string(), " synchronizes other layers than ",
+                                alike->run.string(), ", though both are ",
+                                cell_of(run, false).label()));
+    }
     if (run.iterations != run.max_iters) {
       warnings.push_back(concat(run.run.string(), " stopped after ", run.iterations, " of ",
                                 run.max_iters, " iterations"));
@@ -223,6 +232,8 @@ Comparison compare_runs(std::span<const TrainSummary> runs) {
   if (comparison.curve) {
     comparison.adjustment = {"p_sequence", "p (in sequence)", 1};
     compare_steps(comparison, comparison.curve->synchronizing);
+    compare_steps(comparison, comparison.curve->some_layers);
+    compare_steps(comparison, comparison.curve->other_layers);
     compare_steps(comparison, comparison.curve->more_images);
   } else {
     compare_all(comparison);

@@ -36,6 +36,7 @@ struct ModeResult {
   Cell cell;
   std::string mode;                       // the cell's label
   std::string devices;                    // RankLayout::placement
+  std::vector<std::string> sync_layers;   // TrainSummary::sync_layers
   std::map<std::uint64_t, double> score;  // [seed], in percent; runs without one are left out
   MeanSpread score_spread;
   MeanSpread val_loss;
@@ -131,6 +132,9 @@ const char* to_string(Verdict::Kind kind);
 
 /// The curve's scores as a table, and what is to be known to read it. REQUIRES: a curve.
 std::string curve_table(const Comparison& comparison);
+
+/// A sentence for each mode that synchronizes some layers: which they are.
+std::vector<std::string> layer_notes(const Comparison& comparison);
 
 /// "1 seed", "2 seeds".
 std::string count_of(std::int64_t count, const char* noun);

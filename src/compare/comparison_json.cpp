@@ -36,6 +36,7 @@ Json mode_json(const ModeResult& mode, const std::string& score) {
   for (const auto& [stats, spread] : mode.other_stats) other[stats] = spread_json(spread);
   return {{"mode", mode.mode},
           {"devices", mode.devices},
+          {"sync_layers", mode.sync_layers},
           {score, spread_json(mode.score_spread)},
           {score + "_by_seed", seeds},
           {score + "_by_eval_stats", other},
@@ -103,6 +104,8 @@ Json curve_json(const Comparison& comparison, const Curve& curve) {
           {"images_per_device", curve.images},
           {"lines", lines},
           {"synchronizing", steps_json(curve.synchronizing, comparison)},
+          {"some_layers", steps_json(curve.some_layers, comparison)},
+          {"other_layers", steps_json(curve.other_layers, comparison)},
           {"more_images", steps_json(curve.more_images, comparison)}};
 }
 

@@ -194,11 +194,23 @@ std::string answer(const PairedDifference& pair) {
   return text;
 }
 
+std::vector<std::string> layer_notes(const Comparison& comparison) {
+  std::vector<std::string> notes;
+  std::set<std::string_view> told;
+  for (const ModeResult& mode : comparison.modes) {
+    if (mode.sync_layers.empty() || !told.insert(mode_of_label(mode.mode)).second) continue;
+    notes.push_back(fmt::format("{} synchronizes {}; its other layers are local.",
+                                mode_of_label(mode.mode), fmt::join(mode.sync_layers, ", ")));
+  }
+  return notes;
+}
+
 std::string to_markdown(const Comparison& comparison) {
   std::string text = answers(comparison);
   for (const std::string& warning : comparison.warnings) text += "Warning: " + warning + "\n";
   if (comparison.curve) text += "\n" + curve_table(comparison);
   text += "\n" + accuracy_table(comparison);
+  for (const std::string& note : layer_notes(comparison)) text += "\n" + note + "\n";
   if (!comparison.pairs.empty()) text += "\n" + pair_table(comparison);
   const std::string other = other_stats_table(comparison);
   if (!other.empty())

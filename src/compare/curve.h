@@ -39,10 +39,14 @@ struct Curve {
   std::vector<std::int64_t> images;  // per device, of all lines; ascending
   std::vector<CurveLine> lines;
   std::vector<CurveStep> synchronizing;  // sync minus local
-  /// Of each mode, the next number of images minus this one; what `synchronizing` has is not
-  /// repeated.
+  std::vector<CurveStep> some_layers;    // sync:top:K minus local
+  std::vector<CurveStep> other_layers;   // sync minus sync:top:K
+  /// Of each mode, the next number of images minus this one; what the others have is not repeated.
   std::vector<CurveStep> more_images;
 };
+
+/// Lists of differences between modes, in the order in which they are told.
+std::vector<const std::vector<CurveStep>*> steps_between_modes(const Curve& curve);
 
 /// None where no cell says how many images share its statistics.
 std::optional<Curve> curve_of(std::span<const Cell> cells, std::int64_t batch);

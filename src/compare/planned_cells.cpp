@@ -5,7 +5,9 @@
 
 #include <algorithm>
 
+#include "core/json.h"
 #include "lockstep/core/check.h"
+#include "train/diagnosis/sync_layers.h"
 
 namespace lockstep {
 namespace {
@@ -16,11 +18,23 @@ bool has(const std::vector<std::string>& modes, BatchNormMode mode) {
   return std::find(modes.begin(), modes.end(), to_string(mode)) != modes.end();
 }
 
+/// "bn.sync_layers=..." of a mode: those that it names, of mode `ghost` none, since slices stand
+/// for devices of mode `local`; nothing where the configuration's hold.
+std::vector<std::string> sync_layers_of(const CellRequest& request, const std::string& mode) {
+  if (is(mode, BatchNormMode::kGhost)) return {"bn.sync_layers=[]"};
+  const int top = sync_top_of(mode);
+  if (top == 0) return {};
+  const auto layers = first_layers(request.ranking, top, "--modes " + mode);
+  return {"bn.sync_layers=" + Json(layers).dump()};
+}
+
 /// A slice of mode `ghost` takes the place of a device: one device, as many slices as there are
 /// devices, the same global batch.
 PlannedCell cell_of_mode(const CellRequest& request, const Config& config,
                          const std::string& mode) {
-  PlannedCell planned{{mode}, {"bn.mode=" + mode}};
+  PlannedCell planned{{mode}, sync_layers_of(request, mode)};
+  const bool some_layers = sync_top_of(mode) > 0;
+  planned.overrides.push_back("bn.mode=" + (some_layers ? to_string(BatchNormMode::kSync) : mode));
   if (!is(mode, BatchNormMode::kGhost)) return planned;
   planned.on_one_device = true;
   planned.overrides.push_back(fmt::format("batch.global={}", config.global_batch(request.devices)));
@@ -33,7 +47,8 @@ PlannedCell cell_of_mode(const CellRequest& request, const Config& config,
 // --- a curve ---
 
 bool asks_for_images(const std::string& mode) {
-  return is(mode, BatchNormMode::kLocal) || is(mode, BatchNormMode::kRenorm);
+  return is(mode, BatchNormMode::kLocal) || is(mode, BatchNormMode::kRenorm) ||
+         sync_top_of(mode) > 0;
 }
 
 void check_configuration(const CellRequest& request, const Config& config) {
@@ -44,7 +59,11 @@ void check_configuration(const CellRequest& request, const Config& config) {
                     "or bn.accumulated = \"exact\"",
                     config.batch.accumulate));
   }
-  if (has(request.modes, BatchNormMode::kSync) && config.bn.sync_group > 0) {
+  const bool synchronizes =
+      std::any_of(request.modes.begin(), request.modes.end(), [](const std::string& mode) {
+        return is(mode, BatchNormMode::kSync) || sync_top_of(mode) > 0;
+      });
+  if (synchronizes && config.bn.sync_group > 0) {
     throw ConfigError(
         "--images-per-device: sync is of all images, but bn.sync_group makes groups of devices; "
         "leave it out");
@@ -56,7 +75,7 @@ void check_configuration(const CellRequest& request, const Config& config) {
   }
 }
 
-void check_modes(const CellRequest& request) {
+void check_modes_of_curve(const CellRequest& request) {
   if (has(request.modes, BatchNormMode::kGhost)) {
     throw ConfigError(
         "with --images-per-device mode local has slices of a device, which is what ghost is; leave "
@@ -97,21 +116,32 @@ void check_images(const CellRequest& request, std::int64_t batch) {
 }
 
 /// Slices of a device in the places of devices.
-PlannedCell sliced_cell(const std::string& mode, std::int64_t images, std::int64_t slices) {
+PlannedCell sliced_cell(const CellRequest& request, const std::string& mode, std::int64_t images,
+                        std::int64_t slices) {
   PlannedCell planned{{mode, images}, {}};
   if (is(mode, BatchNormMode::kRenorm)) {
     planned.overrides = {"bn.mode=" + mode, fmt::format("bn.renorm_slices={}", slices)};
-  } else {
-    planned.overrides = {fmt::format("bn.mode={}", to_string(BatchNormMode::kGhost)),
-                         fmt::format("bn.virtual_devices={}", slices)};
+    return planned;
   }
+  const std::string ghost = to_string(BatchNormMode::kGhost);
+  planned.overrides = sync_layers_of(request, sync_top_of(mode) > 0 ? mode : ghost);
+  planned.overrides.push_back("bn.mode=" + ghost);
+  planned.overrides.push_back(fmt::format("bn.virtual_devices={}", slices));
   return planned;
+}
+
+/// Whether the whole batch on one device is another mode's cell, which speaks for it: sync's, or
+/// without that local's (Curve).
+bool is_anothers(const CellRequest& request, const std::string& mode) {
+  const bool sync = has(request.modes, BatchNormMode::kSync);
+  if (is(mode, BatchNormMode::kLocal)) return sync;
+  return sync_top_of(mode) > 0 && (sync || has(request.modes, BatchNormMode::kLocal));
 }
 
 std::vector<PlannedCell> cells_of_curve(const CellRequest& request, const Config& config) {
   const std::int64_t batch = config.global_batch(request.devices);
   check_configuration(request, config);
-  check_modes(request);
+  check_modes_of_curve(request);
   check_images(request, batch);
   std::vector<std::int64_t> images = request.images;
   std::sort(images.begin(), images.end());
@@ -122,16 +152,30 @@ std::vector<PlannedCell> cells_of_curve(const CellRequest& request, const Config
       continue;
     }
     for (const std::int64_t n : images) {
-      // The whole batch on one device is sync (Curve::batch).
-      const bool is_sync =
-          n == batch && is(mode, BatchNormMode::kLocal) && has(request.modes, BatchNormMode::kSync);
-      if (!is_sync) cells.push_back(sliced_cell(mode, n, batch / request.devices / n));
+      if (n == batch && is_anothers(request, mode)) continue;
+      cells.push_back(sliced_cell(request, mode, n, batch / request.devices / n));
     }
   }
   return cells;
 }
 
 }  // namespace
+
+std::vector<std::string> check_modes(std::vector<std::string> modes) {
+  for (auto mode = modes.begin(); mode != modes.end(); ++mode) {
+    *mode = current_mode_name(*mode);
+    if (std::find(modes.begin(), mode, *mode) != mode) {
+      throw ConfigError("--modes names " + *mode + " twice");
+    }
+    if (mode->find(":top:") == std::string::npos || sync_top_of(*mode) > 0) continue;
+    throw ConfigError(fmt::format(
+        "--modes {}: expected sync:top:K, synchronized BatchNorm at K layers, with K from 1 to the "
+        "number of layers{}",
+        *mode,
+        mode->starts_with("sync:") ? "" : "; only sync has layers that synchronize and others"));
+  }
+  return modes;
+}
 
 bool overrides_key(const std::vector<std::string>& overrides, const std::string& key) {
   return std::any_of(overrides.begin(), overrides.end(),

@@ -22,7 +22,13 @@ struct CellRequest {
   std::vector<std::int64_t> images = {};    // of a curve; empty: none
   std::vector<std::string> overrides = {};  // the user's
   int devices = 1;                          // of all processes
+  /// rank_layers, where a mode is sync:top:K.
+  std::vector<std::string> ranking = {};
 };
+
+/// The modes in today's words. Throws ConfigError when one is named twice, or is no BatchNormMode
+/// with or without a number of layers.
+std::vector<std::string> check_modes(std::vector<std::string> modes);
 
 /// Whether one of "key=value" is of this key.
 bool overrides_key(const std::vector<std::string>& overrides, const std::string& key);

@@ -9,12 +9,14 @@
 
 #include "compare/planned_cells.h"
 #include "config/config.h"
+#include "core/json.h"
 #include "lockstep/backend/backend.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/device.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "run/report_text.h"
 #include "run/run_folder.h"
+#include "train/diagnosis/sync_layers.h"
 #include "train/plan.h"
 
 namespace lockstep {
@@ -29,18 +31,28 @@ std::string single_device(const Device& device) {
   return device.kind == DeviceKind::kCpu ? "cpu:1" : "cuda:" + std::to_string(device.ordinal);
 }
 
-std::vector<std::string> modes_of(const CompareRequest& request) {
+/// A configuration whose bn.sync_layers is "top:K" means sync:top:K by sync.
+std::vector<std::string> modes_of(const CompareRequest& request, const Config& config) {
   std::vector<std::string> modes = request.modes;
-  if (modes.empty()) {
-    modes = {to_string(BatchNormMode::kLocal), to_string(BatchNormMode::kSync)};
+  const std::string sync = to_string(BatchNormMode::kSync);
+  if (modes.empty()) modes = {to_string(BatchNormMode::kLocal), sync};
+  if (const auto top = config.bn.sync_top()) {
+    std::replace(modes.begin(), modes.end(), sync, sync_top_mode(*top));
   }
-  for (auto mode = modes.begin(); mode != modes.end(); ++mode) {
-    *mode = current_mode_name(*mode);
-    if (std::find(modes.begin(), mode, *mode) != mode) {
-      throw ConfigError("--modes names " + *mode + " twice");
-    }
+  return check_modes(std::move(modes));
+}
+
+/// By the configuration as it is, and so for all seeds: process 0 for all. Empty where no mode
+/// asks.
+std::vector<std::string> ranking_for(const CompareRequest& request, const ComparisonPlan& plan,
+                                     const Config& config, const std::string& devices) {
+  if (std::none_of(plan.modes.begin(), plan.modes.end(),
+                   [](const std::string& mode) { return sync_top_of(mode) > 0; })) {
+    return {};
   }
-  return modes;
+  const std::string names =
+      request.world.get().from_first([&] { return Json(rank_layers(config, devices)).dump(); });
+  return Json::parse(names).get<std::vector<std::string>>();
 }
 
 /// The overrides that make a run of the configuration.
@@ -73,6 +85,7 @@ PlannedRun make_run(const CompareRequest& request, const ComparisonPlan& plan,
   run.console = request.console;
   run.program = request.program;
   run.images_per_device = cell.cell.images;
+  run.sync_top = sync_top_of(cell.cell.mode);
   const std::string placement = cell.on_one_device ? run.devices : plan.layout.placement(devices);
   return {cell.cell, std::move(run), placement};
 }
@@ -230,11 +243,13 @@ class Training {
   std::vector<std::chrono::duration<double>> trained_;
 };
 
-/// Hash of a run's configuration without what a comparison varies: mode, slices and seed.
+/// Hash of a run's configuration without what a comparison varies: mode, slices, the layers that
+/// synchronize, and seed.
 std::string common_hash(const TrainSummary& run, const Tables& tables) {
   Config config = load_config(run.run / "config.toml", {}, nullptr, tables);
   config.run.seed = 0;
   config.bn.mode = BatchNormMode::kLocal;
+  config.bn.sync_layers.clear();
   config.bn.virtual_devices = 1;
   config.bn.renorm_slices = 1;
   config.batch.global = run.global_batch;
@@ -249,7 +264,7 @@ ComparisonPlan plan_comparison(const CompareRequest& request) {
   const std::string devices = request.devices.empty() ? default_devices() : request.devices;
   ComparisonPlan plan;
   plan.layout = make_rank_layout(request.world, parse_devices(devices));
-  plan.modes = modes_of(request);
+  plan.modes = modes_of(request, config);
   plan.folder = request.output.empty() ? config.run.work_dir / (config.run.name + "-compare")
                                        : request.output;
   if (!request.images.empty() && request.world.get().size() > 1) {
@@ -257,7 +272,9 @@ ComparisonPlan plan_comparison(const CompareRequest& request) {
         "--images-per-device is for one process: slices of its devices stand for all others");
   }
   const std::vector<PlannedCell> cells =
-      plan_cells({plan.modes, request.images, request.overrides, plan.layout.ranks()}, config);
+      plan_cells({plan.modes, request.images, request.overrides, plan.layout.ranks(),
+                  ranking_for(request, plan, config, devices)},
+                 config);
   for (const PlannedCell& cell : cells) plan.cells.push_back(cell.cell);
   for (int seed = 0; seed < request.seeds; ++seed) {
     for (const PlannedCell& cell : cells)
@@ -275,6 +292,9 @@ std::vector<std::string> describe(const ComparisonPlan& plan, int seeds) {
     lines.push_back(fmt::format("  {}: {}", run.cell.label(), run.placement));
     if (is_ghost(run.cell.mode) || slices > 1)
       lines.back() += fmt::format(", {}", count_of(slices, "slice"));
+    if (sync_top_of(run.cell.mode) > 0)
+      lines.back() +=
+          fmt::format(", synchronized: {}", fmt::join(run.request.config.bn.sync_layers, ", "));
   }
   const bool curve = std::any_of(plan.cells.begin(), plan.cells.end(),
                                  [](const Cell& cell) { return cell.images > 0; });

@@ -4,8 +4,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <limits>
+#include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "config/config_schema.h"
@@ -326,7 +329,9 @@ void ConfigReader::warn_of_ignored_keys() {
          "model.aux_head = false");
   }
   warn(config_.run.precision != DType::kFloat16, "run.loss_scale", written("run.precision"));
-  warn(config_.bn.mode != BatchNormMode::kSync, "bn.sync_layers", written("bn.mode"));
+  const BatchNormMode mode = config_.bn.mode;
+  warn(mode != BatchNormMode::kSync && mode != BatchNormMode::kGhost, "bn.sync_layers",
+       written("bn.mode"));
   warn(config_.bn.eval_stats != EvalStats::kBatch && !config_.run.eval_disparity, "bn.eval_images",
        written("bn.eval_stats"));
   warn(!config_.bn.track_running_stats, "bn.eval_stats", "bn.track_running_stats = false");
@@ -393,6 +398,15 @@ double Config::base_learning_rate(int devices) const {
   const std::int64_t reference = optim.lr_reference_batch;
   if (reference == 0) return lr;
   return lr * static_cast<double>(global_batch(devices)) / static_cast<double>(reference);
+}
+
+std::optional<int> top_of(const std::string& text) {
+  constexpr std::string_view kBefore = "top:";
+  if (!text.starts_with(kBefore)) return std::nullopt;
+  int top = 0;
+  const char* const end = text.data() + text.size();
+  const auto [last, error] = std::from_chars(text.data() + kBefore.size(), end, top);
+  return error == std::errc() && last == end && top >= 1 ? std::optional(top) : std::nullopt;
 }
 
 std::int64_t BatchNormConfig::freeze_step(std::int64_t steps) const {

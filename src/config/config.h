@@ -200,6 +200,9 @@ constexpr auto names_of(MomentumConvention) {
       {{"torch", MomentumConvention::kTorch}, {"keras", MomentumConvention::kKeras}});
 }
 
+/// K of "top:K", from 1 on; none: the text is no such thing.
+std::optional<int> top_of(const std::string& text);
+
 /// The norm layer of the network, and what its statistics are taken for.
 struct BatchNormConfig : BatchNormOptions {
   int sync_group = 0;  // kSync: consecutive devices that share their statistics; 0: all
@@ -216,6 +219,10 @@ struct BatchNormConfig : BatchNormOptions {
   /// trained. BatchNormOptions::renorm_warmup is made of it.
   double renorm_warmup_share = 1.0 / 32;
 
+  /// K where sync_layers is "top:K", which is no pattern: with_sync_layers puts names in its place.
+  std::optional<int> sync_top() const {
+    return sync_layers.size() == 1 ? top_of(sync_layers.front()) : std::nullopt;
+  }
   /// Whether all devices have the same running statistics, or none, however many they are.
   bool shares_statistics() const {
     return (mode == BatchNormMode::kSync && sync_group == 0 && sync_layers.empty()) ||
@@ -231,6 +238,12 @@ struct BatchNormConfig : BatchNormOptions {
   template <typename Visitor>
   void visit_options(Visitor& v) {
     BatchNormOptions::visit_options(v);
+    v("sync_layers", sync_layers,
+      "sync: the layers that synchronize, by patterns of their names, or the K that diagnose ranks "
+      "first; others are local; none: all; ghost: others are in slices; none: no layer",
+      {.what = "patterns of names, or \"top:K\", K >= 1",
+       .alone = [](const std::string& text) { return top_of(text).has_value(); },
+       .after = "mode"});
     v("sync_group", sync_group, "sync: devices per group, 0: all",
       {.in = {.lo = 0, .hi = 65536}, .after = "virtual_devices"});
     v("momentum_convention", momentum_convention, "keras: momentum is the weight of the old value",

@@ -265,7 +265,10 @@ struct Codec<Words> {
   static std::string expects(const Option& option) { return concat("a list of ", option.what); }
   static bool parse(const toml::node& node, Words& field, const Option& option) {
     const toml::array* texts = node.as_array();
-    if (texts == nullptr) return false;
+    if (texts == nullptr) {
+      field = {node.value_or(std::string())};
+      return node.is_string() && option.alone != nullptr && option.alone(field.front());
+    }
     field.clear();
     for (const toml::node& text : *texts) {
       if (!text.is_string()) throw ConfigError(expected(expects(option), text));

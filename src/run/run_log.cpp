@@ -99,6 +99,13 @@ std::string describe_sync(const BatchNormConfig& bn, int devices) {
                      devices, which);
 }
 
+std::string describe_ghost(const BatchNormConfig& bn) {
+  const std::string but = bn.sync_layers.empty()
+                              ? ""
+                              : fmt::format("; synchronized: {}", fmt::join(bn.sync_layers, ", "));
+  return fmt::format("ghost: every device's part is cut into {} slices{}", bn.virtual_devices, but);
+}
+
 std::string describe_mode(const BatchNormConfig& bn, int devices) {
   switch (bn.mode) {
     case BatchNormMode::kLocal:
@@ -106,7 +113,7 @@ std::string describe_mode(const BatchNormConfig& bn, int devices) {
     case BatchNormMode::kSync:
       return describe_sync(bn, devices);
     case BatchNormMode::kGhost:
-      return fmt::format("ghost: every device's part is cut into {} slices", bn.virtual_devices);
+      return describe_ghost(bn);
     case BatchNormMode::kGroup:
       return fmt::format("group: every image by itself, in {} groups of channels", bn.groups);
     case BatchNormMode::kInstance:

@@ -142,6 +142,9 @@ void fields(Visitor& field, Record& summary) {
   field("bn_mode", summary.bn_mode);
   if (field.has("images_per_device", summary.images_per_device > 0))
     field("images_per_device", summary.images_per_device);
+  if (field.has("sync_top", summary.sync_top > 0)) field("sync_top", summary.sync_top);
+  if (field.has("sync_layers", !summary.sync_layers.empty()))
+    field("sync_layers", summary.sync_layers);
   field("seed", summary.seed);
   field("devices", summary.devices);
   field.added("placement", summary.placement);

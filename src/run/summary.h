@@ -71,6 +71,9 @@ struct TrainSummary {
   std::string config_hash;
   std::string bn_mode;
   std::int64_t images_per_device = 0;  // TrainRequest::images_per_device
+  int sync_top = 0;                    // TrainRequest::sync_top
+  /// bn.sync_layers where the mode minds them; empty: layers are all alike.
+  std::vector<std::string> sync_layers = {};
   std::uint64_t seed = 0;
   std::string devices;    // of a process, as parse_devices reads it
   std::string placement;  // RankLayout::placement

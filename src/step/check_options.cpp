@@ -110,8 +110,7 @@ void check_options(const DataParallelOptions& options) {
 
 void check_process_groups(const DataParallelOptions& options, int ranks) {
   const BatchNormOptions& norm = options.norm.options;
-  if (norm.mode != BatchNormMode::kSync) return;
-  if (norm.process_groups.empty()) return;
+  if (!norm.synchronizes() || norm.process_groups.empty()) return;
   ascending(norm.process_groups, ranks);
 }
 

@@ -58,7 +58,7 @@ void check_sync_layers(const DataParallelOptions& options, const Network& networ
 }
 
 void check_norm(const DataParallelOptions& options, const Network& network) {
-  if (options.norm.options.mode != BatchNormMode::kSync) return;
+  if (!options.norm.options.synchronizes()) return;
   check_sync_layers(options, network);
   std::size_t layers = 0, synced = 0;
   for (const BatchNormLayer* layer : batch_norms_of(network)) {

@@ -40,6 +40,7 @@ std::unique_ptr<DataParallel> replicas_for(const Config& trained,
   if (config.bn.eval_stats != EvalStats::kPrecise) {
     config.batch.accumulate = 1;
     config.bn.sync_group = 0;
+    if (config.bn.sync_top()) config.bn.sync_layers.clear();
     const int side = static_cast<int>(config.architecture().size_divisor) * 2;
     return make_replicas(config, devices, count, {side, side}, nullptr, world);
   }

@@ -169,7 +169,7 @@ TrainingPlan plan_training(const Config& config, const std::vector<Device>& devi
   const std::int64_t before = callbacks();
   time_steps(plan, *replicas, loader, timed);
   plan.exchanges = (callbacks() - before) / (kWarmup + timed);
-  if (config.bn.mode == BatchNormMode::kSync) plan.exchanged_bytes = statistics_bytes(*replicas);
+  plan.exchanged_bytes = statistics_bytes(*replicas);
   plan.measured_bytes = memory_of(*replicas, true);
   plan.total_seconds = static_cast<double>(plan.steps) * plan.step_seconds +
                        static_cast<double>(plan.evaluations * plan.val_images) * plan.image_seconds;

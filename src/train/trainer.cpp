@@ -463,6 +463,7 @@ TrainSummary Trainer::summarize(TrainStatus status) {
                        .config_hash = config_hash(config),
                        .bn_mode = to_string(config.bn.mode),
                        .images_per_device = request_.images_per_device,
+                       .sync_top = request_.sync_top,
                        .seed = config.run.seed,
                        .devices = session_.devices_text,
                        .placement = layout.placement(session_.devices_text),
@@ -481,6 +482,7 @@ TrainSummary Trainer::summarize(TrainStatus status) {
                        .peak_memory_mb = peak_memory_mb(),
                        .ranks = mean_ranks(meter_, session_),
                        .batch_norms = batch_norms_};
+  if (config.bn.synchronizes()) summary.sync_layers = config.bn.sync_layers;
   const MeanTimes& times = summary.times;
   if (times.step > 0) {
     summary.images_per_second = static_cast<double>(summary.global_batch) / times.step;

@@ -19,7 +19,7 @@
 namespace lockstep {
 
 struct TrainRequest {
-  Config config;
+  Config config;                      // bn.sync_layers names layers: see with_sync_layers
   std::vector<std::string> warnings;  // from load_config; logged at the start
   std::string devices;                // DEVICES argument; empty: default_devices()
   std::filesystem::path output;       // the run folder; empty: <work_dir>/<name>/<time>-s<seed>
@@ -34,6 +34,9 @@ struct TrainRequest {
   /// On a curve over them (compare): how many images share statistics, which the summary then says;
   /// 0: of no curve.
   std::int64_t images_per_device = 0;
+  /// Of how many layers bn.sync_layers is because a diagnosis has chosen them (with_sync_layers),
+  /// which the summary then says; 0: whoever wrote the configuration did.
+  int sync_top = 0;
   std::string fault;  // train/fault_injection.h; empty: the environment variable LOCKSTEP_FAULT
 };
 

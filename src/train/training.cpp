@@ -69,7 +69,7 @@ DataParallelOptions replica_options(const Config& config, const std::vector<Devi
   options.devices = devices;
   options.model = config.architecture().model;
   options.norm = NormLayer(config.bn);
-  if (config.bn.mode == BatchNormMode::kSync && config.bn.sync_group > 0) {
+  if (config.bn.synchronizes() && config.bn.sync_group > 0) {
     options.norm.options.process_groups =
         contiguous_groups(make_rank_layout(world, devices).ranks(), config.bn.sync_group);
   }

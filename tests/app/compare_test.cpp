@@ -196,6 +196,59 @@ TEST_CASE("compare --images-per-device draws a curve, each computation of which 
   check_contains(folders.err, "--images-per-device goes with a configuration to train");
 }
 
+TEST_CASE("compare sync:top:K: some layers, which the runs, the tables and the report name") {
+  const ComparisonPlace place;
+  const std::vector<std::string> command = place.compare("local,sync:top:2,sync", {"--no-images"});
+  const Outcome outcome = run_lockstep(command);
+  CAPTURE(outcome.err);
+  REQUIRE(outcome.exit_code == 0);
+  const Json layers =
+      Json::parse(
+          run_lockstep({"diagnose", place.config, "-d", "cpu:1", "--top", "2", "--json"}).out)
+          .at("sync_layers");
+  const std::string first = layers[0], second = layers[1];
+  check_contains(outcome.out, "  sync:top:2: cpu:2, synchronized: " + first + ", " + second);
+  check_contains(outcome.out, "sync:top:2 - local = ");
+  check_contains(outcome.out, "sync:top:2 synchronizes " + first + ", " + second + "; its other");
+  check_contains(read_text(place.cell("sync-top2-s0") + "/config.toml"),
+                 "sync_layers = [\"" + first + "\", \"" + second + "\"]");
+  const std::string json = read_text(place.cell("comparison.json"));
+  CHECK(Json::parse(json)["modes"][1]["mode"] == "sync:top:2");
+  CHECK(Json::parse(json)["modes"][1]["sync_layers"] == layers);
+  CHECK(Json::parse(json)["warnings"].empty());
+  check_contains(read_text(place.cell("report.html")), "sync:top:2 synchronizes " + first);
+  check_contains(run_lockstep(command).out, "[5/6] sync:top:2 seed 1: done before");
+  std::vector<std::string> reading{"compare"};
+  for (const char* mode : {"local", "sync-top2", "sync"}) {
+    for (const char* seed : {"-s0", "-s1"}) reading.push_back(place.cell(std::string(mode) + seed));
+  }
+  reading.emplace_back("--json");
+  CHECK(run_lockstep(reading).out == json);
+
+  // As the configuration says it, for one training.
+  const std::string run = (place.folder.path() / "run").string();
+  REQUIRE(run_lockstep({"train", place.config, "-d", "cpu:2", "-s", "bn.mode=sync", "-s",
+                        "bn.sync_layers=top:2", "-o", run})
+              .exit_code == 0);
+  const std::string last = "/ckpt/last.safetensors";
+  CHECK(read_text(run + last) == read_text(place.cell("sync-top2-s0") + last));
+  check_contains(read_text(run + "/run.log"),
+                 " at " + first + ", " + second + "; other layers are");
+
+  const std::vector<std::string> top{"-d",           "cpu:2", "-s",
+                                     "bn.mode=sync", "-s",    "bn.sync_layers=top:2"};
+  const auto with_top = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), top.begin(), top.end());
+    return run_lockstep(arguments);
+  };
+  check_contains(with_top({"plan", place.config}).out, "mode is sync: 4 exchanges per step");
+  CHECK(with_top({"bench", "step", place.config, "--iters", "2"}).exit_code == 0);
+
+  const Outcome many = run_lockstep(place.compare("sync:top:7"));
+  CHECK(many.exit_code == 2);
+  check_contains(many.err, "--modes sync:top:7: the network has 6 layers");
+}
+
 TEST_CASE("compare reads finished runs and changes nothing") {
   const ComparisonPlace place;
   REQUIRE(run_lockstep(place.compare("local,sync")).exit_code == 0);

@@ -75,6 +75,19 @@ TEST_CASE(
   CHECK(json == again);
 }
 
+TEST_CASE("diagnose: a small training set has no eight images per device, and a line says so") {
+  const Place place;
+  const Outcome outcome = diagnose({place.config, "-d", "cpu:1"});
+  REQUIRE(outcome.exit_code == 0);
+  check_contains(outcome.out, "left out: 8 images per device, which take two sets of as many\n");
+  check_contains(outcome.out, "\n4 images per device: ");
+  const Json json = Json::parse(diagnose({place.config, "-d", "cpu:1", "--json"}).out);
+  CHECK(json.at("left_out") == Json{8});
+  CHECK(json.at("by_images_per_device").size() == 3);
+  const Outcome all = diagnose({place.config, "-d", "cpu:1", "--images-per-device", "1,2"});
+  CHECK(all.out.find("left out") == std::string::npos);
+}
+
 TEST_CASE("diagnose: of a run, and of its weights with a configuration, the same figures") {
   const Place place;
   const std::string run = place.at("run");
@@ -112,7 +125,8 @@ TEST_CASE("diagnose refuses what it cannot do, with what was expected") {
     CHECK(outcome.out.empty());
   };
   const std::string cpu = "cpu:1";
-  refused({place.config, "-d", cpu}, 2, "compares at least two sets of them, 16 images, and there");
+  refused({place.config, "-d", cpu, "--images-per-device", "8"}, 2,
+          "compares at least two sets of them, 16 images, and there");
   refused({place.config, "-d", cpu, "--images-per-device", "0"}, 2, "expected integers from 1");
   refused({place.config, "-d", cpu, "--images-per-device", "many"}, 2, "--images-per-device");
   refused({place.config, "-d", cpu, "--images", "1"}, 2, "--images: expected an integer from 2");

@@ -145,6 +145,18 @@ TEST_CASE("runs that are not comparable are refused or warned about") {
   CHECK(comparison.warnings.size() == 2);
 }
 
+TEST_CASE("runs of one mode that synchronize other layers are warned about") {
+  std::vector<TrainSummary> runs{run("sync", 1, 20), run("sync", 2, 30), run("sync", 3, 30)};
+  for (TrainSummary& run : runs) run.sync_top = 1, run.sync_layers = {"a.bn"};
+  CHECK(compare_runs(runs).warnings.empty());
+  runs[1].sync_layers = {"b.bn"};
+  CHECK(compare_runs(runs).warnings ==
+        std::vector<std::string>{"out/sync-s2 synchronizes other layers than out/sync-s1, though "
+                                 "both are sync:top:1"});
+  runs[1].sync_top = 2;
+  CHECK(compare_runs(runs).warnings.empty());
+}
+
 TEST_CASE("an undefined mIoU is left out, never 0") {
   std::vector<TrainSummary> runs = three_seeds();
   runs[0].evaluation.metrics.m_iou.reset();

@@ -79,10 +79,20 @@ TEST_CASE("a cell is a mode and, on a curve, a number of images") {
   CHECK(Cell{"local", 2}.folder() == "local-n2");
   CHECK(mode_of_label("local(16)") == "local");
   CHECK(mode_of_label("instance") == "instance");
-  for (const Cell& cell : {Cell{"local", 16}, Cell{"sync"}})
+  CHECK(sync_top_mode(12) == "sync:top:12");
+  CHECK(sync_top_of("sync:top:12") == 12);
+  for (const char* other : {"sync", "sync:top:", "sync:top:0", "sync:12", "top:12", "local:top:12"})
+    CHECK(sync_top_of(other) == 0);
+  CHECK(Cell{"sync:top:3", 1}.folder() == "sync-top3-n1");
+  for (const Cell& cell :
+       {Cell{"local", 16}, Cell{"sync"}, Cell{"sync:top:3"}, Cell{"sync:top:3", 2}})
     CHECK(folder_of_label(cell.label()) == cell.folder());
   CHECK(comes_before({"local", 2}, {"local", 16}));
   CHECK(comes_before({"local", 16}, {"sync"}));
+  CHECK(comes_before({"local", 16}, {"sync:top:3", 1}));
+  CHECK(comes_before({"sync:top:3", 4}, {"sync:top:12", 1}));
+  CHECK(comes_before({"sync:top:12"}, {"sync"}));
+  CHECK(comes_before({"sync"}, {"ghost"}));
   CHECK(cell_of(run("ghost", 2, 0, 1), true).label() == "local(2)");
   CHECK(cell_of(run("ghost", 0, 0, 1), false).label() == "ghost");
   // A run on devices has its place among slices.
@@ -90,6 +100,12 @@ TEST_CASE("a cell is a mode and, on a curve, a number of images") {
   devices.device_count = 4;
   CHECK(cell_of(devices, true).label() == "local(2)");
   CHECK(cell_of(devices, false).label() == "local");
+  TrainSummary some = run("ghost", 2, 0, 1);
+  some.sync_top = 3;
+  CHECK(cell_of(some, true).label() == "sync:top:3(2)");
+  some.bn_mode = "sync", some.images_per_device = 0, some.device_count = 8;
+  CHECK(cell_of(some, true).label() == "sync:top:3(1)");
+  CHECK(cell_of(some, false).label() == "sync:top:3");
 }
 
 TEST_CASE("a curve has a line per mode, and local ends where sync is") {
@@ -109,6 +125,52 @@ TEST_CASE("a curve has a line per mode, and local ends where sync is") {
   REQUIRE(curve.more_images.size() == 2);  // 1 to 4; that from 4 to 8 is sync's; 1 to 8
   CHECK(curve.more_images[1].mode == "renorm");
   CHECK(curve.more_images[1].a == 4);
+}
+
+TEST_CASE("a curve of some layers ends where sync is, and lies between local and sync") {
+  const Curve curve =
+      curve_of(Cells{{"local", 1}, {"local", 4}, {"sync:top:1", 1}, {"sync:top:3", 1}, {"sync"}}, 8)
+          .value();
+  REQUIRE(curve.lines.size() == 4);
+  CHECK_FALSE(curve.lines[1].flat);
+  CHECK(curve.lines[1].at(8) == 4);  // sync's cell
+  CHECK(curve.lines[2].at(8) == 4);
+  REQUIRE(curve.synchronizing.size() == 2);
+  REQUIRE(curve.some_layers.size() == 2);  // with four images there is no cell
+  CHECK(curve.some_layers[1].mode == "sync:top:3");
+  CHECK(curve.some_layers[1].a == 3);
+  CHECK(curve.some_layers[1].b == 0);
+  REQUIRE(curve.other_layers.size() == 2);
+  CHECK(curve.other_layers[0].mode == "sync:top:1");
+  CHECK(curve.other_layers[0].a == 4);
+  CHECK(curve.other_layers[0].b == 2);
+  REQUIRE(curve.more_images.size() == 1);  // local from 1 to 4; all steps to sync are told above
+  // Without sync the whole batch is local's.
+  const Curve without = curve_of(Cells{{"local", 1}, {"local", 8}, {"sync:top:1", 1}}, 8).value();
+  CHECK(without.lines[1].at(8) == 1);
+  CHECK(without.some_layers.size() == 1);
+  CHECK(without.other_layers.empty());
+}
+
+TEST_CASE("curve: some layers are told of beside all, and named") {
+  std::vector<TrainSummary> runs = six_seeds();
+  for (std::uint64_t seed = 0; seed < 6; ++seed) {
+    TrainSummary some = run("ghost", 1, seed, 30 + 2 * static_cast<double>(seed) - 4);
+    some.sync_top = 2;
+    some.sync_layers = {"a.bn", "b.bn"};
+    some.run = concat("out/some-s", seed);
+    runs.push_back(some);
+  }
+  const Comparison comparison = compare_runs(runs);
+  const std::string text = to_markdown(comparison);
+  CHECK(contains(text, "\nsync:top:2(1) - local(1) = +5.00 mIoU ["));
+  CHECK(contains(text, "\nsync - sync:top:2(1) = +4.00 mIoU ["));
+  CHECK(contains(text, "\nsync:top:2 synchronizes a.bn, b.bn; its other layers are local.\n"));
+  CHECK(text.starts_with("With 1 image per device sync is better than local; "));
+  const auto json = nlohmann::json::parse(to_json(comparison));
+  CHECK(json["curve"]["some_layers"][0]["a"] == "sync:top:2(1)");
+  CHECK(json["curve"]["other_layers"][0]["b"] == "sync:top:2(1)");
+  CHECK(json["modes"][3]["sync_layers"] == std::vector<std::string>{"a.bn", "b.bn"});
 }
 
 TEST_CASE("curve: runs become cells, and differences those of neighbours and of sync") {
@@ -205,6 +267,28 @@ TEST_CASE("plans: a curve's cells are slices of the device, each computation onc
   CHECK(labels_of(halves) == std::vector<std::string>{"local(1)", "local(4)"});
   CHECK(halves.runs[0].request.config.bn.slices() == 4);
   CHECK(halves.runs[1].request.config.bn.slices() == 1);
+}
+
+TEST_CASE("plans: some layers on a curve are synchronized over slices") {
+  const test::TemporaryFolder folder;
+  CompareRequest request = curve_in(folder);
+  request.overrides = {"data.train_images=16", "model.depth=2", "bn.sync_layers=[\"encoder.*\"]"};
+  request.modes = {"local", "sync:top:2"};
+  request.images = {1, 8};
+  const ComparisonPlan plan = plan_comparison(request);
+  CHECK(labels_of(plan) ==
+        std::vector<std::string>{"local(1)", "local(8)", "sync:top:2(1)"});  // (8) is local's
+  const BatchNormConfig& local = plan.runs[0].request.config.bn;
+  const BatchNormConfig& some = plan.runs[2].request.config.bn;
+  CHECK(local.sync_layers.empty());
+  CHECK(some.mode == BatchNormMode::kGhost);
+  CHECK(some.slices() == 8);
+  CHECK(some.sync_layers.size() == 2);
+  CHECK(plan.runs[5].request.config.bn.sync_layers == some.sync_layers);
+  CHECK(plan.runs[2].request.output == folder.path() / "out" / "sync-top2-n1-s0");
+  CHECK(plan.runs[2].request.images_per_device == 1);
+  request.modes = {"sync:top:2"};
+  CHECK(labels_of(plan_comparison(request)).back() == "sync:top:2(8)");
 }
 
 TEST_CASE("plans: what does not go with a curve is said") {

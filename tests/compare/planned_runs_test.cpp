@@ -4,6 +4,7 @@
 
 #include "lockstep/core/check.h"
 #include "support/temporary_folder.h"
+#include "train/diagnosis/sync_layers.h"
 
 namespace lockstep {
 namespace {
@@ -57,6 +58,61 @@ TEST_CASE("plans: a mode is named once, under either of its names") {
   CHECK(plan_comparison(request).modes == std::vector<std::string>{"local", "sync"});
   request.modes = {"ghost", "virtual"};
   CHECK_THROWS_WITH_AS(plan_comparison(request), "--modes names ghost twice", ConfigError);
+}
+
+TEST_CASE("plans: sync:top:K names the layers of a diagnosis, the same ones for all seeds") {
+  const test::TemporaryFolder folder;
+  CompareRequest request = request_in(folder);
+  request.overrides = {"data.train_images=6", "model.width=4", "model.depth=2"};
+  request.modes = {"local", "sync:top:2", "sync", "ghost"};
+  const ComparisonPlan plan = plan_comparison(request);
+  CHECK(plan.modes == request.modes);
+  REQUIRE(plan.runs.size() == 8);
+  const Config config = load_config(request.config, request.overrides);
+  const auto names = first_layers(rank_layers(config, "cpu:2"), 2, "");
+  for (const std::size_t i : {1, 5}) {
+    const PlannedRun& run = plan.runs[i];
+    CHECK(run.request.config.bn.mode == BatchNormMode::kSync);
+    CHECK(run.request.config.bn.sync_layers == names);
+    CHECK(run.request.sync_top == 2);
+    CHECK(run.placement == "cpu:2");
+  }
+  CHECK(plan.runs[5].request.output == folder.path() / "out" / "sync-top2-s1");
+  CHECK(plan.runs[2].request.config.bn.sync_layers.empty());
+  CHECK(plan.runs[2].request.sync_top == 0);
+  const std::vector<std::string> lines = describe(plan, 2);
+  CHECK(lines[2] == concat("  sync:top:2: cpu:2, synchronized: ", names[0], ", ", names[1]));
+}
+
+TEST_CASE("plans: where the configuration says top:K, sync is sync:top:K, and slices stay slices") {
+  const test::TemporaryFolder folder;
+  CompareRequest request = request_in(folder);
+  request.overrides = {"data.train_images=6", "model.width=4", "model.depth=2",
+                       "bn.sync_layers=top:1"};
+  request.modes = {"sync", "ghost"};
+  const ComparisonPlan plan = plan_comparison(request);
+  CHECK(plan.modes == std::vector<std::string>{"sync:top:1", "ghost"});
+  CHECK(plan.runs[0].request.config.bn.sync_layers.size() == 1);
+  CHECK(plan.runs[1].request.config.bn.sync_layers.empty());
+  request.modes = {"sync:top:1", "sync"};
+  CHECK_THROWS_WITH_AS(plan_comparison(request), "--modes names sync:top:1 twice", ConfigError);
+}
+
+TEST_CASE("plans: numbers of layers that there are not, and modes that have none, are refused") {
+  const test::TemporaryFolder folder;
+  const auto check = [&](const char* mode, const char* message) {
+    CAPTURE(mode);
+    CompareRequest request = request_in(folder);
+    request.overrides = {"data.train_images=6", "model.width=4", "model.depth=2"};
+    request.modes = {mode};
+    CHECK_THROWS_WITH_AS(plan_comparison(request), doctest::Contains(message), ConfigError);
+  };
+  check("sync:top:0", "--modes sync:top:0: expected sync:top:K");
+  check("sync:top:", "K from 1 to the number of layers");
+  check("sync:top:2x", "expected sync:top:K");
+  check("local:top:3", "only sync has layers that synchronize and others");
+  check("sync:top:7", "--modes sync:top:7: the network has 6 layers");
+  check("sync:3", "bn.mode");
 }
 
 TEST_CASE("folders without a finished run are refused") {

@@ -149,6 +149,25 @@ TEST_CASE("nothing is shared where images are normalised one by one, or by loade
   }
 }
 
+TEST_CASE("numbers that nobody asked for are left out where there are too few images for them") {
+  const test::Runs runs;
+  const auto numbers_of = [&](std::int64_t images, std::vector<std::string> overrides = {}) {
+    DiagnosisRequest request{.config = runs.request("a", std::move(overrides)).config,
+                             .device = "cpu:1"};
+    request.images = images;
+    const Diagnosis diagnosis = diagnose(request);
+    std::vector<std::int64_t> numbers;
+    for (const ImagesDiagnosis& of : diagnosis.by_images) numbers.push_back(of.together);
+    return std::pair(numbers, diagnosis.left_out);
+  };
+  using Numbers = std::vector<std::int64_t>;
+  CHECK(numbers_of(0) == std::pair(Numbers{1, 2, 4}, Numbers{8}));  // of 14 training images
+  CHECK(numbers_of(3) == std::pair(Numbers{1}, Numbers{2, 4, 8}));
+  CHECK(numbers_of(0, {"data.train_images=16"}) == std::pair(Numbers{1, 2, 4, 8}, Numbers{}));
+  CHECK_THROWS_WITH_AS(numbers_of(0, {"data.train_images=1", "batch.global=1"}),
+                       doctest::Contains("2 images, and there are 1"), ConfigError);
+}
+
 TEST_CASE("too few images for a number per device are an error that says how many it takes") {
   const test::Runs runs;
   DiagnosisRequest request{.config = runs.request("a").config, .device = "cpu:1"};

@@ -1,8 +1,12 @@
-// bn.sync_layers: some layers synchronize, the others are local.
+// bn.sync_layers: some layers synchronize, the others are local, or in slices; "top:K" chooses
+// them.
+
+#include "train/diagnosis/sync_layers.h"
 
 #include <doctest/doctest.h>
 
 #include "lockstep/core/check.h"
+#include "train/diagnosis/diagnosis.h"
 #include "train/plan.h"
 #include "train/runs.h"
 
@@ -42,6 +46,87 @@ TEST_CASE("layers that no pattern stands for are local: each device has its own 
   CHECK(own == 4);
   CHECK(load_config(runs.folder("a").config(), {}).bn.sync_layers ==
         std::vector<std::string>{"encoder.0.*"});
+}
+
+TEST_CASE("slices with synchronized layers are devices with them, to the byte") {
+  const Runs runs;
+  const std::string layers = "bn.sync_layers=[\"encoder.0.*\", \"decoder.0.1.bn\"]";
+  train(runs.request("devices", {"bn.mode=sync", "batch.global=8", layers}));
+  const auto sliced = [&](const std::string& run, const std::string& devices, int slices,
+                          const std::string& of) {
+    TrainRequest request = runs.request(run, {"bn.mode=ghost", "batch.global=8", of,
+                                              "bn.virtual_devices=" + std::to_string(slices)});
+    request.devices = devices;
+    train(request);
+    return test::read_text(runs.folder(run).checkpoint("last"));
+  };
+  const std::string devices = test::read_text(runs.folder("devices").checkpoint("last"));
+  CHECK(devices == sliced("one", "cpu:1", 4, layers));
+  CHECK(devices == sliced("two", "cpu:2", 2, layers));
+  CHECK(devices != sliced("none", "cpu:1", 4, "bn.sync_layers=[]"));
+}
+
+TEST_CASE("top:K stands for the layers that a diagnosis ranks first, and the run names them") {
+  const Runs runs;
+  const TrainRequest request = runs.request("a", {"bn.mode=sync", "bn.sync_layers=top:2"});
+  const TrainSummary summary = train(with_sync_layers(request));
+  const auto names = layers_apart(
+      diagnose({.config = request.config, .device = "cpu:1", .images_per_device = {1}}), 2);
+  CHECK(summary.sync_top == 2);
+  CHECK(summary.sync_layers == names);
+  CHECK(load_config(runs.folder("a").config(), {}).bn.sync_layers == names);
+  const std::optional<TrainSummary> read = read_summary(runs.folder("a").root);
+  REQUIRE(read);
+  CHECK(read->sync_top == 2);
+  CHECK(read->sync_layers == names);
+}
+
+TEST_CASE("top:K ranks by the weights that the training starts from") {
+  const Runs runs;
+  train(runs.request("trained", {"bn.mode=local"}));
+  const std::filesystem::path weights = runs.folder("trained").checkpoint("last");
+  const Config config = runs.request("a", {"bn.mode=sync", "bn.sync_layers=top:6"}).config;
+  const auto trained = layers_apart(
+      diagnose({.config = config, .weights = weights, .device = "cpu:1", .images_per_device = {1}}),
+      6);
+  REQUIRE(trained != rank_layers(config, "cpu:1"));
+  CHECK(with_sync_layers(config, "cpu:1", weights).bn.sync_layers == trained);
+}
+
+TEST_CASE("what says no number of layers is left as it is") {
+  const Runs runs;
+  for (const char* layers : {"[]", "[\"encoder.*\"]"}) {
+    const Config config =
+        runs.request("a", {"bn.mode=sync", concat("bn.sync_layers=", layers)}).config;
+    CHECK(with_sync_layers(config, "cpu:1").bn.sync_layers == config.bn.sync_layers);
+  }
+  const Config local = runs.request("a", {"bn.sync_layers=top:2"}).config;
+  CHECK(with_sync_layers(local, "cpu:1").bn.sync_layers == std::vector<std::string>{"top:2"});
+  const TrainSummary summary = train(with_sync_layers(runs.request("a", {"bn.sync_layers=top:2"})));
+  CHECK(summary.sync_top == 0);
+  CHECK(summary.sync_layers.empty());
+}
+
+TEST_CASE("a number of layers that the network does not have is refused") {
+  const Runs runs;
+  CHECK_THROWS_WITH_AS(
+      with_sync_layers(runs.request("a", {"bn.mode=sync", "bn.sync_layers=top:7"})),
+      "bn.sync_layers = \"top:7\": the network has 6 layers that take statistics in training; "
+      "choose a number from 1 to 6",
+      ConfigError);
+  CHECK_THROWS_WITH_AS(train(runs.request("a", {"bn.mode=sync", "bn.sync_layers=top:2"})),
+                       doctest::Contains("bn.sync_layers: \"top:2\" stands for no BatchNorm layer"),
+                       ConfigError);
+  CHECK_THROWS_WITH_AS(first_layers({}, 1, "--modes sync:top:1"),
+                       doctest::Contains("--modes sync:top:1: no layer of this network"),
+                       ConfigError);
+  for (const char* text : {"top:0", "top:-1", "top:", "top:2x", "encoder.*"}) {
+    CAPTURE(text);
+    CHECK_THROWS_WITH_AS(
+        runs.request("a", {"bn.mode=sync", concat("bn.sync_layers=\"", text, "\"")}),
+        doctest::Contains("expected a list of patterns of names, or \"top:K\", K >= 1, got"),
+        ConfigError);
+  }
 }
 
 TEST_CASE("only the layers that synchronize meet") {

@@ -51,6 +51,7 @@ struct Option {
   const char* none = "";        // the word for an optional number that there is not
   const char* what = "";        // a text is expected to be this: "a folder"
   void (*check)(const std::string& text) = nullptr;  // of each text of a list; throws ConfigError
+  bool (*alone)(const std::string& text) = nullptr;  // whether it may stand in place of a list
   bool counts = true;       // it can change trained weights or final metrics, and is hashed
   bool written = true;      // false: beside the other options it says nothing, and is not written
   bool even_empty = false;  // a text is written though it is empty

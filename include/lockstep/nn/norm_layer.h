@@ -59,8 +59,8 @@ struct BatchNormOptions {
   std::int64_t renorm_warmup = 5000;  // kRenorm: batches without a correction (RenormLimits)
   int renorm_slices = 1;              // kRenorm: as virtual_devices of kGhost
   RankPartition process_groups = {};  // kSync: which ranks share their statistics; empty: all
-  /// kSync: patterns of names, as a shell's (*, ?, [a-z]), of the layers that are synchronized; the
-  /// others are local. Empty: all are.
+  /// Patterns of names, as a shell's (*, ?, [a-z]), of the layers that are synchronized. kSync: the
+  /// others are local; empty: there are none. kGhost: the others are in slices; empty: all are.
   std::vector<std::string> sync_layers = {};
   float eps = 1e-5F;
   EpsMode eps_mode = EpsMode::kAdd;
@@ -74,6 +74,10 @@ struct BatchNormOptions {
     if (mode == BatchNormMode::kRenorm) return renorm_slices;
     return mode == BatchNormMode::kGhost ? virtual_devices : 1;
   }
+  /// Whether a model may have layers that synchronize.
+  bool synchronizes() const {
+    return mode == BatchNormMode::kSync || (mode == BatchNormMode::kGhost && !sync_layers.empty());
+  }
 
   template <typename Visitor>
   void visit_options(Visitor& v) {
@@ -81,9 +85,6 @@ struct BatchNormOptions {
     v("mode", mode,
       "local (per device), sync, ghost (slices of each device's batch), renorm, frozen; of one "
       "image: group, instance, layer");
-    v("sync_layers", sync_layers,
-      "sync: the layers that synchronize, by patterns of their names; others are local; none: all",
-      {.what = "patterns of names"});
     v("virtual_devices", virtual_devices, "ghost: slices per device",
       {.in = {.lo = 1, .hi = 65536}});
     v("groups", groups, "group: channel groups; they divide every layer's channels",
@@ -141,8 +142,8 @@ struct NormLayer {
   /// image; 0 where several images share statistics (BatchNorm). Throws ConfigError saying both
   /// numbers when the groups do not divide the channels; `name`: of the layer.
   std::int64_t channel_groups(std::int64_t channels, const std::string& name) const;
-  /// What the layer of this name is: itself, but for a synchronized one that options.sync_layers
-  /// leaves out, which is local.
+  /// What the layer of this name is: itself; but a synchronized one that options.sync_layers leaves
+  /// out is local, and one in slices that they name is synchronized.
   NormLayer named(const std::string& name) const;
   /// Normalises by the running statistics in training, too, and leaves them alone; never exchanges.
   bool is_frozen() const { return options.mode == BatchNormMode::kFrozen; }

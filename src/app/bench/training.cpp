@@ -1,6 +1,7 @@
 #include "app/bench/bench.h"
 #include "core/rng.h"
 #include "lockstep/core/check.h"
+#include "train/diagnosis/sync_layers.h"
 
 namespace lockstep {
 namespace {
@@ -60,6 +61,8 @@ BenchTraining bench_training(const BenchArguments& arguments) {
       load_config(arguments.config, arguments.common.overrides, nullptr, *arguments.common.tables);
   training.devices = bench_devices(arguments);
   training.size = training_size(training.config.data, arguments.what);
+  training.config =
+      with_sync_layers(training.config, arguments.common.devices, {}, arguments.common.world);
   const int ranks = make_rank_layout(arguments.common.world, training.devices).ranks();
   const std::int64_t batch = arguments.eval ? 1 : training.config.global_batch(ranks);
   training.replicas = make_replicas(training.config, training.devices, batch, training.size,

@@ -43,12 +43,14 @@ std::int64_t NormLayer::channel_groups(std::int64_t channels, const std::string&
 
 NormLayer NormLayer::named(const std::string& name) const {
   const auto& patterns = options.sync_layers;
-  const bool chosen = patterns.empty() || std::any_of(patterns.begin(), patterns.end(),
-                                                      [&](const std::string& pattern) {
-                                                        return matches_pattern(name, pattern);
-                                                      });
   NormLayer layer = *this;
-  if (options.mode == BatchNormMode::kSync && !chosen) layer.options.mode = BatchNormMode::kLocal;
+  if (patterns.empty() || !options.synchronizes()) return layer;
+  const bool chosen =
+      std::any_of(patterns.begin(), patterns.end(),
+                  [&](const std::string& pattern) { return matches_pattern(name, pattern); });
+  const bool sliced = options.mode == BatchNormMode::kGhost;
+  if (chosen) layer.options.mode = BatchNormMode::kSync;
+  if (!chosen && !sliced) layer.options.mode = BatchNormMode::kLocal;
   return layer;
 }
 

@@ -34,9 +34,11 @@ void add_curve_answer(const Comparison& comparison, Page& page) {
     return page.headline(answer.claim, answer.evidence);
   }
   page.headline(synchronizing_claim(comparison));
-  for (const CurveStep& step : comparison.curve->synchronizing) {
-    const PairedDifference& pair = comparison.pairs[step.pair];
-    page.paragraph(verdict(pair, comparison.adjustment.together).text() + ".");
+  for (const std::vector<CurveStep>* steps : steps_between_modes(*comparison.curve)) {
+    for (const CurveStep& step : *steps) {
+      const PairedDifference& pair = comparison.pairs[step.pair];
+      page.paragraph(verdict(pair, comparison.adjustment.together).text() + ".");
+    }
   }
 }
 
@@ -78,6 +80,7 @@ void add_answer(const ReportData& data, Page& page) {
     add_comparison(*data.comparison, page);
   }
   if (!data.comparison) return;
+  for (const std::string& note : layer_notes(*data.comparison)) page.note(note);
   for (const std::string& warning : data.comparison->warnings) page.warning(warning);
 }
 

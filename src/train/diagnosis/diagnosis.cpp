@@ -181,16 +181,32 @@ Config on_one_device(Config config) {
   return config;
 }
 
-std::int64_t images_wanted(const DiagnosisRequest& request, std::int64_t available) {
+/// How many images are looked at, and how many at a time.
+struct Amounts {
+  std::int64_t images = 0;
+  std::vector<std::int64_t> images_per_device = {}, left_out = {};
+};
+
+Amounts amounts_of(const DiagnosisRequest& request, std::int64_t available) {
   constexpr std::int64_t kImages = 64;
+  constexpr std::int64_t kImagesPerDevice[] = {1, 2, 4, 8};
+  const auto looked_at = [&](std::int64_t least) {
+    return std::min(request.images > 0 ? request.images : std::max(kImages, least), available);
+  };
+  Amounts amounts{.images_per_device = request.images_per_device};
+  for (const std::int64_t count : kImagesPerDevice) {
+    if (!request.images_per_device.empty()) break;
+    // One stays, to be refused below.
+    const bool fits = count == 1 || looked_at(2 * count) >= 2 * count;
+    (fits ? amounts.images_per_device : amounts.left_out).push_back(count);
+  }
   const std::int64_t most =
-      *std::max_element(request.images_per_device.begin(), request.images_per_device.end());
-  const std::int64_t wanted = request.images > 0 ? request.images : std::max(kImages, 2 * most);
-  const std::int64_t images = std::min(wanted, available);
-  if (images >= 2 * most) return images;
+      *std::max_element(amounts.images_per_device.begin(), amounts.images_per_device.end());
+  amounts.images = looked_at(2 * most);
+  if (amounts.images >= 2 * most) return amounts;
   throw ConfigError(concat("a diagnosis of ", most,
                            " images per device compares at least two sets ", "of them, ", 2 * most,
-                           " images, and there are ", images,
+                           " images, and there are ", amounts.images,
                            request.images > 0 ? " (--images)" : " in the training split"));
 }
 
@@ -255,17 +271,18 @@ Diagnosis diagnose(const DiagnosisRequest& request) {
   const auto start = std::chrono::steady_clock::now();
   const Config config = on_one_device(request.config);
   TrainLoader loader(config.data, {.batch = 1, .seed = config.run.seed});
-  const std::vector<Batch> images =
-      load_images(loader, images_wanted(request, loader.dataset().size()));
+  const Amounts amounts = amounts_of(request, loader.dataset().size());
+  const std::vector<Batch> images = load_images(loader, amounts.images);
   const auto replicas = replica_for(config, request);
   Diagnosis result{.size = loader.size(),
                    .images = static_cast<std::int64_t>(images.size()),
                    .global_batch = request.config.batch.global.value_or(0),
-                   .weights = load_weights(*replicas, request)};
+                   .weights = load_weights(*replicas, request),
+                   .left_out = amounts.left_out};
   const Pass whole = forward(*replicas, images, result.images, EvalNormalizer::kBatch);
   result.loss = whole.loss;
-  LongWork work("diagnosing", "numbers of images", std::ssize(request.images_per_device));
-  for (const std::int64_t together : request.images_per_device) {
+  LongWork work("diagnosing", "numbers of images", std::ssize(amounts.images_per_device));
+  for (const std::int64_t together : amounts.images_per_device) {
     if (whole.moments.empty()) break;
     result.by_images.push_back(diagnose_images(*replicas, images, whole, together));
     judge(result.by_images.back(), result.global_batch);

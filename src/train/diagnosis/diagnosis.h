@@ -18,7 +18,8 @@ struct DiagnosisRequest {
   /// Loaded as far as its names fit; empty: as a training begins.
   std::filesystem::path weights = {};
   std::string device = {};  // one; empty: the first of default_devices()
-  std::vector<std::int64_t> images_per_device = {1, 2, 4, 8};
+  /// Empty: 1, 2, 4 and 8, but for those that there are too few images for.
+  std::vector<std::int64_t> images_per_device = {};
   std::int64_t images = 0;  // to look at; 0: 64, or twice the most of images_per_device
 };
 
@@ -55,11 +56,12 @@ struct ImagesDiagnosis {
 };
 
 struct Diagnosis {
-  Size size = {};                 // of images
-  std::int64_t images = 0;        // looked at
-  std::int64_t global_batch = 0;  // of the configuration; 0: it depends on the devices
-  std::string weights = {};       // where they come from
-  double loss = 0;                // by statistics of all images
+  Size size = {};                           // of images
+  std::int64_t images = 0;                  // looked at
+  std::int64_t global_batch = 0;            // of the configuration; 0: it depends on the devices
+  std::string weights = {};                 // where they come from
+  double loss = 0;                          // by statistics of all images
+  std::vector<std::int64_t> left_out = {};  // images per device that nobody asked for by number
   /// In the order that was asked for. Layers are empty where no BatchNorm takes statistics in
   /// training: nothing is shared then.
   std::vector<ImagesDiagnosis> by_images = {};
