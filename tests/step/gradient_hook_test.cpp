@@ -29,9 +29,14 @@ Gradients copy_of(std::span<const NamedGradient> gradients) {
   return copy;
 }
 
-/// What a hook makes of a step; it differs from parameter to parameter and from element to element.
+/// What a hook makes of a step; it differs from parameter to parameter and from element to element,
+/// and every element's depends on all gradients.
 void change_all(std::span<const NamedGradient> gradients) {
-  float factor = 0.5F;
+  double sum = 0;
+  for (const NamedGradient& gradient : gradients) {
+    for (const float value : gradient.values) sum += static_cast<double>(std::abs(value));
+  }
+  float factor = 0.5F + static_cast<float>(sum / (1 + sum));
   for (const NamedGradient& gradient : gradients) {
     for (float& value : gradient.values) value = value * factor + 0.001F;
     factor = factor > 2 ? 0.25F : factor * 1.25F;
