@@ -153,8 +153,7 @@ void declare_compare(Options& options, CompareArguments& arguments) {
   options
       .add("--modes", arguments.modes,
            "values of bn.mode, and sync:top:K: sync at the K layers that diagnose ranks first, "
-           "local "
-           "at others; default: local,sync")
+           "local at others; default: local,sync")
       .takes("local|sync|sync:top:3|ghost|group|instance|layer|frozen|renorm,...")
       .separated_by_commas();
   options

@@ -15,6 +15,7 @@ struct BatchNormStatistics {
   std::vector<float> mean;  // [C]
   std::vector<float> var;   // [C]
   std::int64_t num_batches_tracked = 0;
+  friend bool operator==(const BatchNormStatistics&, const BatchNormStatistics&) = default;
 };
 
 /// Of one replica, in the order of its parameter store; empty when nothing is tracked.

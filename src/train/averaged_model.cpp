@@ -1,6 +1,5 @@
 #include "train/averaged_model.h"
 
-#include <exception>
 #include <vector>
 
 #include "lockstep/data/loader.h"
@@ -24,7 +23,7 @@ class SetAside {
     if (is_back_ || replicas_.rank_layout().processes() > 1) return;
     try {
       put_back();
-    } catch (const std::exception&) {  // of replicas that have failed: their error is on its way
+    } catch (...) {  // of replicas that have failed: their error is on its way
     }
   }
 

@@ -209,7 +209,7 @@ def main():
     parser.add_argument("--build", type=pathlib.Path, required=True, help="a folder that tools/build has built")
     parser.add_argument("--ninja", default="ninja")
     parser.add_argument("--only", default="", help="only faults whose description has these words")
-    parser.add_argument("--part", default=os.environ.get("LOCKSTEP_CHECK_PART", "1/1"), metavar="K/N",
+    parser.add_argument("--part", default=os.environ.get("LOCKSTEP_CHECK_PART") or "1/1", metavar="K/N",
                         help="only the K-th, K+N-th, ... of them; default: $LOCKSTEP_CHECK_PART, else all")
     parser.add_argument("tests", nargs="+", metavar="TEST", help="the executables that this build has")
     args = parser.parse_args()

@@ -56,22 +56,25 @@ void add_in_turns(std::int64_t iterations) {
   for (std::int64_t i = 0; i < iterations; ++i) asm volatile("" : "+r"(++sum));
 }
 
-/// Of `work` on all of `threads`, the least of many short runs: other work leaves some of them
-/// alone. They go on for long enough that every thread has come to a core of its own.
-double least_seconds(int threads, const std::function<void(int)>& work) {
+/// The least that `work` takes of many short runs: other work leaves some of them alone. They go on
+/// for long enough that every thread has come to a core of its own.
+double least_seconds(const std::function<void()>& work) {
   constexpr double kSeconds = 0.4;
+  work();  // its threads and its memory are new
   double least = std::numeric_limits<double>::infinity();
   const auto start = std::chrono::steady_clock::now();
-  while (seconds_since(start) < kSeconds) {
-    least = std::min(least, seconds_of([&] {
-#pragma omp parallel for num_threads(threads) schedule(static)
-                       for (int i = 0; i < threads; ++i) work(i);
-                     }));
-  }
+  while (seconds_since(start) < kSeconds) least = std::min(least, seconds_of(work));
   return least;
 }
 
-constexpr int kCopies = 15;
+/// The same of `work` on all of `threads`.
+double least_seconds(int threads, const std::function<void(int)>& work) {
+  return least_seconds([&] {
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int i = 0; i < threads; ++i) work(i);
+  });
+}
+
 constexpr std::int64_t kGpuCopyBytes = std::int64_t{256} << 20;
 constexpr int kGpuCopiesAtOnce =
     16;  // the time of one is then the device's, not that of its launch
@@ -129,14 +132,11 @@ double copy_bandwidth(Backend& backend) {
   const Shape shape{1, bytes / std::int64_t{sizeof(float)}};
   const Tensor from(memory.data(), shape);
   const Tensor to(static_cast<std::byte*>(memory.data()) + bytes + kGapBytes, shape);
-  const auto copies = [&] {
+  const double seconds = least_seconds([&] {
     for (int k = 0; k < at_once; ++k) copy_tensor(backend, from, to);
     backend.synchronize();
-  };
-  copies();  // its memory is new
-  double least = std::numeric_limits<double>::infinity();
-  for (int i = 0; i < kCopies; ++i) least = std::min(least, seconds_of(copies));
-  return 2 * static_cast<double>(bytes * at_once) / least;
+  });
+  return 2 * static_cast<double>(bytes * at_once) / seconds;
 }
 
 double peak_flops(int threads) {

@@ -12,8 +12,7 @@ GroupNormLayer::GroupNormLayer(std::string name, std::vector<Value*> inputs, Val
     : Layer(std::move(name), std::move(inputs), output),
       config_(config),
       affine_(weight, bias),
-      slices_(static_cast<int>(this->output()->shape.batch())),
-      memory_(this->output()->shape, slices_) {
+      memory_(this->output()->shape, BatchSlices(static_cast<int>(this->output()->shape.batch()))) {
   const Shape& shape = this->output()->shape;
   const std::int64_t values = shape.rows_per_sample() * (channels() / config.groups);
   LOCKSTEP_CHECK(values > 1, this->name(), ": the statistics of ", config.groups,
@@ -43,9 +42,9 @@ LayerWork GroupNormLayer::backward_work(std::span<const GradTarget> grads) const
 
 NormSlice GroupNormLayer::image(int index) const {
   NormSlice image;
-  image.x = slices_.of(inputs()[0]->data, index);
-  if (inputs().size() == 2) image.residual = slices_.of(inputs()[1]->data, index);
-  image.y = slices_.of(output()->data, index);
+  image.x = memory_.slices().of(inputs()[0]->data, index);
+  if (inputs().size() == 2) image.residual = memory_.slices().of(inputs()[1]->data, index);
+  image.y = memory_.slices().of(output()->data, index);
   image.first = index;
   memory_.place(index, image);
   return image;
@@ -85,7 +84,7 @@ void GroupNormLayer::backward(Backend& backend, const StepContext& context,
 void GroupNormLayer::backward_image(Backend& backend, const StepContext& context, int index,
                                     std::span<const GradTarget> grads) const {
   const NormSlice part = image(index);
-  const Tensor grad_y = slices_.of(output()->grad, index);
+  const Tensor grad_y = memory_.slices().of(output()->grad, index);
   const Tensor mask = masks_by_output() ? part.y : Tensor{};
   const bool one_tree = by_image_ && affine_.weight() != nullptr && images() > 1;
   reduce_slice(backend, context,
@@ -97,7 +96,7 @@ void GroupNormLayer::backward_image(Backend& backend, const StepContext& context
                 .batch = images(),
                 .tree = one_tree ? &memory_ : nullptr});
   GradTarget residual = grads.size() == 2 ? grads[1] : GradTarget{};
-  residual.tensor = slices_.of(residual.tensor, index);
+  residual.tensor = memory_.slices().of(residual.tensor, index);
   if (!grads[0].tensor) {
     return backward_residual(backend, config_.relu, part.y, grad_y, residual);
   }
@@ -109,7 +108,7 @@ void GroupNormLayer::backward_image(Backend& backend, const StepContext& context
                                              .relu = config_.relu,
                                              .sums = part.sums,
                                              .groups = config_.groups,
-                                             .grad_x = slices_.of(grads[0].tensor, index),
+                                             .grad_x = memory_.slices().of(grads[0].tensor, index),
                                              .grad_residual = residual.tensor,
                                              .accumulate_residual = residual.accumulate});
 }

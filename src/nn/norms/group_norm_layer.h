@@ -48,8 +48,7 @@ class GroupNormLayer : public Layer {
 
   Config config_;
   NormAffine affine_;
-  BatchSlices slices_;  // of an image each
-  NormMemory memory_;
+  NormMemory memory_;      // of slices of an image each
   bool by_image_ = false;  // Backend::sums_by_image
 };
 

@@ -194,11 +194,12 @@ Amounts amounts_of(const DiagnosisRequest& request, std::int64_t available) {
     return std::min(request.images > 0 ? request.images : std::max(kImages, least), available);
   };
   Amounts amounts{.images_per_device = request.images_per_device};
-  for (const std::int64_t count : kImagesPerDevice) {
-    if (!request.images_per_device.empty()) break;
-    // One stays, to be refused below.
-    const bool fits = count == 1 || looked_at(2 * count) >= 2 * count;
-    (fits ? amounts.images_per_device : amounts.left_out).push_back(count);
+  if (amounts.images_per_device.empty()) {
+    for (const std::int64_t count : kImagesPerDevice) {
+      // One stays, to be refused below.
+      const bool fits = count == 1 || looked_at(2 * count) >= 2 * count;
+      (fits ? amounts.images_per_device : amounts.left_out).push_back(count);
+    }
   }
   const std::int64_t most =
       *std::max_element(amounts.images_per_device.begin(), amounts.images_per_device.end());
