@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "backend/operand_checks.h"
+#include "backend/required_operands.h"
 #include "kernels/device/check_cuda.h"
 #include "kernels/device/host_copies.h"
 #include "kernels/operations/image_sums.h"
@@ -62,12 +63,14 @@ void CudaConvolutions::prepare_conv2d(const ConvGeometry& geometry, const Shape&
 }
 
 void CudaConvolutions::prepack_conv2d_weights(std::span<const ConvWeights> weights) {
+  check_prepack_conv2d_weights(weights);
   context_.enter();
   cudnn_.prepack(weights);
 }
 
 void CudaConvolutions::conv2d_forward(const ConvGeometry& geometry, const Tensor& x,
                                       const float* weight, const float* bias, const Tensor& y) {
+  check_conv2d_forward(x, weight, y);
   if (x.shape.batch() == 0) return;
   check_operands(geometry, x, y);
   context_.enter();
@@ -77,6 +80,7 @@ void CudaConvolutions::conv2d_forward(const ConvGeometry& geometry, const Tensor
 
 void CudaConvolutions::conv2d_backward_data(const ConvGeometry& geometry, const Tensor& grad_y,
                                             const float* weight, const Tensor& grad_x) {
+  check_conv2d_backward_data(grad_y, weight, grad_x);
   if (grad_x.shape.batch() == 0) return;
   check_operands(geometry, grad_x, grad_y);
   context_.enter();
@@ -86,6 +90,7 @@ void CudaConvolutions::conv2d_backward_data(const ConvGeometry& geometry, const 
 void CudaConvolutions::conv2d_backward_weights(const ConvGeometry& geometry, const Tensor& x,
                                                const Tensor& grad_y, float* grad_weight,
                                                float* grad_bias) {
+  check_conv2d_backward_weights(x, grad_y, grad_weight);
   if (x.shape.batch() == 0) return;
   check_operands(geometry, x, grad_y);
   context_.enter();
@@ -150,13 +155,13 @@ CudaBackend::~CudaBackend() {
 }
 
 void CudaBackend::upload(const Tensor& destination, const void* source) {
-  check_transfer(destination);
+  check_transfer(destination, source);
   const DeviceGuard guard(device_.ordinal);
   uploads_.upload(destination.data, source, dense_bytes(destination), stream_.get());
 }
 
 void CudaBackend::download(void* destination, const Tensor& source) {
-  check_transfer(source);
+  check_transfer(source, destination);
   const std::size_t bytes = dense_bytes(source);
   if (bytes == 0) return;
   const DeviceGuard guard(device_.ordinal);
@@ -166,7 +171,7 @@ void CudaBackend::download(void* destination, const Tensor& source) {
 }
 
 void CudaBackend::stage(const Tensor& staged, const void* source) {
-  check_transfer(staged);
+  check_transfer(staged, source);
   const DeviceGuard guard(device_.ordinal);
   taken_.make_wait(staging_stream_.get());
   uploads_.upload(staged.data, source, dense_bytes(staged), staging_stream_.get());

@@ -2,6 +2,7 @@
 // that is told which, as they are bound by memory and many kernels take long to compile.
 
 #include "backend/operand_checks.h"
+#include "backend/required_operands.h"
 #include "kernels/operations/gpu_operations.h"
 #include "kernels/operations/map.h"
 
@@ -9,6 +10,7 @@ namespace lockstep::gpu {
 
 void GpuActivations::activation_forward(const Activation& activation, const Tensor& x,
                                         const Tensor& y) {
+  check_activation_forward(x, y);
   const Context& context = context_.entered();
   check_alike("activation_forward", {&x, &y});
   if (activation.kind == ActivationKind::kRelu) {
@@ -20,6 +22,7 @@ void GpuActivations::activation_forward(const Activation& activation, const Tens
 void GpuActivations::activation_backward(const Activation& activation, const Tensor& saved,
                                          const Tensor& grad_y, const Tensor& grad_x,
                                          bool accumulate) {
+  check_activation_backward(saved, grad_y, grad_x);
   const Context& context = context_.entered();
   check_alike("activation_backward", {&saved, &grad_y, &grad_x});
   if (activation.kind == ActivationKind::kRelu) {

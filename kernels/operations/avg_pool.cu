@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "backend/operand_checks.h"
+#include "backend/required_operands.h"
 #include "kernels/operations/gpu_operations.h"
 #include "kernels/operations/pooling_windows.h"
 #include "kernels/primitives/grid_loop.h"
@@ -209,6 +210,7 @@ void average_backward(const Context& context, const char* operation, const Windo
 }  // namespace
 
 void GpuPooling::avg_pool_forward(const PoolGeometry& geometry, const Tensor& x, const Tensor& y) {
+  check_images("avg_pool_forward", x, y);
   const Context& context = context_.entered();
   if (x.shape.elements() == 0) return;
   check_pool(geometry, x.shape, y.shape);
@@ -219,6 +221,7 @@ void GpuPooling::avg_pool_forward(const PoolGeometry& geometry, const Tensor& x,
 
 void GpuPooling::avg_pool_backward(const PoolGeometry& geometry, const Tensor& grad_y,
                                    const Tensor& grad_x, bool accumulate) {
+  check_image_gradients("avg_pool_backward", grad_y, grad_x);
   const Context& context = context_.entered();
   if (grad_x.shape.elements() == 0) return;
   check_pool(geometry, grad_x.shape, grad_y.shape);
@@ -228,6 +231,7 @@ void GpuPooling::avg_pool_backward(const PoolGeometry& geometry, const Tensor& g
 }
 
 void GpuPooling::adaptive_avg_pool_forward(const Tensor& x, const Tensor& y) {
+  check_images("adaptive_avg_pool_forward", x, y);
   const Context& context = context_.entered();
   if (x.shape.elements() == 0) return;
   check_adaptive_pool(x.shape, y.shape);
@@ -238,6 +242,7 @@ void GpuPooling::adaptive_avg_pool_forward(const Tensor& x, const Tensor& y) {
 
 void GpuPooling::adaptive_avg_pool_backward(const Tensor& grad_y, const Tensor& grad_x,
                                             bool accumulate) {
+  check_image_gradients("adaptive_avg_pool_backward", grad_y, grad_x);
   const Context& context = context_.entered();
   if (grad_x.shape.elements() == 0) return;
   check_adaptive_pool(grad_x.shape, grad_y.shape);

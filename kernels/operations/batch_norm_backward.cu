@@ -9,6 +9,7 @@
 // A thread sums runs of kRunRows rows, then its runs, a block its threads pairwise, all in fp32;
 // the chunks are added up in double.
 
+#include "backend/required_operands.h"
 #include "kernels/operations/batch_norm_channels.h"
 #include "kernels/operations/batch_norm_gradient.h"
 #include "kernels/operations/gpu_operations.h"
@@ -325,6 +326,7 @@ void reduce_part(const Context& context, const BatchNormBackwardReduce& a, std::
 }  // namespace
 
 void GpuNorms::batch_norm_backward_reduce(const BatchNormBackwardReduce& a) {
+  check_operands(a);
   check_parts(context_, "batch_norm_backward_reduce", a.parts == 1);
   const Context& context = context_.entered();
   check_alike("batch_norm_backward_reduce", {&a.x, &a.grad_y, &a.y});
@@ -342,6 +344,7 @@ void GpuNorms::batch_norm_backward_reduce(const BatchNormBackwardReduce& a) {
 }
 
 void GpuNorms::batch_norm_backward_apply(const BatchNormBackwardApply& a) {
+  check_operands(a);
   check_parts(context_, "batch_norm_backward_apply", are_whole(a.slots));
   const Context& context = context_.entered();
   check_alike("batch_norm_backward_apply", {&a.x, &a.grad_y, &a.y, &a.grad_x, &a.grad_residual});

@@ -6,6 +6,7 @@
 
 #include <limits>
 
+#include "backend/required_operands.h"
 #include "kernels/operations/batch_norm_channels.h"
 #include "kernels/operations/gpu_operations.h"
 
@@ -193,6 +194,7 @@ void normalize_tensor(const Context& context, bool early, const Tensor& x, const
 }  // namespace
 
 void GpuNorms::batch_norm_forward(const BatchNormForward& a) {
+  check_operands(a);
   check_parts(context_, "batch_norm_forward", are_whole(a.slots));
   const Context& context = context_.entered();
   if (a.slots.empty()) {
@@ -216,6 +218,7 @@ void GpuNorms::batch_norm_forward(const BatchNormForward& a) {
 }
 
 void GpuNorms::batch_norm_inference(const BatchNormInference& a) {
+  check_operands(a);
   const Context& context = context_.entered();
   if (a.x.shape.rows() == 0) return;
   normalize_tensor(context, context.dependent_launches, a.x, a.residual, a.y, a.relu,

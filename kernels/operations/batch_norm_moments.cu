@@ -12,6 +12,7 @@
 // - The tensor's are those of the chunks in double, by Chan's formula for all of them at once:
 //   mean = base + S / N, M2 = sum(M2_i + n_i m_i^2) - S^2 / N, S = sum(n_i m_i).
 
+#include "backend/required_operands.h"
 #include "kernels/operations/gpu_operations.h"
 #include "kernels/operations/image_sums.h"
 #include "kernels/primitives/channel_slabs.h"
@@ -226,6 +227,7 @@ void moments_of(const Context& context, const Tensor& x, float* slot) {
 }  // namespace
 
 void GpuNorms::batch_norm_moments(const Tensor& x, float* slots, std::int64_t parts) {
+  check_batch_norm_moments(x, slots, parts);
   check_parts(context_, "batch_norm_moments", parts == 1);
   const Context& context = context_.entered();
   for (std::int64_t part = 0; part < parts; ++part) {

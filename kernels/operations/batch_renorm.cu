@@ -1,6 +1,7 @@
 // Batch Renormalization's correction: one thread takes one channel.
 
 #include "backend/formulas.h"
+#include "backend/required_operands.h"
 #include "kernels/operations/batch_norm_channels.h"
 #include "kernels/operations/gpu_operations.h"
 #include "kernels/primitives/for_each.h"
@@ -27,6 +28,7 @@ struct AddCorrectedGradient {
 }  // namespace
 
 void GpuNorms::batch_renorm_correction(const BatchRenormCorrection& a) {
+  check_operands(a);
   check_parts(context_, "batch_renorm_correction", are_whole(a.slots));
   const Context& context = context_.entered();
   const StatSlot merged = merge_moments(context, a.slots, a.channels);
@@ -38,6 +40,7 @@ void GpuNorms::batch_renorm_correction(const BatchRenormCorrection& a) {
 }
 
 void GpuNorms::batch_renorm_gradient(const BatchRenormGradient& a) {
+  check_operands(a);
   const Context& context = context_.entered();
   for_each(context, static_cast<std::int32_t>(a.channels), AddCorrectedGradient{a});
 }

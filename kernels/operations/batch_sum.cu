@@ -1,6 +1,7 @@
 // One thread takes one element of all samples: neighbouring threads read neighbouring elements.
 
 #include "backend/formulas.h"
+#include "backend/required_operands.h"
 #include "kernels/operations/gpu_operations.h"
 #include "kernels/primitives/element.h"
 #include "kernels/primitives/for_each.h"
@@ -101,6 +102,7 @@ __global__ void reset_kernel(double* sums, int count) {
 }  // namespace
 
 void GpuSums::sum_over_batch(const Tensor& x, float* slot) {
+  check_sum_over_batch(x, slot);
   const Context& context = context_.entered();
   const SampleElements all("sum_over_batch", x.shape);
   with_element_type(x.dtype, [&](auto element) {
@@ -110,6 +112,7 @@ void GpuSums::sum_over_batch(const Tensor& x, float* slot) {
 }
 
 void GpuSums::broadcast_sum(std::span<const StatSlot> slots, const Tensor& y, bool accumulate) {
+  check_broadcast_sum(slots, y);
   check_parts(context_, "broadcast_sum", are_whole(slots));
   const Context& context = context_.entered();
   if (y.shape.elements() == 0) return;
@@ -128,6 +131,7 @@ void GpuSums::broadcast_sum(std::span<const StatSlot> slots, const Tensor& y, bo
 }
 
 void GpuSums::sum_over_images(const Tensor& x, float* sum) {
+  check_sum_over_images(x, sum);
   const Context& context = context_.entered();
   const std::int64_t images = x.shape.batch();
   LOCKSTEP_CHECK(x.dense() && x.dtype == DType::kFloat32,
@@ -142,6 +146,7 @@ void GpuSums::sum_over_images(const Tensor& x, float* sum) {
 }
 
 void GpuSums::reset_sums(double* sums, int count) {
+  check_reset_sums(sums, count);
   const Context& context = context_.entered();
   launch_loop(context, count, reset_kernel, sums, count);
 }

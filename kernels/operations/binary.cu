@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "backend/operand_checks.h"
+#include "backend/required_operands.h"
 #include "kernels/operations/gpu_operations.h"
 #include "kernels/operations/map.h"
 #include "kernels/primitives/divisor.h"
@@ -197,6 +198,7 @@ void map_repeated(const Context& context, const char* operation, BinaryKind kind
 
 void GpuActivations::binary_forward(BinaryKind kind, const Tensor& a, const Tensor& b,
                                     const Tensor& y) {
+  check_binary_forward(a, b, y);
   const Context& context = context_.entered();
   check_alike("binary_forward", {&a, &y});
   check_either("binary_forward", b, y);
@@ -209,6 +211,7 @@ void GpuActivations::binary_forward(BinaryKind kind, const Tensor& a, const Tens
 void GpuActivations::binary_backward_left(BinaryKind kind, const Tensor& a, const Tensor& b,
                                           const Tensor& grad_y, const Tensor& grad_a,
                                           bool accumulate) {
+  check_binary_backward_left(a, b, grad_y, grad_a);
   const Context& context = context_.entered();
   check_alike("binary_backward_left", {&a, &grad_y, &grad_a});
   check_either("binary_backward_left", b, grad_a);
@@ -217,6 +220,7 @@ void GpuActivations::binary_backward_left(BinaryKind kind, const Tensor& a, cons
 
 void GpuActivations::binary_backward_right(BinaryKind kind, const Tensor& a, const Tensor& grad_y,
                                            const Tensor& grad_b, bool accumulate) {
+  check_binary_backward_right(a, grad_y, grad_b);
   const Context& context = context_.entered();
   check_alike("binary_backward_right", {&a, &grad_y});
   const std::int64_t each = rows_of_gradient("binary_backward_right", a.shape, grad_b.shape);

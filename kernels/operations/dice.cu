@@ -7,6 +7,7 @@
 
 #include "backend/formulas.h"
 #include "backend/operand_checks.h"
+#include "backend/required_operands.h"
 #include "kernels/operations/gpu_operations.h"
 #include "kernels/primitives/element.h"
 #include "kernels/primitives/for_each.h"
@@ -218,6 +219,7 @@ LabelledPixels<T> pixels_of(const Tensor& logits, const Tensor& labels, int igno
 }  // namespace
 
 void GpuLosses::dice_sums(const DiceSums& arguments) {
+  check_operands(arguments);
   const Context& context = context_.entered();
   const Shape& shape = arguments.logits.shape;
   if (shape.rows() == 0) return;
@@ -245,6 +247,7 @@ void GpuLosses::dice_sums(const DiceSums& arguments) {
 }
 
 void GpuLosses::dice_losses(const DiceLosses& arguments) {
+  check_operands(arguments);
   check_parts(context_, "dice_losses", arguments.image_losses == nullptr);
   const Context& context = context_.entered();
   const Shape& shape = arguments.logits.shape;

@@ -3,6 +3,7 @@
 
 #include "backend/formulas.h"
 #include "backend/operand_checks.h"
+#include "backend/required_operands.h"
 #include "kernels/operations/gpu_operations.h"
 #include "kernels/operations/image_sums.h"
 #include "kernels/primitives/grid_loop.h"
@@ -155,6 +156,7 @@ bool GpuLosses::computes(const ElementFormula& formula) const {
 }
 
 void GpuLosses::element_losses(const ElementLosses& arguments) {
+  check_operands(arguments);
   check_parts(context_, "element_losses", arguments.image_losses == nullptr);
   const Context& context = context_.entered();
   if (!context.sums_by_image) return add_element_losses(context, arguments);

@@ -6,6 +6,7 @@
 
 #include "backend/formulas.h"
 #include "backend/operand_checks.h"
+#include "backend/required_operands.h"
 #include "kernels/operations/batch_norm_channels.h"
 #include "kernels/operations/batch_norm_gradient.h"
 #include "kernels/operations/gpu_operations.h"
@@ -134,6 +135,7 @@ auto choose_group_apply(bool whole, bool relu, const Tensor& y) {
 }  // namespace
 
 void GpuNorms::group_moments(const GroupMoments& a) {
+  check_operands(a);
   const Context& context = context_.entered();
   check_groups("group_moments", a.channels, a.groups);
   if (a.rows == 0) return;
@@ -141,6 +143,7 @@ void GpuNorms::group_moments(const GroupMoments& a) {
 }
 
 void GpuNorms::group_norm_backward_apply(const GroupNormBackwardApply& a) {
+  check_operands(a);
   const Context& context = context_.entered();
   check_alike("group_norm_backward_apply", {&a.x, &a.grad_y, &a.y, &a.grad_x, &a.grad_residual});
   const std::int64_t channels = a.x.shape.channels();

@@ -14,6 +14,7 @@
 
 #include "backend/formulas.h"
 #include "backend/operand_checks.h"
+#include "backend/required_operands.h"
 #include "kernels/operations/gpu_operations.h"
 #include "kernels/operations/image_sums.h"
 #include "kernels/primitives/grid_loop.h"
@@ -330,6 +331,7 @@ const float* weights_of_image(const CrossEntropy& arguments, std::int64_t image)
 }  // namespace
 
 void GpuLosses::cross_entropy(const CrossEntropy& arguments) {
+  check_operands(arguments);
   check_parts(context_, "cross_entropy", arguments.image_losses == nullptr);
   const Context& context = context_.entered();
   if (!context.sums_by_image) return add_cross_entropy(context, arguments);
@@ -346,6 +348,7 @@ void GpuLosses::cross_entropy(const CrossEntropy& arguments) {
 }
 
 void GpuLosses::confusion_matrix(const Tensor& logits, const Tensor& labels, std::int64_t* matrix) {
+  check_confusion_matrix(logits, labels, matrix);
   const Context& context = context_.entered();
   const std::int64_t pixels = logits.shape.rows();
   if (pixels == 0) return;

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "backend/formulas.h"
+#include "backend/required_operands.h"
 #include "kernels/operations/gpu_operations.h"
 #include "kernels/primitives/grid_loop.h"
 #include "kernels/primitives/pack.h"
@@ -42,6 +43,7 @@ __global__ void update_kernel(Guards guards, LossScaleState* state, std::int64_t
 }  // namespace
 
 void GpuOptimizer::check_gradients(const GradientCheck& check) {
+  check_operands(check);
   const Context& context = context_.entered();
   constexpr int kWidest = kPackWidth<float>;
   const bool aligned = is_aligned(check.grads, 16);
@@ -51,6 +53,7 @@ void GpuOptimizer::check_gradients(const GradientCheck& check) {
 }
 
 void GpuOptimizer::update_loss_scale(const LossScaleUpdate& update) {
+  check_operands(update);
   const Context& context = context_.entered();
   LOCKSTEP_CHECK(update.guards.size() <= std::size_t{kMaxRanks}, "update_loss_scale: at most ",
                  kMaxRanks, " ranks, got ", update.guards.size());

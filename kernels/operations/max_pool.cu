@@ -1,6 +1,7 @@
 // Max-pooling; pooling_windows.h says what a thread does.
 
 #include "backend/operand_checks.h"
+#include "backend/required_operands.h"
 #include "kernels/operations/gpu_operations.h"
 #include "kernels/operations/pooling_windows.h"
 #include "kernels/primitives/grid_loop.h"
@@ -69,6 +70,7 @@ __global__ void max_backward_kernel(Pooling<T> pool, Images<const std::uint8_t> 
 
 void GpuPooling::max_pool_forward(const PoolGeometry& geometry, const Tensor& x, const Tensor& y,
                                   const Tensor& winners) {
+  check_max_pool_forward(x, y, winners);
   const Context& context = context_.entered();
   if (x.shape.elements() == 0) return;
   check_pool(geometry, x.shape, y.shape);
@@ -92,6 +94,7 @@ void GpuPooling::max_pool_forward(const PoolGeometry& geometry, const Tensor& x,
 
 void GpuPooling::max_pool_backward(const PoolGeometry& geometry, const Tensor& winners,
                                    const Tensor& grad_y, const Tensor& grad_x, bool accumulate) {
+  check_max_pool_backward(winners, grad_y, grad_x);
   const Context& context = context_.entered();
   if (grad_x.shape.elements() == 0) return;
   check_pool(geometry, grad_x.shape, grad_y.shape);

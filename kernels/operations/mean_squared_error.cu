@@ -3,6 +3,7 @@
 
 #include "backend/formulas.h"
 #include "backend/operand_checks.h"
+#include "backend/required_operands.h"
 #include "kernels/operations/gpu_operations.h"
 #include "kernels/operations/image_sums.h"
 #include "kernels/primitives/grid_loop.h"
@@ -120,6 +121,7 @@ void add_mean_squared_error(const Context& context, const MeanSquaredError& argu
 }  // namespace
 
 void GpuLosses::mean_squared_error(const MeanSquaredError& arguments) {
+  check_operands(arguments);
   check_parts(context_, "mean_squared_error", arguments.image_losses == nullptr);
   const Context& context = context_.entered();
   if (!context.sums_by_image) return add_mean_squared_error(context, arguments);

@@ -9,6 +9,7 @@
 
 #include "backend/formulas.h"
 #include "backend/operand_checks.h"
+#include "backend/required_operands.h"
 #include "kernels/operations/gpu_operations.h"
 #include "kernels/operations/launchers.h"
 #include "kernels/primitives/element.h"
@@ -250,6 +251,7 @@ struct Normalizer {
 }  // namespace
 
 void GpuLosses::label_probabilities(const LabelProbabilities& arguments) {
+  check_operands(arguments);
   const Context& context = context_.entered();
   const Shape& shape = arguments.logits.shape;
   if (shape.rows() == 0) return;
@@ -267,6 +269,7 @@ void GpuLosses::label_probabilities(const LabelProbabilities& arguments) {
 }
 
 void GpuLosses::ohem_count(const OhemCount& count) {
+  check_operands(count);
   const Context& context = context_.entered();
   constexpr std::size_t kBytes = sizeof(Bins);
   auto* const counts = static_cast<unsigned*>(context.scratch(kBytes));
@@ -277,12 +280,14 @@ void GpuLosses::ohem_count(const OhemCount& count) {
 }
 
 void GpuLosses::ohem_narrow(const OhemNarrow& narrow) {
+  check_operands(narrow);
   const Context& context = context_.entered();
   launch(narrow_kernel, 1, kLoopThreads, context.stream, slots_of("ohem_narrow", narrow.counts),
          narrow.round, static_cast<double>(narrow.min_kept), narrow.thresh, narrow.state);
 }
 
 void GpuLosses::ohem_choose(const OhemChoice& choice) {
+  check_operands(choice);
   const Context& context = context_.entered();
   const Shape& shape = choice.labels.shape;
   LOCKSTEP_CHECK(choice.classes <= kMaxClasses && shape.rows() <= kMaxItems,
@@ -314,6 +319,7 @@ void GpuLosses::ohem_choose(const OhemChoice& choice) {
 }
 
 void GpuLosses::ohem_share(const OhemShare& share) {
+  check_operands(share);
   const Context& context = context_.entered();
   const auto elements = static_cast<std::int32_t>(2 * share.classes);
   auto* const sums =

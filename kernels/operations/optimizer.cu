@@ -17,6 +17,7 @@
 
 #include "backend/formulas.h"
 #include "backend/operand_checks.h"
+#include "backend/required_operands.h"
 #include "kernels/operations/gpu_operations.h"
 #include "kernels/operations/image_sums.h"
 #include "kernels/operations/launchers.h"
@@ -341,9 +342,6 @@ Replicas replicas_of(const OptimizerShard& shard, bool& aligned) {
 }
 
 void check_ranks(const OptimizerShard& shard) {
-  LOCKSTEP_CHECK(!shard.grads.empty() && !shard.weights.empty(),
-                 "optimizer_update: expected gradients and weights, got ", shard.grads.size(),
-                 " and ", shard.weights.size());
   LOCKSTEP_CHECK(shard.weights.size() <= std::size_t{kMaxRanks}, "optimizer_update: at most ",
                  kMaxRanks, " ranks, got ", shard.weights.size());
   LOCKSTEP_CHECK(shard.losses.size() <= std::size_t{kMaxRanks}, "optimizer_update: at most ",
@@ -399,6 +397,7 @@ const float* sum_in_order_of_joins(const Context& context, const OptimizerShard&
 }  // namespace
 
 void GpuOptimizer::optimizer_update(const OptimizerShard& shard) {
+  check_optimizer_update(shard);
   check_parts(context_, "optimizer_update", shard.joins.empty() && shard.block_squares == nullptr);
   const Context& context = context_.entered();
   check_ranks(shard);
@@ -413,6 +412,7 @@ void GpuOptimizer::optimizer_update(const OptimizerShard& shard) {
 }
 
 void GpuOptimizer::gradient_squares(const OptimizerShard& shard, double* squares) {
+  check_gradient_squares(shard, squares);
   check_parts(context_, "gradient_squares", shard.joins.empty());
   const Context& context = context_.entered();
   check_ranks(shard);
@@ -435,6 +435,7 @@ void GpuOptimizer::gradient_squares(const OptimizerShard& shard, double* squares
 }
 
 void GpuOptimizer::average_weights(const WeightAverage& average) {
+  check_operands(average);
   LOCKSTEP_CHECK(average.losses.size() <= std::size_t{kMaxRanks}, "average_weights: at most ",
                  kMaxRanks, " losses, got ", average.losses.size());
   const Context& context = context_.entered();
@@ -449,6 +450,7 @@ void GpuOptimizer::average_weights(const WeightAverage& average) {
 }
 
 void GpuOptimizer::clip_factor(const ClipFactor& clip) {
+  check_operands(clip);
   LOCKSTEP_CHECK(clip.squares.size() <= std::size_t{kMaxRanks}, "clip_factor: at most ", kMaxRanks,
                  " ranks, got ", clip.squares.size());
   RanksSquares squares{};

@@ -7,6 +7,7 @@
 
 #include "backend/formulas.h"
 #include "backend/operand_checks.h"
+#include "backend/required_operands.h"
 #include "kernels/operations/gpu_operations.h"
 #include "kernels/operations/launchers.h"
 #include "kernels/operations/map.h"
@@ -190,6 +191,7 @@ void flatten_samples(Tensor& x, Tensor& y) {
 }  // namespace
 
 void fill(const Context& context, const Tensor& tensor, float value) {
+  check_fill(tensor);
   ByteRows bytes = byte_rows(nullptr, tensor);
   bytes.pattern = fill_pattern(tensor.dtype, value);
   copy_rows(context, bytes);
@@ -197,6 +199,7 @@ void fill(const Context& context, const Tensor& tensor, float value) {
 
 void copy(const Context& context, const Tensor& source, const Tensor& destination,
           bool accumulate) {
+  check_copy(source, destination);
   check_same_shape("copy", {&source, &destination});
   if (source.dtype == destination.dtype && !accumulate) {
     return copy_rows(context, byte_rows(&source, destination));
@@ -220,6 +223,7 @@ void GpuOperations::copy(const Tensor& source, const Tensor& destination, bool a
 void GpuActivations::dropout(const Tensor& x, const Tensor& y, float p,
                              DeviceScalar<std::uint64_t> seed, std::int64_t sample_offset,
                              bool accumulate) {
+  check_dropout(x, y);
   const Context& context = context_.entered();
   check_alike("dropout", {&x, &y});
   LOCKSTEP_CHECK(p >= 0.0F && p < 1.0F, "dropout: expected 0 <= p < 1, got ", p);

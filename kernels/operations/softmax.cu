@@ -5,6 +5,7 @@
 
 #include "backend/element_functions.h"
 #include "backend/operand_checks.h"
+#include "backend/required_operands.h"
 #include "kernels/operations/gpu_operations.h"
 #include "kernels/primitives/element.h"
 #include "kernels/primitives/grid_loop.h"
@@ -96,6 +97,7 @@ void launch_by_row(const Context& context, const Tensor& like, void (*kernel)(Pa
 }  // namespace
 
 void GpuActivations::softmax_forward(const Tensor& x, const Tensor& y) {
+  check_softmax_forward(x, y);
   const Context& context = context_.entered();
   check_alike("softmax_forward", {&x, &y});
   if (x.shape.elements() == 0) return;
@@ -107,6 +109,7 @@ void GpuActivations::softmax_forward(const Tensor& x, const Tensor& y) {
 
 void GpuActivations::softmax_backward(const Tensor& y, const Tensor& grad_y, const Tensor& grad_x,
                                       bool accumulate) {
+  check_softmax_backward(y, grad_y, grad_x);
   const Context& context = context_.entered();
   check_alike("softmax_backward", {&y, &grad_y, &grad_x});
   if (y.shape.elements() == 0) return;

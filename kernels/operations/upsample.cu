@@ -11,6 +11,7 @@
 
 #include "backend/formulas.h"
 #include "backend/operand_checks.h"
+#include "backend/required_operands.h"
 #include "kernels/operations/gpu_operations.h"
 #include "kernels/primitives/grid_loop.h"
 #include "kernels/primitives/index_runs.h"
@@ -169,6 +170,7 @@ struct Tables {
 }  // namespace
 
 void GpuPooling::upsample_bilinear_forward(const Tensor& x, const Tensor& y, bool align_corners) {
+  check_images("upsample_bilinear_forward", x, y);
   const Context& context = context_.entered();
   if (x.shape.elements() == 0 || y.shape.elements() == 0) return;
   check_upsample(x.shape, y.shape);
@@ -188,6 +190,7 @@ void GpuPooling::upsample_bilinear_forward(const Tensor& x, const Tensor& y, boo
 
 void GpuPooling::upsample_bilinear_backward(const Tensor& grad_y, const Tensor& grad_x,
                                             bool align_corners, bool accumulate) {
+  check_image_gradients("upsample_bilinear_backward", grad_y, grad_x);
   const Context& context = context_.entered();
   if (grad_x.shape.elements() == 0 || grad_y.shape.elements() == 0) return;
   check_upsample(grad_x.shape, grad_y.shape);

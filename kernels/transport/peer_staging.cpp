@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "backend/required_operands.h"
 #include "kernels/device/check_cuda.h"
 #include "kernels/device/device.h"
 #include "kernels/operations/launchers.h"
@@ -127,6 +128,7 @@ PeerOptimizer::PeerOptimizer(int ordinal, const Context& context,
     : GpuOptimizer(context), peers_(ordinal), scratch_(std::move(scratch)) {}
 
 void PeerOptimizer::optimizer_update(const OptimizerShard& shard) {
+  check_optimizer_update(shard);
   if (peers_.reaches(shard)) return GpuOptimizer::optimizer_update(shard);
   const Stream stream = context().entered().stream;
   PeerStaging::Staged staged = peers_.stage(shard, stream, scratch_);
@@ -136,6 +138,7 @@ void PeerOptimizer::optimizer_update(const OptimizerShard& shard) {
 
 // Copies of the weights come along, which are not looked at.
 void PeerOptimizer::gradient_squares(const OptimizerShard& shard, double* squares) {
+  check_gradient_squares(shard, squares);
   if (peers_.reaches(shard)) return GpuOptimizer::gradient_squares(shard, squares);
   const Context& own = context().entered();
   const PeerStaging::Staged staged = peers_.stage(shard, own.stream, scratch_);
@@ -146,12 +149,14 @@ void PeerOptimizer::gradient_squares(const OptimizerShard& shard, double* square
 }
 
 void PeerOptimizer::average_weights(const WeightAverage& average) {
+  check_operands(average);
   WeightAverage near = average;
   near.losses = peers_.stage_numbers(average.losses, context().entered().stream, scratch_);
   GpuOptimizer::average_weights(near);
 }
 
 void PeerOptimizer::update_loss_scale(const LossScaleUpdate& update) {
+  check_operands(update);
   const std::span<const double* const> guards =
       peers_.stage_numbers(update.guards, context().entered().stream, scratch_);
   GpuOptimizer::update_loss_scale({guards, update.state, update.growth_interval});

@@ -22,9 +22,20 @@ inline std::size_t dense_bytes(const Tensor& tensor) {
 
 /// Throws Error unless the tensor may be uploaded or downloaded.
 inline void check_transfer(const Tensor& tensor) {
+  LOCKSTEP_CHECK(tensor.data != nullptr || dense_bytes(tensor) == 0,
+                 "upload and download: expected device memory for a tensor of shape ",
+                 to_string(tensor.shape), ", got a null pointer");
   LOCKSTEP_CHECK(tensor.dense() || tensor.shape.rows() == 0,
                  "upload and download take dense tensors, got shape ", to_string(tensor.shape),
                  " with row stride ", tensor.row_stride);
+}
+
+/// The same, and unless there is host memory on the other side.
+inline void check_transfer(const Tensor& tensor, const void* host) {
+  check_transfer(tensor);
+  LOCKSTEP_CHECK(host != nullptr || dense_bytes(tensor) == 0,
+                 "upload and download: expected host memory of ", dense_bytes(tensor),
+                 " bytes, got a null pointer");
 }
 
 /// Throws Error unless `operands` have one shape. Null ones have any: they are not there.
@@ -171,11 +182,14 @@ inline void check_pool(const PoolGeometry& geometry, const Shape& x, const Shape
                  ", got ", to_string(y));
 }
 
-/// Throws Error unless an image of shape x can be pooled to shape y.
+/// Throws Error unless an image of shape x can be pooled to shape y, in bins of one pixel or more.
 inline void check_adaptive_pool(const Shape& x, const Shape& y) {
   LOCKSTEP_CHECK(
       x.rank() == 4 && y.rank() == 4 && x.batch() == y.batch() && x.channels() == y.channels(),
       "adaptive pooling keeps batch and channels, got ", to_string(x), " and ", to_string(y));
+  LOCKSTEP_CHECK(x.rows_per_sample() > 0 && y.rows_per_sample() > 0,
+                 "adaptive pooling expects images with pixels, got ", to_string(x), " and ",
+                 to_string(y));
 }
 
 /// Throws Error unless `winners` can hold the maxima's positions of an output of shape y.

@@ -48,10 +48,12 @@ void ConvGeometry::check() const {
 }
 
 Shape ConvGeometry::weight_shape() const {
+  check();
   return {out_channels, in_channels / groups, kernel_h, kernel_w};
 }
 
 Shape ConvGeometry::output_shape(const Shape& input) const {
+  check();
   check_input_rank(input);
   LOCKSTEP_CHECK(input.channels() == in_channels, "expected ", in_channels,
                  " input channels, got an input of shape ", to_string(input));
@@ -92,6 +94,7 @@ void PoolGeometry::check() const {
 }
 
 Shape PoolGeometry::output_shape(const Shape& input) const {
+  check();
   check_input_rank(input);
   return {
       input.batch(), output_extent("height", input.height(), {kernel_h, stride_h, padding_h, 1}),

@@ -9,6 +9,7 @@
 #include "backend/cpu/parallel_for.h"
 #include "backend/moments.h"
 #include "backend/operand_checks.h"
+#include "backend/required_operands.h"
 #include "core/image_tree.h"
 
 namespace lockstep {
@@ -160,6 +161,7 @@ void add_affine(const BatchNormBackwardReduce& a, std::int64_t channels, const f
 }  // namespace
 
 void CpuNorms::batch_norm_backward_reduce(const BatchNormBackwardReduce& a) {
+  check_operands(a);
   check_same_shape("batch_norm_backward_reduce", {&a.x, &a.grad_y, &a.y});
   check_fp32("batch_norm_backward_reduce", {&a.x, &a.grad_y, &a.y});
   const std::int64_t channels = a.x.shape.channels();
@@ -195,6 +197,7 @@ void CpuNorms::batch_norm_backward_reduce(const BatchNormBackwardReduce& a) {
 }
 
 void CpuNorms::batch_norm_backward_apply(const BatchNormBackwardApply& a) {
+  check_operands(a);
   const auto activations = {&a.x, &a.grad_y, &a.y, &a.grad_x, &a.grad_residual};
   check_same_shape("batch_norm_backward_apply", activations);
   check_fp32("batch_norm_backward_apply", activations);

@@ -8,6 +8,7 @@
 #include "backend/cpu/vec.h"
 #include "backend/moments.h"
 #include "backend/operand_checks.h"
+#include "backend/required_operands.h"
 
 namespace lockstep {
 namespace {
@@ -207,6 +208,7 @@ NormalizeRows normalize_rows_of(const Normalization& n) {
 }
 
 void CpuNorms::batch_norm_moments(const Tensor& x, float* slots, std::int64_t parts) {
+  check_batch_norm_moments(x, slots, parts);
   check_fp32("batch_norm_moments", {&x});
   const std::int64_t channels = x.shape.channels();
   const RowBlocks blocks(x.shape.rows(), parts);
@@ -229,6 +231,7 @@ void CpuNorms::batch_norm_moments(const Tensor& x, float* slots, std::int64_t pa
 }
 
 void CpuNorms::batch_norm_forward(const BatchNormForward& a) {
+  check_operands(a);
   const std::int64_t channels = a.x.shape.channels();
   const std::int64_t count = total_count(a.slots);
   if (count == 0 && a.x.shape.rows() == 0) return;
@@ -242,6 +245,7 @@ void CpuNorms::batch_norm_forward(const BatchNormForward& a) {
 }
 
 void CpuNorms::batch_norm_inference(const BatchNormInference& a) {
+  check_operands(a);
   const std::int64_t channels = a.x.shape.channels();
   normalize_tensor(normalization_of(a, cpu_.scratch(normalization_bytes(channels))),
                    cpu_.threads());

@@ -3,10 +3,12 @@
 #include "backend/cpu/operations.h"
 #include "backend/formulas.h"
 #include "backend/moments.h"
+#include "backend/required_operands.h"
 
 namespace lockstep {
 
 void CpuNorms::batch_renorm_correction(const BatchRenormCorrection& a) {
+  check_operands(a);
   const auto bytes = 2 * static_cast<std::size_t>(a.channels) * sizeof(float);
   auto* merged = static_cast<float*>(cpu_.scratch(bytes));
   const std::int64_t count = merge_moments(a.slots, a.channels, merged);
@@ -17,6 +19,7 @@ void CpuNorms::batch_renorm_correction(const BatchRenormCorrection& a) {
 }
 
 void CpuNorms::batch_renorm_gradient(const BatchRenormGradient& a) {
+  check_operands(a);
   for (std::int64_t c = 0; c < a.channels; ++c) add_corrected_gradient(a, c);
 }
 

@@ -6,6 +6,7 @@
 #include "backend/cpu/parallel_for.h"
 #include "backend/formulas.h"
 #include "backend/operand_checks.h"
+#include "backend/required_operands.h"
 #include "core/image_tree.h"
 
 namespace lockstep {
@@ -34,6 +35,7 @@ void sum_row(const Tensor& x, std::int64_t row, float* slot, std::int64_t elemen
 }  // namespace
 
 void CpuSums::sum_over_batch(const Tensor& x, float* slot) {
+  check_sum_over_batch(x, slot);
   check_fp32("sum_over_batch", {&x});
   const std::int64_t rows = x.shape.rows_per_sample(), channels = x.shape.channels();
   parallel_for(rows, channels * std::max<std::int64_t>(1, x.shape.batch()), cpu_.threads(),
@@ -45,6 +47,7 @@ void CpuSums::sum_over_batch(const Tensor& x, float* slot) {
 }
 
 void CpuSums::broadcast_sum(std::span<const StatSlot> slots, const Tensor& y, bool accumulate) {
+  check_broadcast_sum(slots, y);
   if (y.shape.elements() == 0) return;
   check_fp32("broadcast_sum", {&y});
   const std::int64_t rows = y.shape.rows_per_sample(), channels = y.shape.channels();
@@ -75,6 +78,7 @@ void CpuSums::broadcast_sum(std::span<const StatSlot> slots, const Tensor& y, bo
 }
 
 void CpuSums::sum_over_images(const Tensor& x, float* sum) {
+  check_sum_over_images(x, sum);
   check_fp32("sum_over_images", {&x});
   LOCKSTEP_CHECK(x.dense(), "sum_over_images: expected a dense tensor, got row stride ",
                  x.row_stride, " for ", to_string(x.shape));
@@ -94,6 +98,7 @@ void CpuSums::sum_over_images(const Tensor& x, float* sum) {
 }
 
 void CpuSums::reset_sums(double* sums, int count) {
+  check_reset_sums(sums, count);
   std::transform(sums, sums + count, sums, reset_sum);
 }
 

@@ -5,6 +5,7 @@
 #include "backend/cpu/map.h"
 #include "backend/cpu/operations.h"
 #include "backend/operand_checks.h"
+#include "backend/required_operands.h"
 
 namespace lockstep {
 namespace {
@@ -81,6 +82,7 @@ void sum_to_row(const F& f, const Tensor& a, const Tensor& grad_y, std::int64_t 
 
 void CpuActivations::binary_forward(BinaryKind kind, const Tensor& a, const Tensor& b,
                                     const Tensor& y) {
+  check_binary_forward(a, b, y);
   check_same_shape("binary_forward", {&a, &y});
   check_fp32("binary_forward", {&a, &b, &y});
   with_binary(kind, [&](const auto& f) {
@@ -91,6 +93,7 @@ void CpuActivations::binary_forward(BinaryKind kind, const Tensor& a, const Tens
 void CpuActivations::binary_backward_left(BinaryKind kind, const Tensor& a, const Tensor& b,
                                           const Tensor& grad_y, const Tensor& grad_a,
                                           bool accumulate) {
+  check_binary_backward_left(a, b, grad_y, grad_a);
   check_same_shape("binary_backward_left", {&a, &grad_y, &grad_a});
   check_fp32("binary_backward_left", {&a, &b, &grad_y, &grad_a});
   with_binary(kind, [&](const auto& f) {
@@ -101,6 +104,7 @@ void CpuActivations::binary_backward_left(BinaryKind kind, const Tensor& a, cons
 
 void CpuActivations::binary_backward_right(BinaryKind kind, const Tensor& a, const Tensor& grad_y,
                                            const Tensor& grad_b, bool accumulate) {
+  check_binary_backward_right(a, grad_y, grad_b);
   check_same_shape("binary_backward_right", {&a, &grad_y});
   check_fp32("binary_backward_right", {&a, &grad_y, &grad_b});
   const std::int64_t each = rows_of_gradient("binary_backward_right", a.shape, grad_b.shape);

@@ -8,6 +8,7 @@
 #include "backend/cpu/operations.h"
 #include "backend/cpu/parallel_for.h"
 #include "backend/operand_checks.h"
+#include "backend/required_operands.h"
 #include "core/image_tree.h"
 
 namespace lockstep {
@@ -99,6 +100,7 @@ void CpuConvolutions::prepare_conv2d(const ConvGeometry& geometry, const Shape& 
 
 void CpuConvolutions::conv2d_forward(const ConvGeometry& geometry, const Tensor& x,
                                      const float* weight, const float* bias, const Tensor& y) {
+  check_conv2d_forward(x, weight, y);
   if (x.shape.batch() == 0) return;
   check_operands(geometry, x, y);
   constexpr auto kPass = ConvPass::kForward;
@@ -117,6 +119,7 @@ bool CpuConvolutions::normalizes_in_convolution(const ConvGeometry& geometry,
 void CpuConvolutions::conv2d_inference(const ConvGeometry& geometry, const Tensor& x,
                                        const float* weight, const float* bias,
                                        const BatchNormInference& normalization) {
+  check_conv2d_inference(x, weight, normalization);
   if (x.shape.batch() == 0) return;
   const Tensor& y = normalization.y;
   check_operands(geometry, x, y);
@@ -137,6 +140,7 @@ void CpuConvolutions::conv2d_inference(const ConvGeometry& geometry, const Tenso
 
 void CpuConvolutions::conv2d_backward_data(const ConvGeometry& geometry, const Tensor& grad_y,
                                            const float* weight, const Tensor& grad_x) {
+  check_conv2d_backward_data(grad_y, weight, grad_x);
   if (grad_x.shape.batch() == 0) return;
   check_operands(geometry, grad_x, grad_y);
   constexpr auto kPass = ConvPass::kBackwardData;
@@ -149,6 +153,7 @@ void CpuConvolutions::conv2d_backward_data(const ConvGeometry& geometry, const T
 void CpuConvolutions::conv2d_backward_weights(const ConvGeometry& geometry, const Tensor& x,
                                               const Tensor& grad_y, float* grad_weight,
                                               float* grad_bias) {
+  check_conv2d_backward_weights(x, grad_y, grad_weight);
   if (x.shape.batch() == 0) return;
   check_operands(geometry, x, grad_y);
   constexpr auto kPass = ConvPass::kBackwardWeights;

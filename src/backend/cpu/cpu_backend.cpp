@@ -11,6 +11,7 @@
 #include "backend/cpu/map.h"
 #include "backend/cpu/parallel_for.h"
 #include "backend/operand_checks.h"
+#include "backend/required_operands.h"
 
 namespace lockstep {
 namespace {
@@ -84,20 +85,21 @@ void* CpuContext::scratch(std::size_t bytes) {
 }
 
 void CpuBackend::upload(const Tensor& destination, const void* source) {
-  check_transfer(destination);
+  check_transfer(destination, source);
   if (const std::size_t bytes = dense_bytes(destination); bytes > 0) {
     std::memcpy(destination.data, source, bytes);
   }
 }
 
 void CpuBackend::download(void* destination, const Tensor& source) {
-  check_transfer(source);
+  check_transfer(source, destination);
   if (const std::size_t bytes = dense_bytes(source); bytes > 0) {
     std::memcpy(destination, source.data, bytes);
   }
 }
 
 void CpuBackend::fill(const Tensor& tensor, float value) {
+  check_fill(tensor);
   switch (tensor.dtype) {
     case DType::kFloat32:
       return fill_elements(tensor, value, cpu_.threads());
@@ -113,6 +115,7 @@ void CpuBackend::fill(const Tensor& tensor, float value) {
 }
 
 void CpuBackend::copy(const Tensor& source, const Tensor& destination, bool accumulate) {
+  check_copy(source, destination);
   check_same_shape("copy", {&source, &destination});
   if (source.dtype == destination.dtype && !accumulate) {
     return copy_elements(source, destination, cpu_.threads());

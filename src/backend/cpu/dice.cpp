@@ -9,6 +9,7 @@
 #include "backend/cpu/pixel_lanes.h"
 #include "backend/formulas.h"
 #include "backend/operand_checks.h"
+#include "backend/required_operands.h"
 
 namespace lockstep {
 namespace {
@@ -114,6 +115,7 @@ void write_gradient(const DiceLosses& a, const DiceGradient& set, float share, s
 }  // namespace
 
 void CpuLosses::dice_sums(const DiceSums& arguments) {
+  check_operands(arguments);
   const Shape& shape = arguments.logits.shape;
   if (shape.rows() == 0) return;
   check_labels(shape, arguments.labels);
@@ -144,6 +146,7 @@ void CpuLosses::dice_sums(const DiceSums& arguments) {
 }
 
 void CpuLosses::dice_losses(const DiceLosses& arguments) {
+  check_operands(arguments);
   const Shape& shape = arguments.logits.shape;
   if (shape.rows() == 0) return;
   check_labels(shape, arguments.labels);

@@ -1,6 +1,7 @@
 // Losses of elements, whatever their formula is.
 
 #include "backend/cpu/mean_loss.h"
+#include "backend/required_operands.h"
 
 namespace lockstep {
 namespace {
@@ -22,6 +23,7 @@ ElementRows rows_of(const ElementLosses& a, float share, std::int64_t begin, std
 }  // namespace
 
 void CpuLosses::element_losses(const ElementLosses& arguments) {
+  check_operands(arguments);
   if (arguments.output.shape.elements() == 0) return;
   const float share = mean_share(arguments.normalizer.get(), arguments.grad_scale.get());
   add_mean_loss("element_losses", arguments, share, cpu_,

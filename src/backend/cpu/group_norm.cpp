@@ -7,6 +7,7 @@
 #include "backend/cpu/operations.h"
 #include "backend/cpu/parallel_for.h"
 #include "backend/operand_checks.h"
+#include "backend/required_operands.h"
 
 namespace lockstep {
 namespace {
@@ -61,12 +62,14 @@ void spread_group_gradients(const GroupNormBackwardApply& a, float* terms) {
 }  // namespace
 
 void CpuNorms::group_moments(const GroupMoments& a) {
+  check_operands(a);
   check_groups("group_moments", a.channels, a.groups);
   if (a.rows == 0) return;
   for (std::int64_t group = 0; group < a.groups; ++group) join_group(a, group);
 }
 
 void CpuNorms::group_norm_backward_apply(const GroupNormBackwardApply& a) {
+  check_operands(a);
   const auto activations = {&a.x, &a.grad_y, &a.y, &a.grad_x, &a.grad_residual};
   check_same_shape("group_norm_backward_apply", activations);
   check_fp32("group_norm_backward_apply", activations);

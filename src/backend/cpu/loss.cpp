@@ -11,6 +11,7 @@
 #include "backend/cpu/pixel_lanes.h"
 #include "backend/formulas.h"
 #include "backend/operand_checks.h"
+#include "backend/required_operands.h"
 
 namespace lockstep {
 namespace {
@@ -258,6 +259,7 @@ int largest_of(const float* logits, std::int64_t classes) {
 }  // namespace
 
 void CpuLosses::cross_entropy(const CrossEntropy& arguments) {
+  check_operands(arguments);
   const std::int64_t rows = arguments.logits.shape.rows();
   if (rows == 0) return;
   const Task task = checked_task(arguments, cpu_.threads());
@@ -287,6 +289,7 @@ void CpuLosses::cross_entropy(const CrossEntropy& arguments) {
 }
 
 void CpuLosses::label_probabilities(const LabelProbabilities& arguments) {
+  check_operands(arguments);
   const std::int64_t rows = arguments.logits.shape.rows();
   if (rows == 0) return;
   CrossEntropy unweighted;
@@ -303,6 +306,7 @@ void CpuLosses::label_probabilities(const LabelProbabilities& arguments) {
 }
 
 void CpuLosses::confusion_matrix(const Tensor& logits, const Tensor& labels, std::int64_t* matrix) {
+  check_confusion_matrix(logits, labels, matrix);
   const std::int64_t rows = logits.shape.rows();
   if (rows == 0) return;
   check_labels(logits.shape, labels);

@@ -4,10 +4,12 @@
 
 #include "backend/cpu/operations.h"
 #include "backend/formulas.h"
+#include "backend/required_operands.h"
 
 namespace lockstep {
 
 void CpuOptimizer::check_gradients(const GradientCheck& check) {
+  check_operands(check);
   const bool loss_is_finite = std::isfinite(*check.loss);
   const bool finite =
       loss_is_finite && std::all_of(check.grads, check.grads + check.elements,
@@ -16,6 +18,7 @@ void CpuOptimizer::check_gradients(const GradientCheck& check) {
 }
 
 void CpuOptimizer::update_loss_scale(const LossScaleUpdate& update) {
+  check_operands(update);
   const double guards =
       std::accumulate(update.guards.begin(), update.guards.end(), 0.0,
                       [](double sum, const double* guard) { return sum + *guard; });

@@ -2,6 +2,7 @@
 
 #include "backend/cpu/mean_loss.h"
 #include "backend/cpu/vec.h"
+#include "backend/required_operands.h"
 
 namespace lockstep {
 namespace {
@@ -56,6 +57,7 @@ double rows_squares(const MeanSquaredError& a, float share, std::int64_t begin, 
 }  // namespace
 
 void CpuLosses::mean_squared_error(const MeanSquaredError& arguments) {
+  check_operands(arguments);
   if (arguments.output.shape.elements() == 0) return;
   const float share = squared_error_share(arguments.normalizer.get(), arguments.grad_scale.get());
   add_mean_loss("mean_squared_error", arguments, share, cpu_,

@@ -9,6 +9,7 @@
 
 #include "backend/cpu/operations.h"
 #include "backend/formulas.h"
+#include "backend/required_operands.h"
 
 namespace lockstep {
 namespace {
@@ -54,6 +55,7 @@ void choose_in_image(const OhemChoice& choice, std::int64_t n, std::span<double>
 }  // namespace
 
 void CpuLosses::ohem_count(const OhemCount& count) {
+  check_operands(count);
   const OhemRound round(count.round);
   const std::uint32_t prefix = count.round == 0 ? 0 : count.state->prefix;
   std::array<double, kOhemCounts> own{};
@@ -67,6 +69,7 @@ void CpuLosses::ohem_count(const OhemCount& count) {
 }
 
 void CpuLosses::ohem_narrow(const OhemNarrow& narrow) {
+  check_operands(narrow);
   std::array<double, kOhemCounts> counts;
   add_slots(narrow.counts, counts);
   OhemState& state = *narrow.state;
@@ -82,6 +85,7 @@ void CpuLosses::ohem_narrow(const OhemNarrow& narrow) {
 }
 
 void CpuLosses::ohem_choose(const OhemChoice& choice) {
+  check_operands(choice);
   const std::int64_t samples = choice.labels.shape.batch(), elements = 2 * choice.classes;
   auto* const memory =
       static_cast<double*>(cpu_.scratch(static_cast<std::size_t>(elements) * sizeof(double)));
@@ -97,6 +101,7 @@ void CpuLosses::ohem_choose(const OhemChoice& choice) {
 }
 
 void CpuLosses::ohem_share(const OhemShare& share) {
+  check_operands(share);
   const auto elements = static_cast<std::size_t>(2 * share.classes);
   auto* const memory = static_cast<double*>(cpu_.scratch(elements * sizeof(double)));
   add_slots(share.weights, {memory, elements});

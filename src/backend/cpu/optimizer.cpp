@@ -7,6 +7,7 @@
 #include "backend/cpu/sum_parts.h"
 #include "backend/formulas.h"
 #include "backend/operand_checks.h"
+#include "backend/required_operands.h"
 
 namespace lockstep {
 namespace {
@@ -78,10 +79,7 @@ bool all_finite(std::span<const double* const> losses) {
                      [](const double* loss) { return std::isfinite(*loss); });
 }
 
-void check_shard(const OptimizerShard& shard) {
-  LOCKSTEP_CHECK(!shard.grads.empty() && !shard.weights.empty(),
-                 "optimizer_update: expected gradients and weights, got ", shard.grads.size(),
-                 " and ", shard.weights.size());
+void check_waiting(const OptimizerShard& shard) {
   const int waiting = check_joins(shard.joins, shard.grads.size());
   LOCKSTEP_CHECK(waiting <= kMaxWaitingSums, "optimizer_update: ", waiting,
                  " sums wait for others, expected at most ", kMaxWaitingSums);
@@ -98,7 +96,8 @@ struct Piece {
 }  // namespace
 
 void CpuOptimizer::gradient_squares(const OptimizerShard& shard, double* squares) {
-  check_shard(shard);
+  check_gradient_squares(shard, squares);
+  check_waiting(shard);
   if (shard.ranges.empty()) return;
   const auto parts = static_cast<std::int64_t>(shard.grads.size());
   std::fill_n(squares, (shard.ranges.back().end + kChunk - 1) / kChunk, 0.0);
@@ -117,6 +116,7 @@ void CpuOptimizer::gradient_squares(const OptimizerShard& shard, double* squares
 }
 
 void CpuOptimizer::clip_factor(const ClipFactor& clip) {
+  check_operands(clip);
   double squares = 0;
   for (const GradientSquares& rank : clip.squares) {
     if (rank.blocks == nullptr) continue;
@@ -126,6 +126,7 @@ void CpuOptimizer::clip_factor(const ClipFactor& clip) {
 }
 
 void CpuOptimizer::average_weights(const WeightAverage& average) {
+  check_operands(average);
   if (!all_finite(average.losses)) return;
   const float share = average.updates.get() == 1 ? 1.0F : average.share;
   parallel_for(average.elements, 1, cpu_.threads(), [&](std::int64_t begin, std::int64_t end) {
@@ -137,7 +138,8 @@ void CpuOptimizer::average_weights(const WeightAverage& average) {
 }
 
 void CpuOptimizer::optimizer_update(const OptimizerShard& shard) {
-  check_shard(shard);
+  check_optimizer_update(shard);
+  check_waiting(shard);
   if (!all_finite(shard.losses)) return;
   std::visit(
       [&](const auto& optimizer) {

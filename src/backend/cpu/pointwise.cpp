@@ -4,6 +4,7 @@
 #include "backend/cpu/operations.h"
 #include "backend/cpu/parallel_for.h"
 #include "backend/operand_checks.h"
+#include "backend/required_operands.h"
 #include "core/rng.h"
 
 namespace lockstep {
@@ -32,6 +33,7 @@ void drop_sample(const Tensor& x, const Tensor& y, const Dropout& dropout, std::
 
 void CpuActivations::activation_forward(const Activation& activation, const Tensor& x,
                                         const Tensor& y) {
+  check_activation_forward(x, y);
   check_same_shape("activation_forward", {&x, &y});
   check_fp32("activation_forward", {&x, &y});
   with_activation(activation, [&](const auto& f) { map(f, y, false, cpu_.threads(), x); });
@@ -40,6 +42,7 @@ void CpuActivations::activation_forward(const Activation& activation, const Tens
 void CpuActivations::activation_backward(const Activation& activation, const Tensor& saved,
                                          const Tensor& grad_y, const Tensor& grad_x,
                                          bool accumulate) {
+  check_activation_backward(saved, grad_y, grad_x);
   check_same_shape("activation_backward", {&saved, &grad_y, &grad_x});
   check_fp32("activation_backward", {&saved, &grad_y, &grad_x});
   with_activation(activation, [&](const auto& f) {
@@ -50,6 +53,7 @@ void CpuActivations::activation_backward(const Activation& activation, const Ten
 void CpuActivations::dropout(const Tensor& x, const Tensor& y, float p,
                              DeviceScalar<std::uint64_t> seed, std::int64_t sample_offset,
                              bool accumulate) {
+  check_dropout(x, y);
   check_same_shape("dropout", {&x, &y});
   check_fp32("dropout", {&x, &y});
   LOCKSTEP_CHECK(p >= 0.0F && p < 1.0F, "dropout: expected 0 <= p < 1, got ", p);

@@ -10,6 +10,7 @@
 #include "backend/cpu/vec.h"
 #include "backend/formulas.h"
 #include "backend/operand_checks.h"
+#include "backend/required_operands.h"
 
 namespace lockstep {
 namespace {
@@ -337,6 +338,7 @@ void adaptive_grad_row(const Tensor& grad_y, const Tensor& grad_x, bool accumula
 
 void CpuPooling::max_pool_forward(const PoolGeometry& geometry, const Tensor& x, const Tensor& y,
                                   const Tensor& winners) {
+  check_max_pool_forward(x, y, winners);
   if (x.shape.batch() == 0) return;
   check_pool(geometry, x.shape, y.shape);
   check_winners(winners, y.shape);
@@ -355,6 +357,7 @@ void CpuPooling::max_pool_forward(const PoolGeometry& geometry, const Tensor& x,
 
 void CpuPooling::max_pool_backward(const PoolGeometry& geometry, const Tensor& winners,
                                    const Tensor& grad_y, const Tensor& grad_x, bool accumulate) {
+  check_max_pool_backward(winners, grad_y, grad_x);
   if (grad_x.shape.batch() == 0) return;
   check_pool(geometry, grad_x.shape, grad_y.shape);
   check_winners(winners, grad_y.shape);
@@ -367,6 +370,7 @@ void CpuPooling::max_pool_backward(const PoolGeometry& geometry, const Tensor& w
 }
 
 void CpuPooling::avg_pool_forward(const PoolGeometry& geometry, const Tensor& x, const Tensor& y) {
+  check_images("avg_pool_forward", x, y);
   if (x.shape.batch() == 0) return;
   check_pool(geometry, x.shape, y.shape);
   check_fp32("avg_pool_forward", {&x, &y});
@@ -383,6 +387,7 @@ void CpuPooling::avg_pool_forward(const PoolGeometry& geometry, const Tensor& x,
 
 void CpuPooling::avg_pool_backward(const PoolGeometry& geometry, const Tensor& grad_y,
                                    const Tensor& grad_x, bool accumulate) {
+  check_image_gradients("avg_pool_backward", grad_y, grad_x);
   if (grad_x.shape.batch() == 0) return;
   check_pool(geometry, grad_x.shape, grad_y.shape);
   check_fp32("avg_pool_backward", {&grad_y, &grad_x});
@@ -396,6 +401,7 @@ void CpuPooling::avg_pool_backward(const PoolGeometry& geometry, const Tensor& g
 }
 
 void CpuPooling::adaptive_avg_pool_forward(const Tensor& x, const Tensor& y) {
+  check_images("adaptive_avg_pool_forward", x, y);
   if (x.shape.batch() == 0) return;
   check_adaptive_pool(x.shape, y.shape);
   check_fp32("adaptive_avg_pool_forward", {&x, &y});
@@ -411,6 +417,7 @@ void CpuPooling::adaptive_avg_pool_forward(const Tensor& x, const Tensor& y) {
 
 void CpuPooling::adaptive_avg_pool_backward(const Tensor& grad_y, const Tensor& grad_x,
                                             bool accumulate) {
+  check_image_gradients("adaptive_avg_pool_backward", grad_y, grad_x);
   if (grad_x.shape.batch() == 0) return;
   check_adaptive_pool(grad_x.shape, grad_y.shape);
   check_fp32("adaptive_avg_pool_backward", {&grad_y, &grad_x});

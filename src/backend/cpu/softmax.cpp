@@ -5,6 +5,7 @@
 #include "backend/cpu/map.h"
 #include "backend/cpu/operations.h"
 #include "backend/operand_checks.h"
+#include "backend/required_operands.h"
 
 namespace lockstep {
 namespace {
@@ -33,6 +34,7 @@ void softmax_grad_row(const float* y, const float* grad_y, std::int64_t channels
 }  // namespace
 
 void CpuActivations::softmax_forward(const Tensor& x, const Tensor& y) {
+  check_softmax_forward(x, y);
   check_same_shape("softmax_forward", {&x, &y});
   check_fp32("softmax_forward", {&x, &y});
   const std::int64_t channels = x.shape.channels();
@@ -45,6 +47,7 @@ void CpuActivations::softmax_forward(const Tensor& x, const Tensor& y) {
 
 void CpuActivations::softmax_backward(const Tensor& y, const Tensor& grad_y, const Tensor& grad_x,
                                       bool accumulate) {
+  check_softmax_backward(y, grad_y, grad_x);
   check_same_shape("softmax_backward", {&y, &grad_y, &grad_x});
   check_fp32("softmax_backward", {&y, &grad_y, &grad_x});
   const std::int64_t channels = y.shape.channels();

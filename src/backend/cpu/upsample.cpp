@@ -14,6 +14,7 @@
 #include "backend/cpu/vec.h"
 #include "backend/formulas.h"
 #include "backend/operand_checks.h"
+#include "backend/required_operands.h"
 
 namespace lockstep {
 namespace {
@@ -200,6 +201,7 @@ void upsample_grad_row(const Plan& plan, const Tensor& grad_y, const Tensor& gra
 }  // namespace
 
 void CpuPooling::upsample_bilinear_forward(const Tensor& x, const Tensor& y, bool align_corners) {
+  check_images("upsample_bilinear_forward", x, y);
   if (x.shape.elements() == 0 || y.shape.elements() == 0) return;
   check_upsample(x.shape, y.shape);
   check_fp32("upsample_bilinear_forward", {&x, &y});
@@ -216,6 +218,7 @@ void CpuPooling::upsample_bilinear_forward(const Tensor& x, const Tensor& y, boo
 
 void CpuPooling::upsample_bilinear_backward(const Tensor& grad_y, const Tensor& grad_x,
                                             bool align_corners, bool accumulate) {
+  check_image_gradients("upsample_bilinear_backward", grad_y, grad_x);
   const Shape& in = grad_x.shape;
   const Shape& out = grad_y.shape;
   if (in.elements() == 0 || out.elements() == 0) return;
