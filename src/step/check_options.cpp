@@ -159,6 +159,16 @@ void check_recording(const DataParallelOptions& options, const GradientExchangeC
   }
 }
 
+void check_recorded_losses(LossNodes losses) {
+  for (const auto& loss : losses) {
+    if (!loss->needs_host()) continue;
+    throw ConfigError(concat(
+        "DataParallelOptions::cuda_graph = true replays steps without the host, which computes the "
+        "loss at output '",
+        loss->output(), "'; set it to false, or use a loss of the library's"));
+  }
+}
+
 std::string placement_obstacle(const DataParallelOptions& options,
                                const GradientExchangeChoice& exchange, const Network& network) {
   if (!network.backend().sums_by_image()) {

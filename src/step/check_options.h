@@ -6,6 +6,7 @@
 
 #include "lockstep/nn/network.h"
 #include "lockstep/parallel/data_parallel.h"
+#include "step/batch_input.h"
 
 namespace lockstep {
 
@@ -19,6 +20,8 @@ void check_process_groups(const DataParallelOptions& options, int ranks);
 /// The same for steps that are replayed. `can_record`: of the transport.
 void check_recording(const DataParallelOptions& options, const GradientExchangeChoice& exchange,
                      bool can_record);
+/// The same for what their losses are.
+void check_recorded_losses(LossNodes losses);
 
 /// Why training on other devices, or on another number of them, comes to other bits: a clause for
 /// messages, "BatchNorm is not synchronized (stem.bn)". Empty where it does not. `network`: a

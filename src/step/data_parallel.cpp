@@ -107,6 +107,7 @@ void DataParallel::Impl::make_replicas() {
 void DataParallel::Impl::build() {
   make_replicas();
   const TrainingReplica& any = *replicas.front();
+  if (options.cuda_graph) check_recorded_losses(any.step().losses());
   if (rank_layout().processes() > 1) {
     world_gradients = std::make_unique<WorldGradients>(sync_group, any.store(), any.backend());
   }

@@ -7,6 +7,7 @@
 #include "backend/operand.h"
 #include "kernels/emulated_gpu.h"
 #include "kernels/loss_results.h"
+#include "lockstep/nn/loss.h"
 
 namespace lockstep::test {
 namespace {
@@ -169,5 +170,66 @@ TEST_CASE("missing barriers and blocks of losses of elements are seen") {
   CHECK(is_seen({.skipped_block = 1}, expected, run));
 }
 
+/// A user's, which there is no kernel for.
+struct OwnFormula {
+  LossElement operator()(float output, float target, std::int64_t channel) const {
+    const float d = output - target, weight = 1.0F + 0.3F * static_cast<float>(channel);
+    return {static_cast<double>(weight * d) * static_cast<double>(d), 2 * weight * d};
+  }
+};
+
+struct OwnResults {
+  double loss = 0.25;
+  Doubles image_losses = {1, 0, -1};
+  Values gradient;
+  friend bool operator==(const OwnResults&, const OwnResults&) = default;
+};
+
+/// Of a node with this formula, of an output whose values every type can hold.
+OwnResults own_results(Backend& backend, DType dtype, bool gradient_wanted) {
+  const Shape shape{3, 5, 4, 3};
+  ParameterStore store;
+  NetworkBuilder net(backend, store);
+  const auto network = net.build(net.relu(net.input(shape)), {.training = true});
+  const auto node = Loss(ElementwiseLoss<OwnFormula>{}).make_node({"out", *network, 0});
+  CHECK(node->needs_host() == backend.asynchronous());
+
+  Values values = random_values(shape, 1);
+  for (float& value : values) value = stored(DType::kBFloat16, stored(DType::kFloat16, value));
+  const TypedBackend on(backend, dtype);
+  const Operand output(on, shape, values, Margins{2, 3});
+  const Operand gradient(on, shape, Margins{1, 0});
+  const Operand target(TypedBackend(backend), shape, random_values(shape, 2));
+  const double elements = 100;
+  const float scale = 4;
+  OwnResults r;
+  node->compute({.output = output.tensor(),
+                 .target = target.tensor(),
+                 .grad_output = gradient_wanted ? gradient.tensor() : Tensor(),
+                 .sample_weights = kSampleWeights.data(),
+                 .normalizer = {23.0, &elements},
+                 .grad_scale = {0.0F, &scale},
+                 .loss = &r.loss,
+                 .image_losses = r.image_losses.data()});
+  r.gradient = gradient.get();
+  CHECK(gradient.margins_untouched());
+  return r;
+}
+
 }  // namespace
+TEST_CASE("a formula without a kernel: the host computes it to the CPU's bits, in any type") {
+  for (const bool gradient : {true, false}) {
+    CAPTURE(gradient);
+    const OwnResults expected = own_results(*cpu_backend(), DType::kFloat32, gradient);
+    CHECK(expected.loss > 0.25);
+    for (const DType dtype : kGpuTypes) {
+      CAPTURE(std::string(to_string(dtype)));
+      EmulatedGpu emulated(3, true);
+      OwnResults rounded = expected;
+      for (float& value : rounded.gradient) value = stored(dtype, value);
+      CHECK(own_results(emulated, dtype, gradient) == rounded);
+    }
+  }
+}
+
 }  // namespace lockstep::test

@@ -169,10 +169,12 @@ class LossOptionCheck {
 };
 
 /// A loss of one's own whose elements each have a loss by themselves, of the output and the batch's
-/// target for it (Batch::targets): the mean over all elements. On CPU devices. `Formula`: as
+/// target for it (Batch::targets): the mean over all elements. `Formula`: as
 /// FormulaOf takes it (backend/losses.h),
 ///   LossElement operator()(float output, float target) const;
-/// which may also take the channel, std::int64_t. Called on several threads.
+/// which may also take the channel, std::int64_t. Called on several threads of
+/// the host, also where the output lies on a GPU: each step then waits for the GPU, copies output
+/// and target to the host and the gradient back, and cannot be recorded.
 template <typename Formula>
 struct ElementwiseLoss {
   static constexpr const char* kName = "elementwise";

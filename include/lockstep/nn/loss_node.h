@@ -80,6 +80,9 @@ class LossNode {
   /// What the sum of an evaluation is a sum of: valid labels, or elements.
   virtual double terms(const LossCounts& counts) const;
 
+  /// Whether `compute` waits for the device and has the host do a part of it: then no step can be
+  /// replayed from a recording (DataParallelOptions::cuda_graph).
+  virtual bool needs_host() const { return false; }
   /// Adds this replica's part of the loss and writes the output's gradient.
   virtual void compute(const LossPass& pass) = 0;
   /// Adds the sum over all terms, without weights of classes, to the loss. No replica waits for
@@ -101,7 +104,8 @@ class LossNode {
   const std::int64_t classes_;
 };
 
-/// A node for a loss of elements. Throws ConfigError where the device does not compute it.
+/// A node for a loss of elements. Where the device has no kernel for the formula, which is on GPUs
+/// any but the library's, the host computes it: see ElementwiseLoss.
 std::unique_ptr<LossNode> make_element_node(const LossSite& site, float weight,
                                             std::unique_ptr<const ElementFormula> formula);
 

@@ -4,6 +4,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/nn/loss.h"
 #include "nn/losses/device_values.h"
+#include "nn/losses/host_element_losses.h"
 
 namespace lockstep {
 namespace {
@@ -11,9 +12,13 @@ namespace {
 class ElementNode : public LossNode {
  public:
   ElementNode(const LossSite& site, float weight, std::unique_ptr<const ElementFormula> formula)
-      : LossNode(site, weight, {}) {
-    if (formula) set_formula(std::move(formula));
+      : LossNode(site, weight, {}), formula_(std::move(formula)) {
+    if (!formula_ || backend().losses().computes(*formula_)) return;
+    const Shape& largest = site.network.output(output_index()).shape;
+    on_host_ = std::make_unique<HostElementLosses>(backend(), largest);
   }
+
+  bool needs_host() const override { return on_host_ != nullptr; }
 
   void compute(const LossPass& pass) override {
     ElementLosses arguments;
@@ -26,20 +31,17 @@ class ElementNode : public LossNode {
     arguments.loss = pass.loss;
     arguments.image_losses = pass.image_losses;
     arguments.grad_scale = pass.grad_scale;
+    if (on_host_) return on_host_->compute(arguments);
     backend().losses().element_losses(arguments);
   }
 
  protected:
-  void set_formula(std::unique_ptr<const ElementFormula> formula) {
-    formula_ = std::move(formula);
-    if (backend().losses().computes(*formula_)) return;
-    throw ConfigError(concat("the loss at output '", output(), "' has a formula that ",
-                             to_string(backend().device()),
-                             " has no kernel for; train it on CPU devices, or derive a LossNode"));
-  }
+  /// One of the library's, which every device has a kernel for.
+  void set_formula(std::unique_ptr<const ElementFormula> formula) { formula_ = std::move(formula); }
 
  private:
   std::unique_ptr<const ElementFormula> formula_;
+  std::unique_ptr<HostElementLosses> on_host_;  // null where the device has a kernel
 };
 
 class BCEWithLogitsNode final : public ElementNode {
