@@ -3,7 +3,7 @@
 // GPU all operations are asynchronous on the replica's stream, on the CPU they are done when they
 // return. Tensors are channels-last views (core/tensor.h); pointers to floats are device memory of
 // this backend. After planning (`prepare_*`, `allocate`) no operation allocates. Empty tensors
-// (batch 0) are allowed everywhere: they read and write nothing.
+// (batch 0) are allowed everywhere: they read and write nothing. Throws Error for other null ones.
 
 #include <cstddef>
 #include <cstdint>
