@@ -18,7 +18,7 @@ namespace lockstep::test {
 namespace {
 
 constexpr std::array kEngines = {ConvEngine::kOneDnn, ConvEngine::kWinograd8,
-                                 ConvEngine::kWinograd16};
+                                 ConvEngine::kWinograd16, ConvEngine::kMatmul8, ConvEngine::kMatmul16};
 
 struct EngineCase {
   const char* name;

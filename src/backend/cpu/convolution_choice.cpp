@@ -11,6 +11,8 @@
 
 #include "backend/conv/autotuner.h"
 #include "backend/cpu/convolution.h"
+#include "backend/cpu/matmul/conv.h"
+#include "backend/cpu/matmul/vec.h"
 #include "backend/cpu/winograd/conv.h"
 #include "backend/probe.h"
 #include "core/rng.h"
@@ -21,13 +23,14 @@ namespace lockstep {
 namespace {
 
 constexpr std::array kEngines = {ConvEngine::kOneDnn, ConvEngine::kWinograd8,
-                                 ConvEngine::kWinograd16};
+                                 ConvEngine::kWinograd16, ConvEngine::kMatmul8,
+                                 ConvEngine::kMatmul16};
 
 // Raised when an implementation of ours becomes faster or slower: choices are then made anew.
-constexpr int kEnginesVersion = 2;
+constexpr int kEnginesVersion = 3;
 
-// With fewer channels, more than half of Winograd's products are of padding.
-constexpr std::int64_t kFewestWinogradChannels = 8;
+// With fewer channels, more than half of our products are of padding.
+constexpr std::int64_t kFewestChannels = 8;
 
 constexpr int kRounds = 4;  // of timing, candidates in turns
 // What is that much slower in a round is not timed again.
@@ -166,21 +169,41 @@ const char* to_string(ConvEngine engine) {
       return "winograd8";
     case ConvEngine::kWinograd16:
       return "winograd16";
+    case ConvEngine::kMatmul8:
+      return "matmul8";
+    case ConvEngine::kMatmul16:
+      return "matmul16";
   }
   return "?";
 }
 
 bool can_compute(ConvEngine engine, const ConvGeometry& geometry) {
-  return engine == ConvEngine::kOneDnn || winograd_supports(geometry);
+  switch (engine) {
+    case ConvEngine::kOneDnn:
+      return true;
+    case ConvEngine::kWinograd8:
+    case ConvEngine::kWinograd16:
+      return winograd_supports(geometry);
+    case ConvEngine::kMatmul8:
+    case ConvEngine::kMatmul16:
+      return matmul_supports(geometry);
+  }
+  return false;
 }
 
 std::vector<ConvEngine> conv_candidates(const ConvGeometry& geometry) {
   const std::int64_t fewest = std::min(geometry.in_channels, geometry.out_channels);
   std::vector<ConvEngine> candidates{ConvEngine::kOneDnn};
-  if (!winograd_supports(geometry) || fewest < kFewestWinogradChannels) return candidates;
-  const auto place = winograd_pays(geometry) ? candidates.begin() : candidates.end();
-  candidates.insert(place, ConvEngine::kWinograd8);
-  if (winograd_native_lanes() >= 16) candidates.push_back(ConvEngine::kWinograd16);
+  if (fewest < kFewestChannels) return candidates;
+  const bool wide = matmul::native_lanes() >= 16;
+  if (matmul_supports(geometry)) {
+    candidates.push_back(wide ? ConvEngine::kMatmul16 : ConvEngine::kMatmul8);
+  }
+  if (winograd_supports(geometry)) {
+    const auto place = winograd_pays(geometry) ? candidates.begin() : candidates.end();
+    candidates.insert(place, ConvEngine::kWinograd8);
+    if (wide) candidates.push_back(ConvEngine::kWinograd16);
+  }
   return candidates;
 }
 

@@ -16,9 +16,11 @@ enum class ConvEngine : std::uint8_t {
   kOneDnn,
   kWinograd8,   // our Winograd F(2x2, 3x3) on vectors of 8 floats
   kWinograd16,  // of 16
+  kMatmul8,     // our matrix product of a 1x1 convolution on vectors of 8 floats
+  kMatmul16,    // of 16
 };
 
-/// "onednn", "winograd8", "winograd16".
+/// "onednn", "winograd8", "winograd16", "matmul8", "matmul16".
 const char* to_string(ConvEngine engine);
 
 /// Whether the implementation can compute this at all.
