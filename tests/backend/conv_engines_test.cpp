@@ -18,7 +18,8 @@ namespace lockstep::test {
 namespace {
 
 constexpr std::array kEngines = {ConvEngine::kOneDnn, ConvEngine::kWinograd8,
-                                 ConvEngine::kWinograd16, ConvEngine::kMatmul8, ConvEngine::kMatmul16};
+                                 ConvEngine::kWinograd16, ConvEngine::kMatmul8,
+                                 ConvEngine::kMatmul16};
 
 struct EngineCase {
   const char* name;
@@ -37,6 +38,8 @@ const std::vector<EngineCase>& engine_cases() {
       {"a bottleneck", same_padding_conv(64, 256, 1, 1), 14, 14},
       {"stride 2", same_padding_conv(64, 64, 3, 2), 17, 18},
       {"dilation 2", same_padding_conv(32, 32, 3, 1, 2), 16, 17},
+      {"dilation 4", same_padding_conv(48, 32, 3, 1, 4), 9, 18},
+      {"a strided shortcut", same_padding_conv(64, 144, 1, 2), 13, 14},
       {"groups", same_padding_conv(64, 64, 3, 1, 1, 8), 14, 13},
   };
   return all;
