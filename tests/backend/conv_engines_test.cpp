@@ -247,7 +247,14 @@ TEST_CASE("the user's implementation is taken wherever it can compute") {
   const WithVariable forced("LOCKSTEP_CONVOLUTION", "winograd8");
   CHECK(choose_conv_engine(undilated, image, ConvPass::kForward) == ConvEngine::kWinograd8);
   CHECK(choose_conv_engine(strided, image, ConvPass::kForward) == ConvEngine::kOneDnn);
-  const WithVariable unknown("LOCKSTEP_CONVOLUTION", "fft");
+  {
+    const WithVariable list("LOCKSTEP_CONVOLUTION", "matmul8,winograd8");
+    CHECK(choose_conv_engine(undilated, image, ConvPass::kForward) == ConvEngine::kWinograd8);
+    CHECK(choose_conv_engine(same_padding_conv(16, 16, 1, 1), image, ConvPass::kForward) ==
+          ConvEngine::kMatmul8);
+    CHECK(choose_conv_engine(strided, image, ConvPass::kForward) == ConvEngine::kOneDnn);
+  }
+  const WithVariable unknown("LOCKSTEP_CONVOLUTION", "winograd8,fft");
   CHECK_THROWS_AS(choose_conv_engine(undilated, image, ConvPass::kForward), ConfigError);
 }
 

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <limits>
 #include <optional>
+#include <sstream>
 
 #include "backend/conv/autotuner.h"
 #include "backend/cpu/convolution.h"
@@ -46,17 +47,24 @@ std::optional<ConvEngine> engine_of(const std::string& name) {
   return std::nullopt;
 }
 
-std::optional<ConvEngine> forced_engine() {
-  const char* name = std::getenv("LOCKSTEP_CONVOLUTION");
-  if (name == nullptr || *name == '\0') return std::nullopt;
-  const auto engine = engine_of(name);
-  if (!engine) {
-    std::string known;
-    for (const ConvEngine each : kEngines) known += concat(" ", to_string(each));
-    throw ConfigError(concat("LOCKSTEP_CONVOLUTION: expected one of", known, ", got '", name,
-                             "'; unset it to let the clock choose"));
+/// What the user's list names first of those that can compute this.
+std::optional<ConvEngine> forced_engine(const ConvGeometry& geometry) {
+  const char* list = std::getenv("LOCKSTEP_CONVOLUTION");
+  if (list == nullptr || *list == '\0') return std::nullopt;
+  std::optional<ConvEngine> forced;
+  std::istringstream names(list);
+  for (std::string name; std::getline(names, name, ',');) {
+    const auto engine = engine_of(name);
+    if (!engine) {
+      std::string known;
+      for (const ConvEngine each : kEngines) known += concat(" ", to_string(each));
+      throw ConfigError(concat("LOCKSTEP_CONVOLUTION: expected names of", known,
+                               ", separated by commas, got '", name,
+                               "'; unset it to let the clock choose"));
+    }
+    if (!forced && can_compute(*engine, geometry)) forced = engine;
   }
-  return engine;
+  return forced;
 }
 
 /// Random numbers, aligned as a backend's memory.
@@ -220,9 +228,7 @@ ConvEngine choose_conv_engine(const ConvGeometry& geometry, const Shape& input, 
   request.machine = conv_machine();
   request.problem = concat(to_string(geometry), ", ", to_string(pass), ", image ", image.height(),
                            "x", image.width());
-  if (const auto forced = forced_engine(); forced && can_compute(*forced, geometry)) {
-    request.forced = to_string(*forced);
-  }
+  if (const auto forced = forced_engine(geometry)) request.forced = to_string(*forced);
   request.usable = [&](const std::string& name) {
     const auto engine = engine_of(name);
     return engine && std::count(candidates.begin(), candidates.end(), *engine) > 0;

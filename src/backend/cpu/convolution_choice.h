@@ -33,8 +33,9 @@ std::vector<ConvEngine> conv_candidates(const ConvGeometry& geometry);
 std::string conv_machine();
 
 /// The choice for images of this shape (whatever the batch of `input`). Takes part of a second when
-/// it was never made on this machine. $LOCKSTEP_CONVOLUTION, when it is set to a name, decides
-/// wherever that implementation can compute. Throws ConfigError for another value.
+/// it was never made on this machine. $LOCKSTEP_CONVOLUTION, when it is set to names separated by
+/// commas, decides: the first of them that can compute the convolution. Throws ConfigError for
+/// another value.
 ConvEngine choose_conv_engine(const ConvGeometry& geometry, const Shape& input, ConvPass pass);
 
 }  // namespace lockstep
