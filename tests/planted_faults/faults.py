@@ -312,7 +312,7 @@ FAULTS = [
           "join_convolutions_and_batch_norms", replaced("readers[between] > 1", "readers[between] > 2"),
           "inference reads what BatchNorm normalises once*", test="test_nn"),
     Fault("a convolution that normalises leaves out the last row of pixels", "for_each_output_run",
-          replaced("std::min(2 * run.row + 2, pixels.height)", "std::min(2 * run.row + 2, height - 1)"),
+          replaced("std::min(2 * run.row + 2, pixels.height)", "std::min(2 * run.row + 2, pixels.height - 1)"),
           "a convolution that normalises*", test="test_backend"),
     Fault("replicas are told in reverse order that they have their weights", "call_on_replicate",
           replaced("for (int rank = first(); rank < first() + rank_layout().own_ranks(); ++rank) { run(", "for (int rank = first() + rank_layout().own_ranks() - 1; rank >= first(); --rank) { run("),

@@ -2,12 +2,12 @@
 
 #include <omp.h>
 #include <oneapi/dnnl/dnnl_version.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <exception>
-#include <memory>
 #include <mutex>
 #include <new>
 #include <oneapi/dnnl/dnnl.hpp>
@@ -224,28 +224,29 @@ struct WeightedPass {
   }
 };
 
-/// Memory for a trial, aligned as a backend's: of `repeats` times the same random values, or of
-/// undefined ones where `repeats` is 0.
+/// Memory for a trial: of `repeats` times the same random values, or of zeros where `repeats` is 0.
+/// Its own pages, which go back to the system: the heap would keep them beside the network's.
 class TrialValues {
  public:
   TrialValues(std::int64_t count, std::int64_t repeats)
-      : data_(static_cast<float*>(
-            ::operator new(static_cast<std::size_t>(count) * sizeof(float), kAlignment))) {
+      : bytes_(static_cast<std::size_t>(count) * sizeof(float)),
+        pages_(mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
+    if (pages_ == MAP_FAILED) throw std::bad_alloc();
     if (repeats == 0) return;
     const std::int64_t different = count / repeats;
     Rng rng(0, RngPurpose::kTiming, 0);
     for (std::int64_t i = 0; i < different; ++i) data()[i] = rng.uniform(-1.0F, 1.0F);
     for (std::int64_t i = different; i < count; ++i) data()[i] = data()[i - different];
   }
+  ~TrialValues() { munmap(pages_, bytes_); }
+  TrialValues(const TrialValues&) = delete;
+  TrialValues& operator=(const TrialValues&) = delete;
 
-  float* data() const { return data_.get(); }
+  float* data() const { return static_cast<float*>(pages_); }
 
  private:
-  static constexpr std::align_val_t kAlignment{256};
-  struct Free {
-    void operator()(float* data) const { ::operator delete(data, kAlignment); }
-  };
-  std::unique_ptr<float, Free> data_;
+  const std::size_t bytes_;
+  void* const pages_;
 };
 
 /// Which passes over a batch have been found to give the bits of single images; for all threads.
