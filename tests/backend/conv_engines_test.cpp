@@ -263,9 +263,13 @@ TEST_CASE("without a file a rule decides, with one the clock, once for any batch
   const Shape images{4, 10, 18, 16};
   {
     const WithVariable no_file("LOCKSTEP_AUTOTUNE", "");
-    CHECK(choose_conv_engine(g, images, ConvPass::kForward) == conv_candidates(g).front());
-    CHECK(conv_candidates(g).front() == ConvEngine::kWinograd8);
-    CHECK(conv_candidates(same_padding_conv(3, 16, 3, 1)).front() == ConvEngine::kOneDnn);
+    CHECK(choose_conv_engine(g, images, ConvPass::kForward) == conv_candidates(g, images).front());
+    CHECK(conv_candidates(g, images).front() == ConvEngine::kWinograd8);
+    CHECK(conv_candidates(same_padding_conv(3, 16, 3, 1), {1, 10, 18, 3}).front() ==
+          ConvEngine::kOneDnn);
+    const ConvGeometry dilated = same_padding_conv(16, 32, 3, 1, 4);
+    CHECK(conv_candidates(dilated, {1, 16, 16, 16}).front() == ConvEngine::kWinograd8);
+    CHECK(conv_candidates(dilated, {1, 5, 6, 16}).size() == 1);  // sub-grids of one or two pixels
   }
   const TemporaryFolder folder;
   const auto file = folder.path() / "autotune.json";

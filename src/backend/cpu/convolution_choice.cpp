@@ -141,7 +141,7 @@ Measurement measure(const ConvGeometry& geometry, const Shape& image, ConvPass p
   const int threads = omp_get_max_threads();
   omp_set_num_threads(1);
   std::vector<Candidate> candidates;
-  for (const ConvEngine engine : conv_candidates(geometry)) {
+  for (const ConvEngine engine : conv_candidates(geometry, image)) {
     candidates.push_back({engine, make_convolution(engine, geometry, image, 1)});
   }
   Trial trial(geometry, image, pass);
@@ -199,7 +199,7 @@ bool can_compute(ConvEngine engine, const ConvGeometry& geometry) {
   return false;
 }
 
-std::vector<ConvEngine> conv_candidates(const ConvGeometry& geometry) {
+std::vector<ConvEngine> conv_candidates(const ConvGeometry& geometry, const Shape& input) {
   const std::int64_t fewest = std::min(geometry.in_channels, geometry.out_channels);
   std::vector<ConvEngine> candidates{ConvEngine::kOneDnn};
   if (fewest < kFewestChannels) return candidates;
@@ -207,7 +207,7 @@ std::vector<ConvEngine> conv_candidates(const ConvGeometry& geometry) {
   if (matmul_supports(geometry)) {
     candidates.push_back(wide ? ConvEngine::kMatmul16 : ConvEngine::kMatmul8);
   }
-  if (winograd_supports(geometry)) {
+  if (winograd_supports(geometry) && winograd_fits(geometry, input)) {
     const auto place = winograd_pays(geometry) ? candidates.begin() : candidates.end();
     candidates.insert(place, ConvEngine::kWinograd8);
     if (wide) candidates.push_back(ConvEngine::kWinograd16);
@@ -223,7 +223,7 @@ std::string conv_machine() {
 
 ConvEngine choose_conv_engine(const ConvGeometry& geometry, const Shape& input, ConvPass pass) {
   const Shape image = input.with_batch(1);
-  const std::vector<ConvEngine> candidates = conv_candidates(geometry);
+  const std::vector<ConvEngine> candidates = conv_candidates(geometry, image);
   ChoiceRequest request;
   request.machine = conv_machine();
   request.problem = concat(to_string(geometry), ", ", to_string(pass), ", image ", image.height(),

@@ -26,8 +26,9 @@ const char* to_string(ConvEngine engine);
 /// Whether the implementation can compute this at all.
 bool can_compute(ConvEngine engine, const ConvGeometry& geometry);
 
-/// Implementations that may be the fastest; the first is the one that is taken without a clock.
-std::vector<ConvEngine> conv_candidates(const ConvGeometry& geometry);
+/// Implementations that may be the fastest for images of this shape; the first is the one that is
+/// taken without a clock.
+std::vector<ConvEngine> conv_candidates(const ConvGeometry& geometry, const Shape& input);
 
 /// What the choices hold for: the processor, and the libraries that compute.
 std::string conv_machine();

@@ -264,6 +264,11 @@ bool winograd_pays(const ConvGeometry& geometry) {
          4 * padded(in) * padded(out) <= 5 * in * out;
 }
 
+bool winograd_fits(const ConvGeometry& geometry, const Shape& input) {
+  const Shape output = geometry.output_shape(input);
+  return 4 * TileGrid(output, dilation_of(geometry)).count <= 2 * output.rows();
+}
+
 std::unique_ptr<Convolution> make_winograd_convolution(const ConvGeometry& geometry,
                                                        const Shape& input, int threads, int lanes) {
   LOCKSTEP_CHECK(winograd_supports(geometry), "no Winograd convolution for a kernel of ",

@@ -16,6 +16,10 @@ bool winograd_supports(const ConvGeometry& geometry);
 /// 16 (the rest of a group of 16 costs as much as if it were there).
 bool winograd_pays(const ConvGeometry& geometry);
 
+/// Whether at least half of the pixels of the tiles over an output lie inside it. With a dilation
+/// that is near the image's extent the sub-grids have few pixels. REQUIRES: supported.
+bool winograd_fits(const ConvGeometry& geometry, const Shape& input);
+
 /// `input` is the largest input: smaller batches may be passed to the same object. `lanes`: floats
 /// per vector of the computation, 8 or 16. Either works on any processor and gives the same bits,
 /// but one above matmul::native_lanes() is slow.
