@@ -381,12 +381,17 @@ class DnnlConvolution final : public Convolution {
       const auto workers = static_cast<int>(std::min<std::int64_t>(threads_, input_.batch()));
       return make(image, describe(image), workers);
     }();
-    if (depends_on_threads(of_batch)) return by_image;
+    // Without a trial where images share the threads evenly and are so large that one primitive of
+    // all of them would gain nothing by it, but the trial would need much memory.
+    const bool large = input_.elements() + output_.elements() > kTrialFloats;
+    if (depends_on_threads(of_batch) || (large && input_.batch() % threads_ == 0)) return by_image;
     WeightedPass whole = make(batch, of_batch, 0);
     static KnownBits known;  // replicas have the same convolutions
     const KnownBits::Problem problem{geometry_, input_, pass, threads_};
     return known.same(problem, [&] { return same_bits(pass, whole, by_image); }) ? whole : by_image;
   }
+
+  static constexpr std::int64_t kTrialFloats = 4 << 20;
 
   /// By trial, on a batch of one image again and again: what kernel oneDNN takes for a part of the
   /// work, and with it the order of sums, may depend on how the threads share it.
