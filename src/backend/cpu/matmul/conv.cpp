@@ -244,19 +244,19 @@ class MatmulConvolution final : public Convolution {
     const Tensor& grad_y;
     const Pixels pixels;
 
-    void compute(const SumTask& task, bool add, float* to, float* memory) const {
+    void operator()(const SumTask& task, bool add, float* to, float* memory) const {
       const std::int64_t all = convolution.image_pixels_;
       const std::int64_t parts = convolution.gradient_.parts();
       const std::int64_t first = task.image * all + all * task.part / parts;
       const std::int64_t end = task.image * all + all * (task.part + 1) / parts;
       // Blocks are summed by themselves before they are added to another image's.
-      const bool apart = add && end - first > kSumPixels;
-      float* values = apart ? memory + 2 * kSumPixels * kSliceChannels : to;
+      const bool alone = add && end - first > kSumPixels;
+      float* values = alone ? memory + 2 * kSumPixels * kSliceChannels : to;
       for (std::int64_t p = first; p < end; p += kSumPixels) {
-        const bool onto = p > first || (add && !apart);
+        const bool onto = p > first || (add && !alone);
         multiply(task, p, std::min(kSumPixels, end - p), onto, values, memory);
       }
-      if (apart) add_values(values, task.out.count * task.in.padded, to);
+      if (alone) add_values(values, task.out.count * task.in.padded, to);
     }
 
     void multiply(const SumTask& task, std::int64_t first, std::int64_t count, bool add,
@@ -300,10 +300,6 @@ class MatmulConvolution final : public Convolution {
           }
         }
       }
-    }
-
-    void add_row(const float* values, const Slice& in, float* to) const {
-      add_values(values, in.count, to);
     }
   };
 

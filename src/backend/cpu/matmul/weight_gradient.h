@@ -10,10 +10,36 @@
 #include <cstdint>
 
 #include "backend/cpu/matmul/slices.h"
+#include "backend/cpu/matmul/vec.h"
 #include "core/image_tree.h"
 #include "lockstep/backend/convolutions.h"
 
 namespace lockstep::matmul {
+
+/// to [channels, taps] += values [taps, stride], as weights lie in PyTorch's order.
+inline void add_in_weight_order(const float* values, std::int64_t stride, std::int64_t taps,
+                                std::int64_t channels, float* to) {
+  if (taps == 1) return add_values(values, channels, to);
+  constexpr std::int64_t kBlock = 8;
+  for (std::int64_t c = 0; c < channels; c += kBlock, to += kBlock * taps) {
+    const std::int64_t count = std::min(kBlock, channels - c);
+    std::int64_t tap = 0;
+    for (; tap + kBlock <= taps; tap += kBlock) {
+      Vec8 rows[kBlock];
+      for (std::int64_t k = 0; k < kBlock; ++k) {
+        rows[k] = load<kBlock>(values + (tap + k) * stride + c);
+      }
+      transpose(rows);
+      for (std::int64_t i = 0; i < count; ++i) {
+        float* row = to + i * taps + tap;
+        store<kBlock>(row, load<kBlock>(row) + rows[i]);
+      }
+    }
+    for (; tap < taps; ++tap) {
+      for (std::int64_t i = 0; i < count; ++i) to[i * taps + tap] += values[tap * stride + c + i];
+    }
+  }
+}
 
 /// A part of one image's pixels, and a slice of the channels of both sides.
 struct SumTask {
@@ -51,9 +77,7 @@ class WeightGradient {
     return waiting + threads_ * thread_floats(sum_floats);
   }
 
-  /// grad_weight += the gradient. `sum` has compute(task, add, to, memory), which writes or adds a
-  /// task's values, and add_row(values, channels, to), which adds values [taps, in.padded] of
-  /// `channels` input channels to weights in PyTorch's order.
+  /// grad_weight += the gradient. `sum`(task, add, to, memory) writes or adds a task's values.
   template <class Sum>
   void add(std::int64_t images, const Sum& sum, std::int64_t sum_floats, float* grad_weight,
            float* scratch) const {
@@ -68,14 +92,14 @@ class WeightGradient {
         const std::int64_t pair = task / count;
         float* values = count > 1 ? waiting + task * slice_floats() : memory;
         compute_unit(pair, task % count, images, sum, values, memory + slice_floats());
-        if (count == 1) write(pair, values, sum, grad_weight);
+        if (count == 1) write(pair, values, grad_weight);
       }
       if (count > 1) {
 #pragma omp for schedule(dynamic)
         for (std::int64_t pair = 0; pair < pairs(); ++pair) {
           float* values = waiting + pair * count * slice_floats();
           join_units(pair, images, values);
-          write(pair, values, sum, grad_weight);
+          write(pair, values, grad_weight);
         }
       }
     }
@@ -103,7 +127,7 @@ class WeightGradient {
     float* image_values = memory + image_tree_nodes(group_) * slice_floats();
     float* sum_memory = image_values + slice_floats();
     if (by_part_) {
-      sum.compute({unit / parts_, unit % parts_, outs, ins}, false, result, sum_memory);
+      sum({unit / parts_, unit % parts_, outs, ins}, false, result, sum_memory);
       return;
     }
     const auto node = [&](std::int64_t index) {
@@ -119,7 +143,7 @@ class WeightGradient {
         float* to = begins || parts_ == 1 ? node(index) : image_values;
         for (std::int64_t part = 0; part < parts_; ++part) {
           const bool add = part > 0 || (parts_ == 1 && !begins);
-          sum.compute({first + i, part, outs, ins}, add, to, sum_memory);
+          sum({first + i, part, outs, ins}, add, to, sum_memory);
         }
         if (to != node(index)) add_values(to, values(pair), node(index));
       };
@@ -145,12 +169,11 @@ class WeightGradient {
     }
   }
 
-  template <class Sum>
-  void write(std::int64_t pair, const float* from, const Sum& sum, float* grad_weight) const {
+  void write(std::int64_t pair, const float* from, float* grad_weight) const {
     const Slice outs = out(pair), ins = in(pair);
     for (std::int64_t o = 0; o < outs.count; ++o) {
-      sum.add_row(from + o * taps_ * ins.padded, ins,
-                  grad_weight + ((outs.begin + o) * in_channels_ + ins.begin) * taps_);
+      add_in_weight_order(from + o * taps_ * ins.padded, ins.padded, taps_, ins.count,
+                          grad_weight + ((outs.begin + o) * in_channels_ + ins.begin) * taps_);
     }
   }
 

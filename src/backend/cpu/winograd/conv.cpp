@@ -84,10 +84,7 @@ class WinogradConvolution final : public Convolution {
     const Tensor& x;
     const Tensor& grad_y;
 
-    void compute(const SumTask& task, bool add, float* to, float* memory) const;
-    void add_row(const float* values, const Slice& in, float* to) const {
-      add_kernel_gradients(values, in.padded, in.count, to);
-    }
+    void operator()(const SumTask& task, bool add, float* to, float* memory) const;
   };
   void sum_tiles(const Tensor& x, const Tensor& grad_y, TileRange tiles, float* sum,
                  float* block) const;
@@ -196,8 +193,8 @@ void WinogradConvolution<kLanes>::backward_weights(const Tensor& x, const Tensor
 }
 
 template <std::int64_t kLanes>
-void WinogradConvolution<kLanes>::Sum::compute(const SumTask& task, bool add, float* to,
-                                               float* memory) const {
+void WinogradConvolution<kLanes>::Sum::operator()(const SumTask& task, bool add, float* to,
+                                                  float* memory) const {
   const auto& [image, part, out, in] = task;
   const std::int64_t tiles = convolution.image_tiles_, parts = convolution.gradient_.parts();
   const std::int64_t begin = tiles * part / parts, end = tiles * (part + 1) / parts;

@@ -84,17 +84,6 @@ void store_kernel_points(const Kernels& k, float* to, std::int64_t stride) {
   store_points(to + 12 * stride, c0.v3, c1.v3, c2.v3);
 }
 
-/// Adds the values of `count` kernels, one kernel per lane: the first eight positions and the
-/// ninth.
-void add_kernels(Vec8 (&first)[kLanes], Vec8 ninth, std::int64_t count, float* to) {
-  transpose(first);
-  for_each_lane(
-      count, [&](std::int64_t lane) __attribute__((always_inline)) {
-        store(to + 9 * lane, load(to + 9 * lane) + first[lane]);
-        to[9 * lane + 8] += ninth[lane];
-      });
-}
-
 }  // namespace
 
 void transform_kernels(const KernelSource& source, std::int64_t first_lane, const PointKernels& u) {
@@ -127,14 +116,6 @@ void kernel_gradients(const float* q, std::int64_t stride, std::int64_t channels
     put(&Triple::v0, values + c);
     put(&Triple::v1, values + 3 * channels + c);
     put(&Triple::v2, values + 6 * channels + c);
-  }
-}
-
-void add_kernel_gradients(const float* values, std::int64_t stride, std::int64_t count, float* to) {
-  for (std::int64_t c = 0; c < count; c += kLanes) {
-    Vec8 first[kLanes];
-    for (std::int64_t k = 0; k < kLanes; ++k) first[k] = load(values + k * stride + c);
-    add_kernels(first, load(values + kLanes * stride + c), std::min(kLanes, count - c), to + 9 * c);
   }
 }
 

@@ -142,7 +142,4 @@ void transform_kernels(const KernelSource& source, std::int64_t first_lane, cons
 void kernel_gradients(const float* q, std::int64_t stride, std::int64_t channels, bool add,
                       float* values);
 
-/// to [count, 3, 3] += the values [9, stride] of `count` kernels.
-void add_kernel_gradients(const float* values, std::int64_t stride, std::int64_t count, float* to);
-
 }  // namespace lockstep::winograd
