@@ -63,34 +63,42 @@ struct EngineProblem {
         grad_y(random_values(out, 3)) {}
 };
 
-/// All passes over images [first, first + count) of the problem.
+/// The passes over images [first, first + count) of the problem that the engine can compute; no
+/// values of the others.
 EngineResults compute(ConvEngine engine, const EngineProblem& p, int threads, std::int64_t first,
                       std::int64_t count) {
   const auto backend = make_backend(Device{}, threads);
   const auto convolution = make_convolution(engine, p.geometry, p.in.with_batch(count), threads);
-  std::size_t bytes = 0;
-  for (const ConvPass pass :
-       {ConvPass::kForward, ConvPass::kBackwardData, ConvPass::kBackwardWeights}) {
-    convolution->prepare(pass);
-    bytes = std::max(bytes, convolution->scratch_bytes(pass, false));
-  }
-  const Storage scratch = backend->allocate(bytes);
   const Operand x(*backend, p.in, p.x), grad_y(*backend, p.out, p.grad_y);
   const Operand y(*backend, p.out.with_batch(count)), grad_x(*backend, p.in.with_batch(count));
   const Operand grad_weight(*backend, p.geometry.weight_shape(), Values(p.weight.size(), 0.0F));
   const Tensor part_x = x.tensor().sample_range(first, count);
   const Tensor part_grad_y = grad_y.tensor().sample_range(first, count);
-  convolution->forward(part_x, p.weight.data(), nullptr, y.tensor(), scratch.data());
-  convolution->backward_data(part_grad_y, p.weight.data(), grad_x.tensor(), scratch.data());
-  convolution->backward_weights(part_x, part_grad_y, grad_weight.floats(), scratch.data());
-  return {y.get(), grad_x.get(), grad_weight.get()};
+  const auto run = [&](ConvPass pass, const Operand& result, const auto& body) {
+    if (!can_compute(engine, p.geometry, pass)) return Values();
+    convolution->prepare(pass);
+    const Storage scratch = backend->allocate(convolution->scratch_bytes(pass, false));
+    body(scratch.data());
+    return result.get();
+  };
+  return {run(ConvPass::kForward, y,
+              [&](void* scratch) {
+                convolution->forward(part_x, p.weight.data(), nullptr, y.tensor(), scratch);
+              }),
+          run(ConvPass::kBackwardData, grad_x,
+              [&](void* scratch) {
+                convolution->backward_data(part_grad_y, p.weight.data(), grad_x.tensor(), scratch);
+              }),
+          run(ConvPass::kBackwardWeights, grad_weight, [&](void* scratch) {
+            convolution->backward_weights(part_x, part_grad_y, grad_weight.floats(), scratch);
+          })};
 }
 
 template <typename Check>
 void for_each_engine_and_case(const Check& check) {
   for (const ConvEngine engine : kEngines) {
     for (const EngineCase& c : engine_cases()) {
-      if (!can_compute(engine, c.geometry)) continue;
+      if (!can_compute(engine, c.geometry, ConvPass::kBackwardWeights)) continue;
       CAPTURE(std::string(to_string(engine)));
       CAPTURE(std::string(c.name));
       check(engine, c);
@@ -178,8 +186,10 @@ TEST_CASE("the implementations agree as far as their rounding allows") {
     const EngineResults expected = compute(ConvEngine::kOneDnn, p, 1, 0, 2);
     const EngineResults results = compute(engine, p, 1, 0, 2);
     constexpr double kTolerance = 2e-5;
-    CHECK(relative_error(results.y, widen(expected.y)) < kTolerance);
-    CHECK(relative_error(results.grad_x, widen(expected.grad_x)) < kTolerance);
+    if (!results.y.empty()) CHECK(relative_error(results.y, widen(expected.y)) < kTolerance);
+    if (!results.grad_x.empty()) {
+      CHECK(relative_error(results.grad_x, widen(expected.grad_x)) < kTolerance);
+    }
     CHECK(relative_error(results.grad_weight, widen(expected.grad_weight)) < kTolerance);
   });
 }
@@ -263,13 +273,16 @@ TEST_CASE("without a file a rule decides, with one the clock, once for any batch
   const Shape images{4, 10, 18, 16};
   {
     const WithVariable no_file("LOCKSTEP_AUTOTUNE", "");
-    CHECK(choose_conv_engine(g, images, ConvPass::kForward) == conv_candidates(g, images).front());
-    CHECK(conv_candidates(g, images).front() == ConvEngine::kWinograd8);
-    CHECK(conv_candidates(same_padding_conv(3, 16, 3, 1), {1, 10, 18, 3}).front() ==
-          ConvEngine::kOneDnn);
+    CHECK(choose_conv_engine(g, images, ConvPass::kForward) ==
+          conv_candidates(g, images, ConvPass::kForward).front());
+    CHECK(conv_candidates(g, images, ConvPass::kForward).front() == ConvEngine::kWinograd8);
+    CHECK(conv_candidates(same_padding_conv(3, 16, 3, 1), {1, 10, 18, 3}, ConvPass::kForward)
+              .front() == ConvEngine::kOneDnn);
     const ConvGeometry dilated = same_padding_conv(16, 32, 3, 1, 4);
-    CHECK(conv_candidates(dilated, {1, 16, 16, 16}).front() == ConvEngine::kWinograd8);
-    CHECK(conv_candidates(dilated, {1, 5, 6, 16}).size() == 1);  // sub-grids of one or two pixels
+    CHECK(conv_candidates(dilated, {1, 16, 16, 16}, ConvPass::kForward).front() ==
+          ConvEngine::kWinograd8);
+    CHECK(conv_candidates(dilated, {1, 5, 6, 16}, ConvPass::kForward).size() ==
+          1);  // sub-grids of one or two pixels
   }
   const TemporaryFolder folder;
   const auto file = folder.path() / "autotune.json";

@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <string>
@@ -264,6 +265,39 @@ TEST_CASE("a 1x1 convolution's gradient of the weights is cut and merged right i
   }
 }
 
+TEST_CASE("matrix products give the gradient of the weights of any kernel") {
+  ConvGeometry strided = conv_3x3(20, 72, 1, 1), wide = conv_3x3(16, 33, 2, 3),
+               dilated = dilated_3x3(80, 16, 3, 2);
+  strided.stride_h = strided.stride_w = 2;
+  wide.kernel_h = 5;
+  wide.kernel_w = 7;
+  wide.stride_w = 3;
+  for (const ConvGeometry& g : {strided, wide, dilated}) {
+    for (const auto& [images, height, width] : {std::array{2, 9, 8}, {7, 5, 11}, {1, 40, 37}}) {
+      CAPTURE(to_string(g));
+      CAPTURE(height);
+      const ConvProblem p{g, Shape{images, height, width, g.in_channels}, Margins{3, 2}};
+      const auto backend = make_backend(Device{}, 1);
+      const Operand x(*backend, p.in, p.x, p.margins), grad_y(*backend, p.out, p.grad_y, p.margins);
+      const auto gradient = [&](int threads, int lanes) {
+        const auto convolution = make_matmul_convolution(g, p.in, threads, lanes);
+        const Scratch scratch(convolution->scratch_bytes(ConvPass::kBackwardWeights, true));
+        Values grad_weight = p.grad_weight;
+        convolution->backward_weights(x.tensor(), grad_y.tensor(), grad_weight.data(),
+                                      scratch.data());
+        CHECK(scratch.guard_untouched());
+        CHECK_THROWS_AS(convolution->forward(x.tensor(), p.weight.data(), nullptr, grad_y.tensor(),
+                                             scratch.data()),
+                        Error);
+        return grad_weight;
+      };
+      const Values one = gradient(1, 8);
+      CHECK(relative_error(one, by_loops<double>(p).grad_weight) < 2e-6);
+      for (const int threads : {2, 16}) CHECK(gradient(threads, 16) == one);
+    }
+  }
+}
+
 TEST_CASE("Winograd's gradient of the weights is cut and merged right in every plan") {
   // Several slices of both channels, several blocks, several partial sums of uneven parts, and
   // images that one task adds up.
@@ -390,18 +424,22 @@ TEST_CASE("geometries that Winograd cannot compute are refused") {
   CHECK_FALSE(winograd_pays(conv_3x3(17, 32, 1, 1)));
 }
 
-TEST_CASE("geometries that are no matrix product are refused") {
+TEST_CASE("passes that are no matrix product are refused") {
   const ConvGeometry good = conv_1x1(16, 16, 2);
-  CHECK(matmul_supports(good));
-  const auto refused = [&](auto&& change) {
+  CHECK(matmul_supports(good, ConvPass::kForward));
+  const auto only_weights = [&](auto&& change) {
     ConvGeometry g = good;
     change(g);
-    CHECK_FALSE(matmul_supports(g));
-    CHECK_THROWS_AS(make_matmul_convolution(g, {1, 16, 16, 16}, 1, 8), Error);
+    CHECK_FALSE(matmul_supports(g, ConvPass::kForward));
+    CHECK_FALSE(matmul_supports(g, ConvPass::kBackwardData));
+    CHECK(matmul_supports(g, ConvPass::kBackwardWeights));
   };
-  refused([](ConvGeometry& g) { g.kernel_h = 3; });
-  refused([](ConvGeometry& g) { g.padding_w = 1; });
-  refused([](ConvGeometry& g) { g.groups = 2; });
+  only_weights([](ConvGeometry& g) { g.kernel_h = 3; });
+  only_weights([](ConvGeometry& g) { g.padding_w = 1; });
+  ConvGeometry groups = good;
+  groups.groups = 2;
+  CHECK_FALSE(matmul_supports(groups, ConvPass::kBackwardWeights));
+  CHECK_THROWS_AS(make_matmul_convolution(groups, {1, 16, 16, 16}, 1, 8), Error);
   CHECK_THROWS_AS(make_matmul_convolution(good, {1, 16, 16, 16}, 1, 4), Error);
 }
 

@@ -48,7 +48,7 @@ std::optional<ConvEngine> engine_of(const std::string& name) {
 }
 
 /// What the user's list names first of those that can compute this.
-std::optional<ConvEngine> forced_engine(const ConvGeometry& geometry) {
+std::optional<ConvEngine> forced_engine(const ConvGeometry& geometry, ConvPass pass) {
   const char* list = std::getenv("LOCKSTEP_CONVOLUTION");
   if (list == nullptr || *list == '\0') return std::nullopt;
   std::optional<ConvEngine> forced;
@@ -62,7 +62,7 @@ std::optional<ConvEngine> forced_engine(const ConvGeometry& geometry) {
                                ", separated by commas, got '", name,
                                "'; unset it to let the clock choose"));
     }
-    if (!forced && can_compute(*engine, geometry)) forced = engine;
+    if (!forced && can_compute(*engine, geometry, pass)) forced = engine;
   }
   return forced;
 }
@@ -141,7 +141,7 @@ Measurement measure(const ConvGeometry& geometry, const Shape& image, ConvPass p
   const int threads = omp_get_max_threads();
   omp_set_num_threads(1);
   std::vector<Candidate> candidates;
-  for (const ConvEngine engine : conv_candidates(geometry, image)) {
+  for (const ConvEngine engine : conv_candidates(geometry, image, pass)) {
     candidates.push_back({engine, make_convolution(engine, geometry, image, 1)});
   }
   Trial trial(geometry, image, pass);
@@ -185,7 +185,7 @@ const char* to_string(ConvEngine engine) {
   return "?";
 }
 
-bool can_compute(ConvEngine engine, const ConvGeometry& geometry) {
+bool can_compute(ConvEngine engine, const ConvGeometry& geometry, ConvPass pass) {
   switch (engine) {
     case ConvEngine::kOneDnn:
       return true;
@@ -194,20 +194,22 @@ bool can_compute(ConvEngine engine, const ConvGeometry& geometry) {
       return winograd_supports(geometry);
     case ConvEngine::kMatmul8:
     case ConvEngine::kMatmul16:
-      return matmul_supports(geometry);
+      return matmul_supports(geometry, pass);
   }
   return false;
 }
 
-std::vector<ConvEngine> conv_candidates(const ConvGeometry& geometry, const Shape& input) {
+std::vector<ConvEngine> conv_candidates(const ConvGeometry& geometry, const Shape& input,
+                                        ConvPass pass) {
   const std::int64_t fewest = std::min(geometry.in_channels, geometry.out_channels);
   std::vector<ConvEngine> candidates{ConvEngine::kOneDnn};
   if (fewest < kFewestChannels) return candidates;
   const bool wide = matmul::native_lanes() >= 16;
-  if (matmul_supports(geometry)) {
+  const bool winograd = winograd_supports(geometry) && winograd_fits(geometry, input);
+  if (matmul_supports(geometry, pass) && !winograd) {
     candidates.push_back(wide ? ConvEngine::kMatmul16 : ConvEngine::kMatmul8);
   }
-  if (winograd_supports(geometry) && winograd_fits(geometry, input)) {
+  if (winograd) {
     const auto place = winograd_pays(geometry) ? candidates.begin() : candidates.end();
     candidates.insert(place, ConvEngine::kWinograd8);
     if (wide) candidates.push_back(ConvEngine::kWinograd16);
@@ -223,12 +225,12 @@ std::string conv_machine() {
 
 ConvEngine choose_conv_engine(const ConvGeometry& geometry, const Shape& input, ConvPass pass) {
   const Shape image = input.with_batch(1);
-  const std::vector<ConvEngine> candidates = conv_candidates(geometry, image);
+  const std::vector<ConvEngine> candidates = conv_candidates(geometry, image, pass);
   ChoiceRequest request;
   request.machine = conv_machine();
   request.problem = concat(to_string(geometry), ", ", to_string(pass), ", image ", image.height(),
                            "x", image.width());
-  if (const auto forced = forced_engine(geometry)) request.forced = to_string(*forced);
+  if (const auto forced = forced_engine(geometry, pass)) request.forced = to_string(*forced);
   request.usable = [&](const std::string& name) {
     const auto engine = engine_of(name);
     return engine && std::count(candidates.begin(), candidates.end(), *engine) > 0;

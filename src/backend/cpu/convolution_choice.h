@@ -16,7 +16,7 @@ enum class ConvEngine : std::uint8_t {
   kOneDnn,
   kWinograd8,   // our Winograd F(2x2, 3x3) on vectors of 8 floats
   kWinograd16,  // of 16
-  kMatmul8,     // our matrix product of a 1x1 convolution on vectors of 8 floats
+  kMatmul8,     // our matrix products on vectors of 8 floats
   kMatmul16,    // of 16
 };
 
@@ -24,11 +24,12 @@ enum class ConvEngine : std::uint8_t {
 const char* to_string(ConvEngine engine);
 
 /// Whether the implementation can compute this at all.
-bool can_compute(ConvEngine engine, const ConvGeometry& geometry);
+bool can_compute(ConvEngine engine, const ConvGeometry& geometry, ConvPass pass);
 
 /// Implementations that may be the fastest for images of this shape; the first is the one that is
 /// taken without a clock.
-std::vector<ConvEngine> conv_candidates(const ConvGeometry& geometry, const Shape& input);
+std::vector<ConvEngine> conv_candidates(const ConvGeometry& geometry, const Shape& input,
+                                        ConvPass pass);
 
 /// What the choices hold for: the processor, and the libraries that compute.
 std::string conv_machine();

@@ -21,8 +21,9 @@ using namespace matmul;
 constexpr std::int64_t kSetStride = 1024;
 // Rows of a block: with a few hundred channels they stay in a second-level cache.
 constexpr std::int64_t kBlockGroups = 8;
-// Channels of one sum of the weights' gradient, which is 64 KiB at most.
-constexpr std::int64_t kSliceChannels = 128;
+// Channels of one sum of the weights' gradient, which is 64 KiB, with the nine positions of a 3x3
+// kernel 144 KiB.
+constexpr std::int64_t kSliceChannels = 128, kSliceChannelsOfTaps = 64;
 // Pixels whose products are summed by themselves; the sums' order depends on it.
 constexpr std::int64_t kSumPixels = 256;
 // Pixels lie far apart where they have many channels, of which a slice is read: what fetches data
@@ -35,14 +36,22 @@ constexpr std::int64_t kMaxParts = 8, kPixelsPerPart = 2048;
 class Pixels {
  public:
   Pixels(const ConvGeometry& geometry, const Shape& in, const Shape& out)
-      : in_(in), out_(out), stride_h_(geometry.stride_h), stride_w_(geometry.stride_w) {}
+      : geometry_(geometry), in_(in), out_(out) {}
 
-  bool same() const { return stride_h_ == 1 && stride_w_ == 1; }
-  std::int64_t input(std::int64_t output) const {
-    if (same()) return output;
-    const std::int64_t x = output % out_.width(), row = output / out_.width();
-    const std::int64_t y = row % out_.height(), image = row / out_.height();
-    return (image * in_.height() + y * stride_h_) * in_.width() + x * stride_w_;
+  /// Whether every pixel reads the one at its own place.
+  bool same() const { return geometry_.stride_h == 1 && geometry_.stride_w == 1; }
+  std::int64_t input(std::int64_t output) const { return same() ? output : input(output, 0); }
+  /// The one under this position of the kernel; -1 outside the image.
+  std::int64_t input(std::int64_t output, std::int64_t tap) const {
+    const ConvGeometry& g = geometry_;
+    const std::int64_t row = output / out_.width();
+    const std::int64_t image = row / out_.height();
+    const std::int64_t y =
+        row % out_.height() * g.stride_h + tap / g.kernel_w * g.dilation_h - g.padding_h;
+    const std::int64_t x =
+        output % out_.width() * g.stride_w + tap % g.kernel_w * g.dilation_w - g.padding_w;
+    if (y < 0 || y >= in_.height() || x < 0 || x >= in_.width()) return -1;
+    return (image * in_.height() + y) * in_.width() + x;
   }
   /// body(pixel) for the pixels of the input that this one of the output stands for: those from its
   /// own up to the next one's.
@@ -50,16 +59,16 @@ class Pixels {
   void for_each_input(std::int64_t output, const Body& body) const {
     const std::int64_t first = input(output);
     const std::int64_t left = first % in_.width(), top = first / in_.width() % in_.height();
-    const std::int64_t rows = std::min(stride_h_, in_.height() - top);
-    const std::int64_t columns = std::min(stride_w_, in_.width() - left);
+    const std::int64_t rows = std::min(geometry_.stride_h, in_.height() - top);
+    const std::int64_t columns = std::min(geometry_.stride_w, in_.width() - left);
     for (std::int64_t r = 0; r < rows; ++r) {
       for (std::int64_t c = 0; c < columns; ++c) body(first + r * in_.width() + c);
     }
   }
 
  private:
+  const ConvGeometry geometry_;
   const Shape in_, out_;
-  const std::int64_t stride_h_, stride_w_;
 };
 
 void copy_channels(const float* from, std::int64_t count, std::int64_t padded_count, float* to) {
@@ -77,8 +86,10 @@ class MatmulConvolution final : public Convolution {
         in_(padded(geometry.in_channels)),
         out_(padded(geometry.out_channels)),
         image_pixels_(geometry.output_shape(input).rows_per_sample()),
-        gradient_(geometry, Slices(geometry.out_channels, kSliceChannels),
-                  Slices(geometry.in_channels, kSliceChannels),
+        taps_(geometry.kernel_h * geometry.kernel_w),
+        slice_(taps_ == 1 ? kSliceChannels : kSliceChannelsOfTaps),
+        gradient_(geometry, Slices(geometry.out_channels, slice_),
+                  Slices(geometry.in_channels, slice_),
                   std::clamp<std::int64_t>(image_pixels_ / kPixelsPerPart, 1, kMaxParts),
                   input.batch(), threads) {}
 
@@ -93,6 +104,7 @@ class MatmulConvolution final : public Convolution {
 
   void forward(const Tensor& x, const float* weight, const float* bias, const Tensor& y,
                void* scratch, const RowsDone& done) override {
+    check(ConvPass::kForward);
     const Pixels pixels(geometry_, x.shape, y.shape);
     const auto input = [&](std::int64_t row) {
       return x.floats() + pixels.input(row) * x.row_stride;
@@ -114,6 +126,7 @@ class MatmulConvolution final : public Convolution {
 
   void backward_data(const Tensor& grad_y, const float* weight, const Tensor& grad_x,
                      void* scratch) override {
+    check(ConvPass::kBackwardData);
     const Pixels pixels(geometry_, grad_x.shape, grad_y.shape);
     const auto input = [&](std::int64_t row) { return grad_y.floats() + row * grad_y.row_stride; };
     const auto finish = [&](std::int64_t begin, std::int64_t end, const ConstRows& sums) {
@@ -145,6 +158,11 @@ class MatmulConvolution final : public Convolution {
  private:
   using Products = matmul::Products<kLanes>;
   static constexpr std::int64_t kBlockRows = kBlockGroups * Products::kRows;
+
+  void check(ConvPass pass) const {
+    LOCKSTEP_CHECK(matmul_supports(geometry_, pass), "no matrix product for the pass ",
+                   to_string(pass), " of a ", to_string(geometry_));
+  }
 
   /// Of the weights [out, in], which are the columns of the product.
   enum class WeightOrder : std::uint8_t { kOutputByInput, kInputByOutput };
@@ -235,7 +253,7 @@ class MatmulConvolution final : public Convolution {
     for (std::int64_t k = 0; k < depth; ++k) store<8>(to + k * width, rows[k]);
   }
 
-  std::int64_t sum_floats() const { return (2 * kSumPixels + kSliceChannels) * kSliceChannels; }
+  std::int64_t sum_floats() const { return (2 * kSumPixels + taps_ * slice_) * slice_; }
 
   /// The sums of the weights' gradient: grad_y^T x of the pixels.
   struct Sum {
@@ -251,52 +269,66 @@ class MatmulConvolution final : public Convolution {
       const std::int64_t end = task.image * all + all * (task.part + 1) / parts;
       // Blocks are summed by themselves before they are added to another image's.
       const bool alone = add && end - first > kSumPixels;
-      float* values = alone ? memory + 2 * kSumPixels * kSliceChannels : to;
+      float* values = alone ? memory + 2 * kSumPixels * convolution.slice_ : to;
       for (std::int64_t p = first; p < end; p += kSumPixels) {
         const bool onto = p > first || (add && !alone);
         multiply(task, p, std::min(kSumPixels, end - p), onto, values, memory);
       }
-      if (alone) add_values(values, task.out.count * task.in.padded, to);
+      if (alone) add_values(values, task.out.count * convolution.taps_ * task.in.padded, to);
     }
 
     void multiply(const SumTask& task, std::int64_t first, std::int64_t count, bool add,
                   float* values, float* memory) const {
       const Slice &out = task.out, &in = task.in;
-      float* inputs = memory + kSumPixels * kSliceChannels;
+      const std::int64_t taps = convolution.taps_;
+      float* inputs = memory + kSumPixels * convolution.slice_;
       pack(
-          grad_y.channel_range(out.begin, out.count), first, count, kChannelUnit,
-          [](std::int64_t pixel) { return pixel; }, memory);
-      pack(
-          x.channel_range(in.begin, in.count), first, count, Products::kPanel,
-          [&](std::int64_t pixel) { return pixels.input(pixel); }, inputs);
-      for (std::int64_t n = 0; n < in.padded; n += Products::kPanel) {
-        const std::int64_t width = std::min(Products::kPanel, in.padded - n);
-        for (std::int64_t m = 0; m < out.padded; m += kChannelUnit) {
-          Products::multiply_transposed(
-              {memory + m * count, kChannelUnit}, {inputs + n * count, width},
-              {values + m * in.padded + n, in.padded}, {kChannelUnit, count, width}, add);
+          grad_y.channel_range(out.begin, out.count), count, kChannelUnit,
+          [&](std::int64_t pixel) { return first + pixel; }, memory);
+      for (std::int64_t tap = 0; tap < taps; ++tap) {
+        pack(
+            x.channel_range(in.begin, in.count), count, Products::kPanel,
+            [&](std::int64_t pixel) {
+              return taps == 1 ? pixels.input(first + pixel) : pixels.input(first + pixel, tap);
+            },
+            inputs);
+        float* sums = values + tap * in.padded;
+        for (std::int64_t n = 0; n < in.padded; n += Products::kPanel) {
+          const std::int64_t width = std::min(Products::kPanel, in.padded - n);
+          for (std::int64_t m = 0; m < out.padded; m += kChannelUnit) {
+            Products::multiply_transposed({memory + m * count, kChannelUnit},
+                                          {inputs + n * count, width},
+                                          {sums + m * taps * in.padded + n, taps * in.padded},
+                                          {kChannelUnit, count, width}, add);
+          }
         }
       }
     }
 
-    /// Panels of `width` channels, in which the pixels [first, first + count) follow one another.
+    /// Panels of `width` channels, in which `count` pixels follow one another; zeros for pixels
+    /// outside the image. row(i): where the i-th lies.
     template <class Row>
-    static void pack(const Tensor& from, std::int64_t first, std::int64_t count, std::int64_t width,
-                     const Row& row, float* to) {
+    static void pack(const Tensor& from, std::int64_t count, std::int64_t width, const Row& row,
+                     float* to) {
       const std::int64_t channels = from.shape.channels();
+      const auto pixel = [&](std::int64_t index) -> const float* {
+        const std::int64_t at = row(index);
+        return at < 0 ? nullptr : from.floats() + at * from.row_stride;
+      };
       for (std::int64_t p = 0; p < count; ++p) {
-        const float* pixel = from.floats() + row(first + p) * from.row_stride;
-        const float* later =
-            from.floats() + row(first + std::min(p + kPixelsAhead, count - 1)) * from.row_stride;
+        const float* values = pixel(p);
+        const float* later = pixel(std::min(p + kPixelsAhead, count - 1));
         for (std::int64_t c = 0; c < channels; c += kChannelUnit) {
-          __builtin_prefetch(later + c);
+          if (later != nullptr) __builtin_prefetch(later + c);
           const std::int64_t n = c / width * width;
           const std::int64_t panel = std::min(width, padded(channels) - n);
           float* unit = to + n * count + p * panel + c - n;
-          if (c + kChannelUnit <= channels) {
-            store<kChannelUnit>(unit, load<kChannelUnit>(pixel + c));
+          if (values == nullptr) {
+            store<kChannelUnit>(unit, Vec<kChannelUnit>{});
+          } else if (c + kChannelUnit <= channels) {
+            store<kChannelUnit>(unit, load<kChannelUnit>(values + c));
           } else {
-            copy_channels(pixel + c, channels - c, kChannelUnit, unit);
+            copy_channels(values + c, channels - c, kChannelUnit, unit);
           }
         }
       }
@@ -307,19 +339,22 @@ class MatmulConvolution final : public Convolution {
   const int threads_;
   const std::int64_t in_, out_;  // padded channels
   const std::int64_t image_pixels_;
+  const std::int64_t taps_, slice_;  // positions of the kernel, channels of a sum
   const WeightGradient gradient_;
 };
 
 }  // namespace
 
-bool matmul_supports(const ConvGeometry& geometry) {
-  return geometry.kernel_h == 1 && geometry.kernel_w == 1 && geometry.padding_h == 0 &&
-         geometry.padding_w == 0 && geometry.groups == 1;
+bool matmul_supports(const ConvGeometry& geometry, ConvPass pass) {
+  const bool one_pixel = geometry.kernel_h == 1 && geometry.kernel_w == 1 &&
+                         geometry.padding_h == 0 && geometry.padding_w == 0;
+  return geometry.groups == 1 && (one_pixel || pass == ConvPass::kBackwardWeights);
 }
 
 std::unique_ptr<Convolution> make_matmul_convolution(const ConvGeometry& geometry,
                                                      const Shape& input, int threads, int lanes) {
-  LOCKSTEP_CHECK(matmul_supports(geometry), "no matrix product for a ", to_string(geometry));
+  LOCKSTEP_CHECK(matmul_supports(geometry, ConvPass::kBackwardWeights), "no matrix product for a ",
+                 to_string(geometry));
   LOCKSTEP_CHECK(lanes == 8 || lanes == 16, "no matrix product with vectors of ", lanes,
                  " floats; there are 8 and 16");
   if (lanes == 16) return std::make_unique<MatmulConvolution<16>>(geometry, input, threads);

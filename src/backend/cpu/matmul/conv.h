@@ -1,5 +1,6 @@
 #pragma once
-// 1x1 convolutions as the matrix products that they are: the pixels of all images are the rows.
+// 1x1 convolutions as the matrix products that they are: the pixels of all images are the rows. And
+// the gradient of any kernel's weights, which is such a product for each of its positions.
 
 #include <cstdint>
 #include <memory>
@@ -10,12 +11,13 @@
 
 namespace lockstep {
 
-/// Whether the geometry can be computed at all: 1x1, no padding, one group; any stride.
-bool matmul_supports(const ConvGeometry& geometry);
+/// Whether the pass can be computed at all: one group, and 1x1 without padding where it is not the
+/// gradient of the weights; any stride.
+bool matmul_supports(const ConvGeometry& geometry, ConvPass pass);
 
 /// `input` is the largest input: smaller batches may be passed to the same object. `lanes`: floats
 /// per vector of the computation, 8 or 16. Either works on any processor and gives the same bits.
-/// REQUIRES: matmul_supports(geometry).
+/// REQUIRES: matmul_supports(geometry, the pass that is run).
 std::unique_ptr<Convolution> make_matmul_convolution(const ConvGeometry& geometry,
                                                      const Shape& input, int threads, int lanes);
 
