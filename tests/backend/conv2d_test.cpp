@@ -215,9 +215,10 @@ TEST_CASE("a convolution's operands have one type, and one that the backend has"
 TEST_CASE("every implementation takes tensors of any row stride") {
   const auto backend = cpu(2);
   for (const ConvEngine engine :
-       {ConvEngine::kOneDnn, ConvEngine::kWinograd8, ConvEngine::kWinograd16}) {
+       {ConvEngine::kOneDnn, ConvEngine::kWinograd8, ConvEngine::kWinograd16, ConvEngine::kMatmul8,
+        ConvEngine::kMatmul16}) {
     for (const ConvCase& c : conv_cases()) {
-      if (!can_compute(engine, c.geometry)) continue;
+      if (!can_compute(engine, c.geometry, ConvPass::kForward)) continue;
       CAPTURE(std::string(c.name));
       CAPTURE(to_string(engine));
       const Setup s(c);

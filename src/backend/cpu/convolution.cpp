@@ -2,6 +2,7 @@
 
 #include <omp.h>
 
+#include "backend/cpu/matmul/conv.h"
 #include "backend/cpu/winograd/conv.h"
 #include "lockstep/core/check.h"
 
@@ -16,6 +17,10 @@ std::unique_ptr<Convolution> make_convolution(ConvEngine engine, const ConvGeome
       return make_winograd_convolution(geometry, input, threads, 8);
     case ConvEngine::kWinograd16:
       return make_winograd_convolution(geometry, input, threads, 16);
+    case ConvEngine::kMatmul8:
+      return make_matmul_convolution(geometry, input, threads, 8);
+    case ConvEngine::kMatmul16:
+      return make_matmul_convolution(geometry, input, threads, 16);
   }
   throw Error("no such implementation of a convolution");
 }

@@ -8,9 +8,12 @@
 #include <cstdlib>
 #include <limits>
 #include <optional>
+#include <sstream>
 
 #include "backend/conv/autotuner.h"
 #include "backend/cpu/convolution.h"
+#include "backend/cpu/matmul/conv.h"
+#include "backend/cpu/matmul/vec.h"
 #include "backend/cpu/winograd/conv.h"
 #include "backend/probe.h"
 #include "core/rng.h"
@@ -21,13 +24,14 @@ namespace lockstep {
 namespace {
 
 constexpr std::array kEngines = {ConvEngine::kOneDnn, ConvEngine::kWinograd8,
-                                 ConvEngine::kWinograd16};
+                                 ConvEngine::kWinograd16, ConvEngine::kMatmul8,
+                                 ConvEngine::kMatmul16};
 
 // Raised when an implementation of ours becomes faster or slower: choices are then made anew.
-constexpr int kEnginesVersion = 2;
+constexpr int kEnginesVersion = 3;
 
-// With fewer channels, more than half of Winograd's products are of padding.
-constexpr std::int64_t kFewestWinogradChannels = 8;
+// With fewer channels, more than half of our products are of padding.
+constexpr std::int64_t kFewestChannels = 8;
 
 constexpr int kRounds = 4;  // of timing, candidates in turns
 // What is that much slower in a round is not timed again.
@@ -43,17 +47,24 @@ std::optional<ConvEngine> engine_of(const std::string& name) {
   return std::nullopt;
 }
 
-std::optional<ConvEngine> forced_engine() {
-  const char* name = std::getenv("LOCKSTEP_CONVOLUTION");
-  if (name == nullptr || *name == '\0') return std::nullopt;
-  const auto engine = engine_of(name);
-  if (!engine) {
-    std::string known;
-    for (const ConvEngine each : kEngines) known += concat(" ", to_string(each));
-    throw ConfigError(concat("LOCKSTEP_CONVOLUTION: expected one of", known, ", got '", name,
-                             "'; unset it to let the clock choose"));
+/// What the user's list names first of those that can compute this.
+std::optional<ConvEngine> forced_engine(const ConvGeometry& geometry, ConvPass pass) {
+  const char* list = std::getenv("LOCKSTEP_CONVOLUTION");
+  if (list == nullptr || *list == '\0') return std::nullopt;
+  std::optional<ConvEngine> forced;
+  std::istringstream names(list);
+  for (std::string name; std::getline(names, name, ',');) {
+    const auto engine = engine_of(name);
+    if (!engine) {
+      std::string known;
+      for (const ConvEngine each : kEngines) known += concat(" ", to_string(each));
+      throw ConfigError(concat("LOCKSTEP_CONVOLUTION: expected names of", known,
+                               ", separated by commas, got '", name,
+                               "'; unset it to let the clock choose"));
+    }
+    if (!forced && can_compute(*engine, geometry, pass)) forced = engine;
   }
-  return engine;
+  return forced;
 }
 
 /// Random numbers, aligned as a backend's memory.
@@ -130,7 +141,7 @@ Measurement measure(const ConvGeometry& geometry, const Shape& image, ConvPass p
   const int threads = omp_get_max_threads();
   omp_set_num_threads(1);
   std::vector<Candidate> candidates;
-  for (const ConvEngine engine : conv_candidates(geometry)) {
+  for (const ConvEngine engine : conv_candidates(geometry, image, pass)) {
     candidates.push_back({engine, make_convolution(engine, geometry, image, 1)});
   }
   Trial trial(geometry, image, pass);
@@ -166,21 +177,43 @@ const char* to_string(ConvEngine engine) {
       return "winograd8";
     case ConvEngine::kWinograd16:
       return "winograd16";
+    case ConvEngine::kMatmul8:
+      return "matmul8";
+    case ConvEngine::kMatmul16:
+      return "matmul16";
   }
   return "?";
 }
 
-bool can_compute(ConvEngine engine, const ConvGeometry& geometry) {
-  return engine == ConvEngine::kOneDnn || winograd_supports(geometry);
+bool can_compute(ConvEngine engine, const ConvGeometry& geometry, ConvPass pass) {
+  switch (engine) {
+    case ConvEngine::kOneDnn:
+      return true;
+    case ConvEngine::kWinograd8:
+    case ConvEngine::kWinograd16:
+      return winograd_supports(geometry);
+    case ConvEngine::kMatmul8:
+    case ConvEngine::kMatmul16:
+      return matmul_supports(geometry, pass);
+  }
+  return false;
 }
 
-std::vector<ConvEngine> conv_candidates(const ConvGeometry& geometry) {
+std::vector<ConvEngine> conv_candidates(const ConvGeometry& geometry, const Shape& input,
+                                        ConvPass pass) {
   const std::int64_t fewest = std::min(geometry.in_channels, geometry.out_channels);
   std::vector<ConvEngine> candidates{ConvEngine::kOneDnn};
-  if (!winograd_supports(geometry) || fewest < kFewestWinogradChannels) return candidates;
-  const auto place = winograd_pays(geometry) ? candidates.begin() : candidates.end();
-  candidates.insert(place, ConvEngine::kWinograd8);
-  if (winograd_native_lanes() >= 16) candidates.push_back(ConvEngine::kWinograd16);
+  if (fewest < kFewestChannels) return candidates;
+  const bool wide = matmul::native_lanes() >= 16;
+  const bool winograd = winograd_supports(geometry) && winograd_fits(geometry, input);
+  if (matmul_supports(geometry, pass) && !winograd) {
+    candidates.push_back(wide ? ConvEngine::kMatmul16 : ConvEngine::kMatmul8);
+  }
+  if (winograd) {
+    const auto place = winograd_pays(geometry) ? candidates.begin() : candidates.end();
+    candidates.insert(place, ConvEngine::kWinograd8);
+    if (wide) candidates.push_back(ConvEngine::kWinograd16);
+  }
   return candidates;
 }
 
@@ -192,14 +225,12 @@ std::string conv_machine() {
 
 ConvEngine choose_conv_engine(const ConvGeometry& geometry, const Shape& input, ConvPass pass) {
   const Shape image = input.with_batch(1);
-  const std::vector<ConvEngine> candidates = conv_candidates(geometry);
+  const std::vector<ConvEngine> candidates = conv_candidates(geometry, image, pass);
   ChoiceRequest request;
   request.machine = conv_machine();
   request.problem = concat(to_string(geometry), ", ", to_string(pass), ", image ", image.height(),
                            "x", image.width());
-  if (const auto forced = forced_engine(); forced && can_compute(*forced, geometry)) {
-    request.forced = to_string(*forced);
-  }
+  if (const auto forced = forced_engine(geometry, pass)) request.forced = to_string(*forced);
   request.usable = [&](const std::string& name) {
     const auto engine = engine_of(name);
     return engine && std::count(candidates.begin(), candidates.end(), *engine) > 0;

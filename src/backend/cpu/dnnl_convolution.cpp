@@ -2,22 +2,27 @@
 
 #include <omp.h>
 #include <oneapi/dnnl/dnnl_version.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <exception>
+#include <mutex>
+#include <new>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "backend/cpu/convolution.h"
 #include "backend/cpu/dnnl_pass.h"
 #include "backend/cpu/parallel_for.h"
 #include "core/image_tree.h"
+#include "core/rng.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
@@ -219,6 +224,56 @@ struct WeightedPass {
   }
 };
 
+/// Memory for a trial: of `repeats` times the same random values, or of zeros where `repeats` is 0.
+/// Its own pages, which go back to the system: the heap would keep them beside the network's.
+class TrialValues {
+ public:
+  TrialValues(std::int64_t count, std::int64_t repeats)
+      : bytes_(static_cast<std::size_t>(count) * sizeof(float)),
+        pages_(mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
+    if (pages_ == MAP_FAILED) throw std::bad_alloc();
+    if (repeats == 0) return;
+    const std::int64_t different = count / repeats;
+    Rng rng(0, RngPurpose::kTiming, 0);
+    for (std::int64_t i = 0; i < different; ++i) data()[i] = rng.uniform(-1.0F, 1.0F);
+    for (std::int64_t i = different; i < count; ++i) data()[i] = data()[i - different];
+  }
+  ~TrialValues() { munmap(pages_, bytes_); }
+  TrialValues(const TrialValues&) = delete;
+  TrialValues& operator=(const TrialValues&) = delete;
+
+  float* data() const { return static_cast<float*>(pages_); }
+
+ private:
+  const std::size_t bytes_;
+  void* const pages_;
+};
+
+/// Which passes over a batch have been found to give the bits of single images; for all threads.
+class KnownBits {
+ public:
+  struct Problem {
+    ConvGeometry geometry;
+    Shape input;
+    ConvPass pass;
+    int threads;
+    friend bool operator==(const Problem&, const Problem&) = default;
+  };
+
+  template <typename Try>
+  bool same(const Problem& problem, const Try& by_trial) {
+    const std::scoped_lock lock(mutex_);
+    for (const auto& [known, same] : answers_) {
+      if (known == problem) return same;
+    }
+    return answers_.emplace_back(problem, by_trial()).second;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::pair<Problem, bool>> answers_;
+};
+
 class DnnlConvolution final : public Convolution {
  public:
   DnnlConvolution(const ConvGeometry& geometry, const Shape& input, int threads)
@@ -281,7 +336,7 @@ class DnnlConvolution final : public Convolution {
  private:
   struct Named {
     int id;
-    const Tensor& tensor;
+    Tensor tensor;
   };
 
   /// `bias`: null where the pass takes none.
@@ -314,46 +369,87 @@ class DnnlConvolution final : public Convolution {
     return copy;
   }
 
-  /// make(description, workers): the pass for the whole batch, or by image where the former's bits
-  /// would depend on threads.
+  /// make(description, primitive's, workers): the pass for the whole batch, or by image where the
+  /// former's bits would not be those of an image by itself on one thread.
   template <typename Describe, typename Make>
-  WeightedPass make_pass(const Describe& describe, const Make& make) const {
+  WeightedPass make_pass(ConvPass pass, const Describe& describe, const Make& make) {
     const Description batch(geometry_, input_);
     const auto of_batch = describe(batch);
-    if (!depends_on_threads(of_batch)) return make(batch, of_batch, 0);
-    const OneThread of_each_image;
-    const Description image(geometry_, input_.with_batch(1));
-    const auto workers = static_cast<int>(std::min<std::int64_t>(threads_, input_.batch()));
-    return make(image, describe(image), workers);
+    WeightedPass by_image = [&] {
+      const OneThread of_each_image;
+      const Description image(geometry_, input_.with_batch(1));
+      const auto workers = static_cast<int>(std::min<std::int64_t>(threads_, input_.batch()));
+      return make(image, describe(image), workers);
+    }();
+    // Without a trial where images share the threads evenly and are so large that one primitive of
+    // all of them would gain nothing by it, but the trial would need much memory.
+    const bool large = input_.elements() + output_.elements() > kTrialFloats;
+    if (depends_on_threads(of_batch) || (large && input_.batch() % threads_ == 0)) return by_image;
+    WeightedPass whole = make(batch, of_batch, 0);
+    static KnownBits known;  // replicas have the same convolutions
+    const KnownBits::Problem problem{geometry_, input_, pass, threads_};
+    return known.same(problem, [&] { return same_bits(pass, whole, by_image); }) ? whole : by_image;
   }
 
-  WeightedPass make_forward() const {
-    return make_pass([&](const Description& d) { return describe_forward(d, engine_); },
-                     [&](const Description& d, const auto& desc, int workers) {
-                       const memory::desc weight = desc.weights_desc();
-                       return WeightedPass{BatchPass(Forward(desc), engine_,
-                                                     {{DNNL_ARG_SRC, d.x},
-                                                      {DNNL_ARG_WEIGHTS, weight},
-                                                      {DNNL_ARG_BIAS, d.bias},
-                                                      {DNNL_ARG_DST, d.y}},
-                                                     desc.scratchpad_desc(), workers),
-                                           make_reorder(d.weight_oihw, weight, engine_, false)};
-                     });
+  static constexpr std::int64_t kTrialFloats = 4 << 20;
+
+  /// By trial, on a batch of one image again and again: what kernel oneDNN takes for a part of the
+  /// work, and with it the order of sums, may depend on how the threads share it.
+  bool same_bits(ConvPass pass, WeightedPass& whole, WeightedPass& by_image) {
+    if (threads_ == 1 && input_.batch() == 1) return true;  // the same primitive
+    const bool forward = pass == ConvPass::kForward;
+    const Shape from = forward ? input_ : output_, to = forward ? output_ : input_;
+    const int from_id = forward ? DNNL_ARG_SRC : DNNL_ARG_DIFF_DST;
+    const int to_id = forward ? DNNL_ARG_DST : DNNL_ARG_DIFF_SRC;
+    const float* bias = forward ? zero_bias_.data() : nullptr;
+    const TrialValues weight(geometry_.weight_elements(), 1),
+        operand(from.elements(), from.batch());
+    const TrialValues results(to.elements(), 0), one(to.with_batch(1).elements(), 0);
+    const std::size_t bytes = std::max(whole.scratch_bytes(), by_image.scratch_bytes());
+    const TrialValues scratch(static_cast<std::int64_t>(bytes / sizeof(float) + 1), 0);
+    run(whole, {from_id, {operand.data(), from}}, weight.data(), bias,
+        {to_id, {results.data(), to}}, scratch.data());
+    run(by_image, {from_id, {operand.data(), from.with_batch(1)}}, weight.data(), bias,
+        {to_id, {one.data(), to.with_batch(1)}}, scratch.data());
+    const std::int64_t image = to.elements() / to.batch();
+    for (std::int64_t i = 0; i < to.batch(); ++i) {
+      const float* result = results.data() + i * image;
+      if (std::memcmp(result, one.data(), static_cast<std::size_t>(image) * sizeof(float)) != 0) {
+        return false;
+      }
+    }
+    return true;
   }
 
-  WeightedPass make_backward_data() const {
+  WeightedPass make_forward() {
+    return make_pass(
+        ConvPass::kForward, [&](const Description& d) { return describe_forward(d, engine_); },
+        [&](const Description& d, const auto& desc, int workers) {
+          const memory::desc weight = desc.weights_desc();
+          return WeightedPass{BatchPass(Forward(desc), engine_,
+                                        {{DNNL_ARG_SRC, d.x},
+                                         {DNNL_ARG_WEIGHTS, weight},
+                                         {DNNL_ARG_BIAS, d.bias},
+                                         {DNNL_ARG_DST, d.y}},
+                                        desc.scratchpad_desc(), workers),
+                              make_reorder(d.weight_oihw, weight, engine_, false)};
+        });
+  }
+
+  WeightedPass make_backward_data() {
     const auto describe = [&](const Description& d) {
       return describe_backward_data(d, engine_, describe_forward(d, engine_));
     };
-    return make_pass(describe, [&](const Description& d, const auto& desc, int workers) {
-      const memory::desc weight = desc.weights_desc();
-      return WeightedPass{
-          BatchPass(
-              BackwardData(desc), engine_,
-              {{DNNL_ARG_DIFF_DST, d.y}, {DNNL_ARG_WEIGHTS, weight}, {DNNL_ARG_DIFF_SRC, d.x}},
-              desc.scratchpad_desc(), workers),
-          make_reorder(d.weight_oihw, weight, engine_, false)};
-    });
+    return make_pass(ConvPass::kBackwardData, describe,
+                     [&](const Description& d, const auto& desc, int workers) {
+                       const memory::desc weight = desc.weights_desc();
+                       return WeightedPass{BatchPass(BackwardData(desc), engine_,
+                                                     {{DNNL_ARG_DIFF_DST, d.y},
+                                                      {DNNL_ARG_WEIGHTS, weight},
+                                                      {DNNL_ARG_DIFF_SRC, d.x}},
+                                                     desc.scratchpad_desc(), workers),
+                                           make_reorder(d.weight_oihw, weight, engine_, false)};
+                     });
   }
 
   const ConvGeometry geometry_;

@@ -104,9 +104,9 @@ class OneThread {
   const int before_ = omp_get_max_threads();
 };
 
-/// Whether the result of an image depends on the number of threads and the batch around it: so with
-/// matrix products, which are cut by threads, and with the strided kernels of oneDNN 3, but not
-/// with its other generated kernels.
+/// Whether the result of an image is known to depend on the number of threads and the batch around
+/// it: so with matrix products, which are cut by threads, and with the strided kernels of oneDNN 3.
+/// Its other generated kernels may depend on them, too, which a trial shows.
 template <typename Desc>
 bool depends_on_threads(const Desc& desc) {
   const std::string implementation = desc.impl_info_str();

@@ -4,17 +4,23 @@
 
 #include <algorithm>
 
-#include "backend/cpu/winograd/gemm.h"
+#include "backend/cpu/matmul/products.h"
+#include "backend/cpu/matmul/slices.h"
+#include "backend/cpu/matmul/vec.h"
+#include "backend/cpu/matmul/weight_gradient.h"
 #include "backend/cpu/winograd/plan.h"
 #include "backend/cpu/winograd/transforms.h"
-#include "backend/cpu/winograd/vec.h"
-#include "core/image_tree.h"
 
 namespace lockstep {
 
 namespace {
 
+using namespace matmul;
 using namespace winograd;
+
+Dilation dilation_of(const ConvGeometry& geometry) {
+  return {geometry.dilation_h, geometry.dilation_w};
+}
 
 /// With vectors of kLanes floats.
 template <std::int64_t kLanes>
@@ -25,9 +31,16 @@ class WinogradConvolution final : public Convolution {
         threads_(threads),
         in_(padded(geometry.in_channels)),
         out_(padded(geometry.out_channels)),
-        block_(tiles_per_block(in_ + out_, kBlockBytes, Products::kRows)),
-        images_(input.batch()),
-        plan_(geometry, TileGrid(geometry.output_shape(input)).count / images_) {}
+        image_tiles_(
+            TileGrid(geometry.output_shape(input.with_batch(1)), dilation_of(geometry)).count),
+        block_(
+            convolution_block(in_, out_, Products::kRows, input.batch() * image_tiles_, threads)),
+        gradient_(geometry, Slices(geometry.out_channels, kSliceChannels),
+                  Slices(geometry.in_channels, kSliceChannels),
+                  std::clamp<std::int64_t>(image_tiles_ / kTilesPerPart, 1, kMaxParts),
+                  input.batch(), threads),
+        sum_block_(tiles_per_block(std::min(in_, kSliceChannels) + std::min(out_, kSliceChannels),
+                                   kSumBlockBytes, kSumGroup)) {}
 
   void prepare(ConvPass) override {}
   std::size_t scratch_bytes(ConvPass pass, bool strided) const override;
@@ -39,14 +52,17 @@ class WinogradConvolution final : public Convolution {
                         void* scratch) override;
 
  private:
-  using Products = winograd::Products<kLanes>;
+  using Products = matmul::Products<kLanes>;
   using TileTransforms = winograd::TileTransforms<kLanes>;
 
   /// One thread's transformed tiles.
   std::int64_t block_floats() const {
-    return std::max(
-        point_floats(block_, in_) + point_floats(block_, out_),
-        point_floats(plan_.block, plan_.in.size()) + point_floats(plan_.block, plan_.out.size()));
+    return point_floats(block_, apart(in_)) + point_floats(block_, apart(out_));
+  }
+  /// A sum, and the transformed tiles that it is of.
+  std::int64_t sum_floats() const {
+    const std::int64_t in = std::min(in_, kSliceChannels), out = std::min(out_, kSliceChannels);
+    return point_floats(out, in) + point_floats(sum_block_, in) + point_floats(sum_block_, out);
   }
   /// The convolution without the kernels' transform, block by block.
   struct Task {
@@ -62,35 +78,31 @@ class WinogradConvolution final : public Convolution {
                 const KernelSource& kernels, const float* bias, const Tensor& y, float* scratch,
                 const RowsDone& done) const;
   void convolve_block(const Task& task, std::int64_t first, float* block) const;
-  /// One sum of the gradient of the weights.
-  struct SumTask {
+  /// The sums of the weights' gradient.
+  struct Sum {
+    const WinogradConvolution& convolution;
     const Tensor& x;
     const Tensor& grad_y;
-    Slice in, out;
-    TileRange tiles;
+
+    void operator()(const SumTask& task, bool add, float* to, float* memory) const;
   };
-  void sum_tiles(const SumTask& task, float* sum, float* block) const;
-  void finish_image(const Slice& out, std::int64_t channel, const float* sums,
-                    float* gradient) const;
-  std::int64_t row_floats() const { return 9 * geometry_.in_channels; }
+  void sum_tiles(const Tensor& x, const Tensor& grad_y, TileRange tiles, float* sum,
+                 float* block) const;
 
   const ConvGeometry geometry_;
   const int threads_;
-  const std::int64_t in_, out_;  // padded channels
-  const std::int64_t block_;     // tiles
-  const std::int64_t images_;    // at most
-  const WeightPlan plan_;
+  const std::int64_t in_, out_;     // padded channels
+  const std::int64_t image_tiles_;  // of one image
+  const std::int64_t block_;        // tiles of one block
+  const WeightGradient gradient_;
+  const std::int64_t sum_block_;  // tiles transformed at once; the sums' order depends on it
 };
 
 template <std::int64_t kLanes>
 std::size_t WinogradConvolution<kLanes>::scratch_bytes(ConvPass pass, bool) const {
-  std::int64_t floats = threads_ * block_floats();
-  if (pass == ConvPass::kBackwardWeights) {
-    floats += plan_.wave(images_) * plan_.sums() * plan_.sum_floats;
-    floats += (image_tree_nodes(images_) * plan_.out.size() + threads_) * row_floats();
-  } else {
-    floats += point_floats(in_, out_);
-  }
+  const std::int64_t floats = pass == ConvPass::kBackwardWeights
+                                  ? gradient_.scratch_floats(sum_floats())
+                                  : point_floats(in_, out_) + threads_ * block_floats();
   return static_cast<std::size_t>(floats) * sizeof(float);
 }
 
@@ -99,7 +111,8 @@ void WinogradConvolution<kLanes>::forward(const Tensor& x, const float* weight, 
                                           const Tensor& y, void* scratch, const RowsDone& done) {
   const std::int64_t in = geometry_.in_channels;
   const KernelSource kernels{weight, in, 9, geometry_.out_channels, 9 * in, false};
-  convolve(x, geometry_.padding_h, geometry_.padding_w, kernels, bias, y,
+  convolve(x, geometry_.padding_h / geometry_.dilation_h,
+           geometry_.padding_w / geometry_.dilation_w, kernels, bias, y,
            static_cast<float*>(scratch), done);
 }
 
@@ -110,7 +123,8 @@ void WinogradConvolution<kLanes>::backward_data(const Tensor& grad_y, const floa
   // that makes the output of this as large as the input of the forward pass.
   const std::int64_t in = geometry_.in_channels;
   const KernelSource kernels{weight, geometry_.out_channels, 9 * in, in, 9, true};
-  convolve(grad_y, 2 - geometry_.padding_h, 2 - geometry_.padding_w, kernels, nullptr, grad_x,
+  convolve(grad_y, 2 - geometry_.padding_h / geometry_.dilation_h,
+           2 - geometry_.padding_w / geometry_.dilation_w, kernels, nullptr, grad_x,
            static_cast<float*>(scratch), nullptr);
 }
 
@@ -122,7 +136,8 @@ void WinogradConvolution<kLanes>::convolve(const Tensor& x, std::int64_t padding
   const std::int64_t depth = padded(kernels.depth);
   const std::int64_t lanes = padded(kernels.lanes);
   const PointKernels u{scratch, point_stride(depth, lanes), depth, lanes, Products::kPanel};
-  const Task task{x, padding_h, padding_w, bias, y, done, TileGrid(y.shape), u};
+  const Task task{x, padding_h, padding_w, bias, y, done, TileGrid(y.shape, dilation_of(geometry_)),
+                  u};
   float* blocks = scratch + kPoints * u.stride;
   // Neighbouring blocks go to one thread, which prefetches; a few turns per thread even out its
   // delays.
@@ -145,8 +160,10 @@ template <std::int64_t kLanes>
 void WinogradConvolution<kLanes>::convolve_block(const Task& task, std::int64_t first,
                                                  float* block) const {
   const PointKernels& u = task.kernels;
-  const PointTiles v{block, point_stride(block_, u.depth), u.depth};
-  const PointTiles m{block + kPoints * v.stride, point_stride(block_, u.lanes), u.lanes};
+  const std::int64_t from_stride = apart(u.depth), to_stride = apart(u.lanes);
+  const PointTiles v{block, point_stride(block_, from_stride), u.depth, from_stride};
+  const PointTiles m{block + kPoints * v.stride, point_stride(block_, to_stride), u.lanes,
+                     to_stride};
   const TileRange range = task.grid.range(first, block_);
   const TileRange next = task.grid.range(first + block_, block_);
   TileTransforms::input(task.x, task.padding_h, task.padding_w, task.grid, range, v);
@@ -155,8 +172,9 @@ void WinogradConvolution<kLanes>::convolve_block(const Task& task, std::int64_t 
   const std::int64_t rows = (range.count + Products::kRows - 1) / Products::kRows * Products::kRows;
   for (std::int64_t p = 0; p < kPoints; ++p) {
     float* a = v.data + p * v.stride;
-    std::fill(a + range.count * u.depth, a + rows * u.depth, 0.0F);
-    Products::multiply(a, u.data + p * u.stride, m.data + p * m.stride, rows, u.depth, u.lanes);
+    std::fill(a + range.count * from_stride, a + rows * from_stride, 0.0F);
+    Products::multiply({a, from_stride}, u.data + p * u.stride, {m.data + p * m.stride, to_stride},
+                       {rows, u.depth, u.lanes});
     if (p < kPrefetchShares) {
       prefetch_pixels(task.x, 2 - task.padding_h, task.grid, next, p);
       prefetch_pixels(task.y, 0, task.grid, range, p);
@@ -166,102 +184,73 @@ void WinogradConvolution<kLanes>::convolve_block(const Task& task, std::int64_t 
   if (task.done) for_each_output_run(task.y.shape, task.grid, range, task.done);
 }
 
-// For a slice of the output's channels: sums of a wave of images on all threads, then each output
-// channel's gradients of these images, one after another into the tree.
 template <std::int64_t kLanes>
 void WinogradConvolution<kLanes>::backward_weights(const Tensor& x, const Tensor& grad_y,
                                                    float* grad_weight, void* scratch) {
-  const std::int64_t images = x.shape.batch();
-  if (images == 0) return;
-  const std::int64_t wave = plan_.wave(images);
-  const std::int64_t row = row_floats();
-  const std::int64_t node = plan_.out.size() * row;
-  auto* sums = static_cast<float*>(scratch);
-  float* tree = sums + wave * plan_.sums() * plan_.sum_floats;
-  float* rows = tree + image_tree_nodes(images) * node;
-  float* blocks = rows + threads_ * row;
-#pragma omp parallel num_threads(threads_) if (threads_ > 1)
-  for (std::int64_t slice = 0; slice < plan_.out.count(); ++slice) {
-    const Slice out = plan_.out[slice];
-    for (std::int64_t first = 0; first < images; first += wave) {
-      const std::int64_t count = std::min(wave, images - first);
-#pragma omp for schedule(dynamic)
-      for (std::int64_t index = 0; index < count * plan_.sums(); ++index) {
-        const std::int64_t image = first + index / plan_.sums();
-        const std::int64_t sum = index % plan_.sums();
-        const SumTask task{x, grad_y, plan_.in[sum / plan_.parts], out,
-                           plan_.part(image, sum % plan_.parts)};
-        sum_tiles(task, sums + index * plan_.sum_floats,
-                  blocks + omp_get_thread_num() * block_floats());
-      }
-#pragma omp for schedule(static)
-      for (std::int64_t channel = 0; channel < out.count; ++channel) {
-        float* gradient = rows + omp_get_thread_num() * row;
-        float* nodes = tree + channel * row;
-        for (std::int64_t i = 0; i < count; ++i) {
-          finish_image(out, channel, sums + i * plan_.sums() * plan_.sum_floats, gradient);
-          add_image(first + i, gradient, row, nodes, node);
-        }
-        if (first + count < images) continue;
-        const float* total = finish_image_tree(images, row, nodes, node);
-        float* result = grad_weight + (out.begin + channel) * row;
-        for (std::int64_t i = 0; i < row; ++i) result[i] += total[i];
-      }
-    }
+  if (x.shape.batch() == 0) return;
+  gradient_.add(x.shape.batch(), Sum{*this, x, grad_y}, sum_floats(), grad_weight,
+                static_cast<float*>(scratch));
+}
+
+template <std::int64_t kLanes>
+void WinogradConvolution<kLanes>::Sum::operator()(const SumTask& task, bool add, float* to,
+                                                  float* memory) const {
+  const auto& [image, part, out, in] = task;
+  const std::int64_t tiles = convolution.image_tiles_, parts = convolution.gradient_.parts();
+  const std::int64_t begin = tiles * part / parts, end = tiles * (part + 1) / parts;
+  float* block = memory + point_floats(out.padded, in.padded);
+  convolution.sum_tiles(x.channel_range(in.begin, in.count),
+                        grad_y.channel_range(out.begin, out.count),
+                        {image * tiles + begin, end - begin}, memory, block);
+  for (std::int64_t o = 0; o < out.count; ++o) {
+    kernel_gradients(memory + o * in.padded, point_stride(out.padded, in.padded), in.padded, add,
+                     to + o * 9 * in.padded);
   }
 }
 
 template <std::int64_t kLanes>
-void WinogradConvolution<kLanes>::sum_tiles(const SumTask& task, float* sum, float* block) const {
-  const auto& [x, grad_y, in, out, tiles] = task;
-  const Tensor x_slice = x.channel_range(in.begin, in.count);
-  const Tensor grad_slice = grad_y.channel_range(out.begin, out.count);
-  const TileGrid grid(grad_y.shape);
-  const PointTiles v{block, point_stride(plan_.block, in.padded), in.padded};
-  const PointTiles z{block + kPoints * v.stride, point_stride(plan_.block, out.padded), out.padded};
+void WinogradConvolution<kLanes>::sum_tiles(const Tensor& x, const Tensor& grad_y, TileRange tiles,
+                                            float* sum, float* block) const {
+  const std::int64_t in = padded(x.shape.channels()), out = padded(grad_y.shape.channels());
+  const std::int64_t padding_h = geometry_.padding_h / geometry_.dilation_h;
+  const std::int64_t padding_w = geometry_.padding_w / geometry_.dilation_w;
+  const TileGrid grid(grad_y.shape, dilation_of(geometry_));
+  const PointTiles v{block, point_stride(sum_block_, in), in};
+  const PointTiles z{block + kPoints * v.stride, point_stride(sum_block_, out), out};
 
   const std::int64_t end = tiles.first + tiles.count;
-  for (std::int64_t first = tiles.first; first < end; first += plan_.block) {
-    const TileRange range{first, std::min(plan_.block, end - first)};
-    const TileRange next = grid.range(first + plan_.block, plan_.block);
-    TileTransforms::input(x_slice, geometry_.padding_h, geometry_.padding_w, grid, range, v);
-    TileTransforms::grad_output(grad_slice, grid, range, z);
+  for (std::int64_t first = tiles.first; first < end; first += sum_block_) {
+    const TileRange range{first, std::min(sum_block_, end - first)};
+    const TileRange next = grid.range(first + sum_block_, sum_block_);
+    TileTransforms::input(x, padding_h, padding_w, grid, range, v);
+    TileTransforms::grad_output(grad_y, grid, range, z);
     for (std::int64_t p = 0; p < kPoints; ++p) {
-      Products::multiply_transposed(z.data + p * z.stride, v.data + p * v.stride,
-                                    sum + p * point_stride(out.padded, in.padded), out.padded,
-                                    range.count, in.padded, first > tiles.first);
+      Products::multiply_transposed({z.data + p * z.stride, out}, {v.data + p * v.stride, in},
+                                    {sum + p * point_stride(out, in), in}, {out, range.count, in},
+                                    first > tiles.first);
       if (p < kPrefetchShares) {
-        prefetch_pixels(x_slice, 2 - geometry_.padding_h, grid, next, p);
-        prefetch_pixels(grad_slice, 0, grid, next, p);
+        prefetch_pixels(x, 2 - padding_h, grid, next, p);
+        prefetch_pixels(grad_y, 0, grid, next, p);
       }
     }
-  }
-}
-
-/// gradient [in, 3, 3] = that of one image for one output channel of the slice, from the image's
-/// sums.
-template <std::int64_t kLanes>
-void WinogradConvolution<kLanes>::finish_image(const Slice& out, std::int64_t channel,
-                                               const float* sums, float* gradient) const {
-  std::fill_n(gradient, row_floats(), 0.0F);
-  for (std::int64_t i = 0; i < plan_.in.count(); ++i) {
-    const Slice in = plan_.in[i];
-    const float* first = sums + i * plan_.parts * plan_.sum_floats;
-    add_weight_gradient(first + channel * in.padded, plan_.parts, plan_.sum_floats,
-                        point_stride(out.padded, in.padded), in.count, gradient + in.begin * 9);
   }
 }
 
 }  // namespace
+
+// Whether the pixels of an output's sub-grid read one sub-grid of the input.
+static bool sub_grids_keep(std::int64_t padding, std::int64_t dilation) {
+  return padding % dilation == 0 && padding / dilation <= 2;
+}
 
 bool winograd_supports(const ConvGeometry& geometry) {
   const auto is = [](std::int64_t h, std::int64_t w, std::int64_t value) {
     return h == value && w == value;
   };
   return is(geometry.kernel_h, geometry.kernel_w, 3) &&
-         is(geometry.stride_h, geometry.stride_w, 1) &&
-         is(geometry.dilation_h, geometry.dilation_w, 1) && geometry.groups == 1 &&
-         geometry.padding_h <= 2 && geometry.padding_w <= 2;
+         is(geometry.stride_h, geometry.stride_w, 1) && geometry.groups == 1 &&
+         sub_grids_keep(geometry.padding_h, geometry.dilation_h) &&
+         sub_grids_keep(geometry.padding_w, geometry.dilation_w);
 }
 
 bool winograd_pays(const ConvGeometry& geometry) {
@@ -272,12 +261,9 @@ bool winograd_pays(const ConvGeometry& geometry) {
          4 * padded(in) * padded(out) <= 5 * in * out;
 }
 
-int winograd_native_lanes() {
-#ifdef __AVX512F__
-  return 16;
-#else
-  return 8;
-#endif
+bool winograd_fits(const ConvGeometry& geometry, const Shape& input) {
+  const Shape output = geometry.output_shape(input);
+  return 4 * TileGrid(output, dilation_of(geometry)).count <= 2 * output.rows();
 }
 
 std::unique_ptr<Convolution> make_winograd_convolution(const ConvGeometry& geometry,

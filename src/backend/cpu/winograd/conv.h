@@ -8,20 +8,21 @@
 
 namespace lockstep {
 
-/// Whether the geometry can be computed at all: 3x3, stride 1, dilation 1, one group, padding up
-/// to 2.
+/// Whether the geometry can be computed at all: 3x3, stride 1, one group, padding of none, one or
+/// two times the dilation.
 bool winograd_supports(const ConvGeometry& geometry);
 
 /// Whether it is worth it: supported, and at least 16 channels on both sides, nearly multiples of
 /// 16 (the rest of a group of 16 costs as much as if it were there).
 bool winograd_pays(const ConvGeometry& geometry);
 
-/// Floats in the widest vector that is one register in this build: 16 with AVX-512, else 8.
-int winograd_native_lanes();
+/// Whether at least half of the pixels of the tiles over an output lie inside it. With a dilation
+/// that is near the image's extent the sub-grids have few pixels. REQUIRES: supported.
+bool winograd_fits(const ConvGeometry& geometry, const Shape& input);
 
 /// `input` is the largest input: smaller batches may be passed to the same object. `lanes`: floats
 /// per vector of the computation, 8 or 16. Either works on any processor and gives the same bits,
-/// but one above winograd_native_lanes() is slow.
+/// but one above matmul::native_lanes() is slow.
 /// REQUIRES: winograd_supports(geometry).
 std::unique_ptr<Convolution> make_winograd_convolution(const ConvGeometry& geometry,
                                                        const Shape& input, int threads,

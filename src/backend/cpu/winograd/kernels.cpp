@@ -2,19 +2,21 @@
 
 #include <algorithm>
 
-#include "backend/cpu/winograd/gemm.h"
+#include "backend/cpu/matmul/products.h"
+#include "backend/cpu/matmul/vec.h"
 #include "backend/cpu/winograd/transforms.h"
-#include "backend/cpu/winograd/vec.h"
 
 namespace lockstep::winograd {
+
+using namespace matmul;
 
 namespace {
 
 // Eight lanes whatever the width of the products: the nine values of a kernel fill one vector of
 // eight and leave one over, and the transforms of kernels are a small part of a convolution.
 constexpr std::int64_t kLanes = kKernelLanes;
-Vec8 load(const float* from) { return winograd::load<kLanes>(from); }
-void store(float* to, Vec8 v) { winograd::store<kLanes>(to, v); }
+Vec8 load(const float* from) { return matmul::load<kLanes>(from); }
+void store(float* to, Vec8 v) { matmul::store<kLanes>(to, v); }
 
 /// Four values down a column of transformed points.
 struct Column {
@@ -82,17 +84,6 @@ void store_kernel_points(const Kernels& k, float* to, std::int64_t stride) {
   store_points(to + 12 * stride, c0.v3, c1.v3, c2.v3);
 }
 
-/// Adds the values of `count` kernels, one kernel per lane: the first eight positions and the
-/// ninth.
-void add_kernels(Vec8 (&first)[kLanes], Vec8 ninth, std::int64_t count, float* to) {
-  transpose(first);
-  for_each_lane(
-      count, [&](std::int64_t lane) __attribute__((always_inline)) {
-        store(to + 9 * lane, load(to + 9 * lane) + first[lane]);
-        to[9 * lane + 8] += ninth[lane];
-      });
-}
-
 }  // namespace
 
 void transform_kernels(const KernelSource& source, std::int64_t first_lane, const PointKernels& u) {
@@ -109,27 +100,22 @@ void transform_kernels(const KernelSource& source, std::int64_t first_lane, cons
   }
 }
 
-void add_weight_gradient(const float* q, std::int64_t sums, std::int64_t sum_stride,
-                         std::int64_t point_stride, std::int64_t in_channels, float* grad_weight) {
-  for (std::int64_t c = 0; c < in_channels; c += kLanes, q += kLanes, grad_weight += 9 * kLanes) {
+void kernel_gradients(const float* q, std::int64_t stride, std::int64_t channels, bool add,
+                      float* values) {
+  for (std::int64_t c = 0; c < channels; c += kLanes) {
     Triple column[4];
     for (int j = 0; j < 4; ++j) {
-      Vec8 point[4];
-      for (int i = 0; i < 4; ++i) {
-        const float* from = q + (4 * i + j) * point_stride;
-        point[i] = load(from);
-        for (std::int64_t s = 1; s < sums; ++s) point[i] += load(from + s * sum_stride);
-      }
-      column[j] = kernel_triple(point[0], point[1], point[2], point[3]);
+      const auto point = [&](int i) { return load(q + (4 * i + j) * stride + c); };
+      column[j] = kernel_triple(point(0), point(1), point(2), point(3));
     }
-    const auto row = [&](Vec8 Triple::*v) {
-      return kernel_triple(column[0].*v, column[1].*v, column[2].*v, column[3].*v);
+    const auto put = [&](Vec8 Triple::*v, float* to) {
+      const Triple row = kernel_triple(column[0].*v, column[1].*v, column[2].*v, column[3].*v);
+      const Vec8 triple[3] = {row.v0, row.v1, row.v2};
+      for (int k = 0; k < 3; ++k, to += channels) store(to, add ? load(to) + triple[k] : triple[k]);
     };
-    const Triple r0 = row(&Triple::v0);
-    const Triple r1 = row(&Triple::v1);
-    const Triple r2 = row(&Triple::v2);
-    Vec8 first[kLanes] = {r0.v0, r0.v1, r0.v2, r1.v0, r1.v1, r1.v2, r2.v0, r2.v1};
-    add_kernels(first, r2.v2, std::min(kLanes, in_channels - c), grad_weight);
+    put(&Triple::v0, values + c);
+    put(&Triple::v1, values + 3 * channels + c);
+    put(&Triple::v2, values + 6 * channels + c);
   }
 }
 

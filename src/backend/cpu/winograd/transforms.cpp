@@ -4,10 +4,12 @@
 
 #include <algorithm>
 
-#include "backend/cpu/winograd/gemm.h"
-#include "backend/cpu/winograd/vec.h"
+#include "backend/cpu/matmul/products.h"
+#include "backend/cpu/matmul/vec.h"
 
 namespace lockstep::winograd {
+
+using namespace matmul;
 
 namespace {
 
@@ -58,7 +60,7 @@ void for_each_vec(std::int64_t channels, std::int64_t padded, Body&& body) {
 
 /// Consecutive tiles of one row of tiles.
 struct Run {
-  std::int64_t sample, row, column;
+  std::int64_t sample, sub_grid, row, column;
   std::int64_t count;
   std::int64_t offset;  // of the first one within the range
 };
@@ -70,7 +72,9 @@ void for_each_run(const TileGrid& grid, TileRange range, Body&& body) {
     const std::int64_t row = tile / grid.columns;
     const std::int64_t column = tile % grid.columns;
     const std::int64_t count = std::min(grid.columns - column, range.count - done);
-    body(Run{row / grid.rows, row % grid.rows, column, count, done});
+    const std::int64_t sub_grid = row / grid.rows;
+    body(Run{sub_grid / grid.dilation.sub_grids(), sub_grid % grid.dilation.sub_grids(),
+             row % grid.rows, column, count, done});
     done += count;
   }
 }
@@ -95,23 +99,41 @@ void store_input_points(Value&& value, float* to, std::int64_t stride) {
   });
 }
 
-/// An image of one sample.
-struct Image {
-  float* data;
-  std::int64_t height, width, channels;
-  std::int64_t pixel_stride, row_stride;  // elements
+/// The sub-grid of one sample that a run of tiles lies in; strides and offset in elements.
+struct SubGrid {
+  std::int64_t top, left;  // its first pixel
+  std::int64_t height, width;
+  std::int64_t pixel_stride, row_stride, offset;
 
-  Image(const Tensor& tensor, std::int64_t sample)
-      : data(tensor.floats() + sample * tensor.shape.rows_per_sample() * tensor.row_stride),
-        height(tensor.shape.height()),
-        width(tensor.shape.width()),
-        channels(tensor.shape.channels()),
-        pixel_stride(tensor.row_stride),
-        row_stride(width * pixel_stride) {}
+  SubGrid(const Shape& shape, std::int64_t stride, const Dilation& dilation, const Run& run)
+      : top(run.sub_grid / dilation.columns),
+        left(run.sub_grid % dilation.columns),
+        height(pixels(shape.height() - top, dilation.rows)),
+        width(pixels(shape.width() - left, dilation.columns)),
+        pixel_stride(dilation.columns * stride),
+        row_stride(dilation.rows * shape.width() * stride),
+        offset((run.sample * shape.rows_per_sample() + top * shape.width() + left) * stride) {}
 
   bool contains(std::int64_t y, std::int64_t x) const {
     return y >= 0 && y < height && x >= 0 && x < width;
   }
+
+ private:
+  static std::int64_t pixels(std::int64_t extent, std::int64_t dilation) {
+    return std::max<std::int64_t>((extent + dilation - 1) / dilation, 0);
+  }
+};
+
+/// And its values.
+struct Image : SubGrid {
+  std::int64_t channels;
+  float* data;
+
+  Image(const Tensor& tensor, const Dilation& dilation, const Run& run)
+      : SubGrid(tensor.shape, tensor.row_stride, dilation, run),
+        channels(tensor.shape.channels()),
+        data(tensor.floats() + offset) {}
+
   float* pixel(std::int64_t y, std::int64_t x) const {
     return data + y * row_stride + x * pixel_stride;
   }
@@ -206,17 +228,27 @@ void transform_output_tile(const float* from, const PointTiles& m, const float* 
   });
 }
 
+/// Which pixels of a tile of 2x2 lie inside an image. The first one does where any does.
+struct Inside {
+  bool any, two_rows, two_columns;
+
+  Inside(const Image& image, std::int64_t y, std::int64_t x)
+      : any(image.contains(y, x)),
+        two_rows(y + 1 < image.height),
+        two_columns(x + 1 < image.width) {}
+};
+
 }  // namespace
 
 template <std::int64_t kLanes>
 void TileTransforms<kLanes>::input(const Tensor& x, std::int64_t padding_h, std::int64_t padding_w,
                                    const TileGrid& grid, TileRange range, const PointTiles& v) {
   for_each_run(grid, range, [&](const Run& run) {
-    const Image image(x, run.sample);
+    const Image image(x, grid.dilation, run);
     const std::int64_t y = 2 * run.row - padding_h;
     const bool inner_row = y >= 0 && y + 4 <= image.height;
-    float* to = v.data + run.offset * v.channels;
-    for (std::int64_t t = 0; t < run.count; ++t, to += v.channels) {
+    float* to = v.data + run.offset * v.tile_stride;
+    for (std::int64_t t = 0; t < run.count; ++t, to += v.tile_stride) {
       const std::int64_t left = 2 * (run.column + t) - padding_w;
       if (inner_row && left >= 0 && left + 4 <= image.width) {
         transform_inner_tile<kLanes>(image, image.pixel(y, left), to, v);
@@ -229,13 +261,20 @@ void TileTransforms<kLanes>::input(const Tensor& x, std::int64_t padding_h, std:
 
 void for_each_output_run(const Shape& output, const TileGrid& grid, TileRange range,
                          const std::function<void(std::int64_t begin, std::int64_t end)>& body) {
-  const std::int64_t height = output.height(), width = output.width();
   for_each_run(grid, range, [&](const Run& run) {
+    const SubGrid pixels(output, 1, grid.dilation, run);
     const std::int64_t begin = 2 * run.column;
-    const std::int64_t end = std::min(2 * (run.column + run.count), width);
-    for (std::int64_t y = 2 * run.row; y < std::min(2 * run.row + 2, height); ++y) {
-      const std::int64_t row = (run.sample * height + y) * width;
-      body(row + begin, row + end);
+    const std::int64_t end = std::min(begin + 2 * run.count, pixels.width);
+    for (std::int64_t y = 2 * run.row; y < std::min(2 * run.row + 2, pixels.height); ++y) {
+      const std::int64_t row = pixels.offset + y * pixels.row_stride;
+      if (pixels.pixel_stride == 1) {
+        if (begin < end) body(row + begin, row + end);
+        continue;
+      }
+      for (std::int64_t x = begin; x < end; ++x) {
+        const std::int64_t pixel = row + x * pixels.pixel_stride;
+        body(pixel, pixel + 1);
+      }
     }
   });
 }
@@ -243,7 +282,7 @@ void for_each_output_run(const Shape& output, const TileGrid& grid, TileRange ra
 void prefetch_pixels(const Tensor& tensor, std::int64_t row_offset, const TileGrid& grid,
                      TileRange range, std::int64_t share) {
   for_each_run(grid, range, [&](const Run& run) {
-    const Image image(tensor, run.sample);
+    const Image image(tensor, grid.dilation, run);
     const std::int64_t end = std::min(2 * (run.column + run.count), image.width);
     for (std::int64_t y = 2 * run.row + row_offset; y < 2 * run.row + row_offset + 2; ++y) {
       if (y < 0 || y >= image.height) continue;
@@ -261,13 +300,17 @@ template <std::int64_t kLanes>
 void TileTransforms<kLanes>::grad_output(const Tensor& grad_y, const TileGrid& grid,
                                          TileRange range, const PointTiles& z) {
   for_each_run(grid, range, [&](const Run& run) {
-    const Image image(grad_y, run.sample);
-    const bool two_rows = 2 * run.row + 1 < image.height;
+    const Image image(grad_y, grid.dilation, run);
     for (std::int64_t t = 0; t < run.count; ++t) {
-      const std::int64_t x = 2 * (run.column + t);
-      transform_gradient_tile<kLanes>(image, image.pixel(2 * run.row, x), two_rows,
-                                      x + 1 < image.width, z.data + (run.offset + t) * z.channels,
-                                      z);
+      const std::int64_t y = 2 * run.row, x = 2 * (run.column + t);
+      float* to = z.data + (run.offset + t) * z.tile_stride;
+      const Inside inside(image, y, x);
+      if (inside.any) {
+        transform_gradient_tile<kLanes>(image, image.pixel(y, x), inside.two_rows,
+                                        inside.two_columns, to, z);
+        continue;
+      }
+      for (std::int64_t p = 0; p < kPoints; ++p) std::fill_n(to + p * z.stride, z.channels, 0.0F);
     }
   });
 }
@@ -276,12 +319,13 @@ template <std::int64_t kLanes>
 void TileTransforms<kLanes>::output(const PointTiles& m, const TileGrid& grid, TileRange range,
                                     const float* bias, const Tensor& y) {
   for_each_run(grid, range, [&](const Run& run) {
-    const Image image(y, run.sample);
-    const bool two_rows = 2 * run.row + 1 < image.height;
+    const Image image(y, grid.dilation, run);
     for (std::int64_t t = 0; t < run.count; ++t) {
-      const std::int64_t x = 2 * (run.column + t);
-      transform_output_tile<kLanes>(m.data + (run.offset + t) * m.channels, m, bias, image,
-                                    image.pixel(2 * run.row, x), two_rows, x + 1 < image.width);
+      const std::int64_t row = 2 * run.row, column = 2 * (run.column + t);
+      const Inside inside(image, row, column);
+      if (!inside.any) continue;
+      transform_output_tile<kLanes>(m.data + (run.offset + t) * m.tile_stride, m, bias, image,
+                                    image.pixel(row, column), inside.two_rows, inside.two_columns);
     }
   });
 }

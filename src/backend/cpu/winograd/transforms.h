@@ -16,16 +16,20 @@
 // convolution; larger tiles (F(4x4, 3x3)) are faster, but several times less accurate.
 //
 // The 16 values of a transformed tile are its points; the products of one point over all tiles and
-// channels are a matrix product (gemm.h). Channels of transformed data are padded with
+// channels are a matrix product (matmul/products.h). Channels of transformed data are padded with
 // zeros to multiples of kChannelUnit.
 
 #include <algorithm>
 #include <cstdint>
 #include <functional>
 
+#include "backend/cpu/matmul/products.h"
 #include "lockstep/core/tensor.h"
 
 namespace lockstep::winograd {
+
+using matmul::kChannelUnit;
+using matmul::padded;
 
 inline constexpr std::int64_t kPoints = 16;
 
@@ -34,29 +38,48 @@ struct TileRange {
   std::int64_t first = 0, count = 0;
 };
 
-/// Tiles of 2x2 over an output [batch, height, width, channels]; the last row and column may stick
-/// out. Tiles are counted along rows, then columns of tiles, then samples.
+/// Which pixels of an image are neighbours to a convolution: every `rows`-th and `columns`-th. An
+/// image is rows * columns sub-grids of such neighbours, and a dilated convolution is an undilated
+/// one of each.
+struct Dilation {
+  std::int64_t rows = 1, columns = 1;
+  std::int64_t sub_grids() const { return rows * columns; }
+};
+
+/// Tiles of 2x2 over the sub-grids of an output [batch, height, width, channels]; the last row and
+/// column of a sub-grid may stick out, and where the dilation does not divide the extents, those of
+/// some sub-grids lie outside. Tiles are counted along rows, then columns of tiles, then sub-grids,
+/// then samples.
 struct TileGrid {
-  std::int64_t rows = 0, columns = 0;  // of tiles, per sample
+  Dilation dilation;
+  std::int64_t rows = 0, columns = 0;  // of tiles, per sub-grid
   std::int64_t count = 0;              // over all samples
 
-  explicit TileGrid(const Shape& output)
-      : rows((output.height() + 1) / 2),
-        columns((output.width() + 1) / 2),
-        count(output.batch() * rows * columns) {}
+  explicit TileGrid(const Shape& output, Dilation each = {})
+      : dilation(each),
+        rows(tiles(output.height(), each.rows)),
+        columns(tiles(output.width(), each.columns)),
+        count(output.batch() * each.sub_grids() * rows * columns) {}
 
   /// [first, first + tiles), as far as the grid goes.
   TileRange range(std::int64_t first, std::int64_t tiles) const {
     return {first, std::clamp<std::int64_t>(count - first, 0, tiles)};
   }
+
+ private:
+  static std::int64_t tiles(std::int64_t extent, std::int64_t dilation) {
+    const std::int64_t pixels = (extent + dilation - 1) / dilation;  // of the largest sub-grid
+    return (pixels + 1) / 2;
+  }
 };
 
-/// Transformed tiles: point p, tile t (within a range), channel c at data[p * stride + t * channels
-/// + c].
+/// Transformed tiles: point p, tile t (within a range), channel c at data[p * stride + t *
+/// tile_stride + c].
 struct PointTiles {
   float* data = nullptr;
   std::int64_t stride = 0;
   std::int64_t channels = 0;  // padded
+  std::int64_t tile_stride = channels;
 };
 
 /// The layout of transformed kernels: point p at data[p * stride], each as `Products::multiply`
@@ -82,8 +105,8 @@ struct KernelSource {
 /// The transforms of tiles with vectors of 8 or 16 floats. Both widths give the same bits.
 template <std::int64_t kLanes>
 struct TileTransforms {
-  /// v = B^T d B of the range's input tiles; tile (r, c) starts at pixel (2r - padding_h, 2c -
-  /// padding_w), and pixels outside x are zero.
+  /// v = B^T d B of the range's input tiles; tile (r, c) of a sub-grid starts at its pixel (2r -
+  /// padding_h, 2c - padding_w), and pixels outside x are zero.
   static void input(const Tensor& x, std::int64_t padding_h, std::int64_t padding_w,
                     const TileGrid& grid, TileRange range, const PointTiles& v);
 
@@ -114,10 +137,9 @@ inline constexpr std::int64_t kKernelLanes = 8;
 /// of kKernelLanes.
 void transform_kernels(const KernelSource& source, std::int64_t first_lane, const PointKernels& u);
 
-/// grad_weight += G^T q G for one output channel; `grad_weight` points to its [in, 3, 3], and point
-/// p of input channel c is the sum over s < sums of q[s * sum_stride + p * point_stride + c], in
-/// this order. q holds a multiple of kChannelUnit input channels.
-void add_weight_gradient(const float* q, std::int64_t sums, std::int64_t sum_stride,
-                         std::int64_t point_stride, std::int64_t in_channels, float* grad_weight);
+/// G^T q G of `channels` (a multiple of kKernelLanes) kernels, written or added: point p of kernel
+/// c at q[p * stride + c], position k of its nine at values[k * channels + c].
+void kernel_gradients(const float* q, std::int64_t stride, std::int64_t channels, bool add,
+                      float* values);
 
 }  // namespace lockstep::winograd

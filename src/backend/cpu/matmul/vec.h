@@ -9,9 +9,18 @@
 #include <cstring>
 #include <utility>
 
-namespace lockstep::winograd {
+namespace lockstep::matmul {
 
 inline constexpr std::int64_t kLine = 16;  // floats of a cache line
+
+/// Floats in the widest vector that is one register in this build: 16 with AVX-512, else 8.
+inline int native_lanes() {
+#ifdef __AVX512F__
+  return 16;
+#else
+  return 8;
+#endif
+}
 
 template <std::int64_t kLanes>
 struct VecType {
@@ -79,4 +88,4 @@ template <int kCount, class Body>
   (std::make_integer_sequence<int, kCount>());
 }
 
-}  // namespace lockstep::winograd
+}  // namespace lockstep::matmul

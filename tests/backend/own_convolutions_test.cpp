@@ -1,13 +1,15 @@
-// Winograd's convolution by itself (the backend chooses it by the processor): against loops in
-// double, its accuracy against a direct convolution in fp32, and bits that depend neither
-// on threads nor on the width of vectors.
+// Our convolutions by themselves (the backend chooses by the clock): against loops in double, their
+// accuracy against a direct convolution in fp32, and bits that depend neither on threads nor on the
+// width of vectors.
 
 #include <doctest/doctest.h>
 
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <string>
 
+#include "backend/cpu/matmul/conv.h"
 #include "backend/cpu/winograd/conv.h"
 #include "backend/operand.h"
 
@@ -25,21 +27,42 @@ ConvGeometry conv_3x3(std::int64_t in, std::int64_t out, std::int64_t padding_h,
   return g;
 }
 
-/// Calls visit(x index, weight index, y index) for every product of a 3x3 convolution.
+ConvGeometry dilated_3x3(std::int64_t in, std::int64_t out, std::int64_t dilation_h,
+                         std::int64_t dilation_w, std::int64_t paddings = 1) {
+  ConvGeometry g = conv_3x3(in, out, paddings * dilation_h, paddings * dilation_w);
+  g.dilation_h = dilation_h;
+  g.dilation_w = dilation_w;
+  return g;
+}
+
+ConvGeometry conv_1x1(std::int64_t in, std::int64_t out, std::int64_t stride_h = 1,
+                      std::int64_t stride_w = 1) {
+  ConvGeometry g;
+  g.in_channels = in;
+  g.out_channels = out;
+  g.stride_h = stride_h;
+  g.stride_w = stride_w;
+  return g;
+}
+
+/// Calls visit(x index, weight index, y index) for every product of a convolution of one group.
 template <typename Visit>
-void for_each_3x3_product(const ConvGeometry& g, const Shape& in, const Visit& visit) {
+void for_each_product(const ConvGeometry& g, const Shape& in, const Visit& visit) {
   const Shape out = g.output_shape(in);
+  const std::int64_t taps = g.kernel_h * g.kernel_w;
   for (std::int64_t pixel = 0; pixel < out.rows(); ++pixel) {
     const std::int64_t n = pixel / (out.height() * out.width());
-    for (std::int64_t tap = 0; tap < 9; ++tap) {
-      const std::int64_t y = pixel / out.width() % out.height() + tap / 3 - g.padding_h;
-      const std::int64_t x = pixel % out.width() + tap % 3 - g.padding_w;
+    for (std::int64_t tap = 0; tap < taps; ++tap) {
+      const std::int64_t y = pixel / out.width() % out.height() * g.stride_h +
+                             tap / g.kernel_w * g.dilation_h - g.padding_h;
+      const std::int64_t x =
+          pixel % out.width() * g.stride_w + tap % g.kernel_w * g.dilation_w - g.padding_w;
       if (y < 0 || y >= in.height() || x < 0 || x >= in.width()) continue;
       const std::int64_t row = (n * in.height() + y) * in.width() + x;
       for (std::int64_t o = 0; o < g.out_channels; ++o) {
         for (std::int64_t i = 0; i < g.in_channels; ++i) {
           visit(static_cast<std::size_t>(row * g.in_channels + i),
-                static_cast<std::size_t>((o * g.in_channels + i) * 9 + tap),
+                static_cast<std::size_t>((o * g.in_channels + i) * taps + tap),
                 static_cast<std::size_t>(pixel * g.out_channels + o));
         }
       }
@@ -54,7 +77,7 @@ struct ConvResults {
   friend bool operator==(const ConvResults&, const ConvResults&) = default;
 };
 
-struct WinogradProblem {
+struct ConvProblem {
   ConvGeometry geometry;
   Shape in;
   Margins margins;  // of x, y and their gradients
@@ -69,13 +92,13 @@ struct WinogradProblem {
 
 /// By loops, every sum in Number.
 template <typename Number>
-ConvResults<Number> by_loops(const WinogradProblem& p) {
+ConvResults<Number> by_loops(const ConvProblem& p) {
   ConvResults<Number> results{std::vector<Number>(p.grad_y.size()), std::vector<Number>(p.x.size()),
                               std::vector<Number>(p.grad_weight.begin(), p.grad_weight.end())};
   for (std::size_t i = 0; i < p.grad_y.size() && p.with_bias; ++i) {
     results.y[i] = static_cast<Number>(p.bias[i % p.bias.size()]);
   }
-  for_each_3x3_product(p.geometry, p.in, [&](std::size_t x, std::size_t w, std::size_t y) {
+  for_each_product(p.geometry, p.in, [&](std::size_t x, std::size_t w, std::size_t y) {
     const auto vx = static_cast<Number>(p.x[x]), vw = static_cast<Number>(p.weight[w]),
                vg = static_cast<Number>(p.grad_y[y]);
     results.y[y] += vx * vw;
@@ -121,9 +144,15 @@ std::size_t scratch_bytes(const Convolution& convolution) {
   return most;
 }
 
-ConvResults<float> winograd(const WinogradProblem& p, int threads, int lanes) {
+std::unique_ptr<Convolution> make_own(const ConvGeometry& geometry, const Shape& input, int threads,
+                                      int lanes) {
+  return geometry.kernel_h == 1 ? make_matmul_convolution(geometry, input, threads, lanes)
+                                : make_winograd_convolution(geometry, input, threads, lanes);
+}
+
+ConvResults<float> computed(const ConvProblem& p, int threads, int lanes) {
   const auto backend = make_backend(Device{}, 1);
-  const auto convolution = make_winograd_convolution(p.geometry, p.in, threads, lanes);
+  const auto convolution = make_own(p.geometry, p.in, threads, lanes);
   const Scratch scratch(scratch_bytes(*convolution));
   const Operand x(*backend, p.in, p.x, p.margins), y(*backend, p.out, p.margins);
   const Operand grad_y(*backend, p.out, p.grad_y, p.margins), grad_x(*backend, p.in, p.margins);
@@ -139,13 +168,13 @@ ConvResults<float> winograd(const WinogradProblem& p, int threads, int lanes) {
 }
 
 /// The results in either width: the same bits, near those of loops in double.
-void check_against_loops(const WinogradProblem& p, int threads) {
+void check_against_loops(const ConvProblem& p, int threads) {
   const ConvResults<double> expected = by_loops<double>(p);
-  const ConvResults<float> results = winograd(p, threads, 8);
+  const ConvResults<float> results = computed(p, threads, 8);
   CHECK(relative_error(results.y, expected.y) < 2e-6);
   CHECK(relative_error(results.grad_x, expected.grad_x) < 2e-6);
   CHECK(relative_error(results.grad_weight, expected.grad_weight) < 2e-6);
-  const ConvResults<float> wide = winograd(p, threads, 16);
+  const ConvResults<float> wide = computed(p, threads, 16);
   CHECK(wide.y == results.y);
   CHECK(wide.grad_x == results.grad_x);
   CHECK(wide.grad_weight == results.grad_weight);
@@ -161,8 +190,8 @@ TEST_CASE("Winograd convolutions match loops in double at every size") {
         CAPTURE(to_string(in));
         CAPTURE(out_channels);
         CAPTURE(strided);
-        const WinogradProblem p{conv_3x3(in.channels(), out_channels, 1, 1), in,
-                                strided ? Margins{3, 2} : Margins{}, strided};
+        const ConvProblem p{conv_3x3(in.channels(), out_channels, 1, 1), in,
+                            strided ? Margins{3, 2} : Margins{}, strided};
         check_against_loops(p, 1);
       }
     }
@@ -174,30 +203,121 @@ TEST_CASE("Winograd convolutions with other paddings match loops in double") {
     for (const Shape& in : {Shape{2, 7, 6, 16}, Shape{1, 3, 8, 16}}) {
       CAPTURE(h);
       CAPTURE(w);
-      const WinogradProblem p{conv_3x3(16, 16, h, w), in, {}};
+      const ConvProblem p{conv_3x3(16, 16, h, w), in, {}};
       check_against_loops(p, 1);
     }
   }
 }
 
-TEST_CASE("Winograd's gradient of the weights is cut and merged right in every plan") {
-  // Several slices of both channels, and several partial sums of uneven parts.
+TEST_CASE("dilated Winograd convolutions match loops in double, sub-grids of any size") {
+  // Extents below, above and no multiple of the dilation; a sub-grid of one pixel and of none.
+  for (const auto& [h, w] : {std::pair{2, 2}, {4, 4}, {1, 3}, {3, 2}}) {
+    for (const Shape& in : {Shape{2, 16, 16, 16}, Shape{1, 7, 9, 20}, Shape{2, 3, 2, 16},
+                            Shape{1, 1, 5, 16}, Shape{1, 11, 6, 7}}) {
+      CAPTURE(h);
+      CAPTURE(w);
+      CAPTURE(to_string(in));
+      for (const bool strided : {false, true}) {
+        const ConvProblem p{dilated_3x3(in.channels(), 21, h, w), in,
+                            strided ? Margins{3, 2} : Margins{}, strided};
+        check_against_loops(p, 2);
+      }
+    }
+  }
+  for (const std::int64_t paddings : {0, 2}) {
+    CAPTURE(paddings);
+    check_against_loops({dilated_3x3(16, 16, 2, 3, paddings), {2, 9, 10, 16}, {}}, 2);
+  }
+}
+
+TEST_CASE("1x1 convolutions by matrix products match loops in double at every size") {
+  for (const Shape& in :
+       {Shape{2, 1, 1, 16}, Shape{3, 3, 5, 16}, Shape{2, 7, 7, 32}, Shape{1, 22, 30, 48},
+        Shape{1, 5, 4, 7}, Shape{2, 6, 9, 1}, Shape{1, 2, 3, 1040}, Shape{2, 4, 14, 16}}) {
+    for (const std::int64_t out_channels : {1, 16, 21, 48, 64}) {
+      for (const auto& [h, w] : {std::pair{1, 1}, {2, 2}, {3, 1}}) {
+        for (const bool strided : {false, true}) {
+          CAPTURE(to_string(in));
+          CAPTURE(out_channels);
+          CAPTURE(h);
+          CAPTURE(strided);
+          const ConvProblem p{conv_1x1(in.channels(), out_channels, h, w), in,
+                              strided ? Margins{3, 2} : Margins{}, strided};
+          check_against_loops(p, 1);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a 1x1 convolution's gradient of the weights is cut and merged right in every plan") {
+  // Several slices of both channels, blocks and parts of an image's pixels, and groups of images.
   const std::vector<std::pair<Shape, std::int64_t>> cases = {
-      {{1, 4, 6, 136}, 72}, {{1, 4, 4, 272}, 16}, {{2, 33, 47, 16}, 72}, {{3, 31, 41, 20}, 8}};
+      {{1, 4, 6, 272}, 144}, {{7, 2, 2, 400}, 320}, {{3, 20, 31, 16}, 20}, {{2, 66, 67, 16}, 8}};
   for (const auto& [in, out_channels] : cases) {
     CAPTURE(to_string(in));
-    const WinogradProblem p{conv_3x3(in.channels(), out_channels, 1, 1), in, {}};
+    const ConvProblem p{conv_1x1(in.channels(), out_channels), in, {}, true};
+    const ConvResults<float> expected = computed(p, 1, 8);
+    check_against_loops(p, 2);
+    for (const int threads : {2, 3, 16}) {
+      for (const int lanes : {8, 16}) CHECK(computed(p, threads, lanes) == expected);
+    }
+  }
+}
+
+TEST_CASE("matrix products give the gradient of the weights of any kernel") {
+  ConvGeometry strided = conv_3x3(20, 72, 1, 1), wide = conv_3x3(16, 33, 2, 3),
+               dilated = dilated_3x3(80, 16, 3, 2);
+  strided.stride_h = strided.stride_w = 2;
+  wide.kernel_h = 5;
+  wide.kernel_w = 7;
+  wide.stride_w = 3;
+  for (const ConvGeometry& g : {strided, wide, dilated}) {
+    for (const auto& [images, height, width] : {std::array{2, 9, 8}, {7, 5, 11}, {1, 40, 37}}) {
+      CAPTURE(to_string(g));
+      CAPTURE(height);
+      const ConvProblem p{g, Shape{images, height, width, g.in_channels}, Margins{3, 2}};
+      const auto backend = make_backend(Device{}, 1);
+      const Operand x(*backend, p.in, p.x, p.margins), grad_y(*backend, p.out, p.grad_y, p.margins);
+      const auto gradient = [&](int threads, int lanes) {
+        const auto convolution = make_matmul_convolution(g, p.in, threads, lanes);
+        const Scratch scratch(convolution->scratch_bytes(ConvPass::kBackwardWeights, true));
+        Values grad_weight = p.grad_weight;
+        convolution->backward_weights(x.tensor(), grad_y.tensor(), grad_weight.data(),
+                                      scratch.data());
+        CHECK(scratch.guard_untouched());
+        CHECK_THROWS_AS(convolution->forward(x.tensor(), p.weight.data(), nullptr, grad_y.tensor(),
+                                             scratch.data()),
+                        Error);
+        return grad_weight;
+      };
+      const Values one = gradient(1, 8);
+      CHECK(relative_error(one, by_loops<double>(p).grad_weight) < 2e-6);
+      for (const int threads : {2, 16}) CHECK(gradient(threads, 16) == one);
+    }
+  }
+}
+
+TEST_CASE("Winograd's gradient of the weights is cut and merged right in every plan") {
+  // Several slices of both channels, several blocks, several partial sums of uneven parts, and
+  // images that one task adds up.
+  const std::vector<std::pair<Shape, std::int64_t>> cases = {
+      {{1, 4, 6, 136}, 72}, {{7, 4, 4, 272}, 144}, {{2, 33, 47, 16}, 72}, {{3, 71, 61, 20}, 8}};
+  for (const auto& [in, out_channels] : cases) {
+    CAPTURE(to_string(in));
+    const ConvProblem p{conv_3x3(in.channels(), out_channels, 1, 1), in, {}};
     check_against_loops(p, 2);
   }
 }
 
 TEST_CASE("Winograd's bits depend on neither threads nor repetition") {
-  for (const Shape& in : {Shape{3, 31, 37, 32}, Shape{1, 5, 7, 80}}) {
-    const WinogradProblem p{conv_3x3(in.channels(), 72, 1, 1), in, {}, true};
-    const ConvResults<float> expected = winograd(p, 1, 8);
+  // The last one has parts of images, of which some numbers of threads take images and some parts.
+  for (const Shape& in : {Shape{3, 31, 37, 32}, Shape{1, 5, 7, 80}, Shape{9, 66, 65, 16}}) {
+    const ConvProblem p{conv_3x3(in.channels(), 72, 1, 1), in, {}, true};
+    const ConvResults<float> expected = computed(p, 1, 8);
     for (const int lanes : {8, 16}) {
       CAPTURE(lanes);
-      for (const int threads : {1, 2, 5}) CHECK(winograd(p, threads, lanes) == expected);
+      for (const int threads : {1, 2, 5}) CHECK(computed(p, threads, lanes) == expected);
     }
   }
 }
@@ -205,18 +325,18 @@ TEST_CASE("Winograd's bits depend on neither threads nor repetition") {
 TEST_CASE("a smaller batch through the same Winograd convolution is a prefix") {
   const ConvGeometry g = conv_3x3(16, 16, 1, 1);
   const Shape planned{4, 24, 40, 16}, in{1, 24, 40, 16};
-  const WinogradProblem p{g, in, {}};
+  const ConvProblem p{g, in, {}};
   for (const int lanes : {8, 16}) {
     const auto convolution = make_winograd_convolution(g, planned, 2, lanes);
     const Scratch scratch(scratch_bytes(*convolution));
     ConvResults<float> results{Values(p.grad_y.size()), Values(p.x.size()), p.grad_weight};
-    WinogradProblem copy = p;
+    ConvProblem copy = p;
     const Tensor x(copy.x.data(), in), grad_y(copy.grad_y.data(), in);
     convolution->forward(x, p.weight.data(), nullptr, Tensor(results.y.data(), in), scratch.data());
     convolution->backward_data(grad_y, p.weight.data(), Tensor(results.grad_x.data(), in),
                                scratch.data());
     convolution->backward_weights(x, grad_y, results.grad_weight.data(), scratch.data());
-    CHECK(results == winograd(p, 1, lanes));
+    CHECK(results == computed(p, 1, lanes));
     CHECK(scratch.guard_untouched());
   }
 }
@@ -249,11 +369,11 @@ double rms_error(const std::vector<Number>& values, const Doubles& reference) {
 }
 
 TEST_CASE("Winograd is about as accurate as a direct convolution in fp32") {
-  WinogradProblem p{conv_3x3(32, 32, 1, 1), {2, 44, 60, 32}, {}};
+  ConvProblem p{conv_3x3(32, 32, 1, 1), {2, 44, 60, 32}, {}};
   for (float& value : p.x) value = std::max(value, 0.0F);  // as after a ReLU: sums do not cancel
   const ConvResults<double> exact = by_loops<double>(p);
   const ConvResults<float> direct = by_loops<float>(p);
-  const ConvResults<float> results = winograd(p, 2, 8);
+  const ConvResults<float> results = computed(p, 2, 8);
   const auto check = [](const Values& values, const Values& by_loops, const Doubles& expected) {
     CAPTURE(rms_error(by_loops, expected));
     CHECK(rms_error(values, expected) < 2 * rms_error(by_loops, expected));
@@ -265,9 +385,9 @@ TEST_CASE("Winograd is about as accurate as a direct convolution in fp32") {
 
 TEST_CASE("Winograd's gradients are the adjoints of its convolution") {
   // <conv(x, w), g> = <x, conv_data(g, w)> = <w, conv_weights(x, g)>
-  WinogradProblem p{conv_3x3(48, 16, 1, 1), {2, 33, 41, 48}, {}};
+  ConvProblem p{conv_3x3(48, 16, 1, 1), {2, 33, 41, 48}, {}};
   std::fill(p.grad_weight.begin(), p.grad_weight.end(), 0.0F);
-  const ConvResults<float> results = winograd(p, 2, 8);
+  const ConvResults<float> results = computed(p, 2, 8);
   const auto dot = [](const Values& a, const Values& b) {
     double sum = 0;
     for (std::size_t i = 0; i < a.size(); ++i) {
@@ -294,7 +414,7 @@ TEST_CASE("geometries that Winograd cannot compute are refused") {
   refused([](ConvGeometry& g) { g.kernel_h = 1; });
   refused([](ConvGeometry& g) { g.kernel_w = 5; });
   refused([](ConvGeometry& g) { g.stride_w = 2; });
-  refused([](ConvGeometry& g) { g.dilation_h = 2; });
+  refused([](ConvGeometry& g) { g.dilation_h = 2; });  // of padding 1: sub-grids would mix
   refused([](ConvGeometry& g) { g.groups = 2; });
   refused([](ConvGeometry& g) { g.padding_h = 3; });
   CHECK_THROWS_AS(make_winograd_convolution(good, {1, 16, 16, 16}, 1, 4), Error);
@@ -302,6 +422,25 @@ TEST_CASE("geometries that Winograd cannot compute are refused") {
   CHECK(winograd_pays(conv_3x3(48, 16, 1, 1)));
   CHECK_FALSE(winograd_pays(conv_3x3(3, 16, 1, 1)));
   CHECK_FALSE(winograd_pays(conv_3x3(17, 32, 1, 1)));
+}
+
+TEST_CASE("passes that are no matrix product are refused") {
+  const ConvGeometry good = conv_1x1(16, 16, 2);
+  CHECK(matmul_supports(good, ConvPass::kForward));
+  const auto only_weights = [&](auto&& change) {
+    ConvGeometry g = good;
+    change(g);
+    CHECK_FALSE(matmul_supports(g, ConvPass::kForward));
+    CHECK_FALSE(matmul_supports(g, ConvPass::kBackwardData));
+    CHECK(matmul_supports(g, ConvPass::kBackwardWeights));
+  };
+  only_weights([](ConvGeometry& g) { g.kernel_h = 3; });
+  only_weights([](ConvGeometry& g) { g.padding_w = 1; });
+  ConvGeometry groups = good;
+  groups.groups = 2;
+  CHECK_FALSE(matmul_supports(groups, ConvPass::kBackwardWeights));
+  CHECK_THROWS_AS(make_matmul_convolution(groups, {1, 16, 16, 16}, 1, 8), Error);
+  CHECK_THROWS_AS(make_matmul_convolution(good, {1, 16, 16, 16}, 1, 4), Error);
 }
 
 }  // namespace
