@@ -164,6 +164,7 @@ void check_convolutions(Backend& backend, Memory& memory) {
       ConvGeometry bad = geometry;
       bad.*wrong = value;
       const auto& [in, out, of] = good;
+      CHECK_THROWS_AS(bad.weight_elements(), Error);
       CHECK_THROWS_AS(operations.conv2d_forward(bad, in, of, nullptr, out), Error);
       CHECK_THROWS_AS(operations.conv2d_backward_data(bad, out, of, in), Error);
       CHECK_THROWS_AS(operations.conv2d_backward_weights(bad, in, out, of, nullptr), Error);

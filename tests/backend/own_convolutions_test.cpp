@@ -414,6 +414,7 @@ TEST_CASE("geometries that Winograd cannot compute are refused") {
   refused([](ConvGeometry& g) { g.kernel_h = 1; });
   refused([](ConvGeometry& g) { g.kernel_w = 5; });
   refused([](ConvGeometry& g) { g.stride_w = 2; });
+  refused([](ConvGeometry& g) { g.dilation_w = 0; });
   refused([](ConvGeometry& g) { g.dilation_h = 2; });  // of padding 1: sub-grids would mix
   refused([](ConvGeometry& g) { g.groups = 2; });
   refused([](ConvGeometry& g) { g.padding_h = 3; });

@@ -785,7 +785,7 @@ FAULTS = [
     Fault("the gradient of a convolution's weights: an image of several parts is added part by part", "compute_unit",
           replaced("begins || parts_ == 1 ? node(index) : image_values", "node(index)"),
           "Winograd's bits depend on neither*", test="test_backend", source="winograd/conv.cpp"),
-    Fault("oneDNN's convolutions: those whose bits depend on threads are not found", "same_bits",
-          replaced("if (threads_ == 1 && input_.batch() == 1) return true;", "if (threads_ > 0) return true;"),
+    Fault("oneDNN's convolutions: those whose bits depend on threads are not found", "make_pass",
+          replaced("same_bits(pass, whole, by_image)", "true"),
           "no bit of a convolution depends on the number of threads", test="test_backend"),
 ]

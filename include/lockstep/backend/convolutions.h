@@ -30,10 +30,8 @@ struct ConvGeometry {
   void check() const;
   /// Shape of the weights (not channels-last: the order is PyTorch's).
   Shape weight_shape() const;
-  /// The product of its extents.
-  std::int64_t weight_elements() const {
-    return out_channels * (in_channels / groups) * kernel_h * kernel_w;
-  }
+  /// The product of its extents. Throws Error as check() does.
+  std::int64_t weight_elements() const { return weight_shape().elements(); }
   /// [N, H', W', out_channels] for an input [N, H, W, in_channels]. Throws Error when the window
   /// does not fit.
   Shape output_shape(const Shape& input) const;

@@ -14,9 +14,9 @@
 #include "backend/cpu/convolution.h"
 #include "backend/cpu/matmul/conv.h"
 #include "backend/cpu/matmul/vec.h"
+#include "backend/cpu/trial_values.h"
 #include "backend/cpu/winograd/conv.h"
 #include "backend/probe.h"
-#include "core/rng.h"
 #include "core/seconds_since.h"
 #include "lockstep/core/check.h"
 
@@ -67,68 +67,47 @@ std::optional<ConvEngine> forced_engine(const ConvGeometry& geometry, ConvPass p
   return forced;
 }
 
-/// Random numbers, aligned as a backend's memory.
-class Operand {
- public:
-  Operand(const Shape& shape, std::uint64_t index)
-      : shape_(shape),
-        values_(static_cast<std::size_t>(shape.elements()) + kAlignment / sizeof(float)) {
-    Rng rng(0, RngPurpose::kTiming, index);
-    for (float& value : values_) value = rng.uniform(-1.0F, 1.0F);
-  }
-
-  float* floats() {
-    const auto address = reinterpret_cast<std::uintptr_t>(values_.data());
-    return values_.data() + (kAlignment - address % kAlignment) % kAlignment / sizeof(float);
-  }
-  Tensor tensor() { return {floats(), shape_}; }
-
- private:
-  static constexpr std::size_t kAlignment = 256;
-  Shape shape_;
-  std::vector<float> values_;
-};
-
 /// One pass over one image on the calling thread.
 class Trial {
  public:
   Trial(const ConvGeometry& geometry, const Shape& image, ConvPass pass)
-      : geometry_(geometry),
-        pass_(pass),
-        x_(image, 0),
-        y_(geometry.output_shape(image), 1),
-        weight_(geometry.weight_shape(), 2) {}
+      : pass_(pass),
+        image_(image),
+        output_(geometry.output_shape(image)),
+        x_(image.elements()),
+        y_(output_.elements()),
+        weight_(geometry.weight_elements()) {}
 
   /// Seconds; the first run of an implementation prepares it.
   double run(Convolution& convolution) {
     convolution.prepare(pass_);
-    const auto bytes = static_cast<std::int64_t>(convolution.scratch_bytes(pass_, false));
-    const auto floats = bytes / static_cast<std::int64_t>(sizeof(float));
-    if (!scratch_ || scratch_floats_ < floats) scratch_.emplace(Shape{1, floats}, 3);
-    scratch_floats_ = std::max(scratch_floats_, floats);
+    const std::size_t bytes = convolution.scratch_bytes(pass_, false);
+    if (!scratch_ || scratch_bytes_ < bytes) {
+      scratch_.emplace(static_cast<std::int64_t>(bytes / sizeof(float)) + 1, 0);
+      scratch_bytes_ = bytes;
+    }
+    const Tensor x(x_.data(), image_), y(y_.data(), output_);
     const auto start = std::chrono::steady_clock::now();
     switch (pass_) {
       case ConvPass::kForward:
-        convolution.forward(x_.tensor(), weight_.floats(), nullptr, y_.tensor(),
-                            scratch_->floats());
+        convolution.forward(x, weight_.data(), nullptr, y, scratch_->data());
         break;
       case ConvPass::kBackwardData:
-        convolution.backward_data(y_.tensor(), weight_.floats(), x_.tensor(), scratch_->floats());
+        convolution.backward_data(y, weight_.data(), x, scratch_->data());
         break;
       case ConvPass::kBackwardWeights:
-        convolution.backward_weights(x_.tensor(), y_.tensor(), weight_.floats(),
-                                     scratch_->floats());
+        convolution.backward_weights(x, y, weight_.data(), scratch_->data());
         break;
     }
     return seconds_since(start);
   }
 
  private:
-  const ConvGeometry geometry_;
   const ConvPass pass_;
-  Operand x_, y_, weight_;
-  std::optional<Operand> scratch_;
-  std::int64_t scratch_floats_ = 0;
+  const Shape image_, output_;
+  const TrialValues x_, y_, weight_;
+  std::optional<TrialValues> scratch_;
+  std::size_t scratch_bytes_ = 0;
 };
 
 struct Candidate {

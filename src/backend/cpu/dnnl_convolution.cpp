@@ -2,14 +2,12 @@
 
 #include <omp.h>
 #include <oneapi/dnnl/dnnl_version.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <exception>
 #include <mutex>
-#include <new>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <optional>
 #include <span>
@@ -21,8 +19,8 @@
 #include "backend/cpu/convolution.h"
 #include "backend/cpu/dnnl_pass.h"
 #include "backend/cpu/parallel_for.h"
+#include "backend/cpu/trial_values.h"
 #include "core/image_tree.h"
-#include "core/rng.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
@@ -224,31 +222,6 @@ struct WeightedPass {
   }
 };
 
-/// Memory for a trial: of `repeats` times the same random values, or of zeros where `repeats` is 0.
-/// Its own pages, which go back to the system: the heap would keep them beside the network's.
-class TrialValues {
- public:
-  TrialValues(std::int64_t count, std::int64_t repeats)
-      : bytes_(static_cast<std::size_t>(count) * sizeof(float)),
-        pages_(mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
-    if (pages_ == MAP_FAILED) throw std::bad_alloc();
-    if (repeats == 0) return;
-    const std::int64_t different = count / repeats;
-    Rng rng(0, RngPurpose::kTiming, 0);
-    for (std::int64_t i = 0; i < different; ++i) data()[i] = rng.uniform(-1.0F, 1.0F);
-    for (std::int64_t i = different; i < count; ++i) data()[i] = data()[i - different];
-  }
-  ~TrialValues() { munmap(pages_, bytes_); }
-  TrialValues(const TrialValues&) = delete;
-  TrialValues& operator=(const TrialValues&) = delete;
-
-  float* data() const { return static_cast<float*>(pages_); }
-
- private:
-  const std::size_t bytes_;
-  void* const pages_;
-};
-
 /// Which passes over a batch have been found to give the bits of single images; for all threads.
 class KnownBits {
  public:
@@ -375,6 +348,7 @@ class DnnlConvolution final : public Convolution {
   WeightedPass make_pass(ConvPass pass, const Describe& describe, const Make& make) {
     const Description batch(geometry_, input_);
     const auto of_batch = describe(batch);
+    if (threads_ == 1 && input_.batch() == 1) return make(batch, of_batch, 0);
     WeightedPass by_image = [&] {
       const OneThread of_each_image;
       const Description image(geometry_, input_.with_batch(1));
@@ -396,7 +370,6 @@ class DnnlConvolution final : public Convolution {
   /// By trial, on a batch of one image again and again: what kernel oneDNN takes for a part of the
   /// work, and with it the order of sums, may depend on how the threads share it.
   bool same_bits(ConvPass pass, WeightedPass& whole, WeightedPass& by_image) {
-    if (threads_ == 1 && input_.batch() == 1) return true;  // the same primitive
     const bool forward = pass == ConvPass::kForward;
     const Shape from = forward ? input_ : output_, to = forward ? output_ : input_;
     const int from_id = forward ? DNNL_ARG_SRC : DNNL_ARG_DIFF_DST;

@@ -28,6 +28,8 @@ class WinogradConvolution final : public Convolution {
  public:
   WinogradConvolution(const ConvGeometry& geometry, const Shape& input, int threads)
       : geometry_(geometry),
+        padding_h_(geometry.padding_h / geometry.dilation_h),
+        padding_w_(geometry.padding_w / geometry.dilation_w),
         threads_(threads),
         in_(padded(geometry.in_channels)),
         out_(padded(geometry.out_channels)),
@@ -90,6 +92,7 @@ class WinogradConvolution final : public Convolution {
                  float* block) const;
 
   const ConvGeometry geometry_;
+  const std::int64_t padding_h_, padding_w_;  // in pixels of a sub-grid
   const int threads_;
   const std::int64_t in_, out_;     // padded channels
   const std::int64_t image_tiles_;  // of one image
@@ -111,9 +114,7 @@ void WinogradConvolution<kLanes>::forward(const Tensor& x, const float* weight, 
                                           const Tensor& y, void* scratch, const RowsDone& done) {
   const std::int64_t in = geometry_.in_channels;
   const KernelSource kernels{weight, in, 9, geometry_.out_channels, 9 * in, false};
-  convolve(x, geometry_.padding_h / geometry_.dilation_h,
-           geometry_.padding_w / geometry_.dilation_w, kernels, bias, y,
-           static_cast<float*>(scratch), done);
+  convolve(x, padding_h_, padding_w_, kernels, bias, y, static_cast<float*>(scratch), done);
 }
 
 template <std::int64_t kLanes>
@@ -123,8 +124,7 @@ void WinogradConvolution<kLanes>::backward_data(const Tensor& grad_y, const floa
   // that makes the output of this as large as the input of the forward pass.
   const std::int64_t in = geometry_.in_channels;
   const KernelSource kernels{weight, geometry_.out_channels, 9 * in, in, 9, true};
-  convolve(grad_y, 2 - geometry_.padding_h / geometry_.dilation_h,
-           2 - geometry_.padding_w / geometry_.dilation_w, kernels, nullptr, grad_x,
+  convolve(grad_y, 2 - padding_h_, 2 - padding_w_, kernels, nullptr, grad_x,
            static_cast<float*>(scratch), nullptr);
 }
 
@@ -212,8 +212,6 @@ template <std::int64_t kLanes>
 void WinogradConvolution<kLanes>::sum_tiles(const Tensor& x, const Tensor& grad_y, TileRange tiles,
                                             float* sum, float* block) const {
   const std::int64_t in = padded(x.shape.channels()), out = padded(grad_y.shape.channels());
-  const std::int64_t padding_h = geometry_.padding_h / geometry_.dilation_h;
-  const std::int64_t padding_w = geometry_.padding_w / geometry_.dilation_w;
   const TileGrid grid(grad_y.shape, dilation_of(geometry_));
   const PointTiles v{block, point_stride(sum_block_, in), in};
   const PointTiles z{block + kPoints * v.stride, point_stride(sum_block_, out), out};
@@ -222,14 +220,14 @@ void WinogradConvolution<kLanes>::sum_tiles(const Tensor& x, const Tensor& grad_
   for (std::int64_t first = tiles.first; first < end; first += sum_block_) {
     const TileRange range{first, std::min(sum_block_, end - first)};
     const TileRange next = grid.range(first + sum_block_, sum_block_);
-    TileTransforms::input(x, padding_h, padding_w, grid, range, v);
+    TileTransforms::input(x, padding_h_, padding_w_, grid, range, v);
     TileTransforms::grad_output(grad_y, grid, range, z);
     for (std::int64_t p = 0; p < kPoints; ++p) {
       Products::multiply_transposed({z.data + p * z.stride, out}, {v.data + p * v.stride, in},
                                     {sum + p * point_stride(out, in), in}, {out, range.count, in},
                                     first > tiles.first);
       if (p < kPrefetchShares) {
-        prefetch_pixels(x, 2 - padding_h, grid, next, p);
+        prefetch_pixels(x, 2 - padding_h_, grid, next, p);
         prefetch_pixels(grad_y, 0, grid, next, p);
       }
     }
@@ -240,7 +238,7 @@ void WinogradConvolution<kLanes>::sum_tiles(const Tensor& x, const Tensor& grad_
 
 // Whether the pixels of an output's sub-grid read one sub-grid of the input.
 static bool sub_grids_keep(std::int64_t padding, std::int64_t dilation) {
-  return padding % dilation == 0 && padding / dilation <= 2;
+  return dilation > 0 && padding % dilation == 0 && padding / dilation <= 2;
 }
 
 bool winograd_supports(const ConvGeometry& geometry) {
