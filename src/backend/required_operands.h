@@ -1,6 +1,7 @@
 #pragma once
 // What every operation must be given, whatever the device: memory behind the operands that are not
-// optional, and sizes that count something. Each operation begins with its check, on every device.
+// optional, rows that do not overlap, and sizes that count something. Each operation begins with
+// its check, on every device.
 
 #include <cstddef>
 #include <cstdint>
@@ -12,20 +13,26 @@
 
 namespace lockstep {
 
+/// As `used`: an operand that need not be there.
+inline constexpr std::int64_t kOptional = 0;
+
 /// An operand that must be there: a tensor, unless it is of a shape without elements, or an array,
 /// unless none of its elements is read or written (`used`: a number of those, or of rows that need
-/// them).
+/// them). A tensor's rows must not overlap, whether it must be there or not.
 struct RequiredOperand {
   RequiredOperand(const char* argument, const Tensor& of, std::int64_t used = 1)
       : name(argument),
         missing(of.data == nullptr && used != 0 &&
                 (of.shape.rank() == 0 || of.shape.elements() > 0)),
+        overlapping(of.data != nullptr && of.shape.rank() > 0 && of.shape.elements() > 0 &&
+                    of.row_stride < of.shape.channels()),
         tensor(&of) {}
   RequiredOperand(const char* argument, const void* array, std::int64_t used = 1)
       : name(argument), missing(array == nullptr && used != 0) {}
 
   const char* name;
   bool missing;
+  bool overlapping = false;
   const Tensor* tensor = nullptr;
 };
 
@@ -36,13 +43,17 @@ struct RequiredSize {
   std::int64_t least = 0;
 };
 
-/// Throws Error unless all operands are there.
+/// Throws Error unless all operands are there, and no tensor's rows overlap.
 inline void check_present(const char* operation, std::initializer_list<RequiredOperand> operands) {
   for (const RequiredOperand& operand : operands) {
     LOCKSTEP_CHECK(!operand.missing, operation, ": expected device memory for '", operand.name, "'",
                    operand.tensor == nullptr ? "" : " of shape ",
                    operand.tensor == nullptr ? "" : to_string(operand.tensor->shape),
                    ", got a null pointer");
+    LOCKSTEP_CHECK(!operand.overlapping, operation, ": expected a row stride of ",
+                   operand.tensor->shape.channels(), " elements or more for '", operand.name,
+                   "' of shape ", to_string(operand.tensor->shape), ", got ",
+                   operand.tensor->row_stride);
   }
 }
 
@@ -116,6 +127,7 @@ inline void check_conv2d_inference(const Tensor& x, const float* weight,
   const std::int64_t images = x.shape.batch();
   check_present("conv2d_inference", {{"x", x},
                                      {"weight", weight, images},
+                                     {"residual", n.residual, kOptional},
                                      {"y", n.y},
                                      {"mean", n.mean, images},
                                      {"var", n.var, images}});
@@ -130,20 +142,29 @@ inline void check_batch_norm_moments(const Tensor& x, const float* slots, std::i
 
 inline void check_operands(const BatchNormForward& a) {
   constexpr const char* kName = "batch_norm_forward";
-  check_present(kName, {{"x", a.x}, {"y", a.y, a.x.shape.rows()}, {"saved", a.saved.data}});
+  check_present(kName, {{"x", a.x},
+                        {"residual", a.residual, kOptional},
+                        {"y", a.y, a.x.shape.rows()},
+                        {"saved", a.saved.data}});
   check_slots(kName, a.slots);
 }
 
 inline void check_operands(const BatchNormInference& a) {
   const std::int64_t rows = a.x.shape.rows();
-  check_present("batch_norm_inference",
-                {{"x", a.x}, {"y", a.y, rows}, {"mean", a.mean, rows}, {"var", a.var, rows}});
+  check_present("batch_norm_inference", {{"x", a.x},
+                                         {"residual", a.residual, kOptional},
+                                         {"y", a.y, rows},
+                                         {"mean", a.mean, rows},
+                                         {"var", a.var, rows}});
 }
 
 inline void check_operands(const BatchNormBackwardReduce& a) {
   constexpr const char* kName = "batch_norm_backward_reduce";
-  check_present(kName,
-                {{"x", a.x}, {"grad_y", a.grad_y}, {"saved", a.saved.data}, {"sums", a.sums}});
+  check_present(kName, {{"x", a.x},
+                        {"grad_y", a.grad_y},
+                        {"y", a.y, kOptional},
+                        {"saved", a.saved.data},
+                        {"sums", a.sums}});
   check_sizes(kName, {{"parts", a.parts, 1}});
   if (a.grad_weight == nullptr && a.grad_bias == nullptr) return;
   check_present(kName, {{"grad_weight", a.grad_weight}, {"grad_bias", a.grad_bias}});
@@ -153,7 +174,9 @@ inline void check_operands(const BatchNormBackwardApply& a) {
   constexpr const char* kName = "batch_norm_backward_apply";
   check_present(kName, {{"x", a.x},
                         {"grad_y", a.grad_y},
+                        {"y", a.y, kOptional},
                         {"grad_x", a.grad_x},
+                        {"grad_residual", a.grad_residual, kOptional},
                         {"saved", a.saved.data, a.x.shape.rows()}});
   check_slots(kName, a.slots);
 }
@@ -167,7 +190,9 @@ inline void check_operands(const GroupMoments& a) {
 inline void check_operands(const GroupNormBackwardApply& a) {
   check_present("group_norm_backward_apply", {{"x", a.x},
                                               {"grad_y", a.grad_y},
+                                              {"y", a.y, kOptional},
                                               {"grad_x", a.grad_x},
+                                              {"grad_residual", a.grad_residual, kOptional},
                                               {"saved", a.saved.data, a.x.shape.rows()},
                                               {"sums", a.sums, a.x.shape.rows()}});
 }
@@ -276,21 +301,26 @@ inline void check_reset_sums(const double* sums, int count) {
 
 inline void check_operands(const CrossEntropy& a) {
   constexpr const char* kName = "cross_entropy";
-  check_present(
-      kName, {{"logits", a.logits}, {"labels", a.labels}, {"loss", a.loss, a.logits.shape.rows()}});
+  check_present(kName, {{"logits", a.logits},
+                        {"labels", a.labels},
+                        {"grad_logits", a.grad_logits, kOptional},
+                        {"loss", a.loss, a.logits.shape.rows()}});
   check_sizes(kName, {{"rows_per_weight", a.rows_per_weight, 1}});
 }
 
 inline void check_operands(const MeanSquaredError& a) {
-  check_present(
-      "mean_squared_error",
-      {{"output", a.output}, {"target", a.target}, {"loss", a.loss, a.output.shape.rows()}});
+  check_present("mean_squared_error", {{"output", a.output},
+                                       {"target", a.target},
+                                       {"grad_output", a.grad_output, kOptional},
+                                       {"loss", a.loss, a.output.shape.rows()}});
 }
 
 inline void check_operands(const ElementLosses& a) {
   constexpr const char* kName = "element_losses";
-  check_present(
-      kName, {{"output", a.output}, {"target", a.target}, {"loss", a.loss, a.output.shape.rows()}});
+  check_present(kName, {{"output", a.output},
+                        {"target", a.target},
+                        {"grad_output", a.grad_output, kOptional},
+                        {"loss", a.loss, a.output.shape.rows()}});
   LOCKSTEP_CHECK(a.formula != nullptr, kName, ": expected a formula, got a null pointer");
 }
 
@@ -348,6 +378,7 @@ inline void check_operands(const DiceLosses& a) {
   check_present(kName, {{"logits", a.logits},
                         {"labels", a.labels},
                         {"sums", a.sums, a.logits.shape.rows()},
+                        {"grad_logits", a.grad_logits, kOptional},
                         {"loss", a.loss, a.logits.shape.rows()}});
   if (a.logits.shape.rows() == 0) return;
   const Shape& sums = a.sums.shape;

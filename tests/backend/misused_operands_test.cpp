@@ -1,5 +1,6 @@
-// Operations whose operands are missing, one at a time, or whose sizes count nothing: each call is
-// an error that names the operation and the operand, and the same call with all of them is none.
+// Operations whose operands are missing, one at a time, whose rows overlap, or whose sizes count
+// nothing: each call is an error that names the operation and the operand, and the same call with
+// all of them is none.
 
 #include <doctest/doctest.h>
 
@@ -43,16 +44,32 @@ class Memory {
   std::vector<Storage> held_;
 };
 
-/// What is wrong with the arguments of a call. `says`: a part of the error.
+/// What is wrong with the arguments of a call. `says`: a part of the error. `overlap`: makes the
+/// rows of the same operand, when it is a tensor, overlap.
 template <typename Arguments>
 struct Misuse {
   std::string says;
   std::function<void(Arguments&)> make;
+  std::function<void(Arguments&)> overlap = nullptr;
 };
+
+/// Rows that overlap by an element.
+void narrow(Tensor& tensor) { tensor.row_stride = tensor.shape.channels() - 1; }
 
 template <typename Arguments>
 Misuse<Arguments> null(const char* name, Tensor Arguments::*operand) {
-  return {concat("'", name, "'"), [operand](Arguments& a) { (a.*operand).data = nullptr; }};
+  return {concat("'", name, "'"), [operand](Arguments& a) { (a.*operand).data = nullptr; },
+          [operand](Arguments& a) { narrow(a.*operand); }};
+}
+
+/// An operand that may be missing, made of another one whose rows overlap.
+template <typename Arguments>
+Misuse<Arguments> narrowed(const char* name, Tensor Arguments::*optional,
+                           Tensor Arguments::*other) {
+  return {concat("'", name, "'"), [=](Arguments& a) {
+            a.*optional = a.*other;
+            narrow(a.*optional);
+          }};
 }
 
 template <typename Arguments, typename T>
@@ -83,18 +100,25 @@ void check_misuse(const char* operation, const Arguments& good, const Call& call
                   const std::vector<Misuse<Arguments>>& all) {
   CAPTURE(std::string(operation));
   CHECK_NOTHROW(call(good));
-  for (const Misuse<Arguments>& misuse : all) {
-    CAPTURE(misuse.says);
+  const auto error_of = [&](const std::function<void(Arguments&)>& make) -> std::string {
     Arguments bad = good;
-    misuse.make(bad);
-    std::string error;
+    make(bad);
     try {
       call(bad);
     } catch (const Error& thrown) {
-      error = thrown.what();
+      return thrown.what();
     }
+    return "";
+  };
+  for (const Misuse<Arguments>& misuse : all) {
+    CAPTURE(misuse.says);
+    const std::string error = error_of(misuse.make);
     CHECK_MESSAGE(error.find(operation) != std::string::npos, error);
     CHECK_MESSAGE(error.find(misuse.says) != std::string::npos, error);
+    if (misuse.overlap == nullptr) continue;
+    const std::string overlap = error_of(misuse.overlap);
+    CHECK_MESSAGE(overlap.find(concat(operation, ": expected a row stride")) == 0, overlap);
+    CHECK_MESSAGE(overlap.find(misuse.says) != std::string::npos, overlap);
   }
 }
 
@@ -112,7 +136,8 @@ void check_nulls(const char* operation, const std::vector<NamedTensor>& named, c
   for (std::size_t i = 0; i < named.size(); ++i) {
     const std::string says = concat("'", named[i].name, "'");
     good.push_back(named[i].tensor);
-    all.push_back({says, [i](Tensors& tensors) { tensors[i].data = nullptr; }});
+    all.push_back({says, [i](Tensors& tensors) { tensors[i].data = nullptr; },
+                   [i](Tensors& tensors) { narrow(tensors[i]); }});
     all.push_back({says, [i](Tensors& tensors) { tensors[i] = Tensor(); }});
   }
   check_misuse(operation, good, call, all);
@@ -186,7 +211,8 @@ void check_convolutions(Backend& backend, Memory& memory) {
                [&](const BatchNormInference& n) {
                  operations.conv2d_inference(geometry, good.x, good.weight, nullptr, n);
                },
-               {null("mean", &BatchNormInference::mean), null("var", &BatchNormInference::var)});
+               {null("mean", &BatchNormInference::mean), null("var", &BatchNormInference::var),
+                narrowed("residual", &BatchNormInference::residual, &BatchNormInference::y)});
 }
 
 template <typename Arguments>
@@ -223,16 +249,18 @@ void check_batch_norm(Backend& backend, Memory& memory) {
   forward.saved = saved;
   check_misuse(
       "batch_norm_forward", forward, [&](const Forward& a) { norms.batch_norm_forward(a); },
-      with_slots<Forward>({null("x", &Forward::x), null("y", &Forward::y), null_saved<Forward>()}));
+      with_slots<Forward>({null("x", &Forward::x), null("y", &Forward::y),
+                           narrowed("residual", &Forward::residual, &Forward::x),
+                           null_saved<Forward>()}));
   using Inference = BatchNormInference;
   Inference inference;
   inference.x = x;
   inference.y = y;
   inference.mean = inference.var = memory.floats(kChannels);
-  check_misuse("batch_norm_inference", inference,
-               [&](const Inference& a) { norms.batch_norm_inference(a); },
-               {null("x", &Inference::x), null("y", &Inference::y), null("mean", &Inference::mean),
-                null("var", &Inference::var)});
+  check_misuse(
+      "batch_norm_inference", inference, [&](const Inference& a) { norms.batch_norm_inference(a); },
+      {null("x", &Inference::x), null("y", &Inference::y), null("mean", &Inference::mean),
+       null("var", &Inference::var), narrowed("residual", &Inference::residual, &Inference::x)});
   using Reduce = BatchNormBackwardReduce;
   Reduce reduce;
   reduce.x = x;
@@ -244,8 +272,8 @@ void check_batch_norm(Backend& backend, Memory& memory) {
   check_misuse("batch_norm_backward_reduce", reduce,
                [&](const Reduce& a) { norms.batch_norm_backward_reduce(a); },
                {null("x", &Reduce::x), null("grad_y", &Reduce::grad_y), null_saved<Reduce>(),
-                null("sums", &Reduce::sums), null("grad_weight", &Reduce::grad_weight),
-                null("grad_bias", &Reduce::grad_bias)});
+                narrowed("y", &Reduce::y, &Reduce::x), null("sums", &Reduce::sums),
+                null("grad_weight", &Reduce::grad_weight), null("grad_bias", &Reduce::grad_bias)});
   for (const std::int64_t parts : {0, -1, 5}) {
     Reduce bad = reduce;
     bad.parts = parts;
@@ -262,7 +290,9 @@ void check_batch_norm(Backend& backend, Memory& memory) {
       "batch_norm_backward_apply", apply,
       [&](const Apply& a) { norms.batch_norm_backward_apply(a); },
       with_slots<Apply>({null("x", &Apply::x), null("grad_y", &Apply::grad_y),
-                         null("grad_x", &Apply::grad_x), null_saved<Apply>()}));
+                         null("grad_x", &Apply::grad_x), narrowed("y", &Apply::y, &Apply::x),
+                         narrowed("grad_residual", &Apply::grad_residual, &Apply::x),
+                         null_saved<Apply>()}));
 }
 
 void check_other_norms(Backend& backend, Memory& memory) {
@@ -287,6 +317,8 @@ void check_other_norms(Backend& backend, Memory& memory) {
                {null("x", &Apply::x),
                 null("grad_y", &Apply::grad_y),
                 null("grad_x", &Apply::grad_x),
+                narrowed("y", &Apply::y, &Apply::x),
+                narrowed("grad_residual", &Apply::grad_residual, &Apply::x),
                 null("sums", &Apply::sums),
                 null_saved<Apply>(),
                 {"groups", [](Apply& a) { a.groups = -1; }}});
@@ -423,6 +455,7 @@ void check_mean_losses(Backend& backend, Memory& memory) {
   check_misuse("cross_entropy", entropy, [&](const CrossEntropy& a) { losses.cross_entropy(a); },
                {null("logits", &CrossEntropy::logits), null("labels", &CrossEntropy::labels),
                 null("loss", &CrossEntropy::loss),
+                narrowed("grad_logits", &CrossEntropy::grad_logits, &CrossEntropy::logits),
                 size("rows_per_weight", &CrossEntropy::rows_per_weight, std::int64_t{0}),
                 size("rows_per_weight", &CrossEntropy::rows_per_weight, std::int64_t{-1})});
   using Squares = MeanSquaredError;
@@ -434,7 +467,8 @@ void check_mean_losses(Backend& backend, Memory& memory) {
   check_misuse("mean_squared_error", squares,
                [&](const Squares& a) { losses.mean_squared_error(a); },
                {null("output", &Squares::output), null("target", &Squares::target),
-                null("loss", &Squares::loss)});
+                null("loss", &Squares::loss),
+                narrowed("grad_output", &Squares::grad_output, &Squares::output)});
   using Elements = ElementLosses;
   const FormulaOf<AbsoluteError> formula{AbsoluteError{}};
   Elements elements;
@@ -447,6 +481,7 @@ void check_mean_losses(Backend& backend, Memory& memory) {
                {null("output", &Elements::output),
                 null("target", &Elements::target),
                 null("loss", &Elements::loss),
+                narrowed("grad_output", &Elements::grad_output, &Elements::output),
                 {"formula", [](Elements& a) { a.formula = nullptr; }}});
   entropy.labels = other;
   squares.target = other;
@@ -535,6 +570,7 @@ void check_dice(Backend& backend, Memory& memory) {
                 null("labels", &DiceLosses::labels),
                 null("sums", &DiceLosses::sums),
                 null("loss", &DiceLosses::loss),
+                narrowed("grad_logits", &DiceLosses::grad_logits, &DiceLosses::logits),
                 {"for all or each of 2 images",
                  [](DiceLosses& a) {
                    a.sums.shape = {2, 3};
