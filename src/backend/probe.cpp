@@ -12,6 +12,7 @@
 
 #include "backend/conv/autotuner.h"
 #include "backend/cpu/convolution_choice.h"
+#include "backend/cpu_kernels.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
@@ -40,6 +41,19 @@ Diagnostic threads() {
   return {true, "threads", concat(cores, " cores; a virtual device gets its share of them"), ""};
 }
 
+/// The instructions that this process computes with, and those that it could.
+Diagnostic kernels() {
+  try {
+    std::string usable;
+    for (const CpuKernels& each : usable_cpu_kernels()) {
+      usable += concat(usable.empty() ? "" : ", ", each.name);
+    }
+    return {true, "kernels", concat(cpu_kernels().name, "; LOCKSTEP_CPU chooses of ", usable), ""};
+  } catch (const ConfigError& error) {
+    return {false, "kernels", error.what(), "unset LOCKSTEP_CPU, or name one of these"};
+  }
+}
+
 /// Which implementations the file of choices has for this processor.
 Diagnostic convolutions() {
   const std::filesystem::path file = Autotuner::default_file();
@@ -47,7 +61,7 @@ Diagnostic convolutions() {
   if (tuner.file().empty()) {
     return {true, "convolutions", "by a fixed rule, because " + Autotuner::why_no_file(), ""};
   }
-  const auto kept = tuner.kept(conv_machine());
+  const auto kept = tuner.kept(cpu_kernels().conv_machine());
   const auto winograd = std::count_if(kept.begin(), kept.end(), [](const auto& choice) {
     return choice.second != to_string(ConvEngine::kOneDnn);
   });
@@ -79,6 +93,7 @@ std::string processor_name() {
 
 std::vector<Diagnostic> probe_cpu() {
   return {{true, "processor", processor_name(), ""},
+          kernels(),
           threads(),
           {true, "memory",
            concat(static_cast<int>(memory_gib(_SC_PHYS_PAGES)), " GiB, ",

@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "backend/cpu_kernels.h"
 #include "run/choices.h"
 
 namespace lockstep {
@@ -53,6 +54,7 @@ Json describe_environment(std::span<const Device> devices) {
           {"host", system.nodename},
           {"system", fmt::format("{} {} {}", system.sysname, system.release, system.machine)},
           {"cpu", proc_value("/proc/cpuinfo", "model name")},
+          {"kernels", cpu_kernels().name},
           {"cores", std::thread::hardware_concurrency()},
           {"memory", proc_value("/proc/meminfo", "MemTotal")},
           {"devices", names},

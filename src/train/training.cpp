@@ -63,8 +63,19 @@ std::string with_keys(std::string text) {
 
 }  // namespace
 
+void begin_computing(const Config& config, const std::vector<Device>& devices) {
+  if (!config.run.portable) return;
+  for (const Device& device : devices) {
+    if (device.kind == DeviceKind::kCpu) continue;
+    throw ConfigError(concat("run.portable = true is for CPU devices, got ", to_string(device),
+                             "; choose -d cpu:N, or leave run.portable out"));
+  }
+  use_cpu_kernels("portable");
+}
+
 DataParallelOptions replica_options(const Config& config, const std::vector<Device>& devices,
                                     std::int64_t global_batch, const Size& size, World& world) {
+  begin_computing(config, devices);
   DataParallelOptions options;
   options.devices = devices;
   options.model = config.architecture().model;

@@ -16,6 +16,11 @@ namespace lockstep {
 
 using FaultHook = std::function<bool(int rank, const SyncCall& call)>;
 
+/// Makes the process compute as the configuration wants it to. Before its first backend. Throws
+/// ConfigError when the devices, the program or the processor cannot, or when the process already
+/// computes otherwise.
+void begin_computing(const Config& config, const std::vector<Device>& devices);
+
 /// What a configuration says of replicas on these devices.
 DataParallelOptions replica_options(const Config& config, const std::vector<Device>& devices,
                                     std::int64_t global_batch, const Size& size,

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <numeric>
 
+#include "backend/cpu_kernels.h"
 #include "backend/probe.h"
 #include "data/data_check.h"
 #include "lockstep/core/check.h"
@@ -51,6 +52,7 @@ TrainingSession::TrainingSession(const TrainRequest& asked)
       devices(parse_devices(devices_text)),
       layout(make_rank_layout(world, devices)),
       fault(fault_of(asked)) {
+  begin_computing(config, devices);
   check_processes();
   check_can_be_written(config);
   choose_folder();
@@ -80,7 +82,14 @@ void TrainingSession::check_processes() {
                              layout.describe(0), " (lockstep config show tells it); give all ",
                              "processes the same file and the same -s"));
   }
-  if (const auto other = world.first_to_differ(processor_name())) {
+  if (const auto other = world.first_to_differ(cpu_kernels().name)) {
+    throw ConfigError(concat(layout.describe(*other), " computes with other instructions than ",
+                             layout.describe(0), ", which has '", cpu_kernels().name,
+                             "': give all processes the same LOCKSTEP_CPU (avx2 runs everywhere), ",
+                             "or set run.portable = true"));
+  }
+  const std::string processor = config.run.portable ? "" : processor_name();
+  if (const auto other = world.first_to_differ(processor)) {
     warnings.push_back(concat(layout.describe(*other), " has another processor than ",
                               layout.describe(0), ": results may differ from those of other ",
                               "placements in their last bits"));

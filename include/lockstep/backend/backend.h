@@ -114,6 +114,14 @@ struct BackendOptions {
 /// affinity), or OMP_NUM_THREADS where that is less; at least 1.
 int host_threads();
 
+/// From now on CPU devices of this process compute by the instructions of this name: "avx2",
+/// "avx512", or "portable", which is AVX2 with convolutions that no clock and no cache chooses, so
+/// that every x86-64 processor with AVX2 computes the same bits. Without it $LOCKSTEP_CPU decides,
+/// and where that is not set the fastest that the processor has. Any thread, before the process
+/// makes its first backend. Throws ConfigError when this program or processor has no such
+/// instructions, or when others are already in use.
+void use_cpu_kernels(const std::string& name);
+
 /// The backend of a device. `threads`: host threads this replica may use for CPU operations (at
 /// least 1); call it on the thread that will use the backend. Throws Error for a CUDA device in a
 /// build without CUDA.

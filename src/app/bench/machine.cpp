@@ -1,54 +1,21 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
-#ifdef __FMA__
-#include <immintrin.h>
-#endif
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <limits>
 #include <vector>
 
 #include "app/bench/bench.h"
+#include "backend/cpu_kernels.h"
 #include "core/seconds_since.h"
 #include "lockstep/parallel/data_parallel.h"
 
 namespace lockstep {
 namespace {
-
-// In intrinsics: what a compiler makes of a product and a sum depends on its options, and two
-// instructions for one are another peak.
-#if defined(__AVX512F__)
-using Vector = __m512;
-Vector fused(Vector a, Vector b, Vector c) { return _mm512_fmadd_ps(a, b, c); }
-#elif defined(__FMA__)
-using Vector = __m256;
-Vector fused(Vector a, Vector b, Vector c) { return _mm256_fmadd_ps(a, b, c); }
-#else
-using Vector [[gnu::vector_size(16)]] = float;
-Vector fused(Vector a, Vector b, Vector c) { return a * b + c; }
-#endif
-
-/// Sums that do not wait for one another: more than a multiply-add's latency times those that a
-/// core begins per cycle, and few enough for the registers.
-constexpr int kSums = 12;
-constexpr std::int64_t kSumsFlops = 2 * kSums * std::int64_t{sizeof(Vector) / sizeof(float)};
-
-/// kSumsFlops in every iteration. The result keeps the compiler from leaving them out.
-float multiply_add(std::int64_t iterations, float factor) {
-  Vector sums[kSums] = {};
-  const Vector scale = factor - Vector{};
-  const Vector offset = 1.0F - Vector{};
-  for (std::int64_t i = 0; i < iterations; ++i) {
-#pragma GCC unroll 12
-    for (Vector& sum : sums) sum = fused(sum, scale, offset);
-  }
-  Vector total{};
-  for (const Vector& sum : sums) total += sum;
-  return total[0];
-}
 
 /// Additions that wait for one another, of which a core does one in a cycle.
 void add_in_turns(std::int64_t iterations) {
@@ -141,14 +108,10 @@ double copy_bandwidth(Backend& backend) {
 
 double peak_flops(int threads) {
   constexpr std::int64_t kIterations = 300'000;  // 1 to 3 ms
-  std::vector<float> results(static_cast<std::size_t>(threads));
-  const double seconds = least_seconds(threads, [&](int thread) {
-    results[static_cast<std::size_t>(thread)] =
-        multiply_add(kIterations, 0.5F + 1e-3F * static_cast<float>(thread));
-  });
-  volatile float used = results.front();
-  static_cast<void>(used);
-  return static_cast<double>(kIterations * kSumsFlops * threads) / seconds;
+  std::atomic<std::int64_t> flops = 0;           // of a thread
+  const double seconds =
+      least_seconds(threads, [&](int) { flops = cpu_kernels().multiply_add(kIterations); });
+  return static_cast<double>(flops * threads) / seconds;
 }
 
 double clock_hertz(int threads) {

@@ -16,6 +16,7 @@
 #include "backend/cpu/matmul/vec.h"
 #include "backend/cpu/trial_values.h"
 #include "backend/cpu/winograd/conv.h"
+#include "backend/cpu_kernels.h"
 #include "backend/probe.h"
 #include "core/seconds_since.h"
 #include "lockstep/core/check.h"
@@ -47,10 +48,17 @@ std::optional<ConvEngine> engine_of(const std::string& name) {
   return std::nullopt;
 }
 
-/// What the user's list names first of those that can compute this.
+/// What kernels with fixed convolutions take: implementations of ours wherever there is one, since
+/// oneDNN may ask the processor for the sizes of its caches.
+constexpr const char* kFixedEngines = "winograd8,matmul8,onednn";
+
+/// What the user's list, or else that of the kernels, names first of those that can compute this.
 std::optional<ConvEngine> forced_engine(const ConvGeometry& geometry, ConvPass pass) {
   const char* list = std::getenv("LOCKSTEP_CONVOLUTION");
-  if (list == nullptr || *list == '\0') return std::nullopt;
+  if (list == nullptr || *list == '\0') {
+    if (!cpu_kernels().fixed_convolutions) return std::nullopt;
+    list = kFixedEngines;
+  }
   std::optional<ConvEngine> forced;
   std::istringstream names(list);
   for (std::string name; std::getline(names, name, ',');) {

@@ -1,0 +1,76 @@
+"""run.portable = true: the bytes that a small training ends at are the same for any devices and on any processor.
+
+portable_test.py PROGRAM. GOLDEN has the bytes' hash, which every machine must come to. Under qemu-x86_64, where it is
+installed, other processors are tried as well: they have other caches and no AVX-512.
+"""
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+
+from small_run import CONFIG, SMALL, overrides
+
+# What GCC of this version compiles. Another compiler may fuse other products and sums.
+GOLDEN = {
+    "12.2.0": {"unet": "9fcf1b87547c4854", "resnet18": "cdea8231231b7eab"},
+}
+TRAININGS = {
+    "unet": SMALL + ["bn.mode=sync", "run.max_iters=6", "data.train_images=32", "data.val_images=4", "optim.lr=0.05"],
+    # strides and a kernel of 7x7, which oneDNN computes
+    "resnet18": ["model.arch=resnet18", "data.layout=shapes", "data.size=[64,64]", "bn.mode=sync", "run.max_iters=3",
+                 "data.train_images=16", "data.val_images=4", "data.augment.crop=[64,64]"],
+}
+PROCESSORS = ("Haswell", "EPYC-Rome")
+
+
+def tensors_hash(checkpoint):
+    """Of all that is behind the header of a safetensors file, which names versions."""
+    data = checkpoint.read_bytes()
+    (length,) = struct.unpack_from("<Q", data)
+    return hashlib.sha256(data[8 + length:]).hexdigest()[:16]
+
+
+def train(command, keys, devices, folder):
+    done = subprocess.run([*command, "train", str(CONFIG), *overrides(keys + ["run.portable=true"]), "-d", devices,
+                           "-o", str(folder)], capture_output=True, text=True,
+                          env={**os.environ, "OMP_NUM_THREADS": "2"}, check=False)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+    return tensors_hash(folder / "ckpt/last.safetensors")
+
+
+def main():
+    program = sys.argv[1]
+    problems = []
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = pathlib.Path(temporary)
+        for name, keys in TRAININGS.items():
+            found = train([program], keys, "cpu:1", folder / name)
+            compiler = json.loads((folder / name / "env.json").read_text())["compiler"].split(" ")[0]
+            if compiler not in GOLDEN:
+                print(f"SKIPPED: no hash is known of what the compiler {compiler} makes; it made {name} {found}")
+            elif found != GOLDEN[compiler][name]:
+                problems.append(f"{name}: expected {GOLDEN[compiler][name]}, got {found}")
+            others = {"three devices": ([program], "cpu:3")}
+            if shutil.which("qemu-x86_64"):
+                others |= {each: (["qemu-x86_64", "-cpu", each, program], "cpu:1") for each in PROCESSORS}
+            else:
+                print("SKIPPED: qemu-x86_64 is not installed (Debian: qemu-user), so no other processors were tried")
+            for other, (command, devices) in others.items():
+                same = train(command, keys, devices, folder / f"{name} {other}".replace(" ", "_"))
+                print(f"{name}, {other}: {same}")
+                if same != found:
+                    problems.append(f"{name}, {other}: expected {found} as on one device of this machine, got {same}")
+    if shutil.which("qemu-x86_64"):
+        old = subprocess.run(["qemu-x86_64", "-cpu", "Nehalem", program, "--version"], capture_output=True, text=True)
+        if old.returncode != 1 or "needs a processor with AVX2" not in old.stderr:
+            problems.append(f"an old processor: expected exit code 1 and a sentence, got {old.returncode}: {old.stderr}")
+    sys.exit("\n".join(problems))
+
+
+main()
