@@ -1,0 +1,23 @@
+"""Lockstep from Python: read runs and comparisons, train and compare by the program, and `lockstep.torch` for networks of
+PyTorch.
+
+    import lockstep
+    run = lockstep.read_run("runs/first")
+    comparison = lockstep.read_comparison("runs/compare")
+    comparison = lockstep.compare("data/configs/quickstart.toml", seeds=6, devices="cpu:4", output="runs/compare")
+
+This needs NumPy. `lockstep.torch` needs PyTorch and is imported by its name. The program is needed by train() and compare()
+alone.
+"""
+from ._version import version
+from .comparison import Cell, Comparison, Curve, CurvePoint, Difference, Spread, read_comparison
+from .errors import (ConfigError, DataError, FormatError, InterruptedRunError, LockstepError, MissingPackageError,
+                     NonFiniteError, ProgramError, ProgramFailure, ProgramNotFoundError, ReplicaError)
+from .run import Run, read_run
+from .table import Table
+from .training import compare, train
+
+__version__ = version()
+__all__ = ["Cell", "Comparison", "ConfigError", "Curve", "CurvePoint", "DataError", "Difference", "FormatError",
+           "InterruptedRunError", "LockstepError", "MissingPackageError", "NonFiniteError", "ProgramError", "ProgramFailure",
+           "ProgramNotFoundError", "ReplicaError", "Run", "Spread", "Table", "compare", "read_comparison", "read_run", "train"]

@@ -1,0 +1,4 @@
+"""`python -m lockstep`: the program."""
+from ._program import main
+
+main()

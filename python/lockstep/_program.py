@@ -1,0 +1,123 @@
+"""The program `lockstep`: where it is, and how it is run."""
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from pathlib import Path
+from typing import IO, Callable, Deque, List, Optional, Union
+
+from .errors import ProgramNotFoundError, error_for
+
+Progress = Union[bool, Callable[[str], None]]
+
+VARIABLE = "LOCKSTEP_PROGRAM"
+_TAIL_LINES = 20
+_ERROR = "lockstep: error: "
+
+
+def bundled_program() -> Path:
+    """Where a wheel with the program has it."""
+    return Path(__file__).resolve().parent / "bin" / "lockstep"
+
+
+def find_program() -> str:
+    """The program's path: $LOCKSTEP_PROGRAM, else the one inside of this package, else the first `lockstep` on PATH.
+
+    A console script of this package's own does not count. Raises ProgramNotFoundError.
+    """
+    named = os.environ.get(VARIABLE)
+    if named:
+        if _is_executable(Path(named)):
+            return named
+        raise ProgramNotFoundError(f"{VARIABLE} is {named}, which is no program; let it name the built program, such as "
+                                   f"build/release/bin/lockstep")
+    if _is_executable(bundled_program()):
+        return str(bundled_program())
+    for folder in os.get_exec_path():
+        found = shutil.which("lockstep", path=folder)
+        if found and not _is_script(Path(found)):
+            return found
+    raise ProgramNotFoundError(
+        f"there is no program lockstep: {VARIABLE} is not set, {bundled_program()} is not there (this is the package "
+        f"without the program), and PATH has none. Build it (tools/setup && tools/build release) and set "
+        f"{VARIABLE}=build/release/bin/lockstep. Reading runs and lockstep.torch need no program")
+
+
+def main() -> None:
+    """The command `lockstep`: becomes the program, with this process's arguments."""
+    try:
+        program = find_program()
+    except ProgramNotFoundError as error:
+        print(f"{_ERROR}{error}", file=sys.stderr)
+        sys.exit(1)
+    os.execv(program, [program, *sys.argv[1:]])
+
+
+def run_program(arguments: List[str], progress: Progress, *, keep_stdout: bool) -> str:
+    """Runs the program to its end. Its lines are what it says on stderr, and unless stdout is kept, there, too.
+
+    `progress`: True passes the lines on to our stderr, a function gets each, False shows none. Returns stdout, if kept.
+    An interrupt of this process (Ctrl-C) asks the program to stop; it saves, and then InterruptedRunError is raised.
+    Raises ProgramNotFoundError and the ProgramError of the program's exit code.
+    """
+    command = [find_program(), *arguments]
+    # A session of its own: a terminal's Ctrl-C goes to us alone, and the program gets it once.
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE if keep_stdout else subprocess.STDOUT,
+                               text=True, encoding="utf-8", errors="replace", start_new_session=True)
+    assert process.stdout is not None
+    lines: IO[str] = process.stderr or process.stdout
+    kept: List[str] = []
+    reader = threading.Thread(target=lambda stream: kept.append(stream.read()), args=(process.stdout,), daemon=True)
+    if keep_stdout:
+        reader.start()
+    tail: Deque[str] = deque(maxlen=_TAIL_LINES)
+    try:
+        _follow(lines, tail, progress)
+        process.wait()
+    except BaseException as error:
+        process.send_signal(signal.SIGINT)
+        _follow(lines, tail, False)
+        process.wait()
+        if not isinstance(error, KeyboardInterrupt):
+            raise
+    if keep_stdout:
+        reader.join()
+    stdout = "".join(kept)
+    if process.returncode != 0:
+        failure = error_for(process.returncode, _message(process.returncode, tail), command)
+        failure.output = stdout
+        raise failure
+    return stdout
+
+
+def _is_executable(path: Path) -> bool:
+    return path.is_file() and os.access(path, os.X_OK)
+
+
+def _is_script(path: Path) -> bool:
+    """Whether a file begins as a script does: then it is this package's console script, which would call itself."""
+    with path.open("rb") as file:
+        return file.read(2) == b"#!"
+
+
+def _follow(stream: IO[str], tail: Deque[str], progress: Progress) -> None:
+    for line in stream:
+        line = line.rstrip("\n")
+        tail.append(line)
+        if callable(progress):
+            progress(line)
+        elif progress:
+            print(line, file=sys.stderr, flush=True)
+
+
+def _message(exit_code: int, tail: Deque[str]) -> str:
+    """What the program said of its failure: its error, else its last lines."""
+    errors = [line[len(_ERROR):] for line in tail if line.startswith(_ERROR)]
+    said: Optional[str] = "\n".join(errors or tail) or None
+    if exit_code < 0:
+        ended = f"the program was ended by signal {-exit_code} ({signal.Signals(-exit_code).name})"
+        return f"{ended}; its last lines:\n{said}" if said else ended
+    return said or f"the program ended with exit code {exit_code} and said nothing"

@@ -1,0 +1,239 @@
+"""A comparison of BatchNorm modes over seeds, by its comparison.json and the folders of its runs."""
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Tuple, Union
+
+import numpy as np
+
+from . import figures
+from ._json_files import check_schema, read_json
+from .errors import FormatError, expect_folder
+from .run import Run, read_run
+from .table import Array, Table
+
+Interval = Tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and standard deviation over seeds; nan where it is not defined, as a deviation of one seed is not."""
+    n: int
+    mean: float
+    sd: float
+
+
+@dataclass(frozen=True)
+class Cell:
+    """All runs of one mode; on a curve of one mode and number of images per device, called "local(2)"."""
+    name: str
+    devices: str
+    score: Spread  # in percent
+    by_seed: Dict[int, float]
+    sync_layers: List[str]  # that synchronize where others do not
+    figures: Dict[str, Spread]  # val_loss, train_loss, ms_per_step, images_per_second, waiting_share
+    batch_norm: Table  # a row per layer, in the last step: between_within_mean, between_within_max, log_var_ratio
+
+    @property
+    def mode(self) -> str:
+        """Without the number of images: "local" of "local(2)"."""
+        return re.sub(r"\(\d+\)$", "", self.name)
+
+    @property
+    def images(self) -> Optional[int]:
+        """Images per device; None where the name has no number, because it makes no difference or there is no curve."""
+        found = re.search(r"\((\d+)\)$", self.name)
+        return int(found.group(1)) if found else None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The score of `a` minus that of `b`, seed by seed, in points (percent)."""
+    a: str
+    b: str
+    seeds: List[int]
+    by_seed: Array  # float64 [seeds]
+    difference: float  # the mean
+    interval: Optional[Interval]  # Student's 95 % interval of the mean; None below two seeds
+    p: float  # of the exact sign-flip test
+    p_adjusted: float  # for all differences that are tested: Holm's, on a curve the largest of its sequence so far
+    kind: str  # "better", "alike", "too few seeds", "undecided", "not comparable"
+    verdict: str
+    answer: str  # "sync - local = +13.10 mIoU [+11.00, +15.20], 3 seeds, p = 0.25"
+    more_seeds: int  # the fewest with which the test could settle it
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """One mode with so many images per device. `images` is None where they make no difference."""
+    mode: str
+    images: Optional[int]
+    cell: str
+    score: Spread
+    interval: Optional[Interval]  # of the mean score
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The score over the images that share statistics."""
+    global_batch: int
+    images_per_device: List[int]
+    points: List[CurvePoint]
+
+    def to_table(self) -> Table:
+        """A row per point: mode, images (nan: any number), cell, n, mean, sd, low, high."""
+        return Table.from_records([
+            {"mode": point.mode, "images": point.images, "cell": point.cell, "n": point.score.n, "mean": point.score.mean,
+             "sd": point.score.sd, "low": point.interval[0] if point.interval else None,
+             "high": point.interval[1] if point.interval else None} for point in self.points])
+
+
+class Comparison:
+    """What `lockstep compare` has found. `lockstep docs compare` says how to read it."""
+
+    def __init__(self, path: Path, found: Dict[str, Any]):
+        self.path = path
+        self._found = found
+        self.score_name: str = found["score"]  # "mIoU" or "top1"
+        self.cells: Dict[str, Cell] = {mode["mode"]: _cell(mode, self.score_name) for mode in found["modes"]}
+        self.differences: List[Difference] = [_difference(pair) for pair in found["pairs"]]
+        self.curve: Optional[Curve] = _curve(found["curve"], self.score_name) if "curve" in found else None
+        self.warnings: List[str] = list(found.get("warnings", []))
+        self.failed: List[Dict[str, Any]] = list(found.get("failed", []))  # mode, seed and error of runs that cannot train
+
+    def __repr__(self) -> str:
+        return f"Comparison({str(self.path)!r}, {', '.join(self.cells)}, {len(self.seeds)} seeds)"
+
+    def __str__(self) -> str:
+        return "\n".join([self.answers, *self.verdicts])
+
+    @property
+    def modes(self) -> List[str]:
+        """The modes, without numbers of images, in the order in which they were asked for."""
+        if self.curve:
+            return list(dict.fromkeys(point.mode for point in self.curve.points))
+        return list(dict.fromkeys(cell.mode for cell in self.cells.values()))
+
+    @property
+    def seeds(self) -> List[int]:
+        """All seeds that any mode has."""
+        return sorted({seed for cell in self.cells.values() for seed in cell.by_seed})
+
+    @property
+    def answers(self) -> str:
+        """The program's line for every difference."""
+        return "\n".join(difference.answer for difference in self.differences)
+
+    @property
+    def verdicts(self) -> List[str]:
+        """What each difference shows, in a sentence."""
+        return [f"{difference.verdict}." for difference in self.differences]
+
+    @cached_property
+    def text(self) -> str:
+        """comparison.md: the tables of the terminal, in Markdown."""
+        return (self.path / "comparison.md").read_text(encoding="utf-8")
+
+    def difference(self, a: str, b: str) -> Difference:
+        """The score of `a` minus that of `b`. Raises KeyError where the two were not compared, also the other way round."""
+        for difference in self.differences:
+            if (difference.a, difference.b) == (a, b):
+                return difference
+        there = ", ".join(f"{each.a} - {each.b}" for each in self.differences)
+        raise KeyError(f"there is no difference {a} - {b}; there are: {there or 'none'}")
+
+    @property
+    def scores(self) -> Table:
+        """A row per run: mode (the cell's name), seed, score."""
+        return Table.from_records([{"mode": cell.name, "seed": seed, self.score_name: score}
+                                   for cell in self.cells.values() for seed, score in cell.by_seed.items()])
+
+    def difference_table(self) -> Table:
+        """A row per difference: a, b, seeds, difference, low, high, p, p_adjusted, kind, verdict."""
+        return Table.from_records([
+            {"a": each.a, "b": each.b, "seeds": len(each.seeds), "difference": each.difference,
+             "low": each.interval[0] if each.interval else None, "high": each.interval[1] if each.interval else None,
+             "p": each.p, "p_adjusted": each.p_adjusted, "kind": each.kind, "verdict": each.verdict}
+            for each in self.differences])
+
+    def run(self, mode: str, seed: int = 0) -> Run:
+        """The run of a mode (a cell's name, such as "local(2)") and a seed.
+
+        Raises FormatError where it is not in this folder: a comparison of other folders has none.
+        """
+        # As `compare` names the folders: local(2) is local-n2, sync:top:3 is sync-top3.
+        name = re.sub(r"\((\d+)\)$", r"-n\1", mode).replace(":top:", "-top")
+        return read_run(self.path / f"{name}-s{seed}")
+
+    def plot_curve(self, ax: Any = None) -> Any:
+        """Draws the score over images per device with the intervals of the means, by matplotlib, and returns the axes.
+
+        Raises FormatError where the comparison has no curve, MissingPackageError without matplotlib.
+        """
+        return figures.plot_curve(self, ax)
+
+    def plot_differences(self, ax: Any = None) -> Any:
+        """Draws every difference with its interval and its seeds, by matplotlib, and returns the axes.
+
+        Raises MissingPackageError without matplotlib.
+        """
+        return figures.plot_differences(self, ax)
+
+
+def read_comparison(folder: Union[str, Path]) -> Comparison:
+    """Reads the folder of a comparison. Raises FormatError where it is none."""
+    path = Path(folder)
+    expect_folder(path, "the folder of a comparison", "comparison.json")
+    return comparison_of(path, read_json(path / "comparison.json"))
+
+
+def comparison_of(path: Path, found: Any) -> Comparison:
+    """From what comparison.json holds. Raises FormatError where that is something else."""
+    file = path / "comparison.json"
+    if not isinstance(found, dict):
+        raise FormatError(f"{file}: expected an object, got {type(found).__name__}; the file is damaged")
+    check_schema(found.get("schema"), file)
+    try:
+        return Comparison(path, found)
+    except (KeyError, TypeError, ValueError) as error:
+        raise FormatError(f"{file}: {type(error).__name__} {error}: something is missing or is no number; the file is "
+                          f"damaged. `lockstep compare {path} -o {path}` writes it again") from error
+
+
+def _number(value: Optional[float]) -> float:
+    return float("nan") if value is None else float(value)
+
+
+def _spread(found: Dict[str, Any]) -> Spread:
+    return Spread(int(found["n"]), _number(found["mean"]), _number(found["sd"]))
+
+
+def _interval(found: Optional[List[float]]) -> Optional[Interval]:
+    return (float(found[0]), float(found[1])) if found else None
+
+
+def _cell(mode: Dict[str, Any], score: str) -> Cell:
+    known = {score, f"{score}_by_seed", f"{score}_by_eval_stats"}
+    return Cell(name=mode["mode"], devices=mode["devices"], score=_spread(mode[score]),
+                by_seed={int(seed): float(reached) for seed, reached in mode[f"{score}_by_seed"].items()},
+                sync_layers=list(mode.get("sync_layers", [])),
+                figures={name: _spread(value) for name, value in mode.items()
+                         if name not in known and isinstance(value, dict) and "mean" in value},
+                batch_norm=Table.from_records(mode.get("batch_norms", [])))
+
+
+def _difference(pair: Dict[str, Any]) -> Difference:
+    adjusted = next((pair[name] for name in ("p_holm", "p_sequence") if name in pair), pair["p_value"])
+    verdict = pair["verdict"]
+    return Difference(a=pair["a"], b=pair["b"], seeds=[int(seed) for seed in pair["seeds"]],
+                      by_seed=np.array(pair["differences"], dtype=np.float64), difference=_number(pair["mean"]),
+                      interval=_interval(pair["interval"]), p=_number(pair["p_value"]), p_adjusted=_number(adjusted),
+                      kind=verdict["kind"], verdict=verdict["text"], answer=pair["answer"],
+                      more_seeds=int(verdict["more_seeds"]))
+
+
+def _curve(found: Dict[str, Any], score: str) -> Curve:
+    points = [CurvePoint(mode=line["mode"], images=point["images"], cell=point["cell"], score=_spread(point[score]),
+                         interval=_interval(point["interval"])) for line in found["lines"] for point in line["points"]]
+    return Curve(global_batch=int(found["global_batch"]), images_per_device=list(found["images_per_device"]), points=points)

@@ -1,0 +1,24 @@
+"""Lockstep for networks that one has in PyTorch: the lens, and BatchNorm layers to try. Pure PyTorch, 1.13 or later.
+
+    import lockstep.torch
+    print(lockstep.torch.lens(model, loader))                  # does this network need synchronized BatchNorm?
+    model = lockstep.torch.convert(model)                      # SyncBatchNorm over all processes, also on CPUs
+    model = lockstep.torch.ghost(model, slices=4)              # as four devices without synchronization would compute it
+    model = lockstep.torch.revert(model)                       # plain BatchNorm again
+"""
+try:
+    import torch as _torch  # noqa: F401
+except ImportError:
+    from ..errors import missing as _missing
+    raise _missing("torch", "lockstep.torch") from None
+
+from .batch_norm import BatchNormNd, GhostBatchNorm, SyncBatchNorm
+from .convert import convert, ghost, revert
+from .diagnosis import Diagnosis, ImagesDiagnosis
+from .groups import Group, GroupError, ThreadGroup, ThreadMember
+from .lens import lens
+from .noise import LayerNoise
+from .process_group import ProcessGroup
+
+__all__ = ["BatchNormNd", "Diagnosis", "GhostBatchNorm", "Group", "GroupError", "ImagesDiagnosis", "LayerNoise",
+           "ProcessGroup", "SyncBatchNorm", "ThreadGroup", "ThreadMember", "convert", "ghost", "lens", "revert"]

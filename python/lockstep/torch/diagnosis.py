@@ -1,0 +1,155 @@
+"""What the lens has found: the same figures, under the same names, as `lockstep diagnose --json`."""
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Union
+
+from ..table import Table
+from .noise import LayerNoise
+
+
+@dataclass(frozen=True)
+class ImagesDiagnosis:
+    """Statistics of so many images per device, as training by them would have them."""
+    images_per_device: int
+    verdict: str  # "synchronize", "not needed", "cannot tell"
+    reason: str
+    layers: List[LayerNoise]  # in the order in which they are called
+    # nan where a layer has one value per channel, so that there is no training:
+    logit_noise: float  # distance of the logits from those by statistics of all images, in standard deviations of these
+    logit_disparity: float  # distance of the logits in training from those in evaluation, likewise
+    changed: float  # share of positions whose class differs between training and evaluation
+    loss: float  # in training: by these statistics; nan without labels
+    running_loss: float  # in evaluation: by the running statistics that such training leaves behind
+
+    @property
+    def worst(self) -> LayerNoise:
+        """The layer whose statistics miss most."""
+        return max(self.layers, key=lambda layer: layer.missed)
+
+    @property
+    def values(self) -> int:
+        """The fewest values per channel of any layer."""
+        return min(layer.values for layer in self.layers)
+
+    @property
+    def disparity(self) -> float:
+        """The loss in training minus that in evaluation."""
+        return self.loss - self.running_loss
+
+    def to_dict(self) -> Dict[str, Any]:
+        """As `lockstep diagnose --json` has it; None for what is not defined."""
+        return {"images_per_device": self.images_per_device, "verdict": self.verdict, "reason": self.reason,
+                "values": self.values, "missed": self.worst.missed, "logit_noise": _defined(self.logit_noise),
+                "logit_disparity": _defined(self.logit_disparity), "changed": _defined(self.changed),
+                "loss": _defined(self.loss), "running_loss": _defined(self.running_loss),
+                "disparity": _defined(self.disparity), "layers": [layer.to_dict() for layer in self.layers]}
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The result of lens(). `print(diagnosis)` shows the table and the verdicts."""
+    images: int  # looked at
+    size: List[int]  # of an image, without its channels
+    loss: float  # by statistics of all images; nan without labels
+    by_images: List[ImagesDiagnosis]  # empty where no layer takes statistics of a batch in training
+
+    def __str__(self) -> str:
+        return self.text()
+
+    @property
+    def shares_statistics(self) -> bool:
+        """Whether any layer takes statistics of a batch in training."""
+        return bool(self.by_images)
+
+    def verdict(self, images_per_device: int) -> str:
+        """Of so many images per device. Raises KeyError for a number that was not looked at."""
+        for each in self.by_images:
+            if each.images_per_device == images_per_device:
+                return each.verdict
+        raise KeyError(f"{images_per_device} images per device were not looked at; there are "
+                       f"{[each.images_per_device for each in self.by_images]}")
+
+    def layers_apart(self, count: int) -> List[str]:
+        """The `count` layers whose statistics differ most from device to device, at the first number of images."""
+        layers = self.by_images[0].layers if self.by_images else []
+        ranked = sorted(layers, key=lambda layer: -layer.ratio)  # of equal ones the earlier
+        return list(dict.fromkeys(layer.layer for layer in ranked))[:count]
+
+    def text(self, layers: bool = False) -> str:
+        """The table and the verdicts that `lockstep diagnose` prints; with `layers` a table of every layer, too."""
+        lines = [f"{self.images} images of {'x'.join(map(str, self.size)) or 'one value'}"]
+        if not self.shares_statistics:
+            return lines[0] + ("\nnothing is shared: no layer of this network normalises by statistics of several images "
+                               "in training, so there is nothing to synchronize")
+        lines += [f"loss by statistics of all of them: {_number(self.loss, 4)}", "", *_markdown(EFFECTS, self.effects()), ""]
+        if layers:
+            for each in self.by_images:
+                header = [count_of(each.images_per_device) + " per device", *LAYER_COLUMNS[1:]]
+                lines += [*_markdown(header, layer_rows(each)), ""]
+        lines += [f"{count_of(each.images_per_device)} per device: {each.verdict} ({each.reason})" for each in self.by_images]
+        return "\n".join(lines)
+
+    def effects(self) -> List[List[str]]:
+        """The rows of the table, a column for each of EFFECTS."""
+        return [[str(each.images_per_device), str(each.values), f"{100 * each.worst.missed:.1f} %",
+                 _number(each.logit_noise, 3), _number(each.logit_disparity, 3), _number(each.loss, 4),
+                 _number(each.running_loss, 4), f"{_number(100 * each.changed, 1)} %"]
+                for each in self.by_images if not math.isnan(each.logit_noise)]
+
+    def to_dict(self) -> Dict[str, Any]:
+        """As `lockstep diagnose --json` has it, without what only the program knows (weights, left_out, seconds)."""
+        return {"images": self.images, "size": list(self.size), "shares_statistics": self.shares_statistics,
+                "loss": _defined(self.loss), "by_images_per_device": [each.to_dict() for each in self.by_images]}
+
+    def to_table(self) -> Table:
+        """A row per number of images and layer."""
+        return Table.from_records([{"images_per_device": each.images_per_device, **layer.to_dict()}
+                                   for each in self.by_images for layer in each.layers])
+
+    def to_pandas(self) -> Any:
+        """to_table() as a pandas.DataFrame. Raises MissingPackageError without pandas."""
+        return self.to_table().to_pandas()
+
+    def save_html(self, path: Union[str, Path]) -> None:
+        """Writes one page of HTML, which needs no other file, no script and no network."""
+        from .page import page_of
+        Path(path).write_text(page_of(self), encoding="utf-8")
+
+
+EFFECTS = ["images per device", "values per channel", "variance missed", "logits: noise", "train - eval", "loss in training",
+           "in evaluation", "classes changed"]
+LAYER_COLUMNS = ["layer", "values per channel", "between / within", "variance missed", "shift of the mean",
+                 "|log variance ratio|"]
+
+
+def layer_rows(images: ImagesDiagnosis) -> List[List[str]]:
+    """A row for each layer, a column for each of LAYER_COLUMNS."""
+    return [[layer.layer, str(layer.values), _number(layer.ratio, 4), f"{100 * layer.missed:.1f} %",
+             _number(layer.mean_shift, 3), _number(layer.log_var_ratio, 3)] for layer in images.layers]
+
+
+def count_of(images: int) -> str:
+    """ "1 image", "2 images" """
+    return f"{images} image{'' if images == 1 else 's'}"
+
+
+def _number(value: float, digits: int) -> str:
+    return "-" if math.isnan(value) else f"{value:.{digits}f}"
+
+
+def _defined(value: float) -> Optional[float]:
+    return value if math.isfinite(value) else None
+
+
+def _markdown(header: List[str], rows: List[List[str]]) -> List[str]:
+    widths = [max(len(cell) for cell in column) for column in zip(header, *rows)]
+
+    def line(cells: List[str]) -> str:
+        padded = [cell.ljust(width) if place == 0 else cell.rjust(width)
+                  for place, (cell, width) in enumerate(zip(cells, widths))]
+        return f"| {' | '.join(padded)} |"
+
+    rule = "|".join((":" + "-" * (width + 1)) if place == 0 else ("-" * (width + 1) + ":")
+                    for place, width in enumerate(widths))
+    return [line(header), f"|{rule}|", *map(line, rows)]

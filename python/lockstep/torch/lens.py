@@ -1,0 +1,125 @@
+"""Whether a network that one has in PyTorch needs synchronized BatchNorm, by forward passes alone."""
+from typing import Any, Callable, Iterable, List, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..errors import LockstepError
+from ..table import Array
+from .diagnosis import Diagnosis, ImagesDiagnosis
+from .noise import judge, merge_neighbours, noise_of, settled_statistics
+from .passes import Loss, Network, Pass, Running
+
+_IMAGES = 64
+
+
+def lens(model: nn.Module, loader: Iterable[Any], images_per_device: Sequence[int] = (1, 2, 4), *, images: Optional[int] = None,
+         global_batch: Optional[int] = None, loss: Optional[Loss] = None,
+         output: Optional[Callable[[Any], Tensor]] = None) -> Diagnosis:
+    """What BatchNorm's statistics of one, two, four ... images miss, layer by layer, what that does to logits and loss, and
+    whether to synchronize: the figures and the rule of `lockstep diagnose`. Nothing is trained, and the model is left as it
+    was, also its running statistics.
+
+    model: any network with BatchNorm layers; it is run on the device of its first parameter.
+    loader: batches of training images [N, C, ...] of one size, alone, or as (images, labels), or as a dictionary with
+      "image" and "label". Shuffle it: neighbours are taken for a device's batch. With labels [N] or [N, H, W] of classes
+      (255 does not count) the losses are told, too.
+    images: how many to look at, at most; default: 64, or twice the most per device. They go forward all together once.
+    global_batch: images of a training step on all devices; as many per device need no synchronization.
+    loss: `loss(logits, labels)`, a mean over images; default: cross-entropy.
+    output: takes the logits [N, classes, ...] from what the model returns; default: a tensor, "out", `.logits` or the first.
+
+    Raises LockstepError where there are fewer than two sets of images, or they differ in size.
+    """
+    numbers = list(images_per_device)
+    if not numbers or min(numbers) < 1:
+        raise ValueError(f"expected numbers of images per device of at least 1, got {numbers}")
+    parameter = next(model.parameters(), None)
+    inputs, labels = _first_images(loader, images or max(_IMAGES, 2 * max(numbers)),
+                                   parameter.device if parameter is not None else torch.device("cpu"))
+    if len(inputs) < 2 * max(numbers):
+        raise LockstepError(f"a diagnosis of {max(numbers)} images per device compares at least two sets of them, "
+                            f"{2 * max(numbers)} images, and there are {len(inputs)}; give more images, or smaller numbers")
+    modes = {module: module.training for module in model.modules()}
+    try:
+        network = Network(model, loss, output)
+        whole = network.forward(inputs, labels, len(inputs))
+        by_images = [_diagnose_images(network, inputs, labels, whole, number, global_batch)
+                     for number in numbers if whole.calls]
+    finally:
+        for module, training in modes.items():
+            module.training = training
+    return Diagnosis(images=len(inputs), size=list(inputs.shape[2:]), loss=whole.loss, by_images=by_images)
+
+
+def _diagnose_images(network: Network, inputs: Tensor, labels: Optional[Any], whole: Pass, together: int,
+                     global_batch: Optional[int]) -> ImagesDiagnosis:
+    layers = [noise_of(name, moments, together, eps) for name, eps, moments in whole.calls]
+    verdict, reason = judge(together, layers, global_batch)
+    effects = dict.fromkeys(("logit_noise", "logit_disparity", "changed", "loss", "running_loss"), float("nan"))
+    if min(layer.values for layer in layers) > 1:  # else there is no training
+        batch = network.forward(inputs, labels, together)
+        running = network.forward(inputs, labels, together, _settled(batch, together))
+        spread = _standard_deviation(whole.logits)
+        effects = {"logit_noise": _distance(batch.logits, whole.logits) / spread,
+                   "logit_disparity": _distance(batch.logits, running.logits) / spread,
+                   "changed": float((batch.logits.argmax(1) != running.logits.argmax(1)).mean()),
+                   "loss": batch.loss, "running_loss": running.loss}
+    return ImagesDiagnosis(images_per_device=together, verdict=verdict, reason=reason, layers=layers, **effects)
+
+
+def _settled(batch: Pass, together: int) -> Running:
+    """The running statistics of each layer that training by such slices leaves behind."""
+    slices: Any = {}
+    for name, _, moments in batch.calls:
+        slices.setdefault(name, []).append(merge_neighbours(moments, together))
+    return {name: settled_statistics(of_layer) for name, of_layer in slices.items()}
+
+
+def _standard_deviation(logits: Array) -> float:
+    """Of logits [images, classes, ...] over positions, as a root mean square over classes."""
+    of_class = np.moveaxis(logits, 1, 0).reshape(logits.shape[1], -1).astype(np.float64)
+    return float(np.sqrt(of_class.var(axis=1).mean()))
+
+
+def _distance(a: Array, b: Array) -> float:
+    """Root mean square, over the images that both have."""
+    count = min(len(a), len(b))
+    return float(np.sqrt(np.square(a[:count].astype(np.float64) - b[:count]).mean()))
+
+
+def _first_images(loader: Iterable[Any], count: int, device: torch.device) -> Tuple[Tensor, Optional[Tensor]]:
+    images: List[Tensor] = []
+    labels: List[Optional[Tensor]] = []
+    for batch in loader:
+        image, label = _parts(batch)
+        if images and image.shape[1:] != images[0].shape[1:]:
+            raise LockstepError(f"expected images of one size, got {list(images[0].shape[1:])} and {list(image.shape[1:])}; "
+                                f"crop or resize them in the data set")
+        images.append(image)
+        labels.append(label)
+        if sum(len(each) for each in images) >= count:
+            break
+    if not images:
+        raise LockstepError("expected batches of images from the loader, and it has none")
+    together = torch.cat(images)[:count].to(device)
+    targets = [label for label in labels if label is not None]
+    if len(targets) < len(images):
+        return together, None
+    return together, torch.cat(targets)[:count].to(device)
+
+
+def _parts(batch: Any) -> Tuple[Tensor, Optional[Tensor]]:
+    """Images and labels of what a loader gives."""
+    image: Any = batch
+    label: Any = None
+    if isinstance(batch, (tuple, list)):
+        image, label = batch[0], batch[1] if len(batch) > 1 else None
+    elif isinstance(batch, Mapping):
+        image = next((batch[name] for name in ("image", "images", "pixel_values", "input") if name in batch), None)
+        label = next((batch[name] for name in ("label", "labels", "mask", "target") if name in batch), None)
+    if not isinstance(image, Tensor) or image.dim() < 2:
+        raise LockstepError(f"expected batches of images [N, C, ...], alone or as (images, labels), got "
+                            f"{type(batch).__name__}; map your loader's batches to such pairs")
+    return image, label if isinstance(label, Tensor) and len(label) == len(image) else None

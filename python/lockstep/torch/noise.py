@@ -1,0 +1,106 @@
+"""What BatchNorm's statistics of a few images miss of those of many, from the statistics of single images.
+
+The formulas and the rule are those of `lockstep diagnose` (src/train/diagnosis); docs/do/diagnose.md says how often the rule
+was right. Arrays are NumPy's, of float64.
+"""
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+from ..table import Array
+
+# The share of the variance that statistics may miss before it can matter: their mean is then off by a quarter of a standard
+# deviation. kMissed of the program; tests/python compares the two.
+MISSED = 1.0 / 16
+
+
+@dataclass(frozen=True)
+class ImageMoments:
+    """Statistics of one layer by image, or by images put together: `count` values per channel of each, `mean` and `m2`
+    [images, channels]."""
+    count: int
+    mean: Array
+    m2: Array
+
+
+@dataclass(frozen=True)
+class LayerNoise:
+    """A layer as statistics of n images see it, beside those of very many; means over channels.
+
+    With w the variance within images and b that of their means (unbiased), n random images have means whose variance is
+    b / n, and see w + b - b / n of the variance w + b.
+    """
+    layer: str
+    values: int  # per channel, in such statistics
+    ratio: float  # between / within: the variance between such statistics over the variance that they see
+    missed: float  # the share of the variance that they do not see
+    log_var_ratio: float  # |log| of the variance of n neighbours over that of all images
+    mean_shift: float  # of their mean from that of all, in standard deviations: the root of `missed`
+
+    def to_dict(self) -> Dict[str, Any]:
+        """As `lockstep diagnose --json` has it."""
+        return dict(self.__dict__)
+
+
+def merge_neighbours(images: ImageMoments, together: int) -> ImageMoments:
+    """Each run of `together` neighbours as one, by Chan's formula; those at the end that are fewer are left out."""
+    sets = len(images.mean) // together
+    channels = images.mean.shape[1]
+    mean = np.zeros((sets, channels))
+    m2 = np.zeros((sets, channels))
+    for place in range(together):
+        added = slice(place, sets * together, together)
+        delta = images.mean[added] - mean
+        share = 1 / (place + 1)
+        mean = mean + delta * share
+        m2 = m2 + images.m2[added] + delta ** 2 * (place * images.count * share)
+    return ImageMoments(images.count * together, mean, m2)
+
+
+def noise_of(layer: str, images: ImageMoments, together: int, eps: float) -> LayerNoise:
+    """What `together` images miss. REQUIRES: at least two images, and as many as are put together."""
+    within = (images.m2 / images.count).mean(axis=0)
+    between = images.mean.var(axis=0, ddof=1)
+    apart, everything = between / together, within + between
+    missed = float((apart / (everything + eps)).mean())
+    neighbours = merge_neighbours(images, together)
+    return LayerNoise(layer=layer, values=neighbours.count, missed=missed, mean_shift=float(np.sqrt(missed)),
+                      ratio=float((apart / (everything - apart + eps)).mean()),
+                      log_var_ratio=_log_var_ratio(neighbours, eps))
+
+
+def _log_var_ratio(parts: ImageMoments, eps: float) -> float:
+    """Mean over channels and parts of |log((variance of the part + eps) / (variance of all + eps))|."""
+    own = parts.m2 / parts.count
+    whole = own.mean(axis=0) + parts.mean.var(axis=0)
+    return float(np.abs(np.log((own + eps) / (whole + eps))).mean())
+
+
+def settled_statistics(slices: Sequence[ImageMoments]) -> Tuple[Array, Array]:
+    """Running mean and variance [channels] that training by these slices leaves behind once they have settled: the mean of
+    the slices' means, and that of their unbiased variances. Several: of the calls of one layer."""
+    means = np.concatenate([each.mean for each in slices])
+    variances = np.concatenate([each.m2 / max(1, each.count - 1) for each in slices])
+    return means.mean(axis=0), variances.mean(axis=0)
+
+
+def judge(together: int, layers: List[LayerNoise], global_batch: Optional[int]) -> Tuple[str, str]:
+    """The verdict of `together` images per device ("synchronize", "not needed", "cannot tell") and its reason.
+
+    Statistics that miss less than MISSED in every layer are good enough. Where they miss more, those of one image are a
+    function of that image, which the weights come to rely on and which evaluation does not have. Those of several depend on
+    chance neighbours: noise, which harms or regularises, and nobody can tell which.
+    """
+    smallest = min(layers, key=lambda layer: layer.values)
+    if smallest.values == 1:
+        return "synchronize", f"{smallest.layer} has one value per channel, which has no variance: training is an error"
+    if global_batch and together >= global_batch:
+        return "not needed", f"the global batch has no more than {global_batch} images"
+    worst = max(layers, key=lambda layer: layer.missed)
+    missed = f"{100 * worst.missed:.1f} % of the variance at {worst.layer}"
+    if worst.missed < MISSED:
+        return "not needed", f"they miss {missed}, and less at other layers"
+    if together == 1:
+        return "synchronize", f"it misses {missed}, and weights come to rely on an image's own"
+    return "cannot tell", f"they miss {missed}: noise, which may harm or regularise"

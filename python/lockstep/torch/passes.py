@@ -1,0 +1,142 @@
+"""Forward passes of a network whose BatchNorm layers normalise as a training or an evaluation would, and tell what they saw."""
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ..errors import LockstepError
+from ..table import Array
+from .noise import ImageMoments
+
+Loss = Callable[[Any, Any], Tensor]
+Running = Mapping[str, Tuple[Array, Array]]
+
+IGNORED = 255  # a label that does not count, as data.ignore_index of the program
+
+
+@dataclass
+class Pass:
+    """What came of images that went forward, some at a time."""
+    logits: Array  # float32 [images, classes, ...]
+    loss: float  # mean over labels; nan without labels
+    calls: List[Tuple[str, float, ImageMoments]]  # name, eps and statistics by image of each call of a BatchNorm layer
+
+
+@dataclass
+class _Seen:
+    """The calls of one forward pass, in order; each with the statistics of its images."""
+    names: List[str] = field(default_factory=list)
+    eps: List[float] = field(default_factory=list)
+    moments: List[ImageMoments] = field(default_factory=list)
+
+
+class Network:
+    """A model under the lens: in evaluation, but for the BatchNorm layers that take statistics in training."""
+
+    def __init__(self, model: nn.Module, loss: Optional[Loss], output: Optional[Callable[[Any], Tensor]]):
+        self.model = model
+        self.loss = loss
+        self.output = output or _logits
+        model.train()  # a model may keep layers frozen, by a train() of its own
+        self.layers = {name: module for name, module in model.named_modules()
+                       if isinstance(module, _BatchNorm) and module.training}
+        model.eval()
+
+    @torch.no_grad()
+    def forward(self, images: Tensor, labels: Optional[Any], together: int, running: Optional[Running] = None) -> Pass:
+        """`together` images at a time, normalised by statistics of these, or by the `running` ones of each layer. Images at
+        the end that are fewer are left out."""
+        logits: List[Array] = []
+        sets: List[_Seen] = []
+        total, weight = 0.0, 0.0
+        for first in range(0, len(images) // together * together, together):
+            with _observed(self.layers, running) as seen:
+                output = self.output(self.model(images[first:first + together]))
+            sets.append(seen)
+            logits.append(output.float().cpu().numpy())
+            if labels is not None:
+                of_set, counted = self._loss(output, labels[first:first + together])
+                total, weight = total + of_set, weight + counted
+        return Pass(np.concatenate(logits), total / weight if weight else float("nan"), _joined(sets))
+
+    def _loss(self, output: Tensor, labels: Any) -> Tuple[float, float]:
+        """A sum and what it is to be divided by: labels, or with a loss of the user's own images."""
+        if self.loss is not None:
+            return float(self.loss(output, labels)) * len(labels), float(len(labels))
+        labels = labels.long()
+        summed = functional.cross_entropy(output.double(), labels, ignore_index=IGNORED, reduction="sum")
+        return float(summed), float((labels != IGNORED).sum())
+
+
+def _logits(output: Any) -> Tensor:
+    """Of what networks return: a tensor, a dictionary with "out" (torchvision), something with .logits (transformers)."""
+    if isinstance(output, Mapping) and "out" in output:
+        output = output["out"]
+    elif hasattr(output, "logits"):
+        output = output.logits
+    elif isinstance(output, (tuple, list)) and output:
+        output = output[0]
+    if isinstance(output, Tensor) and output.dim() >= 2:
+        return output
+    raise LockstepError(f"expected logits [images, classes, ...] from the model, got {type(output).__name__}; name them by "
+                        f"lens(..., output=lambda returned: ...)")
+
+
+@contextmanager
+def _observed(layers: Dict[str, _BatchNorm], running: Optional[Running]) -> Iterator[_Seen]:
+    """While it lasts, these layers normalise as said, and leave their running statistics alone."""
+    seen = _Seen()
+
+    def forward_of(name: str, layer: _BatchNorm) -> Callable[[Tensor], Tensor]:
+        def forward(x: Tensor) -> Tensor:
+            if running is not None:
+                mean, var = (torch.from_numpy(each).to(x) for each in running[name])
+                return functional.batch_norm(x, mean, var, layer.weight, layer.bias, False, 0.0, layer.eps)
+            seen.names.append(name)
+            seen.eps.append(layer.eps)
+            seen.moments.append(_moments_by_image(x))
+            return functional.batch_norm(x, None, None, layer.weight, layer.bias, True, 0.0, layer.eps)
+        return forward
+
+    own = {name: layer.__dict__.get("forward") for name, layer in layers.items()}  # of somebody else who does the same
+    for name, layer in layers.items():
+        # An instance's forward goes before that of its class, and the module keeps its type.
+        setattr(layer, "forward", forward_of(name, layer))
+    try:
+        yield seen
+    finally:
+        for name, layer in layers.items():
+            if own[name] is None:
+                delattr(layer, "forward")
+            else:
+                setattr(layer, "forward", own[name])
+
+
+def _moments_by_image(x: Tensor) -> ImageMoments:
+    """Of [N, C, ...]. One image at a time, in float64: the whole would take twice the activations' memory once more."""
+    means, m2s = [], []
+    for image in x:
+        values = image.double().reshape(len(image), -1)
+        mean = values.mean(1, keepdim=True)
+        means.append(mean.squeeze(1))
+        m2s.append((values - mean).square().sum(1))
+    count = x[0].numel() // x.shape[1]
+    return ImageMoments(count, torch.stack(means).cpu().numpy(), torch.stack(m2s).cpu().numpy())
+
+
+def _joined(sets: List[_Seen]) -> List[Tuple[str, float, ImageMoments]]:
+    """The same calls of all sets of images as one. Raises LockstepError where they differ: then there is nothing to compare."""
+    first = sets[0]
+    for seen in sets:
+        if seen.names != first.names or [each.count for each in seen.moments] != [each.count for each in first.moments]:
+            raise LockstepError("the model called other BatchNorm layers, or sizes, for some images than for others; the "
+                                "lens compares calls that all images have in common")
+    return [(name, first.eps[call],
+             ImageMoments(first.moments[call].count, np.concatenate([seen.moments[call].mean for seen in sets]),
+                          np.concatenate([seen.moments[call].m2 for seen in sets])))
+            for call, name in enumerate(first.names)]

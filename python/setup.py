@@ -1,0 +1,12 @@
+"""The version comes from CMakeLists.txt, and in a source distribution, which has none, from its PKG-INFO."""
+import re
+import runpy
+from pathlib import Path
+
+from setuptools import setup
+
+HERE = Path(__file__).resolve().parent
+version = runpy.run_path(str(HERE / "lockstep" / "_version.py"))["source_version"]()
+if version is None:
+    version = re.search(r"^Version: (.+)$", (HERE / "PKG-INFO").read_text(encoding="utf-8"), re.MULTILINE).group(1)
+setup(version=version)
