@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "app/command.h"
+#include "app/compare_runs.h"
 #include "app/terminal.h"
 #include "compare/comparison.h"
 #include "compare/planned_runs.h"
@@ -24,16 +24,6 @@ namespace lockstep {
 namespace {
 
 namespace fs = std::filesystem;
-
-struct CompareArguments {
-  CommonArguments common;
-  std::vector<std::filesystem::path> inputs;  // one CONFIG, or run folders
-  std::vector<std::string> modes;             // --modes local,sync,ghost
-  std::vector<std::int64_t> images;           // --images-per-device 1,2,4; empty: no curve
-  int seeds = 3;                              // --seeds N: seeds 0 .. N-1
-  bool verbose = false;                       // --verbose: the runs' own lines, too
-  bool no_images = false;                     // --no-images: none in report.html
-};
 
 constexpr std::int64_t kMostImages = 1'000'000;
 
@@ -95,32 +85,6 @@ CompareRequest request_of(const CompareArguments& arguments) {
   request.tables = arguments.common.tables;
   request.say = [&](const std::string& line) { say(arguments, line); };
   return request;
-}
-
-int train_and_compare(const CompareArguments& arguments) {
-  CompareRequest request = request_of(arguments);
-  ComparisonPlan plan = plan_comparison(request);
-  const bool first = arguments.common.world.get().first();
-  for (const std::string& line : describe(plan, arguments.seeds)) {
-    if (first) say(arguments, line);
-  }
-  // Before so many trainings one wants to know; only then is it worth the steps.
-  if (!arguments.images.empty()) say(arguments, "  " + describe(estimate_time(plan)));
-  std::optional<ComparedRuns> runs;
-  {
-    const StopSignals signals;
-    request.stop = &signals.requested();
-    runs = train_runs(request, plan);
-  }
-  if (!first) return runs ? kExitDone : kExitInterrupted;
-  if (!runs) {
-    say(arguments, "compare: interrupted; the same command continues where this one stopped");
-    return kExitInterrupted;
-  }
-  if (runs->finished.empty()) std::rethrow_exception(runs->first_failure);
-  const bool whole = runs->failed.empty();
-  report(arguments, runs->finished, plan.folder, std::move(runs->failed));
-  return whole ? kExitDone : kExitFailure;
 }
 
 int compare_folders(const CompareArguments& arguments) {
@@ -193,6 +157,32 @@ int run_compare(const CompareArguments& arguments) {
 }
 
 }  // namespace
+
+int train_and_compare(const CompareArguments& arguments) {
+  CompareRequest request = request_of(arguments);
+  ComparisonPlan plan = plan_comparison(request);
+  const bool first = arguments.common.world.get().first();
+  for (const std::string& line : describe(plan, arguments.seeds)) {
+    if (first) say(arguments, line);
+  }
+  // Before so many trainings one wants to know; only then is it worth the steps.
+  if (!arguments.images.empty()) say(arguments, "  " + describe(estimate_time(plan)));
+  std::optional<ComparedRuns> runs;
+  {
+    const StopSignals signals;
+    request.stop = &signals.requested();
+    runs = train_runs(request, plan);
+  }
+  if (!first) return runs ? kExitDone : kExitInterrupted;
+  if (!runs) {
+    say(arguments, "compare: interrupted; the same command continues where this one stopped");
+    return kExitInterrupted;
+  }
+  if (runs->finished.empty()) std::rethrow_exception(runs->first_failure);
+  const bool whole = runs->failed.empty();
+  report(arguments, runs->finished, plan.folder, std::move(runs->failed));
+  return whole ? kExitDone : kExitFailure;
+}
 
 Command compare_command() {
   return {

@@ -16,14 +16,17 @@ constexpr int kSubPixels = 2;  // per axis: smooth edges
 
 using Shade = std::array<float, 3>;
 
+// hypot() would do, and need a newer C library. In double nothing of floats overflows.
+float length(double x, double y) { return static_cast<float>(std::sqrt(x * x + y * y)); }
+
 /// A point in the shape's own frame: its centre is 0, it fits the unit circle.
 struct Point {
   float u = 0, v = 0;
 
-  float radius() const { return std::hypot(u, v); }
+  float radius() const { return length(u, v); }
   float farthest() const { return std::max(std::abs(u), std::abs(v)); }
   float nearest() const { return std::min(std::abs(u), std::abs(v)); }
-  float distance(float x, float y) const { return std::hypot(u - x, v - y); }
+  float distance(float x, float y) const { return length(u - x, v - y); }
 };
 
 struct Shape {

@@ -1,0 +1,27 @@
+#pragma once
+// Training the runs of a comparison and reporting on them, as `compare` and `quickstart` do.
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "app/command.h"
+
+namespace lockstep {
+
+struct CompareArguments {
+  CommonArguments common;
+  std::vector<std::filesystem::path> inputs;  // one CONFIG, or run folders
+  std::vector<std::string> modes;             // --modes local,sync,ghost
+  std::vector<std::int64_t> images;           // --images-per-device 1,2,4; empty: no curve
+  int seeds = 3;                              // --seeds N: seeds 0 .. N-1
+  bool verbose = false;                       // --verbose: the runs' own lines, too
+  bool no_images = false;                     // --no-images: none in report.html
+};
+
+/// Trains the runs of the configuration, inputs.front(), that are missing, shows the table, and
+/// writes the comparison into its folder. Returns an exit code; throws where no run succeeded.
+int train_and_compare(const CompareArguments& arguments);
+
+}  // namespace lockstep

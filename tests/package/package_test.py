@@ -1,0 +1,81 @@
+"""The packages as a stranger has them: package_test.py SOURCE_DIR.
+
+The wheel is installed into a fresh virtual environment, and the tarball is unpacked into a folder that has the C library,
+which becomes the root of all files: no compiler, no development package, no other library. There a comparison is trained.
+Making both takes as long as a build, so every second part of a check that is done in parts does it.
+"""
+import ctypes.util
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+MOST_BYTES = 25_000_000
+COMPARE = ["compare", "data/configs/quickstart.toml", "--modes", "local,sync", "--seeds", "1", "-d", "cpu:2",
+           "-s", "run.epochs=1", "-o", "/tmp/compare"]
+
+
+def run(*command, **options):
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, **options)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(map(str, command))}: exit code {done.returncode}\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
+    return done.stdout
+
+
+def check_wheel(wheel, source, folder):
+    """What pip, uv and pipx do; returns the program inside."""
+    size = wheel.stat().st_size
+    tag = re.search(r"py3-none-manylinux_2_(\d+)_x86_64\.whl$", wheel.name)
+    if size > MOST_BYTES or not tag:
+        sys.exit(f"expected a manylinux wheel of at most {MOST_BYTES} bytes, got {wheel.name} of {size}")
+    run(sys.executable, "-m", "venv", folder / "venv")
+    run(folder / "venv/bin/python", "-m", "pip", "install", "--no-deps", "--no-index", wheel)
+    place = {"cwd": folder, "env": {"PATH": "/usr/bin:/bin", "HOME": str(folder), "LOCKSTEP_AUTOTUNE": ""}}
+    (folder / "empty").mkdir()
+    arguments = [word.replace("/tmp/compare", str(folder / "compare")) for word in COMPARE]
+    run(folder / "venv/bin/lockstep", *arguments, **{**place, "cwd": folder / "empty"})
+    if not (folder / "compare/report.html").exists():
+        sys.exit("the wheel's comparison wrote no report.html")
+    (program,) = (folder / "venv").glob("lib/python*/site-packages/lockstep/bin/lockstep")
+    print(f"wheel: {wheel.name}, {size / 1e6:.1f} MB")
+    # The same bits as the build's own program.
+    print(run(sys.executable, "-B", source / "tests/app/portable_test.py", program), end="")
+
+
+def check_tarball(tarball, folder):
+    if os.geteuid() != 0:
+        print("SKIPPED: only root may change the root of all files, so the tarball was not tried in a bare one")
+        return
+    root = folder / "root"
+    for needed in ("lib64", "tmp", "proc", "lib/x86_64-linux-gnu"):
+        (root / needed).mkdir(parents=True)
+    shutil.copy("/lib64/ld-linux-x86-64.so.2", root / "lib64")
+    for library in ("c", "m", "dl", "rt", "pthread"):
+        name = ctypes.util.find_library(library)
+        shutil.copy(f"/lib/x86_64-linux-gnu/{name}", root / "lib/x86_64-linux-gnu")
+    run("tar", "xf", tarball, "-C", root)
+    (unpacked,) = root.glob("lockstep-*")
+    run("chroot", root, f"/{unpacked.name}/bin/lockstep", *COMPARE, env={"HOME": "/tmp", "LOCKSTEP_AUTOTUNE": ""})
+    if not (root / "tmp/compare/report.html").exists():
+        sys.exit("the tarball's comparison wrote no report.html")
+    print(f"tarball: {tarball.name}, {tarball.stat().st_size / 1e6:.1f} MB; ran with the C library alone")
+
+
+def main():
+    source = pathlib.Path(sys.argv[1]).resolve()
+    if int(os.environ.get("LOCKSTEP_CHECK_PART", "2/2").split("/")[0]) % 2:
+        print("the packages are made by the even parts of a check")
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = pathlib.Path(temporary)
+        print(run(source / "tools/package", "wheel", "tarball", "-o", folder), end="")
+        (wheel,) = folder.glob("*.whl")
+        (tarball,) = folder.glob("*.tar.xz")
+        check_wheel(wheel, source, folder)
+        check_tarball(tarball, folder)
+
+
+main()
