@@ -1,7 +1,7 @@
 """Puts the libraries that a program needs beside it: package_libraries.py FOLDER, which has bin/lockstep.
 
-They come into FOLDER/lib, each with what its licence says in FOLDER/share/doc/lockstep/licences. The C library stays that of
-the system: all of it is older than what the libraries ask for, which is printed.
+They come into FOLDER/lib, each with what its licence says in FOLDER/share/doc/lockstep/licences. The C and C++ libraries stay
+those of the system, as manylinux wants it: every Linux has them, and a newer one runs what an older one does.
 """
 import pathlib
 import re
@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 
-SYSTEM = re.compile(r"(ld-linux.*|lib(c|m|dl|rt|pthread))\.so\..*")
+SYSTEM = re.compile(r"(ld-linux.*|lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s))\.so\..*")
 
 
 def output_of(*command):
@@ -17,14 +17,15 @@ def output_of(*command):
 
 
 def needed(binary):
-    """{name: path} of the libraries that the loader finds for it, those of the C library left out."""
+    """{name: path} of the libraries that the loader finds for it, without those of the system."""
     found = re.findall(r"^\s*(\S+) => (/\S+)", output_of("ldd", str(binary)), re.M)
     return {name: pathlib.Path(path) for name, path in found if not SYSTEM.fullmatch(name)}
 
 
 def package_of(library):
-    """Debian's package that a library is of; GCC's are known by another path than the loader's."""
-    for path in (library.resolve(), pathlib.Path("/usr") / str(library.resolve()).lstrip("/")):
+    """Debian's package that a library is of, which may know it by its path in /lib or in /usr/lib."""
+    path = str(library.resolve())
+    for path in (path, path.removeprefix("/usr")):
         done = subprocess.run(["dpkg-query", "-S", str(path)], capture_output=True, text=True)
         if done.returncode == 0:
             return done.stdout.split(":")[0]

@@ -5,6 +5,7 @@
 #include <ifaddrs.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -12,7 +13,6 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <random>
 #include <sstream>
 
 #include "lockstep/core/check.h"
@@ -150,8 +150,8 @@ void FailureDetector::connect_all(World& carrier) {
       getsockname(listener, reinterpret_cast<sockaddr*>(&any), &size) != 0) {
     fail_by_errno("listen");
   }
-  std::random_device random;
-  const std::uint64_t token = std::uint64_t{random()} << 32U | random();
+  std::uint64_t token = 0;
+  if (getrandom(&token, sizeof token, 0) != sizeof token) fail_by_errno("getrandom");
   carrier.broadcast(concat(token, " ", ntohs(any.sin_port), own_addresses()));
   accept_all(listener, token);
   close(listener);

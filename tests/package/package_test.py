@@ -1,7 +1,7 @@
 """The packages as a stranger has them: package_test.py SOURCE_DIR.
 
-The wheel is installed into a fresh virtual environment, and the tarball is unpacked into a folder that has the C library,
-which becomes the root of all files: no compiler, no development package, no other library. There a comparison is trained.
+The wheel is installed into a fresh virtual environment, and the tarball is unpacked into a folder that has the C and C++ libraries,
+which becomes the root of all files: no compiler, no development package, no library but C's and C++'s. There a comparison is trained.
 Making both takes as long as a build, so every second part of a check that is done in parts does it.
 """
 import ctypes.util
@@ -53,7 +53,7 @@ def check_tarball(tarball, folder):
     for needed in ("lib64", "tmp", "proc", "lib/x86_64-linux-gnu"):
         (root / needed).mkdir(parents=True)
     shutil.copy("/lib64/ld-linux-x86-64.so.2", root / "lib64")
-    for library in ("c", "m", "dl", "rt", "pthread"):
+    for library in ("c", "m", "dl", "rt", "pthread", "stdc++", "gcc_s"):
         name = ctypes.util.find_library(library)
         shutil.copy(f"/lib/x86_64-linux-gnu/{name}", root / "lib/x86_64-linux-gnu")
     run("tar", "xf", tarball, "-C", root)
@@ -61,7 +61,7 @@ def check_tarball(tarball, folder):
     run("chroot", root, f"/{unpacked.name}/bin/lockstep", *COMPARE, env={"HOME": "/tmp", "LOCKSTEP_AUTOTUNE": ""})
     if not (root / "tmp/compare/report.html").exists():
         sys.exit("the tarball's comparison wrote no report.html")
-    print(f"tarball: {tarball.name}, {tarball.stat().st_size / 1e6:.1f} MB; ran with the C library alone")
+    print(f"tarball: {tarball.name}, {tarball.stat().st_size / 1e6:.1f} MB; ran with the C and C++ libraries alone")
 
 
 def main():
