@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import pathlib
+import platform
 import shutil
 import signal
 import subprocess
@@ -156,6 +157,17 @@ with tempfile.TemporaryDirectory() as name:
     script.chmod(0o755)
     expect(train(2, "cpu:1", root / "differing", under=[script], code=2), "another configuration")
     print("a wrong configuration, and two, are told from each other")
+
+    if platform.machine() == "x86_64":
+        script.write_text('#!/bin/sh\nif [ %s = 1 ]; then LOCKSTEP_CPU=portable; else LOCKSTEP_CPU=avx2; fi\n'
+                          'export LOCKSTEP_CPU\nexec "$@"\n' % RANK)
+        text = train(2, "cpu:1", root / "instructions", under=[script], code=2)
+        expect(text, "computes with other instructions than", "LOCKSTEP_CPU")
+        for processes, devices in ((2, "cpu:1"), (1, "cpu:2")):
+            train(processes, devices, root / f"portable{processes}", settings=["run.portable=true"])
+        if bytes_of(root / "portable2") != bytes_of(root / "portable1"):
+            sys.exit("a portable training of two processes is not bitwise identical to that of one")
+        print("processes of other instructions are told from each other, and a portable training has the bytes of one process")
 
     if os.cpu_count() > 1:
         core = min(os.sched_getaffinity(0))
