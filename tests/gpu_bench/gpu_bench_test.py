@@ -94,9 +94,15 @@ class GpuBench(unittest.TestCase):
     def test_peak_memory_of_the_device(self):
         rows, status = rows_of(options=["--sections", "fcn"], memory=[1000, 3000])
         self.assertEqual(status, 0)
-        self.assertEqual(find(rows, "peak device memory, FCN-ResNet50"), ("measured", "GB: cuda:0 local 2.10; cuda:0x4 sync "
-                         "2.10; " + "; ".join(f"PyTorch {how} 7.00 of tensors, 8.00 with context and cache"
+        self.assertEqual(find(rows, "peak device memory, FCN-ResNet50"), ("measured", "GB: cuda:0 local 2.10; " + "; ".join(f"PyTorch {how} 7.00 of tensors, 8.00 with context and cache"
                                               for how in ("eager", "eager TF32", "compile"))))
+
+        rows, status = rows_of(options=["--sections", "small"], memory=[1000, 3000])
+        self.assertIn("cuda:0 local 2.10; cuda:0x4 sync 2.10; PyTorch", find(rows, "peak device memory, U-Net 16")[1])
+        rows, status = rows_of(options=["--sections", "fcn", "--nvidia-smi", "/nowhere/nvidia-smi"])
+        result, details = find(rows, "peak device memory")
+        self.assertEqual((status, result), (0, "SKIPPED"))
+        self.assertIn("PyTorch compile 7.00 of tensors", details)
 
     def test_a_contender_that_fails_costs_the_others_nothing(self):
         rows, status = rows_of(options=["--sections", "large"], broken="--compile")

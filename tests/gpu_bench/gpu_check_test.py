@@ -26,7 +26,7 @@ mkdir "$CALLS.cold" 2>/dev/null
 wait=$(awk "BEGIN { print $(stat -c %.Y "$CALLS.cold") + $COLD - $(date +%s.%N) }")
 if [[ $wait != -* ]]; then sleep "$wait"; fi
 case "$*" in
-  *"$HANG"*) echo "it begins"; exec sleep 60 ;;
+  *"$HANG"*) echo "it begins"; echo $$ >"$CALLS.hanging"; exec sleep 60 ;;
   *"$KILL"*) echo "it dies"; kill -KILL $$ ;;
   *"$KILL_PART"*) read -r _ _ _ part _ </proc/$PPID/stat; kill -KILL "$part" ;;
   *"$BREAK"*) echo "it broke"; exit 3 ;;
@@ -207,6 +207,15 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual(self.run_all(second=SECOND, hang="doctor"), 1)
         self.assert_left_behind("doctor")
         self.assertEqual(self.rows()["doctor"], ("FAILED", "longer than 25 s: it begins"))
+        hanging = int((self.bundle / "calls.hanging").read_text())
+        self.assertFalse(pathlib.Path(f"/proc/{hanging}").exists(), "it was not ended")
+
+    def test_tests_that_find_no_gpu_have_not_passed(self):
+        self.write_program("test_gpu", "#!/bin/bash\necho 'a_test.cpp:1: MESSAGE: SKIPPED: no CUDA device answers'\n"
+                                       "echo '[doctest] test cases: 1 | 1 passed'\n")
+        self.assertEqual(self.run_all("--part", "1"), 1)
+        self.assertEqual(self.rows()["transports, repeatability"], ("FAILED", "GPUs were counted, and the tests find none"))
+        self.assertEqual(self.rows()["convolutions"][0], "ok")
 
     def test_a_program_that_is_killed(self):
         self.assertEqual(self.run_all(kill="-tc=one replica"), 1)
