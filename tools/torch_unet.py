@@ -4,7 +4,8 @@ or of one of torchvision's (--network fcn_resnet50, say).
 
 tests/oracle uses the network as an independent reference; tools/bench_vs_torch runs this file:
     python3 torch_unet.py --width 16 --depth 4 --batch 8 --size 176 240 --format channels_last
-prints one JSON object with the milliseconds of every timed step and the peak memory of the process in these steps. With
+prints one JSON object with the milliseconds of every timed step and the peak memory of the process in these steps; on a
+GPU also the most that PyTorch's tensors took of its memory, and what the whole process has of it in the end. With
 --eval a step is an evaluation without gradients: the forward pass, whose milliseconds come beside, the confusion matrix and
 the loss. With --processes N the step is DistributedDataParallel's: N processes share the batch and the threads, talk by gloo,
 and have BatchNorm statistics of their own; the times are those of process 0, the memory is the sum of all.
@@ -176,6 +177,14 @@ def peak_memory():
         return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
+def device_memory(device):
+    """Bytes of a GPU: the most that tensors took, and what is taken now, by the context and PyTorch's cache as well."""
+    if device == "cpu":
+        return {}
+    free, total = torch.cuda.mem_get_info()
+    return {"peak_device_bytes": torch.cuda.max_memory_allocated(), "taken_device_bytes": total - free}
+
+
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--network", default="unet", help="or a network of torchvision: fcn_resnet50, resnet50, ...")
@@ -186,7 +195,8 @@ def parse_arguments():
     parser.add_argument("--size", type=int, nargs=2, default=[176, 240], metavar=("HEIGHT", "WIDTH"))
     parser.add_argument("--format", choices=["contiguous", "channels_last"], default="channels_last")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--device", default="cpu", help="cpu or cuda; TF32 stays off")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--tf32", action="store_true", help="convolutions and matrix products in TF32, which stays off otherwise")
     parser.add_argument("--amp", action="store_true", help="autocast to bf16")
     parser.add_argument("--compile", action="store_true", help="the network through torch.compile")
     parser.add_argument("--processes", type=int, default=1, help="of DistributedDataParallel over gloo (on the CPU)")
@@ -203,7 +213,7 @@ def make_step(args, threads, batch):
     """A function that does one step on a batch of this size; an evaluation returns the milliseconds of its forward pass."""
     torch.set_num_threads(threads)
     torch.manual_seed(0)
-    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = args.tf32
     torch.backends.cudnn.benchmark = True
     net, of_images = make_network(args)
     net = net.to(args.device)
@@ -248,7 +258,7 @@ def time_steps(args, step):
             forward += [result] if args.eval else []
     return {"torch": torch.__version__, "device": args.device, "format": args.format, "amp": args.amp, "compile": args.compile,
             "graph": args.graph, "threads": args.threads, "processes": args.processes, "steps_ms": steps,
-            "forward_ms": forward, "peak_rss_bytes": peak_memory()}
+            "forward_ms": forward, "peak_rss_bytes": peak_memory(), "tf32": args.tf32, **device_memory(args.device)}
 
 
 def run_rank(rank, args, meeting_file):

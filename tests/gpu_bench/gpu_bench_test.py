@@ -22,7 +22,8 @@ def rows_of(rounds=1, options=(), **changes):
         program.write_text(f"#!{sys.executable} -B\n" + (HERE / "stand_in.py").read_text())
         program.chmod(0o755)
         done = subprocess.run(
-            [sys.executable, "-B", GPU_BENCH, "--lockstep", program, "--python", program, "--rounds", str(rounds),
+            [sys.executable, "-B", GPU_BENCH, "--lockstep", program, "--python", program, "--nvidia-smi", program,
+             "--rounds", str(rounds),
              "--tsv", *options],
             capture_output=True, text=True, env=dict(os.environ, STAND_IN=json.dumps({**FIGURES, **changes})))
     lines = [line.split("\t") for line in done.stdout.splitlines()]
@@ -66,6 +67,11 @@ class GpuBench(unittest.TestCase):
         self.assertEqual(find(rows, "PyTorch eager / 4 replicas with sync, U-Net 16"), ("met", "3.00, target >= 2.00"))
         self.assertEqual(find(rows, "one with their images, U-Net 16"), ("met", "1.05, target <= 1.25"))
         self.assertEqual(find(rows, "fp32 / TF32"), ("measured", "2.50; 10.00 ms / 4.00 ms"))  # not beside bf16
+        self.assertEqual(find(rows, "PyTorch eager TF32 / one replica, fp32 with TF32, U-Net 64"),
+                         ("measured", "7.88; 31.50 ms / 4.00 ms"))
+        fcn = "FCN-ResNet50, 8 of 512x512, bf16, CUDA graph"
+        self.assertEqual(find(rows, f"PyTorch eager / one replica, {fcn}"), ("measured", "3.15; 31.50 ms / 10.00 ms"))
+        self.assertEqual(find(rows, f"PyTorch compile / one replica, {fcn}")[0], "measured")
         self.assertNotIn("FAILED", [result for result, _ in rows.values()])
 
     def test_misses_are_said_and_no_failure(self):
@@ -82,8 +88,28 @@ class GpuBench(unittest.TestCase):
         for key, name in (("precision", "fp32, CUDA graph"), ("cuda_graph", "bf16")):
             rows, status = rows_of(refused=key)
             self.assertEqual(status, 0)
-            self.assertEqual(find(rows, "beside PyTorch"), ("SKIPPED", f"exit 2: run.{key}: not known"))
+            self.assertEqual(find(rows, "360x480, bf16, beside PyTorch"), ("SKIPPED", f"exit 2: run.{key}: not known"))
             self.assertEqual(find(rows, f"one with their images, U-Net 64, 8 of 360x480, {name}")[0], "met")
+
+    def test_peak_memory_of_the_device(self):
+        rows, status = rows_of(options=["--sections", "fcn"], memory=[1000, 3000])
+        self.assertEqual(status, 0)
+        self.assertEqual(find(rows, "peak device memory, FCN-ResNet50"), ("measured", "GB: cuda:0 local 2.10; " + "; ".join(f"PyTorch {how} 7.00 of tensors, 8.00 with context and cache"
+                                              for how in ("eager", "eager TF32", "compile"))))
+
+        rows, status = rows_of(options=["--sections", "small"], memory=[1000, 3000])
+        self.assertIn("cuda:0 local 2.10; cuda:0x4 sync 2.10; PyTorch", find(rows, "peak device memory, U-Net 16")[1])
+        rows, status = rows_of(options=["--sections", "fcn", "--nvidia-smi", "/nowhere/nvidia-smi"])
+        result, details = find(rows, "peak device memory")
+        self.assertEqual((status, result), (0, "SKIPPED"))
+        self.assertIn("PyTorch compile 7.00 of tensors", details)
+
+    def test_a_contender_that_fails_costs_the_others_nothing(self):
+        rows, status = rows_of(options=["--sections", "large"], broken="--compile")
+        self.assertEqual(status, 1)
+        self.assertEqual(find(rows, "PyTorch compile, U-Net 64")[1], "Failure: exit 1: it broke")
+        self.assertEqual(find(rows, "PyTorch eager / 4 replicas with sync")[0], "met")
+        self.assertEqual(find(rows, "4 replicas with sync / one")[0], "met")
 
     def test_no_pytorch_skips_what_needs_it(self):
         rows, status = rows_of(broken="-c")
