@@ -107,3 +107,26 @@ def test_a_wheel(tmp_path):
     said = subprocess.run([sys.executable, "-c", "import lockstep; print(lockstep.__version__, lockstep.__file__)"],
                           env=environment, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.split()
     assert said[0] == lockstep.__version__ and said[1].startswith(str(tmp_path))
+
+
+def blocks(language):
+    """The commands of the page, in its order."""
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / "docs/do/python.md").read_text(encoding="utf-8"), re.DOTALL)
+
+
+def test_the_page_s_commands(program, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("torch")
+    (tmp_path / "data").symlink_to(ROOT / "data")
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    for block in blocks("python"):
+        exec(compile(block, "docs/do/python.md", "exec"), names)
+    said = capsys.readouterr().out
+    assert "sync - local = " in said and "1 image per device: synchronize" in said and "torch.Size([64, 2, 30, 30])" in said
+    assert float(re.search(r"tensor\(([0-9.e-]+)", said).group(1)) < 1e-5 and (tmp_path / "lens.html").exists()
+    import torch
+    if int(torch.__version__.split(".")[0]) < 2 and sys.version_info >= (3, 11):
+        return  # torchrun of this PyTorch does not start with this Python
+    (processes,) = [block for block in blocks("sh") if "ranks.py" in block]
+    done = subprocess.run(["bash", "-c", processes.replace("python3", sys.executable)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
