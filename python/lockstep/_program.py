@@ -53,7 +53,7 @@ def main() -> None:
     except ProgramNotFoundError as error:
         print(f"{_ERROR}{error}", file=sys.stderr)
         sys.exit(1)
-    os.execv(program, [program, *sys.argv[1:]])
+    os.execv(program, [sys.argv[0], *sys.argv[1:]])  # by this name it says how to go on
 
 
 def run_program(arguments: List[str], progress: Progress, *, keep_stdout: bool) -> str:

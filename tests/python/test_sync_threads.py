@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from lockstep.torch import GroupError, SyncBatchNorm, ThreadGroup, convert  # noqa: E402
+from lockstep.torch.groups import Call  # noqa: E402
 from whole_batch import assert_ranks_are_whole, make_net, rank_steps  # noqa: E402
 
 COUNTS = [[2, 2, 2, 2], [1, 4, 2, 1], [0, 3, 0, 5], [3, 0, 2, 0], [6]]
@@ -16,23 +17,25 @@ COUNTS = [[2, 2, 2, 2], [1, 4, 2, 1], [0, 3, 0, 5], [3, 0, 2, 0], [6]]
 
 @pytest.mark.parametrize("counts", COUNTS)
 def test_ranks_are_one_process_with_the_whole_batch(counts):
+    nets = [make_net() for _ in counts]  # here: threads share PyTorch's random numbers
     ranks = ThreadGroup(len(counts), timeout=20).run(
-        lambda member: rank_steps(convert(make_net(), member), counts, member.rank))
+        lambda member: rank_steps(convert(nets[member.rank], member), counts, member.rank))
     assert_ranks_are_whole(ranks, counts)
 
 
 def test_gradients_are_those_of_finite_differences():
     def work(member):
-        torch.manual_seed(member.rank)
+        generator = torch.Generator().manual_seed(member.rank)
         layer = SyncBatchNorm(3, group=member).double()
-        x = torch.randn(4, 3, 2, 1, dtype=torch.float64)
-        weight = torch.randn(4, 3, 2, 1, dtype=torch.float64)  # random: of a plain sum the gradient is zero
+        x = torch.randn(4, 3, 2, 1, dtype=torch.float64, generator=generator)
+        # Random: of a plain sum the gradient is zero.
+        weight = torch.randn(4, 3, 2, 1, dtype=torch.float64, generator=generator)
 
         def total(of_rank_0):
             with torch.no_grad():
                 y = layer(of_rank_0 if member.rank == 0 else x)
                 own = torch.cat([(y * weight).sum().reshape(1), torch.zeros(1)])
-                return float(member.all_show(CALL, own)[:, 0].sum())
+                return float(member.all_show(Call("test", "forward", 2), own)[:, 0].sum())
 
         leaf = x.clone().requires_grad_()
         (layer(leaf) * weight).sum().backward()
@@ -42,9 +45,6 @@ def test_gradients_are_those_of_finite_differences():
             moved[place] = 1e-6
             numeric.view(-1)[place] = (total(x + moved.view_as(x)) - total(x - moved.view_as(x))) / 2e-6
         return leaf.grad, numeric
-    from lockstep.torch.groups import Call
-    global CALL
-    CALL = Call("test", "forward", 2)
     analytic, numeric = ThreadGroup(3, timeout=20).run(work)[0]  # rank 0's x reaches all ranks' outputs
     assert torch.allclose(analytic, numeric, rtol=1e-5, atol=1e-7)
 
@@ -124,7 +124,7 @@ def test_a_rank_that_fails_is_named_on_all_others():
     assert str(errors[2]) == "disk on fire" and seconds < 5
     for rank in (0, 1, 3):
         assert isinstance(errors[rank], GroupError) and errors[rank].rank == 2
-        assert "rank 2 failed: RuntimeError: disk on fire; it was last in the backward of 0" in str(errors[rank])
+        assert "rank 2 failed: RuntimeError: disk on fire; it was last in the backward of 2" in str(errors[rank])
 
 
 def test_a_rank_that_leaves_is_named_on_all_others():

@@ -1,5 +1,5 @@
 """BatchNorm over the batches of all ranks, and over slices of one batch."""
-from typing import Any, Callable, Dict, Optional, Tuple, Type
+from typing import Any, Callable, Optional, Tuple, Type
 
 import torch
 from torch import Tensor
@@ -49,10 +49,6 @@ class SyncBatchNorm(ReplacingBatchNorm):
         super().__init__(num_features, eps, momentum, affine, track_running_stats)
         self.group = group or Group()
         self.name = name
-
-    def __getstate__(self) -> Dict[str, Any]:
-        # Connections and locks are this process's: a layer that is loaded from a file is alone.
-        return {**self.__dict__, "group": Group()}
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalises `input` [N, C, ...]."""

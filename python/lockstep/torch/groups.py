@@ -53,6 +53,9 @@ class Group:
     def __deepcopy__(self, memo: Dict[int, Any]) -> "Group":
         return self  # a copy of a layer meets the same ranks
 
+    def __reduce__(self) -> Tuple[Type["Group"], Tuple[()]]:
+        return Group, ()  # connections and locks are this process's: a layer that is loaded from a file is alone
+
 
 def disagreement(calls: Sequence[Call]) -> Optional[Tuple[int, str]]:
     """The first rank whose call is not rank 0's, and a sentence about it; None where all agree."""

@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""One rank of a test over gloo: gloo_rank.py CASE RANK SIZE FOLDER. Writes what it has seen to FOLDER/RANK.pt."""
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from lockstep.torch import GroupError, ProcessGroup, convert
+from whole_batch import make_net, rank_steps
+
+COUNTS = {"even": [2, 2, 2, 2], "uneven": [1, 4, 2, 1], "empty": [0, 3, 0, 5]}
+
+
+def two_layers(group):
+    torch.manual_seed(0)
+    return convert(nn.Sequential(nn.BatchNorm2d(3), nn.Conv2d(3, 5, 1), nn.BatchNorm2d(5)), group), torch.randn(2, 3, 4, 4)
+
+
+def dies(rank):
+    net, x = two_layers(ProcessGroup(timeout=20))
+    net(x).sum().backward()
+    if rank == 2:
+        os._exit(9)
+    net(x)
+
+
+def master_dies(rank):
+    net, x = two_layers(ProcessGroup(timeout=20))
+    net(x)
+    if rank == 0:
+        os._exit(9)
+    net(x)
+
+
+def raises(rank):
+    with ProcessGroup(timeout=20) as group:
+        net, x = two_layers(group)
+        net(x)
+        if rank == 1:
+            raise ValueError("no such image")
+        net(x)
+
+
+def skips(rank):
+    net, x = two_layers(ProcessGroup(timeout=20))
+    if rank == 3:
+        net[2](torch.randn(2, 5, 4, 4))
+    else:
+        net(x)
+
+
+def late(rank):
+    net, x = two_layers(ProcessGroup(timeout=1))
+    if rank == 1:
+        time.sleep(4)
+    net(x)
+
+
+def busy(rank):
+    """Rank 3 dies, and rank 1 learns of it long after the master has."""
+    net, x = two_layers(ProcessGroup(timeout=20))
+    net(x)
+    if rank == 3:
+        os._exit(9)
+    if rank == 1:
+        time.sleep(2)
+    net(x)
+
+
+def leaves(rank):
+    net, x = two_layers(ProcessGroup(timeout=20))
+    for _ in range(1 if rank == 2 else 2):
+        net(x)
+
+
+def data_parallel(rank):
+    """DistributedDataParallel takes the mean of gradients: of a loss that is a mean over the whole batch times ranks."""
+    net = nn.parallel.DistributedDataParallel(convert(make_net()))
+    return rank_steps(net, COUNTS["uneven"], rank)
+
+
+def main():
+    case, rank, size, folder = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=size)
+    if case in COUNTS:
+        torch.save(rank_steps(convert(make_net()), COUNTS[case], rank), folder / f"{rank}.pt")
+        return
+    begin = time.monotonic()
+    try:
+        seen = globals()[case](rank)
+    except GroupError as error:
+        seen = {"error": str(error), "rank": error.rank, "seconds": time.monotonic() - begin}
+    torch.save(seen, folder / f"{rank}.pt")
+
+
+main()
