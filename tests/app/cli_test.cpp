@@ -43,9 +43,9 @@ struct TrainingPlace {
 TEST_CASE("usage errors end with 2 and say what was meant") {
   const TrainingPlace place;
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases{
-      {{}, "expected a subcommand: train, eval"},
+      {{}, "expected a subcommand: quickstart, train, eval"},
       {{"trian"}, "unknown subcommand `trian`; did you mean `train`?"},
-      {{"frobnicate"}, "expected one of train, eval"},
+      {{"frobnicate"}, "expected one of quickstart, train, eval"},
       {{"train"}, "CONFIG is required"},
       {{"train", place.config, "--reume"}, "unexpected option `--reume`; did you mean `--resume`?"},
       {{"train", place.config, "-d", "gpu:1"}, "unknown device kind 'gpu'"},
