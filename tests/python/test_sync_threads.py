@@ -23,6 +23,13 @@ def test_ranks_are_one_process_with_the_whole_batch(counts):
     assert_ranks_are_whole(ranks, counts)
 
 
+def test_values_stand_in_the_order_of_the_ranks():
+    def work(member):
+        time.sleep(0.02 * (3 - member.rank))  # the last comes first
+        return member.all_show(Call("order", "forward", 1), torch.tensor([float(member.rank)])).flatten().tolist()
+    assert ThreadGroup(4, timeout=20).run(work) == [[0, 1, 2, 3]] * 4
+
+
 def test_gradients_are_those_of_finite_differences():
     def work(member):
         generator = torch.Generator().manual_seed(member.rank)
