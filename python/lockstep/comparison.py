@@ -160,7 +160,8 @@ class Comparison:
     def run(self, mode: str, seed: int = 0) -> Run:
         """The run of a mode (a cell's name, such as "local(2)") and a seed.
 
-        Raises FormatError where it is not in this folder: a comparison of other folders has none.
+        The run of "local(2)" calls itself `ghost`: on a curve slices stand for devices. Raises FormatError where it is not
+        in this folder: a comparison of other folders has none.
         """
         # As `compare` names the folders: local(2) is local-n2, sync:top:3 is sync-top3.
         name = re.sub(r"\((\d+)\)$", r"-n\1", mode).replace(":top:", "-top")

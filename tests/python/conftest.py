@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "python"))
+sys.path.insert(0, os.environ.get("LOCKSTEP_PACKAGE", str(ROOT / "python")))
 QUICKSTART = ROOT / "data/configs/quickstart.toml"
 SMALL = {"run.max_iters": 4, "run.log_every": 2, "data.size": [32, 32], "data.train_images": 16, "data.val_images": 4,
          "model.width": 4, "model.depth": 2}

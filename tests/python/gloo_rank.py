@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from lockstep.torch import GroupError, ProcessGroup, convert
+from lockstep.torch.groups import Call
 from whole_batch import make_net, rank_steps
 
 COUNTS = {"even": [2, 2, 2, 2], "uneven": [1, 4, 2, 1], "empty": [0, 3, 0, 5]}
@@ -20,7 +21,7 @@ def two_layers(group):
 
 
 def dies(rank):
-    net, x = two_layers(ProcessGroup(timeout=20))
+    net, x = two_layers(ProcessGroup(timeout=300))
     net(x).sum().backward()
     if rank == 2:
         os._exit(9)
@@ -28,7 +29,7 @@ def dies(rank):
 
 
 def master_dies(rank):
-    net, x = two_layers(ProcessGroup(timeout=20))
+    net, x = two_layers(ProcessGroup(timeout=300))
     net(x)
     if rank == 0:
         os._exit(9)
@@ -36,7 +37,7 @@ def master_dies(rank):
 
 
 def raises(rank):
-    with ProcessGroup(timeout=20) as group:
+    with ProcessGroup(timeout=300) as group:
         net, x = two_layers(group)
         net(x)
         if rank == 1:
@@ -45,33 +46,40 @@ def raises(rank):
 
 
 def skips(rank):
-    net, x = two_layers(ProcessGroup(timeout=20))
+    net, x = two_layers(ProcessGroup(timeout=300))
     if rank == 3:
         net[2](torch.randn(2, 5, 4, 4))
     else:
         net(x)
 
 
+def wait_for_the_master_s_error():
+    while not Path(sys.argv[4], "0.pt").exists():
+        time.sleep(0.05)
+
+
 def late(rank):
-    net, x = two_layers(ProcessGroup(timeout=1))
+    group = ProcessGroup()
+    group.timeout = 1.0  # from here on: making the group may take longer on a machine that is busy
+    net, x = two_layers(group)
     if rank == 1:
-        time.sleep(4)
+        wait_for_the_master_s_error()
     net(x)
 
 
 def busy(rank):
     """Rank 3 dies, and rank 1 learns of it long after the master has."""
-    net, x = two_layers(ProcessGroup(timeout=20))
+    net, x = two_layers(ProcessGroup(timeout=300))
     net(x)
     if rank == 3:
         os._exit(9)
     if rank == 1:
-        time.sleep(2)
+        wait_for_the_master_s_error()
     net(x)
 
 
 def leaves(rank):
-    net, x = two_layers(ProcessGroup(timeout=20))
+    net, x = two_layers(ProcessGroup(timeout=300))
     for _ in range(1 if rank == 2 else 2):
         net(x)
 
@@ -87,14 +95,19 @@ def main():
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=size)
     if case in COUNTS:
-        torch.save(rank_steps(convert(make_net()), COUNTS[case], rank), folder / f"{rank}.pt")
+        group = ProcessGroup()
+        time.sleep(0.02 * (size - rank))  # the last comes first
+        order = group.all_show(Call("order", "forward", 1), torch.tensor([float(rank)]))
+        assert order.flatten().tolist() == list(range(size))
+        torch.save(rank_steps(convert(make_net(), group), COUNTS[case], rank), folder / f"{rank}.pt")
         return
     begin = time.monotonic()
     try:
         seen = globals()[case](rank)
     except GroupError as error:
         seen = {"error": str(error), "rank": error.rank, "seconds": time.monotonic() - begin}
-    torch.save(seen, folder / f"{rank}.pt")
+    torch.save(seen, folder / f"{rank}.new")
+    (folder / f"{rank}.new").rename(folder / f"{rank}.pt")
 
 
 main()

@@ -18,7 +18,7 @@ def main():
     arguments = sys.argv[1:]
     if arguments and not arguments[0].startswith("-"):
         os.environ["LOCKSTEP_PROGRAM"] = str(Path(arguments.pop(0)).resolve())
-    package = str(HERE.parents[1] / "python")
+    package = os.environ.get("LOCKSTEP_PACKAGE", str(HERE.parents[1] / "python"))  # a changed one, for planted faults
     os.environ["PYTHONPATH"] = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])  # of processes
     os.environ["LOCKSTEP_AUTOTUNE"] = ""  # no clock decides what a test computes with
     sys.path.insert(0, package)

@@ -58,6 +58,14 @@ def test_figures_by_hand():
     assert found.by_images[0].logit_noise == pytest.approx(numpy.sqrt(((trained - whole) ** 2).mean()), rel=1e-6)
 
 
+def test_variances_by_hand():
+    """Pairs of values, whose means are 1, 5, 1 and 5: within images the variance is 1, between them 16 / 3."""
+    x = torch.tensor([[[0.0, 2.0]], [[4.0, 6.0]]] * 2)
+    layer = lens(nn.BatchNorm1d(1, eps=0.0), [x], images_per_device=(1,)).by_images[0].layers[0]
+    assert layer.values == 2 and layer.missed == pytest.approx((16 / 3) / (1 + 16 / 3))
+    assert layer.ratio == pytest.approx(16 / 3) and layer.log_var_ratio == pytest.approx(numpy.log(5))
+
+
 def test_one_value_per_channel_cannot_train():
     found = lens(nn.Sequential(nn.BatchNorm1d(3)), [torch.randn(8, 3)], images_per_device=(1, 2))
     assert found.by_images[0].verdict == "synchronize" and "one value per channel" in found.by_images[0].reason

@@ -23,7 +23,7 @@ def run(case, folder):
     """What each rank has written; None for one that has not come to that."""
     processes = [subprocess.Popen([sys.executable, "-B", RANK, case, str(rank), str(SIZE), folder], stderr=subprocess.PIPE,
                                   text=True) for rank in range(SIZE)]
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + 280
     said = []
     for process in processes:
         try:
@@ -70,7 +70,7 @@ def test_what_goes_wrong_is_named_on_all_other_ranks(case, guilty, message, tmp_
             continue
         assert seen[rank] is not None and "error" in seen[rank], (rank, said[rank])
         assert seen[rank]["rank"] == guilty and message in seen[rank]["error"], (rank, seen[rank])
-        assert seen[rank]["seconds"] < 15, (rank, seen[rank])  # and not the 20 of the timeout
+        assert seen[rank]["seconds"] < 250, (rank, seen[rank])  # and not the 300 of the timeout
 
 
 def test_without_torch_distributed_it_says_what_to_do():

@@ -1,0 +1,72 @@
+"""A test is worth something only if it can fail: each fault is planted into a copy of the package, and a test must see it."""
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from conftest import ROOT
+
+pytest.importorskip("torch")
+
+THREADS, GLOO, LENS, CONVERT, READ = ("test_sync_threads.py", "test_sync_gloo.py", "test_lens.py", "test_convert.py",
+                                      "test_read.py")
+WHOLE = "whole_batch"
+FAULTS = {
+    "the merge drops the distance of the means": (
+        "torch/moments.py", " + delta.square() * (count * share)", "", THREADS, WHOLE),
+    "the merge counts a rank twice": ("torch/moments.py", "count += added", "count += added + added", THREADS, WHOLE),
+    "an empty rank is merged": ("torch/moments.py", "        if added == 0:\n            continue\n", "", THREADS, WHOLE),
+    "two threads are exchanged": ("torch/groups.py", "posts = [self._posts[each] for each in range(self.size)]",
+                                  "posts = [self._posts[each ^ 1 if self.size % 2 == 0 else each] for each in range(self.size)]",
+                                  THREADS, "order"),
+    "one rank merges in another order": (
+        "torch/groups.py", "return self._shown  #", "return self._shown.flip(0) if rank else self._shown  #", THREADS, WHOLE),
+    "two processes are exchanged": ("torch/process_group.py", 'b"".join(payloads[rank] for rank in range(self.size))',
+                                    'b"".join(payloads[rank ^ 1] for rank in range(self.size))', GLOO, "empty"),
+    "the master is blamed for a dead process": (
+        "torch/process_group.py", "            raise self._gone(rank, call) from None\n        if",
+        "            raise self._gone(0, call) from None\n        if", GLOO, "dies"),
+    "backward drops the mean of the gradient": (
+        "torch/batch_norm.py", "dx = dy - _over(x, share[:channels]) - centred", "dx = dy - centred", THREADS, WHOLE),
+    "backward drops the gradient of the variance": (
+        "torch/batch_norm.py", " - centred * _over(x, invstd.square() * share[channels:])", "", THREADS, WHOLE),
+    "backward divides by this rank's count": (
+        "torch/batch_norm.py", "total / max(ctx.count, 1)", "total / max(x.numel() // channels, 1)", THREADS, WHOLE),
+    "the running variance is biased": ("torch/batch_norm.py", "m2 / (count - 1)", "m2 / count", THREADS, WHOLE),
+    "eps is forgotten": ("torch/batch_norm.py", "(m2 / max(count, 1) + self.eps).rsqrt()", "(m2 / max(count, 1)).rsqrt()",
+                         THREADS, WHOLE),
+    "ranks may be in different layers": ("torch/groups.py", "        if call == calls[0]:\n",
+                                         "        if call.values > 0:\n", THREADS, "skips"),
+    "who has left is waited for": ("torch/groups.py", "            self._left.append(rank)\n", "", THREADS, "leaves"),
+    "the last slice feeds the running statistics": (
+        "torch/batch_norm.py", "first, *others = input.chunk(self.slices)", "*others, first = input.chunk(self.slices)", CONVERT,
+        "ghost"),
+    "the variance between images is biased": ("torch/noise.py", "var(axis=0, ddof=1)", "var(axis=0)", LENS, "by_hand"),
+    "the settled variance is biased": ("torch/noise.py", "each.m2 / max(1, each.count - 1)", "each.m2 / each.count", LENS,
+                                       "by_hand"),
+    "neighbours are merged without their distance": (
+        "torch/noise.py", " + delta ** 2 * (place * images.count * share)", "", LENS, "by_hand"),
+    "the lens leaves the model in evaluation": ("torch/lens.py", "module.training = training", "pass", LENS, "left_as_it_was"),
+    "steps that were trained again count twice": (
+        "run.py", 'if earlier.get("step", 0) <= event["step"]', 'if True', READ, "resumed"),
+    "a damaged line is skipped": ("_json_files.py", "if number == len(lines):\n                break",
+                                  "if number:\n                continue", READ, "resumed"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_seen(name, tmp_path):
+    file, before, after, test, chosen = FAULTS[name]
+    if test == READ and not os.environ.get("LOCKSTEP_PROGRAM"):
+        pytest.skip("the test that sees it needs the program")
+    shutil.copytree(ROOT / "python", tmp_path / "python", ignore=shutil.ignore_patterns("__pycache__", "build", "*.egg-info"))
+    source = tmp_path / "python/lockstep" / file
+    text = source.read_text(encoding="utf-8")
+    assert text.count(before) == 1, f"{file} has {text.count(before)} times: {before}"
+    source.write_text(text.replace(before, after), encoding="utf-8")
+    done = subprocess.run([sys.executable, "-B", str(ROOT / "tests/python/run.py"), "-x", str(ROOT / "tests/python" / test),
+                           "-k", chosen], capture_output=True, text=True, timeout=600,
+                          env={**os.environ, "LOCKSTEP_PACKAGE": str(tmp_path / "python"), "PYTHONPATH": ""})
+    assert done.returncode == 1 and " failed" in done.stdout, f"no test has seen it:\n{done.stdout[-2000:]}"
