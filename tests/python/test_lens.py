@@ -44,7 +44,7 @@ def test_images_that_are_alike_need_nothing_and_those_with_means_of_their_own_do
 def test_figures_by_hand():
     """One BatchNorm of vectors: an image is one value per channel, so that nothing is within and all is between."""
     x = torch.tensor([[1.0], [3.0], [5.0], [7.0], [1.0], [3.0], [5.0], [7.0]])
-    found = lens(nn.BatchNorm1d(1, eps=0.0), [x], images_per_device=(2,))
+    found = lens(nn.BatchNorm1d(1, eps=1e-12), [x], images_per_device=(2,))
     layer = found.by_images[0].layers[0]
     between = numpy.var(x.numpy(), ddof=1)  # of single images
     assert layer.values == 2 and layer.missed == pytest.approx(0.5)  # b / 2 of 0 + b
@@ -61,7 +61,7 @@ def test_figures_by_hand():
 def test_variances_by_hand():
     """Pairs of values, whose means are 1, 5, 1 and 5: within images the variance is 1, between them 16 / 3."""
     x = torch.tensor([[[0.0, 2.0]], [[4.0, 6.0]]] * 2)
-    layer = lens(nn.BatchNorm1d(1, eps=0.0), [x], images_per_device=(1,)).by_images[0].layers[0]
+    layer = lens(nn.BatchNorm1d(1, eps=1e-12), [x], images_per_device=(1,)).by_images[0].layers[0]
     assert layer.values == 2 and layer.missed == pytest.approx((16 / 3) / (1 + 16 / 3))
     assert layer.ratio == pytest.approx(16 / 3) and layer.log_var_ratio == pytest.approx(numpy.log(5))
 
