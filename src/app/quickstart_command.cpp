@@ -42,9 +42,9 @@ Everything lies in {0}:
   comparison.md, comparison.json   the tables above
   <mode>-s<seed>/                  one run each: config.toml, run.log, scalars.json, events.jsonl, ckpt/
 Next:
-  {1} eval {0}/sync-s0                           per-class IoU of one run
+  {1} eval {0}/sync-s0    per-class IoU of one run
   {1} train data/configs/streets.toml -d cpu:4    a longer training
-  {1} docs                                       all pages; those on images of your own: docs data
+  {1} docs data    images of your own
 )",
              compare.common.output.string(), compare.common.program);
   return kExitDone;

@@ -15,9 +15,10 @@ namespace lockstep {
 /// One set.
 struct CpuKernels {
   std::string name;  // "avx2", "avx512", "portable"; "generic" where there is but one
-  /// Whether neither a clock nor a property of the processor chooses convolutions, but a fixed
-  /// list: every processor with these instructions then computes the same bits.
+  /// Whether neither a clock nor the user chooses convolutions, but a fixed list: every processor
+  /// with these instructions then computes the same bits.
   bool fixed_convolutions = false;
+  /// Throws Error where oneDNN has already used more instructions than these in this process.
   std::unique_ptr<Backend> (*make_backend)(const Device& device, int threads);
   /// What choices of convolutions hold for: the processor, and the libraries that compute.
   std::string (*conv_machine)();

@@ -43,32 +43,31 @@ Diagnostic threads() {
 
 /// The instructions that this process computes with, and those that it could.
 Diagnostic kernels() {
-  try {
-    std::string usable;
-    for (const CpuKernels& each : usable_cpu_kernels()) {
-      usable += concat(usable.empty() ? "" : ", ", each.name);
-    }
-    return {true, "kernels", concat(cpu_kernels().name, "; LOCKSTEP_CPU chooses of ", usable), ""};
-  } catch (const ConfigError& error) {
-    return {false, "kernels", error.what(), "unset LOCKSTEP_CPU, or name one of these"};
+  std::string usable;
+  for (const CpuKernels& each : usable_cpu_kernels()) {
+    usable += concat(usable.empty() ? "" : ", ", each.name);
   }
+  return {true, "kernels", concat(cpu_kernels().name, "; LOCKSTEP_CPU chooses of ", usable), ""};
 }
 
 /// Which implementations the file of choices has for this processor.
 Diagnostic convolutions() {
+  if (cpu_kernels().fixed_convolutions) {
+    return {true, "convolutions", "the same everywhere, because the kernels are portable", ""};
+  }
   const std::filesystem::path file = Autotuner::default_file();
   const Autotuner& tuner = Autotuner::of(file);
   if (tuner.file().empty()) {
     return {true, "convolutions", "by a fixed rule, because " + Autotuner::why_no_file(), ""};
   }
   const auto kept = tuner.kept(cpu_kernels().conv_machine());
-  const auto winograd = std::count_if(kept.begin(), kept.end(), [](const auto& choice) {
-    return choice.second != to_string(ConvEngine::kOneDnn);
+  const auto onednn = std::count_if(kept.begin(), kept.end(), [](const auto& choice) {
+    return choice.second == to_string(ConvEngine::kOneDnn);
   });
   Diagnostic found{
       true, "convolutions",
-      concat("the fastest by the clock: ", kept.size(), " choices for this processor (", winograd,
-             " for Winograd, ", kept.size() - static_cast<std::size_t>(winograd),
+      concat("the fastest by the clock: ", kept.size(), " choices for this processor (",
+             kept.size() - static_cast<std::size_t>(onednn), " for ours, ", onednn,
              " for oneDNN) in ", tuner.file().string()),
       ""};
   for (const auto& [problem, chosen] : kept) found.details.push_back(problem + ": " + chosen);

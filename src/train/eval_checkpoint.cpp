@@ -80,7 +80,6 @@ void evaluate_as_it_is(const EvalRequest& request, EvalReport& report) {
                               &report.warnings, *request.tables);
   choose_split(request.split, config.data);
   const std::vector<Device> devices = parse_devices(report.devices);
-  begin_computing(config, devices);
   const EvalStats stats = config.bn.eval_stats;
   const SafetensorsFile weights = read_weights(checkpoint);
   const auto saved = saved_statistics(checkpoint, stats, report.warnings);

@@ -75,7 +75,6 @@ void begin_computing(const Config& config, const std::vector<Device>& devices) {
 
 DataParallelOptions replica_options(const Config& config, const std::vector<Device>& devices,
                                     std::int64_t global_batch, const Size& size, World& world) {
-  begin_computing(config, devices);
   DataParallelOptions options;
   options.devices = devices;
   options.model = config.architecture().model;
@@ -118,6 +117,7 @@ std::unique_ptr<DataParallel> make_replicas(const Config& config,
                                             const std::vector<Device>& devices,
                                             std::int64_t global_batch, const Size& size,
                                             const FaultHook& hook, World& world) {
+  begin_computing(config, devices);
   DataParallelOptions options = replica_options(config, devices, global_batch, size, world);
   options.communicator.hook = hook;
   try {

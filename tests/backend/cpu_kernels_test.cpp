@@ -30,6 +30,16 @@ TEST_CASE("the kernels of a process are one set, for all that it computes") {
   CHECK_THROWS_AS(use_cpu_kernels("sse2"), ConfigError);
 }
 
+TEST_CASE("kernels of AVX2 refuse a process in which oneDNN has used more") {
+  make_backend(Device{}, 1);
+  if (cpu_kernels().conv_machine().empty() || cpu_kernels().name != "avx512") return;
+  for (const CpuKernels& kernels : usable_cpu_kernels()) {
+    if (kernels.name == "avx512") continue;
+    CAPTURE(kernels.name);
+    CHECK_THROWS_AS(kernels.make_backend(Device{}, 1), Error);
+  }
+}
+
 TEST_CASE("the fastest kernels are the last that the processor can run") {
   const auto& usable = usable_cpu_kernels();
   REQUIRE_FALSE(usable.empty());

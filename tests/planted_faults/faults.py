@@ -364,6 +364,8 @@ FAULTS = [
           "a formula of one's own trains on GPUs*", test="test_gpu_host"),
     Fault("operands that are missing: nobody looks at the gradient that softmax writes", "check_softmax_backward",
           replaced('{"grad_y", grad_y}, {"grad_x", grad_x}', '{"grad_y", grad_y}'), "misused operands*", source="operations/softmax.cu"),
+    Fault("operands whose rows overlap: a row may begin within the one before it", "RequiredOperand",
+          replaced("of.row_stride < of.shape.channels()", "of.row_stride < 0"), "misused operands*", source="operations/softmax.cu"),
     Fault("sizes that count nothing: a number of elements may be negative", "check_sizes",
           replaced("size.value >= size.least", "size.value >= size.least - 1"), "misused operands*", source="operations/optimizer.cu"),
     Fault("several losses at one output: only the first has a gradient", "compute",

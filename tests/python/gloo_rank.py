@@ -28,12 +28,18 @@ def dies(rank):
     net(x)
 
 
-def master_dies(rank):
+def one_dies(rank, dying, others=lambda: None):
+    """Between two forward passes; what the others do meanwhile."""
     net, x = two_layers(ProcessGroup(timeout=300))
     net(x)
-    if rank == 0:
+    if rank == dying:
         os._exit(9)
+    others()
     net(x)
+
+
+def master_dies(rank):
+    one_dies(rank, 0)
 
 
 def raises(rank):
@@ -69,13 +75,7 @@ def late(rank):
 
 def busy(rank):
     """Rank 3 dies, and rank 1 learns of it long after the master has."""
-    net, x = two_layers(ProcessGroup(timeout=300))
-    net(x)
-    if rank == 3:
-        os._exit(9)
-    if rank == 1:
-        wait_for_the_master_s_error()
-    net(x)
+    one_dies(rank, 3, wait_for_the_master_s_error if rank == 1 else lambda: None)
 
 
 def leaves(rank):

@@ -48,16 +48,19 @@ std::optional<ConvEngine> engine_of(const std::string& name) {
   return std::nullopt;
 }
 
-/// What kernels with fixed convolutions take: implementations of ours wherever there is one, since
-/// oneDNN may ask the processor for the sizes of its caches.
-constexpr const char* kFixedEngines = "winograd8,matmul8,onednn";
+// What kernels with fixed convolutions take, the first that can: implementations of ours wherever
+// there is one, since oneDNN may ask the processor for the sizes of its caches.
+constexpr std::array kFixedEngines = {ConvEngine::kWinograd8, ConvEngine::kMatmul8,
+                                      ConvEngine::kOneDnn};
 
-/// What the user's list, or else that of the kernels, names first of those that can compute this.
+/// What the user's list names first of those that can compute this.
 std::optional<ConvEngine> forced_engine(const ConvGeometry& geometry, ConvPass pass) {
   const char* list = std::getenv("LOCKSTEP_CONVOLUTION");
-  if (list == nullptr || *list == '\0') {
-    if (!cpu_kernels().fixed_convolutions) return std::nullopt;
-    list = kFixedEngines;
+  if (list == nullptr || *list == '\0') return std::nullopt;
+  if (cpu_kernels().fixed_convolutions) {
+    throw ConfigError(concat("LOCKSTEP_CONVOLUTION=", list, " and kernels '", cpu_kernels().name,
+                             "', whose convolutions are the same everywhere: leave one of the two "
+                             "out"));
   }
   std::optional<ConvEngine> forced;
   std::istringstream names(list);
@@ -188,6 +191,10 @@ bool can_compute(ConvEngine engine, const ConvGeometry& geometry, ConvPass pass)
 
 std::vector<ConvEngine> conv_candidates(const ConvGeometry& geometry, const Shape& input,
                                         ConvPass pass) {
+  if (cpu_kernels().fixed_convolutions) {
+    return {*std::find_if(kFixedEngines.begin(), kFixedEngines.end(),
+                          [&](ConvEngine engine) { return can_compute(engine, geometry, pass); })};
+  }
   const std::int64_t fewest = std::min(geometry.in_channels, geometry.out_channels);
   std::vector<ConvEngine> candidates{ConvEngine::kOneDnn};
   if (fewest < kFewestChannels) return candidates;

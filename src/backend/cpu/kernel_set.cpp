@@ -10,6 +10,7 @@
 #include "backend/cpu/convolution_choice.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu_kernels.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep {
 namespace {
@@ -22,12 +23,15 @@ constexpr const char* kName = "avx2";
 constexpr const char* kName = "generic";
 #endif
 
-/// oneDNN asks the processor what it has. It is to use no instruction that is not of this set, else
-/// LOCKSTEP_CPU would not show what another processor does.
+/// oneDNN asks the processor what it has. It is to use no instruction that is not of this set: else
+/// it would not compute what another processor does. Throws Error where it already has.
 void limit_onednn() {
 #if defined(__AVX2__) && !defined(__AVX512F__)
-  static const bool limited = dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx2) == dnnl::status::success;
-  static_cast<void>(limited);
+  static const bool limited = dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx2) == dnnl::status::success ||
+                              dnnl::get_effective_cpu_isa() == dnnl::cpu_isa::avx2;
+  LOCKSTEP_CHECK(limited,
+                 "oneDNN has been used in this process with more than AVX2; ask for "
+                 "kernels of AVX2 before it, or for a process by LOCKSTEP_CPU=avx2");
 #endif
 }
 

@@ -222,10 +222,11 @@ std::vector<Batch> load_images(TrainLoader& loader, std::int64_t count) {
 }
 
 std::unique_ptr<DataParallel> replica_for(const Config& config, const DiagnosisRequest& request) {
-  const std::string devices = request.device.empty() ? default_devices() : request.device;
+  const std::string text = request.device.empty() ? default_devices() : request.device;
+  const std::vector<Device> devices{parse_devices(text).front()};
+  begin_computing(config, devices);
   const int side = static_cast<int>(config.architecture().size_divisor) * 2;
-  DataParallelOptions options =
-      replica_options(config, {parse_devices(devices).front()}, 1, {side, side});
+  DataParallelOptions options = replica_options(config, devices, 1, {side, side});
   options.backend.sums_by_image = true;
   return std::make_unique<DataParallel>(std::move(options));
 }
