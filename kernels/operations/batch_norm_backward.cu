@@ -105,20 +105,22 @@ template <typename T>
 __device__ void finish_sums(const ReduceArguments<T>& a, int slab) {
   const ChannelSlabs& slabs = a.rows.slabs;
   const ChannelSums total =
-      sum_chunks(slabs, slab, a.partials, [](ChannelSums& s, int, double sum, double product) {
-        s.first += sum;
-        s.second += product;
+      sum_chunks(slabs, slab, a.partials, [](ChannelSums& s, int, float sum, float product) {
+        s.first.add(sum);
+        s.second.add(product);
       });
   const auto column = static_cast<int>(threadIdx.x);
   if (column >= slabs.width(slab)) return;
   const std::int64_t c = slabs.first_channel(slab) + column;
-  a.sums[c] = static_cast<float>(total.first);
-  a.sums[slabs.channels + c] = static_cast<float>(total.second);
+  const auto sum = static_cast<float>(total.first.value());
+  const double product = total.second.value();
+  a.sums[c] = sum;
+  a.sums[slabs.channels + c] = static_cast<float>(product);
   if (a.grad_weight != nullptr) {
     const double invstd = a.saved[slabs.channels + c];
-    a.grad_weight[c] += static_cast<float>(total.second * invstd);
+    a.grad_weight[c] += static_cast<float>(product * invstd);
   }
-  if (a.grad_bias != nullptr) a.grad_bias[c] += static_cast<float>(total.first);
+  if (a.grad_bias != nullptr) a.grad_bias[c] += sum;
 }
 
 template <typename T, bool kWhole, Mask kMask>

@@ -9,8 +9,9 @@
 //   mean counts from the pivot, so that fp32 does not round away what is small beside it.
 // - A block merges its threads' moments pairwise by Chan's formula, about a base that all blocks
 //   agree on: the mean of a few rows of the tensor.
-// - The tensor's are those of the chunks in double, by Chan's formula for all of them at once:
-//   mean = base + S / N, M2 = sum(M2_i + n_i m_i^2) - S^2 / N, S = sum(n_i m_i).
+// - The tensor's are those of the chunks by Chan's formula for all of them at once:
+//   mean = base + S / N, M2 = sum(M2_i + n_i m_i^2) - S^2 / N, S = sum(n_i m_i), the sums
+//   compensated (compensated_sum.h) and the rest in double.
 
 #include "backend/required_operands.h"
 #include "kernels/operations/gpu_operations.h"
@@ -168,10 +169,11 @@ __device__ void merge_threads(MomentsShared<kPack>& shared, int a, int b) {
 template <typename T>
 __device__ void finish_moments(const MomentsArguments<T>& a, int slab, const float* base) {
   const ChannelSums sums =
-      sum_chunks(a.slabs, slab, a.partials, [&](ChannelSums& s, int chunk, double mean, double m2) {
-        const double weighted = static_cast<double>(a.slabs.chunk_rows(chunk)) * mean;
-        s.first += weighted;
-        s.second += m2 + weighted * mean;
+      sum_chunks(a.slabs, slab, a.partials, [&](ChannelSums& s, int chunk, float mean, float m2) {
+        const auto rows = static_cast<float>(a.slabs.chunk_rows(chunk));
+        s.first.add_product(rows, mean);
+        s.second.add(m2);
+        s.second.add_product(rows * mean, mean);
       });
   const auto column = static_cast<int>(threadIdx.x);
   if (column >= a.slabs.width(slab)) return;
@@ -179,9 +181,10 @@ __device__ void finish_moments(const MomentsArguments<T>& a, int slab, const flo
   double mean = 0;
   double m2 = 0;
   if (a.slabs.rows > 0) {
-    const double shift = sums.first / static_cast<double>(a.slabs.rows);
+    const double sum = sums.first.value();
+    const double shift = sum / static_cast<double>(a.slabs.rows);
     mean = base[column] + shift;
-    m2 = sums.second - sums.first * shift;
+    m2 = sums.second.value() - sum * shift;
   }
   a.slot[channel] = static_cast<float>(mean);
   a.slot[a.slabs.channels + channel] = static_cast<float>(m2 < 0 ? 0.0 : m2);

@@ -55,7 +55,7 @@ struct SumSlots {
   const float* slots[kMaxStatSlots] = {};  // [parts, 2, elements] each
   std::int32_t parts[kMaxStatSlots] = {};
 
-  __device__ void operator()(std::int32_t i) const {
+  __device__ void take(std::int32_t i) const {
     const auto [row, channel] = all.channels.place(i);
     double total = 0;
     for (int s = 0; s < count; ++s) {
@@ -71,6 +71,12 @@ struct SumSlots {
     }
   }
 };
+
+/// Not for_each, whose threads would each copy the table of slots to memory of their own.
+template <typename T>
+__global__ void sum_slots_kernel(SumSlots<T> sum) {
+  for_each_item(sum.all.elements, [&](std::int32_t i) { sum.take(i); });
+}
 
 /// Sums that wait for their other half lie behind one another, the youngest last.
 constexpr int kMostWaiting = 32;
@@ -126,7 +132,7 @@ void GpuSums::broadcast_sum(std::span<const StatSlot> slots, const Tensor& y, bo
       sum.slots[sum.count] = slot.data;
       sum.parts[sum.count++] = static_cast<std::int32_t>(slot.parts);
     }
-    for_each(context, all.elements, sum);
+    launch_loop(context, all.elements, sum_slots_kernel<T>, sum);
   });
 }
 

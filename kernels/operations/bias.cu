@@ -1,7 +1,7 @@
 // A bias is added to one pack of channels at a time. Its gradient is a reduction like BatchNorm's
-// (reduce.h): a thread sums its rows in double, a block folds its threads' sums, and the block that
-// finishes last adds up those of all blocks. Every sum has an order that depends on the shape and
-// the element's size only.
+// (reduce.h): a thread sums its rows, a block folds its threads' sums, and the block that finishes
+// last adds up those of all blocks. Every sum is a CompensatedSum, and has an order that depends on
+// the shape and the element's size only.
 
 #include "backend/formulas.h"
 #include "kernels/operations/launchers.h"
@@ -45,18 +45,19 @@ struct ColumnSums {
 
 template <int kPack>
 struct SumsShared {
-  double sums[kPack][kThreads];
+  CompensatedSum sums[kPack][kThreads];
 };
 
 template <int kRows, bool kWhole, bool kPartial, typename T, int kPack>
-__device__ void add_rows(const RowWalk<const T>& x, int rows, int valid, double (&sums)[kPack]) {
+__device__ void add_rows(const RowWalk<const T>& x, int rows, int valid,
+                         CompensatedSum (&sums)[kPack]) {
   Pack<T> packs[kRows] = {};
   load_rows<kRows, kWhole, kPartial>(x, rows, valid, packs);
   LOCKSTEP_UNROLL
   for (int i = 0; i < kRows; ++i) {
     if (kPartial && i >= rows) break;
     LOCKSTEP_UNROLL
-    for (int v = 0; v < kPack; ++v) sums[v] += static_cast<double>(packs[i][v]);
+    for (int v = 0; v < kPack; ++v) sums[v].add(packs[i][v]);
   }
 }
 
@@ -65,7 +66,7 @@ __global__ void __launch_bounds__(kThreads) column_sums_kernel(ColumnSums<T> a) 
   constexpr int kPack = kPackWidth<T>;
   SumsShared<kPack>& shared = block_shared<SumsShared<kPack>>();
   const SlabThread thread(a.slabs);
-  double sums[kPack] = {};
+  CompensatedSum sums[kPack];
   RowWalk<const T> x(a.x, a.slabs, thread, false);
   take_rows<kRowsAtOnce>(thread.count, [&](int rows, auto partial) {
     add_rows<kRowsAtOnce, kWhole, decltype(partial)::value>(x, rows, thread.valid, sums);
@@ -75,25 +76,25 @@ __global__ void __launch_bounds__(kThreads) column_sums_kernel(ColumnSums<T> a) 
   for (int v = 0; v < kPack; ++v) shared.sums[v][threadIdx.x] = sums[v];
   fold_row_lanes(a.slabs, thread, [&](int mine, int other) {
     LOCKSTEP_UNROLL
-    for (int v = 0; v < kPack; ++v) shared.sums[v][mine] += shared.sums[v][other];
+    for (int v = 0; v < kPack; ++v) shared.sums[v][mine].add(shared.sums[v][other]);
   });
   if (thread.row_lane == 0) {
     float* partial = a.partials + 2 * thread.chunk * a.slabs.channels + thread.channel;
     for (int v = 0; v < thread.valid; ++v) {
-      const double sum = shared.sums[v][threadIdx.x];
-      const auto rounded = static_cast<float>(sum);
-      partial[v] = rounded;
-      partial[a.slabs.channels + v] = static_cast<float>(sum - static_cast<double>(rounded));
+      const CompensatedSum sum = shared.sums[v][threadIdx.x].normalized();
+      partial[v] = sum.sum;
+      partial[a.slabs.channels + v] = sum.rest;
     }
   }
   unsigned* counter = slab_counter(a.counters, Context::kCounters, thread.slab);
   if (!arrives_last(counter, static_cast<unsigned>(a.slabs.chunks))) return;
   const ChannelSums total =
-      sum_chunks(a.slabs, thread.slab, a.partials,
-                 [](ChannelSums& s, int, double sum, double rest) { s.first += sum + rest; });
+      sum_chunks(a.slabs, thread.slab, a.partials, [](ChannelSums& s, int, float sum, float rest) {
+        s.first.add(CompensatedSum{sum, rest});
+      });
   const int column = static_cast<int>(threadIdx.x);
   if (column >= a.slabs.width(thread.slab)) return;
-  a.result[a.slabs.first_channel(thread.slab) + column] += static_cast<float>(total.first);
+  a.result[a.slabs.first_channel(thread.slab) + column] += static_cast<float>(total.first.value());
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ struct Context {
   /// Whether a kernel may start while the one before it ends: sm_90 and later.
   bool dependent_launches = false;
   /// [kCounters] in device memory, all zero between kernels: a kernel that counts its blocks counts
-  /// with atomicInc, whose limit wraps the counter back to zero.
+  /// with increment_acq_rel, whose limit wraps the counter back to zero.
   unsigned* counters = nullptr;
   /// Device memory of at least this many bytes, aligned to 256, unset; valid until the next call.
   /// Grows in the first step.

@@ -2,8 +2,8 @@
 // How kernels are written and started. Every kernel file includes this one and no header of CUDA,
 // so that nvcc compiles it for GPUs and the C++ compiler for the emulation of the tests
 // (tests/kernels/emulation), which gives the same names a meaning on the CPU. Kernels use
-// threadIdx, blockIdx, blockDim, gridDim, __syncthreads, the *_sync warp operations, atomics,
-// block_shared and the two of dependent launches; nothing else of CUDA.
+// threadIdx, blockIdx, blockDim, gridDim, __syncthreads, the *_sync warp operations, atomicAdd,
+// increment_acq_rel, block_shared and the two of dependent launches; nothing else of CUDA.
 
 #include <cstddef>
 #include <cstdint>
@@ -55,6 +55,17 @@ void launch_dependent(bool early, void (*kernel)(Parameters...), dim3 grid, dim3
   config.numAttrs = 1;
   check_cuda(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...),
              "kernel launch");
+}
+
+/// *counter = *counter >= limit ? 0 : *counter + 1 at once, and what it was before. What this
+/// thread has seen written is seen by those that come to the counter later.
+__device__ inline unsigned increment_acq_rel(unsigned* counter, unsigned limit) {
+  unsigned before;
+  asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(__cvta_generic_to_global(counter)), "r"(limit)
+               : "memory");
+  return before;
 }
 
 /// Returns when all kernels before this one are done and what they wrote is seen. Until then a

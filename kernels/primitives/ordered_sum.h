@@ -14,15 +14,13 @@ struct LastBlockTicket {
 };
 
 /// Whether the calling block is the last of `blocks` that arrive at `counter`. It sees everything
-/// that the others wrote before. Every thread calls it.
+/// that the others wrote before. Every thread calls it. One thread's release and acquire do for the
+/// whole block: the barriers order its other threads' accesses before and after (PTX ISA, memory
+/// consistency model, causality order).
 __device__ inline bool arrives_last(unsigned* counter, unsigned blocks) {
   LastBlockTicket& shared = block_shared<LastBlockTicket>();
-  __threadfence();
   __syncthreads();
-  if (threadIdx.x == 0) {
-    shared.arrived = atomicInc(counter, blocks - 1);
-    __threadfence();
-  }
+  if (threadIdx.x == 0) shared.arrived = increment_acq_rel(counter, blocks - 1);
   __syncthreads();
   return shared.arrived == blocks - 1;
 }

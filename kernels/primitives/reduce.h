@@ -1,12 +1,14 @@
 #pragma once
 // What follows when every thread has reduced its rows (channel_slabs.h). First the block folds its
 // row lanes pairwise. Then it writes two values per channel to global memory, and the block of the
-// slab that happens to finish last adds up those of all chunks, in their order and in double. So
-// one kernel does the whole reduction, and its bits do not depend on which block that is.
+// slab that happens to finish last adds up those of all chunks, in their order, without losing what
+// is small (compensated_sum.h). So one kernel does the whole reduction, and its bits do not depend
+// on which block that is.
 
 #include <cstdint>
 
 #include "kernels/primitives/channel_slabs.h"
+#include "kernels/primitives/compensated_sum.h"
 #include "kernels/primitives/launch.h"
 #include "kernels/primitives/ordered_sum.h"
 
@@ -34,12 +36,12 @@ __device__ inline unsigned* slab_counter(unsigned* counters, int counter_count, 
 
 /// Two sums of one channel.
 struct ChannelSums {
-  double first = 0, second = 0;
+  CompensatedSum first, second;
 };
 
 struct ChunkSumsShared {
   static constexpr int kGroups = 16;
-  double first[ChannelSlabs::kThreads], second[ChannelSlabs::kThreads];
+  ChannelSums sums[ChannelSlabs::kThreads];
 };
 
 /// partials [chunks, 2, C]: the sums over all chunks for the slab's channel threadIdx.x, which is
@@ -64,15 +66,14 @@ __device__ ChannelSums sum_chunks(const ChannelSlabs& slabs, int slab, const flo
       const float* pair = at + 2 * chunk * slabs.channels;
       add(sums, chunk, pair[0], pair[slabs.channels]);
     }
-    shared.first[thread] = sums.first;
-    shared.second[thread] = sums.second;
+    shared.sums[thread] = sums;
   }
   __syncthreads();
   ChannelSums total;
   if (thread >= width) return total;
   for (int g = 0; g < groups; ++g) {
-    total.first += shared.first[g * width + thread];
-    total.second += shared.second[g * width + thread];
+    total.first.add(shared.sums[g * width + thread].first);
+    total.second.add(shared.sums[g * width + thread].second);
   }
   return total;
 }

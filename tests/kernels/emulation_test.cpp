@@ -54,8 +54,7 @@ void last_block_sum(const float* in, float* parts, unsigned* counter, float* out
   Ticket& shared = block_shared<Ticket>();
   if (threadIdx.x == 0) {
     parts[blockIdx.x] = in[blockIdx.x];
-    __threadfence();
-    shared.last = atomicInc(counter, gridDim.x - 1) == gridDim.x - 1;
+    shared.last = gpu::increment_acq_rel(counter, gridDim.x - 1) == gridDim.x - 1;
   }
   __syncthreads();
   if (!shared.last || threadIdx.x != 0) return;

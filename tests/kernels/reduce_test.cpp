@@ -20,7 +20,7 @@ void sum_over_blocks(float* partials, unsigned* counter, float* out) {
   const int thread = static_cast<int>(threadIdx.x);
   const int block = static_cast<int>(blockIdx.x);
   if (block == 2 && thread == 20) {
-    for (int i = 0; i < 500; ++i) __threadfence();
+    for (int i = 0; i < 500; ++i) emulation::give_way();
   }
   partials[block * kThreads + thread] = static_cast<float>(100 * block + thread);
   if (!arrives_last(counter, gridDim.x)) return;

@@ -107,7 +107,6 @@ T from_bits(std::uint64_t bits) {
 #define gridDim (::lockstep::emulation::here().grid_size)
 
 inline void __syncthreads() { lockstep::emulation::sync_threads(); }
-inline void __threadfence() { lockstep::emulation::give_way(); }
 inline void __syncwarp(unsigned mask = 0xffffffffU) {
   lockstep::emulation::exchange_in_warp(mask, 0);
 }
@@ -155,14 +154,6 @@ T atomicAdd(T* address, T value) {
   *address = before + value;
   return before;
 }
-/// CUDA's: (before >= limit) ? 0 : before + 1.
-inline unsigned atomicInc(unsigned* address, unsigned limit) {
-  lockstep::emulation::give_way();
-  const unsigned before = *address;
-  *address = before >= limit ? 0 : before + 1;
-  return before;
-}
-
 template <typename T>
 T __ldg(const T* address) {
   return *address;
@@ -194,6 +185,15 @@ template <typename... Parameters, typename... Arguments>
 void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, Stream stream,
             const Arguments&... arguments) {
   launch_dependent(false, kernel, grid, block, stream, arguments...);
+}
+
+/// Others come before and after.
+inline unsigned increment_acq_rel(unsigned* counter, unsigned limit) {
+  emulation::give_way();
+  const unsigned before = *counter;
+  *counter = before >= limit ? 0 : before + 1;
+  emulation::give_way();
+  return before;
 }
 
 inline void wait_for_previous_kernel() { emulation::wait_for_previous_kernel(); }
