@@ -10,14 +10,9 @@
 namespace lockstep::gpu {
 namespace {
 
-constexpr std::size_t kScratchAlignment = 256;  // of pieces of scratch memory
-constexpr std::size_t kMostEngines = 6;         // timed per order of the weights
-constexpr std::size_t kMostBindings = 16;       // per plan: layers of one geometry share it
-constexpr int kRounds = 9, kRunsPerRound = 2;   // of timing
-// An engine must be faster than an earlier one by more than this to be preferred: cuDNN lists the
-// most promising first, and the noise of the clock is not to decide.
-constexpr float kClearlyFaster = 0.98F;
-constexpr float kHopeless = 2;  // times the fastest one's: no need to know it better
+// Per plan: layers of one geometry share it, 36 of them in ResNet-152, and a network that evaluates
+// has tensors of its own.
+constexpr std::size_t kMostBindings = 128;
 
 bool aligned(const void* address) {
   return reinterpret_cast<std::uintptr_t>(address) % kCudnnAlignment == 0;
@@ -25,20 +20,6 @@ bool aligned(const void* address) {
 
 /// Whether cuDNN can take the tensor as it lies: plans are made for dense, aligned ones.
 bool usable(const Tensor& tensor) { return tensor.dense() && aligned(tensor.data); }
-
-std::size_t padded(std::size_t bytes) {
-  return (bytes + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
-}
-
-std::size_t bytes_of(const Shape& shape, DType dtype) {
-  return padded(static_cast<std::size_t>(shape.elements()) * size_of(dtype));
-}
-
-/// Of the weights in the type of a plan.
-std::size_t weight_bytes(const ConvProblem& problem) {
-  return padded(static_cast<std::size_t>(problem.geometry.weight_elements()) *
-                size_of(problem.dtype));
-}
 
 Tensor flat(const void* data, std::int64_t elements, DType dtype) {
   return {const_cast<void*>(data), Shape{1, elements}, dtype};  // read only where it is an input
@@ -68,13 +49,6 @@ Matrices transposition_to(WeightOrder order, const ConvGeometry& g) {
 
 bool is_in_place(const Matrices& transposition) { return transposition.columns == 1; }
 
-/// Those to try, the preferred one first. cuDNN's engines for channels-last activations want the
-/// weights channels-last, too: a plan for another order reorders them in every call.
-std::vector<WeightOrder> weight_orders(const ConvGeometry& g) {
-  if (is_in_place(transposition_to(WeightOrder::kOutTapsIn, g))) return {WeightOrder::kOutTapsIn};
-  return {WeightOrder::kOutTapsIn, WeightOrder::kOutInTaps};
-}
-
 /// Whether a plan's weights differ from the fp32 ones in PyTorch's order.
 bool wants_packed(const ConvProblem& problem, WeightOrder order) {
   return problem.dtype != DType::kFloat32 ||
@@ -85,30 +59,26 @@ bool operator==(const Matrices& a, const Matrices& b) {
   return a.batch == b.batch && a.rows == b.rows && a.columns == b.columns;
 }
 
-std::string describe(const ConvProblem& problem) {
-  return concat("the ", to_string(problem.pass), " pass of a ", to_string(problem.geometry),
-                ", input ", to_string(problem.input), " in ", to_string(problem.dtype),
-                problem.tf32 ? " with TF32" : "");
-}
-
 }  // namespace
 
 CudnnConvolutions::CudnnConvolutions(int ordinal, const Context& context, ConvolutionMemory memory,
                                      const ConvolutionOptions& options)
-    : ordinal_(ordinal),
-      context_(context),
+    : context_(context),
       memory_(std::move(memory)),
       options_(options),
-      model_(concat(to_string(describe_device(ordinal)), ", cuDNN ", cudnnGetVersion())),
-      handle_(nullptr, DestroyHandle{ordinal}) {
-  const DeviceGuard guard(ordinal);
-  cudnnHandle_t handle = nullptr;
-  check_cudnn(cudnnCreate(&handle), "cudnnCreate");
-  handle_.reset(handle);
-  check_cudnn(cudnnSetStream(handle, context.stream), "cudnnSetStream");
-}
+      handle_(make_handle(ordinal, context.stream)),
+      search_(ordinal, handle_.get(), context, memory_.allocate, options.choices) {}
 
 CudnnConvolutions::~CudnnConvolutions() = default;
+
+CudnnConvolutions::Handle CudnnConvolutions::make_handle(int ordinal, Stream stream) {
+  const DeviceGuard guard(ordinal);
+  cudnnHandle_t made = nullptr;
+  check_cudnn(cudnnCreate(&made), "cudnnCreate");
+  Handle handle(made, DestroyHandle{ordinal});
+  check_cudnn(cudnnSetStream(made, stream), "cudnnSetStream");
+  return handle;
+}
 
 void CudnnConvolutions::DestroyHandle::operator()(cudnnContext* handle) const {
   try {
@@ -133,9 +103,9 @@ void CudnnConvolutions::prepare(const ConvGeometry& geometry, const Shape& input
   if (backward) passes.push_back(ConvPass::kBackwardWeights);
   if (backward && grad_input) passes.push_back(ConvPass::kBackwardData);
   for (const ConvPass pass : passes) {
-    Plan& plan = plan_for(problem(geometry, input, dtype, pass));
+    Plan& plan = plan_for(problem(geometry, input, dtype, pass), backward);
     plan.runs = std::max(plan.runs, input.batch() / plan.problem.input.batch());
-    memory_.scratch(padded(plan.cudnn.workspace) + weight_bytes(plan.problem));
+    memory_.scratch(padded(plan.found.cudnn.workspace) + weight_bytes(plan.problem));
   }
 }
 
@@ -179,10 +149,10 @@ void CudnnConvolutions::prepack(std::span<const ConvWeights> weights) {
 
 /// Marks the weights as to be packed for the plan; passes in one order share them.
 void CudnnConvolutions::pack(const Plan& plan, const float* weight) {
-  if (!wants_packed(plan.problem, plan.order)) return;
+  if (!wants_packed(plan.problem, plan.found.order)) return;
   Packed* packed = find_packed(plan, weight);
   if (packed == nullptr) {
-    packed_.push_back({weight, transposition_to(plan.order, plan.problem.geometry),
+    packed_.push_back({weight, transposition_to(plan.found.order, plan.problem.geometry),
                        plan.problem.dtype, memory_.allocate(weight_bytes(plan.problem)), false});
     packed = &packed_.back();
   }
@@ -191,7 +161,7 @@ void CudnnConvolutions::pack(const Plan& plan, const float* weight) {
 
 /// Null where these weights have never been packed so.
 CudnnConvolutions::Packed* CudnnConvolutions::find_packed(const Plan& plan, const float* weight) {
-  const Matrices shape = transposition_to(plan.order, plan.problem.geometry);
+  const Matrices shape = transposition_to(plan.found.order, plan.problem.geometry);
   const auto found = std::find_if(packed_.begin(), packed_.end(), [&](const Packed& packed) {
     return packed.weight == weight && packed.dtype == plan.problem.dtype && packed.shape == shape;
   });
@@ -219,10 +189,11 @@ void CudnnConvolutions::run_batch(Plan& plan, const Operands& operands) {
   const Packed* packed = reads_weight ? find_packed(plan, weight) : nullptr;
   const bool is_packed = packed != nullptr && packed->current;
   const bool own_weight =
-      !is_packed && (!reads_weight || wants_packed(plan.problem, plan.order) || !aligned(weight));
+      !is_packed &&
+      (!reads_weight || wants_packed(plan.problem, plan.found.order) || !aligned(weight));
   const std::size_t w_bytes = own_weight ? weight_bytes(plan.problem) : 0;
-  Pieces pieces(memory_.scratch(padded(plan.cudnn.workspace) + w_bytes + x_bytes + y_bytes));
-  void* workspace = pieces.take(plan.cudnn.workspace);
+  Pieces pieces(memory_.scratch(padded(plan.found.cudnn.workspace) + w_bytes + x_bytes + y_bytes));
+  void* workspace = pieces.take(plan.found.cudnn.workspace);
   void* w = own_weight ? pieces.take(w_bytes) : is_packed ? packed->storage.data() : weight;
   const Tensor dense_x = own_x ? Tensor(pieces.take(x_bytes), x.shape, dtype) : x;
   const Tensor dense_y = own_y ? Tensor(pieces.take(y_bytes), y.shape, dtype) : y;
@@ -230,7 +201,7 @@ void CudnnConvolutions::run_batch(Plan& plan, const Operands& operands) {
   if (own_x && pass != ConvPass::kBackwardData) gpu::copy(context_, x, dense_x, false);
   if (own_y && pass != ConvPass::kForward) gpu::copy(context_, y, dense_y, false);
   if (own_weight && reads_weight) {
-    const Transposition one{transposition_to(plan.order, plan.problem.geometry), weight, w};
+    const Transposition one{transposition_to(plan.found.order, plan.problem.geometry), weight, w};
     transpose(context_, {&one, 1}, DType::kFloat32, dtype, false);
   }
   execute(plan, {dense_x.data, dense_y.data, w, workspace});
@@ -243,7 +214,7 @@ void CudnnConvolutions::add_weight_gradient(const Plan& plan, const void* from, 
   const ConvGeometry& g = plan.problem.geometry;
   const Tensor computed = flat(from, g.weight_elements(), plan.problem.dtype);
   const Tensor master = flat(to, g.weight_elements(), DType::kFloat32);
-  const Matrices forth = transposition_to(plan.order, g);
+  const Matrices forth = transposition_to(plan.found.order, g);
   if (is_in_place(forth)) return gpu::copy(context_, computed, master, true);
   transpose(context_, Matrices{forth.batch, forth.columns, forth.rows}, computed, master, true);
 }
@@ -267,159 +238,35 @@ void CudnnConvolutions::execute(Plan& plan, const std::array<void*, 4>& addresse
       plan.next_binding = (plan.next_binding + 1) % most;
     }
   }
-  check_cudnn(cudnnBackendExecute(handle_.get(), plan.cudnn.plan.get(), binding->pack.get()),
+  check_cudnn(cudnnBackendExecute(handle_.get(), plan.found.cudnn.plan.get(), binding->pack.get()),
               "cudnnBackendExecute");
 }
 
 std::vector<std::string> CudnnConvolutions::describe_plans() const {
   std::vector<std::string> lines;
   for (const auto& plan : plans_) {
-    const char* order = plan->order == WeightOrder::kOutTapsIn ? "channels-last" : "channels-first";
+    const char* order =
+        plan->found.order == WeightOrder::kOutTapsIn ? "channels-last" : "channels-first";
     std::string line =
-        concat(describe(plan->problem), ": cuDNN's engine ", plan->cudnn.engine_number,
-               ", weights ", order, ", ", plan->cudnn.workspace, " bytes of workspace, ");
-    if (plan->milliseconds > 0) {
-      lines.push_back(concat(line, plan->milliseconds, " ms"));
+        concat(describe(plan->problem), ": cuDNN's engine ", plan->found.cudnn.engine_number,
+               ", weights ", order, ", ", plan->found.cudnn.workspace, " bytes of workspace, ");
+    if (plan->found.milliseconds > 0) {
+      lines.push_back(concat(line, plan->found.milliseconds, " ms"));
     } else {
       lines.push_back(concat(line, "not timed"));
     }
   }
+  lines.insert(lines.end(), search_.rejections().begin(), search_.rejections().end());
   return lines;
 }
 
-// --- choosing a plan ---
-
-CudnnConvolutions::Plan& CudnnConvolutions::plan_for(const ConvProblem& problem) {
+CudnnConvolutions::Plan& CudnnConvolutions::plan_for(const ConvProblem& problem, bool timed) {
   for (const auto& plan : plans_) {
     if (plan->problem == problem) return *plan;
   }
-  problem.geometry.check();
-  const Choice choice = choose(problem);
-  std::string reason;
-  Plan plan = make_chosen(problem, *parse_engine(choice.chosen), reason);
-  LOCKSTEP_CHECK(plan.cudnn.plan.get() != nullptr, describe(problem), ": ", reason);
-  plan.milliseconds = choice.milliseconds;
-  plans_.push_back(std::make_unique<Plan>(std::move(plan)));
+  FoundPlan found = search_.find(problem, timed);
+  plans_.push_back(std::make_unique<Plan>(Plan{problem, std::move(found)}));
   return *plans_.back();
-}
-
-/// With a null plan when the engine is not there or does not take the problem; `reason` says why.
-CudnnConvolutions::Plan CudnnConvolutions::make_chosen(const ConvProblem& problem,
-                                                       const EngineChoice& choice,
-                                                       std::string& reason) {
-  auto engines = find_engines(problem, choice.order, target(), choice.fallback, kMostEngines);
-  if (choice.index >= engines.size()) {
-    reason = concat("cuDNN lists ", engines.size(), " engines, but number ", choice.index,
-                    " was chosen before");
-    return {problem, choice.order, {}};
-  }
-  return {problem, choice.order, make_plan(std::move(engines[choice.index]), reason)};
-}
-
-Choice CudnnConvolutions::choose(const ConvProblem& problem) {
-  ChoiceRequest request;
-  request.machine = model_;
-  request.problem =
-      concat(describe(problem), ", at most ", options_.most_workspace, " bytes of workspace");
-  request.usable = [&](const std::string& chosen) {
-    const auto choice = parse_engine(chosen);
-    return choice && can_run(problem, *choice);
-  };
-  request.rule = [&] { return try_engines(problem, false).fastest; };
-  request.measure = [&] { return try_engines(problem, true); };
-  return Autotuner::of(options_.choices).choose(request);
-}
-
-bool CudnnConvolutions::can_run(const ConvProblem& problem, const EngineChoice& choice) {
-  std::string ignored;
-  const Plan plan = make_chosen(problem, choice, ignored);
-  return plan.cudnn.plan.get() != nullptr && plan.cudnn.workspace <= options_.most_workspace;
-}
-
-/// The fastest engine, or without a clock the first one that works, cuDNN's most promising.
-Measurement CudnnConvolutions::try_engines(const ConvProblem& problem, bool by_time) {
-  std::string reason = "none is deterministic";
-  Measurement measured = try_engines(problem, by_time, false, reason);
-  if (measured.fastest.empty()) measured = try_engines(problem, by_time, true, reason);
-  LOCKSTEP_CHECK(!measured.fastest.empty(), model_, " has no engine for ", describe(problem), " (",
-                 reason, ")");
-  return measured;
-}
-
-/// Nothing is the fastest when there is none; `reason` then says why, if anything is known.
-Measurement CudnnConvolutions::try_engines(const ConvProblem& problem, bool by_time, bool fallback,
-                                           std::string& reason) {
-  const Shape output = problem.geometry.output_shape(problem.input);
-  const DType dtype = problem.dtype;
-  const Storage x = memory_.allocate(bytes_of(problem.input, dtype));
-  const Storage y = memory_.allocate(bytes_of(output, dtype));
-  const Storage weight = memory_.allocate(weight_bytes(problem));
-  const std::array tensors{x.data(), y.data(), weight.data()};
-  const std::int64_t elements[] = {problem.input.elements(), output.elements(),
-                                   problem.geometry.weight_elements()};
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    fill_random(context_, flat(tensors[i], elements[i], dtype), i);
-  }
-  Measurement measured;
-  float least = std::numeric_limits<float>::infinity();
-  for (const WeightOrder order : weight_orders(problem.geometry)) {
-    auto engines = find_engines(problem, order, target(), fallback, kMostEngines);
-    for (std::size_t i = 0; i < engines.size(); ++i) {
-      Plan plan{problem, order, make_plan(std::move(engines[i]), reason)};
-      if (plan.cudnn.plan.get() == nullptr) continue;
-      if (plan.cudnn.workspace > options_.most_workspace) {
-        reason = concat("it asks for ", plan.cudnn.workspace, " bytes of workspace");
-        continue;
-      }
-      const std::string name = to_string(EngineChoice{order, fallback, i});
-      try {
-        if (!by_time) {
-          run_once(plan, tensors);
-          measured.fastest = name;
-          return measured;
-        }
-        const float time = milliseconds(plan, tensors, least);
-        measured.milliseconds.emplace_back(name, time);
-        if (time < kClearlyFaster * least) {
-          least = time;
-          measured.fastest = name;
-        }
-      } catch (const Error& error) {
-        reason = error.what();  // an engine that fails is not taken; the next may do
-      }
-    }
-  }
-  return measured;
-}
-
-/// Throws what the engine says; the plan's memory is free again afterwards.
-void CudnnConvolutions::run_once(Plan& plan, const std::array<void*, 3>& tensors) {
-  const Storage workspace = memory_.allocate(padded(plan.cudnn.workspace));
-  execute(plan, {tensors[0], tensors[1], tensors[2], workspace.data()});
-  Event end(ordinal_, Event::Kind::kTime);
-  end.record(context_.stream);
-  end.synchronize();
-}
-
-/// The median of a run. Operands are random: on zeros a GPU draws less power, and clocks higher.
-/// Ends early when it is hopeless beside `least`.
-float CudnnConvolutions::milliseconds(Plan& plan, const std::array<void*, 3>& tensors,
-                                      float least) {
-  const Storage workspace = memory_.allocate(padded(plan.cudnn.workspace));
-  const std::array addresses{tensors[0], tensors[1], tensors[2], workspace.data()};
-  Event begin(ordinal_, Event::Kind::kTime), end(ordinal_, Event::Kind::kTime);
-  execute(plan, addresses);  // the first run loads the kernels
-  std::array<float, kRounds> times{};
-  for (float& time : times) {
-    begin.record(context_.stream);
-    for (int i = 0; i < kRunsPerRound; ++i) execute(plan, addresses);
-    end.record(context_.stream);
-    end.synchronize();
-    time = begin.milliseconds_until(end) / kRunsPerRound;
-    if (time > kHopeless * least) return time;
-  }
-  std::nth_element(times.begin(), times.begin() + kRounds / 2, times.end());
-  return times[kRounds / 2];
 }
 
 }  // namespace lockstep::gpu

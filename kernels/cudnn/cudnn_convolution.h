@@ -1,10 +1,8 @@
 #pragma once
-// Convolutions of one replica by cuDNN, channels-last in fp32, bf16 or fp16. For every geometry,
-// input shape, type and pass the fastest of cuDNN's deterministic engines is found by timing a few
-// and kept, in a file too: all replicas whose GPUs are of one model take the same one, in this
-// process and in later ones on this machine, and so compute the same bits. Weights and their
-// gradients are fp32 in PyTorch's order outside; a plan gets copies of the weights in its order,
-// rounded to its type, and what it computes of their gradients is added up in fp32.
+// Convolutions of one replica by cuDNN, channels-last in fp32, bf16 or fp16, each geometry, input
+// shape, type and pass by the engine that engine_search.h finds. Weights and their gradients are
+// fp32 in PyTorch's order outside; a plan gets copies of the weights in its order, rounded to its
+// type, and what it computes of their gradients is added up in fp32.
 
 #include <cudnn.h>
 
@@ -16,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "backend/conv/autotuner.h"
 #include "kernels/cudnn/cudnn_graph.h"
+#include "kernels/cudnn/engine_search.h"
 #include "kernels/operations/launchers.h"
 #include "kernels/primitives/context.h"
 #include "lockstep/backend/backend.h"
@@ -30,8 +28,7 @@ struct ConvolutionOptions {
   /// Whether plans are for one image and run once for each, so that an image comes to the same bits
   /// however many there are.
   bool by_image = false;
-  std::size_t most_workspace = std::size_t{512} << 20;  // bytes that an engine may ask for
-  std::filesystem::path choices = {};                   // file of an Autotuner
+  std::filesystem::path choices = {};  // file of an Autotuner
 };
 
 /// Device memory for planning and for running.
@@ -51,6 +48,8 @@ class CudnnConvolutions {
                     const ConvolutionOptions& options);
   ~CudnnConvolutions();
 
+  /// Where there is no backward pass, the clock chooses nothing: images to evaluate may come in
+  /// hundreds of sizes.
   void prepare(const ConvGeometry& geometry, const Shape& input, DType dtype, bool backward,
                bool grad_input);
   /// ConvolutionOperations::prepack_conv2d_weights: one launch for all that forward() and
@@ -79,9 +78,7 @@ class CudnnConvolutions {
   };
   struct Plan {
     ConvProblem problem;
-    WeightOrder order = WeightOrder::kOutInTaps;
-    CudnnPlan cudnn;
-    double milliseconds = 0;  // when it was chosen; 0: it was not timed
+    FoundPlan found;
     std::vector<Binding> bindings = {};
     std::size_t next_binding = 0;
     std::int64_t runs = 1;  // of a pass, at most: each has addresses of its own
@@ -98,20 +95,13 @@ class CudnnConvolutions {
     Storage storage;
     bool current = false;  // since the last prepack()
   };
-  CudnnTarget target() const { return {handle_.get(), nullptr}; }
+  using Handle = std::unique_ptr<cudnnContext, DestroyHandle>;
+  static Handle make_handle(int ordinal, Stream stream);
 
   /// Of as many images as a plan takes at a time.
   ConvProblem problem(const ConvGeometry& geometry, const Shape& input, DType dtype,
                       ConvPass pass) const;
-  Plan& plan_for(const ConvProblem& problem);
-  Plan make_chosen(const ConvProblem& problem, const EngineChoice& choice, std::string& reason);
-  Choice choose(const ConvProblem& problem);
-  bool can_run(const ConvProblem& problem, const EngineChoice& choice);
-  Measurement try_engines(const ConvProblem& problem, bool by_time);
-  Measurement try_engines(const ConvProblem& problem, bool by_time, bool fallback,
-                          std::string& reason);
-  void run_once(Plan& plan, const std::array<void*, 3>& tensors);
-  float milliseconds(Plan& plan, const std::array<void*, 3>& tensors, float least);
+  Plan& plan_for(const ConvProblem& problem, bool timed = false);
 
   void run(Plan& plan, const Operands& operands);
   void run_batch(Plan& plan, const Operands& operands);
@@ -120,12 +110,11 @@ class CudnnConvolutions {
   void add_weight_gradient(const Plan& plan, const void* from, float* to);
   void execute(Plan& plan, const std::array<void*, 4>& addresses);
 
-  const int ordinal_;
   const Context& context_;
   const ConvolutionMemory memory_;
   const ConvolutionOptions options_;
-  const std::string model_;  // of the GPU and the library
-  std::unique_ptr<cudnnContext, DestroyHandle> handle_;
+  const Handle handle_;
+  EngineSearch search_;
   std::vector<std::unique_ptr<Plan>> plans_;  // a few dozen: a linear search is enough
   std::vector<Packed> packed_;                // as many
   std::vector<Transposition> to_pack_;  // of prepack(): kept, so that a step does not allocate

@@ -10,7 +10,6 @@ namespace lockstep::gpu {
 namespace {
 
 constexpr std::array kOrders = {"out_in_taps", "out_taps_in"};  // [WeightOrder]
-constexpr std::array kLists = {"heuristic", "fallback"};
 
 using Extents = std::array<std::int64_t, 4>;  // cuDNN's order: batch, channels, height, width
 
@@ -214,17 +213,34 @@ class EngineNotes {
   CudnnDescriptor engine_;
 };
 
-// Winograd's larger tiles and sums in reduced precision lose digits that a direct sum keeps. On
-// tensor cores fp32 is TF32, while narrower types are multiplied exactly.
+// Winograd's larger tiles and sums in reduced precision lose digits that a direct sum keeps; a tile
+// of 4x4 loses fewer than TF32 does. On tensor cores fp32 is TF32, while narrower types are
+// multiplied exactly. An engine that converts its inputs may round them to fp16.
 bool is_exact_enough(const EngineNotes& notes, const ConvProblem& problem) {
   constexpr std::array never{
       CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC, CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION,
-      CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_6x6, CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13};
-  constexpr std::array tensor_core{CUDNN_NUMERICAL_NOTE_TENSOR_CORE};
-  constexpr std::array down_convert{CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS};
+      CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS, CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_6x6,
+      CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13};
+  constexpr std::array not_in_exact_fp32{CUDNN_NUMERICAL_NOTE_TENSOR_CORE,
+                                         CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_4x4};
   if (notes.any(never)) return false;
-  const bool fp32 = problem.dtype == DType::kFloat32;
-  return (problem.tf32 && fp32) || (!notes.any(down_convert) && (!fp32 || !notes.any(tensor_core)));
+  return problem.dtype != DType::kFloat32 || problem.tf32 || !notes.any(not_in_exact_fp32);
+}
+
+/// The descriptors of an engine's knobs as it is configured.
+std::vector<CudnnDescriptor> list_knobs(const CudnnDescriptor& engine) {
+  std::vector<CudnnDescriptor> knobs;
+  std::vector<cudnnBackendDescriptor_t> raw;
+  std::int64_t count = 0;
+  for (int i = 0; i < CUDNN_KNOB_TYPE_COUNTS; ++i) {
+    raw.push_back(knobs.emplace_back(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR).get());
+  }
+  check_cudnn(cudnnBackendGetAttribute(engine.get(), CUDNN_ATTR_ENGINECFG_KNOB_CHOICES,
+                                       CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                                       static_cast<std::int64_t>(raw.size()), &count, raw.data()),
+              "listing an engine's knobs");
+  knobs.resize(static_cast<std::size_t>(count));
+  return knobs;
 }
 
 }  // namespace
@@ -244,8 +260,7 @@ void CudnnDescriptor::set_values(cudnnBackendAttributeName_t name, cudnnBackendA
 }
 
 std::vector<CudnnDescriptor> find_engines(const ConvProblem& problem, WeightOrder order,
-                                          const CudnnTarget& target, bool fallback,
-                                          std::size_t limit) {
+                                          const CudnnTarget& target, bool fallback) {
   const CudnnDescriptor graph = make_graph(problem, order, target);
   if (graph.get() == nullptr) return {};
   std::vector<CudnnDescriptor> engines, compiled;
@@ -257,7 +272,6 @@ std::vector<CudnnDescriptor> find_engines(const ConvProblem& problem, WeightOrde
     (notes.compiles_at_run_time() ? compiled : engines).push_back(std::move(engine));
   }
   for (CudnnDescriptor& engine : compiled) engines.push_back(std::move(engine));
-  if (engines.size() > limit) engines.resize(limit);
   return engines;
 }
 
@@ -289,24 +303,51 @@ CudnnDescriptor make_variant_pack(std::span<void* const> tensors, void* workspac
   return pack;
 }
 
+bool has_numerical_note(const CudnnDescriptor& engine, cudnnBackendNumericalNote_t note) {
+  return EngineNotes(engine).any(std::span(&note, 1));
+}
+
+EngineChoice identify(const CudnnDescriptor& engine, WeightOrder order) {
+  EngineChoice choice{order, EngineNotes(engine).number()};
+  for (const CudnnDescriptor& knob : list_knobs(engine)) {
+    cudnnBackendKnobType_t type{};
+    std::int64_t count = 0, value = 0;
+    check_cudnn(cudnnBackendGetAttribute(knob.get(), CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE,
+                                         CUDNN_TYPE_KNOB_TYPE, 1, &count, &type),
+                "reading a knob");
+    check_cudnn(cudnnBackendGetAttribute(knob.get(), CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE,
+                                         CUDNN_TYPE_INT64, 1, &count, &value),
+                "reading a knob's value");
+    choice.knobs.push_back({type, value});
+  }
+  return choice;
+}
+
 std::string to_string(const EngineChoice& choice) {
-  return concat(kOrders[static_cast<std::size_t>(choice.order)], " ", kLists[choice.fallback], " ",
-                choice.index);
+  std::string text =
+      concat(kOrders[static_cast<std::size_t>(choice.order)], " engine ", choice.number);
+  if (!choice.knobs.empty()) text += " knobs";
+  for (const EngineChoice::Knob& knob : choice.knobs) {
+    text += concat(" ", knob.type, "=", knob.value);
+  }
+  return text;
 }
 
 std::optional<EngineChoice> parse_engine(const std::string& text) {
   std::istringstream stream(text);
-  std::string order, list;
-  std::size_t index = 0;
-  stream >> order >> list >> index;
+  std::string order, word;
+  EngineChoice choice;
+  stream >> order >> word >> choice.number;
   if (!stream) return std::nullopt;
-  for (const WeightOrder known : {WeightOrder::kOutInTaps, WeightOrder::kOutTapsIn}) {
-    for (const bool fallback : {false, true}) {
-      const EngineChoice choice{known, fallback, index};
-      if (to_string(choice) == text) return choice;
+  choice.order = order == kOrders[0] ? WeightOrder::kOutInTaps : WeightOrder::kOutTapsIn;
+  if (stream >> word) {
+    EngineChoice::Knob knob;
+    for (char equals = 0; stream >> knob.type >> equals >> knob.value;) {
+      choice.knobs.push_back(knob);
     }
   }
-  return std::nullopt;
+  if (to_string(choice) != text) return std::nullopt;
+  return choice;
 }
 
 }  // namespace lockstep::gpu

@@ -84,24 +84,34 @@ struct CudnnTarget {
 };
 
 /// The engines of cuDNN that give the same bits in every run and round operands no further than the
-/// problem's type (or TF32, where asked for), the most promising first; at most `limit`. The same
-/// list in every process with the same library and GPU model. `fallback`: those of the last resort.
-/// Throws Error for a type that convolutions cannot have.
+/// problem's type (or TF32, where asked for), the most promising first. The same list in every
+/// process with the same library and GPU model. `fallback`: those of the last resort. Throws Error
+/// for a type that convolutions cannot have.
 std::vector<CudnnDescriptor> find_engines(const ConvProblem& problem, WeightOrder order,
-                                          const CudnnTarget& target, bool fallback,
-                                          std::size_t limit);
+                                          const CudnnTarget& target, bool fallback);
 
-/// One of find_engines's list, by the name that the file of choices (backend/conv/autotuner.h) has
-/// for it.
+/// Whether cuDNN says this of an engine of such a list.
+bool has_numerical_note(const CudnnDescriptor& engine, cudnnBackendNumericalNote_t note);
+
+/// An engine by what makes it compute as it does: its number in cuDNN and its knobs, as cuDNN's
+/// documentation and logs name both. So it is found again wherever a list has it.
 struct EngineChoice {
+  struct Knob {
+    std::int64_t type = 0, value = 0;  // cudnnBackendKnobType_t
+    friend bool operator==(const Knob&, const Knob&) = default;
+  };
   WeightOrder order = WeightOrder::kOutInTaps;
-  bool fallback = false;
-  std::size_t index = 0;
+  std::int64_t number = 0;
+  std::vector<Knob> knobs = {};
 
   friend bool operator==(const EngineChoice&, const EngineChoice&) = default;
 };
 
-/// "out_taps_in heuristic 3", "out_in_taps fallback 0".
+/// Of one of find_engines's list for `order`.
+EngineChoice identify(const CudnnDescriptor& engine, WeightOrder order);
+
+/// "out_taps_in engine 67 knobs 2=0 5=1", the name that the file of choices
+/// (backend/conv/autotuner.h) has for it.
 std::string to_string(const EngineChoice& choice);
 /// Nothing for a text of another form.
 std::optional<EngineChoice> parse_engine(const std::string& text);

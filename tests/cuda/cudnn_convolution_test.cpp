@@ -40,7 +40,7 @@ bool takes_channels_last(float out_in_taps, float out_taps_in, std::int64_t heig
   setenv("LOCKSTEP_AUTOTUNE", "", 1);
   const ConvGeometry g = same_padding_conv(4, 4, 3);
   const Shape shape{1, height, 4, 4};  // a choice is made once for a shape
-  backend.convolutions().prepare_conv2d(g, shape, DType::kFloat32, false, false);
+  backend.convolutions().prepare_conv2d(g, shape, DType::kFloat32, true, false);
   const Operand x(backend, shape), y(backend, shape), weight(backend, g.weight_shape());
   backend.convolutions().conv2d_forward(g, x.tensor(), weight.floats(), nullptr, y.tensor());
   backend.synchronize();

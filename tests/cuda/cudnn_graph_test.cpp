@@ -1,13 +1,13 @@
 // Convolutions as cuDNN sees them, planned for GPUs that need not be there: cuDNN builds plans from
 // a description of a device. So this runs on a machine without a driver, too.
 
-#include "kernels/cudnn/cudnn_graph.h"
-
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
+#include "kernels/cudnn/engine_search.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep::gpu {
@@ -81,13 +81,14 @@ std::vector<Case> cases() {
 
 constexpr std::size_t kLimit = 6;
 
-/// Plans among the first engines that fit into the workspace of ConvolutionOptions.
+/// Plans among the first engines that fit into the least workspace that any GPU grants.
 std::size_t count_plans(const ConvProblem& problem, WeightOrder order, const CudnnTarget& target) {
   std::size_t plans = 0;
   std::string reason;
-  for (CudnnDescriptor& engine : find_engines(problem, order, target, false, kLimit)) {
-    const CudnnPlan plan = make_plan(std::move(engine), reason);
-    plans += plan.plan.get() != nullptr && plan.workspace <= std::size_t{512} << 20 ? 1 : 0;
+  auto engines = find_engines(problem, order, target, false);
+  for (std::size_t i = 0; i < std::min(engines.size(), kLimit); ++i) {
+    const CudnnPlan plan = make_plan(std::move(engines[i]), reason);
+    plans += plan.plan.get() != nullptr && plan.workspace <= most_workspace(0) ? 1 : 0;
   }
   return plans;
 }
@@ -142,7 +143,7 @@ TEST_CASE("TF32 is taken where it is asked for only") {
   const CudnnTarget target{nullptr, &properties};
   ConvProblem problem{geometry(128, 128, 3, 1), {2, 22, 30, 128}, ConvPass::kForward};
   const auto engines = [&] {
-    return find_engines(problem, WeightOrder::kOutTapsIn, target, false, 1000).size();
+    return find_engines(problem, WeightOrder::kOutTapsIn, target, false).size();
   };
   const std::size_t exact = engines();
   problem.tf32 = true;
@@ -151,6 +152,49 @@ TEST_CASE("TF32 is taken where it is asked for only") {
   const std::size_t narrow = engines();
   problem.tf32 = false;
   CHECK(engines() == narrow);
+}
+
+TEST_CASE("engines have names of their own, by which they are found again") {
+  const CudnnDescriptor properties =
+      device_properties(device_json("NVIDIA H100 80GB HBM3", 900, 132, 232448));
+  if (properties.get() == nullptr) return;
+  const ConvProblem problem{
+      geometry(64, 64, 3, 1), {8, 90, 120, 64}, ConvPass::kForward, DType::kBFloat16};
+  const auto names = [&] {
+    std::vector<std::string> all;
+    for (const CudnnDescriptor& engine :
+         find_engines(problem, WeightOrder::kOutTapsIn, {nullptr, &properties}, false)) {
+      all.push_back(to_string(identify(engine, WeightOrder::kOutTapsIn)));
+    }
+    return all;
+  };
+  std::vector<std::string> first = names();
+  CHECK(first.size() > 5);
+  CHECK(names() == first);
+  for (const std::string& name : first) CHECK(parse_engine(name));
+  MESSAGE("the most promising: " << first[0] << "; the next: " << first[1]);
+  std::sort(first.begin(), first.end());
+  CHECK(std::adjacent_find(first.begin(), first.end()) == first.end());
+}
+
+TEST_CASE("exact fp32 takes no Winograd of 4x4, and TF32 no engine that may round to fp16") {
+  const CudnnDescriptor properties =
+      device_properties(device_json("NVIDIA GeForce RTX 4090", 890, 128, 101376));
+  if (properties.get() == nullptr) return;
+  ConvProblem problem{geometry(128, 128, 3, 1), {2, 22, 30, 128}, ConvPass::kForward};
+  const auto has = [&](cudnnBackendNumericalNote_t note) {
+    for (const CudnnDescriptor& engine :
+         find_engines(problem, WeightOrder::kOutTapsIn, {nullptr, &properties}, false)) {
+      if (has_numerical_note(engine, note)) return true;
+    }
+    return false;
+  };
+  CHECK_FALSE(has(CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_4x4));
+  CHECK_FALSE(has(CUDNN_NUMERICAL_NOTE_TENSOR_CORE));
+  problem.tf32 = true;
+  CHECK(has(CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_4x4));
+  CHECK(has(CUDNN_NUMERICAL_NOTE_TENSOR_CORE));
+  CHECK_FALSE(has(CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS));
 }
 
 TEST_CASE("weights that are not channels-last are reordered in every call") {
@@ -166,8 +210,8 @@ TEST_CASE("weights that are not channels-last are reordered in every call") {
     const ConvProblem problem{g, {8, 360, 480, 64}, pass, DType::kBFloat16};
     const auto workspace = [&](WeightOrder order) {
       std::string reason;
-      auto engines = find_engines(problem, order, target, false, 1);
-      REQUIRE(engines.size() == 1);
+      auto engines = find_engines(problem, order, target, false);
+      REQUIRE(!engines.empty());
       return make_plan(std::move(engines[0]), reason).workspace;
     };
     CHECK(workspace(WeightOrder::kOutTapsIn) < 1024);
@@ -180,8 +224,8 @@ TEST_CASE("what cuDNN cannot take is an error, or a plan that is not there") {
       device_properties(device_json("NVIDIA H100 80GB HBM3", 900, 132, 232448));
   if (properties.get() == nullptr) return;
   ConvProblem wrong{geometry(16, 16, 3, 1), {2, 8, 8, 15}, ConvPass::kForward};
-  CHECK_THROWS_AS(
-      find_engines(wrong, WeightOrder::kOutInTaps, {nullptr, &properties}, false, kLimit), Error);
+  CHECK_THROWS_AS(find_engines(wrong, WeightOrder::kOutInTaps, {nullptr, &properties}, false),
+                  Error);
   std::string reason;
   const CudnnPlan plan = make_plan(CudnnDescriptor(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR), reason);
   CHECK(plan.plan.get() == nullptr);

@@ -1,12 +1,15 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "backend/operand.h"
 #include "cuda/fake_cudnn.h"
-#include "kernels/cudnn/cudnn_graph.h"
+#include "cuda/fake_runtime.h"
+#include "kernels/cuda_backend.h"
+#include "kernels/cudnn/engine_search.h"
 #include "support/backends.h"
 #include "support/temporary_folder.h"
 
@@ -31,18 +34,20 @@ struct WithFile {
 };
 
 TEST_CASE("an engine's name says which one it is") {
+  using Knobs = std::vector<EngineChoice::Knob>;
   for (const WeightOrder order : {WeightOrder::kOutInTaps, WeightOrder::kOutTapsIn}) {
-    for (const bool fallback : {false, true}) {
-      for (const std::size_t index : {0, 3, 17}) {
-        const EngineChoice choice{order, fallback, index};
-        CHECK(parse_engine(to_string(choice)) == choice);
-      }
+    for (const Knobs& knobs : {Knobs{}, Knobs{{2, 0}}, Knobs{{2, 0}, {17, -4096}}}) {
+      const EngineChoice choice{order, 67, knobs};
+      CHECK(parse_engine(to_string(choice)) == choice);
     }
   }
-  CHECK(to_string(EngineChoice{WeightOrder::kOutTapsIn, false, 3}) == "out_taps_in heuristic 3");
-  for (const char* text : {"", "3", "out_taps_in", "out_taps_in heuristic", "sideways heuristic 3",
-                           "out_taps_in heuristic x", "out_taps_in heuristic 3 4",
-                           "out_taps_in heuristic -1", "out_taps_in guess 3"}) {
+  CHECK(to_string(EngineChoice{WeightOrder::kOutTapsIn, 67, {{2, 0}, {5, 1}}}) ==
+        "out_taps_in engine 67 knobs 2=0 5=1");
+  for (const char* text :
+       {"", "3", "out_taps_in", "out_taps_in engine", "sideways engine 3", "out_taps_in engine x",
+        "out_taps_in engine 3 4", "out_taps_in engine 3 knobs", "out_taps_in engine 3 knobs 2",
+        "out_taps_in engine 3 knobs 2=x", "out_taps_in engine 3 knobs 2=1 5",
+        "out_taps_in engine 3 knots 2=1", "out_taps_in heuristic 3"}) {
     CAPTURE(text);
     CHECK_FALSE(parse_engine(text));
   }
@@ -58,7 +63,7 @@ int other_engine_runs(const fs::path& file) {
   const Shape in{2, 5, 4, 4};
   const test::Operand x(backend, in, test::random_values(in, 1)), y(backend, g.output_shape(in));
   const test::Operand weight(backend, g.weight_shape(), test::random_values(g.weight_shape(), 2));
-  backend.convolutions().prepare_conv2d(g, in, DType::kFloat32, false, false);
+  backend.convolutions().prepare_conv2d(g, in, DType::kFloat32, true, false);
   backend.synchronize();
   const int before = fake_cudnn::runs_of_the_other_engine();
   backend.convolutions().conv2d_forward(g, x.tensor(), weight.floats(), nullptr, y.tensor());
@@ -66,8 +71,17 @@ int other_engine_runs(const fs::path& file) {
   return fake_cudnn::runs_of_the_other_engine() - before;
 }
 
-/// The only choice in a file.
-json& only_choice(json& root) { return root["choices"].front().front()["choice"]; }
+/// Of the two passes in a file.
+std::string forward_problem(const json& root) {
+  for (const auto& entry : root["choices"].front().items()) {
+    if (entry.key().find("forward pass") != std::string::npos) return entry.key();
+  }
+  return "";
+}
+
+json& forward_choice(json& root) {
+  return root["choices"].front().at(forward_problem(root))["choice"];
+}
 
 // The process remembers choices by file: another file is to a backend what another process is.
 TEST_CASE("a later process takes the engines that an earlier one found the fastest") {
@@ -76,23 +90,75 @@ TEST_CASE("a later process takes the engines that an earlier one found the faste
   CHECK(other_engine_runs(first) == 0);
   json root = read_json(first);
   REQUIRE(root["choices"].size() == 1);
-  REQUIRE(root["choices"].front().size() == 1);
-  const std::string problem = root["choices"].front().begin().key();
+  REQUIRE(root["choices"].front().size() == 2);
+  const std::string problem = forward_problem(root);
   CHECK(problem.find("forward pass") != std::string::npos);
   CHECK(problem.find("[2, 5, 4, 4] in fp32") != std::string::npos);
-  const json fastest = only_choice(root);
+  const json fastest = forward_choice(root);
   EngineChoice other = parse_engine(fastest).value();
-  ++other.index;
+  REQUIRE(other.knobs.size() == 1);
+  ++other.knobs[0].value;
 
-  only_choice(root) = to_string(other);
+  forward_choice(root) = to_string(other);
   CHECK(other_engine_runs(folder.write("second.json", root.dump())) == 1);
 
-  other.index = 1000;  // is not there: timed again, and replaced
-  only_choice(root) = to_string(other);
+  other.number = 1000;  // is not there: timed again, and replaced
+  forward_choice(root) = to_string(other);
   const fs::path third = folder.write("third.json", root.dump());
   CHECK(other_engine_runs(third) == 0);
   json replaced = read_json(third);
-  CHECK(only_choice(replaced) == fastest);
+  CHECK(forward_choice(replaced) == fastest);
+}
+
+TEST_CASE("images of other sizes to evaluate are computed without a clock, and kept in no file") {
+  const TemporaryFolder folder;
+  const WithFile place(folder.path() / "choices.json");
+  const auto backends = test::available_backends();
+  ConvolutionOperations& convolutions = backends.front().backend->convolutions();
+  const ConvGeometry g{4, 6, 3, 3, 1, 1, 1, 1, 1, 1, 1};
+  for (const std::int64_t side : {31, 32, 33}) {
+    convolutions.prepare_conv2d(g, {2, side, side, 4}, DType::kFloat32, side == 32, false);
+  }
+  const std::vector<std::string> lines = convolutions.conv2d_algorithms();
+  REQUIRE(lines.size() == 4);
+  const auto is_timed = [](const std::string& line) {
+    return line.find("not timed") == std::string::npos;
+  };
+  CHECK(std::count_if(lines.begin(), lines.end(), is_timed) ==
+        2);  // both passes of the trained size
+  CHECK(read_json(folder.path() / "choices.json")["choices"].front().size() == 2);
+}
+
+TEST_CASE("a report names what was rejected for its workspace") {
+  CHECK(most_workspace(std::size_t{8} << 30) == std::size_t{512} << 20);
+  CHECK(most_workspace(std::size_t{24} << 30) == std::size_t{1536} << 20);
+  const auto backends = test::available_backends();
+  ConvolutionOperations& convolutions = backends.front().backend->convolutions();
+  const ConvGeometry g{4, 6, 3, 3, 1, 1, 1, 1, 1, 1, 1};
+  convolutions.prepare_conv2d(g, {2, 29, 29, 4}, DType::kFloat32, false, false);
+  const std::string line = convolutions.conv2d_algorithms().back();
+  CHECK(line.find("1 of cuDNN's first engines rejected for workspace") != std::string::npos);
+  CHECK(line.find("asks for 1048576 MiB") != std::string::npos);
+}
+
+// As where a network leaves nothing of a card.
+TEST_CASE("without memory to try engines, cuDNN's order decides, and nothing is kept") {
+  const TemporaryFolder folder;
+  const auto backends = test::available_backends();
+  Backend& backend = *backends.front().backend;
+  fake_runtime::use({.devices = 1});
+  const Context& context = static_cast<CudaBackend&>(backend).context();
+  cudnnHandle_t handle = nullptr;
+  REQUIRE(cudnnCreate(&handle) == CUDNN_STATUS_SUCCESS);
+  EngineSearch search(
+      0, handle, context, [](std::size_t) -> Storage { throw Error("full"); },
+      folder.path() / "choices.json");
+  const ConvGeometry g{4, 6, 3, 3, 1, 1, 1, 1, 1, 1, 1};
+  const FoundPlan found = search.find({g, {2, 27, 27, 4}, ConvPass::kForward}, true);
+  CHECK(found.cudnn.plan.get() != nullptr);
+  CHECK(found.milliseconds == 0);
+  CHECK_FALSE(fs::exists(folder.path() / "choices.json"));
+  cudnnDestroy(handle);
 }
 
 }  // namespace

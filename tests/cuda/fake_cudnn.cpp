@@ -52,6 +52,7 @@ std::size_t bytes_of(cudnnBackendAttributeType_t type) {
     case CUDNN_TYPE_CONVOLUTION_MODE:
     case CUDNN_TYPE_HEUR_MODE:
     case CUDNN_TYPE_FLOAT:
+    case CUDNN_TYPE_KNOB_TYPE:
       return 4;
     default:
       return 8;
@@ -370,6 +371,16 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const raw,
       at(*static_cast<void**>(values)).engine = descriptor.engine;
       *count = 1;
       return CUDNN_STATUS_SUCCESS;
+    case CUDNN_ATTR_ENGINE_GLOBAL_INDEX:  // the two good ones differ by their knob
+      return put(std::int64_t{std::min<int>(descriptor.engine, kGood)});
+    case CUDNN_ATTR_ENGINECFG_KNOB_CHOICES:
+      at(*static_cast<void**>(values)).engine = descriptor.engine;
+      *count = 1;
+      return CUDNN_STATUS_SUCCESS;
+    case CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE:
+      return put(CUDNN_KNOB_TYPE_TILE_SIZE);
+    case CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE:
+      return put(std::int64_t{descriptor.engine == kOther});
     case CUDNN_ATTR_ENGINE_NUMERICAL_NOTE:
       if (descriptor.engine == kRandom) return put(CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC);
       if (descriptor.engine == kRounding) return put(CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS);

@@ -186,12 +186,14 @@ Choice Autotuner::decide(const ChoiceRequest& request) {
   if (file_.empty()) return answer(ChoiceOrigin::kRule, {request.rule()});
   const auto kept = find_in(read_choices(file_), request.machine, request.problem);
   if (kept && request.usable(kept->chosen)) return answer(ChoiceOrigin::kFile, *kept);
+  if (!request.measure) return answer(ChoiceOrigin::kRule, {request.rule()});
   const auto measured = std::count_if(choices_.begin(), choices_.end(), [](const Choice& choice) {
     return choice.origin == ChoiceOrigin::kMeasured;
   });
   show_progress({"measuring implementations", "problems", measured, 0, request.problem});
   const Measurement found = request.measure();
   clear_progress();
+  if (found.milliseconds.empty()) return answer(ChoiceOrigin::kRule, {found.fastest});
   return answer(ChoiceOrigin::kMeasured, settle(file_, request, found, all_kept_));
 }
 

@@ -50,6 +50,8 @@ struct ChoiceRequest {
   /// Whether this process has the implementation: the file may come from another build.
   std::function<bool(const std::string& chosen)> usable;
   std::function<std::string()> rule;
+  /// Null: where the file has nothing, the rule decides. A result without times is no choice of the
+  /// clock's, and is not kept.
   std::function<Measurement()> measure;
 };
 
