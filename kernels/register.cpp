@@ -4,8 +4,10 @@
 #include <cstdlib>
 
 #include "backend/cuda_backends.h"
+#include "core/profiler.h"
 #include "kernels/cuda_backend.h"
 #include "kernels/device/device.h"
+#include "kernels/device/nvtx_profiler.h"
 #include "kernels/transport/gpu_transport.h"
 #include "kernels/transport/register_nccl.h"
 #include "lockstep/cuda.h"
@@ -29,6 +31,7 @@ namespace lockstep {
 
 void register_cuda() {
   gpu::ask_for_many_queues();
+  set_profiler(&gpu::nvtx_profiler());
   provide_cuda_backends({gpu::device_count, gpu::make_cuda_backend, gpu::probe});
   provide_gpu_transport(TransportKind::kHost, gpu::make_gpu_host_transports);
   provide_gpu_transport(TransportKind::kEvent, gpu::make_event_transports);

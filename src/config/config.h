@@ -57,7 +57,7 @@ struct RunOptions {
   BatchNormLog log_bn = BatchNormLog::kLayers;
   DType precision = DType::kFloat32;
   double loss_scale = 65536;
-  bool tf32 = false;
+  bool tf32 = true;
   bool portable = false;
   TransportKind transport = TransportKind::kAuto;
   GradientExchangeKind gradient_exchange = GradientExchangeKind::kAuto;
@@ -68,6 +68,8 @@ struct RunOptions {
   bool eval_disparity = false;
   bool tensorboard = false;
   std::filesystem::path metrics_file;
+  std::optional<std::int64_t> profile_at;
+  std::int64_t profile_steps = 10;
 
   template <typename Visitor>
   void visit_options(Visitor& v) {
@@ -107,7 +109,8 @@ struct RunOptions {
     v("precision", precision, "of activations: fp32, bf16 (cuda), fp16 (cuda)");
     v("loss_scale", loss_scale, "fp16: the first one, a power of two; it follows the gradients",
       {.in = {.lo = 1, .hi = 0x1p126}, .written = precision == DType::kFloat16});
-    v("tf32", tf32, "fp32 convolutions may use TF32 (cuda; no effect with bf16 and fp16)");
+    v("tf32", tf32,
+      "fp32 convolutions use TF32 where the GPU has it, as PyTorch's do (cuda); false: exact fp32");
     v("portable", portable, "the same bits on every x86-64 processor with AVX2 (cpu; slower)",
       {.written = portable});
     v("transport", transport, "of BatchNorm statistics: auto, host, event (cuda), nccl (cuda)",
@@ -136,6 +139,11 @@ struct RunOptions {
       {.counts = false, .written = tensorboard});
     v("metrics_file", metrics_file, "state and progress for Prometheus, as OpenMetrics text",
       {.counts = false});
+    const bool profiled = profile_at.has_value();
+    v("profile_at", profile_at, "the step before which a waiting profiler is started (cuda)",
+      {.in = limits::kNotNegative, .counts = false, .written = profiled});
+    v("profile_steps", profile_steps, "after which it is stopped again",
+      {.in = limits::kAtLeastOne, .counts = false, .written = profiled});
   }
 };
 

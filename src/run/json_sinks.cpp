@@ -89,7 +89,7 @@ void EventsFile::begin(const RunDescription& run) {
                {"gradient_exchange", run.gradient_exchange},
                {"seed", options.seed},
                {"precision", to_string(options.precision)},
-               {"tf32", rounds_to_tf32(options)},
+               {"tf32", run.tf32},
                {"max_iters", run.max_iters},
                {"environment", run.environment}});
 }

@@ -31,6 +31,7 @@ struct RunDescription {
   Console console = Console::kStdout;
   bool first_process = true;  // the others keep logs alone
   std::string devices;        // DEVICES, of this process
+  bool tf32 = false;          // whether GPUs round fp32 convolutions to TF32, where they have it
   bool devices_by_default = false;
   int device_count = 0;                            // of all processes
   std::string processes;                           // where there are several
@@ -104,11 +105,6 @@ class RunSink {
   virtual void warning(std::int64_t /*step*/, const std::string& /*text*/) {}
   virtual void end(const RunEnd&) {}
 };
-
-/// TF32 is about fp32 convolutions only.
-inline bool rounds_to_tf32(const RunOptions& run) {
-  return run.tf32 && run.precision == DType::kFloat32;
-}
 
 /// How a sink tells of what costs no training.
 using WarnOf = std::function<void(std::int64_t step, const std::string& text)>;

@@ -2,6 +2,7 @@
 
 #include <chrono>
 
+#include "core/profiler.h"
 #include "core/seconds_since.h"
 #include "step/world_reducer.h"
 
@@ -104,6 +105,7 @@ void TrainStep::upload_scalars(const StepScalars& scalars) {
 }
 
 void TrainStep::issue(const StepInput& input) {
+  const ProfiledRange range("step", input.step);
   communicator_.begin_step(input.step);
   StepTimes& times = times_[static_cast<std::size_t>(input.slot)];
   times = {};
@@ -151,6 +153,7 @@ void TrainStep::compute(const StepInput& input) {
   exchange_seconds_ = reducer_->seconds() - reduced;
   batch_norm_wait_ = communicator_.exchange_wait_seconds() - waited;
   const auto computed = std::chrono::steady_clock::now();
+  const ProfiledRange range("gradients and update");
   reducer_->reduce(scaler_);
   update_->apply(*reducer_, indicators_);
   scaler_.update();

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "backend/operand_checks.h"
+#include "core/profiler.h"
 #include "nn/argmax.h"
 #include "step/batch_input.h"
 #include "step/step_totals.h"
@@ -86,6 +87,7 @@ bool Validation::is_of_samples(const Tensor& output) const {
 }
 
 EvalOutcome Validation::evaluate(const Batch& batch, EvalNormalizer by) {
+  const ProfiledRange range("evaluation", batch.count());
   communicator_.enter("evaluation", "the network");
   prepare(batch, by);
   const Tensor target = loss_.target(network(), present_->target.data());

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/profiler.h"
 #include "lockstep/core/check.h"
 #include "lockstep/sync/sync_group.h"
 #include "sync/all_reduce.h"
@@ -67,6 +68,7 @@ std::span<const StatSlot> Communicator::all_show(const SyncCall& call, const Sta
                  call.channels, " channels of ", call.layer == nullptr ? "no layer" : call.layer);
   LOCKSTEP_CHECK(local.count == 0 || local.data != nullptr, "replica ", rank_, " shows null for ",
                  local.count, " rows of ", call.layer);
+  const ProfiledRange range("exchange", call.channels);
   enter(to_string(call.direction), call.layer);
   leave_if_failed();
   if (!hook_allows(call)) {

@@ -7,6 +7,7 @@
 #include <functional>
 #include <utility>
 
+#include "core/profiler.h"
 #include "core/seconds_since.h"
 #include "lockstep/core/check.h"
 #include "lockstep/io/image.h"
@@ -121,6 +122,7 @@ class Trainer {
   }
   void train_until_stopped();
   void freeze_when_due();
+  void profile_when_due();
   bool stop_requested();
   void begin_step();
   void issue_step();
@@ -148,6 +150,7 @@ class Trainer {
   BatchFeed feed_;
   StepMeter meter_;
   RunRecorder recorder_;
+  bool profiling_ = false;
   bool frozen_ = false;       // BatchNorm's statistics, for the rest of the training
   std::vector<Bytes> asked_;  // [process] to stop, before the present step
   Best best_;
@@ -190,6 +193,7 @@ void Trainer::train_until_stopped() {
   const RunOptions& options = request_.config.run;
   while (meter_.begun() < session_.max_iters && !stop_requested()) {
     freeze_when_due();
+    profile_when_due();
     begin_step();
     const std::int64_t begun = meter_.begun();
     const bool pause = due(begun, options.log_every) || due(begun, options.val_every) ||
@@ -202,6 +206,19 @@ void Trainer::train_until_stopped() {
     if (due(begun, options.checkpoint_every)) save_progress();
   }
   finish_steps(meter_.begun());
+  if (profiling_) stop_profiler();
+}
+
+// No step is half inside: the profiler sees whole ones.
+void Trainer::profile_when_due() {
+  const RunOptions& options = request_.config.run;
+  if (!options.profile_at) return;
+  const std::int64_t begun = meter_.begun(), end = *options.profile_at + options.profile_steps;
+  const bool wanted = begun >= *options.profile_at && begun < end;
+  if (wanted == profiling_) return;
+  finish_steps(begun);
+  wanted ? start_profiler() : stop_profiler();
+  profiling_ = wanted;
 }
 
 // A run that goes on behind that step freezes what it has loaded.

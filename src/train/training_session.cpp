@@ -40,6 +40,10 @@ std::string describe_processes(const RankLayout& layout) {
   return text;
 }
 
+bool rounds_to_tf32(const RunOptions& run, const Device& device) {
+  return run.tf32 && run.precision == DType::kFloat32 && device.kind == DeviceKind::kCuda;
+}
+
 }  // namespace
 
 TrainingSession::TrainingSession(const TrainRequest& asked)
@@ -230,6 +234,7 @@ RunDescription TrainingSession::describe() const {
           .console = world.first() ? request.console : Console::kQuiet,
           .first_process = world.first(),
           .devices = devices_text,
+          .tf32 = rounds_to_tf32(config.run, backend.device()),
           .devices_by_default = request.devices.empty(),
           .device_count = layout.ranks(),
           .processes = describe_processes(layout),

@@ -150,7 +150,7 @@ TEST_CASE("defaults") {
   CHECK(config.model.num_classes == 11);
   CHECK(config.data.ignore_index == 255);
   CHECK(config.run.precision == DType::kFloat32);
-  CHECK_FALSE(config.run.tf32);
+  CHECK(config.run.tf32);
   CHECK_FALSE(config.data.augment);
   const Config augmented = config_from(std::string(kStreets) + "[data.augment]\n");
   CHECK(augmented.data.augment.value().hflip == 0.5F);
@@ -358,7 +358,7 @@ TEST_CASE("the resolved configuration loads as is, to the same values") {
        "batch.per_device=3"},
       {"data.layout=camvid", "data.root=/tmp", "data.resize=[176,240]", "schedule.type=step",
        "schedule.milestones=[0.5,0.75]", "bn.eps_mode=clamp", "bn.eval_stats=precise"},
-      {"run.precision=bf16", "run.tf32=true"},
+      {"run.precision=bf16", "run.tf32=false"},
       {"run.precision=fp16", "run.loss_scale=1024"},
       {"optim.type=adamw", "optim.beta2=0.95", "optim.eps=1e-6", "optim.head_lr_mult=10"}};
   for (const auto& overrides : cases) {
@@ -506,7 +506,7 @@ TEST_CASE("the hash covers what changes the result and nothing else") {
   }
   for (const char* other :
        {"run.seed=1", "optim.lr=0.011", "bn.mode=sync", "data.train_images=3", "run.precision=bf16",
-        "run.tf32=true", "run.gradient_exchange=all_reduce", "optim.type=adamw",
+        "run.tf32=false", "run.gradient_exchange=all_reduce", "optim.type=adamw",
         "optim.head_lr_mult=10"}) {
     CHECK(config_hash(config_from(kStreets, {other})) != base);
   }

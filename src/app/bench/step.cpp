@@ -6,6 +6,7 @@
 #include "app/bench/bench.h"
 #include "compare/table.h"
 #include "core/json.h"
+#include "core/profiler.h"
 #include "step/replica.h"
 
 namespace lockstep {
@@ -149,7 +150,11 @@ int bench_step(const BenchArguments& arguments) {
   const int ahead = bench.training.replicas->steps_ahead();
   const std::int64_t given_before = world.bytes_given();
   for (int step = 0; step < ahead; ++step) bench.training.begin_step(step);
-  for (int step = 0; step < steps; ++step) time_step_ahead(bench, step, steps);
+  for (int step = 0; step < steps; ++step) {
+    if (step == kWarmupSteps) start_profiler();
+    time_step_ahead(bench, step, steps);
+  }
+  stop_profiler();
   if (!world.first()) return kExitDone;
   bench.bytes_given = static_cast<double>(world.bytes_given() - given_before) / steps;
   if (arguments.common.json) {

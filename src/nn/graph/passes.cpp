@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/profiler.h"
 #include "lockstep/sync/communicator.h"
 
 namespace lockstep {
@@ -66,6 +67,7 @@ void Passes::prepare(const Images& images) {
 
 template <typename Pass>
 void Passes::observed(std::size_t layer, Direction direction, const Pass& pass) {
+  const ProfiledRange range(network_.layers[layer]->name().c_str());
   if (observer_ != nullptr) observer_->begin(layer, direction);
   pass();
   if (observer_ != nullptr) observer_->end(layer, direction);
