@@ -119,7 +119,10 @@ TEST_CASE("images of other sizes to evaluate are computed without a clock, and k
   for (const std::int64_t side : {31, 32, 33}) {
     convolutions.prepare_conv2d(g, {2, side, side, 4}, DType::kFloat32, side == 32, false);
   }
-  const std::vector<std::string> lines = convolutions.conv2d_algorithms();
+  std::vector<std::string> lines = convolutions.conv2d_algorithms();
+  std::erase_if(lines, [](const std::string& line) {
+    return line.find("rejected for workspace") != std::string::npos;
+  });
   REQUIRE(lines.size() == 4);
   const auto is_timed = [](const std::string& line) {
     return line.find("not timed") == std::string::npos;
@@ -144,10 +147,8 @@ TEST_CASE("a report names what was rejected for its workspace") {
 // As where a network leaves nothing of a card.
 TEST_CASE("without memory to try engines, cuDNN's order decides, and nothing is kept") {
   const TemporaryFolder folder;
-  const auto backends = test::available_backends();
-  Backend& backend = *backends.front().backend;
   fake_runtime::use({.devices = 1});
-  const Context& context = static_cast<CudaBackend&>(backend).context();
+  const Context context;
   cudnnHandle_t handle = nullptr;
   REQUIRE(cudnnCreate(&handle) == CUDNN_STATUS_SUCCESS);
   EngineSearch search(
