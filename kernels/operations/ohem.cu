@@ -233,8 +233,13 @@ struct AddSlots {
   std::int32_t elements;
   double* sums;
 
-  __device__ void operator()(std::int32_t i) const { sums[i] = slots.sum(i, elements); }
+  __device__ void take(std::int32_t i) const { sums[i] = slots.sum(i, elements); }
 };
+
+/// Not for_each, whose threads would each copy the table of slots to memory of their own.
+__global__ void add_slots_kernel(AddSlots add) {
+  for_each_item(add.elements, [&](std::int32_t i) { add.take(i); });
+}
 
 struct Normalizer {
   const double* weights;
@@ -324,7 +329,8 @@ void GpuLosses::ohem_share(const OhemShare& share) {
   const auto elements = static_cast<std::int32_t>(2 * share.classes);
   auto* const sums =
       static_cast<double*>(context.scratch(static_cast<std::size_t>(elements) * sizeof(double)));
-  for_each(context, elements, AddSlots{slots_of("ohem_share", share.weights), elements, sums});
+  launch_loop(context, elements, add_slots_kernel,
+              AddSlots{slots_of("ohem_share", share.weights), elements, sums});
   for_each(context, 1,
            Normalizer{sums, elements / 2, share.class_weight, share.normalizer, share.state});
 }

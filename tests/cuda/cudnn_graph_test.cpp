@@ -1,5 +1,4 @@
-// Convolutions as cuDNN sees them, planned for GPUs that need not be there: cuDNN builds plans from
-// a description of a device. So this runs on a machine without a driver, too.
+// Convolutions as cuDNN sees them, planned for GPUs that need not be there (described_gpu.h).
 
 #include <doctest/doctest.h>
 
@@ -7,37 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "cuda/described_gpu.h"
 #include "kernels/cudnn/engine_search.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep::gpu {
 namespace {
-
-/// A device description in cuDNN's format (CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION).
-std::string device_json(const char* name, int version, int multiprocessors, int shared_bytes) {
-  return concat(
-      R"({"maxGridSize": [2147483647, 65535, 65535], "maxBlockSize": [1024, 1024, 64],)",
-      R"("regsPerBlock": 65536, "multiProcessorCount": )", multiprocessors, R"(, "warpSize": 32,)",
-      R"("maxSharedMemoryPerBlock": 49152, "maxSharedMemoryPerBlockOptin": )", shared_bytes,
-      R"(, "reservedSharedMemoryPerBlock": 1024, "maxRegistersPerSM": 65536, "maxCtasPerSM": 32,)",
-      R"("maxThreadsPerBlock": 1024, "maxThreadsPerSM": 2048, "pciDeviceId": 0, "isTccDriver": 0,)",
-      R"("supportCoopLaunch": 1, "totalGlobalMem": 85899345920, "smClockRateKHz": 1410000,)",
-      R"("memClockRateKHz": 1593000, "l2CacheSize": 41943040, "cudaDeviceId": 0, "deviceVer": )",
-      version, R"(, "driverVer": 13000, "deviceName": ")", name, R"("})");
-}
-
-/// Null when this cuDNN knows no descriptions of devices.
-CudnnDescriptor device_properties(const std::string& json) {
-  try {
-    CudnnDescriptor properties(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
-    properties.set_all<char>(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, json);
-    properties.finalize("describing a device");
-    return properties;
-  } catch (const Error& error) {
-    MESSAGE("SKIPPED: this cuDNN does not plan for absent devices: " << error.what());
-    return {};
-  }
-}
 
 struct Case {
   const char* name;

@@ -1,16 +1,16 @@
-"""What the kernels' machine code must and must not have, per object.
+"""What the kernels' machine code must and must not have, per object of kernels/operations (without .cu.o).
 
 A kernel is named by a pattern of its demangled name in which the namespaces are left out.
 """
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 SIZES = {"float": 4, "lockstep::gpu::BFloat16": 2, "lockstep::gpu::Float16": 2, "BFloat16": 2, "Float16": 2}
 
 
 @dataclass(frozen=True)
 class Rule:
-    object: str  # of kernels/operations, without .cu.o
+    object: str
     kernel: str  # pattern; its groups T, Y (element types) and W (elements of a pack) say what is moved
     loads: bool = True  # T x W is 16 bytes: 128-bit loads are there
     stores: bool = True  # Y (or T) x W is 16 bytes: 128-bit stores are there,
@@ -52,3 +52,42 @@ WITHOUT_DIVISION = ["avg_pool", "batch_norm_backward", "batch_norm_forward", "ba
 
 # The subroutine that ptxas calls for it.
 DIVISION = re.compile(r"__cuda_sm20_(?:div|rem)_[su]64")
+
+# --- registers and stack
+
+# A kernel's threads, 256 in a block, leave room for another block on a multiprocessor.
+MOST_REGISTERS = 128
+
+
+@dataclass(frozen=True)
+class Stack:
+    object: str
+    kernel: str
+    bytes: int  # of a thread, at most
+    architecture: str = ""  # there alone
+
+
+# Kernels that may have a stack, with the reason; others have none. An entry that no kernel needs fails.
+STACKS = [
+    # Sums that wait for their other half, kMostWaiting of them.
+    Stack("batch_sum", r"SumImages", 128),
+    # ptxas spills two to four registers.
+    Stack("batch_norm_forward", r"normalize_kernel<", 8, "sm_120"),
+    Stack("batch_norm_backward", r"backward_apply_kernel<", 8, "sm_120"),
+    Stack("group_norm", r"JoinGroup", 16, "sm_120"),
+]
+
+# Kernels whose registers are bounded for more than one block on a multiprocessor. What ptxas makes of such a bound depends
+# on the GPU, so that these sources are compiled for others, too. Kernels without one may have all registers that there are.
+BOUNDED = re.compile(r"__launch_bounds__\([^)]*,")
+OTHER_GPUS = ["sm_75", "sm_89", "sm_120"]
+
+# --- dependent launches (kernels/primitives/launch.h)
+
+# (object, kernel) of all that launch_dependent() starts.
+EARLY = [
+    ("batch_norm_moments", r"moments_kernel<"),
+    ("batch_norm_forward", r"normalize_kernel<"),
+    ("batch_norm_backward", r"backward_reduce_kernel<"),
+    ("batch_norm_backward", r"backward_apply_kernel<"),
+]
