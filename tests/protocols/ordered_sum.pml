@@ -1,22 +1,19 @@
 // The ticket of ordered sums (kernels/primitives/ordered_sum.h): every block writes partial sums,
 // and the block that counts last reads those of all. Memory is as weak as a GPU's: what a thread
-// has written comes to global memory at any time, in any order, unless the thread fences, and a
-// block's cache holds what the partial sums were before, unless a fence behind the count drops it.
-//
-// With ACQ_REL one thread's count releases and acquires for its block: it holds back until all that
-// the thread has seen written, by the barrier its whole block's, is in memory.
+// has written comes to global memory at any time, in any order, and a block's cache holds what the
+// partial sums were before. One thread's count releases and acquires for its block: it holds back
+// until all that the thread has seen written, by the barrier its whole block's, is in memory, and
+// drops the block's cache.
 //
 // Proves: the threads of one block, and no others, are the last; they see all partial sums; and the
 // counter is zero again for the next kernel, which runs here, too.
 //
 // right:
-// right: ACQ_REL
-// wrong: NO_FENCE_BEFORE            a partial sum comes after the count
-// wrong: NO_FENCE_AFTER             the last block reads its old cache
-// wrong: NO_BARRIER_BEFORE          thread 0 counts while another thread has not written
-// wrong: NO_BARRIER_AFTER           a thread does not wait for the ticket
-// wrong: NO_WRAP                    the next kernel starts at the counter of this one
-// wrong: ACQ_REL NO_BARRIER_BEFORE  the release covers what the block has not written yet
+// wrong: NO_RELEASE         a partial sum comes after the count
+// wrong: NO_ACQUIRE         the last block reads its old cache
+// wrong: NO_BARRIER_BEFORE  the release covers what the block has not written yet
+// wrong: NO_BARRIER_AFTER   a thread does not wait for the ticket
+// wrong: NO_WRAP            the next kernel starts at the counter of this one
 
 #define BLOCKS 2
 #define THREADS 2
@@ -49,28 +46,25 @@ proctype Thread(byte b; byte t) {
   for (round : 1 .. KERNELS) {
     (kernel == round); // kernels of a stream run one after another
     pending[CELL(b, t)] = true;
-#if !defined(NO_FENCE_BEFORE) && !defined(ACQ_REL)
-    (!pending[CELL(b, t)]); // __threadfence
-#endif
 #ifndef NO_BARRIER_BEFORE
     barrier(b, mine);
 #endif
     if
     :: t == 0 ->
       atomic {
-#ifdef ACQ_REL
-        (!pending[CELL(b, 0)] && !pending[CELL(b, 1)]) -> stale[b] = false;
+#ifndef NO_RELEASE
+        (!pending[CELL(b, 0)] && !pending[CELL(b, 1)]);
+#endif
+#ifndef NO_ACQUIRE
+        stale[b] = false;
 #endif
         arrived[b] = counter;
 #ifdef NO_WRAP
         counter++;
 #else
-        counter = (counter >= BLOCKS - 1 -> 0 : counter + 1); // atomicInc
+        counter = (counter >= BLOCKS - 1 -> 0 : counter + 1); // increment_acq_rel
 #endif
       }
-#if !defined(NO_FENCE_AFTER) && !defined(ACQ_REL)
-      stale[b] = false; // __threadfence
-#endif
     :: else
     fi;
 #ifndef NO_BARRIER_AFTER
