@@ -73,6 +73,10 @@ std::vector<std::size_t> c_order(const Array& array) {
 template <typename Element, typename Visit>
 void for_each_element(const Array& array, Visit visit) {
   const auto* data = static_cast<const Element*>(array.data());
+  if (is_dense(array, c_order(array))) {
+    for (std::size_t i = 0; i < array.size(); ++i) visit(data[i]);
+    return;
+  }
   const std::size_t rank = array.ndim();
   std::vector<std::size_t> index(rank, 0);
   std::int64_t at = 0;
