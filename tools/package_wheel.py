@@ -1,13 +1,15 @@
-"""Makes the wheel: package_wheel.py STANDALONE OUTPUT. Prints its path.
+"""Makes the wheel: package_wheel.py STANDALONE OUTPUT [MODULE]. Prints its path.
 
 It is the package of python/, with the folder STANDALONE (the program and its libraries) inside of it and a command
-`lockstep`. The tag names the oldest C library that all binaries can do with.
+`lockstep`. The tag names the oldest C library that all binaries can do with. With MODULE, the compiled lockstep_native, the
+wheel is for the Pythons that can load that, which pip prefers to one for all.
 """
 import base64
 import hashlib
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -36,6 +38,21 @@ def oldest_glibc(binaries):
     return max(versions)
 
 
+def pythons_of(module):
+    """What a wheel's tag says of the Pythons that can load a compiled module, by its name."""
+    if module.name.endswith(".abi3.so"):
+        return "cp312-abi3"  # where nanobind's stable ABI begins
+    version = re.search(r"\.cpython-(\d+)-", module.name).group(1)
+    return f"cp{version}-cp{version}"
+
+
+def with_libraries(module, folder):
+    """A copy that finds the program's libraries."""
+    copy = pathlib.Path(shutil.copy(module, folder))
+    subprocess.run(["patchelf", "--set-rpath", "$ORIGIN/lockstep/lib", copy], check=True)
+    return copy
+
+
 def record(files, path):
     def line(name, data):
         digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
@@ -44,13 +61,15 @@ def record(files, path):
 
 
 def main():
-    standalone, output = map(pathlib.Path, sys.argv[1:])
+    standalone, output, *modules = map(pathlib.Path, sys.argv[1:])
     with tempfile.TemporaryDirectory() as folder:
         name, files = pure_wheel(folder)
+        files |= {module.name: with_libraries(module, folder).read_bytes() for module in modules}
     (info,) = {path.split("/")[0] for path in files if ".dist-info/" in path}
     programs = {f"lockstep/{path.relative_to(standalone)}": path for path in standalone.rglob("*") if path.is_file()}
-    binaries = [path for path in programs.values() if path.read_bytes()[:4] == b"\x7fELF"]
-    tag = f"py3-none-manylinux_2_{oldest_glibc(binaries)}_x86_64"
+    binaries = [*modules, *(path for path in programs.values() if path.read_bytes()[:4] == b"\x7fELF")]
+    pythons = pythons_of(*modules) if modules else "py3-none"
+    tag = f"{pythons}-manylinux_2_{oldest_glibc(binaries)}_x86_64"
     files |= {inside: path.read_bytes() for inside, path in programs.items()}
     files[f"{info}/entry_points.txt"] = COMMAND.encode()
     about = files[f"{info}/WHEEL"].decode()

@@ -5,6 +5,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/nn/predictor.h"
 #include "nn/argmax.h"
+#include "nn/image_layout.h"
 
 namespace lockstep {
 namespace {
@@ -91,6 +92,7 @@ struct Predictor::Impl {
   TensorMap weights;  // until they are loaded
   std::unique_ptr<Loaded> network;
   std::vector<std::int32_t> classes;
+  std::vector<float> reordered;  // images
 };
 
 void Predictor::Impl::load(const Shape& shape) {
@@ -115,13 +117,15 @@ Predictor::Predictor(Predictor&&) noexcept = default;
 Predictor& Predictor::operator=(Predictor&&) noexcept = default;
 Predictor::~Predictor() = default;
 
-Prediction Predictor::predict(std::span<const float> images, const Shape& shape) {
+Prediction Predictor::predict(std::span<const float> images, const Shape& shape,
+                              ImageLayout layout) {
   LOCKSTEP_CHECK(static_cast<std::int64_t>(images.size()) == shape.elements(), "expected ",
                  shape.elements(), " values of images ", to_string(shape), ", got ", images.size());
   Impl& impl = *impl_;
   impl.network ? static_cast<void>(impl.network->forward.prepare(shape)) : impl.load(shape);
   Forward& forward = impl.network->forward;
-  const Shape output = forward.run(images.data()).shape;
+  const Shape output =
+      forward.run(channels_last(images.data(), shape, layout, impl.reordered)).shape;
   const std::span<const float> logits = forward.read_logits();
   argmax_rows(logits, output.channels(), impl.classes);
   return {output, logits, impl.classes};

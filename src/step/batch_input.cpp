@@ -5,6 +5,7 @@
 
 #include "backend/operand_checks.h"
 #include "lockstep/core/check.h"
+#include "nn/image_layout.h"
 
 namespace lockstep {
 namespace {
@@ -31,7 +32,7 @@ void check_count(const char* what, const LossNode& loss, std::size_t values, std
 
 void check_targets(const Batch& batch, const LossNode& loss, const Shape& shape) {
   if (loss.takes_labels()) {
-    return check_count("labels", loss, batch.labels.size(), batch.count(), shape);
+    return check_count("labels", loss, batch.label_values().size(), batch.count(), shape);
   }
   const auto found = batch.targets.find(loss.output());
   LOCKSTEP_CHECK(found != batch.targets.end(), "the batch has no targets for output '",
@@ -101,8 +102,10 @@ Tensor BatchInput::in_place(const Place& place, void* memory) const {
   return {memory, Shape{network_.input().shape.batch(), 1}};
 }
 
-const float* BatchInput::images_of(const BatchPart& part) const {
-  return part.batch->images.data() + part.begin * elements_per_sample(planned_);
+const float* BatchInput::images_of(const BatchPart& part) {
+  const Batch& batch = *part.batch;
+  const float* images = batch.image_values().data() + part.begin * elements_per_sample(planned_);
+  return channels_last(images, planned_.with_batch(part.count), batch.layout, reordered_);
 }
 
 Tensor BatchInput::prefetched_images(std::int64_t count, std::size_t micro) const {
@@ -199,7 +202,7 @@ const void* targets_of(const Batch& batch, std::int64_t begin, const LossNode& l
                        const Shape& shape) {
   check_targets(batch, loss, shape);
   const std::int64_t offset = begin * elements_per_sample(shape);
-  if (loss.takes_labels()) return batch.labels.data() + offset;
+  if (loss.takes_labels()) return batch.label_values().data() + offset;
   return batch.targets.at(loss.output()).data() + offset;
 }
 
@@ -238,7 +241,7 @@ void add_label_counts(const Batch& batch, std::size_t positions, int ignore_inde
     for (std::size_t c = 0; c < known.size(); ++c) counts[c] += static_cast<double>(known[c]);
     return;
   }
-  const std::span<const Label> labels(batch.labels);
+  const std::span<const Label> labels = batch.label_values();
   for (std::size_t n = 0; n < samples; ++n) {
     add_labels(labels.subspan(n * positions, positions), ignore_index,
                sample_weights ? static_cast<double>(batch.sample_weights[n]) : 1.0, counts);

@@ -52,7 +52,7 @@ class BatchInput {
   Tensor in_place(const Place& place, void* memory) const;
   const void* source_of(const BatchPart& part, const Place& place) const;
   void bring(const BatchPart& part, const Place& place, std::size_t micro);
-  const float* images_of(const BatchPart& part) const;
+  const float* images_of(const BatchPart& part);
   Tensor prefetched_images(std::int64_t count, std::size_t micro) const;
   Tensor prefetched_target(const Place& place, std::int64_t count, std::size_t micro) const;
 
@@ -65,6 +65,7 @@ class BatchInput {
   std::vector<Place> places_;
   std::vector<std::size_t> place_of_;  // [loss]
   std::vector<double> label_counts_;   // [class] of the batch at hand
+  std::vector<float> reordered_;       // images of a part that lay otherwise
 };
 
 /// Where the targets of the batch's samples from `begin` on lie on the host. `shape`: of `loss`'s

@@ -47,10 +47,15 @@ void check_step(std::int64_t step, float lr) {
 
 void check_images(const Batch& batch, const Shape& input) {
   const std::int64_t each = input.rows_per_sample() * input.channels();
-  LOCKSTEP_CHECK(static_cast<std::int64_t>(batch.images.size()) == batch.count() * each,
-                 "expected ", batch.count() * each, " values of images, ", each,
-                 " for each of the ", batch.count(), " samples of the batch, got ",
-                 batch.images.size(), "; an input is ", to_string(input.with_batch(1)));
+  const auto values = static_cast<std::int64_t>(batch.image_values().size());
+  LOCKSTEP_CHECK(values == batch.count() * each, "expected ", batch.count() * each,
+                 " values of images, ", each, " for each of the ", batch.count(),
+                 " samples of the batch, got ", values, "; an input is ",
+                 to_string(input.with_batch(1)));
+  LOCKSTEP_CHECK(batch.image_view.empty() || batch.images.empty(),
+                 "the batch has images and an image_view; give it one of them");
+  LOCKSTEP_CHECK(batch.label_view.empty() || batch.labels.empty(),
+                 "the batch has labels and a label_view; give it one of them");
 }
 
 std::uint64_t dropout_seed(std::uint64_t seed, std::int64_t step) {
@@ -222,8 +227,9 @@ void DataParallel::Impl::check_batch(const Batch& batch, std::int64_t most,
   const Shape& input = options.input;
   LOCKSTEP_CHECK(batch.count() <= most, "expected at most ", most, " samples, as ", whose,
                  " of the planned input ", to_string(input), ", got ", batch.count());
-  LOCKSTEP_CHECK(batch.count() > 0 || batch.images.empty(), "Batch::samples is empty, but there ",
-                 "are ", batch.images.size(), " values of images; give every sample its index in ",
+  LOCKSTEP_CHECK(batch.count() > 0 || batch.image_values().empty(),
+                 "Batch::samples is empty, but there ", "are ", batch.image_values().size(),
+                 " values of images; give every sample its index in ",
                  "the data set, which also counts them");
   if (input.rank() == 4 && batch.size != Size{}) {
     LOCKSTEP_CHECK(batch.size.height == input.height() && batch.size.width == input.width(),

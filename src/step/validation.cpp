@@ -5,6 +5,7 @@
 #include "backend/operand_checks.h"
 #include "core/profiler.h"
 #include "nn/argmax.h"
+#include "nn/image_layout.h"
 #include "step/batch_input.h"
 #include "step/step_totals.h"
 
@@ -74,11 +75,16 @@ void Validation::prepare(const Batch& batch, EvalNormalizer by) {
   const Shape input = input_of(batch, planned_);
   LOCKSTEP_CHECK(batch.count() > 0, "a batch to evaluate is empty; it needs at least one sample ",
                  "(Batch::samples counts them)");
-  LOCKSTEP_CHECK(static_cast<std::int64_t>(batch.images.size()) == input.elements(), "expected ",
-                 input.elements(), " values of images for the ", batch.count(),
-                 " samples of an input ", to_string(input), ", got ", batch.images.size());
+  LOCKSTEP_CHECK(static_cast<std::int64_t>(batch.image_values().size()) == input.elements(),
+                 "expected ", input.elements(), " values of images for the ", batch.count(),
+                 " samples of an input ", to_string(input), ", got ", batch.image_values().size());
   if (!present_->forward.prepare(input)) return;
   present_->target = backend_.allocate(dense_bytes(loss_.target(network(), nullptr)));
+}
+
+const Tensor& Validation::run(const Batch& batch) {
+  return present_->forward.run(channels_last(batch.image_values().data(), input_of(batch, planned_),
+                                             batch.layout, reordered_));
 }
 
 // A class per sample: logits [N, classes].
@@ -92,7 +98,7 @@ EvalOutcome Validation::evaluate(const Batch& batch, EvalNormalizer by) {
   prepare(batch, by);
   const Tensor target = loss_.target(network(), present_->target.data());
   backend_.upload(target, targets_of(batch, 0, loss_, target.shape));
-  const Tensor& output = present_->forward.run(batch.images.data());
+  const Tensor& output = run(batch);
   if (loss_.takes_labels()) {
     backend_.losses().confusion_matrix(output, target,
                                        static_cast<std::int64_t*>(confusion_.data()));
@@ -110,7 +116,7 @@ EvalOutcome Validation::evaluate(const Batch& batch, EvalNormalizer by) {
 std::vector<std::int32_t> Validation::predict(const Batch& batch) {
   communicator_.enter("prediction", "the network");
   prepare(batch, EvalNormalizer::kRunning);
-  const std::int64_t channels = present_->forward.run(batch.images.data()).shape.channels();
+  const std::int64_t channels = run(batch).shape.channels();
   std::vector<std::int32_t> classes;
   argmax_rows(read_logits(), channels, classes);
   return classes;
@@ -118,11 +124,11 @@ std::vector<std::int32_t> Validation::predict(const Batch& batch) {
 
 std::int64_t Validation::count_top5(const Batch& batch, std::span<const float> logits) const {
   const auto classes = static_cast<std::size_t>(loss_.classes());
+  const std::span<const Label> labels = batch.label_values();
   std::int64_t count = 0;
   for (std::size_t i = 0; i * classes < logits.size(); ++i) {
     // What is no class is ignored: the loss has seen to that.
-    if (batch.labels[i] < classes &&
-        is_among_five(logits.subspan(i * classes, classes), batch.labels[i])) {
+    if (labels[i] < classes && is_among_five(logits.subspan(i * classes, classes), labels[i])) {
       ++count;
     }
   }

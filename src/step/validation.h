@@ -41,6 +41,8 @@ class Validation {
   };
 
   void prepare(const Batch& batch, EvalNormalizer by);
+  /// The output for the batch, for which the network has been prepared.
+  const Tensor& run(const Batch& batch);
   bool is_of_samples(const Tensor& output) const;
   std::int64_t count_top5(const Batch& batch, std::span<const float> logits) const;
   std::int64_t count_terms(const Batch& batch, const Shape& target);
@@ -56,6 +58,7 @@ class Validation {
   Storage sum_;        // double: the loss of a batch
   Storage confusion_;  // int64 [classes, classes]; empty where the loss has no labels
   std::vector<double> label_counts_;  // [class] of the batch at hand
+  std::vector<float> reordered_;      // its images, where they lay otherwise
 };
 
 }  // namespace lockstep

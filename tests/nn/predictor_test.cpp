@@ -30,6 +30,17 @@ struct Trained : DeclaredModel {
   }
 };
 
+Floats channels_first(const Floats& images, const Shape& shape) {
+  Floats moved(images.size());
+  const std::int64_t rows = shape.rows_per_sample(), channels = shape.channels();
+  for (std::int64_t i = 0; i < shape.elements(); ++i) {
+    const std::int64_t n = i / (rows * channels), row = i / channels % rows, c = i % channels;
+    moved[static_cast<std::size_t>((n * channels + c) * rows + row)] =
+        images[static_cast<std::size_t>(i)];
+  }
+  return moved;
+}
+
 }  // namespace
 
 TEST_CASE("a predictor says what the network says in evaluation, whatever the images' size") {
@@ -48,6 +59,9 @@ TEST_CASE("a predictor says what the network says in evaluation, whatever the im
       const auto begin = logits.begin() + static_cast<std::ptrdiff_t>(4 * row);
       CHECK(result.classes[row] == std::max_element(begin, begin + 4) - begin);
     }
+    const Prediction same =
+        predictor.predict(channels_first(images, shape), shape, ImageLayout::kChannelsFirst);
+    CHECK(Floats(same.logits.begin(), same.logits.end()) == logits);
   }
 }
 

@@ -45,6 +45,18 @@ def check_wheel(wheel, source, folder):
     print(run(sys.executable, "-B", source / "tests/app/portable_test.py", program), end="")
 
 
+def check_native(wheel, source, folder):
+    """The wheel with lockstep.native, installed as pip chooses it, trains."""
+    run(sys.executable, "-m", "venv", "--system-site-packages", folder / "native")
+    python = folder / "native/bin/python"
+    run(python, "-m", "pip", "install", "--no-deps", "--no-index", "--find-links", wheel.parent, "lockstep-trainer")
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "LOCKSTEP_AUTOTUNE": ""}
+    said = run(python, source / "python/examples/own_loop.py", cwd=folder / "empty", env=environment)
+    if "of the pixels of new images are right" not in said:
+        sys.exit(f"the wheel's lockstep.native said {said}")
+    print(f"wheel: {wheel.name}, {wheel.stat().st_size / 1e6:.1f} MB, with lockstep.native")
+
+
 def check_tarball(tarball, folder):
     if os.geteuid() != 0:
         print("SKIPPED: only root may change the root of all files, so the tarball was not tried in a bare one")
@@ -78,10 +90,17 @@ def main():
         return
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)
-        print(run(source / "tools/package", "wheel", "tarball", "-o", folder), end="")
-        (wheel,) = folder.glob("*.whl")
+        nanobind = {**os.environ, "PYTHONPATH": str(source / ".python_tools")}
+        has_nanobind = subprocess.run(["/usr/bin/python3", "-c", "import nanobind"], env=nanobind, capture_output=True).returncode == 0
+        native = ["native"] if has_nanobind else []
+        print(run(source / "tools/package", "wheel", "tarball", *native, "-o", folder), end="")
+        (wheel,) = folder.glob("*-py3-none-*.whl")
         (tarball,) = folder.glob("*.tar.xz")
         check_wheel(wheel, source, folder)
+        for wheel in folder.glob("*-cp*.whl"):
+            check_native(wheel, source, folder)
+        if not has_nanobind:
+            print("SKIPPED: there is no nanobind, so the wheel with lockstep.native was not made")
         check_tarball(tarball, folder)
 
 

@@ -13,6 +13,17 @@ SMALL = {"run.max_iters": 4, "run.log_every": 2, "data.size": [32, 32], "data.tr
          "model.width": 4, "model.depth": 2}
 
 
+def native_module():
+    """lockstep.native; skips the file that asks for it where it is not built."""
+    from lockstep.errors import MissingPackageError
+    try:
+        from lockstep import native
+    except MissingPackageError:
+        pytest.skip("lockstep_native is not built: LOCKSTEP_PYTHON_MODULE=ON tools/build, where nanobind is",
+                    allow_module_level=True)
+    return native
+
+
 @pytest.fixture(scope="session")
 def program():
     """The path of the program."""

@@ -21,6 +21,7 @@ def main():
     package = os.environ.get("LOCKSTEP_PACKAGE", str(HERE.parents[1] / "python"))  # a changed one, for planted faults
     os.environ["PYTHONPATH"] = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])  # of processes
     os.environ["LOCKSTEP_AUTOTUNE"] = ""  # no clock decides what a test computes with
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # tests run beside others: no team spins while it waits
     sys.path.insert(0, package)
     return pytest.main(["-q", "-rs", "-p", "no:cacheprovider", f"--rootdir={HERE}", *(arguments or [str(HERE)])])
 

@@ -75,6 +75,20 @@ def test_only_lockstep_torch_imports_pytorch():
     assert "lockstep.torch needs the package torch, which is not installed: pip install torch" in without.stderr
 
 
+def test_without_the_compiled_module():
+    """lockstep.native says what it lacks, and the rest of the package does without."""
+    without = subprocess.run([sys.executable, "-c", "import sys; sys.modules['lockstep_native'] = None; import lockstep.native"],
+                             capture_output=True, text=True)
+    assert "lockstep.native needs the compiled module lockstep_native" in without.stderr
+    check = ("import sys, types; sys.modules['lockstep_native'] = types.SimpleNamespace(**dict.fromkeys(['DataParallel', "
+             "'ImportSummary', 'Predictor', 'StepResult', 'load_weights', 'save_safetensors'])); import lockstep.native; "
+             "lockstep.native._check_processor(sys.argv[1])")
+    for flags, said in (("flags : sse2 avx fma bmi2", "lacks avx2; use another machine"), ("flags : sse2 avx2 fma bmi2", ""),
+                        ("Features : asimd", "")):
+        done = subprocess.run([sys.executable, "-c", check, flags], capture_output=True, text=True)
+        assert said in done.stderr and bool(said) == bool(done.returncode), done.stderr
+
+
 def test_the_version_is_the_project_s():
     declared = re.search(r"project\(lockstep VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text()).group(1)
     assert lockstep.__version__ == declared
@@ -119,7 +133,14 @@ def test_the_page_s_commands(program, tmp_path, monkeypatch, capsys):
     (tmp_path / "data").symlink_to(ROOT / "data")
     monkeypatch.chdir(tmp_path)
     names = {}
+    try:
+        import lockstep.native  # noqa: F401
+        lacking = ""
+    except lockstep.MissingPackageError:
+        lacking = "lockstep.native"
     for block in blocks("python"):
+        if lacking and lacking in block:
+            continue
         exec(compile(block, "docs/do/python.md", "exec"), names)
     said = capsys.readouterr().out
     assert "sync - local = " in said and "1 image per device: synchronize" in said and "torch.Size([64, 2, 30, 30])" in said

@@ -44,6 +44,27 @@ Outputs dropout_net(NetworkBuilder& net, Value* x, const NormLayer&) {
       {"out", net.conv2d(net.dropout(x, 0.4F), "head", {.out_channels = kClasses, .bias = true})}};
 }
 
+/// What a batch has in vectors, in memory that the batch only refers to.
+struct ForeignBatch {
+  ForeignBatch(const Batch& own, ImageLayout layout)
+      : images(own.images), labels(own.labels), batch(own) {
+    const std::size_t pixels = labels.size() / own.samples.size(), channels = 3;
+    for (std::size_t i = 0; i < images.size() && layout == ImageLayout::kChannelsFirst; ++i) {
+      const std::size_t n = i / (pixels * channels), pixel = i / channels % pixels;
+      images[(n * channels + i % channels) * pixels + pixel] = own.images[i];
+    }
+    batch.images.clear();
+    batch.labels.clear();
+    batch.image_view = images;
+    batch.label_view = labels;
+    batch.layout = layout;
+  }
+
+  std::vector<float> images;
+  std::vector<Label> labels;
+  Batch batch;
+};
+
 void check_replicas_equal(DataParallel& run, bool with_statistics) {
   for (int rank = 1; rank < run.size(); ++rank) {
     CHECK(parameters(run, rank) == parameters(run, 0));
@@ -351,6 +372,50 @@ TEST_CASE("batches that do not fit are refused") {
   batch.class_pixels.pop_back();
   CHECK_THROWS_AS(run->train_step(batch, 0, 0.1F), Error);
   CHECK(run->train_step(toy_batch(1, 0), 0, 0.1F).loss > 0);
+}
+
+TEST_CASE("batches in memory of somebody else, channels first or last, are the same batches") {
+  const auto outcome = [](bool foreign, ImageLayout layout) {
+    DataParallelOptions options = toy_options(2, BatchNormMode::kSync);
+    options.accumulate = 2;
+    const auto run = make_toy(options);
+    std::vector<double> losses;
+    for (std::int64_t step = 0; step < 3; ++step) {
+      const Batch own = toy_batch(5 - step, step);
+      const ForeignBatch elsewhere(own, layout);
+      losses.push_back(run->train_step(foreign ? elsewhere.batch : own, step, 0.1F).loss);
+    }
+    std::vector<ForeignBatch> kept;
+    kept.reserve(3);
+    const auto load = [&](std::int64_t index) -> Batch {
+      return foreign ? kept[static_cast<std::size_t>(index)].batch : toy_batch(2, 9 + index);
+    };
+    for (std::int64_t index = 0; index < 3; ++index)
+      kept.emplace_back(toy_batch(2, 9 + index), layout);
+    losses.push_back(run->evaluate(3, load).loss);
+    return outcome_of(*run, losses);
+  };
+  const Outcome expected = outcome(false, ImageLayout::kChannelsLast);
+  CHECK(expected.losses[0] != expected.losses[1]);
+  CHECK(outcome(true, ImageLayout::kChannelsLast) == expected);
+  CHECK(outcome(true, ImageLayout::kChannelsFirst) == expected);
+}
+
+TEST_CASE("a batch has its images, and its labels, in one place") {
+  const auto run = make_toy(toy_options(2, BatchNormMode::kSync));
+  Batch batch = toy_batch(2, 0);
+  batch.image_view = batch.images;
+  CHECK_THROWS_WITH_AS(run->train_step(batch, 0), doctest::Contains("images and an image_view"),
+                       Error);
+  batch = toy_batch(2, 0);
+  batch.label_view = batch.labels;
+  CHECK_THROWS_WITH_AS(run->train_step(batch, 0), doctest::Contains("labels and a label_view"),
+                       Error);
+  batch = toy_batch(2, 0);
+  const std::vector<float> few(batch.images.begin(), batch.images.end() - 1);
+  batch.images.clear();
+  batch.image_view = few;
+  CHECK_THROWS_WITH_AS(run->train_step(batch, 0), doctest::Contains("values of images"), Error);
 }
 
 TEST_CASE("a step says what its time went to") {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,7 +16,7 @@ namespace lockstep {
 /// index for each of the N samples, which also counts them, and every other member exactly as many
 /// values as belong to N samples.
 struct Batch {
-  std::vector<float> images;          // [N, ..., C], channels last
+  std::vector<float> images;          // [N, ..., C], or in another `layout`
   std::vector<Label> labels;          // [N, ...], of cross-entropy; ignore_index: nothing to learn
   std::vector<std::int64_t> samples;  // [N] index in the data set, from 0; as many as images
   Size size;                          // H, W of images; zeros for other inputs
@@ -31,7 +32,18 @@ struct Batch {
   /// [N] times a sample's losses, where DataParallelOptions::sample_weights asks for them; means
   /// are then divided by the weights.
   std::vector<float> sample_weights;
+  /// In place of `images` and of `labels`, which are then empty: the same in somebody else's
+  /// memory, read in place by the devices' threads, each its own part. It may be given up as the
+  /// batch may.
+  std::span<const float> image_view = {};
+  std::span<const Label> label_view = {};
+  /// Of the images. Devices reorder their parts where it is not channels last; bits do not depend
+  /// on it.
+  ImageLayout layout = ImageLayout::kChannelsLast;
 
+  /// The images, and the labels, wherever they lie.
+  std::span<const float> image_values() const { return image_view.empty() ? images : image_view; }
+  std::span<const Label> label_values() const { return label_view.empty() ? labels : label_view; }
   /// N, the number of samples.
   std::int64_t count() const { return static_cast<std::int64_t>(samples.size()); }
 };

@@ -23,6 +23,12 @@ inline std::string to_string(const Size& size) {
   return std::to_string(size.height) + "x" + std::to_string(size.width);
 }
 
+/// In which order the values of images and the like lie in memory.
+enum class ImageLayout : std::uint8_t {
+  kChannelsLast,   // [N, ..., C], as the library's tensors
+  kChannelsFirst,  // [N, C, ...], as PyTorch's, unless it is told otherwise
+};
+
 /// Red, green, blue.
 using Color = std::array<std::uint8_t, 3>;
 

@@ -39,11 +39,13 @@ class Predictor {
   Predictor& operator=(Predictor&& other) noexcept;
   ~Predictor();
 
-  /// `images` [shape], normalised as in training. Throws Error when their number is not that of the
-  /// shape, and naming the layer where the shape does not fit the model; DataError when a tensor of
-  /// the weights is missing, left over or of another shape. Images that fit are predicted after
-  /// that, as if the others had not come.
-  Prediction predict(std::span<const float> images, const Shape& shape);
+  /// `images` [shape], normalised as in training, which lie in `layout`: with channels first, those
+  /// of a shape [N, H, W, C] are [N, C, H, W] in memory. Throws Error when their number is not that
+  /// of the shape, and naming the layer where the shape does not fit the model; DataError when a
+  /// tensor of the weights is missing, left over or of another shape. Images that fit are predicted
+  /// after that, as if the others had not come.
+  Prediction predict(std::span<const float> images, const Shape& shape,
+                     ImageLayout layout = ImageLayout::kChannelsLast);
 
  private:
   struct Impl;

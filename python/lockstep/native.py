@@ -1,0 +1,36 @@
+"""Training and prediction by Lockstep's library, in this process, for a loop of one's own.
+
+    from lockstep.native import DataParallel
+    net = DataParallel("cpu:4", "unet", (8, 3, 64, 64), num_classes=3, bn="sync")
+    print(net.train_step(images, labels).loss)
+
+This needs the compiled module `lockstep_native`, which docs/do/python.md builds.
+"""
+from pathlib import Path
+
+from .errors import MissingPackageError
+
+_NEEDED = ("avx2", "fma", "bmi2")  # of an x86-64 processor, before the module ends by an illegal instruction
+
+
+def _check_processor(cpuinfo: str) -> None:
+    """Raises MissingPackageError where /proc/cpuinfo says that the processor lacks what the module is compiled for."""
+    words = set(cpuinfo.split())
+    lacking = [feature for feature in _NEEDED if feature not in words]
+    if lacking and "sse2" in words:  # it is an x86-64 processor, and one that tells
+        raise MissingPackageError(f"lockstep.native needs a processor with AVX2, FMA and BMI2, and this one lacks "
+                                  f"{', '.join(lacking)}; use another machine")
+
+
+_cpuinfo = Path("/proc/cpuinfo")
+if _cpuinfo.exists():
+    _check_processor(_cpuinfo.read_text(encoding="utf-8", errors="replace"))
+try:
+    from lockstep_native import DataParallel, ImportSummary, Predictor, StepResult, load_weights, save_safetensors
+except ModuleNotFoundError as error:
+    if error.name != "lockstep_native":
+        raise
+    raise MissingPackageError("lockstep.native needs the compiled module lockstep_native, which this Python does not find; "
+                              "docs/do/python.md says how it is built, and a wheel with it made") from None
+
+__all__ = ["DataParallel", "ImportSummary", "Predictor", "StepResult", "load_weights", "save_safetensors"]
