@@ -34,6 +34,9 @@ int checked_ordinal(const Device& device) {
                  to_string(device));
   const int count = device_count();
   if (device.ordinal >= 0 && device.ordinal < count) return device.ordinal;
+  if (const std::string why = why_no_device(); !why.empty()) {
+    throw Error(concat(to_string(device), ": ", why));
+  }
   throw Error(concat(to_string(device), ": is not there (", count,
                      " CUDA devices answer); use one that is, or -d cpu:N (N virtual devices on",
                      " the CPU)"));
@@ -119,14 +122,16 @@ CudaBackend::CudaBackend(const Device& device, const BackendOptions& options)
     : device_(device),
       stream_(checked_ordinal(device)),
       staging_stream_(device.ordinal),
+      done_(device.ordinal, Event::Kind::kHost),
       staged_(device.ordinal),
       taken_(device.ordinal),
-      memory_(device.ordinal, stream_.get()),
+      memory_(device.ordinal, *waits(), stream_.get()),
       counters_(memory_.allocate(Context::kCounters * sizeof(unsigned))),
       kernel_scratch_(memory_, stream_.get()),
       sums_(memory_, stream_.get()),
       convolution_scratch_(memory_, stream_.get()),
-      uploads_(device.ordinal),
+      uploads_(device.ordinal, *waits(), stream_.get()),
+      staging_uploads_(device.ordinal, *waits(), staging_stream_.get()),
       // No convolution is under way while the optimizer is.
       optimizer_(device.ordinal, context(),
                  [this](std::size_t bytes) { return convolution_scratch_.get(bytes); }),
@@ -157,7 +162,7 @@ CudaBackend::~CudaBackend() {
 void CudaBackend::upload(const Tensor& destination, const void* source) {
   check_transfer(destination, source);
   const DeviceGuard guard(device_.ordinal);
-  uploads_.upload(destination.data, source, dense_bytes(destination), stream_.get());
+  uploads_.upload(destination.data, source, dense_bytes(destination));
 }
 
 void CudaBackend::download(void* destination, const Tensor& source) {
@@ -165,6 +170,7 @@ void CudaBackend::download(void* destination, const Tensor& source) {
   const std::size_t bytes = dense_bytes(source);
   if (bytes == 0) return;
   const DeviceGuard guard(device_.ordinal);
+  const HostWaits::Wait wait(*waits());  // where the destination is not pinned
   check_cuda(
       cudaMemcpyAsync(destination, source.data, bytes, cudaMemcpyDeviceToHost, stream_.get()),
       "cudaMemcpyAsync from the device");
@@ -174,7 +180,7 @@ void CudaBackend::stage(const Tensor& staged, const void* source) {
   check_transfer(staged, source);
   const DeviceGuard guard(device_.ordinal);
   taken_.make_wait(staging_stream_.get());
-  uploads_.upload(staged.data, source, dense_bytes(staged), staging_stream_.get());
+  staging_uploads_.upload(staged.data, source, dense_bytes(staged));
   staged_.record(staging_stream_.get());
 }
 
@@ -186,12 +192,13 @@ void CudaBackend::take_staged(const Tensor& staged, const Tensor& destination) {
 }
 
 std::unique_ptr<Readback> CudaBackend::make_readback(const Tensor& source, int slots) {
-  return std::make_unique<PinnedReadback>(device_.ordinal, stream_.get(), source, slots);
+  return std::make_unique<PinnedReadback>(device_.ordinal, *waits(), stream_.get(), source, slots);
 }
 
 void CudaBackend::synchronize() {
   const DeviceGuard guard(device_.ordinal);
-  check_cuda(cudaStreamSynchronize(stream_.get()), "cudaStreamSynchronize");
+  done_.record(stream_.get());
+  waits()->wait_for(done_);
 }
 
 }  // namespace lockstep::gpu

@@ -70,6 +70,7 @@ class CudaBackend final : public GpuOperations {
   const Device device_;
   StreamOwner stream_;
   StreamOwner staging_stream_;
+  Event done_;    // of all that the replica's stream was given; for the host
   Event staged_;  // in the staging stream
   Event taken_;   // in the replica's
   DeviceMemory memory_;
@@ -77,7 +78,8 @@ class CudaBackend final : public GpuOperations {
   DeviceScratch kernel_scratch_;
   DeviceScratch sums_;  // Context::sums
   DeviceScratch convolution_scratch_;
-  UploadRing uploads_;
+  // One for each stream, so that no copy of the next batch waits behind a step's own.
+  UploadRing uploads_, staging_uploads_;
   PeerOptimizer optimizer_;
   CudaConvolutions convolutions_;
 };

@@ -67,7 +67,8 @@ Diagnostic peers(int count) {
     }
   }
   if (apart.empty()) return {true, "peer access", "between all GPUs", ""};
-  return {true, "peer access", concat("not between ", apart, ": statistics are copied there"),
+  return {true, "peer access",
+          concat("not between ", apart, ": statistics go through the host there"),
           "GPUs on one PCIe switch or NVLink reach one another; virtualisation may forbid it"};
 }
 

@@ -32,7 +32,8 @@ namespace lockstep {
 void register_cuda() {
   gpu::ask_for_many_queues();
   set_profiler(&gpu::nvtx_profiler());
-  provide_cuda_backends({gpu::device_count, gpu::make_cuda_backend, gpu::probe});
+  provide_cuda_backends(
+      {gpu::device_count, gpu::make_cuda_backend, gpu::probe, gpu::why_no_device});
   provide_gpu_transport(TransportKind::kHost, gpu::make_gpu_host_transports);
   provide_gpu_transport(TransportKind::kEvent, gpu::make_event_transports);
 #if defined(LOCKSTEP_NCCL)

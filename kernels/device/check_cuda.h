@@ -21,15 +21,25 @@ inline std::string describe_place(const std::source_location& where) {
   return text + concat(", at ", where.file_name(), ":", where.line());
 }
 
+/// What to do about an error; empty where its name says all that is known.
+inline const char* advice_on(cudaError_t status) {
+  switch (status) {
+    case cudaErrorNoKernelImageForDevice:
+      return "; this build has no code for this GPU: build it with CUDAARCHS=native tools/build on "
+             "a machine that has one";
+    case cudaErrorSystemNotReady:
+      return "; GPUs with NVSwitch need NVIDIA's fabric manager, of the driver's version: start it "
+             "(systemctl start nvidia-fabricmanager), and look at its log if it does not stay up";
+    default:
+      return "";
+  }
+}
+
 [[noreturn]] inline void throw_cuda_error(cudaError_t status, const char* what,
                                           const std::source_location& where) {
   static_cast<void>(cudaGetLastError());
-  const char* advice = status == cudaErrorNoKernelImageForDevice
-                           ? "; this build has no code for this GPU: build it with "
-                             "CUDAARCHS=native tools/build on a machine that has one"
-                           : "";
   throw Error(concat("CUDA: ", what, " failed: ", cudaGetErrorString(status), " (",
-                     cudaGetErrorName(status), ")", describe_place(where), advice));
+                     cudaGetErrorName(status), ")", describe_place(where), advice_on(status)));
 }
 
 /// Throws Error with `what` (the call, or what it was for) unless `status` is cudaSuccess.

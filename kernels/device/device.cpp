@@ -36,6 +36,18 @@ bool enable_access(int device, int peer) {
   return true;
 }
 
+unsigned flags_of(Event::Kind kind) {
+  switch (kind) {
+    case Event::Kind::kOrder:
+      break;
+    case Event::Kind::kHost:
+      return cudaEventDisableTiming | cudaEventBlockingSync;
+    case Event::Kind::kTime:
+      return cudaEventDefault;
+  }
+  return cudaEventDisableTiming;  // waiting for an event costs the least then
+}
+
 }  // namespace
 
 std::string version_text(int version) { return concat(version / 1000, ".", version % 1000 / 10); }
@@ -49,6 +61,23 @@ int device_count() {
   }
   check_cuda(status, "cudaGetDeviceCount");
   return count;
+}
+
+std::string why_no_device() {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  static_cast<void>(cudaGetLastError());
+  if (status == cudaErrorSystemDriverMismatch) {
+    return "the driver's library and its kernel module are of different versions: restart the "
+           "machine, or load the module that was installed with the library";
+  }
+  int driver = 0, runtime = 0;
+  static_cast<void>(cudaDriverGetVersion(&driver));  // 0 where there is none
+  static_cast<void>(cudaRuntimeGetVersion(&runtime));
+  if (status != cudaErrorInsufficientDriver || driver == 0) return "";
+  return concat("NVIDIA's driver is too old: it is for CUDA ", version_text(driver),
+                ", and this build is for ", version_text(runtime), "; install a driver for CUDA ",
+                version_text(runtime), " or newer, or build with an older Toolkit");
 }
 
 DeviceDescription describe_device(int ordinal) {
@@ -95,6 +124,15 @@ bool PeerAccess::between_all(std::span<const int> ordinals) const {
   });
 }
 
+bool have_link(int device, int peer) {
+  if (device == peer) return true;
+  int native_atomics = 0;
+  check_cuda(
+      cudaDeviceGetP2PAttribute(&native_atomics, cudaDevP2PAttrNativeAtomicSupported, device, peer),
+      "cudaDeviceGetP2PAttribute");
+  return native_atomics != 0;
+}
+
 DeviceGuard::DeviceGuard(int ordinal) {
   check_cuda(cudaGetDevice(&previous_), "cudaGetDevice");
   if (previous_ == ordinal) {
@@ -129,9 +167,7 @@ StreamOwner::StreamOwner(int ordinal) {
 Event::Event(int ordinal, Kind kind) {
   const DeviceGuard guard(ordinal);
   cudaEvent_t event = nullptr;
-  // Without time stamps waiting for an event costs the least.
-  const unsigned flags = kind == Kind::kTime ? cudaEventDefault : cudaEventDisableTiming;
-  check_cuda(cudaEventCreateWithFlags(&event, flags), "cudaEventCreateWithFlags");
+  check_cuda(cudaEventCreateWithFlags(&event, flags_of(kind)), "cudaEventCreateWithFlags");
   event_.reset(event);
 }
 
@@ -158,7 +194,8 @@ float Event::milliseconds_until(const Event& end) const {
 PinnedMemory::PinnedMemory(int ordinal, std::size_t bytes) : bytes_(bytes) {
   const DeviceGuard guard(ordinal);
   void* memory = nullptr;
-  check_cuda(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable), "cudaHostAlloc");
+  check_cuda(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped),
+             "cudaHostAlloc");
   memory_.reset(memory);
 }
 

@@ -19,6 +19,8 @@ namespace lockstep::gpu {
 
 /// GPUs that answer; 0 without a driver, with one that is too old, or without a GPU.
 int device_count();
+/// Why none answers though a driver is here, and what to do; empty: there is none, or no GPU.
+std::string why_no_device();
 
 struct DeviceDescription {
   std::string name;
@@ -48,6 +50,10 @@ class PeerAccess {
  private:
   std::vector<std::pair<int, int>> granted_;  // (device, peer)
 };
+
+/// Whether two GPUs with peer access have a link of their own (NVLink), and not only PCIe: such a
+/// link alone does all atomic operations.
+bool have_link(int device, int peer);
 
 /// Makes a device the thread's current one for the life time of the object.
 class DeviceGuard {
@@ -85,7 +91,8 @@ class StreamOwner {
 /// nothing to wait for.
 class Event {
  public:
-  enum class Kind { kOrder, kTime };
+  /// For streams to wait for; for hosts, which sleep meanwhile; for the time between two.
+  enum class Kind { kOrder, kHost, kTime };
 
   explicit Event(int ordinal, Kind kind = Kind::kOrder);
 
@@ -93,7 +100,8 @@ class Event {
   void record(Stream stream);
   /// `stream`, of any device, goes on when what was recorded is done.
   void make_wait(Stream stream) const;
-  /// The host waits for what was recorded.
+  /// The host waits for what was recorded: asleep, where the event is of Kind::kHost, and else with
+  /// its core busy.
   void synchronize() const;
   /// From this event to `end`, both done. REQUIRES: both are of Kind::kTime.
   float milliseconds_until(const Event& end) const;
@@ -102,7 +110,8 @@ class Event {
   std::unique_ptr<CUevent_st, ReleaseEvent> event_;
 };
 
-/// Host memory that every GPU copies from and to without the driver's staging.
+/// Host memory that every GPU copies from and to without the driver's staging, and reads and writes
+/// where it lies.
 class PinnedMemory {
  public:
   PinnedMemory() = default;

@@ -28,8 +28,11 @@ bool is_capturing(Stream stream) {
 
 }  // namespace
 
-DeviceMemory::DeviceMemory(int ordinal, Stream stream)
-    : ordinal_(ordinal), stream_(stream), allocated_(std::make_shared<AllocationCount>()) {}
+DeviceMemory::DeviceMemory(int ordinal, HostWaits& waits, Stream stream)
+    : ordinal_(ordinal),
+      waits_(waits),
+      stream_(stream),
+      allocated_(std::make_shared<AllocationCount>()) {}
 
 Storage DeviceMemory::allocate(std::size_t bytes) {
   const DeviceGuard guard(ordinal_);
@@ -50,6 +53,7 @@ Storage DeviceMemory::allocate(std::size_t bytes) {
   });
   check_cuda(cudaMemsetAsync(data, 0, rounded, stream_), "cudaMemsetAsync");
   // Other streams may be the first to use the memory.
+  const HostWaits::Wait wait(waits_);
   check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
   return storage;
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backend/allocation_count.h"
+#include "kernels/device/host_waits.h"
 #include "kernels/device/stream.h"
 #include "lockstep/core/tensor.h"
 
@@ -15,8 +16,8 @@ namespace lockstep::gpu {
 /// Allocates on one device. What it hands out may outlive it, and may be given back by any thread.
 class DeviceMemory {
  public:
-  /// `stream`: of the device; outlives the object.
-  DeviceMemory(int ordinal, Stream stream);
+  /// `waits` and `stream`, of the device, outlive the object.
+  DeviceMemory(int ordinal, HostWaits& waits, Stream stream);
 
   /// Aligned to 256 bytes and zeroed when it returns. Throws Error with a way out when there is no
   /// more.
@@ -27,6 +28,7 @@ class DeviceMemory {
 
  private:
   const int ordinal_;
+  HostWaits& waits_;
   const Stream stream_;
   std::shared_ptr<AllocationCount> allocated_;  // shared with the Storages
 };

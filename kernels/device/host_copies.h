@@ -7,29 +7,34 @@
 #include <vector>
 
 #include "kernels/device/device.h"
+#include "kernels/device/host_waits.h"
 #include "lockstep/backend/backend.h"
 
 namespace lockstep::gpu {
 
-/// Uploads: the host copies a piece into one buffer of a ring while the GPU fetches others. Used by
-/// a replica's thread, for copies into its stream.
+/// Uploads into a stream: the host copies a piece into one buffer of a ring while the GPU fetches
+/// others, and waits only where the stream is a whole ring behind. Used by a replica's thread.
 class UploadRing {
  public:
-  explicit UploadRing(int ordinal);
+  /// `waits` and `stream`, of the device, outlive the object.
+  UploadRing(int ordinal, HostWaits& waits, Stream stream);
 
-  /// Copies `bytes` to the device in the order of `stream`. The source may be reused when it
+  /// Copies `bytes` to the device in the order of the stream. The source may be reused when it
   /// returns.
-  void upload(void* destination, const void* source, std::size_t bytes, Stream stream);
+  void upload(void* destination, const void* source, std::size_t bytes);
 
  private:
   static constexpr std::size_t kBufferBytes = std::size_t{4} << 20;
 
   struct Buffer {
-    explicit Buffer(int ordinal) : memory(ordinal, kBufferBytes), fetched(ordinal) {}
+    explicit Buffer(int ordinal)
+        : memory(ordinal, kBufferBytes), fetched(ordinal, Event::Kind::kHost) {}
     PinnedMemory memory;
     Event fetched;  // the GPU is done with what the buffer held
   };
 
+  HostWaits& waits_;
+  const Stream stream_;
   std::array<Buffer, 3> buffers_;
   std::size_t next_ = 0;
 };
@@ -38,7 +43,7 @@ class UploadRing {
 /// uses.
 class PinnedReadback final : public Readback {
  public:
-  PinnedReadback(int ordinal, Stream stream, const Tensor& source, int slots);
+  PinnedReadback(int ordinal, HostWaits& waits, Stream stream, const Tensor& source, int slots);
   /// Waits for the stream, which may still write to the slots.
   ~PinnedReadback() override;
 
@@ -53,6 +58,7 @@ class PinnedReadback final : public Readback {
   Slot& at(int slot) { return slots_.at(static_cast<std::size_t>(slot)); }
 
   const int ordinal_;
+  HostWaits& waits_;
   const Stream stream_;
   const Tensor source_;
   std::vector<Slot> slots_;

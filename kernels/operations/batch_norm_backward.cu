@@ -13,6 +13,7 @@
 #include "kernels/operations/batch_norm_channels.h"
 #include "kernels/operations/batch_norm_gradient.h"
 #include "kernels/operations/gpu_operations.h"
+#include "kernels/operations/host_slot.h"
 #include "kernels/operations/image_sums.h"
 #include "kernels/primitives/reduce.h"
 
@@ -33,6 +34,7 @@ struct ReduceArguments {
   float* partials;     // [chunks, 2, C]
   unsigned* counters;
   float* sums;         // [2, C]
+  float* host_sums;    // the same, for peers out of reach; null: none
   float* grad_weight;  // [C] or null
   float* grad_bias;    // [C] or null
 };
@@ -114,8 +116,7 @@ __device__ void finish_sums(const ReduceArguments<T>& a, int slab) {
   const std::int64_t c = slabs.first_channel(slab) + column;
   const auto sum = static_cast<float>(total.first.value());
   const double product = total.second.value();
-  a.sums[c] = sum;
-  a.sums[slabs.channels + c] = static_cast<float>(product);
+  write_slot(a.sums, a.host_sums, c, slabs.channels, sum, static_cast<float>(product));
   if (a.grad_weight != nullptr) {
     const double invstd = a.saved[slabs.channels + c];
     a.grad_weight[c] += static_cast<float>(product * invstd);
@@ -286,6 +287,7 @@ Kernel* choose(bool whole, bool relu, const Tensor& y, Kernel* const (&kernels)[
 void reduce_rows(const Context& context, const BatchNormBackwardReduce& a) {
   const ChannelSlabs slabs(a.x, kMostRows, ChannelSlabs::kReductionBlocks);
   auto* partials = static_cast<float*>(context.scratch(slabs.partial_bytes()));
+  float* host_sums = host_slot_of(context, a.sums, a.x.shape.channels());
   const bool any = a.x.shape.rows() > 0;  // else `saved` may never have been written
   with_element_type(a.x.dtype, [&](auto element) {
     using T = decltype(element);
@@ -296,6 +298,7 @@ void reduce_rows(const Context& context, const BatchNormBackwardReduce& a) {
                                        partials,
                                        context.counters,
                                        a.sums,
+                                       host_sums,
                                        any ? a.grad_weight : nullptr,
                                        any ? a.grad_bias : nullptr};
     const auto kernel =

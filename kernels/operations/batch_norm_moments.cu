@@ -15,6 +15,7 @@
 
 #include "backend/required_operands.h"
 #include "kernels/operations/gpu_operations.h"
+#include "kernels/operations/host_slot.h"
 #include "kernels/operations/image_sums.h"
 #include "kernels/primitives/channel_slabs.h"
 #include "kernels/primitives/reduce.h"
@@ -34,7 +35,8 @@ struct MomentsArguments {
   Rows<const T> x;
   float* partials;  // [chunks, 2, C] mean less the base, M2
   unsigned* counters;
-  float* slot;  // [2, C]
+  float* slot;       // [2, C]
+  float* host_slot;  // the same, for peers out of reach; null: none
 };
 
 template <int kPack>
@@ -186,8 +188,8 @@ __device__ void finish_moments(const MomentsArguments<T>& a, int slab, const flo
     mean = base[column] + shift;
     m2 = sums.second.value() - sum * shift;
   }
-  a.slot[channel] = static_cast<float>(mean);
-  a.slot[a.slabs.channels + channel] = static_cast<float>(m2 < 0 ? 0.0 : m2);
+  write_slot(a.slot, a.host_slot, channel, a.slabs.channels, static_cast<float>(mean),
+             static_cast<float>(m2 < 0 ? 0.0 : m2));
 }
 
 template <typename T, bool kWhole>
@@ -217,9 +219,11 @@ __global__ void __launch_bounds__(kThreads, 2) moments_kernel(MomentsArguments<T
 void moments_of(const Context& context, const Tensor& x, float* slot) {
   const ChannelSlabs slabs(x, kMomentRows, ChannelSlabs::kReductionBlocks);
   auto* partials = static_cast<float*>(context.scratch(slabs.partial_bytes()));
+  float* host_slot = host_slot_of(context, slot, x.shape.channels());
   with_element_type(x.dtype, [&](auto element) {
     using T = decltype(element);
-    const MomentsArguments<T> arguments{slabs, Rows<const T>(x), partials, context.counters, slot};
+    const MomentsArguments<T> arguments{slabs, Rows<const T>(x), partials, context.counters,
+                                        slot,  host_slot};
     const bool whole = rows_are_packs(kPackWidth<T>, {&x});
     launch_dependent(context.dependent_launches,
                      whole ? moments_kernel<T, true> : moments_kernel<T, false>, slabs.grid(),

@@ -6,8 +6,11 @@
 // formulas.h says so.
 
 #include <algorithm>
+#include <memory>
 #include <span>
+#include <utility>
 
+#include "kernels/device/host_waits.h"
 #include "kernels/primitives/context.h"
 #include "lockstep/backend/backend.h"
 #include "lockstep/core/check.h"
@@ -156,6 +159,10 @@ class GpuOperations : public Backend {
  public:
   bool sums_by_image() const override { return context_.sums_by_image; }
   Stream stream() const { return context_.stream; }
+  /// Of the replica's thread for its device.
+  const std::shared_ptr<HostWaits>& waits() const { return waits_; }
+  /// Where the kernels that write statistics write them as well; null: nowhere.
+  void write_slots_to(std::shared_ptr<HostSlots> host) { context_.host_slots = std::move(host); }
 
   void fill(const Tensor& tensor, float value) override;
   void copy(const Tensor& source, const Tensor& destination, bool accumulate) override;
@@ -172,6 +179,7 @@ class GpuOperations : public Backend {
 
  private:
   Context context_;
+  const std::shared_ptr<HostWaits> waits_ = std::make_shared<HostWaits>();
   GpuNorms norms_{context_};
   GpuActivations activations_{context_};
   GpuPooling pooling_{context_};

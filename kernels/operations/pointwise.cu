@@ -213,10 +213,12 @@ void copy(const Context& context, const Tensor& source, const Tensor& destinatio
 }
 
 void GpuOperations::fill(const Tensor& tensor, float value) {
+  if (context().host_slots != nullptr) context().host_slots->forget(tensor.data);
   gpu::fill(context().entered(), tensor, value);
 }
 
 void GpuOperations::copy(const Tensor& source, const Tensor& destination, bool accumulate) {
+  if (context().host_slots != nullptr) context().host_slots->forget(destination.data);
   gpu::copy(context().entered(), source, destination, accumulate);
 }
 

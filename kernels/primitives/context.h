@@ -4,8 +4,10 @@
 
 #include <cstddef>
 #include <functional>
+#include <memory>
 
 #include "kernels/device/stream.h"
+#include "kernels/primitives/host_slots.h"
 
 namespace lockstep::gpu {
 
@@ -28,6 +30,8 @@ struct Context {
   std::function<void*(std::size_t bytes)> sums;
   /// BackendOptions::sums_by_image.
   bool sums_by_image = false;
+  /// Null where all peers read this device's memory.
+  std::shared_ptr<HostSlots> host_slots;
   /// Makes the replica's device the thread's current one.
   std::function<void()> enter = [] {};
 

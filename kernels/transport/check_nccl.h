@@ -3,12 +3,14 @@
 
 #include <nccl.h>
 
+#include <string>
+
 #include "kernels/device/check_cuda.h"
 
 namespace lockstep::gpu {
 
 /// Throws Error with `what`, and with `advice` where there is some, unless `result` is ncclSuccess.
-inline void check_nccl(ncclResult_t result, const char* what, const char* advice = "",
+inline void check_nccl(ncclResult_t result, const char* what, const std::string& advice = "",
                        const std::source_location& where = std::source_location::current()) {
   if (result == ncclSuccess) return;
   throw Error(concat("NCCL: ", what, " failed: ", ncclGetErrorString(result), ": ",

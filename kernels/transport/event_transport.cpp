@@ -1,25 +1,48 @@
 // The transport "event". A rank records an event behind its partial statistics; where the ranks
 // meet every rank learns where the others' statistics are and which events to wait for, and issues
 // the waits. The kernels that merge then read them in place: an exchange moves nothing and launches
-// nothing. Statistics of a GPU whose memory cannot be reached from here are copied first.
+// nothing. Where a peer cannot reach the rank's memory they lie on the host (pinned_slots.h).
+//
+// Waits of R ranks for one another are R - 1 for each. Over several GPUs every wait is one for
+// another device; from kJoinFrom of them on a stream of its own waits for all ranks, and each rank
+// for that stream alone: 2 R waits instead of R (R - 1), one of them in the rank's own stream.
 
+#include <algorithm>
 #include <array>
 #include <mutex>
+#include <optional>
+#include <set>
 
-#include "kernels/device/check_cuda.h"
 #include "kernels/transport/gpu_transport.h"
+#include "kernels/transport/pinned_slots.h"
 #include "kernels/transport/step_graph.h"
 #include "lockstep/sync/communicator.h"
 
 namespace lockstep::gpu {
 namespace {
 
+/// Two GPUs wait for each other once, and of three nobody waits less often by a detour. From four
+/// on all waits together are fewer, too.
+constexpr std::size_t kJoinFrom = 4;
+
 /// What a rank's peers wait for.
 struct Written {
   explicit Written(int device) : event(device), ordinal(device) {}
 
   Event event;
-  int ordinal;  // of the rank's device, where its statistics are
+  const int ordinal;           // of the rank's device
+  bool captured = false;       // recorded into a graph, where waits cost nothing
+  const Event* all = nullptr;  // of the set's first rank: behind all ranks' events; null: none
+};
+
+/// Where a set of ranks is joined.
+struct Join {
+  explicit Join(int ordinal) : stream(ordinal), all(ordinal) {}
+
+  StreamOwner stream;
+  // One will do: it is recorded for call i + 1 of a partition when every rank has posted that, and
+  // so has issued its wait for call i.
+  Event all;
 };
 
 class EventTransport final : public GpuTransport {
@@ -30,14 +53,35 @@ class EventTransport final : public GpuTransport {
   void attach(Backend& own, SumTransport* sums) override {
     GpuTransport::attach(own, sums);
     graph_->attach(rank());
+    if (run().peers.between_all(run().ordinals)) return;
+    host_slots_ = std::make_shared<PinnedSlots>(ordinal());
+    backend().write_slots_to(host_slots_);
   }
 
-  StatPost post(const SyncCall&, const Group& group, const StatSlot& local) override {
+  StatPost post(const SyncCall& call, const Group& group, const StatSlot& local) override {
     const DeviceGuard guard(ordinal());
+    own_ = local;
+    StatSlot shown = local;
+    if (host_slots_ != nullptr && local.data != nullptr && !is_reached_by(group)) {
+      shown.data = host_slots_->show(local.data, floats_of(call, local), stream());
+    }
     Written& own = next_event(group.partition);
     own.event.record(stream());
+    own.captured = turn_.mutex() != nullptr;
+    own.all = nullptr;
     give_turn();
-    return {local, &own};
+    return {shown, &own, this};
+  }
+
+  void all_posted(const SyncCall& call, std::span<void* const> handles) override {
+    Written& first = written(handles.front());
+    if (first.captured || !joins(call.partition, handles)) return;
+    const DeviceGuard guard(ordinal());
+    std::unique_ptr<Join>& join = events_[static_cast<std::size_t>(call.partition)]->join;
+    if (join == nullptr) join = std::make_unique<Join>(ordinal());
+    for (void* const handle : handles) written(handle).event.make_wait(join->stream.get());
+    join->all.record(join->stream.get());
+    first.all = &join->all;
   }
 
   void overlap(const std::function<void()>& work) override {
@@ -46,20 +90,19 @@ class EventTransport final : public GpuTransport {
     give_turn();
   }
 
-  std::span<const StatSlot> receive(const SyncCall& call, const Group& group,
+  std::span<const StatSlot> receive(const SyncCall&, const Group& group,
                                     const StatPosts& posts) override {
     take_turn();
     const DeviceGuard guard(ordinal());
     slots_.assign(posts.slots.begin(), posts.slots.end());
-    float* next = nullptr;  // where a peer's statistics are copied to
+    const auto own = static_cast<std::size_t>(group.rank);
+    slots_[own] = own_;
+    if (const Event* all = written(posts.handles.front()).all) {
+      all->make_wait(stream());
+      return slots_;
+    }
     for (std::size_t peer = 0; peer < slots_.size(); ++peer) {
-      if (peer == static_cast<std::size_t>(group.rank)) continue;
-      const Written& written = *static_cast<const Written*>(posts.handles[peer]);
-      written.event.make_wait(stream());
-      if (run().peers.between(ordinal(), written.ordinal)) continue;
-      if (next == nullptr) next = grown(fetched_, floats_of(call, slots_));
-      fetch(call, written.ordinal, slots_[peer], next);
-      next += floats_of(call, slots_[peer]);
+      if (peer != own) written(posts.handles[peer]).event.make_wait(stream());
     }
     return slots_;
   }
@@ -97,6 +140,8 @@ class EventTransport final : public GpuTransport {
 
     std::array<Written, 2> pair;
     std::size_t turn = 0;
+    std::optional<bool> joins;   // of the set's first rank: whether it joins them
+    std::unique_ptr<Join> join;  // once it has
   };
 
   /// Also when what was issued has failed.
@@ -121,17 +166,28 @@ class EventTransport final : public GpuTransport {
     if (turn_.mutex() != nullptr) turn_.lock();
   }
 
-  void fetch(const SyncCall& call, int peer_ordinal, StatSlot& slot, float* to) {
-    const auto bytes = static_cast<std::size_t>(floats_of(call, slot)) * sizeof(float);
-    check_cuda(cudaMemcpyPeerAsync(to, ordinal(), slot.data, peer_ordinal, bytes, stream()),
-               "cudaMemcpyPeerAsync of statistics");
-    slot.data = to;
+  static Written& written(void* handle) { return *static_cast<Written*>(handle); }
+
+  bool is_reached_by(const Group& group) const {
+    return std::all_of(group.ranks.begin(), group.ranks.end(), [this](int peer) {
+      return run().peers.between(run().ordinals[static_cast<std::size_t>(peer)], ordinal());
+    });
+  }
+
+  bool joins(int partition, std::span<void* const> handles) {
+    std::optional<bool>& joins = events_[static_cast<std::size_t>(partition)]->joins;
+    if (joins) return *joins;
+    std::set<int> devices;
+    for (void* const handle : handles) devices.insert(written(handle).ordinal);
+    joins = devices.size() >= kJoinFrom;
+    return *joins;
   }
 
   const std::shared_ptr<StepGraph> graph_;
   std::unique_lock<std::mutex> turn_;            // of a capture; none outside of one
   std::vector<std::unique_ptr<Events>> events_;  // [partition]
-  Growing fetched_;  // [ranks, parts, 2, C]: of peers whose memory cannot be read from here
+  std::shared_ptr<PinnedSlots> host_slots_;      // null: all peers reach this device's memory
+  StatSlot own_;                                 // of the present call
   std::vector<StatSlot> slots_;
 };
 

@@ -23,7 +23,9 @@ class GpuHostTransport final : public GpuTransport {
     auto* partial = static_cast<float*>(next_partial(group.partition, bytes));
     check_cuda(cudaMemcpyAsync(partial, local.data, bytes, cudaMemcpyDeviceToHost, stream()),
                "cudaMemcpyAsync of statistics to the host");
-    // Also ends the last call's copy from all_.
+    // Also ends the last call's copy from all_. The thread keeps its core: to be woken would take
+    // longer than the copy.
+    const HostWaits::Wait wait(*backend().waits());
     check_cuda(cudaStreamSynchronize(stream()), "cudaStreamSynchronize");
     return {{local.count, partial, local.parts}, nullptr};
   }

@@ -21,8 +21,14 @@ void GpuTransport::attach(Backend& backend, SumTransport*) {
   backend_ = dynamic_cast<GpuOperations*>(&backend);
   LOCKSTEP_CHECK(backend_ != nullptr, "replica ", rank(), " is on ", to_string(backend.device()),
                  ", but its communicator is one between GPUs");
+  waits_ = backend_->waits();
   barrier_events_.clear();
   for (int i = 0; i < 2; ++i) barrier_events_.emplace_back(ordinal());
+}
+
+std::optional<HostWaits::Clock::duration> GpuTransport::device_wait() const {
+  const std::shared_ptr<const HostWaits> waits = waits_.load();
+  return waits == nullptr ? std::nullopt : waits->present();
 }
 
 GpuOperations& GpuTransport::backend() const {

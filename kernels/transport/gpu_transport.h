@@ -6,8 +6,10 @@
 // circle.
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -45,6 +47,7 @@ class GpuTransport : public Transport {
   void attach(Backend& backend, SumTransport* sums) override;
   void* arrive() override;
   void depart(std::span<void* const> handles) override;
+  std::optional<HostWaits::Clock::duration> device_wait() const override;
 
   int rank() const { return rank_; }
   int ordinal() const { return run_->ordinals[static_cast<std::size_t>(rank_)]; }
@@ -67,6 +70,7 @@ class GpuTransport : public Transport {
   const std::shared_ptr<const GpuRun> run_;
   const int rank_;
   GpuOperations* backend_ = nullptr;
+  std::atomic<std::shared_ptr<const HostWaits>> waits_;  // of the backend, which may go
   // Used in turn: nobody records barrier i + 2 before all have left barrier i + 1, and so have
   // issued their waits for barrier i.
   std::vector<Event> barrier_events_;

@@ -1,6 +1,7 @@
 // The sum of gradients between distinct GPUs: NCCL's all-reduce in a stream of its own, so that it
 // runs beside the backward pass that goes on in the replica's.
 
+#include <algorithm>
 #include <optional>
 
 #include "kernels/device/device.h"
@@ -85,14 +86,19 @@ SumTransports make_nccl_sums(const RankLayout& layout, const Broadcast& broadcas
   return all;
 }
 
-bool reach_each_other(std::span<const Device> devices) {
+PeerLink link_between(std::span<const Device> devices) {
   std::vector<int> ordinals;
   for (const Device& device : devices) ordinals.push_back(device.ordinal);
-  return PeerAccess(ordinals).between_all(ordinals);
+  if (!PeerAccess(ordinals).between_all(ordinals)) return PeerLink::kNone;
+  const bool linked = std::all_of(ordinals.begin(), ordinals.end(), [&](int device) {
+    return std::all_of(ordinals.begin(), ordinals.end(),
+                       [&](int peer) { return have_link(device, peer); });
+  });
+  return linked ? PeerLink::kLink : PeerLink::kBus;
 }
 
 }  // namespace
 
-void register_nccl_all_reduce() { provide_gpu_all_reduce({make_nccl_sums, reach_each_other}); }
+void register_nccl_all_reduce() { provide_gpu_all_reduce({make_nccl_sums, link_between}); }
 
 }  // namespace lockstep::gpu

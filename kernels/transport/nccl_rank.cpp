@@ -1,5 +1,7 @@
 #include "kernels/transport/nccl_rank.h"
 
+#include <sys/statvfs.h>
+
 #include <chrono>
 #include <cstring>
 
@@ -13,6 +15,20 @@ constexpr std::chrono::milliseconds kPatience{200};
 constexpr const char* kNetworkAdvice =
     "; NCCL needs a network interface even within one machine: where there is none but the "
     "loopback, set NCCL_SOCKET_IFNAME=lo";
+
+/// What to do when the ranks do not find each other, by what NCCL says of it.
+std::string advice_on_set_up(const std::string& error) {
+  const auto says = [&error](const char* word) { return error.find(word) != std::string::npos; };
+  if (!says("/dev/shm") && !says("shared memory")) return kNetworkAdvice;
+  std::string room = "which cannot be looked at here";
+  struct statvfs shm = {};
+  if (statvfs("/dev/shm", &shm) == 0) {
+    room = concat("which has ", (shm.f_blocks * shm.f_frsize) >> 20U, " MiB here, ",
+                  (shm.f_bavail * shm.f_frsize) >> 20U, " of them free");
+  }
+  return concat("; between GPUs that do not reach each other's memory NCCL uses /dev/shm, ", room,
+                " (containers are given 64): start the container with --shm-size=1g or --ipc=host");
+}
 
 }  // namespace
 
@@ -46,7 +62,9 @@ void NcclRank::connect(int rank, int ranks, const ncclUniqueId& id) {
     config.blocking = 1;
     ncclComm_t made = nullptr;
     const ncclResult_t result = ncclCommInitRankConfig(&made, ranks, id, rank, &config);
-    if (!aborted_) check_nccl(result, "ncclCommInitRankConfig", kNetworkAdvice);
+    if (!aborted_ && result != ncclSuccess) {
+      check_nccl(result, "ncclCommInitRankConfig", advice_on_set_up(ncclGetLastError(nullptr)));
+    }
     communicator_ = made;
     return result;
   });
@@ -61,6 +79,13 @@ void NcclRank::all_reduce(float* data, std::size_t floats, Stream stream) {
   issue("ncclAllReduce", [&] {
     return ncclAllReduce(data, data, floats, ncclFloat, ncclSum, communicator_, stream);
   });
+}
+
+// An abort would do, too, but it also ends what other ranks have yet to take from this one.
+NcclRank::~NcclRank() {
+  if (const ncclComm_t own = communicator_.exchange(nullptr)) {
+    static_cast<void>(ncclCommDestroy(own));
+  }
 }
 
 void NcclRank::abort() {

@@ -37,7 +37,9 @@ std::vector<ncclUniqueId> make_nccl_ids(std::size_t count, bool first, const Bro
 class NcclRank {
  public:
   NcclRank() = default;
-  ~NcclRank() { abort(); }  // nothing is under way any more: this only frees
+  /// Frees it; nothing is under way any more. REQUIRES: no other rank's thread is needed for what
+  /// is in the stream, unless it was aborted.
+  ~NcclRank();
   NcclRank(const NcclRank&) = delete;
   NcclRank& operator=(const NcclRank&) = delete;
 

@@ -42,7 +42,7 @@ const PeerStaging::Place& PeerStaging::place_of(const void* address) {
                  ": a shard lies in memory of no GPU");
   const std::array<int, 2> pair{ordinal_, attributes.device};
   const bool reachable = PeerAccess(pair).between(ordinal_, attributes.device);
-  return places_.emplace_back(Place{address, attributes.device, reachable});
+  return places_.emplace_back(Place{address, reachable});
 }
 
 bool PeerStaging::reaches(const OptimizerShard& shard) {
@@ -58,8 +58,8 @@ const std::byte* PeerStaging::within_reach(const Place& place, const void* from,
   if (place.reachable) return static_cast<const std::byte*>(from);
   std::byte* copy = *next;
   *next += aligned(bytes);
-  check_cuda(cudaMemcpyPeerAsync(copy, ordinal_, from, place.ordinal, bytes, stream),
-             "cudaMemcpyPeerAsync from a peer");
+  check_cuda(cudaMemcpyAsync(copy, from, bytes, cudaMemcpyDefault, stream),
+             "cudaMemcpyAsync from a peer");
   return copy;
 }
 
@@ -115,11 +115,10 @@ void PeerStaging::write_back(const OptimizerShard& shard, const Staged& staged, 
   const std::int64_t begin = begin_of(shard);
   const std::size_t bytes = bytes_of(shard);
   for (std::size_t rank = 0; rank < shard.weights.size(); ++rank) {
-    const Place place = place_of(shard.weights[rank]);
-    if (place.reachable) continue;
-    check_cuda(cudaMemcpyPeerAsync(shard.weights[rank] + begin, place.ordinal, staged.weights[rank],
-                                   ordinal_, bytes, stream),
-               "cudaMemcpyPeerAsync to a peer");
+    if (place_of(shard.weights[rank]).reachable) continue;
+    check_cuda(cudaMemcpyAsync(shard.weights[rank] + begin, staged.weights[rank], bytes,
+                               cudaMemcpyDefault, stream),
+               "cudaMemcpyAsync to a peer");
   }
 }
 

@@ -1,7 +1,8 @@
 #pragma once
 // The optimizer step reads every replica's gradients and writes every replica's weights in place.
 // On machines whose GPUs cannot reach each other's memory, those of the others are copied here
-// before and back afterwards; the update sees local memory only, and computes the same bits.
+// before and back afterwards; the update sees local memory only, and computes the same bits. The
+// copies can be captured: cudaMemcpyDefault, where it is not known that cudaMemcpyPeerAsync can.
 
 #include <cstddef>
 #include <functional>
@@ -41,10 +42,9 @@ class PeerStaging {
   void write_back(const OptimizerShard& shard, const Staged& staged, Stream stream);
 
  private:
-  /// Memory by its first address, as parameters have: where it is and whether that is within reach.
+  /// Memory by its first address, as parameters have, and whether it is within reach.
   struct Place {
     const void* address = nullptr;
-    int ordinal = 0;
     bool reachable = true;
   };
   const Place& place_of(const void* address);

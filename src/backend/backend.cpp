@@ -76,8 +76,20 @@ std::vector<Diagnostic> probe_cuda() {
 
 void provide_cuda_backends(const CudaBackends& backends) { cuda_backends() = backends; }
 
+// A text that is wrong on every machine stays that.
 std::vector<Device> parse_devices(std::string_view text) {
-  return parse_devices(text, cuda_device_count());
+  const int count = cuda_device_count();
+  try {
+    return parse_devices(text, count);
+  } catch (const ConfigError&) {
+    throw;
+  } catch (const Error&) {
+    if (count > 0 || cuda_backends().why_no_device == nullptr) throw;
+    const std::string why = cuda_backends().why_no_device();
+    if (why.empty()) throw;
+    throw Error(concat("devices '", text, "': ", why, "; use -d cpu:N for N virtual devices on ",
+                       "the CPU meanwhile"));
+  }
 }
 
 }  // namespace lockstep

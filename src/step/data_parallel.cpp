@@ -30,6 +30,9 @@ GradientExchangeChoice chosen_exchange(const DataParallelOptions& options) {
   if (options.communicator.world.get().size() > 1 && open) {
     return {GradientExchangeKind::kOwner, "several processes"};
   }
+  if (options.cuda_graph && open) {
+    return {GradientExchangeKind::kOwner, "a recorded step, which NCCL's sums are no part of"};
+  }
   return choose_gradient_exchange(wanted, options.devices);
 }
 

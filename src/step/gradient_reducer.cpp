@@ -20,13 +20,21 @@ GradientExchangeChoice choose_gradient_exchange(GradientExchangeKind wanted,
                                                 std::span<const Device> devices,
                                                 const GpuAllReduce* gpus) {
   constexpr auto kOwner = GradientExchangeKind::kOwner;
+  constexpr auto kAllReduce = GradientExchangeKind::kAllReduce;
   if (wanted != GradientExchangeKind::kAuto) return {wanted, "as asked"};
   if (devices.size() < 2) return {kOwner, "one replica"};
   if (devices.front().kind == DeviceKind::kCpu) return {kOwner, "replicas on the CPU"};
   if (share_a_gpu(devices)) return {kOwner, "replicas share a GPU"};
   if (gpus == nullptr) return {kOwner, "no NCCL in this build"};
-  if (gpus->reach_each_other(devices)) return {kOwner, "all GPUs reach each other's memory"};
-  return {GradientExchangeKind::kAllReduce, "not all GPUs reach each other's memory"};
+  switch (gpus->link_between(devices)) {
+    case PeerLink::kNone:
+      break;
+    case PeerLink::kBus:
+      return {kAllReduce, "not all GPUs have NVLink between them"};
+    case PeerLink::kLink:
+      return {kOwner, "all GPUs have NVLink between them"};
+  }
+  return {kAllReduce, "not all GPUs reach each other's memory"};
 }
 
 ShardedReducer::ShardedReducer(const GradientRank& rank)

@@ -23,9 +23,10 @@
 namespace lockstep {
 
 /// What GradientExchangeOptions::kind = `wanted` means on these devices. kAuto is kOwner, whose
-/// sums in a fixed order are the same bits on any devices, but for GPUs that cannot all reach each
-/// other's memory: there it is kAllReduce, if the build has NCCL. `gpus`: what the build has; null
-/// for none.
+/// sums in a fixed order are the same bits on any devices, but for GPUs that do not all have NVLink
+/// between them: there it is kAllReduce, if the build has NCCL, because the owners' reads over PCIe
+/// would come after the backward pass, and NCCL's sums come beside it. `gpus`: what the build has;
+/// null for none.
 GradientExchangeChoice choose_gradient_exchange(GradientExchangeKind wanted,
                                                 std::span<const Device> devices,
                                                 const GpuAllReduce* gpus = gpu_all_reduce());

@@ -16,7 +16,8 @@
 namespace lockstep {
 namespace {
 
-constexpr std::chrono::seconds kPatience{1};  // for a rank to return after an abort
+constexpr std::chrono::seconds kPatience{1};     // for a rank to return after an abort
+constexpr std::chrono::milliseconds kLook{250};  // from one look for a stall to the next
 
 std::atomic<bool> left_behind{false};
 
@@ -74,6 +75,7 @@ struct ReplicaGroup::Impl {
   void serve(int rank);
   void start(const std::function<void(int)>& all, bool may_fail);
   void note_failure(int rank, std::exception_ptr failure);
+  bool has_stalled() const;
   bool wait_for_all(std::unique_lock<std::mutex>& lock);
   void end(std::unique_lock<std::mutex>& lock);
   void forget_failure();
@@ -128,9 +130,25 @@ void ReplicaGroup::Impl::note_failure(int rank, std::exception_ptr failure_here)
   group.abort(failure_here);
 }
 
+// The watchdog's word. Ranks that wait for a device do not hear of it, and may be all that there
+// are.
+bool ReplicaGroup::Impl::has_stalled() const {
+  const std::exception_ptr cause = group.failure();
+  if (!cause) return false;
+  try {
+    std::rethrow_exception(cause);
+  } catch (const StalledError&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
 bool ReplicaGroup::Impl::wait_for_all(std::unique_lock<std::mutex>& lock) {
   const auto all_returned = [this] { return running == 0; };
-  rank_returned.wait(lock, [&] { return all_returned() || failed_at; });
+  while (!rank_returned.wait_for(lock, kLook, [&] { return all_returned() || failed_at; })) {
+    if (has_stalled()) failed_at = std::chrono::steady_clock::now();
+  }
   if (!failed_at) return true;
   return rank_returned.wait_until(lock, *failed_at + kPatience, all_returned);
 }

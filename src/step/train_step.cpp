@@ -107,6 +107,7 @@ void TrainStep::upload_scalars(const StepScalars& scalars) {
 void TrainStep::issue(const StepInput& input) {
   const ProfiledRange range("step", input.step);
   communicator_.begin_step(input.step);
+  steps_[static_cast<std::size_t>(input.slot)] = input.step;
   StepTimes& times = times_[static_cast<std::size_t>(input.slot)];
   times = {};
   const auto start = std::chrono::steady_clock::now();
@@ -175,6 +176,7 @@ void TrainStep::give_up(int slot) {
 }
 
 StepOutcome TrainStep::finish(int slot) {
+  communicator_.begin_step(steps_[static_cast<std::size_t>(slot)]);  // a later one may be issued
   communicator_.enter("loss", "the device");
   const auto start = std::chrono::steady_clock::now();
   StepOutcome outcome = totals_.read(slot);

@@ -89,6 +89,7 @@ class TrainStep {
   std::vector<const double*> indicators_;         // of all ranks
   std::span<const GradientPart> gradient_parts_;  // of the present step
   std::array<StepTimes, kStepSlots> times_{};
+  std::array<std::int64_t, kStepSlots> steps_{};
   // Of this thread, in the present step.
   double exchange_seconds_ = 0, batch_norm_wait_ = 0;
 };

@@ -70,12 +70,15 @@ class AllReduce final {
 /// Of the ranks of this process. Throws ConfigError where the devices have none.
 SumTransports make_sum_transports(const RankLayout& layout, const Broadcast& broadcast);
 
+/// How GPUs get at each other's memory: not at all, over PCIe, by links of their own (NVLink).
+enum class PeerLink : std::uint8_t { kNone, kBus, kLink };
+
 /// What a build with NCCL has between GPUs.
 struct GpuAllReduce {
   /// Throws ConfigError unless every device is a GPU of its own.
   SumTransports (*make)(const RankLayout& layout, const Broadcast& broadcast) = nullptr;
-  /// Whether every GPU reads and writes the memory of every other one.
-  bool (*reach_each_other)(std::span<const Device> devices) = nullptr;
+  /// The least between any two of them.
+  PeerLink (*link_between)(std::span<const Device> devices) = nullptr;
 };
 /// Called by register_cuda() (lockstep/cuda.h).
 void provide_gpu_all_reduce(const GpuAllReduce& all_reduce);

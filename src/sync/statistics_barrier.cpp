@@ -15,6 +15,9 @@ StatisticsBarrier::StatisticsBarrier(SyncGroup& group, const std::vector<int>& r
           [this](const SyncCall& call, std::span<const StatPost> posts,
                  std::span<StatPosts> answers) {
             collect(call, posts);
+            if (posts.front().transport != nullptr) {
+              posts.front().transport->all_posted(call, handles_);
+            }
             std::ranges::fill(answers, StatPosts{merged(call), handles_});
             ++group_.callbacks_[static_cast<std::size_t>(call.direction)];
           })) {

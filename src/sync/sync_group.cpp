@@ -5,6 +5,7 @@
 
 #include "lockstep/core/check.h"
 #include "sync/all_reduce.h"
+#include "sync/describe.h"
 #include "sync/process_groups.h"
 #include "sync/watchdog.h"
 #include "sync/world_link.h"
@@ -23,6 +24,26 @@ std::chrono::microseconds spin_of(std::span<const Device> devices) {
   const bool gpus = !devices.empty() && devices.front().kind == DeviceKind::kCuda;
   const bool room = devices.size() <= std::thread::hardware_concurrency();
   return gpus && room ? kSpin : std::chrono::microseconds{0};
+}
+
+void add_wait(const SyncMaster::Wait& wait, std::optional<SyncMaster::Wait>& all) {
+  if (!all) {
+    all = wait;
+    return;
+  }
+  all->longest = std::max(all->longest, wait.longest);
+  all->report += "; " + wait.report;
+}
+
+std::string describe_device_wait(const RankLayout& layout, int rank,
+                                 std::chrono::duration<double> waited, const Progress& progress) {
+  return concat(
+      "replica ", rank, " has waited ", describe_seconds(waited.count()), " for ",
+      to_string(layout.devices[static_cast<std::size_t>(rank)]),
+      ", which does not finish what it was given (", progress.describe(rank),
+      "); look for errors of this GPU (Xid in dmesg; nvidia-smi may have to reset it) and "
+      "resume the run from its last checkpoint, or raise run.stall_timeout where steps "
+      "take this long");
 }
 
 void check_processes(const RankLayout& layout, const SyncGroupOptions& options) {
@@ -119,14 +140,13 @@ std::optional<SyncMaster::Wait> SyncGroup::longest_wait() const {
   std::optional<SyncMaster::Wait> all = link_->gathering();
   const std::lock_guard lock(masters_mutex_);
   for (const auto& master : masters_) {
-    const auto wait = master->waiting();
-    if (!wait) continue;
-    if (!all) {
-      all = wait;
-    } else {
-      all->longest = std::max(all->longest, wait->longest);
-      all->report += "; " + wait->report;
-    }
+    if (const auto wait = master->waiting()) add_wait(*wait, all);
+  }
+  // A device that hangs keeps no rank from a barrier: all wait for their devices behind the step.
+  for (const auto& own : communicators_) {
+    const auto waited = own->transport_->device_wait();
+    if (!waited || *waited < options_.stall_timeout) continue;
+    add_wait({*waited, describe_device_wait(layout_, own->rank(), *waited, progress_)}, all);
   }
   if (all) all->report += link_->unanswered();
   return all;

@@ -4,8 +4,10 @@
 // comes from what all have posted to slots that its device can read. All transports give the same
 // bits, since all give one slot per rank, in rank order.
 
+#include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -36,10 +38,13 @@ class Recorder {
   virtual void replay() = 0;
 };
 
+class Transport;
+
 /// What a rank brings to a barrier.
 struct StatPost {
   StatSlot slot;           // as its peers are to find it
   void* handle = nullptr;  // what else the transport needs of this rank: an event, an address
+  Transport* transport = nullptr;  // that of the first rank hears when all have posted; null: none
 };
 
 /// What all ranks of a group have brought, in their order. Valid until the rank posts again in the
@@ -65,6 +70,11 @@ class Transport {
   /// Before the ranks of `group` meet. What the post points to is read by peers until they post
   /// again in the group.
   virtual StatPost post(const SyncCall&, const Group& group, const StatSlot& local) = 0;
+  /// The set's first rank's: all of the set have posted, and none goes on before this returns. On
+  /// the thread of the rank that came last. `handles`: as in StatPosts.
+  virtual void all_posted(const SyncCall&, std::span<void* const> handles) {
+    static_cast<void>(handles);
+  }
   /// Between the two: what this rank does, or gives its stream, until the others have met it.
   virtual void overlap(const std::function<void()>& work) { work(); }
   /// After it: a slot per rank, which this rank's device may read behind what its stream has been
@@ -79,6 +89,10 @@ class Transport {
 
   /// Null where steps cannot be recorded.
   virtual std::unique_ptr<Recorder> make_recorder(Communicator&) { return nullptr; }
+
+  /// How long this rank's thread has waited for its device by now; nullopt: it does not. Any
+  /// thread.
+  virtual std::optional<std::chrono::steady_clock::duration> device_wait() const { return {}; }
 
   /// Ends what this rank's device waits for, when the run has failed. Safe from any thread.
   virtual void abort() {}

@@ -36,7 +36,7 @@ bool right(std::span<const StatSlot> slots, const std::vector<int>& ranks, int c
 }  // namespace
 
 StreamBackend::StreamBackend(const Device& device)
-    : device_(device), stream_(device.ordinal), memory_(device.ordinal, stream_.get()) {
+    : device_(device), stream_(device.ordinal), memory_(device.ordinal, *waits(), stream_.get()) {
   context().stream = stream_.get();
   values_ = memory_.allocate(kValues * sizeof(float));
 }
@@ -108,7 +108,7 @@ void check_exchanges(TransportKind transport, const Run& run) {
     Communicator& own = group.at(rank);
     StreamBackend& backend = replicas.attach(own);
     StatisticsOfRank statistics(own, backend, run);
-    for (int call = 0; call < 60; ++call) {
+    for (int call = 0; call < kExchanges; ++call) {
       statistics.exchange(call, call < 20 ? kExchangedChannels : 2 * kExchangedChannels,
                           wrong);  // buffers grow
       if (call % 7 != 6) continue;

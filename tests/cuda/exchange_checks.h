@@ -95,7 +95,8 @@ class StatisticsOfRank {
   std::vector<Joined> joined_;  // used in turn
 };
 
-/// Ranks of a new run make many exchanges and barriers; checks that all they read was right.
+/// Ranks of a new run make kExchanges exchanges, and barriers; checks that all they read was right.
+inline constexpr int kExchanges = 60;
 void check_exchanges(TransportKind transport, const Run& run);
 
 }  // namespace lockstep::gpu

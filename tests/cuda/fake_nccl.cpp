@@ -22,6 +22,8 @@ std::atomic<int> living{0};
 std::atomic<int> rank_to_stick{-1};
 std::atomic<bool> sticks{false};
 std::atomic<bool> ids_refused{false};
+std::atomic<int> aborts{0};
+std::atomic<const char*> set_up_error{""};
 std::mutex gpus_mutex;
 std::map<int, int> collectives_on;  // [GPU]
 
@@ -115,6 +117,8 @@ void Member::run(int number, CollectiveKind kind, const float* from, float* to, 
 
 int take_overlaps() { return overlaps.exchange(0); }
 int communicators() { return living; }
+int take_aborts() { return aborts.exchange(0); }
+void fail_set_up(const char* words) { set_up_error = words; }
 void get_stuck(int rank) { rank_to_stick = rank; }
 bool is_stuck() { return sticks; }
 void refuse_ids(bool refuse) { ids_refused = refuse; }
@@ -155,7 +159,7 @@ struct ncclComm {
 extern "C" {
 
 const char* ncclGetErrorString(ncclResult_t) { return "an error of the fake NCCL"; }
-const char* ncclGetLastError(ncclComm_t) { return ""; }
+const char* ncclGetLastError(ncclComm_t) { return set_up_error; }
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   if (ids_refused) return ncclSystemError;
@@ -172,6 +176,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* communicator, int ranks, ncclUni
   if (config->magic != 0xcafebeef || config->blocking != 1 || rank < 0 || rank >= ranks) {
     return ncclInvalidArgument;
   }
+  if (*set_up_error.load() != '\0') return ncclSystemError;
   int number = 0;
   std::memcpy(&number, id.internal, sizeof number);
   auto made = std::make_unique<ncclComm>();
@@ -213,7 +218,14 @@ ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataTyp
   return communicator->collective(CollectiveKind::kAllReduce, from, to, count, type, stream);
 }
 
+ncclResult_t ncclCommDestroy(ncclComm_t communicator) {
+  delete communicator;
+  --living;
+  return ncclSuccess;
+}
+
 ncclResult_t ncclCommAbort(ncclComm_t communicator) {
+  ++aborts;
   {
     Clique& clique = *communicator->member->clique;
     const std::lock_guard lock(clique.mutex);

@@ -40,17 +40,23 @@ struct Point {
     std::unique_lock lock(mutex);
     changed.wait(lock, [this] { return reached; });
   }
+  bool is_reached() {
+    const std::lock_guard lock(mutex);
+    return reached;
+  }
 };
 
 Machine machine;
 std::atomic<float> milliseconds_between_events = 1;
-std::atomic<int> copies_between_peers{0};
+std::atomic<int> copies_between_peers{0}, copies_to_pinned_memory{0};
+std::atomic<int> stalls{0}, spinning_stalls{0}, stream_waits{0};
 GraphNodes nodes_of_last_graph;
 std::atomic<unsigned> streams_made{0};
 thread_local int current_device = 0;
 thread_local cudaError_t last_error = cudaSuccess;
 std::mutex memory_mutex;
 std::map<const void*, std::pair<std::size_t, int>> memory;  // address: (bytes, device)
+constexpr int kPinned = -2;                                 // instead of a device
 std::set<std::pair<int, int>> enabled;                      // under memory_mutex
 std::mutex streams_mutex;
 std::set<CUstream_st*> streams;
@@ -61,6 +67,11 @@ std::vector<ReadbackWait> readbacks_waited_for;
 cudaError_t fail(cudaError_t error) {
   last_error = error;
   return error;
+}
+
+void note_stall(bool spins) {
+  ++stalls;
+  if (spins) ++spinning_stalls;
 }
 
 int device_of(const void* address) {
@@ -118,11 +129,19 @@ struct CUstream_st {
         changed.wait(lock, [this] { return !tasks.empty(); });
         task = std::move(tasks.front());
         tasks.pop_front();
+        busy = true;
       }
       if (!task) return;
       if (random() % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 300));
       task();
+      const std::lock_guard lock(mutex);
+      busy = false;
     }
+  }
+
+  bool is_idle() {
+    const std::lock_guard lock(mutex);
+    return tasks.empty() && !busy;
   }
 
   std::shared_ptr<Point> record() {
@@ -135,6 +154,8 @@ struct CUstream_st {
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<std::function<void()>> tasks;
+  bool busy = false;  // with a task that was one of them
+  std::atomic<int> waits{0};
   bool ends_with_download = false;
   std::shared_ptr<Capture> capture;  // null: tasks are done
   std::vector<std::size_t> tail;     // of the capture: what the next task follows
@@ -143,6 +164,8 @@ struct CUstream_st {
 
 struct CUevent_st {
   int device = 0;
+  unsigned flags = 0;
+  CUstream_st* stream = nullptr;  // it was recorded in last
   int readback = 0;  // number of the copy to the host that was recorded; 0: something else
   std::mutex mutex;
   std::shared_ptr<Point> point;
@@ -161,7 +184,9 @@ void set_milliseconds(float milliseconds) { milliseconds_between_events = millis
 
 void use(const Machine& next) {
   machine = next;
-  copies_between_peers = 0;
+  copies_between_peers = copies_to_pinned_memory = 0;
+  take_host_stalls();
+  take_stream_waits();
   nodes_of_last_graph = {};
   {
     const std::lock_guard lock(readbacks_mutex);
@@ -187,6 +212,16 @@ void enqueue_kernel(gpu::Stream stream, std::function<void()> work) {
 
 const bool kernels_wait_their_turn = (emulation::dispatch() = enqueue_kernel, true);
 
+/// A copy that does not say from where to where: its memory is known.
+cudaError_t copy_anywhere(void* to, const void* from, std::size_t bytes, cudaStream_t stream) {
+  const int target = device_of(to), source = device_of(from);
+  if (target == -1 || source == -1) return fail(cudaErrorInvalidValue);
+  if (target == kPinned) ++copies_to_pinned_memory;
+  if (target >= 0 && source >= 0 && target != source) ++copies_between_peers;
+  stream->enqueue([=] { std::memcpy(to, from, bytes); }, Kind::kCopy);
+  return cudaSuccess;
+}
+
 /// An operation that a capture does not allow.
 cudaError_t spoil(cudaStream_t stream) {
   stream->capture->valid = false;
@@ -196,7 +231,12 @@ cudaError_t spoil(cudaStream_t stream) {
 }  // namespace
 
 int peer_copies() { return copies_between_peers; }
+int copies_to_pinned() { return copies_to_pinned_memory; }
 GraphNodes last_graph() { return nodes_of_last_graph; }
+
+HostStalls take_host_stalls() { return {stalls.exchange(0), spinning_stalls.exchange(0)}; }
+int take_stream_waits() { return stream_waits.exchange(0); }
+int waits_given_to(gpu::Stream stream) { return stream->waits; }
 
 std::vector<ReadbackWait> readback_waits() {
   const std::lock_guard lock(readbacks_mutex);
@@ -220,6 +260,7 @@ const char* cudaGetErrorName(cudaError_t) { return "cudaErrorFake"; }
 
 cudaError_t cudaGetDeviceCount(int* count) {
   *count = machine.devices;
+  if (machine.count_error != 0) return fail(static_cast<cudaError_t>(machine.count_error));
   return machine.devices == 0 ? fail(cudaErrorNoDevice) : cudaSuccess;
 }
 cudaError_t cudaGetDevice(int* device) {
@@ -243,7 +284,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
   return cudaSuccess;
 }
 cudaError_t cudaDriverGetVersion(int* version) {
-  *version = 13000;
+  *version = machine.driver;
   return cudaSuccess;
 }
 cudaError_t cudaRuntimeGetVersion(int* version) {
@@ -268,6 +309,11 @@ cudaError_t cudaDeviceCanAccessPeer(int* possible, int device, int peer) {
   *possible = machine.peer_access && device != peer ? 1 : 0;
   return cudaSuccess;
 }
+cudaError_t cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr attribute, int, int) {
+  if (attribute != cudaDevP2PAttrNativeAtomicSupported) return fail(cudaErrorInvalidValue);
+  *value = machine.links ? 1 : 0;
+  return cudaSuccess;
+}
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
   if (flags != 0) return fail(cudaErrorInvalidValue);
   if (!machine.peer_access || peer == current_device) return fail(cudaErrorInvalidDevice);
@@ -290,7 +336,15 @@ cudaError_t cudaMalloc(void** data, std::size_t bytes) {
   memory[*data] = {bytes, current_device};
   return cudaSuccess;
 }
+// Whatever it would wait for, a capture cannot hold.
 cudaError_t cudaFree(void* data) {
+  {
+    const int device = device_of(data);
+    const std::lock_guard lock(streams_mutex);
+    for (CUstream_st* stream : streams) {
+      if (stream->device == device && stream->capture != nullptr) return spoil(stream);
+    }
+  }
   {
     const std::lock_guard lock(memory_mutex);
     memory.erase(data);
@@ -298,11 +352,19 @@ cudaError_t cudaFree(void* data) {
   std::free(data);
   return cudaSuccess;
 }
-cudaError_t cudaHostAlloc(void** data, std::size_t bytes, unsigned) {
+// Pinned memory that is portable and mapped is every GPU's.
+cudaError_t cudaHostAlloc(void** data, std::size_t bytes, unsigned flags) {
+  if (flags != (cudaHostAllocPortable | cudaHostAllocMapped)) return fail(cudaErrorInvalidValue);
   *data = std::malloc(bytes);
+  const std::lock_guard lock(memory_mutex);
+  memory[*data] = {bytes, kPinned};
   return cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* data) {
+  {
+    const std::lock_guard lock(memory_mutex);
+    memory.erase(data);
+  }
   std::free(data);
   return cudaSuccess;
 }
@@ -319,6 +381,7 @@ cudaError_t cudaMemsetAsync(void* data, int value, std::size_t bytes, cudaStream
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
+  if (kind == cudaMemcpyDefault) return copy_anywhere(to, from, bytes, stream);
   const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
   const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
   if (to_device != (device_of(to) == stream->device) ||
@@ -341,6 +404,7 @@ cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int f
   if (device_of(to) != to_device || device_of(from) != from_device) {
     return fail(cudaErrorInvalidValue);
   }
+  if (stream->capture != nullptr) return spoil(stream);  // nobody says that it can be captured
   ++copies_between_peers;
   stream->enqueue([=] { std::memcpy(to, from, bytes); }, Kind::kCopy);
   return cudaSuccess;
@@ -363,11 +427,16 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   if (stream->capture != nullptr) return spoil(stream);
+  if (!stream->is_idle()) note_stall(true);
   stream->record()->wait();
   return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   const std::lock_guard lock(event->mutex);
+  if (event->stream != nullptr && event->stream != stream) {
+    ++stream_waits;
+    ++stream->waits;
+  }
   if (event->capture != nullptr) {
     if (event->capture->ended) return fail(cudaErrorCapturedEvent);
     if (stream->capture == nullptr) {
@@ -385,8 +454,9 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   if (const auto point = event->point) stream->enqueue([point] { point->wait(); });
   return cudaSuccess;
 }
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   *event = new CUevent_st;
+  (*event)->flags = flags;
   (*event)->device = current_device;
   return cudaSuccess;
 }
@@ -402,6 +472,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   }
   const auto point = stream->capture == nullptr ? stream->record() : nullptr;
   const std::lock_guard lock(event->mutex);
+  event->stream = stream;
   event->point = point;
   event->capture = stream->capture;
   event->tail = stream->tail;
@@ -413,7 +484,10 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     const std::lock_guard lock(readbacks_mutex);
     readbacks_waited_for.push_back({event->readback, readbacks_issued});
   }
-  if (const auto point = event->recorded()) point->wait();
+  if (const auto point = event->recorded()) {
+    if (!point->is_reached()) note_stall((event->flags & cudaEventBlockingSync) == 0);
+    point->wait();
+  }
   return cudaSuccess;
 }
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {

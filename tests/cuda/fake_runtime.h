@@ -18,6 +18,9 @@ struct Machine {
   bool peer_access = true;
   int upload_milliseconds = 0;  // of every copy from the host
   int compute_capability = 9;   // its major number
+  bool links = true;            // NVLink between the GPUs
+  int count_error = 0;          // of cudaGetDeviceCount, where it is not 0
+  int driver = 13000;           // its version
 };
 /// Of the calls that follow. No stream exists.
 void use(const Machine& machine);
@@ -30,6 +33,9 @@ void set_milliseconds(float milliseconds);
 
 /// Copies between memory of different devices since `use`.
 int peer_copies();
+/// Copies to the host since `use` that do not name their kind, as the device's memory to pinned
+/// memory.
+int copies_to_pinned();
 
 /// What the graph that was instantiated last, since `use`, consists of.
 struct GraphNodes {
@@ -47,5 +53,19 @@ struct ReadbackWait {
 };
 /// Since `use`, in their order.
 std::vector<ReadbackWait> readback_waits();
+
+/// How often the host has had to wait for a device: for an event that was not reached, or for a
+/// stream that had work left.
+struct HostStalls {
+  int all = 0;
+  int spinning = 0;  // of them by a thread that keeps its core busy
+};
+/// Since `use`, or since the last call.
+HostStalls take_host_stalls();
+
+/// How often streams were given a wait for an event of another one, since `use` or the last call.
+int take_stream_waits();
+/// How often this one was, ever.
+int waits_given_to(gpu::Stream stream);
 
 }  // namespace lockstep::fake_runtime

@@ -32,6 +32,9 @@ const Run kCommunicatorRuns[] = {{1, 1},
                                  {8, 2},
                                  {6, 2, 3},
                                  {4, 2, 1},
+                                 {4, 4},
+                                 {8, 8, 4},
+                                 {5, 5, 0, true, {{0, 3}, {1, 2, 4}}},
                                  {4, 2, 0, true, {{0, 3}, {1, 2}}},
                                  {5, 2, 0, true, {{0, 2, 4}, {1}, {3}}}};
 
@@ -41,9 +44,15 @@ TEST_CASE("event: every stream reads what its peers wrote in the same call") {
     CAPTURE(run.sync_group);
     check_exchanges(TransportKind::kEvent, run);
     CHECK(fake_runtime::peer_copies() == 0);
+    CHECK(fake_runtime::copies_to_pinned() == 0);
     run.peer_access = false;
     check_exchanges(TransportKind::kEvent, run);
-    CHECK((fake_runtime::peer_copies() > 0) == (run.gpus > 1 && run.sync_group != 1));
+    CHECK(fake_runtime::peer_copies() == 0);
+    // One for each rank and call, however many peers read it.
+    if (run.sets.empty()) {
+      const bool apart = run.gpus > 1 && run.sync_group != 1;
+      CHECK(fake_runtime::copies_to_pinned() == (apart ? kExchanges * run.ranks : 0));
+    }
   }
 }
 
@@ -53,6 +62,42 @@ TEST_CASE("host: every stream reads what its peers wrote in the same call") {
     CAPTURE(run.sync_group);
     check_exchanges(TransportKind::kHost, run);
   }
+}
+
+/// What a rank's stream, and all streams together, are given to wait for in one exchange.
+struct Waits {
+  int of_rank = 0, of_all = 0;
+  bool operator==(const Waits&) const = default;
+};
+
+Waits waits_per_exchange(const Run& run, int rank) {
+  constexpr int kCalls = 20;
+  fake_runtime::use({.devices = run.gpus});
+  SyncGroup group(devices_of(run), {.transport = TransportKind::kEvent});
+  std::atomic<int> wrong{0}, of_rank{0};
+  Replicas replicas(devices_of(run));
+  const auto thrown = run_ranks(run.ranks, [&](int own) {
+    StreamBackend& backend = replicas.attach(group.at(own));
+    StatisticsOfRank statistics(group.at(own), backend, run);
+    for (int call = 0; call < kCalls; ++call) statistics.exchange(call, 5, wrong);
+    if (own == rank) of_rank = fake_runtime::waits_given_to(backend.stream());
+  });
+  for (const auto& failure : thrown) CHECK(text_of(failure) == "");
+  replicas.synchronize();
+  CHECK(wrong == 0);
+  return {of_rank / kCalls, fake_runtime::take_stream_waits() / kCalls};
+}
+
+TEST_CASE("over four GPUs and more a rank waits once in an exchange, whatever their number") {
+  CHECK((waits_per_exchange({2, 2}, 1) == Waits{1, 2}));
+  CHECK((waits_per_exchange({3, 3}, 1) == Waits{2, 6}));
+  CHECK((waits_per_exchange({4, 1}, 1) == Waits{3, 12}));  // of one GPU: nothing crosses a bus
+  for (const int ranks : {4, 8}) {
+    CAPTURE(ranks);
+    for (const int rank : {0, 1})
+      CHECK((waits_per_exchange({ranks, ranks}, rank) == Waits{1, 2 * ranks}));
+  }
+  CHECK((waits_per_exchange({8, 8, 4}, 5) == Waits{1, 16}));  // two groups of four
 }
 
 // Each rank writes its part of every rank's memory after the first barrier and reads all of its own
@@ -118,7 +163,7 @@ TEST_CASE("a rank that leaves out a call is named, and nobody waits on") {
   replicas.synchronize();
 }
 
-// Peers out of reach, so that statistics are copied.
+// Peers out of reach, so that statistics are copied to the host.
 TEST_CASE("a recorded step allocates nothing") {
   const Run run{2, 2, 0, false};
   fake_runtime::use({.devices = run.gpus, .peer_access = run.peer_access});
@@ -180,7 +225,7 @@ TEST_CASE("device memory is zeroed and counted, and its lack is an error with a 
 TEST_CASE("uploads take the source at once, whatever its size") {
   fake_runtime::use({.devices = 1});
   StreamBackend backend({DeviceKind::kCuda, 0, 0});
-  UploadRing ring(0);
+  UploadRing ring(0, *backend.waits(), backend.stream());
   for (const std::size_t size :
        {std::size_t{0}, std::size_t{5}, std::size_t{5} << 20, (std::size_t{21} << 20) + 3}) {
     std::vector<unsigned char> source(size), wanted;
@@ -192,7 +237,7 @@ TEST_CASE("uploads take the source at once, whatever its size") {
     fake_runtime::enqueue(backend.stream(), [] {  // the host is far ahead
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     });
-    ring.upload(storage.data(), source.data(), size, backend.stream());
+    ring.upload(storage.data(), source.data(), size);
     source.assign(size, 0);
     backend.synchronize();
     CHECK(std::equal(wanted.begin(), wanted.end(),

@@ -14,6 +14,7 @@
 #include "cuda/fake_runtime.h"
 #include "kernels/transport/gpu_transport.h"
 #include "lockstep/core/check.h"
+#include "step/toy_training.h"
 #include "support/errors.h"
 #include "support/with_timeout.h"
 #include "sync/all_reduce.h"
@@ -83,6 +84,7 @@ TEST_CASE("nccl: every stream reads what its peers wrote in the same call") {
   }
   CHECK(fake_nccl::take_overlaps() == 0);
   CHECK(fake_nccl::communicators() == 0);
+  CHECK(fake_nccl::take_aborts() == 0);  // of a run that ends well
 }
 
 TEST_CASE("sums of gradients run beside any transport, one collective of a GPU at a time") {
@@ -178,6 +180,22 @@ TEST_CASE("a machine without a network interface gets advice") {
   fake_nccl::refuse_ids(false);
 }
 
+TEST_CASE("a lack of shared memory is named, with what to do about it") {
+  fake_runtime::use({.devices = 2});
+  fake_nccl::fail_set_up(
+      "Error while creating shared memory segment /dev/shm/nccl-ab (size 5967872)");
+  SyncGroup group(devices_of({2, 2}), summing(TransportKind::kEvent));
+  Replicas replicas(devices_of({2, 2}));
+  const auto thrown = run_ranks(2, [&](int rank) { replicas.attach(group.at(rank)); });
+  fake_nccl::fail_set_up("");
+  for (const auto& failure : thrown) {
+    CHECK(contains(text_of(failure), "/dev/shm/nccl-ab (size 5967872); between GPUs"));
+    CHECK(contains(text_of(failure), " MiB here, "));
+    CHECK(contains(text_of(failure), "start the container with --shm-size=1g"));
+    CHECK_FALSE(contains(text_of(failure), "NCCL_SOCKET_IFNAME"));
+  }
+}
+
 TEST_CASE("a rank that never connects does not hold up the others once the run fails") {
   const Run run{2, 2};
   fake_runtime::use({.devices = run.gpus});
@@ -211,12 +229,26 @@ TEST_CASE("replicas that share a GPU have no NCCL") {
                        ConfigError);
 }
 
-TEST_CASE("whether all GPUs reach each other's memory") {
-  for (const bool access : {true, false}) {
-    fake_runtime::use({.devices = 3, .peer_access = access});
-    CHECK(gpu_all_reduce()->reach_each_other(devices_of({3, 3})) == access);
-    CHECK(gpu_all_reduce()->reach_each_other(devices_of({2, 1})));
-  }
+TEST_CASE("how GPUs get at each other's memory") {
+  const auto link = [](bool access, bool links, const Run& run) {
+    fake_runtime::use({.devices = 3, .peer_access = access, .links = links});
+    return gpu_all_reduce()->link_between(devices_of(run));
+  };
+  CHECK(link(true, true, {3, 3}) == PeerLink::kLink);
+  CHECK(link(true, false, {3, 3}) == PeerLink::kBus);
+  CHECK(link(false, false, {3, 3}) == PeerLink::kNone);
+  CHECK(link(false, false, {2, 1}) == PeerLink::kLink);
+}
+
+TEST_CASE("over PCIe gradients are summed beside the backward pass, over NVLink by their owners") {
+  const auto chosen = [](bool links) {
+    fake_runtime::use({.devices = 2, .links = links});
+    DataParallelOptions options = test::toy_options(2, BatchNormMode::kSync);
+    options.devices = devices_of({2, 2});
+    return DataParallel(options).gradient_exchange().kind;
+  };
+  CHECK(chosen(true) == GradientExchangeKind::kOwner);
+  CHECK(chosen(false) == GradientExchangeKind::kAllReduce);
 }
 
 TEST_CASE("an all-reduce without a backend, or with one of the CPU, is an error") {

@@ -89,9 +89,10 @@ std::string calls_of_steps(DataParallelOptions options, const std::vector<std::i
 
 }  // namespace
 
-TEST_CASE("auto is the owner's sum, but for GPUs that do not reach each other") {
-  const GpuAllReduce reachable{nullptr, [](std::span<const Device>) { return true; }};
-  const GpuAllReduce apart{nullptr, [](std::span<const Device>) { return false; }};
+TEST_CASE("auto is the owner's sum, but for GPUs without NVLink between them") {
+  const GpuAllReduce linked{nullptr, [](std::span<const Device>) { return PeerLink::kLink; }};
+  const GpuAllReduce bus{nullptr, [](std::span<const Device>) { return PeerLink::kBus; }};
+  const GpuAllReduce apart{nullptr, [](std::span<const Device>) { return PeerLink::kNone; }};
   const auto chosen = [](const std::vector<Device>& devices, const GpuAllReduce* build) {
     const GradientExchangeChoice choice =
         choose_gradient_exchange(GradientExchangeKind::kAuto, devices, build);
@@ -101,7 +102,8 @@ TEST_CASE("auto is the owner's sum, but for GPUs that do not reach each other") 
   CHECK(chosen(gpus({2}), &apart) == "owner: one replica");
   CHECK(chosen(gpus({0, 0}), &apart) == "owner: replicas share a GPU");
   CHECK(chosen(gpus({0, 1}), nullptr) == "owner: no NCCL in this build");
-  CHECK(chosen(gpus({0, 1}), &reachable) == "owner: all GPUs reach each other's memory");
+  CHECK(chosen(gpus({0, 1}), &linked) == "owner: all GPUs have NVLink between them");
+  CHECK(chosen(gpus({0, 1}), &bus) == "all_reduce: not all GPUs have NVLink between them");
   CHECK(chosen(gpus({0, 1}), &apart) == "all_reduce: not all GPUs reach each other's memory");
   CHECK(choose_gradient_exchange(GradientExchangeKind::kAllReduce, cpus(1)).reason == "as asked");
 }
