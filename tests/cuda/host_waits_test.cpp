@@ -94,9 +94,11 @@ TEST_CASE("nothing that begins a step waits for the device") {
     if (staged) run->stage_next(weighted_batch(2));
     auto begun =
         std::async(std::launch::async, [&] { run->begin_step(weighted_batch(2), 2, 0.05F); });
-    CHECK(begun.wait_for(10s) == std::future_status::ready);
-    CHECK(fake_runtime::take_host_stalls().all == 0);
-    go_on.set_value();
+    const bool ready = begun.wait_for(10s) == std::future_status::ready;
+    const int stalls = fake_runtime::take_host_stalls().all;
+    go_on.set_value();  // first: what fails here must not keep the step
+    CHECK(ready);
+    CHECK(stalls == 0);
     begun.get();
     CHECK(run->finish_step().loss != run->finish_step().loss);
   }
@@ -124,8 +126,8 @@ TEST_CASE("a device that never finishes a step is named, and the run ends") {
       return "finished";
     });
     const bool ended = finished.wait_for(60s) == std::future_status::ready;
+    if (!ended) never.set_value();  // first: what fails here must not keep the step
     CHECK(ended);
-    if (!ended) never.set_value();
     const std::string text = finished.get();
     if (!ended) continue;
     CAPTURE(text);
