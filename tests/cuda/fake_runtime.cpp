@@ -396,7 +396,8 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
     std::memcpy(to, from, bytes);
   };
   stream->enqueue(copy, Kind::kCopy);
-  stream->ends_with_download = kind == cudaMemcpyDeviceToHost;
+  // What is downloaded to other memory has come when the call returns.
+  stream->ends_with_download = kind == cudaMemcpyDeviceToHost && device_of(to) == kPinned;
   return cudaSuccess;
 }
 cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int from_device,

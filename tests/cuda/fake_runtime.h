@@ -45,7 +45,7 @@ struct GraphNodes {
 };
 GraphNodes last_graph();
 
-/// A host's wait for a copy to the host, by an event that was recorded right behind the copy.
+/// A host's wait for a copy to pinned memory, by an event that was recorded right behind the copy.
 struct ReadbackWait {
   int copy = 0;    // the how manieth of these copies it waited for
   int issued = 0;  // how many had been issued by then
