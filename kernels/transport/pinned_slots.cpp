@@ -9,7 +9,7 @@ namespace lockstep::gpu {
 namespace {
 
 constexpr std::size_t kBlockBytes = std::size_t{256} << 10;
-constexpr std::size_t kAlignment = 256;
+constexpr std::size_t kSlotAlignment = 256;
 
 }  // namespace
 
@@ -49,7 +49,8 @@ const float* PinnedSlots::show(const float* slot, std::int64_t floats, Stream st
 // Peers may still read what was here before: nothing is freed.
 float* PinnedSlots::allocate(std::int64_t floats) {
   const std::size_t bytes =
-      (static_cast<std::size_t>(floats) * sizeof(float) + kAlignment - 1) / kAlignment * kAlignment;
+      (static_cast<std::size_t>(floats) * sizeof(float) + kSlotAlignment - 1) / kSlotAlignment *
+      kSlotAlignment;
   if (blocks_.empty() || used_ + bytes > blocks_.back().bytes()) {
     blocks_.emplace_back(ordinal_, std::max(bytes, kBlockBytes));
     used_ = 0;

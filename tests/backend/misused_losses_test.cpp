@@ -6,7 +6,7 @@
 namespace lockstep::test {
 namespace {
 
-void check_mean_losses(Backend& backend, Memory& memory) {
+void misuse_mean_losses(Backend& backend, Memory& memory) {
   LossOperations& losses = backend.losses();
   const Tensor logits = memory.tensor(kImages), other = memory.tensor(kPooled);
   const Tensor labels = memory.tensor(kLabels, DType::kUInt16);
@@ -60,7 +60,7 @@ void check_mean_losses(Backend& backend, Memory& memory) {
   CHECK_THROWS_AS(losses.confusion_matrix(logits, other, matrix), Error);
 }
 
-void check_ohem(Backend& backend, Memory& memory) {
+void misuse_ohem(Backend& backend, Memory& memory) {
   LossOperations& losses = backend.losses();
   auto* const state = memory.of<OhemState>(1);
   using Probabilities = LabelProbabilities;
@@ -112,7 +112,7 @@ void check_ohem(Backend& backend, Memory& memory) {
                 size("classes", &OhemShare::classes, std::int64_t{-1})});
 }
 
-void check_dice(Backend& backend, Memory& memory) {
+void misuse_dice(Backend& backend, Memory& memory) {
   LossOperations& losses = backend.losses();
   constexpr std::int64_t kElements = 3 * kChannels + 1;
   DiceSums sums;
@@ -143,7 +143,7 @@ void check_dice(Backend& backend, Memory& memory) {
                  }}});
 }
 
-void check_optimizer(Backend& backend, Memory& memory) {
+void misuse_optimizer(Backend& backend, Memory& memory) {
   OptimizerOperations& ops = backend.optimizer();
   constexpr std::int64_t kCount = 8;
   float* const memory_of_rank = memory.floats(kCount);
@@ -214,7 +214,7 @@ void check_optimizer(Backend& backend, Memory& memory) {
 }  // namespace
 
 TEST_CASE("misused operands of losses and the optimizer are errors that name them") {
-  check_everywhere({check_mean_losses, check_ohem, check_dice, check_optimizer});
+  check_everywhere({misuse_mean_losses, misuse_ohem, misuse_dice, misuse_optimizer});
 }
 
 }  // namespace lockstep::test

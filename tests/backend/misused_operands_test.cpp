@@ -6,7 +6,7 @@
 namespace lockstep::test {
 namespace {
 
-void check_memory(Backend& backend, Memory& memory) {
+void misuse_memory(Backend& backend, Memory& memory) {
   const Tensor x = memory.tensor(kImages), y = memory.tensor(kImages);
   std::vector<float> host(static_cast<std::size_t>(kImages.elements()));
   check_nulls("fill", {{"tensor", x}}, [&](const auto& t) { backend.fill(t[0], 1); });
@@ -19,7 +19,7 @@ void check_memory(Backend& backend, Memory& memory) {
   CHECK_THROWS_AS(backend.download(nullptr, x), Error);
 }
 
-void check_convolutions(Backend& backend, Memory& memory) {
+void misuse_convolutions(Backend& backend, Memory& memory) {
   ConvolutionOperations& operations = backend.convolutions();
   const ConvGeometry geometry{.in_channels = kChannels, .out_channels = kChannels};
   operations.prepare_conv2d(geometry, kImages, DType::kFloat32, true, true);
@@ -90,7 +90,7 @@ std::vector<Misuse<Arguments>> with_slots(std::vector<Misuse<Arguments>> all) {
   return all;
 }
 
-void check_batch_norm(Backend& backend, Memory& memory) {
+void misuse_batch_norm(Backend& backend, Memory& memory) {
   NormOperations& norms = backend.norms();
   const Tensor x = memory.tensor(kImages), y = memory.tensor(kImages), dy = memory.tensor(kImages);
   float* const slot = memory.floats(2 * kChannels);
@@ -158,7 +158,7 @@ void check_batch_norm(Backend& backend, Memory& memory) {
                          null_saved<Apply>()}));
 }
 
-void check_other_norms(Backend& backend, Memory& memory) {
+void misuse_other_norms(Backend& backend, Memory& memory) {
   NormOperations& norms = backend.norms();
   const std::array<StatSlot, 1> slots{StatSlot{kRows, memory.floats(2 * kChannels)}};
   GroupMoments moments{memory.floats(2 * kChannels), kRows, kChannels, 2};
@@ -213,7 +213,7 @@ void check_other_norms(Backend& backend, Memory& memory) {
        size("channels", &Gradient::channels, std::int64_t{-1})});
 }
 
-void check_activations(Backend& backend, Memory& memory) {
+void misuse_activations(Backend& backend, Memory& memory) {
   ActivationOperations& ops = backend.activations();
   const Tensor a = memory.tensor(kImages), b = memory.tensor(kImages), c = memory.tensor(kImages),
                d = memory.tensor(kImages);
@@ -247,7 +247,7 @@ void check_activations(Backend& backend, Memory& memory) {
   }
 }
 
-void check_pooling(Backend& backend, Memory& memory) {
+void misuse_pooling(Backend& backend, Memory& memory) {
   PoolingOperations& ops = backend.pooling();
   const Tensor x = memory.tensor(kImages), y = memory.tensor(kPooled),
                winners = memory.tensor(kPooled, DType::kUInt8);
@@ -284,7 +284,7 @@ void check_pooling(Backend& backend, Memory& memory) {
                   Error);
 }
 
-void check_sums(Backend& backend, Memory& memory) {
+void misuse_sums(Backend& backend, Memory& memory) {
   SumOperations& sums = backend.sums();
   const Tensor x = memory.tensor(kImages);
   const std::int64_t elements = kImages.elements() / 2;
@@ -309,8 +309,8 @@ void check_sums(Backend& backend, Memory& memory) {
 }  // namespace
 
 TEST_CASE("misused operands of networks are errors that name them") {
-  check_everywhere({check_memory, check_convolutions, check_batch_norm, check_other_norms,
-                    check_activations, check_pooling, check_sums});
+  check_everywhere({misuse_memory, misuse_convolutions, misuse_batch_norm, misuse_other_norms,
+                    misuse_activations, misuse_pooling, misuse_sums});
 }
 
 }  // namespace lockstep::test

@@ -1,4 +1,4 @@
-#include "dry_runtime.h"
+#include "cuda/dry_runtime.h"
 
 #include <cuda_runtime_api.h>
 #include <cudnn.h>

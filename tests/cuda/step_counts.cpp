@@ -3,13 +3,15 @@
 //
 //   step_counts [NETWORK...]      NETWORK: unet, fcn_resnet50; both without one
 
-#include <fmt/format.h>
-
+#include <cstdio>
 #include <cstdlib>
+#include <iomanip>
+#include <sstream>
 #include <string>
 #include <vector>
 
-#include "dry_runtime.h"
+#include "cuda/dry_runtime.h"
+#include "lockstep/core/check.h"
 #include "lockstep/cuda.h"
 #include "lockstep/nn/models.h"
 #include "lockstep/parallel/data_parallel.h"
@@ -84,29 +86,30 @@ void count(const Case& c) {
   const dry::Counts d = dry::counts() - before;
   run.finish_step();
   const auto each = [](std::int64_t all) { return static_cast<double>(all) / kCounted; };
-  const auto megabytes = [&](std::int64_t all) { return each(all) / 1e6; };
+  const auto moved = [&](std::int64_t times, std::int64_t bytes) {
+    std::ostringstream text;
+    text << each(times) << ", " << std::fixed << std::setprecision(2) << each(bytes) / 1e6;
+    return text.str();
+  };
   const dry::Nodes nodes = dry::last_graph();
-  fmt::print(
-      "| {} {} | {} on {}{} | {} | {:g} | {:g} | {:g}, {:.2f} | {:g}, {:.2f} | {:g}, {:.2f} | "
-      "{:g}, {:.2f} | {:g} | {:g} | {:g} |\n",
-      c.network, to_string(c.precision), c.replicas,
-      c.own_gpus ? fmt::format("{} GPUs", c.replicas) : "1 GPU",
-      c.peer_access ? "" : " without peer access",
-      c.graph ? fmt::format("{} + {} + {} + {}", nodes.kernels, nodes.convolutions, nodes.copies,
-                            nodes.fills)
-              : "",
-      each(d.kernels), each(d.convolutions), each(d.copies), megabytes(d.copied_bytes),
-      each(d.uploads), megabytes(d.uploaded_bytes), each(d.downloads),
-      megabytes(d.downloaded_bytes), each(d.fills), megabytes(d.filled_bytes), each(d.records),
-      each(d.stream_waits), each(d.host_waits));
+  const std::string graph =
+      concat(nodes.kernels, " + ", nodes.convolutions, " + ", nodes.copies, " + ", nodes.fills);
+  const std::string line =
+      concat("| ", c.network, " ", to_string(c.precision), " | ", c.replicas, " on ",
+             c.own_gpus ? c.replicas : 1, " GPU(s)", c.peer_access ? "" : ", no peer access", " | ",
+             c.graph ? graph : "", " | ", each(d.kernels), " | ", each(d.convolutions), " | ",
+             moved(d.copies, d.copied_bytes), " | ", moved(d.uploads, d.uploaded_bytes), " | ",
+             moved(d.downloads, d.downloaded_bytes), " | ", moved(d.fills, d.filled_bytes), " | ",
+             each(d.records), " | ", each(d.stream_waits), " | ", each(d.host_waits), " |");
+  std::puts(line.c_str());
 }
 
 int run(const std::vector<std::string>& networks) {
-  fmt::print(
+  std::puts(
       "Per step, of all replicas. Of a recorded step: the nodes of its graph.\n\n"
       "| network | replicas | graph nodes: kernels + convolutions + copies + fills | kernels | "
       "convolutions | copies, MB | uploads, MB | downloads, MB | fills, MB | event records | "
-      "stream waits | host waits |\n|:--|:--|:--|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n");
+      "stream waits | host waits |\n|:--|:--|:--|--:|--:|--:|--:|--:|--:|--:|--:|--:|");
   for (const std::string& network : networks) {
     for (const DType precision : {DType::kFloat32, DType::kBFloat16}) {
       count({network, precision, 1});
