@@ -14,10 +14,10 @@ namespace {
 
 /// Copies begin at multiples of this, so that they are taken in packs as what they are copies of
 /// is; bits of the squared norm depend on it.
-constexpr std::size_t kAlignment = 256;
+constexpr std::size_t kPieceAlignment = 256;
 
 std::size_t aligned(std::size_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  return (bytes + kPieceAlignment - 1) / kPieceAlignment * kPieceAlignment;
 }
 
 /// Of what is copied: the beginning of the block (kNormBlock) that the first range begins in.
