@@ -91,9 +91,29 @@ TEST_CASE("of two processes that time at once the first one to finish counts") {
   ChoiceRequest request{"cpu", "conv", {}, [](const std::string&) { return true; }, {}, {}};
   request.measure = [&] {
     Question{"cpu", "conv", "b"}.ask(fast);  // meanwhile
-    return Measurement{"a", {}};
+    return Measurement{"a", {{"a", 1}}};
   };
   CHECK(slow.choose(request).chosen == "b");
+}
+
+TEST_CASE("what nothing was timed for is not kept, and neither is what nobody may time") {
+  const TemporaryFolder folder;
+  const fs::path path = folder.path() / "autotune.json";
+  const auto all = [](const std::string&) { return true; };
+  ChoiceRequest request{"cpu", "conv", {}, all, [] { return std::string("rule"); }, {}};
+  Autotuner first(path);
+  CHECK(first.choose(request).chosen == "rule");
+  request.problem = "another";
+  request.measure = [] { return Measurement{"first of the list", {}}; };
+  const Choice untimed = first.choose(request);
+  CHECK(untimed.chosen == "first of the list");
+  CHECK(untimed.origin == ChoiceOrigin::kRule);
+  CHECK_FALSE(fs::exists(path));
+  Question{"cpu", "conv", "a"}.ask(first);  // answered already
+  Autotuner second(path);
+  Question{"cpu", "conv", "a"}.ask(second);
+  request.problem = "conv", request.measure = nullptr;
+  CHECK(Autotuner(path).choose(request).chosen == "a");  // what another process has timed
 }
 
 TEST_CASE("another process's choices take the place of one's own, but of forced ones") {

@@ -12,7 +12,7 @@
 
 namespace {
 
-std::vector<std::string> heard;
+thread_local std::vector<std::string> heard;  // of this thread: others train meanwhile
 bool looks = false;
 
 nvtxDomainHandle_t create_domain(const char* name) {
