@@ -265,7 +265,8 @@ void DataParallel::Impl::dispatch(StepInput input) {
                  "least one sample (Batch::samples counts them)");
   input.mode = recording_schedule.next_mode(input);
   input.slot = next_slot;
-  group->run([this, &input](int rank) { replica_at(rank)->step().issue(input); });
+  begun = input;
+  group->run([this](int rank) { replica_at(rank)->step().issue(begun); });
   under_way.push_back({input.step, input.slot});
   next_slot = (input.slot + 1) % kStepSlots;
 }

@@ -83,6 +83,7 @@ struct DataParallel::Impl {
   std::vector<StepOutcome> outcomes;                       // [rank] of the step finished last
   std::vector<RankStep> rank_steps;                        // [rank], of the same step
   std::vector<StepUnderWay> under_way;                     // the oldest first
+  StepInput begun;  // of the last step: a thread that is left behind may still be in it
   int next_slot = 0;
   float scale_in_use = 1;            // the loss scale of the next step to be finished
   std::vector<std::int64_t> staged;  // samples of the staged batch; empty: none
