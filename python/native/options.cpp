@@ -1,7 +1,5 @@
 #include "options.h"
 
-#include <cmath>
-#include <sstream>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -79,18 +77,10 @@ void Table::fail(const std::string& key, const std::string& expected, nb::handle
 }
 
 std::string Table::number_of(const char* kind, const Option& option) {
-  std::ostringstream text;
-  text << kind;
-  if (!option.among.empty()) {
-    text << " among";
-    for (const int value : option.among) text << ' ' << value;
-    return text.str();
-  }
-  const Limits& in = option.in;
-  const bool low = !std::isinf(in.lo), high = !std::isinf(in.hi);
-  if (low) text << (in.above ? " > " : " >= ") << in.lo;
-  if (high) text << (low ? " and" : "") << (in.below ? " < " : " <= ") << in.hi;
-  return text.str();
+  if (option.among.empty()) return describe(option.in, kind);
+  std::string text = concat(kind, " among");
+  for (const int value : option.among) text += concat(" ", value);
+  return text;
 }
 
 Architecture architecture_of(const std::string& arch, std::int64_t num_classes, nb::handle model) {

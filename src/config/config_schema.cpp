@@ -237,6 +237,7 @@ class OptionReader : public SectionVisitor<OptionReader> {
 struct WrittenValue {
   std::string text;
   std::string hashed;  // a value that was renamed keeps its name here
+  std::string former_default;
 };
 
 /// Collects the values that are written.
@@ -247,13 +248,13 @@ class OptionWriter : public SectionVisitor<OptionWriter> {
     if (!option.written) return;
     const std::string text = Codec<Field>::write(field, option);
     if (text.empty()) return;
-    values_[path_of(key)] = {text, hashed(field, text)};
+    values_[path_of(key)] = {text, hashed(field, text), option.former_default};
   }
 
   template <typename Variant>
   void alternatives(const char* key, Variant& variant) {
     const std::string name = quoted(name_of_chosen(variant));
-    values_[path_of(key)] = {name, name};
+    values_[path_of(key)] = {name, name, ""};
     std::visit([this](auto& chosen) { chosen.visit_options(*this); }, variant);
   }
 
@@ -358,15 +359,20 @@ std::vector<ConfigValue> config_values(const Config& config) {
 std::string hashed_text(const Config& config) {
   static const std::map<std::string, WrittenValue> defaults = written_values({});
   const std::map<std::string, WrittenValue> values = written_values(config);
-  const auto hashed = [](const auto& of, const std::string& path) {
+  const auto find = [](const auto& of, const std::string& path) {
     const auto found = of.find(path);
-    return found == of.end() ? std::string() : found->second.hashed;
+    return found == of.end() ? WrittenValue() : found->second;
+  };
+  // What is left out; a key with another default than before says so when it has the new one.
+  const auto implied = [&](const std::string& path) {
+    const WrittenValue value = find(defaults, path);
+    return value.former_default.empty() ? value.hashed : value.former_default;
   };
   std::string text;
   for (const auto& [key, path] : placed_keys(config)) {
-    const std::string value = hashed(values, path);
+    const std::string value = find(values, path).hashed;
     const bool placed = path != key->path;  // one of several: that it is there counts
-    if (!key->counts || (!placed && value == hashed(defaults, key->path))) continue;
+    if (!key->counts || (!placed && value == implied(key->path))) continue;
     text += fmt::format("{}={}\n", path, value);
   }
   return text;

@@ -65,17 +65,6 @@ inline std::string quoted_list(const Words& words) {
   return list;
 }
 
-/// "a number >= 0 and < 1".
-inline std::string describe(const Limits& limits, const char* kind) {
-  const bool low = !std::isinf(limits.lo), high = !std::isinf(limits.hi);
-  std::string text = kind;
-  if (low) text += fmt::format(" {} {}", limits.above ? ">" : ">=", limits.lo);
-  if (high) {
-    text += fmt::format("{} {} {}", low ? " and" : "", limits.below ? "<" : "<=", limits.hi);
-  }
-  return text;
-}
-
 /// Numbers of an array of `count` numbers (0: any) within `limits`; nullopt when it is not one.
 inline std::optional<std::vector<double>> number_list(const toml::node& node, std::size_t count,
                                                       const Limits& limits) {

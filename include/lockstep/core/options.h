@@ -41,6 +41,8 @@ inline constexpr Limits kBelowOne{.lo = 0, .hi = 1, .below = true};
 
 /// Whether a number is finite and within.
 bool contains(const Limits& limits, double value);
+/// "a number >= 0 and < 1", of the kind "a number".
+std::string describe(const Limits& limits, const std::string& kind);
 /// Throws ConfigError saying what `what` must be, and is, unless the limits contain it.
 void check_number(const std::string& what, double value, const Limits& limits);
 
@@ -57,6 +59,9 @@ struct Option {
   bool even_empty = false;  // a text is written though it is empty
   const char* after = "";   // the key that it follows in a file; empty: the one declared before it
   const char* akin = "";    // the key of another alternative that means most nearly the same
+  /// Its default, as written, in versions that had another: the hash leaves this one out, so that
+  /// runs from then go on.
+  const char* former_default = "";
 };
 
 /// A value of an enumeration and the word for it. `names_of(E)`, beside the enumeration, returns an
