@@ -175,7 +175,7 @@ __device__ void finish_moments(const MomentsArguments<T>& a, int slab, const flo
         const auto rows = static_cast<float>(a.slabs.chunk_rows(chunk));
         s.first.add_product(rows, mean);
         s.second.add(m2);
-        s.second.add_product(rows * mean, mean);
+        s.second.add_square(rows, mean);
       });
   const auto column = static_cast<int>(threadIdx.x);
   if (column >= a.slabs.width(slab)) return;

@@ -27,6 +27,12 @@ struct CompensatedSum {
     add(product);
     rest += fmaf(a, b, -product);
   }
+  /// a * b * b, where a * b may have more bits than a float.
+  __device__ void add_square(float a, float b) {
+    const float product = a * b;
+    add_product(product, b);
+    add_product(fmaf(a, b, -product), b);
+  }
   __device__ void add(const CompensatedSum& other) {
     add(other.sum);
     rest += other.rest;
