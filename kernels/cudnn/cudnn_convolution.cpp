@@ -101,7 +101,7 @@ void CudnnConvolutions::prepare(const ConvGeometry& geometry, const Shape& input
                                 bool backward, bool grad_input) {
   std::vector<ConvPass> passes{ConvPass::kForward};
   if (backward) passes.push_back(ConvPass::kBackwardWeights);
-  if (backward && grad_input) passes.push_back(ConvPass::kBackwardData);
+  if (grad_input) passes.push_back(ConvPass::kBackwardData);
   for (const ConvPass pass : passes) {
     Plan& plan = plan_for(problem(geometry, input, dtype, pass), backward);
     plan.runs = std::max(plan.runs, input.batch() / plan.problem.input.batch());

@@ -61,8 +61,9 @@ class ConvolutionOperations {
   virtual ~ConvolutionOperations() = default;
 
   /// Chooses and caches the implementation for inputs of this shape and type; `backward` and
-  /// `grad_input` say which gradients will be asked for. Set-up only; calling it again with the
-  /// same arguments costs nothing. Throws Error for a type that the device does not compute in.
+  /// `grad_input` say whether conv2d_backward_weights and conv2d_backward_data will be called; a
+  /// device may take longer to choose for training, `backward`. Set-up only; calling it again with
+  /// the same arguments costs nothing. Throws Error for a type that the device does not compute in.
   virtual void prepare_conv2d(const ConvGeometry& geometry, const Shape& input, DType dtype,
                               bool backward, bool grad_input) = 0;
   /// Says which weights the passes until the next call use, and that they stay as they are: a

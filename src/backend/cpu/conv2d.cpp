@@ -88,7 +88,7 @@ void CpuConvolutions::prepare_conv2d(const ConvGeometry& geometry, const Shape& 
   if (input.batch() == 0) return;
   std::vector<ConvPass> passes{ConvPass::kForward};
   if (backward) passes.push_back(ConvPass::kBackwardWeights);
-  if (backward && grad_input) passes.push_back(ConvPass::kBackwardData);
+  if (grad_input) passes.push_back(ConvPass::kBackwardData);
   for (const ConvPass pass : passes) {
     std::size_t bytes =
         cache_->get(geometry, input, pass, cpu_.threads()).scratch_bytes(pass, false);

@@ -54,9 +54,9 @@ LayerWork ConvTranspose2dLayer::backward_work(std::span<const GradTarget> grads)
 }
 
 // Forward is the convolution's gradient of its input, which is wanted in an evaluation, too.
-void ConvTranspose2dLayer::prepare(Backend& backend, bool) {
+void ConvTranspose2dLayer::prepare(Backend& backend, bool training) {
   const Tensor& y = output()->data;
-  backend.convolutions().prepare_conv2d(geometry_, y.shape, y.dtype, true, true);
+  backend.convolutions().prepare_conv2d(geometry_, y.shape, y.dtype, training, true);
 }
 
 void ConvTranspose2dLayer::list_weights(std::vector<ConvWeights>& weights) const {
