@@ -1,6 +1,6 @@
 #pragma once
 // How a kernel hands in statistics: a slot is written to device memory, and where a peer cannot
-// reach that also to the host (kernels/device/host_slots.h).
+// reach that also to the host (kernels/primitives/host_slots.h).
 
 #include <cstdint>
 

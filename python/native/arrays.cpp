@@ -236,13 +236,11 @@ nb::dict arrays_of(TensorMap tensors) {
       throw DataError(concat(name, " has elements ", tensor.dtype, ", which NumPy has not"));
     }
     const std::vector<std::size_t> shape(tensor.shape.begin(), tensor.shape.end());
-    auto* kept = new std::vector<std::byte>(std::move(tensor.data));
-    const nb::capsule owner(
-        kept, [](void* p) noexcept { delete static_cast<std::vector<std::byte>*>(p); });
+    const Kept<std::byte> kept(std::move(tensor.data));
     const nb::dlpack::dtype dtype{static_cast<std::uint8_t>(found->code),
                                   static_cast<std::uint8_t>(found->bits), 1};
-    arrays[name.c_str()] = nb::cast(
-        nb::ndarray<nb::numpy>(kept->data(), shape.size(), shape.data(), owner, nullptr, dtype));
+    arrays[name.c_str()] = nb::cast(nb::ndarray<nb::numpy>(
+        kept.values->data(), shape.size(), shape.data(), kept.owner, nullptr, dtype));
   }
   return arrays;
 }

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/core/shape.h"
@@ -54,15 +55,25 @@ TensorMap tensors_of(nb::handle given);
 /// A dictionary of names and arrays of NumPy, which take over the tensors' memory.
 nb::dict arrays_of(TensorMap tensors);
 
+/// Values that Python keeps as long as an array refers to them.
+template <typename Value>
+struct Kept {
+  explicit Kept(std::vector<Value> from)
+      : values(new std::vector<Value>(std::move(from))),
+        owner(values, [](void* p) noexcept { delete static_cast<std::vector<Value>*>(p); }) {}
+
+  std::vector<Value>* values;
+  nb::capsule owner;
+};
+
 /// A NumPy array that takes over the values. `shape`: its extents; `strides`: in elements, empty
 /// for C order.
 template <typename Value>
 nb::object to_numpy(std::vector<Value> values, const std::vector<std::size_t>& shape,
                     const std::vector<std::int64_t>& strides = {}) {
-  auto* kept = new std::vector<Value>(std::move(values));
-  const nb::capsule owner(kept,
-                          [](void* p) noexcept { delete static_cast<std::vector<Value>*>(p); });
-  return nb::cast(nb::ndarray<nb::numpy, Value>(kept->data(), shape.size(), shape.data(), owner,
+  const Kept<Value> kept(std::move(values));
+  return nb::cast(nb::ndarray<nb::numpy, Value>(kept.values->data(), shape.size(), shape.data(),
+                                                kept.owner,
                                                 strides.empty() ? nullptr : strides.data()));
 }
 

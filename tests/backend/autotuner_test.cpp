@@ -109,7 +109,6 @@ TEST_CASE("what nothing was timed for is not kept, and neither is what nobody ma
   CHECK(untimed.chosen == "first of the list");
   CHECK(untimed.origin == ChoiceOrigin::kRule);
   CHECK_FALSE(fs::exists(path));
-  Question{"cpu", "conv", "a"}.ask(first);  // answered already
   Autotuner second(path);
   Question{"cpu", "conv", "a"}.ask(second);
   request.problem = "conv", request.measure = nullptr;

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 NAMESPACES = re.compile(r"lockstep::gpu::|lockstep::|\(anonymous namespace\)::|_GLOBAL__N_\w+::")
+ARCHITECTURE = re.compile(r"(?:.*code for |arch = )(sm_\w+)")
+FUNCTION = re.compile(r"\s*Function (?:: )?(\S+?):?$")
+USAGE = re.compile(r"\s*REG:(\d+) STACK:(\d+)")
 INSTRUCTION = re.compile(r"\s+/\*[0-9a-f]{4,}\*/\s+(@!?\w+\s+)?([A-Z0-9_.]+)\b")
 
 
@@ -60,32 +63,34 @@ def instruction_of(line):
     return Instruction(match.group(2), bool(match.group(1))) if match else None
 
 
-def kernels_of(cuobjdump, file):
-    """The kernels of an object or a cubin, with their code."""
+def read_kernels(text, take):
+    """The kernels that cuobjdump lists; take(kernel, line) is called with every line about one."""
     found = []
     architecture = ""
-    for line in run(cuobjdump, "-sass", file).splitlines():
-        if header := re.search(r"code for (sm_\w+)", line):
+    for line in text.splitlines():
+        if header := ARCHITECTURE.match(line):
             architecture = header.group(1)
-        elif header := re.search(r"Function : (\S+)", line):
+        elif header := FUNCTION.match(line):
             found.append(Kernel(architecture, header.group(1)))
-        elif found and (instruction := instruction_of(line)):
-            found[-1].code.append(instruction)
+        elif found:
+            take(found[-1], line)
     return renamed(found)
+
+
+def kernels_of(cuobjdump, file):
+    """The kernels of an object or a cubin, with their code."""
+    def take(kernel, line):
+        if instruction := instruction_of(line):
+            kernel.code.append(instruction)
+    return read_kernels(run(cuobjdump, "-sass", file), take)
 
 
 def resources_of(cuobjdump, file):
     """The same with what they take, and without code."""
-    found = []
-    architecture = ""
-    for line in run(cuobjdump, "--dump-resource-usage", file).splitlines():
-        if header := re.match(r"arch = (sm_\w+)", line):
-            architecture = header.group(1)
-        elif header := re.match(r"\s*Function (\S+):", line):
-            found.append(Kernel(architecture, header.group(1)))
-        elif usage := re.match(r"\s*REG:(\d+) STACK:(\d+)", line):
-            found[-1].registers, found[-1].stack = map(int, usage.groups())
-    return renamed(found)
+    def take(kernel, line):
+        if usage := USAGE.match(line):
+            kernel.registers, kernel.stack = map(int, usage.groups())
+    return read_kernels(run(cuobjdump, "--dump-resource-usage", file), take)
 
 
 def renamed(kernels):
