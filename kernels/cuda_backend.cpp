@@ -113,6 +113,11 @@ void CudaConvolutions::conv2d_backward_weights(const ConvGeometry& geometry, con
       [&](std::int64_t part, float* sum) { bias_gradient(context_, part_of(grad_y, part), sum); });
 }
 
+void CudaConvolutions::finish_conv2d_gradients() {
+  context_.enter();
+  cudnn_.finish_gradients();
+}
+
 void CudaConvolutions::conv2d_inference(const ConvGeometry&, const Tensor&, const float*,
                                         const float*, const BatchNormInference&) {
   throw Error("no convolution is normalised on " + to_string(device_));

@@ -29,6 +29,7 @@ class CudaConvolutions final : public ConvolutionOperations {
                             const Tensor& grad_x) override;
   void conv2d_backward_weights(const ConvGeometry& geometry, const Tensor& x, const Tensor& grad_y,
                                float* grad_weight, float* grad_bias) override;
+  void finish_conv2d_gradients() override;
   /// Throws Error: cuDNN's plans end with the convolution.
   void conv2d_inference(const ConvGeometry& geometry, const Tensor& x, const float* weight,
                         const float* bias, const BatchNormInference& normalization) override;

@@ -14,16 +14,14 @@ namespace {
 // has tensors of its own.
 constexpr std::size_t kMostBindings = 128;
 
+constexpr std::array kConvolutionTypes{DType::kFloat32, DType::kBFloat16, DType::kFloat16};
+
 bool aligned(const void* address) {
   return reinterpret_cast<std::uintptr_t>(address) % kCudnnAlignment == 0;
 }
 
 /// Whether cuDNN can take the tensor as it lies: plans are made for dense, aligned ones.
 bool usable(const Tensor& tensor) { return tensor.dense() && aligned(tensor.data); }
-
-Tensor flat(const void* data, std::int64_t elements, DType dtype) {
-  return {const_cast<void*>(data), Shape{1, elements}, dtype};  // read only where it is an input
-}
 
 /// Hands out aligned pieces of the scratch memory in order.
 class Pieces {
@@ -45,6 +43,13 @@ Matrices transposition_to(WeightOrder order, const ConvGeometry& g) {
   const std::int64_t in = g.in_channels / g.groups, taps = g.kernel_h * g.kernel_w;
   if (order == WeightOrder::kOutTapsIn && in > 1 && taps > 1) return {g.out_channels, in, taps};
   return {1, g.weight_elements(), 1};
+}
+
+/// The way back.
+Matrices transposition_from(WeightOrder order, const ConvGeometry& g) {
+  const Matrices forth = transposition_to(order, g);
+  if (forth.columns == 1) return forth;
+  return {forth.batch, forth.columns, forth.rows};
 }
 
 bool is_in_place(const Matrices& transposition) { return transposition.columns == 1; }
@@ -137,14 +142,15 @@ void CudnnConvolutions::prepack(std::span<const ConvWeights> weights) {
     if (!w.grad_input) continue;
     pack(plan_for(problem(w.geometry, w.input, w.dtype, ConvPass::kBackwardData)), w.weight);
   }
-  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
-    to_pack_.clear();
+  for (const DType dtype : kConvolutionTypes) {
+    together_.clear();
     for (const Packed& packed : packed_) {
       if (!packed.current || packed.dtype != dtype) continue;
-      to_pack_.push_back({packed.shape, packed.weight, packed.storage.data()});
+      together_.push_back({packed.shape, packed.weight, packed.storage.data()});
     }
-    if (!to_pack_.empty()) transpose(context_, to_pack_, DType::kFloat32, dtype, false);
+    if (!together_.empty()) transpose(context_, together_, DType::kFloat32, dtype, false);
   }
+  reserve_gradients(weights);
 }
 
 /// Marks the weights as to be packed for the plan; passes in one order share them.
@@ -166,6 +172,47 @@ CudnnConvolutions::Packed* CudnnConvolutions::find_packed(const Plan& plan, cons
     return packed.weight == weight && packed.dtype == plan.problem.dtype && packed.shape == shape;
   });
   return found == packed_.end() ? nullptr : &*found;
+}
+
+// --- bringing gradients out of a plan's order and type ---
+
+/// Forgets what was left, and takes the memory for what these weights' passes leave.
+void CudnnConvolutions::reserve_gradients(std::span<const ConvWeights> weights) {
+  left_.clear();
+  left_bytes_ = 0;
+  if (options_.by_image) return;  // a sum is read as soon as an image has been added
+  std::size_t bytes = 0;
+  for (const ConvWeights& w : weights) {
+    if (!w.grad_weight || w.input.batch() == 0) continue;
+    bytes += weight_bytes(problem(w.geometry, w.input, w.dtype, ConvPass::kBackwardWeights));
+  }
+  if (bytes > left_memory_.bytes()) left_memory_ = memory_.allocate(bytes);
+}
+
+/// Where a pass may leave the gradient; null where it is to be added at once.
+void* CudnnConvolutions::take_left(const Plan& plan, const float* grad_weight) {
+  const std::size_t bytes = weight_bytes(plan.problem);
+  if (bytes > left_memory_.bytes() || options_.by_image) return nullptr;
+  // No two of a launch add to the same memory.
+  const bool again = std::any_of(left_.begin(), left_.end(), [&](const LeftGradient& left) {
+    return left.home.to == grad_weight;
+  });
+  if (again || left_bytes_ + bytes > left_memory_.bytes()) finish_gradients();
+  std::byte* taken = static_cast<std::byte*>(left_memory_.data()) + left_bytes_;
+  left_bytes_ += bytes;
+  return taken;
+}
+
+void CudnnConvolutions::finish_gradients() {
+  for (const DType dtype : kConvolutionTypes) {
+    together_.clear();
+    for (const LeftGradient& left : left_) {
+      if (left.dtype == dtype) together_.push_back(left.home);
+    }
+    if (!together_.empty()) transpose(context_, together_, dtype, DType::kFloat32, true);
+  }
+  left_.clear();
+  left_bytes_ = 0;
 }
 
 // --- running a plan ---
@@ -192,9 +239,13 @@ void CudnnConvolutions::run_batch(Plan& plan, const Operands& operands) {
       !is_packed &&
       (!reads_weight || wants_packed(plan.problem, plan.found.order) || !aligned(weight));
   const std::size_t w_bytes = own_weight ? weight_bytes(plan.problem) : 0;
+  void* left = reads_weight ? nullptr : take_left(plan, weight);
   Pieces pieces(memory_.scratch(padded(plan.found.cudnn.workspace) + w_bytes + x_bytes + y_bytes));
   void* workspace = pieces.take(plan.found.cudnn.workspace);
-  void* w = own_weight ? pieces.take(w_bytes) : is_packed ? packed->storage.data() : weight;
+  void* w = left != nullptr ? left
+            : own_weight    ? pieces.take(w_bytes)
+            : is_packed     ? packed->storage.data()
+                            : weight;
   const Tensor dense_x = own_x ? Tensor(pieces.take(x_bytes), x.shape, dtype) : x;
   const Tensor dense_y = own_y ? Tensor(pieces.take(y_bytes), y.shape, dtype) : y;
 
@@ -207,16 +258,10 @@ void CudnnConvolutions::run_batch(Plan& plan, const Operands& operands) {
   execute(plan, {dense_x.data, dense_y.data, w, workspace});
   if (own_x && pass == ConvPass::kBackwardData) gpu::copy(context_, dense_x, x, false);
   if (own_y && pass == ConvPass::kForward) gpu::copy(context_, dense_y, y, false);
-  if (pass == ConvPass::kBackwardWeights) add_weight_gradient(plan, w, weight);
-}
-
-void CudnnConvolutions::add_weight_gradient(const Plan& plan, const void* from, float* to) {
-  const ConvGeometry& g = plan.problem.geometry;
-  const Tensor computed = flat(from, g.weight_elements(), plan.problem.dtype);
-  const Tensor master = flat(to, g.weight_elements(), DType::kFloat32);
-  const Matrices forth = transposition_to(plan.found.order, g);
-  if (is_in_place(forth)) return gpu::copy(context_, computed, master, true);
-  transpose(context_, Matrices{forth.batch, forth.columns, forth.rows}, computed, master, true);
+  if (reads_weight) return;
+  const Transposition home{transposition_from(plan.found.order, plan.problem.geometry), w, weight};
+  if (left != nullptr) return left_.push_back({home, dtype});
+  transpose(context_, {&home, 1}, dtype, DType::kFloat32, true);
 }
 
 // A variant pack cannot be changed once it is finalized, and making one allocates host memory:

@@ -53,15 +53,17 @@ class CudnnConvolutions {
   void prepare(const ConvGeometry& geometry, const Shape& input, DType dtype, bool backward,
                bool grad_input);
   /// ConvolutionOperations::prepack_conv2d_weights: one launch for all that forward() and
-  /// backward_data() need. Allocates for weights that are new.
+  /// backward_data() need. Allocates for weights that are new, and for the gradients that are left.
   void prepack(std::span<const ConvWeights> weights);
   /// y = x * weight. In all three, x and y have one type.
   void forward(const ConvGeometry& geometry, const Tensor& x, const float* weight, const Tensor& y);
   void backward_data(const ConvGeometry& geometry, const Tensor& grad_y, const float* weight,
                      const Tensor& grad_x);
-  /// grad_weight += ..., with by_image one image after another.
+  /// grad_weight += ..., with by_image one image after another, at the latest by
+  /// finish_gradients(): one launch for all that cuDNN has left in its order and type.
   void backward_weights(const ConvGeometry& geometry, const Tensor& x, const Tensor& grad_y,
                         float* grad_weight);
+  void finish_gradients();
 
   /// ConvolutionOperations::conv2d_algorithms.
   std::vector<std::string> describe_plans() const;
@@ -95,6 +97,11 @@ class CudnnConvolutions {
     Storage storage;
     bool current = false;  // since the last prepack()
   };
+  /// A gradient as cuDNN has left it, in memory of left_memory_.
+  struct LeftGradient {
+    Transposition home;
+    DType dtype = DType::kFloat32;
+  };
   using Handle = std::unique_ptr<cudnnContext, DestroyHandle>;
   static Handle make_handle(int ordinal, Stream stream);
 
@@ -107,7 +114,8 @@ class CudnnConvolutions {
   void run_batch(Plan& plan, const Operands& operands);
   void pack(const Plan& plan, const float* weight);
   Packed* find_packed(const Plan& plan, const float* weight);
-  void add_weight_gradient(const Plan& plan, const void* from, float* to);
+  void reserve_gradients(std::span<const ConvWeights> weights);
+  void* take_left(const Plan& plan, const float* grad_weight);
   void execute(Plan& plan, const std::array<void*, 4>& addresses);
 
   const Context& context_;
@@ -117,7 +125,10 @@ class CudnnConvolutions {
   EngineSearch search_;
   std::vector<std::unique_ptr<Plan>> plans_;  // a few dozen: a linear search is enough
   std::vector<Packed> packed_;                // as many
-  std::vector<Transposition> to_pack_;  // of prepack(): kept, so that a step does not allocate
+  Storage left_memory_;
+  std::size_t left_bytes_ = 0;  // of it, in use
+  std::vector<LeftGradient> left_;
+  std::vector<Transposition> together_;  // of one launch: kept, so that a step does not allocate
 };
 
 }  // namespace lockstep::gpu

@@ -54,9 +54,4 @@ struct Transposition {
 void transpose(const Context& context, std::span<const Transposition> all, DType from, DType to,
                bool accumulate);
 
-/// One of `from` and `to`, dense tensors of that many elements, of any shape. Throws Error for
-/// other tensors.
-void transpose(const Context& context, const Matrices& shape, const Tensor& from, const Tensor& to,
-               bool accumulate);
-
 }  // namespace lockstep::gpu

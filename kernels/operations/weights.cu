@@ -14,9 +14,10 @@ namespace lockstep::gpu {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kShort = 32;   // a side up to this is a tile's whole side
-constexpr int kLong = 128;   // of a tile whose other side is short
-constexpr int kSquare = 64;  // of a tile without a short side
+constexpr int kShort = 32;             // a side up to this is a tile's whole side
+constexpr int kLong = 128;             // of a tile whose other side is short
+constexpr int kSquare = 64;            // of a tile without a short side
+constexpr int kLine = kLong * kShort;  // of a matrix of one column, whose order stays
 constexpr int kBlocksPerMultiprocessor = 8;
 constexpr int kMostItems = 64;  // of a launch
 
@@ -28,9 +29,11 @@ struct Tile {
 };
 static_assert(kLong * (kShort + 1) >= kShort * (kLong + 1));
 static_assert(kLong * (kShort + 1) >= kSquare * (kSquare + 1));
+static_assert(kLong * (kShort + 1) >= (kLine | 1));
 
 /// Of a tile along one side.
 int tile_extent(std::int64_t mine, std::int64_t other) {
+  if (other == 1) return static_cast<int>(std::min<std::int64_t>(mine, kLine));
   if (mine <= kShort) return static_cast<int>(mine);
   return other <= kShort ? kLong : kSquare;
 }
@@ -152,18 +155,6 @@ void transpose(const Context& context, std::span<const Transposition> all, DType
       }
     });
   });
-}
-
-void transpose(const Context& context, const Matrices& shape, const Tensor& from, const Tensor& to,
-               bool accumulate) {
-  const std::int64_t elements = shape.batch * shape.rows * shape.columns;
-  for (const Tensor* tensor : {&from, &to}) {
-    LOCKSTEP_CHECK(tensor->dense() && tensor->shape.elements() == elements,
-                   "transpose: expected a dense tensor of ", elements, " elements, got ",
-                   to_string(tensor->shape), " with row stride ", tensor->row_stride);
-  }
-  const Transposition one{shape, from.data, to.data};
-  transpose(context, {&one, 1}, from.dtype, to.dtype, accumulate);
 }
 
 }  // namespace lockstep::gpu

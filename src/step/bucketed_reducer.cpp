@@ -64,6 +64,7 @@ void BucketedReducer::layer_done(std::size_t layer) {
 
 void BucketedReducer::start_next() {
   const GradientBucket& bucket = buckets_[started_++];
+  rank_.backend.convolutions().finish_conv2d_gradients();
   all_reduce_.start(rank_.store.grads() + bucket.begin, bucket.end - bucket.begin);
 }
 

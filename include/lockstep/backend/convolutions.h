@@ -53,6 +53,7 @@ struct ConvWeights {
   Shape input;                    // of the convolution
   DType dtype = DType::kFloat32;  // of its input
   bool grad_input = false;        // whether conv2d_backward_data is called, too
+  bool grad_weight = false;       // whether conv2d_backward_weights is called, too
 };
 
 /// The convolutions of a replica's device. Backend says what all operations have in common.
@@ -68,8 +69,8 @@ class ConvolutionOperations {
                               bool backward, bool grad_input) = 0;
   /// Says which weights the passes until the next call use, and that they stay as they are: a
   /// device that computes with them in another order or type converts all of them here, at once.
-  /// The passes of other weights give the same bits, and convert their own. REQUIRES: prepared
-  /// convolutions.
+  /// The passes of other weights give the same bits, and convert their own. Forgets gradients that
+  /// were left and not finished: those of a pass that failed. REQUIRES: prepared convolutions.
   virtual void prepack_conv2d_weights(std::span<const ConvWeights> weights) {
     static_cast<void>(weights);
   }
@@ -81,9 +82,13 @@ class ConvolutionOperations {
   virtual void conv2d_backward_data(const ConvGeometry& geometry, const Tensor& grad_y,
                                     const float* weight, const Tensor& grad_x) = 0;
   /// grad_weight += ..., grad_bias += ... (null: none); with Backend::sums_by_image() in its tree.
+  /// Of weights that were prepacked for it, the sum may be left to finish_conv2d_gradients().
   virtual void conv2d_backward_weights(const ConvGeometry& geometry, const Tensor& x,
                                        const Tensor& grad_y, float* grad_weight,
                                        float* grad_bias) = 0;
+  /// After it all that conv2d_backward_weights was called for is in its grad_weight. A device that
+  /// computes gradients in another order or type converts all of them here, at once.
+  virtual void finish_conv2d_gradients() {}
   /// Whether conv2d_inference saves a pass over memory for this convolution of an input of this
   /// shape. A BatchNorm's y behind it may then be its x, too.
   virtual bool normalizes_in_convolution(const ConvGeometry& geometry, const Shape& input) const {

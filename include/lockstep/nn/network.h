@@ -127,7 +127,8 @@ class Network {
 
   void forward(const StepContext& context);
   /// Hears during a backward pass that it has left `layer` (of `layers()`) behind: the gradients of
-  /// the parameters that only this layer and later ones use are issued.
+  /// the parameters that only this layer and later ones use are issued, those of convolutions with
+  /// the next ConvolutionOperations::finish_conv2d_gradients().
   using AfterLayer = std::function<void(std::size_t layer)>;
   /// In reverse order. Adds to the parameters' gradients: zero them first (`zero_grad`).
   /// `after_layer` may be null; it is called for every layer.

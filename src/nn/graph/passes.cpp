@@ -146,16 +146,21 @@ void Passes::backward(const StepContext& context, const Network::AfterLayer& aft
         } else if (plan_.runs_backward[index]) {
           observed(index, Direction::kBackward, [&] {
             run_backward(index, own);
+            if (observer_ != nullptr) finish_gradients();  // the layer's own work, too
             leave_if_failed(context);
           });
         }
         if (!stretch.by_tile) leave(action.layer);
       }
+      if (stretch.by_tile) finish_gradients();
       gradients_.end_tile();
     });
     if (stretch.by_tile) leave(stretch.first_layer);
   }
+  finish_gradients();
 }
+
+void Passes::finish_gradients() { backend_.convolutions().finish_conv2d_gradients(); }
 
 // Only where others are waited for is there time to fill. An observer hears a layer's work as that
 // layer's.

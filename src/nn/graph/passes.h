@@ -39,6 +39,7 @@ class Passes {
   void run_backward(std::size_t layer, const StepContext& context);
   /// The deferred ones, if a layer has any.
   void compute_deferred_weights(const StepContext& context);
+  void finish_gradients();
   bool defers_weights(std::size_t layer, const StepContext& context) const;
 
   DeclaredNetwork& network_;

@@ -67,7 +67,8 @@ void Conv2dLayer::list_weights(std::vector<ConvWeights>& weights) const {
                      .weight = weight_->value,
                      .input = x.shape,
                      .dtype = x.dtype,
-                     .grad_input = static_cast<bool>(inputs()[0]->grad)});
+                     .grad_input = static_cast<bool>(inputs()[0]->grad),
+                     .grad_weight = static_cast<bool>(output()->grad)});
 }
 
 bool Conv2dLayer::can_normalize(const ConvolutionOperations& convolutions) const {

@@ -65,7 +65,8 @@ void ConvTranspose2dLayer::list_weights(std::vector<ConvWeights>& weights) const
                      .weight = weight_->value,
                      .input = y.shape,
                      .dtype = y.dtype,
-                     .grad_input = true});
+                     .grad_input = true,
+                     .grad_weight = static_cast<bool>(output()->grad)});
 }
 
 void ConvTranspose2dLayer::forward(Backend& backend, const StepContext&) {
