@@ -90,14 +90,22 @@ PlannedRun make_run(const CompareRequest& request, const ComparisonPlan& plan,
   return {cell.cell, std::move(run), placement};
 }
 
+/// The one that its folder holds.
+Config config_of(const PlannedRun& run) {
+  return load_config(run.request.output / "config.toml", {}, nullptr, *run.request.config.tables);
+}
+
 /// Throws ConfigError unless the run in the folder is this very one.
 void check_same(const PlannedRun& run, const std::string& hash, const std::string& placement) {
-  const std::string expected = config_hash(run.request.config);
-  if (hash == expected && (placement.empty() || placement == run.placement)) return;
+  const bool same = hash == config_hash(run.request.config);
+  if (same && (placement.empty() || placement == run.placement)) return;
+  std::string difference = same ? "devices " + placement + ", now " + run.placement
+                                : config_difference(config_of(run), run.request.config);
+  if (difference.empty()) difference = "one of another version of the program";
   throw ConfigError(fmt::format(
-      "{} holds a run with another configuration{}; choose another folder with -o, or remove it",
-      run.request.output.string(),
-      hash == expected ? " (devices " + placement + ", now " + run.placement + ")" : ""));
+      "{} holds a run with another configuration: {}; give the values that are there with -s, "
+      "choose another folder with -o, or remove it",
+      run.request.output.string(), difference));
 }
 
 /// The finished run in its folder, if there is one. An unfinished one is prepared to be resumed.
@@ -108,8 +116,7 @@ std::optional<TrainSummary> finished_run(PlannedRun& run) {
     return summary;
   }
   if (fs::exists(folder / "config.toml")) {
-    const Tables& tables = *run.request.config.tables;
-    check_same(run, config_hash(load_config(folder / "config.toml", {}, nullptr, tables)), "");
+    check_same(run, config_hash(config_of(run)), "");
     run.request.resume = "auto";
   }
   return std::nullopt;

@@ -453,6 +453,10 @@ void check_can_be_written(const Config& config);
 /// of logs do not count.
 std::string config_hash(const Config& config);
 
+/// What makes the two hashes differ: "run.tf32 (false there, true here), optim.lr (0.1 there, 0.2
+/// here)", at most three of the keys; empty when nothing does.
+std::string config_difference(const Config& there, const Config& here);
+
 /// "cuda:all" where a GPU answers, else "cpu:1".
 std::string default_devices();
 

@@ -1,7 +1,10 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
+#include <array>
+#include <map>
 #include <utility>
+#include <vector>
 
 #include "config/config.h"
 #include "config/config_schema.h"
@@ -57,6 +60,30 @@ void check_can_be_written(const Config& config) {
 std::string config_hash(const Config& config) {
   const std::string text = hashed_text(config);
   return fmt::format("{:016x}", XXH3_64bits(text.data(), text.size()));
+}
+
+std::string config_difference(const Config& there, const Config& here) {
+  constexpr std::size_t kMost = 3;
+  std::map<std::string, std::array<std::string, 2>> values;  // [there, here]
+  std::vector<std::string> order;
+  for (const std::size_t side : {0, 1}) {
+    for (const ConfigValue& value : config_values(side == 0 ? there : here)) {
+      if (!value.counts) continue;
+      if (!values.contains(value.key)) order.push_back(value.key);
+      values[value.key][side] = value.value;
+    }
+  }
+  std::vector<std::string> differing;
+  const auto shown = [](const std::string& value) { return value.empty() ? "not set" : value; };
+  for (const std::string& key : order) {
+    const auto& [in_there, in_here] = values[key];
+    if (in_there == in_here) continue;
+    differing.push_back(
+        fmt::format("{} ({} there, {} here)", key, shown(in_there), shown(in_here)));
+  }
+  const bool more = differing.size() > kMost;
+  if (more) differing.resize(kMost);
+  return fmt::format("{}{}", fmt::join(differing, ", "), more ? ", and others" : "");
 }
 
 std::string default_devices() { return cuda_device_count() > 0 ? "cuda:all" : "cpu:1"; }
