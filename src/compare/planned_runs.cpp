@@ -250,9 +250,9 @@ class Training {
   std::vector<std::chrono::duration<double>> trained_;
 };
 
-/// Hash of a run's configuration without what a comparison varies: mode, slices, the layers that
+/// A run's configuration without what a comparison varies: mode, slices, the layers that
 /// synchronize, and seed.
-std::string common_hash(const TrainSummary& run, const Tables& tables) {
+Config common_config(const TrainSummary& run, const Tables& tables) {
   Config config = load_config(run.run / "config.toml", {}, nullptr, tables);
   config.run.seed = 0;
   config.bn.mode = BatchNormMode::kLocal;
@@ -261,7 +261,7 @@ std::string common_hash(const TrainSummary& run, const Tables& tables) {
   config.bn.renorm_slices = 1;
   config.batch.global = run.global_batch;
   config.batch.per_device.reset();
-  return config_hash(config);
+  return config;
 }
 
 }  // namespace
@@ -369,12 +369,14 @@ std::vector<fs::path> finished_run_folders(const fs::path& folder) {
 std::vector<std::string> config_differences(const std::vector<TrainSummary>& runs,
                                             const Tables& tables) {
   std::vector<std::string> warnings;
-  const std::string first = common_hash(runs.front(), tables);
+  const Config first = common_config(runs.front(), tables);
   for (const TrainSummary& run : runs) {
-    if (common_hash(run, tables) == first) continue;
+    const std::string difference = config_difference(first, common_config(run, tables));
+    if (difference.empty()) continue;
     warnings.push_back(
-        fmt::format("the configurations of {} and {} differ in more than mode and seed",
-                    runs.front().run.string(), run.run.string()));
+        fmt::format("the configurations of {} (there) and {} (here) differ in more than mode and "
+                    "seed: {}",
+                    runs.front().run.string(), run.run.string(), difference));
   }
   return warnings;
 }
