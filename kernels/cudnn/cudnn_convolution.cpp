@@ -235,11 +235,11 @@ void CudnnConvolutions::run_batch(Plan& plan, const Operands& operands) {
   const bool reads_weight = pass != ConvPass::kBackwardWeights;
   const Packed* packed = reads_weight ? find_packed(plan, weight) : nullptr;
   const bool is_packed = packed != nullptr && packed->current;
+  void* left = reads_weight ? nullptr : take_left(plan, weight);
   const bool own_weight =
-      !is_packed &&
+      !is_packed && left == nullptr &&
       (!reads_weight || wants_packed(plan.problem, plan.found.order) || !aligned(weight));
   const std::size_t w_bytes = own_weight ? weight_bytes(plan.problem) : 0;
-  void* left = reads_weight ? nullptr : take_left(plan, weight);
   Pieces pieces(memory_.scratch(padded(plan.found.cudnn.workspace) + w_bytes + x_bytes + y_bytes));
   void* workspace = pieces.take(plan.found.cudnn.workspace);
   void* w = left != nullptr ? left
