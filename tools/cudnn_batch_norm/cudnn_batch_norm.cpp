@@ -87,6 +87,13 @@ struct Gpu {
     check_cudnn(cudnnSetStream(made, stream.get()), "cudnnSetStream");
   }
 
+  ~Gpu() {
+    const DeviceGuard guard(ordinal);
+    handle.reset();
+  }
+  Gpu(const Gpu&) = delete;
+  Gpu& operator=(const Gpu&) = delete;
+
   void synchronize() const { check_cuda(cudaStreamSynchronize(stream.get()), "waiting"); }
 
   int ordinal;
@@ -106,20 +113,25 @@ struct Moments {
   double mean = 0, invstd = 0;
 };
 
-/// Of the batches of `gpus`, the values of each a quarter above those of the one before.
+/// What is added to the values of each GPU of a group, so that the batches differ.
+float shift_of(int gpu) { return 0.25F * static_cast<float>(gpu % 4); }
+
+/// Of the batches of `gpus`.
 Moments expected_moments(const BatchNormWork& work, int gpus) {
-  const std::vector<float> values = batch_norm_values(work.rows() * work.channels, work.channels);
+  const std::int64_t count = work.rows() * work.channels;
+  const std::vector<float> values =
+      batch_norm_values(std::min(count, kValuesPeriod), work.channels);
   double sum = 0, squares = 0;
   for (int gpu = 0; gpu < gpus; ++gpu) {
-    for (std::size_t i = 0; i < values.size(); i += static_cast<std::size_t>(work.channels)) {
-      const double value = values[i] + 0.25 * gpu;
+    for (std::int64_t i = 0; i < count; i += work.channels) {
+      const double value = values[static_cast<std::size_t>(i % kValuesPeriod)] + shift_of(gpu);
       sum += value;
       squares += value * value;
     }
   }
-  const double count = static_cast<double>(work.rows()) * gpus;
-  const double mean = sum / count;
-  return {mean, 1 / std::sqrt(squares / count - mean * mean + kEps)};
+  const double rows = static_cast<double>(work.rows()) * gpus;
+  const double mean = sum / rows;
+  return {mean, 1 / std::sqrt(squares / rows - mean * mean + kEps)};
 }
 
 bool is_close(const Moments& a, const Moments& b) {
@@ -128,7 +140,7 @@ bool is_close(const Moments& a, const Moments& b) {
 
 /// Memory of one case on one GPU.
 struct Memory {
-  Memory(const BatchNormWork& work, double shift, bool with_residual)
+  Memory(const BatchNormWork& work, float shift, bool with_residual)
       : bytes(static_cast<std::size_t>(work.tensor_bytes())),
         channels(static_cast<std::size_t>(work.channels)),
         x(allocate(bytes)),
@@ -138,8 +150,9 @@ struct Memory {
         residual(allocate(with_residual ? bytes : 0)),
         grad_residual(allocate(with_residual ? bytes : 0)),
         small(allocate(kRows * channels * sizeof(float))) {
-    std::vector<float> values = batch_norm_values(work.rows() * work.channels, work.channels);
-    for (float& value : values) value += static_cast<float>(shift);
+    const std::int64_t count = work.rows() * work.channels;
+    std::vector<float> values = batch_norm_values(std::min(count, kValuesPeriod), work.channels);
+    for (float& value : values) value += shift;
     fill(x, values, work.dtype);
     fill(grad_y, values, work.dtype);
     if (with_residual) fill(residual, values, work.dtype);
@@ -155,7 +168,12 @@ struct Memory {
     std::vector<std::uint16_t> narrow;
     if (dtype != DType::kFloat32) narrow = narrow_values(values, dtype);
     const void* from = narrow.empty() ? static_cast<const void*>(values.data()) : narrow.data();
-    check_cuda(cudaMemcpy(to.get(), from, bytes, cudaMemcpyDefault), "filling a tensor");
+    const std::size_t period = values.size() * size_of(dtype);
+    for (std::size_t begin = 0; begin < bytes; begin += period) {
+      check_cuda(cudaMemcpy(static_cast<std::byte*>(to.get()) + begin, from,
+                            std::min(period, bytes - begin), cudaMemcpyDefault),
+                 "filling a tensor");
+    }
   }
 
   /// What the forward pass has found.
@@ -213,6 +231,7 @@ class FusedBatchNorm {
     workspace_bytes_ = std::max(forward, backward);
     workspace_ = allocate(workspace_bytes_);
     reserve_ = allocate(reserve_bytes_);
+    check_cuda(cudaDeviceSynchronize(), "filling memory");  // for which the stream does not wait
   }
 
   void pass() {
@@ -266,7 +285,7 @@ class GroupMember {
  public:
   GroupMember(const Gpu& gpu, const BatchNormWork& work, int gpus)
       : gpu_(gpu),
-        memory_(work, 0.25 * gpu.ordinal, false),
+        memory_(work, shift_of(gpu.ordinal), false),
         forward_peers_(
             allocate(4 * sizeof(float) * static_cast<std::size_t>(work.channels * gpus))),
         backward_peers_(
@@ -276,6 +295,7 @@ class GroupMember {
     forward_ = plan(describe_group_forward(problem, target), target, "forward");
     backward_ = plan(describe_group_backward(problem, target), target, "backward");
     workspace_ = allocate(std::max(forward_.workspace, backward_.workspace));
+    check_cuda(cudaDeviceSynchronize(), "filling memory");  // for which the stream does not wait
   }
 
   /// `members`: in the order of their GPUs' numbers, which cuDNN takes for the ranks.
@@ -462,6 +482,7 @@ Json measure_one_gpu(int iters) {
   const Gpu gpu(0);
   for (const BatchNormWork& work : gpu_batch_norm_work()) {
     for (const bool residual : {false, true}) {
+      if (residual && !has_residual(work)) continue;
       add_case(cases, case_of(residual ? "batch_norm_add_relu" : "batch_norm_relu", work),
                [&](Json& one) { measure_fused(one, gpu, work, residual, iters); });
     }

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -156,7 +157,7 @@ struct BatchNormTimes {
 
 BatchNormTimes measure(Backend& backend, const BatchNormWork& work, int iters) {
   const DeviceKind kind = backend.device().kind;
-  const bool with_residual = kind == DeviceKind::kCuda;
+  const bool with_residual = kind == DeviceKind::kCuda && has_residual(work);
   const BatchNormCase c(backend, work, with_residual);
   const int passes = passes_of(kind, work.bytes);
   const auto seconds_of_one = [&](const auto& pass) {
@@ -298,7 +299,9 @@ void print_table(std::span<const Device> devices, const std::vector<BatchNormTim
       devices.size() > 1 ? fmt::format(" and {} more GPUs, each", devices.size() - 1) : "";
   fmt::print("BatchNorm + ReLU, forward and backward, on {}{} with {} host threads\n\n",
              to_string(device), others, threads_per_replica(1));
-  const bool residual = all.front().residual.has_value();
+  const bool residual = std::any_of(all.begin(), all.end(), [](const BatchNormTimes& times) {
+    return times.residual.has_value();
+  });
   Table table{{"rows x channels", "type", "MB per tensor", "ms", "GB/s", "copy GB/s", "ratio"}, {}};
   if (residual) table.header.emplace_back("GB/s with a residual");
   for (const BatchNormTimes& times : all) {
@@ -310,7 +313,10 @@ void print_table(std::span<const Device> devices, const std::vector<BatchNormTim
          format_percentiles(ms, device.kind == DeviceKind::kCpu ? 1 : 3),
          format_number(times.bandwidth(), 1), format_number(times.copy_bandwidth(), 1),
          format_number(times.ratio(), 2)});
-    if (residual) table.rows.back().push_back(format_number(times.residual_bandwidth(), 1));
+    if (residual) {
+      table.rows.back().push_back(times.residual ? format_number(times.residual_bandwidth(), 1)
+                                                 : "-");
+    }
   }
   fmt::print("{}", to_markdown(table));
 }
