@@ -11,51 +11,35 @@ namespace {
 
 constexpr std::array kOrders = {"out_in_taps", "out_taps_in"};  // [WeightOrder]
 
-using Extents = std::array<std::int64_t, 4>;  // cuDNN's order: batch, channels, height, width
-
-Extents channels_last_strides(const Extents& e) {
+CudnnExtents channels_last_strides(const CudnnExtents& e) {
   return {e[1] * e[2] * e[3], 1, e[3] * e[1], e[1]};
 }
-Extents channels_first_strides(const Extents& e) {
+CudnnExtents channels_first_strides(const CudnnExtents& e) {
   return {e[1] * e[2] * e[3], e[2] * e[3], e[3], 1};
 }
 
-cudnnDataType_t cudnn_type(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return CUDNN_DATA_FLOAT;
-    case DType::kBFloat16:
-      return CUDNN_DATA_BFLOAT16;
-    case DType::kFloat16:
-      return CUDNN_DATA_HALF;
-    case DType::kUInt8:
-    case DType::kUInt16:
-      break;
-  }
-  throw Error(concat("expected a convolution in fp32, bf16 or fp16, got ", to_string(dtype)));
-}
-
-CudnnDescriptor describe_tensor(std::int64_t id, DType dtype, const Extents& extents,
-                                const Extents& strides) {
+CudnnDescriptor describe_tensor(std::int64_t id, cudnnDataType_t type, const CudnnExtents& extents,
+                                const CudnnExtents& strides, bool by_value = false) {
   CudnnDescriptor tensor(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
-  tensor.set(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, cudnn_type(dtype));
+  tensor.set(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, type);
   tensor.set_all<std::int64_t>(CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, extents);
   tensor.set_all<std::int64_t>(CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, strides);
   tensor.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, kCudnnAlignment);
   tensor.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, id);
+  if (by_value) tensor.set(CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, true);
   tensor.finalize("describing a tensor");
   return tensor;
 }
 
 CudnnDescriptor describe_activation(std::int64_t id, DType dtype, const Shape& shape) {
-  const Extents extents{shape.batch(), shape.channels(), shape.height(), shape.width()};
-  return describe_tensor(id, dtype, extents, channels_last_strides(extents));
+  const CudnnExtents extents{shape.batch(), shape.channels(), shape.height(), shape.width()};
+  return describe_channels_last(id, cudnn_type(dtype), extents);
 }
 
 // The number of groups is the input's channels over the weights'.
 CudnnDescriptor describe_weight(const ConvGeometry& g, DType dtype, WeightOrder order) {
-  const Extents extents{g.out_channels, g.in_channels / g.groups, g.kernel_h, g.kernel_w};
-  return describe_tensor(kWeightId, dtype, extents,
+  const CudnnExtents extents{g.out_channels, g.in_channels / g.groups, g.kernel_h, g.kernel_w};
+  return describe_tensor(kWeightId, cudnn_type(dtype), extents,
                          order == WeightOrder::kOutInTaps ? channels_first_strides(extents)
                                                           : channels_last_strides(extents));
 }
@@ -128,45 +112,7 @@ CudnnDescriptor make_graph(const ConvProblem& problem, WeightOrder order,
   operation.set(names.alpha, CUDNN_TYPE_FLOAT, 1.0F);
   operation.set(names.beta, CUDNN_TYPE_FLOAT, 0.0F);
   operation.finalize("describing a pass of a convolution");
-
-  CudnnDescriptor graph(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
-  graph.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, operation);
-  if (target.handle != nullptr) {
-    graph.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, target.handle);
-  }
-  const cudnnStatus_t status = graph.try_finalize();
-  if (CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_NOT_SUPPORTED) return {};
-  check_cudnn(status, "building an operation graph");
-  return graph;
-}
-
-std::vector<CudnnDescriptor> ask_heuristics(const CudnnDescriptor& graph, const CudnnTarget& target,
-                                            cudnnBackendHeurMode_t mode) {
-  CudnnDescriptor heuristics(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
-  heuristics.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
-  heuristics.set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, mode);
-  if (target.handle == nullptr) {
-    heuristics.set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, *target.properties);
-  }
-  const cudnnStatus_t status = heuristics.try_finalize();
-  if (CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_NOT_SUPPORTED) return {};
-  check_cudnn(status, "asking for engines");
-
-  std::int64_t count = 0;
-  check_cudnn(cudnnBackendGetAttribute(heuristics.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                                       CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &count, nullptr),
-              "counting engines");
-  std::vector<CudnnDescriptor> engines;
-  std::vector<cudnnBackendDescriptor_t> raw;
-  for (std::int64_t i = 0; i < count; ++i) {
-    raw.push_back(engines.emplace_back(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR).get());
-  }
-  if (count == 0) return engines;
-  check_cudnn(cudnnBackendGetAttribute(heuristics.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                                       CUDNN_TYPE_BACKEND_DESCRIPTOR, count, &count, raw.data()),
-              "listing engines");
-  engines.resize(static_cast<std::size_t>(count));
-  return engines;
+  return describe_graph(operation, target);
 }
 
 template <typename Note, std::size_t kMost>
@@ -257,6 +203,67 @@ void CudnnDescriptor::set_values(cudnnBackendAttributeName_t name, cudnnBackendA
                                  std::int64_t count, const void* values) {
   check_cudnn(cudnnBackendSetAttribute(get(), name, type, count, values),
               "cudnnBackendSetAttribute");
+}
+
+cudnnDataType_t cudnn_type(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return CUDNN_DATA_FLOAT;
+    case DType::kBFloat16:
+      return CUDNN_DATA_BFLOAT16;
+    case DType::kFloat16:
+      return CUDNN_DATA_HALF;
+    case DType::kUInt8:
+    case DType::kUInt16:
+      break;
+  }
+  throw Error(concat("expected a convolution in fp32, bf16 or fp16, got ", to_string(dtype)));
+}
+
+CudnnDescriptor describe_channels_last(std::int64_t id, cudnnDataType_t type,
+                                       const CudnnExtents& extents, bool by_value) {
+  return describe_tensor(id, type, extents, channels_last_strides(extents), by_value);
+}
+
+CudnnDescriptor describe_graph(const CudnnDescriptor& operation, const CudnnTarget& target) {
+  CudnnDescriptor graph(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+  graph.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, operation);
+  if (target.handle != nullptr) {
+    graph.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, target.handle);
+  }
+  const cudnnStatus_t status = graph.try_finalize();
+  if (CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_NOT_SUPPORTED) return {};
+  check_cudnn(status, "building an operation graph");
+  return graph;
+}
+
+std::vector<CudnnDescriptor> ask_heuristics(const CudnnDescriptor& graph, const CudnnTarget& target,
+                                            cudnnBackendHeurMode_t mode) {
+  CudnnDescriptor heuristics(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+  heuristics.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
+  heuristics.set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, mode);
+  if (target.handle == nullptr) {
+    heuristics.set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, *target.properties);
+  }
+  const cudnnStatus_t status = heuristics.try_finalize();
+  if (CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_NOT_SUPPORTED) return {};
+  check_cudnn(status, "asking for engines");
+
+  std::int64_t count = 0;
+  check_cudnn(cudnnBackendGetAttribute(heuristics.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                       CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &count, nullptr),
+              "counting engines");
+  std::vector<CudnnDescriptor> engines;
+  std::vector<cudnnBackendDescriptor_t> raw;
+  for (std::int64_t i = 0; i < count; ++i) {
+    raw.push_back(engines.emplace_back(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR).get());
+  }
+  if (count == 0) return engines;
+  check_cudnn(cudnnBackendGetAttribute(heuristics.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                       CUDNN_TYPE_BACKEND_DESCRIPTOR, count, &count, raw.data()),
+              "listing engines");
+  engines.resize(static_cast<std::size_t>(count));
+  return engines;
 }
 
 std::vector<CudnnDescriptor> find_engines(const ConvProblem& problem, WeightOrder order,

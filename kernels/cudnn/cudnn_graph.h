@@ -1,9 +1,11 @@
 #pragma once
-// Convolutions described to cuDNN's graph interface (cudnn_graph.h): one operation per graph, the
-// engines that cuDNN proposes for it, and plans made of them. Nothing here runs on a GPU.
+// Operations, convolutions above all, described to cuDNN's graph interface (cudnn_graph.h): one
+// operation per graph, the engines that cuDNN proposes for it, and plans made of them. Nothing here
+// runs on a GPU.
 
 #include <cudnn.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -82,6 +84,20 @@ struct CudnnTarget {
   cudnnHandle_t handle = nullptr;
   const CudnnDescriptor* properties = nullptr;
 };
+
+/// Extents in cuDNN's order: batch, channels, height, width.
+using CudnnExtents = std::array<std::int64_t, 4>;
+
+/// Of fp32, bf16 or fp16; throws Error for another type.
+cudnnDataType_t cudnn_type(DType dtype);
+/// A dense tensor, channels last. `by_value`: read from the host when the plan is executed.
+CudnnDescriptor describe_channels_last(std::int64_t id, cudnnDataType_t type,
+                                       const CudnnExtents& extents, bool by_value = false);
+/// A graph of one finalized operation. Null when no engine of cuDNN can take it.
+CudnnDescriptor describe_graph(const CudnnDescriptor& operation, const CudnnTarget& target);
+/// The configurations of engines that cuDNN proposes for a graph, the most promising first.
+std::vector<CudnnDescriptor> ask_heuristics(const CudnnDescriptor& graph, const CudnnTarget& target,
+                                            cudnnBackendHeurMode_t mode);
 
 /// The engines of cuDNN that give the same bits in every run and round operands no further than the
 /// problem's type (or TF32, where asked for), the most promising first. The same list in every

@@ -12,15 +12,18 @@ HERE = pathlib.Path(__file__).resolve().parent
 GPU_BENCH = HERE.parents[1] / "tools/gpu_bench"
 FIGURES = {"ms": {"cuda:0 local": 10, "cuda:0x4 sync": 10.5, "cuda:0x4 local": 10.4, "tf32": 4},
            "torch_ms": {"eager": 31.5, "graph": 12.6}, "speed": 90, "copy": 100, "torch_copy": 80, "us": 3.5,
-           "seconds": 1e-5, "torch_seconds": 3e-5}
+           "seconds": 1e-5, "torch_seconds": 3e-5, "gpus": 2,
+           "cudnn": {"batch_norm_relu fp32": 1.2e-5, "batch_norm_add_relu fp32": 3e-5, "group_batch_norm fp32": 9e-6}}
 
 
-def rows_of(rounds=1, options=(), **changes):
+def rows_of(rounds=1, options=(), without_cudnn=False, **changes):
     """({what: (result, details)}, exit status)"""
     with tempfile.TemporaryDirectory() as folder:
         program = pathlib.Path(folder) / "stand_in"
         program.write_text(f"#!{sys.executable} -B\n" + (HERE / "stand_in.py").read_text())
         program.chmod(0o755)
+        if not without_cudnn:
+            (pathlib.Path(folder) / "cudnn_batch_norm").symlink_to(program)
         done = subprocess.run(
             [sys.executable, "-B", GPU_BENCH, "--lockstep", program, "--python", program, "--nvidia-smi", program,
              "--rounds", str(rounds),
@@ -73,6 +76,41 @@ class GpuBench(unittest.TestCase):
         self.assertEqual(find(rows, f"PyTorch eager / one replica, {fcn}"), ("measured", "3.15; 31.50 ms / 10.00 ms"))
         self.assertEqual(find(rows, f"PyTorch compile / one replica, {fcn}")[0], "measured")
         self.assertNotIn("FAILED", [result for result, _ in rows.values()])
+
+    def test_cudnns_own_batch_norm_stands_beside_ours(self):
+        only = ["--sections", "batch_norm"]
+        rows, status = rows_of(rounds=2, options=only)
+        self.assertEqual(status, 0)
+        self.assertEqual(find(rows, "cuDNN BatchNorm+ReLU / ours, fp32, 64 MB"),
+                         ("measured", "16 channels 1.20 (12 us / 10 us); 64 channels 1.20 (12 us / 10 us)"))
+        self.assertEqual(find(rows, "cuDNN BatchNorm+add+ReLU / ours, fp32, 64 MB")[1].partition(";")[0],
+                         "16 channels 2.00 (30 us / 15 us)")  # beside ours with a residual
+        self.assertEqual(find(rows, "cuDNN group BatchNorm / ours, 2 GPUs, fp32, 64 MB"),
+                         ("measured", "16 channels 0.90 (9 us / 10 us); 64 channels 0.90 (9 us / 10 us); cuDNN's has no ReLU"))
+        self.assertEqual(find(rows, "cuDNN group BatchNorm / ours, 4 GPUs"), ("SKIPPED", "it takes 4 GPUs, and 2 is here"))
+
+        rows, status = rows_of(options=only, cudnn={"batch_norm_relu fp32": 1e-5}, gpus=1)
+        self.assertEqual(status, 0)
+        result, details = find(rows, "cuDNN BatchNorm+add+ReLU / ours")
+        self.assertEqual(result, "SKIPPED")
+        self.assertIn("16 channels NOT SUPPORTED: fp32 is not for batch_norm_add_relu", details)
+        self.assertEqual(find(rows, "2 GPUs")[0], "SKIPPED")
+
+        rows, status = rows_of(options=only, wrong="batch_norm_relu")
+        self.assertEqual(status, 1)
+        self.assertEqual(find(rows, "cuDNN BatchNorm+ReLU / ours")[0], "FAILED")
+        self.assertEqual(find(rows, "cuDNN BatchNorm+add+ReLU / ours")[0], "measured")
+
+    def test_no_cudnn_program_and_one_that_breaks_cost_the_others_nothing(self):
+        only = ["--sections", "batch_norm"]
+        rows, status = rows_of(options=only, without_cudnn=True)
+        self.assertEqual(status, 0)
+        self.assertEqual(find(rows, "beside cuDNN")[0], "SKIPPED")
+        self.assertEqual(find(rows, "copy, fp32, 64 MB")[0], "met")
+        rows, status = rows_of(options=only, broken="--gpus")
+        self.assertEqual(status, 1)
+        self.assertEqual(find(rows, "cuDNN BatchNorm")[1], "Failure: exit 1: it broke")
+        self.assertEqual(find(rows, "copy, fp32, 64 MB")[0], "met")
 
     def test_misses_are_said_and_no_failure(self):
         slow = {"cuda:0 local": 10, "cuda:0x4 sync": 12, "cuda:0x4 local": 10, "tf32": 10}

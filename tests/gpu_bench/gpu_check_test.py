@@ -146,6 +146,14 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual(len(checks), len(set(checks)))
         self.assertEqual(checks[-4:], ["memcheck", "racecheck", "initcheck", "synccheck"])
 
+    def test_the_bundle_has_what_the_benchmarks_run(self):
+        bundle = (ROOT / "tools/gpu_check").read_text().partition("bundle() {")[2].partition("\n}\n")[0]
+        copied = {name for names in re.findall(r"cp [\w/]*{([\w.,]+)}", bundle) for name in names.split(",")}
+        bench = (ROOT / "tools/gpu_bench").read_text()
+        for name in ("cudnn_batch_norm", "torch_batch_norm.py", "torch_unet.py"):
+            self.assertIn(f'"{name}"', bench)
+            self.assertIn(name, copied)
+
     def test_every_filter_names_test_cases(self):
         if PROGRAMS is None or not (PROGRAMS / "test_gpu").exists():
             self.skipTest("SKIPPED: this build has no test_gpu")

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Stands in for lockstep, for nvidia-smi and for a python3 with PyTorch: prints the figures that STAND_IN (JSON) holds.
+"""Stands in for lockstep, for cudnn_batch_norm, for nvidia-smi and for a python3 with PyTorch: prints the figures that STAND_IN (JSON) holds.
 
 {"refused": "<setting>", "broken", "hangs": "<word of the command>", "ms": {"<device> <mode>": ms, "tf32": ms}, "torch_ms":
 {"eager": ms, "graph": ms; "compile", "tf32", "amp", "processes": ms where it is not eager's}, "version": of PyTorch, "speed", "copy": GB/s, "torch_copy": GB/s, "us": of a recorded exchange, "seconds": ours,
-"torch_seconds": theirs, "memory": [MiB that are taken, during a short measurement]}
+"torch_seconds": theirs, "cudnn": {"<operation> <type>":
+seconds, or why cuDNN does not take it}, "gpus": how many are here, "wrong": an operation of cuDNN's, "memory": [MiB that are taken, during a short measurement]}
 """
 import json
 import os
@@ -17,10 +18,23 @@ says = json.loads(os.environ["STAND_IN"])
 
 def cases(seconds, others):
     return {"cases": [{"dtype": "fp32", "channels": channels, "tensor_bytes": 1e6 * mb, "seconds": seconds,
-                       "right": True, "ratio": 0.9, **others(1e6 * mb, channels)}
+                       "right": True, "ratio": 0.9, "residual": {"seconds": {"median": 1.5 * says["seconds"]}}, **others(1e6 * mb, channels)}
                       for channels in (16, 64) for mb in (4, 64)]}
 
 
+def cudnn_case(operation, dtype, channels, mb):
+    found = says["cudnn"].get(f"{operation} {dtype}", f"{dtype} is not for {operation}")
+    figures = {"not_supported": found} if isinstance(found, str) else {
+        "seconds": {"median": found}, "right": operation != says.get("wrong")}
+    return {"operation": operation, "dtype": dtype, "channels": channels, "tensor_bytes": 1e6 * mb, **figures}
+
+
+def cudnn_report(gpus):
+    if gpus > says["gpus"]:
+        return {"gpus": gpus, "skipped": f"it takes {gpus} GPUs, and {says['gpus']} is here"}
+    operations = ["batch_norm_relu", "batch_norm_add_relu"] if gpus == 1 else ["group_batch_norm"]
+    return {"gpus": gpus, "cases": [cudnn_case(operation, "fp32", channels, 64) for operation in operations
+                                    for channels in (16, 64)]}
 
 
 def wait_for(path):
@@ -55,6 +69,8 @@ elif "--query-gpu=memory.used" in words:
         asked.touch()
     else:
         print(says.get("memory", [0])[0])
+elif "--gpus" in words:
+    print(json.dumps(cudnn_report(int(words[words.index("--gpus") + 1]))))
 elif words == ["--version"]:
     print("lockstep 1.2.3")
 elif words[0] == "-c":
