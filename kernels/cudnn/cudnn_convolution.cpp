@@ -179,25 +179,25 @@ CudnnConvolutions::Packed* CudnnConvolutions::find_packed(const Plan& plan, cons
 /// Forgets what was left, and takes the memory for what these weights' passes leave.
 void CudnnConvolutions::reserve_gradients(std::span<const ConvWeights> weights) {
   left_.clear();
-  left_bytes_ = 0;
+  left_bytes_ = left_capacity_ = 0;
   if (options_.by_image) return;  // a sum is read as soon as an image has been added
-  std::size_t bytes = 0;
   for (const ConvWeights& w : weights) {
     if (!w.grad_weight || w.input.batch() == 0) continue;
-    bytes += weight_bytes(problem(w.geometry, w.input, w.dtype, ConvPass::kBackwardWeights));
+    left_capacity_ +=
+        weight_bytes(problem(w.geometry, w.input, w.dtype, ConvPass::kBackwardWeights));
   }
-  if (bytes > left_memory_.bytes()) left_memory_ = memory_.allocate(bytes);
+  if (left_capacity_ > left_memory_.bytes()) left_memory_ = memory_.allocate(left_capacity_);
 }
 
 /// Where a pass may leave the gradient; null where it is to be added at once.
 void* CudnnConvolutions::take_left(const Plan& plan, const float* grad_weight) {
   const std::size_t bytes = weight_bytes(plan.problem);
-  if (bytes > left_memory_.bytes() || options_.by_image) return nullptr;
+  if (bytes > left_capacity_) return nullptr;
   // No two of a launch add to the same memory.
   const bool again = std::any_of(left_.begin(), left_.end(), [&](const LeftGradient& left) {
     return left.home.to == grad_weight;
   });
-  if (again || left_bytes_ + bytes > left_memory_.bytes()) finish_gradients();
+  if (again || left_bytes_ + bytes > left_capacity_) finish_gradients();
   std::byte* taken = static_cast<std::byte*>(left_memory_.data()) + left_bytes_;
   left_bytes_ += bytes;
   return taken;

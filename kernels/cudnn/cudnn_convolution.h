@@ -126,7 +126,8 @@ class CudnnConvolutions {
   std::vector<std::unique_ptr<Plan>> plans_;  // a few dozen: a linear search is enough
   std::vector<Packed> packed_;                // as many
   Storage left_memory_;
-  std::size_t left_bytes_ = 0;  // of it, in use
+  std::size_t left_capacity_ = 0;  // bytes of it that the present weights' gradients need
+  std::size_t left_bytes_ = 0;     // in use
   std::vector<LeftGradient> left_;
   std::vector<Transposition> together_;  // of one launch: kept, so that a step does not allocate
 };

@@ -31,7 +31,6 @@ class Cell:
     devices: str
     score: Spread  # in percent
     by_seed: Dict[int, float]
-    runs: Dict[int, str]  # the folders by seed, as seen from the comparison's; {} in those of earlier programs
     sync_layers: List[str]  # that synchronize where others do not
     figures: Dict[str, Spread]  # val_loss, train_loss, ms_per_step, images_per_second, waiting_share
     batch_norm: Table  # a row per layer, in the last step: between_within_mean, between_within_max, log_var_ratio
@@ -161,13 +160,10 @@ class Comparison:
     def run(self, mode: str, seed: int = 0) -> Run:
         """The run of a mode (a cell's name, such as "local(2)") and a seed.
 
-        The run of "local(2)" calls itself `ghost`: on a curve slices stand for devices. Raises FormatError where there is
-        no such run.
+        The run of "local(2)" calls itself `ghost`: on a curve slices stand for devices. Raises FormatError where it is not
+        in this folder: a comparison of other folders has none.
         """
-        known = self.cells[mode].runs if mode in self.cells else {}
-        if seed in known:
-            return read_run(self.path / known[seed])
-        # Programs of before left it to the names of the folders: local(2) is local-n2, sync:top:3 is sync-top3.
+        # As `compare` names the folders: local(2) is local-n2, sync:top:3 is sync-top3.
         name = re.sub(r"\((\d+)\)$", r"-n\1", mode).replace(":top:", "-top")
         return read_run(self.path / f"{name}-s{seed}")
 
@@ -222,7 +218,6 @@ def _cell(mode: Dict[str, Any], score: str) -> Cell:
     known = {score, f"{score}_by_seed", f"{score}_by_eval_stats"}
     return Cell(name=mode["mode"], devices=mode["devices"], score=_spread(mode[score]),
                 by_seed={int(seed): float(reached) for seed, reached in mode[f"{score}_by_seed"].items()},
-                runs={int(seed): run for seed, run in mode.get("runs", {}).items()},
                 sync_layers=list(mode.get("sync_layers", [])),
                 figures={name: _spread(value) for name, value in mode.items()
                          if name not in known and isinstance(value, dict) and "mean" in value},

@@ -3,7 +3,6 @@
 // seed, because runs of one seed share initial weights, order of images and augmentation.
 
 #include <cstdint>
-#include <filesystem>
 #include <map>
 #include <optional>
 #include <set>
@@ -35,10 +34,9 @@ struct LayerComparison {
 /// All runs of one mode, on a curve of one cell, in order of seeds.
 struct ModeResult {
   Cell cell;
-  std::string mode;                                     // the cell's label
-  std::string devices;                                  // RankLayout::placement
-  std::vector<std::string> sync_layers;                 // TrainSummary::sync_layers
-  std::map<std::uint64_t, std::filesystem::path> runs;  // [seed] TrainSummary::run
+  std::string mode;                       // the cell's label
+  std::string devices;                    // RankLayout::placement
+  std::vector<std::string> sync_layers;   // TrainSummary::sync_layers
   std::map<std::uint64_t, double> score;  // [seed], in percent; runs without one are left out
   MeanSpread score_spread;
   MeanSpread val_loss;
@@ -143,8 +141,7 @@ std::string count_of(std::int64_t count, const char* noun);
 
 /// The whole report; the first lines are the answers.
 std::string to_markdown(const Comparison& comparison);
-/// comparison.json: everything in `comparison`, undefined figures as null. Folders of runs are
-/// given as seen from `folder`, where the file lies; empty: as they are.
-std::string to_json(const Comparison& comparison, const std::filesystem::path& folder = {});
+/// comparison.json: everything in `comparison`, undefined figures as null.
+std::string to_json(const Comparison& comparison);
 
 }  // namespace lockstep

@@ -1,5 +1,4 @@
 #include <cmath>
-#include <filesystem>
 
 #include "compare/comparison.h"
 #include "core/json.h"
@@ -30,22 +29,13 @@ Json layers_json(const std::vector<LayerComparison>& layers) {
   return list;
 }
 
-std::string seen_from(const std::filesystem::path& folder, const std::filesystem::path& run) {
-  if (folder.empty()) return run.generic_string();
-  return std::filesystem::proximate(run, folder).generic_string();
-}
-
-Json mode_json(const ModeResult& mode, const std::string& score,
-               const std::filesystem::path& folder) {
-  Json runs = Json::object();
-  for (const auto& [seed, run] : mode.runs) runs[std::to_string(seed)] = seen_from(folder, run);
+Json mode_json(const ModeResult& mode, const std::string& score) {
   Json seeds = Json::object();
   for (const auto& [seed, reached] : mode.score) seeds[std::to_string(seed)] = reached;
   Json other = Json::object();
   for (const auto& [stats, spread] : mode.other_stats) other[stats] = spread_json(spread);
   return {{"mode", mode.mode},
           {"devices", mode.devices},
-          {"runs", runs},
           {"sync_layers", mode.sync_layers},
           {score, spread_json(mode.score_spread)},
           {score + "_by_seed", seeds},
@@ -121,10 +111,10 @@ Json curve_json(const Comparison& comparison, const Curve& curve) {
 
 }  // namespace
 
-std::string to_json(const Comparison& comparison, const std::filesystem::path& folder) {
+std::string to_json(const Comparison& comparison) {
   Json modes = Json::array();
   for (const ModeResult& mode : comparison.modes) {
-    modes.push_back(mode_json(mode, comparison.score, folder));
+    modes.push_back(mode_json(mode, comparison.score));
   }
   Json pairs = Json::array();
   for (const PairedDifference& pair : comparison.pairs) {

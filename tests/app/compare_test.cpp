@@ -96,8 +96,9 @@ TEST_CASE("compare trains every cell once") {
 
   const Outcome other = run_lockstep(place.compare("local,sync", {"-s", "optim.lr=0.5"}));
   CHECK(other.exit_code == 2);
-  check_contains(other.err, "holds a run with another configuration: optim.lr (");
-  check_contains(other.err, " there, 0.5 here); give the values that are there with -s");
+  check_contains(other.err,
+                 "holds a run with another configuration: optim.lr (0.01 there, 0.5 here)");
+  check_contains(other.err, "give the values that are there with -s");
 }
 
 TEST_CASE("a mode that cannot train does not hold up the others") {

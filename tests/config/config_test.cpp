@@ -518,7 +518,7 @@ TEST_CASE("what makes two hashes differ is named, and nothing else") {
   CHECK(config_difference(base, config_from(kStreets, {"run.name=x", "run.log_every=3"})).empty());
   const Config other = config_from(kStreets, {"run.tf32=false", "run.epochs=2"});
   CHECK(config_difference(base, other) ==
-        "run.epochs (not set there, 2 here), run.tf32 (true there, false here)");
+        "run.epochs (20 there, 2 here), run.tf32 (true there, false here)");
   const std::string more = config_difference(base, config_from(kStreets, {"optim.type=adamw"}));
   check_contains(more, "optim.type (\"sgd\" there, \"adamw\" here)");
   check_contains(more, ", and others");

@@ -170,14 +170,6 @@ def test_a_comparison_s_numbers_are_those_of_its_file(small_comparison):
         comparison.run("ghost")
 
 
-def test_a_comparison_finds_runs_of_other_folders(program, small_comparison, tmp_path):
-    runs = [small_comparison / f"sync-s{seed}" for seed in (0, 1)]
-    subprocess.run([program, "compare", *runs, "-o", tmp_path / "elsewhere", "--no-images"], check=True, capture_output=True)
-    comparison = lockstep.read_comparison(tmp_path / "elsewhere")
-    assert comparison.run("sync", 1).summary == lockstep.read_run(runs[1]).summary
-    assert set(comparison.cells["sync"].runs) == {0, 1}
-
-
 def test_figures(small_run, small_comparison, tmp_path):
     matplotlib = pytest.importorskip("matplotlib")
     matplotlib.use("Agg")

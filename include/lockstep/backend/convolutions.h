@@ -82,7 +82,7 @@ class ConvolutionOperations {
   virtual void conv2d_backward_data(const ConvGeometry& geometry, const Tensor& grad_y,
                                     const float* weight, const Tensor& grad_x) = 0;
   /// grad_weight += ..., grad_bias += ... (null: none); with Backend::sums_by_image() in its tree.
-  /// Of weights that were prepacked for it, the sum may be left to finish_conv2d_gradients().
+  /// Once prepack_conv2d_weights() has heard of it, it may be left to finish_conv2d_gradients().
   virtual void conv2d_backward_weights(const ConvGeometry& geometry, const Tensor& x,
                                        const Tensor& grad_y, float* grad_weight,
                                        float* grad_bias) = 0;
