@@ -150,7 +150,7 @@ TEST_CASE("gradients that are left come home in one launch, with the bits of one
   for (const DType dtype : kGpuTypes) {
     CAPTURE(std::string(to_string(dtype)));
     const TypedBackend on(backend, dtype);
-    const Conv a(on, 4, 6, 3), b(on, 6, 4, 1);
+    const Conv a(on, 4, 6, 3), b(on, 6, 4, 1), unused(on, 6, 6, 3);  // there is room for all three
     const auto first = [&](const Conv& conv) {
       return Operand(backend, conv.geometry.weight_shape(),
                      random_values(conv.geometry.weight_shape(), 4));
@@ -164,7 +164,7 @@ TEST_CASE("gradients that are left come home in one launch, with the bits of one
     const Operand a_at_once = first(a), b_at_once = first(b);
     CHECK(launches_of(backend, [&] { add_all(a_at_once, b_at_once); }) == 3);
 
-    const ConvWeights weights[] = {a.weights(), b.weights()};
+    const ConvWeights weights[] = {a.weights(), b.weights(), unused.weights()};
     backend.convolutions().prepack_conv2d_weights(weights);
     const Operand a_left = first(a), b_left = first(b);
     const auto finish = [&] { backend.convolutions().finish_conv2d_gradients(); };
