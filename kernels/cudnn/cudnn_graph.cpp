@@ -217,7 +217,7 @@ cudnnDataType_t cudnn_type(DType dtype) {
     case DType::kUInt16:
       break;
   }
-  throw Error(concat("expected a convolution in fp32, bf16 or fp16, got ", to_string(dtype)));
+  throw Error(concat("expected fp32, bf16 or fp16 for cuDNN, got ", to_string(dtype)));
 }
 
 CudnnDescriptor describe_channels_last(std::int64_t id, cudnnDataType_t type,
@@ -301,7 +301,13 @@ CudnnPlan make_plan(CudnnDescriptor engine, std::string& reason) {
 
 CudnnDescriptor make_variant_pack(std::span<void* const> tensors, void* workspace) {
   constexpr std::array<std::int64_t, 3> ids{kInputId, kOutputId, kWeightId};
-  LOCKSTEP_CHECK(tensors.size() == ids.size(), "expected 3 tensors, got ", tensors.size());
+  return make_variant_pack(ids, tensors, workspace);
+}
+
+CudnnDescriptor make_variant_pack(std::span<const std::int64_t> ids, std::span<void* const> tensors,
+                                  void* workspace) {
+  LOCKSTEP_CHECK(tensors.size() == ids.size(), "expected ", ids.size(), " tensors, got ",
+                 tensors.size());
   CudnnDescriptor pack(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
   pack.set_all<std::int64_t>(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, ids);
   pack.set_all<void*>(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, tensors);

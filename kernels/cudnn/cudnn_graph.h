@@ -147,6 +147,9 @@ CudnnPlan make_plan(CudnnDescriptor engine, std::string& reason);
 /// Tensors of a plan by address, in the order input, output, weight. REQUIRES: aligned to
 /// kCudnnAlignment.
 CudnnDescriptor make_variant_pack(std::span<void* const> tensors, void* workspace);
+/// The same of the tensors of any graph, by their ids.
+CudnnDescriptor make_variant_pack(std::span<const std::int64_t> ids, std::span<void* const> tensors,
+                                  void* workspace);
 
 inline constexpr std::int64_t kCudnnAlignment = 16;  // bytes
 

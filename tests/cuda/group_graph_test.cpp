@@ -8,6 +8,7 @@
 #include <dlfcn.h>
 #include <doctest/doctest.h>
 
+#include <functional>
 #include <string>
 
 #include "cuda/described_gpu.h"
@@ -22,14 +23,8 @@ bool has_driver_library() {
   return loaded;
 }
 
-std::size_t engines_of(const GroupNormProblem& problem, bool forward, const CudnnTarget& target) {
-  return find_norm_engines(forward ? describe_group_forward(problem, target)
-                                   : describe_group_backward(problem, target),
-                           target)
-      .size();
-}
-
-TEST_CASE("cuDNN has engines for group BatchNorm of two and four GPUs, on Hopper and on Ada") {
+/// Does it for a Hopper and an Ada, or says why not.
+void on_described_gpus(const std::function<void(const CudnnTarget& target)>& body) {
   if (!has_driver_library()) {
     MESSAGE("SKIPPED: neither a driver nor the Toolkit's stub of libcuda is here");
     return;
@@ -38,8 +33,19 @@ TEST_CASE("cuDNN has engines for group BatchNorm of two and four GPUs, on Hopper
                                     device_json("NVIDIA GeForce RTX 4090", 890, 128, 101376)}) {
     CAPTURE(device);
     const CudnnDescriptor properties = device_properties(device);
-    if (properties.get() == nullptr) return;
-    const CudnnTarget target{nullptr, &properties};
+    if (properties.get() != nullptr) body({nullptr, &properties});
+  }
+}
+
+std::size_t engines_of(const GroupNormProblem& problem, bool forward, const CudnnTarget& target) {
+  return find_norm_engines(forward ? describe_group_forward(problem, target)
+                                   : describe_group_backward(problem, target),
+                           target)
+      .size();
+}
+
+TEST_CASE("cuDNN has engines for group BatchNorm of two and four GPUs, on Hopper and on Ada") {
+  on_described_gpus([](const CudnnTarget& target) {
     for (const DType dtype : {DType::kFloat16, DType::kBFloat16, DType::kFloat32}) {
       CAPTURE(std::string(to_string(dtype)));
       for (const int peers : {1, 2, 4}) {
@@ -52,17 +58,11 @@ TEST_CASE("cuDNN has engines for group BatchNorm of two and four GPUs, on Hopper
         }
       }
     }
-  }
+  });
 }
 
 TEST_CASE("cuDNN compiles the first engine: without a driver nothing but loading it fails") {
-  if (!has_driver_library()) return;
-  for (const std::string& device : {device_json("NVIDIA H200", 900, 132, 232448),
-                                    device_json("NVIDIA GeForce RTX 4090", 890, 128, 101376)}) {
-    CAPTURE(device);
-    const CudnnDescriptor properties = device_properties(device);
-    if (properties.get() == nullptr) return;
-    const CudnnTarget target{nullptr, &properties};
+  on_described_gpus([](const CudnnTarget& target) {
     for (const DType dtype : {DType::kFloat16, DType::kBFloat16, DType::kFloat32}) {
       const GroupNormProblem problem{{1, 64, 500, 1000}, dtype, 2};
       for (const bool forward : {true, false}) {
@@ -76,20 +76,17 @@ TEST_CASE("cuDNN compiles the first engine: without a driver nothing but loading
         CHECK((plan.plan.get() != nullptr || reason.find("CUDA_DRIVER") != std::string::npos));
       }
     }
-  }
+  });
 }
 
 TEST_CASE("cuDNN has no engine for more peers than a node has, nor for channels of odd bytes") {
-  if (!has_driver_library()) return;
-  const CudnnDescriptor properties =
-      device_properties(device_json("NVIDIA H200", 900, 132, 232448));
-  if (properties.get() == nullptr) return;
-  const CudnnTarget target{nullptr, &properties};
-  for (const bool forward : {true, false}) {
-    CAPTURE(forward);
-    CHECK(engines_of({{8, 64, 90, 120}, DType::kBFloat16, 33}, forward, target) == 0);
-    CHECK(engines_of({{8, 12, 90, 120}, DType::kBFloat16, 2}, forward, target) == 0);
-  }
+  on_described_gpus([](const CudnnTarget& target) {
+    for (const bool forward : {true, false}) {
+      CAPTURE(forward);
+      CHECK(engines_of({{8, 64, 90, 120}, DType::kBFloat16, 33}, forward, target) == 0);
+      CHECK(engines_of({{8, 12, 90, 120}, DType::kBFloat16, 2}, forward, target) == 0);
+    }
+  });
 }
 
 }  // namespace
