@@ -200,6 +200,10 @@ std::unique_ptr<Readback> CudaBackend::make_readback(const Tensor& source, int s
   return std::make_unique<PinnedReadback>(device_.ordinal, *waits(), stream_.get(), source, slots);
 }
 
+std::unique_ptr<Offload> CudaBackend::make_offload(std::span<const Tensor> tensors) {
+  return std::make_unique<PinnedOffload>(device_.ordinal, stream_.get(), tensors);
+}
+
 void CudaBackend::synchronize() {
   const DeviceGuard guard(device_.ordinal);
   done_.record(stream_.get());

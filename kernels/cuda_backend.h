@@ -60,6 +60,7 @@ class CudaBackend final : public GpuOperations {
   void stage(const Tensor& staged, const void* source) override;
   void take_staged(const Tensor& staged, const Tensor& destination) override;
   std::unique_ptr<Readback> make_readback(const Tensor& source, int slots) override;
+  std::unique_ptr<Offload> make_offload(std::span<const Tensor> tensors) override;
   void synchronize() override;
 
   ConvolutionOperations& convolutions() override { return convolutions_; }

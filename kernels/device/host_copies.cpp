@@ -51,4 +51,36 @@ const void* PinnedReadback::wait(int slot) {
   return at(slot).memory.data();
 }
 
+PinnedOffload::PinnedOffload(int ordinal, Stream stream, std::span<const Tensor> tensors)
+    : ordinal_(ordinal), stream_(stream), copies_(ordinal), issued_(ordinal) {
+  for (const Tensor& tensor : tensors) {
+    check_transfer(tensor);
+    places_.push_back({tensor, PinnedMemory(ordinal, dense_bytes(tensor)), Event(ordinal)});
+  }
+}
+
+PinnedOffload::~PinnedOffload() { static_cast<void>(cudaStreamSynchronize(copies_.get())); }
+
+void PinnedOffload::send(int tensor) { copy(at(tensor), true); }
+void PinnedOffload::fetch(int tensor) { copy(at(tensor), false); }
+
+// Copies are done in their order: memory is not filled again before what lay there has left.
+void PinnedOffload::copy(Place& place, bool to_host) {
+  const DeviceGuard guard(ordinal_);
+  issued_.record(stream_);
+  issued_.make_wait(copies_.get());
+  void* host = place.memory.data();
+  void* device = place.tensor.data;
+  check_cuda(
+      cudaMemcpyAsync(to_host ? host : device, to_host ? device : host, place.memory.bytes(),
+                      to_host ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice, copies_.get()),
+      to_host ? "cudaMemcpyAsync from the device" : "cudaMemcpyAsync to the device");
+  place.copied.record(copies_.get());
+}
+
+void PinnedOffload::wait(int tensor) {
+  const DeviceGuard guard(ordinal_);
+  at(tensor).copied.make_wait(stream_);
+}
+
 }  // namespace lockstep::gpu

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstddef>
+#include <span>
 #include <vector>
 
 #include "kernels/device/device.h"
@@ -62,6 +63,35 @@ class PinnedReadback final : public Readback {
   const Stream stream_;
   const Tensor source_;
   std::vector<Slot> slots_;
+};
+
+/// Pinned memory beside each tensor; copies have a stream of their own. Owned by the run, beside
+/// the backend whose stream it uses.
+class PinnedOffload final : public Offload {
+ public:
+  /// `stream`: of what uses the tensors.
+  PinnedOffload(int ordinal, Stream stream, std::span<const Tensor> tensors);
+  /// Waits for the copies that are under way.
+  ~PinnedOffload() override;
+
+  void send(int tensor) override;
+  void fetch(int tensor) override;
+  void wait(int tensor) override;
+
+ private:
+  struct Place {
+    Tensor tensor;
+    PinnedMemory memory;
+    Event copied;
+  };
+  Place& at(int tensor) { return places_.at(static_cast<std::size_t>(tensor)); }
+  void copy(Place& place, bool to_host);
+
+  const int ordinal_;
+  const Stream stream_;
+  StreamOwner copies_;
+  Event issued_;  // what the replica's stream was given before a copy
+  std::vector<Place> places_;
 };
 
 }  // namespace lockstep::gpu

@@ -121,6 +121,10 @@ void print_memory(const TrainingPlan& plan) {
       "{:.1f} MB at most in the steps\n",
       megabytes(plan.planned_bytes[rank]), megabytes(plan.training_bytes[rank]),
       megabytes(plan.measured_bytes[rank]));
+  if (plan.offloaded_bytes > 0) {
+    fmt::print("of the host, for what waits there: {:.1f} MB for the first device\n",
+               megabytes(plan.offloaded_bytes));
+  }
 }
 
 void print_time(const TrainingPlan& plan, int steps) {
@@ -206,6 +210,7 @@ Json to_json(const TrainingPlan& plan) {
           {"training_bytes", plan.training_bytes},
           {"planned_bytes", plan.planned_bytes},
           {"measured_bytes", plan.measured_bytes},
+          {"offloaded_bytes", plan.offloaded_bytes},
           {"step_seconds", plan.step_seconds},
           {"evaluation_seconds_per_image", plan.image_seconds},
           {"total_seconds", plan.total_seconds}};

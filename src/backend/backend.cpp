@@ -39,7 +39,36 @@ class FinishedReadback final : public Readback {
   std::vector<std::vector<std::byte>> copies_;  // [slot]
 };
 
+class FinishedOffload final : public Offload {
+ public:
+  FinishedOffload(Backend& backend, std::span<const Tensor> tensors)
+      : backend_(backend), tensors_(tensors.begin(), tensors.end()) {
+    for (const Tensor& tensor : tensors) copies_.emplace_back(dense_bytes(tensor));
+  }
+
+  void send(int tensor) override {
+    const auto index = static_cast<std::size_t>(tensor);
+    backend_.download(copies_.at(index).data(), tensors_.at(index));
+    backend_.synchronize();
+  }
+  void fetch(int tensor) override {
+    const auto index = static_cast<std::size_t>(tensor);
+    backend_.upload(tensors_.at(index), copies_.at(index).data());
+  }
+  void wait(int) override {}
+
+ private:
+  Backend& backend_;
+  const std::vector<Tensor> tensors_;
+  std::vector<std::vector<std::byte>> copies_;  // [tensor]
+};
+
 }  // namespace
+
+std::unique_ptr<Offload> Backend::make_offload(std::span<const Tensor> tensors) {
+  for (const Tensor& tensor : tensors) check_transfer(tensor);
+  return std::make_unique<FinishedOffload>(*this, tensors);
+}
 
 std::unique_ptr<Readback> Backend::make_readback(const Tensor& source, int slots) {
   check_transfer(source);

@@ -20,6 +20,11 @@ inline std::size_t dense_bytes(const Tensor& tensor) {
   return static_cast<std::size_t>(tensor.shape.elements()) * size_of(tensor.dtype);
 }
 
+/// `bytes` of device memory, for a copy.
+inline Tensor bytes_tensor(void* data, std::size_t bytes) {
+  return {data, Shape{1, static_cast<std::int64_t>(bytes)}, DType::kUInt8};
+}
+
 /// Throws Error unless the tensor may be uploaded or downloaded.
 inline void check_transfer(const Tensor& tensor) {
   LOCKSTEP_CHECK(tensor.data != nullptr || dense_bytes(tensor) == 0,

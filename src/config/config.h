@@ -168,12 +168,16 @@ struct BatchOptions {
 /// What spares memory and changes no result.
 struct MemoryOptions {
   bool recompute = false;
+  bool offload = false;
 
   template <typename Visitor>
   void visit_options(Visitor& v) {
     v("recompute", recompute,
       "compute normalised values and activations again in the backward pass, not keep them",
       {.counts = false, .written = recompute});
+    v("offload", offload,
+      "let what the backward pass needs wait in memory of the host meanwhile (GPUs)",
+      {.counts = false, .written = offload});
   }
 };
 

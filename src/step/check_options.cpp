@@ -35,6 +35,18 @@ void check_precision(const DataParallelOptions& options) {
   }
 }
 
+void check_offload(const DataParallelOptions& options) {
+  if (!options.offload) return;
+  for (const Device& device : options.devices) {
+    if (device.kind != DeviceKind::kCpu) continue;
+    throw ConfigError(
+        concat("DataParallelOptions::offload = true needs GPUs, but ", to_string(device),
+               " is asked for, whose memory is the host's already; ",
+               "DataParallelOptions::recompute and DataParallelOptions::accumulate spare memory ",
+               "there"));
+  }
+}
+
 void check_loss_scale(const LossScaleOptions& scale) {
   int exponent = 0;
   require(scale.initial >= 1 && std::isfinite(scale.initial) &&
@@ -105,6 +117,7 @@ void check_options(const DataParallelOptions& options) {
                options.average_decay));
   }
   check_precision(options);
+  check_offload(options);
   if (options.loss_scale) check_loss_scale(*options.loss_scale);
 }
 

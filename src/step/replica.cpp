@@ -25,7 +25,8 @@ PlanOptions training_plan(const DataParallelOptions& options, std::int64_t batch
   PlanOptions plan{.training = true,
                    .activations = options.activations,
                    .recompute = options.recompute,
-                   .tile = shard_of(batch, tiles, 0).count};
+                   .tile = shard_of(batch, tiles, 0).count,
+                   .offload = options.offload};
   plan.is_frozen = [&groups = options.parameter_groups](const std::string& parameter) {
     return is_frozen(parameter, groups);
   };

@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "backend/operand_checks.h"
 #include "lockstep/backend/backend.h"
 #include "step/step.h"
 
@@ -50,10 +51,5 @@ class StepTotals {
   Storage memory_;
   std::unique_ptr<Readback> readback_;  // kStepSlots times
 };
-
-/// `bytes` of device memory, for a copy.
-inline Tensor bytes_tensor(void* data, std::size_t bytes) {
-  return {data, Shape{1, static_cast<std::int64_t>(bytes)}, DType::kUInt8};
-}
 
 }  // namespace lockstep

@@ -158,6 +158,7 @@ TrainingPlan plan_training(const Config& config, const std::vector<Device>& devi
   const Network& network = replicas->replica(0).network();
   plan.layers = network.summary();
   plan.network_bytes = network.planned_bytes();
+  plan.offloaded_bytes = network.offloaded_bytes();
   plan.norms = plan_norms(config.bn, plan.shares, network);
   plan.training_bytes = memory_of(*replicas, false);
   time_evaluation(plan, *replicas, val_loader);

@@ -39,6 +39,7 @@ struct TrainingPlan {
   std::int64_t parameters = 0;
   std::vector<LayerSummary> layers = {};  // of the first device's network, in forward order
   std::size_t network_bytes = 0;          // of its plan (Network::planned_bytes)
+  std::size_t offloaded_bytes = 0;        // of the host (Network::offloaded_bytes)
   std::vector<NormPlan> norms = {};
   std::int64_t exchanges = 0;        // BatchNorm exchanges per step, both directions
   std::int64_t exchanged_bytes = 0;  // of statistics that all devices post, per step

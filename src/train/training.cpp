@@ -39,6 +39,8 @@ struct OptionKey {
 };
 constexpr OptionKey kOptionKeys[] = {
     {"DataParallelOptions::activations", "run.precision"},
+    {"DataParallelOptions::offload", "memory.offload"},
+    {"DataParallelOptions::recompute", "memory.recompute"},
     {"DataParallelOptions::cuda_graph", "run.cuda_graph"},
     {"DataParallelOptions::placement_invariant", "run.placement_invariant"},
     {"DataParallelOptions::accumulate", "batch.accumulate"},
@@ -97,6 +99,7 @@ DataParallelOptions replica_options(const Config& config, const std::vector<Devi
     options.accumulated_statistics = MicroBatches::kTogether;
   }
   options.recompute = config.memory.recompute;
+  options.offload = config.memory.offload;
   options.seed = config.run.seed;
   options.activations = config.run.precision;
   if (config.run.precision == DType::kFloat16) {

@@ -388,16 +388,22 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
       from_device != (device_of(from) == stream->device)) {
     return fail(cudaErrorInvalidValue);
   }
-  if (stream->capture != nullptr && kind != cudaMemcpyDeviceToDevice) return spoil(stream);
+  // The host would take part in a copy of memory that is not pinned.
+  const bool pinned = device_of(to_device ? from : to) == kPinned;
+  if (stream->capture != nullptr && kind != cudaMemcpyDeviceToDevice && !pinned) {
+    return spoil(stream);
+  }
   const std::chrono::milliseconds delay(kind == cudaMemcpyHostToDevice ? machine.upload_milliseconds
-                                                                       : 0);
+                                        : kind == cudaMemcpyDeviceToHost
+                                            ? machine.download_milliseconds
+                                            : 0);
   const auto copy = [=] {
     std::this_thread::sleep_for(delay);
     std::memcpy(to, from, bytes);
   };
   stream->enqueue(copy, Kind::kCopy);
   // What is downloaded to other memory has come when the call returns.
-  stream->ends_with_download = kind == cudaMemcpyDeviceToHost && device_of(to) == kPinned;
+  stream->ends_with_download = kind == cudaMemcpyDeviceToHost && pinned;
   return cudaSuccess;
 }
 cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int from_device,

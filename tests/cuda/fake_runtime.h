@@ -16,11 +16,12 @@ inline constexpr int kMultiprocessors = 2;
 struct Machine {
   int devices = 1;
   bool peer_access = true;
-  int upload_milliseconds = 0;  // of every copy from the host
-  int compute_capability = 9;   // its major number
-  bool links = true;            // NVLink between the GPUs
-  int count_error = 0;          // of cudaGetDeviceCount, where it is not 0
-  int driver = 13000;           // its version
+  int upload_milliseconds = 0;    // of every copy from the host
+  int download_milliseconds = 0;  // of every copy to it
+  int compute_capability = 9;     // its major number
+  bool links = true;              // NVLink between the GPUs
+  int count_error = 0;            // of cudaGetDeviceCount, where it is not 0
+  int driver = 13000;             // its version
 };
 /// Of the calls that follow. No stream exists.
 void use(const Machine& machine);

@@ -135,6 +135,28 @@ TEST_CASE("a graph of several synchronized replicas replays the bits of an issue
 }
 
 // Processes are threads here, which share the GPU.
+// Images whose values are worth the way to the host.
+TEST_CASE("what waits on the host comes back with its bits, issued and recorded") {
+  if (no_gpu()) return;
+  const Size size{40, 40};
+  const auto trained = [&](bool offload, bool graph) {
+    DataParallelOptions options = on_gpu(2, BatchNormMode::kSync, TransportKind::kEvent);
+    options.input = {6, size.height, size.width, 3};
+    options.offload = offload;
+    options.cuda_graph = graph;
+    const auto run = make_toy(options);
+    CHECK((run->replica(0).network().offloaded_bytes() > 0) == offload);
+    std::vector<double> losses;
+    for (std::int64_t step = 0; step < 3; ++step) {
+      losses.push_back(run->train_step(toy_batch(6, step, size), step, 0.05F).loss);
+    }
+    return outcome_of(*run, std::move(losses));
+  };
+  const Outcome kept = trained(false, false);
+  CHECK(trained(true, false) == kept);
+  CHECK(trained(true, true) == kept);
+}
+
 TEST_CASE("two processes of two replicas end at the bits of one of four") {
   if (no_gpu()) return;
   for (const BatchNormMode mode : {BatchNormMode::kSync, BatchNormMode::kLocal}) {

@@ -15,13 +15,21 @@
 namespace lockstep::test {
 namespace {
 
+bool is_there(const Buffer& buffer, int step) {
+  const bool away = buffer.away_first <= step && step <= buffer.away_last;
+  return buffer.first <= step && step <= buffer.last && !away;
+}
+
 void check_no_overlap(const std::vector<Buffer>& buffers, std::size_t arena) {
   for (const Buffer& a : buffers) {
     CHECK(a.offset % kBufferAlignment == 0);
     CHECK(a.offset + a.bytes <= arena);
     for (const Buffer& b : buffers) {
       if (&a == &b || a.bytes == 0 || b.bytes == 0) continue;
-      const bool alive_together = a.first <= b.last && b.first <= a.last;
+      bool alive_together = false;
+      for (int step = a.first; step <= a.last; ++step) {
+        alive_together = alive_together || (is_there(a, step) && is_there(b, step));
+      }
       const bool overlap = a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes;
       CHECK_FALSE((alive_together && overlap));
     }
@@ -34,6 +42,9 @@ std::vector<Buffer> random_buffers(std::mt19937& random) {
     buffer.bytes = random() % 5 == 0 ? random() % 4 : random() % 100000;
     buffer.first = static_cast<int>(random() % 50);
     buffer.last = buffer.first + static_cast<int>(random() % 20);
+    if (buffer.last - buffer.first < 3 || random() % 2 == 0) continue;
+    buffer.away_first = buffer.first + 1;
+    buffer.away_last = buffer.last - 1 - static_cast<int>(random() % 2);
   }
   return buffers;
 }
@@ -84,6 +95,18 @@ TEST_CASE("offsets: a freed block is used again, the tightest that fits") {
   std::vector<Buffer> buffers{{1024, 0, 1}, {512, 0, 9}, {256, 2, 3}, {768, 2, 3}};
   CHECK(assign_offsets(buffers) == 1536);
   CHECK(assign_offsets(std::span<Buffer>{}) == 0);
+}
+
+TEST_CASE("offsets: what is on the host lends its place to others, from when it has left") {
+  std::vector<Buffer> buffers{
+      {.bytes = 1024, .first = 0, .last = 9, .away_first = 2, .away_last = 7},
+      {.bytes = 1024, .first = 2, .last = 7},
+      {.bytes = 256, .first = 1, .last = 1}};
+  CHECK(assign_offsets(buffers) == 1024 + 256);
+  CHECK(largest_live_bytes(buffers) == 1024 + 256);
+  buffers[0].away_last = 6;
+  CHECK(assign_offsets(buffers) == 2 * 1024);
+  CHECK(largest_live_bytes(buffers) == 2 * 1024);
 }
 
 TEST_CASE("liveness: an evaluation keeps two values of a chain and the input") {
@@ -146,6 +169,40 @@ TEST_CASE(
   SUBCASE("not where the exchange is left out, because nobody needs the gradient behind it") {
     graph.input_grad = false;
     CHECK(plan_memory(graph).weights_until == std::vector<int>{0, 1, 2});
+  }
+}
+
+// Twelve layers: the losses are step 12, backward of layer i is step 24 - i.
+TEST_CASE("liveness: what the backward pass reads late waits on the host") {
+  Graph graph = chain(std::vector<std::size_t>(13, 1 << 20));
+  graph.values[3].bytes = graph.values[3].tile_bytes = 1024;  // not worth it
+  for (GraphLayer& layer : graph.layers) layer.learns = layer.reads_input = true;
+  const std::size_t kept = plan_memory(graph).bytes;
+  graph.offload = true;
+  const MemoryPlan plan = plan_memory(graph);
+  CHECK(plan.bytes < kept - (std::size_t{5} << 20));
+  std::vector<int> values;  // that travel
+  for (const RoundTrip& trip : plan.round_trips) {
+    const Buffer& buffer = plan.buffers[static_cast<std::size_t>(trip.buffer)];
+    for (int value = 0; value < 13; ++value) {
+      if (plan.data[static_cast<std::size_t>(value)].buffer != trip.buffer) continue;
+      values.push_back(value);
+      CAPTURE(value);
+      CHECK(trip.last_use == value);  // forward of the layer that reads it
+      CHECK(trip.next_use == 24 - value);
+      CHECK(buffer.away_first == value + 3);
+      CHECK(buffer.away_last == 24 - value - 3);
+    }
+  }
+  std::ranges::sort(values);  // not the input, and not what is read again soon
+  CHECK(values == std::vector<int>{1, 2, 4, 5, 6, 7, 8, 9});
+
+  SUBCASE("but nothing where every value has memory of its own, or no backward pass comes") {
+    graph.share_memory = false;
+    CHECK(plan_memory(graph).round_trips.empty());
+    graph.share_memory = true;
+    graph.training = false;
+    CHECK(plan_memory(graph).round_trips.empty());
   }
 }
 

@@ -321,6 +321,31 @@ TEST_CASE("tiles: a layer's work is that of the batch") {
   }
 }
 
+// Enough of each value that the way to the host is worth it.
+TEST_CASE("what waits on the host comes back with its bits, of whole batches and in tiles") {
+  for (const Describe& describe : {Describe(small_unet), Describe(small_resnet)}) {
+    // Synchronized: weight gradients may wait for an exchange, but do not on one device.
+    const TiledCase test{.describe = describe,
+                         .input = {6, 40, 40, 3},
+                         .norm = {.mode = BatchNormMode::kSync},
+                         .batches = {6, 5, 6}};
+    const Outcome whole = outcome_of(test, {.input_grad = true});
+    for (const PlanOptions& kept :
+         {PlanOptions{.input_grad = true}, PlanOptions{.input_grad = true, .recompute = true},
+          tiles_of(1), tiles_of(4)}) {
+      CAPTURE(kept.tile);
+      CAPTURE(kept.recompute);
+      PlanOptions plan = kept;
+      plan.offload = true;
+      const TestNetwork here(describe, test.input, kept), sent(describe, test.input, plan);
+      CHECK(here.network->offloaded_bytes() == 0);
+      CHECK(sent.network->offloaded_bytes() > 0);
+      CHECK(sent.network->planned_bytes() <= here.network->planned_bytes());
+      CHECK(outcome_of(test, plan) == whole);
+    }
+  }
+}
+
 TEST_CASE("tiles: the memory of a U-Net") {
   const Model model = unet({.width = 16, .depth = 4, .num_classes = 11});
   const auto bytes_of = [&](const PlanOptions& plan) {
@@ -331,6 +356,12 @@ TEST_CASE("tiles: the memory of a U-Net") {
   MESSAGE("recompute ", bytes_of({.recompute = true}) / whole, ", tiles of 4, 2 and 1 images ",
           bytes_of({.tile = 4}) / whole, ", ", bytes_of({.tile = 2}) / whole, ", ",
           bytes_of({.tile = 1}) / whole);
+  MESSAGE("waiting on the host: whole batches ", bytes_of({.offload = true}) / whole,
+          ", recomputed ", bytes_of({.recompute = true, .offload = true}) / whole,
+          ", tiles of 4, 2 and 1 images ", bytes_of({.tile = 4, .offload = true}) / whole, ", ",
+          bytes_of({.tile = 2, .offload = true}) / whole, ", ",
+          bytes_of({.tile = 1, .offload = true}) / whole);
+  CHECK(bytes_of({.offload = true}) < 0.75 * whole);
   CHECK(bytes_of({.recompute = true}) < 0.75 * whole);
   CHECK(bytes_of({.tile = 2}) < 0.6 * whole);
   CHECK(bytes_of({.tile = 1}) < 0.55 * whole);

@@ -39,6 +39,20 @@ class Readback {
   virtual const void* wait(int slot) = 0;
 };
 
+/// Tensors whose contents can wait on the host while their memory serves others
+/// (Backend::make_offload). The backend outlives it. On the backend's thread, which waits for no
+/// copy: the operations that are issued later do.
+class Offload {
+ public:
+  virtual ~Offload() = default;
+  /// Copies to the host what the operations that were issued until now leave in a tensor.
+  virtual void send(int tensor) = 0;
+  /// Copies it back, after the operations that were issued until now.
+  virtual void fetch(int tensor) = 0;
+  /// What is issued from here on comes after the tensor's last copy.
+  virtual void wait(int tensor) = 0;
+};
+
 /// A device's memory, and its operations by family.
 class Backend {
  public:
@@ -76,6 +90,8 @@ class Backend {
   }
   /// For copies of `source`, a dense tensor. Set-up only.
   virtual std::unique_ptr<Readback> make_readback(const Tensor& source, int slots);
+  /// Of dense tensors, with as much memory of the host. Set-up only.
+  virtual std::unique_ptr<Offload> make_offload(std::span<const Tensor> tensors);
   /// Waits until everything issued so far is done and throws what failed on the device.
   virtual void synchronize() = 0;
   /// Every element = value, rounded to the tensor's type. Any row strides.

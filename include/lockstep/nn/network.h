@@ -78,6 +78,10 @@ struct PlanOptions {
   /// wait for the last of them; 0: all. Fewer take less memory for what is not kept of all of them,
   /// and are to the same bits where the backend sums by image. Implies `recompute`; in training.
   std::int64_t tile = 0;
+  /// Whether what is kept from the forward pass to the backward pass waits in memory of the host
+  /// between the two (Backend::make_offload), but for small and short-lived values: less memory of
+  /// the device, the same bits. In training, with `share_memory`.
+  bool offload = false;
 };
 
 /// Hears of every layer's share of a pass, on the replica's thread: of every part of it where
@@ -150,6 +154,8 @@ class Network {
   std::vector<LayerSummary> summary() const;
   /// Bytes of the plan: activations, gradients and what layers save.
   std::size_t planned_bytes() const;
+  /// Bytes of the host for what waits there (PlanOptions::offload).
+  std::size_t offloaded_bytes() const;
 
  private:
   friend class NetworkBuilder;

@@ -147,6 +147,10 @@ struct DataParallelOptions {
   /// Computes normalised values and activations again in the backward pass, and does not keep them
   /// (PlanOptions::recompute): less memory, more time, the same bits.
   bool recompute = false;
+  /// Lets what the backward pass needs wait in pinned memory of the host meanwhile
+  /// (PlanOptions::offload): less memory of the GPU, the same bits. Not with CPU devices, whose
+  /// memory is the host's.
+  bool offload = false;
   std::uint64_t seed = 0;               // of initial weights and dropout
   DType activations = DType::kFloat32;  // in training and in evaluation; others than fp32 need GPUs
   std::optional<LossScaleOptions> loss_scale = {};  // fp16 needs one; none: gradients as they are

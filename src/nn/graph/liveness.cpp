@@ -2,10 +2,18 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 #include <map>
+#include <set>
 
 namespace lockstep {
 namespace {
+
+// What is smaller stays on the device: a copy's own time is that of this many bytes.
+constexpr std::size_t kLeastSent = std::size_t{64} << 10;
+// A buffer leaves for this many steps less, or stretches that images come back to, at either end:
+// a copy takes its time.
+constexpr int kAhead = 2;
 
 /// Values that have no memory of their own: parts of a concatenation, and what is computed in
 /// place.
@@ -103,16 +111,24 @@ class Liveness {
     if (graph_.training) plan_gradients();
     plan_saved();
     if (!graph_.share_memory) keep_everything();
+    if (graph_.offload && graph_.share_memory) plan_round_trips();
     plan_.bytes = assign_offsets(plan_.buffers);
     return std::move(plan_);
   }
 
  private:
+  /// Steps at either end of the time between the passes.
+  struct Uses {
+    int last_forward = -1;
+    int first_backward = std::numeric_limits<int>::max();
+  };
+
   bool kept(int value) const { return plan_.schedule.kept[value]; }
   const GraphLayer& layer(int index) const { return graph_.layers[index]; }
 
   int add_buffer(std::size_t bytes, int first, int last) {
-    plan_.buffers.push_back({bytes, first, last, 0});
+    plan_.buffers.push_back({.bytes = bytes, .first = first, .last = last});
+    uses_.emplace_back();
     return static_cast<int>(plan_.buffers.size()) - 1;
   }
   void touch(const Placement& placement, int step) {
@@ -120,6 +136,12 @@ class Liveness {
     const Timeline::Span span = placement.by_tile ? Timeline::Span{step, step} : time_.span(step);
     buffer.first = std::min(buffer.first, span.first);
     buffer.last = std::max(buffer.last, span.last);
+    Uses& uses = uses_[placement.buffer];
+    if (step <= time_.loss_step()) {
+      uses.last_forward = std::max(uses.last_forward, span.last);
+    } else {
+      uses.first_backward = std::min(uses.first_backward, span.first);
+    }
   }
   std::size_t bytes_of(int value, bool by_tile) const {
     return by_tile ? graph_.values[value].tile_bytes : graph_.values[value].bytes;
@@ -207,12 +229,17 @@ class Liveness {
     for (const int input : at.inputs) touch_data(input, step);
   }
 
+  // Weight gradients that are deferred read what the rest of the layer's pass has read.
   void read_backward(int i) {
     if (!plan_.runs_backward[i]) return;
-    if (layer(i).reads_input) touch_data(layer(i).inputs[0], time_.weights_step(i));
+    const auto read = [&](int value) {
+      touch_data(value, time_.backward_step(i));
+      touch_data(value, time_.weights_step(i));
+    };
+    if (layer(i).reads_input) read(layer(i).inputs[0]);
     if (layer(i).reads_other_inputs) {
       for (const int input : layer(i).inputs) {
-        if (input != layer(i).inputs[0]) touch_data(input, time_.weights_step(i));
+        if (input != layer(i).inputs[0]) read(input);
       }
     }
     if (layer(i).reads_output) touch_data(layer(i).output, time_.backward_step(i));
@@ -347,6 +374,38 @@ class Liveness {
     plan_.buffers[place->second].last = step;
   }
 
+  // --- what waits on the host ---
+
+  // Who is not on the host when the losses begin does not go: a forward pass leaves no copy behind.
+  void plan_round_trips() {
+    for (const int index : buffers_that_may_leave()) {
+      Buffer& buffer = plan_.buffers[index];
+      const Uses& uses = uses_[index];
+      if (uses.first_backward > time_.end()) continue;
+      int first = uses.last_forward + 1, last = uses.first_backward - 1;
+      for (int i = 0; i < kAhead; ++i) {
+        first = time_.span(std::min(first, time_.end())).last + 1;
+        last = time_.span(std::max(last, 0)).first - 1;
+      }
+      if (first > time_.loss_step() || last < time_.loss_step()) continue;
+      buffer.away_first = first;
+      buffer.away_last = last;
+      plan_.round_trips.push_back({index, uses.last_forward, uses.first_backward});
+    }
+  }
+
+  // Those of kept values but the input and the outputs, which others look at.
+  std::set<int> buffers_that_may_leave() const {
+    std::set<int> buffers;
+    for (std::size_t value = 0; value < plan_.data.size(); ++value) {
+      const int buffer = plan_.data[value].buffer;
+      if (buffer >= 0 && plan_.buffers[buffer].bytes >= kLeastSent) buffers.insert(buffer);
+    }
+    buffers.erase(plan_.data[graph_.input].buffer);
+    for (const GraphOutput& output : graph_.outputs) buffers.erase(plan_.data[output.value].buffer);
+    return buffers;
+  }
+
   void keep_everything() {
     for (Buffer& buffer : plan_.buffers) {
       buffer.first = 0;
@@ -360,6 +419,7 @@ class Liveness {
   const Nesting nesting_;
   std::vector<bool> written_;       // [value] while going backwards
   std::vector<bool> grad_by_tile_;  // [value]
+  std::vector<Uses> uses_;          // [buffer]
   std::map<int, Placement> here_;   // [value] that the present stretch writes
   std::map<int, int> saved_here_;   // [layer] its buffer in the present stretch
   MemoryPlan plan_;

@@ -20,6 +20,12 @@ struct Buffer {
   int first = 0;
   int last = 0;
   std::size_t offset = 0;  // set by assign_offsets, a multiple of kBufferAlignment
+  /// Steps in between, both included, during which its contents are on the host and the memory is
+  /// others'; none where the last is before the first.
+  int away_first = 0;
+  int away_last = -1;
+
+  bool goes_away() const { return away_first <= away_last; }
 };
 
 inline constexpr std::size_t kBufferAlignment = 256;
@@ -52,6 +58,13 @@ struct GraphOutput {
   bool grad = true;
 };
 
+/// A buffer's way to the host and back (Buffer::away_first).
+struct RoundTrip {
+  int buffer = 0;
+  int last_use = 0;  // the step after which it leaves
+  int next_use = 0;  // the step before which it has to be back
+};
+
 /// Layers in execution order; every value but the input is the output of exactly one.
 struct Graph {
   std::vector<GraphValue> values;
@@ -63,6 +76,9 @@ struct Graph {
   bool share_memory = true;
   /// Whether values are computed again where they may be. Needs `training`.
   bool recompute = false;
+  /// Whether what is kept from the forward pass to the backward pass waits on the host between
+  /// them, where the way is worth it. Needs `training` and `share_memory`.
+  bool offload = false;
   /// Whether images go through a stretch in several tiles, so that what is kept of all of them is
   /// in use for as long as the stretch takes.
   bool several_tiles = false;
@@ -97,7 +113,8 @@ struct MemoryPlan : PassPlan {
   std::vector<Placement> grad;                   // [value]
   std::vector<int> saved;                      // [layer] buffer, -1: none, or only during stretches
   std::vector<std::vector<GradRoute>> routes;  // [layer][input]
-  std::size_t bytes = 0;                       // of the arena
+  std::vector<RoundTrip> round_trips;
+  std::size_t bytes = 0;  // of the arena
 };
 
 MemoryPlan plan_memory(const Graph& graph);

@@ -15,8 +15,20 @@ std::size_t aligned(std::size_t bytes) {
   return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
 }
 
+// When it is on the device.
+std::array<Timeline::Span, 2> spans_of(const Buffer& buffer) {
+  const Timeline::Span none{0, -1};
+  if (!buffer.goes_away()) return {{{buffer.first, buffer.last}, none}};
+  return {{{buffer.first, buffer.away_first - 1}, {buffer.away_last + 1, buffer.last}}};
+}
+
 bool alive_together(const Buffer& a, const Buffer& b) {
-  return a.first <= b.last && b.first <= a.last;
+  for (const Timeline::Span& one : spans_of(a)) {
+    for (const Timeline::Span& other : spans_of(b)) {
+      if (std::max(one.first, other.first) <= std::min(one.last, other.last)) return true;
+    }
+  }
+  return false;
 }
 
 // The tightest gap that holds `bytes` between the `taken` buffers, which are sorted by offset; else
@@ -57,7 +69,11 @@ std::size_t place_in_order(std::span<Buffer> buffers, std::span<const std::size_
 using Key = std::function<std::uint64_t(const Buffer&)>;  // larger is placed earlier
 
 std::uint64_t lifetime(const Buffer& buffer) {
-  return static_cast<std::uint64_t>(buffer.last - buffer.first + 1);
+  std::uint64_t steps = 0;
+  for (const Timeline::Span& span : spans_of(buffer)) {
+    steps += static_cast<std::uint64_t>(span.last - span.first + 1);
+  }
+  return steps;
 }
 
 std::array<Key, 4> placing_orders() {
@@ -91,12 +107,16 @@ std::size_t assign_offsets(std::span<Buffer> buffers) {
 
 std::size_t largest_live_bytes(std::span<const Buffer> buffers) {
   std::size_t largest = 0;
-  for (const Buffer& at : buffers) {  // the maximum is reached where some buffer begins
-    std::size_t live = 0;
-    for (const Buffer& other : buffers) {
-      if (other.first <= at.first && at.first <= other.last) live += aligned(other.bytes);
+  for (const Buffer& at : buffers) {
+    for (const Timeline::Span& span : spans_of(at)) {  // the maximum is where some buffer begins
+      if (span.last < span.first) continue;
+      const Buffer then{.first = span.first, .last = span.first};
+      std::size_t live = 0;
+      for (const Buffer& other : buffers) {
+        if (alive_together(other, then)) live += aligned(other.bytes);
+      }
+      largest = std::max(largest, live);
     }
-    largest = std::max(largest, live);
   }
   return largest;
 }

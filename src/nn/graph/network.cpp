@@ -80,5 +80,12 @@ std::vector<LayerSummary> Network::summary() const {
   return rows;
 }
 std::size_t Network::planned_bytes() const { return impl_->memory.plan().bytes; }
+std::size_t Network::offloaded_bytes() const {
+  std::size_t bytes = 0;
+  for (const RoundTrip& trip : impl_->memory.plan().round_trips) {
+    bytes += impl_->memory.plan().buffers[trip.buffer].bytes;
+  }
+  return bytes;
+}
 
 }  // namespace lockstep

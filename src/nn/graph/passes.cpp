@@ -16,6 +16,7 @@ Passes::Passes(DeclaredNetwork& network, PlannedMemory& memory, bool training)
       plan_(memory.plan()),
       training_(training),
       gradients_(network.backend, network.store, planned_batch(), memory.tile()),
+      round_trips_(network.backend, memory),
       prepared_(static_cast<std::size_t>(planned_batch()) + 1, false) {
   declare_gradients();
 }
@@ -88,6 +89,18 @@ void Passes::for_each_tile(const Stretch& stretch, const StretchMemory& memory, 
   } while (first < batch);
 }
 
+// What is of all images is used from when the first ones come to an action until the last ones do.
+template <typename Run>
+void Passes::run_actions(const Stretch& stretch, int first, const Images& images, const Run& run) {
+  int step = first;
+  for (const Action& action : stretch.actions) {
+    if (images.first == 0) round_trips_.before(step);
+    run(action);
+    if (images.first + images.count >= memory_.batch()) round_trips_.after(step);
+    ++step;
+  }
+}
+
 namespace {
 
 // A rank that meets no other may have a long way to go when another one fails.
@@ -115,13 +128,18 @@ void Passes::run_forward(const Action& action, Direction pass, const StepContext
 
 void Passes::forward(const StepContext& context) {
   backend_.convolutions().prepack_conv2d_weights(weights_);
+  round_trips_.begin();
+  int step = 0;
   for (std::size_t s = 0; s < plan_.forward.size(); ++s) {
     const Stretch& stretch = plan_.schedule.forward[s];
     for_each_tile(stretch, plan_.forward[s], [&](const Images& images) {
       const StepContext own = context_of(context, images);
-      for (const Action& action : stretch.actions) run_forward(action, Direction::kForward, own);
+      run_actions(stretch, step, images,
+                  [&](const Action& action) { run_forward(action, Direction::kForward, own); });
     });
+    step += static_cast<int>(stretch.actions.size());
   }
+  round_trips_.before(step);  // that of the losses
 }
 
 void Passes::backward(const StepContext& context, const Network::AfterLayer& after_layer) {
@@ -131,6 +149,7 @@ void Passes::backward(const StepContext& context, const Network::AfterLayer& aft
     if (!after_layer || deferred_weights_) return;
     while (left_behind > first) after_layer(static_cast<std::size_t>(--left_behind));
   };
+  int step = plan_.loss_step + 1;
   for (std::size_t s = 0; s < plan_.backward.size(); ++s) {
     const Stretch& stretch = plan_.schedule.backward[s];
     gradients_.begin_stretch(s, context.gradient_parts, memory_.batch());
@@ -138,7 +157,7 @@ void Passes::backward(const StepContext& context, const Network::AfterLayer& aft
       StepContext own = context_of(context, images);
       own.meanwhile = [this, &context] { compute_deferred_weights(context); };
       gradients_.begin_tile(images.first, images.count);
-      for (const Action& action : stretch.actions) {
+      run_actions(stretch, step, images, [&](const Action& action) {
         const auto index = static_cast<std::size_t>(action.layer);
         own.gradient_parts = gradients_.parts_of(*network_.layers[index]);
         if (action.kind != ActionKind::kBackward) {
@@ -151,11 +170,12 @@ void Passes::backward(const StepContext& context, const Network::AfterLayer& aft
           });
         }
         if (!stretch.by_tile) leave(action.layer);
-      }
+      });
       if (stretch.by_tile) finish_gradients();
       gradients_.end_tile();
     });
     if (stretch.by_tile) leave(stretch.first_layer);
+    step += static_cast<int>(stretch.actions.size());
   }
   finish_gradients();
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "nn/graph/planned_memory.h"
+#include "nn/graph/round_trips.h"
 #include "nn/graph/tile_gradients.h"
 
 namespace lockstep {
@@ -33,6 +34,9 @@ class Passes {
   void observed(std::size_t layer, Direction direction, const Pass& pass);
   template <typename Body>
   void for_each_tile(const Stretch& stretch, const StretchMemory& memory, const Body& body);
+  /// Calls `run` with each action of a stretch, whose first one is step `first`, for some images.
+  template <typename Run>
+  void run_actions(const Stretch& stretch, int first, const Images& images, const Run& run);
   /// `pass`: in which it is needed.
   void run_forward(const Action& action, Direction pass, const StepContext& context);
   /// The backward pass of one layer; its weight gradients may be deferred.
@@ -48,6 +52,7 @@ class Passes {
   const MemoryPlan& plan_;
   const bool training_;
   TileGradients gradients_;  // of parameters
+  RoundTrips round_trips_;
   LayerObserver* observer_ = nullptr;
   std::vector<bool> prepared_;                   // [batch] whether the layers know this batch
   std::vector<ConvWeights> weights_;             // of all layers, for the present batch

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "backend/operand_checks.h"
+
 namespace lockstep {
 namespace {
 
@@ -47,6 +49,7 @@ Graph describe(const DeclaredNetwork& network, const PlanOptions& options) {
   graph.share_memory = options.share_memory;
   graph.several_tiles = options.training && tile < network.input->shape.batch();
   graph.recompute = options.training && (options.recompute || graph.several_tiles);
+  graph.offload = options.training && options.offload;
   return graph;
 }
 
@@ -63,6 +66,10 @@ PlannedMemory::PlannedMemory(DeclaredNetwork& network, const PlanOptions& option
     if (plan_.saved[i] >= 0) layer.set_saved(at(plan_.saved[i]));
     targets_.emplace_back(layer.inputs().size());
   }
+}
+
+Tensor PlannedMemory::bytes_of(int buffer) const {
+  return bytes_tensor(at(buffer), plan_.buffers[buffer].bytes);
 }
 
 std::byte* PlannedMemory::at(int buffer) const {

@@ -23,6 +23,8 @@ class PlannedMemory {
   PlannedMemory(DeclaredNetwork& network, const PlanOptions& options);
 
   const MemoryPlan& plan() const { return plan_; }
+  /// All bytes of a buffer.
+  Tensor bytes_of(int buffer) const;
   DType activations() const { return activations_; }
   /// Images that go through a stretch together.
   std::int64_t tile() const { return tile_; }

@@ -46,8 +46,8 @@ void Timeline::count_steps() {
   backward_step_.assign(layers_, 0);
   stretch_of_.assign(layers_, 0);
   for (const Stretch& stretch : passes_.schedule.forward) count_steps(stretch);
-  loss_step_ = static_cast<int>(spans_.size());
-  spans_.push_back({loss_step_, loss_step_});
+  const int loss = passes_.loss_step = static_cast<int>(spans_.size());
+  spans_.push_back({loss, loss});
   for (std::size_t i = 0; i < passes_.schedule.backward.size(); ++i) {
     const Stretch& stretch = passes_.schedule.backward[i];
     count_steps(stretch);

@@ -15,6 +15,7 @@ struct PassPlan {
   std::vector<bool> runs_backward;  // [layer]
   std::vector<bool> frozen;         // [layer] whose weight gradients nobody needs
   std::vector<int> weights_until;   // [layer] in whose backward pass its weight gradients are due
+  int loss_step = 0;                // between the forward pass and the backward pass
 };
 
 class Timeline {
@@ -39,7 +40,7 @@ class Timeline {
   int backward_step(int layer) const { return backward_step_[layer]; }
   /// Of its weight gradients.
   int weights_step(int layer) const { return backward_step(passes_.weights_until[layer]); }
-  int loss_step() const { return loss_step_; }
+  int loss_step() const { return passes_.loss_step; }
   int end() const { return end_; }
   /// The steps of an action for what is kept of all images: those of its stretch, where that comes
   /// back to each of them.
@@ -61,7 +62,7 @@ class Timeline {
   std::vector<Span> spans_;                        // [step]
   std::vector<int> forward_step_, backward_step_;  // [layer]
   std::vector<int> stretch_of_;                    // [layer] of the backward pass
-  int loss_step_ = 0, end_ = 0;
+  int end_ = 0;
 };
 
 }  // namespace lockstep

@@ -1,0 +1,38 @@
+#pragma once
+// What waits on the host between the forward and the backward pass, on its way there and back. The
+// plan says who leaves after which step, and who has to be back before which (liveness.h).
+
+#include <memory>
+#include <vector>
+
+#include "nn/graph/planned_memory.h"
+
+namespace lockstep {
+
+/// Owned by the passes whose steps it hears of. Without round trips it does nothing.
+class RoundTrips {
+ public:
+  /// `memory` is what travels; it outlives the object.
+  RoundTrips(Backend& backend, const PlannedMemory& memory);
+
+  /// Of a forward pass. What a pass that failed has left under way must not arrive in it.
+  void begin();
+  /// Before a step's work is issued, and after it has been.
+  void before(int step);
+  void after(int step);
+
+ private:
+  /// Indices of round trips.
+  struct AtStep {
+    std::vector<int> gone, fetched, needed;  // before the step
+    std::vector<int> sent;                   // after it
+  };
+
+  void wait(int trip);
+
+  std::vector<AtStep> steps_;
+  std::vector<bool> under_way_;  // [trip]
+  std::unique_ptr<Offload> offload_;
+};
+
+}  // namespace lockstep
