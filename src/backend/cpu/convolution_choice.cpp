@@ -29,7 +29,7 @@ constexpr std::array kEngines = {ConvEngine::kOneDnn, ConvEngine::kWinograd8,
                                  ConvEngine::kMatmul16};
 
 // Raised when an implementation of ours becomes faster or slower: choices are then made anew.
-constexpr int kEnginesVersion = 3;
+constexpr int kEnginesVersion = 4;
 
 // With fewer channels, more than half of our products are of padding.
 constexpr std::int64_t kFewestChannels = 8;
@@ -200,7 +200,7 @@ std::vector<ConvEngine> conv_candidates(const ConvGeometry& geometry, const Shap
   if (fewest < kFewestChannels) return candidates;
   const bool wide = matmul::native_lanes() >= 16;
   const bool winograd = winograd_supports(geometry) && winograd_fits(geometry, input);
-  if (matmul_supports(geometry, pass) && !winograd) {
+  if (matmul_supports(geometry, pass) && (!winograd || matmul_skips_padding(geometry, input))) {
     candidates.push_back(wide ? ConvEngine::kMatmul16 : ConvEngine::kMatmul8);
   }
   if (winograd) {

@@ -63,7 +63,10 @@ Vector fused(Vector a, Vector b, Vector c) { return a * b + c; }
 constexpr int kSums = 12;
 
 std::int64_t multiply_add(std::int64_t iterations) {
-  Vector sums[kSums] = {};
+  // Read one by one: a compiler that knew them to be equal would compute one sum for all.
+  volatile float start = 0;
+  Vector sums[kSums];
+  for (Vector& sum : sums) sum = start - Vector{};
   const Vector scale = 0.5F - Vector{};
   const Vector offset = 1.0F - Vector{};
   for (std::int64_t i = 0; i < iterations; ++i) {

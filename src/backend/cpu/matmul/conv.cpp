@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
+#include <vector>
 
 #include "backend/cpu/matmul/products.h"
 #include "backend/cpu/matmul/slices.h"
@@ -29,8 +31,45 @@ constexpr std::int64_t kSumPixels = 256;
 // Pixels lie far apart where they have many channels, of which a slice is read: what fetches data
 // ahead by itself does not guess them.
 constexpr std::int64_t kPixelsAhead = 12;
+// Positions of a kernel, each a product of its own whose result is added to the others'.
+constexpr std::int64_t kMostTaps = 9;
 // Parts of an image's gradient, so that threads have work when images and slices are few.
 constexpr std::int64_t kMaxParts = 8, kPixelsPerPart = 2048;
+
+/// A position of the kernel, and the pixels of an image of the output that read the image there:
+/// what others read is padding.
+struct Tap {
+  std::int64_t index = 0;
+  std::int64_t top = 0, left = 0, height = 0, width = 0;
+
+  std::int64_t pixels() const { return height * width; }
+};
+
+/// The positions of the kernel under which any pixel reads the image: first those under which all
+/// do.
+std::vector<Tap> taps_inside(const ConvGeometry& geometry, const Shape& in) {
+  const Shape out = geometry.output_shape(in);
+  // Outputs [first, end) of `size` read inside of `inputs`, the one at 0 at `offset`.
+  const auto inside = [](std::int64_t offset, std::int64_t stride, std::int64_t inputs,
+                         std::int64_t size) {
+    const std::int64_t first = std::max<std::int64_t>(0, (stride - 1 - offset) / stride);
+    const std::int64_t end =
+        offset < inputs ? std::min(size, (inputs - 1 - offset) / stride + 1) : 0;
+    return std::pair(first, std::max(first, end));
+  };
+  std::vector<Tap> taps;
+  for (std::int64_t index = 0; index < geometry.kernel_h * geometry.kernel_w; ++index) {
+    const std::int64_t y = index / geometry.kernel_w * geometry.dilation_h - geometry.padding_h;
+    const std::int64_t x = index % geometry.kernel_w * geometry.dilation_w - geometry.padding_w;
+    const auto [top, bottom] = inside(y, geometry.stride_h, in.height(), out.height());
+    const auto [left, right] = inside(x, geometry.stride_w, in.width(), out.width());
+    const Tap tap{index, top, left, bottom - top, right - left};
+    if (tap.pixels() > 0) taps.push_back(tap);
+  }
+  std::stable_partition(taps.begin(), taps.end(),
+                        [&](const Tap& tap) { return tap.pixels() == out.rows_per_sample(); });
+  return taps;
+}
 
 /// Which pixel of the input each pixel of the output reads.
 class Pixels {
@@ -38,9 +77,24 @@ class Pixels {
   Pixels(const ConvGeometry& geometry, const Shape& in, const Shape& out)
       : geometry_(geometry), in_(in), out_(out) {}
 
-  /// Whether every pixel reads the one at its own place.
-  bool same() const { return geometry_.stride_h == 1 && geometry_.stride_w == 1; }
-  std::int64_t input(std::int64_t output) const { return same() ? output : input(output, 0); }
+  /// Whether a tap is of all pixels, so that its rows are those of the output.
+  bool all(const Tap& tap) const { return tap.pixels() == out_.rows_per_sample(); }
+  /// Whether, besides, every pixel reads the one at its own place.
+  bool same(const Tap& tap) const {
+    return all(tap) && geometry_.stride_h == 1 && geometry_.stride_w == 1 &&
+           in_.height() == out_.height() && in_.width() == out_.width();
+  }
+  /// The pixel of the output that is this row of a tap's, counted over all images.
+  std::int64_t output(const Tap& tap, std::int64_t row) const {
+    if (all(tap)) return row;
+    const std::int64_t y = row / tap.width;
+    return (y / tap.height * out_.height() + tap.top + y % tap.height) * out_.width() + tap.left +
+           row % tap.width;
+  }
+  /// The pixel that it reads.
+  std::int64_t input(const Tap& tap, std::int64_t row) const {
+    return same(tap) ? row : input(output(tap, row), tap.index);
+  }
   /// The one under this position of the kernel; -1 outside the image.
   std::int64_t input(std::int64_t output, std::int64_t tap) const {
     const ConvGeometry& g = geometry_;
@@ -53,11 +107,27 @@ class Pixels {
     if (y < 0 || y >= in_.height() || x < 0 || x >= in_.width()) return -1;
     return (image * in_.height() + y) * in_.width() + x;
   }
-  /// body(pixel) for the pixels of the input that this one of the output stands for: those from its
-  /// own up to the next one's.
+  /// The pixels that `count` of the output read under a position of the kernel, from `first` on.
+  void inputs(std::int64_t first, std::int64_t count, std::int64_t tap, std::int64_t* to) const {
+    const ConvGeometry& g = geometry_;
+    const std::int64_t down = tap / g.kernel_w * g.dilation_h - g.padding_h;
+    const std::int64_t right = tap % g.kernel_w * g.dilation_w - g.padding_w;
+    std::int64_t column = first % out_.width(), row = first / out_.width();
+    for (std::int64_t p = 0; p < count; ++row, column = 0) {
+      const std::int64_t y = row % out_.height() * g.stride_h + down;
+      const std::int64_t line = (row / out_.height() * in_.height() + y) * in_.width();
+      const bool outside = y < 0 || y >= in_.height();
+      for (; column < out_.width() && p < count; ++column, ++p) {
+        const std::int64_t x = column * g.stride_w + right;
+        to[p] = outside || x < 0 || x >= in_.width() ? -1 : line + x;
+      }
+    }
+  }
+  /// body(pixel) for the pixels of the input that this one of the output of a 1x1 convolution
+  /// stands for: those from its own up to the next one's.
   template <class Body>
   void for_each_input(std::int64_t output, const Body& body) const {
-    const std::int64_t first = input(output);
+    const std::int64_t first = input(output, 0);
     const std::int64_t left = first % in_.width(), top = first / in_.width() % in_.height();
     const std::int64_t rows = std::min(geometry_.stride_h, in_.height() - top);
     const std::int64_t columns = std::min(geometry_.stride_w, in_.width() - left);
@@ -87,6 +157,7 @@ class MatmulConvolution final : public Convolution {
         out_(padded(geometry.out_channels)),
         image_pixels_(geometry.output_shape(input).rows_per_sample()),
         taps_(geometry.kernel_h * geometry.kernel_w),
+        inside_(taps_inside(geometry, input)),
         slice_(taps_ == 1 ? kSliceChannels : kSliceChannelsOfTaps),
         gradient_(geometry, Slices(geometry.out_channels, slice_),
                   Slices(geometry.in_channels, slice_),
@@ -98,7 +169,7 @@ class MatmulConvolution final : public Convolution {
     const std::int64_t floats =
         pass == ConvPass::kBackwardWeights
             ? gradient_.scratch_floats(sum_floats())
-            : in_ * out_ + threads_ * kBlockRows * (apart(in_) + apart(out_));
+            : packed_floats() + threads_ * kBlockRows * (apart(in_) + apart(out_));
     return static_cast<std::size_t>(floats) * sizeof(float);
   }
 
@@ -106,46 +177,78 @@ class MatmulConvolution final : public Convolution {
                void* scratch, const RowsDone& done) override {
     check(ConvPass::kForward);
     const Pixels pixels(geometry_, x.shape, y.shape);
-    const auto input = [&](std::int64_t row) {
-      return x.floats() + pixels.input(row) * x.row_stride;
+    std::vector<Step> steps;
+    for (const Tap& tap : inside_) {
+      const bool writes = steps.empty() && pixels.all(tap);
+      steps.push_back({tap, writes, pixels.same(tap), writes});
+    }
+    const std::int64_t channels = y.shape.channels();
+    if (!begins_by_writing(steps)) fill_rows(y, bias);
+    const auto input = [&](const Step& step, std::int64_t row) {
+      return x.floats() + pixels.input(step.tap, row) * x.row_stride;
     };
-    const auto finish = [&](std::int64_t begin, std::int64_t end, const ConstRows& sums) {
+    const auto finish = [&](const Step& step, std::int64_t begin, std::int64_t end,
+                            const ConstRows& sums) {
       for (std::int64_t r = begin; r < end; ++r) {
-        float* to = y.floats() + r * y.row_stride;
+        float* to = y.floats() + pixels.output(step.tap, r) * y.row_stride;
         const float* from = sums.data + (r - begin) * sums.stride;
-        if (from != to) copy_channels(from, y.shape.channels(), y.shape.channels(), to);
-        for (std::int64_t c = 0; bias != nullptr && c < y.shape.channels(); ++c) to[c] += bias[c];
+        if (!step.writes) {
+          add_values(from, channels, to);
+          continue;
+        }
+        if (from != to) copy_channels(from, channels, channels, to);
+        for (std::int64_t c = 0; bias != nullptr && c < channels; ++c) to[c] += bias[c];
       }
-      if (done) done(begin, end);
+      if (done && steps.size() == 1) done(begin, end);
     };
-    const Operands operands{geometry_.in_channels, geometry_.out_channels,
-                            pixels.same() ? x.row_stride : 0, y.row_stride, y.floats()};
-    multiply(y.shape.rows(), operands, WeightOrder::kOutputByInput, weight, input, finish,
+    const Operands operands{geometry_.in_channels, geometry_.out_channels, x.row_stride,
+                            y.row_stride, y.floats()};
+    multiply(steps, x.shape.batch(), operands, WeightOrder::kOutputByInput, weight, input, finish,
              static_cast<float*>(scratch));
+    if (done && steps.size() != 1) tell_of_blocks(y.shape.rows(), done);
   }
 
   void backward_data(const Tensor& grad_y, const float* weight, const Tensor& grad_x,
                      void* scratch) override {
     check(ConvPass::kBackwardData);
     const Pixels pixels(geometry_, grad_x.shape, grad_y.shape);
-    const auto input = [&](std::int64_t row) { return grad_y.floats() + row * grad_y.row_stride; };
-    const auto finish = [&](std::int64_t begin, std::int64_t end, const ConstRows& sums) {
+    std::vector<Step> steps;
+    for (const Tap& tap : inside_) {
+      const bool in_place = steps.empty() && pixels.same(tap);
+      const bool covers = taps_ == 1 && pixels.all(tap);  // with the pixels between its own
+      steps.push_back({tap, in_place || covers, pixels.all(tap), in_place});
+    }
+    const std::int64_t channels = grad_x.shape.channels();
+    if (!begins_by_writing(steps)) fill_rows(grad_x, nullptr);
+    const auto input = [&](const Step& step, std::int64_t row) {
+      return grad_y.floats() + pixels.output(step.tap, row) * grad_y.row_stride;
+    };
+    const auto finish = [&](const Step& step, std::int64_t begin, std::int64_t end,
+                            const ConstRows& sums) {
       for (std::int64_t r = begin; r < end; ++r) {
         const float* from = sums.data + (r - begin) * sums.stride;
-        pixels.for_each_input(r, [&](std::int64_t pixel) {
+        const std::int64_t own = pixels.input(step.tap, r);
+        const auto write = [&](std::int64_t pixel) {
           float* to = grad_x.floats() + pixel * grad_x.row_stride;
-          if (pixel != pixels.input(r)) {
-            std::fill_n(to, grad_x.shape.channels(), 0.0F);
+          if (pixel != own) {
+            std::fill_n(to, channels, 0.0F);
           } else if (from != to) {
-            copy_channels(from, grad_x.shape.channels(), grad_x.shape.channels(), to);
+            copy_channels(from, channels, channels, to);
           }
-        });
+        };
+        if (!step.writes) {
+          add_values(from, channels, grad_x.floats() + own * grad_x.row_stride);
+        } else if (taps_ == 1) {
+          pixels.for_each_input(r, write);
+        } else {
+          write(own);  // there is none in between
+        }
       }
     };
     const Operands operands{geometry_.out_channels, geometry_.in_channels, grad_y.row_stride,
-                            grad_x.row_stride, pixels.same() ? grad_x.floats() : nullptr};
-    multiply(grad_y.shape.rows(), operands, WeightOrder::kInputByOutput, weight, input, finish,
-             static_cast<float*>(scratch));
+                            grad_x.row_stride, grad_x.floats()};
+    multiply(steps, grad_y.shape.batch(), operands, WeightOrder::kInputByOutput, weight, input,
+             finish, static_cast<float*>(scratch));
   }
 
   void backward_weights(const Tensor& x, const Tensor& grad_y, float* grad_weight,
@@ -169,58 +272,107 @@ class MatmulConvolution final : public Convolution {
 
   /// What is multiplied by rows.
   struct Operands {
-    std::int64_t depth, columns;  // channels
-    std::int64_t from_stride;     // of rows of the left factor; 0: they do not follow one another
-    std::int64_t to_stride;
-    float* to;  // rows of the result; null: they do not follow one another
+    std::int64_t depth, columns;          // channels
+    std::int64_t from_stride, to_stride;  // of rows that follow one another
+    float* to;                            // the result's first row
+  };
+  /// One of the products that a pass is the sum of.
+  struct Step {
+    Tap tap;
+    bool writes;    // else it adds to what the steps before it have written
+    bool follow;    // whether the rows of its left factor follow one another
+    bool in_place;  // whether it may write the result where that belongs
   };
 
-  /// The rows times the weights, by blocks: row r of the left factor is at input(r); finish(begin,
-  /// end, sums) gets the result of a block, which lies where it belongs if it can.
+  static bool begins_by_writing(const std::vector<Step>& steps) {
+    return !steps.empty() && steps.front().writes;
+  }
+  /// All rows = bias, or 0.
+  void fill_rows(const Tensor& rows, const float* bias) const {
+    const std::int64_t channels = rows.shape.channels();
+#pragma omp parallel for num_threads(threads_) if (threads_ > 1)
+    for (std::int64_t r = 0; r < rows.shape.rows(); ++r) {
+      float* to = rows.floats() + r * rows.row_stride;
+      std::fill_n(to, channels, 0.0F);
+      if (bias != nullptr) copy_channels(bias, channels, channels, to);
+    }
+  }
+
+  void tell_of_blocks(std::int64_t rows, const RowsDone& done) const {
+#pragma omp parallel for schedule(dynamic) num_threads(threads_) if (threads_ > 1)
+    for (std::int64_t begin = 0; begin < rows; begin += kBlockRows) {
+      done(begin, std::min(rows, begin + kBlockRows));
+    }
+  }
+
+  std::int64_t packed_floats() const {
+    return static_cast<std::int64_t>(inside_.size()) * in_ * out_;
+  }
+
+  /// Rows times the weights of each step, one step after the other, by blocks: row r of the left
+  /// factor is at input(step, r); finish(step, begin, end, sums) gets the result of a block, which
+  /// lies where it belongs if it can.
   template <class Input, class Finish>
-  void multiply(std::int64_t rows, const Operands& operands, WeightOrder order, const float* weight,
-                const Input& input, const Finish& finish, float* scratch) const {
-    const std::int64_t depth = padded(operands.depth), columns = padded(operands.columns);
-    float* packed = scratch;
-    float* blocks = scratch + in_ * out_;
-    const std::int64_t count = (rows + kBlockRows - 1) / kBlockRows;
+  void multiply(const std::vector<Step>& steps, std::int64_t images, const Operands& operands,
+                WeightOrder order, const float* weight, const Input& input, const Finish& finish,
+                float* scratch) const {
+    const std::int64_t columns = padded(operands.columns);
+    float* blocks = scratch + packed_floats();
 #pragma omp parallel num_threads(threads_) if (threads_ > 1)
     {
 #pragma omp for schedule(static)
       for (std::int64_t first = 0; first < columns; first += Products::kPanel) {
-        pack(weight, order, first, packed);
+        for (std::size_t i = 0; i < steps.size(); ++i) {
+          pack(weight, order, steps[i].tap.index, first, packed_of(scratch, i));
+        }
       }
+      float* memory = blocks + omp_get_thread_num() * kBlockRows * (apart(in_) + apart(out_));
+      for (std::size_t i = 0; i < steps.size(); ++i) {
+        const std::int64_t rows = images * steps[i].tap.pixels();
+        const std::int64_t count = (rows + kBlockRows - 1) / kBlockRows;
 #pragma omp for schedule(dynamic)
-      for (std::int64_t block = 0; block < count; ++block) {
-        float* memory = blocks + omp_get_thread_num() * kBlockRows * (apart(in_) + apart(out_));
-        const std::int64_t begin = block * kBlockRows;
-        const std::int64_t size = std::min(kBlockRows, rows - begin);
-        const bool whole = size % Products::kRows == 0;
-        ConstRows from{input(begin), operands.from_stride};
-        if (!whole || operands.from_stride == 0 || depth != operands.depth ||
-            operands.from_stride % kSetStride == 0) {
-          from = {memory, apart(depth)};
-          for (std::int64_t r = 0; r < size; ++r) {
-            copy_channels(input(begin + r), operands.depth, depth, memory + r * from.stride);
-          }
-          std::fill(memory + size * from.stride, memory + whole_rows(size) * from.stride, 0.0F);
+        for (std::int64_t block = 0; block < count; ++block) {
+          multiply_block(steps[i], block * kBlockRows, rows, operands, packed_of(scratch, i), input,
+                         finish, memory);
         }
-        Rows to{memory + kBlockRows * apart(depth), columns};
-        if (whole && operands.to != nullptr && columns == operands.columns) {
-          to = {operands.to + begin * operands.to_stride, operands.to_stride};
-        }
-        Products::multiply(from, packed, to, {whole_rows(size), depth, columns});
-        finish(begin, begin + size, ConstRows{to.data, to.stride});
       }
     }
+  }
+  float* packed_of(float* scratch, std::size_t step) const {
+    return scratch + static_cast<std::int64_t>(step) * in_ * out_;
+  }
+
+  template <class Input, class Finish>
+  void multiply_block(const Step& step, std::int64_t begin, std::int64_t rows,
+                      const Operands& operands, const float* packed, const Input& input,
+                      const Finish& finish, float* memory) const {
+    const std::int64_t depth = padded(operands.depth), columns = padded(operands.columns);
+    const std::int64_t size = std::min(kBlockRows, rows - begin);
+    const bool whole = size % Products::kRows == 0;
+    ConstRows from{input(step, begin), operands.from_stride};
+    if (!whole || !step.follow || depth != operands.depth ||
+        operands.from_stride % kSetStride == 0) {
+      from = {memory, apart(depth)};
+      for (std::int64_t r = 0; r < size; ++r) {
+        copy_channels(input(step, begin + r), operands.depth, depth, memory + r * from.stride);
+      }
+      std::fill(memory + size * from.stride, memory + whole_rows(size) * from.stride, 0.0F);
+    }
+    Rows to{memory + kBlockRows * apart(depth), columns};
+    if (whole && step.in_place && columns == operands.columns) {
+      to = {operands.to + begin * operands.to_stride, operands.to_stride};
+    }
+    Products::multiply(from, packed, to, {whole_rows(size), depth, columns});
+    finish(step, begin, begin + size, ConstRows{to.data, to.stride});
   }
 
   static std::int64_t whole_rows(std::int64_t rows) {
     return (rows + Products::kRows - 1) / Products::kRows * Products::kRows;
   }
 
-  /// The panel of columns from `first` on.
-  void pack(const float* weight, WeightOrder order, std::int64_t first, float* packed) const {
+  /// The panel of columns from `first` on, of the weights at a position of the kernel.
+  void pack(const float* weight, WeightOrder order, std::int64_t tap, std::int64_t first,
+            float* packed) const {
     const std::int64_t in = geometry_.in_channels, out = geometry_.out_channels;
     const bool by_input = order == WeightOrder::kOutputByInput;
     const std::int64_t depth = by_input ? in : out, channels = by_input ? out : in;
@@ -230,14 +382,20 @@ class MatmulConvolution final : public Convolution {
     const std::int64_t count = std::min(width, channels - first);
     if (!by_input) {
       for (std::int64_t k = 0; k < depth; ++k) {
-        copy_channels(weight + k * in + first, count, count, to + k * width);
+        const float* from = weight + (k * in + first) * taps_ + tap;
+        if (taps_ == 1) {
+          copy_channels(from, count, count, to + k * width);
+          continue;
+        }
+        for (std::int64_t n = 0; n < count; ++n) to[k * width + n] = from[n * taps_];
       }
       return;
     }
     for (std::int64_t n = 0; n < count; n += 8) {
       for (std::int64_t k = 0; k < depth; k += 8) {
-        pack_transposed(weight + (first + n) * in + k, std::min<std::int64_t>(8, count - n),
-                        std::min<std::int64_t>(8, depth - k), to + k * width + n, width);
+        pack_transposed(weight + ((first + n) * in + k) * taps_ + tap,
+                        std::min<std::int64_t>(8, count - n), std::min<std::int64_t>(8, depth - k),
+                        to + k * width + n, width);
       }
     }
   }
@@ -247,13 +405,18 @@ class MatmulConvolution final : public Convolution {
                        std::int64_t width) const {
     Vec8 rows[8] = {};
     for (std::int64_t n = 0; n < columns; ++n) {
-      rows[n] = load_partial<8>(from + n * geometry_.in_channels, depth);
+      const float* row = from + n * geometry_.in_channels * taps_;
+      if (taps_ == 1) {
+        rows[n] = load_partial<8>(row, depth);
+        continue;
+      }
+      for (std::int64_t k = 0; k < depth; ++k) rows[n][k] = row[k * taps_];
     }
     transpose(rows);
     for (std::int64_t k = 0; k < depth; ++k) store<8>(to + k * width, rows[k]);
   }
 
-  std::int64_t sum_floats() const { return (2 * kSumPixels + taps_ * slice_) * slice_; }
+  std::int64_t sum_floats() const { return (3 * kSumPixels + taps_ * slice_) * slice_; }
 
   /// The sums of the weights' gradient: grad_y^T x of the pixels.
   struct Sum {
@@ -269,7 +432,7 @@ class MatmulConvolution final : public Convolution {
       const std::int64_t end = task.image * all + all * (task.part + 1) / parts;
       // Blocks are summed by themselves before they are added to another image's.
       const bool alone = add && end - first > kSumPixels;
-      float* values = alone ? memory + 2 * kSumPixels * convolution.slice_ : to;
+      float* values = alone ? memory + 3 * kSumPixels * convolution.slice_ : to;
       for (std::int64_t p = first; p < end; p += kSumPixels) {
         const bool onto = p > first || (add && !alone);
         multiply(task, p, std::min(kSumPixels, end - p), onto, values, memory);
@@ -279,28 +442,50 @@ class MatmulConvolution final : public Convolution {
 
     void multiply(const SumTask& task, std::int64_t first, std::int64_t count, bool add,
                   float* values, float* memory) const {
-      const Slice &out = task.out, &in = task.in;
       const std::int64_t taps = convolution.taps_;
-      float* inputs = memory + kSumPixels * convolution.slice_;
+      const std::int64_t panels = kSumPixels * convolution.slice_;
+      const Tensor outputs = grad_y.channel_range(task.out.begin, task.out.count);
+      float *all = memory, *gathered = memory + panels, *inputs = memory + 2 * panels;
       pack(
-          grad_y.channel_range(out.begin, out.count), count, kChannelUnit,
-          [&](std::int64_t pixel) { return first + pixel; }, memory);
+          outputs, count, kChannelUnit, [&](std::int64_t p) { return first + p; }, all);
       for (std::int64_t tap = 0; tap < taps; ++tap) {
-        pack(
-            x.channel_range(in.begin, in.count), count, Products::kPanel,
-            [&](std::int64_t pixel) {
-              return taps == 1 ? pixels.input(first + pixel) : pixels.input(first + pixel, tap);
-            },
-            inputs);
-        float* sums = values + tap * in.padded;
-        for (std::int64_t n = 0; n < in.padded; n += Products::kPanel) {
-          const std::int64_t width = std::min(Products::kPanel, in.padded - n);
-          for (std::int64_t m = 0; m < out.padded; m += kChannelUnit) {
-            Products::multiply_transposed({memory + m * count, kChannelUnit},
-                                          {inputs + n * count, width},
-                                          {sums + m * taps * in.padded + n, taps * in.padded},
-                                          {kChannelUnit, count, width}, add);
-          }
+        float* sums = values + tap * task.in.padded;
+        std::int64_t reads[kSumPixels], who[kSumPixels];
+        pixels.inputs(first, count, tap, reads);
+        std::int64_t inside = 0;
+        for (std::int64_t p = 0; p < count; ++p) {
+          who[inside] = p;
+          if (reads[p] >= 0) ++inside;
+        }
+        // Zeros add nothing: pixels that read padding are left out where they are many.
+        if (2 * inside > count) {
+          multiply_tap(
+              task, count, add, [&](std::int64_t p) { return reads[p]; }, all, inputs, sums);
+        } else if (inside > 0 || !add) {
+          pack(
+              outputs, inside, kChannelUnit, [&](std::int64_t p) { return first + who[p]; },
+              gathered);
+          multiply_tap(
+              task, inside, add, [&](std::int64_t p) { return reads[who[p]]; }, gathered, inputs,
+              sums);
+        }
+      }
+    }
+
+    /// Of one position of the kernel: `count` pixels of the output, which are packed, and those of
+    /// the input that they read.
+    template <class Row>
+    void multiply_tap(const SumTask& task, std::int64_t count, bool add, const Row& row,
+                      const float* outputs, float* inputs, float* sums) const {
+      const Slice &out = task.out, &in = task.in;
+      const std::int64_t stride = convolution.taps_ * in.padded;
+      pack(x.channel_range(in.begin, in.count), count, Products::kPanel, row, inputs);
+      for (std::int64_t n = 0; n < in.padded; n += Products::kPanel) {
+        const std::int64_t width = std::min(Products::kPanel, in.padded - n);
+        for (std::int64_t m = 0; m < out.padded; m += kChannelUnit) {
+          Products::multiply_transposed(
+              {outputs + m * count, kChannelUnit}, {inputs + n * count, width},
+              {sums + m * stride + n, stride}, {kChannelUnit, count, width}, add);
         }
       }
     }
@@ -339,16 +524,24 @@ class MatmulConvolution final : public Convolution {
   const int threads_;
   const std::int64_t in_, out_;  // padded channels
   const std::int64_t image_pixels_;
-  const std::int64_t taps_, slice_;  // positions of the kernel, channels of a sum
+  const std::int64_t taps_;  // positions of the kernel
+  const std::vector<Tap> inside_;
+  const std::int64_t slice_;  // channels of a sum
   const WeightGradient gradient_;
 };
 
 }  // namespace
 
 bool matmul_supports(const ConvGeometry& geometry, ConvPass pass) {
-  const bool one_pixel = geometry.kernel_h == 1 && geometry.kernel_w == 1 &&
-                         geometry.padding_h == 0 && geometry.padding_w == 0;
-  return geometry.groups == 1 && (one_pixel || pass == ConvPass::kBackwardWeights);
+  const bool few = geometry.kernel_h * geometry.kernel_w <= kMostTaps;
+  return geometry.groups == 1 && (few || pass == ConvPass::kBackwardWeights);
+}
+
+bool matmul_skips_padding(const ConvGeometry& geometry, const Shape& input) {
+  const std::int64_t taps = geometry.kernel_h * geometry.kernel_w;
+  std::int64_t pixels = 0;
+  for (const Tap& tap : taps_inside(geometry, input)) pixels += tap.pixels();
+  return 2 * pixels <= taps * geometry.output_shape(input).rows_per_sample();
 }
 
 std::unique_ptr<Convolution> make_matmul_convolution(const ConvGeometry& geometry,
