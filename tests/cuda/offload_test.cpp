@@ -51,7 +51,7 @@ TEST_CASE("offload: steps have the bits of steps that keep everything, issued an
         std::tuple{2, BatchNormMode::kSync, true, false}}) {
     CAPTURE(ranks);
     CAPTURE(graph);
-    fake_runtime::use({.devices = 1, .upload_milliseconds = 50, .download_milliseconds = 100});
+    fake_runtime::use({.devices = 1, .upload_milliseconds = 20, .download_milliseconds = 60});
     DataParallelOptions options = large_on_one_gpu(ranks, mode);
     options.recompute = recompute;
     options.cuda_graph = graph;
