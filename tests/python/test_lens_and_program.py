@@ -84,7 +84,8 @@ def test_the_text_is_the_program_s(run, batches, program):
 
 
 def test_the_threshold_is_the_program_s():
-    from lockstep.torch.noise import MISSED
+    from lockstep.torch.noise import MISSED, UNFIT
     source = (ROOT / "src/train/diagnosis/diagnosis.h").read_text()
     found = re.search(r"kMissed = ([0-9.]+) / ([0-9.]+);", source)
     assert MISSED == float(found.group(1)) / float(found.group(2))
+    assert f"kUnfit = {UNFIT};" in source

@@ -59,10 +59,13 @@ TEST_CASE("channels count alike, one without variance for nothing") {
 }
 
 TEST_CASE("the rule: missed variance first, then whether an image is alone") {
-  const auto judged = [](std::int64_t together, double missed, std::int64_t global_batch) {
+  const auto judged = [](std::int64_t together, double missed, std::int64_t global_batch,
+                         double running_loss = 1) {
     ImagesDiagnosis images{.together = together,
                            .layers = {{.layer = "a", .values = 9, .missed = missed / 2},
-                                      {.layer = "b", .values = 4, .missed = missed}}};
+                                      {.layer = "b", .values = 4, .missed = missed}},
+                           .loss = 1,
+                           .running_loss = running_loss};
     judge(images, global_batch);
     return images;
   };
@@ -73,6 +76,12 @@ TEST_CASE("the rule: missed variance first, then whether an image is alone") {
   CHECK(judged(1, 0.062, 8).verdict == SyncVerdict::kNotNeeded);
   CHECK(judged(2, 0.062, 8).verdict == SyncVerdict::kNotNeeded);
   CHECK(judged(8, 0.9, 8).verdict == SyncVerdict::kNotNeeded);
+  // Weights that the running statistics of such training do not fit.
+  CHECK(judged(2, 0.063, 8, 1.5).verdict == SyncVerdict::kCannotTell);
+  CHECK(judged(2, 0.063, 8, 1.6).verdict == SyncVerdict::kSynchronize);
+  CHECK(judged(2, 0.063, 8, 1.6).reason.find("loss 1.60 in evaluation, 1.00 in training") !=
+        std::string::npos);
+  CHECK(judged(2, 0.062, 8, 1.6).verdict == SyncVerdict::kNotNeeded);
   ImagesDiagnosis none{
       .together = 1, .layers = {{.layer = "pool", .values = 1}}, .impossible = true};
   judge(none, 8);

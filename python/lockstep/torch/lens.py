@@ -56,7 +56,6 @@ def lens(model: nn.Module, loader: Iterable[Any], images_per_device: Sequence[in
 def _diagnose_images(network: Network, inputs: Tensor, labels: Optional[Any], whole: Pass, together: int,
                      global_batch: Optional[int]) -> ImagesDiagnosis:
     layers = [noise_of(name, moments, together, eps) for name, eps, moments in whole.calls]
-    verdict, reason = judge(together, layers, global_batch)
     effects = dict.fromkeys(("logit_noise", "logit_disparity", "changed", "loss", "running_loss"), float("nan"))
     if min(layer.values for layer in layers) > 1:  # else there is no training
         batch = network.forward(inputs, labels, together)
@@ -66,6 +65,7 @@ def _diagnose_images(network: Network, inputs: Tensor, labels: Optional[Any], wh
                    "logit_disparity": _distance(batch.logits, running.logits) / spread,
                    "changed": float((batch.logits.argmax(1) != running.logits.argmax(1)).mean()),
                    "loss": batch.loss, "running_loss": running.loss}
+    verdict, reason = judge(together, layers, global_batch, effects["loss"], effects["running_loss"])
     return ImagesDiagnosis(images_per_device=together, verdict=verdict, reason=reason, layers=layers, **effects)
 
 

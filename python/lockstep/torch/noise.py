@@ -14,6 +14,10 @@ from ..table import Array
 # deviation. kMissed of the program; tests/python compares the two.
 MISSED = 1.0 / 16
 
+# How many times the loss of training the loss of evaluation may be before the running statistics do not fit the weights.
+# kUnfit of the program.
+UNFIT = 1.5
+
 
 @dataclass(frozen=True)
 class ImageMoments:
@@ -85,12 +89,14 @@ def settled_statistics(slices: Sequence[ImageMoments]) -> Tuple[Array, Array]:
     return means.mean(axis=0), variances.mean(axis=0)
 
 
-def judge(together: int, layers: List[LayerNoise], global_batch: Optional[int]) -> Tuple[str, str]:
+def judge(together: int, layers: List[LayerNoise], global_batch: Optional[int], loss: float = float("nan"),
+          running_loss: float = float("nan")) -> Tuple[str, str]:
     """The verdict of `together` images per device ("synchronize", "not needed", "cannot tell") and its reason.
 
     Statistics that miss less than MISSED in every layer are good enough. Where they miss more, those of one image are a
     function of that image, which the weights come to rely on and which evaluation does not have. Those of several depend on
-    chance neighbours: noise, which harms or regularises, and nobody can tell which.
+    chance neighbours: noise, which harms or regularises, and nobody can tell which, unless evaluation (`running_loss`) is
+    already worse than training (`loss`) by UNFIT. Losses that nobody knows are nan.
     """
     smallest = min(layers, key=lambda layer: layer.values)
     if smallest.values == 1:
@@ -103,4 +109,7 @@ def judge(together: int, layers: List[LayerNoise], global_batch: Optional[int]) 
         return "not needed", f"they miss {missed}, and less at other layers"
     if together == 1:
         return "synchronize", f"it misses {missed}, and weights come to rely on an image's own"
+    if running_loss > UNFIT * loss:
+        return "synchronize", (f"they miss {missed}, and the running statistics do not fit the weights: loss {running_loss:.2f} "
+                               f"in evaluation, {loss:.2f} in training")
     return "cannot tell", f"they miss {missed}: noise, which may harm or regularise"

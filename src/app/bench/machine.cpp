@@ -34,7 +34,7 @@ void add_in_turns(std::int64_t iterations) {
 /// that every thread has come to a core of its own.
 double least_seconds(const std::function<void()>& work) {
   constexpr double kSeconds = 0.05;
-  constexpr int kStretches = 8;
+  constexpr int kStretches = 16;
   work();  // its threads and its memory are new
   double least = std::numeric_limits<double>::infinity();
   for (int stretch = 0; stretch < kStretches; ++stretch) {

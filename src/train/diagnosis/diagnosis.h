@@ -84,11 +84,17 @@ std::vector<std::string> layers_apart(const Diagnosis& diagnosis, std::size_t co
 /// docs/notes/experiments.md showed a difference; the share itself is off by a fifth by chance.
 inline constexpr double kMissed = 1.0 / 16;
 
+/// How many times the loss of training the loss of evaluation may be before the running statistics
+/// of such training do not fit the weights. With initial weights the two are nearly the same; with
+/// pretrained ones an evaluation may be far off.
+inline constexpr double kUnfit = 1.5;
+
 /// The rule (docs/do/diagnose.md has how often it was right): fills in verdict and reason.
 /// Statistics that miss less than kMissed in every layer are good enough. Where they miss more,
 /// those of one image are a function of that image, which the weights come to rely on and which
 /// evaluation does not have. Those of several depend on its chance neighbours: noise, which harms
-/// or regularises, and nobody can tell which. `global_batch`: 0: unknown.
+/// or regularises, and nobody can tell which, unless evaluation is already worse than training by
+/// kUnfit. `global_batch`: 0: unknown.
 void judge(ImagesDiagnosis& images, std::int64_t global_batch);
 
 }  // namespace lockstep

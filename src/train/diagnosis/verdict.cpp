@@ -32,6 +32,12 @@ Judgement judged(const ImagesDiagnosis& images, std::int64_t global_batch) {
     return {SyncVerdict::kSynchronize,
             fmt::format("it misses {}, and weights come to rely on an image's own", missed)};
   }
+  if (images.running_loss > kUnfit * images.loss) {
+    return {SyncVerdict::kSynchronize,
+            fmt::format("they miss {}, and the running statistics do not fit the weights: loss "
+                        "{:.2f} in evaluation, {:.2f} in training",
+                        missed, images.running_loss, images.loss)};
+  }
   return {SyncVerdict::kCannotTell,
           fmt::format("they miss {}: noise, which may harm or regularise", missed)};
 }
