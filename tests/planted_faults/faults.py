@@ -825,7 +825,7 @@ FAULTS = [
     Fault("a dilated convolution by Winograd: tiles outside a sub-grid count in the gradient", "grad_output",
           replaced("if (inside.any)", "if (true)"), "dilated Winograd*", test="test_backend"),
     Fault("a product for each position of a kernel: its rows are taken for the image's", "forward",
-          replaced("pixels.output(step.tap, r) * y.row_stride", "r * y.row_stride"), "a product for each position*", test="test_backend", source="matmul/conv.cpp"),
+          replaced("pixels_.output(step.tap, r) * y.row_stride", "r * y.row_stride"), "a product for each position*", test="test_backend", source="matmul/conv.cpp"),
     Fault("a product for each position of a kernel: the last one alone counts", "forward",
           replaced("add_values(from, channels, to); continue;", "copy_channels(from, channels, channels, to); continue;"),
           "a product for each position*", test="test_backend", source="matmul/conv.cpp"),

@@ -157,7 +157,9 @@ class MatmulConvolution final : public Convolution {
         out_(padded(geometry.out_channels)),
         image_pixels_(geometry.output_shape(input).rows_per_sample()),
         taps_(geometry.kernel_h * geometry.kernel_w),
-        inside_(taps_inside(geometry, input)),
+        pixels_(geometry, input, geometry.output_shape(input)),
+        forward_(forward_steps(taps_inside(geometry, input))),
+        data_(data_steps(taps_inside(geometry, input))),
         slice_(taps_ == 1 ? kSliceChannels : kSliceChannelsOfTaps),
         gradient_(geometry, Slices(geometry.out_channels, slice_),
                   Slices(geometry.in_channels, slice_),
@@ -176,21 +178,15 @@ class MatmulConvolution final : public Convolution {
   void forward(const Tensor& x, const float* weight, const float* bias, const Tensor& y,
                void* scratch, const RowsDone& done) override {
     check(ConvPass::kForward);
-    const Pixels pixels(geometry_, x.shape, y.shape);
-    std::vector<Step> steps;
-    for (const Tap& tap : inside_) {
-      const bool writes = steps.empty() && pixels.all(tap);
-      steps.push_back({tap, writes, pixels.same(tap), writes});
-    }
     const std::int64_t channels = y.shape.channels();
-    if (!begins_by_writing(steps)) fill_rows(y, bias);
+    if (!begins_by_writing(forward_)) fill_rows(y, bias);
     const auto input = [&](const Step& step, std::int64_t row) {
-      return x.floats() + pixels.input(step.tap, row) * x.row_stride;
+      return x.floats() + pixels_.input(step.tap, row) * x.row_stride;
     };
     const auto finish = [&](const Step& step, std::int64_t begin, std::int64_t end,
                             const ConstRows& sums) {
       for (std::int64_t r = begin; r < end; ++r) {
-        float* to = y.floats() + pixels.output(step.tap, r) * y.row_stride;
+        float* to = y.floats() + pixels_.output(step.tap, r) * y.row_stride;
         const float* from = sums.data + (r - begin) * sums.stride;
         if (!step.writes) {
           add_values(from, channels, to);
@@ -199,35 +195,28 @@ class MatmulConvolution final : public Convolution {
         if (from != to) copy_channels(from, channels, channels, to);
         for (std::int64_t c = 0; bias != nullptr && c < channels; ++c) to[c] += bias[c];
       }
-      if (done && steps.size() == 1) done(begin, end);
+      if (done && forward_.size() == 1) done(begin, end);
     };
     const Operands operands{geometry_.in_channels, geometry_.out_channels, x.row_stride,
                             y.row_stride, y.floats()};
-    multiply(steps, x.shape.batch(), operands, WeightOrder::kOutputByInput, weight, input, finish,
-             static_cast<float*>(scratch));
-    if (done && steps.size() != 1) tell_of_blocks(y.shape.rows(), done);
+    multiply(forward_, x.shape.batch(), operands, WeightOrder::kOutputByInput, weight, input,
+             finish, static_cast<float*>(scratch));
+    if (done && forward_.size() != 1) tell_of_blocks(y.shape.rows(), done);
   }
 
   void backward_data(const Tensor& grad_y, const float* weight, const Tensor& grad_x,
                      void* scratch) override {
     check(ConvPass::kBackwardData);
-    const Pixels pixels(geometry_, grad_x.shape, grad_y.shape);
-    std::vector<Step> steps;
-    for (const Tap& tap : inside_) {
-      const bool in_place = steps.empty() && pixels.same(tap);
-      const bool covers = taps_ == 1 && pixels.all(tap);  // with the pixels between its own
-      steps.push_back({tap, in_place || covers, pixels.all(tap), in_place});
-    }
     const std::int64_t channels = grad_x.shape.channels();
-    if (!begins_by_writing(steps)) fill_rows(grad_x, nullptr);
+    if (!begins_by_writing(data_)) fill_rows(grad_x, nullptr);
     const auto input = [&](const Step& step, std::int64_t row) {
-      return grad_y.floats() + pixels.output(step.tap, row) * grad_y.row_stride;
+      return grad_y.floats() + pixels_.output(step.tap, row) * grad_y.row_stride;
     };
     const auto finish = [&](const Step& step, std::int64_t begin, std::int64_t end,
                             const ConstRows& sums) {
       for (std::int64_t r = begin; r < end; ++r) {
         const float* from = sums.data + (r - begin) * sums.stride;
-        const std::int64_t own = pixels.input(step.tap, r);
+        const std::int64_t own = pixels_.input(step.tap, r);
         const auto write = [&](std::int64_t pixel) {
           float* to = grad_x.floats() + pixel * grad_x.row_stride;
           if (pixel != own) {
@@ -239,7 +228,7 @@ class MatmulConvolution final : public Convolution {
         if (!step.writes) {
           add_values(from, channels, grad_x.floats() + own * grad_x.row_stride);
         } else if (taps_ == 1) {
-          pixels.for_each_input(r, write);
+          pixels_.for_each_input(r, write);
         } else {
           write(own);  // there is none in between
         }
@@ -247,14 +236,14 @@ class MatmulConvolution final : public Convolution {
     };
     const Operands operands{geometry_.out_channels, geometry_.in_channels, grad_y.row_stride,
                             grad_x.row_stride, grad_x.floats()};
-    multiply(steps, grad_y.shape.batch(), operands, WeightOrder::kInputByOutput, weight, input,
+    multiply(data_, grad_y.shape.batch(), operands, WeightOrder::kInputByOutput, weight, input,
              finish, static_cast<float*>(scratch));
   }
 
   void backward_weights(const Tensor& x, const Tensor& grad_y, float* grad_weight,
                         void* scratch) override {
     if (x.shape.batch() == 0) return;
-    const Sum sum{*this, x, grad_y, Pixels(geometry_, x.shape, grad_y.shape)};
+    const Sum sum{*this, x, grad_y, pixels_};
     gradient_.add(x.shape.batch(), sum, sum_floats(), grad_weight, static_cast<float*>(scratch));
   }
 
@@ -284,6 +273,24 @@ class MatmulConvolution final : public Convolution {
     bool in_place;  // whether it may write the result where that belongs
   };
 
+  std::vector<Step> forward_steps(const std::vector<Tap>& taps) const {
+    std::vector<Step> steps;
+    for (const Tap& tap : taps) {
+      const bool writes = steps.empty() && pixels_.all(tap);
+      steps.push_back({tap, writes, pixels_.same(tap), writes});
+    }
+    return steps;
+  }
+  /// Of the gradient of the input.
+  std::vector<Step> data_steps(const std::vector<Tap>& taps) const {
+    std::vector<Step> steps;
+    for (const Tap& tap : taps) {
+      const bool in_place = steps.empty() && pixels_.same(tap);
+      const bool covers = taps_ == 1 && pixels_.all(tap);  // with the pixels between its own
+      steps.push_back({tap, in_place || covers, pixels_.all(tap), in_place});
+    }
+    return steps;
+  }
   static bool begins_by_writing(const std::vector<Step>& steps) {
     return !steps.empty() && steps.front().writes;
   }
@@ -306,7 +313,7 @@ class MatmulConvolution final : public Convolution {
   }
 
   std::int64_t packed_floats() const {
-    return static_cast<std::int64_t>(inside_.size()) * in_ * out_;
+    return static_cast<std::int64_t>(forward_.size()) * in_ * out_;
   }
 
   /// Rows times the weights of each step, one step after the other, by blocks: row r of the left
@@ -423,7 +430,7 @@ class MatmulConvolution final : public Convolution {
     const MatmulConvolution& convolution;
     const Tensor& x;
     const Tensor& grad_y;
-    const Pixels pixels;
+    const Pixels& pixels;
 
     void operator()(const SumTask& task, bool add, float* to, float* memory) const {
       const std::int64_t all = convolution.image_pixels_;
@@ -525,7 +532,8 @@ class MatmulConvolution final : public Convolution {
   const std::int64_t in_, out_;  // padded channels
   const std::int64_t image_pixels_;
   const std::int64_t taps_;  // positions of the kernel
-  const std::vector<Tap> inside_;
+  const Pixels pixels_;      // of any batch
+  const std::vector<Step> forward_, data_;
   const std::int64_t slice_;  // channels of a sum
   const WeightGradient gradient_;
 };
