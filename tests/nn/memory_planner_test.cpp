@@ -2,9 +2,13 @@
 // bit.
 
 #include <algorithm>
+#include <string>
+#include <utility>
 
+#include "lockstep/core/check.h"
 #include "lockstep/sync/sync_group.h"
 #include "nn/graph/liveness.h"
+#include "nn/graph/round_trips.h"
 #include "nn/harness.h"
 #include "nn/random_network.h"
 #include "support/devices.h"
@@ -204,6 +208,52 @@ TEST_CASE("liveness: what the backward pass reads late waits on the host") {
     graph.training = false;
     CHECK(plan_memory(graph).round_trips.empty());
   }
+}
+
+namespace {
+
+/// Writes down what is asked of it: "s" and the number of what is sent, "f" fetched, "w" waited
+/// for.
+class RecordedOffload final : public Offload {
+ public:
+  explicit RecordedOffload(std::string& calls) : calls_(calls) {}
+  void send(int tensor) override { calls_ += concat(" s", tensor); }
+  void fetch(int tensor) override { calls_ += concat(" f", tensor); }
+  void wait(int tensor) override { calls_ += concat(" w", tensor); }
+
+ private:
+  std::string& calls_;
+};
+
+}  // namespace
+
+TEST_CASE("round trips: who leaves, is waited for, comes back and is needed at which step") {
+  MemoryPlan plan;
+  plan.buffers = {{.bytes = 1, .first = 0, .last = 9, .away_first = 3, .away_last = 5},
+                  {.bytes = 1, .first = 1, .last = 8, .away_first = 3, .away_last = 6}};
+  plan.round_trips = {{.buffer = 0, .last_use = 0, .next_use = 9},
+                      {.buffer = 1, .last_use = 2, .next_use = 8}};
+  std::string calls;
+  RoundTrips trips(plan, std::make_unique<RecordedOffload>(calls));
+  const auto run = [&](int first, int last) {
+    for (int step = first; step <= last; ++step) {
+      calls += concat(" ", step, ":");
+      trips.before(step);
+      trips.after(step);
+    }
+    return std::exchange(calls, "");
+  };
+  trips.begin();
+  CHECK(run(0, 10) == " 0: s0 1: 2: s1 3: w0 w1 4: 5: 6: f0 7: f1 8: w1 9: w0 10:");
+  // A pass that fails has left some under way, and another one begins.
+  CHECK(run(0, 7) == " 0: s0 1: 2: s1 3: w0 w1 4: 5: 6: f0 7: f1");
+  trips.begin();
+  CHECK(std::exchange(calls, "") == " w0 w1");
+  trips.begin();
+  CHECK(calls.empty());
+  CHECK(run(0, 2) == " 0: s0 1: 2: s1");
+  trips.begin();
+  CHECK(calls == " w0 w1");
 }
 
 TEST_CASE("liveness: saved memory that persists is lent to nothing else, other saved memory is") {

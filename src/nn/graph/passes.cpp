@@ -16,7 +16,7 @@ Passes::Passes(DeclaredNetwork& network, PlannedMemory& memory, bool training)
       plan_(memory.plan()),
       training_(training),
       gradients_(network.backend, network.store, planned_batch(), memory.tile()),
-      round_trips_(network.backend, memory),
+      round_trips_(memory.plan(), memory.make_offload()),
       prepared_(static_cast<std::size_t>(planned_batch()) + 1, false) {
   declare_gradients();
 }

@@ -68,8 +68,13 @@ PlannedMemory::PlannedMemory(DeclaredNetwork& network, const PlanOptions& option
   }
 }
 
-Tensor PlannedMemory::bytes_of(int buffer) const {
-  return bytes_tensor(at(buffer), plan_.buffers[buffer].bytes);
+std::unique_ptr<Offload> PlannedMemory::make_offload() const {
+  if (plan_.round_trips.empty()) return nullptr;
+  std::vector<Tensor> tensors;
+  for (const RoundTrip& trip : plan_.round_trips) {
+    tensors.push_back(bytes_tensor(at(trip.buffer), plan_.buffers[trip.buffer].bytes));
+  }
+  return network_.backend.make_offload(tensors);
 }
 
 std::byte* PlannedMemory::at(int buffer) const {

@@ -3,6 +3,7 @@
 // that its layers see them through: of the present batch, or of the images of it that are at hand.
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -23,8 +24,8 @@ class PlannedMemory {
   PlannedMemory(DeclaredNetwork& network, const PlanOptions& options);
 
   const MemoryPlan& plan() const { return plan_; }
-  /// All bytes of a buffer.
-  Tensor bytes_of(int buffer) const;
+  /// For the plan's round trips; null where there are none.
+  std::unique_ptr<Offload> make_offload() const;
   DType activations() const { return activations_; }
   /// Images that go through a stretch together.
   std::int64_t tile() const { return tile_; }

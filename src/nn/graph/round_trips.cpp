@@ -1,11 +1,11 @@
 #include "nn/graph/round_trips.h"
 
+#include <utility>
+
 namespace lockstep {
 
-RoundTrips::RoundTrips(Backend& backend, const PlannedMemory& memory) {
-  const MemoryPlan& plan = memory.plan();
-  if (plan.round_trips.empty()) return;
-  std::vector<Tensor> tensors;
+RoundTrips::RoundTrips(const MemoryPlan& plan, std::unique_ptr<Offload> offload)
+    : under_way_(plan.round_trips.size()), offload_(std::move(offload)) {
   const auto at = [this](int step) -> AtStep& {
     const auto index = static_cast<std::size_t>(step);
     if (steps_.size() <= index) steps_.resize(index + 1);
@@ -13,15 +13,12 @@ RoundTrips::RoundTrips(Backend& backend, const PlannedMemory& memory) {
   };
   for (int i = 0; const RoundTrip& trip : plan.round_trips) {
     const Buffer& buffer = plan.buffers[trip.buffer];
-    tensors.push_back(memory.bytes_of(trip.buffer));
     at(trip.last_use).sent.push_back(i);
     at(buffer.away_first).gone.push_back(i);
     at(buffer.away_last + 1).fetched.push_back(i);
     at(trip.next_use).needed.push_back(i);
     ++i;
   }
-  under_way_.resize(tensors.size());
-  offload_ = backend.make_offload(tensors);
 }
 
 void RoundTrips::begin() {

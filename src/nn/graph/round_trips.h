@@ -5,15 +5,16 @@
 #include <memory>
 #include <vector>
 
-#include "nn/graph/planned_memory.h"
+#include "lockstep/backend/backend.h"
+#include "nn/graph/liveness.h"
 
 namespace lockstep {
 
 /// Owned by the passes whose steps it hears of. Without round trips it does nothing.
 class RoundTrips {
  public:
-  /// `memory` is what travels; it outlives the object.
-  RoundTrips(Backend& backend, const PlannedMemory& memory);
+  /// `offload`: of what travels, in the plan's order; null: nothing does.
+  RoundTrips(const MemoryPlan& plan, std::unique_ptr<Offload> offload);
 
   /// Of a forward pass. What a pass that failed has left under way must not arrive in it.
   void begin();
