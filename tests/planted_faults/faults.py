@@ -464,7 +464,7 @@ FAULTS = [
     Fault("all_reduce: the gradient stays on its device", "backward",
           replaced("reduce(backend, context, Direction::kBackward, output()->grad, grads[0]);", "static_cast<void>(context), backend.copy(output()->grad, grads[0].tensor, grads[0].accumulate);"),
           "*test_all_reduce*", test="test_nn"),
-    Fault("all_reduce: the last rank's sum is left out", "operator()",
+    Fault("all_reduce: the last rank's sum is left out", "take",
           replaced("for (int s = 0; s < count; ++s) {", "for (int s = 0; s + 1 < count; ++s) {"),
           "sums over samples and slots*"),
     Fault("all_reduce: ranks exchange their sums rounded to fp32", "split_sum",
