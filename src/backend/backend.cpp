@@ -86,7 +86,9 @@ int host_threads() {
 std::unique_ptr<Backend> make_backend(const Device& device, int threads,
                                       const BackendOptions& options) {
   LOCKSTEP_CHECK(threads >= 1, "a backend needs at least 1 thread, got ", threads);
-  if (device.kind == DeviceKind::kCpu) return cpu_kernels().make_backend(device, threads);
+  if (device.kind == DeviceKind::kCpu) {
+    return cpu_kernels().make_backend(device, threads, options);
+  }
   if (cuda_backends().make != nullptr) return cuda_backends().make(device, options);
   throw Error(concat(to_string(device),
                      ": there is no CUDA backend; use cpu:N (N virtual devices on the CPU), or a ",

@@ -19,7 +19,11 @@ struct CpuKernels {
   /// with these instructions then computes the same bits.
   bool fixed_convolutions = false;
   /// Throws Error where oneDNN has already used more instructions than these in this process.
-  std::unique_ptr<Backend> (*make_backend)(const Device& device, int threads);
+  std::unique_ptr<Backend> (*make_backend)(const Device& device, int threads,
+                                           const BackendOptions& options);
+  /// What bf16 numbers are multiplied by on this processor: "AMX", "AVX512-BF16", or "" where fp32
+  /// is as fast.
+  std::string (*bf16_products)();
   /// What choices of convolutions hold for: the processor, and the libraries that compute.
   std::string (*conv_machine)();
   /// Multiply-adds, as many as the processor can do: a yardstick. Returns the floating-point

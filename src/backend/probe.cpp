@@ -47,7 +47,11 @@ Diagnostic kernels() {
   for (const CpuKernels& each : usable_cpu_kernels()) {
     usable += concat(usable.empty() ? "" : ", ", each.name);
   }
-  return {true, "kernels", concat(cpu_kernels().name, "; LOCKSTEP_CPU chooses of ", usable), ""};
+  const std::string bf16 = cpu_kernels().bf16_products();
+  return {true, "kernels",
+          concat(cpu_kernels().name, "; LOCKSTEP_CPU chooses of ", usable,
+                 bf16.empty() ? "" : concat("; ", bf16, " for run.bf16_convolutions")),
+          ""};
 }
 
 /// Which implementations the file of choices has for this processor.

@@ -55,6 +55,7 @@ Json describe_environment(std::span<const Device> devices) {
           {"system", fmt::format("{} {} {}", system.sysname, system.release, system.machine)},
           {"cpu", proc_value("/proc/cpuinfo", "model name")},
           {"kernels", cpu_kernels().name},
+          {"bf16_products", cpu_kernels().bf16_products()},
           {"cores", std::thread::hardware_concurrency()},
           {"memory", proc_value("/proc/meminfo", "MemTotal")},
           {"devices", names},

@@ -90,6 +90,7 @@ void EventsFile::begin(const RunDescription& run) {
                {"seed", options.seed},
                {"precision", to_string(options.precision)},
                {"tf32", run.tf32},
+               {"bf16_products", run.bf16_products},
                {"max_iters", run.max_iters},
                {"environment", run.environment}});
 }

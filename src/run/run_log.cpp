@@ -132,6 +132,13 @@ std::string describe_mode(const BatchNormConfig& bn, int devices) {
   return to_string(bn.mode);
 }
 
+std::string convolutions_of(const RunDescription& run) {
+  if (run.tf32) return " with TF32 convolutions (run.tf32 = false: exact fp32)";
+  if (run.bf16_products.empty()) return "";
+  return fmt::format(" with bf16 convolutions, by {} (run.bf16_convolutions = false: exact fp32)",
+                     run.bf16_products);
+}
+
 }  // namespace
 
 RunLog::RunLog(const RunFolder& folder, Console console)
@@ -146,8 +153,7 @@ void RunLog::begin(const RunDescription& run) {
                    config.run.seed, config_hash(config)));
   info(fmt::format("devices: {} ({}), transport {}, precision {}{}", run.devices,
                    run.devices_by_default ? "the default; choose with -d" : "as asked",
-                   run.transport, to_string(config.run.precision),
-                   run.tf32 ? " with TF32 convolutions (run.tf32 = false: exact fp32)" : ""));
+                   run.transport, to_string(config.run.precision), convolutions_of(run)));
   if (!run.processes.empty()) info("processes: " + run.processes);
   info(fmt::format("gradient exchange: {} ({})", run.gradient_exchange, run.exchange_reason));
   info(fmt::format("model: {}, {} classes, {} parameters", config.architecture().description,

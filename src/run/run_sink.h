@@ -32,6 +32,7 @@ struct RunDescription {
   bool first_process = true;  // the others keep logs alone
   std::string devices;        // DEVICES, of this process
   bool tf32 = false;          // whether GPUs round fp32 convolutions to TF32, where they have it
+  std::string bf16_products;  // what CPU devices multiply bf16 numbers by, where they round to them
   bool devices_by_default = false;
   int device_count = 0;                            // of all processes
   std::string processes;                           // where there are several

@@ -40,6 +40,12 @@ std::string describe_processes(const RankLayout& layout) {
   return text;
 }
 
+/// What multiplies bf16 numbers, where CPU devices round to them; else empty.
+std::string bf16_products(const RunOptions& run, const Device& device) {
+  return run.bf16_convolutions && device.kind == DeviceKind::kCpu ? cpu_kernels().bf16_products()
+                                                                  : "";
+}
+
 bool rounds_to_tf32(const RunOptions& run, const Device& device) {
   return run.tf32 && run.precision == DType::kFloat32 && device.kind == DeviceKind::kCuda;
 }
@@ -70,6 +76,11 @@ TrainingSession::TrainingSession(const TrainRequest& asked)
   } else {
     load_initial_weights();
     warn_of_few_values();
+    if (config.run.bf16_convolutions && cpu_kernels().bf16_products().empty()) {
+      warnings.push_back(
+          "run.bf16_convolutions = true changes nothing here: this processor does "
+          "not multiply bf16 numbers (AMX, AVX512-BF16)");
+    }
   }
   if (fault.active()) warnings.push_back("faults are injected (LOCKSTEP_FAULT)");
 }
@@ -85,6 +96,14 @@ void TrainingSession::check_processes() {
     throw ConfigError(concat(layout.describe(*other), " has another configuration than ",
                              layout.describe(0), " (lockstep config show tells it); give all ",
                              "processes the same file and the same -s"));
+  }
+  const bool bf16 = config.run.bf16_convolutions;
+  const std::string bf16_by = bf16 ? cpu_kernels().bf16_products() : "";
+  if (const auto other = world.first_to_differ(bf16_by)) {
+    throw ConfigError(concat(layout.describe(*other), " does not multiply bf16 numbers by what ",
+                             layout.describe(0), " does (", bf16_by.empty() ? "nothing" : bf16_by,
+                             "); leave run.bf16_convolutions out, or take processors that are ",
+                             "alike"));
   }
   if (const auto other = world.first_to_differ(cpu_kernels().name)) {
     throw ConfigError(concat(layout.describe(*other), " computes with other instructions than ",
@@ -235,6 +254,7 @@ RunDescription TrainingSession::describe() const {
           .first_process = world.first(),
           .devices = devices_text,
           .tf32 = rounds_to_tf32(config.run, backend.device()),
+          .bf16_products = bf16_products(config.run, backend.device()),
           .devices_by_default = request.devices.empty(),
           .device_count = layout.ranks(),
           .processes = describe_processes(layout),

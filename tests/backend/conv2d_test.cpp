@@ -87,11 +87,6 @@ void for_each_product(const ConvGeometry& g, const Shape& in, const Visit& visit
   }
 }
 
-Values stored_values(DType dtype, Values values) {
-  for (float& value : values) value = stored(dtype, value);
-  return values;
-}
-
 /// Everything one case needs, with random values: those of activations are of `dtype`, the others
 /// fp32.
 struct Setup {
@@ -214,14 +209,16 @@ TEST_CASE("a convolution's operands have one type, and one that the backend has"
 
 TEST_CASE("every implementation takes tensors of any row stride") {
   const auto backend = cpu(2);
-  for (const ConvEngine engine :
-       {ConvEngine::kOneDnn, ConvEngine::kWinograd8, ConvEngine::kWinograd16, ConvEngine::kMatmul8,
-        ConvEngine::kMatmul16}) {
+  for (const ConvEngine engine : kConvEngines) {
     for (const ConvCase& c : conv_cases()) {
       if (!can_compute(engine, c.geometry, ConvPass::kForward)) continue;
       CAPTURE(std::string(c.name));
       CAPTURE(to_string(engine));
-      const Setup s(c);
+      Setup s(c);
+      if (rounds_to_bf16(engine)) {
+        for (Values* values : {&s.x, &s.weight, &s.grad_y})
+          *values = stored_values(DType::kBFloat16, *values);
+      }
       const ConvGeometry& g = c.geometry;
       const Operand x(*backend, s.in, s.x, c.margins), grad_y(*backend, s.out, s.grad_y, c.margins);
       const Operand weight(*backend, s.weight_shape, s.weight),

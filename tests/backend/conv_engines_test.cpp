@@ -3,7 +3,6 @@
 
 #include <doctest/doctest.h>
 
-#include <array>
 #include <cmath>
 #include <string>
 
@@ -11,15 +10,12 @@
 #include "backend/cpu/convolution.h"
 #include "backend/operand.h"
 #include "core/image_tree.h"
+#include "support/storage_type.h"
 #include "support/temporary_folder.h"
 #include "support/with_variable.h"
 
 namespace lockstep::test {
 namespace {
-
-constexpr std::array kEngines = {ConvEngine::kOneDnn, ConvEngine::kWinograd8,
-                                 ConvEngine::kWinograd16, ConvEngine::kMatmul8,
-                                 ConvEngine::kMatmul16};
 
 struct EngineCase {
   const char* name;
@@ -96,7 +92,7 @@ EngineResults compute(ConvEngine engine, const EngineProblem& p, int threads, st
 
 template <typename Check>
 void for_each_engine_and_case(const Check& check) {
-  for (const ConvEngine engine : kEngines) {
+  for (const ConvEngine engine : kConvEngines) {
     for (const EngineCase& c : engine_cases()) {
       if (!can_compute(engine, c.geometry, ConvPass::kBackwardWeights)) continue;
       CAPTURE(std::string(to_string(engine)));
@@ -179,19 +175,70 @@ TEST_CASE("the tree over images has the order of its definition for any number o
   }
 }
 
+/// The largest relative error of the passes that the engine can compute, against oneDNN's.
+double disagreement(ConvEngine engine, const EngineProblem& p) {
+  const EngineResults expected = compute(ConvEngine::kOneDnn, p, 1, 0, 2);
+  const EngineResults results = compute(engine, p, 1, 0, 2);
+  double error = relative_error(results.grad_weight, widen(expected.grad_weight));
+  if (!results.y.empty()) error = std::max(error, relative_error(results.y, widen(expected.y)));
+  if (!results.grad_x.empty()) {
+    error = std::max(error, relative_error(results.grad_x, widen(expected.grad_x)));
+  }
+  return error;
+}
+
 TEST_CASE("the implementations agree as far as their rounding allows") {
   for_each_engine_and_case([](ConvEngine engine, const EngineCase& c) {
     if (engine == ConvEngine::kOneDnn) return;
-    const EngineProblem p(c, 2);
-    const EngineResults expected = compute(ConvEngine::kOneDnn, p, 1, 0, 2);
-    const EngineResults results = compute(engine, p, 1, 0, 2);
-    constexpr double kTolerance = 2e-5;
-    if (!results.y.empty()) CHECK(relative_error(results.y, widen(expected.y)) < kTolerance);
-    if (!results.grad_x.empty()) {
-      CHECK(relative_error(results.grad_x, widen(expected.grad_x)) < kTolerance);
+    EngineProblem p(c, 2);
+    if (rounds_to_bf16(engine)) {
+      const double rounded = disagreement(engine, p);
+      CHECK(rounded > 1e-4);
+      CHECK(rounded < 0x1p-7);
+      // Where nothing is to be rounded they are as exact as the others.
+      for (Values* values : {&p.x, &p.weight, &p.grad_y})
+        *values = stored_values(DType::kBFloat16, *values);
     }
-    CHECK(relative_error(results.grad_weight, widen(expected.grad_weight)) < kTolerance);
+    CHECK(disagreement(engine, p) < 2e-5);
   });
+}
+
+TEST_CASE("products of bf16 numbers round their factors to the nearest, ties to even") {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  constexpr float kNotANumber = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<std::pair<float, float>> known{{1.0F, 1.0F},
+                                                   {1.0F + 0x1p-8F, 1.0F},
+                                                   {1.0F + 0x1.8p-7F, 1.0F + 0x1p-6F},
+                                                   {1.0F + 0x1.1p-8F, 1.0F + 0x1p-7F},
+                                                   {-3.0F - 0x1p-7F, -3.0F},
+                                                   {0x1.fffffep127F, kInfinity},
+                                                   {-kInfinity, -kInfinity},
+                                                   {kNotANumber, kNotANumber},
+                                                   {0.0F, 0.0F}};
+  for (const ConvEngine engine : kConvEngines) {
+    const ConvGeometry g = same_padding_conv(1, 1, 1, 1);
+    if (!rounds_to_bf16(engine) || !can_compute(engine, g, ConvPass::kForward)) continue;
+    CAPTURE(std::string(to_string(engine)));
+    const Shape shape{1, 1, static_cast<std::int64_t>(known.size()), 1};
+    Values x;
+    for (const auto& [value, rounded] : known) x.push_back(value);
+    const auto backend = make_backend(Device{}, 1);
+    const Operand input(*backend, shape, x), output(*backend, shape);
+    const auto convolution = make_convolution(engine, g, shape, 1);
+    const Storage scratch =
+        backend->allocate(convolution->scratch_bytes(ConvPass::kForward, false));
+    const float one = 1;
+    convolution->forward(input.tensor(), &one, nullptr, output.tensor(), scratch.data());
+    const Values y = output.get();
+    for (std::size_t i = 0; i < known.size(); ++i) {
+      CAPTURE(known[i].first);
+      if (std::isnan(known[i].second)) {
+        CHECK(std::isnan(y[i]));
+      } else {
+        CHECK(y[i] == known[i].second);
+      }
+    }
+  }
 }
 
 /// A convolution and the BatchNorm behind it in inference, on operands of a channel range or dense.
@@ -234,7 +281,8 @@ TEST_CASE("a convolution that normalises gives the bits of one and a BatchNorm b
   for_each_engine_and_case([](ConvEngine engine, const EngineCase& c) {
     const WithVariable forced("LOCKSTEP_CONVOLUTION", std::string(to_string(engine)));
     const EngineProblem p(c, 2);
-    const auto one = make_backend(Device{}, 1), three = make_backend(Device{}, 3);
+    const BackendOptions options{.bf16_convolutions = rounds_to_bf16(engine)};
+    const auto one = make_backend(Device{}, 1, options), three = make_backend(Device{}, 3, options);
     for (const int bits : {0, 1, 2, 3, 4, 7}) {
       CAPTURE(bits);
       const InferenceProblem problem{p, (bits & 4) != 0 ? Margins{3, 5} : Margins{},
@@ -268,6 +316,27 @@ TEST_CASE("the user's implementation is taken wherever it can compute") {
   }
   const WithVariable unknown("LOCKSTEP_CONVOLUTION", "winograd8,fft");
   CHECK_THROWS_AS(choose_conv_engine(undilated, image, ConvPass::kForward), ConfigError);
+}
+
+TEST_CASE("nothing is rounded to bf16 that may not be") {
+  const Shape image{1, 12, 14, 32};
+  for (const std::int64_t kernel : {1, 3}) {
+    const ConvGeometry g = same_padding_conv(32, 32, kernel, 1);
+    for (const ConvPass pass :
+         {ConvPass::kForward, ConvPass::kBackwardData, ConvPass::kBackwardWeights}) {
+      for (const ConvEngine engine : conv_candidates(g, image, pass)) {
+        CHECK(!rounds_to_bf16(engine));
+      }
+      // What is allowed is the first where the processor gains by it, and nothing else is new.
+      auto allowed = conv_candidates(g, image, pass, true);
+      if (rounds_to_bf16(allowed.front())) allowed.erase(allowed.begin());
+      CHECK(allowed == conv_candidates(g, image, pass));
+      const WithVariable forced("LOCKSTEP_CONVOLUTION", "bf16");
+      CHECK(choose_conv_engine(g, image, pass, true) == ConvEngine::kBf16);
+      CHECK_THROWS_WITH_AS(choose_conv_engine(g, image, pass),
+                           doctest::Contains("run.bf16_convolutions"), ConfigError);
+    }
+  }
 }
 
 TEST_CASE("without a file a rule decides, with one the clock, once for any batch") {

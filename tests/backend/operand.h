@@ -46,6 +46,12 @@ inline Values values_with_ties(const Shape& shape, std::uint32_t seed) {
   return values;
 }
 
+/// Each value as a tensor of the type has it.
+inline Values stored_values(DType dtype, Values values) {
+  for (float& value : values) value = stored(dtype, value);
+  return values;
+}
+
 /// Adds them at the end.
 inline void append(Values& all, const Values& more) {
   all.insert(all.end(), more.begin(), more.end());

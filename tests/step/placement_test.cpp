@@ -10,6 +10,7 @@
 #include "lockstep/nn/models.h"
 #include "step/gradient_tree.h"
 #include "step/placed_training.h"
+#include "support/with_variable.h"
 
 namespace lockstep::test {
 namespace {
@@ -83,6 +84,26 @@ TEST_CASE("placement: sync comes to the same bytes on any devices and threads") 
       CHECK((trained_in_steps(placed_options(3, optimizer)) == whole));
     }
   }
+}
+
+TEST_CASE("placement: convolutions in bf16 come to the same bytes on any devices and threads") {
+  const WithVariable forced("LOCKSTEP_CONVOLUTION", "bf16,onednn");
+  const auto rounded = [](int ranks) {
+    DataParallelOptions options = placed_options(ranks, Sgd{});
+    options.backend.bf16_convolutions = true;
+    return trained_in_steps(options);
+  };
+  const Placed whole = rounded(1);
+  for (const int ranks : {2, 3, 8, 11}) {
+    CAPTURE(ranks);
+    CHECK((rounded(ranks) == whole));
+  }
+  {
+    const Threads limit(16);
+    CHECK((rounded(3) == whole));
+  }
+  const WithVariable exact("LOCKSTEP_CONVOLUTION", "");
+  CHECK(!(trained_in_steps(placed_options(1, Sgd{})) == whole));
 }
 
 TEST_CASE("placement: a clipped gradient and frozen parameters") {

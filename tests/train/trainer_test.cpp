@@ -8,12 +8,14 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "backend/cpu_kernels.h"
 #include "io/image_io.h"
 #include "lockstep/core/check.h"
 #include "run/checkpoint.h"
 #include "run/report_text.h"
 #include "run/run_log.h"
 #include "support/pth_writer.h"
+#include "support/with_variable.h"
 #include "train/evaluator.h"
 #include "train/runs.h"
 
@@ -104,6 +106,27 @@ TEST_CASE("events: header first, one bn line per layer and log step, end last") 
     CHECK(event.at("between").get<double>() > 0);
   }
   CHECK(layers == 6);
+}
+
+TEST_CASE("bf16 convolutions: the run says by what, or that nothing is there for them") {
+  const std::string products = cpu_kernels().bf16_products();
+  const Runs runs;
+  const test::WithVariable forced("LOCKSTEP_CONVOLUTION", "bf16,onednn");  // on any processor
+  train(runs.request("a", {"run.bf16_convolutions=true"}));
+  const std::string log = read_text(runs.folder("a").log());
+  const auto said = [&](const std::string& words) { return log.find(words) != std::string::npos; };
+  CHECK(said("with bf16 convolutions, by " + products) == !products.empty());
+  CHECK(said("run.bf16_convolutions = true changes nothing here") == products.empty());
+  CHECK(lines_of(runs.folder("a").events()).front().at("bf16_products") == products);
+  CHECK(load_config(runs.folder("a").config(), {}).run.bf16_convolutions);
+  const test::WithVariable exact("LOCKSTEP_CONVOLUTION", "onednn");
+  train(runs.request("b"));
+  CHECK(lines_of(runs.folder("b").events()).front().at("bf16_products") == "");
+  CHECK(load_checkpoint(runs.folder("a").checkpoint("last")).state.losses !=
+        load_checkpoint(runs.folder("b").checkpoint("last")).state.losses);
+  CHECK_THROWS_WITH_AS(
+      train(runs.request("c", {"run.bf16_convolutions=true", "run.portable=true"})),
+      doctest::Contains("leave one of them out"), ConfigError);
 }
 
 TEST_CASE("the summary in the folder is the one that was returned") {

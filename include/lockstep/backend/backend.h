@@ -120,6 +120,9 @@ class Backend {
 struct BackendOptions {
   /// Whether convolutions of fp32 tensors may round their operands to TF32's 10 bits (CUDA only).
   bool tf32 = false;
+  /// Whether convolutions on CPU devices may round the factors of their products to bf16, where the
+  /// processor multiplies such numbers (AMX, AVX512-BF16): sums and tensors stay fp32.
+  bool bf16_convolutions = false;
   /// Whether a GPU keeps sums image by image (Backend::sums_by_image) and computes convolutions
   /// image by image, too, so that nothing of an image depends on how many there are. It then takes
   /// a launch for each image where it would take one for all. CPU devices always do.

@@ -76,8 +76,8 @@ struct ColumnSums {
 
 }  // namespace
 
-CpuConvolutions::CpuConvolutions(CpuContext& cpu)
-    : cpu_(cpu), cache_(std::make_unique<ConvCache>()) {}
+CpuConvolutions::CpuConvolutions(CpuContext& cpu, bool bf16)
+    : cpu_(cpu), bf16_(bf16), cache_(std::make_unique<ConvCache>(bf16)) {}
 
 CpuConvolutions::~CpuConvolutions() = default;
 
@@ -113,7 +113,7 @@ void CpuConvolutions::conv2d_forward(const ConvGeometry& geometry, const Tensor&
 bool CpuConvolutions::normalizes_in_convolution(const ConvGeometry& geometry,
                                                 const Shape& input) const {
   return input.batch() > 0 &&
-         choose_conv_engine(geometry, input, ConvPass::kForward) != ConvEngine::kOneDnn;
+         choose_conv_engine(geometry, input, ConvPass::kForward, bf16_) != ConvEngine::kOneDnn;
 }
 
 void CpuConvolutions::conv2d_inference(const ConvGeometry& geometry, const Tensor& x,

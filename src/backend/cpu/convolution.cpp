@@ -2,6 +2,7 @@
 
 #include <omp.h>
 
+#include "backend/cpu/bf16/conv.h"
 #include "backend/cpu/matmul/conv.h"
 #include "backend/cpu/winograd/conv.h"
 #include "lockstep/core/check.h"
@@ -21,6 +22,12 @@ std::unique_ptr<Convolution> make_convolution(ConvEngine engine, const ConvGeome
       return make_matmul_convolution(geometry, input, threads, 8);
     case ConvEngine::kMatmul16:
       return make_matmul_convolution(geometry, input, threads, 16);
+    case ConvEngine::kBf16:
+      return make_bf16_convolution(geometry, input, threads, bf16::Instructions::kAny);
+    case ConvEngine::kBf16Avx512:
+      return make_bf16_convolution(geometry, input, threads, bf16::Instructions::kAvx512Bf16);
+    case ConvEngine::kBf16Amx:
+      return make_bf16_convolution(geometry, input, threads, bf16::Instructions::kAmx);
   }
   throw Error("no such implementation of a convolution");
 }
@@ -38,7 +45,7 @@ Convolution& ConvCache::get(const ConvGeometry& geometry, const Shape& input, Co
     }
   }
   geometry.check();
-  const ConvEngine engine = choose_conv_engine(geometry, input, pass);
+  const ConvEngine engine = choose_conv_engine(geometry, input, pass, bf16_);
   Convolution& convolution = find_or_make(geometry, input, engine, threads);
   convolution.prepare(pass);
   uses_.push_back({geometry, input, pass, &convolution});

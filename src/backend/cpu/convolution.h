@@ -63,6 +63,9 @@ std::string dnnl_version();
 /// The convolutions of one backend; a few dozen at most, so a linear search is enough.
 class ConvCache {
  public:
+  /// `bf16`: as choose_conv_engine() takes it.
+  explicit ConvCache(bool bf16) : bf16_(bf16) {}
+
   /// The chosen implementation, prepared for the pass; created at the first call.
   /// REQUIRES: the batch is not empty.
   Convolution& get(const ConvGeometry& geometry, const Shape& input, ConvPass pass, int threads);
@@ -84,6 +87,7 @@ class ConvCache {
   Convolution& find_or_make(const ConvGeometry& geometry, const Shape& input, ConvEngine engine,
                             int threads);
 
+  const bool bf16_;
   std::vector<Entry> entries_;
   std::vector<Use> uses_;
 };

@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "backend/conv/autotuner.h"
+#include "backend/cpu/bf16/conv.h"
 #include "backend/cpu/convolution.h"
 #include "backend/cpu/matmul/conv.h"
 #include "backend/cpu/matmul/vec.h"
@@ -23,10 +24,6 @@
 
 namespace lockstep {
 namespace {
-
-constexpr std::array kEngines = {ConvEngine::kOneDnn, ConvEngine::kWinograd8,
-                                 ConvEngine::kWinograd16, ConvEngine::kMatmul8,
-                                 ConvEngine::kMatmul16};
 
 // Raised when an implementation of ours becomes faster or slower: choices are then made anew.
 constexpr int kEnginesVersion = 4;
@@ -42,7 +39,7 @@ constexpr double kHopeless = 2.0;
 constexpr double kClearlyFaster = 0.97;
 
 std::optional<ConvEngine> engine_of(const std::string& name) {
-  for (const ConvEngine engine : kEngines) {
+  for (const ConvEngine engine : kConvEngines) {
     if (name == to_string(engine)) return engine;
   }
   return std::nullopt;
@@ -53,8 +50,40 @@ std::optional<ConvEngine> engine_of(const std::string& name) {
 constexpr std::array kFixedEngines = {ConvEngine::kWinograd8, ConvEngine::kMatmul8,
                                       ConvEngine::kOneDnn};
 
+/// What rounds to bf16 and gains by it on this processor.
+std::optional<ConvEngine> bf16_engine() {
+  switch (bf16::best_instructions()) {
+    case bf16::Instructions::kAmx:
+      return ConvEngine::kBf16Amx;
+    case bf16::Instructions::kAvx512Bf16:
+      return ConvEngine::kBf16Avx512;
+    case bf16::Instructions::kAny:
+      break;
+  }
+  return std::nullopt;
+}
+
+/// Those that keep fp32, where a clock chooses.
+std::vector<ConvEngine> fp32_candidates(const ConvGeometry& geometry, const Shape& input,
+                                        ConvPass pass) {
+  const std::int64_t fewest = std::min(geometry.in_channels, geometry.out_channels);
+  std::vector<ConvEngine> candidates{ConvEngine::kOneDnn};
+  if (fewest < kFewestChannels) return candidates;
+  const bool wide = matmul::native_lanes() >= 16;
+  const bool winograd = winograd_supports(geometry) && winograd_fits(geometry, input);
+  if (matmul_supports(geometry, pass) && (!winograd || matmul_skips_padding(geometry, input))) {
+    candidates.push_back(wide ? ConvEngine::kMatmul16 : ConvEngine::kMatmul8);
+  }
+  if (winograd) {
+    const auto place = winograd_pays(geometry) ? candidates.begin() : candidates.end();
+    candidates.insert(place, ConvEngine::kWinograd8);
+    if (wide) candidates.push_back(ConvEngine::kWinograd16);
+  }
+  return candidates;
+}
+
 /// What the user's list names first of those that can compute this.
-std::optional<ConvEngine> forced_engine(const ConvGeometry& geometry, ConvPass pass) {
+std::optional<ConvEngine> forced_engine(const ConvGeometry& geometry, ConvPass pass, bool bf16) {
   const char* list = std::getenv("LOCKSTEP_CONVOLUTION");
   if (list == nullptr || *list == '\0') return std::nullopt;
   if (cpu_kernels().fixed_convolutions) {
@@ -68,10 +97,14 @@ std::optional<ConvEngine> forced_engine(const ConvGeometry& geometry, ConvPass p
     const auto engine = engine_of(name);
     if (!engine) {
       std::string known;
-      for (const ConvEngine each : kEngines) known += concat(" ", to_string(each));
+      for (const ConvEngine each : kConvEngines) known += concat(" ", to_string(each));
       throw ConfigError(concat("LOCKSTEP_CONVOLUTION: expected names of", known,
                                ", separated by commas, got '", name,
                                "'; unset it to let the clock choose"));
+    }
+    if (rounds_to_bf16(*engine) && !bf16) {
+      throw ConfigError(concat("LOCKSTEP_CONVOLUTION=", list, ": ", name, " rounds to bf16, which ",
+                               "is allowed where run.bf16_convolutions = true"));
     }
     if (!forced && can_compute(*engine, geometry, pass)) forced = engine;
   }
@@ -127,11 +160,12 @@ struct Candidate {
   double seconds = std::numeric_limits<double>::infinity();  // the least
 };
 
-Measurement measure(const ConvGeometry& geometry, const Shape& image, ConvPass pass) {
+Measurement measure(const ConvGeometry& geometry, const Shape& image, ConvPass pass,
+                    const std::vector<ConvEngine>& engines) {
   const int threads = omp_get_max_threads();
   omp_set_num_threads(1);
   std::vector<Candidate> candidates;
-  for (const ConvEngine engine : conv_candidates(geometry, image, pass)) {
+  for (const ConvEngine engine : engines) {
     candidates.push_back({engine, make_convolution(engine, geometry, image, 1)});
   }
   Trial trial(geometry, image, pass);
@@ -171,8 +205,19 @@ const char* to_string(ConvEngine engine) {
       return "matmul8";
     case ConvEngine::kMatmul16:
       return "matmul16";
+    case ConvEngine::kBf16:
+      return "bf16";
+    case ConvEngine::kBf16Avx512:
+      return "bf16_avx512";
+    case ConvEngine::kBf16Amx:
+      return "bf16_amx";
   }
   return "?";
+}
+
+bool rounds_to_bf16(ConvEngine engine) {
+  return engine == ConvEngine::kBf16 || engine == ConvEngine::kBf16Avx512 ||
+         engine == ConvEngine::kBf16Amx;
 }
 
 bool can_compute(ConvEngine engine, const ConvGeometry& geometry, ConvPass pass) {
@@ -185,52 +230,50 @@ bool can_compute(ConvEngine engine, const ConvGeometry& geometry, ConvPass pass)
     case ConvEngine::kMatmul8:
     case ConvEngine::kMatmul16:
       return matmul_supports(geometry, pass);
+    case ConvEngine::kBf16:
+      return bf16_supports(geometry);
+    case ConvEngine::kBf16Avx512:
+      return bf16_supports(geometry) && bf16::usable(bf16::Instructions::kAvx512Bf16);
+    case ConvEngine::kBf16Amx:
+      return bf16_supports(geometry) && bf16::usable(bf16::Instructions::kAmx);
   }
   return false;
 }
 
 std::vector<ConvEngine> conv_candidates(const ConvGeometry& geometry, const Shape& input,
-                                        ConvPass pass) {
+                                        ConvPass pass, bool bf16) {
   if (cpu_kernels().fixed_convolutions) {
     return {*std::find_if(kFixedEngines.begin(), kFixedEngines.end(),
                           [&](ConvEngine engine) { return can_compute(engine, geometry, pass); })};
   }
-  const std::int64_t fewest = std::min(geometry.in_channels, geometry.out_channels);
-  std::vector<ConvEngine> candidates{ConvEngine::kOneDnn};
-  if (fewest < kFewestChannels) return candidates;
-  const bool wide = matmul::native_lanes() >= 16;
-  const bool winograd = winograd_supports(geometry) && winograd_fits(geometry, input);
-  if (matmul_supports(geometry, pass) && (!winograd || matmul_skips_padding(geometry, input))) {
-    candidates.push_back(wide ? ConvEngine::kMatmul16 : ConvEngine::kMatmul8);
-  }
-  if (winograd) {
-    const auto place = winograd_pays(geometry) ? candidates.begin() : candidates.end();
-    candidates.insert(place, ConvEngine::kWinograd8);
-    if (wide) candidates.push_back(ConvEngine::kWinograd16);
+  auto candidates = fp32_candidates(geometry, input, pass);
+  const auto engine = bf16 ? bf16_engine() : std::nullopt;
+  if (engine && can_compute(*engine, geometry, pass)) {
+    candidates.insert(candidates.begin(), *engine);
   }
   return candidates;
 }
-
 std::string conv_machine() {
   static const std::string name =
       concat(processor_name(), ", ", dnnl_version(), ", convolutions ", kEnginesVersion);
   return name;
 }
 
-ConvEngine choose_conv_engine(const ConvGeometry& geometry, const Shape& input, ConvPass pass) {
+ConvEngine choose_conv_engine(const ConvGeometry& geometry, const Shape& input, ConvPass pass,
+                              bool bf16) {
   const Shape image = input.with_batch(1);
-  const std::vector<ConvEngine> candidates = conv_candidates(geometry, image, pass);
+  const std::vector<ConvEngine> candidates = conv_candidates(geometry, image, pass, bf16);
   ChoiceRequest request;
   request.machine = conv_machine();
   request.problem = concat(to_string(geometry), ", ", to_string(pass), ", image ", image.height(),
-                           "x", image.width());
-  if (const auto forced = forced_engine(geometry, pass)) request.forced = to_string(*forced);
+                           "x", image.width(), bf16 ? ", bf16 allowed" : "");
+  if (const auto forced = forced_engine(geometry, pass, bf16)) request.forced = to_string(*forced);
   request.usable = [&](const std::string& name) {
     const auto engine = engine_of(name);
     return engine && std::count(candidates.begin(), candidates.end(), *engine) > 0;
   };
   request.rule = [&] { return std::string(to_string(candidates.front())); };
-  request.measure = [&] { return measure(geometry, image, pass); };
+  request.measure = [&] { return measure(geometry, image, pass, candidates); };
   if (candidates.size() == 1 && !request.forced) return candidates.front();
   return *engine_of(Autotuner::of(Autotuner::default_file()).choose(request).chosen);
 }

@@ -4,6 +4,7 @@
 // the choice, and with it every bit, is the same however a batch is spread over devices and
 // threads.
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -18,18 +19,28 @@ enum class ConvEngine : std::uint8_t {
   kWinograd16,  // of 16
   kMatmul8,     // our matrix products on vectors of 8 floats
   kMatmul16,    // of 16
+  kBf16,        // our products of bf16 numbers, on any processor: to test by
+  kBf16Avx512,  // by AVX512-BF16
+  kBf16Amx,     // by AMX
 };
 
-/// "onednn", "winograd8", "winograd16", "matmul8", "matmul16".
+inline constexpr std::array kConvEngines = {
+    ConvEngine::kOneDnn,   ConvEngine::kWinograd8, ConvEngine::kWinograd16, ConvEngine::kMatmul8,
+    ConvEngine::kMatmul16, ConvEngine::kBf16,      ConvEngine::kBf16Avx512, ConvEngine::kBf16Amx};
+
+/// "onednn", "winograd8", "winograd16", "matmul8", "matmul16", "bf16", "bf16_avx512", "bf16_amx".
 const char* to_string(ConvEngine engine);
 
-/// Whether the implementation can compute this at all.
+/// Whether it rounds the factors of its products to bf16.
+bool rounds_to_bf16(ConvEngine engine);
+
+/// Whether the implementation can compute this at all, on this processor.
 bool can_compute(ConvEngine engine, const ConvGeometry& geometry, ConvPass pass);
 
 /// Implementations that may be the fastest for images of this shape; the first is the one that is
-/// taken without a clock.
+/// taken without a clock. `bf16`: also those that round to bf16.
 std::vector<ConvEngine> conv_candidates(const ConvGeometry& geometry, const Shape& input,
-                                        ConvPass pass);
+                                        ConvPass pass, bool bf16 = false);
 
 /// What the choices hold for: the processor, and the libraries that compute.
 std::string conv_machine();
@@ -37,7 +48,8 @@ std::string conv_machine();
 /// The choice for images of this shape (whatever the batch of `input`). Takes part of a second when
 /// it was never made on this machine. $LOCKSTEP_CONVOLUTION, when it is set to names separated by
 /// commas, decides: the first of them that can compute the convolution. Throws ConfigError for
-/// another value.
-ConvEngine choose_conv_engine(const ConvGeometry& geometry, const Shape& input, ConvPass pass);
+/// another value, and for one that rounds to bf16 without `bf16`.
+ConvEngine choose_conv_engine(const ConvGeometry& geometry, const Shape& input, ConvPass pass,
+                              bool bf16 = false);
 
 }  // namespace lockstep

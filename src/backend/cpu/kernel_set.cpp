@@ -7,6 +7,7 @@
 #include <immintrin.h>
 #endif
 
+#include "backend/cpu/bf16/instructions.h"
 #include "backend/cpu/convolution_choice.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu_kernels.h"
@@ -35,9 +36,21 @@ void limit_onednn() {
 #endif
 }
 
-std::unique_ptr<Backend> make(const Device& device, int threads) {
+std::unique_ptr<Backend> make(const Device& device, int threads, const BackendOptions& options) {
   limit_onednn();
-  return std::make_unique<CpuBackend>(device, threads);
+  return std::make_unique<CpuBackend>(device, threads, options);
+}
+
+std::string bf16_products() {
+  switch (bf16::best_instructions()) {
+    case bf16::Instructions::kAmx:
+      return "AMX";
+    case bf16::Instructions::kAvx512Bf16:
+      return "AVX512-BF16";
+    case bf16::Instructions::kAny:
+      break;
+  }
+  return "";
 }
 
 std::string machine() {
@@ -84,5 +97,6 @@ std::int64_t multiply_add(std::int64_t iterations) {
 }  // namespace lockstep
 
 extern "C" lockstep::CpuKernels LOCKSTEP_CPU_KERNELS() {
-  return {lockstep::kName, false, lockstep::make, lockstep::machine, lockstep::multiply_add};
+  return {lockstep::kName,       false, lockstep::make, lockstep::bf16_products, lockstep::machine,
+          lockstep::multiply_add};
 }

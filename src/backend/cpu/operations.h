@@ -40,7 +40,8 @@ class CpuContext {
 
 class CpuConvolutions final : public ConvolutionOperations {
  public:
-  explicit CpuConvolutions(CpuContext& cpu);
+  /// `bf16`: BackendOptions::bf16_convolutions.
+  CpuConvolutions(CpuContext& cpu, bool bf16);
   ~CpuConvolutions() override;
 
   void prepare_conv2d(const ConvGeometry& geometry, const Shape& input, DType dtype, bool backward,
@@ -57,6 +58,7 @@ class CpuConvolutions final : public ConvolutionOperations {
 
  private:
   CpuContext& cpu_;
+  const bool bf16_;
   std::unique_ptr<ConvCache> cache_;
 };
 

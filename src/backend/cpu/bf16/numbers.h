@@ -1,0 +1,138 @@
+#pragma once
+// Numbers in bf16: the upper half of an fp32 number, rounded to nearest, ties to even. NaNs stay
+// NaNs.
+
+#include <cstdint>
+#include <cstring>
+
+#include "backend/cpu/matmul/vec.h"
+
+namespace lockstep::bf16 {
+
+using Number = std::uint16_t;
+
+/// Lanes of a vector here: a processor that multiplies bf16 has registers of sixteen floats.
+inline constexpr std::int64_t kLanes = 16;
+typedef std::uint32_t Words __attribute__((vector_size(64)));  // kLanes of 32 bits
+typedef Number Halves __attribute__((vector_size(32)));        // kLanes of 16 bits
+
+/// The rounded numbers, each in the upper half of its lane; what is in the lower half is not 0.
+inline Words rounded(matmul::Vec<kLanes> values) {
+  Words bits;
+  std::memcpy(&bits, &values, sizeof bits);
+  const Words sum = bits + 0x7FFFU + ((bits >> 16) & 1U);
+  const auto is_nan = (bits & 0x7FFFFFFFU) > 0x7F800000U;
+  return is_nan ? (bits | 0x00400000U) : sum;
+}
+
+/// Rounds by arithmetic, on any processor.
+struct AnyRounding {
+  /// Lane i has number i of `low` in its lower half and that of `high` in its upper one.
+  static Words pairs(matmul::Vec<kLanes> low, matmul::Vec<kLanes> high) {
+    return (rounded(low) >> 16) | (rounded(high) & 0xFFFF0000U);
+  }
+  /// 2 * kLanes numbers, one after the other.
+  static void store(Number* to, matmul::Vec<kLanes> first, matmul::Vec<kLanes> second) {
+    const Halves numbers[2] = {__builtin_convertvector(rounded(first) >> 16, Halves),
+                               __builtin_convertvector(rounded(second) >> 16, Halves)};
+    std::memcpy(to, numbers, sizeof numbers);
+  }
+};
+
+#ifdef __AVX512F__
+/// By AVX512-BF16, which takes denormal numbers for zeros as its products do. In assembler, because
+/// only processors that have it run this: the file that it is in is compiled for others, too.
+struct Avx512Bf16Rounding {
+  static Words pairs(matmul::Vec<kLanes> low, matmul::Vec<kLanes> high) {
+    const Numbers n = both(low, high);
+    const Numbers mixed =
+        __builtin_shufflevector(n, n, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23, 8, 24,
+                                9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+    return reinterpret_cast<Words>(mixed);
+  }
+  static void store(Number* to, matmul::Vec<kLanes> first, matmul::Vec<kLanes> second) {
+    const auto numbers = both(first, second);
+    std::memcpy(to, &numbers, sizeof numbers);
+  }
+
+ private:
+  typedef Number Numbers __attribute__((vector_size(64)));
+  static Numbers both(matmul::Vec<kLanes> low, matmul::Vec<kLanes> high) {
+    Numbers numbers;
+    __asm__("vcvtne2ps2bf16 %2, %1, %0" : "=v"(numbers) : "v"(high), "v"(low));
+    return numbers;
+  }
+};
+#endif
+
+/// to = the numbers of `count` floats.
+template <class Rounding>
+void convert(const float* from, std::int64_t count, Number* to) {
+  using matmul::load;
+  std::int64_t i = 0;
+  for (; i + 2 * kLanes <= count; i += 2 * kLanes) {
+    Rounding::store(to + i, load<kLanes>(from + i), load<kLanes>(from + i + kLanes));
+  }
+  if (i == count) return;
+  alignas(64) float rest[2 * kLanes] = {};
+  std::memcpy(rest, from + i, static_cast<std::size_t>(count - i) * sizeof(float));
+  Number numbers[2 * kLanes];
+  Rounding::store(numbers, load<kLanes>(rest), load<kLanes>(rest + kLanes));
+  std::memcpy(to + i, numbers, static_cast<std::size_t>(count - i) * sizeof(Number));
+}
+
+/// Lane i of rows[j] and lane j of rows[i] change places.
+inline void transpose(Words (&rows)[kLanes]) {
+  // Blocks of 1, 2, 4 and 8 lanes change places, one size after the other.
+  Words other[kLanes];
+  const auto stage = [](const Words(&from)[kLanes], Words(&to)[kLanes], int distance,
+                        const auto& low, const auto& high) {
+    for (int i = 0; i < kLanes; ++i) {
+      if ((i & distance) != 0) continue;
+      to[i] = low(from[i], from[i + distance]);
+      to[i + distance] = high(from[i], from[i + distance]);
+    }
+  };
+  stage(
+      rows, other, 1,
+      [](Words a, Words b) {
+        return __builtin_shufflevector(a, b, 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14,
+                                       30);
+      },
+      [](Words a, Words b) {
+        return __builtin_shufflevector(a, b, 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15,
+                                       31);
+      });
+  stage(
+      other, rows, 2,
+      [](Words a, Words b) {
+        return __builtin_shufflevector(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28,
+                                       29);
+      },
+      [](Words a, Words b) {
+        return __builtin_shufflevector(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30,
+                                       31);
+      });
+  stage(
+      rows, other, 4,
+      [](Words a, Words b) {
+        return __builtin_shufflevector(a, b, 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26,
+                                       27);
+      },
+      [](Words a, Words b) {
+        return __builtin_shufflevector(a, b, 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30,
+                                       31);
+      });
+  stage(
+      other, rows, 8,
+      [](Words a, Words b) {
+        return __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22,
+                                       23);
+      },
+      [](Words a, Words b) {
+        return __builtin_shufflevector(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29,
+                                       30, 31);
+      });
+}
+
+}  // namespace lockstep::bf16
