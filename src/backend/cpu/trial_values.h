@@ -19,6 +19,7 @@ class TrialValues {
       : bytes_(static_cast<std::size_t>(count) * sizeof(float)),
         pages_(mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
     if (pages_ == MAP_FAILED) throw std::bad_alloc();
+    madvise(pages_, bytes_, MADV_HUGEPAGE);  // as tensors are
     if (repeats == 0) return;
     const std::int64_t different = count / repeats;
     Rng rng(0, RngPurpose::kTiming, 0);

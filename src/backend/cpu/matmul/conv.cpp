@@ -24,8 +24,12 @@ constexpr std::int64_t kSetStride = 1024;
 // Rows of a block: with a few hundred channels they stay in a second-level cache.
 constexpr std::int64_t kBlockGroups = 8;
 // Channels of one sum of the weights' gradient, which is 64 KiB, with the nine positions of a 3x3
-// kernel 144 KiB.
-constexpr std::int64_t kSliceChannels = 128, kSliceChannelsOfTaps = 64;
+// kernel 144 KiB. Processors with wide vectors have second-level caches of 1 MiB and more: 256 and
+// 576 KiB, so that pixels are packed half as often.
+template <std::int64_t kLanes>
+constexpr std::int64_t kSliceChannels = kLanes == 16 ? 256 : 128;
+template <std::int64_t kLanes>
+constexpr std::int64_t kSliceChannelsOfTaps = kLanes == 16 ? 128 : 64;
 // Pixels whose products are summed by themselves; the sums' order depends on it.
 constexpr std::int64_t kSumPixels = 256;
 // Pixels lie far apart where they have many channels, of which a slice is read: what fetches data
@@ -55,7 +59,7 @@ class MatmulConvolution final : public Convolution {
         pixels_(geometry, input, geometry.output_shape(input)),
         forward_(forward_steps(taps_inside(geometry, input))),
         data_(data_steps(taps_inside(geometry, input))),
-        slice_(taps_ == 1 ? kSliceChannels : kSliceChannelsOfTaps),
+        slice_(taps_ == 1 ? kSliceChannels<kLanes> : kSliceChannelsOfTaps<kLanes>),
         gradient_(geometry, Slices(geometry.out_channels, slice_),
                   Slices(geometry.in_channels, slice_),
                   std::clamp<std::int64_t>(image_pixels_ / kPixelsPerPart, 1, kMaxParts),
