@@ -134,7 +134,7 @@ def test_the_page_s_commands(program, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names = {}
     try:
-        import lockstep.native  # noqa: F401
+        from lockstep import native  # noqa: F401
         lacking = ""
     except lockstep.MissingPackageError:
         lacking = "lockstep.native"
