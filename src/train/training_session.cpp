@@ -41,9 +41,8 @@ std::string describe_processes(const RankLayout& layout) {
 }
 
 /// What multiplies bf16 numbers, where CPU devices round to them; else empty.
-std::string bf16_products(const RunOptions& run, const Device& device) {
-  return run.bf16_convolutions && device.kind == DeviceKind::kCpu ? cpu_kernels().bf16_products()
-                                                                  : "";
+std::string bf16_products(const RunOptions& run) {
+  return run.bf16_convolutions ? cpu_kernels().bf16_products() : "";
 }
 
 bool rounds_to_tf32(const RunOptions& run, const Device& device) {
@@ -76,11 +75,11 @@ TrainingSession::TrainingSession(const TrainRequest& asked)
   } else {
     load_initial_weights();
     warn_of_few_values();
-    if (config.run.bf16_convolutions && cpu_kernels().bf16_products().empty()) {
-      warnings.push_back(
-          "run.bf16_convolutions = true changes nothing here: this processor does "
-          "not multiply bf16 numbers (AMX, AVX512-BF16)");
-    }
+  }
+  if (config.run.bf16_convolutions && bf16_products(config.run).empty()) {
+    warnings.push_back(concat("run.bf16_convolutions = true changes nothing here: the kernels '",
+                              cpu_kernels().name, "' on this processor do not multiply bf16 ",
+                              "numbers; it takes 'avx512' and AMX or AVX512-BF16"));
   }
   if (fault.active()) warnings.push_back("faults are injected (LOCKSTEP_FAULT)");
 }
@@ -97,8 +96,7 @@ void TrainingSession::check_processes() {
                              layout.describe(0), " (lockstep config show tells it); give all ",
                              "processes the same file and the same -s"));
   }
-  const bool bf16 = config.run.bf16_convolutions;
-  const std::string bf16_by = bf16 ? cpu_kernels().bf16_products() : "";
+  const std::string bf16_by = bf16_products(config.run);
   if (const auto other = world.first_to_differ(bf16_by)) {
     throw ConfigError(concat(layout.describe(*other), " does not multiply bf16 numbers by what ",
                              layout.describe(0), " does (", bf16_by.empty() ? "nothing" : bf16_by,
@@ -254,7 +252,7 @@ RunDescription TrainingSession::describe() const {
           .first_process = world.first(),
           .devices = devices_text,
           .tf32 = rounds_to_tf32(config.run, backend.device()),
-          .bf16_products = bf16_products(config.run, backend.device()),
+          .bf16_products = bf16_products(config.run),
           .devices_by_default = request.devices.empty(),
           .device_count = layout.ranks(),
           .processes = describe_processes(layout),

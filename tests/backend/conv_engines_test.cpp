@@ -29,6 +29,8 @@ const std::vector<EngineCase>& engine_cases() {
       {"its second", same_padding_conv(16, 16, 3, 1), 44, 60},
       {"after a concatenation", same_padding_conv(48, 32, 3, 1), 22, 30},
       {"a deep layer", same_padding_conv(128, 160, 3, 1), 11, 15},
+      {"so deep that its weights are multiplied in blocks", same_padding_conv(480, 496, 3, 1), 3,
+       4},
       {"the head", same_padding_conv(16, 11, 1, 1), 33, 47},
       {"a stem", same_padding_conv(3, 64, 7, 2), 31, 32},
       {"a bottleneck", same_padding_conv(64, 256, 1, 1), 14, 14},

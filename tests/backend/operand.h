@@ -76,10 +76,7 @@ struct TypedBackend {
 
   Backend* operator->() const { return &backend; }
   /// Values as a tensor holds them.
-  Values stored(Values values) const {
-    for (float& value : values) value = test::stored(dtype, value);
-    return values;
-  }
+  Values stored(Values values) const { return stored_values(dtype, std::move(values)); }
   Values random(const Shape& shape, std::uint32_t seed, float scale = 1.0F) const {
     return stored(random_values(shape, seed, scale));
   }

@@ -18,6 +18,7 @@
 #include "support/with_variable.h"
 #include "train/evaluator.h"
 #include "train/runs.h"
+#include "train/training.h"
 
 namespace lockstep {
 namespace {
@@ -127,6 +128,10 @@ TEST_CASE("bf16 convolutions: the run says by what, or that nothing is there for
   CHECK_THROWS_WITH_AS(
       train(runs.request("c", {"run.bf16_convolutions=true", "run.portable=true"})),
       doctest::Contains("leave one of them out"), ConfigError);
+  CHECK_THROWS_WITH_AS(begin_computing(runs.request("d", {"run.bf16_convolutions=true"}).config,
+                                       {Device{DeviceKind::kCuda, 0}}),
+                       doctest::Contains("on GPUs there are run.tf32 and run.precision"),
+                       ConfigError);
 }
 
 TEST_CASE("the summary in the folder is the one that was returned") {

@@ -23,11 +23,9 @@ std::unique_ptr<Convolution> make_convolution(ConvEngine engine, const ConvGeome
     case ConvEngine::kMatmul16:
       return make_matmul_convolution(geometry, input, threads, 16);
     case ConvEngine::kBf16:
-      return make_bf16_convolution(geometry, input, threads, bf16::Instructions::kAny);
     case ConvEngine::kBf16Avx512:
-      return make_bf16_convolution(geometry, input, threads, bf16::Instructions::kAvx512Bf16);
     case ConvEngine::kBf16Amx:
-      return make_bf16_convolution(geometry, input, threads, bf16::Instructions::kAmx);
+      return make_bf16_convolution(geometry, input, threads, *bf16_instructions(engine));
   }
   throw Error("no such implementation of a convolution");
 }

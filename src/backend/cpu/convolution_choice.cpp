@@ -55,15 +55,10 @@ constexpr std::array kFixedEngines = {ConvEngine::kWinograd8, ConvEngine::kMatmu
 
 /// What rounds to bf16 and gains by it on this processor.
 std::optional<ConvEngine> bf16_engine() {
-  switch (bf16::best_instructions()) {
-    case bf16::Instructions::kAmx:
-      return ConvEngine::kBf16Amx;
-    case bf16::Instructions::kAvx512Bf16:
-      return ConvEngine::kBf16Avx512;
-    case bf16::Instructions::kAny:
-      break;
-  }
-  return std::nullopt;
+  const bf16::Instructions best = bf16::best_instructions();
+  if (best == bf16::Instructions::kAny) return std::nullopt;
+  return *std::find_if(kConvEngines.begin(), kConvEngines.end(),
+                       [&](ConvEngine engine) { return bf16_instructions(engine) == best; });
 }
 
 /// Those that keep fp32, where a clock chooses.
@@ -163,6 +158,7 @@ struct Candidate {
   double seconds = std::numeric_limits<double>::infinity();  // the least
 };
 
+/// How many are timed at a time.
 std::int64_t timed_images(const ConvGeometry& geometry, const Shape& image) {
   const std::int64_t values = image.elements() + geometry.output_shape(image).elements();
   const auto weights = static_cast<double>(geometry.weight_elements());
@@ -225,9 +221,17 @@ const char* to_string(ConvEngine engine) {
   return "?";
 }
 
-bool rounds_to_bf16(ConvEngine engine) {
-  return engine == ConvEngine::kBf16 || engine == ConvEngine::kBf16Avx512 ||
-         engine == ConvEngine::kBf16Amx;
+std::optional<bf16::Instructions> bf16_instructions(ConvEngine engine) {
+  switch (engine) {
+    case ConvEngine::kBf16:
+      return bf16::Instructions::kAny;
+    case ConvEngine::kBf16Avx512:
+      return bf16::Instructions::kAvx512Bf16;
+    case ConvEngine::kBf16Amx:
+      return bf16::Instructions::kAmx;
+    default:
+      return std::nullopt;
+  }
 }
 
 bool can_compute(ConvEngine engine, const ConvGeometry& geometry, ConvPass pass) {
@@ -241,11 +245,9 @@ bool can_compute(ConvEngine engine, const ConvGeometry& geometry, ConvPass pass)
     case ConvEngine::kMatmul16:
       return matmul_supports(geometry, pass);
     case ConvEngine::kBf16:
-      return bf16_supports(geometry);
     case ConvEngine::kBf16Avx512:
-      return bf16_supports(geometry) && bf16::usable(bf16::Instructions::kAvx512Bf16);
     case ConvEngine::kBf16Amx:
-      return bf16_supports(geometry) && bf16::usable(bf16::Instructions::kAmx);
+      return bf16_supports(geometry) && bf16::usable(*bf16_instructions(engine));
   }
   return false;
 }

@@ -6,9 +6,11 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "backend/cpu/bf16/instructions.h"
 #include "lockstep/backend/convolutions.h"
 
 namespace lockstep {
@@ -31,8 +33,10 @@ inline constexpr std::array kConvEngines = {
 /// "onednn", "winograd8", "winograd16", "matmul8", "matmul16", "bf16", "bf16_avx512", "bf16_amx".
 const char* to_string(ConvEngine engine);
 
+/// What it multiplies bf16 numbers by; nothing where it does not round to them.
+std::optional<bf16::Instructions> bf16_instructions(ConvEngine engine);
 /// Whether it rounds the factors of its products to bf16.
-bool rounds_to_bf16(ConvEngine engine);
+inline bool rounds_to_bf16(ConvEngine engine) { return bf16_instructions(engine).has_value(); }
 
 /// Whether the implementation can compute this at all, on this processor.
 bool can_compute(ConvEngine engine, const ConvGeometry& geometry, ConvPass pass);

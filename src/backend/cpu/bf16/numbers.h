@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include "backend/cpu/matmul/vec.h"
 
@@ -81,58 +82,36 @@ void convert(const float* from, std::int64_t count, Number* to) {
   std::memcpy(to + i, numbers, static_cast<std::size_t>(count - i) * sizeof(Number));
 }
 
+/// Of two rows that lie kDistance apart: the lanes of the first whose index lacks that bit, or has
+/// it where kUpper, and between them those of the second.
+template <int kDistance, bool kUpper>
+Words exchanged(Words a, Words b) {
+  return [&]<int... kLane>(std::integer_sequence<int, kLane...>) {
+    return __builtin_shufflevector(
+        a, b,
+        ((kLane & kDistance) == 0 ? kLane + (kUpper ? kDistance : 0)
+                                  : kLanes + kLane - (kUpper ? 0 : kDistance))...);
+  }
+  (std::make_integer_sequence<int, kLanes>());
+}
+
+/// Blocks of kDistance lanes change places.
+template <int kDistance>
+void exchange_blocks(Words (&rows)[kLanes]) {
+  for (int i = 0; i < kLanes; ++i) {
+    if ((i & kDistance) != 0) continue;
+    const Words a = rows[i], b = rows[i + kDistance];
+    rows[i] = exchanged<kDistance, false>(a, b);
+    rows[i + kDistance] = exchanged<kDistance, true>(a, b);
+  }
+}
+
 /// Lane i of rows[j] and lane j of rows[i] change places.
 inline void transpose(Words (&rows)[kLanes]) {
-  // Blocks of 1, 2, 4 and 8 lanes change places, one size after the other.
-  Words other[kLanes];
-  const auto stage = [](const Words(&from)[kLanes], Words(&to)[kLanes], int distance,
-                        const auto& low, const auto& high) {
-    for (int i = 0; i < kLanes; ++i) {
-      if ((i & distance) != 0) continue;
-      to[i] = low(from[i], from[i + distance]);
-      to[i + distance] = high(from[i], from[i + distance]);
-    }
-  };
-  stage(
-      rows, other, 1,
-      [](Words a, Words b) {
-        return __builtin_shufflevector(a, b, 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14,
-                                       30);
-      },
-      [](Words a, Words b) {
-        return __builtin_shufflevector(a, b, 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15,
-                                       31);
-      });
-  stage(
-      other, rows, 2,
-      [](Words a, Words b) {
-        return __builtin_shufflevector(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28,
-                                       29);
-      },
-      [](Words a, Words b) {
-        return __builtin_shufflevector(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30,
-                                       31);
-      });
-  stage(
-      rows, other, 4,
-      [](Words a, Words b) {
-        return __builtin_shufflevector(a, b, 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26,
-                                       27);
-      },
-      [](Words a, Words b) {
-        return __builtin_shufflevector(a, b, 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30,
-                                       31);
-      });
-  stage(
-      other, rows, 8,
-      [](Words a, Words b) {
-        return __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22,
-                                       23);
-      },
-      [](Words a, Words b) {
-        return __builtin_shufflevector(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29,
-                                       30, 31);
-      });
+  exchange_blocks<1>(rows);
+  exchange_blocks<2>(rows);
+  exchange_blocks<4>(rows);
+  exchange_blocks<8>(rows);
 }
 
 }  // namespace lockstep::bf16

@@ -99,12 +99,10 @@ class StripSums {
                 : nullptr;
       }
       for (std::int64_t c = 0; c < channels; c += kTile) {
-        const std::int64_t count = channels - c;
         Words block[kTile];
         for (std::int64_t i = 0; i < kTile; ++i) {
-          const float *low = pixels[2 * i], *high = pixels[2 * i + 1];
-          block[i] = Rounding::pairs(low == nullptr ? Vector{} : load_channels(low + c, count),
-                                     high == nullptr ? Vector{} : load_channels(high + c, count));
+          block[i] = Rounding::pairs(load_pixel(pixels[2 * i], c, channels),
+                                     load_pixel(pixels[2 * i + 1], c, channels));
         }
         transpose(block);
         for (std::int64_t i = 0; i < kTile; ++i) {
@@ -134,15 +132,13 @@ class StripSums {
       const float* pixels[kDepth];
       for (const float*& pixel : pixels) pixel = next();
       for (std::int64_t c = 0; c < channels; c += kTile) {
-        const std::int64_t panel = c / kGroup * kGroup, count = channels - c;
+        const std::int64_t panel = c / kGroup * kGroup;
         const std::int64_t tiles = panel + kTile < channels ? 2 : 1;
         Number* tile =
             to + panel * length_ + (step / kDepth * tiles + (c - panel) / kTile) * kTileNumbers;
         for (std::int64_t i = 0; i < kDepth; i += 2, tile += 2 * kTile) {
-          const float *low = pixels[i], *high = pixels[i + 1];
-          const Words pair =
-              Rounding::pairs(low == nullptr ? Vector{} : load_channels(low + c, count),
-                              high == nullptr ? Vector{} : load_channels(high + c, count));
+          const Words pair = Rounding::pairs(load_pixel(pixels[i], c, channels),
+                                             load_pixel(pixels[i + 1], c, channels));
           std::memcpy(tile, &pair, sizeof pair);
         }
       }

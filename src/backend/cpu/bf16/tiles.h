@@ -36,6 +36,11 @@ inline Vector load_channels(const float* from, std::int64_t count) {
   return count >= kTile ? matmul::load<kTile>(from) : matmul::load_partial<kTile>(from, count);
 }
 
+/// The same from the `channel`-th of `channels` of a pixel, null for zeros.
+inline Vector load_pixel(const float* pixel, std::int64_t channel, std::int64_t channels) {
+  return pixel == nullptr ? Vector{} : load_channels(pixel + channel, channels - channel);
+}
+
 /// `count` values that lie `stride` apart, at most kTile of them.
 inline Vector load_apart(const float* from, std::int64_t stride, std::int64_t count) {
   if (stride == 1) return load_channels(from, count);
