@@ -84,6 +84,9 @@ double loss_of(const StepDone& done, std::size_t i, std::size_t losses) {
   return sum;
 }
 
+/// What a sentence says of it: a nan's sign means nothing, and differs between processors.
+double for_people(double value) { return std::isnan(value) ? std::fabs(value) : value; }
+
 void add_losses(const StepDone& done, const DataParallelOptions& options, const RankLayout& layout,
                 StepResult& result) {
   for (std::size_t rank = 0; rank < done.outcomes.size(); ++rank) {
@@ -91,8 +94,8 @@ void add_losses(const StepDone& done, const DataParallelOptions& options, const 
       const double loss = done.outcomes[rank].sums.losses[i];
       if (!std::isfinite(loss)) {
         throw NonFiniteError(concat("step ", done.step, ": the loss of ",
-                                    layout.describe_rank(static_cast<int>(rank)), " is ", loss,
-                                    "; the weights were not changed"));
+                                    layout.describe_rank(static_cast<int>(rank)), " is ",
+                                    for_people(loss), "; the weights were not changed"));
       }
     }
   }
@@ -142,10 +145,10 @@ void judge_gradient(const StepDone& done, StepResult& result) {
   result.grad_norm =
       result.skipped ? std::numeric_limits<double>::quiet_NaN() : gradient_norm(done);
   if (!result.skipped && !std::isfinite(result.grad_norm)) {
-    throw NonFiniteError(concat("step ", done.step, ": the gradient is not finite (norm ",
-                                result.grad_norm, ") although the loss is; the weights of this ",
-                                "step are not to be used, go on from the last checkpoint ",
-                                "(--resume)"));
+    throw NonFiniteError(
+        concat("step ", done.step, ": the gradient is not finite (norm ",
+               for_people(result.grad_norm), ") although the loss is; the weights of this ",
+               "step are not to be used, go on from the last checkpoint ", "(--resume)"));
   }
 }
 
