@@ -148,7 +148,7 @@ void judge_gradient(const StepDone& done, StepResult& result) {
     throw NonFiniteError(
         concat("step ", done.step, ": the gradient is not finite (norm ",
                for_people(result.grad_norm), ") although the loss is; the weights of this ",
-               "step are not to be used, go on from the last checkpoint ", "(--resume)"));
+               "step are not to be used, go on from the last checkpoint (--resume)"));
   }
 }
 
