@@ -123,9 +123,9 @@ struct Element {
     weight -= lr * weight_decay * weight;
     state[0] = rule.beta1 * state[0] + (1 - rule.beta1) * grad;
     state[1] = rule.beta2 * state[1] + (1 - rule.beta2) * grad * grad;
-    double power1 = 1, power2 = 1;
-    for (std::int64_t k = 0; k < number; ++k) power1 *= rule.beta1, power2 *= rule.beta2;
-    const double mean = state[0] / (1 - power1), square = state[1] / (1 - power2);
+    const auto steps = static_cast<double>(number);
+    const double mean = state[0] / (1 - std::pow(rule.beta1, steps));
+    const double square = state[1] / (1 - std::pow(rule.beta2, steps));
     weight -= lr * mean / (std::sqrt(square) + static_cast<double>(rule.eps));
   }
 };
@@ -134,12 +134,14 @@ void check_step(Backend& backend, const UpdateCase& c) {
   const Replicas replicas(backend, c);
   const Values weight = replicas.weights(0);
   const std::vector<Values> state = replicas.state();
+  std::vector<Values> grads;
+  for (std::size_t rank = 0; rank < c.ranks; ++rank) grads.push_back(replicas.grads(rank));
   backend.optimizer().optimizer_update(replicas.shard(c));
   std::vector<double> expected_weight = widen(weight);
   std::vector<std::vector<double>> expected_state{widen(state[0]), widen(state[1])};
   for (std::int64_t i = c.begin; i < c.end; ++i) {
     double grad = 0;
-    for (std::size_t rank = 0; rank < c.ranks; ++rank) grad += replicas.grads(rank)[i];
+    for (const Values& of_rank : grads) grad += of_rank[i];
     Element element{weight[i], {state[0][i], state[1][i]}};
     std::visit(
         [&](const auto& rule) {
@@ -149,17 +151,17 @@ void check_step(Backend& backend, const UpdateCase& c) {
     expected_weight[i] = element.weight;
     for (int slot : {0, 1}) expected_state[slot][i] = element.state[slot];
   }
-  for (int slot : {0, 1}) {
-    CHECK(relative_error(replicas.state()[slot], expected_state[slot]) < 1e-6);
-  }
+  const std::vector<Values> new_state = replicas.state();
+  const Values new_weight = replicas.weights(c.ranks - 1);
+  for (int slot : {0, 1}) CHECK(relative_error(new_state[slot], expected_state[slot]) < 1e-6);
   for (std::size_t rank = 0; rank < c.ranks; ++rank) {
     CHECK(relative_error(replicas.weights(rank), expected_weight) < 1e-6);
     CHECK(replicas.weights(rank) == replicas.weights(0));
   }
   for (std::int64_t i = 0; i < c.elements; ++i) {
     if (i >= c.begin && i < c.end) continue;
-    CHECK(replicas.weights(c.ranks - 1)[i] == weight[i]);
-    for (int slot : {0, 1}) CHECK(replicas.state()[slot][i] == state[slot][i]);
+    CHECK(new_weight[i] == weight[i]);
+    for (int slot : {0, 1}) CHECK(new_state[slot][i] == state[slot][i]);
   }
 }
 
