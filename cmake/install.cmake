@@ -54,7 +54,7 @@ endfunction()
 lockstep_library(lockstep_archive STATIC)
 
 # What the archive's objects need, by the names that a linker knows.
-set(libraries dnnl spdlog fmt tomlplusplus png turbojpeg xxhash z gomp pthread)
+set(libraries dnnl fmt png turbojpeg xxhash z gomp pthread)
 set(LOCKSTEP_LIBRARY_PATHS)
 if(LOCKSTEP_HAS_CUDA)
   get_filename_component(cuda_libraries ${CUDA_cudart_static_LIBRARY} DIRECTORY)
@@ -107,9 +107,9 @@ install(EXPORT LockstepTargets NAMESPACE Lockstep:: DESTINATION ${CMAKE_INSTALL_
 set(LOCKSTEP_FOUND_PACKAGES)
 set(LOCKSTEP_FOUND_LIBRARIES)
 if(NOT LOCKSTEP_SHARED)
-  set(LOCKSTEP_FOUND_PACKAGES OpenMP spdlog fmt PNG ZLIB)
+  set(LOCKSTEP_FOUND_PACKAGES OpenMP fmt PNG ZLIB)
   set(LOCKSTEP_FOUND_LIBRARIES ${libraries})
-  list(REMOVE_ITEM LOCKSTEP_FOUND_LIBRARIES spdlog fmt png z gomp pthread dl rt)
+  list(REMOVE_ITEM LOCKSTEP_FOUND_LIBRARIES fmt png z gomp pthread dl rt)
 endif()
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/LockstepConfig.cmake.in LockstepConfig.cmake
                               INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/Lockstep)

@@ -1,8 +1,9 @@
-"""The packages as a stranger has them: package_test.py SOURCE_DIR.
+"""The packages as a stranger has them: package_test.py SOURCE_DIR BUILD_DIR.
 
 The wheel is installed into a fresh virtual environment beside numpy, and the tarball is unpacked into a folder that has the C
 and C++ libraries, which becomes the root of all files: no compiler, no development package, no other library. There a
-comparison is trained. Making both takes as long as a build, so every second part of a check that is done in parts does it.
+comparison is trained. A check that is done in parts ($LOCKSTEP_CHECK_PART) packs what BUILD_DIR has compiled, in every second
+part; else the packages have a build of their own, as who calls tools/package has.
 """
 import ctypes.util
 import os
@@ -41,8 +42,8 @@ def check_wheel(wheel, source, folder):
         sys.exit("the wheel's comparison wrote no report.html")
     (program,) = (folder / "venv").glob("lib/python*/site-packages/lockstep/bin/lockstep")
     print(f"wheel: {wheel.name}, {size / 1e6:.1f} MB")
-    # The same bits as the build's own program.
-    print(run(sys.executable, "-B", source / "tests/app/portable_test.py", program), end="")
+    # The same bits as the build's own program, which is tried on other processors, too.
+    print(run(sys.executable, "-B", source / "tests/app/portable_test.py", program, "--here"), end="")
 
 
 def check_native(wheel, source, folder):
@@ -85,15 +86,17 @@ def check_tarball(tarball, folder):
 
 def main():
     source = pathlib.Path(sys.argv[1]).resolve()
-    if int(os.environ.get("LOCKSTEP_CHECK_PART", "2/2").split("/")[0]) % 2:
+    part = os.environ.get("LOCKSTEP_CHECK_PART")
+    if part and int(part.split("/")[0]) % 2:
         print("the packages are made by the even parts of a check")
         return
+    of = ["--of", sys.argv[2]] if part else []
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)
         nanobind = {**os.environ, "PYTHONPATH": str(source / ".python_tools")}
         has_nanobind = subprocess.run(["/usr/bin/python3", "-c", "import nanobind"], env=nanobind, capture_output=True).returncode == 0
         native = ["native"] if has_nanobind else []
-        print(run(source / "tools/package", "wheel", "tarball", *native, "-o", folder), end="")
+        print(run(source / "tools/package", "wheel", "tarball", *native, "-o", folder, *of), end="")
         (wheel,) = folder.glob("*-py3-none-*.whl")
         (tarball,) = folder.glob("*.tar.xz")
         check_wheel(wheel, source, folder)
