@@ -31,6 +31,7 @@ class Cell:
     devices: str
     score: Spread  # in percent
     by_seed: Dict[int, float]
+    runs: Dict[int, str]  # the run's folder by its seed, seen from the comparison's; none in a file of version 0.2.0
     sync_layers: List[str]  # that synchronize where others do not
     figures: Dict[str, Spread]  # val_loss, train_loss, ms_per_step, images_per_second, waiting_share
     batch_norm: Table  # a row per layer, in the last step: between_within_mean, between_within_max, log_var_ratio
@@ -160,10 +161,17 @@ class Comparison:
     def run(self, mode: str, seed: int = 0) -> Run:
         """The run of a mode (a cell's name, such as "local(2)") and a seed.
 
-        The run of "local(2)" calls itself `ghost`: on a curve slices stand for devices. Raises FormatError where it is not
-        in this folder: a comparison of other folders has none.
+        The run of "local(2)" calls itself `ghost`: on a curve slices stand for devices. Raises KeyError where the comparison
+        has no such run, FormatError where its folder is gone.
         """
-        # As `compare` names the folders: local(2) is local-n2, sync:top:3 is sync-top3.
+        if mode not in self.cells:
+            raise KeyError(f"there is no mode {mode}; there are: {', '.join(self.cells)}")
+        runs = self.cells[mode].runs
+        if runs and seed not in runs:
+            raise KeyError(f"{mode} has no run of seed {seed}; its seeds are: {', '.join(map(str, runs))}")
+        if runs:
+            return read_run(self.path / runs[seed])
+        # As `compare` names the folders, of which older versions do not tell: local(2) is local-n2, sync:top:3 is sync-top3.
         name = re.sub(r"\((\d+)\)$", r"-n\1", mode).replace(":top:", "-top")
         return read_run(self.path / f"{name}-s{seed}")
 
@@ -218,6 +226,7 @@ def _cell(mode: Dict[str, Any], score: str) -> Cell:
     known = {score, f"{score}_by_seed", f"{score}_by_eval_stats"}
     return Cell(name=mode["mode"], devices=mode["devices"], score=_spread(mode[score]),
                 by_seed={int(seed): float(reached) for seed, reached in mode[f"{score}_by_seed"].items()},
+                runs={int(seed): run for seed, run in mode.get("runs", {}).items()},
                 sync_layers=list(mode.get("sync_layers", [])),
                 figures={name: _spread(value) for name, value in mode.items()
                          if name not in known and isinstance(value, dict) and "mean" in value},

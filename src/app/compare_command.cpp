@@ -59,7 +59,7 @@ void report(const CompareArguments& arguments, const std::vector<TrainSummary>& 
   for (std::string& warning : config_differences(runs, *arguments.common.tables)) {
     comparison.warnings.push_back(std::move(warning));
   }
-  const std::string json = to_json(comparison);
+  const std::string json = to_json(comparison, folder);
   const std::string text = to_markdown(comparison);
   if (!folder.empty()) {
     write_file_atomically(folder / "comparison.json", json);

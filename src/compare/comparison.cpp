@@ -109,6 +109,7 @@ ModeResult summarize(const RunsOfMode& group) {
   result.devices = group.runs.front()->placement;
   result.sync_layers = group.runs.front()->sync_layers;
   for (const TrainSummary* run : group.runs) {
+    result.runs[run->seed] = run->run;
     if (const auto reached = score(run->evaluation)) result.score[run->seed] = *reached;
   }
   const Summaries& runs = group.runs;

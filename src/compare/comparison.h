@@ -3,6 +3,7 @@
 // seed, because runs of one seed share initial weights, order of images and augmentation.
 
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <set>
@@ -34,9 +35,10 @@ struct LayerComparison {
 /// All runs of one mode, on a curve of one cell, in order of seeds.
 struct ModeResult {
   Cell cell;
-  std::string mode;                       // the cell's label
-  std::string devices;                    // RankLayout::placement
-  std::vector<std::string> sync_layers;   // TrainSummary::sync_layers
+  std::string mode;                                     // the cell's label
+  std::string devices;                                  // RankLayout::placement
+  std::vector<std::string> sync_layers;                 // TrainSummary::sync_layers
+  std::map<std::uint64_t, std::filesystem::path> runs;  // [seed], the folders
   std::map<std::uint64_t, double> score;  // [seed], in percent; runs without one are left out
   MeanSpread score_spread;
   MeanSpread val_loss;
@@ -141,7 +143,8 @@ std::string count_of(std::int64_t count, const char* noun);
 
 /// The whole report; the first lines are the answers.
 std::string to_markdown(const Comparison& comparison);
-/// comparison.json: everything in `comparison`, undefined figures as null.
-std::string to_json(const Comparison& comparison);
+/// comparison.json: everything in `comparison`, undefined figures as null. The runs' folders are
+/// seen from `folder`, where the file will be; as they are where that is empty.
+std::string to_json(const Comparison& comparison, const std::filesystem::path& folder = {});
 
 }  // namespace lockstep

@@ -29,7 +29,15 @@ Json layers_json(const std::vector<LayerComparison>& layers) {
   return list;
 }
 
-Json mode_json(const ModeResult& mode, const std::string& score) {
+/// In the folder of a comparison its runs have names that move with it.
+std::string run_name(const std::filesystem::path& run, const std::filesystem::path& folder) {
+  return (folder.empty() ? run : std::filesystem::proximate(run, folder)).generic_string();
+}
+
+Json mode_json(const ModeResult& mode, const std::string& score,
+               const std::filesystem::path& folder) {
+  Json runs = Json::object();
+  for (const auto& [seed, run] : mode.runs) runs[std::to_string(seed)] = run_name(run, folder);
   Json seeds = Json::object();
   for (const auto& [seed, reached] : mode.score) seeds[std::to_string(seed)] = reached;
   Json other = Json::object();
@@ -37,6 +45,7 @@ Json mode_json(const ModeResult& mode, const std::string& score) {
   return {{"mode", mode.mode},
           {"devices", mode.devices},
           {"sync_layers", mode.sync_layers},
+          {"runs", runs},
           {score, spread_json(mode.score_spread)},
           {score + "_by_seed", seeds},
           {score + "_by_eval_stats", other},
@@ -111,10 +120,10 @@ Json curve_json(const Comparison& comparison, const Curve& curve) {
 
 }  // namespace
 
-std::string to_json(const Comparison& comparison) {
+std::string to_json(const Comparison& comparison, const std::filesystem::path& folder) {
   Json modes = Json::array();
   for (const ModeResult& mode : comparison.modes) {
-    modes.push_back(mode_json(mode, comparison.score));
+    modes.push_back(mode_json(mode, comparison.score, folder));
   }
   Json pairs = Json::array();
   for (const PairedDifference& pair : comparison.pairs) {

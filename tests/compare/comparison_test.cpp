@@ -113,6 +113,17 @@ TEST_CASE("one seed gives a difference and claims nothing more") {
   CHECK(json["modes"][0]["mIoU"]["sd"].is_null());
 }
 
+TEST_CASE("comparison.json names the runs, seen from its folder") {
+  const Comparison comparison = compare_runs(three_seeds());
+  const auto runs = [&](const std::string& folder) {
+    return nlohmann::json::parse(to_json(comparison, folder))["modes"][1]["runs"];
+  };
+  const nlohmann::json beside{{"0", "sync-s0"}, {"1", "sync-s1"}, {"2", "sync-s2"}};
+  CHECK(runs("out") == beside);
+  CHECK(runs("elsewhere/table")["1"] == "../../out/sync-s1");
+  CHECK(runs("")["1"] == "out/sync-s1");
+}
+
 TEST_CASE("three modes make three differences, adjusted together") {
   std::vector<TrainSummary> runs = three_seeds();
   for (const int seed : {0, 1, 2}) runs.push_back(run("ghost", seed, 20 + 10 * seed));

@@ -166,8 +166,27 @@ def test_a_comparison_s_numbers_are_those_of_its_file(small_comparison):
         for seed, score in cell.by_seed.items():
             run = comparison.run(cell.name, seed)
             assert run.seed == seed and run.summary["evaluation"]["mIoU"] == score
-    with pytest.raises(FormatError, match="ghost-s0"):
+    with pytest.raises(KeyError, match=r"no mode ghost; there are: local\(1\), local\(2\), sync"):
         comparison.run("ghost")
+    with pytest.raises(KeyError, match="sync has no run of seed 7; its seeds are: 0, 1"):
+        comparison.run("sync", 7)
+
+
+def test_the_runs_of_a_comparison_of_other_folders(program, small_comparison, tmp_path):
+    runs = [small_comparison / "sync-s0", small_comparison / "sync-s1"]
+    subprocess.run([program, "compare", *runs, "--no-images", "-o", tmp_path / "again"], check=True, capture_output=True)
+    comparison = read_comparison(tmp_path / "again")
+    assert [comparison.run("sync", seed).seed for seed in (0, 1)] == [0, 1]
+    assert comparison.run("sync", 1).path.samefile(runs[1])
+
+
+def test_a_comparison_that_does_not_tell_its_folders(small_comparison, tmp_path):
+    found = json.loads((small_comparison / "comparison.json").read_text())
+    for mode in found["modes"]:
+        del mode["runs"]
+    (tmp_path / "comparison.json").write_text(json.dumps(found))
+    (tmp_path / "local-n1-s1").symlink_to(small_comparison / "local-n1-s1")
+    assert read_comparison(tmp_path).run("local(1)", 1).seed == 1
 
 
 def test_figures(small_run, small_comparison, tmp_path):
