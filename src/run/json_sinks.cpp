@@ -79,20 +79,23 @@ class EventsFile : public RunSink {
 
 void EventsFile::begin(const RunDescription& run) {
   const RunOptions& options = run.config.run;
-  file_.write({{"type", run.resumed.empty() ? "header" : "resume"},
-               {"schema", kSchema},
-               {"step", run.step},
-               {"run", options.name},
-               {"config_hash", config_hash(run.config)},
-               {"devices", run.devices},
-               {"bn_mode", to_string(run.config.bn.mode)},
-               {"gradient_exchange", run.gradient_exchange},
-               {"seed", options.seed},
-               {"precision", to_string(options.precision)},
-               {"tf32", run.tf32},
-               {"bf16_products", run.bf16_products},
-               {"max_iters", run.max_iters},
-               {"environment", run.environment}});
+  Json line{{"type", run.resumed.empty() ? "header" : "resume"},
+            {"schema", kSchema},
+            {"step", run.step},
+            {"run", options.name},
+            {"config_hash", config_hash(run.config)},
+            {"devices", run.devices},
+            {"bn_mode", to_string(run.config.bn.mode)},
+            {"gradient_exchange", run.gradient_exchange},
+            {"seed", options.seed},
+            {"precision", to_string(options.precision)},
+            {"tf32", run.tf32},
+            {"bf16_products", run.bf16_products},
+            {"max_iters", run.max_iters},
+            {"environment", run.environment}};
+  if (run.images_per_device > 0) line["images_per_device"] = run.images_per_device;
+  if (run.sync_top > 0) line["sync_top"] = run.sync_top;
+  file_.write(line);
 }
 
 void EventsFile::ranks(std::int64_t step, std::span<const RankReport> reports) {

@@ -36,6 +36,8 @@ struct RunDescription {
   bool devices_by_default = false;
   int device_count = 0;                            // of all processes
   std::string processes;                           // where there are several
+  std::int64_t images_per_device = 0;              // TrainRequest::images_per_device
+  int sync_top = 0;                                // TrainRequest::sync_top
   std::string transport;                           // of statistics, as it was chosen
   std::string gradient_exchange, exchange_reason;  // as they were chosen, and why
   std::optional<std::string> convolutions;         // summarize_choices

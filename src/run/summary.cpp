@@ -80,14 +80,23 @@ std::vector<Evaluation> evaluations_from(const Json& json) {
   return evaluations;
 }
 
-// The last `end` line that says done, unless a `resume` line follows it.
+// The last `end` line that says done, unless a `resume` line follows it. Which cell of a comparison
+// the run is its first line says: who resumes it need not know.
 std::optional<Json> find_summary(const std::filesystem::path& path) {
   std::optional<Json> summary;
+  Json cell = Json::object();
   for_each_json_line(path, [&](const Json& json) {
     const std::string type = json.value("type", "");
     if (type == "header" || type == "resume") summary.reset();
+    if (type == "header") {
+      cell = Json::object();
+      for (const char* key : {"images_per_device", "sync_top"}) {
+        if (json.contains(key)) cell[key] = json.at(key);
+      }
+    }
     if (type == "end" && json.value("status", "") == "done") summary = json.at("summary");
   });
+  if (summary) summary->update(cell);
   return summary;
 }
 

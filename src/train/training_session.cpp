@@ -256,6 +256,8 @@ RunDescription TrainingSession::describe() const {
           .devices_by_default = request.devices.empty(),
           .device_count = layout.ranks(),
           .processes = describe_processes(layout),
+          .images_per_device = request.images_per_device,
+          .sync_top = request.sync_top,
           .transport = to_string(resolve_transport(config.run.transport, layout)),
           .gradient_exchange = to_string(exchange.kind),
           .exchange_reason = exchange.reason,
