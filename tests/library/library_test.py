@@ -160,11 +160,11 @@ def check_same_without_cuda(source, build, program, folder):
     if other or len(without) < 100:
         sys.exit(f"of {len(without)} sources these are compiled otherwise without CUDA: {other[:10]}")
     print(f"{len(without)} sources are compiled without CUDA by the commands that they have beside it")
-    run("cmake", "--build", build, "--target", program.name)
+    run("cmake", "--build", build, "--target", "lockstep_standalone")
     if "this build is for the CPU only" not in run(program, "doctor"):
         sys.exit(f"{program} says nothing of a build for the CPU only")
     run(program, "selftest", "-d", "cpu:2")
-    print(f"{program.name} is linked without kernels, and its self-test passes")
+    print(f"{program} is linked without kernels, and its self-test passes")
 
 
 def main():
