@@ -31,7 +31,15 @@ TRAININGS = {
 }
 PROCESSORS = ("Haswell", "EPYC-Rome")
 PART, PARTS = map(int, os.environ.get("LOCKSTEP_CHECK_PART", "1/1").split("/"))
-TRIED = [] if "--here" in sys.argv else PROCESSORS if PARTS == 1 else PROCESSORS[PART % 2:][:1]
+
+
+def processors(name):
+    """Those that this training is tried on."""
+    if "--here" in sys.argv:
+        return ()
+    if PARTS == 1:
+        return PROCESSORS
+    return () if name == "resnet18" else PROCESSORS[PART % 2:][:1]
 
 
 def tensors_hash(checkpoint):
@@ -64,9 +72,8 @@ def main():
                 problems.append(f"{name}: expected {GOLDEN[compiler][name]}, got {found}")
             others = {"three devices": ([program], "cpu:3")}
             if shutil.which("qemu-x86_64"):
-                tried = [] if PARTS > 1 and name == "resnet18" else TRIED
-                others |= {each: (["qemu-x86_64", "-cpu", each, program], "cpu:1") for each in tried}
-            else:
+                others |= {each: (["qemu-x86_64", "-cpu", each, program], "cpu:1") for each in processors(name)}
+            elif processors(name):
                 print("SKIPPED: qemu-x86_64 is not installed (Debian: qemu-user), so no other processors were tried")
             for other, (command, devices) in others.items():
                 same = train(command, keys, devices, folder / f"{name} {other}".replace(" ", "_"))
