@@ -26,15 +26,20 @@ namespace lockstep {
 namespace {
 
 // Raised when an implementation of ours becomes faster or slower: choices are then made anew.
-constexpr int kEnginesVersion = 5;
+constexpr int kEnginesVersion = 6;
 
 // With fewer channels, more than half of our products are of padding.
 constexpr std::int64_t kFewestChannels = 8;
 
-constexpr int kRounds = 4;  // of timing, candidates in turns
+constexpr int kRounds = 3;  // of timing, candidates in turns
 // What weights cost is paid once for a batch. Where they are at least this share of an image's
-// values, two images are timed, so that it is not taken for what every image costs.
+// values, two images are timed, four if that takes milliseconds, so that it is not taken for what
+// every image costs.
 constexpr double kManyWeights = 0.5;
+constexpr double kFewProducts = 0.25e9;  // of an image
+// Runs take turns at copies of the images, together 64 MB, which few caches hold: a step finds its
+// tensors as far away, and what fetches them ahead is to be seen.
+constexpr std::int64_t kFloatsInTurn = std::int64_t{16} << 20;
 // What is that much slower in a round is not timed again.
 constexpr double kHopeless = 2.0;
 // An implementation must be faster than an earlier candidate by more than this to be preferred: the
@@ -116,8 +121,9 @@ class Trial {
       : pass_(pass),
         input_(images),
         output_(geometry.output_shape(images)),
-        x_(images.elements()),
-        y_(output_.elements()),
+        turns_(1 + kFloatsInTurn / (input_.elements() + output_.elements())),
+        x_(turns_ * input_.elements(), turns_),
+        y_(turns_ * output_.elements(), turns_),
         weight_(geometry.weight_elements()) {}
 
   /// Seconds; the first run of an implementation prepares it.
@@ -128,7 +134,9 @@ class Trial {
       scratch_.emplace(static_cast<std::int64_t>(bytes / sizeof(float)) + 1, 0);
       scratch_bytes_ = bytes;
     }
-    const Tensor x(x_.data(), input_), y(y_.data(), output_);
+    turn_ = (turn_ + 1) % turns_;
+    const Tensor x(x_.data() + turn_ * input_.elements(), input_);
+    const Tensor y(y_.data() + turn_ * output_.elements(), output_);
     const auto start = std::chrono::steady_clock::now();
     switch (pass_) {
       case ConvPass::kForward:
@@ -147,7 +155,9 @@ class Trial {
  private:
   const ConvPass pass_;
   const Shape input_, output_;
+  const std::int64_t turns_;
   const TrialValues x_, y_, weight_;
+  std::int64_t turn_ = 0;
   std::optional<TrialValues> scratch_;
   std::size_t scratch_bytes_ = 0;
 };
@@ -160,9 +170,11 @@ struct Candidate {
 
 /// How many are timed at a time.
 std::int64_t timed_images(const ConvGeometry& geometry, const Shape& image) {
-  const std::int64_t values = image.elements() + geometry.output_shape(image).elements();
+  const Shape output = geometry.output_shape(image);
+  const auto values = static_cast<double>(image.elements() + output.elements());
   const auto weights = static_cast<double>(geometry.weight_elements());
-  return weights >= kManyWeights * static_cast<double>(values) ? 2 : 1;
+  if (weights < kManyWeights * values) return 1;
+  return weights * static_cast<double>(output.rows_per_sample()) <= kFewProducts ? 4 : 2;
 }
 
 Measurement measure(const ConvGeometry& geometry, const Shape& image, ConvPass pass,
@@ -186,6 +198,10 @@ Measurement measure(const ConvGeometry& geometry, const Shape& image, ConvPass p
   }
   omp_set_num_threads(threads);
 
+  // Ours first: on several threads oneDNN loses a few percent more of what it does on one.
+  std::stable_partition(candidates.begin(), candidates.end(), [](const Candidate& candidate) {
+    return candidate.engine != ConvEngine::kOneDnn;
+  });
   Measurement measured;
   double best = std::numeric_limits<double>::infinity();
   for (const Candidate& candidate : candidates) {

@@ -3,6 +3,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <new>
@@ -24,7 +25,9 @@ class TrialValues {
     const std::int64_t different = count / repeats;
     Rng rng(0, RngPurpose::kTiming, 0);
     for (std::int64_t i = 0; i < different; ++i) data()[i] = rng.uniform(-1.0F, 1.0F);
-    for (std::int64_t i = different; i < count; ++i) data()[i] = data()[i - different];
+    for (std::int64_t i = different; i < count; i += different) {
+      std::copy_n(data(), std::min(different, count - i), data() + i);
+    }
   }
   ~TrialValues() { munmap(pages_, bytes_); }
   TrialValues(const TrialValues&) = delete;

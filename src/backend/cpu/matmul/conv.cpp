@@ -35,10 +35,17 @@ constexpr std::int64_t kSumPixels = 256;
 // Pixels lie far apart where they have many channels, of which a slice is read: what fetches data
 // ahead by itself does not guess them.
 constexpr std::int64_t kPixelsAhead = 12;
+// So do the weights of output channels, of which a few are read at once.
+constexpr std::int64_t kFloatsAhead = 128;
 // Positions of a kernel, each a product of its own whose result is added to the others'.
 constexpr std::int64_t kMostTaps = 9;
 // Parts of an image's gradient, so that threads have work when images and slices are few.
 constexpr std::int64_t kMaxParts = 8, kPixelsPerPart = 2048;
+/// Pixels from a packed panel to the next one: panels that lie a multiple of 4 KiB apart meet in
+/// few lines of a first-level cache.
+constexpr std::int64_t panel_pixels(std::int64_t pixels) {
+  return pixels % 16 == 0 ? pixels + 1 : pixels;
+}
 
 void copy_channels(const float* from, std::int64_t count, std::int64_t padded_count, float* to) {
   std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(float));
@@ -58,6 +65,7 @@ class MatmulConvolution final : public Convolution {
         taps_(geometry.kernel_h * geometry.kernel_w),
         pixels_(geometry, input, geometry.output_shape(input)),
         forward_(forward_steps(taps_inside(geometry, input))),
+        reads_in_place_(taps_ == 1 && forward_.front().follow),
         data_(data_steps(taps_inside(geometry, input))),
         slice_(taps_ == 1 ? kSliceChannels<kLanes> : kSliceChannelsOfTaps<kLanes>),
         gradient_(geometry, Slices(geometry.out_channels, slice_),
@@ -235,10 +243,10 @@ class MatmulConvolution final : public Convolution {
       float* memory = blocks + omp_get_thread_num() * kBlockRows * (apart(in_) + apart(out_));
       for (std::size_t i = 0; i < steps.size(); ++i) {
         const std::int64_t rows = images * steps[i].tap.pixels();
-        const std::int64_t count = (rows + kBlockRows - 1) / kBlockRows;
+        const std::int64_t size = block_rows(rows);
 #pragma omp for schedule(dynamic)
-        for (std::int64_t block = 0; block < count; ++block) {
-          multiply_block(steps[i], block * kBlockRows, rows, operands, packed_of(scratch, i), input,
+        for (std::int64_t begin = 0; begin < rows; begin += size) {
+          multiply_block(steps[i], begin, size, rows, operands, packed_of(scratch, i), input,
                          finish, memory);
         }
       }
@@ -248,12 +256,19 @@ class MatmulConvolution final : public Convolution {
     return scratch + static_cast<std::int64_t>(step) * in_ * out_;
   }
 
+  /// Rows of a block: as many blocks for each thread.
+  std::int64_t block_rows(std::int64_t rows) const {
+    const std::int64_t groups = (rows + Products::kRows - 1) / Products::kRows;
+    const std::int64_t turns = (groups + threads_ * kBlockGroups - 1) / (threads_ * kBlockGroups);
+    return (groups + turns * threads_ - 1) / (turns * threads_) * Products::kRows;
+  }
+
   template <class Input, class Finish>
-  void multiply_block(const Step& step, std::int64_t begin, std::int64_t rows,
+  void multiply_block(const Step& step, std::int64_t begin, std::int64_t most, std::int64_t rows,
                       const Operands& operands, const float* packed, const Input& input,
                       const Finish& finish, float* memory) const {
     const std::int64_t depth = padded(operands.depth), columns = padded(operands.columns);
-    const std::int64_t size = std::min(kBlockRows, rows - begin);
+    const std::int64_t size = std::min(most, rows - begin);
     const bool whole = size % Products::kRows == 0;
     ConstRows from{input(step, begin), operands.from_stride};
     if (!whole || !step.follow || depth != operands.depth ||
@@ -268,7 +283,14 @@ class MatmulConvolution final : public Convolution {
     if (whole && step.in_place && columns == operands.columns) {
       to = {operands.to + begin * operands.to_stride, operands.to_stride};
     }
-    Products::multiply(from, packed, to, {whole_rows(size), depth, columns});
+    // The rows that this thread will have next, if threads take turns.
+    const std::int64_t next = begin + threads_ * most;
+    Ahead ahead;
+    if (step.follow && next < rows) {
+      ahead = {input(step, next), operands.from_stride, std::min(most, rows - next),
+               operands.depth};
+    }
+    Products::multiply(from, packed, to, {whole_rows(size), depth, columns}, ahead);
     finish(step, begin, begin + size, ConstRows{to.data, to.stride});
   }
 
@@ -297,11 +319,15 @@ class MatmulConvolution final : public Convolution {
       }
       return;
     }
-    for (std::int64_t n = 0; n < count; n += 8) {
-      for (std::int64_t k = 0; k < depth; k += 8) {
-        pack_transposed(weight + ((first + n) * in + k) * taps_ + tap,
-                        std::min<std::int64_t>(8, count - n), std::min<std::int64_t>(8, depth - k),
-                        to + k * width + n, width);
+    // A line of the packed panel after the other where a line of the weights holds as many.
+    const std::int64_t lines = taps_ == 1 ? kLine : depth;
+    for (std::int64_t k = 0; k < depth; k += lines) {
+      for (std::int64_t n = 0; n < count; n += 8) {
+        for (std::int64_t eight = k; eight < std::min(depth, k + lines); eight += 8) {
+          pack_transposed(weight + ((first + n) * in + eight) * taps_ + tap,
+                          std::min<std::int64_t>(8, count - n),
+                          std::min<std::int64_t>(8, depth - eight), to + eight * width + n, width);
+        }
       }
     }
   }
@@ -313,6 +339,7 @@ class MatmulConvolution final : public Convolution {
     for (std::int64_t n = 0; n < columns; ++n) {
       const float* row = from + n * geometry_.in_channels * taps_;
       if (taps_ == 1) {
+        __builtin_prefetch(row + kFloatsAhead);
         rows[n] = load_partial<8>(row, depth);
         continue;
       }
@@ -322,7 +349,9 @@ class MatmulConvolution final : public Convolution {
     for (std::int64_t k = 0; k < depth; ++k) store<8>(to + k * width, rows[k]);
   }
 
-  std::int64_t sum_floats() const { return (3 * kSumPixels + taps_ * slice_) * slice_; }
+  std::int64_t sum_floats() const {
+    return (3 * panel_pixels(kSumPixels) + taps_ * slice_) * slice_;
+  }
 
   /// The sums of the weights' gradient: grad_y^T x of the pixels.
   struct Sum {
@@ -338,7 +367,7 @@ class MatmulConvolution final : public Convolution {
       const std::int64_t end = task.image * all + all * (task.part + 1) / parts;
       // Blocks are summed by themselves before they are added to another image's.
       const bool alone = add && end - first > kSumPixels;
-      float* values = alone ? memory + 3 * kSumPixels * convolution.slice_ : to;
+      float* values = alone ? memory + 3 * panel_pixels(kSumPixels) * convolution.slice_ : to;
       for (std::int64_t p = first; p < end; p += kSumPixels) {
         const bool onto = p > first || (add && !alone);
         multiply(task, p, std::min(kSumPixels, end - p), onto, values, memory);
@@ -346,12 +375,31 @@ class MatmulConvolution final : public Convolution {
       if (alone) add_values(values, task.out.count * convolution.taps_ * task.in.padded, to);
     }
 
+    /// What is packed after the pixels that are multiplied: those that follow in the tensors, as
+    /// far as they are read where they lie.
+    struct FollowingPixels {
+      Ahead outputs, inputs;
+
+      Ahead& next() { return outputs.done() ? inputs : outputs; }
+    };
+    FollowingPixels behind(const SumTask& task, std::int64_t pixel, std::int64_t most) const {
+      const std::int64_t count = std::min(most, grad_y.shape.rows() - pixel);
+      const auto channels = [&](const Tensor& tensor, const Slice& slice) {
+        return Ahead(tensor.floats() + pixel * tensor.row_stride + slice.begin, tensor.row_stride,
+                     count, slice.count);
+      };
+      if (count <= 0) return {};
+      return {channels(grad_y, task.out),
+              convolution.reads_in_place_ ? channels(x, task.in) : Ahead()};
+    }
+
     void multiply(const SumTask& task, std::int64_t first, std::int64_t count, bool add,
                   float* values, float* memory) const {
       const std::int64_t taps = convolution.taps_;
-      const std::int64_t panels = kSumPixels * convolution.slice_;
+      const std::int64_t panels = panel_pixels(kSumPixels) * convolution.slice_;
       const Tensor outputs = grad_y.channel_range(task.out.begin, task.out.count);
       float *all = memory, *gathered = memory + panels, *inputs = memory + 2 * panels;
+      FollowingPixels following = behind(task, first + count, count);
       pack(
           outputs, count, kChannelUnit, [&](std::int64_t p) { return first + p; }, all);
       for (std::int64_t tap = 0; tap < taps; ++tap) {
@@ -366,14 +414,15 @@ class MatmulConvolution final : public Convolution {
         // Zeros add nothing: pixels that read padding are left out where they are many.
         if (2 * inside > count) {
           multiply_tap(
-              task, count, add, [&](std::int64_t p) { return reads[p]; }, all, inputs, sums);
+              task, count, add, [&](std::int64_t p) { return reads[p]; }, all, inputs, sums,
+              following);
         } else if (inside > 0 || !add) {
           pack(
               outputs, inside, kChannelUnit, [&](std::int64_t p) { return first + who[p]; },
               gathered);
           multiply_tap(
               task, inside, add, [&](std::int64_t p) { return reads[who[p]]; }, gathered, inputs,
-              sums);
+              sums, following);
         }
       }
     }
@@ -382,16 +431,17 @@ class MatmulConvolution final : public Convolution {
     /// the input that they read.
     template <class Row>
     void multiply_tap(const SumTask& task, std::int64_t count, bool add, const Row& row,
-                      const float* outputs, float* inputs, float* sums) const {
+                      const float* outputs, float* inputs, float* sums,
+                      FollowingPixels& following) const {
       const Slice &out = task.out, &in = task.in;
-      const std::int64_t stride = convolution.taps_ * in.padded;
+      const std::int64_t stride = convolution.taps_ * in.padded, pitch = panel_pixels(count);
       pack(x.channel_range(in.begin, in.count), count, Products::kPanel, row, inputs);
       for (std::int64_t n = 0; n < in.padded; n += Products::kPanel) {
         const std::int64_t width = std::min(Products::kPanel, in.padded - n);
         for (std::int64_t m = 0; m < out.padded; m += kChannelUnit) {
           Products::multiply_transposed(
-              {outputs + m * count, kChannelUnit}, {inputs + n * count, width},
-              {sums + m * stride + n, stride}, {kChannelUnit, count, width}, add);
+              {outputs + m * pitch, kChannelUnit}, {inputs + n * pitch, width},
+              {sums + m * stride + n, stride}, {kChannelUnit, count, width}, add, following.next());
         }
       }
     }
@@ -413,7 +463,7 @@ class MatmulConvolution final : public Convolution {
           if (later != nullptr) __builtin_prefetch(later + c);
           const std::int64_t n = c / width * width;
           const std::int64_t panel = std::min(width, padded(channels) - n);
-          float* unit = to + n * count + p * panel + c - n;
+          float* unit = to + n * panel_pixels(count) + p * panel + c - n;
           if (values == nullptr) {
             store<kChannelUnit>(unit, Vec<kChannelUnit>{});
           } else if (c + kChannelUnit <= channels) {
@@ -432,7 +482,9 @@ class MatmulConvolution final : public Convolution {
   const std::int64_t image_pixels_;
   const std::int64_t taps_;  // positions of the kernel
   const Pixels pixels_;      // of any batch
-  const std::vector<Step> forward_, data_;
+  const std::vector<Step> forward_;
+  const bool reads_in_place_;  // every pixel of the output the one at its own place alone
+  const std::vector<Step> data_;
   const std::int64_t slice_;  // channels of a sum
   const WeightGradient gradient_;
 };
