@@ -36,10 +36,12 @@ constexpr int kRounds = 3;  // of timing, candidates in turns
 // values, two images are timed, four if that takes milliseconds, so that it is not taken for what
 // every image costs.
 constexpr double kManyWeights = 0.5;
-constexpr double kFewProducts = 0.25e9;  // of an image
-// Runs take turns at copies of the images, together 64 MB, which few caches hold: a step finds its
-// tensors as far away, and what fetches them ahead is to be seen.
+constexpr double kFewProducts = 0.25e9;  // multiply-adds of an image
+// Runs take turns at copies of the images, together up to 64 MB, which few caches hold: a step
+// finds its tensors as far away, and what fetches them ahead is to be seen. Small images get fewer
+// bytes, so that a first run's peak memory stays near that of the training.
 constexpr std::int64_t kFloatsInTurn = std::int64_t{16} << 20;
+constexpr std::int64_t kMostTurns = 16;
 // What is that much slower in a round is not timed again.
 constexpr double kHopeless = 2.0;
 // An implementation must be faster than an earlier candidate by more than this to be preferred: the
@@ -121,7 +123,7 @@ class Trial {
       : pass_(pass),
         input_(images),
         output_(geometry.output_shape(images)),
-        turns_(1 + kFloatsInTurn / (input_.elements() + output_.elements())),
+        turns_(std::min(kMostTurns, 1 + kFloatsInTurn / (input_.elements() + output_.elements()))),
         x_(turns_ * input_.elements(), turns_),
         y_(turns_ * output_.elements(), turns_),
         weight_(geometry.weight_elements()) {}

@@ -41,8 +41,8 @@ constexpr std::int64_t kFloatsAhead = 128;
 constexpr std::int64_t kMostTaps = 9;
 // Parts of an image's gradient, so that threads have work when images and slices are few.
 constexpr std::int64_t kMaxParts = 8, kPixelsPerPart = 2048;
-/// Pixels from a packed panel to the next one: panels that lie a multiple of 4 KiB apart meet in
-/// few lines of a first-level cache.
+// Pixels from a packed panel to the next one: panels that lie a multiple of 4 KiB apart meet in
+// few lines of a first-level cache.
 constexpr std::int64_t panel_pixels(std::int64_t pixels) {
   return pixels % 16 == 0 ? pixels + 1 : pixels;
 }
@@ -65,7 +65,6 @@ class MatmulConvolution final : public Convolution {
         taps_(geometry.kernel_h * geometry.kernel_w),
         pixels_(geometry, input, geometry.output_shape(input)),
         forward_(forward_steps(taps_inside(geometry, input))),
-        reads_in_place_(taps_ == 1 && forward_.front().follow),
         data_(data_steps(taps_inside(geometry, input))),
         slice_(taps_ == 1 ? kSliceChannels<kLanes> : kSliceChannelsOfTaps<kLanes>),
         gradient_(geometry, Slices(geometry.out_channels, slice_),
@@ -219,6 +218,9 @@ class MatmulConvolution final : public Convolution {
     }
   }
 
+  /// Whether every pixel of the output reads the one at its own place alone.
+  bool reads_in_place() const { return taps_ == 1 && !forward_.empty() && forward_.front().follow; }
+
   std::int64_t packed_floats() const {
     return static_cast<std::int64_t>(forward_.size()) * in_ * out_;
   }
@@ -319,7 +321,8 @@ class MatmulConvolution final : public Convolution {
       }
       return;
     }
-    // A line of the packed panel after the other where a line of the weights holds as many.
+    // With one position of the kernel, lines of the panel one after another: each is complete while
+    // a cache holds it. With several a line of weights holds few of one position: in their order.
     const std::int64_t lines = taps_ == 1 ? kLine : depth;
     for (std::int64_t k = 0; k < depth; k += lines) {
       for (std::int64_t n = 0; n < count; n += 8) {
@@ -390,7 +393,7 @@ class MatmulConvolution final : public Convolution {
       };
       if (count <= 0) return {};
       return {channels(grad_y, task.out),
-              convolution.reads_in_place_ ? channels(x, task.in) : Ahead()};
+              convolution.reads_in_place() ? channels(x, task.in) : Ahead()};
     }
 
     void multiply(const SumTask& task, std::int64_t first, std::int64_t count, bool add,
@@ -482,9 +485,7 @@ class MatmulConvolution final : public Convolution {
   const std::int64_t image_pixels_;
   const std::int64_t taps_;  // positions of the kernel
   const Pixels pixels_;      // of any batch
-  const std::vector<Step> forward_;
-  const bool reads_in_place_;  // every pixel of the output the one at its own place alone
-  const std::vector<Step> data_;
+  const std::vector<Step> forward_, data_;
   const std::int64_t slice_;  // channels of a sum
   const WeightGradient gradient_;
 };

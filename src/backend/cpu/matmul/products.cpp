@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "backend/cpu/matmul/vec.h"
+#include "backend/cpu/prefetch.h"
 
 namespace lockstep::matmul {
 
@@ -27,9 +28,7 @@ struct Loop {
 template <int kCount, int kFloats>
 [[gnu::always_inline]] inline void prefetch_rows(const Rows& c) {
   unrolled<kCount>([&](int r) __attribute__((always_inline)) {
-    unrolled<kFloats / kLine>([&](int line) __attribute__((always_inline)) {
-      __builtin_prefetch(c.data + r * c.stride + line * kLine, 1);
-    });
+    prefetch_pixel<1>(c.data + r * c.stride, kFloats);
   });
 }
 
