@@ -38,6 +38,8 @@ std::vector<ConvCase> conv_cases() {
   ConvGeometry uneven{4, 6, 3, 5, 2, 1, 0, 2, 1, 2, 1};
   ConvGeometry grouped = square_conv(8, 12, 3, 1);
   grouped.groups = 4;
+  ConvGeometry fours = square_conv(32, 32, 3, 1);
+  fours.groups = 8;
   ConvGeometry depthwise = square_conv(16, 16, 3, 1);
   depthwise.groups = 16;
   return {
@@ -59,6 +61,7 @@ std::vector<ConvCase> conv_cases() {
       {"dilation 2", dilated, {2, 10, 9, 8}, {}},
       {"uneven everything", uneven, {2, 13, 15, 4}, {}},
       {"groups", grouped, {2, 7, 8, 8}, {}},
+      {"groups of four channels", fours, {2, 7, 11, 32}, {4, 1}},
       {"depthwise", depthwise, {2, 7, 8, 16}, {}},
   };
 }
