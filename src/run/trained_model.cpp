@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "backend/cpu_kernels.h"
 #include "core/json.h"
 #include "lockstep/core/check.h"
 #include "run/checkpoint.h"
@@ -151,6 +152,7 @@ TrainedModel read_trained_model(const TrainedModelRequest& request) {
   model.checkpoint = checkpoint_of(request.target);
   model.config = load_config(config_of(request.config, model.checkpoint), request.overrides,
                              &model.warnings, *request.tables);
+  if (request.computes && model.config.run.portable) use_cpu_kernels("portable");
   const EvalStats stats = model.config.bn.eval_stats;
   check_statistics_are_there(stats);
   model.architecture = model.config.architecture();

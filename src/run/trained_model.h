@@ -42,6 +42,8 @@ struct TrainedModelRequest {
   /// Of images; zeros: any, since few models have weights that depend on it.
   Size size = {};
   const Tables* tables = &builtin_tables();
+  /// Whether this process will compute with it: then by the kernels that run.portable asks for.
+  bool computes = false;
 };
 
 struct TrainedModel {
@@ -61,7 +63,7 @@ struct TrainedModel {
 
 /// Throws DataError when the weights are not there, damaged, not finite or not those of the
 /// configuration's model, ConfigError for bn.eval_stats = "precise" and "batch", which need images
-/// and not only weights.
+/// and not only weights, and where the process already computes by other kernels than asked for.
 TrainedModel read_trained_model(const TrainedModelRequest& request);
 
 }  // namespace lockstep

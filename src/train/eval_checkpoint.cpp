@@ -60,8 +60,11 @@ void choose_split(const std::string& split, DataOptions& data) {
 }
 
 void evaluate_with_augmentation(const EvalRequest& request, EvalReport& report) {
-  TrainedModel model =
-      read_trained_model({request.target, request.config, request.overrides, {}, request.tables});
+  TrainedModel model = read_trained_model({.target = request.target,
+                                           .config = request.config,
+                                           .overrides = request.overrides,
+                                           .tables = request.tables,
+                                           .computes = true});
   choose_split(request.split, model.config.data);
   report.checkpoint = model.checkpoint;
   report.warnings = model.warnings;

@@ -58,6 +58,15 @@ def train(command, keys, devices, folder):
     return tensors_hash(folder / "ckpt/last.safetensors")
 
 
+def loss_of_flipped(program, run, **environment):
+    """What an evaluation with test-time augmentation finds, to the last digit."""
+    done = subprocess.run([program, "eval", str(run), "--flip", "--json", "-d", "cpu:1"], capture_output=True, text=True,
+                          env={**os.environ, **environment}, check=False)
+    if done.returncode != 0:
+        sys.exit(f"eval --flip: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+    return json.loads(done.stdout)["loss"]
+
+
 def main():
     program = sys.argv[1]
     problems = []
@@ -80,6 +89,10 @@ def main():
                 print(f"{name}, {other}: {same}")
                 if same != found:
                     problems.append(f"{name}, {other}: expected {found} as on one device of this machine, got {same}")
+        here, elsewhere = (loss_of_flipped(program, folder / "unet", LOCKSTEP_CPU=kernels) for kernels in ("", "portable"))
+        if here != elsewhere:
+            problems.append(f"eval --flip of a portable run: the fastest kernels of this machine find a loss of {here}, "
+                            f"those of every machine {elsewhere}")
     if shutil.which("qemu-x86_64"):
         old = subprocess.run(["qemu-x86_64", "-cpu", "Nehalem", program, "--version"], capture_output=True, text=True)
         if old.returncode != 1 or "needs a processor with AVX2" not in old.stderr:

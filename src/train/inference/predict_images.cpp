@@ -251,8 +251,11 @@ PredictReport predict_images(const PredictRequest& request) {
   PredictReport report;
   const std::vector<fs::path> images = find_images(request.images);
   for (const fs::path& image : images) report.images.emplace_back().image = image;
-  const TrainedModel model =
-      read_trained_model({request.target, request.config, request.overrides, {}, request.tables});
+  const TrainedModel model = read_trained_model({.target = request.target,
+                                                 .config = request.config,
+                                                 .overrides = request.overrides,
+                                                 .tables = request.tables,
+                                                 .computes = true});
   report.checkpoint = model.checkpoint;
   report.warnings = model.warnings;
   report.task = model.architecture.task;
