@@ -26,9 +26,9 @@ constexpr std::int64_t kMaxParts = 8, kRowsPerPart = 16;
 // Pixels that are summed at once: as many independent sums hide the latency of the products.
 template <std::int64_t kLanes>
 constexpr int kPixels = kLanes == 16 ? 8 : 6;
-// Lines that are fetched meanwhile: of the rows that a strip reads twice a little more than one for
-// each pixel.
-constexpr int kLinesAhead = 11;
+// Lines that are fetched while eight pixels are summed: more than eight, since a strip reads more
+// rows than it makes.
+constexpr int kLinesAheadOfEight = 11;
 
 /// One direction of a convolution: which input an output reads under a position of the kernel.
 struct Axis {
@@ -243,7 +243,7 @@ class GroupedConvolution final : public Convolution {
     const std::int64_t width = task.axes.columns.outputs;
     const auto sum = [&](auto count, std::int64_t column) {
       sum_pixels<decltype(count)::value>(task, from, to, row, column, c);
-      for (int i = 0; i < decltype(count)::value * kLinesAhead / 8; ++i) ahead.fetch_line();
+      for (int i = 0; i < decltype(count)::value * kLinesAheadOfEight / 8; ++i) ahead.fetch_line();
     };
     // What is left over is computed with pixels before it, once more.
     std::int64_t column = 0;
@@ -392,11 +392,11 @@ std::unique_ptr<Convolution> make(const ConvGeometry& geometry, const Shape& inp
 }  // namespace
 
 bool grouped_supports(const ConvGeometry& geometry, ConvPass pass) {
-  const std::int64_t group = geometry.in_channels / geometry.groups;
+  const std::int64_t channels = geometry.in_channels;
+  const bool small = channels == 4 * geometry.groups || channels == 8 * geometry.groups;
   const bool one = geometry.stride_h == 1 && geometry.stride_w == 1;
-  return geometry.groups > 1 && (group == 4 || group == 8) &&
-         geometry.out_channels == geometry.in_channels &&
-         geometry.in_channels % kChannelUnit == 0 && (one || pass != ConvPass::kBackwardData);
+  return geometry.groups > 1 && small && geometry.out_channels == channels &&
+         channels % kChannelUnit == 0 && (one || pass != ConvPass::kBackwardData);
 }
 
 std::unique_ptr<Convolution> make_grouped_convolution(const ConvGeometry& geometry,

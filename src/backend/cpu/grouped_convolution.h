@@ -8,8 +8,9 @@
 
 namespace lockstep {
 
-/// Whether the pass can be computed at all: groups of four channels on both sides, whole vectors of
-/// them, any kernel, padding and dilation; any stride but for the gradient of the input.
+/// Whether the pass can be computed at all: groups of four or eight channels on both sides,
+/// together whole vectors; any kernel, padding and dilation; any stride, but 1 for the gradient of
+/// the input.
 bool grouped_supports(const ConvGeometry& geometry, ConvPass pass);
 
 /// `input` is the largest input: smaller batches may be passed to the same object. `lanes`: floats
