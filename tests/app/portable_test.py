@@ -14,6 +14,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import zlib
 
 from small_run import CONFIG, SMALL, overrides
 
@@ -58,13 +59,32 @@ def train(command, keys, devices, folder):
     return tensors_hash(folder / "ckpt/last.safetensors")
 
 
-def loss_of_flipped(program, run, **environment):
-    """What an evaluation with test-time augmentation finds, to the last digit."""
-    done = subprocess.run([program, "eval", str(run), "--flip", "--json", "-d", "cpu:1"], capture_output=True, text=True,
-                          env={**os.environ, **environment}, check=False)
-    if done.returncode != 0:
-        sys.exit(f"eval --flip: exit code {done.returncode}\n{done.stdout}{done.stderr}")
-    return json.loads(done.stdout)["loss"]
+def write_image(path, width=64, height=48):
+    """A colourful PNG."""
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    rows = b"".join(b"\0" + bytes(x * y % 251 for x in range(3 * width)) for y in range(height))
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)) +
+                     chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+
+
+def answers(program, run, kernels, folder):
+    """To the last digit, what an evaluation and a prediction find where $LOCKSTEP_CPU is `kernels`."""
+    environment = {**os.environ, "LOCKSTEP_CPU": kernels}
+
+    def ask(*arguments):
+        done = subprocess.run([program, *map(str, arguments), "-d", "cpu:1"], capture_output=True, text=True,
+                              env=environment, check=False)
+        if done.returncode != 0:
+            sys.exit(f"{arguments[0]}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+        return done.stdout
+
+    loss = json.loads(ask("eval", run, "--flip", "--json"))["loss"]
+    image, output = folder / "image.png", folder / f"predictions {kernels}"
+    write_image(image)
+    ask("predict", run, image, "-o", output, "--probabilities", "--no-overlay")
+    (probabilities,) = output.glob("*.npy")
+    return {"eval --flip": loss, "predict": hashlib.sha256(probabilities.read_bytes()).hexdigest()[:16]}
 
 
 def main():
@@ -89,10 +109,9 @@ def main():
                 print(f"{name}, {other}: {same}")
                 if same != found:
                     problems.append(f"{name}, {other}: expected {found} as on one device of this machine, got {same}")
-        here, elsewhere = (loss_of_flipped(program, folder / "unet", LOCKSTEP_CPU=kernels) for kernels in ("", "portable"))
+        here, elsewhere = (answers(program, folder / "unet", kernels, folder) for kernels in ("", "portable"))
         if here != elsewhere:
-            problems.append(f"eval --flip of a portable run: the fastest kernels of this machine find a loss of {here}, "
-                            f"those of every machine {elsewhere}")
+            problems.append(f"a portable run: the fastest kernels of this machine find {here}, those of every machine {elsewhere}")
     if shutil.which("qemu-x86_64"):
         old = subprocess.run(["qemu-x86_64", "-cpu", "Nehalem", program, "--version"], capture_output=True, text=True)
         if old.returncode != 1 or "needs a processor with AVX2" not in old.stderr:

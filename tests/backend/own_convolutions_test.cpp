@@ -155,6 +155,11 @@ std::unique_ptr<Convolution> make_own(const ConvProblem& p, int threads, int lan
              : make_winograd_convolution(p.geometry, p.in, threads, lanes);
 }
 
+/// Whether what make_own() makes computes the gradient of the input.
+bool has_grad_x(const ConvProblem& p) {
+  return p.geometry.groups == 1 || grouped_supports(p.geometry, ConvPass::kBackwardData);
+}
+
 ConvResults<float> computed(const ConvProblem& p, int threads, int lanes) {
   const auto backend = make_backend(Device{}, 1);
   const auto convolution = make_own(p, threads, lanes);
@@ -164,7 +169,7 @@ ConvResults<float> computed(const ConvProblem& p, int threads, int lanes) {
   Values grad_weight = p.grad_weight;
   convolution->forward(x.tensor(), p.weight.data(), p.with_bias ? p.bias.data() : nullptr,
                        y.tensor(), scratch.data());
-  if (p.geometry.groups == 1 || grouped_supports(p.geometry, ConvPass::kBackwardData)) {
+  if (has_grad_x(p)) {
     convolution->backward_data(grad_y.tensor(), p.weight.data(), grad_x.tensor(), scratch.data());
   }
   convolution->backward_weights(x.tensor(), grad_y.tensor(), grad_weight.data(), scratch.data());
@@ -179,7 +184,7 @@ void check_against_loops(const ConvProblem& p, int threads) {
   const ConvResults<double> expected = by_loops<double>(p);
   const ConvResults<float> results = computed(p, threads, 8);
   CHECK(relative_error(results.y, expected.y) < 2e-6);
-  if (p.geometry.groups == 1 || grouped_supports(p.geometry, ConvPass::kBackwardData)) {
+  if (has_grad_x(p)) {
     CHECK(relative_error(results.grad_x, expected.grad_x) < 2e-6);
   }
   CHECK(relative_error(results.grad_weight, expected.grad_weight) < 2e-6);

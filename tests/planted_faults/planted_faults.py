@@ -247,12 +247,13 @@ def main():
     sources = Sources()
     found = find_all(sources)
     with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
-        work = [pool.submit(check_fault, number, fault, sources, args) for number, fault in enumerate(faults)]
-        work += [pool.submit(check_right_one, *pair, args)
+        faulty = [pool.submit(check_fault, number, fault, sources, args) for number, fault in enumerate(faults)]
+        right = [pool.submit(check_right_one, *pair, args)
                  for pair in sorted({(fault.test, fault.cases) for fault in faults})]
-        results = [each.result() for each in work]
+        results = [each.result() for each in faulty]
+        found = all([each.result() for each in right]) and found
     print(f"{results.count('seen')} of {len(faults)} planted faults are seen (part {args.part} of all)")
-    sys.exit(0 if faults and found and all(results) and "FAILED" not in results else 1)
+    sys.exit(0 if faults and found and "FAILED" not in results else 1)
 
 
 if __name__ == "__main__":
