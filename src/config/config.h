@@ -65,6 +65,7 @@ struct RunOptions {
   bool placement_invariant = false;
   bool cuda_graph = false;
   double stall_timeout = 60;
+  bool eval_own = true;
   bool eval_all_stats = false;
   bool eval_disparity = false;
   bool tensorboard = false;
@@ -136,6 +137,8 @@ struct RunOptions {
   }
   template <typename Visitor>
   void visit_outputs(Visitor& v) {
+    v("eval_own", eval_own, "at the end also evaluate each image by its own statistics",
+      {.counts = false});
     v("eval_all_stats", eval_all_stats, "at the end also evaluate under the other eval_stats",
       {.counts = false});
     v("eval_disparity", eval_disparity,
@@ -196,20 +199,26 @@ constexpr auto names_of(Accumulated) {
       {{"micro_batch", Accumulated::kMicroBatch}, {"exact", Accumulated::kExact}});
 }
 
-/// Which statistics an evaluation uses when the devices' running statistics differ.
+/// Which statistics an evaluation normalises by. The first four are running ones.
 enum class EvalStats : std::uint8_t {
   kDevice0,  // device 0's, as DataParallel keeps them
   kMean,     // mean over devices of running_mean and of running_var
   kPooled,   // as kMean, plus the variance of the devices' means
   kPrecise,  // recomputed from training images with the final weights
-  kBatch,    // none of them: the evaluated images' own, some images at a time
+  kBatch,    // the evaluated images' own, some images at a time
+  kOwn,      // each image's own
 };
 constexpr auto names_of(EvalStats) {
   return std::to_array<Named<EvalStats>>({{"device0", EvalStats::kDevice0},
                                           {"mean", EvalStats::kMean},
                                           {"pooled", EvalStats::kPooled},
                                           {"precise", EvalStats::kPrecise},
-                                          {"batch", EvalStats::kBatch}});
+                                          {"batch", EvalStats::kBatch},
+                                          {"own", EvalStats::kOwn}});
+}
+/// Whether they are kept beside the weights, and not taken of what is evaluated.
+constexpr bool are_running(EvalStats stats) {
+  return stats != EvalStats::kBatch && stats != EvalStats::kOwn;
 }
 
 enum class MomentumConvention : std::uint8_t {
@@ -273,7 +282,8 @@ struct BatchNormConfig : BatchNormOptions {
       "statistics with batch.accumulate: micro_batch, or exact, of the whole batch: the results of "
       "accumulate = 1, bit for bit",
       {.written = accumulated != Accumulated::kMicroBatch});
-    v("eval_stats", eval_stats, "what evaluation uses: device0, mean, pooled, precise, batch");
+    v("eval_stats", eval_stats, "what evaluation normalises by: running statistics (device0; mean or pooled over devices; "
+      "precise), batch, own (each image's)");
     v("eval_images", eval_images,
       "batch: evaluated images that are normalised together; default: as many as in training",
       {.in = {.lo = 1, .hi = 65536}});

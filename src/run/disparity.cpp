@@ -15,12 +15,12 @@ const Evaluation* find(const TrainSummary& run, EvalStats stats) {
   return found == run.other_stats.end() ? nullptr : &*found;
 }
 
-// Where the run itself evaluates by the batch, device 0's running statistics stand for them.
+// Where the run itself evaluates by no running ones, device 0's statistics stand for them.
 std::optional<StatisticsScores> of_run(const TrainSummary& run) {
   const Evaluation* batch = find(run, EvalStats::kBatch);
-  const Evaluation* running = run.evaluation.eval_stats == EvalStats::kBatch
-                                  ? find(run, EvalStats::kDevice0)
-                                  : &run.evaluation;
+  const Evaluation* running = are_running(run.evaluation.eval_stats)
+                                  ? &run.evaluation
+                                  : find(run, EvalStats::kDevice0);
   if (batch == nullptr || running == nullptr) return std::nullopt;
   auto scores = compare_statistics(*running, *batch);
   const Evaluation* precise = find(run, EvalStats::kPrecise);
@@ -34,6 +34,8 @@ const char* to_string(ValidationFault fault) {
       return "none";
     case ValidationFault::kStatistics:
       return "statistics";
+    case ValidationFault::kEvaluation:
+      return "evaluation";
     case ValidationFault::kWeights:
       return "weights";
     case ValidationFault::kUnknown:
@@ -54,11 +56,17 @@ std::string verdict_of(const StatisticsScores& scores) {
           "fault: evaluate with bn.eval_stats = \"precise\", raise bn.momentum, or "
           "freeze (bn.freeze_at)",
           precise);
+    case ValidationFault::kEvaluation:
+      return fmt::format(
+          "with {} that does not come back, since the weights were trained by each image's own "
+          "statistics: evaluate by them (bn.eval_stats = \"own\"), and compare that with "
+          "bn.mode = \"sync\"",
+          precise);
     case ValidationFault::kWeights:
       return fmt::format(
-          "with {} that does not come back, so the weights are at fault, which rely "
-          "on each batch's own statistics: synchronize (bn.mode = \"sync\") or "
-          "change the norm (\"group\")",
+          "with {} that does not come back, so the weights rely on the statistics of their batch, "
+          "which one image does not have: compare bn.mode = \"sync\" and norms by image "
+          "(\"instance\", \"group\")",
           precise);
     case ValidationFault::kUnknown:
       break;
@@ -111,7 +119,8 @@ ValidationFault fault_of(const StatisticsScores& scores) {
   if (scores.score() < kAlikeStatistics) return ValidationFault::kNoStatistics;
   if (!scores.precise_score) return ValidationFault::kUnknown;
   const double won_back = *scores.precise_score - scores.running_score;
-  return won_back >= scores.score() / 2 ? ValidationFault::kStatistics : ValidationFault::kWeights;
+  if (won_back >= scores.score() / 2) return ValidationFault::kStatistics;
+  return scores.together == 1 ? ValidationFault::kEvaluation : ValidationFault::kWeights;
 }
 
 std::string explain(const StatisticsScores& scores) {

@@ -37,7 +37,8 @@ std::optional<StatisticsScores> compare_statistics(std::span<const TrainSummary>
 enum class ValidationFault : std::uint8_t {
   kNoStatistics,  // running statistics do as well as the batches' own
   kStatistics,    // better running statistics of the same weights would mend it
-  kWeights,       // none would: the weights rely on what single batches have in common
+  kEvaluation,    // none would, and each image's own do: the weights were trained by these
+  kWeights,       // none would: the weights rely on what images have in common by chance
   kUnknown,       // precise statistics would tell, and were not evaluated
 };
 
@@ -45,7 +46,9 @@ enum class ValidationFault : std::uint8_t {
 inline constexpr double kAlikeStatistics = 1;
 
 /// The rule: batch statistics ahead by less than kAlikeStatistics are no fault; precise statistics
-/// that win back half of a greater lead make it one of the statistics.
+/// that win back half of a greater lead make it one of the statistics. Where they do not, it is one
+/// of the evaluation if the batches are single images, whose statistics any evaluation has, and of
+/// the weights if not.
 ValidationFault fault_of(const StatisticsScores& scores);
 
 /// It in a sentence, with the figures and what mends it.

@@ -8,6 +8,7 @@
 #include "backend/cpu_kernels.h"
 #include "core/json.h"
 #include "lockstep/core/check.h"
+#include "nn/norms/group_norm_layer.h"
 #include "run/checkpoint.h"
 #include "run/run_folder.h"
 
@@ -25,17 +26,31 @@ Shape input_of(const Architecture& architecture, const Size& size) {
   return {1, side, side, 3};
 }
 
-// Read into the model and out again, so that they are of its names, shapes and types, wherever they
-// came from.
-TensorMap weights_of(const Architecture& architecture, const NormLayer& norm, const Size& size,
-                     const TensorMap& file) {
+std::vector<std::string> layers_by_image(const NetworkBuilder& net, const Outputs& outputs) {
+  std::vector<const Value*> values;
+  for (const Output& output : outputs) values.push_back(output.value);
+  std::vector<std::string> names;
+  for (const Layer* layer : net.layers_to(values)) {
+    if (dynamic_cast<const GroupNormLayer*>(layer) != nullptr) names.push_back(layer->name());
+  }
+  return names;
+}
+
+// Weights are read into the model and out again, so that they are of its names, shapes and types,
+// wherever they came from.
+void read_weights_of(TrainedModel& model, const Size& size, const TensorMap& file) {
   const auto backend = make_backend(Device{}, 1);
+  const NormLayer norm(model.config.bn);
   ParameterStore store;
   NetworkBuilder net(*backend, store, norm);
-  architecture.model(net, net.input(input_of(architecture, size)), norm);
+  const Outputs outputs =
+      model.architecture.model(net, net.input(input_of(model.architecture, size)), norm);
   store.allocate(*backend);
   load_state_dict(file, store, *backend, true);
-  return state_dict(store, *backend);
+  model.weights = state_dict(store, *backend);
+  if (model.config.bn.eval_stats == EvalStats::kOwn) {
+    model.layers_by_image = layers_by_image(net, outputs);
+  }
 }
 
 void put(TensorMap& weights, const std::string& name, const void* values) {
@@ -74,10 +89,11 @@ void check_finite(const fs::path& checkpoint, const TensorMap& weights) {
 
 void check_statistics_are_there(EvalStats stats) {
   if (stats != EvalStats::kPrecise && stats != EvalStats::kBatch) return;
-  const char* whose = stats == EvalStats::kPrecise ? "training" : "evaluated";
+  const char* whose = stats == EvalStats::kPrecise ? "training" : "all evaluated";
   throw ConfigError(concat("bn.eval_stats = \"", to_string(stats), "\" takes statistics of ", whose,
                            " images, which weights alone do not have; choose those of the ",
-                           "checkpoint with -s bn.eval_stats=device0, mean or pooled"));
+                           "checkpoint with -s bn.eval_stats=device0, mean or pooled, or each "
+                           "image's with -s bn.eval_stats=own"));
 }
 
 Metadata about(const Config& config, const Architecture& architecture, std::int64_t iteration) {
@@ -156,9 +172,11 @@ TrainedModel read_trained_model(const TrainedModelRequest& request) {
   const EvalStats stats = model.config.bn.eval_stats;
   check_statistics_are_there(stats);
   model.architecture = model.config.architecture();
+  if (stats == EvalStats::kOwn) {
+    model.architecture.model = normalize_by_image(std::move(model.architecture.model));
+  }
   const SafetensorsFile file = read_weights(model.checkpoint);
-  model.weights =
-      weights_of(model.architecture, NormLayer(model.config.bn), request.size, file.tensors);
+  read_weights_of(model, request.size, file.tensors);
   const auto saved = saved_statistics(model.checkpoint, stats, model.warnings);
   if (!saved.empty()) put_statistics(chosen_statistics(saved, stats), model.weights);
   check_finite(model.checkpoint, model.weights);

@@ -49,9 +49,12 @@ struct TrainedModelRequest {
 struct TrainedModel {
   std::filesystem::path checkpoint;
   Config config;
-  Architecture architecture;
+  Architecture architecture;  // as an evaluation under bn.eval_stats runs it
   /// Of the whole model under its own names, fp32; running statistics as bn.eval_stats says.
   TensorMap weights;
+  /// Layers whose running statistics are in `weights` and not looked at, since they normalise each
+  /// image by its own (bn.eval_stats = "own").
+  std::vector<std::string> layers_by_image;
   std::int64_t iteration = -1;  // steps behind the weights; -1: unknown
   /// Values that are no plain text are JSON: "lockstep.architecture", "lockstep.description" for
   /// people, "lockstep.task", "lockstep.num_classes", "lockstep.class_names", "lockstep.mean" and

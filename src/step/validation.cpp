@@ -54,6 +54,10 @@ Validation::Validation(const DataParallelOptions& options, Communicator& communi
                                         communicator),
                         backend, store),
                 {}},
+      by_image_{Forward(forward_options(options, normalize_by_image(options.model), loss.output(),
+                                        communicator),
+                        backend, store),
+                {}},
       sum_(backend.allocate(sizeof(double))) {
   if (!loss_.takes_labels()) return;
   const auto classes = static_cast<std::size_t>(loss_.classes());
@@ -70,8 +74,20 @@ void Validation::begin() {
   if (confusion_.data() != nullptr) backend_.fill(confusion_tensor(), 0);
 }
 
+Validation::Way& Validation::way_of(EvalNormalizer by) {
+  switch (by) {
+    case EvalNormalizer::kBatch:
+      return by_batch_;
+    case EvalNormalizer::kOwn:
+      return by_image_;
+    case EvalNormalizer::kRunning:
+      break;
+  }
+  return by_running_;
+}
+
 void Validation::prepare(const Batch& batch, EvalNormalizer by) {
-  present_ = by == EvalNormalizer::kBatch ? &by_batch_ : &by_running_;
+  present_ = &way_of(by);
   const Shape input = input_of(batch, planned_);
   LOCKSTEP_CHECK(batch.count() > 0, "a batch to evaluate is empty; it needs at least one sample ",
                  "(Batch::samples counts them)");
@@ -113,9 +129,9 @@ EvalOutcome Validation::evaluate(const Batch& batch, EvalNormalizer by) {
   return outcome;
 }
 
-std::vector<std::int32_t> Validation::predict(const Batch& batch) {
+std::vector<std::int32_t> Validation::predict(const Batch& batch, EvalNormalizer by) {
   communicator_.enter("prediction", "the network");
-  prepare(batch, EvalNormalizer::kRunning);
+  prepare(batch, by);
   const std::int64_t channels = run(batch).shape.channels();
   std::vector<std::int32_t> classes;
   argmax_rows(read_logits(), channels, classes);

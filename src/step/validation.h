@@ -1,5 +1,5 @@
 #pragma once
-// A replica's share of an evaluation: whole images, each with the replica's own running statistics.
+// A replica's share of an evaluation: whole images, by the replica's running statistics or others.
 // No replica waits for another.
 
 #include <cstdint>
@@ -26,7 +26,8 @@ class Validation {
   std::vector<std::int64_t> end();
 
   /// The class of every row of the output: that of the largest logit, the first of equal ones.
-  std::vector<std::int32_t> predict(const Batch& batch);
+  std::vector<std::int32_t> predict(const Batch& batch,
+                                    EvalNormalizer by = EvalNormalizer::kRunning);
 
   /// Of the batch that came last. REQUIRES: there was one.
   Network& network() const { return present_->forward.network(); }
@@ -40,6 +41,7 @@ class Validation {
     Storage target;  // for the largest batch of the present plan
   };
 
+  Way& way_of(EvalNormalizer by);
   void prepare(const Batch& batch, EvalNormalizer by);
   /// The output for the batch, for which the network has been prepared.
   const Tensor& run(const Batch& batch);
@@ -53,7 +55,7 @@ class Validation {
   Communicator& communicator_;
   Backend& backend_;
   LossNode& loss_;
-  Way by_running_, by_batch_;
+  Way by_running_, by_batch_, by_image_;
   Way* present_ = &by_running_;
   Storage sum_;        // double: the loss of a batch
   Storage confusion_;  // int64 [classes, classes]; empty where the loss has no labels

@@ -6,6 +6,7 @@
 
 #include "core/seconds_since.h"
 #include "data/augment.h"
+#include "data/sampler.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/progress.h"
 #include "step/replica.h"
@@ -17,36 +18,46 @@ namespace {
 
 constexpr std::int64_t kImagesPerBatch = 16;
 
-/// How the images of a split are put together in an evaluation.
+/// Which images of a split are evaluated together.
 class EvalBatches {
  public:
-  /// `each` at a time; the last batch may have fewer.
+  /// `each` at a time in the split's order; the last batch may have fewer.
   static EvalBatches in_order(std::int64_t images, std::int64_t each) {
-    return {images, (images + each - 1) / each, each};
+    std::vector<std::int64_t> order(static_cast<std::size_t>(images));
+    std::iota(order.begin(), order.end(), std::int64_t{0});
+    return {std::move(order), (images + each - 1) / each, each};
   }
-  /// Every batch goes over the whole split. None has fewer than `least`, unless all are fewer.
-  static EvalBatches spread(std::int64_t images, std::int64_t least) {
-    return {images, std::max<std::int64_t>(1, images / least), 0};
+  /// Random companions, the same in every evaluation: neighbours may be frames of one film, and
+  /// images at equal distances of one class. No batch has fewer than `least`, unless all are fewer.
+  static EvalBatches shuffled(std::int64_t images, std::int64_t least) {
+    std::vector<std::int64_t> order;
+    epoch_order(images, true, 0, 0, order);
+    return {std::move(order), std::max<std::int64_t>(1, images / least), 0};
   }
 
   std::int64_t count() const { return batches_; }
   std::vector<std::int64_t> images_of(std::int64_t batch) const {
-    std::vector<std::int64_t> indices;
-    const bool runs = each_ > 0;
-    const std::int64_t end = runs ? std::min(images_, (batch + 1) * each_) : images_;
-    for (std::int64_t i = runs ? batch * each_ : batch; i < end; i += runs ? 1 : batches_) {
-      indices.push_back(i);
-    }
-    return indices;
+    const auto images = static_cast<std::int64_t>(order_.size());
+    const bool whole = each_ > 0;
+    const auto edge = [&](std::int64_t b) {
+      return whole ? std::min(images, b * each_) : b * images / batches_;
+    };
+    return {order_.begin() + edge(batch), order_.begin() + edge(batch + 1)};
   }
 
  private:
-  EvalBatches(std::int64_t images, std::int64_t batches, std::int64_t each)
-      : images_(images), batches_(batches), each_(each) {}
+  EvalBatches(std::vector<std::int64_t> order, std::int64_t batches, std::int64_t each)
+      : order_(std::move(order)), batches_(batches), each_(each) {}
 
-  std::int64_t images_, batches_;
-  std::int64_t each_;  // neighbours; 0: spread
+  std::vector<std::int64_t> order_;
+  std::int64_t batches_;
+  std::int64_t each_;  // but for the last; 0: as equal as they can be
 };
+
+EvalNormalizer normalizer_of(EvalStats stats) {
+  if (stats == EvalStats::kOwn) return EvalNormalizer::kOwn;
+  return stats == EvalStats::kBatch ? EvalNormalizer::kBatch : EvalNormalizer::kRunning;
+}
 
 }  // namespace
 
@@ -83,7 +94,7 @@ struct Evaluator::Impl {
   std::int64_t images_together() const;
   void check_sizes() const;
   int divisor() const { return static_cast<int>(config.architecture().size_divisor); }
-  void predict_examples();
+  void predict_examples(EvalNormalizer by);
   ValidationExample example_of(std::int64_t index, const Batch& batch,
                                const std::vector<std::int32_t>& classes) const;
 
@@ -124,6 +135,7 @@ ReplicaStatistics Evaluator::Impl::statistics(EvalStats stats,
   switch (stats) {
     case EvalStats::kDevice0:
     case EvalStats::kBatch:
+    case EvalStats::kOwn:
       break;
     case EvalStats::kMean:
       return merge_running_statistics(training, false);
@@ -144,7 +156,7 @@ ValidationExample Evaluator::Impl::example_of(std::int64_t index, const Batch& b
           {height, width, {classes.begin(), classes.end()}}};
 }
 
-void Evaluator::Impl::predict_examples() {
+void Evaluator::Impl::predict_examples(EvalNormalizer by) {
   constexpr std::int64_t kExamples = 4;
   const std::int64_t count = std::min(kExamples, loader.size());
   replicas.for_each_replica([&](Replica& replica) {
@@ -153,7 +165,7 @@ void Evaluator::Impl::predict_examples() {
       const std::int64_t index = i * loader.size() / count;
       const Batch batch = loader.load(index, 1, divisor());
       examples.push_back(
-          example_of(index, batch, training_replica(replica).validation().predict(batch)));
+          example_of(index, batch, training_replica(replica).validation().predict(batch, by)));
     }
   });
 }
@@ -167,9 +179,10 @@ Evaluation Evaluator::evaluate(EvalStats stats, bool with_examples) {
   const std::vector<ReplicaStatistics> used(training.size(), impl_->statistics(stats, training));
   write_running_statistics(replicas, used);
   const int divisor = impl_->divisor();
-  const bool by_batch = stats == EvalStats::kBatch;
+  const EvalNormalizer by = normalizer_of(stats);
+  const bool by_batch = by == EvalNormalizer::kBatch;
   const std::int64_t images = impl_->loader.size();
-  const EvalBatches batches = by_batch ? EvalBatches::spread(images, impl_->images_together())
+  const EvalBatches batches = by_batch ? EvalBatches::shuffled(images, impl_->images_together())
                                        : EvalBatches::in_order(images, impl_->images_per_batch);
   auto work = std::make_shared<LongWork>("evaluating", "images", images);
   // A replica that does not return after a failure may outlive this object.
@@ -180,10 +193,10 @@ Evaluation Evaluator::evaluate(EvalStats stats, bool with_examples) {
         if (const auto progress = shown.lock()) progress->advance(loaded.count());
         return loaded;
       },
-      by_batch ? EvalNormalizer::kBatch : EvalNormalizer::kRunning);
+      by);
   work.reset();
   impl_->examples.clear();
-  if (with_examples && impl_->loader.task() == Task::kSegmentation) impl_->predict_examples();
+  if (with_examples && impl_->loader.task() == Task::kSegmentation) impl_->predict_examples(by);
   write_running_statistics(replicas, training);
 
   Evaluation evaluation;

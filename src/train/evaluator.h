@@ -38,8 +38,8 @@ class Evaluator {
   /// Statistics as `stats` says; kPrecise runs bn.precise_iters training batches forward (from the
   /// start of epoch 0, with the present weights), merges the layers' moments over devices and
   /// batches in double, and takes the unbiased variance. kBatch: at least bn.eval_images together,
-  /// from all over the split, since neighbours may be frames of one film; as many as in training on
-  /// these replicas where that says nothing.
+  /// a random choice that is the same in every evaluation, since neighbours may be frames of one
+  /// film; as many as in training on these replicas where that says nothing.
   /// `with_examples`: then also gives `examples`, of a segmentation four images spread over the
   /// split, for the price of their forward passes on rank 0.
   Evaluation evaluate(EvalStats stats, bool with_examples = false);

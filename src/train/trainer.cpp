@@ -331,7 +331,7 @@ void Trainer::measure_disparity() {
   const Config& config = request_.config;
   validation_.others.clear();
   const bool asked = config.run.eval_disparity && config.bn.has_running_statistics();
-  if (!asked || frozen_ || config.bn.eval_stats == EvalStats::kBatch) return;
+  if (!asked || frozen_ || !are_running(config.bn.eval_stats)) return;
   validation_.others.push_back(session_.evaluator->evaluate(EvalStats::kBatch));
   record_evaluation(validation_.others.back(), false);
 }
@@ -417,13 +417,17 @@ TrainSummary Trainer::finish() {
   return summary;
 }
 
-// Precise statistics say whether running ones could do what the batches' own do.
+// The same weights by running statistics and by each image's own; precise ones say whether running
+// ones could do what the batches' own do.
 void Trainer::evaluate_others() {
   const Config& config = request_.config;
   const bool differ = session_.layout.ranks() > 1 && !config.bn.shares_statistics();
   std::vector<EvalStats> wanted;
+  if (config.run.eval_own && config.bn.has_running_statistics()) {
+    wanted = {are_running(config.bn.eval_stats) ? EvalStats::kOwn : EvalStats::kDevice0};
+  }
   if (config.run.eval_all_stats && differ) {
-    wanted = {EvalStats::kDevice0, EvalStats::kMean, EvalStats::kPooled};
+    wanted.insert(wanted.end(), {EvalStats::kDevice0, EvalStats::kMean, EvalStats::kPooled});
   }
   if (!validation_.others.empty()) wanted.push_back(EvalStats::kPrecise);
   for (const EvalStats stats : wanted) {

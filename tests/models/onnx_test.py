@@ -41,6 +41,7 @@ CASES = {  # options of run_model's case, and two sizes of images
     "unet, groups": ({"arch": "unet", "width": 6, "mode": "group", "groups": 3, "eps": 0.05}, (40, 56), (72, 48)),
     "unet, one group": ({"arch": "unet", "width": 6, "mode": "layer"}, (40, 56), (72, 48)),
     "unet, instances": ({"arch": "unet", "width": 6, "mode": "instance", "eps": 0.05}, (48, 64), (80, 48)),
+    "unet, by own statistics": ({"arch": "unet", "width": 6, "own": True, "eps": 0.05}, (48, 64), (80, 48)),
     "unet, renorm": ({"arch": "unet", "width": 6, "mode": "renorm", "eps": 0.05}, (40, 56), (72, 48)),
     "unet, eps clamps": ({"arch": "unet", "width": 6, "eps": 0.9, "clamp": True}, (40, 56), (72, 48)),
     "fcn_resnet50 with an auxiliary head": ({"arch": "fcn_resnet50", "aux": True}, (33, 40), (64, 57)),
@@ -107,7 +108,7 @@ def check(case, run_model, folder):
             if first:
                 model = onnx.load(path)
                 onnx.checker.check_model(model, full_check=True)
-                complaints = check_structure(name, model, options.get("mode", "sync"))
+                complaints = check_structure(name, model, "instance" if "own" in options else options.get("mode", "sync"))
                 good &= not complaints
                 words += [f"{name}: FAILED: {text}" for text in complaints]
             session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])

@@ -106,7 +106,11 @@ class Case {
                          .dropout = dropout(),
                          .output_stride = about["output_stride"]};
     if (about.contains("width")) options.width = about["width"].get<std::int64_t>();
-    return find_architecture(models, options);
+    Architecture architecture = find_architecture(models, options);
+    if (about.value("own", false)) {
+      architecture.model = normalize_by_image(std::move(architecture.model));
+    }
+    return architecture;
   }
 
   NormLayer norm() const {

@@ -117,4 +117,97 @@ TEST_CASE("a predictor that was shown wrong images first predicts right ones") {
   CHECK_THROWS_AS(Predictor(nullptr, {}), ConfigError);
 }
 
+// A layer in the middle sees one value per image and channel.
+Outputs pooled(NetworkBuilder& net, Value* x, const NormLayer& norm) {
+  x = net.conv2d(x, "stem", {.out_channels = 6, .kernel = 3, .padding = 1});
+  x = norm(net, x, "bn", {.relu = true});
+  Value* global = net.adaptive_avg_pool2d(x, 1, 1);
+  global = norm(net, global, "pool.bn", {.relu = true});
+  return {{"out", net.conv2d(net.concat({x, net.upsample_bilinear(global, x, false)}), "head",
+                             {.out_channels = 4, .bias = true})}};
+}
+
+namespace {
+
+/// Weights of a model with random gamma, beta and running statistics.
+TensorMap random_weights(const Model& model, const Shape& shape) {
+  DeclaredModel declared(model, shape, {.training = false}, SyncBatchNorm());
+  initialize_parameters(declared.store, *declared.backend, 3);
+  std::uint32_t seed = 11;
+  for (const auto& parameter : declared.store.parameters()) {
+    if (parameter->kind != ParameterKind::kNorm) continue;
+    upload(*declared.backend, Tensor(parameter->value, Shape{1, parameter->elements}),
+           random_floats(parameter->elements, ++seed));
+  }
+  for (const auto& state : declared.store.batch_norms()) {
+    upload(*declared.backend, Tensor(state->running_mean, Shape{1, state->channels}),
+           random_floats(state->channels, ++seed));
+    upload(*declared.backend, Tensor(state->running_var, Shape{1, state->channels}),
+           Floats(static_cast<std::size_t>(state->channels), 0.3F));
+  }
+  return state_dict(declared.store, *declared.backend);
+}
+
+/// What the model says, normalising as `norm`, with those of the weights that it has.
+Floats said_by(const Model& model, const NormLayer& norm, const TensorMap& weights,
+               const Floats& images, const Shape& shape) {
+  DeclaredModel declared(model, shape, {.training = false}, norm);
+  load_state_dict(weights, declared.store, *declared.backend, false);
+  upload(*declared.backend, declared.network->input(), images);
+  declared.network->forward({.training = false});
+  return download(*declared.backend,
+                  declared.network->output(declared.network->output_index("out")));
+}
+
+Floats predicted(const Model& model, const TensorMap& weights, const Floats& images,
+                 const Shape& shape) {
+  Predictor predictor(model, weights);
+  const Prediction said = predictor.predict(images, shape);
+  return {said.logits.begin(), said.logits.end()};
+}
+
+}  // namespace
+
+TEST_CASE("by own statistics: the bits of an InstanceNorm with the same gamma and beta") {
+  const TensorMap weights = random_weights(tiny, {3, 8, 10, 3});
+  for (const Shape& shape : {Shape{3, 8, 10, 3}, {1, 8, 10, 3}, {2, 5, 4, 3}}) {
+    CAPTURE(to_string(shape));
+    const Floats images = random_floats(shape.elements(), 7);
+    const Floats own = predicted(normalize_by_image(tiny), weights, images, shape);
+    CHECK(own == said_by(tiny, InstanceNorm(), weights, images, shape));
+    CHECK(own != predicted(tiny, weights, images, shape));
+    // One by one as together: nobody else's image matters.
+    const std::int64_t each = shape.elements() / shape.batch();
+    const Floats first(images.begin(), images.begin() + each);
+    const Floats alone = predicted(normalize_by_image(tiny), weights, first, shape.with_batch(1));
+    CHECK(std::equal(alone.begin(), alone.end(), own.begin()));
+  }
+}
+
+TEST_CASE("by own statistics: a layer of one value per image keeps its running statistics") {
+  const Shape shape{2, 8, 10, 3};
+  const TensorMap weights = random_weights(pooled, shape);
+  const Floats images = random_floats(shape.elements(), 7);
+  const auto mixed = [](NetworkBuilder& net, Value* x, const NormLayer& norm) {
+    x = net.conv2d(x, "stem", {.out_channels = 6, .kernel = 3, .padding = 1});
+    x = InstanceNorm()(net, x, "bn", {.relu = true});
+    Value* global = net.adaptive_avg_pool2d(x, 1, 1);
+    global = norm(net, global, "pool.bn", {.relu = true});
+    return Outputs{{"out", net.conv2d(net.concat({x, net.upsample_bilinear(global, x, false)}), "head",
+                                      {.out_channels = 4, .bias = true})}};
+  };
+  CHECK(predicted(normalize_by_image(pooled), weights, images, shape) ==
+        said_by(mixed, SyncBatchNorm(), weights, images, shape));
+}
+
+TEST_CASE("by own statistics: frozen layers and other norms stay what they are") {
+  const Shape shape{2, 8, 10, 3};
+  const TensorMap weights = random_weights(tiny, shape);
+  const Floats images = random_floats(shape.elements(), 7);
+  for (const NormLayer& norm : {NormLayer(FrozenBatchNorm()), NormLayer(GroupNorm(2))}) {
+    CHECK(said_by(normalize_by_image(tiny), norm, weights, images, shape) ==
+          said_by(tiny, norm, weights, images, shape));
+  }
+}
+
 }  // namespace lockstep::test

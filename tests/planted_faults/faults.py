@@ -681,7 +681,7 @@ FAULTS = [
     Fault("diagnosis: running statistics of slices are not given to the network", "settle",
           without("write_running_statistics(replicas, statistics);"), "a diagnosis: all images at a time*",
           test="test_train"),
-    Fault("evaluation by batch statistics: a batch with fewer images than asked for", "spread",
+    Fault("evaluation by batch statistics: a batch with fewer images than asked for", "shuffled",
           replaced("images / least", "(images + least - 1) / least"), "eval_stats batch: all images together*",
           test="test_train"),
     Fault("disparity: weights are blamed though precise statistics win everything back", "fault_of",

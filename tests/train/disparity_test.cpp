@@ -1,4 +1,4 @@
-// bn.eval_stats = "batch", the train/eval disparity, and what it says a bad validation comes from.
+// bn.eval_stats = "batch" and "own", the train/eval disparity, and what it says a bad validation comes from.
 
 #include "run/disparity.h"
 
@@ -34,9 +34,13 @@ TEST_CASE("statistics or weights: precise statistics decide, where batches do be
   CHECK(fault_of(scores(20, 12, 30)) == ValidationFault::kNoStatistics);
   CHECK(fault_of(scores(20, 28, {})) == ValidationFault::kUnknown);
   CHECK(fault_of(scores(20, 28, 24)) == ValidationFault::kStatistics);
-  CHECK(fault_of(scores(20, 28, 23.9)) == ValidationFault::kWeights);
+  CHECK(fault_of(scores(20, 28, 23.9)) == ValidationFault::kEvaluation);
+  StatisticsScores together = scores(20, 28, 23.9);
+  together.together = 2;
+  CHECK(fault_of(together) == ValidationFault::kWeights);
+  check_contains(explain(together), "which one image does not have");
   check_contains(explain(scores(20, 28, 27)), "evaluate with bn.eval_stats = \"precise\"");
-  check_contains(explain(scores(20, 28, 21)), "synchronize (bn.mode = \"sync\")");
+  check_contains(explain(scores(20, 28, 21)), "evaluate by them (bn.eval_stats = \"own\")");
   check_contains(explain(scores(20, 28, 21)), "statistics of 1 image give mIoU 28.00");
   CHECK(scores(20, 28, 21).score() == 8);
   CHECK(scores(20, 28, 21).loss() == -1);
@@ -45,12 +49,13 @@ TEST_CASE("statistics or weights: precise statistics decide, where batches do be
 TEST_CASE("every evaluation of a training gives its disparity, the last one its cause") {
   const Runs runs;
   const TrainSummary summary = train(runs.request("a", {"run.eval_disparity=true"}));
-  REQUIRE(summary.other_stats.size() == 2);
+  REQUIRE(summary.other_stats.size() == 3);
+  CHECK(summary.other_stats[1].eval_stats == EvalStats::kOwn);
   const Evaluation& batch = summary.other_stats[0];
   CHECK(batch.eval_stats == EvalStats::kBatch);
   CHECK(batch.together == 2);  // 6 images on 4 devices: 2, 2, 2, 0
   CHECK(batch.images == 5);
-  CHECK(summary.other_stats[1].eval_stats == EvalStats::kPrecise);
+  CHECK(summary.other_stats[2].eval_stats == EvalStats::kPrecise);
   std::vector<int> steps;
   json end;
   for (const json& event : lines_of(runs.folder("a").events())) {
@@ -120,8 +125,50 @@ TEST_CASE("eval_stats batch: all images together are what sync would normalise")
   CHECK(with("5").loss == with("100").loss);  // there are five
   CHECK(with("3").together == 3);
   CHECK(with("3").loss == with("5").loss);  // no batch has fewer than asked for: one of all five
-  CHECK(with("2").loss != with("3").loss);  // 0, 2, 4 and 1, 3
+  CHECK(with("2").loss != with("3").loss);  // two batches, of three and of two
   CHECK(with("5").loss != trained.evaluation.loss);
+}
+
+TEST_CASE("eval_stats own: every training ends with it, and any devices give the same bits") {
+  const Runs runs;
+  const TrainSummary summary = train(runs.request("a"));
+  REQUIRE(summary.other_stats.size() == 1);
+  const Evaluation& own = summary.other_stats.front();
+  CHECK(own.eval_stats == EvalStats::kOwn);
+  CHECK(own.loss != summary.evaluation.loss);
+  for (const char* devices : {"cpu:4", "cpu:1", "cpu:3"}) {
+    CAPTURE(devices);
+    const auto by = [&](std::vector<std::string> overrides) {
+      return evaluate_checkpoint({runs.folder("a").root, {}, std::move(overrides), devices})
+          .evaluation;
+    };
+    const Evaluation again = by({"bn.eval_stats=own"});
+    CHECK(again.loss == own.loss);
+    CHECK(again.confusion == own.confusion);
+    CHECK(again.together == 0);
+    // One image at a time is its own batch.
+    CHECK(by({"bn.eval_stats=batch", "bn.eval_images=1"}).confusion == own.confusion);
+  }
+}
+
+TEST_CASE("eval_stats own: as what a run is judged by, running statistics are the others") {
+  const Runs runs;
+  const TrainSummary summary = train(runs.request("a", {"bn.eval_stats=own"}));
+  CHECK(summary.evaluation.eval_stats == EvalStats::kOwn);
+  REQUIRE(summary.other_stats.size() == 1);
+  CHECK(summary.other_stats.front().eval_stats == EvalStats::kDevice0);
+  CHECK(train(runs.request("b", {"run.eval_own=false"})).other_stats.empty());
+  CHECK(train(runs.request("c", {"bn.mode=instance"})).other_stats.empty());
+}
+
+TEST_CASE("evaluating by own statistics changes no bit of a training") {
+  const Runs runs;
+  train(runs.request("a"));
+  train(runs.request("b", {"run.eval_own=false"}));
+  for (const char* name : {"last", "best"}) {
+    CHECK(test::read_text(runs.folder("a").checkpoint(name)) ==
+          test::read_text(runs.folder("b").checkpoint(name)));
+  }
 }
 
 TEST_CASE("images that share statistics in training: of a device, a group, a slice or all") {

@@ -147,9 +147,10 @@ TEST_CASE("the summary in the folder is the one that was returned") {
   CHECK(read.times.median_step == summary.times.median_step);
   CHECK(read.batch_norms.size() == 6);
   CHECK(read.batch_norms[2].ratio_max == summary.batch_norms[2].ratio_max);
-  REQUIRE(read.other_stats.size() == 2);
-  CHECK(read.other_stats[1].eval_stats == EvalStats::kPooled);
-  CHECK(read.other_stats[1].confusion == summary.other_stats[1].confusion);
+  REQUIRE(read.other_stats.size() == 3);
+  CHECK(read.other_stats[0].eval_stats == EvalStats::kOwn);
+  CHECK(read.other_stats[2].eval_stats == EvalStats::kPooled);
+  CHECK(read.other_stats[2].confusion == summary.other_stats[2].confusion);
   CHECK_FALSE(read_summary(runs.path() / "nowhere"));
 }
 
@@ -221,7 +222,8 @@ TEST_CASE("a multiplier for last layers that the model does not have is an error
 TEST_CASE("devices whose statistics differ are evaluated in every way, whatever the mode") {
   const Runs runs;
   const auto ways = [&](const std::string& run, std::vector<std::string> overrides) {
-    overrides.insert(overrides.end(), {"run.eval_all_stats=true", "run.max_iters=2"});
+    overrides.insert(overrides.end(),
+                     {"run.eval_all_stats=true", "run.eval_own=false", "run.max_iters=2"});
     return train(runs.request(run, overrides)).other_stats.size();
   };
   CHECK(ways("local", {"bn.mode='local'"}) == 2);

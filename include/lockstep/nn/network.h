@@ -284,10 +284,12 @@ class NetworkBuilder final : public LayerBuilder, public ActivationBuilder {
   /// order of torch.flatten from an image, whose channels come first there, pool it to 1x1 before.
   Value* reshape(Value* x, const Shape& shape);
 
-  /// While it lives, every norm layer is changed before it is declared.
+  /// While it lives, every norm layer is changed before it is declared, by what it is and the shape
+  /// of its input.
   class NormConversion {
    public:
-    NormConversion(NetworkBuilder& net, std::function<void(NormLayer&)> convert);
+    using Convert = std::function<void(NormLayer& norm, const Shape& input)>;
+    NormConversion(NetworkBuilder& net, Convert convert);
     NormConversion(const NormConversion&) = delete;
     NormConversion& operator=(const NormConversion&) = delete;
     ~NormConversion();

@@ -204,9 +204,9 @@ struct StepResult {
   std::span<const RankStep> ranks;  // [rank]; valid until the next step is finished
 };
 
-/// What BatchNorm normalises by in an evaluation: running statistics, or those of each batch that
-/// it is given.
-enum class EvalNormalizer : std::uint8_t { kRunning, kBatch };
+/// What BatchNorm normalises by in an evaluation: running statistics, those of each batch that it is
+/// given, or each image by its own (normalize_by_image).
+enum class EvalNormalizer : std::uint8_t { kRunning, kBatch, kOwn };
 
 /// Used by one thread at a time: a call while another thread is in one throws Error and does
 /// nothing. May be moved; a moved-from object may only go or be assigned to.
@@ -278,7 +278,7 @@ class DataParallel {
   /// equal, as `replicate` makes them: every replica uses its own. Throws Error where `count` is
   /// negative or `load` is null, and what `load` throws, named by rank and device, when all ranks
   /// have left their batches; a rank that has not within a second ends the run.
-  /// `by`: what BatchNorm normalises by; the batches' own statistics need memory for networks of
+  /// `by`: what BatchNorm normalises by; all but running statistics need memory for networks of
   /// their own.
   struct EvalResult {
     std::vector<std::int64_t> confusion;

@@ -33,7 +33,7 @@ struct DeclaredNetwork {
   Backend& backend;
   ParameterStore& store;
   const NormLayer norm;
-  std::vector<std::function<void(NormLayer&)>> norm_conversions;  // the outermost first
+  std::vector<NetworkBuilder::NormConversion::Convert> norm_conversions;  // the outermost first
   std::vector<std::unique_ptr<Value>> values;
   std::unordered_set<const Value*> written;      // the input, and what the layers write
   std::vector<std::unique_ptr<Value>> left_out;  // which outputs may still name

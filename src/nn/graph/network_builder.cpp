@@ -310,7 +310,7 @@ Value* NetworkBuilder::batch_norm(Value* x, const std::string& name, const NormL
   check_norm_call(*x, name, norm, call);
   NormLayer converted = norm;
   for (std::size_t i = declared_->norm_conversions.size(); i-- > 0;) {
-    declared_->norm_conversions[i](converted);
+    declared_->norm_conversions[i](converted, x->shape);
   }
   const NormLayer own = converted.named(name);
   const auto call_index = static_cast<int>(declared_->batch_norms.size());
@@ -322,9 +322,7 @@ Value* NetworkBuilder::batch_norm(Value* x, const std::string& name, const NormL
   return append(std::move(layer));
 }
 
-NetworkBuilder::NormConversion::NormConversion(NetworkBuilder& net,
-                                               std::function<void(NormLayer&)> convert)
-    : net_(net) {
+NetworkBuilder::NormConversion::NormConversion(NetworkBuilder& net, Convert convert) : net_(net) {
   net_.declared_->norm_conversions.push_back(std::move(convert));
 }
 

@@ -8,12 +8,14 @@
 namespace lockstep {
 namespace {
 
-Model converted(Model model, const std::function<void(BatchNormOptions&)>& convert) {
+using Convert = std::function<void(BatchNormOptions& options, const Shape& input)>;
+
+Model converted(Model model, const Convert& convert) {
   return [model = std::move(model), convert](NetworkBuilder& net, Value* input,
                                              const NormLayer& norm) {
-    const NetworkBuilder::NormConversion scope(net, [&convert](NormLayer& layer) {
+    const NetworkBuilder::NormConversion scope(net, [&convert](NormLayer& layer, const Shape& x) {
       const bool batch_norm = !is_of_one_image(layer.options.mode);
-      if (batch_norm && !layer.is_frozen()) convert(layer.options);
+      if (batch_norm && !layer.is_frozen()) convert(layer.options, x);
     });
     return model(net, input, norm);
   };
@@ -31,22 +33,28 @@ std::unique_ptr<Network> build_network(const Model& model, const NormLayer& norm
 }
 
 Model convert_sync_batchnorm(Model model, const RankPartition& process_groups) {
-  return converted(std::move(model), [process_groups](BatchNormOptions& options) {
+  return converted(std::move(model), [process_groups](BatchNormOptions& options, const Shape&) {
     options.mode = BatchNormMode::kSync;
     if (!process_groups.empty()) options.process_groups = process_groups;
   });
 }
 
 Model revert_sync_batchnorm(Model model) {
-  return converted(std::move(model), [](BatchNormOptions& options) {
+  return converted(std::move(model), [](BatchNormOptions& options, const Shape&) {
     if (options.mode == BatchNormMode::kSync) options.mode = BatchNormMode::kLocal;
   });
 }
 
 Model normalize_by_batch(Model model) {
-  return converted(std::move(model), [](BatchNormOptions& options) {
+  return converted(std::move(model), [](BatchNormOptions& options, const Shape&) {
     options.mode = BatchNormMode::kLocal;
     options.track_running_stats = false;
+  });
+}
+
+Model normalize_by_image(Model model) {
+  return converted(std::move(model), [](BatchNormOptions& options, const Shape& input) {
+    options.by_image = input.rows_per_sample() > 1;
   });
 }
 

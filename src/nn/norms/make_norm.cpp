@@ -27,6 +27,10 @@ std::unique_ptr<Layer> make_group_norm(const NormRequest& request, ParameterStor
                                        std::int64_t groups) {
   const BatchNormOptions& options = request.norm.options;
   NormParts parts = parts_of(request, store);
+  // Those of a BatchNorm, so that its weights load whole.
+  if (options.by_image && options.track_running_stats) {
+    store.batch_norm_slices(request.name, request.x->shape.channels(), 1);
+  }
   return std::make_unique<GroupNormLayer>(
       request.name, std::move(parts.inputs), request.y,
       GroupNormLayer::Config{groups, options.eps, options.eps_mode, request.call.relu},

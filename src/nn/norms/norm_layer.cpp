@@ -32,7 +32,7 @@ RenormLimits::RenormLimits(const BatchNormOptions& options, std::int64_t batches
                  static_cast<double>(options.renorm_max_d))) {}
 
 std::int64_t NormLayer::channel_groups(std::int64_t channels, const std::string& name) const {
-  if (options.mode == BatchNormMode::kInstance) return channels;
+  if (options.by_image || options.mode == BatchNormMode::kInstance) return channels;
   if (options.mode == BatchNormMode::kLayer) return 1;
   if (options.mode != BatchNormMode::kGroup) return 0;
   if (options.groups >= 1 && channels % options.groups == 0) return options.groups;
