@@ -1,7 +1,9 @@
-// lockstep diagnose: whether a training needs synchronized BatchNorm, before it.
+// lockstep diagnose: which norm a training needs and how to evaluate it, before it.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+
+#include <algorithm>
 
 #include "app/command.h"
 #include "compare/table.h"
@@ -74,22 +76,31 @@ void print_layers(const Diagnosis& diagnosis) {
   for (const ImagesDiagnosis& images : diagnosis.by_images) {
     Table table{.header = {fmt::format("{} per device", count(images.together, "image")),
                            "values per channel", "between / within", "variance missed",
-                           "shift of the mean", "|log variance ratio|"},
+                           "shift of the mean", "|log variance ratio|", "bimodality"},
                 .rows = {}};
     for (const LayerNoise& layer : images.layers) {
       table.rows.push_back(
           {layer.layer, fmt::format("{}", layer.values), format_number(layer.ratio, 4),
            format_number(100 * layer.missed, 1) + " %", format_number(layer.mean_shift, 3),
-           format_number(layer.log_var_ratio, 3)});
+           format_number(layer.log_var_ratio, 3), format_number(layer.bimodality, 2)});
     }
     fmt::print("{}\n", to_markdown(table));
   }
 }
 
+// Numbers of images with the same to say stand in one line.
 void print_verdicts(const Diagnosis& diagnosis) {
-  for (const ImagesDiagnosis& images : diagnosis.by_images) {
-    fmt::print("{} per device: {} ({})\n", count(images.together, "image"),
-               to_string(images.verdict), images.reason);
+  const std::vector<ImagesDiagnosis>& all = diagnosis.by_images;
+  for (auto first = all.begin(); first != all.end();) {
+    const auto end = std::find_if(first, all.end(), [&](const ImagesDiagnosis& images) {
+      return images.verdict != first->verdict || images.reason != first->reason;
+    });
+    std::vector<std::int64_t> numbers;
+    for (auto images = first; images != end; ++images) numbers.push_back(images->together);
+    fmt::print("{} {} per device: {} ({})\n", fmt::join(numbers, ", "),
+               numbers == std::vector<std::int64_t>{1} ? "image" : "images",
+               to_string(first->verdict), first->reason);
+    first = end;
   }
 }
 
@@ -126,7 +137,8 @@ Json to_json(const LayerNoise& layer) {
           {"ratio", layer.ratio},
           {"missed", layer.missed},
           {"log_var_ratio", layer.log_var_ratio},
-          {"mean_shift", layer.mean_shift}};
+          {"mean_shift", layer.mean_shift},
+          {"bimodality", layer.bimodality}};
 }
 
 Json to_json(const ImagesDiagnosis& images) {
@@ -209,7 +221,7 @@ int run_diagnose(const DiagnoseArguments& arguments) {
 
 Command diagnose_command() {
   return {.name = "diagnose",
-          .says = "Whether a training needs synchronized BatchNorm, from forward passes alone",
+          .says = "Which norm a training needs and how to evaluate it, from forward passes alone",
           .page = "diagnose",
           .examples = {{"lockstep diagnose data/configs/quickstart.toml --images-per-device 1,2,4",
                         "before any training, from its initial weights"},

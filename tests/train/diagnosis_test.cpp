@@ -58,24 +58,70 @@ TEST_CASE("channels count alike, one without variance for nothing") {
   CHECK(noise_of(images, 1, 1e-9).ratio == doctest::Approx(2.0 / 2));
 }
 
+namespace {
+
+ImagesDiagnosis judged(std::int64_t together, double missed, std::int64_t global_batch,
+                       double running_loss = 1, WeightsOrigin origin = WeightsOrigin::kInitial,
+                       double bimodality = 0.5) {
+  ImagesDiagnosis images{
+      .together = together,
+      .layers = {{.layer = "a", .values = 9, .missed = missed / 2},
+                 {.layer = "b", .values = 4, .missed = missed, .bimodality = bimodality}},
+      .loss = 1,
+      .running_loss = running_loss};
+  judge(images, global_batch, origin);
+  return images;
+}
+
+}  // namespace
+
+TEST_CASE("the rule: where images differ much they are normalised one by one, however many") {
+  CHECK(judged(1, 0.249, 8).verdict == SyncVerdict::kSynchronize);
+  CHECK(judged(1, 0.25, 8).verdict == SyncVerdict::kByImage);
+  CHECK(judged(2, 0.125, 8).verdict == SyncVerdict::kByImage);
+  CHECK(judged(2, 0.124, 8).verdict == SyncVerdict::kCannotTell);
+  CHECK(judged(8, 0.9 / 8, 8).verdict == SyncVerdict::kByImage);
+  CHECK(judged(1, 0.5, 8).reason.starts_with("50 % of the variance at b lies between images: "));
+  const ImagesDiagnosis kinds = judged(1, 0.5, 8, 1, WeightsOrigin::kInitial, 0.7);
+  CHECK(kinds.reason.find("between images, which fall into kinds: ") != std::string::npos);
+  // Pretrained weights are those of another norm.
+  CHECK(judged(1, 0.5, 8, 1, WeightsOrigin::kPretrained).verdict == SyncVerdict::kSynchronize);
+  // All variance of a layer of one value per image lies between images, whatever they are.
+  ImagesDiagnosis pooled = judged(2, 0.06, 8);
+  pooled.layers.push_back({.layer = "pool", .values = 2, .missed = 0.5});
+  judge(pooled, 8);
+  CHECK(pooled.verdict == SyncVerdict::kCannotTell);
+  // Trained ones say it themselves.
+  const ImagesDiagnosis trained = judged(1, 0.1, 8, 1.6, WeightsOrigin::kTrained);
+  CHECK(trained.verdict == SyncVerdict::kByImage);
+  CHECK(trained.reason.find("loss 1.00 by each image's own statistics and 1.60 by running") !=
+        std::string::npos);
+  CHECK(judged(1, 0.1, 8, 1.5, WeightsOrigin::kTrained).verdict == SyncVerdict::kSynchronize);
+  CHECK(judged(2, 0.1, 8, 1.6, WeightsOrigin::kTrained).verdict == SyncVerdict::kSynchronize);
+}
+
+TEST_CASE("bimodality: of two heaps 1, of equal steps that of a uniform distribution") {
+  std::vector<PartMoments> heaps, steps;
+  for (int i = 0; i < 200; ++i) {
+    heaps.push_back(image(i % 2 == 0 ? 0.0F : 1.0F, 1));
+    steps.push_back(image(static_cast<float>(i), 1));
+  }
+  CHECK(noise_of(heaps, 1, 0).bimodality == doctest::Approx(1).epsilon(0.02));
+  CHECK(noise_of(steps, 1, 0).bimodality == doctest::Approx(5.0 / 9).epsilon(0.02));
+  CHECK(noise_of(heaps, 4, 0).bimodality == noise_of(heaps, 1, 0).bimodality);
+  CHECK(noise_of(std::vector<PartMoments>(heaps.begin(), heaps.begin() + 3), 1, 0).bimodality == 0);
+  CHECK(noise_of(std::vector<PartMoments>(9, image(1, 1)), 1, 0).bimodality == 0);
+}
+
 TEST_CASE("the rule: missed variance first, then whether an image is alone") {
-  const auto judged = [](std::int64_t together, double missed, std::int64_t global_batch,
-                         double running_loss = 1) {
-    ImagesDiagnosis images{.together = together,
-                           .layers = {{.layer = "a", .values = 9, .missed = missed / 2},
-                                      {.layer = "b", .values = 4, .missed = missed}},
-                           .loss = 1,
-                           .running_loss = running_loss};
-    judge(images, global_batch);
-    return images;
-  };
   CHECK(judged(1, 0.063, 8).verdict == SyncVerdict::kSynchronize);
   CHECK(judged(1, 0.063, 8).reason.find("misses 6.3 % of the variance at b") != std::string::npos);
   CHECK(judged(2, 0.063, 8).verdict == SyncVerdict::kCannotTell);
   CHECK(judged(2, 0.063, 0).verdict == SyncVerdict::kCannotTell);
   CHECK(judged(1, 0.062, 8).verdict == SyncVerdict::kNotNeeded);
   CHECK(judged(2, 0.062, 8).verdict == SyncVerdict::kNotNeeded);
-  CHECK(judged(8, 0.9, 8).verdict == SyncVerdict::kNotNeeded);
+  CHECK(judged(8, 0.03, 8).verdict == SyncVerdict::kNotNeeded);
+  CHECK(judged(2, 0.07, 2).verdict == SyncVerdict::kNotNeeded);
   // Weights that the running statistics of such training do not fit.
   CHECK(judged(2, 0.063, 8, 1.5).verdict == SyncVerdict::kCannotTell);
   CHECK(judged(2, 0.063, 8, 1.6).verdict == SyncVerdict::kSynchronize);

@@ -231,6 +231,12 @@ std::unique_ptr<DataParallel> replica_for(const Config& config, const DiagnosisR
   return std::make_unique<DataParallel>(std::move(options));
 }
 
+WeightsOrigin origin_of(const DiagnosisRequest& request) {
+  if (!request.weights.empty()) return WeightsOrigin::kTrained;
+  const bool initial = request.config.model.backbone_weights.empty();
+  return initial ? WeightsOrigin::kInitial : WeightsOrigin::kPretrained;
+}
+
 std::string load_weights(DataParallel& replicas, const DiagnosisRequest& request) {
   std::string from = "initial weights";
   const auto load = [&](const std::filesystem::path& file) {
@@ -279,6 +285,7 @@ Diagnosis diagnose(const DiagnosisRequest& request) {
   Diagnosis result{.size = loader.size(),
                    .images = static_cast<std::int64_t>(images.size()),
                    .global_batch = request.config.batch.global.value_or(0),
+                   .origin = origin_of(request),
                    .weights = load_weights(*replicas, request),
                    .left_out = amounts.left_out};
   const Pass whole = forward(*replicas, images, result.images, EvalNormalizer::kBatch);
@@ -287,7 +294,7 @@ Diagnosis diagnose(const DiagnosisRequest& request) {
   for (const std::int64_t together : amounts.images_per_device) {
     if (whole.moments.empty()) break;
     result.by_images.push_back(diagnose_images(*replicas, images, whole, together));
-    judge(result.by_images.back(), result.global_batch);
+    judge(result.by_images.back(), result.global_batch, result.origin);
     work.advance();
   }
   result.seconds = seconds_since(start);

@@ -1,6 +1,6 @@
 #pragma once
-// Whether a training needs synchronized BatchNorm, asked before it: a few images go forward through
-// the network, normalised by statistics of one, two, four ... of them at a time, and through the
+// Which norm a training needs and how to evaluate it, asked before it: a few images go forward
+// through the network, normalised by statistics of one, two, four ... of them at a time, and through the
 // same network as an evaluation after such a training would see them. Nothing is trained.
 
 #include <cstdint>
@@ -24,12 +24,25 @@ struct DiagnosisRequest {
 };
 
 /// What is said about a number of images per device.
-enum class SyncVerdict : std::uint8_t { kSynchronize, kNotNeeded, kCannotTell };
+enum class SyncVerdict : std::uint8_t {
+  kSynchronize,
+  kNotNeeded,
+  kByImage,  // a norm by image, or local evaluated by each image's own statistics
+  kCannotTell,
+};
 constexpr auto names_of(SyncVerdict) {
   return std::to_array<Named<SyncVerdict>>({{"synchronize", SyncVerdict::kSynchronize},
                                             {"not needed", SyncVerdict::kNotNeeded},
+                                            {"by image", SyncVerdict::kByImage},
                                             {"cannot tell", SyncVerdict::kCannotTell}});
 }
+
+/// Where the weights come from that a diagnosis runs.
+enum class WeightsOrigin : std::uint8_t {
+  kInitial,
+  kPretrained,  // model.backbone_weights: of another training, by other statistics
+  kTrained,     // DiagnosisRequest::weights
+};
 
 /// Statistics of so many images, as training by them would have them.
 struct ImagesDiagnosis {
@@ -59,7 +72,8 @@ struct Diagnosis {
   Size size = {};                           // of images
   std::int64_t images = 0;                  // looked at
   std::int64_t global_batch = 0;            // of the configuration; 0: it depends on the devices
-  std::string weights = {};                 // where they come from
+  WeightsOrigin origin = WeightsOrigin::kInitial;
+  std::string weights = {};                 // where they come from, in words
   double loss = 0;                          // by statistics of all images
   std::vector<std::int64_t> left_out = {};  // images per device that nobody asked for by number
   /// In the order that was asked for. Layers are empty where no BatchNorm takes statistics in
@@ -89,12 +103,24 @@ inline constexpr double kMissed = 1.0 / 16;
 /// pretrained ones an evaluation may be far off.
 inline constexpr double kUnfit = 1.5;
 
+/// The share of a layer's variance that may lie between images before no statistics of many fit one
+/// of them. It lies between the most of a set where `sync` was at least as good as norms by image
+/// (CamVid) and the least of one where it was worse (streets): about their geometric mean.
+inline constexpr double kMixture = 1.0 / 4;
+
+/// From this bimodality on images are said to fall into kinds.
+inline constexpr double kKinds = 0.7;
+
 /// The rule (docs/do/diagnose.md has how often it was right): fills in verdict and reason.
-/// Statistics that miss less than kMissed in every layer are good enough. Where they miss more,
-/// those of one image are a function of that image, which the weights come to rely on and which
-/// evaluation does not have. Those of several depend on its chance neighbours: noise, which harms
-/// or regularises, and nobody can tell which, unless evaluation is already worse than training by
-/// kUnfit. `global_batch`: 0: unknown.
-void judge(ImagesDiagnosis& images, std::int64_t global_batch);
+/// Where kMixture of the variance lies between images, statistics of many are a mixture that fits
+/// none: normalise by image, however many there are on a device, unless the weights are pretrained
+/// by another norm. Trained weights that do better by each image's own statistics than by running
+/// ones are to be evaluated by these. Else, statistics that miss less than kMissed in every layer
+/// are good enough. Where those of one image miss more, an evaluation by running ones does not see
+/// what training saw: synchronize. Those of several images depend on chance neighbours: noise, which
+/// harms or regularises, and nobody can tell which, unless evaluation is already worse than training
+/// by kUnfit. `global_batch`: 0: unknown.
+void judge(ImagesDiagnosis& images, std::int64_t global_batch,
+           WeightsOrigin origin = WeightsOrigin::kInitial);
 
 }  // namespace lockstep

@@ -46,6 +46,27 @@ Variances variances(std::span<const PartMoments> images, std::size_t c) {
   return result;
 }
 
+/// Sarle's coefficient with the corrections of small samples.
+double bimodality(std::span<const PartMoments> images, std::size_t c) {
+  const auto n = static_cast<double>(images.size());
+  if (n < 4) return 0;
+  double mean = 0, second = 0, third = 0, fourth = 0;
+  for (const PartMoments& image : images) mean += static_cast<double>(image.mean[c]) / n;
+  for (const PartMoments& image : images) {
+    const double distance = static_cast<double>(image.mean[c]) - mean;
+    const double square = distance * distance;
+    second += square / n;
+    third += square * distance / n;
+    fourth += square * square / n;
+  }
+  if (second <= 1e-12 * mean * mean) return 0;  // equal but for rounding
+  const double skewness =
+      third / (second * std::sqrt(second)) * std::sqrt(n * (n - 1)) / (n - 2);
+  const double kurtosis =
+      (n - 1) / ((n - 2) * (n - 3)) * ((n + 1) * (fourth / (second * second) - 3) + 6);
+  return (skewness * skewness + 1) / (kurtosis + 3 * (n - 1) * (n - 1) / ((n - 2) * (n - 3)));
+}
+
 }  // namespace
 
 std::vector<PartMoments> merge_neighbours(std::span<const PartMoments> parts,
@@ -72,6 +93,7 @@ LayerNoise noise_of(std::span<const PartMoments> images, std::int64_t together, 
     const double all = of.within + of.between;
     noise.ratio += apart / (all - apart + eps) / static_cast<double>(channels);
     noise.missed += apart / (all + eps) / static_cast<double>(channels);
+    noise.bimodality += bimodality(images, c) / static_cast<double>(channels);
   }
   noise.mean_shift = std::sqrt(noise.missed);
   return noise;

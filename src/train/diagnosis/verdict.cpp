@@ -12,11 +12,52 @@ struct Judgement {
   std::string reason;
 };
 
-Judgement judged(const ImagesDiagnosis& images, std::int64_t global_batch) {
+bool is_unfit(const ImagesDiagnosis& images) {
+  return images.running_loss > kUnfit * images.loss;
+}
+
+/// The layer with the largest share of its variance between images. Where an image has one value per
+/// channel all of it lies there, and a norm by image would leave nothing: such layers do not count.
+/// Null: there is no other.
+const LayerNoise* most_mixed(const ImagesDiagnosis& images) {
+  const LayerNoise* most = nullptr;
+  for (const LayerNoise& layer : images.layers) {
+    if (layer.values <= images.together) continue;
+    if (most == nullptr || layer.missed > most->missed) most = &layer;
+  }
+  return most;
+}
+
+double share_between(const LayerNoise& layer, const ImagesDiagnosis& images) {
+  return layer.missed * static_cast<double>(images.together);
+}
+
+std::string describe_mixture(const LayerNoise& layer, double share) {
+  std::string text = fmt::format("{:.0f} % of the variance at {} lies between images", 100 * share,
+                                 layer.layer);
+  if (layer.bimodality >= kKinds) text += ", which fall into kinds";
+  return text;
+}
+
+Judgement judged(const ImagesDiagnosis& images, std::int64_t global_batch, WeightsOrigin origin) {
   if (images.impossible) {
     return {SyncVerdict::kSynchronize,
             fmt::format("{} has one value per channel, which has no variance: training is an error",
                         images.smallest().layer)};
+  }
+  if (origin == WeightsOrigin::kTrained && images.together == 1 && is_unfit(images)) {
+    return {SyncVerdict::kByImage,
+            fmt::format("these weights have the loss {:.2f} by each image's own statistics and "
+                        "{:.2f} by running ones: evaluate by own (bn.eval_stats)",
+                        images.loss, images.running_loss)};
+  }
+  const LayerNoise* const mixed = most_mixed(images);
+  const double between = mixed == nullptr ? 0 : share_between(*mixed, images);
+  if (origin != WeightsOrigin::kPretrained && between >= kMixture) {
+    return {SyncVerdict::kByImage,
+            fmt::format("{}: statistics of many fit none of them; compare instance, and local "
+                        "evaluated by own statistics, with sync",
+                        describe_mixture(*mixed, between))};
   }
   if (global_batch > 0 && images.together >= global_batch) {
     return {SyncVerdict::kNotNeeded,
@@ -30,9 +71,9 @@ Judgement judged(const ImagesDiagnosis& images, std::int64_t global_batch) {
   }
   if (images.together == 1) {
     return {SyncVerdict::kSynchronize,
-            fmt::format("it misses {}, and weights come to rely on an image's own", missed)};
+            fmt::format("it misses {}, which an evaluation by running statistics has", missed)};
   }
-  if (images.running_loss > kUnfit * images.loss) {
+  if (is_unfit(images)) {
     return {SyncVerdict::kSynchronize,
             fmt::format("they miss {}, and the running statistics do not fit the weights: loss "
                         "{:.2f} in evaluation, {:.2f} in training",
@@ -44,8 +85,8 @@ Judgement judged(const ImagesDiagnosis& images, std::int64_t global_batch) {
 
 }  // namespace
 
-void judge(ImagesDiagnosis& images, std::int64_t global_batch) {
-  Judgement judgement = judged(images, global_batch);
+void judge(ImagesDiagnosis& images, std::int64_t global_batch, WeightsOrigin origin) {
+  Judgement judgement = judged(images, global_batch, origin);
   images.verdict = judgement.verdict;
   images.reason = std::move(judgement.reason);
 }
