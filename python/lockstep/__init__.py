@@ -10,7 +10,7 @@ This needs NumPy. `lockstep.torch` needs PyTorch and is imported by its name. Th
 alone.
 """
 from ._version import version
-from .comparison import Cell, Comparison, Curve, CurvePoint, Difference, Spread, read_comparison
+from .comparison import Best, Cell, Comparison, Curve, CurvePoint, Difference, Row, Spread, read_comparison
 from .errors import (ConfigError, DataError, FormatError, InterruptedRunError, LockstepError, MissingPackageError,
                      NonFiniteError, ProgramError, ProgramFailure, ProgramNotFoundError, ReplicaError)
 from .run import Run, read_run
@@ -18,6 +18,7 @@ from .table import Table
 from .training import compare, train
 
 __version__ = version()
-__all__ = ["Cell", "Comparison", "ConfigError", "Curve", "CurvePoint", "DataError", "Difference", "FormatError",
+__all__ = ["Best", "Cell", "Comparison", "ConfigError", "Curve", "CurvePoint", "DataError", "Difference", "FormatError",
            "InterruptedRunError", "LockstepError", "MissingPackageError", "NonFiniteError", "ProgramError", "ProgramFailure",
-           "ProgramNotFoundError", "ReplicaError", "Run", "Spread", "Table", "compare", "read_comparison", "read_run", "train"]
+           "ProgramNotFoundError", "ReplicaError", "Row", "Run", "Spread", "Table", "compare", "read_comparison", "read_run",
+           "train"]

@@ -49,8 +49,37 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class Row:
+    """The scores of a cell's weights, evaluated in one way.
+
+    A row of a cell's name is evaluated as its runs' configuration says. "local(2) by own" has the same weights as
+    "local(2)", and each image is normalised by its own statistics in the evaluation. Where the configuration says that
+    (bn.eval_stats = "own"), the other row is "local(2) by running".
+    """
+    name: str
+    mode: str  # the cell's name: "local(2)"
+    eval_stats: Optional[str]  # of the evaluation: "device0", "own"; None in a file of an earlier version
+    score: Spread  # in percent
+    by_seed: Dict[int, float]
+
+
+@dataclass(frozen=True)
+class Best:
+    """The row with the highest mean. "Settled": there are enough seeds to show anything."""
+    row: str
+    settled: bool
+    better_than: List[str]  # rows that it is shown to be better than
+    not_told_apart: List[str]
+    claim: str  # "Highest: sync, mIoU 45.00; better than local (6 seeds, 1 difference tested together)"
+    cost: str  # what it costs to use the mode and the evaluation
+
+
+@dataclass(frozen=True)
 class Difference:
-    """The score of `a` minus that of `b`, seed by seed, in points (percent)."""
+    """The score of row `a` minus that of row `b`, seed by seed, in points (percent).
+
+    Where `kind` is "too few seeds", no interval and no p-value says anything: look at the seeds.
+    """
     a: str
     b: str
     seeds: List[int]
@@ -58,21 +87,26 @@ class Difference:
     difference: float  # the mean
     interval: Optional[Interval]  # Student's 95 % interval of the mean; None below two seeds
     p: float  # of the exact sign-flip test
-    p_adjusted: float  # for all differences that are tested: Holm's, on a curve the largest of its sequence so far
+    p_adjusted: float  # for all differences that are tested: step-down, on a curve the largest of its sequence so far
     kind: str  # "better", "alike", "too few seeds", "undecided", "not comparable"
     verdict: str
-    answer: str  # "sync - local = +13.10 mIoU [+11.00, +15.20], 3 seeds, p = 0.25"
+    answer: str  # "sync - local = +13.10 mIoU [+11.00, +15.20], 6 seeds, p = 0.0312"
     more_seeds: int  # the fewest with which the test could settle it
 
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """One mode with so many images per device. `images` is None where they make no difference."""
-    mode: str
+    """One mode with so many images per device, evaluated in one way. `images` is None where they make no difference."""
+    line: str  # "local", "local by own"
     images: Optional[int]
-    cell: str
+    cell: str  # the row: "local(2)", "local(2) by own"
     score: Spread
-    interval: Optional[Interval]  # of the mean score
+    interval: Optional[Interval]  # of the mean score; None where seeds are too few
+
+    @property
+    def mode(self) -> str:
+        """Without what it is evaluated by: "local" of "local by own"."""
+        return self.line.split(" ")[0]
 
 
 @dataclass(frozen=True)
@@ -82,11 +116,16 @@ class Curve:
     images_per_device: List[int]
     points: List[CurvePoint]
 
+    @property
+    def lines(self) -> List[str]:
+        """A line for each mode, and for each other evaluation of it."""
+        return list(dict.fromkeys(point.line for point in self.points))
+
     def to_table(self) -> Table:
-        """A row per point: mode, images (nan: any number), cell, n, mean, sd, low, high."""
+        """A row per point: line, mode, images (nan: any number), cell, n, mean, sd, low, high."""
         return Table.from_records([
-            {"mode": point.mode, "images": point.images, "cell": point.cell, "n": point.score.n, "mean": point.score.mean,
-             "sd": point.score.sd, "low": point.interval[0] if point.interval else None,
+            {"line": point.line, "mode": point.mode, "images": point.images, "cell": point.cell, "n": point.score.n,
+             "mean": point.score.mean, "sd": point.score.sd, "low": point.interval[0] if point.interval else None,
              "high": point.interval[1] if point.interval else None} for point in self.points])
 
 
@@ -98,6 +137,8 @@ class Comparison:
         self._found = found
         self.score_name: str = found["score"]  # "mIoU" or "top1"
         self.cells: Dict[str, Cell] = {mode["mode"]: _cell(mode, self.score_name) for mode in found["modes"]}
+        self.rows: Dict[str, Row] = {row.name: row for row in _rows(found, self.score_name)}  # what is compared
+        self.best: Optional[Best] = _best(found["best"]) if found.get("best") else None  # None of a curve
         self.differences: List[Difference] = [_difference(pair) for pair in found["pairs"]]
         self.curve: Optional[Curve] = _curve(found["curve"], self.score_name) if "curve" in found else None
         self.warnings: List[str] = list(found.get("warnings", []))
@@ -107,11 +148,12 @@ class Comparison:
         return f"Comparison({str(self.path)!r}, {', '.join(self.cells)}, {len(self.seeds)} seeds)"
 
     def __str__(self) -> str:
-        return "\n".join([self.answers, *self.verdicts])
+        first = [f"{self.best.claim}.", f"{self.best.cost}."] if self.best else []
+        return "\n".join([*first, self.answers, *self.verdicts])
 
     @property
     def modes(self) -> List[str]:
-        """The modes, without numbers of images, in the order in which they were asked for."""
+        """The modes, without numbers of images and evaluations, in the order in which they were asked for."""
         if self.curve:
             return list(dict.fromkeys(point.mode for point in self.curve.points))
         return list(dict.fromkeys(cell.mode for cell in self.cells.values()))
@@ -137,7 +179,7 @@ class Comparison:
         return (self.path / "comparison.md").read_text(encoding="utf-8")
 
     def difference(self, a: str, b: str) -> Difference:
-        """The score of `a` minus that of `b`. Raises KeyError where the two were not compared, also the other way round."""
+        """The score of row `a` minus that of `b`. Raises KeyError where these were not compared, or the other way round."""
         for difference in self.differences:
             if (difference.a, difference.b) == (a, b):
                 return difference
@@ -146,7 +188,7 @@ class Comparison:
 
     @property
     def scores(self) -> Table:
-        """A row per run: mode (the cell's name), seed, score."""
+        """A row per run: mode (the cell's name), seed, score as the runs are evaluated; `rows` have the others."""
         return Table.from_records([{"mode": cell.name, "seed": seed, self.score_name: score}
                                    for cell in self.cells.values() for seed, score in cell.by_seed.items()])
 
@@ -233,8 +275,21 @@ def _cell(mode: Dict[str, Any], score: str) -> Cell:
                 batch_norm=Table.from_records(mode.get("batch_norms", [])))
 
 
+def _rows(found: Dict[str, Any], score: str) -> List[Row]:
+    # Earlier versions compared modes.
+    rows = found.get("rows", [{**mode, "row": mode["mode"]} for mode in found["modes"]])
+    return [Row(name=row["row"], mode=row["mode"], eval_stats=row.get("eval_stats"), score=_spread(row[score]),
+                by_seed={int(seed): float(reached) for seed, reached in row[f"{score}_by_seed"].items()}) for row in rows]
+
+
+def _best(best: Dict[str, Any]) -> Best:
+    return Best(row=best["row"], settled=bool(best["settled"]), better_than=list(best["better_than"]),
+                not_told_apart=list(best["not_told_apart"]), claim=best["claim"], cost=best["cost"])
+
+
 def _difference(pair: Dict[str, Any]) -> Difference:
-    adjusted = next((pair[name] for name in ("p_holm", "p_sequence") if name in pair), pair["p_value"])
+    # Earlier versions adjusted by Holm.
+    adjusted = next((pair[name] for name in ("p_step_down", "p_sequence", "p_holm") if name in pair), pair["p_value"])
     verdict = pair["verdict"]
     return Difference(a=pair["a"], b=pair["b"], seeds=[int(seed) for seed in pair["seeds"]],
                       by_seed=np.array(pair["differences"], dtype=np.float64), difference=_number(pair["mean"]),
@@ -244,6 +299,6 @@ def _difference(pair: Dict[str, Any]) -> Difference:
 
 
 def _curve(found: Dict[str, Any], score: str) -> Curve:
-    points = [CurvePoint(mode=line["mode"], images=point["images"], cell=point["cell"], score=_spread(point[score]),
+    points = [CurvePoint(line=line["mode"], images=point["images"], cell=point["cell"], score=_spread(point[score]),
                          interval=_interval(point["interval"])) for line in found["lines"] for point in line["points"]]
     return Curve(global_batch=int(found["global_batch"]), images_per_device=list(found["images_per_device"]), points=points)

@@ -29,20 +29,24 @@ def plot_run(run: "Run", keys: List[str], ax: Any) -> Any:
 
 
 def plot_curve(comparison: "Comparison", ax: Any) -> Any:
-    """The score over images per device, a line per mode, level where the number makes no difference. Returns the axes."""
+    """The score over images per device, a line per mode and evaluation, level where the number makes no difference.
+
+    Returns the axes.
+    """
     if comparison.curve is None:
         raise FormatError(f"{comparison.path}: expected a comparison over images per device, and this one has no curve; "
                           f"make one by compare(..., images_per_device=[1, 2, 4])")
     axes = _axes(ax)
-    for mode in comparison.modes:
-        points = [point for point in comparison.curve.points if point.mode == mode]
+    for line in comparison.curve.lines:
+        points = [point for point in comparison.curve.points if point.line == line]
         drawn = [(images, point) for point in points
                  for images in ([point.images] if point.images else comparison.curve.images_per_device)]
         images = [at for at, _ in drawn]
         means = np.array([point.score.mean for _, point in drawn])
         low = [point.score.mean - (point.interval[0] if point.interval else point.score.mean) for _, point in drawn]
         high = [(point.interval[1] if point.interval else point.score.mean) - point.score.mean for _, point in drawn]
-        axes.errorbar(images, means, yerr=np.array([low, high]), marker="o", capsize=3, label=mode)
+        axes.errorbar(images, means, yerr=np.array([low, high]), marker="o", capsize=3, label=line,
+                      linestyle="-" if points[0].mode == line else ":")
     axes.set_xscale("log", base=2)
     axes.set_xticks(comparison.curve.images_per_device, [str(images) for images in comparison.curve.images_per_device])
     axes.set_xlabel(f"images that share statistics, of {comparison.curve.global_batch} per step")
@@ -52,11 +56,14 @@ def plot_curve(comparison: "Comparison", ax: Any) -> Any:
 
 
 def plot_differences(comparison: "Comparison", ax: Any) -> Any:
-    """Each difference as its mean, its interval and its seeds; the line is at no difference. Returns the axes."""
+    """Each difference as its mean, its seeds, and its interval where they are enough for one; the line is at no difference.
+
+    Returns the axes.
+    """
     axes = _axes(ax)
     for row, difference in enumerate(comparison.differences):
         axes.plot(difference.by_seed, np.full(len(difference.by_seed), row), "|", color="gray")
-        if difference.interval:
+        if difference.interval and difference.kind != "too few seeds":
             axes.plot(difference.interval, [row, row], color="black")
         axes.plot([difference.difference], [row], "o", color="black")
     axes.axvline(0, color="gray", linewidth=0.8)

@@ -52,8 +52,9 @@ void write_page(const CompareArguments& arguments, const std::vector<TrainSummar
   }
 }
 
-void report(const CompareArguments& arguments, const std::vector<TrainSummary>& runs,
-            const fs::path& folder, std::vector<FailedRun> failed = {}) {
+/// Returns the comparison's first lines.
+std::string report(const CompareArguments& arguments, const std::vector<TrainSummary>& runs,
+                   const fs::path& folder, std::vector<FailedRun> failed = {}) {
   Comparison comparison = compare_runs(runs);
   add_failed(comparison, std::move(failed));
   for (std::string& warning : config_differences(runs, *arguments.common.tables)) {
@@ -67,6 +68,7 @@ void report(const CompareArguments& arguments, const std::vector<TrainSummary>& 
   }
   fmt::print("{}{}", arguments.common.json ? "" : "\n", arguments.common.json ? json : text);
   if (!folder.empty()) write_page(arguments, runs, comparison, folder);
+  return headline(comparison);
 }
 
 CompareRequest request_of(const CompareArguments& arguments) {
@@ -117,8 +119,8 @@ void declare_compare(Options& options, CompareArguments& arguments) {
   options
       .add("--modes", arguments.modes,
            "values of bn.mode, and sync:top:K: sync at the K layers that diagnose ranks first, "
-           "local at others; default: local,sync")
-      .takes("local|sync|sync:top:3|ghost|group|instance|layer|frozen|renorm,...")
+           "local at others; auto: what diagnose names; default: local,sync")
+      .takes("auto|local|sync|sync:top:3|ghost|group|instance|layer|frozen|renorm,...")
       .separated_by_commas();
   options
       .add("--images-per-device", arguments.images,
@@ -153,12 +155,14 @@ int run_compare(const CompareArguments& arguments) {
     throw ConfigError("compare takes one configuration file, or run folders: " +
                       arguments.inputs.front().string() + " is not a folder");
   }
-  return train_and_compare(arguments);
+  const ComparedModes compared = train_and_compare(arguments);
+  if (!compared.answer.empty()) say(arguments, "\n" + compared.answer);
+  return compared.exit_code;
 }
 
 }  // namespace
 
-int train_and_compare(const CompareArguments& arguments) {
+ComparedModes train_and_compare(const CompareArguments& arguments) {
   CompareRequest request = request_of(arguments);
   ComparisonPlan plan = plan_comparison(request);
   const bool first = arguments.common.world.get().first();
@@ -173,15 +177,15 @@ int train_and_compare(const CompareArguments& arguments) {
     request.stop = &signals.requested();
     runs = train_runs(request, plan);
   }
-  if (!first) return runs ? kExitDone : kExitInterrupted;
+  if (!first) return {runs ? kExitDone : kExitInterrupted};
   if (!runs) {
     say(arguments, "compare: interrupted; the same command continues where this one stopped");
-    return kExitInterrupted;
+    return {kExitInterrupted};
   }
   if (runs->finished.empty()) std::rethrow_exception(runs->first_failure);
   const bool whole = runs->failed.empty();
-  report(arguments, runs->finished, plan.folder, std::move(runs->failed));
-  return whole ? kExitDone : kExitFailure;
+  std::string answer = report(arguments, runs->finished, plan.folder, std::move(runs->failed));
+  return {whole ? kExitDone : kExitFailure, std::move(answer)};
 }
 
 Command compare_command() {

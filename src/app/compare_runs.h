@@ -20,8 +20,13 @@ struct CompareArguments {
   bool no_images = false;                     // --no-images: none in report.html
 };
 
+struct ComparedModes {
+  int exit_code = 0;
+  std::string answer = {};  // its first lines; in process 0
+};
+
 /// Trains the runs of the configuration, inputs.front(), that are missing, shows the table, and
-/// writes the comparison into its folder. Returns an exit code; throws where no run succeeded.
-int train_and_compare(const CompareArguments& arguments);
+/// writes the comparison into its folder. Throws where no run succeeded.
+ComparedModes train_and_compare(const CompareArguments& arguments);
 
 }  // namespace lockstep

@@ -35,7 +35,11 @@ int sync_top_of(std::string_view mode) {
   return top_of(std::string(mode.substr(kSyncTop.find(':') + 1))).value_or(0);
 }
 
-std::string Cell::label() const { return images == 0 ? mode : fmt::format("{}({})", mode, images); }
+std::string Cell::line() const { return by.empty() ? mode : fmt::format("{} by {}", mode, by); }
+
+std::string Cell::label() const {
+  return images == 0 ? line() : Cell{fmt::format("{}({})", mode, images), 0, by}.line();
+}
 
 std::string Cell::folder() const {
   const int top = sync_top_of(mode);
@@ -61,17 +65,27 @@ Cell cell_of(const TrainSummary& run, bool curve) {
   return {mode, run.global_batch / std::max(1, run.device_count)};
 }
 
-std::string_view mode_of_label(std::string_view label) { return label.substr(0, label.find('(')); }
+std::string_view mode_of_label(std::string_view label) {
+  return label.substr(0, label.find_first_of("( "));
+}
+
+std::string line_of_label(std::string_view label) {
+  const std::size_t by = label.find(' ');
+  const std::string_view rest = by == std::string_view::npos ? "" : label.substr(by);
+  return std::string(mode_of_label(label)) + std::string(rest);
+}
 
 std::string folder_of_label(std::string_view label) {
   Cell cell{std::string(mode_of_label(label))};
-  const std::string images(label.substr(std::min(cell.mode.size() + 1, label.size())));
-  if (!images.empty()) cell.images = std::stoll(images);
+  if (label.size() > cell.mode.size() && label[cell.mode.size()] == '(') {
+    cell.images = std::stoll(std::string(label.substr(cell.mode.size() + 1)));
+  }
   return cell.folder();
 }
 
 bool comes_before(const Cell& a, const Cell& b) {
-  return std::tuple(place_of(a.mode), a.images) < std::tuple(place_of(b.mode), b.images);
+  return std::tuple(place_of(a.mode), a.images, a.by) <
+         std::tuple(place_of(b.mode), b.images, b.by);
 }
 
 }  // namespace lockstep

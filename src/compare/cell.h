@@ -1,5 +1,6 @@
 #pragma once
-// What is compared: a mode, and on a curve how many images share statistics in it.
+// What is compared: a mode, on a curve how many images share statistics in it, and what its weights
+// are evaluated by.
 
 #include <cstdint>
 #include <span>
@@ -20,8 +21,13 @@ struct Cell {
   /// That share statistics, as if on a device of their own; 0: of no curve, or the mode does not
   /// ask how many there are.
   std::int64_t images = 0;
+  /// "own" or "running", where its weights are evaluated by other statistics than their
+  /// configuration says; else empty.
+  std::string by = {};
 
-  /// "sync"; "local(2)" of two images.
+  /// "sync"; "sync by own".
+  std::string line() const;
+  /// "sync"; "local(2)" of two images; "local(2) by own".
   std::string label() const;
   /// What the folders of its runs begin with: "sync"; "local-n2"; "sync-top3".
   std::string folder() const;
@@ -34,8 +40,10 @@ bool are_of_curve(std::span<const TrainSummary> runs);
 /// devices have their place, too.
 Cell cell_of(const TrainSummary& run, bool curve);
 
-/// The mode of a label.
+/// The mode of a label, without a number of images and an evaluation.
 std::string_view mode_of_label(std::string_view label);
+/// What of a label a curve has a line of: "local by own" of "local(2) by own".
+std::string line_of_label(std::string_view label);
 
 /// Cell::folder of a label, for names of files.
 std::string folder_of_label(std::string_view label);

@@ -102,19 +102,61 @@ void add_other_stats(ModeResult& result, const Summaries& runs) {
   for (const auto& [stats, of_runs] : values) result.other_stats[stats] = mean_spread(of_runs);
 }
 
+const Evaluation* find_evaluation(const TrainSummary& run, EvalStats stats) {
+  if (run.evaluation.eval_stats == stats) return &run.evaluation;
+  const auto found =
+      std::find_if(run.other_stats.begin(), run.other_stats.end(),
+                   [&](const Evaluation& other) { return other.eval_stats == stats; });
+  return found == run.other_stats.end() ? nullptr : &*found;
+}
+
+Row make_row(const RunsOfMode& group, std::size_t mode, const std::string& by, EvalStats stats) {
+  Row row;
+  row.cell = group.cell;
+  row.cell.by = by;
+  row.mode = mode;
+  row.stats = stats;
+  row.name = row.cell.label();
+  std::vector<double> scores, losses;
+  for (const TrainSummary* run : group.runs) {
+    const Evaluation* evaluation = find_evaluation(*run, stats);
+    if (evaluation == nullptr) continue;
+    if (const auto reached = score(*evaluation)) {
+      row.score[run->seed] = *reached;
+      scores.push_back(*reached);
+    }
+    if (evaluation->loss) losses.push_back(*evaluation->loss);
+  }
+  row.score_spread = mean_spread(scores);
+  row.val_loss = mean_spread(losses);
+  return row;
+}
+
+/// As the runs are evaluated, and the same weights by own statistics, or by running ones where that
+/// is how they are.
+std::vector<Row> make_rows(const std::vector<RunsOfMode>& groups) {
+  std::vector<Row> as_run, others;
+  for (std::size_t mode = 0; mode < groups.size(); ++mode) {
+    const RunsOfMode& group = groups[mode];
+    const EvalStats stats = group.runs.front()->evaluation.eval_stats;
+    as_run.push_back(make_row(group, mode, "", stats));
+    const bool running = are_running(stats);
+    Row other = make_row(group, mode, running ? "own" : "running",
+                         running ? EvalStats::kOwn : EvalStats::kDevice0);
+    if (!other.score.empty()) others.push_back(std::move(other));
+  }
+  as_run.insert(as_run.end(), others.begin(), others.end());
+  return as_run;
+}
+
 ModeResult summarize(const RunsOfMode& group) {
   ModeResult result;
   result.cell = group.cell;
   result.mode = group.cell.label();
   result.devices = group.runs.front()->placement;
   result.sync_layers = group.runs.front()->sync_layers;
-  for (const TrainSummary* run : group.runs) {
-    result.runs[run->seed] = run->run;
-    if (const auto reached = score(run->evaluation)) result.score[run->seed] = *reached;
-  }
   const Summaries& runs = group.runs;
-  result.score_spread = over(runs, [](const auto& run) { return score(run.evaluation); });
-  result.val_loss = over(runs, [](const auto& run) { return run.evaluation.loss; });
+  for (const TrainSummary* run : runs) result.runs[run->seed] = run->run;
   result.train_loss = over(runs, [](const auto& run) { return run.train_loss; });
   result.step_ms = over(runs, [](const auto& run) { return 1000 * run.times.median_step; });
   result.waiting_share = over(runs, [](const auto& run) { return run.waiting_share; });
@@ -126,19 +168,19 @@ ModeResult summarize(const RunsOfMode& group) {
   return result;
 }
 
-PairedDifference difference(const ModeResult& a, const ModeResult& b, const std::string& score) {
+PairedDifference difference(const Row& a, const Row& b, const std::string& score) {
   PairedDifference pair;
   pair.score = score;
-  pair.a = a.mode;
-  pair.b = b.mode;
+  pair.a = a.name;
+  pair.b = b.name;
   for (const auto& [seed, reached] : a.score) {
     const auto other = b.score.find(seed);
     if (other == b.score.end()) continue;
     pair.seeds.push_back(seed);
     pair.differences.push_back(reached - other->second);
   }
-  for (const ModeResult* mode : {&a, &b}) {
-    if (mode->score.empty()) pair.unscored.push_back(mode->mode);
+  for (const Row* row : {&a, &b}) {
+    if (row->score.empty()) pair.unscored.push_back(row->name);
   }
   pair.spread = mean_spread(pair.differences);
   pair.interval = t_interval(pair.differences, 1 - kLevel);
@@ -147,26 +189,26 @@ PairedDifference difference(const ModeResult& a, const ModeResult& b, const std:
   return pair;
 }
 
-void adjust_by_holm(std::vector<PairedDifference>& pairs) {
-  std::vector<double> p_values;
+void adjust_together(std::vector<PairedDifference>& pairs) {
+  std::vector<Differences> differences;
   for (const PairedDifference& pair : pairs) {
-    if (pair.p_value) p_values.push_back(*pair.p_value);
+    Differences& of_pair = differences.emplace_back();
+    for (std::size_t i = 0; i < pair.seeds.size(); ++i) {
+      of_pair[pair.seeds[i]] = pair.differences[i];
+    }
   }
-  const std::vector<double> adjusted = holm_adjust(p_values);
-  auto next = adjusted.begin();
-  for (PairedDifference& pair : pairs) {
-    if (pair.p_value) pair.p_adjusted = *next++;
-  }
+  const std::vector<std::optional<double>> adjusted = step_down_p_values(differences);
+  for (std::size_t i = 0; i < pairs.size(); ++i) pairs[i].p_adjusted = adjusted[i];
 }
 
 void compare_all(Comparison& comparison) {
-  for (std::size_t b = 0; b < comparison.modes.size(); ++b) {
-    for (std::size_t a = b + 1; a < comparison.modes.size(); ++a) {
+  for (std::size_t b = 0; b < comparison.rows.size(); ++b) {
+    for (std::size_t a = b + 1; a < comparison.rows.size(); ++a) {
       comparison.pairs.push_back(
-          difference(comparison.modes[a], comparison.modes[b], comparison.score));
+          difference(comparison.rows[a], comparison.rows[b], comparison.score));
     }
   }
-  adjust_by_holm(comparison.pairs);
+  adjust_together(comparison.pairs);
   comparison.adjustment.together = comparison.pairs.size();
 }
 
@@ -179,7 +221,7 @@ void compare_steps(Comparison& comparison, std::vector<CurveStep>& steps) {
     if (step.mode != mode) mode = step.mode, largest = 0;
     step.pair = comparison.pairs.size();
     PairedDifference& pair = comparison.pairs.emplace_back(
-        difference(comparison.modes[step.a], comparison.modes[step.b], comparison.score));
+        difference(comparison.rows[step.a], comparison.rows[step.b], comparison.score));
     largest = std::max(largest, pair.p_value.value_or(1));
     if (pair.p_value) pair.p_adjusted = largest;
   }
@@ -187,7 +229,7 @@ void compare_steps(Comparison& comparison, std::vector<CurveStep>& steps) {
 
 std::vector<Cell> cells_of(const Comparison& comparison) {
   std::vector<Cell> cells;
-  for (const ModeResult& mode : comparison.modes) cells.push_back(mode.cell);
+  for (const Row& row : comparison.rows) cells.push_back(row.cell);
   return cells;
 }
 
@@ -224,15 +266,28 @@ std::vector<std::string> find_warnings(std::span<const TrainSummary> runs) {
 
 }  // namespace
 
+std::string Row::statistics() const {
+  const auto modes = names_of(BatchNormMode());
+  const bool of_one_image = std::any_of(modes.begin(), modes.end(), [&](const auto& named) {
+    return cell.mode == named.name && is_of_one_image(named.value);
+  });
+  if (of_one_image) return to_string(EvalStats::kOwn);
+  return stats == EvalStats::kDevice0 ? "running" : to_string(stats);
+}
+
 Comparison compare_runs(std::span<const TrainSummary> runs) {
   if (runs.empty()) throw ConfigError("there are no finished runs to compare");
   Comparison comparison;
   comparison.score = score_name(common_task(runs));
-  for (const RunsOfMode& group : group_by_mode(runs)) comparison.modes.push_back(summarize(group));
+  const std::vector<RunsOfMode> groups = group_by_mode(runs);
+  for (const RunsOfMode& group : groups) comparison.modes.push_back(summarize(group));
+  comparison.rows = make_rows(groups);
   comparison.curve = curve_of(cells_of(comparison), runs.front().global_batch);
   if (comparison.curve) {
     comparison.adjustment = {"p_sequence", "p (in sequence)", 1};
     compare_steps(comparison, comparison.curve->synchronizing);
+    compare_steps(comparison, comparison.curve->evaluating);
+    compare_steps(comparison, comparison.curve->beyond_own);
     compare_steps(comparison, comparison.curve->some_layers);
     compare_steps(comparison, comparison.curve->other_layers);
     compare_steps(comparison, comparison.curve->more_images);
@@ -243,16 +298,25 @@ Comparison compare_runs(std::span<const TrainSummary> runs) {
   return comparison;
 }
 
-std::optional<Interval> score_interval(const ModeResult& mode) {
+std::vector<const Row*> rows_by_mode(const Comparison& comparison) {
+  std::vector<const Row*> rows;
+  for (const Row& row : comparison.rows) rows.push_back(&row);
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const Row* a, const Row* b) { return a->mode < b->mode; });
+  return rows;
+}
+
+std::optional<Interval> score_interval(const Row& row) {
+  if (smallest_p_value(static_cast<int>(row.score.size())) > kLevel) return std::nullopt;
   std::vector<double> scores;
-  for (const auto& [seed, reached] : mode.score) scores.push_back(reached);
+  for (const auto& [seed, reached] : row.score) scores.push_back(reached);
   return t_interval(scores, 1 - kLevel);
 }
 
 std::set<std::uint64_t> all_seeds(const Comparison& comparison) {
   std::set<std::uint64_t> seeds;
-  for (const ModeResult& mode : comparison.modes) {
-    for (const auto& [seed, reached] : mode.score) seeds.insert(seed);
+  for (const Row& row : comparison.rows) {
+    for (const auto& [seed, reached] : row.score) seeds.insert(seed);
   }
   return seeds;
 }

@@ -39,9 +39,6 @@ struct ModeResult {
   std::string devices;                                  // RankLayout::placement
   std::vector<std::string> sync_layers;                 // TrainSummary::sync_layers
   std::map<std::uint64_t, std::filesystem::path> runs;  // [seed], the folders
-  std::map<std::uint64_t, double> score;  // [seed], in percent; runs without one are left out
-  MeanSpread score_spread;
-  MeanSpread val_loss;
   MeanSpread train_loss;
   MeanSpread step_ms;         // medians of the runs' steps
   MeanSpread waiting_share;   // of a step, waiting for other replicas in BatchNorm; 0 to 1
@@ -51,18 +48,38 @@ struct ModeResult {
   std::vector<LayerComparison> layers;            // in forward order
 };
 
-/// The score of mode `a` minus that of mode `b`, seed by seed.
+/// The scores of a mode's weights, evaluated in one way.
+struct Row {
+  Cell cell;
+  std::string name;      // the cell's label
+  std::size_t mode = 0;  // of Comparison::modes
+  EvalStats stats = EvalStats::kDevice0;
+  std::map<std::uint64_t, double> score;  // [seed], in percent; runs without one are left out
+  MeanSpread score_spread;
+  MeanSpread val_loss;
+
+  /// Evaluated as the runs' configuration says.
+  bool as_run() const { return cell.by.empty(); }
+  /// What normalises in this evaluation: "own"; "running", or which ones where they are not device
+  /// 0's: "mean".
+  std::string statistics() const;
+};
+
+/// The score of row `a` minus that of row `b`, seed by seed.
 struct PairedDifference {
-  std::string a, b;
+  std::string a, b;                  // names of rows
   std::string score;                 // its name
   std::vector<std::uint64_t> seeds;  // that both have
   std::vector<double> differences;   // [seed]
   MeanSpread spread;
   std::optional<Interval> interval;   // 1 - kLevel, Student's t
   std::optional<double> p_value;      // exact sign-flip test
-  std::optional<double> p_adjusted;   // for those that are tested with it
+  std::optional<double> p_adjusted;   // for those that are tested with it (Adjustment)
   double smallest_p = 1;              // that so many seeds can give
   std::vector<std::string> unscored;  // of a and b, those that have no defined score at all
+
+  /// Whether so many seeds can show anything. Where they cannot, an interval would say too much.
+  bool can_settle() const { return smallest_p <= kLevel; }
 };
 
 /// A run that was to be compared and could not be trained.
@@ -72,17 +89,18 @@ struct FailedRun {
   std::string error;
 };
 
-/// How p-values are adjusted for testing several.
+/// How p-values are adjusted for testing several: step_down_p_values, on a curve in sequence.
 struct Adjustment {
-  const char* key = "p_holm";      // in JSON
-  const char* title = "p (Holm)";  // in tables
-  std::size_t together = 0;        // how many share the level
+  const char* key = "p_step_down";  // in JSON
+  const char* title = "p (all)";    // in tables
+  std::size_t together = 0;         // how many share the level
 };
 
 struct Comparison {
   std::string score;  // what the runs are compared by: "mIoU" or "top1"
   std::vector<ModeResult> modes;
-  std::vector<PairedDifference> pairs;  // later mode minus earlier mode, or the curve's steps
+  std::vector<Row> rows;  // as the runs are evaluated, one for each of `modes`; then others
+  std::vector<PairedDifference> pairs;  // later row minus earlier row, or the curve's steps
   Adjustment adjustment;
   std::optional<Curve> curve;         // of runs with --images-per-device
   std::vector<std::string> warnings;  // why the runs may not be comparable
@@ -93,8 +111,11 @@ struct Comparison {
 /// have the same mode and seed or are of different tasks, or there are none.
 Comparison compare_runs(std::span<const TrainSummary> runs);
 
-/// Student's interval of the mean score; none below two seeds.
-std::optional<Interval> score_interval(const ModeResult& mode);
+/// All rows, mode by mode: as its runs are evaluated first.
+std::vector<const Row*> rows_by_mode(const Comparison& comparison);
+
+/// Student's interval of the mean score; none for so few seeds that no test can settle anything.
+std::optional<Interval> score_interval(const Row& row);
 
 /// Of all modes.
 std::set<std::uint64_t> all_seeds(const Comparison& comparison);
@@ -103,10 +124,11 @@ std::set<std::uint64_t> all_seeds(const Comparison& comparison);
 /// why.
 void add_failed(Comparison& comparison, std::vector<FailedRun> failed);
 
-/// What can be known before any run: which p-values so many seeds can give for so many modes.
-std::string describe_power(int seeds, int modes);
+/// What can be known before any run: which p-values so many seeds can give.
+std::string describe_power(int seeds);
 
-/// The answer in one line: "sync - local = +13.1 mIoU [11.0, 15.2], 3 seeds, p = 0.25 (...)".
+/// The answer in one line: "sync - local = +13.1 mIoU [11.0, 15.2], 6 seeds, p = 0.03 (...)"; of
+/// too few seeds "sync - local = +13.1 mIoU (seeds +12.0, +14.2): too few to settle".
 std::string answer(const PairedDifference& pair);
 
 /// What a paired difference shows, in a sentence of two parts. The rule: what too few seeds cannot
@@ -122,12 +144,37 @@ struct Verdict {
   std::string text() const { return evidence.empty() ? claim : claim + " " + evidence; }
 };
 
-/// `pairs`: how many differences share the level (Adjustment::together).
+/// `pairs`: how many differences are tested together (Adjustment::together).
 Verdict verdict(const PairedDifference& pair, std::size_t pairs);
 
-/// For how many images per device `sync` is better than `local`, in a clause. REQUIRES: a curve
-/// with both.
-std::string synchronizing_claim(const Comparison& comparison);
+/// The row with the highest mean.
+struct BestRow {
+  std::size_t row = 0;                   // of Comparison::rows
+  std::vector<std::string> better_than;  // rows that it is shown to be better than
+  std::vector<std::string> not_told_apart;
+  std::size_t seeds = 0;  // the fewest that it shares with another row
+  bool settled = false;   // whether so many can show anything
+
+  /// In a sentence, without its stop.
+  std::string claim(const Comparison& comparison) const;
+};
+/// None of a curve, and where fewer than two rows have scores.
+std::optional<BestRow> best_row(const Comparison& comparison);
+
+/// What it costs to use a mode and its evaluation, in a sentence.
+std::string cost_of(const Row& row);
+
+/// For how many images per device which is better, in clauses: of sync and local, of own and
+/// running statistics, of sync and local by own. REQUIRES: a curve.
+std::vector<std::string> curve_claims(const Comparison& comparison);
+
+/// The claims of the curve, or of the best row, and its cost: a line each.
+std::string headline(const Comparison& comparison);
+
+/// Differences to tell of one by one: between the modes as they are evaluated, between the
+/// evaluations of a mode, and between the best row and all others. Of a curve all but
+/// `more_images`.
+std::vector<const PairedDifference*> told_pairs(const Comparison& comparison);
 
 /// "better", "alike", "too few seeds", "undecided", "not comparable".
 const char* to_string(Verdict::Kind kind);
@@ -137,6 +184,9 @@ std::string curve_table(const Comparison& comparison);
 
 /// A sentence for each mode that synchronizes some layers: which they are.
 std::vector<std::string> layer_notes(const Comparison& comparison);
+
+/// "(seeds +12.0, +14.2)": the differences, times `sign`, where they are too few for an interval.
+std::string few_seeds(const PairedDifference& pair, double sign = 1);
 
 /// "1 seed", "2 seeds".
 std::string count_of(std::int64_t count, const char* noun);

@@ -34,22 +34,36 @@ std::string run_name(const std::filesystem::path& run, const std::filesystem::pa
   return (folder.empty() ? run : std::filesystem::proximate(run, folder)).generic_string();
 }
 
-Json mode_json(const ModeResult& mode, const std::string& score,
+Json scores_by_seed(const Row& row) {
+  Json seeds = Json::object();
+  for (const auto& [seed, reached] : row.score) seeds[std::to_string(seed)] = reached;
+  return seeds;
+}
+
+Json row_json(const Row& row, const Comparison& comparison) {
+  return {{"row", row.name},
+          {"mode", comparison.modes[row.mode].mode},
+          {"eval_stats", to_string(row.stats)},
+          {comparison.score, spread_json(row.score_spread)},
+          {comparison.score + "_by_seed", scores_by_seed(row)},
+          {"val_loss", spread_json(row.val_loss)}};
+}
+
+/// With the scores of `row`, as its runs are evaluated.
+Json mode_json(const ModeResult& mode, const Row& row, const std::string& score,
                const std::filesystem::path& folder) {
   Json runs = Json::object();
   for (const auto& [seed, run] : mode.runs) runs[std::to_string(seed)] = run_name(run, folder);
-  Json seeds = Json::object();
-  for (const auto& [seed, reached] : mode.score) seeds[std::to_string(seed)] = reached;
   Json other = Json::object();
   for (const auto& [stats, spread] : mode.other_stats) other[stats] = spread_json(spread);
   return {{"mode", mode.mode},
           {"devices", mode.devices},
           {"sync_layers", mode.sync_layers},
           {"runs", runs},
-          {score, spread_json(mode.score_spread)},
-          {score + "_by_seed", seeds},
+          {score, spread_json(row.score_spread)},
+          {score + "_by_seed", scores_by_seed(row)},
           {score + "_by_eval_stats", other},
-          {"val_loss", spread_json(mode.val_loss)},
+          {"val_loss", spread_json(row.val_loss)},
           {"train_loss", spread_json(mode.train_loss)},
           {"ms_per_step", spread_json(mode.step_ms)},
           {"images_per_second", spread_json(mode.images_per_second)},
@@ -80,20 +94,30 @@ Json pair_json(const PairedDifference& pair, const Adjustment& adjustment) {
 }
 
 Json point_json(const CurveLine& line, const CurvePoint& point, const Comparison& comparison) {
-  const ModeResult& cell = comparison.modes[point.cell];
+  const Row& cell = comparison.rows[point.cell];
   Json interval = nullptr;
   if (const auto found = score_interval(cell)) interval = {found->low, found->high};
   return {{"images", line.flat ? Json(nullptr) : Json(point.images)},
-          {"cell", cell.mode},
+          {"cell", cell.name},
           {comparison.score, spread_json(cell.score_spread)},
           {"interval", interval}};
+}
+
+Json best_json(const BestRow& best, const Comparison& comparison) {
+  const Row& row = comparison.rows[best.row];
+  return {{"row", row.name},
+          {"settled", best.settled},
+          {"better_than", best.better_than},
+          {"not_told_apart", best.not_told_apart},
+          {"claim", best.claim(comparison)},
+          {"cost", cost_of(row)}};
 }
 
 Json steps_json(const std::vector<CurveStep>& steps, const Comparison& comparison) {
   Json list = Json::array();
   for (const CurveStep& step : steps) {
     list.push_back({{"mode", step.mode},
-                    {"images", step.images},
+                    {"images", step.images == 0 ? Json(nullptr) : Json(step.images)},
                     {"a", comparison.pairs[step.pair].a},
                     {"b", comparison.pairs[step.pair].b}});
   }
@@ -113,6 +137,8 @@ Json curve_json(const Comparison& comparison, const Curve& curve) {
           {"images_per_device", curve.images},
           {"lines", lines},
           {"synchronizing", steps_json(curve.synchronizing, comparison)},
+          {"evaluating", steps_json(curve.evaluating, comparison)},
+          {"beyond_own", steps_json(curve.beyond_own, comparison)},
           {"some_layers", steps_json(curve.some_layers, comparison)},
           {"other_layers", steps_json(curve.other_layers, comparison)},
           {"more_images", steps_json(curve.more_images, comparison)}};
@@ -122,9 +148,11 @@ Json curve_json(const Comparison& comparison, const Curve& curve) {
 
 std::string to_json(const Comparison& comparison, const std::filesystem::path& folder) {
   Json modes = Json::array();
-  for (const ModeResult& mode : comparison.modes) {
-    modes.push_back(mode_json(mode, comparison.score, folder));
+  for (std::size_t m = 0; m < comparison.modes.size(); ++m) {
+    modes.push_back(mode_json(comparison.modes[m], comparison.rows[m], comparison.score, folder));
   }
+  Json rows = Json::array();
+  for (const Row& row : comparison.rows) rows.push_back(row_json(row, comparison));
   Json pairs = Json::array();
   for (const PairedDifference& pair : comparison.pairs) {
     pairs.push_back(pair_json(pair, comparison.adjustment));
@@ -132,8 +160,9 @@ std::string to_json(const Comparison& comparison, const std::filesystem::path& f
   Json failed = Json::array();
   for (const FailedRun& run : comparison.failed)
     failed.push_back({{"mode", run.mode}, {"seed", run.seed}, {"error", run.error}});
-  Json root{{"schema", 1},    {"score", comparison.score},       {"modes", modes},
+  Json root{{"schema", 1},    {"score", comparison.score},       {"modes", modes},  {"rows", rows},
             {"pairs", pairs}, {"warnings", comparison.warnings}, {"failed", failed}};
+  if (const auto best = best_row(comparison)) root["best"] = best_json(*best, comparison);
   if (comparison.curve) root["curve"] = curve_json(comparison, *comparison.curve);
   return json_text(root, 2) + "\n";
 }

@@ -33,21 +33,23 @@ std::set<std::string> untrained_modes(const Comparison& comparison) {
 
 std::string accuracy_table(const Comparison& comparison) {
   const std::set<std::uint64_t> seeds = all_seeds(comparison);
-  Table table{{"mode", comparison.score, "val loss", "train loss"}, {}};
+  Table table{{"mode", "statistics", comparison.score, "val loss", "train loss"}, {}};
   for (const std::uint64_t seed : seeds) table.header.push_back(fmt::format("seed {}", seed));
-  for (const ModeResult& mode : comparison.modes) {
-    std::vector<std::string> row{mode.mode, plus_minus(mode.score_spread, 2),
-                                 plus_minus(mode.val_loss, 3), plus_minus(mode.train_loss, 3)};
+  for (const Row* scored : rows_by_mode(comparison)) {
+    const ModeResult& mode = comparison.modes[scored->mode];
+    std::vector<std::string> row{mode.mode, scored->statistics(),
+                                 plus_minus(scored->score_spread, 2),
+                                 plus_minus(scored->val_loss, 3), plus_minus(mode.train_loss, 3)};
     for (const std::uint64_t seed : seeds) {
-      const auto found = mode.score.find(seed);
-      row.push_back(found == mode.score.end() ? "-" : format_number(found->second, 2));
+      const auto found = scored->score.find(seed);
+      row.push_back(found == scored->score.end() ? "-" : format_number(found->second, 2));
     }
     table.rows.push_back(std::move(row));
   }
   for (const std::string& mode : untrained_modes(comparison)) {
     std::vector<std::string> row(table.header.size(), "-");
     row[0] = mode;
-    row[1] = "cannot train";
+    row[2] = "cannot train";
     table.rows.push_back(std::move(row));
   }
   return to_markdown(table);
@@ -57,13 +59,21 @@ std::string pair_table(const Comparison& comparison) {
   Table table{{"difference in " + comparison.score, "mean", "95 % interval", "p",
                comparison.adjustment.title, "smallest p", "seeds"},
               {}};
+  bool few = false;
   for (const PairedDifference& pair : comparison.pairs) {
+    const bool settles = pair.can_settle();
+    few = few || !settles;
     table.rows.push_back({pair.a + " - " + pair.b, format_signed(pair.spread.mean, 2),
-                          bracket(pair.interval), format_number(pair.p_value, 3),
-                          format_number(pair.p_adjusted, 3), format_number(pair.smallest_p, 3),
-                          std::to_string(pair.seeds.size())});
+                          settles ? bracket(pair.interval) : "-",
+                          settles ? format_number(pair.p_value, 3) : "-",
+                          settles ? format_number(pair.p_adjusted, 3) : "-",
+                          format_number(pair.smallest_p, 3), std::to_string(pair.seeds.size())});
   }
-  return to_markdown(table);
+  return to_markdown(table) +
+         (few ? fmt::format("-: fewer than {} seeds settle nothing, and an interval of them would "
+                            "say too much.\n",
+                            pairs_needed(kLevel))
+              : "");
 }
 
 std::string time_table(const Comparison& comparison) {
@@ -83,9 +93,10 @@ std::string time_table(const Comparison& comparison) {
 }
 
 std::string other_stats_table(const Comparison& comparison) {
-  Table table{{"mode", "running statistics", comparison.score}, {}};
+  Table table{{"mode", "statistics", comparison.score}, {}};
   for (const ModeResult& mode : comparison.modes) {
     for (const auto& [stats, spread] : mode.other_stats) {
+      if (stats == to_string(EvalStats::kOwn)) continue;
       table.rows.push_back({mode.mode, stats, plus_minus(spread, 2)});
     }
   }
@@ -143,33 +154,47 @@ std::string layers_section(const Comparison& comparison) {
 }
 
 std::string answers(const Comparison& comparison) {
-  std::string text;
-  if (comparison.curve && !comparison.curve->synchronizing.empty()) {
-    text += synchronizing_claim(comparison) + ".\n";
-  }
-  for (const PairedDifference& pair : comparison.pairs) text += answer(pair) + "\n";
-  for (const PairedDifference& pair : comparison.pairs) {
-    text += verdict(pair, comparison.adjustment.together).claim + ".\n";
-  }
   if (comparison.pairs.empty()) {
-    text = "One mode only (" + comparison.modes.front().mode + "): nothing to compare\n";
+    return "One mode only (" + comparison.modes.front().mode + "): nothing to compare\n";
+  }
+  std::string text = headline(comparison);
+  if (!text.empty()) text += "\n";
+  for (const PairedDifference* pair : told_pairs(comparison)) {
+    const Verdict found = verdict(*pair, comparison.adjustment.together);
+    text += found.kind == Verdict::Kind::kTooFewSeeds ? answer(*pair) + "\n" : found.text() + ".\n";
   }
   return text;
 }
 
 }  // namespace
 
-std::string describe_power(int seeds, int modes) {
-  const int pairs = std::max(1, modes * (modes - 1) / 2);
+std::string headline(const Comparison& comparison) {
+  std::string text;
+  if (comparison.curve) {
+    for (const std::string& claim : curve_claims(comparison)) text += claim + ".\n";
+  }
+  if (const auto best = best_row(comparison)) {
+    text += best->claim(comparison) + ".\n" + cost_of(comparison.rows[best->row]) + ".\n";
+  }
+  return text;
+}
+
+std::string describe_power(int seeds) {
   const double smallest = smallest_p_value(seeds);
   std::string text =
       fmt::format("{}: the smallest possible p-value is {:.3g}", count_of(seeds, "seed"), smallest);
-  const int needed = pairs_needed(kLevel / pairs);
-  if (smallest * pairs > kLevel) {
-    text += fmt::format("; to reach {} for {} (Holm) takes {} seeds", kLevel,
-                        count_of(pairs, "difference"), needed);
+  if (smallest > kLevel) {
+    text += fmt::format("; to settle anything at {} takes {}", kLevel, pairs_needed(kLevel));
   }
   return text;
+}
+
+std::string few_seeds(const PairedDifference& pair, double sign) {
+  std::string text;
+  for (const double difference : pair.differences) {
+    text += fmt::format("{}{:+.2f}", text.empty() ? "" : ", ", sign * difference);
+  }
+  return fmt::format("({} {})", pair.differences.size() == 1 ? "seed" : "seeds", text);
 }
 
 std::string answer(const PairedDifference& pair) {
@@ -183,9 +208,9 @@ std::string answer(const PairedDifference& pair) {
   }
   std::string text =
       fmt::format("{} - {} = {:+.2f} {}", pair.a, pair.b, pair.spread.mean, pair.score);
+  if (!pair.can_settle()) return text + " " + few_seeds(pair) + ": too few to settle";
   if (pair.interval) text += " " + bracket(pair.interval);
   text += ", " + count_of(seeds, "seed");
-  if (seeds == 1) return text + ": no interval and no test without a second one";
   if (!pair.p_value) return text;
   text += fmt::format(", p = {:.3g}", *pair.p_value);
   if (*pair.p_value <= pair.smallest_p) {
@@ -209,12 +234,18 @@ std::string to_markdown(const Comparison& comparison) {
   std::string text = answers(comparison);
   for (const std::string& warning : comparison.warnings) text += "Warning: " + warning + "\n";
   if (comparison.curve) text += "\n" + curve_table(comparison);
+  const bool own = std::any_of(comparison.rows.begin(), comparison.rows.end(),
+                               [](const Row& row) { return row.cell.by == "own"; });
+  if (own) {
+    text +=
+        "\nBy own: the same weights, each image normalised by its own statistics in evaluation "
+        "(bn.eval_stats = \"own\").\n";
+  }
   text += "\n" + accuracy_table(comparison);
   for (const std::string& note : layer_notes(comparison)) text += "\n" + note + "\n";
   if (!comparison.pairs.empty()) text += "\n" + pair_table(comparison);
   const std::string other = other_stats_table(comparison);
-  if (!other.empty())
-    text += "\nThe same weights evaluated with other running statistics:\n\n" + other;
+  if (!other.empty()) text += "\nThe same weights evaluated by other statistics:\n\n" + other;
   text += "\n" + time_table(comparison);
   text += layers_section(comparison);
   return text;

@@ -8,18 +8,22 @@
 namespace lockstep {
 namespace {
 
-CurveLine* find_line(std::vector<CurveLine>& lines, BatchNormMode mode) {
-  const auto found = std::find_if(lines.begin(), lines.end(), [&](const CurveLine& line) {
-    return line.mode == to_string(mode);
-  });
+CurveLine* find_line(std::vector<CurveLine>& lines, BatchNormMode mode,
+                     const std::string& by = {}) {
+  const std::string name = Cell{to_string(mode), 0, by}.line();
+  const auto found = std::find_if(lines.begin(), lines.end(),
+                                  [&](const CurveLine& line) { return line.mode == name; });
   return found == lines.end() ? nullptr : &*found;
 }
+
+/// The mode of the line, without what it is evaluated by.
+bool is_of_some_layers(const CurveLine& line) { return sync_top_of(mode_of_label(line.mode)) > 0; }
 
 std::vector<CurveLine> lines_of(std::span<const Cell> cells) {
   std::vector<CurveLine> lines;
   for (std::size_t i = 0; i < cells.size(); ++i) {
-    if (lines.empty() || lines.back().mode != cells[i].mode) {
-      lines.push_back({cells[i].mode, cells[i].images == 0, {}});
+    if (lines.empty() || lines.back().mode != cells[i].line()) {
+      lines.push_back({cells[i].line(), cells[i].by, cells[i].images == 0, {}});
     }
     lines.back().points.push_back({cells[i].images, i});
   }
@@ -47,15 +51,39 @@ void add_difference(const std::string& mode, const CurveLine& more, const CurveL
 
 /// With the whole batch on a device all that synchronize at all compute the same: one run speaks
 /// for them.
-void share_whole_batch(Curve& curve) {
-  CurveLine* const local = find_line(curve.lines, BatchNormMode::kLocal);
-  const CurveLine* const sync = find_line(curve.lines, BatchNormMode::kSync);
+void share_whole_batch(Curve& curve, const std::string& by) {
+  CurveLine* const local = find_line(curve.lines, BatchNormMode::kLocal, by);
+  const CurveLine* const sync = find_line(curve.lines, BatchNormMode::kSync, by);
   std::optional<std::size_t> whole;
   if (local != nullptr) whole = local->at(curve.batch);
   if (sync != nullptr) whole = sync->at(curve.batch);
   for (CurveLine& line : curve.lines) {
-    if (&line != local && sync_top_of(line.mode) == 0) continue;
+    if (line.by != by || (&line != local && !is_of_some_layers(line))) continue;
     if (whole && !line.at(curve.batch)) line.points.push_back({curve.batch, *whole});
+  }
+}
+
+void add_evaluating(Curve& curve, const CurveLine& line) {
+  for (const char* by : {"own", "running"}) {
+    const auto other =
+        std::find_if(curve.lines.begin(), curve.lines.end(), [&](const CurveLine& each) {
+          return each.mode == Cell{line.mode, 0, by}.line();
+        });
+    if (other == curve.lines.end()) continue;
+    const bool own = other->by == "own";
+    add_difference(line.mode, own ? *other : line, own ? line : *other, curve.evaluating);
+  }
+}
+
+/// REQUIRES: lines do not share the whole batch yet: what its evaluations differ by is told once.
+void add_evaluations(Curve& curve) {
+  for (const CurveLine& line : curve.lines) {
+    if (line.by.empty()) add_evaluating(curve, line);
+  }
+  const CurveLine* const own = find_line(curve.lines, BatchNormMode::kLocal, "own");
+  const CurveLine* const sync = find_line(curve.lines, BatchNormMode::kSync);
+  if (own != nullptr && sync != nullptr) {
+    add_difference(own->mode, *sync, *own, curve.beyond_own);
   }
 }
 
@@ -66,7 +94,7 @@ void add_differences(Curve& curve) {
     add_difference(local->mode, *sync, *local, curve.synchronizing);
   }
   for (const CurveLine& line : curve.lines) {
-    if (sync_top_of(line.mode) == 0) continue;
+    if (!line.by.empty() || !is_of_some_layers(line)) continue;
     if (local != nullptr) add_difference(line.mode, line, *local, curve.some_layers);
     if (sync != nullptr) add_difference(line.mode, *sync, line, curve.other_layers);
   }
@@ -98,7 +126,8 @@ std::optional<std::size_t> CurveLine::at(std::int64_t images) const {
 }
 
 std::vector<const std::vector<CurveStep>*> steps_between_modes(const Curve& curve) {
-  return {&curve.synchronizing, &curve.some_layers, &curve.other_layers};
+  return {&curve.synchronizing, &curve.evaluating, &curve.beyond_own, &curve.some_layers,
+          &curve.other_layers};
 }
 
 std::optional<Curve> curve_of(std::span<const Cell> cells, std::int64_t batch) {
@@ -111,11 +140,16 @@ std::optional<Curve> curve_of(std::span<const Cell> cells, std::int64_t batch) {
               .synchronizing = {},
               .some_layers = {},
               .other_layers = {},
+              .evaluating = {},
+              .beyond_own = {},
               .more_images = {}};
-  share_whole_batch(curve);
+  add_evaluations(curve);
+  for (const char* by : {"", "own", "running"}) share_whole_batch(curve, by);
   add_differences(curve);
   curve.images = images_of(curve.lines);
-  for (const CurveLine& line : curve.lines) add_steps(line, curve);
+  for (const CurveLine& line : curve.lines) {
+    if (line.by.empty()) add_steps(line, curve);
+  }
   return curve;
 }
 

@@ -13,11 +13,12 @@ namespace lockstep {
 
 struct CurvePoint {
   std::int64_t images = 0;
-  std::size_t cell = 0;  // of Comparison::modes
+  std::size_t cell = 0;  // of Comparison::rows
 };
 
 struct CurveLine {
-  std::string mode;
+  std::string mode;                // Cell::line
+  std::string by;                  // Cell::by
   bool flat = false;               // its only point stands for any number of images
   std::vector<CurvePoint> points;  // ascending
 
@@ -29,7 +30,7 @@ struct CurveLine {
 /// and mode are tested one after the other, from the fewest images on.
 struct CurveStep {
   std::string mode;
-  std::int64_t images = 0;  // of b
+  std::int64_t images = 0;  // of b; 0: any number
   std::size_t a = 0, b = 0;
   std::size_t pair = 0;  // of Comparison::pairs
 };
@@ -41,6 +42,8 @@ struct Curve {
   std::vector<CurveStep> synchronizing;  // sync minus local
   std::vector<CurveStep> some_layers;    // sync:top:K minus local
   std::vector<CurveStep> other_layers;   // sync minus sync:top:K
+  std::vector<CurveStep> evaluating;  // the same weights, by own statistics minus by running ones
+  std::vector<CurveStep> beyond_own;  // sync minus local by own
   /// Of each mode, the next number of images minus this one; what the others have is not repeated.
   std::vector<CurveStep> more_images;
 };

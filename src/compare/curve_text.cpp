@@ -10,7 +10,7 @@ namespace {
 
 std::string cell_text(const Comparison& comparison, std::optional<std::size_t> cell) {
   if (!cell) return "-";
-  const MeanSpread& spread = comparison.modes[*cell].score_spread;
+  const MeanSpread& spread = comparison.rows[*cell].score_spread;
   if (spread.count == 0) return "-";
   const std::string mean = format_number(spread.mean, 2);
   if (!spread.standard_deviation) return mean;
@@ -32,46 +32,67 @@ std::string images_per_device(const std::vector<std::int64_t>& images) {
   return fmt::format("{} {} per device", listed(images), one ? "image" : "images");
 }
 
-/// For how many images which of the modes is better; neither: it is not shown; open: there are too
-/// few seeds to show it.
+/// For how many images which of two is better; neither: it is not shown; open: there are too few
+/// seeds to show it.
 struct Found {
-  std::vector<std::int64_t> sync, local, neither, open;
+  std::vector<std::int64_t> first, second, neither, open;
 
-  explicit Found(const Comparison& comparison) {
-    for (const CurveStep& step : comparison.curve->synchronizing) {
-      const PairedDifference& pair = comparison.pairs[step.pair];
-      const Verdict found = verdict(pair, comparison.adjustment.together);
-      list_for(found.kind, pair.spread.mean > 0).push_back(step.images);
-    }
+  void add(const CurveStep& step, const Comparison& comparison) {
+    const PairedDifference& pair = comparison.pairs[step.pair];
+    const Verdict found = verdict(pair, comparison.adjustment.together);
+    list_for(found.kind, pair.spread.mean > 0).push_back(step.images);
   }
 
  private:
   std::vector<std::int64_t>& list_for(Verdict::Kind kind, bool positive) {
-    if (kind == Verdict::Kind::kBetter) return positive ? sync : local;
+    if (kind == Verdict::Kind::kBetter) return positive ? first : second;
     const bool few = kind == Verdict::Kind::kTooFewSeeds;
     return few || kind == Verdict::Kind::kNotComparable ? open : neither;
   }
 };
 
-}  // namespace
-
-std::string synchronizing_claim(const Comparison& comparison) {
-  const Found found(comparison);
+/// What was found of two lines, `a` and `b`.
+std::string claim_of(const Found& found, const std::string& a, const std::string& b) {
   std::vector<std::string> clauses;
-  const auto add = [&](const char* claim, const std::vector<std::int64_t>& images) {
-    if (!images.empty())
-      clauses.push_back(fmt::format("With {} {}", images_per_device(images), claim));
+  const auto add = [&](const std::string& claim, const std::vector<std::int64_t>& images) {
+    if (images.empty()) return;
+    const bool any = images.front() == 0;  // then it is the only difference
+    clauses.push_back(any ? claim : fmt::format("With {} {}", images_per_device(images), claim));
   };
-  add("sync is better than local", found.sync);
-  add("local is better than sync", found.local);
-  add("no difference between sync and local is shown", found.neither);
-  add("more seeds could settle whether sync or local is better", found.open);
+  add(fmt::format("{} is better than {}", a, b), found.first);
+  add(fmt::format("{} is better than {}", b, a), found.second);
+  add(fmt::format("no difference between {} and {} is shown", a, b), found.neither);
+  add(fmt::format("more seeds could settle whether {} or {} is better", a, b), found.open);
   std::string text;
   for (std::string& clause : clauses) {
     if (!text.empty()) clause.front() = 'w';
     text += (text.empty() ? "" : "; ") + clause;
   }
   return text;
+}
+
+}  // namespace
+
+std::vector<std::string> curve_claims(const Comparison& comparison) {
+  std::vector<std::string> claims;
+  // Steps of one list and mode follow each other.
+  const auto add = [&](const std::vector<CurveStep>& steps, const auto& names) {
+    for (std::size_t i = 0; i < steps.size();) {
+      const std::string& mode = steps[i].mode;
+      Found found;
+      for (; i < steps.size() && steps[i].mode == mode; ++i) found.add(steps[i], comparison);
+      const auto [a, b] = names(mode);
+      claims.push_back(claim_of(found, a, b));
+    }
+  };
+  using Names = std::pair<std::string, std::string>;
+  const Curve& curve = *comparison.curve;
+  add(curve.synchronizing, [](const std::string& mode) { return Names("sync", mode); });
+  add(curve.evaluating, [](const std::string& mode) {
+    return Names(mode + " by own statistics", mode + " by running statistics");
+  });
+  add(curve.beyond_own, [](const std::string& mode) { return Names("sync", mode); });
+  return claims;
 }
 
 std::string curve_table(const Comparison& comparison) {

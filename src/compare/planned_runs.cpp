@@ -16,6 +16,7 @@
 #include "lockstep/parallel/data_parallel.h"
 #include "run/report_text.h"
 #include "run/run_folder.h"
+#include "train/diagnosis/diagnosis.h"
 #include "train/diagnosis/sync_layers.h"
 #include "train/plan.h"
 
@@ -29,6 +30,40 @@ bool is_ghost(const std::string& mode) { return mode == to_string(BatchNormMode:
 /// One device of the same kind, for mode ghost.
 std::string single_device(const Device& device) {
   return device.kind == DeviceKind::kCpu ? "cpu:1" : "cuda:" + std::to_string(device.ordinal);
+}
+
+constexpr const char* kAuto = "auto";
+
+/// What a diagnosis of the configuration says of its images per device, by process 0 for all.
+struct NamedModes {
+  std::vector<std::string> modes;
+  std::string why;
+};
+
+NamedModes named_modes(const CompareRequest& request, const Config& config, int ranks,
+                       const std::string& devices) {
+  Config local = config;
+  local.bn.mode = BatchNormMode::kLocal;
+  const std::int64_t together = local.images_together(ranks);
+  const std::string said = request.world.get().from_first([&] {
+    const Diagnosis diagnosis =
+        diagnose({.config = local, .device = devices, .images_per_device = {together}});
+    if (!diagnosis.shares_statistics()) {
+      throw ConfigError("--modes auto: no layer of this network normalises by several images, so "
+                        "there is nothing to compare");
+    }
+    const ImagesDiagnosis& images = diagnosis.by_images.front();
+    Json modes{to_string(BatchNormMode::kLocal), to_string(BatchNormMode::kSync)};
+    const bool by_image =
+        images.verdict == SyncVerdict::kByImage || images.verdict == SyncVerdict::kCannotTell;
+    if (by_image) modes.push_back(to_string(BatchNormMode::kInstance));
+    return Json{{"modes", modes},
+                {"why", fmt::format("auto: with {} per device: {} ({})", count_of(together, "image"),
+                                    to_string(images.verdict), images.reason)}}
+        .dump();
+  });
+  const Json read = Json::parse(said);
+  return {read.at("modes").get<std::vector<std::string>>(), read.at("why").get<std::string>()};
 }
 
 /// A configuration whose bn.sync_layers is "top:K" means sync:top:K by sync.
@@ -271,7 +306,13 @@ ComparisonPlan plan_comparison(const CompareRequest& request) {
   const std::string devices = request.devices.empty() ? default_devices() : request.devices;
   ComparisonPlan plan;
   plan.layout = make_rank_layout(request.world, parse_devices(devices));
-  plan.modes = modes_of(request, config);
+  CompareRequest named = request;
+  if (request.modes == std::vector<std::string>{kAuto}) {
+    NamedModes found = named_modes(request, config, plan.layout.ranks(), devices);
+    named.modes = std::move(found.modes);
+    plan.why = std::move(found.why);
+  }
+  plan.modes = modes_of(named, config);
   plan.folder = request.output.empty() ? config.run.work_dir / (config.run.name + "-compare")
                                        : request.output;
   if (!request.images.empty() && request.world.get().size() > 1) {
@@ -293,6 +334,7 @@ ComparisonPlan plan_comparison(const CompareRequest& request) {
 std::vector<std::string> describe(const ComparisonPlan& plan, int seeds) {
   std::vector<std::string> lines{
       fmt::format("compare: {} runs in {}", plan.runs.size(), plan.folder.string())};
+  if (!plan.why.empty()) lines.push_back("  " + plan.why);
   for (std::size_t i = 0; i < plan.cells.size(); ++i) {
     const PlannedRun& run = plan.runs[i];
     const int slices = run.request.config.bn.slices();
@@ -309,8 +351,7 @@ std::vector<std::string> describe(const ComparisonPlan& plan, int seeds) {
     lines.emplace_back(
         "  note: on one device local and sync are the same; -d cpu:4 makes four of it");
   }
-  // A curve's differences are tested one after the other, each at the whole level.
-  lines.push_back("  " + describe_power(seeds, curve ? 2 : static_cast<int>(plan.modes.size())));
+  lines.push_back("  " + describe_power(seeds));
   return lines;
 }
 

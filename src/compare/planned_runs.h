@@ -19,7 +19,7 @@ namespace lockstep {
 struct CompareRequest {
   std::filesystem::path config;
   std::vector<std::string> overrides = {};  // "key=value"
-  std::vector<std::string> modes = {};      // empty: local and sync
+  std::vector<std::string> modes = {};      // empty: local and sync; "auto": what diagnose names
   /// A curve: how many images share statistics, each; empty: those of a device.
   std::vector<std::int64_t> images = {};
   int seeds = 3;                         // 0 .. seeds - 1
@@ -44,6 +44,7 @@ struct ComparisonPlan {
   std::filesystem::path folder;
   RankLayout layout;  // of all processes, which have such devices each
   std::vector<std::string> modes;
+  std::string why = {};          // these modes, where a diagnosis named them
   std::vector<Cell> cells;       // those of a seed
   std::vector<PlannedRun> runs;  // seed by seed, so that an unfinished comparison has whole seeds
 };

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <set>
 
 #include "lockstep/core/check.h"
 
@@ -84,19 +85,76 @@ int pairs_needed(double level) {
   return pairs;
 }
 
-std::vector<double> holm_adjust(std::span<const double> p_values) {
-  std::vector<std::size_t> order(p_values.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return p_values[a] < p_values[b]; });
-  std::vector<double> adjusted(p_values.size());
-  double running = 0;
-  for (std::size_t rank = 0; rank < order.size(); ++rank) {
-    const auto factor = static_cast<double>(order.size() - rank);
-    running = std::max(running, std::min(1.0, factor * p_values[order[rank]]));
-    adjusted[order[rank]] = running;
+namespace {
+
+/// (n - 1) r^2 / (1 - r^2), which grows with |t|, of a pair under flips of its seeds: t^2 of a mean
+/// depends on the signs through the sum alone.
+class FlippedPair {
+ public:
+  FlippedPair(const Differences& differences, const std::vector<std::uint64_t>& seeds) {
+    for (const std::uint64_t seed : seeds) {
+      const auto found = differences.find(seed);
+      values_.push_back(found == differences.end() ? 0 : found->second);
+    }
+    count_ = static_cast<double>(differences.size());
+    for (const double value : values_) squares_ += value * value;
   }
-  return adjusted;
+
+  double statistic(std::int64_t flips) const {
+    double sum = 0;
+    for (std::size_t i = 0; i < values_.size(); ++i) {
+      sum += ((flips >> i) & 1) != 0 ? -values_[i] : values_[i];
+    }
+    if (squares_ == 0) return 0;
+    const double share = std::min(1.0, sum * sum / (count_ * squares_));
+    return (count_ - 1) * share / std::max(1 - share, 1e-12);
+  }
+
+ private:
+  std::vector<double> values_;  // [seed of all]; 0 where the pair has none
+  double count_ = 0, squares_ = 0;
+};
+
+}  // namespace
+
+std::vector<std::optional<double>> step_down_p_values(std::span<const Differences> pairs) {
+  std::set<std::uint64_t> all;
+  for (const Differences& pair : pairs) {
+    for (const auto& [seed, difference] : pair) all.insert(seed);
+  }
+  std::vector<std::optional<double>> p_values(pairs.size());
+  if (all.empty() || all.size() > static_cast<std::size_t>(kMaxExactPairs)) return p_values;
+  const std::vector<std::uint64_t> seeds(all.begin(), all.end());
+  std::vector<FlippedPair> flipped;
+  std::vector<std::size_t> order;
+  for (std::size_t i = 0; i < pairs.size(); ++i) {
+    flipped.emplace_back(pairs[i], seeds);
+    if (!pairs[i].empty()) order.push_back(i);
+  }
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return flipped[a].statistic(0) > flipped[b].statistic(0);
+  });
+  // A pattern and its opposite give the same statistics: half of them will do.
+  const std::int64_t patterns = std::int64_t{1} << (seeds.size() - 1);
+  std::vector<std::int64_t> extreme(pairs.size());
+  // As in sign_flip_p_value: ties count although their sums round differently, those to 0, too.
+  std::vector<double> thresholds;
+  for (const FlippedPair& pair : flipped) {
+    thresholds.push_back(pair.statistic(0) * (1 - 1e-9) - 1e-12);
+  }
+  for (std::int64_t pattern = 0; pattern < patterns; ++pattern) {
+    double largest = 0;  // of the pairs from the least significant one on
+    for (std::size_t rank = order.size(); rank-- > 0;) {
+      largest = std::max(largest, flipped[order[rank]].statistic(pattern));
+      if (largest >= thresholds[order[rank]]) ++extreme[order[rank]];
+    }
+  }
+  double running = 0;
+  for (const std::size_t pair : order) {
+    running = std::max(running, static_cast<double>(extreme[pair]) / static_cast<double>(patterns));
+    p_values[pair] = running;
+  }
+  return p_values;
 }
 
 }  // namespace lockstep

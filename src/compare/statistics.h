@@ -4,6 +4,7 @@
 // seeds can reach.
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <vector>
@@ -48,7 +49,15 @@ double smallest_p_value(int pairs);
 /// The fewest pairs whose smallest p-value is at or below `level` (level 0.05: 6).
 int pairs_needed(double level);
 
-/// Adjusts p-values for testing all of them (Holm 1979): monotone, at most 1, in the order given.
-std::vector<double> holm_adjust(std::span<const double> p_values);
+/// Differences of one pair, seed by seed.
+using Differences = std::map<std::uint64_t, double>;  // [seed]
+
+/// P-values of several pairs that are tested together, in the order given: step-down with the
+/// largest |t| under joint sign flips of whole seeds (Westfall and Young 1993, "Resampling-based
+/// multiple testing", algorithm 4.1; Romano and Wolf 2005). They hold the level for all pairs at
+/// once as Holm's do, and know that pairs share runs: six seeds can show several differences. Of
+/// one pair it is sign_flip_p_value. None for pairs without differences, and for all where there
+/// are more than kMaxExactPairs seeds.
+std::vector<std::optional<double>> step_down_p_values(std::span<const Differences> pairs);
 
 }  // namespace lockstep

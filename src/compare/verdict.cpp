@@ -28,6 +28,7 @@ Told tell(const PairedDifference& pair) {
 }
 
 std::string evidence(const Told& told, const PairedDifference& pair, std::size_t pairs) {
+  if (!pair.can_settle()) return few_seeds(pair, told.higher == pair.a ? 1 : -1);
   std::string text;
   if (told.interval) {
     text =
@@ -35,7 +36,7 @@ std::string evidence(const Told& told, const PairedDifference& pair, std::size_t
   }
   text += count_of(pair.seeds.size(), "seed");
   if (pair.p_value) text += fmt::format(", p = {:.3g}", *pair.p_value);
-  if (pairs > 1 && pair.p_adjusted) {
+  if (pair.p_adjusted > pair.p_value && pairs > 1) {
     text += fmt::format(", with {} differences tested {:.3g}", pairs, *pair.p_adjusted);
   } else if (pair.p_adjusted > pair.p_value) {
     text += fmt::format(", after those tested before {:.3g}", *pair.p_adjusted);
@@ -67,15 +68,15 @@ Verdict not_comparable(const PairedDifference& pair) {
 Verdict not_shown(const Told& told, const PairedDifference& pair, int more) {
   const std::string modes = fmt::format("{} and {}", pair.a, pair.b), scores = seen(told, pair);
   const std::string seeds = count_of(pair.seeds.size(), "seed");
-  if (told.interval && told.plausible() <= kNegligible) {
+  if (pair.can_settle() && told.interval && told.plausible() <= kNegligible) {
     return {Verdict::Kind::kAlike,
             fmt::format("No difference between {} of more than {} is plausible: {}", modes,
                         points(told.plausible(), pair), scores)};
   }
   if (more > 0) {
     return {Verdict::Kind::kTooFewSeeds,
-            fmt::format("{} cannot settle which of {} is better, {} more could: {}", seeds, modes,
-                        more, scores)};
+            fmt::format("{} are too few to settle which of {} is better, {} more could: {}", seeds,
+                        modes, more, scores)};
   }
   if (told.interval && told.interval->low > 0) {
     return {Verdict::Kind::kUndecided,
@@ -114,7 +115,7 @@ Verdict verdict(const PairedDifference& pair, std::size_t pairs) {
   if (pair.seeds.empty() || !pair.unscored.empty()) return not_comparable(pair);
   const Told told = tell(pair);
   const auto seeds = static_cast<int>(pair.seeds.size());
-  const int more = std::max(0, pairs_needed(kLevel / static_cast<double>(pairs)) - seeds);
+  const int more = std::max(0, pairs_needed(kLevel) - seeds);
   if (seeds == 1) {
     return {Verdict::Kind::kTooFewSeeds,
             seen(told, pair) + " with one seed: whether that is chance takes more seeds to tell",

@@ -138,7 +138,7 @@ struct RunOptions {
   template <typename Visitor>
   void visit_outputs(Visitor& v) {
     v("eval_own", eval_own, "at the end also evaluate each image by its own statistics",
-      {.counts = false});
+      {.counts = false, .written = !eval_own});
     v("eval_all_stats", eval_all_stats, "at the end also evaluate under the other eval_stats",
       {.counts = false});
     v("eval_disparity", eval_disparity,

@@ -79,12 +79,18 @@ TEST_CASE("compare trains every cell once") {
   check_contains(first.out, "the smallest possible p-value is 0.5");
   check_contains(first.out, "ghost: cpu:1, 2 slices");
   check_contains(first.out, "[6/6] ghost seed 1: training");
+  check_contains(first.out, "; 2 seeds are too few to settle what is best, 6 can.\nWhat ");
   check_contains(first.out, "sync - local = ");
 
   const Json report = Json::parse(read_text(place.cell("comparison.json")));
   REQUIRE(report["modes"].size() == 3);
-  CHECK(report["pairs"].size() == 3);
   CHECK(report["modes"][0]["mIoU_by_seed"].size() == 2);
+  // Each also by own statistics, and all of them in pairs.
+  REQUIRE(report["rows"].size() == 6);
+  CHECK(report["rows"][3]["row"] == "local by own");
+  CHECK(report["rows"][3]["mIoU_by_seed"].size() == 2);
+  CHECK(report["pairs"].size() == 15);
+  CHECK(report["best"]["settled"] == false);
   CHECK(report["warnings"].empty());
   // A slice is a device: the losses agree to rounding.
   const double local = report["modes"][0]["train_loss"]["mean"];
@@ -189,6 +195,8 @@ TEST_CASE("compare --images-per-device draws a curve, each computation of which 
   // Its folder is the curve again, and more numbers are trained beside what is there.
   const std::string json = read_text(place.cell("comparison.json"));
   CHECK(Json::parse(json)["curve"]["images_per_device"] == Json{1, 2, 4});
+  CHECK(Json::parse(json)["curve"]["lines"][4]["points"][0]["cell"] == "local(1) by own");
+  CHECK(Json::parse(json)["curve"]["beyond_own"][0]["b"] == "local(1) by own");
   CHECK(Json::parse(json)["warnings"].empty());
   CHECK(place.from_output(run_lockstep({"compare", place.output, "--json"}).out) == json);
   check_contains(read_text(place.cell("report.html")), "<h2 id=\"images-per-device\">");
@@ -270,13 +278,14 @@ TEST_CASE("compare sync:top:K: some layers, which the runs, the tables and the r
 
 TEST_CASE("compare reads finished runs and changes nothing") {
   const ComparisonPlace place;
-  REQUIRE(run_lockstep(place.compare("local,sync")).exit_code == 0);
+  REQUIRE(run_lockstep(place.compare("local,sync", {"-s", "run.eval_own=false"})).exit_code == 0);
   const Outcome outcome =
       run_lockstep({"compare", place.cell("local-s0"), place.cell("sync-s0"), "--json"});
   CAPTURE(outcome.err);
   CHECK(outcome.exit_code == 0);
   const Json report = Json::parse(outcome.out);
   CHECK(report["pairs"][0]["seeds"].size() == 1);
+  CHECK(report["rows"].size() == 2);  // nobody evaluated by own statistics
   CHECK(report["warnings"].empty());
   const Outcome all = run_lockstep({"compare", place.output, "--json"});
   CHECK(place.from_output(all.out) == read_text(place.cell("comparison.json")));

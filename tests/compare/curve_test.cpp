@@ -51,6 +51,25 @@ std::vector<TrainSummary> six_seeds() {
   return runs;
 }
 
+/// With own statistics beside: `local` by own is 1 below `sync` with one image, and then level with
+/// it; `sync` by own is 5 below itself.
+std::vector<TrainSummary> six_seeds_with_own() {
+  std::vector<TrainSummary> runs = six_seeds();
+  for (TrainSummary& run : runs) {
+    if (run.bn_mode != "ghost" && run.bn_mode != "sync") continue;
+    const double level = 30 + 2 * static_cast<double>(run.seed);
+    const double sign = run.seed % 2 == 0 ? 1 : -1;
+    Evaluation own = run.evaluation;
+    own.eval_stats = EvalStats::kOwn;
+    own.metrics.m_iou = run.bn_mode == "sync"        ? level - 5 - 0.1 * sign
+                        : run.images_per_device == 1 ? level - 1 - 0.1 * sign
+                        : run.images_per_device == 2 ? level - 0.3 * sign
+                                                     : level - 0.5;
+    run.other_stats.push_back(own);
+  }
+  return runs;
+}
+
 CompareRequest curve_in(const test::TemporaryFolder& folder) {
   CompareRequest request;
   request.config = folder.write(
@@ -87,6 +106,14 @@ TEST_CASE("a cell is a mode and, on a curve, a number of images") {
   for (const Cell& cell :
        {Cell{"local", 16}, Cell{"sync"}, Cell{"sync:top:3"}, Cell{"sync:top:3", 2}})
     CHECK(folder_of_label(cell.label()) == cell.folder());
+  CHECK(Cell{"sync", 0, "own"}.label() == "sync by own");
+  CHECK(Cell{"local", 2, "own"}.label() == "local(2) by own");
+  CHECK(Cell{"local", 2, "own"}.line() == "local by own");
+  CHECK(mode_of_label("local(2) by own") == "local");
+  CHECK(mode_of_label("sync:top:3 by own") == "sync:top:3");
+  CHECK(line_of_label("local(2) by own") == "local by own");
+  CHECK(line_of_label("sync by running") == "sync by running");
+  CHECK(line_of_label("local(2)") == "local");
   CHECK(comes_before({"local", 2}, {"local", 16}));
   CHECK(comes_before({"local", 16}, {"sync"}));
   CHECK(comes_before({"local", 16}, {"sync:top:3", 1}));
@@ -152,6 +179,96 @@ TEST_CASE("a curve of some layers ends where sync is, and lies between local and
   CHECK(without.other_layers.empty());
 }
 
+TEST_CASE("a curve by own statistics has lines of its own, each difference once") {
+  const Curve curve = curve_of(Cells{{"local", 1},
+                                     {"local", 4},
+                                     {"sync"},
+                                     {"local", 1, "own"},
+                                     {"local", 4, "own"},
+                                     {"sync", 0, "own"}},
+                               8)
+                          .value();
+  REQUIRE(curve.lines.size() == 4);
+  CHECK(curve.lines[2].mode == "local by own");
+  CHECK(curve.lines[2].by == "own");
+  CHECK(curve.lines[2].at(8) == 5);  // sync's cell, by own
+  CHECK(curve.lines[3].flat);
+  const auto check = [](const CurveStep& step, const char* mode, std::int64_t images, std::size_t a,
+                        std::size_t b) {
+    CHECK(step.mode == mode);
+    CHECK(step.images == images);
+    CHECK(step.a == a);
+    CHECK(step.b == b);
+  };
+  REQUIRE(curve.evaluating.size() == 3);  // with all images it is sync's, and told there
+  check(curve.evaluating[0], "local", 1, 3, 0);
+  check(curve.evaluating[1], "local", 4, 4, 1);
+  check(curve.evaluating[2], "sync", 0, 5, 2);
+  REQUIRE(curve.beyond_own.size() == 2);
+  check(curve.beyond_own[0], "local by own", 1, 2, 3);
+  check(curve.beyond_own[1], "local by own", 4, 2, 4);
+  CHECK(curve.synchronizing.size() == 2);
+  REQUIRE(curve.more_images.size() == 1);  // as the runs are evaluated
+  check(curve.more_images[0], "local", 1, 1, 0);
+  // Own minus running, also where the runs are evaluated by own.
+  const Curve other =
+      curve_of(Cells{{"local", 1}, {"sync"}, {"local", 1, "running"}, {"sync", 0, "running"}}, 8)
+          .value();
+  REQUIRE(other.evaluating.size() == 2);
+  check(other.evaluating[0], "local", 1, 0, 2);
+  check(other.evaluating[1], "sync", 0, 1, 3);
+  CHECK(other.beyond_own.empty());
+}
+
+TEST_CASE("curve: what own statistics are worth, and what sync is beyond them") {
+  const Comparison comparison = compare_runs(six_seeds_with_own());
+  REQUIRE(comparison.curve);
+  const Curve& curve = *comparison.curve;
+  REQUIRE(comparison.pairs.size() == 3 + 4 + 3 + 3);
+  const PairedDifference& own = comparison.pairs[curve.evaluating[0].pair];
+  CHECK(own.a == "local(1) by own");
+  CHECK(own.b == "local(1)");
+  CHECK(own.spread.mean == doctest::Approx(8));
+  const PairedDifference& beyond = comparison.pairs[curve.beyond_own[0].pair];
+  CHECK(beyond.a == "sync");
+  CHECK(beyond.b == "local(1) by own");
+  // Each list and mode is tested in its own sequence.
+  CHECK(own.p_adjusted.value() == 0.03125);
+  CHECK(beyond.p_adjusted.value() == 0.03125);
+  CHECK(comparison.pairs[curve.evaluating[1].pair].p_adjusted.value() > 0.05);
+  CHECK(comparison.pairs[curve.evaluating[3].pair].p_adjusted.value() == 0.03125);
+  CHECK(comparison.pairs[curve.beyond_own[2].pair].p_value.value() == 0.03125);
+  CHECK(comparison.pairs[curve.beyond_own[2].pair].p_adjusted.value() > 0.05);
+  CHECK(curve_claims(comparison) ==
+        std::vector<std::string>{
+            "With 1 image per device sync is better than local; with 2 and 4 images per device no "
+            "difference between sync and local is shown",
+            "With 1 image per device local by own statistics is better than local by running "
+            "statistics; with 2 and 4 images per device no difference between local by own "
+            "statistics and local by running statistics is shown",
+            "sync by running statistics is better than sync by own statistics",
+            "With 1 image per device sync is better than local by own; with 2 and 4 images per "
+            "device no difference between sync and local by own is shown"});
+  CHECK(told_pairs(comparison).size() == 3 + 4 + 3);
+  CHECK_FALSE(best_row(comparison));
+  const std::string text = to_markdown(comparison);
+  CHECK(contains(text, "\nlocal(1) by own is better than local(1) by 8.00 points of mIoU ("));
+  CHECK(contains(text, " | local by own |"));
+  CHECK(contains(text, "\nBy own: "));
+  const auto json = nlohmann::json::parse(to_json(comparison));
+  CHECK(json["rows"].size() == 7 + 4);
+  CHECK_FALSE(json.contains("best"));
+  const auto& lines = json["curve"]["lines"];
+  CHECK(lines[4]["mode"] == "local by own");
+  CHECK(lines[4]["points"][0]["cell"] == "local(1) by own");
+  CHECK(lines[4]["points"][3]["cell"] == "sync by own");
+  CHECK(json["curve"]["evaluating"][0]["a"] == "local(1) by own");
+  CHECK(json["curve"]["evaluating"][0]["images"] == 1);
+  CHECK(json["curve"]["evaluating"][3]["images"].is_null());
+  CHECK(json["curve"]["beyond_own"][1]["mode"] == "local by own");
+  CHECK(json["curve"]["beyond_own"][1]["b"] == "local(2) by own");
+}
+
 TEST_CASE("curve: some layers are told of beside all, and named") {
   std::vector<TrainSummary> runs = six_seeds();
   for (std::uint64_t seed = 0; seed < 6; ++seed) {
@@ -163,8 +280,8 @@ TEST_CASE("curve: some layers are told of beside all, and named") {
   }
   const Comparison comparison = compare_runs(runs);
   const std::string text = to_markdown(comparison);
-  CHECK(contains(text, "\nsync:top:2(1) - local(1) = +5.00 mIoU ["));
-  CHECK(contains(text, "\nsync - sync:top:2(1) = +4.00 mIoU ["));
+  CHECK(contains(text, "\nsync:top:2(1) is better than local(1) by 5.00 points of mIoU ("));
+  CHECK(contains(text, "\nsync is better than sync:top:2(1) by 4.00 points of mIoU ("));
   CHECK(contains(text, "\nsync:top:2 synchronizes a.bn, b.bn; its other layers are local.\n"));
   CHECK(text.starts_with("With 1 image per device sync is better than local; "));
   const auto json = nlohmann::json::parse(to_json(comparison));
@@ -207,21 +324,24 @@ TEST_CASE("curve: differences are tested from the fewest images on, until one is
   CHECK(verdict(pairs[0], comparison.adjustment.together).kind == Verdict::Kind::kBetter);
   CHECK(verdict(pairs[2], comparison.adjustment.together).kind != Verdict::Kind::kBetter);
   CHECK(contains(verdict(pairs[2], 1).evidence, "after those tested before 1"));
-  CHECK(synchronizing_claim(comparison) ==
-        "With 1 image per device sync is better than local; with 2 and 4 images per device no "
-        "difference between sync and local is shown");
+  CHECK(
+      curve_claims(comparison) ==
+      std::vector<std::string>{"With 1 image per device sync is better than local; with 2 and 4 "
+                               "images per device no difference between sync and local is shown"});
   std::vector<TrainSummary> two = six_seeds();
   std::erase_if(two, [](const TrainSummary& run) { return run.seed > 1; });
-  CHECK(synchronizing_claim(compare_runs(two)) ==
-        "With 4 images per device no difference between sync and local is shown; with 1 and 2 "
-        "images per device more seeds could settle whether sync or local is better");
+  CHECK(
+      curve_claims(compare_runs(two)) ==
+      std::vector<std::string>{"With 1, 2 and 4 images per device more seeds could settle whether "
+                               "sync or local is better"});
 }
 
 TEST_CASE("curve: table, JSON") {
   const Comparison comparison = compare_runs(six_seeds());
   const std::string text = to_markdown(comparison);
   CHECK(text.starts_with("With 1 image per device sync is better than local; "));
-  CHECK(contains(text, "\nsync - local(1) = +9.00 mIoU ["));
+  CHECK(contains(text, "\nsync is better than local(1) by 9.00 points of mIoU ("));
+  CHECK_FALSE(contains(text, "By own"));
   CHECK(contains(text, "| images per device |        local |         sync |        group |"));
   CHECK(contains(text, "|:------------------|"));
   CHECK(contains(text, "p (in sequence)"));
@@ -235,6 +355,7 @@ TEST_CASE("curve: table, JSON") {
   CHECK(curve["lines"][0]["points"][0]["interval"].size() == 2);
   CHECK(curve["lines"][1]["points"][0]["images"].is_null());
   CHECK(curve["more_images"][0]["mode"] == "local");
+  for (const char* none : {"evaluating", "beyond_own"}) CHECK(curve[none].empty());
   const auto plain = nlohmann::json::parse(to_json(
       compare_runs(std::vector<TrainSummary>{run("local", 0, 0, 1), run("sync", 0, 0, 2)})));
   CHECK_FALSE(plain.contains("curve"));

@@ -146,21 +146,31 @@ def test_a_comparison_s_numbers_are_those_of_its_file(small_comparison):
     found = json.loads((small_comparison / "comparison.json").read_text())
     assert comparison.modes == ["local", "sync"] and comparison.seeds == [0, 1] and comparison.score_name == "mIoU"
     assert list(comparison.cells) == [mode["mode"] for mode in found["modes"]]
+    rows = ["local(1)", "local(2)", "sync", "local(1) by own", "local(2) by own", "sync by own"]
+    assert list(comparison.rows) == rows == [row["row"] for row in found["rows"]] and comparison.best is None
+    own = comparison.rows["local(2) by own"]
+    assert (own.mode, own.eval_stats, own.score.n) == ("local(2)", "own", 2)
+    assert all(score == found["rows"][4]["mIoU_by_seed"][str(seed)] for seed, score in own.by_seed.items())
+    assert comparison.rows["sync"].eval_stats == "device0" and comparison.rows["sync"].score == comparison.cells["sync"].score
     assert comparison.cells["local(1)"].images == 1 and comparison.cells["local(1)"].mode == "local"
     for difference, pair in zip(comparison.differences, found["pairs"]):
         assert (difference.a, difference.b, difference.difference) == (pair["a"], pair["b"], pair["mean"])
         assert list(difference.interval) == pair["interval"] and difference.p == pair["p_value"]
         assert difference.p_adjusted == pair["p_sequence"] and difference.verdict == pair["verdict"]["text"]
-        scores = [comparison.cells[name].by_seed for name in (difference.a, difference.b)]
+        scores = [comparison.rows[name].by_seed for name in (difference.a, difference.b)]
         assert list(difference.by_seed) == pytest.approx([scores[0][seed] - scores[1][seed] for seed in (0, 1)], abs=1e-12)
     assert comparison.difference("sync", "local(1)").seeds == [0, 1]
     with pytest.raises(KeyError, match="no difference local - sync; there are: sync - local"):
         comparison.difference("local", "sync")
     curve = comparison.curve.to_table()
     assert comparison.curve.images_per_device == [1, 2, 4]  # with all images of a batch, local is sync
-    assert list(curve["mode"]) == ["local"] * 3 + ["sync"] and list(curve["cell"])[2:] == ["sync", "sync"]
+    assert comparison.curve.lines == ["local", "sync", "local by own", "sync by own"]
+    assert list(curve["line"]) == ["local"] * 3 + ["sync"] + ["local by own"] * 3 + ["sync by own"]
+    assert list(curve["mode"]) == (["local"] * 3 + ["sync"]) * 2
+    assert list(curve["cell"])[2:] == ["sync", "sync", "local(1) by own", "local(2) by own", "sync by own", "sync by own"]
     assert list(curve["images"][:3]) == [1, 2, 4] and numpy.isnan(curve["images"][3])
-    assert comparison.answers.splitlines() == comparison.text.splitlines()[1:1 + len(comparison.differences)]
+    told = comparison.text.split("\n\n")[1].splitlines()  # all but what more images are worth
+    assert told == comparison.answers.splitlines()[:len(told)] and len(told) == len(comparison.differences) - 1
     assert comparison.scores.rows == 2 * len(comparison.cells)
     for cell in comparison.cells.values():
         for seed, score in cell.by_seed.items():
@@ -178,6 +188,26 @@ def test_the_runs_of_a_comparison_of_other_folders(program, small_comparison, tm
     comparison = read_comparison(tmp_path / "again")
     assert [comparison.run("sync", seed).seed for seed in (0, 1)] == [0, 1]
     assert comparison.run("sync", 1).path.samefile(runs[1])
+    best = comparison.best
+    assert best.row in ("sync", "sync by own") and not best.settled and best.better_than == []
+    assert best.not_told_apart == [name for name in comparison.rows if name != best.row]
+    assert str(comparison).splitlines()[:2] == comparison.text.splitlines()[:2] == [f"{best.claim}.", f"{best.cost}."]
+    pair = json.loads((tmp_path / "again/comparison.json").read_text())["pairs"][0]
+    assert comparison.differences[0].p_adjusted == pair["p_step_down"] and comparison.modes == ["sync"]
+
+
+def test_a_comparison_of_an_earlier_version(small_comparison, tmp_path):
+    """Without rows, adjusted by Holm."""
+    found = json.loads((small_comparison / "comparison.json").read_text())
+    del found["rows"], found["curve"]
+    found["pairs"] = [{**pair, "p_holm": 0.75} for pair in found["pairs"] if "own" not in pair["a"] + pair["b"]]
+    for pair in found["pairs"]:
+        del pair["p_sequence"]
+    (tmp_path / "comparison.json").write_text(json.dumps(found))
+    comparison = read_comparison(tmp_path)
+    assert comparison.best is None and list(comparison.rows) == list(comparison.cells)
+    assert comparison.rows["sync"].eval_stats is None and comparison.rows["sync"].by_seed == comparison.cells["sync"].by_seed
+    assert {difference.p_adjusted for difference in comparison.differences} == {0.75} and comparison.modes == ["local", "sync"]
 
 
 def test_a_comparison_that_does_not_tell_its_folders(small_comparison, tmp_path):
@@ -194,7 +224,7 @@ def test_figures(small_run, small_comparison, tmp_path):
     matplotlib.use("Agg")
     comparison = read_comparison(small_comparison)
     axes = comparison.plot_curve()
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == comparison.modes
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == comparison.curve.lines
     assert [label.get_text() for label in comparison.plot_differences().get_yticklabels()] == [
         f"{each.a} - {each.b}" for each in comparison.differences]
     drawn = read_run(small_run).plot(["loss", "mIoU"])

@@ -293,6 +293,63 @@ TEST_CASE("images per device: the curve's section, for those who read and for th
   CHECK(plain.all_figures().empty());
 }
 
+TEST_CASE("the answer: the best evaluation, what it costs, and no interval of few seeds") {
+  std::vector<TrainSummary> runs;
+  const auto add = [&](const char* mode, std::uint64_t seed, double running, double own) {
+    TrainSummary& run = runs.emplace_back();
+    run.bn_mode = mode;
+    run.seed = seed;
+    run.evaluation.metrics.m_iou = running;
+    run.evaluation.loss = 1;
+    run.other_stats = {run.evaluation};
+    run.other_stats.front().eval_stats = EvalStats::kOwn;
+    run.other_stats.front().metrics.m_iou = own;
+  };
+  for (std::uint64_t seed = 0; seed < 6; ++seed) {
+    const double level = 30 + 2 * static_cast<double>(seed), by_chance = seed % 2 == 0 ? 0.1 : 0;
+    add("local", seed, level - 9 + by_chance, level - 2 - by_chance);
+    add("sync", seed, level, level - 5 + 2 * by_chance);
+  }
+  const auto page_of = [](std::vector<TrainSummary> of) {
+    ReportData data{.title = "answer", .runs = {}, .comparison = compare_runs(of)};
+    for (const TrainSummary& run : of) data.runs.emplace_back().mode = run.bn_mode;
+    Page page(data.title);
+    add_answer(data, page);
+    add_scores(data, page);
+    return page.html();
+  };
+  const std::string settled = page_of(runs);
+  CHECK(contains(settled,
+                 "<h1>Highest: sync, mIoU 35.00; better than local, local by own and sync by own "
+                 "(6 seeds, 6 differences tested together)</h1>"));
+  CHECK(contains(settled, "What sync costs: an exchange at every synchronized BatchNorm call; "));
+  CHECK(contains(settled, "local by own is better than local by 6.90 points of mIoU (95 % "));
+  CHECK(contains(settled, ">p (all)</th>"));
+  CHECK(contains(settled, "class=\"whisker"));
+  CHECK(contains(settled, "<th scope=\"row\">local</th><td>own</td>"));
+  std::erase_if(runs, [](const TrainSummary& run) { return run.seed > 1; });
+  const std::string few = page_of(runs);
+  CHECK(contains(few,
+                 "<h1>Highest: sync, mIoU 31.00; 2 seeds are too few to settle what is best, 6 "
+                 "can</h1>"));
+  CHECK(contains(few, "A mark is a seed; so few of them have no interval."));
+  CHECK_FALSE(contains(few, "class=\"whisker"));
+  CHECK_FALSE(contains(few, ", p = "));
+  // Of the table's figures only the mean, its deviation and the smallest p are numbers.
+  const std::size_t row = few.find("<th scope=\"row\">sync − local</th>");
+  REQUIRE(row != std::string::npos);
+  CHECK(count(few.substr(row, few.find("</tr>", row) - row), "<td>–</td>") == 4);
+}
+
+TEST_CASE("modes: another evaluation of a mode has its colour and a line of its own") {
+  const Series series = mode_series("local(2) by own");
+  CHECK(series.name == "local by own");
+  CHECK(series.style == mode_series("local").style + " by");
+  CHECK(mode_series("local(2)").name == "local");
+  CHECK(mode_series("sync by running").name == "sync by running");
+  CHECK(mode_color("local by own") == mode_color("local"));
+}
+
 TEST_CASE("modes: each has a style of its own in the light and in the dark, unknown ones too") {
   const std::string sheet = chart_style();
   std::set<std::string> styles;

@@ -154,28 +154,44 @@ def table(reader: Reader, section: str, *header: str) -> Table:
 
 def adjusted(pair: dict) -> float | None:
     """The p-value for those tested with it: all of a comparison, or those before it on a curve."""
-    return pair["p_holm"] if "p_holm" in pair else pair["p_sequence"]
+    return pair["p_step_down"] if "p_step_down" in pair else pair["p_sequence"]
+
+
+def is_told(pair: dict, comparison: dict) -> bool:
+    """Whether a line of its own tells of the difference, and not only the table."""
+    if "curve" in comparison:
+        return not any((step["a"], step["b"]) == (pair["a"], pair["b"]) for step in comparison["curve"]["more_images"])
+    mode = {row["row"]: row["mode"] for row in comparison["rows"]}
+    as_run = all(mode[name] == name for name in (pair["a"], pair["b"]))
+    best = comparison["best"]["row"]
+    return as_run or mode[pair["a"]] == mode[pair["b"]] or best in (pair["a"], pair["b"])
 
 
 def check_scores(reader: Reader, comparison: dict) -> None:
     score = comparison["score"]
-    means = table(reader, "Score", "mode", score)
+    means = table(reader, "Score", "mode", "evaluated by", score)
     seeds = table(reader, "Score", score, "mean")
-    for mode in comparison["modes"]:
-        row = means.row(mode["mode"])
-        for column, key in ((1, score), (3, "val_loss"), (5, "train_loss")):
-            same(row[column], mode[key]["mean"], f"{mode['mode']}, {key}")
-            same(row[column + 1], mode[key]["sd"], f"{mode['mode']}, sd of {key}")
-        for seed, value in mode[score + "_by_seed"].items():
-            same(seeds.row(mode["mode"])[seeds.rows[0].index(f"seed {seed}")], value, f"{mode['mode']}, seed {seed}")
+    modes = {mode["mode"]: mode for mode in comparison["modes"]}
+    rows = sorted(comparison["rows"], key=lambda row: list(modes).index(row["mode"]))
+    check(len(means.rows) == 1 + len(rows) > 1 + len(modes), f"{len(rows)} rows, of which the table has {means.rows}")
+    for row, cells, values in zip(rows, means.rows[1:], means.values[1:]):
+        by_image = row["row"] == row["mode"] == "group" or row["eval_stats"] == "own"
+        check(cells[:2] == [row["mode"], "own" if by_image else "running"], f"{row['row']} is called {cells[:2]}")
+        of_row = {**row, "train_loss": modes[row["mode"]]["train_loss"]}
+        for column, key in ((2, score), (4, "val_loss"), (6, "train_loss")):
+            same(values[column], of_row[key]["mean"], f"{row['row']}, {key}")
+            same(values[column + 1], of_row[key]["sd"], f"{row['row']}, sd of {key}")
+        for seed, value in row[score + "_by_seed"].items():
+            same(seeds.row(row["row"])[seeds.rows[0].index(f"seed {seed}")], value, f"{row['row']}, seed {seed}")
     pairs = table(reader, "Score", "difference")
     for pair in comparison["pairs"]:
         row = pairs.row(f"{pair['a']} − {pair['b']}")
-        low, high = pair["interval"] or (None, None)
-        expected = [pair["mean"], pair["sd"], low, high, pair["p_value"], adjusted(pair), pair["smallest_p"]]
+        few = [None, None, None, None]  # so few seeds have neither an interval nor p-values
+        shown = few if pair["smallest_p"] > 0.05 else [*pair["interval"], pair["p_value"], adjusted(pair)]
+        expected = [pair["mean"], pair["sd"], *shown, pair["smallest_p"]]
         for column, value in enumerate(expected + pair["differences"], start=1):
             same(row[column], value, f"{pair['a']} - {pair['b']}, {pairs.rows[0][column]}")
-        check(pair["answer"] in reader.text, f"the page does not say: {pair['answer']}")
+        check(not is_told(pair, comparison) or pair["answer"] in reader.text, f"the page does not say: {pair['answer']}")
 
 
 def check_curve(reader: Reader, comparison: dict) -> None:
@@ -194,6 +210,7 @@ def check_curve(reader: Reader, comparison: dict) -> None:
     check(next(rows, None) is None, "the curve's table has more rows than comparison.json has points")
     local = comparison["curve"]["lines"][0]
     check(local["mode"] == "local" and local["points"][-1]["cell"] == "sync", f"local ends at {local['points'][-1]}")
+    check("local by own" in [line["mode"] for line in comparison["curve"]["lines"]], "no line of own statistics")
     check("per device" in reader.headline, f"the headline of a curve: {reader.headline}")
 
 
@@ -380,7 +397,9 @@ def main() -> int:
         check_curves(page, runs)
         check_configurations(page)
         check_images(runs / "report.html", page, runs)
-        check("sync" in page.headline and "2 seeds, p = " in page.headline, f"the headline: {page.headline}")
+        check(page.headline == comparison["best"]["claim"], f"the headline: {page.headline}")
+        check("2 seeds are too few to settle what is best" in page.headline, f"the headline: {page.headline}")
+        check(comparison["best"]["cost"] in page.text, "the page does not say what the best costs")
 
         said = run([lockstep, "report", str(runs), "-o", str(folder / "again.html"), "--figures", str(folder / "figures")])
         check((folder / "again.html").read_bytes() == (runs / "report.html").read_bytes(), "report and compare write different pages")

@@ -52,7 +52,11 @@ struct ReportData {
   /// In order of the comparison, then of first appearance.
   std::vector<std::string> modes() const;
   std::vector<const RunRecord*> of_mode(const std::string& mode) const;
-  bool compares() const { return comparison && !comparison->pairs.empty(); }
+  /// Not where there is one run alone, however it is evaluated.
+  bool compares() const {
+    return comparison && !comparison->pairs.empty() &&
+           (comparison->modes.size() > 1 || comparison->modes.front().runs.size() > 1);
+  }
   /// "mIoU" or "top1".
   std::string score() const;
 };

@@ -35,7 +35,9 @@ std::string page_style() { return chart_style() + kPageStyleSheet; }
 Series mode_series(std::string_view label) {
   const std::string_view mode = mode_of_label(label);
   const int style = style_of(mode);
-  return {std::string(mode), "m" + std::to_string(style), style};
+  const std::string line = line_of_label(label);
+  const char* by = line == mode ? "" : " by";  // another evaluation of the mode's weights
+  return {line, "m" + std::to_string(style) + by, style};
 }
 
 Series part_series(std::string name, std::size_t number) {

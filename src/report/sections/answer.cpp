@@ -7,38 +7,32 @@
 namespace lockstep {
 namespace {
 
-// The mode that the project is about against the one that everyone has.
-std::size_t main_pair(const Comparison& comparison) {
-  for (std::size_t i = 0; i < comparison.pairs.size(); ++i) {
-    const PairedDifference& pair = comparison.pairs[i];
-    const auto is = [&](const char* a, const char* b) { return pair.a == a && pair.b == b; };
-    if (is("sync", "local") || is("local", "sync")) return i;
-  }
-  return 0;
-}
-
+/// The best row and what it costs; then each difference in a sentence.
 void add_pairs(const Comparison& comparison, Page& page) {
-  const std::size_t main = main_pair(comparison);
-  const std::size_t tested = comparison.adjustment.together;
-  const Verdict answer = verdict(comparison.pairs[main], tested);
-  page.headline(answer.claim, answer.evidence);
-  for (std::size_t i = 0; i < comparison.pairs.size(); ++i) {
-    if (i != main) page.paragraph(verdict(comparison.pairs[i], tested).text() + ".");
+  const std::optional<BestRow> best = best_row(comparison);
+  if (best) {
+    page.headline(best->claim(comparison));
+    page.paragraph(cost_of(comparison.rows[best->row]) + ".");
+  }
+  bool first = !best;
+  for (const PairedDifference* pair : told_pairs(comparison)) {
+    const Verdict answer = verdict(*pair, comparison.adjustment.together);
+    first ? page.headline(answer.claim, answer.evidence) : page.paragraph(answer.text() + ".");
+    first = false;
   }
 }
 
 /// What more images are worth to each mode stands below the curve.
 void add_curve_answer(const Comparison& comparison, Page& page) {
-  if (comparison.curve->synchronizing.empty()) {
+  const std::vector<std::string> claims = curve_claims(comparison);
+  if (claims.empty()) {
     const Verdict answer = verdict(comparison.pairs.front(), comparison.adjustment.together);
     return page.headline(answer.claim, answer.evidence);
   }
-  page.headline(synchronizing_claim(comparison));
-  for (const std::vector<CurveStep>* steps : steps_between_modes(*comparison.curve)) {
-    for (const CurveStep& step : *steps) {
-      const PairedDifference& pair = comparison.pairs[step.pair];
-      page.paragraph(verdict(pair, comparison.adjustment.together).text() + ".");
-    }
+  page.headline(claims.front());
+  for (std::size_t i = 1; i < claims.size(); ++i) page.paragraph(claims[i] + ".");
+  for (const PairedDifference* pair : told_pairs(comparison)) {
+    page.paragraph(verdict(*pair, comparison.adjustment.together).text() + ".");
   }
 }
 
@@ -56,8 +50,7 @@ void add_single(const ReportData& data, Page& page) {
     }
     return;
   }
-  const ModeResult& mode = data.comparison->modes.front();
-  const MeanSpread& score = mode.score_spread;
+  const MeanSpread& score = data.comparison->rows.front().score_spread;
   if (score.count == 0) return page.headline(describe_runs(data) + ": no score");
   std::string text = fmt::format("{}: {} {:.2f}", describe_runs(data), data.score(), score.mean);
   if (score.standard_deviation) {

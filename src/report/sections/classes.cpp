@@ -131,8 +131,8 @@ std::string describe_bars(const std::vector<ClassRow>& rows) {
 
 /// Its rows lie beside those of `bars`.
 std::optional<Figure> differences_figure(const ReportData& data, const std::string& measure,
-                                         const std::vector<ClassRow>& rows, const Plot& bars) {
-  const PairedDifference& pair = data.comparison->pairs.front();
+                                         const std::vector<ClassRow>& rows, const Plot& bars,
+                                         const PairedDifference& pair) {
   Plot plot{fmt::format("{}: {} − {}, seed by seed", measure, pair.a, pair.b)};
   plot.zero = true;
   plot.legend = false;
@@ -189,9 +189,10 @@ void add_classes(const ReportData& data, Page& page) {
   std::vector<Figure> figures;
   const Plot bars = bar_chart(measure, rows, modes);
   figures.push_back({"classes", draw(bars), describe_bars(rows), table_of(rows, modes)});
-  if (data.compares()) {
-    if (auto differences = differences_figure(data, measure, rows, bars)) {
+  for (const PairedDifference& pair : data.comparison->pairs) {  // the first of modes
+    if (auto differences = differences_figure(data, measure, rows, bars, pair)) {
       figures.push_back(std::move(*differences));
+      break;
     }
   }
   page.figures(std::move(figures));

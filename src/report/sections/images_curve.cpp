@@ -32,11 +32,11 @@ double beside(double at, std::size_t number, std::size_t count) {
 }
 
 /// The mean with its interval, and the seeds behind it.
-void add_cell(Plot& plot, const ModeResult& cell, const Series& series, double at) {
+void add_cell(Plot& plot, const Row& cell, const Series& series, double at) {
   for (const auto& [seed, score] : cell.score) {
     plot.marks.push_back(Dot{series,
                              {at * std::exp2(0.09), score},
-                             fmt::format("{}, seed {}: {:.6g}", cell.mode, seed, score),
+                             fmt::format("{}, seed {}: {:.6g}", cell.name, seed, score),
                              2});
   }
   plot.marks.push_back(Mean{.series = series,
@@ -47,7 +47,7 @@ void add_cell(Plot& plot, const ModeResult& cell, const Series& series, double a
                             .colored = true});
   plot.marks.push_back(Dot{series,
                            {at, cell.score_spread.mean},
-                           fmt::format("{}: {:.6g} in the mean", cell.mode, cell.score_spread.mean),
+                           fmt::format("{}: {:.6g} in the mean", cell.name, cell.score_spread.mean),
                            4,
                            true});
 }
@@ -81,7 +81,7 @@ void add_line(Plot& plot, const PlacedLine& placed, const Comparison& comparison
   const Curve& curve = *comparison.curve;
   Line line{mode_series(placed.line->mode), {}, placed.line->mode};
   for (const CurvePoint& point : placed.line->points) {
-    const double mean = comparison.modes[point.cell].score_spread.mean;
+    const double mean = comparison.rows[point.cell].score_spread.mean;
     if (placed.line->flat) line.points.push_back({plot.positions->low, mean});
     line.points.push_back({place_of(placed, point, curve), mean});
   }
@@ -90,7 +90,7 @@ void add_line(Plot& plot, const PlacedLine& placed, const Comparison& comparison
 
 void add_cells(Plot& plot, const PlacedLine& placed, const Comparison& comparison) {
   for (const CurvePoint& point : placed.line->points) {
-    const ModeResult& cell = comparison.modes[point.cell];
+    const Row& cell = comparison.rows[point.cell];
     if (cell.score.empty()) continue;
     add_cell(plot, cell, mode_series(placed.line->mode),
              place_of(placed, point, *comparison.curve));
@@ -103,7 +103,7 @@ DataTable table_of_cells(const Comparison& comparison) {
   for (const std::uint64_t seed : seeds) table.header.push_back(fmt::format("seed {}", seed));
   for (const CurveLine& line : comparison.curve->lines) {
     for (const CurvePoint& point : line.points) {
-      const ModeResult& cell = comparison.modes[point.cell];
+      const Row& cell = comparison.rows[point.cell];
       const std::optional<Interval> interval = score_interval(cell);
       const auto bound = [&](double Interval::*end) {
         return interval ? number((*interval).*end, 2) : Markup{"–"};
@@ -136,8 +136,9 @@ Figure curve_figure(const Comparison& comparison) {
   for (const PlacedLine& line : lines) add_line(plot, line, comparison);
   for (const PlacedLine& line : lines) add_cells(plot, line, comparison);
   return {"score_over_images", draw(plot),
-          fmt::format("A line joins the means of a mode, a bar is Student's 95 % interval of a "
-                      "mean, a small mark is a seed.{}",
+          fmt::format("A line joins the means of a mode, a dotted one those of its weights by own "
+                      "statistics, a bar is Student's 95 % interval of a mean (of six seeds or "
+                      "more), a small mark is a seed.{}",
                       flat ? " At “any” stand the modes that are the same with any number." : ""),
           table_of_cells(comparison)};
 }

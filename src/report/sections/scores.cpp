@@ -13,12 +13,12 @@ DataTable table_by_seed(const Comparison& comparison) {
   const std::set<std::uint64_t> seeds = all_seeds(comparison);
   DataTable table{{comparison.score, "mean", "sd"}, {}};
   for (const std::uint64_t seed : seeds) table.header.push_back(fmt::format("seed {}", seed));
-  for (const ModeResult& mode : comparison.modes) {
-    std::vector<Markup> row{escaped(mode.mode), number(mode.score_spread.mean, 2),
-                            number(mode.score_spread.standard_deviation, 2)};
+  for (const Row* scored : rows_by_mode(comparison)) {
+    std::vector<Markup> row{escaped(scored->name), number(scored->score_spread.mean, 2),
+                            number(scored->score_spread.standard_deviation, 2)};
     for (const std::uint64_t seed : seeds) {
-      const auto found = mode.score.find(seed);
-      row.push_back(found == mode.score.end() ? Markup{"–"} : number(found->second, 2));
+      const auto found = scored->score.find(seed);
+      row.push_back(found == scored->score.end() ? Markup{"–"} : number(found->second, 2));
     }
     table.rows.push_back(std::move(row));
   }
@@ -32,16 +32,20 @@ DataTable table_of_pairs(const Comparison& comparison) {
   const std::set<std::uint64_t> seeds = all_seeds(comparison);
   for (const std::uint64_t seed : seeds) table.header.push_back(fmt::format("seed {}", seed));
   for (const PairedDifference& pair : comparison.pairs) {
+    const bool settles = pair.can_settle();
     const auto bound = [&](double Interval::*end) {
-      return pair.interval ? signed_number((*pair.interval).*end, 2) : Markup{"–"};
+      return settles && pair.interval ? signed_number((*pair.interval).*end, 2) : Markup{"–"};
+    };
+    const auto p = [&](std::optional<double> value) {
+      return settles ? number(value, 3) : Markup{"–"};
     };
     std::vector<Markup> row{escaped(pair.a + " − " + pair.b),
                             signed_number(pair.spread.mean, 2),
                             number(pair.spread.standard_deviation, 2),
                             bound(&Interval::low),
                             bound(&Interval::high),
-                            number(pair.p_value, 3),
-                            number(pair.p_adjusted, 3),
+                            p(pair.p_value),
+                            p(pair.p_adjusted),
                             number(pair.smallest_p, 3)};
     for (const std::uint64_t seed : seeds) {
       const auto found = std::find(pair.seeds.begin(), pair.seeds.end(), seed);
@@ -57,12 +61,12 @@ DataTable table_of_pairs(const Comparison& comparison) {
 }
 
 /// Joins each seed's runs in neighbouring rows.
-void join_seeds(Plot& plot, const std::vector<const ModeResult*>& modes) {
-  for (std::size_t m = 0; m + 1 < modes.size(); ++m) {
-    for (const auto& [seed, score] : modes[m]->score) {
-      const auto below = modes[m + 1]->score.find(seed);
-      if (below == modes[m + 1]->score.end()) continue;
-      const auto row = static_cast<double>(m);
+void join_seeds(Plot& plot, const std::vector<const Row*>& rows) {
+  for (std::size_t r = 0; r + 1 < rows.size(); ++r) {
+    for (const auto& [seed, score] : rows[r]->score) {
+      const auto below = rows[r + 1]->score.find(seed);
+      if (below == rows[r + 1]->score.end()) continue;
+      const auto row = static_cast<double>(r);
       plot.marks.push_back(Line{
           {"", "pair"}, {{row, score}, {row + 1, below->second}}, fmt::format("seed {}", seed)});
     }
@@ -72,14 +76,14 @@ void join_seeds(Plot& plot, const std::vector<const ModeResult*>& modes) {
 Figure score_figure(const Comparison& comparison) {
   Plot plot{comparison.score + " on the validation split, in %"};
   plot.legend = false;
-  std::vector<const ModeResult*> modes;
-  for (const ModeResult& mode : comparison.modes) {
-    if (!mode.score.empty()) modes.push_back(&mode);
+  std::vector<const Row*> rows;
+  for (const Row* row : rows_by_mode(comparison)) {
+    if (!row->score.empty()) rows.push_back(row);
   }
-  join_seeds(plot, modes);
-  for (const ModeResult* mode : modes) {
-    SeedRow row{mode->mode, mode->mode, {mode->score.begin(), mode->score.end()}};
-    if (mode->score.size() > 1) row.mean = mode->score_spread.mean;
+  join_seeds(plot, rows);
+  for (const Row* scored : rows) {
+    SeedRow row{scored->name, scored->name, {scored->score.begin(), scored->score.end()}};
+    if (scored->score.size() > 1) row.mean = scored->score_spread.mean;
     if (row.mean) row.number = format_number(*row.mean, 2);
     add_row(plot, row);
   }
@@ -96,7 +100,9 @@ std::optional<Figure> difference_figure(const Comparison& comparison) {
   Plot plot{"Difference in " + comparison.score + ", seed by seed"};
   plot.zero = true;
   plot.legend = false;
-  for (const PairedDifference& pair : comparison.pairs) {
+  const std::vector<const PairedDifference*> told = told_pairs(comparison);
+  for (const PairedDifference* drawn : told) {
+    const PairedDifference& pair = *drawn;
     if (pair.seeds.empty()) continue;
     SeedRow row{pair.a + " − " + pair.b, pair.a};
     for (std::size_t i = 0; i < pair.seeds.size(); ++i) {
@@ -104,25 +110,31 @@ std::optional<Figure> difference_figure(const Comparison& comparison) {
     }
     if (pair.seeds.size() > 1) row.mean = pair.spread.mean;
     if (row.mean) row.number = signed_text(*row.mean, 2);
-    row.interval = pair.interval;
+    if (pair.can_settle()) row.interval = pair.interval;
     add_row(plot, row);
   }
   if (plot.rows.empty()) return std::nullopt;
-  std::string caption = "The whisker is Student's 95 % interval of the mean difference.";
-  for (const PairedDifference& pair : comparison.pairs) caption += " " + answer(pair) + ".";
+  const bool whiskers = std::any_of(
+      told.begin(), told.end(), [](const PairedDifference* pair) { return pair->can_settle(); });
+  std::string caption = whiskers ? "The whisker is Student's 95 % interval of the mean difference."
+                                 : "A mark is a seed; so few of them have no interval.";
+  for (const PairedDifference* pair : told) caption += " " + answer(*pair) + ".";
   return Figure{"difference", draw(plot), caption, table_of_pairs(comparison)};
 }
 
 DataTable summary_table(const Comparison& comparison) {
-  DataTable table{{"mode", comparison.score, "± sd", "val loss", "± sd", "train loss", "± sd"}, {}};
-  for (const ModeResult& mode : comparison.modes) {
-    std::vector<Markup> row{escaped(mode.mode)};
+  DataTable table{
+      {"mode", "evaluated by", comparison.score, "± sd", "val loss", "± sd", "train loss", "± sd"},
+      {}};
+  for (const Row* scored : rows_by_mode(comparison)) {
+    const ModeResult& mode = comparison.modes[scored->mode];
+    std::vector<Markup> row{escaped(mode.mode), escaped(scored->statistics())};
     const auto add = [&](const MeanSpread& spread, int digits) {
       row.push_back(spread.count == 0 ? Markup{"–"} : number(spread.mean, digits));
       row.push_back(number(spread.standard_deviation, digits));
     };
-    add(mode.score_spread, 2);
-    add(mode.val_loss, 3);
+    add(scored->score_spread, 2);
+    add(scored->val_loss, 3);
     add(mode.train_loss, 3);
     table.rows.push_back(std::move(row));
   }
@@ -130,9 +142,10 @@ DataTable summary_table(const Comparison& comparison) {
 }
 
 void add_other_statistics(const Comparison& comparison, Page& page) {
-  DataTable table{{"running statistics", comparison.score, "± sd"}, {}};
+  DataTable table{{"other statistics", comparison.score, "± sd"}, {}};
   for (const ModeResult& mode : comparison.modes) {
     for (const auto& [stats, spread] : mode.other_stats) {
+      if (stats == to_string(EvalStats::kOwn)) continue;
       table.rows.push_back({escaped(mode.mode + ", " + stats), number(spread.mean, 2),
                             number(spread.standard_deviation, 2)});
     }
@@ -179,8 +192,10 @@ void add_scores(const ReportData& data, Page& page) {
   page.table(summary_table(*data.comparison));
   std::vector<Figure> figures;
   if (data.runs.size() > 1) figures.push_back(score_figure(*data.comparison));
-  if (auto differences = difference_figure(*data.comparison)) {
-    figures.push_back(std::move(*differences));
+  if (data.compares()) {
+    if (auto differences = difference_figure(*data.comparison)) {
+      figures.push_back(std::move(*differences));
+    }
   }
   page.figures(std::move(figures));
   add_other_statistics(*data.comparison, page);

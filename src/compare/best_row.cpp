@@ -1,0 +1,118 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "compare/comparison.h"
+#include "compare/table.h"
+
+namespace lockstep {
+namespace {
+
+/// The other row of the pair; empty where the pair is not of this one.
+std::string other_of(const PairedDifference& pair, const std::string& row) {
+  if (pair.a == row) return pair.b;
+  return pair.b == row ? pair.a : "";
+}
+
+/// "a", "a and b", "a, b and c".
+std::string listed(const std::vector<std::string>& names) {
+  if (names.size() == 1) return names.front();
+  const auto last = names.end() - 1;
+  return fmt::format("{} and {}", fmt::join(names.begin(), last, ", "), *last);
+}
+
+bool is_as_run(const Comparison& comparison, const std::string& name) {
+  return std::any_of(comparison.rows.begin(), comparison.rows.end(),
+                     [&](const Row& row) { return row.name == name && row.as_run(); });
+}
+
+std::size_t mode_of(const Comparison& comparison, const std::string& name) {
+  const auto found = std::find_if(comparison.rows.begin(), comparison.rows.end(),
+                                  [&](const Row& row) { return row.name == name; });
+  return found->mode;
+}
+
+}  // namespace
+
+std::optional<BestRow> best_row(const Comparison& comparison) {
+  if (comparison.curve) return std::nullopt;
+  const std::vector<Row>& rows = comparison.rows;
+  BestRow best;
+  std::size_t scored = 0;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i].score.empty()) continue;
+    const bool higher = scored == 0 || rows[i].score_spread.mean > rows[best.row].score_spread.mean;
+    if (higher) best.row = i;
+    ++scored;
+  }
+  if (scored < 2) return std::nullopt;
+  for (const PairedDifference& pair : comparison.pairs) {
+    const std::string other = other_of(pair, rows[best.row].name);
+    if (other.empty() || pair.seeds.empty()) continue;
+    best.seeds = best.seeds == 0 ? pair.seeds.size() : std::min(best.seeds, pair.seeds.size());
+    const bool better =
+        verdict(pair, comparison.adjustment.together).kind == Verdict::Kind::kBetter;
+    (better ? best.better_than : best.not_told_apart).push_back(other);
+  }
+  best.settled = smallest_p_value(static_cast<int>(best.seeds)) <= kLevel;
+  return best;
+}
+
+std::string BestRow::claim(const Comparison& comparison) const {
+  const Row& best = comparison.rows[row];
+  const std::string head = fmt::format("Highest: {}, {} {}", best.name, comparison.score,
+                                       format_number(best.score_spread.mean, 2));
+  if (!settled) {
+    return fmt::format("{}; {} {} too few to settle what is best, {} can", head,
+                       count_of(static_cast<std::int64_t>(seeds), "seed"),
+                       seeds == 1 ? "is" : "are", pairs_needed(kLevel));
+  }
+  std::string text = head;
+  if (!better_than.empty()) text += fmt::format("; better than {}", listed(better_than));
+  if (!not_told_apart.empty()) {
+    text += fmt::format("; not told apart from {}", listed(not_told_apart));
+  }
+  return fmt::format(
+      "{} ({}, {} tested together)", text, count_of(static_cast<std::int64_t>(seeds), "seed"),
+      count_of(static_cast<std::int64_t>(comparison.adjustment.together), "difference"));
+}
+
+std::string cost_of(const Row& row) {
+  constexpr const char* kByImage =
+      "a window is normalised by itself, and an exported network has InstanceNormalization, which "
+      "does not fold into convolutions";
+  const std::string& mode = row.cell.mode;
+  const std::string exchange = mode == "sync" || sync_top_of(mode) > 0
+                                   ? "an exchange at every synchronized BatchNorm call"
+                                   : "no exchange";
+  if (row.statistics() == to_string(EvalStats::kOwn)) {
+    return fmt::format("What {} costs: {}; {}", row.name, exchange, kByImage);
+  }
+  if (!are_running(row.stats)) {
+    return fmt::format("What {} costs: {}; its evaluation needs several images at a time", row.name,
+                       exchange);
+  }
+  return fmt::format("What {} costs: {}; its evaluation folds into the convolutions", row.name,
+                     exchange);
+}
+
+std::vector<const PairedDifference*> told_pairs(const Comparison& comparison) {
+  std::vector<const PairedDifference*> told;
+  if (comparison.curve) {
+    for (const std::vector<CurveStep>* steps : steps_between_modes(*comparison.curve)) {
+      for (const CurveStep& step : *steps) told.push_back(&comparison.pairs[step.pair]);
+    }
+    return told;
+  }
+  const std::optional<BestRow> best = best_row(comparison);
+  const std::string highest = best ? comparison.rows[best->row].name : "";
+  for (const PairedDifference& pair : comparison.pairs) {
+    const bool as_run = is_as_run(comparison, pair.a) && is_as_run(comparison, pair.b);
+    const bool one_mode = mode_of(comparison, pair.a) == mode_of(comparison, pair.b);
+    if (as_run || one_mode || !other_of(pair, highest).empty()) told.push_back(&pair);
+  }
+  return told;
+}
+
+}  // namespace lockstep
