@@ -9,7 +9,8 @@ numpy = pytest.importorskip("numpy")
 from torch import nn  # noqa: E402
 
 from lockstep import LockstepError, MissingPackageError  # noqa: E402
-from lockstep.torch import lens  # noqa: E402
+from lockstep.torch import LayerNoise, lens  # noqa: E402
+from lockstep.torch.noise import judge  # noqa: E402
 from small_unet import UNet  # noqa: E402
 
 
@@ -35,10 +36,57 @@ def test_images_that_are_alike_need_nothing_and_those_with_means_of_their_own_do
     alike = lens(make(), [noise(32, 32)], images_per_device=(1, 2, 4))
     assert [each.verdict for each in alike.by_images] == ["not needed"] * 3
     apart = lens(make(), [shifted(32, 32)], images_per_device=(1, 2, 4))
-    assert [each.verdict for each in apart.by_images] == ["synchronize", "cannot tell", "cannot tell"]
+    assert [each.verdict for each in apart.by_images] == ["by image"] * 3
+    pretrained = lens(make(), [shifted(32, 32)], images_per_device=(1, 2, 4), weights="pretrained")
+    assert [each.verdict for each in pretrained.by_images] == ["synchronize", "cannot tell", "cannot tell"]
     assert apart.by_images[0].worst.ratio > 100 * alike.by_images[0].worst.ratio
     assert apart.by_images[0].logit_disparity > 10 * alike.by_images[0].logit_disparity
-    assert lens(make(), [shifted(32, 32)], images_per_device=(4,), global_batch=4).verdict(4) == "not needed"
+    assert lens(make(), [shifted(32, 32)], images_per_device=(4,), global_batch=4, weights="pretrained"
+                ).verdict(4) == "not needed"
+
+
+def layer(missed, bimodality=0.4, values=100):
+    return LayerNoise(layer="bn", values=values, ratio=0.0, missed=missed, log_var_ratio=0.0, mean_shift=0.0,
+                      bimodality=bimodality)
+
+
+@pytest.mark.parametrize("together, missed, weights, losses, verdict, reason", [
+    (1, 0.24, "initial", (1, 9), "synchronize", "it misses 24.0 % of the variance at bn, which an evaluation"),
+    (1, 0.25, "initial", (1, 9), "by image", "25 % of the variance at bn lies between images: statistics"),
+    (4, 0.0625, "trained", (1, 1), "by image", "25 % of the variance at bn lies between images: statistics"),
+    (4, 0.0625, "pretrained", (1, 1), "cannot tell", "they miss 6.2 % of the variance at bn: noise"),
+    (1, 0.5, "pretrained", (1, 9), "synchronize", "it misses 50.0 % of the variance at bn"),
+    (1, 0.01, "trained", (1, 1.6), "by image", "the loss 1.00 by each image's own statistics and 1.60 by running ones"),
+    (1, 0.01, "trained", (1, 1.5), "not needed", "they miss 1.0 % of the variance at bn, and less"),
+    (1, 0.01, "initial", (1, 1.6), "not needed", "they miss 1.0 %"),
+    (2, 0.07, "pretrained", (1, 1.6), "synchronize", "the running statistics do not fit the weights: loss 1.60 in evaluation"),
+    (2, 0.07, "trained", (1, 1.6), "synchronize", "the running statistics do not fit the weights"),
+    (2, 0.07, "initial", (float("nan"), float("nan")), "cannot tell", "noise, which may harm or regularise"),
+    (8, 0.01, "initial", (1, 9), "not needed", "the global batch has no more than 8 images"),
+    (8, 0.04, "initial", (1, 1), "by image", "32 % of the variance"),
+])
+def test_the_rule(together, missed, weights, losses, verdict, reason):
+    found = judge(together, [layer(missed / 2), layer(missed), layer(0)], 8, *losses, weights)
+    assert found[0] == verdict and reason in found[1], found
+
+
+def test_images_that_fall_into_kinds_are_said_to():
+    assert "which fall into kinds: statistics" in judge(1, [layer(0.3, 0.7)], None)[1]
+    assert "kinds" not in judge(1, [layer(0.3, 0.69)], None)[1]
+    assert judge(1, [layer(0.3, values=1)], None)[0] == "synchronize"  # nothing else counts where there is no training
+
+
+def test_bimodality_by_hand():
+    """Of 0, 0, 0 and 1 the corrected skewness is 2 and the excess of the kurtosis 4. Rounding alone has none."""
+    x = torch.tensor([[0.0, 7.1], [0.0, 7.1], [0.0, 7.1], [1.0, 7.1000004]])
+    assert x[3, 1] != x[0, 1]
+
+    def of(images):
+        return lens(nn.BatchNorm1d(2), [images], images_per_device=(1,)).by_images[0].layers[0].bimodality
+    assert of(x) == pytest.approx((2 ** 2 + 1) / (4 + 13.5) / 2)
+    assert of(x[1:]) == 0  # of three nobody can tell
+    heaps = torch.cat([torch.zeros(32, 1), torch.ones(32, 1)]) + 0.01 * noise(64, 1)[:, :1, 0, 0]
+    assert of(heaps.expand(64, 2)) > 0.9
 
 
 def test_figures_by_hand():
@@ -46,6 +94,7 @@ def test_figures_by_hand():
     x = torch.tensor([[1.0], [3.0], [5.0], [7.0], [1.0], [3.0], [5.0], [7.0]])
     found = lens(nn.BatchNorm1d(1, eps=1e-12), [x], images_per_device=(2,))
     layer = found.by_images[0].layers[0]
+    assert found.by_images[0].changed == 0.5  # the sign of a single logit is its class: -+-+ in training, --++ in evaluation
     between = numpy.var(x.numpy(), ddof=1)  # of single images
     assert layer.values == 2 and layer.missed == pytest.approx(0.5)  # b / 2 of 0 + b
     assert layer.ratio == pytest.approx((between / 2) / (between - between / 2))
@@ -70,6 +119,65 @@ def test_one_value_per_channel_cannot_train():
     found = lens(nn.Sequential(nn.BatchNorm1d(3)), [torch.randn(8, 3)], images_per_device=(1, 2))
     assert found.by_images[0].verdict == "synchronize" and "one value per channel" in found.by_images[0].reason
     assert found.to_dict()["by_images_per_device"][0]["logit_noise"] is None
+
+
+def test_each_image_by_its_own_statistics():
+    """Where a layer sees one value of an image, its own statistics leave nothing: those of all images take their place."""
+    class Pooled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.first, self.second = nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.BatchNorm1d(6)
+            self.head = nn.Linear(6, 4)
+
+        def forward(self, x):
+            return self.head(self.second(self.first(self.conv(x)).relu().mean((2, 3))))
+    torch.manual_seed(0)
+    net, labels = Pooled(), torch.arange(8) % 4
+    found = lens(net, [(shifted(8), labels)], images_per_device=(1, 2, 4))
+    with torch.no_grad():
+        pooled = nn.functional.instance_norm(net.conv(shifted(8))).relu().mean((2, 3))
+        # Means and variances of all images are those that one pass of all has left.
+        whole = nn.functional.batch_norm(net.conv(shifted(8)), None, None, training=True).relu().mean((2, 3))
+        own = nn.functional.cross_entropy(net.head((pooled - whole.mean(0)) / (whole.var(0) + 1e-5).sqrt()), labels)
+    assert [each.own_loss for each in found.by_images] == [pytest.approx(float(own), rel=1e-5)] * 3
+    assert numpy.isnan(found.by_images[0].loss)  # no training by one value
+    labels = torch.randint(0, 4, (8, 16, 16), generator=torch.Generator().manual_seed(3))
+    found = lens(tiny(), [(shifted(8), labels)], images_per_device=(1, 4))
+    assert found.by_images[0].own_loss == found.by_images[0].loss == found.by_images[1].own_loss != found.by_images[1].loss
+    assert found.to_dict()["by_images_per_device"][1]["own_loss"] == found.by_images[0].loss
+    assert lens(tiny(), [shifted(8)], images_per_device=(1,)).to_dict()["by_images_per_device"][0]["own_loss"] is None
+
+
+def test_one_output_channel_tells_two_classes_apart():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 1, 3, padding=1), nn.BatchNorm2d(1))
+    labels = torch.randint(0, 2, (8, 16, 16), generator=torch.Generator().manual_seed(3))
+    labels[:, :4] = 255  # do not count
+    found = lens(net, [(shifted(8), labels)], images_per_device=(1,))
+    assert found.by_images[0].changed > 0.05
+    with torch.no_grad():
+        logits = nn.functional.batch_norm(net[0](shifted(8)), None, None, training=True)
+    expected = nn.functional.binary_cross_entropy_with_logits(logits[:, 0, 4:], labels[:, 4:].float())
+    assert found.loss == pytest.approx(float(expected), rel=1e-5)
+    assert lens(net, [(shifted(8), labels[:, None])], images_per_device=(1,)).loss == found.loss
+    with pytest.raises(LockstepError, match="expected labels 0 and 1 .* got 3; give a loss"):
+        lens(net, [(shifted(8), torch.full((8, 16, 16), 3))], images_per_device=(1,))
+
+
+def test_layers_that_run_in_training_only_are_named():
+    class Auxiliary(nn.Module):
+        def __init__(self, main):
+            super().__init__()
+            self.main, self.aux = main, nn.ModuleList(nn.BatchNorm2d(3) for _ in range(6))
+
+        def forward(self, x):
+            return (self.main(x), [bn(x) for bn in self.aux]) if self.training else self.main(x)
+    found = lens(Auxiliary(tiny()), [noise(8)], images_per_device=(1,))
+    assert found.not_run == found.to_dict()["not_run"] == [f"aux.{number}" for number in range(6)]
+    assert "\nleft out: 6 layers that run in training only (aux.0, aux.1, aux.2, aux.3, ...)\n" in str(found)
+    alone = lens(Auxiliary(nn.Conv2d(3, 2, 1)), [noise(8)], images_per_device=(1,))
+    assert not alone.shares_statistics and "no other layer" in str(alone) and "nothing to synchronize" not in str(alone)
+    assert lens(tiny(), [noise(8)], images_per_device=(1,)).not_run == []
 
 
 def test_the_model_is_left_as_it_was():
@@ -145,6 +253,44 @@ def test_errors_say_what_to_do(batches, message):
         lens(tiny(), batches, images_per_device=(2,))
 
 
+def broken():
+    net = tiny()
+    net[0].weight.data[0, 0, 0, 0] = float("nan")
+    return net
+
+
+def silent():
+    net = nn.Sequential(tiny(), nn.Conv2d(4, 2, 1))
+    nn.init.zeros_(net[1].weight)
+    return net
+
+
+@pytest.mark.parametrize("net, images, message", [
+    (tiny, torch.where(torch.arange(8).view(8, 1, 1, 1) == 5, torch.nan, noise(8)),
+     "finite numbers, got NaN or infinity in 1 of 8, first in number 5"),
+    (tiny, torch.ones(8, 3, 16, 16), "images that differ, got 8 times the same"),
+    (tiny, noise(1).expand(8, 3, 16, 16), "images that differ, got 8 times the same"),
+    (broken, noise(8), "finite logits, got NaN or infinity from finite images"),
+    (silent, noise(8), "logits that differ .* the same everywhere")])
+def test_images_and_logits_that_say_nothing_are_errors(net, images, message):
+    with pytest.raises(LockstepError, match=message):
+        lens(net(), [images], images_per_device=(1, 2))
+
+
+def test_weights_come_from_somewhere():
+    with pytest.raises(ValueError, match="expected weights='initial' or 'pretrained' or 'trained', .* got 'imagenet'"):
+        lens(tiny(), [noise(8)], weights="imagenet")
+    found = lens(tiny(), [noise(8)], images_per_device=(1,), weights="trained")
+    assert "8 images of 16x16, trained weights\n" in str(found) and found.to_dict()["weights"] == "trained weights"
+
+
+def test_numbers_with_the_same_verdict_stand_in_one_line():
+    lines = lens(tiny(), [shifted(16)], images_per_device=(1, 2, 4)).verdicts()
+    assert len(lines) == 1 and lines[0].startswith("1, 2, 4 images per device: by image (")
+    lines = lens(tiny(), [noise(16)], images_per_device=(1, 2)).verdicts()
+    assert [line[:26] for line in lines] == ["1 image per device: not ne", "2 images per device: not n"]  # reasons differ
+
+
 def test_table_and_page(tmp_path):
     net = nn.Sequential()
     net.add_module("a<b>", nn.BatchNorm2d(3))
@@ -152,7 +298,10 @@ def test_table_and_page(tmp_path):
     assert found.to_table().rows == 2 and list(found.to_table()["images_per_device"]) == [1, 2]
     found.save_html(tmp_path / "lens.html")
     page = (tmp_path / "lens.html").read_text(encoding="utf-8")
-    assert "Synchronize with 1 image per device" in page and "a&lt;b&gt;" in page and "a<b>" not in page
+    assert "Normalise by image with 1, 2 images per device" in page and "1, 2 images per device: by image" in page
+    lens(net, [shifted(8)], images_per_device=(1, 2), weights="pretrained").save_html(tmp_path / "pretrained.html")
+    assert "Synchronize with 1 image per device" in (tmp_path / "pretrained.html").read_text(encoding="utf-8")
+    assert "by own statistics" in page and "bimodality" in page and "a&lt;b&gt;" in page and "a<b>" not in page
     assert not re.search(r"<script|https?://|<img|<link", page)  # one file, no network
     from html.parser import HTMLParser
     open_tags = []
@@ -193,7 +342,7 @@ def test_torchvision_s_networks(name):
     found = lens(net, [shifted(4, 64)], images_per_device=(1, 2))
     layers = [layer.layer for layer in found.by_images[0].layers]
     assert sorted(layers) == sorted(name for name, module in net.named_modules() if isinstance(module, nn.BatchNorm2d))
-    assert found.verdict(1) == "synchronize"
+    assert found.verdict(1) == "by image"
     first = found.by_images[0].layers[0]
     assert first.layer in ("bn1", "backbone.bn1") and first.values == 32 * 32 and first.missed > 0.2
     assert lens(net, [noise(4, 64)], images_per_device=(1,)).by_images[0].layers[0].missed < 0.01

@@ -39,20 +39,30 @@ def batches(run, program):
     return [(torch.from_numpy(values.transpose(0, 3, 1, 2).copy()), torch.from_numpy(labels.astype(numpy.int64)))]
 
 
+# As the program is told where weights come from: a run's are trained, and those of a backbone are pretrained.
+def targets(run, weights):
+    if weights == "trained":
+        return [run.path]
+    return [run.path / "config.toml", "-s", f"model.backbone_weights={run.path / 'ckpt/last.safetensors'}"]
+
+
 def diagnosed(run, batches, **arguments):
     net = UNet(width=8, depth=3, classes=11)
     net.load_state_dict(run.state_dict("last", as_torch=True))
     return lockstep.torch.lens(net, batches, images_per_device=(1, 2, 4), images=IMAGES, **arguments)
 
 
-def test_the_same_figures_to_1e_5(run, batches, json_of):
-    theirs = json_of("diagnose", run.path, "--images", IMAGES, "--images-per-device", "1,2,4")
-    ours = diagnosed(run, batches, global_batch=4).to_dict()
+@pytest.mark.parametrize("weights", ["trained", "pretrained"])
+def test_the_same_figures_to_1e_5(run, batches, json_of, weights):
+    theirs = json_of("diagnose", *targets(run, weights), "--images", IMAGES, "--images-per-device", "1,2,4")
+    ours = diagnosed(run, batches, global_batch=4, weights=weights).to_dict()
+    assert set(theirs) - set(ours) == {"left_out", "sync_layers", "seconds"}
     assert ours["size"] == theirs["size"] and ours["images"] == theirs["images"] == IMAGES
     assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
     assert len(ours["by_images_per_device"]) == len(theirs["by_images_per_device"]) == 3
     for own, other in zip(ours["by_images_per_device"], theirs["by_images_per_device"]):
         assert own["verdict"] == other["verdict"] and own["reason"] == other["reason"]
+        assert set(own) == {*other, "own_loss"}
         assert [layer["layer"] for layer in own["layers"]] == [layer["layer"] for layer in other["layers"]]
         assert len(own["layers"]) == 10
         for own_layer, other_layer in zip(own["layers"], other["layers"]):
@@ -74,18 +84,37 @@ def test_layers_are_ranked_alike(run, batches, json_of):
     assert diagnosed(run, batches).layers_apart(3) == theirs["sync_layers"]
 
 
-def test_the_text_is_the_program_s(run, batches, program):
+@pytest.mark.parametrize("weights", ["trained", "pretrained"])
+def test_the_text_is_the_program_s(run, batches, program, weights):
     import subprocess
-    said = subprocess.run([program, "diagnose", run.path, "--images", str(IMAGES), "--images-per-device", "1,2,4", "--layers"],
-                          capture_output=True, text=True, check=True).stdout
-    ours = diagnosed(run, batches, global_batch=4).text(layers=True)
+    said = subprocess.run([program, "diagnose", *targets(run, weights), "--images", str(IMAGES), "--images-per-device", "1,2,4",
+                           "--layers"], capture_output=True, text=True, check=True).stdout
+    ours = without_column(diagnosed(run, batches, global_batch=4, weights=weights).text(layers=True), "by own statistics")
     tables = [line for line in said.splitlines() if line.startswith("|") or "per device: " in line]
-    assert [line for line in ours.splitlines() if line.startswith("|") or "per device: " in line] == tables
+    assert [line for line in ours if line.startswith("|") or "per device: " in line] == tables
 
 
-def test_the_threshold_is_the_program_s():
-    from lockstep.torch.noise import MISSED, UNFIT
+def without_column(text, name):
+    """The lines of a text, its first table without a column that only the lens has."""
+    lines = text.splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("|"))
+    place = [cell.strip() for cell in lines[first].split("|")].index(name)
+    for number in range(first, lines.index("", first)):
+        cells = lines[number].split("|")
+        lines[number] = "|".join(cells[:place] + cells[place + 1:])
+    return lines
+
+
+@pytest.mark.parametrize("name", ["MISSED", "UNFIT", "MIXTURE", "KINDS"])
+def test_a_threshold_is_the_program_s(name):
+    from lockstep.torch import noise
     source = (ROOT / "src/train/diagnosis/diagnosis.h").read_text()
-    found = re.search(r"kMissed = ([0-9.]+) / ([0-9.]+);", source)
-    assert MISSED == float(found.group(1)) / float(found.group(2))
-    assert f"kUnfit = {UNFIT};" in source
+    number, divisor = re.search(rf"k{name.title()} = ([0-9.]+)(?: / ([0-9.]+))?;", source).groups()
+    assert getattr(noise, name) == float(number) / float(divisor or 1)
+
+
+def test_weights_come_from_where_the_program_has_them():
+    from lockstep.torch.noise import ORIGINS
+    source = (ROOT / "src/train/diagnosis/diagnosis.h").read_text()
+    values = re.search(r"enum class WeightsOrigin : [^{]*{(.*?)};", source, re.DOTALL).group(1)
+    assert tuple(name.lower() for name in re.findall(r"\bk(\w+),", values)) == ORIGINS

@@ -143,7 +143,7 @@ def test_the_page_s_commands(program, tmp_path, monkeypatch, capsys):
             continue
         exec(compile(block, "docs/do/python.md", "exec"), names)
     said = capsys.readouterr().out
-    assert "sync - local = " in said and "1 image per device: synchronize" in said and "torch.Size([64, 2, 30, 30])" in said
+    assert "sync - local = " in said and "1, 2, 4 images per device: by image" in said and "torch.Size([64, 2, 30, 30])" in said
     assert float(re.search(r"tensor\(([0-9.e-]+)", said).group(1)) < 1e-5 and (tmp_path / "lens.html").exists()
     import torch
     if int(torch.__version__.split(".")[0]) < 2 and sys.version_info >= (3, 11):

@@ -1,7 +1,7 @@
 """Lockstep for networks that one has in PyTorch: the lens, and BatchNorm layers to try. Pure PyTorch, 1.13 or later.
 
     import lockstep.torch
-    print(lockstep.torch.lens(model, loader))                  # does this network need synchronized BatchNorm?
+    print(lockstep.torch.lens(model, loader))                  # which norm does this network need?
     model = lockstep.torch.convert(model)                      # SyncBatchNorm over all processes, also on CPUs
     model = lockstep.torch.ghost(model, slices=4)              # as four devices without synchronization would compute it
     model = lockstep.torch.revert(model)                       # plain BatchNorm again

@@ -1,6 +1,7 @@
-"""What the lens has found: the same figures, under the same names, as `lockstep diagnose --json`."""
+"""What the lens has found: the figures of `lockstep diagnose --json`, under the same names, and a few more."""
 import math
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Union
 
@@ -12,7 +13,7 @@ from .noise import LayerNoise
 class ImagesDiagnosis:
     """Statistics of so many images per device, as training by them would have them."""
     images_per_device: int
-    verdict: str  # "synchronize", "not needed", "cannot tell"
+    verdict: str  # "synchronize", "not needed", "by image", "cannot tell"
     reason: str
     layers: List[LayerNoise]  # in the order in which they are called
     # nan where a layer has one value per channel, so that there is no training:
@@ -21,6 +22,9 @@ class ImagesDiagnosis:
     changed: float  # share of positions whose class differs between training and evaluation
     loss: float  # in training: by these statistics; nan without labels
     running_loss: float  # in evaluation: by the running statistics that such training leaves behind
+    # Of each image by its own statistics, the same for every number of images; nan without labels. A layer that sees one value
+    # per channel of an image takes running ones.
+    own_loss: float
 
     @property
     def worst(self) -> LayerNoise:
@@ -38,12 +42,13 @@ class ImagesDiagnosis:
         return self.loss - self.running_loss
 
     def to_dict(self) -> Dict[str, Any]:
-        """As `lockstep diagnose --json` has it; None for what is not defined."""
+        """As `lockstep diagnose --json` has it, and own_loss; None for what is not defined."""
         return {"images_per_device": self.images_per_device, "verdict": self.verdict, "reason": self.reason,
                 "values": self.values, "missed": self.worst.missed, "logit_noise": _defined(self.logit_noise),
                 "logit_disparity": _defined(self.logit_disparity), "changed": _defined(self.changed),
                 "loss": _defined(self.loss), "running_loss": _defined(self.running_loss),
-                "disparity": _defined(self.disparity), "layers": [layer.to_dict() for layer in self.layers]}
+                "own_loss": _defined(self.own_loss), "disparity": _defined(self.disparity),
+                "layers": [layer.to_dict() for layer in self.layers]}
 
 
 @dataclass(frozen=True)
@@ -51,15 +56,17 @@ class Diagnosis:
     """The result of lens(). `print(diagnosis)` shows the table and the verdicts."""
     images: int  # looked at
     size: List[int]  # of an image, without its channels
+    weights: str  # where they come from, as lens() was told: "initial", "pretrained", "trained"
     loss: float  # by statistics of all images; nan without labels
-    by_images: List[ImagesDiagnosis]  # empty where no layer takes statistics of a batch in training
+    by_images: List[ImagesDiagnosis]  # empty where no layer that ran takes statistics of a batch in training
+    not_run: List[str]  # layers that take them, but run in training only: nothing is known of these
 
     def __str__(self) -> str:
         return self.text()
 
     @property
     def shares_statistics(self) -> bool:
-        """Whether any layer takes statistics of a batch in training."""
+        """Whether any layer that ran takes statistics of a batch in training."""
         return bool(self.by_images)
 
     def verdict(self, images_per_device: int) -> str:
@@ -78,28 +85,48 @@ class Diagnosis:
 
     def text(self, layers: bool = False) -> str:
         """The table and the verdicts that `lockstep diagnose` prints; with `layers` a table of every layer, too."""
-        lines = [f"{self.images} images of {'x'.join(map(str, self.size)) or 'one value'}"]
+        lines = [f"{self.images} images of {'x'.join(map(str, self.size)) or 'one value'}, {self.weights} weights",
+                 *self.notes()]
         if not self.shares_statistics:
-            return lines[0] + ("\nnothing is shared: no layer of this network normalises by statistics of several images "
-                               "in training, so there is nothing to synchronize")
+            return "\n".join(lines)
         lines += [f"loss by statistics of all of them: {_number(self.loss, 4)}", "", *_markdown(EFFECTS, self.effects()), ""]
         if layers:
             for each in self.by_images:
                 header = [count_of(each.images_per_device) + " per device", *LAYER_COLUMNS[1:]]
                 lines += [*_markdown(header, layer_rows(each)), ""]
-        lines += [f"{count_of(each.images_per_device)} per device: {each.verdict} ({each.reason})" for each in self.by_images]
-        return "\n".join(lines)
+        return "\n".join(lines + self.verdicts())
+
+    def notes(self) -> List[str]:
+        """What was not looked at, in sentences."""
+        lines = []
+        if self.not_run:
+            shown = ", ".join(self.not_run[:_NAMES]) + (", ..." if len(self.not_run) > _NAMES else "")
+            layers = "1 layer that runs" if len(self.not_run) == 1 else f"{len(self.not_run)} layers that run"
+            lines.append(f"left out: {layers} in training only ({shown})")
+        if not self.shares_statistics:
+            lines.append("no other layer of this network normalises by statistics of several images" if self.not_run else
+                         "nothing is shared: no layer of this network normalises by statistics of several images in training, "
+                         "so there is nothing to synchronize")
+        return lines
+
+    def verdicts(self) -> List[str]:
+        """The verdicts in words. Numbers of images with the same to say stand in one line."""
+        lines = []
+        for (verdict, reason), group in groupby(self.by_images, lambda each: (each.verdict, each.reason)):
+            lines.append(f"{count_of(*(each.images_per_device for each in group))} per device: {verdict} ({reason})")
+        return lines
 
     def effects(self) -> List[List[str]]:
         """The rows of the table, a column for each of EFFECTS."""
         return [[str(each.images_per_device), str(each.values), f"{100 * each.worst.missed:.1f} %",
                  _number(each.logit_noise, 3), _number(each.logit_disparity, 3), _number(each.loss, 4),
-                 _number(each.running_loss, 4), f"{_number(100 * each.changed, 1)} %"]
+                 _number(each.running_loss, 4), _number(each.own_loss, 4), f"{100 * each.changed:.1f} %"]
                 for each in self.by_images if not math.isnan(each.logit_noise)]
 
     def to_dict(self) -> Dict[str, Any]:
-        """As `lockstep diagnose --json` has it, without what only the program knows (weights, left_out, seconds)."""
-        return {"images": self.images, "size": list(self.size), "shares_statistics": self.shares_statistics,
+        """As `lockstep diagnose --json` has it, and not_run; without left_out, sync_layers and seconds."""
+        return {"images": self.images, "size": list(self.size), "weights": f"{self.weights} weights",
+                "not_run": list(self.not_run), "shares_statistics": self.shares_statistics,
                 "loss": _defined(self.loss), "by_images_per_device": [each.to_dict() for each in self.by_images]}
 
     def to_table(self) -> Table:
@@ -118,20 +145,22 @@ class Diagnosis:
 
 
 EFFECTS = ["images per device", "values per channel", "variance missed", "logits: noise", "train - eval", "loss in training",
-           "in evaluation", "classes changed"]
+           "in evaluation", "by own statistics", "classes changed"]
 LAYER_COLUMNS = ["layer", "values per channel", "between / within", "variance missed", "shift of the mean",
-                 "|log variance ratio|"]
+                 "|log variance ratio|", "bimodality"]
+_NAMES = 4  # of layers that did not run, in a sentence
 
 
 def layer_rows(images: ImagesDiagnosis) -> List[List[str]]:
     """A row for each layer, a column for each of LAYER_COLUMNS."""
     return [[layer.layer, str(layer.values), _number(layer.ratio, 4), f"{100 * layer.missed:.1f} %",
-             _number(layer.mean_shift, 3), _number(layer.log_var_ratio, 3)] for layer in images.layers]
+             _number(layer.mean_shift, 3), _number(layer.log_var_ratio, 3), _number(layer.bimodality, 2)]
+            for layer in images.layers]
 
 
-def count_of(images: int) -> str:
-    """ "1 image", "2 images" """
-    return f"{images} image{'' if images == 1 else 's'}"
+def count_of(*images: int) -> str:
+    """ "1 image", "2 images", "1, 2 images" """
+    return f"{', '.join(map(str, images))} image{'' if images == (1,) else 's'}"
 
 
 def _number(value: float, digits: int) -> str:

@@ -1,4 +1,4 @@
-"""Whether a network that one has in PyTorch needs synchronized BatchNorm, by forward passes alone."""
+"""Which norm a network that one has in PyTorch needs, and how to evaluate it, by forward passes alone."""
 from typing import Any, Callable, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
@@ -8,18 +8,18 @@ from torch import Tensor, nn
 from ..errors import LockstepError
 from ..table import Array
 from .diagnosis import Diagnosis, ImagesDiagnosis
-from .noise import judge, merge_neighbours, noise_of, settled_statistics
+from .noise import ORIGINS, judge, merge_neighbours, noise_of, settled_statistics
 from .passes import Loss, Network, Pass, Running
 
 _IMAGES = 64
 
 
 def lens(model: nn.Module, loader: Iterable[Any], images_per_device: Sequence[int] = (1, 2, 4), *, images: Optional[int] = None,
-         global_batch: Optional[int] = None, loss: Optional[Loss] = None,
+         global_batch: Optional[int] = None, weights: str = "initial", loss: Optional[Loss] = None,
          output: Optional[Callable[[Any], Tensor]] = None) -> Diagnosis:
     """What BatchNorm's statistics of one, two, four ... images miss, layer by layer, what that does to logits and loss, and
-    whether to synchronize: the figures and the rule of `lockstep diagnose`. Nothing is trained, and the model is left as it
-    was, also its running statistics.
+    whether to synchronize or to normalise by image: the figures and the rule of `lockstep diagnose`. Nothing is trained. The
+    model is left as it was, also its running statistics.
 
     model: any network with BatchNorm layers; it is run on the device of its first parameter.
     loader: batches of training images [N, C, ...] of one size, alone, or as (images, labels), or as a dictionary with
@@ -27,46 +27,60 @@ def lens(model: nn.Module, loader: Iterable[Any], images_per_device: Sequence[in
       (255 does not count) the losses are told, too.
     images: how many to look at, at most; default: 64, or twice the most per device. They go forward all together once.
     global_batch: images of a training step on all devices; as many per device need no synchronization.
-    loss: `loss(logits, labels)`, a mean over images; default: cross-entropy.
+    weights: where those of the model come from, which a model does not know. "initial": a training begins with them.
+      "pretrained": another training has made them, and yours begins with them. "trained": your training has made them.
+      Pretrained weights are not told to normalise by image. Trained ones may be told to evaluate by each image's own
+      statistics.
+    loss: `loss(logits, labels)`, a mean over images; default: cross-entropy, of one output channel binary cross-entropy.
     output: takes the logits [N, classes, ...] from what the model returns; default: a tensor, "out", `.logits` or the first.
 
-    Raises LockstepError where there are fewer than two sets of images, or they differ in size.
+    Raises ValueError for numbers and weights other than these. Raises LockstepError where there are fewer than two sets of
+    images, where images differ in size, and where images or logits are not finite or all the same.
     """
     numbers = list(images_per_device)
     if not numbers or min(numbers) < 1:
         raise ValueError(f"expected numbers of images per device of at least 1, got {numbers}")
+    if weights not in ORIGINS:
+        raise ValueError(f"expected weights={' or '.join(map(repr, ORIGINS))}, where the model's weights come from, got "
+                         f"{weights!r}")
     parameter = next(model.parameters(), None)
     inputs, labels = _first_images(loader, images or max(_IMAGES, 2 * max(numbers)),
                                    parameter.device if parameter is not None else torch.device("cpu"))
     if len(inputs) < 2 * max(numbers):
         raise LockstepError(f"a diagnosis of {max(numbers)} images per device compares at least two sets of them, "
                             f"{2 * max(numbers)} images, and there are {len(inputs)}; give more images, or smaller numbers")
+    _expect_images_that_differ(inputs)
     modes = {module: module.training for module in model.modules()}
     try:
-        network = Network(model, loss, output)
-        whole = network.forward(inputs, labels, len(inputs))
-        by_images = [_diagnose_images(network, inputs, labels, whole, number, global_batch)
+        network = Network(model, inputs, labels, loss, output)
+        whole = network.forward(len(inputs))
+        own = network.forward(1, _without_variance(whole, len(inputs))) if whole.calls and labels is not None else None
+        by_images = [_diagnose_images(network, whole, own, number, global_batch, weights)
                      for number in numbers if whole.calls]
     finally:
         for module, training in modes.items():
             module.training = training
-    return Diagnosis(images=len(inputs), size=list(inputs.shape[2:]), loss=whole.loss, by_images=by_images)
+    called = {name for name, _, _ in whole.calls}
+    return Diagnosis(images=len(inputs), size=list(inputs.shape[2:]), weights=weights, loss=whole.loss, by_images=by_images,
+                     not_run=[name for name in network.layers if name not in called])
 
 
-def _diagnose_images(network: Network, inputs: Tensor, labels: Optional[Any], whole: Pass, together: int,
-                     global_batch: Optional[int]) -> ImagesDiagnosis:
+def _diagnose_images(network: Network, whole: Pass, own: Optional[Pass], together: int, global_batch: Optional[int],
+                     weights: str) -> ImagesDiagnosis:
+    """`whole`: of all images together. `own`: of each by itself; None without labels."""
     layers = [noise_of(name, moments, together, eps) for name, eps, moments in whole.calls]
     effects = dict.fromkeys(("logit_noise", "logit_disparity", "changed", "loss", "running_loss"), float("nan"))
     if min(layer.values for layer in layers) > 1:  # else there is no training
-        batch = network.forward(inputs, labels, together)
-        running = network.forward(inputs, labels, together, _settled(batch, together))
-        spread = _standard_deviation(whole.logits)
+        spread = _spread(whole.logits)
+        batch = own if own is not None and together == 1 else network.forward(together)
+        running = network.forward(together, _settled(batch, together))
         effects = {"logit_noise": _distance(batch.logits, whole.logits) / spread,
                    "logit_disparity": _distance(batch.logits, running.logits) / spread,
-                   "changed": float((batch.logits.argmax(1) != running.logits.argmax(1)).mean()),
+                   "changed": float((_classes(batch.logits) != _classes(running.logits)).mean()),
                    "loss": batch.loss, "running_loss": running.loss}
-    verdict, reason = judge(together, layers, global_batch, effects["loss"], effects["running_loss"])
-    return ImagesDiagnosis(images_per_device=together, verdict=verdict, reason=reason, layers=layers, **effects)
+    verdict, reason = judge(together, layers, global_batch, effects["loss"], effects["running_loss"], weights)
+    return ImagesDiagnosis(images_per_device=together, verdict=verdict, reason=reason, layers=layers,
+                           own_loss=own.loss if own is not None else float("nan"), **effects)
 
 
 def _settled(batch: Pass, together: int) -> Running:
@@ -77,16 +91,46 @@ def _settled(batch: Pass, together: int) -> Running:
     return {name: settled_statistics(of_layer) for name, of_layer in slices.items()}
 
 
-def _standard_deviation(logits: Array) -> float:
-    """Of logits [images, classes, ...] over positions, as a root mean square over classes."""
+def _without_variance(whole: Pass, images: int) -> Running:
+    """Running statistics for the layers that see one value per channel of an image, whose own would leave nothing of it."""
+    settled = _settled(whole, images)
+    return {name: settled[name] for name, _, moments in whole.calls if moments.count == 1}
+
+
+def _spread(logits: Array) -> float:
+    """Standard deviation of logits [images, classes, ...] over positions, as a root mean square over classes. Raises
+    LockstepError where there is none to measure distances in."""
     of_class = np.moveaxis(logits, 1, 0).reshape(logits.shape[1], -1).astype(np.float64)
-    return float(np.sqrt(of_class.var(axis=1).mean()))
+    spread = float(np.sqrt(of_class.var(axis=1).mean()))
+    if not np.isfinite(spread):
+        raise LockstepError("expected finite logits, got NaN or infinity from finite images; look for such values in the "
+                            "model's weights")
+    if spread == 0:
+        raise LockstepError("expected logits that differ between images or positions, got the same everywhere; a last layer of "
+                            "zeros does that: give it random weights")
+    return spread
+
+
+def _classes(logits: Array) -> Array:
+    """Of each position; one logit tells two classes apart by its sign."""
+    classes: Array = logits[:, 0] > 0 if logits.shape[1] == 1 else logits.argmax(1)
+    return classes
 
 
 def _distance(a: Array, b: Array) -> float:
     """Root mean square, over the images that both have."""
     count = min(len(a), len(b))
     return float(np.sqrt(np.square(a[:count].astype(np.float64) - b[:count]).mean()))
+
+
+def _expect_images_that_differ(images: Tensor) -> None:
+    finite = torch.isfinite(images).flatten(1).all(1)
+    if not finite.all():
+        raise LockstepError(f"expected images of finite numbers, got NaN or infinity in {int((~finite).sum())} of "
+                            f"{len(images)}, first in number {int(finite.long().argmin())} (from 0); look at how your data set "
+                            f"normalises")
+    if (images == images[0]).all():
+        raise LockstepError(f"expected images that differ, got {len(images)} times the same; look at what the loader gives")
 
 
 def _first_images(loader: Iterable[Any], count: int, device: torch.device) -> Tuple[Tensor, Optional[Tensor]]:

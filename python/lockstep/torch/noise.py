@@ -10,13 +10,24 @@ import numpy as np
 
 from ..table import Array
 
+# These are the program's (kMissed, kUnfit, kMixture, kKinds). tests/python compares them.
+
 # The share of the variance that statistics may miss before it can matter: their mean is then off by a quarter of a standard
-# deviation. kMissed of the program; tests/python compares the two.
+# deviation.
 MISSED = 1.0 / 16
 
 # How many times the loss of training the loss of evaluation may be before the running statistics do not fit the weights.
-# kUnfit of the program.
 UNFIT = 1.5
+
+# The share of a layer's variance that may lie between images before no statistics of many fit one of them.
+MIXTURE = 0.25
+
+# From this bimodality on images are said to fall into kinds.
+KINDS = 0.7
+
+# Where weights come from: a training begins with them, or with those of another training, or has made them. WeightsOrigin of
+# the program.
+ORIGINS = ("initial", "pretrained", "trained")
 
 
 @dataclass(frozen=True)
@@ -41,6 +52,9 @@ class LayerNoise:
     missed: float  # the share of the variance that they do not see
     log_var_ratio: float  # |log| of the variance of n neighbours over that of all images
     mean_shift: float  # of their mean from that of all, in standard deviations: the root of `missed`
+    # Sarle's coefficient of the images' means, whatever is put together: 0.33 of a normal distribution, 0.56 of a uniform one,
+    # up to 1 of two heaps. 0 of fewer than four images.
+    bimodality: float
 
     def to_dict(self) -> Dict[str, Any]:
         """As `lockstep diagnose --json` has it."""
@@ -71,7 +85,24 @@ def noise_of(layer: str, images: ImageMoments, together: int, eps: float) -> Lay
     neighbours = merge_neighbours(images, together)
     return LayerNoise(layer=layer, values=neighbours.count, missed=missed, mean_shift=float(np.sqrt(missed)),
                       ratio=float((apart / (everything - apart + eps)).mean()),
-                      log_var_ratio=_log_var_ratio(neighbours, eps))
+                      log_var_ratio=_log_var_ratio(neighbours, eps), bimodality=_bimodality(images.mean))
+
+
+def _bimodality(means: Array) -> float:
+    """Of means [images, channels], as a mean over channels: (skewness^2 + 1) / kurtosis with the corrections of small samples
+    (Pfister et al. 2013). A channel whose means are equal but for rounding counts as 0."""
+    n, channels = means.shape
+    if n < 4:
+        return 0.0
+    centre = means.mean(axis=0)
+    second = np.square(means - centre).mean(axis=0)
+    apart = second > 1e-12 * centre ** 2
+    distance, second = (means - centre)[:, apart], second[apart]
+    skewness = (distance ** 3).mean(axis=0) / second ** 1.5 * np.sqrt(n * (n - 1)) / (n - 2)
+    excess = (distance ** 4).mean(axis=0) / second ** 2 - 3
+    kurtosis = (n - 1) / ((n - 2) * (n - 3)) * ((n + 1) * excess + 6)
+    coefficient = (skewness ** 2 + 1) / (kurtosis + 3 * (n - 1) ** 2 / ((n - 2) * (n - 3)))
+    return float(coefficient.sum() / channels)
 
 
 def _log_var_ratio(parts: ImageMoments, eps: float) -> float:
@@ -90,26 +121,43 @@ def settled_statistics(slices: Sequence[ImageMoments]) -> Tuple[Array, Array]:
 
 
 def judge(together: int, layers: List[LayerNoise], global_batch: Optional[int], loss: float = float("nan"),
-          running_loss: float = float("nan")) -> Tuple[str, str]:
-    """The verdict of `together` images per device ("synchronize", "not needed", "cannot tell") and its reason.
+          running_loss: float = float("nan"), weights: str = "initial") -> Tuple[str, str]:
+    """The verdict of `together` images per device ("synchronize", "not needed", "by image", "cannot tell") and its reason.
 
-    Statistics that miss less than MISSED in every layer are good enough. Where they miss more, those of one image are a
-    function of that image, which the weights come to rely on and which evaluation does not have. Those of several depend on
-    chance neighbours: noise, which harms or regularises, and nobody can tell which, unless evaluation (`running_loss`) is
-    already worse than training (`loss`) by UNFIT. Losses that nobody knows are nan.
+    `loss` is that of training, `running_loss` that of evaluation; nan where nobody knows them. `weights`: one of ORIGINS.
+    The first of these that holds counts:
+
+    - Trained weights do better by each image's own statistics than by running ones, by UNFIT: evaluate by the former.
+    - MIXTURE of a layer's variance lies between images. Statistics of many are then a mixture that fits none of them:
+      normalise by image. Weights that were pretrained by another norm are left out.
+    - Statistics that miss less than MISSED in every layer are good enough.
+    - Where those of one image miss more, an evaluation by running ones does not see what training saw: synchronize.
+    - Those of several images depend on chance neighbours. That is noise, which harms or regularises. Nobody can tell which,
+      unless evaluation is already worse than training by UNFIT.
     """
     smallest = min(layers, key=lambda layer: layer.values)
     if smallest.values == 1:
         return "synchronize", f"{smallest.layer} has one value per channel, which has no variance: training is an error"
+    worst = max(layers, key=lambda layer: layer.missed)
+    unfit = running_loss > UNFIT * loss
+    if weights == "trained" and together == 1 and unfit:
+        return "by image", (f"these weights have the loss {loss:.2f} by each image's own statistics and {running_loss:.2f} by "
+                            f"running ones: evaluate by own (bn.eval_stats)")
+    # Where an image has one value per channel all variance lies between images, and a norm by image would leave nothing.
+    mixed = max((layer for layer in layers if layer.values > together), key=lambda layer: layer.missed, default=None)
+    between = mixed.missed * together if mixed else 0.0
+    if mixed and weights != "pretrained" and between >= MIXTURE:
+        kinds = ", which fall into kinds" if mixed.bimodality >= KINDS else ""
+        return "by image", (f"{100 * between:.0f} % of the variance at {mixed.layer} lies between images{kinds}: statistics of "
+                            f"many fit none of them; compare instance, and local evaluated by own statistics, with sync")
     if global_batch and together >= global_batch:
         return "not needed", f"the global batch has no more than {global_batch} images"
-    worst = max(layers, key=lambda layer: layer.missed)
     missed = f"{100 * worst.missed:.1f} % of the variance at {worst.layer}"
     if worst.missed < MISSED:
         return "not needed", f"they miss {missed}, and less at other layers"
     if together == 1:
-        return "synchronize", f"it misses {missed}, and weights come to rely on an image's own"
-    if running_loss > UNFIT * loss:
+        return "synchronize", f"it misses {missed}, which an evaluation by running statistics has"
+    if unfit:
         return "synchronize", (f"they miss {missed}, and the running statistics do not fit the weights: loss {running_loss:.2f} "
                                f"in evaluation, {loss:.2f} in training")
     return "cannot tell", f"they miss {missed}: noise, which may harm or regularise"

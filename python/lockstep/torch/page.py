@@ -17,7 +17,8 @@ h2 { font-size: 1.2rem; margin: 3rem 0 .5rem; padding-top: 1rem; border-top: 1px
 p { max-width: 46rem; } .note { color: var(--soft); font-size: .87rem; } .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .87rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .22rem .7rem; text-align: right; border-bottom: 1px solid var(--rule); white-space: nowrap; font-weight: 400; }
-th:first-child, td:first-child { text-align: left; padding-left: 0; } thead th { color: var(--soft); }
+th:first-child, td:first-child { text-align: left; padding-left: 0; }
+thead th { color: var(--soft); white-space: normal; vertical-align: bottom; }
 svg { display: block; width: 100%; max-width: 46rem; height: auto; } svg text { fill: var(--soft); font-size: 11px; }
 .bar { fill: var(--bar); } .over { fill: var(--over); } .limit { stroke: var(--ink); stroke-dasharray: 3 2; }
 """
@@ -29,17 +30,22 @@ def page_of(diagnosis: Diagnosis) -> str:
     title = "BatchNorm's statistics of a few images"
     body = [f"<h1>{_headline(diagnosis)}</h1>",
             f"<p>{diagnosis.images} images of {'×'.join(map(str, diagnosis.size)) or 'one value'} went forward through the "
-            f"network. Nothing was trained.</p>"]
+            f"network, with {diagnosis.weights} weights. Nothing was trained.</p>",
+            *(f"<p>{escape(line)}</p>" for line in diagnosis.notes())]
     if diagnosis.shares_statistics:
-        body += [f"<p>{escape(_verdict(each))}</p>" for each in diagnosis.by_images]
+        body += [f"<p>{escape(line)}</p>" for line in diagnosis.verdicts()]
+        if any(each.verdict == "by image" for each in diagnosis.by_images):
+            body.append('<p class="note">By image: a norm of one image, as InstanceNorm, or BatchNorm with one image per device '
+                        "that is evaluated by each image's own statistics.</p>")
         body += ["<h2>What so many images per device do</h2>", _table(EFFECTS, diagnosis.effects()),
                  '<p class="note">Variance missed: the share of a layer\'s variance that statistics of so many images do not '
                  "see, in the layer where it is largest. Logits: distances in standard deviations of the logits. In evaluation "
-                 "running statistics normalise.</p>"]
+                 "running statistics normalise. By own statistics: the loss of each image normalised by its own.</p>"]
     for each in diagnosis.by_images:
         body += [f"<h2>{count_of(each.images_per_device)} per device</h2>", _drawing(each),
                  '<p class="note">Variance missed by each layer, in the order in which they are called. From the dashed line '
-                 f"on, at {100 * MISSED:.1f} %, it can matter.</p>",
+                 f"on, at {100 * MISSED:.1f} %, it can matter. Bimodality of the images' means: 0.33 of a normal distribution, "
+                 "near 1 of two heaps.</p>",
                  "<details><summary>Numbers</summary>", _table(LAYER_COLUMNS, layer_rows(each)), "</details>"]
     body.append('<p class="note">A comparison on your own data is the answer; these figures say whether it is worth its time. '
                 "The rule is that of lockstep diagnose.</p>")
@@ -50,17 +56,19 @@ def page_of(diagnosis: Diagnosis) -> str:
 
 def _headline(diagnosis: Diagnosis) -> str:
     if not diagnosis.shares_statistics:
-        return "Nothing is shared: there is nothing to synchronize"
-    needed = [str(each.images_per_device) for each in diagnosis.by_images if each.verdict == "synchronize"]
-    if needed:
-        return f"Synchronize with {' and '.join(needed)} image{'' if needed == ['1'] else 's'} per device"
+        return "Nothing that ran is shared" if diagnosis.not_run else "Nothing is shared: there is nothing to synchronize"
+    told = {"by image": "normalise by image", "synchronize": "synchronize"}
+    parts = []
+    for verdict, advice in told.items():
+        numbers = [each.images_per_device for each in diagnosis.by_images if each.verdict == verdict]
+        if numbers:
+            parts.append(f"{advice} with {count_of(*numbers)} per device")
+    if parts:
+        text = "; ".join(parts)
+        return text[0].upper() + text[1:]
     if all(each.verdict == "not needed" for each in diagnosis.by_images):
         return "Synchronizing is not needed"
     return "Forward passes cannot tell whether to synchronize"
-
-
-def _verdict(images: ImagesDiagnosis) -> str:
-    return f"{count_of(images.images_per_device)} per device: {images.verdict} ({images.reason})"
 
 
 def _table(header: List[str], rows: List[List[str]]) -> str:

@@ -36,10 +36,14 @@ class _Seen:
 
 
 class Network:
-    """A model under the lens: in evaluation, but for the BatchNorm layers that take statistics in training."""
+    """A model under the lens, and the images that it sees: in evaluation, but for the BatchNorm layers that take statistics in
+    training."""
 
-    def __init__(self, model: nn.Module, loss: Optional[Loss], output: Optional[Callable[[Any], Tensor]]):
+    def __init__(self, model: nn.Module, images: Tensor, labels: Optional[Tensor], loss: Optional[Loss],
+                 output: Optional[Callable[[Any], Tensor]]):
         self.model = model
+        self.images = images
+        self.labels = labels
         self.loss = loss
         self.output = output or _logits
         model.train()  # a model may keep layers frozen, by a train() of its own
@@ -48,19 +52,19 @@ class Network:
         model.eval()
 
     @torch.no_grad()
-    def forward(self, images: Tensor, labels: Optional[Any], together: int, running: Optional[Running] = None) -> Pass:
-        """`together` images at a time, normalised by statistics of these, or by the `running` ones of each layer. Images at
-        the end that are fewer are left out."""
+    def forward(self, together: int, running: Optional[Running] = None) -> Pass:
+        """`together` images at a time. A layer that `running` has normalises by these statistics, any other by those of the
+        images. Images at the end that are fewer are left out."""
         logits: List[Array] = []
         sets: List[_Seen] = []
         total, weight = 0.0, 0.0
-        for first in range(0, len(images) // together * together, together):
+        for first in range(0, len(self.images) // together * together, together):
             with _observed(self.layers, running) as seen:
-                output = self.output(self.model(images[first:first + together]))
+                output = self.output(self.model(self.images[first:first + together]))
             sets.append(seen)
             logits.append(output.float().cpu().numpy())
-            if labels is not None:
-                of_set, counted = self._loss(output, labels[first:first + together])
+            if self.labels is not None:
+                of_set, counted = self._loss(output, self.labels[first:first + together])
                 total, weight = total + of_set, weight + counted
         return Pass(np.concatenate(logits), total / weight if weight else float("nan"), _joined(sets))
 
@@ -69,8 +73,23 @@ class Network:
         if self.loss is not None:
             return float(self.loss(output, labels)) * len(labels), float(len(labels))
         labels = labels.long()
+        if output.shape[1] == 1:
+            return _binary_loss(output.double().squeeze(1), labels)
         summed = functional.cross_entropy(output.double(), labels, ignore_index=IGNORED, reduction="sum")
         return float(summed), float((labels != IGNORED).sum())
+
+
+def _binary_loss(logits: Tensor, labels: Tensor) -> Tuple[float, float]:
+    """As Network._loss, of the one logit that two classes need."""
+    labels = labels.reshape(logits.shape)
+    counts = labels != IGNORED
+    logits, labels = logits[counts], labels[counts]
+    others = labels[(labels != 0) & (labels != 1)]
+    if len(others):
+        raise LockstepError(f"expected labels 0 and 1 for a model of one output channel ({IGNORED} does not count), got "
+                            f"{int(others[0])}; give a loss of your own by lens(..., loss=...), or images alone")
+    summed = functional.binary_cross_entropy_with_logits(logits, labels.double(), reduction="sum")
+    return float(summed), float(len(labels))
 
 
 def _logits(output: Any) -> Tensor:
@@ -94,7 +113,7 @@ def _observed(layers: Dict[str, _BatchNorm], running: Optional[Running]) -> Iter
 
     def forward_of(name: str, layer: _BatchNorm) -> Callable[[Tensor], Tensor]:
         def forward(x: Tensor) -> Tensor:
-            if running is not None:
+            if running is not None and name in running:
                 mean, var = (torch.from_numpy(each).to(x) for each in running[name])
                 return functional.batch_norm(x, mean, var, layer.weight, layer.bias, False, 0.0, layer.eps)
             seen.names.append(name)
