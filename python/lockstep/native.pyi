@@ -100,13 +100,14 @@ class ImportSummary:
 
 class Predictor:
     """
-    Runs a trained network on one device, by its running statistics. Threads take turns.
+    Runs a trained network on one device, by its running statistics or by each image's own. Threads take turns.
     """
 
-    def __init__(self, arch: str, weights: Mapping[str, Array], num_classes: int, *, model: Mapping[str, object] | None = None, bn: Options | None = None, device: str = 'cpu:1', threads: int = 0, output: str = 'out') -> None:
+    def __init__(self, arch: str, weights: Mapping[str, Array], num_classes: int, *, model: Mapping[str, object] | None = None, bn: Options | None = None, device: str = 'cpu:1', threads: int = 0, output: str = 'out', own_statistics: bool = False) -> None:
         """
         weights: a state_dict() of the network. model and bn as in training: bn's eps counts.
-        threads: of the processor; 0: all.
+        threads: of the processor; 0: all. own_statistics: every image is normalised by its own mean
+        and variance (bn.eval_stats = "own").
         """
 
     def predict(self, images: Array) -> tuple[NDArray[numpy.int32], NDArray[numpy.float32]]:

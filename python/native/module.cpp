@@ -147,14 +147,16 @@ class SharedPredictor {
  public:
   SharedPredictor(const std::string& arch, nb::handle weights, std::int64_t num_classes,
                   nb::handle model, nb::handle bn, const std::string& device, int threads,
-                  const std::string& output) {
+                  const std::string& output, bool own_statistics) {
     const std::vector<Device> devices = parse_devices(device);
     if (devices.size() != 1) {
       throw ConfigError(
           concat("device: expected one device, such as 'cpu:1' or 'cuda:0', got '", device, "'"));
     }
     if (threads < 0) throw ConfigError(concat("threads: expected 0 or more, got ", threads));
-    predictor_.emplace(architecture_of(arch, num_classes, model).model, tensors_of(weights),
+    Model network = architecture_of(arch, num_classes, model).model;
+    if (own_statistics) network = normalize_by_image(std::move(network));
+    predictor_.emplace(std::move(network), tensors_of(weights),
                        PredictorOptions{.device = devices.front(),
                                         .threads = threads,
                                         .output = output,
@@ -281,17 +283,21 @@ void define_training(nb::module_& module) {
 void define_prediction(nb::module_& module) {
   nb::class_<SharedPredictor>(
       module, "Predictor",
-      "Runs a trained network on one device, by its running statistics. Threads "
-      "take turns.")
-      .def(nb::init<const std::string&, nb::handle, std::int64_t, nb::handle, nb::handle,
-                    const std::string&, int, const std::string&>(),
-           "arch"_a, "weights"_a, "num_classes"_a, nb::kw_only(), "model"_a = nb::none(),
-           "bn"_a = nb::none(), "device"_a = "cpu:1", "threads"_a = 0, "output"_a = "out",
-           nb::sig("def __init__(self, arch: str, weights: Mapping[str, Array], num_classes: int, "
-                   "*, model: Mapping[str, object] | None = None, bn: Options | None = None, "
-                   "device: str = 'cpu:1', threads: int = 0, output: str = 'out') -> None"),
-           "weights: a state_dict() of the network. model and bn as in training: bn's eps counts.\n"
-           "threads: of the processor; 0: all.")
+      "Runs a trained network on one device, by its running statistics or by each image's own. "
+      "Threads take turns.")
+      .def(
+          nb::init<const std::string&, nb::handle, std::int64_t, nb::handle, nb::handle,
+                   const std::string&, int, const std::string&, bool>(),
+          "arch"_a, "weights"_a, "num_classes"_a, nb::kw_only(), "model"_a = nb::none(),
+          "bn"_a = nb::none(), "device"_a = "cpu:1", "threads"_a = 0, "output"_a = "out",
+          "own_statistics"_a = false,
+          nb::sig("def __init__(self, arch: str, weights: Mapping[str, Array], num_classes: int, "
+                  "*, model: Mapping[str, object] | None = None, bn: Options | None = None, "
+                  "device: str = 'cpu:1', threads: int = 0, output: str = 'out', "
+                  "own_statistics: bool = False) -> None"),
+          "weights: a state_dict() of the network. model and bn as in training: bn's eps counts.\n"
+          "threads: of the processor; 0: all. own_statistics: every image is normalised by its own "
+          "mean\nand variance (bn.eval_stats = \"own\").")
       .def("predict", &SharedPredictor::predict, "images"_a,
            nb::sig("def predict(self, images: Array) -> tuple[NDArray[numpy.int32], "
                    "NDArray[numpy.float32]]"),

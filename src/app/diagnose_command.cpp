@@ -157,6 +157,7 @@ Json to_json(const ImagesDiagnosis& images) {
           {"changed", measured(images.changed)},
           {"loss", measured(images.loss)},
           {"running_loss", measured(images.running_loss)},
+          {"stored_loss", images.stored_loss ? Json(*images.stored_loss) : Json(nullptr)},
           {"disparity", measured(images.disparity())},
           {"layers", layers}};
 }

@@ -39,8 +39,8 @@ void report(const TrainedModel& model, const ExportArguments& arguments) {
     return;
   }
   const auto step = model.about.find("lockstep.iteration");
-  fmt::print("{}: {}, of {}{}, statistics: {}\n", output.string(),
-             model.architecture.description, model.checkpoint.string(),
+  fmt::print("{}: {}, of {}{}, statistics: {}\n", output.string(), model.architecture.description,
+             model.checkpoint.string(),
              step == model.about.end() ? "" : fmt::format(", step {}", step->second),
              to_string(model.config.bn.eval_stats));
 }
@@ -88,8 +88,8 @@ void check_format(const ExportArguments& arguments) {
   }
 }
 
-// Without running statistics that are not looked at, a network that would look at them does not load
-// the file unawares.
+// Without running statistics that are not looked at, a network that would look at them does not
+// load the file unawares.
 void export_safetensors(const TrainedModel& model, const std::filesystem::path& output) {
   SafetensorsFile file{model.weights, model.about};
   for (const std::string& layer : model.layers_by_image) {

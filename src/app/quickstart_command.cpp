@@ -37,9 +37,10 @@ int run_quickstart(const QuickstartArguments& arguments) {
   compare.modes = {"local", "sync", "instance"};
   compare.seeds = arguments.seeds;
   compare.verbose = true;
-  fmt::print("quickstart: which norm, evaluated how? Training local and sync BatchNorm and "
-             "InstanceNorm, {} seeds each, on 4 virtual devices\n",
-             arguments.seeds);
+  fmt::print(
+      "quickstart: which norm, evaluated how? Training local and sync BatchNorm and "
+      "InstanceNorm, {} seeds each, on 4 virtual devices\n",
+      arguments.seeds);
   const ComparedModes compared = train_and_compare(compare);
   if (compared.exit_code != kExitDone) return compared.exit_code;
   fmt::print(R"(

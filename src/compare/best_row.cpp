@@ -36,7 +36,6 @@ std::size_t mode_of(const Comparison& comparison, const std::string& name) {
 }  // namespace
 
 std::optional<BestRow> best_row(const Comparison& comparison) {
-  if (comparison.curve) return std::nullopt;
   const std::vector<Row>& rows = comparison.rows;
   BestRow best;
   std::size_t scored = 0;
@@ -61,21 +60,22 @@ std::optional<BestRow> best_row(const Comparison& comparison) {
 
 std::string BestRow::claim(const Comparison& comparison) const {
   const Row& best = comparison.rows[row];
-  const std::string head = fmt::format("Highest: {}, {} {}", best.name, comparison.score,
-                                       format_number(best.score_spread.mean, 2));
+  std::string text = fmt::format("Highest: {}, {} {}", best.name, comparison.score,
+                                 format_number(best.score_spread.mean, 2));
+  if (seeds == 0) return text;  // of a curve, not tested against any
+  const std::string of_seeds = count_of(static_cast<std::int64_t>(seeds), "seed");
   if (!settled) {
-    return fmt::format("{}; {} {} too few to settle what is best, {} can", head,
-                       count_of(static_cast<std::int64_t>(seeds), "seed"),
+    return fmt::format("{}; {} {} too few to settle what is best, {} can", text, of_seeds,
                        seeds == 1 ? "is" : "are", pairs_needed(kLevel));
   }
-  std::string text = head;
   if (!better_than.empty()) text += fmt::format("; better than {}", listed(better_than));
   if (!not_told_apart.empty()) {
     text += fmt::format("; not told apart from {}", listed(not_told_apart));
   }
-  return fmt::format(
-      "{} ({}, {} tested together)", text, count_of(static_cast<std::int64_t>(seeds), "seed"),
-      count_of(static_cast<std::int64_t>(comparison.adjustment.together), "difference"));
+  const auto together = static_cast<std::int64_t>(comparison.adjustment.together);
+  return comparison.curve ? fmt::format("{} ({})", text, of_seeds)
+                          : fmt::format("{} ({}, {} tested together)", text, of_seeds,
+                                        count_of(together, "difference"));
 }
 
 std::string cost_of(const Row& row) {

@@ -288,6 +288,7 @@ Comparison compare_runs(std::span<const TrainSummary> runs) {
     compare_steps(comparison, comparison.curve->synchronizing);
     compare_steps(comparison, comparison.curve->evaluating);
     compare_steps(comparison, comparison.curve->beyond_own);
+    compare_steps(comparison, comparison.curve->rivals);
     compare_steps(comparison, comparison.curve->some_layers);
     compare_steps(comparison, comparison.curve->other_layers);
     compare_steps(comparison, comparison.curve->more_images);

@@ -158,7 +158,7 @@ struct BestRow {
   /// In a sentence, without its stop.
   std::string claim(const Comparison& comparison) const;
 };
-/// None of a curve, and where fewer than two rows have scores.
+/// None where fewer than two rows have scores. Of a curve by the differences that are tested there.
 std::optional<BestRow> best_row(const Comparison& comparison);
 
 /// What it costs to use a mode and its evaluation, in a sentence.
@@ -168,7 +168,7 @@ std::string cost_of(const Row& row);
 /// running statistics, of sync and local by own. REQUIRES: a curve.
 std::vector<std::string> curve_claims(const Comparison& comparison);
 
-/// The claims of the curve, or of the best row, and its cost: a line each.
+/// The best row, its cost, and the claims of a curve: a line each.
 std::string headline(const Comparison& comparison);
 
 /// Differences to tell of one by one: between the modes as they are evaluated, between the

@@ -139,6 +139,7 @@ Json curve_json(const Comparison& comparison, const Curve& curve) {
           {"synchronizing", steps_json(curve.synchronizing, comparison)},
           {"evaluating", steps_json(curve.evaluating, comparison)},
           {"beyond_own", steps_json(curve.beyond_own, comparison)},
+          {"rivals", steps_json(curve.rivals, comparison)},
           {"some_layers", steps_json(curve.some_layers, comparison)},
           {"other_layers", steps_json(curve.other_layers, comparison)},
           {"more_images", steps_json(curve.more_images, comparison)}};

@@ -170,11 +170,11 @@ std::string answers(const Comparison& comparison) {
 
 std::string headline(const Comparison& comparison) {
   std::string text;
-  if (comparison.curve) {
-    for (const std::string& claim : curve_claims(comparison)) text += claim + ".\n";
-  }
   if (const auto best = best_row(comparison)) {
     text += best->claim(comparison) + ".\n" + cost_of(comparison.rows[best->row]) + ".\n";
+  }
+  if (comparison.curve) {
+    for (const std::string& claim : curve_claims(comparison)) text += claim + ".\n";
   }
   return text;
 }

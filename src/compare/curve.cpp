@@ -94,6 +94,8 @@ void add_differences(Curve& curve) {
     add_difference(local->mode, *sync, *local, curve.synchronizing);
   }
   for (const CurveLine& line : curve.lines) {
+    const bool rival = line.flat && line.by.empty() && &line != sync;
+    if (rival && sync != nullptr) add_difference(line.mode, line, *sync, curve.rivals);
     if (!line.by.empty() || !is_of_some_layers(line)) continue;
     if (local != nullptr) add_difference(line.mode, line, *local, curve.some_layers);
     if (sync != nullptr) add_difference(line.mode, *sync, line, curve.other_layers);
@@ -126,8 +128,8 @@ std::optional<std::size_t> CurveLine::at(std::int64_t images) const {
 }
 
 std::vector<const std::vector<CurveStep>*> steps_between_modes(const Curve& curve) {
-  return {&curve.synchronizing, &curve.evaluating, &curve.beyond_own, &curve.some_layers,
-          &curve.other_layers};
+  return {&curve.synchronizing, &curve.evaluating,  &curve.beyond_own,
+          &curve.rivals,        &curve.some_layers, &curve.other_layers};
 }
 
 std::optional<Curve> curve_of(std::span<const Cell> cells, std::int64_t batch) {
@@ -142,6 +144,7 @@ std::optional<Curve> curve_of(std::span<const Cell> cells, std::int64_t batch) {
               .other_layers = {},
               .evaluating = {},
               .beyond_own = {},
+              .rivals = {},
               .more_images = {}};
   add_evaluations(curve);
   for (const char* by : {"", "own", "running"}) share_whole_batch(curve, by);

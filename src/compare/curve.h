@@ -44,6 +44,7 @@ struct Curve {
   std::vector<CurveStep> other_layers;   // sync minus sync:top:K
   std::vector<CurveStep> evaluating;  // the same weights, by own statistics minus by running ones
   std::vector<CurveStep> beyond_own;  // sync minus local by own
+  std::vector<CurveStep> rivals;      // norms that no number of images changes, minus sync
   /// Of each mode, the next number of images minus this one; what the others have is not repeated.
   std::vector<CurveStep> more_images;
 };

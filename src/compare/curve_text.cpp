@@ -54,10 +54,14 @@ struct Found {
 /// What was found of two lines, `a` and `b`.
 std::string claim_of(const Found& found, const std::string& a, const std::string& b) {
   std::vector<std::string> clauses;
-  const auto add = [&](const std::string& claim, const std::vector<std::int64_t>& images) {
+  const auto add = [&](std::string claim, const std::vector<std::int64_t>& images) {
     if (images.empty()) return;
-    const bool any = images.front() == 0;  // then it is the only difference
-    clauses.push_back(any ? claim : fmt::format("With {} {}", images_per_device(images), claim));
+    if (images.front() > 0) {
+      claim = fmt::format("With {} {}", images_per_device(images), claim);
+    } else if (claim.starts_with("no ") || claim.starts_with("more ")) {
+      claim.front() = static_cast<char>(claim.front() - 'a' + 'A');  // it stands alone
+    }
+    clauses.push_back(std::move(claim));
   };
   add(fmt::format("{} is better than {}", a, b), found.first);
   add(fmt::format("{} is better than {}", b, a), found.second);
@@ -92,6 +96,7 @@ std::vector<std::string> curve_claims(const Comparison& comparison) {
     return Names(mode + " by own statistics", mode + " by running statistics");
   });
   add(curve.beyond_own, [](const std::string& mode) { return Names("sync", mode); });
+  add(curve.rivals, [](const std::string& mode) { return Names(mode, "sync"); });
   return claims;
 }
 

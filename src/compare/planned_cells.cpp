@@ -164,6 +164,9 @@ std::vector<PlannedCell> cells_of_curve(const CellRequest& request, const Config
 std::vector<std::string> check_modes(std::vector<std::string> modes) {
   for (auto mode = modes.begin(); mode != modes.end(); ++mode) {
     *mode = current_mode_name(*mode);
+    if (*mode == "auto") {
+      throw ConfigError("--modes: auto stands alone: a diagnosis names the modes");
+    }
     if (std::find(modes.begin(), mode, *mode) != mode) {
       throw ConfigError("--modes names " + *mode + " twice");
     }

@@ -49,17 +49,19 @@ NamedModes named_modes(const CompareRequest& request, const Config& config, int 
     const Diagnosis diagnosis =
         diagnose({.config = local, .device = devices, .images_per_device = {together}});
     if (!diagnosis.shares_statistics()) {
-      throw ConfigError("--modes auto: no layer of this network normalises by several images, so "
-                        "there is nothing to compare");
+      throw ConfigError(
+          "--modes auto: no layer of this network normalises by several images, so "
+          "there is nothing to compare");
     }
     const ImagesDiagnosis& images = diagnosis.by_images.front();
     Json modes{to_string(BatchNormMode::kLocal), to_string(BatchNormMode::kSync)};
     const bool by_image =
         images.verdict == SyncVerdict::kByImage || images.verdict == SyncVerdict::kCannotTell;
     if (by_image) modes.push_back(to_string(BatchNormMode::kInstance));
-    return Json{{"modes", modes},
-                {"why", fmt::format("auto: with {} per device: {} ({})", count_of(together, "image"),
-                                    to_string(images.verdict), images.reason)}}
+    return Json{
+        {"modes", modes},
+        {"why", fmt::format("auto: with {} per device: {} ({})", count_of(together, "image"),
+                            to_string(images.verdict), images.reason)}}
         .dump();
   });
   const Json read = Json::parse(said);

@@ -282,7 +282,8 @@ struct BatchNormConfig : BatchNormOptions {
       "statistics with batch.accumulate: micro_batch, or exact, of the whole batch: the results of "
       "accumulate = 1, bit for bit",
       {.written = accumulated != Accumulated::kMicroBatch});
-    v("eval_stats", eval_stats, "what evaluation normalises by: running statistics (device0; mean or pooled over devices; "
+    v("eval_stats", eval_stats,
+      "what evaluation normalises by: running statistics (device0; mean or pooled over devices; "
       "precise), batch, own (each image's)");
     v("eval_images", eval_images,
       "batch: evaluated images that are normalised together; default: as many as in training",

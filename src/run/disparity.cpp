@@ -16,11 +16,12 @@ const Evaluation* find(const TrainSummary& run, EvalStats stats) {
 }
 
 // Where the run itself evaluates by no running ones, device 0's statistics stand for them.
+const Evaluation* find_running(const TrainSummary& run) {
+  return are_running(run.evaluation.eval_stats) ? &run.evaluation : find(run, EvalStats::kDevice0);
+}
+
 std::optional<StatisticsScores> of_run(const TrainSummary& run) {
-  const Evaluation* batch = find(run, EvalStats::kBatch);
-  const Evaluation* running = are_running(run.evaluation.eval_stats)
-                                  ? &run.evaluation
-                                  : find(run, EvalStats::kDevice0);
+  const Evaluation *batch = find(run, EvalStats::kBatch), *running = find_running(run);
   if (batch == nullptr || running == nullptr) return std::nullopt;
   auto scores = compare_statistics(*running, *batch);
   const Evaluation* precise = find(run, EvalStats::kPrecise);
@@ -130,6 +131,17 @@ std::string explain(const StatisticsScores& scores) {
       scores.together, scores.together == 1 ? "" : "s together", scores.score_name,
       scores.batch_score, scores.batch_loss, scores.running_score, scores.running_loss,
       verdict_of(scores));
+}
+
+std::optional<std::string> explain_own(const TrainSummary& run) {
+  const Evaluation *own = find(run, EvalStats::kOwn), *running = find_running(run);
+  if (own == nullptr || running == nullptr) return std::nullopt;
+  const std::optional<double> by_own = score(*own), by_running = score(*running);
+  if (!by_own || !by_running || *by_own - *by_running < kAlikeStatistics) return std::nullopt;
+  return fmt::format(
+      "by each image's own statistics these weights score {:.2f} points of {} more than by running "
+      "ones: evaluate by them (bn.eval_stats = \"own\"), and see lockstep docs which_norm",
+      *by_own - *by_running, score_name(own->task));
 }
 
 Json to_json(const StatisticsScores& scores) {

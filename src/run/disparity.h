@@ -54,6 +54,10 @@ ValidationFault fault_of(const StatisticsScores& scores);
 /// It in a sentence, with the figures and what mends it.
 std::string explain(const StatisticsScores& scores);
 
+/// That each image's own statistics score higher than running ones by more than kAlikeStatistics,
+/// and what follows, in a sentence; none where they do not or the run did not evaluate by both.
+std::optional<std::string> explain_own(const TrainSummary& run);
+
 /// "together", "loss", the score by its name (all batch minus running), "fault" and "text".
 Json to_json(const StatisticsScores& scores);
 

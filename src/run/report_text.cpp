@@ -225,7 +225,11 @@ std::string format_summary(const TrainSummary& summary, const std::string& progr
     text += fmt::format("with eval_stats {}: {} {} %\n", to_string(other.eval_stats),
                         score_name(other.task), format_percent(score(other)));
   }
-  if (const auto scores = compare_statistics({&summary, 1})) text += explain(*scores) + "\n";
+  if (const auto scores = compare_statistics({&summary, 1})) {
+    text += explain(*scores) + "\n";
+  } else if (const auto own = explain_own(summary)) {
+    text += *own + "\n";
+  }
   text += fmt::format("best {} {} % after step {}; train loss {:.4f}; peak memory {:.0f} MB\n",
                       score_name(summary.evaluation.task), format_percent(summary.best_score),
                       summary.best_iter, summary.train_loss, summary.peak_memory_mb);

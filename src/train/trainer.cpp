@@ -431,9 +431,9 @@ void Trainer::evaluate_others() {
   }
   if (!validation_.others.empty()) wanted.push_back(EvalStats::kPrecise);
   for (const EvalStats stats : wanted) {
-    const bool there = std::any_of(
-        validation_.others.begin(), validation_.others.end(),
-        [&](const Evaluation& other) { return other.eval_stats == stats; });
+    const bool there =
+        std::any_of(validation_.others.begin(), validation_.others.end(),
+                    [&](const Evaluation& other) { return other.eval_stats == stats; });
     if (there || stats == config.bn.eval_stats) continue;
     validation_.others.push_back(session_.evaluator->evaluate(stats));
     record_evaluation(validation_.others.back(), false);

@@ -96,8 +96,8 @@ TEST_CASE("completion: values by what an option takes") {
   CHECK(complete({"bench", ""}).words == Words{"step", "layers", "batch_norm", "exchange"});
   CHECK(complete({"bench", "step", ""}).files == FileKind::kConfigs);
   CHECK(complete({"compare", "--modes", "sync,"}).words ==
-        Words{"sync,local", "sync,sync:top:3", "sync,ghost", "sync,group", "sync,instance",
-              "sync,layer", "sync,frozen", "sync,renorm"});
+        Words{"sync,auto", "sync,local", "sync,sync:top:3", "sync,ghost", "sync,group",
+              "sync,instance", "sync,layer", "sync,frozen", "sync,renorm"});
 }
 
 TEST_CASE("completion: config takes a layout with init, configurations with show and diff") {

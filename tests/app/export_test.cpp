@@ -166,6 +166,27 @@ TEST_CASE("export safetensors: the file says what it is, and eval takes it") {
   }
 }
 
+TEST_CASE("export by own statistics: no running ones that a network could take unawares") {
+  const TrainedRun trained("local");
+  const SafetensorsFile file = trained.safetensors({"-s", "bn.eval_stats=own"});
+  CHECK(file.metadata.at("lockstep.eval_stats") == "own");
+  CHECK(file.tensors.contains("encoder.0.0.bn.weight"));
+  for (const auto& [name, tensor] : file.tensors) {
+    CAPTURE(name);
+    CHECK_FALSE(is_statistic(name));
+    CHECK_FALSE(contains(name, "num_batches_tracked"));
+  }
+  const fs::path path = trained.folder.path() / "net.onnx";
+  const Outcome outcome = trained.exported(
+      {"onnx", trained.run.string(), "-o", path.string(), "-s", "bn.eval_stats=own"});
+  INFO(outcome.err);
+  REQUIRE(outcome.exit_code == 0);
+  CHECK(contains(outcome.out, "statistics: own"));
+  const std::string onnx = test::read_text(path);
+  CHECK(contains(onnx, "InstanceNormalization"));
+  CHECK_FALSE(contains(onnx, "running_mean"));
+}
+
 TEST_CASE("export onnx: BatchNorm folded or plain, of any size or one, and what the file is") {
   const TrainedRun trained("local");
   const fs::path path = trained.folder.path() / "net.onnx";

@@ -174,6 +174,19 @@ TEST_CASE("predict: the class maps are those that eval counts, with and without 
   for (const char* key : {"confusion", "loss", "mIoU"}) CHECK(devices[key] == tta[key]);
 }
 
+TEST_CASE("predict by own statistics: the class maps are those that eval counts") {
+  const Trained trained(kStreets);
+  const Arguments own{"-d", "cpu:1", "-s", "bn.eval_stats=own"};
+  const Json evaluated = trained.evaluated(own);
+  CHECK(evaluated["eval_stats"] == "own");
+  trained.predicted("own", own);
+  CHECK(trained.confusion_of("own") == evaluated["confusion"]);
+  CHECK(evaluated["confusion"] != trained.evaluated({"-d", "cpu:1"})["confusion"]);
+  const Arguments augmented = joined(own, {"--flip"});
+  trained.predicted("flip", augmented);
+  CHECK(trained.confusion_of("flip") == trained.evaluated(augmented)["confusion"]);
+}
+
 TEST_CASE("predict: what is written, and what is said of it") {
   const Trained trained(kStreets);
   const Json report = trained.predicted("a", {"-d", "cpu:2", "--probabilities"});

@@ -224,7 +224,7 @@ TEST_CASE("curve: what own statistics are worth, and what sync is beyond them") 
   const Comparison comparison = compare_runs(six_seeds_with_own());
   REQUIRE(comparison.curve);
   const Curve& curve = *comparison.curve;
-  REQUIRE(comparison.pairs.size() == 3 + 4 + 3 + 3);
+  REQUIRE(comparison.pairs.size() == 3 + 4 + 3 + 1 + 3);
   const PairedDifference& own = comparison.pairs[curve.evaluating[0].pair];
   CHECK(own.a == "local(1) by own");
   CHECK(own.b == "local(1)");
@@ -248,16 +248,20 @@ TEST_CASE("curve: what own statistics are worth, and what sync is beyond them") 
             "statistics and local by running statistics is shown",
             "sync by running statistics is better than sync by own statistics",
             "With 1 image per device sync is better than local by own; with 2 and 4 images per "
-            "device no difference between sync and local by own is shown"});
-  CHECK(told_pairs(comparison).size() == 3 + 4 + 3);
-  CHECK_FALSE(best_row(comparison));
+            "device no difference between sync and local by own is shown",
+            "sync is better than group"});
+  CHECK(told_pairs(comparison).size() == 3 + 4 + 3 + 1);
+  REQUIRE(best_row(comparison));
+  CHECK(best_row(comparison)
+            ->claim(comparison)
+            .starts_with("Highest: local(2), mIoU 35.00; not told apart from sync"));
   const std::string text = to_markdown(comparison);
   CHECK(contains(text, "\nlocal(1) by own is better than local(1) by 8.00 points of mIoU ("));
   CHECK(contains(text, " | local by own |"));
   CHECK(contains(text, "\nBy own: "));
   const auto json = nlohmann::json::parse(to_json(comparison));
   CHECK(json["rows"].size() == 7 + 4);
-  CHECK_FALSE(json.contains("best"));
+  CHECK(json["best"]["row"] == "local(2)");  // the first of equal ones
   const auto& lines = json["curve"]["lines"];
   CHECK(lines[4]["mode"] == "local by own");
   CHECK(lines[4]["points"][0]["cell"] == "local(1) by own");
@@ -283,7 +287,7 @@ TEST_CASE("curve: some layers are told of beside all, and named") {
   CHECK(contains(text, "\nsync:top:2(1) is better than local(1) by 5.00 points of mIoU ("));
   CHECK(contains(text, "\nsync is better than sync:top:2(1) by 4.00 points of mIoU ("));
   CHECK(contains(text, "\nsync:top:2 synchronizes a.bn, b.bn; its other layers are local.\n"));
-  CHECK(text.starts_with("With 1 image per device sync is better than local; "));
+  CHECK(contains(text, "\nWith 1 image per device sync is better than local; "));
   const auto json = nlohmann::json::parse(to_json(comparison));
   CHECK(json["curve"]["some_layers"][0]["a"] == "sync:top:2(1)");
   CHECK(json["curve"]["other_layers"][0]["b"] == "sync:top:2(1)");
@@ -299,13 +303,15 @@ TEST_CASE("curve: runs become cells, and differences those of neighbours and of 
                                            "renorm(1)", "renorm(8)"});
   REQUIRE(comparison.curve);
   CHECK(comparison.curve->batch == 8);
-  REQUIRE(comparison.pairs.size() == 3 + 2 + 1);
+  REQUIRE(comparison.pairs.size() == 3 + 1 + 2 + 1);
   CHECK(comparison.pairs[0].a == "sync");
   CHECK(comparison.pairs[0].b == "local(1)");
   CHECK(comparison.pairs[0].spread.mean == doctest::Approx(9));
-  CHECK(comparison.pairs[3].a == "local(2)");
-  CHECK(comparison.pairs[4].a == "local(4)");
-  CHECK(comparison.pairs[5].b == "renorm(1)");
+  CHECK(comparison.pairs[3].a == "group");
+  CHECK(comparison.pairs[3].b == "sync");
+  CHECK(comparison.pairs[4].a == "local(2)");
+  CHECK(comparison.pairs[5].a == "local(4)");
+  CHECK(comparison.pairs[6].b == "renorm(1)");
   // Another order of the folders changes nothing.
   const std::vector<TrainSummary> backwards(runs.rbegin(), runs.rend());
   CHECK(to_json(compare_runs(backwards)) == to_json(comparison));
@@ -320,26 +326,27 @@ TEST_CASE("curve: differences are tested from the fewest images on, until one is
   CHECK(pairs[2].p_value.value() == 0.03125);  // but what came before was not shown
   CHECK(pairs[2].p_adjusted.value() == 1);
   CHECK(pairs[3].p_adjusted.value() == 0.03125);  // another question begins anew
-  CHECK(pairs[5].p_adjusted.value() == 0.03125);
+  CHECK(pairs[6].p_adjusted.value() == 0.03125);
   CHECK(verdict(pairs[0], comparison.adjustment.together).kind == Verdict::Kind::kBetter);
   CHECK(verdict(pairs[2], comparison.adjustment.together).kind != Verdict::Kind::kBetter);
   CHECK(contains(verdict(pairs[2], 1).evidence, "after those tested before 1"));
-  CHECK(
-      curve_claims(comparison) ==
-      std::vector<std::string>{"With 1 image per device sync is better than local; with 2 and 4 "
-                               "images per device no difference between sync and local is shown"});
+  CHECK(curve_claims(comparison) ==
+        std::vector<std::string>{"With 1 image per device sync is better than local; with 2 and 4 "
+                                 "images per device no difference between sync and local is shown",
+                                 "sync is better than group"});
   std::vector<TrainSummary> two = six_seeds();
   std::erase_if(two, [](const TrainSummary& run) { return run.seed > 1; });
   CHECK(
       curve_claims(compare_runs(two)) ==
       std::vector<std::string>{"With 1, 2 and 4 images per device more seeds could settle whether "
-                               "sync or local is better"});
+                               "sync or local is better",
+                               "More seeds could settle whether group or sync is better"});
 }
 
 TEST_CASE("curve: table, JSON") {
   const Comparison comparison = compare_runs(six_seeds());
   const std::string text = to_markdown(comparison);
-  CHECK(text.starts_with("With 1 image per device sync is better than local; "));
+  CHECK(contains(text, "\nWith 1 image per device sync is better than local; "));
   CHECK(contains(text, "\nsync is better than local(1) by 9.00 points of mIoU ("));
   CHECK_FALSE(contains(text, "By own"));
   CHECK(contains(text, "| images per device |        local |         sync |        group |"));

@@ -84,6 +84,26 @@ TEST_CASE("plans: sync:top:K names the layers of a diagnosis, the same ones for 
   CHECK(lines[2] == concat("  sync:top:2: cpu:2, synchronized: ", names[0], ", ", names[1]));
 }
 
+TEST_CASE("plans: auto is what a diagnosis of the devices' images names, and says why") {
+  const test::TemporaryFolder folder;
+  CompareRequest request = request_in(folder);
+  request.overrides = {"data.train_images=16", "model.width=4", "model.depth=2"};
+  request.modes = {"auto"};
+  const ComparisonPlan plan = plan_comparison(request);
+  CHECK(plan.why.starts_with("auto: with 2 images per device: by image ("));
+  CHECK(plan.modes == std::vector<std::string>{"local", "sync", "instance"});
+  CHECK(describe(plan, 2)[1] == "  " + plan.why);
+  CHECK(plan_comparison(request).why == plan.why);  // who goes on compares the same
+  // Images that hardly differ.
+  request.overrides.push_back("data.std=[1e3,1e3,1e3]");
+  const ComparisonPlan alike = plan_comparison(request);
+  CHECK(alike.why.find("not needed") != std::string::npos);
+  CHECK(alike.modes == std::vector<std::string>{"local", "sync"});
+  request.modes = {"auto", "local"};
+  CHECK_THROWS_WITH_AS(plan_comparison(request), doctest::Contains("auto stands alone"),
+                       ConfigError);
+}
+
 TEST_CASE("plans: where the configuration says top:K, sync is sync:top:K, and slices stay slices") {
   const test::TemporaryFolder folder;
   CompareRequest request = request_in(folder);

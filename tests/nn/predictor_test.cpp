@@ -193,8 +193,8 @@ TEST_CASE("by own statistics: a layer of one value per image keeps its running s
     x = InstanceNorm()(net, x, "bn", {.relu = true});
     Value* global = net.adaptive_avg_pool2d(x, 1, 1);
     global = norm(net, global, "pool.bn", {.relu = true});
-    return Outputs{{"out", net.conv2d(net.concat({x, net.upsample_bilinear(global, x, false)}), "head",
-                                      {.out_channels = 4, .bias = true})}};
+    return Outputs{{"out", net.conv2d(net.concat({x, net.upsample_bilinear(global, x, false)}),
+                                      "head", {.out_channels = 4, .bias = true})}};
   };
   CHECK(predicted(normalize_by_image(pooled), weights, images, shape) ==
         said_by(mixed, SyncBatchNorm(), weights, images, shape));

@@ -56,7 +56,7 @@ def layer(missed, bimodality=0.4, values=100):
     (4, 0.0625, "trained", (1, 1), "by image", "25 % of the variance at bn lies between images: statistics"),
     (4, 0.0625, "pretrained", (1, 1), "cannot tell", "they miss 6.2 % of the variance at bn: noise"),
     (1, 0.5, "pretrained", (1, 9), "synchronize", "it misses 50.0 % of the variance at bn"),
-    (1, 0.01, "trained", (1, 1.6), "by image", "the loss 1.00 by each image's own statistics and 1.60 by running ones"),
+    (1, 0.01, "trained", (1, 1.6), "by image", "the loss 1.00 by each image's own statistics and 1.60 by their running ones"),
     (1, 0.01, "trained", (1, 1.5), "not needed", "they miss 1.0 % of the variance at bn, and less"),
     (1, 0.01, "initial", (1, 1.6), "not needed", "they miss 1.0 %"),
     (2, 0.07, "pretrained", (1, 1.6), "synchronize", "the running statistics do not fit the weights: loss 1.60 in evaluation"),
@@ -66,7 +66,8 @@ def layer(missed, bimodality=0.4, values=100):
     (8, 0.04, "initial", (1, 1), "by image", "32 % of the variance"),
 ])
 def test_the_rule(together, missed, weights, losses, verdict, reason):
-    found = judge(together, [layer(missed / 2), layer(missed), layer(0)], 8, *losses, weights)
+    found = judge(together, [layer(missed / 2), layer(missed), layer(0)], 8, *losses, weights,
+                  losses[1] if weights == "trained" else float("nan"))
     assert found[0] == verdict and reason in found[1], found
 
 

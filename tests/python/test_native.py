@@ -377,6 +377,15 @@ def test_predictor_is_the_program(program, data, tmp_path):
         native.Predictor("unet", run.state_dict("last"), CLASSES, model=MODEL, device="cpu:2")
 
 
+def test_predictor_by_own_statistics_is_an_instance_norm(data, tmp_path):
+    weights = program_run(data, tmp_path / "run", bn={"mode": "local"}).state_dict("last")
+    plain = native.Predictor("unet", weights, CLASSES, model=MODEL).predict(data[1])[1]
+    own = native.Predictor("unet", weights, CLASSES, model=MODEL, own_statistics=True).predict(data[1])[1]
+    affine = {name: tensor for name, tensor in weights.items() if "running_" not in name and "num_batches" not in name}
+    instance = native.Predictor("unet", affine, CLASSES, model=MODEL, bn={"mode": "instance"}).predict(data[1])[1]
+    assert own.tobytes() == instance.tobytes() and own.tobytes() != plain.tobytes()
+
+
 def test_a_classifier(batch):
     images, labels = batch[0], numpy.arange(4) % CLASSES
     options = {"arch": "resnet18", "input": images.shape, "num_classes": CLASSES,

@@ -268,9 +268,10 @@ TEST_CASE("images per device: the curve's section, for those who read and for th
   add_answer(data, page);
   add_images_curve(data, page);
   const std::string html = page.html();
+  CHECK(contains(html, "<h1>Highest: local(4), mIoU 31."));
   CHECK(contains(html,
-                 "<h1>With 1 and 2 images per device sync is better than local; with 4 images "
-                 "per device local is better than sync</h1>"));
+                 "<p>With 1 and 2 images per device sync is better than local; with 4 images per "
+                 "device local is better than sync.</p>"));
   CHECK(contains(html, "local(2) is better than local(1) by 8.00 points of mIoU (95 % interval"));
   CHECK(contains(html, "<th scope=\"row\">group</th><td>any</td>"));
   REQUIRE(page.all_figures().size() == 1);

@@ -1,4 +1,5 @@
-// bn.eval_stats = "batch" and "own", the train/eval disparity, and what it says a bad validation comes from.
+// bn.eval_stats = "batch" and "own", the train/eval disparity, and what it says a bad validation
+// comes from.
 
 #include "run/disparity.h"
 
@@ -44,6 +45,26 @@ TEST_CASE("statistics or weights: precise statistics decide, where batches do be
   check_contains(explain(scores(20, 28, 21)), "statistics of 1 image give mIoU 28.00");
   CHECK(scores(20, 28, 21).score() == 8);
   CHECK(scores(20, 28, 21).loss() == -1);
+}
+
+TEST_CASE("own statistics that lead are told of, others are not") {
+  const auto told = [](double running, std::optional<double> own) {
+    TrainSummary summary;
+    summary.evaluation.metrics.m_iou = running;
+    summary.evaluation.loss = 1;
+    if (own) {
+      Evaluation other = summary.evaluation;
+      other.eval_stats = EvalStats::kOwn;
+      other.metrics.m_iou = *own;
+      summary.other_stats.push_back(other);
+    }
+    return explain_own(summary);
+  };
+  REQUIRE(told(20, 21.5));
+  check_contains(*told(20, 21.5), "score 1.50 points of mIoU more than by running ones");
+  CHECK_FALSE(told(20, 20.9));
+  CHECK_FALSE(told(20, 12));
+  CHECK_FALSE(told(20, std::nullopt));
 }
 
 TEST_CASE("every evaluation of a training gives its disparity, the last one its cause") {

@@ -46,9 +46,9 @@ Model normalize_by_batch(Model model);
 /// The same model with BatchNorm that normalises every image by its own mean and variance, as
 /// InstanceNorm does: what a training with one image per device does, and prediction-time BatchNorm
 /// (Nado et al. 2020) of one image. A layer that sees one value per image and channel keeps its
-/// running statistics, since a value's own mean leaves nothing of it. Frozen layers stay frozen, and
-/// what is no BatchNorm stays what it is. Names are not touched: the model's weights load into it,
-/// running statistics too, and both may share a store.
+/// running statistics, since a value's own mean leaves nothing of it. Frozen layers stay frozen,
+/// and what is no BatchNorm stays what it is. Names are not touched: the model's weights load into
+/// it, running statistics too, and both may share a store.
 Model normalize_by_image(Model model);
 
 /// What a configuration may say about a model; each takes what it knows.

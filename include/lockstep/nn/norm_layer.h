@@ -68,8 +68,8 @@ struct BatchNormOptions {
   std::optional<double> momentum = 0.1;
   bool affine = true;
   bool track_running_stats = true;
-  /// Each image by its own statistics, whatever the mode: what normalize_by_image says. Running ones
-  /// are loaded and not looked at.
+  /// Each image by its own statistics, whatever the mode: what normalize_by_image says. Running
+  /// ones are loaded and not looked at.
   bool by_image = false;
 
   /// Into how many slices a device's part of the batch is cut, each normalised by itself.

@@ -1,6 +1,6 @@
 #pragma once
 // Inference with trained weights on one device: every BatchNorm by its running statistics, whatever
-// it was in training.
+// it was in training; each image by its own where the model is normalize_by_image(model).
 
 #include <cstdint>
 #include <memory>

@@ -25,6 +25,7 @@ class ImagesDiagnosis:
     # Of each image by its own statistics, the same for every number of images; nan without labels. A layer that sees one value
     # per channel of an image takes running ones.
     own_loss: float
+    stored_loss: float  # by the running statistics that trained weights came with; nan of other weights
 
     @property
     def worst(self) -> LayerNoise:
@@ -47,7 +48,8 @@ class ImagesDiagnosis:
                 "values": self.values, "missed": self.worst.missed, "logit_noise": _defined(self.logit_noise),
                 "logit_disparity": _defined(self.logit_disparity), "changed": _defined(self.changed),
                 "loss": _defined(self.loss), "running_loss": _defined(self.running_loss),
-                "own_loss": _defined(self.own_loss), "disparity": _defined(self.disparity),
+                "own_loss": _defined(self.own_loss), "stored_loss": _defined(self.stored_loss),
+                "disparity": _defined(self.disparity),
                 "layers": [layer.to_dict() for layer in self.layers]}
 
 

@@ -55,7 +55,8 @@ def lens(model: nn.Module, loader: Iterable[Any], images_per_device: Sequence[in
         network = Network(model, inputs, labels, loss, output)
         whole = network.forward(len(inputs))
         own = network.forward(1, _without_variance(whole, len(inputs))) if whole.calls and labels is not None else None
-        by_images = [_diagnose_images(network, whole, own, number, global_batch, weights)
+        stored = network.forward(1, network.running()) if weights == "trained" and own is not None else None
+        by_images = [_diagnose_images(network, whole, own, stored, number, global_batch, weights)
                      for number in numbers if whole.calls]
     finally:
         for module, training in modes.items():
@@ -65,9 +66,10 @@ def lens(model: nn.Module, loader: Iterable[Any], images_per_device: Sequence[in
                      not_run=[name for name in network.layers if name not in called])
 
 
-def _diagnose_images(network: Network, whole: Pass, own: Optional[Pass], together: int, global_batch: Optional[int],
-                     weights: str) -> ImagesDiagnosis:
-    """`whole`: of all images together. `own`: of each by itself; None without labels."""
+def _diagnose_images(network: Network, whole: Pass, own: Optional[Pass], stored: Optional[Pass], together: int,
+                     global_batch: Optional[int], weights: str) -> ImagesDiagnosis:
+    """`whole`: of all images together. `own`: of each by itself; None without labels. `stored`: by the running statistics of
+    trained weights; None of others."""
     layers = [noise_of(name, moments, together, eps) for name, eps, moments in whole.calls]
     effects = dict.fromkeys(("logit_noise", "logit_disparity", "changed", "loss", "running_loss"), float("nan"))
     if min(layer.values for layer in layers) > 1:  # else there is no training
@@ -78,9 +80,11 @@ def _diagnose_images(network: Network, whole: Pass, own: Optional[Pass], togethe
                    "logit_disparity": _distance(batch.logits, running.logits) / spread,
                    "changed": float((_classes(batch.logits) != _classes(running.logits)).mean()),
                    "loss": batch.loss, "running_loss": running.loss}
-    verdict, reason = judge(together, layers, global_batch, effects["loss"], effects["running_loss"], weights)
+    verdict, reason = judge(together, layers, global_batch, effects["loss"], effects["running_loss"], weights,
+                            stored.loss if stored is not None else float("nan"))
     return ImagesDiagnosis(images_per_device=together, verdict=verdict, reason=reason, layers=layers,
-                           own_loss=own.loss if own is not None else float("nan"), **effects)
+                           own_loss=own.loss if own is not None else float("nan"),
+                           stored_loss=stored.loss if stored is not None else float("nan"), **effects)
 
 
 def _settled(batch: Pass, together: int) -> Running:

@@ -121,13 +121,13 @@ def settled_statistics(slices: Sequence[ImageMoments]) -> Tuple[Array, Array]:
 
 
 def judge(together: int, layers: List[LayerNoise], global_batch: Optional[int], loss: float = float("nan"),
-          running_loss: float = float("nan"), weights: str = "initial") -> Tuple[str, str]:
+          running_loss: float = float("nan"), weights: str = "initial", stored_loss: float = float("nan")) -> Tuple[str, str]:
     """The verdict of `together` images per device ("synchronize", "not needed", "by image", "cannot tell") and its reason.
 
-    `loss` is that of training, `running_loss` that of evaluation; nan where nobody knows them. `weights`: one of ORIGINS.
-    The first of these that holds counts:
+    `loss` is that of training, `running_loss` that of an evaluation after such training, `stored_loss` that by the running
+    statistics that trained weights came with; nan where nobody knows them. `weights`: one of ORIGINS. The first of these that holds counts:
 
-    - Trained weights do better by each image's own statistics than by running ones, by UNFIT: evaluate by the former.
+    - Trained weights do better by each image's own statistics than by their running ones, by UNFIT: evaluate by the former.
     - MIXTURE of a layer's variance lies between images. Statistics of many are then a mixture that fits none of them:
       normalise by image. Weights that were pretrained by another norm are left out.
     - Statistics that miss less than MISSED in every layer are good enough.
@@ -140,9 +140,9 @@ def judge(together: int, layers: List[LayerNoise], global_batch: Optional[int], 
         return "synchronize", f"{smallest.layer} has one value per channel, which has no variance: training is an error"
     worst = max(layers, key=lambda layer: layer.missed)
     unfit = running_loss > UNFIT * loss
-    if weights == "trained" and together == 1 and unfit:
-        return "by image", (f"these weights have the loss {loss:.2f} by each image's own statistics and {running_loss:.2f} by "
-                            f"running ones: evaluate by own (bn.eval_stats)")
+    if together == 1 and stored_loss > UNFIT * loss:
+        return "by image", (f"these weights have the loss {loss:.2f} by each image's own statistics and {stored_loss:.2f} by "
+                            f"their running ones: evaluate by own (bn.eval_stats)")
     # Where an image has one value per channel all variance lies between images, and a norm by image would leave nothing.
     mixed = max((layer for layer in layers if layer.values > together), key=lambda layer: layer.missed, default=None)
     between = mixed.missed * together if mixed else 0.0

@@ -51,6 +51,11 @@ class Network:
                        if isinstance(module, _BatchNorm) and module.training}
         model.eval()
 
+    def running(self) -> Running:
+        """The running statistics that the layers have; those without any are left out."""
+        return {name: (layer.running_mean.double().cpu().numpy(), layer.running_var.double().cpu().numpy())
+                for name, layer in self.layers.items() if layer.running_mean is not None and layer.running_var is not None}
+
     @torch.no_grad()
     def forward(self, together: int, running: Optional[Running] = None) -> Pass:
         """`together` images at a time. A layer that `running` has normalises by these statistics, any other by those of the

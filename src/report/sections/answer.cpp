@@ -7,37 +7,24 @@
 namespace lockstep {
 namespace {
 
-/// The best row and what it costs; then each difference in a sentence.
-void add_pairs(const Comparison& comparison, Page& page) {
-  const std::optional<BestRow> best = best_row(comparison);
-  if (best) {
+/// The best row and what it costs; of a curve where which norm is better; else each difference in a
+/// sentence. Those of a curve stand below it.
+void add_comparison(const Comparison& comparison, Page& page) {
+  std::vector<std::string> sentences;
+  if (comparison.curve) sentences = curve_claims(comparison);
+  const auto told =
+      comparison.curve ? std::vector<const PairedDifference*>() : told_pairs(comparison);
+  for (const PairedDifference* pair : told) {
+    sentences.push_back(verdict(*pair, comparison.adjustment.together).text());
+  }
+  auto next = sentences.begin();
+  if (const std::optional<BestRow> best = best_row(comparison)) {
     page.headline(best->claim(comparison));
     page.paragraph(cost_of(comparison.rows[best->row]) + ".");
+  } else if (next != sentences.end()) {
+    page.headline(*next++);
   }
-  bool first = !best;
-  for (const PairedDifference* pair : told_pairs(comparison)) {
-    const Verdict answer = verdict(*pair, comparison.adjustment.together);
-    first ? page.headline(answer.claim, answer.evidence) : page.paragraph(answer.text() + ".");
-    first = false;
-  }
-}
-
-/// What more images are worth to each mode stands below the curve.
-void add_curve_answer(const Comparison& comparison, Page& page) {
-  const std::vector<std::string> claims = curve_claims(comparison);
-  if (claims.empty()) {
-    const Verdict answer = verdict(comparison.pairs.front(), comparison.adjustment.together);
-    return page.headline(answer.claim, answer.evidence);
-  }
-  page.headline(claims.front());
-  for (std::size_t i = 1; i < claims.size(); ++i) page.paragraph(claims[i] + ".");
-  for (const PairedDifference* pair : told_pairs(comparison)) {
-    page.paragraph(verdict(*pair, comparison.adjustment.together).text() + ".");
-  }
-}
-
-void add_comparison(const Comparison& comparison, Page& page) {
-  comparison.curve ? add_curve_answer(comparison, page) : add_pairs(comparison, page);
+  for (; next != sentences.end(); ++next) page.paragraph(*next + ".");
 }
 
 void add_single(const ReportData& data, Page& page) {

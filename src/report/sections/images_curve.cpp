@@ -26,8 +26,9 @@ Axis images_axis(const Curve& curve, bool flat) {
 
 /// Lines that stand at the same place lie side by side: `number` of `count`.
 double beside(double at, std::size_t number, std::size_t count) {
+  const double apart = std::min(0.26, 0.52 / static_cast<double>(count));
   const double octaves =
-      0.26 * (static_cast<double>(number) + 0.5 - static_cast<double>(count) / 2);
+      apart * (static_cast<double>(number) + 0.5 - static_cast<double>(count) / 2);
   return at * std::exp2(octaves);
 }
 
@@ -167,6 +168,9 @@ void add_images_curve(const ReportData& data, Page& page) {
       "tested "
       "one after the other, from the fewest images on, until one is not shown.",
       curve.batch));
+  for (const std::vector<CurveStep>* steps : steps_between_modes(curve)) {
+    add_steps(comparison, *steps, page);
+  }
   add_steps(comparison, curve.more_images, page);
 }
 

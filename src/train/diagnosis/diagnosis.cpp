@@ -288,12 +288,18 @@ Diagnosis diagnose(const DiagnosisRequest& request) {
                    .origin = origin_of(request),
                    .weights = load_weights(*replicas, request),
                    .left_out = amounts.left_out};
+  // Before a number of images settles others.
+  std::optional<double> stored_loss;
+  if (result.origin == WeightsOrigin::kTrained) {
+    stored_loss = forward(*replicas, images, 1, EvalNormalizer::kRunning).loss;
+  }
   const Pass whole = forward(*replicas, images, result.images, EvalNormalizer::kBatch);
   result.loss = whole.loss;
   LongWork work("diagnosing", "numbers of images", std::ssize(amounts.images_per_device));
   for (const std::int64_t together : amounts.images_per_device) {
     if (whole.moments.empty()) break;
     result.by_images.push_back(diagnose_images(*replicas, images, whole, together));
+    result.by_images.back().stored_loss = stored_loss;
     judge(result.by_images.back(), result.global_batch, result.origin);
     work.advance();
   }

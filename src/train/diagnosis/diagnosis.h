@@ -1,10 +1,12 @@
 #pragma once
 // Which norm a training needs and how to evaluate it, asked before it: a few images go forward
-// through the network, normalised by statistics of one, two, four ... of them at a time, and through the
-// same network as an evaluation after such a training would see them. Nothing is trained.
+// through the network, normalised by statistics of one, two, four ... of them at a time, and
+// through the same network as an evaluation after such a training would see them. Nothing is
+// trained.
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -52,6 +54,8 @@ struct ImagesDiagnosis {
   bool impossible = false;
   double loss = 0;          // as training sees it: normalised by these statistics
   double running_loss = 0;  // as evaluation sees it: by the running ones that they leave behind
+  /// By the running statistics that trained weights came with; none of other weights.
+  std::optional<double> stored_loss = {};
   /// Root mean square of the logits by these statistics minus those by all images', over the
   /// standard deviation of the latter.
   double logit_noise = 0;
@@ -69,9 +73,9 @@ struct ImagesDiagnosis {
 };
 
 struct Diagnosis {
-  Size size = {};                           // of images
-  std::int64_t images = 0;                  // looked at
-  std::int64_t global_batch = 0;            // of the configuration; 0: it depends on the devices
+  Size size = {};                 // of images
+  std::int64_t images = 0;        // looked at
+  std::int64_t global_batch = 0;  // of the configuration; 0: it depends on the devices
   WeightsOrigin origin = WeightsOrigin::kInitial;
   std::string weights = {};                 // where they come from, in words
   double loss = 0;                          // by statistics of all images
@@ -117,9 +121,9 @@ inline constexpr double kKinds = 0.7;
 /// by another norm. Trained weights that do better by each image's own statistics than by running
 /// ones are to be evaluated by these. Else, statistics that miss less than kMissed in every layer
 /// are good enough. Where those of one image miss more, an evaluation by running ones does not see
-/// what training saw: synchronize. Those of several images depend on chance neighbours: noise, which
-/// harms or regularises, and nobody can tell which, unless evaluation is already worse than training
-/// by kUnfit. `global_batch`: 0: unknown.
+/// what training saw: synchronize. Those of several images depend on chance neighbours: noise,
+/// which harms or regularises, and nobody can tell which, unless evaluation is already worse than
+/// training by kUnfit. `global_batch`: 0: unknown.
 void judge(ImagesDiagnosis& images, std::int64_t global_batch,
            WeightsOrigin origin = WeightsOrigin::kInitial);
 

@@ -60,8 +60,7 @@ double bimodality(std::span<const PartMoments> images, std::size_t c) {
     fourth += square * square / n;
   }
   if (second <= 1e-12 * mean * mean) return 0;  // equal but for rounding
-  const double skewness =
-      third / (second * std::sqrt(second)) * std::sqrt(n * (n - 1)) / (n - 2);
+  const double skewness = third / (second * std::sqrt(second)) * std::sqrt(n * (n - 1)) / (n - 2);
   const double kurtosis =
       (n - 1) / ((n - 2) * (n - 3)) * ((n + 1) * (fourth / (second * second) - 3) + 6);
   return (skewness * skewness + 1) / (kurtosis + 3 * (n - 1) * (n - 1) / ((n - 2) * (n - 3)));

@@ -12,13 +12,11 @@ struct Judgement {
   std::string reason;
 };
 
-bool is_unfit(const ImagesDiagnosis& images) {
-  return images.running_loss > kUnfit * images.loss;
-}
+bool is_unfit(const ImagesDiagnosis& images) { return images.running_loss > kUnfit * images.loss; }
 
-/// The layer with the largest share of its variance between images. Where an image has one value per
-/// channel all of it lies there, and a norm by image would leave nothing: such layers do not count.
-/// Null: there is no other.
+/// The layer with the largest share of its variance between images. Where an image has one value
+/// per channel all of it lies there, and a norm by image would leave nothing: such layers do not
+/// count. Null: there is no other.
 const LayerNoise* most_mixed(const ImagesDiagnosis& images) {
   const LayerNoise* most = nullptr;
   for (const LayerNoise& layer : images.layers) {
@@ -33,8 +31,8 @@ double share_between(const LayerNoise& layer, const ImagesDiagnosis& images) {
 }
 
 std::string describe_mixture(const LayerNoise& layer, double share) {
-  std::string text = fmt::format("{:.0f} % of the variance at {} lies between images", 100 * share,
-                                 layer.layer);
+  std::string text =
+      fmt::format("{:.0f} % of the variance at {} lies between images", 100 * share, layer.layer);
   if (layer.bimodality >= kKinds) text += ", which fall into kinds";
   return text;
 }
@@ -45,11 +43,11 @@ Judgement judged(const ImagesDiagnosis& images, std::int64_t global_batch, Weigh
             fmt::format("{} has one value per channel, which has no variance: training is an error",
                         images.smallest().layer)};
   }
-  if (origin == WeightsOrigin::kTrained && images.together == 1 && is_unfit(images)) {
+  if (images.stored_loss && images.together == 1 && *images.stored_loss > kUnfit * images.loss) {
     return {SyncVerdict::kByImage,
             fmt::format("these weights have the loss {:.2f} by each image's own statistics and "
-                        "{:.2f} by running ones: evaluate by own (bn.eval_stats)",
-                        images.loss, images.running_loss)};
+                        "{:.2f} by their running ones: evaluate by own (bn.eval_stats)",
+                        images.loss, *images.stored_loss)};
   }
   const LayerNoise* const mixed = most_mixed(images);
   const double between = mixed == nullptr ? 0 : share_between(*mixed, images);
