@@ -204,8 +204,8 @@ struct StepResult {
   std::span<const RankStep> ranks;  // [rank]; valid until the next step is finished
 };
 
-/// What BatchNorm normalises by in an evaluation: running statistics, those of each batch that it is
-/// given, or each image by its own (normalize_by_image).
+/// What BatchNorm normalises by in an evaluation: running statistics, those of each batch that it
+/// is given, or each image by its own (normalize_by_image).
 enum class EvalNormalizer : std::uint8_t { kRunning, kBatch, kOwn };
 
 /// Used by one thread at a time: a call while another thread is in one throws Error and does
