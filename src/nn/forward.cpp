@@ -25,7 +25,7 @@ bool Forward::prepare(const Shape& input) {
   const bool fits = network_ != nullptr && network_->planned_batch() >= input.batch() &&
                     network_->input().shape.with_batch(input.batch()) == input;
   if (!fits) {
-    network_.reset();  // first, so that two plans never lie in memory together
+    release();  // first, so that two plans never lie in memory together
     network_ = build_network(
         options_.model, options_.norm, input,
         {.training = false, .activations = options_.activations, .outputs = {options_.output}},
@@ -33,10 +33,15 @@ bool Forward::prepare(const Shape& input) {
     output_ = network_->output_index(options_.output);
     const Tensor& planned = network_->input();
     images_ = is_plain(planned) ? Storage() : allocate_floats(backend_, planned.shape);
-    staged_logits_ = {};
   }
   network_->set_batch(input.batch());
   return !fits;
+}
+
+void Forward::release() {
+  network_.reset();
+  images_ = {};
+  staged_logits_ = {};
 }
 
 const Tensor& Forward::run(const float* images) {

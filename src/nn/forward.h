@@ -32,6 +32,8 @@ class Forward {
   /// Sets the network to inputs [input]; declares the store's parameters at the first call. Returns
   /// whether memory was planned anew. Throws Error naming the layer where the shape does not fit.
   bool prepare(const Shape& input);
+  /// Gives the network's memory back; the next `prepare` plans it anew. Parameters stay.
+  void release();
   /// Brings `images` [as prepared] to the device and runs the network. On a GPU it is only issued.
   /// The output's logits, on the device, are good until the next call.
   const Tensor& run(const float* images);

@@ -87,7 +87,12 @@ Validation::Way& Validation::way_of(EvalNormalizer by) {
 }
 
 void Validation::prepare(const Batch& batch, EvalNormalizer by) {
-  present_ = &way_of(by);
+  Way* const way = &way_of(by);
+  if (way != present_) {  // two ways never lie in memory together
+    present_->forward.release();
+    present_->target = {};
+  }
+  present_ = way;
   const Shape input = input_of(batch, planned_);
   LOCKSTEP_CHECK(batch.count() > 0, "a batch to evaluate is empty; it needs at least one sample ",
                  "(Batch::samples counts them)");
