@@ -20,7 +20,7 @@ ANSWERS = {
     "How do I train on my own images and masks?": ["ROOT/masks/train", "same file stem", "mask_values", "palette"],
     "Can I resume on another number of devices?": ["--resume", "another number of devices", "bitwise identical"],
     "What does p mean?": ["sign-flip", "within seeds", "2/2^n"],
-    "Which BatchNorm for two images per GPU?": ["images per device", "+3.22", "frozen_bn"],
+    "Which norm for one or two images per GPU?": ["images per device", "bn.eval_stats = \"own\"", "lies between images"],
     "Can I start from torchvision's weights?": ["torchvision.models", "model.backbone_weights", "--init"],
     "How do I predict a folder of images?": ["_overlay.png", "palette PNG"],
     "How do I use two machines?": ["mpirun", "The same program", "The same configuration"],

@@ -37,7 +37,7 @@ def test_compare_again_with_more_seeds(program, tmp_path, capfd):
     assert again.seeds == [0, 1] and again.cells["local"].by_seed[0] == first.cells["local"].by_seed[0]
     shown = capfd.readouterr()
     assert shown.err == "" and shown.out == ""
-    assert str(again) == "\n".join([again.answers, *again.verdicts])
+    assert str(again) == "\n".join([f"{again.best.claim}.", f"{again.best.cost}.", again.answers, *again.verdicts])
 
 
 def test_exit_codes(program, tmp_path, monkeypatch):
