@@ -90,7 +90,7 @@ TEST_CASE("plans: auto is what a diagnosis of the devices' images names, and say
   request.overrides = {"data.train_images=16", "model.width=4", "model.depth=2"};
   request.modes = {"auto"};
   const ComparisonPlan plan = plan_comparison(request);
-  CHECK(plan.why.starts_with("auto: with 2 images per device: by image ("));
+  CHECK(plan.why.starts_with("auto: with 2 images per device: cannot tell ("));
   CHECK(plan.modes == std::vector<std::string>{"local", "sync", "instance"});
   CHECK(describe(plan, 2)[1] == "  " + plan.why);
   CHECK(plan_comparison(request).why == plan.why);  // who goes on compares the same

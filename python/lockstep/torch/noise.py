@@ -19,8 +19,8 @@ MISSED = 1.0 / 16
 # How many times the loss of training the loss of evaluation may be before the running statistics do not fit the weights.
 UNFIT = 1.5
 
-# The share of a layer's variance that may lie between images before no statistics of many fit one of them.
-MIXTURE = 0.25
+# From this share of a layer's variance between images on, statistics of many fit none of them.
+MIXTURE = 0.5
 
 # From this bimodality on images are said to fall into kinds.
 KINDS = 0.7
@@ -131,7 +131,8 @@ def judge(together: int, layers: List[LayerNoise], global_batch: Optional[int], 
     - MIXTURE of a layer's variance lies between images. Statistics of many are then a mixture that fits none of them:
       normalise by image. Weights that were pretrained by another norm are left out.
     - Statistics that miss less than MISSED in every layer are good enough.
-    - Where those of one image miss more, an evaluation by running ones does not see what training saw: synchronize.
+    - Where those of one image miss more, an evaluation by running ones does not see what training saw. With pretrained weights:
+      synchronize. With others nobody can tell whether to do that or to normalise by image.
     - Those of several images depend on chance neighbours. That is noise, which harms or regularises. Nobody can tell which,
       unless evaluation is already worse than training by UNFIT.
     """
@@ -155,8 +156,11 @@ def judge(together: int, layers: List[LayerNoise], global_batch: Optional[int], 
     missed = f"{100 * worst.missed:.1f} % of the variance at {worst.layer}"
     if worst.missed < MISSED:
         return "not needed", f"they miss {missed}, and less at other layers"
-    if together == 1:
+    if together == 1 and weights == "pretrained":
         return "synchronize", f"it misses {missed}, which an evaluation by running statistics has"
+    if together == 1:
+        return "cannot tell", (f"it misses {missed}, which an evaluation by running statistics has: synchronize or normalise by "
+                               f"image; compare both")
     if unfit:
         return "synchronize", (f"they miss {missed}, and the running statistics do not fit the weights: loss {running_loss:.2f} "
                                f"in evaluation, {loss:.2f} in training")

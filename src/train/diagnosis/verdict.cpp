@@ -67,9 +67,16 @@ Judgement judged(const ImagesDiagnosis& images, std::int64_t global_batch, Weigh
   if (worst.missed < kMissed) {
     return {SyncVerdict::kNotNeeded, fmt::format("they miss {}, and less at other layers", missed)};
   }
-  if (images.together == 1) {
+  if (images.together == 1 && origin == WeightsOrigin::kPretrained) {
     return {SyncVerdict::kSynchronize,
             fmt::format("it misses {}, which an evaluation by running statistics has", missed)};
+  }
+  if (images.together == 1) {
+    return {
+        SyncVerdict::kCannotTell,
+        fmt::format("it misses {}, which an evaluation by running statistics has: synchronize or "
+                    "normalise by image; compare both",
+                    missed)};
   }
   if (is_unfit(images)) {
     return {SyncVerdict::kSynchronize,
