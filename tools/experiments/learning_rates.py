@@ -3,7 +3,7 @@
 
     tools/experiments/learning_rates.py CONFIG ROOT OUT [--lr 0.02 0.05 0.1] [--modes local sync instance group] [-s key=value ...]
 
-ROOT is a data set of layout "folder". Every fifth training image is set apart; each mode and rate is trained on the others with two
+ROOT is a data set of layout "folder". About a fifth of the training images is set apart; each mode and rate is trained on the others with two
 seeds and scored on these, `local` by running and by each image's own statistics. Prints the scores, the best rate last.
 """
 import argparse
