@@ -5,6 +5,7 @@
 
 #include "config/config.h"
 #include "lockstep/core/check.h"
+#include "run/disparity.h"
 
 namespace lockstep {
 namespace {
@@ -100,14 +101,6 @@ void add_other_stats(ModeResult& result, const Summaries& runs) {
     }
   }
   for (const auto& [stats, of_runs] : values) result.other_stats[stats] = mean_spread(of_runs);
-}
-
-const Evaluation* find_evaluation(const TrainSummary& run, EvalStats stats) {
-  if (run.evaluation.eval_stats == stats) return &run.evaluation;
-  const auto found =
-      std::find_if(run.other_stats.begin(), run.other_stats.end(),
-                   [&](const Evaluation& other) { return other.eval_stats == stats; });
-  return found == run.other_stats.end() ? nullptr : &*found;
 }
 
 Row make_row(const RunsOfMode& group, std::size_t mode, const std::string& by, EvalStats stats) {

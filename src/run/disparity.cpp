@@ -7,24 +7,17 @@
 namespace lockstep {
 namespace {
 
-const Evaluation* find(const TrainSummary& run, EvalStats stats) {
-  if (run.evaluation.eval_stats == stats) return &run.evaluation;
-  const auto found =
-      std::find_if(run.other_stats.begin(), run.other_stats.end(),
-                   [&](const Evaluation& other) { return other.eval_stats == stats; });
-  return found == run.other_stats.end() ? nullptr : &*found;
-}
-
 // Where the run itself evaluates by no running ones, device 0's statistics stand for them.
 const Evaluation* find_running(const TrainSummary& run) {
-  return are_running(run.evaluation.eval_stats) ? &run.evaluation : find(run, EvalStats::kDevice0);
+  return are_running(run.evaluation.eval_stats) ? &run.evaluation
+                                                : find_evaluation(run, EvalStats::kDevice0);
 }
 
 std::optional<StatisticsScores> of_run(const TrainSummary& run) {
-  const Evaluation *batch = find(run, EvalStats::kBatch), *running = find_running(run);
+  const Evaluation *batch = find_evaluation(run, EvalStats::kBatch), *running = find_running(run);
   if (batch == nullptr || running == nullptr) return std::nullopt;
   auto scores = compare_statistics(*running, *batch);
-  const Evaluation* precise = find(run, EvalStats::kPrecise);
+  const Evaluation* precise = find_evaluation(run, EvalStats::kPrecise);
   if (scores && precise != nullptr) scores->precise_score = score(*precise);
   return scores;
 }
@@ -76,6 +69,14 @@ std::string verdict_of(const StatisticsScores& scores) {
 }
 
 }  // namespace
+
+const Evaluation* find_evaluation(const TrainSummary& run, EvalStats stats) {
+  if (run.evaluation.eval_stats == stats) return &run.evaluation;
+  const auto found =
+      std::find_if(run.other_stats.begin(), run.other_stats.end(),
+                   [&](const Evaluation& other) { return other.eval_stats == stats; });
+  return found == run.other_stats.end() ? nullptr : &*found;
+}
 
 std::optional<StatisticsScores> compare_statistics(const Evaluation& running,
                                                    const Evaluation& batch) {
@@ -134,7 +135,7 @@ std::string explain(const StatisticsScores& scores) {
 }
 
 std::optional<std::string> explain_own(const TrainSummary& run) {
-  const Evaluation *own = find(run, EvalStats::kOwn), *running = find_running(run);
+  const Evaluation *own = find_evaluation(run, EvalStats::kOwn), *running = find_running(run);
   if (own == nullptr || running == nullptr) return std::nullopt;
   const std::optional<double> by_own = score(*own), by_running = score(*running);
   if (!by_own || !by_running || *by_own - *by_running < kAlikeStatistics) return std::nullopt;

@@ -13,6 +13,9 @@
 
 namespace lockstep {
 
+/// The run's evaluation under these statistics; null where it made none.
+const Evaluation* find_evaluation(const TrainSummary& run, EvalStats stats);
+
 /// Evaluations of the same weights, in the score's points and in loss; means over runs.
 struct StatisticsScores {
   std::string score_name;
