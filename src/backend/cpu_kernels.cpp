@@ -21,18 +21,18 @@ namespace {
 std::vector<CpuKernels> find_usable() {
   std::vector<CpuKernels> usable;
   const CpuKernels base = lockstep_cpu_base();
-#ifdef LOCKSTEP_AVX512_KERNELS
+#ifdef LOCKSTEP_PORTABLE_KERNELS
   usable.push_back(base);
   usable.back().name = "portable";
   usable.back().fixed_convolutions = true;
+#endif
   usable.push_back(base);
+#ifdef LOCKSTEP_AVX512_KERNELS
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512cd")) {
     usable.push_back(lockstep_cpu_avx512());
   }
-#else
-  usable.push_back(base);
 #endif
   return usable;
 }
