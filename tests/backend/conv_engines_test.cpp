@@ -112,11 +112,12 @@ void for_each_engine_and_case(const Check& check) {
 
 TEST_CASE("no bit of a convolution depends on the number of threads") {
   for_each_engine_and_case([](ConvEngine engine, const EngineCase& c) {
-    for (const std::int64_t images : {1, 3, 8}) {
+    // Fewer images than threads, and more.
+    for (const std::int64_t images : {1, 8}) {
       CAPTURE(images);
       const EngineProblem p(c, images);
       const EngineResults expected = compute(engine, p, 1, 0, images);
-      for (const int threads : {2, 5, 16}) {
+      for (const int threads : {3, 5}) {
         CAPTURE(threads);
         const EngineResults results = compute(engine, p, threads, 0, images);
         CHECK(results.y == expected.y);
