@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "config/config.h"
-#include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/options.h"
 #include "run/batch_norm_diagnostics.h"
 #include "run/confusion_matrix.h"
 

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "lockstep/data/batch.h"
 #include "lockstep/nn/loss.h"
 #include "step/step.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "lockstep/nn/network.h"
-#include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/options.h"
 #include "step/batch_input.h"
 
 namespace lockstep {

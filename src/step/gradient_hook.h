@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/options.h"
 #include "lockstep/sync/sync_group.h"
 #include "step/gradient_reducer.h"
 

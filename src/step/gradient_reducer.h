@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/options.h"
 #include "step/gradient_tree.h"
 #include "step/loss_scaler.h"
 #include "step/step.h"

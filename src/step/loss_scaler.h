@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "lockstep/nn/parameter_store.h"
-#include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/options.h"
 #include "step/step.h"
 
 namespace lockstep {

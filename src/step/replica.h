@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "lockstep/core/check.h"
-#include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/options.h"
 #include "step/train_step.h"
 #include "step/validation.h"
 

@@ -5,7 +5,8 @@
 #include <span>
 #include <vector>
 
-#include "lockstep/parallel/data_parallel.h"
+#include "lockstep/data/batch.h"
+#include "lockstep/parallel/options.h"
 #include "step/step.h"
 
 namespace lockstep {

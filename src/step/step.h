@@ -8,7 +8,8 @@
 #include <vector>
 
 #include "lockstep/backend/backend.h"
-#include "lockstep/parallel/data_parallel.h"
+#include "lockstep/data/batch.h"
+#include "lockstep/parallel/options.h"
 
 namespace lockstep {
 

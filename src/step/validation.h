@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "lockstep/data/batch.h"
 #include "lockstep/nn/loss.h"
 #include "nn/forward.h"
 #include "step/step.h"

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/options.h"
 #include "run/checkpoint.h"
 #include "run/report_text.h"
 
