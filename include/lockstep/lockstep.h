@@ -18,6 +18,8 @@
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/optim/schedule.h"
 #include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/options.h"
 #include "lockstep/sync/barrier.h"
 #include "lockstep/sync/communicator.h"
+#include "lockstep/sync/exchange.h"
 #include "lockstep/sync/sync_group.h"

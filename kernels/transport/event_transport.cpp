@@ -84,7 +84,7 @@ class EventTransport final : public GpuTransport {
     first.all = &join->all;
   }
 
-  void overlap(const std::function<void()>& work) override {
+  void meanwhile(const std::function<void()>& work) override {
     take_turn();
     work();
     give_turn();

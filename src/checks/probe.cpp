@@ -142,7 +142,7 @@ void Probe::run_rank(int rank, std::int64_t begin, std::int64_t count, const Flo
   upload(backend, network.input(), input.data() + offset(network.input()));
   StepContext context;
   context.training = options_.training;
-  context.communicator = &group_->at(rank);
+  context.communicator = group_->at(rank);
   context.seed = kDropoutSeed;
   context.sample_offset = begin;
   if (options_.training) network.zero_grad();

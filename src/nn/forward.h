@@ -18,7 +18,8 @@ struct ForwardOptions {
   NormLayer norm = {};
   std::string output = "out";
   DType activations = DType::kFloat32;
-  Communicator* communicator = nullptr;  // of a rank, so that it leaves when its group fails
+  /// Of a rank, so that it leaves when its group fails.
+  std::reference_wrapper<Communicator> communicator = lone_rank();
 };
 
 /// Used by one thread, that of its backend. Memory is planned for the shapes that come: a batch of

@@ -10,7 +10,7 @@ namespace lockstep {
 GradientClip::GradientClip(const GradientClipping& bounds, std::int64_t elements,
                            const UpdateShare& share, Backend& backend, Communicator& communicator)
     : optimizer_(backend.optimizer()),
-      communicator_(communicator),
+      communicator_(share.owners == 1 ? lone_rank() : communicator),
       max_norm_(bounds.norm),
       most_(bounds.value > 0 ? bounds.value : std::numeric_limits<float>::infinity()),
       owner_(share.owner) {
@@ -29,18 +29,13 @@ void GradientClip::bound(OptimizerShard& shard) {
   shard.most = most_;
   if (squares_.empty()) return;
   optimizer_.gradient_squares(shard, static_cast<double*>(own_.data()));
-  point_at(show());
+  squares_[static_cast<std::size_t>(owner_)].blocks = static_cast<const double*>(own_.data());
+  // A double for each channel: bits that nobody adds up on the way.
+  const StatSlot own{1, static_cast<const float*>(own_.data())};
+  point_at(exchange_.show(communicator_, {own, blocks_, Direction::kOther}));
   auto* const factor = static_cast<float*>(factor_.data());
   optimizer_.clip_factor({squares_, max_norm_, factor});
   shard.clip = {0.0F, factor};
-}
-
-// A double for each channel: bits that nobody adds up on the way.
-std::span<const StatSlot> GradientClip::show() {
-  squares_[static_cast<std::size_t>(owner_)].blocks = static_cast<const double*>(own_.data());
-  if (squares_.size() == 1) return {};
-  const StatSlot own{1, static_cast<const float*>(own_.data())};
-  return communicator_.all_show({"gradient norm", Direction::kOther, 0, blocks_}, own);
 }
 
 // Ranks whose exchange is left out (SyncGroupOptions::hook) have their own squares alone.

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "lockstep/optim/optimizer.h"
-#include "lockstep/sync/communicator.h"
+#include "lockstep/sync/exchange.h"
 #include "step/gradient_reducer.h"
 
 namespace lockstep {
@@ -26,11 +26,11 @@ class GradientClip {
   void bound(OptimizerShard& shard);
 
  private:
-  std::span<const StatSlot> show();
   void point_at(std::span<const StatSlot> slots);
 
   OptimizerOperations& optimizer_;
-  Communicator& communicator_;
+  Communicator& communicator_;  // of the owners
+  Exchange exchange_{"gradient norm"};
   const float max_norm_, most_;
   const int owner_;
   std::vector<GradientSquares> squares_;  // [owner]

@@ -45,7 +45,7 @@ void StepLosses::compute(const LossOperands& operands) {
                         .grad_scale = operands.scaler.scale(),
                         .loss = &operands.totals.sums().losses[i],
                         .image_losses = operands.totals.image_losses(i),
-                        .communicator = &operands.communicator});
+                        .communicator = operands.communicator});
     if (adds_[i]) backend_.copy(gradient, network_.output_grad(output), true);
   }
 }

@@ -125,7 +125,7 @@ void TrainStep::issue(const StepInput& input) {
 }
 
 StepContext TrainStep::context(std::int64_t sample_offset) const {
-  return {.communicator = &communicator_,
+  return {.communicator = communicator_,
           .seed = {0, &scalars().dropout_seed},
           .sample_offset = sample_offset,
           .gradient_parts = gradient_parts_};

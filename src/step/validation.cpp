@@ -36,7 +36,7 @@ ForwardOptions forward_options(const DataParallelOptions& options, Model model,
           .norm = options.norm,
           .output = output,
           .activations = options.activations,
-          .communicator = &communicator};
+          .communicator = communicator};
 }
 
 }  // namespace

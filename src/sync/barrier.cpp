@@ -1,7 +1,12 @@
+#include "lockstep/sync/barrier.h"
+
 #include <algorithm>
+#include <mutex>
+#include <string_view>
+#include <utility>
 
 #include "lockstep/core/check.h"
-#include "lockstep/sync/barrier.h"
+#include "lockstep/sync/threading.h"
 #include "sync/describe.h"
 
 namespace lockstep {
@@ -14,7 +19,79 @@ void pause_processor() {
 #endif
 }
 
+std::int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             threading::Clock::now().time_since_epoch())
+      .count();
+}
+
 }  // namespace
+
+// --- Failure ---
+
+bool Failure::raise(std::exception_ptr cause) {
+  if (!cause) {
+    cause = std::make_exception_ptr(ReplicaError(
+        "a replica failed and gave no cause (a null exception_ptr: std::current_exception() is "
+        "null outside of a catch block)"));
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    if (cause_) return false;
+    cause_ = std::move(cause);
+    raised_.store(true, std::memory_order_release);
+  }
+  const std::lock_guard lock(listeners_mutex_);
+  std::for_each(listeners_.rbegin(), listeners_.rend(),
+                [](Listener* listener) { listener->end_waits(); });
+  return true;
+}
+
+std::exception_ptr Failure::cause() const {
+  const std::lock_guard lock(mutex_);
+  return cause_;
+}
+
+void Failure::add(Listener& listener) {
+  const std::lock_guard lock(listeners_mutex_);
+  listeners_.push_back(&listener);
+}
+
+void Failure::remove(Listener& listener) {
+  const std::lock_guard lock(listeners_mutex_);
+  listeners_.erase(std::find(listeners_.begin(), listeners_.end(), &listener));
+}
+
+// --- Progress ---
+
+Progress::Progress(int ranks, int first)
+    : ranks_(ranks), first_(first), entries_(std::make_unique<Entry[]>(ranks)) {
+  for (int i = 0; i < ranks; ++i) entries_[i].since_ns = now_ns();
+}
+
+void Progress::enter(int rank, const char* activity, const char* place) {
+  Entry& own = entry(rank);
+  own.activity.store(activity, std::memory_order_relaxed);
+  own.place.store(place, std::memory_order_relaxed);
+  own.since_ns.store(now_ns(), std::memory_order_relaxed);
+}
+
+void Progress::set_step(int rank, std::int64_t step) {
+  entry(rank).step.store(step, std::memory_order_relaxed);
+}
+
+std::string Progress::describe(int rank) const {
+  const Entry& of = entry(rank);
+  const std::string_view place = of.place.load(std::memory_order_relaxed);
+  const std::int64_t step = of.step.load(std::memory_order_relaxed);
+  const std::int64_t since = of.since_ns.load(std::memory_order_relaxed);
+  std::string text = concat("replica ", rank, ": ", of.activity.load(std::memory_order_relaxed));
+  if (!place.empty()) text += concat(" in ", place);
+  if (step >= 0) text += concat(", step ", step);
+  return text + ", for " + describe_seconds(static_cast<double>(now_ns() - since) * 1e-9);
+}
+
+// --- Barrier ---
 
 const char* to_string(Direction direction) {
   switch (direction) {
@@ -28,7 +105,7 @@ const char* to_string(Direction direction) {
   return "?";
 }
 
-SyncMaster::SyncMaster(std::vector<int> ranks, Failure& failure, const Progress* progress,
+AnyBarrier::AnyBarrier(std::vector<int> ranks, Failure& failure, const Progress* progress,
                        std::chrono::microseconds spin)
     : ranks_(std::move(ranks)),
       failure_(failure),
@@ -39,14 +116,14 @@ SyncMaster::SyncMaster(std::vector<int> ranks, Failure& failure, const Progress*
   failure_.add(*this);
 }
 
-SyncMaster::~SyncMaster() { failure_.remove(*this); }
+AnyBarrier::~AnyBarrier() { failure_.remove(*this); }
 
-void SyncMaster::check_place(int place) const {
+void AnyBarrier::check_place(int place) const {
   LOCKSTEP_CHECK(place >= 0 && place < size(), "place ", place, " is none of the ", size(),
                  " of this barrier");
 }
 
-std::unique_lock<threading::Mutex> SyncMaster::open_post(int place, const SyncCall& call) {
+std::unique_lock<threading::Mutex> AnyBarrier::open_post(int place, const SyncCall& call) {
   check_place(place);
   std::unique_lock lock(mutex_);
   if (failure_.raised()) throw_aborted(place);
@@ -55,14 +132,14 @@ std::unique_lock<threading::Mutex> SyncMaster::open_post(int place, const SyncCa
   return lock;
 }
 
-void SyncMaster::close_post(std::unique_lock<threading::Mutex> lock) {
+void AnyBarrier::close_post(std::unique_lock<threading::Mutex> lock) {
   if (++posted_ < size()) return;
   run_callback(lock);
   lock.unlock();  // the others would wake only to wait for it
   answered_.notify_all();
 }
 
-void SyncMaster::wait_for_answer(int place) {
+void AnyBarrier::wait_for_answer(int place) {
   check_place(place);
   std::unique_lock lock(mutex_);
   LOCKSTEP_CHECK(slots_[place].owed || failure_.raised(), "replica ", ranks_[place],
@@ -79,7 +156,7 @@ void SyncMaster::wait_for_answer(int place) {
 // behind any other busy thread (one that decodes images, say) a rank that yields comes back
 // milliseconds later than one that is woken.
 template <typename Done>
-void SyncMaster::look_for(const Done& done, std::unique_lock<threading::Mutex>& lock) const {
+void AnyBarrier::look_for(const Done& done, std::unique_lock<threading::Mutex>& lock) const {
   if (spin_.count() == 0 || done()) return;
   lock.unlock();
   const auto end = threading::Clock::now() + spin_;
@@ -89,7 +166,7 @@ void SyncMaster::look_for(const Done& done, std::unique_lock<threading::Mutex>& 
   lock.lock();
 }
 
-void SyncMaster::run_callback(std::unique_lock<threading::Mutex>& lock) {
+void AnyBarrier::run_callback(std::unique_lock<threading::Mutex>& lock) {
   running_ = true;
   lock.unlock();
   bool failed_here = false;
@@ -108,14 +185,14 @@ void SyncMaster::run_callback(std::unique_lock<threading::Mutex>& lock) {
   ++generation_;
 }
 
-void SyncMaster::check_agreement() const {
+void AnyBarrier::check_agreement() const {
   const SyncCall& first = slots_.front().call;
   for (const Slot& slot : slots_) {
     if (!same_call(slot.call, first)) throw_disagreement();
   }
 }
 
-void SyncMaster::throw_disagreement() const {
+void AnyBarrier::throw_disagreement() const {
   // What most ranks do is taken for right, so that the message names the one that went astray.
   const auto votes = [&](const Slot& slot) {
     return std::count_if(slots_.begin(), slots_.end(),
@@ -143,18 +220,18 @@ void SyncMaster::throw_disagreement() const {
                             of_users ? "calls" : "BatchNorm calls", " in the same order"));
 }
 
-void SyncMaster::throw_aborted(int place) const {
+void AnyBarrier::throw_aborted(int place) const {
   throw PeerAborted(concat("replica ", ranks_[place],
                            " leaves the exchange, because of: ", describe(failure_.cause())));
 }
 
 // Nobody is between a look at the failure and the sleep that follows: both are under the mutex.
-void SyncMaster::end_waits() {
+void AnyBarrier::end_waits() {
   { const std::lock_guard lock(mutex_); }
   answered_.notify_all();
 }
 
-std::optional<SyncMaster::Wait> SyncMaster::waiting() const {
+std::optional<AnyBarrier::Wait> AnyBarrier::waiting() const {
   const std::lock_guard lock(mutex_);
   if (posted_ == 0 || failure_.raised()) return std::nullopt;
   const auto now = threading::Clock::now();
@@ -165,7 +242,7 @@ std::optional<SyncMaster::Wait> SyncMaster::waiting() const {
   return Wait{longest, report(now)};
 }
 
-std::string SyncMaster::report(threading::Clock::time_point now) const {
+std::string AnyBarrier::report(threading::Clock::time_point now) const {
   std::string text;
   std::vector<int> missing;
   for (int place = 0; place < size(); ++place) {

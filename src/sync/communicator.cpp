@@ -60,7 +60,7 @@ bool Communicator::hook_allows(const SyncCall& call) const {
 }
 
 std::span<const StatSlot> Communicator::all_show(const SyncCall& call, const StatSlot& local,
-                                                 const std::function<void()>& overlap) {
+                                                 const std::function<void()>& meanwhile) {
   LOCKSTEP_CHECK(call.partition >= 0 && call.partition < static_cast<int>(groups_.size()),
                  "replica ", rank_, " exchanges in process groups ", call.partition,
                  ", which it has not joined");
@@ -77,7 +77,7 @@ std::span<const StatSlot> Communicator::all_show(const SyncCall& call, const Sta
   }
   const Group& group = groups_[call.partition];
   const StatPost post = transport_->post(call, group, local);
-  const StatPosts posts = meet_in(group, call, post, exchange_wait_, overlap);
+  const StatPosts posts = meet_in(group, call, post, exchange_wait_, meanwhile);
   return transport_->receive(call, group, posts);
 }
 
@@ -91,13 +91,13 @@ void Communicator::barrier(const char* where) {
 void Communicator::meet(const char* where) { meet_all({where, Direction::kOther, 0, 0}, {}); }
 
 StatPosts Communicator::meet_in(const Group& group, const SyncCall& call, const StatPost& post,
-                                double& waited, const std::function<void()>& overlap) {
+                                double& waited, const std::function<void()>& meanwhile) {
   auto& barrier = group_.groups_->barrier(group.partition, group.set).barrier();
   {
     const WaitTimer timer(waited);  // who posts last may wait for other processes
     barrier.post(group.own_rank, call, post);
   }
-  if (overlap) transport_->overlap(overlap);
+  if (meanwhile) transport_->meanwhile(meanwhile);
   const WaitTimer timer(waited);
   const StatPosts posts = barrier.await(group.own_rank);
   if (group.partition == 0) ++barriers_of_all_;

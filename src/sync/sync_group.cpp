@@ -26,7 +26,7 @@ std::chrono::microseconds spin_of(std::span<const Device> devices) {
   return gpus && room ? kSpin : std::chrono::microseconds{0};
 }
 
-void add_wait(const SyncMaster::Wait& wait, std::optional<SyncMaster::Wait>& all) {
+void add_wait(const AnyBarrier::Wait& wait, std::optional<AnyBarrier::Wait>& all) {
   if (!all) {
     all = wait;
     return;
@@ -136,10 +136,10 @@ void SyncGroup::end_waits() {
   for (const auto& own : communicators_) own->transport_->abort();
 }
 
-std::optional<SyncMaster::Wait> SyncGroup::longest_wait() const {
-  std::optional<SyncMaster::Wait> all = link_->gathering();
-  const std::lock_guard lock(masters_mutex_);
-  for (const auto& master : masters_) {
+std::optional<AnyBarrier::Wait> SyncGroup::longest_wait() const {
+  std::optional<AnyBarrier::Wait> all = link_->gathering();
+  const std::lock_guard lock(barriers_mutex_);
+  for (const auto& master : barriers_) {
     if (const auto wait = master->waiting()) add_wait(*wait, all);
   }
   // A device that hangs keeps no rank from a barrier: all wait for their devices behind the step.

@@ -76,7 +76,7 @@ class Transport {
     static_cast<void>(handles);
   }
   /// Between the two: what this rank does, or gives its stream, until the others have met it.
-  virtual void overlap(const std::function<void()>& work) { work(); }
+  virtual void meanwhile(const std::function<void()>& work) { work(); }
   /// After it: a slot per rank, which this rank's device may read behind what its stream has been
   /// given until now. Valid until the rank's next exchange.
   virtual std::span<const StatSlot> receive(const SyncCall&, const Group& group,

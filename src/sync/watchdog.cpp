@@ -44,7 +44,7 @@ void Watchdog::notice_stop() {
 }
 
 bool Watchdog::check() {
-  const std::optional<SyncMaster::Wait> wait = longest_wait_();
+  const std::optional<AnyBarrier::Wait> wait = longest_wait_();
   notice_stop();
   if (!wait || wait->longest < timeout_ || looked_ - resumed_ < timeout_) return false;
   const double limit = std::chrono::duration<double>(timeout_).count();

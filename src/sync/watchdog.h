@@ -19,7 +19,7 @@ class Watchdog {
  public:
   /// Both are called on the watchdog's thread. `longest_wait`: nullopt when nobody waits; its
   /// report is the error's text. `on_stall` is called at most once.
-  using LongestWait = std::function<std::optional<SyncMaster::Wait>()>;
+  using LongestWait = std::function<std::optional<AnyBarrier::Wait>()>;
   using OnStall = std::function<void(std::exception_ptr)>;
 
   /// A `timeout` of 0 starts no thread.

@@ -72,14 +72,14 @@ void WorldLink::mark_gathering(std::optional<threading::Clock::time_point> since
   gathering_since_ = since;
 }
 
-std::optional<SyncMaster::Wait> WorldLink::gathering() const {
+std::optional<AnyBarrier::Wait> WorldLink::gathering() const {
   const std::lock_guard lock(mutex_);
   if (!gathering_since_) return std::nullopt;
   // Between steps another process may have work that is its alone, a checkpoint to write or more
   // images to evaluate: it is stalled when nothing is heard of it at all.
   threading::Clock::duration silence{};
   for (const int peer : peers_) silence = std::max(silence, world_.silence_of(peer));
-  return SyncMaster::Wait{std::min(threading::Clock::now() - *gathering_since_, silence),
+  return AnyBarrier::Wait{std::min(threading::Clock::now() - *gathering_since_, silence),
                           "this process waits for what the others say between two steps"};
 }
 

@@ -36,7 +36,7 @@ class WorldLink {
   /// As SyncGroup::explain_failure.
   std::string explain_failure(const std::string& heard) const;
   /// For how long an all_gather has waited; none is under way: nullopt.
-  std::optional<SyncMaster::Wait> gathering() const;
+  std::optional<AnyBarrier::Wait> gathering() const;
   /// "; no answer from ..." for each process that a call waits for.
   std::string unanswered() const;
 

@@ -215,7 +215,7 @@ TEST_CASE("evaluation and frozen layers never exchange") {
   options.mode = BatchNormMode::kSync;
   const Shape shape{3, 2, 2, 5};
   const Floats input = random_floats(60, 3);
-  StepContext context{.training = false, .communicator = &group.at(0)};
+  StepContext context{.training = false, .communicator = group.at(0)};
   TestNetwork tracked(normalize, shape, {true, true}, options);
   CHECK_NOTHROW(tracked.step(input, 1, context));
   options.track_running_stats = false;
@@ -312,7 +312,7 @@ TEST_CASE("synchronized BatchNorm on 3 devices, one of them empty, equals one de
       const auto part = [&](const Floats& from) {
         return Floats(from.begin() + begin, from.begin() + begin + sizes[r] * 36);
       };
-      const StepContext context{.communicator = &group.at(rank)};
+      const StepContext context{.communicator = group.at(rank)};
       upload(*net.backend, net.network->input(), part(input));
       net.network->forward(context);
       outputs[r] = download(*net.backend, net.network->output());

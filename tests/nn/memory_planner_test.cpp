@@ -300,7 +300,7 @@ TEST_CASE("random networks: nor does it where weight gradients wait for other ra
       std::vector<StepResult> steps(2);
       const auto thrown = run_ranks(2, [&](int rank) {
         const auto place = static_cast<std::size_t>(rank);
-        const StepContext context{.communicator = &group.at(rank), .seed = 9};
+        const StepContext context{.communicator = group.at(rank), .seed = 9};
         steps[place] =
             networks[place]->step(random_floats(input.elements(), 40 + seed), 7, context);
       });

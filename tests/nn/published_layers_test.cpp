@@ -66,7 +66,7 @@ struct Ranks {
     for (std::size_t rank = 0; rank < parts.size(); ++rank) {
       threads.emplace_back([&, rank] {
         try {
-          const StepContext context{.communicator = &group.at(static_cast<int>(rank))};
+          const StepContext context{.communicator = group.at(static_cast<int>(rank))};
           const std::int64_t planned = std::max<std::int64_t>(1, parts[rank].shape.batch());
           nets[rank] = std::make_unique<TestNetwork>(
               describe, parts[rank].shape.with_batch(planned), PlanOptions{true, true}, options);

@@ -73,7 +73,7 @@ TEST_CASE("weight gradients that can wait are computed while a BatchNorm waits f
         };
         TestNetwork net(split_behind_batch_norm(tell), shape, {true, true},
                         {.mode = BatchNormMode::kSync});
-        const StepContext context{.communicator = &group.at(rank)};
+        const StepContext context{.communicator = group.at(rank)};
         upload(*net.backend, net.network->input(), random_floats(shape.elements(), 3));
         net.network->forward(context);
         net.network->backward(context, [&](std::size_t layer) {
@@ -97,7 +97,7 @@ TEST_CASE("weight gradients are computed at once where nobody is waited for") {
   CHECK(told == in_order);
   SyncGroup group(cpus(1));
   told.clear();
-  net.step(random_floats(shape.elements(), 3), 4, {.communicator = &group.at(0)});
+  net.step(random_floats(shape.elements(), 3), 4, {.communicator = group.at(0)});
   CHECK(told == in_order);
 }
 
@@ -115,7 +115,7 @@ TEST_CASE("who observes a network hears weight gradients as their own layer's, n
                     {.mode = BatchNormMode::kSync});
     Deaf observer;
     net.network->observe(&observer);
-    net.step(random_floats(shape.elements(), 3), 4, {.communicator = &group.at(rank)});
+    net.step(random_floats(shape.elements(), 3), 4, {.communicator = group.at(rank)});
   });
   for (const auto& failure : thrown) CHECK(text_of(failure) == "");
   for (const auto& each : told) CHECK(each == std::vector<std::string>{"weights", "inputs"});

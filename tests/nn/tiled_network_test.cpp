@@ -248,7 +248,7 @@ TEST_CASE("tiles: ranks meet once for all of a rank's images") {
         const auto place = static_cast<std::size_t>(rank);
         net.network->set_batch(rank == 0 ? 3 : 2);  // two tiles and one
         const Floats images = random_floats(net.network->input().shape.elements(), 7);
-        results[place] = net.step(images, 5, {.communicator = &group.at(rank), .seed = 4});
+        results[place] = net.step(images, 5, {.communicator = group.at(rank), .seed = 4});
         group.at(rank).barrier("the end");
       });
       for (const auto& failure : thrown) CHECK(text_of(failure) == "");

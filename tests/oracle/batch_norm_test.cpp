@@ -216,7 +216,7 @@ void check_batch_norm(LayerUnderTest layer, BatchNormMode mode, int devices, int
     std::vector<PassResult> results(devices);
     group.run([&](int rank) {
       results[rank] = run_pass(parts[rank], layer, pass,
-                               {.training = true, .communicator = &communicators.at(rank)});
+                               {.training = true, .communicator = communicators.at(rank)});
     });
     check_pass(layer, gather(results), pass);
     check_running(layer, parts[0], pass);

@@ -39,7 +39,7 @@ const SyncCall kSum{"my sum", Direction::kOther, 0, 0};
 double summed(Sums& sums, int rank, double value) { return sums.exchange(rank, kSum, value); }
 
 /// Waits until `ranks` ranks wait in it.
-void wait_for_waiters(const SyncMaster& master, int ranks) {
+void wait_for_waiters(const AnyBarrier& master, int ranks) {
   for (;;) {
     const auto wait = master.waiting();
     int waiters = 0;

@@ -23,7 +23,7 @@ constexpr milliseconds kTimeout{80};
 /// A barrier that somebody has waited in since the test began. What looks at it may sleep.
 class LongWait {
  public:
-  SyncMaster::Wait look(milliseconds sleep) {
+  AnyBarrier::Wait look(milliseconds sleep) {
     ++looks_;
     std::this_thread::sleep_for(sleep);
     const auto waited = std::chrono::steady_clock::now() - began_;

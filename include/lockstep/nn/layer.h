@@ -11,12 +11,12 @@
 #include <vector>
 
 #include "lockstep/backend/backend.h"
+#include "lockstep/sync/group.h"
 
 namespace lockstep {
 
-class Communicator;  // lockstep/sync/communicator.h
-class OnnxGraph;     // lockstep/nn/onnx.h
-struct Parameter;    // lockstep/nn/parameter_store.h
+class OnnxGraph;   // lockstep/nn/onnx.h
+struct Parameter;  // lockstep/nn/parameter_store.h
 
 /// Images of a replica whose parameter gradients are added up on their own, because the sum over
 /// the global batch takes them as one term (Backend::sums_by_image). The first step whose parts
@@ -29,17 +29,17 @@ struct GradientPart {
 
 /// What a forward or backward pass is for.
 struct StepContext {
-  bool training = true;                  // false: running statistics, no dropout, no exchange
-  bool update_running_stats = true;      // false: training statistics are used but not recorded
-  Communicator* communicator = nullptr;  // null: one device on its own
-  DeviceScalar<std::uint64_t> seed = 0;  // of this step's dropout
-  std::int64_t sample_offset = 0;        // of the views' first sample in the global batch
-  std::int64_t first_image = 0;          // of the replica's batch that the views begin with
+  bool training = true;              // false: running statistics, no dropout, no exchange
+  bool update_running_stats = true;  // false: training statistics are used but not recorded
+  std::reference_wrapper<Communicator> communicator = lone_rank();  // whom the device meets by
+  DeviceScalar<std::uint64_t> seed = 0;                             // of this step's dropout
+  std::int64_t sample_offset = 0;  // of the views' first sample in the global batch
+  std::int64_t first_image = 0;    // of the replica's batch that the views begin with
   /// In the order of the images, all of them. Empty: all images together, in Parameter::grad, which
   /// a layer of one's own may always add to: the sum is then right, but for the order.
   std::span<const GradientPart> gradient_parts = {};
   /// What a layer that waits for other ranks may do in the meantime: for its first exchange in a
-  /// backward pass (Communicator::all_show), set by the network, which does it after the layer
+  /// backward pass (Exchange::show), set by the network, which does it after the layer
   /// otherwise. Null: nothing.
   std::function<void()> meanwhile = nullptr;
 };

@@ -8,16 +8,16 @@
 // every node does so in every step, with or without samples.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 
 #include "lockstep/backend/backend.h"
 #include "lockstep/nn/network.h"
+#include "lockstep/sync/group.h"
 
 namespace lockstep {
-
-class Communicator;  // lockstep/sync/communicator.h
 
 /// What an output is compared with.
 struct LossTarget {
@@ -51,7 +51,7 @@ struct LossPass {
   double* loss = nullptr;  // += this replica's part
   /// [N], += what each sample adds to the loss. Null: not wanted.
   double* image_losses = nullptr;
-  Communicator* communicator = nullptr;  // null: one device on its own
+  std::reference_wrapper<Communicator> communicator = lone_rank();
 };
 
 /// Owned by its replica and used by that replica's thread; of use for every network of one model.

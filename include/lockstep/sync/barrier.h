@@ -114,12 +114,12 @@ struct SyncCall {
 
 /// How the ranks of a barrier wait for each other, whatever their messages are: see Barrier. Safe
 /// from any thread; each rank has one thread.
-class SyncMaster : private Failure::Listener {
+class AnyBarrier : private Failure::Listener {
  public:
-  SyncMaster(const SyncMaster&) = delete;
-  SyncMaster& operator=(const SyncMaster&) = delete;
+  AnyBarrier(const AnyBarrier&) = delete;
+  AnyBarrier& operator=(const AnyBarrier&) = delete;
   /// Nobody waits here any more.
-  virtual ~SyncMaster();
+  virtual ~AnyBarrier();
 
   /// How long the longest-waiting rank of the present exchange has waited and a report of who
   /// waits, in which call, since when and who is missing; nullopt when nobody waits.
@@ -130,7 +130,7 @@ class SyncMaster : private Failure::Listener {
   std::optional<Wait> waiting() const;
 
  protected:
-  SyncMaster(std::vector<int> ranks, Failure& failure, const Progress* progress,
+  AnyBarrier(std::vector<int> ranks, Failure& failure, const Progress* progress,
              std::chrono::microseconds spin);
 
   /// A rank's message comes between the two.
@@ -184,7 +184,7 @@ class SyncMaster : private Failure::Listener {
 /// owns, and may use again when it runs for the next time: by then every rank has posted again, and
 /// so is done with it.
 template <typename Message, typename Answer>
-class Barrier final : public SyncMaster {
+class Barrier final : public AnyBarrier {
  public:
   /// Runs on the thread of the rank that posts last: `messages` and `answers`, which it fills, in
   /// the order of the ranks. What it throws, every rank gets.
@@ -196,7 +196,7 @@ class Barrier final : public SyncMaster {
   /// where every rank has a core of its own. SyncGroup::make_barrier makes one for a whole group.
   Barrier(std::vector<int> ranks, Callback callback, Failure& failure,
           const Progress* progress = nullptr, std::chrono::microseconds spin = {})
-      : SyncMaster(ranks, failure, progress, spin),
+      : AnyBarrier(ranks, failure, progress, spin),
         callback_(std::move(callback)),
         messages_(ranks.size()),
         answers_(ranks.size()) {}

@@ -53,7 +53,7 @@ class Communicator final {
   /// order (BatchNormForward::slots and the like). Valid until this rank's next exchange. Throws as
   /// Barrier::exchange.
   ///
-  /// `overlap`: work of this rank that nobody else waits for, done once its statistics are handed
+  /// `meanwhile`: work of this rank that nobody else waits for, done once its statistics are handed
   /// in and before it waits for the others'; on a GPU it is issued there. Null: none. It is left
   /// out where the hook leaves the exchange out.
   ///
@@ -63,7 +63,7 @@ class Communicator final {
   /// Where a rank may fail between, its memory has to outlive the other ranks' use of it: the owner
   /// of the threads keeps all replicas until it has joined them.
   std::span<const StatSlot> all_show(const SyncCall& call, const StatSlot& local,
-                                     const std::function<void()>& overlap = nullptr);
+                                     const std::function<void()>& meanwhile = nullptr);
 
   /// Waits for all ranks (of all process groups): on a GPU orders their streams. `where` names the
   /// place in reports.
@@ -80,7 +80,7 @@ class Communicator final {
   void enter(const char* activity, const char* place);
   void begin_step(std::int64_t step);
 
-  /// Seconds this rank has waited for others in `all_show`, without the overlap, and in
+  /// Seconds this rank has waited for others in `all_show`, without the meanwhile, and in
   /// all else since construction.
   double exchange_wait_seconds() const { return exchange_wait_; }
   double barrier_wait_seconds() const { return barrier_wait_; }
@@ -92,7 +92,7 @@ class Communicator final {
   bool hook_allows(const SyncCall& call) const;
   void enter_group(int partition);
   StatPosts meet_in(const Group& group, const SyncCall& call, const StatPost& post, double& waited,
-                    const std::function<void()>& overlap = nullptr);
+                    const std::function<void()>& meanwhile = nullptr);
   StatPosts meet_all(const SyncCall& call, const StatPost& post);
 
   SyncGroup& group_;

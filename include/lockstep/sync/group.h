@@ -6,6 +6,12 @@
 
 namespace lockstep {
 
+class Communicator;  // lockstep/sync/communicator.h
+
+/// The end of a group of one, for whoever computes by himself: it waits for nobody, and what it
+/// shows comes back to it (Exchange). One for the whole process, safe from any thread.
+Communicator& lone_rank();
+
 /// Sets of ranks that exchange statistics among themselves; every rank is in exactly one. The order
 /// of the sets, and of the ranks in a set, does not matter: statistics are merged by ascending
 /// rank.

@@ -135,11 +135,11 @@ class SyncGroup final : private Failure::Listener {
     auto barrier = std::make_unique<Barrier<Message, Answer>>(std::move(ranks), std::move(callback),
                                                               failure_, &progress_, spin_);
     Barrier<Message, Answer>& made = *barrier;
-    const std::lock_guard lock(masters_mutex_);
-    masters_.push_back(std::move(barrier));
+    const std::lock_guard lock(barriers_mutex_);
+    barriers_.push_back(std::move(barrier));
     return made;
   }
-  std::optional<SyncMaster::Wait> longest_wait() const;
+  std::optional<AnyBarrier::Wait> longest_wait() const;
 
   const SyncGroupOptions options_;
   const std::chrono::microseconds spin_;
@@ -148,8 +148,8 @@ class SyncGroup final : private Failure::Listener {
   Failure failure_;
   CallbackCounts callbacks_{};
   std::vector<std::unique_ptr<SumTransport>> sums_;  // [rank], or none
-  mutable threading::Mutex masters_mutex_;
-  std::vector<std::unique_ptr<SyncMaster>> masters_;
+  mutable threading::Mutex barriers_mutex_;
+  std::vector<std::unique_ptr<AnyBarrier>> barriers_;
   bool on_host_ = false;  // Transport::on_host
   std::unique_ptr<WorldLink> link_;
   std::unique_ptr<ProcessGroups> groups_;

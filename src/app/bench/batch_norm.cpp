@@ -88,12 +88,12 @@ struct BatchNormCase {
 };
 
 /// How statistics become those of all devices: one alone has its own.
-using Exchange = std::function<std::span<const StatSlot>(Direction, const StatSlot& local)>;
+using ShowSlots = std::function<std::span<const StatSlot>(Direction, const StatSlot& local)>;
 
 struct Pass {
   int index = 0;
   bool residual = false;
-  const Exchange* exchange = nullptr;  // null: one device
+  const ShowSlots* exchange = nullptr;  // null: one device
 };
 
 std::span<const StatSlot> slots_of(const Pass& pass, Direction direction, const StatSlot& local) {
@@ -249,7 +249,7 @@ class GroupedGpus {
   void issue(int rank) {
     Communicator& communicator = communicators_.at(rank);
     for (int i = 0; i < kPassesOfRound; ++i) {
-      const Exchange exchange = [&](Direction direction, const StatSlot& local) {
+      const ShowSlots exchange = [&](Direction direction, const StatSlot& local) {
         return communicator.all_show({"bench", direction, i, own(rank).memory->shape.channels()},
                                      local);
       };

@@ -104,9 +104,7 @@ void Passes::run_actions(const Stretch& stretch, int first, const Images& images
 namespace {
 
 // A rank that meets no other may have a long way to go when another one fails.
-void leave_if_failed(const StepContext& context) {
-  if (context.communicator != nullptr) context.communicator->leave_if_failed();
-}
+void leave_if_failed(const StepContext& context) { context.communicator.get().leave_if_failed(); }
 
 StepContext context_of(const StepContext& context, const Images& images) {
   StepContext own = context;
@@ -186,7 +184,7 @@ void Passes::finish_gradients() { backend_.convolutions().finish_conv2d_gradient
 // layer's.
 bool Passes::defers_weights(std::size_t layer, const StepContext& context) const {
   return plan_.weights_until[layer] != static_cast<int>(layer) && observer_ == nullptr &&
-         context.communicator != nullptr && context.communicator->size() > 1;
+         context.communicator.get().size() > 1;
 }
 
 void Passes::compute_deferred_weights(const StepContext& context) {

@@ -1,10 +1,9 @@
-#include "lockstep/sync/communicator.h"
 #include "nn/layers/layers.h"
 
 namespace lockstep {
 
 AllReduceLayer::AllReduceLayer(std::string name, Value* input, Value* output, int call_index)
-    : Layer(std::move(name), {input}, output), call_index_(call_index) {}
+    : Layer(std::move(name), {input}, output), exchange_(this->name(), call_index) {}
 
 std::int64_t AllReduceLayer::elements() const {
   return output()->shape.rows_per_sample() * output()->shape.channels();
@@ -23,13 +22,6 @@ std::int64_t AllReduceLayer::slot_floats() const {
 
 void AllReduceLayer::prepare(Backend& backend, bool) { by_image_ = backend.sums_by_image(); }
 
-// In turn: when a slot is written again all ranks have met in the call between, and before that
-// they were done with the slot.
-float* AllReduceLayer::next_slot() {
-  turn_ = !turn_;
-  return saved_ + (turn_ ? slot_floats() : 0);
-}
-
 // Samples that are added up by nobody before all are there come to the same bits on any devices.
 StatSlot AllReduceLayer::sum_samples(Backend& backend, const Tensor& from, float* slot) const {
   const std::int64_t samples = from.shape.batch();
@@ -45,13 +37,11 @@ StatSlot AllReduceLayer::sum_samples(Backend& backend, const Tensor& from, float
 
 void AllReduceLayer::reduce(Backend& backend, const StepContext& context, Direction direction,
                             const Tensor& from, const GradTarget& to) {
-  const StatSlot local = sum_samples(backend, from, next_slot());
-  std::span<const StatSlot> slots(&local, 1);
-  if (context.training && context.communicator != nullptr && context.communicator->size() > 1) {
-    slots = context.communicator->all_show({name().c_str(), direction, call_index_, elements()},
-                                           local, context.meanwhile);
-  }
-  backend.sums().broadcast_sum(slots, to.tensor, to.accumulate);
+  const StatSlot local = sum_samples(backend, from, exchange_.next_slot());
+  Communicator& rank = context.training ? context.communicator.get() : lone_rank();
+  backend.sums().broadcast_sum(
+      exchange_.show(rank, {local, elements(), direction}, context.meanwhile), to.tensor,
+      to.accumulate);
 }
 
 void AllReduceLayer::forward(Backend& backend, const StepContext& context) {

@@ -7,6 +7,7 @@
 
 #include "lockstep/nn/layer.h"
 #include "lockstep/sync/barrier.h"
+#include "lockstep/sync/exchange.h"
 
 namespace lockstep {
 
@@ -232,7 +233,9 @@ class AllReduceLayer : public Layer {
 
   LayerTraits traits() const override;
   void prepare(Backend& backend, bool training) override;
-  void set_saved(void* memory) override { saved_ = static_cast<float*>(memory); }
+  void set_saved(void* memory) override {
+    exchange_.set_slots(static_cast<float*>(memory), slot_floats());
+  }
   void forward(Backend& backend, const StepContext& context) override;
   void backward(Backend& backend, const StepContext& context,
                 std::span<const GradTarget> grads) override;
@@ -241,13 +244,10 @@ class AllReduceLayer : public Layer {
   std::int64_t elements() const;  // of a sample
   std::int64_t slot_floats() const;
   StatSlot sum_samples(Backend& backend, const Tensor& from, float* slot) const;
-  float* next_slot();
   void reduce(Backend& backend, const StepContext& context, Direction direction, const Tensor& from,
               const GradTarget& to);
 
-  const int call_index_;
-  float* saved_ = nullptr;  // two slots
-  bool turn_ = false;
+  Exchange exchange_;
   bool by_image_ = false;
 };
 

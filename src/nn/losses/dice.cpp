@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "lockstep/nn/loss.h"
-#include "nn/losses/sum_exchange.h"
+#include "nn/losses/loss_exchange.h"
 
 namespace lockstep {
 namespace {
@@ -12,7 +12,7 @@ class DiceNode final : public LossNode {
       : LossNode(site, loss.weight, {true, loss.ignore_index}),
         loss_(loss),
         elements_(3 * classes() + 1),
-        exchange_(site, slot_floats(std::max<std::int64_t>(1, site.network.planned_batch()))) {
+        exchange_(site, std::max<std::int64_t>(1, site.network.planned_batch()) * 2 * elements_) {
     reserve(site.network.planned_batch());
   }
 
@@ -27,7 +27,7 @@ class DiceNode final : public LossNode {
     add_sums(pass, pass.sample_weights, by_image, slot);
     const StatSlot local{samples, slot, by_image ? std::max<std::int64_t>(1, samples) : 1};
     const Tensor whole(sums_.data(), Shape{1, elements_});
-    backend().sums().broadcast_sum(exchange_.all(pass.communicator, local, elements_), whole,
+    backend().sums().broadcast_sum(exchange_.show(pass.communicator, {local, elements_}), whole,
                                    false);
     add_losses(pass, whole);
   }
@@ -90,7 +90,7 @@ class DiceNode final : public LossNode {
 
   const DiceLoss loss_;
   const std::int64_t elements_;  // of a sample's sums
-  SumExchange exchange_;
+  LossExchange exchange_;
   Storage image_slots_;  // [sample, 2, elements]
   Storage sums_;         // [sample, elements], or of the whole batch
 };

@@ -4,7 +4,7 @@
 #include "lockstep/nn/loss.h"
 #include "nn/losses/device_values.h"
 #include "nn/losses/label_arguments.h"
-#include "nn/losses/sum_exchange.h"
+#include "nn/losses/loss_exchange.h"
 
 namespace lockstep {
 namespace {
@@ -39,10 +39,9 @@ class OhemNode final : public LossNode {
   }
 
  private:
-  std::size_t slot_floats(const LossSite& site) const {
+  std::int64_t slot_floats(const LossSite& site) const {
     const std::int64_t samples = std::max<std::int64_t>(1, site.network.planned_batch());
-    return static_cast<std::size_t>(2 *
-                                    std::max<std::int64_t>(kOhemCounts, samples * 2 * classes()));
+    return 2 * std::max<std::int64_t>(kOhemCounts, samples * 2 * classes());
   }
 
   double mean_over(const LossCounts& counts) const override {
@@ -67,7 +66,7 @@ class OhemNode final : public LossNode {
     float* const slot = exchange_.next_slot();
     backend().losses().ohem_count({round, rows(), shape.rows(), shape.batch(), state(), slot});
     const StatSlot local{shape.batch(), slot};
-    backend().losses().ohem_narrow({round, exchange_.all(pass.communicator, local, kOhemCounts),
+    backend().losses().ohem_narrow({round, exchange_.show(pass.communicator, {local, kOhemCounts}),
                                     loss_.min_kept, loss_.thresh, state()});
   }
 
@@ -87,7 +86,7 @@ class OhemNode final : public LossNode {
     if (samples > 0) backend().losses().ohem_choose(choice);
     const std::int64_t parts = choice.by_image ? std::max<std::int64_t>(1, samples) : 1;
     OhemShare share;
-    share.weights = exchange_.all(pass.communicator, {samples, slot, parts}, elements);
+    share.weights = exchange_.show(pass.communicator, {{samples, slot, parts}, elements});
     share.classes = classes();
     share.class_weight = floats_of(class_weight_);
     share.normalizer = pass.normalizer;
@@ -97,7 +96,7 @@ class OhemNode final : public LossNode {
 
   const OhemCrossEntropyLoss loss_;
   const Storage class_weight_;  // [classes]; empty: all 1
-  SumExchange exchange_;
+  LossExchange exchange_;
   const Storage state_;  // OhemState
   Storage rows_;         // [row] the probability of its label; then its weight
 };

@@ -33,7 +33,7 @@ BatchNormLayer::BatchNormLayer(std::string name, std::vector<Value*> inputs, Val
       states_(std::move(states)),
       memory_(this->output()->shape, BatchSlices(std::max(1, config.norm.options.slices())),
               config.norm.corrects()),
-      exchange_(config_.norm, this->name(), config.call_index, channels()) {
+      exchange_(this->name(), config.call_index, config.norm.options.process_groups) {
   LOCKSTEP_CHECK(!config.norm.is_frozen() || state() != nullptr, this->name(),
                  ": a frozen layer needs running statistics (track_running_stats = true)");
   LOCKSTEP_CHECK(!config.norm.corrects() || state() != nullptr, this->name(),
@@ -53,7 +53,7 @@ LayerTraits BatchNormLayer::traits() const {
           .forward_in_place = left_to_convolution_,
           .grad_in_place = true,
           .accumulates_from = 1,
-          .meets_in_backward = exchange_.wanted(),
+          .meets_in_backward = synchronizes(),
           .by_image = config_.norm.is_frozen(),
           .computes_again = true};
 }
@@ -62,6 +62,11 @@ LayerTraits BatchNormLayer::traits() const {
 
 bool BatchNormLayer::uses_running_statistics(const StepContext& context) const {
   return state() != nullptr && (config_.norm.is_frozen() || !context.training);
+}
+
+// Without running statistics an evaluation normalises the local batch, whatever the mode.
+Communicator& BatchNormLayer::ranks(const StepContext& context) const {
+  return synchronizes() && context.training ? context.communicator.get() : lone_rank();
 }
 
 // Only a batch's own statistics are those of slices, and only in training.
@@ -120,9 +125,7 @@ LayerWork BatchNormLayer::backward_work(std::span<const GradTarget> grads) const
 // --- forward ---
 
 void BatchNormLayer::forward(Backend& backend, const StepContext& context) {
-  if (context.training && context.communicator != nullptr) {
-    context.communicator->enter("forward", name().c_str());
-  }
+  if (context.training) context.communicator.get().enter("forward", name().c_str());
   images_ = output()->data.shape.batch();
   if (!uses_running_statistics(context)) return forward_by_batch(backend.norms(), context);
   if (keeps_for_backward_) return forward_by_running_statistics(backend, context);
@@ -166,10 +169,13 @@ BatchNormForward BatchNormLayer::forward_of(const NormSlice& slice,
 
 void BatchNormLayer::normalize_slice(NormOperations& norms, const StepContext& context, int index) {
   const NormSlice part = slice(index, context);
-  const std::span<const StatSlot> slots =
-      exchange_.all_show(context, Direction::kForward, local_[static_cast<std::size_t>(index)]);
+  Communicator& rank = ranks(context);
+  const std::span<const StatSlot> slots = exchange_.show(
+      rank,
+      {local_[static_cast<std::size_t>(index)], channels(), Direction::kForward, merge_moments},
+      context.meanwhile);
   const std::int64_t count = total_count(slots);
-  check_count(*this, count, part.x.shape.rows(), exchange_.active(context));
+  check_count(*this, count, part.x.shape.rows(), rank.size() > 1);
   if (count == 0) return;
   correct_slice(norms, part, affine_, slots, options(), states_.state_of(index));
   BatchNormForward arguments = forward_of(part, slots);
@@ -231,9 +237,7 @@ void BatchNormLayer::forward_by_running_statistics(Backend& backend, const StepC
 
 void BatchNormLayer::backward(Backend& backend, const StepContext& context,
                               std::span<const GradTarget> grads) {
-  if (context.training && context.communicator != nullptr) {
-    context.communicator->enter("backward", name().c_str());
-  }
+  if (context.training) context.communicator.get().enter("backward", name().c_str());
   const int count = slices(context).count(output()->data.shape.batch());
   for (int i = 0; i < count; ++i) backward_slice(backend, context, i, grads);
 }
@@ -242,7 +246,8 @@ void BatchNormLayer::backward_slice(Backend& backend, const StepContext& context
                                     std::span<const GradTarget> grads) {
   const NormSlice part = slice(index, context);
   const std::int64_t rows = part.x.shape.rows();
-  if (rows == 0 && !exchange_.active(context)) return;
+  Communicator& rank = ranks(context);
+  if (rows == 0 && rank.size() == 1) return;
   const BatchSlices& cut = slices(context);
   const Tensor grad_y = cut.of(output()->grad, index);
   const Tensor mask = masks_by_output() ? part.y : Tensor{};
@@ -267,7 +272,8 @@ void BatchNormLayer::backward_slice(Backend& backend, const StepContext& context
     backend.fill(Tensor(part.sums, Shape{part.parts, 2 * channels()}), 0.0F);
   }
   const StatSlot local{rows, part.sums, part.parts};
-  const std::span<const StatSlot> slots = exchange_.all_show(context, Direction::kBackward, local);
+  const std::span<const StatSlot> slots = exchange_.show(
+      rank, {local, channels(), Direction::kBackward, merge_sums}, context.meanwhile);
   backend.norms().batch_norm_backward_apply({.x = part.x,
                                              .grad_y = grad_y,
                                              .y = mask,

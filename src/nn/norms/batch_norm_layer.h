@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lockstep/nn/network.h"
+#include "lockstep/sync/exchange.h"
 #include "nn/norms/batch_norm_parts.h"
 
 namespace lockstep {
@@ -65,6 +66,9 @@ class BatchNormLayer : public Layer {
   /// x.
   bool masks_by_output() const { return config_.relu && inputs().size() == 2; }
   bool uses_running_statistics(const StepContext& context) const;
+  bool synchronizes() const { return options().mode == BatchNormMode::kSync; }
+  /// Whose statistics a call normalises by, with this device's.
+  Communicator& ranks(const StepContext& context) const;
   const BatchSlices& slices(const StepContext& context) const;
   NormSlice slice(int index, const StepContext& context) const;
   /// Puts the slice's memory to it.
@@ -81,8 +85,8 @@ class BatchNormLayer : public Layer {
   Config config_;
   NormAffine affine_;
   NormStates states_;
-  NormMemory memory_;  // of slices in training
-  NormExchange exchange_;
+  NormMemory memory_;            // of slices in training
+  Exchange exchange_;            // of the first slice: those that synchronize have no other
   std::vector<StatSlot> local_;  // [slice]
   std::int64_t images_ = 0;      // of the last forward pass
   bool keeps_for_backward_ = false;

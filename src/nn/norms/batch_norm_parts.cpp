@@ -4,7 +4,6 @@
 
 #include "backend/moments.h"
 #include "core/image_tree.h"
-#include "lockstep/sync/communicator.h"
 #include "nn/layer_support.h"
 
 namespace lockstep {
@@ -154,35 +153,6 @@ RunningStatistics NormStates::next(int slice, const StepContext& context,
   ++state->num_batches_tracked;
   const double share = momentum.value_or(1.0 / static_cast<double>(state->num_batches_tracked));
   return {state->running_mean, state->running_var, share};
-}
-
-// --- NormExchange ---
-
-NormExchange::NormExchange(const NormLayer& norm, const std::string& name, int call_index,
-                           std::int64_t channels)
-    : norm_(norm), name_(name), call_index_(call_index), channels_(channels) {}
-
-bool NormExchange::active(const StepContext& context) const {
-  return wanted() && context.training && context.communicator != nullptr &&
-         context.communicator->size() > 1;
-}
-
-std::span<const StatSlot> NormExchange::all_show(const StepContext& context, Direction direction,
-                                                 const StatSlot& local) {
-  if (!active(context)) return {&local, 1};
-  Communicator& communicator = *context.communicator;
-  if (!partition_) {
-    const RankPartition& groups = norm_.options.process_groups;
-    partition_ =
-        communicator.join(groups.empty() ? contiguous_groups(communicator.size(), 0) : groups);
-  }
-  const SyncCall call{.layer = name_.c_str(),
-                      .direction = direction,
-                      .index = call_index_,
-                      .channels = channels_,
-                      .partition = *partition_,
-                      .merge = direction == Direction::kForward ? merge_moments : merge_sums};
-  return communicator.all_show(call, local, context.meanwhile);
 }
 
 // --- NormAffine ---

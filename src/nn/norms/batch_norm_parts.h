@@ -1,7 +1,7 @@
 #pragma once
 // What a BatchNorm layer is put together from: how a device's batch is cut into slices, the memory
-// kept for each, where their statistics come from, and the sums of the backward pass. A mode of the
-// layer is another value of one of these parts.
+// kept for each, where their running statistics are, and the sums of the backward pass. A mode of
+// the layer is another value of one of these parts.
 
 #include <cstddef>
 #include <cstdint>
@@ -13,7 +13,6 @@
 #include "lockstep/nn/layer.h"
 #include "lockstep/nn/norm_layer.h"
 #include "lockstep/nn/parameter_store.h"
-#include "lockstep/sync/barrier.h"
 
 namespace lockstep {
 
@@ -88,31 +87,6 @@ class NormStates {
 
  private:
   std::vector<BatchNormState*> states_;  // [slice]
-};
-
-/// Whose statistics a call normalises by: those of its process group, or its own where it has none.
-/// The merge of the group's slots (backend/moments.h) goes with the call.
-class NormExchange {
- public:
-  /// Of a layer, which outlives this; its mode may change.
-  NormExchange(const NormLayer& norm, const std::string& name, int call_index,
-               std::int64_t channels);
-
-  /// Whether the mode asks for an exchange at all, in training on several devices.
-  bool wanted() const { return norm_.options.mode == BatchNormMode::kSync; }
-  /// Without running statistics an evaluation normalises the local batch, whatever the mode.
-  bool active(const StepContext& context) const;
-  /// What the statistics of the group are merged of, in the order of its ranks: their slots, or the
-  /// one that they were merged to already.
-  std::span<const StatSlot> all_show(const StepContext& context, Direction direction,
-                                     const StatSlot& local);
-
- private:
-  const NormLayer& norm_;
-  const std::string& name_;
-  const int call_index_;
-  const std::int64_t channels_;
-  std::optional<int> partition_;  // SyncCall::partition, once joined
 };
 
 /// gamma and beta; none where the layer is not affine.

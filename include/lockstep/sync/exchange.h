@@ -1,0 +1,69 @@
+#pragma once
+// What ranks show one another at one place of a step: a norm's statistics, a loss's sums, the
+// squares of a gradient. Whoever has something to show makes an Exchange once and calls `show` in
+// every step; it need not know whether there are other ranks.
+//
+// The rule that is easily broken: peers read a slot where it lies. `next_slot` keeps it.
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "lockstep/backend/sums.h"
+#include "lockstep/sync/barrier.h"
+#include "lockstep/sync/group.h"
+
+namespace lockstep {
+
+/// What a rank shows.
+struct Shown {
+  StatSlot slot;              // device memory
+  std::int64_t channels = 0;  // of a part of the slot, [2, channels]
+  Direction direction = Direction::kForward;
+  /// How the slots of all become one (SyncCall::merge). Null: they stay apart.
+  std::int64_t (*merge)(std::span<const StatSlot> slots, std::int64_t channels,
+                        float* merged) = nullptr;
+};
+
+/// Owned by its user and used by the rank's thread. All ranks make the same calls in the same
+/// order.
+class Exchange {
+ public:
+  /// `what`, in reports: the name of a layer. `index`: of the call within the step. `groups`: the
+  /// ranks that show each other something; none: all.
+  explicit Exchange(std::string what, int index = 0, RankPartition groups = {});
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
+
+  /// Two slots of `floats` each, one behind the other, in memory that lives as long as the ranks'
+  /// threads. For those who use `next_slot`.
+  void set_slots(float* memory, std::int64_t floats);
+  /// Where to write what is shown next. The slots take turns: when one comes again all ranks have
+  /// met in the call between, and before that they were done with it.
+  float* next_slot();
+
+  /// Shows it to the group's ranks and gives what all of them have shown: a slot per rank in
+  /// ascending order, or one that they are merged to (Communicator::all_show). A rank without
+  /// others gets its own. Good until the next call. Throws as Communicator::all_show.
+  ///
+  /// Memory that is none of `next_slot` may be written again once this rank's next call has
+  /// returned. `meanwhile`: work that nobody else waits for, done while the others are waited for;
+  /// left out where nobody is.
+  std::span<const StatSlot> show(Communicator& rank, const Shown& shown,
+                                 const std::function<void()>& meanwhile = nullptr);
+
+ private:
+  const std::string what_;
+  const int index_;
+  const RankPartition groups_;
+  std::optional<int> partition_;  // SyncCall::partition, once joined
+  float* slots_ = nullptr;
+  std::int64_t slot_floats_ = 0;
+  bool turn_ = false;
+  StatSlot own_;
+};
+
+}  // namespace lockstep
