@@ -69,7 +69,6 @@ struct RunOptions {
   bool eval_all_stats = false;
   bool eval_disparity = false;
   bool tensorboard = false;
-  std::filesystem::path metrics_file;
   std::optional<std::int64_t> profile_at;
   std::int64_t profile_steps = 10;
 
@@ -146,8 +145,6 @@ struct RunOptions {
       {.counts = false, .written = eval_disparity});
     v("tensorboard", tensorboard, "also event files for TensorBoard, in tensorboard/",
       {.counts = false, .written = tensorboard});
-    v("metrics_file", metrics_file, "state and progress for Prometheus, as OpenMetrics text",
-      {.counts = false});
     const bool profiled = profile_at.has_value();
     v("profile_at", profile_at, "the step before which a waiting profiler is started (cuda)",
       {.in = limits::kNotNegative, .counts = false, .written = profiled});

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "config/config_schema.h"
+#include "config/removed_keys.h"
 #include "config/suggest.h"
 
 namespace lockstep {
@@ -44,6 +45,14 @@ std::vector<std::string> known_sections() {
 bool known_section(const std::string& path) {
   const std::vector<std::string> sections = known_sections();
   return std::find(sections.begin(), sections.end(), path) != sections.end();
+}
+
+/// Whether a run has written it, beside its checkpoints: nobody can be asked to mend that.
+bool is_of_run(const std::filesystem::path& file) {
+  std::error_code ignored;
+  return file.filename() == "config.toml" &&
+         std::filesystem::is_directory(std::filesystem::absolute(file).parent_path() / "ckpt",
+                                       ignored);
 }
 
 }  // namespace
@@ -195,8 +204,18 @@ void ConfigSource::unknown_section(const std::string& path, const SourceSpan& wh
                      nearest ? fmt::format("did you mean [{}]?", *nearest) : "");
 }
 
+// A run's own is not used any more, which who resumes it may want to know.
+void ConfigSource::removed_key(const RemovedKey& key, const SourceSpan& where) {
+  if (where.line > 0 && is_of_run(path_)) {
+    diagnostics_.warning(where, fmt::format("`{}` is ignored: it was removed", key.path));
+  } else {
+    diagnostics_.error(where, fmt::format("`{}` was removed", key.path), std::string(key.instead));
+  }
+}
+
 // The nearest key of the same section, else the same or the nearest name of another one.
 void ConfigSource::unknown_key(const std::string& path, const SourceSpan& where) {
+  if (const RemovedKey* removed = lockstep::removed_key(path)) return removed_key(*removed, where);
   const bool dotted = path.find('.') != std::string::npos;
   const std::string section = dotted ? without_index(section_of(path)) : "";
   const bool in_list = dotted && section != section_of(path);

@@ -14,6 +14,8 @@
 
 namespace lockstep {
 
+struct RemovedKey;
+
 class ConfigSource {
  public:
   /// Reads the file, then the overrides. Throws ConfigError for an unreadable file or a syntax
@@ -47,6 +49,7 @@ class ConfigSource {
   void read_list(const toml::node& node, const std::string& name, const SourceText& source);
   bool is_in_list(const std::string& path) const;
   void unknown_section(const std::string& path, const SourceSpan& where);
+  void removed_key(const RemovedKey& key, const SourceSpan& where);
   void unknown_key(const std::string& path, const SourceSpan& where);
 
   std::filesystem::path path_;

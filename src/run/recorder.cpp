@@ -17,7 +17,7 @@ namespace lockstep {
 
 // The sinks: a new one is a file of its own, and a word here. Null: the run does not want it.
 using MakeSink = std::unique_ptr<RunSink>(const RunDescription& run, const WarnOf& warn);
-MakeSink open_metrics_sink, scalars_sink, timing_sink, events_sink, tensorboard_sink;
+MakeSink scalars_sink, timing_sink, events_sink, tensorboard_sink;
 
 namespace {
 
@@ -66,9 +66,6 @@ Json val_scalars(const EvaluationRecord& record) {
 
 RunRecorder::RunRecorder(const RunDescription& run, const std::vector<std::string>& warnings) {
   const WarnOf warn = [this](std::int64_t step, const std::string& text) { warning(step, text); };
-  // What it cannot write leaves the folder as it was. In the end its file may lie on a disk that is
-  // not full.
-  open(open_metrics_sink(run, warn));
   run.folder.create(run.config.run.rank_logs);
   if (run.folder.holds_run()) go_on(run);
   auto log = std::make_unique<RunLog>(run.folder, run.console);

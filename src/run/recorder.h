@@ -15,8 +15,7 @@ namespace lockstep {
 class RunRecorder {
  public:
   /// Makes the folder, or takes from that of an earlier part of the run what lies after `run.step`:
-  /// these steps are trained again. Tells the sinks of the run and the warnings so far. Throws
-  /// ConfigError when run.metrics_file cannot be written; the folder then is as it was.
+  /// these steps are trained again. Tells the sinks of the run and the warnings so far.
   RunRecorder(const RunDescription& run, const std::vector<std::string>& warnings);
 
   void show_progress(std::int64_t done, std::int64_t total, double loss) const;

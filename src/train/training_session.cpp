@@ -12,7 +12,6 @@
 #include "lockstep/core/check.h"
 #include "run/choices.h"
 #include "run/environment.h"
-#include "run/metrics_file.h"
 #include "step/replica.h"
 #include "step/scatter.h"
 #include "sync/transport.h"
@@ -132,7 +131,6 @@ void TrainingSession::choose_folder() {
 }
 
 void TrainingSession::find_folder() {
-  if (!config.run.metrics_file.empty()) check_metrics_file(config.run.metrics_file);
   folder.root = request.output;
   if (folder.root.empty() && request.resume) {
     folder = resumes_newest(*request.resume) ? newest_run_folder(config)

@@ -140,6 +140,28 @@ TEST_CASE("overrides: TOML values, bare words, the other key of a pair, unknown 
   check_contains(error_of(kStreets, {"mode=sync"}), "did you mean `bn.mode`?");
 }
 
+TEST_CASE("a key that was removed is an error that says what to use instead") {
+  check_contains(error_of(std::string(kStreets) + "[run]\nmetrics_file = \"a.prom\"\n"),
+                 "camvid.toml:5:1: error: `run.metrics_file` was removed\n"
+                 "     5 | metrics_file = \"a.prom\"\n"
+                 "       | ^^^^^^^^^^^^ leave it out: scalars.json");
+  check_contains(error_of(kStreets, {"run.metrics_file=a.prom"}),
+                 "-s run.metrics_file=a.prom: error: `run.metrics_file` was removed; leave it out");
+}
+
+TEST_CASE("a run's own configuration is read without a key that was removed") {
+  const TemporaryFolder folder;
+  const auto path =
+      folder.write("config.toml", std::string(kStreets) + "[run]\nmetrics_file = \"a\"\n");
+  CHECK_THROWS_AS(load_config(path, {}), ConfigError);
+  std::filesystem::create_directory(folder.path() / "ckpt");
+  std::vector<std::string> warnings;
+  CHECK(to_toml(load_config(path, {}, &warnings)).find("metrics_file") == std::string::npos);
+  REQUIRE(warnings.size() == 1);
+  check_contains(warnings.front(), "config.toml:5:1: `run.metrics_file` is ignored");
+  CHECK_THROWS_AS(load_config(path, {"run.metrics_file=b"}), ConfigError);
+}
+
 TEST_CASE("defaults") {
   const Config config = config_from(kStreets);
   CHECK(config.run.name == "camvid");

@@ -662,11 +662,6 @@ FAULTS = [
     Fault("inspect: a channel that never varies is sound", "examine_layer",
           replaced("value >= 0 && value < kFlatVariance", "value > 0 && value < kFlatVariance / 10"), "every illness*",
           test="test_train"),
-    Fault("metrics: quotes in a label are not escaped", "escaped",
-          replaced("if (c == '\\\\' || c == '\"') text", "if (c == '\\\\') text"), "labels are escaped*",
-          test="test_train"),
-    Fault("metrics: percent are taken for ratios", "ratio", replaced("*percent / 100", "*percent"),
-          "metrics are OpenMetrics text*", test="test_train"),
 
     # --- a diagnosis, and evaluation by batch statistics
     Fault("diagnosis: the variance of images' means is the biased one", "variances",
