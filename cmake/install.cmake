@@ -1,5 +1,5 @@
-# `cmake --install` has three components. `program`: the program, its man pages, completion for bash and zsh, the
-# documents and the example configurations. `dev`: the public headers, one archive with everything in it, or with
+# `cmake --install` has three components. `program`: the program, completion for bash and zsh, the documents
+# and the example configurations. `dev`: the public headers, one archive with everything in it, or with
 # LOCKSTEP_SHARED one shared library, what CMake (find_package(Lockstep)) and pkg-config (lockstep.pc) find it by, and the
 # examples. The flags that the library is compiled with stay here: a user gets an include folder, C++20 and the libraries
 # to link. `mpi`: by what several processes talk, where there was an MPI. The target `uninstall` takes away what the last
@@ -24,14 +24,8 @@ if(TARGET lockstep_mpi)  # where the program in the folder beside it looks
   install(TARGETS lockstep_mpi LIBRARY DESTINATION lib/lockstep COMPONENT mpi)
 endif()
 
-# One page for the program and one for each subcommand, which the program writes as it declares them.
-install(CODE "execute_process(COMMAND \"$<TARGET_FILE:lockstep_main>\" __man
-                                      \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_MANDIR}/man1\"
-                              COMMAND_ERROR_IS_FATAL ANY)
-file(GLOB pages RELATIVE \"\$ENV{DESTDIR}/\" \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_MANDIR}/man1/lockstep*.1\")
-foreach(page IN LISTS pages)
-  list(APPEND CMAKE_INSTALL_MANIFEST_FILES \"/\${page}\")
-endforeach()" COMPONENT program)
+# A package for Debian has it; tools/package writes it.
+install(FILES ${PROJECT_BINARY_DIR}/lockstep.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT program OPTIONAL)
 
 set(LOCKSTEP_ZSH_DIR ${CMAKE_INSTALL_DATADIR}/zsh/site-functions CACHE STRING "Where zsh looks for completion")
 install(FILES ${PROJECT_SOURCE_DIR}/tools/completion/lockstep

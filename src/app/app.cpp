@@ -74,17 +74,13 @@ Table joined(const Table& own, const Table& builtin) {
   return all;
 }
 
-/// What the shells' scripts and the build ask for; no subcommands of anyone else's.
-std::optional<int> run_hidden(const CLI::App& app, std::span<const DeclaredCommand> commands,
-                              int argc, const char* const* argv, const Tables& tables) {
+/// What the shells' scripts ask for; no subcommand of anyone else's.
+std::optional<int> run_hidden(const CLI::App& app, int argc, const char* const* argv,
+                              const Tables& tables) {
   const std::string_view word = argc > 1 ? argv[1] : "";
   if (word == "__complete") {
     const std::vector<std::string> words(argv + 2, argv + argc);
     fmt::print("{}", to_text(complete(app, words, tables)));
-    return kExitDone;
-  }
-  if (word == "__man" && argc == 3) {
-    write_man_pages(app, commands, argv[2]);
     return kExitDone;
   }
   return std::nullopt;
@@ -133,7 +129,7 @@ int run_command(int argc, const char* const* argv, const Tables& tables) {
   common.program = argv[0];
   common.tables = &tables;
   const auto commands = declare_commands(app, common);
-  if (const auto exit_code = run_hidden(app, commands, argc, argv, tables)) return *exit_code;
+  if (const auto exit_code = run_hidden(app, argc, argv, tables)) return *exit_code;
   try {
     const DeclaredCommand& chosen = parse(app, commands, argc, argv);
     const ShownProgress shown;

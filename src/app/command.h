@@ -1,6 +1,6 @@
 #pragma once
 // A subcommand is one file, COMMAND_command.cpp: what it takes, what its help says, and its work.
-// It defines `Command COMMAND_command()`, and CMakeLists.txt names it once. Help, man pages,
+// It defines `Command COMMAND_command()`, and CMakeLists.txt names it once. Help,
 // completion and messages about wrong words come from what it declares. Commands return an exit
 // code or throw; only `main` turns exceptions into exit codes.
 
@@ -47,7 +47,7 @@ class CommandOption {
       : option_(option), goes_with_(goes_with) {}
 
   CommandOption& required();
-  /// What it takes, which help, man pages and completion have in common: words in small letters are
+  /// What it takes, which help and completion have in common: words in small letters are
   /// what may be typed, with ,... several of them; names in capitals are kinds of things, of which
   /// CONFIG, DIR, FILE, RUN, DEVICES, KEY=VALUE, LAYOUT and PAGE can be completed. A positional
   /// option without one is of the kind that its name says.
@@ -160,11 +160,6 @@ struct DeclaredCommand {
 /// Declares every subcommand, in the order of the help. What `app` parses is filled into what is
 /// returned.
 std::vector<DeclaredCommand> declare_commands(CLI::App& app, const CommonArguments& common);
-
-/// Writes lockstep.1 and lockstep-<subcommand>.1 for every subcommand into `folder`, which is made
-/// where it is not there. Equal from run to run. Throws Error.
-void write_man_pages(const CLI::App& app, std::span<const DeclaredCommand> commands,
-                     const std::filesystem::path& folder);
 
 struct ExitCode {
   int code;
