@@ -3,7 +3,7 @@
 // libcuda. Where no driver is, the Toolkit's stub of libcuda stands in; with it engines are
 // proposed, and no plan can be made of them.
 
-#include "tools/cudnn_batch_norm/group_graph.h"
+#include "tools/measure/cudnn_batch_norm/group_graph.h"
 
 #include <dlfcn.h>
 #include <doctest/doctest.h>

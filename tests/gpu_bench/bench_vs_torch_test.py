@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs tools/bench_vs_torch on stand-ins and reads its table."""
+"""Runs tools/measure/bench_vs_torch on stand-ins and reads its table."""
 import json
 import os
 import pathlib
@@ -19,7 +19,7 @@ def run(*options, **changes):
         program = pathlib.Path(folder) / "stand_in"
         program.write_text(f"#!{sys.executable} -B\n" + (HERE / "stand_in.py").read_text())
         program.chmod(0o755)
-        return subprocess.run([sys.executable, "-B", HERE.parents[1] / "tools/bench_vs_torch", "--lockstep", program, *options,
+        return subprocess.run([sys.executable, "-B", HERE.parents[1] / "tools/measure/bench_vs_torch", "--lockstep", program, *options,
                                "--rounds", "2", "--python", program],
                               capture_output=True, text=True, env=dict(os.environ, STAND_IN=json.dumps(FIGURES | changes)))
 

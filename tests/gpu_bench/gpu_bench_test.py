@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs tools/gpu_bench on stand-ins and reads its rows."""
+"""Runs tools/measure/gpu_bench on stand-ins and reads its rows."""
 import json
 import os
 import pathlib
@@ -9,7 +9,7 @@ import tempfile
 import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
-GPU_BENCH = HERE.parents[1] / "tools/gpu_bench"
+GPU_BENCH = HERE.parents[1] / "tools/measure/gpu_bench"
 FIGURES = {"ms": {"cuda:0 local": 10, "cuda:0x4 sync": 10.5, "cuda:0x4 local": 10.4, "tf32": 4},
            "torch_ms": {"eager": 31.5, "graph": 12.6}, "speed": 90, "copy": 100, "torch_copy": 80, "us": 3.5,
            "seconds": 1e-5, "torch_seconds": 3e-5, "gpus": 2,

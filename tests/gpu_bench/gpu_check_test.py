@@ -76,10 +76,10 @@ class GpuCheck(unittest.TestCase):
         self.folder = tempfile.TemporaryDirectory()
         self.addCleanup(self.folder.cleanup)
         self.bundle = pathlib.Path(self.folder.name)
-        for place in ("bin", "tools", "lib"):
-            (self.bundle / place).mkdir()
+        for place in ("bin", "tools/measure", "lib"):
+            (self.bundle / place).mkdir(parents=True)
         (self.bundle / "tools/gpu_check").write_text((ROOT / "tools/gpu_check").read_text())
-        (self.bundle / "tools/gpu_bench").write_text(GPU_BENCH)
+        (self.bundle / "tools/measure/gpu_bench").write_text(GPU_BENCH)
         (self.bundle / "bin/liblockstep_mpi.so").touch()
         for name in ("lockstep", "test_backend", "test_cuda", "test_gpu", "compute-sanitizer", "nsys", "nvidia-smi"):
             self.write_program(name, STAND_IN)
@@ -149,7 +149,7 @@ class GpuCheck(unittest.TestCase):
     def test_the_bundle_has_what_the_benchmarks_run(self):
         bundle = (ROOT / "tools/gpu_check").read_text().partition("bundle() {")[2].partition("\n}\n")[0]
         copied = {name for names in re.findall(r"cp [\w/]*{([\w.,]+)}", bundle) for name in names.split(",")}
-        bench = (ROOT / "tools/gpu_bench").read_text()
+        bench = (ROOT / "tools/measure/gpu_bench").read_text()
         for name in ("cudnn_batch_norm", "torch_batch_norm.py", "torch_unet.py"):
             self.assertIn(f'"{name}"', bench)
             self.assertIn(name, copied)

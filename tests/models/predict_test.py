@@ -13,7 +13,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests/oracle"), str(ROOT / "tools")]
+sys.path[:0] = [str(ROOT / "tests/oracle"), str(ROOT / "tools/measure")]
 
 try:
     import numpy

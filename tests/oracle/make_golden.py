@@ -9,7 +9,7 @@ Activations are written channels-last, parameters in PyTorch's order. Of every r
 import pathlib
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools/measure"))
 
 try:
     import torch

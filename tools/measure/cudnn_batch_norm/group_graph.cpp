@@ -1,4 +1,4 @@
-#include "tools/cudnn_batch_norm/group_graph.h"
+#include "tools/measure/cudnn_batch_norm/group_graph.h"
 
 #include <iterator>
 

@@ -2,7 +2,7 @@
 """Which share of the gain of synchronized BatchNorm comes with which share of the exchanges (docs/notes/experiments.md).
 
     lockstep compare CONFIG --modes local,sync:top:1,sync:top:3,sync --images-per-device 1 ... -o FOLDER
-    tools/experiments/share_of_gain.py FOLDER
+    tools/measure/experiments/share_of_gain.py FOLDER
 
 A layer's forward and backward exchange have as many bytes as it has channels, times a constant. The interval of a share is
 Fieller's (1954), of a ratio of two means that were measured on the same seeds; "any" where the gain itself is not shown.

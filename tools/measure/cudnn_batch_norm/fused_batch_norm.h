@@ -1,7 +1,7 @@
 #pragma once
 // cuDNN's BatchNorm fused with a ReLU, and with an addition before it.
 
-#include "tools/cudnn_batch_norm/gpu_case.h"
+#include "tools/measure/cudnn_batch_norm/gpu_case.h"
 
 namespace lockstep::gpu {
 

@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "tools/cudnn_batch_norm/gpu_case.h"
-#include "tools/cudnn_batch_norm/group_graph.h"
+#include "tools/measure/cudnn_batch_norm/gpu_case.h"
+#include "tools/measure/cudnn_batch_norm/group_graph.h"
 
 namespace lockstep::gpu {
 

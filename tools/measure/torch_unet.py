@@ -2,7 +2,7 @@
 """The U-Net of Lockstep in PyTorch, with the same names of parameters, and a timer of the training step of this network
 or of one of torchvision's (--network fcn_resnet50, say).
 
-tests/oracle uses the network as an independent reference; tools/bench_vs_torch runs this file:
+tests/oracle uses the network as an independent reference; tools/measure/bench_vs_torch runs this file:
     python3 torch_unet.py --width 16 --depth 4 --batch 8 --size 176 240 --format channels_last
 prints one JSON object with the milliseconds of every timed step and the peak memory of the process in these steps; on a
 GPU also the most that PyTorch's tensors took of its memory, and what the whole process has of it in the end. With

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What a newer oneDNN would bring for the convolutions that Lockstep leaves to it (docs/notes/bench.md).
 
-    tools/experiments/onednn_versions.py --network resnet50 [--iters 4]
+    tools/measure/experiments/onednn_versions.py --network resnet50 [--iters 4]
 
 Both programs train the network on one thread and print what each call of oneDNN took (ONEDNN_VERBOSE): Lockstep with the
 oneDNN that it is linked with, PyTorch of .venv with its own. A row is a geometry and a pass that Lockstep's choices leave to
@@ -18,13 +18,13 @@ import statistics
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 PASSES = {"forward": "forward", "forward_training": "forward", "forward_inference": "forward",
           "backward_data": "gradient of the input", "backward_weights": "gradient of the weights"}
 
 
 def load_bench():
-    loader = importlib.machinery.SourceFileLoader("bench_vs_torch", str(ROOT / "tools/bench_vs_torch"))
+    loader = importlib.machinery.SourceFileLoader("bench_vs_torch", str(ROOT / "tools/measure/bench_vs_torch"))
     spec = importlib.util.spec_from_loader(loader.name, loader)
     module = importlib.util.module_from_spec(spec)
     sys.modules[loader.name] = module

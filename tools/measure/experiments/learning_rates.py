@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Looks for each norm's learning rate on a split of the training set, and trains with the best (docs/notes/experiments.md).
 
-    tools/experiments/learning_rates.py CONFIG ROOT OUT [--lr 0.02 0.05 0.1] [--modes local sync instance group] [-s key=value ...]
+    tools/measure/experiments/learning_rates.py CONFIG ROOT OUT [--lr 0.02 0.05 0.1] [--modes local sync instance group] [-s key=value ...]
 
 ROOT is a data set of layout "folder". About a fifth of the training images is set apart; each mode and rate is trained on the others with two
 seeds and scored on these, `local` by running and by each image's own statistics. Prints the scores, the best rate last.

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Makes of the nuclei two data sets of one kind each, by links: OUT/dark (fluorescence, gray PNG) and OUT/stained (RGB PNG).
 
-    tools/experiments/nuclei_kinds.py NUCLEI OUT
-    tools/experiments/which_norm nuclei FOLDER OUT/dark
+    tools/measure/experiments/nuclei_kinds.py NUCLEI OUT
+    tools/measure/experiments/which_norm nuclei FOLDER OUT/dark
 """
 import pathlib
 import sys

@@ -1,7 +1,8 @@
-// Times cuDNN's own BatchNorm on the work of `lockstep bench batch_norm`, as tools/gpu_bench shows
-// both: on one GPU fused with a ReLU, and with an addition and a ReLU (the functions
-// cudnnBatchNormalization...Ex); on several the group BatchNorm of cuDNN's graph interface, whose
-// statistics are those of all GPUs. That one has no ReLU, which Lockstep's has: it does less.
+// Times cuDNN's own BatchNorm on the work of `lockstep bench batch_norm`, as
+// tools/measure/gpu_bench shows both: on one GPU fused with a ReLU, and with an addition and a ReLU
+// (the functions cudnnBatchNormalization...Ex); on several the group BatchNorm of cuDNN's graph
+// interface, whose statistics are those of all GPUs. That one has no ReLU, which Lockstep's has: it
+// does less.
 //
 //   cudnn_batch_norm [--gpus N] [--iters N]      prints JSON
 //
@@ -22,8 +23,8 @@
 
 #include "app/bench/bench.h"
 #include "core/json.h"
-#include "tools/cudnn_batch_norm/fused_batch_norm.h"
-#include "tools/cudnn_batch_norm/group_batch_norm.h"
+#include "tools/measure/cudnn_batch_norm/fused_batch_norm.h"
+#include "tools/measure/cudnn_batch_norm/group_batch_norm.h"
 
 namespace lockstep::gpu {
 namespace {

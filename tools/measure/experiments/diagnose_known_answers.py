@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How often `lockstep diagnose` was right: its verdicts beside the answers of comparisons (docs/notes/experiments.md).
 
-    tools/experiments/diagnose_known_answers.py build/release/bin/lockstep CAMVID [BACKBONE]
+    tools/measure/experiments/diagnose_known_answers.py build/release/bin/lockstep CAMVID [BACKBONE]
 
 CAMVID is the folder of CamVid in its 11-class form. BACKBONE, a file of weights, adds the fine-tuning. Every case is
 judged by the threshold that the other cases give (leave one out), and by the one that all other data sets give.

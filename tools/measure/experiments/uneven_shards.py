@@ -12,8 +12,8 @@ import pathlib
 import sys
 import tempfile
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests" / "models"))
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests" / "oracle"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "tests" / "models"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "tests" / "oracle"))
 
 import torch
 from torch import nn
