@@ -7,6 +7,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
 
 #include "io/weight_files.h"
 #include "run/checkpoint.h"
@@ -14,47 +18,23 @@
 namespace lockstep {
 namespace {
 
+using Values = std::optional<std::vector<double>>;
+
 template <typename Element>
-std::vector<double> widened(const HostTensor& tensor) {
-  std::vector<double> values(tensor.data.size() / sizeof(Element));
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    Element element;
-    std::memcpy(&element, &tensor.data[i * sizeof(Element)], sizeof(Element));
-    values[i] = static_cast<double>(element);
-  }
-  return values;
+Values widened(const HostTensor& tensor) {
+  std::vector<Element> elements(tensor.data.size() / sizeof(Element));
+  if (!elements.empty()) std::memcpy(elements.data(), tensor.data.data(), tensor.data.size());
+  return std::vector<double>(elements.begin(), elements.end());
 }
 
 /// The elements as doubles; nullopt for a type that is not known here.
-std::optional<std::vector<double>> values_of(const HostTensor& tensor) {
-  const std::string& type = tensor.dtype;
-  if (type == "F64") return widened<double>(tensor);
-  if (float_bytes(type) > 0) {
-    const std::vector<float> floats = to_floats(tensor);
-    return std::vector<double>(floats.begin(), floats.end());
-  }
-  if (type == "I64") return widened<std::int64_t>(tensor);
-  if (type == "I32") return widened<std::int32_t>(tensor);
-  if (type == "I16") return widened<std::int16_t>(tensor);
-  if (type == "I8") return widened<std::int8_t>(tensor);
-  if (type == "U64") return widened<std::uint64_t>(tensor);
-  if (type == "U32") return widened<std::uint32_t>(tensor);
-  if (type == "U16") return widened<std::uint16_t>(tensor);
-  if (type == "U8" || type == "BOOL") return widened<std::uint8_t>(tensor);
-  return std::nullopt;
+Values values_of(const HostTensor& tensor) {
+  if (tensor.dtype == "F64") return widened<double>(tensor);
+  if (tensor.dtype == "I64") return widened<std::int64_t>(tensor);
+  if (float_bytes(tensor.dtype) == 0) return std::nullopt;
+  const std::vector<float> floats = to_floats(tensor);
+  return std::vector<double>(floats.begin(), floats.end());
 }
-
-struct FiniteRange {
-  std::optional<double> min, max;
-
-  explicit FiniteRange(const std::vector<double>& values) {
-    for (const double value : values) {
-      if (!std::isfinite(value)) continue;
-      min = std::min(min.value_or(value), value);
-      max = std::max(max.value_or(value), value);
-    }
-  }
-};
 
 std::int64_t elements_of(const HostTensor& tensor) {
   std::int64_t elements = 1;
@@ -62,231 +42,147 @@ std::int64_t elements_of(const HostTensor& tensor) {
   return elements;
 }
 
-TensorFacts examine(const std::string& name, const HostTensor& tensor) {
-  TensorFacts facts{.name = name, .dtype = tensor.dtype, .shape = tensor.shape};
-  facts.elements = elements_of(tensor);
-  facts.bytes = tensor.data.size();
-  facts.hash = fmt::format("{:016x}", XXH3_64bits(tensor.data.data(), tensor.data.size()));
-  const auto values = values_of(tensor);
-  if (!values) return facts;
-  const FiniteRange range(*values);
-  facts.min = range.min;
-  facts.max = range.max;
-  for (const double value : *values) {
-    facts.nans += std::isnan(value) ? 1 : 0;
-    facts.infinities += std::isinf(value) ? 1 : 0;
+Json examine(const std::string& name, const HostTensor& tensor) {
+  std::optional<double> min, max;
+  std::int64_t nans = 0, infinities = 0;
+  for (const double value : values_of(tensor).value_or(std::vector<double>{})) {
+    nans += std::isnan(value) ? 1 : 0;
+    infinities += std::isinf(value) ? 1 : 0;
+    if (!std::isfinite(value)) continue;
+    min = std::min(min.value_or(value), value);
+    max = std::max(max.value_or(value), value);
   }
-  return facts;
+  return {{"name", name},
+          {"dtype", tensor.dtype},
+          {"shape", tensor.shape},
+          {"elements", elements_of(tensor)},
+          {"bytes", tensor.data.size()},
+          {"min", json_or_null(min)},
+          {"max", json_or_null(max)},
+          {"nan", nans},
+          {"infinite", infinities},
+          {"hash", fmt::format("{:016x}", XXH3_64bits(tensor.data.data(), tensor.data.size()))}};
 }
 
 // --- BatchNorm ---
 
 constexpr const char* kRunningVar = ".running_var";
 
-/// A tensor's values under a layer's name; nullopt when the file has none that are floats.
-std::optional<std::vector<double>> floats_of(const TensorMap& tensors, const std::string& name) {
-  const auto found = tensors.find(name);
-  if (found == tensors.end() || float_bytes(found->second.dtype) == 0) return std::nullopt;
-  return values_of(found->second);
-}
+struct Illness {
+  const char* tensor;
+  const char* says;
+  bool (*holds)(double value);
+};
 
-/// The channels for which `wrong` holds, as a complaint that `text` ends.
-template <typename Wrong>
-void complain(const std::optional<std::vector<double>>& values, const std::string& text,
-              std::vector<std::string>& problems, const Wrong& wrong) {
+// What is below 1e-8 is a thousandth of the usual eps: the layer's output stays within 3 % of a
+// constant. Above 1e8 are variances of values that fp16 (at most 65504) can hardly hold.
+constexpr Illness kIllnesses[] = {
+    {".running_mean", "a running mean that is no finite number",
+     [](double value) { return !std::isfinite(value); }},
+    {kRunningVar, "a running variance that is no finite number",
+     [](double value) { return !std::isfinite(value); }},
+    {kRunningVar, "a negative running variance", [](double value) { return value < 0; }},
+    {kRunningVar, "a running variance below 1e-08: what comes in is always the same",
+     [](double value) { return value >= 0 && value < 1e-8; }},
+    {kRunningVar, "a running variance above 1e+08",
+     [](double value) { return std::isfinite(value) && value > 1e8; }},
+    {".weight", "a gamma within 1e-05 of zero: what comes out is beta",
+     [](double value) { return std::abs(value) < 1e-5; }},
+    {".num_batches_tracked", "no batches tracked: no training has updated its statistics",
+     [](double value) { return value == 0; }}};
+
+/// "encoder.bn: 2 of 16 (0, 4) have a negative running variance".
+void examine_layer(const TensorMap& tensors, const std::string& layer, Json& problems) {
   constexpr std::size_t kNamed = 8;
-  if (!values) return;
-  std::vector<std::size_t> channels;
-  for (std::size_t i = 0; i < values->size(); ++i) {
-    if (wrong((*values)[i])) channels.push_back(i);
+  for (const Illness& illness : kIllnesses) {
+    const auto found = tensors.find(layer + illness.tensor);
+    if (found == tensors.end()) continue;
+    const std::vector<double> values = values_of(found->second).value_or(std::vector<double>{});
+    std::vector<std::size_t> ill;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (illness.holds(values[i])) ill.push_back(i);
+    }
+    const std::size_t count = ill.size();
+    ill.resize(std::min(count, kNamed));
+    if (count == 0) continue;
+    problems.push_back(fmt::format("{}: {} of {} ({}{}) have {}", layer, count, values.size(),
+                                   fmt::join(ill, ", "), count > kNamed ? ", ..." : "",
+                                   illness.says));
   }
-  if (channels.empty()) return;
-  const std::size_t named = std::min(channels.size(), kNamed);
-  const std::vector<std::size_t> first(channels.begin(),
-                                       channels.begin() + static_cast<std::ptrdiff_t>(named));
-  problems.push_back(fmt::format("{} of {} channels ({}{}) {}", channels.size(), values->size(),
-                                 fmt::join(first, ", "), named < channels.size() ? ", ..." : "",
-                                 text));
-}
-
-/// "replica.1.3" of a training state is layer 3 on device 1.
-std::string layer_name(const std::string& prefix, const Metadata& metadata) {
-  const std::size_t dot = prefix.rfind('.');
-  if (!prefix.starts_with("replica.") || dot == std::string::npos) return prefix;
-  const auto name = metadata.find("layer." + prefix.substr(dot + 1));
-  if (name == metadata.end()) return prefix;
-  return fmt::format("{} (device {})", name->second, prefix.substr(8, dot - 8));
-}
-
-std::optional<std::int64_t> counter_of(const TensorMap& tensors, const std::string& name) {
-  const auto found = tensors.find(name);
-  if (found == tensors.end() || found->second.dtype != "I64" || found->second.data.size() != 8)
-    return std::nullopt;
-  std::int64_t value = 0;
-  std::memcpy(&value, found->second.data.data(), sizeof(value));
-  return value;
-}
-
-BatchNormHealth examine_layer(const TensorMap& tensors, const std::string& prefix,
-                              const std::vector<double>& var) {
-  BatchNormHealth health;
-  health.channels = static_cast<std::int64_t>(var.size());
-  const auto mean = floats_of(tensors, prefix + ".running_mean");
-  const auto gamma = floats_of(tensors, prefix + ".weight");
-  const FiniteRange var_range(var);
-  health.var_min = var_range.min;
-  health.var_max = var_range.max;
-  if (mean) {
-    const FiniteRange range(*mean);
-    health.mean_min = range.min;
-    health.mean_max = range.max;
-  }
-  health.num_batches_tracked = counter_of(tensors, prefix + ".num_batches_tracked");
-
-  const auto not_finite = [](double value) { return !std::isfinite(value); };
-  std::vector<std::string>& problems = health.problems;
-  complain(mean, "have a running mean that is no finite number", problems, not_finite);
-  complain(var, "have a running variance that is no finite number", problems, not_finite);
-  complain(var, "have a negative running variance", problems,
-           [](double value) { return value < 0; });
-  complain(var,
-           fmt::format("have a running variance below {:g}: what comes in is always the same",
-                       kFlatVariance),
-           problems, [](double value) { return value >= 0 && value < kFlatVariance; });
-  complain(var, fmt::format("have a running variance above {:g}", kHugeVariance), problems,
-           [](double value) { return std::isfinite(value) && value > kHugeVariance; });
-  complain(gamma,
-           fmt::format("have a gamma within {:g} of zero: what comes out is beta", kSmallGamma),
-           problems, [](double value) { return std::abs(value) < kSmallGamma; });
-  if (health.num_batches_tracked == 0)
-    problems.emplace_back("num_batches_tracked is 0: no training has updated the statistics");
-  return health;
 }
 
 // --- differences ---
 
-template <typename Unsigned>
-Unsigned bits_at(const HostTensor& tensor, std::int64_t element) {
-  Unsigned bits;
-  std::memcpy(&bits, &tensor.data[static_cast<std::size_t>(element) * sizeof(Unsigned)],
-              sizeof(Unsigned));
-  return bits;
+bool same_bits(const HostTensor& a, const HostTensor& b, std::size_t element) {
+  const auto width = a.data.size() / static_cast<std::size_t>(elements_of(a));
+  return std::memcmp(&a.data[element * width], &b.data[element * width], width) == 0;
 }
 
-/// Floating-point numbers in their order as integers: neighbours differ by 1, and the two zeros are
-/// one.
-template <typename Unsigned>
-std::int64_t rank_of(Unsigned bits) {
-  constexpr Unsigned kSign = Unsigned{1} << (8 * sizeof(Unsigned) - 1);
-  const auto magnitude = static_cast<std::int64_t>(bits & static_cast<Unsigned>(~kSign));
-  return (bits & kSign) != 0 ? -magnitude : magnitude;
-}
-
-template <typename Unsigned>
-std::uint64_t steps_between(const HostTensor& a, const HostTensor& b, std::int64_t element) {
-  const std::int64_t first = rank_of(bits_at<Unsigned>(a, element));
-  const std::int64_t second = rank_of(bits_at<Unsigned>(b, element));
-  const auto high = static_cast<std::uint64_t>(std::max(first, second));
-  return high - static_cast<std::uint64_t>(std::min(first, second));
-}
-
-std::optional<std::uint64_t> ulps_between(const HostTensor& a, const HostTensor& b,
-                                          std::int64_t element) {
-  if (a.dtype != b.dtype) return std::nullopt;
-  switch (float_bytes(a.dtype)) {
-    case 2:
-      return steps_between<std::uint16_t>(a, b, element);
-    case 4:
-      return steps_between<std::uint32_t>(a, b, element);
-    case 8:
-      return steps_between<std::uint64_t>(a, b, element);
-    default:
-      return std::nullopt;
-  }
-}
-
-bool same_bits(const HostTensor& a, const HostTensor& b, std::int64_t element) {
-  const auto width = a.data.size() / static_cast<std::size_t>(std::max(elements_of(a), INT64_C(1)));
-  const std::size_t at = static_cast<std::size_t>(element) * width;
-  return std::memcmp(&a.data[at], &b.data[at], width) == 0;
-}
-
-void compare_elements(const HostTensor& a, const HostTensor& b, TensorDifference& difference) {
-  const auto first = values_of(a), second = values_of(b);
+Json compare(const std::string& name, const HostTensor& a, const HostTensor& b) {
+  Json json{{"name", name}, {"dtypes", {a.dtype, b.dtype}}, {"shapes", {a.shape, b.shape}}};
+  if (a.shape != b.shape) return json;
+  const Values first = values_of(a), second = values_of(b);
   const bool numbers = first && second;
-  std::int64_t largest = -1;
-  for (std::int64_t i = 0; i < difference.elements; ++i) {
-    const auto at = static_cast<std::size_t>(i);
-    if (a.dtype == b.dtype ? same_bits(a, b, i) : numbers && (*first)[at] == (*second)[at])
-      continue;
-    ++difference.differing;
-    if (!numbers) continue;
-    const double x = (*first)[at], y = (*second)[at];
-    if (!std::isfinite(x) || !std::isfinite(y)) {
-      ++difference.not_finite;
-      continue;
-    }
+  std::optional<double> absolute, relative;
+  std::int64_t differing = 0;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(elements_of(a)); ++i) {
+    if (a.dtype == b.dtype ? same_bits(a, b, i) : numbers && (*first)[i] == (*second)[i]) continue;
+    ++differing;
+    if (!numbers || !std::isfinite((*first)[i]) || !std::isfinite((*second)[i])) continue;
+    const double x = (*first)[i], y = (*second)[i];
     const double distance = std::abs(x - y), scale = std::max(std::abs(x), std::abs(y));
-    difference.max_relative =
-        std::max(difference.max_relative.value_or(0), scale > 0 ? distance / scale : 0);
-    if (difference.max_absolute && distance <= *difference.max_absolute) continue;
-    difference.max_absolute = distance;
-    largest = i;
+    absolute = std::max(absolute.value_or(0), distance);
+    relative = std::max(relative.value_or(0), scale > 0 ? distance / scale : 0);
   }
-  if (largest >= 0) difference.ulps = ulps_between(a, b, largest);
-}
-
-TensorDifference compare(const std::string& name, const HostTensor& a, const HostTensor& b) {
-  TensorDifference difference{.name = name,
-                              .first_dtype = a.dtype,
-                              .second_dtype = b.dtype,
-                              .first_shape = a.shape,
-                              .second_shape = b.shape};
-  if (a.shape != b.shape) return difference;
-  difference.elements = elements_of(a);
-  compare_elements(a, b, difference);
-  return difference;
+  json.update({{"elements", elements_of(a)},
+               {"differing", differing},
+               {"max_absolute", json_or_null(absolute)},
+               {"max_relative", json_or_null(relative)}});
+  return json;
 }
 
 }  // namespace
 
-std::vector<TensorFacts> examine_tensors(const TensorMap& tensors) {
-  std::vector<TensorFacts> facts;
-  for (const auto& [name, tensor] : tensors) facts.push_back(examine(name, tensor));
-  return facts;
-}
-
-std::string tensors_hash(const TensorMap& tensors) { return content_hash({tensors, {}}); }
-
-std::vector<BatchNormHealth> examine_batch_norms(const TensorMap& tensors,
-                                                 const Metadata& metadata) {
-  std::vector<BatchNormHealth> layers;
+Json examine_weights(const TensorMap& tensors) {
+  Json all = Json::array(), layers = Json::array(), problems = Json::array();
   for (const auto& [name, tensor] : tensors) {
+    all.push_back(examine(name, tensor));
+    const Json &nans = all.back()["nan"], &infinite = all.back()["infinite"];
+    if (nans != 0 || infinite != 0)
+      problems.push_back(fmt::format("{}: {} NaN and {} infinite of {} elements", name, nans.dump(),
+                                     infinite.dump(), elements_of(tensor)));
     if (!name.ends_with(kRunningVar) || float_bytes(tensor.dtype) == 0) continue;
-    const std::string prefix = name.substr(0, name.size() - std::strlen(kRunningVar));
-    layers.push_back(examine_layer(tensors, prefix, *values_of(tensor)));
-    layers.back().layer = layer_name(prefix, metadata);
+    layers.push_back(name.substr(0, name.size() - std::strlen(kRunningVar)));
+    examine_layer(tensors, layers.back(), problems);
   }
-  return layers;
+  return {{"hash", content_hash({tensors, {}})},
+          {"tensors", all},
+          {"batch_norms", layers},
+          {"problems", problems}};
 }
 
-WeightsDifference difference_of(const TensorMap& first, const TensorMap& second) {
-  WeightsDifference difference;
-  for (const auto& [name, tensor] : first) {
-    const auto other = second.find(name);
-    if (other == second.end()) {
-      difference.only_first.push_back(name);
-    } else if (tensor.dtype == other->second.dtype && tensor.shape == other->second.shape &&
-               tensor.data == other->second.data) {
-      ++difference.equal;
+Json compare_weights(const TensorMap& first, const TensorMap& second) {
+  Json only_first = Json::array(), only_second = Json::array(), changed = Json::array();
+  std::int64_t equal = 0;
+  for (const auto& [name, a] : first) {
+    const auto b = second.find(name);
+    if (b == second.end()) {
+      only_first.push_back(name);
+    } else if (std::tie(a.dtype, a.shape, a.data) ==
+               std::tie(b->second.dtype, b->second.shape, b->second.data)) {
+      ++equal;
     } else {
-      difference.changed.push_back(compare(name, tensor, other->second));
+      changed.push_back(compare(name, a, b->second));
     }
   }
   for (const auto& [name, tensor] : second) {
-    if (!first.contains(name)) difference.only_second.push_back(name);
+    if (!first.contains(name)) only_second.push_back(name);
   }
-  return difference;
+  return {{"equal", only_first.empty() && only_second.empty() && changed.empty()},
+          {"equal_tensors", equal},
+          {"only_first", only_first},
+          {"only_second", only_second},
+          {"changed", changed}};
 }
 
 }  // namespace lockstep
