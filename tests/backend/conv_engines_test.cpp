@@ -43,7 +43,7 @@ const std::vector<EngineCase>& engine_cases() {
       {"a strided shortcut", same_padding_conv(64, 144, 1, 2), 13, 14},
       {"groups of eight channels", same_padding_conv(64, 64, 3, 1, 1, 8), 14, 13},
       {"groups of four, stride 2", same_padding_conv(80, 80, 3, 2, 1, 20), 35, 18},
-      {"groups that our sums do not serve", same_padding_conv(64, 64, 3, 1, 1, 4), 14, 13},
+      {"groups of sixteen channels", same_padding_conv(64, 64, 3, 1, 1, 4), 14, 13},
   };
   return all;
 }

@@ -9,7 +9,6 @@
 #include <cstdlib>
 #include <string>
 
-#include "backend/cpu/grouped_convolution.h"
 #include "backend/cpu/matmul/conv.h"
 #include "backend/cpu/winograd/conv.h"
 #include "backend/operand.h"
@@ -46,12 +45,11 @@ ConvGeometry conv_1x1(std::int64_t in, std::int64_t out, std::int64_t stride_h =
   return g;
 }
 
-/// Calls visit(x index, weight index, y index) for every product of a convolution.
+/// Calls visit(x index, weight index, y index) for every product of a convolution of one group.
 template <typename Visit>
 void for_each_product(const ConvGeometry& g, const Shape& in, const Visit& visit) {
   const Shape out = g.output_shape(in);
   const std::int64_t taps = g.kernel_h * g.kernel_w;
-  const std::int64_t inputs = g.in_channels / g.groups, outputs = g.out_channels / g.groups;
   for (std::int64_t pixel = 0; pixel < out.rows(); ++pixel) {
     const std::int64_t n = pixel / (out.height() * out.width());
     for (std::int64_t tap = 0; tap < taps; ++tap) {
@@ -62,9 +60,9 @@ void for_each_product(const ConvGeometry& g, const Shape& in, const Visit& visit
       if (y < 0 || y >= in.height() || x < 0 || x >= in.width()) continue;
       const std::int64_t row = (n * in.height() + y) * in.width() + x;
       for (std::int64_t o = 0; o < g.out_channels; ++o) {
-        for (std::int64_t i = 0; i < inputs; ++i) {
-          visit(static_cast<std::size_t>(row * g.in_channels + o / outputs * inputs + i),
-                static_cast<std::size_t>((o * inputs + i) * taps + tap),
+        for (std::int64_t i = 0; i < g.in_channels; ++i) {
+          visit(static_cast<std::size_t>(row * g.in_channels + i),
+                static_cast<std::size_t>((o * g.in_channels + i) * taps + tap),
                 static_cast<std::size_t>(pixel * g.out_channels + o));
         }
       }
@@ -149,15 +147,9 @@ std::size_t scratch_bytes(const Convolution& convolution) {
 
 /// Winograd's where it can, unless a product for each position of the kernel is wanted.
 std::unique_ptr<Convolution> make_own(const ConvProblem& p, int threads, int lanes) {
-  if (p.geometry.groups > 1) return make_grouped_convolution(p.geometry, p.in, threads, lanes);
   return p.by_position || !winograd_supports(p.geometry)
              ? make_matmul_convolution(p.geometry, p.in, threads, lanes)
              : make_winograd_convolution(p.geometry, p.in, threads, lanes);
-}
-
-/// Whether what make_own() makes computes the gradient of the input.
-bool has_grad_x(const ConvProblem& p) {
-  return p.geometry.groups == 1 || grouped_supports(p.geometry, ConvPass::kBackwardData);
 }
 
 ConvResults<float> computed(const ConvProblem& p, int threads, int lanes) {
@@ -169,9 +161,7 @@ ConvResults<float> computed(const ConvProblem& p, int threads, int lanes) {
   Values grad_weight = p.grad_weight;
   convolution->forward(x.tensor(), p.weight.data(), p.with_bias ? p.bias.data() : nullptr,
                        y.tensor(), scratch.data());
-  if (has_grad_x(p)) {
-    convolution->backward_data(grad_y.tensor(), p.weight.data(), grad_x.tensor(), scratch.data());
-  }
+  convolution->backward_data(grad_y.tensor(), p.weight.data(), grad_x.tensor(), scratch.data());
   convolution->backward_weights(x.tensor(), grad_y.tensor(), grad_weight.data(), scratch.data());
   CHECK(y.margins_untouched());
   CHECK(grad_x.margins_untouched());
@@ -184,9 +174,7 @@ void check_against_loops(const ConvProblem& p, int threads) {
   const ConvResults<double> expected = by_loops<double>(p);
   const ConvResults<float> results = computed(p, threads, 8);
   CHECK(relative_error(results.y, expected.y) < 2e-6);
-  if (has_grad_x(p)) {
-    CHECK(relative_error(results.grad_x, expected.grad_x) < 2e-6);
-  }
+  CHECK(relative_error(results.grad_x, expected.grad_x) < 2e-6);
   CHECK(relative_error(results.grad_weight, expected.grad_weight) < 2e-6);
   const ConvResults<float> wide = computed(p, threads, 16);
   CHECK(wide.y == results.y);
@@ -314,66 +302,6 @@ TEST_CASE("a product for each position of the kernel matches loops in double") {
       }
     }
   }
-}
-
-TEST_CASE("direct sums of small groups match loops in double at every size") {
-  const auto with = [](std::int64_t channels, std::int64_t group, const auto& change) {
-    ConvGeometry g = conv_3x3(channels, channels, 1, 1);
-    g.groups = channels / group;
-    change(g);
-    return g;
-  };
-  const auto unchanged = [](ConvGeometry&) {};
-  const std::vector<ConvGeometry> geometries = {
-      with(16, 4, unchanged),
-      with(80, 4, unchanged),  // a slice of channels, and a part of one
-      with(144, 8, unchanged),
-      with(16, 4, [](auto& g) { g.padding_h = 0, g.padding_w = 2; }),
-      with(16, 8, [](auto& g) { g.padding_h = 4; }),  // wider than the kernel
-      with(32, 4, [](auto& g) { g.stride_h = g.stride_w = 2; }),
-      with(32, 8, [](auto& g) { g.stride_h = 3, g.stride_w = 2; }),
-      with(32, 4, [](auto& g) { g.dilation_h = 2, g.dilation_w = 3, g.padding_w = 3; }),
-      with(16, 4, [](auto& g) { g.kernel_h = 1, g.kernel_w = 5, g.padding_h = 0; }),
-      with(16, 8, [](auto& g) { g.kernel_h = 4, g.kernel_w = 1, g.padding_w = 0; })};
-  for (const ConvGeometry& g : geometries) {
-    for (const auto& [images, height, width] :
-         {std::array{2, 9, 14}, {1, 35, 8}, {5, 4, 7}, {1, 4, 67}}) {
-      for (const bool strided : {false, true}) {
-        CAPTURE(to_string(g));
-        CAPTURE(height);
-        CAPTURE(strided);
-        const ConvProblem p{g, Shape{images, height, width, g.in_channels},
-                            strided ? Margins{3, 2} : Margins{}, strided};
-        check_against_loops(p, 1);
-        CHECK(computed(p, 3, 8) == computed(p, 1, 8));
-      }
-    }
-  }
-}
-
-TEST_CASE("groups that direct sums cannot compute are refused") {
-  ConvGeometry good = conv_3x3(32, 32, 1, 1);
-  good.groups = 8;
-  CHECK(grouped_supports(good, ConvPass::kBackwardData));
-  const auto refused = [&](auto&& change) {
-    ConvGeometry g = good;
-    change(g);
-    CHECK_FALSE(grouped_supports(g, ConvPass::kForward));
-    CHECK_THROWS_AS(make_grouped_convolution(g, {1, 16, 16, g.in_channels}, 1, 8), Error);
-  };
-  refused([](ConvGeometry& g) { g.groups = 2; });
-  refused([](ConvGeometry& g) { g.groups = 32; });
-  refused([](ConvGeometry& g) { g.out_channels = 64; });
-  refused([](ConvGeometry& g) { g.in_channels = g.out_channels = 24, g.groups = 6; });
-  CHECK_THROWS_AS(make_grouped_convolution(good, {1, 16, 16, 32}, 1, 4), Error);
-  good.stride_w = 2;
-  CHECK(grouped_supports(good, ConvPass::kBackwardWeights));
-  CHECK_FALSE(grouped_supports(good, ConvPass::kBackwardData));
-  const Values weight(static_cast<std::size_t>(good.weight_elements()), 1.0F);
-  const Tensor none(nullptr, {0, 16, 16, 32});
-  CHECK_THROWS_AS(make_grouped_convolution(good, {1, 16, 16, 32}, 1, 8)
-                      ->backward_data(none, weight.data(), none, nullptr),
-                  Error);
 }
 
 TEST_CASE("padding is skipped where half of the products would be of it") {

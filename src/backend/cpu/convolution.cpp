@@ -3,7 +3,6 @@
 #include <omp.h>
 
 #include "backend/cpu/bf16/conv.h"
-#include "backend/cpu/grouped_convolution.h"
 #include "backend/cpu/matmul/conv.h"
 #include "backend/cpu/winograd/conv.h"
 #include "lockstep/core/check.h"
@@ -23,10 +22,6 @@ std::unique_ptr<Convolution> make_convolution(ConvEngine engine, const ConvGeome
       return make_matmul_convolution(geometry, input, threads, 8);
     case ConvEngine::kMatmul16:
       return make_matmul_convolution(geometry, input, threads, 16);
-    case ConvEngine::kGrouped8:
-      return make_grouped_convolution(geometry, input, threads, 8);
-    case ConvEngine::kGrouped16:
-      return make_grouped_convolution(geometry, input, threads, 16);
     case ConvEngine::kBf16:
     case ConvEngine::kBf16Avx512:
     case ConvEngine::kBf16Amx:

@@ -13,7 +13,6 @@
 #include "backend/conv/autotuner.h"
 #include "backend/cpu/bf16/conv.h"
 #include "backend/cpu/convolution.h"
-#include "backend/cpu/grouped_convolution.h"
 #include "backend/cpu/matmul/conv.h"
 #include "backend/cpu/matmul/vec.h"
 #include "backend/cpu/trial_values.h"
@@ -59,7 +58,7 @@ std::optional<ConvEngine> engine_of(const std::string& name) {
 // What kernels with fixed convolutions take, the first that can: implementations of ours wherever
 // there is one, since oneDNN may ask the processor for the sizes of its caches.
 constexpr std::array kFixedEngines = {ConvEngine::kWinograd8, ConvEngine::kMatmul8,
-                                      ConvEngine::kGrouped8, ConvEngine::kOneDnn};
+                                      ConvEngine::kOneDnn};
 
 /// What rounds to bf16 and gains by it on this processor.
 std::optional<ConvEngine> bf16_engine() {
@@ -76,9 +75,6 @@ std::vector<ConvEngine> fp32_candidates(const ConvGeometry& geometry, const Shap
   std::vector<ConvEngine> candidates{ConvEngine::kOneDnn};
   if (fewest < kFewestChannels) return candidates;
   const bool wide = matmul::native_lanes() >= 16;
-  if (grouped_supports(geometry, pass)) {
-    candidates.push_back(wide ? ConvEngine::kGrouped16 : ConvEngine::kGrouped8);
-  }
   const bool winograd = winograd_supports(geometry) && winograd_fits(geometry, input);
   if (matmul_supports(geometry, pass) && (!winograd || matmul_skips_padding(geometry, input))) {
     candidates.push_back(wide ? ConvEngine::kMatmul16 : ConvEngine::kMatmul8);
@@ -233,10 +229,6 @@ const char* to_string(ConvEngine engine) {
       return "matmul8";
     case ConvEngine::kMatmul16:
       return "matmul16";
-    case ConvEngine::kGrouped8:
-      return "grouped8";
-    case ConvEngine::kGrouped16:
-      return "grouped16";
     case ConvEngine::kBf16:
       return "bf16";
     case ConvEngine::kBf16Avx512:
@@ -270,9 +262,6 @@ bool can_compute(ConvEngine engine, const ConvGeometry& geometry, ConvPass pass)
     case ConvEngine::kMatmul8:
     case ConvEngine::kMatmul16:
       return matmul_supports(geometry, pass);
-    case ConvEngine::kGrouped8:
-    case ConvEngine::kGrouped16:
-      return grouped_supports(geometry, pass);
     case ConvEngine::kBf16:
     case ConvEngine::kBf16Avx512:
     case ConvEngine::kBf16Amx:

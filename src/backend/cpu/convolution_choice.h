@@ -21,20 +21,16 @@ enum class ConvEngine : std::uint8_t {
   kWinograd16,  // of 16
   kMatmul8,     // our matrix products on vectors of 8 floats
   kMatmul16,    // of 16
-  kGrouped8,    // our direct sums of small groups on vectors of 8 floats
-  kGrouped16,   // of 16
   kBf16,        // our products of bf16 numbers, on any processor: to test by
   kBf16Avx512,  // by AVX512-BF16
   kBf16Amx,     // by AMX
 };
 
 inline constexpr std::array kConvEngines = {
-    ConvEngine::kOneDnn,     ConvEngine::kWinograd8, ConvEngine::kWinograd16, ConvEngine::kMatmul8,
-    ConvEngine::kMatmul16,   ConvEngine::kGrouped8,  ConvEngine::kGrouped16,  ConvEngine::kBf16,
-    ConvEngine::kBf16Avx512, ConvEngine::kBf16Amx};
+    ConvEngine::kOneDnn,   ConvEngine::kWinograd8, ConvEngine::kWinograd16, ConvEngine::kMatmul8,
+    ConvEngine::kMatmul16, ConvEngine::kBf16,      ConvEngine::kBf16Avx512, ConvEngine::kBf16Amx};
 
-/// "onednn", "winograd8", "winograd16", "matmul8", "matmul16", "grouped8", "grouped16", "bf16",
-/// "bf16_avx512", "bf16_amx".
+/// "onednn", "winograd8", "winograd16", "matmul8", "matmul16", "bf16", "bf16_avx512", "bf16_amx".
 const char* to_string(ConvEngine engine);
 
 /// What it multiplies bf16 numbers by; nothing where it does not round to them.

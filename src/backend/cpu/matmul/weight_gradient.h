@@ -53,7 +53,7 @@ class WeightGradient {
   WeightGradient(const ConvGeometry& geometry, const Slices& out, const Slices& in,
                  std::int64_t parts, std::int64_t images, int threads)
       : taps_(geometry.kernel_h * geometry.kernel_w),
-        in_channels_(geometry.in_channels / geometry.groups),
+        in_channels_(geometry.in_channels),
         out_(out),
         in_(in),
         parts_(parts),
