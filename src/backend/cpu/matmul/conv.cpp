@@ -218,9 +218,6 @@ class MatmulConvolution final : public Convolution {
     }
   }
 
-  /// Whether every pixel of the output reads the one at its own place alone.
-  bool reads_in_place() const { return taps_ == 1 && !forward_.empty() && forward_.front().follow; }
-
   std::int64_t packed_floats() const {
     return static_cast<std::int64_t>(forward_.size()) * in_ * out_;
   }
@@ -285,14 +282,7 @@ class MatmulConvolution final : public Convolution {
     if (whole && step.in_place && columns == operands.columns) {
       to = {operands.to + begin * operands.to_stride, operands.to_stride};
     }
-    // The rows that this thread will have next, if threads take turns.
-    const std::int64_t next = begin + threads_ * most;
-    Ahead ahead;
-    if (step.follow && next < rows) {
-      ahead = {input(step, next), operands.from_stride, std::min(most, rows - next),
-               operands.depth};
-    }
-    Products::multiply(from, packed, to, {whole_rows(size), depth, columns}, ahead);
+    Products::multiply(from, packed, to, {whole_rows(size), depth, columns});
     finish(step, begin, begin + size, ConstRows{to.data, to.stride});
   }
 
@@ -378,31 +368,12 @@ class MatmulConvolution final : public Convolution {
       if (alone) add_values(values, task.out.count * convolution.taps_ * task.in.padded, to);
     }
 
-    /// What is packed after the pixels that are multiplied: those that follow in the tensors, as
-    /// far as they are read where they lie.
-    struct FollowingPixels {
-      Ahead outputs, inputs;
-
-      Ahead& next() { return outputs.done() ? inputs : outputs; }
-    };
-    FollowingPixels behind(const SumTask& task, std::int64_t pixel, std::int64_t most) const {
-      const std::int64_t count = std::min(most, grad_y.shape.rows() - pixel);
-      const auto channels = [&](const Tensor& tensor, const Slice& slice) {
-        return Ahead(tensor.floats() + pixel * tensor.row_stride + slice.begin, tensor.row_stride,
-                     count, slice.count);
-      };
-      if (count <= 0) return {};
-      return {channels(grad_y, task.out),
-              convolution.reads_in_place() ? channels(x, task.in) : Ahead()};
-    }
-
     void multiply(const SumTask& task, std::int64_t first, std::int64_t count, bool add,
                   float* values, float* memory) const {
       const std::int64_t taps = convolution.taps_;
       const std::int64_t panels = panel_pixels(kSumPixels) * convolution.slice_;
       const Tensor outputs = grad_y.channel_range(task.out.begin, task.out.count);
       float *all = memory, *gathered = memory + panels, *inputs = memory + 2 * panels;
-      FollowingPixels following = behind(task, first + count, count);
       pack(
           outputs, count, kChannelUnit, [&](std::int64_t p) { return first + p; }, all);
       for (std::int64_t tap = 0; tap < taps; ++tap) {
@@ -417,15 +388,14 @@ class MatmulConvolution final : public Convolution {
         // Zeros add nothing: pixels that read padding are left out where they are many.
         if (2 * inside > count) {
           multiply_tap(
-              task, count, add, [&](std::int64_t p) { return reads[p]; }, all, inputs, sums,
-              following);
+              task, count, add, [&](std::int64_t p) { return reads[p]; }, all, inputs, sums);
         } else if (inside > 0 || !add) {
           pack(
               outputs, inside, kChannelUnit, [&](std::int64_t p) { return first + who[p]; },
               gathered);
           multiply_tap(
               task, inside, add, [&](std::int64_t p) { return reads[who[p]]; }, gathered, inputs,
-              sums, following);
+              sums);
         }
       }
     }
@@ -434,8 +404,7 @@ class MatmulConvolution final : public Convolution {
     /// the input that they read.
     template <class Row>
     void multiply_tap(const SumTask& task, std::int64_t count, bool add, const Row& row,
-                      const float* outputs, float* inputs, float* sums,
-                      FollowingPixels& following) const {
+                      const float* outputs, float* inputs, float* sums) const {
       const Slice &out = task.out, &in = task.in;
       const std::int64_t stride = convolution.taps_ * in.padded, pitch = panel_pixels(count);
       pack(x.channel_range(in.begin, in.count), count, Products::kPanel, row, inputs);
@@ -444,7 +413,7 @@ class MatmulConvolution final : public Convolution {
         for (std::int64_t m = 0; m < out.padded; m += kChannelUnit) {
           Products::multiply_transposed(
               {outputs + m * pitch, kChannelUnit}, {inputs + n * pitch, width},
-              {sums + m * stride + n, stride}, {kChannelUnit, count, width}, add, following.next());
+              {sums + m * stride + n, stride}, {kChannelUnit, count, width}, add);
         }
       }
     }

@@ -1,17 +1,12 @@
 #include "backend/cpu/matmul/products.h"
 
-#include <algorithm>
 #include <type_traits>
 
 #include "backend/cpu/matmul/vec.h"
-#include "backend/cpu/prefetch.h"
 
 namespace lockstep::matmul {
 
 namespace {
-
-// Floats of the right factor that stay in a second-level cache while the left one's rows pass.
-constexpr std::int64_t kStays = 1 << 15;
 
 /// How the loop of a micro-kernel is written so that its addresses need no arithmetic between the
 /// products and its sums no memory (compilers spill sums where the unrolled body grows too long).
@@ -23,26 +18,14 @@ struct Loop {
   static constexpr int kRowsPerPointer = kLanes == 8 ? 1 : 3;
 };
 
-/// Fetches what will be written: stores that miss all caches would hold up the products behind
-/// them.
-template <int kCount, int kFloats>
-[[gnu::always_inline]] inline void prefetch_rows(const Rows& c) {
-  unrolled<kCount>([&](int r) __attribute__((always_inline)) {
-    prefetch_pixel<1>(c.data + r * c.stride, kFloats);
-  });
-}
-
-/// kRows x (kVecs * kLanes) sums in registers. `lda` stays a run-time value. kFetches: where there
-/// is nothing to fetch, looking for it costs small products 5 %.
-template <std::int64_t kLanes, int kVecs, bool kFetches>
+/// kRows x (kVecs * kLanes) sums in registers. `lda` stays a run-time value.
+template <std::int64_t kLanes, int kVecs>
 void panel_product(const float* a, std::int64_t lda, std::int64_t depth, const float* b, float* c,
-                   std::int64_t ldc, Ahead& fetched) {
+                   std::int64_t ldc) {
   constexpr int kRows = Products<kLanes>::kRows;
   constexpr int kUnroll = Loop<kLanes>::kUnroll;
   constexpr int kShared = Loop<kLanes>::kRowsPerPointer;
   constexpr int kPointers = (kRows + kShared - 1) / kShared;
-  Ahead ahead = fetched;
-  if constexpr (kFetches) prefetch_rows<kRows, kVecs * kLanes>({c, ldc});
   Vec<kLanes> sum[kRows][kVecs] = {};
   const float* row[kPointers];
   unrolled<kPointers>([&](int p) { row[p] = a + p * kShared * lda; });
@@ -59,24 +42,20 @@ void panel_product(const float* a, std::int64_t lda, std::int64_t depth, const f
       });
     });
     unrolled<kPointers>([&](int p) { row[p] += kUnroll; });
-    if constexpr (kFetches) ahead.fetch_line();
   }
-  fetched = ahead;
   unrolled<kRows>([&](int r) {
     unrolled<kVecs>([&](int v) { store<kLanes>(c + r * ldc + v * kLanes, sum[r][v]); });
   });
 }
 
 /// kCount x (kVecs * kLanes) sums of a^T * b.
-template <std::int64_t kLanes, int kVecs, int kCount, bool kFetches>
+template <std::int64_t kLanes, int kVecs, int kCount>
 void panel_product_transposed(const ConstRows& a, const ConstRows& b, const Rows& c,
-                              std::int64_t depth, bool accumulate, Ahead& fetched) {
-  Ahead ahead = fetched;
-  if (kFetches && accumulate) prefetch_rows<kCount, kVecs * kLanes>(c);
+                              std::int64_t depth, bool accumulate) {
   Vec<kLanes> sum[kCount][kVecs] = {};
   const float* row = a.data;
   const float* from = b.data;
-  const auto add_pixel = [&]() __attribute__((always_inline)) {
+  for (std::int64_t k = 0; k < depth; ++k, row += a.stride, from += b.stride) {
     Vec<kLanes> column[kVecs];
     unrolled<kVecs>([&](int v) __attribute__((always_inline)) {
       column[v] = load<kLanes>(from + v * kLanes);
@@ -85,17 +64,7 @@ void panel_product_transposed(const ConstRows& a, const ConstRows& b, const Rows
       unrolled<kVecs>([&](int v)
                           __attribute__((always_inline)) { sum[r][v] += row[r] * column[v]; });
     });
-    row += a.stride;
-    from += b.stride;
-  };
-  std::int64_t k = 0;
-  for (; kFetches && k + 2 <= depth; k += 2) {
-    add_pixel();
-    add_pixel();
-    ahead.fetch_line();
   }
-  for (; k < depth; ++k) add_pixel();
-  fetched = ahead;
   const auto for_each_sum = [&](auto&& body) __attribute__((always_inline)) {
     unrolled<kCount>([&](int r) __attribute__((always_inline)) {
       unrolled<kVecs>([&](int v) __attribute__((always_inline)) {
@@ -111,11 +80,10 @@ void panel_product_transposed(const ConstRows& a, const ConstRows& b, const Rows
 template <std::int64_t kLanes, int kVecs, int kCount>
 void multiply_rows_transposed(const ConstRows& a, const ConstRows& b, const Rows& c,
                               std::int64_t first, std::int64_t end, std::int64_t depth,
-                              bool accumulate, Ahead& ahead) {
+                              bool accumulate) {
   for (std::int64_t m = first; m < end; m += kCount) {
-    const auto product = ahead.done() ? panel_product_transposed<kLanes, kVecs, kCount, false>
-                                      : panel_product_transposed<kLanes, kVecs, kCount, true>;
-    product({a.data + m, a.stride}, b, {c.data + m * c.stride, c.stride}, depth, accumulate, ahead);
+    panel_product_transposed<kLanes, kVecs, kCount>(
+        {a.data + m, a.stride}, b, {c.data + m * c.stride, c.stride}, depth, accumulate);
   }
 }
 
@@ -123,21 +91,13 @@ void multiply_rows_transposed(const ConstRows& a, const ConstRows& b, const Rows
 
 template <std::int64_t kLanes>
 void Products<kLanes>::multiply(const ConstRows& a, const float* b, const Rows& c,
-                                const Extents& extents, Ahead ahead) {
+                                const Extents& extents) {
   const auto& [rows, depth, columns] = extents;
-  const bool stays = depth * columns <= kStays;
   const auto panel = [&](auto vecs, std::int64_t n) {
     constexpr int kVecs = decltype(vecs)::value;
-    // The panel that follows; behind the last one the first, with which the next rows begin.
-    const std::int64_t next = n + kVecs * kLanes < columns ? n + kVecs * kLanes : 0;
-    const std::int64_t floats = depth * std::min(kPanel, columns - next);
-    Ahead panels(b + next * depth, 0, stays ? 0 : 1, floats);
     for (std::int64_t m = 0; m < rows; m += kRows) {
-      Ahead& fetched = panels.done() ? ahead : panels;
-      const auto product =
-          fetched.done() ? panel_product<kLanes, kVecs, false> : panel_product<kLanes, kVecs, true>;
-      product(a.data + m * a.stride, a.stride, depth, b + n * depth, c.data + m * c.stride + n,
-              c.stride, fetched);
+      panel_product<kLanes, kVecs>(a.data + m * a.stride, a.stride, depth, b + n * depth,
+                                   c.data + m * c.stride + n, c.stride);
     }
   };
   // A panel of b stays in a cache while the rows of a pass by.
@@ -150,7 +110,7 @@ void Products<kLanes>::multiply(const ConstRows& a, const float* b, const Rows& 
 
 template <>
 void Products<8>::multiply_transposed(const ConstRows& a, const ConstRows& b, const Rows& c,
-                                      const Extents& extents, bool accumulate, Ahead& ahead) {
+                                      const Extents& extents, bool accumulate) {
   const auto& [rows, depth, columns] = extents;
   // Sixes, and fives for what is not a multiple of six: fewer rows would be too few independent
   // sums to fill the latency of the multiply-add units.
@@ -158,25 +118,25 @@ void Products<8>::multiply_transposed(const ConstRows& a, const ConstRows& b, co
   for (std::int64_t n = 0; n < columns; n += kPanel) {
     const ConstRows from{b.data + n, b.stride};
     const Rows to{c.data + n, c.stride};
-    multiply_rows_transposed<8, 2, 6>(a, from, to, 0, sixes, depth, accumulate, ahead);
-    multiply_rows_transposed<8, 2, 5>(a, from, to, sixes, rows, depth, accumulate, ahead);
+    multiply_rows_transposed<8, 2, 6>(a, from, to, 0, sixes, depth, accumulate);
+    multiply_rows_transposed<8, 2, 5>(a, from, to, sixes, rows, depth, accumulate);
   }
 }
 
 template <>
 void Products<16>::multiply_transposed(const ConstRows& a, const ConstRows& b, const Rows& c,
-                                       const Extents& extents, bool accumulate, Ahead& ahead) {
+                                       const Extents& extents, bool accumulate) {
   const auto& [rows, depth, columns] = extents;
   // Sixteen sums at once in either shape: twice what fills the latency of two multiply-add units.
   // Their numbers of rows divide kChannelUnit, so that none are left.
   std::int64_t n = 0;
   for (; n + kPanel <= columns; n += kPanel) {
     multiply_rows_transposed<16, 2, 8>(a, {b.data + n, b.stride}, {c.data + n, c.stride}, 0, rows,
-                                       depth, accumulate, ahead);
+                                       depth, accumulate);
   }
   if (n == columns) return;
   multiply_rows_transposed<16, 1, 16>(a, {b.data + n, b.stride}, {c.data + n, c.stride}, 0, rows,
-                                      depth, accumulate, ahead);
+                                      depth, accumulate);
 }
 
 template struct Products<8>;

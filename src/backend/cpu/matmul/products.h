@@ -5,8 +5,6 @@
 
 #include <cstdint>
 
-#include "backend/cpu/matmul/vec.h"
-
 namespace lockstep::matmul {
 
 /// The unit to which channels are padded, the same for vectors of any width: one vector of sixteen
@@ -39,31 +37,6 @@ struct Extents {
   std::int64_t rows = 0, depth = 0, columns = 0;
 };
 
-/// Memory that is read next: rows of `floats` that lie `stride` apart. A product fetches it to the
-/// second-level cache, a line after some multiplications each, so that neither waits for the other.
-class Ahead {
- public:
-  Ahead() = default;
-  Ahead(const float* data, std::int64_t stride, std::int64_t rows, std::int64_t floats)
-      : at_(data), end_(data + floats), stride_(stride), floats_(floats), rows_(rows) {}
-
-  bool done() const { return rows_ <= 0; }
-  [[gnu::always_inline]] void fetch_line() {
-    if (done()) return;
-    __builtin_prefetch(at_, 0, 2);
-    at_ += kLine;
-    if (at_ < end_) return;
-    end_ += stride_;
-    at_ = end_ - floats_;
-    --rows_;
-  }
-
- private:
-  const float* at_ = nullptr;
-  const float* end_ = nullptr;
-  std::int64_t stride_ = 0, floats_ = 0, rows_ = 0;
-};
-
 /// The products with vectors of 8 or 16 floats. Both widths give the same bits.
 template <std::int64_t kLanes>
 struct Products {
@@ -77,21 +50,14 @@ struct Products {
   /// c = a * b, each sum over `depth` one after the other. b is packed by panels of kPanel columns,
   /// or what is left of them: column n of a panel of `width` columns from column `first` on has
   /// element k at b[first * depth + k * width + n].
-  /// Fetches the panels that follow, if b is large, and `ahead`.
   /// REQUIRES: rows a multiple of kRows, depth and columns multiples of kChannelUnit.
-  static void multiply(const ConstRows& a, const float* b, const Rows& c, const Extents& extents,
-                       Ahead ahead = {});
+  static void multiply(const ConstRows& a, const float* b, const Rows& c, const Extents& extents);
 
   /// c = or += a^T * b for a [depth, rows], b [depth, columns]. The products are summed by
   /// themselves and then added to c, so that many calls sum by blocks, which rounds less than one
-  /// long sum. Fetches some of `ahead`. REQUIRES: rows and columns multiples of kChannelUnit.
+  /// long sum. REQUIRES: rows and columns multiples of kChannelUnit.
   static void multiply_transposed(const ConstRows& a, const ConstRows& b, const Rows& c,
-                                  const Extents& extents, bool accumulate, Ahead& ahead);
-  static void multiply_transposed(const ConstRows& a, const ConstRows& b, const Rows& c,
-                                  const Extents& extents, bool accumulate) {
-    Ahead nothing;
-    multiply_transposed(a, b, c, extents, accumulate, nothing);
-  }
+                                  const Extents& extents, bool accumulate);
 };
 
 }  // namespace lockstep::matmul
