@@ -157,8 +157,20 @@ def violations(root, program):
         yield f"README.md: {len(readme.split())} words, {readme.count(chr(10))} lines; at most {README_WORDS} and {README_LINES}"
 
 
+def other_versions(root):
+    """Places that name the version, and another one than CMakeLists.txt; the wheel takes its own from there."""
+    (version,) = re.findall(r"^project\(lockstep VERSION (\S+)", (root / "CMakeLists.txt").read_text(), re.M)
+    named = {"CITATION.cff": r"^version: (\S+)", "CHANGELOG.md": r"^## (\d\S+)", "docs/do/install.md": r"lockstep[-_](\d+\.\d+\.\d+)"}
+    for file, pattern in named.items():
+        found = re.findall(pattern, (root / file).read_text(), re.M)
+        found = found[:1] if file == "CHANGELOG.md" else found  # the newest
+        if not found or set(found) != {version}:
+            yield f"{file}: version {', '.join(found) or 'missing'}; CMakeLists.txt has {version}"
+
+
 def main():
     found = list(violations(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None))
+    found += other_versions(Path(sys.argv[1]))
     for line in found:
         print(line)
     print(f"{len(found)} violations")
