@@ -12,6 +12,9 @@
 
 namespace lockstep {
 
+/// The name of oneDNN's convolutions among choices; the others are ours.
+inline constexpr const char* kOneDnnConvolutions = "onednn";
+
 /// One set.
 struct CpuKernels {
   std::string name;  // "avx2", "avx512", "portable"; "generic" where there is but one

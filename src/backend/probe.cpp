@@ -11,7 +11,6 @@
 #include <map>
 
 #include "backend/conv/autotuner.h"
-#include "backend/cpu/convolution_choice.h"
 #include "backend/cpu_kernels.h"
 #include "lockstep/core/check.h"
 
@@ -66,7 +65,7 @@ Diagnostic convolutions() {
   }
   const auto kept = tuner.kept(cpu_kernels().conv_machine());
   const auto onednn = std::count_if(kept.begin(), kept.end(), [](const auto& choice) {
-    return choice.second == to_string(ConvEngine::kOneDnn);
+    return choice.second == kOneDnnConvolutions;
   });
   Diagnostic found{
       true, "convolutions",

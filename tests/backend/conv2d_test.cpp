@@ -6,7 +6,7 @@
 #include <cmath>
 #include <string>
 
-#include "backend/cpu/convolution.h"
+#include "backend/cpu/conv/engines.h"
 #include "backend/operand.h"
 #include "support/backends.h"
 
@@ -212,13 +212,13 @@ TEST_CASE("a convolution's operands have one type, and one that the backend has"
 
 TEST_CASE("every implementation takes tensors of any row stride") {
   const auto backend = cpu(2);
-  for (const ConvEngine engine : kConvEngines) {
+  for (const ConvEngine& engine : conv_engines()) {
     for (const ConvCase& c : conv_cases()) {
-      if (!can_compute(engine, c.geometry, ConvPass::kForward)) continue;
+      if (!engine.can_compute(c.geometry, ConvPass::kForward)) continue;
       CAPTURE(std::string(c.name));
-      CAPTURE(to_string(engine));
+      CAPTURE(std::string(engine.name));
       Setup s(c);
-      if (rounds_to_bf16(engine)) {
+      if (engine.rounds_to_bf16) {
         for (Values* values : {&s.x, &s.weight, &s.grad_y})
           *values = stored_values(DType::kBFloat16, *values);
       }
@@ -236,7 +236,7 @@ TEST_CASE("every implementation takes tensors of any row stride") {
                                                    grad_x.tensor());
       backend->convolutions().conv2d_backward_weights(g, x.tensor(), grad_y.tensor(),
                                                       grad_w.floats(), nullptr);
-      const auto alone = make_convolution(engine, g, s.in, 2);
+      const auto alone = engine.make(g, s.in, 2);
       std::size_t bytes = 0;
       for (const ConvPass pass :
            {ConvPass::kForward, ConvPass::kBackwardData, ConvPass::kBackwardWeights}) {

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "backend/conv/autotuner.h"
-#include "backend/cpu/convolution.h"
+#include "backend/cpu/conv/choice.h"
 #include "backend/operand.h"
 #include "core/image_tree.h"
 #include "support/storage_type.h"
@@ -48,6 +48,14 @@ const std::vector<EngineCase>& engine_cases() {
   return all;
 }
 
+const ConvEngine& onednn() { return *find_conv_engine("onednn"); }
+
+/// The name of the choice.
+std::string chosen(const ConvGeometry& geometry, const Shape& input, ConvPass pass,
+                   bool bf16 = false) {
+  return choose_conv_engine(geometry, input, pass, bf16).name;
+}
+
 struct EngineResults {
   Values y, grad_x, grad_weight;
 };
@@ -68,18 +76,18 @@ struct EngineProblem {
 
 /// The passes over images [first, first + count) of the problem that the engine can compute; no
 /// values of the others.
-EngineResults compute(ConvEngine engine, const EngineProblem& p, int threads, std::int64_t first,
-                      std::int64_t count) {
+EngineResults compute(const ConvEngine& engine, const EngineProblem& p, int threads,
+                      std::int64_t first, std::int64_t count) {
   const auto backend = make_backend(Device{}, threads);
   omp_set_num_threads(threads);  // as ConvCache does: oneDNN asks for it
-  const auto convolution = make_convolution(engine, p.geometry, p.in.with_batch(count), threads);
+  const auto convolution = engine.make(p.geometry, p.in.with_batch(count), threads);
   const Operand x(*backend, p.in, p.x), grad_y(*backend, p.out, p.grad_y);
   const Operand y(*backend, p.out.with_batch(count)), grad_x(*backend, p.in.with_batch(count));
   const Operand grad_weight(*backend, p.geometry.weight_shape(), Values(p.weight.size(), 0.0F));
   const Tensor part_x = x.tensor().sample_range(first, count);
   const Tensor part_grad_y = grad_y.tensor().sample_range(first, count);
   const auto run = [&](ConvPass pass, const Operand& result, const auto& body) {
-    if (!can_compute(engine, p.geometry, pass)) return Values();
+    if (!engine.can_compute(p.geometry, pass)) return Values();
     convolution->prepare(pass);
     const Storage scratch = backend->allocate(convolution->scratch_bytes(pass, false));
     body(scratch.data());
@@ -100,10 +108,10 @@ EngineResults compute(ConvEngine engine, const EngineProblem& p, int threads, st
 
 template <typename Check>
 void for_each_engine_and_case(const Check& check) {
-  for (const ConvEngine engine : kConvEngines) {
+  for (const ConvEngine& engine : conv_engines()) {
     for (const EngineCase& c : engine_cases()) {
-      if (!can_compute(engine, c.geometry, ConvPass::kBackwardWeights)) continue;
-      CAPTURE(std::string(to_string(engine)));
+      if (!engine.can_compute(c.geometry, ConvPass::kBackwardWeights)) continue;
+      CAPTURE(std::string(engine.name));
       CAPTURE(std::string(c.name));
       check(engine, c);
     }
@@ -111,7 +119,7 @@ void for_each_engine_and_case(const Check& check) {
 }
 
 TEST_CASE("no bit of a convolution depends on the number of threads") {
-  for_each_engine_and_case([](ConvEngine engine, const EngineCase& c) {
+  for_each_engine_and_case([](const ConvEngine& engine, const EngineCase& c) {
     // Fewer images than threads, and more.
     for (const std::int64_t images : {1, 8}) {
       CAPTURE(images);
@@ -145,7 +153,7 @@ Values tree_sum(const std::vector<Values>& images, std::size_t begin, std::size_
 
 TEST_CASE(
     "n images give the bits of n times one image, whose weights' gradients add up in a tree") {
-  for_each_engine_and_case([](ConvEngine engine, const EngineCase& c) {
+  for_each_engine_and_case([](const ConvEngine& engine, const EngineCase& c) {
     constexpr std::int64_t kImages = 7;
     const EngineProblem p(c, kImages);
     const EngineResults whole = compute(engine, p, 2, 0, kImages);
@@ -185,8 +193,8 @@ TEST_CASE("the tree over images has the order of its definition for any number o
 }
 
 /// The largest relative error of the passes that the engine can compute, against oneDNN's.
-double disagreement(ConvEngine engine, const EngineProblem& p) {
-  const EngineResults expected = compute(ConvEngine::kOneDnn, p, 1, 0, 2);
+double disagreement(const ConvEngine& engine, const EngineProblem& p) {
+  const EngineResults expected = compute(onednn(), p, 1, 0, 2);
   const EngineResults results = compute(engine, p, 1, 0, 2);
   double error = relative_error(results.grad_weight, widen(expected.grad_weight));
   if (!results.y.empty()) error = std::max(error, relative_error(results.y, widen(expected.y)));
@@ -197,10 +205,10 @@ double disagreement(ConvEngine engine, const EngineProblem& p) {
 }
 
 TEST_CASE("the implementations agree as far as their rounding allows") {
-  for_each_engine_and_case([](ConvEngine engine, const EngineCase& c) {
-    if (engine == ConvEngine::kOneDnn) return;
+  for_each_engine_and_case([](const ConvEngine& engine, const EngineCase& c) {
+    if (&engine == &onednn()) return;
     EngineProblem p(c, 2);
-    if (rounds_to_bf16(engine)) {
+    if (engine.rounds_to_bf16) {
       const double rounded = disagreement(engine, p);
       CHECK(rounded > 1e-4);
       CHECK(rounded < 0x1p-7);
@@ -224,16 +232,16 @@ TEST_CASE("products of bf16 numbers round their factors to the nearest, ties to 
                                                    {-kInfinity, -kInfinity},
                                                    {kNotANumber, kNotANumber},
                                                    {0.0F, 0.0F}};
-  for (const ConvEngine engine : kConvEngines) {
+  for (const ConvEngine& engine : conv_engines()) {
     const ConvGeometry g = same_padding_conv(1, 1, 1, 1);
-    if (!rounds_to_bf16(engine) || !can_compute(engine, g, ConvPass::kForward)) continue;
-    CAPTURE(std::string(to_string(engine)));
+    if (!engine.rounds_to_bf16 || !engine.can_compute(g, ConvPass::kForward)) continue;
+    CAPTURE(std::string(engine.name));
     const Shape shape{1, 1, static_cast<std::int64_t>(known.size()), 1};
     Values x;
     for (const auto& [value, rounded] : known) x.push_back(value);
     const auto backend = make_backend(Device{}, 1);
     const Operand input(*backend, shape, x), output(*backend, shape);
-    const auto convolution = make_convolution(engine, g, shape, 1);
+    const auto convolution = engine.make(g, shape, 1);
     const Storage scratch =
         backend->allocate(convolution->scratch_bytes(ConvPass::kForward, false));
     const float one = 1;
@@ -287,10 +295,10 @@ struct InferenceProblem {
 };
 
 TEST_CASE("a convolution that normalises gives the bits of one and a BatchNorm behind it") {
-  for_each_engine_and_case([](ConvEngine engine, const EngineCase& c) {
-    const WithVariable forced("LOCKSTEP_CONVOLUTION", std::string(to_string(engine)));
+  for_each_engine_and_case([](const ConvEngine& engine, const EngineCase& c) {
+    const WithVariable forced("LOCKSTEP_CONVOLUTION", std::string(engine.name));
     const EngineProblem p(c, 2);
-    const BackendOptions options{.bf16_convolutions = rounds_to_bf16(engine)};
+    const BackendOptions options{.bf16_convolutions = engine.rounds_to_bf16};
     const auto one = make_backend(Device{}, 1, options), three = make_backend(Device{}, 3, options);
     for (const int bits : {0, 1, 2, 3, 4, 7}) {
       CAPTURE(bits);
@@ -309,22 +317,20 @@ TEST_CASE("the user's implementation is taken wherever it can compute") {
   const Shape image{1, 12, 14, 16};
   {
     const WithVariable forced("LOCKSTEP_CONVOLUTION", "onednn");
-    CHECK(choose_conv_engine(undilated, image, ConvPass::kForward) == ConvEngine::kOneDnn);
+    CHECK(chosen(undilated, image, ConvPass::kForward) == "onednn");
   }
   const WithVariable forced("LOCKSTEP_CONVOLUTION", "winograd8");
-  CHECK(choose_conv_engine(undilated, image, ConvPass::kForward) == ConvEngine::kWinograd8);
-  CHECK(choose_conv_engine(strided, image, ConvPass::kForward) == ConvEngine::kOneDnn);
+  CHECK(chosen(undilated, image, ConvPass::kForward) == "winograd8");
+  CHECK(chosen(strided, image, ConvPass::kForward) == "onednn");
   {
     const WithVariable list("LOCKSTEP_CONVOLUTION", "matmul8,winograd8");
-    CHECK(choose_conv_engine(undilated, image, ConvPass::kForward) == ConvEngine::kMatmul8);
-    CHECK(choose_conv_engine(same_padding_conv(16, 16, 1, 1), image, ConvPass::kForward) ==
-          ConvEngine::kMatmul8);
-    CHECK(choose_conv_engine(strided, image, ConvPass::kForward) == ConvEngine::kMatmul8);
-    CHECK(choose_conv_engine(same_padding_conv(16, 16, 5, 1), image, ConvPass::kForward) ==
-          ConvEngine::kOneDnn);
+    CHECK(chosen(undilated, image, ConvPass::kForward) == "matmul8");
+    CHECK(chosen(same_padding_conv(16, 16, 1, 1), image, ConvPass::kForward) == "matmul8");
+    CHECK(chosen(strided, image, ConvPass::kForward) == "matmul8");
+    CHECK(chosen(same_padding_conv(16, 16, 5, 1), image, ConvPass::kForward) == "onednn");
   }
   const WithVariable unknown("LOCKSTEP_CONVOLUTION", "winograd8,fft");
-  CHECK_THROWS_AS(choose_conv_engine(undilated, image, ConvPass::kForward), ConfigError);
+  CHECK_THROWS_AS(chosen(undilated, image, ConvPass::kForward), ConfigError);
 }
 
 TEST_CASE("nothing is rounded to bf16 that may not be") {
@@ -333,17 +339,17 @@ TEST_CASE("nothing is rounded to bf16 that may not be") {
     const ConvGeometry g = same_padding_conv(32, 32, kernel, 1);
     for (const ConvPass pass :
          {ConvPass::kForward, ConvPass::kBackwardData, ConvPass::kBackwardWeights}) {
-      for (const ConvEngine engine : conv_candidates(g, image, pass)) {
-        CHECK(!rounds_to_bf16(engine));
+      for (const ConvEngine* engine : conv_candidates(g, image, pass)) {
+        CHECK(!engine->rounds_to_bf16);
       }
       // What is allowed is the first where the processor gains by it, and nothing else is new.
       auto allowed = conv_candidates(g, image, pass, true);
-      if (rounds_to_bf16(allowed.front())) allowed.erase(allowed.begin());
+      if (allowed.front()->rounds_to_bf16) allowed.erase(allowed.begin());
       CHECK(allowed == conv_candidates(g, image, pass));
       const WithVariable forced("LOCKSTEP_CONVOLUTION", "bf16");
-      CHECK(choose_conv_engine(g, image, pass, true) == ConvEngine::kBf16);
-      CHECK_THROWS_WITH_AS(choose_conv_engine(g, image, pass),
-                           doctest::Contains("run.bf16_convolutions"), ConfigError);
+      CHECK(chosen(g, image, pass, true) == "bf16");
+      CHECK_THROWS_WITH_AS(chosen(g, image, pass), doctest::Contains("run.bf16_convolutions"),
+                           ConfigError);
     }
   }
 }
@@ -353,17 +359,12 @@ TEST_CASE("without a file a rule decides, with one the clock, once for any batch
   const Shape images{4, 10, 18, 16};
   {
     const WithVariable no_file("LOCKSTEP_AUTOTUNE", "");
-    CHECK(choose_conv_engine(g, images, ConvPass::kForward) ==
-          conv_candidates(g, images, ConvPass::kForward).front());
-    CHECK(conv_candidates(g, images, ConvPass::kForward).front() == ConvEngine::kWinograd8);
-    CHECK(conv_candidates(same_padding_conv(3, 16, 3, 1), {1, 10, 18, 3}, ConvPass::kForward)
-              .front() == ConvEngine::kOneDnn);
+    CHECK(chosen(g, images, ConvPass::kForward) == "winograd8");
+    CHECK(chosen(same_padding_conv(3, 16, 3, 1), {1, 10, 18, 3}, ConvPass::kForward) == "onednn");
     const ConvGeometry dilated = same_padding_conv(16, 32, 3, 1, 4);
-    CHECK(conv_candidates(dilated, {1, 16, 16, 16}, ConvPass::kForward).front() ==
-          ConvEngine::kWinograd8);
+    CHECK(chosen(dilated, {1, 16, 16, 16}, ConvPass::kForward) == "winograd8");
     // Sub-grids of one or two pixels: too small for Winograd, and most of what is read is padding.
-    CHECK(conv_candidates(dilated, {1, 5, 6, 16}, ConvPass::kForward).front() ==
-          ConvEngine::kOneDnn);
+    CHECK(chosen(dilated, {1, 5, 6, 16}, ConvPass::kForward) == "onednn");
     CHECK(conv_candidates(dilated, {1, 5, 6, 16}, ConvPass::kForward).size() == 2);
   }
   const TemporaryFolder folder;
@@ -372,16 +373,16 @@ TEST_CASE("without a file a rule decides, with one the clock, once for any batch
   Autotuner& tuner = Autotuner::of(file);
   for (const ConvPass pass :
        {ConvPass::kForward, ConvPass::kBackwardData, ConvPass::kBackwardWeights}) {
-    const ConvEngine chosen = choose_conv_engine(g, images, pass);
-    CHECK(choose_conv_engine(g, images.with_batch(1), pass) == chosen);
+    const std::string first = chosen(g, images, pass);
+    CHECK(chosen(g, images.with_batch(1), pass) == first);
     REQUIRE(!tuner.choices().empty());
     CHECK(tuner.choices().back().origin == ChoiceOrigin::kMeasured);
-    CHECK(tuner.choices().back().chosen == to_string(chosen));
+    CHECK(tuner.choices().back().chosen == first);
     CHECK(tuner.choices().back().problem.find(to_string(pass)) != std::string::npos);
   }
   CHECK(tuner.choices().size() == 3);
   CHECK(tuner.kept(conv_machine()).size() == 3);
-  choose_conv_engine(g, {1, 10, 19, 16}, ConvPass::kForward);
+  chosen(g, {1, 10, 19, 16}, ConvPass::kForward);
   CHECK(tuner.choices().size() == 4);  // another width is another problem
 }
 

@@ -9,8 +9,8 @@
 #include <cstdlib>
 #include <string>
 
-#include "backend/cpu/matmul/conv.h"
-#include "backend/cpu/winograd/conv.h"
+#include "backend/cpu/conv/matmul.h"
+#include "backend/cpu/conv/winograd.h"
 #include "backend/operand.h"
 
 namespace lockstep::test {

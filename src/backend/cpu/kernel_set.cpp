@@ -7,8 +7,6 @@
 #include <immintrin.h>
 #endif
 
-#include "backend/cpu/bf16/instructions.h"
-#include "backend/cpu/convolution_choice.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu_kernels.h"
 #include "lockstep/core/check.h"
@@ -41,21 +39,9 @@ std::unique_ptr<Backend> make(const Device& device, int threads, const BackendOp
   return std::make_unique<CpuBackend>(device, threads, options);
 }
 
-std::string bf16_products() {
-  switch (bf16::best_instructions()) {
-    case bf16::Instructions::kAmx:
-      return "AMX";
-    case bf16::Instructions::kAvx512Bf16:
-      return "AVX512-BF16";
-    case bf16::Instructions::kAny:
-      break;
-  }
-  return "";
-}
-
 std::string machine() {
   limit_onednn();
-  return conv_machine();
+  return CpuConvolutions::machine();
 }
 
 // In intrinsics: what a compiler makes of a product and a sum depends on its options, and two
@@ -97,6 +83,7 @@ std::int64_t multiply_add(std::int64_t iterations) {
 }  // namespace lockstep
 
 extern "C" lockstep::CpuKernels LOCKSTEP_CPU_KERNELS() {
-  return {lockstep::kName,       false, lockstep::make, lockstep::bf16_products, lockstep::machine,
-          lockstep::multiply_add};
+  return {lockstep::kName,   false,
+          lockstep::make,    lockstep::CpuConvolutions::bf16_products,
+          lockstep::machine, lockstep::multiply_add};
 }

@@ -1,5 +1,6 @@
 #pragma once
-// The operations of CPU devices, a class for each family. The files beside this one define them.
+// The operations of CPU devices, a class for each family. The files beside this one define them,
+// those in conv/ the convolutions.
 // All operations are done when they return. Parallel loops use the context's OpenMP threads and cut
 // rows into ranges that depend on the thread count and the shape only, so results are reproducible.
 
@@ -7,13 +8,14 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "backend/allocation_count.h"
 #include "lockstep/backend/backend.h"
 
 namespace lockstep {
 
-class ConvCache;  // oneDNN primitives of a backend (conv2d.cpp)
+class ConvCache;  // the convolutions of a backend (conv/cache.h)
 
 /// What the operations of one backend share: host threads, and memory of the device. Used by the
 /// replica's thread.
@@ -43,6 +45,12 @@ class CpuConvolutions final : public ConvolutionOperations {
   /// `bf16`: BackendOptions::bf16_convolutions.
   CpuConvolutions(CpuContext& cpu, bool bf16);
   ~CpuConvolutions() override;
+
+  /// What choices between implementations hold for: the processor, and the libraries that compute.
+  static std::string machine();
+  /// What bf16 numbers are multiplied by on this processor: "AMX", "AVX512-BF16", or "" where fp32
+  /// is as fast.
+  static std::string bf16_products();
 
   void prepare_conv2d(const ConvGeometry& geometry, const Shape& input, DType dtype, bool backward,
                       bool grad_input) override;

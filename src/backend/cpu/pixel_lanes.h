@@ -54,7 +54,7 @@ template <typename Body>
     for (std::int64_t p = 0; p < vec::kLanes; ++p) {
       rows[p] = vec::load(source + std::min(p, pixels - 1) * stride + first, lanes);
     }
-    matmul::transpose(rows);
+    simd::transpose(rows);
     for (int k = 0; k < vec::kLanes; ++k) values[first + k] = rows[k];
   });
 }
@@ -68,7 +68,7 @@ template <typename Gradient>
   for_each_class_lanes(to.shape.channels(), [&](std::int64_t first, std::int64_t lanes) {
     Floats rows[vec::kLanes];
     for (int k = 0; k < vec::kLanes; ++k) rows[k] = gradient(first, k);
-    matmul::transpose(rows);
+    simd::transpose(rows);
     for (std::int64_t p = 0; p < pixels; ++p) {
       vec::store(target + p * to.row_stride + first, rows[p], lanes);
     }

@@ -1,33 +1,33 @@
 #pragma once
-// Eight channels at a time, in the vectors of matmul/vec.h: for loops that the
-// compiler does not vectorise well by itself, because they mix floats with bytes or because rows
-// are shorter than the vectors it would choose.
+// Eight channels at a time, in the vectors of simd.h: for loops that the compiler does not
+// vectorise well by itself, because they mix floats with bytes or because rows are shorter than the
+// vectors it would choose.
 
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 
-#include "backend/cpu/matmul/vec.h"
+#include "backend/cpu/simd.h"
 
 namespace lockstep::vec {
 
 inline constexpr std::int64_t kLanes = 8;
-using Floats = matmul::Vec8;
+using Floats = simd::Vec8;
 typedef std::int32_t Ints __attribute__((vector_size(32)));
 typedef std::uint16_t Halves __attribute__((vector_size(16)));
 typedef std::uint8_t Bytes __attribute__((vector_size(8)));
 
-inline Floats load(const float* from) { return matmul::load<kLanes>(from); }
-inline void store(float* to, Floats v) { matmul::store<kLanes>(to, v); }
+inline Floats load(const float* from) { return simd::load<kLanes>(from); }
+inline void store(float* to, Floats v) { simd::store<kLanes>(to, v); }
 inline Floats broadcast(float value) { return value - Floats{}; }
 
 /// The first `count` lanes; zeros in the others.
 inline Floats load(const float* from, std::int64_t count) {
-  return count == kLanes ? load(from) : matmul::load_partial<kLanes>(from, count);
+  return count == kLanes ? load(from) : simd::load_partial<kLanes>(from, count);
 }
 inline void store(float* to, Floats v, std::int64_t count) {
   if (count == kLanes) return store(to, v);
-  matmul::store_partial<kLanes>(to, v, count);
+  simd::store_partial<kLanes>(to, v, count);
 }
 inline Ints load_bytes(const std::uint8_t* from, std::int64_t count) {
   Bytes bytes{};

@@ -1,0 +1,39 @@
+#include "backend/cpu/conv/cache.h"
+
+#include <omp.h>
+
+#include "backend/cpu/conv/choice.h"
+
+namespace lockstep {
+
+Convolution& ConvCache::get(const ConvGeometry& geometry, const Shape& input, ConvPass pass,
+                            int threads) {
+  // oneDNN asks OpenMP how many threads the calling thread may use, when it creates a primitive and
+  // when it runs one; another backend of this thread may have asked for another number.
+  omp_set_num_threads(threads);
+  for (const Use& use : uses_) {
+    if (use.pass == pass && use.input == input && use.geometry == geometry) {
+      return *use.convolution;
+    }
+  }
+  geometry.check();
+  const ConvEngine& engine = choose_conv_engine(geometry, input, pass, bf16_);
+  Convolution& convolution = find_or_make(geometry, input, engine, threads);
+  convolution.prepare(pass);
+  uses_.push_back({geometry, input, pass, &convolution});
+  return convolution;
+}
+
+Convolution& ConvCache::find_or_make(const ConvGeometry& geometry, const Shape& input,
+                                     const ConvEngine& engine, int threads) {
+  for (const Entry& entry : entries_) {
+    const bool fits =
+        input == entry.input || (!engine.one_batch && input.batch() < entry.input.batch() &&
+                                 input == entry.input.with_batch(input.batch()));
+    if (fits && entry.engine == &engine && entry.geometry == geometry) return *entry.convolution;
+  }
+  entries_.push_back({geometry, input, &engine, engine.make(geometry, input, threads)});
+  return *entries_.back().convolution;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,29 @@
+#pragma once
+// Which implementation computes a convolution on the CPU: the fastest one by the clock
+// (backend/conv/autotuner.h), for each pass by itself. One image is timed on one thread: then
+// the choice, and with it every bit, is the same however a batch is spread over devices and
+// threads.
+
+#include <string>
+#include <vector>
+
+#include "backend/cpu/conv/engines.h"
+
+namespace lockstep {
+
+/// Implementations that may be the fastest for images of this shape, in the order of the table.
+/// `bf16`: also those that round to bf16.
+std::vector<const ConvEngine*> conv_candidates(const ConvGeometry& geometry, const Shape& input,
+                                               ConvPass pass, bool bf16 = false);
+
+/// What the choices hold for: the processor, and the libraries that compute.
+std::string conv_machine();
+
+/// The choice for images of this shape (whatever the batch of `input`). Takes part of a second when
+/// it was never made on this machine. $LOCKSTEP_CONVOLUTION, when it is set to names separated by
+/// commas, decides: the first of them that can compute the convolution. Throws ConfigError for
+/// another value, and for one that rounds to bf16 without `bf16`.
+const ConvEngine& choose_conv_engine(const ConvGeometry& geometry, const Shape& input,
+                                     ConvPass pass, bool bf16 = false);
+
+}  // namespace lockstep

@@ -1,0 +1,452 @@
+// Convolutions by oneDNN; the only file that knows the difference between its versions 2 and 3.
+
+#include "backend/cpu/conv/dnnl.h"
+
+#include <omp.h>
+#include <oneapi/dnnl/dnnl_version.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "backend/cpu/conv/dnnl_pass.h"
+#include "backend/cpu/conv/trial_values.h"
+#include "backend/cpu/parallel_for.h"
+#include "core/image_tree.h"
+#include "lockstep/core/check.h"
+
+namespace lockstep {
+namespace {
+
+using namespace dnnl_pass;
+
+using Forward = dnnl::convolution_forward;
+using BackwardData = dnnl::convolution_backward_data;
+using BackwardWeights = dnnl::convolution_backward_weights;
+
+memory::desc describe(const memory::dims& dims, memory::format_tag tag) {
+  return {dims, memory::data_type::f32, tag};
+}
+
+/// What all passes are described by. The implementation chooses the weights' layout.
+struct Description {
+  memory::desc x, weight_any, weight_oihw, bias, y;
+  memory::dims strides, dilations, padding;
+
+  Description(const ConvGeometry& g, const Shape& input) {
+    const Shape output = g.output_shape(input);
+    x = describe({input.batch(), input.channels(), input.height(), input.width()},
+                 memory::format_tag::nhwc);
+    y = describe({output.batch(), output.channels(), output.height(), output.width()},
+                 memory::format_tag::nhwc);
+    bias = describe({g.out_channels}, memory::format_tag::x);
+    memory::dims weight{g.out_channels, g.in_channels / g.groups, g.kernel_h, g.kernel_w};
+    if (g.groups > 1) {
+      weight.front() /= g.groups;
+      weight.insert(weight.begin(), g.groups);
+    }
+    weight_any = describe(weight, memory::format_tag::any);
+    weight_oihw =
+        describe(weight, g.groups > 1 ? memory::format_tag::goihw : memory::format_tag::oihw);
+    strides = {g.stride_h, g.stride_w};
+    dilations = {g.dilation_h - 1, g.dilation_w - 1};  // oneDNN counts the elements skipped
+    padding = {g.padding_h, g.padding_w};
+  }
+};
+
+constexpr auto kDirect = dnnl::algorithm::convolution_direct;
+
+Forward::primitive_desc describe_forward(const Description& d, const dnnl::engine& engine) {
+  const auto kind = dnnl::prop_kind::forward_training;
+#if DNNL_VERSION_MAJOR >= 3
+  return {engine, kind,      kDirect,     d.x,       d.weight_any, d.bias,
+          d.y,    d.strides, d.dilations, d.padding, d.padding,    user_scratchpad()};
+#else
+  return {
+      {kind, kDirect, d.x, d.weight_any, d.bias, d.y, d.strides, d.dilations, d.padding, d.padding},
+      user_scratchpad(),
+      engine};
+#endif
+}
+
+BackwardData::primitive_desc describe_backward_data(const Description& d,
+                                                    const dnnl::engine& engine,
+                                                    const Forward::primitive_desc& hint) {
+#if DNNL_VERSION_MAJOR >= 3
+  return {engine,    kDirect,   d.x,  d.weight_any,     d.y, d.strides, d.dilations,
+          d.padding, d.padding, hint, user_scratchpad()};
+#else
+  return {{kDirect, d.x, d.weight_any, d.y, d.strides, d.dilations, d.padding, d.padding},
+          user_scratchpad(),
+          engine,
+          hint};
+#endif
+}
+
+BackwardWeights::primitive_desc describe_backward_weights(const Description& d,
+                                                          const dnnl::engine& engine,
+                                                          const Forward::primitive_desc& hint) {
+#if DNNL_VERSION_MAJOR >= 3
+  return {engine,    kDirect,   d.x,  d.weight_any,     d.y, d.strides, d.dilations,
+          d.padding, d.padding, hint, user_scratchpad()};
+#else
+  return {{kDirect, d.x, d.weight_any, d.y, d.strides, d.dilations, d.padding, d.padding},
+          user_scratchpad(),
+          engine,
+          hint};
+#endif
+}
+
+void copy_rows(const float* from, std::int64_t from_stride, float* to, std::int64_t to_stride,
+               const Shape& shape, int threads) {
+  const std::int64_t rows = shape.rows();
+  const std::size_t bytes = static_cast<std::size_t>(shape.channels()) * sizeof(float);
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (std::int64_t r = 0; r < rows; ++r) {
+    std::memcpy(to + r * to_stride, from + r * from_stride, bytes);
+  }
+}
+
+/// Room for a dense copy.
+std::size_t dense_bytes(const Shape& shape) {
+  return (static_cast<std::size_t>(shape.elements()) * sizeof(float) + 63) / 64 * 64;
+}
+
+/// Elements from one image of a dense tensor to the next.
+std::int64_t image_floats(const Tensor& tensor) {
+  return tensor.shape.rows_per_sample() * tensor.shape.channels();
+}
+
+/// The gradient of the weights. oneDNN's own sum over a batch depends on the number of threads, and
+/// so does that over the pixels of one image; one image on one thread does not. The images'
+/// gradients, in oneDNN's layout, go into a tree.
+class DnnlWeightGradient {
+ public:
+  DnnlWeightGradient(const ConvGeometry& geometry, const Shape& input, int threads)
+      : images_(input.batch()),
+        threads_(static_cast<int>(std::min<std::int64_t>(threads, images_))),
+        engine_(dnnl::engine::kind::cpu, 0),
+        stream_(engine_),
+        image_(geometry, input.with_batch(1)),
+        desc_(describe()),
+        pass_(BackwardWeights(desc_), engine_,
+              {{DNNL_ARG_SRC, image_.x},
+               {DNNL_ARG_DIFF_DST, image_.y},
+               {DNNL_ARG_DIFF_WEIGHTS, desc_.diff_weights_desc()}},
+              desc_.scratchpad_desc(), threads_),
+        reorder_(make_reorder(desc_.diff_weights_desc(), image_.weight_oihw, engine_, true)),
+        floats_(
+            static_cast<std::int64_t>(aligned(pass_.bytes(DNNL_ARG_DIFF_WEIGHTS)) / sizeof(float))),
+        wave_(std::clamp<std::int64_t>(kWaveFloats / floats_, threads_, images_)) {}
+
+  std::size_t scratch_bytes() const {
+    const std::int64_t gradients = (wave_ + image_tree_nodes(images_)) * floats_;
+    return static_cast<std::size_t>(gradients) * sizeof(float) + pass_.scratch_bytes() +
+           aligned(reorder_.bytes(DNNL_ARG_SCRATCHPAD));
+  }
+
+  /// x and grad_y dense.
+  void run(const Tensor& x, const Tensor& grad_y, float* grad_weight, Pieces pieces) {
+    const auto take = [&](std::int64_t gradients) {
+      return static_cast<float*>(
+          pieces.take(static_cast<std::size_t>(gradients * floats_) * sizeof(float)));
+    };
+    float* gradients = take(wave_);
+    float* tree = take(image_tree_nodes(images_));
+    for (std::int64_t first = 0; first < images_; first += wave_) {
+      const std::int64_t count = std::min(wave_, images_ - first);
+      const std::int64_t x_image = image_floats(x), y_image = image_floats(grad_y);
+      const std::array operands{
+          PassOperand{DNNL_ARG_SRC, x.floats() + first * x_image, x_image},
+          PassOperand{DNNL_ARG_DIFF_DST, grad_y.floats() + first * y_image, y_image},
+          PassOperand{DNNL_ARG_DIFF_WEIGHTS, gradients, floats_}};
+      pass_.run(count, operands, pieces);
+      add_to_tree(first, count, gradients, tree);
+    }
+    run_reorder(reorder_, tree, grad_weight, pieces, stream_);
+  }
+
+ private:
+  // Of gradients that wait to be added: few enough for a last-level cache, but one for each thread.
+  static constexpr std::int64_t kWaveFloats = 2 << 20;
+  static constexpr std::int64_t kChunk = 2048;  // elements that stay in a first-level cache
+
+  static std::size_t aligned(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+  BackwardWeights::primitive_desc describe() const {
+    const OneThread of_each_image;
+    return describe_backward_weights(image_, engine_, describe_forward(image_, engine_));
+  }
+
+  void add_to_tree(std::int64_t first, std::int64_t count, const float* gradients, float* tree) {
+#pragma omp parallel for num_threads(threads_) schedule(static)
+    for (std::int64_t begin = 0; begin < floats_; begin += kChunk) {
+      const std::int64_t size = std::min(kChunk, floats_ - begin);
+      for (std::int64_t i = 0; i < count; ++i) {
+        add_image(first + i, gradients + i * floats_ + begin, size, tree + begin, floats_);
+      }
+      if (first + count == images_) finish_image_tree(images_, size, tree + begin, floats_);
+    }
+  }
+
+  const std::int64_t images_;
+  const int threads_;
+  dnnl::engine engine_;
+  dnnl::stream stream_;
+  const Description image_;
+  const BackwardWeights::primitive_desc desc_;
+  BatchPass pass_;
+  Executable reorder_;
+  const std::int64_t floats_;  // of a gradient in oneDNN's layout, padded to a cache line
+  const std::int64_t wave_;    // images whose gradients are computed before they are added
+};
+
+/// A pass that reads the weights, and the reorder of the weights before it.
+struct WeightedPass {
+  BatchPass main;
+  Executable reorder;
+
+  std::size_t scratch_bytes() const {
+    Pieces pieces(nullptr);
+    pieces.take(main.bytes(DNNL_ARG_WEIGHTS));
+    pieces.take(reorder.bytes(DNNL_ARG_SCRATCHPAD));
+    return pieces.used() + main.scratch_bytes();
+  }
+};
+
+/// Which passes over a batch have been found to give the bits of single images; for all threads.
+class KnownBits {
+ public:
+  struct Problem {
+    ConvGeometry geometry;
+    Shape input;
+    ConvPass pass;
+    int threads;
+    friend bool operator==(const Problem&, const Problem&) = default;
+  };
+
+  template <typename Try>
+  bool same(const Problem& problem, const Try& by_trial) {
+    const std::scoped_lock lock(mutex_);
+    for (const auto& [known, same] : answers_) {
+      if (known == problem) return same;
+    }
+    return answers_.emplace_back(problem, by_trial()).second;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::pair<Problem, bool>> answers_;
+};
+
+class DnnlConvolution final : public Convolution {
+ public:
+  DnnlConvolution(const ConvGeometry& geometry, const Shape& input, int threads)
+      : geometry_(geometry),
+        threads_(threads),
+        input_(input),
+        output_(geometry.output_shape(input)),
+        engine_(dnnl::engine::kind::cpu, 0),
+        stream_(engine_),
+        zero_bias_(static_cast<std::size_t>(geometry.out_channels), 0.0F) {}
+
+  void prepare(ConvPass pass) override {
+    switch (pass) {
+      case ConvPass::kForward:
+        if (!forward_) forward_.emplace(make_forward());
+        break;
+      case ConvPass::kBackwardData:
+        if (!backward_data_) backward_data_.emplace(make_backward_data());
+        break;
+      case ConvPass::kBackwardWeights:
+        if (!backward_weights_) backward_weights_.emplace(geometry_, input_, threads_);
+        break;
+    }
+  }
+
+  std::size_t scratch_bytes(ConvPass pass, bool strided) const override {
+    const std::size_t copies = strided ? dense_bytes(input_) + dense_bytes(output_) : 0;
+    switch (pass) {
+      case ConvPass::kForward:
+        return copies + forward_->scratch_bytes();
+      case ConvPass::kBackwardData:
+        return copies + backward_data_->scratch_bytes();
+      case ConvPass::kBackwardWeights:
+        return copies + backward_weights_->scratch_bytes();
+    }
+    return 0;
+  }
+
+  void forward(const Tensor& x, const float* weight, const float* bias, const Tensor& y,
+               void* scratch, const RowsDone& done) override {
+    const float* added = bias != nullptr ? bias : zero_bias_.data();
+    run(*forward_, {DNNL_ARG_SRC, x}, weight, added, {DNNL_ARG_DST, y}, scratch);
+    if (done) parallel_for(y.shape.rows(), y.shape.channels(), threads_, done);
+  }
+
+  void backward_data(const Tensor& grad_y, const float* weight, const Tensor& grad_x,
+                     void* scratch) override {
+    run(*backward_data_, {DNNL_ARG_DIFF_DST, grad_y}, weight, nullptr, {DNNL_ARG_DIFF_SRC, grad_x},
+        scratch);
+  }
+
+  void backward_weights(const Tensor& x, const Tensor& grad_y, float* grad_weight,
+                        void* scratch) override {
+    Pieces pieces(scratch);
+    const Tensor dense_x(const_cast<float*>(dense_input(x, pieces)), x.shape);
+    const Tensor dense_y(const_cast<float*>(dense_input(grad_y, pieces)), grad_y.shape);
+    backward_weights_->run(dense_x, dense_y, grad_weight, pieces);
+  }
+
+ private:
+  struct Named {
+    int id;
+    Tensor tensor;
+  };
+
+  /// `bias`: null where the pass takes none.
+  void run(WeightedPass& pass, Named from, const float* weight, const float* bias, Named to,
+           void* scratch) {
+    Pieces pieces(scratch);
+    auto* reordered = static_cast<float*>(pieces.take(pass.main.bytes(DNNL_ARG_WEIGHTS)));
+    run_reorder(pass.reorder, weight, reordered, pieces, stream_);
+    const float* source = dense_input(from.tensor, pieces);
+    const Tensor& result = to.tensor;
+    float* dense = result.dense() ? result.floats()
+                                  : static_cast<float*>(pieces.take(dense_bytes(result.shape)));
+    const std::array<PassOperand, 4> operands{{{DNNL_ARG_WEIGHTS, reordered, 0},
+                                               {from.id, source, image_floats(from.tensor)},
+                                               {to.id, dense, image_floats(result)},
+                                               {DNNL_ARG_BIAS, bias, 0}}};
+    const std::size_t count = bias != nullptr ? 4 : 3;
+    pass.main.run(result.shape.batch(), {operands.data(), count}, pieces);
+    if (result.dense()) return;
+    copy_rows(dense, result.shape.channels(), result.floats(), result.row_stride, result.shape,
+              threads_);
+  }
+
+  /// oneDNN's fast NHWC kernels want dense rows: others are copied.
+  const float* dense_input(const Tensor& tensor, Pieces& pieces) const {
+    if (tensor.dense()) return tensor.floats();
+    auto* copy = static_cast<float*>(pieces.take(dense_bytes(tensor.shape)));
+    copy_rows(tensor.floats(), tensor.row_stride, copy, tensor.shape.channels(), tensor.shape,
+              threads_);
+    return copy;
+  }
+
+  /// make(description, primitive's, workers): the pass for the whole batch, or by image where the
+  /// former's bits would not be those of an image by itself on one thread.
+  template <typename Describe, typename Make>
+  WeightedPass make_pass(ConvPass pass, const Describe& describe, const Make& make) {
+    const Description batch(geometry_, input_);
+    const auto of_batch = describe(batch);
+    if (threads_ == 1 && input_.batch() == 1) return make(batch, of_batch, 0);
+    WeightedPass by_image = [&] {
+      const OneThread of_each_image;
+      const Description image(geometry_, input_.with_batch(1));
+      const auto workers = static_cast<int>(std::min<std::int64_t>(threads_, input_.batch()));
+      return make(image, describe(image), workers);
+    }();
+    // Without a trial where images share the threads evenly and are so large that one primitive of
+    // all of them would gain nothing by it, but the trial would need much memory.
+    const bool large = input_.elements() + output_.elements() > kTrialFloats;
+    if (depends_on_threads(of_batch) || (large && input_.batch() % threads_ == 0)) return by_image;
+    WeightedPass whole = make(batch, of_batch, 0);
+    static KnownBits known;  // replicas have the same convolutions
+    const KnownBits::Problem problem{geometry_, input_, pass, threads_};
+    return known.same(problem, [&] { return same_bits(pass, whole, by_image); }) ? whole : by_image;
+  }
+
+  static constexpr std::int64_t kTrialFloats = 4 << 20;
+
+  /// By trial, on a batch of one image again and again: what kernel oneDNN takes for a part of the
+  /// work, and with it the order of sums, may depend on how the threads share it.
+  bool same_bits(ConvPass pass, WeightedPass& whole, WeightedPass& by_image) {
+    const bool forward = pass == ConvPass::kForward;
+    const Shape from = forward ? input_ : output_, to = forward ? output_ : input_;
+    const int from_id = forward ? DNNL_ARG_SRC : DNNL_ARG_DIFF_DST;
+    const int to_id = forward ? DNNL_ARG_DST : DNNL_ARG_DIFF_SRC;
+    const float* bias = forward ? zero_bias_.data() : nullptr;
+    const TrialValues weight(geometry_.weight_elements(), 1),
+        operand(from.elements(), from.batch());
+    const TrialValues results(to.elements(), 0), one(to.with_batch(1).elements(), 0);
+    const std::size_t bytes = std::max(whole.scratch_bytes(), by_image.scratch_bytes());
+    const TrialValues scratch(static_cast<std::int64_t>(bytes / sizeof(float) + 1), 0);
+    run(whole, {from_id, {operand.data(), from}}, weight.data(), bias,
+        {to_id, {results.data(), to}}, scratch.data());
+    run(by_image, {from_id, {operand.data(), from.with_batch(1)}}, weight.data(), bias,
+        {to_id, {one.data(), to.with_batch(1)}}, scratch.data());
+    const std::int64_t image = to.elements() / to.batch();
+    for (std::int64_t i = 0; i < to.batch(); ++i) {
+      const float* result = results.data() + i * image;
+      if (std::memcmp(result, one.data(), static_cast<std::size_t>(image) * sizeof(float)) != 0) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  WeightedPass make_forward() {
+    return make_pass(
+        ConvPass::kForward, [&](const Description& d) { return describe_forward(d, engine_); },
+        [&](const Description& d, const auto& desc, int workers) {
+          const memory::desc weight = desc.weights_desc();
+          return WeightedPass{BatchPass(Forward(desc), engine_,
+                                        {{DNNL_ARG_SRC, d.x},
+                                         {DNNL_ARG_WEIGHTS, weight},
+                                         {DNNL_ARG_BIAS, d.bias},
+                                         {DNNL_ARG_DST, d.y}},
+                                        desc.scratchpad_desc(), workers),
+                              make_reorder(d.weight_oihw, weight, engine_, false)};
+        });
+  }
+
+  WeightedPass make_backward_data() {
+    const auto describe = [&](const Description& d) {
+      return describe_backward_data(d, engine_, describe_forward(d, engine_));
+    };
+    return make_pass(ConvPass::kBackwardData, describe,
+                     [&](const Description& d, const auto& desc, int workers) {
+                       const memory::desc weight = desc.weights_desc();
+                       return WeightedPass{BatchPass(BackwardData(desc), engine_,
+                                                     {{DNNL_ARG_DIFF_DST, d.y},
+                                                      {DNNL_ARG_WEIGHTS, weight},
+                                                      {DNNL_ARG_DIFF_SRC, d.x}},
+                                                     desc.scratchpad_desc(), workers),
+                                           make_reorder(d.weight_oihw, weight, engine_, false)};
+                     });
+  }
+
+  const ConvGeometry geometry_;
+  const int threads_;
+  const Shape input_, output_;
+  dnnl::engine engine_;
+  dnnl::stream stream_;
+  const std::vector<float> zero_bias_;
+  std::optional<WeightedPass> forward_, backward_data_;
+  std::optional<DnnlWeightGradient> backward_weights_;
+};
+
+}  // namespace
+
+std::unique_ptr<Convolution> make_dnnl_convolution(const ConvGeometry& geometry, const Shape& input,
+                                                   int threads) {
+  return std::make_unique<DnnlConvolution>(geometry, input, threads);
+}
+
+std::string dnnl_version() {
+  const dnnl_version_t* version = ::dnnl_version();
+  return concat("oneDNN ", version->major, ".", version->minor, ".", version->patch, " isa ",
+                static_cast<unsigned>(dnnl::get_effective_cpu_isa()));
+}
+
+}  // namespace lockstep

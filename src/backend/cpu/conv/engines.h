@@ -1,0 +1,43 @@
+#pragma once
+// The implementations of convolutions on the CPU: one table. An implementation is a row of it, and
+// a file beside this one with what computes.
+
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "backend/cpu/conv/convolution.h"
+#include "lockstep/backend/convolutions.h"
+#include "lockstep/core/shape.h"
+
+namespace lockstep {
+
+/// A row. It lives as long as the program, and its address says which it is.
+struct ConvEngine {
+  /// In $LOCKSTEP_CONVOLUTION, in the file of choices and in the log.
+  const char* name;
+  /// Whether it can compute the pass at all, on this processor.
+  bool (*can_compute)(const ConvGeometry& geometry, ConvPass pass);
+  /// Whether it may be the fastest for images of this shape. REQUIRES: can_compute.
+  bool (*may_be_fastest)(const ConvGeometry& geometry, const Shape& input);
+  /// Whether it is taken without a clock, where it may be the fastest and no row above it is.
+  bool (*leads)(const ConvGeometry& geometry);
+  /// For batches up to that of `input`, or for that one alone: `one_batch`. On the thread that will
+  /// use it. REQUIRES: can_compute, of the passes that are run.
+  std::unique_ptr<Convolution> (*make)(const ConvGeometry& geometry, const Shape& input,
+                                       int threads);
+  /// Whether kernels with fixed convolutions may take it; they take the first that can compute.
+  bool fixed = false;
+  /// Whether it rounds the factors of its products to bf16.
+  bool rounds_to_bf16 = false;
+  /// Whether what it makes serves batches of one size, whose rows are all complete at once.
+  bool one_batch = false;
+};
+
+/// All, ours first.
+std::span<const ConvEngine> conv_engines();
+
+/// The one of this name; null where there is none.
+const ConvEngine* find_conv_engine(std::string_view name);
+
+}  // namespace lockstep
