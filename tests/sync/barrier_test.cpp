@@ -1,3 +1,5 @@
+#include "lockstep/sync/barrier.h"
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -9,7 +11,6 @@
 
 #include "core/rng.h"
 #include "lockstep/core/check.h"
-#include "lockstep/sync/barrier.h"
 #include "lockstep/sync/group.h"
 #include "support/errors.h"
 #include "support/with_timeout.h"
