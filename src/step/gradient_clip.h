@@ -35,7 +35,7 @@ class GradientClip {
   const int owner_;
   std::vector<GradientSquares> squares_;  // [owner]
   std::int64_t blocks_ = 0;               // of the owner with most
-  Storage own_;                           // [blocks_]
+  Storage own_;  // [blocks_]; the ranks meet behind every update, so that one is enough
   Storage factor_;
 };
 

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "lockstep/sync/communicator.h"
-#include "lockstep/sync/sync_group.h"
 
 namespace lockstep {
 
@@ -20,26 +19,20 @@ float* Exchange::next_slot() {
   return slots_ + (turn_ ? slot_floats_ : 0);
 }
 
-std::span<const StatSlot> Exchange::show(Communicator& rank, const Shown& shown,
+std::span<const StatSlot> Exchange::show(Communicator& communicator, const Shown& shown,
                                          const std::function<void()>& meanwhile) {
-  if (rank.size() == 1) {
+  if (communicator.size() == 1) {
     own_ = shown.slot;
     return {&own_, 1};
   }
-  if (!partition_) partition_ = groups_.empty() ? 0 : rank.join(groups_);
+  if (!partition_) partition_ = groups_.empty() ? 0 : communicator.join(groups_);
   const SyncCall call{.layer = what_.c_str(),
                       .direction = shown.direction,
                       .index = index_,
                       .channels = shown.channels,
                       .partition = *partition_,
                       .merge = shown.merge};
-  return rank.all_show(call, shown.slot, meanwhile);
-}
-
-Communicator& lone_rank() {
-  const Device device;
-  static SyncGroup group({&device, 1}, {.stall_timeout = {}});
-  return group.at(0);
+  return communicator.all_show(call, shown.slot, meanwhile);
 }
 
 }  // namespace lockstep

@@ -98,6 +98,10 @@ enum class Direction : std::uint8_t { kForward, kBackward, kOther };
 
 const char* to_string(Direction direction);
 
+/// How slots, in order, become one, `merged` [2, channels]; returns its count (backend/moments.h).
+using MergeSlots = std::int64_t (*)(std::span<const StatSlot> slots, std::int64_t channels,
+                                    float* merged);
+
 /// Identifies one exchange within a step. All ranks of a group must agree on all of it.
 struct SyncCall {
   const char* layer = "";  // name of the layer; must outlive the call
@@ -105,11 +109,10 @@ struct SyncCall {
   int index = 0;              // of the call within the step and direction
   std::int64_t channels = 0;  // payload extent; 0: a meeting within this process
   int partition = 0;          // whose process groups exchange (Communicator::join); 0: all ranks
-  /// How the slots of an exchange of statistics become one (backend/moments.h). Where they lie on
-  /// the host the barrier's callback does it, once for all ranks; elsewhere every rank gets all
-  /// slots and merges them on its device, to the same bits. Null: they stay apart.
-  std::int64_t (*merge)(std::span<const StatSlot> slots, std::int64_t channels,
-                        float* merged) = nullptr;
+  /// For exchanges of statistics. Where slots lie on the host the barrier's callback does it, once
+  /// for all ranks; elsewhere every rank gets all slots and merges them on its device, to the same
+  /// bits. Null: they stay apart.
+  MergeSlots merge = nullptr;
 };
 
 /// How the ranks of a barrier wait for each other, whatever their messages are: see Barrier. Safe

@@ -23,9 +23,7 @@ struct Shown {
   StatSlot slot;              // device memory
   std::int64_t channels = 0;  // of a part of the slot, [2, channels]
   Direction direction = Direction::kForward;
-  /// How the slots of all become one (SyncCall::merge). Null: they stay apart.
-  std::int64_t (*merge)(std::span<const StatSlot> slots, std::int64_t channels,
-                        float* merged) = nullptr;
+  MergeSlots merge = nullptr;  // of the slots of all, as SyncCall::merge; null: they stay apart
 };
 
 /// Owned by its user and used by the rank's thread. All ranks make the same calls in the same
@@ -49,10 +47,10 @@ class Exchange {
   /// ascending order, or one that they are merged to (Communicator::all_show). A rank without
   /// others gets its own. Good until the next call. Throws as Communicator::all_show.
   ///
-  /// Memory that is none of `next_slot` may be written again once this rank's next call has
-  /// returned. `meanwhile`: work that nobody else waits for, done while the others are waited for;
-  /// left out where nobody is.
-  std::span<const StatSlot> show(Communicator& rank, const Shown& shown,
+  /// Memory that is none of `next_slot` may be written again once this rank's next exchange with
+  /// the same ranks, or its next Communicator::barrier, has returned. `meanwhile`: work that nobody
+  /// else waits for, done while the others are waited for; left out where nobody is.
+  std::span<const StatSlot> show(Communicator& communicator, const Shown& shown,
                                  const std::function<void()>& meanwhile = nullptr);
 
  private:

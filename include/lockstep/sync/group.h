@@ -9,7 +9,8 @@ namespace lockstep {
 class Communicator;  // lockstep/sync/communicator.h
 
 /// The end of a group of one, for whoever computes by himself: it waits for nobody, and what it
-/// shows comes back to it (Exchange). One for the whole process, safe from any thread.
+/// shows comes back to it. One for the whole process. Any thread may give it to layers, losses and
+/// Exchange::show; its own `all_show`, `barrier` and `join` are for one thread at a time.
 Communicator& lone_rank();
 
 /// Sets of ranks that exchange statistics among themselves; every rank is in exactly one. The order

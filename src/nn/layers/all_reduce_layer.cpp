@@ -38,9 +38,9 @@ StatSlot AllReduceLayer::sum_samples(Backend& backend, const Tensor& from, float
 void AllReduceLayer::reduce(Backend& backend, const StepContext& context, Direction direction,
                             const Tensor& from, const GradTarget& to) {
   const StatSlot local = sum_samples(backend, from, exchange_.next_slot());
-  Communicator& rank = context.training ? context.communicator.get() : lone_rank();
+  Communicator& ranks = context.training ? context.communicator.get() : lone_rank();
   backend.sums().broadcast_sum(
-      exchange_.show(rank, {local, elements(), direction}, context.meanwhile), to.tensor,
+      exchange_.show(ranks, {local, elements(), direction}, context.meanwhile), to.tensor,
       to.accumulate);
 }
 

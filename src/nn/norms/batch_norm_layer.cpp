@@ -65,7 +65,7 @@ bool BatchNormLayer::uses_running_statistics(const StepContext& context) const {
 }
 
 // Without running statistics an evaluation normalises the local batch, whatever the mode.
-Communicator& BatchNormLayer::ranks(const StepContext& context) const {
+Communicator& BatchNormLayer::communicator(const StepContext& context) const {
   return synchronizes() && context.training ? context.communicator.get() : lone_rank();
 }
 
@@ -169,13 +169,13 @@ BatchNormForward BatchNormLayer::forward_of(const NormSlice& slice,
 
 void BatchNormLayer::normalize_slice(NormOperations& norms, const StepContext& context, int index) {
   const NormSlice part = slice(index, context);
-  Communicator& rank = ranks(context);
+  Communicator& ranks = communicator(context);
   const std::span<const StatSlot> slots = exchange_.show(
-      rank,
+      ranks,
       {local_[static_cast<std::size_t>(index)], channels(), Direction::kForward, merge_moments},
       context.meanwhile);
   const std::int64_t count = total_count(slots);
-  check_count(*this, count, part.x.shape.rows(), rank.size() > 1);
+  check_count(*this, count, part.x.shape.rows(), ranks.size() > 1);
   if (count == 0) return;
   correct_slice(norms, part, affine_, slots, options(), states_.state_of(index));
   BatchNormForward arguments = forward_of(part, slots);
@@ -246,8 +246,8 @@ void BatchNormLayer::backward_slice(Backend& backend, const StepContext& context
                                     std::span<const GradTarget> grads) {
   const NormSlice part = slice(index, context);
   const std::int64_t rows = part.x.shape.rows();
-  Communicator& rank = ranks(context);
-  if (rows == 0 && rank.size() == 1) return;
+  Communicator& ranks = communicator(context);
+  if (rows == 0 && ranks.size() == 1) return;
   const BatchSlices& cut = slices(context);
   const Tensor grad_y = cut.of(output()->grad, index);
   const Tensor mask = masks_by_output() ? part.y : Tensor{};
@@ -273,7 +273,7 @@ void BatchNormLayer::backward_slice(Backend& backend, const StepContext& context
   }
   const StatSlot local{rows, part.sums, part.parts};
   const std::span<const StatSlot> slots = exchange_.show(
-      rank, {local, channels(), Direction::kBackward, merge_sums}, context.meanwhile);
+      ranks, {local, channels(), Direction::kBackward, merge_sums}, context.meanwhile);
   backend.norms().batch_norm_backward_apply({.x = part.x,
                                              .grad_y = grad_y,
                                              .y = mask,

@@ -68,7 +68,7 @@ class BatchNormLayer : public Layer {
   bool uses_running_statistics(const StepContext& context) const;
   bool synchronizes() const { return options().mode == BatchNormMode::kSync; }
   /// Whose statistics a call normalises by, with this device's.
-  Communicator& ranks(const StepContext& context) const;
+  Communicator& communicator(const StepContext& context) const;
   const BatchSlices& slices(const StepContext& context) const;
   NormSlice slice(int index, const StepContext& context) const;
   /// Puts the slice's memory to it.
