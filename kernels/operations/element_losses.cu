@@ -135,7 +135,8 @@ bool with_formula(const ElementFormula& any, const Body& body) {
     if (formula != nullptr) body(formula->formula());
     return formula != nullptr;
   };
-  return is(dynamic_cast<const FormulaOf<AbsoluteError>*>(&any)) ||
+  return is(dynamic_cast<const FormulaOf<SquaredError>*>(&any)) ||
+         is(dynamic_cast<const FormulaOf<AbsoluteError>*>(&any)) ||
          is(dynamic_cast<const FormulaOf<HuberError>*>(&any)) ||
          is(dynamic_cast<const FormulaOf<BinaryCrossEntropy>*>(&any));
 }

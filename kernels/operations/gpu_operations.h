@@ -117,7 +117,6 @@ class GpuLosses final : public LossOperations {
   explicit GpuLosses(const Context& context) : context_(context) {}
 
   void cross_entropy(const CrossEntropy& arguments) override;
-  void mean_squared_error(const MeanSquaredError& arguments) override;
   bool computes(const ElementFormula& formula) const override;
   void element_losses(const ElementLosses& arguments) override;
   void label_probabilities(const LabelProbabilities& arguments) override;

@@ -324,11 +324,6 @@ LOCKSTEP_HOST_DEVICE inline double ohem_normalizer(const double* weights, std::i
   return (all == 0 ? 0 : chosen / all) * normalizer;
 }
 
-/// What a difference of 1 adds to the gradient of a mean squared error.
-LOCKSTEP_HOST_DEVICE inline float squared_error_share(double normalizer, float grad_scale) {
-  return grad_scale * static_cast<float>(normalizer == 0 ? 0 : 2 / normalizer);
-}
-
 /// What a plain cross-entropy's weight of a label becomes with label smoothing.
 LOCKSTEP_HOST_DEVICE inline double label_weight(float class_weight, float label_smoothing) {
   return (1.0 - static_cast<double>(label_smoothing)) * static_cast<double>(class_weight);
@@ -343,6 +338,14 @@ LOCKSTEP_HOST_DEVICE inline float weight_of(const float* sample_weights, std::in
 LOCKSTEP_HOST_DEVICE inline float mean_share(double normalizer, float grad_scale) {
   return grad_scale * static_cast<float>(normalizer == 0 ? 0 : 1 / normalizer);
 }
+
+/// torch.nn.MSELoss: d^2, which is exact in double.
+struct SquaredError {
+  LOCKSTEP_HOST_DEVICE LossElement operator()(float output, float target) const {
+    const float d = output - target;
+    return {static_cast<double>(d) * static_cast<double>(d), 2.0F * d};
+  }
+};
 
 /// torch.nn.L1Loss: |d|. Its gradient at 0 is 0.
 struct AbsoluteError {

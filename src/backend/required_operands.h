@@ -308,13 +308,6 @@ inline void check_operands(const CrossEntropy& a) {
   check_sizes(kName, {{"rows_per_weight", a.rows_per_weight, 1}});
 }
 
-inline void check_operands(const MeanSquaredError& a) {
-  check_present("mean_squared_error", {{"output", a.output},
-                                       {"target", a.target},
-                                       {"grad_output", a.grad_output, kOptional},
-                                       {"loss", a.loss, a.output.shape.rows()}});
-}
-
 inline void check_operands(const ElementLosses& a) {
   constexpr const char* kName = "element_losses";
   check_present(kName, {{"output", a.output},

@@ -7,6 +7,7 @@
 #include <array>
 #include <limits>
 
+#include "backend/formulas.h"
 #include "backend/operand.h"
 #include "lockstep/core/check.h"
 
@@ -281,21 +282,30 @@ TEST_CASE("losses of images are those of each image alone, and add up to the los
   });
 }
 
-TEST_CASE("mean squared errors of images are those of each image alone, and add up to the loss") {
+TEST_CASE("losses of elements of images are those of each image alone, and add up to the loss") {
   for_each_image_bench([](const ImageBench& bench) {
     const Operand output = bench.drawn(kImagesShape, 1), target = bench.parameters(kImagesShape, 2);
     const Operand gradient = bench.zeros(kImagesShape);
     const Numbers<double> loss(bench.on.backend, {0.0});
     const Numbers<double> images(bench.on.backend, std::vector<double>(kImages, 1.0));
-    bench.on->losses().mean_squared_error(
-        {output.tensor(), target.tensor(), 100.0, gradient.tensor(), loss.data(), images.data()});
+    const FormulaOf<SquaredError> formula{SquaredError{}};
+    bench.on->losses().element_losses({.formula = &formula,
+                                       .output = output.tensor(),
+                                       .target = target.tensor(),
+                                       .normalizer = 100.0,
+                                       .grad_output = gradient.tensor(),
+                                       .loss = loss.data(),
+                                       .image_losses = images.data()});
     double sum = 0;
     for (std::int64_t image = 0; image < kImages; ++image) {
       const Numbers<double> alone(bench.on.backend, {0.0});
       const Operand own = bench.zeros(kImagesShape.with_batch(1));
-      bench.on->losses().mean_squared_error({output.tensor().sample_range(image, 1),
-                                             target.tensor().sample_range(image, 1), 100.0,
-                                             own.tensor(), alone.data()});
+      bench.on->losses().element_losses({.formula = &formula,
+                                         .output = output.tensor().sample_range(image, 1),
+                                         .target = target.tensor().sample_range(image, 1),
+                                         .normalizer = 100.0,
+                                         .grad_output = own.tensor(),
+                                         .loss = alone.data()});
       CHECK(images.get()[static_cast<std::size_t>(image)] == 1.0 + alone.get()[0]);
       CHECK(part_of(gradient.get(), image, kImagesShape.with_batch(1).elements()) == own.get());
       sum += alone.get()[0];

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <string>
 
+#include "backend/formulas.h"
 #include "backend/operand.h"
 
 namespace lockstep::test {
@@ -61,8 +62,13 @@ void for_each_operation(Backend& on, const Tensor& a, const Tensor& b, const Ref
     on.losses().cross_entropy(
         {a, o.classes(), 255, nullptr, 1, b, static_cast<double*>(o.floats.data())});
   });
-  refused("mean_squared_error", [&] {
-    on.losses().mean_squared_error({a, o.values(), 1, b, static_cast<double*>(o.floats.data())});
+  refused("element_losses", [&] {
+    const FormulaOf<SquaredError> formula{SquaredError{}};
+    on.losses().element_losses({.formula = &formula,
+                                .output = a,
+                                .target = o.values(),
+                                .grad_output = b,
+                                .loss = static_cast<double*>(o.floats.data())});
   });
   refused("batch_norm_forward", [&] {
     on.norms().batch_norm_forward({a, {}, b, {}, slots, 1, EpsMode::kAdd, false, {f + 8}, {}});

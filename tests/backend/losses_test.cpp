@@ -307,6 +307,8 @@ TEST_CASE("losses of elements match their definitions") {
   for_each_type([](const TypedBackend& on) {
     for (const Shape& shape : kElementShapes) {
       CAPTURE(to_string(shape));
+      check_elements(on, shape, SquaredError{},
+                     [](double y, double t, std::size_t) { return (y - t) * (y - t); });
       check_elements(on, shape, AbsoluteError{},
                      [](double y, double t, std::size_t) { return std::abs(y - t); });
       check_elements(on, shape, HuberError{0.75F}, [](double y, double t, std::size_t) {

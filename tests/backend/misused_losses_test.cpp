@@ -21,23 +21,12 @@ void misuse_mean_losses(Backend& backend, Memory& memory) {
                 narrowed("grad_logits", &CrossEntropy::grad_logits, &CrossEntropy::logits),
                 size("rows_per_weight", &CrossEntropy::rows_per_weight, std::int64_t{0}),
                 size("rows_per_weight", &CrossEntropy::rows_per_weight, std::int64_t{-1})});
-  using Squares = MeanSquaredError;
-  Squares squares;
-  squares.output = logits;
-  squares.target = memory.tensor(kImages);
-  squares.grad_output = memory.tensor(kImages);
-  squares.loss = entropy.loss;
-  check_misuse("mean_squared_error", squares,
-               [&](const Squares& a) { losses.mean_squared_error(a); },
-               {null("output", &Squares::output), null("target", &Squares::target),
-                null("loss", &Squares::loss),
-                narrowed("grad_output", &Squares::grad_output, &Squares::output)});
   using Elements = ElementLosses;
   const FormulaOf<AbsoluteError> formula{AbsoluteError{}};
   Elements elements;
   elements.formula = &formula;
   elements.output = logits;
-  elements.target = squares.target;
+  elements.target = memory.tensor(kImages);
   elements.grad_output = memory.tensor(kImages);
   elements.loss = entropy.loss;
   check_misuse("element_losses", elements, [&](const Elements& a) { losses.element_losses(a); },
@@ -47,10 +36,8 @@ void misuse_mean_losses(Backend& backend, Memory& memory) {
                 narrowed("grad_output", &Elements::grad_output, &Elements::output),
                 {"formula", [](Elements& a) { a.formula = nullptr; }}});
   entropy.labels = other;
-  squares.target = other;
   elements.target = other;
   CHECK_THROWS_AS(losses.cross_entropy(entropy), Error);
-  CHECK_THROWS_AS(losses.mean_squared_error(squares), Error);
   CHECK_THROWS_AS(losses.element_losses(elements), Error);
 
   auto* const matrix = memory.of<std::int64_t>(kChannels * kChannels);

@@ -8,6 +8,7 @@
 #include <functional>
 #include <thread>
 
+#include "backend/formulas.h"
 #include "backend/operand.h"
 
 namespace lockstep::test {
@@ -159,8 +160,13 @@ Bits squared_error(const ThreadBench& b, Margins margins) {
   const Operand output = b.drawn(kShape, 1, margins), target = b.drawn(kShape, 2);
   const Operand gradient = b.blank(kShape, margins);
   const Storage sum = b.backend->allocate(sizeof(double));
-  b.backend->losses().mean_squared_error(
-      {output.tensor(), target.tensor(), 7.5, gradient.tensor(), static_cast<double*>(sum.data())});
+  const FormulaOf<SquaredError> formula{SquaredError{}};
+  b.backend->losses().element_losses({.formula = &formula,
+                                      .output = output.tensor(),
+                                      .target = target.tensor(),
+                                      .normalizer = 7.5,
+                                      .grad_output = gradient.tensor(),
+                                      .loss = static_cast<double*>(sum.data())});
   Bits bits = bits_of({&gradient});
   append_bytes(bits, sum.data(), sizeof(double));
   return bits;
@@ -295,8 +301,8 @@ std::vector<NamedOperation> operations() {
       {"BatchNorm by running statistics", inference},
       {"loss", [](const ThreadBench& b) { return loss(b, 11, false); }},
       {"loss with class weights", [](const ThreadBench& b) { return loss(b, 19, true); }},
-      {"mean squared error", [](const ThreadBench& b) { return squared_error(b, {}); }},
-      {"mean squared error, strided",
+      {"losses of elements", [](const ThreadBench& b) { return squared_error(b, {}); }},
+      {"losses of elements, strided",
        [=](const ThreadBench& b) { return squared_error(b, beside); }},
       {"confusion matrix", confusion},
       {"max-pooling", [](const ThreadBench& b) { return max_pool(b, {}, false); }},

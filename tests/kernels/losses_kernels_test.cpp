@@ -14,11 +14,13 @@ namespace {
 
 const Values kSampleWeights{0.5F, 2, 1};
 
-LossResults huber_results(Backend& backend, const Shape& shape, Margins margins) {
+template <typename Formula>
+LossResults element_results(Backend& backend, const Formula& of_elements, const Shape& shape,
+                            Margins margins) {
   const auto cpu = cpu_backend();
   const Operand output(*cpu, shape, random_values(shape, 1), margins);
   const Operand target(*cpu, shape, random_values(shape, 2)), gradient(*cpu, shape, margins);
-  const FormulaOf<HuberError> formula(HuberError{0.75F});
+  const FormulaOf<Formula> formula(of_elements);
   LossResults r;
   ElementLosses arguments;
   arguments.formula = &formula;
@@ -106,16 +108,23 @@ OhemResults ohem_results(Backend& backend, const Shape& shape, std::int64_t min_
 
 TEST_CASE("losses of elements agree with the CPU and have the same bits in every order") {
   const auto cpu = cpu_backend();
-  for (const Shape& shape : {Shape{3, 20, 31, 11}, Shape{2, 40, 30, 16}, Shape{3, 7}}) {
+  for (const Shape& shape :
+       {Shape{3, 20, 31, 11}, Shape{2, 40, 30, 16}, Shape{3, 7}, Shape{2, 3, 5, 7, 4}}) {
     for (const Margins& margins : {Margins{}, Margins{4, 4}}) {
       CAPTURE(to_string(shape));
-      const auto on = [&](Backend& backend) { return huber_results(backend, shape, margins); };
-      const LossResults expected = on(*cpu);
-      EmulatedGpu some;
-      const LossResults result = on(some);
-      CHECK(result.loss == doctest::Approx(expected.loss).epsilon(1e-12));
-      CHECK(result.gradient == expected.gradient);
-      check_in_all_orders(result, on);
+      const auto check = [&](const auto& formula) {
+        const auto on = [&](Backend& backend) {
+          return element_results(backend, formula, shape, margins);
+        };
+        const LossResults expected = on(*cpu);
+        EmulatedGpu some;
+        const LossResults result = on(some);
+        CHECK(result.loss == doctest::Approx(expected.loss).epsilon(1e-12));
+        CHECK(result.gradient == expected.gradient);
+        check_in_all_orders(result, on);
+      };
+      check(SquaredError{});
+      check(HuberError{0.75F});
     }
   }
 }
@@ -159,10 +168,11 @@ TEST_CASE("the choice of hard pixels has the same bits in every order, and misse
 TEST_CASE("missing barriers and blocks of losses of elements are seen") {
   const auto run = [&] {
     EmulatedGpu emulated(1);
-    return huber_results(emulated, {2, 20, 50, 5}, {});
+    return element_results(emulated, HuberError{0.75F}, {2, 20, 50, 5}, {});
   };
   const LossResults expected = run();
-  // As in the mean squared error: the block's sum, the ticket, the last block's sum.
+  // The block's sum, the ticket and the last block's sum; the first of each pair only guards what
+  // was read before from what is written next.
   for (const int barrier : {1, 3, 5}) {
     CAPTURE(barrier);
     CHECK(is_seen({.skipped_barrier = barrier}, expected, run));

@@ -38,7 +38,7 @@ RULES = [
     Rule("pointwise", rf"dropout_kernel<{T}, {W}>"),
     Rule("max_pool", rf"max_forward_kernel<{T}, {W}, \w+>", only=False),  # and the winners' bytes
     Rule("max_pool", rf"max_backward_kernel<{T}, {W}, \w+>"),
-    Rule("mean_squared_error", rf"mean_squared_error_kernel<{T}, {W}>", only=False),  # and the sums
+    Rule("element_losses", rf"element_losses_kernel<{T}, {W}, SquaredError>", only=False),  # and the sums
     Rule("avg_pool", rf"average_forward_kernel<{T}, {W}, \w+>"),
     Rule("avg_pool", rf"average_backward_kernel<{T}, {W}, \w+>"),
     Rule("optimizer", r"optimizer_kernel<4, \w+>", only=False),  # and single elements at the ends of ranges
@@ -47,8 +47,8 @@ RULES = [
 ]
 
 # Objects in which nothing divides 64-bit integers: their indices have 32 bits, or are divided by a Divisor.
-WITHOUT_DIVISION = ["avg_pool", "batch_norm_backward", "batch_norm_forward", "batch_norm_moments", "bias", "max_pool",
-                    "mean_squared_error", "pointwise", "upsample"]
+WITHOUT_DIVISION = ["avg_pool", "batch_norm_backward", "batch_norm_forward", "batch_norm_moments", "bias", "element_losses",
+                    "max_pool", "pointwise", "upsample"]
 
 # The subroutine that ptxas calls for it.
 DIVISION = re.compile(r"__cuda_sm20_(?:div|rem)_[su]64")

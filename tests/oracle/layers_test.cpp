@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include "backend/formulas.h"
 #include "lockstep/nn/network.h"
 #include "oracle/golden.h"
 
@@ -181,8 +182,13 @@ TEST_CASE("mean squared error against PyTorch") {
     auto* loss = static_cast<double*>(memory[3].data());
     upload(*backend, output, golden->floats(name + ".output").data());
     upload(*backend, target, golden->floats(name + ".target").data());
-    backend->losses().mean_squared_error(
-        {output, target, static_cast<double>(shape.elements()), gradient, loss});
+    const FormulaOf<SquaredError> formula{SquaredError{}};
+    backend->losses().element_losses({.formula = &formula,
+                                      .output = output,
+                                      .target = target,
+                                      .normalizer = static_cast<double>(shape.elements()),
+                                      .grad_output = gradient,
+                                      .loss = loss});
     check_result(*golden, name + ".loss", {static_cast<float>(*loss)});
     check_result(*golden, name + ".grad_output", download(*backend, gradient));
   }

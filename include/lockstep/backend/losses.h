@@ -35,20 +35,6 @@ struct CrossEntropy {
   std::int64_t rows_per_weight = 1;
 };
 
-/// Mean squared error with its gradient.
-struct MeanSquaredError {
-  Tensor output;  // [N, ..., C]
-  Tensor target;  // fp32, of the output's shape
-  /// The global number of elements. 0, when there are none: the loss is 0 and its gradient, too.
-  DeviceScalar<double> normalizer = 1.0;
-  Tensor grad_output;      // null: only the loss
-  double* loss = nullptr;  // device memory of one double: += sum((output-target)^2) / normalizer
-  double* image_losses = nullptr;  // as CrossEntropy::image_losses
-  /// The gradient, and not the loss, is multiplied by it.
-  DeviceScalar<float> grad_scale = 1.0F;
-  const float* sample_weights = nullptr;  // [N], times a sample's loss; null: all 1
-};
-
 /// What an element of an output costs, and the derivative of that with respect to the output.
 struct LossElement {
   double loss;
@@ -232,9 +218,8 @@ class LossOperations {
  public:
   virtual ~LossOperations() = default;
 
-  /// Adds to the loss, and writes its gradient where it is wanted, as the next one.
+  /// Adds to the loss, and writes its gradient where it is wanted, as element_losses().
   virtual void cross_entropy(const CrossEntropy& arguments) = 0;
-  virtual void mean_squared_error(const MeanSquaredError& arguments) = 0;
   /// Whether `element_losses` computes this formula here.
   virtual bool computes(const ElementFormula& formula) const = 0;
   virtual void element_losses(const ElementLosses& arguments) = 0;

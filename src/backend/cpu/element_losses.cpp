@@ -1,10 +1,20 @@
-// Losses of elements, whatever their formula is.
+// Losses of elements, whatever their formula is. Every image has sums of its own, each of a fixed
+// number of rows, which are added in the images' order: so a sum does not depend on threads.
 
-#include "backend/cpu/mean_loss.h"
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+
+#include "backend/cpu/operations.h"
+#include "backend/cpu/parallel_for.h"
+#include "backend/formulas.h"
+#include "backend/operand_checks.h"
 #include "backend/required_operands.h"
 
 namespace lockstep {
 namespace {
+
+constexpr std::int64_t kTaskElements = 16384;  // of a partial sum, where a row has not more
 
 ElementRows rows_of(const ElementLosses& a, float share, std::int64_t begin, std::int64_t end) {
   const bool gradient = static_cast<bool>(a.grad_output);
@@ -20,16 +30,46 @@ ElementRows rows_of(const ElementLosses& a, float share, std::int64_t begin, std
       .share = share};
 }
 
+/// Adds the images' sums, of `parts` each, to the loss.
+void add_to_loss(const ElementLosses& a, const double* sums, std::int64_t parts) {
+  const double normalizer = a.normalizer.get();
+  double total = 0;
+  for (std::int64_t n = 0; n < a.output.shape.batch(); ++n, sums += parts) {
+    const double sum = std::accumulate(sums, sums + parts, 0.0);
+    const double weighted = sum * static_cast<double>(weight_of(a.sample_weights, n));
+    const double loss = normalizer == 0 ? 0 : weighted / normalizer;
+    if (a.image_losses != nullptr) a.image_losses[n] += loss;
+    total += loss;
+  }
+  *a.loss += total;
+}
+
 }  // namespace
 
 void CpuLosses::element_losses(const ElementLosses& arguments) {
   check_operands(arguments);
-  if (arguments.output.shape.elements() == 0) return;
+  const Shape& shape = arguments.output.shape;
+  if (shape.elements() == 0) return;
+  check_target(shape, arguments.target);
+  check_alike("element_losses", {&arguments.output, &arguments.grad_output});
+  check_fp32("element_losses", {&arguments.output});
   const float share = mean_share(arguments.normalizer.get(), arguments.grad_scale.get());
-  add_mean_loss("element_losses", arguments, share, cpu_,
-                [&](float of_image, std::int64_t begin, std::int64_t end) {
-                  return arguments.formula->sum(rows_of(arguments, of_image, begin, end));
-                });
+  const std::int64_t image = shape.rows_per_sample();
+  const std::int64_t rows = std::max<std::int64_t>(1, kTaskElements / shape.channels());
+  const std::int64_t per_image = (image + rows - 1) / rows;
+  const std::int64_t tasks = shape.batch() * per_image;
+  auto* sums = static_cast<double*>(cpu_.scratch(static_cast<std::size_t>(tasks) * sizeof(double)));
+  parallel_for(tasks, std::min(rows, image) * shape.channels(), cpu_.threads(),
+               [&](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t t = begin; t < end; ++t) {
+                   const std::int64_t n = t / per_image, row = t % per_image * rows;
+                   const float of_image = share * weight_of(arguments.sample_weights, n);
+                   sums[t] =
+                       arguments.formula->sum(rows_of(arguments, of_image, n * image + row,
+                                                      n * image + std::min(image, row + rows)));
+                 }
+               });
+  add_to_loss(arguments, sums, per_image);
 }
 
 }  // namespace lockstep

@@ -150,7 +150,6 @@ class CpuLosses final : public LossOperations {
   explicit CpuLosses(CpuContext& cpu) : cpu_(cpu) {}
 
   void cross_entropy(const CrossEntropy& arguments) override;
-  void mean_squared_error(const MeanSquaredError& arguments) override;
   bool computes(const ElementFormula&) const override { return true; }
   void element_losses(const ElementLosses& arguments) override;
   void label_probabilities(const LabelProbabilities& arguments) override;

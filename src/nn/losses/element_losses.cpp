@@ -66,6 +66,10 @@ std::unique_ptr<LossNode> make_element_node(const LossSite& site, float weight,
   return std::make_unique<ElementNode>(site, weight, std::move(formula));
 }
 
+std::unique_ptr<LossNode> MeanSquaredErrorLoss::make_node(const LossSite& site) const {
+  return make_element_node(site, weight, std::make_unique<FormulaOf<SquaredError>>(SquaredError{}));
+}
+
 std::unique_ptr<LossNode> L1Loss::make_node(const LossSite& site) const {
   return make_element_node(site, weight,
                            std::make_unique<FormulaOf<AbsoluteError>>(AbsoluteError{}));

@@ -1,4 +1,4 @@
-// Mean squared error against its definition in double.
+// Losses of elements by the example of the squared error: against its definition in double.
 
 #include <doctest/doctest.h>
 
@@ -6,11 +6,14 @@
 #include <limits>
 
 #include "backend/device_number.h"
+#include "backend/formulas.h"
 #include "backend/operand.h"
 #include "support/backends.h"
 
 namespace lockstep::test {
 namespace {
+
+const FormulaOf<SquaredError> kSquares{SquaredError{}};
 
 struct SquaredErrorCase {
   Shape shape;
@@ -31,18 +34,25 @@ void check_squared_error(const TypedBackend& on, const SquaredErrorCase& c) {
   const Operand y(on, c.shape, output, c.margins), t(on.backend, c.shape, target);
   const Operand grad_y(on, c.shape, c.margins);
   const DeviceNumber<double> loss(on.backend, 0.0);
-  on->losses().mean_squared_error(
-      {y.tensor(), t.tensor(), normalizer, grad_y.tensor(), loss.pointer(), nullptr, c.grad_scale});
+  ElementLosses arguments{.formula = &kSquares,
+                          .output = y.tensor(),
+                          .target = t.tensor(),
+                          .normalizer = normalizer,
+                          .grad_output = grad_y.tensor(),
+                          .loss = loss.pointer(),
+                          .grad_scale = c.grad_scale};
+  on->losses().element_losses(arguments);
   CHECK(loss.get() == doctest::Approx(expected).epsilon(1e-6));
   CHECK(relative_error(grad_y, gradient) < 1e-6);
   CHECK(grad_y.margins_untouched());
   // Without a gradient the loss is the same, and it is added to what is there.
   const double once = loss.get();
-  on->losses().mean_squared_error({y.tensor(), t.tensor(), normalizer, {}, loss.pointer()});
+  arguments.grad_output = {};
+  on->losses().element_losses(arguments);
   CHECK(loss.get() == 2 * once);
 }
 
-TEST_CASE("mean squared error and its gradient match the definition") {
+TEST_CASE("losses of elements: a squared error and its gradient match the definition") {
   for_each_type([](const TypedBackend& on) {
     for (const SquaredErrorCase& c : std::vector<SquaredErrorCase>{
              {{2, 7, 9, 11}, {}},
@@ -60,7 +70,7 @@ TEST_CASE("mean squared error and its gradient match the definition") {
   });
 }
 
-TEST_CASE("a mean squared error is divided by what device memory holds when it is computed") {
+TEST_CASE("losses of elements are divided by what device memory holds when they are computed") {
   for (NamedBackend& named : available_backends()) {
     CAPTURE(named.name);
     Backend& backend = *named.backend;
@@ -70,24 +80,24 @@ TEST_CASE("a mean squared error is divided by what device memory holds when it i
     const DeviceNumber<double> loss(backend, 0.0);
     DeviceNumber<double> normalizer(backend, 2.0);
     const DeviceNumber<float> scale(backend, 4.0F);
-    backend.losses().mean_squared_error({y.tensor(),
-                                         t.tensor(),
-                                         {2.0, normalizer.pointer()},
-                                         grad_y.tensor(),
-                                         loss.pointer(),
-                                         nullptr,
-                                         {0.0F, scale.pointer()}});
+    const ElementLosses arguments{.formula = &kSquares,
+                                  .output = y.tensor(),
+                                  .target = t.tensor(),
+                                  .normalizer = {2.0, normalizer.pointer()},
+                                  .grad_output = grad_y.tensor(),
+                                  .loss = loss.pointer(),
+                                  .grad_scale = {0.0F, scale.pointer()}};
+    backend.losses().element_losses(arguments);
     CHECK(loss.get() == 5.0 / 4);
     CHECK(grad_y.get() == Values{2, 0, -4, 0});
     normalizer.set(-2.0);  // there is nothing
-    backend.losses().mean_squared_error(
-        {y.tensor(), t.tensor(), {2.0, normalizer.pointer()}, grad_y.tensor(), loss.pointer()});
+    backend.losses().element_losses(arguments);
     CHECK(loss.get() == 5.0 / 4);
     CHECK(grad_y.get() == Values(4, 0.0F));
   }
 }
 
-TEST_CASE("an output or a target that is not finite makes the mean squared error not finite") {
+TEST_CASE("an output or a target that is not finite makes losses of elements not finite") {
   for (NamedBackend& named : available_backends()) {
     CAPTURE(named.name);
     for (const bool in_target : {false, true}) {
@@ -95,7 +105,12 @@ TEST_CASE("an output or a target that is not finite makes the mean squared error
       values[in_target ? 1 : 0][1] = std::numeric_limits<float>::quiet_NaN();
       const Operand y(*named.backend, {1, 3}, values[0]), t(*named.backend, {1, 3}, values[1]);
       const DeviceNumber<double> loss(*named.backend, 0.0);
-      named.backend->losses().mean_squared_error({y.tensor(), t.tensor(), 3.0, {}, loss.pointer()});
+      named.backend->losses().element_losses({.formula = &kSquares,
+                                              .output = y.tensor(),
+                                              .target = t.tensor(),
+                                              .normalizer = 3.0,
+                                              .grad_output = {},
+                                              .loss = loss.pointer()});
       CHECK(std::isnan(loss.get()));
     }
   }
@@ -107,11 +122,18 @@ TEST_CASE("targets that do not fit the output are errors; no samples, no loss") 
     Backend& backend = *named.backend;
     const Operand y(backend, {2, 3}), t(backend, {3, 2});
     const DeviceNumber<double> loss(backend, 0.0);
-    CHECK_THROWS_WITH_AS(
-        backend.losses().mean_squared_error({y.tensor(), t.tensor(), 1.0, {}, loss.pointer()}),
-        doctest::Contains("the target must be fp32 of the output's shape"), Error);
+    CHECK_THROWS_WITH_AS(backend.losses().element_losses({.formula = &kSquares,
+                                                          .output = y.tensor(),
+                                                          .target = t.tensor(),
+                                                          .grad_output = {},
+                                                          .loss = loss.pointer()}),
+                         doctest::Contains("the target must be fp32 of the output's shape"), Error);
     const Tensor none(nullptr, {0, 3});
-    backend.losses().mean_squared_error({none, none, 1.0, none, loss.pointer()});
+    backend.losses().element_losses({.formula = &kSquares,
+                                     .output = none,
+                                     .target = none,
+                                     .grad_output = none,
+                                     .loss = loss.pointer()});
     CHECK(loss.get() == 0);
   }
 }
