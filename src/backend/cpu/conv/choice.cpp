@@ -30,8 +30,8 @@ constexpr int kRounds = 3;  // of timing, candidates in turns
 constexpr double kManyWeights = 0.5;
 constexpr double kFewProducts = 0.25e9;  // multiply-adds of an image
 // Runs take turns at copies of the images, together up to 64 MB, which few caches hold: a step
-// finds its tensors as far away, and what fetches them ahead is to be seen. Small images get fewer
-// bytes, so that a first run's peak memory stays near that of the training.
+// finds its tensors as far away. Small images get fewer bytes, so that a first run's peak memory
+// stays near that of the training.
 constexpr std::int64_t kFloatsInTurn = std::int64_t{16} << 20;
 constexpr std::int64_t kMostTurns = 16;
 // What is that much slower in a round is not timed again.
