@@ -33,6 +33,7 @@ void ValLoader::Impl::append(std::int64_t index, const Sample& sample, int divis
   LOCKSTEP_CHECK(batch.samples.empty() || size == batch.size, store.describe(index), " is of ",
                  to_string(size), ", the batch before it of ", to_string(batch.size));
   batch.size = size;
+  batch.image = {sample.image.height, sample.image.width};
   batch.samples.push_back(index);
   const std::size_t pixels =
       static_cast<std::size_t>(size.height) * static_cast<std::size_t>(size.width);
