@@ -34,6 +34,14 @@ struct CommonArguments {
   const Tables* tables = &builtin_tables();
 };
 
+/// --window, --overlap and --blend: keys of the section eval.
+struct WindowArguments {
+  std::string window, overlap, blend;  // empty: not given
+
+  /// As -s would have them.
+  std::vector<std::string> overrides() const;
+};
+
 /// Options that mean something only with some of the words that the first positional takes.
 struct GoesWith {
   const CLI::Option* option;
@@ -94,6 +102,7 @@ class Options {
   void add_json();
   /// --flip and --scales.
   void add_augmentation(bool& flip, std::string& scales);
+  void add_windows(WindowArguments& windows);
 
   /// Called as soon as all values are there.
   void after_parsing(std::function<void()> check);

@@ -19,6 +19,7 @@ struct EvalArguments {
   std::string split;             // --split; empty: the configuration's
   bool flip = false;             // --flip
   std::string scales;            // --scales 0.5,1,1.5; empty: not given
+  WindowArguments windows;
 };
 
 void print_report(const EvalArguments& arguments, const EvalReport& report) {
@@ -48,14 +49,17 @@ void declare_eval(Options& options, EvalArguments& arguments) {
            "of the data's splits; default: the configuration's data.val")
       .takes("NAME");
   options.add_augmentation(arguments.flip, arguments.scales);
+  options.add_windows(arguments.windows);
   options.add_devices();
   options.add_overrides();
   options.add_json();
 }
 
 int run_eval(const EvalArguments& arguments) {
+  std::vector<std::string> overrides = arguments.common.overrides;
+  for (const std::string& key : arguments.windows.overrides()) overrides.push_back(key);
   const EvalReport report = evaluate_checkpoint(
-      {arguments.target, arguments.config, arguments.common.overrides, arguments.common.devices,
+      {arguments.target, arguments.config, overrides, arguments.common.devices,
        arguments.common.tables, arguments.split, augmentation_of(arguments.flip, arguments.scales),
        arguments.common.world});
   arguments.common.world.get().on_first([&] { print_report(arguments, report); });
@@ -72,6 +76,8 @@ Command eval_command() {
               {{"lockstep eval runs/first", "the last checkpoint of a run on its validation split"},
                {"lockstep eval runs/first --flip --scales 0.75,1,1.25 --json",
                 "with test-time augmentation, for a script"},
+               {"lockstep eval runs/first --window 64,64",
+                "in windows that overlap, and how far they contradict each other"},
                {"lockstep eval runs/first/ckpt/last.safetensors -c data/configs/quickstart.toml",
                 "weights from anywhere, with the configuration that they belong to"}},
           .by_several_processes = true,

@@ -148,6 +148,28 @@ void Options::add_augmentation(bool& flip, std::string& scales) {
       .takes("X,...");
 }
 
+void Options::add_windows(WindowArguments& windows) {
+  add("--window", windows.window,
+      "images in windows of so many pixels, which memory is planned for (eval.window)")
+      .takes("H,W");
+  add("--overlap", windows.overlap, "share of a window that the next one has, too (eval.overlap)")
+      .takes("SHARE");
+  add("--blend", windows.blend, "what windows that overlap come to (eval.blend)")
+      .takes("crop|gaussian|flat");
+}
+
+std::vector<std::string> WindowArguments::overrides() const {
+  std::vector<std::string> keys;
+  const bool square = window.find(',') == std::string::npos;
+  if (!window.empty()) {
+    keys.push_back(square ? fmt::format("eval.window=[{0},{0}]", window)
+                          : fmt::format("eval.window=[{}]", window));
+  }
+  if (!overlap.empty()) keys.push_back("eval.overlap=" + overlap);
+  if (!blend.empty()) keys.push_back("eval.blend=" + blend);
+  return keys;
+}
+
 void Options::after_parsing(std::function<void()> check) { command_.callback(std::move(check)); }
 
 bool Options::given(const std::string& name) const { return command_.count(name) > 0; }

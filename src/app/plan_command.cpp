@@ -68,6 +68,20 @@ void print_size(const TrainingPlan& plan) {
              plan.evaluations, plan.evaluations == 1 ? "" : "s", plan.val_images, plan.parameters);
 }
 
+void print_windows(const TrainingPlan& plan) {
+  if (plan.config.architecture().task != Task::kSegmentation) return;
+  if (!plan.receptive_radius) {
+    fmt::print(
+        "the network or its norm looks at the whole image: windows of it (eval.window) give other "
+        "maps than one piece\n");
+    return;
+  }
+  fmt::print(
+      "the network looks {0} pixels around a pixel: windows (eval.window) that overlap by {1} or "
+      "more give the map of one piece\n",
+      *plan.receptive_radius, 2 * *plan.receptive_radius);
+}
+
 /// One character for a learning rate: none is 0, the highest is `most`.
 const char* bar(double rate, double most) {
   constexpr const char* kBars[] = {" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
@@ -195,6 +209,7 @@ Json to_json(const TrainingPlan& plan) {
           {"bn_mode", to_string(plan.config.bn.mode)},
           {"size", {plan.size.height, plan.size.width}},
           {"global_batch", plan.global_batch},
+          {"receptive_radius", json_or_null(plan.receptive_radius)},
           {"shares", plan.shares},
           {"train_images", plan.train_images},
           {"val_images", plan.val_images},
@@ -268,6 +283,7 @@ int run_plan(const PlanArguments& arguments) {
   }
   print_origins(arguments);
   print_size(plan);
+  print_windows(plan);
   print_schedule(plan);
   if (arguments.layers) print_layers(plan);
   print_norms(plan);

@@ -24,10 +24,11 @@ struct PredictArguments {
   std::filesystem::path config;               // --config; empty: the run's
   bool flip = false;                          // --flip
   std::string scales;                         // --scales 0.5,1,1.5; empty: not given
-  bool no_overlay = false;                    // --no-overlay
-  bool probabilities = false;                 // --probabilities
-  bool submission = false;                    // --submission
-  bool force = false;                         // --force: write over what is there
+  WindowArguments windows;
+  bool no_overlay = false;     // --no-overlay
+  bool probabilities = false;  // --probabilities
+  bool submission = false;     // --submission
+  bool force = false;          // --force: write over what is there
 };
 
 PredictRequest request_of(const PredictArguments& arguments) {
@@ -38,6 +39,7 @@ PredictRequest request_of(const PredictArguments& arguments) {
   request.target = arguments.target;
   request.config = arguments.config;
   request.overrides = arguments.common.overrides;
+  for (const std::string& key : arguments.windows.overrides()) request.overrides.push_back(key);
   request.devices = arguments.common.devices;
   request.tables = arguments.common.tables;
   request.images = arguments.images;
@@ -174,6 +176,7 @@ void declare_predict(Options& options, PredictArguments& arguments) {
                    "maps as the benchmark's server takes them: of layouts ade20k, cityscapes");
   options.add_flag("--force", arguments.force, "write over files that are there");
   options.add_augmentation(arguments.flip, arguments.scales);
+  options.add_windows(arguments.windows);
   options.add_devices();
   options.add_overrides();
   options.add_output("DIR", "the folder to write to; made where it is not there");

@@ -110,7 +110,7 @@ Row make_row(const RunsOfMode& group, std::size_t mode, const std::string& by, E
   row.mode = mode;
   row.stats = stats;
   row.name = row.cell.label();
-  std::vector<double> scores, losses;
+  std::vector<double> scores, losses, mismatches;
   for (const TrainSummary* run : group.runs) {
     const Evaluation* evaluation = find_evaluation(*run, stats);
     if (evaluation == nullptr) continue;
@@ -119,9 +119,11 @@ Row make_row(const RunsOfMode& group, std::size_t mode, const std::string& by, E
       scores.push_back(*reached);
     }
     if (evaluation->loss) losses.push_back(*evaluation->loss);
+    if (evaluation->mismatch) mismatches.push_back(evaluation->mismatch->mean_difference());
   }
   row.score_spread = mean_spread(scores);
   row.val_loss = mean_spread(losses);
+  row.mismatch = mean_spread(mismatches);
   return row;
 }
 
@@ -290,6 +292,11 @@ Comparison compare_runs(std::span<const TrainSummary> runs) {
   }
   comparison.warnings = find_warnings(runs);
   return comparison;
+}
+
+bool has_windows(const Comparison& comparison) {
+  return std::ranges::any_of(comparison.rows,
+                             [](const Row& row) { return row.mismatch.count > 0; });
 }
 
 std::vector<const Row*> rows_by_mode(const Comparison& comparison) {

@@ -57,6 +57,7 @@ struct Row {
   std::map<std::uint64_t, double> score;  // [seed], in percent; runs without one are left out
   MeanSpread score_spread;
   MeanSpread val_loss;
+  MeanSpread mismatch;  // TileMismatch::mean_difference; no value where images came in one piece
 
   /// Evaluated as the runs' configuration says.
   bool as_run() const { return cell.by.empty(); }
@@ -110,6 +111,9 @@ struct Comparison {
 /// Groups the runs by mode (in the order of first appearance). Throws ConfigError when two runs
 /// have the same mode and seed or are of different tasks, or there are none.
 Comparison compare_runs(std::span<const TrainSummary> runs);
+
+/// Whether images of any row came in windows.
+bool has_windows(const Comparison& comparison);
 
 /// All rows, mode by mode: as its runs are evaluated first.
 std::vector<const Row*> rows_by_mode(const Comparison& comparison);

@@ -41,12 +41,14 @@ Json scores_by_seed(const Row& row) {
 }
 
 Json row_json(const Row& row, const Comparison& comparison) {
-  return {{"row", row.name},
-          {"mode", comparison.modes[row.mode].mode},
-          {"eval_stats", to_string(row.stats)},
-          {comparison.score, spread_json(row.score_spread)},
-          {comparison.score + "_by_seed", scores_by_seed(row)},
-          {"val_loss", spread_json(row.val_loss)}};
+  Json json{{"row", row.name},
+            {"mode", comparison.modes[row.mode].mode},
+            {"eval_stats", to_string(row.stats)},
+            {comparison.score, spread_json(row.score_spread)},
+            {comparison.score + "_by_seed", scores_by_seed(row)},
+            {"val_loss", spread_json(row.val_loss)}};
+  if (row.mismatch.count > 0) json["tile_mismatch"] = spread_json(row.mismatch);
+  return json;
 }
 
 /// With the scores of `row`, as its runs are evaluated.

@@ -34,12 +34,15 @@ std::set<std::string> untrained_modes(const Comparison& comparison) {
 std::string accuracy_table(const Comparison& comparison) {
   const std::set<std::uint64_t> seeds = all_seeds(comparison);
   Table table{{"mode", "statistics", comparison.score, "val loss", "train loss"}, {}};
+  const bool windows = has_windows(comparison);
+  if (windows) table.header.emplace_back("tile mismatch");
   for (const std::uint64_t seed : seeds) table.header.push_back(fmt::format("seed {}", seed));
   for (const Row* scored : rows_by_mode(comparison)) {
     const ModeResult& mode = comparison.modes[scored->mode];
     std::vector<std::string> row{mode.mode, scored->statistics(),
                                  plus_minus(scored->score_spread, 2),
                                  plus_minus(scored->val_loss, 3), plus_minus(mode.train_loss, 3)};
+    if (windows) row.push_back(plus_minus(scored->mismatch, 4));
     for (const std::uint64_t seed : seeds) {
       const auto found = scored->score.find(seed);
       row.push_back(found == scored->score.end() ? "-" : format_number(found->second, 2));

@@ -56,6 +56,7 @@ class ConfigReader {
   void warn_of_ignored_keys();
   void check_augment();
   void check_norm();
+  void check_windows();
   void check_exclusive(const std::string& a, const std::string& b);
   void check_model();
   void check_task(const Architecture& architecture);
@@ -216,6 +217,24 @@ void ConfigReader::check() {
   check_augment();
   check_classes();
   check_norm();
+  check_windows();
+}
+
+void ConfigReader::check_windows() {
+  if (!config_.eval.window) return;
+  const Architecture architecture = config_.architecture();
+  if (architecture.task == Task::kClassification) {
+    error("eval.window", fmt::format("windows are for maps of pixels, but {} gives one class to an "
+                                     "image; leave eval.window out",
+                                     config_.model.arch));
+  }
+  const Size window = *config_.eval.window;
+  if (std::min(window.height, window.width) < architecture.size_divisor) {
+    error("eval.window",
+          fmt::format("a window of {} is smaller than what {} divides by; its sides "
+                      "must be at least {}",
+                      to_string(window), config_.model.arch, architecture.size_divisor));
+  }
 }
 
 void ConfigReader::check_norm() {
@@ -336,6 +355,9 @@ void ConfigReader::warn_of_ignored_keys() {
        written("bn.eval_stats"));
   warn(!config_.bn.track_running_stats, "bn.eval_stats", "bn.track_running_stats = false");
   warn(config_.ema.decay == 0, "ema.bn", "ema.decay = 0");
+  for (const char* key : {"eval.overlap", "eval.blend"}) {
+    warn(!config_.eval.window, key, "images in one piece (no eval.window)");
+  }
   for (const std::string& option : config_.architecture().ignored_options) {
     warn(true, "model." + option, written("model.arch"));
   }
@@ -441,6 +463,14 @@ std::int64_t Config::images_together(int devices) const {
   if (bn.slices() > 1) return cut(own, bn.slices());
   if (bn.mode != BatchNormMode::kSync || !bn.sync_layers.empty()) return own;
   return bn.sync_group == 0 ? all : std::min(all, own * bn.sync_group);
+}
+
+WindowOptions Config::windows(EvalStats stats) const {
+  const bool by_image = is_of_one_image(bn.mode) || stats == EvalStats::kOwn;
+  return {.window = eval.window.value_or(Size{}),
+          .overlap = eval.overlap,
+          .blend = eval.blend.value_or(by_image ? Blend::kGaussian : Blend::kCrop),
+          .divisor = static_cast<int>(architecture().size_divisor)};
 }
 
 std::int64_t Config::max_iters(std::int64_t batches_per_epoch) const {

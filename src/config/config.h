@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lockstep/data/dataset.h"
+#include "lockstep/data/windows.h"
 #include "lockstep/nn/loss.h"
 #include "lockstep/nn/model.h"
 #include "lockstep/nn/norm_layer.h"
@@ -368,6 +369,28 @@ struct EmaOptions {
   }
 };
 
+/// How validation and predictions look at images.
+struct EvalConfig {
+  std::optional<Size> window;  // none: in one piece
+  double overlap = 0.5;
+  /// None: kCrop, or kGaussian where an image's own statistics normalise it.
+  std::optional<Blend> blend;
+
+  template <typename Visitor>
+  void visit_options(Visitor& v) {
+    v("window", window,
+      "whole images in windows of [height, width] that overlap, rounded down to what the network "
+      "divides by; default: in one piece",
+      {.written = window.has_value()});
+    v("overlap", overlap, "least share of a window that the next one has, too",
+      {.in = {.lo = 0, .hi = 0.95}, .written = window.has_value()});
+    v("blend", blend,
+      "where windows overlap: crop (the nearest window's answer: of norms by running statistics "
+      "the one of a single piece), gaussian, flat; default: crop, gaussian for norms by image",
+      {.written = blend.has_value()});
+  }
+};
+
 /// What the names in a configuration stand for.
 struct Tables {
   ModelTable models = builtin_models();
@@ -384,6 +407,7 @@ struct Config {
   MemoryOptions memory;
   ModelOptions model;
   BatchNormConfig bn;
+  EvalConfig eval;
   /// At least one; in a file a section, or a list of them.
   std::vector<LossOptions> losses{LossOptions{}};
   OptimOptions optim;
@@ -411,6 +435,8 @@ struct Config {
   /// Images that share BatchNorm statistics in training on `devices` devices: the most of any
   /// device, group or slice.
   std::int64_t images_together(int devices) const;
+  /// The windows of an evaluation by `stats`.
+  WindowOptions windows(EvalStats stats) const;
   /// Iterations of the run, given an epoch's. Throws ConfigError where they are too many.
   std::int64_t max_iters(std::int64_t batches_per_epoch) const;
 
@@ -422,6 +448,7 @@ struct Config {
     v.section("memory", memory);
     v.section("model", model);
     v.section("bn", bn);
+    v.section("eval", eval);
     v.sections("loss", losses, model.aux_head);
     v.section("optim", optim);
     v.section("schedule", schedule);

@@ -1,9 +1,11 @@
 #pragma once
-// From logits to classes.
+// From logits to classes and probabilities.
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -20,6 +22,23 @@ inline void argmax_rows(std::span<const float> logits, std::int64_t channels,
     const auto largest = std::max_element(values.begin(), values.end());
     classes[row] = static_cast<std::int32_t>(largest - values.begin());
   }
+}
+
+/// Probabilities of one row of logits, as many.
+inline void softmax(std::span<const float> logits, float* probabilities) {
+  const float largest = *std::max_element(logits.begin(), logits.end());
+  float total = 0;
+  for (std::size_t c = 0; c < logits.size(); ++c) {
+    probabilities[c] = std::exp(logits[c] - largest);
+    total += probabilities[c];
+  }
+  for (std::size_t c = 0; c < logits.size(); ++c) probabilities[c] /= total;
+}
+
+/// Cross-entropy of a label's probability. The smallest that a float tells from 0 keeps it finite.
+inline double negative_log(float probability) {
+  return -std::log(std::max(static_cast<double>(probability),
+                            static_cast<double>(std::numeric_limits<float>::min())));
 }
 
 }  // namespace lockstep

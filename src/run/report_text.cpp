@@ -87,8 +87,11 @@ std::string class_table(const std::vector<std::string>& classes,
 std::string format_basis(const Evaluation& evaluation) {
   const std::string loss =
       evaluation.loss ? fmt::format("  loss {:.4f}", *evaluation.loss) : std::string();
-  return loss + fmt::format("  ({} images, eval_stats {})\n", evaluation.images,
-                            to_string(evaluation.eval_stats));
+  const auto& mismatch = evaluation.mismatch;
+  return loss +
+         fmt::format("  ({} images{}, eval_stats {})\n", evaluation.images,
+                     mismatch ? " in windows" : "", to_string(evaluation.eval_stats)) +
+         (mismatch ? format_mismatch(*mismatch) + "\n" : "");
 }
 
 // A thousand classes are for a file, not for a terminal.
@@ -165,6 +168,15 @@ std::string format_checkpoint(const std::filesystem::path& checkpoint, std::int6
 
 std::string format_percent(const std::optional<double>& value) {
   return value ? fmt::format("{:.2f}", *value) : "-";
+}
+
+std::string format_mismatch(const TileMismatch& mismatch) {
+  if (mismatch.pixels == 0) return "tile mismatch: no two windows overlap";
+  return fmt::format(
+      "tile mismatch {:.4f}: where windows overlap, their probabilities differ by so much, and "
+      "{:.2f} "
+      "% of the pixels have another class",
+      mismatch.mean_difference(), 100 * mismatch.share_of_other_class());
 }
 
 std::string format_step(const StepReport& report) {

@@ -28,6 +28,9 @@ struct StepReport {
   double memory = 0;  // MB
 };
 
+/// What windows say of one another, in a sentence.
+std::string format_mismatch(const TileMismatch& mismatch);
+
 /// mmengine's line: "Iter(train) [  50/400]  lr: 9.9891e-03  eta: 0:05:20  time: 0.5012  ...".
 std::string format_step(const StepReport& report);
 /// "Iter(val) [100/100]  aAcc: 81.2000  mIoU: 40.6000  mAcc: 51.1600  loss: 0.6123  time: 0.0510".

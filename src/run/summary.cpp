@@ -54,6 +54,10 @@ Evaluation evaluation_from(const Json& json) {
   evaluation.images = json.at("images");
   evaluation.together = json.value("together", std::int64_t{0});
   evaluation.seconds = json.at("seconds");
+  if (const auto found = json.find("tile_mismatch"); found != json.end()) {
+    evaluation.mismatch =
+        TileMismatch{found->at("pixels"), found->at("difference"), found->at("other_class")};
+  }
   const Json& rows = json.at("confusion");
   for (const Json& row : rows) {
     for (const Json& value : row) evaluation.confusion.push_back(value);
@@ -251,6 +255,13 @@ Json to_json(const Evaluation& evaluation, const std::vector<std::string>& class
   json["images"] = evaluation.images;
   if (evaluation.together > 0) json["together"] = evaluation.together;
   json["seconds"] = evaluation.seconds;
+  if (const auto& mismatch = evaluation.mismatch) {
+    json["tile_mismatch"] = {{"pixels", mismatch->pixels},
+                             {"difference", mismatch->difference},
+                             {"other_class", mismatch->other_class},
+                             {"mean_difference", mismatch->mean_difference()},
+                             {"other_class_percent", 100 * mismatch->share_of_other_class()}};
+  }
   json["confusion"] = confusion_json(evaluation.confusion, classes.size());
   return json;
 }

@@ -26,7 +26,8 @@ struct Evaluation {
   std::int64_t images = 0;
   std::int64_t together = 0;  // images that were normalised together; 0: by running statistics
   double seconds = 0;
-  std::vector<std::int64_t> confusion;  // [classes, classes]
+  std::optional<TileMismatch> mismatch;  // in windows (eval.window)
+  std::vector<std::int64_t> confusion;   // [classes, classes]
 };
 
 /// What lines of logs call it: "val", or "val_ema" where it is the average's.

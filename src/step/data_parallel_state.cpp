@@ -20,7 +20,7 @@ void DataParallel::Impl::attempt(const std::function<void(int rank)>& work) {
 /// failure may outlive the call.
 struct DataParallel::Impl::EvaluationWork {
   std::function<Batch(std::int64_t index)> load;
-  EvalNormalizer by = EvalNormalizer::kRunning;
+  EvaluationOptions options;
   std::vector<EvalOutcome> batches;
   std::vector<std::vector<std::int64_t>> confusions;  // [own rank]
   std::atomic<bool> failed{false};                    // the others need not go on
@@ -33,7 +33,7 @@ void DataParallel::Impl::evaluate_own(EvaluationWork& work, int rank) {
     for (auto index = static_cast<std::size_t>(rank); index < work.batches.size() && !work.failed;
          index += static_cast<std::size_t>(ranks())) {
       work.batches[index] =
-          validation.evaluate(work.load(static_cast<std::int64_t>(index)), work.by);
+          validation.evaluate(work.load(static_cast<std::int64_t>(index)), work.options);
     }
     work.confusions[static_cast<std::size_t>(rank - first())] = validation.end();
   } catch (...) {
@@ -43,14 +43,15 @@ void DataParallel::Impl::evaluate_own(EvaluationWork& work, int rank) {
 }
 
 DataParallel::EvalResult DataParallel::evaluate(
-    std::int64_t count, const std::function<Batch(std::int64_t index)>& load, EvalNormalizer by) {
+    std::int64_t count, const std::function<Batch(std::int64_t index)>& load,
+    const EvaluationOptions& options) {
   const OneThread::Call call(impl_->caller, "evaluate");
   impl_->check_between_steps("evaluate");
   LOCKSTEP_CHECK(count >= 0, "expected a number of batches to evaluate, got ", count);
   LOCKSTEP_CHECK(load != nullptr, "the function that loads the batches of an evaluation is null");
   const auto work = std::make_shared<Impl::EvaluationWork>();
   work->load = load;
-  work->by = by;
+  work->options = options;
   work->batches.resize(static_cast<std::size_t>(count));
   work->confusions.resize(impl_->replicas.size());
   impl_->attempt([impl = impl_.get(), work](int rank) { impl->evaluate_own(*work, rank); });
@@ -68,6 +69,7 @@ DataParallel::EvalResult DataParallel::evaluate(
     result.loss += batch.loss;
     terms += batch.terms;
     result.top5 += batch.top5;
+    result.mismatch += batch.mismatch;
   }
   result.loss = terms == 0 ? 0 : result.loss / static_cast<double>(terms);
   return result;

@@ -63,6 +63,7 @@ struct EvalOutcome {
   double loss = 0;         // sum over its valid positions, or over all elements
   std::int64_t terms = 0;  // of the sum
   std::int64_t top5 = 0;   // samples whose class is among the five likeliest
+  TileMismatch mismatch = {};
 };
 
 /// One rank's share of a step's outcome. The spans are good until the slot is used again.

@@ -72,6 +72,7 @@ Tensor Validation::sum_tensor() const { return bytes_tensor(sum_.data(), sizeof(
 
 void Validation::begin() {
   if (confusion_.data() != nullptr) backend_.fill(confusion_tensor(), 0);
+  window_confusion_.assign(confusion_.bytes() / sizeof(std::int64_t), 0);
 }
 
 Validation::Way& Validation::way_of(EvalNormalizer by) {
@@ -113,10 +114,11 @@ bool Validation::is_of_samples(const Tensor& output) const {
   return loss_.takes_labels() && output.shape.rank() == 2;
 }
 
-EvalOutcome Validation::evaluate(const Batch& batch, EvalNormalizer by) {
+EvalOutcome Validation::evaluate(const Batch& batch, const EvaluationOptions& options) {
   const ProfiledRange range("evaluation", batch.count());
   communicator_.enter("evaluation", "the network");
-  prepare(batch, by);
+  if (options.windows.any()) return evaluate_windows(batch, options);
+  prepare(batch, options.by);
   const Tensor target = loss_.target(network(), present_->target.data());
   backend_.upload(target, targets_of(batch, 0, loss_, target.shape));
   const Tensor& output = run(batch);
@@ -134,9 +136,11 @@ EvalOutcome Validation::evaluate(const Batch& batch, EvalNormalizer by) {
   return outcome;
 }
 
-std::vector<std::int32_t> Validation::predict(const Batch& batch, EvalNormalizer by) {
+std::vector<std::int32_t> Validation::predict(const Batch& batch,
+                                              const EvaluationOptions& options) {
   communicator_.enter("prediction", "the network");
-  prepare(batch, by);
+  if (options.windows.any()) return predict_windows(batch, options);
+  prepare(batch, options.by);
   const std::int64_t channels = run(batch).shape.channels();
   std::vector<std::int32_t> classes;
   argmax_rows(read_logits(), channels, classes);
@@ -171,6 +175,7 @@ std::vector<std::int64_t> Validation::end() {
   if (confusion.empty()) return confusion;
   backend_.download(confusion.data(), confusion_tensor());
   backend_.synchronize();
+  for (std::size_t i = 0; i < confusion.size(); ++i) confusion[i] += window_confusion_[i];
   return confusion;
 }
 

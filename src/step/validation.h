@@ -3,6 +3,7 @@
 // No replica waits for another.
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -21,14 +22,14 @@ class Validation {
              ParameterStore& store, LossNode& loss);
 
   void begin();
-  EvalOutcome evaluate(const Batch& batch, EvalNormalizer by = EvalNormalizer::kRunning);
+  EvalOutcome evaluate(const Batch& batch, const EvaluationOptions& options = {});
   /// Confusion matrix [classes, classes] of the batches since `begin`; empty where the loss has no
   /// labels.
   std::vector<std::int64_t> end();
 
-  /// The class of every row of the output: that of the largest logit, the first of equal ones.
-  std::vector<std::int32_t> predict(const Batch& batch,
-                                    EvalNormalizer by = EvalNormalizer::kRunning);
+  /// The class of every row of the output: that of the largest logit, or of the largest probability
+  /// that windows come to; the first of equal ones.
+  std::vector<std::int32_t> predict(const Batch& batch, const EvaluationOptions& options = {});
 
   /// Of the batch that came last. REQUIRES: there was one.
   Network& network() const { return present_->forward.network(); }
@@ -42,10 +43,18 @@ class Validation {
     Storage target;  // for the largest batch of the present plan
   };
 
+  /// `rows` of a sample's image, as WindowMerge gives them.
+  using SampleRows =
+      std::function<void(std::size_t sample, int first, std::span<const float> probabilities)>;
+
   Way& way_of(EvalNormalizer by);
   void prepare(const Batch& batch, EvalNormalizer by);
   /// The output for the batch, for which the network has been prepared.
   const Tensor& run(const Batch& batch);
+  EvalOutcome evaluate_windows(const Batch& batch, const EvaluationOptions& options);
+  std::vector<std::int32_t> predict_windows(const Batch& batch, const EvaluationOptions& options);
+  TileMismatch run_windows(const Batch& batch, const EvaluationOptions& options,
+                           const SampleRows& rows);
   bool is_of_samples(const Tensor& output) const;
   std::int64_t count_top5(const Batch& batch, std::span<const float> logits) const;
   std::int64_t count_terms(const Batch& batch, const Shape& target);
@@ -60,8 +69,9 @@ class Validation {
   Way* present_ = &by_running_;
   Storage sum_;        // double: the loss of a batch
   Storage confusion_;  // int64 [classes, classes]; empty where the loss has no labels
-  std::vector<double> label_counts_;  // [class] of the batch at hand
-  std::vector<float> reordered_;      // its images, where they lay otherwise
+  std::vector<std::int64_t> window_confusion_;  // [classes, classes] of what came in windows
+  std::vector<double> label_counts_;            // [class] of the batch at hand
+  std::vector<float> reordered_;                // its images, where they lay otherwise
 };
 
 }  // namespace lockstep

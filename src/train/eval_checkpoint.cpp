@@ -99,6 +99,10 @@ void evaluate_as_it_is(const EvalRequest& request, EvalReport& report) {
   report.classes = class_names(config.data);
   Evaluator evaluator(config, *replicas);
   warn_of_skipped(evaluator.dataset(), report.warnings);
+  const Replica& own = replicas->replica(replicas->rank_layout().first_rank());
+  if (const auto text = window_warning(config, stats, own.network())) {
+    report.warnings.push_back(*text);
+  }
   report.evaluation = evaluator.evaluate(merged ? EvalStats::kDevice0 : stats);
   report.evaluation.eval_stats = stats;
 }

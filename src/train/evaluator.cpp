@@ -7,6 +7,7 @@
 #include "core/seconds_since.h"
 #include "data/augment.h"
 #include "data/sampler.h"
+#include "data/window_merge.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/progress.h"
 #include "step/replica.h"
@@ -94,7 +95,7 @@ struct Evaluator::Impl {
   std::int64_t images_together() const;
   void check_sizes() const;
   int divisor() const { return static_cast<int>(config.architecture().size_divisor); }
-  void predict_examples(EvalNormalizer by);
+  void predict_examples(const EvaluationOptions& options);
   ValidationExample example_of(std::int64_t index, const Batch& batch,
                                const std::vector<std::int32_t>& classes) const;
 
@@ -156,7 +157,7 @@ ValidationExample Evaluator::Impl::example_of(std::int64_t index, const Batch& b
           {height, width, {classes.begin(), classes.end()}}};
 }
 
-void Evaluator::Impl::predict_examples(EvalNormalizer by) {
+void Evaluator::Impl::predict_examples(const EvaluationOptions& options) {
   constexpr std::int64_t kExamples = 4;
   const std::int64_t count = std::min(kExamples, loader.size());
   replicas.for_each_replica([&](Replica& replica) {
@@ -165,9 +166,25 @@ void Evaluator::Impl::predict_examples(EvalNormalizer by) {
       const std::int64_t index = i * loader.size() / count;
       const Batch batch = loader.load(index, 1, divisor());
       examples.push_back(
-          example_of(index, batch, training_replica(replica).validation().predict(batch, by)));
+          example_of(index, batch, training_replica(replica).validation().predict(batch, options)));
     }
   });
+}
+
+std::optional<std::string> window_warning(const Config& config, EvalStats stats,
+                                          const Network& network) {
+  const WindowOptions windows = config.windows(stats);
+  if (!windows.any() || windows.blend != Blend::kCrop) return std::nullopt;
+  const auto radius = network.receptive_radius(network.output_index("out"), windows.divisor);
+  if (!radius) return std::nullopt;
+  const int side = std::min(windows.window.height, windows.window.width);
+  const WindowAxis axis = window_axis(100 * side, side, windows.overlap, windows.divisor);
+  const int step = axis.starts[1] - axis.starts[0];
+  if (axis.window - step >= 2 * *radius) return std::nullopt;
+  return concat("windows of ", to_string(windows.window), " share ", axis.window - step,
+                " pixels with the next, but the network looks ", *radius,
+                " pixels around a pixel: maps differ from those of one piece; let windows share ",
+                2 * *radius, " pixels by a larger eval.overlap or eval.window");
 }
 
 const std::vector<ValidationExample>& Evaluator::examples() const { return impl_->examples; }
@@ -179,8 +196,8 @@ Evaluation Evaluator::evaluate(EvalStats stats, bool with_examples) {
   const std::vector<ReplicaStatistics> used(training.size(), impl_->statistics(stats, training));
   write_running_statistics(replicas, used);
   const int divisor = impl_->divisor();
-  const EvalNormalizer by = normalizer_of(stats);
-  const bool by_batch = by == EvalNormalizer::kBatch;
+  const EvaluationOptions options{normalizer_of(stats), impl_->config.windows(stats)};
+  const bool by_batch = options.by == EvalNormalizer::kBatch;
   const std::int64_t images = impl_->loader.size();
   const EvalBatches batches = by_batch ? EvalBatches::shuffled(images, impl_->images_together())
                                        : EvalBatches::in_order(images, impl_->images_per_batch);
@@ -193,10 +210,11 @@ Evaluation Evaluator::evaluate(EvalStats stats, bool with_examples) {
         if (const auto progress = shown.lock()) progress->advance(loaded.count());
         return loaded;
       },
-      by);
+      options);
   work.reset();
   impl_->examples.clear();
-  if (with_examples && impl_->loader.task() == Task::kSegmentation) impl_->predict_examples(by);
+  if (with_examples && impl_->loader.task() == Task::kSegmentation)
+    impl_->predict_examples(options);
   write_running_statistics(replicas, training);
 
   Evaluation evaluation;
@@ -206,6 +224,7 @@ Evaluation Evaluator::evaluate(EvalStats stats, bool with_examples) {
   if (evaluation.metrics.a_acc) evaluation.loss = result.loss;
   evaluation.images = images;
   if (by_batch) evaluation.together = impl_->images_together();
+  if (options.windows.any()) evaluation.mismatch = result.mismatch;
   if (evaluation.task == Task::kClassification) {
     const std::int64_t labelled =
         std::accumulate(result.confusion.begin(), result.confusion.end(), std::int64_t{0});

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,11 @@ class Evaluator {
   struct Impl;
   std::shared_ptr<Impl> impl_;  // with replicas that load samples
 };
+
+/// That cropped windows overlap by less than the network looks around a pixel, so that they give
+/// another map than one piece, and what to do; nullopt: they do not.
+std::optional<std::string> window_warning(const Config& config, EvalStats stats,
+                                          const Network& network);
 
 struct EvalRequest {
   std::filesystem::path target;        // a run folder (its last checkpoint) or a checkpoint file

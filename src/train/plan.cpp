@@ -83,9 +83,10 @@ void time_evaluation(TrainingPlan& plan, DataParallel& replicas, const ValLoader
   const auto divisor = static_cast<int>(plan.config.architecture().size_divisor);
   const std::int64_t count = std::min<std::int64_t>(kEvaluated, loader.size());
   const auto load = [&](std::int64_t index) { return loader.load(index, 1, divisor); };
-  replicas.evaluate(count, load);  // plans memory
+  const EvaluationOptions options{.windows = plan.config.windows(plan.config.bn.eval_stats)};
+  replicas.evaluate(count, load, options);  // plans memory
   const Clock::time_point start = Clock::now();
-  replicas.evaluate(count, load);
+  replicas.evaluate(count, load, options);
   plan.image_seconds = seconds_since(start) / static_cast<double>(count);
 }
 
@@ -156,6 +157,8 @@ TrainingPlan plan_training(const Config& config, const std::vector<Device>& devi
     import_weights(*replicas, config.model.backbone_weights);
   plan.parameters = replicas->parameter_count();
   const Network& network = replicas->replica(0).network();
+  plan.receptive_radius =
+      network.receptive_radius(network.output_index("out"), config.architecture().size_divisor);
   plan.layers = network.summary();
   plan.network_bytes = network.planned_bytes();
   plan.offloaded_bytes = network.offloaded_bytes();

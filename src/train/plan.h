@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,7 @@ struct TrainingPlan {
   std::int64_t dropped = 0;  // images that an epoch leaves out
   std::int64_t evaluations = 0;
   std::int64_t parameters = 0;
+  std::optional<std::int64_t> receptive_radius = {};  // of the first output; none: the whole image
   std::vector<LayerSummary> layers = {};  // of the first device's network, in forward order
   std::size_t network_bytes = 0;          // of its plan (Network::planned_bytes)
   std::size_t offloaded_bytes = 0;        // of the host (Network::offloaded_bytes)

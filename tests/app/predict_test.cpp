@@ -187,6 +187,41 @@ TEST_CASE("predict by own statistics: the class maps are those that eval counts"
   CHECK(trained.confusion_of("flip") == trained.evaluated(augmented)["confusion"]);
 }
 
+TEST_CASE("predict in windows: the class maps are those that eval counts, on any devices") {
+  const Trained trained(kStreets);
+  const Arguments windows{"--window", "16,24", "--overlap", "0.5"};
+  for (const Arguments& more : {Arguments{}, Arguments{"--blend", "gaussian"}, Arguments{"--flip"},
+                                Arguments{"-s", "bn.eval_stats=own"}}) {
+    CAPTURE(more);
+    const Arguments asked = joined(windows, more);
+    const Json evaluated = trained.evaluated(joined(asked, {"-d", "cpu:1"}));
+    CHECK(evaluated["tile_mismatch"]["pixels"].get<int>() > 0);
+    CHECK(evaluated["tile_mismatch"]["mean_difference"].get<double>() > 0);
+    trained.predicted("windows", joined(asked, {"--force", "-d", "cpu:2"}));
+    CHECK(trained.confusion_of("windows") == evaluated["confusion"]);
+    const Json three = trained.evaluated(joined(asked, {"-d", "cpu:3"}));
+    for (const char* key : {"confusion", "loss", "tile_mismatch"}) {
+      CHECK(three[key] == evaluated[key]);
+    }
+  }
+  const Json plain = trained.evaluated({"-d", "cpu:1"});
+  CHECK_FALSE(plain.contains("tile_mismatch"));
+  const Json one = trained.evaluated({"-d", "cpu:1", "--window", "64"});  // larger than the image
+  CHECK(one["confusion"] == plain["confusion"]);
+  CHECK(contains(run_lockstep(joined({"eval", trained.run.string()}, windows)).out,
+                 "tile mismatch 0."));
+
+  const auto error = [&](const Arguments& options) {
+    const Outcome outcome = run_lockstep(joined({"eval", trained.run.string()}, options));
+    CHECK(outcome.exit_code == 2);
+    return outcome.err;
+  };
+  CHECK(contains(error({"--window", "2,2"}), "eval.window"));
+  CHECK(contains(error({"--window", "wide"}), "eval.window"));
+  CHECK(contains(error({"--window", "16,16", "--overlap", "1"}), "eval.overlap"));
+  CHECK(contains(error({"--window", "16,16", "--blend", "mean"}), "\"crop\""));
+}
+
 TEST_CASE("predict: what is written, and what is said of it") {
   const Trained trained(kStreets);
   const Json report = trained.predicted("a", {"-d", "cpu:2", "--probabilities"});

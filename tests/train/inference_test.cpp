@@ -12,6 +12,7 @@
 
 #include "core/rng.h"
 #include "lockstep/core/check.h"
+#include "nn/argmax.h"
 #include "train/inference/image_files.h"
 #include "train/inference/pixel_merge.h"
 #include "train/inference/views.h"
@@ -182,7 +183,7 @@ struct Trained {
     model = read_trained_model(request);
   }
   ImagePrediction predict(const TestTimeAugmentation& augmentation, const Image& shown) const {
-    Inference inference(model, parse_devices("cpu:1"), augmentation);
+    Inference inference(model, parse_devices("cpu:1"), {.augmentation = augmentation});
     return inference.predict(0, shown, size, true);
   }
 };
@@ -259,6 +260,65 @@ TEST_CASE(
   inference.for_each(
       5, [&](std::int64_t, int) { ++calls; }, &stop);
   CHECK(calls == 0);
+}
+
+namespace {
+
+double largest_distance(const Floats& a, const Floats& b) {
+  REQUIRE(a.size() == b.size());
+  double distance = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    distance = std::max(distance, static_cast<double>(std::abs(a[i] - b[i])));
+  }
+  return distance;
+}
+
+}  // namespace
+
+TEST_CASE("inference: windows of running statistics give the map of one piece, on any devices") {
+  const Trained trained;
+  const Image image = random_image(101, 131, 12);
+  const Size size{101, 131};
+  const WindowOptions windows{.window = {80, 88}, .overlap = 0.75, .divisor = 4};
+  const auto predict = [&](const char* devices, const InferenceOptions& options) {
+    Inference inference(trained.model, parse_devices(devices), options);
+    return inference.predict(0, image, size, true);
+  };
+  const ImagePrediction whole = predict("cpu:1", {});
+  const ImagePrediction cut = predict("cpu:1", {.windows = windows, .compares_windows = true});
+  CHECK(largest_distance(whole.probabilities, cut.probabilities) < 1e-5);
+  CHECK(cut.classes.pixels == largest(cut.probabilities, 11));
+  CHECK(cut.mismatch.pixels > 0);
+  const ImagePrediction three = predict("cpu:3", {.windows = windows});
+  CHECK(three.probabilities == cut.probabilities);
+  CHECK(three.mismatch.pixels == 0);
+
+  WindowOptions near = windows;  // less than the network looks around a pixel
+  near.overlap = 0.1;
+  CHECK(largest_distance(whole.probabilities, predict("cpu:1", {.windows = near}).probabilities) >
+        1e-4);
+  const ImagePrediction small =
+      predict("cpu:1", {.windows = windows, .least_pixels = 101 * 131 + 1});
+  CHECK(small.probabilities == whole.probabilities);
+}
+
+TEST_CASE("inference: of an image that was resized windows are, too") {
+  const Trained trained;
+  const Image image = random_image(64, 72, 5);
+  Inference whole(trained.model, parse_devices("cpu:1"), {});
+  Inference cut(trained.model, parse_devices("cpu:1"),
+                {.windows = {.window = {64, 72}, .divisor = 4}});
+  const ImagePrediction a = whole.predict(0, image, {50, 90}, true);
+  const ImagePrediction b = cut.predict(0, image, {50, 90}, true);
+  CHECK(b.classes.height == 50);
+  CHECK(b.classes.width == 90);
+  REQUIRE(a.probabilities.size() == b.probabilities.size());
+  // Probabilities are interpolated in place of logits.
+  std::size_t differ = 0;
+  for (std::size_t i = 0; i < a.classes.pixels.size(); ++i) {
+    differ += a.classes.pixels[i] != b.classes.pixels[i] ? 1 : 0;
+  }
+  CHECK(differ < a.classes.pixels.size() / 20);
 }
 
 TEST_CASE("inference: what the network throws reaches the caller, and the device goes on") {

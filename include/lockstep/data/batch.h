@@ -20,6 +20,7 @@ struct Batch {
   std::vector<Label> labels;          // [N, ...], of cross-entropy; ignore_index: nothing to learn
   std::vector<std::int64_t> samples;  // [N] index in the data set, from 0; as many as images
   Size size;                          // H, W of images; zeros for other inputs
+  Size image;  // of it without what fills it up, right and below; zeros: all of it
   std::int64_t epoch = 0;
   /// [num_classes] labels of each class, ignored ones left out; empty: whoever needs it counts.
   std::vector<std::int64_t> class_pixels;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -106,6 +107,11 @@ struct LayerTraits {
   bool computes_again = false;
 };
 
+/// Positions along one side of a map, both ends included. They may lie beyond its borders.
+struct Positions {
+  std::int64_t first = 0, last = 0;
+};
+
 /// The least that one pass of a layer has to do, for the present batch.
 struct LayerWork {
   /// Read and written: every tensor once for each pass over memory that the operation cannot do
@@ -170,6 +176,14 @@ class Layer {
   /// inputs()[0]->data and output()->grad, adds to the gradients of the parameters.
   virtual void backward_weights(Backend& backend, const StepContext& context) {
     static_cast<void>(backend), static_cast<void>(context);
+  }
+
+  // --- what windows of a large image ask (nn/receptive_field.h) ---
+  /// The positions of every input, along the height (axis 1) or the width (axis 2), that those of
+  /// the output are computed from in evaluation; nullopt: all there are. By default the same ones.
+  virtual std::optional<Positions> reads(Positions output, int axis) const {
+    static_cast<void>(axis);
+    return output;
   }
 
   // --- what an export asks ---

@@ -149,6 +149,11 @@ class Network {
   ParameterStore& parameters() const;
   Backend& backend() const;
   std::span<const std::unique_ptr<Layer>> layers() const;
+  /// In evaluation the most pixels to one side of a pixel that the output counts in for it: as many
+  /// lie between the border of a window of a large image and the pixels that the window decides as
+  /// one piece would. `divisor`: of the images' sides. nullopt: the whole image counts, or the
+  /// output is of another size.
+  std::optional<std::int64_t> receptive_radius(std::size_t output, std::int64_t divisor) const;
   /// Every call in forward order. What their tensors take together is more than `planned_bytes`,
   /// which counts memory once that several of them use one after another.
   std::vector<LayerSummary> summary() const;

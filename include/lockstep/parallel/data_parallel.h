@@ -87,15 +87,16 @@ class DataParallel {
   /// equal, as `replicate` makes them: every replica uses its own. Throws Error where `count` is
   /// negative or `load` is null, and what `load` throws, named by rank and device, when all ranks
   /// have left their batches; a rank that has not within a second ends the run.
-  /// `by`: what BatchNorm normalises by; all but running statistics need memory for networks of
-  /// their own.
+  /// What BatchNorm normalises by but running statistics needs memory for networks of its own.
+  /// With windows `mismatch` says how far they contradict each other.
   struct EvalResult {
     std::vector<std::int64_t> confusion;
     double loss = 0;
     std::int64_t top5 = 0;
+    TileMismatch mismatch = {};
   };
   EvalResult evaluate(std::int64_t count, const std::function<Batch(std::int64_t index)>& load,
-                      EvalNormalizer by = EvalNormalizer::kRunning);
+                      const EvaluationOptions& options = {});
 
   /// Copies rank 0's parameters and BatchNorm states (and nothing else) to the other ranks.
   void replicate();

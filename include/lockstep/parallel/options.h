@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lockstep/core/device.h"
+#include "lockstep/data/windows.h"
 #include "lockstep/nn/loss.h"
 #include "lockstep/nn/model.h"
 #include "lockstep/optim/optimizer.h"
@@ -203,5 +204,13 @@ struct StepResult {
 /// What BatchNorm normalises by in an evaluation: running statistics, those of each batch that it
 /// is given, or each image by its own (normalize_by_image).
 enum class EvalNormalizer : std::uint8_t { kRunning, kBatch, kOwn };
+
+/// How an evaluation looks at images.
+struct EvaluationOptions {
+  EvalNormalizer by = EvalNormalizer::kRunning;
+  /// Of images that are labelled pixel by pixel. Their loss is then the mean of -log of the labels'
+  /// probabilities.
+  WindowOptions windows = {};
+};
 
 }  // namespace lockstep

@@ -3,6 +3,7 @@
 #include "lockstep/nn/onnx.h"
 #include "nn/layer_support.h"
 #include "nn/norms/batch_norm_layer.h"
+#include "nn/receptive_field.h"
 
 namespace lockstep {
 namespace {
@@ -111,6 +112,12 @@ void Conv2dLayer::backward_weights(Backend& backend, const StepContext& context)
 
 // A linear layer of rows without spatial extents is a Gemm, of others a convolution with as many
 // extents of 1.
+std::optional<Positions> Conv2dLayer::reads(Positions output, int axis) const {
+  const ConvGeometry& g = geometry_;
+  return axis == 1 ? kernel_reads(output, {g.kernel_h, g.stride_h, g.padding_h, g.dilation_h})
+                   : kernel_reads(output, {g.kernel_w, g.stride_w, g.padding_w, g.dilation_w});
+}
+
 std::string Conv2dLayer::export_onnx(OnnxGraph& graph) const {
   const bool linear = weight_->shape.rank() == 2;
   const auto spatial = static_cast<std::size_t>(inputs()[0]->shape.rank()) - 2;

@@ -30,6 +30,7 @@ class Conv2dLayer : public Layer {
   void backward(Backend& backend, const StepContext& context,
                 std::span<const GradTarget> grads) override;
   void backward_weights(Backend& backend, const StepContext& context) override;
+  std::optional<Positions> reads(Positions output, int axis) const override;
   std::string export_onnx(OnnxGraph& graph) const override;
 
   /// Whether a BatchNorm behind it is better done here, in an evaluation of the planned batch.

@@ -2,6 +2,7 @@
 
 #include "lockstep/nn/onnx.h"
 #include "nn/layer_support.h"
+#include "nn/receptive_field.h"
 
 namespace lockstep {
 
@@ -99,6 +100,12 @@ void ConvTranspose2dLayer::backward_bias(Backend& backend, const StepContext& co
   const Tensor by_sample(bias_by_sample_, Shape{grad_y.shape.batch(), bias_->elements});
   backend.activations().binary_backward_right(BinaryKind::kAdd, grad_y, grad_y, by_sample, false);
   add_parameter_gradient(backend, context, by_sample, *bias_);
+}
+
+std::optional<Positions> ConvTranspose2dLayer::reads(Positions output, int axis) const {
+  const ConvGeometry& g = geometry_;
+  return axis == 1 ? kernel_writes(output, {g.kernel_h, g.stride_h, g.padding_h, g.dilation_h})
+                   : kernel_writes(output, {g.kernel_w, g.stride_w, g.padding_w, g.dilation_w});
 }
 
 std::string ConvTranspose2dLayer::export_onnx(OnnxGraph& graph) const {

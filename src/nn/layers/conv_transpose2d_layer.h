@@ -23,6 +23,7 @@ class ConvTranspose2dLayer : public Layer {
   void backward(Backend& backend, const StepContext& context,
                 std::span<const GradTarget> grads) override;
   void backward_weights(Backend& backend, const StepContext& context) override;
+  std::optional<Positions> reads(Positions output, int axis) const override;
   std::string export_onnx(OnnxGraph& graph) const override;
 
  private:

@@ -117,6 +117,7 @@ class ReshapeLayer : public Layer {
   void forward(Backend& backend, const StepContext& context) override;
   void backward(Backend& backend, const StepContext& context,
                 std::span<const GradTarget> grads) override;
+  std::optional<Positions> reads(Positions, int) const override { return std::nullopt; }
   std::string export_onnx(OnnxGraph& graph) const override;
 };
 
@@ -134,6 +135,7 @@ class MaxPoolLayer : public Layer {
   void forward(Backend& backend, const StepContext& context) override;
   void backward(Backend& backend, const StepContext& context,
                 std::span<const GradTarget> grads) override;
+  std::optional<Positions> reads(Positions output, int axis) const override;
   std::string export_onnx(OnnxGraph& graph) const override;
 
  private:
@@ -151,6 +153,7 @@ class AvgPoolLayer : public Layer {
   void forward(Backend& backend, const StepContext& context) override;
   void backward(Backend& backend, const StepContext& context,
                 std::span<const GradTarget> grads) override;
+  std::optional<Positions> reads(Positions output, int axis) const override;
   std::string export_onnx(OnnxGraph& graph) const override;
 
  private:
@@ -165,6 +168,7 @@ class AdaptiveAvgPoolLayer : public Layer {
   void forward(Backend& backend, const StepContext& context) override;
   void backward(Backend& backend, const StepContext& context,
                 std::span<const GradTarget> grads) override;
+  std::optional<Positions> reads(Positions, int) const override { return std::nullopt; }
   std::string export_onnx(OnnxGraph& graph) const override;
 };
 
@@ -179,6 +183,7 @@ class UpsampleLayer : public Layer {
   void forward(Backend& backend, const StepContext& context) override;
   void backward(Backend& backend, const StepContext& context,
                 std::span<const GradTarget> grads) override;
+  std::optional<Positions> reads(Positions output, int axis) const override;
   std::string export_onnx(OnnxGraph& graph) const override;
 
  private:

@@ -3,6 +3,7 @@
 #include "backend/formulas.h"
 #include "lockstep/nn/onnx.h"
 #include "nn/layers/layers.h"
+#include "nn/receptive_field.h"
 
 namespace lockstep {
 
@@ -72,6 +73,11 @@ void AdaptiveAvgPoolLayer::backward(Backend& backend, const StepContext&,
 
 namespace {
 
+Positions read_by(const PoolGeometry& g, Positions output, int axis) {
+  return axis == 1 ? kernel_reads(output, {g.kernel_h, g.stride_h, g.padding_h})
+                   : kernel_reads(output, {g.kernel_w, g.stride_w, g.padding_w});
+}
+
 std::vector<OnnxAttribute> window_of(const PoolGeometry& g) {
   return {{"kernel_shape", OnnxInts{g.kernel_h, g.kernel_w}},
           {"strides", OnnxInts{g.stride_h, g.stride_w}},
@@ -120,8 +126,16 @@ std::string bins_of(OnnxGraph& graph, const std::string& tensor, std::int64_t ax
 
 }  // namespace
 
+std::optional<Positions> MaxPoolLayer::reads(Positions output, int axis) const {
+  return read_by(geometry_, output, axis);
+}
+
 std::string MaxPoolLayer::export_onnx(OnnxGraph& graph) const {
   return graph.add("MaxPool", {graph.tensor(inputs()[0])}, window_of(geometry_));
+}
+
+std::optional<Positions> AvgPoolLayer::reads(Positions output, int axis) const {
+  return read_by(geometry_, output, axis);
 }
 
 std::string AvgPoolLayer::export_onnx(OnnxGraph& graph) const {

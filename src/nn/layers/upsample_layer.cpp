@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <cmath>
+
 #include "lockstep/nn/onnx.h"
 #include "nn/layers/layers.h"
 
@@ -16,6 +19,17 @@ void UpsampleLayer::backward(Backend& backend, const StepContext&,
   if (!grads[0].tensor) return;
   backend.pooling().upsample_bilinear_backward(output()->grad, grads[0].tensor, align_corners_,
                                                grads[0].accumulate);
+}
+
+std::optional<Positions> UpsampleLayer::reads(Positions output, int axis) const {
+  const auto from = static_cast<double>(inputs()[0]->shape[axis]);
+  const auto to = static_cast<double>(this->output()->shape[axis]);
+  const auto center = [&](std::int64_t position) {
+    const auto at = static_cast<double>(position);
+    return align_corners_ ? at * (from - 1) / std::max(to - 1, 1.0) : (at + 0.5) * from / to - 0.5;
+  };
+  return Positions{static_cast<std::int64_t>(std::floor(center(output.first))),
+                   static_cast<std::int64_t>(std::ceil(center(output.last)))};
 }
 
 std::string UpsampleLayer::export_onnx(OnnxGraph& graph) const {

@@ -32,6 +32,7 @@ class GroupNormLayer : public Layer {
   void forward(Backend& backend, const StepContext& context) override;
   void backward(Backend& backend, const StepContext& context,
                 std::span<const GradTarget> grads) override;
+  std::optional<Positions> reads(Positions, int) const override { return std::nullopt; }
   std::string export_onnx(OnnxGraph& graph) const override;
 
   const Config& config() const { return config_; }

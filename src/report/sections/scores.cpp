@@ -126,6 +126,8 @@ DataTable summary_table(const Comparison& comparison) {
   DataTable table{
       {"mode", "evaluated by", comparison.score, "± sd", "val loss", "± sd", "train loss", "± sd"},
       {}};
+  const bool windows = has_windows(comparison);
+  if (windows) table.header.insert(table.header.end(), {"tile mismatch", "± sd"});
   for (const Row* scored : rows_by_mode(comparison)) {
     const ModeResult& mode = comparison.modes[scored->mode];
     std::vector<Markup> row{escaped(mode.mode), escaped(scored->statistics())};
@@ -136,6 +138,7 @@ DataTable summary_table(const Comparison& comparison) {
     add(scored->score_spread, 2);
     add(scored->val_loss, 3);
     add(mode.train_loss, 3);
+    if (windows) add(scored->mismatch, 4);
     table.rows.push_back(std::move(row));
   }
   return table;

@@ -75,7 +75,7 @@ Pass forward(DataParallel& replicas, Images images, std::int64_t together, EvalN
     std::int64_t terms = 0;
     const auto each = static_cast<std::size_t>(together);
     for (std::size_t first = 0; first + each <= images.size(); first += each) {
-      const EvalOutcome outcome = validation.evaluate(join(images.subspan(first, each)), by);
+      const EvalOutcome outcome = validation.evaluate(join(images.subspan(first, each)), {by});
       pass.loss += outcome.loss;
       terms += outcome.terms;
       const std::span<const float> logits = validation.read_logits();

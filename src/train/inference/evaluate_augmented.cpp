@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <limits>
 #include <mutex>
 #include <numeric>
 
@@ -11,6 +9,7 @@
 #include "data/data_check.h"
 #include "data/sample_store.h"
 #include "lockstep/core/progress.h"
+#include "nn/argmax.h"
 #include "train/inference/inference.h"
 
 namespace lockstep {
@@ -21,13 +20,8 @@ struct ImageScore {
   double loss = 0;          // sum over its labels
   std::int64_t labels = 0;  // that count
   bool in_top5 = false;     // of the whole image
+  TileMismatch mismatch = {};
 };
-
-// The smallest probability that a float tells from 0 keeps the loss finite.
-double negative_log(float probability) {
-  return -std::log(std::max(static_cast<double>(probability),
-                            static_cast<double>(std::numeric_limits<float>::min())));
-}
 
 class AugmentedEvaluation {
  public:
@@ -36,7 +30,11 @@ class AugmentedEvaluation {
       : store_(model.config.data, Split::kVal, model.config.run.seed),
         ignored_(ignored_label(model.config.data)),
         classes_(static_cast<std::size_t>(model.config.data.num_classes)),
-        inference_(model, devices, augmentation),
+        inference_(model, devices,
+                   {.augmentation = augmentation,
+                    .windows = model.config.windows(model.config.bn.eval_stats),
+                    .compares_windows = true}),
+        in_windows_(model.config.eval.window.has_value()),
         images_(static_cast<std::size_t>(store_.size())),
         confusion_(classes_ * classes_) {}
 
@@ -58,6 +56,7 @@ class AugmentedEvaluation {
   Label ignored_;
   std::size_t classes_;
   Inference inference_;
+  bool in_windows_;
   std::vector<ImageScore> images_;
   std::mutex mutex_;
   std::vector<std::int64_t> confusion_;  // [classes, classes]; guarded by mutex_
@@ -71,6 +70,7 @@ void AugmentedEvaluation::score(std::int64_t index, int device) {
   std::vector<std::int64_t> confusion(classes_ * classes_), counts(classes_);
   store_.count_labels(index, sample.labels.pixels, counts);
   ImageScore& image = images_[static_cast<std::size_t>(index)];
+  image.mismatch = prediction.mismatch;
   image.labels = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
   for (std::size_t i = 0; i < sample.labels.pixels.size(); ++i) {
     const Label label = sample.labels.pixels[i];
@@ -99,11 +99,14 @@ Evaluation AugmentedEvaluation::result() const {
   evaluation.confusion = confusion_;
   double loss = 0;
   std::int64_t labels = 0, top5 = 0;
+  TileMismatch mismatch;
   for (const ImageScore& image : images_) {
+    mismatch += image.mismatch;
     loss += image.loss;
     labels += image.labels;
     top5 += image.in_top5 ? 1 : 0;
   }
+  if (in_windows_) evaluation.mismatch = mismatch;
   if (labels > 0) evaluation.loss = loss / static_cast<double>(labels);
   if (evaluation.task == Task::kClassification) evaluation.top5 = percent(top5, labels);
   return evaluation;

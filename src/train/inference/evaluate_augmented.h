@@ -1,5 +1,5 @@
 #pragma once
-// Evaluation under test-time augmentation.
+// Evaluation under test-time augmentation, in one piece or in windows.
 
 #include <string>
 #include <vector>

@@ -10,8 +10,10 @@
 #include <utility>
 
 #include "core/for_each_index.h"
+#include "data/window_merge.h"
 #include "lockstep/nn/predictor.h"
 #include "lockstep/parallel/data_parallel.h"
+#include "nn/argmax.h"
 
 namespace lockstep {
 
@@ -138,6 +140,17 @@ LabelMap cropped(const std::vector<std::int32_t>& classes, Size stored, Size siz
   return map;
 }
 
+Image cropped(const Image& image, const WindowPlace& place) {
+  Image piece{place.size.height, place.size.width, {}};
+  const auto row_bytes = static_cast<std::ptrdiff_t>(place.size.width) * 3;
+  for (int y = 0; y < place.size.height; ++y) {
+    const auto row = image.pixels.begin() +
+                     (static_cast<std::ptrdiff_t>(place.y + y) * image.width + place.x) * 3;
+    piece.pixels.insert(piece.pixels.end(), row, row + row_bytes);
+  }
+  return piece;
+}
+
 void divide(std::vector<float>& values, std::int64_t divisor) {
   for (float& value : values) value /= static_cast<float>(divisor);
 }
@@ -145,20 +158,65 @@ void divide(std::vector<float>& values, std::int64_t divisor) {
 }  // namespace
 
 Inference::Inference(const TrainedModel& model, const std::vector<Device>& devices,
-                     const TestTimeAugmentation& augmentation)
+                     const InferenceOptions& options)
     : task_(model.architecture.task),
-      views_(model.config.data, model.architecture.size_divisor, augmentation),
+      classes_(class_count(model.config.data)),
+      options_(options),
+      views_(model.config.data, model.architecture.size_divisor, options.augmentation),
       on_gpus_(devices.front().kind == DeviceKind::kCuda) {
   const int threads = threads_per_replica(static_cast<int>(devices.size()));
   for (const Device& device : devices) {
-    devices_.push_back(
-        std::make_unique<InferenceDevice>(model, device, threads, augmentation.scales.size()));
+    devices_.push_back(std::make_unique<InferenceDevice>(model, device, threads,
+                                                         options.augmentation.scales.size()));
   }
 }
 
 Inference::~Inference() = default;
 
 ImagePrediction Inference::predict(int device, const Image& image, Size size, bool probabilities) {
+  const Size whole{image.height, image.width};
+  const bool cut = options_.windows.any() && task_ == Task::kSegmentation &&
+                   std::int64_t{whole.height} * whole.width >= options_.least_pixels;
+  if (!cut) return predict_piece(device, image, size, probabilities);
+  if (size == whole) return predict_windows(device, image, probabilities);
+  ImagePrediction prediction = predict_windows(device, image, true);
+  const LogitMap map{prediction.probabilities.data(), whole, whole, classes_};
+  prediction.probabilities = interpolated(map, size);
+  prediction.classes = {size.height, size.width, largest(prediction.probabilities, classes_)};
+  return prediction;
+}
+
+ImagePrediction Inference::predict_windows(int device, const Image& image, bool probabilities) {
+  const WindowGrid grid({image.height, image.width}, options_.windows);
+  ImagePrediction whole{{image.height, image.width, {}}, {}};
+  WindowMerge merge(grid, classes_, options_.windows.blend, options_.compares_windows,
+                    [&](int, int, std::span<const float> rows) {
+                      const std::vector<Label> labels = largest(rows, classes_);
+                      std::vector<Label>& all = whole.classes.pixels;
+                      all.insert(all.end(), labels.begin(), labels.end());
+                      if (!probabilities) return;
+                      std::vector<float>& values = whole.probabilities;
+                      values.insert(values.end(), rows.begin(), rows.end());
+                    });
+  const auto devices = static_cast<int>(devices_.size());
+  std::vector<std::vector<float>> said(static_cast<std::size_t>(grid.columns()));
+  for (int row = 0; row < grid.rows(); ++row) {
+    for_each_index(grid.columns(), devices, [&](std::int64_t column, int thread) {
+      const WindowPlace place = grid.at(row, static_cast<int>(column));
+      said[static_cast<std::size_t>(column)] =
+          predict_piece((device + thread) % devices, cropped(image, place), place.size, true)
+              .probabilities;
+    });
+    for (int column = 0; column < grid.columns(); ++column) {
+      merge.add(said[static_cast<std::size_t>(column)], grid.at(row, column).size.width);
+    }
+  }
+  whole.mismatch = merge.mismatch();
+  return whole;
+}
+
+ImagePrediction Inference::predict_piece(int device, const Image& image, Size size,
+                                         bool probabilities) {
   const std::vector<View> views = views_.of(image);
   const bool segments = task_ == Task::kSegmentation;
   const bool merges = probabilities || views_.augmentation().active();

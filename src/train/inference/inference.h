@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/core/device.h"
+#include "lockstep/data/windows.h"
 #include "run/trained_model.h"
 #include "train/inference/pixel_merge.h"
 #include "train/inference/views.h"
@@ -18,22 +19,31 @@ namespace lockstep {
 class InferenceDevice;
 struct ViewPrediction;
 
+struct InferenceOptions {
+  TestTimeAugmentation augmentation = {};
+  WindowOptions windows = {};     // of segmentation
+  std::int64_t least_pixels = 0;  // of an image that comes in windows; smaller ones in one piece
+  bool compares_windows = false;  // ImagePrediction::mismatch
+};
+
 struct ImagePrediction {
   LabelMap classes;                  // 1 x 1: of the whole image
   std::vector<float> probabilities;  // [pixels, classes]; may be empty
+  TileMismatch mismatch = {};
 };
 
 class Inference {
  public:
   /// `model` outlives it.
   Inference(const TrainedModel& model, const std::vector<Device>& devices,
-            const TestTimeAugmentation& augmentation);
+            const InferenceOptions& options);
   ~Inference();
 
   /// The classes of the pixels of `image` at `size`, or its class. Without augmentation they are
   /// those of the largest logits, which an evaluation counts; with it, of the largest mean of the
-  /// views' probabilities. Probabilities are there with augmentation or if asked for; the result
-  /// does not depend on the device (rank). Safe from several threads.
+  /// views' probabilities. In windows of the image, which go to all devices, they are those of the
+  /// largest probability that the windows come to. Probabilities are there with augmentation or if
+  /// asked for; the result does not depend on the device (rank). Safe from several threads.
   ImagePrediction predict(int device, const Image& image, Size size, bool probabilities);
 
   /// Calls work(index, device) for all indices below `count`, begun in their order, on several host
@@ -43,12 +53,16 @@ class Inference {
                 const std::atomic<bool>* stop = nullptr);
 
  private:
+  ImagePrediction predict_piece(int device, const Image& image, Size size, bool probabilities);
+  ImagePrediction predict_windows(int device, const Image& image, bool probabilities);
   ImagePrediction merge_pixels(const std::vector<View>& views,
                                const std::vector<ViewPrediction>& predictions, Size size) const;
   ImagePrediction merge_images(const std::vector<ViewPrediction>& predictions) const;
   int workers() const;
 
   Task task_;
+  std::int64_t classes_;
+  InferenceOptions options_;
   Views views_;
   bool on_gpus_;
   std::vector<std::unique_ptr<InferenceDevice>> devices_;

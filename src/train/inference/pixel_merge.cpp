@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "lockstep/core/check.h"
+#include "nn/argmax.h"
 
 namespace lockstep {
 namespace {
@@ -90,14 +91,12 @@ void add_probabilities(const LogitMap& logits, Size size, std::span<float> sums)
   });
 }
 
-void softmax(std::span<const float> logits, float* probabilities) {
-  const float largest = *std::max_element(logits.begin(), logits.end());
-  float total = 0;
-  for (std::size_t c = 0; c < logits.size(); ++c) {
-    probabilities[c] = std::exp(logits[c] - largest);
-    total += probabilities[c];
-  }
-  for (std::size_t c = 0; c < logits.size(); ++c) probabilities[c] /= total;
+std::vector<float> interpolated(const LogitMap& values, Size size) {
+  std::vector<float> result;
+  for_each_pixel(values, size, [&](int, int, const float* pixel) {
+    result.insert(result.end(), pixel, pixel + values.classes);
+  });
+  return result;
 }
 
 std::vector<Label> largest(std::span<const float> values, std::int64_t classes) {

@@ -28,8 +28,8 @@ std::vector<Label> pixel_classes(const LogitMap& logits, Size size);
 /// `sums` [size.height, size.width, classes].
 void add_probabilities(const LogitMap& logits, Size size, std::span<float> sums);
 
-/// Probabilities of one row of logits, such as a whole image's.
-void softmax(std::span<const float> logits, float* probabilities);
+/// Values of the pixels at `size` [size.height, size.width, classes], interpolated as logits are.
+std::vector<float> interpolated(const LogitMap& values, Size size);
 
 /// The first of the largest of each row of `values` [rows, classes].
 std::vector<Label> largest(std::span<const float> values, std::int64_t classes);

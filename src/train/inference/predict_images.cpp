@@ -63,6 +63,34 @@ ResizeRule rule_of(const TrainedModel& model) {
   return rule;
 }
 
+/// Of larger images in one piece a network takes gigabytes.
+constexpr std::int64_t kMostInOnePiece = 4'000'000;  // pixels
+
+/// Those of the configuration, or what large images come in without.
+WindowOptions windows_of(const TrainedModel& model) {
+  WindowOptions windows = model.config.windows(model.config.bn.eval_stats);
+  if (!windows.any()) windows.window = {512, 512};
+  return windows;
+}
+
+/// That images come in windows which nobody asked for; empty: none does.
+std::string tell_windows(const TrainedModel& model, const std::vector<PredictedImage>& images) {
+  if (model.config.eval.window || model.architecture.task != Task::kSegmentation) return "";
+  const auto large = std::ranges::count_if(images, [](const PredictedImage& image) {
+    const auto [height, width] = size_of(image.image);
+    return std::int64_t{height} * width >= kMostInOnePiece;
+  });
+  if (large == 0) return "";
+  const WindowOptions windows = windows_of(model);
+  return concat("images of 4 million pixels and more (", large, " of ", images.size(),
+                ") are predicted in windows of ", to_string(windows.window),
+                windows.blend == Blend::kCrop
+                    ? ""
+                    : ", which this network normalises one by one: the map is not that of a "
+                      "single piece",
+                "; --window chooses others");
+}
+
 /// One call of predict_images.
 class PredictionRun {
  public:
@@ -72,7 +100,10 @@ class PredictionRun {
         report_(report),
         segments_(model.architecture.task == Task::kSegmentation),
         rule_(rule_of(model)),
-        inference_(model, devices, request.augmentation) {
+        inference_(model, devices,
+                   {.augmentation = request.augmentation,
+                    .windows = windows_of(model),
+                    .least_pixels = model.config.eval.window ? 0 : kMostInOnePiece}) {
     if (segments_) colors_ = class_colors(model.config.data);
     if (request.submission) values_ = submission_values(model.config.data);
   }
@@ -265,6 +296,8 @@ PredictReport predict_images(const PredictRequest& request) {
   const std::vector<Device> devices = parse_devices(report.devices);
   report.iteration = model.iteration;
 
+  const std::string told = tell_windows(model, report.images);
+  if (!told.empty()) report.warnings.push_back(told);
   const bool segments = report.task == Task::kSegmentation;
   const std::vector<PredictionFiles> files = prediction_files(
       images, request.output,
