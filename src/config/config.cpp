@@ -14,6 +14,7 @@
 #include "config/config_schema.h"
 #include "config/config_source.h"
 #include "config/diagnostics.h"
+#include "config/judged_values.h"
 #include "config/suggest.h"
 #include "lockstep/core/check.h"
 
@@ -53,6 +54,7 @@ class ConfigReader {
   void check_class_names();
   void check_loss_count();
   bool is_resolved(const std::vector<ConfigValue>& values) const;
+  void judge();
   void warn_of_ignored_keys();
   void check_augment();
   void check_norm();
@@ -130,18 +132,9 @@ void ConfigReader::convert_momentum() {
   std::optional<double>& momentum = config_.bn.momentum;
   const MomentumConvention convention =
       std::exchange(config_.bn.momentum_convention, MomentumConvention::kTorch);
-  if (!momentum || !has("bn.momentum")) return;
-  if (convention == MomentumConvention::kKeras) {
-    // Rounded to twelve digits, so that 0.99 becomes 0.01 and not 0.010000000000000009.
-    momentum = std::round((1 - *momentum) * 1e12) / 1e12;
-  } else if (*momentum > 0.5) {
-    diagnostics_.warning(
-        source_.span("bn.momentum"),
-        fmt::format(
-            "bn.momentum = {} is the weight of the new value and nearly forgets the old one; if it "
-            "comes from Keras, set bn.momentum_convention = \"keras\"",
-            *momentum));
-  }
+  if (convention == MomentumConvention::kTorch || !momentum || !has("bn.momentum")) return;
+  // Rounded to twelve digits, so that 0.99 becomes 0.01 and not 0.010000000000000009.
+  momentum = std::round((1 - *momentum) * 1e12) / 1e12;
 }
 
 /// Whether a table has an entry of that name; it is an error if not.
@@ -322,6 +315,18 @@ bool ConfigReader::is_resolved(const std::vector<ConfigValue>& values) const {
                      [this](const ConfigValue& value) { return has(value.key); });
 }
 
+// A run that is there was trained with what it says: it can be looked at, but not trained again.
+void ConfigReader::judge() {
+  const bool trained = is_resolved(config_values(config_));
+  for (const JudgedValue& value : judge_values(config_)) {
+    if (value.refused && !trained) {
+      error(value.key, value.message, value.remedy);
+    } else if (value.refused || !trained) {
+      diagnostics_.warning(source_.span(value.key), to_string(value));
+    }
+  }
+}
+
 void ConfigReader::warn_of_ignored_keys() {
   const std::vector<ConfigValue> values = config_values(config_);
   const bool resolved = is_resolved(values);
@@ -386,7 +391,10 @@ Config ConfigReader::read(std::vector<std::string>* warnings) {
   misplaced_ = std::move(misplaced);
   fill_defaults();
   check();
-  if (good) check_model();
+  if (good) {
+    check_model();
+    judge();
+  }
   diagnostics_.throw_if_errors();
   warn_of_ignored_keys();
   if (warnings != nullptr) *warnings = diagnostics_.warnings();

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "config/config_schema.h"
+#include "config/judged_values.h"
 #include "lockstep/core/check.h"
 #include "support/check_contains.h"
 #include "support/temporary_folder.h"
@@ -243,6 +244,95 @@ TEST_CASE("Keras' momentum is converted, and a momentum that looks like Keras' w
   REQUIRE(warnings.size() == 1);
   check_contains(warnings[0], "camvid.toml:5:12: bn.momentum = 0.99");
   CHECK_FALSE(config_from(kStreets, {"bn.momentum=cumulative"}).bn.momentum);
+}
+
+TEST_CASE("values that no person can mean are errors, with the remedy") {
+  struct Case {
+    std::vector<std::string> overrides;
+    const char *message, *remedy;
+  };
+  for (const Case& c : std::vector<Case>{
+           {{"data.mean=[123.675,116.28,103.53]"},
+            "images in 0..255",
+            "mean = [0.485, 0.456, 0.406]"},
+           {{"data.std=[58.395,57.12,57.375]"}, "images in 0..255", "std = [0.229, 0.224, 0.225]"},
+           {{"data.mean=[104,117,123]", "data.std=[1,1,1]"}, "data.mean", "divide by 255"},
+           {{"data.num_classes=1"}, "nothing is learnt", "data.num_classes = 2"},
+           {{"data.num_classes=1"}, "nothing is learnt", "data.mask_values = \"binary\""},
+           {{"loss.class_weight=[0,0,0,0,0,0,0,0,0,0,0]"}, "0 for every class", "leave it out"},
+           {{"loss.type=focal", "loss.alpha=[0,0,0,0,0,0,0,0,0,0,0]"},
+            "loss.alpha is 0",
+            "leave it out"},
+           {{"data.augment.crop=[8,8]", "data.augment.scale=[50,100]"}, "factors", "0.5"}}) {
+    const std::string error = error_of(kStreets, c.overrides);
+    CAPTURE(error);
+    check_contains(error, c.message);
+    check_contains(error, c.remedy);
+  }
+  CHECK(error_of(kStreets, {"data.mean=[1,0,0.5]", "data.std=[1,1,1]"}).empty());
+  CHECK(error_of(kStreets, {"loss.class_weight=[0,0,0,0,0,0,0,0,0,0,1]"}).empty());
+}
+
+TEST_CASE("values that hardly anybody means are warned of, with the remedy") {
+  struct Case {
+    std::vector<std::string> overrides;
+    const char* message;
+  };
+  std::vector<std::string> warnings;
+  for (const Case& c : std::vector<Case>{
+           {{"data.mean=[-0.5,0,0]"}, "below all that RGB"},
+           {{"loss.class_weight=[1,1,1,1,1,1,1,1,1,1,123456]"}, "no weights"},
+           {{"optim.lr=0"}, "nothing is learnt"},
+           {{"optim.lr=50"}, "much for sgd"},
+           {{"optim.type=adamw", "optim.lr=0.5"}, "much for adamw"},
+           {{"optim.momentum=0.9999"}, "times as long"},
+           {{"optim.type=adam", "optim.beta1=0.99", "optim.beta2=0.9"}, "above optim.beta2"},
+           {{"optim.weight_decay=1000"}, "weight off"},
+           {{"bn.momentum=0"}, "what they were at the start"},
+           {{"data.augment.crop=[8,8]", "data.augment.scale=[0.5,20]"}, "factors"},
+           {{"data.val_resize=8", "data.val_crop=[16,16]"}, "cuts nothing off"}}) {
+    config_from(kStreets, c.overrides, &warnings);
+    REQUIRE(warnings.size() == 1);
+    check_contains(warnings[0], c.message);
+    check_contains(warnings[0], "; ");
+  }
+  for (const std::vector<std::string>& usual :
+       std::vector<std::vector<std::string>>{{},
+                                             {"optim.lr=0.5"},
+                                             {"optim.type=adamw", "optim.lr=0.001"},
+                                             {"bn.momentum=0.5"},
+                                             {"bn.mode=frozen", "bn.momentum=0"},
+                                             {"optim.type=lion"},
+                                             {"optim.type=rmsprop"}}) {
+    config_from(kStreets, usual, &warnings);
+    CHECK(warnings.empty());
+  }
+}
+
+TEST_CASE("a run that is there can be looked at, whatever it was trained with") {
+  std::string text = to_toml(config_from(kStreets));
+  const std::string mean = "mean = [0.485, 0.456, 0.406]";
+  text.replace(text.find(mean), mean.size(), "mean = [123.675, 116.28, 103.53]");
+  std::vector<std::string> warnings;
+  const Config config = config_from(text, {}, &warnings);
+  REQUIRE(warnings.size() == 1);
+  check_contains(warnings[0], "divide by 255");
+  CHECK_THROWS_AS(throw_if_refused(judge_values(config)), ConfigError);
+}
+
+TEST_CASE("what only the length of a run tells is judged by it") {
+  const auto judged = [](const std::vector<std::string>& overrides, std::int64_t steps) {
+    std::string all;
+    for (const JudgedValue& value : judge_run(config_from(kStreets, overrides), steps, 2))
+      all += to_string(value);
+    return all;
+  };
+  check_contains(judged({"schedule.warmup_iters=10"}, 4), "at most 11 % of optim.lr");
+  check_contains(judged({"schedule.warmup_iters=4"}, 4), "schedule.warmup_iters = 4");
+  CHECK(judged({"schedule.warmup_iters=3"}, 4).empty());
+  check_contains(judged({"ema.decay=0.9999"}, 100), "averages over 10000 steps");
+  CHECK(judged({"ema.decay=0.99"}, 100).empty());
+  check_contains(judged({"optim.lr_reference_batch=8", "batch.global=8000"}, 4), "scaled to 10");
 }
 
 TEST_CASE("options of another network are warned of, but not in a run's own configuration") {
